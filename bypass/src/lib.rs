@@ -1,0 +1,21 @@
+//! Past the kernel: frames, shared memory and services, without any knowledge of protocols.
+//!
+//! - [`Nic`] and [`Packet`]: one queue pair of a port and the frames it moves.
+//!   applications share, and the queue between threads.
+//! - [`Service`] and [`Transport`]: an application, and the worker that carries its bytes.
+
+mod bytes;
+pub mod mailbox;
+mod nic;
+mod packet;
+mod service;
+mod summary;
+pub mod time;
+mod via;
+
+pub use bytes::{Bytes, Memory, Owner};
+pub use nic::{BURST, Capabilities, ChecksumOffload, InvalidMac, MacAddr, Nic, QueueStats};
+pub use packet::{L4, Packet, RxChecksum, RxInfo, TxOffload};
+pub use service::{CloseReason, ConnId, ConnectError, Datagram, Origin, Postbox, Seat, Service, Transport};
+pub use summary::Summary;
+pub use via::{InvalidVia, Via};

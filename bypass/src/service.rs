@@ -1,0 +1,320 @@
+//! Applications, and what they can do: the seam between a service and whatever carries its bytes.
+//!
+//! A [`Service`] is a value per worker that reacts to events of its connections. A [`Transport`] is the worker it
+//! reacts on: the TCP stack, kernel sockets, or RDMA. Both are chosen at compile time, so an event costs a direct
+//! call, and one service source serves every transport.
+
+use crate::Bytes;
+use crate::mailbox::Sender;
+use crate::time::{Duration, Instant};
+use std::fmt;
+use std::net::SocketAddr;
+
+/// The name of one connection of one worker. It is never given to another connection while anyone can hold it:
+/// a slot that is used again has another generation, and an operation on an old name does nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ConnId(u64);
+
+impl ConnId {
+    /// Workers that a `ConnId` can tell apart.
+    pub const MAX_WORKERS: usize = 1 << 8;
+    /// Connections of one worker that a `ConnId` can tell apart.
+    pub const MAX_SLOTS: usize = 1 << 24;
+
+    /// The connection in `slot` of `worker`, in the slot's `generation`.
+    ///
+    /// # Panics
+    /// If `worker` or `slot` is not below [`MAX_WORKERS`](Self::MAX_WORKERS) or [`MAX_SLOTS`](Self::MAX_SLOTS).
+    pub fn new(worker: usize, slot: usize, generation: u32) -> Self {
+        assert!(worker < Self::MAX_WORKERS && slot < Self::MAX_SLOTS);
+        ConnId(u64::from(generation) << 32 | (worker as u64) << 24 | slot as u64)
+    }
+
+    /// The worker that owns the connection.
+    pub fn worker(self) -> usize {
+        (self.0 >> 24) as usize & (Self::MAX_WORKERS - 1)
+    }
+
+    /// The connection's slot at its worker: small, dense, and used again.
+    pub fn slot(self) -> usize {
+        self.0 as usize & (Self::MAX_SLOTS - 1)
+    }
+
+    /// Which use of the slot this is.
+    pub fn generation(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+
+    /// All of it as one number, for a [`Transport::connect`] token or a log.
+    pub fn to_bits(self) -> u64 {
+        self.0
+    }
+
+    /// The reverse of [`to_bits`](Self::to_bits).
+    pub fn from_bits(bits: u64) -> Self {
+        ConnId(bits)
+    }
+}
+
+impl fmt::Debug for ConnId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}.{}", self.worker(), self.slot(), self.generation())
+    }
+}
+
+/// How a connection came to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Origin {
+    /// A peer connected to one of our listening addresses.
+    Accepted,
+    /// [`Transport::connect`] was called with this token.
+    Connected(u64),
+}
+
+/// Why an outgoing connection could not be made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// The peer answered with a reset: nothing listens there.
+    #[error("connection refused")]
+    Refused,
+    /// No answer in time.
+    #[error("no answer in time")]
+    TimedOut,
+    /// No route, no neighbour, or an ICMP error said so.
+    #[error("host unreachable")]
+    Unreachable,
+    /// No local address of that family, or no ephemeral port is left.
+    #[error("no local address or port left for it")]
+    NoLocalAddress,
+    /// The worker has as many connections as it may.
+    #[error("too many connections")]
+    TooMany,
+}
+
+/// Why a connection ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum CloseReason {
+    /// Both sides closed, and all that was sent has been acknowledged.
+    Finished,
+    /// The peer reset it.
+    Reset,
+    /// We aborted it: the service did, or the worker while stopping.
+    Aborted,
+    /// The peer stopped answering.
+    TimedOut,
+}
+
+/// A UDP datagram.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Datagram {
+    /// Our end: where it arrived, or what to send it from.
+    pub local: SocketAddr,
+    /// The peer: where it came from, or where to send it to.
+    pub remote: SocketAddr,
+    /// What it carries.
+    pub payload: Bytes,
+}
+
+/// What a service can do from within an event. Every operation names a connection of this worker by its
+/// [`ConnId`]; on one that is gone, it does nothing and returns nothing, zero, or what it was given.
+///
+/// Received bytes form a queue of slices per connection; sent bytes are queued until the peer has acknowledged them. Both queues
+/// are bounded: what is not consumed closes the peer's window, and what does not fit is refused, after which
+/// [`Service::writable`] says when there is room.
+pub trait Transport {
+    /// When the current burst of events began. Constant within an event.
+    fn now(&self) -> Instant;
+
+    /// The number of this worker, counted from 0.
+    fn worker(&self) -> usize;
+
+    /// Our address of the connection.
+    fn local_addr(&self, conn: ConnId) -> Option<SocketAddr>;
+
+    /// The peer's address of the connection.
+    fn peer_addr(&self, conn: ConnId) -> Option<SocketAddr>;
+
+    /// Bytes received and not yet consumed.
+    fn received(&self, conn: ConnId) -> usize;
+
+    /// The first slice of them, in place. Empty only when nothing is there.
+    fn peek(&self, conn: ConnId) -> &[u8];
+
+    /// Drops the first `n` received bytes (all, if there are fewer).
+    fn consume(&mut self, conn: ConnId, n: usize);
+
+    /// Takes the first received slice, or its first `max` bytes, to keep: no copy where the transport receives
+    /// into memory that can be kept. `None` when nothing has been received or `max` is 0.
+    fn take(&mut self, conn: ConnId, max: usize) -> Option<Bytes>;
+
+    /// Bytes that can be sent now. Zero counts as having found too little: [`Service::writable`] follows.
+    fn room(&mut self, conn: ConnId) -> usize;
+
+    /// Sends `bytes` without copying them where the transport can. They come back whole when there is no room
+    /// for all of them.
+    fn send(&mut self, conn: ConnId, bytes: Bytes) -> Result<(), Bytes>;
+
+    /// A place of up to `max` bytes in an outgoing buffer, to be filled and then sent with
+    /// [`commit`](Self::commit); `None` when there is no room. It holds whatever was there.
+    fn reserve(&mut self, conn: ConnId, max: usize) -> Option<&mut [u8]>;
+
+    /// Sends the first `n` bytes of the place that the last [`reserve`](Self::reserve) gave.
+    ///
+    /// # Panics
+    /// If `n` is more than was reserved.
+    fn commit(&mut self, conn: ConnId, n: usize);
+
+    /// Copies as much of `bytes` as fits into outgoing buffers and returns how much that was. What is worth a
+    /// copy is short: larger pieces go by [`send`](Self::send).
+    fn write(&mut self, conn: ConnId, bytes: &[u8]) -> usize {
+        let mut written = 0;
+        while written < bytes.len() {
+            let Some(place) = self.reserve(conn, bytes.len() - written) else {
+                break;
+            };
+            let n = place.len();
+            place.copy_from_slice(&bytes[written..written + n]);
+            self.commit(conn, n);
+            written += n;
+        }
+        written
+    }
+
+    /// Sends on `to` what was received on `from`, up to what `to` has room for, and returns how much that was.
+    /// The two may be the same connection. Copies nothing where the transport can avoid it.
+    fn forward(&mut self, from: ConnId, to: ConnId) -> usize {
+        let mut moved = 0;
+        while self.received(from) > 0 {
+            let room = self.room(to);
+            let Some(bytes) = self.take(from, room) else {
+                break;
+            };
+            let n = bytes.len();
+            if self.send(to, bytes).is_err() {
+                break;
+            }
+            moved += n;
+        }
+        moved
+    }
+
+    /// Finishes sending: the peer sees the end of the stream after everything sent so far. Receiving goes on.
+    fn close(&mut self, conn: ConnId);
+
+    /// Ends the connection at once with a reset; what was queued is dropped.
+    fn abort(&mut self, conn: ConnId);
+
+    /// Asks for [`Service::timer`] after `delay`, in place of any time asked for before; `None` asks for none.
+    fn set_timer(&mut self, conn: ConnId, delay: Option<Duration>);
+
+    /// Begins to connect to `remote`. [`Service::opened`] or [`Service::failed`] says with the same `token` how
+    /// it went.
+    fn connect(&mut self, remote: SocketAddr, token: u64);
+
+    /// Sends a datagram. It comes back when there is no room for it now, or no way to it.
+    fn send_datagram(&mut self, datagram: Datagram) -> Result<(), Datagram>;
+}
+
+/// An application: one value per worker, made and used on the worker's thread, so it needs neither locks nor
+/// `Send`.
+///
+/// Events of one connection come in the order in which things happened. All have a default that does nothing
+/// but [`opened`](Self::opened), which makes the connection's state.
+#[expect(unused_variables, reason = "the default of an event ignores what it is told")]
+pub trait Service {
+    /// What the service keeps for each connection.
+    type Conn;
+
+    /// What other threads may tell one of its connections through a [`Postbox`].
+    type Message: Send + 'static;
+
+    /// The worker runs: the time to connect out.
+    fn start(&mut self, net: &mut impl Transport) {}
+
+    /// These connections have something to read; their [`readable`](Self::readable) events follow. The time to
+    /// prefetch for all of them.
+    fn burst(&mut self, net: &impl Transport, readable: &[ConnId]) {}
+
+    /// A connection is established and can be sent on. Returns its state.
+    fn opened(&mut self, net: &mut impl Transport, conn: ConnId, origin: Origin) -> Self::Conn;
+
+    /// The connection asked for with `token` could not be made.
+    fn failed(&mut self, net: &mut impl Transport, token: u64, error: ConnectError) {}
+
+    /// More bytes have arrived. What is left unconsumed stays; there is no further event for it until more
+    /// arrive.
+    fn readable(&mut self, net: &mut impl Transport, conn: ConnId, state: &mut Self::Conn) {}
+
+    /// There is room again after an operation found too little.
+    fn writable(&mut self, net: &mut impl Transport, conn: ConnId, state: &mut Self::Conn) {}
+
+    /// The peer has finished sending and everything it sent has been consumed. Sending can go on until
+    /// [`Transport::close`].
+    fn peer_closed(&mut self, net: &mut impl Transport, conn: ConnId, state: &mut Self::Conn) {}
+
+    /// The time asked for with [`Transport::set_timer`] has come.
+    fn timer(&mut self, net: &mut impl Transport, conn: ConnId, state: &mut Self::Conn) {}
+
+    /// A message arrived for this connection through a [`Postbox`].
+    fn woken(&mut self, net: &mut impl Transport, conn: ConnId, state: &mut Self::Conn, message: Self::Message) {}
+
+    /// A datagram arrived on one of our UDP addresses.
+    fn datagram(&mut self, net: &mut impl Transport, datagram: Datagram) {}
+
+    /// The connection is gone, and here is its state back. The last event of `conn`.
+    fn closed(&mut self, net: &mut impl Transport, conn: ConnId, state: Self::Conn, why: CloseReason) {}
+}
+
+/// The way for other threads to wake a connection: one [`Mailbox`](crate::mailbox) per worker.
+pub struct Postbox<M> {
+    workers: Vec<Sender<(ConnId, M)>>,
+}
+
+impl<M> Postbox<M> {
+    /// A postbox that reaches the workers behind `workers`, in the order of their numbers.
+    pub fn new(workers: Vec<Sender<(ConnId, M)>>) -> Self {
+        Postbox { workers }
+    }
+
+    /// Sends `message` to the worker that owns `conn`, where [`Service::woken`] delivers it; if the connection
+    /// is gone by then, the message is dropped. It comes back when that worker's mailbox is full.
+    ///
+    /// # Panics
+    /// If `conn` is of a worker that this postbox does not reach.
+    pub fn post(&self, conn: ConnId, message: M) -> Result<(), M> {
+        self.workers[conn.worker()].send((conn, message)).map_err(|(_, message)| message)
+    }
+}
+
+impl<M> Clone for Postbox<M> {
+    fn clone(&self) -> Self {
+        Postbox { workers: self.workers.clone() }
+    }
+}
+
+/// What a service is told when it is made, on its worker's thread.
+pub struct Seat<M> {
+    /// The number of this worker, counted from 0.
+    pub worker: usize,
+    /// How many workers there are.
+    pub workers: usize,
+    /// The way to every worker's connections.
+    pub postbox: Postbox<M>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_conn_id_keeps_its_three_parts_apart() {
+        let id = ConnId::new(255, (1 << 24) - 1, u32::MAX);
+        assert_eq!((id.worker(), id.slot(), id.generation()), (255, (1 << 24) - 1, u32::MAX));
+        let id = ConnId::new(1, 2, 3);
+        assert_eq!((id.worker(), id.slot(), id.generation()), (1, 2, 3));
+        assert_eq!(ConnId::from_bits(id.to_bits()), id);
+        assert_eq!(format!("{id:?}"), "1/2.3");
+    }
+}

@@ -1,0 +1,58 @@
+//! What a worker did, in numbers: the same for every transport.
+
+use std::collections::BTreeMap;
+use std::ops::AddAssign;
+
+/// Counters of one worker, or of several added up.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct Summary {
+    /// Frames (stack) or reads (kernel) that brought something.
+    pub rx_frames: u64,
+    /// Bytes in them.
+    pub rx_bytes: u64,
+    /// Frames (stack) or writes (kernel) that took something away.
+    pub tx_frames: u64,
+    /// Bytes in them.
+    pub tx_bytes: u64,
+    /// Connections that peers opened to us.
+    pub accepted: u64,
+    /// Connections that we opened.
+    pub connected: u64,
+    /// Connections that we could not open.
+    pub failed: u64,
+    /// Connections that ended by themselves, both sides having closed.
+    pub finished: u64,
+    /// Connections that ended by a reset, a time-out or an abort.
+    pub broken: u64,
+    /// Payload bytes copied between the port's memory and the service's view of them, either way.
+    pub copied_bytes: u64,
+    /// Frames, segments and datagrams dropped, by cause.
+    pub drops: BTreeMap<&'static str, u64>,
+}
+
+impl Summary {
+    /// Counts `n` drops under `cause`, unless there were none.
+    pub fn drop_for(&mut self, cause: &'static str, n: u64) {
+        if n > 0 {
+            *self.drops.entry(cause).or_default() += n;
+        }
+    }
+}
+
+impl AddAssign<&Summary> for Summary {
+    fn add_assign(&mut self, other: &Summary) {
+        self.rx_frames += other.rx_frames;
+        self.rx_bytes += other.rx_bytes;
+        self.tx_frames += other.tx_frames;
+        self.tx_bytes += other.tx_bytes;
+        self.accepted += other.accepted;
+        self.connected += other.connected;
+        self.failed += other.failed;
+        self.finished += other.finished;
+        self.broken += other.broken;
+        self.copied_bytes += other.copied_bytes;
+        for (cause, n) in &other.drops {
+            self.drop_for(cause, *n);
+        }
+    }
+}

@@ -1,0 +1,264 @@
+//! The name of a network on the command line: `--via`.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+/// A network to open, as `--via` names it. What follows the first comma of a spec are options for the PMD, kept
+/// as they are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Via {
+    /// `kernel`: ordinary sockets.
+    Kernel,
+    /// `pci:0000:03:00.0`: a NIC or virtio device bound to a driver that DPDK can use.
+    Pci {
+        /// Its address, domain included.
+        address: String,
+        /// Device arguments.
+        options: Vec<String>,
+    },
+    /// `af_xdp:eth0`: a kernel interface, by way of AF_XDP.
+    AfXdp {
+        /// The interface.
+        interface: String,
+        /// Device arguments.
+        options: Vec<String>,
+    },
+    /// `tap:lr0`: a TAP interface that is made and goes with the program.
+    Tap {
+        /// The interface.
+        interface: String,
+        /// Device arguments.
+        options: Vec<String>,
+    },
+    /// `virtio-user:/run/a.sock`: the driver's end of a vhost-user link.
+    VirtioUser {
+        /// The link's socket.
+        socket: PathBuf,
+        /// Device arguments.
+        options: Vec<String>,
+    },
+    /// `vhost:/run/a.sock`: the device's end of a vhost-user link.
+    Vhost {
+        /// The link's socket.
+        socket: PathBuf,
+        /// Device arguments.
+        options: Vec<String>,
+    },
+    /// `memif:/run/a.sock`: one end of a shared-memory link.
+    Memif {
+        /// The link's socket.
+        socket: PathBuf,
+        /// `,server`: this end makes the socket.
+        server: bool,
+        /// Device arguments.
+        options: Vec<String>,
+    },
+    /// `rdma:rxe0`: a verbs device.
+    Rdma {
+        /// Its name.
+        device: String,
+    },
+    /// `eal`: the first port that EAL finds by the arguments after `--`.
+    Eal,
+}
+
+/// A `--via` that names nothing.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidVia {
+    /// There is no such kind.
+    #[error(
+        "unknown network '{0}': use kernel, pci:ADDRESS, af_xdp:INTERFACE, tap:INTERFACE, virtio-user:SOCKET, \
+         vhost:SOCKET, memif:SOCKET[,server], rdma:DEVICE, or eal with EAL's arguments after --"
+    )]
+    Unknown(String),
+    /// The kind needs a name after its colon.
+    #[error("'{kind}' needs {what}: write {kind}:{example}")]
+    Missing {
+        /// The kind.
+        kind: &'static str,
+        /// What its name is.
+        what: &'static str,
+        /// How it would look.
+        example: &'static str,
+    },
+    /// `kernel` and `eal` take nothing.
+    #[error("'{0}' takes nothing after its name")]
+    Superfluous(&'static str),
+    /// The name cannot be one.
+    #[error("'{name}' cannot be {what}: {why}")]
+    Name {
+        /// What was given.
+        name: String,
+        /// What it should name.
+        what: &'static str,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+}
+
+impl FromStr for Via {
+    type Err = InvalidVia;
+
+    fn from_str(spec: &str) -> Result<Self, InvalidVia> {
+        let (kind, rest) = match spec.split_once(':') {
+            Some((kind, rest)) => (kind, Some(rest)),
+            None => (spec, None),
+        };
+        let (name, options) = match rest.and_then(|rest| rest.split_once(',')) {
+            Some((name, options)) => (Some(name), options),
+            None => (rest, ""),
+        };
+        let mut options: Vec<String> = options.split(',').filter(|o| !o.is_empty()).map(str::to_owned).collect();
+        let named = |kind, what, example| match name {
+            Some(name) if !name.is_empty() => Ok(name.to_owned()),
+            _ => Err(InvalidVia::Missing { kind, what, example }),
+        };
+        match kind {
+            "kernel" | "eal" => {
+                let (kind, via) = if kind == "eal" { ("eal", Via::Eal) } else { ("kernel", Via::Kernel) };
+                if rest.is_some() { Err(InvalidVia::Superfluous(kind)) } else { Ok(via) }
+            }
+            "pci" => {
+                let address = pci_address(named("pci", "a device's address", "0000:03:00.0")?)?;
+                Ok(Via::Pci { address, options })
+            }
+            "af_xdp" => {
+                let interface = interface_name(named("af_xdp", "a network interface", "eth0")?)?;
+                Ok(Via::AfXdp { interface, options })
+            }
+            "tap" => {
+                let interface = interface_name(named("tap", "a name for the interface", "lr0")?)?;
+                Ok(Via::Tap { interface, options })
+            }
+            "virtio-user" => {
+                let socket = named("virtio-user", "a socket", "/run/a.sock")?.into();
+                Ok(Via::VirtioUser { socket, options })
+            }
+            "vhost" => {
+                let socket = named("vhost", "a socket", "/run/a.sock")?.into();
+                Ok(Via::Vhost { socket, options })
+            }
+            "memif" => {
+                let socket = named("memif", "a socket", "/run/a.sock")?.into();
+                let server = options.iter().any(|option| option == "server");
+                options.retain(|option| option != "server");
+                Ok(Via::Memif { socket, server, options })
+            }
+            "rdma" => Ok(Via::Rdma { device: named("rdma", "a verbs device", "rxe0")? }),
+            _ => Err(InvalidVia::Unknown(spec.to_owned())),
+        }
+    }
+}
+
+/// Linux's limits (`dev_valid_name`), and no comma or colon, which would change a device argument's meaning.
+fn interface_name(name: String) -> Result<String, InvalidVia> {
+    let wrong = if name.len() > 15 {
+        Some("it is longer than 15 bytes")
+    } else if name == "." || name == ".." || name.contains(|c: char| c == '/' || c == ':' || c.is_whitespace()) {
+        Some("it has a character that Linux does not allow there")
+    } else {
+        None
+    };
+    match wrong {
+        None => Ok(name),
+        Some(why) => Err(InvalidVia::Name { name, what: "an interface", why }),
+    }
+}
+
+/// `DDDD:BB:DD.F`, or `BB:DD.F` for domain 0.
+fn pci_address(name: String) -> Result<String, InvalidVia> {
+    let full = if name.split(':').count() == 2 { format!("0000:{name}") } else { name.clone() };
+    let shape: String = full.chars().map(|c| if c.is_ascii_hexdigit() { 'x' } else { c }).collect();
+    if shape == "xxxx:xx:xx.x" {
+        Ok(full)
+    } else {
+        Err(InvalidVia::Name { name, what: "a PCI address", why: "write it as lspci -D does, such as 0000:03:00.0" })
+    }
+}
+
+impl fmt::Display for Via {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let options = match self {
+            Via::Kernel => return f.write_str("kernel"),
+            Via::Eal => return f.write_str("eal"),
+            Via::Rdma { device } => return write!(f, "rdma:{device}"),
+            Via::Pci { address, options } => {
+                write!(f, "pci:{address}")?;
+                options
+            }
+            Via::AfXdp { interface, options } => {
+                write!(f, "af_xdp:{interface}")?;
+                options
+            }
+            Via::Tap { interface, options } => {
+                write!(f, "tap:{interface}")?;
+                options
+            }
+            Via::VirtioUser { socket, options } => {
+                write!(f, "virtio-user:{}", socket.display())?;
+                options
+            }
+            Via::Vhost { socket, options } => {
+                write!(f, "vhost:{}", socket.display())?;
+                options
+            }
+            Via::Memif { socket, server, options } => {
+                write!(f, "memif:{}", socket.display())?;
+                if *server {
+                    f.write_str(",server")?;
+                }
+                options
+            }
+        };
+        options.iter().try_for_each(|option| write!(f, ",{option}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_form_reads_back_as_it_was_written() {
+        for spec in [
+            "kernel",
+            "pci:0000:03:00.0",
+            "pci:0000:03:00.0,representor=1",
+            "af_xdp:eth0",
+            "af_xdp:eth0,queue_count=2,start_queue=1",
+            "tap:lr0",
+            "virtio-user:/run/a.sock",
+            "vhost:/run/a.sock,client=1",
+            "memif:/run/a.sock",
+            "memif:/run/a.sock,server,id=3",
+            "rdma:rxe0",
+            "eal",
+        ] {
+            assert_eq!(spec.parse::<Via>().unwrap().to_string(), spec);
+        }
+    }
+
+    #[test]
+    fn a_short_pci_address_is_of_domain_0() {
+        assert_eq!("pci:03:00.0".parse::<Via>().unwrap().to_string(), "pci:0000:03:00.0");
+    }
+
+    #[test]
+    fn what_names_nothing_is_refused_with_the_remedy() {
+        for (spec, part) in [
+            ("", "unknown network ''"),
+            ("ethernet:eth0", "unknown network 'ethernet:eth0': use kernel, pci:ADDRESS"),
+            ("af_xdp", "'af_xdp' needs a network interface: write af_xdp:eth0"),
+            ("tap:", "write tap:lr0"),
+            ("vhost:,client=1", "write vhost:/run/a.sock"),
+            ("kernel:eth0", "takes nothing"),
+            ("tap:a-name-that-is-too-long", "longer than 15 bytes"),
+            ("af_xdp:eth/0", "does not allow"),
+            ("pci:eth0", "write it as lspci -D does"),
+        ] {
+            let error = spec.parse::<Via>().unwrap_err().to_string();
+            assert!(error.contains(part), "{spec}: {error}");
+        }
+    }
+}

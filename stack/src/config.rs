@@ -1,0 +1,185 @@
+//! What a worker of the stack is told about its network.
+
+use linerate_bypass::MacAddr;
+use linerate_bypass::time::Duration;
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::str::FromStr;
+
+/// An address of ours and the prefix that is on the link with it: `10.0.0.2/24`, `fd00::2/64`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct IpCidr {
+    address: IpAddr,
+    prefix: u8,
+}
+
+impl IpCidr {
+    /// `address` with a prefix of `prefix` bits.
+    pub fn new(address: IpAddr, prefix: u8) -> Result<Self, InvalidCidr> {
+        let invalid = |why| InvalidCidr { text: format!("{address}/{prefix}"), why };
+        let bits = if address.is_ipv4() { 32 } else { 128 };
+        if prefix > bits {
+            return Err(invalid("the prefix is longer than the address"));
+        }
+        if address.is_unspecified() || address.is_multicast() || address == IpAddr::from([255; 4]) {
+            return Err(invalid("not the address of one host"));
+        }
+        Ok(IpCidr { address, prefix })
+    }
+
+    /// The address.
+    pub fn address(&self) -> IpAddr {
+        self.address
+    }
+
+    /// The length of the prefix in bits.
+    pub fn prefix(&self) -> u8 {
+        self.prefix
+    }
+
+    /// Whether `other` is on the link by this prefix.
+    pub fn contains(&self, other: IpAddr) -> bool {
+        match (self.address, other) {
+            (IpAddr::V4(own), IpAddr::V4(other)) => {
+                let differ = u32::from(own) ^ u32::from(other);
+                differ.checked_shr(32 - u32::from(self.prefix)).unwrap_or(0) == 0
+            }
+            (IpAddr::V6(own), IpAddr::V6(other)) => {
+                let differ = u128::from(own) ^ u128::from(other);
+                differ.checked_shr(128 - u32::from(self.prefix)).unwrap_or(0) == 0
+            }
+            _ => false,
+        }
+    }
+}
+
+impl fmt::Display for IpCidr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.address, self.prefix)
+    }
+}
+
+/// Text that is not an address with a prefix.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("'{text}' is not an address with a prefix, such as 10.0.0.2/24 or fd00::2/64: {why}")]
+pub struct InvalidCidr {
+    text: String,
+    why: &'static str,
+}
+
+impl FromStr for IpCidr {
+    type Err = InvalidCidr;
+
+    fn from_str(text: &str) -> Result<Self, InvalidCidr> {
+        let invalid = |why| InvalidCidr { text: text.to_owned(), why };
+        let (address, prefix) = text.split_once('/').ok_or_else(|| invalid("the prefix is missing"))?;
+        let address = address.parse().map_err(|_| invalid("the part before '/' is not an IP address"))?;
+        let prefix = prefix.parse().map_err(|_| invalid("the part after '/' is not a number of bits"))?;
+        IpCidr::new(address, prefix).map_err(|InvalidCidr { why, .. }| invalid(why))
+    }
+}
+
+/// What a worker does when nothing arrives.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub enum Idle {
+    /// Poll on: the lowest latency, a whole core.
+    #[default]
+    Poll,
+    /// Sleep for ever longer moments, up to a millisecond, until something arrives.
+    Backoff,
+}
+
+/// The network and the limits of a worker. All workers of one port share one.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Our addresses. With [`dhcp`](Self::dhcp) there may be none at first.
+    pub addresses: Vec<IpCidr>,
+    /// Where what is not on the link goes: at most one of each family.
+    pub gateways: Vec<IpAddr>,
+    /// Ask a DHCP server for an IPv4 address, prefix and gateway.
+    pub dhcp: bool,
+    /// Our Ethernet address; the port's own if `None`.
+    pub mac: Option<MacAddr>,
+    /// The largest IP packet in bytes; the port's own if `None`. Never more than that.
+    pub mtu: Option<u16>,
+    /// TCP addresses to accept connections on. An unspecified address means all of ours.
+    pub listen: Vec<SocketAddr>,
+    /// UDP addresses to receive datagrams on. An unspecified address means all of ours.
+    pub listen_udp: Vec<SocketAddr>,
+    /// Connections of one worker, those in TIME-WAIT included. A further SYN is dropped and counted.
+    pub max_connections: usize,
+    /// Connections of one worker that a peer has begun and not completed. A further SYN is dropped and counted.
+    pub max_half_open: usize,
+    /// How long a peer may take to complete a connection.
+    pub half_open_timeout: Duration,
+    /// How long a peer may leave our data or probes unanswered before its connection is given up.
+    pub user_timeout: Duration,
+    /// The receive buffer of a connection in bytes: the largest window we offer.
+    pub rx_buffer: usize,
+    /// The send buffer of a connection in bytes.
+    pub tx_buffer: usize,
+    /// What to do when nothing arrives.
+    pub idle: Idle,
+    /// The origin of all randomness: initial sequence numbers, ports, hash keys. Take it from the system's
+    /// generator, except in a test that must repeat.
+    pub seed: u64,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            addresses: Vec::new(),
+            gateways: Vec::new(),
+            dhcp: false,
+            mac: None,
+            mtu: None,
+            listen: Vec::new(),
+            listen_udp: Vec::new(),
+            max_connections: 1 << 17,
+            max_half_open: 4096,
+            half_open_timeout: Duration::from_secs(10),
+            user_timeout: Duration::from_secs(60),
+            rx_buffer: 64 << 10,
+            tx_buffer: 64 << 10,
+            idle: Idle::Poll,
+            seed: 0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cidr(text: &str) -> IpCidr {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn a_prefix_contains_its_hosts_and_no_others() {
+        assert!(cidr("10.0.0.2/24").contains("10.0.0.254".parse().unwrap()));
+        assert!(!cidr("10.0.0.2/24").contains("10.0.1.2".parse().unwrap()));
+        assert!(!cidr("10.0.0.2/24").contains("fd00::1".parse().unwrap()));
+        assert!(cidr("10.0.0.2/0").contains("192.0.2.1".parse().unwrap()));
+        assert!(!cidr("10.0.0.2/32").contains("10.0.0.3".parse().unwrap()));
+        assert!(cidr("fd00::2/64").contains("fd00::ffff".parse().unwrap()));
+        assert!(!cidr("fd00::2/64").contains("fd00:0:0:1::2".parse().unwrap()));
+        assert!(cidr("fd00::2/0").contains("2001:db8::1".parse().unwrap()));
+    }
+
+    #[test]
+    fn what_is_no_host_address_is_refused_with_the_reason() {
+        for (text, why) in [
+            ("10.0.0.2", "the prefix is missing"),
+            ("10.0.0/24", "not an IP address"),
+            ("10.0.0.2/x", "not a number"),
+            ("10.0.0.2/33", "longer than the address"),
+            ("0.0.0.0/0", "not the address of one host"),
+            ("224.0.0.1/24", "not the address of one host"),
+            ("ff02::1/64", "not the address of one host"),
+        ] {
+            let error = text.parse::<IpCidr>().unwrap_err().to_string();
+            assert!(error.contains(why), "{text}: {error}");
+        }
+    }
+}
