@@ -1,0 +1,67 @@
+//! What was not delivered or not sent, by cause.
+
+use linerate_bypass::Summary;
+
+macro_rules! causes {
+    ($($(#[$doc:meta])* $cause:ident = $name:literal,)*) => {
+        /// Why a frame, segment or datagram was dropped.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        #[non_exhaustive]
+        pub enum Cause { $($(#[$doc])* $cause,)* }
+
+        const NAMES: &[&str] = &[$($name),*];
+    };
+}
+
+causes! {
+    /// Shorter than its headers say.
+    Truncated = "truncated frame",
+    /// For another station, or for an address that is not ours.
+    NotOurs = "not addressed to us",
+    /// Neither IP nor ARP.
+    EtherType = "unknown EtherType",
+    /// A source that no host can have: multicast, broadcast, unspecified, or IPv4-mapped.
+    BadSource = "impossible source address",
+    /// The IPv4 header's checksum is wrong.
+    IpChecksum = "bad IPv4 checksum",
+    /// The TCP or UDP checksum is wrong.
+    L4Checksum = "bad TCP or UDP checksum",
+    /// TCP in IP fragments, or behind IPv6 extension headers.
+    Fragment = "TCP in a fragment or behind an extension header",
+    /// The owner's mailbox was full.
+    MailboxFull = "mailbox of the owning worker full",
+    /// A SYN beyond the limit of half-open connections.
+    HalfOpenFull = "too many half-open connections",
+    /// A SYN beyond the limit of connections.
+    TooMany = "too many connections",
+    /// Nothing to send from: no route, or the neighbour did not answer.
+    Unreachable = "no route or no neighbour",
+    /// A reply that found no packet or no place in the transmit queue.
+    NoPacket = "no packet or queue space for a reply",
+    /// A datagram for which the service's queue had no room.
+    DatagramQueue = "datagram queue full",
+}
+
+/// A counter for each [`Cause`].
+#[derive(Debug, Default, Clone)]
+pub struct Drops([u64; NAMES.len()]);
+
+impl Drops {
+    /// Counts one drop.
+    #[inline]
+    pub fn count(&mut self, cause: Cause) {
+        self.0[cause as usize] += 1;
+    }
+
+    /// Drops for `cause` so far.
+    pub fn get(&self, cause: Cause) -> u64 {
+        self.0[cause as usize]
+    }
+
+    /// Adds all counters to a summary, by their names.
+    pub fn summarize(&self, summary: &mut Summary) {
+        for (name, n) in NAMES.iter().zip(self.0) {
+            summary.drop_for(name, n);
+        }
+    }
+}

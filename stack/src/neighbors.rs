@@ -1,0 +1,275 @@
+//! The neighbour table: Ethernet addresses of the hosts on the link, learnt from ARP (RFC 826) and NDP (RFC 4861).
+//!
+//! Ours rather than smoltcp's, which holds a handful and limits resolution for all neighbours together. Packets for a
+//! neighbour that is being resolved wait here; both are bounded.
+
+use hashbrown::HashMap;
+use linerate_bypass::MacAddr;
+use linerate_bypass::time::{Duration, Instant};
+use std::net::IpAddr;
+
+/// Neighbours known or being resolved at once. What is learnt beyond replaces what has been silent longest.
+const MAX_NEIGHBORS: usize = 1 << 14;
+/// Neighbours being asked at once; more are not asked, and packets for them are dropped.
+const MAX_ASKED: usize = 1 << 10;
+/// Packets that wait for one neighbour (RFC 4861 §7.2.2: at least one).
+const MAX_PARKED: usize = 8;
+/// Between questions, and how many (RFC 4861 §10: RETRANS_TIMER, MAX_MULTICAST_SOLICIT).
+const RETRY: Duration = Duration::from_secs(1);
+const TRIES: u8 = 3;
+/// How long a confirmed neighbour is believed before it is asked again (RFC 4861 §10: REACHABLE_TIME).
+const REACHABLE: Duration = Duration::from_secs(30);
+
+/// What to do to reach a neighbour.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Lookup {
+    /// Its address is known.
+    Known(MacAddr),
+    /// Its address is known; ask it whether it still is.
+    Confirm(MacAddr),
+    /// Park the packet, and ask who has it.
+    Ask,
+    /// Park the packet; it has been asked.
+    Asked,
+    /// Too many are being asked: drop the packet.
+    Refused,
+}
+
+/// A question to be put on the link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Question {
+    /// Whose address is wanted.
+    pub ip: IpAddr,
+    /// Where to send it: the neighbour's last known address, or to all.
+    pub to: Option<MacAddr>,
+}
+
+struct Entry<P> {
+    mac: Option<MacAddr>,
+    /// When it was last heard of; when it was first asked if never.
+    heard: Instant,
+    asked: Option<Asked>,
+    parked: Vec<P>,
+}
+
+#[derive(Clone, Copy)]
+struct Asked {
+    tries: u8,
+    again: Instant,
+}
+
+/// Neighbours by IP address, with packets of type `P` waiting for them.
+pub(crate) struct Neighbors<P> {
+    entries: HashMap<IpAddr, Entry<P>, foldhash::fast::FixedState>,
+    /// Those with `asked`: what [`tend`](Self::tend) looks at.
+    asked: Vec<IpAddr>,
+    /// No neighbour was old enough to be replaced: not to be looked for again before this.
+    full_until: Instant,
+}
+
+impl<P> Neighbors<P> {
+    /// An empty table whose hash is keyed by `seed`.
+    pub fn new(seed: u64) -> Self {
+        Neighbors { entries: HashMap::with_hasher(foldhash::fast::FixedState::with_seed(seed)), asked: Vec::new() }
+    }
+
+    /// The way to `ip`.
+    #[inline]
+    pub fn look_up(&mut self, ip: IpAddr, now: Instant) -> Lookup {
+        if let Some(entry) = self.entries.get_mut(&ip) {
+            match (entry.mac, entry.asked) {
+                (Some(mac), None) if now.since(entry.heard) < REACHABLE => return Lookup::Known(mac),
+                (Some(mac), Some(_)) => return Lookup::Known(mac),
+                (Some(mac), None) if self.asked.len() >= MAX_ASKED => return Lookup::Known(mac),
+                (Some(mac), None) => {
+                    entry.asked = Some(Asked { tries: 1, again: now + RETRY });
+                    self.asked.push(ip);
+                    return Lookup::Confirm(mac);
+                }
+                (None, _) => return Lookup::Asked,
+            }
+        }
+        if self.asked.len() >= MAX_ASKED || !self.make_room(now) {
+            return Lookup::Refused;
+        }
+        let asked = Some(Asked { tries: 1, again: now + RETRY });
+        self.entries.insert(ip, Entry { mac: None, heard: now, asked, parked: Vec::new() });
+        self.asked.push(ip);
+        Lookup::Ask
+    }
+
+    /// Lets `packet` wait for `ip`; the oldest that waits gives way when there are too many. Returns what will not be
+    /// sent.
+    pub fn park(&mut self, ip: IpAddr, packet: P) -> Option<P> {
+        match self.entries.get_mut(&ip) {
+            Some(entry) if entry.parked.len() < MAX_PARKED => {
+                entry.parked.push(packet);
+                None
+            }
+            Some(entry) => {
+                entry.parked.push(packet);
+                Some(entry.parked.remove(0))
+            }
+            None => Some(packet),
+        }
+    }
+
+    /// Notes that `ip` has `mac`, and returns what waited for it. A neighbour that nobody here asked for is noted
+    /// only if `new` says so (RFC 826: when it asked for us).
+    pub fn learn(&mut self, ip: IpAddr, mac: MacAddr, new: bool, now: Instant) -> Vec<P> {
+        if let Some(entry) = self.entries.get_mut(&ip) {
+            entry.mac = Some(mac);
+            entry.heard = now;
+            if entry.asked.take().is_some() {
+                self.asked.retain(|asked| *asked != ip);
+            }
+            return std::mem::take(&mut entry.parked);
+        }
+        if new && self.make_room(now) {
+            self.entries.insert(ip, Entry { mac: Some(mac), heard: now, asked: None, parked: Vec::new() });
+        }
+        Vec::new()
+    }
+
+    /// Repeats questions that have not been answered and gives up those asked often enough: `ask` gets what to put on
+    /// the link, `lost` each neighbour that did not answer with the packets that waited for it.
+    pub fn tend(&mut self, now: Instant, mut ask: impl FnMut(Question), mut lost: impl FnMut(IpAddr, Vec<P>)) {
+        let entries = &mut self.entries;
+        self.asked.retain(|ip| {
+            let Some(entry) = entries.get_mut(ip) else { return false };
+            let Some(asked) = &mut entry.asked else { return false };
+            if now < asked.again {
+                return true;
+            }
+            if asked.tries >= TRIES {
+                if let Some(entry) = entries.remove(ip) {
+                    lost(*ip, entry.parked);
+                }
+                return false;
+            }
+            *asked = Asked { tries: asked.tries + 1, again: now + RETRY };
+            ask(Question { ip: *ip, to: entry.mac });
+            true
+        });
+    }
+
+    /// When [`tend`](Self::tend) has something to do next.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        let again = |ip| self.entries.get(ip).and_then(|entry| entry.asked).map(|asked| asked.again);
+        self.asked.iter().filter_map(again).min()
+    }
+
+    /// Room for one more: if there is none, the neighbour silent for longest goes, unless it is still being asked.
+    fn make_room(&mut self, now: Instant) -> bool {
+        if self.entries.len() < MAX_NEIGHBORS {
+            return true;
+        }
+        if now < self.full_until {
+            return false;
+        }
+        let oldest = self
+            .entries
+            .iter()
+            .filter(|(_, entry)| entry.asked.is_none() && now.since(entry.heard) >= REACHABLE)
+            .min_by_key(|(_, entry)| entry.heard)
+            .map(|(ip, _)| *ip);
+        match oldest {
+            Some(ip) => self.entries.remove(&ip).is_some(),
+            None => {
+                self.full_until = now + RETRY;
+                false
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 9]);
+
+    fn ip(n: u32) -> IpAddr {
+        IpAddr::from((0x0a00_0000 + n).to_be_bytes())
+    }
+
+    fn at(seconds: u64) -> Instant {
+        Instant::ZERO + Duration::from_secs(seconds)
+    }
+
+    fn tend(table: &mut Neighbors<u32>, now: Instant) -> (Vec<Question>, Vec<(IpAddr, Vec<u32>)>) {
+        let (mut asked, mut lost) = (Vec::new(), Vec::new());
+        table.tend(now, |question| asked.push(question), |ip, parked| lost.push((ip, parked)));
+        (asked, lost)
+    }
+
+    #[test]
+    fn packets_wait_for_the_answer_and_the_oldest_give_way() {
+        let mut table = Neighbors::new(0);
+        assert_eq!(table.look_up(ip(1), at(0)), Lookup::Ask);
+        assert_eq!(table.park(ip(1), 0), None);
+        for n in 1..=MAX_PARKED as u32 {
+            assert_eq!(table.look_up(ip(1), at(0)), Lookup::Asked);
+            assert_eq!(table.park(ip(1), n), (n == MAX_PARKED as u32).then_some(0));
+        }
+        assert_eq!(table.learn(ip(1), MAC, false, at(0)), (1..=MAX_PARKED as u32).collect::<Vec<_>>());
+        assert_eq!(table.look_up(ip(1), at(1)), Lookup::Known(MAC));
+    }
+
+    #[test]
+    fn an_unanswered_question_is_repeated_and_given_up() {
+        let mut table = Neighbors::new(0);
+        table.look_up(ip(1), at(0));
+        table.park(ip(1), 7);
+        assert_eq!(tend(&mut table, at(0)), (vec![], vec![]));
+        let question = vec![Question { ip: ip(1), to: None }];
+        assert_eq!(tend(&mut table, at(1)), (question.clone(), vec![]));
+        assert_eq!(tend(&mut table, at(2)), (question, vec![]));
+        assert_eq!(tend(&mut table, at(3)), (vec![], vec![(ip(1), vec![7])]));
+        assert_eq!(table.next_deadline(), None);
+        assert_eq!(table.look_up(ip(1), at(4)), Lookup::Ask);
+    }
+
+    #[test]
+    fn an_old_neighbour_is_used_while_it_is_asked_again() {
+        let mut table = Neighbors::<u32>::new(0);
+        table.learn(ip(1), MAC, true, at(0));
+        assert_eq!(table.look_up(ip(1), at(29)), Lookup::Known(MAC));
+        assert_eq!(table.look_up(ip(1), at(30)), Lookup::Confirm(MAC));
+        assert_eq!(table.look_up(ip(1), at(30)), Lookup::Known(MAC));
+        assert_eq!(tend(&mut table, at(31)).0, [Question { ip: ip(1), to: Some(MAC) }]);
+        table.learn(ip(1), MAC, false, at(31));
+        assert_eq!(table.look_up(ip(1), at(60)), Lookup::Known(MAC));
+    }
+
+    #[test]
+    fn what_nobody_asked_for_is_learnt_only_on_request() {
+        let mut table = Neighbors::<u32>::new(0);
+        table.learn(ip(1), MAC, false, at(0));
+        assert_eq!(table.look_up(ip(1), at(0)), Lookup::Ask);
+        table.learn(ip(2), MAC, true, at(0));
+        assert_eq!(table.look_up(ip(2), at(0)), Lookup::Known(MAC));
+    }
+
+    #[test]
+    fn the_table_is_bounded_and_a_flood_does_not_push_out_who_is_in_use() {
+        let mut table = Neighbors::<u32>::new(0);
+        for n in 0..2 * MAX_NEIGHBORS as u32 {
+            table.learn(ip(n), MAC, true, at(0));
+        }
+        assert_eq!(table.entries.len(), MAX_NEIGHBORS);
+        assert_eq!(table.look_up(ip(0), at(1)), Lookup::Known(MAC));
+        assert_eq!(table.look_up(ip(1 << 20), at(1)), Lookup::Refused);
+        assert_eq!(table.look_up(ip(1 << 20), at(40)), Lookup::Ask);
+        assert_eq!(table.entries.len(), MAX_NEIGHBORS);
+    }
+
+    #[test]
+    fn questions_are_bounded() {
+        let mut table = Neighbors::<u32>::new(0);
+        for n in 0..MAX_ASKED as u32 {
+            assert_eq!(table.look_up(ip(n), at(0)), Lookup::Ask);
+        }
+        assert_eq!(table.look_up(ip(1 << 20), at(0)), Lookup::Refused);
+    }
+}

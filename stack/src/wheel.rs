@@ -1,0 +1,285 @@
+//! A hierarchical timing wheel: O(1) to arm, lazily re-armed, and no scan.
+//!
+//! After Varghese and Lauck, "Hashed and Hierarchical Timing Wheels" (1987). A timer is a small dense token. Most
+//! network timers are moved much more often than they fire, and mostly to later: moving to later only notes the new
+//! deadline, and the entry in the wheel is put where it belongs when it comes up.
+
+use linerate_bypass::time::Instant;
+
+/// Nanoseconds per tick, as a power of two: 65.5 µs. A timer fires up to one tick late, never early.
+const TICK_SHIFT: u32 = 16;
+/// Slots per level, as a power of two: one word of occupancy bits a level.
+const SLOT_SHIFT: u32 = 6;
+const SLOTS: usize = 1 << SLOT_SHIFT;
+/// Six levels of 64 slots reach 52 days; what is later waits in the last level and is looked at again.
+const LEVELS: usize = 6;
+/// The furthest ahead that the last level, used as a ring, can hold.
+const HORIZON: u64 = (SLOTS as u64 - 1) << (SLOT_SHIFT * (LEVELS as u32 - 1));
+/// The end of a slot's list, and the place of a timer that is in none.
+const NONE: u32 = u32::MAX;
+/// The deadline of a timer that is not asked for.
+const NEVER: u64 = u64::MAX;
+
+#[derive(Clone, Copy)]
+struct Timer {
+    /// The tick at which it is to fire, or `NEVER`.
+    deadline: u64,
+    /// The tick its place in the wheel stands for: at or before the deadline.
+    placed_at: u64,
+    /// Its slot (level × 64 + slot), or `NONE`.
+    place: u32,
+    previous: u32,
+    next: u32,
+}
+
+const IDLE: Timer = Timer { deadline: NEVER, placed_at: 0, place: NONE, previous: NONE, next: NONE };
+
+/// Timers named by small dense tokens.
+pub struct Wheel {
+    /// All ticks before this one have been dealt with.
+    elapsed: u64,
+    occupied: [u64; LEVELS],
+    heads: Box<[u32; LEVELS * SLOTS]>,
+    timers: Vec<Timer>,
+}
+
+impl Wheel {
+    /// A wheel without timers whose time starts at `now`.
+    pub fn new(now: Instant) -> Self {
+        Wheel {
+            elapsed: now.as_nanos() >> TICK_SHIFT,
+            occupied: [0; LEVELS],
+            heads: Box::new([NONE; LEVELS * SLOTS]),
+            timers: Vec::new(),
+        }
+    }
+
+    /// Lets the timer `token` fire at `at`, in place of any time it had.
+    pub fn arm(&mut self, token: u32, at: Instant) {
+        // Rounded up, so that it never fires early.
+        let deadline = at.as_nanos().div_ceil(1 << TICK_SHIFT);
+        let index = token as usize;
+        if index >= self.timers.len() {
+            self.timers.resize(index + 1, IDLE);
+        }
+        let timer = &mut self.timers[index];
+        timer.deadline = deadline;
+        if timer.place != NONE {
+            if timer.placed_at <= deadline {
+                return;
+            }
+            self.unlink(token);
+        }
+        self.link(token);
+    }
+
+    /// Lets the timer `token` not fire.
+    pub fn disarm(&mut self, token: u32) {
+        if let Some(timer) = self.timers.get_mut(token as usize) {
+            timer.deadline = NEVER;
+        }
+    }
+
+    /// Appends to `fired` the tokens of all timers that are due at `now`; they are disarmed.
+    pub fn expire(&mut self, now: Instant, fired: &mut Vec<u32>) {
+        let now = now.as_nanos() >> TICK_SHIFT;
+        while let Some((level, slot, at)) = self.next_slot().filter(|&(.., at)| at <= now) {
+            self.elapsed = self.elapsed.max(at);
+            let place = level * SLOTS + slot;
+            let mut token = std::mem::replace(&mut self.heads[place], NONE);
+            self.occupied[level] &= !(1 << slot);
+            while token != NONE {
+                let timer = &mut self.timers[token as usize];
+                let next = timer.next;
+                timer.place = NONE;
+                if timer.deadline == NEVER {
+                    // Disarmed since: forgotten here.
+                } else if timer.deadline <= now {
+                    timer.deadline = NEVER;
+                    fired.push(token);
+                } else {
+                    self.link(token);
+                }
+                token = next;
+            }
+        }
+        self.elapsed = self.elapsed.max(now);
+    }
+
+    /// When [`expire`](Self::expire) should be called next: no timer is due before it, though none need be due then.
+    pub fn next_expiry(&self) -> Option<Instant> {
+        self.next_slot().map(|(.., at)| Instant::from_nanos(at << TICK_SHIFT))
+    }
+
+    /// The occupied slot that comes first, and the tick at which it begins.
+    fn next_slot(&self) -> Option<(usize, usize, u64)> {
+        for level in 0..LEVELS {
+            if self.occupied[level] == 0 {
+                continue;
+            }
+            let shift = SLOT_SHIFT * level as u32;
+            let current = (self.elapsed >> shift) as u32 % SLOTS as u32;
+            let ahead = self.occupied[level].rotate_right(current).trailing_zeros();
+            let slot = (current + ahead) as usize % SLOTS;
+            let at = ((self.elapsed >> shift) + u64::from(ahead)) << shift;
+            return Some((level, slot, at.max(self.elapsed)));
+        }
+        None
+    }
+
+    /// Puts a timer into the slot of its deadline: the lowest level at which the deadline and the present differ only
+    /// in that level's digit and those below it.
+    fn link(&mut self, token: u32) {
+        let deadline = self.timers[token as usize].deadline;
+        // Due already: the next tick is the soonest there is. Beyond the horizon: as late as there is.
+        let at = deadline.clamp(self.elapsed + 1, self.elapsed + HORIZON);
+        let differ = (self.elapsed ^ at) | (SLOTS as u64 - 1);
+        let level = ((63 - differ.leading_zeros()) / SLOT_SHIFT).min(LEVELS as u32 - 1) as usize;
+        let slot = (at >> (SLOT_SHIFT * level as u32)) as usize % SLOTS;
+        let place = level * SLOTS + slot;
+        let next = std::mem::replace(&mut self.heads[place], token);
+        if next != NONE {
+            self.timers[next as usize].previous = token;
+        }
+        self.occupied[level] |= 1 << slot;
+        let timer = &mut self.timers[token as usize];
+        timer.placed_at = at;
+        timer.place = place as u32;
+        timer.previous = NONE;
+        timer.next = next;
+    }
+
+    fn unlink(&mut self, token: u32) {
+        let Timer { place, previous, next, .. } = self.timers[token as usize];
+        if next != NONE {
+            self.timers[next as usize].previous = previous;
+        }
+        if previous != NONE {
+            self.timers[previous as usize].next = next;
+        } else {
+            self.heads[place as usize] = next;
+            if next == NONE {
+                self.occupied[place as usize / SLOTS] &= !(1 << (place as usize % SLOTS));
+            }
+        }
+        self.timers[token as usize].place = NONE;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use linerate_bypass::time::Duration;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    const TICK: Duration = Duration::from_nanos(1 << TICK_SHIFT);
+
+    fn expire(wheel: &mut Wheel, now: Instant) -> Vec<u32> {
+        let mut fired = Vec::new();
+        wheel.expire(now, &mut fired);
+        fired.sort_unstable();
+        fired
+    }
+
+    #[test]
+    fn a_timer_fires_once_at_its_time_and_never_before() {
+        let mut wheel = Wheel::new(Instant::ZERO);
+        let at = Instant::ZERO + Duration::from_millis(200);
+        wheel.arm(3, at);
+        assert_eq!(expire(&mut wheel, at - Duration::from_nanos(1)), []);
+        assert_eq!(expire(&mut wheel, at + TICK), [3]);
+        assert_eq!(expire(&mut wheel, at + Duration::from_secs(3600)), []);
+        assert_eq!(wheel.next_expiry(), None);
+    }
+
+    #[test]
+    fn moving_a_timer_counts_both_ways() {
+        let mut wheel = Wheel::new(Instant::ZERO);
+        let second = |n| Instant::ZERO + Duration::from_secs(n);
+        wheel.arm(0, second(10));
+        wheel.arm(1, second(10));
+        wheel.arm(0, second(20));
+        wheel.arm(1, second(5));
+        assert_eq!(expire(&mut wheel, second(6)), [1]);
+        assert_eq!(expire(&mut wheel, second(19)), []);
+        assert_eq!(expire(&mut wheel, second(21)), [0]);
+    }
+
+    #[test]
+    fn a_disarmed_timer_does_not_fire_and_can_be_armed_again() {
+        let mut wheel = Wheel::new(Instant::ZERO);
+        wheel.arm(0, Instant::ZERO + TICK * 5);
+        wheel.disarm(0);
+        wheel.disarm(77);
+        wheel.arm(1, Instant::ZERO + TICK * 5);
+        wheel.disarm(1);
+        wheel.arm(1, Instant::ZERO + TICK * 9);
+        assert_eq!(expire(&mut wheel, Instant::ZERO + TICK * 6), []);
+        assert_eq!(expire(&mut wheel, Instant::ZERO + TICK * 10), [1]);
+    }
+
+    #[test]
+    fn a_timer_beyond_the_horizon_is_not_lost() {
+        let mut wheel = Wheel::new(Instant::ZERO);
+        let far = Instant::ZERO + Duration::from_secs(400 * 86_400);
+        wheel.arm(0, far);
+        assert_eq!(expire(&mut wheel, far - Duration::from_secs(1)), []);
+        assert_eq!(expire(&mut wheel, far + TICK), [0]);
+        wheel.arm(0, Instant::from_nanos(u64::MAX));
+        assert_eq!(expire(&mut wheel, far + Duration::from_secs(1)), []);
+    }
+
+    #[derive(Debug, Clone)]
+    enum Step {
+        Arm(u32, u64),
+        Disarm(u32),
+        Advance(u64),
+    }
+
+    fn steps() -> impl Strategy<Value = Vec<Step>> {
+        let span = prop_oneof![0..200u64, 0..10_000u64, 0..1_000_000u64, 0..100_000_000_000u64];
+        let step = prop_oneof![
+            4 => (0..20u32, span.clone()).prop_map(|(token, ticks)| Step::Arm(token, ticks)),
+            1 => (0..20u32).prop_map(Step::Disarm),
+            3 => span.prop_map(Step::Advance),
+        ];
+        prop::collection::vec(step, 1..200)
+    }
+
+    proptest! {
+        #[test]
+        fn it_does_what_a_sorted_map_does(steps in steps()) {
+            let mut now = Instant::from_nanos(12_345);
+            let mut wheel = Wheel::new(now);
+            let mut model = BTreeMap::new();
+            for step in steps {
+                match step {
+                    Step::Arm(token, ticks) => {
+                        let at = now + Duration::from_nanos(ticks.saturating_mul(1 << TICK_SHIFT) + 1);
+                        wheel.arm(token, at);
+                        model.insert(token, at);
+                    }
+                    Step::Disarm(token) => {
+                        wheel.disarm(token);
+                        model.remove(&token);
+                    }
+                    Step::Advance(ticks) => {
+                        now += Duration::from_nanos(ticks.saturating_mul(1 << TICK_SHIFT));
+                        if let (Some(next), Some(first)) = (wheel.next_expiry(), model.values().min()) {
+                            prop_assert!(next <= *first + TICK);
+                        }
+                        let fired = expire(&mut wheel, now);
+                        for token in &fired {
+                            let at = model.remove(token);
+                            prop_assert!(at.is_some_and(|at| at <= now), "{} fired early", token);
+                        }
+                        for (token, at) in &model {
+                            prop_assert!(*at + TICK > now, "{} is late", token);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
