@@ -140,7 +140,7 @@ pub trait Transport {
     fn received(&self, conn: ConnId) -> usize;
 
     /// The first slice of them, in place. Empty only when nothing is there.
-    fn peek(&self, conn: ConnId) -> &[u8];
+    fn peek(&mut self, conn: ConnId) -> &[u8];
 
     /// Drops the first `n` received bytes (all, if there are fewer).
     fn consume(&mut self, conn: ConnId, n: usize);
@@ -235,7 +235,7 @@ pub trait Service {
 
     /// These connections have something to read; their [`readable`](Self::readable) events follow. The time to
     /// prefetch for all of them.
-    fn burst(&mut self, net: &impl Transport, readable: &[ConnId]) {}
+    fn burst(&mut self, net: &mut impl Transport, readable: &[ConnId]) {}
 
     /// A connection is established and can be sent on. Returns its state.
     fn opened(&mut self, net: &mut impl Transport, conn: ConnId, origin: Origin) -> Self::Conn;

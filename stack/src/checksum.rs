@@ -14,24 +14,24 @@ pub(crate) enum Verdict {
     Broken,
 }
 
-/// Judges the transport checksum at `field` of a packet whose transport header and payload are `segments` in order
-/// (the first holds the header), `len` bytes in all.
+/// Judges the transport checksum of a packet whose transport header and payload are the first `len` bytes of
+/// `segments`; `stored` is what its checksum field holds.
 pub(crate) fn verify<'a>(
     source: IpAddr,
     destination: IpAddr,
     protocol: u8,
     len: usize,
-    field: usize,
-    segments: impl Iterator<Item = &'a [u8]> + Clone,
+    stored: u16,
+    segments: impl Iterator<Item = &'a [u8]>,
 ) -> Verdict {
     let Ok(length) = u32::try_from(len) else { return Verdict::Broken };
     let pseudo = pseudo_header(&source.into(), &destination.into(), protocol.into(), length);
-    if sum(len, segments.clone(), pseudo) == 0xffff {
-        return Verdict::Intact;
-    }
-    match segments.clone().next().and_then(|first| first.get(field..field + 2)) {
-        Some(stored) if u16::from_be_bytes([stored[0], stored[1]]) == pseudo => Verdict::Partial,
-        _ => Verdict::Broken,
+    if sum(len, segments, pseudo) == 0xffff {
+        Verdict::Intact
+    } else if stored == pseudo {
+        Verdict::Partial
+    } else {
+        Verdict::Broken
     }
 }
 
@@ -83,7 +83,8 @@ mod tests {
             rest = back;
         }
         segments.push(rest);
-        verify(SOURCE, DESTINATION, 17, bytes.len(), 6, segments.into_iter())
+        let stored = u16::from_be_bytes([bytes[6], bytes[7]]);
+        verify(SOURCE, DESTINATION, 17, bytes.len(), stored, segments.into_iter())
     }
 
     proptest! {

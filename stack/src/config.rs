@@ -106,7 +106,7 @@ pub struct Config {
     pub listen: Vec<SocketAddr>,
     /// UDP addresses to receive datagrams on. An unspecified address means all of ours.
     pub listen_udp: Vec<SocketAddr>,
-    /// Connections of one worker, those in TIME-WAIT included. A further SYN is dropped and counted.
+    /// Connections of one worker, those in TIME-WAIT not counted. A further SYN is dropped and counted.
     pub max_connections: usize,
     /// Connections of one worker that a peer has begun and not completed. A further SYN is dropped and counted.
     pub max_half_open: usize,

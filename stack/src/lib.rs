@@ -4,14 +4,24 @@
 mod addresses;
 mod checksum;
 mod config;
+mod demux;
+mod device;
 mod drops;
+mod egress;
+mod engine;
 mod neighbors;
+mod reply;
+mod slow;
 mod steering;
+mod time_wait;
 mod tuple;
 mod wheel;
 
 pub use config::{Config, Idle, InvalidCidr, IpCidr};
 pub use drops::{Cause, Drops};
+pub use egress::Egress;
+pub use engine::{Engine, Event, Segment};
+pub use slow::{Learnt, Lease};
 pub use steering::{RSS_KEY, TABLE_ENTRIES, owner, toeplitz};
 pub use tuple::Tuple;
 pub use wheel::Wheel;

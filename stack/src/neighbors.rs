@@ -70,7 +70,11 @@ pub(crate) struct Neighbors<P> {
 impl<P> Neighbors<P> {
     /// An empty table whose hash is keyed by `seed`.
     pub fn new(seed: u64) -> Self {
-        Neighbors { entries: HashMap::with_hasher(foldhash::fast::FixedState::with_seed(seed)), asked: Vec::new() }
+        Neighbors {
+            entries: HashMap::with_hasher(foldhash::fast::FixedState::with_seed(seed)),
+            asked: Vec::new(),
+            full_until: Instant::ZERO,
+        }
     }
 
     /// The way to `ip`.

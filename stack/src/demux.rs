@@ -1,0 +1,293 @@
+//! What a received frame is, and for whom: the first look at hostile bytes.
+//!
+//! Everything is checked here once, so that what is handed on has the headers that it claims.
+
+use crate::addresses::Addresses;
+use crate::checksum::{self, Verdict};
+use crate::drops::Cause;
+use crate::egress::ETHERNET;
+use crate::tuple::Tuple;
+use linerate_bypass::{MacAddr, Packet, RxChecksum};
+use smoltcp::wire::{
+    EthernetFrame, EthernetProtocol, Icmpv4Message, Icmpv4Packet, Icmpv6Message, Icmpv6Packet, IpProtocol, Ipv4Packet,
+    Ipv6Packet, TcpPacket,
+};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+
+/// What becomes of a frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// A TCP segment whose headers and checksum are right.
+    Tcp {
+        /// The connection, seen from here.
+        tuple: Tuple,
+        /// Length of the IP packet in bytes; what follows is Ethernet's padding.
+        ip_len: usize,
+        /// Length of the IP header in bytes.
+        ip_header: usize,
+    },
+    /// ARP, for the host's own table and for replies.
+    Arp,
+    /// Neighbour discovery and what else ICMPv6 does on the link.
+    Ndp,
+    /// DHCP, from a server.
+    Dhcp,
+    /// An ICMP error about a TCP segment that this host has sent, or is said to have.
+    Unreachable {
+        /// The connection that the quoted segment is of, seen from here.
+        tuple: Tuple,
+        /// The quoted segment's sequence number.
+        sequence: u32,
+    },
+    /// Other IP: ICMP, UDP, fragments, unknown protocols.
+    Ip,
+}
+
+/// The host's side of the question.
+pub(crate) struct Host<'a> {
+    pub mac: MacAddr,
+    pub addresses: &'a Addresses,
+    pub dhcp: bool,
+    /// See [`Capabilities::rx_partial_checksum`](linerate_bypass::Capabilities).
+    pub partial_checksums: bool,
+}
+
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+
+impl Host<'_> {
+    /// What `frame` is, or why it is to be dropped.
+    pub fn classify(&self, frame: &impl Packet) -> Result<Kind, Cause> {
+        let data = frame.data();
+        let ethernet = EthernetFrame::new_checked(data).map_err(|_| Cause::Truncated)?;
+        let to = MacAddr(ethernet.dst_addr().0);
+        if to != self.mac && to.0[0] & 1 == 0 {
+            return Err(Cause::NotOurs);
+        }
+        match ethernet.ethertype() {
+            EthernetProtocol::Arp => Ok(Kind::Arp),
+            EthernetProtocol::Ipv4 => self.ipv4(frame, &data[ETHERNET..], to),
+            EthernetProtocol::Ipv6 => self.ipv6(frame, &data[ETHERNET..], to),
+            _ => Err(Cause::EtherType),
+        }
+    }
+
+    fn ipv4(&self, frame: &impl Packet, data: &[u8], to: MacAddr) -> Result<Kind, Cause> {
+        // smoltcp's check compares with what is in the first segment; a chain holds more.
+        let ip = Ipv4Packet::new_unchecked(data);
+        if data.len() < 20 || ip.version() != 4 || ip.header_len() < 20 {
+            return Err(Cause::Truncated);
+        }
+        let (header, len) = (usize::from(ip.header_len()), usize::from(ip.total_len()));
+        if header > data.len() || header > len || len > frame.len() - ETHERNET {
+            return Err(Cause::Truncated);
+        }
+        match frame.rx_info().ipv4_checksum {
+            RxChecksum::Good => {}
+            RxChecksum::Bad => return Err(Cause::IpChecksum),
+            RxChecksum::Unknown if ip.verify_checksum() => {}
+            RxChecksum::Unknown => return Err(Cause::IpChecksum),
+        }
+        let (source, destination) = (ip.src_addr(), ip.dst_addr());
+        let protocol = u8::from(ip.next_header());
+        let l4 = &data[header..len.min(data.len())];
+        if self.dhcp && protocol == UDP && ip.frag_offset() == 0 && l4.get(..4) == Some(&[0, 67, 0, 68]) {
+            return Ok(Kind::Dhcp);
+        }
+        if source.is_multicast() || self.addresses.is_broadcast(source) || source.is_unspecified() {
+            return Err(Cause::BadSource);
+        }
+        let ours = self.addresses.is_ours(destination.into());
+        if !ours && !destination.is_multicast() && !self.addresses.is_broadcast(destination) {
+            return Err(Cause::NotOurs);
+        }
+        let unicast = ours && to == self.mac;
+        let fragment = ip.more_frags() || ip.frag_offset() != 0;
+        let (source, destination) = (source.into(), destination.into());
+        let l4_len = len - header;
+        match protocol {
+            TCP if !unicast => Err(Cause::NotOurs),
+            TCP if fragment => Err(Cause::Fragment),
+            TCP => self.tcp(frame, source, destination, header, l4, l4_len),
+            UDP if !fragment => self.udp(frame, source, destination, header, l4, l4_len),
+            _ if unicast && !fragment && ip.next_header() == IpProtocol::Icmp => Ok(self.icmpv4(l4)),
+            _ => Ok(Kind::Ip),
+        }
+    }
+
+    fn ipv6(&self, frame: &impl Packet, data: &[u8], to: MacAddr) -> Result<Kind, Cause> {
+        const HEADER: usize = 40;
+        let ip = Ipv6Packet::new_unchecked(data);
+        if data.len() < HEADER || ip.version() != 6 {
+            return Err(Cause::Truncated);
+        }
+        let len = HEADER + usize::from(ip.payload_len());
+        if len > frame.len() - ETHERNET {
+            return Err(Cause::Truncated);
+        }
+        let (source, destination) = (ip.src_addr(), ip.dst_addr());
+        let mapped = |ip: Ipv6Addr| ip.to_ipv4_mapped().is_some();
+        if source.is_multicast() || source.is_loopback() || mapped(source) || mapped(destination) {
+            return Err(Cause::BadSource);
+        }
+        let ours = self.addresses.is_ours(destination.into());
+        if !ours && !destination.is_multicast() {
+            return Err(Cause::NotOurs);
+        }
+        let unicast = ours && to == self.mac;
+        let l4 = &data[HEADER..len.min(data.len())];
+        let l4_len = len - HEADER;
+        let next = u8::from(ip.next_header());
+        if source.is_unspecified() && ip.next_header() != IpProtocol::Icmpv6 {
+            return Err(Cause::BadSource);
+        }
+        match next {
+            TCP if !unicast => Err(Cause::NotOurs),
+            TCP => self.tcp(frame, source.into(), destination.into(), HEADER, l4, l4_len),
+            UDP => self.udp(frame, source.into(), destination.into(), HEADER, l4, l4_len),
+            _ if ip.next_header() == IpProtocol::Icmpv6 => Ok(self.icmpv6(source, destination, l4, unicast)),
+            _ if leads_to_tcp(next, l4) => Err(Cause::Fragment),
+            _ => Ok(Kind::Ip),
+        }
+    }
+
+    fn tcp(
+        &self,
+        frame: &impl Packet,
+        source: IpAddr,
+        destination: IpAddr,
+        ip_header: usize,
+        l4: &[u8],
+        l4_len: usize,
+    ) -> Result<Kind, Cause> {
+        let tcp = TcpPacket::new_unchecked(l4);
+        if l4.len() < 20 || !(20..=l4.len()).contains(&usize::from(tcp.header_len())) {
+            return Err(Cause::Truncated);
+        }
+        self.checksum(frame, source, destination, TCP, tcp.checksum(), ip_header, l4_len)?;
+        let tuple = Tuple::new(SocketAddr::new(destination, tcp.dst_port()), SocketAddr::new(source, tcp.src_port()));
+        Ok(Kind::Tcp { tuple, ip_len: ip_header + l4_len, ip_header })
+    }
+
+    fn udp(
+        &self,
+        frame: &impl Packet,
+        source: IpAddr,
+        destination: IpAddr,
+        ip_header: usize,
+        l4: &[u8],
+        l4_len: usize,
+    ) -> Result<Kind, Cause> {
+        if l4.len() < 8 || usize::from(u16::from_be_bytes([l4[4], l4[5]])) > l4_len {
+            return Err(Cause::Truncated);
+        }
+        // Zero over IPv4: the sender computed none (RFC 768).
+        if !(source.is_ipv4() && l4[6..8] == [0, 0]) {
+            let stored = u16::from_be_bytes([l4[6], l4[7]]);
+            self.checksum(frame, source, destination, UDP, stored, ip_header, l4_len)?;
+        }
+        Ok(Kind::Ip)
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the pseudo-header's fields and where the rest lies")]
+    fn checksum(
+        &self,
+        frame: &impl Packet,
+        source: IpAddr,
+        destination: IpAddr,
+        protocol: u8,
+        stored: u16,
+        ip_header: usize,
+        l4_len: usize,
+    ) -> Result<(), Cause> {
+        let reported = frame.rx_info().l4_checksum;
+        if reported == RxChecksum::Good {
+            return Ok(());
+        }
+        // A port that found it wrong may have met a partial one.
+        if reported == RxChecksum::Bad && !self.partial_checksums {
+            return Err(Cause::L4Checksum);
+        }
+        let skip = ETHERNET + ip_header;
+        let segments = frame.segments().enumerate().map(|(i, bytes)| if i == 0 { &bytes[skip..] } else { bytes });
+        match checksum::verify(source, destination, protocol, l4_len, stored, segments) {
+            Verdict::Intact => Ok(()),
+            Verdict::Partial if self.partial_checksums => Ok(()),
+            _ => Err(Cause::L4Checksum),
+        }
+    }
+
+    fn icmpv4(&self, l4: &[u8]) -> Kind {
+        let unreachable = || {
+            let icmp = Icmpv4Packet::new_checked(l4).ok()?;
+            if icmp.msg_type() != Icmpv4Message::DstUnreachable || !icmp.verify_checksum() {
+                return None;
+            }
+            // The quoted packet is cut short: its lengths speak of more than is there.
+            let quoted = l4.get(8..)?;
+            let ip = Ipv4Packet::new_unchecked(quoted);
+            if quoted.len() < 20 || ip.version() != 4 || u8::from(ip.next_header()) != TCP {
+                return None;
+            }
+            let header = usize::from(ip.header_len());
+            self.quoted(ip.src_addr().into(), ip.dst_addr().into(), quoted.get(header..)?)
+        };
+        unreachable().unwrap_or(Kind::Ip)
+    }
+
+    fn icmpv6(&self, source: Ipv6Addr, destination: Ipv6Addr, l4: &[u8], unicast: bool) -> Kind {
+        let Ok(icmp) = Icmpv6Packet::new_checked(l4) else { return Kind::Ip };
+        match icmp.msg_type() {
+            Icmpv6Message::RouterSolicit
+            | Icmpv6Message::RouterAdvert
+            | Icmpv6Message::NeighborSolicit
+            | Icmpv6Message::NeighborAdvert
+            | Icmpv6Message::Redirect
+            | Icmpv6Message::MldQuery
+            | Icmpv6Message::MldReport => Kind::Ndp,
+            Icmpv6Message::DstUnreachable if unicast && icmp.verify_checksum(&source, &destination) => {
+                let unreachable = || {
+                    let quoted = l4.get(8..)?;
+                    if quoted.len() < 40 || quoted[6] != TCP {
+                        return None;
+                    }
+                    let ip = Ipv6Packet::new_unchecked(quoted);
+                    self.quoted(ip.src_addr().into(), ip.dst_addr().into(), &quoted[40..])
+                };
+                unreachable().unwrap_or(Kind::Ip)
+            }
+            _ => Kind::Ip,
+        }
+    }
+
+    /// An error about the segment from `source` to `destination` that begins with `tcp`.
+    fn quoted(&self, source: IpAddr, destination: IpAddr, tcp: &[u8]) -> Option<Kind> {
+        let &[a, b, c, d, e, f, g, h, ..] = tcp else { return None };
+        let local = SocketAddr::new(source, u16::from_be_bytes([a, b]));
+        let remote = SocketAddr::new(destination, u16::from_be_bytes([c, d]));
+        let tuple = Tuple::new(local, remote);
+        Some(Kind::Unreachable { tuple, sequence: u32::from_be_bytes([e, f, g, h]) })
+    }
+}
+
+/// Whether a chain of IPv6 extension headers (RFC 8200 §4) ends in TCP, or cannot be followed to its end.
+fn leads_to_tcp(mut next: u8, mut rest: &[u8]) -> bool {
+    const HOP_BY_HOP: u8 = 0;
+    const ROUTING: u8 = 43;
+    const FRAGMENT: u8 = 44;
+    const AUTHENTICATION: u8 = 51;
+    const DESTINATION: u8 = 60;
+    loop {
+        let Some(&[following, length, ..]) = rest.first_chunk::<2>().map(|chunk| chunk as &[u8]) else {
+            return next == TCP || matches!(next, HOP_BY_HOP | ROUTING | FRAGMENT | AUTHENTICATION | DESTINATION);
+        };
+        let len = match next {
+            HOP_BY_HOP | ROUTING | DESTINATION => (usize::from(length) + 1) * 8,
+            FRAGMENT => 8,
+            AUTHENTICATION => (usize::from(length) + 2) * 4,
+            _ => return next == TCP,
+        };
+        next = following;
+        rest = rest.get(len..).unwrap_or_default();
+    }
+}

@@ -1,0 +1,295 @@
+//! The way out of a worker: IP packets in, Ethernet frames on the port's transmit queue.
+
+use crate::addresses::Addresses;
+use crate::drops::{Cause, Drops};
+use crate::neighbors::{Lookup, Neighbors, Question};
+use linerate_bypass::time::Instant;
+use linerate_bypass::{Capabilities, MacAddr, Nic, Packet};
+use smoltcp::wire::{
+    ArpOperation, ArpPacket, ArpRepr, EthernetAddress, EthernetFrame, EthernetProtocol, HardwareAddress, Icmpv6Packet,
+    Icmpv6Repr, IpProtocol, Ipv6Packet, Ipv6Repr, NdiscRepr,
+};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// Frames that wait for the port at most. Beyond, nothing more is produced: connections hold back, replies are
+/// dropped and counted.
+const QUEUE: usize = 512;
+/// An Ethernet header in bytes.
+pub(crate) const ETHERNET: usize = 14;
+
+/// A port's queue pair with what it takes to address frames on it. Everything that a worker sends passes through
+/// here.
+pub struct Egress<N: Nic> {
+    nic: N,
+    queue: Vec<N::Packet>,
+    neighbors: Neighbors<N::Packet>,
+    addresses: Addresses,
+    mac: MacAddr,
+    mtu: usize,
+    drops: Drops,
+    /// Neighbours that did not answer, until the engine has been told.
+    lost: Vec<IpAddr>,
+    copied_bytes: u64,
+}
+
+impl<N: Nic> Egress<N> {
+    pub(crate) fn new(nic: N, addresses: Addresses, mac: MacAddr, mtu: usize, seed: u64) -> Self {
+        Egress {
+            nic,
+            queue: Vec::with_capacity(QUEUE),
+            neighbors: Neighbors::new(seed),
+            addresses,
+            mac,
+            mtu,
+            drops: Drops::default(),
+            lost: Vec::new(),
+            copied_bytes: 0,
+        }
+    }
+
+    pub(crate) fn nic(&mut self) -> &mut N {
+        &mut self.nic
+    }
+
+    pub(crate) fn into_nic(self) -> N {
+        self.nic
+    }
+
+    pub(crate) fn mac(&self) -> MacAddr {
+        self.mac
+    }
+
+    pub(crate) fn addresses(&self) -> &Addresses {
+        &self.addresses
+    }
+
+    pub(crate) fn set_addresses(&mut self, addresses: Addresses) {
+        self.addresses = addresses;
+    }
+
+    pub(crate) fn drops(&mut self) -> &mut Drops {
+        &mut self.drops
+    }
+
+    pub(crate) fn copied_bytes(&self) -> u64 {
+        self.copied_bytes
+    }
+
+    /// What the port can do.
+    pub fn capabilities(&self) -> &Capabilities {
+        self.nic.capabilities()
+    }
+
+    /// The largest IP packet in bytes to be sent or received.
+    pub fn mtu(&self) -> usize {
+        self.mtu
+    }
+
+    /// Counts one drop.
+    pub fn drop_for(&mut self, cause: Cause) {
+        self.drops.count(cause);
+    }
+
+    /// Counts payload bytes that were copied on their way.
+    pub fn count_copied(&mut self, bytes: usize) {
+        self.copied_bytes += bytes as u64;
+    }
+
+    /// An empty packet with room for headers in front; `None` while the transmit queue is full or the pool empty.
+    pub fn allocate(&mut self) -> Option<N::Packet> {
+        if self.queue.len() >= QUEUE { None } else { self.nic.allocate() }
+    }
+
+    /// The neighbour to reach `destination` by, and the address of ours to reach it from.
+    pub fn route(&self, destination: IpAddr) -> Option<IpAddr> {
+        self.addresses.next_hop(destination)?;
+        self.addresses.source_for(destination)
+    }
+
+    /// Sends an IP packet to `destination`: finds the next hop's address, asking for it if need be, and puts the
+    /// Ethernet header in front.
+    pub fn send_ip(&mut self, packet: N::Packet, destination: IpAddr, now: Instant) {
+        let mac = match destination {
+            IpAddr::V4(ip) if ip.is_multicast() || self.addresses.is_broadcast(ip) => group_address(destination),
+            IpAddr::V6(ip) if ip.is_multicast() => group_address(destination),
+            _ => {
+                let Some(hop) = self.addresses.next_hop(destination) else {
+                    return self.drops.count(Cause::Unreachable);
+                };
+                match self.neighbors.look_up(hop, now) {
+                    Lookup::Known(mac) => mac,
+                    Lookup::Confirm(mac) => {
+                        self.ask(Question { ip: hop, to: Some(mac) });
+                        mac
+                    }
+                    Lookup::Refused => return self.drops.count(Cause::Unreachable),
+                    lookup => {
+                        if self.neighbors.park(hop, packet).is_some() {
+                            self.drops.count(Cause::Unreachable);
+                        }
+                        if lookup == Lookup::Ask {
+                            self.ask(Question { ip: hop, to: None });
+                        }
+                        return;
+                    }
+                }
+            }
+        };
+        self.send_to(packet, mac);
+    }
+
+    /// Sends a complete Ethernet frame.
+    pub(crate) fn send_frame(&mut self, frame: N::Packet) {
+        if self.queue.len() < QUEUE {
+            self.queue.push(frame);
+        } else {
+            self.drops.count(Cause::NoPacket);
+        }
+    }
+
+    fn send_to(&mut self, mut packet: N::Packet, to: MacAddr) {
+        let protocol = match packet.data().first().map(|byte| byte >> 4) {
+            Some(4) => EthernetProtocol::Ipv4,
+            _ => EthernetProtocol::Ipv6,
+        };
+        match packet.prepend(ETHERNET) {
+            Some(header) => {
+                let mut header = EthernetFrame::new_unchecked(header);
+                header.set_dst_addr(EthernetAddress(to.0));
+                header.set_src_addr(EthernetAddress(self.mac.0));
+                header.set_ethertype(protocol);
+                self.send_frame(packet);
+            }
+            None => self.drops.count(Cause::NoPacket),
+        }
+    }
+
+    /// Hands what is queued to the port. What it does not take stays queued. Returns how many frames it took.
+    pub(crate) fn flush(&mut self) -> usize {
+        let mut sent = 0;
+        while !self.queue.is_empty() {
+            match self.nic.tx_burst(&mut self.queue) {
+                0 => break,
+                n => sent += n,
+            }
+        }
+        sent
+    }
+
+    /// Notes a neighbour's address and sends what waited for it. `new`: see [`Neighbors::learn`].
+    pub(crate) fn learn(&mut self, ip: IpAddr, mac: MacAddr, new: bool, now: Instant) {
+        if !mac.is_unicast() || self.addresses.is_ours(ip) || self.addresses.next_hop(ip) != Some(ip) {
+            return;
+        }
+        for packet in self.neighbors.learn(ip, mac, new, now) {
+            self.send_to(packet, mac);
+        }
+    }
+
+    /// Repeats unanswered questions.
+    pub(crate) fn tend(&mut self, now: Instant) {
+        let mut questions = Vec::new();
+        let (drops, lost) = (&mut self.drops, &mut self.lost);
+        self.neighbors.tend(
+            now,
+            |question| questions.push(question),
+            |ip, parked| {
+                parked.iter().for_each(|_| drops.count(Cause::Unreachable));
+                lost.push(ip);
+            },
+        );
+        questions.into_iter().for_each(|question| self.ask(question));
+    }
+
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        self.neighbors.next_deadline()
+    }
+
+    /// Neighbours that did not answer since the last call.
+    pub(crate) fn take_lost(&mut self) -> Vec<IpAddr> {
+        std::mem::take(&mut self.lost)
+    }
+
+    /// Puts a question for a neighbour's address on the link.
+    fn ask(&mut self, question: Question) {
+        let Some(source) = self.addresses.source_for(question.ip) else { return };
+        let Some(mut packet) = self.allocate() else { return };
+        let written = match (source, question.ip) {
+            (IpAddr::V4(source), IpAddr::V4(target)) => {
+                arp_request(&mut packet, self.mac, source, target).map(|()| EthernetProtocol::Arp)
+            }
+            (IpAddr::V6(source), IpAddr::V6(target)) => {
+                neighbor_solicitation(&mut packet, self.mac, source, target).map(|()| EthernetProtocol::Ipv6)
+            }
+            _ => None,
+        };
+        let to = question.to.unwrap_or_else(|| match question.ip {
+            IpAddr::V4(_) => MacAddr::BROADCAST,
+            IpAddr::V6(ip) => group_address(solicited_node(ip).into()),
+        });
+        let (Some(protocol), Some(header)) = (written, packet.prepend(ETHERNET)) else {
+            return self.drops.count(Cause::NoPacket);
+        };
+        let mut header = EthernetFrame::new_unchecked(header);
+        header.set_dst_addr(EthernetAddress(to.0));
+        header.set_src_addr(EthernetAddress(self.mac.0));
+        header.set_ethertype(protocol);
+        self.send_frame(packet);
+    }
+}
+
+/// The Ethernet group address of a multicast (RFC 1112 §6.4, RFC 2464 §7) or broadcast address.
+fn group_address(ip: IpAddr) -> MacAddr {
+    match ip {
+        IpAddr::V4(ip) if ip.is_multicast() => {
+            let [_, b, c, d] = ip.octets();
+            MacAddr([0x01, 0x00, 0x5e, b & 0x7f, c, d])
+        }
+        IpAddr::V4(_) => MacAddr::BROADCAST,
+        IpAddr::V6(ip) => {
+            let octets = ip.octets();
+            MacAddr([0x33, 0x33, octets[12], octets[13], octets[14], octets[15]])
+        }
+    }
+}
+
+/// RFC 4291 §2.7.1.
+fn solicited_node(ip: Ipv6Addr) -> Ipv6Addr {
+    Ipv6Addr::from_bits(0xff02_0000_0000_0000_0000_0001_ff00_0000 | ip.to_bits() & 0xff_ffff)
+}
+
+fn arp_request(packet: &mut impl Packet, mac: MacAddr, source: Ipv4Addr, target: Ipv4Addr) -> Option<()> {
+    let request = ArpRepr::EthernetIpv4 {
+        operation: ArpOperation::Request,
+        source_hardware_addr: EthernetAddress(mac.0),
+        source_protocol_addr: source,
+        target_hardware_addr: EthernetAddress([0; 6]),
+        target_protocol_addr: target,
+    };
+    request.emit(&mut ArpPacket::new_unchecked(packet.append(request.buffer_len())?));
+    Some(())
+}
+
+/// RFC 4861 §4.3, §7.2.2.
+fn neighbor_solicitation(packet: &mut impl Packet, mac: MacAddr, source: Ipv6Addr, target: Ipv6Addr) -> Option<()> {
+    let solicitation = Icmpv6Repr::Ndisc(NdiscRepr::NeighborSolicit {
+        target_addr: target,
+        lladdr: Some(HardwareAddress::Ethernet(EthernetAddress(mac.0)).into()),
+    });
+    let ip = Ipv6Repr {
+        src_addr: source,
+        dst_addr: solicited_node(target),
+        next_header: IpProtocol::Icmpv6,
+        payload_len: solicitation.buffer_len(),
+        hop_limit: 255,
+    };
+    let (header, body) = packet.append(ip.buffer_len() + ip.payload_len)?.split_at_mut(ip.buffer_len());
+    ip.emit(&mut Ipv6Packet::new_unchecked(header));
+    solicitation.emit(
+        &ip.src_addr,
+        &ip.dst_addr,
+        &mut Icmpv6Packet::new_unchecked(body),
+        &smoltcp::phy::ChecksumCapabilities::default(),
+    );
+    Some(())
+}

@@ -1,0 +1,124 @@
+//! The seam between TCP and what is around it.
+//!
+//! An engine is sans-IO: segments and the time go in, events come out, and what it sends goes to an [`Egress`]. It
+//! reads no clock, and its randomness comes from the configuration's seed, so that the same input gives the same
+//! output.
+
+use crate::config::Config;
+use crate::egress::Egress;
+use crate::tuple::Tuple;
+use linerate_bypass::time::{Duration, Instant};
+use linerate_bypass::{Bytes, CloseReason, ConnId, ConnectError, Nic, Origin, Summary};
+use std::net::{IpAddr, SocketAddr};
+
+/// A received TCP segment whose headers and checksum have been found right.
+#[derive(Debug)]
+pub struct Segment<P> {
+    /// The IP packet: its data begins with the IP header and ends with the payload.
+    pub packet: P,
+    /// The connection that it is of.
+    pub tuple: Tuple,
+    /// Length of the IP header, all extension headers included, in bytes.
+    pub ip_header: usize,
+}
+
+/// What happened to a connection: an event of a [`Service`](linerate_bypass::Service) to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Event {
+    /// It is established.
+    Opened(ConnId, Origin),
+    /// The connection asked for with this token could not be made.
+    Failed(u64, ConnectError),
+    /// More bytes have arrived.
+    Readable(ConnId),
+    /// There is room again.
+    Writable(ConnId),
+    /// The peer has finished, and all it sent has been consumed.
+    PeerClosed(ConnId),
+    /// The time asked for has come.
+    Timer(ConnId),
+    /// It is gone. The name is void once the engine is asked for the next event.
+    Closed(ConnId, CloseReason),
+}
+
+/// TCP for the flows of one worker.
+///
+/// The operations on connections are those of [`Transport`](linerate_bypass::Transport), which see.
+pub trait Engine<N: Nic>: Sized {
+    /// An engine for worker number `worker` of `workers`.
+    fn new(config: &Config, worker: usize, workers: usize, egress: &mut Egress<N>, now: Instant) -> Self;
+
+    /// Takes in a segment of a flow that this worker owns.
+    fn segment(&mut self, segment: Segment<N::Packet>, egress: &mut Egress<N>, now: Instant);
+
+    /// An ICMP error quoted a segment of `tuple` that began at `sequence`: its peer cannot be reached. Blind attackers
+    /// can send such errors (RFC 5927).
+    fn unreachable(&mut self, tuple: Tuple, sequence: u32);
+
+    /// No neighbour answered for `ip`.
+    fn neighbor_lost(&mut self, ip: IpAddr);
+
+    /// Lets the timers due at `now` do their work.
+    fn expire(&mut self, now: Instant);
+
+    /// Appends what has happened since the last call to `events`, connection by connection; what became readable
+    /// during a burst is one event.
+    fn collect(&mut self, events: &mut Vec<Event>);
+
+    /// The slot of `conn` may be used again: its `Closed` event has been dealt with.
+    fn release(&mut self, conn: ConnId, now: Instant);
+
+    /// Sends what is to be sent.
+    fn flush(&mut self, egress: &mut Egress<N>, now: Instant);
+
+    /// When [`expire`](Self::expire) has something to do next; `Some` of the past when [`flush`](Self::flush) could
+    /// not send everything.
+    fn next_deadline(&self) -> Option<Instant>;
+
+    /// Connections that exist, in whatever state.
+    fn connections(&self) -> usize;
+
+    /// Closes every connection as if its service had, so that the worker can stop.
+    fn close_all(&mut self);
+
+    /// Aborts every connection.
+    fn abort_all(&mut self);
+
+    /// Adds the engine's counters to `summary`.
+    fn summarize(&self, summary: &mut Summary);
+
+    /// Our address of the connection.
+    fn local_addr(&self, conn: ConnId) -> Option<SocketAddr>;
+    /// The peer's address of the connection.
+    fn peer_addr(&self, conn: ConnId) -> Option<SocketAddr>;
+    /// Bytes received and not consumed.
+    fn received(&self, conn: ConnId) -> usize;
+    /// The first slice of them.
+    fn peek(&mut self, conn: ConnId) -> &[u8];
+    /// Drops the first `n` of them.
+    fn consume(&mut self, conn: ConnId, n: usize);
+    /// Takes the first slice of them, at most `max` bytes.
+    fn take(&mut self, conn: ConnId, max: usize) -> Option<Bytes>;
+    /// Bytes that can be sent now.
+    fn room(&mut self, conn: ConnId) -> usize;
+    /// Sends all of `bytes`, or none.
+    fn send(&mut self, conn: ConnId, bytes: Bytes) -> Result<(), Bytes>;
+    /// A place of up to `max` bytes in an outgoing buffer.
+    fn reserve(&mut self, conn: ConnId, max: usize) -> Option<&mut [u8]>;
+    /// Sends the first `n` bytes of that place.
+    fn commit(&mut self, conn: ConnId, n: usize);
+    /// Sends on `to` what was received on `from`.
+    fn forward(&mut self, from: ConnId, to: ConnId) -> usize;
+    /// Finishes sending.
+    fn close(&mut self, conn: ConnId);
+    /// Resets.
+    fn abort(&mut self, conn: ConnId);
+    /// Asks for [`Event::Timer`] at `at`.
+    fn set_timer(&mut self, conn: ConnId, at: Option<Instant>);
+    /// Begins to connect.
+    fn connect(&mut self, remote: SocketAddr, token: u64, egress: &mut Egress<N>, now: Instant);
+}
+
+/// How long TIME-WAIT lasts: twice a maximum segment lifetime of 30 s, as common systems have it (RFC 9293 §3.4.2
+/// leaves the choice).
+pub(crate) const TIME_WAIT: Duration = Duration::from_secs(60);

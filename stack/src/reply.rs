@@ -1,0 +1,69 @@
+//! Segments that belong to no connection's state: a reset, or the acknowledgement out of TIME-WAIT.
+
+use crate::drops::Cause;
+use crate::egress::Egress;
+use crate::tuple::Tuple;
+use linerate_bypass::time::Instant;
+use linerate_bypass::{Nic, Packet};
+use smoltcp::phy::ChecksumCapabilities;
+use smoltcp::wire::{IpProtocol, IpRepr, TcpControl, TcpPacket, TcpRepr, TcpSeqNumber, TcpTimestampRepr};
+
+/// The hop limit of what we send.
+const HOP_LIMIT: u8 = 64;
+
+/// What a reply says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Reply {
+    pub sequence: u32,
+    pub acknowledge: Option<u32>,
+    pub window: u16,
+    pub reset: bool,
+}
+
+impl Reply {
+    /// The reset for a segment that no connection claims (RFC 9293 §3.10.7.1); none for a reset.
+    pub fn reset_for(segment: &TcpPacket<&[u8]>) -> Option<Reply> {
+        if segment.rst() {
+            return None;
+        }
+        let reset = Reply { sequence: 0, acknowledge: None, window: 0, reset: true };
+        Some(if segment.ack() {
+            Reply { sequence: segment.ack_number().0 as u32, ..reset }
+        } else {
+            let after = (segment.seq_number().0 as u32).wrapping_add(segment.segment_len() as u32);
+            Reply { acknowledge: Some(after), ..reset }
+        })
+    }
+
+    /// Sends the reply on `tuple`.
+    pub fn send<N: Nic>(self, tuple: &Tuple, egress: &mut Egress<N>, now: Instant) {
+        let (local, remote) = (tuple.local(), tuple.remote());
+        let number = |n: u32| TcpSeqNumber(n as i32);
+        let tcp = TcpRepr {
+            src_port: local.port(),
+            dst_port: remote.port(),
+            control: if self.reset { TcpControl::Rst } else { TcpControl::None },
+            seq_number: number(self.sequence),
+            ack_number: self.acknowledge.map(number),
+            window_len: self.window,
+            window_scale: None,
+            max_seg_size: None,
+            sack_permitted: false,
+            sack_ranges: [None; 3],
+            timestamp: None::<TcpTimestampRepr>,
+            payload: &[],
+        };
+        let (source, destination) = (local.ip().into(), remote.ip().into());
+        let ip = IpRepr::new(source, destination, IpProtocol::Tcp, tcp.buffer_len(), HOP_LIMIT);
+        let mut packet = egress.allocate();
+        let place = packet.as_mut().and_then(|packet| packet.append(ip.buffer_len()));
+        let Some(place) = place else { return egress.drop_for(Cause::NoPacket) };
+        let checksums = ChecksumCapabilities::default();
+        ip.emit(&mut *place, &checksums);
+        let mut segment = TcpPacket::new_unchecked(&mut place[ip.header_len()..]);
+        tcp.emit(&mut segment, &source, &destination, &checksums);
+        if let Some(packet) = packet {
+            egress.send_ip(packet, remote.ip(), now);
+        }
+    }
+}

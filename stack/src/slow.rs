@@ -1,0 +1,237 @@
+//! The slow path of a worker: everything that is not TCP, by smoltcp's interfaces.
+//!
+//! Two of them. One at the Ethernet level answers ARP and neighbour solicitations and speaks DHCP. The other, at the
+//! IP level, answers ICMP and carries UDP; what it sends finds its neighbour in our own table. Neither ever sees a TCP
+//! segment: they would answer with a reset.
+
+use crate::addresses::Addresses;
+use crate::config::{Config, IpCidr};
+use crate::device::{Device, our_time, smoltcp_time};
+use crate::drops::Cause;
+use crate::egress::{ETHERNET, Egress};
+use linerate_bypass::time::Instant;
+use linerate_bypass::{Bytes, Datagram, MacAddr, Nic};
+use smoltcp::iface::{Interface, SocketHandle, SocketSet};
+use smoltcp::phy::Medium;
+use smoltcp::socket::{dhcpv4, udp};
+use smoltcp::wire::{
+    ArpOperation, ArpPacket, ArpRepr, EthernetAddress, HardwareAddress, Icmpv6Packet, Icmpv6Repr, Ipv6Packet,
+    NdiscNeighborFlags, NdiscRepr,
+};
+use std::net::{IpAddr, SocketAddr};
+
+/// Datagrams, and bytes in them, that wait in each direction of a UDP socket.
+const DATAGRAMS: usize = 256;
+const DATAGRAM_BYTES: usize = 256 << 10;
+
+/// An address that a DHCP server gave, and the router it named.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Lease {
+    /// Our address and the prefix of the link.
+    pub address: IpCidr,
+    /// The default gateway.
+    pub gateway: Option<IpAddr>,
+}
+
+/// What a frame taught about a neighbour.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Learnt {
+    /// The neighbour.
+    pub ip: IpAddr,
+    /// Its Ethernet address.
+    pub mac: MacAddr,
+    /// It asked for us: worth noting even if nobody here asked for it.
+    pub new: bool,
+}
+
+struct UdpSocket {
+    bound: SocketAddr,
+    handle: SocketHandle,
+}
+
+/// The interfaces of one worker and their sockets.
+pub(crate) struct SlowPath {
+    ethernet: Interface,
+    ethernet_sockets: SocketSet<'static>,
+    dhcp: Option<SocketHandle>,
+    ip: Interface,
+    udp_sockets: SocketSet<'static>,
+    udp: Vec<UdpSocket>,
+    ethernet_deadline: Option<Instant>,
+    ip_deadline: Option<Instant>,
+}
+
+impl SlowPath {
+    pub fn new<N: Nic>(config: &Config, egress: &mut Egress<N>, dhcp: bool, now: Instant) -> Self {
+        let mac = HardwareAddress::Ethernet(EthernetAddress(egress.mac().0));
+        let mut interface = |address, medium, salt| {
+            let mut settings = smoltcp::iface::Config::new(address);
+            settings.random_seed = config.seed ^ salt;
+            Interface::new(settings, &mut Device::new(medium, egress, now), smoltcp_time(now))
+        };
+        let ethernet = interface(mac, Medium::Ethernet, 1);
+        let ip = interface(HardwareAddress::Ip, Medium::Ip, 2);
+        let mut ethernet_sockets = SocketSet::new(Vec::new());
+        let dhcp = dhcp.then(|| ethernet_sockets.add(dhcpv4::Socket::new()));
+        let mut udp_sockets = SocketSet::new(Vec::new());
+        let udp = config.listen_udp.iter().filter_map(|&bound| {
+            let buffer =
+                || udp::PacketBuffer::new(vec![udp::PacketMetadata::EMPTY; DATAGRAMS], vec![0; DATAGRAM_BYTES]);
+            let mut socket = udp::Socket::new(buffer(), buffer());
+            let addr = (!bound.ip().is_unspecified()).then(|| bound.ip().into());
+            socket.bind(smoltcp::wire::IpListenEndpoint { addr, port: bound.port() }).ok()?;
+            Some(UdpSocket { bound, handle: udp_sockets.add(socket) })
+        });
+        let udp = udp.collect();
+        let mut slow = SlowPath {
+            ethernet,
+            ethernet_sockets,
+            dhcp,
+            ip,
+            udp_sockets,
+            udp,
+            ethernet_deadline: Some(now),
+            ip_deadline: None,
+        };
+        slow.set_addresses(egress.addresses());
+        slow
+    }
+
+    /// Answers for `addresses` from now on.
+    pub fn set_addresses(&mut self, addresses: &Addresses) {
+        for interface in [&mut self.ethernet, &mut self.ip] {
+            interface.update_ip_addrs(|own| {
+                own.clear();
+                for cidr in addresses.own() {
+                    // As many as it can hold: the caller has refused more.
+                    let _ = own.push(smoltcp::wire::IpCidr::new(cidr.address().into(), cidr.prefix()));
+                }
+            });
+        }
+    }
+
+    /// ARP, NDP or DHCP.
+    pub fn ethernet_frame<N: Nic>(&mut self, frame: &[u8], egress: &mut Egress<N>, now: Instant) {
+        let mut device = Device::new(Medium::Ethernet, egress, now).receiving(frame);
+        self.ethernet.poll_ingress_single(smoltcp_time(now), &mut device, &mut self.ethernet_sockets);
+        self.ethernet_deadline = Some(now);
+    }
+
+    /// An IP packet that is not TCP. The datagrams it completes go to `received`.
+    pub fn ip_packet<N: Nic>(
+        &mut self,
+        packet: &[u8],
+        egress: &mut Egress<N>,
+        received: &mut Vec<Datagram>,
+        now: Instant,
+    ) {
+        let mut device = Device::new(Medium::Ip, egress, now).receiving(packet);
+        self.ip.poll_ingress_single(smoltcp_time(now), &mut device, &mut self.udp_sockets);
+        self.ip_deadline = Some(now);
+        for UdpSocket { bound, handle } in &self.udp {
+            let socket = self.udp_sockets.get_mut::<udp::Socket>(*handle);
+            while let Ok((payload, from)) = socket.recv() {
+                let ip = from.local_address.map_or(bound.ip(), IpAddr::from);
+                received.push(Datagram {
+                    local: SocketAddr::new(ip, bound.port()),
+                    remote: SocketAddr::new(from.endpoint.addr.into(), from.endpoint.port),
+                    payload: Bytes::from(payload.to_vec()),
+                });
+            }
+        }
+    }
+
+    /// Queues a datagram; [`poll`](Self::poll) sends it.
+    pub fn send(&mut self, datagram: Datagram, now: Instant) -> Result<(), Datagram> {
+        let Datagram { local, remote, .. } = datagram;
+        let from = self.udp.iter().find(|socket| {
+            socket.bound.port() == local.port()
+                && (socket.bound.ip() == local.ip() || socket.bound.ip().is_unspecified())
+        });
+        let Some(from) = from.filter(|_| local.is_ipv4() == remote.is_ipv4()) else { return Err(datagram) };
+        let socket = self.udp_sockets.get_mut::<udp::Socket>(from.handle);
+        let to = udp::UdpMetadata {
+            endpoint: (IpAddr::from(remote.ip()), remote.port()).into(),
+            local_address: (!local.ip().is_unspecified()).then(|| local.ip().into()),
+            meta: Default::default(),
+        };
+        match socket.send_slice(&datagram.payload, to) {
+            Ok(()) => {
+                self.ip_deadline = Some(now);
+                Ok(())
+            }
+            Err(_) => Err(datagram),
+        }
+    }
+
+    /// Does what is due, and returns what DHCP came to: `Some(None)` is a lease that has run out.
+    pub fn poll<N: Nic>(&mut self, egress: &mut Egress<N>, now: Instant) -> Option<Option<Lease>> {
+        let at = smoltcp_time(now);
+        if self.ip_deadline.is_some_and(|deadline| deadline <= now) {
+            let mut device = Device::new(Medium::Ip, egress, now);
+            self.ip.poll(at, &mut device, &mut self.udp_sockets);
+            self.ip_deadline = self.ip.poll_at(at, &self.udp_sockets).map(our_time);
+        }
+        if self.ethernet_deadline.is_none_or(|deadline| deadline > now) {
+            return None;
+        }
+        let mut device = Device::new(Medium::Ethernet, egress, now);
+        self.ethernet.poll(at, &mut device, &mut self.ethernet_sockets);
+        self.ethernet_deadline = self.ethernet.poll_at(at, &self.ethernet_sockets).map(our_time);
+        match self.ethernet_sockets.get_mut::<dhcpv4::Socket>(self.dhcp?).poll()? {
+            dhcpv4::Event::Configured(lease) => {
+                let address = IpCidr::new(lease.address.address().into(), lease.address.prefix_len());
+                let gateway = lease.router.map(IpAddr::from);
+                address.ok().map(|address| Some(Lease { address, gateway }))
+            }
+            dhcpv4::Event::Deconfigured => Some(None),
+        }
+    }
+
+    pub fn next_deadline(&self) -> Option<Instant> {
+        [self.ip_deadline, self.ethernet_deadline].into_iter().flatten().min()
+    }
+}
+
+/// What an ARP packet (RFC 826) says about its sender.
+pub(crate) fn learn_from_arp(frame: &[u8], addresses: &Addresses) -> Result<Option<Learnt>, Cause> {
+    let packet = ArpPacket::new_checked(&frame[ETHERNET..]).map_err(|_| Cause::Truncated)?;
+    let ArpRepr::EthernetIpv4 { operation, source_hardware_addr, source_protocol_addr, target_protocol_addr, .. } =
+        ArpRepr::parse(&packet).map_err(|_| Cause::EtherType)?
+    else {
+        return Err(Cause::EtherType);
+    };
+    if source_protocol_addr.is_unspecified() {
+        // A probe for a duplicate address (RFC 5227).
+        return Ok(None);
+    }
+    let new = operation == ArpOperation::Request && addresses.is_ours(target_protocol_addr.into());
+    Ok(Some(Learnt { ip: source_protocol_addr.into(), mac: MacAddr(source_hardware_addr.0), new }))
+}
+
+/// What a neighbour solicitation or advertisement (RFC 4861 §7.2.3, §7.2.5) says about a neighbour.
+pub(crate) fn learn_from_ndp(frame: &[u8], addresses: &Addresses) -> Option<Learnt> {
+    let ip = Ipv6Packet::new_checked(&frame[ETHERNET..]).ok()?;
+    // §7.1: a lower hop limit means that it came from off the link.
+    if ip.hop_limit() != 255 {
+        return None;
+    }
+    let icmp = Icmpv6Packet::new_checked(ip.payload()).ok()?;
+    let (source, destination) = (ip.src_addr(), ip.dst_addr());
+    let Icmpv6Repr::Ndisc(ndisc) = Icmpv6Repr::parse(&source, &destination, &icmp, &Default::default()).ok()? else {
+        return None;
+    };
+    let (ip, address, new) = match ndisc {
+        NdiscRepr::NeighborSolicit { target_addr, lladdr } if !source.is_unspecified() => {
+            (source, lladdr?, addresses.is_ours(target_addr.into()))
+        }
+        NdiscRepr::NeighborAdvert { flags, target_addr, lladdr }
+            if flags.intersects(NdiscNeighborFlags::SOLICITED | NdiscNeighborFlags::OVERRIDE) =>
+        {
+            (target_addr, lladdr?, false)
+        }
+        _ => return None,
+    };
+    let mac = MacAddr(address.as_bytes().try_into().ok()?);
+    Some(Learnt { ip: ip.into(), mac, new })
+}
