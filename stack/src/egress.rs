@@ -51,10 +51,6 @@ impl<N: Nic> Egress<N> {
         &mut self.nic
     }
 
-    pub(crate) fn into_nic(self) -> N {
-        self.nic
-    }
-
     pub(crate) fn mac(&self) -> MacAddr {
         self.mac
     }

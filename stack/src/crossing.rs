@@ -1,0 +1,58 @@
+//! What crosses between the workers of one port, and to them from other threads: all through mailboxes.
+
+use crate::slow::{Learnt, Lease};
+use linerate_bypass::mailbox::{Receiver, Sender, mailbox};
+use linerate_bypass::{ConnId, Postbox};
+
+/// Things that one worker may leave at another before the other has read any.
+const MAIL: usize = 1024;
+/// Messages to the connections of one worker, likewise.
+const MESSAGES: usize = 4096;
+
+/// What one worker tells another.
+pub(crate) enum Mail<P> {
+    /// A frame for a flow that the other owns.
+    Frame(P),
+    /// What ARP or NDP taught.
+    Neighbor(Learnt),
+    /// What DHCP came to.
+    Lease(Option<Lease>),
+}
+
+/// One worker's mailboxes: the way in, and the ways to all the others. `P` is the port's packet, `M` the service's
+/// message.
+pub struct Crossing<P, M> {
+    pub(crate) worker: usize,
+    pub(crate) inbox: Receiver<Mail<P>>,
+    pub(crate) others: Vec<Sender<Mail<P>>>,
+    pub(crate) messages: Receiver<(ConnId, M)>,
+    pub(crate) postbox: Postbox<M>,
+}
+
+impl<P: Send, M: Send> Crossing<P, M> {
+    /// The crossings of `workers` workers, in the order of their numbers.
+    pub fn between(workers: usize) -> Vec<Self> {
+        let (others, inboxes): (Vec<_>, Vec<_>) = (0..workers).map(|_| mailbox(MAIL)).unzip();
+        let (senders, messages): (Vec<_>, Vec<_>) = (0..workers).map(|_| mailbox(MESSAGES)).unzip();
+        let postbox = Postbox::new(senders);
+        let ends = inboxes.into_iter().zip(messages).enumerate();
+        ends.map(|(worker, (inbox, messages))| Crossing {
+            worker,
+            inbox,
+            others: others.clone(),
+            messages,
+            postbox: postbox.clone(),
+        })
+        .collect()
+    }
+
+    /// How many workers there are.
+    pub fn workers(&self) -> usize {
+        self.others.len()
+    }
+
+    /// The way for other threads to the connections of all workers.
+    pub fn postbox(&self) -> Postbox<M> {
+        self.postbox.clone()
+    }
+}

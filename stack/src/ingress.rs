@@ -1,0 +1,188 @@
+//! The way in of a worker: received frames to the engine, the slow path, or the worker that owns them.
+
+use crate::crossing::Mail;
+use crate::demux::{Host, Kind};
+use crate::drops::Cause;
+use crate::egress::{ETHERNET, Egress};
+use crate::engine::{Engine, Segment};
+use crate::slow::{self, Learnt, Lease, SlowPath};
+use crate::steering::{owner, toeplitz};
+use crate::tuple::Tuple;
+use linerate_bypass::mailbox::Sender;
+use linerate_bypass::time::Instant;
+use linerate_bypass::{Datagram, Nic, Packet};
+
+/// Frames whose RSS hash is compared with ours before the port's is trusted.
+const HASHES_CHECKED: u32 = 64;
+
+/// Whether the port computes the hash that we do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum PortHash {
+    /// So many more must agree.
+    OnTrial(u32),
+    Trusted,
+    Ignored,
+}
+
+/// A worker's place among the others, and where it sends frames that are not its own.
+pub(crate) struct Ingress<P> {
+    worker: usize,
+    others: Vec<Sender<Mail<P>>>,
+    port_hash: PortHash,
+    dhcp: bool,
+    /// Frames passed on to their owner.
+    misdirected: u64,
+    /// A chain in one piece, for the slow path.
+    scratch: Vec<u8>,
+    /// Datagrams received and not yet delivered.
+    pub datagrams: Vec<Datagram>,
+}
+
+impl<P: Packet> Ingress<P> {
+    pub fn new(worker: usize, others: Vec<Sender<Mail<P>>>, dhcp: bool) -> Self {
+        let (scratch, datagrams) = (Vec::new(), Vec::new());
+        Ingress {
+            worker,
+            others,
+            port_hash: PortHash::OnTrial(HASHES_CHECKED),
+            dhcp,
+            misdirected: 0,
+            scratch,
+            datagrams,
+        }
+    }
+
+    pub fn misdirected(&self) -> u64 {
+        self.misdirected
+    }
+
+    /// Takes in a frame: from the port, or passed on by another worker.
+    pub fn frame<N: Nic<Packet = P>, E: Engine<N>>(
+        &mut self,
+        mut frame: P,
+        passed_on: bool,
+        egress: &mut Egress<N>,
+        engine: &mut E,
+        slow: &mut SlowPath,
+        now: Instant,
+    ) {
+        let host = Host {
+            mac: egress.mac(),
+            addresses: egress.addresses(),
+            dhcp: self.dhcp,
+            partial_checksums: egress.capabilities().rx_partial_checksum,
+        };
+        let kind = match host.classify(&frame) {
+            Ok(kind) => kind,
+            Err(cause) => return egress.drop_for(cause),
+        };
+        let home = match kind {
+            _ if passed_on || self.others.len() == 1 => self.worker,
+            Kind::Tcp { tuple, .. } => owner(self.hash(&tuple, frame.rx_info().rss_hash), self.others.len()),
+            Kind::Unreachable { tuple, .. } => owner(toeplitz(&tuple), self.others.len()),
+            Kind::Dhcp => 0,
+            Kind::Arp | Kind::Ndp | Kind::Ip => self.worker,
+        };
+        if home != self.worker {
+            return self.pass_on(frame, home, egress);
+        }
+        match kind {
+            Kind::Tcp { tuple, ip_len, ip_header } => {
+                let padding = frame.len() - ETHERNET - ip_len;
+                if (padding == 0 || frame.trim(padding)) && frame.adjust(ETHERNET) {
+                    engine.segment(Segment { packet: frame, tuple, ip_header }, egress, now);
+                } else {
+                    egress.drop_for(Cause::Truncated);
+                }
+            }
+            Kind::Unreachable { tuple, sequence } => engine.unreachable(tuple, sequence),
+            Kind::Arp | Kind::Ndp | Kind::Dhcp | Kind::Ip => self.to_slow_path(&frame, kind, egress, slow, now),
+        }
+    }
+
+    /// Tells the other workers what DHCP came to.
+    pub fn tell_lease(&self, lease: Option<Lease>) {
+        for (worker, other) in self.others.iter().enumerate() {
+            if worker != self.worker && other.send(Mail::Lease(lease)).is_err() {
+                tracing::warn!("DHCP: worker {worker} does not read its mail and was not told");
+            }
+        }
+    }
+
+    fn to_slow_path<N: Nic<Packet = P>>(
+        &mut self,
+        frame: &P,
+        kind: Kind,
+        egress: &mut Egress<N>,
+        slow: &mut SlowPath,
+        now: Instant,
+    ) {
+        let mut scratch = std::mem::take(&mut self.scratch);
+        let data = if frame.data().len() == frame.len() {
+            frame.data()
+        } else {
+            scratch.clear();
+            frame.segments().for_each(|bytes| scratch.extend_from_slice(bytes));
+            &scratch
+        };
+        let learnt = match kind {
+            Kind::Arp => match slow::learn_from_arp(data, egress.addresses()) {
+                Ok(learnt) => learnt,
+                Err(cause) => {
+                    egress.drop_for(cause);
+                    None
+                }
+            },
+            Kind::Ndp => slow::learn_from_ndp(data, egress.addresses()),
+            _ => None,
+        };
+        if let Some(Learnt { ip, mac, new }) = learnt {
+            egress.learn(ip, mac, new, now);
+            for (worker, other) in self.others.iter().enumerate() {
+                if worker != self.worker {
+                    // A full mailbox costs the other a question of its own.
+                    let _ = other.send(Mail::Neighbor(Learnt { ip, mac, new }));
+                }
+            }
+        }
+        if kind == Kind::Ip {
+            slow.ip_packet(&data[ETHERNET..], egress, &mut self.datagrams, now);
+        } else {
+            slow.ethernet_frame(data, egress, now);
+        }
+        self.scratch = scratch;
+    }
+
+    fn pass_on<N: Nic<Packet = P>>(&mut self, frame: P, home: usize, egress: &mut Egress<N>) {
+        if self.misdirected == 0 {
+            tracing::info!(
+                "frames arrive at worker {} that worker {home} owns: the port spreads flows in its own way; they are \
+                 passed on",
+                self.worker
+            );
+        }
+        self.misdirected += 1;
+        if self.others[home].send(Mail::Frame(frame)).is_err() {
+            egress.drop_for(Cause::MailboxFull);
+        }
+    }
+
+    /// The flow's hash: the port's, once it has been seen to be right.
+    fn hash(&mut self, tuple: &Tuple, reported: Option<u32>) -> u32 {
+        if let (Some(hash), PortHash::Trusted) = (reported, self.port_hash) {
+            return hash;
+        }
+        let ours = toeplitz(tuple);
+        if let (Some(hash), PortHash::OnTrial(left)) = (reported, self.port_hash) {
+            self.port_hash = if hash != ours {
+                tracing::warn!("the port's RSS hash differs from ours ({hash:#010x}, not {ours:#010x}): not used");
+                PortHash::Ignored
+            } else if left <= 1 {
+                PortHash::Trusted
+            } else {
+                PortHash::OnTrial(left - 1)
+            };
+        }
+        ours
+    }
+}

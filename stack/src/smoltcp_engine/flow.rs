@@ -1,0 +1,190 @@
+//! One connection of the smoltcp engine: a socket in a set of its own, and what smoltcp does not tell.
+
+use crate::device::Sent;
+use crate::engine::Event;
+use crate::tuple::Tuple;
+use linerate_bypass::{CloseReason, ConnId, ConnectError, Origin};
+use smoltcp::iface::{SocketHandle, SocketSet};
+use smoltcp::socket::tcp::{Socket, SocketBuffer, State};
+use std::net::SocketAddr;
+
+/// How far a connection has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// A peer has begun it.
+    HalfOpen,
+    /// We have begun it, for the connect call with this token.
+    Connecting(u64),
+    /// The service knows it.
+    Open,
+    /// The service has been told its end.
+    Gone,
+}
+
+/// What becomes of a flow that has been looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fate {
+    /// Nothing changed about its being.
+    Stays,
+    /// It has just been established.
+    Opened,
+    /// The service never knew it, and it is over.
+    Vanishes,
+}
+
+pub(super) struct Flow {
+    pub tuple: Tuple,
+    pub sockets: SocketSet<'static>,
+    handle: SocketHandle,
+    pub phase: Phase,
+    /// Bytes in the receive queue that the service has been told of.
+    told: usize,
+    /// An operation found too little room.
+    pub wants_room: bool,
+    /// The service has been told that the peer finished.
+    told_end: bool,
+    /// Why it ends, once that is known.
+    pub reason: Option<CloseReason>,
+    /// The last segment sent.
+    pub sent: Option<Sent>,
+    /// In the engine's list of flows to look at.
+    pub touched: bool,
+    /// In the engine's list of flows to send from.
+    pub dirty: bool,
+}
+
+/// A socket with its buffers, alone in a set.
+pub(super) fn new_set(rx_buffer: usize, tx_buffer: usize) -> (SocketSet<'static>, SocketHandle) {
+    let mut sockets = SocketSet::new(Vec::with_capacity(1));
+    let socket = Socket::new(SocketBuffer::new(vec![0; rx_buffer]), SocketBuffer::new(vec![0; tx_buffer]));
+    let handle = sockets.add(socket);
+    (sockets, handle)
+}
+
+impl Flow {
+    pub fn new(tuple: Tuple, phase: Phase, (sockets, handle): (SocketSet<'static>, SocketHandle)) -> Self {
+        Flow {
+            tuple,
+            sockets,
+            handle,
+            phase,
+            told: 0,
+            wants_room: false,
+            told_end: false,
+            reason: None,
+            sent: None,
+            touched: false,
+            dirty: false,
+        }
+    }
+
+    pub fn into_set(self) -> (SocketSet<'static>, SocketHandle) {
+        (self.sockets, self.handle)
+    }
+
+    pub fn socket(&self) -> &Socket<'static> {
+        self.sockets.get(self.handle)
+    }
+
+    #[inline]
+    pub fn socket_mut(&mut self) -> &mut Socket<'static> {
+        self.sockets.get_mut(self.handle)
+    }
+
+    pub fn addresses(&self) -> (SocketAddr, SocketAddr) {
+        (self.tuple.local(), self.tuple.remote())
+    }
+
+    /// Notes why the connection ended when a segment has brought it from `before` to CLOSED.
+    pub fn note_end(&mut self, before: State, reset: bool) {
+        if self.socket().state() == State::Closed && self.reason.is_none() {
+            self.reason = Some(match before {
+                _ if reset => CloseReason::Reset,
+                State::LastAck | State::TimeWait => CloseReason::Finished,
+                _ => CloseReason::TimedOut,
+            });
+        }
+    }
+
+    /// Whether the peer has finished and the service has consumed all but does not know it.
+    pub fn end_untold(&self) -> bool {
+        let socket = self.socket();
+        let finished = matches!(socket.state(), State::CloseWait | State::LastAck | State::Closing | State::TimeWait);
+        finished && !self.told_end && socket.recv_queue() == 0
+    }
+
+    /// After the service has consumed something: whether there is news in that.
+    pub fn consumed(&mut self) -> bool {
+        self.told = self.told.min(self.socket().recv_queue());
+        self.end_untold()
+    }
+
+    /// Says what has happened since it was looked at last.
+    pub fn look(&mut self, conn: ConnId, events: &mut Vec<Event>) -> Fate {
+        let state = self.socket().state();
+        let mut fate = Fate::Stays;
+        match (self.phase, state) {
+            (Phase::Gone, _) => return Fate::Stays,
+            (Phase::HalfOpen, State::SynReceived) | (Phase::Connecting(_), State::SynSent | State::SynReceived) => {
+                return Fate::Stays;
+            }
+            // A reset takes a half-open socket back to LISTEN.
+            (Phase::HalfOpen, State::Listen | State::Closed) => return Fate::Vanishes,
+            (Phase::Connecting(token), State::Closed) => {
+                let error = match self.reason {
+                    Some(CloseReason::Reset) => ConnectError::Refused,
+                    _ => ConnectError::TimedOut,
+                };
+                events.push(Event::Failed(token, error));
+                return Fate::Vanishes;
+            }
+            (Phase::HalfOpen, _) => {
+                events.push(Event::Opened(conn, Origin::Accepted));
+                fate = Fate::Opened;
+            }
+            (Phase::Connecting(token), _) => {
+                events.push(Event::Opened(conn, Origin::Connected(token)));
+                fate = Fate::Opened;
+            }
+            (Phase::Open, _) => {}
+        }
+        self.phase = Phase::Open;
+        let received = self.socket().recv_queue();
+        if received > self.told {
+            self.told = received;
+            events.push(Event::Readable(conn));
+        }
+        if self.wants_room && self.enough_room() {
+            self.wants_room = false;
+            events.push(Event::Writable(conn));
+        }
+        if self.end_untold() {
+            self.told_end = true;
+            events.push(Event::PeerClosed(conn));
+        }
+        let over = match state {
+            // The service may still be reading.
+            State::TimeWait => self.told_end,
+            State::Closed => true,
+            _ => false,
+        };
+        // The last acknowledgement or reset goes out first.
+        if over && !self.dirty {
+            self.phase = Phase::Gone;
+            events.push(Event::Closed(conn, self.reason.unwrap_or(CloseReason::Finished)));
+        }
+        fate
+    }
+
+    /// Bytes that can be sent now.
+    pub fn room(&self) -> usize {
+        let socket = self.socket();
+        if socket.may_send() { socket.send_capacity() - socket.send_queue() } else { 0 }
+    }
+
+    /// Whether it is worth telling the service of the room: a quarter of the buffer, so that a bulk sender is not
+    /// called for every segment acknowledged.
+    fn enough_room(&self) -> bool {
+        self.room() * 4 >= self.socket().send_capacity()
+    }
+}

@@ -1,0 +1,176 @@
+//! What a service can do with a connection of the smoltcp engine.
+
+use super::SmoltcpEngine;
+use super::flow::{Flow, Phase};
+use crate::egress::Egress;
+use crate::engine::Event;
+use linerate_bypass::time::Instant;
+use linerate_bypass::{Bytes, CloseReason, ConnId, ConnectError, Nic};
+use std::net::SocketAddr;
+
+/// Bytes moved at once from one socket's ring to another's.
+const PIECE: usize = 16 << 10;
+
+impl SmoltcpEngine {
+    /// After bytes of `conn` were consumed: its window may open, and the peer's end may come into sight.
+    fn after_consuming(&mut self, conn: ConnId) {
+        let slot = conn.slot() as u32;
+        if self.slots.find_mut(conn).is_some_and(|flow| flow.consumed()) {
+            self.touch(slot);
+        }
+        self.dirty(slot);
+    }
+
+    pub(super) fn drop_received(&mut self, conn: ConnId, n: usize) {
+        let Some(flow) = self.slots.find_mut(conn) else { return };
+        let socket = flow.socket_mut();
+        let mut left = n.min(socket.recv_queue());
+        // In two steps where the ring wraps.
+        while left > 0 {
+            match socket.recv(|bytes| (bytes.len().min(left), bytes.len().min(left))) {
+                Ok(dropped) if dropped > 0 => left -= dropped,
+                _ => break,
+            }
+        }
+        self.after_consuming(conn);
+    }
+
+    pub(super) fn take_received(&mut self, conn: ConnId, max: usize) -> Option<Bytes> {
+        let flow = self.slots.find_mut(conn)?;
+        let bytes = flow
+            .socket_mut()
+            .recv(|bytes| {
+                let n = bytes.len().min(max);
+                (n, bytes[..n].to_vec())
+            })
+            .ok()
+            .filter(|bytes| !bytes.is_empty())?;
+        self.copied_bytes += bytes.len() as u64;
+        self.after_consuming(conn);
+        Some(Bytes::from(bytes))
+    }
+
+    pub(super) fn room_to_send(&mut self, conn: ConnId) -> usize {
+        let Some(flow) = self.slots.find_mut(conn) else { return 0 };
+        let room = flow.room();
+        flow.wants_room |= room == 0;
+        room
+    }
+
+    pub(super) fn send_bytes(&mut self, conn: ConnId, bytes: Bytes) -> Result<(), Bytes> {
+        let Some(flow) = self.slots.find_mut(conn) else { return Err(bytes) };
+        if flow.room() < bytes.len() {
+            flow.wants_room = true;
+            return Err(bytes);
+        }
+        match flow.socket_mut().send_slice(&bytes) {
+            Ok(_) => {
+                self.copied_bytes += bytes.len() as u64;
+                self.dirty(conn.slot() as u32);
+                Ok(())
+            }
+            Err(_) => Err(bytes),
+        }
+    }
+
+    pub(super) fn reserve_place(&mut self, conn: ConnId, max: usize) -> Option<&mut [u8]> {
+        let flow = self.slots.find_mut(conn)?;
+        let room = flow.room();
+        flow.wants_room |= room < max;
+        if room == 0 || max == 0 {
+            return None;
+        }
+        // Writing nothing gives the place itself.
+        let place = flow.socket_mut().send(|place| (0, place)).ok()?;
+        let n = place.len().min(max);
+        Some(&mut place[..n])
+    }
+
+    pub(super) fn commit_place(&mut self, conn: ConnId, n: usize) {
+        let Some(flow) = self.slots.find_mut(conn) else { return };
+        let _ = flow.socket_mut().send(|place| {
+            assert!(n <= place.len(), "{n} bytes committed of a place of {}", place.len());
+            (n, ())
+        });
+        self.copied_bytes += n as u64;
+        self.dirty(conn.slot() as u32);
+    }
+
+    pub(super) fn forward_received(&mut self, from: ConnId, to: ConnId) -> usize {
+        let mut piece = std::mem::take(&mut self.scratch);
+        piece.resize(piece.len().max(PIECE), 0);
+        let mut moved = 0;
+        loop {
+            let received = self.slots.find(from).map_or(0, |flow| flow.socket().recv_queue());
+            if received == 0 {
+                break;
+            }
+            let n = self.room_to_send(to).min(received).min(PIECE);
+            if n == 0 {
+                break;
+            }
+            let Some(source) = self.slots.find_mut(from) else { break };
+            let Ok(n) = source.socket_mut().recv_slice(&mut piece[..n]) else { break };
+            let Some(sink) = self.slots.find_mut(to) else { break };
+            let sent = sink.socket_mut().send_slice(&piece[..n]);
+            debug_assert_eq!(sent, Ok(n));
+            moved += n;
+        }
+        self.scratch = piece;
+        if moved > 0 {
+            self.copied_bytes += 2 * moved as u64;
+            self.after_consuming(from);
+            self.dirty(to.slot() as u32);
+        }
+        moved
+    }
+
+    pub(super) fn abort_flow(&mut self, slot: u32) {
+        let Some(flow) = self.slots.get_mut(slot) else { return };
+        flow.reason.get_or_insert(CloseReason::Aborted);
+        flow.socket_mut().abort();
+        self.dirty(slot);
+    }
+
+    /// Begins a connection.
+    pub(super) fn begin<N: Nic>(
+        &mut self,
+        remote: SocketAddr,
+        token: u64,
+        egress: &Egress<N>,
+    ) -> Result<(), ConnectError> {
+        let unusable = remote.ip().is_unspecified() || remote.ip().is_multicast() || remote.port() == 0;
+        if unusable || egress.addresses().next_hop(remote.ip()).is_none() {
+            return Err(ConnectError::Unreachable);
+        }
+        let local = egress.addresses().source_for(remote.ip()).ok_or(ConnectError::NoLocalAddress)?;
+        let (table, time_wait) = (&self.table, &self.time_wait);
+        let tuple = self
+            .ports
+            .choose(local, remote, |tuple| table.contains_key(tuple) || time_wait.contains(tuple))
+            .ok_or(ConnectError::NoLocalAddress)?;
+        let slot = self.insert(tuple, Phase::Connecting(token)).ok_or(ConnectError::TooMany)?;
+        let timeout = self.limits.half_open_timeout;
+        let interface = &mut self.interface;
+        let connected = self.slots.get_mut(slot).map(|flow: &mut Box<Flow>| {
+            let socket = flow.socket_mut();
+            socket.set_timeout(Some(timeout));
+            let local = tuple.local();
+            let from = (local.ip(), local.port());
+            socket.connect(interface.context(), (remote.ip(), remote.port()), from)
+        });
+        if !matches!(connected, Some(Ok(()))) {
+            self.remove(slot, Instant::ZERO);
+            return Err(ConnectError::NoLocalAddress);
+        }
+        self.dirty(slot);
+        Ok(())
+    }
+
+    /// Gives up a connection that was being made.
+    pub(super) fn fail(&mut self, slot: u32, token: u64, error: ConnectError) {
+        self.counts.failed += 1;
+        self.pending.push(Event::Failed(token, error));
+        self.remove(slot, Instant::ZERO);
+    }
+}

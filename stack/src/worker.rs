@@ -1,0 +1,400 @@
+//! A worker: one queue pair, one engine, one service, run to completion.
+
+use crate::addresses::Addresses;
+use crate::config::{Config, Idle};
+use crate::crossing::{Crossing, Mail};
+use crate::egress::{ETHERNET, Egress};
+use crate::engine::{Engine, Event};
+use crate::ingress::Ingress;
+use crate::slow::{Lease, SlowPath};
+use crate::smoltcp_engine::SmoltcpEngine;
+use linerate_bypass::mailbox::Receiver;
+use linerate_bypass::time::{Clock, Duration, Instant};
+use linerate_bypass::{BURST, Bytes, ConnId, Datagram, Nic, Seat, Service, Summary, Transport};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Rounds of events in one turn: what a service does may be an event for it.
+const ROUNDS: usize = 4;
+/// Mail read in one turn.
+const MAIL_PER_TURN: usize = 4 * BURST;
+/// How often the link's state is looked at.
+const LINK_PERIOD: Duration = Duration::from_millis(100);
+/// How long connections may take to close when the worker stops.
+const GRACE: Duration = Duration::from_millis(250);
+/// Turns without work before an idle worker that may sleep does.
+const IDLE_TURNS: u32 = 1000;
+/// Its sleeps grow from the first to the second.
+const SLEEP: std::ops::RangeInclusive<Duration> = Duration::from_micros(1)..=Duration::from_millis(1);
+
+/// What a service acts on: the engine and the way out, in a burst of events.
+struct Core<N: Nic, E> {
+    worker: usize,
+    now: Instant,
+    engine: E,
+    egress: Egress<N>,
+    slow: SlowPath,
+    stopping: bool,
+}
+
+/// A worker of the stack over the queue pair `N` with the service `S`, by the engine `E`.
+pub struct Worker<N: Nic, S: Service, E: Engine<N> = SmoltcpEngine> {
+    core: Core<N, E>,
+    ingress: Ingress<N::Packet>,
+    service: S,
+    states: Vec<Option<S::Conn>>,
+    config: Config,
+    inbox: Receiver<Mail<N::Packet>>,
+    messages: Receiver<(ConnId, S::Message)>,
+    received: Vec<N::Packet>,
+    events: Vec<Event>,
+    readable: Vec<ConnId>,
+    link_up: bool,
+    link_checked: Instant,
+}
+
+impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
+    /// A worker on `nic`; `service` makes its service. `now` is the clock's time that the first turn will not precede.
+    pub fn new(
+        config: &Config,
+        crossing: Crossing<N::Packet, S::Message>,
+        nic: N,
+        service: impl FnOnce(Seat<S::Message>) -> S,
+        now: Instant,
+    ) -> Self {
+        let (worker, workers) = (crossing.worker, crossing.workers());
+        let capabilities = nic.capabilities();
+        let port_mtu = usize::from(capabilities.mtu).min(capabilities.data_room - ETHERNET);
+        let mtu = config.mtu.map_or(port_mtu, |mtu| port_mtu.min(mtu.into()));
+        let mac = config.mac.unwrap_or_else(|| nic.mac());
+        let addresses = Addresses::new(&config.addresses, &config.gateways, mac);
+        let mut egress = Egress::new(nic, addresses, mac, mtu, config.seed);
+        let engine = E::new(config, worker, workers, &mut egress, now);
+        let slow = SlowPath::new(config, &mut egress, config.dhcp && worker == 0, now);
+        Worker {
+            core: Core { worker, now, engine, egress, slow, stopping: false },
+            ingress: Ingress::new(worker, crossing.others, config.dhcp),
+            service: service(Seat { worker, workers, postbox: crossing.postbox }),
+            states: Vec::new(),
+            config: config.clone(),
+            inbox: crossing.inbox,
+            messages: crossing.messages,
+            received: Vec::with_capacity(BURST),
+            events: Vec::new(),
+            readable: Vec::new(),
+            link_up: true,
+            link_checked: now,
+        }
+    }
+
+    /// Tells the service that the worker runs. To be called once, before the first turn.
+    pub fn start(&mut self, now: Instant) {
+        self.core.now = now;
+        self.service.start(&mut self.core);
+    }
+
+    /// One turn: what has arrived is taken in, events are delivered, what is to be sent is sent. Returns how many
+    /// frames, messages and events there were.
+    pub fn turn(&mut self, now: Instant) -> usize {
+        self.core.now = now;
+        let mut work = self.read_mail();
+        work += self.core.egress.nic().rx_burst(&mut self.received);
+        for frame in self.received.drain(..) {
+            let Core { engine, egress, slow, .. } = &mut self.core;
+            self.ingress.frame(frame, false, egress, engine, slow, now);
+        }
+        self.keep_time();
+        work += self.deliver();
+        self.core.egress.flush();
+        work
+    }
+
+    /// When there is something to do next if nothing arrives.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        let Core { engine, egress, slow, .. } = &self.core;
+        [engine.next_deadline(), egress.next_deadline(), slow.next_deadline()].into_iter().flatten().min()
+    }
+
+    /// Runs until `stop`, then closes all connections and returns the service and what the worker has counted.
+    pub fn run(mut self, clock: &Clock, stop: &AtomicBool) -> (S, Summary) {
+        self.start(clock.now());
+        let mut idle_turns = 0;
+        let mut sleep = *SLEEP.start();
+        while !stop.load(Ordering::Relaxed) {
+            if self.turn(clock.now()) > 0 {
+                idle_turns = 0;
+                sleep = *SLEEP.start();
+            } else if self.config.idle == Idle::Backoff {
+                idle_turns += 1;
+                if idle_turns > IDLE_TURNS {
+                    let until_due = self.next_deadline().map_or(sleep, |at| at.since(clock.now()));
+                    std::thread::sleep(sleep.min(until_due));
+                    sleep = (sleep * 2).min(*SLEEP.end());
+                }
+            } else {
+                std::hint::spin_loop();
+            }
+        }
+        self.shut_down(clock);
+        let summary = self.summary();
+        (self.service, summary)
+    }
+
+    /// Closes all connections, in grace or not.
+    fn shut_down(&mut self, clock: &Clock) {
+        self.core.stopping = true;
+        self.core.engine.close_all();
+        let until = clock.now() + GRACE;
+        while self.core.engine.connections() > 0 && clock.now() < until {
+            self.turn(clock.now());
+        }
+        self.core.engine.abort_all();
+        self.turn(clock.now());
+        self.turn(clock.now());
+    }
+
+    /// What the worker has counted so far.
+    pub fn summary(&mut self) -> Summary {
+        let Core { engine, egress, .. } = &mut self.core;
+        let mut summary = Summary::default();
+        let port = egress.nic().stats();
+        summary.rx_frames = port.rx_frames;
+        summary.rx_bytes = port.rx_bytes;
+        summary.tx_frames = port.tx_frames;
+        summary.tx_bytes = port.tx_bytes;
+        summary.copied_bytes = port.copied_bytes + egress.copied_bytes();
+        summary.drop_for("too long for the port", port.tx_dropped);
+        egress.drops().summarize(&mut summary);
+        engine.summarize(&mut summary);
+        summary
+    }
+
+    /// Frames that arrived here and were passed on to the worker that owns them.
+    pub fn misdirected(&self) -> u64 {
+        self.ingress.misdirected()
+    }
+
+    /// The service, for a look at its counters.
+    pub fn service(&self) -> &S {
+        &self.service
+    }
+
+    fn read_mail(&mut self) -> usize {
+        let now = self.core.now;
+        let mut read = 0;
+        while read < MAIL_PER_TURN {
+            let Some(mail) = self.inbox.receive() else { break };
+            read += 1;
+            let Core { engine, egress, slow, .. } = &mut self.core;
+            match mail {
+                Mail::Frame(frame) => self.ingress.frame(frame, true, egress, engine, slow, now),
+                Mail::Neighbor(learnt) => egress.learn(learnt.ip, learnt.mac, learnt.new, now),
+                Mail::Lease(lease) => self.core.take_lease(&self.config, lease),
+            }
+        }
+        while read < MAIL_PER_TURN {
+            let Some((conn, message)) = self.messages.receive() else { break };
+            read += 1;
+            if self.core.engine.local_addr(conn).is_some()
+                && let Some(Some(state)) = self.states.get_mut(conn.slot())
+            {
+                self.service.woken(&mut self.core, conn, state, message);
+            }
+        }
+        read
+    }
+
+    /// Lets everything do what is due by now.
+    fn keep_time(&mut self) {
+        let now = self.core.now;
+        let Core { engine, egress, slow, .. } = &mut self.core;
+        engine.expire(now);
+        if egress.next_deadline().is_some_and(|at| at <= now) {
+            egress.tend(now);
+            for ip in egress.take_lost() {
+                engine.neighbor_lost(ip);
+            }
+        }
+        if slow.next_deadline().is_some_and(|at| at <= now)
+            && let Some(lease) = slow.poll(egress, now)
+        {
+            self.core.take_lease(&self.config, lease);
+            self.ingress.tell_lease(lease);
+        }
+        if now.since(self.link_checked) >= LINK_PERIOD {
+            self.link_checked = now;
+            let up = self.core.egress.nic().link_up();
+            if up != self.link_up && self.core.worker == 0 {
+                tracing::warn!("link {}", if up { "up" } else { "down" });
+            }
+            self.link_up = up;
+        }
+    }
+
+    /// Delivers events and lets the engine send, until nothing is left or for as many rounds as a turn has.
+    fn deliver(&mut self) -> usize {
+        let mut delivered = 0;
+        for datagram in self.ingress.datagrams.drain(..) {
+            delivered += 1;
+            self.service.datagram(&mut self.core, datagram);
+        }
+        for _ in 0..ROUNDS {
+            let mut events = std::mem::take(&mut self.events);
+            self.core.engine.collect(&mut events);
+            delivered += events.len();
+            let none = events.is_empty();
+            self.dispatch(&mut events);
+            self.events = events;
+            let Core { engine, egress, now, .. } = &mut self.core;
+            engine.flush(egress, *now);
+            if none {
+                break;
+            }
+        }
+        delivered
+    }
+
+    fn dispatch(&mut self, events: &mut Vec<Event>) {
+        self.readable.clear();
+        self.readable.extend(events.iter().filter_map(|event| match event {
+            Event::Readable(conn) => Some(*conn),
+            _ => None,
+        }));
+        if !self.readable.is_empty() {
+            self.service.burst(&mut self.core, &self.readable);
+        }
+        let (service, net) = (&mut self.service, &mut self.core);
+        for event in events.drain(..) {
+            let slot = match event {
+                Event::Opened(conn, origin) => {
+                    let state = service.opened(net, conn, origin);
+                    if self.states.len() <= conn.slot() {
+                        self.states.resize_with(conn.slot() + 1, || None);
+                    }
+                    self.states[conn.slot()] = Some(state);
+                    continue;
+                }
+                Event::Failed(token, error) => {
+                    service.failed(net, token, error);
+                    continue;
+                }
+                Event::Closed(conn, why) => {
+                    if let Some(state) = self.states.get_mut(conn.slot()).and_then(Option::take) {
+                        service.closed(net, conn, state, why);
+                    }
+                    net.engine.release(conn, net.now);
+                    continue;
+                }
+                Event::Readable(conn) | Event::Writable(conn) | Event::PeerClosed(conn) | Event::Timer(conn) => {
+                    conn.slot()
+                }
+            };
+            let Some(Some(state)) = self.states.get_mut(slot) else { continue };
+            match event {
+                Event::Readable(conn) => service.readable(net, conn, state),
+                Event::Writable(conn) => service.writable(net, conn, state),
+                Event::PeerClosed(conn) => service.peer_closed(net, conn, state),
+                Event::Timer(conn) => service.timer(net, conn, state),
+                _ => {}
+            }
+        }
+    }
+}
+
+impl<N: Nic, E: Engine<N>> Core<N, E> {
+    /// Goes by what DHCP says from now on.
+    fn take_lease(&mut self, config: &Config, lease: Option<Lease>) {
+        let mut own = config.addresses.clone();
+        let mut gateways = config.gateways.clone();
+        match lease {
+            Some(Lease { address, gateway }) => {
+                own.push(address);
+                gateways.extend(gateway);
+                if self.worker == 0 {
+                    tracing::info!("DHCP: {address}");
+                }
+            }
+            None if self.worker == 0 => tracing::warn!("DHCP: no address"),
+            None => {}
+        }
+        let addresses = Addresses::new(&own, &gateways, self.egress.mac());
+        self.slow.set_addresses(&addresses);
+        self.egress.set_addresses(addresses);
+    }
+}
+
+impl<N: Nic, E: Engine<N>> Transport for Core<N, E> {
+    fn now(&self) -> Instant {
+        self.now
+    }
+
+    fn worker(&self) -> usize {
+        self.worker
+    }
+
+    fn local_addr(&self, conn: ConnId) -> Option<SocketAddr> {
+        self.engine.local_addr(conn)
+    }
+
+    fn peer_addr(&self, conn: ConnId) -> Option<SocketAddr> {
+        self.engine.peer_addr(conn)
+    }
+
+    fn received(&self, conn: ConnId) -> usize {
+        self.engine.received(conn)
+    }
+
+    fn peek(&mut self, conn: ConnId) -> &[u8] {
+        self.engine.peek(conn)
+    }
+
+    fn consume(&mut self, conn: ConnId, n: usize) {
+        self.engine.consume(conn, n);
+    }
+
+    fn take(&mut self, conn: ConnId, max: usize) -> Option<Bytes> {
+        self.engine.take(conn, max)
+    }
+
+    fn room(&mut self, conn: ConnId) -> usize {
+        self.engine.room(conn)
+    }
+
+    fn send(&mut self, conn: ConnId, bytes: Bytes) -> Result<(), Bytes> {
+        self.engine.send(conn, bytes)
+    }
+
+    fn reserve(&mut self, conn: ConnId, max: usize) -> Option<&mut [u8]> {
+        self.engine.reserve(conn, max)
+    }
+
+    fn commit(&mut self, conn: ConnId, n: usize) {
+        self.engine.commit(conn, n);
+    }
+
+    fn forward(&mut self, from: ConnId, to: ConnId) -> usize {
+        self.engine.forward(from, to)
+    }
+
+    fn close(&mut self, conn: ConnId) {
+        self.engine.close(conn);
+    }
+
+    fn abort(&mut self, conn: ConnId) {
+        self.engine.abort(conn);
+    }
+
+    fn set_timer(&mut self, conn: ConnId, delay: Option<Duration>) {
+        self.engine.set_timer(conn, delay.map(|delay| self.now + delay));
+    }
+
+    fn connect(&mut self, remote: SocketAddr, token: u64) {
+        if !self.stopping {
+            self.engine.connect(remote, token, &mut self.egress, self.now);
+        }
+    }
+
+    fn send_datagram(&mut self, datagram: Datagram) -> Result<(), Datagram> {
+        self.slow.send(datagram, self.now)
+    }
+}
