@@ -1,13 +1,17 @@
 //! Past the kernel: frames, shared memory and services, without any knowledge of protocols.
 //!
-//! - [`Nic`] and [`Packet`]: one queue pair of a port and the frames it moves.
-//!   applications share, and the queue between threads.
+//! - [`Nic`] and [`Packet`]: one queue pair of a port and the frames it moves. [`memory`] has a port without a
+//!   device, for tests.
+//! - [`Bytes`] and [`mailbox`]: the memory that devices and applications share, and the queue between threads.
 //! - [`Service`] and [`Transport`]: an application, and the worker that carries its bytes.
 
 mod bytes;
+mod free_list;
 pub mod mailbox;
+pub mod memory;
 mod nic;
 mod packet;
+mod refcount;
 mod service;
 mod summary;
 pub mod time;

@@ -1,0 +1,514 @@
+//! The packet of the memory NIC.
+
+use super::pool::{Pool, PoolHandle, Slot};
+use crate::time::Instant;
+use crate::{Bytes, Memory, Owner, Packet, RxInfo, TxOffload};
+use std::fmt;
+use std::ops::Range;
+use std::ptr::NonNull;
+
+/// Segments in one frame at most, as in DPDK (`RTE_MBUF_MAX_NB_SEGS`).
+const MAX_SEGMENTS: u32 = u16::MAX as u32;
+/// Bytes in one frame at most, as in DPDK, whose packet length has 32 bits.
+const MAX_LEN: usize = u32::MAX as usize;
+
+/// Where the bytes of a segment lie.
+enum Storage {
+    /// In the buffer of this place, of which the segment has one hold: its own, or another's that it clones.
+    Buffer(NonNull<Slot>),
+    /// In memory that came from elsewhere.
+    Attached(Bytes),
+}
+
+/// What a segment shows of the memory behind it. It belongs to the packet that the segment is part of.
+pub(super) struct View {
+    data: NonNull<u8>,
+    data_len: usize,
+    storage: Storage,
+    next: Option<NonNull<Slot>>,
+    /// What follows is kept in the first segment of a packet, for all of it.
+    last: NonNull<Slot>,
+    segments: u32,
+    pkt_len: usize,
+    rx_info: RxInfo,
+    tx_offload: Option<TxOffload>,
+    sent_at: Instant,
+}
+
+impl View {
+    /// No bytes yet, at `data` in the buffer of `slot`.
+    #[inline]
+    pub(super) fn empty(slot: NonNull<Slot>, data: NonNull<u8>) -> View {
+        View {
+            data,
+            data_len: 0,
+            storage: Storage::Buffer(slot),
+            next: None,
+            last: slot,
+            segments: 1,
+            pkt_len: 0,
+            rx_info: RxInfo::default(),
+            tx_offload: None,
+            sent_at: Instant::ZERO,
+        }
+    }
+}
+
+/// A frame in the pool of a [`MemoryNic`](super::MemoryNic), or a part of one.
+///
+/// It behaves as an mbuf does: a clone is another packet of the same pool over the same buffer, a buffer goes
+/// back to its pool when the last packet or [`Bytes`] over it goes, and a frame that was sent stays in the
+/// sender's pool until the receiver has dropped it.
+///
+/// Bytes that were sent are never written again while the sender or anybody else holds on to them:
+///
+/// ```
+/// use linerate_bypass::memory::{Link, LinkConfig};
+/// use linerate_bypass::{Nic, Packet};
+///
+/// let (mut a, mut b) = Link::pair(LinkConfig::default());
+/// let mut packet = a.allocate().unwrap();
+/// packet.append(60).unwrap().fill(7);
+/// let kept = packet.try_clone().unwrap();
+/// a.tx_burst(&mut vec![packet]);
+///
+/// let mut received = Vec::with_capacity(1);
+/// b.rx_burst(&mut received);
+/// assert_eq!(received[0].data().as_ptr(), kept.data().as_ptr());
+/// assert!(received[0].data_mut().is_none());
+/// drop(kept);
+/// assert!(received[0].data_mut().is_some());
+/// ```
+pub struct MemoryPacket {
+    head: NonNull<Slot>,
+}
+
+// SAFETY: a packet owns the views of its segments; what it shares with other threads, the buffers, is only read
+// while shared, and their holders are counted atomically.
+unsafe impl Send for MemoryPacket {}
+
+impl MemoryPacket {
+    /// A packet around a place that was just taken.
+    #[inline]
+    pub(super) fn take(pool: &PoolHandle) -> Option<MemoryPacket> {
+        pool.take().map(|head| MemoryPacket { head })
+    }
+
+    /// A packet around `bytes`.
+    pub(super) fn attach(pool: &PoolHandle, bytes: Bytes) -> Result<MemoryPacket, Bytes> {
+        let Some(mut packet) = MemoryPacket::take(pool) else { return Err(bytes) };
+        let head = packet.head_mut();
+        head.data = NonNull::from(&*bytes).cast();
+        head.data_len = bytes.len();
+        head.pkt_len = bytes.len();
+        head.storage = Storage::Attached(bytes);
+        Ok(packet)
+    }
+
+    #[inline]
+    fn view(&self, segment: NonNull<Slot>) -> &View {
+        // SAFETY: `segment` is one of this packet's, so the place is taken and its view is ours alone; `&self`
+        // keeps it from being written meanwhile.
+        unsafe { &*segment.as_ref().view.get() }
+    }
+
+    #[inline]
+    fn view_mut(&mut self, segment: NonNull<Slot>) -> &mut View {
+        // SAFETY: as in `view`, and `&mut self` keeps it from being read or written by another call meanwhile.
+        unsafe { &mut *segment.as_ref().view.get() }
+    }
+
+    #[inline]
+    fn head(&self) -> &View {
+        self.view(self.head)
+    }
+
+    #[inline]
+    fn head_mut(&mut self) -> &mut View {
+        self.view_mut(self.head)
+    }
+
+    /// The buffer behind a segment if this packet is its only holder, from its start to its end.
+    #[inline]
+    fn sole_buffer(&self, segment: NonNull<Slot>) -> Option<Range<NonNull<u8>>> {
+        match self.view(segment).storage {
+            // SAFETY: the segment's hold keeps the slot taken.
+            Storage::Buffer(slot) if unsafe { slot.as_ref() }.holders.is_sole() => {
+                // SAFETY: as above.
+                Some(unsafe { Slot::buffer(slot)..Slot::buffer_end(slot) })
+            }
+            // Bytes do not say whether they are shared, and may be anything, a static even.
+            _ => None,
+        }
+    }
+
+    /// The bytes of a segment, to be written, if nobody else holds them.
+    #[inline]
+    fn segment_mut(&mut self, segment: NonNull<Slot>) -> Option<&mut [u8]> {
+        self.sole_buffer(segment)?;
+        let view = self.view_mut(segment);
+        // SAFETY: the view lies within the buffer, which has no other holder, nor can it get one while `self` is
+        // borrowed.
+        Some(unsafe { std::slice::from_raw_parts_mut(view.data.as_ptr(), view.data_len) })
+    }
+
+    fn slots(&self) -> impl Iterator<Item = NonNull<Slot>> {
+        std::iter::successors(Some(self.head), |segment| self.view(*segment).next)
+    }
+
+    /// Ends one segment, which belongs to no packet any more.
+    ///
+    /// # Safety
+    /// `segment` was a segment of a packet, owned by the caller, and is not used again.
+    unsafe fn free_segment(segment: NonNull<Slot>) {
+        // SAFETY: the caller owns the view, and nobody uses it hereafter.
+        let view = unsafe { std::ptr::read(segment.as_ref().view.get()) };
+        match view.storage {
+            // SAFETY: the segment's hold on the buffer, its own or another's.
+            Storage::Buffer(slot) => unsafe {
+                Slot::release(slot);
+                if slot != segment {
+                    Slot::release(segment);
+                }
+            },
+            Storage::Attached(bytes) => {
+                drop(bytes);
+                // SAFETY: nobody else can hold the buffer of a place that was never written to.
+                unsafe { Slot::release(segment) };
+            }
+        }
+    }
+
+    /// Another packet over the bytes of one segment.
+    fn clone_segment(&self, segment: NonNull<Slot>) -> Option<MemoryPacket> {
+        // SAFETY: the segment keeps its pool alive.
+        let head = unsafe { Pool::take(segment.as_ref().pool) }?;
+        let mut clone = MemoryPacket { head };
+        let view = self.view(segment);
+        let storage = match &view.storage {
+            Storage::Buffer(slot) => {
+                // SAFETY: held by `segment`.
+                unsafe { slot.as_ref() }.holders.share();
+                // The clone's own buffer stays unused: its one hold goes back with its place, in `free_segment`.
+                Storage::Buffer(*slot)
+            }
+            Storage::Attached(bytes) => Storage::Attached(bytes.clone()),
+        };
+        let copy = clone.head_mut();
+        copy.data = view.data;
+        copy.data_len = view.data_len;
+        copy.pkt_len = view.data_len;
+        copy.storage = storage;
+        Some(clone)
+    }
+
+    /// How many segments there are.
+    pub(super) fn segment_count(&self) -> usize {
+        self.head().segments as usize
+    }
+
+    /// Whether this is one segment in a buffer that nobody else holds.
+    pub(super) fn is_exclusive(&self) -> bool {
+        self.head().next.is_none() && self.sole_buffer(self.head).is_some()
+    }
+
+    /// The same frame with bytes of its own, in as few fresh packets of `pool` as it needs; of its own pool, if
+    /// there is none given.
+    pub(super) fn copy(&self, pool: Option<&PoolHandle>) -> Option<MemoryPacket> {
+        let take = || match pool {
+            Some(pool) => MemoryPacket::take(pool),
+            // SAFETY: the packet keeps its pool alive.
+            None => unsafe { Pool::take(self.head.as_ref().pool) }.map(|head| MemoryPacket { head }),
+        };
+        let mut copy = take()?;
+        for mut bytes in self.segments() {
+            while !bytes.is_empty() {
+                let room = copy.tailroom();
+                if room == 0 {
+                    copy.chain(take()?).ok()?;
+                    continue;
+                }
+                let (now, later) = bytes.split_at(room.min(bytes.len()));
+                copy.append(now.len())?.copy_from_slice(now);
+                bytes = later;
+            }
+        }
+        copy.head_mut().inherit(self.head());
+        Some(copy)
+    }
+
+    /// Bytes that can be appended.
+    fn tailroom(&self) -> usize {
+        let last = self.head().last;
+        let view = self.view(last);
+        self.sole_buffer(last).map_or(0, |buffer| buffer.end.addr().get() - view.data.addr().get() - view.data_len)
+    }
+
+    /// Inverts the bit `bit` of the frame, counted from the most significant of the first byte. `false` when that
+    /// byte is shared, or there is none.
+    pub(super) fn flip(&mut self, bit: usize) -> bool {
+        let mut at = bit / 8;
+        let mut segment = Some(self.head);
+        while let Some(slot) = segment {
+            let (len, next) = (self.view(slot).data_len, self.view(slot).next);
+            if at < len {
+                let Some(bytes) = self.segment_mut(slot) else { return false };
+                bytes[at] ^= 0x80 >> (bit % 8);
+                return true;
+            }
+            at -= len;
+            segment = next;
+        }
+        false
+    }
+
+    /// Keeps the first `len` bytes, of which there must be one at least.
+    pub(super) fn truncate(&mut self, len: usize) {
+        while self.len() > len {
+            let last = self.head().last;
+            let excess = self.len() - len;
+            let in_last = self.view(last).data_len;
+            if in_last > excess || last == self.head {
+                let trimmed = self.trim(excess.min(in_last));
+                debug_assert!(trimmed);
+                return;
+            }
+            self.drop_last();
+        }
+    }
+
+    /// Frees the last segment, which is not the first.
+    fn drop_last(&mut self) {
+        let last = self.head().last;
+        let before = self.slots().find(|segment| self.view(*segment).next == Some(last));
+        let Some(before) = before else { return };
+        let len = self.view(last).data_len;
+        self.view_mut(before).next = None;
+        let head = self.head_mut();
+        head.last = before;
+        head.segments -= 1;
+        head.pkt_len -= len;
+        // SAFETY: it was a segment of this packet and was taken out of it just now.
+        unsafe { MemoryPacket::free_segment(last) };
+    }
+
+    pub(super) fn tx_offload(&self) -> Option<TxOffload> {
+        self.head().tx_offload
+    }
+
+    pub(super) fn sent_at(&self) -> Instant {
+        self.head().sent_at
+    }
+
+    /// The frame leaves the sender now.
+    pub(super) fn mark_sent(&mut self, now: Instant, rss_hash: Option<u32>) {
+        let head = self.head_mut();
+        head.sent_at = now;
+        head.rx_info = RxInfo { rss_hash, ..RxInfo::default() };
+    }
+
+    /// The frame reaches the receiver: what was asked of the sender's port is no more, what the receiver's port
+    /// found is `rx_info`.
+    pub(super) fn mark_received(&mut self, rx_info: RxInfo) {
+        let head = self.head_mut();
+        head.tx_offload = None;
+        head.rx_info = rx_info;
+    }
+}
+
+impl View {
+    /// Takes over what is said about a frame, other than its bytes.
+    fn inherit(&mut self, from: &View) {
+        self.rx_info = from.rx_info;
+        self.tx_offload = from.tx_offload;
+        self.sent_at = from.sent_at;
+    }
+}
+
+impl Packet for MemoryPacket {
+    #[inline]
+    fn len(&self) -> usize {
+        self.head().pkt_len
+    }
+
+    #[inline]
+    fn data(&self) -> &[u8] {
+        let view = self.head();
+        // SAFETY: the view lies within memory that the segment holds, and that is written only through the sole
+        // holder's `&mut`.
+        unsafe { std::slice::from_raw_parts(view.data.as_ptr(), view.data_len) }
+    }
+
+    #[inline]
+    fn data_mut(&mut self) -> Option<&mut [u8]> {
+        self.segment_mut(self.head)
+    }
+
+    fn segments(&self) -> impl Iterator<Item = &[u8]> {
+        self.slots().map(|segment| {
+            let view = self.view(segment);
+            // SAFETY: as in `data`.
+            unsafe { std::slice::from_raw_parts(view.data.as_ptr(), view.data_len) }
+        })
+    }
+
+    #[inline]
+    fn prepend(&mut self, n: usize) -> Option<&mut [u8]> {
+        let start = self.sole_buffer(self.head)?.start;
+        let head = self.head_mut();
+        if n > head.data.addr().get() - start.addr().get() {
+            return None;
+        }
+        // SAFETY: the headroom is `n` bytes at least, so the result lies within the buffer.
+        head.data = unsafe { head.data.sub(n) };
+        head.data_len += n;
+        head.pkt_len += n;
+        self.data_mut().map(|data| &mut data[..n])
+    }
+
+    #[inline]
+    fn append(&mut self, n: usize) -> Option<&mut [u8]> {
+        let last = self.head().last;
+        self.sole_buffer(last)?;
+        if n > self.tailroom() {
+            return None;
+        }
+        self.head_mut().pkt_len += n;
+        let view = self.view_mut(last);
+        let before = view.data_len;
+        view.data_len += n;
+        self.segment_mut(last).map(|data| &mut data[before..])
+    }
+
+    #[inline]
+    fn adjust(&mut self, n: usize) -> bool {
+        let head = self.head_mut();
+        if n > head.data_len {
+            return false;
+        }
+        // SAFETY: `n` is not more than the length, so the result lies within the segment or at its end.
+        head.data = unsafe { head.data.add(n) };
+        head.data_len -= n;
+        head.pkt_len -= n;
+        true
+    }
+
+    #[inline]
+    fn trim(&mut self, n: usize) -> bool {
+        let last = self.head().last;
+        let view = self.view_mut(last);
+        if n > view.data_len {
+            return false;
+        }
+        view.data_len -= n;
+        self.head_mut().pkt_len -= n;
+        true
+    }
+
+    #[inline]
+    fn chain(&mut self, tail: Self) -> Result<(), Self> {
+        let (segments, total) = (tail.head().segments, tail.len());
+        if self.head().segments + segments > MAX_SEGMENTS || self.len() > MAX_LEN - total.min(MAX_LEN) {
+            return Err(tail);
+        }
+        let (first, end) = (tail.head, tail.head().last);
+        // Its segments are ours from here.
+        std::mem::forget(tail);
+        let last = self.head().last;
+        self.view_mut(last).next = Some(first);
+        let head = self.head_mut();
+        head.last = end;
+        head.segments += segments;
+        head.pkt_len += total;
+        Ok(())
+    }
+
+    #[inline]
+    fn unchain(&mut self) -> Option<Self> {
+        let own = self.head;
+        let head = self.head_mut();
+        let first = head.next.take()?;
+        let (last, segments, total) = (head.last, head.segments - 1, head.pkt_len - head.data_len);
+        head.last = own;
+        head.segments = 1;
+        head.pkt_len = head.data_len;
+        let mut tail = MemoryPacket { head: first };
+        let view = tail.head_mut();
+        view.last = last;
+        view.segments = segments;
+        view.pkt_len = total;
+        Some(tail)
+    }
+
+    fn try_clone(&self) -> Option<Self> {
+        let mut clone = self.clone_segment(self.head)?;
+        for segment in self.slots().skip(1) {
+            clone.chain(self.clone_segment(segment)?).ok()?;
+        }
+        clone.head_mut().inherit(self.head());
+        Some(clone)
+    }
+
+    fn into_bytes(mut self, range: Range<usize>) -> Bytes {
+        let part = &self.data()[range.clone()];
+        let (start, len) = (NonNull::from(part).cast(), part.len());
+        drop(self.unchain());
+        let segment = self.head;
+        std::mem::forget(self);
+        // SAFETY: the packet owned the view and was forgotten.
+        let view = unsafe { std::ptr::read(segment.as_ref().view.get()) };
+        match view.storage {
+            Storage::Buffer(slot) => {
+                if slot != segment {
+                    // SAFETY: the place of a clone, whose own buffer nobody holds.
+                    unsafe { Slot::release(segment) };
+                }
+                // SAFETY: the bytes take over the segment's hold on the buffer. Buffers are written by packets
+                // only, and only by a packet that is the sole holder.
+                unsafe { Bytes::from_owner(start, len, slot.as_ptr().cast(), &BUFFER) }
+            }
+            Storage::Attached(bytes) => {
+                // SAFETY: the buffer of this place was never in use.
+                unsafe { Slot::release(segment) };
+                // A packet only narrows what was attached, so the part lies within `bytes`.
+                let before = start.addr().get() - bytes.as_ptr().addr();
+                bytes.slice(before..before + len)
+            }
+        }
+    }
+
+    fn rx_info(&self) -> RxInfo {
+        self.head().rx_info
+    }
+
+    fn set_tx_offload(&mut self, offload: TxOffload) {
+        self.head_mut().tx_offload = Some(offload);
+    }
+}
+
+impl Drop for MemoryPacket {
+    #[inline]
+    fn drop(&mut self) {
+        let mut next = Some(self.head);
+        while let Some(segment) = next {
+            next = self.view(segment).next;
+            // SAFETY: the packet owns its segments and ends here.
+            unsafe { MemoryPacket::free_segment(segment) };
+        }
+    }
+}
+
+impl fmt::Debug for MemoryPacket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "MemoryPacket({} bytes in {} segments)", self.len(), self.segment_count())
+    }
+}
+
+/// Buffers of a pool as owners of [`Bytes`].
+static BUFFER: Owner = Owner {
+    memory: Memory::Process,
+    // SAFETY: the owner is a place of a pool of which the caller has a hold.
+    share: |owner| unsafe { (*owner.cast::<Slot>()).holders.share() },
+    // SAFETY: as above; the view was read out by `into_bytes`.
+    release: |owner| unsafe { Slot::release(NonNull::new_unchecked(owner.cast_mut().cast())) },
+};

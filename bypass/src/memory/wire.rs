@@ -1,0 +1,256 @@
+//! The frames on their way to one receiving queue, in virtual time.
+
+use super::impair::{Counters, Impairments, count};
+use super::packet::MemoryPacket;
+use crate::time::{Duration, Instant};
+use crate::{Packet, RxChecksum, RxInfo};
+use std::cmp::{Ordering, Reverse};
+use std::collections::BinaryHeap;
+
+/// Bytes that corruption prefers: the headers of a TCP segment with options fit in.
+const HEADERS: usize = 64;
+/// Length of an Ethernet header.
+const ETHERNET: usize = 14;
+
+/// An impaired link as its receiver keeps it: nobody else touches it, so it needs no lock.
+pub(super) struct Wire {
+    impairments: Impairments,
+    random: fastrand::Rng,
+    /// Frames that have been sent and not arrived, the earliest on top.
+    underway: BinaryHeap<Reverse<Underway>>,
+    /// Frames that wait to be overtaken.
+    held: Vec<Held>,
+    /// Frames put under way so far: the order of those that arrive at the same time.
+    serial: u64,
+    /// Until when the frames that were sent keep the rate-limited link busy.
+    busy_until: Instant,
+    /// When the last frame arrives that was not held back: the next does not arrive before it.
+    last_arrival: Instant,
+}
+
+struct Underway {
+    arrival: Instant,
+    serial: u64,
+    packet: MemoryPacket,
+}
+
+struct Held {
+    packet: MemoryPacket,
+    arrival: Instant,
+    until: Instant,
+    /// Frames that have still to go past.
+    frames: u32,
+}
+
+impl Ord for Underway {
+    fn cmp(&self, other: &Self) -> Ordering {
+        (self.arrival, self.serial).cmp(&(other.arrival, other.serial))
+    }
+}
+
+impl PartialOrd for Underway {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Underway {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for Underway {}
+
+impl Wire {
+    /// A wire without impairments.
+    pub(super) fn new() -> Self {
+        Wire {
+            impairments: Impairments::default(),
+            random: fastrand::Rng::with_seed(0),
+            underway: BinaryHeap::new(),
+            held: Vec::new(),
+            serial: 0,
+            busy_until: Instant::ZERO,
+            last_arrival: Instant::ZERO,
+        }
+    }
+
+    /// Does this to the frames that enter from now on. `stream` tells apart the generators of several wires.
+    pub(super) fn impair(&mut self, impairments: Impairments, stream: u64) {
+        self.random = fastrand::Rng::with_seed(impairments.seed ^ stream.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        self.impairments = impairments;
+        self.busy_until = Instant::ZERO;
+    }
+
+    /// Whether frames can pass by without entering.
+    #[inline]
+    pub(super) fn is_transparent(&self) -> bool {
+        self.underway.is_empty() && self.held.is_empty() && self.impairments.is_none()
+    }
+
+    /// The first arrival that is known of.
+    pub(super) fn next_arrival(&self) -> Option<Instant> {
+        let underway = self.underway.peek().map(|Reverse(frame)| frame.arrival);
+        let held = self.held.iter().map(|frame| frame.until).min();
+        underway.into_iter().chain(held).min()
+    }
+
+    /// Takes out the next frame that has arrived by `now`.
+    pub(super) fn arrive(&mut self, now: Instant) -> Option<MemoryPacket> {
+        self.let_go_until(now);
+        if self.underway.peek()?.0.arrival > now {
+            return None;
+        }
+        self.underway.pop().map(|Reverse(frame)| frame.packet)
+    }
+
+    /// Puts in a frame that was just taken from the sender.
+    pub(super) fn enter(&mut self, mut packet: MemoryPacket, counters: &Counters) {
+        let sent_at = packet.sent_at();
+        self.let_go_until(sent_at);
+        count(&counters.frames, 1);
+        if self.impairments.path_mtu.is_some_and(|mtu| ip_len(&packet) > mtu) {
+            return count(&counters.too_long, 1);
+        }
+        if self.impairments.drop_if.as_ref().is_some_and(|chosen| chosen.0(packet.data())) {
+            return count(&counters.chosen, 1);
+        }
+        let Some(left_at) = self.depart(sent_at, packet.len()) else {
+            return count(&counters.queue_full, 1);
+        };
+        if self.chance(self.impairments.loss) {
+            return count(&counters.lost, 1);
+        }
+        if packet.len() > 1 && self.chance(self.impairments.truncation) {
+            count(&counters.truncated, 1);
+            let len = self.random.usize(1..packet.len());
+            packet.truncate(len);
+            doubt_checksums(&mut packet);
+        }
+        if self.chance(self.impairments.corruption) {
+            let Some(corrupted) = self.corrupt(packet) else {
+                return count(&counters.no_packet, 1);
+            };
+            count(&counters.corrupted, 1);
+            packet = corrupted;
+        }
+        if self.chance(self.impairments.duplication) {
+            match packet.try_clone() {
+                Some(twin) => {
+                    count(&counters.duplicated, 1);
+                    self.travel(twin, left_at, counters);
+                }
+                None => count(&counters.no_packet, 1),
+            }
+        }
+        self.travel(packet, left_at, counters);
+    }
+
+    fn chance(&mut self, probability: f64) -> bool {
+        probability > 0.0 && self.random.f64() < probability
+    }
+
+    /// When a frame of `len` bytes that was sent at `sent_at` has left the queue in front of the rate limit;
+    /// `None` if the queue has no room for it.
+    fn depart(&mut self, sent_at: Instant, len: usize) -> Option<Instant> {
+        let Some(rate) = self.impairments.rate else { return Some(sent_at) };
+        let bits_per_second = u128::from(rate.bits_per_second.max(1));
+        let waiting = self.busy_until.since(sent_at).as_nanos() * bits_per_second / 8_000_000_000;
+        if waiting + len as u128 > rate.queue_bytes as u128 {
+            return None;
+        }
+        let takes = len as u128 * 8_000_000_000 / bits_per_second;
+        let takes = Duration::from_nanos(u64::try_from(takes).unwrap_or(u64::MAX));
+        self.busy_until = self.busy_until.max(sent_at) + takes;
+        Some(self.busy_until)
+    }
+
+    /// Inverts a bit of `packet`, or of a copy of it if others hold it too; `None` if there is no packet for one.
+    fn corrupt(&mut self, mut packet: MemoryPacket) -> Option<MemoryPacket> {
+        let within = if self.random.bool() { packet.len().min(HEADERS) } else { packet.len() };
+        let bit = self.random.usize(0..within * 8);
+        if !packet.flip(bit) {
+            packet = packet.copy(None)?;
+            let flipped = packet.flip(bit);
+            debug_assert!(flipped);
+        }
+        doubt_checksums(&mut packet);
+        Some(packet)
+    }
+
+    /// Puts a frame under way, or holds it back.
+    fn travel(&mut self, packet: MemoryPacket, left_at: Instant, counters: &Counters) {
+        let jitter = match self.impairments.jitter.as_nanos() {
+            0 => 0,
+            most => self.random.u64(0..=u64::try_from(most).unwrap_or(u64::MAX)),
+        };
+        let arrival = left_at + self.impairments.delay + Duration::from_nanos(jitter);
+        let reordering = self.impairments.reordering;
+        if self.chance(reordering.chance) {
+            count(&counters.reordered, 1);
+            let until = arrival + reordering.within;
+            self.held.push(Held { packet, arrival, until, frames: reordering.frames });
+            return;
+        }
+        self.last_arrival = self.last_arrival.max(arrival);
+        self.set_under_way(packet, self.last_arrival);
+        let mut at = 0;
+        while at < self.held.len() {
+            let held = &mut self.held[at];
+            held.frames = held.frames.saturating_sub(1);
+            if held.frames == 0 {
+                let held = self.held.remove(at);
+                self.set_under_way(held.packet, held.arrival.max(self.last_arrival));
+            } else {
+                at += 1;
+            }
+        }
+    }
+
+    fn set_under_way(&mut self, packet: MemoryPacket, arrival: Instant) {
+        self.serial += 1;
+        self.underway.push(Reverse(Underway { arrival, serial: self.serial, packet }));
+    }
+
+    /// Frames that have been held long enough at `now` go on.
+    fn let_go_until(&mut self, now: Instant) {
+        while let Some(at) = self.held.iter().position(|held| held.until <= now) {
+            let held = self.held.remove(at);
+            self.set_under_way(held.packet, held.until);
+        }
+    }
+}
+
+/// The length of the longest IP packet that a frame goes out as.
+fn ip_len(packet: &MemoryPacket) -> usize {
+    let cut = packet.tx_offload().and_then(|offload| Some(offload.l3_len + offload.l4_len + usize::from(offload.tso?)));
+    cut.unwrap_or_else(|| packet.len().saturating_sub(ETHERNET))
+}
+
+/// A checksum that the port computed before the frame was damaged is found wrong by the port at the other end.
+fn doubt_checksums(packet: &mut MemoryPacket) {
+    let RxInfo { rss_hash, vlan, .. } = packet.rx_info();
+    let mut info = rx_info(packet);
+    for checksum in [&mut info.ipv4_checksum, &mut info.l4_checksum] {
+        if *checksum == RxChecksum::Good {
+            *checksum = RxChecksum::Bad;
+        }
+    }
+    packet.mark_received(RxInfo { rss_hash, vlan, ..info });
+}
+
+/// What the receiving port says of a frame: of the checksums that the sending port was asked for, that they are
+/// good; of others nothing, since nothing here reads a header.
+pub(super) fn rx_info(packet: &MemoryPacket) -> RxInfo {
+    let good = |asked| if asked { RxChecksum::Good } else { RxChecksum::Unknown };
+    let found = packet.rx_info();
+    match packet.tx_offload() {
+        None => found,
+        Some(offload) => RxInfo {
+            ipv4_checksum: good(offload.ipv4_checksum),
+            l4_checksum: good(offload.l4_checksum.is_some() || offload.tso.is_some()),
+            ..found
+        },
+    }
+}

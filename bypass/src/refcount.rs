@@ -1,0 +1,70 @@
+//! Counting the holders of a piece of memory.
+
+use std::sync::atomic::{AtomicU32, Ordering, fence};
+
+/// More holders than this are the work of a bug that forgets handles. Far enough below the counter's range that
+/// all threads of a process could step over it at once without a wrap.
+const MAX: u32 = i32::MAX as u32;
+
+/// How many handles share a piece of memory.
+#[derive(Debug)]
+pub(crate) struct RefCount(AtomicU32);
+
+impl RefCount {
+    /// One holder.
+    pub(crate) const fn one() -> Self {
+        RefCount(AtomicU32::new(1))
+    }
+
+    /// One more holder. The caller is one itself.
+    ///
+    /// Aborts the process at 2³¹ holders, as [`std::sync::Arc`] does: going on would free memory in use.
+    #[inline]
+    pub(crate) fn share(&self) {
+        // What the new holder sees it was given by the old one, so nothing has to be ordered here.
+        if self.0.fetch_add(1, Ordering::Relaxed) > MAX {
+            std::process::abort();
+        }
+    }
+
+    /// One holder less: the caller. Returns whether it was the last, who then owns the memory alone and sees all
+    /// that the others did with it.
+    #[inline]
+    #[must_use]
+    pub(crate) fn release(&self) -> bool {
+        // A sole holder cannot be joined by another meanwhile, so the common case needs no locked instruction.
+        if self.is_sole() {
+            return true;
+        }
+        let last = self.0.fetch_sub(1, Ordering::Release) == 1;
+        if last {
+            fence(Ordering::Acquire);
+        }
+        last
+    }
+
+    /// Whether the caller is the only holder.
+    #[inline]
+    pub(crate) fn is_sole(&self) -> bool {
+        self.0.load(Ordering::Acquire) == 1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_last_of_many_holders_is_told_so() {
+        let count = RefCount::one();
+        for _ in 0..7 {
+            count.share();
+        }
+        assert!(!count.is_sole());
+        let last: usize = std::thread::scope(|scope| {
+            let holders: Vec<_> = (0..8).map(|_| scope.spawn(|| usize::from(count.release()))).collect();
+            holders.into_iter().map(|holder| holder.join().unwrap()).sum()
+        });
+        assert_eq!(last, 1);
+    }
+}
