@@ -1,0 +1,245 @@
+//! Asking the kernel for pages, and saying how many it gave.
+
+use crate::host::write_number;
+use crate::{Error, Host, PageSize};
+use serde::Serialize;
+use std::fs;
+use std::io;
+use std::path::Path;
+
+/// Pages to be added to a pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reservation {
+    /// Their size.
+    pub size: PageSize,
+    /// How many more than there are.
+    pub pages: u64,
+    /// Where; `None` leaves the spreading over the nodes to the kernel.
+    pub node: Option<u32>,
+    /// When the kernel gives too few: drop the page cache, compact memory, and ask once more. It takes a while, and
+    /// slows everybody's next file accesses down.
+    pub compact: bool,
+}
+
+/// What came of a [`Reservation`].
+#[must_use = "the kernel may have given fewer pages than it was asked for"]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Reserved {
+    /// The size of the pages; bytes in JSON.
+    pub page_size: PageSize,
+    /// The node; absent for all.
+    pub node: Option<u32>,
+    /// Pages asked for.
+    pub requested: u64,
+    /// Pages given, at most as many.
+    pub got: u64,
+    /// Pages that the pool holds now, on this node or on all, surplus included.
+    pub reserved: u64,
+    /// Whether caches were dropped and memory compacted.
+    pub compacted: bool,
+}
+
+impl Reserved {
+    /// Takes fewer pages than asked for as an error. Those that were given stay reserved all the same.
+    ///
+    /// # Errors
+    /// [`Error::Partial`].
+    pub fn complete(self) -> Result<Reserved, Error> {
+        if self.got == self.requested {
+            return Ok(self);
+        }
+        let Reserved { page_size: size, requested, got, compacted, .. } = self;
+        let total = self.reserved.saturating_add(requested - got);
+        Err(Error::Partial { size, requested, got, total, compacted })
+    }
+}
+
+impl Host {
+    /// Adds pages to a pool, and says how many the kernel really gave: it gives what it finds in one piece, without
+    /// an error when that is less.
+    ///
+    /// # Errors
+    /// [`Error::UnknownSize`], [`Error::UnknownNode`], [`Error::TooMany`], [`Error::NotEnoughMemory`] before anything
+    /// is changed; [`Error::NotPermitted`] for all but root;
+    /// [`Error::BootOnly`] when the kernel cannot make such pages while it runs.
+    pub fn reserve(&self, reservation: &Reservation) -> Result<Reserved, Error> {
+        self.reserve_by(reservation, &mut write_number)
+    }
+
+    /// What the kernel thinks can be used without swapping, in bytes; `None` when it does not say.
+    fn available_memory(&self) -> Option<u64> {
+        let meminfo = fs::read_to_string(self.proc.join("meminfo")).ok()?;
+        let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+        line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+    }
+
+    fn reserve_by(
+        &self,
+        reservation: &Reservation,
+        write: &mut dyn FnMut(&Path, u64) -> Result<(), Error>,
+    ) -> Result<Reserved, Error> {
+        let Reservation { size, pages, node, .. } = *reservation;
+        let before = self.pool(size)?.persistent(node)?;
+        // The kernel counts in an unsigned long, and takes more than it has bytes for as a request for all memory.
+        let target = before.checked_add(pages).filter(|target| target.checked_mul(size.bytes()).is_some());
+        let target = target.ok_or(Error::TooMany(pages))?;
+        // Given all memory, the host would have none left to run with.
+        if let Some(available) = self.available_memory()
+            && pages.saturating_mul(size.bytes()) > available
+        {
+            return Err(Error::NotEnoughMemory { size, pages, most: available / size.bytes() });
+        }
+        let control = self.pool_control(size, node);
+        let ask = |write: &mut dyn FnMut(&Path, u64) -> Result<(), Error>| {
+            write(&control, target).map_err(|error| match error {
+                Error::Io { source, .. } if source.kind() == io::ErrorKind::InvalidInput => {
+                    Error::BootOnly { size, pages: target }
+                }
+                error => error,
+            })?;
+            let pool = self.pool(size)?;
+            let reserved = match node {
+                None => pool.reserved,
+                Some(node) => pool.node(node)?.reserved,
+            };
+            let got = pool.persistent(node)?.saturating_sub(before).min(pages);
+            Ok(Reserved { page_size: size, node, requested: pages, got, reserved, compacted: false })
+        };
+        let first = ask(write)?;
+        if first.got == pages || !reservation.compact {
+            return Ok(first);
+        }
+        write(&self.proc.join("sys/vm/drop_caches"), 3)?;
+        write(&self.proc.join("sys/vm/compact_memory"), 1)?;
+        Ok(Reserved { compacted: true, ..ask(write)? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pools::tests::Fake;
+
+    fn asking(pages: u64) -> Reservation {
+        Reservation { size: PageSize::MB_2, pages, node: None, compact: false }
+    }
+
+    #[test]
+    fn pages_are_added_to_those_that_are_there() {
+        let fake = Fake::new();
+        fake.pool(PageSize::MB_2, [10, 4, 0, 0]);
+        let reserved = fake.host().reserve(&asking(6)).unwrap().complete().unwrap();
+        assert_eq!((reserved.requested, reserved.got, reserved.reserved), (6, 6, 16));
+        assert_eq!(fake.host().pool(PageSize::MB_2).unwrap().reserved, 16);
+    }
+
+    #[test]
+    fn surplus_pages_are_not_counted_as_asked_for() {
+        let fake = Fake::new();
+        fake.pool(PageSize::MB_2, [10, 0, 0, 3]);
+        let mut written = Vec::new();
+        let _ = fake.host().reserve_by(&asking(2), &mut |path, number| {
+            written.push((path.to_owned(), number));
+            Ok(())
+        });
+        assert_eq!(written, [(fake.host().pool_control(PageSize::MB_2, None), 9)]);
+    }
+
+    #[test]
+    fn a_node_gets_its_own_pages() {
+        let fake = Fake::new();
+        fake.pool(PageSize::MB_2, [8, 8, 0, 0]);
+        fake.node(0, PageSize::MB_2, [5, 5, 0]);
+        fake.node(1, PageSize::MB_2, [3, 3, 0]);
+        let reserved = fake.host().reserve(&Reservation { node: Some(1), ..asking(4) }).unwrap();
+        assert_eq!((reserved.got, reserved.reserved, reserved.node), (4, 7, Some(1)));
+        assert_eq!(fake.host().pool(PageSize::MB_2).unwrap().node(0).unwrap().reserved, 5);
+    }
+
+    #[test]
+    fn fewer_pages_than_asked_for_are_told_with_the_boot_parameter() {
+        let fake = Fake::new();
+        fake.pool(PageSize::GB_1, [1, 1, 0, 0]);
+        let reservation = Reservation { size: PageSize::GB_1, ..asking(4) };
+        let reserved = fake.host().reserve_by(&reservation, &mut |_, _| {
+            fake.pool(PageSize::GB_1, [3, 3, 0, 0]);
+            Ok(())
+        });
+        let reserved = reserved.unwrap();
+        assert_eq!((reserved.requested, reserved.got, reserved.reserved), (4, 2, 3));
+        let error = reserved.complete().unwrap_err().to_string();
+        assert!(error.starts_with("the kernel gave 2 of 4 pages of 1 GB"), "{error}");
+        assert!(error.contains("--compact") && error.ends_with("boot with hugepagesz=1G hugepages=5"), "{error}");
+    }
+
+    #[test]
+    fn caches_are_dropped_and_memory_compacted_only_when_pages_lack_and_it_was_asked_for() {
+        let fake = Fake::new();
+        let run = |compact, gives: &[u64]| {
+            fake.pool(PageSize::MB_2, [0; 4]);
+            let mut gives = gives.iter();
+            let mut written = Vec::new();
+            let reserved = fake.host().reserve_by(&Reservation { compact, ..asking(4) }, &mut |path, number| {
+                written.push((path.strip_prefix(fake.path()).unwrap().display().to_string(), number));
+                if path.ends_with("nr_hugepages") {
+                    fake.pool(PageSize::MB_2, [*gives.next().unwrap(), 0, 0, 0]);
+                }
+                Ok(())
+            });
+            (reserved.unwrap(), written)
+        };
+        let control = "sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages".to_owned();
+        let (reserved, written) = run(true, &[1, 3]);
+        assert_eq!((reserved.got, reserved.compacted), (3, true));
+        let [caches, compact] = ["proc/sys/vm/drop_caches", "proc/sys/vm/compact_memory"].map(str::to_owned);
+        assert_eq!(written, [(control.clone(), 4), (caches, 3), (compact, 1), (control.clone(), 4)]);
+        assert!(!reserved.complete().unwrap_err().to_string().contains("--compact"));
+        assert_eq!(run(true, &[4]).1, [(control.clone(), 4)]);
+        assert_eq!(run(false, &[1]).1, [(control, 4)]);
+    }
+
+    #[test]
+    fn what_the_kernel_refuses_says_what_to_do() {
+        let fake = Fake::new();
+        fake.pool(PageSize::GB_1, [0; 4]);
+        let reservation = Reservation { size: PageSize::GB_1, ..asking(2) };
+        let refused = |kind: io::ErrorKind| {
+            let result = fake.host().reserve_by(&reservation, &mut |path, _| Err(Error::write(path, kind.into())));
+            result.unwrap_err().to_string()
+        };
+        assert!(refused(io::ErrorKind::PermissionDenied).contains("run this with sudo"));
+        assert!(refused(io::ErrorKind::ReadOnlyFilesystem).contains("inside a container"));
+        assert!(refused(io::ErrorKind::InvalidInput).contains("boot with hugepagesz=1G hugepages=2"));
+    }
+
+    #[test]
+    fn more_than_can_be_counted_is_refused_before_anything_is_written() {
+        let fake = Fake::new();
+        fake.pool(PageSize::MB_2, [1, 1, 0, 0]);
+        for pages in [u64::MAX, u64::MAX - 1, 1 << 60] {
+            assert!(matches!(fake.host().reserve(&asking(pages)), Err(Error::TooMany(_))), "{pages}");
+        }
+        assert_eq!(fake.host().pool(PageSize::MB_2).unwrap().reserved, 1);
+    }
+
+    #[test]
+    fn more_memory_than_is_available_is_refused_before_anything_is_written() {
+        let fake = Fake::new();
+        fake.pool(PageSize::MB_2, [1, 1, 0, 0]);
+        fake.write("proc/meminfo", "MemTotal:  99999 kB\nMemAvailable:      8192 kB\n");
+        let error = fake.host().reserve(&asking(5)).unwrap_err().to_string();
+        assert!(error.ends_with("ask for at most 4"), "{error}");
+        assert_eq!(fake.host().pool(PageSize::MB_2).unwrap().reserved, 1);
+        assert_eq!(fake.host().reserve(&asking(4)).unwrap().got, 4);
+    }
+
+    #[test]
+    fn an_unknown_size_or_node_is_refused() {
+        let fake = Fake::new();
+        fake.pool(PageSize::MB_2, [0; 4]);
+        let host = fake.host();
+        let reservation = Reservation { size: PageSize::GB_1, ..asking(1) };
+        assert!(matches!(host.reserve(&reservation), Err(Error::UnknownSize { .. })));
+        assert!(matches!(host.reserve(&Reservation { node: Some(3), ..asking(1) }), Err(Error::UnknownNode { .. })));
+    }
+}

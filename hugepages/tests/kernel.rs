@@ -1,0 +1,120 @@
+//! Against the running kernel. What these tests reserve they release again; without root there is nothing to test but
+//! the refusal.
+#![forbid(unsafe_code)]
+
+use linerate_hugepages::{Amount, Error, Host, PageSize, Reservation};
+use memmap2::{MmapMut, MmapOptions};
+use std::fs;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// The pools belong to the whole machine.
+fn alone() -> MutexGuard<'static, ()> {
+    static POOLS: Mutex<()> = Mutex::new(());
+    POOLS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn reservation(size: PageSize, pages: u64) -> Reservation {
+    Reservation { size, pages, node: None, compact: false }
+}
+
+/// Whether pages can be reserved here, and if not, why the tests have nothing to do.
+fn may_reserve(size: PageSize) -> bool {
+    let refused = match Host::default().reserve(&reservation(size, 0)) {
+        Ok(_) => return true,
+        Err(error @ (Error::NotPermitted(_) | Error::ReadOnly(_) | Error::Unsupported(_))) => error,
+        Err(error @ (Error::UnknownSize { .. } | Error::BootOnly { .. })) => error,
+        Err(error) => panic!("{error}"),
+    };
+    eprintln!("not tested: {refused}");
+    false
+}
+
+/// Maps and touches pages.
+fn hold(size: PageSize, pages: u64) -> MmapMut {
+    let length = usize::try_from(size.bytes() * pages).unwrap();
+    let bits = u8::try_from(size.bytes().trailing_zeros()).unwrap();
+    let mut memory = MmapOptions::new().len(length).huge(Some(bits)).map_anon().unwrap();
+    memory.chunks_mut(usize::try_from(size.bytes()).unwrap()).for_each(|page| page[0] = 1);
+    memory
+}
+
+fn mine(size: PageSize) -> Option<u64> {
+    let processes = Host::default().processes().unwrap();
+    processes.iter().find(|process| process.pid == std::process::id()).and_then(|mine| mine.pages_of(size, None))
+}
+
+#[test]
+fn pages_are_reserved_used_seen_and_released() {
+    let _alone = alone();
+    if !may_reserve(PageSize::MB_2) {
+        return;
+    }
+    let host = Host::default();
+    let before = host.pool(PageSize::MB_2).unwrap().reserved;
+    let reserved = host.reserve(&reservation(PageSize::MB_2, 4)).unwrap();
+    let held = (reserved.got >= 2).then(|| hold(PageSize::MB_2, 2));
+    let seen = mine(PageSize::MB_2);
+    let command = host.processes().unwrap().into_iter().find(|process| process.pid == std::process::id());
+    let was_held = held.is_some();
+    drop(held);
+    let after = mine(PageSize::MB_2);
+    let released = host.release(PageSize::MB_2, None, Amount::Pages(reserved.got)).unwrap();
+    assert_eq!(reserved.reserved, before + reserved.got);
+    if was_held {
+        assert_eq!(seen, Some(2));
+        let comm = fs::read_to_string("/proc/self/comm").unwrap();
+        assert_eq!(command.unwrap().command, comm.trim_end());
+    }
+    assert_eq!(after, None);
+    assert_eq!((released.released, released.reserved), (reserved.got, before));
+}
+
+#[test]
+fn one_node_is_reserved_and_released_by_itself() {
+    let _alone = alone();
+    let host = Host::default();
+    let Some(node) = host.pool(PageSize::MB_2).ok().and_then(|pool| pool.nodes.first().map(|node| node.node)) else {
+        return;
+    };
+    if !may_reserve(PageSize::MB_2) {
+        return;
+    }
+    let before = host.pool(PageSize::MB_2).unwrap().node(node).unwrap().reserved;
+    let reserved = host.reserve(&Reservation { node: Some(node), ..reservation(PageSize::MB_2, 3) }).unwrap();
+    let released = host.release(PageSize::MB_2, Some(node), Amount::Pages(reserved.got)).unwrap();
+    assert_eq!(reserved.reserved, before + reserved.got);
+    assert_eq!((released.released, released.reserved), (reserved.got, before));
+}
+
+/// The pool of 1 GB pages is nobody's but ours when it is empty, so that all of it can be released.
+#[test]
+fn a_page_in_use_survives_the_release_of_all() {
+    let _alone = alone();
+    let host = Host::default();
+    if !may_reserve(PageSize::GB_1) || host.pool(PageSize::GB_1).unwrap().reserved > 0 {
+        return;
+    }
+    if let Err(partial) = host.reserve(&reservation(PageSize::GB_1, 1)).unwrap().complete() {
+        assert!(partial.to_string().contains("boot with hugepagesz=1G hugepages=1"), "{partial}");
+        return;
+    }
+    let held = hold(PageSize::GB_1, 1);
+    let refused = host.release(PageSize::GB_1, None, Amount::All).unwrap();
+    let still_there = held[0];
+    drop(held);
+    let released = host.release(PageSize::GB_1, None, Amount::All).unwrap();
+    assert_eq!((refused.released, refused.reserved, refused.in_use), (0, 1, 1));
+    assert_eq!(refused.processes.iter().map(|process| process.pid).collect::<Vec<_>>(), [std::process::id()]);
+    assert_eq!(still_there, 1);
+    assert_eq!((released.released, released.reserved), (1, 0));
+    assert_eq!(host.pool(PageSize::GB_1).unwrap().surplus, 0);
+}
+
+#[test]
+fn the_status_of_this_host_can_be_read_by_anybody() {
+    let host = Host::default();
+    match host.status() {
+        Ok(status) => assert!(status.pools.iter().all(|pool| pool.in_use <= pool.reserved)),
+        Err(error) => assert!(matches!(error, Error::Unsupported(_)), "{error}"),
+    }
+}
