@@ -1,0 +1,123 @@
+//! Bulk loads: everything one way, as fast as it goes.
+
+use super::pattern::Position;
+use super::{Corrupt, Traffic};
+use linerate_bypass::{ConnId, Transport};
+
+/// Which way the bytes go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Direction {
+    /// To a discard server.
+    Up,
+    /// From a chargen server.
+    Down,
+}
+
+/// Bulk traffic to a discard server or from a chargen server. What arrives is counted and thrown away unread.
+///
+/// Bytes count as sent when the transport has taken them, so that up to its send buffers' worth of them may still
+/// be on the way in the end.
+#[derive(Debug)]
+pub struct Bulk {
+    direction: Direction,
+    up: u64,
+    down: u64,
+}
+
+impl Bulk {
+    /// Traffic in `direction`.
+    pub fn new(direction: Direction) -> Self {
+        Bulk { direction, up: 0, down: 0 }
+    }
+
+    /// Payload bytes sent while measuring.
+    pub fn up(&self) -> u64 {
+        self.up
+    }
+
+    /// Payload bytes received while measuring.
+    pub fn down(&self) -> u64 {
+        self.down
+    }
+}
+
+impl Traffic for Bulk {
+    type Stream = Position;
+
+    fn stream(&self, index: usize) -> Position {
+        Position::of_connection(index)
+    }
+
+    fn send(&mut self, net: &mut impl Transport, conn: ConnId, position: &mut Position) {
+        if self.direction == Direction::Up {
+            self.up += position.send(net, conn, usize::MAX) as u64;
+        }
+    }
+
+    fn receive(
+        &mut self,
+        net: &mut impl Transport,
+        conn: ConnId,
+        _: &mut Position,
+        measuring: bool,
+    ) -> Result<(), Corrupt> {
+        let n = net.received(conn);
+        net.consume(conn, n);
+        if measuring {
+            self.down += n as u64;
+        }
+        Ok(())
+    }
+
+    fn progress(&self) -> u64 {
+        self.up + self.down
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Board, Load, Plan};
+    use super::*;
+    use crate::testing::Fake;
+    use linerate_bypass::Service;
+    use linerate_bypass::time::Duration;
+    use std::sync::Arc;
+
+    fn load(direction: Direction) -> (Load<Bulk>, Arc<Board>, Fake<usize>, ConnId) {
+        let duration = Duration::from_secs(1);
+        let plan = Plan { remote: "10.0.0.2:9".parse().unwrap(), connections: 1, duration };
+        let board = Arc::new(Board::new(1, 1));
+        let mut load = Load::new(&plan, board.clone(), 0, 1, Bulk::new(direction));
+        let mut net = Fake::new(1000);
+        load.start(&mut net);
+        let conn = net.establish(&mut load);
+        (load, board, net, conn)
+    }
+
+    #[test]
+    fn up_sends_whenever_there_is_room_while_measuring() {
+        let (mut load, board, mut net, conn) = load(Direction::Up);
+        assert_eq!(net.sent(conn).len(), 0);
+        board.begin();
+        net.pass(&mut load, Duration::from_millis(1));
+        assert_eq!(net.drain(&mut load, conn).len(), 1000);
+        net.pass(&mut load, Duration::from_secs(1));
+        net.drain(&mut load, conn);
+        assert_eq!(net.sent(conn).len(), 0);
+        assert_eq!(load.into_outcome().traffic.up(), 2000);
+    }
+
+    #[test]
+    fn down_counts_what_arrives_while_measuring_and_sends_nothing() {
+        let (mut load, board, mut net, conn) = load(Direction::Down);
+        net.arrive(&mut load, conn, &[0; 100]);
+        board.begin();
+        net.pass(&mut load, Duration::from_millis(1));
+        net.arrive(&mut load, conn, &[0; 10]);
+        net.pass(&mut load, Duration::from_secs(1));
+        net.arrive(&mut load, conn, &[0; 1]);
+        assert_eq!((net.received(conn), net.sent(conn).len()), (0, 0));
+        let traffic = load.into_outcome().traffic;
+        assert_eq!((traffic.up(), traffic.down()), (0, 10));
+    }
+}

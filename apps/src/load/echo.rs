@@ -1,0 +1,222 @@
+//! The echo load: requests that must come back as they are, a fixed number of them on the way.
+
+use super::pattern::Position;
+use super::{Corrupt, Traffic};
+use hdrhistogram::Histogram;
+use linerate_bypass::time::Instant;
+use linerate_bypass::{ConnId, Transport};
+use std::collections::VecDeque;
+
+/// Round trips up to a minute are counted without the histogram having to grow.
+const USUAL_RTT_NANOS: u64 = 60_000_000_000;
+
+/// A closed loop: each connection keeps `depth` requests of `size` bytes on the way, and sends the next one when
+/// one has come back. Every byte that comes back is checked.
+///
+/// An RTT is the time from the beginning of the event in which the request's first byte was handed to the
+/// transport, to the beginning of the event in which its last byte came back ([`Transport::now`] of both, which is
+/// when the transport began the burst that the event belongs to). So it includes what the worker still did in its
+/// sending burst, everything the transport, the network and the server do, and the time the answer lay waiting
+/// until the worker looked for it; it does not include what the worker did in the receiving burst before it came
+/// to this connection.
+#[derive(Debug)]
+pub struct EchoLoad {
+    size: usize,
+    depth: usize,
+    requests: u64,
+    rtt_nanos: Histogram<u64>,
+}
+
+/// A connection of an [`EchoLoad`].
+pub struct Stream {
+    to_send: Position,
+    to_receive: Position,
+    /// When each request was begun that has not come back whole, oldest first.
+    begun: VecDeque<Instant>,
+    /// Bytes of the youngest of them that are still to be sent.
+    unsent: usize,
+    /// Bytes of the oldest of them that have come back.
+    received: usize,
+}
+
+impl EchoLoad {
+    /// Requests of `size` bytes, `depth` of them on the way on each connection.
+    ///
+    /// # Panics
+    /// If one of them is 0.
+    pub fn new(size: usize, depth: usize) -> Self {
+        assert!(size > 0 && depth > 0);
+        let mut rtt_nanos = Histogram::new_with_max(USUAL_RTT_NANOS, 3).expect("the bounds are valid");
+        rtt_nanos.auto(true);
+        EchoLoad { size, depth, requests: 0, rtt_nanos }
+    }
+
+    /// Requests that came back whole while measuring.
+    pub fn requests(&self) -> u64 {
+        self.requests
+    }
+
+    /// Their round-trip times in nanoseconds, to three digits.
+    pub fn rtt_nanos(&self) -> &Histogram<u64> {
+        &self.rtt_nanos
+    }
+}
+
+impl Traffic for EchoLoad {
+    type Stream = Stream;
+
+    fn stream(&self, index: usize) -> Stream {
+        let start = Position::of_connection(index);
+        Stream { to_send: start, to_receive: start, begun: VecDeque::with_capacity(self.depth), unsent: 0, received: 0 }
+    }
+
+    fn send(&mut self, net: &mut impl Transport, conn: ConnId, stream: &mut Stream) {
+        let wanted = stream.unsent.saturating_add((self.depth - stream.begun.len()).saturating_mul(self.size));
+        let sent = stream.to_send.send(net, conn, wanted);
+        match sent.checked_sub(stream.unsent) {
+            None => stream.unsent -= sent,
+            Some(of_new_requests) => {
+                let new_requests = of_new_requests.div_ceil(self.size);
+                stream.unsent = new_requests * self.size - of_new_requests;
+                stream.begun.extend(std::iter::repeat_n(net.now(), new_requests));
+            }
+        }
+    }
+
+    fn receive(
+        &mut self,
+        net: &mut impl Transport,
+        conn: ConnId,
+        stream: &mut Stream,
+        measuring: bool,
+    ) -> Result<(), Corrupt> {
+        let now = net.now();
+        loop {
+            let bytes = net.peek(conn);
+            if bytes.is_empty() {
+                return Ok(());
+            }
+            let n = bytes.len();
+            let on_the_way = stream.begun.len() * self.size - stream.unsent - stream.received;
+            if n > on_the_way || !stream.to_receive.matches(bytes) {
+                return Err(Corrupt);
+            }
+            net.consume(conn, n);
+            stream.received += n;
+            while stream.received >= self.size {
+                stream.received -= self.size;
+                if let (Some(begun), true) = (stream.begun.pop_front(), measuring) {
+                    self.requests += 1;
+                    self.rtt_nanos.saturating_record(now.since(begun).as_nanos() as u64);
+                }
+            }
+        }
+    }
+
+    fn progress(&self) -> u64 {
+        self.requests
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::services::Discard;
+    use crate::testing::Fake;
+    use linerate_bypass::time::Duration;
+
+    struct Bench {
+        load: EchoLoad,
+        stream: Stream,
+        net: Fake<()>,
+        conn: ConnId,
+    }
+
+    impl Bench {
+        fn new(size: usize, depth: usize, room: usize) -> Self {
+            let load = EchoLoad::new(size, depth);
+            let mut net = Fake::new(room);
+            let conn = net.accept(&mut Discard::default());
+            Bench { stream: load.stream(0), load, net, conn }
+        }
+
+        fn send(&mut self) -> Vec<u8> {
+            self.load.send(&mut self.net, self.conn, &mut self.stream);
+            self.net.drain(&mut Discard::default(), self.conn)
+        }
+
+        fn receive(&mut self, bytes: &[u8]) -> Result<(), Corrupt> {
+            struct Put;
+            impl linerate_bypass::Service for Put {
+                type Conn = ();
+                type Message = std::convert::Infallible;
+                fn opened(&mut self, _: &mut impl Transport, _: ConnId, _: linerate_bypass::Origin) {}
+            }
+            self.net.arrive(&mut Put, self.conn, bytes);
+            self.load.receive(&mut self.net, self.conn, &mut self.stream, true)
+        }
+    }
+
+    #[test]
+    fn there_are_never_more_requests_on_the_way_than_the_depth() {
+        let mut bench = Bench::new(10, 3, 1000);
+        let first = bench.send();
+        assert_eq!((first.len(), bench.send().len()), (30, 0));
+        bench.receive(&first[..9]).unwrap();
+        assert_eq!((bench.send().len(), bench.load.requests()), (0, 0));
+        bench.receive(&first[9..20]).unwrap();
+        assert_eq!((bench.send().len(), bench.load.requests()), (20, 2));
+    }
+
+    #[test]
+    fn a_request_larger_than_the_room_goes_out_and_comes_back_in_parts() {
+        let mut bench = Bench::new(1_000_003, 2, 1000);
+        let mut parts = 0;
+        while bench.load.requests() < 3 {
+            let part = bench.send();
+            assert_eq!(part.len(), 1000);
+            bench.receive(&part[..1]).unwrap();
+            bench.receive(&part[1..]).unwrap();
+            parts += 1;
+        }
+        assert_eq!(parts, 3_000_009_usize.div_ceil(1000));
+    }
+
+    #[test]
+    fn the_rtt_is_from_the_first_byte_sent_to_the_last_byte_back() {
+        let mut bench = Bench::new(10, 2, 15);
+        let first = bench.send();
+        bench.net.now += Duration::from_micros(100);
+        let rest = bench.send();
+        assert_eq!((first.len(), rest.len()), (15, 5));
+        bench.net.now += Duration::from_micros(200);
+        bench.receive(&first).unwrap();
+        bench.net.now += Duration::from_micros(400);
+        bench.receive(&rest).unwrap();
+        let rtt = bench.load.rtt_nanos();
+        let near = |nanos: u64, micros: u64| rtt.equivalent(nanos, micros * 1000);
+        assert!(near(rtt.min(), 300) && near(rtt.max(), 700), "{} {}", rtt.min(), rtt.max());
+    }
+
+    #[test]
+    fn a_wrong_byte_is_found_wherever_it_is() {
+        for at in 0..30 {
+            let mut bench = Bench::new(10, 3, 1000);
+            let mut bytes = bench.send();
+            bytes[at] ^= 1;
+            let (front, back) = bytes.split_at(17);
+            assert_eq!(bench.receive(front).and_then(|()| bench.receive(back)), Err(Corrupt), "{at}");
+        }
+    }
+
+    #[test]
+    fn more_bytes_than_were_sent_are_wrong_even_if_they_continue_the_stream() {
+        let mut bench = Bench::new(10, 1, 4);
+        let mut first = bench.send();
+        let continued = [&first[..], &bench.send()].concat();
+        first.truncate(4);
+        let mut bench = Bench::new(10, 1, 4);
+        assert_eq!(bench.send(), first);
+        assert_eq!(bench.receive(&continued), Err(Corrupt));
+    }
+}

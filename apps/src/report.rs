@@ -1,0 +1,163 @@
+//! What a load measured, as text and as JSON.
+
+use hdrhistogram::Histogram;
+use serde::Serialize;
+use std::fmt;
+use std::time::Duration;
+
+/// A closed-loop load: requests and their round trips. As JSON one object,
+/// `{"requests":…,"seconds":…,"rate":…,"bytes":…,"errors":…,"rtt_us":{"p50":…,"p90":…,"p99":…,"p999":…,"max":…}}`.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Report {
+    /// Requests that were answered.
+    pub requests: u64,
+    /// How long was measured.
+    pub seconds: f64,
+    /// Requests per second.
+    pub rate: f64,
+    /// Payload bytes of the answers.
+    pub bytes: u64,
+    /// What went wrong, of whatever kind.
+    pub errors: u64,
+    /// Round-trip times.
+    pub rtt_us: Percentiles,
+}
+
+/// Percentiles in microseconds; all zero when nothing was counted.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Serialize)]
+pub struct Percentiles {
+    /// The median.
+    pub p50: f64,
+    /// 90 of 100 are at most this.
+    pub p90: f64,
+    /// 99 of 100 are at most this.
+    pub p99: f64,
+    /// 999 of 1000 are at most this.
+    pub p999: f64,
+    /// The largest.
+    pub max: f64,
+}
+
+impl Percentiles {
+    /// Of a histogram of nanoseconds.
+    pub fn of_nanos(histogram: &Histogram<u64>) -> Self {
+        let micros = |nanos| nanos as f64 / 1000.0;
+        let at = |quantile| micros(histogram.value_at_quantile(quantile));
+        Percentiles { p50: at(0.5), p90: at(0.9), p99: at(0.99), p999: at(0.999), max: micros(histogram.max()) }
+    }
+}
+
+impl Report {
+    /// A report on `requests` in `measured`, with `bytes` of payload, and their round trips in nanoseconds.
+    pub fn new(requests: u64, measured: Duration, bytes: u64, errors: u64, rtt_nanos: &Histogram<u64>) -> Self {
+        Report {
+            requests,
+            seconds: measured.as_secs_f64(),
+            rate: per_second(requests, measured),
+            bytes,
+            errors,
+            rtt_us: Percentiles::of_nanos(rtt_nanos),
+        }
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let rtt = &self.rtt_us;
+        writeln!(f, "requests/s {:>12.0}   ({} in {:.2} s)", self.rate, self.requests, self.seconds)?;
+        writeln!(f, "errors     {:>12}", self.errors)?;
+        writeln!(f, "RTT in µs  {:>12} {:>10} {:>10} {:>10} {:>10}", "p50", "p90", "p99", "p99.9", "max")?;
+        write!(
+            f,
+            "           {:>12.1} {:>10.1} {:>10.1} {:>10.1} {:>10.1}",
+            rtt.p50, rtt.p90, rtt.p99, rtt.p999, rtt.max
+        )
+    }
+}
+
+/// A bulk load: payload bytes each way. As JSON one object,
+/// `{"seconds":…,"bytes_up":…,"bytes_down":…,"gbit_per_s_up":…,"gbit_per_s_down":…,"errors":…}`.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct BulkReport {
+    /// How long was measured.
+    pub seconds: f64,
+    /// Payload bytes sent.
+    pub bytes_up: u64,
+    /// Payload bytes received.
+    pub bytes_down: u64,
+    /// 10⁹ bits of payload sent per second.
+    pub gbit_per_s_up: f64,
+    /// 10⁹ bits of payload received per second.
+    pub gbit_per_s_down: f64,
+    /// What went wrong, of whatever kind.
+    pub errors: u64,
+}
+
+impl BulkReport {
+    /// A report on the bytes that went up and down in `measured`.
+    pub fn new(bytes_up: u64, bytes_down: u64, measured: Duration, errors: u64) -> Self {
+        let gbit_per_s = |bytes| per_second(bytes, measured) * 8.0 / 1e9;
+        BulkReport {
+            seconds: measured.as_secs_f64(),
+            bytes_up,
+            bytes_down,
+            gbit_per_s_up: gbit_per_s(bytes_up),
+            gbit_per_s_down: gbit_per_s(bytes_down),
+            errors,
+        }
+    }
+}
+
+impl fmt::Display for BulkReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let way = |bytes, gbit| format!("{gbit:>10.3}   ({bytes} bytes in {:.2} s)", self.seconds);
+        writeln!(f, "Gbit/s up   {}", way(self.bytes_up, self.gbit_per_s_up))?;
+        writeln!(f, "Gbit/s down {}", way(self.bytes_down, self.gbit_per_s_down))?;
+        write!(f, "errors      {:>10}", self.errors)
+    }
+}
+
+/// Zero rather than "not a number" when no time passed.
+fn per_second(count: u64, time: Duration) -> f64 {
+    if time.is_zero() { 0.0 } else { count as f64 / time.as_secs_f64() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn histogram(micros: impl Iterator<Item = u64>) -> Histogram<u64> {
+        let mut histogram = Histogram::new(3).unwrap();
+        micros.for_each(|micros| histogram.record(micros * 1000).unwrap());
+        histogram
+    }
+
+    #[test]
+    fn the_json_is_the_promised_object() {
+        let report = Report::new(10, Duration::from_secs(2), 640, 1, &Histogram::new(3).unwrap());
+        assert_eq!(
+            serde_json::to_string(&report).unwrap(),
+            r#"{"requests":10,"seconds":2.0,"rate":5.0,"bytes":640,"errors":1,"rtt_us":{"p50":0.0,"p90":0.0,"p99":0.0,"p999":0.0,"max":0.0}}"#
+        );
+    }
+
+    #[test]
+    fn percentiles_are_in_microseconds_to_three_digits() {
+        let p = Percentiles::of_nanos(&histogram(1..=1000));
+        for (value, expected) in [(p.p50, 500.0), (p.p90, 900.0), (p.p99, 990.0), (p.p999, 999.0), (p.max, 1000.0)] {
+            assert!((value - expected).abs() / expected < 0.001, "{value} is not {expected}");
+        }
+    }
+
+    #[test]
+    fn no_time_is_no_rate() {
+        assert_eq!(Report::new(0, Duration::ZERO, 0, 1, &Histogram::new(3).unwrap()).rate, 0.0);
+        assert_eq!(BulkReport::new(0, 0, Duration::ZERO, 1).gbit_per_s_up, 0.0);
+    }
+
+    #[test]
+    fn bulk_rates_are_in_bits() {
+        let report = BulkReport::new(1_250_000_000, 125_000_000, Duration::from_secs(10), 0);
+        assert_eq!((report.gbit_per_s_up, report.gbit_per_s_down), (1.0, 0.1));
+    }
+}

@@ -1,0 +1,9 @@
+//! The small services: echo (RFC 862), discard (RFC 863) and chargen (RFC 864).
+
+mod chargen;
+mod discard;
+mod echo;
+
+pub use chargen::Chargen;
+pub use discard::Discard;
+pub use echo::Echo;

@@ -1,0 +1,53 @@
+//! Discard (RFC 863): whatever arrives is thrown away.
+
+use linerate_bypass::{ConnId, Origin, Service, Transport};
+use std::convert::Infallible;
+
+/// The discard service, for measuring bulk receive. It never sends.
+#[derive(Debug, Default)]
+pub struct Discard {
+    bytes: u64,
+}
+
+impl Discard {
+    /// Payload bytes thrown away so far.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+}
+
+impl Service for Discard {
+    type Conn = ();
+    type Message = Infallible;
+
+    fn opened(&mut self, _: &mut impl Transport, _: ConnId, _: Origin) {}
+
+    fn readable(&mut self, net: &mut impl Transport, conn: ConnId, _: &mut ()) {
+        let n = net.received(conn);
+        net.consume(conn, n);
+        self.bytes += n as u64;
+    }
+
+    fn peer_closed(&mut self, net: &mut impl Transport, conn: ConnId, _: &mut ()) {
+        net.close(conn);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Fake;
+
+    #[test]
+    fn everything_is_consumed_and_counted_and_nothing_comes_back() {
+        let mut net = Fake::new(1000);
+        let mut discard = Discard::default();
+        let conn = net.accept(&mut discard);
+        net.arrive(&mut discard, conn, &[1; 300]);
+        net.arrive(&mut discard, conn, &[2; 700]);
+        assert_eq!((net.received(conn), discard.bytes()), (0, 1000));
+        net.end(&mut discard, conn);
+        assert!(net.is_closed(conn));
+        assert_eq!(net.sent(conn), b"");
+    }
+}
