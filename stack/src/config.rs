@@ -112,7 +112,7 @@ pub struct Config {
     pub max_half_open: usize,
     /// How long a peer may take to complete a connection.
     pub half_open_timeout: Duration,
-    /// How long a peer may leave our data or probes unanswered before its connection is given up.
+    /// How long a peer may leave our data unanswered before its connection is given up (RFC 9293 §3.10.1: five minutes).
     pub user_timeout: Duration,
     /// The receive buffer of a connection in bytes: the largest window we offer.
     pub rx_buffer: usize,
@@ -138,7 +138,7 @@ impl Default for Config {
             max_connections: 1 << 17,
             max_half_open: 4096,
             half_open_timeout: Duration::from_secs(10),
-            user_timeout: Duration::from_secs(60),
+            user_timeout: Duration::from_secs(300),
             rx_buffer: 64 << 10,
             tx_buffer: 64 << 10,
             idle: Idle::Poll,

@@ -17,7 +17,15 @@ pub(crate) struct Reply {
     pub sequence: u32,
     pub acknowledge: Option<u32>,
     pub window: u16,
-    pub reset: bool,
+    pub control: Control,
+}
+
+/// The one flag, beside ACK, that a reply can have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Control {
+    None,
+    Fin,
+    Reset,
 }
 
 impl Reply {
@@ -26,7 +34,7 @@ impl Reply {
         if segment.rst() {
             return None;
         }
-        let reset = Reply { sequence: 0, acknowledge: None, window: 0, reset: true };
+        let reset = Reply { sequence: 0, acknowledge: None, window: 0, control: Control::Reset };
         Some(if segment.ack() {
             Reply { sequence: segment.ack_number().0 as u32, ..reset }
         } else {
@@ -42,7 +50,11 @@ impl Reply {
         let tcp = TcpRepr {
             src_port: local.port(),
             dst_port: remote.port(),
-            control: if self.reset { TcpControl::Rst } else { TcpControl::None },
+            control: match self.control {
+                Control::None => TcpControl::None,
+                Control::Fin => TcpControl::Fin,
+                Control::Reset => TcpControl::Rst,
+            },
             seq_number: number(self.sequence),
             ack_number: self.acknowledge.map(number),
             window_len: self.window,

@@ -1,7 +1,7 @@
 //! Connections in TIME-WAIT (RFC 9293 §3.3.2): a small record each, without buffers.
 
 use crate::engine::TIME_WAIT;
-use crate::reply::Reply;
+use crate::reply::{Control, Reply};
 use crate::tuple::Tuple;
 use hashbrown::HashMap;
 use linerate_bypass::time::Instant;
@@ -79,7 +79,7 @@ impl TimeWait {
             return Some(Answer::Ignore);
         }
         let Record { sequence, acknowledge, window, .. } = record;
-        Some(Answer::Acknowledge(Reply { sequence, acknowledge: Some(acknowledge), window, reset: false }))
+        Some(Answer::Acknowledge(Reply { sequence, acknowledge: Some(acknowledge), window, control: Control::None }))
     }
 
     /// Forgets what has ended.
@@ -130,7 +130,7 @@ mod tests {
     fn a_repeated_fin_is_acknowledged_again_and_a_reset_changes_nothing() {
         let mut table = TimeWait::new(0);
         table.insert(tuple(1), 1000, 2000, 99, Instant::ZERO);
-        let reply = Reply { sequence: 1000, acknowledge: Some(2000), window: 99, reset: false };
+        let reply = Reply { sequence: 1000, acknowledge: Some(2000), window: 99, control: Control::None };
         let fin = segment(1999, |s| s.set_fin(true));
         assert_eq!(answer(&mut table, &segment(2000, |s| s.set_rst(true))), Some(Answer::Ignore));
         assert_eq!(answer(&mut table, &fin), Some(Answer::Acknowledge(reply)));

@@ -174,6 +174,11 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
         self.ingress.misdirected()
     }
 
+    /// The queue pair.
+    pub fn nic(&mut self) -> &mut N {
+        self.core.egress.nic()
+    }
+
     /// The service, for a look at its counters.
     pub fn service(&self) -> &S {
         &self.service

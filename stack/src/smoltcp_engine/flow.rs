@@ -2,7 +2,9 @@
 
 use crate::device::Sent;
 use crate::engine::Event;
+use crate::reply::{Control, Reply};
 use crate::tuple::Tuple;
+use linerate_bypass::time::Instant;
 use linerate_bypass::{CloseReason, ConnId, ConnectError, Origin};
 use smoltcp::iface::{SocketHandle, SocketSet};
 use smoltcp::socket::tcp::{Socket, SocketBuffer, State};
@@ -47,6 +49,8 @@ pub(super) struct Flow {
     pub reason: Option<CloseReason>,
     /// The last segment sent.
     pub sent: Option<Sent>,
+    /// When to send our FIN again by ourselves; see [`fin_untended`](Self::fin_untended).
+    pub fin_again: Option<Instant>,
     /// In the engine's list of flows to look at.
     pub touched: bool,
     /// In the engine's list of flows to send from.
@@ -73,6 +77,7 @@ impl Flow {
             told_end: false,
             reason: None,
             sent: None,
+            fin_again: None,
             touched: false,
             dirty: false,
         }
@@ -111,6 +116,23 @@ impl Flow {
         let socket = self.socket();
         let finished = matches!(socket.state(), State::CloseWait | State::LastAck | State::Closing | State::TimeWait);
         finished && !self.told_end && socket.recv_queue() == 0
+    }
+
+    /// Whether nothing but our FIN is unacknowledged.
+    ///
+    /// smoltcp 0.14 forgets its retransmission timer when duplicate acknowledgements arrive in that state: it
+    /// attempts a fast retransmission of data, of which there is none.
+    pub fn fin_untended(&self) -> bool {
+        let socket = self.socket();
+        let sent = matches!(socket.state(), State::FinWait1 | State::Closing | State::LastAck);
+        sent && socket.send_queue() == 0 && !self.dirty
+    }
+
+    /// Our FIN once more.
+    pub fn fin(&self) -> Option<Reply> {
+        let Sent { next_sequence, acknowledged, window } = self.sent?;
+        let sequence = next_sequence.wrapping_sub(1);
+        Some(Reply { sequence, acknowledge: Some(acknowledged), window, control: Control::Fin })
     }
 
     /// After the service has consumed something: whether there is news in that.

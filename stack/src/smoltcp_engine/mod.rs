@@ -39,6 +39,9 @@ const SPARE: usize = 256;
 /// How soon to ask again when smoltcp says "now" but sent nothing.
 const SOON: Duration = Duration::from_millis(1);
 
+/// How long a FIN may go unacknowledged before we repeat it ourselves.
+const FIN_AGAIN: Duration = Duration::from_secs(2);
+
 /// The smoltcp engine of one worker.
 pub struct SmoltcpEngine {
     interface: Interface,
@@ -207,7 +210,16 @@ impl SmoltcpEngine {
         }
         flow.note_end(before, false);
         let changed = flow.socket().state() != before;
-        match self.interface.poll_at(at, &flow.sockets).map(our_time) {
+        if !flow.fin_untended() {
+            flow.fin_again = None;
+        } else if flow.fin_again.is_none_or(|at| at <= now) {
+            if let (Some(_), Some(fin)) = (flow.fin_again, flow.fin()) {
+                fin.send(&flow.tuple, egress, now);
+            }
+            flow.fin_again = Some(now + FIN_AGAIN);
+        }
+        let deadline = self.interface.poll_at(at, &flow.sockets).map(our_time);
+        match [deadline, flow.fin_again].into_iter().flatten().min() {
             _ if more => {}
             Some(deadline) => self.wheel.arm(2 * slot, deadline.max(now + SOON)),
             None => self.wheel.disarm(2 * slot),

@@ -1,0 +1,141 @@
+//! A client that sends a stream of known bytes and checks what comes back.
+
+use linerate_bypass::{CloseReason, ConnId, ConnectError, Origin, Service, Transport};
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::net::SocketAddr;
+
+/// What became of one connection.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct Outcome {
+    pub sent: usize,
+    pub received: usize,
+    /// The peer's end of the stream has been seen.
+    pub ended: bool,
+    /// What came back differed from what was sent.
+    pub wrong: bool,
+    pub closed: Option<CloseReason>,
+    pub failed: Option<ConnectError>,
+}
+
+/// Connects `connections` times to `to`, sends `bytes` on each, closes, and checks the echo.
+pub struct Client {
+    pub to: SocketAddr,
+    pub connections: usize,
+    pub bytes: usize,
+    /// Close when all is sent, rather than when all has come back.
+    pub close_early: bool,
+    pub outcomes: Vec<Outcome>,
+    ids: HashMap<ConnId, usize>,
+}
+
+impl Client {
+    pub fn new(to: &str, connections: usize, bytes: usize) -> Self {
+        let to = format!("{}:7", if to.contains(':') { format!("[{to}]") } else { to.to_owned() });
+        Client {
+            to: to.parse().unwrap(),
+            connections,
+            bytes,
+            close_early: true,
+            outcomes: vec![Outcome::default(); connections],
+            ids: HashMap::new(),
+        }
+    }
+
+    /// Byte `at` of the stream of connection `n`.
+    fn byte(n: usize, at: usize) -> u8 {
+        (at.wrapping_mul(0x9e37_79b9).wrapping_add(n.wrapping_mul(0x85eb_ca6b)) >> 7) as u8
+    }
+
+    fn pump(&mut self, net: &mut impl Transport, conn: ConnId) {
+        let n = self.ids[&conn];
+        let outcome = &mut self.outcomes[n];
+        while outcome.sent < self.bytes {
+            let Some(place) = net.reserve(conn, self.bytes - outcome.sent) else { return };
+            let len = place.len();
+            for (i, byte) in place.iter_mut().enumerate() {
+                *byte = Self::byte(n, outcome.sent + i);
+            }
+            net.commit(conn, len);
+            outcome.sent += len;
+        }
+        if self.close_early || outcome.received == self.bytes {
+            net.close(conn);
+        }
+    }
+
+    /// All connections are over, with everything back and both ends finished.
+    pub fn all_finished(&self) -> bool {
+        self.outcomes.iter().all(|outcome| outcome.closed.is_some() || outcome.failed.is_some())
+    }
+
+    /// Every stream came back whole, and ended in order.
+    pub fn assert_exact(&self) {
+        let whole = Outcome {
+            sent: self.bytes,
+            received: self.bytes,
+            ended: true,
+            wrong: false,
+            closed: Some(CloseReason::Finished),
+            failed: None,
+        };
+        for (n, outcome) in self.outcomes.iter().enumerate() {
+            assert_eq!(*outcome, whole, "connection {n}");
+        }
+    }
+}
+
+impl Service for Client {
+    type Conn = ();
+    type Message = Infallible;
+
+    fn start(&mut self, net: &mut impl Transport) {
+        for n in 0..self.connections {
+            net.connect(self.to, n as u64);
+        }
+    }
+
+    fn opened(&mut self, net: &mut impl Transport, conn: ConnId, origin: Origin) {
+        let Origin::Connected(n) = origin else { panic!("nobody connects to a client") };
+        assert_eq!(net.peer_addr(conn), Some(self.to));
+        self.ids.insert(conn, n as usize);
+        self.pump(net, conn);
+    }
+
+    fn failed(&mut self, _: &mut impl Transport, token: u64, error: ConnectError) {
+        self.outcomes[token as usize].failed = Some(error);
+    }
+
+    fn readable(&mut self, net: &mut impl Transport, conn: ConnId, _: &mut ()) {
+        let n = self.ids[&conn];
+        let outcome = &mut self.outcomes[n];
+        loop {
+            let slice = net.peek(conn);
+            if slice.is_empty() {
+                break;
+            }
+            for (i, byte) in slice.iter().enumerate() {
+                outcome.wrong |= *byte != Self::byte(n, outcome.received + i);
+            }
+            let len = slice.len();
+            outcome.received += len;
+            net.consume(conn, len);
+        }
+        if !self.close_early && outcome.received == self.bytes {
+            net.close(conn);
+        }
+    }
+
+    fn writable(&mut self, net: &mut impl Transport, conn: ConnId, _: &mut ()) {
+        self.pump(net, conn);
+    }
+
+    fn peer_closed(&mut self, net: &mut impl Transport, conn: ConnId, _: &mut ()) {
+        self.outcomes[self.ids[&conn]].ended = true;
+        net.close(conn);
+    }
+
+    fn closed(&mut self, _: &mut impl Transport, conn: ConnId, (): (), why: CloseReason) {
+        self.outcomes[self.ids[&conn]].closed = Some(why);
+    }
+}
