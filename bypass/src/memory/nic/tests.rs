@@ -227,3 +227,45 @@ fn a_capture_has_every_frame_that_was_sent_lost_ones_too() {
     assert_eq!(frames.iter().map(|f| (f.from, f.bytes.len())).collect::<Vec<_>>(), [60, 61, 62].map(|n| (End::A, n)));
     assert!(link.captured().is_empty());
 }
+
+#[test]
+fn the_two_ends_may_be_on_two_threads() {
+    let (mut a, mut b) = Link::pair(LinkConfig { ring: 64, pool: 256, ..LinkConfig::default() });
+    const FRAMES: usize = 100_000;
+    let echo = std::thread::spawn(move || {
+        let (mut frames, mut echoed) = (Vec::with_capacity(BURST), 0);
+        while echoed < FRAMES {
+            b.rx_burst(&mut frames);
+            echoed += b.tx_burst(&mut frames);
+            std::thread::yield_now();
+        }
+        b
+    });
+    let (mut outgoing, mut received) = (Vec::with_capacity(BURST), Vec::with_capacity(BURST));
+    let (mut written, mut returned) = (0, 0);
+    while returned < FRAMES {
+        while outgoing.len() < BURST && written < FRAMES {
+            let Some(mut frame) = a.allocate() else { break };
+            frame.append(60).unwrap()[..8].copy_from_slice(&written.to_be_bytes());
+            outgoing.push(frame);
+            written += 1;
+        }
+        a.tx_burst(&mut outgoing);
+        if a.rx_burst(&mut received) == 0 {
+            std::thread::yield_now();
+        }
+        for frame in received.drain(..) {
+            assert_eq!(frame.data()[..8], returned.to_be_bytes());
+            returned += 1;
+        }
+    }
+    let b = echo.join().unwrap();
+    assert_eq!((a.stats().tx_frames, b.stats().rx_frames, b.stats().tx_frames), (100_000, 100_000, 100_000));
+    assert_eq!(a.pool_available(), a.pool_capacity());
+}
+
+#[test]
+#[should_panic(expected = "must take chains and compute checksums")]
+fn a_link_that_cuts_segments_without_checksums_is_refused() {
+    Link::pair(LinkConfig { tso: Some(65_000), ..LinkConfig::default() });
+}
