@@ -81,7 +81,8 @@ fn form(details: &[Check], name: &str, via: &str, needs: &[Need]) -> Check {
         ),
         _ => unusable.iter().find_map(|check| check.remedy.clone()),
     };
-    let via = usable.iter().flat_map(|check| check.via.clone()).collect();
+    let best = usable.iter().filter(|check| Some(check.state) == state);
+    let via = best.flat_map(|check| check.via.clone()).collect();
     Check { via, remedy, ..check }
 }
 
@@ -127,11 +128,14 @@ mod tests {
         let interface =
             |name: &str, state| Check::new(Subject::Interfaces, name, state, "").via(format!("af_xdp:{name}"));
         let details = [interface("eth0", State::Warn)];
-        assert_eq!(of(&details, "af_xdp").state, State::Warn);
+        assert_eq!(
+            (of(&details, "af_xdp").state, of(&details, "af_xdp").via),
+            (State::Warn, vec!["af_xdp:eth0".into()])
+        );
         assert!(of(&details, "af_xdp").remedy.unwrap().contains("type veth"));
         let details = [interface("eth0", State::Warn), interface("eth1", State::Ok)];
         assert_eq!(of(&details, "af_xdp").state, State::Ok);
-        assert_eq!(of(&details, "af_xdp").via, ["af_xdp:eth0", "af_xdp:eth1"]);
+        assert_eq!(of(&details, "af_xdp").via, ["af_xdp:eth1"]);
         assert_eq!(of(&[], "af_xdp").state, State::Missing);
     }
 
