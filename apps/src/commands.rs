@@ -1,0 +1,4 @@
+//! The subcommands of `linerate`: their arguments, and what they print.
+
+pub mod doctor;
+pub mod hugepages;
