@@ -4,6 +4,7 @@
 //!   applications share, and the queue between threads.
 //! - [`Service`] and [`Transport`]: an application, and the worker that carries its bytes.
 
+mod blocks;
 mod bytes;
 pub mod mailbox;
 mod nic;
@@ -13,6 +14,7 @@ mod summary;
 pub mod time;
 mod via;
 
+pub use blocks::{Block, BlockPool};
 pub use bytes::{Bytes, Memory, Owner};
 pub use nic::{BURST, Capabilities, ChecksumOffload, InvalidMac, MacAddr, Nic, QueueStats};
 pub use packet::{L4, Packet, RxChecksum, RxInfo, TxOffload};
