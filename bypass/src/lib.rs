@@ -6,6 +6,7 @@
 //! - [`Service`] and [`Transport`]: an application, and the worker that carries its bytes.
 
 pub mod arena;
+mod blocks;
 mod bytes;
 mod free_list;
 pub mod mailbox;
@@ -20,6 +21,7 @@ pub mod time;
 mod via;
 
 pub use arena::Arena;
+pub use blocks::{Block, BlockPool};
 pub use bytes::{Bytes, Memory, Owner};
 pub use nic::{BURST, Capabilities, ChecksumOffload, InvalidMac, MacAddr, Nic, QueueStats};
 pub use packet::{L4, Packet, RxChecksum, RxInfo, TxOffload};
