@@ -5,6 +5,7 @@
 //! - [`Bytes`] and [`mailbox`]: the memory that devices and applications share, and the queue between threads.
 //! - [`Service`] and [`Transport`]: an application, and the worker that carries its bytes.
 
+mod blocks;
 mod bytes;
 mod free_list;
 pub mod mailbox;
@@ -17,6 +18,7 @@ mod summary;
 pub mod time;
 mod via;
 
+pub use blocks::{Block, BlockPool};
 pub use bytes::{Bytes, Memory, Owner};
 pub use nic::{BURST, Capabilities, ChecksumOffload, InvalidMac, MacAddr, Nic, QueueStats};
 pub use packet::{L4, Packet, RxChecksum, RxInfo, TxOffload};

@@ -1,0 +1,170 @@
+//! The sockets of workers, bound before any of them runs.
+
+use crate::poller::{Poller, Token};
+use crate::{Config, Error, Protocol};
+use linerate_bypass::mailbox::{Receiver, mailbox, waking_mailbox};
+use linerate_bypass::{ConnId, Postbox};
+use rustix::io::Errno;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use socket2::{Domain, SockAddr, Socket, Type};
+use std::io;
+use std::net::{SocketAddr, TcpListener, UdpSocket};
+
+/// Connections that the kernel holds for us until we accept them; it may have a lower limit of its own.
+const BACKLOG: i32 = 4096;
+
+/// What one worker runs on: made by [`bind`], to be sent to the worker's thread.
+pub struct Sockets<M> {
+    pub(crate) worker: usize,
+    pub(crate) config: Config,
+    pub(crate) poller: Poller,
+    pub(crate) mailbox: Receiver<(ConnId, M)>,
+    pub(crate) listeners: Vec<(TcpListener, SocketAddr)>,
+    pub(crate) udp: Vec<(UdpSocket, SocketAddr)>,
+}
+
+impl<M> Sockets<M> {
+    /// The number of the worker, counted from 0.
+    pub fn worker(&self) -> usize {
+        self.worker
+    }
+
+    /// The TCP addresses that are listened on, in the order of [`Config::listen`], with the ports found for 0.
+    pub fn tcp_addrs(&self) -> Vec<SocketAddr> {
+        self.listeners.iter().map(|&(_, address)| address).collect()
+    }
+
+    /// The UDP addresses, in the order of [`Config::listen_udp`], with the ports found for 0.
+    pub fn udp_addrs(&self) -> Vec<SocketAddr> {
+        self.udp.iter().map(|&(_, address)| address).collect()
+    }
+}
+
+/// Binds the sockets of `workers` workers, which share every address, and returns them with the way to wake the
+/// connections of all of them. Raises this process's limit of open files to what it is allowed.
+pub fn bind<M: Send + 'static>(config: &Config, workers: usize) -> Result<(Postbox<M>, Vec<Sockets<M>>), Error> {
+    if !(1..=ConnId::MAX_WORKERS).contains(&workers) {
+        return Err(Error::Workers(workers));
+    }
+    for (name, value) in [
+        ("max_connections", config.max_connections),
+        ("rx_buffer", config.rx_buffer),
+        ("tx_buffer", config.tx_buffer),
+        ("memory", config.memory),
+        ("mailbox", config.mailbox),
+    ] {
+        if value == 0 {
+            return Err(Error::Zero(name));
+        }
+    }
+    raise_descriptor_limit(config.max_connections.saturating_mul(workers));
+    let mut senders = Vec::new();
+    let mut sockets = Vec::new();
+    for worker in 0..workers {
+        let poller = Poller::new().map_err(Error::Epoll)?;
+        let (sender, mailbox) = if config.spin {
+            mailbox(config.mailbox)
+        } else {
+            let waker = poller.waker();
+            waking_mailbox(config.mailbox, Box::new(move || waker.wake()))
+        };
+        senders.push(sender);
+        let (listeners, udp) = (Vec::new(), Vec::new());
+        sockets.push(Sockets { worker, config: config.clone(), poller, mailbox, listeners, udp });
+    }
+    for (index, &address) in config.listen.iter().enumerate() {
+        let address = claim(Protocol::Tcp, address)?;
+        for sockets in &mut sockets {
+            let open = || {
+                let listener: TcpListener = open(Protocol::Tcp, address, workers > 1, config)?.into();
+                sockets.poller.add_source(&listener, Token::Listener(index))?;
+                Ok(listener)
+            };
+            let listener = open().map_err(|error| explain(Protocol::Tcp, address, error))?;
+            sockets.listeners.push((listener, address));
+        }
+    }
+    for (index, &address) in config.listen_udp.iter().enumerate() {
+        let address = claim(Protocol::Udp, address)?;
+        for sockets in &mut sockets {
+            let open = || {
+                let socket: UdpSocket = open(Protocol::Udp, address, workers > 1, config)?.into();
+                sockets.poller.add_source(&socket, Token::Udp(index))?;
+                Ok(socket)
+            };
+            let socket = open().map_err(|error| explain(Protocol::Udp, address, error))?;
+            sockets.udp.push((socket, address));
+        }
+    }
+    Ok((Postbox::new(senders), sockets))
+}
+
+/// Finds out whether `address` is free, and its port if that is 0. Sockets that share a port (`SO_REUSEPORT`)
+/// share it with any others of this user that do, so that two services would divide their connections between
+/// them unnoticed; one that does not share is refused.
+fn claim(protocol: Protocol, address: SocketAddr) -> Result<SocketAddr, Error> {
+    let claim = || {
+        let socket = unbound(protocol, address)?;
+        socket.bind(&SockAddr::from(address))?;
+        socket.local_addr()
+    };
+    let claimed = claim().map_err(|error| explain(protocol, address, error))?;
+    Ok(claimed.as_socket().unwrap_or(address))
+}
+
+fn open(protocol: Protocol, address: SocketAddr, shared: bool, config: &Config) -> io::Result<Socket> {
+    let socket = unbound(protocol, address)?;
+    socket.set_reuse_port(shared)?;
+    if protocol == Protocol::Tcp {
+        // Accepted connections inherit these.
+        socket.set_tcp_nodelay(true)?;
+        socket.set_tcp_user_timeout(Some(config.user_timeout))?;
+    }
+    socket.bind(&SockAddr::from(address))?;
+    if protocol == Protocol::Tcp {
+        socket.listen(BACKLOG)?;
+    }
+    Ok(socket)
+}
+
+fn unbound(protocol: Protocol, address: SocketAddr) -> io::Result<Socket> {
+    let kind = match protocol {
+        Protocol::Tcp => Type::STREAM,
+        Protocol::Udp => Type::DGRAM,
+    };
+    let socket = Socket::new(Domain::for_address(address), kind.nonblocking().cloexec(), None)?;
+    if address.is_ipv6() {
+        socket.set_only_v6(true)?;
+    }
+    if protocol == Protocol::Tcp {
+        // For TCP this only looks past old connections in TIME-WAIT; for UDP it would share the port.
+        socket.set_reuse_address(true)?;
+    }
+    Ok(socket)
+}
+
+fn explain(protocol: Protocol, address: SocketAddr, source: io::Error) -> Error {
+    match Errno::from_io_error(&source) {
+        Some(Errno::ADDRINUSE) => Error::Taken { protocol, address },
+        Some(Errno::ADDRNOTAVAIL) => Error::NotOurs { protocol, address },
+        Some(Errno::ACCESS | Errno::PERM) => Error::Denied { protocol, address },
+        _ => Error::Bind { protocol, address, source },
+    }
+}
+
+fn raise_descriptor_limit(connections: usize) {
+    let limit = getrlimit(Resource::Nofile);
+    let wanted = connections as u64 + 64;
+    if limit.current.is_none_or(|current| current >= wanted) {
+        return;
+    }
+    let raised = limit.maximum.map_or(wanted, |maximum| maximum.min(wanted));
+    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: Some(raised), maximum: limit.maximum }) {
+        tracing::warn!("cannot raise the limit of open files to {raised}: {error}");
+    } else if raised < wanted {
+        tracing::info!(
+            "the limit of open files allows about {raised} connections, not {connections}: raise it with \
+             `ulimit -Hn` or LimitNOFILE= for more"
+        );
+    }
+}

@@ -1,0 +1,178 @@
+//! One worker's epoll instance, edge-triggered, and the way to wake it from another thread.
+
+use rustix::buffer::spare_capacity;
+use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use rustix::event::{EventfdFlags, Timespec, eventfd};
+use rustix::io::Errno;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Events that one wait brings at most.
+const EVENTS: usize = 256;
+
+/// What an event is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Token {
+    /// The connection in this slot.
+    Connection(usize),
+    /// The listening socket of this index.
+    Listener(usize),
+    /// The UDP socket of this index.
+    Udp(usize),
+    /// Someone called [`Waker::wake`].
+    Wake,
+}
+
+impl Token {
+    fn to_bits(self) -> u64 {
+        match self {
+            Token::Connection(slot) => slot as u64,
+            Token::Listener(index) => 1 << 32 | index as u64,
+            Token::Udp(index) => 2 << 32 | index as u64,
+            Token::Wake => 3 << 32,
+        }
+    }
+
+    fn from_bits(bits: u64) -> Self {
+        let low = bits as u32 as usize;
+        match bits >> 32 {
+            0 => Token::Connection(low),
+            1 => Token::Listener(low),
+            2 => Token::Udp(low),
+            _ => Token::Wake,
+        }
+    }
+}
+
+/// What has become of a socket.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Readiness(EventFlags);
+
+impl Readiness {
+    /// Bytes, the end of the stream, or an error can be read.
+    pub(crate) fn readable(self) -> bool {
+        self.0.intersects(EventFlags::IN | EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR)
+    }
+
+    /// There is room, or an error that a write would find.
+    pub(crate) fn writable(self) -> bool {
+        self.0.intersects(EventFlags::OUT | EventFlags::HUP | EventFlags::ERR)
+    }
+
+    /// Something lies behind the bytes (the end, an error, a mark of urgency), so that a short read does not mean
+    /// that nothing is left to read.
+    pub(crate) fn more_than_bytes(self) -> bool {
+        self.0.intersects(EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR | EventFlags::PRI)
+    }
+
+    /// The socket has an error.
+    pub(crate) fn error(self) -> bool {
+        self.0.contains(EventFlags::ERR)
+    }
+}
+
+/// Wakes a [`Poller`] out of its wait, from any thread.
+pub(crate) struct Waker(Arc<OwnedFd>);
+
+impl Waker {
+    pub(crate) fn wake(&self) {
+        // Each write is an edge, so the counter is never read. It overflows after 2^64 wakes: not in our time.
+        let _ = rustix::io::write(&*self.0, &1u64.to_ne_bytes());
+    }
+}
+
+pub(crate) struct Poller {
+    epoll: OwnedFd,
+    wake: Arc<OwnedFd>,
+    events: Vec<Event>,
+}
+
+impl Poller {
+    pub(crate) fn new() -> io::Result<Self> {
+        let epoll = epoll::create(CreateFlags::CLOEXEC)?;
+        let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        let poller = Poller { epoll, wake, events: Vec::with_capacity(EVENTS) };
+        poller.register(&*poller.wake, Token::Wake, EventFlags::IN)?;
+        Ok(poller)
+    }
+
+    pub(crate) fn waker(&self) -> Waker {
+        Waker(self.wake.clone())
+    }
+
+    /// Reports `stream` until it is closed: once for all, there is no later change.
+    pub(crate) fn add_stream(&self, stream: impl AsFd, token: Token) -> io::Result<()> {
+        self.register(stream, token, EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::PRI)
+    }
+
+    /// Reports a listening or UDP socket that has something to read, until it is closed.
+    pub(crate) fn add_source(&self, socket: impl AsFd, token: Token) -> io::Result<()> {
+        self.register(socket, token, EventFlags::IN)
+    }
+
+    fn register(&self, fd: impl AsFd, token: Token, interest: EventFlags) -> io::Result<()> {
+        Ok(epoll::add(&self.epoll, fd, EventData::new_u64(token.to_bits()), interest | EventFlags::ET)?)
+    }
+
+    /// Waits for events, at most `timeout`, and returns how many there are.
+    pub(crate) fn wait(&mut self, timeout: Duration) -> io::Result<usize> {
+        // A wait of years is as good as one of a day, and fits every type below.
+        let timeout = timeout.min(Duration::from_secs(86_400));
+        let timeout = Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: timeout.subsec_nanos().into() };
+        self.events.clear();
+        match epoll::wait(&self.epoll, spare_capacity(&mut self.events), Some(&timeout)) {
+            Ok(n) => Ok(n),
+            Err(Errno::INTR) => Ok(0),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Event `index` of the last wait.
+    pub(crate) fn event(&self, index: usize) -> (Token, Readiness) {
+        let event = self.events[index];
+        (Token::from_bits(event.data.u64()), Readiness(event.flags))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Instant;
+
+    #[test]
+    fn every_wake_ends_a_wait() {
+        let mut poller = Poller::new().unwrap();
+        let waker = poller.waker();
+        for _ in 0..3 {
+            waker.wake();
+            assert_eq!(poller.wait(Duration::from_secs(10)).unwrap(), 1);
+            assert_eq!(poller.event(0).0, Token::Wake);
+            assert_eq!(poller.wait(Duration::ZERO).unwrap(), 0);
+        }
+    }
+
+    #[test]
+    fn a_wait_may_be_shorter_than_a_millisecond() {
+        let mut poller = Poller::new().unwrap();
+        let start = Instant::now();
+        let shortest = (0..20)
+            .map(|_| {
+                let start = Instant::now();
+                poller.wait(Duration::from_micros(100)).unwrap();
+                start.elapsed()
+            })
+            .min()
+            .unwrap();
+        assert!(shortest >= Duration::from_micros(100) && shortest < Duration::from_millis(1), "{shortest:?}");
+        assert!(start.elapsed() >= Duration::from_millis(2));
+    }
+
+    #[test]
+    fn tokens_survive_the_kernel() {
+        for token in [Token::Connection(0), Token::Connection((1 << 24) - 1), Token::Listener(3), Token::Udp(0)] {
+            assert_eq!(Token::from_bits(token.to_bits()), token);
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! One thread's loop: wait, take in what has happened, tell the service, write what it has to say.
+
+use crate::bind::Sockets;
+use crate::connection::{Receiving, Stage};
+use crate::net::Net;
+use crate::udp::Udp;
+use linerate_bypass::mailbox::Receiver;
+use linerate_bypass::time::Duration;
+use linerate_bypass::{CloseReason, ConnId, Service, Summary};
+use std::net::SocketAddr;
+use std::num::NonZeroU64;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// How soon a sleeping worker sees that it is to stop.
+const STOP_CHECK: Duration = Duration::from_millis(20);
+/// Datagrams and messages that are delivered in one turn at most.
+const BUDGET: usize = 256;
+
+/// A service running over kernel sockets, on the thread that made it.
+pub struct Worker<S: Service> {
+    net: Net,
+    service: S,
+    /// By slot.
+    states: Vec<Option<S::Conn>>,
+    mailbox: Receiver<(ConnId, S::Message)>,
+    spin: bool,
+    started: bool,
+    /// Kept for its memory.
+    burst: Vec<ConnId>,
+}
+
+impl<S: Service> Worker<S> {
+    /// A worker with these sockets and this service, which is started in the first turn.
+    pub fn new(sockets: Sockets<S::Message>, service: S) -> Self {
+        let Sockets { worker, config, poller, mailbox, listeners, udp } = sockets;
+        let spin = config.spin;
+        let udp = Udp::new(udp, config.memory);
+        let net = Net::new(worker, config, poller, listeners, udp);
+        Worker { net, service, states: Vec::new(), mailbox, spin, started: false, burst: Vec::new() }
+    }
+
+    /// The TCP addresses that are listened on, in the order of the config, with the ports found for 0.
+    pub fn tcp_addrs(&self) -> Vec<SocketAddr> {
+        self.net.listen_addrs()
+    }
+
+    /// The UDP addresses, in the order of the config, with the ports found for 0.
+    pub fn udp_addrs(&self) -> Vec<SocketAddr> {
+        self.net.udp.local_addrs()
+    }
+
+    /// What has happened so far.
+    pub fn summary(&self) -> &Summary {
+        &self.net.summary
+    }
+
+    /// The service.
+    pub fn service(&self) -> &S {
+        &self.service
+    }
+
+    /// Runs until `stop` is set, then resets all connections, and returns the service and what happened. A
+    /// sleeping worker sees `stop` within 20 ms.
+    pub fn run(mut self, stop: &AtomicBool) -> (S, Summary) {
+        // The kernel may let a sleep last this much longer than asked for; by default 50 µs.
+        if let Err(error) = rustix::thread::set_current_timer_slack(NonZeroU64::new(1)) {
+            tracing::debug!("timers may come 50 µs late: {error}");
+        }
+        while !stop.load(Ordering::Relaxed) {
+            self.turn(STOP_CHECK);
+        }
+        self.finish()
+    }
+
+    /// One turn of the loop: waits until something happens, but no longer than `timeout` and, when spinning, not
+    /// at all; delivers the events; writes what is to be sent.
+    pub fn turn(&mut self, timeout: Duration) {
+        if !self.started {
+            self.started = true;
+            self.service.start(&mut self.net);
+            self.net.flush_all();
+        }
+        let mut timeout = if self.spin { Duration::ZERO } else { self.net.idle_time(timeout) };
+        let asleep = !timeout.is_zero();
+        if asleep && !self.mailbox.about_to_sleep() {
+            timeout = Duration::ZERO;
+        }
+        self.net.gather_events(timeout);
+        if asleep {
+            self.mailbox.awake();
+        }
+        self.deliver_outcomes();
+        self.deliver_ready();
+        self.deliver_datagrams();
+        self.deliver_messages();
+    }
+
+    /// Connections made and not made.
+    fn deliver_outcomes(&mut self) {
+        while let Some((id, origin)) = self.net.opened.pop_front() {
+            let state = self.service.opened(&mut self.net, id, origin);
+            if self.states.len() <= id.slot() {
+                self.states.resize_with(id.slot() + 1, || None);
+            }
+            self.states[id.slot()] = Some(state);
+            self.net.flush_all();
+        }
+        // Only those there are now: the service may at once try again, and again in vain.
+        for _ in 0..self.net.failed.len() {
+            let Some((token, error)) = self.net.failed.pop_front() else { break };
+            self.net.summary.failed += 1;
+            self.service.failed(&mut self.net, token, error);
+            self.net.flush_all();
+        }
+    }
+
+    /// Everything that happened to connections. What happens to them meanwhile is for the next turn, so that
+    /// sockets and timers have theirs.
+    fn deliver_ready(&mut self) {
+        let count = self.net.ready.len();
+        self.burst.clear();
+        let readable = |id: &ConnId| self.net.slots.get(*id).is_some_and(|conn| conn.pending.readable);
+        self.burst.extend(self.net.ready.iter().copied().filter(readable));
+        if !self.burst.is_empty() {
+            self.service.burst(&self.net, &self.burst);
+        }
+        for _ in 0..count {
+            let Some(id) = self.net.ready.pop_front() else { break };
+            self.deliver(id);
+            self.net.flush_all();
+        }
+    }
+
+    fn deliver(&mut self, id: ConnId) {
+        let Worker { net, service, states, .. } = self;
+        let Some(conn) = net.slots.get_mut(id) else { return };
+        let Some(state) = states.get_mut(id.slot()) else { return };
+        conn.listed = false;
+        if let Some(state) = state {
+            // Each step asks anew: the service may have ended the connection, or told it something else, in the
+            // one before.
+            if net.slots.get_mut(id).is_some_and(|conn| std::mem::take(&mut conn.pending.readable)) {
+                service.readable(net, id, state);
+            }
+            if let Some(conn) = net.slots.get_mut(id)
+                && conn.peer_closed_is_due()
+            {
+                conn.receiving = Receiving::Told;
+                service.peer_closed(net, id, state);
+                if net.slots.get(id).is_some_and(|conn| conn.is_finished()) {
+                    net.end(id, CloseReason::Finished);
+                }
+            }
+            if net.slots.get_mut(id).is_some_and(|conn| std::mem::take(&mut conn.pending.writable)) {
+                service.writable(net, id, state);
+            }
+            if net.slots.get_mut(id).is_some_and(|conn| std::mem::take(&mut conn.pending.timer)) {
+                service.timer(net, id, state);
+            }
+        }
+        if let Some(conn) = net.slots.get(id)
+            && let Stage::Ended(reason) = conn.stage
+        {
+            net.remove(id);
+            if let Some(state) = state.take() {
+                self.closed(id, state, reason);
+            }
+        }
+    }
+
+    fn closed(&mut self, id: ConnId, state: S::Conn, reason: CloseReason) {
+        match reason {
+            CloseReason::Finished => self.net.summary.finished += 1,
+            _ => self.net.summary.broken += 1,
+        }
+        self.service.closed(&mut self.net, id, state, reason);
+    }
+
+    fn deliver_datagrams(&mut self) {
+        for _ in 0..BUDGET {
+            let Some(datagram) = self.net.udp.receive() else { break };
+            self.net.summary.rx_frames += 1;
+            self.net.summary.rx_bytes += datagram.payload.len() as u64;
+            self.service.datagram(&mut self.net, datagram);
+            self.net.flush_all();
+        }
+        let dropped = std::mem::take(&mut self.net.udp.dropped);
+        self.net.summary.drop_for("datagram: no memory", dropped);
+    }
+
+    fn deliver_messages(&mut self) {
+        for _ in 0..BUDGET {
+            let Some((id, message)) = self.mailbox.receive() else { break };
+            if self.net.slots.get(id).is_some_and(|conn| conn.stage == Stage::Open)
+                && let Some(Some(state)) = self.states.get_mut(id.slot())
+            {
+                self.service.woken(&mut self.net, id, state, message);
+            }
+        }
+        self.net.flush_all();
+    }
+
+    fn finish(mut self) -> (S, Summary) {
+        for id in self.net.slots.names() {
+            self.net.abort_now(id);
+            let Some(conn) = self.net.remove(id) else { continue };
+            let Some(state) = self.states.get_mut(id.slot()).and_then(Option::take) else {
+                self.net.summary.failed += 1;
+                continue;
+            };
+            if let Stage::Ended(reason) = conn.stage {
+                self.closed(id, state, reason);
+            }
+        }
+        (self.service, self.net.summary)
+    }
+}
