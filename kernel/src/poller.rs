@@ -1,10 +1,10 @@
 //! One worker's epoll instance, edge-triggered, and the way to wake it from another thread.
 
-use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::io::Errno;
 use std::io;
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
@@ -86,7 +86,7 @@ impl Waker {
 pub(crate) struct Poller {
     epoll: OwnedFd,
     wake: Arc<OwnedFd>,
-    events: Vec<Event>,
+    events: Vec<(u64, EventFlags)>,
 }
 
 impl Poller {
@@ -122,8 +122,13 @@ impl Poller {
         let timeout = timeout.min(Duration::from_secs(86_400));
         let timeout = Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: timeout.subsec_nanos().into() };
         self.events.clear();
-        match epoll::wait(&self.epoll, spare_capacity(&mut self.events), Some(&timeout)) {
-            Ok(n) => Ok(n),
+        // Its own form holds a pointer, which would tie what holds it to one thread.
+        let mut events = [const { MaybeUninit::<Event>::uninit() }; EVENTS];
+        match epoll::wait(&self.epoll, &mut events, Some(&timeout)) {
+            Ok((events, _)) => {
+                self.events.extend(events.iter().map(|event| (event.data.u64(), event.flags)));
+                Ok(events.len())
+            }
             Err(Errno::INTR) => Ok(0),
             Err(error) => Err(error.into()),
         }
@@ -131,8 +136,8 @@ impl Poller {
 
     /// Event `index` of the last wait.
     pub(crate) fn event(&self, index: usize) -> (Token, Readiness) {
-        let event = self.events[index];
-        (Token::from_bits(event.data.u64()), Readiness(event.flags))
+        let (data, flags) = self.events[index];
+        (Token::from_bits(data), Readiness(flags))
     }
 }
 

@@ -28,7 +28,7 @@ impl Transport for Net {
         self.slots.get(conn).map_or(0, |conn| conn.rx.len())
     }
 
-    fn peek(&self, conn: ConnId) -> &[u8] {
+    fn peek(&mut self, conn: ConnId) -> &[u8] {
         self.slots.get(conn).map_or(&[], |conn| conn.rx.front())
     }
 

@@ -122,7 +122,7 @@ impl<S: Service> Worker<S> {
         let readable = |id: &ConnId| self.net.slots.get(*id).is_some_and(|conn| conn.pending.readable);
         self.burst.extend(self.net.ready.iter().copied().filter(readable));
         if !self.burst.is_empty() {
-            self.service.burst(&self.net, &self.burst);
+            self.service.burst(&mut self.net, &self.burst);
         }
         for _ in 0..count {
             let Some(id) = self.net.ready.pop_front() else { break };
