@@ -1,5 +1,7 @@
 //! The command line of `linerate`.
 
+use crate::commands::doctor::{self, DoctorArgs};
+use crate::commands::hugepages::{self, HugepagesArgs};
 use crate::commands::{chargen, discard, echo};
 use crate::error::Error;
 use crate::output::print_line;
@@ -32,6 +34,10 @@ enum Command {
     /// Send without end (RFC 864); or measure receiving from a server that does
     #[command(subcommand)]
     Chargen(chargen::Command),
+    /// Reserve, release and inspect hugepages, per NUMA node
+    Hugepages(HugepagesArgs),
+    /// Say what this machine can do, and for every shortfall the command that mends it
+    Doctor(DoctorArgs),
 }
 
 /// Runs the program: exit status 0, or 2 for a wrong usage and 1 for any other failure, which is said in one line
@@ -59,6 +65,8 @@ pub fn main() -> ExitCode {
         Command::Echo(command) => echo::run(command),
         Command::Discard(command) => discard::run(command),
         Command::Chargen(command) => chargen::run(command),
+        Command::Hugepages(args) => hugepages::run(args).map_err(Error::from),
+        Command::Doctor(args) => doctor::run(args).map_err(Error::from),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

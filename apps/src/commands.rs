@@ -1,8 +1,10 @@
-//! One file for each subcommand, and what they share.
+//! One file for each subcommand: its arguments, and what it prints. What several share is here too.
 
 pub mod chargen;
 pub mod discard;
+pub mod doctor;
 pub mod echo;
+pub mod hugepages;
 mod load;
 mod serve;
 

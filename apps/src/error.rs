@@ -1,5 +1,7 @@
 //! What ends a command.
 
+use crate::commands::doctor::DoctorError;
+use crate::commands::hugepages::HugepagesError;
 use crate::load::Errors;
 use crate::net;
 use linerate_bypass::ConnectError;
@@ -28,6 +30,12 @@ pub enum Error {
         .0.total(), .0.corrupt, .0.lost, .0.refused, .0.unopened
     )]
     Load(Errors),
+    /// `linerate doctor` failed.
+    #[error(transparent)]
+    Doctor(#[from] DoctorError),
+    /// `linerate hugepages` failed.
+    #[error(transparent)]
+    Hugepages(#[from] HugepagesError),
     /// The signals could not be caught.
     #[error("signals: {0}")]
     Signals(io::Error),

@@ -6,6 +6,7 @@
 
 pub mod cli;
 pub mod commands;
+pub mod doctor;
 mod error;
 pub mod load;
 pub mod net;

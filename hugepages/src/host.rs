@@ -53,6 +53,7 @@ pub(crate) fn read_number(path: &Path) -> Result<u64, Error> {
 /// Writes a number into a file of the kernel.
 pub(crate) fn write_number(path: &Path, number: u64) -> Result<(), Error> {
     // Not `fs::write`, which would create what is missing.
-    let mut file = fs::OpenOptions::new().write(true).open(path).map_err(|source| Error::write(path, source))?;
+    let mut file =
+        fs::OpenOptions::new().write(true).truncate(true).open(path).map_err(|source| Error::write(path, source))?;
     std::io::Write::write_all(&mut file, number.to_string().as_bytes()).map_err(|source| Error::write(path, source))
 }

@@ -2,7 +2,7 @@
 //! the refusal.
 #![forbid(unsafe_code)]
 
-use linerate_hugepages::{Amount, Error, Host, PageSize, Reservation};
+use linerate_hugepages::{Amount, Error, Host, PageSize, Released, Reservation};
 use memmap2::{MmapMut, MmapOptions};
 use std::fs;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -38,6 +38,30 @@ fn hold(size: PageSize, pages: u64) -> MmapMut {
     memory
 }
 
+/// Pages that were reserved here, and go back whatever becomes of the test.
+struct Given {
+    size: PageSize,
+    node: Option<u32>,
+    pages: u64,
+}
+
+impl Given {
+    fn give_back(mut self) -> Released {
+        let pages = std::mem::take(&mut self.pages);
+        Host::default().release(self.size, self.node, Amount::Pages(pages)).unwrap()
+    }
+}
+
+impl Drop for Given {
+    fn drop(&mut self) {
+        if self.pages > 0
+            && let Err(error) = Host::default().release(self.size, self.node, Amount::Pages(self.pages))
+        {
+            eprintln!("{} pages of {} stay reserved: {error}", self.pages, self.size);
+        }
+    }
+}
+
 fn mine(size: PageSize) -> Option<u64> {
     let processes = Host::default().processes().unwrap();
     processes.iter().find(|process| process.pid == std::process::id()).and_then(|mine| mine.pages_of(size, None))
@@ -52,20 +76,17 @@ fn pages_are_reserved_used_seen_and_released() {
     let host = Host::default();
     let before = host.pool(PageSize::MB_2).unwrap().reserved;
     let reserved = host.reserve(&reservation(PageSize::MB_2, 4)).unwrap();
-    let held = (reserved.got >= 2).then(|| hold(PageSize::MB_2, 2));
-    let seen = mine(PageSize::MB_2);
-    let command = host.processes().unwrap().into_iter().find(|process| process.pid == std::process::id());
-    let was_held = held.is_some();
-    drop(held);
-    let after = mine(PageSize::MB_2);
-    let released = host.release(PageSize::MB_2, None, Amount::Pages(reserved.got)).unwrap();
+    let given = Given { size: PageSize::MB_2, node: None, pages: reserved.got };
     assert_eq!(reserved.reserved, before + reserved.got);
-    if was_held {
-        assert_eq!(seen, Some(2));
-        let comm = fs::read_to_string("/proc/self/comm").unwrap();
-        assert_eq!(command.unwrap().command, comm.trim_end());
+    if reserved.got >= 2 {
+        let held = hold(PageSize::MB_2, 2);
+        assert_eq!(mine(PageSize::MB_2), Some(2));
+        let process = host.processes().unwrap().into_iter().find(|process| process.pid == std::process::id()).unwrap();
+        assert_eq!(process.command, fs::read_to_string("/proc/self/comm").unwrap().trim_end());
+        drop(held);
+        assert_eq!(mine(PageSize::MB_2), None);
     }
-    assert_eq!(after, None);
+    let released = given.give_back();
     assert_eq!((released.released, released.reserved), (reserved.got, before));
 }
 
@@ -81,8 +102,9 @@ fn one_node_is_reserved_and_released_by_itself() {
     }
     let before = host.pool(PageSize::MB_2).unwrap().node(node).unwrap().reserved;
     let reserved = host.reserve(&Reservation { node: Some(node), ..reservation(PageSize::MB_2, 3) }).unwrap();
-    let released = host.release(PageSize::MB_2, Some(node), Amount::Pages(reserved.got)).unwrap();
+    let given = Given { size: PageSize::MB_2, node: Some(node), pages: reserved.got };
     assert_eq!(reserved.reserved, before + reserved.got);
+    let released = given.give_back();
     assert_eq!((released.released, released.reserved), (reserved.got, before));
 }
 
@@ -98,14 +120,14 @@ fn a_page_in_use_survives_the_release_of_all() {
         assert!(partial.to_string().contains("boot with hugepagesz=1G hugepages=1"), "{partial}");
         return;
     }
+    let given = Given { size: PageSize::GB_1, node: None, pages: 1 };
     let held = hold(PageSize::GB_1, 1);
     let refused = host.release(PageSize::GB_1, None, Amount::All).unwrap();
-    let still_there = held[0];
-    drop(held);
-    let released = host.release(PageSize::GB_1, None, Amount::All).unwrap();
     assert_eq!((refused.released, refused.reserved, refused.in_use), (0, 1, 1));
     assert_eq!(refused.processes.iter().map(|process| process.pid).collect::<Vec<_>>(), [std::process::id()]);
-    assert_eq!(still_there, 1);
+    assert_eq!(held[0], 1);
+    drop(held);
+    let released = given.give_back();
     assert_eq!((released.released, released.reserved), (1, 0));
     assert_eq!(host.pool(PageSize::GB_1).unwrap().surplus, 0);
 }

@@ -6,6 +6,7 @@ use crate::net::{Listen, NetArgs, Network, Place};
 use crate::output::print_line;
 use crate::report::BulkReport;
 use crate::signals;
+use crate::summary;
 use crate::units::parse_duration;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
@@ -84,7 +85,9 @@ pub fn run<T: Traffic>(
 
     let mut all = Measured { traffic: Vec::new(), errors: Errors::default(), measured: Duration::ZERO };
     let mut why = None;
-    for load in running.join()?.0 {
+    let (loads, counted) = running.join()?;
+    tracing::info!("{}", summary::text(&counted));
+    for load in loads {
         let outcome = load.into_outcome();
         all.traffic.push(outcome.traffic);
         all.errors += outcome.errors;

@@ -1,0 +1,168 @@
+//! `linerate doctor`: what this host can do, and the commands that mend its shortfalls.
+//!
+//! It is a report: the exit status is 0 whatever it says. With `--json` it prints one object, `{"checks": […]}`, whose
+//! entries have the fields of [`Check`].
+
+use crate::doctor::{Check, Machine, Report, State, Subject, examine};
+use std::io::{self, Write};
+
+/// Show what this host can do, and for every shortfall the command that mends it.
+///
+/// The exit status is 0 whatever is found: this is a report, not a test.
+#[derive(Debug, clap::Args)]
+pub struct DoctorArgs {
+    /// Print one JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Standard output did not take the report.
+#[derive(Debug, thiserror::Error)]
+#[error("standard output: {0}")]
+pub struct DoctorError(#[from] io::Error);
+
+/// Looks at this machine and prints the report on standard output.
+///
+/// # Errors
+/// [`DoctorError`].
+pub fn run(args: DoctorArgs) -> Result<(), DoctorError> {
+    let report = examine(&Machine::this());
+    match print(&report, args.json, &mut io::stdout().lock()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        result => Ok(result?),
+    }
+}
+
+fn print(report: &Report, json: bool, out: &mut dyn Write) -> io::Result<()> {
+    if json {
+        serde_json::to_writer(&mut *out, report)?;
+        return writeln!(out);
+    }
+    let width = |check: &Check| check.name.chars().count();
+    let width = report.checks.iter().map(width).max().unwrap_or(0);
+    for checks in report.checks.chunk_by(|a, b| a.subject == b.subject) {
+        writeln!(out, "{}", title(checks[0].subject))?;
+        for (index, check) in checks.iter().enumerate() {
+            let state = match check.state {
+                State::Ok => "ok",
+                State::Warn => "warn",
+                State::Missing => "missing",
+            };
+            // Names come from the kernel, which lets an interface have almost any.
+            let [name, found] = [&check.name, &check.found].map(|text| text.replace(char::is_control, "\u{fffd}"));
+            write!(out, "  {state:7}  {name:width$}  {found}")?;
+            if !check.via.is_empty() {
+                write!(out, "  [--via {}]", check.via.join(", ").replace(char::is_control, "\u{fffd}"))?;
+            }
+            writeln!(out)?;
+            // One command may mend several in a row.
+            let next = checks.get(index + 1).and_then(|check| check.remedy.as_ref());
+            if let Some(remedy) = check.remedy.as_ref().filter(|remedy| next != Some(remedy)) {
+                writeln!(out, "  {:7}  → {}", "", remedy.replace(char::is_control, "\u{fffd}"))?;
+            }
+        }
+        writeln!(out)?;
+    }
+    let [ok, warn, missing] = [State::Ok, State::Warn, State::Missing].map(|state| report.count(state));
+    writeln!(out, "{ok} ok, {warn} to be improved, {missing} missing")
+}
+
+fn title(subject: Subject) -> &'static str {
+    match subject {
+        Subject::Networks => "Networks (--via)",
+        Subject::Cpu => "Processor",
+        Subject::Memory => "Memory",
+        Subject::Iommu => "IOMMU and drivers for PCI devices",
+        Subject::Dpdk => "DPDK",
+        Subject::Interfaces => "Interfaces (--via af_xdp)",
+        Subject::Pci => "PCI devices (--via pci)",
+        Subject::Rdma => "RDMA",
+        Subject::Privileges => "Privileges",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report() -> Report {
+        let check = |subject, name: &str, state, via: &[&str], remedy: Option<&str>| Check {
+            subject,
+            name: name.into(),
+            state,
+            found: "what is there".into(),
+            via: via.iter().map(|via| (*via).to_owned()).collect(),
+            remedy: remedy.map(str::to_owned),
+        };
+        Report {
+            checks: vec![
+                check(Subject::Networks, "kernel", State::Ok, &["kernel"], None),
+                check(Subject::Interfaces, "e\u{1b}[2J", State::Warn, &[], Some("sudo ip link set dev eth0 up")),
+            ],
+        }
+    }
+
+    fn printed(report: &Report, json: bool) -> String {
+        let mut out = Vec::new();
+        print(report, json, &mut out).unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn the_json_has_the_documented_fields() {
+        let value: serde_json::Value = serde_json::from_str(&printed(&report(), true)).unwrap();
+        assert_eq!(
+            value["checks"][0],
+            serde_json::json!({
+                "subject": "networks", "name": "kernel", "state": "ok", "found": "what is there", "via": ["kernel"],
+                "remedy": null,
+            })
+        );
+        assert_eq!(value["checks"][1]["remedy"], "sudo ip link set dev eth0 up");
+    }
+
+    #[test]
+    fn people_see_state_finding_and_remedy_and_no_control_character() {
+        let text = printed(&report(), false);
+        assert!(text.contains("ok       kernel"), "{text}");
+        assert!(text.contains("→ sudo ip link set dev eth0 up\n"), "{text}");
+        assert!(text.ends_with("1 ok, 1 to be improved, 0 missing\n"), "{text}");
+        assert!(!text.contains('\u{1b}'));
+    }
+
+    #[test]
+    fn a_command_that_mends_several_is_printed_once() {
+        let mut report = report();
+        report.checks.push(Check { name: "eth1".into(), ..report.checks[1].clone() });
+        assert_eq!(printed(&report, false).matches('→').count(), 1);
+        report.checks[2].remedy = Some("sudo ip link set dev eth1 up".into());
+        assert_eq!(printed(&report, false).matches('→').count(), 2);
+    }
+
+    /// Whatever this machine is, the report says something about every subject, and every name is unique.
+    #[test]
+    fn this_machine_can_be_examined() {
+        let report = examine(&Machine::this());
+        for subject in [
+            Subject::Networks,
+            Subject::Cpu,
+            Subject::Memory,
+            Subject::Iommu,
+            Subject::Dpdk,
+            Subject::Interfaces,
+            Subject::Pci,
+            Subject::Rdma,
+            Subject::Privileges,
+        ] {
+            let names: Vec<&str> = report
+                .checks
+                .iter()
+                .filter(|check| check.subject == subject)
+                .map(|check| check.name.as_str())
+                .collect();
+            assert!(!names.is_empty(), "{subject:?}");
+            assert!(names.iter().all(|name| names.iter().filter(|other| other == &name).count() == 1), "{names:?}");
+        }
+        assert!(report.checks.iter().any(|check| check.via == ["kernel"]));
+    }
+}

@@ -1,0 +1,280 @@
+//! The kernel's network interfaces, and which of them AF_XDP can take.
+
+use super::machine::DEBIAN_KERNEL;
+use super::{AfXdpSocket, Check, Machine, State, Subject};
+
+/// Drivers that run XDP programs themselves in Linux 6.1; with any other, the kernel does it after the driver (generic
+/// XDP), which works with every interface and is slower.
+const XDP_DRIVERS: [&str; 24] = [
+    "atlantic",
+    "bnxt_en",
+    "bond",
+    "ena",
+    "fsl_dpaa2_eth",
+    "fsl_enetc",
+    "hv_netvsc",
+    "i40e",
+    "ice",
+    "igb",
+    "igc",
+    "ixgbe",
+    "ixgbevf",
+    "mana",
+    "mlx4_core",
+    "mlx5_core",
+    "mvneta",
+    "mvpp2",
+    "nfp",
+    "qede",
+    "sfc",
+    "tun",
+    "veth",
+    "virtio_net",
+];
+
+/// The largest MTU that the AF_XDP driver takes: a page less its headroom.
+const AF_XDP_MTU: u32 = 3542;
+
+/// An interface of this network namespace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Interface {
+    pub(super) name: String,
+    /// Its driver, or what kind of virtual interface it is.
+    driver: String,
+    /// Carries Ethernet frames and is no loopback.
+    pub(super) is_ethernet: bool,
+    pub(super) is_up: bool,
+    rx_queues: usize,
+    mtu: Option<u32>,
+    /// The host's way out: to take it is to cut the host off.
+    pub(super) has_default_route: bool,
+}
+
+impl Interface {
+    fn xdp_is_native(&self) -> bool {
+        XDP_DRIVERS.contains(&self.driver.as_str())
+    }
+}
+
+/// The interfaces by name.
+pub(super) fn list(machine: &Machine) -> Vec<Interface> {
+    let default_routes = default_routes(machine);
+    // Unlike /sys, this is always the network namespace of the process that asks.
+    let table = machine.read("proc/net/dev").unwrap_or_default();
+    let names = table.lines().filter_map(|line| Some(line.split_once(':')?.0.trim()));
+    let mut interfaces: Vec<Interface> = names.map(|name| look_at(machine, name, &default_routes)).collect();
+    interfaces.sort_by(|a, b| a.name.cmp(&b.name));
+    interfaces
+}
+
+fn look_at(machine: &Machine, name: &str, default_routes: &[String]) -> Interface {
+    let directory = format!("sys/class/net/{name}");
+    let read = |file: &str| machine.read(format!("{directory}/{file}"));
+    let flags = read("flags").and_then(|flags| u32::from_str_radix(flags.strip_prefix("0x")?, 16).ok()).unwrap_or(0);
+    // ARPHRD_ETHER; IFF_UP and IFF_LOOPBACK (linux/if_arp.h, linux/if.h).
+    let is_ethernet = read("type").as_deref() == Some("1") && flags & 0x8 == 0;
+    let queues = machine.list(format!("{directory}/queues"));
+    Interface {
+        name: name.to_owned(),
+        driver: driver(machine, &directory),
+        is_ethernet,
+        is_up: flags & 0x1 != 0,
+        rx_queues: queues.iter().filter(|queue| queue.starts_with("rx-")).count(),
+        mtu: read("mtu").and_then(|mtu| mtu.parse().ok()),
+        has_default_route: default_routes.iter().any(|route| route == name),
+    }
+}
+
+/// A device's driver is a link. A virtual interface has no device; what it is shows in what else is there.
+fn driver(machine: &Machine, directory: &str) -> String {
+    if let Some(driver) = machine.link(format!("{directory}/device/driver")) {
+        return driver;
+    }
+    let there = |file: &str| machine.exists(format!("{directory}/{file}"));
+    let index = |file: &str| machine.read(format!("{directory}/{file}"));
+    let has_lower = machine.list(directory).iter().any(|name| name.starts_with("lower_"));
+    let kind = if there("tun_flags") {
+        "tun"
+    } else if there("bridge") {
+        "bridge"
+    } else if there("bonding") {
+        "bond"
+    } else if has_lower {
+        "upper"
+    } else if index("iflink") != index("ifindex") {
+        // Linked to another interface, yet not on top of one: to its peer.
+        "veth"
+    } else {
+        "virtual"
+    };
+    kind.to_owned()
+}
+
+/// The interfaces of the default routes of IPv4 and IPv6.
+fn default_routes(machine: &Machine) -> Vec<String> {
+    // RTF_UP and RTF_REJECT (linux/route.h).
+    let usable = |flags: &str| u32::from_str_radix(flags, 16).is_ok_and(|flags| flags & 0x201 == 0x1);
+    let ipv4 = machine.read("proc/net/route").unwrap_or_default();
+    let ipv6 = machine.read("proc/net/ipv6_route").unwrap_or_default();
+    let ipv4 = ipv4.lines().filter_map(|line| match line.split_whitespace().collect::<Vec<_>>()[..] {
+        [name, "00000000", _, flags, _, _, _, "00000000", ..] if usable(flags) => Some(name.to_owned()),
+        _ => None,
+    });
+    let ipv6 = ipv6.lines().filter_map(|line| match line.split_whitespace().collect::<Vec<_>>()[..] {
+        [to, "00", _, _, _, _, _, _, flags, name] if to.bytes().all(|c| c == b'0') && usable(flags) => {
+            Some(name.to_owned())
+        }
+        _ => None,
+    });
+    ipv4.chain(ipv6).collect()
+}
+
+pub(super) fn checks(machine: &Machine, interfaces: &[Interface]) -> Vec<Check> {
+    let mut checks = vec![socket(machine)];
+    checks.extend(interfaces.iter().filter(|interface| interface.is_ethernet).map(describe));
+    checks
+}
+
+fn socket(machine: &Machine) -> Check {
+    let check = |state, found: &str| Check::new(Subject::Interfaces, "af_xdp socket", state, found);
+    match &machine.af_xdp {
+        AfXdpSocket::Opens => check(State::Ok, "opens"),
+        AfXdpSocket::NotPermitted => {
+            check(State::Missing, "not permitted").remedy(format!("sudo {} …", machine.program))
+        }
+        AfXdpSocket::Unsupported => {
+            check(State::Missing, "this kernel was built without CONFIG_XDP_SOCKETS").remedy(DEBIAN_KERNEL)
+        }
+        AfXdpSocket::Fails(why) => check(State::Missing, &format!("does not open: {why}")),
+    }
+}
+
+fn describe(interface: &Interface) -> Check {
+    let Interface { name, driver, rx_queues, .. } = interface;
+    let via = format!("af_xdp:{name}");
+    let xdp = if interface.xdp_is_native() { "native" } else { "generic" };
+    let queues = if *rx_queues == 1 { "1 queue".to_owned() } else { format!("{rx_queues} queues") };
+    let found = format!("{driver}, {queues}, XDP {xdp}");
+    let check = |state, found: String| Check::new(Subject::Interfaces, name, state, found);
+    if !interface.is_up {
+        return check(State::Warn, format!("{found}, down")).remedy(format!("sudo ip link set dev {name} up"));
+    }
+    if let Some(mtu) = interface.mtu.filter(|&mtu| mtu > AF_XDP_MTU) {
+        let found = format!("{found}, MTU {mtu}: AF_XDP takes {AF_XDP_MTU} at most");
+        return check(State::Warn, found).remedy(format!("sudo ip link set dev {name} mtu 1500"));
+    }
+    if interface.has_default_route {
+        let found = format!("{found}, carries the default route: taking it cuts this host off");
+        return check(State::Warn, found)
+            .via(via.clone())
+            .remedy(format!("use another interface; or, with another way into this host: --via {via} --force"));
+    }
+    check(State::Ok, found).via(via)
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::super::machine::tests::Fake;
+    use super::*;
+
+    /// Adds an interface; `flags` and the rest as in `/sys/class/net`.
+    pub(in super::super) fn interface(fake: &Fake, name: &str, flags: &str, driver: Option<&str>) {
+        let table = fake.machine.read("proc/net/dev").unwrap_or_else(|| "Inter-| Receive\n face |bytes".into());
+        fake.write("proc/net/dev", format!("{table}\n  {name}:  10  1 0 0\n"));
+        let directory = format!("sys/class/net/{name}");
+        for (file, content) in [("type", "1"), ("flags", flags), ("mtu", "1500"), ("ifindex", "4"), ("iflink", "4")] {
+            fake.write(&format!("{directory}/{file}"), content);
+        }
+        fake.write(&format!("{directory}/queues/rx-0/rps_cpus"), "0");
+        fake.write(&format!("{directory}/queues/tx-0/tx_timeout"), "0");
+        if let Some(driver) = driver {
+            fake.link(&format!("{directory}/device/driver"), &format!("../../../bus/virtio/drivers/{driver}"));
+        }
+    }
+
+    fn of(fake: &Fake, name: &str) -> Check {
+        checks(&fake.machine, &list(&fake.machine)).into_iter().find(|check| check.name == name).unwrap()
+    }
+
+    #[test]
+    fn an_interface_that_is_up_can_be_taken() {
+        let fake = Fake::new();
+        interface(&fake, "eth1", "0x1003", Some("virtio_net"));
+        let check = of(&fake, "eth1");
+        assert_eq!((check.state, check.via), (State::Ok, vec!["af_xdp:eth1".to_owned()]));
+        assert_eq!(check.found, "virtio_net, 1 queue, XDP native");
+    }
+
+    #[test]
+    fn an_interface_that_is_down_or_has_too_large_an_mtu_is_mended_by_ip_link() {
+        let fake = Fake::new();
+        interface(&fake, "eth1", "0x1002", Some("e1000e"));
+        interface(&fake, "eth2", "0x1003", Some("ice"));
+        fake.write("sys/class/net/eth2/mtu", "9000\n");
+        assert_eq!(of(&fake, "eth1").remedy.unwrap(), "sudo ip link set dev eth1 up");
+        assert!(of(&fake, "eth1").found.contains("XDP generic"));
+        assert_eq!(of(&fake, "eth2").remedy.unwrap(), "sudo ip link set dev eth2 mtu 1500");
+        assert!(of(&fake, "eth2").via.is_empty());
+    }
+
+    #[test]
+    fn the_way_out_of_the_host_needs_force_by_ipv4_and_by_ipv6() {
+        let fake = Fake::new();
+        interface(&fake, "eth0", "0x1003", Some("virtio_net"));
+        interface(&fake, "eth1", "0x1003", Some("virtio_net"));
+        assert_eq!(of(&fake, "eth0").state, State::Ok);
+        let head = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\n";
+        let default = "eth0\t00000000\t010200C0\t0003\t0\t0\t0\t00000000\t0\t0\t0\n";
+        let on_link = "eth1\t000200C0\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0\n";
+        fake.write("proc/net/route", format!("{head}{default}{on_link}"));
+        assert!(of(&fake, "eth0").remedy.unwrap().contains("--via af_xdp:eth0 --force"));
+        assert_eq!(of(&fake, "eth1").state, State::Ok);
+
+        let zeros = "0".repeat(32);
+        let route = |flags, name| format!("{zeros} 00 {zeros} 00 {zeros} 00000400 00000002 00000000 {flags} {name}\n");
+        // The second is the unreachable route that every kernel has.
+        fake.write("proc/net/ipv6_route", route("00000003", "eth1") + &route("00200200", "lo"));
+        assert_eq!(of(&fake, "eth1").state, State::Warn);
+        assert_eq!(default_routes(&fake.machine), ["eth0", "eth1"]);
+    }
+
+    #[test]
+    fn loopback_and_what_is_no_ethernet_is_left_out() {
+        let fake = Fake::new();
+        interface(&fake, "lo", "0x9", None);
+        fake.write("sys/class/net/lo/type", "772\n");
+        interface(&fake, "wg0", "0x1003", None);
+        fake.write("sys/class/net/wg0/type", "65534\n");
+        assert_eq!(checks(&fake.machine, &list(&fake.machine)).len(), 1);
+    }
+
+    #[test]
+    fn virtual_interfaces_are_told_apart() {
+        let fake = Fake::new();
+        for name in ["v0", "t0", "b0", "vlan0", "d0"] {
+            interface(&fake, name, "0x1003", None);
+        }
+        fake.write("sys/class/net/v0/iflink", "7\n");
+        fake.write("sys/class/net/t0/tun_flags", "0x1002\n");
+        fake.write("sys/class/net/b0/bridge/ageing_time", "0\n");
+        fake.write("sys/class/net/vlan0/iflink", "2\n");
+        fake.write("sys/class/net/vlan0/lower_eth0/ifindex", "2\n");
+        let kinds: Vec<String> = list(&fake.machine).into_iter().map(|interface| interface.driver).collect();
+        assert_eq!(kinds, ["bridge", "virtual", "tun", "veth", "upper"]);
+    }
+
+    #[test]
+    fn what_opening_a_socket_came_to_decides_the_remedy() {
+        let mut fake = Fake::new();
+        assert_eq!(of(&fake, "af_xdp socket").state, State::Ok);
+        for (result, remedy) in [
+            (AfXdpSocket::NotPermitted, Some("sudo linerate …")),
+            (AfXdpSocket::Unsupported, Some(DEBIAN_KERNEL)),
+            (AfXdpSocket::Fails("too many".into()), None),
+        ] {
+            fake.machine.af_xdp = result;
+            let check = of(&fake, "af_xdp socket");
+            assert_eq!((check.state, check.remedy.as_deref()), (State::Missing, remedy));
+        }
+    }
+}

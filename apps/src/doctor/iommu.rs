@@ -1,0 +1,102 @@
+//! IOMMU, VFIO and UIO: what hands a PCI device to this process.
+
+use super::machine::{DEBIAN_KERNEL, Module};
+use super::{Check, Machine, State, Subject};
+
+pub(super) fn checks(machine: &Machine) -> Vec<Check> {
+    vec![
+        iommu(machine),
+        driver(machine, "vfio-pci", "drives PCI devices behind an IOMMU"),
+        driver(machine, "uio_pci_generic", "drives PCI devices without an IOMMU"),
+    ]
+}
+
+fn check(name: &str, state: State, found: impl Into<String>) -> Check {
+    Check::new(Subject::Iommu, name, state, found)
+}
+
+/// Whether VFIO takes devices that are behind no IOMMU.
+pub(super) fn is_unsafe(machine: &Machine) -> bool {
+    machine.read("sys/module/vfio/parameters/enable_unsafe_noiommu_mode").is_some_and(|mode| mode == "Y")
+}
+
+pub(super) fn iommu(machine: &Machine) -> Check {
+    let groups = machine.list("sys/kernel/iommu_groups").len();
+    if groups > 0 {
+        return check("iommu", State::Ok, format!("{groups} groups"));
+    }
+    if is_unsafe(machine) {
+        return check("iommu", State::Warn, "none: VFIO runs in its unsafe mode without");
+    }
+    let check = check("iommu", State::Warn, "none: vfio-pci takes no device, and a device can write to all memory");
+    if machine.is_guest() {
+        return check.remedy(format!(
+            "qemu-system-x86_64 -machine q35,kernel-irqchip=split -device intel-iommu,intremap=on,caching-mode=on  \
+             # where this guest is started; then, inside: {}",
+            machine.boot_with("intel_iommu=on iommu=pt")
+        ));
+    }
+    match machine.cpuinfo("vendor_id").as_deref() {
+        Some("GenuineIntel") => check.remedy(machine.boot_with("intel_iommu=on iommu=pt")),
+        Some("AuthenticAMD") => {
+            check.remedy(format!("enable the IOMMU (AMD-Vi) in the firmware; then {}", machine.boot_with("iommu=pt")))
+        }
+        _ => check,
+    }
+}
+
+fn driver(machine: &Machine, name: &str, purpose: &str) -> Check {
+    match machine.module(&name.replace('-', "_")) {
+        Module::Present => check(name, State::Ok, "loaded"),
+        Module::Loadable => check(name, State::Warn, format!("not loaded: it {purpose}"))
+            .remedy(format!("sudo modprobe {name} && echo {name} | sudo tee /etc/modules-load.d/{name}.conf")),
+        Module::Absent => check(name, State::Warn, format!("not in this kernel: it {purpose}")).remedy(DEBIAN_KERNEL),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::machine::tests::Fake;
+    use super::*;
+
+    fn of(fake: &Fake, name: &str) -> Check {
+        checks(&fake.machine).into_iter().find(|check| check.name == name).unwrap()
+    }
+
+    #[test]
+    fn groups_mean_an_iommu() {
+        let fake = Fake::new();
+        fake.write("sys/kernel/iommu_groups/0/type", "DMA\n");
+        fake.write("sys/kernel/iommu_groups/1/type", "DMA\n");
+        assert_eq!((of(&fake, "iommu").state, of(&fake, "iommu").found), (State::Ok, "2 groups".into()));
+    }
+
+    #[test]
+    fn the_remedy_without_an_iommu_is_that_of_the_processor() {
+        let fake = Fake::new();
+        fake.write("etc/default/grub", "");
+        fake.cpu("GenuineIntel", "sse4_2");
+        assert!(of(&fake, "iommu").remedy.unwrap().contains("$GRUB_CMDLINE_LINUX intel_iommu=on iommu=pt"));
+        fake.cpu("AuthenticAMD", "sse4_2");
+        assert!(of(&fake, "iommu").remedy.unwrap().contains("firmware"));
+        fake.cpu("AuthenticAMD", "sse4_2 hypervisor");
+        assert!(of(&fake, "iommu").remedy.unwrap().contains("-device intel-iommu"));
+    }
+
+    #[test]
+    fn the_unsafe_mode_is_no_iommu() {
+        let fake = Fake::new();
+        fake.write("sys/module/vfio/parameters/enable_unsafe_noiommu_mode", "Y\n");
+        assert_eq!((of(&fake, "iommu").state, of(&fake, "iommu").remedy), (State::Warn, None));
+    }
+
+    #[test]
+    fn a_driver_is_loaded_or_the_kernel_exchanged() {
+        let fake = Fake::new();
+        fake.loadable(&["vfio-pci"]);
+        fake.write("sys/module/uio_pci_generic/initstate", "live\n");
+        assert!(of(&fake, "vfio-pci").remedy.unwrap().starts_with("sudo modprobe vfio-pci &&"));
+        assert_eq!(of(&fake, "uio_pci_generic").state, State::Ok);
+        assert_eq!(of(&Fake::new(), "vfio-pci").remedy.unwrap(), DEBIAN_KERNEL);
+    }
+}

@@ -1,0 +1,142 @@
+//! RDMA devices and the libraries that verbs need.
+
+use super::interfaces::Interface;
+use super::machine::{DEBIAN_KERNEL, Module};
+use super::{Check, Machine, State, Subject};
+
+pub(super) fn checks(machine: &Machine, interfaces: &[Interface]) -> Vec<Check> {
+    let mut checks = vec![libraries(machine)];
+    let devices = machine.list("sys/class/infiniband");
+    if devices.is_empty() {
+        checks.push(none(machine, interfaces));
+    }
+    checks.extend(devices.iter().map(|device| describe(machine, device)));
+    checks
+}
+
+fn check(name: &str, state: State, found: impl Into<String>) -> Check {
+    Check::new(Subject::Rdma, name, state, found)
+}
+
+fn libraries(machine: &Machine) -> Check {
+    let directories = ["usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu", "usr/lib64", "usr/local/lib"];
+    let names: Vec<String> = directories.into_iter().flat_map(|directory| machine.list(directory)).collect();
+    let libraries = [("libibverbs.so.1", "libibverbs1"), ("librdmacm.so.1", "librdmacm1")];
+    let mut packages: Vec<&str> = libraries
+        .into_iter()
+        .filter(|(library, _)| !names.iter().any(|name| name == library))
+        .map(|(_, package)| package)
+        .collect();
+    if machine.list("etc/libibverbs.d").is_empty() {
+        packages.push("ibverbs-providers");
+    }
+    if packages.is_empty() {
+        return check("libraries", State::Ok, "libibverbs, librdmacm and their providers");
+    }
+    check("libraries", State::Warn, format!("{} not installed", packages.join(", ")))
+        .remedy(format!("sudo apt-get install {}", packages.join(" ")))
+}
+
+/// Without an RDMA NIC, the kernel can do it in software on any Ethernet interface.
+fn none(machine: &Machine, interfaces: &[Interface]) -> Check {
+    let check = check("devices", State::Warn, "none");
+    let up: Vec<&Interface> = interfaces.iter().filter(|interface| interface.is_ethernet && interface.is_up).collect();
+    let Some(interface) = up.first() else {
+        return Check { found: "none, and no Ethernet interface is up that software could use".into(), ..check };
+    };
+    let software = [("rdma_rxe", "rxe"), ("siw", "siw")];
+    let usable = software.into_iter().find(|(module, _)| machine.module(module) != Module::Absent);
+    match usable {
+        Some((module, kind)) => check.remedy(format!(
+            "sudo modprobe {module} && sudo rdma link add {kind}0 type {kind} netdev {}",
+            interface.name
+        )),
+        None => Check { found: "none, and this kernel has no software RDMA".into(), ..check }.remedy(DEBIAN_KERNEL),
+    }
+}
+
+fn describe(machine: &Machine, device: &str) -> Check {
+    let directory = format!("sys/class/infiniband/{device}/ports");
+    let ports: Vec<String> = machine.list(&directory);
+    let read = |port: &String, file: &str| machine.read(format!("{directory}/{port}/{file}")).unwrap_or_default();
+    // `4: ACTIVE`.
+    let is_active = |port: &String| read(port, "state").starts_with("4:");
+    let found: Vec<String> = ports
+        .iter()
+        .map(|port| {
+            let state = read(port, "state");
+            let state = state.split_once(": ").map_or(state.as_str(), |(_, name)| name).to_lowercase();
+            format!("port {port} {}, {state}, {}", read(port, "link_layer"), read(port, "rate"))
+        })
+        .collect();
+    let found = found.join("; ");
+    if ports.iter().any(is_active) {
+        return check(device, State::Ok, found);
+    }
+    let check = check(device, State::Warn, format!("{found}; no port is active"));
+    // The interface under an Ethernet port; for a software device it is the parent's name.
+    let under = machine.list(format!("sys/class/infiniband/{device}/device/net")).into_iter().next();
+    match under.or_else(|| machine.read(format!("sys/class/infiniband/{device}/parent"))) {
+        Some(interface) => check.remedy(format!("sudo ip link set dev {interface} up")),
+        None => check,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::interfaces;
+    use super::super::machine::tests::Fake;
+    use super::*;
+
+    fn of(fake: &Fake, name: &str) -> Check {
+        let interfaces = interfaces::list(&fake.machine);
+        checks(&fake.machine, &interfaces).into_iter().find(|check| check.name == name).unwrap()
+    }
+
+    fn device(fake: &Fake, state: &str) {
+        let port = "sys/class/infiniband/rxe0/ports/1";
+        fake.write(&format!("{port}/state"), state);
+        fake.write(&format!("{port}/link_layer"), "Ethernet\n");
+        fake.write(&format!("{port}/rate"), "10 Gb/sec (4X)\n");
+        fake.write("sys/class/infiniband/rxe0/parent", "eth1\n");
+    }
+
+    #[test]
+    fn missing_libraries_are_named_by_their_packages() {
+        let fake = Fake::new();
+        fake.write("usr/lib/x86_64-linux-gnu/libibverbs.so.1", "");
+        fake.write("etc/libibverbs.d/rxe.driver", "driver rxe\n");
+        assert_eq!(of(&fake, "libraries").remedy.unwrap(), "sudo apt-get install librdmacm1");
+        fake.write("usr/lib/x86_64-linux-gnu/librdmacm.so.1", "");
+        assert_eq!(of(&fake, "libraries").state, State::Ok);
+    }
+
+    #[test]
+    fn without_a_device_the_kernels_software_is_proposed_on_an_interface_that_is_up() {
+        let fake = Fake::new();
+        fake.loadable(&["rdma_rxe"]);
+        assert_eq!(of(&fake, "devices").remedy, None);
+        interfaces::tests::interface(&fake, "eth0", "0x1002", Some("virtio_net"));
+        interfaces::tests::interface(&fake, "eth1", "0x1003", Some("virtio_net"));
+        let remedy = "sudo modprobe rdma_rxe && sudo rdma link add rxe0 type rxe netdev eth1";
+        assert_eq!(of(&fake, "devices").remedy.unwrap(), remedy);
+    }
+
+    #[test]
+    fn a_kernel_without_rdma_is_to_be_exchanged() {
+        let fake = Fake::new();
+        interfaces::tests::interface(&fake, "eth1", "0x1003", Some("virtio_net"));
+        assert_eq!(of(&fake, "devices").remedy.unwrap(), DEBIAN_KERNEL);
+    }
+
+    #[test]
+    fn a_device_needs_an_active_port() {
+        let fake = Fake::new();
+        device(&fake, "4: ACTIVE\n");
+        assert_eq!(of(&fake, "rxe0").state, State::Ok);
+        assert_eq!(of(&fake, "rxe0").found, "port 1 Ethernet, active, 10 Gb/sec (4X)");
+        device(&fake, "1: DOWN\n");
+        assert_eq!(of(&fake, "rxe0").state, State::Warn);
+        assert_eq!(of(&fake, "rxe0").remedy.unwrap(), "sudo ip link set dev eth1 up");
+    }
+}
