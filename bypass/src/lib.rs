@@ -5,6 +5,8 @@
 //! - [`Service`] and [`Transport`]: an application, and the worker that carries its bytes.
 
 mod bytes;
+#[cfg(feature = "dpdk")]
+pub mod dpdk;
 pub mod mailbox;
 mod nic;
 mod packet;
