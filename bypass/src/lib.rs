@@ -7,6 +7,8 @@
 
 mod blocks;
 mod bytes;
+#[cfg(feature = "dpdk")]
+pub mod dpdk;
 mod free_list;
 pub mod mailbox;
 pub mod memory;
