@@ -1,7 +1,7 @@
 //! An owned slice of bytes that knows its way home.
 
 use std::fmt;
-use std::ops::{Bound, Deref, RangeBounds};
+use std::ops::{Deref, RangeBounds};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -95,17 +95,7 @@ impl Bytes {
     /// # Panics
     /// If the range does not lie within the bytes.
     pub fn slice(&self, range: impl RangeBounds<usize>) -> Bytes {
-        let from = match range.start_bound() {
-            Bound::Included(&n) => n,
-            Bound::Excluded(&n) => n + 1,
-            Bound::Unbounded => 0,
-        };
-        let to = match range.end_bound() {
-            Bound::Included(&n) => n + 1,
-            Bound::Excluded(&n) => n,
-            Bound::Unbounded => self.len,
-        };
-        let part = &self[from..to];
+        let part = &self[(range.start_bound().cloned(), range.end_bound().cloned())];
         let start = NonNull::from(part).cast();
         let len = part.len();
         let mut slice = self.clone();
@@ -239,6 +229,23 @@ mod tests {
     #[should_panic(expected = "range end index 11 out of range")]
     fn a_slice_beyond_the_end_panics() {
         let _ = Bytes::from(vec![0; 10]).slice(5..11);
+    }
+
+    #[test]
+    fn every_kind_of_range_makes_a_slice() {
+        use std::ops::Bound::{Excluded, Unbounded};
+        let digits = Bytes::from_static(b"0123456789");
+        assert_eq!(digits.slice(..), digits);
+        assert_eq!(&digits.slice(7..)[..], b"789");
+        assert_eq!(&digits.slice(..=1)[..], b"01");
+        assert_eq!(&digits.slice((Excluded(7), Unbounded))[..], b"89");
+        assert!(digits.slice(10..).is_empty());
+    }
+
+    #[test]
+    #[should_panic(expected = "range end index")]
+    fn a_range_up_to_the_largest_number_panics_and_does_not_wrap() {
+        let _ = Bytes::from(vec![0; 10]).slice(..=usize::MAX);
     }
 
     #[test]

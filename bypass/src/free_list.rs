@@ -86,6 +86,26 @@ mod tests {
     }
 
     #[test]
+    fn a_popper_that_was_interrupted_does_not_bring_back_a_place_that_was_taken_meanwhile() {
+        let links: Vec<_> = (0..3).map(|_| AtomicU32::new(0)).collect();
+        let link = |place: u32| &links[place as usize];
+        let list = FreeList::new();
+        (0..3).for_each(|place| list.push(place, link));
+        let interrupted = std::cell::Cell::new(false);
+        let stale = AtomicU32::new(1);
+        let first = list.pop(|place| {
+            if interrupted.replace(true) {
+                return link(place);
+            }
+            // Another thread takes 2 and 1 and gives 2 back, just after the popper has read that 1 follows 2.
+            assert_eq!((list.pop(link), list.pop(link)), (Some(2), Some(1)));
+            list.push(2, link);
+            &stale
+        });
+        assert_eq!((first, list.pop(link), list.pop(link)), (Some(2), Some(0), None));
+    }
+
+    #[test]
     fn no_place_has_two_owners_and_none_is_lost() {
         const PLACES: u32 = 8;
         let links: Vec<_> = (0..PLACES).map(|_| AtomicU32::new(0)).collect();

@@ -2,9 +2,10 @@
 //!
 //! - [`Nic`] and [`Packet`]: one queue pair of a port and the frames it moves. [`memory`] has a port without a
 //!   device, for tests.
-//! - [`Bytes`] and [`mailbox`]: the memory that devices and applications share, and the queue between threads.
+//! - [`Arena`], [`Bytes`] and [`mailbox`]: the memory that devices and applications share, and the queue between threads.
 //! - [`Service`] and [`Transport`]: an application, and the worker that carries its bytes.
 
+pub mod arena;
 mod blocks;
 mod bytes;
 #[cfg(feature = "dpdk")]
@@ -14,16 +15,19 @@ pub mod mailbox;
 pub mod memory;
 mod nic;
 mod packet;
+mod prefetch;
 mod refcount;
 mod service;
 mod summary;
 pub mod time;
 mod via;
 
+pub use arena::Arena;
 pub use blocks::{Block, BlockPool};
 pub use bytes::{Bytes, Memory, Owner};
 pub use nic::{BURST, Capabilities, ChecksumOffload, InvalidMac, MacAddr, Nic, QueueStats};
 pub use packet::{L4, Packet, RxChecksum, RxInfo, TxOffload};
+pub use prefetch::{prefetch, prefetch_slice};
 pub use service::{CloseReason, ConnId, ConnectError, Datagram, Origin, Postbox, Seat, Service, Transport};
 pub use summary::Summary;
 pub use via::{InvalidVia, Via};

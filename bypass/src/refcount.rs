@@ -16,6 +16,11 @@ impl RefCount {
         RefCount(AtomicU32::new(1))
     }
 
+    /// One holder again, after the last one has gone. The caller owns the memory alone.
+    pub(crate) fn restart(&self) {
+        self.0.store(1, Ordering::Relaxed);
+    }
+
     /// One more holder. The caller is one itself.
     ///
     /// Aborts the process at 2³¹ holders, as [`std::sync::Arc`] does: going on would free memory in use.
@@ -66,5 +71,19 @@ mod tests {
             holders.into_iter().map(|holder| holder.join().unwrap()).sum()
         });
         assert_eq!(last, 1);
+    }
+
+    #[test]
+    fn too_many_holders_end_the_process_instead_of_wrapping() {
+        use std::os::unix::process::ExitStatusExt;
+        const IN_CHILD: &str = "LINERATE_TEST_TOO_MANY_HOLDERS";
+        if std::env::var_os(IN_CHILD).is_some() {
+            RefCount(AtomicU32::new(MAX + 1)).share();
+            return;
+        }
+        let test = "refcount::tests::too_many_holders_end_the_process_instead_of_wrapping";
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+        let output = child.args(["--exact", test]).env(IN_CHILD, "1").output().unwrap();
+        assert_eq!(output.status.signal(), Some(libc::SIGABRT));
     }
 }

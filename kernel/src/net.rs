@@ -4,7 +4,7 @@
 //! so that an event in which the service ends another connection never runs inside one of that other.
 
 use crate::connection::{Connection, Pending, Received, Receiving, Sending, Stage};
-use crate::poller::{Poller, Readiness, Token};
+use crate::poller::{Events, Poller, Readiness, Token};
 use crate::queue::VECTOR;
 use crate::slots::Slots;
 use crate::timers::Timers;
@@ -58,6 +58,7 @@ pub(crate) struct Net {
     pub worker: usize,
     config: Config,
     poller: Poller,
+    events: Events,
     listeners: Vec<Listener>,
     accept_again: Option<Instant>,
     pub udp: Udp,
@@ -99,6 +100,7 @@ impl Net {
             now: Instant::ZERO,
             worker,
             poller,
+            events: Events::with_room(),
             listeners: listeners.into_iter().map(listener).collect(),
             accept_again: None,
             udp,
@@ -141,10 +143,10 @@ impl Net {
 
     /// Waits up to `timeout`, then takes in all that has happened.
     pub(crate) fn gather_events(&mut self, timeout: Duration) {
-        let events = self.poller.wait(timeout).unwrap_or_else(|error| {
+        let mut events = std::mem::take(&mut self.events);
+        if let Err(error) = self.poller.wait(&mut events, timeout) {
             tracing::error!("cannot wait for events: {error}");
-            0
-        });
+        }
         self.now = self.clock.now();
         for block in [&mut self.rx_block, &mut self.tx_block].into_iter().flatten() {
             block.reset();
@@ -158,14 +160,15 @@ impl Net {
                 self.read(id);
             }
         }
-        for index in 0..events {
-            match self.poller.event(index) {
+        for event in events.iter() {
+            match event {
                 (Token::Connection(slot), readiness) => self.stream_event(slot, readiness),
                 (Token::Listener(index), _) => self.listeners[index].ready = true,
                 (Token::Udp(index), _) => self.udp.set_ready(index),
                 (Token::Wake, _) => {}
             }
         }
+        self.events = events;
         self.accept();
         while let Some(id) = self.timers.pop(self.now) {
             self.timer_event(id);

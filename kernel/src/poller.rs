@@ -1,10 +1,10 @@
 //! One worker's epoll instance, edge-triggered, and the way to wake it from another thread.
 
+use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::io::Errno;
 use std::io;
-use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
@@ -83,17 +83,30 @@ impl Waker {
     }
 }
 
+/// What a wait brought; the default has no room for anything.
+#[derive(Default)]
+pub(crate) struct Events(Vec<Event>);
+
+impl Events {
+    pub(crate) fn with_room() -> Self {
+        Events(Vec::with_capacity(EVENTS))
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Token, Readiness)> {
+        self.0.iter().map(|event| (Token::from_bits(event.data.u64()), Readiness(event.flags)))
+    }
+}
+
 pub(crate) struct Poller {
     epoll: OwnedFd,
     wake: Arc<OwnedFd>,
-    events: Vec<(u64, EventFlags)>,
 }
 
 impl Poller {
     pub(crate) fn new() -> io::Result<Self> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
         let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-        let poller = Poller { epoll, wake, events: Vec::with_capacity(EVENTS) };
+        let poller = Poller { epoll, wake };
         poller.register(&*poller.wake, Token::Wake, EventFlags::IN)?;
         Ok(poller)
     }
@@ -116,28 +129,16 @@ impl Poller {
         Ok(epoll::add(&self.epoll, fd, EventData::new_u64(token.to_bits()), interest | EventFlags::ET)?)
     }
 
-    /// Waits for events, at most `timeout`, and returns how many there are.
-    pub(crate) fn wait(&mut self, timeout: Duration) -> io::Result<usize> {
+    /// Waits for events, at most `timeout`.
+    pub(crate) fn wait(&self, events: &mut Events, timeout: Duration) -> io::Result<()> {
         // A wait of years is as good as one of a day, and fits every type below.
         let timeout = timeout.min(Duration::from_secs(86_400));
         let timeout = Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: timeout.subsec_nanos().into() };
-        self.events.clear();
-        // Its own form holds a pointer, which would tie what holds it to one thread.
-        let mut events = [const { MaybeUninit::<Event>::uninit() }; EVENTS];
-        match epoll::wait(&self.epoll, &mut events, Some(&timeout)) {
-            Ok((events, _)) => {
-                self.events.extend(events.iter().map(|event| (event.data.u64(), event.flags)));
-                Ok(events.len())
-            }
-            Err(Errno::INTR) => Ok(0),
+        events.0.clear();
+        match epoll::wait(&self.epoll, spare_capacity(&mut events.0), Some(&timeout)) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
             Err(error) => Err(error.into()),
         }
-    }
-
-    /// Event `index` of the last wait.
-    pub(crate) fn event(&self, index: usize) -> (Token, Readiness) {
-        let (data, flags) = self.events[index];
-        (Token::from_bits(data), Readiness(flags))
     }
 }
 
@@ -148,24 +149,25 @@ mod tests {
 
     #[test]
     fn every_wake_ends_a_wait() {
-        let mut poller = Poller::new().unwrap();
+        let (poller, mut events) = (Poller::new().unwrap(), Events::with_room());
         let waker = poller.waker();
         for _ in 0..3 {
             waker.wake();
-            assert_eq!(poller.wait(Duration::from_secs(10)).unwrap(), 1);
-            assert_eq!(poller.event(0).0, Token::Wake);
-            assert_eq!(poller.wait(Duration::ZERO).unwrap(), 0);
+            poller.wait(&mut events, Duration::from_secs(10)).unwrap();
+            assert!(events.iter().map(|(token, _)| token).eq([Token::Wake]));
+            poller.wait(&mut events, Duration::ZERO).unwrap();
+            assert_eq!(events.iter().count(), 0);
         }
     }
 
     #[test]
     fn a_wait_may_be_shorter_than_a_millisecond() {
-        let mut poller = Poller::new().unwrap();
+        let (poller, mut events) = (Poller::new().unwrap(), Events::with_room());
         let start = Instant::now();
         let shortest = (0..20)
             .map(|_| {
                 let start = Instant::now();
-                poller.wait(Duration::from_micros(100)).unwrap();
+                poller.wait(&mut events, Duration::from_micros(100)).unwrap();
                 start.elapsed()
             })
             .min()

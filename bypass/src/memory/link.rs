@@ -170,7 +170,8 @@ impl Link {
     ///
     /// # Panics
     /// If there are no queues, or no packets in a pool or a ring; if more memory is asked for than there can be;
-    /// without `multi_segment`, if a packet has not the room for a frame.
+    /// without `multi_segment`, if a packet has not the room for a frame; with `tso`, if `multi_segment` or
+    /// `checksum_offload` is missing, without which no port cuts segments.
     pub fn with_queues(config: LinkConfig, queues: usize) -> (Vec<MemoryNic>, Vec<MemoryNic>) {
         assert!(queues > 0, "a link needs a queue at each end");
         assert!(config.ring > 0, "a link's ring needs room for a frame");
@@ -179,6 +180,10 @@ impl Link {
             "a packet of {} bytes cannot hold a frame of {}, and the link cannot send chains",
             config.data_room,
             config.max_frame()
+        );
+        assert!(
+            config.tso.is_none() || (config.multi_segment && config.checksum_offload),
+            "a link that cuts segments must take chains and compute checksums"
         );
         let link = Link {
             shared: Arc::new(Shared {

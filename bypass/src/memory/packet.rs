@@ -512,3 +512,6 @@ static BUFFER: Owner = Owner {
     // SAFETY: as above; the view was read out by `into_bytes`.
     release: |owner| unsafe { Slot::release(NonNull::new_unchecked(owner.cast_mut().cast())) },
 };
+
+#[cfg(test)]
+mod tests;

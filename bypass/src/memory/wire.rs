@@ -254,3 +254,6 @@ pub(super) fn rx_info(packet: &MemoryPacket) -> RxInfo {
         },
     }
 }
+
+#[cfg(test)]
+mod tests;

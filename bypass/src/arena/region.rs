@@ -1,0 +1,88 @@
+//! The memory behind an arena, and how it goes back to where it came from.
+
+use super::ArenaError;
+use std::fmt;
+use std::io;
+use std::ptr::NonNull;
+
+/// The size of the hugepages asked for. Explicit, because the system's default may be 1 GB.
+const HUGEPAGE: usize = 2 << 20;
+
+/// Where an arena's memory is from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Backing {
+    /// Hugepages of 2 MB, all of them present.
+    Hugepages,
+    /// The system's ordinary pages, present once they are touched.
+    Pages,
+    /// Memory that was handed over to [`Arena::from_region`](super::Arena::from_region).
+    Region,
+}
+
+/// A piece of memory of this process; dropping it gives it back.
+pub(super) struct Region {
+    pub(super) start: NonNull<u8>,
+    pub(super) len: usize,
+    pub(super) backing: Backing,
+    /// Gives back memory that is not from `mmap`.
+    release: Option<Box<dyn FnOnce() + Send>>,
+}
+
+impl Region {
+    /// Maps `len` bytes of hugepages.
+    pub(super) fn hugepages(len: usize) -> Result<Region, ArenaError> {
+        let len = len.checked_next_multiple_of(HUGEPAGE).ok_or(ArenaError::Size(len))?;
+        let flags = libc::MAP_HUGETLB | libc::MAP_HUGE_2MB | libc::MAP_POPULATE;
+        let start = map(len, flags).map_err(|error| ArenaError::Map { bytes: len, error })?;
+        Ok(Region { start, len, backing: Backing::Hugepages, release: None })
+    }
+
+    /// Maps `len` bytes of ordinary pages.
+    pub(super) fn pages(len: usize) -> Result<Region, ArenaError> {
+        let start = map(len, 0).map_err(|error| ArenaError::Map { bytes: len, error })?;
+        // SAFETY: the mapping was made just now. This is a wish, so nothing depends on whether it is granted.
+        unsafe { libc::madvise(start.as_ptr().cast(), len, libc::MADV_HUGEPAGE) };
+        Ok(Region { start, len, backing: Backing::Pages, release: None })
+    }
+
+    /// Takes over memory that `release` gives back.
+    pub(super) fn external(start: NonNull<u8>, len: usize, release: Box<dyn FnOnce() + Send>) -> Region {
+        Region { start, len, backing: Backing::Region, release: Some(release) }
+    }
+}
+
+fn map(len: usize, flags: libc::c_int) -> io::Result<NonNull<u8>> {
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = flags | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    // SAFETY: an anonymous mapping at an address of the kernel's choice changes no memory that exists.
+    let start = unsafe { libc::mmap(std::ptr::null_mut(), len, protection, flags, -1, 0) };
+    if start == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    // A page that a device reads or writes must not move to the child of a fork while this process gets a copy.
+    // SAFETY: the mapping was made just now.
+    unsafe { libc::madvise(start, len, libc::MADV_DONTFORK) };
+    NonNull::new(start.cast()).ok_or_else(|| io::Error::other("mapped at address 0"))
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        match self.release.take() {
+            Some(release) => release(),
+            // SAFETY: mapped with this length by `map`; whoever owns the region uses none of it any more.
+            None => unsafe {
+                libc::munmap(self.start.as_ptr().cast(), self.len);
+            },
+        }
+    }
+}
+
+impl fmt::Display for Backing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Backing::Hugepages => "2 MB hugepages",
+            Backing::Pages => "ordinary pages",
+            Backing::Region => "memory of its user",
+        })
+    }
+}

@@ -1,0 +1,58 @@
+//! Workers on threads of their own, and clients for them.
+
+use linerate_bypass::{Service, Summary};
+use linerate_kernel::{Config, Sockets, Worker, bind};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How long anything in a test may take.
+pub const DEADLINE: Duration = Duration::from_secs(15);
+
+pub fn local() -> SocketAddr {
+    "127.0.0.1:0".parse().unwrap()
+}
+
+pub fn listening() -> Config {
+    Config { listen: vec![local()], ..Config::default() }
+}
+
+/// A worker that runs until it is asked what happened.
+pub struct Running<S: Service> {
+    pub address: SocketAddr,
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<(S, Summary)>,
+}
+
+impl<S: Service + Send + 'static> Running<S> {
+    pub fn start(config: &Config, service: S) -> Self {
+        let (_, mut sockets) = bind(config, 1).unwrap();
+        Self::on(sockets.remove(0), service)
+    }
+
+    pub fn on(sockets: Sockets<S::Message>, service: S) -> Self {
+        let address = *sockets.tcp_addrs().iter().chain(&sockets.udp_addrs()).next().unwrap();
+        let stop = Arc::new(AtomicBool::new(false));
+        let thread = std::thread::spawn({
+            let stop = stop.clone();
+            move || Worker::new(sockets, service).run(&stop)
+        });
+        Running { address, stop, thread }
+    }
+
+    pub fn finish(self) -> (S, Summary) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.join().unwrap()
+    }
+}
+
+/// Turns `worker` until `done` or the deadline.
+pub fn turn_until<S: Service>(worker: &mut Worker<S>, what: &str, mut done: impl FnMut(&Worker<S>) -> bool) {
+    let deadline = Instant::now() + DEADLINE;
+    while !done(worker) {
+        assert!(Instant::now() < deadline, "not in time: {what}");
+        worker.turn(Duration::from_millis(1));
+    }
+}

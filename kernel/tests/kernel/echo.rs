@@ -1,0 +1,118 @@
+//! Streams arrive exact, over however many connections.
+
+use crate::common::{DEADLINE, Running, listening};
+use crate::services::{Echo, pattern};
+use linerate_bypass::CloseReason;
+use linerate_kernel::{Config, bind};
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpStream};
+
+fn client(server: std::net::SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(server).unwrap();
+    stream.set_read_timeout(Some(DEADLINE)).unwrap();
+    stream.set_nodelay(true).unwrap();
+    stream
+}
+
+/// Sends `length` bytes, finishes sending, and checks that they come back, and then the end.
+fn echo_exact(server: std::net::SocketAddr, length: u64) {
+    let mut stream = client(server);
+    let writer = std::thread::spawn({
+        let mut stream = stream.try_clone().unwrap();
+        move || {
+            let mut sent = 0;
+            while sent < length {
+                let n = (length - sent).min(64 << 10);
+                let bytes: Vec<u8> = (sent..sent + n).map(pattern).collect();
+                stream.write_all(&bytes).unwrap();
+                sent += n;
+            }
+            stream.shutdown(Shutdown::Write).unwrap();
+        }
+    });
+    let mut received = 0;
+    let mut buffer = vec![0; 256 << 10];
+    loop {
+        let n = stream.read(&mut buffer).unwrap();
+        if n == 0 {
+            break;
+        }
+        assert!(buffer[..n].iter().zip(received..).all(|(&byte, at)| byte == pattern(at)));
+        received += n as u64;
+    }
+    writer.join().unwrap();
+    assert_eq!(received, length);
+}
+
+#[test]
+fn a_hundred_megabytes_come_back_exact_after_the_client_has_finished_sending() {
+    let server = Running::start(&listening(), Echo::default());
+    echo_exact(server.address, 100_000_000);
+    let (echo, summary) = server.finish();
+    assert_eq!(echo.closed, [CloseReason::Finished]);
+    assert_eq!((summary.rx_bytes, summary.tx_bytes, summary.copied_bytes), (100_000_000, 100_000_000, 0));
+    assert_eq!((summary.accepted, summary.finished, summary.broken), (1, 1, 0));
+}
+
+#[test]
+fn a_spinning_worker_echoes_as_a_sleeping_one_does() {
+    let server = Running::start(&Config { spin: true, ..listening() }, Echo::default());
+    echo_exact(server.address, 1_000_000);
+    assert_eq!(server.finish().0.closed, [CloseReason::Finished]);
+}
+
+#[test]
+fn tiny_buffers_slow_a_stream_down_and_nothing_else() {
+    let config = Config { rx_buffer: 100, tx_buffer: 70, memory: 1, ..listening() };
+    let server = Running::start(&config, Echo::default());
+    echo_exact(server.address, 100_000);
+    let (echo, summary) = server.finish();
+    assert_eq!(echo.closed, [CloseReason::Finished]);
+    assert!(echo.most_received <= 100);
+    assert_eq!(summary.tx_bytes, 100_000);
+}
+
+#[test]
+fn a_thousand_connections_each_get_their_own_bytes() {
+    let server = Running::start(&listening(), Echo::default());
+    let mut clients: Vec<_> = (0..1000).map(|_| client(server.address)).collect();
+    for round in 0..3u32 {
+        for (number, client) in clients.iter_mut().enumerate() {
+            client.write_all(&(number as u32 ^ round).to_le_bytes()).unwrap();
+        }
+        for (number, client) in clients.iter_mut().enumerate() {
+            let mut reply = [0; 4];
+            client.read_exact(&mut reply).unwrap();
+            assert_eq!(u32::from_le_bytes(reply), number as u32 ^ round);
+        }
+    }
+    for client in &mut clients {
+        client.shutdown(Shutdown::Write).unwrap();
+        assert_eq!(client.read(&mut [0; 1]).unwrap(), 0);
+    }
+    let (echo, summary) = server.finish();
+    assert_eq!((summary.accepted, summary.finished, summary.broken), (1000, 1000, 0));
+    assert_eq!(echo.bursts, echo.readable, "every readable event was announced in a burst");
+    assert_eq!(summary.rx_frames as usize, echo.readable);
+}
+
+#[test]
+fn workers_share_a_port_and_each_gets_some_of_the_connections() {
+    let (_, sockets) = bind(&listening(), 3).unwrap();
+    let address = sockets[0].tcp_addrs()[0];
+    let workers: Vec<_> = sockets.into_iter().map(|sockets| Running::on(sockets, Echo::default())).collect();
+    for _ in 0..200 {
+        echo_exact(address, 10);
+    }
+    let accepted: Vec<u64> = workers.into_iter().map(|worker| worker.finish().1.accepted).collect();
+    assert_eq!(accepted.iter().sum::<u64>(), 200);
+    assert!(accepted.iter().all(|&n| n > 0), "{accepted:?}");
+}
+
+#[test]
+fn ipv6_works_as_ipv4_does() {
+    let server =
+        Running::start(&Config { listen: vec!["[::1]:0".parse().unwrap()], ..Config::default() }, Echo::default());
+    echo_exact(server.address, 100_000);
+    assert_eq!(server.finish().1.finished, 1);
+}

@@ -1,0 +1,173 @@
+//! The four small services that every transport must carry.
+
+use crate::common::{DEADLINE, Running, listening, local, turn_until};
+use crate::services::{Chargen, Deferred, Echo, Proxy, UdpEcho, pattern};
+use linerate_bypass::{CloseReason, ConnectError};
+use linerate_kernel::{Config, Worker, bind};
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
+
+fn client(server: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(server).unwrap();
+    stream.set_read_timeout(Some(DEADLINE)).unwrap();
+    stream
+}
+
+fn assert_pattern(bytes: &[u8], from: u64) {
+    assert!(bytes.iter().zip(from..).all(|(&byte, at)| byte == pattern(at)));
+}
+
+#[test]
+fn chargen_sends_everything_exact_as_fast_as_it_is_read() {
+    let length = 30_000_000;
+    let server = Running::start(&listening(), Chargen::new(length));
+    let mut stream = client(server.address);
+    let (mut received, mut buffer) = (0, vec![0; 100_000]);
+    loop {
+        let n = stream.read(&mut buffer).unwrap();
+        if n == 0 {
+            break;
+        }
+        assert_pattern(&buffer[..n], received);
+        received += n as u64;
+    }
+    assert_eq!(received, length);
+    let (_, summary) = server.finish();
+    assert_eq!((summary.tx_bytes, summary.copied_bytes), (length, 0));
+}
+
+#[test]
+fn chargen_waits_for_a_peer_that_stops_reading_and_holds_no_more_than_its_buffer() {
+    let config = Config { tx_buffer: 100_000, ..listening() };
+    let (_, mut sockets) = bind(&config, 1).unwrap();
+    let mut worker = Worker::new(sockets.remove(0), Chargen::new(u64::MAX));
+    let mut stream = client(worker.tcp_addrs()[0]);
+    let stalled = |worker: &mut Worker<Chargen>| {
+        // Nothing is sent any more when a second's worth of turns brings nothing.
+        let mut before = u64::MAX;
+        let mut quiet = 0;
+        turn_until(worker, "the stream stalls", |worker| {
+            let sent = worker.summary().tx_bytes;
+            quiet = if sent == before && sent > 0 { quiet + 1 } else { 0 };
+            before = sent;
+            quiet > 100
+        });
+    };
+    stalled(&mut worker);
+    let (sent, written) = (worker.service().sent, worker.summary().tx_bytes);
+    assert!(worker.service().held_back > 0);
+    assert!(sent - written <= 100_000, "{sent} handed over, {written} taken by the kernel");
+    let mut buffer = vec![0; written as usize];
+    stream.read_exact(&mut buffer).unwrap();
+    assert_pattern(&buffer, 0);
+    turn_until(&mut worker, "it goes on", |worker| worker.summary().tx_bytes > written + 1_000_000);
+    drop(stream);
+    turn_until(&mut worker, "it notices that the peer is gone", |worker| !worker.service().closed.is_empty());
+    assert_eq!(worker.service().closed, [CloseReason::Reset]);
+}
+
+#[test]
+fn a_proxy_splices_both_ways_and_passes_each_end_on() {
+    let upstream = Running::start(&listening(), Echo::default());
+    let proxy = Running::start(&listening(), Proxy::new(upstream.address));
+    let mut stream = client(proxy.address);
+    let length = 20_000_000;
+    let writer = std::thread::spawn({
+        let mut stream = stream.try_clone().unwrap();
+        move || {
+            let bytes: Vec<u8> = (0..length).map(pattern).collect();
+            stream.write_all(&bytes).unwrap();
+            stream.shutdown(Shutdown::Write).unwrap();
+        }
+    });
+    let mut received = Vec::new();
+    stream.read_to_end(&mut received).unwrap();
+    writer.join().unwrap();
+    assert_eq!(received.len() as u64, length);
+    assert_pattern(&received, 0);
+    let (service, summary) = proxy.finish();
+    assert_eq!(service.closed, [CloseReason::Finished; 2]);
+    assert_eq!((summary.accepted, summary.connected, summary.finished), (1, 1, 2));
+    assert_eq!(summary.copied_bytes, 0);
+    assert_eq!(upstream.finish().0.closed, [CloseReason::Finished]);
+}
+
+#[test]
+fn a_proxy_passes_on_an_end_that_comes_before_the_other_side_is_there() {
+    let upstream = Running::start(&listening(), Echo::default());
+    let proxy = Running::start(&listening(), Proxy::new(upstream.address));
+    for _ in 0..50 {
+        let mut stream = client(proxy.address);
+        stream.shutdown(Shutdown::Write).unwrap();
+        assert_eq!(stream.read(&mut [0; 1]).unwrap(), 0);
+    }
+    let (service, _) = proxy.finish();
+    assert_eq!(service.closed, [CloseReason::Finished; 100]);
+    drop(upstream.finish());
+}
+
+#[test]
+fn a_proxy_whose_upstream_is_closed_resets_its_client() {
+    let closed = TcpListener::bind(local()).unwrap().local_addr().unwrap();
+    let proxy = Running::start(&listening(), Proxy::new(closed));
+    let error = client(proxy.address).read(&mut [0; 1]).unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+    let (service, summary) = proxy.finish();
+    assert_eq!(service.failed, [ConnectError::Refused]);
+    assert_eq!(service.closed, [CloseReason::Aborted]);
+    assert_eq!((summary.failed, summary.broken), (1, 1));
+}
+
+fn deferred_replies(config: &Config) {
+    let (postbox, mut sockets) = bind(config, 1).unwrap();
+    let (service, orders) = Deferred::new();
+    let answering = std::thread::spawn(move || Deferred::answer(orders, postbox));
+    let server = Running::on(sockets.remove(0), service);
+    let mut streams: Vec<_> = (0..20).map(|_| client(server.address)).collect();
+    for round in 0..50u64 {
+        for (number, stream) in streams.iter_mut().enumerate() {
+            stream.write_all(&(round << 32 | number as u64).to_le_bytes()).unwrap();
+        }
+        for (number, stream) in streams.iter_mut().enumerate() {
+            let mut reply = [0; 8];
+            stream.read_exact(&mut reply).unwrap();
+            assert_eq!(u64::from_le_bytes(reply), round << 32 | number as u64);
+        }
+    }
+    let (service, summary) = server.finish();
+    assert_eq!(summary.copied_bytes, 0);
+    drop(service);
+    answering.join().unwrap();
+}
+
+#[test]
+fn replies_come_from_another_thread_to_a_sleeping_worker() {
+    deferred_replies(&listening());
+}
+
+#[test]
+fn replies_come_from_another_thread_to_a_spinning_worker() {
+    deferred_replies(&Config { spin: true, ..listening() });
+}
+
+#[test]
+fn datagrams_come_back_from_the_address_they_were_sent_to() {
+    let config = Config { listen_udp: vec![local(), "[::1]:0".parse().unwrap()], ..Config::default() };
+    let (_, mut sockets) = bind(&config, 1).unwrap();
+    let addresses = sockets[0].udp_addrs();
+    let server = Running::on(sockets.remove(0), UdpEcho::default());
+    for address in addresses {
+        let client = UdpSocket::bind((if address.is_ipv4() { "127.0.0.1" } else { "::1" }, 0)).unwrap();
+        client.set_read_timeout(Some(DEADLINE)).unwrap();
+        for length in [0, 1, 100, 9_000, 65_000] {
+            let sent: Vec<u8> = (0..length).map(pattern).collect();
+            client.send_to(&sent, address).unwrap();
+            let mut received = vec![0; 1 << 16];
+            let (n, from) = client.recv_from(&mut received).unwrap();
+            assert_eq!((&received[..n], from), (&sent[..], address));
+        }
+    }
+    let (service, summary) = server.finish();
+    assert_eq!(service.echoed, 10);
+    assert_eq!((summary.rx_frames, summary.tx_frames), (10, 10));
+}

@@ -1,0 +1,249 @@
+//! What is bounded, and what a config that cannot be had gets.
+
+use crate::common::{DEADLINE, listening, local, turn_until};
+use crate::services::Echo;
+use linerate_bypass::{CloseReason, ConnId, Origin, Service, Transport};
+use linerate_kernel::{Config, Error, Worker, bind};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::time::Duration;
+
+fn worker<S: Service>(config: &Config, service: S) -> Worker<S> {
+    let (_, mut sockets) = bind(config, 1).unwrap();
+    Worker::new(sockets.remove(0), service)
+}
+
+#[test]
+fn a_connection_too_many_is_reset_and_counted_and_a_place_that_is_left_is_taken() {
+    let mut worker = worker(&Config { max_connections: 3, ..listening() }, Echo::default());
+    let address = worker.tcp_addrs()[0];
+    let mut streams: Vec<_> = (0..5).map(|_| TcpStream::connect(address).unwrap()).collect();
+    let refused = |worker: &Worker<Echo>| worker.summary().drops.get("accept: too many connections").copied();
+    turn_until(&mut worker, "two are refused", |worker| refused(worker) == Some(2));
+    assert_eq!(worker.summary().accepted, 3);
+    for stream in &mut streams[3..] {
+        stream.set_read_timeout(Some(DEADLINE)).unwrap();
+        assert_eq!(stream.read(&mut [0; 1]).unwrap_err().kind(), ErrorKind::ConnectionReset);
+    }
+    streams.clear();
+    turn_until(&mut worker, "they are gone", |worker| worker.service().closed.len() == 3);
+    let _another = TcpStream::connect(address).unwrap();
+    turn_until(&mut worker, "another is accepted", |worker| worker.summary().accepted == 4);
+    assert_eq!(refused(&worker), Some(2));
+}
+
+#[test]
+fn an_echo_whose_peer_never_reads_holds_no_more_than_its_buffers_and_serves_others() {
+    let config = Config { rx_buffer: 50_000, tx_buffer: 50_000, ..listening() };
+    let mut worker = worker(&config, Echo::default());
+    let address = worker.tcp_addrs()[0];
+    let mut selfish = TcpStream::connect(address).unwrap();
+    selfish.set_nonblocking(true).unwrap();
+    let mut sent = 0;
+    let mut stuck = 0;
+    turn_until(&mut worker, "the peer cannot send any more", |_| {
+        match selfish.write(&[7; 100_000]) {
+            Ok(n) => (sent, stuck) = (sent + n, 0),
+            Err(_) => stuck += 1,
+        }
+        stuck > 100
+    });
+    let summary = worker.summary();
+    assert!(summary.rx_bytes - summary.tx_bytes <= 100_000, "{summary:?}");
+    assert!(worker.service().most_received <= 50_000);
+    let before = summary.tx_bytes;
+    let mut other = TcpStream::connect(address).unwrap();
+    other.write_all(b"hello").unwrap();
+    turn_until(&mut worker, "another is served", |worker| worker.summary().tx_bytes == before + 5);
+    other.read_exact(&mut [0; 5]).unwrap();
+    // Now it reads after all, and everything is there.
+    let mut received = 0;
+    let mut buffer = vec![0; 1 << 20];
+    turn_until(&mut worker, "everything comes back", |_| {
+        while let Ok(n) = selfish.read(&mut buffer) {
+            assert!(buffer[..n].iter().all(|&byte| byte == 7));
+            received += n;
+        }
+        received == sent
+    });
+}
+
+/// Never consumes what the first connection sends, a byte at a time; echoes for the rest.
+#[derive(Default)]
+struct Hoarder {
+    hoarded: usize,
+    echo: Echo,
+}
+
+impl Service for Hoarder {
+    type Conn = usize;
+    type Message = ();
+
+    fn opened(&mut self, _: &mut impl Transport, conn: ConnId, _: Origin) -> usize {
+        conn.slot()
+    }
+
+    fn readable(&mut self, net: &mut impl Transport, conn: ConnId, slot: &mut usize) {
+        if *slot < 40 {
+            self.hoarded += 1;
+            assert_eq!(net.peek(conn).first(), Some(&(*slot as u8)));
+        } else {
+            self.echo.readable(net, conn, &mut ());
+        }
+    }
+
+    fn writable(&mut self, net: &mut impl Transport, conn: ConnId, _: &mut usize) {
+        net.forward(conn, conn);
+    }
+
+    fn closed(&mut self, _: &mut impl Transport, _: ConnId, _: usize, why: CloseReason) {
+        self.echo.closed.push(why);
+    }
+}
+
+#[test]
+fn connections_that_leave_a_byte_in_many_blocks_do_not_take_the_memory_of_others() {
+    // Memory for eight blocks of 64 KB, and forty connections that would keep one each.
+    let mut worker = worker(&Config { memory: 512 << 10, ..listening() }, Hoarder::default());
+    let address = worker.tcp_addrs()[0];
+    let mut hoarders = Vec::new();
+    for number in 0..40 {
+        hoarders.push(TcpStream::connect(address).unwrap());
+        turn_until(&mut worker, "it is accepted", |worker| worker.summary().accepted == number + 1);
+    }
+    let mut honest = TcpStream::connect(address).unwrap();
+    honest.set_nonblocking(true).unwrap();
+    for (number, hoarder) in hoarders.iter_mut().enumerate() {
+        hoarder.write_all(&[number as u8]).unwrap();
+        let mut sent = 0;
+        let mut received = 0;
+        let mut buffer = vec![0; 200_000];
+        turn_until(&mut worker, "the honest one is served", |worker| {
+            if sent < 200_000 {
+                sent += honest.write(&buffer[sent..]).unwrap_or(0);
+            }
+            received += honest.read(&mut buffer[received..]).unwrap_or(0);
+            received == 200_000 && worker.service().hoarded == number + 1
+        });
+    }
+    let copied = worker.summary().copied_bytes;
+    assert!((1..40_000).contains(&copied), "only what keeps too much is copied: {copied} bytes");
+}
+
+#[test]
+fn when_no_descriptor_is_left_accepting_pauses_and_goes_on() {
+    // The limit is of the whole process, so this runs in one of its own.
+    const MARK: &str = "LINERATE_TEST_NO_DESCRIPTORS";
+    if std::env::var_os(MARK).is_none() {
+        let name = std::thread::current().name().unwrap().to_owned();
+        let status = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", &name, "--test-threads=1"])
+            .env(MARK, "1")
+            .stdout(std::process::Stdio::null())
+            .status();
+        assert!(status.unwrap().success());
+        return;
+    }
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let mut worker = worker(&listening(), Echo::default());
+    let address = worker.tcp_addrs()[0];
+    let mut client = TcpStream::connect(address).unwrap();
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: Some(3), maximum: limit.maximum }).unwrap();
+    let shortages = |worker: &Worker<Echo>| worker.summary().drops.get("accept: no descriptor or memory").copied();
+    let mut turns = 0;
+    turn_until(&mut worker, "it has failed twice", |worker| {
+        turns += 1;
+        shortages(worker) >= Some(2)
+    });
+    assert!(turns > 20, "it does not try without pause: {turns} turns");
+    setrlimit(Resource::Nofile, limit).unwrap();
+    client.write_all(b"x").unwrap();
+    turn_until(&mut worker, "it is served", |worker| worker.summary().tx_bytes == 1);
+    client.read_exact(&mut [0; 1]).unwrap();
+}
+
+/// Counts how often its timer fires.
+struct Ticker(u32);
+
+impl Service for Ticker {
+    type Conn = ();
+    type Message = ();
+
+    fn opened(&mut self, net: &mut impl Transport, conn: ConnId, _: Origin) {
+        net.set_timer(conn, Some(Duration::from_millis(2)));
+    }
+
+    fn readable(&mut self, net: &mut impl Transport, conn: ConnId, _: &mut ()) {
+        net.consume(conn, usize::MAX);
+        net.set_timer(conn, None);
+    }
+
+    fn timer(&mut self, net: &mut impl Transport, conn: ConnId, _: &mut ()) {
+        self.0 += 1;
+        net.set_timer(conn, Some(Duration::from_millis(2)));
+    }
+}
+
+#[test]
+fn a_timer_ends_a_sleep_until_it_is_no_longer_wanted() {
+    let mut worker = worker(&listening(), Ticker(0));
+    let mut stream = TcpStream::connect(worker.tcp_addrs()[0]).unwrap();
+    turn_until(&mut worker, "it is accepted", |worker| worker.summary().accepted == 1);
+    let start = std::time::Instant::now();
+    while worker.service().0 < 10 {
+        worker.turn(DEADLINE);
+    }
+    assert!(start.elapsed() >= Duration::from_millis(18) && start.elapsed() < DEADLINE);
+    stream.write_all(b"x").unwrap();
+    turn_until(&mut worker, "the byte is seen", |worker| worker.summary().rx_bytes == 1);
+    let ticks = worker.service().0;
+    (0..20).for_each(|_| worker.turn(Duration::from_millis(1)));
+    assert_eq!(worker.service().0, ticks);
+}
+
+fn error(config: &Config, workers: usize) -> Error {
+    bind::<()>(config, workers).map(|_| ()).unwrap_err()
+}
+
+#[test]
+fn a_port_that_is_taken_is_refused_by_name_even_if_its_owner_would_share_it() {
+    let taken = TcpListener::bind(local()).unwrap();
+    let config = Config { listen: vec![taken.local_addr().unwrap()], ..Config::default() };
+    let (_, ours) = bind::<()>(&listening(), 2).unwrap();
+    let shared = Config { listen: ours[0].tcp_addrs(), ..Config::default() };
+    for (config, workers) in [(&config, 1), (&config, 2), (&shared, 1), (&shared, 2)] {
+        let error = error(config, workers);
+        assert!(matches!(error, Error::Taken { address, .. } if address == config.listen[0]), "{error}");
+        assert!(error.to_string().contains(&config.listen[0].to_string()), "{error}");
+    }
+    let taken = UdpSocket::bind(local()).unwrap();
+    let config = Config { listen_udp: vec![taken.local_addr().unwrap()], ..Config::default() };
+    assert!(matches!(error(&config, 1), Error::Taken { .. }));
+    let twice = Config { listen: vec![ours[0].tcp_addrs()[0]; 2], ..Config::default() };
+    drop(ours);
+    assert!(matches!(error(&twice, 2), Error::Taken { .. }));
+}
+
+#[test]
+fn what_cannot_be_had_is_refused_with_a_remedy() {
+    let elsewhere = Config { listen: vec!["192.0.2.1:7".parse().unwrap()], ..Config::default() };
+    let not_ours = error(&elsewhere, 1);
+    assert!(matches!(not_ours, Error::NotOurs { .. }));
+    assert!(not_ours.to_string().contains("tcp 192.0.2.1:7 is not an address of this host"), "{not_ours}");
+    assert!(matches!(error(&listening(), 0), Error::Workers(0)));
+    assert!(matches!(error(&listening(), 257), Error::Workers(257)));
+    assert!(matches!(error(&Config { tx_buffer: 0, ..listening() }, 1), Error::Zero("tx_buffer")));
+}
+
+#[test]
+fn a_port_is_free_again_as_soon_as_its_service_is_gone() {
+    let (_, sockets) = bind::<()>(&listening(), 1).unwrap();
+    let config = Config { listen: sockets[0].tcp_addrs(), ..Config::default() };
+    let mut worker = Worker::new(sockets.into_iter().next().unwrap(), Echo::default());
+    let stream = TcpStream::connect(config.listen[0]).unwrap();
+    turn_until(&mut worker, "it is accepted", |worker| worker.summary().accepted == 1);
+    drop(worker);
+    drop(stream);
+    bind::<()>(&config, 2).unwrap();
+}

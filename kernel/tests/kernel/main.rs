@@ -1,0 +1,10 @@
+//! Services over kernel sockets, against ordinary sockets of the standard library.
+
+mod common;
+mod echo;
+mod endings;
+mod four_services;
+mod limits;
+mod outgoing;
+#[path = "../services/mod.rs"]
+mod services;

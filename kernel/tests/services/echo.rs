@@ -1,0 +1,48 @@
+//! Sends everything back, and closes its side once the peer has closed and all is sent.
+
+use linerate_bypass::{CloseReason, ConnId, Origin, Service, Transport};
+
+/// What it saw, besides.
+#[derive(Default)]
+pub struct Echo {
+    pub closed: Vec<CloseReason>,
+    /// Connections of the last burst event, and what they add up to.
+    pub burst: usize,
+    pub bursts: usize,
+    pub readable: usize,
+    /// The most that was waiting unconsumed.
+    pub most_received: usize,
+}
+
+impl Service for Echo {
+    type Conn = ();
+    type Message = ();
+
+    fn burst(&mut self, net: &impl Transport, readable: &[ConnId]) {
+        assert!(readable.iter().all(|&conn| net.received(conn) > 0));
+        self.burst = readable.len();
+        self.bursts += readable.len();
+    }
+
+    fn opened(&mut self, _: &mut impl Transport, _: ConnId, _: Origin) {}
+
+    fn readable(&mut self, net: &mut impl Transport, conn: ConnId, _: &mut ()) {
+        self.readable += 1;
+        self.most_received = self.most_received.max(net.received(conn));
+        net.forward(conn, conn);
+    }
+
+    fn writable(&mut self, net: &mut impl Transport, conn: ConnId, _: &mut ()) {
+        net.forward(conn, conn);
+    }
+
+    fn peer_closed(&mut self, net: &mut impl Transport, conn: ConnId, _: &mut ()) {
+        assert_eq!(net.received(conn), 0, "the end comes after everything has been consumed");
+        net.close(conn);
+    }
+
+    fn closed(&mut self, net: &mut impl Transport, conn: ConnId, _: (), why: CloseReason) {
+        assert_eq!((net.received(conn), net.room(conn), net.peer_addr(conn)), (0, 0, None));
+        self.closed.push(why);
+    }
+}

@@ -1,0 +1,88 @@
+//! Connects out for each connection that comes in, and splices the two both ways without a copy.
+
+use linerate_bypass::{CloseReason, ConnId, ConnectError, Origin, Service, Transport};
+use std::collections::HashMap;
+use std::net::SocketAddr;
+
+/// Passes the end of each half on by itself, and a break of one connection as a reset of the other.
+pub struct Proxy {
+    pub upstream: SocketAddr,
+    pub failed: Vec<ConnectError>,
+    pub closed: Vec<CloseReason>,
+    /// Which connections belong together, both ways.
+    pairs: HashMap<ConnId, ConnId>,
+}
+
+impl Proxy {
+    pub fn new(upstream: SocketAddr) -> Self {
+        Proxy { upstream, failed: Vec::new(), closed: Vec::new(), pairs: HashMap::new() }
+    }
+
+    /// Moves on what `from` has received, and its end if it has come. What does not fit is moved by `writable`
+    /// of the other.
+    fn splice(&self, net: &mut impl Transport, from: ConnId) {
+        if let Some(&to) = self.pairs.get(&from) {
+            net.forward(from, to);
+        }
+    }
+}
+
+impl Service for Proxy {
+    /// Whether the peer has finished sending.
+    type Conn = bool;
+    type Message = ();
+
+    fn opened(&mut self, net: &mut impl Transport, conn: ConnId, origin: Origin) -> bool {
+        match origin {
+            Origin::Accepted => net.connect(self.upstream, conn.to_bits()),
+            Origin::Connected(token) => {
+                let client = ConnId::from_bits(token);
+                if net.peer_addr(client).is_none() {
+                    net.abort(conn);
+                    return false;
+                }
+                self.pairs.insert(conn, client);
+                self.pairs.insert(client, conn);
+                self.splice(net, client);
+                // If the client's end came before there was anyone to pass it on to, its timer does it now.
+                net.set_timer(client, Some(std::time::Duration::ZERO));
+            }
+        }
+        false
+    }
+
+    fn failed(&mut self, net: &mut impl Transport, token: u64, error: ConnectError) {
+        self.failed.push(error);
+        net.abort(ConnId::from_bits(token));
+    }
+
+    fn readable(&mut self, net: &mut impl Transport, conn: ConnId, _: &mut bool) {
+        self.splice(net, conn);
+    }
+
+    fn writable(&mut self, net: &mut impl Transport, conn: ConnId, _: &mut bool) {
+        if let Some(&source) = self.pairs.get(&conn) {
+            self.splice(net, source);
+        }
+    }
+
+    fn peer_closed(&mut self, net: &mut impl Transport, conn: ConnId, ended: &mut bool) {
+        *ended = true;
+        self.timer(net, conn, ended);
+    }
+
+    fn timer(&mut self, net: &mut impl Transport, conn: ConnId, ended: &mut bool) {
+        if *ended && let Some(&other) = self.pairs.get(&conn) {
+            net.close(other);
+        }
+    }
+
+    fn closed(&mut self, net: &mut impl Transport, conn: ConnId, _: bool, why: CloseReason) {
+        self.closed.push(why);
+        if let Some(other) = self.pairs.remove(&conn)
+            && why != CloseReason::Finished
+        {
+            net.abort(other);
+        }
+    }
+}

@@ -1,0 +1,308 @@
+//! How connections begin, end and fail, and that one connection's trouble is its own.
+
+mod common;
+
+use common::client::Client;
+use common::services::{Deaf, Echo, Source};
+use common::{Host, Net, SERVER, SERVER6, host, server};
+use linerate_bypass::memory::{DropIf, End, Impairments, Link, LinkConfig};
+use linerate_bypass::time::{Duration, Instant};
+use linerate_bypass::{CloseReason, ConnId, ConnectError, Nic, Origin, Packet, Postbox, Seat, Service, Transport};
+use linerate_stack::{Config, Crossing, Worker};
+use smoltcp::wire::{TcpControl, TcpRepr, TcpSeqNumber};
+
+const SECOND: Duration = Duration::from_secs(1);
+const MINUTE: Duration = Duration::from_secs(60);
+
+fn client_with(to: &str, a: &Config, b: &Config, limit: Duration) -> Net<Client, Echo> {
+    let mut net = Net::with(LinkConfig::default(), 1, a, || Client::new(to, 1, 1000), b, Echo::default);
+    net.expect("the connection over", limit, |net| net.a.service().all_finished());
+    net
+}
+
+fn failure(net: &Net<Client, Echo>) -> Option<ConnectError> {
+    net.a.service().outcomes[0].failed
+}
+
+#[test]
+fn a_closed_port_refuses_at_once() {
+    for to in [SERVER, SERVER6] {
+        let deaf = Config { listen: vec!["10.0.0.2:8".parse().unwrap()], ..server() };
+        assert_eq!(failure(&client_with(to, &host(1), &deaf, SECOND)), Some(ConnectError::Refused));
+    }
+}
+
+#[test]
+fn a_listener_on_one_address_does_not_answer_on_another() {
+    let one = Config { listen: vec!["10.0.0.2:7".parse().unwrap()], ..server() };
+    client_with(SERVER, &host(1), &one, SECOND).a.service().assert_exact();
+    assert_eq!(failure(&client_with(SERVER6, &host(1), &one, SECOND)), Some(ConnectError::Refused));
+}
+
+#[test]
+fn an_absent_neighbour_is_unreachable_and_so_is_what_has_no_route() {
+    for (to, limit) in [("10.0.0.9", 4 * SECOND), ("fd00::9", 4 * SECOND), ("192.0.2.1", SECOND)] {
+        assert_eq!(failure(&client_with(to, &host(1), &server(), limit)), Some(ConnectError::Unreachable), "{to}");
+    }
+    let four = Config { addresses: vec!["10.0.0.1/24".parse().unwrap()], ..host(1) };
+    assert_eq!(failure(&client_with(SERVER6, &four, &server(), SECOND)), Some(ConnectError::Unreachable));
+}
+
+#[test]
+fn beyond_the_link_packets_go_to_the_gateway() {
+    // Host 2 answers for an address that host 1 reaches by way of it.
+    let a = Config { gateways: vec!["10.0.0.2".parse().unwrap()], ..host(1) };
+    let mut b = server();
+    b.addresses.push("192.0.2.1/32".parse().unwrap());
+    client_with("192.0.2.1", &a, &b, MINUTE).a.service().assert_exact();
+}
+
+#[test]
+fn a_silent_host_times_out() {
+    let mut net = Net::new(LinkConfig::default(), || Client::new(SERVER, 1, 1), Echo::default);
+    // It answers ARP and nothing else.
+    let drop_if = Some(DropIf::new(|frame| frame[12..14] == [8, 0]));
+    net.link.impair(End::B, Impairments { drop_if, ..Impairments::default() });
+    net.expect("the connection over", MINUTE, |net| net.a.service().all_finished());
+    assert_eq!(failure(&net), Some(ConnectError::TimedOut));
+}
+
+#[test]
+fn a_half_closed_connection_is_answered_in_full() {
+    // The client closes before anything has come back.
+    let mut net = Net::new(LinkConfig::default(), || Client::new(SERVER, 10, 300_000), Echo::default);
+    net.expect("every connection over", MINUTE, |net| net.a.service().all_finished());
+    net.a.service().assert_exact();
+    net.expect("the server's ends too", MINUTE, |net| net.b.service().closed.len() == 10);
+    assert_eq!(net.b.service().closed, [CloseReason::Finished; 10]);
+}
+
+#[test]
+fn a_peer_that_vanishes_is_given_up() {
+    let mut net = Net::new(LinkConfig::default(), || Source, || Client::new("10.0.0.9", 0, 0));
+    let (_, mut alone) = Link::pair(LinkConfig::default());
+    alone.link_up();
+    drop(net.a);
+    let mut net = Net::new(LinkConfig::default(), || Client::new(SERVER, 1, 10_000_000), Echo::default);
+    net.expect("some bytes back", MINUTE, |net| net.a.service().outcomes[0].received > 100_000);
+    net.link.set_up(false);
+    net.expect("the connection over", 10 * MINUTE, |net| net.a.service().all_finished());
+    assert_eq!(net.a.service().outcomes[0].closed, Some(CloseReason::TimedOut));
+    net.expect("the server's end too", 10 * MINUTE, |net| !net.b.service().closed.is_empty());
+    assert_eq!(net.b.service().closed, [CloseReason::TimedOut]);
+}
+
+#[test]
+fn a_link_that_comes_back_in_time_costs_nothing_but_time() {
+    let mut net = Net::new(LinkConfig::default(), || Client::new(SERVER, 3, 1_000_000), Echo::default);
+    net.expect("some bytes back", MINUTE, |net| net.a.service().outcomes[0].received > 100_000);
+    net.link.set_up(false);
+    net.run_until(20 * SECOND, |_| false);
+    net.link.set_up(true);
+    net.expect("every connection over", 10 * MINUTE, |net| net.a.service().all_finished());
+    net.a.service().assert_exact();
+}
+
+#[test]
+fn a_peer_that_stops_reading_holds_up_nobody_else() {
+    struct Half(Deaf, Source);
+    impl Service for Half {
+        type Conn = Option<u64>;
+        type Message = std::convert::Infallible;
+        fn opened(&mut self, net: &mut impl Transport, conn: ConnId, origin: Origin) -> Option<u64> {
+            Some(self.1.opened(net, conn, origin))
+        }
+        fn writable(&mut self, net: &mut impl Transport, conn: ConnId, state: &mut Option<u64>) {
+            let _ = &self.0;
+            self.1.writable(net, conn, state.as_mut().unwrap());
+        }
+    }
+    let mut client = Client::new(SERVER, 1, 0);
+    client.close_early = false;
+    client.bytes = usize::MAX;
+    // Nobody reads at either end of this one: both windows close, and both sides hold a bounded amount.
+    let mut net = Net::new(LinkConfig::default(), || Client::new(SERVER, 1, 0), || Half(Deaf, Source));
+    net.run_until(10 * SECOND, |_| false);
+    let received = net.a.service().outcomes[0].received;
+    assert!(received > 100_000, "{received}");
+    drop(client);
+}
+
+#[test]
+fn a_new_connection_can_be_made_from_a_port_that_is_in_time_wait() {
+    let mut net = Net::new(LinkConfig::default(), || Client::new(SERVER, 300, 10), Echo::default);
+    net.expect("every connection over", MINUTE, |net| net.a.service().all_finished());
+    net.a.service().assert_exact();
+    net.run_until(2 * SECOND, |_| false);
+    let summary = net.b.workers[0].summary();
+    assert_eq!((summary.accepted, summary.finished, summary.broken), (300, 300, 0));
+}
+
+#[test]
+fn connections_beyond_the_limit_are_dropped_and_counted() {
+    let small = Config { max_connections: 5, ..server() };
+    let client = || {
+        let mut client = Client::new(SERVER, 8, 100);
+        client.close_early = false;
+        client.bytes = usize::MAX;
+        client
+    };
+    let mut net = Net::with(LinkConfig::default(), 1, &host(1), client, &small, Echo::default);
+    net.run_until(30 * SECOND, |_| false);
+    assert_eq!(net.b.service().open, 5);
+    assert!(net.b.drops("too many connections") >= 3);
+    assert_eq!(net.a.service().outcomes.iter().filter(|o| o.failed == Some(ConnectError::TimedOut)).count(), 3);
+}
+
+#[test]
+fn a_flood_of_syns_leaves_room_for_who_answers() {
+    let flooded = Config { max_half_open: 64, half_open_timeout: 3 * SECOND, ..server() };
+    let (mut nic, server_nic) = Link::pair(LinkConfig::default());
+    let link = nic.link().clone();
+    let mut target = Host::new(&flooded, vec![server_nic], Echo::default);
+    let syn = TcpRepr { control: TcpControl::Syn, window_len: 1000, ..common::frames::segment() };
+    let mut sent = 0;
+    for n in 0..1000u16 {
+        let from = std::net::SocketAddr::from(([10, 0, 0, 100], 1000 + n));
+        let bytes =
+            common::frames::tcp([2, 0, 0, 0, 0, 9], [2, 0, 0, 0, 0, 2], from, "10.0.0.2:7".parse().unwrap(), syn);
+        let mut frame = nic.allocate().unwrap();
+        frame.append(bytes.len()).unwrap().copy_from_slice(&bytes);
+        sent += nic.tx_burst(&mut vec![frame]);
+        target.workers[0].turn(link.clock().now());
+        while nic.rx_burst(&mut Vec::with_capacity(32)) > 0 {}
+    }
+    assert_eq!(sent, 1000);
+    assert_eq!(target.drops("too many half-open connections"), 1000 - 64);
+    assert_eq!(target.workers[0].summary().accepted, 0);
+    // They time out, and the next one finds room.
+    for _ in 0..5 {
+        link.clock().advance(SECOND);
+        target.workers[0].turn(link.clock().now());
+    }
+    let mut client = Host::new(&host(1), vec![nic], || Client::new(SERVER, 1, 1000));
+    for _ in 0..1000 {
+        link.clock().advance(Duration::from_millis(1));
+        client.workers[0].turn(link.clock().now());
+        target.workers[0].turn(link.clock().now());
+    }
+    client.service().assert_exact();
+}
+
+/// Answers each connection with what another thread says, and keeps time.
+struct Deferred {
+    postbox: Postbox<&'static str>,
+    answered: Vec<(ConnId, &'static str)>,
+    ticks: Vec<Instant>,
+    conns: Vec<ConnId>,
+    closed: Vec<CloseReason>,
+}
+
+impl Deferred {
+    fn new(seat: Seat<&'static str>) -> Self {
+        Deferred { postbox: seat.postbox, answered: vec![], ticks: vec![], conns: vec![], closed: vec![] }
+    }
+}
+
+impl Service for Deferred {
+    type Conn = u32;
+    type Message = &'static str;
+
+    fn opened(&mut self, net: &mut impl Transport, conn: ConnId, _: Origin) -> u32 {
+        net.set_timer(conn, Some(SECOND));
+        self.conns.push(conn);
+        let postbox = self.postbox.clone();
+        std::thread::spawn(move || postbox.post(conn, "later").unwrap()).join().unwrap();
+        0
+    }
+
+    fn woken(&mut self, net: &mut impl Transport, conn: ConnId, _: &mut u32, message: &'static str) {
+        assert_eq!(net.write(conn, message.as_bytes()), message.len());
+        self.answered.push((conn, message));
+    }
+
+    fn timer(&mut self, net: &mut impl Transport, conn: ConnId, ticks: &mut u32) {
+        self.ticks.push(net.now());
+        *ticks += 1;
+        if *ticks < 3 {
+            net.set_timer(conn, Some(SECOND));
+        } else {
+            net.abort(conn);
+        }
+    }
+
+    fn closed(&mut self, net: &mut impl Transport, conn: ConnId, ticks: u32, why: CloseReason) {
+        assert_eq!((ticks, net.peer_addr(conn).is_some()), (3, true));
+        self.closed.push(why);
+    }
+}
+
+#[test]
+fn messages_from_threads_timers_and_aborts_reach_their_connection() {
+    let (a, b) = Link::pair(LinkConfig::default());
+    let link = a.link().clone();
+    let mut client = Host::new(&host(1), vec![a], || {
+        let mut client = Client::new(SERVER, 1, 0);
+        client.close_early = false;
+        client.bytes = usize::MAX;
+        client
+    });
+    let crossing = Crossing::between(1).pop().unwrap();
+    let postbox = crossing.postbox();
+    let mut worker: Worker<_, Deferred> = Worker::new(&server(), crossing, b, Deferred::new, Instant::ZERO);
+    worker.start(Instant::ZERO);
+    for _ in 0..5000 {
+        link.clock().advance(Duration::from_millis(1));
+        client.workers[0].turn(link.clock().now());
+        worker.turn(link.clock().now());
+    }
+    let service = worker.service();
+    let conn = service.conns[0];
+    assert_eq!(service.answered, [(conn, "later")]);
+    assert_eq!(service.ticks.len(), 3);
+    assert!(service.ticks.windows(2).all(|w| (SECOND..SECOND * 11 / 10).contains(&w[1].since(w[0]))));
+    assert_eq!(service.closed, [CloseReason::Aborted]);
+    assert_eq!(client.service().outcomes[0].closed, Some(CloseReason::Reset));
+    // The name is void now.
+    postbox.post(conn, "too late").unwrap();
+    worker.turn(link.clock().now());
+    assert_eq!(worker.service().answered.len(), 1);
+}
+
+#[test]
+fn every_packet_is_back_in_its_pool_when_all_is_over() {
+    let config = LinkConfig { pool: 300, ring: 64, ..LinkConfig::default() };
+    let mut net = Net::new(config, || Client::new(SERVER, 40, 50_000), Echo::default);
+    net.expect("every connection over", 10 * MINUTE, |net| net.a.service().all_finished());
+    net.a.service().assert_exact();
+    net.run_until(SECOND, |_| false);
+    for worker in [&mut net.a.workers[0]] {
+        assert_eq!(worker.nic().pool_available(), worker.nic().pool_capacity());
+    }
+    assert_eq!(net.b.workers[0].nic().pool_available(), 300);
+}
+
+#[test]
+fn a_segment_of_no_connection_gets_the_reset_that_the_rfc_says() {
+    let (mut nic, server_nic) = Link::pair(LinkConfig::default());
+    let mut target = Host::new(&server(), vec![server_nic], Echo::default);
+    let from = "10.0.0.1:1234".parse().unwrap();
+    let to = "10.0.0.2:7".parse().unwrap();
+    let base = TcpRepr { seq_number: TcpSeqNumber(100), payload: b"abc", ..common::frames::segment() };
+    let with_ack = TcpRepr { ack_number: Some(TcpSeqNumber(777)), ..base };
+    let reset = TcpRepr { control: TcpControl::Rst, ..with_ack };
+    let mut exchange = |segment| {
+        let bytes = common::frames::tcp([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2], from, to, segment);
+        let mut frame = nic.allocate().unwrap();
+        frame.append(bytes.len()).unwrap().copy_from_slice(&bytes);
+        nic.tx_burst(&mut vec![frame]);
+        target.workers[0].turn(Instant::ZERO);
+        target.workers[0].turn(Instant::ZERO);
+        let mut frames = Vec::with_capacity(32);
+        nic.rx_burst(&mut frames);
+        frames.iter().map(|frame| frame.data().to_vec()).collect::<Vec<_>>()
+    };
+    // It does not know our Ethernet address yet and asks: RFC 9293 §3.10.7.1 comes after RFC 826.
+    assert_eq!(exchange(with_ack)[0][12..14], [8, 6]);
+    assert!(exchange(reset).is_empty());
+}
