@@ -1,4 +1,12 @@
-//! The subcommands of `linerate`: their arguments, and what they print.
+//! One file for each subcommand: its arguments, and what it prints. What several share is here too.
 
+pub mod chargen;
+pub mod discard;
 pub mod doctor;
+pub mod echo;
 pub mod hugepages;
+mod load;
+mod serve;
+
+pub use load::LoadArgs;
+pub use serve::ServeArgs;

@@ -1,10 +1,22 @@
 //! The services and load generators of Linerate, and its command line.
+//!
+//! A [service](services) and a [load](load) are written once against `linerate_bypass::Service`; [`net`] runs them
+//! over whichever network the command line names.
 #![forbid(unsafe_code)]
 
+pub mod cli;
 pub mod commands;
 pub mod doctor;
+mod error;
 pub mod load;
+pub mod net;
+mod output;
 pub mod report;
 pub mod services;
+mod signals;
+mod summary;
 #[cfg(test)]
 mod testing;
+mod units;
+
+pub use error::Error;

@@ -176,7 +176,7 @@ impl<S> Transport for Fake<S> {
         self.conns[conn.slot()].rx.len()
     }
 
-    fn peek(&self, conn: ConnId) -> &[u8] {
+    fn peek(&mut self, conn: ConnId) -> &[u8] {
         &self.conns[conn.slot()].rx
     }
 

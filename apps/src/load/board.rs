@@ -48,9 +48,14 @@ impl Board {
         self.opened.load(Relaxed)
     }
 
+    /// Connections that could not be opened.
+    pub fn failed(&self) -> usize {
+        self.failed.load(Relaxed)
+    }
+
     /// Whether every connection has been opened or has failed.
     pub fn all_decided(&self) -> bool {
-        self.opened() + self.failed.load(Relaxed) >= self.connections
+        self.opened() + self.failed() >= self.connections
     }
 
     /// Lets the workers begin to measure.

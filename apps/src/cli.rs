@@ -1,0 +1,123 @@
+//! The command line of `linerate`.
+
+use crate::commands::doctor::{self, DoctorArgs};
+use crate::commands::hugepages::{self, HugepagesArgs};
+use crate::commands::{chargen, discard, echo};
+use crate::error::Error;
+use crate::output::print_line;
+use clap::error::ErrorKind;
+use clap::{ArgAction, Parser, Subcommand};
+use std::io::{self, IsTerminal};
+use std::process::ExitCode;
+use tracing_subscriber::EnvFilter;
+
+/// Services and load generators over DPDK ports and kernel sockets.
+#[derive(Debug, Parser)]
+#[command(name = "linerate", version, propagate_version = true)]
+struct Cli {
+    /// Say more on standard error; -vv and -vvv say more still. RUST_LOG, if set, decides instead
+    #[arg(short, long, action = ArgAction::Count, global = true)]
+    verbose: u8,
+
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Send back what arrives (RFC 862), over TCP and UDP; or measure a server that does
+    #[command(subcommand)]
+    Echo(echo::Command),
+    /// Throw away what arrives (RFC 863); or measure sending to a server that does
+    #[command(subcommand)]
+    Discard(discard::Command),
+    /// Send without end (RFC 864); or measure receiving from a server that does
+    #[command(subcommand)]
+    Chargen(chargen::Command),
+    /// Reserve, release and inspect hugepages, per NUMA node
+    Hugepages(HugepagesArgs),
+    /// Say what this machine can do, and for every shortfall the command that mends it
+    Doctor(DoctorArgs),
+}
+
+/// Runs the program: exit status 0, or 2 for a wrong usage and 1 for any other failure, which is said in one line
+/// on standard error.
+pub fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
+            return match print_line(error.to_string().trim_end()) {
+                Ok(()) => ExitCode::SUCCESS,
+                Err(_) => ExitCode::FAILURE,
+            };
+        }
+        Err(error) => {
+            let said = match error.kind() {
+                ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => "a subcommand is missing".to_owned(),
+                _ => error.to_string(),
+            };
+            eprintln!("linerate: {}", one_line(&said));
+            return ExitCode::from(2);
+        }
+    };
+    log_to_stderr(cli.verbose);
+    let result = match cli.command {
+        Command::Echo(command) => echo::run(command),
+        Command::Discard(command) => discard::run(command),
+        Command::Chargen(command) => chargen::run(command),
+        Command::Hugepages(args) => hugepages::run(args).map_err(Error::from),
+        Command::Doctor(args) => doctor::run(args).map_err(Error::from),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("linerate: {error}");
+            ExitCode::from(Error::status(&error))
+        }
+    }
+}
+
+fn log_to_stderr(verbose: u8) {
+    let level = ["warn", "info", "debug", "trace"][usize::from(verbose.min(3))];
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
+    tracing_subscriber::fmt()
+        .with_writer(io::stderr)
+        .with_ansi(io::stderr().is_terminal())
+        .with_target(false)
+        .with_env_filter(filter)
+        .init();
+}
+
+/// What clap says about an error, without its usage lines, and where to read more.
+fn one_line(error: &str) -> String {
+    let said = error.split("\n\nUsage:").next().unwrap_or(error);
+    let said = said.split("\n\nFor more information").next().unwrap_or(said);
+    let said: Vec<&str> = said.trim_start_matches("error: ").split_whitespace().collect();
+    format!("{}: see linerate --help", said.join(" "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_definition_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn errors_of_usage_are_one_line() {
+        for args in [
+            &["linerate"][..],
+            &["linerate", "eco"],
+            &["linerate", "echo", "serve"],
+            &["linerate", "echo", "serve", "--via", "ethernet", "--listen", "10.0.0.2:7"],
+            &["linerate", "echo", "load", "--via", "kernel", "--connect", "10.0.0.2", "--duration", "1"],
+        ] {
+            let Err(error) = Cli::try_parse_from(args) else { panic!("{args:?}") };
+            let line = one_line(&error.to_string());
+            assert!(!line.contains('\n') && line.ends_with("--help") && !line.contains("Usage"), "{line}");
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! What all serve commands share: running a service until a signal comes, and telling what it did.
+
+use crate::error::Error;
+use crate::net::{Listen, NetArgs, Network, Place};
+use crate::output::print_line;
+use crate::signals;
+use crate::summary;
+use linerate_bypass::{Seat, Service};
+use std::net::SocketAddr;
+
+/// What every serve command takes.
+#[derive(Debug, clap::Args)]
+pub struct ServeArgs {
+    #[command(flatten)]
+    net: NetArgs,
+
+    /// An address to serve on, such as 10.0.0.2:7 or [::]:7; may be given several times
+    #[arg(long, value_name = "ADDR:PORT", required = true)]
+    listen: Vec<SocketAddr>,
+
+    /// Print the summary as one JSON object on standard output
+    #[arg(long)]
+    json: bool,
+}
+
+/// Serves `name`, over UDP too if `udp` says so, until a signal comes; then prints the summary. Returns each
+/// worker's service.
+pub fn serve<S: Service + Send + 'static>(
+    name: &str,
+    args: &ServeArgs,
+    udp: bool,
+    make: impl Fn(Seat<S::Message>) -> S + Send + Sync + 'static,
+) -> Result<Vec<S>, Error> {
+    let stop = signals::stop_flag().map_err(Error::Signals)?;
+    let listen = Listen { tcp: args.listen.clone(), udp: if udp { args.listen.clone() } else { Vec::new() } };
+    let network = Network::open(&args.net, &listen, Place::First, &stop)?;
+    let workers = network.workers();
+    let addresses: Vec<String> = network.listening().iter().map(ToString::to_string).collect();
+    let running = network.start(make, stop)?;
+    let plural = if workers == 1 { "" } else { "s" };
+    let ready = format!("ready {name} on {} via {}, {workers} worker{plural}", addresses.join(", "), args.net.via);
+    print_line(ready).map_err(Error::Output)?;
+
+    let (services, total) = running.join()?;
+    if args.json {
+        print_line(summary::json(&total)).map_err(Error::Output)?;
+    } else {
+        eprintln!("{}", summary::text(&total));
+    }
+    Ok(services)
+}

@@ -1,0 +1,211 @@
+//! The life of a load over a transport that the test plays.
+
+use super::*;
+use crate::services::Echo;
+use crate::testing::Fake;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn load(connections: usize) -> (Load<EchoLoad>, Arc<Board>, Fake<usize>) {
+    let plan = Plan { remote: "10.0.0.2:7".parse().unwrap(), connections, duration: SECOND };
+    let board = Arc::new(Board::new(1, connections));
+    let mut load = Load::new(&plan, board.clone(), 0, 1, EchoLoad::new(10, 2));
+    let mut net = Fake::new(100);
+    load.start(&mut net);
+    (load, board, net)
+}
+
+fn measuring(connections: usize) -> (Load<EchoLoad>, Arc<Board>, Fake<usize>) {
+    let (mut load, board, mut net) = load(connections);
+    for _ in 0..connections {
+        net.establish(&mut load);
+    }
+    board.begin();
+    net.pass(&mut load, OPENING_TICK);
+    (load, board, net)
+}
+
+/// Plays an echo server for `conn`.
+fn echo(load: &mut Load<EchoLoad>, net: &mut Fake<usize>, conn: ConnId) {
+    let bytes = net.drain(load, conn);
+    net.arrive(load, conn, &bytes);
+}
+
+#[test]
+fn nothing_is_sent_before_all_connections_of_all_workers_are_open() {
+    let (mut load, board, mut net) = load(2);
+    assert_eq!(net.connects, [0, 1]);
+    let (a, b) = (net.establish(&mut load), net.establish(&mut load));
+    net.pass(&mut load, SECOND);
+    assert!(board.all_decided());
+    assert_eq!((net.sent(a).len(), net.sent(b).len()), (0, 0));
+    board.begin();
+    net.pass(&mut load, OPENING_TICK);
+    assert_eq!((net.sent(a).len(), net.sent(b).len()), (20, 20));
+    assert_ne!(net.sent(a), net.sent(b), "each connection has bytes of its own");
+}
+
+#[test]
+fn no_more_connections_are_asked_for_at_a_time_than_a_backlog_holds() {
+    let (mut load, _, mut net) = load(1000);
+    assert_eq!(net.connects.len(), OPENING_AT_ONCE);
+    for _ in 0..1000 {
+        net.establish(&mut load);
+        assert!(net.connects.len() <= OPENING_AT_ONCE);
+    }
+    assert_eq!(net.connects.len(), 0);
+}
+
+#[test]
+fn it_measures_for_its_time_then_closes_and_is_done_when_all_peers_have() {
+    let (mut load, board, mut net) = measuring(2);
+    let conns = net.alive();
+    for _ in 0..5 {
+        net.pass(&mut load, SECOND / 10);
+        conns.iter().for_each(|conn| echo(&mut load, &mut net, *conn));
+    }
+    net.pass(&mut load, SECOND);
+    for conn in conns {
+        assert!(net.is_closed(conn) && !board.all_done());
+        echo(&mut load, &mut net, conn);
+        net.end(&mut load, conn);
+        net.gone(&mut load, conn, CloseReason::Finished);
+    }
+    assert!(board.all_done());
+    let outcome = load.into_outcome();
+    assert_eq!(outcome.measured, SECOND);
+    assert_eq!(outcome.errors, Errors::default());
+    assert_eq!(outcome.traffic.requests(), 20, "what came back after the end does not count");
+}
+
+#[test]
+fn being_stopped_ends_the_measurement_early() {
+    let (mut load, board, mut net) = measuring(1);
+    net.pass(&mut load, SECOND / 4);
+    board.stop();
+    net.pass(&mut load, SECOND / 4);
+    let conn = net.alive()[0];
+    net.end(&mut load, conn);
+    assert!(board.all_done());
+    assert_eq!(load.into_outcome().measured, SECOND / 2);
+}
+
+#[test]
+fn a_refused_connection_is_counted_and_the_others_go_on_without_it() {
+    let (mut load, board, mut net) = load(2);
+    net.refuse(&mut load, ConnectError::Refused);
+    assert!(!board.all_decided());
+    net.establish(&mut load);
+    assert!(board.all_decided());
+    assert_eq!((board.opened(), net.connects.len()), (1, 0));
+    assert_eq!(load.into_outcome().errors, Errors { refused: 1, ..Default::default() });
+}
+
+#[test]
+fn a_worker_none_of_whose_connections_could_be_opened_is_done() {
+    let (mut load, board, mut net) = load(2);
+    net.refuse(&mut load, ConnectError::Unreachable);
+    assert!(!board.all_done());
+    net.refuse(&mut load, ConnectError::TimedOut);
+    assert!(board.all_done());
+    let outcome = load.into_outcome();
+    assert_eq!((outcome.errors.unopened, outcome.last_failure), (2, Some(ConnectError::TimedOut)));
+}
+
+#[test]
+fn a_lost_connection_is_counted_and_opened_again_with_a_fresh_stream() {
+    let (mut load, board, mut net) = measuring(1);
+    let first = net.alive()[0];
+    let sent = net.sent(first);
+    net.gone(&mut load, first, CloseReason::Reset);
+    let second = net.establish(&mut load);
+    assert_eq!(net.sent(second), sent);
+    net.end(&mut load, second);
+    assert!(net.is_aborted(second), "a server that closes first has lost the connection");
+    net.gone(&mut load, second, CloseReason::Aborted);
+    let third = net.establish(&mut load);
+    net.pass(&mut load, SECOND);
+    assert!(net.is_closed(third), "the clock went over to the new connection");
+    net.gone(&mut load, third, CloseReason::Finished);
+    assert!(board.all_done());
+    assert_eq!(load.into_outcome().errors, Errors { lost: 2, ..Default::default() });
+}
+
+#[test]
+fn a_connection_that_brings_other_bytes_is_counted_and_given_up() {
+    let (mut load, _, mut net) = measuring(1);
+    let conn = net.alive()[0];
+    let mut bytes = net.drain(&mut load, conn);
+    bytes[13] ^= 1;
+    net.arrive(&mut load, conn, &bytes);
+    assert!(net.is_aborted(conn));
+    assert_eq!(net.connects, [0]);
+    assert_eq!(load.into_outcome().errors, Errors { corrupt: 1, ..Default::default() });
+}
+
+#[test]
+fn when_the_server_goes_for_good_the_measurement_ends_with_the_last_connection() {
+    let (mut load, board, mut net) = measuring(2);
+    net.pass(&mut load, SECOND / 2);
+    for conn in net.alive() {
+        net.gone(&mut load, conn, CloseReason::Reset);
+    }
+    net.refuse(&mut load, ConnectError::Refused);
+    assert!(!board.all_done());
+    net.refuse(&mut load, ConnectError::Refused);
+    assert!(board.all_done());
+    let outcome = load.into_outcome();
+    assert_eq!(outcome.errors, Errors { lost: 2, refused: 2, ..Default::default() });
+    assert_eq!(outcome.measured, SECOND / 2);
+}
+
+#[test]
+fn the_clock_passes_on_when_its_connection_is_lost() {
+    let (mut load, _, mut net) = measuring(3);
+    let conns = net.alive();
+    net.gone(&mut load, conns[0], CloseReason::Reset);
+    net.refuse(&mut load, ConnectError::Refused);
+    net.pass(&mut load, SECOND);
+    assert!(net.is_closed(conns[1]) && net.is_closed(conns[2]));
+}
+
+#[test]
+fn connections_are_dealt_out_to_all_workers() {
+    let plan = Plan { remote: "10.0.0.2:7".parse().unwrap(), connections: 5, duration: SECOND };
+    let board = Arc::new(Board::new(3, 5));
+    let shares = [0, 1, 2].map(|worker| {
+        let mut net = Fake::<usize>::new(100);
+        Load::new(&plan, board.clone(), worker, 3, EchoLoad::new(1, 1)).start(&mut net);
+        net.connects.len()
+    });
+    assert_eq!(shares, [2, 2, 1]);
+}
+
+#[test]
+fn a_worker_without_connections_is_done_at_once() {
+    let plan = Plan { remote: "10.0.0.2:7".parse().unwrap(), connections: 1, duration: SECOND };
+    let board = Arc::new(Board::new(2, 1));
+    Load::new(&plan, board.clone(), 1, 2, EchoLoad::new(1, 1)).start(&mut Fake::<usize>::new(100));
+    board.worker_done();
+    assert!(board.all_done());
+}
+
+#[test]
+fn a_load_and_a_service_understand_each_other_byte_by_byte() {
+    let (mut load, _, mut net) = measuring(1);
+    let conn = net.alive()[0];
+    let mut server = Fake::new(7);
+    let peer = server.accept(&mut Echo);
+    for _ in 0..100 {
+        let bytes = net.drain(&mut load, conn);
+        server.arrive(&mut Echo, peer, &bytes);
+        while server.received(peer) > 0 || !server.sent(peer).is_empty() {
+            for byte in server.drain(&mut Echo, peer) {
+                net.arrive(&mut load, conn, &[byte]);
+            }
+        }
+    }
+    let outcome = load.into_outcome();
+    assert_eq!(outcome.errors, Errors::default());
+    assert!(outcome.traffic.requests() >= 200);
+}

@@ -1,0 +1,210 @@
+//! The arguments that name a network, and what must hold between them.
+
+use super::cores::CoreList;
+use super::{Error, Listen};
+use crate::units::parse_size;
+use linerate_bypass::{MacAddr, Via};
+use linerate_stack::{Idle, IpCidr};
+use std::net::{IpAddr, SocketAddr};
+
+/// Where a command's bytes go, the same for every command that serves or connects.
+#[derive(Debug, Clone, clap::Args)]
+pub struct NetArgs {
+    /// The network: kernel, pci:ADDRESS, af_xdp:INTERFACE, tap:INTERFACE, virtio-user:SOCKET, vhost:SOCKET,
+    /// memif:SOCKET[,server], or eal with EAL's arguments after --
+    #[arg(long, value_name = "NET")]
+    pub via: Via,
+
+    /// Our address and prefix, such as 10.0.0.2/24 or fd00::2/64; may be given several times
+    #[arg(long, value_name = "CIDR")]
+    pub ip: Vec<IpCidr>,
+
+    /// The router for what is not on the link; once for IPv4, once for IPv6
+    #[arg(long, value_name = "ADDR")]
+    pub gateway: Vec<IpAddr>,
+
+    /// Ask a DHCP server for an IPv4 address and gateway
+    #[arg(long)]
+    pub dhcp: bool,
+
+    /// Our Ethernet address, if not the port's own
+    #[arg(long, value_name = "MAC")]
+    pub mac: Option<MacAddr>,
+
+    /// The largest IP packet in bytes, if less than the port can do
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u16).range(576..))]
+    pub mtu: Option<u16>,
+
+    /// How many workers, each pinned to a core; servers take the first cores, loads the last [default: 1]
+    #[arg(long, value_name = "N", conflicts_with = "cores", value_parser = at_least_one)]
+    pub workers: Option<usize>,
+
+    /// The cores to pin workers to, one each: 2,3,4 or 2-4
+    #[arg(long, value_name = "LIST")]
+    pub cores: Option<CoreList>,
+
+    /// What a worker does while nothing arrives: poll, or sleep for ever longer moments [default: poll]
+    #[arg(long, value_enum, value_name = "HOW")]
+    pub idle: Option<IdleArg>,
+
+    /// Poll sockets without ever sleeping (--via kernel only)
+    #[arg(long)]
+    pub spin: bool,
+
+    /// Take an interface over even if it carries this host's default route
+    #[arg(long)]
+    pub force: bool,
+
+    /// Send and receive buffer of each connection, such as 256k
+    #[arg(long, value_name = "BYTES", value_parser = parse_size)]
+    pub buffer: Option<usize>,
+
+    /// Arguments for EAL, after a lone --
+    #[arg(last = true, value_name = "EAL ARGS")]
+    pub eal: Vec<String>,
+}
+
+/// `--idle`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum IdleArg {
+    /// Poll on.
+    Poll,
+    /// Sleep for ever longer moments.
+    Backoff,
+}
+
+impl From<IdleArg> for Idle {
+    fn from(arg: IdleArg) -> Idle {
+        match arg {
+            IdleArg::Poll => Idle::Poll,
+            IdleArg::Backoff => Idle::Backoff,
+        }
+    }
+}
+
+fn at_least_one(text: &str) -> Result<usize, String> {
+    text.parse().ok().filter(|n| *n > 0).ok_or_else(|| "write a number of at least 1".to_owned())
+}
+
+impl NetArgs {
+    /// Checks what one argument says against another, before anything is opened.
+    pub fn check(&self, listen: &Listen) -> Result<(), Error> {
+        match self.via {
+            Via::Kernel => {
+                let given = [
+                    ("--ip", !self.ip.is_empty()),
+                    ("--gateway", !self.gateway.is_empty()),
+                    ("--dhcp", self.dhcp),
+                    ("--mac", self.mac.is_some()),
+                    ("--mtu", self.mtu.is_some()),
+                    ("--idle", self.idle.is_some()),
+                    ("EAL's arguments", !self.eal.is_empty()),
+                ];
+                match given.iter().find(|(_, given)| *given) {
+                    Some((what, _)) => Err(Error::NotWithKernel(what)),
+                    None => Ok(()),
+                }
+            }
+            Via::Rdma { .. } => Err(Error::NotInThisBuild { via: self.via.clone(), feature: "rdma" }),
+            _ => {
+                if self.spin {
+                    return Err(Error::OnlyWithKernel("--spin"));
+                }
+                if self.ip.is_empty() && !self.dhcp {
+                    return Err(Error::NoAddress(self.via.clone()));
+                }
+                for family in [IpAddr::is_ipv4, IpAddr::is_ipv6] {
+                    if let [_, second, ..] = self.gateway.iter().filter(|ip| family(ip)).collect::<Vec<_>>()[..] {
+                        return Err(Error::SecondGateway(*second));
+                    }
+                }
+                listen.tcp.iter().chain(&listen.udp).try_for_each(|address| self.check_ours(*address))
+            }
+        }
+    }
+
+    fn check_ours(&self, address: SocketAddr) -> Result<(), Error> {
+        if address.port() == 0 {
+            return Err(Error::NoPort(address));
+        }
+        // What DHCP will give us is not known yet.
+        let ours = address.ip().is_unspecified()
+            || self.dhcp && address.is_ipv4()
+            || self.ip.iter().any(|own| own.address() == address.ip());
+        if ours { Ok(()) } else { Err(Error::NotOurs { address, own: self.ip.clone() }) }
+    }
+
+    /// Checks that `remote` can be connected to.
+    pub fn check_remote(&self, remote: SocketAddr) -> Result<(), Error> {
+        if remote.port() == 0 {
+            return Err(Error::NoPort(remote));
+        }
+        if remote.ip().is_unspecified() || remote.ip().is_multicast() {
+            return Err(Error::NotAHost(remote));
+        }
+        let same_family = |own: &IpCidr| own.address().is_ipv4() == remote.is_ipv4();
+        if self.via == Via::Kernel || self.dhcp && remote.is_ipv4() || self.ip.iter().any(same_family) {
+            Ok(())
+        } else {
+            Err(Error::NoAddressFor(remote))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Cli {
+        #[command(flatten)]
+        net: NetArgs,
+    }
+
+    fn args(text: &str) -> NetArgs {
+        Cli::try_parse_from(std::iter::once("linerate").chain(text.split_whitespace())).unwrap().net
+    }
+
+    fn check(text: &str, listen: &[&str]) -> String {
+        let tcp = listen.iter().map(|address| address.parse().unwrap()).collect();
+        args(text).check(&Listen { tcp, udp: Vec::new() }).map_or_else(|error| error.to_string(), |()| String::new())
+    }
+
+    #[test]
+    fn what_fits_together_is_accepted() {
+        assert_eq!(check("--via kernel --spin --workers 2", &["127.0.0.1:0"]), "");
+        let stack = "--via tap:lr0 --ip 10.0.0.2/24 --ip fd00::2/64 --gateway 10.0.0.1 --gateway fd00::1 -- -l 1";
+        assert_eq!(check(stack, &["10.0.0.2:7", "[fd00::2]:7", "0.0.0.0:8", "[::]:8"]), "");
+        assert_eq!(args(stack).eal, ["-l", "1"]);
+        assert_eq!(check("--via tap:lr0 --dhcp", &["10.0.0.2:7"]), "");
+    }
+
+    #[test]
+    fn what_does_not_is_refused_with_the_remedy() {
+        for (text, listen, part) in [
+            ("--via kernel --ip 10.0.0.2/24", "10.0.0.2:7", "--ip has no effect with --via kernel: leave it out"),
+            ("--via kernel -- --no-huge", "10.0.0.2:7", "EAL's arguments"),
+            ("--via tap:lr0", "10.0.0.2:7", "give --ip"),
+            ("--via tap:lr0 --ip 10.0.0.2/24 --spin", "10.0.0.2:7", "--spin"),
+            ("--via tap:lr0 --ip 10.0.0.2/24", "10.0.0.3:7", "10.0.0.3:7: not an address of ours"),
+            ("--via tap:lr0 --ip 10.0.0.2/24 --dhcp", "[fd00::3]:7", "not an address of ours"),
+            ("--via tap:lr0 --ip 10.0.0.2/24", "10.0.0.2:0", "port"),
+            ("--via tap:lr0 --dhcp --gateway 10.0.0.1 --gateway 10.0.0.9", "10.0.0.2:7", "10.0.0.9"),
+            ("--via rdma:rxe0", "10.0.0.2:7", "rdma"),
+        ] {
+            let error = check(text, &[listen]);
+            assert!(error.contains(part), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_peer_must_be_a_host_of_a_family_we_have_an_address_of() {
+        let remote = |text: &str| text.parse().unwrap();
+        let net = args("--via tap:lr0 --ip 10.0.0.2/24");
+        assert!(net.check_remote(remote("192.0.2.1:7")).is_ok());
+        for text in ["[fd00::1]:7", "10.0.0.1:0", "0.0.0.0:7", "224.0.0.1:7"] {
+            assert!(net.check_remote(remote(text)).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! What can go wrong between the arguments and running workers.
+
+use linerate_bypass::Via;
+use linerate_stack::IpCidr;
+use std::fmt::Display;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+
+/// Why a network could not be opened or its workers ended.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The kernel has its own addresses.
+    #[error("{0} has no effect with --via kernel: leave it out")]
+    NotWithKernel(&'static str),
+    /// Workers of the stack always poll.
+    #[error("{0} has an effect only with --via kernel: leave it out")]
+    OnlyWithKernel(&'static str),
+    /// The stack needs to know who it is.
+    #[error("--via {0}: no address of ours: give --ip ADDRESS/PREFIX or --dhcp")]
+    NoAddress(Via),
+    /// There is no local address to connect from.
+    #[error("--connect {0}: no address of that family is ours: give --ip ADDRESS/PREFIX")]
+    NoAddressFor(SocketAddr),
+    /// An address to serve on is not ours.
+    #[error("--listen {address}: not an address of ours: listen on {}, or give it with --ip", listed(.own))]
+    NotOurs {
+        /// The address.
+        address: SocketAddr,
+        /// Our addresses.
+        own: Vec<IpCidr>,
+    },
+    /// A port number is needed.
+    #[error("{0}: port 0 is none: give a port from 1 to 65535")]
+    NoPort(SocketAddr),
+    /// Not the address of one host.
+    #[error("--connect {0}: not the address of a host: give the server's own address")]
+    NotAHost(SocketAddr),
+    /// One router for each address family.
+    #[error("--gateway {0}: the second one of its family: give one for IPv4 and one for IPv6 at most")]
+    SecondGateway(IpAddr),
+    /// The program was built without it.
+    #[error("--via {via}: not in this build: build it with the cargo feature {feature}, or use --via kernel")]
+    NotInThisBuild {
+        /// The network.
+        via: Via,
+        /// The missing feature.
+        feature: &'static str,
+    },
+    /// The kernel's sockets could not be had.
+    #[error(transparent)]
+    Kernel(#[from] linerate_kernel::Error),
+    /// DPDK could not be started.
+    #[cfg(feature = "dpdk")]
+    #[error(transparent)]
+    Eal(#[from] linerate_bypass::dpdk::EalError),
+    /// DPDK knows no further thread.
+    #[cfg(feature = "dpdk")]
+    #[error("{0}: ask for fewer workers")]
+    Threads(#[from] linerate_bypass::dpdk::TooManyThreads),
+    /// The port could not be opened.
+    #[cfg(feature = "dpdk")]
+    #[error(transparent)]
+    Port(#[from] linerate_bypass::dpdk::OpenError),
+    /// The system has no randomness to give.
+    #[cfg(feature = "dpdk")]
+    #[error("no randomness from the system: {0}")]
+    NoRandomness(getrandom::Error),
+    /// A worker needs a core of its own.
+    #[error("--workers {asked}: only {cores} cores can be used: ask for no more than {cores}")]
+    MoreWorkersThanCores {
+        /// Workers asked for.
+        asked: usize,
+        /// Cores there are.
+        cores: usize,
+    },
+    /// A core that is not there, or that this process may not use.
+    #[error("--cores: core {core} cannot be used by this process: choose from {}", listed(.usable))]
+    NoSuchCore {
+        /// The core.
+        core: usize,
+        /// The ones that can be used.
+        usable: Vec<usize>,
+    },
+    /// More workers than connection names can tell apart.
+    #[error("{0} workers are too many: ask for no more than 256")]
+    TooManyWorkers(usize),
+    /// Linux refused to pin a worker.
+    #[error("core {0}: cannot pin a worker to it: choose others with --cores")]
+    NotPinned(usize),
+    /// A thread could not be made.
+    #[error("worker {worker}: cannot start its thread: {source}")]
+    Spawn {
+        /// The worker.
+        worker: usize,
+        /// Why.
+        source: io::Error,
+    },
+    /// A worker panicked; its message is on standard error.
+    #[error("worker {0} panicked: this is a bug, please report it with the lines above")]
+    Panicked(usize),
+}
+
+impl Error {
+    /// Whether the arguments alone show it, without a look at the machine.
+    pub fn is_usage(&self) -> bool {
+        use Error::*;
+        matches!(
+            self,
+            NotWithKernel(_)
+                | OnlyWithKernel(_)
+                | NoAddress(_)
+                | NoAddressFor(_)
+                | NotOurs { .. }
+                | NoPort(_)
+                | NotAHost(_)
+                | SecondGateway(_)
+                | NotInThisBuild { .. }
+        )
+    }
+}
+
+fn listed(things: &[impl Display]) -> String {
+    things.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
+}

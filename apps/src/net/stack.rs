@@ -1,0 +1,86 @@
+//! Every `--via` but `kernel`: workers of the TCP/IP stack on the queue pairs of a DPDK port.
+
+use super::{Error, Job, Listen, NetArgs};
+use linerate_bypass::dpdk::{self, Backing, Eal, EalConfig, PortConfig, QueuePair};
+use linerate_bypass::time::Clock;
+use linerate_bypass::{Seat, Service, Summary};
+use linerate_stack::{Config, Crossing, RSS_KEY, Worker};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+/// An open port of DPDK, and what the stack's workers are told about the network behind it.
+pub struct Port {
+    eal: Eal,
+    port: dpdk::Port,
+    config: Config,
+}
+
+impl Port {
+    /// Starts EAL, and opens the port with a queue pair for each of `workers` workers. While it waits for the other
+    /// end of a link, `stop` ends it.
+    pub fn open(args: &NetArgs, listen: &Listen, workers: usize, stop: &Arc<AtomicBool>) -> Result<Self, Error> {
+        let eal = Eal::start(&EalConfig::for_via(&args.via, args.eal.clone()))?;
+        if let Backing::OrdinaryPages { remedy } = eal.backing() {
+            tracing::warn!("ordinary pages instead of hugepages: {remedy}");
+        }
+        let queues = u16::try_from(workers).map_err(|_| Error::TooManyWorkers(workers))?;
+        let port = PortConfig {
+            queues,
+            mtu: args.mtu,
+            mac: args.mac,
+            rss_key: RSS_KEY.first_chunk().copied(),
+            force: args.force,
+            stop: stop.clone(),
+            ..PortConfig::default()
+        };
+        let port = dpdk::Port::open(&eal, &args.via, port)?;
+        let defaults = Config::default();
+        let config = Config {
+            addresses: args.ip.clone(),
+            gateways: args.gateway.clone(),
+            dhcp: args.dhcp,
+            mac: args.mac,
+            mtu: args.mtu,
+            listen: listen.tcp.clone(),
+            listen_udp: listen.udp.clone(),
+            rx_buffer: args.buffer.unwrap_or(defaults.rx_buffer),
+            tx_buffer: args.buffer.unwrap_or(defaults.tx_buffer),
+            idle: args.idle.map_or(defaults.idle, Into::into),
+            seed: getrandom::u64().map_err(Error::NoRandomness)?,
+            ..defaults
+        };
+        Ok(Port { eal, port, config })
+    }
+
+    /// The workers, each to be run on its own thread.
+    pub fn jobs<S: Service + 'static>(
+        &self,
+        make: Arc<impl Fn(Seat<S::Message>) -> S + Send + Sync + 'static>,
+        stop: &Arc<AtomicBool>,
+    ) -> Vec<Job<S>> {
+        let clock = Clock::start();
+        let queues = self.port.take_queues();
+        let crossings = Crossing::between(queues.len());
+        let job = |(queue, crossing): (QueuePair, Crossing<_, S::Message>)| -> Job<S> {
+            let (eal, config, make, stop) = (self.eal.clone(), self.config.clone(), make.clone(), stop.clone());
+            Box::new(move || {
+                let _known_to_eal = eal.register_thread()?;
+                let worker: Worker<_, S> = Worker::new(&config, crossing, queue, |seat| make(seat), clock.now());
+                Ok(worker.run(&clock, &stop))
+            })
+        };
+        queues.into_iter().zip(crossings).map(job).collect()
+    }
+
+    /// What the port's devices dropped by themselves. To be asked once the workers have ended; dropping the port
+    /// then closes its devices.
+    pub fn summary(&self) -> Summary {
+        let drops = self.port.drops();
+        let mut summary = Summary::default();
+        summary.drop_for("not taken from the port in time", drops.rx_missed);
+        summary.drop_for("received in error", drops.rx_errors);
+        summary.drop_for("no packet to receive into", drops.rx_no_mbuf);
+        summary.drop_for("sent in error", drops.tx_errors);
+        summary
+    }
+}

@@ -1,0 +1,13 @@
+//! Standard output, which may be a pipe that nobody reads any more.
+
+use std::fmt::Display;
+use std::io::{self, ErrorKind, Write};
+
+/// Writes one line to standard output and flushes it. A reader that has gone is no error: it has seen enough.
+pub fn print_line(line: impl Display) -> io::Result<()> {
+    let mut stdout = io::stdout().lock();
+    match writeln!(stdout, "{line}").and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+        result => result,
+    }
+}

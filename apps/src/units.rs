@@ -1,0 +1,61 @@
+//! Durations and sizes as people write them on a command line.
+
+use std::time::Duration;
+
+/// A length of time: `500ms`, `5s`, `2m`.
+pub fn parse_duration(text: &str) -> Result<Duration, String> {
+    let unit = text.trim_start_matches(|c: char| c.is_ascii_digit());
+    let millis = match unit {
+        "ms" => 1,
+        "s" => 1_000,
+        "m" => 60_000,
+        _ => return Err("write a number and ms, s or m, such as 500ms, 5s or 2m".to_owned()),
+    };
+    let count: u64 = text[..text.len() - unit.len()].parse().map_err(|_| "the number is missing or too large")?;
+    match count.checked_mul(millis) {
+        Some(0) => Err("nothing happens in no time".to_owned()),
+        Some(millis) => Ok(Duration::from_millis(millis)),
+        None => Err("the number is too large".to_owned()),
+    }
+}
+
+/// A number of bytes: `65536`, `64k`, `1m` (binary multiples).
+pub fn parse_size(text: &str) -> Result<usize, String> {
+    let unit = text.trim_start_matches(|c: char| c.is_ascii_digit());
+    let shift = match unit {
+        "" => 0,
+        "k" | "K" => 10,
+        "m" | "M" => 20,
+        _ => return Err("write a number of bytes, or one with k or m, such as 65536, 64k or 1m".to_owned()),
+    };
+    let count: usize = text[..text.len() - unit.len()].parse().map_err(|_| "the number is missing or too large")?;
+    match count.checked_mul(1 << shift) {
+        Some(size @ 1..=0x4000_0000) => Ok(size),
+        _ => Err("it must be at least 1 and at most 1024m".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_have_a_unit() {
+        assert_eq!(parse_duration("500ms"), Ok(Duration::from_millis(500)));
+        assert_eq!(parse_duration("5s"), Ok(Duration::from_secs(5)));
+        assert_eq!(parse_duration("2m"), Ok(Duration::from_secs(120)));
+        for text in ["", "5", "s", "0s", "-1s", "1.5s", "5 s", "5h", "99999999999999999999s", "18446744073709551615m"] {
+            assert!(parse_duration(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn sizes_are_bounded() {
+        assert_eq!(parse_size("64"), Ok(64));
+        assert_eq!(parse_size("64k"), Ok(65_536));
+        assert_eq!(parse_size("1M"), Ok(1 << 20));
+        for text in ["", "k", "0", "-1", "1g", "1025m", "18446744073709551615k"] {
+            assert!(parse_size(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,443 @@
+//! The command line, by running the program: what is refused and how, what servers and loads say, how they end.
+
+use rustix::process::{Pid, Signal, kill_process};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::process::{Child, Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn linerate(args: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_linerate"));
+    command.args(args.split_whitespace()).env_remove("RUST_LOG").stdin(Stdio::null());
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// A running `linerate`, which ends with the test.
+struct Program(Option<Child>);
+
+impl Program {
+    fn start(args: &str) -> Self {
+        Program(Some(linerate(args).spawn().unwrap()))
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(self.0.as_ref().unwrap()), signal).unwrap();
+    }
+
+    /// Waits for it to end, and kills it if it does not.
+    fn wait(mut self) -> Output {
+        let mut child = self.0.take().unwrap();
+        let deadline = Instant::now() + PATIENCE;
+        while child.try_wait().unwrap().is_none() {
+            if Instant::now() > deadline {
+                child.kill().unwrap();
+                panic!("it did not end: {:?}", child.wait_with_output());
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+        child.wait_with_output().unwrap()
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.0.take() {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+    }
+}
+
+/// A server over kernel sockets on a free port of the loopback interface.
+struct Server {
+    program: Program,
+    ready: String,
+    address: SocketAddr,
+}
+
+impl Server {
+    fn start(service: &str, more: &str) -> Self {
+        Self::listening(service, "127.0.0.1:0", more)
+    }
+
+    fn listening(service: &str, listen: &str, more: &str) -> Self {
+        let mut program = Program::start(&format!("{service} serve --via kernel --listen {listen} {more}"));
+        let mut ready = String::new();
+        // Unbuffered, so that what follows the line stays for `wait`.
+        let stdout = program.0.as_mut().unwrap().stdout.as_mut().unwrap();
+        BufReader::with_capacity(1, stdout).read_line(&mut ready).unwrap();
+        let words: Vec<&str> = ready.split_whitespace().collect();
+        assert_eq!(words.get(..3), Some(&["ready", service, "on"][..]), "{ready}");
+        let address = words[3].trim_end_matches(',').parse().unwrap();
+        Server { program, ready, address }
+    }
+
+    fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(self.address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_write_timeout(Some(PATIENCE)).unwrap();
+        stream
+    }
+
+    fn stop(self) -> Output {
+        self.program.signal(Signal::INT);
+        self.program.wait()
+    }
+}
+
+fn run(args: &str) -> Output {
+    Program::start(args).wait()
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
+}
+
+/// One line on standard error that begins with the program's name and has `part` in it, nothing on standard output.
+#[track_caller]
+fn assert_refused(args: &str, status: i32, part: &str) {
+    let output = run(args);
+    let stderr = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(status), "{args}: {stderr}");
+    assert_eq!(stderr.lines().count(), 1, "{args}: {stderr}");
+    assert!(stderr.starts_with("linerate: ") && stderr.contains(part), "{args}: {stderr}");
+    assert_eq!(text(&output.stdout), "", "{args}");
+}
+
+#[test]
+fn wrong_usage_is_one_line_and_status_2() {
+    for (args, part) in [
+        ("", "subcommand"),
+        ("ecko", "ecko"),
+        ("echo serve", "--via"),
+        ("echo serve --via kernel", "--listen"),
+        ("echo serve --via ethernet:eth0 --listen 127.0.0.1:7", "unknown network 'ethernet:eth0'"),
+        ("echo serve --via af_xdp --listen 127.0.0.1:7", "af_xdp:eth0"),
+        ("echo serve --via kernel --listen 127.0.0.1", "--listen"),
+        ("echo serve --via kernel --listen 127.0.0.1:0 --workers 0", "--workers"),
+        ("echo serve --via kernel --listen 127.0.0.1:0 --cores 3-1", "--cores"),
+        ("echo serve --via kernel --listen 127.0.0.1:0 --workers 1 --cores 0", "--cores"),
+        ("echo serve --via kernel --listen 127.0.0.1:0 --ip 10.0.0.2/24", "--ip"),
+        ("echo serve --via tap:lr0 --listen 10.0.0.2:7", "--ip ADDRESS/PREFIX"),
+        ("echo serve --via tap:lr0 --ip 10.0.0.2 --listen 10.0.0.2:7", "prefix"),
+        ("echo serve --via tap:lr0 --ip 10.0.0.2/24 --listen 10.0.0.3:7", "10.0.0.3:7: not an address of ours"),
+        ("echo serve --via rdma:rxe0 --ip 10.0.0.2/24 --listen 10.0.0.2:7", "rdma:rxe0: not in this build"),
+        ("echo load --via kernel", "--connect"),
+        ("echo load --via kernel --connect 127.0.0.1:0", "port"),
+        ("echo load --via kernel --connect 127.0.0.1:7 --duration 5", "--duration"),
+        ("echo load --via kernel --connect 127.0.0.1:7 --size 0", "--size"),
+        ("echo load --via kernel --connect 127.0.0.1:7 --depth 0", "--depth"),
+        ("echo load --via kernel --connect 127.0.0.1:7 --connections 0", "--connections"),
+    ] {
+        assert_refused(args, 2, part);
+    }
+}
+
+#[test]
+fn what_the_machine_has_not_is_one_line_and_status_1() {
+    assert_refused("echo serve --via kernel --listen 127.0.0.1:0 --workers 1000", 1, "cores can be used");
+    assert_refused("echo serve --via kernel --listen 127.0.0.1:0 --cores 1000", 1, "core 1000");
+    assert_refused("echo serve --via kernel --listen 192.0.2.1:7", 1, "192.0.2.1:7");
+}
+
+#[test]
+fn a_taken_port_is_named() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().map(|address| address.to_string());
+    let taken = (TcpListener::bind(taken.as_ref().unwrap()).unwrap(), taken.unwrap());
+    assert_refused(&format!("echo serve --via kernel --listen {}", taken.1), 1, &taken.1);
+    assert_refused(&format!("echo serve --via kernel --workers 2 --listen {}", taken.1), 1, &taken.1);
+}
+
+#[cfg(not(feature = "dpdk"))]
+#[test]
+fn without_dpdk_other_networks_are_refused() {
+    assert_refused("echo serve --via tap:lr0 --ip 10.0.0.2/24 --listen 10.0.0.2:7", 2, "feature dpdk");
+}
+
+#[cfg(feature = "dpdk")]
+#[test]
+fn an_unknown_interface_is_named() {
+    let args = "echo serve --via af_xdp:no-such-if --ip 10.0.0.2/24 --listen 10.0.0.2:7";
+    assert_refused(args, 1, "no-such-if");
+}
+
+#[test]
+fn help_and_version_go_to_standard_output() {
+    for (args, part) in [("--help", "echo"), ("echo load --help", "--connections"), ("--version", "linerate 0.")] {
+        let output = run(args);
+        assert!(output.status.success() && text(&output.stdout).contains(part), "{output:?}");
+    }
+}
+
+/// A hundred megabytes there and back, written and read at once, with the end of the stream passed on.
+#[test]
+fn echo_returns_100_mb_exactly_and_answers_a_half_closed_connection() {
+    const SIZE: usize = 100_000_000;
+    let server = Server::start("echo", "");
+    let mut seed = 1u32;
+    let bytes: Vec<u8> = std::iter::repeat_with(|| {
+        seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (seed >> 24) as u8
+    })
+    .take(SIZE)
+    .collect();
+    let mut stream = server.connect();
+    let mut sender = stream.try_clone().unwrap();
+    let mut back = vec![0; SIZE];
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            sender.write_all(&bytes).unwrap();
+            sender.shutdown(Shutdown::Write).unwrap();
+        });
+        stream.read_exact(&mut back).unwrap();
+    });
+    assert!(back == bytes);
+    assert_eq!(stream.read(&mut [0]).unwrap(), 0);
+}
+
+#[test]
+fn echo_serves_64_connections_on_2_workers_at_once() {
+    let cores = thread::available_parallelism().unwrap().get();
+    let server = Server::start("echo", &format!("--workers {}", cores.min(2)));
+    let mut streams: Vec<TcpStream> = (0..64).map(|_| server.connect()).collect();
+    for round in 0..10u8 {
+        for (i, stream) in streams.iter_mut().enumerate() {
+            stream.write_all(&[i as u8 ^ round; 1000]).unwrap();
+        }
+        for (i, stream) in streams.iter_mut().enumerate() {
+            let mut back = [0; 1000];
+            stream.read_exact(&mut back).unwrap();
+            assert_eq!(back, [i as u8 ^ round; 1000]);
+        }
+    }
+}
+
+#[test]
+fn echo_serves_every_address_it_was_given_over_ipv4_and_ipv6() {
+    let server = Server::start("echo", "--listen [::1]:0");
+    let addresses = server.ready.split_once(" on ").unwrap().1.split_once(" via ").unwrap().0;
+    let addresses: Vec<SocketAddr> = addresses.split(", ").map(|address| address.parse().unwrap()).collect();
+    assert!(addresses[0].is_ipv4() && addresses[1].is_ipv6());
+    for address in addresses {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.write_all(b"hello").unwrap();
+        let mut back = [0; 5];
+        stream.read_exact(&mut back).unwrap();
+        assert_eq!(&back, b"hello");
+    }
+}
+
+#[test]
+fn echo_answers_datagrams() {
+    let server = Server::start("echo", "");
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.connect(server.address).unwrap();
+    for len in [0, 1, 64, 1472, 8000] {
+        let sent = vec![len as u8; len];
+        socket.send(&sent).unwrap();
+        let mut back = [0; 10_000];
+        let n = socket.recv(&mut back).unwrap();
+        assert!(back[..n] == sent, "{len} bytes became {n}");
+    }
+}
+
+#[test]
+fn discard_takes_everything_and_returns_nothing() {
+    let server = Server::start("discard", "");
+    let mut stream = server.connect();
+    stream.write_all(&vec![7; 10_000_000]).unwrap();
+    stream.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(stream.read(&mut [0]).unwrap(), 0);
+}
+
+#[test]
+fn chargen_sends_until_the_peer_has_finished() {
+    let server = Server::start("chargen", "");
+    let mut stream = server.connect();
+    let mut lines = vec![0; 74 * 100_000];
+    stream.read_exact(&mut lines).unwrap();
+    assert!(lines.starts_with(b" !\"#"));
+    assert!(lines.chunks(74).all(|line| line.ends_with(b"\r\n")));
+    stream.shutdown(Shutdown::Write).unwrap();
+    stream.read_to_end(&mut lines).unwrap();
+}
+
+#[test]
+fn echo_load_reports_what_it_measured_as_one_json_object() {
+    let server = Server::start("echo", "");
+    for (more, size, connections) in [
+        ("--connections 64", 64, 64),
+        ("--connections 3 --size 1000 --depth 16", 1000, 3),
+        ("--connections 2 --size 3m --depth 2", 3 << 20, 2),
+    ] {
+        let args = format!("echo load --via kernel --connect {} --duration 500ms --json {more}", server.address);
+        let output = run(&args);
+        assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+        let stdout = text(&output.stdout);
+        assert_eq!(stdout.lines().count(), 1, "{stdout}");
+        let report: serde_json::Value = serde_json::from_str(stdout).unwrap();
+        let number = |name: &str| report[name].as_f64().unwrap();
+        assert_eq!(number("errors"), 0.0);
+        assert!(number("requests") >= f64::from(connections), "{report}");
+        assert_eq!(number("bytes"), number("requests") * f64::from(size));
+        assert!((0.5..1.0).contains(&number("seconds")), "{report}");
+        assert!((number("rate") - number("requests") / number("seconds")).abs() < 1.0);
+        let rtt = &report["rtt_us"];
+        let rtt = ["p50", "p90", "p99", "p999", "max"].map(|name| rtt[name].as_f64().unwrap());
+        assert!(rtt[0] > 0.0 && rtt.is_sorted(), "{report}");
+        assert_eq!(report.as_object().unwrap().len(), 6);
+    }
+}
+
+#[test]
+fn echo_load_reports_for_people_too() {
+    let server = Server::start("echo", "");
+    let output = run(&format!("echo load --via kernel --connect {} --duration 200ms", server.address));
+    assert!(output.status.success(), "{output:?}");
+    for part in ["requests/s", "errors                0", "RTT in µs", "p99.9", "max"] {
+        assert!(text(&output.stdout).contains(part), "{part}: {output:?}");
+    }
+}
+
+#[test]
+fn bulk_loads_report_gigabits_each_way() {
+    for (service, busy, idle) in [("discard", "up", "down"), ("chargen", "down", "up")] {
+        let server = Server::start(service, "");
+        let connect = format!("--connect {} --connections 2 --duration 500ms", server.address);
+        let output = run(&format!("{service} load --via kernel --json {connect}"));
+        assert!(output.status.success(), "{output:?}");
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert!(report[format!("gbit_per_s_{busy}")].as_f64().unwrap() > 0.1, "{report}");
+        assert_eq!(report[format!("bytes_{idle}")], 0);
+        assert_eq!(report["errors"], 0);
+        let output = run(&format!("{service} load --via kernel {connect}"));
+        assert!(text(&output.stdout).contains(&format!("Gbit/s {busy}")), "{output:?}");
+    }
+}
+
+#[test]
+fn a_load_without_a_server_says_so() {
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let args = format!("echo load --via kernel --connect {free} --duration 1s --json");
+    assert_refused(&args, 1, &format!("{free}: connection refused: start a server there"));
+}
+
+/// Serves `connections` connections with `answer`, each on a thread.
+fn peer(connections: usize, answer: fn(TcpStream)) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        for stream in listener.incoming().take(connections) {
+            thread::spawn(move || answer(stream.unwrap()));
+        }
+    });
+    address
+}
+
+#[track_caller]
+fn assert_errors(address: SocketAddr, part: &str) {
+    let output = run(&format!("echo load --via kernel --connect {address} --duration 300ms --json"));
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(report["errors"].as_u64().unwrap() > 0, "{report}");
+    assert!(text(&output.stderr).contains(part) && text(&output.stderr).lines().count() == 1, "{output:?}");
+}
+
+#[test]
+fn a_server_that_changes_a_byte_is_found_out() {
+    let address = peer(1, |mut stream| {
+        let mut bytes = [0; 64];
+        for round in 0.. {
+            if stream.read_exact(&mut bytes).is_err() {
+                return;
+            }
+            bytes[13] ^= u8::from(round == 20);
+            let _ = stream.write_all(&bytes);
+        }
+    });
+    assert_errors(address, "1 connections brought wrong bytes");
+}
+
+#[test]
+fn a_server_that_goes_away_is_an_error() {
+    let address = peer(1, |mut stream| {
+        let mut bytes = [0; 64];
+        stream.read_exact(&mut bytes).unwrap();
+        stream.write_all(&bytes).unwrap();
+    });
+    assert_errors(address, "1 were lost");
+}
+
+#[test]
+fn sigint_and_sigterm_end_a_server_with_its_summary() {
+    for signal in [Signal::INT, Signal::TERM] {
+        let server = Server::start("echo", "");
+        let mut stream = server.connect();
+        stream.write_all(b"hello").unwrap();
+        stream.read_exact(&mut [0; 5]).unwrap();
+        server.program.signal(signal);
+        let output = server.program.wait();
+        assert!(output.status.success(), "{output:?}");
+        let stderr = text(&output.stderr);
+        for part in ["received", "sent", "1 accepted", "drops", "copied"] {
+            assert!(stderr.contains(part), "{stderr}");
+        }
+        assert_eq!(text(&output.stdout), "", "one line only");
+    }
+}
+
+#[test]
+fn with_json_a_servers_summary_is_one_object_on_standard_output() {
+    let server = Server::start("discard", "--json");
+    server.connect().write_all(b"hello").unwrap();
+    let mut stream = server.connect();
+    stream.shutdown(Shutdown::Write).unwrap();
+    stream.read_to_end(&mut Vec::new()).unwrap();
+    let output = server.stop();
+    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+    let summary: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(summary["accepted"], 2, "{summary}");
+    assert!(summary["drops"].is_object() && summary["copied_bytes"].is_u64(), "{summary}");
+}
+
+#[test]
+fn sigint_ends_a_load_early_with_what_it_measured() {
+    let server = Server::start("echo", "");
+    let load = Program::start(&format!("echo load --via kernel --connect {} --duration 10m --json", server.address));
+    // Only once it is connected is it past its start, and the signal caught.
+    let deadline = Instant::now() + PATIENCE;
+    while !has_connection_to(server.address) {
+        assert!(Instant::now() < deadline);
+        thread::sleep(Duration::from_millis(5));
+    }
+    load.signal(Signal::INT);
+    let output = load.wait();
+    assert!(output.status.success(), "{output:?}");
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(report["seconds"].as_f64().unwrap() < 60.0 && report["errors"] == 0, "{report}");
+}
+
+/// Whether someone is connected to a port of the loopback interface, by the kernel's table.
+fn has_connection_to(address: SocketAddr) -> bool {
+    let established = format!(":{:04X} 01 ", address.port());
+    std::fs::read_to_string("/proc/self/net/tcp").unwrap().contains(&established)
+}
+
+#[test]
+fn nobody_reading_standard_output_is_no_panic() {
+    let mut command = linerate("echo serve --via kernel --listen 127.0.0.1:0 --json");
+    let mut child = command.spawn().unwrap();
+    drop(child.stdout.take());
+    let program = Program(Some(child));
+    // Nothing says when it serves; a signal before it is caught would kill it, which is checked for.
+    thread::sleep(Duration::from_millis(300));
+    program.signal(Signal::INT);
+    let output = program.wait();
+    assert!(output.status.success() && !text(&output.stderr).contains("panicked"), "{output:?}");
+}
