@@ -8,6 +8,8 @@
 pub mod arena;
 mod blocks;
 mod bytes;
+#[cfg(feature = "dpdk")]
+pub mod dpdk;
 mod free_list;
 pub mod mailbox;
 pub mod memory;

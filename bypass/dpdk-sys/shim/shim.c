@@ -1,0 +1,292 @@
+#define _GNU_SOURCE
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "shim.h"
+#include <rte_errno.h>
+#include <rte_log.h>
+#include <rte_mbuf_pool_ops.h>
+#include <rte_memory.h>
+
+_Static_assert(RTE_BAD_IOVA == UINT64_MAX, "LR_BAD_IOVA");
+
+static lr_log_sink log_sink;
+
+static ssize_t log_write(void *cookie, const char *text, size_t size)
+{
+	size_t len = size;
+
+	(void)cookie;
+	while (len > 0 && text[len - 1] == '\n')
+		len--;
+	if (len > 0)
+		log_sink((uint32_t)rte_log_cur_msg_loglevel(), text, len);
+	return (ssize_t)size;
+}
+
+int lr_log_to(lr_log_sink sink)
+{
+	FILE *stream = fopencookie(NULL, "w", (cookie_io_functions_t){ .write = log_write });
+
+	if (stream == NULL)
+		return -1;
+	log_sink = sink;
+	setvbuf(stream, NULL, _IOLBF, BUFSIZ);
+	return rte_openlog_stream(stream);
+}
+
+int lr_errno(void)
+{
+	return rte_errno;
+}
+
+int lr_thread_is_registered(void)
+{
+	return rte_lcore_id() != LCORE_ID_ANY;
+}
+
+struct rte_mempool *lr_pool_create(const char *name, unsigned int n, unsigned int cache, uint16_t priv_size,
+				   uint16_t data_room, int socket, int iova_contiguous)
+{
+	struct rte_pktmbuf_pool_private private = { .mbuf_data_room_size = data_room, .mbuf_priv_size = priv_size };
+	unsigned int size = sizeof(struct rte_mbuf) + priv_size + data_room;
+	unsigned int flags = iova_contiguous ? 0 : RTE_MEMPOOL_F_NO_IOVA_CONTIG | RTE_MEMPOOL_F_NO_SPREAD;
+	struct rte_mempool *pool;
+
+	pool = rte_mempool_create_empty(name, n, size, cache, sizeof(private), socket, flags);
+	if (pool == NULL)
+		return NULL;
+	if (rte_mempool_set_ops_byname(pool, rte_mbuf_best_mempool_ops(), NULL) != 0) {
+		rte_errno = EINVAL;
+		goto fail;
+	}
+	rte_pktmbuf_pool_init(pool, &private);
+	int populated = rte_mempool_populate_default(pool);
+	if (populated < 0) {
+		rte_errno = -populated;
+		goto fail;
+	}
+	rte_mempool_obj_iter(pool, rte_pktmbuf_init, NULL);
+	return pool;
+
+fail:
+	populated = rte_errno;
+	rte_mempool_free(pool);
+	rte_errno = populated;
+	return NULL;
+}
+
+uint32_t lr_pool_chunks(const struct rte_mempool *pool)
+{
+	return pool->nb_mem_chunks;
+}
+
+struct rte_mbuf *lr_alloc(struct rte_mempool *pool)
+{
+	return rte_pktmbuf_alloc(pool);
+}
+
+void lr_free(struct rte_mbuf *head)
+{
+	rte_pktmbuf_free(head);
+}
+
+void lr_free_segment(struct rte_mbuf *segment)
+{
+	rte_pktmbuf_free_seg(segment);
+}
+
+uint16_t lr_references(struct rte_mbuf *segment)
+{
+	if (RTE_MBUF_HAS_EXTBUF(segment))
+		return rte_mbuf_ext_refcnt_read(segment->shinfo);
+	if (RTE_MBUF_CLONED(segment))
+		segment = rte_mbuf_from_indirect(segment);
+	return rte_mbuf_refcnt_read(segment);
+}
+
+void lr_attach(struct rte_mbuf *clone, struct rte_mbuf *segment)
+{
+	rte_pktmbuf_attach(clone, segment);
+}
+
+void lr_attach_external(struct rte_mbuf *mbuf, void *address, uint64_t iova, uint16_t len, void *shinfo,
+			void (*release)(void *, void *), void *opaque)
+{
+	struct rte_mbuf_ext_shared_info *shared = shinfo;
+
+	shared->free_cb = release;
+	shared->fcb_opaque = opaque;
+	rte_mbuf_ext_refcnt_set(shared, 1);
+	rte_pktmbuf_attach_extbuf(mbuf, address, iova, len, shared);
+	mbuf->data_len = len;
+	mbuf->pkt_len = len;
+}
+
+void *lr_private(struct rte_mbuf *mbuf)
+{
+	return rte_mbuf_to_priv(mbuf);
+}
+
+uint64_t lr_iova(const void *address, size_t len)
+{
+	const char *first = address;
+	const char *last = first + (len > 0 ? len - 1 : 0);
+	const struct rte_memseg *a, *b;
+	rte_iova_t from;
+
+	if (rte_eal_iova_mode() == RTE_IOVA_VA)
+		return (uint64_t)(uintptr_t)address;
+	a = rte_mem_virt2memseg(first, NULL);
+	b = rte_mem_virt2memseg(last, NULL);
+	if (a == NULL || b == NULL || a->iova == RTE_BAD_IOVA)
+		return RTE_BAD_IOVA;
+	from = a->iova + (rte_iova_t)(first - (const char *)a->addr);
+	if (a != b && b->iova + (rte_iova_t)(last - (const char *)b->addr) != from + len - 1)
+		return RTE_BAD_IOVA;
+	return from;
+}
+
+uint16_t lr_rx_burst(uint16_t port, uint16_t queue, struct rte_mbuf **mbufs, uint16_t n)
+{
+	return rte_eth_rx_burst(port, queue, mbufs, n);
+}
+
+uint16_t lr_tx_burst(uint16_t port, uint16_t queue, struct rte_mbuf **mbufs, uint16_t n)
+{
+	return rte_eth_tx_burst(port, queue, mbufs, n);
+}
+
+uint16_t lr_tx_prepare(uint16_t port, uint16_t queue, struct rte_mbuf **mbufs, uint16_t n)
+{
+	return rte_eth_tx_prepare(port, queue, mbufs, n);
+}
+
+void lr_tx_reclaim(uint16_t port, uint16_t queue)
+{
+	struct rte_mbuf *none = NULL;
+
+	/* A burst of nothing makes AF_XDP look at its completion ring, which has no clean-up function. */
+	if (rte_eth_tx_done_cleanup(port, queue, 0) == -ENOTSUP)
+		rte_eth_tx_burst(port, queue, &none, 0);
+}
+
+int lr_port_info(uint16_t port, struct lr_port_info *info)
+{
+	struct rte_eth_dev_info dev;
+	struct rte_ether_addr mac;
+	int ret = rte_eth_dev_info_get(port, &dev);
+
+	if (ret != 0)
+		return ret;
+	ret = rte_eth_macaddr_get(port, &mac);
+	if (ret != 0)
+		return ret;
+	memset(info, 0, sizeof(*info));
+	info->rx_offloads = dev.rx_offload_capa;
+	info->tx_offloads = dev.tx_offload_capa;
+	info->rss_types = dev.flow_type_rss_offloads;
+	info->max_rx_pktlen = dev.max_rx_pktlen;
+	info->min_rx_bufsize = dev.min_rx_bufsize;
+	info->max_rx_queues = dev.max_rx_queues;
+	info->max_tx_queues = dev.max_tx_queues;
+	info->min_mtu = dev.min_mtu;
+	info->max_mtu = dev.max_mtu;
+	info->reta_size = dev.reta_size;
+	info->hash_key_size = dev.hash_key_size;
+	info->rx_desc_default = dev.default_rxportconf.ring_size;
+	info->tx_desc_default = dev.default_txportconf.ring_size;
+	info->tx_segments_max = dev.tx_desc_lim.nb_seg_max;
+	info->numa_node = (int16_t)rte_eth_dev_socket_id(port);
+	memcpy(info->mac, mac.addr_bytes, sizeof(info->mac));
+	snprintf(info->driver, sizeof(info->driver), "%s", dev.driver_name);
+	return 0;
+}
+
+int lr_port_configure(uint16_t port, const struct lr_port_conf *conf)
+{
+	struct rte_eth_conf eth;
+
+	memset(&eth, 0, sizeof(eth));
+	eth.rxmode.mtu = conf->mtu;
+	eth.rxmode.offloads = conf->rx_offloads;
+	eth.rxmode.max_lro_pkt_size = conf->max_lro;
+	eth.txmode.offloads = conf->tx_offloads;
+	eth.txmode.mq_mode = RTE_ETH_MQ_TX_NONE;
+	if (conf->rss_types != 0) {
+		eth.rxmode.mq_mode = RTE_ETH_MQ_RX_RSS;
+		eth.rx_adv_conf.rss_conf.rss_key = (uint8_t *)(uintptr_t)conf->rss_key;
+		eth.rx_adv_conf.rss_conf.rss_key_len = (uint8_t)conf->rss_key_size;
+		eth.rx_adv_conf.rss_conf.rss_hf = conf->rss_types;
+	}
+	return rte_eth_dev_configure(port, conf->queues, conf->queues, &eth);
+}
+
+int lr_port_descriptors(uint16_t port, uint16_t *rx, uint16_t *tx)
+{
+	return rte_eth_dev_adjust_nb_rx_tx_desc(port, rx, tx);
+}
+
+int lr_rx_queue_setup(uint16_t port, uint16_t queue, uint16_t descriptors, int socket, struct rte_mempool *pool)
+{
+	return rte_eth_rx_queue_setup(port, queue, descriptors, (unsigned int)socket, NULL, pool);
+}
+
+int lr_tx_queue_setup(uint16_t port, uint16_t queue, uint16_t descriptors, int socket)
+{
+	struct rte_eth_dev_info dev;
+	struct rte_eth_txconf conf;
+	int ret = rte_eth_dev_info_get(port, &dev);
+
+	if (ret != 0)
+		return ret;
+	conf = dev.default_txconf;
+	/* It would take mbufs for unshared, which ours need not be. */
+	conf.offloads &= ~(uint64_t)RTE_ETH_TX_OFFLOAD_MBUF_FAST_FREE;
+	return rte_eth_tx_queue_setup(port, queue, descriptors, (unsigned int)socket, &conf);
+}
+
+int lr_port_spread(uint16_t port, uint16_t reta_size, uint16_t queues)
+{
+	struct rte_eth_rss_reta_entry64 reta[RTE_ETH_RSS_RETA_SIZE_512 / RTE_ETH_RETA_GROUP_SIZE];
+
+	if (reta_size == 0 || reta_size > RTE_ETH_RSS_RETA_SIZE_512 || queues == 0)
+		return -ENOTSUP;
+	memset(reta, 0, sizeof(reta));
+	for (uint16_t i = 0; i < reta_size; i++) {
+		reta[i / RTE_ETH_RETA_GROUP_SIZE].mask |= UINT64_C(1) << (i % RTE_ETH_RETA_GROUP_SIZE);
+		reta[i / RTE_ETH_RETA_GROUP_SIZE].reta[i % RTE_ETH_RETA_GROUP_SIZE] = (i % 128) % queues;
+	}
+	return rte_eth_dev_rss_reta_update(port, reta, reta_size);
+}
+
+int lr_port_set_mac(uint16_t port, const uint8_t mac[6])
+{
+	struct rte_ether_addr address;
+
+	memcpy(address.addr_bytes, mac, sizeof(address.addr_bytes));
+	return rte_eth_dev_default_mac_addr_set(port, &address);
+}
+
+int lr_port_link_up(uint16_t port)
+{
+	struct rte_eth_link link;
+	int ret = rte_eth_link_get_nowait(port, &link);
+
+	return ret != 0 ? ret : link.link_status == RTE_ETH_LINK_UP;
+}
+
+int lr_port_stats(uint16_t port, struct lr_port_stats *stats)
+{
+	struct rte_eth_stats all;
+	int ret = rte_eth_stats_get(port, &all);
+
+	if (ret != 0)
+		return ret;
+	stats->rx_missed = all.imissed;
+	stats->rx_errors = all.ierrors;
+	stats->rx_no_mbuf = all.rx_nombuf;
+	stats->tx_errors = all.oerrors;
+	return 0;
+}

@@ -1,0 +1,187 @@
+//! One device of DPDK's: made, configured, started, and taken away again.
+
+use super::log;
+use super::mempool::Mempool;
+use super::vdev::Device;
+use crate::MacAddr;
+use dpdk_sys as sys;
+use std::ffi::CString;
+
+/// A step that failed, and why in one line.
+pub(super) type Failure = (&'static str, String);
+
+/// How a device is configured; the same when it has to be made again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Setup {
+    pub queues: u16,
+    pub rx_descriptors: u16,
+    pub tx_descriptors: u16,
+    pub rx_offloads: u64,
+    pub tx_offloads: u64,
+    pub rss_types: u64,
+    pub rss_key: Vec<u8>,
+    pub reta_size: u16,
+    pub mtu: u16,
+    pub numa_node: i32,
+}
+
+/// A device that exists. Dropping it stops it, closes it and removes it.
+#[derive(Debug)]
+pub(super) struct Ethdev {
+    port: u16,
+    /// What to remove; `None` for what EAL found by itself.
+    device: Option<(CString, CString)>,
+    promiscuous: bool,
+}
+
+impl Ethdev {
+    /// Makes the device, or takes it if EAL has already.
+    pub fn probe(device: &Device) -> Result<Ethdev, Failure> {
+        let string = |text: &str| CString::new(text).map_err(|_| ("named", "a zero byte in its arguments".to_owned()));
+        let (bus, name, arguments) = (string(device.bus)?, string(&device.name)?, string(&device.arguments)?);
+        if let Some(port) = port_named(&name) {
+            return Ok(Ethdev { port, device: None, promiscuous: false });
+        }
+        // SAFETY: three strings, which DPDK copies.
+        log::reason(|| unsafe { sys::rte_eal_hotplug_add(bus.as_ptr(), name.as_ptr(), arguments.as_ptr()) })
+            .map_err(|reason| ("made", reason))?;
+        match port_named(&name) {
+            Some(port) => Ok(Ethdev { port, device: Some((bus, name)), promiscuous: false }),
+            None => Err(("made", "DPDK made no port of it".to_owned())),
+        }
+    }
+
+    /// The first device that EAL found.
+    pub fn first() -> Option<Ethdev> {
+        const NO_OWNER: u64 = 0;
+        // SAFETY: no pointers.
+        let port = unsafe { sys::rte_eth_find_next_owned_by(0, NO_OWNER) };
+        u16::try_from(port).ok().filter(|&port| info(port).is_ok()).map(|port| Ethdev {
+            port,
+            device: None,
+            promiscuous: false,
+        })
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    pub fn info(&self) -> Result<sys::lr_port_info, Failure> {
+        info(self.port).map_err(|reason| ("asked what it can do", reason))
+    }
+
+    /// Rounds numbers of descriptors to what the device can have.
+    pub fn descriptors(&self, mut rx: u16, mut tx: u16) -> Result<(u16, u16), Failure> {
+        // SAFETY: both point to numbers of ours.
+        log::reason(|| unsafe { sys::lr_port_descriptors(self.port, &mut rx, &mut tx) })
+            .map_err(|reason| ("asked what it can do", reason))?;
+        Ok((rx, tx))
+    }
+
+    /// Configures the stopped device and starts it; its packets come from `pool`.
+    pub fn start(&self, setup: &Setup, pool: &Mempool) -> Result<(), Failure> {
+        let port = self.port;
+        let conf = sys::lr_port_conf {
+            rx_offloads: setup.rx_offloads,
+            tx_offloads: setup.tx_offloads,
+            rss_types: setup.rss_types,
+            rss_key: setup.rss_key.as_ptr(),
+            rss_key_size: setup.rss_key.len() as u16,
+            queues: setup.queues,
+            mtu: setup.mtu,
+            max_lro: 0,
+        };
+        // SAFETY: the key lives during the call, which copies it.
+        log::reason(|| unsafe { sys::lr_port_configure(port, &conf) }).map_err(|reason| ("configured", reason))?;
+        for queue in 0..setup.queues {
+            // SAFETY: the pool is valid until the process ends.
+            log::reason(|| unsafe {
+                sys::lr_rx_queue_setup(port, queue, setup.rx_descriptors, setup.numa_node, pool.raw())
+            })
+            .map_err(|reason| ("given a receive queue", reason))?;
+            // SAFETY: no pointers.
+            log::reason(|| unsafe { sys::lr_tx_queue_setup(port, queue, setup.tx_descriptors, setup.numa_node) })
+                .map_err(|reason| ("given a transmit queue", reason))?;
+        }
+        // SAFETY: no pointers.
+        log::reason(|| unsafe { sys::rte_eth_dev_start(port) }).map_err(|reason| ("started", reason))?;
+        Ok(())
+    }
+
+    /// Programs the redirection table; whether the device took it.
+    pub fn spread(&self, setup: &Setup) -> bool {
+        // SAFETY: no pointers.
+        unsafe { sys::lr_port_spread(self.port, setup.reta_size, setup.queues) == 0 }
+    }
+
+    /// Tells the device its MTU, for those that make a kernel interface.
+    pub fn set_mtu(&self, mtu: u16) -> Result<(), Failure> {
+        // SAFETY: no pointers.
+        log::reason(|| unsafe { sys::rte_eth_dev_set_mtu(self.port, mtu) }).map_err(|reason| ("given its MTU", reason))?;
+        Ok(())
+    }
+
+    pub fn set_mac(&self, mac: MacAddr) -> Result<(), String> {
+        // SAFETY: six bytes, which are copied.
+        log::reason(|| unsafe { sys::lr_port_set_mac(self.port, mac.0.as_ptr()) }).map(|_| ())
+    }
+
+    /// Lets frames to all groups in; whether the device can.
+    pub fn accept_multicast(&self) -> bool {
+        // SAFETY: no pointers.
+        unsafe { sys::rte_eth_allmulticast_enable(self.port) == 0 }
+    }
+
+    /// Lets all frames in; whether the device can.
+    pub fn accept_all(&mut self) -> bool {
+        // SAFETY: no pointers.
+        self.promiscuous = unsafe { sys::rte_eth_promiscuous_enable(self.port) == 0 };
+        self.promiscuous
+    }
+
+    pub fn link_up(&self) -> bool {
+        // SAFETY: no pointers.
+        unsafe { sys::lr_port_link_up(self.port) == 1 }
+    }
+
+    pub fn stats(&self) -> Option<sys::lr_port_stats> {
+        let mut stats = sys::lr_port_stats { rx_missed: 0, rx_errors: 0, rx_no_mbuf: 0, tx_errors: 0 };
+        // SAFETY: it fills a structure of ours.
+        (unsafe { sys::lr_port_stats(self.port, &mut stats) } == 0).then_some(stats)
+    }
+}
+
+impl Drop for Ethdev {
+    fn drop(&mut self) {
+        // SAFETY: no queue pair uses the port: they keep the devices alive, or the gate is closed and quiet.
+        unsafe {
+            if self.promiscuous {
+                // An interface of the kernel's would stay so.
+                sys::rte_eth_promiscuous_disable(self.port);
+            }
+            sys::rte_eth_dev_stop(self.port);
+            sys::rte_eth_dev_close(self.port);
+        }
+        if let Some((bus, name)) = &self.device {
+            // SAFETY: two strings.
+            if let Err(reason) = log::reason(|| unsafe { sys::rte_eal_hotplug_remove(bus.as_ptr(), name.as_ptr()) }) {
+                tracing::debug!("{}: {reason}", name.to_string_lossy());
+            }
+        }
+    }
+}
+
+fn port_named(name: &CString) -> Option<u16> {
+    let mut port = 0;
+    // SAFETY: a string, and a number of ours to fill.
+    (unsafe { sys::rte_eth_dev_get_port_by_name(name.as_ptr(), &mut port) } == 0).then_some(port)
+}
+
+fn info(port: u16) -> Result<sys::lr_port_info, String> {
+    let mut info = std::mem::MaybeUninit::uninit();
+    // SAFETY: it fills the structure, and returns 0 only then.
+    log::reason(|| unsafe { sys::lr_port_info(port, info.as_mut_ptr()) })?;
+    // SAFETY: it was filled.
+    Ok(unsafe { info.assume_init() })
+}

@@ -1,0 +1,84 @@
+//! DPDK's log: handed on to `tracing`, and its errors kept for the moment in which something fails.
+
+use dpdk_sys as sys;
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard};
+
+/// Errors remembered: what one failed call leaves behind is a handful.
+const REMEMBERED: usize = 16;
+
+static ERRORS: Mutex<VecDeque<String>> = Mutex::new(VecDeque::new());
+
+fn errors() -> MutexGuard<'static, VecDeque<String>> {
+    ERRORS.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// Takes DPDK's log over from standard error. Nothing is printed from then on except through `tracing`.
+pub(super) fn take_over() {
+    // SAFETY: `sink` is a function that may be called at any time on any thread. It fails only without memory for a
+    // stream, and then the log stays where it was.
+    unsafe { sys::lr_log_to(Some(sink)) };
+}
+
+unsafe extern "C" fn sink(level: u32, text: *const std::ffi::c_char, len: usize) {
+    // SAFETY: the shim passes `len` bytes that live during the call.
+    let text = unsafe { std::slice::from_raw_parts(text.cast::<u8>(), len) };
+    let text = String::from_utf8_lossy(text);
+    for line in text.lines() {
+        if level <= sys::LR_LOG_ERR {
+            let mut errors = errors();
+            if errors.len() == REMEMBERED {
+                errors.pop_front();
+            }
+            errors.push_back(without_origin(line).to_owned());
+        }
+        // An error in DPDK's eyes is a peer that went away in ours: what fails is reported by who called.
+        if level <= sys::LR_LOG_WARNING {
+            tracing::debug!(target: "dpdk", "{line}");
+        } else {
+            tracing::trace!(target: "dpdk", "{line}");
+        }
+    }
+}
+
+/// The message without the name of the function that logged it.
+fn without_origin(line: &str) -> &str {
+    match line.split_once("(): ") {
+        Some((origin, message)) if !origin.contains(' ') => message,
+        _ => line.strip_prefix("EAL: ").unwrap_or(line),
+    }
+    .trim()
+}
+
+/// Runs `call`, a function of DPDK that returns a negative errno or -1 when it fails, and turns its failure into
+/// one line: what DPDK logged meanwhile, or the error's name.
+pub(super) fn reason(call: impl FnOnce() -> i32) -> Result<i32, String> {
+    errors().clear();
+    let result = call();
+    if result >= 0 {
+        return Ok(result);
+    }
+    let mut logged: Vec<String> = errors().drain(..).collect();
+    logged.dedup();
+    Err(if logged.is_empty() { error_name(result) } else { logged.join("; ") })
+}
+
+fn error_name(result: i32) -> String {
+    // SAFETY: no arguments.
+    let errno = if result == -1 { unsafe { sys::lr_errno() } } else { -result };
+    // SAFETY: it returns a string of its own for every number.
+    let name = unsafe { std::ffi::CStr::from_ptr(sys::rte_strerror(errno)) };
+    name.to_string_lossy().into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_function_that_logged_is_left_out() {
+        assert_eq!(without_origin("vhost_user_setup(): connect error, No such file"), "connect error, No such file");
+        assert_eq!(without_origin("EAL: Cannot get hugepage information."), "Cannot get hugepage information.");
+        assert_eq!(without_origin("VHOST_CONFIG: (a b): c"), "VHOST_CONFIG: (a b): c");
+    }
+}

@@ -1,0 +1,283 @@
+//! A packet in DPDK's memory.
+
+use super::external;
+use super::mempool;
+use super::segment::Segment;
+use crate::{Bytes, L4, Memory, Owner, Packet, RxChecksum, RxInfo, TxOffload};
+use dpdk_sys as sys;
+use std::marker::PhantomData;
+use std::ops::Range;
+use std::ptr::NonNull;
+
+/// The longest chain that makes sense: the largest IP packet, its Ethernet header and two VLAN tags.
+const MAX_FRAME: usize = 65_535 + 22;
+/// Segments in a chain at most.
+const MAX_SEGMENTS: usize = 1024;
+
+/// A packet: one mbuf, or a chain of them, owned.
+///
+/// It is an `rte_mbuf *` and nothing more, so a vector of them is what DPDK's burst functions take. Dropping it gives
+/// its segments back to their pools, which outlive it by never being freed.
+#[repr(transparent)]
+pub struct Mbuf {
+    head: Segment,
+    /// Not `Sync`: cloning through a shared reference counts references without atomics while there is only one.
+    owned: PhantomData<*mut sys::rte_mbuf>,
+}
+
+// SAFETY: an mbuf belongs to no thread; its reference count is changed atomically as soon as it is shared, and its
+// pool takes it back on any thread.
+unsafe impl Send for Mbuf {}
+
+impl Mbuf {
+    /// # Safety
+    /// `head` must be the head of a chain of which nobody else owns a reference that the new value takes over.
+    pub(super) unsafe fn from_segment(head: Segment) -> Self {
+        Mbuf { head, owned: PhantomData }
+    }
+
+    pub(super) fn head(&self) -> Segment {
+        self.head
+    }
+
+    /// Segments in the chain.
+    pub(super) fn segment_count(&self) -> usize {
+        self.head.segments()
+    }
+
+    /// This packet, fresh from its pool, with `bytes` for its data; they come back when no device could reach them.
+    pub(super) fn hold(self, bytes: Bytes) -> Result<Mbuf, Bytes> {
+        external::attach(self.head, bytes).map(|()| self)
+    }
+
+    fn each(&self) -> impl Iterator<Item = Segment> {
+        std::iter::successors(Some(self.head), |segment| segment.next())
+    }
+
+    /// Another packet over the bytes of the one segment, with its offload flags.
+    fn clone_segment(segment: Segment) -> Option<Mbuf> {
+        let clone = mempool::allocate(segment.pool())?;
+        if let Some(bytes) = external::attached(&segment) {
+            if !external::duplicate(segment, bytes, clone.head) {
+                return None;
+            }
+            clone.head.set_flags(clone.head.flags() | segment.flags());
+            clone.head.set_tx_offload(segment.tx_offload());
+        } else {
+            if segment.is_saturated() {
+                return None;
+            }
+            // SAFETY: `clone` is fresh, and `segment` is alive through a packet that nobody else is cloning just now:
+            // packets are not `Sync`.
+            unsafe { sys::lr_attach(clone.head.as_ptr(), segment.as_ptr()) };
+        }
+        Some(clone)
+    }
+}
+
+impl Drop for Mbuf {
+    fn drop(&mut self) {
+        // SAFETY: the chain is owned by this value and not used again.
+        unsafe { sys::lr_free(self.head.as_ptr()) }
+    }
+}
+
+/// The bytes of a segment.
+///
+/// # Safety
+/// The segment must live, and nobody may write its bytes, for `'a`.
+unsafe fn bytes_of<'a>(segment: Segment) -> &'a [u8] {
+    // SAFETY: a live mbuf has `data_len` bytes at `data`; EAL's memory was zeroed, so they are initialised.
+    unsafe { std::slice::from_raw_parts(segment.data().as_ptr(), segment.data_len()) }
+}
+
+impl Packet for Mbuf {
+    #[inline]
+    fn len(&self) -> usize {
+        self.head.pkt_len()
+    }
+
+    #[inline]
+    fn data(&self) -> &[u8] {
+        // SAFETY: alive as long as `self`, and written only through `&mut self`, when nobody shares it.
+        unsafe { bytes_of(self.head) }
+    }
+
+    #[inline]
+    fn data_mut(&mut self) -> Option<&mut [u8]> {
+        let head = self.head;
+        head.is_exclusive().then(|| {
+            // SAFETY: as for `data`; nobody else has a reference of this segment or of its buffer.
+            unsafe { std::slice::from_raw_parts_mut(head.data().as_ptr(), head.data_len()) }
+        })
+    }
+
+    fn segments(&self) -> impl Iterator<Item = &[u8]> {
+        // SAFETY: as for `data`, for every segment of the chain.
+        self.each().map(|segment| unsafe { bytes_of(segment) })
+    }
+
+    #[inline]
+    fn prepend(&mut self, n: usize) -> Option<&mut [u8]> {
+        let head = self.head;
+        let offset = head.data_off().checked_sub(n)?;
+        if !head.is_exclusive() {
+            return None;
+        }
+        head.set_data_off(offset);
+        head.set_data_len(head.data_len() + n);
+        head.set_pkt_len(head.pkt_len() + n);
+        // SAFETY: exclusive, and the headroom that became data is part of the buffer.
+        Some(unsafe { std::slice::from_raw_parts_mut(head.data().as_ptr(), n) })
+    }
+
+    #[inline]
+    fn append(&mut self, n: usize) -> Option<&mut [u8]> {
+        let last = self.head.last();
+        let len = last.data_len();
+        if n > last.buf_len() - last.data_off() - len || !last.is_exclusive() {
+            return None;
+        }
+        last.set_data_len(len + n);
+        self.head.set_pkt_len(self.head.pkt_len() + n);
+        // SAFETY: exclusive, and the tailroom that became data is part of the buffer.
+        Some(unsafe { std::slice::from_raw_parts_mut(last.data().as_ptr().add(len), n) })
+    }
+
+    #[inline]
+    fn adjust(&mut self, n: usize) -> bool {
+        let head = self.head;
+        let fits = n <= head.data_len();
+        if fits {
+            head.set_data_off(head.data_off() + n);
+            head.set_data_len(head.data_len() - n);
+            head.set_pkt_len(head.pkt_len() - n);
+        }
+        fits
+    }
+
+    #[inline]
+    fn trim(&mut self, n: usize) -> bool {
+        let last = self.head.last();
+        let fits = n <= last.data_len();
+        if fits {
+            last.set_data_len(last.data_len() - n);
+            self.head.set_pkt_len(self.head.pkt_len() - n);
+        }
+        fits
+    }
+
+    fn chain(&mut self, tail: Self) -> Result<(), Self> {
+        let segments = self.head.segments() + tail.head.segments();
+        let len = self.len() + tail.len();
+        if segments > MAX_SEGMENTS || len > MAX_FRAME {
+            return Err(tail);
+        }
+        let tail = std::mem::ManuallyDrop::new(tail);
+        self.head.last().set_next(Some(tail.head));
+        self.head.set_segments(segments);
+        self.head.set_pkt_len(len);
+        Ok(())
+    }
+
+    fn unchain(&mut self) -> Option<Self> {
+        let tail = self.head.next()?;
+        let (segments, len) = (self.head.segments(), self.head.pkt_len());
+        self.head.set_next(None);
+        self.head.set_segments(1);
+        self.head.set_pkt_len(self.head.data_len());
+        tail.set_segments(segments - 1);
+        tail.set_pkt_len(len - self.head.data_len());
+        // SAFETY: what was behind the head belonged to it, and is now the new value's.
+        Some(unsafe { Mbuf::from_segment(tail) })
+    }
+
+    fn try_clone(&self) -> Option<Self> {
+        let clone = Mbuf::clone_segment(self.head)?;
+        let mut last = clone.head;
+        let mut segments = 1;
+        for segment in self.each().skip(1) {
+            // A failure drops the clone with what it has so far.
+            let next = std::mem::ManuallyDrop::new(Mbuf::clone_segment(segment)?).head;
+            last.set_next(Some(next));
+            last = next;
+            segments += 1;
+            clone.head.set_segments(segments);
+            clone.head.set_pkt_len(clone.len() + next.data_len());
+        }
+        Some(clone)
+    }
+
+    fn into_bytes(mut self, range: Range<usize>) -> Bytes {
+        let len = self.data().len();
+        assert!(range.start <= range.end && range.end <= len, "range {range:?} in {len} bytes");
+        if let Some(bytes) = external::attached(&self.head) {
+            // The buffer's owner may as well own the slice: the mbuf is free again, and owners do not nest.
+            let from = self.head.data_off() + range.start;
+            return bytes.slice(from..from + range.len());
+        }
+        drop(self.unchain());
+        let head = std::mem::ManuallyDrop::new(self).head;
+        // SAFETY: the range lies within the data.
+        let start = unsafe { head.data().add(range.start) };
+        // SAFETY: nobody writes the bytes while there is a reference of the segment that is not a packet's alone, and
+        // this value has taken over the packet's; references are counted atomically and given back on any thread; an
+        // mbuf's buffer lies in memory that EAL allocated or a driver registered.
+        unsafe { Bytes::from_owner(start, range.len(), head.as_ptr().cast(), &SEGMENT) }
+    }
+
+    #[inline]
+    fn rx_info(&self) -> RxInfo {
+        let flags = self.head.flags();
+        let checksum = |mask, unknown, bad| match flags & mask {
+            state if state == unknown => RxChecksum::Unknown,
+            state if state == bad => RxChecksum::Bad,
+            // Good, or "none": wrong in the frame and yet intact, because it never crossed a wire.
+            _ => RxChecksum::Good,
+        };
+        RxInfo {
+            ipv4_checksum: checksum(sys::LR_RX_IP_CKSUM_MASK, sys::LR_RX_IP_CKSUM_UNKNOWN, sys::LR_RX_IP_CKSUM_BAD),
+            l4_checksum: checksum(sys::LR_RX_L4_CKSUM_MASK, sys::LR_RX_L4_CKSUM_UNKNOWN, sys::LR_RX_L4_CKSUM_BAD),
+            rss_hash: (flags & sys::LR_RX_RSS_HASH != 0).then(|| self.head.rss_hash()),
+            vlan: (flags & sys::LR_RX_VLAN_STRIPPED != 0).then(|| self.head.vlan_tci()),
+        }
+    }
+
+    #[inline]
+    fn set_tx_offload(&mut self, offload: TxOffload) {
+        let mut flags = if offload.ipv4 { sys::LR_TX_IPV4 } else { sys::LR_TX_IPV6 };
+        if offload.ipv4_checksum {
+            flags |= sys::LR_TX_IP_CKSUM;
+        }
+        flags |= match offload.l4_checksum {
+            Some(L4::Tcp) => sys::LR_TX_TCP_CKSUM,
+            Some(L4::Udp) => sys::LR_TX_UDP_CKSUM,
+            None => 0,
+        };
+        let field = |len: usize, bits: u32, shift: u32| (len as u64 & ((1 << bits) - 1)) << shift;
+        let mut word = field(offload.l2_len, sys::LR_TX_L2_LEN_BITS, sys::LR_TX_L2_LEN_SHIFT)
+            | field(offload.l3_len, sys::LR_TX_L3_LEN_BITS, sys::LR_TX_L3_LEN_SHIFT)
+            | field(offload.l4_len, sys::LR_TX_L4_LEN_BITS, sys::LR_TX_L4_LEN_SHIFT);
+        if let Some(segment) = offload.tso {
+            flags |= sys::LR_TX_TCP_SEG | sys::LR_TX_TCP_CKSUM;
+            word |= u64::from(segment) << sys::LR_TX_TSO_SHIFT;
+        }
+        let kept = self.head.flags() & (sys::LR_MBUF_INDIRECT | sys::LR_MBUF_EXTERNAL);
+        self.head.set_flags(kept | flags);
+        self.head.set_tx_offload(word);
+    }
+}
+
+/// How [`Bytes`] own a segment: by a reference of its mbuf.
+static SEGMENT: Owner = Owner {
+    memory: Memory::Device,
+    share: |mbuf| {
+        // SAFETY: `into_bytes` put the pointer of a live mbuf there, and the caller holds a reference of it.
+        let segment = unsafe { Segment::new(NonNull::new_unchecked(mbuf.cast_mut().cast())) };
+        segment.share();
+    },
+    release: |mbuf| {
+        // SAFETY: as above; the caller gives its reference up.
+        unsafe { Segment::new(NonNull::new_unchecked(mbuf.cast_mut().cast())).release() }
+    },
+};

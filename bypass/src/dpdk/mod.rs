@@ -1,0 +1,48 @@
+//! DPDK: ports, packets and their memory.
+//!
+//! [`Eal`] starts DPDK, once a process. A [`Port`] is what one [`Via`](crate::Via) names: one or more of DPDK's
+//! devices, configured from what they report. Its [`QueuePair`]s are the [`Nic`](crate::Nic)s that workers poll, its
+//! packets [`Mbuf`]s of a [`Mempool`].
+//!
+//! ```no_run
+//! use linerate_bypass::dpdk::{Eal, EalConfig, Port, PortConfig};
+//! use linerate_bypass::{Nic, Via};
+//! let via: Via = "tap:lr0".parse()?;
+//! let eal = Eal::start(&EalConfig::for_via(&via, Vec::new()))?;
+//! let port = Port::open(&eal, &via, PortConfig::default())?;
+//! let mut queue = port.take_queues().remove(0);
+//! let _thread = eal.register_thread()?;
+//! let mut frames = Vec::with_capacity(32);
+//! loop {
+//!     queue.rx_burst(&mut frames);
+//!     // What does not fit is sent with the next burst.
+//!     queue.tx_burst(&mut frames);
+//!     # break;
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod eal;
+mod error;
+mod ethdev;
+mod external;
+mod gate;
+mod interface;
+mod log;
+mod mbuf;
+mod mempool;
+mod port;
+mod queue;
+mod region;
+mod segment;
+mod setup;
+mod supervise;
+mod vdev;
+
+pub use eal::{Backing, Eal, EalConfig, EalError, Hugepages, ThreadGuard, TooManyThreads};
+pub use error::OpenError;
+pub use mbuf::Mbuf;
+pub use mempool::{Mempool, MempoolConfig, MempoolError};
+pub use port::{Drops, Port, PortConfig};
+pub use queue::QueuePair;
+pub use region::{Region, ReserveError};

@@ -1,0 +1,292 @@
+//! A network port: what one [`Via`] names, made of one or more of DPDK's devices.
+
+use super::error::OpenError;
+use super::ethdev::{Ethdev, Failure};
+use super::gate::{Gate, Place};
+use super::mempool::{Mempool, MempoolConfig};
+use super::queue::QueuePair;
+use super::setup::{self, Choice};
+use super::supervise::{self, Supervisor};
+use super::vdev::{self, Kind, Plan, Wish};
+use super::Eal;
+use crate::{Capabilities, MacAddr, Via};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// What is asked of a port. What is `None` is chosen from what the device reports.
+#[derive(Debug, Clone)]
+pub struct PortConfig {
+    /// Queue pairs, one for each worker.
+    pub queues: u16,
+    /// Descriptors of a receive ring.
+    pub rx_descriptors: Option<u16>,
+    /// Descriptors of a transmit ring.
+    pub tx_descriptors: Option<u16>,
+    /// The largest IP packet in bytes.
+    pub mtu: Option<u16>,
+    /// The Ethernet address.
+    pub mac: Option<MacAddr>,
+    /// Packets in the port's pool.
+    pub pool_size: Option<u32>,
+    /// The key of the RSS hash. With one, and several queues, flows are spread over the queues by the hash: entry `i`
+    /// of the redirection table sends to queue `(i % 128) % queues`.
+    pub rss_key: Option<[u8; 40]>,
+    /// Take an interface even if it carries the host's default route.
+    pub force: bool,
+    /// How long to wait for the other end of a link that this end connects to; `None` for as long as it takes.
+    pub peer_timeout: Option<Duration>,
+    /// Ends that wait when it becomes true.
+    pub stop: Arc<AtomicBool>,
+}
+
+impl Default for PortConfig {
+    fn default() -> Self {
+        PortConfig {
+            queues: 1,
+            rx_descriptors: None,
+            tx_descriptors: None,
+            mtu: None,
+            mac: None,
+            pool_size: None,
+            rss_key: None,
+            force: false,
+            peer_timeout: None,
+            stop: Arc::new(AtomicBool::new(false)),
+        }
+    }
+}
+
+/// Frames that a port's devices lost, as they count them.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Drops {
+    /// Received and dropped because no worker took them in time.
+    pub rx_missed: u64,
+    /// Received in error.
+    pub rx_errors: u64,
+    /// Received and dropped because the pool was empty.
+    pub rx_no_mbuf: u64,
+    /// Sent in error.
+    pub tx_errors: u64,
+}
+
+/// An open port. Its queue pairs keep its devices open; it itself watches over them.
+///
+/// Dropping it ends the watch. When the queue pairs are gone too, its devices are closed, and the sockets and interfaces
+/// that they made are removed.
+#[derive(Debug)]
+pub struct Port {
+    shared: Arc<Shared>,
+    /// Dropped before `shared`'s last handle can be: see [`Port::drop`].
+    supervisor: Option<Supervisor>,
+    taken: AtomicBool,
+}
+
+/// What a port, its queue pairs and its supervisor have in common.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub plan: Plan,
+    pub choice: Choice,
+    pub mac: MacAddr,
+    pub pool: Mempool,
+    pub gate: Gate,
+    link: AtomicBool,
+    devices: Mutex<Vec<Ethdev>>,
+}
+
+impl Shared {
+    /// The devices; none while the other end of a link is away. Held only by who controls them, never by a worker.
+    pub fn devices(&self) -> MutexGuard<'_, Vec<Ethdev>> {
+        self.devices.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn is_link_up(&self) -> bool {
+        self.link.load(Ordering::Relaxed)
+    }
+
+    /// Notes the state of the link; whether it has changed.
+    pub fn set_link(&self, up: bool) -> bool {
+        self.link.swap(up, Ordering::Relaxed) != up
+    }
+}
+
+/// Pauses between attempts to reach the other end of a link.
+const ATTEMPT: Duration = Duration::from_millis(50);
+
+impl Port {
+    /// Opens the network that `via` names. If it is the end of a link that connects, and nobody serves the link's
+    /// socket yet, it waits, as `config` says how long.
+    pub fn open(eal: &Eal, via: &Via, config: PortConfig) -> Result<Port, OpenError> {
+        let wish = Wish { queues: config.queues.max(1), mac: config.mac, force: config.force };
+        let plan = vdev::plan(via, wish)?;
+        let began = Instant::now();
+        let mut refusals = 0;
+        let shared = loop {
+            let error = match open_once(eal, &plan, &config) {
+                Ok(shared) => break shared,
+                Err(error) => error,
+            };
+            let Kind::Client { socket, peer } = &plan.kind else { return Err(error) };
+            // The other end may be about to start, or to end; what it refuses twice more it means.
+            let is_absent = !socket.exists() || is_no_connection(&error);
+            refusals += u32::from(!is_absent);
+            if refusals == 3 {
+                return Err(error);
+            }
+            let waited = began.elapsed();
+            if config.peer_timeout.is_some_and(|timeout| waited >= timeout) {
+                return Err(OpenError::NoPeer { socket: socket.clone(), peer, waited });
+            }
+            if config.stop.load(Ordering::Relaxed) {
+                return Err(OpenError::Stopped);
+            }
+            if waited < ATTEMPT {
+                tracing::info!("{}: waiting for the other end ({peer})", plan.via);
+            }
+            std::thread::sleep(ATTEMPT);
+        };
+        let shared = Arc::new(shared);
+        let supervisor = Some(Supervisor::start(&shared));
+        Ok(Port { shared, supervisor, taken: AtomicBool::new(false) })
+    }
+
+    /// The queue pairs, in order; once. Later calls return none.
+    pub fn take_queues(&self) -> Vec<QueuePair> {
+        if self.taken.swap(true, Ordering::SeqCst) {
+            return Vec::new();
+        }
+        (0..usize::from(self.shared.plan.queues)).map(|index| QueuePair::new(self.shared.clone(), index)).collect()
+    }
+
+    /// The number of queue pairs.
+    pub fn queues(&self) -> u16 {
+        self.shared.plan.queues
+    }
+
+    /// Its Ethernet address.
+    pub fn mac(&self) -> MacAddr {
+        self.shared.mac
+    }
+
+    /// What it can do.
+    pub fn capabilities(&self) -> &Capabilities {
+        &self.shared.choice.capabilities
+    }
+
+    /// The pool that its packets come from.
+    pub fn mempool(&self) -> &Mempool {
+        &self.shared.pool
+    }
+
+    /// Whether the link is up, as of some 20 ms ago.
+    pub fn link_up(&self) -> bool {
+        self.shared.is_link_up()
+    }
+
+    /// Frames that its devices lost. A device that is made again counts from zero.
+    pub fn drops(&self) -> Drops {
+        let mut drops = Drops::default();
+        for stats in self.shared.devices().iter().filter_map(Ethdev::stats) {
+            drops.rx_missed += stats.rx_missed;
+            drops.rx_errors += stats.rx_errors;
+            drops.rx_no_mbuf += stats.rx_no_mbuf;
+            drops.tx_errors += stats.tx_errors;
+        }
+        drops
+    }
+}
+
+impl Drop for Port {
+    fn drop(&mut self) {
+        // It ends before the devices can, so they are never closed by a thread that the process does not wait for.
+        drop(self.supervisor.take());
+    }
+}
+
+/// Whether the device failed because nobody accepted its connection.
+pub(super) fn is_no_connection(error: &OpenError) -> bool {
+    matches!(error, OpenError::Device { reason, .. } if reason.contains("connect"))
+}
+
+fn failed(plan: &Plan) -> impl Fn(Failure) -> OpenError {
+    |(step, reason)| OpenError::Device { via: plan.via.clone(), step, reason }
+}
+
+/// Makes the devices of the plan.
+pub(super) fn probe(plan: &Plan) -> Result<Vec<Ethdev>, OpenError> {
+    if plan.devices.is_empty() {
+        return Ok(vec![Ethdev::first().ok_or(OpenError::NoPort)?]);
+    }
+    plan.devices.iter().map(|device| Ethdev::probe(device).map_err(failed(plan))).collect()
+}
+
+/// Configures the devices and starts them.
+pub(super) fn start(plan: &Plan, choice: &Choice, devices: &[Ethdev], pool: &Mempool) -> Result<(), OpenError> {
+    devices.iter().try_for_each(|device| device.start(&choice.setup, pool)).map_err(failed(plan))
+}
+
+/// Where each queue pair is: device by device.
+pub(super) fn places(plan: &Plan, choice: &Choice, devices: &[Ethdev]) -> Vec<Place> {
+    devices
+        .iter()
+        .flat_map(|device| (0..choice.setup.queues).map(|queue| Place { port: device.port(), queue }))
+        .take(plan.queues.into())
+        .collect()
+}
+
+fn open_once(eal: &Eal, plan: &Plan, config: &PortConfig) -> Result<Shared, OpenError> {
+    let failed = failed(plan);
+    let mut devices = probe(plan)?;
+    let first = &devices[0];
+    let info = first.info().map_err(&failed)?;
+    let (rx, tx) = setup::wanted_descriptors(config, &info);
+    let descriptors = first.descriptors(rx, tx).map_err(&failed)?;
+    let mut choice = setup::choose(plan, config, &info, descriptors)?;
+    let pool = MempoolConfig {
+        packets: choice.packets,
+        data_room: choice.data_room,
+        numa_node: u16::try_from(info.numa_node).ok(),
+        one_piece: choice.one_piece,
+    };
+    let pool = Mempool::new(eal, pool)?;
+    if matches!(plan.kind, Kind::AfXdp(_)) {
+        // The driver never gives back what is in its fill ring.
+        pool.taint();
+    }
+    start(plan, &choice, &devices, &pool)?;
+    if choice.setup.rss_types != 0 {
+        choice.capabilities.rss = devices.iter().all(|device| device.spread(&choice.setup));
+    }
+    if matches!(plan.kind, Kind::Tap(_)) {
+        devices.iter().try_for_each(|device| device.set_mtu(choice.setup.mtu)).map_err(&failed)?;
+    }
+    let mac = address(plan, &mut devices, MacAddr(info.mac))?;
+    let gate = Gate::new(&places(plan, &choice, &devices));
+    let link = AtomicBool::new(supervise::is_link_up(plan, &devices));
+    Ok(Shared { plan: plan.clone(), choice, mac, pool, gate, link, devices: Mutex::new(devices) })
+}
+
+/// Settles the Ethernet address, and lets the frames in that are for it and for groups.
+fn address(plan: &Plan, devices: &mut [Ethdev], own: MacAddr) -> Result<MacAddr, OpenError> {
+    let filters = match &plan.kind {
+        Kind::Other => true,
+        Kind::AfXdp(name) => super::interface::driver(name).as_deref() != Some("veth"),
+        // A frame that reaches one of these is for it.
+        Kind::Tap(_) | Kind::Client { .. } | Kind::Vhost | Kind::MemifServer => false,
+    };
+    let Some(mac) = plan.mac.filter(|mac| *mac != own) else {
+        if filters && !devices.iter().all(Ethdev::accept_multicast) {
+            devices.iter_mut().for_each(|device| _ = device.accept_all());
+        }
+        return Ok(own);
+    };
+    for device in devices.iter_mut().filter(|_| filters) {
+        if let Err(reason) = device.set_mac(mac)
+            && !device.accept_all()
+        {
+            return Err(OpenError::Mac { via: plan.via.clone(), mac, reason });
+        }
+        device.accept_multicast();
+    }
+    Ok(mac)
+}

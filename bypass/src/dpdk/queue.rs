@@ -1,0 +1,273 @@
+//! One receive/transmit queue pair of a port.
+
+use super::gate::{Pass, Place};
+use super::mbuf::Mbuf;
+use super::mempool::Mempool;
+use super::port::Shared;
+use super::setup::ETHERNET;
+use crate::{BURST, Bytes, Capabilities, MacAddr, Nic, Packet, QueueStats};
+use dpdk_sys as sys;
+use std::cell::Cell;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+/// The largest frame that segmentation offload takes.
+const MAX_TSO_FRAME: usize = 65_535 + ETHERNET;
+/// What makes a driver write into a frame's headers while sending it.
+const OFFLOADS: u64 = sys::LR_TX_L4_MASK | sys::LR_TX_TCP_SEG | sys::LR_TX_IP_CKSUM;
+
+/// A queue pair of a [`Port`](super::Port), from [`Port::take_queues`](super::Port::take_queues).
+///
+/// It can move to another thread and cannot be shared or cloned, so the driver's queues have one user each. It keeps
+/// the port's devices open.
+///
+/// While the other end of a link is away, it receives nothing and sends nothing. It must be polled even so, or
+/// dropped: a device is made again only when all queue pairs have noticed that the old one is to go.
+#[derive(Debug)]
+pub struct QueuePair {
+    shared: Arc<Shared>,
+    index: usize,
+    pass: Pass,
+    pool: Mempool,
+    capabilities: Capabilities,
+    mac: MacAddr,
+    max_segments: usize,
+    stats: QueueStats,
+    not_sync: PhantomData<Cell<()>>,
+}
+
+/// What is to be done with a frame to be sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fit {
+    /// It goes as it is.
+    Ready,
+    /// A copy of it goes.
+    Copy,
+    /// It can never go.
+    Never,
+}
+
+impl QueuePair {
+    pub(super) fn new(shared: Arc<Shared>, index: usize) -> Self {
+        QueuePair {
+            pass: shared.gate.enter(index),
+            index,
+            pool: shared.pool.clone(),
+            capabilities: shared.choice.capabilities.clone(),
+            mac: shared.mac,
+            max_segments: shared.choice.max_segments,
+            stats: QueueStats::default(),
+            not_sync: PhantomData,
+            shared,
+        }
+    }
+
+    /// The pool that the packets of this port come from.
+    pub fn mempool(&self) -> &Mempool {
+        &self.pool
+    }
+
+    #[inline]
+    fn place(&mut self) -> Option<Place> {
+        self.shared.gate.check(self.index, &mut self.pass)
+    }
+
+    #[inline]
+    fn fit(&self, frame: &Mbuf) -> Fit {
+        let head = frame.head();
+        let flags = head.flags();
+        let max = match (flags & sys::LR_TX_TCP_SEG != 0, self.capabilities.tso) {
+            (true, Some(_)) => MAX_TSO_FRAME,
+            (true, None) => 0,
+            (false, _) => usize::from(self.capabilities.mtu) + ETHERNET,
+        };
+        let len = head.pkt_len();
+        if len > max || len < ETHERNET {
+            return Fit::Never;
+        }
+        if self.max_segments == 1 {
+            // AF_XDP sends the first buffer, and takes it for one of its own and for nobody else's.
+            let is_own = head.pool() == self.pool.raw();
+            return if is_own && head.segments() == 1 && head.is_exclusive() { Fit::Ready } else { Fit::Copy };
+        }
+        if head.segments() > self.max_segments || (flags & OFFLOADS != 0 && !head.is_exclusive()) {
+            return Fit::Copy;
+        }
+        Fit::Ready
+    }
+
+    /// A copy of `frame` in packets of our own, as few as hold it. `None` when the pool is empty.
+    fn copy(&mut self, frame: &Mbuf) -> Option<Mbuf> {
+        let mut copy = self.allocate()?;
+        for mut from in frame.segments() {
+            while !from.is_empty() {
+                let last = copy.head().last();
+                let room = last.buf_len() - last.data_off() - last.data_len();
+                if room == 0 {
+                    let more = self.allocate()?;
+                    copy.chain(more).ok()?;
+                    continue;
+                }
+                let (now, later) = from.split_at(room.min(from.len()));
+                copy.append(now.len())?.copy_from_slice(now);
+                from = later;
+            }
+        }
+        copy.head().set_flags(frame.head().flags() & sys::LR_TX_OFFLOAD_MASK);
+        copy.head().set_tx_offload(frame.head().tx_offload());
+        self.stats.copied_bytes += frame.len() as u64;
+        Some(copy)
+    }
+
+    /// Makes the first frames of `frames`, up to a burst, ready to go. Returns how many are, and what holds up the
+    /// one behind them, if anything does.
+    #[inline]
+    fn ready(&mut self, frames: &mut [Mbuf], place: Place) -> (usize, Option<Fit>) {
+        let mut offloads = 0;
+        let mut ready = 0;
+        let mut held_up = None;
+        for frame in frames.iter_mut().take(BURST) {
+            match self.fit(frame) {
+                Fit::Ready => {}
+                Fit::Copy if self.max_segments == 1 && frame.len() > self.pool.data_room() => {
+                    held_up = Some(Fit::Never);
+                    break;
+                }
+                Fit::Copy => match self.copy(frame) {
+                    Some(copy) => *frame = copy,
+                    None => {
+                        held_up = Some(Fit::Copy);
+                        break;
+                    }
+                },
+                Fit::Never => {
+                    held_up = Some(Fit::Never);
+                    break;
+                }
+            }
+            offloads |= frame.head().flags() & OFFLOADS;
+            ready += 1;
+        }
+        if offloads != 0 {
+            // SAFETY: as for `lr_tx_burst`; the frames stay ours, and their headers are exclusive.
+            let prepared = unsafe {
+                sys::lr_tx_prepare(place.port, place.queue, frames.as_mut_ptr().cast(), ready as u16)
+            };
+            if usize::from(prepared) < ready {
+                return (prepared.into(), Some(Fit::Never));
+            }
+        }
+        (ready, held_up)
+    }
+}
+
+impl Nic for QueuePair {
+    type Packet = Mbuf;
+
+    fn mac(&self) -> MacAddr {
+        self.mac
+    }
+
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    fn link_up(&mut self) -> bool {
+        self.place().is_some() && self.shared.is_link_up()
+    }
+
+    #[inline]
+    fn rx_burst(&mut self, into: &mut Vec<Mbuf>) -> usize {
+        let Some(place) = self.place() else { return 0 };
+        let before = into.len();
+        let room = into.spare_capacity_mut();
+        let n = room.len().min(BURST);
+        // SAFETY: an `Mbuf` is a pointer to an mbuf, and there is room for `n`; the queue has no other user (`&mut`,
+        // not cloned) and exists while the gate is open.
+        let received = unsafe { sys::lr_rx_burst(place.port, place.queue, room.as_mut_ptr().cast(), n as u16) };
+        let received = usize::from(received);
+        // SAFETY: that many were written, each a packet that the driver gave away.
+        unsafe { into.set_len(before + received) };
+        self.stats.rx_frames += received as u64;
+        self.stats.rx_bytes += into[before..].iter().map(|frame| frame.len() as u64).sum::<u64>();
+        received
+    }
+
+    #[inline]
+    fn tx_burst(&mut self, from: &mut Vec<Mbuf>) -> usize {
+        let Some(place) = self.place() else {
+            self.stats.tx_full += u64::from(!from.is_empty());
+            return 0;
+        };
+        let total = from.len();
+        let mut taken = 0;
+        while taken < total {
+            let (ready, held_up) = self.ready(&mut from[taken..], place);
+            let mut lengths = [0; BURST];
+            for (length, frame) in lengths.iter_mut().zip(&from[taken..taken + ready]) {
+                *length = frame.len() as u64;
+            }
+            // SAFETY: an `Mbuf` is a pointer to an mbuf; the driver takes the first ones that it returns the number
+            // of, which are forgotten below. The queue has no other user, and exists while the gate is open.
+            let sent = unsafe {
+                sys::lr_tx_burst(place.port, place.queue, from.as_mut_ptr().add(taken).cast(), ready as u16)
+            };
+            let sent = usize::from(sent);
+            self.stats.tx_frames += sent as u64;
+            self.stats.tx_bytes += lengths[..sent].iter().sum::<u64>();
+            taken += sent;
+            if sent < ready {
+                break;
+            }
+            match held_up {
+                None => {}
+                Some(Fit::Never) => {
+                    // SAFETY: within the vector; it is forgotten with those sent.
+                    unsafe { from.as_mut_ptr().add(taken).drop_in_place() };
+                    self.stats.tx_dropped += 1;
+                    taken += 1;
+                }
+                Some(_) => break,
+            }
+        }
+        // SAFETY: the first `taken` belong to the driver or have been dropped; the others move to the front. Nothing
+        // above panics between the one and the other.
+        unsafe {
+            let start = from.as_mut_ptr();
+            std::ptr::copy(start.add(taken), start, total - taken);
+            from.set_len(total - taken);
+        }
+        self.stats.tx_full += u64::from(taken < total);
+        taken
+    }
+
+    #[inline]
+    fn allocate(&mut self) -> Option<Mbuf> {
+        if let Some(packet) = self.pool.allocate() {
+            return Some(packet);
+        }
+        if let Some(place) = self.place() {
+            // SAFETY: the queue has no other user, and exists while the gate is open.
+            unsafe { sys::lr_tx_reclaim(place.port, place.queue) };
+        }
+        let packet = self.pool.allocate();
+        self.stats.pool_empty += u64::from(packet.is_none());
+        packet
+    }
+
+    #[inline]
+    fn attach(&mut self, bytes: Bytes) -> Result<Mbuf, Bytes> {
+        let Some(packet) = self.allocate() else { return Err(bytes) };
+        packet.hold(bytes)
+    }
+
+    fn stats(&self) -> QueueStats {
+        self.stats
+    }
+}
+
+impl Drop for QueuePair {
+    fn drop(&mut self) {
+        self.shared.gate.leave(self.index);
+    }
+}

@@ -1,0 +1,201 @@
+//! How a port is configured, from what its device reports and what was asked for.
+
+use super::error::OpenError;
+use super::ethdev::Setup;
+use super::external::PRIVATE_SIZE;
+use super::interface;
+use super::port::PortConfig;
+use super::vdev::{Kind, Plan};
+use crate::{BURST, Capabilities, ChecksumOffload};
+use dpdk_sys as sys;
+
+/// Bytes of a frame around its IP packet, without a VLAN tag.
+pub(super) const ETHERNET: usize = 14;
+/// What a received frame may have besides: two VLAN tags.
+const TAGS: usize = 8;
+/// The largest TCP payload of one packet: what an IPv4 packet holds beside the longest headers.
+const TSO_PAYLOAD: usize = 65_535 - 60 - 60;
+/// Data room of a packet where a frame may be a chain.
+const DATA_ROOM: usize = 2048;
+/// The kernel puts received frames this far into an AF_XDP buffer (`XDP_PACKET_HEADROOM`).
+const XDP_HEADROOM: usize = 256;
+/// Descriptors where the device recommends no number.
+const DESCRIPTORS: u16 = 512;
+/// Packets that a port has beyond those in its rings, for each queue pair.
+const PACKETS: u32 = 16_384;
+
+/// A port's configuration, and what comes of it.
+#[derive(Debug, Clone)]
+pub(super) struct Choice {
+    pub setup: Setup,
+    pub capabilities: Capabilities,
+    /// Bytes of data room of a packet.
+    pub data_room: u16,
+    /// Packets of its pool.
+    pub packets: u32,
+    /// Its pool must be one piece of memory.
+    pub one_piece: bool,
+    /// Segments of one sent frame at most; with 1, it must also be exclusive and of the port's own pool.
+    pub max_segments: usize,
+}
+
+/// Chooses the configuration of `plan`, whose devices report `info` and have `devices` of them.
+pub(super) fn choose(
+    plan: &Plan,
+    config: &PortConfig,
+    info: &sys::lr_port_info,
+    descriptors: (u16, u16),
+) -> Result<Choice, OpenError> {
+    let devices = plan.devices.len().max(1) as u16;
+    let queues = plan.queues.div_ceil(devices);
+    let has = info.max_rx_queues.min(info.max_tx_queues);
+    if queues > has {
+        return Err(OpenError::TooManyQueues {
+            via: plan.via.clone(),
+            asked: plan.queues.into(),
+            has: usize::from(has) * usize::from(devices),
+            remedy: "use fewer workers".to_owned(),
+        });
+    }
+    let mtu = mtu(plan, config, info)?;
+    let frame = usize::from(mtu) + ETHERNET + TAGS;
+    let is_xdp = matches!(plan.kind, Kind::AfXdp(_));
+    // These copy a long frame into a chain, whatever is configured.
+    let chains = matches!(plan.kind, Kind::Vhost | Kind::MemifServer) || is_memif(plan);
+    let can_scatter = info.rx_offloads & sys::LR_RX_OFFLOAD_SCATTER != 0;
+    let data_room = match (is_xdp, chains || can_scatter) {
+        (true, _) => (frame + XDP_HEADROOM).next_multiple_of(64).max(DATA_ROOM),
+        (false, true) => DATA_ROOM,
+        (false, false) => frame.next_multiple_of(64).max(DATA_ROOM),
+    }
+    .max(info.min_rx_bufsize as usize);
+    let scatter = can_scatter && !chains && frame > data_room;
+
+    let wanted_rx = match plan.kind {
+        // TAP verifies in software, and calls bad what the kernel left partial.
+        Kind::Tap(_) => 0,
+        _ => sys::LR_RX_OFFLOAD_IPV4_CKSUM | sys::LR_RX_OFFLOAD_TCP_CKSUM | sys::LR_RX_OFFLOAD_UDP_CKSUM,
+    } | sys::LR_RX_OFFLOAD_RSS_HASH
+        | if scatter { sys::LR_RX_OFFLOAD_SCATTER } else { 0 };
+    let rx_offloads = info.rx_offloads & wanted_rx;
+    let wanted_tx = sys::LR_TX_OFFLOAD_IPV4_CKSUM
+        | sys::LR_TX_OFFLOAD_TCP_CKSUM
+        | sys::LR_TX_OFFLOAD_UDP_CKSUM
+        | sys::LR_TX_OFFLOAD_MULTI_SEGS
+        // TAP segments in software, by clones that would outlive our external buffers.
+        | if matches!(plan.kind, Kind::Tap(_)) { 0 } else { sys::LR_TX_OFFLOAD_TCP_TSO };
+    let tx_offloads = info.tx_offloads & wanted_tx;
+
+    let rss_types = match (&config.rss_key, queues) {
+        (Some(_), 2..) if info.reta_size > 0 => info.rss_types & sys::LR_RSS_4_TUPLE,
+        _ => 0,
+    };
+    // A device with a longer key hashes more fields; ours goes on as it began.
+    let rss_key = match config.rss_key {
+        Some(key) if rss_types != 0 => key.into_iter().cycle().take(info.hash_key_size.into()).collect(),
+        _ => Vec::new(),
+    };
+
+    let (rx_descriptors, tx_descriptors) = descriptors;
+    let setup = Setup {
+        queues,
+        rx_descriptors,
+        tx_descriptors,
+        rx_offloads,
+        tx_offloads,
+        rss_types,
+        rss_key,
+        reta_size: info.reta_size,
+        mtu,
+        numa_node: info.numa_node.into(),
+    };
+    let multi_segment_tx = tx_offloads & sys::LR_TX_OFFLOAD_MULTI_SEGS != 0 || is_memif(plan);
+    let max_segments = match (multi_segment_tx, info.tx_segments_max) {
+        (false, _) => 1,
+        (true, 0) => usize::from(tx_descriptors / 4).max(2),
+        (true, most) => usize::from(most.min(tx_descriptors / 4)).max(2),
+    };
+    let rx = |bit| rx_offloads & bit != 0;
+    let tx = |bit| tx_offloads & bit != 0;
+    let capabilities = Capabilities {
+        mtu,
+        headroom: sys::LR_MBUF_HEADROOM as usize,
+        data_room,
+        rx_checksum: ChecksumOffload {
+            ipv4: rx(sys::LR_RX_OFFLOAD_IPV4_CKSUM),
+            tcp: rx(sys::LR_RX_OFFLOAD_TCP_CKSUM),
+            udp: rx(sys::LR_RX_OFFLOAD_UDP_CKSUM),
+        },
+        tx_checksum: ChecksumOffload {
+            ipv4: tx(sys::LR_TX_OFFLOAD_IPV4_CKSUM),
+            tcp: tx(sys::LR_TX_OFFLOAD_TCP_CKSUM),
+            udp: tx(sys::LR_TX_OFFLOAD_UDP_CKSUM),
+        },
+        tso: tx(sys::LR_TX_OFFLOAD_TCP_TSO).then_some(TSO_PAYLOAD),
+        lro: plan.kind == Kind::Vhost && plan.devices.iter().any(|device| device.arguments.contains("tso=1")),
+        multi_segment_tx,
+        scatter_rx: scatter || chains,
+        rss: rss_types != 0,
+        vlan: false,
+        rx_partial_checksum: match &plan.kind {
+            Kind::Tap(_) => true,
+            Kind::AfXdp(name) => leaves_checksums_partial(name),
+            _ => false,
+        },
+    };
+    let rings = u32::from(plan.queues) * (u32::from(rx_descriptors) + u32::from(tx_descriptors) + 2 * BURST as u32);
+    let packets = config.pool_size.unwrap_or(rings + u32::from(plan.queues) * PACKETS);
+    Ok(Choice { setup, capabilities, data_room: data_room as u16, packets, one_piece: is_xdp, max_segments })
+}
+
+/// The descriptors to ask the device for, before it rounds them.
+pub(super) fn wanted_descriptors(config: &PortConfig, info: &sys::lr_port_info) -> (u16, u16) {
+    let or = |recommended| if recommended > 0 { recommended } else { DESCRIPTORS };
+    (
+        config.rx_descriptors.unwrap_or(or(info.rx_desc_default)),
+        config.tx_descriptors.unwrap_or(or(info.tx_desc_default)),
+    )
+}
+
+/// What a device must offer again that was made with `setup` before.
+pub(super) fn offers(info: &sys::lr_port_info, setup: &Setup) -> bool {
+    info.rx_offloads & setup.rx_offloads == setup.rx_offloads
+        && info.tx_offloads & setup.tx_offloads == setup.tx_offloads
+        && info.max_rx_queues.min(info.max_tx_queues) >= setup.queues
+}
+
+fn is_memif(plan: &Plan) -> bool {
+    plan.devices.iter().any(|device| device.name.starts_with("net_memif"))
+}
+
+/// Interfaces whose peer is a kernel on this host.
+fn leaves_checksums_partial(name: &str) -> bool {
+    interface::driver(name).is_none_or(|driver| ["veth", "tun", "virtio_net"].contains(&driver.as_str()))
+}
+
+fn mtu(plan: &Plan, config: &PortConfig, info: &sys::lr_port_info) -> Result<u16, OpenError> {
+    const USUAL: u16 = 1500;
+    let device = u32::from(info.max_mtu).min(info.max_rx_pktlen.saturating_sub(ETHERNET as u32));
+    let (max, remedy) = match &plan.kind {
+        Kind::AfXdp(name) => {
+            // A buffer is at most a page, of which the mempool, the mbuf and both headrooms take their part.
+            let around = 64 + sys::LR_MBUF_SIZE as usize + usize::from(PRIVATE_SIZE).next_multiple_of(64);
+            let room = (4096 - around - sys::LR_MBUF_HEADROOM as usize) / 64 * 64;
+            let buffer = (room - XDP_HEADROOM - ETHERNET - TAGS) as u32;
+            let interface = interface::mtu(name).unwrap_or(u32::from(USUAL));
+            match interface.min(buffer).min(device) {
+                max if max == interface => (max, format!("'ip link set dev {name} mtu N' raises it")),
+                max => (max, "AF_XDP keeps a frame within a page".to_owned()),
+            }
+        }
+        _ => (device, "ask for less".to_owned()),
+    };
+    let asked = config.mtu.unwrap_or_else(|| match plan.kind {
+        Kind::AfXdp(_) => max.min(u32::from(u16::MAX)) as u16,
+        _ => USUAL.min(max as u16),
+    });
+    if u32::from(asked) > max {
+        return Err(OpenError::MtuTooLarge { via: plan.via.clone(), asked, max, remedy });
+    }
+    Ok(asked)
+}

@@ -1,0 +1,137 @@
+//! The watch over a port: its link, and the other end of a link that goes away and comes back.
+
+use super::interface;
+use super::ethdev::Ethdev;
+use super::port::{self, Shared};
+use super::setup;
+use super::vdev::{Kind, Plan};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::thread::{JoinHandle, Thread};
+use std::time::{Duration, Instant};
+
+/// How often a port is looked after.
+const PERIOD: Duration = Duration::from_millis(20);
+/// The driver does something of its own after a link loss was seen, within a microsecond or so.
+const SETTLED: Duration = Duration::from_millis(10);
+
+/// A thread that looks after one port until this is dropped.
+#[derive(Debug)]
+pub(super) struct Supervisor {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Where a port is that connects to the other end of a link.
+enum State {
+    /// Its devices exist.
+    Open,
+    /// The other end has gone; the queue pairs are being told.
+    Closing(Instant),
+    /// Its devices have gone, and the other end is being waited for.
+    Away,
+}
+
+impl Supervisor {
+    /// Begins to look after the port.
+    pub fn start(shared: &Arc<Shared>) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let (stopped, port) = (stop.clone(), Arc::downgrade(shared));
+        let thread = std::thread::Builder::new().name("linerate-port".to_owned()).spawn(move || watch(&port, &stopped));
+        if let Err(error) = &thread {
+            tracing::warn!("{}: no thread to look after the link: {error}", shared.plan.via);
+        }
+        Supervisor { stop, thread: thread.ok() }
+    }
+}
+
+impl Drop for Supervisor {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            Thread::unpark(thread.thread());
+            // It only ends; a panic of it has been printed.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn watch(port: &Weak<Shared>, stop: &AtomicBool) {
+    let mut state = State::Open;
+    while !stop.load(Ordering::Relaxed) {
+        match port.upgrade() {
+            Some(shared) => state = tend(&shared, state),
+            None => return,
+        }
+        std::thread::park_timeout(PERIOD);
+    }
+}
+
+fn tend(shared: &Shared, state: State) -> State {
+    let via = &shared.plan.via;
+    match state {
+        State::Open => {
+            let up = is_link_up(&shared.plan, &shared.devices());
+            if shared.set_link(up) {
+                tracing::info!("{via}: the link is {}", if up { "up" } else { "down" });
+                if !up && matches!(shared.plan.kind, Kind::Client { .. }) {
+                    shared.gate.close();
+                    return State::Closing(Instant::now());
+                }
+            }
+            State::Open
+        }
+        State::Closing(since) => {
+            if since.elapsed() < SETTLED || !shared.gate.is_quiet() {
+                return State::Closing(since);
+            }
+            shared.devices().clear();
+            tracing::info!("{via}: waiting for the other end to come back");
+            State::Away
+        }
+        State::Away => match connect(shared) {
+            true => {
+                tracing::info!("{via}: the other end is back");
+                State::Open
+            }
+            false => State::Away,
+        },
+    }
+}
+
+/// Makes the devices again if the other end is there and offers what it did.
+fn connect(shared: &Shared) -> bool {
+    let Kind::Client { socket, .. } = &shared.plan.kind else { return false };
+    if !socket.exists() {
+        return false;
+    }
+    let connected = port::probe(&shared.plan).and_then(|devices| {
+        let offers = |device: &Ethdev| device.info().is_ok_and(|info| setup::offers(&info, &shared.choice.setup));
+        if !devices.iter().all(offers) {
+            tracing::warn!("{}: the other end is back and offers less than before: not used", shared.plan.via);
+            return Ok(None);
+        }
+        port::start(&shared.plan, &shared.choice, &devices, &shared.pool).map(|()| Some(devices))
+    });
+    match connected {
+        Ok(Some(made)) => {
+            shared.gate.open(&port::places(&shared.plan, &shared.choice, &made));
+            *shared.devices() = made;
+            true
+        }
+        Ok(None) => false,
+        Err(error) => {
+            tracing::debug!("{error}");
+            false
+        }
+    }
+}
+
+/// Whether the link is up: of every device, if there are several.
+pub(super) fn is_link_up(plan: &Plan, devices: &[Ethdev]) -> bool {
+    match &plan.kind {
+        // These drivers say yes whatever the interface's state.
+        Kind::AfXdp(name) | Kind::Tap(name) => interface::is_running(name),
+        _ => !devices.is_empty() && devices.iter().all(Ethdev::link_up),
+    }
+}

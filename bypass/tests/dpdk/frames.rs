@@ -1,0 +1,97 @@
+//! Frames to send around, and the two ends that do.
+
+use super::process::wait_for;
+use linerate_bypass::dpdk::{Eal, EalConfig, Hugepages, Mbuf, Port, PortConfig, QueuePair};
+use linerate_bypass::{BURST, Nic, Packet};
+use std::time::Duration;
+
+/// EAL in ordinary pages, so that the tests ask nothing of the machine.
+pub fn eal() -> Eal {
+    start(EalConfig { hugepages: Hugepages::Never, memory_mb: Some(256), ..EalConfig::default() })
+}
+
+/// EAL with arguments of its own.
+pub fn eal_with(arguments: &[&str]) -> Eal {
+    let arguments = arguments.iter().map(|argument| argument.to_string()).collect();
+    start(EalConfig { hugepages: Hugepages::Never, memory_mb: Some(256), arguments, ..EalConfig::default() })
+}
+
+fn start(config: EalConfig) -> Eal {
+    Eal::start(&config).unwrap()
+}
+
+/// A small port of `via`, with a pool that it does not take long to look through.
+pub fn small() -> PortConfig {
+    PortConfig { pool_size: Some(4096), peer_timeout: Some(Duration::from_secs(15)), ..PortConfig::default() }
+}
+
+pub fn open(eal: &Eal, via: &str, config: PortConfig) -> Port {
+    Port::open(eal, &via.parse().unwrap(), config).unwrap_or_else(|error| panic!("{via}: {error}"))
+}
+
+/// The `n`th frame of `len` bytes: an Ethernet header of a local experimental type, its number, and a pattern.
+pub fn frame(n: u64, len: usize) -> Vec<u8> {
+    let mut frame = vec![0; len];
+    frame[..6].copy_from_slice(&[0xff; 6]);
+    frame[6..12].copy_from_slice(&[2, 0, 0, 0, 0, 9]);
+    frame[12..14].copy_from_slice(&[0x88, 0xb5]);
+    frame[14..22].copy_from_slice(&n.to_be_bytes());
+    for (at, byte) in frame.iter_mut().enumerate().skip(22) {
+        *byte = (n as usize * 31 + at) as u8;
+    }
+    frame
+}
+
+/// The number of a frame of ours that arrived whole; `None` for somebody else's.
+pub fn number(frame_bytes: &[u8]) -> Option<u64> {
+    if frame_bytes.get(12..14)? != [0x88, 0xb5] {
+        return None;
+    }
+    let n = u64::from_be_bytes(frame_bytes.get(14..22)?.try_into().unwrap());
+    assert_eq!(frame_bytes, frame(n, frame_bytes.len()), "frame {n} arrived changed");
+    Some(n)
+}
+
+pub fn bytes(packet: &Mbuf) -> Vec<u8> {
+    packet.segments().flatten().copied().collect()
+}
+
+pub fn packet(queue: &mut QueuePair, bytes: &[u8]) -> Mbuf {
+    let mut packet = queue.allocate().expect("the pool is empty");
+    packet.append(bytes.len()).expect("the frame does not fit").copy_from_slice(bytes);
+    packet
+}
+
+/// Sends frames `from..to` of `len` bytes and waits for each to come back, a burst at a time.
+pub fn bounce(queue: &mut QueuePair, numbers: std::ops::Range<u64>, len: usize) {
+    let (mut out, mut back) = (Vec::with_capacity(BURST), Vec::with_capacity(BURST));
+    let mut next = numbers.start;
+    while next < numbers.end {
+        let burst = (numbers.end - next).min(BURST as u64);
+        for n in next..next + burst {
+            out.push(packet(queue, &frame(n, len)));
+        }
+        let mut expected = next;
+        wait_for("a frame's return", || {
+            queue.tx_burst(&mut out);
+            queue.rx_burst(&mut back);
+            for packet in back.drain(..) {
+                if let Some(n) = number(&bytes(&packet)) {
+                    assert_eq!(n, expected, "frames came back in another order");
+                    expected += 1;
+                }
+            }
+            expected == next + burst
+        });
+        next += burst;
+    }
+}
+
+/// Sends back every frame that arrives, until `stop` says so.
+pub fn echo(queue: &mut QueuePair, mut stop: impl FnMut() -> bool) {
+    let mut frames = Vec::with_capacity(BURST);
+    while !stop() {
+        queue.rx_burst(&mut frames);
+        queue.tx_burst(&mut frames);
+    }
+}

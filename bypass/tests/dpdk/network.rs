@@ -1,0 +1,144 @@
+//! Ports on the kernel's interfaces, with the kernel's own sockets at the other end.
+
+use super::frames::{eal, open, small};
+use super::process::{alone_in_a_namespace, ip, wait_for};
+use linerate_bypass::dpdk::{Eal, Mbuf, OpenError, Port, PortConfig, QueuePair};
+use linerate_bypass::{BURST, Nic, Packet};
+use std::net::UdpSocket;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// Turns a UDP datagram over IPv4 round, in place; whether it was one.
+fn turn_round(packet: &mut Mbuf) -> bool {
+    let Some(frame) = packet.data_mut() else { return false };
+    if frame.len() < 42 || frame[12..14] != [8, 0] || frame[23] != 17 {
+        return false;
+    }
+    let (to, from) = frame.split_at_mut(6);
+    to.swap_with_slice(&mut from[..6]);
+    let (source, destination) = frame[26..34].split_at_mut(4);
+    source.swap_with_slice(destination);
+    let (source, destination) = frame[34..38].split_at_mut(2);
+    source.swap_with_slice(destination);
+    // The kernel may have left it partial; without one the datagram is as good.
+    frame[40..42].fill(0);
+    true
+}
+
+/// Echoes datagrams on `queue` while the kernel, at the other end, sends some of every size and gets them back.
+fn bounce_datagrams(mut queues: Vec<QueuePair>, largest: usize) -> Vec<QueuePair> {
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for queue in &mut queues {
+            let stop = &stop;
+            scope.spawn(move || {
+                let (mut received, mut replies) = (Vec::with_capacity(BURST), Vec::with_capacity(BURST));
+                while !stop.load(Ordering::Relaxed) {
+                    queue.rx_burst(&mut received);
+                    replies.extend(received.drain(..).filter_map(|mut packet| turn_round(&mut packet).then_some(packet)));
+                    queue.tx_burst(&mut replies);
+                    std::thread::yield_now();
+                }
+            });
+        }
+        // What fails here must end the threads too.
+        let result = std::panic::catch_unwind(|| {
+            for flow in 0..8 {
+                let socket = UdpSocket::bind(("10.9.0.1", 0)).unwrap();
+                socket.connect(("10.9.0.2", 9_000 + flow)).unwrap();
+                socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+                for n in 0..50 {
+                    let sent: Vec<u8> = (0..1 + (largest - 1) * n / 49).map(|at| (at * 7 + n) as u8).collect();
+                    let mut back = vec![0; 65_536];
+                    socket.send(&sent).unwrap();
+                    let len = socket.recv(&mut back).unwrap();
+                    assert!(back[..len] == sent, "datagram {n} of flow {flow} came back changed");
+                }
+            }
+        });
+        stop.store(true, Ordering::Relaxed);
+        if let Err(panic) = result {
+            std::panic::resume_unwind(panic);
+        }
+    });
+    queues
+}
+
+fn address(interface: &str, port: &Port) {
+    ip(&format!("addr add 10.9.0.1/24 dev {interface}"));
+    ip(&format!("link set {interface} up"));
+    ip(&format!("neigh add 10.9.0.2 lladdr {} dev {interface}", port.mac()));
+}
+
+#[test]
+fn a_kernel_socket_gets_its_datagrams_back_over_tap() {
+    alone_in_a_namespace("network::a_kernel_socket_gets_its_datagrams_back_over_tap", || {
+        let eal = eal();
+        let port = open(&eal, "tap:lr0", small());
+        assert!(port.capabilities().rx_partial_checksum);
+        address("lr0", &port);
+        let queues = bounce_datagrams(port.take_queues(), 1_472);
+        drop((queues, port));
+        assert!(!exists("lr0"), "the interface is left behind");
+    });
+}
+
+#[test]
+fn a_kernel_socket_gets_its_datagrams_back_over_af_xdp() {
+    alone_in_a_namespace("network::a_kernel_socket_gets_its_datagrams_back_over_af_xdp", || {
+        ip("link add lr0 type veth peer name lr1");
+        ip("link set lr1 up");
+        let eal = eal();
+        let port = open(&eal, "af_xdp:lr1", PortConfig { pool_size: Some(16_384), ..small() });
+        assert!(port.capabilities().rx_partial_checksum && !port.capabilities().multi_segment_tx);
+        address("lr0", &port);
+        wait_for("the link", || port.link_up());
+        let queues = bounce_datagrams(port.take_queues(), 1_472);
+        assert_eq!(queues[0].stats().copied_bytes, 0);
+        ip("link set lr0 down");
+        wait_for("the link's loss", || !port.link_up());
+    });
+}
+
+#[test]
+fn two_queues_of_a_veth_interface_are_one_af_xdp_port() {
+    alone_in_a_namespace("network::two_queues_of_a_veth_interface_are_one_af_xdp_port", || {
+        ip("link add lr0 numrxqueues 2 numtxqueues 2 type veth peer name lr1 numrxqueues 2 numtxqueues 2");
+        ip("link set lr1 up");
+        let eal = eal();
+        let port = open(&eal, "af_xdp:lr1", PortConfig { queues: 2, pool_size: Some(32_768), ..small() });
+        address("lr0", &port);
+        let queues = bounce_datagrams(port.take_queues(), 1_472);
+        assert_eq!(queues.len(), 2);
+        let each: Vec<_> = queues.iter().map(|queue| queue.stats().rx_frames).collect();
+        assert!(each.iter().sum::<u64>() >= 400, "{each:?}");
+    });
+}
+
+fn refusal(eal: &Eal, via: &str, config: PortConfig) -> OpenError {
+    Port::open(eal, &via.parse().unwrap(), config).expect_err(via)
+}
+
+#[test]
+fn an_interface_that_will_not_do_is_refused_with_the_remedy() {
+    alone_in_a_namespace("network::an_interface_that_will_not_do_is_refused_with_the_remedy", || {
+        ip("link add lr0 type veth peer name lr1");
+        ip("link set lr0 up");
+        ip("link set lr1 up");
+        ip("addr add 10.9.0.1/24 dev lr0");
+        ip("route add default via 10.9.0.254 dev lr0");
+        let eal = eal();
+        assert_eq!(refusal(&eal, "af_xdp:lr9", small()), OpenError::NoInterface("lr9".to_owned()));
+        assert_eq!(refusal(&eal, "af_xdp:lr0", small()), OpenError::DefaultRoute("lr0".to_owned()));
+        assert_eq!(refusal(&eal, "tap:lr0", small()), OpenError::InterfaceExists("lr0".to_owned()));
+        let error = refusal(&eal, "af_xdp:lr1", PortConfig { queues: 2, ..small() }).to_string();
+        assert!(error.contains("has 1 queue(s) and 2 are needed") && error.contains("numrxqueues 2"), "{error}");
+        let error = refusal(&eal, "af_xdp:lr1", PortConfig { mtu: Some(9_000), ..small() }).to_string();
+        assert!(error.contains("1500 bytes at most") && error.contains("ip link set dev lr1 mtu"), "{error}");
+        drop(open(&eal, "af_xdp:lr0", PortConfig { force: true, pool_size: Some(16_384), ..small() }));
+    });
+}
+
+fn exists(interface: &str) -> bool {
+    std::process::Command::new("ip").args(["link", "show", interface]).output().unwrap().status.success()
+}

@@ -1,0 +1,136 @@
+//! Tests in processes of their own: the test binary runs itself again.
+
+use std::io::Read;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Says, in a process that a test started, which part it plays.
+const ROLE: &str = "LINERATE_TEST_ROLE";
+/// The part that is the test itself.
+const MAIN: &str = "main";
+
+/// What such a process says when it has done it.
+const DONE: &str = "the part was played";
+
+/// Nothing here takes longer, short of a hang.
+pub const DEADLINE: Duration = Duration::from_secs(20);
+
+/// Runs `body` of the test `name` in a process of its own, and fails if it does.
+pub fn alone(name: &str, body: impl FnOnce()) {
+    parts(name, |role| {
+        assert_eq!(role, MAIN);
+        body();
+    });
+}
+
+/// Runs `body` of the test `name` in a process of its own, as `main`. From there [`Peer::start`] runs it again in another
+/// process as something else.
+pub fn parts(name: &str, body: impl FnOnce(&str)) {
+    match std::env::var(ROLE) {
+        Ok(role) => {
+            body(&role);
+            println!("{DONE}");
+        }
+        Err(_) => Peer::start(name, MAIN, &[]).finish(),
+    }
+}
+
+/// Like [`alone`], in a network namespace that has nothing but what `body` makes and that goes with it.
+pub fn alone_in_a_namespace(name: &str, body: impl FnOnce()) {
+    match std::env::var(ROLE) {
+        Err(_) if !is_root() => eprintln!("skipped: {name} needs root"),
+        Err(_) => Peer::start_by(Command::new("unshare").arg("--net").arg(exe()), name, MAIN, &[]).finish(),
+        Ok(_) => {
+            ip("link set lo up");
+            alone(name, body);
+        }
+    }
+}
+
+/// Runs `ip` with the words of `arguments`.
+#[track_caller]
+pub fn ip(arguments: &str) {
+    let status = Command::new("ip").args(arguments.split(' ')).status().unwrap();
+    assert!(status.success(), "ip {arguments}: {status}");
+}
+
+fn is_root() -> bool {
+    std::fs::read_to_string("/proc/self/status").unwrap().lines().any(|line| line == "Uid:\t0\t0\t0\t0")
+}
+
+fn exe() -> std::path::PathBuf {
+    std::env::current_exe().unwrap()
+}
+
+/// Another process of this test, killed when it is dropped.
+pub struct Peer {
+    child: Child,
+    what: String,
+}
+
+impl Peer {
+    /// Runs the test `name` in another process, as `role`, with `variables` in its environment.
+    pub fn start(name: &str, role: &str, variables: &[(&str, &str)]) -> Peer {
+        Peer::start_by(&mut Command::new(exe()), name, role, variables)
+    }
+
+    fn start_by(command: &mut Command, name: &str, role: &str, variables: &[(&str, &str)]) -> Peer {
+        let child = command
+            .args(["--exact", name, "--nocapture", "--test-threads=1"])
+            .env(ROLE, role)
+            .envs(variables.iter().copied())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        Peer { child, what: format!("{name} as {role}") }
+    }
+
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Waits for its end, which must be a good one.
+    pub fn finish(mut self) {
+        let end = Instant::now() + DEADLINE + DEADLINE;
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                assert!(status.success(), "{}: {status}", self.what);
+                let mut said = String::new();
+                self.child.stdout.take().unwrap().read_to_string(&mut said).unwrap();
+                assert!(said.contains(DONE), "{} is no test", self.what);
+                return;
+            }
+            assert!(Instant::now() < end, "{} hangs", self.what);
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Kills it (SIGKILL) and waits until it is gone.
+    pub fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Calls `done` until it says so.
+#[track_caller]
+pub fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
+    let end = Instant::now() + DEADLINE;
+    while !done() {
+        assert!(Instant::now() < end, "{what} did not come about in {DEADLINE:?}");
+        std::thread::yield_now();
+    }
+}
+
+/// A path for a socket of this test process, or of the one that started it.
+pub fn socket(name: &str) -> String {
+    std::env::temp_dir().join(format!("lr-{name}-{}.sock", std::process::id())).to_str().unwrap().to_owned()
+}
