@@ -118,7 +118,8 @@ impl Ethdev {
     /// Tells the device its MTU, for those that make a kernel interface.
     pub fn set_mtu(&self, mtu: u16) -> Result<(), Failure> {
         // SAFETY: no pointers.
-        log::reason(|| unsafe { sys::rte_eth_dev_set_mtu(self.port, mtu) }).map_err(|reason| ("given its MTU", reason))?;
+        log::reason(|| unsafe { sys::rte_eth_dev_set_mtu(self.port, mtu) })
+            .map_err(|reason| ("given its MTU", reason))?;
         Ok(())
     }
 

@@ -62,7 +62,8 @@ pub(super) fn is_running(name: &str) -> bool {
     let Some(mut query) = Query::new(name) else { return false };
     let both = libc::IFF_UP | libc::IFF_RUNNING;
     // SAFETY: the request that was answered fills this member.
-    query.ask(libc::SIOCGIFFLAGS as libc::Ioctl) && unsafe { i32::from(query.request.ifr_ifru.ifru_flags) } & both == both
+    query.ask(libc::SIOCGIFFLAGS as libc::Ioctl)
+        && unsafe { i32::from(query.request.ifr_ifru.ifru_flags) } & both == both
 }
 
 /// The name of the interface's driver.

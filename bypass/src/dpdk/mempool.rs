@@ -1,10 +1,10 @@
 //! Pools of packets in EAL's memory.
 
+use super::Eal;
 use super::external::PRIVATE_SIZE;
 use super::log;
 use super::mbuf::Mbuf;
 use super::segment::Segment;
-use super::Eal;
 use crate::Bytes;
 use dpdk_sys as sys;
 use std::ffi::CString;

@@ -150,9 +150,8 @@ impl QueuePair {
         }
         if offloads != 0 {
             // SAFETY: as for `lr_tx_burst`; the frames stay ours, and their headers are exclusive.
-            let prepared = unsafe {
-                sys::lr_tx_prepare(place.port, place.queue, frames.as_mut_ptr().cast(), ready as u16)
-            };
+            let prepared =
+                unsafe { sys::lr_tx_prepare(place.port, place.queue, frames.as_mut_ptr().cast(), ready as u16) };
             if usize::from(prepared) < ready {
                 return (prepared.into(), Some(Fit::Never));
             }
@@ -209,9 +208,8 @@ impl Nic for QueuePair {
             }
             // SAFETY: an `Mbuf` is a pointer to an mbuf; the driver takes the first ones that it returns the number
             // of, which are forgotten below. The queue has no other user, and exists while the gate is open.
-            let sent = unsafe {
-                sys::lr_tx_burst(place.port, place.queue, from.as_mut_ptr().add(taken).cast(), ready as u16)
-            };
+            let sent =
+                unsafe { sys::lr_tx_burst(place.port, place.queue, from.as_mut_ptr().add(taken).cast(), ready as u16) };
             let sent = usize::from(sent);
             self.stats.tx_frames += sent as u64;
             self.stats.tx_bytes += lengths[..sent].iter().sum::<u64>();

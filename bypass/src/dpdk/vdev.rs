@@ -144,7 +144,8 @@ pub(super) fn plan(via: &Via, wish: Wish) -> Result<Plan, OpenError> {
 /// A virtual device with our arguments, less those that the user's options give, and the options as they are.
 fn device(driver: &str, ours: &[(&str, String)], options: &[String]) -> Device {
     let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
-    let ours = ours.iter().filter(|(key, _)| given(options, key).is_none()).map(|(key, value)| format!("{key}={value}"));
+    let ours =
+        ours.iter().filter(|(key, _)| given(options, key).is_none()).map(|(key, value)| format!("{key}={value}"));
     let arguments = ours.chain(options.iter().cloned()).collect::<Vec<_>>().join(",");
     Device { bus: "vdev", name: format!("{driver}{number}"), arguments }
 }
@@ -170,7 +171,7 @@ fn af_xdp(via: &Via, name: &str, options: &[String], wish: Wish) -> Result<Vec<D
         return Ok(vec![device("net_af_xdp", &[iface], options)]);
     }
     let channels = interface::channels(name);
-    let has = channels.rx.max(0) + channels.combined;
+    let has = channels.rx + channels.combined;
     if usize::from(wish.queues) > has.max(1) {
         return Err(OpenError::TooManyQueues {
             via: via.to_string(),
@@ -191,7 +192,9 @@ fn af_xdp(via: &Via, name: &str, options: &[String], wish: Wish) -> Result<Vec<D
 
 fn more_queues(name: &str, channels: interface::Channels, queues: u16) -> String {
     if interface::driver(name).as_deref() == Some("veth") {
-        format!("make it with 'ip link add {name} numrxqueues {queues} numtxqueues {queues} type veth', or use fewer workers")
+        format!(
+            "make it with 'ip link add {name} numrxqueues {queues} numtxqueues {queues} type veth', or use fewer workers"
+        )
     } else {
         let kind = if channels.combined > 0 { "combined" } else { "rx" };
         format!("'ethtool -L {name} {kind} {queues}' may give it more; or use fewer workers")
@@ -271,10 +274,7 @@ mod tests {
     #[test]
     fn virtio_user_connects_with_our_defaults() {
         let plan = planned("virtio-user:/tmp/lr-none.sock", 2).unwrap();
-        assert_eq!(
-            plan.devices[0].arguments,
-            "path=/tmp/lr-none.sock,queues=2,queue_size=512,mac=02:00:00:00:00:01"
-        );
+        assert_eq!(plan.devices[0].arguments, "path=/tmp/lr-none.sock,queues=2,queue_size=512,mac=02:00:00:00:00:01");
         assert!(matches!(plan.kind, Kind::Client { .. }));
     }
 

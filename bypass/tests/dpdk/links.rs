@@ -1,6 +1,6 @@
 //! Links between two processes: vhost-user and memif.
 
-use super::frames::{bounce, echo, eal, open, small};
+use super::frames::{bounce, eal, echo, open, small};
 use super::process::{Peer, parts, socket, wait_for};
 use linerate_bypass::Nic;
 use linerate_bypass::dpdk::{Port, PortConfig};

@@ -35,7 +35,8 @@ fn bounce_datagrams(mut queues: Vec<QueuePair>, largest: usize) -> Vec<QueuePair
                 let (mut received, mut replies) = (Vec::with_capacity(BURST), Vec::with_capacity(BURST));
                 while !stop.load(Ordering::Relaxed) {
                     queue.rx_burst(&mut received);
-                    replies.extend(received.drain(..).filter_map(|mut packet| turn_round(&mut packet).then_some(packet)));
+                    replies
+                        .extend(received.drain(..).filter_map(|mut packet| turn_round(&mut packet).then_some(packet)));
                     queue.tx_burst(&mut replies);
                     std::thread::yield_now();
                 }
