@@ -263,7 +263,7 @@ pub trait Service {
     /// A datagram arrived on one of our UDP addresses.
     fn datagram(&mut self, net: &mut impl Transport, datagram: Datagram) {}
 
-    /// The connection is gone, and here is its state back. The last event of `conn`.
+    /// The connection is gone, and here is its state back. The last event of `conn`, which names nothing any more.
     fn closed(&mut self, net: &mut impl Transport, conn: ConnId, state: Self::Conn, why: CloseReason) {}
 }
 

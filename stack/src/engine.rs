@@ -37,7 +37,7 @@ pub enum Event {
     PeerClosed(ConnId),
     /// The time asked for has come.
     Timer(ConnId),
-    /// It is gone. The name is void once the engine is asked for the next event.
+    /// It is gone, and to be released.
     Closed(ConnId, CloseReason),
 }
 
@@ -65,7 +65,7 @@ pub trait Engine<N: Nic>: Sized {
     /// during a burst is one event.
     fn collect(&mut self, events: &mut Vec<Event>);
 
-    /// The slot of `conn` may be used again: its `Closed` event has been dealt with.
+    /// Voids the name `conn`, whose `Closed` event is being delivered: its slot may be used again.
     fn release(&mut self, conn: ConnId, now: Instant);
 
     /// Sends what is to be sent.

@@ -284,10 +284,10 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
                     continue;
                 }
                 Event::Closed(conn, why) => {
+                    net.engine.release(conn, net.now);
                     if let Some(state) = self.states.get_mut(conn.slot()).and_then(Option::take) {
                         service.closed(net, conn, state, why);
                     }
-                    net.engine.release(conn, net.now);
                     continue;
                 }
                 Event::Readable(conn) | Event::Writable(conn) | Event::PeerClosed(conn) | Event::Timer(conn) => {

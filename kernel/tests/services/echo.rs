@@ -18,7 +18,7 @@ impl Service for Echo {
     type Conn = ();
     type Message = ();
 
-    fn burst(&mut self, net: &impl Transport, readable: &[ConnId]) {
+    fn burst(&mut self, net: &mut impl Transport, readable: &[ConnId]) {
         assert!(readable.iter().all(|&conn| net.received(conn) > 0));
         self.burst = readable.len();
         self.bursts += readable.len();

@@ -1,0 +1,226 @@
+//! The four small services that every transport must carry, over the stack: the same sources that run over kernel
+//! sockets.
+
+mod common;
+#[path = "../../kernel/tests/services/mod.rs"]
+#[expect(dead_code, reason = "the stack's own tests count other things")]
+mod services;
+
+use common::client::Client;
+use common::{Net, SERVER, host, server};
+use linerate_bypass::memory::{Link, LinkConfig};
+use linerate_bypass::time::{Duration, Instant};
+use linerate_bypass::{Bytes, CloseReason, ConnId, ConnectError, Datagram, Origin, Service, Transport};
+use linerate_stack::{Config, Crossing, Worker};
+use services::{Chargen, Deferred, Echo, Proxy, UdpEcho, pattern};
+use std::net::SocketAddr;
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// Reads what a chargen sends.
+#[derive(Default)]
+struct Reader {
+    to: Option<SocketAddr>,
+    received: u64,
+    /// Stop reading after so many bytes.
+    until: Option<u64>,
+    ended: bool,
+    closed: Option<CloseReason>,
+}
+
+impl Service for Reader {
+    type Conn = ();
+    type Message = ();
+
+    fn start(&mut self, net: &mut impl Transport) {
+        net.connect(self.to.unwrap(), 0);
+    }
+
+    fn opened(&mut self, _: &mut impl Transport, _: ConnId, _: Origin) {}
+
+    fn readable(&mut self, net: &mut impl Transport, conn: ConnId, _: &mut ()) {
+        while self.until.is_none_or(|until| self.received < until) {
+            let Some(bytes) = net.take(conn, usize::MAX) else { break };
+            assert!(bytes.iter().zip(self.received..).all(|(&byte, at)| byte == pattern(at)));
+            self.received += bytes.len() as u64;
+        }
+    }
+
+    fn peer_closed(&mut self, net: &mut impl Transport, conn: ConnId, _: &mut ()) {
+        self.ended = true;
+        net.close(conn);
+    }
+
+    fn closed(&mut self, _: &mut impl Transport, _: ConnId, (): (), why: CloseReason) {
+        self.closed = Some(why);
+    }
+}
+
+fn address(text: &str) -> SocketAddr {
+    text.parse().unwrap()
+}
+
+#[test]
+fn chargen_sends_everything_exact() {
+    let reader = || Reader { to: Some(address("10.0.0.2:7")), ..Reader::default() };
+    let mut net = Net::new(LinkConfig::default(), reader, || Chargen::new(5_000_000));
+    net.expect("the connection over", MINUTE, |net| net.a.service().closed.is_some());
+    let Reader { received, ended, closed, .. } = *net.a.service();
+    assert_eq!((received, ended, closed), (5_000_000, true, Some(CloseReason::Finished)));
+    assert_eq!(net.b.service().sent, 5_000_000);
+}
+
+#[test]
+fn chargen_waits_for_a_peer_that_stops_reading_and_holds_no_more_than_its_buffer() {
+    let reader = || Reader { to: Some(address("10.0.0.2:7")), until: Some(200_000), ..Reader::default() };
+    let mut net = Net::new(LinkConfig::default(), reader, || Chargen::new(u64::MAX));
+    net.run_until(MINUTE, |_| false);
+    let (sent, received) = (net.b.service().sent, net.a.service().received);
+    let buffers = (host(1).rx_buffer + server().tx_buffer) as u64;
+    assert!(received >= 200_000 && sent <= received + buffers, "{sent} sent, {received} read");
+    assert!(net.b.service().held_back > 0);
+}
+
+#[test]
+fn a_proxy_splices_both_ways_and_passes_each_end_on() {
+    // Client and upstream share host 1: the client connects to the proxy on host 2, which connects back.
+    struct Both {
+        client: Client,
+        echo: Echo,
+    }
+    impl Service for Both {
+        type Conn = bool;
+        type Message = ();
+        fn start(&mut self, net: &mut impl Transport) {
+            self.client.start(net);
+        }
+        fn opened(&mut self, net: &mut impl Transport, conn: ConnId, origin: Origin) -> bool {
+            let ours = origin != Origin::Accepted;
+            if ours {
+                self.client.opened(net, conn, origin);
+            }
+            ours
+        }
+        fn readable(&mut self, net: &mut impl Transport, conn: ConnId, ours: &mut bool) {
+            if *ours { self.client.readable(net, conn, &mut ()) } else { self.echo.readable(net, conn, &mut ()) }
+        }
+        fn writable(&mut self, net: &mut impl Transport, conn: ConnId, ours: &mut bool) {
+            if *ours { self.client.writable(net, conn, &mut ()) } else { self.echo.writable(net, conn, &mut ()) }
+        }
+        fn peer_closed(&mut self, net: &mut impl Transport, conn: ConnId, ours: &mut bool) {
+            if *ours { self.client.peer_closed(net, conn, &mut ()) } else { self.echo.peer_closed(net, conn, &mut ()) }
+        }
+        fn closed(&mut self, net: &mut impl Transport, conn: ConnId, ours: bool, why: CloseReason) {
+            if ours { self.client.closed(net, conn, (), why) } else { self.echo.closed(net, conn, (), why) }
+        }
+    }
+    let a = Config { listen: vec![address("10.0.0.1:9")], ..host(1) };
+    let both = || Both { client: Client::new(SERVER, 20, 100_000), echo: Echo::default() };
+    let proxy = || Proxy::new(address("10.0.0.1:9"));
+    let mut net = Net::with(LinkConfig::default(), 1, &a, both, &server(), proxy);
+    net.expect("every connection over", MINUTE, |net| net.a.service().client.all_finished());
+    net.a.service().client.assert_exact();
+    net.expect("the proxy's too", MINUTE, |net| net.b.service().closed.len() == 40);
+    assert_eq!(net.b.service().closed, [CloseReason::Finished; 40]);
+}
+
+#[test]
+fn a_proxy_whose_upstream_is_closed_resets_its_client() {
+    let proxy = || Proxy::new(address("10.0.0.1:9"));
+    let mut net = Net::new(LinkConfig::default(), || Client::new(SERVER, 1, 100), proxy);
+    net.expect("the connection over", MINUTE, |net| net.a.service().all_finished());
+    assert_eq!(net.a.service().outcomes[0].closed, Some(CloseReason::Reset));
+    assert_eq!(net.b.service().failed, [ConnectError::Refused]);
+}
+
+#[test]
+fn replies_come_from_another_thread() {
+    let (a, b) = Link::pair(LinkConfig::default());
+    let link = a.link().clone();
+    let (service, orders) = Deferred::new();
+    let crossing = Crossing::between(1).pop().unwrap();
+    let postbox = crossing.postbox();
+    let answering = std::thread::spawn(move || Deferred::answer(orders, postbox));
+    let mut target: Worker<_, _> = Worker::new(&server(), crossing, b, |_| service, Instant::ZERO);
+    let mut source = common::Host::new(&host(1), vec![a], || {
+        Client::new(SERVER, 20, 20_000).closing(common::client::Close::WhenBack)
+    });
+    let deadline = std::time::Instant::now() + Duration::from_secs(20);
+    // The other thread lives in real time: only what is yet to come of the virtual one is bounded.
+    while source.service().outcomes.iter().any(|outcome| outcome.received < 20_000) {
+        assert!(std::time::Instant::now() < deadline, "{:?}", source.service().outcomes);
+        link.clock().advance(Duration::from_micros(10));
+        source.workers[0].turn(link.clock().now());
+        target.turn(link.clock().now());
+    }
+    assert!(source.service().outcomes.iter().all(|outcome| !outcome.wrong));
+    drop(target);
+    answering.join().unwrap();
+}
+
+/// Sends datagrams of several sizes, one when the one before has come back, and keeps what does.
+#[derive(Default)]
+struct Asker {
+    back: Vec<Datagram>,
+}
+
+const SIZES: [usize; 6] = [0, 1, 100, 1472, 1473, 9000];
+
+impl Asker {
+    fn ask(&mut self, net: &mut impl Transport) {
+        // IPv6 in fragments is more than the UDP of this stack does.
+        let four = SIZES.map(|size| ("10.0.0.1:4000", "10.0.0.2:7", size));
+        let six = SIZES[..3].iter().map(|&size| ("[fd00::1]:4000", "[fd00::2]:7", size));
+        if let Some((local, remote, size)) = four.into_iter().chain(six).nth(self.back.len()) {
+            let payload = Bytes::from((0..size as u64).map(pattern).collect::<Vec<_>>());
+            net.send_datagram(Datagram { local: address(local), remote: address(remote), payload }).unwrap();
+        }
+    }
+}
+
+impl Service for Asker {
+    type Conn = ();
+    type Message = ();
+
+    fn start(&mut self, net: &mut impl Transport) {
+        self.ask(net);
+    }
+
+    fn opened(&mut self, _: &mut impl Transport, _: ConnId, _: Origin) {}
+
+    fn datagram(&mut self, net: &mut impl Transport, datagram: Datagram) {
+        self.back.push(datagram);
+        self.ask(net);
+    }
+}
+
+#[test]
+fn datagrams_come_back_from_the_address_they_were_sent_to() {
+    let listen_udp = vec![address("0.0.0.0:4000"), address("[::]:4000")];
+    let a = Config { listen_udp, ..host(1) };
+    let mut net = Net::with(LinkConfig::default(), 1, &a, Asker::default, &server(), UdpEcho::default);
+    net.run_until(Duration::from_secs(5), |net| net.a.service().back.len() == 9);
+    let back: Vec<_> = net.a.service().back.iter().map(|d| (d.local, d.remote, d.payload.len())).collect();
+    let expected = |local, remote, sizes: &[usize]| {
+        sizes.iter().map(|&size| (address(local), address(remote), size)).collect::<Vec<_>>()
+    };
+    let four = expected("10.0.0.1:4000", "10.0.0.2:7", &SIZES);
+    let six = expected("[fd00::1]:4000", "[fd00::2]:7", &SIZES[..3]);
+    assert_eq!(back, [four, six].concat());
+    assert!(net.a.service().back.iter().all(|d| d.payload.iter().zip(0..).all(|(&byte, at)| byte == pattern(at))));
+    // Nothing of an unknown address of ours, and none from one family to the other.
+    let datagram = Datagram { local: address("10.0.0.1:4001"), remote: address("10.0.0.2:7"), payload: Bytes::new() };
+    struct Refused(Option<Datagram>);
+    impl Service for Refused {
+        type Conn = ();
+        type Message = ();
+        fn start(&mut self, net: &mut impl Transport) {
+            let datagram = self.0.take().unwrap();
+            self.0 = Some(net.send_datagram(datagram).unwrap_err());
+        }
+        fn opened(&mut self, _: &mut impl Transport, _: ConnId, _: Origin) {}
+    }
+    let (nic, _peer) = Link::pair(LinkConfig::default());
+    let refused = common::Host::new(&a, vec![nic], || Refused(Some(datagram.clone())));
+    assert_eq!(refused.service().0, Some(datagram));
+}
