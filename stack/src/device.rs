@@ -6,7 +6,7 @@ use crate::egress::{ETHERNET, Egress};
 use linerate_bypass::time::Instant;
 use linerate_bypass::{L4, Nic, Packet, TxOffload};
 use smoltcp::phy::{self, Checksum, ChecksumCapabilities, DeviceCapabilities, Medium};
-use smoltcp::wire::{IpAddress, IpProtocol, Ipv4Packet, Ipv6Packet, TcpPacket};
+use smoltcp::wire::{IpAddress, IpProtocol, Ipv4Packet, Ipv6Packet, TcpPacket, TcpSeqNumber};
 use std::net::IpAddr;
 
 /// What to tell smoltcp of the time.
@@ -19,12 +19,12 @@ pub(crate) fn our_time(at: smoltcp::time::Instant) -> Instant {
     Instant::from_nanos(u64::try_from(at.total_micros()).unwrap_or(0).saturating_mul(1_000))
 }
 
-/// The last TCP segment sent through a device, as far as a later answer must repeat it.
+/// What a flow has sent through its device.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sent {
-    /// The sequence number after it.
+    /// The sequence number after all of it.
     pub next_sequence: u32,
-    /// What it acknowledged.
+    /// What the last segment acknowledged.
     pub acknowledged: u32,
     /// The window it offered, unscaled.
     pub window: u16,
@@ -39,13 +39,18 @@ pub(crate) struct Device<'a, N: Nic> {
     pub now: Instant,
     /// Set when there was no room to send.
     pub exhausted: bool,
-    /// The last TCP segment that went out.
+    /// What the flow has sent; its past to be put in for a flow that has one.
     pub sent: Option<Sent>,
 }
 
 impl<'a, N: Nic> Device<'a, N> {
     pub fn new(medium: Medium, egress: &'a mut Egress<N>, now: Instant) -> Self {
         Device { received: None, egress, medium, now, exhausted: false, sent: None }
+    }
+
+    pub fn after(mut self, sent: Option<Sent>) -> Self {
+        self.sent = sent;
+        self
     }
 
     pub fn receiving(mut self, packet: &'a [u8]) -> Self {
@@ -150,13 +155,25 @@ fn finish<N: Nic>(packet: &mut N::Packet, egress: &mut Egress<N>, sent: &mut Opt
     let l4_len = data.len() - header;
     let mut tcp = TcpPacket::new_unchecked(&mut data[header..]);
     let l4_header = usize::from(tcp.header_len());
-    *sent = Some(Sent {
-        next_sequence: (tcp.seq_number() + tcp.segment_len()).0 as u32,
-        acknowledged: tcp.ack_number().0 as u32,
-        window: tcp.window_len(),
-    });
+    let offload = egress.capabilities().tx_checksum.tcp;
+    let mut next_sequence = (tcp.seq_number() + tcp.segment_len()).0 as u32;
+    if let Some(Sent { next_sequence: furthest, .. }) = *sent
+        && (furthest.wrapping_sub(next_sequence) as i32) > 0
+    {
+        next_sequence = furthest;
+        if tcp.segment_len() == 0 && !tcp.rst() {
+            // After a time-out smoltcp's acknowledgements go back with its data to an old sequence number, at which
+            // the peer must ignore them; two such ends would never hear each other again. RFC 9293 §3.10.7.4 wants
+            // them at SND.NXT.
+            tcp.set_seq_number(TcpSeqNumber(furthest as i32));
+            if !offload {
+                tcp.fill_checksum(&source.into(), &destination.into());
+            }
+        }
+    }
+    *sent = Some(Sent { next_sequence, acknowledged: tcp.ack_number().0 as u32, window: tcp.window_len() });
     egress.count_copied(l4_len - l4_header);
-    if egress.capabilities().tx_checksum.tcp {
+    if offload {
         tcp.set_checksum(checksum::partial(source, destination, IpProtocol::Tcp.into(), l4_len));
         packet.set_tx_offload(TxOffload {
             l2_len: ETHERNET,

@@ -2,8 +2,8 @@
 
 mod common;
 
-use common::client::Client;
-use common::services::{Deaf, Echo, Source};
+use common::client::{Client, Close};
+use common::services::Echo;
 use common::{Host, Net, SERVER, SERVER6, host, server};
 use linerate_bypass::memory::{DropIf, End, Impairments, Link, LinkConfig};
 use linerate_bypass::time::{Duration, Instant};
@@ -79,10 +79,6 @@ fn a_half_closed_connection_is_answered_in_full() {
 
 #[test]
 fn a_peer_that_vanishes_is_given_up() {
-    let mut net = Net::new(LinkConfig::default(), || Source, || Client::new("10.0.0.9", 0, 0));
-    let (_, mut alone) = Link::pair(LinkConfig::default());
-    alone.link_up();
-    drop(net.a);
     let mut net = Net::new(LinkConfig::default(), || Client::new(SERVER, 1, 10_000_000), Echo::default);
     net.expect("some bytes back", MINUTE, |net| net.a.service().outcomes[0].received > 100_000);
     net.link.set_up(false);
@@ -105,27 +101,45 @@ fn a_link_that_comes_back_in_time_costs_nothing_but_time() {
 
 #[test]
 fn a_peer_that_stops_reading_holds_up_nobody_else() {
-    struct Half(Deaf, Source);
-    impl Service for Half {
-        type Conn = Option<u64>;
+    // The server reads nothing on port 8: what the client sends there is bounded by both buffers.
+    let both = Config { listen: vec!["0.0.0.0:7".parse().unwrap(), "0.0.0.0:8".parse().unwrap()], ..server() };
+    struct Picky(Echo);
+    impl Service for Picky {
+        type Conn = ();
         type Message = std::convert::Infallible;
-        fn opened(&mut self, net: &mut impl Transport, conn: ConnId, origin: Origin) -> Option<u64> {
-            Some(self.1.opened(net, conn, origin))
+        fn opened(&mut self, net: &mut impl Transport, conn: ConnId, origin: Origin) {
+            self.0.opened(net, conn, origin);
         }
-        fn writable(&mut self, net: &mut impl Transport, conn: ConnId, state: &mut Option<u64>) {
-            let _ = &self.0;
-            self.1.writable(net, conn, state.as_mut().unwrap());
+        fn readable(&mut self, net: &mut impl Transport, conn: ConnId, state: &mut ()) {
+            if net.local_addr(conn).is_some_and(|local| local.port() == 7) {
+                self.0.readable(net, conn, state);
+            }
+        }
+        fn writable(&mut self, net: &mut impl Transport, conn: ConnId, state: &mut ()) {
+            self.0.writable(net, conn, state);
+        }
+        fn peer_closed(&mut self, net: &mut impl Transport, conn: ConnId, state: &mut ()) {
+            self.0.peer_closed(net, conn, state);
         }
     }
-    let mut client = Client::new(SERVER, 1, 0);
-    client.close_early = false;
-    client.bytes = usize::MAX;
-    // Nobody reads at either end of this one: both windows close, and both sides hold a bounded amount.
-    let mut net = Net::new(LinkConfig::default(), || Client::new(SERVER, 1, 0), || Half(Deaf, Source));
-    net.run_until(10 * SECOND, |_| false);
-    let received = net.a.service().outcomes[0].received;
-    assert!(received > 100_000, "{received}");
-    drop(client);
+    let (a, b) = Link::pair(LinkConfig::default());
+    let link = a.link().clone();
+    let mut target = Host::new(&both, vec![b], || Picky(Echo::default()));
+    let mut client = Client::new(SERVER, 2, 1_000_000);
+    let stuck = std::net::SocketAddr::new(client.to.ip(), 8);
+    client.second = Some(stuck);
+    let mut client = Some(client);
+    let mut source = Host::new(&host(1), vec![a], || client.take().unwrap());
+    for _ in 0..20_000 {
+        link.clock().advance(Duration::from_millis(1));
+        source.workers[0].turn(link.clock().now());
+        target.workers[0].turn(link.clock().now());
+    }
+    let [good, stuck] = &source.service().outcomes[..] else { panic!() };
+    assert_eq!((good.received, good.closed), (1_000_000, Some(CloseReason::Finished)));
+    assert_eq!((stuck.received, stuck.closed), (0, None));
+    let buffers = both.rx_buffer + both.tx_buffer;
+    assert!((both.rx_buffer..=buffers).contains(&stuck.sent), "{}", stuck.sent);
 }
 
 #[test]
@@ -141,12 +155,7 @@ fn a_new_connection_can_be_made_from_a_port_that_is_in_time_wait() {
 #[test]
 fn connections_beyond_the_limit_are_dropped_and_counted() {
     let small = Config { max_connections: 5, ..server() };
-    let client = || {
-        let mut client = Client::new(SERVER, 8, 100);
-        client.close_early = false;
-        client.bytes = usize::MAX;
-        client
-    };
+    let client = || Client::new(SERVER, 8, 100).closing(Close::Never);
     let mut net = Net::with(LinkConfig::default(), 1, &host(1), client, &small, Echo::default);
     net.run_until(30 * SECOND, |_| false);
     assert_eq!(net.b.service().open, 5);
@@ -241,12 +250,7 @@ impl Service for Deferred {
 fn messages_from_threads_timers_and_aborts_reach_their_connection() {
     let (a, b) = Link::pair(LinkConfig::default());
     let link = a.link().clone();
-    let mut client = Host::new(&host(1), vec![a], || {
-        let mut client = Client::new(SERVER, 1, 0);
-        client.close_early = false;
-        client.bytes = usize::MAX;
-        client
-    });
+    let mut client = Host::new(&host(1), vec![a], || Client::new(SERVER, 1, 0).closing(Close::Never));
     let crossing = Crossing::between(1).pop().unwrap();
     let postbox = crossing.postbox();
     let mut worker: Worker<_, Deferred> = Worker::new(&server(), crossing, b, Deferred::new, Instant::ZERO);

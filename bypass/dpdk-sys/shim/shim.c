@@ -1,5 +1,6 @@
 #define _GNU_SOURCE
-#include <stdbool.h>
+#include <dlfcn.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -34,6 +35,43 @@ int lr_log_to(lr_log_sink sink)
 	log_sink = sink;
 	setvbuf(stream, NULL, _IOLBF, BUFSIZ);
 	return rte_openlog_stream(stream);
+}
+
+static int xdp_print(int level, const char *format, va_list arguments)
+{
+	/* libbpf's levels are warning, info and debug. A warning of its is what DPDK's driver fails by. */
+	static const uint32_t levels[] = { RTE_LOG_ERR, RTE_LOG_INFO, RTE_LOG_DEBUG };
+	char text[512];
+	int size = vsnprintf(text, sizeof(text), format, arguments);
+	size_t len = size < 0 ? 0 : RTE_MIN((size_t)size, sizeof(text) - 1);
+
+	while (len > 0 && text[len - 1] == '\n')
+		len--;
+	if (len > 0)
+		log_sink(level < 0 || level > 2 ? (uint32_t)RTE_LOG_DEBUG : levels[level], text, len);
+	return size;
+}
+
+void lr_log_xdp_to_sink(void)
+{
+	typedef int (*print_fn)(int, const char *, va_list);
+	static const char *const setters[][2] = {
+		{ "libbpf.so.1", "libbpf_set_print" },
+		{ "libbpf.so.0", "libbpf_set_print" },
+		{ "libxdp.so.1", "libxdp_set_print" },
+	};
+
+	for (size_t i = 0; i < RTE_DIM(setters); i++) {
+		void *library = dlopen(setters[i][0], RTLD_LAZY | RTLD_NOLOAD);
+		print_fn (*set)(print_fn) = NULL;
+
+		if (library == NULL)
+			continue;
+		*(void **)&set = dlsym(library, setters[i][1]);
+		if (set != NULL)
+			set(xdp_print);
+		dlclose(library);
+	}
 }
 
 int lr_errno(void)

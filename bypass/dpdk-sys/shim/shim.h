@@ -89,6 +89,9 @@ typedef void (*lr_log_sink)(uint32_t level, const char *text, size_t len);
 int lr_log_to(lr_log_sink sink);
 enum { LR_LOG_ERR = RTE_LOG_ERR, LR_LOG_WARNING = RTE_LOG_WARNING, LR_LOG_NOTICE = RTE_LOG_NOTICE };
 
+/* The same for libbpf and libxdp, which the AF_XDP driver brings and which would print to standard error. */
+void lr_log_xdp_to_sink(void);
+
 /* rte_errno of this thread. */
 int lr_errno(void);
 /* Whether this thread is known to EAL, and so has a cache in every pool. */

@@ -146,6 +146,7 @@ impl Eal {
         let argv: &'static mut [_] = argv.leak();
         // SAFETY: `argv` holds `argc` strings and a null, which are never freed; this runs once (`STARTED`).
         log::reason(|| unsafe { sys::rte_eal_init(argc, argv.as_mut_ptr()) }).map_err(EalError::Refused)?;
+        log::take_over_xdp();
         remove_empty_runtime_directory(config);
         Ok(Eal { backing })
     }

@@ -20,6 +20,12 @@ pub(super) fn take_over() {
     unsafe { sys::lr_log_to(Some(sink)) };
 }
 
+/// Takes over what libbpf and libxdp print, too, once the AF_XDP driver has loaded them.
+pub(super) fn take_over_xdp() {
+    // SAFETY: EAL has started, and so `take_over` has set the sink.
+    unsafe { sys::lr_log_xdp_to_sink() };
+}
+
 unsafe extern "C" fn sink(level: u32, text: *const std::ffi::c_char, len: usize) {
     // SAFETY: the shim passes `len` bytes that live during the call.
     let text = unsafe { std::slice::from_raw_parts(text.cast::<u8>(), len) };

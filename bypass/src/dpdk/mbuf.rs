@@ -40,11 +40,6 @@ impl Mbuf {
         self.head
     }
 
-    /// Segments in the chain.
-    pub(super) fn segment_count(&self) -> usize {
-        self.head.segments()
-    }
-
     /// This packet, fresh from its pool, with `bytes` for its data; they come back when no device could reach them.
     pub(super) fn hold(self, bytes: Bytes) -> Result<Mbuf, Bytes> {
         external::attach(self.head, bytes).map(|()| self)

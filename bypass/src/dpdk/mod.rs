@@ -36,6 +36,7 @@ mod queue;
 mod region;
 mod segment;
 mod setup;
+mod signals;
 mod supervise;
 mod vdev;
 

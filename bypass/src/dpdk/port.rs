@@ -7,6 +7,7 @@ use super::gate::{Gate, Place};
 use super::mempool::{Mempool, MempoolConfig};
 use super::queue::QueuePair;
 use super::setup::{self, Choice};
+use super::signals;
 use super::supervise::{self, Supervisor};
 use super::vdev::{self, Kind, Plan, Wish};
 use crate::{Capabilities, MacAddr, Via};
@@ -116,9 +117,15 @@ const ATTEMPT: Duration = Duration::from_millis(50);
 impl Port {
     /// Opens the network that `via` names. If it is the end of a link that connects, and nobody serves the link's
     /// socket yet, it waits, as `config` says how long.
+    ///
+    /// The driver of `tap:` has the kernel send a signal for what arrives. The calling thread, and those that it starts
+    /// later, block it, and EAL's thread takes it; in threads that were there before, system calls may be interrupted.
     pub fn open(eal: &Eal, via: &Via, config: PortConfig) -> Result<Port, OpenError> {
         let wish = Wish { queues: config.queues.max(1), mac: config.mac, force: config.force };
         let plan = vdev::plan(via, wish)?;
+        if matches!(plan.kind, Kind::Tap(_)) {
+            signals::leave_to_eal();
+        }
         let began = Instant::now();
         let mut refusals = 0;
         let shared = loop {

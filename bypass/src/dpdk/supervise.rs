@@ -22,10 +22,14 @@ pub(super) struct Supervisor {
     thread: Option<JoinHandle<()>>,
 }
 
+/// How long a link may take to come up: a memif server that was still starting has refused by then, and the driver does
+/// not ask again.
+const PATIENCE: Duration = Duration::from_millis(300);
+
 /// Where a port is that connects to the other end of a link.
 enum State {
-    /// Its devices exist.
-    Open,
+    /// Its devices exist, and the link has been down since then, if it is.
+    Open(Instant),
     /// The other end has gone; the queue pairs are being told.
     Closing(Instant),
     /// Its devices have gone, and the other end is being waited for.
@@ -57,7 +61,7 @@ impl Drop for Supervisor {
 }
 
 fn watch(port: &Weak<Shared>, stop: &AtomicBool) {
-    let mut state = State::Open;
+    let mut state = State::Open(Instant::now());
     while !stop.load(Ordering::Relaxed) {
         match port.upgrade() {
             Some(shared) => state = tend(&shared, state),
@@ -70,16 +74,18 @@ fn watch(port: &Weak<Shared>, stop: &AtomicBool) {
 fn tend(shared: &Shared, state: State) -> State {
     let via = &shared.plan.via;
     match state {
-        State::Open => {
+        State::Open(since) => {
             let up = is_link_up(&shared.plan, &shared.devices());
-            if shared.set_link(up) {
+            let changed = shared.set_link(up);
+            if changed {
                 tracing::info!("{via}: the link is {}", if up { "up" } else { "down" });
-                if !up && matches!(shared.plan.kind, Kind::Client { .. }) {
-                    shared.gate.close();
-                    return State::Closing(Instant::now());
-                }
             }
-            State::Open
+            let is_lost = !up && (changed || since.elapsed() > PATIENCE);
+            if is_lost && matches!(shared.plan.kind, Kind::Client { .. }) {
+                shared.gate.close();
+                return State::Closing(Instant::now());
+            }
+            State::Open(since)
         }
         State::Closing(since) => {
             if since.elapsed() < SETTLED || !shared.gate.is_quiet() {
@@ -92,7 +98,7 @@ fn tend(shared: &Shared, state: State) -> State {
         State::Away => match connect(shared) {
             true => {
                 tracing::info!("{via}: the other end is back");
-                State::Open
+                State::Open(Instant::now())
             }
             false => State::Away,
         },

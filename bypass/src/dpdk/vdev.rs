@@ -171,7 +171,7 @@ fn af_xdp(via: &Via, name: &str, options: &[String], wish: Wish) -> Result<Vec<D
         return Ok(vec![device("net_af_xdp", &[iface], options)]);
     }
     let channels = interface::channels(name);
-    let has = channels.rx.max(0) + channels.combined;
+    let has = channels.rx + channels.combined;
     if usize::from(wish.queues) > has.max(1) {
         return Err(OpenError::TooManyQueues {
             via: via.to_string(),

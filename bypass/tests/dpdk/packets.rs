@@ -1,1 +1,195 @@
+//! What packets promise, on DPDK's mbufs.
 
+use super::frames::eal;
+use super::process::alone;
+use linerate_bypass::dpdk::{Eal, Mbuf, Mempool, MempoolConfig};
+use linerate_bypass::{Bytes, Memory, Packet};
+
+const PACKETS: u32 = 255;
+
+fn pool(eal: &Eal) -> Mempool {
+    Mempool::new(eal, MempoolConfig { packets: PACKETS, ..MempoolConfig::default() }).unwrap()
+}
+
+/// Runs `body` with a pool, in which every packet must be again at the end.
+fn with_pool(name: &str, body: impl FnOnce(&Mempool)) {
+    alone(name, || {
+        let eal = eal();
+        let pool = pool(&eal);
+        body(&pool);
+        assert_eq!(pool.available(), pool.size(), "packets are missing");
+    });
+}
+
+fn packet(pool: &Mempool, bytes: &[u8]) -> Mbuf {
+    let mut packet = pool.allocate().unwrap();
+    packet.append(bytes.len()).unwrap().copy_from_slice(bytes);
+    packet
+}
+
+#[test]
+fn the_ends_move_within_the_buffer_and_not_beyond() {
+    with_pool("packets::the_ends_move_within_the_buffer_and_not_beyond", |pool| {
+        let mut packet = packet(pool, b"payload");
+        packet.prepend(4).unwrap().copy_from_slice(b"head");
+        assert_eq!((packet.data(), packet.len()), (&b"headpayload"[..], 11));
+        assert!(packet.adjust(2) && packet.trim(3));
+        assert_eq!(packet.data(), b"adpayl");
+        assert!(!packet.adjust(7) && !packet.trim(7));
+        assert_eq!(packet.data(), b"adpayl");
+        assert!(packet.prepend(129).is_none() && packet.append(2049).is_none());
+        assert!(packet.append(pool.data_room() - 7).is_some());
+        assert!(packet.prepend(usize::MAX).is_none() && packet.append(usize::MAX).is_none());
+        packet.data_mut().unwrap()[0] = b'A';
+        assert_eq!(&packet.data()[..6], b"Adpayl");
+    });
+}
+
+#[test]
+fn a_chain_is_one_packet_and_comes_apart_again() {
+    with_pool("packets::a_chain_is_one_packet_and_comes_apart_again", |pool| {
+        let mut head = packet(pool, b"one");
+        let mut middle = packet(pool, b"two");
+        middle.chain(packet(pool, b"three")).ok().unwrap();
+        head.chain(middle).ok().unwrap();
+        assert_eq!((head.len(), head.data()), (11, &b"one"[..]));
+        assert_eq!(head.segments().collect::<Vec<_>>(), [&b"one"[..], b"two", b"three"]);
+        assert!(head.trim(2));
+        head.append(1).unwrap()[0] = b'!';
+        let clone = head.try_clone().unwrap();
+        let tail = head.unchain().unwrap();
+        assert_eq!((head.len(), tail.len()), (3, 7));
+        assert!(head.unchain().is_none());
+        assert_eq!(tail.segments().collect::<Vec<_>>(), [&b"two"[..], b"thr!"]);
+        assert_eq!(clone.segments().flatten().copied().collect::<Vec<_>>(), b"onetwothr!");
+    });
+}
+
+#[test]
+fn a_chain_longer_than_a_frame_is_refused_and_comes_back() {
+    with_pool("packets::a_chain_longer_than_a_frame_is_refused_and_comes_back", |pool| {
+        let mut head = packet(pool, &[0; 2048]);
+        let refused = std::iter::repeat_with(|| head.chain(packet(pool, &[1; 2048]))).find_map(Result::err).unwrap();
+        assert_eq!(refused.len(), 2048);
+        assert!(head.len() <= 65_535 + 22 && head.len() + 2048 > 65_535 + 22);
+    });
+}
+
+#[test]
+fn shared_bytes_cannot_be_written() {
+    with_pool("packets::shared_bytes_cannot_be_written", |pool| {
+        let mut original = packet(pool, b"shared");
+        let mut clone = original.try_clone().unwrap();
+        assert_eq!(clone.data().as_ptr(), original.data().as_ptr());
+        for packet in [&mut original, &mut clone] {
+            assert!(packet.data_mut().is_none() && packet.prepend(1).is_none() && packet.append(1).is_none());
+        }
+        let mut again = clone.try_clone().unwrap();
+        drop(original);
+        // The clone is alone now, but the buffer is another's.
+        assert!(clone.data_mut().is_none());
+        assert!(again.adjust(2));
+        assert_eq!((again.data(), clone.data()), (&b"ared"[..], &b"shared"[..]));
+        drop(clone);
+        assert_eq!(again.data(), b"ared");
+        let mut original = packet(pool, b"shared");
+        drop(original.try_clone().unwrap());
+        assert!(original.data_mut().is_some(), "the clone is gone");
+    });
+}
+
+#[test]
+fn bytes_keep_their_packet_on_every_thread() {
+    with_pool("packets::bytes_keep_their_packet_on_every_thread", |pool| {
+        let mut whole = packet(pool, b"0123456789");
+        whole.chain(packet(pool, b"behind")).ok().unwrap();
+        let address = whole.data().as_ptr();
+        let bytes = whole.into_bytes(2..8);
+        assert_eq!(pool.available(), pool.size() - 1, "what is behind the first segment is free");
+        assert_eq!((bytes.as_ptr(), &bytes[..]), (address.wrapping_add(2), &b"234567"[..]));
+        assert_eq!(bytes.memory(), Memory::Device);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| (0..20_000).for_each(|_| assert_eq!(bytes.clone().slice(1..)[0], b'3')));
+            }
+        });
+        assert_eq!(pool.available(), pool.size() - 1);
+        let last = bytes.clone();
+        drop(bytes);
+        std::thread::spawn(move || drop(last)).join().unwrap();
+    });
+}
+
+#[test]
+fn attached_bytes_are_sent_from_where_they_are_and_released_once() {
+    with_pool("packets::attached_bytes_are_sent_from_where_they_are_and_released_once", |pool| {
+        let bytes = packet(pool, b"a value of a table").into_bytes(2..18);
+        let mut attached = pool.attach(bytes.clone()).unwrap();
+        assert_eq!((attached.data().as_ptr(), attached.len()), (bytes.as_ptr(), 16));
+        assert!(attached.data_mut().is_none() && attached.prepend(1).is_none() && attached.append(1).is_none());
+        assert!(attached.adjust(6) && attached.trim(2));
+        let clone = attached.try_clone().unwrap();
+        assert_eq!((clone.data(), clone.data().as_ptr()), (&b"of a tab"[..], bytes[6..].as_ptr()));
+        // The clone must not depend on the first packet's private area, which is used again.
+        drop(attached);
+        let again: Vec<_> = std::iter::from_fn(|| pool.attach(bytes.clone()).ok()).collect();
+        assert_eq!(again.len(), pool.size() - 2);
+        assert_eq!(clone.data(), b"of a tab");
+        let back = clone.into_bytes(0..2);
+        assert_eq!((&back[..], back.as_ptr()), (&b"of"[..], bytes[6..].as_ptr()));
+        drop((bytes, again));
+        assert_eq!(pool.available(), pool.size() - 1, "the value is held by the last slice");
+        drop(back);
+    });
+}
+
+#[test]
+fn memory_that_no_device_reaches_is_not_attached() {
+    with_pool("packets::memory_that_no_device_reaches_is_not_attached", |pool| {
+        let bytes = pool.attach(Bytes::from(vec![1, 2, 3])).map(|_| ()).unwrap_err();
+        assert_eq!(&bytes[..], [1, 2, 3]);
+    });
+}
+
+#[test]
+fn an_empty_pool_gives_nothing_and_fills_again() {
+    with_pool("packets::an_empty_pool_gives_nothing_and_fills_again", |pool| {
+        let first = packet(pool, b"first");
+        let mut all: Vec<_> = std::iter::from_fn(|| pool.allocate()).collect();
+        assert_eq!(all.len(), pool.size() - 1);
+        assert!(first.try_clone().is_none());
+        let bytes = first.into_bytes(0..5);
+        assert_eq!(pool.attach(bytes).map(|_| ()).unwrap_err(), Bytes::from_static(b"first"));
+        all.truncate(10);
+        assert_eq!(pool.available(), pool.size() - 10);
+    });
+}
+
+#[test]
+fn more_references_than_can_be_counted_lose_the_packet_and_nothing_else() {
+    alone("packets::more_references_than_can_be_counted_lose_the_packet_and_nothing_else", || {
+        let eal = eal();
+        let pool = pool(&eal);
+        let bytes = packet(&pool, b"wanted by all").into_bytes(0..13);
+        let clones: Vec<_> = (0..70_000).map(|_| bytes.clone()).collect();
+        assert!(pool.attach(bytes.clone()).is_ok());
+        drop(clones);
+        assert_eq!(&bytes[..], b"wanted by all");
+        drop(bytes);
+        assert_eq!(pool.available(), pool.size() - 1);
+        let all: Vec<_> = std::iter::from_fn(|| pool.allocate()).collect();
+        assert_eq!(all.len(), pool.size() - 1);
+    });
+}
+
+#[test]
+fn a_region_is_zeroed_memory_that_every_port_reaches() {
+    alone("packets::a_region_is_zeroed_memory_that_every_port_reaches", || {
+        let eal = eal();
+        let region = eal.reserve(3 << 20).unwrap();
+        assert_eq!(region.len(), 3 << 20);
+        assert!(region.start().addr().get().is_multiple_of(4096));
+        let error = eal.reserve(1 << 40).unwrap_err().to_string();
+        assert!(error.contains("1099511627776 bytes"), "{error}");
+    });
+}

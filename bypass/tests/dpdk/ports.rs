@@ -1,1 +1,239 @@
+//! Ports and queue pairs, on DPDK's own virtual devices.
 
+use super::frames::{bounce, bytes, eal_with, frame, number, open, packet, small};
+use super::process::{alone, alone_in_a_namespace, ip, wait_for};
+use linerate_bypass::dpdk::{Eal, EalConfig, EalError, Hugepages, Mbuf, OpenError, Port, PortConfig, QueuePair};
+use linerate_bypass::{MacAddr, Nic, Packet, TxOffload};
+
+/// A port whose ring leads back to itself, and its queue pair.
+fn ring(config: PortConfig) -> (Eal, Port, QueuePair) {
+    let eal = eal_with(&["--no-pci", "--vdev=net_ring0"]);
+    let port = open(&eal, "eal", config);
+    let queue = port.take_queues().remove(0);
+    (eal, port, queue)
+}
+
+#[test]
+fn eal_starts_once_and_says_so_the_second_time() {
+    alone("ports::eal_starts_once_and_says_so_the_second_time", || {
+        let eal = super::frames::eal();
+        assert!(eal.version().starts_with("DPDK "));
+        assert_eq!(Eal::start(&EalConfig::default()).unwrap_err(), EalError::AlreadyStarted);
+    });
+}
+
+#[test]
+fn hugepages_that_are_not_there_are_required_or_missed_with_the_remedy() {
+    alone("ports::hugepages_that_are_not_there_are_required_or_missed_with_the_remedy", || {
+        let config = EalConfig { hugepages: Hugepages::Require, memory_mb: Some(1 << 30), ..EalConfig::default() };
+        let error = Eal::start(&config).unwrap_err().to_string();
+        assert!(error.contains("run 'sysctl -w vm.nr_hugepages="), "{error}");
+    });
+}
+
+#[test]
+fn an_argument_that_eal_refuses_is_an_error_with_its_reason() {
+    alone("ports::an_argument_that_eal_refuses_is_an_error_with_its_reason", || {
+        let arguments = vec!["--no-pci".to_owned(), "--vdev=net_nonsense0".to_owned()];
+        let config = EalConfig { hugepages: Hugepages::Never, arguments, ..EalConfig::default() };
+        let error = Eal::start(&config).unwrap_err().to_string();
+        assert!(error.contains("net_nonsense0"), "{error}");
+    });
+}
+
+#[test]
+fn eal_with_no_port_says_how_to_name_one() {
+    alone("ports::eal_with_no_port_says_how_to_name_one", || {
+        let eal = super::frames::eal();
+        assert_eq!(Port::open(&eal, &"eal".parse().unwrap(), small()).unwrap_err(), OpenError::NoPort);
+    });
+}
+
+#[test]
+fn frames_pass_a_port_unchanged_and_uncopied() {
+    alone("ports::frames_pass_a_port_unchanged_and_uncopied", || {
+        let (_eal, port, mut queue) = ring(small());
+        let _thread = _eal.register_thread().unwrap();
+        let sent = packet(&mut queue, &frame(1, 900));
+        let address = sent.data().as_ptr();
+        let mut frames = vec![sent];
+        assert_eq!((queue.tx_burst(&mut frames), frames.len()), (1, 0));
+        let mut received = Vec::with_capacity(1);
+        assert_eq!(queue.rx_burst(&mut received), 1);
+        assert_eq!(received[0].data().as_ptr(), address);
+        assert_eq!(queue.rx_burst(&mut received), 0, "there is no room for more");
+        drop(received);
+        bounce(&mut queue, 0..1_000, 1_514);
+        assert_eq!(queue.stats().copied_bytes, 0);
+        assert_eq!(port.mempool().available(), port.mempool().size());
+    });
+}
+
+#[test]
+fn a_full_ring_leaves_the_rest_with_the_caller_in_order() {
+    alone("ports::a_full_ring_leaves_the_rest_with_the_caller_in_order", || {
+        let (_eal, port, mut queue) = ring(small());
+        let mut frames: Vec<_> = (0..3_000).map(|n| packet(&mut queue, &frame(n, 64))).collect();
+        let mut taken = 0;
+        loop {
+            match queue.tx_burst(&mut frames) {
+                0 => break,
+                n => taken += n,
+            }
+        }
+        assert!(taken > 0 && taken + frames.len() == 3_000, "{taken} of 3000 were taken");
+        assert_eq!((queue.stats().tx_frames, queue.stats().tx_bytes), (taken as u64, 64 * taken as u64));
+        assert!(queue.stats().tx_full > 0);
+        let mut received: Vec<Mbuf> = Vec::with_capacity(3_000);
+        wait_for("all frames", || {
+            queue.tx_burst(&mut frames);
+            queue.rx_burst(&mut received);
+            received.len() == 3_000
+        });
+        assert!(received.iter().map(|packet| number(packet.data()).unwrap()).eq(0..3_000));
+        drop(received);
+        assert_eq!(port.mempool().available(), port.mempool().size());
+    });
+}
+
+#[test]
+fn an_empty_pool_is_back_pressure_and_every_packet_comes_back() {
+    alone("ports::an_empty_pool_is_back_pressure_and_every_packet_comes_back", || {
+        let (_eal, port, mut queue) = ring(small());
+        let mut held: Vec<_> = std::iter::from_fn(|| queue.allocate()).collect();
+        assert_eq!(held.len(), port.mempool().size());
+        assert_eq!(queue.stats().pool_empty, 1);
+        held.iter_mut().for_each(|packet| packet.append(64).unwrap().fill(0));
+        queue.tx_burst(&mut held);
+        let mut received = Vec::with_capacity(32);
+        assert!(queue.rx_burst(&mut received) > 0);
+        drop((held, received));
+        wait_for("the ring to run dry", || queue.rx_burst(&mut Vec::with_capacity(32)) == 0);
+        assert_eq!(port.mempool().available(), port.mempool().size());
+    });
+}
+
+#[test]
+fn what_can_never_be_sent_is_dropped_and_counted_between_what_can() {
+    alone("ports::what_can_never_be_sent_is_dropped_and_counted_between_what_can", || {
+        let (_eal, port, mut queue) = ring(small());
+        let mut frames = vec![
+            packet(&mut queue, &frame(0, 64)),
+            packet(&mut queue, &[0; 1_515]),
+            packet(&mut queue, &frame(1, 1_514)),
+            packet(&mut queue, &[0; 13]),
+            packet(&mut queue, &frame(2, 64)),
+        ];
+        assert_eq!(queue.tx_burst(&mut frames), 5);
+        assert_eq!((queue.stats().tx_frames, queue.stats().tx_dropped), (3, 2));
+        let mut received = Vec::with_capacity(32);
+        queue.rx_burst(&mut received);
+        assert!(received.iter().map(|packet| number(packet.data()).unwrap()).eq(0..3));
+        drop(received);
+        assert_eq!(port.mempool().available(), port.mempool().size());
+    });
+}
+
+#[test]
+fn a_port_that_sends_no_chains_sends_copies_and_counts_the_bytes() {
+    alone_in_a_namespace("ports::a_port_that_sends_no_chains_sends_copies_and_counts_the_bytes", || {
+        ip("link add lr0 type veth peer name lr1");
+        ip("link set lr0 up");
+        ip("link set lr1 up");
+        let eal = super::frames::eal();
+        let small = || PortConfig { pool_size: Some(8_192), ..small() };
+        let (left, right) = (open(&eal, "af_xdp:lr0", small()), open(&eal, "af_xdp:lr1", small()));
+        let (mut from, mut to) = (left.take_queues().remove(0), right.take_queues().remove(0));
+        let whole = frame(1, 1_000);
+        let mut chain = packet(&mut from, &whole[..100]);
+        chain.chain(packet(&mut from, &whole[100..])).ok().unwrap();
+        let plain = packet(&mut from, &frame(2, 1_000));
+        let shared = packet(&mut from, &frame(3, 1_000));
+        let clone = shared.try_clone().unwrap();
+        let value = packet(&mut from, &frame(4, 1_000)).into_bytes(0..1_000);
+        let attached = from.attach(value).unwrap();
+        // From the other port's pool.
+        let foreign = packet(&mut to, &frame(5, 1_000));
+        let mut frames = vec![chain, plain, clone, attached, foreign];
+        wait_for("the frames' departure", || {
+            from.tx_burst(&mut frames);
+            frames.is_empty()
+        });
+        assert_eq!(from.stats().copied_bytes, 4_000);
+        let mut received = Vec::with_capacity(32);
+        let mut numbers = Vec::new();
+        wait_for("the frames' arrival", || {
+            to.rx_burst(&mut received);
+            numbers.extend(received.drain(..).filter_map(|packet| number(&bytes(&packet))));
+            numbers.len() == 5
+        });
+        assert_eq!(numbers, [1, 2, 3, 4, 5]);
+        assert_eq!(shared.data(), frame(3, 1_000));
+    });
+}
+
+#[test]
+fn a_header_that_others_see_is_copied_before_a_driver_may_write_it() {
+    alone("ports::a_header_that_others_see_is_copied_before_a_driver_may_write_it", || {
+        let (_eal, _port, mut queue) = ring(small());
+        let mut original = packet(&mut queue, &frame(1, 100));
+        original.set_tx_offload(TxOffload {
+            l2_len: 14,
+            l3_len: 20,
+            l4_len: 0,
+            ipv4: true,
+            ipv4_checksum: true,
+            l4_checksum: None,
+            tso: None,
+        });
+        let clone = original.try_clone().unwrap();
+        queue.tx_burst(&mut vec![clone]);
+        assert_eq!(queue.stats().copied_bytes, 100);
+        assert_eq!(original.data(), frame(1, 100));
+    });
+}
+
+#[test]
+fn queue_pairs_are_given_once() {
+    alone("ports::queue_pairs_are_given_once", || {
+        let eal = eal_with(&["--no-pci", "--vdev=net_null0"]);
+        let port = open(&eal, "eal", small());
+        assert_eq!((port.take_queues().len(), port.take_queues().len()), (1, 0));
+    });
+}
+
+#[test]
+fn a_device_with_too_few_queues_says_so() {
+    alone("ports::a_device_with_too_few_queues_says_so", || {
+        let eal = eal_with(&["--no-pci", "--vdev=net_ring0"]);
+        let config = PortConfig { queues: 1_000, ..small() };
+        let error = Port::open(&eal, &"eal".parse().unwrap(), config).unwrap_err();
+        assert!(matches!(error, OpenError::TooManyQueues { asked: 1_000, .. }), "{error}");
+    });
+}
+
+#[test]
+fn a_queue_pair_outlives_its_port_and_packets_outlive_both() {
+    alone("ports::a_queue_pair_outlives_its_port_and_packets_outlive_both", || {
+        let (_eal, port, mut queue) = ring(small());
+        let pool = port.mempool().clone();
+        drop(port);
+        bounce(&mut queue, 0..100, 64);
+        let kept = packet(&mut queue, &frame(1, 64));
+        let bytes = packet(&mut queue, &frame(2, 64)).into_bytes(0..64);
+        drop(queue);
+        assert_eq!((kept.data(), &bytes[..]), (&frame(1, 64)[..], &frame(2, 64)[..]));
+        assert_eq!(pool.available(), pool.size() - 2);
+        drop((kept, bytes));
+        assert_eq!(pool.available(), pool.size());
+    });
+}
+
+#[test]
+fn the_address_asked_for_is_the_ports() {
+    alone("ports::the_address_asked_for_is_the_ports", || {
+        let mac = MacAddr([2, 0, 0, 0, 0, 0x42]);
+        let (_eal, port, queue) = ring(PortConfig { mac: Some(mac), ..small() });
+        assert_eq!((port.mac(), queue.mac()), (mac, mac));
+    });
+}

@@ -86,10 +86,6 @@ impl Peer {
         Peer { child, what: format!("{name} as {role}") }
     }
 
-    pub fn id(&self) -> u32 {
-        self.child.id()
-    }
-
     /// Waits for its end, which must be a good one.
     pub fn finish(mut self) {
         let end = Instant::now() + DEADLINE + DEADLINE;

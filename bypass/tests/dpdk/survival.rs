@@ -1,1 +1,118 @@
+//! Links whose other end comes late, is killed, and comes back.
 
+use super::frames::{bounce, eal, echo, open, small};
+use super::process::{Peer, parts, socket, wait_for};
+use linerate_bypass::dpdk::{OpenError, Port, PortConfig};
+use linerate_bypass::{Nic, Packet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+const VIA: &str = "LINERATE_TEST_VIA";
+
+/// Kills the peer of an open link twice and starts it again; what crossed before crosses again.
+fn survives(name: &str, ours: fn(&str) -> String, theirs: fn(&str) -> String) {
+    parts(name, |role| match role {
+        "peer" => {
+            let port = open(&eal(), &std::env::var(VIA).unwrap(), small());
+            echo(&mut port.take_queues()[0], || false);
+        }
+        _ => {
+            let socket = socket("survival");
+            let start = || Peer::start(name, "peer", &[(VIA, &theirs(&socket))]);
+            let mut peer = start();
+            let port = open(&eal(), &ours(&socket), small());
+            let mut queue = port.take_queues().remove(0);
+            for n in 0..3 {
+                let round = n * 1_000;
+                // A worker polls while it waits, and may hold frames that were meant for the old peer.
+                let mut received = Vec::with_capacity(32);
+                wait_for("the link", || {
+                    queue.rx_burst(&mut received);
+                    queue.link_up()
+                });
+                drop(received);
+                bounce(&mut queue, round..round + 500, 200);
+                if n == 2 {
+                    break;
+                }
+                let kept = super::frames::packet(&mut queue, &super::frames::frame(7, 100));
+                let mut pending = vec![super::frames::packet(&mut queue, &super::frames::frame(8, 100))];
+                peer.kill();
+                let mut received = Vec::with_capacity(32);
+                wait_for("the link's loss", || {
+                    queue.rx_burst(&mut received);
+                    !queue.link_up()
+                });
+                // Back-pressure, and no crash; what a worker holds stays whole.
+                for _ in 0..100 {
+                    queue.rx_burst(&mut received);
+                    queue.tx_burst(&mut pending);
+                }
+                assert_eq!(kept.data(), super::frames::frame(7, 100));
+                drop((kept, pending, received));
+                peer = start();
+            }
+            drop(queue);
+            drop(port);
+            drop(peer);
+            let _ = std::fs::remove_file(&socket);
+        }
+    });
+}
+
+#[test]
+fn a_virtio_user_port_survives_its_vhost_peer() {
+    survives(
+        "survival::a_virtio_user_port_survives_its_vhost_peer",
+        |socket| format!("virtio-user:{socket}"),
+        |socket| format!("vhost:{socket}"),
+    );
+}
+
+#[test]
+fn a_vhost_port_survives_its_virtio_user_peer() {
+    survives(
+        "survival::a_vhost_port_survives_its_virtio_user_peer",
+        |socket| format!("vhost:{socket}"),
+        |socket| format!("virtio-user:{socket}"),
+    );
+}
+
+#[test]
+fn a_memif_client_survives_its_server() {
+    survives(
+        "survival::a_memif_client_survives_its_server",
+        |socket| format!("memif:{socket}"),
+        |socket| format!("memif:{socket},server"),
+    );
+}
+
+#[test]
+fn a_memif_server_survives_its_client() {
+    survives(
+        "survival::a_memif_server_survives_its_client",
+        |socket| format!("memif:{socket},server"),
+        |socket| format!("memif:{socket}"),
+    );
+}
+
+#[test]
+fn waiting_for_a_peer_ends_when_told_or_in_time() {
+    super::process::alone("survival::waiting_for_a_peer_ends_when_told_or_in_time", || {
+        let eal = eal();
+        let via = format!("virtio-user:{}", socket("nobody")).parse().unwrap();
+        let timeout = PortConfig { peer_timeout: Some(Duration::from_millis(100)), ..small() };
+        let error = Port::open(&eal, &via, timeout).unwrap_err();
+        assert!(matches!(error, OpenError::NoPeer { .. }), "{error}");
+        let stop = Arc::new(AtomicBool::new(false));
+        let config = PortConfig { peer_timeout: None, stop: stop.clone(), ..small() };
+        std::thread::scope(|scope| {
+            let opening = scope.spawn(|| Port::open(&eal, &via, config).unwrap_err());
+            std::thread::sleep(Duration::from_millis(100));
+            assert!(!opening.is_finished());
+            stop.store(true, Ordering::Relaxed);
+            assert_eq!(opening.join().unwrap(), OpenError::Stopped);
+        });
+    });
+}

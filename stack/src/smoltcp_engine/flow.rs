@@ -49,6 +49,8 @@ pub(super) struct Flow {
     pub reason: Option<CloseReason>,
     /// The last segment sent.
     pub sent: Option<Sent>,
+    /// The sequence number after the peer's FIN, once it has arrived in order.
+    pub peer_end: Option<u32>,
     /// When to send our FIN again by ourselves; see [`fin_untended`](Self::fin_untended).
     pub fin_again: Option<Instant>,
     /// In the engine's list of flows to look at.
@@ -77,6 +79,7 @@ impl Flow {
             told_end: false,
             reason: None,
             sent: None,
+            peer_end: None,
             fin_again: None,
             touched: false,
             dirty: false,
@@ -185,13 +188,13 @@ impl Flow {
             events.push(Event::PeerClosed(conn));
         }
         let over = match state {
-            // The service may still be reading.
-            State::TimeWait => self.told_end,
-            State::Closed => true,
+            // The service may still be reading, and our last acknowledgement may not have been sent.
+            State::TimeWait => self.told_end && self.sent.map(|sent| sent.acknowledged) == self.peer_end,
+            // A reset goes out first.
+            State::Closed => !self.dirty,
             _ => false,
         };
-        // The last acknowledgement or reset goes out first.
-        if over && !self.dirty {
+        if over {
             self.phase = Phase::Gone;
             events.push(Event::Closed(conn, self.reason.unwrap_or(CloseReason::Finished)));
         }

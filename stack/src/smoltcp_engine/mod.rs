@@ -199,10 +199,10 @@ impl SmoltcpEngine {
         let at = smoltcp_time(now);
         let mut more = true;
         for _ in 0..SEGMENTS_PER_TURN {
-            let mut device = Device::new(Medium::Ip, egress, now);
+            let mut device = Device::new(Medium::Ip, egress, now).after(flow.sent);
             let result = self.interface.poll_egress(at, &mut device, &mut flow.sockets);
-            let (exhausted, sent) = (device.exhausted, device.sent);
-            flow.sent = sent.or(flow.sent);
+            let exhausted = device.exhausted;
+            flow.sent = device.sent;
             if result == PollResult::None {
                 more = exhausted;
                 break;
@@ -289,16 +289,15 @@ impl<N: Nic> Engine<N> for SmoltcpEngine {
         if let Some(slot) = slot
             && let Some(flow) = self.slots.get_mut(slot)
         {
-            if tcp.fin() {
-                // Nothing more will come to carry the acknowledgement along.
-                flow.socket_mut().set_ack_delay(None);
-            }
             let before = flow.socket().state();
             let queued = flow.socket().recv_queue();
-            let mut device = Device::new(Medium::Ip, egress, now).receiving(data);
+            let mut device = Device::new(Medium::Ip, egress, now).after(flow.sent).receiving(data);
             self.interface.poll_ingress_single(smoltcp_time(now), &mut device, &mut flow.sockets);
-            flow.sent = device.sent.or(flow.sent);
+            flow.sent = device.sent;
             flow.note_end(before, tcp.rst());
+            if tcp.fin() && flow.socket().state() != before {
+                flow.peer_end = Some((tcp.seq_number() + tcp.segment_len()).0 as u32);
+            }
             self.copied_bytes += (flow.socket().recv_queue().saturating_sub(queued)) as u64;
             self.touch(slot);
             self.dirty(slot);
@@ -477,6 +476,8 @@ impl<N: Nic> Engine<N> for SmoltcpEngine {
 
     fn close(&mut self, conn: ConnId) {
         if let Some(flow) = self.slots.find_mut(conn) {
+            // Nothing more will be sent to carry an acknowledgement along.
+            flow.socket_mut().set_ack_delay(None);
             flow.socket_mut().close();
             self.dirty(conn.slot() as u32);
         }

@@ -18,13 +18,25 @@ pub struct Outcome {
     pub failed: Option<ConnectError>,
 }
 
+/// When a client closes its side.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Close {
+    /// When all is sent, whatever has come back by then.
+    WhenSent,
+    /// When all has come back.
+    WhenBack,
+    /// Not at all.
+    Never,
+}
+
 /// Connects `connections` times to `to`, sends `bytes` on each, closes, and checks the echo.
 pub struct Client {
     pub to: SocketAddr,
+    /// Where the second connection goes, if not there.
+    pub second: Option<SocketAddr>,
     pub connections: usize,
     pub bytes: usize,
-    /// Close when all is sent, rather than when all has come back.
-    pub close_early: bool,
+    pub close: Close,
     pub outcomes: Vec<Outcome>,
     ids: HashMap<ConnId, usize>,
 }
@@ -34,9 +46,10 @@ impl Client {
         let to = format!("{}:7", if to.contains(':') { format!("[{to}]") } else { to.to_owned() });
         Client {
             to: to.parse().unwrap(),
+            second: None,
             connections,
             bytes,
-            close_early: true,
+            close: Close::WhenSent,
             outcomes: vec![Outcome::default(); connections],
             ids: HashMap::new(),
         }
@@ -59,9 +72,14 @@ impl Client {
             net.commit(conn, len);
             outcome.sent += len;
         }
-        if self.close_early || outcome.received == self.bytes {
+        if self.close == Close::WhenSent {
             net.close(conn);
         }
+    }
+
+    /// As it is, but for when it closes.
+    pub fn closing(self, close: Close) -> Self {
+        Client { close, ..self }
     }
 
     /// All connections are over, with everything back and both ends finished.
@@ -91,13 +109,13 @@ impl Service for Client {
 
     fn start(&mut self, net: &mut impl Transport) {
         for n in 0..self.connections {
-            net.connect(self.to, n as u64);
+            let to = self.second.filter(|_| n == 1).unwrap_or(self.to);
+            net.connect(to, n as u64);
         }
     }
 
     fn opened(&mut self, net: &mut impl Transport, conn: ConnId, origin: Origin) {
         let Origin::Connected(n) = origin else { panic!("nobody connects to a client") };
-        assert_eq!(net.peer_addr(conn), Some(self.to));
         self.ids.insert(conn, n as usize);
         self.pump(net, conn);
     }
@@ -121,7 +139,7 @@ impl Service for Client {
             outcome.received += len;
             net.consume(conn, len);
         }
-        if !self.close_early && outcome.received == self.bytes {
+        if self.close == Close::WhenBack && outcome.received == self.bytes {
             net.close(conn);
         }
     }

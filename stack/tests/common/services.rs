@@ -1,6 +1,6 @@
 //! Services for tests.
 
-use linerate_bypass::{Bytes, CloseReason, ConnId, Datagram, Origin, Service, Transport};
+use linerate_bypass::{CloseReason, ConnId, Datagram, Origin, Service, Transport};
 use std::convert::Infallible;
 
 /// Sends back what arrives.
@@ -37,41 +37,5 @@ impl Service for Echo {
     fn closed(&mut self, _: &mut impl Transport, _: ConnId, (): (), why: CloseReason) {
         self.open -= 1;
         self.closed.push(why);
-    }
-}
-
-/// Never reads.
-#[derive(Default)]
-pub struct Deaf;
-
-impl Service for Deaf {
-    type Conn = ();
-    type Message = Infallible;
-
-    fn opened(&mut self, _: &mut impl Transport, _: ConnId, _: Origin) {}
-}
-
-/// Sends `0, 1, 2 …` as long as there is room.
-#[derive(Default)]
-pub struct Source;
-
-impl Service for Source {
-    type Conn = u64;
-    type Message = Infallible;
-
-    fn opened(&mut self, net: &mut impl Transport, conn: ConnId, _: Origin) -> u64 {
-        let mut at = 0;
-        self.writable(net, conn, &mut at);
-        at
-    }
-
-    fn writable(&mut self, net: &mut impl Transport, conn: ConnId, at: &mut u64) {
-        while net.room(conn) >= 8 && net.send(conn, Bytes::from(at.to_be_bytes().to_vec())).is_ok() {
-            *at += 1;
-        }
-    }
-
-    fn peer_closed(&mut self, net: &mut impl Transport, conn: ConnId, _: &mut u64) {
-        net.close(conn);
     }
 }
