@@ -365,7 +365,13 @@ fn has_connection_to(address: SocketAddr) -> bool {
 }
 
 #[test]
-fn nobody_reading_standard_output_is_no_panic() {
+fn pipes_that_nobody_reads_are_no_panic() {
+    for (args, status) in [("--help", 0), ("no-such-command", 2), ("echo serve --via kernel --listen 192.0.2.1:7", 1)] {
+        let mut child = linerate(args).spawn().unwrap();
+        drop((child.stdout.take(), child.stderr.take()));
+        let status_then = Program::of(child).wait().status;
+        assert_eq!(status_then.code(), Some(status), "{args}");
+    }
     let mut command = linerate("echo serve --via kernel --listen 127.0.0.1:0 --json");
     let mut child = command.spawn().unwrap();
     drop(child.stdout.take());
