@@ -4,7 +4,7 @@ use crate::commands::doctor::{self, DoctorArgs};
 use crate::commands::hugepages::{self, HugepagesArgs};
 use crate::commands::{chargen, discard, echo};
 use crate::error::Error;
-use crate::output::print_line;
+use crate::output::{print_line, tell};
 use clap::error::ErrorKind;
 use clap::{ArgAction, Parser, Subcommand};
 use std::io::{self, IsTerminal};
@@ -56,7 +56,7 @@ pub fn main() -> ExitCode {
                 ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => "a subcommand is missing".to_owned(),
                 _ => error.to_string(),
             };
-            eprintln!("linerate: {}", one_line(&said));
+            tell(format_args!("linerate: {}", one_line(&said)));
             return ExitCode::from(2);
         }
     };
@@ -71,7 +71,7 @@ pub fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("linerate: {error}");
+            tell(format_args!("linerate: {error}"));
             ExitCode::from(Error::status(&error))
         }
     }
@@ -82,6 +82,7 @@ fn log_to_stderr(verbose: u8) {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
     tracing_subscriber::fmt()
         .with_writer(io::stderr)
+        .log_internal_errors(false)
         .with_ansi(io::stderr().is_terminal())
         .with_target(false)
         .with_env_filter(filter)

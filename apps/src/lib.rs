@@ -1,6 +1,6 @@
 //! The services and load generators of Linerate, and its command line.
 //!
-//! A [service](services) and a [load](load) are written once against `linerate_bypass::Service`; [`net`] runs them
+//! The [`services`] and the generators of [`load`] are written once against `linerate_bypass::Service`; [`net`] runs them
 //! over whichever network the command line names.
 #![forbid(unsafe_code)]
 

@@ -40,7 +40,7 @@ pub struct Network<M> {
 enum Port<M> {
     Kernel(kernel::Port<M>),
     #[cfg(feature = "dpdk")]
-    Stack(stack::Port),
+    Stack(Box<stack::Port>),
 }
 
 impl<M: Send + 'static> Network<M> {
@@ -56,7 +56,7 @@ impl<M: Send + 'static> Network<M> {
                 (Port::Kernel(port), listening)
             }
             #[cfg(feature = "dpdk")]
-            _ => (Port::Stack(stack::Port::open(args, listen, cores.len(), stop)?), listen.tcp.clone()),
+            _ => (Port::Stack(Box::new(stack::Port::open(args, listen, cores.len(), stop)?)), listen.tcp.clone()),
             #[cfg(not(feature = "dpdk"))]
             via => {
                 // Only DPDK's links are waited for.

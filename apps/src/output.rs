@@ -1,4 +1,4 @@
-//! Standard output, which may be a pipe that nobody reads any more.
+//! Standard output and standard error, which may be pipes that nobody reads any more.
 
 use std::fmt::Display;
 use std::io::{self, ErrorKind, Write};
@@ -10,4 +10,9 @@ pub fn print_line(line: impl Display) -> io::Result<()> {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
         result => result,
     }
+}
+
+/// Writes one line to standard error. Where even that cannot be written, there is nobody to tell.
+pub fn tell(line: impl Display) {
+    let _ = writeln!(io::stderr(), "{line}");
 }

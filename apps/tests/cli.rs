@@ -1,100 +1,36 @@
 //! The command line, by running the program: what is refused and how, what servers and loads say, how they end.
 
-use rustix::process::{Pid, Signal, kill_process};
-use std::io::{BufRead, BufReader, Read, Write};
+mod common;
+
+use common::{PATIENCE, Program, Server, linerate, run, text};
+use rustix::process::Signal;
+use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-const PATIENCE: Duration = Duration::from_secs(20);
-
-fn linerate(args: &str) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_linerate"));
-    command.args(args.split_whitespace()).env_remove("RUST_LOG").stdin(Stdio::null());
-    command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    command
+/// A server over kernel sockets, on a free port of the loopback interface.
+fn serve(service: &str, more: &str) -> Server {
+    Server::start(service, &format!("--via kernel --listen 127.0.0.1:0 {more}"))
 }
 
-/// A running `linerate`, which ends with the test.
-struct Program(Option<Child>);
-
-impl Program {
-    fn start(args: &str) -> Self {
-        Program(Some(linerate(args).spawn().unwrap()))
-    }
-
-    fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_child(self.0.as_ref().unwrap()), signal).unwrap();
-    }
-
-    /// Waits for it to end, and kills it if it does not.
-    fn wait(mut self) -> Output {
-        let mut child = self.0.take().unwrap();
-        let deadline = Instant::now() + PATIENCE;
-        while child.try_wait().unwrap().is_none() {
-            if Instant::now() > deadline {
-                child.kill().unwrap();
-                panic!("it did not end: {:?}", child.wait_with_output());
-            }
-            thread::sleep(Duration::from_millis(5));
-        }
-        child.wait_with_output().unwrap()
-    }
+/// The addresses that a server says it serves on.
+fn addresses(server: &Server) -> Vec<SocketAddr> {
+    let (what, rest) = server.ready.split_once(" on ").unwrap();
+    assert!(what.starts_with("ready ") && rest.contains(" via kernel, "), "{}", server.ready);
+    rest.split_once(" via ").unwrap().0.split(", ").map(|address| address.parse().unwrap()).collect()
 }
 
-impl Drop for Program {
-    fn drop(&mut self) {
-        if let Some(mut child) = self.0.take() {
-            child.kill().unwrap();
-            child.wait().unwrap();
-        }
-    }
+fn address(server: &Server) -> SocketAddr {
+    addresses(server)[0]
 }
 
-/// A server over kernel sockets on a free port of the loopback interface.
-struct Server {
-    program: Program,
-    ready: String,
-    address: SocketAddr,
-}
-
-impl Server {
-    fn start(service: &str, more: &str) -> Self {
-        Self::listening(service, "127.0.0.1:0", more)
-    }
-
-    fn listening(service: &str, listen: &str, more: &str) -> Self {
-        let mut program = Program::start(&format!("{service} serve --via kernel --listen {listen} {more}"));
-        let mut ready = String::new();
-        // Unbuffered, so that what follows the line stays for `wait`.
-        let stdout = program.0.as_mut().unwrap().stdout.as_mut().unwrap();
-        BufReader::with_capacity(1, stdout).read_line(&mut ready).unwrap();
-        let words: Vec<&str> = ready.split_whitespace().collect();
-        assert_eq!(words.get(..3), Some(&["ready", service, "on"][..]), "{ready}");
-        let address = words[3].trim_end_matches(',').parse().unwrap();
-        Server { program, ready, address }
-    }
-
-    fn connect(&self) -> TcpStream {
-        let stream = TcpStream::connect(self.address).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        stream.set_write_timeout(Some(PATIENCE)).unwrap();
-        stream
-    }
-
-    fn stop(self) -> Output {
-        self.program.signal(Signal::INT);
-        self.program.wait()
-    }
-}
-
-fn run(args: &str) -> Output {
-    Program::start(args).wait()
-}
-
-fn text(bytes: &[u8]) -> &str {
-    std::str::from_utf8(bytes).unwrap()
+/// A client of the kernel's, patient but not for ever.
+fn connect(server: &Server) -> TcpStream {
+    let stream = TcpStream::connect(address(server)).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_write_timeout(Some(PATIENCE)).unwrap();
+    stream
 }
 
 /// One line on standard error that begins with the program's name and has `part` in it, nothing on standard output.
@@ -177,7 +113,7 @@ fn help_and_version_go_to_standard_output() {
 #[test]
 fn echo_returns_100_mb_exactly_and_answers_a_half_closed_connection() {
     const SIZE: usize = 100_000_000;
-    let server = Server::start("echo", "");
+    let server = serve("echo", "");
     let mut seed = 1u32;
     let bytes: Vec<u8> = std::iter::repeat_with(|| {
         seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -185,7 +121,7 @@ fn echo_returns_100_mb_exactly_and_answers_a_half_closed_connection() {
     })
     .take(SIZE)
     .collect();
-    let mut stream = server.connect();
+    let mut stream = connect(&server);
     let mut sender = stream.try_clone().unwrap();
     let mut back = vec![0; SIZE];
     thread::scope(|scope| {
@@ -202,8 +138,8 @@ fn echo_returns_100_mb_exactly_and_answers_a_half_closed_connection() {
 #[test]
 fn echo_serves_64_connections_on_2_workers_at_once() {
     let cores = thread::available_parallelism().unwrap().get();
-    let server = Server::start("echo", &format!("--workers {}", cores.min(2)));
-    let mut streams: Vec<TcpStream> = (0..64).map(|_| server.connect()).collect();
+    let server = serve("echo", &format!("--workers {}", cores.min(2)));
+    let mut streams: Vec<TcpStream> = (0..64).map(|_| connect(&server)).collect();
     for round in 0..10u8 {
         for (i, stream) in streams.iter_mut().enumerate() {
             stream.write_all(&[i as u8 ^ round; 1000]).unwrap();
@@ -218,9 +154,8 @@ fn echo_serves_64_connections_on_2_workers_at_once() {
 
 #[test]
 fn echo_serves_every_address_it_was_given_over_ipv4_and_ipv6() {
-    let server = Server::start("echo", "--listen [::1]:0");
-    let addresses = server.ready.split_once(" on ").unwrap().1.split_once(" via ").unwrap().0;
-    let addresses: Vec<SocketAddr> = addresses.split(", ").map(|address| address.parse().unwrap()).collect();
+    let server = serve("echo", "--listen [::1]:0");
+    let addresses = addresses(&server);
     assert!(addresses[0].is_ipv4() && addresses[1].is_ipv6());
     for address in addresses {
         let mut stream = TcpStream::connect(address).unwrap();
@@ -234,10 +169,10 @@ fn echo_serves_every_address_it_was_given_over_ipv4_and_ipv6() {
 
 #[test]
 fn echo_answers_datagrams() {
-    let server = Server::start("echo", "");
+    let server = serve("echo", "");
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
-    socket.connect(server.address).unwrap();
+    socket.connect(address(&server)).unwrap();
     for len in [0, 1, 64, 1472, 8000] {
         let sent = vec![len as u8; len];
         socket.send(&sent).unwrap();
@@ -249,8 +184,8 @@ fn echo_answers_datagrams() {
 
 #[test]
 fn discard_takes_everything_and_returns_nothing() {
-    let server = Server::start("discard", "");
-    let mut stream = server.connect();
+    let server = serve("discard", "");
+    let mut stream = connect(&server);
     stream.write_all(&vec![7; 10_000_000]).unwrap();
     stream.shutdown(Shutdown::Write).unwrap();
     assert_eq!(stream.read(&mut [0]).unwrap(), 0);
@@ -258,8 +193,8 @@ fn discard_takes_everything_and_returns_nothing() {
 
 #[test]
 fn chargen_sends_until_the_peer_has_finished() {
-    let server = Server::start("chargen", "");
-    let mut stream = server.connect();
+    let server = serve("chargen", "");
+    let mut stream = connect(&server);
     let mut lines = vec![0; 74 * 100_000];
     stream.read_exact(&mut lines).unwrap();
     assert!(lines.starts_with(b" !\"#"));
@@ -270,13 +205,13 @@ fn chargen_sends_until_the_peer_has_finished() {
 
 #[test]
 fn echo_load_reports_what_it_measured_as_one_json_object() {
-    let server = Server::start("echo", "");
+    let server = serve("echo", "");
     for (more, size, connections) in [
         ("--connections 64", 64, 64),
         ("--connections 3 --size 1000 --depth 16", 1000, 3),
         ("--connections 2 --size 3m --depth 2", 3 << 20, 2),
     ] {
-        let args = format!("echo load --via kernel --connect {} --duration 500ms --json {more}", server.address);
+        let args = format!("echo load --via kernel --connect {} --duration 500ms --json {more}", address(&server));
         let output = run(&args);
         assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
         let stdout = text(&output.stdout);
@@ -297,8 +232,8 @@ fn echo_load_reports_what_it_measured_as_one_json_object() {
 
 #[test]
 fn echo_load_reports_for_people_too() {
-    let server = Server::start("echo", "");
-    let output = run(&format!("echo load --via kernel --connect {} --duration 200ms", server.address));
+    let server = serve("echo", "");
+    let output = run(&format!("echo load --via kernel --connect {} --duration 200ms", address(&server)));
     assert!(output.status.success(), "{output:?}");
     for part in ["requests/s", "errors                0", "RTT in µs", "p99.9", "max"] {
         assert!(text(&output.stdout).contains(part), "{part}: {output:?}");
@@ -308,8 +243,8 @@ fn echo_load_reports_for_people_too() {
 #[test]
 fn bulk_loads_report_gigabits_each_way() {
     for (service, busy, idle) in [("discard", "up", "down"), ("chargen", "down", "up")] {
-        let server = Server::start(service, "");
-        let connect = format!("--connect {} --connections 2 --duration 500ms", server.address);
+        let server = serve(service, "");
+        let connect = format!("--connect {} --connections 2 --duration 500ms", address(&server));
         let output = run(&format!("{service} load --via kernel --json {connect}"));
         assert!(output.status.success(), "{output:?}");
         let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -377,8 +312,8 @@ fn a_server_that_goes_away_is_an_error() {
 #[test]
 fn sigint_and_sigterm_end_a_server_with_its_summary() {
     for signal in [Signal::INT, Signal::TERM] {
-        let server = Server::start("echo", "");
-        let mut stream = server.connect();
+        let server = serve("echo", "");
+        let mut stream = connect(&server);
         stream.write_all(b"hello").unwrap();
         stream.read_exact(&mut [0; 5]).unwrap();
         server.program.signal(signal);
@@ -394,9 +329,9 @@ fn sigint_and_sigterm_end_a_server_with_its_summary() {
 
 #[test]
 fn with_json_a_servers_summary_is_one_object_on_standard_output() {
-    let server = Server::start("discard", "--json");
-    server.connect().write_all(b"hello").unwrap();
-    let mut stream = server.connect();
+    let server = serve("discard", "--json");
+    connect(&server).write_all(b"hello").unwrap();
+    let mut stream = connect(&server);
     stream.shutdown(Shutdown::Write).unwrap();
     stream.read_to_end(&mut Vec::new()).unwrap();
     let output = server.stop();
@@ -408,11 +343,11 @@ fn with_json_a_servers_summary_is_one_object_on_standard_output() {
 
 #[test]
 fn sigint_ends_a_load_early_with_what_it_measured() {
-    let server = Server::start("echo", "");
-    let load = Program::start(&format!("echo load --via kernel --connect {} --duration 10m --json", server.address));
+    let server = serve("echo", "");
+    let load = Program::start(&format!("echo load --via kernel --connect {} --duration 10m --json", address(&server)));
     // Only once it is connected is it past its start, and the signal caught.
     let deadline = Instant::now() + PATIENCE;
-    while !has_connection_to(server.address) {
+    while !has_connection_to(address(&server)) {
         assert!(Instant::now() < deadline);
         thread::sleep(Duration::from_millis(5));
     }
@@ -430,11 +365,17 @@ fn has_connection_to(address: SocketAddr) -> bool {
 }
 
 #[test]
-fn nobody_reading_standard_output_is_no_panic() {
+fn pipes_that_nobody_reads_are_no_panic() {
+    for (args, status) in [("--help", 0), ("no-such-command", 2), ("echo serve --via kernel --listen 192.0.2.1:7", 1)] {
+        let mut child = linerate(args).spawn().unwrap();
+        drop((child.stdout.take(), child.stderr.take()));
+        let status_then = Program::of(child).wait().status;
+        assert_eq!(status_then.code(), Some(status), "{args}");
+    }
     let mut command = linerate("echo serve --via kernel --listen 127.0.0.1:0 --json");
     let mut child = command.spawn().unwrap();
     drop(child.stdout.take());
-    let program = Program(Some(child));
+    let program = Program::of(child);
     // Nothing says when it serves; a signal before it is caught would kill it, which is checked for.
     thread::sleep(Duration::from_millis(300));
     program.signal(Signal::INT);

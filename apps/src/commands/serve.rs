@@ -2,7 +2,7 @@
 
 use crate::error::Error;
 use crate::net::{Listen, NetArgs, Network, Place};
-use crate::output::print_line;
+use crate::output::{print_line, tell};
 use crate::signals;
 use crate::summary;
 use linerate_bypass::{Seat, Service};
@@ -45,7 +45,7 @@ pub fn serve<S: Service + Send + 'static>(
     if args.json {
         print_line(summary::json(&total)).map_err(Error::Output)?;
     } else {
-        eprintln!("{}", summary::text(&total));
+        tell(summary::text(&total));
     }
     Ok(services)
 }

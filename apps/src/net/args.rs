@@ -11,7 +11,7 @@ use std::net::{IpAddr, SocketAddr};
 #[derive(Debug, Clone, clap::Args)]
 pub struct NetArgs {
     /// The network: kernel, pci:ADDRESS, af_xdp:INTERFACE, tap:INTERFACE, virtio-user:SOCKET, vhost:SOCKET,
-    /// memif:SOCKET[,server], or eal with EAL's arguments after --
+    /// memif:SOCKET or memif:SOCKET,server, or eal with EAL's arguments after --
     #[arg(long, value_name = "NET")]
     pub via: Via,
 

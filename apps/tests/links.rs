@@ -1,0 +1,91 @@
+//! Two processes over links in shared memory: virtio-user with vhost, and memif. Needs root and hugepages.
+#![cfg(feature = "dpdk")]
+
+mod common;
+
+use common::{Program, Server, run, text};
+use std::thread;
+use std::time::Duration;
+
+/// Hugepages that two processes take, in kB.
+const NEEDED: u64 = 512 << 10;
+
+/// Whether this machine lets us; says why not.
+fn possible() -> bool {
+    let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap();
+    let value = |name: &str| {
+        let line = meminfo.lines().find(|line| line.starts_with(name)).unwrap_or_default();
+        line.split_whitespace().nth(1).and_then(|value| value.parse::<u64>().ok()).unwrap_or(0)
+    };
+    let possible = rustix::process::geteuid().is_root() && value("HugePages_Free") * value("Hugepagesize") >= NEEDED;
+    if !possible {
+        eprintln!("skipped: needs root and {} MB of free hugepages", NEEDED >> 10);
+    }
+    possible
+}
+
+fn assert_served(output: &std::process::Output) {
+    assert!(output.status.success(), "{output:?}");
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["errors"], 0, "{report}");
+    assert!(report["requests"].as_u64().unwrap() > 0, "{report}");
+}
+
+/// Serves at one end, loads from the other, over IPv4 and IPv6; afterwards the socket is gone.
+fn echo_over(serve_via: &str, load_via: &str) {
+    if !possible() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("link.sock");
+    let named = |via: &str| via.replace("SOCKET", socket.to_str().unwrap());
+    let (serve_via, load_via) = (named(serve_via), named(load_via));
+    let addresses = "--ip 10.9.0.1/24 --ip fd09::1/64 --listen 10.9.0.1:7 --listen [fd09::1]:7";
+    let server = Server::start("echo", &format!("--via {serve_via} {addresses} --json"));
+    assert_eq!(server.ready, format!("ready echo on 10.9.0.1:7, [fd09::1]:7 via {serve_via}, 1 worker\n"));
+    for load in [
+        "--connect 10.9.0.1:7 --connections 64",
+        "--connect [fd09::1]:7 --connections 5 --size 10000 --depth 3",
+        "--connect 10.9.0.1:7 --idle backoff",
+    ] {
+        let ours = "--ip 10.9.0.2/24 --ip fd09::2/64 --duration 300ms --json";
+        assert_served(&run(&format!("echo load --via {load_via} {ours} {load}")));
+    }
+    let closed = run(&format!("echo load --via {load_via} --ip 10.9.0.2/24 --connect 10.9.0.1:9 --json"));
+    assert_eq!(closed.status.code(), Some(1), "{closed:?}");
+    assert!(text(&closed.stderr).contains("10.9.0.1:9: connection refused"), "{closed:?}");
+    let output = server.stop();
+    assert!(output.status.success(), "{output:?}");
+    let summary: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(summary["accepted"], 70, "{summary}");
+    assert!(!socket.exists());
+}
+
+#[test]
+fn a_virtio_user_link_carries_one_load_after_another() {
+    echo_over("vhost:SOCKET", "virtio-user:SOCKET");
+}
+
+#[test]
+fn a_memif_link_carries_one_load_after_another() {
+    echo_over("memif:SOCKET,server", "memif:SOCKET");
+}
+
+#[test]
+fn a_load_that_is_started_first_waits_for_its_server() {
+    if !possible() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("link.sock");
+    let socket = socket.display();
+    let ours = "--ip 10.9.0.2/24 --connect 10.9.0.1:7 --duration 300ms --json";
+    let load = Program::start(&format!("-v echo load --via virtio-user:{socket} {ours}"));
+    // Nothing waits for the load but time; that it did come first is checked below by what it said.
+    thread::sleep(Duration::from_millis(500));
+    let server = Server::start("echo", &format!("--via vhost:{socket} --ip 10.9.0.1/24 --listen 10.9.0.1:7"));
+    let output = load.wait();
+    assert_served(&output);
+    assert!(text(&output.stderr).contains("waiting for the other end"), "{output:?}");
+    assert!(server.stop().status.success());
+}
