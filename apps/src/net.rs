@@ -14,8 +14,12 @@ pub use error::Error;
 use linerate_bypass::{Seat, Service, Summary, Via};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// How often workers that are starting are looked at.
+const READY_PERIOD: Duration = Duration::from_millis(2);
 
 /// Addresses to serve on.
 #[derive(Debug, Default, Clone)]
@@ -85,11 +89,17 @@ impl<M: Send + 'static> Network<M> {
         stop: Arc<AtomicBool>,
     ) -> Result<Running<S>, Error> {
         let make = Arc::new(make);
-        match self.port {
-            Port::Kernel(port) => Running::start(&self.cores, port.jobs(make, &stop), stop, Summary::default),
+        let ready = Arc::default();
+        let mut running = match self.port {
+            Port::Kernel(port) => Running::start(&self.cores, port.jobs(make, &stop, &ready), stop, Summary::default)?,
             #[cfg(feature = "dpdk")]
-            Port::Stack(port) => Running::start(&self.cores, port.jobs(make, &stop), stop, move || port.summary()),
-        }
+            Port::Stack(port) => {
+                let jobs = port.jobs(make, &stop, &ready);
+                Running::start(&self.cores, jobs, stop, move || port.summary())?
+            }
+        };
+        running.ready = ready;
+        Ok(running)
     }
 }
 
@@ -97,6 +107,8 @@ impl<M: Send + 'static> Network<M> {
 pub struct Running<S> {
     threads: Vec<JoinHandle<Result<(S, Summary), Error>>>,
     stop: Arc<AtomicBool>,
+    /// How many of them serve.
+    ready: Arc<AtomicUsize>,
     /// Tells what their port has counted, and closes it.
     close: Box<dyn FnOnce() -> Summary>,
 }
@@ -108,7 +120,7 @@ impl<S: Send + 'static> Running<S> {
         stop: Arc<AtomicBool>,
         close: impl FnOnce() -> Summary + 'static,
     ) -> Result<Self, Error> {
-        let mut running = Running { threads: Vec::new(), stop, close: Box::new(close) };
+        let mut running = Running { threads: Vec::new(), stop, ready: Arc::default(), close: Box::new(close) };
         for ((worker, job), core) in jobs.into_iter().enumerate().zip(cores.iter().copied()) {
             let over = StopOnDrop(running.stop.clone());
             let thread = std::thread::Builder::new().name(format!("worker-{worker}")).spawn(move || {
@@ -130,6 +142,17 @@ impl<S: Send + 'static> Running<S> {
             }
         }
         Ok(running)
+    }
+
+    /// Waits until all workers serve, which takes a while where DHCP gives the address; `false` if they end first.
+    pub fn await_ready(&self) -> bool {
+        while self.ready.load(Ordering::Relaxed) < self.threads.len() {
+            if self.is_over() {
+                return false;
+            }
+            std::thread::sleep(READY_PERIOD);
+        }
+        true
     }
 
     /// Whether a worker has ended, by itself or because it was stopped.

@@ -96,7 +96,7 @@ impl<P: Packet> Ingress<P> {
                 }
             }
             Kind::Unreachable { tuple, sequence } => engine.unreachable(tuple, sequence),
-            Kind::Arp | Kind::Ndp | Kind::Dhcp | Kind::Ip => self.to_slow_path(&frame, kind, egress, slow, now),
+            Kind::Arp | Kind::Ndp | Kind::Dhcp | Kind::Ip => self.take_slow_path(&frame, kind, egress, slow, now),
         }
     }
 
@@ -109,7 +109,7 @@ impl<P: Packet> Ingress<P> {
         }
     }
 
-    fn to_slow_path<N: Nic<Packet = P>>(
+    fn take_slow_path<N: Nic<Packet = P>>(
         &mut self,
         frame: &P,
         kind: Kind,

@@ -151,7 +151,7 @@ impl SlowPath {
         let Some(from) = from.filter(|_| local.is_ipv4() == remote.is_ipv4()) else { return Err(datagram) };
         let socket = self.udp_sockets.get_mut::<udp::Socket>(from.handle);
         let to = udp::UdpMetadata {
-            endpoint: (IpAddr::from(remote.ip()), remote.port()).into(),
+            endpoint: (remote.ip(), remote.port()).into(),
             local_address: (!local.ip().is_unspecified()).then(|| local.ip().into()),
             meta: Default::default(),
         };

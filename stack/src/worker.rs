@@ -46,6 +46,7 @@ pub struct Worker<N: Nic, S: Service, E: Engine<N> = SmoltcpEngine> {
     config: Config,
     inbox: Receiver<Mail<N::Packet>>,
     messages: Receiver<(ConnId, S::Message)>,
+    started: bool,
     received: Vec<N::Packet>,
     events: Vec<Event>,
     readable: Vec<ConnId>,
@@ -79,18 +80,13 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
             config: config.clone(),
             inbox: crossing.inbox,
             messages: crossing.messages,
+            started: false,
             received: Vec::with_capacity(BURST),
             events: Vec::new(),
             readable: Vec::new(),
             link_up: true,
             link_checked: now,
         }
-    }
-
-    /// Tells the service that the worker runs. To be called once, before the first turn.
-    pub fn start(&mut self, now: Instant) {
-        self.core.now = now;
-        self.service.start(&mut self.core);
     }
 
     /// One turn: what has arrived is taken in, events are delivered, what is to be sent is sent. Returns how many
@@ -104,6 +100,10 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
             self.ingress.frame(frame, false, egress, engine, slow, now);
         }
         self.keep_time();
+        if !self.started && !self.core.egress.addresses().own().is_empty() {
+            self.started = true;
+            self.service.start(&mut self.core);
+        }
         work += self.deliver();
         self.core.egress.flush();
         work
@@ -115,13 +115,27 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
         [engine.next_deadline(), egress.next_deadline(), slow.next_deadline()].into_iter().flatten().min()
     }
 
+    /// Whether the service has been started: in the first turn in which there was an address, which DHCP may have to
+    /// give first.
+    pub fn has_started(&self) -> bool {
+        self.started
+    }
+
     /// Runs until `stop`, then closes all connections and returns the service and what the worker has counted.
-    pub fn run(mut self, clock: &Clock, stop: &AtomicBool) -> (S, Summary) {
-        self.start(clock.now());
+    /// `ready` is called once the service has been started.
+    pub fn run(mut self, clock: &Clock, stop: &AtomicBool, ready: impl FnOnce()) -> (S, Summary) {
+        let mut ready = Some(ready);
         let mut idle_turns = 0;
         let mut sleep = *SLEEP.start();
         while !stop.load(Ordering::Relaxed) {
-            if self.turn(clock.now()) > 0 {
+            let work = self.turn(clock.now());
+            if ready.is_some()
+                && self.started
+                && let Some(ready) = ready.take()
+            {
+                ready();
+            }
+            if work > 0 {
                 idle_turns = 0;
                 sleep = *SLEEP.start();
             } else if self.config.idle == Idle::Backoff {

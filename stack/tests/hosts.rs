@@ -194,7 +194,9 @@ fn an_unreachable_error_about_our_syn_fails_the_connection_and_a_forged_one_does
             frame.append(bytes.len()).unwrap().copy_from_slice(&bytes);
             router.tx_burst(&mut vec![frame]);
         }
-        (0..3).for_each(|_| drop(client.workers[0].turn(Instant::ZERO)));
+        for _ in 0..3 {
+            client.workers[0].turn(Instant::ZERO);
+        }
         let mut frames = Vec::with_capacity(32);
         router.rx_burst(&mut frames);
         let sent: Vec<Vec<u8>> = frames.iter().map(|frame| frame.data().to_vec()).collect();

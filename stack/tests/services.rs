@@ -3,7 +3,6 @@
 
 mod common;
 #[path = "../../kernel/tests/services/mod.rs"]
-#[expect(dead_code, reason = "the stack's own tests count other things")]
 mod services;
 
 use common::client::Client;

@@ -39,7 +39,9 @@ pub fn serve<S: Service + Send + 'static>(
     let running = network.start(make, stop)?;
     let plural = if workers == 1 { "" } else { "s" };
     let ready = format!("ready {name} on {} via {}, {workers} worker{plural}", addresses.join(", "), args.net.via);
-    print_line(ready).map_err(Error::Output)?;
+    if running.await_ready() {
+        print_line(ready).map_err(Error::Output)?;
+    }
 
     let (services, total) = running.join()?;
     if args.json {

@@ -5,7 +5,7 @@ use linerate_bypass::{Postbox, Seat, Service};
 use linerate_kernel::{Config, Sockets, Worker, bind};
 use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// Free ports to look at before the kernel may say that there is none.
 const ATTEMPTS: usize = 16;
@@ -38,18 +38,24 @@ impl<M: Send + 'static> Port<M> {
         self.sockets[0].tcp_addrs()
     }
 
-    /// The workers, each to be run on its own thread.
+    /// The workers, each to be run on its own thread; each adds one to `ready` when it serves.
     pub fn jobs<S: Service<Message = M> + 'static>(
         self,
         make: Arc<impl Fn(Seat<M>) -> S + Send + Sync + 'static>,
         stop: &Arc<AtomicBool>,
+        ready: &Arc<AtomicUsize>,
     ) -> Vec<Job<S>> {
         let Port { postbox, sockets } = self;
         let workers = sockets.len();
         let job = |sockets: Sockets<M>| -> Job<S> {
             let seat = Seat { worker: sockets.worker(), workers, postbox: postbox.clone() };
-            let (make, stop) = (make.clone(), stop.clone());
-            Box::new(move || Ok(Worker::new(sockets, make(seat)).run(&stop)))
+            let (make, stop, ready) = (make.clone(), stop.clone(), ready.clone());
+            Box::new(move || {
+                let worker = Worker::new(sockets, make(seat));
+                // The kernel queues connections from the moment of binding.
+                ready.fetch_add(1, Ordering::Relaxed);
+                Ok(worker.run(&stop))
+            })
         };
         sockets.into_iter().map(job).collect()
     }

@@ -6,7 +6,7 @@ use linerate_bypass::time::Clock;
 use linerate_bypass::{Seat, Service, Summary};
 use linerate_stack::{Config, Crossing, RSS_KEY, Worker};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// An open port of DPDK, and what the stack's workers are told about the network behind it.
 pub struct Port {
@@ -52,21 +52,26 @@ impl Port {
         Ok(Port { eal, port, config })
     }
 
-    /// The workers, each to be run on its own thread.
+    /// The workers, each to be run on its own thread; each adds one to `ready` when it serves.
     pub fn jobs<S: Service + 'static>(
         &self,
         make: Arc<impl Fn(Seat<S::Message>) -> S + Send + Sync + 'static>,
         stop: &Arc<AtomicBool>,
+        ready: &Arc<AtomicUsize>,
     ) -> Vec<Job<S>> {
         let clock = Clock::start();
         let queues = self.port.take_queues();
         let crossings = Crossing::between(queues.len());
         let job = |(queue, crossing): (QueuePair, Crossing<_, S::Message>)| -> Job<S> {
-            let (eal, config, make, stop) = (self.eal.clone(), self.config.clone(), make.clone(), stop.clone());
+            let (eal, config, make) = (self.eal.clone(), self.config.clone(), make.clone());
+            let (stop, ready) = (stop.clone(), ready.clone());
             Box::new(move || {
                 let _known_to_eal = eal.register_thread()?;
                 let worker: Worker<_, S> = Worker::new(&config, crossing, queue, |seat| make(seat), clock.now());
-                Ok(worker.run(&clock, &stop))
+                let serves = || {
+                    ready.fetch_add(1, Ordering::Relaxed);
+                };
+                Ok(worker.run(&clock, &stop, serves))
             })
         };
         queues.into_iter().zip(crossings).map(job).collect()

@@ -41,9 +41,7 @@ impl<S: Service> Host<S> {
     pub fn new(config: &Config, nics: Vec<MemoryNic>, mut service: impl FnMut() -> S) -> Self {
         let crossings = Crossing::between(nics.len());
         let worker = |(nic, crossing)| Worker::new(config, crossing, nic, |_| service(), Instant::ZERO);
-        let mut workers: Vec<_> = nics.into_iter().zip(crossings).map(worker).collect();
-        workers.iter_mut().for_each(|worker| worker.start(Instant::ZERO));
-        Host { workers }
+        Host { workers: nics.into_iter().zip(crossings).map(worker).collect() }
     }
 
     pub fn service(&self) -> &S {
