@@ -295,7 +295,7 @@ mod tests {
                     block[..100].fill(round ^ n);
                     let part = block.split_to(100);
                     std::thread::spawn(move || {
-                        let copies = vec![part.clone(), part.slice(50..), part];
+                        let copies = [part.clone(), part.slice(50..), part];
                         assert!(copies.iter().all(|copy| copy.iter().all(|&b| b == round ^ n)));
                     })
                 })

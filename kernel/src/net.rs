@@ -4,7 +4,7 @@
 //! so that an event in which the service ends another connection never runs inside one of that other.
 
 use crate::connection::{Connection, Pending, Received, Receiving, Sending, Stage};
-use crate::poller::{Events, Poller, Readiness, Token};
+use crate::poller::{Events, Poller, Readiness, Ticker, Token};
 use crate::queue::VECTOR;
 use crate::slots::Slots;
 use crate::timers::Timers;
@@ -59,6 +59,7 @@ pub(crate) struct Net {
     config: Config,
     poller: Poller,
     events: Events,
+    ticker: Option<Ticker>,
     listeners: Vec<Listener>,
     accept_again: Option<Instant>,
     pub udp: Udp,
@@ -101,6 +102,7 @@ impl Net {
             worker,
             poller,
             events: Events::with_room(),
+            ticker: None,
             listeners: listeners.into_iter().map(listener).collect(),
             accept_again: None,
             udp,
@@ -126,23 +128,29 @@ impl Net {
         self.listeners.iter().map(|listener| listener.address).collect()
     }
 
-    /// How long the worker may sleep, `longest` at most: not at all while something is left to do.
-    pub(crate) fn idle_time(&self, longest: Duration) -> Duration {
+    /// How long the worker may sleep, `longest` at most: not at all while something is left to do, and with `None`
+    /// until something happens.
+    pub(crate) fn idle_time(&self, longest: Option<Duration>) -> Option<Duration> {
         let busy = !(self.ready.is_empty() && self.unread.is_empty() && self.failed.is_empty())
             || self.udp.is_ready()
             || self.accept_again.is_none() && self.listeners.iter().any(|listener| listener.ready);
         if busy {
-            return Duration::ZERO;
+            return Some(Duration::ZERO);
         }
-        let longest = if self.thirsty.is_empty() { longest } else { longest.min(MEMORY_PAUSE) };
-        match [self.timers.next(), self.accept_again].into_iter().flatten().min() {
-            Some(at) => longest.min(at.since(self.clock.now())),
-            None => longest,
-        }
+        let timer = [self.timers.next(), self.accept_again].into_iter().flatten().min();
+        let timer = timer.map(|at| at.since(self.clock.now()));
+        let memory = (!self.thirsty.is_empty()).then_some(MEMORY_PAUSE);
+        [longest, timer, memory].into_iter().flatten().min()
     }
 
-    /// Waits up to `timeout`, then takes in all that has happened.
-    pub(crate) fn gather_events(&mut self, timeout: Duration) {
+    /// Wakes the worker regularly, for as long as it runs.
+    pub(crate) fn tick(&mut self, interval: Duration) -> io::Result<()> {
+        self.ticker = Some(self.poller.tick(interval)?);
+        Ok(())
+    }
+
+    /// Waits up to `timeout`, forever if there is none, then takes in all that has happened.
+    pub(crate) fn gather_events(&mut self, timeout: Option<Duration>) {
         let mut events = std::mem::take(&mut self.events);
         if let Err(error) = self.poller.wait(&mut events, timeout) {
             tracing::error!("cannot wait for events: {error}");
@@ -166,6 +174,7 @@ impl Net {
                 (Token::Listener(index), _) => self.listeners[index].ready = true,
                 (Token::Udp(index), _) => self.udp.set_ready(index),
                 (Token::Wake, _) => {}
+                (Token::Tick, _) => self.ticker.iter().for_each(Ticker::ticked),
             }
         }
         self.events = events;
