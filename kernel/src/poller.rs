@@ -4,6 +4,7 @@ use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::io::Errno;
+use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -23,6 +24,8 @@ pub(crate) enum Token {
     Udp(usize),
     /// Someone called [`Waker::wake`].
     Wake,
+    /// The [`Ticker`] of [`Poller::tick`].
+    Tick,
 }
 
 impl Token {
@@ -32,6 +35,7 @@ impl Token {
             Token::Listener(index) => 1 << 32 | index as u64,
             Token::Udp(index) => 2 << 32 | index as u64,
             Token::Wake => 3 << 32,
+            Token::Tick => 4 << 32,
         }
     }
 
@@ -41,7 +45,8 @@ impl Token {
             0 => Token::Connection(low),
             1 => Token::Listener(low),
             2 => Token::Udp(low),
-            _ => Token::Wake,
+            3 => Token::Wake,
+            _ => Token::Tick,
         }
     }
 }
@@ -80,6 +85,16 @@ impl Waker {
     pub(crate) fn wake(&self) {
         // Each write is an edge, so the counter is never read. It overflows after 2^64 wakes: not in our time.
         let _ = rustix::io::write(&*self.0, &1u64.to_ne_bytes());
+    }
+}
+
+/// Ends waits at regular times, for as long as it exists.
+pub(crate) struct Ticker(OwnedFd);
+
+impl Ticker {
+    /// Takes note of a [`Token::Tick`]; without that there is no other.
+    pub(crate) fn ticked(&self) {
+        let _ = rustix::io::read(&self.0, &mut [0; 8]);
     }
 }
 
@@ -129,17 +144,29 @@ impl Poller {
         Ok(epoll::add(&self.epoll, fd, EventData::new_u64(token.to_bits()), interest | EventFlags::ET)?)
     }
 
-    /// Waits for events, at most `timeout`.
-    pub(crate) fn wait(&self, events: &mut Events, timeout: Duration) -> io::Result<()> {
-        // A wait of years is as good as one of a day, and fits every type below.
-        let timeout = timeout.min(Duration::from_secs(86_400));
-        let timeout = Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: timeout.subsec_nanos().into() };
+    /// Ends a wait each `interval`. This costs nothing at each wait; a time-out costs the kernel a timer, which a
+    /// round trip of a few microseconds feels.
+    pub(crate) fn tick(&self, interval: Duration) -> io::Result<Ticker> {
+        let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
+        let interval = timespec(interval);
+        let times = Itimerspec { it_interval: interval, it_value: interval };
+        timerfd_settime(&timer, TimerfdTimerFlags::empty(), &times)?;
+        self.register(&timer, Token::Tick, EventFlags::IN)?;
+        Ok(Ticker(timer))
+    }
+
+    /// Waits for events, at most `timeout`; with `None`, until there are some.
+    pub(crate) fn wait(&self, events: &mut Events, timeout: Option<Duration>) -> io::Result<()> {
         events.0.clear();
-        match epoll::wait(&self.epoll, spare_capacity(&mut events.0), Some(&timeout)) {
+        match epoll::wait(&self.epoll, spare_capacity(&mut events.0), timeout.map(timespec).as_ref()) {
             Ok(_) | Err(Errno::INTR) => Ok(()),
             Err(error) => Err(error.into()),
         }
     }
+}
+
+fn timespec(duration: Duration) -> Timespec {
+    Timespec { tv_sec: duration.as_secs().try_into().unwrap_or(i64::MAX), tv_nsec: duration.subsec_nanos().into() }
 }
 
 #[cfg(test)]
@@ -153,9 +180,9 @@ mod tests {
         let waker = poller.waker();
         for _ in 0..3 {
             waker.wake();
-            poller.wait(&mut events, Duration::from_secs(10)).unwrap();
+            poller.wait(&mut events, None).unwrap();
             assert!(events.iter().map(|(token, _)| token).eq([Token::Wake]));
-            poller.wait(&mut events, Duration::ZERO).unwrap();
+            poller.wait(&mut events, Some(Duration::ZERO)).unwrap();
             assert_eq!(events.iter().count(), 0);
         }
     }
@@ -167,7 +194,7 @@ mod tests {
         let shortest = (0..20)
             .map(|_| {
                 let start = Instant::now();
-                poller.wait(&mut events, Duration::from_micros(100)).unwrap();
+                poller.wait(&mut events, Some(Duration::from_micros(100))).unwrap();
                 start.elapsed()
             })
             .min()
@@ -177,8 +204,29 @@ mod tests {
     }
 
     #[test]
+    fn every_tick_ends_a_wait_until_there_is_no_ticker() {
+        let (poller, mut events) = (Poller::new().unwrap(), Events::with_room());
+        let ticker = poller.tick(Duration::from_millis(1)).unwrap();
+        for _ in 0..3 {
+            poller.wait(&mut events, None).unwrap();
+            assert!(events.iter().map(|(token, _)| token).eq([Token::Tick]));
+            ticker.ticked();
+        }
+        drop(ticker);
+        poller.wait(&mut events, Some(Duration::from_millis(3))).unwrap();
+        assert_eq!(events.iter().count(), 0);
+    }
+
+    #[test]
     fn tokens_survive_the_kernel() {
-        for token in [Token::Connection(0), Token::Connection((1 << 24) - 1), Token::Listener(3), Token::Udp(0)] {
+        for token in [
+            Token::Connection(0),
+            Token::Connection((1 << 24) - 1),
+            Token::Listener(3),
+            Token::Udp(0),
+            Token::Wake,
+            Token::Tick,
+        ] {
             assert_eq!(Token::from_bits(token.to_bits()), token);
         }
     }

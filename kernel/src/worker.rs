@@ -66,8 +66,15 @@ impl<S: Service> Worker<S> {
         if let Err(error) = rustix::thread::set_current_timer_slack(NonZeroU64::new(1)) {
             tracing::debug!("timers may come 50 µs late: {error}");
         }
+        let mut longest = None;
+        if !self.spin
+            && let Err(error) = self.net.tick(STOP_CHECK)
+        {
+            tracing::warn!("every sleep costs a timer, for want of one for all: {error}");
+            longest = Some(STOP_CHECK);
+        }
         while !stop.load(Ordering::Relaxed) {
-            self.turn(STOP_CHECK);
+            self.turn_within(longest);
         }
         self.finish()
     }
@@ -75,15 +82,19 @@ impl<S: Service> Worker<S> {
     /// One turn of the loop: waits until something happens, but no longer than `timeout` and, when spinning, not
     /// at all; delivers the events; writes what is to be sent.
     pub fn turn(&mut self, timeout: Duration) {
+        self.turn_within(Some(timeout));
+    }
+
+    fn turn_within(&mut self, longest: Option<Duration>) {
         if !self.started {
             self.started = true;
             self.service.start(&mut self.net);
             self.net.flush_all();
         }
-        let mut timeout = if self.spin { Duration::ZERO } else { self.net.idle_time(timeout) };
-        let asleep = !timeout.is_zero();
+        let mut timeout = if self.spin { Some(Duration::ZERO) } else { self.net.idle_time(longest) };
+        let asleep = timeout != Some(Duration::ZERO);
         if asleep && !self.mailbox.about_to_sleep() {
-            timeout = Duration::ZERO;
+            timeout = Some(Duration::ZERO);
         }
         self.net.gather_events(timeout);
         if asleep {

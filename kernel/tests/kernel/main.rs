@@ -6,5 +6,6 @@ mod endings;
 mod four_services;
 mod limits;
 mod outgoing;
+mod sending;
 #[path = "../services/mod.rs"]
 mod services;

@@ -1,0 +1,110 @@
+//! How connections begin: accepted, or made.
+
+use super::{Net, reset};
+use crate::connection::{Connection, Stage};
+use crate::poller::Token;
+use crate::{Config, errno};
+use linerate_bypass::time::Duration;
+use linerate_bypass::{ConnId, ConnectError, Origin};
+use rustix::io::Errno;
+use rustix::net::SocketFlags;
+use socket2::{Domain, SockAddr, Socket, Type};
+use std::io;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+
+/// Connections that are accepted from one listener in one turn.
+const ACCEPT_BUDGET: usize = 64;
+/// How long to wait when the system has no descriptor or memory for a connection.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+pub(super) struct Listener {
+    pub socket: TcpListener,
+    pub address: SocketAddr,
+    /// There may be more to accept.
+    pub ready: bool,
+}
+
+impl Net {
+    /// Accepts the connections that peers have made, within the listeners' share of the turn.
+    pub(super) fn accept(&mut self) {
+        if self.accept_again.is_some_and(|at| self.now < at) {
+            return;
+        }
+        self.accept_again = None;
+        for listener in self.listeners.iter_mut().filter(|listener| listener.ready) {
+            for _ in 0..ACCEPT_BUDGET {
+                let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+                let (stream, remote) = match rustix::net::acceptfrom_with(&listener.socket, flags) {
+                    Ok((fd, Some(remote))) => match SocketAddr::try_from(remote) {
+                        Ok(remote) => (TcpStream::from(fd), remote),
+                        Err(_) => continue,
+                    },
+                    Ok((_, None)) => continue,
+                    Err(Errno::AGAIN) => {
+                        listener.ready = false;
+                        break;
+                    }
+                    Err(error) if errno::is_shortage(error) => {
+                        self.summary.drop_for("accept: no descriptor or memory", 1);
+                        self.accept_again = Some(self.now + ACCEPT_PAUSE);
+                        return;
+                    }
+                    // The connection was gone before we came to it.
+                    Err(_) => continue,
+                };
+                if self.slots.is_full() {
+                    reset(&stream);
+                    self.summary.drop_for("accept: too many connections", 1);
+                    continue;
+                }
+                let Some(id) = self.slots.insert(Connection::new(stream, remote, Stage::Open)) else { continue };
+                let stream = self.slots.get(id).and_then(|conn| conn.stream.as_ref());
+                if stream.is_some_and(|stream| self.poller.add_stream(stream, Token::Connection(id.slot())).is_err()) {
+                    self.slots.remove(id);
+                    self.summary.drop_for("accept: no descriptor or memory", 1);
+                    continue;
+                }
+                self.opened.push_back((id, Origin::Accepted));
+                self.summary.accepted += 1;
+            }
+        }
+    }
+
+    /// Begins to connect to `remote`.
+    pub(crate) fn begin_connect(&mut self, remote: SocketAddr, token: u64) {
+        if self.slots.is_full() {
+            return self.failed.push_back((token, ConnectError::TooMany));
+        }
+        let stream = match open(remote, &self.config) {
+            Ok(stream) => stream,
+            Err(error) => return self.failed.push_back((token, errno::connect_error(&error))),
+        };
+        let Some(id) = self.slots.insert(Connection::new(stream, remote, Stage::Connecting(token))) else { return };
+        let Some(conn) = self.slots.get_mut(id) else { return };
+        let deadline = self.now + self.config.connect_timeout;
+        self.timers.set(id, &mut conn.timer, Some(deadline));
+        let added = conn.stream.as_ref().map(|stream| self.poller.add_stream(stream, Token::Connection(id.slot())));
+        if let Some(Err(error)) = added {
+            self.fail(id, errno::connect_error(&error));
+        }
+    }
+
+    /// Gives up a connection that was to be made.
+    pub(super) fn fail(&mut self, id: ConnId, error: ConnectError) {
+        if let Some(Connection { stage: Stage::Connecting(token), .. }) = self.remove(id) {
+            self.failed.push_back((token, error));
+        }
+    }
+}
+
+fn open(remote: SocketAddr, config: &Config) -> io::Result<TcpStream> {
+    let socket = Socket::new(Domain::for_address(remote), Type::STREAM.nonblocking().cloexec(), None)?;
+    socket.set_tcp_nodelay(true)?;
+    socket.set_tcp_user_timeout(Some(config.user_timeout))?;
+    match socket.connect(&SockAddr::from(remote)) {
+        Ok(()) => {}
+        Err(error) if Errno::from_io_error(&error) == Some(Errno::INPROGRESS) => {}
+        Err(error) => return Err(error),
+    }
+    Ok(socket.into())
+}

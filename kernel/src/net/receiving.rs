@@ -1,0 +1,75 @@
+//! From the kernel to the receive queues.
+
+use super::Net;
+use crate::connection::{Received, Receiving, Stage};
+use crate::errno;
+use linerate_bypass::ConnId;
+
+/// The least of a block that is worth reading into.
+const LEAST_READ: usize = 16 << 10;
+/// Bytes that one connection is read in one turn, so that the others have theirs.
+const READ_BUDGET: usize = 128 << 10;
+
+impl Net {
+    /// Reads what has come for a connection, within its share of the turn and its buffer.
+    pub(super) fn read(&mut self, id: ConnId) {
+        let Some(conn) = self.slots.get_mut(id) else { return };
+        conn.unread = false;
+        if conn.stage != Stage::Open || conn.paused {
+            return;
+        }
+        let mut budget = READ_BUDGET;
+        let mut broken = None;
+        while conn.receiving == Receiving::Open {
+            let room = self.config.rx_buffer - conn.rx.len();
+            if room == 0 {
+                conn.paused = true;
+                break;
+            }
+            if budget == 0 {
+                conn.unread = true;
+                self.unread.push_back(id);
+                break;
+            }
+            let Some(block) = self.memory.rx(LEAST_READ) else {
+                self.memory.wait(id);
+                break;
+            };
+            let want = block.len().min(room).min(budget);
+            let received = conn.read(block, want);
+            if let Received::Last(n @ 1..) | Received::Some(n @ 1..) = received {
+                self.summary.rx_frames += 1;
+                self.summary.rx_bytes += n as u64;
+                budget -= n;
+            }
+            match received {
+                Received::Some(_) => {}
+                Received::Last(_) | Received::Nothing | Received::End => break,
+                Received::Broken(error) => {
+                    broken = Some(errno::close_reason(&error));
+                    break;
+                }
+            }
+        }
+        if conn.rx.is_scattered() {
+            self.summary.copied_bytes += conn.rx.gather() as u64;
+        }
+        if conn.pending.readable || conn.peer_closed_is_due() {
+            self.list(id);
+        }
+        if let Some(reason) = broken {
+            self.end(id, reason);
+        }
+    }
+
+    /// What consuming some of a connection's bytes leads to.
+    pub(crate) fn consumed(&mut self, id: ConnId) {
+        let Some(conn) = self.slots.get_mut(id) else { return };
+        if conn.peer_closed_is_due() {
+            self.list(id);
+        } else if conn.paused && conn.rx.len() <= self.config.rx_buffer / 2 {
+            conn.paused = false;
+            self.set_unread(id);
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! From the service through the send queues to the kernel.
+
+use super::Net;
+use crate::connection::{Connection, Sending, Stage};
+use crate::errno;
+use crate::queue::VECTOR;
+use linerate_bypass::{Bytes, CloseReason, ConnId};
+
+/// The least that [`Net::place`] gives of what was asked for.
+const LEAST_PLACE: usize = 4 << 10;
+
+/// The place that the service is writing to, at the beginning of the block that is written from. What it commits
+/// for one connection grows to one slice, until another connection or another kind of sending comes between.
+#[derive(Clone, Copy)]
+pub(super) struct Placing {
+    conn: ConnId,
+    committed: usize,
+    reserved: usize,
+}
+
+impl Net {
+    /// Bytes that can be queued on a connection now; if there are fewer than `needed`, the service is to be told
+    /// when there are more.
+    pub(crate) fn room_for(&mut self, id: ConnId, needed: usize) -> usize {
+        let placed = self.placing.filter(|placing| placing.conn == id).map_or(0, |placing| placing.committed);
+        let Some(conn) = self.slots.get_mut(id).filter(|conn| conn.may_send()) else { return 0 };
+        let room = self.config.tx_buffer.saturating_sub(conn.tx.len() + placed);
+        conn.wants_room |= room < needed;
+        room
+    }
+
+    /// Queues a slice on a connection that has room for it.
+    pub(crate) fn queue(&mut self, id: ConnId, bytes: Bytes) {
+        self.seal();
+        let Some(conn) = self.slots.get_mut(id) else { return };
+        conn.tx.push(bytes);
+        if !conn.blocked {
+            if conn.tx.slices() >= VECTOR {
+                return self.flush(id);
+            }
+        } else if conn.tx.is_scattered() {
+            self.summary.copied_bytes += conn.tx.gather() as u64;
+        }
+        self.set_dirty(id);
+    }
+
+    /// A place of up to `max` bytes to write what is to be sent on a connection.
+    pub(crate) fn place(&mut self, id: ConnId, max: usize) -> Option<&mut [u8]> {
+        let wanted = self.room_for(id, max.min(1)).min(max);
+        if wanted == 0 {
+            return None;
+        }
+        let least = wanted.min(LEAST_PLACE);
+        let left = self.memory.tx_left();
+        let committed = match self.placing {
+            Some(placing) if placing.conn == id && left >= placing.committed + least => placing.committed,
+            _ => {
+                self.seal();
+                0
+            }
+        };
+        if self.memory.tx(committed + least).is_none() {
+            self.slots.get_mut(id)?.wants_room = true;
+            self.memory.wait(id);
+            return None;
+        }
+        let place = &mut self.memory.tx(committed + least)?[committed..];
+        let reserved = place.len().min(wanted);
+        self.placing = Some(Placing { conn: id, committed, reserved });
+        Some(&mut place[..reserved])
+    }
+
+    /// Sends `n` bytes of the last place.
+    pub(crate) fn commit_place(&mut self, id: ConnId, n: usize) {
+        if !self.slots.get(id).is_some_and(Connection::may_send) {
+            return;
+        }
+        let reserved = match &mut self.placing {
+            Some(placing) if placing.conn == id => {
+                let reserved = std::mem::take(&mut placing.reserved);
+                placing.committed += n.min(reserved);
+                reserved
+            }
+            _ => 0,
+        };
+        assert!(n <= reserved, "cannot send {n} bytes of {reserved} reserved");
+        self.set_dirty(id);
+    }
+
+    /// Makes what was committed a slice in its connection's queue.
+    fn seal(&mut self) {
+        if let Some(placing) = self.placing.take()
+            && placing.committed > 0
+            && let Some(block) = self.memory.tx(placing.committed)
+        {
+            let bytes = block.split_to(placing.committed);
+            if let Some(conn) = self.slots.get_mut(placing.conn).filter(|conn| conn.stage == Stage::Open) {
+                conn.tx.push(bytes);
+            }
+        }
+    }
+
+    /// Writes what is queued on all connections.
+    pub(crate) fn flush_all(&mut self) {
+        // A place does not outlive the event in which it was reserved.
+        self.seal();
+        while let Some(id) = self.dirty.pop() {
+            self.flush(id);
+        }
+    }
+
+    fn flush(&mut self, id: ConnId) {
+        self.seal();
+        let Some(conn) = self.slots.get_mut(id) else { return };
+        conn.dirty = false;
+        if conn.stage != Stage::Open {
+            return;
+        }
+        let mut progress = false;
+        while !conn.blocked && !conn.tx.is_empty() {
+            match conn.write() {
+                Ok(0) => {}
+                Ok(n) => {
+                    self.summary.tx_frames += 1;
+                    self.summary.tx_bytes += n as u64;
+                    progress = true;
+                }
+                Err(error) => return self.end(id, errno::close_reason(&error)),
+            }
+        }
+        if let Err(error) = conn.finish_sending() {
+            return self.end(id, errno::close_reason(&error));
+        }
+        if conn.is_finished() {
+            return self.end(id, CloseReason::Finished);
+        }
+        if conn.blocked && conn.tx.is_scattered() {
+            self.summary.copied_bytes += conn.tx.gather() as u64;
+        }
+        if progress && conn.wants_room && conn.tx.len() <= self.config.tx_buffer / 2 {
+            conn.wants_room = false;
+            conn.pending.writable = true;
+            self.list(id);
+        }
+    }
+
+    /// Finishes sending once the queue is sent.
+    pub(crate) fn begin_close(&mut self, id: ConnId) {
+        self.seal();
+        if let Some(conn) = self.slots.get_mut(id).filter(|conn| conn.may_send()) {
+            conn.sending = Sending::Closing;
+            conn.wants_room = false;
+            conn.pending.writable = false;
+            self.set_dirty(id);
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! The ways to send, mixed.
+
+use crate::common::{DEADLINE, Running, listening, turn_until};
+use linerate_bypass::{Bytes, CloseReason, ConnId, Origin, Service, Transport};
+use linerate_kernel::{Worker, bind};
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpStream};
+
+/// When any connection sends something, sends every connection the same text in pieces, in turn, each piece in
+/// another way; closes all when the first finishes sending.
+#[derive(Default)]
+struct Mixer {
+    conns: Vec<ConnId>,
+}
+
+const PIECES: usize = 300;
+
+fn text() -> Vec<u8> {
+    (0..PIECES).flat_map(piece).collect()
+}
+
+fn piece(n: usize) -> Vec<u8> {
+    format!("piece {n} of some length {};", "x".repeat(n % 50)).into_bytes()
+}
+
+impl Service for Mixer {
+    type Conn = ();
+    type Message = ();
+
+    fn opened(&mut self, _: &mut impl Transport, conn: ConnId, _: Origin) {
+        self.conns.push(conn);
+    }
+
+    fn readable(&mut self, net: &mut impl Transport, conn: ConnId, _: &mut ()) {
+        net.consume(conn, usize::MAX);
+        for n in 0..PIECES {
+            let piece = piece(n);
+            for &conn in &self.conns {
+                match n % 3 {
+                    0 => assert_eq!(net.write(conn, &piece), piece.len()),
+                    1 => net.send(conn, Bytes::from(piece.clone())).unwrap(),
+                    _ => {
+                        // More is reserved than is sent, and then less.
+                        let half = piece.len() / 2;
+                        net.reserve(conn, 1000).unwrap()[..half].copy_from_slice(&piece[..half]);
+                        net.commit(conn, half);
+                        let rest = net.reserve(conn, piece.len() - half).unwrap();
+                        rest.copy_from_slice(&piece[half..]);
+                        net.commit(conn, piece.len() - half);
+                    }
+                }
+            }
+        }
+    }
+
+    fn peer_closed(&mut self, net: &mut impl Transport, _: ConnId, _: &mut ()) {
+        self.conns.drain(..).for_each(|conn| net.close(conn));
+    }
+}
+
+#[test]
+fn bytes_sent_in_different_ways_on_many_connections_keep_their_order_and_their_connection() {
+    let server = Running::start(&listening(), Mixer::default());
+    let mut streams: Vec<_> = (0..5).map(|_| TcpStream::connect(server.address).unwrap()).collect();
+    // The last to connect asks, so that all are there.
+    streams[4].write_all(b"go").unwrap();
+    streams[4].shutdown(Shutdown::Write).unwrap();
+    for stream in &mut streams {
+        stream.set_read_timeout(Some(DEADLINE)).unwrap();
+        let mut received = Vec::new();
+        stream.read_to_end(&mut received).unwrap();
+        assert!(received == text());
+    }
+    let (_, summary) = server.finish();
+    assert_eq!(summary.tx_bytes as usize, 5 * text().len());
+    assert!(summary.tx_frames < 5 * PIECES as u64 / 10, "pieces leave together: {} writes", summary.tx_frames);
+}
+
+/// Commits more than was reserved.
+struct Greedy;
+
+impl Service for Greedy {
+    type Conn = ();
+    type Message = ();
+
+    fn opened(&mut self, net: &mut impl Transport, conn: ConnId, _: Origin) {
+        let n = net.reserve(conn, 10).unwrap().len();
+        net.commit(conn, n + 1);
+    }
+}
+
+#[test]
+#[should_panic(expected = "cannot send 11 bytes of 10 reserved")]
+fn committing_more_than_was_reserved_panics() {
+    let (_, mut sockets) = bind(&listening(), 1).unwrap();
+    let mut worker = Worker::new(sockets.remove(0), Greedy);
+    let _stream = TcpStream::connect(worker.tcp_addrs()[0]).unwrap();
+    turn_until(&mut worker, "it is accepted", |worker| worker.summary().accepted == 1);
+}
+
+/// Aborts when the peer's last bytes come, whose end has come with them.
+#[derive(Default)]
+struct Rude {
+    peer_closed: bool,
+    closed: Option<CloseReason>,
+}
+
+impl Service for Rude {
+    type Conn = ();
+    type Message = ();
+
+    fn opened(&mut self, _: &mut impl Transport, _: ConnId, _: Origin) {}
+
+    fn readable(&mut self, net: &mut impl Transport, conn: ConnId, _: &mut ()) {
+        net.abort(conn);
+    }
+
+    fn peer_closed(&mut self, _: &mut impl Transport, _: ConnId, _: &mut ()) {
+        self.peer_closed = true;
+    }
+
+    fn closed(&mut self, _: &mut impl Transport, _: ConnId, _: (), why: CloseReason) {
+        self.closed = Some(why);
+    }
+}
+
+#[test]
+fn after_an_abort_the_only_event_is_that_it_is_closed() {
+    let (_, mut sockets) = bind(&listening(), 1).unwrap();
+    let mut worker = Worker::new(sockets.remove(0), Rude::default());
+    let mut stream = TcpStream::connect(worker.tcp_addrs()[0]).unwrap();
+    stream.write_all(b"last words").unwrap();
+    stream.shutdown(Shutdown::Write).unwrap();
+    turn_until(&mut worker, "it is closed", |worker| worker.service().closed.is_some());
+    assert_eq!((worker.service().closed, worker.service().peer_closed), (Some(CloseReason::Aborted), false));
+}
