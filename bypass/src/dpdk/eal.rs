@@ -1,8 +1,8 @@
 //! DPDK's environment abstraction layer: started once a process, with typed arguments.
 
 use super::log;
-use super::region::{Region, ReserveError};
-use crate::Via;
+use super::region::{self, ReserveError};
+use crate::{Arena, Via};
 use dpdk_sys as sys;
 use std::ffi::{CStr, CString};
 use std::marker::PhantomData;
@@ -145,9 +145,10 @@ impl Eal {
         argv.push(std::ptr::null_mut());
         let argv: &'static mut [_] = argv.leak();
         // SAFETY: `argv` holds `argc` strings and a null, which are never freed; this runs once (`STARTED`).
-        log::reason(|| unsafe { sys::rte_eal_init(argc, argv.as_mut_ptr()) }).map_err(EalError::Refused)?;
-        log::take_over_xdp();
+        let started = log::reason(|| unsafe { sys::rte_eal_init(argc, argv.as_mut_ptr()) });
         remove_empty_runtime_directory(config);
+        started.map_err(EalError::Refused)?;
+        log::take_over_xdp();
         Ok(Eal { backing })
     }
 
@@ -176,9 +177,10 @@ impl Eal {
         }
     }
 
-    /// Reserves `bytes` of EAL's memory, zeroed, which every open port reaches.
-    pub fn reserve(&self, bytes: usize) -> Result<Region, ReserveError> {
-        Region::reserve(bytes)
+    /// An [`Arena`] in `bytes` of EAL's memory, which every open port reaches: what it gives out can be sent without a
+    /// copy. Best made before the ports are opened, which then learn of its memory once.
+    pub fn arena(&self, bytes: usize) -> Result<Arena, ReserveError> {
+        region::arena(bytes)
     }
 }
 

@@ -46,4 +46,4 @@ pub use mbuf::Mbuf;
 pub use mempool::{Mempool, MempoolConfig, MempoolError};
 pub use port::{Drops, Port, PortConfig};
 pub use queue::QueuePair;
-pub use region::{Region, ReserveError};
+pub use region::ReserveError;

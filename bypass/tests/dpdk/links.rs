@@ -1,6 +1,6 @@
 //! Links between two processes: vhost-user and memif.
 
-use super::frames::{bounce, eal, echo, open, small};
+use super::frames::{bounce, bytes, eal, eal_in_hugepages, echo, frame, number, open, small};
 use super::process::{Peer, parts, socket, wait_for};
 use linerate_bypass::Nic;
 use linerate_bypass::dpdk::{Port, PortConfig};
@@ -10,24 +10,27 @@ const SOCKET: &str = "LINERATE_TEST_SOCKET";
 /// How many queue pairs it is to have.
 const QUEUES: &str = "LINERATE_TEST_QUEUES";
 
+/// What its memory is to be.
+const MEMORY: &str = "LINERATE_TEST_MEMORY";
+
 /// Runs one end here and the other in a peer, which echoes; `ours` begins when the peer is being started.
-fn between(name: &str, peers: fn(&str) -> String, queues: u16, ours: impl FnOnce(String)) {
+fn between(name: &str, peers: fn(&str) -> String, queues: u16, memory: &str, ours: impl FnOnce(String)) {
     parts(name, |role| match role {
         "peer" => {
-            let eal = eal();
+            let huge = std::env::var_os(MEMORY).is_some_and(|memory| memory == "huge");
+            let eal = if huge { eal_in_hugepages().unwrap() } else { eal() };
             let queues = std::env::var(QUEUES).unwrap().parse().unwrap();
             let port = open(&eal, &peers(&std::env::var(SOCKET).unwrap()), PortConfig { queues, ..small() });
             let mut ends = port.take_queues();
             std::thread::scope(|scope| {
-                for end in ends.iter_mut().skip(1) {
+                for end in &mut ends {
                     scope.spawn(|| echo(end, || false));
                 }
             });
-            echo(&mut ends[0], || false);
         }
         _ => {
             let socket = socket("link");
-            let peer = Peer::start(name, "peer", &[(SOCKET, &socket), (QUEUES, &queues.to_string())]);
+            let peer = Peer::start(name, "peer", &[(SOCKET, &socket), (QUEUES, &queues.to_string()), (MEMORY, memory)]);
             ours(socket.clone());
             drop(peer);
             let _ = std::fs::remove_file(&socket);
@@ -49,7 +52,7 @@ fn bounced(port: &Port) {
 #[test]
 fn frames_cross_a_vhost_link_that_the_virtio_end_began() {
     let peer = |socket: &str| format!("virtio-user:{socket}");
-    between("links::frames_cross_a_vhost_link_that_the_virtio_end_began", peer, 1, |socket| {
+    between("links::frames_cross_a_vhost_link_that_the_virtio_end_began", peer, 1, "ordinary", |socket| {
         let eal = eal();
         let port = open(&eal, &format!("vhost:{socket}"), small());
         bounced(&port);
@@ -61,7 +64,7 @@ fn frames_cross_a_vhost_link_that_the_virtio_end_began() {
 #[test]
 fn frames_cross_a_vhost_link_that_the_vhost_end_began() {
     let peer = |socket: &str| format!("vhost:{socket}");
-    between("links::frames_cross_a_vhost_link_that_the_vhost_end_began", peer, 1, |socket| {
+    between("links::frames_cross_a_vhost_link_that_the_vhost_end_began", peer, 1, "ordinary", |socket| {
         let eal = eal();
         let port = open(&eal, &format!("virtio-user:{socket}"), small());
         let capabilities = port.capabilities();
@@ -74,9 +77,59 @@ fn frames_cross_a_vhost_link_that_the_vhost_end_began() {
 #[test]
 fn frames_cross_a_memif_link_from_either_end() {
     let peer = |socket: &str| format!("memif:{socket},server");
-    between("links::frames_cross_a_memif_link_from_either_end", peer, 1, |socket| {
+    between("links::frames_cross_a_memif_link_from_either_end", peer, 1, "ordinary", |socket| {
         let eal = eal();
         let port = open(&eal, &format!("memif:{socket}"), small());
         bounced(&port);
+    });
+}
+
+#[test]
+fn two_queue_pairs_cross_a_vhost_link_side_by_side() {
+    let peer = |socket: &str| format!("vhost:{socket}");
+    between("links::two_queue_pairs_cross_a_vhost_link_side_by_side", peer, 2, "ordinary", |socket| {
+        let eal = eal();
+        let port = open(&eal, &format!("virtio-user:{socket}"), PortConfig { queues: 2, ..small() });
+        bounced(&port);
+    });
+}
+
+#[test]
+fn two_queue_pairs_cross_a_memif_link_side_by_side() {
+    let peer = |socket: &str| format!("memif:{socket}");
+    between("links::two_queue_pairs_cross_a_memif_link_side_by_side", peer, 2, "ordinary", |socket| {
+        let eal = eal();
+        let port = open(&eal, &format!("memif:{socket},server"), PortConfig { queues: 2, ..small() });
+        bounced(&port);
+    });
+}
+
+#[test]
+fn a_vhost_link_between_hugepages_carries_an_arena_that_was_made_later() {
+    let peer = |socket: &str| format!("vhost:{socket}");
+    let name = "links::a_vhost_link_between_hugepages_carries_an_arena_that_was_made_later";
+    between(name, peer, 1, "huge", |socket| {
+        let Some(eal) = eal_in_hugepages() else { return };
+        let port = open(&eal, &format!("virtio-user:{socket}"), small());
+        let mut queue = port.take_queues().remove(0);
+        wait_for("the link", || queue.link_up());
+        bounce(&mut queue, 0..1_000, 1_514);
+        // EAL's memory grows by it, and the other end is told.
+        let arena = eal.arena(32 << 20).unwrap();
+        for n in 0..20_u64 {
+            let mut block = arena.alloc(1 << 20).unwrap();
+            block[..900].copy_from_slice(&frame(n, 900));
+            let value = block.freeze().slice(..900);
+            let mut frames = vec![queue.attach(value).unwrap()];
+            let mut received = Vec::with_capacity(32);
+            wait_for("the value's return", || {
+                queue.tx_burst(&mut frames);
+                queue.rx_burst(&mut received) > 0
+            });
+            assert_eq!(number(&bytes(&received[0])), Some(n));
+        }
+        assert_eq!(queue.stats().copied_bytes, 0);
+        drop((queue, port, arena));
+        assert!(std::fs::read_dir("/dev/hugepages").map_or(true, |mut files| files.next().is_none()));
     });
 }
