@@ -1,6 +1,7 @@
 //! A network port: what one [`Via`] names, made of one or more of DPDK's devices.
 
 use super::Eal;
+use super::claim::Claim;
 use super::error::OpenError;
 use super::ethdev::{Ethdev, Failure};
 use super::gate::{Gate, Place};
@@ -28,7 +29,7 @@ pub struct PortConfig {
     pub mtu: Option<u16>,
     /// The Ethernet address.
     pub mac: Option<MacAddr>,
-    /// Packets in the port's pool.
+    /// Packets in the port's pool; at least what its receive rings hold.
     pub pool_size: Option<u32>,
     /// The key of the RSS hash. With one, and several queues, flows are spread over the queues by the hash: entry `i`
     /// of the redirection table sends to queue `(i % 128) % queues`.
@@ -93,6 +94,8 @@ pub(super) struct Shared {
     pub gate: Gate,
     link: AtomicBool,
     devices: Mutex<Vec<Ethdev>>,
+    /// Let go after the devices.
+    _claim: Option<Claim>,
 }
 
 impl Shared {
@@ -229,7 +232,12 @@ pub(super) fn probe(plan: &Plan) -> Result<Vec<Ethdev>, OpenError> {
 
 /// Configures the devices and starts them.
 pub(super) fn start(plan: &Plan, choice: &Choice, devices: &[Ethdev], pool: &Mempool) -> Result<(), OpenError> {
-    devices.iter().try_for_each(|device| device.start(&choice.setup, pool)).map_err(failed(plan))
+    devices.iter().try_for_each(|device| device.start(&choice.setup, pool)).map_err(|(step, mut reason)| {
+        if matches!(plan.kind, Kind::AfXdp(_)) {
+            reason += " (is another program using AF_XDP on it? 'ulimit -l' must allow for the pool, too)";
+        }
+        failed(plan)((step, reason))
+    })
 }
 
 /// Where each queue pair is: device by device.
@@ -243,6 +251,10 @@ pub(super) fn places(plan: &Plan, choice: &Choice, devices: &[Ethdev]) -> Vec<Pl
 
 fn open_once(eal: &Eal, plan: &Plan, config: &PortConfig) -> Result<Shared, OpenError> {
     let failed = failed(plan);
+    let claim = match &plan.kind {
+        Kind::AfXdp(interface) => Some(Claim::new(interface)?),
+        _ => None,
+    };
     let mut devices = probe(plan)?;
     let first = &devices[0];
     let info = first.info().map_err(&failed)?;
@@ -270,7 +282,7 @@ fn open_once(eal: &Eal, plan: &Plan, config: &PortConfig) -> Result<Shared, Open
     let mac = address(plan, &mut devices, MacAddr(info.mac))?;
     let gate = Gate::new(&places(plan, &choice, &devices));
     let link = AtomicBool::new(supervise::is_link_up(plan, &devices));
-    Ok(Shared { plan: plan.clone(), choice, mac, pool, gate, link, devices: Mutex::new(devices) })
+    Ok(Shared { plan: plan.clone(), choice, mac, pool, gate, link, devices: Mutex::new(devices), _claim: claim })
 }
 
 /// Settles the Ethernet address, and lets the frames in that are for it and for groups.

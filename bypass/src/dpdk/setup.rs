@@ -19,6 +19,8 @@ const TSO_PAYLOAD: usize = 65_535 - 60 - 60;
 const DATA_ROOM: usize = 2048;
 /// The kernel puts received frames this far into an AF_XDP buffer (`XDP_PACKET_HEADROOM`).
 const XDP_HEADROOM: usize = 256;
+/// The AF_XDP driver puts so many packets into a fill ring at once, whatever the descriptors.
+const XDP_FILL: u16 = 2048;
 /// Descriptors where the device recommends no number.
 const DESCRIPTORS: u16 = 512;
 /// Packets that a port has beyond those in its rings, for each queue pair.
@@ -144,7 +146,8 @@ pub(super) fn choose(
         },
     };
     let rings = u32::from(plan.queues) * (u32::from(rx_descriptors) + u32::from(tx_descriptors) + 2 * BURST as u32);
-    let packets = config.pool_size.unwrap_or(rings + u32::from(plan.queues) * PACKETS);
+    let least = u32::from(plan.queues) * (u32::from(rx_descriptors.max(if is_xdp { XDP_FILL } else { 0 })) + 64);
+    let packets = config.pool_size.unwrap_or(rings + u32::from(plan.queues) * PACKETS).max(least);
     Ok(Choice { setup, capabilities, data_room: data_room as u16, packets, one_piece: is_xdp, max_segments })
 }
 

@@ -1,9 +1,9 @@
 //! Links between two processes: vhost-user and memif.
 
-use super::frames::{bounce, bytes, eal, eal_in_hugepages, echo, frame, number, open, small};
+use super::frames::{bounce, bytes, eal, eal_in_hugepages, echo, frame, number, open, packet, small};
 use super::process::{Peer, parts, socket, wait_for};
-use linerate_bypass::Nic;
 use linerate_bypass::dpdk::{Port, PortConfig};
+use linerate_bypass::{L4, Nic, Packet, RxChecksum, TxOffload};
 
 /// Where a peer finds the socket of its test.
 const SOCKET: &str = "LINERATE_TEST_SOCKET";
@@ -132,4 +132,67 @@ fn a_vhost_link_between_hugepages_carries_an_arena_that_was_made_later() {
         drop((queue, port, arena));
         assert!(std::fs::read_dir("/dev/hugepages").map_or(true, |mut files| files.next().is_none()));
     });
+}
+
+#[test]
+fn a_segment_of_many_packets_crosses_a_vhost_link_whole() {
+    const PAYLOAD: usize = 20_000;
+    let name = "links::a_segment_of_many_packets_crosses_a_vhost_link_whole";
+    parts(name, |role| match role {
+        "sender" => {
+            let eal = eal();
+            let port = open(&eal, &format!("virtio-user:{}", std::env::var(SOCKET).unwrap()), small());
+            let mut queue = port.take_queues().remove(0);
+            loop {
+                let mut head = packet(&mut queue, &headers(PAYLOAD));
+                let payload: Vec<u8> = (0..PAYLOAD).map(|at| at as u8).collect();
+                for part in payload.chunks(1_448) {
+                    let part = packet(&mut queue, part);
+                    head.chain(part).ok().unwrap();
+                }
+                head.set_tx_offload(TxOffload {
+                    l2_len: 14,
+                    l3_len: 20,
+                    l4_len: 20,
+                    ipv4: true,
+                    ipv4_checksum: false,
+                    l4_checksum: Some(L4::Tcp),
+                    tso: Some(1_448),
+                });
+                let mut frames = vec![head];
+                wait_for("the segment's departure", || queue.tx_burst(&mut frames) == 1);
+                assert_eq!((queue.stats().copied_bytes, queue.stats().tx_dropped), (0, 0));
+                std::thread::sleep(std::time::Duration::from_millis(5));
+            }
+        }
+        _ => {
+            let eal = eal();
+            let socket = socket("tso");
+            let port = open(&eal, &format!("vhost:{socket}"), small());
+            assert!(port.capabilities().lro && port.capabilities().scatter_rx);
+            let sender = Peer::start(name, "sender", &[(SOCKET, &socket)]);
+            let mut queue = port.take_queues().remove(0);
+            let mut received = Vec::with_capacity(1);
+            wait_for("the segment", || queue.rx_burst(&mut received) == 1);
+            let segment = &received[0];
+            assert!(segment.segments().count() > 1);
+            assert_eq!(segment.len(), 54 + PAYLOAD);
+            assert_eq!(segment.rx_info().l4_checksum, RxChecksum::Good, "it never crossed a wire");
+            assert!(bytes(segment)[54..].iter().enumerate().all(|(at, byte)| *byte == at as u8));
+            drop(sender);
+        }
+    });
+}
+
+/// Ethernet, IPv4 and TCP headers, as segmentation offload wants them, of a segment with `payload` bytes.
+fn headers(payload: usize) -> Vec<u8> {
+    let mut headers = vec![0; 54];
+    headers[..12].copy_from_slice(&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2]);
+    headers[12..16].copy_from_slice(&[8, 0, 0x45, 0]);
+    headers[16..18].copy_from_slice(&(40 + payload as u16).to_be_bytes());
+    headers[22..24].copy_from_slice(&[64, 6]);
+    headers[26..34].copy_from_slice(&[10, 0, 0, 1, 10, 0, 0, 2]);
+    headers[34..38].copy_from_slice(&[0, 80, 0, 81]);
+    headers[46] = 5 << 4;
+    headers
 }

@@ -136,7 +136,10 @@ fn an_interface_that_will_not_do_is_refused_with_the_remedy() {
         assert!(error.contains("has 1 queue(s) and 2 are needed") && error.contains("numrxqueues 2"), "{error}");
         let error = refusal(&eal, "af_xdp:lr1", PortConfig { mtu: Some(9_000), ..small() }).to_string();
         assert!(error.contains("1500 bytes at most") && error.contains("ip link set dev lr1 mtu"), "{error}");
-        drop(open(&eal, "af_xdp:lr0", PortConfig { force: true, pool_size: Some(16_384), ..small() }));
+        let port = open(&eal, "af_xdp:lr0", PortConfig { force: true, pool_size: Some(16_384), ..small() });
+        let again = refusal(&eal, "af_xdp:lr0", PortConfig { force: true, ..small() });
+        assert_eq!(again, OpenError::InterfaceInUse("lr0".to_owned()));
+        drop(port);
     });
 }
 
