@@ -41,7 +41,7 @@ mod signals;
 mod supervise;
 mod vdev;
 
-pub use eal::{Backing, Eal, EalConfig, EalError, Hugepages, ThreadGuard, TooManyThreads};
+pub use eal::{Backing, Eal, EalConfig, EalError, Hugepages, Pci, ThreadGuard, TooManyThreads};
 pub use error::OpenError;
 pub use mbuf::Mbuf;
 pub use mempool::{Mempool, MempoolConfig, MempoolError};

@@ -116,6 +116,8 @@ impl Shared {
 
 /// Pauses between attempts to reach the other end of a link.
 const ATTEMPT: Duration = Duration::from_millis(50);
+/// How long a peer that has been reached may take to answer, beyond the time in which it must be reached.
+const SILENCE: Duration = Duration::from_secs(2);
 
 impl Port {
     /// Opens the network that `via` names. If it is the end of a link that connects, and nobody serves the link's
@@ -132,11 +134,14 @@ impl Port {
         let began = Instant::now();
         let mut refusals = 0;
         let shared = loop {
-            let error = match open_once(eal, &plan, &config) {
+            let error = match attempt(eal, &plan, &config, began) {
                 Ok(shared) => break shared,
                 Err(error) => error,
             };
             let Kind::Client { socket, peer } = &plan.kind else { return Err(error) };
+            if matches!(error, OpenError::Stopped | OpenError::NoPeer { .. }) {
+                return Err(error);
+            }
             // The other end may be about to start, or to end; what it refuses twice more it means.
             let is_absent = !socket.exists() || is_no_connection(&error);
             refusals += u32::from(!is_absent);
@@ -247,6 +252,27 @@ pub(super) fn places(plan: &Plan, choice: &Choice, devices: &[Ethdev]) -> Vec<Pl
         .flat_map(|device| (0..choice.setup.queues).map(|queue| Place { port: device.port(), queue }))
         .take(plan.queues.into())
         .collect()
+}
+
+/// Opens the port's devices once. A peer that accepts a connection and then says nothing would keep the driver, and
+/// us with it, for ever; so that is done by a thread that can be left behind.
+fn attempt(eal: &Eal, plan: &Plan, config: &PortConfig, began: Instant) -> Result<Shared, OpenError> {
+    let Kind::Client { socket, peer } = &plan.kind else { return open_once(eal, plan, config) };
+    let opening = {
+        let (eal, plan, config) = (eal.clone(), plan.clone(), config.clone());
+        std::thread::spawn(move || open_once(&eal, &plan, &config))
+    };
+    while !opening.is_finished() {
+        if config.stop.load(Ordering::Relaxed) {
+            return Err(OpenError::Stopped);
+        }
+        let waited = began.elapsed();
+        if config.peer_timeout.is_some_and(|timeout| waited >= timeout + SILENCE) {
+            return Err(OpenError::NoPeer { socket: socket.clone(), peer, waited });
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    opening.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
 fn open_once(eal: &Eal, plan: &Plan, config: &PortConfig) -> Result<Shared, OpenError> {

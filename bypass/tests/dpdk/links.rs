@@ -196,3 +196,45 @@ fn headers(payload: usize) -> Vec<u8> {
     headers[46] = 5 << 4;
     headers
 }
+
+#[test]
+fn frames_larger_than_a_packet_cross_a_vhost_link() {
+    let name = "links::frames_larger_than_a_packet_cross_a_vhost_link";
+    let jumbo = || PortConfig { mtu: Some(9_000), ..small() };
+    parts(name, |role| match role {
+        "peer" => {
+            let eal = eal();
+            let port = open(&eal, &format!("vhost:{}", std::env::var(SOCKET).unwrap()), jumbo());
+            echo(&mut port.take_queues()[0], || false);
+        }
+        _ => {
+            let socket = socket("jumbo");
+            let peer = Peer::start(name, "peer", &[(SOCKET, &socket)]);
+            let eal = eal();
+            let port = open(&eal, &format!("virtio-user:{socket}"), jumbo());
+            assert!(port.capabilities().scatter_rx);
+            assert_eq!(port.capabilities().mtu, 9_000);
+            let mut queue = port.take_queues().remove(0);
+            let mut received = Vec::with_capacity(1);
+            for n in 0..100 {
+                let whole = frame(n, 9_014);
+                let mut parts = whole.chunks(1_800);
+                let mut chain = packet(&mut queue, parts.next().unwrap());
+                for part in parts {
+                    let part = packet(&mut queue, part);
+                    chain.chain(part).ok().unwrap();
+                }
+                let mut frames = vec![chain];
+                wait_for("the frame's return", || {
+                    queue.tx_burst(&mut frames);
+                    queue.rx_burst(&mut received) == 1
+                });
+                assert!(received[0].segments().count() > 1);
+                assert_eq!(number(&bytes(&received[0])), Some(n));
+                received.clear();
+            }
+            drop(peer);
+            std::fs::remove_file(&socket).unwrap();
+        }
+    });
+}
