@@ -236,6 +236,7 @@ int lr_port_info(uint16_t port, struct lr_port_info *info)
 	info->rx_desc_default = dev.default_rxportconf.ring_size;
 	info->tx_desc_default = dev.default_txportconf.ring_size;
 	info->tx_segments_max = dev.tx_desc_lim.nb_seg_max;
+	info->tx_mtu_segments_max = dev.tx_desc_lim.nb_mtu_seg_max;
 	info->numa_node = (int16_t)rte_eth_dev_socket_id(port);
 	memcpy(info->mac, mac.addr_bytes, sizeof(info->mac));
 	snprintf(info->driver, sizeof(info->driver), "%s", dev.driver_name);

@@ -138,7 +138,9 @@ struct lr_port_info {
 	uint16_t hash_key_size;
 	uint16_t rx_desc_default;
 	uint16_t tx_desc_default;
+	/* Segments of one frame at most, with segmentation offload and without; 0 for any number. */
 	uint16_t tx_segments_max;
+	uint16_t tx_mtu_segments_max;
 	int16_t numa_node;
 	uint8_t mac[6];
 	char driver[32];

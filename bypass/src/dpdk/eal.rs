@@ -1,8 +1,8 @@
 //! DPDK's environment abstraction layer: started once a process, with typed arguments.
 
 use super::log;
-use super::region::{Region, ReserveError};
-use crate::Via;
+use super::region::{self, ReserveError};
+use crate::{Arena, Via};
 use dpdk_sys as sys;
 use std::ffi::{CStr, CString};
 use std::marker::PhantomData;
@@ -20,6 +20,18 @@ pub enum Hugepages {
     Never,
 }
 
+/// Which PCI devices EAL may take.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub enum Pci {
+    /// None: it does not look at the bus.
+    #[default]
+    None,
+    /// These, as `-a` names them: an address, and options after a comma.
+    Only(Vec<String>),
+    /// Those that are bound to a driver that it can use, or what its arguments say.
+    Any,
+}
+
 /// How to start EAL.
 #[derive(Debug, Default, Clone)]
 pub struct EalConfig {
@@ -28,10 +40,9 @@ pub struct EalConfig {
     /// Memory in MB that it takes at once. `None`: as needed with hugepages, which then grow; 1024 MB otherwise, of
     /// which the machine gives only what is used.
     pub memory_mb: Option<u32>,
-    /// PCI devices that EAL may take, as `-a` names them: an address, and options after a comma. With none, it does
-    /// not look at the PCI bus.
-    pub pci: Vec<String>,
-    /// EAL's own arguments, which come last and win. With any, the PCI bus is EAL's default again.
+    /// The PCI devices that it may take.
+    pub pci: Pci,
+    /// EAL's own arguments, which come last and win.
     pub arguments: Vec<String>,
 }
 
@@ -39,10 +50,11 @@ impl EalConfig {
     /// What `via` needs, with EAL's own `arguments`.
     pub fn for_via(via: &Via, arguments: Vec<String>) -> Self {
         let pci = match via {
-            Via::Pci { address, options } => {
-                vec![std::iter::once(address).chain(options).map(String::as_str).collect::<Vec<_>>().join(",")]
-            }
-            _ => Vec::new(),
+            Via::Pci { address, options } => Pci::Only(vec![
+                std::iter::once(address).chain(options).map(String::as_str).collect::<Vec<_>>().join(","),
+            ]),
+            Via::Eal => Pci::Any,
+            _ => Pci::None,
         };
         EalConfig { pci, arguments, ..EalConfig::default() }
     }
@@ -145,9 +157,10 @@ impl Eal {
         argv.push(std::ptr::null_mut());
         let argv: &'static mut [_] = argv.leak();
         // SAFETY: `argv` holds `argc` strings and a null, which are never freed; this runs once (`STARTED`).
-        log::reason(|| unsafe { sys::rte_eal_init(argc, argv.as_mut_ptr()) }).map_err(EalError::Refused)?;
-        log::take_over_xdp();
+        let started = log::reason(|| unsafe { sys::rte_eal_init(argc, argv.as_mut_ptr()) });
         remove_empty_runtime_directory(config);
+        started.map_err(EalError::Refused)?;
+        log::take_over_xdp();
         Ok(Eal { backing })
     }
 
@@ -176,9 +189,10 @@ impl Eal {
         }
     }
 
-    /// Reserves `bytes` of EAL's memory, zeroed, which every open port reaches.
-    pub fn reserve(&self, bytes: usize) -> Result<Region, ReserveError> {
-        Region::reserve(bytes)
+    /// An [`Arena`] in `bytes` of EAL's memory, which every open port reaches: what it gives out can be sent without a
+    /// copy. Best made before the ports are opened, which then learn of its memory once.
+    pub fn arena(&self, bytes: usize) -> Result<Arena, ReserveError> {
+        region::arena(bytes)
     }
 }
 
@@ -226,11 +240,14 @@ fn arguments(config: &EalConfig, backing: &Backing) -> Vec<String> {
             add(&["-m"], &["-m".to_owned(), config.memory_mb.unwrap_or(ORDINARY_MB).to_string()]);
         }
     }
-    if !config.pci.is_empty() {
-        config.pci.iter().for_each(|device| add(&[], &["-a".to_owned(), device.clone()]));
-    } else if config.arguments.is_empty() {
-        // Virtual devices only: nothing is claimed that was not named, and addresses are the process's own.
-        add(&[], &["--no-pci".to_owned(), "--iova-mode=va".to_owned()]);
+    match &config.pci {
+        Pci::Only(devices) => devices.iter().for_each(|device| add(&[], &["-a".to_owned(), device.clone()])),
+        Pci::Any => {}
+        Pci::None => {
+            add(&["--no-pci", "-a", "--allow", "-b", "--block"], &["--no-pci".to_owned()]);
+            // Virtual devices use the process's own addresses.
+            add(&["--iova-mode"], &["--iova-mode=va".to_owned()]);
+        }
     }
     argv.extend_from_slice(&config.arguments);
     argv
@@ -296,7 +313,6 @@ mod tests {
         assert_eq!(argv.iter().filter(|argument| argument.starts_with("-m")).count(), 1);
         assert_eq!(argv.iter().filter(|argument| argument.contains("prefix")).count(), 1);
         assert_eq!(argv.iter().filter(|argument| argument.contains("lcores")).count(), 1);
-        assert!(!argv.contains(&"--no-pci".to_owned()));
     }
 
     #[test]

@@ -17,6 +17,9 @@ pub enum OpenError {
     /// A TAP interface of that name would have to be made, and there is one.
     #[error("there is an interface '{0}' already: choose another name, or remove it with 'ip link del {0}'")]
     InterfaceExists(String),
+    /// Another Linerate process, or this one, has the interface.
+    #[error("'{0}' is being used by another Linerate process: stop it, or choose another interface")]
+    InterfaceInUse(String),
     /// The kernel would lose its way out.
     #[error(
         "'{0}' carries this host's default route, and the kernel would lose it (you might be connected through it): \

@@ -5,7 +5,6 @@ use super::mempool;
 use super::segment::Segment;
 use crate::{Bytes, L4, Memory, Owner, Packet, RxChecksum, RxInfo, TxOffload};
 use dpdk_sys as sys;
-use std::marker::PhantomData;
 use std::ops::Range;
 use std::ptr::NonNull;
 
@@ -20,9 +19,9 @@ const MAX_SEGMENTS: usize = 1024;
 /// its segments back to their pools, which outlive it by never being freed.
 #[repr(transparent)]
 pub struct Mbuf {
+    /// A pointer, and so not `Sync`, which must stay so: cloning through a shared reference counts references without
+    /// atomics while there is only one.
     head: Segment,
-    /// Not `Sync`: cloning through a shared reference counts references without atomics while there is only one.
-    owned: PhantomData<*mut sys::rte_mbuf>,
 }
 
 // SAFETY: an mbuf belongs to no thread; its reference count is changed atomically as soon as it is shared, and its
@@ -33,7 +32,7 @@ impl Mbuf {
     /// # Safety
     /// `head` must be the head of a chain of which nobody else owns a reference that the new value takes over.
     pub(super) unsafe fn from_segment(head: Segment) -> Self {
-        Mbuf { head, owned: PhantomData }
+        Mbuf { head }
     }
 
     pub(super) fn head(&self) -> Segment {

@@ -22,6 +22,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod claim;
 mod eal;
 mod error;
 mod ethdev;
@@ -40,10 +41,10 @@ mod signals;
 mod supervise;
 mod vdev;
 
-pub use eal::{Backing, Eal, EalConfig, EalError, Hugepages, ThreadGuard, TooManyThreads};
+pub use eal::{Backing, Eal, EalConfig, EalError, Hugepages, Pci, ThreadGuard, TooManyThreads};
 pub use error::OpenError;
 pub use mbuf::Mbuf;
 pub use mempool::{Mempool, MempoolConfig, MempoolError};
 pub use port::{Drops, Port, PortConfig};
 pub use queue::QueuePair;
-pub use region::{Region, ReserveError};
+pub use region::ReserveError;

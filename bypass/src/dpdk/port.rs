@@ -1,6 +1,7 @@
 //! A network port: what one [`Via`] names, made of one or more of DPDK's devices.
 
 use super::Eal;
+use super::claim::Claim;
 use super::error::OpenError;
 use super::ethdev::{Ethdev, Failure};
 use super::gate::{Gate, Place};
@@ -28,7 +29,7 @@ pub struct PortConfig {
     pub mtu: Option<u16>,
     /// The Ethernet address.
     pub mac: Option<MacAddr>,
-    /// Packets in the port's pool.
+    /// Packets in the port's pool; at least what its receive rings hold.
     pub pool_size: Option<u32>,
     /// The key of the RSS hash. With one, and several queues, flows are spread over the queues by the hash: entry `i`
     /// of the redirection table sends to queue `(i % 128) % queues`.
@@ -93,6 +94,8 @@ pub(super) struct Shared {
     pub gate: Gate,
     link: AtomicBool,
     devices: Mutex<Vec<Ethdev>>,
+    /// Let go after the devices.
+    _claim: Option<Claim>,
 }
 
 impl Shared {
@@ -113,6 +116,8 @@ impl Shared {
 
 /// Pauses between attempts to reach the other end of a link.
 const ATTEMPT: Duration = Duration::from_millis(50);
+/// How long a peer that has been reached may take to answer, beyond the time in which it must be reached.
+const SILENCE: Duration = Duration::from_secs(2);
 
 impl Port {
     /// Opens the network that `via` names. If it is the end of a link that connects, and nobody serves the link's
@@ -129,11 +134,14 @@ impl Port {
         let began = Instant::now();
         let mut refusals = 0;
         let shared = loop {
-            let error = match open_once(eal, &plan, &config) {
+            let error = match attempt(eal, &plan, &config, began) {
                 Ok(shared) => break shared,
                 Err(error) => error,
             };
             let Kind::Client { socket, peer } = &plan.kind else { return Err(error) };
+            if matches!(error, OpenError::Stopped | OpenError::NoPeer { .. }) {
+                return Err(error);
+            }
             // The other end may be about to start, or to end; what it refuses twice more it means.
             let is_absent = !socket.exists() || is_no_connection(&error);
             refusals += u32::from(!is_absent);
@@ -229,7 +237,12 @@ pub(super) fn probe(plan: &Plan) -> Result<Vec<Ethdev>, OpenError> {
 
 /// Configures the devices and starts them.
 pub(super) fn start(plan: &Plan, choice: &Choice, devices: &[Ethdev], pool: &Mempool) -> Result<(), OpenError> {
-    devices.iter().try_for_each(|device| device.start(&choice.setup, pool)).map_err(failed(plan))
+    devices.iter().try_for_each(|device| device.start(&choice.setup, pool)).map_err(|(step, mut reason)| {
+        if matches!(plan.kind, Kind::AfXdp(_)) {
+            reason += " (is another program using AF_XDP on it? 'ulimit -l' must allow for the pool, too)";
+        }
+        failed(plan)((step, reason))
+    })
 }
 
 /// Where each queue pair is: device by device.
@@ -241,8 +254,33 @@ pub(super) fn places(plan: &Plan, choice: &Choice, devices: &[Ethdev]) -> Vec<Pl
         .collect()
 }
 
+/// Opens the port's devices once. A peer that accepts a connection and then says nothing would keep the driver, and
+/// us with it, for ever; so that is done by a thread that can be left behind.
+fn attempt(eal: &Eal, plan: &Plan, config: &PortConfig, began: Instant) -> Result<Shared, OpenError> {
+    let Kind::Client { socket, peer } = &plan.kind else { return open_once(eal, plan, config) };
+    let opening = {
+        let (eal, plan, config) = (eal.clone(), plan.clone(), config.clone());
+        std::thread::spawn(move || open_once(&eal, &plan, &config))
+    };
+    while !opening.is_finished() {
+        if config.stop.load(Ordering::Relaxed) {
+            return Err(OpenError::Stopped);
+        }
+        let waited = began.elapsed();
+        if config.peer_timeout.is_some_and(|timeout| waited >= timeout + SILENCE) {
+            return Err(OpenError::NoPeer { socket: socket.clone(), peer, waited });
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    opening.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
 fn open_once(eal: &Eal, plan: &Plan, config: &PortConfig) -> Result<Shared, OpenError> {
     let failed = failed(plan);
+    let claim = match &plan.kind {
+        Kind::AfXdp(interface) => Some(Claim::new(interface)?),
+        _ => None,
+    };
     let mut devices = probe(plan)?;
     let first = &devices[0];
     let info = first.info().map_err(&failed)?;
@@ -270,7 +308,7 @@ fn open_once(eal: &Eal, plan: &Plan, config: &PortConfig) -> Result<Shared, Open
     let mac = address(plan, &mut devices, MacAddr(info.mac))?;
     let gate = Gate::new(&places(plan, &choice, &devices));
     let link = AtomicBool::new(supervise::is_link_up(plan, &devices));
-    Ok(Shared { plan: plan.clone(), choice, mac, pool, gate, link, devices: Mutex::new(devices) })
+    Ok(Shared { plan: plan.clone(), choice, mac, pool, gate, link, devices: Mutex::new(devices), _claim: claim })
 }
 
 /// Settles the Ethernet address, and lets the frames in that are for it and for groups.

@@ -32,6 +32,7 @@ pub struct QueuePair {
     capabilities: Capabilities,
     mac: MacAddr,
     max_segments: usize,
+    max_tso_segments: usize,
     stats: QueueStats,
     not_sync: PhantomData<Cell<()>>,
 }
@@ -56,6 +57,7 @@ impl QueuePair {
             capabilities: shared.choice.capabilities.clone(),
             mac: shared.mac,
             max_segments: shared.choice.max_segments,
+            max_tso_segments: shared.choice.max_tso_segments,
             stats: QueueStats::default(),
             not_sync: PhantomData,
             shared,
@@ -76,10 +78,10 @@ impl QueuePair {
     fn fit(&self, frame: &Mbuf) -> Fit {
         let head = frame.head();
         let flags = head.flags();
-        let max = match (flags & sys::LR_TX_TCP_SEG != 0, self.capabilities.tso) {
-            (true, Some(_)) => MAX_TSO_FRAME,
-            (true, None) => 0,
-            (false, _) => usize::from(self.capabilities.mtu) + ETHERNET,
+        let (max, max_segments) = match (flags & sys::LR_TX_TCP_SEG != 0, self.capabilities.tso) {
+            (true, Some(_)) => (MAX_TSO_FRAME, self.max_tso_segments),
+            (true, None) => (0, 0),
+            (false, _) => (usize::from(self.capabilities.mtu) + ETHERNET, self.max_segments),
         };
         let len = head.pkt_len();
         if len > max || len < ETHERNET {
@@ -90,7 +92,7 @@ impl QueuePair {
             let is_own = head.pool() == self.pool.raw();
             return if is_own && head.segments() == 1 && head.is_exclusive() { Fit::Ready } else { Fit::Copy };
         }
-        if head.segments() > self.max_segments || (flags & OFFLOADS != 0 && !head.is_exclusive()) {
+        if head.segments() > max_segments || (flags & OFFLOADS != 0 && !head.is_exclusive()) {
             return Fit::Copy;
         }
         Fit::Ready

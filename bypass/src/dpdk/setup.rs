@@ -19,6 +19,8 @@ const TSO_PAYLOAD: usize = 65_535 - 60 - 60;
 const DATA_ROOM: usize = 2048;
 /// The kernel puts received frames this far into an AF_XDP buffer (`XDP_PACKET_HEADROOM`).
 const XDP_HEADROOM: usize = 256;
+/// The AF_XDP driver puts so many packets into a fill ring at once, whatever the descriptors.
+const XDP_FILL: u16 = 2048;
 /// Descriptors where the device recommends no number.
 const DESCRIPTORS: u16 = 512;
 /// Packets that a port has beyond those in its rings, for each queue pair.
@@ -37,6 +39,8 @@ pub(super) struct Choice {
     pub one_piece: bool,
     /// Segments of one sent frame at most; with 1, it must also be exclusive and of the port's own pool.
     pub max_segments: usize,
+    /// The same for a frame that the device is to segment.
+    pub max_tso_segments: usize,
 }
 
 /// Chooses the configuration of `plan`, whose devices report `info` and have `devices` of them.
@@ -71,11 +75,15 @@ pub(super) fn choose(
     .max(info.min_rx_bufsize as usize);
     let scatter = can_scatter && !chains && frame > data_room;
 
+    let rss_types = match (&config.rss_key, queues) {
+        (Some(_), 2..) if info.reta_size > 0 => info.rss_types & sys::LR_RSS_4_TUPLE,
+        _ => 0,
+    };
     let wanted_rx = match plan.kind {
         // TAP verifies in software, and calls bad what the kernel left partial.
         Kind::Tap(_) => 0,
         _ => sys::LR_RX_OFFLOAD_IPV4_CKSUM | sys::LR_RX_OFFLOAD_TCP_CKSUM | sys::LR_RX_OFFLOAD_UDP_CKSUM,
-    } | sys::LR_RX_OFFLOAD_RSS_HASH
+    } | if rss_types != 0 { sys::LR_RX_OFFLOAD_RSS_HASH } else { 0 }
         | if scatter { sys::LR_RX_OFFLOAD_SCATTER } else { 0 };
     let rx_offloads = info.rx_offloads & wanted_rx;
     let wanted_tx = sys::LR_TX_OFFLOAD_IPV4_CKSUM
@@ -86,10 +94,6 @@ pub(super) fn choose(
         | if matches!(plan.kind, Kind::Tap(_)) { 0 } else { sys::LR_TX_OFFLOAD_TCP_TSO };
     let tx_offloads = info.tx_offloads & wanted_tx;
 
-    let rss_types = match (&config.rss_key, queues) {
-        (Some(_), 2..) if info.reta_size > 0 => info.rss_types & sys::LR_RSS_4_TUPLE,
-        _ => 0,
-    };
     // A device with a longer key hashes more fields; ours goes on as it began.
     let rss_key = match config.rss_key {
         Some(key) if rss_types != 0 => key.into_iter().cycle().take(info.hash_key_size.into()).collect(),
@@ -110,7 +114,8 @@ pub(super) fn choose(
         numa_node: info.numa_node.into(),
     };
     let multi_segment_tx = tx_offloads & sys::LR_TX_OFFLOAD_MULTI_SEGS != 0 || is_memif(plan);
-    let max_segments = match (multi_segment_tx, info.tx_segments_max) {
+    // A frame must not need so many descriptors that the ring never has them.
+    let segments = |most: u16| match (multi_segment_tx, most) {
         (false, _) => 1,
         (true, 0) => usize::from(tx_descriptors / 4).max(2),
         (true, most) => usize::from(most.min(tx_descriptors / 4)).max(2),
@@ -144,8 +149,17 @@ pub(super) fn choose(
         },
     };
     let rings = u32::from(plan.queues) * (u32::from(rx_descriptors) + u32::from(tx_descriptors) + 2 * BURST as u32);
-    let packets = config.pool_size.unwrap_or(rings + u32::from(plan.queues) * PACKETS);
-    Ok(Choice { setup, capabilities, data_room: data_room as u16, packets, one_piece: is_xdp, max_segments })
+    let least = u32::from(plan.queues) * (u32::from(rx_descriptors.max(if is_xdp { XDP_FILL } else { 0 })) + 64);
+    let packets = config.pool_size.unwrap_or(rings + u32::from(plan.queues) * PACKETS).max(least);
+    Ok(Choice {
+        setup,
+        capabilities,
+        data_room: data_room as u16,
+        packets,
+        one_piece: is_xdp,
+        max_segments: segments(info.tx_mtu_segments_max),
+        max_tso_segments: segments(info.tx_segments_max),
+    })
 }
 
 /// The descriptors to ask the device for, before it rounds them.

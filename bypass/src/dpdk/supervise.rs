@@ -26,6 +26,9 @@ pub(super) struct Supervisor {
 /// not ask again.
 const PATIENCE: Duration = Duration::from_millis(300);
 
+/// How long a peer may take to answer when the port is being closed.
+const SILENCE: Duration = Duration::from_secs(2);
+
 /// Where a port is that connects to the other end of a link.
 enum State {
     /// Its devices exist, and the link has been down since then, if it is.
@@ -52,10 +55,16 @@ impl Supervisor {
 impl Drop for Supervisor {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            Thread::unpark(thread.thread());
-            // It only ends; a panic of it has been printed.
-            let _ = thread.join();
+        let Some(thread) = self.thread.take() else { return };
+        Thread::unpark(thread.thread());
+        let asked = Instant::now();
+        while !thread.is_finished() {
+            if asked.elapsed() > SILENCE {
+                // It is left with a peer that was reached and says nothing; it has no devices to close.
+                tracing::warn!("the other end of a link does not answer, and is not waited for");
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(1));
         }
     }
 }

@@ -1,13 +1,28 @@
 //! Frames to send around, and the two ends that do.
 
 use super::process::wait_for;
-use linerate_bypass::dpdk::{Eal, EalConfig, Hugepages, Mbuf, Port, PortConfig, QueuePair};
+use linerate_bypass::dpdk::{Backing, Eal, EalConfig, Hugepages, Mbuf, Port, PortConfig, QueuePair};
 use linerate_bypass::{BURST, Nic, Packet};
 use std::time::Duration;
 
 /// EAL in ordinary pages, so that the tests ask nothing of the machine.
 pub fn eal() -> Eal {
     start(EalConfig { hugepages: Hugepages::Never, memory_mb: Some(256), ..EalConfig::default() })
+}
+
+/// EAL in hugepages, if enough are free.
+pub fn eal_in_hugepages() -> Option<Eal> {
+    let config = EalConfig { hugepages: Hugepages::Require, ..EalConfig::default() };
+    match Eal::start(&config) {
+        Ok(eal) => {
+            assert_eq!(*eal.backing(), Backing::Hugepages);
+            Some(eal)
+        }
+        Err(error) => {
+            eprintln!("skipped: {error}");
+            None
+        }
+    }
 }
 
 /// EAL with arguments of its own.

@@ -1,33 +1,36 @@
 //! Links between two processes: vhost-user and memif.
 
-use super::frames::{bounce, eal, echo, open, small};
+use super::frames::{bounce, bytes, eal, eal_in_hugepages, echo, frame, number, open, packet, small};
 use super::process::{Peer, parts, socket, wait_for};
-use linerate_bypass::Nic;
 use linerate_bypass::dpdk::{Port, PortConfig};
+use linerate_bypass::{L4, Nic, Packet, RxChecksum, TxOffload};
 
 /// Where a peer finds the socket of its test.
 const SOCKET: &str = "LINERATE_TEST_SOCKET";
 /// How many queue pairs it is to have.
 const QUEUES: &str = "LINERATE_TEST_QUEUES";
 
+/// What its memory is to be.
+const MEMORY: &str = "LINERATE_TEST_MEMORY";
+
 /// Runs one end here and the other in a peer, which echoes; `ours` begins when the peer is being started.
-fn between(name: &str, peers: fn(&str) -> String, queues: u16, ours: impl FnOnce(String)) {
+fn between(name: &str, peers: fn(&str) -> String, queues: u16, memory: &str, ours: impl FnOnce(String)) {
     parts(name, |role| match role {
         "peer" => {
-            let eal = eal();
+            let huge = std::env::var_os(MEMORY).is_some_and(|memory| memory == "huge");
+            let eal = if huge { eal_in_hugepages().unwrap() } else { eal() };
             let queues = std::env::var(QUEUES).unwrap().parse().unwrap();
             let port = open(&eal, &peers(&std::env::var(SOCKET).unwrap()), PortConfig { queues, ..small() });
             let mut ends = port.take_queues();
             std::thread::scope(|scope| {
-                for end in ends.iter_mut().skip(1) {
+                for end in &mut ends {
                     scope.spawn(|| echo(end, || false));
                 }
             });
-            echo(&mut ends[0], || false);
         }
         _ => {
             let socket = socket("link");
-            let peer = Peer::start(name, "peer", &[(SOCKET, &socket), (QUEUES, &queues.to_string())]);
+            let peer = Peer::start(name, "peer", &[(SOCKET, &socket), (QUEUES, &queues.to_string()), (MEMORY, memory)]);
             ours(socket.clone());
             drop(peer);
             let _ = std::fs::remove_file(&socket);
@@ -49,7 +52,7 @@ fn bounced(port: &Port) {
 #[test]
 fn frames_cross_a_vhost_link_that_the_virtio_end_began() {
     let peer = |socket: &str| format!("virtio-user:{socket}");
-    between("links::frames_cross_a_vhost_link_that_the_virtio_end_began", peer, 1, |socket| {
+    between("links::frames_cross_a_vhost_link_that_the_virtio_end_began", peer, 1, "ordinary", |socket| {
         let eal = eal();
         let port = open(&eal, &format!("vhost:{socket}"), small());
         bounced(&port);
@@ -61,7 +64,7 @@ fn frames_cross_a_vhost_link_that_the_virtio_end_began() {
 #[test]
 fn frames_cross_a_vhost_link_that_the_vhost_end_began() {
     let peer = |socket: &str| format!("vhost:{socket}");
-    between("links::frames_cross_a_vhost_link_that_the_vhost_end_began", peer, 1, |socket| {
+    between("links::frames_cross_a_vhost_link_that_the_vhost_end_began", peer, 1, "ordinary", |socket| {
         let eal = eal();
         let port = open(&eal, &format!("virtio-user:{socket}"), small());
         let capabilities = port.capabilities();
@@ -74,9 +77,164 @@ fn frames_cross_a_vhost_link_that_the_vhost_end_began() {
 #[test]
 fn frames_cross_a_memif_link_from_either_end() {
     let peer = |socket: &str| format!("memif:{socket},server");
-    between("links::frames_cross_a_memif_link_from_either_end", peer, 1, |socket| {
+    between("links::frames_cross_a_memif_link_from_either_end", peer, 1, "ordinary", |socket| {
         let eal = eal();
         let port = open(&eal, &format!("memif:{socket}"), small());
         bounced(&port);
+    });
+}
+
+#[test]
+fn two_queue_pairs_cross_a_vhost_link_side_by_side() {
+    let peer = |socket: &str| format!("vhost:{socket}");
+    between("links::two_queue_pairs_cross_a_vhost_link_side_by_side", peer, 2, "ordinary", |socket| {
+        let eal = eal();
+        let port = open(&eal, &format!("virtio-user:{socket}"), PortConfig { queues: 2, ..small() });
+        bounced(&port);
+    });
+}
+
+#[test]
+fn two_queue_pairs_cross_a_memif_link_side_by_side() {
+    let peer = |socket: &str| format!("memif:{socket}");
+    between("links::two_queue_pairs_cross_a_memif_link_side_by_side", peer, 2, "ordinary", |socket| {
+        let eal = eal();
+        let port = open(&eal, &format!("memif:{socket},server"), PortConfig { queues: 2, ..small() });
+        bounced(&port);
+    });
+}
+
+#[test]
+fn a_vhost_link_between_hugepages_carries_an_arena_that_was_made_later() {
+    let peer = |socket: &str| format!("vhost:{socket}");
+    let name = "links::a_vhost_link_between_hugepages_carries_an_arena_that_was_made_later";
+    between(name, peer, 1, "huge", |socket| {
+        let Some(eal) = eal_in_hugepages() else { return };
+        let port = open(&eal, &format!("virtio-user:{socket}"), small());
+        let mut queue = port.take_queues().remove(0);
+        wait_for("the link", || queue.link_up());
+        bounce(&mut queue, 0..1_000, 1_514);
+        // EAL's memory grows by it, and the other end is told.
+        let arena = eal.arena(32 << 20).unwrap();
+        for n in 0..20_u64 {
+            let mut block = arena.alloc(1 << 20).unwrap();
+            block[..900].copy_from_slice(&frame(n, 900));
+            let value = block.freeze().slice(..900);
+            let mut frames = vec![queue.attach(value).unwrap()];
+            let mut received = Vec::with_capacity(32);
+            wait_for("the value's return", || {
+                queue.tx_burst(&mut frames);
+                queue.rx_burst(&mut received) > 0
+            });
+            assert_eq!(number(&bytes(&received[0])), Some(n));
+        }
+        assert_eq!(queue.stats().copied_bytes, 0);
+        drop((queue, port, arena));
+        assert!(std::fs::read_dir("/dev/hugepages").map_or(true, |mut files| files.next().is_none()));
+    });
+}
+
+#[test]
+fn a_segment_of_many_packets_crosses_a_vhost_link_whole() {
+    const PAYLOAD: usize = 20_000;
+    let name = "links::a_segment_of_many_packets_crosses_a_vhost_link_whole";
+    parts(name, |role| match role {
+        "sender" => {
+            let eal = eal();
+            let port = open(&eal, &format!("virtio-user:{}", std::env::var(SOCKET).unwrap()), small());
+            let mut queue = port.take_queues().remove(0);
+            loop {
+                let mut head = packet(&mut queue, &headers(PAYLOAD));
+                let payload: Vec<u8> = (0..PAYLOAD).map(|at| at as u8).collect();
+                for part in payload.chunks(1_448) {
+                    let part = packet(&mut queue, part);
+                    head.chain(part).ok().unwrap();
+                }
+                head.set_tx_offload(TxOffload {
+                    l2_len: 14,
+                    l3_len: 20,
+                    l4_len: 20,
+                    ipv4: true,
+                    ipv4_checksum: false,
+                    l4_checksum: Some(L4::Tcp),
+                    tso: Some(1_448),
+                });
+                let mut frames = vec![head];
+                wait_for("the segment's departure", || queue.tx_burst(&mut frames) == 1);
+                assert_eq!((queue.stats().copied_bytes, queue.stats().tx_dropped), (0, 0));
+                std::thread::sleep(std::time::Duration::from_millis(5));
+            }
+        }
+        _ => {
+            let eal = eal();
+            let socket = socket("tso");
+            let port = open(&eal, &format!("vhost:{socket}"), small());
+            assert!(port.capabilities().lro && port.capabilities().scatter_rx);
+            let sender = Peer::start(name, "sender", &[(SOCKET, &socket)]);
+            let mut queue = port.take_queues().remove(0);
+            let mut received = Vec::with_capacity(1);
+            wait_for("the segment", || queue.rx_burst(&mut received) == 1);
+            let segment = &received[0];
+            assert!(segment.segments().count() > 1);
+            assert_eq!(segment.len(), 54 + PAYLOAD);
+            assert_eq!(segment.rx_info().l4_checksum, RxChecksum::Good, "it never crossed a wire");
+            assert!(bytes(segment)[54..].iter().enumerate().all(|(at, byte)| *byte == at as u8));
+            drop(sender);
+        }
+    });
+}
+
+/// Ethernet, IPv4 and TCP headers, as segmentation offload wants them, of a segment with `payload` bytes.
+fn headers(payload: usize) -> Vec<u8> {
+    let mut headers = vec![0; 54];
+    headers[..12].copy_from_slice(&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2]);
+    headers[12..16].copy_from_slice(&[8, 0, 0x45, 0]);
+    headers[16..18].copy_from_slice(&(40 + payload as u16).to_be_bytes());
+    headers[22..24].copy_from_slice(&[64, 6]);
+    headers[26..34].copy_from_slice(&[10, 0, 0, 1, 10, 0, 0, 2]);
+    headers[34..38].copy_from_slice(&[0, 80, 0, 81]);
+    headers[46] = 5 << 4;
+    headers
+}
+
+#[test]
+fn frames_larger_than_a_packet_cross_a_vhost_link() {
+    let name = "links::frames_larger_than_a_packet_cross_a_vhost_link";
+    let jumbo = || PortConfig { mtu: Some(9_000), ..small() };
+    parts(name, |role| match role {
+        "peer" => {
+            let eal = eal();
+            let port = open(&eal, &format!("vhost:{}", std::env::var(SOCKET).unwrap()), jumbo());
+            echo(&mut port.take_queues()[0], || false);
+        }
+        _ => {
+            let socket = socket("jumbo");
+            let peer = Peer::start(name, "peer", &[(SOCKET, &socket)]);
+            let eal = eal();
+            let port = open(&eal, &format!("virtio-user:{socket}"), jumbo());
+            assert!(port.capabilities().scatter_rx);
+            assert_eq!(port.capabilities().mtu, 9_000);
+            let mut queue = port.take_queues().remove(0);
+            let mut received = Vec::with_capacity(1);
+            for n in 0..100 {
+                let whole = frame(n, 9_014);
+                let mut parts = whole.chunks(1_800);
+                let mut chain = packet(&mut queue, parts.next().unwrap());
+                for part in parts {
+                    let part = packet(&mut queue, part);
+                    chain.chain(part).ok().unwrap();
+                }
+                let mut frames = vec![chain];
+                wait_for("the frame's return", || {
+                    queue.tx_burst(&mut frames);
+                    queue.rx_burst(&mut received) == 1
+                });
+                assert!(received[0].segments().count() > 1);
+                assert_eq!(number(&bytes(&received[0])), Some(n));
+                received.clear();
+            }
+            drop(peer);
+            std::fs::remove_file(&socket).unwrap();
+        }
     });
 }

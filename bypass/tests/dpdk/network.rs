@@ -3,13 +3,13 @@
 use super::frames::{eal, open, small};
 use super::process::{alone_in_a_namespace, ip, wait_for};
 use linerate_bypass::dpdk::{Eal, Mbuf, OpenError, Port, PortConfig, QueuePair};
-use linerate_bypass::{BURST, Nic, Packet};
+use linerate_bypass::{BURST, L4, Nic, Packet, TxOffload};
 use std::net::UdpSocket;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Turns a UDP datagram over IPv4 round, in place; whether it was one.
-fn turn_round(packet: &mut Mbuf) -> bool {
+/// Turns a UDP datagram over IPv4 round, in place; whether it was one. With `offload`, the port computes its checksums.
+fn turn_round(packet: &mut Mbuf, offload: bool) -> bool {
     let Some(frame) = packet.data_mut() else { return false };
     if frame.len() < 42 || frame[12..14] != [8, 0] || frame[23] != 17 {
         return false;
@@ -22,6 +22,22 @@ fn turn_round(packet: &mut Mbuf) -> bool {
     source.swap_with_slice(destination);
     // The kernel may have left it partial; without one the datagram is as good.
     frame[40..42].fill(0);
+    if offload {
+        let pseudo_header = frame[26..34].chunks(2).chain([&[0, 17][..], &frame[38..40]]);
+        let sum: u32 = pseudo_header.map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]]))).sum();
+        let sum = (sum >> 16) + (sum & 0xffff);
+        frame[40..42].copy_from_slice(&(((sum >> 16) + sum) as u16).to_be_bytes());
+        frame[24..26].fill(0);
+        packet.set_tx_offload(TxOffload {
+            l2_len: 14,
+            l3_len: 20,
+            l4_len: 8,
+            ipv4: true,
+            ipv4_checksum: true,
+            l4_checksum: Some(L4::Udp),
+            tso: None,
+        });
+    }
     true
 }
 
@@ -35,8 +51,10 @@ fn bounce_datagrams(mut queues: Vec<QueuePair>, largest: usize) -> Vec<QueuePair
                 let (mut received, mut replies) = (Vec::with_capacity(BURST), Vec::with_capacity(BURST));
                 while !stop.load(Ordering::Relaxed) {
                     queue.rx_burst(&mut received);
-                    replies
-                        .extend(received.drain(..).filter_map(|mut packet| turn_round(&mut packet).then_some(packet)));
+                    let offload = queue.capabilities().tx_checksum.udp && queue.stats().rx_frames.is_multiple_of(2);
+                    let turned =
+                        received.drain(..).filter_map(|mut packet| turn_round(&mut packet, offload).then_some(packet));
+                    replies.extend(turned);
                     queue.tx_burst(&mut replies);
                     std::thread::yield_now();
                 }
@@ -76,7 +94,7 @@ fn a_kernel_socket_gets_its_datagrams_back_over_tap() {
     alone_in_a_namespace("network::a_kernel_socket_gets_its_datagrams_back_over_tap", || {
         let eal = eal();
         let port = open(&eal, "tap:lr0", small());
-        assert!(port.capabilities().rx_partial_checksum);
+        assert!(port.capabilities().rx_partial_checksum && port.capabilities().tx_checksum.udp);
         address("lr0", &port);
         let queues = bounce_datagrams(port.take_queues(), 1_472);
         drop((queues, port));
@@ -136,7 +154,10 @@ fn an_interface_that_will_not_do_is_refused_with_the_remedy() {
         assert!(error.contains("has 1 queue(s) and 2 are needed") && error.contains("numrxqueues 2"), "{error}");
         let error = refusal(&eal, "af_xdp:lr1", PortConfig { mtu: Some(9_000), ..small() }).to_string();
         assert!(error.contains("1500 bytes at most") && error.contains("ip link set dev lr1 mtu"), "{error}");
-        drop(open(&eal, "af_xdp:lr0", PortConfig { force: true, pool_size: Some(16_384), ..small() }));
+        let port = open(&eal, "af_xdp:lr0", PortConfig { force: true, pool_size: Some(16_384), ..small() });
+        let again = refusal(&eal, "af_xdp:lr0", PortConfig { force: true, ..small() });
+        assert_eq!(again, OpenError::InterfaceInUse("lr0".to_owned()));
+        drop(port);
     });
 }
 

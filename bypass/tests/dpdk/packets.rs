@@ -183,13 +183,21 @@ fn more_references_than_can_be_counted_lose_the_packet_and_nothing_else() {
 }
 
 #[test]
-fn a_region_is_zeroed_memory_that_every_port_reaches() {
-    alone("packets::a_region_is_zeroed_memory_that_every_port_reaches", || {
+fn an_arena_of_eals_is_attached_where_it_is() {
+    alone("packets::an_arena_of_eals_is_attached_where_it_is", || {
         let eal = eal();
-        let region = eal.reserve(3 << 20).unwrap();
-        assert_eq!(region.len(), 3 << 20);
-        assert!(region.start().addr().get().is_multiple_of(4096));
-        let error = eal.reserve(1 << 40).unwrap_err().to_string();
+        let pool = pool(&eal);
+        let arena = eal.arena(3 << 20).unwrap();
+        let mut block = arena.alloc(5_000).unwrap();
+        block.fill(7);
+        let value = block.freeze();
+        assert_eq!(value.memory(), Memory::Device);
+        let attached = pool.attach(value.slice(1_000..3_000)).unwrap();
+        assert_eq!((attached.data().as_ptr(), attached.data()), (value[1_000..].as_ptr(), &[7; 2_000][..]));
+        drop((arena, value));
+        assert_eq!(attached.data(), [7; 2_000], "the packet keeps the block, and the block the arena");
+        drop(attached);
+        let error = eal.arena(1 << 40).unwrap_err().to_string();
         assert!(error.contains("1099511627776 bytes"), "{error}");
     });
 }

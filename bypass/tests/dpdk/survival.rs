@@ -116,3 +116,17 @@ fn waiting_for_a_peer_ends_when_told_or_in_time() {
         });
     });
 }
+
+#[test]
+fn a_peer_that_says_nothing_is_not_waited_for_for_ever() {
+    super::process::alone("survival::a_peer_that_says_nothing_is_not_waited_for_for_ever", || {
+        let eal = eal();
+        let path = socket("silent");
+        let _listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        let via = format!("virtio-user:{path}").parse().unwrap();
+        let timeout = PortConfig { peer_timeout: Some(Duration::from_millis(10)), ..small() };
+        let error = Port::open(&eal, &via, timeout).unwrap_err();
+        std::fs::remove_file(&path).unwrap();
+        assert!(matches!(error, OpenError::NoPeer { .. }), "{error}");
+    });
+}
