@@ -1,1 +1,5 @@
-//! To be written.
+//! What the benches share. Each published figure comes from one of the programs in `src/bin`.
+#![forbid(unsafe_code)]
+
+pub mod echo_bench;
+pub mod synthetic_client;
