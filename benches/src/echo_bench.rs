@@ -50,8 +50,7 @@ impl<E: Engine<MemoryNic>> EchoBench<E> {
             ..Config::default()
         };
         let crossing = Crossing::between(1).remove(0);
-        let mut server = Worker::new(&stack, crossing, server, |_| Echo, Instant::ZERO);
-        server.start(Instant::ZERO);
+        let server = Worker::new(&stack, crossing, server, |_| Echo, Instant::ZERO);
         let endpoints = Endpoints { client_mac: CLIENT_MAC, client: CLIENT, server_mac: SERVER_MAC, server: SERVER };
         let client = SyntheticClient::new(client, endpoints, config.flows, config.size, config.software_checksum);
         let mut bench = EchoBench { server, client, now: Instant::ZERO };
