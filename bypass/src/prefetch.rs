@@ -1,5 +1,8 @@
 //! Asking the processor for memory before it is needed.
 
+/// Bytes that come together.
+const CACHE_LINE: usize = 64;
+
 /// Begins to load the cache line at which `value` begins. It only ever costs or saves time.
 ///
 /// ```
@@ -11,6 +14,15 @@
 #[inline(always)]
 pub fn prefetch<T: ?Sized>(value: &T) {
     line(std::ptr::from_ref(value).cast());
+}
+
+/// Begins to load all cache lines of `value`.
+#[inline(always)]
+pub fn prefetch_whole<T>(value: &T) {
+    let start: *const u8 = std::ptr::from_ref(value).cast();
+    for offset in (0..size_of::<T>()).step_by(CACHE_LINE) {
+        line(start.wrapping_add(offset));
+    }
 }
 
 /// Begins to load the first cache line of `bytes`; nothing happens when there are none.

@@ -48,8 +48,8 @@ pub trait Engine<N: Nic>: Sized {
     /// An engine for worker number `worker` of `workers`.
     fn new(config: &Config, worker: usize, workers: usize, egress: &mut Egress<N>, now: Instant) -> Self;
 
-    /// Takes in a segment of a flow that this worker owns.
-    fn segment(&mut self, segment: Segment<N::Packet>, egress: &mut Egress<N>, now: Instant);
+    /// Takes in the segments of one burst, all of flows that this worker owns, in order; leaves `burst` empty.
+    fn segments(&mut self, burst: &mut Vec<Segment<N::Packet>>, egress: &mut Egress<N>, now: Instant);
 
     /// An ICMP error quoted a segment of `tuple` that began at `sequence`: its peer cannot be reached. Blind attackers
     /// can send such errors (RFC 5927).

@@ -34,13 +34,15 @@ pub(crate) struct Ingress<P> {
     misdirected: u64,
     /// A chain in one piece, for the slow path.
     scratch: Vec<u8>,
+    /// TCP segments for the engine, of the burst at hand.
+    burst: Vec<Segment<P>>,
     /// Datagrams received and not yet delivered.
     pub datagrams: Vec<Datagram>,
 }
 
 impl<P: Packet> Ingress<P> {
     pub fn new(worker: usize, others: Vec<Sender<Mail<P>>>, dhcp: bool) -> Self {
-        let (scratch, datagrams) = (Vec::new(), Vec::new());
+        let (scratch, burst, datagrams) = (Vec::new(), Vec::new(), Vec::new());
         Ingress {
             worker,
             others,
@@ -48,6 +50,7 @@ impl<P: Packet> Ingress<P> {
             dhcp,
             misdirected: 0,
             scratch,
+            burst,
             datagrams,
         }
     }
@@ -56,7 +59,19 @@ impl<P: Packet> Ingress<P> {
         self.misdirected
     }
 
-    /// Takes in a frame: from the port, or passed on by another worker.
+    /// Hands the segments of the burst to the engine.
+    pub fn end_burst<N: Nic<Packet = P>, E: Engine<N>>(
+        &mut self,
+        egress: &mut Egress<N>,
+        engine: &mut E,
+        now: Instant,
+    ) {
+        if !self.burst.is_empty() {
+            engine.segments(&mut self.burst, egress, now);
+        }
+    }
+
+    /// Takes in a frame: from the port, or passed on by another worker. TCP waits for [`end_burst`](Self::end_burst).
     pub fn frame<N: Nic<Packet = P>, E: Engine<N>>(
         &mut self,
         mut frame: P,
@@ -90,7 +105,7 @@ impl<P: Packet> Ingress<P> {
             Kind::Tcp { tuple, ip_len, ip_header } => {
                 let padding = frame.len() - ETHERNET - ip_len;
                 if (padding == 0 || frame.trim(padding)) && frame.adjust(ETHERNET) {
-                    engine.segment(Segment { packet: frame, tuple, ip_header }, egress, now);
+                    self.burst.push(Segment { packet: frame, tuple, ip_header });
                 } else {
                     egress.drop_for(Cause::Truncated);
                 }

@@ -52,6 +52,10 @@ impl<T> Slots<T> {
         ConnId::new(self.worker, slot as usize, self.slots[slot as usize].generation)
     }
 
+    pub fn get(&self, slot: u32) -> Option<&T> {
+        self.slots.get(slot as usize)?.value.as_ref()
+    }
+
     pub fn get_mut(&mut self, slot: u32) -> Option<&mut T> {
         self.slots.get_mut(slot as usize)?.value.as_mut()
     }

@@ -99,6 +99,8 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
             let Core { engine, egress, slow, .. } = &mut self.core;
             self.ingress.frame(frame, false, egress, engine, slow, now);
         }
+        let Core { engine, egress, .. } = &mut self.core;
+        self.ingress.end_burst(egress, engine, now);
         self.keep_time();
         if !self.started && !self.core.egress.addresses().own().is_empty() {
             self.started = true;

@@ -25,7 +25,7 @@ use crate::wheel::Wheel;
 use flow::{Fate, Flow, Phase};
 use hashbrown::HashMap;
 use linerate_bypass::time::{Duration, Instant};
-use linerate_bypass::{Bytes, CloseReason, ConnId, ConnectError, Nic, Packet, Summary};
+use linerate_bypass::{Bytes, CloseReason, ConnId, ConnectError, Nic, Packet, Summary, prefetch_whole};
 use smoltcp::iface::{Interface, PollResult, SocketHandle, SocketSet};
 use smoltcp::phy::Medium;
 use smoltcp::socket::tcp::State;
@@ -55,6 +55,8 @@ pub struct SmoltcpEngine {
     listen: Vec<SocketAddr>,
     limits: Limits,
     half_open: usize,
+    /// The slots of a burst's flows.
+    burst: Vec<u32>,
     touched: Vec<u32>,
     dirty: Vec<u32>,
     /// Events that no flow holds.
@@ -191,6 +193,62 @@ impl SmoltcpEngine {
         }
     }
 
+    /// Begins to load what the segments of `tuples` will touch: with many flows, most of it is far from the core, and
+    /// it comes faster together than one after the other.
+    fn fetch_ahead<'a>(&mut self, tuples: impl Iterator<Item = &'a Tuple>) {
+        self.burst.clear();
+        self.burst.extend(tuples.filter_map(|tuple| self.table.get(tuple)));
+        if self.burst.len() < 2 {
+            return;
+        }
+        for &slot in &self.burst {
+            if let Some(flow) = self.slots.get(slot) {
+                prefetch_whole(&**flow);
+            }
+        }
+        for &slot in &self.burst {
+            if let Some(flow) = self.slots.get(slot) {
+                prefetch_whole(flow.socket());
+            }
+        }
+    }
+
+    fn segment<N: Nic>(&mut self, segment: Segment<N::Packet>, egress: &mut Egress<N>, now: Instant) {
+        let Segment { packet, tuple, ip_header } = segment;
+        let mut scratch = std::mem::take(&mut self.scratch);
+        let data = if packet.len() == packet.data().len() {
+            packet.data()
+        } else {
+            // smoltcp reads a packet in one piece.
+            scratch.clear();
+            packet.segments().for_each(|bytes| scratch.extend_from_slice(bytes));
+            self.copied_bytes += (scratch.len() - ip_header) as u64;
+            &scratch
+        };
+        let tcp = TcpPacket::new_unchecked(&data[ip_header..]);
+        let slot = match self.table.get(&tuple) {
+            Some(&slot) => Some(slot),
+            None => self.admit(tuple, &tcp, egress, now),
+        };
+        if let Some(slot) = slot
+            && let Some(flow) = self.slots.get_mut(slot)
+        {
+            let before = flow.socket().state();
+            let queued = flow.socket().recv_queue();
+            let mut device = Device::new(Medium::Ip, egress, now).after(flow.sent).receiving(data);
+            self.interface.poll_ingress_single(smoltcp_time(now), &mut device, &mut flow.sockets);
+            flow.sent = device.sent;
+            flow.note_end(before, tcp.rst());
+            if tcp.fin() && flow.socket().state() != before {
+                flow.peer_end = Some((tcp.seq_number() + tcp.segment_len()).0 as u32);
+            }
+            self.copied_bytes += (flow.socket().recv_queue().saturating_sub(queued)) as u64;
+            self.touch(slot);
+            self.dirty(slot);
+        }
+        self.scratch = scratch;
+    }
+
     /// Sends what the flow in `slot` has to send. Returns whether there is more.
     fn flush_flow<N: Nic>(&mut self, slot: u32, egress: &mut Egress<N>, now: Instant) -> bool {
         let Some(flow) = self.slots.get_mut(slot) else { return false };
@@ -259,6 +317,7 @@ impl<N: Nic> Engine<N> for SmoltcpEngine {
                 tx_buffer: config.tx_buffer,
             },
             half_open: 0,
+            burst: Vec::new(),
             touched: Vec::new(),
             dirty: Vec::new(),
             pending: Vec::new(),
@@ -269,40 +328,11 @@ impl<N: Nic> Engine<N> for SmoltcpEngine {
         }
     }
 
-    fn segment(&mut self, segment: Segment<N::Packet>, egress: &mut Egress<N>, now: Instant) {
-        let Segment { packet, tuple, ip_header } = segment;
-        let mut scratch = std::mem::take(&mut self.scratch);
-        let data = if packet.len() == packet.data().len() {
-            packet.data()
-        } else {
-            // smoltcp reads a packet in one piece.
-            scratch.clear();
-            packet.segments().for_each(|bytes| scratch.extend_from_slice(bytes));
-            self.copied_bytes += (scratch.len() - ip_header) as u64;
-            &scratch
-        };
-        let tcp = TcpPacket::new_unchecked(&data[ip_header..]);
-        let slot = match self.table.get(&tuple) {
-            Some(&slot) => Some(slot),
-            None => self.admit(tuple, &tcp, egress, now),
-        };
-        if let Some(slot) = slot
-            && let Some(flow) = self.slots.get_mut(slot)
-        {
-            let before = flow.socket().state();
-            let queued = flow.socket().recv_queue();
-            let mut device = Device::new(Medium::Ip, egress, now).after(flow.sent).receiving(data);
-            self.interface.poll_ingress_single(smoltcp_time(now), &mut device, &mut flow.sockets);
-            flow.sent = device.sent;
-            flow.note_end(before, tcp.rst());
-            if tcp.fin() && flow.socket().state() != before {
-                flow.peer_end = Some((tcp.seq_number() + tcp.segment_len()).0 as u32);
-            }
-            self.copied_bytes += (flow.socket().recv_queue().saturating_sub(queued)) as u64;
-            self.touch(slot);
-            self.dirty(slot);
+    fn segments(&mut self, burst: &mut Vec<Segment<N::Packet>>, egress: &mut Egress<N>, now: Instant) {
+        self.fetch_ahead(burst.iter().map(|segment| &segment.tuple));
+        for segment in burst.drain(..) {
+            self.segment(segment, egress, now);
         }
-        self.scratch = scratch;
     }
 
     fn unreachable(&mut self, tuple: Tuple, sequence: u32) {
