@@ -1,6 +1,6 @@
 //! Frames to send around, and the two ends that do.
 
-use super::process::wait_for;
+use super::process::{skipped, wait_for};
 use linerate_bypass::dpdk::{Backing, Eal, EalConfig, Hugepages, Mbuf, Port, PortConfig, QueuePair};
 use linerate_bypass::{BURST, Nic, Packet};
 use std::time::Duration;
@@ -19,7 +19,7 @@ pub fn eal_in_hugepages() -> Option<Eal> {
             Some(eal)
         }
         Err(error) => {
-            eprintln!("skipped: {error}");
+            skipped("a link between hugepages", &format!("({error})"));
             None
         }
     }

@@ -1,6 +1,6 @@
 //! Tests in processes of their own: the test binary runs itself again.
 
-use std::io::Read;
+use std::io::{Read, Write};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -38,7 +38,7 @@ pub fn parts(name: &str, body: impl FnOnce(&str)) {
 /// Like [`alone`], in a network namespace that has nothing but what `body` makes and that goes with it.
 pub fn alone_in_a_namespace(name: &str, body: impl FnOnce()) {
     match std::env::var(ROLE) {
-        Err(_) if !is_root() => eprintln!("skipped: {name} needs root"),
+        Err(_) if !is_root() => skipped(name, "needs root"),
         Err(_) => Peer::start_by(Command::new("unshare").arg("--net").arg(exe()), name, MAIN, &[]).finish(),
         Ok(_) => {
             ip("link set lo up");
@@ -52,6 +52,11 @@ pub fn alone_in_a_namespace(name: &str, body: impl FnOnce()) {
 pub fn ip(arguments: &str) {
     let status = Command::new("ip").args(arguments.split(' ')).status().unwrap();
     assert!(status.success(), "ip {arguments}: {status}");
+}
+
+/// Says, past the harness, which keeps what a good test prints, that `what` was not tested, and why.
+pub fn skipped(what: &str, why: &str) {
+    let _ = writeln!(std::io::stderr(), "skipped: {what} {why}");
 }
 
 fn is_root() -> bool {
