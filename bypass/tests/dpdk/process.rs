@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 /// Says, in a process that a test started, which part it plays.
@@ -119,6 +120,12 @@ impl Drop for Peer {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Whether the process that started this one is gone: then nobody ends this one any more.
+pub fn is_orphan() -> bool {
+    static PARENT: OnceLock<u32> = OnceLock::new();
+    std::os::unix::process::parent_id() != *PARENT.get_or_init(std::os::unix::process::parent_id)
 }
 
 /// Calls `done` until it says so.
