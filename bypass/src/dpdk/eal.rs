@@ -156,8 +156,10 @@ impl Eal {
         let argc = i32::try_from(argv.len()).map_err(|_| EalError::Refused("too many arguments".to_owned()))?;
         argv.push(std::ptr::null_mut());
         let argv: &'static mut [_] = argv.leak();
+        let cpus = allowed_cpus();
         // SAFETY: `argv` holds `argc` strings and a null, which are never freed; this runs once (`STARTED`).
         let started = log::reason(|| unsafe { sys::rte_eal_init(argc, argv.as_mut_ptr()) });
+        cpus.iter().for_each(allow);
         remove_empty_runtime_directory(config);
         started.map_err(EalError::Refused)?;
         log::take_over_xdp();
@@ -221,7 +223,7 @@ fn arguments(config: &EalConfig, backing: &Backing) -> Vec<String> {
             argv.extend_from_slice(values);
         }
     };
-    if let Some(cpus) = allowed_cpus() {
+    if let Some(cpus) = allowed_cpus().as_ref().map(list).filter(|cpus| !cpus.is_empty()) {
         add(&["--lcores", "-l", "-c"], &["--lcores".to_owned(), format!("0@({cpus})")]);
     }
     add(&["--file-prefix"], &["--file-prefix".to_owned(), prefix()]);
@@ -268,20 +270,27 @@ fn remove_empty_runtime_directory(config: &EalConfig) {
     }
 }
 
-/// The processors that this thread may run on, as EAL writes a list.
-fn allowed_cpus() -> Option<String> {
+/// The processors that the calling thread may run on.
+fn allowed_cpus() -> Option<libc::cpu_set_t> {
     // SAFETY: a `cpu_set_t` is bits: all zero is the empty set.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
     // SAFETY: `set` is as large as is said; 0 is the calling thread.
-    if unsafe { libc::sched_getaffinity(0, size_of_val(&set), &mut set) } != 0 {
-        return None;
-    }
-    let cpus = (0..libc::CPU_SETSIZE as usize)
-        // SAFETY: the index is below CPU_SETSIZE.
-        .filter(|&cpu| unsafe { libc::CPU_ISSET(cpu, &set) })
-        .map(|cpu| cpu.to_string())
-        .collect::<Vec<_>>();
-    Some(cpus.join(","))
+    (unsafe { libc::sched_getaffinity(0, size_of_val(&set), &mut set) } == 0).then_some(set)
+}
+
+/// Lets the calling thread run on `cpus` again, after EAL had its way.
+fn allow(cpus: &libc::cpu_set_t) {
+    // SAFETY: the set is as large as is said; 0 is the calling thread. On failure it runs where EAL put it.
+    unsafe { libc::sched_setaffinity(0, size_of_val(cpus), cpus) };
+}
+
+/// The processors as EAL writes a list, those that it can number.
+fn list(cpus: &libc::cpu_set_t) -> String {
+    let numbers = (0..sys::LR_MAX_LCORE as usize)
+        // SAFETY: the number is below CPU_SETSIZE, which is larger.
+        .filter(|&cpu| unsafe { libc::CPU_ISSET(cpu, cpus) })
+        .map(|cpu| cpu.to_string());
+    numbers.collect::<Vec<_>>().join(",")
 }
 
 /// Free hugepages of all sizes, in MB.

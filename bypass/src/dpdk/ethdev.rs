@@ -5,7 +5,27 @@ use super::mempool::Mempool;
 use super::vdev::Device;
 use crate::MacAddr;
 use dpdk_sys as sys;
+use std::collections::BTreeSet;
 use std::ffi::CString;
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::{Duration, Instant};
+
+/// Held while devices are made, started, and taken away: DPDK's lists of them are not for several threads at once.
+static CONTROL: Mutex<()> = Mutex::new(());
+/// A driver may wait for a peer without end while it holds [`CONTROL`], touching no list; others go on after this long.
+const STUCK: Duration = Duration::from_secs(3);
+
+fn control() -> Option<MutexGuard<'static, ()>> {
+    let began = Instant::now();
+    loop {
+        match CONTROL.try_lock() {
+            Ok(guard) => return Some(guard),
+            Err(TryLockError::Poisoned(guard)) => return Some(guard.into_inner()),
+            Err(TryLockError::WouldBlock) if began.elapsed() > STUCK => return None,
+            Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(1)),
+        }
+    }
+}
 
 /// A step that failed, and why in one line.
 pub(super) type Failure = (&'static str, String);
@@ -25,7 +45,14 @@ pub(super) struct Setup {
     pub numa_node: i32,
 }
 
-/// A device that exists. Dropping it stops it, closes it and removes it.
+/// DPDK's numbers of the ports that are open: a device that EAL made could be found twice.
+static OPEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
+
+fn open_ports() -> MutexGuard<'static, BTreeSet<u16>> {
+    OPEN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A device that exists, and that nobody else has. Dropping it stops it, closes it and removes it.
 #[derive(Debug)]
 pub(super) struct Ethdev {
     port: u16,
@@ -39,28 +66,29 @@ impl Ethdev {
     pub fn probe(device: &Device) -> Result<Ethdev, Failure> {
         let string = |text: &str| CString::new(text).map_err(|_| ("named", "a zero byte in its arguments".to_owned()));
         let (bus, name, arguments) = (string(device.bus)?, string(&device.name)?, string(&device.arguments)?);
+        let _control = control();
         if let Some(port) = port_named(&name) {
-            return Ok(Ethdev { port, device: None, promiscuous: false });
+            return Ethdev::take(port, None).ok_or(("opened", "this process has it open".to_owned()));
         }
         // SAFETY: three strings, which DPDK copies.
         log::reason(|| unsafe { sys::rte_eal_hotplug_add(bus.as_ptr(), name.as_ptr(), arguments.as_ptr()) })
             .map_err(|reason| ("made", reason))?;
-        match port_named(&name) {
-            Some(port) => Ok(Ethdev { port, device: Some((bus, name)), promiscuous: false }),
-            None => Err(("made", "DPDK made no port of it".to_owned())),
-        }
+        let port = port_named(&name).ok_or(("made", "DPDK made no port of it".to_owned()))?;
+        Ethdev::take(port, Some((bus, name))).ok_or(("opened", "this process has it open".to_owned()))
     }
 
-    /// The first device that EAL found.
+    /// The first device that EAL found and that is not open.
     pub fn first() -> Option<Ethdev> {
         const NO_OWNER: u64 = 0;
         // SAFETY: no pointers.
-        let port = unsafe { sys::rte_eth_find_next_owned_by(0, NO_OWNER) };
-        u16::try_from(port).ok().filter(|&port| info(port).is_ok()).map(|port| Ethdev {
-            port,
-            device: None,
-            promiscuous: false,
-        })
+        let next = |port: u16| unsafe { sys::rte_eth_find_next_owned_by(port, NO_OWNER) };
+        let port = |found: u64| u16::try_from(found).ok().filter(|port| u32::from(*port) < sys::LR_MAX_PORTS);
+        let mut ports = std::iter::successors(port(next(0)), |last| port(next(last + 1)));
+        ports.find_map(|port| Ethdev::take(port, None))
+    }
+
+    fn take(port: u16, device: Option<(CString, CString)>) -> Option<Ethdev> {
+        open_ports().insert(port).then(|| Ethdev { port, device, promiscuous: false })
     }
 
     pub fn port(&self) -> u16 {
@@ -81,6 +109,7 @@ impl Ethdev {
 
     /// Configures the stopped device and starts it; its packets come from `pool`.
     pub fn start(&self, setup: &Setup, pool: &Mempool) -> Result<(), Failure> {
+        let _control = control();
         let port = self.port;
         let conf = sys::lr_port_conf {
             rx_offloads: setup.rx_offloads,
@@ -155,6 +184,7 @@ impl Ethdev {
 
 impl Drop for Ethdev {
     fn drop(&mut self) {
+        let _control = control();
         // SAFETY: no queue pair uses the port: they keep the devices alive, or the gate is closed and quiet.
         unsafe {
             if self.promiscuous {
@@ -164,6 +194,7 @@ impl Drop for Ethdev {
             sys::rte_eth_dev_stop(self.port);
             sys::rte_eth_dev_close(self.port);
         }
+        open_ports().remove(&self.port);
         if let Some((bus, name)) = &self.device {
             // SAFETY: two strings.
             if let Err(reason) = log::reason(|| unsafe { sys::rte_eal_hotplug_remove(bus.as_ptr(), name.as_ptr()) }) {

@@ -90,11 +90,11 @@ pub(super) struct Shared {
     pub plan: Plan,
     pub choice: Choice,
     pub mac: MacAddr,
-    pub pool: Mempool,
     pub gate: Gate,
     link: AtomicBool,
     devices: Mutex<Vec<Ethdev>>,
-    /// Let go after the devices.
+    /// Let go after the devices, as the next is.
+    pub pool: Mempool,
     _claim: Option<Claim>,
 }
 
@@ -122,6 +122,10 @@ const SILENCE: Duration = Duration::from_secs(2);
 impl Port {
     /// Opens the network that `via` names. If it is the end of a link that connects, and nobody serves the link's
     /// socket yet, it waits, as `config` says how long.
+    ///
+    /// The driver of `memif:` frees the shared memory on a thread of EAL's when the other end goes away. It waits for
+    /// nobody, so a worker that was interrupted within a burst at that moment faults; of the links between processes,
+    /// vhost-user is the one that has no such moment.
     ///
     /// The driver of `tap:` has the kernel send a signal for what arrives. The calling thread, and those that it starts
     /// later, block it, and EAL's thread takes it; in threads that were there before, system calls may be interrupted.
@@ -308,7 +312,7 @@ fn open_once(eal: &Eal, plan: &Plan, config: &PortConfig) -> Result<Shared, Open
     let mac = address(plan, &mut devices, MacAddr(info.mac))?;
     let gate = Gate::new(&places(plan, &choice, &devices));
     let link = AtomicBool::new(supervise::is_link_up(plan, &devices));
-    Ok(Shared { plan: plan.clone(), choice, mac, pool, gate, link, devices: Mutex::new(devices), _claim: claim })
+    Ok(Shared { plan: plan.clone(), choice, mac, gate, link, devices: Mutex::new(devices), pool, _claim: claim })
 }
 
 /// Settles the Ethernet address, and lets the frames in that are for it and for groups.

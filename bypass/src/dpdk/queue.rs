@@ -183,6 +183,9 @@ impl Nic for QueuePair {
         let before = into.len();
         let room = into.spare_capacity_mut();
         let n = room.len().min(BURST);
+        if n == 0 {
+            return 0;
+        }
         // SAFETY: an `Mbuf` is a pointer to an mbuf, and there is room for `n`; the queue has no other user (`&mut`,
         // not cloned) and exists while the gate is open.
         let received = unsafe { sys::lr_rx_burst(place.port, place.queue, room.as_mut_ptr().cast(), n as u16) };
@@ -207,6 +210,9 @@ impl Nic for QueuePair {
             let mut lengths = [0; BURST];
             for (length, frame) in lengths.iter_mut().zip(&from[taken..taken + ready]) {
                 *length = frame.len() as u64;
+            }
+            if ready == 0 && held_up == Some(Fit::Copy) {
+                break;
             }
             // SAFETY: an `Mbuf` is a pointer to an mbuf; the driver takes the first ones that it returns the number
             // of, which are forgotten below. The queue has no other user, and exists while the gate is open.

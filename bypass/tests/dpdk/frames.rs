@@ -1,6 +1,6 @@
 //! Frames to send around, and the two ends that do.
 
-use super::process::wait_for;
+use super::process::{is_orphan, skipped, wait_for};
 use linerate_bypass::dpdk::{Backing, Eal, EalConfig, Hugepages, Mbuf, Port, PortConfig, QueuePair};
 use linerate_bypass::{BURST, Nic, Packet};
 use std::time::Duration;
@@ -19,7 +19,7 @@ pub fn eal_in_hugepages() -> Option<Eal> {
             Some(eal)
         }
         Err(error) => {
-            eprintln!("skipped: {error}");
+            skipped("a link between hugepages", &format!("({error})"));
             None
         }
     }
@@ -102,10 +102,10 @@ pub fn bounce(queue: &mut QueuePair, numbers: std::ops::Range<u64>, len: usize) 
     }
 }
 
-/// Sends back every frame that arrives, until `stop` says so.
-pub fn echo(queue: &mut QueuePair, mut stop: impl FnMut() -> bool) {
+/// Sends back every frame that arrives, as long as there is somebody to end it.
+pub fn echo(queue: &mut QueuePair) {
     let mut frames = Vec::with_capacity(BURST);
-    while !stop() {
+    while !is_orphan() {
         queue.rx_burst(&mut frames);
         queue.tx_burst(&mut frames);
     }

@@ -1,7 +1,7 @@
 //! Links between two processes: vhost-user and memif.
 
 use super::frames::{bounce, bytes, eal, eal_in_hugepages, echo, frame, number, open, packet, small};
-use super::process::{Peer, parts, socket, wait_for};
+use super::process::{Peer, is_orphan, parts, socket, wait_for};
 use linerate_bypass::dpdk::{Port, PortConfig};
 use linerate_bypass::{L4, Nic, Packet, RxChecksum, TxOffload};
 
@@ -24,7 +24,7 @@ fn between(name: &str, peers: fn(&str) -> String, queues: u16, memory: &str, our
             let mut ends = port.take_queues();
             std::thread::scope(|scope| {
                 for end in &mut ends {
-                    scope.spawn(|| echo(end, || false));
+                    scope.spawn(|| echo(end));
                 }
             });
         }
@@ -143,7 +143,7 @@ fn a_segment_of_many_packets_crosses_a_vhost_link_whole() {
             let eal = eal();
             let port = open(&eal, &format!("virtio-user:{}", std::env::var(SOCKET).unwrap()), small());
             let mut queue = port.take_queues().remove(0);
-            loop {
+            while !is_orphan() {
                 let mut head = packet(&mut queue, &headers(PAYLOAD));
                 let payload: Vec<u8> = (0..PAYLOAD).map(|at| at as u8).collect();
                 for part in payload.chunks(1_448) {
@@ -205,7 +205,7 @@ fn frames_larger_than_a_packet_cross_a_vhost_link() {
         "peer" => {
             let eal = eal();
             let port = open(&eal, &format!("vhost:{}", std::env::var(SOCKET).unwrap()), jumbo());
-            echo(&mut port.take_queues()[0], || false);
+            echo(&mut port.take_queues()[0]);
         }
         _ => {
             let socket = socket("jumbo");

@@ -203,6 +203,19 @@ fn queue_pairs_are_given_once() {
 }
 
 #[test]
+fn a_device_is_open_once_and_another_is_found() {
+    alone("ports::a_device_is_open_once_and_another_is_found", || {
+        let eal = eal_with(&["--no-pci", "--vdev=net_ring0", "--vdev=net_null0"]);
+        let via = "eal".parse().unwrap();
+        let ring = open(&eal, "eal", small());
+        let null = open(&eal, "eal", small());
+        assert_eq!(Port::open(&eal, &via, small()).unwrap_err(), OpenError::NoPort);
+        drop((ring, null));
+        assert_eq!(Port::open(&eal, &via, small()).unwrap_err(), OpenError::NoPort, "they are closed for good");
+    });
+}
+
+#[test]
 fn a_device_with_too_few_queues_says_so() {
     alone("ports::a_device_with_too_few_queues_says_so", || {
         let eal = eal_with(&["--no-pci", "--vdev=net_ring0"]);

@@ -1,7 +1,8 @@
 //! Tests in processes of their own: the test binary runs itself again.
 
-use std::io::Read;
+use std::io::{Read, Write};
 use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 /// Says, in a process that a test started, which part it plays.
@@ -38,7 +39,7 @@ pub fn parts(name: &str, body: impl FnOnce(&str)) {
 /// Like [`alone`], in a network namespace that has nothing but what `body` makes and that goes with it.
 pub fn alone_in_a_namespace(name: &str, body: impl FnOnce()) {
     match std::env::var(ROLE) {
-        Err(_) if !is_root() => eprintln!("skipped: {name} needs root"),
+        Err(_) if !is_root() => skipped(name, "needs root"),
         Err(_) => Peer::start_by(Command::new("unshare").arg("--net").arg(exe()), name, MAIN, &[]).finish(),
         Ok(_) => {
             ip("link set lo up");
@@ -52,6 +53,11 @@ pub fn alone_in_a_namespace(name: &str, body: impl FnOnce()) {
 pub fn ip(arguments: &str) {
     let status = Command::new("ip").args(arguments.split(' ')).status().unwrap();
     assert!(status.success(), "ip {arguments}: {status}");
+}
+
+/// Says, past the harness, which keeps what a good test prints, that `what` was not tested, and why.
+pub fn skipped(what: &str, why: &str) {
+    let _ = writeln!(std::io::stderr(), "skipped: {what} {why}");
 }
 
 fn is_root() -> bool {
@@ -114,6 +120,12 @@ impl Drop for Peer {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Whether the process that started this one is gone: then nobody ends this one any more.
+pub fn is_orphan() -> bool {
+    static PARENT: OnceLock<u32> = OnceLock::new();
+    std::os::unix::process::parent_id() != *PARENT.get_or_init(std::os::unix::process::parent_id)
 }
 
 /// Calls `done` until it says so.

@@ -15,7 +15,7 @@ fn survives(name: &str, ours: fn(&str) -> String, theirs: fn(&str) -> String) {
     parts(name, |role| match role {
         "peer" => {
             let port = open(&eal(), &std::env::var(VIA).unwrap(), small());
-            echo(&mut port.take_queues()[0], || false);
+            echo(&mut port.take_queues()[0]);
         }
         _ => {
             let socket = socket("survival");
