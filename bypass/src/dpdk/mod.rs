@@ -32,6 +32,8 @@ mod interface;
 mod log;
 mod mbuf;
 mod mempool;
+#[cfg(doctest)]
+mod misuse;
 mod port;
 mod queue;
 mod region;
