@@ -1,0 +1,59 @@
+//! A service of one's own, on whatever network the command line names: it says how many bytes it was sent.
+//!
+//! `cargo run --example count -- --via kernel --listen 127.0.0.1:7777`, and from another shell
+//! `exec 3<>/dev/tcp/127.0.0.1/7777`, or `nc -N 127.0.0.1 7777 <README.md`.
+#![forbid(unsafe_code)]
+
+use clap::Parser;
+use linerate_apps::net::{Listen, NetArgs, Network, Place};
+use linerate_bypass::{ConnId, Origin, Service, Transport};
+use std::convert::Infallible;
+use std::error::Error;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+/// Counts what a peer sends, and says how much it was when the peer has finished.
+struct Count;
+
+impl Service for Count {
+    /// What is kept for each connection: its bytes so far.
+    type Conn = u64;
+    type Message = Infallible;
+
+    fn opened(&mut self, _: &mut impl Transport, _: ConnId, _: Origin) -> u64 {
+        0
+    }
+
+    fn readable(&mut self, net: &mut impl Transport, conn: ConnId, count: &mut u64) {
+        let n = net.received(conn);
+        net.consume(conn, n);
+        *count += n as u64;
+    }
+
+    fn peer_closed(&mut self, net: &mut impl Transport, conn: ConnId, count: &mut u64) {
+        net.write(conn, format!("{count} bytes\n").as_bytes());
+        net.close(conn);
+    }
+}
+
+/// Counts the bytes of each connection.
+#[derive(Parser)]
+struct Args {
+    #[command(flatten)]
+    net: NetArgs,
+
+    /// An address to serve on
+    #[arg(long)]
+    listen: SocketAddr,
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let args = Args::parse();
+    let stop = Arc::default();
+    signal_hook::flag::register(signal_hook::consts::SIGINT, Arc::clone(&stop))?;
+    let listen = Listen { tcp: vec![args.listen], udp: Vec::new() };
+    let running = Network::open(&args.net, &listen, Place::First, &stop)?.start(|_| Count, stop)?;
+    let (_services, counted) = running.join()?;
+    println!("{} connections", counted.accepted);
+    Ok(())
+}
