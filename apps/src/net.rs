@@ -169,6 +169,13 @@ impl<S: Send + 'static> Running<S> {
         for (worker, end) in ends.into_iter().enumerate() {
             let (service, summary) = end.unwrap_or(Err(Error::Panicked(worker)))?;
             services.push(service);
+            tracing::info!(
+                "worker {worker}: accepted {}, opened {}, received {} frames, {} of them for other workers",
+                summary.accepted,
+                summary.connected,
+                summary.rx_frames,
+                summary.misdirected
+            );
             total += &summary;
         }
         Ok((services, total))

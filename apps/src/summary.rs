@@ -10,6 +10,7 @@ struct Json<'a> {
     rx_bytes: u64,
     tx_frames: u64,
     tx_bytes: u64,
+    misdirected: u64,
     accepted: u64,
     connected: u64,
     failed: u64,
@@ -27,6 +28,7 @@ pub fn json(summary: &Summary) -> String {
         rx_bytes,
         tx_frames,
         tx_bytes,
+        misdirected,
         accepted,
         connected,
         failed,
@@ -40,6 +42,7 @@ pub fn json(summary: &Summary) -> String {
         rx_bytes,
         tx_frames,
         tx_bytes,
+        misdirected,
         accepted,
         connected,
         failed,
@@ -53,14 +56,14 @@ pub fn json(summary: &Summary) -> String {
 
 /// A few lines for people.
 pub fn text(summary: &Summary) -> String {
-    let Summary { rx_frames, rx_bytes, tx_frames, tx_bytes, .. } = summary;
+    let Summary { rx_frames, rx_bytes, tx_frames, tx_bytes, misdirected, .. } = summary;
     let Summary { accepted, connected, failed, finished, broken, copied_bytes, .. } = summary;
     let drops = match summary.drops.iter().map(|(cause, n)| format!("{n} {cause}")).collect::<Vec<_>>() {
         none if none.is_empty() => "none".to_owned(),
         some => some.join(", "),
     };
     format!(
-        "received    {rx_frames} frames, {rx_bytes} bytes\n\
+        "received    {rx_frames} frames, {rx_bytes} bytes; {misdirected} frames at another worker than their flow's\n\
          sent        {tx_frames} frames, {tx_bytes} bytes\n\
          connections {accepted} accepted, {connected} opened, {failed} failed, {finished} finished, {broken} broken\n\
          drops       {drops}\n\
@@ -73,7 +76,7 @@ mod tests {
     use super::*;
 
     fn summary() -> Summary {
-        let mut summary = Summary { rx_frames: 1, rx_bytes: 2, copied_bytes: 10, ..Default::default() };
+        let mut summary = Summary { rx_frames: 1, rx_bytes: 2, misdirected: 5, copied_bytes: 10, ..Default::default() };
         summary.drop_for("checksum", 3);
         summary.drop_for("no listener", 4);
         summary
@@ -83,6 +86,7 @@ mod tests {
     fn the_json_has_every_counter_and_each_cause() {
         let value: serde_json::Value = serde_json::from_str(&json(&summary())).unwrap();
         assert_eq!(value["rx_bytes"], 2);
+        assert_eq!(value["misdirected"], 5);
         assert_eq!(value["copied_bytes"], 10);
         assert_eq!(value["drops"], serde_json::json!({"checksum": 3, "no listener": 4}));
     }

@@ -14,6 +14,8 @@ pub struct Summary {
     pub tx_frames: u64,
     /// Bytes in them.
     pub tx_bytes: u64,
+    /// Received frames that were passed on to the worker that owns their flow.
+    pub misdirected: u64,
     /// Connections that peers opened to us.
     pub accepted: u64,
     /// Connections that we opened.
@@ -45,6 +47,7 @@ impl AddAssign<&Summary> for Summary {
         self.rx_bytes += other.rx_bytes;
         self.tx_frames += other.tx_frames;
         self.tx_bytes += other.tx_bytes;
+        self.misdirected += other.misdirected;
         self.accepted += other.accepted;
         self.connected += other.connected;
         self.failed += other.failed;

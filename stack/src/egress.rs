@@ -182,6 +182,11 @@ impl<N: Nic> Egress<N> {
         }
     }
 
+    /// Asks anew for every neighbour that is sent to from now on.
+    pub(crate) fn forget_neighbors(&mut self) {
+        self.neighbors.forget();
+    }
+
     /// Repeats unanswered questions.
     pub(crate) fn tend(&mut self, now: Instant) {
         let mut questions = Vec::new();

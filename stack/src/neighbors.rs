@@ -12,8 +12,11 @@ use std::net::IpAddr;
 const MAX_NEIGHBORS: usize = 1 << 14;
 /// Neighbours being asked at once; more are not asked, and packets for them are dropped.
 const MAX_ASKED: usize = 1 << 10;
-/// Packets that wait for one neighbour (RFC 4861 §7.2.2: at least one).
-const MAX_PARKED: usize = 8;
+/// Packets that wait for one neighbour: the first segments of a burst of new connections, which would otherwise be
+/// sent again only after a second.
+const MAX_PARKED: usize = 256;
+/// Packets that wait for all neighbours together; beyond, one for each still may (RFC 4861 §7.2.2: at least one).
+const MAX_PARKED_IN_ALL: usize = 1024;
 /// Between questions, and how many (RFC 4861 §10: RETRANS_TIMER, MAX_MULTICAST_SOLICIT).
 const RETRY: Duration = Duration::from_secs(1);
 const TRIES: u8 = 3;
@@ -63,6 +66,8 @@ pub(crate) struct Neighbors<P> {
     entries: HashMap<IpAddr, Entry<P>, foldhash::fast::FixedState>,
     /// Those with `asked`: what [`tend`](Self::tend) looks at.
     asked: Vec<IpAddr>,
+    /// Packets that wait.
+    parked: usize,
     /// No neighbour was old enough to be replaced: not to be looked for again before this.
     full_until: Instant,
 }
@@ -73,6 +78,7 @@ impl<P> Neighbors<P> {
         Neighbors {
             entries: HashMap::with_hasher(foldhash::fast::FixedState::with_seed(seed)),
             asked: Vec::new(),
+            parked: 0,
             full_until: Instant::ZERO,
         }
     }
@@ -105,17 +111,14 @@ impl<P> Neighbors<P> {
     /// Lets `packet` wait for `ip`; the oldest that waits gives way when there are too many. Returns what will not be
     /// sent.
     pub fn park(&mut self, ip: IpAddr, packet: P) -> Option<P> {
-        match self.entries.get_mut(&ip) {
-            Some(entry) if entry.parked.len() < MAX_PARKED => {
-                entry.parked.push(packet);
-                None
-            }
-            Some(entry) => {
-                entry.parked.push(packet);
-                Some(entry.parked.remove(0))
-            }
-            None => Some(packet),
+        let Some(entry) = self.entries.get_mut(&ip) else { return Some(packet) };
+        let all = entry.parked.len();
+        entry.parked.push(packet);
+        if all == 0 || all < MAX_PARKED && self.parked < MAX_PARKED_IN_ALL {
+            self.parked += 1;
+            return None;
         }
+        Some(entry.parked.remove(0))
     }
 
     /// Notes that `ip` has `mac`, and returns what waited for it. A neighbour that nobody here asked for is noted
@@ -127,6 +130,7 @@ impl<P> Neighbors<P> {
             if entry.asked.take().is_some() {
                 self.asked.retain(|asked| *asked != ip);
             }
+            self.parked -= entry.parked.len();
             return std::mem::take(&mut entry.parked);
         }
         if new && self.make_room(now) {
@@ -138,7 +142,7 @@ impl<P> Neighbors<P> {
     /// Repeats questions that have not been answered and gives up those asked often enough: `ask` gets what to put on
     /// the link, `lost` each neighbour that did not answer with the packets that waited for it.
     pub fn tend(&mut self, now: Instant, mut ask: impl FnMut(Question), mut lost: impl FnMut(IpAddr, Vec<P>)) {
-        let entries = &mut self.entries;
+        let (entries, parked) = (&mut self.entries, &mut self.parked);
         self.asked.retain(|ip| {
             let Some(entry) = entries.get_mut(ip) else { return false };
             let Some(asked) = &mut entry.asked else { return false };
@@ -147,6 +151,7 @@ impl<P> Neighbors<P> {
             }
             if asked.tries >= TRIES {
                 if let Some(entry) = entries.remove(ip) {
+                    *parked -= entry.parked.len();
                     lost(*ip, entry.parked);
                 }
                 return false;
@@ -155,6 +160,14 @@ impl<P> Neighbors<P> {
             ask(Question { ip: *ip, to: entry.mac });
             true
         });
+    }
+
+    /// Forgets all addresses, because whoever is on the link now may be another; what waits goes on waiting.
+    pub fn forget(&mut self) {
+        self.entries.retain(|_, entry| entry.mac.is_none());
+        let entries = &self.entries;
+        self.asked.retain(|ip| entries.contains_key(ip));
+        self.full_until = Instant::ZERO;
     }
 
     /// When [`tend`](Self::tend) has something to do next.
@@ -221,6 +234,27 @@ mod tests {
     }
 
     #[test]
+    fn packets_that_wait_are_bounded_in_all_and_one_may_always_wait() {
+        let mut table = Neighbors::new(0);
+        let wait = |table: &mut Neighbors<u32>, neighbor, packet| {
+            table.look_up(ip(neighbor), at(0));
+            table.park(ip(neighbor), packet)
+        };
+        for n in 0..MAX_PARKED_IN_ALL as u32 {
+            assert_eq!(wait(&mut table, n / MAX_PARKED as u32, n), None);
+        }
+        assert_eq!(wait(&mut table, 100, 0), None);
+        assert_eq!(wait(&mut table, 100, 1), Some(0));
+        // Whether they are sent or given up, their places are free again.
+        assert_eq!(table.learn(ip(0), MAC, false, at(0)).len(), MAX_PARKED);
+        assert_eq!(wait(&mut table, 100, 2), None);
+        for seconds in 1..=3 {
+            tend(&mut table, at(seconds));
+        }
+        assert_eq!(table.parked, 0);
+    }
+
+    #[test]
     fn an_unanswered_question_is_repeated_and_given_up() {
         let mut table = Neighbors::new(0);
         table.look_up(ip(1), at(0));
@@ -244,6 +278,22 @@ mod tests {
         assert_eq!(tend(&mut table, at(31)).0, [Question { ip: ip(1), to: Some(MAC) }]);
         table.learn(ip(1), MAC, false, at(31));
         assert_eq!(table.look_up(ip(1), at(60)), Lookup::Known(MAC));
+    }
+
+    #[test]
+    fn what_was_known_is_forgotten_on_demand_and_what_waits_goes_on_waiting() {
+        let mut table = Neighbors::new(0);
+        table.learn(ip(1), MAC, true, at(0));
+        table.learn(ip(2), MAC, true, at(0));
+        assert_eq!(table.look_up(ip(2), at(30)), Lookup::Confirm(MAC));
+        assert_eq!(table.look_up(ip(3), at(30)), Lookup::Ask);
+        table.park(ip(3), 7);
+        table.forget();
+        assert_eq!(table.look_up(ip(1), at(30)), Lookup::Ask);
+        assert_eq!(table.look_up(ip(2), at(30)), Lookup::Ask);
+        assert_eq!(table.look_up(ip(3), at(30)), Lookup::Asked);
+        assert_eq!(tend(&mut table, at(31)).0.len(), 3);
+        assert_eq!(table.learn(ip(3), MAC, false, at(31)), [7]);
     }
 
     #[test]

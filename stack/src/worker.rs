@@ -178,6 +178,7 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
         summary.rx_bytes = port.rx_bytes;
         summary.tx_frames = port.tx_frames;
         summary.tx_bytes = port.tx_bytes;
+        summary.misdirected = self.ingress.misdirected();
         summary.copied_bytes = port.copied_bytes + egress.copied_bytes();
         summary.drop_for("too long for the port", port.tx_dropped);
         egress.drops().summarize(&mut summary);
@@ -247,6 +248,10 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
             let up = self.core.egress.nic().link_up();
             if up != self.link_up && self.core.worker == 0 {
                 tracing::warn!("link {}", if up { "up" } else { "down" });
+            }
+            if up && !self.link_up {
+                // A peer that was started again may have another Ethernet address.
+                self.core.egress.forget_neighbors();
             }
             self.link_up = up;
         }

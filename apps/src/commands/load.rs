@@ -153,6 +153,7 @@ impl<'a> Watch<'a> {
                     return true;
                 }
                 if decided {
+                    tracing::info!("{} connections are open: measuring", self.board.opened());
                     self.board.begin();
                     self.began = Some(now);
                     self.give_up.get_or_insert(now + self.plan.duration + DRAINING_LIMIT);

@@ -1,0 +1,110 @@
+//! Clients over the kernel's own sockets.
+
+use super::program::PATIENCE;
+use rustix::buffer::spare_capacity;
+use rustix::event::{Timespec, epoll};
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+/// How long an exchange may take. Of a thousand connections at once much is lost on the way into AF_XDP's ring, which
+/// holds some 2000 frames, and is sent again after ever longer time-outs.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// A connection on which neither side may keep the test waiting for ever.
+#[track_caller]
+pub fn connect(to: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect_timeout(&to, PATIENCE).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_write_timeout(Some(PATIENCE)).unwrap();
+    stream
+}
+
+/// Random bytes.
+pub fn random(len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    fastrand::Rng::with_seed(len as u64).fill(&mut bytes);
+    bytes
+}
+
+/// A connection that sends a part of the bytes, says that this is all, and compares what comes back.
+struct Stream<'a> {
+    socket: TcpStream,
+    to_send: &'a [u8],
+    to_receive: &'a [u8],
+    /// Everything came back, and then the end of the stream.
+    done: bool,
+}
+
+impl Stream<'_> {
+    fn events(&self) -> epoll::EventFlags {
+        if self.to_send.is_empty() { epoll::EventFlags::IN } else { epoll::EventFlags::IN | epoll::EventFlags::OUT }
+    }
+
+    fn send(&mut self) -> io::Result<()> {
+        while !self.to_send.is_empty() {
+            match self.socket.write(self.to_send) {
+                Ok(n) => self.to_send = &self.to_send[n..],
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
+        self.socket.shutdown(Shutdown::Write)
+    }
+
+    fn receive(&mut self, buffer: &mut [u8]) -> io::Result<()> {
+        loop {
+            match self.socket.read(buffer) {
+                Ok(0) => {
+                    assert_eq!(self.to_receive.len(), 0, "bytes did not come back before the end");
+                    self.done = true;
+                    return Ok(());
+                }
+                Ok(n) => {
+                    assert!(self.to_receive.starts_with(&buffer[..n]), "other bytes came back");
+                    self.to_receive = &self.to_receive[n..];
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+/// Sends `bytes` to an echo service, an equal part over each of `connections` connections at once, each half-closed
+/// after its last byte. All of it must come back, and then the end of each stream.
+#[track_caller]
+pub fn exchange(to: SocketAddr, bytes: &[u8], connections: usize) {
+    let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
+    let mut streams: Vec<_> = bytes
+        .chunks(bytes.len().div_ceil(connections))
+        .map(|part| Stream { socket: connect(to), to_send: part, to_receive: part, done: false })
+        .collect();
+    assert_eq!(streams.len(), connections);
+    for (index, stream) in streams.iter().enumerate() {
+        stream.socket.set_nonblocking(true).unwrap();
+        epoll::add(&epoll, &stream.socket, epoll::EventData::new_u64(index as u64), stream.events()).unwrap();
+    }
+    let mut left = connections;
+    let mut buffer = vec![0; 1 << 18];
+    let mut events = Vec::with_capacity(256);
+    let end = Instant::now() + DEADLINE;
+    while left > 0 {
+        assert!(Instant::now() < end, "{left} of {connections} connections are not through in {DEADLINE:?}");
+        epoll::wait(&epoll, spare_capacity(&mut events), Some(&Timespec { tv_sec: 1, tv_nsec: 0 })).unwrap();
+        for event in events.drain(..) {
+            let stream = &mut streams[event.data.u64() as usize];
+            let before = stream.events();
+            if !stream.to_send.is_empty() {
+                stream.send().unwrap();
+            }
+            stream.receive(&mut buffer).unwrap();
+            if stream.done {
+                epoll::delete(&epoll, &stream.socket).unwrap();
+                left -= 1;
+            } else if stream.events() != before {
+                epoll::modify(&epoll, &stream.socket, event.data, stream.events()).unwrap();
+            }
+        }
+    }
+}

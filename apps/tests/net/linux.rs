@@ -1,0 +1,250 @@
+//! Ordinary Linux clients of servers on `af_xdp:` and `tap:`. Nothing is prepared for them but addresses.
+
+use super::client::{connect, exchange, random};
+use super::namespace::{in_namespaces, ip, part, plays};
+use super::program::{PATIENCE, Program, linerate, linerate_in, wait_for};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream, UdpSocket};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+const V4: &str = "10.9.0.2:7";
+const V6: &str = "[fd09::2]:7";
+/// What the server is told besides its service and network. It sleeps when idle, for the client's sake.
+const ADDRESSES: &str =
+    "--ip 10.9.0.2/24 --ip fd09::2/64 --listen 10.9.0.2:7 --listen [fd09::2]:7 --idle backoff --json";
+
+/// Both of the server's addresses.
+fn servers() -> [SocketAddr; 2] {
+    [V4, V6].map(|address| address.parse().unwrap())
+}
+
+/// Gives the client's end of the wire its addresses.
+fn address(interface: &str) {
+    ip(&format!("addr add 10.9.0.1/24 dev {interface}"));
+    ip(&format!("addr add fd09::1/64 dev {interface} nodad"));
+    ip(&format!("link set {interface} up"));
+}
+
+/// How the client is connected with the server.
+#[derive(Debug, Clone, Copy)]
+enum Wire {
+    /// A veth pair between two namespaces, the server's end by AF_XDP.
+    AfXdp,
+    /// A TAP interface of the server in the client's namespace.
+    Tap,
+}
+
+impl Wire {
+    fn connect(self, server: &str) {
+        if let Wire::AfXdp = self {
+            ip(&format!("link add lr0 type veth peer name lr1 netns {server}"));
+            ip(&format!("-n {server} link set lr1 up"));
+            address("lr0");
+        }
+    }
+
+    /// Serves `service`, on the wire that was connected before.
+    fn serve(self, service: &str, server: &str) -> Program {
+        match self {
+            Wire::AfXdp => {
+                Program::serve(linerate_in(server, &format!("{service} serve --via af_xdp:lr1 {ADDRESSES}")))
+            }
+            Wire::Tap => {
+                let program = Program::serve(linerate(&format!("{service} serve --via tap:lr0 {ADDRESSES}")));
+                address("lr0");
+                program
+            }
+        }
+    }
+}
+
+/// Runs `body` of the test `name` with an echo server, whose summary it then checks.
+fn with_echo(name: &str, wire: Wire, body: impl FnOnce()) {
+    in_namespaces(name, |server| {
+        wire.connect(server);
+        let program = wire.serve("echo", server);
+        body();
+        let ended = program.stop();
+        assert!(ended.status.success(), "{ended:?}");
+        let summary = ended.json();
+        for cause in ["bad TCP or UDP checksum", "bad IPv4 checksum", "truncated frame", "too long for the port"] {
+            assert!(summary["drops"].get(cause).is_none(), "{summary}");
+        }
+        assert!(summary["accepted"].as_u64().unwrap() > 0 && summary["rx_bytes"].as_u64() > Some(0), "{summary}");
+    });
+}
+
+/// A hundred megabytes there and back over 1, 64 and 1000 connections, each half-closed when it has sent its part.
+fn streams() {
+    let bytes = random(100_000_000);
+    for server in servers() {
+        for connections in [1, 64, 1000] {
+            exchange(server, &bytes, connections);
+        }
+    }
+}
+
+#[test]
+fn af_xdp_returns_100_mb_exactly_over_1_64_and_1000_connections() {
+    with_echo("linux::af_xdp_returns_100_mb_exactly_over_1_64_and_1000_connections", Wire::AfXdp, streams);
+}
+
+#[test]
+fn tap_returns_100_mb_exactly_over_1_64_and_1000_connections() {
+    with_echo("linux::tap_returns_100_mb_exactly_over_1_64_and_1000_connections", Wire::Tap, streams);
+}
+
+/// What a host is expected to do besides serving streams.
+fn manners() {
+    for server in servers() {
+        let ip = server.ip().to_string();
+        let ping = Command::new("ping").args(["-c", "3", "-i", "0.2", "-W", "5", &ip]).output().unwrap();
+        assert!(ping.status.success(), "{ping:?}");
+        half_closed(server);
+        refused_at_once(server);
+        datagrams(server);
+    }
+}
+
+/// Everything is sent and the client's side closed before the first byte is read.
+fn half_closed(server: SocketAddr) {
+    for len in [0, 1, 1_000, 100_000] {
+        let bytes = random(len);
+        let mut stream = connect(server);
+        stream.write_all(&bytes).unwrap();
+        stream.shutdown(Shutdown::Write).unwrap();
+        let mut back = Vec::new();
+        stream.read_to_end(&mut back).unwrap();
+        assert!(back == bytes, "{} of {len} bytes came back", back.len());
+    }
+}
+
+fn refused_at_once(server: SocketAddr) {
+    let closed = SocketAddr::new(server.ip(), 99);
+    let began = Instant::now();
+    let error = TcpStream::connect_timeout(&closed, PATIENCE).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ConnectionRefused, "{error}");
+    assert!(began.elapsed() < Duration::from_millis(100), "refused after {:?}", began.elapsed());
+}
+
+fn datagrams(server: SocketAddr) {
+    let any: SocketAddr = if server.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" }.parse().unwrap();
+    let socket = UdpSocket::bind(any).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.connect(server).unwrap();
+    for len in [0, 1, 64, 1_400] {
+        let bytes = random(len);
+        socket.send(&bytes).unwrap();
+        let mut back = [0; 2_000];
+        let n = socket.recv(&mut back).unwrap();
+        assert!(back[..n] == bytes, "{len} bytes became {n}");
+    }
+}
+
+#[test]
+fn af_xdp_answers_ping_half_closed_connections_datagrams_and_closed_ports() {
+    with_echo("linux::af_xdp_answers_ping_half_closed_connections_datagrams_and_closed_ports", Wire::AfXdp, manners);
+}
+
+#[test]
+fn tap_answers_ping_half_closed_connections_datagrams_and_closed_ports() {
+    with_echo("linux::tap_answers_ping_half_closed_connections_datagrams_and_closed_ports", Wire::Tap, manners);
+}
+
+/// The part of a client that sends and reads without end.
+const STREAMER: &str = "streamer";
+
+/// A client that is killed in the middle, and one that stops reading, are nobody else's trouble.
+fn bad_clients(name: &'static str, wire: Wire) {
+    if plays(STREAMER) {
+        let mut stream = connect(V4.parse().unwrap());
+        let bytes = random(1 << 20);
+        let mut back = vec![0; 1 << 19];
+        println!("streaming");
+        loop {
+            // Ever more is on the way.
+            stream.write_all(&bytes[..1 << 19]).unwrap();
+            stream.read_exact(&mut back[..1 << 18]).unwrap();
+        }
+    }
+    with_echo(name, wire, || {
+        let [v4, v6] = servers();
+        // It has sent what the server, the wire and both kernels hold, and never reads.
+        let mut deaf = connect(v6);
+        deaf.set_nonblocking(true).unwrap();
+        let bytes = random(1 << 20);
+        let mut sent = 0;
+        let mut last_sent = Instant::now();
+        wait_for("the end of its window", || {
+            while let Ok(n) = deaf.write(&bytes[sent % bytes.len()..]) {
+                sent += n;
+                last_sent = Instant::now();
+            }
+            last_sent.elapsed() > Duration::from_millis(300)
+        });
+        exchange(v4, &bytes, 4);
+
+        let streamer = Program::start(part(name, STREAMER));
+        streamer.wait_for_line("streaming");
+        exchange(v4, &bytes, 4);
+        streamer.kill();
+        exchange(v4, &bytes, 4);
+        exchange(v6, &bytes, 4);
+
+        // The deaf one has lost nothing either.
+        deaf.set_nonblocking(false).unwrap();
+        let mut back = vec![0; bytes.len().min(sent)];
+        deaf.read_exact(&mut back).unwrap();
+        assert!(bytes.starts_with(&back));
+    });
+}
+
+#[test]
+fn af_xdp_clients_do_not_suffer_from_one_that_dies_or_stops_reading() {
+    bad_clients("linux::af_xdp_clients_do_not_suffer_from_one_that_dies_or_stops_reading", Wire::AfXdp);
+}
+
+#[test]
+fn tap_clients_do_not_suffer_from_one_that_dies_or_stops_reading() {
+    bad_clients("linux::tap_clients_do_not_suffer_from_one_that_dies_or_stops_reading", Wire::Tap);
+}
+
+/// Bulk each way: discard takes all, chargen sends for as long as the client has not finished.
+fn discard_and_chargen(name: &str, wire: Wire) {
+    in_namespaces(name, |server| {
+        wire.connect(server);
+        let program = wire.serve("discard", server);
+        for server in servers() {
+            let mut stream = connect(server);
+            stream.write_all(&random(10_000_000)).unwrap();
+            stream.shutdown(Shutdown::Write).unwrap();
+            assert_eq!(stream.read(&mut [0]).unwrap(), 0);
+        }
+        let summary = program.stop().json();
+        assert!(summary["rx_bytes"].as_u64().unwrap() > 20_000_000, "{summary}");
+        assert_eq!(summary["finished"], 2, "{summary}");
+
+        let program = wire.serve("chargen", server);
+        for server in servers() {
+            let mut stream = connect(server);
+            let mut lines = vec![0; 74 * 95 * 1_000];
+            stream.read_exact(&mut lines).unwrap();
+            assert!(lines.starts_with(b" !\"#$%&'()") && lines.chunks(74).all(|line| line.ends_with(b"\r\n")));
+            stream.shutdown(Shutdown::Write).unwrap();
+            stream.read_to_end(&mut lines).unwrap();
+        }
+        let ended = program.stop();
+        assert_eq!(ended.json()["finished"], 2, "{ended:?}");
+    });
+}
+
+#[test]
+fn af_xdp_discards_and_generates() {
+    discard_and_chargen("linux::af_xdp_discards_and_generates", Wire::AfXdp);
+}
+
+#[test]
+fn tap_discards_and_generates() {
+    discard_and_chargen("linux::tap_discards_and_generates", Wire::Tap);
+}

@@ -1,0 +1,12 @@
+//! The whole of `linerate` against real Linux clients and against itself in a second process.
+//!
+//! Linux clients live in network namespaces, which need root: without it a test says so in one line and does nothing.
+//! What polls, and everything here does, takes its turn ([`program::turn`]).
+
+mod client;
+mod links;
+mod linux;
+mod namespace;
+mod program;
+mod refusals;
+mod workers;

@@ -1,0 +1,104 @@
+//! Network namespaces, and tests that run in them.
+
+use super::program::{self, Program};
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+/// Says, in a process that a test started, which part it plays: [`MAIN`], or one that [`part`] names.
+const ROLE: &str = "LINERATE_TEST_ROLE";
+/// The part that is the test itself, in its client's namespace.
+const MAIN: &str = "main";
+/// Where such a process finds the name of the server's namespace.
+const SERVER: &str = "LINERATE_TEST_SERVER_NAMESPACE";
+/// What such a process says when it has done it.
+const DONE: &str = "the part was played";
+/// No test takes longer, short of a hang.
+const DEADLINE: Duration = Duration::from_secs(150);
+
+/// A network namespace, which goes with everything that runs in it.
+struct Namespace(String);
+
+impl Namespace {
+    fn new(what: &str) -> Namespace {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let namespace = Namespace(format!("lrtest-{}-{number}-{what}", std::process::id()));
+        ip(&format!("netns add {}", namespace.0));
+        ip(&format!("-n {} link set lo up", namespace.0));
+        namespace
+    }
+
+    fn processes(&self) -> Vec<i32> {
+        let output = Command::new("ip").args(["netns", "pids", &self.0]).output().unwrap();
+        String::from_utf8_lossy(&output.stdout).split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        for pid in self.processes().into_iter().filter_map(rustix::process::Pid::from_raw) {
+            // It may have ended by itself.
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+        }
+        let removed = Command::new("ip").args(["netns", "del", &self.0]).status();
+        assert!(std::thread::panicking() || removed.unwrap().success(), "{} is left behind", self.0);
+    }
+}
+
+/// Runs `body` of the test `name` in a process of its own in a new network namespace, the client's; it is given the
+/// name of another new one, the server's. Afterwards no process may be left in them, and they are removed.
+pub fn in_namespaces(name: &str, body: impl FnOnce(&str)) {
+    match std::env::var(ROLE) {
+        Ok(role) if role == MAIN => {
+            body(&std::env::var(SERVER).unwrap());
+            println!("{DONE}");
+        }
+        Ok(role) => panic!("{name} has no part '{role}'"),
+        Err(_) if !is_root() => eprintln!("skipped: {name} needs root, to make network namespaces"),
+        Err(_) => run_in_namespaces(name),
+    }
+}
+
+fn run_in_namespaces(name: &str) {
+    let _turn = program::turn();
+    let (client, server) = (Namespace::new("client"), Namespace::new("server"));
+    let mut command = Command::new("ip");
+    command.args(["netns", "exec", &client.0]).arg(std::env::current_exe().unwrap());
+    command.args(["--exact", name, "--nocapture", "--test-threads=1"]).env(ROLE, MAIN).env(SERVER, &server.0);
+    let mut test = Program::start(command);
+    let end = Instant::now() + DEADLINE;
+    while test.is_running() {
+        assert!(Instant::now() < end, "{name} hangs");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let ended = test.wait();
+    let said = format!("{}\n{}", ended.stdout.join("\n"), ended.stderr.join("\n"));
+    assert!(ended.status.success(), "{said}");
+    assert!(said.contains(DONE), "{name} is no test: {said}");
+    let left: Vec<_> = [&client, &server].into_iter().flat_map(Namespace::processes).collect();
+    assert!(left.is_empty(), "processes {left:?} are left behind");
+}
+
+/// The test `name` as another process in the same namespace, which plays `role`.
+pub fn part(name: &str, role: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", name, "--nocapture", "--test-threads=1"]).env(ROLE, role);
+    command
+}
+
+/// Whether this process plays `role`.
+pub fn plays(role: &str) -> bool {
+    std::env::var(ROLE).is_ok_and(|played| played == role)
+}
+
+/// Runs `ip` with the words of `arguments`.
+#[track_caller]
+pub fn ip(arguments: &str) {
+    let output = Command::new("ip").args(arguments.split(' ')).output().unwrap();
+    assert!(output.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+pub fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}

@@ -1,0 +1,165 @@
+//! Running `linerate`, and what it says.
+
+use rustix::process::{Pid, Signal, kill_process};
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{self, Receiver};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Nothing here takes longer, short of a hang.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Held by a test while programs of its run: they poll, and two cores are enough for two.
+pub fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Calls `done` until it says so.
+#[track_caller]
+pub fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !done() {
+        assert!(Instant::now() < end, "{what} did not come about in {PATIENCE:?}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// `linerate` with the words of `args`, to be run here.
+pub fn linerate(args: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_linerate"));
+    command.args(args.split_whitespace()).env_remove("RUST_LOG");
+    command
+}
+
+/// `linerate` with the words of `args`, to be run in the network namespace `namespace`.
+pub fn linerate_in(namespace: &str, args: &str) -> Command {
+    let mut command = Command::new("ip");
+    command.args(["netns", "exec", namespace, env!("CARGO_BIN_EXE_linerate")]);
+    command.args(args.split_whitespace()).env_remove("RUST_LOG");
+    command
+}
+
+/// A running program, killed when it is dropped.
+pub struct Program {
+    child: Child,
+    stdout: Receiver<String>,
+    stderr: Receiver<String>,
+}
+
+/// What a program that has ended leaves.
+#[derive(Debug)]
+pub struct Ended {
+    pub status: ExitStatus,
+    /// What it said and nobody had read.
+    pub stdout: Vec<String>,
+    pub stderr: Vec<String>,
+}
+
+impl Program {
+    #[track_caller]
+    pub fn start(mut command: Command) -> Program {
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let (stdout, stderr) = (lines(child.stdout.take().unwrap()), lines(child.stderr.take().unwrap()));
+        Program { child, stdout, stderr }
+    }
+
+    /// A server, once it is ready.
+    #[track_caller]
+    pub fn serve(command: Command) -> Program {
+        let server = Program::start(command);
+        match server.stdout.recv_timeout(PATIENCE) {
+            Ok(line) => assert!(line.starts_with("ready "), "{line}"),
+            Err(_) => panic!("it is not ready: {:?}", server.stderr.try_iter().collect::<Vec<_>>()),
+        }
+        server
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Whether it has not ended.
+    pub fn is_running(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_none()
+    }
+
+    pub fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// Waits for a line on standard output that has `part` in it.
+    #[track_caller]
+    pub fn wait_for_line(&self, part: &str) {
+        wait_for_line(&self.stdout, part);
+    }
+
+    /// Waits for a line on standard error that has `part` in it.
+    #[track_caller]
+    pub fn wait_for_log(&self, part: &str) {
+        wait_for_line(&self.stderr, part);
+    }
+
+    /// Waits for its end.
+    #[track_caller]
+    pub fn wait(mut self) -> Ended {
+        let end = Instant::now() + PATIENCE;
+        let status = loop {
+            match self.child.try_wait().unwrap() {
+                Some(status) => break status,
+                None if Instant::now() > end => {
+                    panic!("it does not end: {:?}", self.stderr.try_iter().collect::<Vec<_>>())
+                }
+                None => std::thread::sleep(Duration::from_millis(5)),
+            }
+        };
+        // Its ends of the pipes are closed.
+        Ended { status, stdout: self.stdout.iter().collect(), stderr: self.stderr.iter().collect() }
+    }
+
+    /// Asks it to end, and waits until it has.
+    #[track_caller]
+    pub fn stop(self) -> Ended {
+        kill_process(Pid::from_child(&self.child), Signal::INT).unwrap();
+        self.wait()
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Ended {
+    /// The JSON object that is all it said on standard output.
+    #[track_caller]
+    pub fn json(&self) -> serde_json::Value {
+        assert_eq!(self.stdout.len(), 1, "{self:?}");
+        serde_json::from_str(&self.stdout[0]).unwrap()
+    }
+}
+
+fn lines(from: impl Read + Send + 'static) -> Receiver<String> {
+    let (sender, receiver) = mpsc::channel();
+    std::thread::spawn(move || {
+        // Nobody listens any more once the test is over.
+        BufReader::new(from).lines().map_while(Result::ok).try_for_each(|line| sender.send(line))
+    });
+    receiver
+}
+
+#[track_caller]
+fn wait_for_line(lines: &Receiver<String>, part: &str) {
+    let end = Instant::now() + PATIENCE;
+    while let Ok(line) = lines.recv_timeout(end.saturating_duration_since(Instant::now())) {
+        if line.contains(part) {
+            return;
+        }
+    }
+    panic!("it never said '{part}'");
+}

@@ -1,0 +1,150 @@
+//! What cannot be served: one line that names the thing and the remedy, the right exit status, nothing left behind.
+
+use super::links::{assert_no_errors, assert_nothing_left, load, socket};
+use super::namespace::{in_namespaces, ip, is_root};
+use super::program::{Ended, Program, linerate, turn};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+
+const OURS: &str = "--ip 10.9.0.2/24 --listen 10.9.0.2:7 --idle backoff";
+
+/// An echo server on `via` with `more` arguments.
+fn serve(via: &str, more: &str) -> Command {
+    linerate(&format!("echo serve --via {via} {OURS} {more}"))
+}
+
+/// It ends with `status`, one line on standard error that has all `parts`, and nothing left.
+#[track_caller]
+fn assert_refused(command: Command, status: i32, parts: &[&str]) {
+    let program = Program::start(command);
+    let pid = program.pid();
+    let ended = program.wait();
+    assert_eq!(ended.status.code(), Some(status), "{ended:?}");
+    let [line] = &ended.stderr[..] else { panic!("not one line: {ended:?}") };
+    assert!(line.starts_with("linerate: ") && parts.iter().all(|part| line.contains(part)), "{line}");
+    assert!(ended.stdout.is_empty(), "{ended:?}");
+    assert_nothing_left(pid);
+}
+
+/// Ends a server, which must have been well.
+#[track_caller]
+fn stop(server: Program) -> Ended {
+    let pid = server.pid();
+    let ended = server.stop();
+    assert!(ended.status.success(), "{ended:?}");
+    assert_nothing_left(pid);
+    ended
+}
+
+/// What `ip` says about the interface.
+fn interface(name: &str) -> String {
+    let output = Command::new("ip").args(["-o", "link", "show", "dev", name]).output().unwrap();
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn an_interface_that_will_not_do_is_refused_with_the_remedy() {
+    in_namespaces("refusals::an_interface_that_will_not_do_is_refused_with_the_remedy", |_| {
+        ip("link add lr0 type veth peer name lr1");
+        ip("link set lr0 up");
+        ip("link set lr1 up");
+        ip("addr add 10.8.0.1/24 dev lr1");
+        ip("addr add fd08::1/64 dev lr0 nodad");
+        ip("route add default via 10.8.0.254 dev lr1");
+        ip("-6 route add default via fd08::2 dev lr0");
+        assert_refused(serve("af_xdp:lr9", ""), 1, &["'lr9'", "ip link"]);
+        for name in ["lr0", "lr1"] {
+            let via = format!("af_xdp:{name}");
+            assert_refused(serve(&via, ""), 1, &[&format!("'{name}'"), "default route", "--force"]);
+            assert!(!interface(name).contains("xdp"), "a program is left on {name}");
+        }
+        stop(Program::serve(serve("af_xdp:lr1", "--force")));
+        assert!(!interface("lr1").contains("xdp"), "a program is left on it");
+        ip("route del default");
+        assert_refused(serve("tap:lr0", ""), 1, &["'lr0'", "already", "ip link del lr0"]);
+        assert_refused(serve("af_xdp:lr1", "--workers 1000"), 1, &["--workers 1000", "cores"]);
+        if std::thread::available_parallelism().unwrap().get() >= 2 {
+            assert_refused(serve("af_xdp:lr1", "--workers 2"), 1, &["af_xdp:lr1", "1 queue", "numrxqueues 2"]);
+        }
+        assert_refused(serve("af_xdp:lr1", "--mtu 9000"), 1, &["af_xdp:lr1", "9000", "ip link set dev lr1 mtu"]);
+        assert_refused(serve("af_xdp:lr1", "--listen 10.9.0.3:7"), 2, &["10.9.0.3:7", "--ip"]);
+        assert_refused(serve("tap:lr2", "-- --no-such-argument"), 1, &["no-such-argument"]);
+        assert!(interface("lr2").is_empty(), "an interface is left");
+    });
+}
+
+#[test]
+fn a_tap_interface_goes_with_its_server() {
+    in_namespaces("refusals::a_tap_interface_goes_with_its_server", |_| {
+        let server = Program::serve(serve("tap:lr0", ""));
+        assert!(interface("lr0").contains("lr0"));
+        stop(server);
+        assert!(interface("lr0").is_empty(), "an interface is left");
+    });
+}
+
+#[test]
+fn a_socket_that_another_process_serves_is_left_to_it() {
+    let _turn = turn();
+    for (server, client) in [("vhost:SOCKET", "virtio-user:SOCKET"), ("memif:SOCKET,server", "memif:SOCKET")] {
+        let directory = tempfile::tempdir().unwrap();
+        let socket = socket(&directory);
+        let [server, client] = [server, client].map(|via| via.replace("SOCKET", &socket));
+        let first = Program::serve(serve(&server, ""));
+        assert_refused(serve(&server, ""), 1, &["another process serves", &socket, "choose another path"]);
+        assert_no_errors(&Program::start(load(&client, "--duration 200ms")).wait());
+        stop(first);
+        assert!(!Path::new(&socket).exists());
+    }
+}
+
+#[test]
+fn what_is_no_place_for_a_socket_is_refused() {
+    let _turn = turn();
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("file");
+    std::fs::write(&file, "precious").unwrap();
+    for kind in ["vhost", "memif"] {
+        let via = |path: &str| format!("{kind}:{path}{}", if kind == "memif" { ",server" } else { "" });
+        assert_refused(serve(&via("/no/such/directory/a.sock"), ""), 1, &["/no/such/directory", "make it"]);
+        assert_refused(serve(&via(file.to_str().unwrap()), ""), 1, &["not a socket", "another path"]);
+        assert_refused(serve(&via(&format!("/tmp/{}", "a".repeat(120))), ""), 1, &["107 bytes", "shorter"]);
+    }
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "precious");
+}
+
+#[test]
+fn who_has_no_right_is_told_which() {
+    let name = "refusals::who_has_no_right_is_told_which";
+    in_namespaces(name, |_| {
+        assert!(is_root());
+        ip("link add lr0 type veth peer name lr1");
+        // Where this user can reach it.
+        let directory = tempfile::tempdir().unwrap();
+        let program = directory.path().join("linerate");
+        std::fs::copy(env!("CARGO_BIN_EXE_linerate"), &program).unwrap();
+        std::fs::set_permissions(directory.path(), PermissionsExt::from_mode(0o755)).unwrap();
+        let as_nobody = |via: &str| {
+            let mut command = Command::new("setpriv");
+            command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--"]).arg(&program);
+            command.args(format!("echo serve --via {via} {OURS}").split_whitespace()).env_remove("RUST_LOG");
+            command.env_remove("XDG_RUNTIME_DIR");
+            command
+        };
+        assert_refused(as_nobody("af_xdp:lr0"), 1, &["no permission for af_xdp:lr0", "CAP_NET_ADMIN", "root"]);
+        assert_refused(as_nobody("tap:lr2"), 1, &["no permission for tap:lr2", "CAP_NET_ADMIN", "root"]);
+    });
+}
+
+#[test]
+fn without_hugepages_a_server_says_so_and_serves() {
+    let _turn = turn();
+    let directory = tempfile::tempdir().unwrap();
+    let socket = socket(&directory);
+    let server = Program::serve(serve(&format!("vhost:{socket}"), "-- --no-huge"));
+    assert_no_errors(&Program::start(load(&format!("virtio-user:{socket}"), "--duration 200ms -- --no-huge")).wait());
+    let ended = stop(server);
+    let said = ended.stderr.iter().filter(|line| line.contains("ordinary pages instead of hugepages")).count();
+    assert_eq!(said, 1, "{ended:?}");
+}

@@ -1,0 +1,72 @@
+//! Two workers on two queues: every connection is served, wherever its frames arrive.
+
+use super::client::{exchange, random};
+use super::links::{assert_no_errors, load, socket};
+use super::namespace::{in_namespaces, ip};
+use super::program::{Ended, Program, linerate, linerate_in, turn};
+
+/// Whether there are two cores; says so if not.
+fn two_cores(name: &str) -> bool {
+    let enough = std::thread::available_parallelism().is_ok_and(|cores| cores.get() >= 2);
+    if !enough {
+        eprintln!("skipped: {name} needs two cores");
+    }
+    enough
+}
+
+/// Both workers accepted some of the `total` connections, by what each logged in the end.
+#[track_caller]
+fn assert_shared(ended: &Ended, total: u64) {
+    assert!(ended.status.success(), "{ended:?}");
+    let accepted: Vec<u64> = ended
+        .stderr
+        .iter()
+        .filter_map(|line| line.split_once("worker ")?.1.split_once(": accepted ")?.1.split(',').next()?.parse().ok())
+        .collect();
+    assert_eq!(accepted.len(), 2, "{ended:?}");
+    assert!(accepted.iter().all(|&n| n > 0) && accepted.iter().sum::<u64>() == total, "{accepted:?}");
+    assert_eq!(ended.json()["accepted"], total);
+}
+
+#[test]
+fn two_workers_share_the_connections_of_a_linux_client_over_af_xdp() {
+    let name = "workers::two_workers_share_the_connections_of_a_linux_client_over_af_xdp";
+    if !two_cores(name) {
+        return;
+    }
+    in_namespaces(name, |server| {
+        ip(&format!(
+            "link add lr0 numrxqueues 2 numtxqueues 2 type veth peer name lr1 numrxqueues 2 numtxqueues 2 netns {server}"
+        ));
+        ip(&format!("-n {server} link set lr1 up"));
+        ip("addr add 10.9.0.1/24 dev lr0");
+        ip("addr add fd09::1/64 dev lr0 nodad");
+        ip("link set lr0 up");
+        let serve = "-v echo serve --via af_xdp:lr1 --workers 2 --ip 10.9.0.2/24 --ip fd09::2/64 --idle backoff --json";
+        let program = Program::serve(linerate_in(server, &format!("{serve} --listen 10.9.0.2:7 --listen [fd09::2]:7")));
+        let bytes = random(10_000_000);
+        exchange("10.9.0.2:7".parse().unwrap(), &bytes, 64);
+        exchange("[fd09::2]:7".parse().unwrap(), &bytes, 64);
+        let ended = program.stop();
+        assert_shared(&ended, 128);
+        // The kernel spreads flows in its own way, so some arrived at the wrong worker.
+        assert!(ended.json()["misdirected"].as_u64().unwrap() > 0, "{ended:?}");
+    });
+}
+
+#[test]
+fn two_workers_share_the_connections_of_two_workers_over_virtio() {
+    let name = "workers::two_workers_share_the_connections_of_two_workers_over_virtio";
+    if !two_cores(name) {
+        return;
+    }
+    let _turn = turn();
+    let directory = tempfile::tempdir().unwrap();
+    let socket = socket(&directory);
+    let serve = "-v echo serve --workers 2 --ip 10.9.0.2/24 --listen 10.9.0.2:7 --idle backoff --json";
+    let server = Program::serve(linerate(&format!("{serve} --via vhost:{socket}")));
+    let more = "--workers 2 --connections 64 --duration 1s";
+    let ended = Program::start(load(&format!("virtio-user:{socket}"), more)).wait();
+    assert_no_errors(&ended);
+    assert_shared(&server.stop(), 64);
+}
