@@ -256,12 +256,15 @@ impl SmoltcpEngine {
         let before = flow.socket().state();
         let at = smoltcp_time(now);
         let mut more = true;
+        let mut deadline = None;
         for _ in 0..SEGMENTS_PER_TURN {
             let mut device = Device::new(Medium::Ip, egress, now).after(flow.sent);
             let result = self.interface.poll_egress(at, &mut device, &mut flow.sockets);
             let exhausted = device.exhausted;
             flow.sent = device.sent;
-            if result == PollResult::None {
+            // Asking when there is something to do next costs less than trying to send once more in vain.
+            deadline = self.interface.poll_at(at, &flow.sockets);
+            if result == PollResult::None || deadline.is_none_or(|deadline| deadline > at) {
                 more = exhausted;
                 break;
             }
@@ -276,8 +279,7 @@ impl SmoltcpEngine {
             }
             flow.fin_again = Some(now + FIN_AGAIN);
         }
-        let deadline = self.interface.poll_at(at, &flow.sockets).map(our_time);
-        match [deadline, flow.fin_again].into_iter().flatten().min() {
+        match [deadline.map(our_time), flow.fin_again].into_iter().flatten().min() {
             _ if more => {}
             Some(deadline) => self.wheel.arm(2 * slot, deadline.max(now + SOON)),
             None => self.wheel.disarm(2 * slot),
