@@ -14,6 +14,9 @@ use smoltcp::wire::{
 };
 use std::net::{Ipv4Addr, SocketAddrV4};
 
+/// A flow's number, and a segment of it.
+type FlowSegment<'a> = (usize, TcpPacket<&'a [u8]>);
+
 const ETHERNET: usize = 14;
 const IP: usize = 20;
 const TCP: usize = 20;
@@ -195,7 +198,7 @@ impl SyntheticClient {
 
     /// The flow that `frame` is of, and its segment; `None` when it was a question for our address, which has been
     /// answered.
-    fn tcp_of<'a>(&mut self, frame: &'a [u8]) -> Result<Option<(usize, TcpPacket<&'a [u8]>)>, Wrong> {
+    fn tcp_of<'a>(&mut self, frame: &'a [u8]) -> Result<Option<FlowSegment<'a>>, Wrong> {
         let ethernet = EthernetFrame::new_checked(frame).map_err(|_| Wrong::Frame("truncated"))?;
         if ethernet.ethertype() == EthernetProtocol::Arp {
             return self.announce().map(|()| None);
