@@ -4,6 +4,7 @@
 mod addresses;
 mod checksum;
 mod config;
+mod copies;
 mod crossing;
 mod demux;
 mod device;

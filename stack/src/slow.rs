@@ -6,11 +6,12 @@
 
 use crate::addresses::Addresses;
 use crate::config::{Config, IpCidr};
+use crate::copies::Copies;
 use crate::device::{Device, our_time, smoltcp_time};
 use crate::drops::Cause;
 use crate::egress::{ETHERNET, Egress};
 use linerate_bypass::time::Instant;
-use linerate_bypass::{Bytes, Datagram, MacAddr, Nic};
+use linerate_bypass::{Datagram, MacAddr, Nic};
 use smoltcp::iface::{Interface, SocketHandle, SocketSet};
 use smoltcp::phy::Medium;
 use smoltcp::socket::{dhcpv4, udp};
@@ -57,6 +58,7 @@ pub(crate) struct SlowPath {
     ip: Interface,
     udp_sockets: SocketSet<'static>,
     udp: Vec<UdpSocket>,
+    copies: Copies,
     ethernet_deadline: Option<Instant>,
     ip_deadline: Option<Instant>,
 }
@@ -90,6 +92,7 @@ impl SlowPath {
             ip,
             udp_sockets,
             udp,
+            copies: Copies::new(),
             ethernet_deadline: Some(now),
             ip_deadline: None,
         };
@@ -135,7 +138,7 @@ impl SlowPath {
                 received.push(Datagram {
                     local: SocketAddr::new(ip, bound.port()),
                     remote: SocketAddr::new(from.endpoint.addr.into(), from.endpoint.port),
-                    payload: Bytes::from(payload.to_vec()),
+                    payload: self.copies.copy(payload),
                 });
             }
         }

@@ -12,6 +12,7 @@ mod flow;
 mod operations;
 
 use crate::config::Config;
+use crate::copies::Copies;
 use crate::device::{Device, our_time, smoltcp_time};
 use crate::drops::Cause;
 use crate::egress::Egress;
@@ -64,6 +65,7 @@ pub struct SmoltcpEngine {
     spare: Vec<(SocketSet<'static>, SocketHandle)>,
     /// A chain in one piece; a way from one socket's ring to another's.
     scratch: Vec<u8>,
+    copies: Copies,
     copied_bytes: u64,
     counts: Counts,
 }
@@ -325,6 +327,7 @@ impl<N: Nic> Engine<N> for SmoltcpEngine {
             pending: Vec::new(),
             spare: Vec::new(),
             scratch: Vec::new(),
+            copies: Copies::new(),
             copied_bytes: 0,
             counts: Counts::default(),
         }

@@ -37,17 +37,15 @@ impl SmoltcpEngine {
 
     pub(super) fn take_received(&mut self, conn: ConnId, max: usize) -> Option<Bytes> {
         let flow = self.slots.find_mut(conn)?;
-        let bytes = flow
-            .socket_mut()
-            .recv(|bytes| {
-                let n = bytes.len().min(max);
-                (n, bytes[..n].to_vec())
-            })
-            .ok()
-            .filter(|bytes| !bytes.is_empty())?;
+        let copies = &self.copies;
+        let taken = flow.socket_mut().recv(|bytes| {
+            let n = bytes.len().min(max);
+            (n, (n > 0).then(|| copies.copy(&bytes[..n])))
+        });
+        let bytes = taken.ok().flatten()?;
         self.copied_bytes += bytes.len() as u64;
         self.after_consuming(conn);
-        Some(Bytes::from(bytes))
+        Some(bytes)
     }
 
     pub(super) fn room_to_send(&mut self, conn: ConnId) -> usize {
