@@ -375,10 +375,23 @@ fn pipes_that_nobody_reads_are_no_panic() {
     let mut command = linerate("echo serve --via kernel --listen 127.0.0.1:0 --json");
     let mut child = command.spawn().unwrap();
     drop(child.stdout.take());
-    let program = Program::of(child);
-    // Nothing says when it serves; a signal before it is caught would kill it, which is checked for.
-    thread::sleep(Duration::from_millis(300));
+    let mut program = Program::of(child);
+    await_catching(program.child().id());
     program.signal(Signal::INT);
     let output = program.wait();
     assert!(output.status.success() && !text(&output.stderr).contains("panicked"), "{output:?}");
+}
+
+/// Waits until process `id` catches SIGINT, by the kernel's word: one that came before would kill it.
+fn await_catching(id: u32) {
+    let catches = || {
+        let status = std::fs::read_to_string(format!("/proc/{id}/status")).unwrap();
+        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap().trim();
+        u64::from_str_radix(caught, 16).unwrap() & 1 << (Signal::INT.as_raw() - 1) != 0
+    };
+    let deadline = Instant::now() + PATIENCE;
+    while !catches() {
+        assert!(Instant::now() < deadline);
+        thread::sleep(Duration::from_millis(1));
+    }
 }

@@ -4,8 +4,7 @@
 mod common;
 
 use common::{Program, Server, run, text};
-use std::thread;
-use std::time::Duration;
+use std::io::{BufRead, BufReader};
 
 /// Hugepages that two processes take, in kB.
 const NEEDED: u64 = 512 << 10;
@@ -80,12 +79,25 @@ fn a_load_that_is_started_first_waits_for_its_server() {
     let socket = dir.path().join("link.sock");
     let socket = socket.display();
     let ours = "--ip 10.9.0.2/24 --connect 10.9.0.1:7 --duration 300ms --json";
-    let load = Program::start(&format!("-v echo load --via virtio-user:{socket} {ours}"));
-    // Nothing waits for the load but time; that it did come first is checked below by what it said.
-    thread::sleep(Duration::from_millis(500));
+    let mut load = Program::start(&format!("-v echo load --via virtio-user:{socket} {ours}"));
+    await_words(&mut load, "waiting for the other end");
     let server = Server::start("echo", &format!("--via vhost:{socket} --ip 10.9.0.1/24 --listen 10.9.0.1:7"));
     let output = load.wait();
     assert_served(&output);
-    assert!(text(&output.stderr).contains("waiting for the other end"), "{output:?}");
     assert!(server.stop().status.success());
+}
+
+/// Waits for a line on the standard error of `program` with `words` in it, and leaves what follows unseen.
+fn await_words(program: &mut Program, words: &'static str) {
+    let stderr = program.child().stderr.take().unwrap();
+    let (said, heard) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let mut lines = BufReader::new(stderr).lines().map_while(Result::ok);
+        if lines.any(|line| line.contains(words)) {
+            said.send(()).unwrap();
+        }
+        // Read on, lest the program be stuck writing.
+        lines.for_each(drop);
+    });
+    heard.recv_timeout(common::PATIENCE).unwrap_or_else(|_| panic!("it did not say: {words}"));
 }

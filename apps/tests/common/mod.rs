@@ -33,6 +33,10 @@ impl Program {
         kill_process(Pid::from_child(self.0.as_ref().unwrap()), signal).unwrap();
     }
 
+    pub fn child(&mut self) -> &mut Child {
+        self.0.as_mut().unwrap()
+    }
+
     /// Waits for it to end, and kills it if it does not.
     pub fn wait(mut self) -> Output {
         let mut child = self.0.take().unwrap();
