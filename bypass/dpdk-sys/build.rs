@@ -12,7 +12,6 @@ const NO_CLANG: &str = "libclang was not found, which generates the bindings of 
 const FUNCTIONS: &[&str] = &[
     "rte_eal_hotplug_add",
     "rte_eal_hotplug_remove",
-    "rte_eal_init",
     "rte_eth_allmulticast_enable",
     "rte_eth_dev_close",
     "rte_eth_dev_get_port_by_name",

@@ -2,9 +2,11 @@
 #include <dlfcn.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "shim.h"
+#include <rte_eal.h>
 #include <rte_errno.h>
 #include <rte_log.h>
 #include <rte_mbuf_pool_ops.h>
@@ -35,6 +37,55 @@ int lr_log_to(lr_log_sink sink)
 	log_sink = sink;
 	setvbuf(stream, NULL, _IOLBF, BUFSIZ);
 	return rte_openlog_stream(stream);
+}
+
+static int asks_for_help(int argc, char **argv)
+{
+	for (int i = 1; i < argc; i++)
+		if (strcmp(argv[i], "-h") == 0 || strcmp(argv[i], "--help") == 0)
+			return 1;
+	return 0;
+}
+
+/* Logs those lines that begin with the program's name, as getopt's do. The others are logged already. */
+static void log_lines_of(const char *program, char *text)
+{
+	size_t len = strlen(program);
+	char *rest = NULL;
+
+	for (char *line = strtok_r(text, "\n", &rest); line != NULL; line = strtok_r(NULL, "\n", &rest))
+		if (strncmp(line, program, len) == 0 && strncmp(line + len, ": ", 2) == 0)
+			log_sink(RTE_LOG_ERR, line + len + 2, strlen(line + len + 2));
+}
+
+int lr_eal_init(int argc, char **argv)
+{
+	const char *program = argv[0];
+	FILE *out = stdout, *err = stderr;
+	char *said = NULL;
+	size_t size = 0;
+	FILE *nowhere, *memory;
+	int result, error;
+
+	if (asks_for_help(argc, argv))
+		return rte_eal_init(argc, argv);
+	nowhere = fopen("/dev/null", "w");
+	memory = open_memstream(&said, &size);
+	if (nowhere != NULL)
+		stdout = nowhere;
+	if (memory != NULL)
+		stderr = memory;
+	result = rte_eal_init(argc, argv);
+	error = rte_errno;
+	stdout = out;
+	stderr = err;
+	if (nowhere != NULL)
+		fclose(nowhere);
+	if (memory != NULL && fclose(memory) == 0 && result < 0)
+		log_lines_of(program, said);
+	free(said);
+	rte_errno = error;
+	return result;
 }
 
 static int xdp_print(int level, const char *format, va_list arguments)

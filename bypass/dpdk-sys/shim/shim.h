@@ -93,6 +93,11 @@ enum { LR_LOG_ERR = RTE_LOG_ERR, LR_LOG_WARNING = RTE_LOG_WARNING, LR_LOG_NOTICE
 /* The same for libbpf and libxdp, which the AF_XDP driver brings and which would print to standard error. */
 void lr_log_xdp_to_sink(void);
 
+/* rte_eal_init without its prints. At a wrong argument it prints all that it takes on standard output, which is the
+ * program's, and lets getopt print on standard error what is wrong: that is logged as an error instead. Asked for help, it
+ * prints that and exits. No other thread may use C's standard streams meanwhile. */
+int lr_eal_init(int argc, char **argv);
+
 /* rte_errno of this thread. */
 int lr_errno(void);
 /* Whether this thread is known to EAL, and so has a cache in every pool. */

@@ -157,8 +157,9 @@ impl Eal {
         argv.push(std::ptr::null_mut());
         let argv: &'static mut [_] = argv.leak();
         let cpus = allowed_cpus();
-        // SAFETY: `argv` holds `argc` strings and a null, which are never freed; this runs once (`STARTED`).
-        let started = log::reason(|| unsafe { sys::rte_eal_init(argc, argv.as_mut_ptr()) });
+        // SAFETY: `argv` holds `argc` strings and a null, which are never freed; this runs once (`STARTED`), with the log
+        // taken over; Rust does not use C's standard streams.
+        let started = log::reason(|| unsafe { sys::lr_eal_init(argc, argv.as_mut_ptr()) });
         cpus.iter().for_each(allow);
         remove_empty_runtime_directory(config);
         started.map_err(EalError::Refused)?;
