@@ -5,6 +5,7 @@ use super::namespace::{in_namespaces, ip, part, plays};
 use super::program::{PATIENCE, Program, linerate, linerate_in, wait_for};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream, UdpSocket};
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -247,4 +248,77 @@ fn af_xdp_discards_and_generates() {
 #[test]
 fn tap_discards_and_generates() {
     discard_and_chargen("linux::tap_discards_and_generates", Wire::Tap);
+}
+
+/// Loads are clients of a server on the kernel's sockets.
+fn loads(name: &str, wire: Wire) {
+    in_namespaces(name, |namespace| {
+        wire.connect(namespace);
+        let server = "echo serve --via kernel --listen 0.0.0.0:7 --listen [::]:7 --json";
+        let server = Program::serve(linerate(server));
+        let ours = "--ip 10.9.0.2/24 --ip fd09::2/64 --idle backoff --duration 300ms --json";
+        for load in
+            ["--connect 10.9.0.1:7 --connections 64", "--connect [fd09::1]:7 --connections 3 --size 100000 --depth 2"]
+        {
+            let load = match wire {
+                Wire::AfXdp => {
+                    Program::start(linerate_in(namespace, &format!("echo load --via af_xdp:lr1 {ours} {load}")))
+                }
+                Wire::Tap => {
+                    let load = Program::start(linerate(&format!("echo load --via tap:lr0 {ours} {load}")));
+                    wait_for("the interface", || Path::new("/sys/class/net/lr0").exists());
+                    address("lr0");
+                    load
+                }
+            };
+            let ended = load.wait();
+            assert!(ended.status.success(), "{ended:?}");
+            let report = ended.json();
+            assert!(report["errors"] == 0 && report["requests"].as_u64() > Some(0), "{report}");
+        }
+        assert_eq!(server.stop().json()["accepted"], 67);
+    });
+}
+
+#[test]
+fn loads_over_af_xdp_reach_a_kernel_server() {
+    loads("linux::loads_over_af_xdp_reach_a_kernel_server", Wire::AfXdp);
+}
+
+#[test]
+fn loads_over_tap_reach_a_kernel_server() {
+    loads("linux::loads_over_tap_reach_a_kernel_server", Wire::Tap);
+}
+
+#[test]
+fn af_xdp_serves_again_after_a_kill_and_after_the_link_was_down() {
+    in_namespaces("linux::af_xdp_serves_again_after_a_kill_and_after_the_link_was_down", |namespace| {
+        let wire = Wire::AfXdp;
+        wire.connect(namespace);
+        let [server, _] = servers();
+        wire.serve("echo", namespace).kill();
+        // The program on the interface that the dead one left is no hindrance; a living one is.
+        let program = wire.serve("echo", namespace);
+        exchange(server, &random(100_000), 2);
+        let second = linerate_in(namespace, &format!("echo serve --via af_xdp:lr1 {ADDRESSES}"));
+        let ended = Program::start(second).wait();
+        assert_eq!(ended.status.code(), Some(1), "{ended:?}");
+        assert!(ended.stderr.len() == 1 && ended.stderr[0].contains("lr1"), "{ended:?}");
+        exchange(server, &random(100_000), 2);
+        // A connection outlives the link's loss.
+        let mut stream = connect(server);
+        for end in ["link set lr0".to_owned(), format!("-n {namespace} link set lr1")] {
+            ip(&format!("{end} down"));
+            ip(&format!("{end} up"));
+            stream.write_all(b"still there").unwrap();
+            let mut back = [0; 11];
+            stream.read_exact(&mut back).unwrap();
+            assert_eq!(&back, b"still there");
+        }
+        drop(stream);
+        // Not even the interface's end is the program's.
+        ip("link del lr0");
+        let ended = program.stop();
+        assert!(ended.status.success(), "{ended:?}");
+    });
 }
