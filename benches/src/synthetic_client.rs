@@ -196,12 +196,15 @@ impl SyntheticClient {
         Ok(answers)
     }
 
-    /// The flow that `frame` is of, and its segment; `None` when it was a question for our address, which has been
-    /// answered.
+    /// The flow that `frame` is of, and its segment; `None` when it was ARP. A question for our address is answered.
     fn tcp_of<'a>(&mut self, frame: &'a [u8]) -> Result<Option<FlowSegment<'a>>, Wrong> {
         let ethernet = EthernetFrame::new_checked(frame).map_err(|_| Wrong::Frame("truncated"))?;
         if ethernet.ethertype() == EthernetProtocol::Arp {
-            return self.announce().map(|()| None);
+            let arp = ArpPacket::new_checked(ethernet.payload()).map_err(|_| Wrong::Frame("truncated ARP"))?;
+            if arp.operation() == ArpOperation::Request {
+                self.announce()?;
+            }
+            return Ok(None);
         }
         let ip = Ipv4Packet::new_checked(ethernet.payload()).map_err(|_| Wrong::Frame("not IPv4"))?;
         let tcp = TcpPacket::new_checked(ip.payload()).map_err(|_| Wrong::Frame("not TCP"))?;
