@@ -2,4 +2,7 @@
 #![forbid(unsafe_code)]
 
 pub mod echo_bench;
+pub mod echo_pair;
+pub mod process;
+pub mod sockperf;
 pub mod synthetic_client;

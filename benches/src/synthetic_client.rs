@@ -10,7 +10,7 @@ use linerate_bypass::{BURST, L4, MacAddr, Nic, Packet, TxOffload};
 use smoltcp::phy::ChecksumCapabilities;
 use smoltcp::wire::{
     ArpOperation, ArpPacket, ArpRepr, EthernetAddress, EthernetFrame, EthernetProtocol, IpAddress, IpProtocol,
-    Ipv4Packet, Ipv4Repr, TcpPacket, TcpSeqNumber, checksum,
+    Ipv4Packet, Ipv4Repr, TcpOption, TcpPacket, TcpSeqNumber, checksum,
 };
 use std::net::{Ipv4Addr, SocketAddrV4};
 
@@ -20,13 +20,25 @@ type FlowSegment<'a> = (usize, TcpPacket<&'a [u8]>);
 const ETHERNET: usize = 14;
 const IP: usize = 20;
 const TCP: usize = 20;
-const HEADERS: usize = ETHERNET + IP + TCP;
 /// Where the first client address's ports begin, and how many of each address are used.
 const FIRST_PORT: u16 = 1024;
 const PORTS: usize = 50_000;
 
 /// The longest request: what one segment carries at an MTU of 1500 bytes.
 pub const MAX_REQUEST: usize = 1460;
+/// The server may send as much in one segment. Without the option it would send 536 bytes at most (RFC 9293 §3.7.1).
+const MSS_OPTION: TcpOption = TcpOption::MaxSegmentSize(MAX_REQUEST as u16);
+
+/// The segments that a client sends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// Begins a connection.
+    Syn,
+    /// Completes it.
+    Ack,
+    /// Carries a request, and acknowledges the echo before it.
+    Request,
+}
 
 /// What the server did that it should not have.
 #[derive(Debug, thiserror::Error)]
@@ -131,10 +143,7 @@ impl SyntheticClient {
         for flow in flows {
             let sequence = (flow as u32).wrapping_mul(0x9e37_79b9);
             self.flows[flow] = Flow { sequence, ..Flow::default() };
-            self.segment(flow, 0, |tcp| {
-                tcp.set_syn(true);
-                tcp.set_ack(false);
-            })?;
+            self.segment(flow, Kind::Syn)?;
             self.flows[flow].sequence = sequence.wrapping_add(1);
         }
         self.flush()
@@ -151,7 +160,7 @@ impl SyntheticClient {
                 return Err(Wrong::Frame("not a SYN-ACK"));
             }
             self.flows[flow].expected = (tcp.seq_number().0 as u32).wrapping_add(1);
-            self.segment(flow, 0, |_| {})?;
+            self.segment(flow, Kind::Ack)?;
             completed += 1;
         }
         self.received = received;
@@ -165,7 +174,7 @@ impl SyntheticClient {
             let flow = self.order[self.next] as usize;
             self.next = (self.next + 1) % self.order.len();
             self.flows[flow].requests += 1;
-            self.segment(flow, self.size, |tcp| tcp.set_psh(true))?;
+            self.segment(flow, Kind::Request)?;
             self.flows[flow].sequence = self.flows[flow].sequence.wrapping_add(self.size as u32);
         }
         self.flush()
@@ -196,12 +205,15 @@ impl SyntheticClient {
         Ok(answers)
     }
 
-    /// The flow that `frame` is of, and its segment; `None` when it was a question for our address, which has been
-    /// answered.
+    /// The flow that `frame` is of, and its segment; `None` when it was ARP. A question for our address is answered.
     fn tcp_of<'a>(&mut self, frame: &'a [u8]) -> Result<Option<FlowSegment<'a>>, Wrong> {
         let ethernet = EthernetFrame::new_checked(frame).map_err(|_| Wrong::Frame("truncated"))?;
         if ethernet.ethertype() == EthernetProtocol::Arp {
-            return self.announce().map(|()| None);
+            let arp = ArpPacket::new_checked(ethernet.payload()).map_err(|_| Wrong::Frame("truncated ARP"))?;
+            if arp.operation() == ArpOperation::Request {
+                self.announce()?;
+            }
+            return Ok(None);
         }
         let ip = Ipv4Packet::new_checked(ethernet.payload()).map_err(|_| Wrong::Frame("not IPv4"))?;
         let tcp = TcpPacket::new_checked(ip.payload()).map_err(|_| Wrong::Frame("not TCP"))?;
@@ -230,24 +242,24 @@ impl SyntheticClient {
         ethernet.set_ethertype(protocol);
     }
 
-    /// Puts a segment of `flow` with `payload` bytes in line, after `change` has seen its header.
-    fn segment(
-        &mut self,
-        flow: usize,
-        payload: usize,
-        change: impl FnOnce(&mut TcpPacket<&mut [u8]>),
-    ) -> Result<(), Wrong> {
+    /// Puts a segment of `flow` in line.
+    fn segment(&mut self, flow: usize, kind: Kind) -> Result<(), Wrong> {
+        let (header, payload) = match kind {
+            Kind::Syn => (TCP + MSS_OPTION.buffer_len(), 0),
+            Kind::Ack => (TCP, 0),
+            Kind::Request => (TCP, self.size),
+        };
         let Flow { sequence, expected, requests } = self.flows[flow];
         let (client, port) = self.address(flow);
         let (server, server_port) = (*self.endpoints.server.ip(), self.endpoints.server.port());
         let mut packet = self.nic.allocate().ok_or(Wrong::Full)?;
-        let bytes = packet.append(HEADERS + payload).ok_or(Wrong::Full)?;
+        let bytes = packet.append(ETHERNET + IP + header + payload).ok_or(Wrong::Full)?;
         self.ethernet(bytes, EthernetProtocol::Ipv4);
         let ip = Ipv4Repr {
             src_addr: client,
             dst_addr: server,
             next_header: IpProtocol::Tcp,
-            payload_len: TCP + payload,
+            payload_len: header + payload,
             hop_limit: 64,
         };
         let mut checksums = ChecksumCapabilities::ignored();
@@ -261,23 +273,28 @@ impl SyntheticClient {
         tcp.set_seq_number(TcpSeqNumber(sequence as i32));
         tcp.set_ack_number(TcpSeqNumber(expected as i32));
         tcp.clear_flags();
-        tcp.set_header_len(TCP as u8);
-        tcp.set_ack(true);
+        tcp.set_header_len(header as u8);
         tcp.set_window_len(u16::MAX);
         tcp.set_urgent_at(0);
-        change(&mut tcp);
+        match kind {
+            Kind::Syn => {
+                tcp.set_syn(true);
+                MSS_OPTION.emit(tcp.options_mut());
+            }
+            Kind::Ack | Kind::Request => tcp.set_ack(true),
+        }
         let word = word(flow, requests);
         tcp.payload_mut().chunks_mut(8).for_each(|part| part.copy_from_slice(&word[..part.len()]));
         let (source, destination) = (IpAddress::from(client), IpAddress::from(server));
         if self.software_checksum {
             tcp.fill_checksum(&source, &destination);
         } else {
-            let length = (TCP + payload) as u32;
+            let length = (header + payload) as u32;
             tcp.set_checksum(checksum::pseudo_header(&source, &destination, IpProtocol::Tcp, length));
             packet.set_tx_offload(TxOffload {
                 l2_len: ETHERNET,
                 l3_len: IP,
-                l4_len: TCP,
+                l4_len: header,
                 ipv4: true,
                 ipv4_checksum: true,
                 l4_checksum: Some(L4::Tcp),

@@ -1,0 +1,181 @@
+//! An echo server and its load, two processes pinned to a core each, over one of the networks to be compared.
+
+use crate::process::{Error, Process};
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+/// What a load may need beside the time it measures: opening its port and connections, and closing them.
+const AROUND: Duration = Duration::from_secs(30);
+
+/// What the two processes are joined by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Network {
+    /// A virtio-user port at the load, a vhost port at the server, the TCP stack at both.
+    Virtio,
+    /// Kernel sockets over loopback; both sleep until there is something to do.
+    Sleeping,
+    /// Kernel sockets over loopback; neither ever sleeps.
+    Spinning,
+}
+
+impl Network {
+    /// All of them.
+    pub const ALL: [Network; 3] = [Network::Virtio, Network::Sleeping, Network::Spinning];
+
+    /// What to call it in a table.
+    pub fn name(self) -> &'static str {
+        match self {
+            Network::Virtio => "virtio-user to vhost",
+            Network::Sleeping => "kernel, sleeping",
+            Network::Spinning => "kernel, spinning",
+        }
+    }
+}
+
+/// What stays the same in all measurements.
+#[derive(Debug, Clone)]
+pub struct Setting {
+    /// The `linerate` to start.
+    pub linerate: PathBuf,
+    /// A directory of our own, for sockets.
+    pub scratch: PathBuf,
+    /// The core that servers are pinned to.
+    pub server_core: usize,
+    /// The core that loads are pinned to.
+    pub load_core: usize,
+    /// Bytes of a request.
+    pub size: u32,
+    /// How long one load measures.
+    pub duration: Duration,
+}
+
+/// What `linerate echo load --json` prints, as far as it is used here.
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize, Serialize)]
+pub struct Measured {
+    /// Requests per second.
+    pub rate: f64,
+    /// Errors of any kind.
+    pub errors: u64,
+    /// Round-trip times in microseconds.
+    pub rtt_us: Rtt,
+}
+
+/// Percentiles of round-trip times in microseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize, Serialize)]
+pub struct Rtt {
+    /// The median.
+    pub p50: f64,
+    /// 99 of 100 are at most this.
+    pub p99: f64,
+    /// 999 of 1000 are at most this.
+    pub p999: f64,
+}
+
+impl Measured {
+    /// The medians of each figure.
+    ///
+    /// # Panics
+    /// If there are no measurements.
+    pub fn median(all: &[Measured]) -> Measured {
+        let median = |figure: fn(&Measured) -> f64| {
+            let mut figures: Vec<f64> = all.iter().map(figure).collect();
+            figures.sort_by(f64::total_cmp);
+            figures[figures.len() / 2]
+        };
+        Measured {
+            rate: median(|one| one.rate),
+            errors: all.iter().map(|one| one.errors).sum(),
+            rtt_us: Rtt {
+                p50: median(|one| one.rtt_us.p50),
+                p99: median(|one| one.rtt_us.p99),
+                p999: median(|one| one.rtt_us.p999),
+            },
+        }
+    }
+}
+
+/// Starts a server on `network`, lets a load of each number of `connections` measure it one after the other, and
+/// stops the server.
+pub fn measure(
+    setting: &Setting,
+    network: Network,
+    connections: &[u32],
+    interrupted: &AtomicBool,
+) -> Result<Vec<Measured>, Error> {
+    let socket = setting.scratch.join("link.sock");
+    let mut server = Process::start(serve(setting, network, &socket))?;
+    let ready = server.wait_for_line("ready ", interrupted)?;
+    let address = ready.split(' ').nth(3).unwrap_or_default();
+    connections.iter().map(|n| load(setting, network, &socket, address, *n, interrupted)).collect()
+}
+
+fn serve(setting: &Setting, network: Network, socket: &Path) -> Command {
+    let mut command = Command::new(&setting.linerate);
+    command.args(["echo", "serve", "--cores", &setting.server_core.to_string(), "--via"]);
+    match network {
+        Network::Virtio => {
+            command.arg(format!("vhost:{}", socket.display()));
+            command.args(["--ip", "10.0.0.2/24", "--listen", "10.0.0.2:7"]);
+        }
+        Network::Sleeping => {
+            command.args(["kernel", "--listen", "127.0.0.1:0"]);
+        }
+        Network::Spinning => {
+            command.args(["kernel", "--spin", "--listen", "127.0.0.1:0"]);
+        }
+    }
+    command
+}
+
+fn load(
+    setting: &Setting,
+    network: Network,
+    socket: &Path,
+    address: &str,
+    connections: u32,
+    interrupted: &AtomicBool,
+) -> Result<Measured, Error> {
+    let mut command = Command::new(&setting.linerate);
+    command.args(["echo", "load", "--json", "--cores", &setting.load_core.to_string(), "--connect", address]);
+    command.args(["--connections", &connections.to_string(), "--size", &setting.size.to_string(), "--depth", "1"]);
+    command.args(["--duration", &format!("{}ms", setting.duration.as_millis()), "--via"]);
+    match network {
+        Network::Virtio => {
+            command.arg(format!("virtio-user:{}", socket.display())).args(["--ip", "10.0.0.1/24"]);
+        }
+        Network::Sleeping => {
+            command.arg("kernel");
+        }
+        Network::Spinning => {
+            command.args(["kernel", "--spin"]);
+        }
+    }
+    let load = Process::start(command)?;
+    let line = load.command().to_owned();
+    let printed = load.output(setting.duration + AROUND, interrupted)?;
+    serde_json::from_str(&printed).map_err(|_| Error::Unexpected { command: line, printed })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_report_of_a_load_is_read() {
+        let printed = r#"{"requests":10,"seconds":1.0,"rate":10.0,"bytes":640,"errors":0,
+            "rtt_us":{"p50":1.5,"p90":2.0,"p99":3.0,"p999":4.0,"max":5.0}}"#;
+        let measured: Measured = serde_json::from_str(printed).unwrap();
+        assert_eq!(measured, Measured { rate: 10.0, errors: 0, rtt_us: Rtt { p50: 1.5, p99: 3.0, p999: 4.0 } });
+    }
+
+    #[test]
+    fn the_median_is_taken_figure_by_figure_and_errors_add_up() {
+        let one = |rate, p50| Measured { rate, errors: 1, rtt_us: Rtt { p50, p99: 9.0, p999: 9.9 } };
+        let median = Measured::median(&[one(3.0, 1.0), one(1.0, 3.0), one(2.0, 2.0)]);
+        assert_eq!((median.rate, median.rtt_us.p50, median.errors), (2.0, 2.0, 3));
+    }
+}

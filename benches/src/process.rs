@@ -1,0 +1,228 @@
+//! Programs that a bench starts, and that end with it whatever happens.
+
+use rustix::process::{Pid, Signal, kill_process};
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
+use std::{fs, io, thread};
+
+/// How long a server may take to be ready, and any program to stop when told to.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// How often it is looked whether a program has ended.
+const TICK: Duration = Duration::from_millis(10);
+
+/// Why a program did not do what it was started for.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// It could not be started.
+    #[error("{program} could not be started: {error}")]
+    Start {
+        /// What was to be started.
+        program: String,
+        /// Why not.
+        error: io::Error,
+    },
+    /// It failed, or ended before its time.
+    #[error("{command} {what}:\n{said}")]
+    Failed {
+        /// The command line.
+        command: String,
+        /// What it did.
+        what: String,
+        /// What it wrote to standard error.
+        said: String,
+    },
+    /// What it printed is not what it should print.
+    #[error("{command} printed something unexpected: {printed}")]
+    Unexpected {
+        /// The command line.
+        command: String,
+        /// What it printed.
+        printed: String,
+    },
+    /// A signal came.
+    #[error("interrupted")]
+    Interrupted,
+}
+
+/// A running program. Dropping it stops it.
+pub struct Process {
+    child: Child,
+    command: String,
+    /// A file without a name that holds its standard error.
+    said: File,
+}
+
+impl Process {
+    /// Starts `command` with its standard output in a pipe.
+    pub fn start(mut command: Command) -> Result<Self, Error> {
+        let program = command.get_program().to_string_lossy().into_owned();
+        let line = format!("{command:?}").replace('"', "");
+        let fail = |error| Error::Start { program: program.clone(), error };
+        let said = tempfile::tempfile().map_err(fail)?;
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(said.try_clone().map_err(fail)?);
+        let child = command.spawn().map_err(fail)?;
+        Ok(Process { child, command: line, said })
+    }
+
+    /// Waits for the first line on its standard output, which begins with `begin`, and returns it.
+    pub fn wait_for_line(&mut self, begin: &str, interrupted: &AtomicBool) -> Result<String, Error> {
+        let output = self.child.stdout.take().ok_or_else(|| self.failed("has no output left to wait for"))?;
+        let (sender, line) = mpsc::channel();
+        // Reads on until the program ends, so that it never waits for a reader.
+        thread::spawn(move || {
+            for line in BufReader::new(output).lines().map_while(Result::ok) {
+                let _ = sender.send(line);
+            }
+        });
+        let until = Instant::now() + PATIENCE;
+        loop {
+            match line.recv_timeout(TICK) {
+                Ok(line) if line.starts_with(begin) => return Ok(line),
+                Ok(printed) => return Err(Error::Unexpected { command: self.command.clone(), printed }),
+                Err(mpsc::RecvTimeoutError::Disconnected) => return Err(self.failed("ended too early")),
+                Err(mpsc::RecvTimeoutError::Timeout) if interrupted.load(Ordering::Relaxed) => {
+                    return Err(Error::Interrupted);
+                }
+                Err(mpsc::RecvTimeoutError::Timeout) if Instant::now() > until => {
+                    return Err(self.failed(&format!("was not ready within {} s", PATIENCE.as_secs())));
+                }
+                Err(mpsc::RecvTimeoutError::Timeout) => {}
+            }
+        }
+    }
+
+    /// Waits until it ends by itself, `limit` at most, and returns what it printed.
+    pub fn output(mut self, limit: Duration, interrupted: &AtomicBool) -> Result<String, Error> {
+        let mut output = self.child.stdout.take().ok_or_else(|| self.failed("has no output left"))?;
+        let reader = thread::spawn(move || {
+            let mut printed = String::new();
+            output.read_to_string(&mut printed).map(|_| printed)
+        });
+        match self.wait(limit, Some(interrupted))? {
+            Some(status) if status.success() => {}
+            Some(status) => return Err(self.failed(&format!("failed ({status})"))),
+            None => return Err(self.failed(&format!("did not end within {} s", limit.as_secs()))),
+        }
+        match reader.join() {
+            Ok(Ok(printed)) => Ok(printed),
+            _ => Err(self.failed("printed what is no text")),
+        }
+    }
+
+    /// Its command line.
+    pub fn command(&self) -> &str {
+        &self.command
+    }
+
+    fn wait(&mut self, limit: Duration, interrupted: Option<&AtomicBool>) -> Result<Option<ExitStatus>, Error> {
+        let until = Instant::now() + limit;
+        loop {
+            match self.child.try_wait() {
+                Ok(Some(status)) => return Ok(Some(status)),
+                Ok(None) if interrupted.is_some_and(|flag| flag.load(Ordering::Relaxed)) => {
+                    return Err(Error::Interrupted);
+                }
+                Ok(None) if Instant::now() > until => return Ok(None),
+                Ok(None) => thread::sleep(TICK),
+                Err(error) => return Err(self.failed(&format!("cannot be waited for ({error})"))),
+            }
+        }
+    }
+
+    fn failed(&mut self, what: &str) -> Error {
+        use std::io::Seek;
+        let mut said = String::new();
+        let read = self.said.rewind().and_then(|()| self.said.read_to_string(&mut said));
+        if read.is_err() || said.is_empty() {
+            said = "(it said nothing)".to_owned();
+        }
+        Error::Failed { command: self.command.clone(), what: what.to_owned(), said }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if let Ok(Some(_)) = self.child.try_wait() {
+            return;
+        }
+        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
+        if let Some(pid) = pid {
+            // It has not been waited for, so the number is still its own.
+            let _ = kill_process(pid, Signal::TERM);
+        }
+        if !matches!(self.wait(PATIENCE, None), Ok(Some(_))) {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
+
+/// A flag that SIGINT and SIGTERM set.
+pub fn interruption() -> io::Result<Arc<AtomicBool>> {
+    let flag = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        signal_hook::flag::register(signal, flag.clone())?;
+    }
+    Ok(flag)
+}
+
+/// The `linerate` that was built beside this program.
+pub fn linerate() -> Result<std::path::PathBuf, Error> {
+    let missing = |error| Error::Start { program: "linerate".to_owned(), error };
+    let path = std::env::current_exe().map_err(missing)?.with_file_name("linerate");
+    match fs::metadata(&path) {
+        Ok(_) => Ok(path),
+        Err(_) => Err(missing(io::Error::other(format!(
+            "{} is not there: cargo build --release -p linerate-apps",
+            path.display()
+        )))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str) -> Process {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        Process::start(command).unwrap()
+    }
+
+    #[test]
+    fn what_a_program_printed_comes_back() {
+        let printed = shell("echo one; echo two").output(PATIENCE, &AtomicBool::new(false)).unwrap();
+        assert_eq!(printed, "one\ntwo\n");
+    }
+
+    #[test]
+    fn a_failure_tells_what_the_program_said() {
+        let error = shell("echo reason >&2; exit 3").output(PATIENCE, &AtomicBool::new(false)).unwrap_err();
+        assert!(error.to_string().contains("reason"), "{error}");
+    }
+
+    #[test]
+    fn a_server_is_waited_for_and_stopped() {
+        let mut server = shell("echo ready on 7; exec sleep 1000");
+        assert_eq!(server.wait_for_line("ready", &AtomicBool::new(false)).unwrap(), "ready on 7");
+        let pid = server.child.id();
+        drop(server);
+        assert!(!std::path::Path::new(&format!("/proc/{pid}")).exists());
+    }
+
+    #[test]
+    fn a_server_that_ends_before_it_is_ready_is_a_failure() {
+        let error = shell("echo no memory >&2").wait_for_line("ready", &AtomicBool::new(false)).unwrap_err();
+        assert!(error.to_string().contains("no memory"), "{error}");
+    }
+
+    #[test]
+    fn an_interruption_ends_the_wait() {
+        let error = shell("exec sleep 1000").output(PATIENCE, &AtomicBool::new(true)).unwrap_err();
+        assert!(matches!(error, Error::Interrupted));
+    }
+}

@@ -1,0 +1,99 @@
+//! `sockperf`, against which the kernel-socket baseline is held: a weak baseline would flatter everything else.
+
+use crate::process::{Error, Process};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use std::{io, thread};
+
+/// How long its server may take to listen.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Its warm-up and the rest around the time it measures.
+const AROUND: Duration = Duration::from_secs(10);
+
+/// What `sockperf ping-pong --full-rtt` measured over one TCP connection.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct PingPong {
+    /// Round trips per second.
+    pub rate: f64,
+    /// The median round-trip time in microseconds.
+    pub rtt_p50_us: f64,
+}
+
+/// Whether it is installed.
+pub fn is_installed() -> bool {
+    Command::new("sockperf").arg("--version").output().is_ok()
+}
+
+/// Runs a server on `server_core` and a client on `client_core`, over loopback and sockets that block, with messages of
+/// `size` bytes for `duration`, in whole seconds.
+pub fn ping_pong(
+    server_core: usize,
+    client_core: usize,
+    size: u32,
+    duration: Duration,
+    interrupted: &AtomicBool,
+) -> Result<PingPong, Error> {
+    let port = free_port().map_err(|error| Error::Start { program: "sockperf".to_owned(), error })?.to_string();
+    let server = Process::start(pinned(server_core, &["server", "--tcp", "-i", "127.0.0.1", "-p", &port]))?;
+    wait_for(port.parse().unwrap_or_default(), interrupted)?;
+    let (size, seconds) = (size.to_string(), duration.as_secs().max(1).to_string());
+    let client = ["ping-pong", "--tcp", "--full-rtt", "-i", "127.0.0.1", "-p", &port, "-m", &size, "-t", &seconds];
+    let client = Process::start(pinned(client_core, &client))?;
+    let command = client.command().to_owned();
+    let printed = client.output(duration + AROUND, interrupted)?;
+    drop(server);
+    parse(&printed).ok_or(Error::Unexpected { command, printed })
+}
+
+fn pinned(core: usize, args: &[&str]) -> Command {
+    let mut command = Command::new("taskset");
+    command.args(["-c", &core.to_string(), "sockperf"]).args(args);
+    command
+}
+
+/// A port that nobody listens on now.
+fn free_port() -> io::Result<u16> {
+    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
+}
+
+fn wait_for(port: u16, interrupted: &AtomicBool) -> Result<(), Error> {
+    let until = Instant::now() + PATIENCE;
+    while let Err(error) = TcpStream::connect((Ipv4Addr::LOCALHOST, port)) {
+        if interrupted.load(Ordering::Relaxed) {
+            return Err(Error::Interrupted);
+        }
+        if Instant::now() > until {
+            return Err(Error::Start { program: "sockperf".to_owned(), error });
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    Ok(())
+}
+
+fn parse(printed: &str) -> Option<PingPong> {
+    let after = |line: &str, key: &str| -> Option<f64> {
+        let rest = line.split_once(key)?.1.trim_start();
+        rest.split(|c: char| !(c.is_ascii_digit() || c == '.')).next()?.parse().ok()
+    };
+    let valid = printed.lines().find(|line| line.contains("[Valid Duration]"))?;
+    let rate = after(valid, "ReceivedMessages=")? / after(valid, "RunTime=")?;
+    let rtt_p50_us = printed.lines().find_map(|line| after(line, "percentile 50.000 ="))?;
+    Some(PingPong { rate, rtt_p50_us })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rate_is_that_of_the_valid_duration() {
+        let printed = "sockperf: [Total Run] RunTime=2.002 sec; SentMessages=3; ReceivedMessages=2\n\
+                       sockperf: \u{1b}[2;35m[Valid Duration] RunTime=1.600 sec; SentMessages=9; ReceivedMessages=8\n\
+                       sockperf: ---> percentile 75.000 =   22.403\n\
+                       sockperf: ---> percentile 50.000 =   20.029\n";
+        assert_eq!(parse(printed), Some(PingPong { rate: 5.0, rtt_p50_us: 20.029 }));
+        assert_eq!(parse("sockperf: nothing"), None);
+    }
+}
