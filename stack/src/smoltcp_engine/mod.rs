@@ -9,39 +9,32 @@
 //! alone.
 
 mod flow;
+mod input;
 mod operations;
+mod output;
 
 use crate::config::Config;
 use crate::copies::Copies;
-use crate::device::{Device, our_time, smoltcp_time};
-use crate::drops::Cause;
+use crate::device::{Device, smoltcp_time};
 use crate::egress::Egress;
 use crate::engine::{Engine, Event, Segment};
 use crate::ports::Ports;
-use crate::reply::Reply;
 use crate::slots::Slots;
-use crate::time_wait::{Answer, TimeWait};
+use crate::time_wait::TimeWait;
 use crate::tuple::Tuple;
 use crate::wheel::Wheel;
 use flow::{Fate, Flow, Phase};
 use hashbrown::HashMap;
 use linerate_bypass::time::{Duration, Instant};
-use linerate_bypass::{Bytes, CloseReason, ConnId, ConnectError, Nic, Packet, Summary, prefetch_whole};
-use smoltcp::iface::{Interface, PollResult, SocketHandle, SocketSet};
+use linerate_bypass::{Bytes, CloseReason, ConnId, ConnectError, Nic, Summary};
+use smoltcp::iface::{Interface, SocketHandle, SocketSet};
 use smoltcp::phy::Medium;
 use smoltcp::socket::tcp::State;
-use smoltcp::wire::{HardwareAddress, IpListenEndpoint, TcpPacket};
+use smoltcp::wire::HardwareAddress;
 use std::net::{IpAddr, SocketAddr};
 
-/// Segments that one flow sends before the next gets its turn.
-const SEGMENTS_PER_TURN: usize = 32;
 /// Sockets with their buffers kept for the next connections.
 const SPARE: usize = 256;
-/// How soon to ask again when smoltcp says "now" but sent nothing.
-const SOON: Duration = Duration::from_millis(1);
-
-/// How long a FIN may go unacknowledged before we repeat it ourselves.
-const FIN_AGAIN: Duration = Duration::from_secs(2);
 
 /// The smoltcp engine of one worker.
 pub struct SmoltcpEngine {
@@ -109,58 +102,6 @@ impl SmoltcpEngine {
         }
     }
 
-    fn listens(&self, local: SocketAddr) -> bool {
-        let matches = |listen: &SocketAddr| {
-            listen.port() == local.port()
-                && (listen.ip() == local.ip() || listen.ip().is_unspecified() && listen.is_ipv4() == local.is_ipv4())
-        };
-        self.listen.iter().any(matches)
-    }
-
-    /// What to do with a segment of no known flow: a slot for a new one, or an answer.
-    fn admit<N: Nic>(
-        &mut self,
-        tuple: Tuple,
-        tcp: &TcpPacket<&[u8]>,
-        egress: &mut Egress<N>,
-        now: Instant,
-    ) -> Option<u32> {
-        match self.time_wait.answer(&tuple, tcp) {
-            None | Some(Answer::Reopen) => {}
-            Some(Answer::Ignore) => return None,
-            Some(Answer::Acknowledge(reply)) => {
-                reply.send(&tuple, egress, now);
-                return None;
-            }
-        }
-        let begins = tcp.syn() && !tcp.ack() && !tcp.rst() && !tcp.fin();
-        if !begins || !self.listens(tuple.local()) {
-            if let Some(reset) = Reply::reset_for(tcp) {
-                reset.send(&tuple, egress, now);
-            }
-            return None;
-        }
-        if self.half_open >= self.limits.half_open {
-            egress.drop_for(Cause::HalfOpenFull);
-            return None;
-        }
-        let Some(slot) = self.insert(tuple, Phase::HalfOpen) else {
-            egress.drop_for(Cause::TooMany);
-            return None;
-        };
-        let local = tuple.local();
-        let timeout = self.limits.half_open_timeout;
-        let socket = self.slots.get_mut(slot)?.socket_mut();
-        socket.set_timeout(Some(timeout));
-        let endpoint = IpListenEndpoint { addr: Some(local.ip().into()), port: local.port() };
-        if socket.listen(endpoint).is_err() {
-            self.remove(slot, now);
-            return None;
-        }
-        self.half_open += 1;
-        Some(slot)
-    }
-
     fn insert(&mut self, tuple: Tuple, phase: Phase) -> Option<u32> {
         if self.slots.len() >= self.limits.connections {
             return None;
@@ -193,104 +134,6 @@ impl SmoltcpEngine {
             socket.abort();
             self.spare.push(set);
         }
-    }
-
-    /// Begins to load what the segments of `tuples` will touch: with many flows, most of it is far from the core, and
-    /// it comes faster together than one after the other.
-    fn fetch_ahead<'a>(&mut self, tuples: impl Iterator<Item = &'a Tuple>) {
-        self.burst.clear();
-        self.burst.extend(tuples.filter_map(|tuple| self.table.get(tuple)));
-        if self.burst.len() < 2 {
-            return;
-        }
-        for &slot in &self.burst {
-            if let Some(flow) = self.slots.get(slot) {
-                prefetch_whole(&**flow);
-            }
-        }
-        for &slot in &self.burst {
-            if let Some(flow) = self.slots.get(slot) {
-                prefetch_whole(flow.socket());
-            }
-        }
-    }
-
-    fn segment<N: Nic>(&mut self, segment: Segment<N::Packet>, egress: &mut Egress<N>, now: Instant) {
-        let Segment { packet, tuple, ip_header } = segment;
-        let mut scratch = std::mem::take(&mut self.scratch);
-        let data = if packet.len() == packet.data().len() {
-            packet.data()
-        } else {
-            // smoltcp reads a packet in one piece.
-            scratch.clear();
-            packet.segments().for_each(|bytes| scratch.extend_from_slice(bytes));
-            self.copied_bytes += (scratch.len() - ip_header) as u64;
-            &scratch
-        };
-        let tcp = TcpPacket::new_unchecked(&data[ip_header..]);
-        let slot = match self.table.get(&tuple) {
-            Some(&slot) => Some(slot),
-            None => self.admit(tuple, &tcp, egress, now),
-        };
-        if let Some(slot) = slot
-            && let Some(flow) = self.slots.get_mut(slot)
-        {
-            let before = flow.socket().state();
-            let queued = flow.socket().recv_queue();
-            let mut device = Device::new(Medium::Ip, egress, now).after(flow.sent).receiving(data);
-            self.interface.poll_ingress_single(smoltcp_time(now), &mut device, &mut flow.sockets);
-            flow.sent = device.sent;
-            flow.note_end(before, tcp.rst());
-            if tcp.fin() && flow.socket().state() != before {
-                flow.peer_end = Some((tcp.seq_number() + tcp.segment_len()).0 as u32);
-            }
-            self.copied_bytes += (flow.socket().recv_queue().saturating_sub(queued)) as u64;
-            self.touch(slot);
-            self.dirty(slot);
-        }
-        self.scratch = scratch;
-    }
-
-    /// Sends what the flow in `slot` has to send. Returns whether there is more.
-    fn flush_flow<N: Nic>(&mut self, slot: u32, egress: &mut Egress<N>, now: Instant) -> bool {
-        let Some(flow) = self.slots.get_mut(slot) else { return false };
-        flow.dirty = false;
-        let before = flow.socket().state();
-        let at = smoltcp_time(now);
-        let mut more = true;
-        let mut deadline = None;
-        for _ in 0..SEGMENTS_PER_TURN {
-            let mut device = Device::new(Medium::Ip, egress, now).after(flow.sent);
-            let result = self.interface.poll_egress(at, &mut device, &mut flow.sockets);
-            let exhausted = device.exhausted;
-            flow.sent = device.sent;
-            // Asking when there is something to do next costs less than trying to send once more in vain.
-            deadline = self.interface.poll_at(at, &flow.sockets);
-            if result == PollResult::None || deadline.is_none_or(|deadline| deadline > at) {
-                more = exhausted;
-                break;
-            }
-        }
-        flow.note_end(before, false);
-        let changed = flow.socket().state() != before;
-        if !flow.fin_untended() {
-            flow.fin_again = None;
-        } else if flow.fin_again.is_none_or(|at| at <= now) {
-            if let (Some(_), Some(fin)) = (flow.fin_again, flow.fin()) {
-                fin.send(&flow.tuple, egress, now);
-            }
-            flow.fin_again = Some(now + FIN_AGAIN);
-        }
-        match [deadline.map(our_time), flow.fin_again].into_iter().flatten().min() {
-            _ if more => {}
-            Some(deadline) => self.wheel.arm(2 * slot, deadline.max(now + SOON)),
-            None => self.wheel.disarm(2 * slot),
-        }
-        // Those about to go wait for what was just sent.
-        if changed || matches!(before, State::Closed | State::TimeWait) {
-            self.touch(slot);
-        }
-        more
     }
 }
 

@@ -1,0 +1,126 @@
+//! What the smoltcp engine does with a segment that has arrived.
+
+use super::SmoltcpEngine;
+use super::flow::Phase;
+use crate::device::{Device, smoltcp_time};
+use crate::drops::Cause;
+use crate::egress::Egress;
+use crate::engine::Segment;
+use crate::reply::Reply;
+use crate::time_wait::Answer;
+use crate::tuple::Tuple;
+use linerate_bypass::time::Instant;
+use linerate_bypass::{Nic, Packet, prefetch_whole};
+use smoltcp::phy::Medium;
+use smoltcp::wire::{IpListenEndpoint, TcpPacket};
+use std::net::SocketAddr;
+
+impl SmoltcpEngine {
+    /// Begins to load what the segments of `tuples` will touch: with many flows, most of it is far from the core, and
+    /// it comes faster together than one after the other.
+    pub(super) fn fetch_ahead<'a>(&mut self, tuples: impl Iterator<Item = &'a Tuple>) {
+        self.burst.clear();
+        self.burst.extend(tuples.filter_map(|tuple| self.table.get(tuple)));
+        if self.burst.len() < 2 {
+            return;
+        }
+        for &slot in &self.burst {
+            if let Some(flow) = self.slots.get(slot) {
+                prefetch_whole(&**flow);
+            }
+        }
+        for &slot in &self.burst {
+            if let Some(flow) = self.slots.get(slot) {
+                prefetch_whole(flow.socket());
+            }
+        }
+    }
+
+    pub(super) fn segment<N: Nic>(&mut self, segment: Segment<N::Packet>, egress: &mut Egress<N>, now: Instant) {
+        let Segment { packet, tuple, ip_header } = segment;
+        let mut scratch = std::mem::take(&mut self.scratch);
+        let data = if packet.len() == packet.data().len() {
+            packet.data()
+        } else {
+            // smoltcp reads a packet in one piece.
+            scratch.clear();
+            packet.segments().for_each(|bytes| scratch.extend_from_slice(bytes));
+            self.copied_bytes += (scratch.len() - ip_header) as u64;
+            &scratch
+        };
+        let tcp = TcpPacket::new_unchecked(&data[ip_header..]);
+        let slot = match self.table.get(&tuple) {
+            Some(&slot) => Some(slot),
+            None => self.admit(tuple, &tcp, egress, now),
+        };
+        if let Some(slot) = slot
+            && let Some(flow) = self.slots.get_mut(slot)
+        {
+            let before = flow.socket().state();
+            let queued = flow.socket().recv_queue();
+            let mut device = Device::new(Medium::Ip, egress, now).after(flow.sent).receiving(data);
+            self.interface.poll_ingress_single(smoltcp_time(now), &mut device, &mut flow.sockets);
+            flow.sent = device.sent;
+            flow.note_end(before, tcp.rst());
+            if tcp.fin() && flow.socket().state() != before {
+                flow.peer_end = Some((tcp.seq_number() + tcp.segment_len()).0 as u32);
+            }
+            self.copied_bytes += (flow.socket().recv_queue().saturating_sub(queued)) as u64;
+            self.touch(slot);
+            self.dirty(slot);
+        }
+        self.scratch = scratch;
+    }
+
+    /// What to do with a segment of no known flow: a slot for a new one, or an answer.
+    fn admit<N: Nic>(
+        &mut self,
+        tuple: Tuple,
+        tcp: &TcpPacket<&[u8]>,
+        egress: &mut Egress<N>,
+        now: Instant,
+    ) -> Option<u32> {
+        match self.time_wait.answer(&tuple, tcp) {
+            None | Some(Answer::Reopen) => {}
+            Some(Answer::Ignore) => return None,
+            Some(Answer::Acknowledge(reply)) => {
+                reply.send(&tuple, egress, now);
+                return None;
+            }
+        }
+        let begins = tcp.syn() && !tcp.ack() && !tcp.rst() && !tcp.fin();
+        if !begins || !self.listens(tuple.local()) {
+            if let Some(reset) = Reply::reset_for(tcp) {
+                reset.send(&tuple, egress, now);
+            }
+            return None;
+        }
+        if self.half_open >= self.limits.half_open {
+            egress.drop_for(Cause::HalfOpenFull);
+            return None;
+        }
+        let Some(slot) = self.insert(tuple, Phase::HalfOpen) else {
+            egress.drop_for(Cause::TooMany);
+            return None;
+        };
+        let local = tuple.local();
+        let timeout = self.limits.half_open_timeout;
+        let socket = self.slots.get_mut(slot)?.socket_mut();
+        socket.set_timeout(Some(timeout));
+        let endpoint = IpListenEndpoint { addr: Some(local.ip().into()), port: local.port() };
+        if socket.listen(endpoint).is_err() {
+            self.remove(slot, now);
+            return None;
+        }
+        self.half_open += 1;
+        Some(slot)
+    }
+
+    fn listens(&self, local: SocketAddr) -> bool {
+        let matches = |listen: &SocketAddr| {
+            listen.port() == local.port()
+                && (listen.ip() == local.ip() || listen.ip().is_unspecified() && listen.is_ipv4() == local.is_ipv4())
+        };
+        self.listen.iter().any(matches)
+    }
+}

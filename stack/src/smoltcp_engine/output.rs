@@ -1,0 +1,61 @@
+//! What the smoltcp engine sends, and when it looks at a flow again.
+
+use super::SmoltcpEngine;
+use crate::device::{Device, our_time, smoltcp_time};
+use crate::egress::Egress;
+use linerate_bypass::Nic;
+use linerate_bypass::time::{Duration, Instant};
+use smoltcp::iface::PollResult;
+use smoltcp::phy::Medium;
+use smoltcp::socket::tcp::State;
+
+/// Segments that one flow sends before the next gets its turn.
+const SEGMENTS_PER_TURN: usize = 32;
+/// How soon to ask again when smoltcp says "now" but sent nothing.
+const SOON: Duration = Duration::from_millis(1);
+/// How long a FIN may go unacknowledged before we repeat it ourselves.
+const FIN_AGAIN: Duration = Duration::from_secs(2);
+
+impl SmoltcpEngine {
+    /// Sends what the flow in `slot` has to send. Returns whether there is more.
+    pub(super) fn flush_flow<N: Nic>(&mut self, slot: u32, egress: &mut Egress<N>, now: Instant) -> bool {
+        let Some(flow) = self.slots.get_mut(slot) else { return false };
+        flow.dirty = false;
+        let before = flow.socket().state();
+        let at = smoltcp_time(now);
+        let mut more = true;
+        let mut deadline = None;
+        for _ in 0..SEGMENTS_PER_TURN {
+            let mut device = Device::new(Medium::Ip, egress, now).after(flow.sent);
+            let result = self.interface.poll_egress(at, &mut device, &mut flow.sockets);
+            let exhausted = device.exhausted;
+            flow.sent = device.sent;
+            // Asking when there is something to do next costs less than trying to send once more in vain.
+            deadline = self.interface.poll_at(at, &flow.sockets);
+            if result == PollResult::None || deadline.is_none_or(|deadline| deadline > at) {
+                more = exhausted;
+                break;
+            }
+        }
+        flow.note_end(before, false);
+        let changed = flow.socket().state() != before;
+        if !flow.fin_untended() {
+            flow.fin_again = None;
+        } else if flow.fin_again.is_none_or(|at| at <= now) {
+            if let (Some(_), Some(fin)) = (flow.fin_again, flow.fin()) {
+                fin.send(&flow.tuple, egress, now);
+            }
+            flow.fin_again = Some(now + FIN_AGAIN);
+        }
+        match [deadline.map(our_time), flow.fin_again].into_iter().flatten().min() {
+            _ if more => {}
+            Some(deadline) => self.wheel.arm(2 * slot, deadline.max(now + SOON)),
+            None => self.wheel.disarm(2 * slot),
+        }
+        // Those about to go wait for what was just sent.
+        if changed || matches!(before, State::Closed | State::TimeWait) {
+            self.touch(slot);
+        }
+        more
+    }
+}
