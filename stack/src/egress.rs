@@ -294,3 +294,62 @@ fn neighbor_solicitation(packet: &mut impl Packet, mac: MacAddr, source: Ipv6Add
     );
     Some(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use linerate_bypass::memory::{Link, LinkConfig, MemoryNic};
+
+    fn egress(link: LinkConfig) -> (Egress<MemoryNic>, MemoryNic) {
+        let (nic, peer) = Link::pair(link);
+        let mac = MacAddr([2, 0, 0, 0, 0, 1]);
+        let addresses = Addresses::new(&["10.0.0.1/24".parse().unwrap()], &[], mac);
+        (Egress::new(nic, addresses, mac, 1500, 0), peer)
+    }
+
+    #[test]
+    fn a_port_that_takes_nothing_is_waited_for_by_a_bounded_number_of_frames() {
+        let (mut egress, mut peer) = egress(LinkConfig { ring: 4, pool: 10_000, ..LinkConfig::default() });
+        let mut queued = 0;
+        while let Some(mut frame) = egress.allocate() {
+            frame.append(60).unwrap().fill(0);
+            egress.send_frame(frame);
+            queued += 1;
+            egress.flush();
+        }
+        assert_eq!(queued, QUEUE + 4);
+        // What is sent all the same is dropped and counted.
+        let mut frame = egress.nic().allocate().unwrap();
+        frame.append(60).unwrap().fill(0);
+        egress.send_frame(frame);
+        assert_eq!(egress.drops().get(Cause::NoPacket), 1);
+        // And every frame that was queued goes out, in the end.
+        let mut received = Vec::with_capacity(32);
+        let mut total = 0;
+        while {
+            egress.flush();
+            peer.rx_burst(&mut received) > 0
+        } {
+            total += received.drain(..).count();
+        }
+        assert_eq!(total, queued);
+        assert_eq!(egress.nic().pool_available(), 10_000);
+    }
+
+    #[test]
+    fn packets_for_a_neighbour_that_does_not_answer_are_given_back() {
+        let (mut egress, mut peer) = egress(LinkConfig::default());
+        let at = |seconds| Instant::ZERO + linerate_bypass::time::Duration::from_secs(seconds);
+        let mut packet = egress.allocate().unwrap();
+        packet.append(20).unwrap().fill(0x45);
+        egress.send_ip(packet, [10, 0, 0, 9].into(), at(0));
+        for second in 1..=3 {
+            egress.flush();
+            assert_eq!(peer.rx_burst(&mut Vec::with_capacity(32)), 1, "a question a second");
+            egress.tend(at(second));
+        }
+        assert_eq!(egress.take_lost(), [IpAddr::from([10, 0, 0, 9])]);
+        assert_eq!(egress.drops().get(Cause::Unreachable), 1);
+        assert_eq!(egress.nic().pool_available(), egress.nic().pool_capacity());
+    }
+}

@@ -132,7 +132,14 @@ mod tests {
         table.insert(tuple(1), 1000, 2000, 99, Instant::ZERO);
         let reply = Reply { sequence: 1000, acknowledge: Some(2000), window: 99, control: Control::None };
         let fin = segment(1999, |s| s.set_fin(true));
-        assert_eq!(answer(&mut table, &segment(2000, |s| s.set_rst(true))), Some(Answer::Ignore));
+        for (fin, syn) in [(false, false), (true, false), (false, true)] {
+            let reset = segment(2000, |s| {
+                s.set_rst(true);
+                s.set_fin(fin);
+                s.set_syn(syn);
+            });
+            assert_eq!(answer(&mut table, &reset), Some(Answer::Ignore));
+        }
         assert_eq!(answer(&mut table, &fin), Some(Answer::Acknowledge(reply)));
         assert_eq!(answer(&mut table, &segment(2000, |s| s.set_ack(true))), Some(Answer::Ignore));
     }
