@@ -57,6 +57,15 @@ pub(super) fn mtu(name: &str) -> Option<u32> {
     u32::try_from(unsafe { query.request.ifr_ifru.ifru_mtu }).ok()
 }
 
+/// Lets the kernel hold `length` frames that it sends by the interface and nobody has taken yet; whether it does.
+pub(super) fn set_transmit_queue(name: &str, length: u16) -> bool {
+    const SIOCSIFTXQLEN: libc::Ioctl = 0x8943;
+    let Some(mut query) = Query::new(name) else { return false };
+    // The kernel calls this integer of the union `ifr_qlen`.
+    query.request.ifr_ifru.ifru_mtu = length.into();
+    query.ask(SIOCSIFTXQLEN)
+}
+
 /// Whether the interface is up and has a carrier.
 pub(super) fn is_running(name: &str) -> bool {
     let Some(mut query) = Query::new(name) else { return false };

@@ -114,6 +114,10 @@ impl Shared {
     }
 }
 
+/// Frames that the kernel may have sent to a TAP interface before we take them. Its own 1000 overflow at once when many
+/// connections send, which then wait for their time-outs.
+const TAP_QUEUE: u16 = 16_384;
+
 /// Pauses between attempts to reach the other end of a link.
 const ATTEMPT: Duration = Duration::from_millis(50);
 /// How long a peer that has been reached may take to answer, beyond the time in which it must be reached.
@@ -306,8 +310,15 @@ fn open_once(eal: &Eal, plan: &Plan, config: &PortConfig) -> Result<Shared, Open
     if choice.setup.rss_types != 0 {
         choice.capabilities.rss = devices.iter().all(|device| device.spread(&choice.setup));
     }
-    if matches!(plan.kind, Kind::Tap(_)) {
+    if let Kind::Tap(name) = &plan.kind {
         devices.iter().try_for_each(|device| device.set_mtu(choice.setup.mtu)).map_err(&failed)?;
+        if !super::interface::set_transmit_queue(name, TAP_QUEUE) {
+            tracing::warn!(
+                "{}: the kernel's queue stays short, and bursts may be lost: run 'ip link set dev {name} txqueuelen \
+                 {TAP_QUEUE}'",
+                plan.via
+            );
+        }
     }
     let mac = address(plan, &mut devices, MacAddr(info.mac))?;
     let gate = Gate::new(&places(plan, &choice, &devices));
