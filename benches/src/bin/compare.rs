@@ -4,7 +4,7 @@
 use clap::Parser;
 use comfy_table::{CellAlignment, Table, presets};
 use linerate_benches::echo_pair::{Measured, Network, Setting, measure};
-use linerate_benches::process::{Error, interruption, linerate};
+use linerate_benches::process::{Error, come_first, interruption, linerate};
 use linerate_benches::sockperf;
 use serde::Serialize;
 use std::process::ExitCode;
@@ -117,6 +117,7 @@ fn run(args: &Args) -> Result<Report, Error> {
         let error = std::io::Error::other("apt-get install sockperf");
         return Err(Error::Start { program: "sockperf".to_owned(), error });
     }
+    come_first();
     let mut runs = Network::ALL.map(|network| (network, [Vec::new(), Vec::new()]));
     let mut ping_pongs = Vec::new();
     // Round by round, so that what disturbs the machine for a while disturbs all alike.

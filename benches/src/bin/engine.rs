@@ -4,6 +4,7 @@
 use clap::{Parser, ValueEnum};
 use comfy_table::{CellAlignment, Table, presets};
 use linerate_benches::echo_bench::{EchoBench, EchoBenchConfig};
+use linerate_benches::process::come_first;
 use linerate_benches::synthetic_client::{MAX_REQUEST, Wrong};
 use linerate_stack::SmoltcpEngine;
 use serde::Serialize;
@@ -85,6 +86,7 @@ struct Point {
 
 fn main() -> ExitCode {
     let args = Args::parse();
+    come_first();
     let flows = match (args.curve, args.up_to) {
         (false, _) => vec![args.flows as usize],
         (true, more) => CURVE.into_iter().chain(more.map(|n| n as usize)).collect(),
