@@ -1,7 +1,7 @@
 //! A service of one's own, on whatever network the command line names: it says how many bytes it was sent.
 //!
 //! `cargo run --example count -- --via kernel --listen 127.0.0.1:7777`, and from another shell
-//! `exec 3<>/dev/tcp/127.0.0.1/7777`, or `nc -N 127.0.0.1 7777 <README.md`.
+//! `nc -N 127.0.0.1 7777 <README.md`.
 #![forbid(unsafe_code)]
 
 use clap::Parser;
