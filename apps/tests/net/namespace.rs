@@ -1,6 +1,7 @@
 //! Network namespaces, and tests that run in them.
 
 use super::program::{self, Program};
+use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -27,6 +28,17 @@ impl Namespace {
         ip(&format!("netns add {}", namespace.0));
         ip(&format!("-n {} link set lo up", namespace.0));
         namespace
+    }
+
+    /// Removes what test processes left that were killed or interrupted.
+    fn sweep() {
+        for entry in std::fs::read_dir("/run/netns").into_iter().flatten().flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let pid = name.strip_prefix("lrtest-").and_then(|rest| rest.split('-').next()?.parse::<u32>().ok());
+            if pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
+                drop(Namespace(name));
+            }
+        }
     }
 
     fn processes(&self) -> Vec<i32> {
@@ -62,6 +74,7 @@ pub fn in_namespaces(name: &str, body: impl FnOnce(&str)) {
 
 fn run_in_namespaces(name: &str) {
     let _turn = program::turn();
+    Namespace::sweep();
     let (client, server) = (Namespace::new("client"), Namespace::new("server"));
     let mut command = Command::new("ip");
     command.args(["netns", "exec", &client.0]).arg(std::env::current_exe().unwrap());
