@@ -138,7 +138,9 @@ impl Host<'_> {
         let l4 = &data[HEADER..len.min(data.len())];
         let l4_len = len - HEADER;
         let next = u8::from(ip.next_header());
-        if source.is_unspecified() && ip.next_header() != IpProtocol::Icmpv6 {
+        // A host that has no address yet asks whether anyone has the one it wants (RFC 4862 §5.4.2), and says which
+        // groups it listens to, behind a hop-by-hop header (RFC 2710 §3).
+        if source.is_unspecified() && !matches!(ip.next_header(), IpProtocol::Icmpv6 | IpProtocol::HopByHop) {
             return Err(Cause::BadSource);
         }
         match next {

@@ -50,7 +50,8 @@ pub struct Worker<N: Nic, S: Service, E: Engine<N> = SmoltcpEngine> {
     received: Vec<N::Packet>,
     events: Vec<Event>,
     readable: Vec<ConnId>,
-    link_up: bool,
+    /// The link's state when it was last looked at.
+    link_up: Option<bool>,
     link_checked: Instant,
 }
 
@@ -84,7 +85,7 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
             received: Vec::with_capacity(BURST),
             events: Vec::new(),
             readable: Vec::new(),
-            link_up: true,
+            link_up: None,
             link_checked: now,
         }
     }
@@ -246,14 +247,19 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
         if now.since(self.link_checked) >= LINK_PERIOD {
             self.link_checked = now;
             let up = self.core.egress.nic().link_up();
-            if up != self.link_up && self.core.worker == 0 {
-                tracing::warn!("link {}", if up { "up" } else { "down" });
+            if self.core.worker == 0 {
+                match (self.link_up, up) {
+                    (Some(true), false) => tracing::warn!("link down"),
+                    (Some(false), true) => tracing::info!("link up"),
+                    (None, false) => tracing::info!("link not up yet"),
+                    _ => {}
+                }
             }
-            if up && !self.link_up {
+            if up && self.link_up == Some(false) {
                 // A peer that was started again may have another Ethernet address.
                 self.core.egress.forget_neighbors();
             }
-            self.link_up = up;
+            self.link_up = Some(up);
         }
     }
 
