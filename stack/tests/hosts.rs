@@ -9,7 +9,7 @@ use common::{Host, Net, SERVER, SERVER6, host, server};
 use linerate_bypass::memory::{Link, LinkConfig, MemoryNic, Steering};
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{ConnectError, Nic, Packet};
-use linerate_stack::Config;
+use linerate_stack::{Config, Tuple, owner, toeplitz};
 use proptest::prelude::*;
 use smoltcp::phy::ChecksumCapabilities;
 use smoltcp::wire::*;
@@ -259,6 +259,38 @@ fn with_equally_many_workers_on_both_ends_nothing_is_misdirected() {
         assert_eq!(worker.misdirected(), 0);
     }
     assert!(net.b.workers.iter().all(|worker| worker.misdirected() == 0));
+}
+
+/// The connection of a frame with TCP over IPv4.
+fn tuple_of(frame: &[u8]) -> Option<Tuple> {
+    if frame[12..14] != [8, 0] || frame[23] != 6 {
+        return None;
+    }
+    let end = |ip: usize, port: usize| {
+        let ip: [u8; 4] = frame[ip..ip + 4].try_into().unwrap();
+        SocketAddr::from((ip, u16::from_be_bytes([frame[port], frame[port + 1]])))
+    };
+    Some(Tuple::new(end(30, 36), end(26, 34)))
+}
+
+#[test]
+fn a_port_with_rss_is_believed_when_its_hash_is_ours_and_not_when_it_is_another() {
+    // Spread by our hash in both cases; what the port reports is right in one, and in the other not.
+    for wrong in [0, 1] {
+        let by_hash = Steering::new(move |frame| match tuple_of(frame) {
+            Some(tuple) => (owner(toeplitz(&tuple), 2), Some(toeplitz(&tuple) ^ wrong)),
+            None => (0, None),
+        });
+        let link = LinkConfig { steering: Some(by_hash), ..LinkConfig::default() };
+        let mut net = Net::with(link, 2, &host(1), || Client::new(SERVER, 20, 50_000), &server(), Echo::default);
+        let over = |net: &mut Net<Client, Echo>| net.a.workers.iter().all(|worker| worker.service().all_finished());
+        net.expect("every connection over", MINUTE, over);
+        for worker in &net.a.workers {
+            worker.service().assert_exact();
+        }
+        assert!(net.b.workers.iter().all(|worker| worker.misdirected() == 0), "a hash that differs is not used");
+        assert!(net.b.workers.iter_mut().all(|worker| worker.summary().accepted == 20));
+    }
 }
 
 /// What a DHCP server says to what the client has sent.
