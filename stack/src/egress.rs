@@ -30,6 +30,8 @@ pub struct Egress<N: Nic> {
     /// Neighbours that did not answer, until the engine has been told.
     lost: Vec<IpAddr>,
     copied_bytes: u64,
+    /// The port has taken frames since [`is_stuck`](Self::is_stuck) was asked.
+    took_some: bool,
 }
 
 impl<N: Nic> Egress<N> {
@@ -44,11 +46,16 @@ impl<N: Nic> Egress<N> {
             drops: Drops::default(),
             lost: Vec::new(),
             copied_bytes: 0,
+            took_some: false,
         }
     }
 
     pub(crate) fn nic(&mut self) -> &mut N {
         &mut self.nic
+    }
+
+    pub(crate) fn into_nic(self) -> N {
+        self.nic
     }
 
     pub(crate) fn mac(&self) -> MacAddr {
@@ -169,7 +176,13 @@ impl<N: Nic> Egress<N> {
                 n => sent += n,
             }
         }
+        self.took_some |= sent > 0;
         sent
+    }
+
+    /// Whether the port has taken none of the frames that wait for it since this was asked last.
+    pub(crate) fn is_stuck(&mut self) -> bool {
+        !std::mem::take(&mut self.took_some) && !self.queue.is_empty()
     }
 
     /// Notes a neighbour's address and sends what waited for it. `new`: see [`Neighbors::learn`].

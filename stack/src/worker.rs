@@ -20,6 +20,8 @@ const ROUNDS: usize = 4;
 const MAIL_PER_TURN: usize = 4 * BURST;
 /// How often the link's state is looked at.
 const LINK_PERIOD: Duration = Duration::from_millis(100);
+/// How long a port may take nothing before that is said.
+const STUCK: Duration = Duration::from_secs(2);
 /// How long connections may take to close when the worker stops.
 const GRACE: Duration = Duration::from_millis(250);
 /// Turns without work before an idle worker that may sleep does.
@@ -53,6 +55,9 @@ pub struct Worker<N: Nic, S: Service, E: Engine<N> = SmoltcpEngine> {
     /// The link's state when it was last looked at.
     link_up: Option<bool>,
     link_checked: Instant,
+    /// Since when the port has taken nothing of what waits for it, and whether that has been said.
+    stuck_since: Option<Instant>,
+    stuck_told: bool,
 }
 
 impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
@@ -87,6 +92,8 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
             readable: Vec::new(),
             link_up: None,
             link_checked: now,
+            stuck_since: None,
+            stuck_told: false,
         }
     }
 
@@ -197,6 +204,11 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
         self.core.egress.nic()
     }
 
+    /// Gives the queue pair back. Connections are forgotten, and their peers are not told.
+    pub fn into_nic(self) -> N {
+        self.core.egress.into_nic()
+    }
+
     /// The service, for a look at its counters.
     pub fn service(&self) -> &S {
         &self.service
@@ -260,6 +272,25 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
                 self.core.egress.forget_neighbors();
             }
             self.link_up = Some(up);
+            self.watch_transmit(up);
+        }
+    }
+
+    /// Says once when the port, its link up, takes nothing for long: on a vhost-user link, a queue that the other end has
+    /// not enabled.
+    fn watch_transmit(&mut self, link_up: bool) {
+        let now = self.core.now;
+        if !link_up || !self.core.egress.is_stuck() {
+            self.stuck_since = None;
+            return;
+        }
+        let since = *self.stuck_since.get_or_insert(now);
+        if now.since(since) >= STUCK && !self.stuck_told {
+            self.stuck_told = true;
+            tracing::warn!(
+                "worker {}: the port has taken no frame for {STUCK:?}: has the other end of the link as many workers?",
+                self.core.worker
+            );
         }
     }
 

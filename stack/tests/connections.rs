@@ -307,3 +307,26 @@ fn a_segment_of_no_connection_gets_the_reset_that_the_rfc_says() {
     assert_eq!(exchange(with_ack)[0][12..14], [8, 6]);
     assert!(exchange(reset).is_empty());
 }
+
+#[test]
+fn a_peer_that_was_started_again_gets_through_from_the_ports_it_had() {
+    let (a, b) = Link::pair(LinkConfig::default());
+    let link = a.link().clone();
+    let mut target = Host::new(&server(), vec![b], Echo::default);
+    let mut client = Host::new(&host(1), vec![a], || Client::new(SERVER, 5, 1000).closing(Close::Never));
+    for _ in 0..100 {
+        link.clock().advance(Duration::from_millis(1));
+        client.workers[0].turn(link.clock().now());
+        target.workers[0].turn(link.clock().now());
+    }
+    assert_eq!(target.service().open, 5);
+    // It goes without a word, and comes back with the same addresses and the same first port.
+    let nic = client.workers.pop().unwrap().into_nic();
+    let mut client = Host::new(&host(1), vec![nic], || Client::new(SERVER, 5, 1000));
+    for _ in 0..5000 {
+        link.clock().advance(Duration::from_millis(1));
+        client.workers[0].turn(link.clock().now());
+        target.workers[0].turn(link.clock().now());
+    }
+    client.service().assert_exact();
+}

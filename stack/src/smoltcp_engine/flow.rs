@@ -4,11 +4,15 @@ use crate::device::Sent;
 use crate::engine::Event;
 use crate::reply::{Control, Reply};
 use crate::tuple::Tuple;
-use linerate_bypass::time::Instant;
+use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{CloseReason, ConnId, ConnectError, Origin};
 use smoltcp::iface::{SocketHandle, SocketSet};
 use smoltcp::socket::tcp::{Socket, SocketBuffer, State};
+use smoltcp::wire::TcpPacket;
 use std::net::SocketAddr;
+
+/// The time between two challenges of one connection: less than the first retransmission of a SYN.
+const CHALLENGE_PERIOD: Duration = Duration::from_millis(500);
 
 /// How far a connection has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,6 +57,8 @@ pub(super) struct Flow {
     pub peer_end: Option<u32>,
     /// When to send our FIN again by ourselves; see [`fin_untended`](Self::fin_untended).
     pub fin_again: Option<Instant>,
+    /// When the last challenge was sent.
+    challenged: Option<Instant>,
     /// In the engine's list of flows to look at.
     pub touched: bool,
     /// In the engine's list of flows to send from.
@@ -81,6 +87,7 @@ impl Flow {
             sent: None,
             peer_end: None,
             fin_again: None,
+            challenged: None,
             touched: false,
             dirty: false,
         }
@@ -136,6 +143,23 @@ impl Flow {
         let Sent { next_sequence, acknowledged, window } = self.sent?;
         let sequence = next_sequence.wrapping_sub(1);
         Some(Reply { sequence, acknowledge: Some(acknowledged), window, control: Control::Fin })
+    }
+
+    /// Whether `segment` is a SYN that a connection as old as this one does not get: from a peer that was started
+    /// again, or from an attacker.
+    pub fn is_reopened_by(&self, segment: &TcpPacket<&[u8]>) -> bool {
+        segment.syn() && !segment.ack() && !segment.rst() && matches!(self.phase, Phase::Open | Phase::Gone)
+    }
+
+    /// What such a SYN gets, unless one got it just now: an acknowledgement of what we have, to which a peer that knows
+    /// nothing of it answers with a reset (RFC 5961 §4.2, §7). smoltcp 0.14 would drop the SYN without a word.
+    pub fn challenge(&mut self, now: Instant) -> Option<Reply> {
+        if self.challenged.is_some_and(|last| now.since(last) < CHALLENGE_PERIOD) {
+            return None;
+        }
+        self.challenged = Some(now);
+        let Sent { next_sequence, acknowledged, window } = self.sent?;
+        Some(Reply { sequence: next_sequence, acknowledge: Some(acknowledged), window, control: Control::None })
     }
 
     /// After the service has consumed something: whether there is news in that.

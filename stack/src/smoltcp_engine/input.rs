@@ -56,6 +56,13 @@ impl SmoltcpEngine {
         if let Some(slot) = slot
             && let Some(flow) = self.slots.get_mut(slot)
         {
+            if flow.is_reopened_by(&tcp) {
+                if let Some(challenge) = flow.challenge(now) {
+                    challenge.send(&tuple, egress, now);
+                }
+                self.scratch = scratch;
+                return;
+            }
             let before = flow.socket().state();
             let queued = flow.socket().recv_queue();
             let mut device = Device::new(Medium::Ip, egress, now).after(flow.sent).receiving(data);
