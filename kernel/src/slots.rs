@@ -71,6 +71,11 @@ impl Slots {
         Some(ConnId::new(self.worker, index, slot.generation))
     }
 
+    /// How many connections there have been at a time at most: all are in slots below this.
+    pub(crate) fn extent(&self) -> usize {
+        self.slots.len()
+    }
+
     /// All connections.
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Connection> {
         self.slots.iter_mut().filter_map(|slot| slot.connection.as_mut())

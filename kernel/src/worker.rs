@@ -96,7 +96,11 @@ impl<S: Service> Worker<S> {
         if asleep && !self.mailbox.about_to_sleep() {
             timeout = Some(Duration::ZERO);
         }
-        self.net.gather_events(timeout);
+        if self.spin {
+            self.net.gather_spinning();
+        } else {
+            self.net.gather_events(timeout);
+        }
         if asleep {
             self.mailbox.awake();
         }
