@@ -103,12 +103,6 @@ impl<N: Nic> Egress<N> {
         if self.queue.len() >= QUEUE { None } else { self.nic.allocate() }
     }
 
-    /// The neighbour to reach `destination` by, and the address of ours to reach it from.
-    pub fn route(&self, destination: IpAddr) -> Option<IpAddr> {
-        self.addresses.next_hop(destination)?;
-        self.addresses.source_for(destination)
-    }
-
     /// Sends an IP packet to `destination`: finds the next hop's address, asking for it if need be, and puts the
     /// Ethernet header in front.
     pub fn send_ip(&mut self, packet: N::Packet, destination: IpAddr, now: Instant) {

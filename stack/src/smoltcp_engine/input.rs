@@ -110,6 +110,8 @@ impl SmoltcpEngine {
             egress.drop_for(Cause::TooMany);
             return None;
         };
+        // `remove` takes it off again.
+        self.half_open += 1;
         let local = tuple.local();
         let timeout = self.limits.half_open_timeout;
         let socket = self.slots.get_mut(slot)?.socket_mut();
@@ -119,7 +121,6 @@ impl SmoltcpEngine {
             self.remove(slot, now);
             return None;
         }
-        self.half_open += 1;
         Some(slot)
     }
 
