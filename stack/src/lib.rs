@@ -4,6 +4,7 @@
 mod addresses;
 mod checksum;
 mod config;
+pub mod congestion;
 mod copies;
 mod crossing;
 mod demux;
@@ -12,6 +13,8 @@ mod drops;
 mod egress;
 mod engine;
 mod ingress;
+#[allow(dead_code, reason = "taken into use piece by piece")]
+mod native;
 mod neighbors;
 mod ports;
 mod reply;
