@@ -1,0 +1,579 @@
+//! A segment arrives (RFC 9293 §3.10.7.4).
+
+use super::NativeEngine;
+use super::block::{Block, Flags, State};
+use super::header::Control;
+use super::options::{Options, Timestamp};
+use super::reassembly::Inserted;
+use super::recovery::Acknowledgement;
+use super::seq::Seq;
+use super::tick::Tick;
+use crate::congestion::CongestionControl;
+use crate::drops::Cause;
+use crate::egress::Egress;
+use crate::engine::Segment;
+use linerate_bypass::time::{Duration, Instant};
+use linerate_bypass::{Nic, Packet};
+use smoltcp::wire::TcpPacket;
+
+/// The time between two challenges of one connection (RFC 5961 §7): less than the first retransmission of a SYN.
+const CHALLENGE_PERIOD: Duration = Duration::from_millis(500);
+/// How old TS.Recent may be and still say that a segment is old (RFC 7323 §5.5: 24 days), in milliseconds.
+const TS_RECENT_AGE: u32 = 24 * 86_400 * 1000;
+/// Packets in a receive queue beyond which short payloads are put together, so that they do not pin a buffer each.
+const CROWDED: usize = 64;
+/// The longest payload that is.
+const SHORT: u32 = 256;
+
+/// The fields of a TCP header.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Arrival {
+    pub seq: Seq,
+    pub ack: Seq,
+    pub control: Control,
+    pub window: u16,
+    /// Bytes in front of the payload.
+    pub header: usize,
+    /// Bytes of payload.
+    pub len: u32,
+    /// The packet was marked "congestion experienced" (RFC 3168 §5).
+    pub marked: bool,
+}
+
+impl Arrival {
+    /// Reads the headers of an IP packet, found right by the demultiplexer; the IP header is `ip_header` bytes long and the
+    /// whole packet `total`.
+    #[inline]
+    fn read(data: &[u8], ip_header: usize, total: usize) -> Self {
+        let (ip, tcp) = data.split_at(ip_header);
+        let ecn = match ip[0] >> 4 {
+            4 => ip[1] & 3,
+            _ => ip[1] >> 4 & 3,
+        };
+        let control = Control(tcp[13]);
+        let segment = TcpPacket::new_unchecked(tcp);
+        let header = ip_header + usize::from(segment.header_len());
+        Arrival {
+            seq: Seq(segment.seq_number().0 as u32),
+            ack: Seq(segment.ack_number().0 as u32),
+            control,
+            window: segment.window_len(),
+            header,
+            len: total.saturating_sub(header) as u32,
+            marked: ecn == 3,
+        }
+    }
+
+    /// SEG.LEN: what it takes up of the sequence space.
+    pub fn span(&self) -> u32 {
+        self.len + u32::from(self.control.has(Control::SYN)) + u32::from(self.control.has(Control::FIN))
+    }
+}
+
+impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
+    #[inline]
+    pub(super) fn segment<N: Nic<Packet = P>>(&mut self, segment: Segment<P>, egress: &mut Egress<N>, now: Instant) {
+        let Segment { packet, tuple, ip_header } = segment;
+        let data = packet.data();
+        let arrival = Arrival::read(data, ip_header, packet.len());
+        let hash = tuple.hash_with(&self.key);
+        let Some(slot) = self.look_up(hash, &tuple) else {
+            let options = Options::parse(&data[ip_header + 20..arrival.header]);
+            return self.stray(tuple, &arrival, &options, packet, egress, now);
+        };
+        let block = &mut self.blocks[slot as usize];
+        // Header prediction (Jacobson 1990): nearly every segment of an established connection is the next in order, and
+        // has nothing but an acknowledgement and a timestamp. The flags compared leave PSH out.
+        let plain = arrival.control.0 & !Control::PSH.0 == Control::ACK.0;
+        if plain
+            && block.state == State::Established
+            && arrival.seq == block.rcv_nxt
+            && arrival.len <= block.rcv_window()
+            && arrival.ack.at_or_after(block.una)
+            && !arrival.ack.after(block.nxt)
+            && arrival.header == ip_header + block.header_len()
+            && !block.flags.has_any(Flags::ECN)
+        {
+            let timestamp = if block.flags.has(Flags::TIMESTAMPS) {
+                let Some(timestamp) = Options::timestamp_only(&data[ip_header + 20..arrival.header]) else {
+                    return self.examine(slot, arrival, packet, ip_header, egress, now);
+                };
+                // PAWS (RFC 7323 §5.3).
+                if (timestamp.value.wrapping_sub(block.ts_recent) as i32) < 0 {
+                    return self.examine(slot, arrival, packet, ip_header, egress, now);
+                }
+                // RFC 7323 §4.3: only what continues the last acknowledgement sent, so that a delayed one echoes the first.
+                if block.rcv_acked == arrival.seq {
+                    block.ts_recent = timestamp.value;
+                }
+                Some(timestamp)
+            } else {
+                None
+            };
+            self.acknowledged(slot, &arrival, &[], timestamp, now);
+            if arrival.len > 0 {
+                self.take_in(slot, &arrival, packet, now);
+            }
+            return;
+        }
+        self.examine(slot, arrival, packet, ip_header, egress, now);
+    }
+
+    /// A segment of the connection in `slot`, step by step.
+    fn examine<N: Nic<Packet = P>>(
+        &mut self,
+        slot: u32,
+        mut arrival: Arrival,
+        packet: P,
+        ip_header: usize,
+        egress: &mut Egress<N>,
+        now: Instant,
+    ) {
+        let options = Options::parse(&packet.data()[ip_header + 20..arrival.header]);
+        let block = &mut self.blocks[slot as usize];
+        let control = arrival.control;
+        match block.state {
+            State::SynSent => return self.syn_sent(slot, &arrival, &options, packet, egress, now),
+            State::Closed => return,
+            State::SynReceived if control.has(Control::SYN) && arrival.seq + 1 == block.rcv_nxt => {
+                if !control.has(Control::ACK) {
+                    // The SYN again: ours was lost.
+                    block.flags |= Flags::ACK_NOW;
+                    return self.dirty(slot);
+                }
+                // Both ends opened at once (RFC 9293 §3.5, figure 8): the SYN is known, the rest is news.
+                arrival.seq += 1;
+                arrival.control.0 &= !Control::SYN.0;
+            }
+            _ => {}
+        }
+        let block = &mut self.blocks[slot as usize];
+        let control = arrival.control;
+        let timestamp = if block.flags.has(Flags::TIMESTAMPS) {
+            match options.timestamp {
+                Some(timestamp) => {
+                    let old = (timestamp.value.wrapping_sub(block.ts_recent) as i32) < 0;
+                    if old && !control.has(Control::RST) && !self.ts_recent_is_outdated(slot, now) {
+                        // RFC 7323 §5.3 R1.
+                        return self.answer_out_of_order(slot, &arrival, now);
+                    }
+                    Some(timestamp)
+                }
+                // RFC 7323 §3.2.
+                None if !control.has(Control::RST) => return egress.drop_for(Cause::NoTimestamp),
+                None => None,
+            }
+        } else {
+            None
+        };
+        let block = &mut self.blocks[slot as usize];
+        if !is_acceptable(block, &arrival) {
+            if !control.has(Control::RST) {
+                self.answer_out_of_order(slot, &arrival, now);
+            }
+            return;
+        }
+        if control.has(Control::RST) {
+            // RFC 5961 §3.2.
+            if arrival.seq == block.rcv_nxt {
+                self.was_reset(slot);
+            } else {
+                self.challenge(slot, now);
+            }
+            return;
+        }
+        if control.has(Control::SYN) {
+            // RFC 5961 §4.2.
+            return self.challenge(slot, now);
+        }
+        if !control.has(Control::ACK) {
+            return;
+        }
+        if block.state == State::SynReceived {
+            if arrival.ack != block.nxt {
+                // RFC 9293 §3.10.7.4, fifth.
+                let tuple = block.tuple;
+                return self.reset_for(&tuple, &arrival, egress, now);
+            }
+            self.establish(slot, &arrival, now);
+        }
+        let block = &mut self.blocks[slot as usize];
+        // RFC 5961 §5.2. What is older than the largest window that the peer has had is not of this connection.
+        if arrival.ack.after(block.nxt) || block.una.distance(arrival.ack) > 65_535 << block.snd_scale() {
+            return self.challenge(slot, now);
+        }
+        if let Some(timestamp) = timestamp
+            && !arrival.seq.after(block.rcv_acked)
+            && timestamp.value.wrapping_sub(block.ts_recent) as i32 >= 0
+        {
+            block.ts_recent = timestamp.value;
+        }
+        if block.flags.has(Flags::ECN) {
+            self.note_congestion(slot, &arrival);
+        }
+        let sack = if self.blocks[slot as usize].flags.has(Flags::SACK) { options.sack.as_slice() } else { &[] };
+        self.acknowledged(slot, &arrival, sack, timestamp, now);
+        let block = &self.blocks[slot as usize];
+        if block.state.may_receive() && arrival.len > 0 {
+            self.take_in(slot, &arrival, packet, now);
+        }
+        if control.has(Control::FIN) {
+            self.peer_finishes(slot, arrival.seq + arrival.len, now);
+        }
+    }
+
+    /// What an acceptable ACK, not beyond SND.NXT, says of what we have sent.
+    #[inline]
+    pub(super) fn acknowledged(
+        &mut self,
+        slot: u32,
+        arrival: &Arrival,
+        sack: &[(Seq, Seq)],
+        timestamp: Option<Timestamp>,
+        now: Instant,
+    ) {
+        let block = &mut self.blocks[slot as usize];
+        let window = u32::from(arrival.window) << block.snd_scale();
+        let window_changed = window != block.snd_wnd;
+        let forward = arrival.ack.after(block.una);
+        // RFC 9293 §3.10.7.4: the window is taken from the newest segment; an acknowledgement of new data is always newer.
+        if forward || arrival.seq.after(block.wl1) || arrival.seq == block.wl1 && window > block.snd_wnd {
+            block.wl1 = arrival.seq;
+            if window_changed {
+                block.snd_wnd = window;
+                self.window_changed(slot);
+            }
+        }
+        let block = &mut self.blocks[slot as usize];
+        if block.outstanding() == 0 {
+            return;
+        }
+        let ece = block.flags.has(Flags::ECN) && arrival.control.has(Control::ECE);
+        let acknowledgement = Acknowledgement {
+            ack: arrival.ack,
+            sack,
+            echoed_timestamp: timestamp.map(|timestamp| timestamp.echo),
+            ece,
+            duplicate: arrival.span() == 0 && !window_changed && arrival.ack == block.una,
+            pure: arrival.span() == 0,
+            now,
+        };
+        let Some(buffers) = self.buffers.of_mut(block) else { return };
+        let cold = &mut self.cold[slot as usize];
+        let outcome = buffers.flight.acknowledge(
+            &acknowledgement,
+            &mut block.rtt,
+            &mut cold.path,
+            &mut cold.control,
+            &self.settings.limits,
+        );
+        if outcome.window_may_have_changed {
+            block.cwnd = cold.control.window();
+        }
+        if outcome.reduced && block.flags.has(Flags::ECN) {
+            block.flags |= Flags::CWR;
+        }
+        let send = block.unsent > 0 || outcome.retransmit || block.flags.has(Flags::FIN_QUEUED);
+        if forward {
+            block.una = arrival.ack;
+            buffers.queue.acknowledge(arrival.ack);
+            block.retransmit_at = buffers.flight.deadline(&block.rtt, &cold.path, &self.settings.limits, block.unsent);
+            if block.flags.has(Flags::WANTS_ROOM) {
+                self.touch(slot);
+            }
+            let block = &mut self.blocks[slot as usize];
+            if block.flags.has(Flags::FIN_SENT) && block.una == block.nxt {
+                self.fin_acknowledged(slot, now);
+            }
+        } else {
+            block.retransmit_at = buffers.flight.deadline(&block.rtt, &cold.path, &self.settings.limits, block.unsent);
+        }
+        if send {
+            self.dirty(slot);
+        } else {
+            self.arm(slot);
+        }
+    }
+
+    /// The peer's window is another.
+    fn window_changed(&mut self, slot: u32) {
+        let block = &mut self.blocks[slot as usize];
+        if block.flags.has(Flags::PERSIST) && block.snd_wnd > 0 {
+            block.flags.clear(Flags::PERSIST);
+            block.retransmit_at = Tick::NONE;
+            block.attempts = 0;
+        }
+        if block.unsent > 0 {
+            self.dirty(slot);
+        }
+    }
+
+    /// Takes in the payload of an acceptable segment.
+    #[inline]
+    fn take_in(&mut self, slot: u32, arrival: &Arrival, mut packet: P, now: Instant) {
+        // The headers are in the first segment of a chain (the demultiplexer has read them there).
+        let tail = packet.unchain();
+        if !packet.adjust(arrival.header) {
+            return;
+        }
+        let block = &mut self.blocks[slot as usize];
+        let buffers = self.buffers.attach(block, now);
+        block.unanswered = block.unanswered.saturating_add(1);
+        if tail.is_none() && arrival.seq == block.rcv_nxt && buffers.reassembly.is_empty() && !packet.is_empty() {
+            let len = packet.len() as u32;
+            if arrival.len <= block.rcv_window() && buffers.received.len() < CROWDED {
+                buffers.received.push_back(packet);
+                block.rcv_nxt += len;
+                block.received += len;
+                block.flags |= Flags::READABLE;
+                self.pinned += 1;
+                self.touch(slot);
+                return self.dirty(slot);
+            }
+        }
+        let before = block.rcv_nxt;
+        let mut seq = arrival.seq;
+        let mut next = Some(packet);
+        let mut rest = tail;
+        while let Some(mut packet) = next {
+            if rest.is_none() {
+                rest = packet.unchain();
+            }
+            let len = packet.len() as u32;
+            self.take_piece(slot, seq, packet);
+            seq += len;
+            next = rest.take();
+        }
+        let block = &mut self.blocks[slot as usize];
+        let filled = block.rcv_nxt != before;
+        let gap = self.buffers.of(block).is_some_and(|buffers| !buffers.reassembly.is_empty());
+        if gap || !filled || arrival.seq != before {
+            // RFC 5681 §4.2: out of order, a gap filled or part of it, or nothing new.
+            block.flags |= Flags::ACK_NOW;
+        }
+        if filled {
+            block.flags |= Flags::READABLE;
+            self.touch(slot);
+        }
+        self.dirty(slot);
+        self.fin_in_order(slot, now);
+    }
+
+    /// Takes in one piece of payload at `seq`, in a single segment.
+    fn take_piece(&mut self, slot: u32, mut seq: Seq, mut packet: P) {
+        let block = &mut self.blocks[slot as usize];
+        let Some(buffers) = self.buffers.of_mut(block) else { return };
+        let len = packet.len() as u32;
+        let end = seq + len;
+        if len == 0 {
+            return;
+        }
+        if seq.before(block.rcv_nxt) {
+            let known = (block.rcv_nxt - seq).min(len);
+            buffers.duplicate = (seq, seq + known);
+            block.flags |= Flags::DUPLICATE;
+            if known == len || !packet.adjust(known as usize) {
+                return;
+            }
+            seq = block.rcv_nxt;
+        }
+        if end.after(block.rcv_edge) {
+            let beyond = (end - block.rcv_edge) as usize;
+            if beyond >= packet.len() || !packet.trim(beyond) {
+                return;
+            }
+        }
+        let len = packet.len() as u32;
+        let before = buffers.pinned();
+        if seq == block.rcv_nxt {
+            if buffers.received.len() >= CROWDED
+                && len <= SHORT
+                && let Some(last) = buffers.received.back_mut()
+                && let Some(place) = last.append(len as usize)
+            {
+                place.copy_from_slice(packet.data());
+                self.counts.copied += u64::from(len);
+            } else if before >= self.settings.rx_packets {
+                self.counts.pruned += 1;
+                return;
+            } else {
+                buffers.received.push_back(packet);
+            }
+            block.rcv_nxt += len;
+            block.received += len;
+            while let Some((packet, len)) = buffers.reassembly.take(block.rcv_nxt) {
+                buffers.received.push_back(packet);
+                block.rcv_nxt += len;
+                block.received += len;
+            }
+        } else {
+            let limit = self.settings.rx_packets.saturating_sub(buffers.received.len());
+            match buffers.reassembly.insert(seq, packet, limit) {
+                Inserted::Held => {}
+                Inserted::Duplicate => {
+                    buffers.duplicate = (seq, seq + len);
+                    block.flags |= Flags::DUPLICATE;
+                }
+                Inserted::Full => self.counts.pruned += 1,
+            }
+        }
+        self.pinned = self.pinned + buffers.pinned() - before;
+    }
+
+    /// The peer's FIN is at `at`.
+    fn peer_finishes(&mut self, slot: u32, at: Seq, now: Instant) {
+        let block = &mut self.blocks[slot as usize];
+        if !block.state.may_receive() {
+            // Again: it was acknowledged, and the acknowledgement was lost.
+            block.flags |= Flags::ACK_NOW;
+            return self.dirty(slot);
+        }
+        if at == block.rcv_nxt {
+            return self.finish_receiving(slot, now);
+        }
+        if at.after(block.rcv_nxt) {
+            self.buffers.attach(block, now).reassembly.set_fin(at);
+        }
+        block.flags |= Flags::ACK_NOW;
+        self.dirty(slot);
+    }
+
+    /// Takes the peer's FIN in, if it came before what has now been filled.
+    fn fin_in_order(&mut self, slot: u32, now: Instant) {
+        let block = &self.blocks[slot as usize];
+        let next = block.rcv_nxt;
+        if self.buffers.of(block).is_some_and(|buffers| buffers.reassembly.is_fin_at(next)) {
+            self.finish_receiving(slot, now);
+        }
+    }
+
+    /// The peer's FIN is next in order (RFC 9293 §3.10.7.4, eighth).
+    fn finish_receiving(&mut self, slot: u32, now: Instant) {
+        let block = &mut self.blocks[slot as usize];
+        block.rcv_nxt += 1;
+        block.rcv_edge = block.rcv_edge.max(block.rcv_nxt);
+        block.flags |= Flags::ACK_NOW;
+        if let Some(buffers) = self.buffers.of_mut(block) {
+            let before = buffers.pinned();
+            buffers.reassembly.clear();
+            self.pinned = self.pinned + buffers.pinned() - before;
+        }
+        let block = &mut self.blocks[slot as usize];
+        match block.state {
+            State::Established => block.state = State::CloseWait,
+            State::FinWait1 => block.state = State::Closing,
+            State::FinWait2 => self.enter_time_wait(slot, now),
+            _ => {}
+        }
+        self.touch(slot);
+        self.dirty(slot);
+    }
+
+    /// Our FIN has been acknowledged.
+    fn fin_acknowledged(&mut self, slot: u32, now: Instant) {
+        let block = &mut self.blocks[slot as usize];
+        match block.state {
+            State::FinWait1 => block.state = State::FinWait2,
+            State::Closing => self.enter_time_wait(slot, now),
+            State::LastAck => self.end(slot, Flags::default()),
+            _ => {}
+        }
+    }
+
+    /// Leaves a compact record to answer segments; the block stays until the service knows that it is over.
+    fn enter_time_wait(&mut self, slot: u32, now: Instant) {
+        self.forget_tuple(slot);
+        let block = &mut self.blocks[slot as usize];
+        block.state = State::TimeWait;
+        block.retransmit_at = Tick::NONE;
+        let record = super::time_wait::Closed {
+            tuple: block.tuple,
+            next: block.nxt,
+            peer_next: block.rcv_nxt,
+            ts_recent: block.flags.has(Flags::TIMESTAMPS).then_some(block.ts_recent),
+            window: (block.rcv_window() >> block.rcv_scale()).min(65_535) as u16,
+        };
+        self.time_wait.insert(record, now);
+        self.touch(slot);
+    }
+
+    /// The peer has reset the connection in `slot`.
+    fn was_reset(&mut self, slot: u32) {
+        self.end(slot, Flags::WAS_RESET);
+    }
+
+    /// Answers a segment that is not acceptable or old (RFC 9293 §3.10.7.4, first; RFC 7323 §5.3), saying which data of it
+    /// were known (RFC 2883 §4).
+    fn answer_out_of_order(&mut self, slot: u32, arrival: &Arrival, now: Instant) {
+        let block = &mut self.blocks[slot as usize];
+        if arrival.len == 0 && arrival.span() == 0 {
+            return self.challenge(slot, now);
+        }
+        let end = arrival.seq + arrival.len;
+        if arrival.len > 0 && !end.after(block.rcv_nxt) {
+            self.buffers.attach(block, now).duplicate = (arrival.seq, end);
+            block.flags |= Flags::DUPLICATE;
+        }
+        block.flags |= Flags::ACK_NOW;
+        self.dirty(slot);
+    }
+
+    /// Acknowledges what we have, unless that was done just now: a peer that knows nothing of the connection answers with a
+    /// reset that we believe (RFC 5961 §3.2, §7).
+    pub(super) fn challenge(&mut self, slot: u32, now: Instant) {
+        let cold = &mut self.cold[slot as usize];
+        if cold.challenged.is_some() && !cold.challenged.is_due(Tick::of(now)) {
+            return;
+        }
+        cold.challenged = Tick::at_or_after(now + CHALLENGE_PERIOD);
+        self.blocks[slot as usize].flags |= Flags::ACK_NOW;
+        self.dirty(slot);
+    }
+
+    /// Whether the connection has been silent for so long that its peer's timestamps may have wrapped (RFC 7323 §5.5).
+    fn ts_recent_is_outdated(&self, slot: u32, now: Instant) -> bool {
+        let block = &self.blocks[slot as usize];
+        let idle_since = self.cold[slot as usize].idle_since;
+        !block.has_buffers() && super::milliseconds(now).wrapping_sub(idle_since) > TS_RECENT_AGE
+    }
+
+    /// Explicit congestion notification on receipt (RFC 3168 §6.1.3; RFC 8257 §3.2).
+    fn note_congestion(&mut self, slot: u32, arrival: &Arrival) {
+        let exact = self.cold[slot as usize].control.exact_ecn_echo();
+        let block = &mut self.blocks[slot as usize];
+        if exact {
+            if arrival.len == 0 {
+                return;
+            }
+            if arrival.marked != block.flags.has(Flags::LAST_MARKED) && block.unanswered > 0 {
+                // What came before it is acknowledged by itself, with the state that it had.
+                block.flags |= Flags::ACK_NOW;
+                self.exact_echoes.push(slot);
+            }
+            let block = &mut self.blocks[slot as usize];
+            block.flags.clear(Flags::LAST_MARKED | Flags::ECN_ECHO);
+            if arrival.marked {
+                block.flags |= Flags::LAST_MARKED | Flags::ECN_ECHO;
+            }
+            return;
+        }
+        if arrival.control.has(Control::CWR) {
+            block.flags.clear(Flags::ECN_ECHO);
+        }
+        if arrival.marked {
+            block.flags |= Flags::ECN_ECHO | Flags::ACK_NOW;
+        }
+    }
+}
+
+/// Whether a segment may be looked at further (RFC 9293 §3.4, §3.10.7.4). One at the very edge of the window that takes up
+/// nothing may, too: it is what a peer that has filled the window sends.
+fn is_acceptable(block: &Block, arrival: &Arrival) -> bool {
+    let span = arrival.span();
+    if span == 0 {
+        return arrival.seq.at_or_after(block.rcv_nxt) && !arrival.seq.after(block.rcv_edge);
+    }
+    (arrival.seq + span).after(block.rcv_nxt) && arrival.seq.before(block.rcv_edge)
+        // A FIN needs no window.
+        || arrival.len == 0 && arrival.control.has(Control::FIN) && arrival.seq == block.rcv_nxt
+}
