@@ -394,7 +394,7 @@ mod tests {
         fn smoltcp_reads_the_same(options in prop::collection::vec(valid_option(), 0..8), ended: bool) {
             let mut bytes = options.concat();
             if ended {
-                bytes.extend([END, 7, 7]);
+                bytes.extend([END, 2, MSS, 4, 5, 0xb4]);
             }
             prop_assert_eq!(Options::parse(&bytes), parse_by_smoltcp(&bytes));
         }
@@ -431,7 +431,7 @@ mod tests {
     /// RFC 9293 §3.2: what follows the end of the list is padding.
     #[test]
     fn the_end_of_the_list_is_the_end() {
-        assert_eq!(Options::parse(&[NOP, END, MSS, 4, 5, 0xb4]), Options::default());
+        assert_eq!(Options::parse(&[NOP, END, 2, MSS, 4, 5, 0xb4]), Options::default());
     }
 
     /// RFC 7323 §2.3.
