@@ -35,6 +35,6 @@ pub use engine::{Engine, Event, Segment};
 pub use slow::{Learnt, Lease};
 pub use smoltcp_engine::SmoltcpEngine;
 pub use steering::{RSS_KEY, TABLE_ENTRIES, owner, toeplitz};
-pub use tuple::Tuple;
+pub use tuple::{HashKey, Tuple};
 pub use wheel::Wheel;
 pub use worker::Worker;
