@@ -9,6 +9,7 @@
 #include <rte_eal.h>
 #include <rte_errno.h>
 #include <rte_log.h>
+#include <rte_mbuf_dyn.h>
 #include <rte_mbuf_pool_ops.h>
 #include <rte_memory.h>
 
@@ -211,6 +212,24 @@ void lr_attach_external(struct rte_mbuf *mbuf, void *address, uint64_t iova, uin
 	rte_pktmbuf_attach_extbuf(mbuf, address, iova, len, shared);
 	mbuf->data_len = len;
 	mbuf->pkt_len = len;
+}
+
+int lr_reserve_own(uint64_t *flag, uint32_t *field)
+{
+	static const struct rte_mbuf_dynflag own = { .name = "linerate_own" };
+	static const struct rte_mbuf_dynfield own_end = {
+		.name = "linerate_own_end",
+		.size = sizeof(uint16_t),
+		.align = _Alignof(uint16_t),
+	};
+	int bit = rte_mbuf_dynflag_register(&own);
+	int offset = rte_mbuf_dynfield_register(&own_end);
+
+	if (bit < 0 || offset < 0)
+		return -1;
+	*flag = UINT64_C(1) << bit;
+	*field = (uint32_t)offset;
+	return 0;
 }
 
 void *lr_private(struct rte_mbuf *mbuf)

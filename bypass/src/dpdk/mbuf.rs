@@ -2,6 +2,7 @@
 
 use super::external;
 use super::mempool;
+use super::own;
 use super::segment::Segment;
 use crate::{Bytes, L4, Memory, Owner, Packet, RxChecksum, RxInfo, TxOffload};
 use dpdk_sys as sys;
@@ -64,6 +65,8 @@ impl Mbuf {
             // SAFETY: `clone` is fresh, and `segment` is alive through a packet that nobody else is cloning just now:
             // packets are not `Sync`.
             unsafe { sys::lr_attach(clone.head.as_ptr(), segment.as_ptr()) };
+            own::set_end(segment, None);
+            own::set_end(clone.head, None);
         }
         Some(clone)
     }
@@ -221,6 +224,25 @@ impl Packet for Mbuf {
     }
 
     #[inline]
+    fn retain(&mut self, from: usize) -> Option<Bytes> {
+        let head = self.head;
+        let len = head.data_len().checked_sub(from)?;
+        if let Some(bytes) = external::attached(&head) {
+            let from = head.data_off() + from;
+            return Some(bytes.slice(from..from + len));
+        }
+        // SAFETY: this packet's reference, which `&mut self` keeps to this call.
+        if !unsafe { head.retain(from) } {
+            return None;
+        }
+        // SAFETY: `from` lies within the data or at their end.
+        let start = unsafe { head.data().add(from) };
+        // SAFETY: as in `into_bytes`, with the reference just taken: nobody writes these bytes while the segment is
+        // shared. Drivers write into headers, which end where the bytes begin or before (`own`).
+        Some(unsafe { Bytes::from_owner(start, len, head.as_ptr().cast(), &SEGMENT) })
+    }
+
+    #[inline]
     fn rx_info(&self) -> RxInfo {
         let flags = self.head.flags();
         let checksum = |mask, unknown, bad| match flags & mask {
@@ -256,7 +278,7 @@ impl Packet for Mbuf {
             flags |= sys::LR_TX_TCP_SEG | sys::LR_TX_TCP_CKSUM;
             word |= u64::from(segment) << sys::LR_TX_TSO_SHIFT;
         }
-        let kept = self.head.flags() & (sys::LR_MBUF_INDIRECT | sys::LR_MBUF_EXTERNAL);
+        let kept = self.head.flags() & (sys::LR_MBUF_INDIRECT | sys::LR_MBUF_EXTERNAL | own::flag());
         self.head.set_flags(kept | flags);
         self.head.set_tx_offload(word);
     }

@@ -3,7 +3,9 @@
 use super::gate::{Pass, Place};
 use super::mbuf::Mbuf;
 use super::mempool::Mempool;
+use super::own;
 use super::port::Shared;
+use super::segment::OFFLOADS;
 use super::setup::ETHERNET;
 use crate::{BURST, Bytes, Capabilities, MacAddr, Nic, Packet, QueueStats};
 use dpdk_sys as sys;
@@ -13,8 +15,6 @@ use std::sync::Arc;
 
 /// The largest frame that segmentation offload takes.
 const MAX_TSO_FRAME: usize = 65_535 + ETHERNET;
-/// What makes a driver write into a frame's headers while sending it.
-const OFFLOADS: u64 = sys::LR_TX_L4_MASK | sys::LR_TX_TCP_SEG | sys::LR_TX_IP_CKSUM;
 
 /// A queue pair of a [`Port`](super::Port), from [`Port::take_queues`](super::Port::take_queues).
 ///
@@ -92,10 +92,16 @@ impl QueuePair {
             let is_own = head.pool() == self.pool.raw();
             return if is_own && head.segments() == 1 && head.is_exclusive() { Fit::Ready } else { Fit::Copy };
         }
-        if head.segments() > max_segments || (flags & OFFLOADS != 0 && !head.is_exclusive()) {
-            return Fit::Copy;
+        if flags & OFFLOADS != 0 {
+            let headers = head.headers_written();
+            if headers > len {
+                return Fit::Never;
+            }
+            if headers > head.data_len() || !own::is_own(head, headers) {
+                return Fit::Copy;
+            }
         }
-        Fit::Ready
+        if head.segments() > max_segments { Fit::Copy } else { Fit::Ready }
     }
 
     /// A copy of `frame` in packets of our own, as few as hold it. `None` when the pool is empty.
@@ -151,7 +157,7 @@ impl QueuePair {
             ready += 1;
         }
         if offloads != 0 {
-            // SAFETY: as for `lr_tx_burst`; the frames stay ours, and their headers are exclusive.
+            // SAFETY: as for `lr_tx_burst`; the frames stay ours, and nobody else sees their headers (`fit`).
             let prepared =
                 unsafe { sys::lr_tx_prepare(place.port, place.queue, frames.as_mut_ptr().cast(), ready as u16) };
             if usize::from(prepared) < ready {

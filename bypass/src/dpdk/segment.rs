@@ -1,5 +1,6 @@
 //! One `rte_mbuf`: a pointer, and its fields at the offsets that the compiler found in DPDK's headers.
 
+use super::own;
 use dpdk_sys as sys;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -10,6 +11,9 @@ const SATURATED: u16 = 0x4000;
 /// Where a saturated count is put. DPDK's own code still gives references back; there are fewer than [`SATURATED`] of
 /// those, so the count stays above it.
 const STUCK: u16 = 0xc000;
+
+/// What makes a driver write into a frame's headers while sending it.
+pub(super) const OFFLOADS: u64 = sys::LR_TX_L4_MASK | sys::LR_TX_TCP_SEG | sys::LR_TX_IP_CKSUM;
 
 /// A pointer to a live `rte_mbuf`.
 ///
@@ -35,13 +39,13 @@ impl Segment {
         unsafe { self.0.as_ptr().byte_add(offset as usize).cast() }
     }
 
-    fn get<T: Copy>(self, offset: u32) -> T {
+    pub(super) fn get<T: Copy>(self, offset: u32) -> T {
         // SAFETY: a live mbuf has initialised fields at these offsets, which are aligned for their types; while it is
         // shared nobody writes those that are read here (contract of `new`).
         unsafe { self.field::<T>(offset).read() }
     }
 
-    fn set<T>(self, offset: u32, value: T) {
+    pub(super) fn set<T>(self, offset: u32, value: T) {
         // SAFETY: as for `get`; who calls a writing function owns the segment.
         unsafe { self.field::<T>(offset).write(value) }
     }
@@ -126,6 +130,26 @@ impl Segment {
         self.set(sys::LR_MBUF_TX_OFFLOAD, word);
     }
 
+    /// How far from the start of its data a driver may write that does the offloads asked of this head: to the end of the
+    /// headers, which are at least as long as their fixed parts, whatever was asked.
+    pub fn headers_written(self) -> usize {
+        const IPV4: usize = 20;
+        const TCP: usize = 20;
+        const UDP: usize = 8;
+        let (flags, word) = (self.flags(), self.tx_offload());
+        let field = |bits: u32, shift: u32| (word >> shift) as usize & ((1 << bits) - 1);
+        let l2 = field(sys::LR_TX_L2_LEN_BITS, sys::LR_TX_L2_LEN_SHIFT);
+        let l3 = field(sys::LR_TX_L3_LEN_BITS, sys::LR_TX_L3_LEN_SHIFT);
+        let l4 = field(sys::LR_TX_L4_LEN_BITS, sys::LR_TX_L4_LEN_SHIFT);
+        let least = match flags & sys::LR_TX_L4_MASK {
+            _ if flags & sys::LR_TX_TCP_SEG != 0 => TCP,
+            0 => 0,
+            l4 if l4 == sys::LR_TX_UDP_CKSUM => UDP,
+            _ => TCP,
+        };
+        l2 + l3.max(IPV4) + l4.max(least)
+    }
+
     pub fn rss_hash(self) -> u32 {
         self.get(sys::LR_MBUF_RSS_HASH)
     }
@@ -159,11 +183,20 @@ impl Segment {
         self.flags() & sys::LR_MBUF_EXTERNAL != 0
     }
 
+    /// Whether its bytes are in its own buffer.
+    pub fn is_direct(self) -> bool {
+        self.flags() & (sys::LR_MBUF_INDIRECT | sys::LR_MBUF_EXTERNAL) == 0
+    }
+
+    /// Whether it has one reference: its packet's.
+    pub fn is_sole(self) -> bool {
+        // Acquire: what those did who gave their references back has happened before we write.
+        self.references().load(Ordering::Acquire) == 1
+    }
+
     /// Whether nobody else can see its bytes: they are in its own buffer, and it has one reference.
     pub fn is_exclusive(self) -> bool {
-        // Acquire: what those did who gave their references back has happened before we write.
-        self.flags() & (sys::LR_MBUF_INDIRECT | sys::LR_MBUF_EXTERNAL) == 0
-            && self.references().load(Ordering::Acquire) == 1
+        self.is_direct() && self.is_sole()
     }
 
     /// Whether the buffer that its data lie in can have no more references.
@@ -180,15 +213,40 @@ impl Segment {
         }
     }
 
+    /// Takes one more reference for [`Bytes`](crate::Bytes) over its data from `from` on, and keeps account of the bytes
+    /// that are still its packet's alone. `false` when it can have no more references.
+    ///
+    /// # Safety
+    /// The caller has the packet's reference to itself: no other thread shares or gives up that same one meanwhile.
+    pub unsafe fn retain(self, from: usize) -> bool {
+        if self.references().load(Ordering::Relaxed) >= SATURATED - 1 {
+            return false;
+        }
+        let end = self.data_off() + from;
+        if self.is_sole() {
+            own::set_end(self, self.is_direct().then_some(end));
+            // Nobody else has a reference to change the count by.
+            self.references().store(2, Ordering::Relaxed);
+        } else {
+            own::set_end(self, own::end(self).map(|before| before.min(end)));
+            self.share();
+        }
+        true
+    }
+
     /// Gives a reference back, on any thread; the last one frees the segment.
     ///
     /// # Safety
     /// The caller holds a reference, and uses neither it nor the segment again.
     pub unsafe fn release(self) {
-        if self.references().load(Ordering::Acquire) >= SATURATED {
+        let references = self.references();
+        let count = references.load(Ordering::Acquire);
+        if count >= SATURATED || (count > 1 && references.fetch_sub(1, Ordering::AcqRel) > 1) {
             return;
         }
-        // SAFETY: the caller's reference is given back once.
+        // As DPDK wants what it frees: with its last reference.
+        references.store(1, Ordering::Relaxed);
+        // SAFETY: the caller's reference is given back once, and there is no other.
         unsafe { sys::lr_free_segment(self.as_ptr()) }
     }
 }

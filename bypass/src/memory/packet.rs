@@ -477,10 +477,34 @@ impl Packet for MemoryPacket {
         }
     }
 
+    #[inline]
+    fn retain(&mut self, from: usize) -> Option<Bytes> {
+        let head = self.head();
+        let len = head.data_len.checked_sub(from)?;
+        match &head.storage {
+            Storage::Buffer(slot) => {
+                // SAFETY: the segment's hold on the buffer, which `&mut self` keeps to this call.
+                unsafe { slot.as_ref().holders.share_own() };
+                // SAFETY: `from` lies within the data or at their end.
+                let start = unsafe { head.data.add(from) };
+                // SAFETY: the hold just taken keeps the buffer. Buffers are written by packets only, and only by a
+                // packet that is the sole holder.
+                Some(unsafe { Bytes::from_owner(start, len, slot.as_ptr().cast(), &BUFFER) })
+            }
+            Storage::Attached(bytes) => {
+                // A packet only narrows what was attached, so the part lies within `bytes`.
+                let start = head.data.addr().get() - bytes.as_ptr().addr() + from;
+                Some(bytes.slice(start..start + len))
+            }
+        }
+    }
+
+    #[inline]
     fn rx_info(&self) -> RxInfo {
         self.head().rx_info
     }
 
+    #[inline]
     fn set_tx_offload(&mut self, offload: TxOffload) {
         self.head_mut().tx_offload = Some(offload);
     }
@@ -509,7 +533,7 @@ static BUFFER: Owner = Owner {
     memory: Memory::Process,
     // SAFETY: the owner is a place of a pool of which the caller has a hold.
     share: |owner| unsafe { (*owner.cast::<Slot>()).holders.share() },
-    // SAFETY: as above; the view was read out by `into_bytes`.
+    // SAFETY: as above. The place's view was read out by `into_bytes`, or will be when its packet ends.
     release: |owner| unsafe { Slot::release(NonNull::new_unchecked(owner.cast_mut().cast())) },
 };
 

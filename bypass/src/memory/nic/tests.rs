@@ -106,6 +106,41 @@ fn a_chain_with_attached_bytes_crosses_without_a_copy() {
 }
 
 #[test]
+fn retained_bytes_outlive_the_frame_that_was_sent_and_the_frame_outlives_them() {
+    let (mut a, mut b) = Link::pair(LinkConfig { pool: 2, ..LinkConfig::default() });
+    let mut sent = frame(&mut a, 154);
+    let mut tail = frame(&mut a, 100);
+    let payload = sent.retain(54).unwrap();
+    let more = tail.retain(0).unwrap();
+    assert_eq!((payload.as_ptr(), payload.len()), (sent.data()[54..].as_ptr(), 100));
+    assert!(sent.data_mut().is_none() && sent.prepend(1).is_none() && sent.append(1).is_none());
+    sent.chain(tail).unwrap();
+    a.tx_burst(&mut vec![sent]);
+    let received = receive(&mut b);
+    let segments: Vec<_> = received[0].segments().collect();
+    assert_eq!((segments[0].len(), segments[0][54..].as_ptr()), (154, payload.as_ptr()));
+    assert_eq!((segments[1].as_ptr(), a.stats().copied_bytes), (more.as_ptr(), 0));
+    drop(more);
+    assert_eq!(a.pool_available(), 0, "the receiver has the frame");
+    drop(received);
+    assert_eq!((a.pool_available(), &payload[..]), (1, &[0xa5; 100][..]));
+    drop(payload);
+    assert_eq!(a.pool_available(), 2);
+}
+
+#[test]
+fn retained_frames_are_copied_by_a_port_that_sends_no_shared_ones() {
+    let (mut a, mut b) = Link::pair(LinkConfig { multi_segment: false, ..LinkConfig::default() });
+    let mut sent = frame(&mut a, 154);
+    let payload = sent.retain(54).unwrap();
+    a.tx_burst(&mut vec![sent]);
+    let mut received = receive(&mut b);
+    assert_eq!(a.stats().copied_bytes, 154);
+    received[0].data_mut().unwrap().fill(0);
+    assert_eq!(payload[..], [0xa5; 100]);
+}
+
+#[test]
 fn a_port_without_multi_segment_copies_chains_and_clones_and_counts_the_bytes() {
     let config = LinkConfig { multi_segment: false, pool: 4, ..LinkConfig::default() };
     let (mut a, mut b) = Link::pair(config);
