@@ -1,0 +1,185 @@
+//! What happens without a segment: retransmission, probes, delayed acknowledgements, connections given up.
+
+use super::NativeEngine;
+use super::block::{Flags, State};
+use super::handshake::SYN_TIMEOUT;
+use super::recovery::Expired;
+use super::tick::Tick;
+use crate::congestion::CongestionControl;
+use crate::engine::Event;
+use linerate_bypass::Packet;
+use linerate_bypass::time::{Duration, Instant};
+
+/// The longest time between two probes of a closed window (RFC 9293 §3.8.6.1 leaves it to us).
+const MAX_PROBE_INTERVAL: Duration = Duration::from_secs(60);
+/// Probes of an idle peer that may go unanswered, and the time between them.
+const KEEPALIVE_PROBES: u8 = 9;
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(75);
+
+impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
+    pub(super) fn expire_timers(&mut self, now: Instant) {
+        let mut fired = std::mem::take(&mut self.fired);
+        self.wheel.expire(now, &mut fired);
+        for slot in fired.drain(..) {
+            self.expire_slot(slot, now);
+        }
+        self.service_timers.expire(now, &mut fired);
+        for slot in fired.drain(..) {
+            if self.blocks[slot as usize].flags.has(Flags::OPEN) && !self.blocks[slot as usize].flags.has(Flags::GONE) {
+                self.pending.push(Event::Timer(self.id(slot)));
+            }
+        }
+        self.fired = fired;
+        self.time_wait.expire(now);
+    }
+
+    fn expire_slot(&mut self, slot: u32, now: Instant) {
+        let block = &mut self.blocks[slot as usize];
+        block.wheel_at = Tick::NONE;
+        if block.flags.has(Flags::VACANT) || block.state == State::Closed {
+            return;
+        }
+        let tick = Tick::of(now);
+        if block.ack_at.is_due(tick) {
+            block.ack_at = Tick::NONE;
+            block.flags |= Flags::ACK_NOW;
+            self.dirty(slot);
+        }
+        let block = &mut self.blocks[slot as usize];
+        if block.retransmit_at.is_due(tick) {
+            block.retransmit_at = Tick::NONE;
+            match block.state {
+                State::SynSent | State::SynReceived => self.syn_timed_out(slot, now),
+                _ if block.outstanding() > 0 => self.retransmit(slot, now),
+                _ if block.flags.has(Flags::PERSIST) => self.probe_window(slot, now),
+                _ => self.probe_peer(slot, now),
+            }
+        }
+        self.arm(slot);
+    }
+
+    /// Lets the wheel have an entry for the next deadline of the connection in `slot`, if it has none that comes first.
+    #[inline]
+    pub(super) fn arm(&mut self, slot: u32) {
+        let block = &mut self.blocks[slot as usize];
+        let due = block.retransmit_at.earlier(block.ack_at);
+        if due.before(block.wheel_at) {
+            block.wheel_at = due;
+            self.wheel.arm_at_tick(slot, due.into());
+        }
+    }
+
+    /// Our SYN has gone out.
+    pub(super) fn syn_went(&mut self, slot: u32, now: Instant) {
+        let block = &mut self.blocks[slot as usize];
+        let wait = SYN_TIMEOUT * (1 << block.attempts.min(6));
+        block.attempts = block.attempts.saturating_add(1);
+        block.retransmit_at = Tick::at_or_after(now + wait);
+        self.arm(slot);
+    }
+
+    /// Our SYN has not been answered in time.
+    fn syn_timed_out(&mut self, slot: u32, now: Instant) {
+        let block = &mut self.blocks[slot as usize];
+        // After n times, 2ⁿ - 1 seconds have passed.
+        let waited = SYN_TIMEOUT * ((1 << block.attempts.min(7)) - 1);
+        if waited >= self.settings.half_open_timeout {
+            return self.end(slot, Flags::TIMED_OUT);
+        }
+        let _ = now;
+        block.flags |= Flags::ACK_NOW;
+        self.dirty(slot);
+    }
+
+    /// Something is unacknowledged, and its timer has come.
+    fn retransmit(&mut self, slot: u32, now: Instant) {
+        let block = &mut self.blocks[slot as usize];
+        let Some(buffers) = self.buffers.of_mut(block) else { return };
+        let cold = &mut self.cold[slot as usize];
+        let limits = &self.settings.limits;
+        let expired =
+            buffers.flight.expire(now, &mut block.rtt, &mut cold.path, &mut cold.control, limits, block.unsent);
+        block.cwnd = cold.control.window();
+        match expired {
+            Expired::Nothing => {}
+            Expired::Reordering => {}
+            Expired::Probe => block.flags |= Flags::PROBE,
+            Expired::TimeOut => {}
+            Expired::GiveUp => return self.end(slot, Flags::TIMED_OUT),
+        }
+        block.retransmit_at = super::output::deadline(buffers, block, cold, limits);
+        self.dirty(slot);
+    }
+
+    /// The window is closed, or too small to be worth using (RFC 9293 §3.8.6.1, §3.8.6.2.1).
+    fn probe_window(&mut self, slot: u32, now: Instant) {
+        let block = &mut self.blocks[slot as usize];
+        block.flags |= Flags::WINDOW_PROBE;
+        block.attempts = block.attempts.saturating_add(1);
+        self.persist(slot, now);
+        self.dirty(slot);
+    }
+
+    /// Arms the timer for the next probe of a closed window: at intervals that double.
+    pub(super) fn persist(&mut self, slot: u32, now: Instant) {
+        let block = &mut self.blocks[slot as usize];
+        block.flags |= Flags::PERSIST;
+        let first = block.rtt.rto(self.settings.limits.rto_floor);
+        let wait = first.saturating_mul(1 << block.attempts.min(10)).min(MAX_PROBE_INTERVAL);
+        block.retransmit_at = Tick::at_or_after(now + wait);
+        self.arm(slot);
+    }
+
+    /// Notes that the peer has been heard of, and asks it for a sign of life when it is silent for long (RFC 9293 §3.8.4).
+    pub(super) fn keep_alive(&mut self, slot: u32, now: Instant) {
+        let Some(after) = self.settings.keepalive else { return };
+        let block = &mut self.blocks[slot as usize];
+        self.cold[slot as usize].heard = Tick::of(now);
+        if block.outstanding() == 0 && !block.flags.has(Flags::PERSIST) {
+            block.attempts = 0;
+            block.retransmit_at = Tick::at_or_after(now + after);
+            self.arm(slot);
+        }
+    }
+
+    fn probe_peer(&mut self, slot: u32, now: Instant) {
+        let Some(after) = self.settings.keepalive else { return };
+        let block = &mut self.blocks[slot as usize];
+        let due = Tick::at_or_after(self.cold[slot as usize].heard.instant(now) + after);
+        if !due.is_due(Tick::of(now)) {
+            block.attempts = 0;
+            block.retransmit_at = due;
+            return;
+        }
+        if block.attempts >= KEEPALIVE_PROBES {
+            return self.end(slot, Flags::TIMED_OUT);
+        }
+        block.attempts += 1;
+        block.flags |= Flags::KEEPALIVE;
+        block.retransmit_at = Tick::at_or_after(now + KEEPALIVE_INTERVAL.min(after));
+        self.dirty(slot);
+    }
+
+    /// After everything that could be sent has been: a closed window is probed, and queues that are empty go back.
+    pub(super) fn idle(&mut self, slot: u32, now: Instant) {
+        let block = &mut self.blocks[slot as usize];
+        if block.outstanding() > 0 || !block.state.is_synchronized() {
+            return;
+        }
+        if block.unsent > 0 {
+            if !block.flags.has(Flags::PERSIST) {
+                block.attempts = 0;
+                self.persist(slot, now);
+            }
+            return;
+        }
+        if let Some(buffers) = self.buffers.of(block)
+            && buffers.is_idle()
+        {
+            self.pinned -= self.buffers.detach(block);
+            self.cold[slot as usize].idle_since = super::milliseconds(now);
+            block.retransmit_at = Tick::NONE;
+            self.keep_alive(slot, now);
+        }
+    }
+}
