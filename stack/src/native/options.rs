@@ -116,9 +116,9 @@ impl Options {
     /// segment's are where timestamps are in use. For others, [`parse`](Self::parse).
     #[inline]
     pub fn timestamp_only(bytes: &[u8]) -> Option<Timestamp> {
-        let (words, []) = bytes.as_chunks::<4>() else { return None };
-        match *words {
-            [TIMESTAMP_HEAD, value, echo] => {
+        // A guard compares the four bytes at once, a pattern each of them.
+        match bytes.as_chunks::<4>() {
+            (&[head, value, echo], []) if head == TIMESTAMP_HEAD => {
                 Some(Timestamp { value: u32::from_be_bytes(value), echo: u32::from_be_bytes(echo) })
             }
             _ => None,
@@ -186,7 +186,7 @@ impl SynOptions {
     ///
     /// If `place` is shorter than [`len`](Self::len).
     pub fn emit(&self, place: &mut [u8]) -> usize {
-        let mut writer = Writer { place, at: 0 };
+        let mut writer = Writer::new(place);
         let [high, low] = self.mss.to_be_bytes();
         writer.put([MSS, 4, high, low]);
         match (self.sack_permitted, self.timestamp) {
@@ -204,14 +204,14 @@ impl SynOptions {
         if let Some(shift) = self.window_scale {
             writer.put([NOP, WINDOW_SCALE, 3, shift]);
         }
-        writer.at
+        writer.len()
     }
 }
 
 /// Writes a timestamp alone.
 #[inline]
 pub(crate) fn emit_timestamp(place: &mut [u8; TIMESTAMP_LEN], timestamp: Timestamp) {
-    let mut writer = Writer { place, at: 0 };
+    let mut writer = Writer::new(place);
     writer.put(TIMESTAMP_HEAD);
     writer.timestamp(timestamp);
 }
@@ -234,7 +234,7 @@ pub(crate) const fn sack_len(blocks: usize) -> usize {
 /// If `place` is shorter than [`sack_len`] of them.
 pub(crate) fn emit_sack(place: &mut [u8], blocks: &[SackBlock]) -> usize {
     let blocks = &blocks[..blocks.len().min(MAX_SACK_BLOCKS)];
-    let mut writer = Writer { place, at: 0 };
+    let mut writer = Writer::new(place);
     if !blocks.is_empty() {
         writer.put([NOP, NOP, SACK, 2 + 8 * blocks.len() as u8]);
     }
@@ -242,26 +242,37 @@ pub(crate) fn emit_sack(place: &mut [u8], blocks: &[SackBlock]) -> usize {
         writer.put(block.left.0.to_be_bytes());
         writer.put(block.right.0.to_be_bytes());
     }
-    writer.at
+    writer.len()
 }
 
 /// Writes options a word at a time.
 struct Writer<'a> {
-    place: &'a mut [u8],
+    words: &'a mut [[u8; 4]],
     at: usize,
 }
 
-impl Writer<'_> {
+impl<'a> Writer<'a> {
+    #[inline]
+    fn new(place: &'a mut [u8]) -> Self {
+        Writer { words: place.as_chunks_mut().0, at: 0 }
+    }
+
     #[inline]
     fn put(&mut self, word: [u8; 4]) {
-        self.place[self.at..self.at + 4].copy_from_slice(&word);
-        self.at += 4;
+        self.words[self.at] = word;
+        self.at += 1;
     }
 
     #[inline]
     fn timestamp(&mut self, timestamp: Timestamp) {
         self.put(timestamp.value.to_be_bytes());
         self.put(timestamp.echo.to_be_bytes());
+    }
+
+    /// Bytes written.
+    #[inline]
+    fn len(&self) -> usize {
+        4 * self.at
     }
 }
 
