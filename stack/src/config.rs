@@ -118,6 +118,14 @@ pub struct Config {
     pub rx_buffer: usize,
     /// The send buffer of a connection in bytes.
     pub tx_buffer: usize,
+    /// How long an acknowledgement waits for company (RFC 9293 §3.8.6.3: less than half a second).
+    pub ack_delay: Duration,
+    /// Hold segments that are not full back while something is unacknowledged (Nagle's algorithm, RFC 9293 §3.7.4).
+    pub nagle: bool,
+    /// Ask for explicit congestion notification, and grant it (RFC 3168).
+    pub ecn: bool,
+    /// Ask a peer that has been silent for so long for a sign of life (RFC 9293 §3.8.4).
+    pub keepalive: Option<Duration>,
     /// What to do when nothing arrives.
     pub idle: Idle,
     /// The origin of all randomness: initial sequence numbers, ports, hash keys. Take it from the system's
@@ -141,6 +149,10 @@ impl Default for Config {
             user_timeout: Duration::from_secs(300),
             rx_buffer: 64 << 10,
             tx_buffer: 64 << 10,
+            ack_delay: Duration::from_millis(40),
+            nagle: false,
+            ecn: false,
+            keepalive: None,
             idle: Idle::Poll,
             seed: 0,
         }

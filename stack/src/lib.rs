@@ -13,7 +13,6 @@ mod drops;
 mod egress;
 mod engine;
 mod ingress;
-#[allow(dead_code, reason = "taken into use piece by piece")]
 mod native;
 mod neighbors;
 mod ports;
@@ -33,6 +32,7 @@ pub use drops::{Cause, Drops};
 pub use egress::Egress;
 pub use engine::{Engine, Event, Segment};
 pub use slow::{Learnt, Lease};
+pub use native::NativeEngine;
 pub use smoltcp_engine::SmoltcpEngine;
 pub use steering::{RSS_KEY, TABLE_ENTRIES, owner, toeplitz};
 pub use tuple::{HashKey, Tuple};

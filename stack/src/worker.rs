@@ -7,7 +7,7 @@ use crate::egress::{ETHERNET, Egress};
 use crate::engine::{Engine, Event};
 use crate::ingress::Ingress;
 use crate::slow::{Lease, SlowPath};
-use crate::smoltcp_engine::SmoltcpEngine;
+use crate::native::NativeEngine;
 use linerate_bypass::mailbox::Receiver;
 use linerate_bypass::time::{Clock, Duration, Instant};
 use linerate_bypass::{BURST, Bytes, ConnId, Datagram, Nic, Seat, Service, Summary, Transport};
@@ -40,7 +40,7 @@ struct Core<N: Nic, E> {
 }
 
 /// A worker of the stack over the queue pair `N` with the service `S`, by the engine `E`.
-pub struct Worker<N: Nic, S: Service, E: Engine<N> = SmoltcpEngine> {
+pub struct Worker<N: Nic, S: Service, E: Engine<N> = NativeEngine<<N as Nic>::Packet>> {
     core: Core<N, E>,
     ingress: Ingress<N::Packet>,
     service: S,
@@ -428,7 +428,7 @@ impl<N: Nic, E: Engine<N>> Transport for Core<N, E> {
     }
 
     fn reserve(&mut self, conn: ConnId, max: usize) -> Option<&mut [u8]> {
-        self.engine.reserve(conn, max)
+        self.engine.reserve(conn, max, &mut self.egress)
     }
 
     fn commit(&mut self, conn: ConnId, n: usize) {

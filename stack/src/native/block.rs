@@ -109,8 +109,8 @@ impl Flags {
     pub const WINDOW_PROBE: Flags = Flags(1 << 21);
     /// Segments are held back until a full one can be sent (RFC 9293 §3.7.4).
     pub const NAGLE: Flags = Flags(1 << 22);
-    /// The window that we offer was limited since the last acknowledgement: more is to be offered once there is room.
-    pub const WINDOW_CUT: Flags = Flags(1 << 23);
+    /// The service has consumed something since a window was offered.
+    pub const CONSUMED: Flags = Flags(1 << 23);
     /// The peer reset it.
     pub const WAS_RESET: Flags = Flags(1 << 24);
     /// We aborted it.

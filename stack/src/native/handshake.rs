@@ -2,7 +2,6 @@
 
 use super::NativeEngine;
 use super::block::{Flags, State};
-use super::cold::Cold;
 use super::cookies::{self, CookieOptions};
 use super::header::Control;
 use super::input::Arrival;
@@ -107,7 +106,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         }
         let Some(slot) = self.insert(tuple) else { return egress.drop_for(Cause::TooMany) };
         self.half_open += 1;
-        let mut isn = self.secrets.initial_sequence(&tuple, now);
+        let mut isn = self.secrets.isn(&tuple, now);
         if let Some(floor) = floor
             && isn.before(floor)
         {
@@ -136,7 +135,8 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         let block = &mut self.blocks[slot as usize];
         block.rcv_nxt = arrival.seq + 1;
         block.rcv_acked = block.rcv_nxt;
-        block.rcv_edge = block.rcv_nxt;
+        // What a SYN of ours offers, unscaled.
+        block.rcv_edge = block.rcv_nxt + rx_first.min(65_535);
         // A window in a SYN is never scaled (RFC 7323 §2.2).
         block.snd_wnd = arrival.window.into();
         block.wl1 = arrival.seq;
@@ -211,7 +211,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         let tuple = self.ports.choose(local, remote, taken).ok_or(ConnectError::NoLocalAddress)?;
         let slot = self.insert(tuple).ok_or(ConnectError::TooMany)?;
         self.connecting.insert(slot, token);
-        let isn = self.secrets.initial_sequence(&tuple, now);
+        let isn = self.secrets.isn(&tuple, now);
         let block = &mut self.blocks[slot as usize];
         block.state = State::SynSent;
         block.flags |= Flags::ACTIVE | Flags::ACK_NOW;
@@ -276,9 +276,6 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
                 let mut rest = *arrival;
                 rest.seq += 1;
                 rest.control.0 &= !Control::SYN.0;
-                // The window for it has not been offered yet, and need not have been: it comes again otherwise.
-                let edge = rest.seq + self.settings.rx_first.min(65_535);
-                self.blocks[slot as usize].rcv_edge = edge;
                 self.take_rest(slot, &rest, packet, now);
             }
         } else {
@@ -351,9 +348,6 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         block.nxt = arrival.ack;
         let syn = Arrival { seq: arrival.seq - 1, ..*arrival };
         self.take_peer(slot, &syn, &peer);
-        // As the SYN-ACK offered it.
-        let block = &mut self.blocks[slot as usize];
-        block.rcv_edge = block.rcv_nxt + self.settings.rx_first.min(65_535);
         self.establish(slot, arrival, now);
         self.take_rest(slot, arrival, packet, now);
     }

@@ -6,6 +6,7 @@ use crate::checksum;
 use crate::egress::ETHERNET;
 use crate::tuple::Tuple;
 use linerate_bypass::{Capabilities, L4, TxOffload};
+use smoltcp::wire::checksum::{combine, data as sum};
 use smoltcp::wire::{Ipv4Packet, Ipv6Packet, TcpPacket, TcpSeqNumber};
 use std::net::IpAddr;
 
@@ -145,21 +146,16 @@ impl Header<'_> {
         })
     }
 
-    /// Writes IP and TCP headers, [`len`](Self::len) bytes, into `place`. Where the port does not compute it, `payload` sums
-    /// the payload for the checksum.
+    /// Writes IP and TCP headers, [`len`](Self::len) bytes, into `place`. `payload` is the payload's sum
+    /// for the checksum, where the port does not compute it.
     #[inline]
-    pub fn write<'p, I: Iterator<Item = &'p [u8]>>(
-        &self,
-        place: &mut [u8],
-        offload: Offload,
-        payload: impl FnOnce() -> I,
-    ) {
+    pub fn write(&self, place: &mut [u8], offload: Offload, payload: u16) {
         let tcp_len = self.tcp_len();
         let (ip, tcp) = place.split_at_mut(self.ip_len());
         let tcp = &mut tcp[..tcp_len];
         // With TSO the port adds each segment's own length (`rte_mbuf_core.h`).
         let length = if self.tso.is_some() { 0 } else { tcp_len + self.payload };
-        let pseudo = if let Some((source, destination)) = self.tuple.v4() {
+        let pseudo = if let (Some(source), Some(destination)) = (self.tuple.local_v4(), self.tuple.remote_v4()) {
             let mut ip = Ipv4Packet::new_unchecked(ip);
             ip.set_version(4);
             ip.set_header_len(20);
@@ -181,7 +177,7 @@ impl Header<'_> {
             }
             fold(halves(source.to_bits()) + halves(destination.to_bits()) + u32::from(TCP) + length as u32)
         } else {
-            let (source, destination) = self.tuple.v6();
+            let (source, destination) = (self.tuple.local_v6(), self.tuple.remote_v6());
             let mut ip = Ipv6Packet::new_unchecked(ip);
             ip.set_version(6);
             ip.set_traffic_class(self.ecn as u8);
@@ -207,7 +203,7 @@ impl Header<'_> {
         fixed[13] = self.control.0;
         let rest = match self.timestamp {
             Some(timestamp) => {
-                let (place, rest) = options.split_at_mut(options::TIMESTAMP_LEN);
+                let Some((place, rest)) = options.split_first_chunk_mut() else { return };
                 options::emit_timestamp(place, timestamp);
                 rest
             }
@@ -218,7 +214,7 @@ impl Header<'_> {
         }
         if !offload.tcp {
             // The field holds the pseudo-header's sum, and so is part of the sum.
-            let sum = checksum::sum_of(std::iter::once(&*tcp).chain(payload()));
+            let sum = combine(&[sum(tcp), payload]);
             TcpPacket::new_unchecked(tcp).set_checksum(!sum);
         }
     }
@@ -282,11 +278,11 @@ mod tests {
                 let mut bytes = vec![0xaa; header.len() + payload.len()];
                 bytes[header.len()..].copy_from_slice(payload);
                 let offload = Offload { ipv4, tcp };
-                header.write(&mut bytes[..header.len()], offload, || std::iter::once(&payload[..]));
+                header.write(&mut bytes[..header.len()], offload, sum(payload));
                 let (source, destination) = (tuple.local().ip(), tuple.remote().ip());
                 if six {
                     let ip = Ipv6Packet::new_checked(&bytes).unwrap();
-                    assert_eq!((ip.src_addr(), ip.traffic_class(), ip.hop_limit()), (tuple.v6().0, 2, 64));
+                    assert_eq!((ip.src_addr(), ip.traffic_class(), ip.hop_limit()), (tuple.local_v6(), 2, 64));
                 } else {
                     let ip = Ipv4Packet::new_checked(&bytes).unwrap();
                     assert_eq!((ip.ecn(), ip.dont_frag(), ip.hop_limit()), (2, true, 64));

@@ -3,8 +3,9 @@
 use super::NativeEngine;
 use super::block::{Block, Flags, State};
 use super::header::Control;
-use super::options::{Options, Timestamp};
+use super::options::{MAX_SACK_BLOCKS, Options, SackBlock, Timestamp};
 use super::reassembly::Inserted;
+use super::output::deadline;
 use super::recovery::Acknowledgement;
 use super::seq::Seq;
 use super::tick::Tick;
@@ -81,6 +82,9 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
             let options = Options::parse(&data[ip_header + 20..arrival.header]);
             return self.stray(tuple, &arrival, &options, packet, egress, now);
         };
+        if self.settings.keepalive.is_some() {
+            self.cold[slot as usize].heard = Tick::of(now);
+        }
         let block = &mut self.blocks[slot as usize];
         // Header prediction (Jacobson 1990): nearly every segment of an established connection is the next in order, and
         // has nothing but an acknowledgement and a timestamp. The flags compared leave PSH out.
@@ -209,9 +213,9 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
             block.ts_recent = timestamp.value;
         }
         if block.flags.has(Flags::ECN) {
-            self.note_congestion(slot, &arrival);
+            self.note_congestion(slot, &arrival, egress, now);
         }
-        let sack = if self.blocks[slot as usize].flags.has(Flags::SACK) { options.sack.as_slice() } else { &[] };
+        let sack = if self.blocks[slot as usize].flags.has(Flags::SACK) { &options.sack[..] } else { &[] };
         self.acknowledged(slot, &arrival, sack, timestamp, now);
         let block = &self.blocks[slot as usize];
         if block.state.may_receive() && arrival.len > 0 {
@@ -228,7 +232,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         &mut self,
         slot: u32,
         arrival: &Arrival,
-        sack: &[(Seq, Seq)],
+        sack: &[SackBlock],
         timestamp: Option<Timestamp>,
         now: Instant,
     ) {
@@ -249,9 +253,13 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
             return;
         }
         let ece = block.flags.has(Flags::ECN) && arrival.control.has(Control::ECE);
+        let mut blocks = [(Seq(0), Seq(0)); MAX_SACK_BLOCKS];
+        for (place, block) in blocks.iter_mut().zip(sack) {
+            *place = (block.left, block.right);
+        }
         let acknowledgement = Acknowledgement {
             ack: arrival.ack,
-            sack,
+            sack: &blocks[..sack.len().min(MAX_SACK_BLOCKS)],
             echoed_timestamp: timestamp.map(|timestamp| timestamp.echo),
             ece,
             duplicate: arrival.span() == 0 && !window_changed && arrival.ack == block.una,
@@ -277,7 +285,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         if forward {
             block.una = arrival.ack;
             buffers.queue.acknowledge(arrival.ack);
-            block.retransmit_at = buffers.flight.deadline(&block.rtt, &cold.path, &self.settings.limits, block.unsent);
+            block.retransmit_at = deadline(buffers, block, cold, &self.settings.limits);
             if block.flags.has(Flags::WANTS_ROOM) {
                 self.touch(slot);
             }
@@ -286,7 +294,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
                 self.fin_acknowledged(slot, now);
             }
         } else {
-            block.retransmit_at = buffers.flight.deadline(&block.rtt, &cold.path, &self.settings.limits, block.unsent);
+            block.retransmit_at = deadline(buffers, block, cold, &self.settings.limits);
         }
         if send {
             self.dirty(slot);
@@ -310,7 +318,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
 
     /// Takes in the payload of an acceptable segment.
     #[inline]
-    fn take_in(&mut self, slot: u32, arrival: &Arrival, mut packet: P, now: Instant) {
+    pub(super) fn take_in(&mut self, slot: u32, arrival: &Arrival, mut packet: P, now: Instant) {
         // The headers are in the first segment of a chain (the demultiplexer has read them there).
         let tail = packet.unchain();
         if !packet.adjust(arrival.header) {
@@ -421,7 +429,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     }
 
     /// The peer's FIN is at `at`.
-    fn peer_finishes(&mut self, slot: u32, at: Seq, now: Instant) {
+    pub(super) fn peer_finishes(&mut self, slot: u32, at: Seq, now: Instant) {
         let block = &mut self.blocks[slot as usize];
         if !block.state.may_receive() {
             // Again: it was acknowledged, and the acknowledgement was lost.
@@ -538,7 +546,13 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     }
 
     /// Explicit congestion notification on receipt (RFC 3168 §6.1.3; RFC 8257 §3.2).
-    fn note_congestion(&mut self, slot: u32, arrival: &Arrival) {
+    fn note_congestion<N: Nic<Packet = P>>(
+        &mut self,
+        slot: u32,
+        arrival: &Arrival,
+        egress: &mut Egress<N>,
+        now: Instant,
+    ) {
         let exact = self.cold[slot as usize].control.exact_ecn_echo();
         let block = &mut self.blocks[slot as usize];
         if exact {
@@ -547,8 +561,8 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
             }
             if arrival.marked != block.flags.has(Flags::LAST_MARKED) && block.unanswered > 0 {
                 // What came before it is acknowledged by itself, with the state that it had.
-                block.flags |= Flags::ACK_NOW;
-                self.exact_echoes.push(slot);
+                let seq = block.nxt;
+                self.send_empty(slot, seq, Control::ACK, egress, now);
             }
             let block = &mut self.blocks[slot as usize];
             block.flags.clear(Flags::LAST_MARKED | Flags::ECN_ECHO);

@@ -27,6 +27,7 @@ mod settings;
 mod tick;
 mod time_wait;
 mod timers;
+mod window;
 
 use crate::config::Config;
 use crate::congestion::{Builtin, CongestionControl};
@@ -83,6 +84,10 @@ pub struct NativeEngine<P, C = Builtin> {
     dirty: Vec<u32>,
     /// Events that no connection holds.
     pending: Vec<Event>,
+    /// Connections whose service found no packet to write to.
+    starved: Vec<u32>,
+    /// The time of the turn.
+    now: Instant,
     counts: Counts,
 }
 
@@ -93,6 +98,10 @@ struct Counts {
     failed: u64,
     finished: u64,
     broken: u64,
+    /// Payload bytes copied.
+    copied: u64,
+    /// Segments for which a receive queue had no place.
+    pruned: u64,
 }
 
 impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
@@ -263,7 +272,8 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
             events.push(Event::PeerClosed(conn));
         }
         let over = match block.state {
-            State::TimeWait => block.flags.has(Flags::END_TOLD),
+            // Our last acknowledgement goes out first.
+            State::TimeWait => block.flags.has(Flags::END_TOLD) && !block.flags.has(Flags::ACK_NOW),
             // A reset goes out first.
             State::Closed => !block.flags.has(Flags::RESET),
             _ => false,
@@ -290,20 +300,27 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     }
 }
 
+/// Milliseconds of the clock that timestamps go by (RFC 7323 §5.4).
+#[inline]
+fn milliseconds(now: Instant) -> u32 {
+    isn::timestamp_clock(now)
+}
+
 impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
     fn new(config: &Config, worker: usize, workers: usize, egress: &mut Egress<N>, now: Instant) -> Self {
         let mut random = fastrand::Rng::with_seed(config.seed ^ (worker as u64) << 32);
         let settings = Settings::new(config, egress);
+        let secrets = Secrets::from_seed(random.u64(..));
         NativeEngine {
             worker,
             blocks: Vec::with_capacity(settings.connections),
             cold: Vec::with_capacity(settings.connections),
             free: Vec::new(),
             buffers: Pool::new(),
-            table: FlowTable::with_room_for(settings.connections),
-            key: HashKey::new(|| random.u64(..)),
+            table: FlowTable::with_capacity(settings.connections),
+            key: secrets.table_key(),
             time_wait: TimeWait::new(random.u64(..)),
-            secrets: Secrets::new(random.u64(..)),
+            secrets,
             ports: Ports::new(worker, workers, random.u64(..)),
             wheel: Wheel::new(now),
             service_timers: Wheel::new(now),
@@ -316,6 +333,8 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
             touched: Vec::new(),
             dirty: Vec::new(),
             pending: Vec::new(),
+            starved: Vec::new(),
+            now,
             counts: Counts::default(),
             settings,
             config: config.clone(),
@@ -337,8 +356,8 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
                 slots.push(slot);
             }
             for slot in slots.drain(..).flatten() {
-                if let Some(block) = self.blocks.get(slot as usize) {
-                    self.buffers.prefetch(block);
+                if let Some(buffers) = self.blocks.get(slot as usize).and_then(|block| self.buffers.of(block)) {
+                    prefetch_whole(buffers);
                 }
             }
         }
@@ -368,6 +387,10 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
     }
 
     fn expire(&mut self, now: Instant) {
+        self.now = now;
+        for slot in std::mem::take(&mut self.starved) {
+            self.touch(slot);
+        }
         self.expire_timers(now);
     }
 
@@ -399,7 +422,7 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
         for i in 0..dirty.len() {
             let slot = dirty[i];
             self.blocks[slot as usize].flags.clear(Flags::DIRTY);
-            if self.send(slot, egress, now) {
+            if self.send_all(slot, egress, now) {
                 self.blocks[slot as usize].flags |= Flags::DIRTY;
                 dirty[kept] = slot;
                 kept += 1;
@@ -440,6 +463,8 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
         summary.failed += self.counts.failed;
         summary.finished += self.counts.finished;
         summary.broken += self.counts.broken;
+        summary.copied_bytes += self.counts.copied;
+        summary.drop_for("receive queue full", self.counts.pruned);
     }
 
     fn local_addr(&self, conn: ConnId) -> Option<SocketAddr> {

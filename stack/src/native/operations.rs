@@ -149,17 +149,18 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
             let reserved = std::mem::take(&mut buffers.reserved);
             buffers.queue.trim(reserved);
         }
-        if !buffers.queue.can_extend(most) {
-            let Some(packet) = egress.allocate_for_payload() else {
+        let mut n = buffers.queue.extend(max, most);
+        if n == 0 {
+            let Some(packet) = egress.allocate() else {
                 block.flags |= Flags::WANTS_ROOM;
                 self.starved.push(slot);
                 return None;
             };
             buffers.queue.push_packet(end, packet);
+            n = buffers.queue.extend(max, most);
         }
-        let place = buffers.queue.extend(max, most)?;
-        buffers.reserved = place.len() as u32;
-        Some(place)
+        buffers.reserved = n as u32;
+        buffers.queue.end_mut(n)
     }
 
     pub(super) fn commit_place(&mut self, conn: ConnId, n: usize) {

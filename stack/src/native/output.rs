@@ -1,6 +1,9 @@
 //! What a connection sends, when it is its turn (RFC 9293 §3.8).
 
 use super::block::{Block, Flags, State};
+use super::buffers::Buffers;
+use super::cold::Cold;
+use super::recovery::Limits;
 use super::header::{Control, Ecn, Header, OptionBytes};
 use super::input::Arrival;
 use super::options::{self, MAX_SACK_BLOCKS, MAX_SACK_BLOCKS_WITH_TIMESTAMP, SackBlock, SynOptions, Timestamp};
@@ -40,6 +43,13 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     /// Sends what the connection in `slot` has to send. Returns whether there is more.
     pub(super) fn send_all<N: Nic<Packet = P>>(&mut self, slot: u32, egress: &mut Egress<N>, now: Instant) -> bool {
         let block = &mut self.blocks[slot as usize];
+        if let Some(buffers) = self.buffers.of_mut(block)
+            && buffers.reserved > 0
+        {
+            // What was reserved and not committed is nothing.
+            let reserved = std::mem::take(&mut buffers.reserved);
+            buffers.queue.trim(reserved);
+        }
         match block.state {
             State::Closed if block.flags.has(Flags::RESET) => {
                 block.flags.clear(Flags::RESET);
@@ -71,7 +81,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
                 return true;
             }
         }
-        self.blocks[slot as usize].outstanding() > 0
+        true
     }
 
     /// What is to be sent next.
@@ -254,6 +264,9 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
                 self.blocks[slot as usize].flags |= Flags::ACK_NOW;
                 self.dirty(slot);
             }
+            if self.blocks[slot as usize].state == State::TimeWait {
+                self.touch(slot);
+            }
             return;
         }
         let block = &mut self.blocks[slot as usize];
@@ -348,8 +361,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         let syn = SynAck {
             seq: block.una,
             ack: block.rcv_nxt,
-            window_scale: (first || block.scales != 0 || self.settings.rx_scale == 0 && block.flags.has(Flags::SCALED))
-                .then_some(self.settings.rx_scale),
+            window_scale: (first || block.scales != 0).then_some(self.settings.rx_scale),
             sack: first || block.flags.has(Flags::SACK),
             timestamp: (first || block.flags.has(Flags::TIMESTAMPS))
                 .then_some(Timestamp { value, echo: if first { 0 } else { block.ts_recent } }),
@@ -488,8 +500,15 @@ impl Range {
     }
 }
 
+/// When loss detection wants to be asked, at the latest.
+#[inline]
+pub(super) fn deadline<P, C>(buffers: &Buffers<P>, block: &Block, cold: &Cold<C>, limits: &Limits) -> Tick {
+    let at = buffers.flight.deadline(&block.rtt, &cold.path, limits, block.unsent > 0);
+    at.map_or(Tick::NONE, Tick::at_or_after)
+}
+
 /// What is to be reported of what has arrived out of order and of duplicates (RFC 2018, RFC 2883).
-fn sack_option<P: Packet>(block: &Block, buffers: &super::buffers::Buffers<P>) -> OptionBytes {
+fn sack_option<P: Packet>(block: &Block, buffers: &Buffers<P>) -> OptionBytes {
     if !block.flags.has(Flags::SACK) {
         return OptionBytes::NONE;
     }

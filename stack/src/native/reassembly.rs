@@ -1,11 +1,9 @@
 //! What has arrived out of order: held in its packets until the gap before it is filled.
 
+use super::options::{MAX_SACK_BLOCKS, SackBlock};
 use super::seq::Seq;
 use linerate_bypass::Packet;
 use std::collections::VecDeque;
-
-/// Blocks that one acknowledgement can report (RFC 2018 §3).
-pub(super) const MAX_BLOCKS: usize = 4;
 
 /// A piece of the stream, in the single packet that it came in. Its data is the payload.
 struct Held<P> {
@@ -26,7 +24,7 @@ pub(super) struct Reassembly<P> {
     /// The stretches that they make up, in order.
     runs: Vec<Run>,
     /// A byte of the runs that grew last, the latest first: what is reported first (RFC 2018 §4).
-    recent: [Seq; MAX_BLOCKS],
+    recent: [Seq; MAX_SACK_BLOCKS],
     recent_len: usize,
     /// Where the peer's FIN was, if it has come.
     fin: Option<Seq>,
@@ -45,7 +43,7 @@ pub(super) enum Inserted {
 
 impl<P: Packet> Reassembly<P> {
     pub fn new() -> Self {
-        Reassembly { held: VecDeque::new(), runs: Vec::new(), recent: [Seq(0); MAX_BLOCKS], recent_len: 0, fin: None }
+        Reassembly { held: VecDeque::new(), runs: Vec::new(), recent: [Seq(0); MAX_SACK_BLOCKS], recent_len: 0, fin: None }
     }
 
     #[inline]
@@ -144,11 +142,11 @@ impl<P: Packet> Reassembly<P> {
 
     fn note_recent(&mut self, seq: Seq) {
         let Some(run) = self.run_of(seq) else { return };
-        let mut kept = [seq; MAX_BLOCKS];
+        let mut kept = [seq; MAX_SACK_BLOCKS];
         let mut n = 1;
         for other in &self.recent[..self.recent_len] {
             let same = other.at_or_after(run.start) && other.before(run.end);
-            if n < MAX_BLOCKS && !same && self.run_of(*other).is_some() {
+            if n < MAX_SACK_BLOCKS && !same && self.run_of(*other).is_some() {
                 kept[n] = *other;
                 n += 1;
             }
@@ -168,14 +166,14 @@ impl<P: Packet> Reassembly<P> {
     }
 
     /// What to report, the stretch that grew last first; at most `into.len()` blocks. Returns how many there are.
-    pub fn blocks(&self, into: &mut [(Seq, Seq)]) -> usize {
+    pub fn blocks(&self, into: &mut [SackBlock]) -> usize {
         let mut n = 0;
         for seq in &self.recent[..self.recent_len] {
             if n == into.len() {
                 break;
             }
             if let Some(run) = self.run_of(*seq) {
-                into[n] = (run.start, run.end);
+                into[n] = SackBlock { left: run.start, right: run.end };
                 n += 1;
             }
         }
@@ -235,9 +233,9 @@ mod tests {
     }
 
     fn blocks(reassembly: &Reassembly<MemoryPacket>) -> Vec<(u32, u32)> {
-        let mut blocks = [(Seq(0), Seq(0)); MAX_BLOCKS];
+        let mut blocks = [SackBlock::default(); MAX_SACK_BLOCKS];
         let n = reassembly.blocks(&mut blocks);
-        blocks[..n].iter().map(|(start, end)| (start.0, end.0)).collect()
+        blocks[..n].iter().map(|block| (block.left.0, block.right.0)).collect()
     }
 
     /// RFC 2018 §4: the first block reports the latest segment, the others the latest before it.

@@ -70,20 +70,25 @@ impl<P: Packet> SendQueue<P> {
         self.pieces.push_back(Piece { seq, len, place: Place::Kept(bytes) });
     }
 
-    /// Room for up to `max` bytes behind the last piece, if nothing of that has been sent and it stays within `most`
-    /// bytes. What is not wanted of it is given back by [`trim`](Self::trim).
-    pub fn extend(&mut self, max: usize, most: usize) -> Option<&mut [u8]> {
-        let last = self.pieces.len().checked_sub(1).filter(|last| *last >= self.unsent)?;
-        let piece = self.pieces.get_mut(last)?;
-        let Place::Packet(packet) = &mut piece.place else { return None };
-        let len = piece.len as usize;
-        let n = max.min(most.saturating_sub(len));
-        if n == 0 {
-            return None;
+    /// Makes the last piece longer by up to `max` bytes, if nothing of it has been sent, there is room behind it, and it
+    /// stays within `most` bytes. Returns by how many; what is not wanted of them is given back by [`trim`](Self::trim).
+    pub fn extend(&mut self, max: usize, most: usize) -> usize {
+        let Some(piece) = self.pieces.back_mut() else { return 0 };
+        let Place::Packet(packet) = &mut piece.place else { return 0 };
+        let n = max.min(most.saturating_sub(piece.len as usize));
+        if n == 0 || packet.append(n).is_none() {
+            return 0;
         }
-        let place = packet.append(n)?;
         piece.len += n as u32;
-        Some(place)
+        n
+    }
+
+    /// The last `n` bytes, which [`extend`](Self::extend) has just made.
+    pub fn end_mut(&mut self, n: usize) -> Option<&mut [u8]> {
+        let Place::Packet(packet) = &mut self.pieces.back_mut()?.place else { return None };
+        let data = packet.data_mut()?;
+        let at = data.len().checked_sub(n).filter(|_| n > 0)?;
+        data.get_mut(at..)
     }
 
     /// Takes `n` bytes off the end of the last piece, which has never been sent.

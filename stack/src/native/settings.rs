@@ -59,7 +59,7 @@ impl Settings {
             rx_most: rx_most as u32,
             rx_scale: scale_for(rx_most),
             rx_packets: (rx_most / 512).max(64),
-            pressure: port.pool / 2,
+            pressure: 8192 / 2,
             tx_buffer: config.tx_buffer.clamp(1 << 12, 1 << 30),
             tx_pieces: (config.tx_buffer / 256).max(64),
             ack_delay: config.ack_delay,

@@ -65,7 +65,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         let due = block.retransmit_at.earlier(block.ack_at);
         if due.before(block.wheel_at) {
             block.wheel_at = due;
-            self.wheel.arm_at_tick(slot, due.into());
+            self.wheel.arm(slot, due.instant(self.now));
         }
     }
 
@@ -98,7 +98,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         let cold = &mut self.cold[slot as usize];
         let limits = &self.settings.limits;
         let expired =
-            buffers.flight.expire(now, &mut block.rtt, &mut cold.path, &mut cold.control, limits, block.unsent);
+            buffers.flight.expire(now, &mut block.rtt, &mut cold.path, &mut cold.control, limits);
         block.cwnd = cold.control.window();
         match expired {
             Expired::Nothing => {}

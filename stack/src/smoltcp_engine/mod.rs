@@ -340,7 +340,7 @@ impl<N: Nic> Engine<N> for SmoltcpEngine {
         self.send_bytes(conn, bytes)
     }
 
-    fn reserve(&mut self, conn: ConnId, max: usize) -> Option<&mut [u8]> {
+    fn reserve(&mut self, conn: ConnId, max: usize, _: &mut Egress<N>) -> Option<&mut [u8]> {
         self.reserve_place(conn, max)
     }
 
