@@ -1,5 +1,6 @@
 //! What a worker of the stack is told about its network.
 
+use crate::congestion::Algorithm;
 use linerate_bypass::MacAddr;
 use linerate_bypass::time::Duration;
 use std::fmt;
@@ -118,6 +119,8 @@ pub struct Config {
     pub rx_buffer: usize,
     /// The send buffer of a connection in bytes.
     pub tx_buffer: usize,
+    /// The congestion control of the native engine, where that is [`Builtin`](crate::congestion::Builtin).
+    pub congestion: Algorithm,
     /// What to do when nothing arrives.
     pub idle: Idle,
     /// The origin of all randomness: initial sequence numbers, ports, hash keys. Take it from the system's
@@ -141,6 +144,7 @@ impl Default for Config {
             user_timeout: Duration::from_secs(300),
             rx_buffer: 64 << 10,
             tx_buffer: 64 << 10,
+            congestion: Algorithm::default(),
             idle: Idle::Poll,
             seed: 0,
         }
