@@ -1,5 +1,6 @@
 //! What a worker of the stack is told about its network.
 
+use crate::congestion::Algorithm;
 use linerate_bypass::MacAddr;
 use linerate_bypass::time::Duration;
 use std::fmt;
@@ -118,6 +119,8 @@ pub struct Config {
     pub rx_buffer: usize,
     /// The send buffer of a connection in bytes.
     pub tx_buffer: usize,
+    /// The congestion control of the native engine, where that is [`Builtin`](crate::congestion::Builtin).
+    pub congestion: Algorithm,
     /// How long an acknowledgement waits for company (RFC 9293 §3.8.6.3: less than half a second).
     pub ack_delay: Duration,
     /// Hold segments that are not full back while something is unacknowledged (Nagle's algorithm, RFC 9293 §3.7.4).
@@ -149,6 +152,7 @@ impl Default for Config {
             user_timeout: Duration::from_secs(300),
             rx_buffer: 64 << 10,
             tx_buffer: 64 << 10,
+            congestion: Algorithm::default(),
             ack_delay: Duration::from_millis(40),
             nagle: false,
             ecn: false,
