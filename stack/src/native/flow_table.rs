@@ -272,6 +272,7 @@ mod tests {
         for (hash, index) in extremes {
             table.insert(hash, index).unwrap();
         }
+        check(&table);
         assert_eq!(table.insert(1, 1), Err(Full));
         for (hash, index) in extremes {
             assert_eq!(table.find(hash, |found| found == index), Some(index));
