@@ -18,7 +18,7 @@ pub struct Tuple {
 
 /// An IPv6 address as two numbers. A `u128` would align the tuple to 16 bytes, and make it 48 long instead of 40.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Address {
+pub(crate) struct Address {
     high: u64,
     low: u64,
 }
@@ -162,6 +162,18 @@ impl Tuple {
         let sum = remote.wrapping_add(local);
         let folded = product((sum >> 64) as u64 ^ e, sum as u64 ^ f);
         (folded >> 64) as u64 ^ folded as u64
+    }
+
+    /// Our address, the peer's, and the ports, ours in the upper half.
+    #[inline]
+    pub(crate) fn parts(&self) -> (Address, Address, u32) {
+        (self.local, self.remote, self.ports)
+    }
+
+    /// The tuple of these [`parts`](Self::parts).
+    #[inline]
+    pub(crate) fn from_parts(local: Address, remote: Address, ports: u32) -> Self {
+        Tuple { local, remote, ports }
     }
 
     /// All 16-bit words of the tuple combined by exclusive or: what a hash that treats every word alike depends on.
