@@ -73,6 +73,10 @@ pub struct Capabilities {
     pub headroom: usize,
     /// The payload room of one allocated packet, in bytes behind the headroom.
     pub data_room: usize,
+    /// Packets that the owner of a queue pair may hold at one time, received ones and ones to be sent or kept for a
+    /// retransmission, without starving it of packets to receive with: its share of the pool, less what its rings
+    /// and caches need. At least a [`BURST`], if the pool has one.
+    pub pool: usize,
     /// Checksums verified on receive.
     pub rx_checksum: ChecksumOffload,
     /// Checksums computed on transmit when [`TxOffload`](crate::TxOffload) asks for it.

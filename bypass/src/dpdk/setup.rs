@@ -4,6 +4,7 @@ use super::error::OpenError;
 use super::ethdev::Setup;
 use super::external::PRIVATE_SIZE;
 use super::interface;
+use super::mempool::CACHE_FULL;
 use super::port::PortConfig;
 use super::vdev::{Kind, Plan};
 use crate::{BURST, Capabilities, ChecksumOffload};
@@ -23,7 +24,7 @@ const XDP_HEADROOM: usize = 256;
 const XDP_FILL: u16 = 2048;
 /// Descriptors where the device recommends no number.
 const DESCRIPTORS: u16 = 512;
-/// Packets that a port has beyond those in its rings, for each queue pair.
+/// Packets that each queue pair's owner may hold, unless the pool's size is given.
 const PACKETS: u32 = 16_384;
 
 /// A port's configuration, and what comes of it.
@@ -120,12 +121,20 @@ pub(super) fn choose(
         (true, 0) => usize::from(tx_descriptors / 4).max(2),
         (true, most) => usize::from(most.min(tx_descriptors / 4)).max(2),
     };
+    // Of each queue pair: what is in its rings, in a burst either way, and in its thread's cache, where other threads
+    // cannot get at it.
+    let fill = if is_xdp { XDP_FILL } else { 0 };
+    let needed = u32::from(rx_descriptors.max(fill)) + u32::from(tx_descriptors) + 2 * BURST as u32 + CACHE_FULL;
+    let queue_pairs = u32::from(plan.queues);
+    let least = queue_pairs * (u32::from(rx_descriptors.max(fill)) + 64);
+    let packets = config.pool_size.unwrap_or(queue_pairs * (needed + PACKETS)).max(least);
     let rx = |bit| rx_offloads & bit != 0;
     let tx = |bit| tx_offloads & bit != 0;
     let capabilities = Capabilities {
         mtu,
         headroom: sys::LR_MBUF_HEADROOM as usize,
         data_room,
+        pool: (packets / queue_pairs).saturating_sub(needed).max(BURST as u32) as usize,
         rx_checksum: ChecksumOffload {
             ipv4: rx(sys::LR_RX_OFFLOAD_IPV4_CKSUM),
             tcp: rx(sys::LR_RX_OFFLOAD_TCP_CKSUM),
@@ -148,9 +157,6 @@ pub(super) fn choose(
             _ => false,
         },
     };
-    let rings = u32::from(plan.queues) * (u32::from(rx_descriptors) + u32::from(tx_descriptors) + 2 * BURST as u32);
-    let least = u32::from(plan.queues) * (u32::from(rx_descriptors.max(if is_xdp { XDP_FILL } else { 0 })) + 64);
-    let packets = config.pool_size.unwrap_or(rings + u32::from(plan.queues) * PACKETS).max(least);
     Ok(Choice {
         setup,
         capabilities,

@@ -50,6 +50,8 @@ impl MemoryNic {
             mtu: config.mtu,
             headroom: HEADROOM,
             data_room: config.data_room,
+            // What was sent stays in the pool while it is in the ring, or with a peer that has as much for itself.
+            pool: config.pool - config.ring.min(config.pool / 2),
             rx_checksum: checksum,
             tx_checksum: checksum,
             tso: config.tso,

@@ -3,7 +3,7 @@
 use super::frames::{bounce, bytes, eal_with, frame, number, open, packet, small};
 use super::process::{alone, alone_in_a_namespace, ip, wait_for};
 use linerate_bypass::dpdk::{Eal, EalConfig, EalError, Hugepages, Mbuf, OpenError, Port, PortConfig, QueuePair};
-use linerate_bypass::{L4, MacAddr, Nic, Packet, TxOffload};
+use linerate_bypass::{BURST, L4, MacAddr, Nic, Packet, TxOffload};
 
 /// A port whose ring leads back to itself, and its queue pair.
 fn ring(config: PortConfig) -> (Eal, Port, QueuePair) {
@@ -110,6 +110,33 @@ fn an_empty_pool_is_back_pressure_and_every_packet_comes_back() {
         drop((held, received));
         wait_for("the ring to run dry", || queue.rx_burst(&mut Vec::with_capacity(32)) == 0);
         assert_eq!(port.mempool().available(), port.mempool().size());
+    });
+}
+
+#[test]
+fn as_many_packets_as_the_port_allows_can_be_held_while_others_cross() {
+    alone("ports::as_many_packets_as_the_port_allows_can_be_held_while_others_cross", || {
+        let eal = eal_with(&["--no-pci", "--vdev=net_ring0", "--vdev=net_null0", "--vdev=net_null1"]);
+        let port = open(&eal, "eal", small());
+        let mut queue = port.take_queues().remove(0);
+        let may_hold = port.capabilities().pool;
+        assert!(may_hold > 2_000, "{may_hold} of 4096");
+        // A thread that frees what another allocated has a cache full of it.
+        let elsewhere: Vec<_> = (0..384).map(|_| queue.allocate().unwrap()).collect();
+        std::thread::scope(|scope| {
+            let cache = scope.spawn(|| {
+                let _thread = eal.register_thread().unwrap();
+                drop(elsewhere);
+            });
+            cache.join().unwrap();
+        });
+        let held: Vec<_> = (0..may_hold).map(|_| queue.allocate().unwrap()).collect();
+        bounce(&mut queue, 0..1_000, 64);
+        assert_eq!(queue.stats().pool_empty, 0);
+        drop((held, queue, port));
+        let may_hold = |config| open(&eal, "eal", config).capabilities().pool;
+        assert_eq!(may_hold(PortConfig { queues: 2, ..PortConfig::default() }), 16_384, "a share of each");
+        assert_eq!(may_hold(PortConfig { pool_size: Some(1), ..small() }), BURST, "however small the pool is");
     });
 }
 

@@ -106,6 +106,12 @@ fn a_chain_with_attached_bytes_crosses_without_a_copy() {
 }
 
 #[test]
+fn an_owner_is_told_of_a_pool_that_leaves_room_for_the_ring() {
+    let pool = |pool, ring| Link::pair(LinkConfig { pool, ring, ..LinkConfig::default() }).0.capabilities().pool;
+    assert_eq!((pool(8192, 1024), pool(100, 1024), pool(1, 1)), (7168, 50, 1));
+}
+
+#[test]
 fn retained_bytes_outlive_the_frame_that_was_sent_and_the_frame_outlives_them() {
     let (mut a, mut b) = Link::pair(LinkConfig { pool: 2, ..LinkConfig::default() });
     let mut sent = frame(&mut a, 154);
