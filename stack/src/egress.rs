@@ -17,6 +17,10 @@ const QUEUE: usize = 512;
 /// An Ethernet header in bytes.
 pub(crate) const ETHERNET: usize = 14;
 
+/// Packets set aside for what is not payload: acknowledgements let go of packets at both ends, so there must be one for
+/// them when payload has taken all others. Of small pools, an eighth.
+const SET_ASIDE: usize = 32;
+
 /// Destinations whose Ethernet headers are kept ready, a power of two.
 const READY_HEADERS: usize = 256;
 /// How long one is used before the neighbour table is asked again, which lets it confirm the neighbour in time.
@@ -37,6 +41,7 @@ const NOT_READY: Ready = Ready { destination: 0, until: Instant::ZERO, header: [
 pub struct Egress<N: Nic> {
     nic: N,
     queue: Vec<N::Packet>,
+    set_aside: Vec<N::Packet>,
     neighbors: Neighbors<N::Packet>,
     ready: Box<[Ready; READY_HEADERS]>,
     addresses: Addresses,
@@ -55,6 +60,7 @@ impl<N: Nic> Egress<N> {
         Egress {
             nic,
             queue: Vec::with_capacity(QUEUE),
+            set_aside: Vec::with_capacity(SET_ASIDE),
             neighbors: Neighbors::new(seed),
             ready: Box::new([NOT_READY; READY_HEADERS]),
             addresses,
@@ -118,7 +124,19 @@ impl<N: Nic> Egress<N> {
 
     /// An empty packet with room for headers in front; `None` while the transmit queue is full or the pool empty.
     pub fn allocate(&mut self) -> Option<N::Packet> {
-        if self.queue.len() >= QUEUE { None } else { self.nic.allocate() }
+        if self.queue.len() >= QUEUE {
+            return None;
+        }
+        self.nic.allocate().or_else(|| self.set_aside.pop())
+    }
+
+    /// An empty packet for payload, with room for headers in front; `None` when no more than those set aside are left.
+    pub(crate) fn allocate_for_payload(&mut self) -> Option<N::Packet> {
+        let aside = SET_ASIDE.min(self.nic.capabilities().pool / 8);
+        while self.set_aside.len() < aside {
+            self.set_aside.push(self.nic.allocate()?);
+        }
+        self.nic.allocate()
     }
 
     /// Frames that can be queued before the transmit queue is full.

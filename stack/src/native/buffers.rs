@@ -53,8 +53,14 @@ impl<P: Packet> Buffers<P> {
 
     /// Packets of the port that the receiving side holds.
     #[inline]
-    pub fn pinned(&self) -> usize {
+    pub fn received_packets(&self) -> usize {
         self.received.len() + self.reassembly.packets()
+    }
+
+    /// Packets that both sides hold.
+    #[inline]
+    pub fn pinned(&self) -> usize {
+        self.received_packets() + self.queue.pieces()
     }
 }
 
@@ -98,8 +104,7 @@ impl<P: Packet> Pool<P> {
         self.buffers.get_mut(block.buffers as usize)
     }
 
-    /// Takes the buffers of `block` back with whatever is in them. Returns how many packets of the receiving side that
-    /// were.
+    /// Takes the buffers of `block` back with whatever is in them. Returns how many packets that were.
     pub fn detach(&mut self, block: &mut Block) -> usize {
         let Some(buffers) = self.buffers.get_mut(block.buffers as usize) else { return 0 };
         let pinned = buffers.pinned();

@@ -1,6 +1,5 @@
 //! How a connection begins (RFC 9293 §3.5, §3.10.7.1 to §3.10.7.3).
 
-use super::NativeEngine;
 use super::block::{Flags, State};
 use super::cookies::{self, CookieOptions};
 use super::header::Control;
@@ -8,7 +7,8 @@ use super::input::Arrival;
 use super::options::Options;
 use super::seq::Seq;
 use super::tick::Tick;
-use super::time_wait::Answer;
+use super::time_wait::{self, Answer};
+use super::{MAX_CHALLENGES, NativeEngine};
 use crate::congestion::CongestionControl;
 use crate::drops::Cause;
 use crate::egress::Egress;
@@ -48,10 +48,18 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     ) {
         let control = arrival.control;
         let mut floor = None;
-        match self.time_wait.answer(&tuple, arrival, options, now) {
+        let segment = time_wait::Segment {
+            seq: arrival.seq,
+            ack: arrival.ack,
+            flags: control.0,
+            len: arrival.len,
+            timestamp: options.timestamp,
+        };
+        match self.time_wait.answer(&tuple, &segment, now) {
             None => {}
             Some(Answer::Ignore) => return,
-            Some(Answer::Acknowledge(reply)) => {
+            Some(Answer::Challenge(_)) if !self.may_challenge(now) => return,
+            Some(Answer::Acknowledge(reply) | Answer::Challenge(reply)) => {
                 let timestamp = reply.ts_recent.map(|echo| self.timestamp(&tuple, echo, now));
                 let (seq, ack) = (reply.seq, reply.ack);
                 return self.bare(&tuple, seq, ack, Control::ACK, reply.window, timestamp, egress, now);
@@ -102,17 +110,17 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
             ecn: wants_ecn && self.uses_ecn(),
         };
         if self.half_open >= self.settings.half_open {
+            if floor.is_some() {
+                self.time_wait.remove(&tuple);
+            }
             return self.send_cookie(&tuple, arrival, &peer, egress, now);
         }
         let Some(slot) = self.insert(tuple) else { return egress.drop_for(Cause::TooMany) };
         self.half_open += 1;
-        let mut isn = self.secrets.isn(&tuple, now);
-        if let Some(floor) = floor
-            && isn.before(floor)
-        {
-            // RFC 9293 §3.10.7.4: beyond what the old connection has used.
-            isn = floor;
-        }
+        let isn = match floor {
+            Some(floor) => self.secrets.isn_after(&tuple, now, floor),
+            None => self.secrets.isn(&tuple, now),
+        };
         let block = &mut self.blocks[slot as usize];
         block.state = State::SynReceived;
         block.una = isn;
@@ -121,6 +129,16 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         let block = &mut self.blocks[slot as usize];
         block.flags |= Flags::ACK_NOW;
         self.dirty(slot);
+    }
+
+    /// Whether one more challenge may be sent from TIME-WAIT.
+    fn may_challenge(&mut self, now: Instant) -> bool {
+        let (since, sent) = &mut self.challenges;
+        if now.since(*since) >= Duration::from_secs(1) {
+            (*since, *sent) = (now, 0);
+        }
+        *sent += 1;
+        *sent <= MAX_CHALLENGES
     }
 
     fn uses_ecn(&self) -> bool {
@@ -170,6 +188,9 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         let block = &mut self.blocks[slot as usize];
         if block.state == State::SynReceived && !block.flags.has(Flags::ACTIVE) {
             self.half_open -= 1;
+            let tuple = block.tuple;
+            // What was left of the connection before this one.
+            self.time_wait.remove(&tuple);
         }
         let block = &mut self.blocks[slot as usize];
         if block.attempts == 1 && block.retransmit_at.is_some() {

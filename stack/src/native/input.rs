@@ -4,8 +4,8 @@ use super::NativeEngine;
 use super::block::{Block, Flags, State};
 use super::header::Control;
 use super::options::{MAX_SACK_BLOCKS, Options, SackBlock, Timestamp};
-use super::reassembly::Inserted;
 use super::output::deadline;
+use super::reassembly::Inserted;
 use super::recovery::Acknowledgement;
 use super::seq::Seq;
 use super::tick::Tick;
@@ -284,7 +284,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         let send = block.unsent > 0 || outcome.retransmit || block.flags.has(Flags::FIN_QUEUED);
         if forward {
             block.una = arrival.ack;
-            buffers.queue.acknowledge(arrival.ack);
+            self.pinned -= buffers.queue.acknowledge(arrival.ack);
             block.retransmit_at = deadline(buffers, block, cold, &self.settings.limits);
             if block.flags.has(Flags::WANTS_ROOM) {
                 self.touch(slot);
@@ -392,7 +392,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
             }
         }
         let len = packet.len() as u32;
-        let before = buffers.pinned();
+        let before = buffers.received_packets();
         if seq == block.rcv_nxt {
             if buffers.received.len() >= CROWDED
                 && len <= SHORT
@@ -425,7 +425,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
                 Inserted::Full => self.counts.pruned += 1,
             }
         }
-        self.pinned = self.pinned + buffers.pinned() - before;
+        self.pinned = self.pinned + buffers.received_packets() - before;
     }
 
     /// The peer's FIN is at `at`.
@@ -462,9 +462,8 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         block.rcv_edge = block.rcv_edge.max(block.rcv_nxt);
         block.flags |= Flags::ACK_NOW;
         if let Some(buffers) = self.buffers.of_mut(block) {
-            let before = buffers.pinned();
+            self.pinned -= buffers.reassembly.packets();
             buffers.reassembly.clear();
-            self.pinned = self.pinned + buffers.pinned() - before;
         }
         let block = &mut self.blocks[slot as usize];
         match block.state {

@@ -51,6 +51,11 @@ use time_wait::TimeWait;
 /// Segments that one connection sends before the next gets its turn.
 const SEGMENTS_PER_TURN: usize = 32;
 
+/// Connections in TIME-WAIT at most; beyond, the oldest ends early.
+const MAX_TIME_WAIT: usize = 1 << 18;
+/// Challenges to segments of connections in TIME-WAIT in a second at most (RFC 5961 §7).
+const MAX_CHALLENGES: u32 = 1000;
+
 /// The native engine of one worker, for packets `P`, with congestion control by `C`.
 pub struct NativeEngine<P, C = Builtin> {
     worker: usize,
@@ -76,8 +81,10 @@ pub struct NativeEngine<P, C = Builtin> {
     half_open: usize,
     /// When cookies were last sent: answers to them are believed for a while.
     cookies_sent: Option<Instant>,
-    /// Packets of the port that receive queues hold.
+    /// Packets of the port that queues hold.
     pinned: usize,
+    /// Challenges sent from TIME-WAIT in the second that began at the time noted.
+    challenges: (Instant, u32),
     /// The slots of a burst's connections.
     burst: Vec<Option<u32>>,
     touched: Vec<u32>,
@@ -319,7 +326,7 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
             buffers: Pool::new(),
             table: FlowTable::with_capacity(settings.connections),
             key: secrets.table_key(),
-            time_wait: TimeWait::new(random.u64(..)),
+            time_wait: TimeWait::new(MAX_TIME_WAIT, secrets.table_key()),
             secrets,
             ports: Ports::new(worker, workers, random.u64(..)),
             wheel: Wheel::new(now),
@@ -329,6 +336,7 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
             half_open: 0,
             cookies_sent: None,
             pinned: 0,
+            challenges: (now, 0),
             burst: Vec::new(),
             touched: Vec::new(),
             dirty: Vec::new(),
@@ -465,6 +473,7 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
         summary.broken += self.counts.broken;
         summary.copied_bytes += self.counts.copied;
         summary.drop_for("receive queue full", self.counts.pruned);
+        summary.drop_for("TIME-WAIT ended early", self.time_wait.ended_early());
     }
 
     fn local_addr(&self, conn: ConnId) -> Option<SocketAddr> {

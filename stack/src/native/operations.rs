@@ -120,6 +120,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         let end = block.nxt + block.unsent;
         block.unsent += bytes.len() as u32;
         buffers.queue.push_bytes(end, bytes);
+        self.pinned += 1;
         self.dirty(slot);
         Ok(())
     }
@@ -147,16 +148,20 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         // What was reserved and not committed is nothing.
         if buffers.reserved > 0 {
             let reserved = std::mem::take(&mut buffers.reserved);
-            buffers.queue.trim(reserved);
+            self.pinned -= buffers.queue.trim(reserved);
         }
         let mut n = buffers.queue.extend(max, most);
         if n == 0 {
-            let Some(packet) = egress.allocate() else {
+            // The last packets are for receiving and for acknowledgements: without them nothing that is sent would ever be
+            // let go.
+            let packet = if self.pinned < self.settings.packets { egress.allocate_for_payload() } else { None };
+            let Some(packet) = packet else {
                 block.flags |= Flags::WANTS_ROOM;
                 self.starved.push(slot);
                 return None;
             };
             buffers.queue.push_packet(end, packet);
+            self.pinned += 1;
             n = buffers.queue.extend(max, most);
         }
         buffers.reserved = n as u32;
@@ -169,7 +174,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         let Some(buffers) = self.buffers.of_mut(block) else { return };
         let reserved = std::mem::take(&mut buffers.reserved);
         assert!(n <= reserved as usize, "{n} bytes committed of a place of {reserved}");
-        buffers.queue.trim(reserved - n as u32);
+        self.pinned -= buffers.queue.trim(reserved - n as u32);
         block.unsent += n as u32;
         self.dirty(slot);
     }
@@ -198,7 +203,6 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
                 continue;
             }
             let Some(packet) = buffers.received.pop_front() else { break };
-            self.pinned -= 1;
             block.received -= len as u32;
             moved += len;
             let now = self.now;
@@ -220,6 +224,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         let end = block.nxt + block.unsent;
         block.unsent += bytes.len() as u32;
         self.buffers.attach(block, now).queue.push_bytes(end, bytes);
+        self.pinned += 1;
     }
 
     /// Finishes sending (RFC 9293 §3.10.4).

@@ -3,10 +3,10 @@
 use super::block::{Block, Flags, State};
 use super::buffers::Buffers;
 use super::cold::Cold;
-use super::recovery::Limits;
 use super::header::{Control, Ecn, Header, OptionBytes};
 use super::input::Arrival;
 use super::options::{self, MAX_SACK_BLOCKS, MAX_SACK_BLOCKS_WITH_TIMESTAMP, SackBlock, SynOptions, Timestamp};
+use super::recovery::Limits;
 use super::seq::Seq;
 use super::tick::Tick;
 use super::{NativeEngine, SEGMENTS_PER_TURN};
@@ -48,7 +48,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         {
             // What was reserved and not committed is nothing.
             let reserved = std::mem::take(&mut buffers.reserved);
-            buffers.queue.trim(reserved);
+            self.pinned -= buffers.queue.trim(reserved);
         }
         match block.state {
             State::Closed if block.flags.has(Flags::RESET) => {
@@ -213,8 +213,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
             }
             header.write(&mut place[front..], offload, sum);
         };
-        let Some(mut packet) =
-            buffers.queue.compose(seq, len, front + header.len(), link.is_some(), egress, write)
+        let Some(mut packet) = buffers.queue.compose(seq, len, front + header.len(), link.is_some(), egress, write)
         else {
             return false;
         };
@@ -368,7 +367,11 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
             // RFC 3168 §6.1.1.1: a SYN that is not answered may have been dropped for asking.
             ecn: if first { self.settings.ecn && block.attempts == 0 } else { block.flags.has(Flags::ECN) },
         };
-        let went = if first { self.send_first_syn(&tuple, &syn, egress, now) } else { self.send_syn_ack(&tuple, &syn, egress, now) };
+        let went = if first {
+            self.send_first_syn(&tuple, &syn, egress, now)
+        } else {
+            self.send_syn_ack(&tuple, &syn, egress, now)
+        };
         if went {
             self.syn_went(slot, now);
         }

@@ -43,7 +43,13 @@ pub(super) enum Inserted {
 
 impl<P: Packet> Reassembly<P> {
     pub fn new() -> Self {
-        Reassembly { held: VecDeque::new(), runs: Vec::new(), recent: [Seq(0); MAX_SACK_BLOCKS], recent_len: 0, fin: None }
+        Reassembly {
+            held: VecDeque::new(),
+            runs: Vec::new(),
+            recent: [Seq(0); MAX_SACK_BLOCKS],
+            recent_len: 0,
+            fin: None,
+        }
     }
 
     #[inline]

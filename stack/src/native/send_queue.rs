@@ -91,9 +91,9 @@ impl<P: Packet> SendQueue<P> {
         data.get_mut(at..)
     }
 
-    /// Takes `n` bytes off the end of the last piece, which has never been sent.
-    pub fn trim(&mut self, n: u32) {
-        let Some(piece) = self.pieces.back_mut() else { return };
+    /// Takes `n` bytes off the end of the last piece, which has never been sent. Returns how many pieces went with them.
+    pub fn trim(&mut self, n: u32) -> usize {
+        let Some(piece) = self.pieces.back_mut() else { return 0 };
         if let Place::Packet(packet) = &mut piece.place
             && packet.trim(n as usize)
         {
@@ -102,18 +102,22 @@ impl<P: Packet> SendQueue<P> {
         if piece.len == 0 {
             self.pieces.pop_back();
             self.unsent = self.unsent.min(self.pieces.len());
+            return 1;
         }
+        0
     }
 
-    /// Lets go of everything before `una`.
+    /// Lets go of everything before `una`. Returns how many pieces that were.
     #[inline]
-    pub fn acknowledge(&mut self, una: Seq) {
+    pub fn acknowledge(&mut self, una: Seq) -> usize {
+        let before = self.pieces.len();
         while let Some(first) = self.pieces.front()
             && !first.end().after(una)
         {
             self.pieces.pop_front();
             self.unsent = self.unsent.saturating_sub(1);
         }
+        before - self.pieces.len()
     }
 
     /// How much of the `max` bytes from `seq` on goes into one frame.

@@ -26,7 +26,9 @@ pub(super) struct Settings {
     pub rx_scale: u8,
     /// Packets that one connection's receiving side may pin.
     pub rx_packets: usize,
-    /// Packets that all receiving sides may pin before less window is offered.
+    /// Packets that all queues may pin.
+    pub packets: usize,
+    /// Packets that they may pin before less window is offered.
     pub pressure: usize,
     pub tx_buffer: usize,
     /// Pieces that one connection's send queue may hold.
@@ -59,7 +61,8 @@ impl Settings {
             rx_most: rx_most as u32,
             rx_scale: scale_for(rx_most),
             rx_packets: (rx_most / 512).max(64),
-            pressure: 8192 / 2,
+            packets: port.pool,
+            pressure: port.pool / 2,
             tx_buffer: config.tx_buffer.clamp(1 << 12, 1 << 30),
             tx_pieces: (config.tx_buffer / 256).max(64),
             ack_delay: config.ack_delay,

@@ -97,8 +97,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         let Some(buffers) = self.buffers.of_mut(block) else { return };
         let cold = &mut self.cold[slot as usize];
         let limits = &self.settings.limits;
-        let expired =
-            buffers.flight.expire(now, &mut block.rtt, &mut cold.path, &mut cold.control, limits);
+        let expired = buffers.flight.expire(now, &mut block.rtt, &mut cold.path, &mut cold.control, limits);
         block.cwnd = cold.control.window();
         match expired {
             Expired::Nothing => {}

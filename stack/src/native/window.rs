@@ -50,7 +50,8 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         }
         let rx_limit = self.cold[slot as usize].rx_limit;
         let (free, offered) = (self.free(block, rx_limit), block.rcv_window());
-        free > offered && (free - offered >= rx_limit / 2 || offered < u32::from(block.mss) && free >= u32::from(block.mss))
+        free > offered
+            && (free - offered >= rx_limit / 2 || offered < u32::from(block.mss) && free >= u32::from(block.mss))
     }
 
     /// The service has consumed `n` bytes: a service that takes more than a window in a round trip gets a larger one
