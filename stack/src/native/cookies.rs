@@ -56,12 +56,12 @@ pub(crate) fn check(secrets: &Secrets, tuple: &Tuple, isn: Seq, peer_isn: Seq, n
     let current = period(now);
     let age = (isn.0 >> PARITY_SHIFT ^ current) & 1;
     let index = isn.0 & INDEX;
-    let expected = cookie(secrets, tuple, peer_isn, current.checked_sub(age)?, index);
+    let expected = cookie(secrets, tuple, peer_isn, current.wrapping_sub(age), index);
     (isn == expected).then(|| sizes(tuple)[index as usize])
 }
 
 /// The timestamp to send with a cookie: `value`, the present one, with `options` in its lower bits. It is at most `value` and
-/// less than 128 ms before it, so that what is sent later does not seem older (RFC 7323 §5.3).
+/// less than 64 ms before it, so that what is sent later does not seem older (RFC 7323 §5.3).
 ///
 /// What comes back as its echo is therefore no good for a round-trip time.
 pub(crate) fn encode_timestamp(value: u32, options: CookieOptions) -> u32 {
@@ -77,7 +77,7 @@ pub(crate) fn encode_timestamp(value: u32, options: CookieOptions) -> u32 {
 /// for [`encode_timestamp`]). `None` if `echo` is older than a cookie can be, or of the future: it is not ours, and what
 /// the peer believes to have been agreed upon is unknown.
 pub(crate) fn decode_timestamp(echo: u32, value: u32) -> Option<CookieOptions> {
-    const OLDEST: u32 = 2 * PERIOD.as_millis() as u32 + (2 << OPTION_BITS);
+    const OLDEST: u32 = 2 * PERIOD.as_millis() as u32 + (1 << OPTION_BITS);
     if value.wrapping_sub(echo) >= OLDEST {
         return None;
     }
@@ -157,7 +157,7 @@ mod tests {
         #[test]
         fn a_timestamp_with_options_is_not_ahead_of_the_clock(value: u32, options in options()) {
             let behind = value.wrapping_sub(encode_timestamp(value, options));
-            prop_assert!(behind < 128, "{}", behind);
+            prop_assert!(behind < 64, "{}", behind);
         }
 
         #[test]
@@ -241,12 +241,15 @@ mod tests {
         assert_eq!(check(&secrets, &tuple(1), cookie, PEER_ISN, Instant::ZERO), None);
     }
 
+    /// The oldest that there can be is of the beginning of the period before, and 63 ms late.
     #[test]
     fn an_echo_that_is_too_old_or_of_the_future_carries_nothing() {
         let options = CookieOptions { window_scale: Some(7), sack: true, ecn: false };
-        for value in [0, 1_000_000, u32::MAX] {
+        for value in [22, 1_000_022, u32::MAX - 41] {
             let sent = encode_timestamp(value, options);
-            assert_eq!(decode_timestamp(sent, value.wrapping_add(129_000)), None);
+            assert_eq!(value.wrapping_sub(sent), 63);
+            assert_eq!(decode_timestamp(sent, value.wrapping_add(128_000)), Some(options));
+            assert_eq!(decode_timestamp(sent, value.wrapping_add(128_001)), None);
             assert_eq!(decode_timestamp(sent, sent.wrapping_sub(1)), None);
         }
     }
