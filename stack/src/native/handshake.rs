@@ -341,8 +341,10 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     fn check_cookie(&self, tuple: &Tuple, arrival: &Arrival, options: &Options, now: Instant) -> Option<Peer> {
         let (isn, peer_isn) = (arrival.ack - 1, arrival.seq - 1);
         let mss = cookies::check(&self.secrets, tuple, isn, peer_isn, now)?;
-        let carried = options.timestamp.map(|timestamp| cookies::decode_timestamp(timestamp.echo));
-        let carried = carried.unwrap_or(CookieOptions { window_scale: None, sack: false, ecn: false });
+        let carried = match options.timestamp {
+            Some(timestamp) => cookies::decode_timestamp(timestamp.echo, self.secrets.timestamp(now, tuple))?,
+            None => CookieOptions::default(),
+        };
         Some(Peer {
             mss,
             window_scale: carried.window_scale,

@@ -89,6 +89,8 @@ pub struct NativeEngine<P, C = Builtin> {
     burst: Vec<Option<u32>>,
     touched: Vec<u32>,
     dirty: Vec<u32>,
+    /// Room for the list that is being gone through.
+    sending: Vec<u32>,
     /// Events that no connection holds.
     pending: Vec<Event>,
     /// Connections whose service found no packet to write to.
@@ -340,6 +342,7 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
             burst: Vec::new(),
             touched: Vec::new(),
             dirty: Vec::new(),
+            sending: Vec::new(),
             pending: Vec::new(),
             starved: Vec::new(),
             now,
@@ -425,20 +428,15 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
     }
 
     fn flush(&mut self, egress: &mut Egress<N>, now: Instant) {
-        let mut dirty = std::mem::take(&mut self.dirty);
-        let mut kept = 0;
-        for i in 0..dirty.len() {
-            let slot = dirty[i];
+        // Those that are not done are collected anew.
+        let mut dirty = std::mem::replace(&mut self.dirty, std::mem::take(&mut self.sending));
+        for slot in dirty.drain(..) {
             self.blocks[slot as usize].flags.clear(Flags::DIRTY);
             if self.send_all(slot, egress, now) {
-                self.blocks[slot as usize].flags |= Flags::DIRTY;
-                dirty[kept] = slot;
-                kept += 1;
+                self.dirty(slot);
             }
         }
-        dirty.truncate(kept);
-        dirty.append(&mut self.dirty);
-        self.dirty = dirty;
+        self.sending = dirty;
     }
 
     fn next_deadline(&self) -> Option<Instant> {
