@@ -123,6 +123,7 @@ impl Message {
 
     /// The addresses of `tuple`, ours before the peer's. IPv4's take less, and messages of different lengths have
     /// nothing to do with each other.
+    #[inline]
     fn addresses(tuple: &Tuple) -> Self {
         let mut message = Message { bytes: [0; Message::MAX_LEN], len: 0 };
         if tuple.is_ipv4() {
@@ -134,6 +135,7 @@ impl Message {
     }
 
     /// The addresses and the ports of `tuple`.
+    #[inline]
     pub fn tuple(tuple: &Tuple) -> Self {
         let mut message = Message::addresses(tuple);
         message.put(&tuple.sent_ports());
@@ -141,12 +143,14 @@ impl Message {
     }
 
     /// Appends `more`. At most 16 bytes may follow a tuple.
-    pub fn put(&mut self, more: &[u8]) {
-        self.bytes[self.len..self.len + more.len()].copy_from_slice(more);
-        self.len += more.len();
+    #[inline]
+    pub fn put<const N: usize>(&mut self, more: &[u8; N]) {
+        self.bytes[self.len..self.len + N].copy_from_slice(more);
+        self.len += N;
     }
 
     /// What is in it.
+    #[inline]
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
     }
