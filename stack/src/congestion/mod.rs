@@ -181,8 +181,8 @@ pub trait CongestionControl: Sized + 'static {
         false
     }
 
-    /// How fast to send when pacing, in bytes per second: a little above the window in a round trip, so that pacing is not
-    /// what limits growth.
+    /// How fast to send outside of recovery when pacing, in bytes per second: a fifth above the window in a round trip, in
+    /// slow start twice it, so that pacing is not what limits growth. `u64::MAX` when no round trip has been measured.
     fn pacing_rate(&self, smoothed_rtt: Duration) -> u64 {
         let window = u64::from(self.window());
         let burst = if self.window() < self.slow_start_threshold() { window * 2 } else { window * 6 / 5 };

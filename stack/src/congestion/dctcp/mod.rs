@@ -14,6 +14,8 @@ const GAIN_SHIFT: u32 = 4;
 
 /// Data Center TCP (RFC 8257): NewReno whose answer to marks is in proportion to them. For networks under one
 /// administration that mark at a low threshold; elsewhere it takes more than its share.
+///
+/// Deliveries during a recovery, if the engine tells of them, count for the estimate and otherwise for nothing.
 #[derive(Debug, Clone)]
 pub struct Dctcp {
     window: Window,
@@ -89,7 +91,8 @@ impl CongestionControl for Dctcp {
             self.window.reduce_to(self.reduced());
             self.answered = Round::begin(delivery);
         }
-        // Growth is conventional, also while a reduction is being answered (RFC 8257 §3.4): what was not marked tells of room.
+        // Growth is conventional (RFC 8257 §3.4). It goes on while a reduction is answered, or the window would only
+        // shrink where every window has a few marks.
         if self.window.in_slow_start() {
             self.window.slow_start(bytes, delivery.paced, 1);
         } else {

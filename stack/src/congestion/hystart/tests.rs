@@ -124,6 +124,24 @@ fn a_delay_below_the_one_that_slowed_it_resumes_slow_start_and_the_rounds_are_co
 }
 
 #[test]
+fn slow_start_that_resumes_and_slows_in_one_round_has_five_rounds_again() {
+    let mut rounds = Rounds::after(millis(50));
+    for _ in 0..3 {
+        rounds.round(&[millis(60); 8]);
+    }
+    // Too few to resume, but what the next round is compared with.
+    rounds.round(&[millis(40); 3]);
+    for _ in 0..7 {
+        rounds.sample(millis(60));
+    }
+    rounds.sample(millis(59));
+    assert!(!rounds.is_conservative());
+    rounds.sample(millis(59));
+    assert!(rounds.is_conservative());
+    assert!(!rounds.end());
+}
+
+#[test]
 fn a_round_without_samples_says_nothing() {
     let mut rounds = Rounds::after(millis(50));
     rounds.end();

@@ -79,6 +79,16 @@ fn congestion_avoidance_adds_a_segment_per_round_trip_however_it_is_acknowledged
 }
 
 #[test]
+fn what_was_delivered_beyond_a_window_counts_for_the_next_rfc3465_2_1() {
+    let mut sender = Sender::<NewReno>::after_loss_at(100 * MSS, RTT);
+    for _ in 0..100 {
+        sender.deliver(7 * MSS, |_| {});
+    }
+    // 50 + 51 + … + 61 = 666 segments.
+    assert_eq!(sender.window(), 62 * MSS);
+}
+
+#[test]
 fn a_loss_halves_what_is_in_flight_but_leaves_two_segments_rfc5681_3_1() {
     for (in_flight, threshold) in [(40, 20), (10, 5), (3, 2), (0, 2)] {
         let mut sender = sender();
@@ -121,11 +131,15 @@ fn one_window_of_data_is_answered_once_rfc3168_6_1_2() {
         let mut sender = Sender::<C>::new(RTT);
         sender.control.congested(Cause::EcnEcho, 10 * MSS, sender.now);
         let threshold = sender.threshold();
-        sender.congested();
+        sender.control.congested(Cause::Loss, 5 * MSS, sender.now);
         assert_eq!(sender.threshold(), threshold);
         sender.recovered();
         sender.congested();
         assert!(sender.threshold() < threshold);
+        // It is one reduction, too, that can be undone.
+        sender.control.congested(Cause::Loss, 5 * MSS, sender.now);
+        sender.control.undo();
+        assert_eq!((sender.window(), sender.threshold()), (threshold, threshold));
     }
     check::<NewReno>();
     check::<Cubic>();
@@ -178,6 +192,13 @@ fn a_time_out_in_recovery_lowers_the_threshold_when_less_is_in_flight_rfc5681_3_
     sender.congested();
     sender.control.timed_out(10 * MSS, sender.now);
     assert_eq!(sender.threshold(), 5 * MSS);
+
+    // And never raises it.
+    let mut sender = self::sender();
+    sender.start_to(40 * MSS);
+    sender.control.congested(Cause::Loss, 10 * MSS, sender.now);
+    sender.control.timed_out(40 * MSS, sender.now);
+    assert_eq!(sender.threshold(), 5 * MSS);
 }
 
 #[test]
@@ -209,6 +230,22 @@ fn a_spurious_reduction_is_undone_whenever_that_is_learnt_rfc4015_3() {
             sender.round();
             assert_eq!(sender.window(), 80 * MSS);
         }
+    }
+    check::<NewReno>();
+    check::<Cubic>();
+    check::<Dctcp>();
+}
+
+#[test]
+fn a_reduction_is_undone_once() {
+    fn check<C: CongestionControl>() {
+        let mut sender = Sender::<C>::new(RTT);
+        sender.start_to(40 * MSS);
+        sender.lose();
+        sender.control.undo();
+        sender.control.idle(Duration::from_secs(2), Duration::from_secs(1));
+        sender.control.undo();
+        assert_eq!(sender.window(), 10 * MSS);
     }
     check::<NewReno>();
     check::<Cubic>();
@@ -295,6 +332,11 @@ fn another_segment_size_changes_a_window_only_that_has_not_been_used() {
     assert_eq!((sender.window(), sender.threshold()), (9000, 18_000));
     sender.control.undo();
     assert_eq!(sender.window(), 18_000);
+
+    let mut sender = Sender::<NewReno>::after_loss_at(20 * MSS, RTT);
+    assert_eq!(sender.window(), initial_window(MSS));
+    sender.control.set_mss(1448);
+    assert_eq!(sender.window(), 10 * MSS);
 }
 
 #[test]
