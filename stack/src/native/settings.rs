@@ -11,6 +11,10 @@ use std::net::SocketAddr;
 /// The window that a connection begins with, before it is tuned, in bytes.
 const FIRST_WINDOW: usize = 64 << 10;
 
+/// Buffers if nothing else was asked for, in bytes.
+const RX_BUFFER: usize = 4 << 20;
+const TX_BUFFER: usize = 1 << 20;
+
 /// What does not change while the engine runs.
 pub(super) struct Settings {
     pub listen: Vec<SocketAddr>,
@@ -49,7 +53,8 @@ pub(super) struct Settings {
 impl Settings {
     pub fn new<N: Nic>(config: &Config, egress: &Egress<N>) -> Self {
         let port = egress.capabilities();
-        let rx_most = config.rx_buffer.clamp(1 << 12, 1 << 30);
+        let rx_most = config.rx_buffer.unwrap_or(RX_BUFFER).clamp(1 << 12, 1 << 30);
+        let tx_buffer = config.tx_buffer.unwrap_or(TX_BUFFER).clamp(1 << 12, 1 << 30);
         Settings {
             listen: config.listen.clone(),
             connections: config.max_connections.min(ConnId::MAX_SLOTS),
@@ -63,8 +68,8 @@ impl Settings {
             rx_packets: (rx_most / 512).max(64),
             packets: port.pool,
             pressure: port.pool / 2,
-            tx_buffer: config.tx_buffer.clamp(1 << 12, 1 << 30),
-            tx_pieces: (config.tx_buffer / 256).max(64),
+            tx_buffer,
+            tx_pieces: (tx_buffer / 256).max(64),
             ack_delay: config.ack_delay,
             nagle: config.nagle,
             ecn: config.ecn,
