@@ -177,14 +177,36 @@ struct rte_mbuf *lr_alloc(struct rte_mempool *pool)
 	return rte_pktmbuf_alloc(pool);
 }
 
-void lr_free(struct rte_mbuf *head)
+static __rte_noinline void free_slowly(struct rte_mbuf *head)
 {
 	rte_pktmbuf_free(head);
 }
 
-void lr_free_segment(struct rte_mbuf *segment)
+/* Whether the mbuf is as its pool wants it: one segment, in its own buffer, with the last reference. */
+static inline int is_plain(const struct rte_mbuf *mbuf)
+{
+	return mbuf->next == NULL && mbuf->nb_segs == 1 && rte_mbuf_refcnt_read(mbuf) == 1 && RTE_MBUF_DIRECT(mbuf);
+}
+
+void lr_free(struct rte_mbuf *head)
+{
+	if (likely(is_plain(head)))
+		rte_mbuf_raw_free(head);
+	else
+		free_slowly(head);
+}
+
+static __rte_noinline void free_segment_slowly(struct rte_mbuf *segment)
 {
 	rte_pktmbuf_free_seg(segment);
+}
+
+void lr_free_segment(struct rte_mbuf *segment)
+{
+	if (likely(is_plain(segment)))
+		rte_mbuf_raw_free(segment);
+	else
+		free_segment_slowly(segment);
 }
 
 uint16_t lr_references(struct rte_mbuf *segment)

@@ -4,8 +4,7 @@ use super::capture::Frame;
 use super::clock::VirtualClock;
 use super::impair::{Counters, ImpairmentStats, Impairments};
 use super::nic::MemoryNic;
-use super::packet::MemoryPacket;
-use crossbeam_queue::ArrayQueue;
+use super::ring::Ring;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -124,14 +123,14 @@ pub(super) struct Direction {
 
 /// The frames that a receiving queue has not polled for yet.
 pub(super) struct Lane {
-    pub(super) frames: ArrayQueue<MemoryPacket>,
+    pub(super) frames: Ring,
     /// The receiver is gone.
     pub(super) abandoned: AtomicBool,
 }
 
 impl Direction {
     fn new(config: &LinkConfig, queues: usize) -> Self {
-        let lane = |_| Lane { frames: ArrayQueue::new(config.ring), abandoned: AtomicBool::new(false) };
+        let lane = |_| Lane { frames: Ring::new(config.ring), abandoned: AtomicBool::new(false) };
         Direction {
             lanes: (0..queues).map(lane).collect(),
             counters: Counters::default(),
@@ -257,8 +256,8 @@ impl Link {
         self.shared.capturing.load(Ordering::Relaxed)
     }
 
-    pub(super) fn keep(&self, frame: Frame) {
-        locked(&self.shared.captured).push(frame);
+    pub(super) fn keep(&self, frames: Vec<Frame>) {
+        locked(&self.shared.captured).extend(frames);
     }
 }
 
