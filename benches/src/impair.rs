@@ -5,6 +5,7 @@
 //! packet of the other port. So no packet of a port is held while a frame is under way, and the link's pools bound the
 //! memory.
 
+pub mod path;
 pub mod spec;
 
 use hdrhistogram::Histogram;

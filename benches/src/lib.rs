@@ -3,6 +3,7 @@
 
 pub mod echo_bench;
 pub mod echo_pair;
+pub mod goodput;
 pub mod impair;
 pub mod process;
 pub mod sockperf;
