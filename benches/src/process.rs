@@ -49,11 +49,14 @@ pub enum Error {
 }
 
 /// A running program. Dropping it stops it.
+#[derive(Debug)]
 pub struct Process {
     child: Child,
     command: String,
     /// A file without a name that holds its standard error.
     said: File,
+    /// What it prints after the line that was waited for.
+    printed: Option<mpsc::Receiver<String>>,
 }
 
 impl Process {
@@ -65,7 +68,7 @@ impl Process {
         let said = tempfile::tempfile().map_err(fail)?;
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(said.try_clone().map_err(fail)?);
         let child = command.spawn().map_err(fail)?;
-        Ok(Process { child, command: line, said })
+        Ok(Process { child, command: line, said, printed: None })
     }
 
     /// Waits for the first line on its standard output, which begins with `begin`, and returns it.
@@ -81,7 +84,10 @@ impl Process {
         let until = Instant::now() + PATIENCE;
         loop {
             match line.recv_timeout(TICK) {
-                Ok(line) if line.starts_with(begin) => return Ok(line),
+                Ok(first) if first.starts_with(begin) => {
+                    self.printed = Some(line);
+                    return Ok(first);
+                }
                 Ok(printed) => return Err(Error::Unexpected { command: self.command.clone(), printed }),
                 Err(mpsc::RecvTimeoutError::Disconnected) => return Err(self.failed("ended too early")),
                 Err(mpsc::RecvTimeoutError::Timeout) if interrupted.load(Ordering::Relaxed) => {
@@ -113,9 +119,33 @@ impl Process {
         }
     }
 
+    /// Asks it to end, waits until it has, and returns what it printed after the line that was waited for.
+    pub fn stop(mut self) -> Result<String, Error> {
+        if let Some(pid) = self.pid() {
+            // It may have ended by itself.
+            let _ = kill_process(pid, Signal::TERM);
+        }
+        match self.wait(PATIENCE, None)? {
+            Some(status) if status.success() => {}
+            Some(status) => return Err(self.failed(&format!("failed ({status})"))),
+            None => return Err(self.failed("did not end when it was asked to")),
+        }
+        let printed = self.printed.take().into_iter().flatten();
+        Ok(printed.collect::<Vec<_>>().join("\n"))
+    }
+
+    /// The number of its process.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Its command line.
     pub fn command(&self) -> &str {
         &self.command
+    }
+
+    fn pid(&self) -> Option<Pid> {
+        i32::try_from(self.child.id()).ok().and_then(Pid::from_raw)
     }
 
     fn wait(&mut self, limit: Duration, interrupted: Option<&AtomicBool>) -> Result<Option<ExitStatus>, Error> {
@@ -149,8 +179,7 @@ impl Drop for Process {
         if let Ok(Some(_)) = self.child.try_wait() {
             return;
         }
-        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
-        if let Some(pid) = pid {
+        if let Some(pid) = self.pid() {
             // It has not been waited for, so the number is still its own.
             let _ = kill_process(pid, Signal::TERM);
         }
@@ -220,6 +249,14 @@ mod tests {
         let pid = server.child.id();
         drop(server);
         assert!(!std::path::Path::new(&format!("/proc/{pid}")).exists());
+    }
+
+    #[test]
+    fn what_a_server_prints_when_it_is_asked_to_end_comes_back() {
+        let script = "trap 'echo one; echo two; exit 0' TERM; echo ready; while :; do sleep 0.01; done";
+        let mut server = shell(script);
+        server.wait_for_line("ready", &AtomicBool::new(false)).unwrap();
+        assert_eq!(server.stop().unwrap(), "one\ntwo");
     }
 
     #[test]

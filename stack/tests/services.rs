@@ -10,7 +10,6 @@ use common::{Net, SERVER, host, server};
 use linerate_bypass::memory::{Link, LinkConfig};
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{Bytes, CloseReason, ConnId, ConnectError, Datagram, Origin, Service, Transport};
-use linerate_stack::Config;
 use linerate_stack::{Config, Crossing, Worker};
 use services::{Chargen, Deferred, Echo, Proxy, UdpEcho, pattern};
 use std::net::SocketAddr;
