@@ -8,8 +8,14 @@ mod scripts {
     pub mod harness;
 
     mod ack_generation;
+    mod closing;
+    mod congestion;
     mod data;
+    mod ecn;
     mod handshake;
+    mod loss;
+    mod time_wait;
+    mod timeouts;
     mod timestamps;
     mod window;
 }

@@ -164,6 +164,11 @@ impl Seg {
         Seg { ack: Want::Any, ..self }
     }
 
+    /// With or without the ACK bit, whatever it acknowledges.
+    pub fn maybe_ack(self) -> Self {
+        Seg { ignored_flags: self.ignored_flags | ACK, ack: Want::Any, ..self }
+    }
+
     /// Without the ACK bit.
     pub fn no_ack(self) -> Self {
         Seg { flags: self.flags & !ACK, ack: Want::Absent, ..self }
