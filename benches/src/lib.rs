@@ -3,11 +3,8 @@
 
 pub mod client;
 pub mod echo_pair;
-<<<<<<< HEAD
 pub mod engine;
-=======
 pub mod goodput;
 pub mod impair;
->>>>>>> f1488fa833f07abf598d594e6ddd924cb4943981
 pub mod process;
 pub mod sockperf;

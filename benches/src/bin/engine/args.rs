@@ -10,7 +10,7 @@ use serde::Serialize;
 #[derive(Parser)]
 pub struct Args {
     /// The TCP engine
-    #[arg(long, value_enum, default_value_t = EngineName::Smoltcp)]
+    #[arg(long, value_enum, default_value_t = EngineName::Native)]
     pub engine: EngineName,
 
     /// What is done
@@ -70,6 +70,8 @@ pub struct Args {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum EngineName {
+    /// Zero-copy TCP of this project's own
+    Native,
     /// smoltcp's sockets
     Smoltcp,
 }
@@ -107,6 +109,7 @@ impl EngineName {
     /// The points of the curve, with the limits that the project has set.
     fn curve(self) -> [Flows; 3] {
         let points = match self {
+            EngineName::Native => [(1_000, None), (100_000, Some(3.0)), (1_000_000, Some(5.0))],
             EngineName::Smoltcp => [(100, None), (1_000, None), (10_000, Some(5.0))],
         };
         points.map(|(flows, limit)| Flows { flows, limit })

@@ -10,7 +10,8 @@ use linerate_benches::client::{Agreed, Wrong};
 use linerate_benches::engine::{Bench, Connect, Cost, Echo, Stream, idle, measure};
 use linerate_benches::process::come_first;
 use linerate_bypass::memory::MemoryNic;
-use linerate_stack::{Engine, SmoltcpEngine};
+use linerate_bypass::memory::MemoryPacket;
+use linerate_stack::{Engine, NativeEngine, SmoltcpEngine};
 use report::{PerOperation, Point, Report};
 use std::process::ExitCode;
 
@@ -18,6 +19,7 @@ fn main() -> ExitCode {
     let args = Args::parse_checked();
     come_first();
     let report = match args.engine {
+        EngineName::Native => run::<NativeEngine<MemoryPacket>>(&args),
         EngineName::Smoltcp => run::<SmoltcpEngine>(&args),
     };
     let report = match report {
