@@ -195,12 +195,12 @@ pub mod settings {
 
     /// The largest receive window.
     pub fn receive_buffer(config: &mut Config, bytes: usize) {
-        config.rx_buffer = bytes;
+        config.rx_buffer = Some(bytes);
     }
 
     /// The bytes that the service may write before the peer acknowledges any.
     pub fn send_buffer(config: &mut Config, bytes: usize) {
-        config.tx_buffer = bytes;
+        config.tx_buffer = Some(bytes);
     }
 
     /// The least retransmission time-out.
