@@ -197,7 +197,13 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
             // Karn: a SYN sent more than once says nothing of the round-trip time.
             let sent = block.retransmit_at.instant(now) - SYN_TIMEOUT;
             block.rtt.sample(now.since(sent));
+            self.cold[slot as usize].path.measured(now.since(sent), now);
+        } else if block.attempts > 1 {
+            let cold = &mut self.cold[slot as usize];
+            cold.control.handshake_lost();
+            block.cwnd = cold.control.window();
         }
+        let block = &mut self.blocks[slot as usize];
         block.state = State::Established;
         block.una = arrival.ack;
         block.attempts = 0;

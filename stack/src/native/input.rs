@@ -262,8 +262,9 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
             sack: &blocks[..sack.len().min(MAX_SACK_BLOCKS)],
             echoed_timestamp: timestamp.map(|timestamp| timestamp.echo),
             ece,
-            duplicate: arrival.span() == 0 && !window_changed && arrival.ack == block.una,
+            duplicate_candidate: arrival.span() == 0 && !window_changed,
             pure: arrival.span() == 0,
+            unsent: block.unsent > 0 && block.window_left() > 0,
             now,
         };
         let Some(buffers) = self.buffers.of_mut(block) else { return };
@@ -275,13 +276,13 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
             &mut cold.control,
             &self.settings.limits,
         );
-        if outcome.window_may_have_changed {
+        if outcome.window_changed {
             block.cwnd = cold.control.window();
         }
         if outcome.reduced && block.flags.has(Flags::ECN) {
             block.flags |= Flags::CWR;
         }
-        let send = block.unsent > 0 || outcome.retransmit || block.flags.has(Flags::FIN_QUEUED);
+        let send = block.unsent > 0 || outcome.window_changed || block.flags.has(Flags::FIN_QUEUED);
         if forward {
             block.una = arrival.ack;
             self.pinned -= buffers.queue.acknowledge(arrival.ack);
@@ -552,7 +553,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         egress: &mut Egress<N>,
         now: Instant,
     ) {
-        let exact = self.cold[slot as usize].control.exact_ecn_echo();
+        let exact = self.settings.exact_ecn_echo;
         let block = &mut self.blocks[slot as usize];
         if exact {
             if arrival.len == 0 {

@@ -318,14 +318,15 @@ fn milliseconds(now: Instant) -> u32 {
 impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
     fn new(config: &Config, worker: usize, workers: usize, egress: &mut Egress<N>, now: Instant) -> Self {
         let mut random = fastrand::Rng::with_seed(config.seed ^ (worker as u64) << 32);
-        let settings = Settings::new(config, egress);
+        let control = C::new(config, 536);
+        let settings = Settings::new(config, &control, egress);
         let secrets = Secrets::from_seed(random.u64(..));
         NativeEngine {
             worker,
             blocks: Vec::with_capacity(settings.connections),
             cold: Vec::with_capacity(settings.connections),
             free: Vec::new(),
-            buffers: Pool::new(),
+            buffers: Pool::new(control.answers_marks()),
             table: FlowTable::with_capacity(settings.connections),
             key: secrets.table_key(),
             time_wait: TimeWait::new(MAX_TIME_WAIT, secrets.table_key()),

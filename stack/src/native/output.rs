@@ -14,7 +14,7 @@ use crate::congestion::CongestionControl;
 use crate::drops::Cause;
 use crate::egress::{ETHERNET, Egress};
 use crate::tuple::Tuple;
-use linerate_bypass::time::Instant;
+use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{Nic, Packet};
 
 /// The most payload in a packet that the port cuts into segments: with headers it stays below what IP can express.
@@ -95,20 +95,24 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
             return None;
         }
         let buffers = self.buffers.attach(block, now);
+        if outstanding == 0 && buffers.idle {
+            // RFC 5681 §4.1.
+            buffers.idle = false;
+            let cold = &mut self.cold[slot as usize];
+            let idle = super::milliseconds(now).wrapping_sub(cold.idle_since);
+            cold.control.idle(Duration::from_millis(idle.into()), block.rtt.rto(self.settings.limits.rto_floor));
+            block.cwnd = cold.control.window();
+        }
         let mut allowance = block.cwnd;
         if outstanding > 0 {
             let probe = block.flags.has(Flags::PROBE);
-            if let Some((seq, len)) = buffers.flight.retransmission(mss) {
-                if buffers.flight.allowance(block.cwnd) > 0 {
-                    return Some(Range::again(block, seq, len));
-                }
-            } else if probe && (block.unsent == 0 || block.window_left() == 0) {
-                // RFC 8985 §7.3: the last segment again, there being nothing new.
-                if let Some((seq, len)) = buffers.flight.probe_range(mss) {
-                    return Some(Range::again(block, seq, len));
-                }
+            if probe && let Some((seq, len)) = buffers.probe {
+                return Some(Range::again(block, seq, len));
             }
             allowance = buffers.flight.allowance(block.cwnd);
+            if let Some((seq, len)) = buffers.flight.retransmission(allowance.min(mss)) {
+                return Some(Range::again(block, seq, len));
+            }
             if probe {
                 allowance = allowance.max(mss);
             }
@@ -222,14 +226,15 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         }
         let span = len + u32::from(fin);
         if new {
-            buffers.flight.sent(span, now);
+            buffers.flight.sent(span, now, block.cwnd);
             block.nxt += span;
             block.unsent -= len;
             if fin {
                 block.flags |= Flags::FIN_SENT;
             }
         } else {
-            buffers.flight.retransmitted(seq, span, now, timestamp.map(|timestamp| timestamp.value));
+            buffers.flight.retransmitted(seq, span, now, timestamp.map_or(0, |timestamp| timestamp.value));
+            buffers.probe = None;
         }
         block.flags.clear(Flags::PROBE | Flags::WINDOW_PROBE);
         block.retransmit_at = deadline(buffers, block, &self.cold[slot as usize], &self.settings.limits);
@@ -506,7 +511,7 @@ impl Range {
 /// When loss detection wants to be asked, at the latest.
 #[inline]
 pub(super) fn deadline<P, C>(buffers: &Buffers<P>, block: &Block, cold: &Cold<C>, limits: &Limits) -> Tick {
-    let at = buffers.flight.deadline(&block.rtt, &cold.path, limits, block.unsent > 0);
+    let at = buffers.flight.deadline(&block.rtt, &cold.path, limits);
     at.map_or(Tick::NONE, Tick::at_or_after)
 }
 

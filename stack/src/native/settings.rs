@@ -3,6 +3,7 @@
 use super::header::Offload;
 use super::recovery::Limits;
 use crate::config::Config;
+use crate::congestion::CongestionControl;
 use crate::egress::Egress;
 use linerate_bypass::time::Duration;
 use linerate_bypass::{ConnId, Nic};
@@ -40,6 +41,7 @@ pub(super) struct Settings {
     pub ack_delay: Duration,
     pub nagle: bool,
     pub ecn: bool,
+    pub exact_ecn_echo: bool,
     pub limits: Limits,
     /// The largest IP packet.
     pub mtu: usize,
@@ -51,7 +53,7 @@ pub(super) struct Settings {
 }
 
 impl Settings {
-    pub fn new<N: Nic>(config: &Config, egress: &Egress<N>) -> Self {
+    pub fn new<N: Nic>(config: &Config, control: &impl CongestionControl, egress: &Egress<N>) -> Self {
         let port = egress.capabilities();
         let rx_most = config.rx_buffer.unwrap_or(RX_BUFFER).clamp(1 << 12, 1 << 30);
         let tx_buffer = config.tx_buffer.unwrap_or(TX_BUFFER).clamp(1 << 12, 1 << 30);
@@ -72,7 +74,8 @@ impl Settings {
             tx_pieces: (tx_buffer / 256).max(64),
             ack_delay: config.ack_delay,
             nagle: config.nagle,
-            ecn: config.ecn,
+            ecn: config.ecn || control.wants_ecn(),
+            exact_ecn_echo: control.exact_ecn_echo(),
             limits: Limits::of(config),
             mtu: egress.mtu(),
             offload: Offload::of(port),

@@ -50,8 +50,8 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
             block.retransmit_at = Tick::NONE;
             match block.state {
                 State::SynSent | State::SynReceived => self.syn_timed_out(slot, now),
-                _ if block.outstanding() > 0 => self.retransmit(slot, now),
-                _ if block.flags.has(Flags::PERSIST) => self.probe_window(slot, now),
+                _ if block.outstanding() == 0 && block.flags.has(Flags::PERSIST) => self.probe_window(slot, now),
+                _ if block.has_buffers() => self.retransmit(slot, now),
                 _ => self.probe_peer(slot, now),
             }
         }
@@ -97,13 +97,26 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         let Some(buffers) = self.buffers.of_mut(block) else { return };
         let cold = &mut self.cold[slot as usize];
         let limits = &self.settings.limits;
-        let expired = buffers.flight.expire(now, &mut block.rtt, &mut cold.path, &mut cold.control, limits);
+        let unsent = block.unsent > 0 && block.window_left() > 0;
+        let expired = buffers.flight.expire(now, unsent, &mut block.rtt, &mut cold.path, &mut cold.control, limits);
         block.cwnd = cold.control.window();
         match expired {
-            Expired::Nothing => {}
-            Expired::Reordering => {}
-            Expired::Probe => block.flags |= Flags::PROBE,
-            Expired::TimeOut => {}
+            Expired::Nothing
+            | Expired::Reordering { recovery_began: false, .. }
+            | Expired::Settled { reduced: false } => {}
+            Expired::Reordering { .. } | Expired::Settled { .. } => block.flags |= Flags::CWR,
+            Expired::Probe(range) => {
+                block.flags |= Flags::PROBE;
+                buffers.probe = range;
+            }
+            Expired::TimeOut { .. } => {
+                block.flags |= Flags::CWR;
+                if buffers.flight.time_outs() == 1 {
+                    buffers.stalled = now;
+                } else if now.since(buffers.stalled) >= self.settings.user_timeout {
+                    return self.end(slot, Flags::TIMED_OUT);
+                }
+            }
             Expired::GiveUp => return self.end(slot, Flags::TIMED_OUT),
         }
         block.retransmit_at = super::output::deadline(buffers, block, cold, limits);

@@ -65,7 +65,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
             return;
         }
         buffers.consumed = buffers.consumed.saturating_add(n);
-        let round_trip = block.rtt.smoothed().unwrap_or(UNKNOWN_ROUND_TRIP);
+        let round_trip = if block.rtt.has_sample() { block.rtt.smoothed() } else { UNKNOWN_ROUND_TRIP };
         if now.since(buffers.tuned_at) < round_trip {
             return;
         }

@@ -73,7 +73,8 @@ impl Flight {
         if in_order {
             self.advance_in_order(ack, rtt, path, cc, limits)
         } else {
-            self.examine(ack, rtt, path, cc, limits)
+            let outcome = self.examine(ack, rtt, path, cc, limits);
+            Outcome { window_changed: true, ..outcome }
         }
     }
 
@@ -120,6 +121,7 @@ impl Flight {
         }
         if window_limited || self.setup.exact_ecn {
             cc.delivered(&Delivery {
+                paced: false,
                 now: ack.now,
                 bytes: acknowledged,
                 marked: 0,
@@ -131,7 +133,8 @@ impl Flight {
                 next: self.next().0,
             });
         }
-        Outcome { acknowledged, delivered: acknowledged, rtt: sample, ..Outcome::default() }
+        let window_changed = window_limited || self.setup.exact_ecn;
+        Outcome { acknowledged, delivered: acknowledged, rtt: sample, window_changed, ..Outcome::default() }
     }
 
     /// Lets no remembered sequence number fall so far behind SND.UNA that it would seem to be ahead.
@@ -234,6 +237,7 @@ impl Flight {
             && (was_limited || self.phase == Phase::Loss);
         if news.delivered > 0 && (window_limited || self.setup.exact_ecn) {
             cc.delivered(&Delivery {
+                paced: false,
                 now: ack.now,
                 bytes: news.delivered,
                 marked: if ack.ece { news.delivered } else { 0 },

@@ -22,7 +22,6 @@
 //! Time must not run backwards from one call to the next.
 
 mod acknowledge;
-mod congestion_stub;
 mod flight;
 mod path;
 mod probe;
@@ -41,7 +40,8 @@ mod tests;
 use linerate_bypass::time::{Duration, Instant};
 
 use super::seq::Seq;
-use congestion_stub::{Cause, CongestionControl, Delivery};
+use crate::config::Config;
+use crate::congestion::{Cause, CongestionControl, Delivery};
 
 pub(crate) use flight::{Flight, Phase, Setup};
 pub(crate) use path::Path;
@@ -73,6 +73,12 @@ impl Default for Limits {
 }
 
 impl Limits {
+    /// As the configuration has them.
+    pub(crate) fn of(config: &Config) -> Self {
+        let defaults = Limits::default();
+        Limits { rto_floor: config.rto_floor, learnt_floor: defaults.learnt_floor.min(config.rto_floor), ..defaults }
+    }
+
     /// For peers within a data centre, which do not delay acknowledgements: 5 ms from the start.
     pub(crate) fn datacenter() -> Self {
         Limits { rto_floor: Duration::from_millis(5), ..Limits::default() }
@@ -146,6 +152,8 @@ pub(crate) struct Outcome {
     pub(crate) reduced: bool,
     /// A reduction was taken back.
     pub(crate) undone: Option<Undone>,
+    /// Congestion control was asked, so its window may be another.
+    pub(crate) window_changed: bool,
     /// A tail loss probe repaired the loss of the last segment.
     pub(crate) probe_repaired: bool,
     /// The round trip measured, in nanoseconds; zero if none was.

@@ -39,6 +39,14 @@ impl Reno {
 }
 
 impl CongestionControl for Reno {
+    fn new(_: &crate::Config, mss: u32) -> Self {
+        Reno::new(10 * mss)
+    }
+
+    fn idle(&mut self, _: Duration, _: Duration) {}
+
+    fn set_mss(&mut self, _: u32) {}
+
     fn window(&self) -> u32 {
         self.window
     }
