@@ -43,9 +43,9 @@ use super::seq::Seq;
 use crate::config::Config;
 use crate::congestion::{Cause, CongestionControl, Delivery};
 
-pub(crate) use flight::{Flight, Phase, Setup};
+pub(crate) use flight::{Flight, Setup};
 pub(crate) use path::Path;
-pub(crate) use rtt::{INITIAL_RTO, RttEstimator, TICK};
+pub(crate) use rtt::RttEstimator;
 
 /// What bounds the retransmission timer.
 #[derive(Debug, Clone)]
