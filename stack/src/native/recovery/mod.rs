@@ -43,9 +43,13 @@ use super::seq::Seq;
 use crate::config::Config;
 use crate::congestion::{Cause, CongestionControl, Delivery};
 
+#[cfg(test)]
+pub(crate) use flight::Phase;
 pub(crate) use flight::{Flight, Setup};
 pub(crate) use path::Path;
 pub(crate) use rtt::RttEstimator;
+#[cfg(test)]
+pub(crate) use rtt::{INITIAL_RTO, TICK};
 
 /// What bounds the retransmission timer.
 #[derive(Debug, Clone)]
