@@ -2,7 +2,7 @@
 
 use super::header::Offload;
 use super::recovery::Limits;
-use crate::config::Config;
+use crate::config::{Config, Keepalive};
 use crate::congestion::CongestionControl;
 use crate::egress::Egress;
 use linerate_bypass::time::Duration;
@@ -23,7 +23,7 @@ pub(super) struct Settings {
     pub half_open: usize,
     pub half_open_timeout: Duration,
     pub user_timeout: Duration,
-    pub keepalive: Option<Duration>,
+    pub keepalive: Option<Keepalive>,
     /// The receive queue's size to begin with, and the most that tuning makes of it.
     pub rx_first: u32,
     pub rx_most: u32,

@@ -6,6 +6,7 @@ use super::connection::Connection;
 use super::handshake::SYN_TIMEOUT;
 use super::recovery::Expired;
 use super::tick::Tick;
+use crate::config::Keepalive;
 use crate::congestion::CongestionControl;
 use crate::engine::Event;
 use linerate_bypass::Packet;
@@ -13,9 +14,6 @@ use linerate_bypass::time::{Duration, Instant};
 
 /// The longest time between two probes of a closed window (RFC 9293 §3.8.6.1 leaves it to us).
 const MAX_PROBE_INTERVAL: Duration = Duration::from_secs(60);
-/// Probes of an idle peer that may go unanswered, and the time between them.
-const KEEPALIVE_PROBES: u8 = 9;
-const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(75);
 
 impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     /// Lets the timers due at `now` do their work.
@@ -150,31 +148,31 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
 
     /// Notes that the peer has been heard of, and asks it for a sign of life when it is silent for long (RFC 9293 §3.8.4).
     pub(super) fn keep_alive(&mut self, now: Instant) {
-        let Some(after) = self.shared.settings.keepalive else { return };
+        let Some(Keepalive { idle, .. }) = self.shared.settings.keepalive else { return };
         let block = &mut *self.block;
         self.cold.heard = Tick::of(now);
         if block.outstanding() == 0 && !block.flags.has(Flags::PERSIST) {
             block.attempts = 0;
-            block.retransmit_at = Tick::at_or_after(now + after);
+            block.retransmit_at = Tick::at_or_after(now + idle);
             self.arm();
         }
     }
 
     fn probe_peer(&mut self, now: Instant) {
-        let Some(after) = self.shared.settings.keepalive else { return };
+        let Some(Keepalive { idle, interval, probes }) = self.shared.settings.keepalive else { return };
         let block = &mut *self.block;
-        let due = Tick::at_or_after(self.cold.heard.instant(now) + after);
+        let due = Tick::at_or_after(self.cold.heard.instant(now) + idle);
         if !due.is_due(Tick::of(now)) {
             block.attempts = 0;
             block.retransmit_at = due;
             return;
         }
-        if block.attempts >= KEEPALIVE_PROBES {
+        if block.attempts >= probes {
             return self.end(Flags::TIMED_OUT);
         }
         block.attempts += 1;
         block.flags |= Flags::KEEPALIVE;
-        block.retransmit_at = Tick::at_or_after(now + KEEPALIVE_INTERVAL.min(after));
+        block.retransmit_at = Tick::at_or_after(now + interval);
         self.dirty();
     }
 
