@@ -89,7 +89,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             buffers.idle = false;
             let cold = &mut *self.cold;
             let idle = super::milliseconds(now).wrapping_sub(cold.idle_since);
-            cold.control.idle(Duration::from_millis(idle.into()), block.rtt.rto(self.shared.settings.limits.rto_floor));
+            cold.control.idle(Duration::from_millis(idle.into()), block.rtt.rto(self.shared.settings.rto_floor));
             block.cwnd = cold.control.window();
         }
         let mut allowance = block.cwnd;

@@ -43,6 +43,8 @@ pub(super) struct Settings {
     pub ecn: bool,
     pub exact_ecn_echo: bool,
     pub limits: Limits,
+    /// The floor of time-outs that no acknowledgement is waited for by.
+    pub rto_floor: Duration,
     /// The largest IP packet.
     pub mtu: usize,
     pub offload: Offload,
@@ -77,6 +79,7 @@ impl Settings {
             ecn: config.ecn || control.wants_ecn(),
             exact_ecn_echo: control.exact_ecn_echo(),
             limits: Limits::of(config),
+            rto_floor: config.rto_floor,
             mtu: egress.mtu(),
             offload: Offload::of(port),
             tso: port.tso.filter(|_| port.multi_segment_tx),

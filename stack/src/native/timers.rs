@@ -140,7 +140,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     pub(super) fn persist(&mut self, now: Instant) {
         let block = &mut *self.block;
         block.flags |= Flags::PERSIST;
-        let first = block.rtt.rto(self.shared.settings.limits.rto_floor);
+        let first = block.rtt.rto(self.shared.settings.rto_floor);
         let wait = first.saturating_mul(1 << block.attempts.min(10)).min(MAX_PROBE_INTERVAL);
         block.retransmit_at = Tick::at_or_after(now + wait);
         self.arm();
