@@ -73,6 +73,10 @@ pub struct Capabilities {
     pub headroom: usize,
     /// The payload room of one allocated packet, in bytes behind the headroom.
     pub data_room: usize,
+    /// Packets that the owner of a queue pair may hold at one time, received ones and ones to be sent or kept for a
+    /// retransmission, without starving it of packets to receive with: its share of the pool, less what its rings
+    /// and caches need. At least a [`BURST`], if the pool has one.
+    pub pool: usize,
     /// Checksums verified on receive.
     pub rx_checksum: ChecksumOffload,
     /// Checksums computed on transmit when [`TxOffload`](crate::TxOffload) asks for it.
@@ -123,7 +127,8 @@ pub trait Nic {
     /// The port's Ethernet address.
     fn mac(&self) -> MacAddr;
 
-    /// What the port can do.
+    /// What the port can do. [`tso`](Capabilities::tso) may change with the other end of a link, so ask anew rather than
+    /// keep the answer for long; the rest stays.
     fn capabilities(&self) -> &Capabilities;
 
     /// Whether the link is up. Cheap enough to ask now and then, not per burst.

@@ -119,6 +119,20 @@ pub trait Packet: Sized + Send {
     /// [`unchain`]: Self::unchain
     fn into_bytes(self, range: Range<usize>) -> Bytes;
 
+    /// The bytes of the first segment from offset `from` to its end, as [`Bytes`] that share them with this packet
+    /// and outlive it: the payload of a frame that goes out now and may have to go out again. Nothing is copied and no
+    /// packet taken from the pool.
+    ///
+    /// From then on the segment is shared. The bytes in front of `from`, its headers, stay the packet's alone: a port
+    /// may still write into them while sending, so a retained packet with offloads goes out without a copy, if
+    /// nobody else had the segment before, and has no [clone](Self::try_clone). A buffer goes back to its pool when
+    /// the packet and the `Bytes` are gone.
+    ///
+    /// Each of several packets can be retained before they are [chained](Self::chain).
+    ///
+    /// `None`, with nothing changed, when `from` lies beyond the segment or its holders cannot be counted any more.
+    fn retain(&mut self, from: usize) -> Option<Bytes>;
+
     /// What the port said when it received this frame.
     fn rx_info(&self) -> RxInfo;
 

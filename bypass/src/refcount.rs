@@ -32,6 +32,19 @@ impl RefCount {
         }
     }
 
+    /// One more holder, as [`share`](Self::share), without a locked instruction if the caller is the only one.
+    ///
+    /// # Safety
+    /// The caller has its own hold to itself: no other thread shares or gives up that same hold meanwhile.
+    #[inline]
+    pub(crate) unsafe fn share_own(&self) {
+        if self.is_sole() {
+            self.0.store(2, Ordering::Relaxed);
+        } else {
+            self.share();
+        }
+    }
+
     /// One holder less: the caller. Returns whether it was the last, who then owns the memory alone and sees all
     /// that the others did with it.
     #[inline]

@@ -49,6 +49,11 @@ fn sum<'a>(len: usize, segments: impl Iterator<Item = &'a [u8]>, initial: u16) -
     total
 }
 
+/// The sum of `segments`, which follow each other.
+pub(crate) fn sum_of<'a>(segments: impl Iterator<Item = &'a [u8]>) -> u16 {
+    sum(usize::MAX, segments, 0)
+}
+
 /// The sum that a port which computes the transport checksum wants in the checksum field.
 pub(crate) fn partial(source: IpAddr, destination: IpAddr, protocol: u8, len: usize) -> u16 {
     pseudo_header(&source.into(), &destination.into(), protocol.into(), len as u32)

@@ -34,6 +34,8 @@ causes! {
     HalfOpenFull = "too many half-open connections",
     /// A SYN beyond the limit of connections.
     TooMany = "too many connections",
+    /// A segment without the timestamp that was negotiated (RFC 7323 §3.2).
+    NoTimestamp = "segment without the negotiated timestamp",
     /// Nothing to send from: no route, or the neighbour did not answer.
     Unreachable = "no route or no neighbour",
     /// A reply that found no packet or no place in the transmit queue.

@@ -3,8 +3,8 @@
 use crate::addresses::Addresses;
 use crate::drops::{Cause, Drops};
 use crate::neighbors::{Lookup, Neighbors, Question};
-use linerate_bypass::time::Instant;
-use linerate_bypass::{Capabilities, MacAddr, Nic, Packet};
+use linerate_bypass::time::{Duration, Instant};
+use linerate_bypass::{Bytes, Capabilities, MacAddr, Nic, Packet};
 use smoltcp::wire::{
     ArpOperation, ArpPacket, ArpRepr, EthernetAddress, EthernetFrame, EthernetProtocol, HardwareAddress, Icmpv6Packet,
     Icmpv6Repr, IpProtocol, Ipv6Packet, Ipv6Repr, NdiscRepr,
@@ -17,12 +17,33 @@ const QUEUE: usize = 512;
 /// An Ethernet header in bytes.
 pub(crate) const ETHERNET: usize = 14;
 
+/// Packets set aside for what is not payload: acknowledgements let go of packets at both ends, so there must be one for
+/// them when payload has taken all others. Of small pools, an eighth.
+const SET_ASIDE: usize = 32;
+
+/// Destinations whose Ethernet headers are kept ready, a power of two.
+const READY_HEADERS: usize = 256;
+/// How long one is used before the neighbour table is asked again, which lets it confirm the neighbour in time.
+const READY_FOR: Duration = Duration::from_secs(1);
+
+/// The Ethernet header for a destination, while it is known to be right.
+#[derive(Clone, Copy)]
+struct Ready {
+    destination: u128,
+    until: Instant,
+    header: [u8; ETHERNET],
+}
+
+const NOT_READY: Ready = Ready { destination: 0, until: Instant::ZERO, header: [0; ETHERNET] };
+
 /// A port's queue pair with what it takes to address frames on it. Everything that a worker sends passes through
 /// here.
 pub struct Egress<N: Nic> {
     nic: N,
     queue: Vec<N::Packet>,
+    set_aside: Vec<N::Packet>,
     neighbors: Neighbors<N::Packet>,
+    ready: Box<[Ready; READY_HEADERS]>,
     addresses: Addresses,
     mac: MacAddr,
     mtu: usize,
@@ -39,7 +60,9 @@ impl<N: Nic> Egress<N> {
         Egress {
             nic,
             queue: Vec::with_capacity(QUEUE),
+            set_aside: Vec::with_capacity(SET_ASIDE),
             neighbors: Neighbors::new(seed),
+            ready: Box::new([NOT_READY; READY_HEADERS]),
             addresses,
             mac,
             mtu,
@@ -68,6 +91,7 @@ impl<N: Nic> Egress<N> {
 
     pub(crate) fn set_addresses(&mut self, addresses: Addresses) {
         self.addresses = addresses;
+        self.ready.fill(NOT_READY);
     }
 
     pub(crate) fn drops(&mut self) -> &mut Drops {
@@ -100,7 +124,62 @@ impl<N: Nic> Egress<N> {
 
     /// An empty packet with room for headers in front; `None` while the transmit queue is full or the pool empty.
     pub fn allocate(&mut self) -> Option<N::Packet> {
-        if self.queue.len() >= QUEUE { None } else { self.nic.allocate() }
+        if self.queue.len() >= QUEUE {
+            return None;
+        }
+        self.nic.allocate().or_else(|| self.set_aside.pop())
+    }
+
+    /// Gives the packets set aside back.
+    pub(crate) fn set_nothing_aside(&mut self) {
+        self.set_aside.clear();
+    }
+
+    /// An empty packet for payload, with room for headers in front; `None` when no more than those set aside are left.
+    pub(crate) fn allocate_for_payload(&mut self) -> Option<N::Packet> {
+        let aside = SET_ASIDE.min(self.nic.capabilities().pool / 8);
+        while self.set_aside.len() < aside {
+            self.set_aside.push(self.nic.allocate()?);
+        }
+        self.nic.allocate()
+    }
+
+    /// Frames that can be queued before the transmit queue is full.
+    #[inline]
+    pub(crate) fn room(&self) -> usize {
+        QUEUE.saturating_sub(self.queue.len())
+    }
+
+    /// A packet whose data are `bytes`; see [`Nic::attach`].
+    pub(crate) fn attach(&mut self, bytes: Bytes) -> Result<N::Packet, Bytes> {
+        self.nic.attach(bytes)
+    }
+
+    /// The Ethernet header of what goes to the unicast address `destination` (IPv4 in mapped form), if the next hop's
+    /// address is known. Otherwise [`send_ip`](Self::send_ip) asks for it.
+    #[inline]
+    pub(crate) fn link_header(&mut self, destination: u128, now: Instant) -> Option<[u8; ETHERNET]> {
+        let at = (destination as u32 as usize ^ (destination >> 16) as usize) % READY_HEADERS;
+        let ready = &self.ready[at];
+        if ready.destination == destination && now < ready.until {
+            return Some(ready.header);
+        }
+        self.make_ready(at, destination, now)
+    }
+
+    fn make_ready(&mut self, at: usize, destination: u128, now: Instant) -> Option<[u8; ETHERNET]> {
+        let ip = Ipv6Addr::from_bits(destination);
+        let ip = ip.to_ipv4_mapped().map_or(IpAddr::V6(ip), IpAddr::V4);
+        let hop = self.addresses.next_hop(ip)?;
+        let mac = self.neighbors.known(hop)?;
+        if let Lookup::Confirm(mac) = self.neighbors.look_up(hop, now) {
+            self.ask(Question { ip: hop, to: Some(mac) });
+        }
+        let protocol = if ip.is_ipv4() { EthernetProtocol::Ipv4 } else { EthernetProtocol::Ipv6 };
+        let mut header = [0; ETHERNET];
+        write_ethernet(&mut header, mac, self.mac, protocol);
+        self.ready[at] = Ready { destination, until: now + READY_FOR, header };
+        Some(header)
     }
 
     /// Sends an IP packet to `destination`: finds the next hop's address, asking for it if need be, and puts the
@@ -151,10 +230,7 @@ impl<N: Nic> Egress<N> {
         };
         match packet.prepend(ETHERNET) {
             Some(header) => {
-                let mut header = EthernetFrame::new_unchecked(header);
-                header.set_dst_addr(EthernetAddress(to.0));
-                header.set_src_addr(EthernetAddress(self.mac.0));
-                header.set_ethertype(protocol);
+                write_ethernet(header, to, self.mac, protocol);
                 self.send_frame(packet);
             }
             None => self.drops.count(Cause::NoPacket),
@@ -184,6 +260,7 @@ impl<N: Nic> Egress<N> {
         if !mac.is_unicast() || self.addresses.is_ours(ip) || self.addresses.next_hop(ip) != Some(ip) {
             return;
         }
+        self.ready.fill(NOT_READY);
         for packet in self.neighbors.learn(ip, mac, new, now) {
             self.send_to(packet, mac);
         }
@@ -192,12 +269,14 @@ impl<N: Nic> Egress<N> {
     /// Asks anew for every neighbour that is sent to from now on.
     pub(crate) fn forget_neighbors(&mut self) {
         self.neighbors.forget();
+        self.ready.fill(NOT_READY);
     }
 
     /// Repeats unanswered questions.
     pub(crate) fn tend(&mut self, now: Instant) {
         let mut questions = Vec::new();
         let (drops, lost) = (&mut self.drops, &mut self.lost);
+        self.ready.fill(NOT_READY);
         self.neighbors.tend(
             now,
             |question| questions.push(question),
@@ -238,12 +317,16 @@ impl<N: Nic> Egress<N> {
         let (Some(protocol), Some(header)) = (written, packet.prepend(ETHERNET)) else {
             return self.drops.count(Cause::NoPacket);
         };
-        let mut header = EthernetFrame::new_unchecked(header);
-        header.set_dst_addr(EthernetAddress(to.0));
-        header.set_src_addr(EthernetAddress(self.mac.0));
-        header.set_ethertype(protocol);
+        write_ethernet(header, to, self.mac, protocol);
         self.send_frame(packet);
     }
+}
+
+fn write_ethernet(header: &mut [u8], to: MacAddr, from: MacAddr, protocol: EthernetProtocol) {
+    let mut header = EthernetFrame::new_unchecked(header);
+    header.set_dst_addr(EthernetAddress(to.0));
+    header.set_src_addr(EthernetAddress(from.0));
+    header.set_ethertype(protocol);
 }
 
 /// The Ethernet group address of a multicast (RFC 1112 §6.4, RFC 2464 §7) or broadcast address.
@@ -346,7 +429,7 @@ mod tests {
     #[test]
     fn packets_for_a_neighbour_that_does_not_answer_are_given_back() {
         let (mut egress, mut peer) = egress(LinkConfig::default());
-        let at = |seconds| Instant::ZERO + linerate_bypass::time::Duration::from_secs(seconds);
+        let at = |seconds| Instant::ZERO + Duration::from_secs(seconds);
         let mut packet = egress.allocate().unwrap();
         packet.append(20).unwrap().fill(0x45);
         egress.send_ip(packet, [10, 0, 0, 9].into(), at(0));

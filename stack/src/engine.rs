@@ -104,7 +104,7 @@ pub trait Engine<N: Nic>: Sized {
     /// Sends all of `bytes`, or none.
     fn send(&mut self, conn: ConnId, bytes: Bytes) -> Result<(), Bytes>;
     /// A place of up to `max` bytes in an outgoing buffer.
-    fn reserve(&mut self, conn: ConnId, max: usize) -> Option<&mut [u8]>;
+    fn reserve(&mut self, conn: ConnId, max: usize, egress: &mut Egress<N>) -> Option<&mut [u8]>;
     /// Sends the first `n` bytes of that place.
     fn commit(&mut self, conn: ConnId, n: usize);
     /// Sends on `to` what was received on `from`.

@@ -13,7 +13,6 @@ mod drops;
 mod egress;
 mod engine;
 mod ingress;
-#[allow(dead_code, reason = "taken into use piece by piece")]
 mod native;
 mod neighbors;
 mod ports;
@@ -27,14 +26,15 @@ mod tuple;
 mod wheel;
 mod worker;
 
-pub use config::{Config, Idle, InvalidCidr, IpCidr};
+pub use config::{Config, Idle, InvalidCidr, IpCidr, Keepalive};
 pub use crossing::Crossing;
 pub use drops::{Cause, Drops};
 pub use egress::Egress;
 pub use engine::{Engine, Event, Segment};
+pub use native::NativeEngine;
 pub use slow::{Learnt, Lease};
 pub use smoltcp_engine::SmoltcpEngine;
 pub use steering::{RSS_KEY, TABLE_ENTRIES, owner, toeplitz};
-pub use tuple::Tuple;
+pub use tuple::{HashKey, Tuple};
 pub use wheel::Wheel;
 pub use worker::Worker;

@@ -83,6 +83,11 @@ impl<P> Neighbors<P> {
         }
     }
 
+    /// The address of `ip`, if it is known.
+    pub fn known(&self, ip: IpAddr) -> Option<MacAddr> {
+        self.entries.get(&ip).and_then(|entry| entry.mac)
+    }
+
     /// The way to `ip`.
     #[inline]
     pub fn look_up(&mut self, ip: IpAddr, now: Instant) -> Lookup {

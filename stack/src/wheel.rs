@@ -7,7 +7,7 @@
 use linerate_bypass::time::Instant;
 
 /// Nanoseconds per tick, as a power of two: 65.5 µs. A timer fires up to one tick late, never early.
-const TICK_SHIFT: u32 = 16;
+pub(crate) const TICK_SHIFT: u32 = 16;
 /// Slots per level, as a power of two: one word of occupancy bits a level.
 const SLOT_SHIFT: u32 = 6;
 const SLOTS: usize = 1 << SLOT_SHIFT;

@@ -6,8 +6,8 @@ use crate::crossing::{Crossing, Mail};
 use crate::egress::{ETHERNET, Egress};
 use crate::engine::{Engine, Event};
 use crate::ingress::Ingress;
+use crate::native::NativeEngine;
 use crate::slow::{Lease, SlowPath};
-use crate::smoltcp_engine::SmoltcpEngine;
 use linerate_bypass::mailbox::Receiver;
 use linerate_bypass::time::{Clock, Duration, Instant};
 use linerate_bypass::{BURST, Bytes, ConnId, Datagram, Nic, Seat, Service, Summary, Transport};
@@ -40,7 +40,7 @@ struct Core<N: Nic, E> {
 }
 
 /// A worker of the stack over the queue pair `N` with the service `S`, by the engine `E`.
-pub struct Worker<N: Nic, S: Service, E: Engine<N> = SmoltcpEngine> {
+pub struct Worker<N: Nic, S: Service, E: Engine<N> = NativeEngine<<N as Nic>::Packet>> {
     core: Core<N, E>,
     ingress: Ingress<N::Packet>,
     service: S,
@@ -116,6 +116,9 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
         }
         work += self.deliver();
         self.core.egress.flush();
+        if self.core.engine.connections() == 0 {
+            self.core.egress.set_nothing_aside();
+        }
         work
     }
 
@@ -428,7 +431,7 @@ impl<N: Nic, E: Engine<N>> Transport for Core<N, E> {
     }
 
     fn reserve(&mut self, conn: ConnId, max: usize) -> Option<&mut [u8]> {
-        self.engine.reserve(conn, max)
+        self.engine.reserve(conn, max, &mut self.egress)
     }
 
     fn commit(&mut self, conn: ConnId, n: usize) {

@@ -1,6 +1,7 @@
 //! DPDK's environment abstraction layer: started once a process, with typed arguments.
 
 use super::log;
+use super::own;
 use super::region::{self, ReserveError};
 use crate::{Arena, Via};
 use dpdk_sys as sys;
@@ -164,6 +165,7 @@ impl Eal {
         remove_empty_runtime_directory(config);
         started.map_err(EalError::Refused)?;
         log::take_over_xdp();
+        own::reserve();
         Ok(Eal { backing })
     }
 

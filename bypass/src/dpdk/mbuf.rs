@@ -2,6 +2,7 @@
 
 use super::external;
 use super::mempool;
+use super::own;
 use super::segment::Segment;
 use crate::{Bytes, L4, Memory, Owner, Packet, RxChecksum, RxInfo, TxOffload};
 use dpdk_sys as sys;
@@ -31,10 +32,12 @@ unsafe impl Send for Mbuf {}
 impl Mbuf {
     /// # Safety
     /// `head` must be the head of a chain of which nobody else owns a reference that the new value takes over.
+    #[inline]
     pub(super) unsafe fn from_segment(head: Segment) -> Self {
         Mbuf { head }
     }
 
+    #[inline]
     pub(super) fn head(&self) -> Segment {
         self.head
     }
@@ -44,6 +47,7 @@ impl Mbuf {
         external::attach(self.head, bytes).map(|()| self)
     }
 
+    #[inline]
     fn each(&self) -> impl Iterator<Item = Segment> {
         std::iter::successors(Some(self.head), |segment| segment.next())
     }
@@ -64,12 +68,15 @@ impl Mbuf {
             // SAFETY: `clone` is fresh, and `segment` is alive through a packet that nobody else is cloning just now:
             // packets are not `Sync`.
             unsafe { sys::lr_attach(clone.head.as_ptr(), segment.as_ptr()) };
+            own::set_end(segment, None);
+            own::set_end(clone.head, None);
         }
         Some(clone)
     }
 }
 
 impl Drop for Mbuf {
+    #[inline]
     fn drop(&mut self) {
         // SAFETY: the chain is owned by this value and not used again.
         unsafe { sys::lr_free(self.head.as_ptr()) }
@@ -106,6 +113,7 @@ impl Packet for Mbuf {
         })
     }
 
+    #[inline]
     fn segments(&self) -> impl Iterator<Item = &[u8]> {
         // SAFETY: as for `data`, for every segment of the chain.
         self.each().map(|segment| unsafe { bytes_of(segment) })
@@ -161,6 +169,7 @@ impl Packet for Mbuf {
         fits
     }
 
+    #[inline]
     fn chain(&mut self, tail: Self) -> Result<(), Self> {
         let segments = self.head.segments() + tail.head.segments();
         let len = self.len() + tail.len();
@@ -174,6 +183,7 @@ impl Packet for Mbuf {
         Ok(())
     }
 
+    #[inline]
     fn unchain(&mut self) -> Option<Self> {
         let tail = self.head.next()?;
         let (segments, len) = (self.head.segments(), self.head.pkt_len());
@@ -202,6 +212,7 @@ impl Packet for Mbuf {
         Some(clone)
     }
 
+    #[inline]
     fn into_bytes(mut self, range: Range<usize>) -> Bytes {
         let len = self.data().len();
         assert!(range.start <= range.end && range.end <= len, "range {range:?} in {len} bytes");
@@ -218,6 +229,25 @@ impl Packet for Mbuf {
         // this value has taken over the packet's; references are counted atomically and given back on any thread; an
         // mbuf's buffer lies in memory that EAL allocated or a driver registered.
         unsafe { Bytes::from_owner(start, range.len(), head.as_ptr().cast(), &SEGMENT) }
+    }
+
+    #[inline]
+    fn retain(&mut self, from: usize) -> Option<Bytes> {
+        let head = self.head;
+        let len = head.data_len().checked_sub(from)?;
+        if let Some(bytes) = external::attached(&head) {
+            let from = head.data_off() + from;
+            return Some(bytes.slice(from..from + len));
+        }
+        // SAFETY: this packet's reference, which `&mut self` keeps to this call.
+        if !unsafe { head.retain(from) } {
+            return None;
+        }
+        // SAFETY: `from` lies within the data or at their end.
+        let start = unsafe { head.data().add(from) };
+        // SAFETY: as in `into_bytes`, with the reference just taken: nobody writes these bytes while the segment is
+        // shared. Drivers write into headers, which end where the bytes begin or before (`own`).
+        Some(unsafe { Bytes::from_owner(start, len, head.as_ptr().cast(), &SEGMENT) })
     }
 
     #[inline]
@@ -256,7 +286,7 @@ impl Packet for Mbuf {
             flags |= sys::LR_TX_TCP_SEG | sys::LR_TX_TCP_CKSUM;
             word |= u64::from(segment) << sys::LR_TX_TSO_SHIFT;
         }
-        let kept = self.head.flags() & (sys::LR_MBUF_INDIRECT | sys::LR_MBUF_EXTERNAL);
+        let kept = self.head.flags() & (sys::LR_MBUF_INDIRECT | sys::LR_MBUF_EXTERNAL | own::flag());
         self.head.set_flags(kept | flags);
         self.head.set_tx_offload(word);
     }

@@ -70,6 +70,8 @@ static NAMES: AtomicU64 = AtomicU64::new(0);
 
 /// Packets that each polling thread keeps for itself.
 const CACHE: u32 = 256;
+/// Packets that it has for itself at most: DPDK lets a cache grow by half before it gives any back.
+pub(super) const CACHE_FULL: u32 = CACHE + CACHE / 2;
 
 impl Mempool {
     /// Makes a pool in EAL's memory.

@@ -34,6 +34,7 @@ mod mbuf;
 mod mempool;
 #[cfg(doctest)]
 mod misuse;
+mod own;
 mod port;
 mod queue;
 mod region;

@@ -3,7 +3,9 @@
 use super::gate::{Pass, Place};
 use super::mbuf::Mbuf;
 use super::mempool::Mempool;
+use super::own;
 use super::port::Shared;
+use super::segment::OFFLOADS;
 use super::setup::ETHERNET;
 use crate::{BURST, Bytes, Capabilities, MacAddr, Nic, Packet, QueueStats};
 use dpdk_sys as sys;
@@ -13,8 +15,6 @@ use std::sync::Arc;
 
 /// The largest frame that segmentation offload takes.
 const MAX_TSO_FRAME: usize = 65_535 + ETHERNET;
-/// What makes a driver write into a frame's headers while sending it.
-const OFFLOADS: u64 = sys::LR_TX_L4_MASK | sys::LR_TX_TCP_SEG | sys::LR_TX_IP_CKSUM;
 
 /// A queue pair of a [`Port`](super::Port), from [`Port::take_queues`](super::Port::take_queues).
 ///
@@ -29,7 +29,8 @@ pub struct QueuePair {
     index: usize,
     pass: Pass,
     pool: Mempool,
-    capabilities: Capabilities,
+    /// The longest frame that the device is not asked to cut.
+    longest: usize,
     mac: MacAddr,
     max_segments: usize,
     max_tso_segments: usize,
@@ -54,7 +55,7 @@ impl QueuePair {
             pass: shared.gate.enter(index),
             index,
             pool: shared.pool.clone(),
-            capabilities: shared.choice.capabilities.clone(),
+            longest: usize::from(shared.choice.capabilities.mtu) + ETHERNET,
             mac: shared.mac,
             max_segments: shared.choice.max_segments,
             max_tso_segments: shared.choice.max_tso_segments,
@@ -78,10 +79,12 @@ impl QueuePair {
     fn fit(&self, frame: &Mbuf) -> Fit {
         let head = frame.head();
         let flags = head.flags();
-        let (max, max_segments) = match (flags & sys::LR_TX_TCP_SEG != 0, self.capabilities.tso) {
-            (true, Some(_)) => (MAX_TSO_FRAME, self.max_tso_segments),
-            (true, None) => (0, 0),
-            (false, _) => (usize::from(self.capabilities.mtu) + ETHERNET, self.max_segments),
+        let (max, max_segments) = if flags & sys::LR_TX_TCP_SEG == 0 {
+            (self.longest, self.max_segments)
+        } else if self.capabilities().tso.is_some() {
+            (MAX_TSO_FRAME, self.max_tso_segments)
+        } else {
+            (0, 0)
         };
         let len = head.pkt_len();
         if len > max || len < ETHERNET {
@@ -92,10 +95,16 @@ impl QueuePair {
             let is_own = head.pool() == self.pool.raw();
             return if is_own && head.segments() == 1 && head.is_exclusive() { Fit::Ready } else { Fit::Copy };
         }
-        if head.segments() > max_segments || (flags & OFFLOADS != 0 && !head.is_exclusive()) {
-            return Fit::Copy;
+        if flags & OFFLOADS != 0 {
+            let headers = head.headers_written();
+            if headers > len {
+                return Fit::Never;
+            }
+            if headers > head.data_len() || !own::is_own(head, headers) {
+                return Fit::Copy;
+            }
         }
-        Fit::Ready
+        if head.segments() > max_segments { Fit::Copy } else { Fit::Ready }
     }
 
     /// A copy of `frame` in packets of our own, as few as hold it. `None` when the pool is empty.
@@ -151,7 +160,7 @@ impl QueuePair {
             ready += 1;
         }
         if offloads != 0 {
-            // SAFETY: as for `lr_tx_burst`; the frames stay ours, and their headers are exclusive.
+            // SAFETY: as for `lr_tx_burst`; the frames stay ours, and nobody else sees their headers (`fit`).
             let prepared =
                 unsafe { sys::lr_tx_prepare(place.port, place.queue, frames.as_mut_ptr().cast(), ready as u16) };
             if usize::from(prepared) < ready {
@@ -169,8 +178,9 @@ impl Nic for QueuePair {
         self.mac
     }
 
+    #[inline]
     fn capabilities(&self) -> &Capabilities {
-        &self.capabilities
+        self.shared.capabilities()
     }
 
     fn link_up(&mut self) -> bool {

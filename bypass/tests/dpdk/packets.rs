@@ -121,6 +121,80 @@ fn bytes_keep_their_packet_on_every_thread() {
 }
 
 #[test]
+fn retained_bytes_share_the_packet_and_either_may_end_first() {
+    with_pool("packets::retained_bytes_share_the_packet_and_either_may_end_first", |pool| {
+        let mut first = packet(pool, b"headpayload");
+        assert!(first.retain(12).is_none());
+        assert!(first.data_mut().is_some(), "nothing has changed");
+        let payload = first.retain(4).unwrap();
+        assert_eq!((payload.as_ptr(), &payload[..]), (first.data()[4..].as_ptr(), &b"payload"[..]));
+        assert_eq!(payload.memory(), Memory::Device);
+        assert!(first.data_mut().is_none() && first.prepend(1).is_none() && first.append(1).is_none());
+        let again = first.retain(8).unwrap();
+        assert_eq!((&again[..], first.retain(11).unwrap().len()), (&b"oad"[..], 0));
+        drop(first);
+        assert_eq!(pool.available(), pool.size() - 1);
+        drop(payload);
+        assert_eq!((pool.available(), &again[..]), (pool.size() - 1, &b"oad"[..]));
+        std::thread::spawn(move || drop(again)).join().unwrap();
+        assert_eq!(pool.available(), pool.size());
+
+        let mut second = packet(pool, b"headpayload");
+        drop(second.retain(4));
+        assert!(second.data_mut().is_some(), "it is alone again");
+        second.chain(packet(pool, b"behind")).ok().unwrap();
+        let mut tail = second.unchain().unwrap();
+        let (payload, behind) = (second.retain(4).unwrap(), tail.retain(0).unwrap());
+        second.chain(tail).ok().unwrap();
+        assert_eq!(pool.available(), pool.size() - 2);
+        drop(second);
+        assert_eq!((&payload[..], &behind[..]), (&b"payload"[..], &b"behind"[..]));
+    });
+}
+
+#[test]
+fn a_clone_and_attached_bytes_are_retained_too() {
+    with_pool("packets::a_clone_and_attached_bytes_are_retained_too", |pool| {
+        let original = packet(pool, b"headpayload");
+        let mut clone = original.try_clone().unwrap();
+        let of_clone = clone.retain(4).unwrap();
+        drop((original, clone));
+        assert_eq!(&of_clone[..], b"payload");
+        let mut attached = pool.attach(of_clone.slice(1..)).unwrap();
+        assert!(attached.adjust(1));
+        let part = attached.retain(1).unwrap();
+        assert_eq!((&part[..], part.as_ptr()), (&b"load"[..], of_clone[3..].as_ptr()));
+        drop((attached, of_clone));
+        assert_eq!(&part[..], b"load");
+    });
+}
+
+#[test]
+fn retained_bytes_are_dropped_on_another_thread_while_their_packets_are_cloned_and_dropped() {
+    let name = "packets::retained_bytes_are_dropped_on_another_thread_while_their_packets_are_cloned_and_dropped";
+    with_pool(name, |pool| {
+        let (send, receive) = std::sync::mpsc::sync_channel::<Bytes>(16);
+        let keeper = std::thread::spawn(move || {
+            for bytes in receive {
+                let twin = bytes.clone();
+                drop(bytes);
+                assert!(twin.iter().all(|byte| *byte == twin[0]));
+            }
+        });
+        for n in 0..20_000u32 {
+            let mut packet = packet(pool, &[n as u8; 100]);
+            send.send(packet.retain(54).unwrap()).unwrap();
+            send.send(packet.retain(10).unwrap()).unwrap();
+            if n.is_multiple_of(3) {
+                drop(packet.try_clone());
+            }
+        }
+        drop(send);
+        keeper.join().unwrap();
+    });
+}
+
+#[test]
 fn attached_bytes_are_sent_from_where_they_are_and_released_once() {
     with_pool("packets::attached_bytes_are_sent_from_where_they_are_and_released_once", |pool| {
         let bytes = packet(pool, b"a value of a table").into_bytes(2..18);
@@ -170,8 +244,11 @@ fn more_references_than_can_be_counted_lose_the_packet_and_nothing_else() {
     alone("packets::more_references_than_can_be_counted_lose_the_packet_and_nothing_else", || {
         let eal = eal();
         let pool = pool(&eal);
-        let bytes = packet(&pool, b"wanted by all").into_bytes(0..13);
+        let mut wanted = packet(&pool, b"wanted by all");
+        let bytes = wanted.retain(0).unwrap();
         let clones: Vec<_> = (0..70_000).map(|_| bytes.clone()).collect();
+        assert!(wanted.retain(0).is_none() && wanted.try_clone().is_none());
+        drop(wanted);
         assert!(pool.attach(bytes.clone()).is_ok());
         drop(clones);
         assert_eq!(&bytes[..], b"wanted by all");

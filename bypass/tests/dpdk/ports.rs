@@ -3,7 +3,7 @@
 use super::frames::{bounce, bytes, eal_with, frame, number, open, packet, small};
 use super::process::{alone, alone_in_a_namespace, ip, wait_for};
 use linerate_bypass::dpdk::{Eal, EalConfig, EalError, Hugepages, Mbuf, OpenError, Port, PortConfig, QueuePair};
-use linerate_bypass::{MacAddr, Nic, Packet, TxOffload};
+use linerate_bypass::{BURST, L4, MacAddr, Nic, Packet, TxOffload};
 
 /// A port whose ring leads back to itself, and its queue pair.
 fn ring(config: PortConfig) -> (Eal, Port, QueuePair) {
@@ -114,6 +114,33 @@ fn an_empty_pool_is_back_pressure_and_every_packet_comes_back() {
 }
 
 #[test]
+fn as_many_packets_as_the_port_allows_can_be_held_while_others_cross() {
+    alone("ports::as_many_packets_as_the_port_allows_can_be_held_while_others_cross", || {
+        let eal = eal_with(&["--no-pci", "--vdev=net_ring0", "--vdev=net_null0", "--vdev=net_null1"]);
+        let port = open(&eal, "eal", small());
+        let mut queue = port.take_queues().remove(0);
+        let may_hold = port.capabilities().pool;
+        assert!(may_hold > 2_000, "{may_hold} of 4096");
+        // A thread that frees what another allocated has a cache full of it.
+        let elsewhere: Vec<_> = (0..384).map(|_| queue.allocate().unwrap()).collect();
+        std::thread::scope(|scope| {
+            let cache = scope.spawn(|| {
+                let _thread = eal.register_thread().unwrap();
+                drop(elsewhere);
+            });
+            cache.join().unwrap();
+        });
+        let held: Vec<_> = (0..may_hold).map(|_| queue.allocate().unwrap()).collect();
+        bounce(&mut queue, 0..1_000, 64);
+        assert_eq!(queue.stats().pool_empty, 0);
+        drop((held, queue, port));
+        let may_hold = |config| open(&eal, "eal", config).capabilities().pool;
+        assert_eq!(may_hold(PortConfig { queues: 2, ..PortConfig::default() }), 16_384, "a share of each");
+        assert_eq!(may_hold(PortConfig { pool_size: Some(1), ..small() }), BURST, "however small the pool is");
+    });
+}
+
+#[test]
 fn what_can_never_be_sent_is_dropped_and_counted_between_what_can() {
     alone("ports::what_can_never_be_sent_is_dropped_and_counted_between_what_can", || {
         let (_eal, port, mut queue) = ring(small());
@@ -154,20 +181,24 @@ fn a_port_that_sends_no_chains_sends_copies_and_counts_the_bytes() {
         let attached = from.attach(value).unwrap();
         // From the other port's pool.
         let foreign = packet(&mut to, &frame(5, 1_000));
-        let mut frames = vec![chain, plain, clone, attached, foreign];
+        // Retained: shared with who keeps its payload.
+        let mut sent = packet(&mut from, &frame(6, 1_000));
+        let kept = sent.retain(14).unwrap();
+        let mut frames = vec![chain, plain, clone, attached, foreign, sent];
         wait_for("the frames' departure", || {
             from.tx_burst(&mut frames);
             frames.is_empty()
         });
-        assert_eq!(from.stats().copied_bytes, 4_000);
+        assert_eq!(from.stats().copied_bytes, 5_000);
         let mut received = Vec::with_capacity(32);
         let mut numbers = Vec::new();
         wait_for("the frames' arrival", || {
             to.rx_burst(&mut received);
             numbers.extend(received.drain(..).filter_map(|packet| number(&bytes(&packet))));
-            numbers.len() == 5
+            numbers.len() == 6
         });
-        assert_eq!(numbers, [1, 2, 3, 4, 5]);
+        assert_eq!(numbers, [1, 2, 3, 4, 5, 6]);
+        assert_eq!(kept[..], frame(6, 1_000)[14..]);
         assert_eq!(shared.data(), frame(3, 1_000));
     });
 }
@@ -190,6 +221,104 @@ fn a_header_that_others_see_is_copied_before_a_driver_may_write_it() {
         queue.tx_burst(&mut vec![clone]);
         assert_eq!(queue.stats().copied_bytes, 100);
         assert_eq!(original.data(), frame(1, 100));
+    });
+}
+
+/// What a driver does for a TCP segment over IPv4 with plain headers: it writes within the first 54 bytes.
+const CHECKSUMS: TxOffload = TxOffload {
+    l2_len: 14,
+    l3_len: 20,
+    l4_len: 20,
+    ipv4: true,
+    ipv4_checksum: true,
+    l4_checksum: Some(L4::Tcp),
+    tso: None,
+};
+
+#[test]
+fn retained_payload_is_sent_with_headers_of_its_own_without_a_copy() {
+    alone("ports::retained_payload_is_sent_with_headers_of_its_own_without_a_copy", || {
+        let (_eal, port, mut queue) = ring(small());
+        let mut sent = packet(&mut queue, &frame(1, 900));
+        // Before or after: the request leaves what is known of the headers alone.
+        let early = sent.retain(54).unwrap();
+        sent.set_tx_offload(CHECKSUMS);
+        let late = sent.retain(800).unwrap();
+        assert_eq!(queue.tx_burst(&mut vec![sent]), 1);
+        let mut received = Vec::with_capacity(1);
+        assert_eq!(queue.rx_burst(&mut received), 1);
+        assert_eq!((received[0].data(), queue.stats().copied_bytes), (&frame(1, 900)[..], 0));
+        drop(received);
+        assert_eq!(port.mempool().available(), port.mempool().size() - 1);
+        assert_eq!((&early[..], &late[..]), (&frame(1, 900)[54..], &frame(1, 900)[800..]));
+        drop((early, late));
+        assert_eq!(port.mempool().available(), port.mempool().size());
+    });
+}
+
+#[test]
+fn headers_that_anybody_else_can_see_are_copied_whatever_was_retained() {
+    alone("ports::headers_that_anybody_else_can_see_are_copied_whatever_was_retained", || {
+        let (_eal, _port, mut queue) = ring(small());
+        let copied = |queue: &mut QueuePair, sent: Mbuf| {
+            let before = queue.stats().copied_bytes;
+            let mut received = Vec::with_capacity(1);
+            assert_eq!(queue.tx_burst(&mut vec![sent]), 1);
+            queue.rx_burst(&mut received);
+            assert_eq!(received[0].segments().flatten().copied().collect::<Vec<_>>(), frame(1, 900));
+            (queue.stats().copied_bytes - before) as usize
+        };
+        let segment = |queue: &mut QueuePair| {
+            let mut segment = packet(queue, &frame(1, 900));
+            segment.set_tx_offload(CHECKSUMS);
+            segment
+        };
+        let mut reaches_into_headers = segment(&mut queue);
+        let kept = reaches_into_headers.retain(53).unwrap();
+        assert_eq!(copied(&mut queue, reaches_into_headers), 900);
+        let mut reaches_later = segment(&mut queue);
+        let kept = (kept, reaches_later.retain(54).unwrap(), reaches_later.retain(53).unwrap());
+        assert_eq!(copied(&mut queue, reaches_later), 900);
+        let mut cloned = segment(&mut queue);
+        let kept = (kept, cloned.retain(54).unwrap());
+        let clone = cloned.try_clone().unwrap();
+        assert_eq!(copied(&mut queue, clone), 900);
+        assert_eq!(copied(&mut queue, cloned), 900, "a clone has been there");
+        let mut had_a_clone = segment(&mut queue);
+        let clone = had_a_clone.try_clone().unwrap();
+        let kept = (kept, had_a_clone.retain(54).unwrap());
+        assert_eq!(copied(&mut queue, had_a_clone), 900);
+        // What is left in front of the retained bytes is less than the headers.
+        let mut moved = packet(&mut queue, &[&[0; 10][..], &frame(1, 900)].concat());
+        moved.set_tx_offload(CHECKSUMS);
+        let kept = (kept, moved.retain(60).unwrap());
+        assert!(moved.adjust(10));
+        assert_eq!(copied(&mut queue, moved), 900);
+        // No segmentation is asked for, and no header ends within the first segment.
+        let mut split = packet(&mut queue, &frame(1, 900)[..40]);
+        split.chain(packet(&mut queue, &frame(1, 900)[40..])).ok().unwrap();
+        split.set_tx_offload(CHECKSUMS);
+        assert_eq!(copied(&mut queue, split), 900);
+        let fine = segment(&mut queue);
+        assert_eq!(copied(&mut queue, fine), 0);
+        assert_eq!(kept.1[..], frame(1, 900)[50..]);
+        drop((clone, kept));
+    });
+}
+
+#[test]
+fn a_length_of_the_transport_header_left_out_is_not_believed() {
+    alone("ports::a_length_of_the_transport_header_left_out_is_not_believed", || {
+        let (_eal, _port, mut queue) = ring(small());
+        let mut sent = packet(&mut queue, &frame(1, 900));
+        sent.set_tx_offload(TxOffload { l4_len: 0, ..CHECKSUMS });
+        let _kept = sent.retain(53).unwrap();
+        queue.tx_burst(&mut vec![sent]);
+        assert_eq!(queue.stats().copied_bytes, 900);
+        let mut short = packet(&mut queue, &frame(2, 53));
+        short.set_tx_offload(CHECKSUMS);
+        queue.tx_burst(&mut vec![short]);
+        assert_eq!((queue.stats().tx_dropped, queue.stats().tx_frames), (1, 1));
     });
 }
 

@@ -1,1 +1,322 @@
-//! To be written.
+//! The table that leads from a segment's 4-tuple to the connection it is of.
+//!
+//! It holds no tuples: an entry is 32 bits of the tuple's keyed hash and the index of what the caller keeps elsewhere, eight
+//! bytes together, eight to a cache line. The caller says whether what is at an index is what it looks for.
+
+use thiserror::Error;
+
+/// A table of a fixed size, never more than half full.
+///
+/// Open addressing with linear probing. A removal moves the entries behind it up, so that no marks of what was removed
+/// are left for later searches to step over. The memory is touched where there are entries and not before: a big
+/// table that is not in use costs next to nothing.
+pub(crate) struct FlowTable {
+    /// A power of two of entries; an empty one is 0.
+    slots: Box<[u64]>,
+    /// What a tag is shifted by to give the place where its search begins.
+    shift: u32,
+    len: usize,
+    capacity: usize,
+}
+
+/// The table holds as many entries as it was made for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[error("the flow table is full")]
+pub(crate) struct Full;
+
+/// An entry: the tag in the lower half, the index in the upper.
+#[inline]
+fn entry(tag: u32, index: u32) -> u64 {
+    u64::from(index) << 32 | u64::from(tag)
+}
+
+/// What an entry keeps of a hash: its upper half. The lowest bit is always set, so that no entry looks empty.
+#[inline]
+fn tag_of(hash: u64) -> u32 {
+    (hash >> 32) as u32 | 1
+}
+
+impl FlowTable {
+    /// Entries of a table at most: the tag, less its lowest bit, tells the place of twice as many.
+    pub const MAX_CAPACITY: usize = 1 << 30;
+
+    /// An empty table for `capacity` entries, at most [`MAX_CAPACITY`](Self::MAX_CAPACITY). It takes 16 bytes for each if
+    /// their number is a power of two, and less than 32 if not.
+    pub fn with_capacity(capacity: usize) -> Self {
+        let capacity = capacity.min(Self::MAX_CAPACITY);
+        let slots = (2 * capacity).next_power_of_two().max(2);
+        // Zeroed memory straight from the allocator, which has the system give it page by page.
+        FlowTable { slots: vec![0; slots].into(), shift: 32 - slots.ilog2(), len: 0, capacity }
+    }
+
+    /// Entries held.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether no entry is held.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Entries that it can hold.
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// The first index with this hash that `is_it` says yes to.
+    #[inline]
+    pub fn find(&self, hash: u64, mut is_it: impl FnMut(u32) -> bool) -> Option<u32> {
+        let tag = tag_of(hash);
+        let mut at = self.home(tag);
+        // It ends: half of the slots are empty.
+        loop {
+            let entry = *self.slots.get(at)?;
+            if entry as u32 == tag && is_it((entry >> 32) as u32) {
+                return Some((entry >> 32) as u32);
+            }
+            if entry == 0 {
+                return None;
+            }
+            at = self.next(at);
+        }
+    }
+
+    /// The index that [`find`](Self::find) is going to ask about first: nearly always the right one, and what to prefetch.
+    #[inline]
+    pub fn candidate(&self, hash: u64) -> Option<u32> {
+        self.find(hash, |_| true)
+    }
+
+    /// Begins to load what [`find`](Self::find) is going to read.
+    #[inline]
+    pub fn prefetch(&self, hash: u64) {
+        if let Some(slot) = self.slots.get(self.home(tag_of(hash))) {
+            linerate_bypass::prefetch(slot);
+        }
+    }
+
+    /// Adds `index` under `hash`. Nothing compares it with what is there: what the caller puts in twice is there twice.
+    pub fn insert(&mut self, hash: u64, index: u32) -> Result<(), Full> {
+        if self.len >= self.capacity {
+            return Err(Full);
+        }
+        let tag = tag_of(hash);
+        let mut at = self.home(tag);
+        while self.slots[at] != 0 {
+            at = self.next(at);
+        }
+        self.slots[at] = entry(tag, index);
+        self.len += 1;
+        Ok(())
+    }
+
+    /// Takes `index`, which was put in under `hash`, out again; `false` if it was not there.
+    pub fn remove(&mut self, hash: u64, index: u32) -> bool {
+        let sought = entry(tag_of(hash), index);
+        let mut hole = self.home(tag_of(hash));
+        while self.slots[hole] != sought {
+            if self.slots[hole] == 0 {
+                return false;
+            }
+            hole = self.next(hole);
+        }
+        // What follows without a gap and would not be found any more beyond the hole is moved into it.
+        let mut at = hole;
+        loop {
+            at = self.next(at);
+            let entry = self.slots[at];
+            if entry == 0 {
+                break;
+            }
+            if self.steps(self.home(entry as u32), at) >= self.steps(hole, at) {
+                self.slots[hole] = entry;
+                hole = at;
+            }
+        }
+        self.slots[hole] = 0;
+        self.len -= 1;
+        true
+    }
+
+    /// Where the search for `tag` begins.
+    #[inline]
+    fn home(&self, tag: u32) -> usize {
+        (tag >> self.shift) as usize
+    }
+
+    #[inline]
+    fn next(&self, at: usize) -> usize {
+        (at + 1) & (self.slots.len() - 1)
+    }
+
+    /// How far `to` is behind `from`, round the end of the table.
+    fn steps(&self, from: usize, to: usize) -> usize {
+        to.wrapping_sub(from) & (self.slots.len() - 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::{HashMap, HashSet};
+
+    /// What must be true of the slots, whatever happened: the entries counted, at most half of all, and none behind a gap.
+    fn check(table: &FlowTable) {
+        let held = table.slots.iter().filter(|slot| **slot != 0).count();
+        assert_eq!(held, table.len());
+        assert!(held <= table.capacity() && 2 * table.capacity() <= table.slots.len());
+        for (at, &entry) in table.slots.iter().enumerate().filter(|(_, entry)| **entry != 0) {
+            let home = table.home(entry as u32);
+            let reached = (0..table.steps(home, at)).all(|step| table.slots[(home + step) % table.slots.len()] != 0);
+            assert!(reached, "the entry at {at} is behind a gap");
+        }
+    }
+
+    #[derive(Debug, Clone)]
+    enum Step {
+        Insert(u64),
+        Remove(usize),
+        RemoveMissing(u64),
+    }
+
+    /// Hashes of few homes, near the end of the table and at its beginning, so that runs are long and go round; some equal.
+    fn hash() -> impl Strategy<Value = u64> {
+        let home = prop_oneof![3 => 58u64..64, 1 => 0u64..4, 1 => 0u64..64];
+        (home, 0u64..3).prop_map(|(home, rest)| home << 58 | rest << 40 | 7)
+    }
+
+    fn steps() -> impl Strategy<Value = Vec<Step>> {
+        let step = prop_oneof![
+            4 => hash().prop_map(Step::Insert),
+            3 => any::<usize>().prop_map(Step::Remove),
+            1 => hash().prop_map(Step::RemoveMissing),
+        ];
+        prop::collection::vec(step, 0..200)
+    }
+
+    proptest! {
+        #[test]
+        fn it_does_what_a_map_does(steps in steps()) {
+            let mut table = FlowTable::with_capacity(32);
+            let mut model = HashMap::new();
+            for (number, step) in (0u32..).zip(steps) {
+                match step {
+                    Step::Insert(hash) if model.len() < 32 => {
+                        prop_assert_eq!(table.insert(hash, number), Ok(()));
+                        model.insert(number, hash);
+                    }
+                    Step::Insert(hash) => prop_assert_eq!(table.insert(hash, number), Err(Full)),
+                    Step::Remove(which) => {
+                        let mut indices: Vec<_> = model.keys().copied().collect();
+                        indices.sort_unstable();
+                        if let Some(index) = indices.get(which % indices.len().max(1)) {
+                            let hash = model.remove(index).unwrap();
+                            prop_assert!(table.remove(hash, *index));
+                            prop_assert!(!table.remove(hash, *index));
+                        }
+                    }
+                    Step::RemoveMissing(hash) => prop_assert!(!table.remove(hash, u32::MAX)),
+                }
+                check(&table);
+                prop_assert_eq!(table.len(), model.len());
+                for (index, hash) in &model {
+                    prop_assert_eq!(table.find(*hash, |found| found == *index), Some(*index));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn only_what_has_the_hash_is_asked_about() {
+        let mut table = FlowTable::with_capacity(64);
+        for i in 0..64u32 {
+            table.insert(u64::from(i) << 57 | 1 << 34, i).unwrap();
+        }
+        let mut asked = Vec::new();
+        assert_eq!(
+            table.find(5 << 57 | 1 << 34, |index| {
+                asked.push(index);
+                false
+            }),
+            None
+        );
+        assert_eq!(asked, [5]);
+        assert_eq!(table.candidate(5 << 57 | 1 << 34), Some(5));
+        assert_eq!(table.candidate(5 << 57 | 1 << 35), None);
+        table.prefetch(5 << 57);
+    }
+
+    #[test]
+    fn equal_hashes_are_told_apart_by_the_caller() {
+        let mut table = FlowTable::with_capacity(1000);
+        for index in 0..1000 {
+            table.insert(u64::MAX, index).unwrap();
+        }
+        check(&table);
+        for index in (0..1000).step_by(3) {
+            assert!(table.remove(u64::MAX, index));
+        }
+        check(&table);
+        for index in 0..1000 {
+            let expected = (index % 3 != 0).then_some(index);
+            assert_eq!(table.find(u64::MAX, |found| found == index), expected);
+        }
+    }
+
+    #[test]
+    fn every_index_and_every_hash_can_be_held() {
+        let mut table = FlowTable::with_capacity(4);
+        let extremes = [(0, 0), (0, u32::MAX), (u64::MAX, 0), (u64::MAX, u32::MAX)];
+        for (hash, index) in extremes {
+            table.insert(hash, index).unwrap();
+        }
+        check(&table);
+        assert_eq!(table.insert(1, 1), Err(Full));
+        for (hash, index) in extremes {
+            assert_eq!(table.find(hash, |found| found == index), Some(index));
+            assert!(table.remove(hash, index));
+        }
+        assert!(table.is_empty());
+    }
+
+    #[test]
+    fn a_table_for_nothing_is_full_and_finds_nothing() {
+        let mut table = FlowTable::with_capacity(0);
+        assert_eq!(table.insert(0, 0), Err(Full));
+        assert_eq!(table.find(0, |_| true), None);
+        assert!(!table.remove(0, 0));
+        table.prefetch(u64::MAX);
+    }
+
+    #[test]
+    fn an_entry_takes_sixteen_bytes_of_a_table_for_a_power_of_two() {
+        let table = FlowTable::with_capacity(1 << 20);
+        assert_eq!(size_of_val(&table.slots[..]), 16 << 20);
+        assert_eq!(table.capacity(), 1 << 20);
+    }
+
+    /// Half full with random hashes, a search for what is there reads 1.5 slots on average (Knuth, The Art of Computer
+    /// Programming, vol. 3, §6.4).
+    #[test]
+    fn runs_are_short_when_it_is_full() {
+        let mut random = fastrand::Rng::with_seed(1);
+        let mut table = FlowTable::with_capacity(1 << 16);
+        let hashes: Vec<_> = (0..1 << 16).map(|_| random.u64(..)).collect();
+        let put = |table: &mut FlowTable| (0..).zip(&hashes).for_each(|(i, hash)| table.insert(*hash, i).unwrap());
+        put(&mut table);
+        // As good after everything was removed and put in again.
+        (0..).zip(&hashes).for_each(|(i, hash)| assert!(table.remove(*hash, i)));
+        assert!(table.slots.iter().all(|slot| *slot == 0));
+        put(&mut table);
+        let occupied = table.slots.iter().enumerate().filter(|(_, entry)| **entry != 0);
+        let read: usize = occupied.map(|(at, entry)| table.steps(table.home(*entry as u32), at) + 1).sum();
+        let average = read as f64 / hashes.len() as f64;
+        assert!((1.45..1.55).contains(&average), "{average}");
+        // 2¹⁶ others are found in the place of one of 2¹⁶ by chance where all 31 bits agree: twice.
+        let wrong = hashes.iter().filter(|hash| table.candidate(hash.rotate_left(32)).is_some()).count();
+        let homes: HashSet<_> = hashes.iter().map(|hash| table.home(tag_of(*hash))).collect();
+        assert!(wrong < 20 && homes.len() > 1 << 15, "{wrong} {}", homes.len());
+    }
+}

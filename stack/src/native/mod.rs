@@ -1,9 +1,398 @@
 //! The native engine: TCP for packets that stay where the port put them.
+//!
+//! A connection is a control block of two cache lines in a slab, found through a hash table keyed by its 4-tuple; what it
+//! needs seldom lies apart, and queues are attached only while bytes are on their way. Received payload stays in its packet
+//! until the service has consumed it; what is sent stays where the service put it until it is acknowledged, with headers in
+//! front of it where it lies.
+//!
+//! A segment goes through [`input`] (what it means), and what it asks for is sent by [`output`] once per burst.
 
+mod bare;
+mod block;
+mod buffers;
+mod cold;
+mod connection;
 mod cookies;
 mod flow_table;
+mod handshake;
+mod header;
+mod input;
 mod isn;
+mod operations;
 mod options;
+mod output;
+mod reassembly;
 mod recovery;
+mod send_queue;
 mod seq;
+mod settings;
+mod tick;
 mod time_wait;
+mod timers;
+mod window;
+
+use crate::config::Config;
+use crate::congestion::{Builtin, CongestionControl};
+use crate::egress::Egress;
+use crate::engine::{Engine, Event, Segment};
+use crate::ports::Ports;
+use crate::tuple::Tuple;
+use crate::wheel::Wheel;
+use block::{Block, Flags, State};
+use buffers::Pool;
+use cold::Cold;
+use connection::{Connection, Shared};
+use flow_table::FlowTable;
+use hashbrown::HashMap;
+use isn::Secrets;
+use linerate_bypass::time::Instant;
+use linerate_bypass::{Bytes, ConnId, Nic, Packet, Summary};
+use settings::Settings;
+use std::net::{IpAddr, SocketAddr};
+use time_wait::TimeWait;
+
+/// Segments that one connection sends before the next gets its turn.
+const SEGMENTS_PER_TURN: usize = 32;
+
+/// Connections in TIME-WAIT at most; beyond, the oldest ends early.
+const MAX_TIME_WAIT: usize = 1 << 18;
+/// Challenges to segments of connections in TIME-WAIT in a second at most (RFC 5961 §7).
+const MAX_CHALLENGES: u32 = 1000;
+
+/// The native engine of one worker, for packets `P`, with congestion control by `C`.
+pub struct NativeEngine<P, C = Builtin> {
+    blocks: Vec<Block>,
+    cold: Vec<Cold<C>>,
+    shared: Shared<P>,
+    /// Tokens of timers that have come due.
+    fired: Vec<u32>,
+    /// Room for the list of connections that is being gone through.
+    sending: Vec<u32>,
+}
+
+#[derive(Default)]
+struct Counts {
+    accepted: u64,
+    connected: u64,
+    failed: u64,
+    finished: u64,
+    broken: u64,
+    /// Payload bytes copied.
+    copied: u64,
+    /// Segments for which a receive queue had no place.
+    pruned: u64,
+}
+
+impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
+    /// The connection in `slot`, to be worked on.
+    #[inline]
+    fn connection(&mut self, slot: u32) -> Connection<'_, P, C> {
+        let at = slot as usize;
+        Connection { slot, block: &mut self.blocks[at], cold: &mut self.cold[at], shared: &mut self.shared }
+    }
+
+    /// The slot of the connection that `conn` names, if it is still there.
+    #[inline]
+    fn find(&self, conn: ConnId) -> Option<u32> {
+        let block = self.blocks.get(conn.slot())?;
+        let there = block.generation == conn.generation() && conn.worker() == self.shared.worker;
+        (there && block.flags.has(Flags::OPEN)).then_some(conn.slot() as u32)
+    }
+
+    /// The connection that `conn` names, if it is still there.
+    #[inline]
+    fn named(&mut self, conn: ConnId) -> Option<Connection<'_, P, C>> {
+        let slot = self.find(conn)?;
+        Some(self.connection(slot))
+    }
+
+    /// The slot of the connection `tuple`.
+    #[inline]
+    fn look_up(&self, hash: u64, tuple: &Tuple) -> Option<u32> {
+        let blocks = &self.blocks;
+        self.shared.table.find(hash, |slot| blocks[slot as usize].tuple == *tuple)
+    }
+
+    /// Connections that exist, whatever their state.
+    fn len(&self) -> usize {
+        self.blocks.len() - self.shared.free.len()
+    }
+
+    /// A new connection, with its tuple in the table.
+    fn insert(&mut self, tuple: Tuple) -> Option<Connection<'_, P, C>> {
+        if self.len() >= self.shared.settings.connections {
+            return None;
+        }
+        let slot = match self.shared.free.pop() {
+            Some(slot) => slot,
+            None => {
+                self.blocks.push(Block::vacant(tuple));
+                self.cold.push(Cold::new(&self.shared.config));
+                self.blocks.len() as u32 - 1
+            }
+        };
+        if self.shared.table.insert(tuple.hash_with(&self.shared.key), slot).is_err() {
+            self.shared.free.push(slot);
+            return None;
+        }
+        let connection = self.connection(slot);
+        let block = connection.block;
+        let Block { generation, wheel_at, flags, .. } = *block;
+        *block = Block { generation, wheel_at, ..Block::vacant(tuple) };
+        block.flags = flags & (Flags::TOUCHED | Flags::DIRTY) | Flags::IN_TABLE;
+        block.ts_offset = connection.shared.secrets.timestamp_offset(&tuple);
+        if connection.shared.settings.nagle {
+            block.flags |= Flags::NAGLE;
+        }
+        *connection.cold = Cold::new(&connection.shared.config);
+        Some(self.connection(slot))
+    }
+
+    /// Slots of all connections.
+    fn slots(&self) -> Vec<u32> {
+        let used = |slot: &u32| !self.blocks[*slot as usize].flags.has(Flags::VACANT);
+        (0..self.blocks.len() as u32).filter(used).collect()
+    }
+}
+
+/// Milliseconds of the clock that timestamps go by (RFC 7323 §5.4).
+#[inline]
+fn milliseconds(now: Instant) -> u32 {
+    isn::timestamp_clock(now)
+}
+
+impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
+    fn new(config: &Config, worker: usize, workers: usize, egress: &mut Egress<N>, now: Instant) -> Self {
+        let mut random = fastrand::Rng::with_seed(config.seed ^ (worker as u64) << 32);
+        let control = C::new(config, 536);
+        let settings = Settings::new(config, &control, egress);
+        let secrets = Secrets::from_seed(random.u64(..));
+        let shared = Shared {
+            worker,
+            free: Vec::new(),
+            buffers: Pool::new(control.answers_marks()),
+            table: FlowTable::with_capacity(settings.connections),
+            key: secrets.table_key(),
+            time_wait: TimeWait::new(MAX_TIME_WAIT, secrets.table_key()),
+            secrets,
+            ports: Ports::new(worker, workers, random.u64(..)),
+            wheel: Wheel::new(now),
+            service_timers: Wheel::new(now),
+            connecting: HashMap::with_hasher(foldhash::fast::FixedState::with_seed(random.u64(..))),
+            half_open: 0,
+            cookies_sent: None,
+            pinned: 0,
+            challenges: (now, 0),
+            active: Vec::new(),
+            pending: Vec::new(),
+            starved: Vec::new(),
+            now,
+            counts: Counts::default(),
+            settings,
+            config: config.clone(),
+        };
+        NativeEngine {
+            blocks: Vec::with_capacity(shared.settings.connections),
+            cold: Vec::with_capacity(shared.settings.connections),
+            shared,
+            fired: Vec::new(),
+            sending: Vec::new(),
+        }
+    }
+
+    fn segments(&mut self, burst: &mut Vec<Segment<N::Packet>>, egress: &mut Egress<N>, now: Instant) {
+        self.fetch_ahead(burst);
+        for segment in burst.drain(..) {
+            self.segment(segment, egress, now);
+        }
+    }
+
+    fn unreachable(&mut self, tuple: Tuple, sequence: u32) {
+        let Some(slot) = self.look_up(tuple.hash_with(&self.shared.key), &tuple) else { return };
+        let mut connection = self.connection(slot);
+        // RFC 5927 §4.1: only what quotes the SYN that is in flight counts, and only before the connection exists.
+        if connection.block.state == State::SynSent && connection.block.una.0 == sequence {
+            connection.end(Flags::UNREACHABLE);
+        }
+    }
+
+    fn neighbor_lost(&mut self, ip: IpAddr) {
+        let connecting: Vec<u32> = self.shared.connecting.keys().copied().collect();
+        for slot in connecting {
+            let mut connection = self.connection(slot);
+            if connection.block.state == State::SynSent && connection.block.tuple.remote().ip() == ip {
+                connection.end(Flags::UNREACHABLE);
+            }
+        }
+    }
+
+    fn expire(&mut self, now: Instant) {
+        self.shared.now = now;
+        for slot in std::mem::take(&mut self.shared.starved) {
+            self.connection(slot).touch();
+        }
+        self.expire_timers(now);
+    }
+
+    fn collect(&mut self, events: &mut Vec<Event>) {
+        events.append(&mut self.shared.pending);
+        // Those that are looked at now and have something to send stay in the list for `flush`.
+        let mut active = std::mem::replace(&mut self.shared.active, std::mem::take(&mut self.sending));
+        active.retain(|&slot| {
+            if self.blocks[slot as usize].flags.has(Flags::TOUCHED) {
+                self.connection(slot).look(events);
+            }
+            self.blocks[slot as usize].flags.has_any(Flags::TOUCHED | Flags::DIRTY)
+        });
+        active.append(&mut self.shared.active);
+        self.sending = std::mem::replace(&mut self.shared.active, active);
+    }
+
+    fn release(&mut self, conn: ConnId, _now: Instant) {
+        let Some(mut connection) = self.named(conn) else { return };
+        let broken = Flags::WAS_RESET | Flags::WAS_ABORTED | Flags::TIMED_OUT | Flags::UNREACHABLE;
+        if connection.block.flags.has_any(broken) {
+            connection.shared.counts.broken += 1;
+        } else {
+            connection.shared.counts.finished += 1;
+        }
+        connection.remove();
+    }
+
+    fn flush(&mut self, egress: &mut Egress<N>, now: Instant) {
+        // Those that are not done are collected anew.
+        let mut active = std::mem::replace(&mut self.shared.active, std::mem::take(&mut self.sending));
+        for slot in active.drain(..) {
+            let mut connection = self.connection(slot);
+            let had = connection.block.flags;
+            connection.block.flags.clear(Flags::DIRTY | Flags::TOUCHED);
+            if had.has(Flags::DIRTY) && connection.send_all(egress, now) {
+                connection.dirty();
+            }
+            if had.has(Flags::TOUCHED) {
+                connection.touch();
+            }
+        }
+        self.sending = active;
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        if !self.shared.active.is_empty() || !self.shared.pending.is_empty() {
+            return Some(Instant::ZERO);
+        }
+        let deadlines = [
+            self.shared.wheel.next_expiry(),
+            self.shared.service_timers.next_expiry(),
+            self.shared.time_wait.next_deadline(),
+        ];
+        deadlines.into_iter().flatten().min()
+    }
+
+    fn connections(&self) -> usize {
+        self.len()
+    }
+
+    fn close_all(&mut self) {
+        for slot in self.slots() {
+            self.connection(slot).close();
+        }
+    }
+
+    fn abort_all(&mut self) {
+        for slot in self.slots() {
+            self.connection(slot).abort();
+        }
+    }
+
+    fn summarize(&self, summary: &mut Summary) {
+        summary.accepted += self.shared.counts.accepted;
+        summary.connected += self.shared.counts.connected;
+        summary.failed += self.shared.counts.failed;
+        summary.finished += self.shared.counts.finished;
+        summary.broken += self.shared.counts.broken;
+        summary.copied_bytes += self.shared.counts.copied;
+        summary.drop_for("receive queue full", self.shared.counts.pruned);
+        summary.drop_for("TIME-WAIT ended early", self.shared.time_wait.ended_early());
+    }
+
+    fn local_addr(&self, conn: ConnId) -> Option<SocketAddr> {
+        self.find(conn).map(|slot| self.blocks[slot as usize].tuple.local())
+    }
+
+    fn peer_addr(&self, conn: ConnId) -> Option<SocketAddr> {
+        self.find(conn).map(|slot| self.blocks[slot as usize].tuple.remote())
+    }
+
+    fn received(&self, conn: ConnId) -> usize {
+        self.find(conn).map_or(0, |slot| self.blocks[slot as usize].received as usize)
+    }
+
+    fn peek(&mut self, conn: ConnId) -> &[u8] {
+        let Some(slot) = self.find(conn) else { return &[] };
+        let buffers = self.shared.buffers.of(&self.blocks[slot as usize]);
+        buffers.and_then(|buffers| buffers.received.front()).map_or(&[], Packet::data)
+    }
+
+    fn consume(&mut self, conn: ConnId, n: usize) {
+        if let Some(mut connection) = self.named(conn) {
+            connection.drop_received(n);
+        }
+    }
+
+    fn take(&mut self, conn: ConnId, max: usize) -> Option<Bytes> {
+        self.named(conn)?.take_received(max)
+    }
+
+    fn room(&mut self, conn: ConnId) -> usize {
+        self.named(conn).map_or(0, |mut connection| connection.room_to_send())
+    }
+
+    fn send(&mut self, conn: ConnId, bytes: Bytes) -> Result<(), Bytes> {
+        match self.named(conn) {
+            Some(mut connection) => connection.send_bytes(bytes),
+            None => Err(bytes),
+        }
+    }
+
+    fn reserve(&mut self, conn: ConnId, max: usize, egress: &mut Egress<N>) -> Option<&mut [u8]> {
+        self.named(conn)?.reserve(max, egress)
+    }
+
+    fn commit(&mut self, conn: ConnId, n: usize) {
+        if let Some(mut connection) = self.named(conn) {
+            connection.commit(n);
+        }
+    }
+
+    fn forward(&mut self, from: ConnId, to: ConnId) -> usize {
+        self.forward_received(from, to)
+    }
+
+    fn close(&mut self, conn: ConnId) {
+        if let Some(mut connection) = self.named(conn) {
+            connection.close();
+        }
+    }
+
+    fn abort(&mut self, conn: ConnId) {
+        if let Some(mut connection) = self.named(conn) {
+            connection.abort();
+        }
+    }
+
+    fn set_timer(&mut self, conn: ConnId, at: Option<Instant>) {
+        if let Some(slot) = self.find(conn) {
+            match at {
+                Some(at) => self.shared.service_timers.arm(slot, at),
+                None => self.shared.service_timers.disarm(slot),
+            }
+        }
+    }
+
+    fn connect(&mut self, remote: SocketAddr, token: u64, egress: &mut Egress<N>, now: Instant) {
+        if let Err(error) = self.begin(remote, token, egress, now) {
+            self.shared.counts.failed += 1;
+            self.shared.pending.push(Event::Failed(token, error));
+        }
+    }
+}

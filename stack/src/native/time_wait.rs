@@ -1,1 +1,381 @@
-//! To be written.
+//! Connections in TIME-WAIT (RFC 9293 §3.3.2): a record of 48 bytes each, in a table of 16 bytes each.
+
+use super::flow_table::FlowTable;
+use super::options::Timestamp;
+use super::seq::Seq;
+use crate::engine::TIME_WAIT;
+use crate::tuple::{Address, HashKey, Tuple};
+use linerate_bypass::time::Instant;
+
+/// Records that end in one call of [`TimeWait::expire`]: a few microseconds of work.
+const BATCH: usize = 64;
+
+/// Nanoseconds of the ticks that deadlines are counted in, as a power of two: 134 ms, so that 32 bits last 18 years.
+const TICK_SHIFT: u32 = 27;
+
+/// No record: the end of a list.
+const NONE: u32 = u32::MAX;
+
+/// A connection that enters TIME-WAIT.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Closed {
+    /// Its name.
+    pub tuple: Tuple,
+    /// Our next sequence number: the one behind our FIN (SND.NXT).
+    pub next: Seq,
+    /// The peer's next sequence number: the one behind its FIN (RCV.NXT).
+    pub peer_next: Seq,
+    /// The last timestamp of the peer (TS.Recent), if timestamps were negotiated.
+    pub ts_recent: Option<u32>,
+    /// The window that we offered last, as it went on the wire.
+    pub window: u16,
+}
+
+/// What matters here of a segment that has arrived.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Segment {
+    pub seq: Seq,
+    /// Without meaning unless the flags have ACK.
+    pub ack: Seq,
+    /// The flags as they lie in byte 13 of the header (RFC 9293 §3.1).
+    pub flags: u8,
+    /// Bytes of payload.
+    pub len: u32,
+    /// The timestamps option, as far as we use it at all.
+    pub timestamp: Option<Timestamp>,
+}
+
+/// A segment without data: `<SEQ=seq><ACK=ack><CTL=ACK>`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Reply {
+    pub seq: Seq,
+    pub ack: Seq,
+    /// As it goes on the wire.
+    pub window: u16,
+    /// The timestamp to echo; none if timestamps were not negotiated.
+    pub ts_recent: Option<u32>,
+}
+
+/// What to do with a segment that met a record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Answer {
+    /// Nothing.
+    Ignore,
+    /// Acknowledge again.
+    Acknowledge(Reply),
+    /// Acknowledge again, unless that was done too often of late (RFC 5961 §7): what the peer may answer in kind, or an
+    /// attacker may send. Without a limit two ends that disagree would talk for ever.
+    Challenge(Reply),
+    /// A new connection may begin, with an initial sequence number that does not come before `isn_floor`
+    /// ([`Secrets::isn_after`](super::isn::Secrets::isn_after)).
+    ///
+    /// The record stays, so that the connection is in TIME-WAIT as before if the SYN turns out to be an old duplicate
+    /// (RFC 9293 §3.6.1, MAY-2). [`TimeWait::remove`] it once the new connection is established; at once if nothing is kept
+    /// of it, as with SYN cookies.
+    Reopen {
+        /// What our next sequence number would have been.
+        isn_floor: Seq,
+    },
+}
+
+/// What is kept of a connection. The tuple is in parts: our address is one of few.
+struct Record {
+    remote: Address,
+    ports: u32,
+    next: Seq,
+    peer_next: Seq,
+    ts_recent: u32,
+    /// When it ends, in ticks.
+    until: u32,
+    /// The record that ends next after this one, or the next free place.
+    later: u32,
+    /// The record that ends last before this one.
+    earlier: u32,
+    window: u16,
+    local: LocalId,
+    timestamps: bool,
+}
+
+/// The connections of a worker that are in TIME-WAIT: a bounded number, of which the oldest ends early for a new one.
+pub(crate) struct TimeWait {
+    records: Vec<Record>,
+    table: FlowTable,
+    key: HashKey,
+    locals: Locals,
+    /// Places that are free, linked by `later`.
+    free: u32,
+    /// The record that ends first.
+    first: u32,
+    /// The record that ends last.
+    last: u32,
+    ended_early: u64,
+}
+
+impl TimeWait {
+    /// Room for `capacity` records, with `key` for the table. Memory is touched as it is needed.
+    pub fn new(capacity: usize, key: HashKey) -> Self {
+        let capacity = capacity.min(FlowTable::MAX_CAPACITY);
+        TimeWait {
+            records: Vec::with_capacity(capacity),
+            table: FlowTable::with_capacity(capacity),
+            key,
+            locals: Locals::default(),
+            free: NONE,
+            first: NONE,
+            last: NONE,
+            ended_early: 0,
+        }
+    }
+
+    /// Records held.
+    pub fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    /// Records that ended before their time because there was no room for them.
+    pub fn ended_early(&self) -> u64 {
+        self.ended_early
+    }
+
+    /// Whether there is a record of `tuple`.
+    pub fn contains(&self, tuple: &Tuple) -> bool {
+        self.find(tuple).is_some()
+    }
+
+    /// Notes that a connection has entered TIME-WAIT. A record that is there of its tuple is replaced.
+    pub fn insert(&mut self, closed: Closed, now: Instant) {
+        self.remove(&closed.tuple);
+        if self.table.capacity() == 0 {
+            self.ended_early += 1;
+            return;
+        }
+        if self.table.len() == self.table.capacity() {
+            self.end_early();
+        }
+        let (local, remote, ports) = closed.tuple.parts();
+        let local = loop {
+            match self.locals.hold(local) {
+                Some(id) => break id,
+                None => self.end_early(),
+            }
+        };
+        let record = Record {
+            remote,
+            ports,
+            next: closed.next,
+            peer_next: closed.peer_next,
+            ts_recent: closed.ts_recent.unwrap_or_default(),
+            until: 0,
+            later: NONE,
+            earlier: NONE,
+            window: closed.window,
+            local,
+            timestamps: closed.ts_recent.is_some(),
+        };
+        let at = if self.free == NONE {
+            self.records.push(record);
+            self.records.len() as u32 - 1
+        } else {
+            let at = self.free;
+            self.free = self.records[at as usize].later;
+            self.records[at as usize] = record;
+            at
+        };
+        // There is room: the table was made for as many.
+        let _ = self.table.insert(closed.tuple.hash_with(&self.key), at);
+        self.append(at, now);
+    }
+
+    /// Forgets the connection `tuple`; `false` if nothing was known of it.
+    pub fn remove(&mut self, tuple: &Tuple) -> bool {
+        let Some(at) = self.find(tuple) else { return false };
+        self.end(at);
+        true
+    }
+
+    /// What a segment on `tuple` gets, or `None` if there is no record of it.
+    pub fn answer(&mut self, tuple: &Tuple, segment: &Segment, now: Instant) -> Option<Answer> {
+        let at = self.find(tuple)?;
+        let (answer, restart) = self.records[at as usize].meet(segment);
+        if restart {
+            self.unlink(at);
+            self.append(at, now);
+        }
+        Some(answer)
+    }
+
+    /// Forgets what has ended, some at a time: while there is more, [`next_deadline`](Self::next_deadline) is past.
+    pub fn expire(&mut self, now: Instant) {
+        let now = now.as_nanos() >> TICK_SHIFT;
+        for _ in 0..BATCH {
+            match self.records.get(self.first as usize) {
+                Some(record) if u64::from(record.until) <= now => self.end(self.first),
+                _ => return,
+            }
+        }
+    }
+
+    /// When the first record ends.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        let record = self.records.get(self.first as usize)?;
+        Some(Instant::from_nanos(u64::from(record.until) << TICK_SHIFT))
+    }
+
+    #[inline]
+    fn find(&self, tuple: &Tuple) -> Option<u32> {
+        if self.table.is_empty() {
+            return None;
+        }
+        self.table.find(tuple.hash_with(&self.key), |at| self.tuple(at) == *tuple)
+    }
+
+    #[inline]
+    fn tuple(&self, at: u32) -> Tuple {
+        let record = &self.records[at as usize];
+        Tuple::from_parts(self.locals.address(record.local), record.remote, record.ports)
+    }
+
+    /// Ends the oldest record before its time.
+    fn end_early(&mut self) {
+        if self.first != NONE {
+            self.end(self.first);
+            self.ended_early += 1;
+        }
+    }
+
+    fn end(&mut self, at: u32) {
+        self.table.remove(self.tuple(at).hash_with(&self.key), at);
+        self.unlink(at);
+        let record = &mut self.records[at as usize];
+        self.locals.release(record.local);
+        record.later = self.free;
+        self.free = at;
+    }
+
+    /// Puts the record at `at`, which is in no list, behind all others, to end in the time of TIME-WAIT from `now`.
+    fn append(&mut self, at: u32, now: Instant) {
+        let until = (now + TIME_WAIT).as_nanos().div_ceil(1 << TICK_SHIFT);
+        let last = self.last;
+        let record = &mut self.records[at as usize];
+        record.until = u32::try_from(until).unwrap_or(u32::MAX);
+        (record.earlier, record.later) = (last, NONE);
+        match self.records.get_mut(last as usize) {
+            Some(before) => before.later = at,
+            None => self.first = at,
+        }
+        self.last = at;
+    }
+
+    /// Takes the record at `at` out of the list.
+    fn unlink(&mut self, at: u32) {
+        let Record { earlier, later, .. } = self.records[at as usize];
+        match self.records.get_mut(earlier as usize) {
+            Some(before) => before.later = later,
+            None => self.first = later,
+        }
+        match self.records.get_mut(later as usize) {
+            Some(behind) => behind.earlier = earlier,
+            None => self.last = earlier,
+        }
+    }
+}
+
+impl Record {
+    /// What `segment` gets, and whether the time begins anew.
+    fn meet(&mut self, segment: &Segment) -> (Answer, bool) {
+        const FIN: u8 = 1;
+        const SYN: u8 = 2;
+        const RST: u8 = 4;
+        const ACK: u8 = 16;
+        let has = |flag| segment.flags & flag != 0;
+        // RFC 1337 §3, F1: a reset does not end TIME-WAIT.
+        if has(RST) {
+            return (Answer::Ignore, false);
+        }
+        if has(SYN) {
+            let begins = !has(ACK) && !has(FIN) && self.may_reopen(segment);
+            // RFC 9293 §3.10.7.4, fourth: any other SYN gets a challenge, whatever its sequence number.
+            let answer = if begins { Answer::Reopen { isn_floor: self.next } } else { Answer::Challenge(self.reply()) };
+            return (answer, false);
+        }
+        // RFC 9293 §3.10.7.4, fifth. RFC 7323 §3.2: once negotiated, timestamps are in every segment.
+        if !has(ACK) || self.timestamps && segment.timestamp.is_none() {
+            return (Answer::Ignore, false);
+        }
+        // PAWS (RFC 7323 §5.3, R1), and acknowledgements of what we have never sent (RFC 5961 §5.2).
+        let advance =
+            segment.timestamp.filter(|_| self.timestamps).map(|t| t.value.wrapping_sub(self.ts_recent) as i32);
+        let credible = advance.is_none_or(|advance| advance >= 0) && !segment.ack.after(self.next);
+        let span = segment.len + u32::from(has(FIN));
+        // Up to now the peer can only have sent again what ends with its FIN, or nothing behind that.
+        let end = segment.seq + span;
+        let expected = credible && end == self.peer_next && (has(FIN) || segment.len == 0);
+        if expected && let Some(timestamp) = segment.timestamp.filter(|_| self.timestamps) {
+            // RFC 7323 §4.3.
+            self.ts_recent = timestamp.value;
+        }
+        match span {
+            0 if expected => (Answer::Ignore, false),
+            0 => (Answer::Challenge(self.reply()), false),
+            // RFC 9293 §3.10.7.4: "Acknowledge it, and restart the 2 MSL timeout."
+            _ => (Answer::Acknowledge(self.reply()), expected),
+        }
+    }
+
+    /// Whether a SYN begins a new connection (RFC 6191 §2).
+    fn may_reopen(&self, segment: &Segment) -> bool {
+        // Greater than the last sequence number seen, the one of the peer's FIN.
+        let beyond = segment.seq.at_or_after(self.peer_next);
+        match segment.timestamp {
+            Some(timestamp) if self.timestamps => match timestamp.value.wrapping_sub(self.ts_recent) as i32 {
+                0 => beyond,
+                advance => advance > 0,
+            },
+            // Old segments have no timestamps, and will not be taken for new ones.
+            Some(_) => true,
+            None => beyond,
+        }
+    }
+
+    fn reply(&self) -> Reply {
+        let ts_recent = self.timestamps.then_some(self.ts_recent);
+        Reply { seq: self.next, ack: self.peer_next, window: self.window, ts_recent }
+    }
+}
+
+/// Names one of our addresses in a byte.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct LocalId(u8);
+
+/// The addresses of ours that records have, each once, with how many have it.
+#[derive(Default)]
+struct Locals(Vec<(Address, u32)>);
+
+impl Locals {
+    /// The name of `address`, held until it is released; `None` if 256 others are held.
+    fn hold(&mut self, address: Address) -> Option<LocalId> {
+        let at = self.0.iter().position(|(held, _)| *held == address);
+        let at = at.or_else(|| self.0.iter().position(|(_, holders)| *holders == 0)).unwrap_or(self.0.len());
+        let id = LocalId(u8::try_from(at).ok()?);
+        match self.0.get_mut(at) {
+            Some((held, holders)) => {
+                *held = address;
+                *holders += 1;
+            }
+            None => self.0.push((address, 1)),
+        }
+        Some(id)
+    }
+
+    fn release(&mut self, id: LocalId) {
+        self.0[usize::from(id.0)].1 -= 1;
+    }
+
+    #[inline]
+    fn address(&self, id: LocalId) -> Address {
+        self.0[usize::from(id.0)].0
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -106,6 +106,47 @@ fn a_chain_with_attached_bytes_crosses_without_a_copy() {
 }
 
 #[test]
+fn an_owner_is_told_of_a_pool_that_leaves_room_for_the_ring() {
+    let pool = |pool, ring| Link::pair(LinkConfig { pool, ring, ..LinkConfig::default() }).0.capabilities().pool;
+    assert_eq!((pool(8192, 1024), pool(100, 1024), pool(1, 1)), (7168, 50, 1));
+}
+
+#[test]
+fn retained_bytes_outlive_the_frame_that_was_sent_and_the_frame_outlives_them() {
+    let (mut a, mut b) = Link::pair(LinkConfig { pool: 2, ..LinkConfig::default() });
+    let mut sent = frame(&mut a, 154);
+    let mut tail = frame(&mut a, 100);
+    let payload = sent.retain(54).unwrap();
+    let more = tail.retain(0).unwrap();
+    assert_eq!((payload.as_ptr(), payload.len()), (sent.data()[54..].as_ptr(), 100));
+    assert!(sent.data_mut().is_none() && sent.prepend(1).is_none() && sent.append(1).is_none());
+    sent.chain(tail).unwrap();
+    a.tx_burst(&mut vec![sent]);
+    let received = receive(&mut b);
+    let segments: Vec<_> = received[0].segments().collect();
+    assert_eq!((segments[0].len(), segments[0][54..].as_ptr()), (154, payload.as_ptr()));
+    assert_eq!((segments[1].as_ptr(), a.stats().copied_bytes), (more.as_ptr(), 0));
+    drop(more);
+    assert_eq!(a.pool_available(), 0, "the receiver has the frame");
+    drop(received);
+    assert_eq!((a.pool_available(), &payload[..]), (1, &[0xa5; 100][..]));
+    drop(payload);
+    assert_eq!(a.pool_available(), 2);
+}
+
+#[test]
+fn retained_frames_are_copied_by_a_port_that_sends_no_shared_ones() {
+    let (mut a, mut b) = Link::pair(LinkConfig { multi_segment: false, ..LinkConfig::default() });
+    let mut sent = frame(&mut a, 154);
+    let payload = sent.retain(54).unwrap();
+    a.tx_burst(&mut vec![sent]);
+    let mut received = receive(&mut b);
+    assert_eq!(a.stats().copied_bytes, 154);
+    received[0].data_mut().unwrap().fill(0);
+    assert_eq!(payload[..], [0xa5; 100]);
+}
+
+#[test]
 fn a_port_without_multi_segment_copies_chains_and_clones_and_counts_the_bytes() {
     let config = LinkConfig { multi_segment: false, pool: 4, ..LinkConfig::default() };
     let (mut a, mut b) = Link::pair(config);
@@ -161,6 +202,42 @@ fn offloaded_checksums_are_good_unless_the_link_damages_the_frame() {
     a.link().impair(End::A, Impairments { corruption: 1.0, ..Impairments::default() });
     assert_eq!(checksums(&mut a, Some(offload(None))), (RxChecksum::Bad, RxChecksum::Bad));
     assert_eq!(checksums(&mut a, None), (RxChecksum::Unknown, RxChecksum::Unknown));
+}
+
+#[test]
+fn a_segment_to_be_cut_arrives_whole_as_the_chain_that_was_sent() {
+    let config =
+        LinkConfig { checksum_offload: true, tso: Some(65_000), tso_from: Some(End::A), ..LinkConfig::default() };
+    let (mut a, mut b) = Link::pair(config);
+    assert_eq!((a.capabilities().tso, a.capabilities().lro), (Some(65_000), false));
+    assert_eq!((b.capabilities().tso, b.capabilities().lro), (None, true));
+    assert!(b.capabilities().scatter_rx);
+    let large = |nic: &mut MemoryNic| {
+        let mut head = frame(nic, 54 + 1400);
+        (1..12).for_each(|n| head.chain(frame(nic, 1400 + n)).unwrap());
+        head.set_tx_offload(TxOffload {
+            l2_len: 14,
+            l3_len: 20,
+            l4_len: 20,
+            ipv4: true,
+            ipv4_checksum: true,
+            l4_checksum: Some(L4::Tcp),
+            tso: Some(1400),
+        });
+        head
+    };
+    let sent = large(&mut a);
+    let places: Vec<_> = sent.segments().map(|segment| (segment.as_ptr(), segment.len())).collect();
+    a.tx_burst(&mut vec![sent]);
+    let received = receive(&mut b).remove(0);
+    assert!(received.segments().map(|segment| (segment.as_ptr(), segment.len())).eq(places));
+    let info = received.rx_info();
+    assert_eq!((info.ipv4_checksum, info.l4_checksum), (RxChecksum::Good, RxChecksum::Good));
+    assert_eq!((a.stats().copied_bytes, a.stats().tx_dropped), (0, 0));
+
+    let refused = large(&mut b);
+    b.tx_burst(&mut vec![refused]);
+    assert_eq!(b.stats().tx_dropped, 1);
 }
 
 #[test]

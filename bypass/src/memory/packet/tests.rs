@@ -26,6 +26,7 @@ enum Op {
     Flip { packet: usize, bit: usize },
     Truncate { packet: usize, n: usize },
     IntoBytes { packet: usize, from: usize, len: usize },
+    Retain { packet: usize, from: usize },
     SliceBytes { bytes: usize, from: usize, len: usize },
     AttachBytes { bytes: usize },
     DropBytes { bytes: usize },
@@ -51,6 +52,7 @@ fn op() -> impl Strategy<Value = Op> {
         1 => (i.clone(), 0..800usize).prop_map(|(packet, bit)| Op::Flip { packet, bit }),
         1 => (i.clone(), 1..100usize).prop_map(|(packet, n)| Op::Truncate { packet, n }),
         2 => (i.clone(), n.clone(), n.clone()).prop_map(|(packet, from, len)| Op::IntoBytes { packet, from, len }),
+        3 => (i.clone(), n.clone()).prop_map(|(packet, from)| Op::Retain { packet, from }),
         1 => (i.clone(), n.clone(), n).prop_map(|(bytes, from, len)| Op::SliceBytes { bytes, from, len }),
         1 => i.clone().prop_map(|bytes| Op::AttachBytes { bytes }),
         2 => i.clone().prop_map(|bytes| Op::DropBytes { bytes }),
@@ -288,6 +290,15 @@ impl World {
                 assert_eq!(bytes.as_ptr(), address);
                 self.bytes.push((bytes, model[0].buffer, model[0].bytes[from..to].to_vec()));
             }
+            Op::Retain { packet, from } if has(packet) => {
+                let (packet, model) = &mut self.packets[packet];
+                let retained = packet.retain(from);
+                assert_eq!(retained.is_some(), from <= model[0].bytes.len());
+                if let Some(bytes) = retained {
+                    assert_eq!(bytes.as_ptr(), packet.data()[from..].as_ptr());
+                    self.bytes.push((bytes, model[0].buffer, model[0].bytes[from..].to_vec()));
+                }
+            }
             Op::SliceBytes { bytes, from, len } if bytes < self.bytes.len() => {
                 let (bytes, buffer, model) = &self.bytes[bytes];
                 let from = from.min(model.len());
@@ -368,7 +379,7 @@ fn a_clone_keeps_the_offload_that_was_asked_for() {
         tso: None,
     };
     packet.set_tx_offload(offload);
-    assert_eq!(packet.try_clone().unwrap().tx_offload(), Some(offload));
+    assert_eq!(packet.try_clone().unwrap().tx_offload(), Some(&offload));
 }
 
 #[test]

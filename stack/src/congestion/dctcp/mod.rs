@@ -1,0 +1,152 @@
+//! DCTCP (RFC 8257): the window goes down by how much of it was marked, for networks whose switches mark early.
+
+use super::new_reno::half;
+use super::window::{Round, Window};
+use super::{Cause, CongestionControl, Delivery};
+use crate::Config;
+use linerate_bypass::time::{Duration, Instant};
+
+/// One, as a fraction of marked bytes.
+const ONE: u32 = 1 << 30;
+
+/// g = 1/16 (RFC 8257 §4.2), as a shift.
+const GAIN_SHIFT: u32 = 4;
+
+/// Data Center TCP (RFC 8257): NewReno whose answer to marks is in proportion to them. For networks under one
+/// administration that mark at a low threshold; elsewhere it takes more than its share.
+///
+/// Deliveries during a recovery, if the engine tells of them, count for the estimate and otherwise for nothing.
+#[derive(Debug, Clone)]
+pub struct Dctcp {
+    window: Window,
+    /// Bytes delivered in congestion avoidance since the window grew last.
+    credit: u32,
+    /// `DCTCP.Alpha`, in units of 1/[`ONE`].
+    alpha: u32,
+    /// `DCTCP.WindowEnd`: over which bytes are counted.
+    observation: Round,
+    /// The window of data that has been answered: further marks of it are not (RFC 3168 §6.1.2).
+    answered: Round,
+    /// `DCTCP.BytesAcked`.
+    acked: u32,
+    /// `DCTCP.BytesMarked`.
+    marked: u32,
+}
+
+impl Dctcp {
+    /// The estimated fraction of bytes that are marked, from 0 to 1 (`DCTCP.Alpha` of RFC 8257 §3.3).
+    pub fn alpha(&self) -> f64 {
+        f64::from(self.alpha) / f64::from(ONE)
+    }
+
+    /// The estimate of RFC 8257 §3.3, steps 1 to 8. Selective acknowledgements are counted when they arrive, not when they
+    /// have become cumulative: the same bytes, sooner.
+    fn estimate(&mut self, delivery: &Delivery) {
+        self.acked = self.acked.saturating_add(delivery.bytes);
+        self.marked = self.marked.saturating_add(delivery.marked.min(delivery.bytes)).min(self.acked);
+        if self.observation.until_passed(delivery) {
+            return;
+        }
+        let fraction = (u64::from(self.marked) * u64::from(ONE)).checked_div(self.acked.into());
+        if let Some(fraction) = fraction.and_then(|fraction| u32::try_from(fraction).ok()) {
+            self.alpha = self.alpha - (self.alpha >> GAIN_SHIFT) + (fraction >> GAIN_SHIFT);
+        }
+        self.observation = Round::begin(delivery);
+        (self.acked, self.marked) = (0, 0);
+    }
+
+    /// The window less its marked part's half (RFC 8257 §3.3, step 9).
+    fn reduced(&self) -> u32 {
+        let window = u64::from(self.window.bytes());
+        let less = (window * u64::from(self.alpha)) / (2 * u64::from(ONE));
+        self.window.bytes() - u32::try_from(less).unwrap_or(0)
+    }
+}
+
+impl CongestionControl for Dctcp {
+    fn new(_: &Config, mss: u32) -> Self {
+        Dctcp {
+            window: Window::new(mss),
+            credit: 0,
+            alpha: ONE,
+            observation: Round::NONE,
+            answered: Round::NONE,
+            acked: 0,
+            marked: 0,
+        }
+    }
+
+    fn window(&self) -> u32 {
+        self.window.bytes()
+    }
+
+    fn slow_start_threshold(&self) -> u32 {
+        self.window.threshold()
+    }
+
+    fn delivered(&mut self, delivery: &Delivery) {
+        self.estimate(delivery);
+        let bytes = self.window.delivered(delivery);
+        if !self.answered.until_passed(delivery) && delivery.marked > 0 && self.window.is_open() {
+            self.window.reduce_to(self.reduced());
+            self.answered = Round::begin(delivery);
+        }
+        // Growth is conventional (RFC 8257 §3.4). It goes on while a reduction is answered, or the window would only
+        // shrink where every window has a few marks.
+        if self.window.in_slow_start() {
+            self.window.slow_start(bytes, delivery.paced, 1);
+        } else {
+            self.window.additive_increase(&mut self.credit, bytes);
+        }
+    }
+
+    fn congested(&mut self, cause: Cause, in_flight: u32, _: Instant) {
+        let threshold = match cause {
+            // As conventional TCP (RFC 8257 §3.5).
+            Cause::Loss => half(in_flight, &self.window),
+            Cause::EcnEcho => self.reduced(),
+        };
+        self.window.congested(threshold);
+    }
+
+    fn recovered(&mut self, _: Instant) {
+        self.window.recovered();
+        self.credit = 0;
+    }
+
+    fn timed_out(&mut self, in_flight: u32, _: Instant) {
+        self.window.timed_out(half(in_flight, &self.window));
+        self.credit = 0;
+    }
+
+    fn undo(&mut self) {
+        self.window.undo();
+    }
+
+    fn idle(&mut self, idle_for: Duration, rto: Duration) {
+        self.window.restart(idle_for, rto);
+    }
+
+    fn set_mss(&mut self, mss: u32) {
+        self.window.set_mss(mss);
+    }
+
+    fn handshake_lost(&mut self) {
+        self.window.handshake_lost();
+    }
+
+    fn wants_ecn(&self) -> bool {
+        true
+    }
+
+    fn exact_ecn_echo(&self) -> bool {
+        true
+    }
+
+    fn answers_marks(&self) -> bool {
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,142 @@
+//! What a connection holds while bytes are on their way through it, and gives back when it is idle.
+
+use super::block::{Block, Flags, NO_BUFFERS};
+use super::reassembly::Reassembly;
+use super::recovery::{Flight, Setup};
+use super::send_queue::SendQueue;
+use super::seq::Seq;
+use linerate_bypass::Packet;
+use linerate_bypass::time::Instant;
+use std::collections::VecDeque;
+
+/// Packets that queues of spare buffers keep room for; one that has had to hold more gives the memory back.
+const KEPT: usize = 64;
+
+/// Queues of both directions, and what is in flight.
+pub(super) struct Buffers<P> {
+    /// Received in order and not consumed: each packet's data are payload.
+    pub received: VecDeque<P>,
+    /// Received out of order.
+    pub reassembly: Reassembly<P>,
+    /// Queued and unacknowledged.
+    pub queue: SendQueue<P>,
+    /// What the unacknowledged part has come to.
+    pub flight: Flight,
+    /// What a tail loss probe is to send again (RFC 8985 §7.3), if not new data.
+    pub probe: Option<(Seq, u32)>,
+    /// When the first time-out in a row came.
+    pub stalled: Instant,
+    /// Nothing has been sent since they were attached: the connection was idle before.
+    pub idle: bool,
+    /// A duplicate to be reported in the next acknowledgement (RFC 2883).
+    pub duplicate: (Seq, Seq),
+    /// Receive-window tuning: bytes consumed since `tuned_at`.
+    pub consumed: u32,
+    pub tuned_at: Instant,
+    /// The place of [`extend`](SendQueue::extend) that the service has not committed yet, in bytes.
+    pub reserved: u32,
+}
+
+impl<P: Packet> Buffers<P> {
+    fn new() -> Self {
+        Buffers {
+            received: VecDeque::new(),
+            reassembly: Reassembly::new(),
+            queue: SendQueue::new(),
+            flight: Flight::new(Seq(0), Setup { mss: 536, sack: false, exact_ecn: false }),
+            probe: None,
+            stalled: Instant::ZERO,
+            idle: false,
+            duplicate: (Seq(0), Seq(0)),
+            consumed: 0,
+            tuned_at: Instant::ZERO,
+            reserved: 0,
+        }
+    }
+
+    /// Whether there is nothing in them.
+    #[inline]
+    pub fn is_idle(&self) -> bool {
+        self.received.is_empty() && self.queue.is_empty() && self.flight.is_settled() && self.reassembly.is_empty()
+    }
+
+    /// Packets of the port that the receiving side holds.
+    #[inline]
+    pub fn received_packets(&self) -> usize {
+        self.received.len() + self.reassembly.packets()
+    }
+
+    /// Packets that both sides hold.
+    #[inline]
+    pub fn pinned(&self) -> usize {
+        self.received_packets() + self.queue.pieces()
+    }
+}
+
+/// All buffers of a worker: as many as there have ever been connections with bytes in them at one time.
+pub(super) struct Pool<P> {
+    buffers: Vec<Buffers<P>>,
+    spare: Vec<u32>,
+    /// Congestion control answers every mark by itself.
+    answers_marks: bool,
+}
+
+impl<P: Packet> Pool<P> {
+    pub fn new(answers_marks: bool) -> Self {
+        Pool { buffers: Vec::new(), spare: Vec::new(), answers_marks }
+    }
+
+    /// The buffers of `block`, which gets some if it has none.
+    #[inline]
+    pub fn attach(&mut self, block: &mut Block, now: Instant) -> &mut Buffers<P> {
+        if !block.has_buffers() {
+            self.give(block, now);
+        }
+        &mut self.buffers[block.buffers as usize]
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn give(&mut self, block: &mut Block, now: Instant) {
+        {
+            let place = self.spare.pop().unwrap_or_else(|| {
+                self.buffers.push(Buffers::new());
+                self.buffers.len() as u32 - 1
+            });
+            block.buffers = place;
+            let buffers = &mut self.buffers[place as usize];
+            let sack = block.flags.has(Flags::SACK);
+            buffers.flight.reset(block.una, Setup { mss: block.mss, sack, exact_ecn: self.answers_marks });
+            buffers.probe = None;
+            buffers.consumed = 0;
+            buffers.tuned_at = now;
+            buffers.idle = true;
+        }
+    }
+
+    /// The buffers of `block`, if it has some.
+    #[inline]
+    pub fn of(&self, block: &Block) -> Option<&Buffers<P>> {
+        self.buffers.get(block.buffers as usize)
+    }
+
+    /// The buffers of `block`, if it has some.
+    #[inline]
+    pub fn of_mut(&mut self, block: &Block) -> Option<&mut Buffers<P>> {
+        self.buffers.get_mut(block.buffers as usize)
+    }
+
+    /// Takes the buffers of `block` back with whatever is in them. Returns how many packets that were.
+    pub fn detach(&mut self, block: &mut Block) -> usize {
+        let Some(buffers) = self.buffers.get_mut(block.buffers as usize) else { return 0 };
+        let pinned = buffers.pinned();
+        buffers.received.clear();
+        buffers.received.shrink_to(KEPT);
+        buffers.reassembly.clear();
+        buffers.queue.clear();
+        buffers.reserved = 0;
+        self.spare.push(block.buffers);
+        block.buffers = NO_BUFFERS;
+        pinned
+    }
+}

@@ -1,0 +1,396 @@
+//! How a connection begins (RFC 9293 §3.5, §3.10.7.1 to §3.10.7.3).
+
+use super::bare::SynAck;
+use super::block::{Flags, State};
+use super::connection::{Connection, Shared};
+use super::cookies::{self, CookieOptions};
+use super::header::Control;
+use super::input::Arrival;
+use super::options::Options;
+use super::seq::Seq;
+use super::tick::Tick;
+use super::time_wait::{self, Answer};
+use super::{MAX_CHALLENGES, NativeEngine};
+use crate::congestion::CongestionControl;
+use crate::drops::Cause;
+use crate::egress::Egress;
+use crate::tuple::Tuple;
+use linerate_bypass::time::{Duration, Instant};
+use linerate_bypass::{ConnectError, Nic, Packet};
+use std::net::SocketAddr;
+
+/// The time until a SYN is sent again for the first time (RFC 6298 §2.1).
+pub(super) const SYN_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long after the last SYN cookie an acknowledgement of one is looked for: as long as one is valid.
+const COOKIES_BELIEVED: Duration = Duration::from_secs(128);
+/// The segment size of a peer that does not say (RFC 9293 §3.7.1).
+const fn default_mss(ipv4: bool) -> u16 {
+    if ipv4 { 536 } else { 1220 }
+}
+
+/// What a peer's SYN said, or its cookie.
+struct Peer {
+    mss: u16,
+    window_scale: Option<u8>,
+    sack: bool,
+    timestamp: Option<u32>,
+    ecn: bool,
+}
+
+impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
+    /// A segment of no connection: it may begin one, or meet what is left of one; otherwise it is answered with a reset.
+    pub(super) fn stray<N: Nic<Packet = P>>(
+        &mut self,
+        tuple: Tuple,
+        arrival: &Arrival,
+        options: &Options,
+        packet: P,
+        egress: &mut Egress<N>,
+        now: Instant,
+    ) {
+        let control = arrival.control;
+        let mut floor = None;
+        let segment = time_wait::Segment {
+            seq: arrival.seq,
+            ack: arrival.ack,
+            flags: control.0,
+            len: arrival.len,
+            timestamp: options.timestamp,
+        };
+        match self.shared.time_wait.answer(&tuple, &segment, now) {
+            None => {}
+            Some(Answer::Ignore) => return,
+            Some(Answer::Challenge(_)) if !self.may_challenge(now) => return,
+            Some(Answer::Acknowledge(reply) | Answer::Challenge(reply)) => {
+                let timestamp = reply.ts_recent.map(|echo| self.shared.timestamp(&tuple, echo, now));
+                let (seq, ack) = (reply.seq, reply.ack);
+                return self.shared.bare(&tuple, seq, ack, Control::ACK, reply.window, timestamp, egress, now);
+            }
+            Some(Answer::Reopen { isn_floor }) => floor = Some(isn_floor),
+        }
+        let flags = control.0 & (Control::SYN.0 | Control::ACK.0 | Control::RST.0 | Control::FIN.0);
+        if !self.listens(tuple.local()) {
+            return self.shared.reset_for(&tuple, arrival, egress, now);
+        }
+        if flags == Control::SYN.0 {
+            return self.accept(tuple, arrival, options, floor, egress, now);
+        }
+        if flags & !Control::FIN.0 == Control::ACK.0
+            && self.shared.cookies_sent.is_some_and(|at| now.since(at) < COOKIES_BELIEVED)
+            && let Some(peer) = self.check_cookie(&tuple, arrival, options, now)
+        {
+            return self.accept_cookie(tuple, arrival, peer, packet, egress, now);
+        }
+        self.shared.reset_for(&tuple, arrival, egress, now);
+    }
+
+    fn listens(&self, local: SocketAddr) -> bool {
+        self.shared.settings.listen.iter().any(|listen| {
+            listen.port() == local.port()
+                && (listen.ip() == local.ip() || listen.ip().is_unspecified() && listen.is_ipv4() == local.is_ipv4())
+        })
+    }
+
+    /// A SYN for an address that we listen on.
+    fn accept<N: Nic<Packet = P>>(
+        &mut self,
+        tuple: Tuple,
+        arrival: &Arrival,
+        options: &Options,
+        floor: Option<Seq>,
+        egress: &mut Egress<N>,
+        now: Instant,
+    ) {
+        // RFC 3168 §6.1.1: both flags ask for ECN.
+        let wants_ecn = arrival.control.has(Control::ECE.and(Control::CWR));
+        let ipv4 = tuple.is_ipv4();
+        let peer = Peer {
+            mss: options.mss.unwrap_or(default_mss(ipv4)),
+            window_scale: options.window_scale,
+            sack: options.sack_permitted,
+            timestamp: options.timestamp.map(|timestamp| timestamp.value),
+            ecn: wants_ecn && self.uses_ecn(),
+        };
+        if self.shared.half_open >= self.shared.settings.half_open {
+            if floor.is_some() {
+                self.shared.time_wait.remove(&tuple);
+            }
+            return self.send_cookie(&tuple, arrival, &peer, egress, now);
+        }
+        let Some(mut connection) = self.insert(tuple) else { return egress.drop_for(Cause::TooMany) };
+        connection.shared.half_open += 1;
+        let isn = match floor {
+            Some(floor) => connection.shared.secrets.isn_after(&tuple, now, floor),
+            None => connection.shared.secrets.isn(&tuple, now),
+        };
+        let block = &mut *connection.block;
+        block.state = State::SynReceived;
+        block.una = isn;
+        block.nxt = isn + 1;
+        connection.take_peer(arrival, &peer);
+        connection.block.flags |= Flags::ACK_NOW;
+        connection.dirty();
+    }
+
+    /// Whether one more challenge may be sent from TIME-WAIT.
+    fn may_challenge(&mut self, now: Instant) -> bool {
+        let (since, sent) = &mut self.shared.challenges;
+        if now.since(*since) >= Duration::from_secs(1) {
+            (*since, *sent) = (now, 0);
+        }
+        *sent += 1;
+        *sent <= MAX_CHALLENGES
+    }
+
+    fn uses_ecn(&self) -> bool {
+        self.shared.settings.ecn
+    }
+
+    /// Begins a connection.
+    pub(super) fn begin<N: Nic<Packet = P>>(
+        &mut self,
+        remote: SocketAddr,
+        token: u64,
+        egress: &Egress<N>,
+        now: Instant,
+    ) -> Result<(), ConnectError> {
+        let unusable = remote.ip().is_unspecified() || remote.ip().is_multicast() || remote.port() == 0;
+        if unusable || egress.addresses().next_hop(remote.ip()).is_none() {
+            return Err(ConnectError::Unreachable);
+        }
+        let local = egress.addresses().source_for(remote.ip()).ok_or(ConnectError::NoLocalAddress)?;
+        let Shared { table, key, time_wait, ports, .. } = &mut self.shared;
+        let blocks = &self.blocks;
+        let taken = |tuple: &Tuple| {
+            table.find(tuple.hash_with(key), |slot| blocks[slot as usize].tuple == *tuple).is_some()
+                || time_wait.contains(tuple)
+        };
+        let tuple = ports.choose(local, remote, taken).ok_or(ConnectError::NoLocalAddress)?;
+        let mut connection = self.insert(tuple).ok_or(ConnectError::TooMany)?;
+        connection.shared.connecting.insert(connection.slot, token);
+        let isn = connection.shared.secrets.isn(&tuple, now);
+        let block = &mut *connection.block;
+        block.state = State::SynSent;
+        block.flags |= Flags::ACTIVE | Flags::ACK_NOW;
+        block.una = isn;
+        block.nxt = isn + 1;
+        connection.dirty();
+        Ok(())
+    }
+
+    /// Answers a SYN without keeping anything (RFC 4987 §3.6).
+    fn send_cookie<N: Nic<Packet = P>>(
+        &mut self,
+        tuple: &Tuple,
+        arrival: &Arrival,
+        peer: &Peer,
+        egress: &mut Egress<N>,
+        now: Instant,
+    ) {
+        self.shared.cookies_sent = Some(now);
+        egress.drop_for(Cause::HalfOpenFull);
+        let isn = cookies::make(&self.shared.secrets, tuple, arrival.seq, peer.mss, now);
+        let mut timestamp = peer.timestamp.map(|echo| self.shared.timestamp(tuple, echo, now));
+        if let Some(timestamp) = &mut timestamp {
+            let options = CookieOptions { window_scale: peer.window_scale, sack: peer.sack, ecn: peer.ecn };
+            timestamp.value = cookies::encode_timestamp(timestamp.value, options);
+        }
+        let offered = SynAck {
+            seq: isn,
+            ack: arrival.seq + 1,
+            window_scale: peer.window_scale.filter(|_| peer.timestamp.is_some()).map(|_| self.shared.settings.rx_scale),
+            sack: peer.sack && peer.timestamp.is_some(),
+            timestamp,
+            ecn: peer.ecn && peer.timestamp.is_some(),
+        };
+        self.shared.send_syn_ack(tuple, &offered, egress, now);
+    }
+
+    /// What the cookie that `arrival` acknowledges says, if it is one of ours.
+    fn check_cookie(&self, tuple: &Tuple, arrival: &Arrival, options: &Options, now: Instant) -> Option<Peer> {
+        let (isn, peer_isn) = (arrival.ack - 1, arrival.seq - 1);
+        let mss = cookies::check(&self.shared.secrets, tuple, isn, peer_isn, now)?;
+        let carried = match options.timestamp {
+            Some(timestamp) => cookies::decode_timestamp(timestamp.echo, self.shared.secrets.timestamp(now, tuple))?,
+            None => CookieOptions::default(),
+        };
+        Some(Peer {
+            mss,
+            window_scale: carried.window_scale,
+            sack: carried.sack,
+            timestamp: options.timestamp.map(|timestamp| timestamp.value),
+            ecn: carried.ecn,
+        })
+    }
+
+    /// A connection of whose beginning nothing was kept but what its cookie says.
+    fn accept_cookie<N: Nic<Packet = P>>(
+        &mut self,
+        tuple: Tuple,
+        arrival: &Arrival,
+        peer: Peer,
+        packet: P,
+        egress: &mut Egress<N>,
+        now: Instant,
+    ) {
+        let Some(mut connection) = self.insert(tuple) else { return egress.drop_for(Cause::TooMany) };
+        let block = &mut *connection.block;
+        block.state = State::Established;
+        block.una = arrival.ack;
+        block.nxt = arrival.ack;
+        let syn = Arrival { seq: arrival.seq - 1, ..*arrival };
+        connection.take_peer(&syn, &peer);
+        connection.establish(arrival, now);
+        connection.take_rest(arrival, packet, now);
+    }
+}
+
+impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
+    /// Notes what the peer's SYN said.
+    fn take_peer(&mut self, arrival: &Arrival, peer: &Peer) {
+        let ipv4 = self.block.tuple.is_ipv4();
+        let own_mss = self.shared.settings.mss(ipv4);
+        let rx_first = self.shared.settings.rx_first;
+        let block = &mut *self.block;
+        block.rcv_nxt = arrival.seq + 1;
+        block.rcv_acked = block.rcv_nxt;
+        // What a SYN of ours offers, unscaled.
+        block.rcv_edge = block.rcv_nxt + rx_first.min(65_535);
+        // A window in a SYN is never scaled (RFC 7323 §2.2).
+        block.snd_wnd = arrival.window.into();
+        block.wl1 = arrival.seq;
+        block.scales = match peer.window_scale {
+            Some(scale) => self.shared.settings.rx_scale << 4 | scale,
+            None => 0,
+        };
+        if let Some(value) = peer.timestamp {
+            block.flags |= Flags::TIMESTAMPS;
+            block.ts_recent = value;
+        }
+        if peer.sack {
+            block.flags |= Flags::SACK;
+        }
+        if peer.ecn {
+            block.flags |= Flags::ECN;
+        }
+        // RFC 6691: options are not deducted in the option itself, but by who sends them. What is too small to be true
+        // would make us send a header per byte.
+        let options = if peer.timestamp.is_some() { 12 } else { 0 };
+        block.mss = peer.mss.max(64).min(own_mss) - options;
+        let mss = u32::from(block.mss);
+        let cold = &mut *self.cold;
+        cold.control.set_mss(mss);
+        cold.rx_limit = rx_first;
+        block.cwnd = cold.control.window();
+    }
+
+    /// Both ends have agreed; `arrival` acknowledges our SYN.
+    pub(super) fn establish(&mut self, arrival: &Arrival, now: Instant) {
+        let block = &mut *self.block;
+        if block.state == State::SynReceived && !block.flags.has(Flags::ACTIVE) {
+            self.shared.half_open -= 1;
+            let tuple = block.tuple;
+            // What was left of the connection before this one.
+            self.shared.time_wait.remove(&tuple);
+        }
+        let block = &mut *self.block;
+        if block.attempts == 1 && block.retransmit_at.is_some() {
+            // Karn: a SYN sent more than once says nothing of the round-trip time.
+            let sent = block.retransmit_at.instant(now) - SYN_TIMEOUT;
+            block.rtt.sample(now.since(sent));
+            self.cold.path.measured(now.since(sent), now);
+        } else if block.attempts > 1 {
+            let cold = &mut *self.cold;
+            cold.control.handshake_lost();
+            block.cwnd = cold.control.window();
+        }
+        let block = &mut *self.block;
+        block.state = State::Established;
+        block.una = arrival.ack;
+        block.attempts = 0;
+        block.retransmit_at = Tick::NONE;
+        let scale = if arrival.control.has(Control::SYN) { 0 } else { block.snd_scale() };
+        block.snd_wnd = u32::from(arrival.window) << scale;
+        block.wl1 = arrival.seq;
+        block.flags |= Flags::NEWLY_OPEN;
+        self.cold.idle_since = super::milliseconds(now);
+        self.keep_alive(now);
+        self.touch();
+    }
+
+    /// A segment for a connection whose SYN we have sent (RFC 9293 §3.10.7.3).
+    pub(super) fn syn_sent<N: Nic<Packet = P>>(
+        &mut self,
+        arrival: &Arrival,
+        options: &Options,
+        packet: P,
+        egress: &mut Egress<N>,
+        now: Instant,
+    ) {
+        let block = &mut *self.block;
+        let control = arrival.control;
+        let acknowledges = control.has(Control::ACK);
+        if acknowledges && arrival.ack != block.nxt {
+            if !control.has(Control::RST) {
+                let tuple = block.tuple;
+                self.shared.reset_for(&tuple, arrival, egress, now);
+            }
+            return;
+        }
+        if control.has(Control::RST) {
+            if acknowledges {
+                self.end(Flags::WAS_RESET);
+            }
+            return;
+        }
+        if !control.has(Control::SYN) {
+            return;
+        }
+        // An echo that is not of our SYN's timestamp is somebody else's segment (RFC 7323 §3.2).
+        let ipv4 = block.tuple.is_ipv4();
+        let asked_for_ecn = self.shared.settings.ecn && block.attempts <= 1;
+        let ecn = match acknowledges {
+            // RFC 3168 §6.1.1: a SYN-ACK has ECE alone; one that has both is a reflection.
+            true => control.has(Control::ECE) && !control.has(Control::CWR),
+            false => control.has(Control::ECE.and(Control::CWR)),
+        };
+        let peer = Peer {
+            mss: options.mss.unwrap_or(default_mss(ipv4)),
+            window_scale: options.window_scale,
+            sack: options.sack_permitted,
+            timestamp: options.timestamp.map(|timestamp| timestamp.value),
+            ecn: ecn && asked_for_ecn,
+        };
+        self.take_peer(arrival, &peer);
+        if acknowledges {
+            self.establish(arrival, now);
+            let block = &mut *self.block;
+            block.flags |= Flags::ACK_NOW;
+            self.dirty();
+            if arrival.len > 0 || control.has(Control::FIN) {
+                // Behind the SYN, which takes up one number.
+                let mut rest = *arrival;
+                rest.seq += 1;
+                rest.control.0 &= !Control::SYN.0;
+                self.take_rest(&rest, packet, now);
+            }
+        } else {
+            // Both ends open at once (RFC 9293 §3.5, figure 8).
+            let block = &mut *self.block;
+            block.state = State::SynReceived;
+            block.flags |= Flags::ACK_NOW;
+            block.attempts = 0;
+            self.dirty();
+        }
+    }
+
+    /// Takes in payload and FIN that came with what established the connection.
+    fn take_rest(&mut self, arrival: &Arrival, packet: P, now: Instant) {
+        if arrival.len > 0 {
+            self.take_in(arrival, packet, now);
+        }
+        if arrival.control.has(Control::FIN) {
+            self.peer_finishes(arrival.seq + arrival.len, now);
+        }
+    }
+}

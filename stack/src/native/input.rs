@@ -1,0 +1,629 @@
+//! A segment arrives (RFC 9293 §3.10.7.4).
+
+use super::NativeEngine;
+use super::block::{Block, Flags, State};
+use super::connection::Connection;
+use super::header::Control;
+use super::options::{MAX_SACK_BLOCKS, Options, SackBlock, Timestamp};
+use super::output::deadline;
+use super::reassembly::Inserted;
+use super::recovery::Acknowledgement;
+use super::seq::Seq;
+use super::tick::Tick;
+use crate::congestion::CongestionControl;
+use crate::drops::Cause;
+use crate::egress::Egress;
+use crate::engine::Segment;
+use linerate_bypass::time::{Duration, Instant};
+use linerate_bypass::{BURST, Nic, Packet, prefetch_whole};
+use smoltcp::wire::TcpPacket;
+
+/// The time between two challenges of one connection (RFC 5961 §7): less than the first retransmission of a SYN.
+const CHALLENGE_PERIOD: Duration = Duration::from_millis(500);
+/// How old TS.Recent may be and still say that a segment is old (RFC 7323 §5.5: 24 days), in milliseconds.
+const TS_RECENT_AGE: u32 = 24 * 86_400 * 1000;
+/// Packets in a receive queue beyond which short payloads are put together, so that they do not pin a buffer each.
+const CROWDED: usize = 64;
+/// The longest payload that is.
+const SHORT: u32 = 256;
+
+/// The fields of a TCP header.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Arrival {
+    pub seq: Seq,
+    pub ack: Seq,
+    pub control: Control,
+    pub window: u16,
+    /// Bytes in front of the payload.
+    pub header: usize,
+    /// Bytes of payload.
+    pub len: u32,
+    /// The packet was marked "congestion experienced" (RFC 3168 §5).
+    pub marked: bool,
+}
+
+impl Arrival {
+    /// Reads the headers of an IP packet, found right by the demultiplexer; the IP header is `ip_header` bytes long and the
+    /// whole packet `total`.
+    #[inline]
+    fn read(data: &[u8], ip_header: usize, total: usize) -> Self {
+        let (ip, tcp) = data.split_at(ip_header);
+        let ecn = match ip[0] >> 4 {
+            4 => ip[1] & 3,
+            _ => ip[1] >> 4 & 3,
+        };
+        let control = Control(tcp[13]);
+        let segment = TcpPacket::new_unchecked(tcp);
+        let header = ip_header + usize::from(segment.header_len());
+        Arrival {
+            seq: Seq(segment.seq_number().0 as u32),
+            ack: Seq(segment.ack_number().0 as u32),
+            control,
+            window: segment.window_len(),
+            header,
+            len: total.saturating_sub(header) as u32,
+            marked: ecn == 3,
+        }
+    }
+
+    /// SEG.LEN: what it takes up of the sequence space.
+    pub fn span(&self) -> u32 {
+        self.len + u32::from(self.control.has(Control::SYN)) + u32::from(self.control.has(Control::FIN))
+    }
+}
+
+impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
+    #[inline]
+    pub(super) fn segment<N: Nic<Packet = P>>(&mut self, segment: Segment<P>, egress: &mut Egress<N>, now: Instant) {
+        let Segment { packet, tuple, ip_header } = segment;
+        let data = packet.data();
+        let arrival = Arrival::read(data, ip_header, packet.len());
+        let hash = tuple.hash_with(&self.shared.key);
+        let Some(slot) = self.look_up(hash, &tuple) else {
+            let options = Options::parse(&data[ip_header + 20..arrival.header]);
+            return self.stray(tuple, &arrival, &options, packet, egress, now);
+        };
+        self.connection(slot).arrive(arrival, packet, ip_header, egress, now);
+    }
+
+    /// Asks for what the segments of `burst` will touch: with many connections most of it is far from the core, and it comes
+    /// faster together than one after the other.
+    #[inline]
+    pub(super) fn fetch_ahead(&self, burst: &[Segment<P>]) {
+        if burst.len() < 2 {
+            return;
+        }
+        let mut hashes = [0; BURST];
+        let hashes = &mut hashes[..burst.len().min(BURST)];
+        for (hash, segment) in hashes.iter_mut().zip(burst) {
+            *hash = segment.tuple.hash_with(&self.shared.key);
+            self.shared.table.prefetch(*hash);
+        }
+        let mut slots = [None; BURST];
+        for (slot, hash) in slots.iter_mut().zip(&*hashes) {
+            *slot = self.shared.table.candidate(*hash);
+            if let Some(block) = slot.and_then(|slot| self.blocks.get(slot as usize)) {
+                prefetch_whole(block);
+            }
+        }
+        for slot in slots.into_iter().flatten() {
+            if let Some(buffers) = self.blocks.get(slot as usize).and_then(|block| self.shared.buffers.of(block)) {
+                prefetch_whole(buffers);
+            }
+        }
+    }
+}
+
+impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
+    /// A segment has come.
+    #[inline]
+    fn arrive<N: Nic<Packet = P>>(
+        &mut self,
+        arrival: Arrival,
+        packet: P,
+        ip_header: usize,
+        egress: &mut Egress<N>,
+        now: Instant,
+    ) {
+        let data = packet.data();
+        if self.shared.settings.keepalive.is_some() {
+            self.cold.heard = Tick::of(now);
+        }
+        let block = &mut *self.block;
+        // Header prediction (Jacobson 1990): nearly every segment of an established connection is the next in order, and
+        // has nothing but an acknowledgement and a timestamp. The flags compared leave PSH out.
+        let plain = arrival.control.0 & !Control::PSH.0 == Control::ACK.0;
+        if plain
+            && block.state == State::Established
+            && arrival.seq == block.rcv_nxt
+            && arrival.len <= block.rcv_window()
+            && arrival.ack.at_or_after(block.una)
+            && !arrival.ack.after(block.nxt)
+            && arrival.header == ip_header + block.header_len()
+            && !block.flags.has_any(Flags::ECN)
+        {
+            let timestamp = if block.flags.has(Flags::TIMESTAMPS) {
+                let Some(timestamp) = Options::timestamp_only(&data[ip_header + 20..arrival.header]) else {
+                    return self.examine(arrival, packet, ip_header, egress, now);
+                };
+                // PAWS (RFC 7323 §5.3).
+                if (timestamp.value.wrapping_sub(block.ts_recent) as i32) < 0 {
+                    return self.examine(arrival, packet, ip_header, egress, now);
+                }
+                // RFC 7323 §4.3: only what continues the last acknowledgement sent, so that a delayed one echoes the first.
+                if block.rcv_acked == arrival.seq {
+                    block.ts_recent = timestamp.value;
+                }
+                Some(timestamp)
+            } else {
+                None
+            };
+            self.acknowledged(&arrival, &[], timestamp, now);
+            if arrival.len > 0 {
+                self.take_in(&arrival, packet, now);
+            }
+            return;
+        }
+        self.examine(arrival, packet, ip_header, egress, now);
+    }
+
+    /// A segment of the connection in `slot`, step by step.
+    fn examine<N: Nic<Packet = P>>(
+        &mut self,
+        mut arrival: Arrival,
+        packet: P,
+        ip_header: usize,
+        egress: &mut Egress<N>,
+        now: Instant,
+    ) {
+        let options = Options::parse(&packet.data()[ip_header + 20..arrival.header]);
+        let block = &mut *self.block;
+        let control = arrival.control;
+        match block.state {
+            State::SynSent => return self.syn_sent(&arrival, &options, packet, egress, now),
+            State::Closed => return,
+            State::SynReceived if control.has(Control::SYN) && arrival.seq + 1 == block.rcv_nxt => {
+                if !control.has(Control::ACK) {
+                    // The SYN again: ours was lost.
+                    block.flags |= Flags::ACK_NOW;
+                    return self.dirty();
+                }
+                // Both ends opened at once (RFC 9293 §3.5, figure 8): the SYN is known, the rest is news.
+                arrival.seq += 1;
+                arrival.control.0 &= !Control::SYN.0;
+            }
+            _ => {}
+        }
+        let block = &mut *self.block;
+        let control = arrival.control;
+        let timestamp = if block.flags.has(Flags::TIMESTAMPS) {
+            match options.timestamp {
+                Some(timestamp) => {
+                    let old = (timestamp.value.wrapping_sub(block.ts_recent) as i32) < 0;
+                    if old && !control.has(Control::RST) && !self.ts_recent_is_outdated(now) {
+                        // RFC 7323 §5.3 R1.
+                        return self.answer_out_of_order(&arrival, now);
+                    }
+                    Some(timestamp)
+                }
+                // RFC 7323 §3.2.
+                None if !control.has(Control::RST) => return egress.drop_for(Cause::NoTimestamp),
+                None => None,
+            }
+        } else {
+            None
+        };
+        let block = &mut *self.block;
+        if !is_acceptable(block, &arrival) {
+            if !control.has(Control::RST) {
+                self.answer_out_of_order(&arrival, now);
+            }
+            return;
+        }
+        if control.has(Control::RST) {
+            // RFC 5961 §3.2.
+            if arrival.seq == block.rcv_nxt {
+                self.was_reset();
+            } else {
+                self.challenge(now);
+            }
+            return;
+        }
+        if control.has(Control::SYN) {
+            // RFC 5961 §4.2.
+            return self.challenge(now);
+        }
+        if !control.has(Control::ACK) {
+            return;
+        }
+        if block.state == State::SynReceived {
+            if arrival.ack != block.nxt {
+                // RFC 9293 §3.10.7.4, fifth.
+                let tuple = block.tuple;
+                return self.shared.reset_for(&tuple, &arrival, egress, now);
+            }
+            self.establish(&arrival, now);
+        }
+        let block = &mut *self.block;
+        // RFC 5961 §5.2. What is older than the largest window that the peer has had is not of this connection.
+        if arrival.ack.after(block.nxt) || block.una.distance(arrival.ack) > 65_535 << block.snd_scale() {
+            return self.challenge(now);
+        }
+        if let Some(timestamp) = timestamp
+            && !arrival.seq.after(block.rcv_acked)
+            && timestamp.value.wrapping_sub(block.ts_recent) as i32 >= 0
+        {
+            block.ts_recent = timestamp.value;
+        }
+        if block.flags.has(Flags::ECN) {
+            self.note_congestion(&arrival, egress, now);
+        }
+        let sack = if self.block.flags.has(Flags::SACK) { &options.sack[..] } else { &[] };
+        self.acknowledged(&arrival, sack, timestamp, now);
+        let block = &*self.block;
+        if block.state.may_receive() && arrival.len > 0 {
+            self.take_in(&arrival, packet, now);
+        }
+        if control.has(Control::FIN) {
+            self.peer_finishes(arrival.seq + arrival.len, now);
+        }
+    }
+
+    /// What an acceptable ACK, not beyond SND.NXT, says of what we have sent.
+    #[inline]
+    pub(super) fn acknowledged(
+        &mut self,
+        arrival: &Arrival,
+        sack: &[SackBlock],
+        timestamp: Option<Timestamp>,
+        now: Instant,
+    ) {
+        let block = &mut *self.block;
+        let window = u32::from(arrival.window) << block.snd_scale();
+        let window_changed = window != block.snd_wnd;
+        let forward = arrival.ack.after(block.una);
+        // RFC 9293 §3.10.7.4: the window is taken from the newest segment; an acknowledgement of new data is always newer.
+        if forward || arrival.seq.after(block.wl1) || arrival.seq == block.wl1 && window > block.snd_wnd {
+            block.wl1 = arrival.seq;
+            if window_changed {
+                block.snd_wnd = window;
+                self.window_changed();
+            }
+        }
+        let block = &mut *self.block;
+        if block.outstanding() == 0 {
+            return;
+        }
+        let ece = block.flags.has(Flags::ECN) && arrival.control.has(Control::ECE);
+        let mut blocks = [(Seq(0), Seq(0)); MAX_SACK_BLOCKS];
+        for (place, block) in blocks.iter_mut().zip(sack) {
+            *place = (block.left, block.right);
+        }
+        let acknowledgement = Acknowledgement {
+            ack: arrival.ack,
+            sack: &blocks[..sack.len().min(MAX_SACK_BLOCKS)],
+            echoed_timestamp: timestamp.map(|timestamp| timestamp.echo),
+            ece,
+            duplicate_candidate: arrival.span() == 0 && !window_changed,
+            pure: arrival.span() == 0,
+            unsent: block.unsent > 0 && block.window_left() > 0,
+            now,
+        };
+        let Some(buffers) = self.shared.buffers.of_mut(block) else { return };
+        let cold = &mut *self.cold;
+        let outcome = buffers.flight.acknowledge(
+            &acknowledgement,
+            &mut block.rtt,
+            &mut cold.path,
+            &mut cold.control,
+            &self.shared.settings.limits,
+        );
+        if outcome.window_changed {
+            block.cwnd = cold.control.window();
+        }
+        if outcome.reduced && block.flags.has(Flags::ECN) {
+            block.flags |= Flags::CWR;
+        }
+        let send = block.unsent > 0 || outcome.window_changed || block.flags.has(Flags::FIN_QUEUED);
+        if forward {
+            block.una = arrival.ack;
+            self.shared.pinned -= buffers.queue.acknowledge(arrival.ack);
+            block.retransmit_at = deadline(buffers, block, cold, &self.shared.settings.limits);
+            if block.flags.has(Flags::WANTS_ROOM) {
+                self.touch();
+            }
+            let block = &mut *self.block;
+            if block.flags.has(Flags::FIN_SENT) && block.una == block.nxt {
+                self.fin_acknowledged(now);
+            }
+        } else {
+            block.retransmit_at = deadline(buffers, block, cold, &self.shared.settings.limits);
+        }
+        if send {
+            self.dirty();
+        } else {
+            self.arm();
+        }
+    }
+
+    /// The peer's window is another.
+    fn window_changed(&mut self) {
+        let block = &mut *self.block;
+        if block.flags.has(Flags::PERSIST) && block.snd_wnd > 0 {
+            block.flags.clear(Flags::PERSIST);
+            block.retransmit_at = Tick::NONE;
+            block.attempts = 0;
+        }
+        if block.unsent > 0 {
+            self.dirty();
+        }
+    }
+
+    /// Takes in the payload of an acceptable segment.
+    #[inline]
+    pub(super) fn take_in(&mut self, arrival: &Arrival, mut packet: P, now: Instant) {
+        // The headers are in the first segment of a chain (the demultiplexer has read them there).
+        let tail = packet.unchain();
+        if !packet.adjust(arrival.header) {
+            return;
+        }
+        let block = &mut *self.block;
+        let buffers = self.shared.buffers.attach(block, now);
+        block.unanswered = block.unanswered.saturating_add(1);
+        if tail.is_none() && arrival.seq == block.rcv_nxt && buffers.reassembly.is_empty() && !packet.is_empty() {
+            let len = packet.len() as u32;
+            if arrival.len <= block.rcv_window() && buffers.received.len() < CROWDED {
+                buffers.received.push_back(packet);
+                block.rcv_nxt += len;
+                block.received += len;
+                block.flags |= Flags::READABLE;
+                self.shared.pinned += 1;
+                self.touch();
+                return self.dirty();
+            }
+        }
+        let before = block.rcv_nxt;
+        let mut seq = arrival.seq;
+        let mut next = Some(packet);
+        let mut rest = tail;
+        while let Some(mut packet) = next {
+            if rest.is_none() {
+                rest = packet.unchain();
+            }
+            let len = packet.len() as u32;
+            self.take_piece(seq, packet);
+            seq += len;
+            next = rest.take();
+        }
+        let block = &mut *self.block;
+        let filled = block.rcv_nxt != before;
+        let gap = self.shared.buffers.of(block).is_some_and(|buffers| !buffers.reassembly.is_empty());
+        if gap || !filled || arrival.seq != before {
+            // RFC 5681 §4.2: out of order, a gap filled or part of it, or nothing new.
+            block.flags |= Flags::ACK_NOW;
+        }
+        if filled {
+            block.flags |= Flags::READABLE;
+            self.touch();
+        }
+        self.dirty();
+        self.fin_in_order(now);
+    }
+
+    /// Takes in one piece of payload at `seq`, in a single segment.
+    fn take_piece(&mut self, mut seq: Seq, mut packet: P) {
+        let block = &mut *self.block;
+        let Some(buffers) = self.shared.buffers.of_mut(block) else { return };
+        let len = packet.len() as u32;
+        let end = seq + len;
+        if len == 0 {
+            return;
+        }
+        if seq.before(block.rcv_nxt) {
+            let known = (block.rcv_nxt - seq).min(len);
+            buffers.duplicate = (seq, seq + known);
+            block.flags |= Flags::DUPLICATE;
+            if known == len || !packet.adjust(known as usize) {
+                return;
+            }
+            seq = block.rcv_nxt;
+        }
+        if end.after(block.rcv_edge) {
+            let beyond = (end - block.rcv_edge) as usize;
+            if beyond >= packet.len() || !packet.trim(beyond) {
+                return;
+            }
+        }
+        let len = packet.len() as u32;
+        let before = buffers.received_packets();
+        if seq == block.rcv_nxt {
+            if buffers.received.len() >= CROWDED
+                && len <= SHORT
+                && let Some(last) = buffers.received.back_mut()
+                && let Some(place) = last.append(len as usize)
+            {
+                place.copy_from_slice(packet.data());
+                self.shared.counts.copied += u64::from(len);
+            } else if before >= self.shared.settings.rx_packets {
+                self.shared.counts.pruned += 1;
+                return;
+            } else {
+                buffers.received.push_back(packet);
+            }
+            block.rcv_nxt += len;
+            block.received += len;
+            while let Some((packet, len)) = buffers.reassembly.take(block.rcv_nxt) {
+                buffers.received.push_back(packet);
+                block.rcv_nxt += len;
+                block.received += len;
+            }
+        } else {
+            let limit = self.shared.settings.rx_packets.saturating_sub(buffers.received.len());
+            match buffers.reassembly.insert(seq, packet, limit) {
+                Inserted::Held => {}
+                Inserted::Duplicate => {
+                    buffers.duplicate = (seq, seq + len);
+                    block.flags |= Flags::DUPLICATE;
+                }
+                Inserted::Full => self.shared.counts.pruned += 1,
+            }
+        }
+        self.shared.pinned = self.shared.pinned + buffers.received_packets() - before;
+    }
+
+    /// The peer's FIN is at `at`.
+    pub(super) fn peer_finishes(&mut self, at: Seq, now: Instant) {
+        let block = &mut *self.block;
+        if !block.state.may_receive() {
+            // Again: it was acknowledged, and the acknowledgement was lost.
+            block.flags |= Flags::ACK_NOW;
+            return self.dirty();
+        }
+        if at == block.rcv_nxt {
+            return self.finish_receiving(now);
+        }
+        if at.after(block.rcv_nxt) {
+            self.shared.buffers.attach(block, now).reassembly.set_fin(at);
+        }
+        block.flags |= Flags::ACK_NOW;
+        self.dirty();
+    }
+
+    /// Takes the peer's FIN in, if it came before what has now been filled.
+    fn fin_in_order(&mut self, now: Instant) {
+        let block = &*self.block;
+        let next = block.rcv_nxt;
+        if self.shared.buffers.of(block).is_some_and(|buffers| buffers.reassembly.is_fin_at(next)) {
+            self.finish_receiving(now);
+        }
+    }
+
+    /// The peer's FIN is next in order (RFC 9293 §3.10.7.4, eighth).
+    fn finish_receiving(&mut self, now: Instant) {
+        let block = &mut *self.block;
+        block.rcv_nxt += 1;
+        block.rcv_edge = block.rcv_edge.max(block.rcv_nxt);
+        block.flags |= Flags::ACK_NOW;
+        if let Some(buffers) = self.shared.buffers.of_mut(block) {
+            self.shared.pinned -= buffers.reassembly.packets();
+            buffers.reassembly.clear();
+        }
+        let block = &mut *self.block;
+        match block.state {
+            State::Established => block.state = State::CloseWait,
+            State::FinWait1 => block.state = State::Closing,
+            State::FinWait2 => self.enter_time_wait(now),
+            _ => {}
+        }
+        self.touch();
+        self.dirty();
+    }
+
+    /// Our FIN has been acknowledged.
+    fn fin_acknowledged(&mut self, now: Instant) {
+        let block = &mut *self.block;
+        match block.state {
+            State::FinWait1 => block.state = State::FinWait2,
+            State::Closing => self.enter_time_wait(now),
+            State::LastAck => self.end(Flags::default()),
+            _ => {}
+        }
+    }
+
+    /// Leaves a compact record to answer segments; the block stays until the service knows that it is over.
+    fn enter_time_wait(&mut self, now: Instant) {
+        self.forget_tuple();
+        let block = &mut *self.block;
+        block.state = State::TimeWait;
+        block.retransmit_at = Tick::NONE;
+        let record = super::time_wait::Closed {
+            tuple: block.tuple,
+            next: block.nxt,
+            peer_next: block.rcv_nxt,
+            ts_recent: block.flags.has(Flags::TIMESTAMPS).then_some(block.ts_recent),
+            window: (block.rcv_window() >> block.rcv_scale()).min(65_535) as u16,
+        };
+        self.shared.time_wait.insert(record, now);
+        self.touch();
+    }
+
+    /// The peer has reset the connection in `slot`.
+    fn was_reset(&mut self) {
+        self.end(Flags::WAS_RESET);
+    }
+
+    /// Answers a segment that is not acceptable or old (RFC 9293 §3.10.7.4, first; RFC 7323 §5.3), saying which data of it
+    /// were known (RFC 2883 §4).
+    fn answer_out_of_order(&mut self, arrival: &Arrival, now: Instant) {
+        let block = &mut *self.block;
+        if arrival.len == 0 && arrival.span() == 0 {
+            return self.challenge(now);
+        }
+        let end = arrival.seq + arrival.len;
+        if arrival.len > 0 && !end.after(block.rcv_nxt) {
+            self.shared.buffers.attach(block, now).duplicate = (arrival.seq, end);
+            block.flags |= Flags::DUPLICATE;
+        }
+        block.flags |= Flags::ACK_NOW;
+        self.dirty();
+    }
+
+    /// Acknowledges what we have, unless that was done just now: a peer that knows nothing of the connection answers with a
+    /// reset that we believe (RFC 5961 §3.2, §7).
+    pub(super) fn challenge(&mut self, now: Instant) {
+        let cold = &mut *self.cold;
+        if cold.challenged.is_some() && !cold.challenged.is_due(Tick::of(now)) {
+            return;
+        }
+        cold.challenged = Tick::at_or_after(now + CHALLENGE_PERIOD);
+        self.block.flags |= Flags::ACK_NOW;
+        self.dirty();
+    }
+
+    /// Whether the connection has been silent for so long that its peer's timestamps may have wrapped (RFC 7323 §5.5).
+    fn ts_recent_is_outdated(&self, now: Instant) -> bool {
+        let block = &*self.block;
+        let idle_since = self.cold.idle_since;
+        !block.has_buffers() && super::milliseconds(now).wrapping_sub(idle_since) > TS_RECENT_AGE
+    }
+
+    /// Explicit congestion notification on receipt (RFC 3168 §6.1.3; RFC 8257 §3.2).
+    fn note_congestion<N: Nic<Packet = P>>(&mut self, arrival: &Arrival, egress: &mut Egress<N>, now: Instant) {
+        let exact = self.shared.settings.exact_ecn_echo;
+        let block = &mut *self.block;
+        if exact {
+            if arrival.len == 0 {
+                return;
+            }
+            if arrival.marked != block.flags.has(Flags::LAST_MARKED) && block.unanswered > 0 {
+                // What came before it is acknowledged by itself, with the state that it had.
+                let seq = block.nxt;
+                self.send_empty(seq, Control::ACK, egress, now);
+            }
+            let block = &mut *self.block;
+            block.flags.clear(Flags::LAST_MARKED | Flags::ECN_ECHO);
+            if arrival.marked {
+                block.flags |= Flags::LAST_MARKED | Flags::ECN_ECHO;
+            }
+            return;
+        }
+        if arrival.control.has(Control::CWR) {
+            block.flags.clear(Flags::ECN_ECHO);
+        }
+        if arrival.marked {
+            block.flags |= Flags::ECN_ECHO | Flags::ACK_NOW;
+        }
+    }
+}
+
+/// Whether a segment may be looked at further (RFC 9293 §3.4, §3.10.7.4). One at the very edge of the window that takes up
+/// nothing may, too: it is what a peer that has filled the window sends.
+fn is_acceptable(block: &Block, arrival: &Arrival) -> bool {
+    let span = arrival.span();
+    if span == 0 {
+        return arrival.seq.at_or_after(block.rcv_nxt) && !arrival.seq.after(block.rcv_edge);
+    }
+    (arrival.seq + span).after(block.rcv_nxt) && arrival.seq.before(block.rcv_edge)
+        // A FIN needs no window.
+        || arrival.len == 0 && arrival.control.has(Control::FIN) && arrival.seq == block.rcv_nxt
+}

@@ -1,0 +1,285 @@
+//! What is to be sent and what is not acknowledged yet, where the service or the port put it.
+
+use super::seq::Seq;
+use crate::egress::Egress;
+use linerate_bypass::{Bytes, Nic, Packet};
+use std::collections::VecDeque;
+
+/// Pieces in one frame at most: enough for 64 KB in segments of an ordinary link.
+const MAX_PIECES: usize = 48;
+
+/// Where a piece of the stream lies.
+enum Place<P> {
+    /// In a packet of its own that has never been sent: headers can go in front of it, where it lies.
+    Packet(P),
+    /// In memory that is kept until it is acknowledged, and that a port may be reading.
+    Kept(Bytes),
+}
+
+struct Piece<P> {
+    seq: Seq,
+    len: u32,
+    place: Place<P>,
+}
+
+impl<P> Piece<P> {
+    fn end(&self) -> Seq {
+        self.seq + self.len
+    }
+}
+
+/// The stream from the oldest unacknowledged byte to the last one queued, in pieces.
+pub(super) struct SendQueue<P> {
+    pieces: VecDeque<Piece<P>>,
+    /// The number of the first piece of which something has never been sent.
+    unsent: usize,
+}
+
+impl<P: Packet> SendQueue<P> {
+    pub fn new() -> Self {
+        SendQueue { pieces: VecDeque::new(), unsent: 0 }
+    }
+
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.pieces.is_empty()
+    }
+
+    /// Pieces held: each pins a buffer, however short it is.
+    #[inline]
+    pub fn pieces(&self) -> usize {
+        self.pieces.len()
+    }
+
+    pub fn clear(&mut self) {
+        self.pieces.clear();
+        self.unsent = 0;
+    }
+
+    /// Queues the data of `packet`, a single segment, at `seq`, where the queue ends.
+    #[inline]
+    pub fn push_packet(&mut self, seq: Seq, packet: P) {
+        let len = packet.len() as u32;
+        self.pieces.push_back(Piece { seq, len, place: Place::Packet(packet) });
+    }
+
+    /// Queues `bytes` at `seq`, where the queue ends.
+    #[inline]
+    pub fn push_bytes(&mut self, seq: Seq, bytes: Bytes) {
+        let len = bytes.len() as u32;
+        self.pieces.push_back(Piece { seq, len, place: Place::Kept(bytes) });
+    }
+
+    /// Makes the last piece longer by up to `max` bytes, if nothing of it has been sent, there is room behind it, and it
+    /// stays within `most` bytes. Returns by how many; what is not wanted of them is given back by [`trim`](Self::trim).
+    pub fn extend(&mut self, max: usize, most: usize) -> usize {
+        let Some(piece) = self.pieces.back_mut() else { return 0 };
+        let Place::Packet(packet) = &mut piece.place else { return 0 };
+        let n = max.min(most.saturating_sub(piece.len as usize));
+        if n == 0 || packet.append(n).is_none() {
+            return 0;
+        }
+        piece.len += n as u32;
+        n
+    }
+
+    /// The last `n` bytes, which [`extend`](Self::extend) has just made.
+    pub fn end_mut(&mut self, n: usize) -> Option<&mut [u8]> {
+        let Place::Packet(packet) = &mut self.pieces.back_mut()?.place else { return None };
+        let data = packet.data_mut()?;
+        let at = data.len().checked_sub(n).filter(|_| n > 0)?;
+        data.get_mut(at..)
+    }
+
+    /// Takes `n` bytes off the end of the last piece, which has never been sent. Returns how many pieces went with them.
+    pub fn trim(&mut self, n: u32) -> usize {
+        let Some(piece) = self.pieces.back_mut() else { return 0 };
+        if let Place::Packet(packet) = &mut piece.place
+            && packet.trim(n as usize)
+        {
+            piece.len -= n;
+        }
+        if piece.len == 0 {
+            self.pieces.pop_back();
+            self.unsent = self.unsent.min(self.pieces.len());
+            return 1;
+        }
+        0
+    }
+
+    /// Lets go of everything before `una`. Returns how many pieces that were.
+    #[inline]
+    pub fn acknowledge(&mut self, una: Seq) -> usize {
+        let before = self.pieces.len();
+        while let Some(first) = self.pieces.front()
+            && !first.end().after(una)
+        {
+            self.pieces.pop_front();
+            self.unsent = self.unsent.saturating_sub(1);
+        }
+        before - self.pieces.len()
+    }
+
+    /// How much of the `max` bytes from `seq` on goes into one frame.
+    pub fn span(&self, seq: Seq, max: u32) -> u32 {
+        let first = self.find(seq);
+        match self.pieces.get(first + MAX_PIECES) {
+            Some(beyond) => max.min(beyond.seq - seq),
+            None => max,
+        }
+    }
+
+    /// The number of the piece that holds `seq`.
+    #[inline]
+    fn find(&self, seq: Seq) -> usize {
+        match self.pieces.get(self.unsent) {
+            Some(piece) if !piece.seq.after(seq) && piece.end().after(seq) => self.unsent,
+            _ => self.pieces.partition_point(|piece| !piece.end().after(seq)),
+        }
+    }
+
+    /// The bytes of `seq..seq + len`, for a checksum.
+    pub fn slices(&self, seq: Seq, len: u32) -> impl Iterator<Item = &[u8]> {
+        let end = seq + len;
+        self.pieces.range(self.find(seq).min(self.pieces.len())..).map_while(move |piece| {
+            let from = seq.max(piece.seq);
+            let to = end.min(piece.end());
+            if !to.after(from) {
+                return None;
+            }
+            let bytes = match &piece.place {
+                Place::Packet(packet) => packet.data(),
+                Place::Kept(bytes) => bytes,
+            };
+            bytes.get((from - piece.seq) as usize..(to - piece.seq) as usize)
+        })
+    }
+
+    /// A frame of `header` bytes that `write` fills and the `len` bytes of the stream from `seq` on, all of which are queued.
+    /// The header goes in front of the payload where that lies, if `in_place` allows it and nothing of the payload was sent
+    /// before; otherwise into a packet of its own. `None` when the port has no packet for it.
+    #[inline]
+    pub fn compose<N: Nic<Packet = P>>(
+        &mut self,
+        seq: Seq,
+        len: u32,
+        header: usize,
+        in_place: bool,
+        egress: &mut Egress<N>,
+        write: impl FnOnce(&mut [u8]),
+    ) -> Option<P> {
+        let first = self.find(seq);
+        if in_place
+            && let Some(piece) = self.pieces.get_mut(first)
+            && piece.seq == seq
+            && piece.len <= len
+            && matches!(piece.place, Place::Packet(_))
+        {
+            // Taken out for the moment: the packet leaves, and its bytes stay.
+            let Place::Packet(mut packet) = std::mem::replace(&mut piece.place, Place::Kept(Bytes::new())) else {
+                return None;
+            };
+            let Some(place) = packet.prepend(header) else {
+                piece.place = Place::Packet(packet);
+                return self.compose_apart(first, seq, len, header, egress, write);
+            };
+            write(place);
+            let Some(bytes) = packet.retain(header) else {
+                // Its holders cannot be counted any more; what is left is to copy.
+                if packet.adjust(header) {
+                    piece.place = Place::Kept(Bytes::from(packet.data().to_vec()));
+                    egress.count_copied(piece.len as usize);
+                }
+                return None;
+            };
+            piece.place = Place::Kept(bytes);
+            let rest = len - piece.len;
+            if rest > 0 {
+                let next = piece.end();
+                self.append(&mut packet, first + 1, next, rest, egress)?;
+            }
+            self.sent_up_to(seq + len);
+            return Some(packet);
+        }
+        self.compose_apart(first, seq, len, header, egress, write)
+    }
+
+    /// As [`compose`](Self::compose), with the header in a packet of its own.
+    fn compose_apart<N: Nic<Packet = P>>(
+        &mut self,
+        first: usize,
+        seq: Seq,
+        len: u32,
+        header: usize,
+        egress: &mut Egress<N>,
+        write: impl FnOnce(&mut [u8]),
+    ) -> Option<P> {
+        let mut packet = egress.allocate()?;
+        write(packet.append(header)?);
+        self.append(&mut packet, first, seq, len, egress)?;
+        self.sent_up_to(seq + len);
+        Some(packet)
+    }
+
+    /// Chains the `len` bytes from `seq` on, which begin in piece number `at`, behind `packet`.
+    fn append<N: Nic<Packet = P>>(
+        &mut self,
+        packet: &mut P,
+        mut at: usize,
+        mut seq: Seq,
+        mut len: u32,
+        egress: &mut Egress<N>,
+    ) -> Option<()> {
+        while len > 0 {
+            let piece = self.pieces.get_mut(at)?;
+            let from = seq - piece.seq;
+            let n = len.min(piece.len - from);
+            if let Place::Packet(_) = piece.place {
+                let Place::Packet(mut own) = std::mem::replace(&mut piece.place, Place::Kept(Bytes::new())) else {
+                    return None;
+                };
+                if n == piece.len
+                    && let Some(bytes) = own.retain(0)
+                {
+                    piece.place = Place::Kept(bytes);
+                    packet.chain(own).ok()?;
+                    (at, seq, len) = (at + 1, seq + n, len - n);
+                    continue;
+                }
+                let end = own.data().len();
+                piece.place = Place::Kept(own.into_bytes(0..end));
+            }
+            let Place::Kept(bytes) = &piece.place else { return None };
+            let bytes = bytes.slice(from as usize..(from + n) as usize);
+            match egress.attach(bytes) {
+                Ok(part) => packet.chain(part).ok()?,
+                // Either no packet is left, or the port does not reach that memory.
+                Err(bytes) => copy(packet, &bytes, egress)?,
+            }
+            (at, seq, len) = (at + 1, seq + n, len - n);
+        }
+        Some(())
+    }
+
+    /// Notes that everything before `end` has been sent.
+    #[inline]
+    fn sent_up_to(&mut self, end: Seq) {
+        while let Some(piece) = self.pieces.get(self.unsent)
+            && !piece.end().after(end)
+        {
+            self.unsent += 1;
+        }
+    }
+}
+
+/// Copies `bytes` behind `packet`, into packets of the port.
+fn copy<N: Nic>(packet: &mut N::Packet, bytes: &[u8], egress: &mut Egress<N>) -> Option<()> {
+    let room = egress.capabilities().data_room.max(1);
+    egress.count_copied(bytes.len());
+    for part in bytes.chunks(room) {
+        let mut own = egress.allocate()?;
+        own.append(part.len())?.copy_from_slice(part);
+        packet.chain(own).ok()?;
+    }
+    Some(())
+}

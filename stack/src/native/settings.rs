@@ -1,0 +1,112 @@
+//! Configuration and port as the engine goes by them.
+
+use super::header::Offload;
+use super::recovery::Limits;
+use crate::config::{Config, Keepalive};
+use crate::congestion::CongestionControl;
+use crate::egress::Egress;
+use linerate_bypass::time::Duration;
+use linerate_bypass::{ConnId, Nic};
+use std::net::SocketAddr;
+
+/// The window that a connection begins with, before it is tuned, in bytes.
+const FIRST_WINDOW: usize = 64 << 10;
+
+/// Buffers if nothing else was asked for, in bytes.
+const RX_BUFFER: usize = 4 << 20;
+const TX_BUFFER: usize = 1 << 20;
+
+/// What does not change while the engine runs.
+pub(super) struct Settings {
+    pub listen: Vec<SocketAddr>,
+    pub connections: usize,
+    pub half_open: usize,
+    pub half_open_timeout: Duration,
+    pub user_timeout: Duration,
+    pub keepalive: Option<Keepalive>,
+    /// The receive queue's size to begin with, and the most that tuning makes of it.
+    pub rx_first: u32,
+    pub rx_most: u32,
+    /// The shift of the windows that we offer.
+    pub rx_scale: u8,
+    /// Packets that one connection's receiving side may pin.
+    pub rx_packets: usize,
+    /// Packets that all queues may pin.
+    pub packets: usize,
+    /// Packets that they may pin before less window is offered.
+    pub pressure: usize,
+    pub tx_buffer: usize,
+    /// Pieces that one connection's send queue may hold.
+    pub tx_pieces: usize,
+    pub ack_delay: Duration,
+    pub nagle: bool,
+    pub ecn: bool,
+    pub exact_ecn_echo: bool,
+    pub limits: Limits,
+    /// The floor of time-outs that no acknowledgement is waited for by.
+    pub rto_floor: Duration,
+    /// The largest IP packet.
+    pub mtu: usize,
+    pub offload: Offload,
+    /// The most payload that the port cuts into segments by itself.
+    pub tso: Option<usize>,
+    /// Chains and shared packets are sent as they are.
+    pub multi_segment: bool,
+}
+
+impl Settings {
+    pub fn new<N: Nic>(config: &Config, control: &impl CongestionControl, egress: &Egress<N>) -> Self {
+        let port = egress.capabilities();
+        let rx_most = config.rx_buffer.unwrap_or(RX_BUFFER).clamp(1 << 12, 1 << 30);
+        let tx_buffer = config.tx_buffer.unwrap_or(TX_BUFFER).clamp(1 << 12, 1 << 30);
+        Settings {
+            listen: config.listen.clone(),
+            connections: config.max_connections.min(ConnId::MAX_SLOTS),
+            half_open: config.max_half_open,
+            half_open_timeout: config.half_open_timeout,
+            user_timeout: config.user_timeout,
+            keepalive: config.keepalive,
+            rx_first: rx_most.min(FIRST_WINDOW) as u32,
+            rx_most: rx_most as u32,
+            rx_scale: scale_for(rx_most),
+            rx_packets: (rx_most / 512).max(64),
+            packets: port.pool,
+            pressure: port.pool / 2,
+            tx_buffer,
+            tx_pieces: (tx_buffer / 256).max(64),
+            ack_delay: config.ack_delay,
+            nagle: config.nagle,
+            ecn: config.ecn || control.wants_ecn(),
+            exact_ecn_echo: control.exact_ecn_echo(),
+            limits: Limits::of(config),
+            rto_floor: config.rto_floor,
+            mtu: egress.mtu(),
+            offload: Offload::of(port),
+            tso: port.tso.filter(|_| port.multi_segment_tx),
+            multi_segment: port.multi_segment_tx,
+        }
+    }
+
+    /// The largest segment, TCP header options not deducted, of either family (RFC 6691).
+    pub fn mss(&self, ipv4: bool) -> u16 {
+        let headers = if ipv4 { 40 } else { 60 };
+        self.mtu.saturating_sub(headers).clamp(64, 65_495) as u16
+    }
+}
+
+/// The least shift by which 16 bits express a window of `bytes` (RFC 7323 §2.2).
+fn scale_for(bytes: usize) -> u8 {
+    (0..14).find(|scale| bytes >> scale <= 65_535).unwrap_or(14)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_scale_is_the_least_that_expresses_the_window() {
+        for (bytes, scale) in [(65_535, 0), (65_536, 1), (1 << 20, 5), (4 << 20, 7), (1 << 30, 14)] {
+            assert_eq!(scale_for(bytes), scale, "{bytes}");
+        }
+    }
+}
