@@ -218,6 +218,24 @@ impl<P: Packet> Reassembly<P> {
         }
     }
 
+    /// Panics unless what is held lies in order and without overlap between `next` and `edge`, and makes up the runs.
+    pub fn assert_in_order(&self, next: Seq, edge: Seq) {
+        let mut at = next;
+        let mut runs = Vec::new();
+        for held in &self.held {
+            let end = held.seq + held.packet.len() as u32;
+            assert!(!held.seq.before(at) && end.after(held.seq), "out of order: {:?}..{end:?} at {at:?}", held.seq);
+            match runs.last_mut() {
+                Some(Run { end: last, .. }) if *last == held.seq => *last = end,
+                _ => runs.push(Run { start: held.seq, end }),
+            }
+            at = end;
+        }
+        assert!(!at.after(edge), "{at:?} is beyond the window {edge:?}");
+        assert_eq!(runs, self.runs, "the runs");
+        assert!(runs.first().is_none_or(|run| run.start.after(next)), "{next:?} is held and was not taken");
+    }
+
     /// Whether the peer's FIN is at `next`.
     pub fn is_fin_at(&self, next: Seq) -> bool {
         self.fin == Some(next)
