@@ -15,6 +15,11 @@ use std::sync::atomic::Ordering;
 const FRAME_OVERHEAD: usize = 18;
 
 impl LinkConfig {
+    /// The largest TCP payload that `end` cuts.
+    fn tso_of(&self, end: End) -> Option<usize> {
+        self.tso.filter(|_| self.tso_from.is_none_or(|only| only == end))
+    }
+
     /// The longest frame.
     pub(super) fn max_frame(&self) -> usize {
         usize::from(self.mtu) + FRAME_OVERHEAD
@@ -56,8 +61,8 @@ impl MemoryNic {
             pool: config.pool - config.ring.min(config.pool / 2),
             rx_checksum: checksum,
             tx_checksum: checksum,
-            tso: config.tso,
-            lro: config.tso.is_some(),
+            tso: config.tso_of(end),
+            lro: config.tso_of(end.other()).is_some(),
             multi_segment_tx: config.multi_segment,
             scatter_rx: config.multi_segment,
             rss: config.steering.is_some(),

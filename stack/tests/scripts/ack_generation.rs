@@ -27,7 +27,6 @@ fn the_delay_counts_from_the_first_segment_that_waits() {
 #[test]
 fn every_second_full_segment_is_acknowledged_at_once() {
     // RFC 9293 §3.8.6.3 SHLD-19; RFC 5681 §4.2.
-    native_only!();
     let mut s = Script::accepted(peer());
     for n in 0..5 {
         s.inject(data(1 + 2000 * n, 1000));

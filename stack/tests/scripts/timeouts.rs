@@ -129,7 +129,6 @@ fn the_floor_sinks_when_the_peer_has_shown_how_long_it_delays_acknowledgements()
 #[test]
 fn the_time_out_has_a_ceiling() {
     // RFC 6298 §2.5: at least 60 s; §5.5.
-    native_only!();
     let mut s = Script::accepted_with(peer().rtt(RTT), |config| settings::user_timeout(config, secs(3600)));
     s.write(1000);
     s.expect(data(1, 1000));
@@ -164,7 +163,6 @@ fn data_unacknowledged_for_the_user_timeout_ends_the_connection() {
 #[test]
 fn the_user_timeout_counts_from_the_last_progress() {
     // RFC 9293 §3.8.3: of the same segment.
-    native_only!();
     let mut s = Script::accepted_with(peer().rtt(RTT), |config| settings::user_timeout(config, secs(10)));
     for n in 0..6 {
         s.write(1000);
