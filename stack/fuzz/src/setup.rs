@@ -3,7 +3,7 @@
 use arbitrary::Arbitrary;
 use linerate_bypass::memory::LinkConfig;
 use linerate_bypass::time::Duration;
-use linerate_stack::Config;
+use linerate_stack::{Config, Keepalive};
 use linerate_stack::congestion::Algorithm;
 
 /// Bytes of an input that [`Setup::read`] takes.
@@ -119,7 +119,7 @@ impl Setup {
             congestion: Algorithm::ALL[(self.bits as usize >> 20 & 3) % 3],
             nagle: self.bit(23),
             ecn: self.bit(24),
-            keepalive: self.bit(25).then_some(Duration::from_secs(10)),
+            keepalive: self.bit(25).then_some(KEEPALIVE),
             seed: u64::from(self.bits >> 26),
             ..Config::default()
         }
@@ -128,3 +128,6 @@ impl Setup {
 
 /// How long a peer may leave data unanswered.
 pub const USER_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Signs of life that a silent peer is asked for.
+const KEEPALIVE: Keepalive = Keepalive { idle: Duration::from_secs(10), interval: Duration::from_secs(5), probes: 3 };

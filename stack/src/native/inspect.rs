@@ -51,7 +51,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     /// Connections in TIME-WAIT.
     #[doc(hidden)]
     pub fn time_wait(&self) -> usize {
-        self.time_wait.len()
+        self.shared.time_wait.len()
     }
 
     /// Checks what must hold after every turn: every packet that queues hold is counted, every slot and buffer is somebody's
@@ -63,7 +63,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     #[doc(hidden)]
     pub fn assert_consistent(&self) {
         let mut free = HashSet::new();
-        self.free.iter().for_each(|slot| assert!(free.insert(*slot), "slot {slot} is free twice"));
+        self.shared.free.iter().for_each(|slot| assert!(free.insert(*slot), "slot {slot} is free twice"));
         let mut owned = HashSet::new();
         let (mut pinned, mut half_open, mut tuples) = (0, 0, 0);
         for (slot, block) in self.blocks.iter().enumerate() {
@@ -71,11 +71,11 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
             assert_eq!(free.contains(&slot), block.flags.has(Flags::VACANT) || block.flags == Flags::default(), "{block:?}");
             if block.flags.has(Flags::IN_TABLE) {
                 tuples += 1;
-                let found = self.look_up(block.tuple.hash_with(&self.key), &block.tuple);
+                let found = self.look_up(block.tuple.hash_with(&self.shared.key), &block.tuple);
                 assert_eq!(found, Some(slot), "{block:?}");
             }
             half_open += usize::from(block.state == State::SynReceived && !block.flags.has(Flags::ACTIVE));
-            match self.buffers.of(block) {
+            match self.shared.buffers.of(block) {
                 Some(buffers) => {
                     assert!(owned.insert(block.buffers), "buffers {} have two owners", block.buffers);
                     assert!(block.state != State::Closed, "a closed connection holds buffers: {block:?}");
@@ -86,17 +86,17 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
             }
             self.assert_timers(block);
         }
-        assert_eq!(pinned, self.pinned, "packets that queues hold, and what was counted");
-        assert_eq!(half_open, self.half_open, "half-open connections, and what was counted");
-        assert_eq!(tuples, self.table.len(), "connections in the table, and entries");
-        self.buffers.assert_owned(&owned);
+        assert_eq!(pinned, self.shared.pinned, "packets that queues hold, and what was counted");
+        assert_eq!(half_open, self.shared.half_open, "half-open connections, and what was counted");
+        assert_eq!(tuples, self.shared.table.len(), "connections in the table, and entries");
+        self.shared.buffers.assert_owned(&owned);
     }
 
     fn assert_queues(&self, block: &Block, buffers: &Buffers<P>) {
         let received: usize = buffers.received.iter().map(Packet::len).sum();
         assert_eq!(received, block.received as usize, "bytes received, and what was counted: {block:?}");
         assert!(buffers.received.iter().all(|packet| packet.data().len() == packet.len()), "a chain is in the queue");
-        assert!(buffers.received_packets() <= self.settings.rx_packets, "{} packets", buffers.received_packets());
+        assert!(buffers.received_packets() <= self.shared.settings.rx_packets, "{} packets", buffers.received_packets());
         assert!(!block.rcv_nxt.after(block.rcv_edge), "RCV.NXT is beyond the window: {block:?}");
         buffers.reassembly.assert_in_order(block.rcv_nxt, block.rcv_edge);
         assert!(!block.una.after(block.nxt), "SND.UNA is beyond SND.NXT: {block:?}");
@@ -108,7 +108,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         } else {
             assert_eq!(block.unsent, 0, "nothing is queued: {block:?}");
         }
-        assert!((block.outstanding() + block.unsent) as usize <= self.settings.tx_buffer + 1, "{block:?}");
+        assert!((block.outstanding() + block.unsent) as usize <= self.shared.settings.tx_buffer + 1, "{block:?}");
     }
 
     /// What waits has a timer, and the wheel knows of it.
