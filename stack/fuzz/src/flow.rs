@@ -2,6 +2,7 @@
 
 use super::frames::{ACK, SYN, Sent, Tuple};
 use super::probe::written;
+use linerate_bypass::ConnId;
 use linerate_stack::fuzzing::Numbers;
 use std::ops::Range;
 
@@ -37,8 +38,9 @@ pub struct Flow {
     pub ack: u32,
     /// What the endpoint's timestamp was last.
     pub ts: u32,
-    /// The connection that is, or was last, on the tuple.
-    pub conn: Option<Conn>,
+    /// Connections on the tuple that the service knows, and the last one even if it does not any more. There are two while
+    /// it has not read all that came on one that is over.
+    conns: Vec<Conn>,
 }
 
 impl Flow {
@@ -50,6 +52,25 @@ impl Flow {
         if flags & ACK != 0 {
             self.offers.push(Offer { ack, window });
         }
+    }
+
+    /// A new connection on the tuple.
+    pub fn opened(&mut self, id: ConnId, tuple: Tuple) {
+        self.conns.retain(|conn| conn.open);
+        for conn in &self.conns {
+            assert!(conn.last.is_none_or(|last| last.peer_finished), "two connections on {tuple:?}");
+        }
+        self.conns.push(Conn::new(id, tuple));
+    }
+
+    /// A connection that the service knows.
+    pub fn conn(&mut self, id: ConnId) -> Option<&mut Conn> {
+        self.conns.iter_mut().find(|conn| conn.id == id && conn.open)
+    }
+
+    /// The numbers of the present connection as they were after the last turn.
+    pub fn numbers(&self) -> Option<Numbers> {
+        self.conns.last()?.last
     }
 
     /// Whether the peer has sent every byte from `first` on, `len` of them.
@@ -111,6 +132,7 @@ pub enum Source {
 
 /// A connection that the service knows or knew.
 pub struct Conn {
+    id: ConnId,
     pub tuple: Tuple,
     pub open: bool,
     /// The numbers of the first bytes of both streams: the peer's, and the endpoint's.
@@ -132,8 +154,9 @@ pub struct Conn {
 }
 
 impl Conn {
-    pub fn new(tuple: Tuple) -> Conn {
+    pub fn new(id: ConnId, tuple: Tuple) -> Conn {
         Conn {
+            id,
             tuple,
             open: true,
             start: None,
@@ -190,8 +213,9 @@ impl Conn {
 
 impl Flow {
     /// After a turn: `numbers` are those of the connection, if it is still there. Checks what was read.
-    pub fn check_received(&mut self, numbers: Option<Numbers>) {
-        let Some(mut conn) = self.conn.take() else { return };
+    pub fn check_received(&mut self, id: ConnId, numbers: Option<Numbers>) {
+        let Some(at) = self.conns.iter().position(|conn| conn.id == id) else { return };
+        let mut conn = self.conns.remove(at);
         if let Some(now) = numbers {
             let behind = now.received + conn.read + u32::from(now.peer_finished);
             let start = now.rcv_nxt.wrapping_sub(behind);
@@ -223,12 +247,12 @@ impl Flow {
             }
         }
         conn.unchecked.clear();
-        self.conn = Some(conn);
+        self.conns.insert(at, conn);
     }
 
     /// The endpoint has sent `segment` on the connection: it is within the windows, and says what the service gave.
     pub fn check_sent(&mut self, segment: &Sent, tso: bool) {
-        let Some(conn) = &mut self.conn else { return };
+        let Some(conn) = self.conns.last_mut() else { return };
         let Some(numbers) = conn.last else { return };
         let bare = segment.flags & (SYN | super::frames::RST) == 0;
         if bare && conn.open {

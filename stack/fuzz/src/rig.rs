@@ -90,7 +90,7 @@ impl Rig {
 
     /// The connection on `tuple`, if it is open.
     pub fn conn(&self, tuple: &Tuple) -> Option<ConnId> {
-        self.conns.iter().find(|(_, known)| *known == tuple).map(|(conn, _)| *conn)
+        self.conns.iter().rfind(|(_, known)| *known == tuple).map(|(conn, _)| *conn)
     }
 
     /// Hands `frame` over for the endpoint's next turn. If it has TCP payload, that is made what the peer sends there. Its
@@ -172,8 +172,8 @@ impl Rig {
         self.worker.engine().assert_consistent();
         for (conn, tuple) in self.conns.clone() {
             let numbers = self.worker.engine().numbers(conn);
-            self.flow(tuple).check_received(numbers);
-            if self.flows[&tuple].conn.as_ref().is_some_and(|conn| !conn.open) {
+            self.flow(tuple).check_received(conn, numbers);
+            if self.flow(tuple).conn(conn).is_none() {
                 self.conns.remove(&conn);
             }
         }
@@ -205,9 +205,7 @@ impl Rig {
         match told {
             Told::Opened { conn, tuple } => {
                 assert!(self.conns.insert(conn, tuple).is_none(), "{conn:?} is opened twice");
-                let flow = self.flow(tuple);
-                assert!(flow.conn.as_ref().is_none_or(|conn| !conn.open), "two connections on {tuple:?}");
-                flow.conn = Some(Conn::new(tuple));
+                self.flow(tuple).opened(conn, tuple);
             }
             Told::Read { conn, bytes } => self.known(conn).reads(bytes),
             Told::Wrote { conn, len } => self.known(conn).sends(len as u32, Source::Written),
@@ -239,8 +237,7 @@ impl Rig {
     /// A connection that the service has been told of, and not that it is gone.
     fn known(&mut self, conn: ConnId) -> &mut Conn {
         let tuple = self.conns.get(&conn).copied().unwrap_or_else(|| panic!("{conn:?} is not known, or gone"));
-        let known = self.flow(tuple).conn.as_mut().filter(|conn| conn.open);
-        known.unwrap_or_else(|| panic!("an event of {conn:?}, which is gone"))
+        self.flow(tuple).conn(conn).unwrap_or_else(|| panic!("an event of {conn:?}, which is gone"))
     }
 
     /// The endpoint has sent `segment`.

@@ -190,7 +190,7 @@ fn take(rig: &mut Rig, step: &Step) {
 fn number(rig: &mut Rig, flow: u8, place: Place, to_endpoint: bool) -> u32 {
     let tuple = rig.tuple(flow);
     let known = rig.flow(tuple);
-    let numbers = known.conn.as_ref().and_then(|conn| conn.numbers());
+    let numbers = known.numbers();
     let next = if to_endpoint { known.ack } else { known.nxt };
     match place {
         Place::Next => next,
