@@ -333,8 +333,15 @@ impl Rig {
     pub fn finish(mut self) {
         self.settle();
         if self.setup.ends_in_silence() {
-            // Nothing is heard of the peer: what waits for it ends.
-            self.pass(2 * USER_TIMEOUT);
+            // Nothing is heard of the peer: what waits for it ends, a time-out or a probe after the user's time-out.
+            self.pass(3 * USER_TIMEOUT);
+            for (conn, tuple) in self.conns.clone() {
+                let Some(numbers) = self.worker.engine().numbers(conn) else { continue };
+                let waits = numbers.una != numbers.nxt || numbers.unsent > 0;
+                assert!(!waits, "{tuple:?} waits for a peer that is gone: {numbers:?}");
+                let asked = self.setup.endpoint().keepalive.is_some() && !numbers.peer_finished;
+                assert!(!asked, "{tuple:?} is alive, and its peer is not: {numbers:?}");
+            }
         }
         for conn in self.conns.keys().copied().collect::<Vec<_>>() {
             self.ask(conn, Op::Abort);

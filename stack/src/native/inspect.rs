@@ -14,6 +14,8 @@ pub struct Numbers {
     pub una: u32,
     /// SND.NXT.
     pub nxt: u32,
+    /// Bytes queued that have never been sent.
+    pub unsent: u32,
     /// RCV.NXT, the peer's FIN counted.
     pub rcv_nxt: u32,
     /// The right edge of the window offered.
@@ -38,6 +40,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         (block.state != State::Closed).then(|| Numbers {
             una: block.una.0,
             nxt: block.nxt.0,
+            unsent: block.unsent,
             rcv_nxt: block.rcv_nxt.0,
             rcv_edge: block.rcv_edge.0,
             received: block.received,
