@@ -12,6 +12,8 @@ mod device;
 mod drops;
 mod egress;
 mod engine;
+#[doc(hidden)]
+pub mod fuzzing;
 mod ingress;
 mod native;
 mod neighbors;

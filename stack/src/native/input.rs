@@ -366,10 +366,10 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             block.retransmit_at = deadline(buffers, block, cold, &self.shared.settings.limits);
         }
         if send {
+            // It may turn out that nothing can be sent, so that this is the only one to arm the timer.
             self.dirty();
-        } else {
-            self.arm();
         }
+        self.arm();
     }
 
     /// The peer's window is another.

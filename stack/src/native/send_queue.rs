@@ -122,6 +122,21 @@ impl<P: Packet> SendQueue<P> {
         before - self.pieces.len()
     }
 
+    /// Where the queue begins and ends, `None` if nothing is in it. Panics unless its pieces lie one behind the other.
+    pub fn assert_contiguous(&self) -> Option<(Seq, Seq)> {
+        for (piece, next) in self.pieces.iter().zip(self.pieces.iter().skip(1)) {
+            assert_eq!(piece.end(), next.seq, "a gap in the send queue");
+        }
+        for piece in &self.pieces {
+            let len = match &piece.place {
+                Place::Packet(packet) => packet.len(),
+                Place::Kept(bytes) => bytes.len(),
+            };
+            assert_eq!(len, piece.len as usize, "the length of a piece of the send queue");
+        }
+        Some((self.pieces.front()?.seq, self.pieces.back()?.end()))
+    }
+
     /// How much of the `max` bytes from `seq` on goes into one frame.
     pub fn span(&self, seq: Seq, max: u32) -> u32 {
         let first = self.find(seq);
