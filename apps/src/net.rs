@@ -7,7 +7,7 @@ mod kernel;
 #[cfg(feature = "dpdk")]
 mod stack;
 
-pub use args::{IdleArg, NetArgs};
+pub use args::{EngineArg, IdleArg, NetArgs, ProfileArg};
 pub use cores::{CoreList, Place};
 pub use error::Error;
 

@@ -1,8 +1,11 @@
 //! What the benches share. Each published figure comes from one of the programs in `src/bin`.
 #![forbid(unsafe_code)]
 
-pub mod echo_bench;
+pub mod client;
 pub mod echo_pair;
+pub mod engine;
+pub mod goodput;
+pub mod impair;
 pub mod process;
 pub mod sockperf;
-pub mod synthetic_client;
+pub mod testpmd;

@@ -81,11 +81,13 @@ impl Bytes {
     ///   has been called once for this value and once for each `table.share(owner)`.
     /// - `table`'s functions may be called with `owner` on any thread, several at once.
     /// - With [`Memory::Device`], the bytes must lie in memory that EAL allocated.
+    #[inline]
     pub unsafe fn from_owner(start: NonNull<u8>, len: usize, owner: *const (), table: &'static Owner) -> Self {
         Bytes { start, len, owner, table }
     }
 
     /// Where the bytes lie.
+    #[inline]
     pub fn memory(&self) -> Memory {
         self.table.memory
     }
@@ -94,6 +96,7 @@ impl Bytes {
     ///
     /// # Panics
     /// If the range does not lie within the bytes.
+    #[inline]
     pub fn slice(&self, range: impl RangeBounds<usize>) -> Bytes {
         let part = &self[(range.start_bound().cloned(), range.end_bound().cloned())];
         let start = NonNull::from(part).cast();
@@ -108,6 +111,7 @@ impl Bytes {
     ///
     /// # Panics
     /// If there are fewer.
+    #[inline]
     pub fn advance(&mut self, n: usize) {
         assert!(n <= self.len, "cannot advance {n} bytes in {}", self.len);
         // SAFETY: `n <= len`, so the result points into the same slice or at its end.
@@ -116,6 +120,7 @@ impl Bytes {
     }
 
     /// Keeps the first `n` bytes; nothing happens when there are no more than that.
+    #[inline]
     pub fn truncate(&mut self, n: usize) {
         self.len = self.len.min(n);
     }
@@ -124,6 +129,7 @@ impl Bytes {
     ///
     /// # Panics
     /// If there are fewer.
+    #[inline]
     pub fn split_to(&mut self, n: usize) -> Bytes {
         if n == self.len {
             return std::mem::take(self);
@@ -135,6 +141,7 @@ impl Bytes {
 
     /// Drops nothing and forgets the owner's reference: the caller now holds it, and must give it to
     /// [`from_owner`](Self::from_owner) again or release it.
+    #[inline]
     pub fn into_owner(self) -> (NonNull<u8>, usize, *const (), &'static Owner) {
         let bytes = std::mem::ManuallyDrop::new(self);
         (bytes.start, bytes.len, bytes.owner, bytes.table)
@@ -142,6 +149,7 @@ impl Bytes {
 }
 
 impl Drop for Bytes {
+    #[inline]
     fn drop(&mut self) {
         // SAFETY: `owner` belongs to `table` and this value's reference is given back once, here.
         unsafe { (self.table.release)(self.owner) }
@@ -149,6 +157,7 @@ impl Drop for Bytes {
 }
 
 impl Clone for Bytes {
+    #[inline]
     fn clone(&self) -> Self {
         // SAFETY: `owner` belongs to `table` and is alive through this value.
         unsafe { (self.table.share)(self.owner) };

@@ -90,6 +90,24 @@ pub enum Idle {
     Backoff,
 }
 
+/// When an idle connection's peer is asked for a sign of life, and when it is given up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Keepalive {
+    /// How long nothing must have come from it.
+    pub idle: Duration,
+    /// Between probes.
+    pub interval: Duration,
+    /// Probes that may go unanswered.
+    pub probes: u8,
+}
+
+impl Default for Keepalive {
+    /// Two hours (RFC 9293 §3.8.4: no less by default), then nine probes 75 s apart, as common systems have it.
+    fn default() -> Self {
+        Keepalive { idle: Duration::from_secs(7200), interval: Duration::from_secs(75), probes: 9 }
+    }
+}
+
 /// The network and the limits of a worker. All workers of one port share one.
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -115,25 +133,37 @@ pub struct Config {
     pub half_open_timeout: Duration,
     /// How long a peer may leave our data unanswered before its connection is given up (RFC 9293 §3.10.1: five minutes).
     pub user_timeout: Duration,
-    /// The receive buffer of a connection in bytes: the largest window we offer.
-    pub rx_buffer: usize,
-    /// The send buffer of a connection in bytes.
-    pub tx_buffer: usize,
+    /// The receive buffer of a connection in bytes: the largest window we offer. The engine's own choice if `None`: the native
+    /// engine begins with 64 KB and goes up to 4 MB where path and service take so much; the smoltcp engine has 64 KB.
+    pub rx_buffer: Option<usize>,
+    /// The send buffer of a connection in bytes: what may be queued and unacknowledged. The engine's own choice if `None`:
+    /// 1 MB, 64 KB with smoltcp.
+    pub tx_buffer: Option<usize>,
     /// The congestion control of the native engine, where that is [`Builtin`](crate::congestion::Builtin).
     pub congestion: Algorithm,
+    /// The least time-out of a retransmission, while nothing is known of how long the peer delays acknowledgements
+    /// (RFC 6298 §2.4 asks for a second; common systems have a fifth of it).
+    pub rto_floor: Duration,
     /// How long an acknowledgement waits for company (RFC 9293 §3.8.6.3: less than half a second).
     pub ack_delay: Duration,
     /// Hold segments that are not full back while something is unacknowledged (Nagle's algorithm, RFC 9293 §3.7.4).
     pub nagle: bool,
     /// Ask for explicit congestion notification, and grant it (RFC 3168).
     pub ecn: bool,
-    /// Ask a peer that has been silent for so long for a sign of life (RFC 9293 §3.8.4).
-    pub keepalive: Option<Duration>,
+    /// Whether and when to ask a silent peer for a sign of life (RFC 9293 §3.8.4).
+    pub keepalive: Option<Keepalive>,
     /// What to do when nothing arrives.
     pub idle: Idle,
     /// The origin of all randomness: initial sequence numbers, ports, hash keys. Take it from the system's
     /// generator, except in a test that must repeat.
     pub seed: u64,
+}
+
+impl Config {
+    /// The default within a data centre, between hosts that all acknowledge promptly: time-outs from 5 ms on.
+    pub fn datacenter() -> Self {
+        Config { rto_floor: Duration::from_millis(5), ack_delay: Duration::from_millis(1), ..Config::default() }
+    }
 }
 
 impl Default for Config {
@@ -150,9 +180,10 @@ impl Default for Config {
             max_half_open: 4096,
             half_open_timeout: Duration::from_secs(10),
             user_timeout: Duration::from_secs(300),
-            rx_buffer: 64 << 10,
-            tx_buffer: 64 << 10,
+            rx_buffer: None,
+            tx_buffer: None,
             congestion: Algorithm::default(),
+            rto_floor: Duration::from_millis(200),
             ack_delay: Duration::from_millis(40),
             nagle: false,
             ecn: false,

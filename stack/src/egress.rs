@@ -130,6 +130,11 @@ impl<N: Nic> Egress<N> {
         self.nic.allocate().or_else(|| self.set_aside.pop())
     }
 
+    /// Gives the packets set aside back.
+    pub(crate) fn set_nothing_aside(&mut self) {
+        self.set_aside.clear();
+    }
+
     /// An empty packet for payload, with room for headers in front; `None` when no more than those set aside are left.
     pub(crate) fn allocate_for_payload(&mut self) -> Option<N::Packet> {
         let aside = SET_ASIDE.min(self.nic.capabilities().pool / 8);

@@ -26,7 +26,7 @@ mod tuple;
 mod wheel;
 mod worker;
 
-pub use config::{Config, Idle, InvalidCidr, IpCidr};
+pub use config::{Config, Idle, InvalidCidr, IpCidr, Keepalive};
 pub use crossing::Crossing;
 pub use drops::{Cause, Drops};
 pub use egress::Egress;

@@ -116,6 +116,9 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
         }
         work += self.deliver();
         self.core.egress.flush();
+        if self.core.engine.connections() == 0 {
+            self.core.egress.set_nothing_aside();
+        }
         work
     }
 

@@ -69,13 +69,17 @@ fn chargen_sends_everything_exact() {
     assert_eq!(net.b.service().sent, 5_000_000);
 }
 
+/// Bytes of a send or receive buffer.
+const BUFFER: usize = 64 << 10;
+
 #[test]
 fn chargen_waits_for_a_peer_that_stops_reading_and_holds_no_more_than_its_buffer() {
     let reader = || Reader { to: Some(address("10.0.0.2:7")), until: Some(200_000), ..Reader::default() };
-    let mut net = Net::new(LinkConfig::default(), reader, || Chargen::new(u64::MAX));
+    let (a, b) = (Config { rx_buffer: Some(BUFFER), ..host(1) }, Config { tx_buffer: Some(BUFFER), ..server() });
+    let mut net = Net::with(LinkConfig::default(), 1, &a, reader, &b, || Chargen::new(u64::MAX));
     net.run_until(MINUTE, |_| false);
     let (sent, received) = (net.b.service().sent, net.a.service().received);
-    let buffers = (host(1).rx_buffer + server().tx_buffer) as u64;
+    let buffers = 2 * BUFFER as u64;
     assert!(received >= 200_000 && sent <= received + buffers, "{sent} sent, {received} read");
     assert!(net.b.service().held_back > 0);
 }

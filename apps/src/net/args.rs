@@ -4,6 +4,7 @@ use super::cores::CoreList;
 use super::{Error, Listen};
 use crate::units::parse_size;
 use linerate_bypass::{MacAddr, Via};
+use linerate_stack::congestion::Algorithm;
 use linerate_stack::{Idle, IpCidr};
 use std::net::{IpAddr, SocketAddr};
 
@@ -55,6 +56,24 @@ pub struct NetArgs {
     #[arg(long)]
     pub force: bool,
 
+    /// The TCP engine: native sends and receives without copying, smoltcp is the reference (not with --via kernel)
+    /// [default: native]
+    #[arg(long, value_enum, value_name = "NAME")]
+    pub engine: Option<EngineArg>,
+
+    /// Congestion control of the native engine: cubic, newreno or dctcp [default: cubic]
+    #[arg(long, value_name = "NAME")]
+    pub congestion: Option<Algorithm>,
+
+    /// What is known of the network: internet, or datacenter, where round trips are short and acknowledgements prompt, so
+    /// that losses can be repaired within milliseconds [default: internet]
+    #[arg(long, value_enum, value_name = "NAME")]
+    pub profile: Option<ProfileArg>,
+
+    /// Negotiate explicit congestion notification (RFC 3168)
+    #[arg(long)]
+    pub ecn: bool,
+
     /// Send and receive buffer of each connection, such as 256k
     #[arg(long, value_name = "BYTES", value_parser = parse_size)]
     pub buffer: Option<usize>,
@@ -62,6 +81,26 @@ pub struct NetArgs {
     /// Arguments for EAL, after a lone --
     #[arg(last = true, value_name = "EAL ARGS")]
     pub eal: Vec<String>,
+}
+
+/// `--engine`.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum EngineArg {
+    /// Zero-copy TCP of this project's own.
+    #[default]
+    Native,
+    /// smoltcp's sockets.
+    Smoltcp,
+}
+
+/// `--profile`.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum ProfileArg {
+    /// Nothing is known.
+    #[default]
+    Internet,
+    /// Short round trips, prompt peers.
+    Datacenter,
 }
 
 /// `--idle`.
@@ -98,6 +137,10 @@ impl NetArgs {
                     ("--mac", self.mac.is_some()),
                     ("--mtu", self.mtu.is_some()),
                     ("--idle", self.idle.is_some()),
+                    ("--engine", self.engine.is_some()),
+                    ("--congestion", self.congestion.is_some()),
+                    ("--profile", self.profile.is_some()),
+                    ("--ecn", self.ecn),
                     ("EAL's arguments", !self.eal.is_empty()),
                 ];
                 match given.iter().find(|(_, given)| *given) {
@@ -109,6 +152,16 @@ impl NetArgs {
             _ => {
                 if self.spin {
                     return Err(Error::OnlyWithKernel("--spin"));
+                }
+                if self.engine == Some(EngineArg::Smoltcp) {
+                    let given = [
+                        ("--congestion", self.congestion.is_some()),
+                        ("--profile", self.profile.is_some()),
+                        ("--ecn", self.ecn),
+                    ];
+                    if let Some((what, _)) = given.iter().find(|(_, given)| *given) {
+                        return Err(Error::OnlyWithNative(what));
+                    }
                 }
                 if self.ip.is_empty() && !self.dhcp {
                     return Err(Error::NoAddress(self.via.clone()));
@@ -191,6 +244,8 @@ mod tests {
             ("--via tap:lr0 --ip 10.0.0.2/24 --dhcp", "[fd00::3]:7", "not an address of ours"),
             ("--via tap:lr0 --ip 10.0.0.2/24", "10.0.0.2:0", "port"),
             ("--via tap:lr0 --dhcp --gateway 10.0.0.1 --gateway 10.0.0.9", "10.0.0.2:7", "10.0.0.9"),
+            ("--via tap:lr0 --ip 10.0.0.2/24 --engine smoltcp --ecn", "10.0.0.2:7", "--ecn"),
+            ("--via kernel --engine native", "10.0.0.2:7", "--engine"),
             ("--via rdma:rxe0", "10.0.0.2:7", "rdma"),
         ] {
             let error = check(text, &[listen]);

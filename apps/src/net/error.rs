@@ -16,6 +16,9 @@ pub enum Error {
     /// Workers of the stack always poll.
     #[error("{0} has an effect only with --via kernel: leave it out")]
     OnlyWithKernel(&'static str),
+    /// The smoltcp engine has no such choice.
+    #[error("{0} has an effect only with --engine native: leave it out")]
+    OnlyWithNative(&'static str),
     /// The stack needs to know who it is.
     #[error("--via {0}: no address of ours: give --ip ADDRESS/PREFIX or --dhcp")]
     NoAddress(Via),
@@ -109,6 +112,7 @@ impl Error {
             self,
             NotWithKernel(_)
                 | OnlyWithKernel(_)
+                | OnlyWithNative(_)
                 | NoAddress(_)
                 | NoAddressFor(_)
                 | NotOurs { .. }

@@ -1,10 +1,10 @@
 //! Every `--via` but `kernel`: workers of the TCP/IP stack on the queue pairs of a DPDK port.
 
-use super::{Error, Job, Listen, NetArgs};
-use linerate_bypass::dpdk::{self, Backing, Eal, EalConfig, PortConfig, QueuePair};
+use super::{EngineArg, Error, Job, Listen, NetArgs, ProfileArg};
+use linerate_bypass::dpdk::{self, Backing, Eal, EalConfig, Mbuf, PortConfig, QueuePair};
 use linerate_bypass::time::Clock;
 use linerate_bypass::{Seat, Service, Summary};
-use linerate_stack::{Config, Crossing, RSS_KEY, Worker};
+use linerate_stack::{Config, Crossing, Engine, NativeEngine, RSS_KEY, SmoltcpEngine, Worker};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -13,6 +13,7 @@ pub struct Port {
     eal: Eal,
     port: dpdk::Port,
     config: Config,
+    engine: EngineArg,
 }
 
 impl Port {
@@ -34,7 +35,10 @@ impl Port {
             ..PortConfig::default()
         };
         let port = dpdk::Port::open(&eal, &args.via, port)?;
-        let defaults = Config::default();
+        let defaults = match args.profile.unwrap_or_default() {
+            ProfileArg::Internet => Config::default(),
+            ProfileArg::Datacenter => Config::datacenter(),
+        };
         let config = Config {
             addresses: args.ip.clone(),
             gateways: args.gateway.clone(),
@@ -43,17 +47,31 @@ impl Port {
             mtu: args.mtu,
             listen: listen.tcp.clone(),
             listen_udp: listen.udp.clone(),
-            rx_buffer: args.buffer.unwrap_or(defaults.rx_buffer),
-            tx_buffer: args.buffer.unwrap_or(defaults.tx_buffer),
+            rx_buffer: args.buffer,
+            tx_buffer: args.buffer,
+            congestion: args.congestion.unwrap_or_default(),
+            ecn: args.ecn,
             idle: args.idle.map_or(defaults.idle, Into::into),
             seed: getrandom::u64().map_err(Error::NoRandomness)?,
             ..defaults
         };
-        Ok(Port { eal, port, config })
+        Ok(Port { eal, port, config, engine: args.engine.unwrap_or_default() })
     }
 
     /// The workers, each to be run on its own thread; each adds one to `ready` when it serves.
     pub fn jobs<S: Service + 'static>(
+        &self,
+        make: Arc<impl Fn(Seat<S::Message>) -> S + Send + Sync + 'static>,
+        stop: &Arc<AtomicBool>,
+        ready: &Arc<AtomicUsize>,
+    ) -> Vec<Job<S>> {
+        match self.engine {
+            EngineArg::Native => self.jobs_of::<S, NativeEngine<Mbuf>>(make, stop, ready),
+            EngineArg::Smoltcp => self.jobs_of::<S, SmoltcpEngine>(make, stop, ready),
+        }
+    }
+
+    fn jobs_of<S: Service + 'static, E: Engine<QueuePair> + 'static>(
         &self,
         make: Arc<impl Fn(Seat<S::Message>) -> S + Send + Sync + 'static>,
         stop: &Arc<AtomicBool>,
@@ -67,7 +85,7 @@ impl Port {
             let (stop, ready) = (stop.clone(), ready.clone());
             Box::new(move || {
                 let _known_to_eal = eal.register_thread()?;
-                let worker: Worker<_, S> = Worker::new(&config, crossing, queue, |seat| make(seat), clock.now());
+                let worker: Worker<_, S, E> = Worker::new(&config, crossing, queue, |seat| make(seat), clock.now());
                 let serves = || {
                     ready.fetch_add(1, Ordering::Relaxed);
                 };

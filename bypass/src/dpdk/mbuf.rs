@@ -32,10 +32,12 @@ unsafe impl Send for Mbuf {}
 impl Mbuf {
     /// # Safety
     /// `head` must be the head of a chain of which nobody else owns a reference that the new value takes over.
+    #[inline]
     pub(super) unsafe fn from_segment(head: Segment) -> Self {
         Mbuf { head }
     }
 
+    #[inline]
     pub(super) fn head(&self) -> Segment {
         self.head
     }
@@ -45,6 +47,7 @@ impl Mbuf {
         external::attach(self.head, bytes).map(|()| self)
     }
 
+    #[inline]
     fn each(&self) -> impl Iterator<Item = Segment> {
         std::iter::successors(Some(self.head), |segment| segment.next())
     }
@@ -73,6 +76,7 @@ impl Mbuf {
 }
 
 impl Drop for Mbuf {
+    #[inline]
     fn drop(&mut self) {
         // SAFETY: the chain is owned by this value and not used again.
         unsafe { sys::lr_free(self.head.as_ptr()) }
@@ -109,6 +113,7 @@ impl Packet for Mbuf {
         })
     }
 
+    #[inline]
     fn segments(&self) -> impl Iterator<Item = &[u8]> {
         // SAFETY: as for `data`, for every segment of the chain.
         self.each().map(|segment| unsafe { bytes_of(segment) })
@@ -164,6 +169,7 @@ impl Packet for Mbuf {
         fits
     }
 
+    #[inline]
     fn chain(&mut self, tail: Self) -> Result<(), Self> {
         let segments = self.head.segments() + tail.head.segments();
         let len = self.len() + tail.len();
@@ -177,6 +183,7 @@ impl Packet for Mbuf {
         Ok(())
     }
 
+    #[inline]
     fn unchain(&mut self) -> Option<Self> {
         let tail = self.head.next()?;
         let (segments, len) = (self.head.segments(), self.head.pkt_len());
@@ -205,6 +212,7 @@ impl Packet for Mbuf {
         Some(clone)
     }
 
+    #[inline]
     fn into_bytes(mut self, range: Range<usize>) -> Bytes {
         let len = self.data().len();
         assert!(range.start <= range.end && range.end <= len, "range {range:?} in {len} bytes");

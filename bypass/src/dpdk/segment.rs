@@ -26,86 +26,104 @@ impl Segment {
     /// # Safety
     /// `mbuf` must be an mbuf of a pool, and the caller must hold a reference of it for as long as the value, or a
     /// copy of it, is used.
+    #[inline]
     pub unsafe fn new(mbuf: NonNull<sys::rte_mbuf>) -> Self {
         Segment(mbuf)
     }
 
+    #[inline]
     pub fn as_ptr(self) -> *mut sys::rte_mbuf {
         self.0.as_ptr()
     }
 
+    #[inline]
     fn field<T>(self, offset: u32) -> *mut T {
         // SAFETY: the offset is that of a field of the mbuf which this points to.
         unsafe { self.0.as_ptr().byte_add(offset as usize).cast() }
     }
 
+    #[inline]
     pub(super) fn get<T: Copy>(self, offset: u32) -> T {
         // SAFETY: a live mbuf has initialised fields at these offsets, which are aligned for their types; while it is
         // shared nobody writes those that are read here (contract of `new`).
         unsafe { self.field::<T>(offset).read() }
     }
 
+    #[inline]
     pub(super) fn set<T>(self, offset: u32, value: T) {
         // SAFETY: as for `get`; who calls a writing function owns the segment.
         unsafe { self.field::<T>(offset).write(value) }
     }
 
+    #[inline]
     fn references(&self) -> &AtomicU16 {
         // SAFETY: the count lives as long as the mbuf; everyone, DPDK included, changes it atomically while there is
         // more than one reference.
         unsafe { AtomicU16::from_ptr(self.field(sys::LR_MBUF_REFCNT)) }
     }
 
+    #[inline]
     pub fn data_len(self) -> usize {
         usize::from(self.get::<u16>(sys::LR_MBUF_DATA_LEN))
     }
 
+    #[inline]
     pub fn set_data_len(self, len: usize) {
         debug_assert!(len <= usize::from(u16::MAX));
         self.set(sys::LR_MBUF_DATA_LEN, len as u16);
     }
 
+    #[inline]
     pub fn data_off(self) -> usize {
         usize::from(self.get::<u16>(sys::LR_MBUF_DATA_OFF))
     }
 
+    #[inline]
     pub fn set_data_off(self, offset: usize) {
         debug_assert!(offset <= usize::from(u16::MAX));
         self.set(sys::LR_MBUF_DATA_OFF, offset as u16);
     }
 
+    #[inline]
     pub fn buf_len(self) -> usize {
         usize::from(self.get::<u16>(sys::LR_MBUF_BUF_LEN))
     }
 
     /// Bytes in this segment and those behind it; true of a head only.
+    #[inline]
     pub fn pkt_len(self) -> usize {
         self.get::<u32>(sys::LR_MBUF_PKT_LEN) as usize
     }
 
+    #[inline]
     pub fn set_pkt_len(self, len: usize) {
         debug_assert!(u32::try_from(len).is_ok());
         self.set(sys::LR_MBUF_PKT_LEN, len as u32);
     }
 
     /// Segments in the chain; true of a head only.
+    #[inline]
     pub fn segments(self) -> usize {
         usize::from(self.get::<u16>(sys::LR_MBUF_NB_SEGS))
     }
 
+    #[inline]
     pub fn set_segments(self, n: usize) {
         debug_assert!((1..=usize::from(u16::MAX)).contains(&n));
         self.set(sys::LR_MBUF_NB_SEGS, n as u16);
     }
 
+    #[inline]
     pub fn next(self) -> Option<Segment> {
         NonNull::new(self.get::<*mut sys::rte_mbuf>(sys::LR_MBUF_NEXT)).map(Segment)
     }
 
+    #[inline]
     pub fn set_next(self, next: Option<Segment>) {
         self.set(sys::LR_MBUF_NEXT, next.map_or(std::ptr::null_mut(), Segment::as_ptr));
     }
 
+    #[inline]
     pub fn last(self) -> Segment {
         let mut last = self;
         while let Some(next) = last.next() {
@@ -114,24 +132,29 @@ impl Segment {
         last
     }
 
+    #[inline]
     pub fn flags(self) -> u64 {
         self.get(sys::LR_MBUF_OL_FLAGS)
     }
 
+    #[inline]
     pub fn set_flags(self, flags: u64) {
         self.set(sys::LR_MBUF_OL_FLAGS, flags);
     }
 
+    #[inline]
     pub fn tx_offload(self) -> u64 {
         self.get(sys::LR_MBUF_TX_OFFLOAD)
     }
 
+    #[inline]
     pub fn set_tx_offload(self, word: u64) {
         self.set(sys::LR_MBUF_TX_OFFLOAD, word);
     }
 
     /// How far from the start of its data a driver may write that does the offloads asked of this head: to the end of the
     /// headers, which are at least as long as their fixed parts, whatever was asked.
+    #[inline]
     pub fn headers_written(self) -> usize {
         const IPV4: usize = 20;
         const TCP: usize = 20;
@@ -150,56 +173,67 @@ impl Segment {
         l2 + l3.max(IPV4) + l4.max(least)
     }
 
+    #[inline]
     pub fn rss_hash(self) -> u32 {
         self.get(sys::LR_MBUF_RSS_HASH)
     }
 
+    #[inline]
     pub fn vlan_tci(self) -> u16 {
         self.get(sys::LR_MBUF_VLAN_TCI)
     }
 
     /// The pool that the mbuf itself came from.
+    #[inline]
     pub fn pool(self) -> *mut sys::rte_mempool {
         self.get(sys::LR_MBUF_POOL)
     }
 
+    #[inline]
     pub fn shinfo(self) -> *mut std::ffi::c_void {
         self.get(sys::LR_MBUF_SHINFO)
     }
 
+    #[inline]
     pub fn private(self) -> *mut std::ffi::c_void {
         // SAFETY: a live mbuf of a pool.
         unsafe { sys::lr_private(self.as_ptr()) }
     }
 
     /// The first byte of its data.
+    #[inline]
     pub fn data(self) -> NonNull<u8> {
         let buffer: *mut u8 = self.get(sys::LR_MBUF_BUF_ADDR);
         // SAFETY: a live mbuf has a buffer, and its data begin within it.
         unsafe { NonNull::new_unchecked(buffer.add(self.data_off())) }
     }
 
+    #[inline]
     pub fn is_external(self) -> bool {
         self.flags() & sys::LR_MBUF_EXTERNAL != 0
     }
 
     /// Whether its bytes are in its own buffer.
+    #[inline]
     pub fn is_direct(self) -> bool {
         self.flags() & (sys::LR_MBUF_INDIRECT | sys::LR_MBUF_EXTERNAL) == 0
     }
 
     /// Whether it has one reference: its packet's.
+    #[inline]
     pub fn is_sole(self) -> bool {
         // Acquire: what those did who gave their references back has happened before we write.
         self.references().load(Ordering::Acquire) == 1
     }
 
     /// Whether nobody else can see its bytes: they are in its own buffer, and it has one reference.
+    #[inline]
     pub fn is_exclusive(self) -> bool {
         self.is_direct() && self.is_sole()
     }
 
     /// Whether the buffer that its data lie in can have no more references.
+    #[inline]
     pub fn is_saturated(self) -> bool {
         // SAFETY: a live mbuf, which keeps the buffer and its count alive.
         unsafe { sys::lr_references(self.as_ptr()) >= SATURATED - 1 }
@@ -207,6 +241,7 @@ impl Segment {
 
     /// Takes one more reference. Atomic always: unlike DPDK's function it may be called by several threads at once
     /// that share a single reference.
+    #[inline]
     pub fn share(self) {
         if self.references().fetch_add(1, Ordering::Relaxed) >= SATURATED - 1 {
             self.references().store(STUCK, Ordering::Relaxed);
@@ -218,6 +253,7 @@ impl Segment {
     ///
     /// # Safety
     /// The caller has the packet's reference to itself: no other thread shares or gives up that same one meanwhile.
+    #[inline]
     pub unsafe fn retain(self, from: usize) -> bool {
         if self.references().load(Ordering::Relaxed) >= SATURATED - 1 {
             return false;
@@ -238,6 +274,7 @@ impl Segment {
     ///
     /// # Safety
     /// The caller holds a reference, and uses neither it nor the segment again.
+    #[inline]
     pub unsafe fn release(self) {
         let references = self.references();
         let count = references.load(Ordering::Acquire);

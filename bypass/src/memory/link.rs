@@ -4,8 +4,7 @@ use super::capture::Frame;
 use super::clock::VirtualClock;
 use super::impair::{Counters, ImpairmentStats, Impairments};
 use super::nic::MemoryNic;
-use super::packet::MemoryPacket;
-use crossbeam_queue::ArrayQueue;
+use super::ring::Ring;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -49,7 +48,7 @@ impl fmt::Debug for Steering {
     }
 }
 
-/// What a link and its ends are like; the same for both.
+/// What a link and its ends are like; the same for both, but for [`tso_from`](Self::tso_from).
 #[derive(Debug, Clone)]
 pub struct LinkConfig {
     /// The largest IP packet in bytes. Longer ones are dropped by the sender's queue, unless it was asked to cut
@@ -69,6 +68,8 @@ pub struct LinkConfig {
     /// Claim to cut TCP payloads of up to this many bytes. They cross the link whole, so the receiver's port
     /// claims to merge segments (LRO).
     pub tso: Option<usize>,
+    /// The only end that cuts, if there is but one: the other sends no large frames and this one receives none.
+    pub tso_from: Option<End>,
     /// Send chains, clones and attached bytes as they are. Without it they are copied into one packet first, as
     /// on AF_XDP, and [`copied_bytes`](crate::QueueStats::copied_bytes) says how many bytes that were.
     pub multi_segment: bool,
@@ -89,6 +90,7 @@ impl Default for LinkConfig {
             data_room: 2048,
             checksum_offload: false,
             tso: None,
+            tso_from: None,
             multi_segment: true,
             steering: None,
             impairments: Impairments::default(),
@@ -124,14 +126,14 @@ pub(super) struct Direction {
 
 /// The frames that a receiving queue has not polled for yet.
 pub(super) struct Lane {
-    pub(super) frames: ArrayQueue<MemoryPacket>,
+    pub(super) frames: Ring,
     /// The receiver is gone.
     pub(super) abandoned: AtomicBool,
 }
 
 impl Direction {
     fn new(config: &LinkConfig, queues: usize) -> Self {
-        let lane = |_| Lane { frames: ArrayQueue::new(config.ring), abandoned: AtomicBool::new(false) };
+        let lane = |_| Lane { frames: Ring::new(config.ring), abandoned: AtomicBool::new(false) };
         Direction {
             lanes: (0..queues).map(lane).collect(),
             counters: Counters::default(),
@@ -257,8 +259,8 @@ impl Link {
         self.shared.capturing.load(Ordering::Relaxed)
     }
 
-    pub(super) fn keep(&self, frame: Frame) {
-        locked(&self.shared.captured).push(frame);
+    pub(super) fn keep(&self, frames: Vec<Frame>) {
+        locked(&self.shared.captured).extend(frames);
     }
 }
 

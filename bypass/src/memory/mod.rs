@@ -30,6 +30,7 @@ mod link;
 mod nic;
 mod packet;
 mod pool;
+mod ring;
 mod wire;
 
 pub use capture::{Frame, write_pcap};

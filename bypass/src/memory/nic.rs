@@ -2,7 +2,7 @@
 
 use super::capture::Frame;
 use super::link::{Direction, End, Lane, Link, LinkConfig};
-use super::packet::MemoryPacket;
+use super::packet::{MAX_LEN, MemoryPacket};
 use super::pool::{HEADROOM, PoolHandle};
 use super::wire::{Wire, rx_info};
 use super::{ImpairmentStats, impair::count};
@@ -15,6 +15,11 @@ use std::sync::atomic::Ordering;
 const FRAME_OVERHEAD: usize = 18;
 
 impl LinkConfig {
+    /// The largest TCP payload that `end` cuts.
+    fn tso_of(&self, end: End) -> Option<usize> {
+        self.tso.filter(|_| self.tso_from.is_none_or(|only| only == end))
+    }
+
     /// The longest frame.
     pub(super) fn max_frame(&self) -> usize {
         usize::from(self.mtu) + FRAME_OVERHEAD
@@ -33,8 +38,10 @@ pub struct MemoryNic {
     wire: Wire,
     /// Of the impairments that `wire` has.
     version: u64,
-    /// Frames that do not fit, while the burst they came in is put together again.
-    refused: Vec<MemoryPacket>,
+    /// Frames between the ring and the wire.
+    entering: Vec<MemoryPacket>,
+    /// The longest frame that is not cut.
+    longest: usize,
     stats: QueueStats,
 }
 
@@ -54,8 +61,8 @@ impl MemoryNic {
             pool: config.pool - config.ring.min(config.pool / 2),
             rx_checksum: checksum,
             tx_checksum: checksum,
-            tso: config.tso,
-            lro: config.tso.is_some(),
+            tso: config.tso_of(end),
+            lro: config.tso_of(end.other()).is_some(),
             multi_segment_tx: config.multi_segment,
             scatter_rx: config.multi_segment,
             rss: config.steering.is_some(),
@@ -69,7 +76,8 @@ impl MemoryNic {
             capabilities,
             wire: Wire::new(),
             version: 0,
-            refused: Vec::with_capacity(BURST),
+            entering: Vec::with_capacity(BURST),
+            longest: config.max_frame(),
             stats: QueueStats::default(),
             link,
         }
@@ -113,18 +121,22 @@ impl MemoryNic {
         self.incoming().counters.stats()
     }
 
+    #[inline]
     fn outgoing(&self) -> &Direction {
         self.link.from(self.end)
     }
 
+    #[inline]
     fn incoming(&self) -> &Direction {
         self.link.from(self.end.other())
     }
 
+    #[inline]
     fn lane(&self) -> &Lane {
         &self.incoming().lanes[self.queue]
     }
 
+    #[inline]
     fn follow_impairments(&mut self) {
         if let Some((impairments, version)) = self.incoming().impairments_after(self.version) {
             let stream = (self.queue as u64) << 1 | u64::from(self.end == End::A);
@@ -136,88 +148,152 @@ impl MemoryNic {
     /// Puts the frames that the sender has handed over onto the wire.
     fn enter_wire(&mut self) {
         let incoming = self.link.from(self.end.other());
-        let lane = &incoming.lanes[self.queue];
+        let frames = &incoming.lanes[self.queue].frames;
         // No more than one ring of them: a sender on another thread may be as fast as this.
-        for _ in 0..lane.frames.capacity() {
-            let Some(packet) = lane.frames.pop() else { break };
-            self.wire.enter(packet, &incoming.counters);
+        for _ in 0..frames.capacity().div_ceil(BURST) {
+            // SAFETY: the only receiver of this queue is `self`.
+            unsafe { frames.pop(&mut self.entering, BURST) };
+            if self.entering.is_empty() {
+                break;
+            }
+            self.entering.drain(..).for_each(|packet| self.wire.enter(packet, &incoming.counters));
         }
     }
 
     /// Whether the port can never send `packet`: it is empty, too long, or asks for what the port cannot do.
+    #[inline]
     fn is_unsendable(&self, packet: &MemoryPacket) -> bool {
-        let (len, can, longest) = (packet.len(), &self.capabilities, self.link.config().max_frame());
+        let len = packet.len();
+        if len == 0 {
+            return true;
+        }
         let Some(TxOffload { l2_len, l3_len, l4_len, ipv4_checksum, l4_checksum, tso, .. }) = packet.tx_offload()
         else {
-            return len == 0 || len > longest;
+            return len > self.longest;
         };
-        let headers = l2_len.saturating_add(l3_len).saturating_add(l4_len);
-        if len == 0 || headers > len || ((ipv4_checksum || l4_checksum.is_some()) && !can.tx_checksum.tcp) {
+        // No sum of lengths that a frame can have wraps.
+        let headers = l2_len.wrapping_add(*l3_len).wrapping_add(*l4_len);
+        let can = &self.capabilities;
+        if headers > len
+            || (l2_len | l3_len | l4_len) > MAX_LEN
+            || (!can.tx_checksum.tcp && (*ipv4_checksum || l4_checksum.is_some()))
+        {
             return true;
         }
         match (tso, can.tso) {
-            (None, _) => len > longest,
+            (None, _) => len > self.longest,
             (Some(_), None) => true,
             (Some(segment), Some(most)) => {
-                let ip_len = l3_len + l4_len + usize::from(segment);
-                segment == 0 || ip_len > usize::from(can.mtu) || len - headers > most
+                let ip_len = l3_len + l4_len + usize::from(*segment);
+                *segment == 0 || ip_len > usize::from(can.mtu) || len - headers > most
             }
         }
     }
 
-    /// `packet` as it can go over the link: itself, or a copy in one packet of this pool. Comes back as it was
-    /// when the pool is empty.
-    fn sendable(&mut self, packet: MemoryPacket) -> Result<MemoryPacket, MemoryPacket> {
-        if self.capabilities.multi_segment_tx || packet.is_exclusive() {
-            return Ok(packet);
-        }
-        match packet.copy(Some(&self.pool)) {
-            Some(copy) => {
-                self.stats.copied_bytes += copy.len() as u64;
-                Ok(copy)
-            }
-            None => {
-                self.stats.pool_empty += 1;
-                Err(packet)
-            }
-        }
-    }
-
-    /// Hands one frame over; it comes back when there is no room for it, or for a copy that it needs.
+    /// The first frames of `frames` that can go to one queue, as they are and all at once, made ready.
     #[inline]
-    fn send(&mut self, packet: MemoryPacket, now: Instant) -> Result<(), MemoryPacket> {
-        if self.is_unsendable(&packet) {
-            self.stats.tx_dropped += 1;
-            return Ok(());
+    fn ready(&self, frames: &mut [MemoryPacket], now: Instant) -> Run {
+        if self.capabilities.rss || !self.capabilities.multi_segment_tx {
+            return self.ready_one(&mut frames[0], now);
         }
+        let room = self.outgoing().lanes[self.queue].frames.room();
+        let end = if frames.len() > room { RunEnd::Full } else { RunEnd::AllReady };
+        let mut run = Run { queue: self.queue, frames: frames.len().min(room), bytes: 0, end };
+        for (at, frame) in frames[..run.frames].iter_mut().enumerate() {
+            if self.is_unsendable(frame) {
+                run.frames = at;
+                run.end = RunEnd::Never;
+                break;
+            }
+            frame.mark_sent(now, None);
+            run.bytes += frame.len() as u64;
+        }
+        run
+    }
+
+    /// A run of the one frame, or of none, to whichever queue it goes.
+    fn ready_one(&self, frame: &mut MemoryPacket, now: Instant) -> Run {
+        let lanes = &self.outgoing().lanes;
         let (queue, hash) = match &self.link.config().steering {
             None => (self.queue, None),
-            Some(steering) => steering.0(packet.data()),
+            Some(steering) => steering.0(frame.data()),
         };
-        let queue = queue % self.outgoing().lanes.len();
-        if self.outgoing().lanes[queue].frames.is_full() {
-            return Err(packet);
+        let queue = queue % lanes.len();
+        let none = |end| Run { queue, frames: 0, bytes: 0, end };
+        if self.is_unsendable(frame) {
+            return none(RunEnd::Never);
         }
-        let mut packet = self.sendable(packet)?;
-        let (len, direction) = (packet.len() as u64, self.link.from(self.end));
-        packet.mark_sent(now, hash);
-        let lane = &direction.lanes[queue];
-        if self.link.is_up() && !lane.abandoned.load(Ordering::Acquire) {
-            let frame = self.link.is_capturing().then(|| {
-                let bytes = packet.segments().collect::<Vec<_>>().concat();
-                Frame { at: now, from: self.end, queue, bytes }
-            });
-            lane.frames.push(packet)?;
-            if let Some(frame) = frame {
-                self.link.keep(frame);
-            }
-        } else {
-            count(&direction.counters.down, 1);
+        if lanes[queue].frames.room() == 0 {
+            return none(RunEnd::Full);
         }
-        self.stats.tx_frames += 1;
-        self.stats.tx_bytes += len;
-        Ok(())
+        if !self.capabilities.multi_segment_tx && !frame.is_exclusive() {
+            return none(RunEnd::Copy);
+        }
+        frame.mark_sent(now, hash);
+        Run { queue, frames: 1, bytes: frame.len() as u64, end: RunEnd::AllReady }
     }
+
+    /// Hands the frames of `run`, the first of `from`, over. Returns whether all have gone: another sender may have
+    /// filled the ring meanwhile.
+    #[inline]
+    fn hand_over(&mut self, from: &mut Vec<MemoryPacket>, run: &Run, now: Instant) -> bool {
+        let direction = self.link.from(self.end);
+        let lane = &direction.lanes[run.queue];
+        let gone = if !self.link.is_up() || lane.abandoned.load(Ordering::Acquire) {
+            count(&direction.counters.down, run.frames as u64);
+            from.drain(..run.frames);
+            run.frames
+        } else if self.link.is_capturing() {
+            let frame = |packet: &MemoryPacket| {
+                let bytes = packet.segments().collect::<Vec<_>>().concat();
+                Frame { at: now, from: self.end, queue: run.queue, bytes }
+            };
+            let mut frames: Vec<_> = from[..run.frames].iter().map(frame).collect();
+            let gone = lane.frames.push(from, run.frames);
+            frames.truncate(gone);
+            self.link.keep(frames);
+            gone
+        } else {
+            lane.frames.push(from, run.frames)
+        };
+        let left = run.frames - gone;
+        self.stats.tx_frames += gone as u64;
+        self.stats.tx_bytes += run.bytes - from[..left].iter().map(|frame| frame.len() as u64).sum::<u64>();
+        left == 0
+    }
+
+    /// Puts a copy of `packet` in one packet of this pool in its place; `false` when the pool is empty.
+    fn make_exclusive(&mut self, packet: &mut MemoryPacket) -> bool {
+        let Some(copy) = packet.copy(Some(&self.pool)) else {
+            self.stats.pool_empty += 1;
+            return false;
+        };
+        self.stats.copied_bytes += copy.len() as u64;
+        *packet = copy;
+        true
+    }
+}
+
+/// Frames that go to one queue at once.
+struct Run {
+    queue: usize,
+    /// How many of them.
+    frames: usize,
+    /// Bytes in them.
+    bytes: u64,
+    end: RunEnd,
+}
+
+/// Why a run is no longer.
+enum RunEnd {
+    /// The next has not been looked at, if there is one.
+    AllReady,
+    /// There is no room for the next.
+    Full,
+    /// The next can go as a copy only.
+    Copy,
+    /// The next can never go.
+    Never,
 }
 
 impl Nic for MemoryNic {
@@ -235,50 +311,63 @@ impl Nic for MemoryNic {
         self.link.is_up() && !self.outgoing().lanes[self.queue].abandoned.load(Ordering::Acquire)
     }
 
+    #[inline]
     fn rx_burst(&mut self, into: &mut Vec<MemoryPacket>) -> usize {
-        let room = (into.capacity() - into.len()).min(BURST);
+        let before = into.len();
+        let room = (into.capacity() - before).min(BURST);
         self.follow_impairments();
-        let transparent = self.wire.is_transparent();
-        if !transparent {
+        if self.wire.is_transparent() {
+            // SAFETY: the only receiver of this queue is `self`.
+            unsafe { self.lane().frames.pop(into, room) };
+        } else {
             self.enter_wire();
+            let now = self.link.clock().now();
+            into.extend(std::iter::from_fn(|| self.wire.arrive(now)).take(room));
         }
-        let now = self.link.clock().now();
-        for n in 0..room {
-            let next = if transparent { self.lane().frames.pop() } else { self.wire.arrive(now) };
-            let Some(mut packet) = next else { return n };
-            packet.mark_received(rx_info(&packet));
-            self.stats.rx_frames += 1;
-            self.stats.rx_bytes += packet.len() as u64;
-            into.push(packet);
+        let received = &mut into[before..];
+        let mut bytes = 0;
+        for packet in received.iter_mut() {
+            packet.mark_received(rx_info(packet));
+            bytes += packet.len() as u64;
         }
-        room
+        self.stats.rx_frames += received.len() as u64;
+        self.stats.rx_bytes += bytes;
+        received.len()
     }
 
+    #[inline]
     fn tx_burst(&mut self, from: &mut Vec<MemoryPacket>) -> usize {
         let now = self.link.clock().now();
         let offered = from.len();
-        let mut packets = from.drain(..);
-        for packet in packets.by_ref() {
-            if let Err(packet) = self.send(packet, now) {
-                self.refused.push(packet);
+        while !from.is_empty() {
+            let run = self.ready(from, now);
+            let is_over = match run.end {
+                _ if run.frames > 0 && !self.hand_over(from, &run, now) => true,
+                RunEnd::AllReady => false,
+                RunEnd::Full => true,
+                RunEnd::Copy => !self.make_exclusive(&mut from[0]),
+                RunEnd::Never => {
+                    from.remove(0);
+                    self.stats.tx_dropped += 1;
+                    false
+                }
+            };
+            if is_over {
                 break;
             }
         }
-        if self.refused.is_empty() {
-            return offered;
-        }
-        self.stats.tx_full += 1;
-        self.refused.extend(packets);
-        from.append(&mut self.refused);
+        self.stats.tx_full += u64::from(!from.is_empty());
         offered - from.len()
     }
 
+    #[inline]
     fn allocate(&mut self) -> Option<MemoryPacket> {
         let packet = MemoryPacket::take(&self.pool);
         self.stats.pool_empty += u64::from(packet.is_none());
         packet
     }
 
+    #[inline]
     fn attach(&mut self, bytes: Bytes) -> Result<MemoryPacket, Bytes> {
         let packet = MemoryPacket::attach(&self.pool, bytes);
         self.stats.pool_empty += u64::from(packet.is_err());
@@ -294,8 +383,12 @@ impl Drop for MemoryNic {
     fn drop(&mut self) {
         let lane = self.lane();
         lane.abandoned.store(true, Ordering::Release);
+        let mut unread = Vec::with_capacity(BURST);
         // What nobody will receive goes back to the sender's pool.
-        while lane.frames.pop().is_some() {}
+        // SAFETY: the only receiver of this queue is `self`.
+        while unsafe { lane.frames.pop(&mut unread, BURST) } > 0 {
+            unread.clear();
+        }
     }
 }
 

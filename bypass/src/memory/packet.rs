@@ -4,13 +4,14 @@ use super::pool::{Pool, PoolHandle, Slot};
 use crate::time::Instant;
 use crate::{Bytes, Memory, Owner, Packet, RxInfo, TxOffload};
 use std::fmt;
+use std::mem::ManuallyDrop;
 use std::ops::Range;
 use std::ptr::NonNull;
 
 /// Segments in one frame at most, as in DPDK (`RTE_MBUF_MAX_NB_SEGS`).
 const MAX_SEGMENTS: u32 = u16::MAX as u32;
 /// Bytes in one frame at most, as in DPDK, whose packet length has 32 bits.
-const MAX_LEN: usize = u32::MAX as usize;
+pub(super) const MAX_LEN: usize = u32::MAX as usize;
 
 /// Where the bytes of a segment lie.
 enum Storage {
@@ -94,6 +95,21 @@ impl MemoryPacket {
         pool.take().map(|head| MemoryPacket { head })
     }
 
+    /// Gives the packet up as a pointer, for [`from_raw`](Self::from_raw).
+    #[inline]
+    pub(super) fn into_raw(self) -> NonNull<Slot> {
+        ManuallyDrop::new(self).head
+    }
+
+    /// The packet that was given up.
+    ///
+    /// # Safety
+    /// `head` came from [`into_raw`](Self::into_raw), and is used once.
+    #[inline]
+    pub(super) unsafe fn from_raw(head: NonNull<Slot>) -> MemoryPacket {
+        MemoryPacket { head }
+    }
+
     /// A packet around `bytes`.
     pub(super) fn attach(pool: &PoolHandle, bytes: Bytes) -> Result<MemoryPacket, Bytes> {
         let Some(mut packet) = MemoryPacket::take(pool) else { return Err(bytes) };
@@ -152,6 +168,7 @@ impl MemoryPacket {
         Some(unsafe { std::slice::from_raw_parts_mut(view.data.as_ptr(), view.data_len) })
     }
 
+    #[inline]
     fn slots(&self) -> impl Iterator<Item = NonNull<Slot>> {
         std::iter::successors(Some(self.head), |segment| self.view(*segment).next)
     }
@@ -161,9 +178,8 @@ impl MemoryPacket {
     /// # Safety
     /// `segment` was a segment of a packet, owned by the caller, and is not used again.
     unsafe fn free_segment(segment: NonNull<Slot>) {
-        // SAFETY: the caller owns the view, and nobody uses it hereafter.
-        let view = unsafe { std::ptr::read(segment.as_ref().view.get()) };
-        match view.storage {
+        // SAFETY: the caller owns the view, and nobody uses it hereafter; only its storage may have something to drop.
+        match unsafe { std::ptr::read(&raw const (*segment.as_ref().view.get()).storage) } {
             // SAFETY: the segment's hold on the buffer, its own or another's.
             Storage::Buffer(slot) => unsafe {
                 Slot::release(slot);
@@ -176,6 +192,20 @@ impl MemoryPacket {
                 // SAFETY: nobody else can hold the buffer of a place that was never written to.
                 unsafe { Slot::release(segment) };
             }
+        }
+    }
+
+    /// Ends all segments.
+    ///
+    /// # Safety
+    /// The packet is not used again.
+    #[inline(never)]
+    unsafe fn free_segments(&mut self) {
+        let mut next = Some(self.head);
+        while let Some(segment) = next {
+            next = self.view(segment).next;
+            // SAFETY: the packet owns its segments.
+            unsafe { MemoryPacket::free_segment(segment) };
         }
     }
 
@@ -208,6 +238,7 @@ impl MemoryPacket {
     }
 
     /// Whether this is one segment in a buffer that nobody else holds.
+    #[inline]
     pub(super) fn is_exclusive(&self) -> bool {
         self.head().next.is_none() && self.sole_buffer(self.head).is_some()
     }
@@ -292,15 +323,18 @@ impl MemoryPacket {
         unsafe { MemoryPacket::free_segment(last) };
     }
 
-    pub(super) fn tx_offload(&self) -> Option<TxOffload> {
-        self.head().tx_offload
+    #[inline]
+    pub(super) fn tx_offload(&self) -> Option<&TxOffload> {
+        self.head().tx_offload.as_ref()
     }
 
+    #[inline]
     pub(super) fn sent_at(&self) -> Instant {
         self.head().sent_at
     }
 
     /// The frame leaves the sender now.
+    #[inline]
     pub(super) fn mark_sent(&mut self, now: Instant, rss_hash: Option<u32>) {
         let head = self.head_mut();
         head.sent_at = now;
@@ -309,6 +343,7 @@ impl MemoryPacket {
 
     /// The frame reaches the receiver: what was asked of the sender's port is no more, what the receiver's port
     /// found is `rx_info`.
+    #[inline]
     pub(super) fn mark_received(&mut self, rx_info: RxInfo) {
         let head = self.head_mut();
         head.tx_offload = None;
@@ -344,6 +379,7 @@ impl Packet for MemoryPacket {
         self.segment_mut(self.head)
     }
 
+    #[inline]
     fn segments(&self) -> impl Iterator<Item = &[u8]> {
         self.slots().map(|segment| {
             let view = self.view(segment);
@@ -363,21 +399,24 @@ impl Packet for MemoryPacket {
         head.data = unsafe { head.data.sub(n) };
         head.data_len += n;
         head.pkt_len += n;
-        self.data_mut().map(|data| &mut data[..n])
+        // SAFETY: as above, and the buffer has no other holder.
+        Some(unsafe { std::slice::from_raw_parts_mut(head.data.as_ptr(), n) })
     }
 
     #[inline]
     fn append(&mut self, n: usize) -> Option<&mut [u8]> {
         let last = self.head().last;
-        self.sole_buffer(last)?;
-        if n > self.tailroom() {
+        let buffer = self.sole_buffer(last)?;
+        let view = self.view_mut(last);
+        // SAFETY: the data lie within the buffer.
+        let end = unsafe { view.data.add(view.data_len) };
+        if n > buffer.end.addr().get() - end.addr().get() {
             return None;
         }
-        self.head_mut().pkt_len += n;
-        let view = self.view_mut(last);
-        let before = view.data_len;
         view.data_len += n;
-        self.segment_mut(last).map(|data| &mut data[before..])
+        self.head_mut().pkt_len += n;
+        // SAFETY: the tailroom is `n` bytes at least, and the buffer has no other holder.
+        Some(unsafe { std::slice::from_raw_parts_mut(end.as_ptr(), n) })
     }
 
     #[inline]
@@ -449,15 +488,14 @@ impl Packet for MemoryPacket {
         Some(clone)
     }
 
+    #[inline]
     fn into_bytes(mut self, range: Range<usize>) -> Bytes {
-        let part = &self.data()[range.clone()];
+        let part = &self.data()[range];
         let (start, len) = (NonNull::from(part).cast(), part.len());
         drop(self.unchain());
-        let segment = self.head;
-        std::mem::forget(self);
-        // SAFETY: the packet owned the view and was forgotten.
-        let view = unsafe { std::ptr::read(segment.as_ref().view.get()) };
-        match view.storage {
+        let segment = ManuallyDrop::new(self).head;
+        // SAFETY: the packet owned the view and is used no more; of the view only the storage has something to drop.
+        match unsafe { std::ptr::read(&raw const (*segment.as_ref().view.get()).storage) } {
             Storage::Buffer(slot) => {
                 if slot != segment {
                     // SAFETY: the place of a clone, whose own buffer nobody holds.
@@ -513,11 +551,12 @@ impl Packet for MemoryPacket {
 impl Drop for MemoryPacket {
     #[inline]
     fn drop(&mut self) {
-        let mut next = Some(self.head);
-        while let Some(segment) = next {
-            next = self.view(segment).next;
-            // SAFETY: the packet owns its segments and ends here.
-            unsafe { MemoryPacket::free_segment(segment) };
+        let head = self.head();
+        match head.storage {
+            // SAFETY: the packet's hold on its own buffer, and its view has nothing to drop.
+            Storage::Buffer(slot) if slot == self.head && head.next.is_none() => unsafe { Slot::release(slot) },
+            // SAFETY: the packet ends here.
+            _ => unsafe { self.free_segments() },
         }
     }
 }

@@ -149,15 +149,27 @@ impl Pool {
     ///
     /// # Safety
     /// The caller held it as a handle or as a place, and does not use it any more.
+    #[inline]
     unsafe fn let_go(this: NonNull<Pool>) {
         // SAFETY: held by the caller until the subtraction.
         if unsafe { this.as_ref() }.holders.fetch_sub(1, Ordering::Release) == 1 {
-            fence(Ordering::Acquire);
-            // SAFETY: made by `Box::leak` in `new`, and nobody holds it any more.
-            let pool = unsafe { Box::from_raw(this.as_ptr()) };
-            // SAFETY: allocated with this layout in `new`; no place of it is taken any more.
-            unsafe { dealloc(pool.memory.as_ptr(), pool.layout) };
+            // SAFETY: nobody holds it any more.
+            unsafe { Pool::end(this) };
         }
+    }
+
+    /// Frees the pool.
+    ///
+    /// # Safety
+    /// The last one has just let go of it.
+    #[cold]
+    unsafe fn end(this: NonNull<Pool>) {
+        // What the others did with it comes before.
+        fence(Ordering::Acquire);
+        // SAFETY: made by `Box::leak` in `new`, and nobody holds it any more.
+        let pool = unsafe { Box::from_raw(this.as_ptr()) };
+        // SAFETY: allocated with this layout in `new`; no place of it is taken any more.
+        unsafe { dealloc(pool.memory.as_ptr(), pool.layout) };
     }
 }
 

@@ -242,6 +242,7 @@ fn doubt_checksums(packet: &mut MemoryPacket) {
 
 /// What the receiving port says of a frame: of the checksums that the sending port was asked for, that they are
 /// good; of others nothing, since nothing here reads a header.
+#[inline]
 pub(super) fn rx_info(packet: &MemoryPacket) -> RxInfo {
     let good = |asked| if asked { RxChecksum::Good } else { RxChecksum::Unknown };
     let found = packet.rx_info();

@@ -1,8 +1,8 @@
 //! What a connection holds while bytes are on their way through it, and gives back when it is idle.
 
-use super::block::{Block, NO_BUFFERS};
+use super::block::{Block, Flags, NO_BUFFERS};
 use super::reassembly::Reassembly;
-use super::recovery::Flight;
+use super::recovery::{Flight, Setup};
 use super::send_queue::SendQueue;
 use super::seq::Seq;
 use linerate_bypass::Packet;
@@ -22,6 +22,12 @@ pub(super) struct Buffers<P> {
     pub queue: SendQueue<P>,
     /// What the unacknowledged part has come to.
     pub flight: Flight,
+    /// What a tail loss probe is to send again (RFC 8985 §7.3), if not new data.
+    pub probe: Option<(Seq, u32)>,
+    /// When the first time-out in a row came.
+    pub stalled: Instant,
+    /// Nothing has been sent since they were attached: the connection was idle before.
+    pub idle: bool,
     /// A duplicate to be reported in the next acknowledgement (RFC 2883).
     pub duplicate: (Seq, Seq),
     /// Receive-window tuning: bytes consumed since `tuned_at`.
@@ -37,7 +43,10 @@ impl<P: Packet> Buffers<P> {
             received: VecDeque::new(),
             reassembly: Reassembly::new(),
             queue: SendQueue::new(),
-            flight: Flight::new(Seq(0)),
+            flight: Flight::new(Seq(0), Setup { mss: 536, sack: false, exact_ecn: false }),
+            probe: None,
+            stalled: Instant::ZERO,
+            idle: false,
             duplicate: (Seq(0), Seq(0)),
             consumed: 0,
             tuned_at: Instant::ZERO,
@@ -48,7 +57,7 @@ impl<P: Packet> Buffers<P> {
     /// Whether there is nothing in them.
     #[inline]
     pub fn is_idle(&self) -> bool {
-        self.received.is_empty() && self.queue.is_empty() && self.flight.is_empty() && self.reassembly.is_empty()
+        self.received.is_empty() && self.queue.is_empty() && self.flight.is_settled() && self.reassembly.is_empty()
     }
 
     /// Packets of the port that the receiving side holds.
@@ -68,28 +77,41 @@ impl<P: Packet> Buffers<P> {
 pub(super) struct Pool<P> {
     buffers: Vec<Buffers<P>>,
     spare: Vec<u32>,
+    /// Congestion control answers every mark by itself.
+    answers_marks: bool,
 }
 
 impl<P: Packet> Pool<P> {
-    pub fn new() -> Self {
-        Pool { buffers: Vec::new(), spare: Vec::new() }
+    pub fn new(answers_marks: bool) -> Self {
+        Pool { buffers: Vec::new(), spare: Vec::new(), answers_marks }
     }
 
     /// The buffers of `block`, which gets some if it has none.
     #[inline]
     pub fn attach(&mut self, block: &mut Block, now: Instant) -> &mut Buffers<P> {
         if !block.has_buffers() {
+            self.give(block, now);
+        }
+        &mut self.buffers[block.buffers as usize]
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn give(&mut self, block: &mut Block, now: Instant) {
+        {
             let place = self.spare.pop().unwrap_or_else(|| {
                 self.buffers.push(Buffers::new());
                 self.buffers.len() as u32 - 1
             });
             block.buffers = place;
             let buffers = &mut self.buffers[place as usize];
-            buffers.flight.reset(block.una);
+            let sack = block.flags.has(Flags::SACK);
+            buffers.flight.reset(block.una, Setup { mss: block.mss, sack, exact_ecn: self.answers_marks });
+            buffers.probe = None;
             buffers.consumed = 0;
             buffers.tuned_at = now;
+            buffers.idle = true;
         }
-        &mut self.buffers[block.buffers as usize]
     }
 
     /// The buffers of `block`, if it has some.

@@ -2,7 +2,8 @@
 
 use super::header::Offload;
 use super::recovery::Limits;
-use crate::config::Config;
+use crate::config::{Config, Keepalive};
+use crate::congestion::CongestionControl;
 use crate::egress::Egress;
 use linerate_bypass::time::Duration;
 use linerate_bypass::{ConnId, Nic};
@@ -11,6 +12,10 @@ use std::net::SocketAddr;
 /// The window that a connection begins with, before it is tuned, in bytes.
 const FIRST_WINDOW: usize = 64 << 10;
 
+/// Buffers if nothing else was asked for, in bytes.
+const RX_BUFFER: usize = 4 << 20;
+const TX_BUFFER: usize = 1 << 20;
+
 /// What does not change while the engine runs.
 pub(super) struct Settings {
     pub listen: Vec<SocketAddr>,
@@ -18,7 +23,7 @@ pub(super) struct Settings {
     pub half_open: usize,
     pub half_open_timeout: Duration,
     pub user_timeout: Duration,
-    pub keepalive: Option<Duration>,
+    pub keepalive: Option<Keepalive>,
     /// The receive queue's size to begin with, and the most that tuning makes of it.
     pub rx_first: u32,
     pub rx_most: u32,
@@ -36,7 +41,10 @@ pub(super) struct Settings {
     pub ack_delay: Duration,
     pub nagle: bool,
     pub ecn: bool,
+    pub exact_ecn_echo: bool,
     pub limits: Limits,
+    /// The floor of time-outs that no acknowledgement is waited for by.
+    pub rto_floor: Duration,
     /// The largest IP packet.
     pub mtu: usize,
     pub offload: Offload,
@@ -47,9 +55,10 @@ pub(super) struct Settings {
 }
 
 impl Settings {
-    pub fn new<N: Nic>(config: &Config, egress: &Egress<N>) -> Self {
+    pub fn new<N: Nic>(config: &Config, control: &impl CongestionControl, egress: &Egress<N>) -> Self {
         let port = egress.capabilities();
-        let rx_most = config.rx_buffer.clamp(1 << 12, 1 << 30);
+        let rx_most = config.rx_buffer.unwrap_or(RX_BUFFER).clamp(1 << 12, 1 << 30);
+        let tx_buffer = config.tx_buffer.unwrap_or(TX_BUFFER).clamp(1 << 12, 1 << 30);
         Settings {
             listen: config.listen.clone(),
             connections: config.max_connections.min(ConnId::MAX_SLOTS),
@@ -63,12 +72,14 @@ impl Settings {
             rx_packets: (rx_most / 512).max(64),
             packets: port.pool,
             pressure: port.pool / 2,
-            tx_buffer: config.tx_buffer.clamp(1 << 12, 1 << 30),
-            tx_pieces: (config.tx_buffer / 256).max(64),
+            tx_buffer,
+            tx_pieces: (tx_buffer / 256).max(64),
             ack_delay: config.ack_delay,
             nagle: config.nagle,
-            ecn: config.ecn,
+            ecn: config.ecn || control.wants_ecn(),
+            exact_ecn_echo: control.exact_ecn_echo(),
             limits: Limits::of(config),
+            rto_floor: config.rto_floor,
             mtu: egress.mtu(),
             offload: Offload::of(port),
             tso: port.tso.filter(|_| port.multi_segment_tx),

@@ -33,6 +33,9 @@ use smoltcp::socket::tcp::State;
 use smoltcp::wire::HardwareAddress;
 use std::net::{IpAddr, SocketAddr};
 
+/// A socket's rings in bytes, if nothing else was asked for.
+const BUFFER: usize = 64 << 10;
+
 /// Sockets with their buffers kept for the next connections.
 const SPARE: usize = 256;
 
@@ -160,8 +163,8 @@ impl<N: Nic> Engine<N> for SmoltcpEngine {
                 half_open: config.max_half_open,
                 half_open_timeout: smoltcp_duration(config.half_open_timeout),
                 user_timeout: smoltcp_duration(config.user_timeout),
-                rx_buffer: config.rx_buffer,
-                tx_buffer: config.tx_buffer,
+                rx_buffer: config.rx_buffer.unwrap_or(BUFFER),
+                tx_buffer: config.tx_buffer.unwrap_or(BUFFER),
             },
             half_open: 0,
             burst: Vec::new(),

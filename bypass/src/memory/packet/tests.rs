@@ -379,7 +379,7 @@ fn a_clone_keeps_the_offload_that_was_asked_for() {
         tso: None,
     };
     packet.set_tx_offload(offload);
-    assert_eq!(packet.try_clone().unwrap().tx_offload(), Some(offload));
+    assert_eq!(packet.try_clone().unwrap().tx_offload(), Some(&offload));
 }
 
 #[test]

@@ -1,0 +1,96 @@
+//! What one operation costs the server, from receive ring to transmit ring: on the memory NIC, on one thread.
+#![forbid(unsafe_code)]
+
+mod args;
+mod report;
+
+use args::{Args, EngineName, Mode};
+use linerate_benches::client::connections::Course;
+use linerate_benches::client::{Agreed, Wrong};
+use linerate_benches::engine::{Bench, Connect, Cost, Echo, Stream, idle, measure};
+use linerate_benches::process::come_first;
+use linerate_bypass::memory::MemoryNic;
+use linerate_bypass::memory::MemoryPacket;
+use linerate_stack::{Engine, NativeEngine, SmoltcpEngine};
+use report::{PerOperation, Point, Report};
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let args = Args::parse_checked();
+    come_first();
+    let report = match args.engine {
+        EngineName::Native => run::<NativeEngine<MemoryPacket>>(&args),
+        EngineName::Smoltcp => run::<SmoltcpEngine>(&args),
+    };
+    let report = match report {
+        Ok(report) => report,
+        Err(wrong) => {
+            eprintln!("engine: {wrong}");
+            return ExitCode::FAILURE;
+        }
+    };
+    if args.json {
+        println!("{}", serde_json::to_string(&report).expect("a report is made of plain values"));
+    } else {
+        println!("{report}");
+    }
+    let excesses = report.excesses();
+    excesses.iter().for_each(|excess| eprintln!("engine: {excess}"));
+    if excesses.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn run<E: Engine<MemoryNic>>(args: &Args) -> Result<Report, Wrong> {
+    let (size, timestamps, software) = (args.size(), args.timestamps(), args.software_checksum);
+    let first = args.points()[0].flows;
+    match args.mode {
+        Mode::Echo => {
+            let points = args.points();
+            let bench = |point: &args::Flows| Echo::<E>::new(point.flows, size, timestamps, software);
+            let mut benches = points.iter().map(bench).collect::<Result<Vec<_>, _>>()?;
+            let costs = timed(args, &mut benches)?;
+            let points = points.iter().zip(&costs).map(|(flows, cost)| Point::new(*flows, *cost, costs[0].ns));
+            Ok(report(args, benches[0].agreed(), points.collect()))
+        }
+        Mode::Connect => {
+            let course = Course { size, request_with_ack: args.request_with_ack, server_closes: args.server_closes };
+            let mut bench = Connect::<E>::new(first, course, timestamps, software)?;
+            let before = bench.frames();
+            let cost = timed(args, std::slice::from_mut(&mut bench))?[0];
+            let after = bench.frames();
+            let frames = [after.0 - before.0, after.1 - before.1];
+            let point = Point::new(args.points()[0], cost, cost.ns);
+            Ok(report(args, bench.agreed(), vec![point.with(PerOperation::frames(frames, cost))]))
+        }
+        Mode::Stream => {
+            let mut bench = Stream::<E>::new(first, size, timestamps, software, !args.no_offload)?;
+            let (before, copied) = (bench.segments(), bench.copied_bytes());
+            let cost = timed(args, std::slice::from_mut(&mut bench))?[0];
+            let copied = bench.copied_bytes() - copied;
+            let segments = PerOperation::segments(before, bench.segments(), copied, cost);
+            let point = Point::new(args.points()[0], cost, cost.ns);
+            Ok(report(args, bench.agreed(), vec![point.with(segments)]))
+        }
+        Mode::Idle => {
+            let (idle, agreed) = idle::measure::<E>(first, size, timestamps)?;
+            Ok(Report { idle: Some(idle), ..report(args, agreed, Vec::new()) })
+        }
+    }
+}
+
+fn timed(args: &Args, benches: &mut [impl Bench]) -> Result<Vec<Cost>, Wrong> {
+    measure(benches, args.operations(), args.rounds as usize)
+}
+
+fn report(args: &Args, agreed: Option<Agreed>, points: Vec<Point>) -> Report {
+    Report {
+        engine: args.engine,
+        mode: args.mode,
+        size: args.size(),
+        software_checksum: args.software_checksum,
+        segmentation: args.mode == Mode::Stream && !args.no_offload,
+        agreed,
+        rounds: args.rounds,
+        points,
+        idle: None,
+    }
+}

@@ -1,0 +1,160 @@
+//! What is printed.
+
+use crate::args::{EngineName, Flows, Mode};
+use comfy_table::{CellAlignment, Table, presets};
+use linerate_benches::client::Agreed;
+use linerate_benches::client::messages::Segments;
+use linerate_benches::engine::Cost;
+use linerate_benches::engine::idle::Idle;
+use serde::{Serialize, Serializer};
+use std::fmt;
+
+/// Everything about one run.
+#[derive(Serialize)]
+pub struct Report {
+    pub engine: EngineName,
+    pub mode: Mode,
+    pub size: usize,
+    pub software_checksum: bool,
+    pub segmentation: bool,
+    pub agreed: Option<Agreed>,
+    pub rounds: u32,
+    pub points: Vec<Point>,
+    pub idle: Option<Idle>,
+}
+
+/// What an operation costs at one number of connections.
+#[derive(Serialize)]
+pub struct Point {
+    flows: usize,
+    #[serde(flatten)]
+    cost: Cost,
+    /// The cost by that of the first point.
+    ratio: f64,
+    /// The most that the ratio may be.
+    limit: Option<f64>,
+    per_operation: Option<PerOperation>,
+}
+
+/// What the server received and sent for one operation, by name.
+#[derive(Debug, Clone)]
+pub struct PerOperation(Vec<(&'static str, f64)>);
+
+impl PerOperation {
+    /// Frames that the server received and sent during what `cost` is of.
+    pub fn frames([received, sent]: [u64; 2], cost: Cost) -> Self {
+        let each = |n: u64| n as f64 / cost.operations as f64;
+        PerOperation(vec![("frames in", each(received)), ("frames out", each(sent))])
+    }
+
+    /// From the client's counts before and after; what it sent, the server received.
+    pub fn segments(before: Segments, after: Segments, copied_bytes: u64, cost: Cost) -> Self {
+        let each = |n: u64| n as f64 / cost.operations as f64;
+        let received = each(after.data_sent - before.data_sent);
+        let sent = each(after.data_received - before.data_received);
+        PerOperation(vec![
+            ("data segments in", received),
+            ("data segments out", sent),
+            ("ACKs in", each(after.acks_sent - before.acks_sent)),
+            ("ACKs out", each(after.acks_received - before.acks_received)),
+            ("bytes copied", each(copied_bytes)),
+            ("ns per data segment", cost.ns / (received + sent)),
+        ])
+    }
+}
+
+impl Serialize for PerOperation {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter().copied())
+    }
+}
+
+impl Point {
+    /// What an operation costs at `flows`, and `first` at the first such number of the run.
+    pub fn new(flows: Flows, cost: Cost, first: f64) -> Self {
+        Point { flows: flows.flows, cost, ratio: cost.ns / first, limit: flows.limit, per_operation: None }
+    }
+
+    pub fn with(self, per_operation: PerOperation) -> Self {
+        Point { per_operation: Some(per_operation), ..self }
+    }
+}
+
+impl Report {
+    /// What costs more than it may.
+    pub fn excesses(&self) -> Vec<String> {
+        let excess = |point: &Point| {
+            let limit = point.limit.filter(|limit| point.ratio > *limit)?;
+            let (flows, first, ratio) = (point.flows, self.points[0].flows, point.ratio);
+            Some(format!("{flows} connections cost {ratio:.2} times what {first} cost per echo: more than {limit}"))
+        };
+        self.points.iter().filter_map(excess).collect()
+    }
+
+    fn operation(&self) -> &'static str {
+        match self.mode {
+            Mode::Echo | Mode::Idle => "echo",
+            Mode::Connect => "connection",
+            Mode::Stream => "message",
+        }
+    }
+
+    fn costs(&self) -> Table {
+        let mut table = table();
+        let mut header = vec!["connections".to_owned(), format!("ns per {}", self.operation())];
+        header.extend(["fastest round", "ratio to the first"].map(str::to_owned));
+        header.extend(self.points[0].per_operation.iter().flat_map(|per| &per.0).map(|(name, _)| name.to_string()));
+        table.set_header(header);
+        for Point { flows, cost, ratio, per_operation, .. } in &self.points {
+            let mut row = vec![flows.to_string(), format!("{:.0}", cost.ns), format!("{:.0}", cost.best_ns)];
+            row.push(format!("{ratio:.2}"));
+            row.extend(per_operation.iter().flat_map(|per| &per.0).map(|(_, value)| format!("{value:.1}")));
+            table.add_row(row);
+        }
+        align(&mut table);
+        table
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut said = vec![format!("{:?}", self.engine).to_lowercase(), format!("{} bytes", self.size)];
+        said.push(if self.software_checksum { "checksums in software" } else { "checksums offloaded" }.to_owned());
+        if self.mode == Mode::Stream {
+            said.push(if self.segmentation { "TSO and LRO" } else { "no TSO, no LRO" }.to_owned());
+        }
+        if let Some(Agreed { timestamps, window_scale, sack, .. }) = self.agreed {
+            let yes = |agreed| if agreed { "" } else { "no " };
+            said.push(format!("{}time stamps", yes(timestamps)));
+            said.push(format!("{}window scale", yes(window_scale.is_some())));
+            said.push(format!("{}SACK", yes(sack)));
+        }
+        writeln!(f, "{}\n", said.join(", "))?;
+        let Some(Idle { connections, first_half, second_half, bytes, packets_held }) = self.idle else {
+            return write!(f, "{}", self.costs());
+        };
+        let mut table = table();
+        table.set_header(["connections", "bytes each"]);
+        table.add_row([format!("0 to {connections}"), format!("{first_half:.0}")]);
+        table.add_row([format!("{connections} to {}", 2 * connections), format!("{second_half:.0}")]);
+        table.add_row([format!("0 to {}", 2 * connections), format!("{bytes:.0}")]);
+        align(&mut table);
+        writeln!(f, "{table}\n")?;
+        write!(
+            f,
+            "Growth of the process' anonymous resident memory, everything included; each connection established, used \
+             once and silent. Packets held in the pools: {packets_held}."
+        )
+    }
+}
+
+fn table() -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::ASCII_MARKDOWN);
+    table
+}
+
+/// Numbers stand below each other once all are there.
+fn align(table: &mut Table) {
+    table.column_iter_mut().for_each(|column| column.set_cell_alignment(CellAlignment::Right));
+}

@@ -1,0 +1,257 @@
+//! Goodput over a lossy path: Linerate's TCP held against the kernel's, through the same impairments.
+#![forbid(unsafe_code)]
+
+use clap::Parser;
+use comfy_table::{CellAlignment, Table, presets};
+use linerate_benches::goodput::{Measured, Pair, Setting, measure};
+use linerate_benches::impair::path::{PathConfig, impair};
+use linerate_benches::process::{Error, come_first, interruption, linerate};
+use serde::Serialize;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// What is required of Linerate as sender, by the kernel's goodput at the same loss.
+const REQUIRED: f64 = 0.95;
+/// In microseconds: a bridge that sees or sends frames later than this is no longer the path that was asked for.
+const LATE: f64 = 200.0;
+
+/// Compare the goodput of Linerate with that of the kernel (CUBIC, SACK) over a path that loses frames
+///
+/// Two hosts, each a network namespace, are joined through `impair`, which must lie beside this program, as linerate must.
+/// Each measurement has hosts and a path of its own. Those of one round have the same seed, so that the path treats their
+/// frames alike. Needs root, ethtool and ip.
+#[derive(Parser)]
+struct Args {
+    /// How often each measurement is made; the medians are compared
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
+    rounds: u32,
+
+    /// How long bytes are counted, in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=600))]
+    seconds: u32,
+
+    /// Frames lost, in percent
+    #[arg(long, value_name = "PERCENT,…", value_delimiter = ',', default_value = "0.1,1,5")]
+    loss: Vec<f64>,
+
+    /// Lose acknowledgements as well, not data only
+    #[arg(long)]
+    both_ways: bool,
+
+    /// What the path does besides, in each direction: as impair --both takes it
+    #[arg(long, value_name = "SPEC", default_value = "delay=10ms,rate=100mbit,queue=250000")]
+    path: String,
+
+    /// Where the randomness of the first round begins
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+
+    /// Who sends to whom; without the first two there is nothing to compare
+    #[arg(long, value_name = "PAIR,…", value_delimiter = ',', value_enum, default_values_t = Pair::ALL)]
+    pairs: Vec<Pair>,
+
+    /// The TCP engine of linerate, if not its default
+    #[arg(long, value_name = "ENGINE")]
+    engine: Option<String>,
+
+    /// linerate's --buffer; the kernel's grow to 4 MB by default
+    #[arg(long, value_name = "BYTES", default_value = "4m")]
+    buffer: String,
+
+    /// The congestion control of the kernel
+    #[arg(long, value_name = "NAME", default_value = "cubic")]
+    congestion: String,
+
+    /// Over IPv6 instead of IPv4
+    #[arg(long)]
+    ipv6: bool,
+
+    /// The core of the bridge
+    #[arg(long, value_name = "CORE", default_value_t = 0)]
+    bridge_core: usize,
+
+    /// The core of linerate
+    #[arg(long, value_name = "CORE", default_value_t = 1)]
+    linerate_core: usize,
+
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Report {
+    rounds: u32,
+    seconds: u32,
+    path: String,
+    both_ways: bool,
+    engine: Option<String>,
+    buffer: String,
+    congestion: String,
+    results: Vec<Row>,
+    ratios: Vec<Ratio>,
+}
+
+#[derive(Serialize)]
+struct Row {
+    loss_percent: f64,
+    pair: Pair,
+    /// The median of the rounds.
+    mbit_per_s: f64,
+    /// Each round's.
+    rounds: Vec<f64>,
+    /// Frames lost by chance in all rounds, by those that came: what the path really did.
+    lost_percent: f64,
+}
+
+#[derive(Serialize)]
+struct Ratio {
+    loss_percent: f64,
+    ratio: f64,
+    required: f64,
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    if let Some(loss) = args.loss.iter().find(|loss| !(0.0..=100.0).contains(*loss)) {
+        eprintln!("goodput: --loss {loss}: write percents from 0 to 100");
+        return ExitCode::from(2);
+    }
+    let report = match run(&args) {
+        Ok(report) => report,
+        Err(error) => {
+            eprintln!("goodput: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    if args.json {
+        println!("{}", serde_json::to_string(&report).expect("a report is made of plain values"));
+    } else {
+        print(&report);
+    }
+    if report.ratios.iter().all(|ratio| ratio.ratio >= ratio.required) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn run(args: &Args) -> Result<Report, Error> {
+    let interrupted = interruption().map_err(|error| Error::Start { program: "goodput".to_owned(), error })?;
+    let setting = Setting {
+        linerate: linerate()?,
+        engine: args.engine.clone(),
+        buffer: args.buffer.clone(),
+        linerate_core: args.linerate_core,
+        congestion: args.congestion.clone(),
+        v6: args.ipv6,
+        duration: Duration::from_secs(args.seconds.into()),
+    };
+    let impair = impair()?;
+    come_first();
+    let mut runs: Vec<(f64, Pair, Vec<Measured>)> =
+        args.loss.iter().flat_map(|loss| args.pairs.iter().map(|pair| (*loss, *pair, Vec::new()))).collect();
+    // Round by round, so that what disturbs the machine for a while disturbs all alike.
+    for round in 1..=args.rounds {
+        for (loss, pair, runs) in &mut runs {
+            let lossy = format!("{},loss={loss}%", args.path);
+            let path = PathConfig {
+                impair: impair.clone(),
+                back: if args.both_ways { lossy.clone() } else { args.path.clone() },
+                forth: lossy,
+                seed: args.seed.wrapping_add(round.into()),
+                core: Some(args.bridge_core),
+            };
+            let measured = measure(&setting, &path, *pair, &interrupted)?;
+            let what = format!("round {round} of {}, loss {loss} %, {}", args.rounds, pair.name());
+            eprintln!("{what}: {:.2} Mbit/s", measured.mbit_per_s());
+            if let Some(doubt) = doubt(&measured) {
+                eprintln!("{what}: {doubt}");
+            }
+            runs.push(measured);
+        }
+    }
+    let results: Vec<Row> = runs.iter().map(|(loss, pair, runs)| row(*loss, *pair, runs)).collect();
+    let ratios = args.loss.iter().filter_map(|loss| ratio(&results, *loss)).collect();
+    Ok(Report {
+        rounds: args.rounds,
+        seconds: args.seconds,
+        path: args.path.clone(),
+        both_ways: args.both_ways,
+        engine: args.engine.clone(),
+        buffer: args.buffer.clone(),
+        congestion: args.congestion.clone(),
+        results,
+        ratios,
+    })
+}
+
+/// Why a measurement may not be one of the path that was asked for.
+fn doubt(measured: &Measured) -> Option<String> {
+    let crossing = &measured.crossing;
+    if crossing.stray > 0 {
+        return Some(format!("{} frames were lost besides what the path should lose", crossing.stray));
+    }
+    let late = [crossing.forth.late_us.p99, crossing.back.late_us.p99, crossing.pauses_us.p99];
+    let late = late.into_iter().fold(0.0, f64::max);
+    (late > LATE).then(|| format!("one frame in a hundred was {late:.0} µs or more late"))
+}
+
+fn row(loss_percent: f64, pair: Pair, runs: &[Measured]) -> Row {
+    let rounds: Vec<f64> = runs.iter().map(Measured::mbit_per_s).collect();
+    let of = |count: fn(&Measured) -> u64| runs.iter().map(count).sum::<u64>() as f64;
+    let lost = of(|run| run.crossing.forth.lost) / of(|run| run.crossing.forth.received).max(1.0);
+    Row { loss_percent, pair, mbit_per_s: median(&rounds), rounds, lost_percent: lost * 100.0 }
+}
+
+fn median(figures: &[f64]) -> f64 {
+    let mut figures = figures.to_vec();
+    figures.sort_by(f64::total_cmp);
+    let middle = figures.len() / 2;
+    if figures.len() % 2 == 1 { figures[middle] } else { (figures[middle - 1] + figures[middle]) / 2.0 }
+}
+
+/// Linerate as sender by the kernel as sender.
+fn ratio(results: &[Row], loss: f64) -> Option<Ratio> {
+    let of = |pair| {
+        let row = results.iter().find(|row| row.loss_percent == loss && row.pair == pair);
+        row.map(|row| row.mbit_per_s)
+    };
+    let (ours, theirs) = (of(Pair::LinerateToLinux)?, of(Pair::LinuxToLinux)?);
+    Some(Ratio { loss_percent: loss, ratio: ours / theirs, required: REQUIRED })
+}
+
+fn print(report: &Report) {
+    let Report { path, buffer, congestion, .. } = report;
+    println!("path: {path}, {}", if report.both_ways { "losing both ways" } else { "losing data only" });
+    println!(
+        "kernel: {congestion}; linerate: --buffer {buffer}{}\n",
+        match &report.engine {
+            Some(engine) => format!(" --engine {engine}"),
+            None => String::new(),
+        }
+    );
+    let mut table = Table::new();
+    table.load_style(presets::ASCII_MARKDOWN);
+    table.set_header(["loss %", "sender to receiver", "median Mbit/s", "least", "most", "frames lost %"]);
+    for Row { loss_percent, pair, mbit_per_s, rounds, lost_percent } in &report.results {
+        let least = rounds.iter().copied().fold(f64::INFINITY, f64::min);
+        let most = rounds.iter().copied().fold(0.0, f64::max);
+        let [median, least, most] = [*mbit_per_s, least, most].map(|figure| format!("{figure:.2}"));
+        let (loss, lost) = (loss_percent.to_string(), format!("{lost_percent:.2}"));
+        table.add_row([loss, pair.name().to_owned(), median, least, most, lost]);
+    }
+    for column in table.column_iter_mut() {
+        if column.index != 1 {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    println!("{table}");
+    if report.ratios.is_empty() {
+        return;
+    }
+    let mut table = Table::new();
+    table.load_style(presets::ASCII_MARKDOWN);
+    table.set_header(["loss %", "Linerate's goodput as sender, by Linux'", "required", ""]);
+    for Ratio { loss_percent, ratio, required } in &report.ratios {
+        let verdict = if ratio >= required { "met" } else { "missed" };
+        table.add_row([loss_percent.to_string(), format!("{ratio:.3}"), format!("{required}"), verdict.to_owned()]);
+    }
+    println!("\n{table}");
+}

@@ -1,0 +1,253 @@
+//! Joins two ports by a bridge that delays, loses and reorders the frames that cross it: a network emulator for machines
+//! whose kernel has none.
+#![forbid(unsafe_code)]
+
+use clap::Parser;
+use hdrhistogram::Histogram;
+use linerate_benches::impair::spec::{self, Spec};
+use linerate_benches::impair::{Bridge, BridgeConfig, Crossed};
+use linerate_benches::process::{come_first, interruption};
+use linerate_bypass::dpdk::{Drops, Eal, EalConfig, Pci, Port, PortConfig};
+use linerate_bypass::memory::{ImpairmentStats, Impairments};
+use linerate_bypass::time::{Clock, Duration};
+use linerate_bypass::{Nic, Via};
+use rustix::thread::{CpuSet, sched_setaffinity, set_current_timer_slack};
+use serde::Serialize;
+use std::error::Error;
+use std::io::Write;
+use std::num::NonZeroU64;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// How long the bridge sleeps when nothing arrives: what a frame may have to wait before it is seen.
+const NAP: Duration = Duration::from_micros(50);
+/// By how much the kernel may lengthen a sleep. Its default is as long as the nap.
+const SLACK: NonZeroU64 = NonZeroU64::new(1_000).unwrap();
+
+/// Join two ports by a bridge that impairs the frames that cross it, until a signal comes
+///
+/// Kernel interfaces at its ends must send finished frames: turn checksum and segmentation offload off at the far end of
+/// each veth pair (ethtool -K IFACE tx off tso off gso off gro off).
+#[derive(Parser)]
+#[command(after_help = format!("An impairment SPEC is a list of {}.", spec::NAMES))]
+struct Args {
+    /// The first port: pci:ADDRESS, af_xdp:INTERFACE, tap:INTERFACE or a socket's, as linerate --via takes them
+    #[arg(long, value_name = "NET")]
+    a: Via,
+
+    /// The second port
+    #[arg(long, value_name = "NET")]
+    b: Via,
+
+    /// Impairments of both directions
+    #[arg(long, value_name = "SPEC", default_value = "")]
+    both: Spec,
+
+    /// Impairments from the first port to the second, besides
+    #[arg(long, value_name = "SPEC", default_value = "")]
+    a_to_b: Spec,
+
+    /// Impairments from the second port to the first, besides
+    #[arg(long, value_name = "SPEC", default_value = "")]
+    b_to_a: Spec,
+
+    /// Where the randomness begins: the same frames meet the same fate
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seed: u64,
+
+    /// Frames under way in each direction at most
+    #[arg(long, value_name = "N", default_value_t = 8192, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    frames: u32,
+
+    /// Never sleep: the most exact times, for a whole core
+    #[arg(long)]
+    poll: bool,
+
+    /// The core to run on
+    #[arg(long, value_name = "CORE", value_parser = clap::value_parser!(u32).range(..CpuSet::MAX_CPU as i64))]
+    core: Option<u32>,
+
+    /// Take an interface over even if it carries this host's default route
+    #[arg(long)]
+    force: bool,
+
+    /// Print what was done as one JSON object
+    #[arg(long)]
+    json: bool,
+
+    /// Arguments for EAL, after a lone --
+    #[arg(last = true, value_name = "EAL ARGS")]
+    eal: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct Report {
+    a_to_b: Direction,
+    b_to_a: Direction,
+    /// The time from one look at the ports to the next.
+    pauses_us: Percentiles,
+}
+
+#[derive(Serialize)]
+struct Direction {
+    received: u64,
+    sent: u64,
+    lost: u64,
+    queue_full: u64,
+    too_long: u64,
+    duplicated: u64,
+    reordered: u64,
+    corrupted: u64,
+    truncated: u64,
+    /// Dropped because as many frames were under way as may be.
+    no_room: u64,
+    /// Dropped because the port could not send it.
+    not_sendable: u64,
+    /// Dropped by the port that should have received it.
+    not_received: u64,
+    late_us: Percentiles,
+}
+
+#[derive(Serialize)]
+struct Percentiles {
+    p50: f64,
+    p99: f64,
+    max: f64,
+}
+
+impl Percentiles {
+    fn of_nanos(histogram: &Histogram<u64>) -> Self {
+        let micros = |nanos| nanos as f64 / 1e3;
+        let at = |quantile| micros(histogram.value_at_quantile(quantile));
+        Percentiles { p50: at(0.5), p99: at(0.99), max: micros(histogram.max()) }
+    }
+}
+
+impl Direction {
+    fn new(crossed: &Crossed, drops: Drops) -> Self {
+        let ImpairmentStats { lost, queue_full, too_long, duplicated, reordered, corrupted, truncated, .. } =
+            crossed.impaired;
+        Direction {
+            received: crossed.received,
+            sent: crossed.sent,
+            lost,
+            queue_full,
+            too_long,
+            duplicated,
+            reordered,
+            corrupted,
+            truncated,
+            no_room: crossed.no_room + crossed.impaired.no_packet,
+            not_sendable: crossed.not_sendable,
+            not_received: drops.rx_missed + drops.rx_errors + drops.rx_no_mbuf,
+            late_us: Percentiles::of_nanos(&crossed.late_nanos),
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    match run(&args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("impair: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(args: &Args) -> Result<(), Box<dyn Error>> {
+    let interrupted = interruption()?;
+    let [a_to_b, b_to_a] = [&args.a_to_b, &args.b_to_a].map(|one| {
+        let base = Impairments { seed: args.seed, ..Impairments::default() };
+        one.onto(&args.both.onto(&base))
+    });
+    if [&args.both, &args.a_to_b, &args.b_to_a].iter().any(|spec| spec.names_queue())
+        && a_to_b.rate.is_none()
+        && b_to_a.rate.is_none()
+    {
+        return Err("a queue without a rate holds nothing: give rate= too".into());
+    }
+    come_first();
+    if let Some(core) = args.core {
+        let mut only = CpuSet::new();
+        only.set(core as usize);
+        sched_setaffinity(None, &only).map_err(|error| format!("it cannot run on core {core}: {error}"))?;
+    }
+    let eal = Eal::start(&eal_config(args))?;
+    let open = |via: &Via| {
+        let config = PortConfig { force: args.force, stop: interrupted.clone(), ..PortConfig::default() };
+        Port::open(&eal, via, config)
+    };
+    let (a, b) = (open(&args.a)?, open(&args.b)?);
+    let (Some(queue_a), Some(queue_b)) = (a.take_queues().pop(), b.take_queues().pop()) else {
+        return Err("a port has no queue".into());
+    };
+    let _known_to_eal = eal.register_thread()?;
+    let mut bridge = Bridge::new(queue_a, queue_b, BridgeConfig { a_to_b, b_to_a, frames: args.frames as usize });
+    println!("ready impair between {} and {}", args.a, args.b);
+    std::io::stdout().flush()?;
+    forward(&mut bridge, args.poll, &interrupted);
+    let (a_to_b, b_to_a) = bridge.crossed();
+    print(
+        &Report {
+            a_to_b: Direction::new(&a_to_b, a.drops()),
+            b_to_a: Direction::new(&b_to_a, b.drops()),
+            pauses_us: Percentiles::of_nanos(bridge.pauses_nanos()),
+        },
+        args.json,
+    )
+}
+
+/// What EAL needs for both ports.
+fn eal_config(args: &Args) -> EalConfig {
+    let mut config = EalConfig::for_via(&args.a, args.eal.clone());
+    config.pci = match (config.pci, EalConfig::for_via(&args.b, Vec::new()).pci) {
+        (Pci::Only(a), Pci::Only(b)) => Pci::Only([a, b].concat()),
+        (Pci::Any, _) | (_, Pci::Any) => Pci::Any,
+        (Pci::Only(some), Pci::None) | (Pci::None, Pci::Only(some)) => Pci::Only(some),
+        (Pci::None, Pci::None) => Pci::None,
+    };
+    config
+}
+
+/// Carries frames until `stop`.
+fn forward<A: Nic, B: Nic>(bridge: &mut Bridge<A, B>, poll: bool, stop: &Arc<AtomicBool>) {
+    if let Err(error) = set_current_timer_slack(Some(SLACK)) {
+        eprintln!("impair: sleeps will be longer than they should be ({error})");
+    }
+    let clock = Clock::start();
+    while !stop.load(Ordering::Relaxed) {
+        if bridge.turn(clock.now()) {
+            continue;
+        }
+        if poll {
+            std::hint::spin_loop();
+        } else {
+            let until_due = bridge.next_due().map_or(NAP, |due| due.since(clock.now()));
+            std::thread::sleep(until_due.min(NAP));
+        }
+    }
+}
+
+fn print(report: &Report, json: bool) -> Result<(), Box<dyn Error>> {
+    if json {
+        println!("{}", serde_json::to_string(report)?);
+        return Ok(());
+    }
+    for (name, direction) in [("a to b", &report.a_to_b), ("b to a", &report.b_to_a)] {
+        let counts = serde_json::to_value(direction)?;
+        let counts = counts.as_object().into_iter().flatten();
+        let counts: Vec<_> = counts
+            .filter(|(_, count)| count.as_u64().is_some_and(|count| count > 0))
+            .map(|(what, count)| format!("{} {count}", what.replace('_', " ")))
+            .collect();
+        let late = &direction.late_us;
+        let late = format!("sent too late by µs: p50 {:.0}, p99 {:.0}, max {:.0}", late.p50, late.p99, late.max);
+        println!("{name}: {}; {late}", if counts.is_empty() { "no frames".to_owned() } else { counts.join(", ") });
+    }
+    let Percentiles { p50, p99, max } = report.pauses_us;
+    println!("looked at the ports every µs: p50 {p50:.0}, p99 {p99:.0}, max {max:.0}");
+    Ok(())
+}

@@ -1,0 +1,194 @@
+//! The frames that the client sends.
+
+use super::options::{self, WINDOW_SCALE};
+use super::pattern::Pattern;
+use super::{SyntheticClient, Wrong};
+use linerate_bypass::memory::MemoryPacket;
+use linerate_bypass::{L4, Nic, Packet, TxOffload};
+use smoltcp::phy::ChecksumCapabilities;
+use smoltcp::wire::{
+    ArpOperation, ArpPacket, ArpRepr, EthernetAddress, EthernetFrame, EthernetProtocol, IpAddress, IpProtocol,
+    Ipv4Packet, Ipv4Repr, TcpPacket, TcpSeqNumber, checksum,
+};
+
+const ETHERNET: usize = 14;
+const IP: usize = 20;
+const TCP: usize = 20;
+
+/// The flags of a segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Control {
+    /// Begins a connection.
+    Syn,
+    /// Acknowledges, and carries data if there is any.
+    Ack,
+    /// Ends our half of the connection.
+    Fin,
+}
+
+/// A segment to be sent.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Outgoing {
+    pub flow: usize,
+    pub control: Control,
+    /// The message that its payload is of, where in it that begins, and how many bytes it is. More than fit in one
+    /// segment make a frame that the port is to cut.
+    pub payload: Option<(Pattern, usize, usize)>,
+}
+
+impl Outgoing {
+    /// A segment without payload.
+    pub fn control(flow: usize, control: Control) -> Self {
+        Outgoing { flow, control, payload: None }
+    }
+
+    /// `len` bytes of the message from `offset` on.
+    pub fn data(flow: usize, pattern: Pattern, offset: usize, len: usize) -> Self {
+        Outgoing { flow, control: Control::Ack, payload: Some((pattern, offset, len)) }
+    }
+}
+
+impl SyntheticClient {
+    /// Tells the server the Ethernet address of all our IP addresses.
+    pub fn announce(&mut self) -> Result<(), Wrong> {
+        for address in self.endpoints.addresses(self.flows.len()) {
+            let request = ArpRepr::EthernetIpv4 {
+                operation: ArpOperation::Request,
+                source_hardware_addr: EthernetAddress(self.endpoints.client_mac.0),
+                source_protocol_addr: address,
+                target_hardware_addr: EthernetAddress([0; 6]),
+                target_protocol_addr: *self.endpoints.server.ip(),
+            };
+            let mut packet = self.nic.allocate().ok_or(Wrong::Full)?;
+            let bytes = packet.append(ETHERNET + request.buffer_len()).ok_or(Wrong::Full)?;
+            self.ethernet(bytes, EthernetProtocol::Arp);
+            request.emit(&mut ArpPacket::new_unchecked(&mut bytes[ETHERNET..]));
+            self.outgoing.push(packet);
+        }
+        self.flush()
+    }
+
+    fn ethernet(&self, bytes: &mut [u8], protocol: EthernetProtocol) {
+        let mut ethernet = EthernetFrame::new_unchecked(bytes);
+        ethernet.set_src_addr(EthernetAddress(self.endpoints.client_mac.0));
+        ethernet.set_dst_addr(EthernetAddress(self.endpoints.server_mac.0));
+        ethernet.set_ethertype(protocol);
+    }
+
+    /// Puts a segment in line, at the flow's sequence number, which the caller moves on.
+    pub(super) fn segment(&mut self, outgoing: Outgoing) -> Result<(), Wrong> {
+        let Outgoing { flow, control, payload } = outgoing;
+        let syn = control == Control::Syn;
+        let timestamps = if syn { self.timestamps } else { self.agreed.is_some_and(|agreed| agreed.timestamps) };
+        let stamp = options::stamp(flow, self.now);
+        self.flows[flow].stamp = stamp;
+        let header = TCP + options::len(syn, timestamps);
+        let length = payload.map_or(0, |(_, _, len)| len);
+        let state = self.flows[flow];
+        let (client, port) = self.endpoints.client_of(flow);
+        let (server, server_port) = (*self.endpoints.server.ip(), self.endpoints.server.port());
+
+        let mut packet = self.nic.allocate().ok_or(Wrong::Full)?;
+        // What does not fit behind the headers goes into further packets, as a port that merges segments delivers it.
+        let room = self.nic.capabilities().data_room - ETHERNET - IP - header;
+        let first = length.min(room);
+        let bytes = packet.append(ETHERNET + IP + header + first).ok_or(Wrong::Full)?;
+        self.ethernet(bytes, EthernetProtocol::Ipv4);
+        let ip = Ipv4Repr {
+            src_addr: client,
+            dst_addr: server,
+            next_header: IpProtocol::Tcp,
+            payload_len: header + length,
+            hop_limit: 64,
+        };
+        let checksums = match self.software_checksum {
+            true => ChecksumCapabilities::default(),
+            false => ChecksumCapabilities::ignored(),
+        };
+        ip.emit(&mut Ipv4Packet::new_unchecked(&mut bytes[ETHERNET..]), &checksums);
+        let mut tcp = TcpPacket::new_unchecked(&mut bytes[ETHERNET + IP..]);
+        tcp.set_src_port(port);
+        tcp.set_dst_port(server_port);
+        tcp.set_seq_number(TcpSeqNumber(state.sequence as i32));
+        tcp.set_ack_number(TcpSeqNumber(state.expected as i32));
+        tcp.clear_flags();
+        tcp.set_header_len(header as u8);
+        tcp.set_window_len(u16::MAX);
+        tcp.set_urgent_at(0);
+        tcp.set_syn(syn);
+        tcp.set_ack(!syn);
+        tcp.set_fin(control == Control::Fin);
+        tcp.set_psh(length > 0);
+        match (syn, timestamps) {
+            (true, _) => options::write_syn(tcp.options_mut(), timestamps.then_some(stamp)),
+            (false, true) => options::write_stamps(tcp.options_mut(), stamp, state.peer_stamp),
+            (false, false) => {}
+        }
+        if let Some((pattern, offset, _)) = payload {
+            pattern.fill(offset, tcp.payload_mut());
+        }
+        let cut = length > self.segment_size();
+        self.finish(&mut packet, header, length, cut, (client.into(), server.into()))?;
+        if let Some((pattern, offset, _)) = payload {
+            self.chain_rest(&mut packet, pattern, offset + first, length - first)?;
+        }
+        self.outgoing.push(packet);
+        Ok(())
+    }
+
+    /// Computes the TCP checksum, or asks the port to, and to cut the frame if it is too long for one segment.
+    fn finish(
+        &self,
+        packet: &mut MemoryPacket,
+        header: usize,
+        length: usize,
+        cut: bool,
+        (source, destination): (IpAddress, IpAddress),
+    ) -> Result<(), Wrong> {
+        let bytes = packet.data_mut().ok_or(Wrong::Full)?;
+        let mut tcp = TcpPacket::new_unchecked(&mut bytes[ETHERNET + IP..]);
+        if self.software_checksum {
+            tcp.fill_checksum(&source, &destination);
+            return Ok(());
+        }
+        let sum_of = if cut { 0 } else { header + length };
+        tcp.set_checksum(checksum::pseudo_header(&source, &destination, IpProtocol::Tcp, sum_of as u32));
+        packet.set_tx_offload(TxOffload {
+            l2_len: ETHERNET,
+            l3_len: IP,
+            l4_len: header,
+            ipv4: true,
+            ipv4_checksum: true,
+            l4_checksum: Some(L4::Tcp),
+            tso: cut.then(|| self.segment_size() as u16),
+        });
+        Ok(())
+    }
+
+    /// Chains packets with `len` further bytes behind `packet`.
+    fn chain_rest(
+        &mut self,
+        packet: &mut MemoryPacket,
+        pattern: Pattern,
+        mut offset: usize,
+        len: usize,
+    ) -> Result<(), Wrong> {
+        let (room, end) = (self.nic.capabilities().data_room, offset + len);
+        while offset < end {
+            let n = room.min(end - offset);
+            let mut next = self.nic.allocate().ok_or(Wrong::Full)?;
+            pattern.fill(offset, next.append(n).ok_or(Wrong::Full)?);
+            packet.chain(next).map_err(|_| Wrong::Unsendable)?;
+            offset += n;
+        }
+        Ok(())
+    }
+
+    /// The window that a header of the server's offers, in bytes.
+    pub(super) fn window(&self, window: u16) -> usize {
+        let scale = self.agreed.and_then(|agreed| agreed.window_scale).unwrap_or(0);
+        usize::from(window) << scale.min(14)
+    }
+}
+
+const _: () = assert!(WINDOW_SCALE <= 14, "RFC 7323 §2.3");

@@ -1,0 +1,248 @@
+//! The client against a peer whose every segment the test writes.
+
+use super::echo::Requests;
+use super::messages::Messages;
+use super::options;
+use super::{Agreed, ClientConfig, Endpoints, SyntheticClient, Wrong};
+use linerate_bypass::memory::{Link, LinkConfig, MemoryNic, MemoryPacket};
+use linerate_bypass::time::Instant;
+use linerate_bypass::{MacAddr, Nic, Packet};
+use smoltcp::phy::ChecksumCapabilities;
+use smoltcp::wire::{
+    EthernetAddress, EthernetFrame, EthernetProtocol, IpProtocol, Ipv4Packet, Ipv4Repr, TcpPacket, TcpSeqNumber,
+};
+use std::net::{Ipv4Addr, SocketAddrV4};
+
+const ENDPOINTS: Endpoints = Endpoints {
+    client_mac: MacAddr([2, 0, 0, 0, 0, 1]),
+    client: Ipv4Addr::new(10, 1, 0, 1),
+    server_mac: MacAddr([2, 0, 0, 0, 0, 2]),
+    server: SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 2), 7),
+};
+const HEADERS: usize = 14 + 20 + 20 + 12;
+
+/// What the peer knows of connection 0, and says on it.
+#[derive(Debug, Clone)]
+struct Segment {
+    sequence: u32,
+    acknowledged: u32,
+    stamps: Option<(u32, u32)>,
+    payload: Vec<u8>,
+    /// Payload in the first packet of the frame; the rest follows in others of as many bytes.
+    piece: usize,
+    rst: bool,
+    checksum: bool,
+}
+
+struct Peer {
+    nic: MemoryNic,
+    client: SyntheticClient,
+    /// What an answer as it should be looks like, its payload aside.
+    proper: Segment,
+}
+
+impl Peer {
+    /// A client with connection 0 established, with time stamps.
+    fn new(tso: Option<usize>) -> Self {
+        let (nic, other) = Link::pair(LinkConfig { checksum_offload: true, tso, ..LinkConfig::default() });
+        let config = ClientConfig { endpoints: ENDPOINTS, flows: 1, timestamps: true, software_checksum: false };
+        let mut client = SyntheticClient::new(other, &config);
+        client.set_time(Instant::from_nanos(5_000_000));
+        client.begin(0..1).unwrap();
+        let proper = Segment {
+            sequence: 9_000,
+            acknowledged: 0,
+            stamps: None,
+            payload: Vec::new(),
+            piece: 2000,
+            rst: false,
+            checksum: true,
+        };
+        let mut peer = Peer { nic, client, proper };
+        peer.receive();
+        peer.synchronize();
+        assert_eq!(peer.client.complete().unwrap(), 1);
+        peer.proper.sequence += 1;
+        peer.receive();
+        peer
+    }
+
+    /// Takes in what the client has sent, which is expected to be in order, and returns the payload of each frame.
+    fn receive(&mut self) -> Vec<Vec<u8>> {
+        let mut frames: Vec<MemoryPacket> = Vec::with_capacity(32);
+        while self.nic.rx_burst(&mut frames) > 0 && frames.len() < frames.capacity() {}
+        let payload = |frame: &MemoryPacket| {
+            let bytes = frame.segments().collect::<Vec<_>>().concat();
+            let tcp = TcpPacket::new_checked(&bytes[34..]).unwrap();
+            let (agreed, stamps) = options::read(&tcp).unwrap();
+            if tcp.syn() {
+                let all = Agreed { segment_size: 1460, timestamps: true, window_scale: Some(7), sack: true };
+                assert_eq!(agreed, all, "the SYN offers what a connection of today has");
+            }
+            self.proper.acknowledged = (tcp.seq_number() + tcp.segment_len()).0 as u32;
+            self.proper.stamps = stamps.map(|(ours, _)| (1000, ours));
+            tcp.payload().to_vec()
+        };
+        frames.iter().map(payload).collect()
+    }
+
+    fn synchronize(&mut self) {
+        let Segment { sequence, acknowledged, stamps, .. } = self.proper;
+        let mut bytes = frame_bytes(20 + 20);
+        let mut tcp = headers(&mut bytes, 20, sequence, acknowledged);
+        tcp.set_syn(true);
+        options::write_syn(tcp.options_mut(), Some(0));
+        // The same options, but for the echo, which is the last four bytes of the time stamps.
+        tcp.options_mut()[12..16].copy_from_slice(&stamps.unwrap().1.to_be_bytes());
+        tcp.fill_checksum(&(*ENDPOINTS.server.ip()).into(), &ENDPOINTS.client.into());
+        self.transmit(&bytes, bytes.len());
+    }
+
+    fn send(&mut self, segment: Segment) {
+        let options = if segment.stamps.is_some() { 12 } else { 0 };
+        let mut bytes = frame_bytes(20 + options + segment.payload.len());
+        let mut tcp = headers(&mut bytes, options, segment.sequence, segment.acknowledged);
+        tcp.set_rst(segment.rst);
+        if let Some((tsval, tsecr)) = segment.stamps {
+            options::write_stamps(tcp.options_mut(), tsval, tsecr);
+        }
+        tcp.payload_mut().copy_from_slice(&segment.payload);
+        if segment.checksum {
+            tcp.fill_checksum(&(*ENDPOINTS.server.ip()).into(), &ENDPOINTS.client.into());
+        }
+        self.transmit(&bytes, HEADERS + segment.piece);
+    }
+
+    fn transmit(&mut self, bytes: &[u8], piece: usize) {
+        let mut pieces = bytes.chunks(piece).map(|bytes| {
+            let mut packet = self.nic.allocate().unwrap();
+            packet.append(bytes.len()).unwrap().copy_from_slice(bytes);
+            packet
+        });
+        let mut frame = pieces.next().unwrap();
+        pieces.for_each(|piece| frame.chain(piece).unwrap());
+        assert_eq!(self.nic.tx_burst(&mut vec![frame]), 1);
+    }
+}
+
+fn frame_bytes(l4_len: usize) -> Vec<u8> {
+    vec![0; 34 + l4_len]
+}
+
+/// Writes everything up to the options.
+fn headers(bytes: &mut [u8], options: usize, sequence: u32, acknowledged: u32) -> TcpPacket<&mut [u8]> {
+    let mut ethernet = EthernetFrame::new_unchecked(&mut *bytes);
+    ethernet.set_src_addr(EthernetAddress(ENDPOINTS.server_mac.0));
+    ethernet.set_dst_addr(EthernetAddress(ENDPOINTS.client_mac.0));
+    ethernet.set_ethertype(EthernetProtocol::Ipv4);
+    let ip = Ipv4Repr {
+        src_addr: *ENDPOINTS.server.ip(),
+        dst_addr: ENDPOINTS.client,
+        next_header: IpProtocol::Tcp,
+        payload_len: bytes.len() - 34,
+        hop_limit: 64,
+    };
+    ip.emit(&mut Ipv4Packet::new_unchecked(&mut bytes[14..]), &ChecksumCapabilities::default());
+    let mut tcp = TcpPacket::new_unchecked(&mut bytes[34..]);
+    tcp.set_src_port(7);
+    tcp.set_dst_port(1024);
+    tcp.set_seq_number(TcpSeqNumber(sequence as i32));
+    tcp.set_ack_number(TcpSeqNumber(acknowledged as i32));
+    tcp.set_header_len(20 + options as u8);
+    tcp.set_ack(true);
+    tcp.set_window_len(u16::MAX);
+    tcp
+}
+
+/// What the client says of an echo of 64 bytes that `change` was done to.
+fn check(change: impl FnOnce(&mut Segment)) -> Result<usize, Wrong> {
+    let mut peer = Peer::new(None);
+    let mut requests = Requests::new(0..1, 64);
+    peer.client.set_time(Instant::from_nanos(6_000_000));
+    requests.send(&mut peer.client, 1).unwrap();
+    let payload = peer.receive().remove(0);
+    let mut echo = Segment { payload, ..peer.proper.clone() };
+    change(&mut echo);
+    peer.send(echo);
+    requests.check(&mut peer.client)
+}
+
+fn complaint(change: impl FnOnce(&mut Segment)) -> String {
+    check(change).unwrap_err().to_string()
+}
+
+#[test]
+fn an_echo_is_taken_in_one_piece_or_several() {
+    assert_eq!(check(|_| {}).unwrap(), 1);
+    assert_eq!(check(|echo| echo.piece = 13).unwrap(), 1);
+    assert_eq!(check(|echo| echo.piece = 0).unwrap(), 1);
+}
+
+#[test]
+fn every_byte_of_an_echo_is_checked() {
+    for at in 0..64 {
+        assert!(complaint(|echo| echo.payload[at] ^= 0x10).contains("other bytes"));
+        assert!(
+            complaint(|echo| {
+                echo.payload[at] ^= 0x10;
+                echo.piece = 7;
+            })
+            .contains("other bytes")
+        );
+    }
+    assert!(complaint(|echo| echo.payload.truncate(63)).contains("not as long"));
+}
+
+#[test]
+fn an_echo_has_its_place_and_acknowledges_the_request() {
+    assert!(complaint(|echo| echo.sequence += 1).contains("not where"));
+    assert!(complaint(|echo| echo.acknowledged -= 1).contains("does not acknowledge"));
+    assert!(complaint(|echo| echo.rst = true).contains("RST"));
+}
+
+#[test]
+fn time_stamps_are_there_and_come_back_and_never_go_back() {
+    assert!(complaint(|echo| echo.stamps = None).contains("lacks the time stamps"));
+    // The time stamp of the handshake's last segment, a millisecond before the request's.
+    assert!(
+        complaint(|echo| echo.stamps = echo.stamps.map(|(own, echoed)| (own, echoed - 1000))).contains("request's")
+    );
+    assert!(complaint(|echo| echo.stamps = echo.stamps.map(|(own, echoed)| (own, echoed + 1))).contains("not send"));
+    assert!(complaint(|echo| echo.stamps = echo.stamps.map(|(_, echoed)| (u32::MAX, echoed))).contains("older than"));
+}
+
+#[test]
+fn a_wrong_checksum_is_found() {
+    assert!(complaint(|echo| echo.checksum = false).contains("checksum"));
+}
+
+#[test]
+fn a_merged_message_is_one_frame_of_several_packets() {
+    let mut peer = Peer::new(Some(65_535));
+    let mut messages = Messages::new(1, 16 << 10, true);
+    messages.send(&mut peer.client, 1).unwrap();
+    let mut frames: Vec<MemoryPacket> = Vec::with_capacity(32);
+    assert_eq!(peer.nic.rx_burst(&mut frames), 1);
+    let sizes: Vec<usize> = frames[0].segments().map(<[u8]>::len).collect();
+    assert_eq!(sizes.len(), 9);
+    assert_eq!(sizes[..8], [2048; 8], "as a port with buffers of 2 KB delivers it");
+    assert_eq!(frames[0].len(), HEADERS + (16 << 10));
+}
+
+#[test]
+fn every_second_segment_of_a_message_is_acknowledged_and_the_last() {
+    let mut peer = Peer::new(None);
+    let mut messages = Messages::new(1, 5000, false);
+    messages.send(&mut peer.client, 1).unwrap();
+    let message = peer.receive().concat();
+    assert_eq!(message.len(), 5000);
+    let mut acknowledgements = Vec::new();
+    for part in message.chunks(1000) {
+        peer.send(Segment { payload: part.to_vec(), ..peer.proper.clone() });
+        peer.proper.sequence += 1000;
+        assert_eq!(messages.check(&mut peer.client).unwrap(), usize::from(peer.proper.sequence == 9_001 + 5000));
+        acknowledgements.push(peer.receive().len());
+    }
+    assert_eq!(acknowledgements, [0, 1, 0, 1, 1]);
+    assert_eq!((messages.segments().data_received, messages.segments().acks_sent), (5, 3));
+}

@@ -1,0 +1,127 @@
+//! Connections that are opened for one request and closed, beside others that stay open.
+
+use super::{Bench, Pair, PairConfig};
+use crate::client::connections::{Connections, Course};
+use crate::client::{Agreed, Wrong};
+use linerate_bypass::memory::MemoryNic;
+use linerate_bypass::{BURST, ConnId, Origin, Service, Transport};
+use linerate_stack::Engine;
+use std::convert::Infallible;
+use std::time::Duration;
+
+/// Addresses and ports that new connections take in turn. Where the server keeps connections in TIME-WAIT, it has
+/// this many once all were used, and each further SYN meets one of them (RFC 6191).
+const TUPLES: usize = 200_000;
+
+/// Echoes, and closes at once if it is to be the first to.
+struct Answer {
+    closes: bool,
+}
+
+impl Service for Answer {
+    type Conn = ();
+    type Message = Infallible;
+
+    fn opened(&mut self, _: &mut impl Transport, _: ConnId, _: Origin) {}
+
+    fn readable(&mut self, net: &mut impl Transport, conn: ConnId, _: &mut ()) {
+        net.forward(conn, conn);
+        if self.closes {
+            net.close(conn);
+        }
+    }
+
+    fn peer_closed(&mut self, net: &mut impl Transport, conn: ConnId, _: &mut ()) {
+        net.close(conn);
+    }
+}
+
+/// A server with some connections open, and a client that opens and closes others.
+pub struct Connect<E: Engine<MemoryNic>> {
+    pair: Pair<E, Answer>,
+    connections: Connections,
+    course: Course,
+}
+
+impl<E: Engine<MemoryNic>> Connect<E> {
+    /// Opens the `flows` connections that stay open, then some of the others once, so that what is allocated on first
+    /// use is.
+    pub fn new(flows: usize, course: Course, timestamps: bool, software_checksum: bool) -> Result<Self, Wrong> {
+        let tuples = flows + TUPLES;
+        let connections = flows + 4 * BURST;
+        let config = PairConfig { connections, tuples, timestamps, software_checksum, segmentation: false };
+        let mut pair = Pair::new(&config, Answer { closes: course.server_closes })?;
+        pair.open(0..flows)?;
+        let mut bench = Connect { pair, connections: Connections::new(flows..tuples, course), course };
+        bench.run(16 * BURST)?;
+        Ok(bench)
+    }
+
+    /// What the server agreed to.
+    pub fn agreed(&mut self) -> Option<Agreed> {
+        self.pair.client().agreed()
+    }
+
+    /// Frames that the server has received and sent.
+    pub fn frames(&mut self) -> (u64, u64) {
+        let summary = self.pair.summary();
+        (summary.rx_frames, summary.tx_frames)
+    }
+}
+
+impl<E: Engine<MemoryNic>> Bench for Connect<E> {
+    fn run(&mut self, connections: usize) -> Result<Duration, Wrong> {
+        let before = self.pair.summary().finished;
+        let mut spent = Duration::ZERO;
+        let mut left = connections;
+        while left > 0 {
+            let burst = self.connections.begin(self.pair.client(), left.min(BURST))?;
+            let mut over = 0;
+            spent += self.pair.converse(burst, |client| {
+                let before = over;
+                over = self.connections.go_on(client)?;
+                Ok(over - before)
+            })?;
+            left -= burst;
+        }
+        // The last acknowledgements, and the turn after them.
+        spent += self.pair.settle() + self.pair.settle();
+        let finished = self.pair.summary().finished - before;
+        // When a connection in TIME-WAIT counts as finished is for the engine to say.
+        if !self.course.server_closes && finished != connections as u64 {
+            return Err(Wrong::Unfinished { closed: connections as u64, finished });
+        }
+        Ok(spent)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use linerate_stack::SmoltcpEngine;
+
+    fn run(flows: usize, course: Course, n: usize) -> (u64, u64) {
+        let mut bench = Connect::<SmoltcpEngine>::new(flows, course, true, true).unwrap();
+        let before = bench.frames();
+        bench.run(n).unwrap();
+        let after = bench.frames();
+        (after.0 - before.0, after.1 - before.1)
+    }
+
+    #[test]
+    fn a_connection_takes_five_frames_of_the_clients_or_four() {
+        let course = Course { size: 64, request_with_ack: false, server_closes: false };
+        let (received, sent) = run(10, course, 1000);
+        assert_eq!(received, 5000, "SYN, ACK, request, FIN, ACK");
+        assert!((3000..=4000).contains(&sent), "SYN-ACK, echo, and FIN with or after ACK: {sent}");
+        assert_eq!(run(1, Course { request_with_ack: true, ..course }, 500).0, 2000);
+    }
+
+    #[test]
+    fn a_server_that_closes_first_is_answered_and_its_old_connections_make_way_for_new_ones() {
+        let course = Course { size: 64, request_with_ack: true, server_closes: true };
+        let (received, sent) = run(1, course, 1000);
+        assert_eq!(received, 3000, "SYN, request, FIN");
+        assert!((3000..=4000).contains(&sent), "SYN-ACK, echo with or before FIN, ACK: {sent}");
+    }
+}

@@ -1,0 +1,116 @@
+//! Messages of many segments, echoed.
+
+use super::{Bench, Pair, PairConfig};
+use crate::client::messages::{Messages, Segments};
+use crate::client::{Agreed, Wrong};
+use linerate_apps::services;
+use linerate_bypass::BURST;
+use linerate_bypass::memory::MemoryNic;
+use linerate_stack::Engine;
+use std::time::Duration;
+
+/// An echo server with all its connections open, and their next messages.
+pub struct Stream<E: Engine<MemoryNic>> {
+    pair: Pair<E, services::Echo>,
+    messages: Messages,
+    /// Messages sent at once: a burst of frames.
+    at_once: usize,
+}
+
+impl<E: Engine<MemoryNic>> Stream<E> {
+    /// Opens `flows` connections and sends a message of `size` bytes on each. With `segmentation` the ports cut and
+    /// merge (TSO and LRO), and a message is one frame in each direction if the server wants it so; without, it comes
+    /// in segments.
+    pub fn new(
+        flows: usize,
+        size: usize,
+        timestamps: bool,
+        software_checksum: bool,
+        segmentation: bool,
+    ) -> Result<Self, Wrong> {
+        let config = PairConfig { connections: flows, tuples: flows, timestamps, software_checksum, segmentation };
+        let mut pair = Pair::new(&config, services::Echo)?;
+        pair.open(0..flows)?;
+        let messages = Messages::new(flows, size, segmentation);
+        let at_once = (BURST / messages.frames(pair.client())).clamp(1, flows);
+        let mut bench = Stream { pair, messages, at_once };
+        bench.run(flows)?;
+        Ok(bench)
+    }
+
+    /// What the server agreed to.
+    pub fn agreed(&mut self) -> Option<Agreed> {
+        self.pair.client().agreed()
+    }
+
+    /// What has gone which way so far.
+    pub fn segments(&self) -> Segments {
+        self.messages.segments()
+    }
+
+    /// Payload bytes that the server has copied so far.
+    pub fn copied_bytes(&mut self) -> u64 {
+        self.pair.summary().copied_bytes
+    }
+}
+
+impl<E: Engine<MemoryNic>> Bench for Stream<E> {
+    fn run(&mut self, messages: usize) -> Result<Duration, Wrong> {
+        let mut spent = Duration::ZERO;
+        let mut left = messages;
+        while left > 0 {
+            let n = left.min(self.at_once);
+            self.messages.send(self.pair.client(), n)?;
+            spent += self.pair.converse(n, |client| self.messages.check(client))?;
+            left -= n;
+        }
+        // The last acknowledgements.
+        Ok(spent + self.pair.settle())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use linerate_stack::SmoltcpEngine;
+
+    const SIZE: usize = 16 << 10;
+
+    fn run(flows: usize, size: usize, software_checksum: bool, segmentation: bool, n: usize) -> Segments {
+        let mut bench = Stream::<SmoltcpEngine>::new(flows, size, true, software_checksum, segmentation).unwrap();
+        let before = bench.segments();
+        bench.run(n).unwrap();
+        let after = bench.segments();
+        Segments {
+            data_sent: after.data_sent - before.data_sent,
+            data_received: after.data_received - before.data_received,
+            acks_sent: after.acks_sent - before.acks_sent,
+            acks_received: after.acks_received - before.acks_received,
+        }
+    }
+
+    #[test]
+    fn a_message_comes_in_segments_and_goes_back_in_segments() {
+        for software_checksum in [false, true] {
+            let segments = run(5, SIZE, software_checksum, false, 100);
+            assert_eq!(segments.data_sent, 1200);
+            assert!(segments.data_received >= 1200, "{segments:?}");
+            assert!(segments.acks_sent >= 600, "every second segment is acknowledged: {segments:?}");
+        }
+    }
+
+    #[test]
+    fn a_merged_message_comes_as_one_frame() {
+        let segments = run(40, SIZE, false, true, 100);
+        assert_eq!(segments.data_sent, 100);
+        assert!(segments.data_received >= 100, "{segments:?}");
+    }
+
+    #[test]
+    fn messages_of_any_size_come_back() {
+        for size in [1, 1448, 1449, 60_000] {
+            run(3, size, false, false, 10);
+            run(3, size, false, true, 10);
+        }
+    }
+}

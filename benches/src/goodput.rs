@@ -1,0 +1,290 @@
+//! Bytes in a given time over an impaired path: the kernel's TCP at both ends, or Linerate's at one of them.
+
+use crate::impair::path::{Crossing, Host, Path, PathConfig};
+use crate::process::{Error, Process};
+use rustix::net::sockopt::set_tcp_congestion;
+use serde::{Deserialize, Serialize};
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// The port that senders listen on: chargen's (RFC 864).
+const PORT: u16 = 19;
+/// How long a connection may take to be opened, with handshakes lost and sent again.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// How often it is looked whether to go on.
+const TICK: Duration = Duration::from_millis(50);
+/// Bytes of one call of `read` or `write`.
+const PIECE: usize = 1 << 16;
+
+/// Who sends to whom. The sender listens and is called near.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Pair {
+    /// The kernel to the kernel: what the others are held against.
+    LinuxToLinux,
+    /// Linerate's chargen server to a kernel socket.
+    LinerateToLinux,
+    /// A kernel socket to Linerate's chargen load, which discards what it counts.
+    LinuxToLinerate,
+}
+
+impl Pair {
+    /// All of them.
+    pub const ALL: [Pair; 3] = [Pair::LinuxToLinux, Pair::LinerateToLinux, Pair::LinuxToLinerate];
+
+    /// What to call it in a table.
+    pub fn name(self) -> &'static str {
+        match self {
+            Pair::LinuxToLinux => "Linux to Linux",
+            Pair::LinerateToLinux => "Linerate to Linux",
+            Pair::LinuxToLinerate => "Linux to Linerate",
+        }
+    }
+}
+
+/// What stays the same in all measurements.
+#[derive(Debug, Clone)]
+pub struct Setting {
+    /// The `linerate` to start.
+    pub linerate: PathBuf,
+    /// The `--engine` to give it, if any.
+    pub engine: Option<String>,
+    /// Its `--buffer`.
+    pub buffer: String,
+    /// The core that it is pinned to.
+    pub linerate_core: usize,
+    /// The congestion control of the kernel's sender.
+    pub congestion: String,
+    /// Over IPv6 instead of IPv4.
+    pub v6: bool,
+    /// How long bytes are counted, from the first on.
+    pub duration: Duration,
+}
+
+/// What one measurement gave.
+#[derive(Debug, Clone)]
+pub struct Measured {
+    /// Payload bytes that the receiver had read when the time was over.
+    pub bytes: u64,
+    /// How long it counted.
+    pub counted: Duration,
+    /// What happened on the way.
+    pub crossing: Crossing,
+}
+
+impl Measured {
+    /// Payload in 10⁶ bits per second.
+    pub fn mbit_per_s(&self) -> f64 {
+        self.bytes as f64 * 8.0 / 1e6 / self.counted.as_secs_f64()
+    }
+}
+
+/// Measures `pair` on a new path, with hosts that remember nothing of earlier ones.
+pub fn measure(
+    setting: &Setting,
+    path: &PathConfig,
+    pair: Pair,
+    interrupted: &Arc<AtomicBool>,
+) -> Result<Measured, Error> {
+    let path = Path::new(path, interrupted)?;
+    let (near, far) = (path.near(), path.far());
+    let sender = SocketAddr::new(near.ip(setting.v6), PORT);
+    let (bytes, counted) = match pair {
+        Pair::LinuxToLinux => {
+            near.address(interrupted)?;
+            far.address(interrupted)?;
+            let _sending = Sending::start(near, sender, &setting.congestion, interrupted)?;
+            receive(far, sender, setting.duration, interrupted)?
+        }
+        Pair::LinerateToLinux => {
+            far.address(interrupted)?;
+            let mut serve = linerate(setting, near, "serve");
+            serve.args(["--listen", &sender.to_string()]);
+            let mut serve = Process::start(serve)?;
+            serve.wait_for_line("ready", interrupted)?;
+            receive(far, sender, setting.duration, interrupted)?
+        }
+        Pair::LinuxToLinerate => {
+            near.address(interrupted)?;
+            let _sending = Sending::start(near, sender, &setting.congestion, interrupted)?;
+            load(setting, far, sender, interrupted)?
+        }
+    };
+    let crossing = path.stop(interrupted)?;
+    Ok(Measured { bytes, counted, crossing })
+}
+
+fn linerate(setting: &Setting, host: &Host, what: &str) -> Command {
+    let mut command = host.command(&setting.linerate);
+    command.args(["chargen", what]).args(host.taken_over()).args(["--buffer", &setting.buffer]);
+    command.arg(format!("--cores={}", setting.linerate_core));
+    if let Some(engine) = &setting.engine {
+        command.args(["--engine", engine]);
+    }
+    command
+}
+
+/// What `linerate chargen load --json` prints, as far as it is used here.
+#[derive(Deserialize)]
+struct Load {
+    seconds: f64,
+    bytes_down: u64,
+}
+
+/// Linerate receives.
+fn load(
+    setting: &Setting,
+    host: &Host,
+    sender: SocketAddr,
+    interrupted: &AtomicBool,
+) -> Result<(u64, Duration), Error> {
+    let mut load = linerate(setting, host, "load");
+    load.args(["--json", "--connect", &sender.to_string()]);
+    load.args(["--duration", &format!("{}ms", setting.duration.as_millis())]);
+    let load = Process::start(load)?;
+    let command = load.command().to_owned();
+    let printed = load.output(setting.duration + 2 * PATIENCE, interrupted)?;
+    match serde_json::from_str::<Load>(&printed) {
+        Ok(load) if load.seconds > 0.0 => Ok((load.bytes_down, Duration::from_secs_f64(load.seconds))),
+        _ => Err(Error::Unexpected { command, printed }),
+    }
+}
+
+/// A thread that sends to whoever connects, until this is dropped.
+struct Sending {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Sending {
+    fn start(host: &Host, at: SocketAddr, congestion: &str, interrupted: &Arc<AtomicBool>) -> Result<Self, Error> {
+        let listener = on(host, || listen(at, congestion)).map_err(|error| failed("the kernel's sender", error))?;
+        let (stop, interrupted) = (Arc::new(AtomicBool::new(false)), interrupted.clone());
+        let stopped = stop.clone();
+        let over = move || stopped.load(Ordering::Relaxed) || interrupted.load(Ordering::Relaxed);
+        // That the receiver closes in the midst of it is how a measurement ends.
+        let thread = thread::spawn(move || _ = send(&listener, over));
+        Ok(Sending { stop, thread: Some(thread) })
+    }
+}
+
+impl Drop for Sending {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Does `what` on a thread in the network of `host`, where sockets that it opens stay.
+fn on<T: Send>(host: &Host, what: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
+    let there = || host.enter().and_then(|()| what());
+    thread::scope(|scope| scope.spawn(there).join()).unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+fn listen(at: SocketAddr, congestion: &str) -> io::Result<TcpListener> {
+    let listener = TcpListener::bind(at)?;
+    // Connections that are accepted have it too. The system's default may be another.
+    set_tcp_congestion(&listener, congestion)?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+fn send(listener: &TcpListener, over: impl Fn() -> bool) -> io::Result<()> {
+    let mut stream = loop {
+        match listener.accept() {
+            Ok((stream, _)) => break stream,
+            Err(error) if error.kind() == ErrorKind::WouldBlock && !over() => thread::sleep(Duration::from_millis(1)),
+            Err(error) => return Err(error),
+        }
+    };
+    stream.set_nonblocking(false)?;
+    stream.set_write_timeout(Some(TICK))?;
+    let piece = vec![b'.'; PIECE];
+    while !over() {
+        match stream.write(&piece) {
+            Ok(_) => {}
+            Err(error) if is_timeout(&error) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// A kernel socket on `host` receives from `sender` and counts for `duration` from the first byte on.
+fn receive(
+    host: &Host,
+    sender: SocketAddr,
+    duration: Duration,
+    interrupted: &AtomicBool,
+) -> Result<(u64, Duration), Error> {
+    let count = || count(TcpStream::connect_timeout(&sender, PATIENCE)?, duration, interrupted);
+    let counted = on(host, count).map_err(|error| failed("the kernel's receiver", error))?;
+    if interrupted.load(Ordering::Relaxed) { Err(Error::Interrupted) } else { Ok(counted) }
+}
+
+fn count(mut stream: TcpStream, duration: Duration, interrupted: &AtomicBool) -> io::Result<(u64, Duration)> {
+    stream.set_read_timeout(Some(TICK))?;
+    let mut piece = vec![0; PIECE];
+    let mut bytes = 0;
+    let mut first = None;
+    let mut latest = Instant::now() + PATIENCE;
+    while Instant::now() < latest && !interrupted.load(Ordering::Relaxed) {
+        match stream.read(&mut piece) {
+            Ok(0) => return Err(io::Error::other("the sender closed")),
+            Ok(n) => {
+                bytes += n as u64;
+                latest = *first.get_or_insert_with(Instant::now) + duration;
+            }
+            Err(error) if is_timeout(&error) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    match first {
+        Some(first) => Ok((bytes, first.elapsed())),
+        None => Err(io::Error::other("nothing arrived")),
+    }
+}
+
+fn is_timeout(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
+}
+
+fn failed(program: &str, error: io::Error) -> Error {
+    Error::Start { program: program.to_owned(), error }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_receiver_counts_what_arrives_for_its_time_and_no_longer() {
+        let listener = listen("127.0.0.1:0".parse().unwrap(), "reno").unwrap();
+        let to = listener.local_addr().unwrap();
+        let stop = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let sent = scope.spawn(|| send(&listener, || stop.load(Ordering::Relaxed)));
+            let time = Duration::from_millis(200);
+            let (bytes, counted) = count(TcpStream::connect(to).unwrap(), time, &stop).unwrap();
+            stop.store(true, Ordering::Relaxed);
+            assert!(bytes > 0 && counted >= time && counted < 2 * time + TICK, "{bytes} in {counted:?}");
+            let _ = sent.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn a_sender_that_sends_nothing_is_an_error() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        drop(listener.accept().unwrap());
+        assert!(count(stream, TICK, &AtomicBool::new(false)).is_err());
+    }
+}

@@ -1,0 +1,16 @@
+//! The memory of idle connections, in a process where nothing else allocates meanwhile: keep this the only test here.
+#![forbid(unsafe_code)]
+
+use linerate_benches::engine::idle::measure;
+use linerate_stack::SmoltcpEngine;
+
+#[test]
+fn the_memory_of_idle_connections_is_found() {
+    let (idle, agreed) = measure::<SmoltcpEngine>(500, 64, true).unwrap();
+    // A socket, two buffers of 64 KB of which a page or two are in use, and what is around them.
+    for bytes in [idle.first_half, idle.second_half, idle.bytes] {
+        assert!((4_000.0..200_000.0).contains(&bytes), "{idle:?}");
+    }
+    assert_eq!(idle.packets_held, 0, "each request was echoed, and the echo acknowledged");
+    assert!(agreed.is_some_and(|agreed| agreed.sack && agreed.window_scale.is_some()), "{agreed:?}");
+}

@@ -1,0 +1,129 @@
+//! The bridge between two kernels, each in a network namespace. Without root the tests say so and do nothing.
+
+use linerate_benches::goodput::{Pair, Setting, measure};
+use linerate_benches::impair::path::{Host, Path, PathConfig};
+use std::io::{Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::process::Command;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Nothing here takes longer, short of a hang.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// One test at a time, if they can run at all.
+fn turn(test: &str) -> Option<MutexGuard<'static, ()>> {
+    static TURN: Mutex<()> = Mutex::new(());
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: {test} needs root, to make network namespaces");
+        return None;
+    }
+    if Command::new("ethtool").arg("--version").output().is_err() {
+        eprintln!("skipped: {test} needs ethtool: apt-get install ethtool");
+        return None;
+    }
+    Some(TURN.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+fn config(forth: &str, back: &str) -> PathConfig {
+    let impair = env!("CARGO_BIN_EXE_impair").into();
+    PathConfig { impair, forth: forth.to_owned(), back: back.to_owned(), seed: 1, core: None }
+}
+
+/// A path between two kernels.
+fn path(forth: &str, back: &str) -> Path {
+    let not = AtomicBool::new(false);
+    let path = Path::new(&config(forth, back), &not).unwrap();
+    path.near().address(&not).unwrap();
+    path.far().address(&not).unwrap();
+    path
+}
+
+/// A socket of `host`.
+fn on<T: Send>(host: &Host, open: impl FnOnce(IpAddr) -> T + Send) -> T {
+    let there = || {
+        host.enter().unwrap();
+        open(host.ip(true))
+    };
+    thread::scope(|scope| scope.spawn(there).join().unwrap())
+}
+
+fn datagrams(host: &Host) -> UdpSocket {
+    let socket = on(host, |ip| UdpSocket::bind(SocketAddr::new(ip, 7)).unwrap());
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket
+}
+
+#[test]
+fn a_datagram_and_its_answer_take_the_delays_of_both_directions() {
+    let Some(_turn) = turn("a_datagram_and_its_answer_take_the_delays_of_both_directions") else { return };
+    let path = path("delay=10ms", "delay=4ms");
+    let (near, far) = (datagrams(path.near()), datagrams(path.far()));
+    near.connect(far.local_addr().unwrap()).unwrap();
+    let mut shortest = Duration::MAX;
+    for _ in 0..20 {
+        let began = Instant::now();
+        near.send(b"there").unwrap();
+        let (_, from) = far.recv_from(&mut [0; 8]).unwrap();
+        far.send_to(b"back", from).unwrap();
+        near.recv(&mut [0; 8]).unwrap();
+        shortest = shortest.min(began.elapsed());
+    }
+    let delay = Duration::from_millis(14);
+    assert!(shortest >= delay && shortest < delay + Duration::from_millis(1), "{shortest:?}");
+    let crossing = path.stop(&AtomicBool::new(false)).unwrap();
+    assert_eq!((crossing.forth.lost, crossing.stray), (0, 0), "{crossing:?}");
+}
+
+#[test]
+fn a_stream_arrives_whole_over_a_path_that_loses_repeats_and_reorders() {
+    let Some(_turn) = turn("a_stream_arrives_whole_over_a_path_that_loses_repeats_and_reorders") else { return };
+    let bad = "delay=1ms,jitter=1ms,loss=1%,duplication=1%,reordering=1%,rate=100mbit";
+    let path = path(bad, bad);
+    let listener = on(path.far(), |ip| TcpListener::bind(SocketAddr::new(ip, 7)).unwrap());
+    let to = listener.local_addr().unwrap();
+    let mut sender = on(path.near(), |_| TcpStream::connect_timeout(&to, PATIENCE).unwrap());
+    let (mut receiver, _) = listener.accept().unwrap();
+    receiver.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut bytes = vec![0; 2_000_000];
+    fastrand::Rng::with_seed(1).fill(&mut bytes);
+    let mut arrived = Vec::new();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            sender.write_all(&bytes).unwrap();
+            drop(sender);
+        });
+        receiver.read_to_end(&mut arrived).unwrap();
+    });
+    assert!(arrived == bytes, "{} of {} bytes arrived as they were", arrived.len(), bytes.len());
+    let crossing = path.stop(&AtomicBool::new(false)).unwrap();
+    assert!(crossing.forth.lost > 0 && crossing.stray == 0, "{crossing:?}");
+}
+
+#[test]
+fn goodput_is_bounded_by_the_rate_and_nothing_is_left_behind() {
+    let Some(_turn) = turn("goodput_is_bounded_by_the_rate_and_nothing_is_left_behind") else { return };
+    let setting = Setting {
+        linerate: "/nonexistent".into(),
+        engine: None,
+        buffer: "4m".to_owned(),
+        linerate_core: 0,
+        congestion: "cubic".to_owned(),
+        v6: true,
+        duration: Duration::from_millis(500),
+    };
+    let config = config("delay=1ms,rate=20mbit,queue=64k", "delay=1ms");
+    let not = Arc::new(AtomicBool::new(false));
+    let measured = measure(&setting, &config, Pair::LinuxToLinux, &not).unwrap();
+    // Headers take 5 in 100, and what the queue holds comes at once.
+    let rate = measured.mbit_per_s();
+    assert!((15.0..21.0).contains(&rate), "{rate} Mbit/s");
+    let failed = measure(&setting, &config, Pair::LinerateToLinux, &not).unwrap_err();
+    assert!(failed.to_string().contains("/nonexistent"), "{failed}");
+    let ours = format!("lrpath-{}-", std::process::id());
+    let left = std::fs::read_dir("/run/netns").into_iter().flatten().flatten();
+    let left: Vec<_> = left.map(|entry| entry.file_name().into_string().unwrap()).collect();
+    assert!(!left.iter().any(|name| name.starts_with(&ours)), "{left:?}");
+}

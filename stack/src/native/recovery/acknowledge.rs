@@ -1,0 +1,363 @@
+//! What an acknowledgement does to a flight.
+
+use linerate_bypass::time::Instant;
+
+use super::flight::{Flight, Phase};
+use super::path::Path;
+use super::probe::Verdict;
+use super::rtt::RttEstimator;
+use super::sack::Blocks;
+use super::scoreboard::{Found, Record};
+use super::{Acknowledgement, CongestionControl, Delivery, Limits, Outcome};
+
+/// What an acknowledgement says of the segments it delivers.
+#[derive(Debug, Default)]
+pub(super) struct News {
+    /// Bytes that arrived.
+    pub(super) delivered: u32,
+    /// How many of them were never retransmitted.
+    pub(super) original: u32,
+    /// Whether some were, and were acknowledged cumulatively.
+    retransmitted: bool,
+    /// When the first and the last of those never retransmitted were sent.
+    oldest: Option<Instant>,
+    newest: Option<Instant>,
+    /// Whether something sent later had arrived before something sent earlier.
+    reordered: bool,
+}
+
+impl News {
+    fn record(&mut self, record: &Record, reordered: bool) {
+        self.delivered += record.len;
+        self.reordered |= reordered;
+        if record.is_retransmitted() {
+            self.retransmitted = true;
+        } else {
+            self.original += record.len;
+            self.oldest = Some(self.oldest.map_or(record.sent, |oldest| oldest.min(record.sent)));
+            self.newest = Some(self.newest.map_or(record.sent, |newest| newest.max(record.sent)));
+        }
+    }
+}
+
+#[inline]
+fn nanos_since(now: Instant, earlier: Instant) -> u64 {
+    now.as_nanos().saturating_sub(earlier.as_nanos()).max(1)
+}
+
+impl Flight {
+    /// Takes in an acknowledgement.
+    ///
+    /// When nothing is the matter this costs about a hundred instructions for a lone record, touches `cc` only
+    /// if the window limited what is acknowledged (RFC 9438 §5.8) or `exact_ecn` is set, and `path` once in sixteen times,
+    /// or when the round trip was remarkably short or that of a lone segment with a pure acknowledgement.
+    #[inline]
+    pub(crate) fn acknowledge<C: CongestionControl>(
+        &mut self,
+        ack: &Acknowledgement,
+        rtt: &mut RttEstimator,
+        path: &mut Path,
+        cc: &mut C,
+        limits: &Limits,
+    ) -> Outcome {
+        if !self.stained && ack.sack.is_empty() && !ack.ece {
+            if ack.ack.after(self.una()) && !ack.ack.after(self.next()) {
+                return self.advance_in_order(ack, rtt, path, cc, limits);
+            }
+            // Data of the peer that comes while nothing more of ours was acknowledged.
+            if !ack.duplicate_candidate {
+                return Outcome::default();
+            }
+        }
+        let outcome = self.examine(ack, rtt, path, cc, limits);
+        Outcome { window_changed: true, ..outcome }
+    }
+
+    /// The common case: new data is acknowledged in order, and nothing was ever missing.
+    #[inline]
+    fn advance_in_order<C: CongestionControl>(
+        &mut self,
+        ack: &Acknowledgement,
+        rtt: &mut RttEstimator,
+        path: &mut Path,
+        cc: &mut C,
+        limits: &Limits,
+    ) -> Outcome {
+        let una = self.una();
+        let previous = *rtt;
+        let (sample, lone) = if let Some(record) = self.board.take_only(ack.ack) {
+            let sample = nanos_since(ack.now, record.sent);
+            rtt.sample_nanos(sample, 0);
+            (sample, ack.pure && record.is_one_segment())
+        } else {
+            (self.advance_further(ack, rtt), false)
+        };
+        self.rto_base = ack.now;
+        self.probe_base = ack.now;
+        let acknowledged = ack.ack - una;
+        let mut outcome = Outcome { acknowledged, delivered: acknowledged, rtt: sample, ..Outcome::default() };
+        // The minimum of the path is worth a look into cold memory only if it may have changed, or now and then. What is
+        // remembered by its sequence number is brought along every 16 MB.
+        let notable = previous.is_much_longer_than(sample)
+            || ack.ack.0.wrapping_mul(0x9e37_79b1) >> 28 == 0
+            || (una.0 ^ ack.ack.0) >> 24 != 0;
+        if notable || lone || rtt.consults_path() || una.before(self.limited_until) || self.setup.exact_ecn {
+            self.report(ack, &outcome, lone, rtt, path, cc, limits);
+            outcome.window_changed = true;
+        }
+        outcome
+    }
+
+    /// The common case when there is more than one record.
+    #[inline(never)]
+    fn advance_further(&mut self, ack: &Acknowledgement, rtt: &mut RttEstimator) -> u64 {
+        let shift = self.samples_shift();
+        let sample = nanos_since(ack.now, self.board.advance_in_order(ack.ack));
+        rtt.sample_nanos(sample, shift);
+        sample
+    }
+
+    /// The common case when there is something for the path or for congestion control to know.
+    #[inline(never)]
+    #[allow(clippy::too_many_arguments, reason = "one step of advance_in_order, kept out of its way")]
+    fn report<C: CongestionControl>(
+        &mut self,
+        ack: &Acknowledgement,
+        outcome: &Outcome,
+        lone: bool,
+        rtt: &mut RttEstimator,
+        path: &mut Path,
+        cc: &mut C,
+        limits: &Limits,
+    ) {
+        path.measured_nanos(outcome.rtt, ack.now);
+        if lone {
+            path.lone_segment_answered(outcome.rtt);
+        }
+        path.clear_backoff();
+        path.advise(rtt, limits);
+        let window_limited = (ack.ack - outcome.acknowledged).before(self.limited_until);
+        if window_limited || self.setup.exact_ecn {
+            cc.delivered(&Delivery {
+                paced: false,
+                now: ack.now,
+                bytes: outcome.acknowledged,
+                marked: 0,
+                in_flight: self.board.outstanding() + outcome.acknowledged,
+                window_limited,
+                rtt: outcome.rtt(),
+                smoothed_rtt: rtt.smoothed(),
+                acknowledged: ack.ack.0,
+                next: self.next().0,
+            });
+        }
+        self.keep_up();
+    }
+
+    /// About how many acknowledgements, one for every other segment, the round trip brings: the logarithm.
+    #[inline]
+    fn samples_shift(&self) -> u32 {
+        let records = self.board.len();
+        if records < 4 { 0 } else { (records.ilog2() - 1).min(4) }
+    }
+
+    /// Lets no remembered sequence number fall so far behind SND.UNA that it would seem to be ahead.
+    fn keep_up(&mut self) {
+        let una = self.una();
+        self.limited_until = self.limited_until.max(una);
+        self.recover = self.recover.max(una - 1);
+        self.rack.keep_up(una);
+        self.board.keep_up();
+    }
+
+    /// Notes that nothing is the matter any more, if it is so: what follows in order is the common case again.
+    fn clean(&mut self) {
+        self.stained = self.phase != Phase::Open
+            || !self.is_quiet()
+            || !self.probe.may_be_sent()
+            || self.board.has_retransmissions()
+            || self.guarded
+            || self.duplicates > 0
+            || self.time_outs > 0;
+        if !self.stained {
+            self.forced = false;
+            self.rack.forget();
+        }
+    }
+
+    /// Every other case.
+    #[inline(never)]
+    fn examine<C: CongestionControl>(
+        &mut self,
+        ack: &Acknowledgement,
+        rtt: &mut RttEstimator,
+        path: &mut Path,
+        cc: &mut C,
+        limits: &Limits,
+    ) -> Outcome {
+        let mut outcome = Outcome::default();
+        if ack.ack.after(self.next()) {
+            return outcome;
+        }
+        self.stained = true;
+        let una = self.una();
+        let in_flight = self.in_flight();
+        let was_limited = una.before(self.limited_until);
+        let had_backlog = !self.is_empty();
+        let selective = if self.setup.sack { ack.sack } else { &[] };
+        let blocks = Blocks::read(selective, ack.ack, una.max(ack.ack), self.next());
+        outcome.nonsense = blocks.nonsense;
+
+        let mut news = self.take_in(ack, &blocks, path);
+        outcome.acknowledged = self.una() - una;
+        let repeated = had_backlog && outcome.acknowledged == 0 && ack.ack == una && ack.duplicate_candidate;
+        if !self.setup.sack {
+            self.count_duplicates(repeated, outcome.acknowledged, &mut news);
+        }
+        outcome.delivered = news.delivered;
+        outcome.duplicate = repeated && (!self.setup.sack || news.delivered == 0);
+        if news.reordered {
+            path.saw_reordering();
+        }
+
+        if outcome.acknowledged > 0 {
+            self.time_outs = 0;
+            self.forced = false;
+            self.probe_base = ack.now;
+            // RFC 6298 §5.3; without SACK only once in a fast recovery (RFC 6582 §3.2 step 3).
+            if self.setup.sack || self.phase != Phase::Recovery || !self.partial {
+                self.rto_base = ack.now;
+            }
+            self.partial = true;
+            self.guarded &= !self.una().after(self.recover);
+            if news.original > 0 || ack.echoed_timestamp.is_some() {
+                // Karn: the round trip is known again; a timestamp tells it of a retransmission too (RFC 7323 §4.1).
+                path.clear_backoff();
+            }
+        }
+        self.measure(ack.now, &news, rtt, path, &mut outcome);
+
+        let bare_duplicate = ack.sack.is_empty() && ack.duplicate_candidate && outcome.acknowledged == 0;
+        let verdict = self.probe.acknowledged(ack.ack, blocks.duplicate, bare_duplicate);
+        if verdict == Verdict::Needless
+            && let Some(since) = self.probe.alone_since()
+        {
+            // The acknowledgement was held back for longer than was thought possible.
+            path.delay_was_longer_than(nanos_since(ack.now, since));
+        }
+        if let Some((start, end)) = blocks.duplicate {
+            outcome.duplicates = end - start;
+        }
+        self.reconsider(ack, &blocks, &news, verdict, path, cc, &mut outcome);
+        self.conclude(ack.now, path, cc, &mut outcome);
+        let found = if self.setup.sack {
+            let recovering = matches!(self.phase, Phase::Recovery | Phase::Loss);
+            self.rack.detect(&mut self.board, ack.now, recovering, path, rtt)
+        } else {
+            Found { lost: self.missing_without_sack(&outcome), ..Default::default() }
+        };
+        (outcome.lost, outcome.lost_again) = (found.lost, found.lost_again);
+        self.respond(ack, verdict, in_flight, news.delivered, cc, &mut outcome);
+
+        match self.phase {
+            Phase::Reducing | Phase::Recovery => {
+                let safe = outcome.acknowledged > 0 && found.lost == 0;
+                self.prr.acknowledged(news.delivered, self.in_flight(), safe, self.mss());
+            }
+            Phase::Open | Phase::Disorder => self.phase = self.calm(),
+            Phase::Loss => {}
+        }
+        let growing = matches!(self.phase, Phase::Open | Phase::Disorder | Phase::Loss);
+        // RFC 5681 §3.2: the window does not grow while something is missing, unless things come out of order anyway.
+        let progress = outcome.acknowledged > 0 || self.setup.sack && path.reordering_seen();
+        let window_limited = growing
+            && progress
+            && !outcome.recovery_ended
+            && !outcome.reduced
+            && (was_limited || self.phase == Phase::Loss);
+        if news.delivered > 0 && (window_limited || self.setup.exact_ecn) {
+            cc.delivered(&Delivery {
+                paced: false,
+                now: ack.now,
+                bytes: news.delivered,
+                marked: if ack.ece { news.delivered } else { 0 },
+                in_flight,
+                window_limited,
+                rtt: outcome.rtt(),
+                smoothed_rtt: rtt.smoothed(),
+                acknowledged: self.una().0,
+                next: self.next().0,
+            });
+        }
+        self.undo.expire(self.una(), !self.is_empty());
+        self.keep_up();
+        self.clean();
+        path.advise(rtt, limits);
+        if self.is_empty() && had_backlog {
+            // From here an empty flight waits for what may still be learnt.
+            self.rto_base = ack.now;
+        }
+        outcome
+    }
+
+    /// Updates the scoreboard, and RACK's steps 2 and 3 (RFC 8985 §6.2).
+    fn take_in(&mut self, ack: &Acknowledgement, blocks: &Blocks, path: &Path) -> News {
+        let mut news = News::default();
+        let (board, rack) = (&mut self.board, &mut self.rack);
+        let minimum = path.min_rtt_nanos();
+        let mut delivered = |news: &mut News, record: &Record| {
+            let reordered = rack.delivered(record, ack.now, ack.echoed_timestamp, minimum);
+            news.record(record, reordered);
+        };
+        if ack.ack.after(board.una()) {
+            board.advance(ack.ack, |record| delivered(&mut news, record));
+        }
+        let cumulatively_retransmitted = news.retransmitted;
+        for (start, end) in blocks.iter() {
+            board.sack(start, end, |record| delivered(&mut news, record));
+        }
+        news.retransmitted = cumulatively_retransmitted;
+        news
+    }
+
+    /// Without SACK each duplicate acknowledgement stands for a segment that arrived (RFC 9937 §6.2, RFC 3042).
+    fn count_duplicates(&mut self, repeated: bool, acknowledged: u32, news: &mut News) {
+        let mss = self.mss();
+        if acknowledged > 0 {
+            // The first segment was what was missing; what was acknowledged beyond it had been counted before.
+            let counted = self.duplicated.min(acknowledged.saturating_sub(mss));
+            self.duplicated = (self.duplicated - counted).min(self.board.in_flight());
+            news.delivered -= counted.min(news.delivered);
+            if self.phase != Phase::Recovery {
+                self.duplicates = 0;
+                self.duplicated = 0;
+            }
+        } else if repeated && !self.guarded {
+            let possible = match self.phase {
+                Phase::Recovery => self.prr.undelivered(),
+                // Only of the new data that was sent after the time-out (RFC 5682 §2.1 step 2b).
+                Phase::Loss if !self.next().after(self.recover) => return,
+                Phase::Loss => (self.next() - self.recover).saturating_sub(self.duplicated),
+                _ => mss,
+            };
+            let counted = mss.min(self.in_flight()).min(possible);
+            self.duplicates = self.duplicates.saturating_add(1);
+            self.duplicated += counted;
+            news.delivered += counted;
+        }
+    }
+
+    /// Measures the round trip (RFC 6298 §3: not of what was retransmitted), by what was sent first: the time that it waited
+    /// for the acknowledgement belongs to the time-out. The minimum is measured by what was sent last.
+    fn measure(&mut self, now: Instant, news: &News, rtt: &mut RttEstimator, path: &mut Path, outcome: &mut Outcome) {
+        if news.retransmitted {
+            return;
+        }
+        if let (Some(oldest), Some(newest)) = (news.oldest, news.newest) {
+            outcome.rtt = nanos_since(now, oldest);
+            rtt.sample_nanos(outcome.rtt, self.samples_shift());
+            path.measured_nanos(nanos_since(now, newest), now);
+            self.probe.measured();
+        }
+    }
+}

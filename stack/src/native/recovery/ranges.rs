@@ -1,0 +1,229 @@
+//! Sets of sequence numbers.
+
+use std::collections::VecDeque;
+
+use super::Seq;
+
+/// How many separate ranges a set made from a peer's reports may have.
+///
+/// What would be one more is not noted: a selective acknowledgement is advice (RFC 2018 §8), and the data counts as in
+/// flight for longer. It bounds what a peer that reports every other segment can make an insertion cost.
+const RANGES_LIMIT: usize = 4096;
+
+/// A set of sequence numbers within one window, as sorted, separate, non-empty ranges `[start, end)`.
+///
+/// Finding is a binary search. Inserting and removing move what lies on the shorter side, at most half the ranges.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Ranges {
+    list: VecDeque<(Seq, Seq)>,
+    bytes: u32,
+}
+
+impl Ranges {
+    /// How many sequence numbers it holds.
+    #[inline]
+    pub(super) fn bytes(&self) -> u32 {
+        self.bytes
+    }
+
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    /// Forgets everything; keeps its memory.
+    #[inline]
+    pub(super) fn clear(&mut self) {
+        self.list.clear();
+        self.bytes = 0;
+    }
+
+    /// The first range.
+    #[inline]
+    pub(super) fn first(&self) -> Option<(Seq, Seq)> {
+        self.list.front().copied()
+    }
+
+    /// The end of the last range.
+    pub(super) fn end(&self) -> Option<Seq> {
+        self.list.back().map(|&(_, end)| end)
+    }
+
+    /// The ranges in order.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (Seq, Seq)> {
+        self.list.iter().copied()
+    }
+
+    /// The index of the first range that ends after `seq`.
+    fn after(&self, seq: Seq) -> usize {
+        self.list.partition_point(|&(_, end)| seq.at_or_after(end))
+    }
+
+    /// The first part of `[start, end)` that is not in the set.
+    pub(super) fn gap(&self, start: Seq, end: Seq) -> Option<(Seq, Seq)> {
+        let (mut start, mut index) = (start, self.after(start));
+        if let Some(&(from, to)) = self.list.get(index)
+            && !start.before(from)
+        {
+            (start, index) = (to, index + 1);
+        }
+        let end = self.list.get(index).map_or(end, |&(from, _)| from.min(end));
+        start.before(end).then_some((start, end))
+    }
+
+    /// Whether `[start, end)` may be inserted without exceeding the limit on separate ranges.
+    pub(super) fn has_room_for(&self, start: Seq, end: Seq) -> bool {
+        if self.list.len() < RANGES_LIMIT {
+            return true;
+        }
+        let index = self.list.partition_point(|&(_, to)| to.before(start));
+        self.list.get(index).is_some_and(|&(from, _)| end.at_or_after(from))
+    }
+
+    /// Adds `[start, end)`.
+    pub(super) fn insert(&mut self, start: Seq, end: Seq) {
+        if !start.before(end) {
+            return;
+        }
+        // What touches the new range becomes one with it.
+        let first = match self.list.back() {
+            Some(&(_, last)) if !last.before(start) => self.list.partition_point(|&(_, to)| to.before(start)),
+            _ => self.list.len(),
+        };
+        let (mut merged, mut last) = ((start, end), first);
+        while let Some(&(from, to)) = self.list.get(last)
+            && end.at_or_after(from)
+        {
+            merged = (merged.0.min(from), merged.1.max(to));
+            self.bytes -= to - from;
+            last += 1;
+        }
+        self.bytes += merged.1 - merged.0;
+        match self.list.get_mut(first) {
+            Some(slot) if last > first => {
+                *slot = merged;
+                if last > first + 1 {
+                    self.list.drain(first + 1..last);
+                }
+            }
+            _ => self.list.insert(first, merged),
+        }
+    }
+
+    /// Takes `[start, end)` out.
+    pub(super) fn remove(&mut self, start: Seq, end: Seq) {
+        let mut index = self.after(start);
+        while let Some(slot) = self.list.get_mut(index) {
+            let (from, to) = *slot;
+            if !from.before(end) || !start.before(end) {
+                break;
+            }
+            self.bytes -= to.min(end) - from.max(start);
+            let (before, after) = (from.before(start), end.before(to));
+            match (before, after) {
+                (true, true) => {
+                    slot.1 = start;
+                    self.list.insert(index + 1, (end, to));
+                    break;
+                }
+                (true, false) => {
+                    slot.1 = start;
+                    index += 1;
+                }
+                (false, true) => {
+                    slot.0 = end;
+                    break;
+                }
+                (false, false) => {
+                    self.list.remove(index);
+                }
+            }
+        }
+    }
+
+    /// Takes everything before `seq` out.
+    pub(super) fn advance(&mut self, seq: Seq) {
+        while let Some(first) = self.list.front_mut()
+            && first.0.before(seq)
+        {
+            if first.1.after(seq) {
+                self.bytes -= seq - first.0;
+                first.0 = seq;
+                break;
+            }
+            self.bytes -= first.1 - first.0;
+            self.list.pop_front();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[derive(Debug, Clone)]
+    enum Step {
+        Insert(u32, u32),
+        Remove(u32, u32),
+        Advance(u32),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            4 => (0..60u32, 0..12u32).prop_map(|(at, len)| Step::Insert(at, len)),
+            3 => (0..60u32, 0..12u32).prop_map(|(at, len)| Step::Remove(at, len)),
+            1 => (0..20u32).prop_map(Step::Advance),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn it_behaves_as_a_set_does(base in any::<u32>(), steps in prop::collection::vec(step(), 0..60), asked in (0..60u32, 0..20u32)) {
+            let base = Seq(base);
+            let (mut ranges, mut model) = (Ranges::default(), [false; 80]);
+            for step in steps {
+                match step {
+                    Step::Insert(at, len) => {
+                        ranges.insert(base + at, base + at + len);
+                        model[at as usize..(at + len) as usize].fill(true);
+                    }
+                    Step::Remove(at, len) => {
+                        ranges.remove(base + at, base + at + len);
+                        model[at as usize..(at + len) as usize].fill(false);
+                    }
+                    Step::Advance(to) => {
+                        ranges.advance(base + to);
+                        model[..to as usize].fill(false);
+                    }
+                }
+                prop_assert_eq!(ranges.bytes() as usize, model.iter().filter(|&&held| held).count());
+                let mut end = None;
+                for (from, to) in ranges.iter() {
+                    prop_assert!(from.before(to) && end.is_none_or(|end: Seq| end.before(from)));
+                    prop_assert!(model[(from - base) as usize..(to - base) as usize].iter().all(|&held| held));
+                    end = Some(to);
+                }
+            }
+            let (start, end) = (asked.0 as usize, (asked.0 + asked.1) as usize);
+            let gap = (start..end).find(|&at| !model[at]).map(|from| {
+                (from, (from..end).find(|&at| model[at]).unwrap_or(end))
+            });
+            let found = ranges.gap(base + start as u32, base + end as u32);
+            prop_assert_eq!(found.map(|(from, to)| ((from - base) as usize, (to - base) as usize)), gap);
+        }
+    }
+
+    #[test]
+    fn the_number_of_separate_ranges_is_limited() {
+        let mut ranges = Ranges::default();
+        for i in 0..RANGES_LIMIT as u32 {
+            assert!(ranges.has_room_for(Seq(i * 10), Seq(i * 10 + 5)));
+            ranges.insert(Seq(i * 10), Seq(i * 10 + 5));
+        }
+        assert!(!ranges.has_room_for(Seq(7), Seq(9)));
+        assert!(ranges.has_room_for(Seq(5), Seq(9)) && ranges.has_room_for(Seq(7), Seq(10)));
+        assert!(!ranges.has_room_for(Seq(100_000), Seq(100_001)));
+    }
+}

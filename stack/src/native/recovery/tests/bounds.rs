@@ -1,0 +1,171 @@
+//! What it costs, and what it holds.
+
+use super::super::{Acknowledgement, Flight, Seq, Setup};
+use super::network::{FIRST, MS, MSS};
+use super::*;
+
+fn flight_of(records: u32, burst: u32) -> (Network, u32) {
+    let mut network = Network::new(Options::default());
+    for _ in 0..records {
+        network.flight.sent(burst * MSS, network.now, u32::MAX);
+    }
+    network.now += MS * 20;
+    (network, records * burst)
+}
+
+fn acknowledge(network: &mut Network, ack: u32, sack: &[(u32, u32)]) {
+    let sack: Vec<_> = sack.iter().map(|&(start, end)| (FIRST + start * MSS, FIRST + end * MSS)).collect();
+    let acknowledgement = Acknowledgement {
+        ack: FIRST + ack * MSS,
+        sack: &sack,
+        echoed_timestamp: None,
+        ece: false,
+        duplicate_candidate: true,
+        pure: true,
+        unsent: false,
+        now: network.now,
+    };
+    let limits = &network.options.limits;
+    network.flight.acknowledge(&acknowledgement, &mut network.rtt, &mut network.path, &mut network.cc, limits);
+}
+
+#[test]
+fn a_growing_block_cuts_bursts_no_further() {
+    // One record in front of the hole, one for the hole, one acknowledged, and the rest of the burst.
+    let (mut network, segments) = flight_of(10, 60);
+    for end in 6..=segments {
+        acknowledge(&mut network, 3, &[(5, end)]);
+        assert!(network.flight.records() <= 10 + 3, "{} at {end}", network.flight.records());
+    }
+    network.flight.check();
+}
+
+#[test]
+fn there_are_never_more_records_than_segments() {
+    // The worst a peer can report: every other segment, and blocks that end within segments.
+    let (mut network, segments) = flight_of(10, 60);
+    for at in (1..segments - 4).step_by(2) {
+        let una = network.flight.una();
+        let sack = [(una + at * MSS + 13, una + (at + 2) * MSS + 700)];
+        let acknowledgement = Acknowledgement {
+            ack: una,
+            sack: &sack,
+            echoed_timestamp: None,
+            ece: false,
+            duplicate_candidate: true,
+            pure: true,
+            unsent: false,
+            now: network.now,
+        };
+        let limits = &network.options.limits;
+        network.flight.acknowledge(&acknowledgement, &mut network.rtt, &mut network.path, &mut network.cc, limits);
+        assert!(network.flight.records() <= segments as usize);
+    }
+    network.flight.check();
+}
+
+#[test]
+fn a_hundred_thousand_records_and_a_report_for_each_are_no_trouble() {
+    // Each report covers all that arrived. Were each of them looked through, this would take minutes.
+    let (mut network, segments) = flight_of(100_000, 1);
+    for at in 1..segments {
+        if at % 100 != 0 {
+            let group = at - at % 100;
+            let before = group.saturating_sub(100);
+            acknowledge(&mut network, 0, &[(group + 1, at + 1), (before + 1, before + 100)]);
+        }
+    }
+    network.flight.check();
+    assert_eq!(network.flight.board.sacked() / MSS, 99_000);
+    acknowledge(&mut network, segments, &[]);
+    assert!(network.flight.is_empty());
+}
+
+#[test]
+fn reports_of_every_other_segment_are_bounded() {
+    // No more separate ranges than the limit are noted; everything else counts as in flight.
+    let (mut network, segments) = flight_of(40_000, 1);
+    for at in (1..segments).rev().step_by(2) {
+        acknowledge(&mut network, 0, &[(at, at + 1)]);
+    }
+    network.flight.check();
+    assert_eq!(network.flight.board.sacked() / MSS, 4096);
+    // What is refused can be noted later, when it touches something.
+    acknowledge(&mut network, 0, &[(2, segments)]);
+    assert_eq!(network.flight.board.sacked() / MSS, segments - 2);
+    network.flight.check();
+}
+
+#[test]
+fn sequence_numbers_may_go_round_without_anything_going_wrong() {
+    // More than four gigabytes in order, then a loss: nothing remembered from before may seem to lie ahead.
+    let setup = Setup { mss: 60_000, sack: true, exact_ecn: false };
+    let mut network = Network::new(Options::default());
+    network.flight = Flight::new(FIRST, setup);
+    let (mut sent, mut acknowledged) = (Seq(0), 0u64);
+    while acknowledged < 5 << 30 {
+        network.flight.sent(60_000, network.now, 1 << 30);
+        network.flight.sent(60_000, network.now, 1 << 30);
+        network.now += MS;
+        sent += 120_000;
+        let acknowledgement = Acknowledgement {
+            ack: FIRST + sent.0,
+            sack: &[],
+            echoed_timestamp: None,
+            ece: false,
+            duplicate_candidate: false,
+            pure: true,
+            unsent: false,
+            now: network.now,
+        };
+        let limits = &network.options.limits;
+        network.flight.acknowledge(&acknowledgement, &mut network.rtt, &mut network.path, &mut network.cc, limits);
+        acknowledged += 120_000;
+        assert!(network.cc.deliveries.is_empty());
+    }
+    assert!(!network.path.reordering_seen());
+    let una = network.flight.una();
+    for _ in 0..5 {
+        network.flight.sent(60_000, network.now, 1 << 30);
+    }
+    network.now += MS;
+    let acknowledgement = Acknowledgement {
+        ack: una,
+        sack: &[(una + 60_000, una + 300_000)],
+        echoed_timestamp: None,
+        ece: false,
+        duplicate_candidate: true,
+        pure: true,
+        unsent: false,
+        now: network.now,
+    };
+    let limits = &network.options.limits;
+    let outcome =
+        network.flight.acknowledge(&acknowledgement, &mut network.rtt, &mut network.path, &mut network.cc, limits);
+    assert!(outcome.recovery_began && outcome.lost == 60_000 && !network.path.reordering_seen());
+}
+
+#[test]
+fn a_smaller_segment_size_cuts_what_is_in_flight() {
+    // RFC 1191 §6.5: what was too large is sent again in smaller segments.
+    let mut network = Network::new(Options::default());
+    let una = network.flight.una();
+    network.flight.sent(10 * MSS, network.now, u32::MAX);
+    network.flight.set_mss(400);
+    let limits = &network.options.limits;
+    for _ in 0..2 {
+        let at = network.flight.deadline(&network.rtt, &network.path, limits).unwrap();
+        network.flight.expire(at, false, &mut network.rtt, &mut network.path, &mut network.cc, limits);
+        network.now = at;
+    }
+    assert_eq!(network.flight.retransmission(1500), Some((una, 400)));
+    network.flight.retransmitted(una, 400, network.now, 0);
+    network.flight.check();
+    assert_eq!(network.flight.records(), 2);
+}
+
+#[test]
+fn its_sizes_are_known() {
+    assert!(size_of::<Flight>() <= 576, "{}", size_of::<Flight>());
+    assert!(size_of::<super::super::scoreboard::Record>() <= 24);
+}

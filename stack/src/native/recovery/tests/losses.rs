@@ -1,0 +1,249 @@
+//! Losses, with selective acknowledgements.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use super::super::{Duration, Expired, Limits};
+use super::network::{MS, MSS};
+use super::*;
+
+fn segments(numbers: &[u32]) -> Vec<(u32, u32)> {
+    numbers.iter().map(|number| (number * MSS, 0)).collect()
+}
+
+#[test]
+fn nothing_is_retransmitted_when_nothing_is_lost() {
+    for delay in [None, Some(40 * MS)] {
+        let mut network = Network::new(Options { delay, ..Options::default() });
+        network.transfer(500 * MSS);
+        assert_eq!((network.retransmissions(), network.time_outs()), (vec![], 0));
+        assert_eq!(network.cc.reductions, []);
+    }
+}
+
+#[test]
+fn one_two_three_and_ten_losses_in_a_window_are_recovered_without_a_time_out() {
+    // RFC 8985 §6, RFC 6675 §5: each lost segment is sent once more, and the window shrinks once.
+    for lost in
+        [&[3u32][..], &[3, 7], &[3, 4, 20], &[1, 3, 5, 7, 9, 11, 13, 15, 17, 19], &[5, 6, 7, 8, 9, 10, 11, 12, 13, 14]]
+    {
+        for timestamps in [false, true] {
+            let mut network = Network::new(Options { timestamps, ..Options::default() });
+            network.drop_packets(&segments(lost));
+            let start = network.now;
+            network.transfer(200 * MSS);
+            let mut retransmitted = network.retransmissions();
+            retransmitted.sort_unstable();
+            assert_eq!(retransmitted, lost.iter().map(|number| number * MSS).collect::<Vec<_>>(), "{lost:?}");
+            assert_eq!((network.time_outs(), network.probes(), network.cc.reductions.len()), (0, 0, 1), "{lost:?}");
+            assert!(network.now.since(start) < 600 * MS, "{lost:?} took {:?}", network.now.since(start));
+        }
+    }
+}
+
+#[test]
+fn the_first_losses_are_found_within_a_round_trip_of_the_third_report() {
+    // RFC 8985 §6.2 step 4: no waiting where no reordering was seen.
+    let mut network = Network::new(Options::default());
+    network.drop_packets(&segments(&[0]));
+    network.transfer(30 * MSS);
+    let (at, _) = network.log.iter().find(|(_, packet)| packet.nth == 1).copied().unwrap();
+    let start = network.log[0].0;
+    assert!(at.since(start) < 21 * MS, "{:?}", at.since(start));
+}
+
+#[test]
+fn a_lost_tail_is_recovered_within_one_probe() {
+    // RFC 8985 §7: the probe repairs the last segment, or its acknowledgement reveals the others (§7.4.1).
+    for lost in [&[9u32][..], &[8, 9], &[5, 6, 7, 8, 9], &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]] {
+        let mut network = Network::new(Options::default());
+        network.drop_packets(&segments(lost));
+        let start = network.now;
+        network.transfer(10 * MSS);
+        assert_eq!((network.time_outs(), network.probes()), (0, 1), "{lost:?}");
+        assert_eq!(network.retransmissions().len(), lost.len(), "{lost:?}");
+        // A single segment left may only be waiting for a delayed acknowledgement.
+        let limit = if lost.len() == 1 { 290 * MS } else { 170 * MS };
+        assert!(network.now.since(start) < limit, "{lost:?} took {:?}", network.now.since(start));
+    }
+}
+
+#[test]
+fn a_probe_is_new_data_where_there_is_some() {
+    // RFC 8985 §7.3: here the window leaves no room for it, but a probe may go.
+    let mut network = Network::new(Options { window: 10 * MSS, ..Options::default() });
+    network.drop_packets(&segments(&[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]));
+    network.transfer(20 * MSS);
+    assert_eq!((network.time_outs(), network.probes()), (0, 1));
+    assert_eq!(network.expired[0].1, Expired::Probe(None));
+    assert_eq!(network.log[10].1.offset, 10 * MSS);
+}
+
+#[test]
+fn a_loss_that_the_probe_repaired_reduces_the_window() {
+    // RFC 8985 §7.4.2: when more is acknowledged and no duplicate was reported.
+    let mut network = Network::new(Options::default());
+    network.drop_packets(&segments(&[9]));
+    network.transfer(10 * MSS);
+    assert!(network.cc.reductions.is_empty() && !network.flight.is_settled());
+    network.transfer(5 * MSS);
+    assert_eq!(network.cc.reductions.len(), 1);
+    assert!(network.outcomes.iter().any(|(_, outcome)| outcome.probe_repaired && outcome.reduced));
+    assert!(network.flight.is_settled());
+
+    // When nothing more is sent, the waiting ends.
+    let mut network = Network::new(Options::default());
+    network.drop_packets(&segments(&[9]));
+    network.transfer(10 * MSS);
+    network.pause(500 * MS);
+    assert_eq!(network.expired.last().map(|&(_, expired)| expired), Some(Expired::Settled { reduced: true }));
+    assert_eq!(network.cc.reductions.len(), 1);
+    assert!(network.flight.is_settled());
+}
+
+#[test]
+fn a_probe_that_was_not_needed_reduces_nothing() {
+    // RFC 8985 §7.4.2 cases 1 and 2: the last acknowledgement is late.
+    for duplicate_reports in [true, false] {
+        let mut network = Network::new(Options { duplicate_reports, ..Options::default() });
+        let mut first = true;
+        network.ack_fate =
+            Box::new(
+                move |ack, _| {
+                    if *ack == 10 * MSS && std::mem::take(&mut first) { Fate::Late(240 * MS) } else { Fate::Deliver }
+                },
+            );
+        network.transfer(10 * MSS);
+        network.pause(500 * MS);
+        assert_eq!((network.probes(), network.time_outs()), (1, 0));
+        assert!(network.cc.reductions.is_empty() && network.flight.is_settled());
+        // Nor does it widen the reordering window; but the peer seems to delay its acknowledgements.
+        assert_eq!(network.path.reordering_window(20_000_000), 5_000_000);
+        assert!(network.path.acknowledgement_delay().0 > 200 * MS);
+    }
+}
+
+#[test]
+fn a_lone_lost_segment_is_probed_after_the_delay_that_its_acknowledgement_may_have() {
+    // RFC 8985 §7.2.
+    for (limits, expected) in [(Limits::default(), 221 * MS), (Limits::datacenter(), 26 * MS)] {
+        let mut network = Network::new(Options { limits, ..Options::default() });
+        network.drop_packets(&segments(&[0]));
+        network.transfer(MSS);
+        assert_eq!((network.probes(), network.time_outs()), (1, 0));
+        let after = network.log[1].0.since(network.log[0].0);
+        assert!(after > expected - MS * 2 && after < expected + MS * 2, "{after:?}");
+    }
+}
+
+#[test]
+fn a_lost_retransmission_is_found_without_a_time_out() {
+    // RFC 8985 §6.2 step 5: what was sent after it was delivered.
+    for times in 1..=3 {
+        let mut network = Network::new(Options::default());
+        network.drop_packets(&(0..=times).map(|nth| (3 * MSS, nth)).collect::<Vec<_>>());
+        network.transfer(200 * MSS);
+        assert_eq!(network.time_outs(), 0, "{times}");
+        assert_eq!(network.retransmissions(), vec![3 * MSS; times as usize + 1]);
+        let again: u32 = network.outcomes.iter().map(|(_, outcome)| outcome.lost_again).sum();
+        assert_eq!(again, times * MSS);
+    }
+}
+
+#[test]
+fn lost_retransmissions_among_many_losses_are_found_without_a_time_out() {
+    let mut network = Network::new(Options::default());
+    network.drop_packets(&[(MSS, 0), (3 * MSS, 0), (5 * MSS, 0), (7 * MSS, 0), (3 * MSS, 1), (7 * MSS, 1)]);
+    network.transfer(200 * MSS);
+    assert_eq!(network.time_outs(), 0);
+    assert_eq!(network.retransmissions().len(), 6);
+}
+
+#[test]
+fn of_a_burst_only_the_lost_segments_are_sent_again() {
+    // One record of up to 64 KB is cut where the reports cut it.
+    for burst in [7 * MSS, 60 * MSS] {
+        let mut network = Network::new(Options { burst, window: 200 * MSS, ..Options::default() });
+        network.drop_packets(&segments(&[3, 4, 30, 64, 65, 66, 110]));
+        network.transfer(1000 * MSS);
+        let mut retransmitted = network.retransmissions();
+        retransmitted.sort_unstable();
+        assert_eq!(retransmitted, [3, 4, 30, 64, 65, 66, 110].map(|number| number * MSS));
+        assert_eq!((network.time_outs(), network.cc.reductions.len()), (0, 1));
+    }
+}
+
+#[test]
+fn losses_in_two_windows_reduce_the_window_twice() {
+    // RFC 5681 §4.3.
+    let mut network = Network::new(Options::default());
+    network.drop_packets(&segments(&[3, 60]));
+    network.transfer(200 * MSS);
+    assert_eq!((network.time_outs(), network.cc.reductions.len()), (0, 2));
+}
+
+#[test]
+fn lost_acknowledgements_cost_nothing() {
+    let mut network = Network::new(Options::default());
+    network.drop_packets(&segments(&[10, 12, 14]));
+    let mut count = 0;
+    network.ack_fate = Box::new(move |_, _| {
+        count += 1;
+        if count % 3 == 0 { Fate::Drop } else { Fate::Deliver }
+    });
+    network.transfer(500 * MSS);
+    assert_eq!(network.time_outs(), 0);
+    assert_eq!(network.retransmissions().len(), 3);
+}
+
+#[test]
+fn a_heavily_lossy_link_gets_everything_across() {
+    for seed in 0..40 {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let options = Options {
+            timestamps: random.bool(),
+            sack: random.u8(..4) > 0,
+            burst: [1, 3, 64][random.usize(..3)] * MSS,
+            delay: random.bool().then_some(40 * MS),
+            ..Options::default()
+        };
+        let mut network = Network::new(options);
+        let (mut data, mut acks) = (random.fork(), random.fork());
+        network.fate = Box::new(move |_, _| match data.u8(..100) {
+            0..15 => Fate::Drop,
+            15..20 => Fate::Late(Duration::from_micros(data.u64(..8_000))),
+            _ => Fate::Deliver,
+        });
+        network.ack_fate = Box::new(move |_, _| if acks.u8(..100) < 10 { Fate::Drop } else { Fate::Deliver });
+        network.transfer(300 * MSS);
+    }
+}
+
+#[test]
+fn of_random_losses_each_is_repaired_by_one_retransmission() {
+    // The losses that goodput is measured with: no segment is sent again that had arrived, and hardly ever does it take the
+    // timer.
+    for (per_mille, timestamps) in [(1, false), (10, false), (10, true), (50, false), (50, true)] {
+        let (mut lost, mut time_outs, mut undone) = (0, 0, 0);
+        for seed in 0..5 {
+            let mut network = Network::new(Options { timestamps, spacing: MS / 100, ..Options::default() });
+            let mut random = fastrand::Rng::with_seed(seed);
+            let dropped = Rc::new(Cell::new(0));
+            let count = dropped.clone();
+            network.fate = Box::new(move |_, _| {
+                if random.u32(..1000) >= per_mille {
+                    return Fate::Deliver;
+                }
+                count.set(count.get() + 1);
+                Fate::Drop
+            });
+            network.transfer(2000 * MSS);
+            assert_eq!(network.retransmissions().len(), dropped.get());
+            lost += dropped.get();
+            time_outs += network.time_outs();
+            undone += network.undone().len();
+        }
+        assert!(time_outs * 100 <= lost, "{per_mille} of 1000: {time_outs} time-outs for {lost} losses");
+        assert_eq!(undone, 0);
+    }
+}

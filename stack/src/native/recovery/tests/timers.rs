@@ -1,0 +1,191 @@
+//! The retransmission timer.
+
+use super::super::{Acknowledgement, Duration, Expired, Instant, Limits, Outcome};
+use super::network::{MS, MSS};
+use super::*;
+
+/// Lets the timer expire as often as it does, answering nothing, and returns when and why.
+fn let_expire(network: &mut Network, times: usize) -> Vec<(Instant, Expired)> {
+    (0..times)
+        .map(|_| {
+            let limits = &network.options.limits;
+            let at = network.flight.deadline(&network.rtt, &network.path, limits).unwrap();
+            let (rtt, path) = (&mut network.rtt, &mut network.path);
+            assert_eq!(network.flight.expire(at - MS, false, rtt, path, &mut network.cc, limits), Expired::Nothing);
+            let expired = network.flight.expire(at, false, rtt, path, &mut network.cc, limits);
+            network.now = at;
+            let range = match expired {
+                Expired::Probe(range) => range,
+                Expired::TimeOut { .. } => network.flight.retransmission(MSS),
+                _ => None,
+            };
+            if let Some((seq, len)) = range {
+                network.flight.retransmitted(seq, len, at, 0);
+            }
+            network.flight.check();
+            (at, expired)
+        })
+        .collect()
+}
+
+fn answer(network: &mut Network, segments: u32) -> Outcome {
+    network.now += MS * 20;
+    let acknowledgement = Acknowledgement {
+        ack: network.flight.una() + segments * MSS,
+        sack: &[],
+        echoed_timestamp: None,
+        ece: false,
+        duplicate_candidate: true,
+        pure: true,
+        unsent: false,
+        now: network.now,
+    };
+    let limits = &network.options.limits;
+    network.flight.acknowledge(&acknowledgement, &mut network.rtt, &mut network.path, &mut network.cc, limits)
+}
+
+#[test]
+fn it_backs_off_and_gives_up_in_the_end() {
+    // RFC 6298 §5.5; RFC 9293 §3.8.3.
+    let limits = Limits::default().with_max_retransmissions(9);
+    let mut network = Network::new(Options { limits, ..Options::default() });
+    let start = network.now;
+    network.flight.sent(MSS, start, 30 * MSS);
+    network.flight.sent(MSS, start, 30 * MSS);
+    let expired = let_expire(&mut network, 11);
+    assert!(matches!(expired[0].1, Expired::Probe(Some(_))));
+    let mut base = expired[0].0;
+    for (doubled, (at, expired)) in expired[1..].iter().enumerate() {
+        let expected = (Duration::from_micros(220_005) * (1 << doubled)).min(Duration::from_secs(60));
+        let waited = at.since(base);
+        assert!(waited.abs_diff(expected) < expected / 100, "{doubled}: {waited:?}");
+        base = *at;
+        match expired {
+            Expired::TimeOut { .. } => assert!(doubled < 9),
+            Expired::GiveUp => assert_eq!(doubled, 9),
+            other => panic!("{other:?}"),
+        }
+    }
+    // RFC 5681 §3.1: the threshold is not halved again for the same segment.
+    assert_eq!(network.cc.time_outs.len(), 1);
+}
+
+#[test]
+fn the_back_off_stays_until_something_sent_once_is_acknowledged() {
+    // RFC 6298 §5.7 and §3 (Karn).
+    let mut network = Network::new(Options { sack: false, ..Options::default() });
+    for _ in 0..2 {
+        network.flight.sent(MSS, network.now, 30 * MSS);
+    }
+    let_expire(&mut network, 2);
+    assert_eq!(network.path.backoff(), 2);
+    let smoothed = network.rtt.smoothed();
+    assert_eq!(answer(&mut network, 1).rtt(), None);
+    assert_eq!((network.path.backoff(), network.rtt.smoothed()), (2, smoothed));
+    assert!(answer(&mut network, 1).rtt().is_some());
+    assert_eq!(network.path.backoff(), 0);
+}
+
+#[test]
+fn the_back_off_outlives_the_flight() {
+    let mut network = Network::new(Options { sack: false, ..Options::default() });
+    network.flight.sent(MSS, network.now, 30 * MSS);
+    let_expire(&mut network, 1);
+    answer(&mut network, 1);
+    assert!(network.flight.is_empty());
+    let (una, setup) = (network.flight.una(), network.flight.setup);
+    network.flight.reset(una, setup);
+    network.flight.sent(MSS, network.now, 30 * MSS);
+    let deadline = network.flight.deadline(&network.rtt, &network.path, &network.options.limits).unwrap();
+    assert!(deadline.since(network.now) > 430 * MS);
+    answer(&mut network, 1);
+    assert_eq!(network.path.backoff(), 0);
+}
+
+#[test]
+fn acknowledgements_that_advance_restart_the_timer_and_others_do_not() {
+    // RFC 6298 §5.3.
+    let mut network = Network::new(Options { sack: false, ..Options::default() });
+    for _ in 0..5 {
+        network.flight.sent(MSS, network.now, 30 * MSS);
+    }
+    let deadline = |network: &Network| network.flight.deadline(&network.rtt, &network.path, &network.options.limits);
+    let before = deadline(&network).unwrap();
+    answer(&mut network, 0);
+    assert_eq!(deadline(&network), Some(before));
+    answer(&mut network, 1);
+    assert!(deadline(&network).unwrap() > before);
+    answer(&mut network, 4);
+    // RFC 6298 §5.2.
+    assert_eq!(deadline(&network), None);
+}
+
+#[test]
+fn before_any_round_trip_was_measured_it_is_a_second() {
+    // RFC 6298 §2.1; and no probe without a measurement (RFC 8985 §7.3).
+    let mut network = Network::new(Options::default());
+    network.rtt = super::super::RttEstimator::default();
+    network.path = super::super::Path::default();
+    network.flight.sent(MSS, network.now, 30 * MSS);
+    let start = network.now;
+    let expired = let_expire(&mut network, 1);
+    assert_eq!(expired[0].0.since(start), Duration::from_secs(1));
+    assert!(matches!(expired[0].1, Expired::TimeOut { lost: 1000, .. }));
+}
+
+#[test]
+fn a_peer_whose_delay_was_learnt_gets_a_shorter_time_out() {
+    // Forty lone segments, each acknowledged 2 ms late: a floor of 5 ms; 40 ms late: of 80 ms.
+    for (delay, expected) in [(MS * 2, 5), (MS * 40, 80)] {
+        let mut network = Network::new(Options { delay: Some(delay), rtt: MS, ..Options::default() });
+        for _ in 0..40 {
+            network.transfer(MSS);
+        }
+        let floor = network.rtt.rto(Duration::ZERO);
+        for _ in 0..100 {
+            network.rtt.sample(MS);
+        }
+        network.flight.sent(MSS, network.now, 30 * MSS);
+        network.flight.sent(MSS, network.now, 30 * MSS);
+        let start = network.now;
+        let expired = let_expire(&mut network, 2);
+        assert!(matches!((expired[0].1, expired[1].1), (Expired::Probe(_), Expired::TimeOut { .. })));
+        let waited = expired[1].0.since(expired[0].0);
+        assert!(waited > MS * expected && waited < MS * (expected + 3), "{waited:?} {floor:?}");
+        assert!(expired[0].0.since(start) < MS * 5);
+    }
+}
+
+#[test]
+fn a_spurious_time_out_puts_the_floor_back() {
+    let options = Options { delay: Some(MS * 2), rtt: MS, timestamps: true, ..Options::default() };
+    let mut network = Network::new(options);
+    for _ in 0..40 {
+        network.transfer(MSS);
+    }
+    assert!(network.path.acknowledgement_delay().1);
+    network.fate = Box::new(|packet, _| if packet.nth == 0 { Fate::Late(MS * 100) } else { Fate::Deliver });
+    network.ack_fate = Box::new(|_, _| Fate::Late(MS * 100));
+    network.transfer(MSS);
+    network.pause(MS * 500);
+    assert!(network.time_outs() >= 1);
+    assert_eq!((network.undone().len(), network.path.acknowledgement_delay().1), (1, false));
+}
+
+#[test]
+fn a_peer_that_begins_to_delay_is_probed_needlessly_once_and_never_times_out() {
+    let mut network = Network::new(Options { rtt: MS, ..Options::default() });
+    for _ in 0..40 {
+        network.transfer(MSS);
+    }
+    network.options.delay = Some(MS * 150);
+    for _ in 0..30 {
+        network.transfer(MSS);
+        network.pause(MS * 500);
+    }
+    assert_eq!(network.time_outs(), 0);
+    assert_eq!(network.probes(), 1);
+    assert!(network.cc.reductions.is_empty());
+    // It has been learnt meanwhile: twice what it is.
+    assert!(network.path.acknowledgement_delay().0.abs_diff(MS * 150) < MS);
+}

@@ -1,0 +1,195 @@
+//! The one timer of a flight: reordering, probe or retransmission (RFC 8985 §8).
+
+use linerate_bypass::time::Instant;
+
+use super::flight::{Flight, Phase};
+use super::path::{self, Path};
+use super::probe;
+use super::rtt::RttEstimator;
+use super::undo::{ForwardRto, Undo};
+use super::{CongestionControl, Expired, Limits, Seq};
+
+/// What the timer is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Timer {
+    Reordering,
+    Probe,
+    Retransmission,
+    /// Nothing is in flight, but something may still be learnt.
+    Linger,
+}
+
+#[inline]
+fn after(base: Instant, nanos: u64) -> Instant {
+    Instant::from_nanos(base.as_nanos().saturating_add(nanos))
+}
+
+impl Flight {
+    fn timer(&self, rtt: &RttEstimator, path: &Path, limits: &Limits) -> Option<(Timer, Instant)> {
+        if self.is_empty() {
+            return self.linger(rtt, path, limits);
+        }
+        let rto = after(self.rto_base, path::time_out(rtt, path, limits));
+        if let Some(reordering) = self.rack.deadline().filter(|&at| at <= rto) {
+            return Some((Timer::Reordering, reordering));
+        }
+        // RFC 8985 §7.2: not in a recovery, nor when something was acknowledged selectively.
+        let probing = self.setup.sack
+            && matches!(self.phase, Phase::Open | Phase::Reducing)
+            && self.board.sacked() == 0
+            && rtt.has_sample()
+            && self.rack.deadline().is_none()
+            && self.probe.may_be_sent();
+        if probing {
+            let probe = after(self.probe_base, probe::time_out(rtt, path, limits, &self.board));
+            return Some((Timer::Probe, probe.min(rto)));
+        }
+        Some((Timer::Retransmission, rto))
+    }
+
+    /// What an empty flight waits for.
+    #[cold]
+    fn linger(&self, rtt: &RttEstimator, path: &Path, limits: &Limits) -> Option<(Timer, Instant)> {
+        let patience = probe::time_out(rtt, path, limits, &self.board);
+        (!self.is_quiet()).then(|| (Timer::Linger, after(self.rto_base, patience)))
+    }
+
+    /// When [`expire`](Self::expire) is to be called; none if there is nothing to wait for. To be asked again after anything
+    /// was sent or acknowledged, and after it has expired.
+    #[inline]
+    pub(crate) fn deadline(&self, rtt: &RttEstimator, path: &Path, limits: &Limits) -> Option<Instant> {
+        if !self.stained && !rtt.consults_path() && self.board.is_one_segment() {
+            // The common case. A probe would be due after the time-out, because a lone segment's acknowledgement may be
+            // held back for as long as the floor.
+            let rto = after(self.rto_base, path::time_out(rtt, path, limits));
+            debug_assert_eq!(self.timer(rtt, path, limits).map(|(_, at)| at), Some(rto));
+            return Some(rto);
+        }
+        self.timer(rtt, path, limits).map(|(_, at)| at)
+    }
+
+    /// The timer has expired, or may have: says what to do. `unsent` is whether the engine has data that was never sent and
+    /// that the peer's window has room for.
+    pub(crate) fn expire<C: CongestionControl>(
+        &mut self,
+        now: Instant,
+        unsent: bool,
+        rtt: &mut RttEstimator,
+        path: &mut Path,
+        cc: &mut C,
+        limits: &Limits,
+    ) -> Expired {
+        let due = self.timer(rtt, path, limits).filter(|&(_, at)| at <= now);
+        let Some((timer, _)) = due else { return Expired::Nothing };
+        self.stained = true;
+        match timer {
+            Timer::Reordering => self.expire_reordering(now, rtt, path, cc),
+            Timer::Probe => self.send_probe(now, unsent),
+            Timer::Retransmission => self.time_out(now, rtt, path, cc, limits),
+            Timer::Linger => self.settle(now, cc),
+        }
+    }
+
+    /// RACK's reordering timer (RFC 8985 §6.2 step 5).
+    fn expire_reordering<C: CongestionControl>(
+        &mut self,
+        now: Instant,
+        rtt: &RttEstimator,
+        path: &mut Path,
+        cc: &mut C,
+    ) -> Expired {
+        let in_flight = self.in_flight();
+        let recovering = matches!(self.phase, Phase::Recovery | Phase::Loss);
+        let found = self.rack.detect(&mut self.board, now, recovering, path, rtt);
+        if found.lost == 0 {
+            return Expired::Nothing;
+        }
+        let recovery_began = !recovering;
+        if recovery_began {
+            self.begin_recovery(now, false, in_flight, 0, cc);
+        }
+        if self.phase == Phase::Recovery {
+            self.prr.acknowledged(0, self.in_flight(), false, self.mss());
+        }
+        Expired::Reordering { lost: found.lost, recovery_began }
+    }
+
+    /// RFC 8985 §7.3.
+    fn send_probe(&mut self, now: Instant, unsent: bool) -> Expired {
+        self.probe.due(self.in_flight(), self.board.is_one_segment(), self.probe_base);
+        self.rto_base = now;
+        Expired::Probe(if unsent { None } else { self.last_segment() })
+    }
+
+    /// The segment that ends at SND.NXT.
+    fn last_segment(&self) -> Option<(Seq, u32)> {
+        let last = self.board.last()?;
+        let len = if last.is_one_segment() { last.len } else { (last.len - 1) % self.mss() + 1 };
+        Some((last.end() - len, len))
+    }
+
+    /// RFC 6298 §5.4 to §5.6.
+    fn time_out<C: CongestionControl>(
+        &mut self,
+        now: Instant,
+        rtt: &mut RttEstimator,
+        path: &mut Path,
+        cc: &mut C,
+        limits: &Limits,
+    ) -> Expired {
+        if self.time_outs >= limits.max_retransmissions {
+            return Expired::GiveUp;
+        }
+        let in_flight = self.in_flight();
+        let was = self.phase;
+        // The same segment times out again.
+        let again = was == Phase::Loss && self.time_outs > 0 && self.undo.una() == self.una();
+        self.time_outs += 1;
+        path.back_off();
+
+        // RFC 2018 §8 has the sender forget what was acknowledged selectively. That costs a window of needless
+        // retransmissions, so it is done when the receiver has shown that it discarded some, by not acknowledging it
+        // cumulatively when nothing was missing before it, or when the retransmission did not help.
+        let discarded = self.board.first().is_some_and(|first| first.is_sacked());
+        let reneged = (discarded || again) && self.board.sacked() > 0;
+        if reneged {
+            self.board.forget_sacks();
+        }
+        let everything = reneged || again || !self.setup.sack;
+        let recovering = matches!(was, Phase::Recovery | Phase::Loss);
+        let lost = if everything {
+            self.rack.forget();
+            self.board.time_out(|_| true)
+        } else {
+            self.rack.time_out(&mut self.board, now, recovering, path, rtt)
+        };
+        if !again {
+            // RFC 5681 §3.1: the threshold is held when the same segment times out again, and the window is one segment.
+            cc.timed_out(in_flight, now);
+            self.undo = Undo::start(self.una(), true);
+        }
+        // RFC 5682 §2.1 step 1: not if a recovery was under way, unless it is for the same segment.
+        let applicable = !recovering || again && self.forward_rto != ForwardRto::Off;
+        self.forward_rto = if applicable { ForwardRto::First { retransmitted: None } } else { ForwardRto::Off };
+        self.phase = Phase::Loss;
+        self.recover = self.next();
+        self.duplicates = 0;
+        self.duplicated = 0;
+        self.guarded = false;
+        self.forced = true;
+        self.probe.forget();
+        self.rto_base = now;
+        path.advise(rtt, limits);
+        Expired::TimeOut { lost, reneged }
+    }
+
+    /// Nothing is in flight, and no more reports are expected.
+    fn settle<C: CongestionControl>(&mut self, now: Instant, cc: &mut C) -> Expired {
+        self.undo.finish();
+        let reduced = self.probe.abandon();
+        if reduced {
+            self.repaired_by_probe(now, cc);
+        }
+        Expired::Settled { reduced }
+    }
+}

@@ -1,0 +1,224 @@
+//! Reductions that proved unnecessary: Eifel (RFC 3522, RFC 4015), F-RTO (RFC 5682), and reports of duplicates (RFC 3708).
+
+use super::acknowledge::News;
+use super::flight::{Flight, Phase};
+use super::path::Path;
+use super::probe::Verdict;
+use super::rack::timestamp_before;
+use super::sack::Blocks;
+use super::{Acknowledgement, CongestionControl, Evidence, Outcome, Seq, Undone};
+
+/// What must be known of a recovery to find out whether it was needless.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Undo {
+    /// Whether there is a reduction that may be taken back.
+    active: bool,
+    /// Whether a time-out caused it.
+    time_out: bool,
+    /// SND.UNA when it began.
+    una: Seq,
+    /// The end of the highest range retransmitted in it.
+    end: Seq,
+    /// Bytes retransmitted in it that were not reported as duplicates so far.
+    unreported: u32,
+    /// TSval of the first retransmission ("RetransmitTS", RFC 3522 §3.2 step 2).
+    timestamp: Option<u32>,
+    /// Once the recovery is over: when this is acknowledged, no more reports can be expected.
+    until: Option<Seq>,
+}
+
+impl Undo {
+    /// Nothing to undo.
+    pub(super) fn none(una: Seq) -> Self {
+        Undo { active: false, time_out: false, una, end: una, unreported: 0, timestamp: None, until: None }
+    }
+
+    /// A recovery begins that may be taken back if nothing retransmitted in it was needed.
+    pub(super) fn start(una: Seq, time_out: bool) -> Self {
+        Undo { active: true, time_out, ..Undo::none(una) }
+    }
+
+    /// Whether there is a reduction that may be taken back.
+    #[inline]
+    pub(super) fn is_active(&self) -> bool {
+        self.active
+    }
+
+    /// Whether a time-out caused it.
+    pub(super) fn is_for_time_out(&self) -> bool {
+        self.time_out
+    }
+
+    /// SND.UNA when it began.
+    pub(super) fn una(&self) -> Seq {
+        self.una
+    }
+
+    /// `[seq, seq + len)` was retransmitted with the TSval `timestamp`.
+    pub(super) fn retransmitted(&mut self, seq: Seq, len: u32, timestamp: u32) {
+        if self.active {
+            self.end = if self.timestamp.is_some() { self.end.max(seq + len) } else { seq + len };
+            self.unreported = self.unreported.saturating_add(len);
+            self.timestamp.get_or_insert(timestamp);
+        }
+    }
+
+    /// Whether `[start, end)`, of which the receiver reports a duplicate, can be one of the retransmissions.
+    pub(super) fn covers(&self, start: Seq, end: Seq) -> bool {
+        self.active && self.timestamp.is_some() && !start.before(self.una) && !end.after(self.end)
+    }
+
+    /// The receiver got `len` bytes twice that were retransmitted. Returns whether all that was retransmitted is now known
+    /// to have been needless.
+    pub(super) fn duplicate(&mut self, len: u32) -> bool {
+        self.unreported = self.unreported.saturating_sub(len);
+        self.unreported == 0
+    }
+
+    /// Whether an acknowledgement that advanced SND.UNA to `una` and echoed `echo` was caused by what was sent before the
+    /// first retransmission (RFC 3522 §3.2 step 4).
+    pub(super) fn original_arrived(&self, echo: Option<u32>) -> bool {
+        match (echo, self.timestamp) {
+            (Some(echo), Some(first)) => self.active && timestamp_before(echo, first),
+            _ => false,
+        }
+    }
+
+    /// Whether everything retransmitted lies below `una`.
+    pub(super) fn is_behind(&self, una: Seq) -> bool {
+        una.at_or_after(self.end)
+    }
+
+    /// The recovery is over, with `next` being SND.NXT. Reports of duplicates may still come, for a round trip.
+    pub(super) fn recovered(&mut self, next: Seq) {
+        if self.timestamp.is_none() {
+            self.active = false;
+        }
+        self.until = Some(next);
+    }
+
+    /// SND.UNA is `una` and `outstanding` whether anything is: gives up when no more reports can be expected.
+    pub(super) fn expire(&mut self, una: Seq, outstanding: bool) {
+        if outstanding && self.until.is_some_and(|until| una.after(until)) {
+            self.active = false;
+        }
+    }
+
+    /// It was taken back, or can no longer be.
+    pub(super) fn finish(&mut self) {
+        self.active = false;
+    }
+}
+
+/// Forward RTO-Recovery (RFC 5682): which acknowledgement after a time-out is awaited.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ForwardRto {
+    /// None: conventional recovery, or no time-out.
+    Off,
+    /// Step 2: the one of the retransmission, which reaches to `retransmitted` if it was made.
+    First { retransmitted: Option<Seq> },
+    /// Step 3: the one after, `sent` being what was sent when the first came ("RecoveryPoint").
+    Second { sent: Seq },
+}
+
+impl Flight {
+    /// Looks for evidence that a reduction was needless, and takes it back.
+    #[allow(clippy::too_many_arguments, reason = "one step of examine, which it keeps readable")]
+    pub(super) fn reconsider<C: CongestionControl>(
+        &mut self,
+        ack: &Acknowledgement,
+        blocks: &Blocks,
+        news: &News,
+        verdict: Verdict,
+        path: &mut Path,
+        cc: &mut C,
+        outcome: &mut Outcome,
+    ) {
+        let mut evidence = None;
+        if let Some((start, end)) = blocks.duplicate
+            && verdict != Verdict::Needless
+            && self.undo.covers(start, end)
+        {
+            if !self.undo.is_for_time_out() {
+                // What was believed lost was late. RFC 8985 leaves it at widening the window, which has no effect while
+                // reordering_seen is false: but this is reordering seen.
+                path.saw_reordering();
+            }
+            self.rack.duplicate(self.una(), self.next(), path);
+            if self.undo.duplicate(end - start) {
+                evidence = Some(Evidence::Duplicates);
+            }
+        }
+        if outcome.acknowledged > 0 && self.undo.original_arrived(ack.echoed_timestamp) {
+            if !self.undo.is_for_time_out() {
+                path.saw_reordering();
+            }
+            // After a fast retransmission others of its kind may have been needed: not before all are acknowledged.
+            if self.phase == Phase::Loss || self.undo.is_behind(self.una()) {
+                evidence = Some(Evidence::Timestamp);
+            }
+        }
+        if self.phase == Phase::Loss && self.time_out_was_spurious(ack, news, outcome) {
+            evidence = evidence.or(Some(Evidence::ForwardRto));
+        }
+        if let Some(evidence) = evidence {
+            let time_out = self.undo.is_for_time_out();
+            self.take_back(time_out, path, cc);
+            outcome.undone = Some(Undone { time_out, evidence });
+        }
+    }
+
+    /// The algorithm of RFC 5682, §3.1 with SACK and §2.1 without. Returns whether the time-out is declared spurious.
+    fn time_out_was_spurious(&mut self, ack: &Acknowledgement, news: &News, outcome: &Outcome) -> bool {
+        match self.forward_rto {
+            ForwardRto::Off => false,
+            ForwardRto::First { retransmitted } => {
+                if outcome.acknowledged == 0 {
+                    // Beyond the RFC, which waits here: data sent before the time-out and only now acknowledged
+                    // selectively says the same as it does in step 3.
+                    return news.original > 0 && !self.rack.forward().after(self.recover);
+                }
+                let whole = retransmitted.is_some_and(|end| self.una().at_or_after(end));
+                if whole && self.una().before(self.recover) && ack.unsent {
+                    // Step 2b: new data instead of retransmissions.
+                    self.recover = self.next();
+                    self.forward_rto = ForwardRto::Second { sent: self.next() };
+                } else {
+                    self.forward_rto = ForwardRto::Off;
+                }
+                false
+            }
+            ForwardRto::Second { sent } => {
+                let beyond = self.una().after(sent) || self.board.highest_sacked().is_some_and(|end| end.after(sent));
+                if beyond || outcome.duplicate {
+                    // Step 3a.
+                    self.forward_rto = ForwardRto::Off;
+                    return false;
+                }
+                // Step 3b.
+                news.original > 0
+            }
+        }
+    }
+
+    /// Takes back the last reduction.
+    fn take_back<C: CongestionControl>(&mut self, time_out: bool, path: &mut Path, cc: &mut C) {
+        cc.undo();
+        self.undo.finish();
+        if time_out {
+            path.time_out_was_spurious();
+        }
+        // Otherwise the recovery is over already.
+        if matches!(self.phase, Phase::Recovery | Phase::Loss) {
+            self.board.forgive();
+            // The retransmissions, later than all that is in flight, must not make it appear lost.
+            self.rack.forget();
+            self.forward_rto = ForwardRto::Off;
+            self.forced = false;
+            self.duplicates = 0;
+            self.duplicated = 0;
+            self.recover = self.una();
+            self.phase = self.calm();
+        }
+    }
+}

@@ -1,0 +1,27 @@
+//! Behaviour scripts in the style of packetdrill: TCP segment by segment, on a virtual clock.
+//!
+//! Each script is one behaviour and cites the paragraph that asks for it. The peer is played by hand; see
+//! [`scripts::harness`]. Every script is written for the native engine. Those that smoltcp's sockets do not pass begin with
+//! `native_only!`, so the others are the table of what both engines do.
+
+mod scripts {
+    pub mod harness;
+
+    mod ack_generation;
+    mod closing;
+    mod congestion;
+    mod cookies;
+    mod data;
+    mod ecn;
+    mod half_open;
+    mod handshake;
+    mod icmp;
+    mod keepalive;
+    mod loss;
+    mod pmtud;
+    mod robustness;
+    mod time_wait;
+    mod timeouts;
+    mod timestamps;
+    mod window;
+}

@@ -1,0 +1,184 @@
+//! The congestion window: RFC 5681, RFC 6928, RFC 9438.
+
+use super::harness::*;
+
+const RTT: Duration = ms(100);
+
+/// A connection to a peer at a distance of [`RTT`] whose service has written `segments` segments, of which the initial
+/// window has gone out, and whose first acknowledgement is due.
+fn started(segments: Rel) -> Script {
+    let mut s = Script::accepted(peer().sack().rtt(RTT));
+    s.write(segments * SEG);
+    s.expect_flight(1, INITIAL_WINDOW);
+    s.expect_nothing_for(RTT);
+    s
+}
+
+#[test]
+fn the_initial_window_is_ten_segments() {
+    // RFC 6928 §2.
+    native_only!();
+    for peer in [peer(), peer().timestamps().sack(), peer().ipv6()] {
+        let mut s = Script::accepted(peer.clone());
+        s.write(30_000);
+        s.expect_flight(1, INITIAL_WINDOW);
+        s.expect_nothing();
+        let mut s = Script::connected(peer);
+        s.write(30_000);
+        s.expect_flight(1, INITIAL_WINDOW);
+        s.expect_nothing();
+    }
+}
+
+#[test]
+fn the_initial_window_of_large_segments_is_two() {
+    // RFC 6928 §2: min(10 × MSS, max(2 × MSS, 14 600)).
+    native_only!();
+    let mut s = Script::listen_on_mtu(peer().mss(8960).window_scale(4), 9000, |_| {});
+    s.inject_hello(syn(0));
+    s.expect(syn_ack(0, 1).mss(8960));
+    s.inject(ack(1, 1));
+    s.expect_opened();
+    s.write(60_000);
+    s.expect(data(1, 8960));
+    s.expect(data(8961, 8960));
+    s.expect_nothing();
+}
+
+#[test]
+fn after_a_lost_syn_ack_the_initial_window_is_one_segment() {
+    // RFC 5681 §3.1.
+    let mut s = Script::listen(peer(), |_| {});
+    s.inject_hello(syn(0));
+    s.expect(syn_ack(0, 1));
+    s.expect_after(INITIAL_RTO, syn_ack(0, 1));
+    s.inject(ack(1, 1));
+    s.expect_opened();
+    s.write(10_000);
+    s.expect_flight(1, 1);
+    s.expect_nothing();
+}
+
+#[test]
+fn in_slow_start_every_acknowledged_segment_lets_two_out() {
+    // RFC 5681 §3.1.
+    native_only!();
+    let mut s = started(60);
+    for n in 0..10 {
+        s.inject(ack(1, 1001 + n * SEG));
+        s.expect_flight(10_001 + 2 * n * SEG, 2);
+        s.expect_nothing();
+    }
+}
+
+#[test]
+fn an_acknowledgement_of_two_segments_lets_three_or_four_out() {
+    // RFC 5681 §3.1: one segment of growth for each acknowledgement; RFC 3465 §2.2: or for each segment acknowledged.
+    native_only!();
+    let mut s = started(60);
+    s.inject(ack(1, 2001));
+    let sent = s.drain().len();
+    assert!((3..=4).contains(&sent), "{sent} segments");
+}
+
+#[test]
+fn dividing_acknowledgements_gains_nothing() {
+    // RFC 5681 §3.1: the window grows by what is acknowledged, at most a segment.
+    native_only!();
+    let mut s = started(60);
+    for n in 1..=20 {
+        s.inject(ack(1, 1 + 50 * n));
+    }
+    let sent: Rel = s.drain().iter().map(|got| got.len).sum();
+    assert!(sent <= 2 * SEG, "{sent} bytes for 1000 that were acknowledged");
+}
+
+#[test]
+fn a_window_that_is_not_used_does_not_grow() {
+    // RFC 9438 §5.8; RFC 7661 §1.
+    native_only!();
+    let mut s = Script::accepted(peer().sack().rtt(ms(1)));
+    let mut next = 1;
+    for _ in 0..40 {
+        s.write(2 * SEG);
+        s.expect_flight(next, 2);
+        next += 2 * SEG;
+        s.pass(ms(1));
+        s.inject(ack(1, next));
+    }
+    s.write(60 * SEG);
+    let flight = s.drain().len() as Rel;
+    assert!(flight <= INITIAL_WINDOW + 2, "{flight} segments at once, and never more than two before");
+}
+
+#[test]
+fn after_an_idle_time_the_window_is_the_initial_one() {
+    // RFC 5681 §4.1: idle for longer than the retransmission time-out.
+    native_only!();
+    let mut s = started(30);
+    s.ack_each(1, 10_001);
+    s.expect_flight(10_001, 20);
+    s.pass(RTT);
+    s.ack_each(10_001, 30_001);
+    s.expect_nothing_for(secs(5));
+    s.write(60 * SEG);
+    let flight = s.drain().len() as Rel;
+    assert!(flight <= INITIAL_WINDOW, "{flight} segments");
+}
+
+#[test]
+fn a_short_pause_does_not_shrink_the_window() {
+    // RFC 5681 §4.1: shorter than the retransmission time-out.
+    native_only!();
+    let mut s = started(30);
+    s.ack_each(1, 10_001);
+    s.expect_flight(10_001, 20);
+    s.pass(RTT);
+    s.ack_each(10_001, 30_001);
+    s.pass(ms(50));
+    s.write(60 * SEG);
+    let flight = s.drain().len() as Rel;
+    assert!(flight >= 20, "{flight} segments");
+}
+
+#[test]
+fn with_newreno_the_window_grows_by_a_segment_in_a_round_trip() {
+    // RFC 5681 §3.1: congestion avoidance, here behind a loss that halved 20 segments.
+    native_only!();
+    let mut s = Script::accepted_with(peer().sack().rtt(RTT), settings::newreno);
+    s.write(30 * SEG);
+    s.expect_flight(1, INITIAL_WINDOW);
+    s.pass(RTT);
+    s.ack_each(1, 10_001);
+    s.expect_flight(10_001, 20);
+    s.pass(RTT);
+    s.inject(ack(1, 10_001).sack(&[(11_001, 30_001)]));
+    s.expect(data(10_001, 1000));
+    s.pass(RTT);
+    s.inject(ack(1, 30_001));
+    s.write(60 * SEG);
+    let mut in_flight = s.drain().len() as Rel;
+    assert!((9..=11).contains(&in_flight), "{in_flight} segments behind the loss");
+    let (mut acknowledged, before) = (30_001, in_flight);
+    for _ in 0..3 {
+        s.pass(RTT);
+        for _ in 0..in_flight {
+            acknowledged += SEG;
+            s.inject(ack(1, acknowledged));
+        }
+        in_flight = s.drain().len() as Rel;
+    }
+    assert!((before + 2..=before + 3).contains(&in_flight), "from {before} to {in_flight} in three round trips");
+}
+
+#[test]
+fn the_window_of_the_peer_bounds_the_congestion_window() {
+    // RFC 5681 §3.1: the minimum of the two.
+    let mut s = Script::accepted(peer().window(2000));
+    s.write(10_000);
+    s.expect_flight(1, 2);
+    s.expect_nothing();
+    s.inject(ack(1, 2001));
+    s.expect_flight(2001, 2);
+    s.expect_nothing();
+}

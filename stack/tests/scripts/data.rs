@@ -1,0 +1,247 @@
+//! Data in both directions, in good order and not: RFC 9293 §3.10.7.4, seventh, and §3.7.
+
+use super::harness::*;
+
+#[test]
+fn in_order_data_with_an_old_acknowledgement_is_data() {
+    // RFC 9293 §3.10.7.4, fifth: a duplicate acknowledgement can be ignored; the text is processed all the same.
+    native_only!();
+    let mut s = Script::accepted(peer());
+    s.write(1000);
+    s.expect(data(1, 1000));
+    s.inject(ack(1, 1001));
+    s.inject(data(1, 100).ack(1));
+    s.expect_within(DELAYED_ACK, ack(1001, 101));
+    s.expect_delivered(100);
+}
+
+#[test]
+fn of_a_segment_that_begins_with_old_bytes_the_new_ones_are_taken() {
+    // RFC 9293 §3.10.7.4, first: segments are trimmed to what is new.
+    let mut s = Script::accepted(peer());
+    s.inject(data(1, 100));
+    s.expect_within(DELAYED_ACK, ack(1, 101));
+    s.inject(data(51, 100));
+    s.expect_within(DELAYED_ACK, ack(1, 151));
+    s.expect_delivered(150);
+}
+
+#[test]
+fn of_a_segment_that_ends_beyond_the_window_the_part_within_it_is_taken() {
+    // RFC 9293 §3.10.7.4, first: any portion outside of the window is trimmed off.
+    let mut s = Script::accepted_with(peer(), |config| settings::receive_buffer(config, 16 << 10));
+    s.stop_reading();
+    let next = s.fill_window(1, 500);
+    s.inject(data(next, 1000));
+    s.expect_within(DELAYED_ACK, ack(1, next + 500).window(0));
+    s.expect_delivered(next - 1 + 500);
+}
+
+#[test]
+fn segments_out_of_order_are_delivered_in_order() {
+    // RFC 9293 §3.10.7.4, first, SHLD-31.
+    let mut s = Script::accepted(peer());
+    for seq in [1001, 3001, 2001] {
+        s.inject(data(seq, 1000));
+        s.expect(ack(1, 1));
+    }
+    s.expect_delivered(0);
+    s.inject(data(1, 1000));
+    s.expect(ack(1, 4001));
+    s.expect_delivered(4000);
+}
+
+#[test]
+fn segments_that_overlap_out_of_order_are_delivered_once() {
+    // RFC 9293 §3.4, §3.10.7.4, first.
+    let mut s = Script::accepted(peer());
+    for (seq, len) in [(501, 1000), (1001, 1000), (701, 200), (301, 900), (1901, 300)] {
+        s.inject(data(seq, len));
+        s.expect(ack(1, 1));
+    }
+    s.inject(data(1, 400));
+    s.expect(ack(1, 2201));
+    s.expect_delivered(2200);
+}
+
+#[test]
+fn a_segment_that_surrounds_what_is_there_already_fills_both_gaps() {
+    // RFC 9293 §3.10.7.4, first.
+    let mut s = Script::accepted(peer());
+    s.inject(data(401, 100));
+    s.expect(ack(1, 1));
+    s.inject(data(1, 1000));
+    s.expect(ack(1, 1001));
+    s.expect_delivered(1000);
+}
+
+#[test]
+fn a_duplicate_is_acknowledged_and_not_delivered_again() {
+    // RFC 9293 §3.10.7.4, first: what is not acceptable is answered with an acknowledgement.
+    let mut s = Script::accepted(peer());
+    s.inject(data(1, 100));
+    s.expect_within(DELAYED_ACK, ack(1, 101));
+    s.inject(data(1, 100));
+    s.expect(ack(1, 101));
+    s.expect_delivered(100);
+}
+
+#[test]
+fn a_segment_without_an_acknowledgement_is_dropped() {
+    // RFC 9293 §3.10.7.4, fifth: if the ACK bit is off, drop the segment.
+    let mut s = Script::accepted(peer());
+    s.inject(data(1, 100).no_ack());
+    s.expect_nothing_for(secs(1));
+    s.expect_delivered(0);
+    s.expect_alive(1, 1);
+}
+
+#[test]
+fn a_segment_with_a_wrong_checksum_is_dropped() {
+    // RFC 9293 §3.1 MUST-3.
+    let mut s = Script::accepted(peer());
+    s.inject(data(1, 100).bad_checksum());
+    s.inject(rst(1).bad_checksum());
+    s.expect_nothing_for(secs(1));
+    s.expect_delivered(0);
+    s.expect_alive(1, 1);
+}
+
+#[test]
+fn urgent_data_is_delivered_in_line() {
+    // RFC 9293 §3.8.5 MUST-30, MUST-31; RFC 6093 §3.1: in practice the pointer is not to be trusted to mean anything.
+    let mut s = Script::accepted(peer());
+    s.inject(data(1, 100).urgent(10));
+    s.expect_within(DELAYED_ACK, ack(1, 101));
+    s.inject(data(101, 100).urgent(0));
+    s.expect_within(DELAYED_ACK, ack(1, 201));
+    s.inject(data(201, 100).urgent(65535));
+    s.expect_within(DELAYED_ACK, ack(1, 301));
+    s.inject(ack(301, 1).urgent(5));
+    s.expect_nothing_for(ms(500));
+    s.expect_delivered(300);
+    s.expect_alive(301, 1);
+}
+
+#[test]
+fn data_is_delivered_with_and_without_push() {
+    // RFC 9293 §3.9.1: whether a PUSH is passed on is optional; nothing waits for one.
+    let mut s = Script::accepted(peer());
+    s.inject(data(1, 100));
+    s.expect_delivered(100);
+    s.inject(data(101, 100).push());
+    s.expect_delivered(200);
+}
+
+#[test]
+fn sequence_numbers_of_the_peer_wrap() {
+    // RFC 9293 §3.4: arithmetic modulo 2^32. The peer's wrap behind byte 1024.
+    let mut s = Script::accepted(peer());
+    s.inject(data(1001, 100));
+    s.expect(ack(1, 1));
+    s.inject(data(1, 1000));
+    s.expect(ack(1, 1101));
+    s.inject(data(1101, 1000));
+    s.expect_within(DELAYED_ACK, ack(1, 2101));
+    s.expect_delivered(2100);
+    s.inject(rst(2101));
+    s.expect_closed(CloseReason::Reset);
+}
+
+#[test]
+fn a_large_write_goes_out_in_full_segments_and_the_last_is_pushed() {
+    // RFC 9293 §3.8.6.2.1; §3.9.1 MUST-61: the last buffered segment has PSH.
+    native_only!();
+    let mut s = Script::accepted(peer());
+    s.write(4500);
+    s.expect_flight(1, 4);
+    s.expect(data(4001, 500).push());
+    s.expect_nothing();
+}
+
+#[test]
+fn a_slice_of_the_service_goes_out_in_full_segments() {
+    // RFC 9293 §3.8.6.2.1.
+    native_only!();
+    let mut s = Script::accepted(peer());
+    s.send(3500);
+    s.expect_flight(1, 3);
+    s.expect(data(3001, 500).push());
+    s.send(10);
+    s.expect(data(3501, 10).push());
+}
+
+#[test]
+fn a_write_beyond_the_send_buffer_goes_on_as_the_peer_acknowledges() {
+    // RFC 9293 §3.9.1: SEND. The stream comes whole, whatever the buffer.
+    let mut s = Script::accepted_with(peer(), |config| settings::send_buffer(config, 8000));
+    s.write(50_000);
+    let mut next = 1;
+    for _ in 0..1000 {
+        let sent: Rel = s.drain().iter().map(|got| got.len).sum();
+        assert!(sent <= 8000, "{sent} bytes at once out of a buffer of 8000");
+        next += sent;
+        if next > 50_000 {
+            break;
+        }
+        s.inject(ack(1, next));
+        if sent == 0 {
+            s.pass(ms(500));
+        }
+    }
+    assert_eq!(next, 50_001);
+}
+
+#[test]
+fn small_writes_go_out_at_once() {
+    // RFC 9293 §3.7.4 MUST-17: Nagle's algorithm can be disabled; here it is unless asked for.
+    let mut s = Script::accepted(peer());
+    s.write(10);
+    s.expect(data(1, 10).push());
+    s.write(20);
+    s.expect(data(11, 20).push());
+    s.write(30);
+    s.expect(data(31, 30).push());
+}
+
+#[test]
+fn with_nagles_algorithm_a_small_segment_waits_for_an_acknowledgement() {
+    // RFC 9293 §3.7.4 SHLD-7.
+    native_only!();
+    let mut s = Script::accepted_with(peer(), settings::nagle);
+    s.write(10);
+    s.expect(data(1, 10));
+    s.write(20);
+    s.expect_nothing_for(ms(50));
+    s.inject(ack(1, 11));
+    s.expect(data(11, 20));
+}
+
+#[test]
+fn with_nagles_algorithm_a_full_segment_does_not_wait() {
+    // RFC 9293 §3.7.4 SHLD-7.
+    native_only!();
+    let mut s = Script::accepted_with(peer(), settings::nagle);
+    s.write(10);
+    s.expect(data(1, 10));
+    s.write(20);
+    s.expect_nothing();
+    s.write(1000);
+    s.expect(data(11, 1000));
+    s.expect_nothing_for(ms(50));
+    s.inject(ack(1, 1011));
+    s.expect(data(1011, 20));
+}
+
+#[test]
+fn with_nagles_algorithm_the_end_of_the_stream_does_not_wait() {
+    // RFC 9293 §3.7.4: it combines small writes; there is no further one to come.
+    native_only!();
+    let mut s = Script::accepted_with(peer(), settings::nagle);
+    s.write(10);
+    s.expect(data(1, 10));
+    s.write(20);
+    s.expect_nothing();
+    s.close();
+    s.expect(data(11, 20).with_fin());
+}

@@ -1,0 +1,215 @@
+//! The service on the worker: it does what the script tells it to, and writes down what happens to it.
+
+use super::segment::Rel;
+use linerate_bypass::time::Instant;
+use linerate_bypass::{Bytes, CloseReason, ConnId, ConnectError, Origin, Service, Transport};
+use std::cell::RefCell;
+use std::collections::{BTreeMap, VecDeque};
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+/// Byte `at` of every stream, counted from 0.
+pub fn stream_byte(at: u64) -> u8 {
+    (at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as u8
+}
+
+/// The bytes of a stream from sequence number `seq` on, of which 1 is the first.
+pub fn stream(seq: Rel, len: Rel) -> Vec<u8> {
+    (seq - 1..seq - 1 + len).map(|at| stream_byte(at as u64)).collect()
+}
+
+/// What a script tells a connection's service.
+#[derive(Debug)]
+pub enum Command {
+    /// Write so many bytes of the stream, at once or as there is room.
+    Write(usize),
+    /// Hand over so many bytes of the stream as one slice.
+    Send(usize),
+    /// Consume so many bytes of what has been received.
+    Read(usize),
+    /// Consume what arrives, from now on and what is there already, or leave it.
+    Reading(bool),
+    /// Write so many bytes when something becomes readable next.
+    Answer(usize),
+    Close,
+    Abort,
+}
+
+/// What happened to a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AppEvent {
+    Opened(Origin),
+    Failed(ConnectError),
+    PeerClosed,
+    Closed(CloseReason),
+}
+
+/// What is known of one connection, by the peer's port.
+#[derive(Debug, Default)]
+pub struct Conn {
+    pub id: Option<ConnId>,
+    pub local: Option<SocketAddr>,
+    /// Bytes delivered: consumed, or waiting to be.
+    pub delivered: Rel,
+    /// Bytes consumed.
+    pub consumed: Rel,
+    /// What happened and has not been expected yet.
+    pub events: VecDeque<(Instant, AppEvent)>,
+    reading: bool,
+    /// Bytes of the stream written, and still to be.
+    written: u64,
+    to_write: usize,
+    answer: usize,
+    closing: bool,
+}
+
+/// What the service shares with the script.
+#[derive(Debug, Default)]
+pub struct Log {
+    pub conns: BTreeMap<u16, Conn>,
+    /// Something was delivered that was never sent.
+    pub wrong: Option<String>,
+}
+
+/// The service.
+pub struct App {
+    pub log: Rc<RefCell<Log>>,
+    /// Where it connects when it is started.
+    pub connect: Vec<SocketAddr>,
+}
+
+impl App {
+    fn event(&self, port: u16, at: Instant, event: AppEvent) {
+        self.log.borrow_mut().conns.entry(port).or_default().events.push_back((at, event));
+    }
+
+    fn read(&self, net: &mut impl Transport, conn: ConnId, port: u16, most: usize) {
+        let mut log = self.log.borrow_mut();
+        let Log { conns, wrong } = &mut *log;
+        let state = conns.entry(port).or_default();
+        state.delivered = state.consumed + net.received(conn) as Rel;
+        let mut left = most;
+        while left > 0 {
+            let slice = net.peek(conn);
+            if slice.is_empty() {
+                break;
+            }
+            let n = slice.len().min(left);
+            for (i, byte) in slice[..n].iter().enumerate() {
+                let at = state.consumed as u64 + i as u64;
+                if *byte != stream_byte(at) && wrong.is_none() {
+                    *wrong = Some(format!("byte {at} delivered from port {port} is not that of the stream"));
+                }
+            }
+            net.consume(conn, n);
+            state.consumed += n as Rel;
+            left -= n;
+        }
+    }
+
+    fn pump(&self, net: &mut impl Transport, conn: ConnId, port: u16) {
+        let mut log = self.log.borrow_mut();
+        let state = log.conns.entry(port).or_default();
+        while state.to_write > 0 {
+            let Some(place) = net.reserve(conn, state.to_write) else { return };
+            let n = place.len();
+            for (i, byte) in place.iter_mut().enumerate() {
+                *byte = stream_byte(state.written + i as u64);
+            }
+            net.commit(conn, n);
+            state.written += n as u64;
+            state.to_write -= n;
+        }
+        if state.closing {
+            state.closing = false;
+            net.close(conn);
+        }
+    }
+}
+
+impl Service for App {
+    /// The peer's port.
+    type Conn = u16;
+    type Message = Command;
+
+    fn start(&mut self, net: &mut impl Transport) {
+        for to in &self.connect {
+            net.connect(*to, to.port().into());
+        }
+    }
+
+    fn opened(&mut self, net: &mut impl Transport, conn: ConnId, origin: Origin) -> u16 {
+        let port = net.peer_addr(conn).map_or(0, |addr| addr.port());
+        // A connection of the same port before this one has left events to be expected, and nothing else.
+        let old = self.log.borrow_mut().conns.remove(&port).unwrap_or_default();
+        let local = net.local_addr(conn);
+        let new = Conn { id: Some(conn), local, events: old.events, reading: true, ..Conn::default() };
+        self.log.borrow_mut().conns.insert(port, new);
+        self.event(port, net.now(), AppEvent::Opened(origin));
+        port
+    }
+
+    fn failed(&mut self, net: &mut impl Transport, token: u64, error: ConnectError) {
+        self.event(token as u16, net.now(), AppEvent::Failed(error));
+    }
+
+    fn readable(&mut self, net: &mut impl Transport, conn: ConnId, port: &mut u16) {
+        let (most, answer) = {
+            let mut log = self.log.borrow_mut();
+            let state = log.conns.entry(*port).or_default();
+            let answer = std::mem::take(&mut state.answer);
+            state.to_write += answer;
+            (if state.reading { usize::MAX } else { 0 }, answer)
+        };
+        self.read(net, conn, *port, most);
+        if answer > 0 {
+            self.pump(net, conn, *port);
+        }
+    }
+
+    fn writable(&mut self, net: &mut impl Transport, conn: ConnId, port: &mut u16) {
+        self.pump(net, conn, *port);
+    }
+
+    fn peer_closed(&mut self, net: &mut impl Transport, _: ConnId, port: &mut u16) {
+        self.event(*port, net.now(), AppEvent::PeerClosed);
+    }
+
+    fn woken(&mut self, net: &mut impl Transport, conn: ConnId, port: &mut u16, command: Command) {
+        let port = *port;
+        match command {
+            Command::Write(n) => {
+                self.log.borrow_mut().conns.entry(port).or_default().to_write += n;
+                self.pump(net, conn, port);
+            }
+            Command::Send(n) => {
+                let mut log = self.log.borrow_mut();
+                let state = log.conns.entry(port).or_default();
+                let bytes: Vec<u8> = (state.written..state.written + n as u64).map(stream_byte).collect();
+                if net.send(conn, Bytes::from(bytes)).is_ok() {
+                    state.written += n as u64;
+                } else {
+                    log.wrong = Some(format!("a slice of {n} bytes did not fit"));
+                }
+            }
+            Command::Read(n) => self.read(net, conn, port, n),
+            Command::Reading(reading) => {
+                self.log.borrow_mut().conns.entry(port).or_default().reading = reading;
+                self.read(net, conn, port, if reading { usize::MAX } else { 0 });
+            }
+            Command::Answer(n) => self.log.borrow_mut().conns.entry(port).or_default().answer = n,
+            Command::Close => {
+                self.log.borrow_mut().conns.entry(port).or_default().closing = true;
+                self.pump(net, conn, port);
+            }
+            Command::Abort => net.abort(conn),
+        }
+    }
+
+    fn closed(&mut self, net: &mut impl Transport, _: ConnId, port: u16, why: CloseReason) {
+        self.event(port, net.now(), AppEvent::Closed(why));
+        if let Some(state) = self.log.borrow_mut().conns.get_mut(&port) {
+            state.id = None;
+        }
+    }
+}

@@ -1,0 +1,336 @@
+//! One connection as the wire shows it: relative numbers, what was negotiated, and what must hold of every segment.
+
+use super::app::stream;
+use super::params::{Peer, TIMESTAMP_HZ};
+use super::segment::{Rel, Seg, Want};
+use super::wire::{ACK, CE, CWR, Captured, ECE, FIN, Options, RST, RawSegment, SYN, URG};
+use linerate_bypass::time::Instant;
+use std::net::SocketAddr;
+
+/// The peer's initial sequence number: the numbers wrap behind its first kilobyte.
+pub const PEER_ISN: u32 = 0xffff_fc00;
+/// Before every number of a script.
+const NEVER: Rel = Rel::MIN / 2;
+/// Where the peer's timestamp clock stands when the virtual clock begins.
+pub const PEER_CLOCK: u32 = 5000;
+
+/// A segment of the worker with relative numbers.
+#[derive(Debug, Clone)]
+pub struct Got {
+    pub at: Instant,
+    /// The peer's port.
+    pub port: u16,
+    pub flags: u8,
+    pub seq: Rel,
+    pub ack: Rel,
+    pub len: Rel,
+    /// Blocks with relative edges.
+    pub sack: Vec<(Rel, Rel)>,
+    pub raw: Captured,
+}
+
+impl Got {
+    /// Its TSval.
+    ///
+    /// # Panics
+    /// If it has no timestamps.
+    #[track_caller]
+    pub fn tsval(&self) -> u32 {
+        self.raw.options.timestamp.expect("a segment with timestamps").0
+    }
+
+    /// The sequence number behind it.
+    pub fn end(&self) -> Rel {
+        self.seq + self.len + Rel::from(self.flags & SYN != 0) + Rel::from(self.flags & FIN != 0)
+    }
+
+    /// Whether all these flags are set.
+    pub fn has(&self, flags: u8) -> bool {
+        self.flags & flags == flags
+    }
+}
+
+/// What one side said in its SYN.
+#[derive(Debug, Clone)]
+struct Hello {
+    flags: u8,
+    options: Options,
+}
+
+/// One connection.
+pub struct Flow {
+    pub peer: Peer,
+    pub remote: SocketAddr,
+    pub local: SocketAddr,
+    pub peer_isn: u32,
+    pub worker_isn: Option<u32>,
+    /// The TSval of the worker's last segment.
+    pub last_tsval: Option<u32>,
+    /// Behind the last byte that the peer has ever sent.
+    pub peer_end: Rel,
+    /// The right edge of the window that the worker offers, and its window field, scaled.
+    pub right_edge: Rel,
+    pub window: Rel,
+    peer_hello: Option<Hello>,
+    worker_hello: Option<Hello>,
+    /// The peer's last SYN, which may not be that of the connection.
+    last_hello: Option<Hello>,
+    /// The worker has sent something behind its SYN.
+    established: bool,
+    /// What the worker has acknowledged.
+    acknowledged: Rel,
+    /// The largest right edge that the peer has offered.
+    peer_edge: Rel,
+    /// Behind the peer's FIN.
+    peer_fin: Option<Rel>,
+}
+
+fn relative(number: u32, origin: u32) -> Rel {
+    Rel::from(number.wrapping_sub(origin) as i32)
+}
+
+fn absolute(number: Rel, origin: u32) -> u32 {
+    origin.wrapping_add(number as u32)
+}
+
+impl Flow {
+    pub fn new(peer: Peer, remote: SocketAddr, local: SocketAddr) -> Self {
+        Flow {
+            peer,
+            remote,
+            local,
+            peer_isn: PEER_ISN,
+            worker_isn: None,
+            last_tsval: None,
+            peer_end: 0,
+            right_edge: NEVER,
+            window: 0,
+            peer_hello: None,
+            worker_hello: None,
+            last_hello: None,
+            established: false,
+            acknowledged: NEVER,
+            peer_edge: 0,
+            peer_fin: None,
+        }
+    }
+
+    /// A further connection between the same ports begins, whose initial sequence number is this.
+    pub fn reincarnate(&mut self, peer_isn: u32) {
+        *self = Flow { peer_isn, ..Flow::new(self.peer.clone(), self.remote, self.local) };
+    }
+
+    fn both(&self, offers: impl Fn(&Options) -> bool) -> bool {
+        [&self.peer_hello, &self.worker_hello].into_iter().all(|h| h.as_ref().is_some_and(|h| offers(&h.options)))
+    }
+
+    /// Both sides have offered timestamps.
+    pub fn has_timestamps(&self) -> bool {
+        self.both(|options| options.timestamp.is_some())
+    }
+
+    /// Both sides have offered window scaling.
+    pub fn has_scaling(&self) -> bool {
+        self.both(|options| options.window_scale.is_some())
+    }
+
+    /// ECN was negotiated: RFC 3168 §6.1.1.
+    pub fn has_ecn(&self) -> bool {
+        let (Some(peer), Some(worker)) = (&self.peer_hello, &self.worker_hello) else { return false };
+        let (first, answer) = if worker.flags & ACK != 0 { (peer, worker) } else { (worker, peer) };
+        first.flags & (ECE | CWR) == ECE | CWR && answer.flags & (ECE | CWR) == ECE
+    }
+
+    /// The shift of the windows that a side sends behind its SYN; RFC 7323 §2.3: 14 at most.
+    fn shift(&self, hello: &Option<Hello>) -> u8 {
+        let offered = hello.as_ref().and_then(|hello| hello.options.window_scale);
+        if self.has_scaling() { offered.unwrap_or(0).min(14) } else { 0 }
+    }
+
+    /// Bytes that the worker may put into one segment to this peer, options counted in: RFC 9293 §3.7.1.
+    fn peer_mss(&self) -> Rel {
+        let default = if self.remote.is_ipv4() { 536 } else { 1220 };
+        self.peer_hello.as_ref().and_then(|hello| hello.options.mss).map_or(default, Rel::from)
+    }
+
+    /// What the peer's clock for timestamps shows.
+    pub fn peer_clock(now: Instant) -> u32 {
+        PEER_CLOCK.wrapping_add((now.as_micros() * TIMESTAMP_HZ / 1_000_000) as u32)
+    }
+
+    /// `seg` of the peer with absolute numbers; the flow takes notice of it.
+    pub fn emit(&mut self, seg: &Seg, now: Instant) -> RawSegment {
+        let ack = match seg.ack {
+            Want::Is(ack) => Some(ack),
+            Want::Any if seg.flags & ACK != 0 => Some(1),
+            _ => None,
+        };
+        let timestamp = match seg.timestamp {
+            Want::Is(timestamp) => Some(timestamp),
+            Want::Any if self.has_timestamps() && seg.flags & RST == 0 => {
+                Some((Self::peer_clock(now), self.last_tsval.unwrap_or(0)))
+            }
+            _ => None,
+        };
+        let worker_isn = self.worker_isn.unwrap_or(0);
+        let options = Options {
+            mss: seg.mss.value(),
+            window_scale: seg.window_scale.value(),
+            sack_permitted: seg.sack_permitted.value().is_some(),
+            timestamp,
+            sack: seg.sack.iter().map(|(l, r)| (absolute(*l, worker_isn), absolute(*r, worker_isn))).collect(),
+        };
+        let window = seg.window.unwrap_or(self.peer.window);
+        if seg.flags & SYN != 0 && !seg.absolute {
+            self.last_hello = Some(Hello { flags: seg.flags, options: options.clone() });
+            if !self.established {
+                self.peer_hello = self.last_hello.clone();
+            }
+        }
+        self.established |= self.worker_hello.is_some() && seg.flags & (SYN | ACK) == ACK;
+        let shift = if seg.flags & SYN != 0 { 0 } else { self.shift(&self.peer_hello) };
+        if let Some(ack) = ack {
+            self.peer_edge = self.peer_edge.max(ack + (Rel::from(window) << shift));
+        } else if seg.flags & SYN != 0 {
+            self.peer_edge = self.peer_edge.max(1 + Rel::from(window));
+        }
+        if seg.flags & RST == 0 {
+            self.peer_end = self.peer_end.max(seg.seq + seg.sequence_len());
+        }
+        if seg.flags & FIN != 0 {
+            self.peer_fin = Some(seg.seq + seg.sequence_len());
+        }
+        let first = seg.seq + Rel::from(seg.flags & SYN != 0);
+        let payload = match seg.payload {
+            super::Payload::Stream(len) => stream(first, len),
+            super::Payload::Junk(len) => stream(first, len).into_iter().map(|byte| !byte).collect(),
+        };
+        RawSegment {
+            flags: seg.flags,
+            seq: if seg.absolute { seg.seq as u32 } else { absolute(seg.seq, self.peer_isn) },
+            ack: ack.map_or(0, |ack| if seg.absolute { ack as u32 } else { absolute(ack, worker_isn) }),
+            window,
+            urgent: seg.urgent,
+            options: options.emit(&seg.raw_options),
+            payload,
+            ecn: seg.ecn.unwrap_or(0),
+            bad_checksum: seg.bad_checksum,
+        }
+    }
+
+    /// A segment of the worker with relative numbers.
+    pub fn read(&mut self, raw: Captured, at: Instant) -> Got {
+        if raw.flags & SYN != 0 && self.worker_isn != Some(raw.seq) {
+            // A new connection, as far as the worker is concerned.
+            self.worker_isn = Some(raw.seq);
+            (self.worker_hello, self.last_tsval, self.established) = (None, None, false);
+            self.peer_hello = self.last_hello.clone().filter(|_| raw.flags & ACK != 0);
+            (self.right_edge, self.window, self.acknowledged) = (NEVER, 0, NEVER);
+        }
+        let worker_isn = self.worker_isn.unwrap_or(0);
+        let edges = |(l, r): &(u32, u32)| (relative(*l, self.peer_isn), relative(*r, self.peer_isn));
+        Got {
+            at,
+            port: self.remote.port(),
+            flags: raw.flags,
+            seq: relative(raw.seq, worker_isn),
+            ack: if raw.flags & ACK != 0 { relative(raw.ack, self.peer_isn) } else { 0 },
+            len: raw.payload.len() as Rel,
+            sack: raw.options.sack.iter().map(edges).collect(),
+            raw,
+        }
+    }
+
+    /// What must hold of every segment that the worker sends; takes notice of it.
+    pub fn check(&mut self, got: &Got) -> Result<(), String> {
+        let options = &got.raw.options;
+        let is_syn = got.has(SYN);
+        if got.has(URG) || (got.has(SYN) && got.flags & (FIN | RST) != 0) || (got.has(RST) && got.len > 0) {
+            return Err("an impossible combination of flags, or a reset with data".into());
+        }
+        if !got.has(ACK) && !got.has(SYN) && !got.has(RST) {
+            return Err("neither ACK nor SYN nor RST".into());
+        }
+        // RFC 9293 §3.2, RFC 7323 §2.2, RFC 2018 §2: only in a SYN.
+        if !is_syn && (options.mss.is_some() || options.window_scale.is_some() || options.sack_permitted) {
+            return Err("an option that belongs into a SYN".into());
+        }
+        if got.has(RST) || self.worker_isn.is_none() {
+            return Ok(());
+        }
+        if is_syn {
+            self.worker_hello = Some(Hello { flags: got.flags, options: options.clone() });
+        } else {
+            self.established = true;
+            self.check_established(got)?;
+        }
+        self.check_window(got)?;
+        if let Some((value, _)) = options.timestamp {
+            // RFC 7323 §5.4: the clock only goes forward.
+            if self.last_tsval.is_some_and(|last| relative(value, last) < 0) {
+                return Err("a timestamp before an earlier one".into());
+            }
+            self.last_tsval = Some(value);
+        }
+        Ok(())
+    }
+
+    fn check_established(&self, got: &Got) -> Result<(), String> {
+        let options = &got.raw.options;
+        // RFC 7323 §3.2: on every segment once negotiated, and on none otherwise.
+        if options.timestamp.is_some() != self.has_timestamps() {
+            return Err("timestamps that were not negotiated, or none that were".into());
+        }
+        if !options.sack.is_empty() && !self.peer_hello.as_ref().is_some_and(|hello| hello.options.sack_permitted) {
+            return Err("SACK blocks for a peer that has not permitted them (RFC 2018 §3)".into());
+        }
+        if !self.has_ecn() && (got.flags & (ECE | CWR) != 0 || got.raw.ecn != 0) {
+            return Err("marks of ECN without having negotiated it (RFC 3168 §6.1.1)".into());
+        }
+        if got.raw.ecn == CE {
+            return Err("an endpoint that says that the network is congested".into());
+        }
+        let carried = got.len + got.raw.options_len as Rel;
+        // RFC 9293 §3.7.1: options count. An MSS too small to be taken at its word is another matter.
+        if got.len > 0 && carried > self.peer_mss() && self.peer_mss() >= 64 {
+            return Err(format!(
+                "{carried} bytes of options and data in a segment to a peer with MSS {}",
+                self.peer_mss()
+            ));
+        }
+        if got.len > 0 && got.raw.payload != stream(got.seq, got.len) {
+            return Err("payload that is not that of the stream".into());
+        }
+        // One byte more: a probe.
+        if got.seq + got.len > self.peer_edge + 1 {
+            return Err(format!("data up to {} beyond the window's edge {}", got.seq + got.len, self.peer_edge));
+        }
+        Ok(())
+    }
+
+    fn check_window(&mut self, got: &Got) -> Result<(), String> {
+        if !got.has(ACK) {
+            return Ok(());
+        }
+        if got.ack > self.peer_end {
+            return Err(format!("an acknowledgement of {}, and the peer has sent up to {}", got.ack, self.peer_end));
+        }
+        if got.ack < self.acknowledged {
+            return Err(format!("an acknowledgement of {} after one of {}", got.ack, self.acknowledged));
+        }
+        self.acknowledged = got.ack;
+        if self.peer_fin.is_some_and(|end| got.ack >= end) {
+            // There is no more to come, so there is no window to speak of.
+            return Ok(());
+        }
+        let shift = if got.has(SYN) { 0 } else { self.shift(&self.worker_hello) };
+        self.window = Rel::from(got.raw.window) << shift;
+        let edge = got.ack + self.window;
+        // RFC 9293 §3.8.6: it should not move left; RFC 7323 §2.4: but for what scaling rounds off.
+        if edge + (1 << shift) <= self.right_edge {
+            return Err(format!("the window's right edge moves left, from {} to {edge}", self.right_edge));
+        }
+        self.right_edge = self.right_edge.max(edge);
+        Ok(())
+    }
+}

@@ -1,0 +1,172 @@
+//! Timestamps: which are echoed, and protection against wrapped sequence numbers. RFC 7323.
+
+use super::harness::*;
+
+/// A connection with timestamps whose peer's last was `recent`.
+fn with_recent(recent: u32) -> Script {
+    let mut s = Script::listen(peer().timestamps().sack(), |_| {});
+    s.inject(syn(0).mss(1012).sack_permitted().timestamp(recent, 0));
+    let tsval = s.expect(syn_ack(0, 1).echoing(recent)).tsval();
+    s.inject(ack(1, 1).timestamp(recent, tsval));
+    s.expect_opened();
+    s
+}
+
+#[test]
+fn with_delayed_acknowledgements_the_earliest_timestamp_is_echoed() {
+    // RFC 7323 §4.3, (A).
+    native_only!();
+    let mut s = with_recent(100);
+    s.inject(data(1, 1000).timestamp(101, 0));
+    s.expect_nothing();
+    s.pass(ms(1));
+    s.inject(data(1001, 1000).timestamp(102, 0));
+    s.expect(ack(1, 2001).echoing(101));
+    s.inject_burst([data(2001, 1000).timestamp(103, 0), data(3001, 1000).timestamp(104, 0)]);
+    s.expect(ack(1, 4001).echoing(103));
+}
+
+#[test]
+fn with_gaps_the_timestamp_of_the_last_segment_that_advanced_the_window_is_echoed() {
+    // RFC 7323 §4.3, (B) and (C): its second figure.
+    native_only!();
+    let mut s = with_recent(100);
+    s.inject(data(1, 1000).timestamp(101, 0));
+    s.expect_within(DELAYED_ACK, ack(1, 1001).echoing(101));
+    s.inject(data(2001, 1000).timestamp(103, 0));
+    s.expect(ack(1, 1001).echoing(101).any_sack());
+    s.inject(data(1001, 1000).timestamp(102, 0));
+    s.expect(ack(1, 3001).echoing(102));
+    s.inject(data(4001, 1000).timestamp(105, 0));
+    s.expect(ack(1, 3001).echoing(102).any_sack());
+    s.inject(data(3001, 1000).timestamp(104, 0));
+    s.expect(ack(1, 5001).echoing(104));
+}
+
+#[test]
+fn every_segment_carries_a_timestamp_that_goes_with_the_clock() {
+    // RFC 7323 §3.2; §5.4: a tick between 1 ms and 1 s. That none is missing and none goes back, the harness sees to.
+    native_only!();
+    let mut s = Script::accepted(peer().timestamps());
+    s.write(10);
+    let first = s.expect(data(1, 10)).tsval();
+    s.inject(ack(1, 11));
+    s.pass(secs(10));
+    s.write(10);
+    let ticks = s.expect(data(11, 10)).tsval().wrapping_sub(first);
+    let expected = 10 * TIMESTAMP_HZ as u32;
+    assert!((expected - 2..=expected + 2).contains(&ticks), "{ticks} ticks in 10 s");
+}
+
+#[test]
+fn a_segment_with_an_old_timestamp_is_acknowledged_and_dropped() {
+    // RFC 7323 §5.3 R1.
+    native_only!();
+    let mut s = with_recent(1000);
+    s.inject(data(1, 100).timestamp(999, 0).junk());
+    s.expect(ack(1, 1).echoing(1000));
+    s.expect_delivered(0);
+    s.inject(data(1, 100).timestamp(1000, 0));
+    s.expect_within(DELAYED_ACK, ack(1, 101));
+    s.expect_delivered(100);
+}
+
+#[test]
+fn an_old_timestamp_spoils_acknowledgements_and_fins_too() {
+    // RFC 7323 §5.3 R1: any segment but a reset.
+    native_only!();
+    let mut s = with_recent(1000);
+    s.write(100);
+    s.expect(data(1, 100));
+    s.inject(fin(1, 101).timestamp(999, 0));
+    s.expect(ack(101, 1).echoing(1000));
+    s.expect_no_event();
+    // Nothing has been acknowledged either: the data comes again.
+    let again = s.drain_for(secs(1));
+    assert!(again.iter().any(|got| got.seq == 1 && got.len == 100));
+}
+
+#[test]
+fn timestamps_wrap() {
+    // RFC 7323 §5.2: compared modulo 2^32.
+    native_only!();
+    let mut s = with_recent(u32::MAX - 1);
+    s.inject(data(1, 100).timestamp(u32::MAX, 0));
+    s.expect_within(DELAYED_ACK, ack(1, 101).echoing(u32::MAX));
+    s.inject(data(101, 100).timestamp(3, 0));
+    s.expect_within(DELAYED_ACK, ack(1, 201).echoing(3));
+    s.inject(data(201, 100).timestamp(u32::MAX, 0).junk());
+    s.expect(ack(1, 201).echoing(3));
+}
+
+#[test]
+fn a_timestamp_that_the_clock_has_outlived_is_not_held_against_a_segment() {
+    // RFC 7323 §5.5: after 24 days without a segment the recent timestamp is no longer valid.
+    native_only!();
+    let mut s = with_recent(1000);
+    s.pass(secs(25 * 24 * 3600));
+    s.inject(data(1, 100).timestamp(999, 0));
+    s.expect_within(DELAYED_ACK, ack(1, 101).echoing(999));
+    s.expect_delivered(100);
+}
+
+#[test]
+fn a_reset_is_taken_whatever_its_timestamp() {
+    // RFC 7323 §5.2: PAWS does not apply to resets; §3.2: they may be without timestamps.
+    native_only!();
+    let mut s = with_recent(1000);
+    s.inject(rst(1).timestamp(1, 0));
+    s.expect_closed(CloseReason::Reset);
+    let mut s = with_recent(1000);
+    s.inject(rst(1).no_timestamp());
+    s.expect_closed(CloseReason::Reset);
+}
+
+#[test]
+fn a_segment_without_timestamps_is_dropped_once_they_are_negotiated() {
+    // RFC 7323 §3.2: it SHOULD be dropped in silence.
+    native_only!();
+    let mut s = with_recent(1000);
+    s.inject(data(1, 100).no_timestamp().junk());
+    s.inject(fin(1, 1).no_timestamp());
+    s.expect_nothing_for(ms(500));
+    s.expect_no_event();
+    s.expect_delivered(0);
+    s.inject(data(1, 100).timestamp(1001, 0));
+    s.expect_within(DELAYED_ACK, ack(1, 101));
+}
+
+#[test]
+fn a_segment_outside_the_window_does_not_move_the_timestamp() {
+    // RFC 7323 §4.3, (2), and §5.3 R3: only a segment at the left edge of the window.
+    native_only!();
+    let mut s = with_recent(1000);
+    let edge = s.flow().right_edge;
+    s.inject(data(edge + 10, 100).timestamp(2000, 0));
+    s.expect(ack(1, 1).echoing(1000));
+    s.inject(data(1, 100).timestamp(1001, 0));
+    s.expect_within(DELAYED_ACK, ack(1, 101).echoing(1001));
+}
+
+#[test]
+fn timestamps_that_were_not_negotiated_are_ignored() {
+    // RFC 7323 §3.2.
+    let mut s = Script::accepted(peer());
+    s.inject(data(1, 100).timestamp(5, 5));
+    s.expect_within(DELAYED_ACK, ack(1, 101).no_timestamp());
+    s.inject(data(101, 100).timestamp(1, 5));
+    s.expect_within(DELAYED_ACK, ack(1, 201).no_timestamp());
+    s.expect_delivered(200);
+}
+
+#[test]
+fn a_connection_made_by_the_worker_echoes_the_timestamp_of_the_syn_ack() {
+    // RFC 7323 §3.2, §4.3.
+    native_only!();
+    let mut s = Script::connecting(peer().timestamps(), |_| {});
+    let tsval = s.expect(syn(0)).tsval();
+    s.inject(syn_ack(0, 1).mss(1012).timestamp(777, tsval));
+    s.expect(ack(1, 1).echoing(777));
+    s.write(10);
+    s.expect(data(1, 10).echoing(777));
+}

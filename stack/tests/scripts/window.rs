@@ -1,0 +1,312 @@
+//! Flow control: RFC 9293 §3.8.6, and window scaling, RFC 7323 §2.
+
+use super::harness::*;
+
+/// The receive buffer where a script wants to fill it.
+const BUFFER: usize = 16 << 10;
+
+/// A connection whose service does not read, and whose window the peer has filled; the peer's next sequence number.
+fn filled() -> (Script, Rel) {
+    let mut s = Script::accepted_with(peer(), |config| settings::receive_buffer(config, BUFFER));
+    s.stop_reading();
+    let next = s.fill_window(1, 0);
+    assert_eq!(s.flow().window, 0);
+    s.expect_delivered(next - 1);
+    (s, next)
+}
+
+/// A connection to a peer at a distance of 100 ms that has no window.
+fn without_window(configure: impl FnOnce(&mut linerate_stack::Config)) -> Script {
+    let mut s = Script::listen(peer(), configure);
+    s.inject_hello(syn(0));
+    s.expect(syn_ack(0, 1));
+    s.pass(ms(100));
+    s.inject(ack(1, 1).window(0));
+    s.expect_opened();
+    s
+}
+
+#[test]
+fn what_the_service_does_not_read_closes_the_window_and_reading_opens_it() {
+    // RFC 9293 §3.8.6; §3.8.6.1 for the answer to the probe.
+    let (mut s, next) = filled();
+    s.inject(data(next, 1));
+    s.expect(ack(1, next).window(0));
+    s.expect_delivered(next - 1);
+    s.start_reading();
+    let update = s.expect(ack(1, next));
+    assert!(update.raw.window >= 1460);
+    s.inject(data(next, 1000));
+    s.expect_within(DELAYED_ACK, ack(1, next + 1000));
+}
+
+#[test]
+fn reading_a_little_does_not_open_a_silly_window() {
+    // RFC 9293 §3.8.6.2.2 MUST-39: not before there is room for a segment, or half of the buffer.
+    native_only!();
+    let (mut s, next) = filled();
+    for _ in 0..10 {
+        s.read(50);
+        s.expect_nothing();
+    }
+    s.inject(data(next, 1));
+    s.expect(ack(1, next).window(0));
+    s.read(BUFFER as Rel / 2);
+    let update = s.expect(ack(1, next));
+    assert!(update.raw.window >= 1460);
+}
+
+#[test]
+fn a_window_too_small_for_a_segment_is_updated_when_it_has_room_again() {
+    // RFC 9293 §3.8.6.2: a sender that avoids silly windows waits for it.
+    let mut s = Script::accepted_with(peer(), |config| settings::receive_buffer(config, BUFFER));
+    s.stop_reading();
+    let next = s.fill_window(1, 500);
+    s.start_reading();
+    let update = s.expect(ack(1, next));
+    assert!(update.raw.window >= 1460);
+}
+
+#[test]
+fn data_beyond_the_window_is_acknowledged_and_dropped() {
+    // RFC 9293 §3.10.7.4, first.
+    let mut s = Script::accepted(peer());
+    let edge = s.flow().right_edge;
+    s.inject(data(edge, 100));
+    s.expect(ack(1, 1));
+    s.expect_delivered(0);
+}
+
+#[test]
+fn an_acknowledgement_is_taken_while_the_window_is_closed() {
+    // RFC 9293 §3.10.7.4, first: special allowance for valid ACKs, even beside data that cannot be taken.
+    let (mut s, next) = filled();
+    s.write(1000);
+    s.expect(data(1, 1000));
+    s.inject(ack(next, 1001));
+    s.expect_nothing_for(secs(1));
+    s.write(1000);
+    s.expect(data(1001, 1000));
+    s.inject(data(next, 1).ack(2001));
+    s.expect(ack(2001, next).window(0));
+    s.expect_nothing_for(secs(1));
+}
+
+#[test]
+fn a_reset_is_taken_while_the_window_is_closed() {
+    // RFC 9293 §3.10.7.4, first: special allowance for valid RSTs.
+    let (mut s, next) = filled();
+    s.inject(rst(next));
+    s.expect_closed(CloseReason::Reset);
+}
+
+#[test]
+fn small_segments_that_are_not_read_do_not_move_the_right_edge_left() {
+    // RFC 9293 §3.8.6: however much memory a byte takes up, a window once offered stays offered.
+    let mut s = Script::accepted_with(peer(), |config| settings::receive_buffer(config, BUFFER));
+    s.stop_reading();
+    for n in 0..1000 {
+        s.inject(data(1 + n, 1));
+        s.drain();
+    }
+    s.pass(DELAYED_ACK);
+    s.drain();
+    s.expect_delivered(1000);
+    let next = s.fill_window(1001, 0);
+    s.expect_delivered(next - 1);
+}
+
+#[test]
+fn a_scaled_window_counts_in_its_units() {
+    // RFC 7323 §2.2, §2.3.
+    native_only!();
+    let mut s = Script::accepted(peer().window_scale(7).window(100));
+    s.write(60_000);
+    s.expect_flight(1, INITIAL_WINDOW);
+    s.ack_each(1, 10_001);
+    // 12 800 bytes: twelve segments and a rest that is too small to be sent.
+    s.expect_flight(10_001, 12);
+    s.expect_nothing();
+}
+
+#[test]
+fn the_window_scale_offered_suffices_for_the_receive_buffer() {
+    // RFC 7323 §2.2, §2.3: up to 2^30 bytes.
+    let offered = |buffer| {
+        let mut s = Script::connecting(peer(), |config| settings::receive_buffer(config, buffer));
+        s.expect(syn(0)).raw.options.window_scale.expect("a SYN offers window scaling")
+    };
+    assert!(65535 << offered(1 << 20) >= 1 << 20);
+    if runs_native_scripts() {
+        assert_eq!(offered(1 << 30), 14);
+    }
+}
+
+#[test]
+fn a_window_grows_with_what_the_service_reads() {
+    // Automatic tuning of the receive window: no more memory than a connection uses, and no less window than it needs.
+    let mut s = Script::accepted_with(peer().window_scale(7), |config| settings::receive_buffer(config, 1 << 20));
+    let first = s.flow().window;
+    let mut next = 1;
+    for _ in 0..20 {
+        let edge = s.flow().right_edge;
+        while next + SEG <= edge {
+            let burst = ((edge - next) / SEG).min(16);
+            s.inject_burst((0..burst).map(|n| data(next + n * SEG, SEG)));
+            next += burst * SEG;
+        }
+        s.pass(ms(10));
+        s.drain();
+    }
+    let grown = s.flow().window;
+    assert!(first >= 1 << 20 || grown >= 4 * first, "from {first} to {grown}");
+}
+
+#[test]
+fn without_a_window_the_peer_is_probed_ever_more_rarely() {
+    // RFC 9293 §3.8.6.1 MUST-36, SHLD-29, SHLD-30.
+    native_only!();
+    let mut s = without_window(|_| {});
+    s.write(2000);
+    for wait in [1, 2, 4, 8] {
+        s.expect_probe_after(wait * rto_after(ms(100)), 1);
+        s.inject(ack(1, 1).window(0));
+        s.expect_nothing();
+    }
+    s.inject(ack(1, 1).window(65535));
+    s.expect_flight(1, 2);
+    s.inject(ack(1, 2001));
+    s.expect_nothing_for(secs(60));
+}
+
+#[test]
+fn a_probe_finds_out_that_the_window_has_opened() {
+    // RFC 9293 §3.8.6.1: a window update that is lost is recovered.
+    native_only!();
+    let mut s = without_window(|_| {});
+    s.write(2000);
+    s.expect_probe_after(rto_after(ms(100)), 1);
+    s.inject(ack(1, 1));
+    s.expect_flight(1, 2);
+}
+
+#[test]
+fn a_byte_that_a_probe_carried_is_not_sent_again_once_it_is_acknowledged() {
+    // RFC 9293 §3.8.6.1: a probe may be of new data, and may be accepted.
+    native_only!();
+    let mut s = without_window(|_| {});
+    s.write(1000);
+    let probe = s.expect_probe_after(rto_after(ms(100)), 1);
+    if probe.end() == 2 {
+        s.inject(ack(1, 2));
+        s.expect(data(2, 999));
+    }
+}
+
+#[test]
+fn as_long_as_probes_are_answered_the_connection_stays() {
+    // RFC 9293 §3.8.6.1 MUST-37.
+    native_only!();
+    let mut s = without_window(|config| settings::user_timeout(config, secs(20)));
+    s.write(1000);
+    let until = s.now() + secs(300);
+    while s.now() < until {
+        s.expect_probe_between(Duration::ZERO, secs(121), 1);
+        s.inject(ack(1, 1).window(0));
+    }
+    s.expect_no_event();
+    s.inject(ack(1, 1));
+    s.expect_flight(1, 1);
+}
+
+#[test]
+fn a_window_too_small_for_a_segment_is_not_used_at_once() {
+    // RFC 9293 §3.8.6.2.1 MUST-38: the override time-out is between 0.1 s and 1 s.
+    native_only!();
+    let mut s = Script::accepted(peer().window(10_000));
+    s.write(1000);
+    s.expect(data(1, 1000));
+    s.inject(ack(1, 1001).window(500));
+    s.write(5000);
+    s.expect_between(ms(100), secs(1), data(1001, 500));
+}
+
+#[test]
+fn a_window_that_grows_to_a_segment_is_used_at_once() {
+    // RFC 9293 §3.8.6.2.1, (1).
+    let mut s = Script::accepted(peer().window(10_000));
+    s.write(1000);
+    s.expect(data(1, 1000));
+    s.inject(ack(1, 1001).window(0));
+    s.write(5000);
+    s.expect_nothing();
+    s.inject(ack(1, 1001).window(2000));
+    s.expect_flight(1001, 2);
+    s.expect_nothing();
+}
+
+#[test]
+fn all_that_there_is_to_send_uses_a_small_window() {
+    // RFC 9293 §3.8.6.2.1, (2): nothing more is queued.
+    let mut s = Script::accepted(peer().window(10_000));
+    s.write(1000);
+    s.expect(data(1, 1000));
+    s.inject(ack(1, 1001).window(500));
+    s.write(300);
+    s.expect(data(1001, 300));
+}
+
+#[test]
+fn half_of_the_largest_window_is_used() {
+    // RFC 9293 §3.8.6.2.1, (3): a peer whose whole buffer is smaller than a segment.
+    native_only!();
+    let mut s = Script::accepted(peer().window(600));
+    s.write(2000);
+    s.expect(data(1, 600));
+    s.inject(ack(1, 601).window(200));
+    s.expect_nothing();
+    s.inject(ack(1, 601).window(300));
+    s.expect(data(601, 300));
+}
+
+#[test]
+fn a_window_that_shrinks_is_survived() {
+    // RFC 9293 §3.8.6 MUST-34, SHLD-15, SHLD-16: no new data, and what is within the window is sent again.
+    native_only!();
+    let mut s = Script::accepted(peer().window(5000).rtt(ms(100)));
+    s.write(10_000);
+    s.expect_flight(1, 5);
+    s.inject(ack(1, 1).window(2000));
+    s.expect_nothing();
+    s.pass(ms(100));
+    s.inject(ack(1, 2001).window(1000));
+    s.expect_within(secs(1), data(2001, 1000));
+    s.inject(ack(1, 5001).window(5000));
+    s.pass(ms(1));
+    let next = s.drain().iter().map(|got| got.seq).min();
+    assert_eq!(next, Some(5001));
+}
+
+#[test]
+fn an_old_acknowledgement_does_not_bring_back_an_old_window() {
+    // RFC 9293 §3.10.7.4, fifth: SND.WL1 and SND.WL2.
+    let mut s = Script::accepted(peer().window(2000));
+    s.write(10_000);
+    s.expect_flight(1, 2);
+    s.inject(ack(1, 1001).window(1000));
+    s.expect_nothing();
+    s.inject(ack(1, 1).window(60_000));
+    s.expect_nothing();
+    s.inject(ack(1, 2001).window(1000));
+    s.expect_flight(2001, 1);
+}
+
+#[test]
+fn a_window_update_without_news_lets_more_be_sent() {
+    // RFC 9293 §3.10.7.4, fifth: an acknowledgement that acknowledges nothing new may still update the window.
+    let mut s = Script::accepted(peer().window(1000));
+    s.write(3000);
+    s.expect_flight(1, 1);
+    s.inject(ack(1, 1).window(2000));
+    s.expect_flight(1001, 1);
+}
