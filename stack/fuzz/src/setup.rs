@@ -3,8 +3,8 @@
 use arbitrary::Arbitrary;
 use linerate_bypass::memory::LinkConfig;
 use linerate_bypass::time::Duration;
-use linerate_stack::{Config, Keepalive};
 use linerate_stack::congestion::Algorithm;
+use linerate_stack::{Config, Keepalive};
 
 /// Bytes of an input that [`Setup::read`] takes.
 pub const LEN: usize = 6;

@@ -178,7 +178,13 @@ fn take(rig: &mut Rig, step: &Step) {
             let ipv4 = tuple.local.is_ipv4();
             let (kind, code) = match kind {
                 Kind::Unreachable(code) => (if ipv4 { 3 } else { 1 }, code),
-                Kind::TooBig => if ipv4 { (3, 4) } else { (2, 0) },
+                Kind::TooBig => {
+                    if ipv4 {
+                        (3, 4)
+                    } else {
+                        (2, 0)
+                    }
+                }
                 Kind::Other(kind, code) => (kind, code),
             };
             rig.push(frames::icmp(&tuple, kind, code, word, seq), true, Delivery::default());

@@ -22,6 +22,7 @@ mod isn;
 mod operations;
 pub(crate) mod options;
 mod output;
+mod path_mtu;
 mod reassembly;
 mod recovery;
 mod send_queue;
@@ -35,7 +36,7 @@ mod window;
 use crate::config::Config;
 use crate::congestion::{Builtin, CongestionControl};
 use crate::egress::Egress;
-use crate::engine::{Engine, Event, Segment};
+use crate::engine::{Engine, Event, IcmpError, Segment};
 use crate::ports::Ports;
 use crate::tuple::Tuple;
 use crate::wheel::Wheel;
@@ -48,6 +49,7 @@ use hashbrown::HashMap;
 use isn::Secrets;
 use linerate_bypass::time::Instant;
 use linerate_bypass::{Bytes, ConnId, Nic, Packet, Summary};
+use seq::Seq;
 use settings::Settings;
 use std::net::{IpAddr, SocketAddr};
 use time_wait::TimeWait;
@@ -205,12 +207,9 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
         self.take_burst(burst, egress, now);
     }
 
-    fn unreachable(&mut self, tuple: Tuple, sequence: u32) {
-        let Some(slot) = self.look_up(tuple.hash_with(&self.shared.key), &tuple) else { return };
-        let mut connection = self.connection(slot);
-        // RFC 5927 §4.1: only what quotes the SYN that is in flight counts, and only before the connection exists.
-        if connection.block.state == State::SynSent && connection.block.una.0 == sequence {
-            connection.end(Flags::UNREACHABLE);
+    fn icmp_error(&mut self, tuple: Tuple, sequence: u32, error: IcmpError) {
+        if let Some(slot) = self.look_up(tuple.hash_with(&self.shared.key), &tuple) {
+            self.connection(slot).icmp_error(Seq(sequence), error);
         }
     }
 
@@ -257,6 +256,8 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
     }
 
     fn flush(&mut self, egress: &mut Egress<N>, now: Instant) {
+        // A vhost port learns only from the guest whether it can cut segments.
+        self.shared.settings.follow(egress.capabilities());
         // Those that are not done are collected anew.
         let mut active = std::mem::replace(&mut self.shared.active, std::mem::take(&mut self.sending));
         for slot in active.drain(..) {

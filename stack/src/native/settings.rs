@@ -6,7 +6,7 @@ use crate::config::{Config, Keepalive};
 use crate::congestion::CongestionControl;
 use crate::egress::Egress;
 use linerate_bypass::time::Duration;
-use linerate_bypass::{ConnId, Nic};
+use linerate_bypass::{Capabilities, ConnId, Nic};
 use std::net::SocketAddr;
 
 /// The window that a connection begins with, before it is tuned, in bytes.
@@ -85,6 +85,12 @@ impl Settings {
             tso: port.tso.filter(|_| port.multi_segment_tx),
             multi_segment: port.multi_segment_tx,
         }
+    }
+
+    /// Goes by what the port can do at present.
+    #[inline]
+    pub fn follow(&mut self, port: &Capabilities) {
+        self.tso = port.tso.filter(|_| port.multi_segment_tx);
     }
 
     /// The largest segment, TCP header options not deducted, of either family (RFC 6691).

@@ -289,6 +289,22 @@ impl Flight {
         }
     }
 
+    /// The path takes segments of at most `mss` bytes, and what is in flight did not fit: all of it is sent again, which is
+    /// no answer to congestion (RFC 1191 §6.4).
+    pub(crate) fn did_not_fit(&mut self, mss: u16) {
+        self.set_mss(mss);
+        self.stained = true;
+        self.board.time_out(|_| true);
+        self.probe.forget();
+        self.forward_rto = ForwardRto::Off;
+        self.phase = Phase::Loss;
+        self.recover = self.next();
+        self.duplicates = 0;
+        self.duplicated = 0;
+        self.guarded = false;
+        self.forced = true;
+    }
+
     /// From now on segments have no more than `mss` bytes (path MTU discovery).
     pub(crate) fn set_mss(&mut self, mss: u16) {
         self.setup.mss = mss.max(1);

@@ -49,8 +49,6 @@ pub(crate) use flight::Phase;
 pub(crate) use flight::{Flight, Setup};
 pub(crate) use path::Path;
 pub(crate) use rtt::RttEstimator;
-#[cfg(test)]
-pub(crate) use rtt::{INITIAL_RTO, TICK};
 
 /// What bounds the retransmission timer. Times are kept in nanoseconds, as they are used for every segment.
 #[derive(Debug, Clone)]
