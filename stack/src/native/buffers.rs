@@ -28,6 +28,8 @@ pub(super) struct Buffers<P> {
     pub stalled: Instant,
     /// Nothing has been sent since they were attached: the connection was idle before.
     pub idle: bool,
+    /// The largest window that the peer has offered, as far as has been seen here.
+    pub largest_window: u32,
     /// A duplicate to be reported in the next acknowledgement (RFC 2883).
     pub duplicate: (Seq, Seq),
     /// Receive-window tuning: bytes consumed since `tuned_at`.
@@ -47,6 +49,7 @@ impl<P: Packet> Buffers<P> {
             probe: None,
             stalled: Instant::ZERO,
             idle: false,
+            largest_window: 0,
             duplicate: (Seq(0), Seq(0)),
             consumed: 0,
             tuned_at: Instant::ZERO,
@@ -111,6 +114,7 @@ impl<P: Packet> Pool<P> {
             buffers.consumed = 0;
             buffers.tuned_at = now;
             buffers.idle = true;
+            buffers.largest_window = 0;
         }
     }
 

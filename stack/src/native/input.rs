@@ -305,7 +305,8 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         let window_changed = window != block.snd_wnd;
         let forward = arrival.ack.after(block.una);
         // RFC 9293 §3.10.7.4: the window is taken from the newest segment; an acknowledgement of new data is always newer.
-        if forward || arrival.seq.after(block.wl1) || arrival.seq == block.wl1 && window > block.snd_wnd {
+        let newest = forward || arrival.ack == block.una && arrival.seq.at_or_after(block.wl1);
+        if newest {
             block.wl1 = arrival.seq;
             if window_changed {
                 block.snd_wnd = window;
@@ -408,6 +409,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             }
         }
         let before = block.rcv_nxt;
+        let gap = !buffers.reassembly.is_empty();
         let mut seq = arrival.seq;
         let mut next = Some(packet);
         let mut rest = tail;
@@ -422,7 +424,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         }
         let block = &mut *self.block;
         let filled = block.rcv_nxt != before;
-        let gap = self.shared.buffers.of(block).is_some_and(|buffers| !buffers.reassembly.is_empty());
+        let gap = gap || self.shared.buffers.of(block).is_some_and(|buffers| !buffers.reassembly.is_empty());
         if gap || !filled || arrival.seq != before {
             // RFC 5681 §4.2: out of order, a gap filled or part of it, or nothing new.
             block.flags |= Flags::ACK_NOW;

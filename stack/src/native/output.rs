@@ -179,12 +179,15 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             }
         }
         let window = block.window_left();
+        buffers.largest_window = buffers.largest_window.max(block.snd_wnd);
         let mut len = block.unsent.min(allowance).min(window);
         if len < mss && len < block.unsent {
             // RFC 9293 §3.8.6.2.1: less than a full segment is not worth sending while more is to come, unless it is half
             // of the largest window that the peer has; the timer sees to it that it goes in the end.
-            if window < mss && window <= allowance && len > 0 && outstanding == 0 {
-                len = if block.flags.has(Flags::WINDOW_PROBE) { len } else { 0 };
+            if window < mss && window <= allowance && len > 0 {
+                let worth =
+                    2 * len >= buffers.largest_window || block.flags.has(Flags::WINDOW_PROBE) && outstanding == 0;
+                len = if worth { len } else { 0 };
             } else if len < mss {
                 len = 0;
             }

@@ -76,7 +76,10 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     /// Our SYN has gone out.
     pub(super) fn syn_went(&mut self, now: Instant) {
         let block = &mut *self.block;
-        let wait = SYN_TIMEOUT * (1 << block.attempts.min(6));
+        // After n times, 2ⁿ - 1 seconds have passed.
+        let waited = SYN_TIMEOUT * ((1 << block.attempts.min(7)) - 1);
+        let left = self.shared.settings.half_open_timeout.saturating_sub(waited);
+        let wait = (SYN_TIMEOUT * (1 << block.attempts.min(6))).min(left);
         block.attempts = block.attempts.saturating_add(1);
         block.retransmit_at = Tick::at_or_after(now + wait);
         self.arm();
@@ -85,7 +88,6 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     /// Our SYN has not been answered in time.
     fn syn_timed_out(&mut self, now: Instant) {
         let block = &mut *self.block;
-        // After n times, 2ⁿ - 1 seconds have passed.
         let waited = SYN_TIMEOUT * ((1 << block.attempts.min(7)) - 1);
         if waited >= self.shared.settings.half_open_timeout {
             return self.end(Flags::TIMED_OUT);
