@@ -12,11 +12,14 @@ mod device;
 mod drops;
 mod egress;
 mod engine;
+#[doc(hidden)]
+pub mod fuzzing;
 mod ingress;
 mod native;
 mod neighbors;
 mod ports;
 mod reply;
+mod shortcut;
 mod slots;
 mod slow;
 mod smoltcp_engine;

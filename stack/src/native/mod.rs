@@ -17,9 +17,10 @@ mod flow_table;
 mod handshake;
 mod header;
 mod input;
+pub(crate) mod inspect;
 mod isn;
 mod operations;
-mod options;
+pub(crate) mod options;
 mod output;
 mod reassembly;
 mod recovery;
@@ -201,10 +202,7 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
     }
 
     fn segments(&mut self, burst: &mut Vec<Segment<N::Packet>>, egress: &mut Egress<N>, now: Instant) {
-        self.fetch_ahead(burst);
-        for segment in burst.drain(..) {
-            self.segment(segment, egress, now);
-        }
+        self.take_burst(burst, egress, now);
     }
 
     fn unreachable(&mut self, tuple: Tuple, sequence: u32) {
@@ -236,16 +234,15 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
 
     fn collect(&mut self, events: &mut Vec<Event>) {
         events.append(&mut self.shared.pending);
-        // Those that are looked at now and have something to send stay in the list for `flush`.
-        let mut active = std::mem::replace(&mut self.shared.active, std::mem::take(&mut self.sending));
-        active.retain(|&slot| {
+        // All stay in the list for `flush`, which nearly all of them have something for.
+        let mut active = std::mem::take(&mut self.shared.active);
+        for &slot in &active {
             if self.blocks[slot as usize].flags.has(Flags::TOUCHED) {
                 self.connection(slot).look(events);
             }
-            self.blocks[slot as usize].flags.has_any(Flags::TOUCHED | Flags::DIRTY)
-        });
+        }
         active.append(&mut self.shared.active);
-        self.sending = std::mem::replace(&mut self.shared.active, active);
+        self.shared.active = active;
     }
 
     fn release(&mut self, conn: ConnId, _now: Instant) {
