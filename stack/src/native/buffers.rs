@@ -28,13 +28,8 @@ pub(super) struct Buffers<P> {
     pub stalled: Instant,
     /// Nothing has been sent since they were attached: the connection was idle before.
     pub idle: bool,
-    /// The largest window that the peer has offered, as far as has been seen here.
-    pub largest_window: u32,
     /// A duplicate to be reported in the next acknowledgement (RFC 2883).
     pub duplicate: (Seq, Seq),
-    /// Receive-window tuning: bytes consumed since `tuned_at`.
-    pub consumed: u32,
-    pub tuned_at: Instant,
     /// The place of [`extend`](SendQueue::extend) that the service has not committed yet, in bytes.
     pub reserved: u32,
 }
@@ -49,10 +44,7 @@ impl<P: Packet> Buffers<P> {
             probe: None,
             stalled: Instant::ZERO,
             idle: false,
-            largest_window: 0,
             duplicate: (Seq(0), Seq(0)),
-            consumed: 0,
-            tuned_at: Instant::ZERO,
             reserved: 0,
         }
     }
@@ -91,31 +83,26 @@ impl<P: Packet> Pool<P> {
 
     /// The buffers of `block`, which gets some if it has none.
     #[inline]
-    pub fn attach(&mut self, block: &mut Block, now: Instant) -> &mut Buffers<P> {
+    pub fn attach(&mut self, block: &mut Block) -> &mut Buffers<P> {
         if !block.has_buffers() {
-            self.give(block, now);
+            self.give(block);
         }
         &mut self.buffers[block.buffers as usize]
     }
 
     #[cold]
     #[inline(never)]
-    fn give(&mut self, block: &mut Block, now: Instant) {
-        {
-            let place = self.spare.pop().unwrap_or_else(|| {
-                self.buffers.push(Buffers::new());
-                self.buffers.len() as u32 - 1
-            });
-            block.buffers = place;
-            let buffers = &mut self.buffers[place as usize];
-            let sack = block.flags.has(Flags::SACK);
-            buffers.flight.reset(block.una, Setup { mss: block.mss, sack, exact_ecn: self.answers_marks });
-            buffers.probe = None;
-            buffers.consumed = 0;
-            buffers.tuned_at = now;
-            buffers.idle = true;
-            buffers.largest_window = 0;
-        }
+    fn give(&mut self, block: &mut Block) {
+        let place = self.spare.pop().unwrap_or_else(|| {
+            self.buffers.push(Buffers::new());
+            self.buffers.len() as u32 - 1
+        });
+        block.buffers = place;
+        let buffers = &mut self.buffers[place as usize];
+        let sack = block.flags.has(Flags::SACK);
+        buffers.flight.reset(block.una, Setup { mss: block.mss, sack, exact_ecn: self.answers_marks });
+        buffers.probe = None;
+        buffers.idle = true;
     }
 
     /// The buffers of `block`, if it has some.

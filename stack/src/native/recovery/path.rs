@@ -210,12 +210,12 @@ impl Path {
     }
 
     /// Notes in `rtt` whether this has anything to add to the time-out: to be called whenever that may have changed.
-    pub(super) fn advise(&self, rtt: &mut RttEstimator, limits: &Limits) {
+    pub(crate) fn advise(&self, rtt: &mut RttEstimator, limits: &Limits) {
         rtt.set_consults_path(self.backoff > 0 || self.floor(limits) != limits.rto_floor);
     }
 
     /// The time-out is doubled (RFC 6298 §5.5).
-    pub(super) fn back_off(&mut self) {
+    pub(crate) fn back_off(&mut self) {
         self.backoff = (self.backoff + 1).min(BACKOFF_LIMIT);
     }
 
