@@ -285,7 +285,11 @@ mod tests {
         path.measured(10 * MS, at(0));
         path.measured(12 * MS, at(5));
         assert_eq!(path.min_rtt(), Some(10 * MS));
-        for second in 6..200 {
+        // What was measured a minute ago still counts, ...
+        path.measured(50 * MS, at(61));
+        assert_eq!(path.min_rtt(), Some(10 * MS));
+        // ... what was measured two minutes ago does not.
+        for second in 62..130 {
             path.measured(50 * MS, at(second));
         }
         assert_eq!(path.min_rtt(), Some(50 * MS));
