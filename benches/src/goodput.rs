@@ -23,7 +23,7 @@ const TICK: Duration = Duration::from_millis(50);
 const PIECE: usize = 1 << 16;
 
 /// Who sends to whom. The sender listens and is called near.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Pair {
     /// The kernel to the kernel: what the others are held against.

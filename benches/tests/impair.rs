@@ -4,6 +4,7 @@ use linerate_benches::goodput::{Pair, Setting, measure};
 use linerate_benches::impair::path::{Host, Path, PathConfig};
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::process::Command;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -17,6 +18,10 @@ fn turn(test: &str) -> Option<MutexGuard<'static, ()>> {
     static TURN: Mutex<()> = Mutex::new(());
     if !rustix::process::geteuid().is_root() {
         eprintln!("skipped: {test} needs root, to make network namespaces");
+        return None;
+    }
+    if Command::new("ethtool").arg("--version").output().is_err() {
+        eprintln!("skipped: {test} needs ethtool: apt-get install ethtool");
         return None;
     }
     Some(TURN.lock().unwrap_or_else(PoisonError::into_inner))

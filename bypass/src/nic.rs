@@ -127,7 +127,8 @@ pub trait Nic {
     /// The port's Ethernet address.
     fn mac(&self) -> MacAddr;
 
-    /// What the port can do.
+    /// What the port can do. [`tso`](Capabilities::tso) may change with the other end of a link, so ask anew rather than
+    /// keep the answer for long; the rest stays.
     fn capabilities(&self) -> &Capabilities;
 
     /// Whether the link is up. Cheap enough to ask now and then, not per burst.

@@ -90,6 +90,24 @@ pub enum Idle {
     Backoff,
 }
 
+/// When an idle connection's peer is asked for a sign of life, and when it is given up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Keepalive {
+    /// How long nothing must have come from it.
+    pub idle: Duration,
+    /// Between probes.
+    pub interval: Duration,
+    /// Probes that may go unanswered.
+    pub probes: u8,
+}
+
+impl Default for Keepalive {
+    /// Two hours (RFC 9293 §3.8.4: no less by default), then nine probes 75 s apart, as common systems have it.
+    fn default() -> Self {
+        Keepalive { idle: Duration::from_secs(7200), interval: Duration::from_secs(75), probes: 9 }
+    }
+}
+
 /// The network and the limits of a worker. All workers of one port share one.
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -132,8 +150,8 @@ pub struct Config {
     pub nagle: bool,
     /// Ask for explicit congestion notification, and grant it (RFC 3168).
     pub ecn: bool,
-    /// Ask a peer that has been silent for so long for a sign of life (RFC 9293 §3.8.4).
-    pub keepalive: Option<Duration>,
+    /// Whether and when to ask a silent peer for a sign of life (RFC 9293 §3.8.4).
+    pub keepalive: Option<Keepalive>,
     /// What to do when nothing arrives.
     pub idle: Idle,
     /// The origin of all randomness: initial sequence numbers, ports, hash keys. Take it from the system's

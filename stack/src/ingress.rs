@@ -178,7 +178,7 @@ impl<P: Packet> Ingress<P> {
         let home = match kind {
             _ if passed_on || self.others.len() == 1 => self.worker,
             Kind::Tcp(tcp) => self.home(&tcp.tuple, &frame),
-            Kind::Unreachable { tuple, .. } => owner(toeplitz(&tuple), self.others.len()),
+            Kind::IcmpError { tuple, .. } => owner(toeplitz(&tuple), self.others.len()),
             Kind::Dhcp => 0,
             Kind::Arp | Kind::Ndp | Kind::Ip => self.worker,
         };
@@ -187,7 +187,7 @@ impl<P: Packet> Ingress<P> {
         }
         match kind {
             Kind::Tcp(tcp) => self.take_segment(frame, tcp, egress),
-            Kind::Unreachable { tuple, sequence } => engine.unreachable(tuple, sequence),
+            Kind::IcmpError { tuple, sequence, error } => engine.icmp_error(tuple, sequence, error),
             Kind::Arp | Kind::Ndp | Kind::Dhcp | Kind::Ip => self.take_slow_path(&frame, kind, egress, slow, now),
         }
     }

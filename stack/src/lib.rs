@@ -12,6 +12,8 @@ mod device;
 mod drops;
 mod egress;
 mod engine;
+#[doc(hidden)]
+pub mod fuzzing;
 mod ingress;
 mod native;
 mod neighbors;
@@ -27,11 +29,11 @@ mod tuple;
 mod wheel;
 mod worker;
 
-pub use config::{Config, Idle, InvalidCidr, IpCidr};
+pub use config::{Config, Idle, InvalidCidr, IpCidr, Keepalive};
 pub use crossing::Crossing;
 pub use drops::{Cause, Drops};
 pub use egress::Egress;
-pub use engine::{Engine, Event, Segment};
+pub use engine::{Engine, Event, IcmpError, Segment};
 pub use native::NativeEngine;
 pub use slow::{Learnt, Lease};
 pub use smoltcp_engine::SmoltcpEngine;

@@ -204,6 +204,11 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
         self.core.egress.nic()
     }
 
+    /// The engine, for a look at it.
+    pub fn engine(&self) -> &E {
+        &self.core.engine
+    }
+
     /// Gives the queue pair back. Connections are forgotten, and their peers are not told.
     pub fn into_nic(self) -> N {
         self.core.egress.into_nic()

@@ -10,10 +10,16 @@ mod scripts {
     mod ack_generation;
     mod closing;
     mod congestion;
+    mod cookies;
     mod data;
     mod ecn;
+    mod half_open;
     mod handshake;
+    mod icmp;
+    mod keepalive;
     mod loss;
+    mod pmtud;
+    mod robustness;
     mod time_wait;
     mod timeouts;
     mod timestamps;

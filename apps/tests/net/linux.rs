@@ -3,62 +3,11 @@
 use super::client::{connect, exchange, random};
 use super::namespace::{in_namespaces, ip, part, plays};
 use super::program::{PATIENCE, Program, linerate, linerate_in, wait_for};
+use super::wire::{ADDRESSES, V4, Wire, servers};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream, UdpSocket};
-use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
-
-const V4: &str = "10.9.0.2:7";
-const V6: &str = "[fd09::2]:7";
-/// What the server is told besides its service and network. It sleeps when idle, for the client's sake.
-const ADDRESSES: &str =
-    "--ip 10.9.0.2/24 --ip fd09::2/64 --listen 10.9.0.2:7 --listen [fd09::2]:7 --idle backoff --json";
-
-/// Both of the server's addresses.
-fn servers() -> [SocketAddr; 2] {
-    [V4, V6].map(|address| address.parse().unwrap())
-}
-
-/// Gives the client's end of the wire its addresses.
-fn address(interface: &str) {
-    ip(&format!("addr add 10.9.0.1/24 dev {interface}"));
-    ip(&format!("addr add fd09::1/64 dev {interface} nodad"));
-    ip(&format!("link set {interface} up"));
-}
-
-/// How the client is connected with the server.
-#[derive(Debug, Clone, Copy)]
-enum Wire {
-    /// A veth pair between two namespaces, the server's end by AF_XDP.
-    AfXdp,
-    /// A TAP interface of the server in the client's namespace.
-    Tap,
-}
-
-impl Wire {
-    fn connect(self, server: &str) {
-        if let Wire::AfXdp = self {
-            ip(&format!("link add lr0 type veth peer name lr1 netns {server}"));
-            ip(&format!("-n {server} link set lr1 up"));
-            address("lr0");
-        }
-    }
-
-    /// Serves `service`, on the wire that was connected before.
-    fn serve(self, service: &str, server: &str) -> Program {
-        match self {
-            Wire::AfXdp => {
-                Program::serve(linerate_in(server, &format!("{service} serve --via af_xdp:lr1 {ADDRESSES}")))
-            }
-            Wire::Tap => {
-                let program = Program::serve(linerate(&format!("{service} serve --via tap:lr0 {ADDRESSES}")));
-                address("lr0");
-                program
-            }
-        }
-    }
-}
 
 /// Runs `body` of the test `name` with an echo server, whose summary it then checks.
 fn with_echo(name: &str, wire: Wire, body: impl FnOnce()) {
@@ -256,22 +205,10 @@ fn loads(name: &str, wire: Wire) {
         wire.connect(namespace);
         let server = "echo serve --via kernel --listen 0.0.0.0:7 --listen [::]:7 --json";
         let server = Program::serve(linerate(server));
-        let ours = "--ip 10.9.0.2/24 --ip fd09::2/64 --idle backoff --duration 300ms --json";
         for load in
             ["--connect 10.9.0.1:7 --connections 64", "--connect [fd09::1]:7 --connections 3 --size 100000 --depth 2"]
         {
-            let load = match wire {
-                Wire::AfXdp => {
-                    Program::start(linerate_in(namespace, &format!("echo load --via af_xdp:lr1 {ours} {load}")))
-                }
-                Wire::Tap => {
-                    let load = Program::start(linerate(&format!("echo load --via tap:lr0 {ours} {load}")));
-                    wait_for("the interface", || Path::new("/sys/class/net/lr0").exists());
-                    address("lr0");
-                    load
-                }
-            };
-            let ended = load.wait();
+            let ended = wire.load(&format!("echo {load} --duration 300ms"), namespace).wait();
             assert!(ended.status.success(), "{ended:?}");
             let report = ended.json();
             assert!(report["errors"] == 0 && report["requests"].as_u64() > Some(0), "{report}");

@@ -9,4 +9,5 @@ mod linux;
 mod namespace;
 mod program;
 mod refusals;
+mod wire;
 mod workers;

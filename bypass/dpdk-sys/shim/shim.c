@@ -1,6 +1,7 @@
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -318,6 +319,7 @@ int lr_port_info(uint16_t port, struct lr_port_info *info)
 	info->tx_offloads = dev.tx_offload_capa;
 	info->rss_types = dev.flow_type_rss_offloads;
 	info->max_rx_pktlen = dev.max_rx_pktlen;
+	info->max_lro = dev.max_lro_pkt_size;
 	info->min_rx_bufsize = dev.min_rx_bufsize;
 	info->max_rx_queues = dev.max_rx_queues;
 	info->max_tx_queues = dev.max_tx_queues;
@@ -375,6 +377,18 @@ int lr_tx_queue_setup(uint16_t port, uint16_t queue, uint16_t descriptors, int s
 	conf = dev.default_txconf;
 	/* It would take mbufs for unshared, which ours need not be. */
 	conf.offloads &= ~(uint64_t)RTE_ETH_TX_OFFLOAD_MBUF_FAST_FREE;
+	/* virtio frees sent mbufs when fewer descriptors than this are neither in use nor waiting to be freed. Left to
+	 * choose, it takes 32, and a ring keeps hundreds of chains that were sent long ago and that the pool lacks. Now
+	 * it frees them at the next burst. It refuses more than its ring has, less 4. */
+	if (strncmp(dev.driver_name, "net_virtio", strlen("net_virtio")) == 0 && descriptors > 8) {
+		uint16_t own = conf.tx_free_thresh;
+
+		conf.tx_free_thresh = descriptors - 4;
+		ret = rte_eth_tx_queue_setup(port, queue, descriptors, (unsigned int)socket, &conf);
+		if (ret == 0)
+			return 0;
+		conf.tx_free_thresh = own;
+	}
 	return rte_eth_tx_queue_setup(port, queue, descriptors, (unsigned int)socket, &conf);
 }
 
@@ -406,6 +420,74 @@ int lr_port_link_up(uint16_t port)
 	int ret = rte_eth_link_get_nowait(port, &link);
 
 	return ret != 0 ? ret : link.link_status == RTE_ETH_LINK_UP;
+}
+
+/* A library of the DPDK that is in use, by the number of its binary interface: that of the next year's releases from
+ * November on. */
+#define LIBRARY_(name, version) "lib" name ".so." RTE_STR(version)
+#if RTE_VER_YEAR == 22 && RTE_VER_MONTH == 11
+#define LIBRARY(name) LIBRARY_(name, 23)
+#elif RTE_VER_YEAR == 23 && RTE_VER_MONTH < 11
+#define LIBRARY(name) LIBRARY_(name, 23)
+#elif RTE_VER_YEAR == 23 || (RTE_VER_YEAR == 24 && RTE_VER_MONTH < 11)
+#define LIBRARY(name) LIBRARY_(name, 24)
+#else
+#define LIBRARY(name) LIBRARY_(name, 25)
+#endif
+
+/* A function of the library that EAL, or the driver that EAL loaded, has loaded; NULL without it. */
+static void *function(const char *library, const char *name)
+{
+	void *loaded = dlopen(library, RTLD_LAZY | RTLD_NOLOAD);
+	void *found = dlsym(loaded != NULL ? loaded : RTLD_DEFAULT, name);
+
+	if (loaded != NULL)
+		dlclose(loaded);
+	return found;
+}
+
+static atomic_int vhost_takes_large[RTE_MAX_ETHPORTS];
+
+/* Called by the thread that connects guests and takes them away, so that the guest is there meanwhile. */
+static int vhost_link_changed(uint16_t port, enum rte_eth_event_type event, void *argument, void *returned)
+{
+	/* VIRTIO_NET_F_GUEST_CSUM, GUEST_TSO4, GUEST_TSO6, MRG_RXBUF */
+	static const uint64_t wanted = 1 << 1 | 1 << 7 | 1 << 8 | 1 << 15;
+	int (*guest_of)(uint16_t port);
+	int (*features_of)(int guest, uint64_t *features);
+	uint64_t features = 0;
+
+	(void)event, (void)argument, (void)returned;
+	*(void **)&guest_of = function(LIBRARY("rte_net_vhost"), "rte_eth_vhost_get_vid_from_port_id");
+	*(void **)&features_of = function(LIBRARY("rte_vhost"), "rte_vhost_get_negotiated_features");
+	if (guest_of != NULL && features_of != NULL && lr_port_link_up(port) == 1) {
+		int guest = guest_of(port);
+
+		if (guest < 0 || features_of(guest, &features) != 0)
+			features = 0;
+	}
+	atomic_store(&vhost_takes_large[port], (features & wanted) == wanted);
+	return 0;
+}
+
+int lr_vhost_watch(uint16_t port)
+{
+	int ret = rte_eth_dev_callback_register(port, RTE_ETH_EVENT_INTR_LSC, vhost_link_changed, NULL);
+
+	/* A guest may have been faster. */
+	if (ret == 0)
+		vhost_link_changed(port, RTE_ETH_EVENT_INTR_LSC, NULL, NULL);
+	return ret;
+}
+
+void lr_vhost_unwatch(uint16_t port)
+{
+	rte_eth_dev_callback_unregister(port, RTE_ETH_EVENT_INTR_LSC, vhost_link_changed, NULL);
+}
+
+int lr_vhost_takes_large(uint16_t port)
+{
+	return atomic_load_explicit(&vhost_takes_large[port], memory_order_relaxed);
 }
 
 int lr_port_stats(uint16_t port, struct lr_port_stats *stats)

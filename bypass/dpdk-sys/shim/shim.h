@@ -138,6 +138,8 @@ struct lr_port_info {
 	uint64_t tx_offloads;
 	uint64_t rss_types;
 	uint32_t max_rx_pktlen;
+	/* The longest frame that merging makes; 0 where the device does not say. */
+	uint32_t max_lro;
 	uint32_t min_rx_bufsize;
 	uint16_t max_rx_queues;
 	uint16_t max_tx_queues;
@@ -176,6 +178,12 @@ int lr_port_spread(uint16_t port, uint16_t reta_size, uint16_t queues);
 int lr_port_set_mac(uint16_t port, const uint8_t mac[6]);
 /* 1, 0, or a negative errno. */
 int lr_port_link_up(uint16_t port);
+
+/* Has DPDK's thread note what a guest that connects to the started vhost port has agreed to. */
+int lr_vhost_watch(uint16_t port);
+void lr_vhost_unwatch(uint16_t port);
+/* Whether the guest of a watched port takes frames longer than its MTU: merged segments of TCP over IPv4 and IPv6. */
+int lr_vhost_takes_large(uint16_t port);
 
 struct lr_port_stats {
 	uint64_t rx_missed;

@@ -42,6 +42,8 @@ pub(super) struct Setup {
     pub rss_key: Vec<u8>,
     pub reta_size: u16,
     pub mtu: u16,
+    /// The longest frame that the device may merge segments to; 0 for what it likes.
+    pub max_lro: u32,
     pub numa_node: i32,
 }
 
@@ -59,6 +61,8 @@ pub(super) struct Ethdev {
     /// What to remove; `None` for what EAL found by itself.
     device: Option<(CString, CString)>,
     promiscuous: bool,
+    /// It is a vhost port, and what its guests agree to is being noted.
+    watched: bool,
 }
 
 impl Ethdev {
@@ -88,7 +92,7 @@ impl Ethdev {
     }
 
     fn take(port: u16, device: Option<(CString, CString)>) -> Option<Ethdev> {
-        open_ports().insert(port).then(|| Ethdev { port, device, promiscuous: false })
+        open_ports().insert(port).then(|| Ethdev { port, device, promiscuous: false, watched: false })
     }
 
     pub fn port(&self) -> u16 {
@@ -119,7 +123,7 @@ impl Ethdev {
             rss_key_size: setup.rss_key.len() as u16,
             queues: setup.queues,
             mtu: setup.mtu,
-            max_lro: 0,
+            max_lro: setup.max_lro,
         };
         // SAFETY: the key lives during the call, which copies it.
         log::reason(|| unsafe { sys::lr_port_configure(port, &conf) }).map_err(|reason| ("configured", reason))?;
@@ -175,6 +179,18 @@ impl Ethdev {
         unsafe { sys::lr_port_link_up(self.port) == 1 }
     }
 
+    /// Has it noted what guests agree to that connect to this started vhost port.
+    pub fn watch_guests(&mut self) {
+        // SAFETY: no pointers.
+        self.watched = unsafe { sys::lr_vhost_watch(self.port) == 0 };
+    }
+
+    /// Whether the guest of this vhost port takes frames longer than its MTU.
+    pub fn guest_takes_large(&self) -> bool {
+        // SAFETY: no pointers; the port is one of DPDK's.
+        self.watched && unsafe { sys::lr_vhost_takes_large(self.port) != 0 }
+    }
+
     pub fn stats(&self) -> Option<sys::lr_port_stats> {
         let mut stats = sys::lr_port_stats { rx_missed: 0, rx_errors: 0, rx_no_mbuf: 0, tx_errors: 0 };
         // SAFETY: it fills a structure of ours.
@@ -187,6 +203,9 @@ impl Drop for Ethdev {
         let _control = control();
         // SAFETY: no queue pair uses the port: they keep the devices alive, or the gate is closed and quiet.
         unsafe {
+            if self.watched {
+                sys::lr_vhost_unwatch(self.port);
+            }
             if self.promiscuous {
                 // An interface of the kernel's would stay so.
                 sys::rte_eth_promiscuous_disable(self.port);

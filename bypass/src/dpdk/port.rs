@@ -92,6 +92,10 @@ pub(super) struct Shared {
     pub mac: MacAddr,
     pub gate: Gate,
     link: AtomicBool,
+    /// The guest that is connected to this vhost port takes frames longer than its MTU.
+    takes_large: AtomicBool,
+    /// What the port can do for such a guest.
+    for_large: Capabilities,
     devices: Mutex<Vec<Ethdev>>,
     /// Let go after the devices, as the next is.
     pub pool: Mempool,
@@ -106,6 +110,20 @@ impl Shared {
 
     pub fn is_link_up(&self) -> bool {
         self.link.load(Ordering::Relaxed)
+    }
+
+    /// What the port can do now.
+    #[inline]
+    pub fn capabilities(&self) -> &Capabilities {
+        if self.takes_large.load(Ordering::Relaxed) { &self.for_large } else { &self.choice.capabilities }
+    }
+
+    /// Notes what the other end of the link takes, if that is for it to say.
+    pub fn note_peer(&self) {
+        if self.plan.kind == Kind::Vhost {
+            let takes_large = self.devices().first().is_some_and(Ethdev::guest_takes_large);
+            self.takes_large.store(takes_large, Ordering::Relaxed);
+        }
     }
 
     /// Notes the state of the link; whether it has changed.
@@ -191,9 +209,9 @@ impl Port {
         self.shared.mac
     }
 
-    /// What it can do.
+    /// What it can do: for a `vhost:` port, with the other end that is connected now, as of some 20 ms ago.
     pub fn capabilities(&self) -> &Capabilities {
-        &self.shared.choice.capabilities
+        self.shared.capabilities()
     }
 
     /// The pool that its packets come from.
@@ -323,7 +341,25 @@ fn open_once(eal: &Eal, plan: &Plan, config: &PortConfig) -> Result<Shared, Open
     let mac = address(plan, &mut devices, MacAddr(info.mac))?;
     let gate = Gate::new(&places(plan, &choice, &devices));
     let link = AtomicBool::new(supervise::is_link_up(plan, &devices));
-    Ok(Shared { plan: plan.clone(), choice, mac, gate, link, devices: Mutex::new(devices), pool, _claim: claim })
+    if plan.kind == Kind::Vhost {
+        devices.iter_mut().for_each(Ethdev::watch_guests);
+    }
+    let can_large = choice.capabilities.tx_checksum.tcp;
+    let for_large = Capabilities { tso: can_large.then_some(setup::TSO_PAYLOAD), ..choice.capabilities.clone() };
+    let shared = Shared {
+        plan: plan.clone(),
+        choice,
+        mac,
+        gate,
+        link,
+        takes_large: AtomicBool::new(false),
+        for_large,
+        devices: Mutex::new(devices),
+        pool,
+        _claim: claim,
+    };
+    shared.note_peer();
+    Ok(shared)
 }
 
 /// Settles the Ethernet address, and lets the frames in that are for it and for groups.

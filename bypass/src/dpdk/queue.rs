@@ -29,7 +29,8 @@ pub struct QueuePair {
     index: usize,
     pass: Pass,
     pool: Mempool,
-    capabilities: Capabilities,
+    /// The longest frame that the device is not asked to cut.
+    longest: usize,
     mac: MacAddr,
     max_segments: usize,
     max_tso_segments: usize,
@@ -54,7 +55,7 @@ impl QueuePair {
             pass: shared.gate.enter(index),
             index,
             pool: shared.pool.clone(),
-            capabilities: shared.choice.capabilities.clone(),
+            longest: usize::from(shared.choice.capabilities.mtu) + ETHERNET,
             mac: shared.mac,
             max_segments: shared.choice.max_segments,
             max_tso_segments: shared.choice.max_tso_segments,
@@ -78,10 +79,12 @@ impl QueuePair {
     fn fit(&self, frame: &Mbuf) -> Fit {
         let head = frame.head();
         let flags = head.flags();
-        let (max, max_segments) = match (flags & sys::LR_TX_TCP_SEG != 0, self.capabilities.tso) {
-            (true, Some(_)) => (MAX_TSO_FRAME, self.max_tso_segments),
-            (true, None) => (0, 0),
-            (false, _) => (usize::from(self.capabilities.mtu) + ETHERNET, self.max_segments),
+        let (max, max_segments) = if flags & sys::LR_TX_TCP_SEG == 0 {
+            (self.longest, self.max_segments)
+        } else if self.capabilities().tso.is_some() {
+            (MAX_TSO_FRAME, self.max_tso_segments)
+        } else {
+            (0, 0)
         };
         let len = head.pkt_len();
         if len > max || len < ETHERNET {
@@ -175,8 +178,9 @@ impl Nic for QueuePair {
         self.mac
     }
 
+    #[inline]
     fn capabilities(&self) -> &Capabilities {
-        &self.capabilities
+        self.shared.capabilities()
     }
 
     fn link_up(&mut self) -> bool {

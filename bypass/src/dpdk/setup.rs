@@ -14,8 +14,10 @@ use dpdk_sys as sys;
 pub(super) const ETHERNET: usize = 14;
 /// What a received frame may have besides: two VLAN tags.
 const TAGS: usize = 8;
+/// The largest IP packet.
+const MAX_IP: usize = 65_535;
 /// The largest TCP payload of one packet: what an IPv4 packet holds beside the longest headers.
-const TSO_PAYLOAD: usize = 65_535 - 60 - 60;
+pub(super) const TSO_PAYLOAD: usize = MAX_IP - 60 - 60;
 /// Data room of a packet where a frame may be a chain.
 const DATA_ROOM: usize = 2048;
 /// The kernel puts received frames this far into an AF_XDP buffer (`XDP_PACKET_HEADROOM`).
@@ -74,7 +76,10 @@ pub(super) fn choose(
         (false, false) => frame.next_multiple_of(64).max(DATA_ROOM),
     }
     .max(info.min_rx_bufsize as usize);
-    let scatter = can_scatter && !chains && frame > data_room;
+    // Merged segments arrive as chains, with checksums that somebody must have verified.
+    let merging = sys::LR_RX_OFFLOAD_TCP_LRO | sys::LR_RX_OFFLOAD_TCP_CKSUM | sys::LR_RX_OFFLOAD_SCATTER;
+    let lro = info.rx_offloads & merging == merging;
+    let scatter = can_scatter && !chains && (lro || frame > data_room);
 
     let rss_types = match (&config.rss_key, queues) {
         (Some(_), 2..) if info.reta_size > 0 => info.rss_types & sys::LR_RSS_4_TUPLE,
@@ -85,7 +90,8 @@ pub(super) fn choose(
         Kind::Tap(_) => 0,
         _ => sys::LR_RX_OFFLOAD_IPV4_CKSUM | sys::LR_RX_OFFLOAD_TCP_CKSUM | sys::LR_RX_OFFLOAD_UDP_CKSUM,
     } | if rss_types != 0 { sys::LR_RX_OFFLOAD_RSS_HASH } else { 0 }
-        | if scatter { sys::LR_RX_OFFLOAD_SCATTER } else { 0 };
+        | if scatter { sys::LR_RX_OFFLOAD_SCATTER } else { 0 }
+        | if lro { sys::LR_RX_OFFLOAD_TCP_LRO } else { 0 };
     let rx_offloads = info.rx_offloads & wanted_rx;
     let wanted_tx = sys::LR_TX_OFFLOAD_IPV4_CKSUM
         | sys::LR_TX_OFFLOAD_TCP_CKSUM
@@ -112,6 +118,7 @@ pub(super) fn choose(
         rss_key,
         reta_size: info.reta_size,
         mtu,
+        max_lro: if lro { info.max_lro } else { 0 },
         numa_node: info.numa_node.into(),
     };
     let multi_segment_tx = tx_offloads & sys::LR_TX_OFFLOAD_MULTI_SEGS != 0 || is_memif(plan);
@@ -124,7 +131,9 @@ pub(super) fn choose(
     // Of each queue pair: what is in its rings, in a burst either way, and in its thread's cache, where other threads
     // cannot get at it.
     let fill = if is_xdp { XDP_FILL } else { 0 };
-    let needed = u32::from(rx_descriptors.max(fill)) + u32::from(tx_descriptors) + 2 * BURST as u32 + CACHE_FULL;
+    let rings = u32::from(rx_descriptors.max(fill)) + u32::from(tx_descriptors);
+    let longest = if lro || chains { MAX_IP.div_ceil(DATA_ROOM) } else { 1 };
+    let needed = rings + ((longest + 1) * BURST) as u32 + CACHE_FULL;
     let queue_pairs = u32::from(plan.queues);
     let least = queue_pairs * (u32::from(rx_descriptors.max(fill)) + 64);
     let packets = config.pool_size.unwrap_or(queue_pairs * (needed + PACKETS)).max(least);
@@ -146,7 +155,7 @@ pub(super) fn choose(
             udp: tx(sys::LR_TX_OFFLOAD_UDP_CKSUM),
         },
         tso: tx(sys::LR_TX_OFFLOAD_TCP_TSO).then_some(TSO_PAYLOAD),
-        lro: plan.kind == Kind::Vhost && plan.devices.iter().any(|device| device.arguments.contains("tso=1")),
+        lro: lro || plan.kind == Kind::Vhost && plan.devices.iter().any(|device| device.arguments.contains("tso=1")),
         multi_segment_tx,
         scatter_rx: scatter || chains,
         rss: rss_types != 0,

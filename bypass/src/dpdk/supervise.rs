@@ -85,6 +85,7 @@ fn tend(shared: &Shared, state: State) -> State {
     match state {
         State::Open(since) => {
             let up = is_link_up(&shared.plan, &shared.devices());
+            shared.note_peer();
             let changed = shared.set_link(up);
             if changed {
                 tracing::info!("{via}: the link is {}", if up { "up" } else { "down" });

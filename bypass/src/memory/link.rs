@@ -48,7 +48,7 @@ impl fmt::Debug for Steering {
     }
 }
 
-/// What a link and its ends are like; the same for both.
+/// What a link and its ends are like; the same for both, but for [`tso_from`](Self::tso_from).
 #[derive(Debug, Clone)]
 pub struct LinkConfig {
     /// The largest IP packet in bytes. Longer ones are dropped by the sender's queue, unless it was asked to cut
@@ -68,6 +68,8 @@ pub struct LinkConfig {
     /// Claim to cut TCP payloads of up to this many bytes. They cross the link whole, so the receiver's port
     /// claims to merge segments (LRO).
     pub tso: Option<usize>,
+    /// The only end that cuts, if there is but one: the other sends no large frames and this one receives none.
+    pub tso_from: Option<End>,
     /// Send chains, clones and attached bytes as they are. Without it they are copied into one packet first, as
     /// on AF_XDP, and [`copied_bytes`](crate::QueueStats::copied_bytes) says how many bytes that were.
     pub multi_segment: bool,
@@ -88,6 +90,7 @@ impl Default for LinkConfig {
             data_room: 2048,
             checksum_offload: false,
             tso: None,
+            tso_from: None,
             multi_segment: true,
             steering: None,
             impairments: Impairments::default(),

@@ -15,6 +15,11 @@ use std::sync::atomic::Ordering;
 const FRAME_OVERHEAD: usize = 18;
 
 impl LinkConfig {
+    /// The largest TCP payload that `end` cuts.
+    fn tso_of(&self, end: End) -> Option<usize> {
+        self.tso.filter(|_| self.tso_from.is_none_or(|only| only == end))
+    }
+
     /// The longest frame.
     pub(super) fn max_frame(&self) -> usize {
         usize::from(self.mtu) + FRAME_OVERHEAD
@@ -56,8 +61,8 @@ impl MemoryNic {
             pool: config.pool - config.ring.min(config.pool / 2),
             rx_checksum: checksum,
             tx_checksum: checksum,
-            tso: config.tso,
-            lro: config.tso.is_some(),
+            tso: config.tso_of(end),
+            lro: config.tso_of(end.other()).is_some(),
             multi_segment_tx: config.multi_segment,
             scatter_rx: config.multi_segment,
             rss: config.steering.is_some(),
@@ -208,16 +213,16 @@ impl MemoryNic {
 
     /// A run of the one frame, or of none, to whichever queue it goes.
     fn ready_one(&self, frame: &mut MemoryPacket, now: Instant) -> Run {
+        let none = |end| Run { queue: self.queue, frames: 0, bytes: 0, end };
+        if self.is_unsendable(frame) {
+            return none(RunEnd::Never);
+        }
         let lanes = &self.outgoing().lanes;
         let (queue, hash) = match &self.link.config().steering {
             None => (self.queue, None),
             Some(steering) => steering.0(frame.data()),
         };
         let queue = queue % lanes.len();
-        let none = |end| Run { queue, frames: 0, bytes: 0, end };
-        if self.is_unsendable(frame) {
-            return none(RunEnd::Never);
-        }
         if lanes[queue].frames.room() == 0 {
             return none(RunEnd::Full);
         }

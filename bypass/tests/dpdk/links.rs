@@ -5,6 +5,8 @@ use super::process::{Peer, is_orphan, parts, socket, wait_for};
 use linerate_bypass::dpdk::{Port, PortConfig, QueuePair};
 use linerate_bypass::{L4, Nic, Packet, RxChecksum, TxOffload};
 
+use std::time::{Duration, Instant};
+
 /// Where a peer finds the socket of its test.
 const SOCKET: &str = "LINERATE_TEST_SOCKET";
 /// How many queue pairs it is to have.
@@ -162,7 +164,7 @@ fn a_segment_of_many_packets_crosses_a_vhost_link_whole() {
                 let mut frames = vec![head];
                 wait_for("the segment's departure", || queue.tx_burst(&mut frames) == 1);
                 assert_eq!((queue.stats().copied_bytes, queue.stats().tx_dropped), (0, 0));
-                std::thread::sleep(std::time::Duration::from_millis(5));
+                std::thread::sleep(Duration::from_millis(5));
             }
         }
         _ => {
@@ -211,26 +213,28 @@ fn check_segments(queue: &mut QueuePair) {
     }
 }
 
-#[test]
-fn retained_payload_crosses_a_vhost_link_alone_and_in_chains_without_a_copy() {
+/// Sends segments with retained payload, small and to be cut, to a peer that checks them.
+fn send_retained(name: &str, peers: fn(&str) -> String, ours: fn(&str) -> String) {
     const EACH: usize = 1_448;
-    let name = "links::retained_payload_crosses_a_vhost_link_alone_and_in_chains_without_a_copy";
     parts(name, |role| match role {
         "peer" => {
             let eal = eal();
-            let port = open(&eal, &format!("vhost:{}", std::env::var(SOCKET).unwrap()), small());
+            let port = open(&eal, &peers(&std::env::var(SOCKET).unwrap()), small());
+            assert!(port.capabilities().lro && port.capabilities().scatter_rx);
             check_segments(&mut port.take_queues()[0]);
         }
         _ => {
             let socket = socket("retain");
             let peer = Peer::start(name, "peer", &[(SOCKET, &socket)]);
             let eal = eal();
-            let port = open(&eal, &format!("virtio-user:{socket}"), small());
+            let port = open(&eal, &ours(&socket), small());
             let pool = port.mempool().clone();
             let mut queue = port.take_queues().remove(0);
-            wait_for("the link", || queue.link_up());
+            // A virtio-user end connects, and then again with what it was configured for.
+            wait_for("the link", || queue.link_up() && queue.capabilities().tso.is_some());
+            assert!(queue.capabilities().tx_checksum.tcp);
             let mut kept = Vec::new();
-            for (n, segments) in [(1, 1), (2, 1), (3, 14)] {
+            for (n, segments) in [(1, 1), (2, 1), (3, 12), (4, 45)] {
                 let mut headers = headers(segments * EACH);
                 headers[37] = n as u8;
                 let payload: Vec<u8> = (0..segments * EACH).map(|at| pattern(n, at)).collect();
@@ -271,6 +275,98 @@ fn retained_payload_crosses_a_vhost_link_alone_and_in_chains_without_a_copy() {
             drop(peer);
             let _ = std::fs::remove_file(&socket);
         }
+    });
+}
+
+#[test]
+fn retained_payload_crosses_from_virtio_user_to_vhost_alone_and_in_chains_without_a_copy() {
+    send_retained(
+        "links::retained_payload_crosses_from_virtio_user_to_vhost_alone_and_in_chains_without_a_copy",
+        |socket| format!("vhost:{socket}"),
+        |socket| format!("virtio-user:{socket}"),
+    );
+}
+
+#[test]
+fn retained_payload_crosses_from_vhost_to_virtio_user_alone_and_in_chains_without_a_copy() {
+    send_retained(
+        "links::retained_payload_crosses_from_vhost_to_virtio_user_alone_and_in_chains_without_a_copy",
+        |socket| format!("virtio-user:{socket}"),
+        |socket| format!("vhost:{socket}"),
+    );
+}
+
+#[test]
+fn chains_that_the_peer_has_taken_are_back_in_the_pool_after_the_next_burst() {
+    let name = "links::chains_that_the_peer_has_taken_are_back_in_the_pool_after_the_next_burst";
+    between(
+        name,
+        |socket| format!("vhost:{socket}"),
+        1,
+        "ordinary",
+        |socket| {
+            let eal = eal();
+            let port = open(&eal, &format!("virtio-user:{socket}"), small());
+            let mut queue = port.take_queues().remove(0);
+            wait_for("the link", || queue.link_up());
+            bounce(&mut queue, 0..10, 60);
+            let before = port.mempool().available();
+            for _ in 0..50 {
+                let mut chain = packet(&mut queue, &headers(44 * 100));
+                for _ in 0..44 {
+                    let part = packet(&mut queue, &[0; 100]);
+                    chain.chain(part).ok().unwrap();
+                }
+                chain.set_tx_offload(TxOffload {
+                    l2_len: 14,
+                    l3_len: 20,
+                    l4_len: 20,
+                    ipv4: true,
+                    ipv4_checksum: false,
+                    l4_checksum: Some(L4::Tcp),
+                    tso: Some(1_448),
+                });
+                let mut frames = vec![chain];
+                wait_for("the chain's departure", || queue.tx_burst(&mut frames) == 1);
+            }
+            // Whatever was sent before these come back has been taken; the driver leaves it at a few frames.
+            bounce(&mut queue, 10..30, 60);
+            bounce(&mut queue, 30..31, 60);
+            let after = port.mempool().available();
+            assert!(after + 32 > before, "{before} were free, and now {after}");
+        },
+    );
+}
+
+#[test]
+fn a_vhost_port_cuts_nothing_for_a_guest_that_takes_no_large_frames_and_says_so() {
+    let name = "links::a_vhost_port_cuts_nothing_for_a_guest_that_takes_no_large_frames_and_says_so";
+    // Without buffers that can be put together, a large frame would not fit.
+    let peer = |socket: &str| format!("virtio-user:{socket},mrg_rxbuf=0");
+    between(name, peer, 1, "ordinary", |socket| {
+        let eal = eal();
+        let port = open(&eal, &format!("vhost:{socket}"), small());
+        assert_eq!(port.capabilities().tso, None, "nobody is there yet");
+        let mut queue = port.take_queues().remove(0);
+        wait_for("the link", || queue.link_up());
+        // Long enough for what the guest has agreed to to be noticed.
+        let began = Instant::now();
+        while began.elapsed() < Duration::from_millis(100) {
+            bounce(&mut queue, 0..100, 60);
+        }
+        assert_eq!((queue.capabilities().tso, port.capabilities().tso), (None, None));
+        let mut large = packet(&mut queue, &headers(1_448));
+        large.set_tx_offload(TxOffload {
+            l2_len: 14,
+            l3_len: 20,
+            l4_len: 20,
+            ipv4: true,
+            ipv4_checksum: false,
+            l4_checksum: Some(L4::Tcp),
+            tso: Some(1_448),
+        });
+        queue.tx_burst(&mut vec![large]);
+        assert_eq!(queue.stats().tx_dropped, 1);
     });
 }
 

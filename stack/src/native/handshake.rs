@@ -1,6 +1,8 @@
 //! How a connection begins (RFC 9293 §3.5, §3.10.7.1 to §3.10.7.3).
 
+use super::bare::SynAck;
 use super::block::{Flags, State};
+use super::connection::{Connection, Shared};
 use super::cookies::{self, CookieOptions};
 use super::header::Control;
 use super::input::Arrival;
@@ -55,35 +57,35 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
             len: arrival.len,
             timestamp: options.timestamp,
         };
-        match self.time_wait.answer(&tuple, &segment, now) {
+        match self.shared.time_wait.answer(&tuple, &segment, now) {
             None => {}
             Some(Answer::Ignore) => return,
             Some(Answer::Challenge(_)) if !self.may_challenge(now) => return,
             Some(Answer::Acknowledge(reply) | Answer::Challenge(reply)) => {
-                let timestamp = reply.ts_recent.map(|echo| self.timestamp(&tuple, echo, now));
+                let timestamp = reply.ts_recent.map(|echo| self.shared.timestamp(&tuple, echo, now));
                 let (seq, ack) = (reply.seq, reply.ack);
-                return self.bare(&tuple, seq, ack, Control::ACK, reply.window, timestamp, egress, now);
+                return self.shared.bare(&tuple, seq, ack, Control::ACK, reply.window, timestamp, egress, now);
             }
             Some(Answer::Reopen { isn_floor }) => floor = Some(isn_floor),
         }
         let flags = control.0 & (Control::SYN.0 | Control::ACK.0 | Control::RST.0 | Control::FIN.0);
         if !self.listens(tuple.local()) {
-            return self.reset_for(&tuple, arrival, egress, now);
+            return self.shared.reset_for(&tuple, arrival, egress, now);
         }
         if flags == Control::SYN.0 {
             return self.accept(tuple, arrival, options, floor, egress, now);
         }
         if flags & !Control::FIN.0 == Control::ACK.0
-            && self.cookies_sent.is_some_and(|at| now.since(at) < COOKIES_BELIEVED)
+            && self.shared.cookies_sent.is_some_and(|at| now.since(at) < COOKIES_BELIEVED)
             && let Some(peer) = self.check_cookie(&tuple, arrival, options, now)
         {
             return self.accept_cookie(tuple, arrival, peer, packet, egress, now);
         }
-        self.reset_for(&tuple, arrival, egress, now);
+        self.shared.reset_for(&tuple, arrival, egress, now);
     }
 
     fn listens(&self, local: SocketAddr) -> bool {
-        self.settings.listen.iter().any(|listen| {
+        self.shared.settings.listen.iter().any(|listen| {
             listen.port() == local.port()
                 && (listen.ip() == local.ip() || listen.ip().is_unspecified() && listen.is_ipv4() == local.is_ipv4())
         })
@@ -109,31 +111,30 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
             timestamp: options.timestamp.map(|timestamp| timestamp.value),
             ecn: wants_ecn && self.uses_ecn(),
         };
-        if self.half_open >= self.settings.half_open {
+        if self.shared.half_open >= self.shared.settings.half_open {
             if floor.is_some() {
-                self.time_wait.remove(&tuple);
+                self.shared.time_wait.remove(&tuple);
             }
             return self.send_cookie(&tuple, arrival, &peer, egress, now);
         }
-        let Some(slot) = self.insert(tuple) else { return egress.drop_for(Cause::TooMany) };
-        self.half_open += 1;
+        let Some(mut connection) = self.insert(tuple) else { return egress.drop_for(Cause::TooMany) };
+        connection.shared.half_open += 1;
         let isn = match floor {
-            Some(floor) => self.secrets.isn_after(&tuple, now, floor),
-            None => self.secrets.isn(&tuple, now),
+            Some(floor) => connection.shared.secrets.isn_after(&tuple, now, floor),
+            None => connection.shared.secrets.isn(&tuple, now),
         };
-        let block = &mut self.blocks[slot as usize];
+        let block = &mut *connection.block;
         block.state = State::SynReceived;
         block.una = isn;
         block.nxt = isn + 1;
-        self.take_peer(slot, arrival, &peer);
-        let block = &mut self.blocks[slot as usize];
-        block.flags |= Flags::ACK_NOW;
-        self.dirty(slot);
+        connection.take_peer(arrival, &peer);
+        connection.block.flags |= Flags::ACK_NOW;
+        connection.dirty();
     }
 
     /// Whether one more challenge may be sent from TIME-WAIT.
     fn may_challenge(&mut self, now: Instant) -> bool {
-        let (since, sent) = &mut self.challenges;
+        let (since, sent) = &mut self.shared.challenges;
         if now.since(*since) >= Duration::from_secs(1) {
             (*since, *sent) = (now, 0);
         }
@@ -142,79 +143,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     }
 
     fn uses_ecn(&self) -> bool {
-        self.settings.ecn
-    }
-
-    /// Notes what the peer's SYN said.
-    fn take_peer(&mut self, slot: u32, arrival: &Arrival, peer: &Peer) {
-        let ipv4 = self.blocks[slot as usize].tuple.is_ipv4();
-        let own_mss = self.settings.mss(ipv4);
-        let rx_first = self.settings.rx_first;
-        let block = &mut self.blocks[slot as usize];
-        block.rcv_nxt = arrival.seq + 1;
-        block.rcv_acked = block.rcv_nxt;
-        // What a SYN of ours offers, unscaled.
-        block.rcv_edge = block.rcv_nxt + rx_first.min(65_535);
-        // A window in a SYN is never scaled (RFC 7323 §2.2).
-        block.snd_wnd = arrival.window.into();
-        block.wl1 = arrival.seq;
-        block.scales = match peer.window_scale {
-            Some(scale) => self.settings.rx_scale << 4 | scale,
-            None => 0,
-        };
-        if let Some(value) = peer.timestamp {
-            block.flags |= Flags::TIMESTAMPS;
-            block.ts_recent = value;
-        }
-        if peer.sack {
-            block.flags |= Flags::SACK;
-        }
-        if peer.ecn {
-            block.flags |= Flags::ECN;
-        }
-        // RFC 6691: options are not deducted in the option itself, but by who sends them. What is too small to be true
-        // would make us send a header per byte.
-        let options = if peer.timestamp.is_some() { 12 } else { 0 };
-        block.mss = peer.mss.max(64).min(own_mss) - options;
-        let mss = u32::from(block.mss);
-        let cold = &mut self.cold[slot as usize];
-        cold.control.set_mss(mss);
-        cold.rx_limit = rx_first;
-        block.cwnd = cold.control.window();
-    }
-
-    /// Both ends have agreed; `arrival` acknowledges our SYN.
-    pub(super) fn establish(&mut self, slot: u32, arrival: &Arrival, now: Instant) {
-        let block = &mut self.blocks[slot as usize];
-        if block.state == State::SynReceived && !block.flags.has(Flags::ACTIVE) {
-            self.half_open -= 1;
-            let tuple = block.tuple;
-            // What was left of the connection before this one.
-            self.time_wait.remove(&tuple);
-        }
-        let block = &mut self.blocks[slot as usize];
-        if block.attempts == 1 && block.retransmit_at.is_some() {
-            // Karn: a SYN sent more than once says nothing of the round-trip time.
-            let sent = block.retransmit_at.instant(now) - SYN_TIMEOUT;
-            block.rtt.sample(now.since(sent));
-            self.cold[slot as usize].path.measured(now.since(sent), now);
-        } else if block.attempts > 1 {
-            let cold = &mut self.cold[slot as usize];
-            cold.control.handshake_lost();
-            block.cwnd = cold.control.window();
-        }
-        let block = &mut self.blocks[slot as usize];
-        block.state = State::Established;
-        block.una = arrival.ack;
-        block.attempts = 0;
-        block.retransmit_at = Tick::NONE;
-        let scale = if arrival.control.has(Control::SYN) { 0 } else { block.snd_scale() };
-        block.snd_wnd = u32::from(arrival.window) << scale;
-        block.wl1 = arrival.seq;
-        block.flags |= Flags::NEWLY_OPEN;
-        self.cold[slot as usize].idle_since = super::milliseconds(now);
-        self.keep_alive(slot, now);
-        self.touch(slot);
+        self.shared.settings.ecn
     }
 
     /// Begins a connection.
@@ -230,89 +159,23 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
             return Err(ConnectError::Unreachable);
         }
         let local = egress.addresses().source_for(remote.ip()).ok_or(ConnectError::NoLocalAddress)?;
-        let (table, blocks, key, time_wait) = (&self.table, &self.blocks, &self.key, &self.time_wait);
+        let Shared { table, key, time_wait, ports, .. } = &mut self.shared;
+        let blocks = &self.blocks;
         let taken = |tuple: &Tuple| {
             table.find(tuple.hash_with(key), |slot| blocks[slot as usize].tuple == *tuple).is_some()
                 || time_wait.contains(tuple)
         };
-        let tuple = self.ports.choose(local, remote, taken).ok_or(ConnectError::NoLocalAddress)?;
-        let slot = self.insert(tuple).ok_or(ConnectError::TooMany)?;
-        self.connecting.insert(slot, token);
-        let isn = self.secrets.isn(&tuple, now);
-        let block = &mut self.blocks[slot as usize];
+        let tuple = ports.choose(local, remote, taken).ok_or(ConnectError::NoLocalAddress)?;
+        let mut connection = self.insert(tuple).ok_or(ConnectError::TooMany)?;
+        connection.shared.connecting.insert(connection.slot, token);
+        let isn = connection.shared.secrets.isn(&tuple, now);
+        let block = &mut *connection.block;
         block.state = State::SynSent;
         block.flags |= Flags::ACTIVE | Flags::ACK_NOW;
         block.una = isn;
         block.nxt = isn + 1;
-        self.dirty(slot);
+        connection.dirty();
         Ok(())
-    }
-
-    /// A segment for a connection whose SYN we have sent (RFC 9293 §3.10.7.3).
-    pub(super) fn syn_sent<N: Nic<Packet = P>>(
-        &mut self,
-        slot: u32,
-        arrival: &Arrival,
-        options: &Options,
-        packet: P,
-        egress: &mut Egress<N>,
-        now: Instant,
-    ) {
-        let block = &mut self.blocks[slot as usize];
-        let control = arrival.control;
-        let acknowledges = control.has(Control::ACK);
-        if acknowledges && arrival.ack != block.nxt {
-            if !control.has(Control::RST) {
-                let tuple = block.tuple;
-                self.reset_for(&tuple, arrival, egress, now);
-            }
-            return;
-        }
-        if control.has(Control::RST) {
-            if acknowledges {
-                self.end(slot, Flags::WAS_RESET);
-            }
-            return;
-        }
-        if !control.has(Control::SYN) {
-            return;
-        }
-        // An echo that is not of our SYN's timestamp is somebody else's segment (RFC 7323 §3.2).
-        let ipv4 = block.tuple.is_ipv4();
-        let asked_for_ecn = self.settings.ecn && block.attempts <= 1;
-        let ecn = match acknowledges {
-            // RFC 3168 §6.1.1: a SYN-ACK has ECE alone; one that has both is a reflection.
-            true => control.has(Control::ECE) && !control.has(Control::CWR),
-            false => control.has(Control::ECE.and(Control::CWR)),
-        };
-        let peer = Peer {
-            mss: options.mss.unwrap_or(default_mss(ipv4)),
-            window_scale: options.window_scale,
-            sack: options.sack_permitted,
-            timestamp: options.timestamp.map(|timestamp| timestamp.value),
-            ecn: ecn && asked_for_ecn,
-        };
-        self.take_peer(slot, arrival, &peer);
-        if acknowledges {
-            self.establish(slot, arrival, now);
-            let block = &mut self.blocks[slot as usize];
-            block.flags |= Flags::ACK_NOW;
-            self.dirty(slot);
-            if arrival.len > 0 || control.has(Control::FIN) {
-                // Behind the SYN, which takes up one number.
-                let mut rest = *arrival;
-                rest.seq += 1;
-                rest.control.0 &= !Control::SYN.0;
-                self.take_rest(slot, &rest, packet, now);
-            }
-        } else {
-            // Both ends open at once (RFC 9293 §3.5, figure 8).
-            let block = &mut self.blocks[slot as usize];
-            block.state = State::SynReceived;
-            block.flags |= Flags::ACK_NOW;
-            block.attempts = 0;
-            self.dirty(slot);
-        }
     }
 
     /// Answers a SYN without keeping anything (RFC 4987 §3.6).
@@ -324,31 +187,31 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         egress: &mut Egress<N>,
         now: Instant,
     ) {
-        self.cookies_sent = Some(now);
+        self.shared.cookies_sent = Some(now);
         egress.drop_for(Cause::HalfOpenFull);
-        let isn = cookies::make(&self.secrets, tuple, arrival.seq, peer.mss, now);
-        let mut timestamp = peer.timestamp.map(|echo| self.timestamp(tuple, echo, now));
+        let isn = cookies::make(&self.shared.secrets, tuple, arrival.seq, peer.mss, now);
+        let mut timestamp = peer.timestamp.map(|echo| self.shared.timestamp(tuple, echo, now));
         if let Some(timestamp) = &mut timestamp {
             let options = CookieOptions { window_scale: peer.window_scale, sack: peer.sack, ecn: peer.ecn };
             timestamp.value = cookies::encode_timestamp(timestamp.value, options);
         }
-        let offered = super::output::SynAck {
+        let offered = SynAck {
             seq: isn,
             ack: arrival.seq + 1,
-            window_scale: peer.window_scale.filter(|_| peer.timestamp.is_some()).map(|_| self.settings.rx_scale),
+            window_scale: peer.window_scale.filter(|_| peer.timestamp.is_some()).map(|_| self.shared.settings.rx_scale),
             sack: peer.sack && peer.timestamp.is_some(),
             timestamp,
             ecn: peer.ecn && peer.timestamp.is_some(),
         };
-        self.send_syn_ack(tuple, &offered, egress, now);
+        self.shared.send_syn_ack(tuple, &offered, egress, now);
     }
 
     /// What the cookie that `arrival` acknowledges says, if it is one of ours.
     fn check_cookie(&self, tuple: &Tuple, arrival: &Arrival, options: &Options, now: Instant) -> Option<Peer> {
         let (isn, peer_isn) = (arrival.ack - 1, arrival.seq - 1);
-        let mss = cookies::check(&self.secrets, tuple, isn, peer_isn, now)?;
+        let mss = cookies::check(&self.shared.secrets, tuple, isn, peer_isn, now)?;
         let carried = match options.timestamp {
-            Some(timestamp) => cookies::decode_timestamp(timestamp.echo, self.secrets.timestamp(now, tuple))?,
+            Some(timestamp) => cookies::decode_timestamp(timestamp.echo, self.shared.secrets.timestamp(now, tuple))?,
             None => CookieOptions::default(),
         };
         Some(Peer {
@@ -370,24 +233,164 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         egress: &mut Egress<N>,
         now: Instant,
     ) {
-        let Some(slot) = self.insert(tuple) else { return egress.drop_for(Cause::TooMany) };
-        let block = &mut self.blocks[slot as usize];
+        let Some(mut connection) = self.insert(tuple) else { return egress.drop_for(Cause::TooMany) };
+        let block = &mut *connection.block;
         block.state = State::Established;
         block.una = arrival.ack;
         block.nxt = arrival.ack;
         let syn = Arrival { seq: arrival.seq - 1, ..*arrival };
-        self.take_peer(slot, &syn, &peer);
-        self.establish(slot, arrival, now);
-        self.take_rest(slot, arrival, packet, now);
+        connection.take_peer(&syn, &peer);
+        connection.establish(arrival, now);
+        connection.take_rest(arrival, packet, now);
+    }
+}
+
+impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
+    /// Notes what the peer's SYN said.
+    fn take_peer(&mut self, arrival: &Arrival, peer: &Peer) {
+        let ipv4 = self.block.tuple.is_ipv4();
+        let own_mss = self.shared.settings.mss(ipv4);
+        let rx_first = self.shared.settings.rx_first;
+        let block = &mut *self.block;
+        block.rcv_nxt = arrival.seq + 1;
+        block.rcv_acked = block.rcv_nxt;
+        // What a SYN of ours offers, unscaled.
+        block.rcv_edge = block.rcv_nxt + rx_first.min(65_535);
+        // A window in a SYN is never scaled (RFC 7323 §2.2).
+        block.snd_wnd = arrival.window.into();
+        block.wl1 = arrival.seq;
+        block.scales = match peer.window_scale {
+            Some(scale) => self.shared.settings.rx_scale << 4 | scale,
+            None => 0,
+        };
+        if let Some(value) = peer.timestamp {
+            block.flags |= Flags::TIMESTAMPS;
+            block.ts_recent = value;
+        }
+        if peer.sack {
+            block.flags |= Flags::SACK;
+        }
+        if peer.ecn {
+            block.flags |= Flags::ECN;
+        }
+        // RFC 6691: options are not deducted in the option itself, but by who sends them. What is too small to be true
+        // would make us send a header per byte.
+        let options = if peer.timestamp.is_some() { 12 } else { 0 };
+        block.mss = peer.mss.max(64).min(own_mss) - options;
+        let mss = u32::from(block.mss);
+        let cold = &mut *self.cold;
+        cold.control.set_mss(mss);
+        cold.rx_limit = rx_first;
+        block.cwnd = cold.control.window();
+    }
+
+    /// Both ends have agreed; `arrival` acknowledges our SYN.
+    pub(super) fn establish(&mut self, arrival: &Arrival, now: Instant) {
+        let block = &mut *self.block;
+        if block.state == State::SynReceived && !block.flags.has(Flags::ACTIVE) {
+            self.shared.half_open -= 1;
+            let tuple = block.tuple;
+            // What was left of the connection before this one.
+            self.shared.time_wait.remove(&tuple);
+        }
+        let block = &mut *self.block;
+        if block.attempts == 1 && block.retransmit_at.is_some() {
+            // Karn: a SYN sent more than once says nothing of the round-trip time.
+            let sent = block.retransmit_at.instant(now) - SYN_TIMEOUT;
+            block.rtt.sample(now.since(sent));
+            self.cold.path.measured(now.since(sent), now);
+        } else if block.attempts > 1 {
+            let cold = &mut *self.cold;
+            cold.control.handshake_lost();
+            block.cwnd = cold.control.window();
+        }
+        let block = &mut *self.block;
+        block.state = State::Established;
+        block.una = arrival.ack;
+        block.attempts = 0;
+        block.retransmit_at = Tick::NONE;
+        let scale = if arrival.control.has(Control::SYN) { 0 } else { block.snd_scale() };
+        block.snd_wnd = u32::from(arrival.window) << scale;
+        block.wl1 = arrival.seq;
+        block.flags |= Flags::NEWLY_OPEN;
+        self.cold.idle_since = super::milliseconds(now);
+        self.keep_alive(now);
+        self.touch();
+    }
+
+    /// A segment for a connection whose SYN we have sent (RFC 9293 §3.10.7.3).
+    pub(super) fn syn_sent<N: Nic<Packet = P>>(
+        &mut self,
+        arrival: &Arrival,
+        options: &Options,
+        packet: P,
+        egress: &mut Egress<N>,
+        now: Instant,
+    ) {
+        let block = &mut *self.block;
+        let control = arrival.control;
+        let acknowledges = control.has(Control::ACK);
+        if acknowledges && arrival.ack != block.nxt {
+            if !control.has(Control::RST) {
+                let tuple = block.tuple;
+                self.shared.reset_for(&tuple, arrival, egress, now);
+            }
+            return;
+        }
+        if control.has(Control::RST) {
+            if acknowledges {
+                self.end(Flags::WAS_RESET);
+            }
+            return;
+        }
+        if !control.has(Control::SYN) {
+            return;
+        }
+        // An echo that is not of our SYN's timestamp is somebody else's segment (RFC 7323 §3.2).
+        let ipv4 = block.tuple.is_ipv4();
+        let asked_for_ecn = self.shared.settings.ecn && block.attempts <= 1;
+        let ecn = match acknowledges {
+            // RFC 3168 §6.1.1: a SYN-ACK has ECE alone; one that has both is a reflection.
+            true => control.has(Control::ECE) && !control.has(Control::CWR),
+            false => control.has(Control::ECE.and(Control::CWR)),
+        };
+        let peer = Peer {
+            mss: options.mss.unwrap_or(default_mss(ipv4)),
+            window_scale: options.window_scale,
+            sack: options.sack_permitted,
+            timestamp: options.timestamp.map(|timestamp| timestamp.value),
+            ecn: ecn && asked_for_ecn,
+        };
+        self.take_peer(arrival, &peer);
+        if acknowledges {
+            self.establish(arrival, now);
+            let block = &mut *self.block;
+            block.flags |= Flags::ACK_NOW;
+            self.dirty();
+            if arrival.len > 0 || control.has(Control::FIN) {
+                // Behind the SYN, which takes up one number.
+                let mut rest = *arrival;
+                rest.seq += 1;
+                rest.control.0 &= !Control::SYN.0;
+                self.take_rest(&rest, packet, now);
+            }
+        } else {
+            // Both ends open at once (RFC 9293 §3.5, figure 8).
+            let block = &mut *self.block;
+            block.state = State::SynReceived;
+            block.flags |= Flags::ACK_NOW;
+            block.attempts = 0;
+            self.dirty();
+        }
     }
 
     /// Takes in payload and FIN that came with what established the connection.
-    fn take_rest(&mut self, slot: u32, arrival: &Arrival, packet: P, now: Instant) {
+    fn take_rest(&mut self, arrival: &Arrival, packet: P, now: Instant) {
         if arrival.len > 0 {
-            self.take_in(slot, arrival, packet, now);
+            self.take_in(arrival, packet, now);
         }
         if arrival.control.has(Control::FIN) {
-            self.peer_finishes(slot, arrival.seq + arrival.len, now);
+            self.peer_finishes(arrival.seq + arrival.len, now);
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::NativeEngine;
 use super::block::{Block, Flags, State};
+use super::connection::Connection;
 use super::header::Control;
 use super::options::{MAX_SACK_BLOCKS, Options, SackBlock, Timestamp};
 use super::output::deadline;
@@ -14,7 +15,7 @@ use crate::drops::Cause;
 use crate::egress::Egress;
 use crate::engine::Segment;
 use linerate_bypass::time::{Duration, Instant};
-use linerate_bypass::{Nic, Packet};
+use linerate_bypass::{BURST, Nic, Packet, prefetch_whole};
 use smoltcp::wire::TcpPacket;
 
 /// The time between two challenges of one connection (RFC 5961 §7): less than the first retransmission of a SYN.
@@ -72,20 +73,85 @@ impl Arrival {
 }
 
 impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
+    /// Takes in the segments of a burst.
+    ///
+    /// What they will touch is far from the core when there are many connections, and it comes faster together than one after
+    /// the other: so first all slots of the table are asked for, then all control blocks, then all queues.
+    pub(super) fn take_burst<N: Nic<Packet = P>>(
+        &mut self,
+        burst: &mut Vec<Segment<P>>,
+        egress: &mut Egress<N>,
+        now: Instant,
+    ) {
+        let mut hashes = [0; BURST];
+        let mut slots = [u32::MAX; BURST];
+        while !burst.is_empty() {
+            let some = burst.len().min(BURST);
+            for (hash, segment) in hashes.iter_mut().zip(&burst[..some]) {
+                *hash = segment.tuple.hash_with(&self.shared.key);
+                self.shared.table.prefetch(*hash);
+            }
+            for (slot, hash) in slots.iter_mut().zip(&hashes[..some]) {
+                *slot = self.shared.table.candidate(*hash).unwrap_or(u32::MAX);
+                if let Some(block) = self.blocks.get(*slot as usize) {
+                    prefetch_whole(block);
+                }
+            }
+            if some > 1 {
+                for slot in &slots[..some] {
+                    let block = self.blocks.get(*slot as usize);
+                    if let Some(buffers) = block.and_then(|block| self.shared.buffers.of(block)) {
+                        prefetch_whole(buffers);
+                    }
+                }
+            }
+            for ((segment, hash), slot) in burst.drain(..some).zip(hashes).zip(slots) {
+                self.segment(segment, hash, slot, egress, now);
+            }
+        }
+    }
+
+    /// A segment has come, with the hash of its tuple and the slot where its connection most likely is.
     #[inline]
-    pub(super) fn segment<N: Nic<Packet = P>>(&mut self, segment: Segment<P>, egress: &mut Egress<N>, now: Instant) {
+    fn segment<N: Nic<Packet = P>>(
+        &mut self,
+        segment: Segment<P>,
+        hash: u64,
+        candidate: u32,
+        egress: &mut Egress<N>,
+        now: Instant,
+    ) {
         let Segment { packet, tuple, ip_header } = segment;
         let data = packet.data();
         let arrival = Arrival::read(data, ip_header, packet.len());
-        let hash = tuple.hash_with(&self.key);
-        let Some(slot) = self.look_up(hash, &tuple) else {
+        let slot = match self.blocks.get(candidate as usize) {
+            Some(block) if block.tuple == tuple && block.flags.has(Flags::IN_TABLE) => Some(candidate),
+            _ => self.look_up(hash, &tuple),
+        };
+        let Some(slot) = slot else {
             let options = Options::parse(&data[ip_header + 20..arrival.header]);
             return self.stray(tuple, &arrival, &options, packet, egress, now);
         };
-        if self.settings.keepalive.is_some() {
-            self.cold[slot as usize].heard = Tick::of(now);
+        self.connection(slot).arrive(arrival, packet, ip_header, egress, now);
+    }
+}
+
+impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
+    /// A segment has come.
+    #[inline]
+    fn arrive<N: Nic<Packet = P>>(
+        &mut self,
+        arrival: Arrival,
+        packet: P,
+        ip_header: usize,
+        egress: &mut Egress<N>,
+        now: Instant,
+    ) {
+        let data = packet.data();
+        if self.shared.settings.keepalive.is_some() {
+            self.cold.heard = Tick::of(now);
         }
-        let block = &mut self.blocks[slot as usize];
+        let block = &mut *self.block;
         // Header prediction (Jacobson 1990): nearly every segment of an established connection is the next in order, and
         // has nothing but an acknowledgement and a timestamp. The flags compared leave PSH out.
         let plain = arrival.control.0 & !Control::PSH.0 == Control::ACK.0;
@@ -100,11 +166,11 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         {
             let timestamp = if block.flags.has(Flags::TIMESTAMPS) {
                 let Some(timestamp) = Options::timestamp_only(&data[ip_header + 20..arrival.header]) else {
-                    return self.examine(slot, arrival, packet, ip_header, egress, now);
+                    return self.examine(arrival, packet, ip_header, egress, now);
                 };
                 // PAWS (RFC 7323 §5.3).
                 if (timestamp.value.wrapping_sub(block.ts_recent) as i32) < 0 {
-                    return self.examine(slot, arrival, packet, ip_header, egress, now);
+                    return self.examine(arrival, packet, ip_header, egress, now);
                 }
                 // RFC 7323 §4.3: only what continues the last acknowledgement sent, so that a delayed one echoes the first.
                 if block.rcv_acked == arrival.seq {
@@ -114,19 +180,18 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
             } else {
                 None
             };
-            self.acknowledged(slot, &arrival, &[], timestamp, now);
+            self.acknowledged(&arrival, &[], timestamp, now);
             if arrival.len > 0 {
-                self.take_in(slot, &arrival, packet, now);
+                self.take_in(&arrival, packet, now);
             }
             return;
         }
-        self.examine(slot, arrival, packet, ip_header, egress, now);
+        self.examine(arrival, packet, ip_header, egress, now);
     }
 
     /// A segment of the connection in `slot`, step by step.
     fn examine<N: Nic<Packet = P>>(
         &mut self,
-        slot: u32,
         mut arrival: Arrival,
         packet: P,
         ip_header: usize,
@@ -134,16 +199,16 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         now: Instant,
     ) {
         let options = Options::parse(&packet.data()[ip_header + 20..arrival.header]);
-        let block = &mut self.blocks[slot as usize];
+        let block = &mut *self.block;
         let control = arrival.control;
         match block.state {
-            State::SynSent => return self.syn_sent(slot, &arrival, &options, packet, egress, now),
+            State::SynSent => return self.syn_sent(&arrival, &options, packet, egress, now),
             State::Closed => return,
             State::SynReceived if control.has(Control::SYN) && arrival.seq + 1 == block.rcv_nxt => {
                 if !control.has(Control::ACK) {
                     // The SYN again: ours was lost.
                     block.flags |= Flags::ACK_NOW;
-                    return self.dirty(slot);
+                    return self.dirty();
                 }
                 // Both ends opened at once (RFC 9293 §3.5, figure 8): the SYN is known, the rest is news.
                 arrival.seq += 1;
@@ -151,15 +216,15 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
             }
             _ => {}
         }
-        let block = &mut self.blocks[slot as usize];
+        let block = &mut *self.block;
         let control = arrival.control;
         let timestamp = if block.flags.has(Flags::TIMESTAMPS) {
             match options.timestamp {
                 Some(timestamp) => {
                     let old = (timestamp.value.wrapping_sub(block.ts_recent) as i32) < 0;
-                    if old && !control.has(Control::RST) && !self.ts_recent_is_outdated(slot, now) {
+                    if old && !control.has(Control::RST) && !self.ts_recent_is_outdated(now) {
                         // RFC 7323 §5.3 R1.
-                        return self.answer_out_of_order(slot, &arrival, now);
+                        return self.answer_out_of_order(&arrival, now);
                     }
                     Some(timestamp)
                 }
@@ -170,25 +235,25 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         } else {
             None
         };
-        let block = &mut self.blocks[slot as usize];
+        let block = &mut *self.block;
         if !is_acceptable(block, &arrival) {
             if !control.has(Control::RST) {
-                self.answer_out_of_order(slot, &arrival, now);
+                self.answer_out_of_order(&arrival, now);
             }
             return;
         }
         if control.has(Control::RST) {
             // RFC 5961 §3.2.
             if arrival.seq == block.rcv_nxt {
-                self.was_reset(slot);
+                self.was_reset();
             } else {
-                self.challenge(slot, now);
+                self.challenge(now);
             }
             return;
         }
         if control.has(Control::SYN) {
             // RFC 5961 §4.2.
-            return self.challenge(slot, now);
+            return self.challenge(now);
         }
         if !control.has(Control::ACK) {
             return;
@@ -197,14 +262,14 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
             if arrival.ack != block.nxt {
                 // RFC 9293 §3.10.7.4, fifth.
                 let tuple = block.tuple;
-                return self.reset_for(&tuple, &arrival, egress, now);
+                return self.shared.reset_for(&tuple, &arrival, egress, now);
             }
-            self.establish(slot, &arrival, now);
+            self.establish(&arrival, now);
         }
-        let block = &mut self.blocks[slot as usize];
+        let block = &mut *self.block;
         // RFC 5961 §5.2. What is older than the largest window that the peer has had is not of this connection.
         if arrival.ack.after(block.nxt) || block.una.distance(arrival.ack) > 65_535 << block.snd_scale() {
-            return self.challenge(slot, now);
+            return self.challenge(now);
         }
         if let Some(timestamp) = timestamp
             && !arrival.seq.after(block.rcv_acked)
@@ -213,16 +278,16 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
             block.ts_recent = timestamp.value;
         }
         if block.flags.has(Flags::ECN) {
-            self.note_congestion(slot, &arrival, egress, now);
+            self.note_congestion(&arrival, egress, now);
         }
-        let sack = if self.blocks[slot as usize].flags.has(Flags::SACK) { &options.sack[..] } else { &[] };
-        self.acknowledged(slot, &arrival, sack, timestamp, now);
-        let block = &self.blocks[slot as usize];
+        let sack = if self.block.flags.has(Flags::SACK) { &options.sack[..] } else { &[] };
+        self.acknowledged(&arrival, sack, timestamp, now);
+        let block = &*self.block;
         if block.state.may_receive() && arrival.len > 0 {
-            self.take_in(slot, &arrival, packet, now);
+            self.take_in(&arrival, packet, now);
         }
         if control.has(Control::FIN) {
-            self.peer_finishes(slot, arrival.seq + arrival.len, now);
+            self.peer_finishes(arrival.seq + arrival.len, now);
         }
     }
 
@@ -230,13 +295,12 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     #[inline]
     pub(super) fn acknowledged(
         &mut self,
-        slot: u32,
         arrival: &Arrival,
         sack: &[SackBlock],
         timestamp: Option<Timestamp>,
         now: Instant,
     ) {
-        let block = &mut self.blocks[slot as usize];
+        let block = &mut *self.block;
         let window = u32::from(arrival.window) << block.snd_scale();
         let window_changed = window != block.snd_wnd;
         let forward = arrival.ack.after(block.una);
@@ -245,10 +309,10 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
             block.wl1 = arrival.seq;
             if window_changed {
                 block.snd_wnd = window;
-                self.window_changed(slot);
+                self.window_changed();
             }
         }
-        let block = &mut self.blocks[slot as usize];
+        let block = &mut *self.block;
         if block.outstanding() == 0 {
             return;
         }
@@ -267,14 +331,14 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
             unsent: block.unsent > 0 && block.window_left() > 0,
             now,
         };
-        let Some(buffers) = self.buffers.of_mut(block) else { return };
-        let cold = &mut self.cold[slot as usize];
+        let Some(buffers) = self.shared.buffers.of_mut(block) else { return };
+        let cold = &mut *self.cold;
         let outcome = buffers.flight.acknowledge(
             &acknowledgement,
             &mut block.rtt,
             &mut cold.path,
             &mut cold.control,
-            &self.settings.limits,
+            &self.shared.settings.limits,
         );
         if outcome.window_changed {
             block.cwnd = cold.control.window();
@@ -285,48 +349,52 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         let send = block.unsent > 0 || outcome.window_changed || block.flags.has(Flags::FIN_QUEUED);
         if forward {
             block.una = arrival.ack;
-            self.pinned -= buffers.queue.acknowledge(arrival.ack);
-            block.retransmit_at = deadline(buffers, block, cold, &self.settings.limits);
+            self.shared.pinned -= buffers.queue.acknowledge(arrival.ack);
+            block.retransmit_at = if buffers.flight.is_settled() {
+                Tick::NONE
+            } else {
+                deadline(buffers, block, cold, &self.shared.settings.limits)
+            };
             if block.flags.has(Flags::WANTS_ROOM) {
-                self.touch(slot);
+                self.touch();
             }
-            let block = &mut self.blocks[slot as usize];
+            let block = &mut *self.block;
             if block.flags.has(Flags::FIN_SENT) && block.una == block.nxt {
-                self.fin_acknowledged(slot, now);
+                self.fin_acknowledged(now);
             }
         } else {
-            block.retransmit_at = deadline(buffers, block, cold, &self.settings.limits);
+            block.retransmit_at = deadline(buffers, block, cold, &self.shared.settings.limits);
         }
         if send {
-            self.dirty(slot);
-        } else {
-            self.arm(slot);
+            // It may turn out that nothing can be sent, so that this is the only one to arm the timer.
+            self.dirty();
         }
+        self.arm();
     }
 
     /// The peer's window is another.
-    fn window_changed(&mut self, slot: u32) {
-        let block = &mut self.blocks[slot as usize];
+    fn window_changed(&mut self) {
+        let block = &mut *self.block;
         if block.flags.has(Flags::PERSIST) && block.snd_wnd > 0 {
             block.flags.clear(Flags::PERSIST);
             block.retransmit_at = Tick::NONE;
             block.attempts = 0;
         }
         if block.unsent > 0 {
-            self.dirty(slot);
+            self.dirty();
         }
     }
 
     /// Takes in the payload of an acceptable segment.
     #[inline]
-    pub(super) fn take_in(&mut self, slot: u32, arrival: &Arrival, mut packet: P, now: Instant) {
+    pub(super) fn take_in(&mut self, arrival: &Arrival, mut packet: P, now: Instant) {
         // The headers are in the first segment of a chain (the demultiplexer has read them there).
         let tail = packet.unchain();
         if !packet.adjust(arrival.header) {
             return;
         }
-        let block = &mut self.blocks[slot as usize];
-        let buffers = self.buffers.attach(block, now);
+        let block = &mut *self.block;
+        let buffers = self.shared.buffers.attach(block, now);
         block.unanswered = block.unanswered.saturating_add(1);
         if tail.is_none() && arrival.seq == block.rcv_nxt && buffers.reassembly.is_empty() && !packet.is_empty() {
             let len = packet.len() as u32;
@@ -335,9 +403,8 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
                 block.rcv_nxt += len;
                 block.received += len;
                 block.flags |= Flags::READABLE;
-                self.pinned += 1;
-                self.touch(slot);
-                return self.dirty(slot);
+                self.shared.pinned += 1;
+                return self.activate(Flags::TOUCHED | Flags::DIRTY);
             }
         }
         let before = block.rcv_nxt;
@@ -349,29 +416,29 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
                 rest = packet.unchain();
             }
             let len = packet.len() as u32;
-            self.take_piece(slot, seq, packet);
+            self.take_piece(seq, packet);
             seq += len;
             next = rest.take();
         }
-        let block = &mut self.blocks[slot as usize];
+        let block = &mut *self.block;
         let filled = block.rcv_nxt != before;
-        let gap = self.buffers.of(block).is_some_and(|buffers| !buffers.reassembly.is_empty());
+        let gap = self.shared.buffers.of(block).is_some_and(|buffers| !buffers.reassembly.is_empty());
         if gap || !filled || arrival.seq != before {
             // RFC 5681 §4.2: out of order, a gap filled or part of it, or nothing new.
             block.flags |= Flags::ACK_NOW;
         }
         if filled {
             block.flags |= Flags::READABLE;
-            self.touch(slot);
+            self.touch();
         }
-        self.dirty(slot);
-        self.fin_in_order(slot, now);
+        self.dirty();
+        self.fin_in_order(now);
     }
 
     /// Takes in one piece of payload at `seq`, in a single segment.
-    fn take_piece(&mut self, slot: u32, mut seq: Seq, mut packet: P) {
-        let block = &mut self.blocks[slot as usize];
-        let Some(buffers) = self.buffers.of_mut(block) else { return };
+    fn take_piece(&mut self, mut seq: Seq, mut packet: P) {
+        let block = &mut *self.block;
+        let Some(buffers) = self.shared.buffers.of_mut(block) else { return };
         let len = packet.len() as u32;
         let end = seq + len;
         if len == 0 {
@@ -401,9 +468,9 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
                 && let Some(place) = last.append(len as usize)
             {
                 place.copy_from_slice(packet.data());
-                self.counts.copied += u64::from(len);
-            } else if before >= self.settings.rx_packets {
-                self.counts.pruned += 1;
+                self.shared.counts.copied += u64::from(len);
+            } else if before >= self.shared.settings.rx_packets {
+                self.shared.counts.pruned += 1;
                 return;
             } else {
                 buffers.received.push_back(packet);
@@ -416,82 +483,82 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
                 block.received += len;
             }
         } else {
-            let limit = self.settings.rx_packets.saturating_sub(buffers.received.len());
+            let limit = self.shared.settings.rx_packets.saturating_sub(buffers.received.len());
             match buffers.reassembly.insert(seq, packet, limit) {
                 Inserted::Held => {}
                 Inserted::Duplicate => {
                     buffers.duplicate = (seq, seq + len);
                     block.flags |= Flags::DUPLICATE;
                 }
-                Inserted::Full => self.counts.pruned += 1,
+                Inserted::Full => self.shared.counts.pruned += 1,
             }
         }
-        self.pinned = self.pinned + buffers.received_packets() - before;
+        self.shared.pinned = self.shared.pinned + buffers.received_packets() - before;
     }
 
     /// The peer's FIN is at `at`.
-    pub(super) fn peer_finishes(&mut self, slot: u32, at: Seq, now: Instant) {
-        let block = &mut self.blocks[slot as usize];
+    pub(super) fn peer_finishes(&mut self, at: Seq, now: Instant) {
+        let block = &mut *self.block;
         if !block.state.may_receive() {
             // Again: it was acknowledged, and the acknowledgement was lost.
             block.flags |= Flags::ACK_NOW;
-            return self.dirty(slot);
+            return self.dirty();
         }
         if at == block.rcv_nxt {
-            return self.finish_receiving(slot, now);
+            return self.finish_receiving(now);
         }
         if at.after(block.rcv_nxt) {
-            self.buffers.attach(block, now).reassembly.set_fin(at);
+            self.shared.buffers.attach(block, now).reassembly.set_fin(at);
         }
         block.flags |= Flags::ACK_NOW;
-        self.dirty(slot);
+        self.dirty();
     }
 
     /// Takes the peer's FIN in, if it came before what has now been filled.
-    fn fin_in_order(&mut self, slot: u32, now: Instant) {
-        let block = &self.blocks[slot as usize];
+    fn fin_in_order(&mut self, now: Instant) {
+        let block = &*self.block;
         let next = block.rcv_nxt;
-        if self.buffers.of(block).is_some_and(|buffers| buffers.reassembly.is_fin_at(next)) {
-            self.finish_receiving(slot, now);
+        if self.shared.buffers.of(block).is_some_and(|buffers| buffers.reassembly.is_fin_at(next)) {
+            self.finish_receiving(now);
         }
     }
 
     /// The peer's FIN is next in order (RFC 9293 §3.10.7.4, eighth).
-    fn finish_receiving(&mut self, slot: u32, now: Instant) {
-        let block = &mut self.blocks[slot as usize];
+    fn finish_receiving(&mut self, now: Instant) {
+        let block = &mut *self.block;
         block.rcv_nxt += 1;
         block.rcv_edge = block.rcv_edge.max(block.rcv_nxt);
         block.flags |= Flags::ACK_NOW;
-        if let Some(buffers) = self.buffers.of_mut(block) {
-            self.pinned -= buffers.reassembly.packets();
+        if let Some(buffers) = self.shared.buffers.of_mut(block) {
+            self.shared.pinned -= buffers.reassembly.packets();
             buffers.reassembly.clear();
         }
-        let block = &mut self.blocks[slot as usize];
+        let block = &mut *self.block;
         match block.state {
             State::Established => block.state = State::CloseWait,
             State::FinWait1 => block.state = State::Closing,
-            State::FinWait2 => self.enter_time_wait(slot, now),
+            State::FinWait2 => self.enter_time_wait(now),
             _ => {}
         }
-        self.touch(slot);
-        self.dirty(slot);
+        self.touch();
+        self.dirty();
     }
 
     /// Our FIN has been acknowledged.
-    fn fin_acknowledged(&mut self, slot: u32, now: Instant) {
-        let block = &mut self.blocks[slot as usize];
+    fn fin_acknowledged(&mut self, now: Instant) {
+        let block = &mut *self.block;
         match block.state {
             State::FinWait1 => block.state = State::FinWait2,
-            State::Closing => self.enter_time_wait(slot, now),
-            State::LastAck => self.end(slot, Flags::default()),
+            State::Closing => self.enter_time_wait(now),
+            State::LastAck => self.end(Flags::default()),
             _ => {}
         }
     }
 
     /// Leaves a compact record to answer segments; the block stays until the service knows that it is over.
-    fn enter_time_wait(&mut self, slot: u32, now: Instant) {
-        self.forget_tuple(slot);
-        let block = &mut self.blocks[slot as usize];
+    fn enter_time_wait(&mut self, now: Instant) {
+        self.forget_tuple();
+        let block = &mut *self.block;
         block.state = State::TimeWait;
         block.retransmit_at = Tick::NONE;
         let record = super::time_wait::Closed {
@@ -501,60 +568,54 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
             ts_recent: block.flags.has(Flags::TIMESTAMPS).then_some(block.ts_recent),
             window: (block.rcv_window() >> block.rcv_scale()).min(65_535) as u16,
         };
-        self.time_wait.insert(record, now);
-        self.touch(slot);
+        self.shared.time_wait.insert(record, now);
+        self.touch();
     }
 
     /// The peer has reset the connection in `slot`.
-    fn was_reset(&mut self, slot: u32) {
-        self.end(slot, Flags::WAS_RESET);
+    fn was_reset(&mut self) {
+        self.end(Flags::WAS_RESET);
     }
 
     /// Answers a segment that is not acceptable or old (RFC 9293 §3.10.7.4, first; RFC 7323 §5.3), saying which data of it
     /// were known (RFC 2883 §4).
-    fn answer_out_of_order(&mut self, slot: u32, arrival: &Arrival, now: Instant) {
-        let block = &mut self.blocks[slot as usize];
+    fn answer_out_of_order(&mut self, arrival: &Arrival, now: Instant) {
+        let block = &mut *self.block;
         if arrival.len == 0 && arrival.span() == 0 {
-            return self.challenge(slot, now);
+            return self.challenge(now);
         }
         let end = arrival.seq + arrival.len;
         if arrival.len > 0 && !end.after(block.rcv_nxt) {
-            self.buffers.attach(block, now).duplicate = (arrival.seq, end);
+            self.shared.buffers.attach(block, now).duplicate = (arrival.seq, end);
             block.flags |= Flags::DUPLICATE;
         }
         block.flags |= Flags::ACK_NOW;
-        self.dirty(slot);
+        self.dirty();
     }
 
     /// Acknowledges what we have, unless that was done just now: a peer that knows nothing of the connection answers with a
     /// reset that we believe (RFC 5961 §3.2, §7).
-    pub(super) fn challenge(&mut self, slot: u32, now: Instant) {
-        let cold = &mut self.cold[slot as usize];
+    pub(super) fn challenge(&mut self, now: Instant) {
+        let cold = &mut *self.cold;
         if cold.challenged.is_some() && !cold.challenged.is_due(Tick::of(now)) {
             return;
         }
         cold.challenged = Tick::at_or_after(now + CHALLENGE_PERIOD);
-        self.blocks[slot as usize].flags |= Flags::ACK_NOW;
-        self.dirty(slot);
+        self.block.flags |= Flags::ACK_NOW;
+        self.dirty();
     }
 
     /// Whether the connection has been silent for so long that its peer's timestamps may have wrapped (RFC 7323 §5.5).
-    fn ts_recent_is_outdated(&self, slot: u32, now: Instant) -> bool {
-        let block = &self.blocks[slot as usize];
-        let idle_since = self.cold[slot as usize].idle_since;
+    fn ts_recent_is_outdated(&self, now: Instant) -> bool {
+        let block = &*self.block;
+        let idle_since = self.cold.idle_since;
         !block.has_buffers() && super::milliseconds(now).wrapping_sub(idle_since) > TS_RECENT_AGE
     }
 
     /// Explicit congestion notification on receipt (RFC 3168 §6.1.3; RFC 8257 §3.2).
-    fn note_congestion<N: Nic<Packet = P>>(
-        &mut self,
-        slot: u32,
-        arrival: &Arrival,
-        egress: &mut Egress<N>,
-        now: Instant,
-    ) {
-        let exact = self.settings.exact_ecn_echo;
-        let block = &mut self.blocks[slot as usize];
+    fn note_congestion<N: Nic<Packet = P>>(&mut self, arrival: &Arrival, egress: &mut Egress<N>, now: Instant) {
+        let exact = self.shared.settings.exact_ecn_echo;
+        let block = &mut *self.block;
         if exact {
             if arrival.len == 0 {
                 return;
@@ -562,9 +623,9 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
             if arrival.marked != block.flags.has(Flags::LAST_MARKED) && block.unanswered > 0 {
                 // What came before it is acknowledged by itself, with the state that it had.
                 let seq = block.nxt;
-                self.send_empty(slot, seq, Control::ACK, egress, now);
+                self.send_empty(seq, Control::ACK, egress, now);
             }
-            let block = &mut self.blocks[slot as usize];
+            let block = &mut *self.block;
             block.flags.clear(Flags::LAST_MARKED | Flags::ECN_ECHO);
             if arrival.marked {
                 block.flags |= Flags::LAST_MARKED | Flags::ECN_ECHO;

@@ -7,18 +7,22 @@
 //!
 //! A segment goes through [`input`] (what it means), and what it asks for is sent by [`output`] once per burst.
 
+mod bare;
 mod block;
 mod buffers;
 mod cold;
+mod connection;
 mod cookies;
 mod flow_table;
 mod handshake;
 mod header;
 mod input;
+pub(crate) mod inspect;
 mod isn;
 mod operations;
-mod options;
+pub(crate) mod options;
 mod output;
+mod path_mtu;
 mod reassembly;
 mod recovery;
 mod send_queue;
@@ -32,18 +36,20 @@ mod window;
 use crate::config::Config;
 use crate::congestion::{Builtin, CongestionControl};
 use crate::egress::Egress;
-use crate::engine::{Engine, Event, Segment};
+use crate::engine::{Engine, Event, IcmpError, Segment};
 use crate::ports::Ports;
-use crate::tuple::{HashKey, Tuple};
+use crate::tuple::Tuple;
 use crate::wheel::Wheel;
 use block::{Block, Flags, State};
 use buffers::Pool;
 use cold::Cold;
+use connection::{Connection, Shared};
 use flow_table::FlowTable;
 use hashbrown::HashMap;
 use isn::Secrets;
 use linerate_bypass::time::Instant;
-use linerate_bypass::{Bytes, CloseReason, ConnId, ConnectError, Nic, Origin, Packet, Summary, prefetch_whole};
+use linerate_bypass::{Bytes, ConnId, Nic, Packet, Summary};
+use seq::Seq;
 use settings::Settings;
 use std::net::{IpAddr, SocketAddr};
 use time_wait::TimeWait;
@@ -58,46 +64,13 @@ const MAX_CHALLENGES: u32 = 1000;
 
 /// The native engine of one worker, for packets `P`, with congestion control by `C`.
 pub struct NativeEngine<P, C = Builtin> {
-    worker: usize,
-    settings: Settings,
-    config: Config,
     blocks: Vec<Block>,
     cold: Vec<Cold<C>>,
-    /// Slots that are free, the one used last first: its cache lines may still be there.
-    free: Vec<u32>,
-    buffers: Pool<P>,
-    table: FlowTable,
-    key: HashKey,
-    time_wait: TimeWait,
-    secrets: Secrets,
-    ports: Ports,
-    /// A timer for each connection: the token is its slot.
-    wheel: Wheel,
-    /// The timers that services ask for.
-    service_timers: Wheel,
+    shared: Shared<P>,
+    /// Tokens of timers that have come due.
     fired: Vec<u32>,
-    /// The tokens of connect calls that are under way.
-    connecting: HashMap<u32, u64, foldhash::fast::FixedState>,
-    half_open: usize,
-    /// When cookies were last sent: answers to them are believed for a while.
-    cookies_sent: Option<Instant>,
-    /// Packets of the port that queues hold.
-    pinned: usize,
-    /// Challenges sent from TIME-WAIT in the second that began at the time noted.
-    challenges: (Instant, u32),
-    /// The slots of a burst's connections.
-    burst: Vec<Option<u32>>,
-    touched: Vec<u32>,
-    dirty: Vec<u32>,
-    /// Room for the list that is being gone through.
+    /// Room for the list of connections that is being gone through.
     sending: Vec<u32>,
-    /// Events that no connection holds.
-    pending: Vec<Event>,
-    /// Connections whose service found no packet to write to.
-    starved: Vec<u32>,
-    /// The time of the turn.
-    now: Instant,
-    counts: Counts,
 }
 
 #[derive(Default)]
@@ -114,192 +87,68 @@ struct Counts {
 }
 
 impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
-    /// Lets the connection in `slot` be looked at in the next `collect`.
+    /// The connection in `slot`, to be worked on.
     #[inline]
-    fn touch(&mut self, slot: u32) {
-        let block = &mut self.blocks[slot as usize];
-        if !block.flags.has(Flags::TOUCHED) {
-            block.flags |= Flags::TOUCHED;
-            self.touched.push(slot);
-        }
-    }
-
-    /// Lets the connection in `slot` send in the next `flush`.
-    #[inline]
-    fn dirty(&mut self, slot: u32) {
-        let block = &mut self.blocks[slot as usize];
-        if !block.flags.has(Flags::DIRTY) {
-            block.flags |= Flags::DIRTY;
-            self.dirty.push(slot);
-        }
-    }
-
-    /// The name of the connection in `slot`.
-    fn id(&self, slot: u32) -> ConnId {
-        ConnId::new(self.worker, slot as usize, self.blocks[slot as usize].generation)
+    fn connection(&mut self, slot: u32) -> Connection<'_, P, C> {
+        let at = slot as usize;
+        Connection { slot, block: &mut self.blocks[at], cold: &mut self.cold[at], shared: &mut self.shared }
     }
 
     /// The slot of the connection that `conn` names, if it is still there.
     #[inline]
     fn find(&self, conn: ConnId) -> Option<u32> {
         let block = self.blocks.get(conn.slot())?;
-        let there = block.generation == conn.generation() && conn.worker() == self.worker;
+        let there = block.generation == conn.generation() && conn.worker() == self.shared.worker;
         (there && block.flags.has(Flags::OPEN)).then_some(conn.slot() as u32)
+    }
+
+    /// The connection that `conn` names, if it is still there.
+    #[inline]
+    fn named(&mut self, conn: ConnId) -> Option<Connection<'_, P, C>> {
+        let slot = self.find(conn)?;
+        Some(self.connection(slot))
     }
 
     /// The slot of the connection `tuple`.
     #[inline]
     fn look_up(&self, hash: u64, tuple: &Tuple) -> Option<u32> {
         let blocks = &self.blocks;
-        self.table.find(hash, |slot| blocks[slot as usize].tuple == *tuple)
+        self.shared.table.find(hash, |slot| blocks[slot as usize].tuple == *tuple)
     }
 
     /// Connections that exist, whatever their state.
     fn len(&self) -> usize {
-        self.blocks.len() - self.free.len()
+        self.blocks.len() - self.shared.free.len()
     }
 
-    /// A slot for a new connection, with its tuple in the table.
-    fn insert(&mut self, tuple: Tuple) -> Option<u32> {
-        if self.len() >= self.settings.connections {
+    /// A new connection, with its tuple in the table.
+    fn insert(&mut self, tuple: Tuple) -> Option<Connection<'_, P, C>> {
+        if self.len() >= self.shared.settings.connections {
             return None;
         }
-        let slot = match self.free.pop() {
+        let slot = match self.shared.free.pop() {
             Some(slot) => slot,
             None => {
                 self.blocks.push(Block::vacant(tuple));
-                self.cold.push(Cold::new(&self.config));
+                self.cold.push(Cold::new(&self.shared.config));
                 self.blocks.len() as u32 - 1
             }
         };
-        if self.table.insert(tuple.hash_with(&self.key), slot).is_err() {
-            self.free.push(slot);
+        if self.shared.table.insert(tuple.hash_with(&self.shared.key), slot).is_err() {
+            self.shared.free.push(slot);
             return None;
         }
-        let block = &mut self.blocks[slot as usize];
+        let connection = self.connection(slot);
+        let block = connection.block;
         let Block { generation, wheel_at, flags, .. } = *block;
         *block = Block { generation, wheel_at, ..Block::vacant(tuple) };
         block.flags = flags & (Flags::TOUCHED | Flags::DIRTY) | Flags::IN_TABLE;
-        block.ts_offset = self.secrets.timestamp_offset(&tuple);
-        if self.settings.nagle {
+        block.ts_offset = connection.shared.secrets.timestamp_offset(&tuple);
+        if connection.shared.settings.nagle {
             block.flags |= Flags::NAGLE;
         }
-        self.cold[slot as usize] = Cold::new(&self.config);
-        Some(slot)
-    }
-
-    /// Takes the tuple of the connection in `slot` out of the table: segments on it are no longer for this connection.
-    fn forget_tuple(&mut self, slot: u32) {
-        let block = &mut self.blocks[slot as usize];
-        if block.flags.take(Flags::IN_TABLE) {
-            self.table.remove(block.tuple.hash_with(&self.key), slot);
-        }
-    }
-
-    /// Gives the slot up.
-    fn remove(&mut self, slot: u32) {
-        self.forget_tuple(slot);
-        self.service_timers.disarm(slot);
-        let block = &mut self.blocks[slot as usize];
-        if block.state == State::SynReceived && !block.flags.has(Flags::ACTIVE) {
-            self.half_open -= 1;
-        }
-        self.pinned -= self.buffers.detach(block);
-        block.state = State::Closed;
-        block.generation = block.generation.wrapping_add(1);
-        // In the lists of those with news or something to send it is passed over.
-        block.flags = block.flags & (Flags::TOUCHED | Flags::DIRTY) | Flags::VACANT;
-        self.connecting.remove(&slot);
-        self.free.push(slot);
-    }
-
-    /// The connection in `slot` is over: nothing more comes of it, and the service is to be told why by the flags.
-    fn end(&mut self, slot: u32, why: Flags) {
-        self.forget_tuple(slot);
-        let block = &mut self.blocks[slot as usize];
-        if block.state == State::SynReceived && !block.flags.has(Flags::ACTIVE) {
-            self.half_open -= 1;
-        }
-        block.state = State::Closed;
-        block.flags |= why;
-        block.unsent = 0;
-        block.received = 0;
-        block.retransmit_at = tick::Tick::NONE;
-        block.ack_at = tick::Tick::NONE;
-        self.pinned -= self.buffers.detach(block);
-        self.touch(slot);
-    }
-
-    /// Appends what has happened to the connection in `slot` to `events`.
-    fn look(&mut self, slot: u32, events: &mut Vec<Event>) {
-        let conn = self.id(slot);
-        let block = &mut self.blocks[slot as usize];
-        block.flags.clear(Flags::TOUCHED);
-        if block.flags.has_any(Flags::GONE | Flags::VACANT) {
-            return;
-        }
-        if !block.flags.has(Flags::OPEN) {
-            if block.flags.take(Flags::NEWLY_OPEN) {
-                block.flags |= Flags::OPEN;
-                let token = self.connecting.remove(&slot);
-                if token.is_some() {
-                    self.counts.connected += 1;
-                } else {
-                    self.counts.accepted += 1;
-                }
-                events.push(Event::Opened(conn, token.map_or(Origin::Accepted, Origin::Connected)));
-            } else if block.state == State::Closed {
-                // The service never knew it, unless it asked for it.
-                let error = if block.flags.has(Flags::WAS_RESET) {
-                    ConnectError::Refused
-                } else if block.flags.has(Flags::UNREACHABLE) {
-                    ConnectError::Unreachable
-                } else {
-                    ConnectError::TimedOut
-                };
-                if let Some(token) = self.connecting.remove(&slot) {
-                    self.counts.failed += 1;
-                    events.push(Event::Failed(token, error));
-                }
-                self.remove(slot);
-                return;
-            } else {
-                return;
-            }
-        }
-        let block = &mut self.blocks[slot as usize];
-        if block.flags.take(Flags::READABLE) && block.received > 0 {
-            events.push(Event::Readable(conn));
-        }
-        if block.flags.has(Flags::WANTS_ROOM) && self.has_enough_room(slot) {
-            self.blocks[slot as usize].flags.clear(Flags::WANTS_ROOM);
-            events.push(Event::Writable(conn));
-        }
-        let block = &mut self.blocks[slot as usize];
-        if block.state.peer_finished() && block.received == 0 && !block.flags.has(Flags::END_TOLD) {
-            block.flags |= Flags::END_TOLD;
-            events.push(Event::PeerClosed(conn));
-        }
-        let over = match block.state {
-            // Our last acknowledgement goes out first.
-            State::TimeWait => block.flags.has(Flags::END_TOLD) && !block.flags.has(Flags::ACK_NOW),
-            // A reset goes out first.
-            State::Closed => !block.flags.has(Flags::RESET),
-            _ => false,
-        };
-        if over {
-            block.flags |= Flags::GONE;
-            let why = if block.flags.has(Flags::WAS_RESET) {
-                CloseReason::Reset
-            } else if block.flags.has(Flags::WAS_ABORTED) {
-                CloseReason::Aborted
-            } else if block.flags.has_any(Flags::TIMED_OUT | Flags::UNREACHABLE) {
-                CloseReason::TimedOut
-            } else {
-                CloseReason::Finished
-            };
-            events.push(Event::Closed(conn, why));
-        }
+        *connection.cold = Cold::new(&connection.shared.config);
+        Some(self.connection(slot))
     }
 
     /// Slots of all connections.
@@ -321,10 +170,8 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
         let control = C::new(config, 536);
         let settings = Settings::new(config, &control, egress);
         let secrets = Secrets::from_seed(random.u64(..));
-        NativeEngine {
+        let shared = Shared {
             worker,
-            blocks: Vec::with_capacity(settings.connections),
-            cold: Vec::with_capacity(settings.connections),
             free: Vec::new(),
             buffers: Pool::new(control.answers_marks()),
             table: FlowTable::with_capacity(settings.connections),
@@ -334,117 +181,108 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
             ports: Ports::new(worker, workers, random.u64(..)),
             wheel: Wheel::new(now),
             service_timers: Wheel::new(now),
-            fired: Vec::new(),
             connecting: HashMap::with_hasher(foldhash::fast::FixedState::with_seed(random.u64(..))),
             half_open: 0,
             cookies_sent: None,
             pinned: 0,
             challenges: (now, 0),
-            burst: Vec::new(),
-            touched: Vec::new(),
-            dirty: Vec::new(),
-            sending: Vec::new(),
+            active: Vec::new(),
             pending: Vec::new(),
             starved: Vec::new(),
             now,
             counts: Counts::default(),
             settings,
             config: config.clone(),
+        };
+        NativeEngine {
+            blocks: Vec::with_capacity(shared.settings.connections),
+            cold: Vec::with_capacity(shared.settings.connections),
+            shared,
+            fired: Vec::new(),
+            sending: Vec::new(),
         }
     }
 
     fn segments(&mut self, burst: &mut Vec<Segment<N::Packet>>, egress: &mut Egress<N>, now: Instant) {
-        // What the segments will touch is far from the core when there are many connections; it comes faster together than
-        // one after the other.
-        let mut slots = std::mem::take(&mut self.burst);
-        slots.clear();
-        if burst.len() > 1 {
-            burst.iter().for_each(|segment| self.table.prefetch(segment.tuple.hash_with(&self.key)));
-            for segment in burst.iter() {
-                let slot = self.table.candidate(segment.tuple.hash_with(&self.key));
-                if let Some(block) = slot.and_then(|slot| self.blocks.get(slot as usize)) {
-                    prefetch_whole(block);
-                }
-                slots.push(slot);
-            }
-            for slot in slots.drain(..).flatten() {
-                if let Some(buffers) = self.blocks.get(slot as usize).and_then(|block| self.buffers.of(block)) {
-                    prefetch_whole(buffers);
-                }
-            }
-        }
-        self.burst = slots;
-        for segment in burst.drain(..) {
-            self.segment(segment, egress, now);
-        }
+        self.take_burst(burst, egress, now);
     }
 
-    fn unreachable(&mut self, tuple: Tuple, sequence: u32) {
-        let Some(slot) = self.look_up(tuple.hash_with(&self.key), &tuple) else { return };
-        let block = &self.blocks[slot as usize];
-        // RFC 5927 §4.1: only what quotes the SYN that is in flight counts, and only before the connection exists.
-        if block.state == State::SynSent && block.una.0 == sequence {
-            self.end(slot, Flags::UNREACHABLE);
+    fn icmp_error(&mut self, tuple: Tuple, sequence: u32, error: IcmpError) {
+        if let Some(slot) = self.look_up(tuple.hash_with(&self.shared.key), &tuple) {
+            self.connection(slot).icmp_error(Seq(sequence), error);
         }
     }
 
     fn neighbor_lost(&mut self, ip: IpAddr) {
-        let connecting: Vec<u32> = self.connecting.keys().copied().collect();
+        let connecting: Vec<u32> = self.shared.connecting.keys().copied().collect();
         for slot in connecting {
-            let block = &self.blocks[slot as usize];
-            if block.state == State::SynSent && block.tuple.remote().ip() == ip {
-                self.end(slot, Flags::UNREACHABLE);
+            let mut connection = self.connection(slot);
+            if connection.block.state == State::SynSent && connection.block.tuple.remote().ip() == ip {
+                connection.end(Flags::UNREACHABLE);
             }
         }
     }
 
     fn expire(&mut self, now: Instant) {
-        self.now = now;
-        for slot in std::mem::take(&mut self.starved) {
-            self.touch(slot);
+        self.shared.now = now;
+        for slot in std::mem::take(&mut self.shared.starved) {
+            self.connection(slot).touch();
         }
         self.expire_timers(now);
     }
 
     fn collect(&mut self, events: &mut Vec<Event>) {
-        events.append(&mut self.pending);
-        let mut touched = std::mem::take(&mut self.touched);
-        for slot in touched.drain(..) {
-            self.look(slot, events);
+        events.append(&mut self.shared.pending);
+        // All stay in the list for `flush`, which nearly all of them have something for.
+        let mut active = std::mem::take(&mut self.shared.active);
+        for &slot in &active {
+            if self.blocks[slot as usize].flags.has(Flags::TOUCHED) {
+                self.connection(slot).look(events);
+            }
         }
-        touched.append(&mut self.touched);
-        self.touched = touched;
+        active.append(&mut self.shared.active);
+        self.shared.active = active;
     }
 
-    fn release(&mut self, conn: ConnId, now: Instant) {
-        let _ = now;
-        let Some(slot) = self.find(conn) else { return };
+    fn release(&mut self, conn: ConnId, _now: Instant) {
+        let Some(mut connection) = self.named(conn) else { return };
         let broken = Flags::WAS_RESET | Flags::WAS_ABORTED | Flags::TIMED_OUT | Flags::UNREACHABLE;
-        if self.blocks[slot as usize].flags.has_any(broken) {
-            self.counts.broken += 1;
+        if connection.block.flags.has_any(broken) {
+            connection.shared.counts.broken += 1;
         } else {
-            self.counts.finished += 1;
+            connection.shared.counts.finished += 1;
         }
-        self.remove(slot);
+        connection.remove();
     }
 
     fn flush(&mut self, egress: &mut Egress<N>, now: Instant) {
+        // A vhost port learns only from the guest whether it can cut segments.
+        self.shared.settings.follow(egress.capabilities());
         // Those that are not done are collected anew.
-        let mut dirty = std::mem::replace(&mut self.dirty, std::mem::take(&mut self.sending));
-        for slot in dirty.drain(..) {
-            self.blocks[slot as usize].flags.clear(Flags::DIRTY);
-            if self.send_all(slot, egress, now) {
-                self.dirty(slot);
+        let mut active = std::mem::replace(&mut self.shared.active, std::mem::take(&mut self.sending));
+        for slot in active.drain(..) {
+            let mut connection = self.connection(slot);
+            let had = connection.block.flags;
+            connection.block.flags.clear(Flags::DIRTY | Flags::TOUCHED);
+            if had.has(Flags::DIRTY) && connection.send_all(egress, now) {
+                connection.dirty();
+            }
+            if had.has(Flags::TOUCHED) {
+                connection.touch();
             }
         }
-        self.sending = dirty;
+        self.sending = active;
     }
 
     fn next_deadline(&self) -> Option<Instant> {
-        if !self.dirty.is_empty() || !self.touched.is_empty() || !self.pending.is_empty() {
+        if !self.shared.active.is_empty() || !self.shared.pending.is_empty() {
             return Some(Instant::ZERO);
         }
-        let deadlines = [self.wheel.next_expiry(), self.service_timers.next_expiry(), self.time_wait.next_deadline()];
+        let deadlines = [
+            self.shared.wheel.next_expiry(),
+            self.shared.service_timers.next_expiry(),
+            self.shared.time_wait.next_deadline(),
+        ];
         deadlines.into_iter().flatten().min()
     }
 
@@ -454,25 +292,25 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
 
     fn close_all(&mut self) {
         for slot in self.slots() {
-            self.close_slot(slot);
+            self.connection(slot).close();
         }
     }
 
     fn abort_all(&mut self) {
         for slot in self.slots() {
-            self.abort_slot(slot);
+            self.connection(slot).abort();
         }
     }
 
     fn summarize(&self, summary: &mut Summary) {
-        summary.accepted += self.counts.accepted;
-        summary.connected += self.counts.connected;
-        summary.failed += self.counts.failed;
-        summary.finished += self.counts.finished;
-        summary.broken += self.counts.broken;
-        summary.copied_bytes += self.counts.copied;
-        summary.drop_for("receive queue full", self.counts.pruned);
-        summary.drop_for("TIME-WAIT ended early", self.time_wait.ended_early());
+        summary.accepted += self.shared.counts.accepted;
+        summary.connected += self.shared.counts.connected;
+        summary.failed += self.shared.counts.failed;
+        summary.finished += self.shared.counts.finished;
+        summary.broken += self.shared.counts.broken;
+        summary.copied_bytes += self.shared.counts.copied;
+        summary.drop_for("receive queue full", self.shared.counts.pruned);
+        summary.drop_for("TIME-WAIT ended early", self.shared.time_wait.ended_early());
     }
 
     fn local_addr(&self, conn: ConnId) -> Option<SocketAddr> {
@@ -488,31 +326,40 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
     }
 
     fn peek(&mut self, conn: ConnId) -> &[u8] {
-        self.first_received(conn)
+        let Some(slot) = self.find(conn) else { return &[] };
+        let buffers = self.shared.buffers.of(&self.blocks[slot as usize]);
+        buffers.and_then(|buffers| buffers.received.front()).map_or(&[], Packet::data)
     }
 
     fn consume(&mut self, conn: ConnId, n: usize) {
-        self.drop_received(conn, n);
+        if let Some(mut connection) = self.named(conn) {
+            connection.drop_received(n);
+        }
     }
 
     fn take(&mut self, conn: ConnId, max: usize) -> Option<Bytes> {
-        self.take_received(conn, max)
+        self.named(conn)?.take_received(max)
     }
 
     fn room(&mut self, conn: ConnId) -> usize {
-        self.room_to_send(conn)
+        self.named(conn).map_or(0, |mut connection| connection.room_to_send())
     }
 
     fn send(&mut self, conn: ConnId, bytes: Bytes) -> Result<(), Bytes> {
-        self.send_bytes(conn, bytes)
+        match self.named(conn) {
+            Some(mut connection) => connection.send_bytes(bytes),
+            None => Err(bytes),
+        }
     }
 
     fn reserve(&mut self, conn: ConnId, max: usize, egress: &mut Egress<N>) -> Option<&mut [u8]> {
-        self.reserve_place(conn, max, egress)
+        self.named(conn)?.reserve(max, egress)
     }
 
     fn commit(&mut self, conn: ConnId, n: usize) {
-        self.commit_place(conn, n);
+        if let Some(mut connection) = self.named(conn) {
+            connection.commit(n);
+        }
     }
 
     fn forward(&mut self, from: ConnId, to: ConnId) -> usize {
@@ -520,30 +367,30 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
     }
 
     fn close(&mut self, conn: ConnId) {
-        if let Some(slot) = self.find(conn) {
-            self.close_slot(slot);
+        if let Some(mut connection) = self.named(conn) {
+            connection.close();
         }
     }
 
     fn abort(&mut self, conn: ConnId) {
-        if let Some(slot) = self.find(conn) {
-            self.abort_slot(slot);
+        if let Some(mut connection) = self.named(conn) {
+            connection.abort();
         }
     }
 
     fn set_timer(&mut self, conn: ConnId, at: Option<Instant>) {
         if let Some(slot) = self.find(conn) {
             match at {
-                Some(at) => self.service_timers.arm(slot, at),
-                None => self.service_timers.disarm(slot),
+                Some(at) => self.shared.service_timers.arm(slot, at),
+                None => self.shared.service_timers.disarm(slot),
             }
         }
     }
 
     fn connect(&mut self, remote: SocketAddr, token: u64, egress: &mut Egress<N>, now: Instant) {
         if let Err(error) = self.begin(remote, token, egress, now) {
-            self.counts.failed += 1;
-            self.pending.push(Event::Failed(token, error));
+            self.shared.counts.failed += 1;
+            self.shared.pending.push(Event::Failed(token, error));
         }
     }
 }

@@ -2,21 +2,15 @@
 
 use super::NativeEngine;
 use super::block::{Flags, State};
+use super::connection::Connection;
 use crate::congestion::CongestionControl;
 use crate::egress::Egress;
 use linerate_bypass::{Bytes, ConnId, Nic, Packet};
 
-impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
-    pub(super) fn first_received(&mut self, conn: ConnId) -> &[u8] {
-        let Some(slot) = self.find(conn) else { return &[] };
-        let buffers = self.buffers.of(&self.blocks[slot as usize]);
-        buffers.and_then(|buffers| buffers.received.front()).map_or(&[], Packet::data)
-    }
-
-    pub(super) fn drop_received(&mut self, conn: ConnId, n: usize) {
-        let Some(slot) = self.find(conn) else { return };
-        let block = &mut self.blocks[slot as usize];
-        let Some(buffers) = self.buffers.of_mut(block) else { return };
+impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
+    pub(super) fn drop_received(&mut self, n: usize) {
+        let block = &mut *self.block;
+        let Some(buffers) = self.shared.buffers.of_mut(block) else { return };
         let mut left = n.min(block.received as usize);
         let consumed = left as u32;
         while left > 0
@@ -30,23 +24,22 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
             }
             left -= len;
             buffers.received.pop_front();
-            self.pinned -= 1;
+            self.shared.pinned -= 1;
         }
         block.received -= consumed;
-        self.after_consuming(slot, consumed);
+        self.after_consuming(consumed);
     }
 
-    pub(super) fn take_received(&mut self, conn: ConnId, max: usize) -> Option<Bytes> {
-        let slot = self.find(conn)?;
-        let block = &mut self.blocks[slot as usize];
-        let buffers = self.buffers.of_mut(block)?;
+    pub(super) fn take_received(&mut self, max: usize) -> Option<Bytes> {
+        let block = &mut *self.block;
+        let buffers = self.shared.buffers.of_mut(block)?;
         let first = buffers.received.front_mut()?;
         let len = first.len();
         if max == 0 {
             return None;
         }
         let bytes = if len <= max {
-            self.pinned -= 1;
+            self.shared.pinned -= 1;
             buffers.received.pop_front()?.into_bytes(0..len)
         } else {
             let mut bytes = first.retain(0)?;
@@ -56,202 +49,246 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         };
         let n = bytes.len() as u32;
         block.received -= n;
-        self.after_consuming(slot, n);
+        self.after_consuming(n);
         Some(bytes)
     }
 
     /// The receive queue has become shorter by `n` bytes.
     #[inline]
-    fn after_consuming(&mut self, slot: u32, n: u32) {
+    fn after_consuming(&mut self, n: u32) {
         if n == 0 {
             return;
         }
-        self.consumed(slot, n, self.now);
-        let block = &self.blocks[slot as usize];
+        self.consumed(n, self.shared.now);
+        let block = &*self.block;
         if block.received == 0 && block.state.peer_finished() && !block.flags.has(Flags::END_TOLD) {
-            self.touch(slot);
+            self.touch();
         }
-        self.dirty(slot);
+        self.dirty();
     }
 
     /// Bytes that can be queued.
     #[inline]
-    fn room(&self, slot: u32) -> usize {
-        let block = &self.blocks[slot as usize];
+    fn room(&self) -> usize {
+        let block = &*self.block;
         if !block.state.may_send() || block.flags.has(Flags::FIN_QUEUED) {
             return 0;
         }
         let queued = (block.outstanding() + block.unsent) as usize;
-        let pieces = self.buffers.of(block).map_or(0, |buffers| buffers.queue.pieces());
-        if pieces >= self.settings.tx_pieces { 0 } else { self.settings.tx_buffer.saturating_sub(queued) }
+        let pieces = self.shared.buffers.of(block).map_or(0, |buffers| buffers.queue.pieces());
+        if pieces >= self.shared.settings.tx_pieces { 0 } else { self.shared.settings.tx_buffer.saturating_sub(queued) }
     }
 
     /// Whether it is worth telling the service of the room: a quarter of the buffer, so that a bulk sender is not called
     /// for every segment acknowledged.
-    pub(super) fn has_enough_room(&self, slot: u32) -> bool {
-        self.room(slot) * 4 >= self.settings.tx_buffer
+    pub(super) fn has_enough_room(&self) -> bool {
+        self.room() * 4 >= self.shared.settings.tx_buffer
     }
 
-    pub(super) fn room_to_send(&mut self, conn: ConnId) -> usize {
-        let Some(slot) = self.find(conn) else { return 0 };
-        let room = self.room(slot);
+    pub(super) fn room_to_send(&mut self) -> usize {
+        let room = self.room();
         if room == 0 {
-            self.want_room(slot);
+            self.want_room();
         }
         room
     }
 
-    fn want_room(&mut self, slot: u32) {
-        self.blocks[slot as usize].flags |= Flags::WANTS_ROOM;
+    fn want_room(&mut self) {
+        self.block.flags |= Flags::WANTS_ROOM;
     }
 
-    pub(super) fn send_bytes(&mut self, conn: ConnId, bytes: Bytes) -> Result<(), Bytes> {
-        let Some(slot) = self.find(conn) else { return Err(bytes) };
-        if self.room(slot) < bytes.len() {
-            self.want_room(slot);
+    pub(super) fn send_bytes(&mut self, bytes: Bytes) -> Result<(), Bytes> {
+        if self.room() < bytes.len() {
+            self.want_room();
             return Err(bytes);
         }
         if bytes.is_empty() {
             return Ok(());
         }
-        let now = self.now;
-        let block = &mut self.blocks[slot as usize];
-        let buffers = self.buffers.attach(block, now);
+        let now = self.shared.now;
+        let block = &mut *self.block;
+        let buffers = self.shared.buffers.attach(block, now);
         let end = block.nxt + block.unsent;
         block.unsent += bytes.len() as u32;
         buffers.queue.push_bytes(end, bytes);
-        self.pinned += 1;
-        self.dirty(slot);
+        self.shared.pinned += 1;
+        self.dirty();
         Ok(())
     }
 
-    pub(super) fn reserve_place<N: Nic<Packet = P>>(
-        &mut self,
-        conn: ConnId,
-        max: usize,
-        egress: &mut Egress<N>,
-    ) -> Option<&mut [u8]> {
-        let slot = self.find(conn)?;
-        let room = self.room(slot);
+    pub(super) fn commit(&mut self, n: usize) {
+        let block = &mut *self.block;
+        let Some(buffers) = self.shared.buffers.of_mut(block) else { return };
+        let reserved = std::mem::take(&mut buffers.reserved);
+        assert!(n <= reserved as usize, "{n} bytes committed of a place of {reserved}");
+        self.shared.pinned -= buffers.queue.trim(reserved - n as u32);
+        block.unsent += n as u32;
+        self.dirty();
+    }
+
+    /// Queues what was received on the same connection, if all of it fits. Returns how many bytes that were.
+    #[inline]
+    fn echo(&mut self) -> Option<usize> {
+        let n = self.block.received;
+        if self.room() < n as usize {
+            return None;
+        }
+        let block = &mut *self.block;
+        let buffers = self.shared.buffers.of_mut(block)?;
+        let mut end = block.nxt + block.unsent;
+        while let Some(packet) = buffers.received.pop_front() {
+            let len = packet.len() as u32;
+            buffers.queue.push_packet(end, packet);
+            end += len;
+        }
+        block.received = 0;
+        block.unsent += n;
+        self.after_consuming(n);
+        Some(n as usize)
+    }
+
+    /// The length of the first received packet.
+    #[inline]
+    fn first_len(&self) -> Option<usize> {
+        Some(self.shared.buffers.of(self.block)?.received.front()?.len())
+    }
+
+    /// Takes the first received packet to queue it again; it stays counted.
+    #[inline]
+    fn pop_received(&mut self) -> Option<P> {
+        let packet = self.shared.buffers.of_mut(self.block)?.received.pop_front()?;
+        self.block.received -= packet.len() as u32;
+        Some(packet)
+    }
+
+    /// The first `n` bytes of the first received packet, which is longer: shared with it.
+    fn split_received(&mut self, n: usize) -> Option<Bytes> {
+        let first = self.shared.buffers.of_mut(self.block)?.received.front_mut()?;
+        let mut part = first.retain(0)?;
+        part.truncate(n);
+        let _ = first.adjust(n);
+        self.block.received -= n as u32;
+        Some(part)
+    }
+
+    #[inline]
+    fn queue_packet(&mut self, packet: P) {
+        let end = self.block.nxt + self.block.unsent;
+        self.block.unsent += packet.len() as u32;
+        self.shared.buffers.attach(self.block, self.shared.now).queue.push_packet(end, packet);
+    }
+
+    fn queue_bytes(&mut self, bytes: Bytes) {
+        let now = self.shared.now;
+        let block = &mut *self.block;
+        let end = block.nxt + block.unsent;
+        block.unsent += bytes.len() as u32;
+        self.shared.buffers.attach(block, now).queue.push_bytes(end, bytes);
+        self.shared.pinned += 1;
+    }
+
+    /// Finishes sending (RFC 9293 §3.10.4).
+    pub(super) fn close(&mut self) {
+        let block = &mut *self.block;
+        match block.state {
+            State::Established => block.state = State::FinWait1,
+            State::CloseWait => block.state = State::LastAck,
+            State::SynSent | State::SynReceived => return self.end(Flags::WAS_ABORTED),
+            _ => return,
+        }
+        block.flags |= Flags::FIN_QUEUED;
+        block.flags.clear(Flags::WANTS_ROOM);
+        self.dirty();
+    }
+
+    /// Resets (RFC 9293 §3.10.5).
+    pub(super) fn abort(&mut self) {
+        let block = &mut *self.block;
+        let resets = !matches!(block.state, State::Closed | State::SynSent | State::TimeWait);
+        if block.state == State::Closed {
+            return;
+        }
+        self.end(Flags::WAS_ABORTED);
+        if resets {
+            self.block.flags |= Flags::RESET;
+            self.dirty();
+        }
+    }
+}
+
+impl<'a, P: Packet, C: CongestionControl> Connection<'a, P, C> {
+    /// A place of up to `max` bytes in an outgoing packet: the last one queued, if nothing of that has been sent and it has
+    /// room, or a fresh one.
+    pub(super) fn reserve<N: Nic<Packet = P>>(mut self, max: usize, egress: &mut Egress<N>) -> Option<&'a mut [u8]> {
+        let room = self.room();
         if room < max {
-            self.want_room(slot);
+            self.want_room();
         }
         let max = max.min(room);
         if max == 0 {
             return None;
         }
-        let now = self.now;
-        let block = &mut self.blocks[slot as usize];
+        let Connection { slot, block, shared, .. } = self;
         let most = usize::from(block.mss);
         let end = block.nxt + block.unsent;
-        let buffers = self.buffers.attach(block, now);
+        let buffers = shared.buffers.attach(block, shared.now);
         // What was reserved and not committed is nothing.
         if buffers.reserved > 0 {
             let reserved = std::mem::take(&mut buffers.reserved);
-            self.pinned -= buffers.queue.trim(reserved);
+            shared.pinned -= buffers.queue.trim(reserved);
         }
         let mut n = buffers.queue.extend(max, most);
         if n == 0 {
             // The last packets are for receiving and for acknowledgements: without them nothing that is sent would ever be
             // let go.
-            let packet = if self.pinned < self.settings.packets { egress.allocate_for_payload() } else { None };
+            let packet = if shared.pinned < shared.settings.packets { egress.allocate_for_payload() } else { None };
             let Some(packet) = packet else {
                 block.flags |= Flags::WANTS_ROOM;
-                self.starved.push(slot);
+                shared.starved.push(slot);
                 return None;
             };
             buffers.queue.push_packet(end, packet);
-            self.pinned += 1;
+            shared.pinned += 1;
             n = buffers.queue.extend(max, most);
         }
         buffers.reserved = n as u32;
         buffers.queue.end_mut(n)
     }
+}
 
-    pub(super) fn commit_place(&mut self, conn: ConnId, n: usize) {
-        let Some(slot) = self.find(conn) else { return };
-        let block = &mut self.blocks[slot as usize];
-        let Some(buffers) = self.buffers.of_mut(block) else { return };
-        let reserved = std::mem::take(&mut buffers.reserved);
-        assert!(n <= reserved as usize, "{n} bytes committed of a place of {reserved}");
-        self.pinned -= buffers.queue.trim(reserved - n as u32);
-        block.unsent += n as u32;
-        self.dirty(slot);
-    }
-
+impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     pub(super) fn forward_received(&mut self, from: ConnId, to: ConnId) -> usize {
         let (Some(source), Some(sink)) = (self.find(from), self.find(to)) else { return 0 };
+        if source == sink
+            && let Some(moved) = self.connection(source).echo()
+        {
+            return moved;
+        }
         let mut moved = 0;
         loop {
-            let room = self.room(sink);
-            let block = &mut self.blocks[source as usize];
-            let Some(buffers) = self.buffers.of_mut(block) else { break };
-            let Some(first) = buffers.received.front_mut() else { break };
-            let len = first.len();
-            if room == 0 {
-                self.want_room(sink);
-                break;
-            }
-            if len > room {
-                // A part of it, shared from here on.
-                let Some(mut part) = first.retain(0) else { break };
-                part.truncate(room);
-                let _ = first.adjust(room);
-                block.received -= room as u32;
-                moved += room;
-                self.queue_bytes(sink, part);
+            let to = self.connection(sink);
+            let room = to.room();
+            let mut from = self.connection(source);
+            let Some(len) = from.first_len() else { break };
+            if len <= room {
+                let Some(packet) = from.pop_received() else { break };
+                self.connection(sink).queue_packet(packet);
+                moved += len;
                 continue;
             }
-            let Some(packet) = buffers.received.pop_front() else { break };
-            block.received -= len as u32;
-            moved += len;
-            let now = self.now;
-            let block = &mut self.blocks[sink as usize];
-            let end = block.nxt + block.unsent;
-            block.unsent += len as u32;
-            self.buffers.attach(block, now).queue.push_packet(end, packet);
+            if room == 0 {
+                self.connection(sink).want_room();
+                break;
+            }
+            // A part of it, shared from here on.
+            let Some(part) = from.split_received(room) else { break };
+            self.connection(sink).queue_bytes(part);
+            moved += room;
         }
         if moved > 0 {
-            self.after_consuming(source, moved as u32);
-            self.dirty(sink);
+            self.connection(source).after_consuming(moved as u32);
+            self.connection(sink).dirty();
         }
         moved
-    }
-
-    fn queue_bytes(&mut self, slot: u32, bytes: Bytes) {
-        let now = self.now;
-        let block = &mut self.blocks[slot as usize];
-        let end = block.nxt + block.unsent;
-        block.unsent += bytes.len() as u32;
-        self.buffers.attach(block, now).queue.push_bytes(end, bytes);
-        self.pinned += 1;
-    }
-
-    /// Finishes sending (RFC 9293 §3.10.4).
-    pub(super) fn close_slot(&mut self, slot: u32) {
-        let block = &mut self.blocks[slot as usize];
-        match block.state {
-            State::Established => block.state = State::FinWait1,
-            State::CloseWait => block.state = State::LastAck,
-            State::SynSent | State::SynReceived => return self.end(slot, Flags::WAS_ABORTED),
-            _ => return,
-        }
-        block.flags |= Flags::FIN_QUEUED;
-        block.flags.clear(Flags::WANTS_ROOM);
-        self.dirty(slot);
-    }
-
-    /// Resets (RFC 9293 §3.10.5).
-    pub(super) fn abort_slot(&mut self, slot: u32) {
-        let block = &mut self.blocks[slot as usize];
-        let resets = !matches!(block.state, State::Closed | State::SynSent | State::TimeWait);
-        if block.state == State::Closed {
-            return;
-        }
-        self.end(slot, Flags::WAS_ABORTED);
-        if resets {
-            self.blocks[slot as usize].flags |= Flags::RESET;
-            self.dirty(slot);
-        }
     }
 }

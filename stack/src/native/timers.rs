@@ -2,9 +2,11 @@
 
 use super::NativeEngine;
 use super::block::{Flags, State};
+use super::connection::Connection;
 use super::handshake::SYN_TIMEOUT;
 use super::recovery::Expired;
 use super::tick::Tick;
+use crate::config::Keepalive;
 use crate::congestion::CongestionControl;
 use crate::engine::Event;
 use linerate_bypass::Packet;
@@ -12,29 +14,31 @@ use linerate_bypass::time::{Duration, Instant};
 
 /// The longest time between two probes of a closed window (RFC 9293 §3.8.6.1 leaves it to us).
 const MAX_PROBE_INTERVAL: Duration = Duration::from_secs(60);
-/// Probes of an idle peer that may go unanswered, and the time between them.
-const KEEPALIVE_PROBES: u8 = 9;
-const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(75);
 
 impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
+    /// Lets the timers due at `now` do their work.
     pub(super) fn expire_timers(&mut self, now: Instant) {
         let mut fired = std::mem::take(&mut self.fired);
-        self.wheel.expire(now, &mut fired);
+        self.shared.wheel.expire(now, &mut fired);
         for slot in fired.drain(..) {
-            self.expire_slot(slot, now);
+            self.connection(slot).expire(now);
         }
-        self.service_timers.expire(now, &mut fired);
+        self.shared.service_timers.expire(now, &mut fired);
         for slot in fired.drain(..) {
-            if self.blocks[slot as usize].flags.has(Flags::OPEN) && !self.blocks[slot as usize].flags.has(Flags::GONE) {
-                self.pending.push(Event::Timer(self.id(slot)));
+            let connection = self.connection(slot);
+            if connection.block.flags.has(Flags::OPEN) && !connection.block.flags.has(Flags::GONE) {
+                let event = Event::Timer(connection.id());
+                self.shared.pending.push(event);
             }
         }
         self.fired = fired;
-        self.time_wait.expire(now);
+        self.shared.time_wait.expire(now);
     }
+}
 
-    fn expire_slot(&mut self, slot: u32, now: Instant) {
-        let block = &mut self.blocks[slot as usize];
+impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
+    fn expire(&mut self, now: Instant) {
+        let block = &mut *self.block;
         block.wheel_at = Tick::NONE;
         if block.flags.has(Flags::VACANT) || block.state == State::Closed {
             return;
@@ -43,61 +47,62 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         if block.ack_at.is_due(tick) {
             block.ack_at = Tick::NONE;
             block.flags |= Flags::ACK_NOW;
-            self.dirty(slot);
+            self.dirty();
         }
-        let block = &mut self.blocks[slot as usize];
+        let block = &mut *self.block;
         if block.retransmit_at.is_due(tick) {
             block.retransmit_at = Tick::NONE;
             match block.state {
-                State::SynSent | State::SynReceived => self.syn_timed_out(slot, now),
-                _ if block.outstanding() == 0 && block.flags.has(Flags::PERSIST) => self.probe_window(slot, now),
-                _ if block.has_buffers() => self.retransmit(slot, now),
-                _ => self.probe_peer(slot, now),
+                State::SynSent | State::SynReceived => self.syn_timed_out(now),
+                _ if block.outstanding() == 0 && block.flags.has(Flags::PERSIST) => self.probe_window(now),
+                _ if block.has_buffers() => self.retransmit(now),
+                _ => self.probe_peer(now),
             }
         }
-        self.arm(slot);
+        self.arm();
     }
 
     /// Lets the wheel have an entry for the next deadline of the connection in `slot`, if it has none that comes first.
     #[inline]
-    pub(super) fn arm(&mut self, slot: u32) {
-        let block = &mut self.blocks[slot as usize];
+    pub(super) fn arm(&mut self) {
+        let block = &mut *self.block;
         let due = block.retransmit_at.earlier(block.ack_at);
         if due.before(block.wheel_at) {
             block.wheel_at = due;
-            self.wheel.arm(slot, due.instant(self.now));
+            self.shared.wheel.arm(self.slot, due.instant(self.shared.now));
         }
     }
 
     /// Our SYN has gone out.
-    pub(super) fn syn_went(&mut self, slot: u32, now: Instant) {
-        let block = &mut self.blocks[slot as usize];
+    pub(super) fn syn_went(&mut self, now: Instant) {
+        let block = &mut *self.block;
         let wait = SYN_TIMEOUT * (1 << block.attempts.min(6));
         block.attempts = block.attempts.saturating_add(1);
         block.retransmit_at = Tick::at_or_after(now + wait);
-        self.arm(slot);
+        self.arm();
     }
 
     /// Our SYN has not been answered in time.
-    fn syn_timed_out(&mut self, slot: u32, now: Instant) {
-        let block = &mut self.blocks[slot as usize];
+    fn syn_timed_out(&mut self, now: Instant) {
+        let block = &mut *self.block;
         // After n times, 2ⁿ - 1 seconds have passed.
         let waited = SYN_TIMEOUT * ((1 << block.attempts.min(7)) - 1);
-        if waited >= self.settings.half_open_timeout {
-            return self.end(slot, Flags::TIMED_OUT);
+        if waited >= self.shared.settings.half_open_timeout {
+            return self.end(Flags::TIMED_OUT);
         }
         let _ = now;
         block.flags |= Flags::ACK_NOW;
-        self.dirty(slot);
+        self.dirty();
     }
 
     /// Something is unacknowledged, and its timer has come.
-    fn retransmit(&mut self, slot: u32, now: Instant) {
-        let block = &mut self.blocks[slot as usize];
-        let Some(buffers) = self.buffers.of_mut(block) else { return };
-        let cold = &mut self.cold[slot as usize];
-        let limits = &self.settings.limits;
+    fn retransmit(&mut self, now: Instant) {
+        let block = &mut *self.block;
+        let Some(buffers) = self.shared.buffers.of_mut(block) else { return };
+        let cold = &mut *self.cold;
+        let limits = &self.shared.settings.limits;
         let unsent = block.unsent > 0 && block.window_left() > 0;
+        let mut time_outs = 0;
         let expired = buffers.flight.expire(now, unsent, &mut block.rtt, &mut cold.path, &mut cold.control, limits);
         block.cwnd = cold.control.window();
         match expired {
@@ -113,85 +118,89 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
                 block.flags |= Flags::CWR;
                 if buffers.flight.time_outs() == 1 {
                     buffers.stalled = now;
-                } else if now.since(buffers.stalled) >= self.settings.user_timeout {
-                    return self.end(slot, Flags::TIMED_OUT);
+                } else if now.since(buffers.stalled) >= self.shared.settings.user_timeout {
+                    return self.end(Flags::TIMED_OUT);
                 }
+                time_outs = buffers.flight.time_outs();
             }
-            Expired::GiveUp => return self.end(slot, Flags::TIMED_OUT),
+            Expired::GiveUp => return self.end(Flags::TIMED_OUT),
         }
         block.retransmit_at = super::output::deadline(buffers, block, cold, limits);
-        self.dirty(slot);
+        if time_outs > 0 {
+            self.suspect_path(time_outs);
+        }
+        self.dirty();
     }
 
     /// The window is closed, or too small to be worth using (RFC 9293 §3.8.6.1, §3.8.6.2.1).
-    fn probe_window(&mut self, slot: u32, now: Instant) {
-        let block = &mut self.blocks[slot as usize];
+    fn probe_window(&mut self, now: Instant) {
+        let block = &mut *self.block;
         block.flags |= Flags::WINDOW_PROBE;
         block.attempts = block.attempts.saturating_add(1);
-        self.persist(slot, now);
-        self.dirty(slot);
+        self.persist(now);
+        self.dirty();
     }
 
     /// Arms the timer for the next probe of a closed window: at intervals that double.
-    pub(super) fn persist(&mut self, slot: u32, now: Instant) {
-        let block = &mut self.blocks[slot as usize];
+    pub(super) fn persist(&mut self, now: Instant) {
+        let block = &mut *self.block;
         block.flags |= Flags::PERSIST;
-        let first = block.rtt.rto(self.settings.limits.rto_floor);
+        let first = block.rtt.rto(self.shared.settings.rto_floor);
         let wait = first.saturating_mul(1 << block.attempts.min(10)).min(MAX_PROBE_INTERVAL);
         block.retransmit_at = Tick::at_or_after(now + wait);
-        self.arm(slot);
+        self.arm();
     }
 
     /// Notes that the peer has been heard of, and asks it for a sign of life when it is silent for long (RFC 9293 §3.8.4).
-    pub(super) fn keep_alive(&mut self, slot: u32, now: Instant) {
-        let Some(after) = self.settings.keepalive else { return };
-        let block = &mut self.blocks[slot as usize];
-        self.cold[slot as usize].heard = Tick::of(now);
+    pub(super) fn keep_alive(&mut self, now: Instant) {
+        let Some(Keepalive { idle, .. }) = self.shared.settings.keepalive else { return };
+        let block = &mut *self.block;
+        self.cold.heard = Tick::of(now);
         if block.outstanding() == 0 && !block.flags.has(Flags::PERSIST) {
             block.attempts = 0;
-            block.retransmit_at = Tick::at_or_after(now + after);
-            self.arm(slot);
+            block.retransmit_at = Tick::at_or_after(now + idle);
+            self.arm();
         }
     }
 
-    fn probe_peer(&mut self, slot: u32, now: Instant) {
-        let Some(after) = self.settings.keepalive else { return };
-        let block = &mut self.blocks[slot as usize];
-        let due = Tick::at_or_after(self.cold[slot as usize].heard.instant(now) + after);
+    fn probe_peer(&mut self, now: Instant) {
+        let Some(Keepalive { idle, interval, probes }) = self.shared.settings.keepalive else { return };
+        let block = &mut *self.block;
+        let due = Tick::at_or_after(self.cold.heard.instant(now) + idle);
         if !due.is_due(Tick::of(now)) {
             block.attempts = 0;
             block.retransmit_at = due;
             return;
         }
-        if block.attempts >= KEEPALIVE_PROBES {
-            return self.end(slot, Flags::TIMED_OUT);
+        if block.attempts >= probes {
+            return self.end(Flags::TIMED_OUT);
         }
         block.attempts += 1;
         block.flags |= Flags::KEEPALIVE;
-        block.retransmit_at = Tick::at_or_after(now + KEEPALIVE_INTERVAL.min(after));
-        self.dirty(slot);
+        block.retransmit_at = Tick::at_or_after(now + interval);
+        self.dirty();
     }
 
     /// After everything that could be sent has been: a closed window is probed, and queues that are empty go back.
-    pub(super) fn idle(&mut self, slot: u32, now: Instant) {
-        let block = &mut self.blocks[slot as usize];
+    pub(super) fn idle(&mut self, now: Instant) {
+        let block = &mut *self.block;
         if block.outstanding() > 0 || !block.state.is_synchronized() {
             return;
         }
         if block.unsent > 0 {
             if !block.flags.has(Flags::PERSIST) {
                 block.attempts = 0;
-                self.persist(slot, now);
+                self.persist(now);
             }
             return;
         }
-        if let Some(buffers) = self.buffers.of(block)
+        if let Some(buffers) = self.shared.buffers.of(block)
             && buffers.is_idle()
         {
-            self.pinned -= self.buffers.detach(block);
-            self.cold[slot as usize].idle_since = super::milliseconds(now);
+            self.shared.pinned -= self.shared.buffers.detach(block);
+            self.cold.idle_since = super::milliseconds(now);
             block.retransmit_at = Tick::NONE;
-            self.keep_alive(slot, now);
+            self.keep_alive(now);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The window that we offer (RFC 9293 §3.8.6.2.2), and how large the receive queue may become.
 
-use super::NativeEngine;
 use super::block::{Block, Flags};
+use super::connection::Connection;
 use crate::congestion::CongestionControl;
 use linerate_bypass::Packet;
 use linerate_bypass::time::{Duration, Instant};
@@ -9,11 +9,11 @@ use linerate_bypass::time::{Duration, Instant};
 /// The round-trip time that tuning goes by before one has been measured.
 const UNKNOWN_ROUND_TRIP: Duration = Duration::from_millis(100);
 
-impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
+impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     /// The right edge that the receive queue has room for.
     #[inline]
     fn free(&self, block: &Block, rx_limit: u32) -> u32 {
-        if self.pinned >= self.settings.pressure {
+        if self.shared.pinned >= self.shared.settings.pressure {
             // The port's packets run low: no more than was promised.
             return 0;
         }
@@ -23,10 +23,11 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     /// The window field of the next segment of the connection in `slot`, and the edge that it stands for. The edge moves
     /// right or stays, and moves only by what is worth sending.
     #[inline]
-    pub(super) fn offer(&mut self, slot: u32) -> u16 {
-        let rx_limit = self.cold[slot as usize].rx_limit;
-        let free = self.free(&self.blocks[slot as usize], rx_limit);
-        let block = &mut self.blocks[slot as usize];
+    pub(super) fn offer(&mut self) -> u16 {
+        let rx_limit = self.cold.rx_limit;
+        let free = self.free(&*self.block, rx_limit);
+        let block = &mut *self.block;
+        block.flags.clear(Flags::CONSUMED);
         let scale = block.rcv_scale();
         let offered = block.rcv_window();
         let mut window = offered;
@@ -43,12 +44,12 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     }
 
     /// Whether so much room has come about since the peer was told that it should be told now: it may be waiting for it.
-    pub(super) fn has_window_to_offer(&self, slot: u32) -> bool {
-        let block = &self.blocks[slot as usize];
+    pub(super) fn has_window_to_offer(&self) -> bool {
+        let block = &*self.block;
         if !block.flags.has(Flags::CONSUMED) {
             return false;
         }
-        let rx_limit = self.cold[slot as usize].rx_limit;
+        let rx_limit = self.cold.rx_limit;
         let (free, offered) = (self.free(block, rx_limit), block.rcv_window());
         free > offered
             && (free - offered >= rx_limit / 2 || offered < u32::from(block.mss) && free >= u32::from(block.mss))
@@ -56,12 +57,12 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
 
     /// The service has consumed `n` bytes: a service that takes more than a window in a round trip gets a larger one
     /// (after Fisk and Feng, "Dynamic Right-Sizing in TCP", 2001).
-    pub(super) fn consumed(&mut self, slot: u32, n: u32, now: Instant) {
-        let block = &mut self.blocks[slot as usize];
+    pub(super) fn consumed(&mut self, n: u32, now: Instant) {
+        let block = &mut *self.block;
         block.flags |= Flags::CONSUMED;
-        let cold = &mut self.cold[slot as usize];
-        let Some(buffers) = self.buffers.of_mut(block) else { return };
-        if cold.rx_limit >= self.settings.rx_most {
+        let cold = &mut *self.cold;
+        let Some(buffers) = self.shared.buffers.of_mut(block) else { return };
+        if cold.rx_limit >= self.shared.settings.rx_most {
             return;
         }
         buffers.consumed = buffers.consumed.saturating_add(n);
@@ -70,7 +71,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
             return;
         }
         if buffers.consumed > cold.rx_limit / 2 {
-            cold.rx_limit = cold.rx_limit.saturating_mul(2).min(self.settings.rx_most);
+            cold.rx_limit = cold.rx_limit.saturating_mul(2).min(self.shared.settings.rx_most);
         }
         buffers.consumed = 0;
         buffers.tuned_at = now;

@@ -27,7 +27,6 @@ fn the_delay_counts_from_the_first_segment_that_waits() {
 #[test]
 fn every_second_full_segment_is_acknowledged_at_once() {
     // RFC 9293 §3.8.6.3 SHLD-19; RFC 5681 §4.2.
-    native_only!();
     let mut s = Script::accepted(peer());
     for n in 0..5 {
         s.inject(data(1 + 2000 * n, 1000));
@@ -165,7 +164,9 @@ fn sack_blocks_come_with_the_most_recent_first_and_four_fit() {
     s.expect(ack(1, 1).sack(&[(3001, 4501), island(4), island(3), island(2)]));
     // Two that have become one.
     s.inject(data(4501, 500));
-    s.expect(ack(1, 1).sack(&[(3001, 6001), island(4), island(3), island(0)]));
+    let got = s.expect(ack(1, 1).any_sack());
+    // Whether one that has had to give way is remembered is not said.
+    assert_eq!(got.sack[..3], [(3001, 6001), island(4), island(3)]);
     s.inject(data(1, 1000));
     s.expect(ack(1, 2001).sack(&[(3001, 6001), island(4), island(3)]));
 }

@@ -213,7 +213,6 @@ fn the_end_comes_behind_everything_that_was_written() {
 #[test]
 fn the_last_segment_carries_the_end_when_it_is_known_in_time() {
     // RFC 9293 §3.10.4: a FIN need not be a segment of its own.
-    native_only!();
     let mut s = Script::accepted(peer().window(1000));
     s.write(1500);
     s.expect(data(1, 1000));

@@ -59,7 +59,6 @@ fn reading_a_little_does_not_open_a_silly_window() {
 #[test]
 fn a_window_too_small_for_a_segment_is_updated_when_it_has_room_again() {
     // RFC 9293 §3.8.6.2: a sender that avoids silly windows waits for it.
-    native_only!();
     let mut s = Script::accepted_with(peer(), |config| settings::receive_buffer(config, BUFFER));
     s.stop_reading();
     let next = s.fill_window(1, 500);
@@ -81,7 +80,6 @@ fn data_beyond_the_window_is_acknowledged_and_dropped() {
 #[test]
 fn an_acknowledgement_is_taken_while_the_window_is_closed() {
     // RFC 9293 §3.10.7.4, first: special allowance for valid ACKs, even beside data that cannot be taken.
-    native_only!();
     let (mut s, next) = filled();
     s.write(1000);
     s.expect(data(1, 1000));
@@ -147,7 +145,6 @@ fn the_window_scale_offered_suffices_for_the_receive_buffer() {
 #[test]
 fn a_window_grows_with_what_the_service_reads() {
     // Automatic tuning of the receive window: no more memory than a connection uses, and no less window than it needs.
-    native_only!();
     let mut s = Script::accepted_with(peer().window_scale(7), |config| settings::receive_buffer(config, 1 << 20));
     let first = s.flow().window;
     let mut next = 1;

@@ -205,6 +205,42 @@ fn offloaded_checksums_are_good_unless_the_link_damages_the_frame() {
 }
 
 #[test]
+fn a_segment_to_be_cut_arrives_whole_as_the_chain_that_was_sent() {
+    let config =
+        LinkConfig { checksum_offload: true, tso: Some(65_000), tso_from: Some(End::A), ..LinkConfig::default() };
+    let (mut a, mut b) = Link::pair(config);
+    assert_eq!((a.capabilities().tso, a.capabilities().lro), (Some(65_000), false));
+    assert_eq!((b.capabilities().tso, b.capabilities().lro), (None, true));
+    assert!(b.capabilities().scatter_rx);
+    let large = |nic: &mut MemoryNic| {
+        let mut head = frame(nic, 54 + 1400);
+        (1..12).for_each(|n| head.chain(frame(nic, 1400 + n)).unwrap());
+        head.set_tx_offload(TxOffload {
+            l2_len: 14,
+            l3_len: 20,
+            l4_len: 20,
+            ipv4: true,
+            ipv4_checksum: true,
+            l4_checksum: Some(L4::Tcp),
+            tso: Some(1400),
+        });
+        head
+    };
+    let sent = large(&mut a);
+    let places: Vec<_> = sent.segments().map(|segment| (segment.as_ptr(), segment.len())).collect();
+    a.tx_burst(&mut vec![sent]);
+    let received = receive(&mut b).remove(0);
+    assert!(received.segments().map(|segment| (segment.as_ptr(), segment.len())).eq(places));
+    let info = received.rx_info();
+    assert_eq!((info.ipv4_checksum, info.l4_checksum), (RxChecksum::Good, RxChecksum::Good));
+    assert_eq!((a.stats().copied_bytes, a.stats().tx_dropped), (0, 0));
+
+    let refused = large(&mut b);
+    b.tx_burst(&mut vec![refused]);
+    assert_eq!(b.stats().tx_dropped, 1);
+}
+
+#[test]
 fn frames_arrive_on_the_queue_they_were_sent_on_or_steered_to() {
     let (mut a, mut b) = Link::with_queues(LinkConfig::default(), 2);
     let sent = frame(&mut a[1], 60);

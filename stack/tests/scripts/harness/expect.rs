@@ -228,6 +228,17 @@ impl Script {
         self.expect_event(&format!("closed: {why:?}"), |event| event == AppEvent::Closed(why));
     }
 
+    /// The connection is over, for whatever reason.
+    #[track_caller]
+    pub fn expect_any_end(&mut self) {
+        self.expect_event("closed", |event| matches!(event, AppEvent::Closed(_)));
+    }
+
+    /// Whether the connection has been opened, in which case that has been expected.
+    pub fn has_opened(&mut self) -> bool {
+        matches!(self.next_event(), Some((_, AppEvent::Opened(_))))
+    }
+
     /// The service has seen nothing that has not been expected.
     #[track_caller]
     pub fn expect_no_event(&mut self) {

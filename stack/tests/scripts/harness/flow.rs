@@ -187,6 +187,7 @@ impl Flow {
                 self.peer_hello = self.last_hello.clone();
             }
         }
+        self.established |= self.worker_hello.is_some() && seg.flags & (SYN | ACK) == ACK;
         let shift = if seg.flags & SYN != 0 { 0 } else { self.shift(&self.peer_hello) };
         if let Some(ack) = ack {
             self.peer_edge = self.peer_edge.max(ack + (Rel::from(window) << shift));
@@ -254,7 +255,7 @@ impl Flow {
         if !is_syn && (options.mss.is_some() || options.window_scale.is_some() || options.sack_permitted) {
             return Err("an option that belongs into a SYN".into());
         }
-        if got.has(RST) {
+        if got.has(RST) || self.worker_isn.is_none() {
             return Ok(());
         }
         if is_syn {

@@ -5,10 +5,10 @@ use linerate_bypass::time::Duration;
 use linerate_stack::Config;
 
 /// The engine under test. This is the one place that names it.
-pub type Engine = linerate_stack::SmoltcpEngine;
+pub type Engine = linerate_stack::NativeEngine<linerate_bypass::memory::MemoryPacket>;
 
 /// Whether the engine under test is the native one, which every script is written for.
-pub const NATIVE: bool = false;
+pub const NATIVE: bool = true;
 
 /// Ends the script here when the engine under test is not the native one: a behaviour that smoltcp's sockets do not have.
 ///
@@ -153,34 +153,35 @@ impl Peer {
     }
 }
 
-/// Settings of the configuration, by what they mean. Those that say FIELD have no field yet: the assignment in the
-/// comment is what it is taken to be.
+/// Settings of the configuration, by what they mean.
 pub mod settings {
     use super::*;
+    use linerate_stack::Keepalive;
+    use linerate_stack::congestion::Algorithm;
 
     /// Delays small segments while data is in flight (Nagle's algorithm).
     pub fn nagle(config: &mut Config) {
-        let _ = config; // FIELD: config.nagle = true;
+        config.nagle = true;
     }
 
     /// Asks for and grants ECN.
     pub fn ecn(config: &mut Config) {
-        let _ = config; // FIELD: config.ecn = true;
+        config.ecn = true;
     }
 
     /// Congestion control by NewReno.
     pub fn newreno(config: &mut Config) {
-        let _ = config; // FIELD: config.congestion = congestion::Kind::NewReno;
+        config.congestion = Algorithm::NewReno;
     }
 
     /// Congestion control by DCTCP, with ECN.
     pub fn dctcp(config: &mut Config) {
-        ecn(config); // FIELD: config.congestion = congestion::Kind::Dctcp;
+        config.congestion = Algorithm::Dctcp;
     }
 
     /// Keepalive probes after `idle`, every `interval`, at most `count` unanswered.
     pub fn keepalive(config: &mut Config, idle: Duration, interval: Duration, count: u32) {
-        let _ = (config, idle, interval, count); // FIELD: config.keepalive = Some(Keepalive { idle, interval, count });
+        config.keepalive = Some(Keepalive { idle, interval, probes: count as u8 });
     }
 
     /// How long our own connection attempts may take.
@@ -205,6 +206,6 @@ pub mod settings {
 
     /// The least retransmission time-out.
     pub fn rto_floor(config: &mut Config, floor: Duration) {
-        let _ = (config, floor); // FIELD: config.rto_min = floor;
+        config.rto_floor = floor;
     }
 }

@@ -154,6 +154,7 @@ impl Script {
         script.inject_hello(syn_ack(0, 1));
         script.expect(ack(1, 1));
         script.expect_opened();
+        script.check_negotiated();
         script
     }
 
@@ -165,6 +166,18 @@ impl Script {
         self.inject(ack(1, 1));
         self.expect_opened();
         self.expect_nothing();
+        self.check_negotiated();
+    }
+
+    /// What the peer offers has been taken up: a script about it would mean nothing otherwise.
+    #[track_caller]
+    fn check_negotiated(&mut self) {
+        let peer = self.peer.clone();
+        let flow = self.flow();
+        let (timestamps, scaling, ecn) = (flow.has_timestamps(), flow.has_scaling(), flow.has_ecn());
+        if (timestamps, scaling, ecn) != (peer.timestamps, peer.window_scale.is_some(), peer.ecn) {
+            self.fail(&format!("negotiated: timestamps {timestamps}, window scaling {scaling}, ECN {ecn}"));
+        }
     }
 
     /// Injects `seg`, a SYN, with the options of the peer.
@@ -414,6 +427,12 @@ impl Script {
     /// What the worker has dropped for `cause`.
     pub fn drops(&mut self, cause: &str) -> u64 {
         self.worker.summary().drops.get(cause).copied().unwrap_or(0)
+    }
+
+    /// Packets of the peer's and the worker's pools that nobody holds.
+    pub fn free_packets(&mut self) -> usize {
+        self.settle();
+        self.nic.pool_available() + self.worker.nic().pool_available()
     }
 
     /// Ends the script: whatever the worker has sent must have been expected, and no packet may be lost for good.

@@ -1,0 +1,26 @@
+//! The TCP of `linerate` against that of the Linux kernel, both ways: options on and off, bulk from a well-known
+//! program, many connections, and a flood.
+//!
+//! The kernel is a network namespace, which needs root: without it a test says so in one line and does nothing. The
+//! engine is the program's default, or the one that `LINERATE_TEST_ENGINE` names ([`engine`]).
+
+// Each target of tests uses its part of these.
+#[path = "../net/client.rs"]
+#[allow(dead_code)]
+mod client;
+#[path = "../net/namespace.rs"]
+#[allow(dead_code)]
+mod namespace;
+#[path = "../net/program.rs"]
+#[allow(dead_code)]
+mod program;
+#[path = "../net/wire.rs"]
+#[allow(dead_code)]
+mod wire;
+
+mod connects;
+mod engine;
+mod flood;
+mod iperf;
+mod options;
+mod spoofed;

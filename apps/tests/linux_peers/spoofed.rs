@@ -1,0 +1,119 @@
+//! SYN segments whose source address is not ours, over a raw socket of the kernel's.
+
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SendFlags, SocketType, ipproto, sendto, socket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// The number of TCP (RFC 9293 §3.1).
+const TCP: u8 = 6;
+
+/// Sends SYNs to one address, each from another of the ranges that are kept for benchmarks (RFC 2544, RFC 5180).
+pub struct Flood {
+    socket: OwnedFd,
+    to: SocketAddr,
+    random: fastrand::Rng,
+}
+
+impl Flood {
+    /// A flood of SYNs to `to`.
+    pub fn new(to: SocketAddr) -> Flood {
+        let family = if to.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+        // With this protocol the kernel expects the IP header too.
+        let socket = socket(family, SocketType::RAW, Some(ipproto::RAW)).unwrap();
+        Flood { socket, to, random: fastrand::Rng::with_seed(u64::from(to.is_ipv6())) }
+    }
+
+    /// Sends `per_millisecond` of them every millisecond until `stop`, and counts them in `sent`.
+    pub fn run(mut self, per_millisecond: u32, sent: &AtomicU64, stop: &AtomicBool) {
+        let mut next = Instant::now();
+        while !stop.load(Ordering::Relaxed) {
+            let taken = (0..per_millisecond).filter(|_| self.send()).count();
+            sent.fetch_add(taken as u64, Ordering::Relaxed);
+            // What is late is not made up for.
+            next = (next + Duration::from_millis(1)).max(Instant::now());
+            std::thread::sleep(next.saturating_duration_since(Instant::now()));
+        }
+    }
+
+    /// Sends one; whether the kernel took it.
+    fn send(&mut self) -> bool {
+        let source = match self.to {
+            SocketAddr::V4(_) => IpAddr::V4(Ipv4Addr::from(0xc612_0000 | self.random.u32(..1 << 17))),
+            SocketAddr::V6(_) => IpAddr::V6(Ipv6Addr::from(0x2001_0002_u128 << 96 | u128::from(self.random.u64(..)))),
+        };
+        let from = SocketAddr::new(source, self.random.u16(1024..));
+        let packet = syn(from, self.to, self.random.u32(..));
+        // The port of a raw socket's address is its protocol, or none.
+        match sendto(&self.socket, &packet, SendFlags::empty(), &SocketAddr::new(self.to.ip(), 0)) {
+            Ok(_) => true,
+            // The interface's queue is full: a flood does not wait.
+            Err(Errno::NOBUFS | Errno::AGAIN) => false,
+            Err(error) => panic!("a raw socket does not send: {error}"),
+        }
+    }
+}
+
+/// An IP packet with a SYN that offers a maximum segment size (RFC 9293 §3.1, §3.7.1).
+fn syn(from: SocketAddr, to: SocketAddr, sequence: u32) -> Vec<u8> {
+    let mut segment = Vec::with_capacity(24);
+    segment.extend(from.port().to_be_bytes());
+    segment.extend(to.port().to_be_bytes());
+    segment.extend(sequence.to_be_bytes());
+    segment.extend([0; 4]);
+    // Six words of header; SYN; a window of 64 240 bytes; the checksum follows.
+    segment.extend([6 << 4, 0x02, 0xfa, 0xf0, 0, 0, 0, 0]);
+    segment.extend([2, 4, 0x05, 0xb4]);
+    let length = segment.len() as u16;
+    let (mut packet, pseudo) = match (from.ip(), to.ip()) {
+        (IpAddr::V4(from), IpAddr::V4(to)) => {
+            let addresses = [from.octets(), to.octets()].concat();
+            // RFC 791 §3.1. The kernel computes the header's checksum.
+            let mut header = vec![0x45, 0];
+            header.extend((20 + length).to_be_bytes());
+            header.extend([0, 0, 0, 0, 64, TCP, 0, 0]);
+            header.extend(&addresses);
+            (header, addresses)
+        }
+        (IpAddr::V6(from), IpAddr::V6(to)) => {
+            let addresses = [from.octets(), to.octets()].concat();
+            // RFC 8200 §3.
+            let mut header = vec![0x60, 0, 0, 0];
+            header.extend(length.to_be_bytes());
+            header.extend([TCP, 64]);
+            header.extend(&addresses);
+            (header, addresses)
+        }
+        _ => panic!("{from} and {to} are of different families"),
+    };
+    let pseudo = [pseudo, vec![0, TCP], length.to_be_bytes().to_vec()].concat();
+    let sum = checksum(&[pseudo, segment.clone()].concat());
+    segment[16..18].copy_from_slice(&sum.to_be_bytes());
+    packet.extend(segment);
+    packet
+}
+
+/// RFC 1071, of an even number of bytes.
+fn checksum(bytes: &[u8]) -> u16 {
+    let mut sum: u32 = bytes.chunks_exact(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]]))).sum();
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    !(sum as u16)
+}
+
+#[test]
+fn a_spoofed_syn_has_a_valid_checksum() {
+    for (from, to) in [("198.18.0.1:1025", "10.9.0.2:7"), ("[2001:2::1]:1025", "[fd09::2]:7")] {
+        let [from, to]: [SocketAddr; 2] = [from, to].map(|address| address.parse().unwrap());
+        let packet = syn(from, to, 0x0102_0304);
+        let (segment, addresses) = match to {
+            SocketAddr::V4(_) => (&packet[20..], &packet[12..20]),
+            SocketAddr::V6(_) => (&packet[40..], &packet[8..40]),
+        };
+        let length = (segment.len() as u16).to_be_bytes();
+        assert_eq!(checksum(&[addresses, &[0, TCP], &length, segment].concat()), 0);
+    }
+}

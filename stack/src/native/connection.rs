@@ -1,0 +1,236 @@
+//! One connection with all that its segments and its service act on.
+
+use super::block::{Block, Flags, State};
+use super::buffers::Pool;
+use super::cold::Cold;
+use super::flow_table::FlowTable;
+use super::isn::Secrets;
+use super::settings::Settings;
+use super::tick::Tick;
+use super::time_wait::TimeWait;
+use super::{Counts, milliseconds};
+use crate::config::Config;
+use crate::congestion::CongestionControl;
+use crate::engine::Event;
+use crate::ports::Ports;
+use crate::tuple::HashKey;
+use crate::wheel::Wheel;
+use hashbrown::HashMap;
+use linerate_bypass::time::Instant;
+use linerate_bypass::{CloseReason, ConnId, ConnectError, Origin, Packet};
+
+/// What the connections of a worker share.
+pub(super) struct Shared<P> {
+    pub worker: usize,
+    pub settings: Settings,
+    pub config: Config,
+    /// Slots that are free, the one used last first: its cache lines may still be there.
+    pub free: Vec<u32>,
+    pub buffers: Pool<P>,
+    pub table: FlowTable,
+    pub key: HashKey,
+    pub time_wait: TimeWait,
+    pub secrets: Secrets,
+    pub ports: Ports,
+    /// A timer for each connection: the token is its slot.
+    pub wheel: Wheel,
+    /// The timers that services ask for.
+    pub service_timers: Wheel,
+    /// The tokens of connect calls that are under way.
+    pub connecting: HashMap<u32, u64, foldhash::fast::FixedState>,
+    /// Connections that a peer has begun and not completed.
+    pub half_open: usize,
+    /// When cookies were last sent: answers to them are believed for a while.
+    pub cookies_sent: Option<Instant>,
+    /// Packets of the port that queues hold.
+    pub pinned: usize,
+    /// Challenges sent from TIME-WAIT in the second that began at the time noted.
+    pub challenges: (Instant, u32),
+    /// Connections with news for their service or something to send.
+    pub active: Vec<u32>,
+    /// Events that no connection holds.
+    pub pending: Vec<Event>,
+    /// Connections whose service found no packet to write to.
+    pub starved: Vec<u32>,
+    /// The time of the turn.
+    pub now: Instant,
+    pub counts: Counts,
+}
+
+/// A connection, borrowed to be worked on.
+pub(super) struct Connection<'a, P, C> {
+    pub slot: u32,
+    pub block: &'a mut Block,
+    pub cold: &'a mut Cold<C>,
+    pub shared: &'a mut Shared<P>,
+}
+
+impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
+    /// Has the engine look at the connection in what `flags` say: [`TOUCHED`](Flags::TOUCHED) for news for the service,
+    /// [`DIRTY`](Flags::DIRTY) for something to send.
+    #[inline]
+    pub fn activate(&mut self, flags: Flags) {
+        let listed = self.block.flags.has_any(Flags::TOUCHED | Flags::DIRTY);
+        self.block.flags |= flags;
+        if !listed {
+            self.shared.active.push(self.slot);
+        }
+    }
+
+    /// Lets the connection be looked at in the next `collect`.
+    #[inline]
+    pub fn touch(&mut self) {
+        self.activate(Flags::TOUCHED);
+    }
+
+    /// Lets the connection send in the next `flush`.
+    #[inline]
+    pub fn dirty(&mut self) {
+        self.activate(Flags::DIRTY);
+    }
+
+    /// The connection's name.
+    pub fn id(&self) -> ConnId {
+        ConnId::new(self.shared.worker, self.slot as usize, self.block.generation)
+    }
+
+    /// Takes the tuple out of the table: segments on it are no longer for this connection.
+    pub fn forget_tuple(&mut self) {
+        if self.block.flags.take(Flags::IN_TABLE) {
+            let hash = self.block.tuple.hash_with(&self.shared.key);
+            self.shared.table.remove(hash, self.slot);
+        }
+    }
+
+    /// Takes the queues back, with what is in them.
+    pub fn detach(&mut self) {
+        self.shared.pinned -= self.shared.buffers.detach(self.block);
+        self.cold.idle_since = milliseconds(self.shared.now);
+    }
+
+    /// It is no longer half-open, if it was.
+    pub fn leave_half_open(&mut self) {
+        if self.block.state == State::SynReceived && !self.block.flags.has(Flags::ACTIVE) {
+            self.shared.half_open -= 1;
+        }
+    }
+
+    /// Gives the slot up.
+    pub fn remove(&mut self) {
+        self.forget_tuple();
+        self.leave_half_open();
+        self.detach();
+        self.shared.service_timers.disarm(self.slot);
+        self.shared.connecting.remove(&self.slot);
+        self.block.state = State::Closed;
+        self.block.generation = self.block.generation.wrapping_add(1);
+        // In the list of those to be looked at it is passed over.
+        self.block.flags = self.block.flags & (Flags::TOUCHED | Flags::DIRTY) | Flags::VACANT;
+        self.shared.free.push(self.slot);
+    }
+
+    /// It is over: nothing more comes of it, and the service is to be told why by the flags.
+    pub fn end(&mut self, why: Flags) {
+        self.forget_tuple();
+        self.leave_half_open();
+        self.detach();
+        let block = &mut *self.block;
+        block.state = State::Closed;
+        block.flags |= why;
+        block.unsent = 0;
+        block.received = 0;
+        block.retransmit_at = Tick::NONE;
+        block.ack_at = Tick::NONE;
+        self.touch();
+    }
+
+    /// Appends what has happened to `events`.
+    #[inline]
+    pub fn look(&mut self, events: &mut Vec<Event>) {
+        let block = &mut *self.block;
+        block.flags.clear(Flags::TOUCHED);
+        // Nearly always data is all the news.
+        let ordinary = Flags::OPEN | Flags::READABLE;
+        let unusual = Flags::GONE | Flags::VACANT | Flags::WANTS_ROOM;
+        if block.state == State::Established && block.flags.has(ordinary) && !block.flags.has_any(unusual) {
+            block.flags.clear(Flags::READABLE);
+            if block.received > 0 {
+                let id = self.id();
+                events.push(Event::Readable(id));
+            }
+            return;
+        }
+        self.look_closely(events);
+    }
+
+    fn look_closely(&mut self, events: &mut Vec<Event>) {
+        if self.block.flags.has_any(Flags::GONE | Flags::VACANT) {
+            return;
+        }
+        let conn = self.id();
+        if !self.block.flags.has(Flags::OPEN) {
+            if self.block.flags.take(Flags::NEWLY_OPEN) {
+                self.block.flags |= Flags::OPEN;
+                let token = self.shared.connecting.remove(&self.slot);
+                match token {
+                    Some(_) => self.shared.counts.connected += 1,
+                    None => self.shared.counts.accepted += 1,
+                }
+                events.push(Event::Opened(conn, token.map_or(Origin::Accepted, Origin::Connected)));
+            } else {
+                if self.block.state == State::Closed {
+                    self.never_opened(events);
+                }
+                return;
+            }
+        }
+        if self.block.flags.take(Flags::READABLE) && self.block.received > 0 {
+            events.push(Event::Readable(conn));
+        }
+        if self.block.flags.has(Flags::WANTS_ROOM) && self.has_enough_room() {
+            self.block.flags.clear(Flags::WANTS_ROOM);
+            events.push(Event::Writable(conn));
+        }
+        let block = &mut *self.block;
+        if block.state.peer_finished() && block.received == 0 && !block.flags.has(Flags::END_TOLD) {
+            block.flags |= Flags::END_TOLD;
+            events.push(Event::PeerClosed(conn));
+        }
+        let over = match block.state {
+            // Our last acknowledgement goes out first.
+            State::TimeWait => block.flags.has(Flags::END_TOLD) && !block.flags.has(Flags::ACK_NOW),
+            // A reset goes out first.
+            State::Closed => !block.flags.has(Flags::RESET),
+            _ => false,
+        };
+        if over {
+            block.flags |= Flags::GONE;
+            let why = if block.flags.has(Flags::WAS_RESET) {
+                CloseReason::Reset
+            } else if block.flags.has(Flags::WAS_ABORTED) {
+                CloseReason::Aborted
+            } else if block.flags.has_any(Flags::TIMED_OUT | Flags::UNREACHABLE) {
+                CloseReason::TimedOut
+            } else {
+                CloseReason::Finished
+            };
+            events.push(Event::Closed(conn, why));
+        }
+    }
+
+    /// It ended before the service knew it: news only if the service had asked for it.
+    fn never_opened(&mut self, events: &mut Vec<Event>) {
+        if let Some(token) = self.shared.connecting.remove(&self.slot) {
+            self.shared.counts.failed += 1;
+            let error = if self.block.flags.has(Flags::WAS_RESET) {
+                ConnectError::Refused
+            } else if self.block.flags.has(Flags::UNREACHABLE) {
+                ConnectError::Unreachable
+            } else {
+                ConnectError::TimedOut
+            };
+            events.push(Event::Failed(token, error));
+        }
+        self.remove();
+    }
+}

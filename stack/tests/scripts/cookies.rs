@@ -1,0 +1,219 @@
+//! SYN cookies: RFC 4987 §3.6 and appendix A. A connection that the worker does not remember is made out of the
+//! acknowledgement of its SYN-ACK; what a cookie has no room for is kept in the timestamp.
+
+use super::harness::*;
+
+/// How long a cookie is good, at the most.
+const LIFETIME: Duration = secs(300);
+/// A port whose connection is remembered half-open, so that there is no room for another.
+const FILLER: u16 = 6000;
+
+/// A worker with no room for a further half-open connection.
+fn full(peer: Peer) -> Script {
+    let mut s = Script::listen(peer, |config| config.max_half_open = 1);
+    s.inject_hello(syn(0).port(FILLER));
+    s.expect(syn_ack(0, 1).port(FILLER));
+    s
+}
+
+/// The SYN-ACK with the cookie for the current port.
+fn cookie(s: &mut Script) -> Got {
+    s.inject_hello(syn(0));
+    s.expect(syn_ack(0, 1))
+}
+
+#[test]
+fn a_cookie_brings_the_connection_back() {
+    // RFC 4987 §3.6.
+    native_only!();
+    let mut s = full(peer());
+    cookie(&mut s);
+    s.inject(ack(1, 1));
+    s.expect_opened();
+    s.expect_alive(1, 1);
+}
+
+#[test]
+fn a_cookie_brings_the_connection_back_with_the_data_beside_it() {
+    // RFC 4987 §3.6; RFC 9293 §3.10.7.4, seventh.
+    native_only!();
+    let mut s = full(peer());
+    cookie(&mut s);
+    s.inject(data(1, 500));
+    s.expect_opened();
+    s.expect_delivered(500);
+    s.expect_within(DELAYED_ACK, ack(1, 501));
+}
+
+#[test]
+fn a_cookie_leaves_nothing_behind_at_the_worker() {
+    // RFC 4987 §3.6: no state, so the SYN-ACK is not sent again.
+    native_only!();
+    let mut s = full(peer());
+    cookie(&mut s);
+    let again = s.drain_for(secs(5));
+    assert!(again.iter().all(|got| got.port == FILLER));
+}
+
+#[test]
+fn with_timestamps_window_scale_and_sack_are_kept() {
+    // RFC 4987 appendix A; the timestamp that comes back holds what the cookie does not.
+    native_only!();
+    for (shift, sack) in [(Some(0), false), (Some(7), true), (Some(14), true), (None, true), (None, false)] {
+        let peer = Peer { window_scale: shift, sack, window: 3, ..peer().timestamps() };
+        let mut s = full(peer);
+        let got = cookie(&mut s);
+        assert_eq!(got.raw.options.window_scale.is_some(), shift.is_some());
+        assert_eq!(got.raw.options.sack_permitted, sack);
+        assert!(got.raw.options.timestamp.is_some());
+        s.pass(ms(50));
+        s.inject(ack(1, 1));
+        s.expect_opened();
+        // What the peer's window is in bytes; the harness sees that it is not overstepped.
+        let window = 3 << shift.unwrap_or(0);
+        s.write(2000);
+        s.pass(secs(1));
+        let sent: Rel = s.drain().iter().map(|got| got.end() - 1).max().unwrap_or(0);
+        assert!(sent >= window.min(1000), "{sent} bytes into a window of {window}");
+        s.inject(data(1001, 100));
+        let gap = s.drain();
+        let blocks: &[(Rel, Rel)] = if sack { &[(1001, 1101)] } else { &[] };
+        assert!(gap.iter().any(|got| got.ack == 1 && got.sack == blocks));
+    }
+}
+
+#[test]
+fn without_timestamps_nothing_is_offered_that_could_not_be_kept() {
+    // RFC 4987 §3.6: a cookie has room for a segment size.
+    native_only!();
+    let mut s = full(peer().window_scale(7).sack());
+    let got = cookie(&mut s);
+    assert_eq!((got.raw.options.window_scale, got.raw.options.sack_permitted), (None, false));
+    s.inject(ack(1, 1));
+    s.expect_opened();
+    s.inject(data(1001, 100));
+    s.expect(ack(1, 1));
+}
+
+#[test]
+fn the_segment_size_is_kept_or_rounded_down() {
+    // RFC 4987 appendix A: a few bits for the MSS. That none is longer, the harness sees to.
+    native_only!();
+    for mss in [1460, 1400, 1220, 536] {
+        let mut s = full(Peer { mss: Some(mss), ..peer() });
+        cookie(&mut s);
+        s.inject(ack(1, 1));
+        s.expect_opened();
+        s.write(5000);
+        let longest = s.drain().iter().map(|got| got.len).max().unwrap_or(0);
+        assert!(longest >= 500.min(mss.into()), "{longest} bytes to a peer with MSS {mss}");
+    }
+}
+
+#[test]
+fn a_forged_cookie_is_refused() {
+    // RFC 4987 §3.6: the acknowledgement number must be the one that the worker computed.
+    native_only!();
+    let mut s = full(peer());
+    cookie(&mut s);
+    for forged in [77_777, -77_777, 1 << 20, 0x0100_0001, 0x4000_0001] {
+        s.inject(ack(1, forged));
+        s.expect(rst(forged));
+    }
+    s.expect_no_event();
+    s.inject(ack(1, 1));
+    s.expect_opened();
+}
+
+#[test]
+fn guessing_cookies_opens_nothing() {
+    // RFC 4987 §3.6: as hard as guessing a sequence number.
+    native_only!();
+    let mut s = full(peer());
+    cookie(&mut s);
+    for n in 0..5000i64 {
+        let guess = n.wrapping_mul(0x9e37_79b9) & 0xffff_ffff;
+        if guess != 1 {
+            s.inject(ack(1, guess));
+            s.drain();
+        }
+    }
+    s.expect_no_event();
+}
+
+#[test]
+fn a_cookie_is_good_for_its_peer_only() {
+    // RFC 4987 §3.6: it is computed over the addresses and ports, and over the peer's sequence number.
+    native_only!();
+    let mut s = full(peer());
+    let isn = cookie(&mut s).raw.seq;
+    s.on_port(5001).flow().worker_isn = Some(isn);
+    s.inject(ack(1, 1));
+    s.expect(rst(1));
+    s.expect_no_event();
+    s.on_port(5000);
+    s.inject(ack(2, 1));
+    s.expect(rst(1));
+    s.expect_no_event();
+}
+
+#[test]
+fn a_cookie_is_not_good_for_ever() {
+    // RFC 4987 §3.6: a slowly increasing time is part of it.
+    native_only!();
+    let mut s = full(peer());
+    cookie(&mut s);
+    s.pass(LIFETIME);
+    s.drain();
+    s.inject_hello(syn(0).port(FILLER));
+    s.drain();
+    s.inject(ack(1, 1));
+    s.expect(rst(1));
+    s.expect_no_event();
+}
+
+#[test]
+fn a_cookie_is_good_after_the_flood_is_over() {
+    // RFC 4987 §3.6: what was promised in the flood is kept behind it.
+    native_only!();
+    let mut s = full(peer());
+    cookie(&mut s);
+    s.inject(rst(1).port(FILLER));
+    s.pass(secs(2));
+    s.inject(ack(1, 1));
+    s.expect_opened();
+    s.expect_alive(1, 1);
+}
+
+#[test]
+fn as_long_as_there_is_room_nothing_is_taken_for_a_cookie() {
+    // RFC 4987 §3.6: what was never given out need not be looked at.
+    let mut s = Script::listen(peer(), |config| config.max_half_open = 100);
+    for n in 0..200 {
+        s.inject(ack(1, n));
+        s.expect(rst(n));
+    }
+    s.expect_no_event();
+}
+
+#[test]
+fn the_bound_on_connections_holds_for_cookies() {
+    // RFC 4987 §3.6: they are about half-open connections only.
+    native_only!();
+    let mut s = Script::listen(peer(), |config| {
+        config.max_half_open = 1;
+        config.max_connections = 2;
+    });
+    s.inject_hello(syn(0).port(FILLER));
+    s.expect(syn_ack(0, 1).port(FILLER));
+    let mut opened = 0;
+    for port in 5000..5010 {
+        s.on_port(port).inject_hello(syn(0));
+        if s.drain().iter().any(|got| got.has(SYN | ACK)) {
+            s.inject(ack(1, 1));
+            opened += usize::from(s.has_opened());
+            s.drain();
+        }
+    }
+    assert!((1..=2).contains(&opened), "{opened} connections");
+}

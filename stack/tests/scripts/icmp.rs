@@ -1,0 +1,113 @@
+//! ICMP errors about connections: RFC 9293 §3.9.2.2, RFC 5461, RFC 5927.
+
+use super::harness::*;
+
+/// Destination unreachable: kind and the codes of network, host, protocol, and port.
+const UNREACHABLE: u8 = 3;
+const NETWORK: u8 = 0;
+const HOST: u8 = 1;
+const PROTOCOL: u8 = 2;
+const PORT: u8 = 3;
+const SOURCE_QUENCH: u8 = 4;
+const TIME_EXCEEDED: u8 = 11;
+const PARAMETER_PROBLEM: u8 = 12;
+
+/// ICMPv6: destination unreachable, with the code of an address that does not answer.
+const UNREACHABLE6: u8 = 1;
+const ADDRESS6: u8 = 3;
+
+#[test]
+fn a_connection_being_made_fails_when_its_syn_is_unreachable() {
+    // RFC 5461 §4.1; RFC 5927 §4.1 for what counts: the sequence number of the SYN.
+    for code in [NETWORK, HOST, PORT] {
+        let mut s = Script::connecting(peer(), |_| {});
+        let sent = s.expect(syn(0));
+        s.inject_icmp(UNREACHABLE, code, 0, &sent);
+        s.expect_failed(ConnectError::Unreachable);
+        s.expect_nothing_for(secs(60));
+    }
+}
+
+#[test]
+fn over_ipv6_a_connection_being_made_fails_when_its_syn_is_unreachable() {
+    // RFC 5461 §4.1; RFC 4443 §3.1.
+    let mut s = Script::connecting(peer().ipv6(), |_| {});
+    let sent = s.expect(syn(0));
+    s.inject_icmp(UNREACHABLE6, ADDRESS6, 0, &sent);
+    s.expect_failed(ConnectError::Unreachable);
+    s.expect_nothing_for(secs(60));
+}
+
+#[test]
+fn an_error_about_another_sequence_number_is_ignored() {
+    // RFC 5927 §4.1.
+    let mut s = Script::connecting(peer(), |_| {});
+    let sent = s.expect(syn(0));
+    for at in [24, 27] {
+        // Behind an IP header of 20 bytes the sequence number begins at 24.
+        let mut packet = sent.raw.packet.clone();
+        packet[at] ^= 1;
+        s.inject_icmp_quoting(UNREACHABLE, HOST, 0, &packet);
+    }
+    s.expect_no_event();
+    s.inject_hello(syn_ack(0, 1));
+    s.expect(ack(1, 1));
+    s.expect_opened();
+}
+
+#[test]
+fn an_established_connection_survives_soft_errors() {
+    // RFC 9293 §3.9.2.2 MUST-56.
+    let mut s = Script::accepted(peer());
+    s.write(1000);
+    let sent = s.expect(data(1, 1000));
+    for (kind, code) in
+        [(UNREACHABLE, NETWORK), (UNREACHABLE, HOST), (UNREACHABLE, 5), (TIME_EXCEEDED, 0), (PARAMETER_PROBLEM, 0)]
+    {
+        s.inject_icmp(kind, code, 0, &sent);
+    }
+    s.expect_nothing();
+    s.inject(ack(1, 1001));
+    s.expect_alive(1, 1001);
+}
+
+#[test]
+fn an_established_connection_survives_hard_errors_too() {
+    // RFC 5461 §4, RFC 5927 §5.2: whoever can send them can end connections otherwise.
+    let mut s = Script::accepted(peer());
+    s.write(1000);
+    let sent = s.expect(data(1, 1000));
+    for code in [PROTOCOL, PORT] {
+        s.inject_icmp(UNREACHABLE, code, 0, &sent);
+    }
+    s.expect_nothing();
+    s.inject(ack(1, 1001));
+    s.expect_alive(1, 1001);
+}
+
+#[test]
+fn a_source_quench_is_discarded() {
+    // RFC 9293 §3.9.2.2 MUST-55; RFC 6633.
+    let mut s = Script::accepted(peer());
+    s.write(1000);
+    let sent = s.expect(data(1, 1000));
+    s.inject_icmp(SOURCE_QUENCH, 0, 0, &sent);
+    s.inject(ack(1, 1001));
+    s.write(2000);
+    s.expect_flight(1001, 2);
+}
+
+#[test]
+fn errors_that_quote_too_little_do_no_harm() {
+    // RFC 792: 64 bits of the segment are quoted; what quotes less says nothing.
+    let mut s = Script::connecting(peer(), |_| {});
+    let sent = s.expect(syn(0));
+    for len in [0, 1, 19, 20, 21, 24, 27] {
+        s.inject_icmp_quoting(UNREACHABLE, HOST, 0, &sent.raw.packet[..len]);
+    }
+    s.expect_no_event();
+    s.drain_others();
+    s.inject_hello(syn_ack(0, 1));
+    s.expect(ack(1, 1));
+    s.expect_opened();
+}

@@ -1,0 +1,370 @@
+//! What neither an attacker who guesses nor a peer that was started again can do: RFC 5961, and the segments that a state
+//! does not expect, RFC 9293 §3.10.7.4.
+
+use super::harness::*;
+
+/// The states in which both sides know each other, but for TIME-WAIT.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Established,
+    FinWait1,
+    FinWait2,
+    CloseWait,
+    Closing,
+    LastAck,
+}
+
+const STATES: [State; 6] =
+    [State::Established, State::FinWait1, State::FinWait2, State::CloseWait, State::Closing, State::LastAck];
+
+/// A connection in `state`, and the next sequence numbers of the worker and of the peer.
+fn in_state(state: State) -> (Script, Rel, Rel) {
+    let mut s = Script::accepted(peer());
+    let peer_finishes = |s: &mut Script| {
+        s.inject(fin(1, 1));
+        s.drain_for(DELAYED_ACK);
+        s.expect_peer_closed();
+    };
+    let worker_finishes = |s: &mut Script| {
+        s.close();
+        s.expect(fin(1, 1).any_ack());
+    };
+    let (ours, theirs) = match state {
+        State::Established => (1, 1),
+        State::FinWait1 => {
+            worker_finishes(&mut s);
+            (2, 1)
+        }
+        State::FinWait2 => {
+            worker_finishes(&mut s);
+            s.inject(ack(1, 2));
+            (2, 1)
+        }
+        State::CloseWait => {
+            peer_finishes(&mut s);
+            (1, 2)
+        }
+        State::Closing => {
+            worker_finishes(&mut s);
+            peer_finishes(&mut s);
+            (2, 2)
+        }
+        State::LastAck => {
+            peer_finishes(&mut s);
+            worker_finishes(&mut s);
+            (2, 2)
+        }
+    };
+    s.expect_no_event();
+    (s, ours, theirs)
+}
+
+/// The next event is an end of the connection.
+#[track_caller]
+fn expect_end(s: &mut Script, state: State) {
+    match state {
+        // All that there was to be said has been said.
+        State::Closing | State::LastAck => s.expect_any_end(),
+        _ => s.expect_closed(CloseReason::Reset),
+    }
+    s.expect_nothing_for(secs(60));
+    s.inject(ack(1, 77));
+    s.expect(rst(77));
+}
+
+#[test]
+fn a_reset_with_exactly_the_next_sequence_number_ends_the_connection() {
+    // RFC 5961 §3.2, 2); RFC 9293 §3.10.7.4, second.
+    for state in STATES {
+        for with_ack in [false, true] {
+            let (mut s, ours, theirs) = in_state(state);
+            s.inject(if with_ack { rst_ack(theirs, ours) } else { rst(theirs) });
+            s.expect_nothing();
+            expect_end(&mut s, state);
+        }
+    }
+}
+
+#[test]
+fn a_reset_elsewhere_in_the_window_is_challenged() {
+    // RFC 5961 §3.2, 3).
+    native_only!();
+    for state in STATES {
+        for offset in [1, 1000, 30_000] {
+            let (mut s, ours, theirs) = in_state(state);
+            s.inject(rst(theirs + offset));
+            s.expect(ack(ours, theirs));
+            s.expect_no_event();
+        }
+    }
+}
+
+#[test]
+fn a_reset_outside_the_window_is_ignored() {
+    // RFC 5961 §3.2, 1).
+    for state in STATES {
+        let (mut s, ours, theirs) = in_state(state);
+        for offset in [-1, -1000, 100_000, 1 << 31] {
+            s.inject(rst(theirs + offset));
+            s.inject(rst_ack(theirs + offset, ours));
+        }
+        s.expect_nothing();
+        s.expect_no_event();
+    }
+}
+
+#[test]
+fn the_reset_that_answers_a_challenge_ends_the_connection() {
+    // RFC 5961 §3.2: what a peer that is really gone does.
+    native_only!();
+    let mut s = Script::accepted(peer());
+    s.inject(rst(500));
+    s.expect(ack(1, 1));
+    s.inject(rst(1));
+    s.expect_closed(CloseReason::Reset);
+}
+
+#[test]
+fn a_reset_behind_what_is_missing_does_not_end_the_connection() {
+    // RFC 5961 §3.2, 3): in the window, but not the next.
+    native_only!();
+    let mut s = Script::accepted(peer().sack());
+    s.inject(data(1001, 1000));
+    s.expect(ack(1, 1).sack(&[(1001, 2001)]));
+    s.inject(rst(2001));
+    s.expect(ack(1, 1).any_sack());
+    s.inject(data(1, 1000));
+    s.expect(ack(1, 2001));
+    s.expect_no_event();
+    s.inject(rst(2001));
+    s.expect_closed(CloseReason::Reset);
+}
+
+#[test]
+fn a_syn_in_a_synchronized_state_is_challenged_whatever_its_sequence_number() {
+    // RFC 5961 §4.2; RFC 9293 §3.10.7.4, fourth.
+    native_only!();
+    for state in STATES {
+        for offset in [0, 1, 1000, -1000, 100_000] {
+            let (mut s, ours, theirs) = in_state(state);
+            s.inject(syn(theirs + offset));
+            s.expect(ack(ours, theirs));
+            s.expect_no_event();
+            let (mut s, ours, theirs) = in_state(state);
+            s.inject(syn_ack(theirs + offset, ours));
+            s.expect(ack(ours, theirs));
+            s.expect_no_event();
+        }
+    }
+}
+
+#[test]
+fn a_peer_that_was_started_again_gets_through() {
+    // RFC 9293 §3.5.1, figure 9; RFC 5961 §4.2.
+    let mut s = Script::accepted(peer());
+    s.inject(syn(50_000));
+    let challenge = s.expect(ack(1, 1));
+    s.inject(rst(challenge.ack));
+    s.expect_closed(CloseReason::Reset);
+    s.flow().reincarnate(PEER_ISN.wrapping_add(50_000));
+    s.shake_hands();
+    s.expect_alive(1, 1);
+}
+
+#[test]
+fn a_reset_in_syn_received_takes_the_connection_back() {
+    // RFC 9293 §3.10.7.4, second, SYN-RECEIVED; RFC 5961 §3.2.
+    let mut s = Script::listen(peer(), |_| {});
+    s.inject_hello(syn(0));
+    s.expect(syn_ack(0, 1));
+    s.inject(rst(1));
+    s.expect_nothing_for(secs(60));
+    s.expect_no_event();
+    s.inject(ack(1, 1));
+    s.expect(rst(1));
+}
+
+#[test]
+fn a_reset_in_syn_received_must_be_exact_too() {
+    // RFC 5961 §3.2, 1) and 3).
+    native_only!();
+    let mut s = Script::listen(peer(), |_| {});
+    s.inject_hello(syn(0));
+    s.expect(syn_ack(0, 1));
+    s.inject(rst(-5));
+    s.expect_nothing();
+    s.inject(rst(100));
+    s.expect(ack(1, 1));
+    s.inject(ack(1, 1));
+    s.expect_opened();
+    s.expect_alive(1, 1);
+}
+
+#[test]
+fn a_reset_refuses_a_simultaneous_open() {
+    // RFC 9293 §3.10.7.4, second, SYN-RECEIVED from an active OPEN.
+    let mut s = Script::connecting(peer(), |_| {});
+    s.expect(syn(0));
+    s.inject_hello(syn(0));
+    s.expect(syn_ack(0, 1));
+    s.inject(rst(1));
+    s.expect_failed(ConnectError::Refused);
+    s.expect_nothing_for(secs(60));
+}
+
+#[test]
+fn an_acknowledgement_of_what_was_not_sent_resets_a_half_open_connection() {
+    // RFC 9293 §3.10.7.4, fifth, SYN-RECEIVED: <SEQ=SEG.ACK><CTL=RST>.
+    for wrong in [0, 2, -100, 100_000] {
+        let mut s = Script::listen(peer(), |_| {});
+        s.inject_hello(syn(0));
+        s.expect(syn_ack(0, 1));
+        s.inject(ack(1, wrong));
+        s.expect(rst(wrong));
+        s.expect_no_event();
+    }
+}
+
+#[test]
+fn an_acknowledgement_of_what_was_not_sent_is_answered_and_its_data_dropped() {
+    // RFC 9293 §3.10.7.4, fifth, ESTABLISHED; RFC 5961 §5.2.
+    for state in STATES {
+        let (mut s, ours, theirs) = in_state(state);
+        s.inject(ack(theirs, ours + 1));
+        s.expect(ack(ours, theirs));
+        s.expect_no_event();
+    }
+    let mut s = Script::accepted(peer());
+    s.write(1000);
+    s.expect(data(1, 1000));
+    s.inject(data(1, 100).ack(5000).junk());
+    s.expect(ack(1001, 1));
+    s.expect_delivered(0);
+}
+
+#[test]
+fn an_acknowledgement_far_too_old_is_answered_and_its_data_dropped() {
+    // RFC 5961 §5.2: older than SND.UNA - MAX.SND.WND.
+    native_only!();
+    let mut s = Script::accepted(peer().window(5000));
+    for n in 0..10 {
+        s.write(1000);
+        s.expect(data(1 + n * SEG, 1000));
+        s.inject(ack(1, 1001 + n * SEG));
+    }
+    s.inject(data(1, 100).ack(5000).junk());
+    s.expect(ack(10_001, 1));
+    s.expect_delivered(0);
+    s.inject(data(1, 100).ack(5001));
+    s.expect_within(DELAYED_ACK, ack(10_001, 101));
+    s.expect_delivered(100);
+}
+
+#[test]
+fn challenges_are_limited_in_number() {
+    // RFC 5961 §7: at most so many in a period, so that they are no amplifier.
+    native_only!();
+    let mut s = Script::accepted(peer());
+    for n in 0..200 {
+        s.inject(syn(1000 + n));
+        s.inject(rst(2000 + n));
+        s.inject(ack(1, 50_000 + n));
+        s.pass(ms(1));
+    }
+    let challenges = s.drain();
+    assert!((1..=CHALLENGES).contains(&challenges.len()), "{} challenges", challenges.len());
+    s.pass(CHALLENGE_PERIOD);
+    s.inject(rst(2000));
+    s.expect(ack(1, 1));
+    s.expect_alive(1, 1);
+}
+
+#[test]
+fn the_limit_of_challenges_does_not_hold_back_ordinary_acknowledgements() {
+    // RFC 5961 §7: only those are counted that an attacker can provoke.
+    native_only!();
+    let mut s = Script::accepted(peer().sack());
+    for n in 0..200 {
+        s.inject(rst(2000 + n));
+    }
+    s.drain();
+    s.inject_burst([data(1, 1000), data(1001, 1000)]);
+    s.expect_within(DELAYED_ACK, ack(1, 2001));
+    s.inject(data(3001, 1000));
+    s.expect(ack(1, 2001).sack(&[(3001, 4001)]));
+}
+
+#[test]
+fn flags_that_make_no_sense_do_no_harm() {
+    // RFC 9293 §3.10.7.4, fifth: without ACK dropped; and whatever SYN is combined with.
+    let mut s = Script::accepted(peer());
+    let all = FIN | SYN | RST | PSH | ACK | URG | ECE | CWR;
+    for flags in [0, FIN, PSH | URG, FIN | PSH | URG, SYN | FIN, SYN | FIN | ACK, SYN | URG, ECE | CWR] {
+        s.inject(data(1, 10).flags(flags).junk());
+        s.pass(CHALLENGE_PERIOD);
+        assert!(s.drain().iter().all(|got| !got.has(RST)));
+    }
+    s.inject(data(1 << 30, 10).flags(all).junk());
+    s.drain();
+    s.expect_no_event();
+    s.expect_delivered(0);
+    s.expect_alive(1, 1);
+}
+
+#[test]
+fn flags_that_make_no_sense_open_nothing() {
+    // RFC 9293 §3.10.7.2; a SYN that is a FIN too begins no conversation.
+    let mut s = Script::listen(peer(), |_| {});
+    for flags in [0, FIN, PSH | URG, SYN | RST, SYN | RST | FIN, SYN | RST | ACK] {
+        s.inject(data(0, 10).flags(flags).junk());
+        assert!(s.drain().iter().all(|got| !got.has(SYN)));
+    }
+    s.expect_no_event();
+    s.on_port(5001).shake_hands();
+    s.expect_alive(1, 1);
+}
+
+#[test]
+fn a_segment_size_of_nearly_nothing_is_not_taken_at_its_word() {
+    // No specification has a least MSS; a peer that asks for a byte per segment asks for forty times the traffic.
+    for mss in [0, 1, 8] {
+        let mut s = Script::accepted(Peer { mss: Some(mss), ..peer() });
+        s.write(400);
+        let sent = s.drain();
+        let bytes: Rel = sent.iter().map(|got| got.len).sum();
+        assert!(bytes > 0 && sent.len() as Rel * 32 <= bytes + 32, "{bytes} bytes in {} segments", sent.len());
+    }
+}
+
+#[test]
+fn bytes_scattered_over_the_window_are_bounded_in_memory() {
+    // RFC 9293 §3.10.7.4, first, SHLD-31, within reason: what is not held comes again.
+    let mut s = Script::accepted(peer());
+    let pool = s.free_packets();
+    for n in 0..4000 {
+        s.inject(data(3 + 2 * n, 1));
+        s.drain();
+    }
+    assert!(pool - s.free_packets() <= 64, "{} packets are held", pool - s.free_packets());
+    for n in 0..9 {
+        s.inject(data(1 + n * SEG, SEG));
+        s.drain();
+    }
+    s.drain_for(DELAYED_ACK);
+    s.expect_delivered(9000);
+    s.expect_alive(9001, 1);
+}
+
+#[test]
+fn a_peer_that_ignores_the_window_pins_no_memory() {
+    // RFC 9293 §3.10.7.4, first: beyond the window nothing is accepted.
+    let mut s = Script::accepted_with(peer(), |config| settings::receive_buffer(config, 16 << 10));
+    s.stop_reading();
+    let pool = s.free_packets();
+    for n in 0..200 {
+        s.inject(data(1 + n * SEG, SEG));
+        s.drain();
+    }
+    s.drain_for(DELAYED_ACK);
+    assert!(pool - s.free_packets() <= 64, "{} packets are held", pool - s.free_packets());
+}
