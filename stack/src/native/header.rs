@@ -135,10 +135,10 @@ impl Header<'_> {
     }
 
     /// What the port is to be asked for.
-    #[inline]
+    #[inline(always)]
     pub fn offload(&self, offload: Offload) -> Option<TxOffload> {
         let ipv4 = self.tuple.is_ipv4();
-        if !offload.tcp && !(offload.ipv4 && ipv4) {
+        if !(offload.tcp || offload.ipv4 && ipv4) {
             return None;
         }
         Some(TxOffload {
@@ -200,7 +200,7 @@ impl Header<'_> {
     }
 
     /// Writes the fixed parts of IPv4's (RFC 791 §3.1) and TCP's header, with the pseudo-header's sum for a checksum.
-    #[inline]
+    #[inline(always)]
     fn write_v4<const N: usize>(&self, place: &mut [u8; N], offload: Offload) {
         let total_len = (self.len() + self.payload) as u16;
         let addresses = u64::from_be_bytes(self.tuple.sent_v4());
