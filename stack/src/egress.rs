@@ -215,12 +215,21 @@ impl<N: Nic> Egress<N> {
     }
 
     /// Sends a complete Ethernet frame.
+    #[inline]
     pub(crate) fn send_frame(&mut self, frame: N::Packet) {
-        if self.queue.len() < QUEUE {
+        // Never more than there is memory for, so that none is asked for here.
+        if self.queue.len() < QUEUE && self.queue.len() < self.queue.capacity() {
             self.queue.push(frame);
         } else {
-            self.drops.count(Cause::NoPacket);
+            self.refuse(frame);
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn refuse(&mut self, frame: N::Packet) {
+        drop(frame);
+        self.drops.count(Cause::NoPacket);
     }
 
     fn send_to(&mut self, mut packet: N::Packet, to: MacAddr) {

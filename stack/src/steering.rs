@@ -24,26 +24,43 @@ pub const RSS_KEY: [u8; 52] = {
 /// this one repeated.
 pub const TABLE_ENTRIES: usize = 128;
 
+/// The Toeplitz hash of each byte in front of a byte of zero, under the first 16 bits of [`RSS_KEY`] repeated.
+///
+/// The key's window at bit `i` is the key rotated left by `i`, so that a byte eight bits further back has the same hash,
+/// rotated by eight.
+static BYTE_HASHES: [u16; 256] = {
+    let key = (RSS_KEY[0] as u16) << 8 | RSS_KEY[1] as u16;
+    let mut hashes = [0; 256];
+    let mut byte = 0;
+    while byte < hashes.len() {
+        let mut bit = 0;
+        while bit < 8 {
+            if byte & (0x80 >> bit) != 0 {
+                hashes[byte] ^= key.rotate_left(bit);
+            }
+            bit += 1;
+        }
+        byte += 1;
+    }
+    hashes
+};
+
 /// The Toeplitz hash of `tuple` under [`RSS_KEY`], as a port computes it (Microsoft, "RSS hashing types": source
 /// address, destination address, source port, destination port, in network order; the order does not matter here).
+#[inline]
 pub fn toeplitz(tuple: &Tuple) -> u32 {
-    // The key's window at bit i is the key rotated left by i mod 16, doubled to 32 bits.
-    let mut word = tuple.fold();
-    let mut hash = 0u16;
-    let mut window = 0x6d5au16;
-    while word != 0 {
-        if word & 0x8000 != 0 {
-            hash ^= window;
-        }
-        window = window.rotate_left(1);
-        word <<= 1;
-    }
+    let [high, low] = tuple.fold().to_be_bytes();
+    let hash = BYTE_HASHES[usize::from(high)] ^ BYTE_HASHES[usize::from(low)].rotate_left(8);
+    // The window is 32 bits wide, and its halves are alike.
     u32::from(hash) << 16 | u32::from(hash)
 }
 
 /// The worker among `workers` that owns the flow with this hash.
+#[inline]
 pub fn owner(hash: u32, workers: usize) -> usize {
-    (hash as usize & (TABLE_ENTRIES - 1)) % workers
+    // There are no more owners than entries; a division of 32 bits is much faster than one of 64.
+    let workers = workers.min(TABLE_ENTRIES) as u32;
+    (hash % TABLE_ENTRIES as u32 % workers) as usize
 }
 
 #[cfg(test)]

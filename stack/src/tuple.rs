@@ -178,6 +178,7 @@ impl Tuple {
 
     /// All 16-bit words of the tuple combined by exclusive or: what a hash that treats every word alike depends on.
     /// IPv4's mapping prefix is the same at both ends and cancels out.
+    #[inline]
     pub(crate) fn fold(&self) -> u16 {
         let x = self.local.high ^ self.local.low ^ self.remote.high ^ self.remote.low;
         let x = (x >> 32) as u32 ^ x as u32 ^ self.ports;

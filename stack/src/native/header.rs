@@ -2,13 +2,11 @@
 
 use super::options::{self, Timestamp};
 use super::seq::Seq;
-use crate::checksum;
 use crate::egress::ETHERNET;
 use crate::tuple::Tuple;
 use linerate_bypass::{Capabilities, L4, TxOffload};
+use smoltcp::wire::TcpPacket;
 use smoltcp::wire::checksum::{combine, data as sum};
-use smoltcp::wire::{Ipv4Packet, Ipv6Packet, TcpPacket, TcpSeqNumber};
-use std::net::IpAddr;
 
 /// The hop limit of what we send.
 const HOP_LIMIT: u8 = 64;
@@ -16,6 +14,14 @@ const HOP_LIMIT: u8 = 64;
 /// (RFC 6864 §4.1).
 const DONT_FRAGMENT: u16 = 0x4000;
 const TCP: u8 = 6;
+/// Both as they lie in an IPv4 header.
+const HOP_LIMIT_AND_TCP: u64 = (HOP_LIMIT as u64) << 8 | TCP as u64;
+/// Bytes of the headers without options.
+const IPV4: usize = 20;
+const IPV6: usize = 40;
+const TCP_FIXED: usize = 20;
+const IPV4_AND_TCP: usize = IPV4 + TCP_FIXED;
+const IPV6_AND_TCP: usize = IPV6 + TCP_FIXED;
 /// The longest TCP options (RFC 9293 §3.1).
 pub(super) const MAX_OPTIONS: usize = 40;
 
@@ -112,13 +118,13 @@ impl Header<'_> {
     /// Bytes of the TCP header.
     #[inline]
     pub fn tcp_len(&self) -> usize {
-        20 + if self.timestamp.is_some() { options::TIMESTAMP_LEN } else { 0 } + self.options.len()
+        TCP_FIXED + if self.timestamp.is_some() { options::TIMESTAMP_LEN } else { 0 } + self.options.len()
     }
 
     /// Bytes of the IP header.
     #[inline]
     pub fn ip_len(&self) -> usize {
-        if self.tuple.is_ipv4() { 20 } else { 40 }
+        if self.tuple.is_ipv4() { IPV4 } else { IPV6 }
     }
 
     /// Bytes of both.
@@ -128,10 +134,10 @@ impl Header<'_> {
     }
 
     /// What the port is to be asked for.
-    #[inline]
+    #[inline(always)]
     pub fn offload(&self, offload: Offload) -> Option<TxOffload> {
         let ipv4 = self.tuple.is_ipv4();
-        if !offload.tcp && !(offload.ipv4 && ipv4) {
+        if !(offload.tcp || offload.ipv4 && ipv4) {
             return None;
         }
         Some(TxOffload {
@@ -147,104 +153,141 @@ impl Header<'_> {
 
     /// Writes IP and TCP headers, [`len`](Self::len) bytes, into `place`. `payload` is the payload's sum
     /// for the checksum, where the port does not compute it.
-    #[inline]
+    #[inline(always)]
     pub fn write(&self, place: &mut [u8], offload: Offload, payload: u16) {
-        let tcp_len = self.tcp_len();
-        let (ip, tcp) = place.split_at_mut(self.ip_len());
-        let tcp = &mut tcp[..tcp_len];
-        // With TSO the port adds each segment's own length (`rte_mbuf_core.h`).
-        let length = if self.tso.is_some() { 0 } else { tcp_len + self.payload };
-        let pseudo = if let (Some(source), Some(destination)) = (self.tuple.local_v4(), self.tuple.remote_v4()) {
-            let mut ip = Ipv4Packet::new_unchecked(ip);
-            ip.set_version(4);
-            ip.set_header_len(20);
-            ip.set_dscp(0);
-            ip.set_ecn(self.ecn as u8);
-            ip.set_total_len((20 + tcp_len + self.payload) as u16);
-            ip.set_ident(0);
-            ip.clear_flags();
-            ip.set_frag_offset(0);
-            ip.set_dont_frag(true);
-            ip.set_hop_limit(HOP_LIMIT);
-            ip.set_next_header(TCP.into());
-            ip.set_src_addr(source);
-            ip.set_dst_addr(destination);
-            if offload.ipv4 {
-                ip.set_checksum(0);
-            } else {
-                ip.set_checksum(ipv4_checksum(source.to_bits(), destination.to_bits(), ip.total_len(), self.ecn));
-            }
-            fold(halves(source.to_bits()) + halves(destination.to_bits()) + u32::from(TCP) + length as u32)
+        const USUAL: usize = IPV4_AND_TCP + options::TIMESTAMP_LEN;
+        // What is usual is a few stores of whole words to places that are known to be there.
+        if let (true, Some(timestamp)) = (self.is_usual(offload), self.timestamp)
+            && let Some(place) = place.first_chunk_mut::<USUAL>()
+        {
+            self.write_v4(place, offload);
+            put_timestamp(place, timestamp);
         } else {
-            let (source, destination) = (self.tuple.local_v6(), self.tuple.remote_v6());
-            let mut ip = Ipv6Packet::new_unchecked(ip);
-            ip.set_version(6);
-            ip.set_traffic_class(self.ecn as u8);
-            ip.set_flow_label(0);
-            ip.set_payload_len((tcp_len + self.payload) as u16);
-            ip.set_next_header(TCP.into());
-            ip.set_hop_limit(HOP_LIMIT);
-            ip.set_src_addr(source);
-            ip.set_dst_addr(destination);
-            checksum::partial(IpAddr::V6(source), IpAddr::V6(destination), TCP, length)
-        };
-        let (fixed, options) = tcp.split_at_mut(20);
-        let mut segment = TcpPacket::new_unchecked(&mut *fixed);
-        segment.set_src_port(self.tuple.local_port());
-        segment.set_dst_port(self.tuple.remote_port());
-        segment.set_seq_number(TcpSeqNumber(self.seq.0 as i32));
-        segment.set_ack_number(TcpSeqNumber(self.ack.0 as i32));
-        segment.set_window_len(self.window);
-        segment.set_checksum(pseudo);
-        segment.set_urgent_at(0);
-        // The accessors set flags one by one, each reading the field anew.
-        fixed[12] = (tcp_len as u8 / 4) << 4;
-        fixed[13] = self.control.0;
-        let rest = match self.timestamp {
-            Some(timestamp) => {
-                let Some((place, rest)) = options.split_first_chunk_mut() else { return };
-                options::emit_timestamp(place, timestamp);
-                rest
-            }
-            None => options,
-        };
-        if !self.options.is_empty() {
-            rest.copy_from_slice(self.options);
+            self.write_any(place, offload, payload);
         }
+    }
+
+    /// IPv4, no options that are not for every segment, and nothing to be summed here.
+    #[inline]
+    fn is_usual(&self, offload: Offload) -> bool {
+        self.tuple.is_ipv4() && self.options.is_empty() && offload.tcp
+    }
+
+    /// [`write`](Self::write), whatever the segment is.
+    #[inline(never)]
+    fn write_any(&self, place: &mut [u8], offload: Offload, payload: u16) {
+        let place = &mut place[..self.len()];
+        let (fixed, ip_len) = if self.tuple.is_ipv4() {
+            (place.first_chunk_mut().map(|place| self.write_v4::<IPV4_AND_TCP>(place, offload)), IPV4)
+        } else {
+            (place.first_chunk_mut().map(|place| self.write_v6(place)), IPV6)
+        };
+        debug_assert!(fixed.is_some());
+        let tcp = &mut place[ip_len..];
+        let mut options = &mut tcp[TCP_FIXED..];
+        if let Some(timestamp) = self.timestamp {
+            let Some((place, rest)) = options.split_first_chunk_mut::<{ options::TIMESTAMP_LEN }>() else { return };
+            put_timestamp(place, timestamp);
+            options = rest;
+        }
+        options.copy_from_slice(self.options);
         if !offload.tcp {
             // The field holds the pseudo-header's sum, and so is part of the sum.
             let sum = combine(&[sum(tcp), payload]);
             TcpPacket::new_unchecked(tcp).set_checksum(!sum);
         }
     }
+
+    /// Writes the fixed parts of IPv4's (RFC 791 §3.1) and TCP's header, with the pseudo-header's sum for a checksum.
+    #[inline(always)]
+    fn write_v4<const N: usize>(&self, place: &mut [u8; N], offload: Offload) {
+        let total_len = (self.len() + self.payload) as u16;
+        let addresses = u64::from_be_bytes(self.tuple.sent_v4());
+        let sum = (addresses >> 32) + (addresses & 0xffff_ffff);
+        let checksum = if offload.ipv4 { 0 } else { ipv4_checksum(sum, total_len, self.ecn) };
+        // Version, header length and ECN; total length; identification; flags and offset.
+        let first = 0x4500 | u64::from(self.ecn as u8);
+        put(place, 0, first << 48 | u64::from(total_len) << 32 | u64::from(DONT_FRAGMENT));
+        // Hop limit and protocol; checksum; source.
+        put(place, 8, HOP_LIMIT_AND_TCP << 48 | u64::from(checksum) << 32 | addresses >> 32);
+        // Destination; the first four bytes of TCP's header.
+        put(place, 16, addresses << 32 | u64::from(u32::from_be_bytes(self.tuple.sent_ports())));
+        let [third, fourth] = self.tcp_words(fold(sum + u64::from(TCP) + self.pseudo_len()));
+        put(place, 24, third);
+        put(place, 32, fourth);
+    }
+
+    /// Writes IPv6's header (RFC 8200 §3) and the fixed part of TCP's, with the pseudo-header's sum for a checksum.
+    fn write_v6(&self, place: &mut [u8; IPV6_AND_TCP]) {
+        let len = (self.tcp_len() + self.payload) as u64;
+        // Version and traffic class; flow label; payload length; next header; hop limit.
+        let class = u64::from(self.ecn as u8);
+        let last = u64::from(TCP) << 8 | u64::from(HOP_LIMIT);
+        put(place, 0, 6 << 60 | class << 52 | (len & 0xffff) << 16 | last);
+        let addresses = self.tuple.sent_v6();
+        place[8..40].copy_from_slice(&addresses);
+        place[40..44].copy_from_slice(&self.tuple.sent_ports());
+        let (words, _) = addresses.as_chunks::<4>();
+        let sum: u64 = words.iter().map(|word| u64::from(u32::from_be_bytes(*word))).sum();
+        let [third, fourth] = self.tcp_words(fold(sum + u64::from(TCP) + self.pseudo_len()));
+        put(place, 44, third);
+        put(place, 52, fourth);
+    }
+
+    /// The length in the pseudo-header (RFC 9293 §3.1).
+    #[inline]
+    fn pseudo_len(&self) -> u64 {
+        // With TSO the port adds each segment's own (`rte_mbuf_core.h`).
+        if self.tso.is_some() { 0 } else { (self.tcp_len() + self.payload) as u64 }
+    }
+
+    /// The fixed part of the TCP header behind the ports (RFC 9293 §3.1).
+    #[inline]
+    fn tcp_words(&self, checksum: u16) -> [u64; 2] {
+        // The data offset is in 32-bit words, in the upper four bits.
+        let offset_and_flags = (self.tcp_len() as u64 / 4) << 12 | u64::from(self.control.0);
+        [
+            u64::from(self.seq.0) << 32 | u64::from(self.ack.0),
+            offset_and_flags << 48 | u64::from(self.window) << 32 | u64::from(checksum) << 16,
+        ]
+    }
 }
 
-/// The sum of the two halves of `word`.
+/// Writes the time stamps into the last bytes of `place`.
 #[inline]
-fn halves(word: u32) -> u32 {
-    (word >> 16) + (word & 0xffff)
+fn put_timestamp<const N: usize>(place: &mut [u8; N], timestamp: Timestamp) {
+    if let Some(place) = place.last_chunk_mut() {
+        options::emit_timestamp(place, timestamp);
+    }
 }
 
-/// The one's complement sum in 16 bits (RFC 1071).
-#[inline]
-fn fold(sum: u32) -> u16 {
-    let sum = halves(sum);
-    halves(sum) as u16
+/// Puts `word` at `at`, a constant within `place`: one store.
+#[inline(always)]
+fn put<const N: usize>(place: &mut [u8; N], at: usize, word: u64) {
+    if let Some(place) = place[at..].first_chunk_mut() {
+        *place = word.to_be_bytes();
+    }
 }
 
-/// The checksum of the IPv4 header that [`Header::write`] writes (RFC 791 §3.1).
+/// The one's complement sum in 16 bits (RFC 1071) of numbers whose sum is `sum`, each of 32 bits or 16.
 #[inline]
-fn ipv4_checksum(source: u32, destination: u32, total_len: u16, ecn: Ecn) -> u16 {
-    let first = 0x4500 | u32::from(ecn as u8);
-    let ttl_protocol = u32::from(HOP_LIMIT) << 8 | u32::from(TCP);
-    let sum = first + u32::from(total_len) + u32::from(DONT_FRAGMENT) + ttl_protocol;
-    !fold(sum + halves(source) + halves(destination))
+fn fold(sum: u64) -> u16 {
+    // A number added to itself with its halves exchanged has their sum and the carry of it in its upper half.
+    let sum = (sum.wrapping_add(sum.rotate_left(32)) >> 32) as u32;
+    (sum.wrapping_add(sum.rotate_left(16)) >> 16) as u16
+}
+
+/// The checksum of the IPv4 header that [`Header::write`] writes (RFC 791 §3.1); `addresses` is the sum of the two.
+#[inline]
+fn ipv4_checksum(addresses: u64, total_len: u16, ecn: Ecn) -> u16 {
+    let first = 0x4500 | u64::from(ecn as u8);
+    !fold(addresses + first + u64::from(total_len) + u64::from(DONT_FRAGMENT) + HOP_LIMIT_AND_TCP)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use smoltcp::wire::IpProtocol;
+    use smoltcp::wire::{IpProtocol, Ipv4Packet, Ipv6Packet};
     use std::net::SocketAddr;
 
     fn tuple(six: bool) -> Tuple {
