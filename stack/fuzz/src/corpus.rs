@@ -34,7 +34,8 @@ pub fn to_hex(input: &[u8]) -> String {
 /// A mutation of one of `corpus`: some bytes changed, inserted, removed or repeated, or its end replaced by another's.
 pub fn mutated(corpus: &[Vec<u8>], random: &mut fastrand::Rng) -> Vec<u8> {
     const INTERESTING: [u8; 12] = [0, 1, 2, 4, 16, 17, 18, 32, 64, 127, 128, 255];
-    let pick = |random: &mut fastrand::Rng| corpus.get(random.usize(..corpus.len().max(1))).cloned().unwrap_or_default();
+    let pick =
+        |random: &mut fastrand::Rng| corpus.get(random.usize(..corpus.len().max(1))).cloned().unwrap_or_default();
     let mut input = pick(random);
     for _ in 0..1 << random.u8(..5) {
         let at = random.usize(..=input.len());

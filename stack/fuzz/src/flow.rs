@@ -104,7 +104,8 @@ impl Flow {
         if segment.flags & super::frames::RST != 0 {
             return;
         }
-        let end = segment.seq.wrapping_add(segment.payload.len() as u32 + u32::from(segment.flags & super::frames::FIN));
+        let end =
+            segment.seq.wrapping_add(segment.payload.len() as u32 + u32::from(segment.flags & super::frames::FIN));
         if after(end, self.nxt) {
             self.nxt = end;
         }
@@ -225,7 +226,10 @@ impl Flow {
             assert!(conn.last.is_some() || answered, "the stream begins behind the SYN: {now:?}");
             if let Some(last) = conn.last {
                 assert!(!after(last.una, now.una) && !after(last.nxt, now.nxt), "{last:?}, then {now:?}");
-                assert!(!after(last.rcv_nxt, now.rcv_nxt) && !after(last.rcv_edge, now.rcv_edge), "{last:?}, then {now:?}");
+                assert!(
+                    !after(last.rcv_nxt, now.rcv_nxt) && !after(last.rcv_edge, now.rcv_edge),
+                    "{last:?}, then {now:?}"
+                );
             }
             conn.last = Some(now);
         } else if let (None, &[behind_syn]) = (conn.start, &self.behind_syn[..]) {
@@ -272,7 +276,9 @@ impl Flow {
         for (i, byte) in segment.payload.iter().enumerate() {
             let at = at.wrapping_add(i as u32);
             match conn.given(at) {
-                Ok(Some(expected)) => assert_eq!(*byte, expected, "byte {at} of {}: {i} of the segment", conn.tuple.remote),
+                Ok(Some(expected)) => {
+                    assert_eq!(*byte, expected, "byte {at} of {}: {i} of the segment", conn.tuple.remote)
+                }
                 Ok(None) => {}
                 Err(()) => panic!("byte {at} is sent, which the service did not give: {numbers:?}"),
             }

@@ -312,7 +312,9 @@ pub struct Sent {
 pub enum Output {
     Tcp(Sent),
     /// It asks for the Ethernet address of `target`.
-    Question { target: IpAddr },
+    Question {
+        target: IpAddr,
+    },
     Other,
 }
 

@@ -60,19 +60,45 @@ impl Op {
 /// What happened to the service.
 #[derive(Debug)]
 pub enum Told {
-    Opened { conn: ConnId, tuple: Tuple },
+    Opened {
+        conn: ConnId,
+        tuple: Tuple,
+    },
     /// These bytes were read.
-    Read { conn: ConnId, bytes: Vec<u8> },
+    Read {
+        conn: ConnId,
+        bytes: Vec<u8>,
+    },
     /// So many bytes of the connection's own pattern were queued for sending.
-    Wrote { conn: ConnId, len: usize },
+    Wrote {
+        conn: ConnId,
+        len: usize,
+    },
     /// So many bytes were sent on from another connection, unseen.
-    Forwarded { from: ConnId, to: ConnId, len: usize },
+    Forwarded {
+        from: ConnId,
+        to: ConnId,
+        len: usize,
+    },
     /// The peer has finished; so many bytes were still there.
-    Ended { conn: ConnId, left: usize },
-    Closed { conn: ConnId, why: CloseReason },
-    Failed { token: u64, error: ConnectError },
-    Readable { conn: ConnId },
-    Writable { conn: ConnId },
+    Ended {
+        conn: ConnId,
+        left: usize,
+    },
+    Closed {
+        conn: ConnId,
+        why: CloseReason,
+    },
+    Failed {
+        token: u64,
+        error: ConnectError,
+    },
+    Readable {
+        conn: ConnId,
+    },
+    Writable {
+        conn: ConnId,
+    },
 }
 
 /// Byte number `at` of what the service writes to the peer's port `port`.

@@ -71,7 +71,11 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         let (mut pinned, mut half_open, mut tuples) = (0, 0, 0);
         for (slot, block) in self.blocks.iter().enumerate() {
             let slot = slot as u32;
-            assert_eq!(free.contains(&slot), block.flags.has(Flags::VACANT) || block.flags == Flags::default(), "{block:?}");
+            assert_eq!(
+                free.contains(&slot),
+                block.flags.has(Flags::VACANT) || block.flags == Flags::default(),
+                "{block:?}"
+            );
             if block.flags.has(Flags::IN_TABLE) {
                 tuples += 1;
                 let found = self.look_up(block.tuple.hash_with(&self.shared.key), &block.tuple);
@@ -84,6 +88,8 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
                     assert!(block.state != State::Closed, "a closed connection holds buffers: {block:?}");
                     pinned += buffers.pinned();
                     self.assert_queues(block, buffers);
+                    let idle = buffers.is_idle() && !block.flags.has(Flags::DIRTY);
+                    assert!(!idle, "an idle connection holds buffers: {block:?}");
                 }
                 None => assert_eq!((block.received, block.unsent), (0, 0), "without buffers: {block:?}"),
             }
@@ -99,7 +105,11 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         let received: usize = buffers.received.iter().map(Packet::len).sum();
         assert_eq!(received, block.received as usize, "bytes received, and what was counted: {block:?}");
         assert!(buffers.received.iter().all(|packet| packet.data().len() == packet.len()), "a chain is in the queue");
-        assert!(buffers.received_packets() <= self.shared.settings.rx_packets, "{} packets", buffers.received_packets());
+        assert!(
+            buffers.received_packets() <= self.shared.settings.rx_packets,
+            "{} packets",
+            buffers.received_packets()
+        );
         assert!(!block.rcv_nxt.after(block.rcv_edge), "RCV.NXT is beyond the window: {block:?}");
         buffers.reassembly.assert_in_order(block.rcv_nxt, block.rcv_edge);
         assert!(!block.una.after(block.nxt), "SND.UNA is beyond SND.NXT: {block:?}");
