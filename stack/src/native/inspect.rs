@@ -51,6 +51,12 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         })
     }
 
+    /// Connections that a peer has begun and not completed.
+    #[doc(hidden)]
+    pub fn half_open(&self) -> usize {
+        self.shared.half_open
+    }
+
     /// Connections in TIME-WAIT.
     #[doc(hidden)]
     pub fn time_wait(&self) -> usize {

@@ -78,6 +78,12 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     /// Our SYN has gone out.
     pub(super) fn syn_went(&mut self, now: Instant) {
         let block = &mut *self.block;
+        if block.retransmit_at.is_some() {
+            // An answer to a segment of the peer's: the timer goes on, or peers could keep a half-open connection for as long
+            // as they liked. It is no longer known which of them is acknowledged (Karn).
+            block.attempts = block.attempts.max(2);
+            return;
+        }
         let wait = SYN_TIMEOUT * (1 << block.attempts.min(6));
         block.attempts = block.attempts.saturating_add(1);
         block.retransmit_at = Tick::at_or_after(now + wait);

@@ -22,3 +22,18 @@ fn a_peer_that_vanishes_is_asked_for_a_sign_of_life_whatever_is_held_of_it() {
     play(setup(0), &[Step::Send(Shape { seq: Place::Far(1000), ..ORDINARY })]);
     play(setup(Setup::HOLDS), &[Step::Send(ORDINARY)]);
 }
+
+/// RFC 4987 §3.2: every answer to a repeated SYN doubled the time until the next one was due, up to a minute.
+#[test]
+fn a_half_open_connection_does_not_last_longer_for_being_asked_for_again() {
+    let syn = Step::Send(Shape { flow: 1, seq: Place::Any(7), flags: Flags::Syn, ..ORDINARY });
+    play(Setup { habits: Setup::SILENCE, ..Setup::default() }, &vec![syn; 7]);
+}
+
+/// A half-open connection costs its control block alone.
+#[test]
+fn old_data_for_a_half_open_connection_gets_no_buffers() {
+    let syn = Step::Send(Shape { flow: 1, seq: Place::Any(7), flags: Flags::Syn, ..ORDINARY });
+    let old = Step::Send(Shape { flow: 1, seq: Place::Near(-20), ..ORDINARY });
+    play(Setup::default(), &[syn, old]);
+}
