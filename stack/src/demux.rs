@@ -18,14 +18,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// A TCP segment whose headers and checksum are right.
-    Tcp {
-        /// The connection, seen from here.
-        tuple: Tuple,
-        /// Length of the IP packet in bytes; what follows is Ethernet's padding.
-        ip_len: usize,
-        /// Length of the IP header in bytes.
-        ip_header: usize,
-    },
+    Tcp(Tcp),
     /// ARP, for the host's own table and for replies.
     Arp,
     /// Neighbour discovery and what else ICMPv6 does on the link.
@@ -43,6 +36,17 @@ pub(crate) enum Kind {
     Ip,
 }
 
+/// Where in a frame a TCP segment lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Tcp {
+    /// The connection, seen from here.
+    pub tuple: Tuple,
+    /// Length of the IP packet in bytes; what follows is Ethernet's padding.
+    pub ip_len: usize,
+    /// Length of the IP header in bytes.
+    pub ip_header: usize,
+}
+
 /// The host's side of the question.
 pub(crate) struct Host<'a> {
     pub mac: MacAddr,
@@ -52,7 +56,8 @@ pub(crate) struct Host<'a> {
     pub partial_checksums: bool,
 }
 
-const TCP: u8 = 6;
+/// TCP's protocol number.
+pub(crate) const TCP: u8 = 6;
 const UDP: u8 = 17;
 
 impl Host<'_> {
@@ -168,7 +173,7 @@ impl Host<'_> {
         }
         self.checksum(frame, source, destination, TCP, tcp.checksum(), ip_header, l4_len)?;
         let tuple = Tuple::new(SocketAddr::new(destination, tcp.dst_port()), SocketAddr::new(source, tcp.src_port()));
-        Ok(Kind::Tcp { tuple, ip_len: ip_header + l4_len, ip_header })
+        Ok(Kind::Tcp(Tcp { tuple, ip_len: ip_header + l4_len, ip_header }))
     }
 
     fn udp(
@@ -361,7 +366,7 @@ mod tests {
             let mut frame = tcp(from, to, 3);
             frame.extend([0xaa; 20]);
             let tuple = Tuple::new(to.parse().unwrap(), from.parse().unwrap());
-            assert_eq!(classify(&frame), Ok(Kind::Tcp { tuple, ip_len: header + 23, ip_header: header }));
+            assert_eq!(classify(&frame), Ok(Kind::Tcp(Tcp { tuple, ip_len: header + 23, ip_header: header })));
         }
     }
 
@@ -386,7 +391,7 @@ mod tests {
                 // IPv6 has no checksum over its traffic class, flow label and hop limit, and they mean nothing here.
                 let unprotected = from.starts_with('[') && matches!(bit / 8, 14..=17 | 21);
                 if !(unprotected && classify(&wrong) == right) {
-                    assert!(!matches!(classify(&wrong), Ok(Kind::Tcp { .. })), "bit {bit}");
+                    assert!(!matches!(classify(&wrong), Ok(Kind::Tcp(_))), "bit {bit}");
                 }
             }
         }
@@ -401,7 +406,7 @@ mod tests {
             let sum = checksum::partial(from.ip(), to.ip(), TCP, 40);
             TcpPacket::new_unchecked(&mut frame[ETHERNET + header..]).set_checksum(sum);
             assert_eq!(classify_on(&frame, false), Err(Cause::L4Checksum));
-            assert!(matches!(classify_on(&frame, true), Ok(Kind::Tcp { .. })));
+            assert!(matches!(classify_on(&frame, true), Ok(Kind::Tcp(_))));
             TcpPacket::new_unchecked(&mut frame[ETHERNET + header..]).set_checksum(sum ^ 0x100);
             assert_eq!(classify_on(&frame, true), Err(Cause::L4Checksum));
         }

@@ -131,7 +131,7 @@ impl<P: Packet> SendQueue<P> {
             let len = match &piece.place {
                 Place::Packet(packet) => packet.len(),
                 Place::Kept(bytes) => bytes.len(),
-                Place::Between => panic!("a piece was taken out of the send queue and not put back"),
+                Place::Between => 0,
             };
             assert_eq!(len, piece.len as usize, "the length of a piece of the send queue");
         }
