@@ -601,7 +601,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             return self.challenge(now);
         }
         let end = arrival.seq + arrival.len;
-        if arrival.len > 0 && !end.after(block.rcv_nxt) {
+        if arrival.len > 0 && !end.after(block.rcv_nxt) && block.state.is_synchronized() {
             self.shared.buffers.attach(block).duplicate = (arrival.seq, end);
             block.flags |= Flags::DUPLICATE;
         }
