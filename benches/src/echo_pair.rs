@@ -11,27 +11,71 @@ use std::time::Duration;
 const AROUND: Duration = Duration::from_secs(30);
 
 /// What the two processes are joined by.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Network {
-    /// A virtio-user port at the load, a vhost port at the server, the TCP stack at both.
-    Virtio,
+    /// A virtio-user port at the load, a vhost port at the server, the TCP stack at both by this engine.
+    Virtio(StackEngine),
     /// Kernel sockets over loopback; both sleep until there is something to do.
     Sleeping,
     /// Kernel sockets over loopback; neither ever sleeps.
     Spinning,
 }
 
+/// The stack's TCP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StackEngine {
+    /// The one that there is, of a `linerate` that offers no choice.
+    Only,
+    /// `--engine native`.
+    Native,
+    /// `--engine smoltcp`.
+    Smoltcp,
+}
+
+impl StackEngine {
+    /// Those that a `linerate` offers, by the `help` of its `echo serve`; the one to be measured by first.
+    pub fn offered(help: &str) -> Vec<StackEngine> {
+        let Some((_, after)) = help.split_once("--engine") else { return vec![StackEngine::Only] };
+        // Up to the next option.
+        let about = after.split("\n      --").next().unwrap_or(after);
+        let known = |engine: &StackEngine| engine.value().is_some_and(|value| about.contains(value));
+        [StackEngine::Native, StackEngine::Smoltcp].into_iter().filter(known).collect()
+    }
+
+    /// What `--engine` is given.
+    pub fn value(self) -> Option<&'static str> {
+        match self {
+            StackEngine::Only => None,
+            StackEngine::Native => Some("native"),
+            StackEngine::Smoltcp => Some("smoltcp"),
+        }
+    }
+}
+
 impl Network {
-    /// All of them.
-    pub const ALL: [Network; 3] = [Network::Virtio, Network::Sleeping, Network::Spinning];
+    /// All of them, the stack by each of `engines`.
+    pub fn all(engines: &[StackEngine]) -> Vec<Network> {
+        let stack = engines.iter().map(|engine| Network::Virtio(*engine));
+        stack.chain([Network::Sleeping, Network::Spinning]).collect()
+    }
 
     /// What to call it in a table.
-    pub fn name(self) -> &'static str {
+    pub fn name(self) -> String {
         match self {
-            Network::Virtio => "virtio-user to vhost",
-            Network::Sleeping => "kernel, sleeping",
-            Network::Spinning => "kernel, spinning",
+            Network::Virtio(engine) => match engine.value() {
+                Some(engine) => format!("virtio-user to vhost, {engine}"),
+                None => "virtio-user to vhost".to_owned(),
+            },
+            Network::Sleeping => "kernel, sleeping".to_owned(),
+            Network::Spinning => "kernel, spinning".to_owned(),
+        }
+    }
+
+    /// The stack's engine, if it has any part in it.
+    pub fn engine(self) -> Option<StackEngine> {
+        match self {
+            Network::Virtio(engine) => Some(engine),
+            Network::Sleeping | Network::Spinning => None,
         }
     }
 }
@@ -117,8 +161,8 @@ fn serve(setting: &Setting, network: Network, socket: &Path) -> Command {
     let mut command = Command::new(&setting.linerate);
     command.args(["echo", "serve", "--cores", &setting.server_core.to_string(), "--via"]);
     match network {
-        Network::Virtio => {
-            command.arg(format!("vhost:{}", socket.display()));
+        Network::Virtio(engine) => {
+            command.arg(format!("vhost:{}", socket.display())).args(choice(engine));
             command.args(["--ip", "10.0.0.2/24", "--listen", "10.0.0.2:7"]);
         }
         Network::Sleeping => {
@@ -144,8 +188,9 @@ fn load(
     command.args(["--connections", &connections.to_string(), "--size", &setting.size.to_string(), "--depth", "1"]);
     command.args(["--duration", &format!("{}ms", setting.duration.as_millis()), "--via"]);
     match network {
-        Network::Virtio => {
+        Network::Virtio(engine) => {
             command.arg(format!("virtio-user:{}", socket.display())).args(["--ip", "10.0.0.1/24"]);
+            command.args(choice(engine));
         }
         Network::Sleeping => {
             command.arg("kernel");
@@ -160,9 +205,31 @@ fn load(
     serde_json::from_str(&printed).map_err(|_| Error::Unexpected { command: line, printed })
 }
 
+fn choice(engine: StackEngine) -> impl Iterator<Item = &'static str> {
+    engine.value().into_iter().flat_map(|value| ["--engine", value])
+}
+
+/// The engines that the `linerate` at `path` offers.
+pub fn engines_of(path: &Path, interrupted: &AtomicBool) -> Result<Vec<StackEngine>, Error> {
+    let mut command = Command::new(path);
+    command.args(["echo", "serve", "--help"]);
+    let help = Process::start(command)?.output(AROUND, interrupted)?;
+    Ok(StackEngine::offered(&help))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_engines_offered_are_those_that_the_help_names() {
+        let help = "Options:\n      --via <NET>\n          The network\n\n      --engine <ENGINE>\n          The TCP \
+                    engine\n\n          Possible values:\n          - native:  ours\n          - smoltcp: sockets\n\n\
+                    \x20     --force\n          smoltcp\n";
+        assert_eq!(StackEngine::offered(help), [StackEngine::Native, StackEngine::Smoltcp]);
+        assert_eq!(StackEngine::offered("      --via <NET>\n"), [StackEngine::Only]);
+        assert_eq!(StackEngine::offered("--engine <E>  native\n      --force  smoltcp"), [StackEngine::Native]);
+    }
 
     #[test]
     fn the_report_of_a_load_is_read() {

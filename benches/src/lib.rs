@@ -8,3 +8,4 @@ pub mod goodput;
 pub mod impair;
 pub mod process;
 pub mod sockperf;
+pub mod testpmd;

@@ -53,10 +53,10 @@ pub enum Error {
 pub struct Process {
     child: Child,
     command: String,
+    /// Its standard output, once somebody waits for lines of it.
+    lines: Option<mpsc::Receiver<String>>,
     /// A file without a name that holds its standard error.
     said: File,
-    /// What it prints after the line that was waited for.
-    printed: Option<mpsc::Receiver<String>>,
 }
 
 impl Process {
@@ -68,34 +68,56 @@ impl Process {
         let said = tempfile::tempfile().map_err(fail)?;
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(said.try_clone().map_err(fail)?);
         let child = command.spawn().map_err(fail)?;
-        Ok(Process { child, command: line, said, printed: None })
+        Ok(Process { child, command: line, lines: None, said })
     }
 
     /// Waits for the first line on its standard output, which begins with `begin`, and returns it.
     pub fn wait_for_line(&mut self, begin: &str, interrupted: &AtomicBool) -> Result<String, Error> {
-        let output = self.child.stdout.take().ok_or_else(|| self.failed("has no output left to wait for"))?;
-        let (sender, line) = mpsc::channel();
-        // Reads on until the program ends, so that it never waits for a reader.
-        thread::spawn(move || {
-            for line in BufReader::new(output).lines().map_while(Result::ok) {
-                let _ = sender.send(line);
+        match self.next_line(Instant::now() + PATIENCE, interrupted)? {
+            Some(line) if line.starts_with(begin) => Ok(line),
+            Some(printed) => Err(Error::Unexpected { command: self.command.clone(), printed }),
+            None => Err(self.failed(&format!("was not ready within {} s", PATIENCE.as_secs()))),
+        }
+    }
+
+    /// Gives `done` the lines of its standard output until it says so, for `limit` at most.
+    pub fn read_until(
+        &mut self,
+        limit: Duration,
+        interrupted: &AtomicBool,
+        mut done: impl FnMut(&str) -> bool,
+    ) -> Result<(), Error> {
+        let until = Instant::now() + limit;
+        while let Some(line) = self.next_line(until, interrupted)? {
+            if done(&line) {
+                return Ok(());
             }
-        });
-        let until = Instant::now() + PATIENCE;
-        loop {
-            match line.recv_timeout(TICK) {
-                Ok(first) if first.starts_with(begin) => {
-                    self.printed = Some(line);
-                    return Ok(first);
+        }
+        Err(self.failed(&format!("did not print what was expected within {} s", limit.as_secs())))
+    }
+
+    /// The next line on its standard output; `None` if there is none before `until`.
+    fn next_line(&mut self, until: Instant, interrupted: &AtomicBool) -> Result<Option<String>, Error> {
+        if self.lines.is_none() {
+            let output = self.child.stdout.take().ok_or_else(|| self.failed("has no output left to wait for"))?;
+            let (sender, lines) = mpsc::channel();
+            // Reads on until the program ends, so that it never waits for a reader.
+            thread::spawn(move || {
+                for line in BufReader::new(output).lines().map_while(Result::ok) {
+                    let _ = sender.send(line);
                 }
-                Ok(printed) => return Err(Error::Unexpected { command: self.command.clone(), printed }),
+            });
+            self.lines = Some(lines);
+        }
+        loop {
+            let lines = self.lines.as_ref().expect("made above");
+            match lines.recv_timeout(TICK.min(until.saturating_duration_since(Instant::now()))) {
+                Ok(line) => return Ok(Some(line)),
                 Err(mpsc::RecvTimeoutError::Disconnected) => return Err(self.failed("ended too early")),
                 Err(mpsc::RecvTimeoutError::Timeout) if interrupted.load(Ordering::Relaxed) => {
                     return Err(Error::Interrupted);
                 }
-                Err(mpsc::RecvTimeoutError::Timeout) if Instant::now() > until => {
-                    return Err(self.failed(&format!("was not ready within {} s", PATIENCE.as_secs())));
-                }
+                Err(mpsc::RecvTimeoutError::Timeout) if Instant::now() >= until => return Ok(None),
                 Err(mpsc::RecvTimeoutError::Timeout) => {}
             }
         }
@@ -130,7 +152,7 @@ impl Process {
             Some(status) => return Err(self.failed(&format!("failed ({status})"))),
             None => return Err(self.failed("did not end when it was asked to")),
         }
-        let printed = self.printed.take().into_iter().flatten();
+        let printed = self.lines.take().into_iter().flatten();
         Ok(printed.collect::<Vec<_>>().join("\n"))
     }
 
@@ -263,6 +285,27 @@ mod tests {
     fn a_server_that_ends_before_it_is_ready_is_a_failure() {
         let error = shell("echo no memory >&2").wait_for_line("ready", &AtomicBool::new(false)).unwrap_err();
         assert!(error.to_string().contains("no memory"), "{error}");
+    }
+
+    #[test]
+    fn lines_are_read_until_there_are_enough() {
+        let mut program = shell("echo banner; echo ready now; echo 1; echo 2; exec sleep 1000");
+        program.read_until(PATIENCE, &AtomicBool::new(false), |line| line.contains("ready")).unwrap();
+        let mut lines = Vec::new();
+        let all = |line: &str| {
+            lines.push(line.to_owned());
+            lines.len() == 2
+        };
+        program.read_until(PATIENCE, &AtomicBool::new(false), all).unwrap();
+        assert_eq!(lines, ["1", "2"]);
+        let error = program.read_until(TICK, &AtomicBool::new(false), |_| true).unwrap_err();
+        assert!(error.to_string().contains("did not print"), "{error}");
+    }
+
+    #[test]
+    fn a_program_that_ends_while_its_lines_are_read_is_a_failure() {
+        let error = shell("echo 1; echo broken >&2").read_until(PATIENCE, &AtomicBool::new(false), |_| false);
+        assert!(error.unwrap_err().to_string().contains("broken"));
     }
 
     #[test]

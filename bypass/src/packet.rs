@@ -123,10 +123,10 @@ pub trait Packet: Sized + Send {
     /// and outlive it: the payload of a frame that goes out now and may have to go out again. Nothing is copied and no
     /// packet taken from the pool.
     ///
-    /// From then on the segment is shared. The bytes in front of `from`, its headers, stay the packet's alone: a port
-    /// may still write into them while sending, so a retained packet with offloads goes out without a copy, if
-    /// nobody else had the segment before, and has no [clone](Self::try_clone). A buffer goes back to its pool when
-    /// the packet and the `Bytes` are gone.
+    /// From then on the segment is shared, and its buffer goes back to the pool when the packet and the `Bytes` are
+    /// gone. The bytes in front of `from`, its headers, stay the packet's alone, and a port may still write into them
+    /// while sending: a retained packet with offloads goes out without a copy, unless somebody else had a share in the
+    /// segment before, or it has been [cloned](Self::try_clone) since. So write the headers first, then retain.
     ///
     /// Each of several packets can be retained before they are [chained](Self::chain).
     ///

@@ -9,6 +9,20 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 pub(crate) struct Addresses {
     own: Vec<IpCidr>,
     gateways: Vec<IpAddr>,
+    /// What is asked for every packet, of the IPv4 addresses in `own`.
+    own_v4: Vec<OwnV4>,
+    /// The address in `own_v4`, if there is exactly one.
+    only_v4: Option<OwnV4>,
+    /// The IPv6 addresses in `own`.
+    own_v6: Vec<u128>,
+}
+
+/// One of our IPv4 addresses, as a number.
+#[derive(Debug, Clone, Copy)]
+struct OwnV4 {
+    address: u32,
+    /// Its link's broadcast address; on a link that has none, that of all links.
+    broadcast: u32,
 }
 
 impl Addresses {
@@ -22,7 +36,13 @@ impl Addresses {
             let address = Ipv6Addr::from_bits(0xfe80 << 112 | u128::from(u64::from_be_bytes(host)));
             own.extend(IpCidr::new(address.into(), 64));
         }
-        Addresses { own, gateways: gateways.to_vec() }
+        let own_v4: Vec<_> = own.iter().filter_map(OwnV4::of).collect();
+        let only_v4 = if let [only] = own_v4[..] { Some(only) } else { None };
+        let own_v6 = own.iter().filter_map(|cidr| match cidr.address() {
+            IpAddr::V6(ip) => Some(ip.to_bits()),
+            IpAddr::V4(_) => None,
+        });
+        Addresses { own_v6: own_v6.collect(), own_v4, only_v4, own, gateways: gateways.to_vec() }
     }
 
     /// Our addresses with their prefixes.
@@ -37,15 +57,31 @@ impl Addresses {
     }
 
     /// Whether `ip` is the broadcast address of one of our links.
+    #[inline]
     pub fn is_broadcast(&self, ip: Ipv4Addr) -> bool {
-        ip == Ipv4Addr::BROADCAST
-            || self.own.iter().any(|cidr| match cidr.address() {
-                IpAddr::V4(own) if cidr.prefix() < 31 => {
-                    let host_bits = u32::MAX.checked_shr(cidr.prefix().into()).unwrap_or(0);
-                    ip.to_bits() == own.to_bits() | host_bits
-                }
-                _ => false,
-            })
+        ip == Ipv4Addr::BROADCAST || self.own_v4.iter().any(|own| own.broadcast == ip.to_bits())
+    }
+
+    /// Whether a packet can be from the IPv4 address `source` to us: `destination` is one of our addresses, and `source`
+    /// is not the broadcast address of one of our links.
+    #[inline]
+    pub fn are_v4_ends(&self, source: u32, destination: u32) -> bool {
+        match self.only_v4 {
+            Some(own) => own.address == destination && own.broadcast != source,
+            None => self.are_v4_ends_of_several(source, destination),
+        }
+    }
+
+    #[inline(never)]
+    fn are_v4_ends_of_several(&self, source: u32, destination: u32) -> bool {
+        self.own_v4.iter().any(|own| own.address == destination)
+            && !self.own_v4.iter().any(|own| own.broadcast == source)
+    }
+
+    /// Whether the IPv6 address `ip` is one of ours.
+    #[inline]
+    pub fn is_our_v6(&self, ip: u128) -> bool {
+        self.own_v6.contains(&ip)
     }
 
     /// The neighbour to hand a packet for `destination` to: itself if it is on the link, else a gateway.
@@ -65,6 +101,16 @@ impl Addresses {
             .find(|cidr| cidr.contains(destination))
             .or_else(|| family().find(|cidr| !is_link_local(cidr.address())))
             .map(IpCidr::address)
+    }
+}
+
+impl OwnV4 {
+    fn of(cidr: &IpCidr) -> Option<Self> {
+        let IpAddr::V4(own) = cidr.address() else { return None };
+        let address = own.to_bits();
+        // RFC 3021 §2.1: a link of two addresses or one has no broadcast address.
+        let host_bits = if cidr.prefix() < 31 { u32::MAX >> cidr.prefix() } else { u32::MAX };
+        Some(OwnV4 { address, broadcast: address | host_bits })
     }
 }
 
@@ -116,7 +162,33 @@ mod tests {
         for (text, expected) in
             [("255.255.255.255", true), ("10.0.0.255", true), ("192.0.2.11", true), ("10.0.1.255", false)]
         {
-            assert_eq!(addresses.is_broadcast(text.parse().unwrap()), expected, "{text}");
+            let ip: Ipv4Addr = text.parse().unwrap();
+            assert_eq!(addresses.is_broadcast(ip), expected, "{text}");
+            let from_a_link = expected && ip != Ipv4Addr::BROADCAST;
+            assert_eq!(addresses.are_v4_ends(ip.to_bits(), 0x0a00_0002), !from_a_link, "{text}");
         }
+    }
+
+    #[test]
+    fn our_addresses_are_ours_as_numbers_too() {
+        let addresses = addresses();
+        for text in ["10.0.0.2", "192.0.2.9", "fd00::2", "fe80::ff:fe00:7", "10.0.0.3", "0.0.0.0", "fd00::3", "::"] {
+            let found = match ip(text) {
+                IpAddr::V4(ip) => addresses.are_v4_ends(0x0a00_0001, ip.to_bits()),
+                IpAddr::V6(ip) => addresses.is_our_v6(ip.to_bits()),
+            };
+            assert_eq!(found, addresses.is_ours(ip(text)), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_link_of_two_addresses_or_one_has_no_broadcast_address() {
+        for (cidr, other) in [("192.0.2.2/31", "192.0.2.3"), ("192.0.2.2/32", "192.0.2.2")] {
+            let addresses = Addresses::new(&[cidr.parse().unwrap()], &[], MacAddr::default());
+            assert!(!addresses.is_broadcast(other.parse().unwrap()), "{cidr}");
+            assert!(addresses.is_broadcast(Ipv4Addr::BROADCAST), "{cidr}");
+        }
+        let all = Addresses::new(&["192.0.2.2/0".parse().unwrap()], &[], MacAddr::default());
+        assert!(all.is_broadcast(Ipv4Addr::BROADCAST) && !all.is_broadcast(Ipv4Addr::new(192, 0, 2, 255)));
     }
 }

@@ -6,6 +6,7 @@ use crate::addresses::Addresses;
 use crate::checksum::{self, Verdict};
 use crate::drops::Cause;
 use crate::egress::ETHERNET;
+use crate::engine::IcmpError;
 use crate::tuple::Tuple;
 use linerate_bypass::{MacAddr, Packet, RxChecksum};
 use smoltcp::wire::{
@@ -18,14 +19,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// A TCP segment whose headers and checksum are right.
-    Tcp {
-        /// The connection, seen from here.
-        tuple: Tuple,
-        /// Length of the IP packet in bytes; what follows is Ethernet's padding.
-        ip_len: usize,
-        /// Length of the IP header in bytes.
-        ip_header: usize,
-    },
+    Tcp(Tcp),
     /// ARP, for the host's own table and for replies.
     Arp,
     /// Neighbour discovery and what else ICMPv6 does on the link.
@@ -33,14 +27,27 @@ pub(crate) enum Kind {
     /// DHCP, from a server.
     Dhcp,
     /// An ICMP error about a TCP segment that this host has sent, or is said to have.
-    Unreachable {
+    IcmpError {
         /// The connection that the quoted segment is of, seen from here.
         tuple: Tuple,
         /// The quoted segment's sequence number.
         sequence: u32,
+        /// What is wrong with it.
+        error: IcmpError,
     },
     /// Other IP: ICMP, UDP, fragments, unknown protocols.
     Ip,
+}
+
+/// Where in a frame a TCP segment lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Tcp {
+    /// The connection, seen from here.
+    pub tuple: Tuple,
+    /// Length of the IP packet in bytes; what follows is Ethernet's padding.
+    pub ip_len: usize,
+    /// Length of the IP header in bytes.
+    pub ip_header: usize,
 }
 
 /// The host's side of the question.
@@ -52,7 +59,8 @@ pub(crate) struct Host<'a> {
     pub partial_checksums: bool,
 }
 
-const TCP: u8 = 6;
+/// TCP's protocol number.
+pub(crate) const TCP: u8 = 6;
 const UDP: u8 = 17;
 
 impl Host<'_> {
@@ -168,7 +176,7 @@ impl Host<'_> {
         }
         self.checksum(frame, source, destination, TCP, tcp.checksum(), ip_header, l4_len)?;
         let tuple = Tuple::new(SocketAddr::new(destination, tcp.dst_port()), SocketAddr::new(source, tcp.src_port()));
-        Ok(Kind::Tcp { tuple, ip_len: ip_header + l4_len, ip_header })
+        Ok(Kind::Tcp(Tcp { tuple, ip_len: ip_header + l4_len, ip_header }))
     }
 
     fn udp(
@@ -220,11 +228,16 @@ impl Host<'_> {
     }
 
     fn icmpv4(&self, l4: &[u8]) -> Kind {
-        let unreachable = || {
+        let error = || {
             let icmp = Icmpv4Packet::new_checked(l4).ok()?;
             if icmp.msg_type() != Icmpv4Message::DstUnreachable || !icmp.verify_checksum() {
                 return None;
             }
+            // RFC 1191 §4: the MTU is in what was an unused field.
+            let error = match icmp.msg_code() {
+                FRAGMENTATION_NEEDED => IcmpError::TooBig { mtu: u16::from_be_bytes([l4[6], l4[7]]) },
+                _ => IcmpError::Unreachable,
+            };
             // The quoted packet is cut short: its lengths speak of more than is there.
             let quoted = l4.get(8..)?;
             let ip = Ipv4Packet::new_unchecked(quoted);
@@ -232,9 +245,9 @@ impl Host<'_> {
                 return None;
             }
             let header = usize::from(ip.header_len());
-            self.quoted(ip.src_addr().into(), ip.dst_addr().into(), quoted.get(header..)?)
+            quoted_segment(ip.src_addr().into(), ip.dst_addr().into(), quoted.get(header..)?, error)
         };
-        unreachable().unwrap_or(Kind::Ip)
+        error().unwrap_or(Kind::Ip)
     }
 
     fn icmpv6(&self, source: Ipv6Addr, destination: Ipv6Addr, l4: &[u8], unicast: bool) -> Kind {
@@ -247,29 +260,42 @@ impl Host<'_> {
             | Icmpv6Message::Redirect
             | Icmpv6Message::MldQuery
             | Icmpv6Message::MldReport => Kind::Ndp,
-            Icmpv6Message::DstUnreachable if unicast && icmp.verify_checksum(&source, &destination) => {
-                let unreachable = || {
+            kind @ (Icmpv6Message::DstUnreachable | Icmpv6Message::PktTooBig)
+                if unicast && icmp.verify_checksum(&source, &destination) =>
+            {
+                let error = || {
+                    // RFC 4443 §3.2. What no IP packet can be as long as is no restriction.
+                    let error = match kind {
+                        Icmpv6Message::PktTooBig => {
+                            let mtu = u32::from_be_bytes(*l4.get(4..)?.first_chunk()?);
+                            IcmpError::TooBig { mtu: mtu.min(u16::MAX.into()) as u16 }
+                        }
+                        _ => IcmpError::Unreachable,
+                    };
                     let quoted = l4.get(8..)?;
                     if quoted.len() < 40 || quoted[6] != TCP {
                         return None;
                     }
                     let ip = Ipv6Packet::new_unchecked(quoted);
-                    self.quoted(ip.src_addr().into(), ip.dst_addr().into(), &quoted[40..])
+                    quoted_segment(ip.src_addr().into(), ip.dst_addr().into(), &quoted[40..], error)
                 };
-                unreachable().unwrap_or(Kind::Ip)
+                error().unwrap_or(Kind::Ip)
             }
             _ => Kind::Ip,
         }
     }
+}
 
-    /// An error about the segment from `source` to `destination` that begins with `tcp`.
-    fn quoted(&self, source: IpAddr, destination: IpAddr, tcp: &[u8]) -> Option<Kind> {
-        let &[a, b, c, d, e, f, g, h, ..] = tcp else { return None };
-        let local = SocketAddr::new(source, u16::from_be_bytes([a, b]));
-        let remote = SocketAddr::new(destination, u16::from_be_bytes([c, d]));
-        let tuple = Tuple::new(local, remote);
-        Some(Kind::Unreachable { tuple, sequence: u32::from_be_bytes([e, f, g, h]) })
-    }
+/// ICMP's code for a packet that is too long and must not be fragmented (RFC 792).
+const FRAGMENTATION_NEEDED: u8 = 4;
+
+/// `error` about the segment from `source` to `destination` that begins with `tcp`.
+fn quoted_segment(source: IpAddr, destination: IpAddr, tcp: &[u8], error: IcmpError) -> Option<Kind> {
+    let &[a, b, c, d, e, f, g, h, ..] = tcp else { return None };
+    let local = SocketAddr::new(source, u16::from_be_bytes([a, b]));
+    let remote = SocketAddr::new(destination, u16::from_be_bytes([c, d]));
+    let tuple = Tuple::new(local, remote);
+    Some(Kind::IcmpError { tuple, sequence: u32::from_be_bytes([e, f, g, h]), error })
 }
 
 /// Whether a chain of IPv6 extension headers (RFC 8200 §4) ends in TCP, or cannot be followed to its end.
@@ -361,7 +387,7 @@ mod tests {
             let mut frame = tcp(from, to, 3);
             frame.extend([0xaa; 20]);
             let tuple = Tuple::new(to.parse().unwrap(), from.parse().unwrap());
-            assert_eq!(classify(&frame), Ok(Kind::Tcp { tuple, ip_len: header + 23, ip_header: header }));
+            assert_eq!(classify(&frame), Ok(Kind::Tcp(Tcp { tuple, ip_len: header + 23, ip_header: header })));
         }
     }
 
@@ -386,7 +412,7 @@ mod tests {
                 // IPv6 has no checksum over its traffic class, flow label and hop limit, and they mean nothing here.
                 let unprotected = from.starts_with('[') && matches!(bit / 8, 14..=17 | 21);
                 if !(unprotected && classify(&wrong) == right) {
-                    assert!(!matches!(classify(&wrong), Ok(Kind::Tcp { .. })), "bit {bit}");
+                    assert!(!matches!(classify(&wrong), Ok(Kind::Tcp(_))), "bit {bit}");
                 }
             }
         }
@@ -401,7 +427,7 @@ mod tests {
             let sum = checksum::partial(from.ip(), to.ip(), TCP, 40);
             TcpPacket::new_unchecked(&mut frame[ETHERNET + header..]).set_checksum(sum);
             assert_eq!(classify_on(&frame, false), Err(Cause::L4Checksum));
-            assert!(matches!(classify_on(&frame, true), Ok(Kind::Tcp { .. })));
+            assert!(matches!(classify_on(&frame, true), Ok(Kind::Tcp(_))));
             TcpPacket::new_unchecked(&mut frame[ETHERNET + header..]).set_checksum(sum ^ 0x100);
             assert_eq!(classify_on(&frame, true), Err(Cause::L4Checksum));
         }

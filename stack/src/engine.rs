@@ -22,6 +22,18 @@ pub struct Segment<P> {
     pub ip_header: usize,
 }
 
+/// What the network says of a segment that we have sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum IcmpError {
+    /// It cannot be delivered.
+    Unreachable,
+    /// It is longer than what the path takes, which is `mtu` bytes of IP packet (RFC 1191 §4, RFC 8201 §4).
+    TooBig {
+        /// As the error has it, whatever that is.
+        mtu: u16,
+    },
+}
+
 /// What happened to a connection: an event of a [`Service`](linerate_bypass::Service) to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
@@ -51,9 +63,9 @@ pub trait Engine<N: Nic>: Sized {
     /// Takes in the segments of one burst, all of flows that this worker owns, in order; leaves `burst` empty.
     fn segments(&mut self, burst: &mut Vec<Segment<N::Packet>>, egress: &mut Egress<N>, now: Instant);
 
-    /// An ICMP error quoted a segment of `tuple` that began at `sequence`: its peer cannot be reached. Blind attackers
-    /// can send such errors (RFC 5927).
-    fn unreachable(&mut self, tuple: Tuple, sequence: u32);
+    /// An ICMP error quoted a segment of `tuple` that began at `sequence`. Blind attackers can send such errors
+    /// (RFC 5927).
+    fn icmp_error(&mut self, tuple: Tuple, sequence: u32, error: IcmpError);
 
     /// No neighbour answered for `ip`.
     fn neighbor_lost(&mut self, ip: IpAddr);

@@ -1,10 +1,11 @@
 //! The way in of a worker: received frames to the engine, the slow path, or the worker that owns them.
 
 use crate::crossing::Mail;
-use crate::demux::{Host, Kind};
+use crate::demux::{Host, Kind, Tcp};
 use crate::drops::Cause;
 use crate::egress::{ETHERNET, Egress};
 use crate::engine::{Engine, Segment};
+use crate::shortcut::Shortcut;
 use crate::slow::{self, Learnt, Lease, SlowPath};
 use crate::steering::{owner, toeplitz};
 use crate::tuple::Tuple;
@@ -71,30 +72,113 @@ impl<P: Packet> Ingress<P> {
         }
     }
 
-    /// Takes in a frame: from the port, or passed on by another worker. TCP waits for [`end_burst`](Self::end_burst).
+    /// Takes in the frames that the port received, and leaves `received` empty. TCP waits for
+    /// [`end_burst`](Self::end_burst).
+    #[inline]
+    pub fn burst<N: Nic<Packet = P>, E: Engine<N>>(
+        &mut self,
+        received: &mut Vec<P>,
+        egress: &mut Egress<N>,
+        engine: &mut E,
+        slow: &mut SlowPath,
+        now: Instant,
+    ) {
+        let alone = self.others.len() == 1;
+        let shortcut = Shortcut::new(egress.mac());
+        self.burst.reserve(received.len());
+        for frame in received.drain(..) {
+            match shortcut.v4(&frame, egress.addresses()) {
+                Some(tcp) if alone => self.take_segment(frame, tcp, egress),
+                Some(tcp) => self.segment(frame, tcp, egress),
+                None => self.other(frame, &shortcut, egress, engine, slow, now),
+            }
+        }
+    }
+
+    /// Takes in a frame that is no ordinary IPv4 segment.
+    #[inline(never)]
+    fn other<N: Nic<Packet = P>, E: Engine<N>>(
+        &mut self,
+        frame: P,
+        shortcut: &Shortcut,
+        egress: &mut Egress<N>,
+        engine: &mut E,
+        slow: &mut SlowPath,
+        now: Instant,
+    ) {
+        match shortcut.v6(&frame, egress.addresses()) {
+            Some(tcp) => self.segment(frame, tcp, egress),
+            None => self.frame(frame, false, egress, engine, slow, now),
+        }
+    }
+
+    /// Takes in a segment from the port: for this worker's engine, or for another worker.
+    fn segment<N: Nic<Packet = P>>(&mut self, frame: P, tcp: Tcp, egress: &mut Egress<N>) {
+        let home = if self.others.len() == 1 { self.worker } else { self.home(&tcp.tuple, &frame) };
+        if home == self.worker {
+            self.take_segment(frame, tcp, egress);
+        } else {
+            self.pass_on(frame, home, egress);
+        }
+    }
+
+    fn host<'a, N: Nic<Packet = P>>(&self, egress: &'a Egress<N>) -> Host<'a> {
+        Host {
+            mac: egress.mac(),
+            addresses: egress.addresses(),
+            dhcp: self.dhcp,
+            partial_checksums: egress.capabilities().rx_partial_checksum,
+        }
+    }
+
+    /// The worker that owns the segment's flow.
+    fn home(&mut self, tuple: &Tuple, frame: &P) -> usize {
+        owner(self.hash(tuple, frame.rx_info().rss_hash), self.others.len())
+    }
+
+    /// Keeps a segment for the engine.
+    #[inline(always)]
+    fn take_segment<N: Nic<Packet = P>>(&mut self, mut frame: P, tcp: Tcp, egress: &mut Egress<N>) {
+        let Tcp { tuple, ip_len, ip_header } = tcp;
+        let padding = frame.len() - ETHERNET - ip_len;
+        if !frame.adjust(ETHERNET) || padding > 0 && !frame.trim(padding) {
+            return egress.drop_for(Cause::Truncated);
+        }
+        let segment = Segment { packet: frame, tuple, ip_header };
+        // A vector that may grow wants the segment in memory first.
+        if self.burst.len() < self.burst.capacity() {
+            self.burst.push(segment);
+        } else {
+            self.make_room_for(segment);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn make_room_for(&mut self, segment: Segment<P>) {
+        self.burst.push(segment);
+    }
+
+    /// Takes in a frame of whatever kind: from the port, or passed on by another worker. TCP waits for
+    /// [`end_burst`](Self::end_burst).
+    #[inline(never)]
     pub fn frame<N: Nic<Packet = P>, E: Engine<N>>(
         &mut self,
-        mut frame: P,
+        frame: P,
         passed_on: bool,
         egress: &mut Egress<N>,
         engine: &mut E,
         slow: &mut SlowPath,
         now: Instant,
     ) {
-        let host = Host {
-            mac: egress.mac(),
-            addresses: egress.addresses(),
-            dhcp: self.dhcp,
-            partial_checksums: egress.capabilities().rx_partial_checksum,
-        };
-        let kind = match host.classify(&frame) {
+        let kind = match self.host(egress).classify(&frame) {
             Ok(kind) => kind,
             Err(cause) => return egress.drop_for(cause),
         };
         let home = match kind {
             _ if passed_on || self.others.len() == 1 => self.worker,
-            Kind::Tcp { tuple, .. } => owner(self.hash(&tuple, frame.rx_info().rss_hash), self.others.len()),
-            Kind::Unreachable { tuple, .. } => owner(toeplitz(&tuple), self.others.len()),
+            Kind::Tcp(tcp) => self.home(&tcp.tuple, &frame),
+            Kind::IcmpError { tuple, .. } => owner(toeplitz(&tuple), self.others.len()),
             Kind::Dhcp => 0,
             Kind::Arp | Kind::Ndp | Kind::Ip => self.worker,
         };
@@ -102,15 +186,8 @@ impl<P: Packet> Ingress<P> {
             return self.pass_on(frame, home, egress);
         }
         match kind {
-            Kind::Tcp { tuple, ip_len, ip_header } => {
-                let padding = frame.len() - ETHERNET - ip_len;
-                if (padding == 0 || frame.trim(padding)) && frame.adjust(ETHERNET) {
-                    self.burst.push(Segment { packet: frame, tuple, ip_header });
-                } else {
-                    egress.drop_for(Cause::Truncated);
-                }
-            }
-            Kind::Unreachable { tuple, sequence } => engine.unreachable(tuple, sequence),
+            Kind::Tcp(tcp) => self.take_segment(frame, tcp, egress),
+            Kind::IcmpError { tuple, sequence, error } => engine.icmp_error(tuple, sequence, error),
             Kind::Arp | Kind::Ndp | Kind::Dhcp | Kind::Ip => self.take_slow_path(&frame, kind, egress, slow, now),
         }
     }

@@ -103,11 +103,8 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
         self.core.now = now;
         let mut work = self.read_mail();
         work += self.core.egress.nic().rx_burst(&mut self.received);
-        for frame in self.received.drain(..) {
-            let Core { engine, egress, slow, .. } = &mut self.core;
-            self.ingress.frame(frame, false, egress, engine, slow, now);
-        }
-        let Core { engine, egress, .. } = &mut self.core;
+        let Core { engine, egress, slow, .. } = &mut self.core;
+        self.ingress.burst(&mut self.received, egress, engine, slow, now);
         self.ingress.end_burst(egress, engine, now);
         self.keep_time();
         if !self.started && !self.core.egress.addresses().own().is_empty() {
@@ -205,6 +202,11 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
     /// The queue pair.
     pub fn nic(&mut self) -> &mut N {
         self.core.egress.nic()
+    }
+
+    /// The engine, for a look at it.
+    pub fn engine(&self) -> &E {
+        &self.core.engine
     }
 
     /// Gives the queue pair back. Connections are forgotten, and their peers are not told.

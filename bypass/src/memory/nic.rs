@@ -213,16 +213,16 @@ impl MemoryNic {
 
     /// A run of the one frame, or of none, to whichever queue it goes.
     fn ready_one(&self, frame: &mut MemoryPacket, now: Instant) -> Run {
+        let none = |end| Run { queue: self.queue, frames: 0, bytes: 0, end };
+        if self.is_unsendable(frame) {
+            return none(RunEnd::Never);
+        }
         let lanes = &self.outgoing().lanes;
         let (queue, hash) = match &self.link.config().steering {
             None => (self.queue, None),
             Some(steering) => steering.0(frame.data()),
         };
         let queue = queue % lanes.len();
-        let none = |end| Run { queue, frames: 0, bytes: 0, end };
-        if self.is_unsendable(frame) {
-            return none(RunEnd::Never);
-        }
         if lanes[queue].frames.room() == 0 {
             return none(RunEnd::Full);
         }

@@ -129,6 +129,11 @@ impl Flags {
     /// The slot is nobody's.
     pub const VACANT: Flags = Flags(1 << 31);
 
+    /// These and those: `|` for constants.
+    pub const fn or(self, flags: Flags) -> Flags {
+        Flags(self.0 | flags.0)
+    }
+
     #[inline]
     pub fn has(self, flags: Flags) -> bool {
         self.0 & flags.0 == flags.0

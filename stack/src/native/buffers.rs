@@ -7,7 +7,7 @@ use super::send_queue::SendQueue;
 use super::seq::Seq;
 use linerate_bypass::Packet;
 use linerate_bypass::time::Instant;
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 
 /// Packets that queues of spare buffers keep room for; one that has had to hold more gives the memory back.
 const KEPT: usize = 64;
@@ -124,6 +124,15 @@ impl<P: Packet> Pool<P> {
     #[inline]
     pub fn of_mut(&mut self, block: &Block) -> Option<&mut Buffers<P>> {
         self.buffers.get_mut(block.buffers as usize)
+    }
+
+    /// Panics unless each of the buffers is either spare, and empty, or in `owned`.
+    pub fn assert_owned(&self, owned: &HashSet<u32>) {
+        assert_eq!(owned.len() + self.spare.len(), self.buffers.len(), "buffers owned or spare");
+        for place in &self.spare {
+            assert!(!owned.contains(place), "buffers {place} are in use and spare");
+            assert_eq!(self.buffers[*place as usize].pinned(), 0, "spare buffers {place} hold packets");
+        }
     }
 
     /// Takes the buffers of `block` back with whatever is in them. Returns how many packets that were.

@@ -73,44 +73,66 @@ impl Arrival {
 }
 
 impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
+    /// Takes in the segments of a burst.
+    ///
+    /// What they will touch is far from the core when there are many connections, and it comes faster together than one after
+    /// the other: so first all slots of the table are asked for, then all control blocks, then all queues.
+    pub(super) fn take_burst<N: Nic<Packet = P>>(
+        &mut self,
+        burst: &mut Vec<Segment<P>>,
+        egress: &mut Egress<N>,
+        now: Instant,
+    ) {
+        let mut hashes = [0; BURST];
+        let mut slots = [u32::MAX; BURST];
+        while !burst.is_empty() {
+            let some = burst.len().min(BURST);
+            for (hash, segment) in hashes.iter_mut().zip(&burst[..some]) {
+                *hash = segment.tuple.hash_with(&self.shared.key);
+                self.shared.table.prefetch(*hash);
+            }
+            for (slot, hash) in slots.iter_mut().zip(&hashes[..some]) {
+                *slot = self.shared.table.candidate(*hash).unwrap_or(u32::MAX);
+                if let Some(block) = self.blocks.get(*slot as usize) {
+                    prefetch_whole(block);
+                }
+            }
+            if some > 1 {
+                for slot in &slots[..some] {
+                    let block = self.blocks.get(*slot as usize);
+                    if let Some(buffers) = block.and_then(|block| self.shared.buffers.of(block)) {
+                        prefetch_whole(buffers);
+                    }
+                }
+            }
+            for ((segment, hash), slot) in burst.drain(..some).zip(hashes).zip(slots) {
+                self.segment(segment, hash, slot, egress, now);
+            }
+        }
+    }
+
+    /// A segment has come, with the hash of its tuple and the slot where its connection most likely is.
     #[inline]
-    pub(super) fn segment<N: Nic<Packet = P>>(&mut self, segment: Segment<P>, egress: &mut Egress<N>, now: Instant) {
+    fn segment<N: Nic<Packet = P>>(
+        &mut self,
+        segment: Segment<P>,
+        hash: u64,
+        candidate: u32,
+        egress: &mut Egress<N>,
+        now: Instant,
+    ) {
         let Segment { packet, tuple, ip_header } = segment;
         let data = packet.data();
         let arrival = Arrival::read(data, ip_header, packet.len());
-        let hash = tuple.hash_with(&self.shared.key);
-        let Some(slot) = self.look_up(hash, &tuple) else {
+        let slot = match self.blocks.get(candidate as usize) {
+            Some(block) if block.tuple == tuple && block.flags.has(Flags::IN_TABLE) => Some(candidate),
+            _ => self.look_up(hash, &tuple),
+        };
+        let Some(slot) = slot else {
             let options = Options::parse(&data[ip_header + 20..arrival.header]);
             return self.stray(tuple, &arrival, &options, packet, egress, now);
         };
         self.connection(slot).arrive(arrival, packet, ip_header, egress, now);
-    }
-
-    /// Asks for what the segments of `burst` will touch: with many connections most of it is far from the core, and it comes
-    /// faster together than one after the other.
-    #[inline]
-    pub(super) fn fetch_ahead(&self, burst: &[Segment<P>]) {
-        if burst.len() < 2 {
-            return;
-        }
-        let mut hashes = [0; BURST];
-        let hashes = &mut hashes[..burst.len().min(BURST)];
-        for (hash, segment) in hashes.iter_mut().zip(burst) {
-            *hash = segment.tuple.hash_with(&self.shared.key);
-            self.shared.table.prefetch(*hash);
-        }
-        let mut slots = [None; BURST];
-        for (slot, hash) in slots.iter_mut().zip(&*hashes) {
-            *slot = self.shared.table.candidate(*hash);
-            if let Some(block) = slot.and_then(|slot| self.blocks.get(slot as usize)) {
-                prefetch_whole(block);
-            }
-        }
-        for slot in slots.into_iter().flatten() {
-            if let Some(buffers) = self.blocks.get(slot as usize).and_then(|block| self.shared.buffers.of(block)) {
-                prefetch_whole(buffers);
-            }
-        }
     }
 }
 
@@ -328,7 +350,11 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         if forward {
             block.una = arrival.ack;
             self.shared.pinned -= buffers.queue.acknowledge(arrival.ack);
-            block.retransmit_at = deadline(buffers, block, cold, &self.shared.settings.limits);
+            block.retransmit_at = if buffers.flight.is_settled() {
+                Tick::NONE
+            } else {
+                deadline(buffers, block, cold, &self.shared.settings.limits)
+            };
             if block.flags.has(Flags::WANTS_ROOM) {
                 self.touch();
             }
@@ -340,10 +366,10 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             block.retransmit_at = deadline(buffers, block, cold, &self.shared.settings.limits);
         }
         if send {
+            // It may turn out that nothing can be sent, so that this is the only one to arm the timer.
             self.dirty();
-        } else {
-            self.arm();
         }
+        self.arm();
     }
 
     /// The peer's window is another.
@@ -378,8 +404,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
                 block.received += len;
                 block.flags |= Flags::READABLE;
                 self.shared.pinned += 1;
-                self.touch();
-                return self.dirty();
+                return self.activate(Flags::TOUCHED | Flags::DIRTY);
             }
         }
         let before = block.rcv_nxt;

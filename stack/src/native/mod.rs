@@ -17,10 +17,12 @@ mod flow_table;
 mod handshake;
 mod header;
 mod input;
+pub(crate) mod inspect;
 mod isn;
 mod operations;
-mod options;
+pub(crate) mod options;
 mod output;
+mod path_mtu;
 mod reassembly;
 mod recovery;
 mod send_queue;
@@ -34,7 +36,7 @@ mod window;
 use crate::config::Config;
 use crate::congestion::{Builtin, CongestionControl};
 use crate::egress::Egress;
-use crate::engine::{Engine, Event, Segment};
+use crate::engine::{Engine, Event, IcmpError, Segment};
 use crate::ports::Ports;
 use crate::tuple::Tuple;
 use crate::wheel::Wheel;
@@ -47,6 +49,7 @@ use hashbrown::HashMap;
 use isn::Secrets;
 use linerate_bypass::time::Instant;
 use linerate_bypass::{Bytes, ConnId, Nic, Packet, Summary};
+use seq::Seq;
 use settings::Settings;
 use std::net::{IpAddr, SocketAddr};
 use time_wait::TimeWait;
@@ -201,18 +204,12 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
     }
 
     fn segments(&mut self, burst: &mut Vec<Segment<N::Packet>>, egress: &mut Egress<N>, now: Instant) {
-        self.fetch_ahead(burst);
-        for segment in burst.drain(..) {
-            self.segment(segment, egress, now);
-        }
+        self.take_burst(burst, egress, now);
     }
 
-    fn unreachable(&mut self, tuple: Tuple, sequence: u32) {
-        let Some(slot) = self.look_up(tuple.hash_with(&self.shared.key), &tuple) else { return };
-        let mut connection = self.connection(slot);
-        // RFC 5927 §4.1: only what quotes the SYN that is in flight counts, and only before the connection exists.
-        if connection.block.state == State::SynSent && connection.block.una.0 == sequence {
-            connection.end(Flags::UNREACHABLE);
+    fn icmp_error(&mut self, tuple: Tuple, sequence: u32, error: IcmpError) {
+        if let Some(slot) = self.look_up(tuple.hash_with(&self.shared.key), &tuple) {
+            self.connection(slot).icmp_error(Seq(sequence), error);
         }
     }
 
@@ -236,16 +233,15 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
 
     fn collect(&mut self, events: &mut Vec<Event>) {
         events.append(&mut self.shared.pending);
-        // Those that are looked at now and have something to send stay in the list for `flush`.
-        let mut active = std::mem::replace(&mut self.shared.active, std::mem::take(&mut self.sending));
-        active.retain(|&slot| {
+        // All stay in the list for `flush`, which nearly all of them have something for.
+        let mut active = std::mem::take(&mut self.shared.active);
+        for &slot in &active {
             if self.blocks[slot as usize].flags.has(Flags::TOUCHED) {
                 self.connection(slot).look(events);
             }
-            self.blocks[slot as usize].flags.has_any(Flags::TOUCHED | Flags::DIRTY)
-        });
+        }
         active.append(&mut self.shared.active);
-        self.sending = std::mem::replace(&mut self.shared.active, active);
+        self.shared.active = active;
     }
 
     fn release(&mut self, conn: ConnId, _now: Instant) {
@@ -260,6 +256,8 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
     }
 
     fn flush(&mut self, egress: &mut Egress<N>, now: Instant) {
+        // A vhost port learns only from the guest whether it can cut segments.
+        self.shared.settings.follow(egress.capabilities());
         // Those that are not done are collected anew.
         let mut active = std::mem::replace(&mut self.shared.active, std::mem::take(&mut self.sending));
         for slot in active.drain(..) {

@@ -126,6 +126,27 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         self.dirty();
     }
 
+    /// Queues what was received on the same connection, if all of it fits. Returns how many bytes that were.
+    #[inline]
+    fn echo(&mut self) -> Option<usize> {
+        let n = self.block.received;
+        if self.room() < n as usize {
+            return None;
+        }
+        let block = &mut *self.block;
+        let buffers = self.shared.buffers.of_mut(block)?;
+        let mut end = block.nxt + block.unsent;
+        while let Some(packet) = buffers.received.pop_front() {
+            let len = packet.len() as u32;
+            buffers.queue.push_packet(end, packet);
+            end += len;
+        }
+        block.received = 0;
+        block.unsent += n;
+        self.after_consuming(n);
+        Some(n as usize)
+    }
+
     /// The length of the first received packet.
     #[inline]
     fn first_len(&self) -> Option<usize> {
@@ -238,6 +259,11 @@ impl<'a, P: Packet, C: CongestionControl> Connection<'a, P, C> {
 impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     pub(super) fn forward_received(&mut self, from: ConnId, to: ConnId) -> usize {
         let (Some(source), Some(sink)) = (self.find(from), self.find(to)) else { return 0 };
+        if source == sink
+            && let Some(moved) = self.connection(source).echo()
+        {
+            return moved;
+        }
         let mut moved = 0;
         loop {
             let to = self.connection(sink);

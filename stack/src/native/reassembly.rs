@@ -198,10 +198,10 @@ impl<P: Packet> Reassembly<P> {
             let len = first.packet.len() as u32;
             let end = first.seq + len;
             let skip = next - first.seq;
+            self.uncover(end);
             if !end.after(next) || !first.packet.adjust(skip as usize) {
                 continue;
             }
-            self.uncover(end);
             return Some((first.packet, len - skip));
         }
     }
@@ -216,6 +216,24 @@ impl<P: Packet> Reassembly<P> {
         if self.runs.is_empty() {
             self.recent_len = 0;
         }
+    }
+
+    /// Panics unless what is held lies in order and without overlap between `next` and `edge`, and makes up the runs.
+    pub fn assert_in_order(&self, next: Seq, edge: Seq) {
+        let mut at = next;
+        let mut runs = Vec::new();
+        for held in &self.held {
+            let end = held.seq + held.packet.len() as u32;
+            assert!(!held.seq.before(at) && end.after(held.seq), "out of order: {:?}..{end:?} at {at:?}", held.seq);
+            match runs.last_mut() {
+                Some(Run { end: last, .. }) if *last == held.seq => *last = end,
+                _ => runs.push(Run { start: held.seq, end }),
+            }
+            at = end;
+        }
+        assert!(!at.after(edge), "{at:?} is beyond the window {edge:?}");
+        assert_eq!(runs, self.runs, "the runs");
+        assert!(runs.first().is_none_or(|run| run.start.after(next)), "{next:?} is held and was not taken");
     }
 
     /// Whether the peer's FIN is at `next`.
@@ -272,6 +290,17 @@ mod tests {
         assert_eq!(reassembly.packets(), 4);
         reassembly.clear();
         assert_eq!(nic.pool_available(), nic.pool_capacity());
+    }
+
+    /// RFC 2018 §4: a block is a stretch that is held; one that the cumulative acknowledgement has passed is not.
+    #[test]
+    fn what_a_long_segment_covers_is_not_reported_any_more() {
+        let (mut nic, _) = Link::pair(LinkConfig::default());
+        let mut reassembly = Reassembly::new();
+        reassembly.insert(Seq(300), packet(&mut nic, 300, 100), 100);
+        reassembly.insert(Seq(900), packet(&mut nic, 900, 100), 100);
+        assert!(reassembly.take(Seq(500)).is_none());
+        assert_eq!((blocks(&reassembly), reassembly.packets()), (vec![(900, 1000)], 1));
     }
 
     proptest! {

@@ -14,6 +14,8 @@ enum Place<P> {
     Packet(P),
     /// In memory that is kept until it is acknowledged, and that a port may be reading.
     Kept(Bytes),
+    /// Nowhere, for the moment in which a packet becomes kept bytes.
+    Between,
 }
 
 struct Piece<P> {
@@ -120,6 +122,22 @@ impl<P: Packet> SendQueue<P> {
         before - self.pieces.len()
     }
 
+    /// Where the queue begins and ends, `None` if nothing is in it. Panics unless its pieces lie one behind the other.
+    pub fn assert_contiguous(&self) -> Option<(Seq, Seq)> {
+        for (piece, next) in self.pieces.iter().zip(self.pieces.iter().skip(1)) {
+            assert_eq!(piece.end(), next.seq, "a gap in the send queue");
+        }
+        for piece in &self.pieces {
+            let len = match &piece.place {
+                Place::Packet(packet) => packet.len(),
+                Place::Kept(bytes) => bytes.len(),
+                Place::Between => 0,
+            };
+            assert_eq!(len, piece.len as usize, "the length of a piece of the send queue");
+        }
+        Some((self.pieces.front()?.seq, self.pieces.back()?.end()))
+    }
+
     /// How much of the `max` bytes from `seq` on goes into one frame.
     pub fn span(&self, seq: Seq, max: u32) -> u32 {
         let first = self.find(seq);
@@ -150,9 +168,34 @@ impl<P: Packet> SendQueue<P> {
             let bytes = match &piece.place {
                 Place::Packet(packet) => packet.data(),
                 Place::Kept(bytes) => bytes,
+                Place::Between => return None,
             };
             bytes.get((from - piece.seq) as usize..(to - piece.seq) as usize)
         })
+    }
+
+    /// The common case of [`compose`](Self::compose): the queue is one packet of `len` bytes that was never sent, and that
+    /// headers go in front of where it lies. `None`, with nothing changed, when it is not that.
+    #[inline]
+    pub fn compose_only(&mut self, len: u32, header: usize, write: impl FnOnce(&mut [u8])) -> Option<P> {
+        if self.pieces.len() != 1 {
+            return None;
+        }
+        let piece = self.pieces.front_mut()?;
+        let Place::Packet(packet) = &mut piece.place else { return None };
+        if piece.len != len {
+            return None;
+        }
+        write(packet.prepend(header)?);
+        let Some(bytes) = packet.retain(header) else {
+            let _ = packet.adjust(header);
+            return None;
+        };
+        self.unsent = 1;
+        match std::mem::replace(&mut piece.place, Place::Kept(bytes)) {
+            Place::Packet(packet) => Some(packet),
+            _ => None,
+        }
     }
 
     /// A frame of `header` bytes that `write` fills and the `len` bytes of the stream from `seq` on, all of which are queued.
@@ -176,7 +219,7 @@ impl<P: Packet> SendQueue<P> {
             && matches!(piece.place, Place::Packet(_))
         {
             // Taken out for the moment: the packet leaves, and its bytes stay.
-            let Place::Packet(mut packet) = std::mem::replace(&mut piece.place, Place::Kept(Bytes::new())) else {
+            let Place::Packet(mut packet) = std::mem::replace(&mut piece.place, Place::Between) else {
                 return None;
             };
             let Some(place) = packet.prepend(header) else {
@@ -235,7 +278,7 @@ impl<P: Packet> SendQueue<P> {
             let from = seq - piece.seq;
             let n = len.min(piece.len - from);
             if let Place::Packet(_) = piece.place {
-                let Place::Packet(mut own) = std::mem::replace(&mut piece.place, Place::Kept(Bytes::new())) else {
+                let Place::Packet(mut own) = std::mem::replace(&mut piece.place, Place::Between) else {
                     return None;
                 };
                 if n == piece.len

@@ -6,7 +6,7 @@ use crate::config::{Config, Keepalive};
 use crate::congestion::CongestionControl;
 use crate::egress::Egress;
 use linerate_bypass::time::Duration;
-use linerate_bypass::{ConnId, Nic};
+use linerate_bypass::{Capabilities, ConnId, Nic};
 use std::net::SocketAddr;
 
 /// The window that a connection begins with, before it is tuned, in bytes.
@@ -43,6 +43,8 @@ pub(super) struct Settings {
     pub ecn: bool,
     pub exact_ecn_echo: bool,
     pub limits: Limits,
+    /// The floor of time-outs that no acknowledgement is waited for by.
+    pub rto_floor: Duration,
     /// The largest IP packet.
     pub mtu: usize,
     pub offload: Offload,
@@ -77,11 +79,18 @@ impl Settings {
             ecn: config.ecn || control.wants_ecn(),
             exact_ecn_echo: control.exact_ecn_echo(),
             limits: Limits::of(config),
+            rto_floor: config.rto_floor,
             mtu: egress.mtu(),
             offload: Offload::of(port),
             tso: port.tso.filter(|_| port.multi_segment_tx),
             multi_segment: port.multi_segment_tx,
         }
+    }
+
+    /// Goes by what the port can do at present.
+    #[inline]
+    pub fn follow(&mut self, port: &Capabilities) {
+        self.tso = port.tso.filter(|_| port.multi_segment_tx);
     }
 
     /// The largest segment, TCP header options not deducted, of either family (RFC 6691).

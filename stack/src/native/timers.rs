@@ -102,6 +102,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         let cold = &mut *self.cold;
         let limits = &self.shared.settings.limits;
         let unsent = block.unsent > 0 && block.window_left() > 0;
+        let mut time_outs = 0;
         let expired = buffers.flight.expire(now, unsent, &mut block.rtt, &mut cold.path, &mut cold.control, limits);
         block.cwnd = cold.control.window();
         match expired {
@@ -120,10 +121,14 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
                 } else if now.since(buffers.stalled) >= self.shared.settings.user_timeout {
                     return self.end(Flags::TIMED_OUT);
                 }
+                time_outs = buffers.flight.time_outs();
             }
             Expired::GiveUp => return self.end(Flags::TIMED_OUT),
         }
         block.retransmit_at = super::output::deadline(buffers, block, cold, limits);
+        if time_outs > 0 {
+            self.suspect_path(time_outs);
+        }
         self.dirty();
     }
 
@@ -140,7 +145,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     pub(super) fn persist(&mut self, now: Instant) {
         let block = &mut *self.block;
         block.flags |= Flags::PERSIST;
-        let first = block.rtt.rto(self.shared.settings.limits.rto_floor);
+        let first = block.rtt.rto(self.shared.settings.rto_floor);
         let wait = first.saturating_mul(1 << block.attempts.min(10)).min(MAX_PROBE_INTERVAL);
         block.retransmit_at = Tick::at_or_after(now + wait);
         self.arm();

@@ -27,6 +27,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         let rx_limit = self.cold.rx_limit;
         let free = self.free(&*self.block, rx_limit);
         let block = &mut *self.block;
+        block.flags.clear(Flags::CONSUMED);
         let scale = block.rcv_scale();
         let offered = block.rcv_window();
         let mut window = offered;

@@ -17,7 +17,7 @@ use crate::config::Config;
 use crate::copies::Copies;
 use crate::device::{Device, smoltcp_time};
 use crate::egress::Egress;
-use crate::engine::{Engine, Event, Segment};
+use crate::engine::{Engine, Event, IcmpError, Segment};
 use crate::ports::Ports;
 use crate::slots::Slots;
 use crate::time_wait::TimeWait;
@@ -186,7 +186,10 @@ impl<N: Nic> Engine<N> for SmoltcpEngine {
         }
     }
 
-    fn unreachable(&mut self, tuple: Tuple, sequence: u32) {
+    fn icmp_error(&mut self, tuple: Tuple, sequence: u32, error: IcmpError) {
+        if error != IcmpError::Unreachable {
+            return;
+        }
         let Some(&slot) = self.table.get(&tuple) else { return };
         let Some(flow) = self.slots.get_mut(slot) else { return };
         // RFC 5927 §4.1: only what quotes the SYN that is in flight counts, and only before the connection exists.

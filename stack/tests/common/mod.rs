@@ -8,12 +8,15 @@ pub mod recorder;
 pub mod services;
 
 use linerate_bypass::Service;
-use linerate_bypass::memory::{Link, LinkConfig, MemoryNic};
+use linerate_bypass::memory::{Link, LinkConfig, MemoryNic, MemoryPacket};
 use linerate_bypass::time::{Duration, Instant};
-use linerate_stack::{Config, Crossing, Worker};
+use linerate_stack::{Config, Crossing, Engine, NativeEngine, Worker};
 
 pub const SERVER: &str = "10.0.0.2";
 pub const SERVER6: &str = "fd00::2";
+
+/// Turns at one time of the clock at most, far more than anything takes that ends.
+const TURNS_AT_ONCE: usize = 100_000;
 
 /// The configuration of a host `10.0.0.N` and `fd00::N`.
 pub fn host(n: u8) -> Config {
@@ -34,13 +37,52 @@ pub fn server() -> Config {
     }
 }
 
+/// The engine that a worker has if nobody says otherwise.
+pub type Native = NativeEngine<MemoryPacket>;
+
+/// Makes a module of tests for each engine, at both ends, out of functions that are generic over the two.
+#[macro_export]
+macro_rules! with_each_engine {
+    ($($test:ident),* $(,)?) => {
+        mod native_to_native {
+            $(#[test] fn $test() { super::$test::<$crate::common::Native, $crate::common::Native>(); })*
+        }
+        mod smoltcp_to_smoltcp {
+            use linerate_stack::SmoltcpEngine;
+            $(#[test] fn $test() { super::$test::<SmoltcpEngine, SmoltcpEngine>(); })*
+        }
+    };
+}
+
+/// Makes a module of tests for each pair of different engines, client's and server's, out of functions that are generic
+/// over both.
+#[macro_export]
+macro_rules! with_unlike_engines {
+    ($($test:ident),* $(,)?) => {
+        mod native_to_smoltcp {
+            $(#[test] fn $test() { super::$test::<$crate::common::Native, linerate_stack::SmoltcpEngine>(); })*
+        }
+        mod smoltcp_to_native {
+            $(#[test] fn $test() { super::$test::<linerate_stack::SmoltcpEngine, $crate::common::Native>(); })*
+        }
+    };
+}
+
 /// One host on an end of a link: as many workers as it has queues.
-pub struct Host<S: Service> {
-    pub workers: Vec<Worker<MemoryNic, S>>,
+pub struct Host<S: Service, E: Engine<MemoryNic> = Native> {
+    pub workers: Vec<Worker<MemoryNic, S, E>>,
 }
 
 impl<S: Service> Host<S> {
-    pub fn new(config: &Config, nics: Vec<MemoryNic>, mut service: impl FnMut() -> S) -> Self {
+    /// A host of the default engine.
+    pub fn new(config: &Config, nics: Vec<MemoryNic>, service: impl FnMut() -> S) -> Self {
+        Host::start(config, nics, service)
+    }
+}
+
+impl<S: Service, E: Engine<MemoryNic>> Host<S, E> {
+    /// A host of whatever engine is asked for.
+    pub fn start(config: &Config, nics: Vec<MemoryNic>, mut service: impl FnMut() -> S) -> Self {
         let crossings = Crossing::between(nics.len());
         let worker = |(nic, crossing)| Worker::new(config, crossing, nic, |_| service(), Instant::ZERO);
         Host { workers: nics.into_iter().zip(crossings).map(worker).collect() }
@@ -56,19 +98,39 @@ impl<S: Service> Host<S> {
 }
 
 /// Two hosts and the link between them.
-pub struct Net<A: Service, B: Service> {
-    pub a: Host<A>,
-    pub b: Host<B>,
+pub struct Net<A: Service, B: Service, EA: Engine<MemoryNic> = Native, EB: Engine<MemoryNic> = Native> {
+    pub a: Host<A, EA>,
+    pub b: Host<B, EB>,
     pub link: Link,
 }
 
 impl<A: Service, B: Service> Net<A, B> {
-    /// Host 1 with `a` and the server with `b`, one worker each.
+    /// Host 1 with `a` and the server with `b`, one worker each, of the default engine.
     pub fn new(link: LinkConfig, a: impl FnMut() -> A, b: impl FnMut() -> B) -> Self {
-        Self::with(link, 1, &host(1), a, &server(), b)
+        Self::start(link, a, b)
     }
 
+    /// As [`start_with`](Self::start_with), of the default engine.
     pub fn with(
+        link: LinkConfig,
+        queues: usize,
+        a_config: &Config,
+        a: impl FnMut() -> A,
+        b_config: &Config,
+        b: impl FnMut() -> B,
+    ) -> Self {
+        Self::start_with(link, queues, a_config, a, b_config, b)
+    }
+}
+
+impl<A: Service, B: Service, EA: Engine<MemoryNic>, EB: Engine<MemoryNic>> Net<A, B, EA, EB> {
+    /// Host 1 with `a` and the server with `b`, one worker each.
+    pub fn start(link: LinkConfig, a: impl FnMut() -> A, b: impl FnMut() -> B) -> Self {
+        Self::start_with(link, 1, &host(1), a, &server(), b)
+    }
+
+    /// Two hosts of `queues` workers each.
+    pub fn start_with(
         link: LinkConfig,
         queues: usize,
         a_config: &Config,
@@ -78,7 +140,7 @@ impl<A: Service, B: Service> Net<A, B> {
     ) -> Self {
         let (a_nics, b_nics) = Link::with_queues(link, queues);
         let link = a_nics[0].link().clone();
-        Net { a: Host::new(a_config, a_nics, a), b: Host::new(b_config, b_nics, b), link }
+        Net { a: Host::start(a_config, a_nics, a), b: Host::start(b_config, b_nics, b), link }
     }
 
     pub fn now(&self) -> Instant {
@@ -98,10 +160,13 @@ impl<A: Service, B: Service> Net<A, B> {
     pub fn run_until(&mut self, limit: Duration, mut done: impl FnMut(&mut Self) -> bool) -> bool {
         let until = self.now() + limit;
         loop {
-            while self.turn() {
+            // What goes on for ever, such as asking for a packet that another end has, needs time to pass.
+            let mut turns = 0;
+            while turns < TURNS_AT_ONCE && self.turn() {
                 if done(self) {
                     return true;
                 }
+                turns += 1;
             }
             if done(self) {
                 return true;
@@ -129,7 +194,7 @@ impl<A: Service, B: Service> Net<A, B> {
     }
 }
 
-fn next_of<S: Service>(worker: &mut Worker<MemoryNic, S>) -> Instant {
+fn next_of<S: Service, E: Engine<MemoryNic>>(worker: &mut Worker<MemoryNic, S, E>) -> Instant {
     let arrival = worker.nic().next_arrival();
     [arrival, worker.next_deadline()].into_iter().flatten().min().unwrap_or(Instant::from_nanos(u64::MAX))
 }

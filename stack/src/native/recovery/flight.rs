@@ -1,6 +1,6 @@
 //! What a connection has in flight.
 
-use linerate_bypass::time::{Duration, Instant};
+use linerate_bypass::time::Instant;
 
 use super::Seq;
 use super::probe::Probe;
@@ -43,6 +43,9 @@ pub(crate) struct Flight {
     pub(super) board: Scoreboard,
     pub(super) setup: Setup,
     pub(super) phase: Phase,
+    /// Whether anything is the matter, or has left a trace: anything but data that was sent and acknowledged in order.
+    /// While it is not, the phase is Open and everything below but what is noted of sending is as in a new flight.
+    pub(super) stained: bool,
     /// Time-outs since SND.UNA last advanced.
     pub(super) time_outs: u8,
     /// One segment may be sent whatever the window: the retransmission that a time-out makes.
@@ -81,6 +84,7 @@ impl Flight {
             board: Scoreboard::new(una),
             setup: Setup { mss: setup.mss.max(1), ..setup },
             phase: Phase::Open,
+            stained: false,
             time_outs: 0,
             forced: false,
             guarded: false,
@@ -101,19 +105,30 @@ impl Flight {
     }
 
     /// Makes it as new, but keeps its memory.
+    ///
+    /// A flight in which nothing was missing has hardly anything to forget: this happens once for every short exchange.
     #[inline]
     pub(crate) fn reset(&mut self, una: Seq, setup: Setup) {
-        self.board.reset(una);
+        if self.stained || !self.is_empty() {
+            self.wash(una);
+        }
+        self.board.move_to(una);
         self.setup = Setup { mss: setup.mss.max(1), ..setup };
+        self.limited_until = una;
+        self.recover = una - 1;
+        self.rack.move_to(una);
+    }
+
+    #[cold]
+    fn wash(&mut self, una: Seq) {
+        self.board.reset();
         self.phase = Phase::Open;
+        self.stained = false;
         self.time_outs = 0;
         self.forced = false;
         self.guarded = false;
         self.duplicates = 0;
         self.duplicated = 0;
-        self.limited_until = una;
-        self.recover = una - 1;
-        self.last_sent = Instant::ZERO;
         self.probe = Probe::default();
         self.rack = Rack::new(una);
         self.undo = Undo::none(una);
@@ -182,7 +197,7 @@ impl Flight {
     /// A time for a transmission at `now` that differs from that of any other.
     #[inline]
     fn stamp(&mut self, now: Instant) -> Instant {
-        self.last_sent = now.max(self.last_sent + Duration::from_nanos(1));
+        self.last_sent = now.max(Instant::from_nanos(self.last_sent.as_nanos().saturating_add(1)));
         self.last_sent
     }
 
@@ -200,11 +215,21 @@ impl Flight {
         }
         let sent = self.stamp(now);
         self.board.push(len, self.setup.mss, sent);
-        if !self.probe.sent(self.board.next(), false) {
+        if self.stained {
+            self.sent_in_disorder(len, now);
+        } else {
             self.probe_base = now;
         }
-        if self.in_flight().saturating_add(self.mss()) > window {
+        if u64::from(self.in_flight()) + u64::from(self.setup.mss) > u64::from(window) {
             self.limited_until = self.next();
+        }
+    }
+
+    /// What else is to be noted of new data when something is the matter.
+    #[inline(never)]
+    fn sent_in_disorder(&mut self, len: u32, now: Instant) {
+        if !self.probe.sent(self.board.next(), false) {
+            self.probe_base = now;
         }
         self.forced = false;
         if matches!(self.phase, Phase::Reducing | Phase::Recovery) {
@@ -262,6 +287,22 @@ impl Flight {
             // The first segment was sent anew, so its acknowledgement is a round trip away (and see RFC 6582 §3.2 step 3).
             self.rto_base = now;
         }
+    }
+
+    /// The path takes segments of at most `mss` bytes, and what is in flight did not fit: all of it is sent again, which is
+    /// no answer to congestion (RFC 1191 §6.4).
+    pub(crate) fn did_not_fit(&mut self, mss: u16) {
+        self.set_mss(mss);
+        self.stained = true;
+        self.board.time_out(|_| true);
+        self.probe.forget();
+        self.forward_rto = ForwardRto::Off;
+        self.phase = Phase::Loss;
+        self.recover = self.next();
+        self.duplicates = 0;
+        self.duplicated = 0;
+        self.guarded = false;
+        self.forced = true;
     }
 
     /// From now on segments have no more than `mss` bytes (path MTU discovery).

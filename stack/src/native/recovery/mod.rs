@@ -28,6 +28,7 @@ mod probe;
 mod prr;
 mod rack;
 mod ranges;
+mod respond;
 mod rtt;
 mod sack;
 mod scoreboard;
@@ -48,29 +49,26 @@ pub(crate) use flight::Phase;
 pub(crate) use flight::{Flight, Setup};
 pub(crate) use path::Path;
 pub(crate) use rtt::RttEstimator;
-#[cfg(test)]
-pub(crate) use rtt::{INITIAL_RTO, TICK};
 
-/// What bounds the retransmission timer.
+/// What bounds the retransmission timer. Times are kept in nanoseconds, as they are used for every segment.
 #[derive(Debug, Clone)]
 pub(crate) struct Limits {
-    /// The floor of the time-out's margin above the round trip, until the peer's acknowledgement delay has been learnt.
-    pub(crate) rto_floor: Duration,
-    /// The same once it has been learnt, unless the delay demands more (see [`Path`]).
-    pub(crate) learnt_floor: Duration,
-    /// The longest time-out, back-off included (RFC 6298 §2.5: at least 60 s).
-    pub(crate) max_rto: Duration,
-    /// Time-outs in a row after which the connection is given up (R2 of RFC 9293 §3.8.3).
-    pub(crate) max_retransmissions: u8,
+    rto_floor: u64,
+    learnt_floor: u64,
+    max_rto: u64,
+    max_retransmissions: u8,
 }
 
+/// The longest time-out there may be (RFC 6298 §2.5 allows a limit of 60 s or more).
+const MAX_RTO: Duration = Duration::from_secs(60);
+
 impl Default for Limits {
-    /// For unknown peers.
+    /// For unknown peers: a floor of 200 ms, of 5 ms once the peer is known; 60 s at most; 15 time-outs in a row.
     fn default() -> Self {
         Limits {
-            rto_floor: Duration::from_millis(200),
-            learnt_floor: Duration::from_millis(5),
-            max_rto: Duration::from_secs(60),
+            rto_floor: 200_000_000,
+            learnt_floor: 5_000_000,
+            max_rto: rtt::nanos(MAX_RTO),
             max_retransmissions: 15,
         }
     }
@@ -80,12 +78,34 @@ impl Limits {
     /// As the configuration has them.
     pub(crate) fn of(config: &Config) -> Self {
         let defaults = Limits::default();
-        Limits { rto_floor: config.rto_floor, learnt_floor: defaults.learnt_floor.min(config.rto_floor), ..defaults }
+        let learnt = config.rto_floor.min(Duration::from_nanos(defaults.learnt_floor));
+        defaults.with_rto_floor(config.rto_floor).with_learnt_floor(learnt)
     }
 
     /// For peers within a data centre, which do not delay acknowledgements: 5 ms from the start.
     pub(crate) fn datacenter() -> Self {
-        Limits { rto_floor: Duration::from_millis(5), ..Limits::default() }
+        Limits::default().with_rto_floor(Duration::from_millis(5))
+    }
+
+    /// With another floor of the time-out's margin above the round trip, until the peer's acknowledgement delay has been
+    /// learnt.
+    pub(crate) fn with_rto_floor(self, floor: Duration) -> Self {
+        Limits { rto_floor: rtt::nanos(floor.min(MAX_RTO)), ..self }
+    }
+
+    /// With another floor once it has been learnt, unless the delay demands more (see [`Path`]).
+    pub(crate) fn with_learnt_floor(self, floor: Duration) -> Self {
+        Limits { learnt_floor: rtt::nanos(floor.min(MAX_RTO)), ..self }
+    }
+
+    /// With another longest time-out, back-off included: at most 60 s.
+    pub(crate) fn with_max_rto(self, max: Duration) -> Self {
+        Limits { max_rto: rtt::nanos(max.min(MAX_RTO)), ..self }
+    }
+
+    /// With another number of time-outs in a row after which the connection is given up (R2 of RFC 9293 §3.8.3).
+    pub(crate) fn with_max_retransmissions(self, max: u8) -> Self {
+        Limits { max_retransmissions: max, ..self }
     }
 }
 

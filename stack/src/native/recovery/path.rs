@@ -3,7 +3,7 @@
 use linerate_bypass::time::{Duration, Instant};
 
 use super::Limits;
-use super::rtt::{RttEstimator, TICK};
+use super::rtt::{RttEstimator, TICK, nanos};
 
 /// Nanoseconds per unit of the minimum round-trip time, as a power of two.
 const RTT_SHIFT: u32 = 4;
@@ -113,7 +113,7 @@ impl Path {
 
     /// Takes in a round trip measured at `now`: the handshake's, for instance. Flights do it themselves.
     pub(crate) fn measured(&mut self, rtt: Duration, now: Instant) {
-        self.measured_nanos(u64::try_from(rtt.as_nanos()).unwrap_or(u64::MAX), now);
+        self.measured_nanos(nanos(rtt), now);
     }
 
     pub(super) fn measured_nanos(&mut self, rtt: u64, now: Instant) {
@@ -203,10 +203,10 @@ impl Path {
         u64::from(self.delay.max(self.previous_delay)) << DELAY_SHIFT
     }
 
-    /// The floor of the retransmission time-out.
-    fn floor(&self, limits: &Limits) -> Duration {
+    /// The floor of the retransmission time-out, in nanoseconds.
+    fn floor(&self, limits: &Limits) -> u64 {
         let floor = if self.flags & DELAY_LEARNT != 0 { limits.learnt_floor } else { limits.rto_floor };
-        floor.max(Duration::from_nanos(2 * self.delay_nanos()))
+        floor.max(2 * self.delay_nanos())
     }
 
     /// Notes in `rtt` whether this has anything to add to the time-out: to be called whenever that may have changed.
@@ -233,9 +233,13 @@ impl Path {
 /// The retransmission time-out in nanoseconds: floor, back-off and ceiling included (RFC 6298 §2.4, §2.5, §5.5).
 #[inline]
 pub(super) fn time_out(rtt: &RttEstimator, path: &Path, limits: &Limits) -> u64 {
-    let (floor, backoff) = if rtt.consults_path() { (path.floor(limits), path.backoff) } else { (limits.rto_floor, 0) };
-    let rto = nanos(rtt.rto(floor)).checked_shl(u32::from(backoff)).unwrap_or(u64::MAX);
-    rto.min(nanos(limits.max_rto))
+    let rto = if rtt.consults_path() {
+        // The first is below 2^36, the back-off at most 2^16.
+        rtt.rto_nanos(path.floor(limits)).min(limits.max_rto) << path.backoff
+    } else {
+        rtt.rto_nanos(limits.rto_floor)
+    };
+    rto.min(limits.max_rto)
 }
 
 /// How long a peer may hold back the acknowledgement of a lone segment, in nanoseconds (TLP.max_ack_delay,
@@ -245,13 +249,7 @@ pub(super) fn delay_allowed(rtt: &RttEstimator, path: &Path, limits: &Limits) ->
         let delay = path.delay_nanos();
         return delay + delay / 4 + TICK.as_nanos() as u64;
     }
-    nanos(limits.rto_floor)
-}
-
-/// A duration in nanoseconds, saturating.
-#[inline]
-pub(super) fn nanos(duration: Duration) -> u64 {
-    duration.as_secs().saturating_mul(1_000_000_000).saturating_add(u64::from(duration.subsec_nanos()))
+    limits.rto_floor
 }
 
 #[cfg(test)]

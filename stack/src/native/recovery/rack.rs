@@ -49,6 +49,12 @@ impl Rack {
         self.forward
     }
 
+    /// SND.UNA is `una` now, of another connection.
+    #[inline]
+    pub(super) fn move_to(&mut self, una: Seq) {
+        self.forward = una;
+    }
+
     /// SND.UNA is `una`: everything before it was delivered.
     pub(super) fn keep_up(&mut self, una: Seq) {
         self.forward = self.forward.max(una);
@@ -59,6 +65,7 @@ impl Rack {
         self.sent = Instant::ZERO;
         self.rtt = 0;
         self.deadline = None;
+        self.duplicate_round = None;
     }
 
     /// Steps 2 and 3: `record` was delivered, in order of the sequence space within an acknowledgement that arrived at

@@ -14,6 +14,18 @@ const CONSULT_PATH: u32 = 1 << 31;
 /// The largest value of either mean that is kept: 34 s.
 const LIMIT: u32 = CONSULT_PATH - 1;
 
+/// A duration in nanoseconds; no longer than some 146 years.
+#[inline]
+pub(super) fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX).min(u64::MAX >> 2)
+}
+
+/// `value` / 2^`shift`, towards zero.
+#[inline]
+fn divided(value: i32, shift: u32) -> i32 {
+    (value + (value >> 31 & ((1 << shift) - 1))) >> shift
+}
+
 /// SRTT and RTTVAR in eight bytes: it lies among the hot state of every connection.
 ///
 /// One bit is borrowed to say whether [`Path`](super::Path) has anything to add to the time-out (a back-off, a floor that
@@ -45,6 +57,13 @@ impl RttEstimator {
         u64::from(self.smoothed) << UNIT_SHIFT
     }
 
+    /// Whether `rtt`, in nanoseconds, is shorter than SRTT by more than an eighth, or the first measured.
+    #[inline]
+    pub(super) fn is_much_longer_than(&self, rtt: u64) -> bool {
+        let smoothed = self.smoothed_nanos();
+        rtt < smoothed - smoothed / 8 || smoothed == 0
+    }
+
     /// RTTVAR.
     pub(crate) fn variation(&self) -> Duration {
         Duration::from_nanos(self.variation_nanos())
@@ -57,7 +76,7 @@ impl RttEstimator {
 
     /// Takes in a measured round trip, one per round trip at most: the handshake's, for instance.
     pub(crate) fn sample(&mut self, rtt: Duration) {
-        self.sample_nanos(u64::try_from(rtt.as_nanos()).unwrap_or(u64::MAX), 0);
+        self.sample_nanos(nanos(rtt), 0);
     }
 
     /// Takes in one of about 2^`spread_shift` samples of a round trip.
@@ -66,7 +85,8 @@ impl RttEstimator {
     /// how many there are, so that the memory of the means is as many round trips long as before (RFC 7323 appendix G).
     #[inline]
     pub(super) fn sample_nanos(&mut self, rtt: u64, spread_shift: u32) {
-        let rtt = (rtt >> UNIT_SHIFT).clamp(1, u64::from(LIMIT)) as i64;
+        // No value exceeds LIMIT, so that all differences fit into 32 bits with their sign.
+        let rtt = (rtt >> UNIT_SHIFT).clamp(1, u64::from(LIMIT)) as i32;
         let consult = self.variation & CONSULT_PATH;
         if self.smoothed == 0 {
             // RFC 6298 §2.2.
@@ -75,11 +95,20 @@ impl RttEstimator {
             return;
         }
         // RFC 6298 §2.3: RTTVAR first, with the old SRTT. Both gains are at most one, so neither mean leaves its range.
-        let smoothed = i64::from(self.smoothed);
-        let variation = i64::from(self.variation & LIMIT);
+        let smoothed = self.smoothed as i32;
+        let variation = (self.variation & LIMIT) as i32;
         let error = rtt - smoothed;
-        self.variation = (variation + (error.abs() - variation) / (4 << spread_shift)) as u32 | consult;
-        self.smoothed = (smoothed + error / (8 << spread_shift)) as u32;
+        self.variation = (variation + divided(error.abs() - variation, 2 + spread_shift)) as u32 | consult;
+        self.smoothed = (smoothed + divided(error, 3 + spread_shift)) as u32;
+    }
+
+    /// [`rto`](Self::rto) in nanoseconds, of a floor in nanoseconds.
+    #[inline]
+    pub(super) fn rto_nanos(&self, floor: u64) -> u64 {
+        if !self.has_sample() {
+            return INITIAL_RTO.as_nanos() as u64;
+        }
+        self.smoothed_nanos() + (4 * self.variation_nanos()).max(TICK.as_nanos() as u64).max(floor)
     }
 
     /// The retransmission time-out without back-off: SRTT + max(G, 4·RTTVAR, `floor`); [`INITIAL_RTO`] before the first
@@ -90,11 +119,7 @@ impl RttEstimator {
     /// would leave no room for it.
     #[inline]
     pub(crate) fn rto(&self, floor: Duration) -> Duration {
-        if !self.has_sample() {
-            return INITIAL_RTO;
-        }
-        let margin = (4 * self.variation_nanos()).max(TICK.as_nanos() as u64);
-        Duration::from_nanos(self.smoothed_nanos()) + Duration::from_nanos(margin).max(floor)
+        Duration::from_nanos(self.rto_nanos(nanos(floor)))
     }
 
     /// Whether [`Path`](super::Path) must be asked for the time-out.

@@ -70,7 +70,9 @@ impl Blocks {
 mod tests {
     use super::*;
 
-    fn read(sack: &[(u32, u32)], ack: u32) -> (Option<(u32, u32)>, Vec<(u32, u32)>, u8) {
+    type Plain = (u32, u32);
+
+    fn read(sack: &[Plain], ack: u32) -> (Option<Plain>, Vec<Plain>, u8) {
         let sack: Vec<_> = sack.iter().map(|&(start, end)| (Seq(start), Seq(end))).collect();
         let read = Blocks::read(&sack, Seq(ack), Seq(4000), Seq(9000));
         let plain = |(start, end): (Seq, Seq)| (start.0, end.0);

@@ -1,6 +1,6 @@
 //! The one timer of a flight: reordering, probe or retransmission (RFC 8985 §8).
 
-use linerate_bypass::time::{Duration, Instant};
+use linerate_bypass::time::Instant;
 
 use super::flight::{Flight, Phase};
 use super::path::{self, Path};
@@ -19,35 +19,52 @@ enum Timer {
     Linger,
 }
 
+#[inline]
+fn after(base: Instant, nanos: u64) -> Instant {
+    Instant::from_nanos(base.as_nanos().saturating_add(nanos))
+}
+
 impl Flight {
     fn timer(&self, rtt: &RttEstimator, path: &Path, limits: &Limits) -> Option<(Timer, Instant)> {
         if self.is_empty() {
-            let patience = probe::time_out(rtt, path, limits, &self.board);
-            return (!self.is_quiet()).then(|| (Timer::Linger, self.rto_base + Duration::from_nanos(patience)));
+            return self.linger(rtt, path, limits);
         }
-        let rto = self.rto_base + Duration::from_nanos(path::time_out(rtt, path, limits));
-        if let Some(reordering) = self.rack.deadline() {
-            return Some((Timer::Reordering, reordering))
-                .filter(|&(_, at)| at <= rto)
-                .or(Some((Timer::Retransmission, rto)));
+        let rto = after(self.rto_base, path::time_out(rtt, path, limits));
+        if let Some(reordering) = self.rack.deadline().filter(|&at| at <= rto) {
+            return Some((Timer::Reordering, reordering));
         }
         // RFC 8985 §7.2: not in a recovery, nor when something was acknowledged selectively.
         let probing = self.setup.sack
             && matches!(self.phase, Phase::Open | Phase::Reducing)
             && self.board.sacked() == 0
             && rtt.has_sample()
+            && self.rack.deadline().is_none()
             && self.probe.may_be_sent();
         if probing {
-            let probe = self.probe_base + Duration::from_nanos(probe::time_out(rtt, path, limits, &self.board));
+            let probe = after(self.probe_base, probe::time_out(rtt, path, limits, &self.board));
             return Some((Timer::Probe, probe.min(rto)));
         }
         Some((Timer::Retransmission, rto))
+    }
+
+    /// What an empty flight waits for.
+    #[cold]
+    fn linger(&self, rtt: &RttEstimator, path: &Path, limits: &Limits) -> Option<(Timer, Instant)> {
+        let patience = probe::time_out(rtt, path, limits, &self.board);
+        (!self.is_quiet()).then(|| (Timer::Linger, after(self.rto_base, patience)))
     }
 
     /// When [`expire`](Self::expire) is to be called; none if there is nothing to wait for. To be asked again after anything
     /// was sent or acknowledged, and after it has expired.
     #[inline]
     pub(crate) fn deadline(&self, rtt: &RttEstimator, path: &Path, limits: &Limits) -> Option<Instant> {
+        if !self.stained && !rtt.consults_path() && self.board.is_one_segment() {
+            // The common case. A probe would be due after the time-out, because a lone segment's acknowledgement may be
+            // held back for as long as the floor.
+            let rto = after(self.rto_base, path::time_out(rtt, path, limits));
+            debug_assert_eq!(self.timer(rtt, path, limits).map(|(_, at)| at), Some(rto));
+            return Some(rto);
+        }
         self.timer(rtt, path, limits).map(|(_, at)| at)
     }
 
@@ -62,14 +79,14 @@ impl Flight {
         cc: &mut C,
         limits: &Limits,
     ) -> Expired {
-        match self.timer(rtt, path, limits) {
-            Some((timer, at)) if at <= now => match timer {
-                Timer::Reordering => self.expire_reordering(now, rtt, path, cc),
-                Timer::Probe => self.send_probe(now, unsent),
-                Timer::Retransmission => self.time_out(now, rtt, path, cc, limits),
-                Timer::Linger => self.settle(now, cc),
-            },
-            _ => Expired::Nothing,
+        let due = self.timer(rtt, path, limits).filter(|&(_, at)| at <= now);
+        let Some((timer, _)) = due else { return Expired::Nothing };
+        self.stained = true;
+        match timer {
+            Timer::Reordering => self.expire_reordering(now, rtt, path, cc),
+            Timer::Probe => self.send_probe(now, unsent),
+            Timer::Retransmission => self.time_out(now, rtt, path, cc, limits),
+            Timer::Linger => self.settle(now, cc),
         }
     }
 

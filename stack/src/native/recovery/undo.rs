@@ -1,7 +1,12 @@
 //! Reductions that proved unnecessary: Eifel (RFC 3522, RFC 4015), F-RTO (RFC 5682), and reports of duplicates (RFC 3708).
 
-use super::Seq;
+use super::acknowledge::News;
+use super::flight::{Flight, Phase};
+use super::path::Path;
+use super::probe::Verdict;
 use super::rack::timestamp_before;
+use super::sack::Blocks;
+use super::{Acknowledgement, CongestionControl, Evidence, Outcome, Seq, Undone};
 
 /// What must be known of a recovery to find out whether it was needless.
 #[derive(Debug, Clone, Copy)]
@@ -114,4 +119,106 @@ pub(super) enum ForwardRto {
     First { retransmitted: Option<Seq> },
     /// Step 3: the one after, `sent` being what was sent when the first came ("RecoveryPoint").
     Second { sent: Seq },
+}
+
+impl Flight {
+    /// Looks for evidence that a reduction was needless, and takes it back.
+    #[allow(clippy::too_many_arguments, reason = "one step of examine, which it keeps readable")]
+    pub(super) fn reconsider<C: CongestionControl>(
+        &mut self,
+        ack: &Acknowledgement,
+        blocks: &Blocks,
+        news: &News,
+        verdict: Verdict,
+        path: &mut Path,
+        cc: &mut C,
+        outcome: &mut Outcome,
+    ) {
+        let mut evidence = None;
+        if let Some((start, end)) = blocks.duplicate
+            && verdict != Verdict::Needless
+            && self.undo.covers(start, end)
+        {
+            if !self.undo.is_for_time_out() {
+                // What was believed lost was late. RFC 8985 leaves it at widening the window, which has no effect while
+                // reordering_seen is false: but this is reordering seen.
+                path.saw_reordering();
+            }
+            self.rack.duplicate(self.una(), self.next(), path);
+            if self.undo.duplicate(end - start) {
+                evidence = Some(Evidence::Duplicates);
+            }
+        }
+        if outcome.acknowledged > 0 && self.undo.original_arrived(ack.echoed_timestamp) {
+            if !self.undo.is_for_time_out() {
+                path.saw_reordering();
+            }
+            // After a fast retransmission others of its kind may have been needed: not before all are acknowledged.
+            if self.phase == Phase::Loss || self.undo.is_behind(self.una()) {
+                evidence = Some(Evidence::Timestamp);
+            }
+        }
+        if self.phase == Phase::Loss && self.time_out_was_spurious(ack, news, outcome) {
+            evidence = evidence.or(Some(Evidence::ForwardRto));
+        }
+        if let Some(evidence) = evidence {
+            let time_out = self.undo.is_for_time_out();
+            self.take_back(time_out, path, cc);
+            outcome.undone = Some(Undone { time_out, evidence });
+        }
+    }
+
+    /// The algorithm of RFC 5682, §3.1 with SACK and §2.1 without. Returns whether the time-out is declared spurious.
+    fn time_out_was_spurious(&mut self, ack: &Acknowledgement, news: &News, outcome: &Outcome) -> bool {
+        match self.forward_rto {
+            ForwardRto::Off => false,
+            ForwardRto::First { retransmitted } => {
+                if outcome.acknowledged == 0 {
+                    // Beyond the RFC, which waits here: data sent before the time-out and only now acknowledged
+                    // selectively says the same as it does in step 3.
+                    return news.original > 0 && !self.rack.forward().after(self.recover);
+                }
+                let whole = retransmitted.is_some_and(|end| self.una().at_or_after(end));
+                if whole && self.una().before(self.recover) && ack.unsent {
+                    // Step 2b: new data instead of retransmissions.
+                    self.recover = self.next();
+                    self.forward_rto = ForwardRto::Second { sent: self.next() };
+                } else {
+                    self.forward_rto = ForwardRto::Off;
+                }
+                false
+            }
+            ForwardRto::Second { sent } => {
+                let beyond = self.una().after(sent) || self.board.highest_sacked().is_some_and(|end| end.after(sent));
+                if beyond || outcome.duplicate {
+                    // Step 3a.
+                    self.forward_rto = ForwardRto::Off;
+                    return false;
+                }
+                // Step 3b.
+                news.original > 0
+            }
+        }
+    }
+
+    /// Takes back the last reduction.
+    fn take_back<C: CongestionControl>(&mut self, time_out: bool, path: &mut Path, cc: &mut C) {
+        cc.undo();
+        self.undo.finish();
+        if time_out {
+            path.time_out_was_spurious();
+        }
+        // Otherwise the recovery is over already.
+        if matches!(self.phase, Phase::Recovery | Phase::Loss) {
+            self.board.forgive();
+            // The retransmissions, later than all that is in flight, must not make it appear lost.
+            self.rack.forget();
+            self.forward_rto = ForwardRto::Off;
+            self.forced = false;
+            self.duplicates = 0;
+            self.duplicated = 0;
+            self.recover = self.una();
+            self.phase = self.calm();
+        }
+    }
 }

@@ -199,6 +199,10 @@ impl Receiver {
     }
 }
 
+/// Decides what happens to a packet, or to an acknowledgement by its number.
+type Judge<T> = Box<dyn FnMut(&T, Instant) -> Fate>;
+type Observer = Box<dyn FnMut(&Flight, &Reno)>;
+
 /// A transfer over a link, in virtual time.
 pub(crate) struct Network {
     pub(crate) now: Instant,
@@ -207,8 +211,8 @@ pub(crate) struct Network {
     pub(crate) path: Path,
     pub(crate) cc: Reno,
     pub(crate) options: Options,
-    pub(crate) fate: Box<dyn FnMut(&Packet, Instant) -> Fate>,
-    pub(crate) ack_fate: Box<dyn FnMut(u32, Instant) -> Fate>,
+    pub(crate) fate: Judge<Packet>,
+    pub(crate) ack_fate: Judge<u32>,
     /// Bytes that the application has and that were not sent.
     pub(crate) unsent: u32,
     /// Every segment sent.
@@ -216,7 +220,7 @@ pub(crate) struct Network {
     pub(crate) outcomes: Vec<(Instant, Outcome)>,
     pub(crate) expired: Vec<(Instant, Expired)>,
     /// Called after everything that happens.
-    pub(crate) observe: Box<dyn FnMut(&Flight, &Reno)>,
+    pub(crate) observe: Observer,
     receiver: Receiver,
     events: BinaryHeap<Reverse<(Instant, u64, Event)>>,
     count: u64,
@@ -386,7 +390,7 @@ impl Network {
             sack.extend(receiver.held.iter().take(room));
         }
         let (ack, echo) = (receiver.next, receiver.recent_timestamp);
-        let late = match (self.ack_fate)(ack, self.now) {
+        let late = match (self.ack_fate)(&ack, self.now) {
             Fate::Deliver => Duration::ZERO,
             Fate::Drop => return,
             Fate::Late(late) => late,

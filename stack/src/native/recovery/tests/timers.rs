@@ -47,7 +47,7 @@ fn answer(network: &mut Network, segments: u32) -> Outcome {
 #[test]
 fn it_backs_off_and_gives_up_in_the_end() {
     // RFC 6298 §5.5; RFC 9293 §3.8.3.
-    let limits = Limits { max_retransmissions: 9, ..Limits::default() };
+    let limits = Limits::default().with_max_retransmissions(9);
     let mut network = Network::new(Options { limits, ..Options::default() });
     let start = network.now;
     network.flight.sent(MSS, start, 30 * MSS);

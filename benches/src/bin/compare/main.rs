@@ -1,0 +1,146 @@
+//! The same echo load over a virtio-user link with the TCP stack and over kernel sockets, and what the link can do
+//! without any protocol, side by side in one run.
+#![forbid(unsafe_code)]
+
+mod ratios;
+mod report;
+
+use clap::Parser;
+use linerate_benches::echo_pair::{Measured, Network, Setting, engines_of, measure};
+use linerate_benches::process::{Error, come_first, interruption, linerate};
+use linerate_benches::{sockperf, testpmd};
+use report::{Bounces, Report, Row, Sockperf};
+use std::process::ExitCode;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+/// The loads: many connections for the rate, one for the round trip.
+const MANY: u32 = 64;
+const ONE: u32 = 1;
+
+/// Compare echo over virtio-user and the TCP stack with echo over kernel sockets, on the same two cores
+#[derive(Parser)]
+struct Args {
+    /// How often each measurement is made; the medians are printed
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    rounds: u32,
+
+    /// How long each measurement lasts, in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=600))]
+    seconds: u32,
+
+    /// Bytes of a request
+    #[arg(long, value_name = "BYTES", default_value_t = 64, value_parser = clap::value_parser!(u32).range(14..=65_507))]
+    size: u32,
+
+    /// The core of the servers
+    #[arg(long, value_name = "CORE", default_value_t = 0)]
+    server_core: usize,
+
+    /// The core of the loads
+    #[arg(long, value_name = "CORE", default_value_t = 1)]
+    load_core: usize,
+
+    /// Hold the sleeping baseline against sockperf too
+    #[arg(long)]
+    sockperf: bool,
+
+    /// Leave out what two dpdk-testpmd do over the same link; without it their figure is needed
+    #[arg(long)]
+    no_testpmd: bool,
+
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    let report = match run(&args) {
+        Ok(report) => report,
+        Err(error) => {
+            eprintln!("compare: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    if args.json {
+        println!("{}", serde_json::to_string(&report).expect("a report is made of plain values"));
+    } else {
+        println!("{report}");
+    }
+    if report.ratios.iter().all(|ratio| ratio.met) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn run(args: &Args) -> Result<Report, Error> {
+    let failed = |error| Error::Start { program: "compare".to_owned(), error };
+    let interrupted = interruption().map_err(failed)?;
+    let scratch = tempfile::tempdir().map_err(failed)?;
+    let setting = Setting {
+        linerate: linerate()?,
+        scratch: scratch.path().to_owned(),
+        server_core: args.server_core,
+        load_core: args.load_core,
+        size: args.size,
+        duration: Duration::from_secs(args.seconds.into()),
+    };
+    if args.sockperf && !sockperf::is_installed() {
+        return Err(missing("sockperf", "apt-get install sockperf"));
+    }
+    if !args.no_testpmd && !testpmd::is_installed() {
+        return Err(missing("dpdk-testpmd", "apt-get install dpdk-dev, or --no-testpmd to do without it"));
+    }
+    come_first();
+    let networks = Network::all(&engines_of(&setting.linerate, &interrupted)?);
+    let mut runs: Vec<[Vec<Measured>; 2]> = networks.iter().map(|_| Default::default()).collect();
+    let (mut ping_pongs, mut bounces) = (Vec::new(), Vec::new());
+    // Round by round, so that what disturbs the machine for a while disturbs all alike.
+    for round in 1..=args.rounds {
+        let say = |what: &str| eprintln!("round {round} of {}: {what}", args.rounds);
+        for (network, runs) in networks.iter().zip(&mut runs) {
+            say(&network.name());
+            let measured = measure(&setting, *network, &[MANY, ONE], &interrupted)?;
+            runs.iter_mut().zip(measured).for_each(|(runs, one)| runs.push(one));
+        }
+        if !args.no_testpmd {
+            say("dpdk-testpmd");
+            bounces.push(bounce(&setting, &interrupted)?);
+        }
+        if args.sockperf {
+            say("sockperf");
+            ping_pongs.push(ping_pong(&setting, &interrupted)?);
+        }
+    }
+    let row = |at: usize, connections| {
+        let medians = networks.iter().zip(&runs);
+        medians.map(move |(network, runs)| Row::new(*network, connections, Measured::median(&runs[at])))
+    };
+    let results: Vec<Row> = row(0, MANY).chain(row(1, ONE)).collect();
+    let sockperf = (!ping_pongs.is_empty()).then(|| Sockperf {
+        rate: median(ping_pongs.iter().map(|one| one.rate)),
+        rtt_p50_us: median(ping_pongs.iter().map(|one| one.rtt_p50_us)),
+    });
+    let bounces = (!bounces.is_empty()).then(|| Bounces { rate: median(bounces.into_iter()) });
+    let ratios = ratios::all(&networks, &results, sockperf.as_ref(), bounces.as_ref());
+    let Args { rounds, seconds, size, .. } = *args;
+    Ok(Report { rounds, seconds, size, results, testpmd: bounces, sockperf, ratios })
+}
+
+fn missing(program: &str, remedy: &str) -> Error {
+    Error::Start { program: program.to_owned(), error: std::io::Error::other(remedy.to_owned()) }
+}
+
+fn ping_pong(setting: &Setting, interrupted: &AtomicBool) -> Result<sockperf::PingPong, Error> {
+    let Setting { server_core, load_core, size, duration, .. } = *setting;
+    sockperf::ping_pong(server_core, load_core, size, duration, interrupted)
+}
+
+fn bounce(setting: &Setting, interrupted: &AtomicBool) -> Result<f64, Error> {
+    let Setting { server_core, load_core, duration, ref scratch, .. } = *setting;
+    testpmd::bounces(scratch, server_core, load_core, duration, interrupted)
+}
+
+fn median(figures: impl Iterator<Item = f64>) -> f64 {
+    let mut figures: Vec<f64> = figures.collect();
+    figures.sort_by(f64::total_cmp);
+    figures[figures.len() / 2]
+}

@@ -1,0 +1,82 @@
+//! Corpora: one input a line in hexadecimal; and mutations of them.
+
+/// What is fuzzed.
+#[derive(Clone, Copy)]
+pub struct Target {
+    /// The name of its fuzz target and of its corpus.
+    pub name: &'static str,
+    /// What is done with an input.
+    pub run: fn(&[u8]),
+}
+
+/// The inputs in `text`, a line each; empty lines and those with `#` in front are no inputs.
+///
+/// # Panics
+///
+/// If a line is neither.
+pub fn parse(text: &str) -> Vec<Vec<u8>> {
+    let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+    lines.map(|line| from_hex(line).unwrap_or_else(|| panic!("not hexadecimal: {line}"))).collect()
+}
+
+fn from_hex(line: &str) -> Option<Vec<u8>> {
+    let (pairs, rest) = line.as_bytes().as_chunks::<2>();
+    let digit = |byte: u8| char::from(byte).to_digit(16).map(|digit| digit as u8);
+    let byte = |[high, low]: &[u8; 2]| Some(digit(*high)? << 4 | digit(*low)?);
+    if rest.is_empty() { pairs.iter().map(byte).collect() } else { None }
+}
+
+/// An input as a line of a corpus.
+pub fn to_hex(input: &[u8]) -> String {
+    input.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// A mutation of one of `corpus`: some bytes changed, inserted, removed or repeated, or its end replaced by another's.
+pub fn mutated(corpus: &[Vec<u8>], random: &mut fastrand::Rng) -> Vec<u8> {
+    const INTERESTING: [u8; 12] = [0, 1, 2, 4, 16, 17, 18, 32, 64, 127, 128, 255];
+    let pick =
+        |random: &mut fastrand::Rng| corpus.get(random.usize(..corpus.len().max(1))).cloned().unwrap_or_default();
+    let mut input = pick(random);
+    for _ in 0..1 << random.u8(..5) {
+        let at = random.usize(..=input.len());
+        let len = random.usize(..=(input.len() - at).min(32));
+        match random.u8(..8) {
+            0 | 1 => {
+                if let Some(byte) = input.get_mut(at) {
+                    *byte ^= 1 << random.u8(..8);
+                }
+            }
+            2 => {
+                if let Some(byte) = input.get_mut(at) {
+                    *byte = random.u8(..);
+                }
+            }
+            3 => {
+                if let Some(byte) = input.get_mut(at) {
+                    *byte = INTERESTING[random.usize(..INTERESTING.len())];
+                }
+            }
+            4 => {
+                input.drain(at..at + len);
+            }
+            5 => {
+                let repeated = input[at..at + len].to_vec();
+                input.splice(at..at, repeated);
+            }
+            6 => {
+                let inserted: Vec<u8> = (0..random.usize(..8)).map(|_| random.u8(..)).collect();
+                input.splice(at..at, inserted);
+            }
+            _ => {
+                let other = pick(random);
+                input.truncate(at);
+                input.extend_from_slice(&other[random.usize(..=other.len())..]);
+            }
+        }
+    }
+    input.truncate(MOST);
+    input
+}
+
+/// The longest input.
+const MOST: usize = 4096;

@@ -1,0 +1,83 @@
+//! The options parser, held against a plain one and against smoltcp's, and what is written, read back.
+
+use linerate_stack::fuzzing::{ParsedOptions, emit_syn_options, parse_options, predicted_timestamp};
+use smoltcp::wire::TcpOption;
+
+/// Reads the input as the options of a segment.
+pub fn options(data: &[u8]) {
+    let parsed = parse_options(data);
+    assert_eq!(parsed, plain(data), "{data:?}");
+    if let Some(by_smoltcp) = by_smoltcp(data) {
+        assert_eq!(parsed, by_smoltcp, "{data:?}");
+    }
+    if let Some(predicted) = predicted_timestamp(data) {
+        let alone = ParsedOptions { timestamp: Some(predicted), ..ParsedOptions::default() };
+        assert_eq!(parsed, alone, "header prediction overlooks something");
+    }
+    // What a SYN can say comes back as it was.
+    let said = ParsedOptions { mss: Some(parsed.mss.unwrap_or(536)), sack: Vec::new(), ..parsed };
+    let written = emit_syn_options(&said);
+    assert!(written.len() <= 40 && written.len() % 4 == 0, "{} bytes", written.len());
+    assert_eq!(parse_options(&written), said);
+}
+
+/// The options of `bytes` by their definition, one after the other (RFC 9293 §3.1).
+fn plain(bytes: &[u8]) -> ParsedOptions {
+    let mut options = ParsedOptions::default();
+    let mut at = 0;
+    while at < bytes.len() {
+        let kind = bytes[at];
+        if kind == 0 {
+            break;
+        }
+        if kind == 1 {
+            at += 1;
+            continue;
+        }
+        let Some(&len) = bytes.get(at + 1) else { break };
+        let len = usize::from(len);
+        if len < 2 || at + len > bytes.len() {
+            break;
+        }
+        let value = &bytes[at + 2..at + len];
+        let word = |i: usize| u32::from_be_bytes([value[i], value[i + 1], value[i + 2], value[i + 3]]);
+        match (kind, value.len()) {
+            (2, 2) => options.mss = Some(u16::from_be_bytes([value[0], value[1]])),
+            (3, 1) => options.window_scale = Some(value[0].min(14)),
+            (4, 0) => options.sack_permitted = true,
+            (5, n) if n % 8 == 0 => {
+                options.sack = (0..n / 8).take(4).map(|i| (word(8 * i), word(8 * i + 4))).collect();
+            }
+            (8, 8) => options.timestamp = Some((word(0), word(4))),
+            _ => {}
+        }
+        at += len;
+    }
+    options
+}
+
+/// What smoltcp reads; `None` where it gives up, or is known to read otherwise.
+fn by_smoltcp(mut bytes: &[u8]) -> Option<ParsedOptions> {
+    let mut options = ParsedOptions::default();
+    while !bytes.is_empty() {
+        let (rest, option) = TcpOption::parse(bytes).ok()?;
+        match option {
+            TcpOption::EndOfList => break,
+            TcpOption::NoOperation | TcpOption::Unknown { .. } => {}
+            TcpOption::MaxSegmentSize(mss) => options.mss = Some(mss),
+            TcpOption::WindowScale(shift) => options.window_scale = Some(shift.min(14)),
+            TcpOption::SackPermitted => options.sack_permitted = true,
+            TcpOption::SackRange(ranges) => {
+                let len = bytes.len() - rest.len();
+                if !(len - 2).is_multiple_of(8) || len > 2 + 3 * 8 {
+                    // It reads three blocks, and does not mind a broken one.
+                    return None;
+                }
+                options.sack = ranges.iter().flatten().copied().collect();
+            }
+            TcpOption::TimeStamp { tsval, tsecr } => options.timestamp = Some((tsval, tsecr)),
+        }
+        bytes = rest;
+    }
+    Some(options)
+}

@@ -1,0 +1,276 @@
+//! The service of the endpoint under test: it does what it is told, and keeps a record of what it was given.
+
+use super::frames::Tuple;
+use super::setup::Setup;
+use arbitrary::Arbitrary;
+use linerate_bypass::time::Duration;
+use linerate_bypass::{Bytes, CloseReason, ConnId, ConnectError, Datagram, Origin, Service, Transport};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+/// What a connection of the service can be told to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Arbitrary)]
+pub enum Op {
+    /// Write so many bytes into places reserved.
+    Write(u16),
+    /// Reserve a place and leave it.
+    Reserve(u16),
+    /// Send so many bytes of memory that the port does not know.
+    Send(u16),
+    /// Consume up to so many bytes, slice by slice.
+    Read(u16),
+    /// Take up to so many bytes and keep them until the end.
+    Keep(u16),
+    /// Send what was received on another connection.
+    Forward,
+    /// Finish sending.
+    Close,
+    /// Reset.
+    Abort,
+    /// Ask for a timer in so many milliseconds; when it fires, everything is read.
+    Timer(u16),
+    /// Connect to the peer.
+    Dial(bool),
+    /// Read by itself from now on, or not any more.
+    Hold(bool),
+}
+
+impl Op {
+    /// One of them for each byte.
+    pub fn of(byte: u8) -> Op {
+        let size = [1, 100, 1460, 9000][usize::from(byte >> 4 & 3)];
+        let set = byte >= 0x80;
+        match byte & 15 {
+            0..2 => Op::Write(size),
+            2 => Op::Reserve(size),
+            3 => Op::Send(size),
+            4..6 => Op::Read(size),
+            6 => Op::Keep(size),
+            7 => Op::Forward,
+            8..10 => Op::Close,
+            10 => Op::Abort,
+            11 => Op::Timer(size),
+            12 => Op::Dial(set),
+            _ => Op::Hold(set),
+        }
+    }
+}
+
+/// What happened to the service.
+#[derive(Debug)]
+pub enum Told {
+    Opened {
+        conn: ConnId,
+        tuple: Tuple,
+    },
+    /// These bytes were read.
+    Read {
+        conn: ConnId,
+        bytes: Vec<u8>,
+    },
+    /// So many bytes of the connection's own pattern were queued for sending.
+    Wrote {
+        conn: ConnId,
+        len: usize,
+    },
+    /// So many bytes were sent on from another connection, unseen.
+    Forwarded {
+        from: ConnId,
+        to: ConnId,
+        len: usize,
+    },
+    /// The peer has finished; so many bytes were still there.
+    Ended {
+        conn: ConnId,
+        left: usize,
+    },
+    Closed {
+        conn: ConnId,
+        why: CloseReason,
+    },
+    Failed {
+        token: u64,
+        error: ConnectError,
+    },
+    Readable {
+        conn: ConnId,
+    },
+    Writable {
+        conn: ConnId,
+    },
+}
+
+/// Byte number `at` of what the service writes to the peer's port `port`.
+pub fn written(at: u32, port: u16) -> u8 {
+    ((at ^ u32::from(port) << 20).wrapping_mul(0x9e37_79b1) >> 23) as u8
+}
+
+/// The state of a connection.
+pub struct Conn {
+    port: u16,
+    holds: bool,
+}
+
+pub struct Probe {
+    setup: Setup,
+    pub told: RefCell<Vec<Told>>,
+    /// Open connections, and the bytes that each has been given to send.
+    sent: BTreeMap<ConnId, u32>,
+    kept: Vec<Bytes>,
+    dialled: u16,
+}
+
+impl Probe {
+    pub fn new(setup: Setup) -> Self {
+        Probe { setup, told: RefCell::default(), sent: BTreeMap::new(), kept: Vec::new(), dialled: 0 }
+    }
+
+    fn tell(&self, what: Told) {
+        self.told.borrow_mut().push(what);
+    }
+
+    fn dial(&mut self, net: &mut impl Transport, six: bool) {
+        let (_, peer) = super::frames::addresses(six);
+        self.dialled += 1;
+        net.connect(SocketAddr::new(peer, 9000 + self.dialled), self.dialled.into());
+    }
+
+    /// Reads up to `max` bytes.
+    fn read(&self, net: &mut impl Transport, conn: ConnId, max: usize) {
+        let mut bytes = Vec::new();
+        while bytes.len() < max {
+            let slice = net.peek(conn);
+            if slice.is_empty() {
+                break;
+            }
+            let n = slice.len().min(max - bytes.len());
+            bytes.extend_from_slice(&slice[..n]);
+            net.consume(conn, n);
+        }
+        if !bytes.is_empty() {
+            self.tell(Told::Read { conn, bytes });
+        }
+    }
+
+    fn forward(&mut self, net: &mut impl Transport, from: ConnId, to: ConnId) {
+        let len = net.forward(from, to);
+        *self.sent.entry(to).or_default() += len as u32;
+        self.tell(Told::Forwarded { from, to, len });
+    }
+
+    fn write(&mut self, net: &mut impl Transport, conn: ConnId, port: u16, len: usize) {
+        let sent = self.sent.entry(conn).or_default();
+        let mut done = 0;
+        while done < len {
+            let Some(place) = net.reserve(conn, len - done) else { break };
+            let n = place.len().min(len - done);
+            for (i, byte) in place[..n].iter_mut().enumerate() {
+                *byte = written(*sent + i as u32, port);
+            }
+            net.commit(conn, n);
+            *sent += n as u32;
+            done += n;
+        }
+        self.tell(Told::Wrote { conn, len: done });
+    }
+
+    fn send(&mut self, net: &mut impl Transport, conn: ConnId, port: u16, len: usize) {
+        let sent = self.sent.entry(conn).or_default();
+        let bytes: Vec<u8> = (0..len as u32).map(|i| written(*sent + i, port)).collect();
+        if net.send(conn, bytes.into()).is_ok() {
+            *sent += len as u32;
+            self.tell(Told::Wrote { conn, len });
+        }
+    }
+}
+
+impl Service for Probe {
+    type Conn = Conn;
+    type Message = Op;
+
+    fn start(&mut self, net: &mut impl Transport) {
+        for n in 0..self.setup.dials() {
+            self.dial(net, self.setup.six() ^ (n & 1 != 0));
+        }
+    }
+
+    fn opened(&mut self, net: &mut impl Transport, conn: ConnId, _: Origin) -> Conn {
+        let local = net.local_addr(conn).expect("an open connection has an address");
+        let remote = net.peer_addr(conn).expect("an open connection has a peer");
+        self.tell(Told::Opened { conn, tuple: Tuple { local, remote } });
+        self.sent.insert(conn, 0);
+        Conn { port: remote.port(), holds: self.setup.holds() }
+    }
+
+    fn failed(&mut self, _: &mut impl Transport, token: u64, error: ConnectError) {
+        self.tell(Told::Failed { token, error });
+    }
+
+    fn readable(&mut self, net: &mut impl Transport, conn: ConnId, state: &mut Conn) {
+        self.tell(Told::Readable { conn });
+        if self.setup.echoes() {
+            self.forward(net, conn, conn);
+        } else if !state.holds {
+            self.read(net, conn, usize::MAX);
+        }
+    }
+
+    fn writable(&mut self, net: &mut impl Transport, conn: ConnId, _: &mut Conn) {
+        self.tell(Told::Writable { conn });
+        if self.setup.echoes() {
+            self.forward(net, conn, conn);
+        }
+    }
+
+    fn peer_closed(&mut self, net: &mut impl Transport, conn: ConnId, state: &mut Conn) {
+        self.tell(Told::Ended { conn, left: net.received(conn) });
+        if !state.holds {
+            net.close(conn);
+        }
+    }
+
+    fn timer(&mut self, net: &mut impl Transport, conn: ConnId, _: &mut Conn) {
+        self.read(net, conn, usize::MAX);
+    }
+
+    fn woken(&mut self, net: &mut impl Transport, conn: ConnId, state: &mut Conn, op: Op) {
+        match op {
+            Op::Write(len) => self.write(net, conn, state.port, len.into()),
+            Op::Reserve(len) => {
+                net.reserve(conn, len.into());
+            }
+            Op::Send(len) => self.send(net, conn, state.port, len.into()),
+            Op::Read(len) => self.read(net, conn, len.into()),
+            Op::Keep(len) => {
+                if let Some(bytes) = net.take(conn, len.into()) {
+                    self.tell(Told::Read { conn, bytes: bytes.to_vec() });
+                    self.kept.push(bytes);
+                }
+            }
+            Op::Forward => {
+                let other = self.sent.keys().copied().find(|other| *other > conn);
+                self.forward(net, conn, other.or(self.sent.keys().copied().next()).unwrap_or(conn));
+            }
+            Op::Close => net.close(conn),
+            Op::Abort => net.abort(conn),
+            Op::Timer(delay) => net.set_timer(conn, Some(Duration::from_millis(delay.into()))),
+            Op::Dial(six) => self.dial(net, six),
+            Op::Hold(holds) => {
+                state.holds = holds;
+                if !holds {
+                    self.read(net, conn, usize::MAX);
+                }
+            }
+        }
+    }
+
+    fn datagram(&mut self, net: &mut impl Transport, datagram: Datagram) {
+        let _ = net.send_datagram(datagram);
+    }
+
+    fn closed(&mut self, _: &mut impl Transport, conn: ConnId, _: Conn, why: CloseReason) {
+        self.sent.remove(&conn);
+        self.tell(Told::Closed { conn, why });
+    }
+}

@@ -1,0 +1,367 @@
+//! The endpoint under test on a link in memory, on a virtual clock, and all that must hold whatever arrives.
+
+use super::flow::{Conn, Flow, Source, pattern};
+use super::frames::{self, ACK, Located, Output, SYN, Segment, Sent, Tuple};
+use super::probe::{Op, Probe, Told};
+use super::setup::{Setup, USER_TIMEOUT};
+use linerate_bypass::memory::{Link, MemoryNic};
+use linerate_bypass::time::{Duration, Instant};
+use linerate_bypass::{CloseReason, ConnId, L4, Nic, Packet, Postbox, RxChecksum, TxOffload};
+use linerate_stack::{Crossing, Engine, Worker};
+use std::collections::BTreeMap;
+
+/// Turns that one instant may take: sending all that there is to send takes a few.
+const MOST_TURNS: usize = 200;
+/// Bytes of a frame's first packet, and of each that is chained behind it, if it is to come in pieces.
+const PIECE: usize = 2000;
+
+/// How a frame is delivered.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Delivery {
+    /// As a chain, cut here.
+    pub cut: Option<usize>,
+    /// The port vouches for its checksums.
+    pub vouched: bool,
+}
+
+/// An endpoint and the other end of its link.
+pub struct Rig {
+    pub setup: Setup,
+    link: Link,
+    worker: Worker<MemoryNic, Probe>,
+    wire: MemoryNic,
+    postbox: Postbox<Op>,
+    flows: BTreeMap<Tuple, Flow>,
+    /// Which tuple each connection that the service knows is of.
+    conns: BTreeMap<ConnId, Tuple>,
+    /// Connections that the endpoint began, in order.
+    dialled: Vec<Tuple>,
+    /// Frames and requests to the service since the last settling.
+    stimuli: usize,
+    received: Vec<<MemoryNic as Nic>::Packet>,
+    /// Frames that the endpoint has sent without new payload, and all.
+    replies: usize,
+    sent: usize,
+}
+
+impl Rig {
+    pub fn new(setup: Setup) -> Rig {
+        let (endpoint, wire) = Link::pair(setup.link());
+        let link = wire.link().clone();
+        // Not at the origin of time, which stands for "never" here and there.
+        link.clock().advance(Duration::from_secs(1000));
+        let crossing = Crossing::between(1).remove(0);
+        let postbox = crossing.postbox();
+        let worker = Worker::new(&setup.endpoint(), crossing, endpoint, |_| Probe::new(setup), link.clock().now());
+        let mut rig = Rig {
+            setup,
+            link,
+            worker,
+            wire,
+            postbox,
+            flows: BTreeMap::new(),
+            conns: BTreeMap::new(),
+            dialled: Vec::new(),
+            stimuli: 0,
+            received: Vec::with_capacity(32),
+            replies: 0,
+            sent: 0,
+        };
+        for frame in frames::introductions() {
+            rig.put(&frame, Delivery::default());
+        }
+        rig.settle();
+        rig
+    }
+
+    pub fn now(&self) -> Instant {
+        self.link.clock().now()
+    }
+
+    /// Flow number `n`: the peer's, and from 4 on the endpoint's own.
+    pub fn tuple(&self, n: u8) -> Tuple {
+        let own = usize::from(n & 7).checked_sub(4).and_then(|n| self.dialled.get(n));
+        own.copied().unwrap_or_else(|| Tuple::accepted(n & 3, self.setup.six() ^ (n & 1 != 0)))
+    }
+
+    pub fn flow(&mut self, tuple: Tuple) -> &mut Flow {
+        self.flows.entry(tuple).or_default()
+    }
+
+    /// The connection on `tuple`, if it is open.
+    pub fn conn(&self, tuple: &Tuple) -> Option<ConnId> {
+        self.conns.iter().rfind(|(_, known)| *known == tuple).map(|(conn, _)| *conn)
+    }
+
+    /// Hands `frame` over for the endpoint's next turn. If it has TCP payload, that is made what the peer sends there. Its
+    /// checksums are made right if `mend` says so.
+    pub fn push(&mut self, mut frame: Vec<u8>, mend: bool, delivery: Delivery) {
+        if let Some(located) = Located::find(&frame) {
+            located.fill(&mut frame, |seq| pattern(&located.tuple, seq));
+            let len = located.payload.len() as u32;
+            let (flags, ack, window) = (located.flags(&frame), located.ack(&frame), located.window(&frame));
+            let first = located.first(&frame);
+            self.flow(located.tuple).give(first, len, flags, ack, window);
+        }
+        if mend {
+            frames::mend_checksums(&mut frame);
+        }
+        self.stimuli += 1;
+        self.put(&frame, delivery);
+    }
+
+    fn put(&mut self, frame: &[u8], delivery: Delivery) {
+        let cut = delivery.cut.unwrap_or(PIECE).clamp(60, PIECE).min(frame.len());
+        let (head, mut rest) = frame.split_at(cut);
+        let Some(mut packet) = self.packet(head) else { return };
+        while !rest.is_empty() {
+            let (piece, behind) = rest.split_at(rest.len().min(PIECE));
+            let Some(tail) = self.packet(piece) else { return };
+            if packet.chain(tail).is_err() {
+                return;
+            }
+            rest = behind;
+        }
+        let config = self.link.config();
+        if let Some(located) = Located::find(frame).filter(|_| config.checksum_offload && delivery.vouched) {
+            let headers = located.payload.start;
+            let offload = TxOffload {
+                l2_len: 14,
+                l3_len: located.tcp - 14,
+                l4_len: headers - located.tcp,
+                ipv4: located.tuple.local.is_ipv4(),
+                ipv4_checksum: true,
+                l4_checksum: Some(L4::Tcp),
+                tso: (frame.len() > usize::from(config.mtu) + 14).then_some(500),
+            };
+            packet.set_tx_offload(offload);
+        }
+        let mut burst = vec![packet];
+        if self.wire.tx_burst(&mut burst) == 0 {
+            // The ring is full: let the endpoint read.
+            self.turn();
+            self.wire.tx_burst(&mut burst);
+        }
+    }
+
+    fn packet(&mut self, bytes: &[u8]) -> Option<<MemoryNic as Nic>::Packet> {
+        let mut packet = self.wire.allocate()?;
+        packet.append(bytes.len())?.copy_from_slice(bytes);
+        Some(packet)
+    }
+
+    /// Sends `segment` on `tuple` with right checksums.
+    pub fn send(&mut self, tuple: &Tuple, segment: &Segment, delivery: Delivery) {
+        self.push(frames::tcp(tuple, segment), true, delivery);
+    }
+
+    /// Asks the service for something on `conn`.
+    pub fn ask(&mut self, conn: ConnId, op: Op) {
+        self.stimuli += 1;
+        let _ = self.postbox.post(conn, op);
+    }
+
+    /// One turn of the endpoint. Returns whether it did anything.
+    fn turn(&mut self) -> bool {
+        let now = self.now();
+        let worked = self.worker.turn(now) > 0;
+        let told = std::mem::take(&mut *self.worker.service().told.borrow_mut());
+        for told in told {
+            self.note(told);
+        }
+        self.worker.engine().assert_consistent();
+        for (conn, tuple) in self.conns.clone() {
+            let numbers = self.worker.engine().numbers(conn);
+            self.flow(tuple).check_received(conn, numbers);
+            if self.flow(tuple).conn(conn).is_none() {
+                self.conns.remove(&conn);
+            }
+        }
+        let mut sent = false;
+        while self.wire.rx_burst(&mut self.received) > 0 {
+            sent = true;
+            let mut received = std::mem::take(&mut self.received);
+            for frame in received.drain(..) {
+                let summed = frame.rx_info().l4_checksum == RxChecksum::Good;
+                let bytes = frame.segments().collect::<Vec<_>>().concat();
+                drop(frame);
+                self.sent += 1;
+                match frames::read(&bytes, summed) {
+                    Output::Tcp(segment) => self.take(&segment),
+                    Output::Question { target } => {
+                        if let Some(answer) = frames::answer(target) {
+                            self.put(&answer, Delivery::default());
+                        }
+                    }
+                    Output::Other => self.replies += 1,
+                }
+            }
+            self.received = received;
+        }
+        worked || sent
+    }
+
+    fn note(&mut self, told: Told) {
+        match told {
+            Told::Opened { conn, tuple } => {
+                assert!(self.conns.insert(conn, tuple).is_none(), "{conn:?} is opened twice");
+                self.flow(tuple).opened(conn, tuple);
+            }
+            Told::Read { conn, bytes } => self.known(conn).reads(bytes),
+            Told::Wrote { conn, len } => self.known(conn).sends(len as u32, Source::Written),
+            Told::Forwarded { from, to, len } => {
+                let source = self.known(from);
+                let received = Source::Received { from: source.tuple, seq: source.next_to_read() };
+                source.skips(len as u32);
+                self.known(to).sends(len as u32, received);
+            }
+            Told::Ended { conn, left } => {
+                assert_eq!(left, 0, "the peer's end was told with bytes still to be read");
+                let conn = self.known(conn);
+                assert!(!conn.ended, "the peer's end was told twice");
+                conn.ended = true;
+            }
+            Told::Closed { conn, why } => {
+                let known = self.known(conn);
+                known.open = false;
+                assert!(known.ended || why != CloseReason::Finished || known.numbers().is_none_or(|n| n.received > 0));
+            }
+            Told::Readable { conn } => assert!(!self.known(conn).ended, "readable after the end"),
+            Told::Writable { conn } => {
+                self.known(conn);
+            }
+            Told::Failed { .. } => {}
+        }
+    }
+
+    /// A connection that the service has been told of, and not that it is gone.
+    fn known(&mut self, conn: ConnId) -> &mut Conn {
+        let tuple = self.conns.get(&conn).copied().unwrap_or_else(|| panic!("{conn:?} is not known, or gone"));
+        self.flow(tuple).conn(conn).unwrap_or_else(|| panic!("an event of {conn:?}, which is gone"))
+    }
+
+    /// The endpoint has sent `segment`.
+    fn take(&mut self, segment: &Sent) {
+        if segment.flags & (SYN | ACK) == SYN && !self.dialled.contains(&segment.tuple) {
+            self.dialled.push(segment.tuple);
+        }
+        if segment.payload.is_empty() {
+            self.replies += 1;
+        }
+        let tso = self.link.config().tso.is_some();
+        let flow = self.flow(segment.tuple);
+        flow.take(segment);
+        flow.check_sent(segment, tso);
+    }
+
+    /// Lets everything happen that can happen now, and checks that it does not take too much.
+    pub fn settle(&mut self) {
+        let stimuli = std::mem::take(&mut self.stimuli);
+        let (replies, conns) = (self.replies, self.connections());
+        let mut turns = 0;
+        while self.turn() {
+            turns += 1;
+            assert!(turns < MOST_TURNS + stimuli, "{turns} turns, and no end");
+        }
+        // A frame may cause a reply and a question for whom to send it to; a timer or a request, a segment of its connection.
+        let most = 2 * stimuli + 2 * (conns + self.connections()) + 4;
+        let replies = self.replies - replies;
+        assert!(replies <= most, "{replies} segments without payload after {stimuli} stimuli");
+    }
+
+    /// Lets `duration` pass, from one deadline of the endpoint to the next.
+    pub fn pass(&mut self, duration: Duration) {
+        self.settle();
+        let until = self.now() + duration;
+        let mut wakings = 0;
+        loop {
+            let now = self.now();
+            // What could not be done now for want of packets or room is not tried again at the same moment.
+            let next = self.worker.next_deadline().unwrap_or(until).max(now + Duration::from_millis(1));
+            if next >= until {
+                break;
+            }
+            self.link.clock().advance_to(next);
+            self.settle();
+            wakings += 1;
+            let per_second = 200 * (1 + self.connections() as u64);
+            let most = 100 + per_second * (1 + duration.as_secs());
+            assert!(wakings < most, "{wakings} wakings within {duration:?}");
+        }
+        self.link.clock().advance_to(until);
+        self.settle();
+    }
+
+    /// Connections of the endpoint, in whatever state.
+    fn connections(&self) -> usize {
+        Engine::<MemoryNic>::connections(self.worker.engine())
+    }
+
+    /// Opens flow number `n` as an ordinary peer does, with the options of the setup. Returns whether it came to be.
+    pub fn open(&mut self, n: u8) -> bool {
+        let (tuple, setup) = (self.tuple(n), self.setup);
+        let isn = setup.isn();
+        let mut options = vec![2, 4, 0x05, 0xb4];
+        if setup.sack() {
+            options.extend_from_slice(&[1, 1, 4, 2]);
+        }
+        if setup.timestamps() {
+            options.extend_from_slice(&[1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 0]);
+        }
+        if let Some(scale) = setup.window_scale() {
+            options.extend_from_slice(&[1, 3, 3, scale]);
+        }
+        let ecn = if setup.ecn() { frames::ECE | frames::CWR } else { 0 };
+        let syn = Segment { seq: isn, flags: SYN | ecn, window: 65_535, options, ..Segment::default() };
+        self.send(&tuple, &syn, Delivery::default());
+        self.settle();
+        let ack = self.next(&tuple, ACK, 0);
+        self.send(&tuple, &ack, Delivery::default());
+        self.settle();
+        self.conn(&tuple).is_some()
+    }
+
+    /// The segment that an ordinary peer of `tuple` sends next, with `flags` and `len` bytes.
+    pub fn next(&mut self, tuple: &Tuple, flags: u8, len: usize) -> Segment {
+        let timestamps = self.setup.timestamps();
+        let flow = self.flow(*tuple);
+        let options = if timestamps { timestamp(2, flow.ts) } else { Vec::new() };
+        Segment { seq: flow.ack, ack: flow.nxt, flags, window: 5000, options, len, ..Segment::default() }
+    }
+
+    /// Ends the run: whatever is left is given up or reset, and everything is where it belongs.
+    pub fn finish(mut self) {
+        self.settle();
+        if self.setup.ends_in_silence() {
+            // Nothing is heard of the peer: what waits for it ends, a time-out or a probe after the user's time-out.
+            self.pass(3 * USER_TIMEOUT);
+            for (conn, tuple) in self.conns.clone() {
+                let Some(numbers) = self.worker.engine().numbers(conn) else { continue };
+                let waits = numbers.una != numbers.nxt || numbers.unsent > 0;
+                assert!(!waits, "{tuple:?} waits for a peer that is gone: {numbers:?}");
+                let asked = self.setup.endpoint().keepalive.is_some() && !numbers.peer_finished;
+                assert!(!asked, "{tuple:?} is alive, and its peer is not: {numbers:?}");
+            }
+        }
+        for conn in self.conns.keys().copied().collect::<Vec<_>>() {
+            self.ask(conn, Op::Abort);
+        }
+        self.settle();
+        assert!(self.conns.is_empty(), "aborted, and not gone: {:?}", self.conns);
+        // Half-open connections end by themselves, and those being opened; TIME-WAIT too.
+        self.pass(Duration::from_secs(200));
+        assert_eq!(self.connections(), 0, "connections that nobody knows of");
+        assert_eq!(self.worker.engine().time_wait(), 0, "connections in TIME-WAIT");
+        let summary = self.worker.summary();
+        assert_eq!(summary.drops.get("too long for the port"), None, "frames that the port could not send");
+        let Rig { worker, wire, .. } = self;
+        let nic = worker.into_nic();
+        assert_eq!(nic.pool_available(), nic.pool_capacity(), "packets of the endpoint's pool");
+        assert_eq!(wire.pool_available(), wire.pool_capacity(), "packets of the peer's pool");
+    }
+}
+
+/// A timestamp option, padded.
+pub fn timestamp(value: u32, echo: u32) -> Vec<u8> {
+    [&[1, 1, 8, 10], &value.to_be_bytes()[..], &echo.to_be_bytes()].concat()
+}

@@ -1,0 +1,51 @@
+//! What fuzzing needs to see of the inside: not for applications.
+
+use crate::native::options::{Options, SynOptions, Timestamp};
+
+pub use crate::native::inspect::Numbers;
+
+/// TCP options in plain types.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ParsedOptions {
+    /// The maximum segment size.
+    pub mss: Option<u16>,
+    /// The window scale.
+    pub window_scale: Option<u8>,
+    /// SACK-permitted is there.
+    pub sack_permitted: bool,
+    /// The timestamp's value and echo.
+    pub timestamp: Option<(u32, u32)>,
+    /// The edges of the SACK blocks.
+    pub sack: Vec<(u32, u32)>,
+}
+
+/// Options as the engine reads them.
+pub fn parse_options(bytes: &[u8]) -> ParsedOptions {
+    let Options { mss, window_scale, sack_permitted, timestamp, sack } = Options::parse(bytes);
+    ParsedOptions {
+        mss,
+        window_scale,
+        sack_permitted,
+        timestamp: timestamp.map(|timestamp| (timestamp.value, timestamp.echo)),
+        sack: sack.iter().map(|block| (block.left.0, block.right.0)).collect(),
+    }
+}
+
+/// The timestamp as header prediction reads it, if the options are of the shape that it expects.
+pub fn predicted_timestamp(bytes: &[u8]) -> Option<(u32, u32)> {
+    Options::timestamp_only(bytes).map(|timestamp| (timestamp.value, timestamp.echo))
+}
+
+/// Options of a SYN as the engine writes them; those that a SYN has none of are left out.
+pub fn emit_syn_options(options: &ParsedOptions) -> Vec<u8> {
+    let syn = SynOptions {
+        mss: options.mss.unwrap_or_default(),
+        window_scale: options.window_scale,
+        sack_permitted: options.sack_permitted,
+        timestamp: options.timestamp.map(|(value, echo)| Timestamp { value, echo }),
+    };
+    let mut place = vec![0; syn.len()];
+    let written = syn.emit(&mut place);
+    assert_eq!(written, place.len(), "the length that was announced");
+    place
+}

@@ -1,0 +1,135 @@
+//! Beginnings and ends: what a flight does about losses and echoes of congestion, once per window.
+
+use linerate_bypass::time::Instant;
+
+use super::flight::{Flight, Phase};
+use super::path::Path;
+use super::probe::Verdict;
+use super::prr::Prr;
+use super::rack::DUPLICATE_THRESHOLD;
+use super::undo::{ForwardRto, Undo};
+use super::{Acknowledgement, Cause, CongestionControl, Outcome};
+
+impl Flight {
+    /// Ends what has reached its end.
+    pub(super) fn conclude<C: CongestionControl>(
+        &mut self,
+        now: Instant,
+        path: &mut Path,
+        cc: &mut C,
+        outcome: &mut Outcome,
+    ) {
+        if self.una().before(self.recover) {
+            return;
+        }
+        match self.phase {
+            Phase::Open | Phase::Disorder => return,
+            // Not before the segment with CWR, the first beyond, can have been seen by the receiver: until then it goes on
+            // to echo (RFC 3168 §6.1.3).
+            Phase::Reducing if self.una() == self.recover && !self.is_empty() => return,
+            Phase::Reducing => {}
+            Phase::Recovery | Phase::Loss => {
+                path.recovered();
+                self.undo.recovered(self.next());
+                self.guarded = !self.setup.sack;
+            }
+        }
+        if self.phase != Phase::Loss {
+            // RFC 9937 §6.4.
+            cc.recovered(now);
+        }
+        self.forward_rto = ForwardRto::Off;
+        self.forced = false;
+        self.duplicates = 0;
+        self.duplicated = 0;
+        outcome.recovery_ended = self.phase != Phase::Reducing;
+        self.phase = self.calm();
+    }
+
+    /// What is missing by the rules for peers that do not acknowledge selectively. Returns how many bytes.
+    pub(super) fn missing_without_sack(&mut self, outcome: &Outcome) -> u32 {
+        match self.phase {
+            // RFC 5681 §3.2.
+            Phase::Open | Phase::Disorder | Phase::Reducing if self.duplicates >= DUPLICATE_THRESHOLD => {
+                self.board.mark_first_segment_lost()
+            }
+            // RFC 6582 §3.2 step 3, partial acknowledgement.
+            Phase::Recovery if outcome.acknowledged > 0 => self.board.mark_first_segment_lost(),
+            _ => 0,
+        }
+    }
+
+    /// Responds to losses and echoes of congestion, once per window.
+    pub(super) fn respond<C: CongestionControl>(
+        &mut self,
+        ack: &Acknowledgement,
+        verdict: Verdict,
+        in_flight: u32,
+        delivered: u32,
+        cc: &mut C,
+        outcome: &mut Outcome,
+    ) {
+        let calm = matches!(self.phase, Phase::Open | Phase::Disorder);
+        if self.board.lost() > 0 && (calm || self.phase == Phase::Reducing) {
+            self.begin_recovery(ack.now, ack.ece, in_flight, delivered, cc);
+            outcome.recovery_began = true;
+            outcome.reduced |= calm;
+        } else if !ack.ece || !self.una().after(self.recover) {
+            // No echo, or one of the congestion that was responded to already.
+        } else if calm && !self.setup.exact_ecn {
+            // RFC 3168 §6.1.2, with PRR (RFC 9937 §4).
+            cc.congested(Cause::EcnEcho, in_flight, ack.now);
+            self.prr = Prr::start(self.recovery_flight(delivered), cc.slow_start_threshold());
+            self.phase = Phase::Reducing;
+            self.recover = self.next();
+            self.undo.finish();
+            outcome.reduced = true;
+        } else if self.setup.exact_ecn {
+            // Congestion control hears of the mark with the delivery; here only CWR, once per window (RFC 8257 §3.3).
+            self.recover = self.next();
+            outcome.reduced = true;
+        }
+        if verdict == Verdict::Repaired {
+            outcome.probe_repaired = true;
+            if matches!(self.phase, Phase::Open | Phase::Disorder) {
+                outcome.reduced = true;
+                self.repaired_by_probe(ack.now, cc);
+            }
+        }
+    }
+
+    /// A probe has repaired a loss: "a congestion control response equivalent to a fast recovery" (RFC 8985 §7.4.2), with
+    /// nothing left to recover.
+    pub(super) fn repaired_by_probe<C: CongestionControl>(&mut self, now: Instant, cc: &mut C) {
+        cc.congested(Cause::Loss, self.in_flight().max(self.probe.in_flight()), now);
+        cc.recovered(now);
+    }
+
+    /// RecoverFS (RFC 9937 §6.1) when an acknowledgement has just delivered `delivered` bytes.
+    fn recovery_flight(&self, delivered: u32) -> u32 {
+        (self.board.outstanding() - self.board.sacked()).saturating_sub(self.duplicated).saturating_add(delivered)
+    }
+
+    /// Fast recovery begins. `in_flight` is what was in flight before the loss was found, `delivered` what the
+    /// acknowledgement delivered that found it.
+    pub(super) fn begin_recovery<C: CongestionControl>(
+        &mut self,
+        now: Instant,
+        ece: bool,
+        in_flight: u32,
+        delivered: u32,
+        cc: &mut C,
+    ) {
+        let reduced = self.phase == Phase::Reducing;
+        if !reduced {
+            cc.congested(Cause::Loss, in_flight, now);
+            self.prr = Prr::start(self.recovery_flight(delivered), cc.slow_start_threshold());
+        }
+        // A reduction that congestion was echoed for is not taken back, whatever becomes of the losses.
+        self.undo = if reduced || ece { Undo::none(self.una()) } else { Undo::start(self.una(), false) };
+        self.phase = Phase::Recovery;
+        self.recover = self.next();
+        self.partial = false;
+        self.probe.forget();
+    }
+}

@@ -1,0 +1,185 @@
+//! Marking what is lost, and what is sent again.
+
+use linerate_bypass::time::Instant;
+
+use super::record::{LOST, RETRANSMITTED, SACKED};
+use super::{Scoreboard, Seq};
+
+/// A range retransmitted at one time.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Resent {
+    pub(super) seq: Seq,
+    pub(super) end: Seq,
+    pub(super) sent: Instant,
+}
+
+/// What [`Scoreboard::find_lost`] found.
+#[derive(Debug, Default, Clone, Copy)]
+pub(in super::super) struct Found {
+    /// Bytes newly marked lost.
+    pub(in super::super) lost: u32,
+    /// How many of them had been retransmitted before.
+    pub(in super::super) lost_again: u32,
+    /// Whether something sent early enough to be suspected is not overdue yet.
+    pub(in super::super) waiting: bool,
+}
+
+impl Scoreboard {
+    /// The first range that is lost and has not been retransmitted.
+    #[inline]
+    pub(in super::super) fn first_lost(&self) -> Option<(Seq, Seq)> {
+        self.lost.first()
+    }
+
+    fn mark_lost(&mut self, index: usize) -> u32 {
+        let Some(record) = self.records.get_mut(index) else { return 0 };
+        record.flags |= LOST;
+        let (seq, end) = (record.seq, record.end());
+        self.lost.insert(seq, end);
+        end - seq
+    }
+
+    /// Marks the first segment lost, unless it was acknowledged selectively or ever retransmitted. Returns its length.
+    pub(in super::super) fn mark_first_segment_lost(&mut self) -> u32 {
+        let Some(&first) = self.records.front() else { return 0 };
+        if first.flags != 0 {
+            return 0;
+        }
+        if !first.is_one_segment() {
+            self.split(0, first.seq + u32::from(first.mss));
+        }
+        self.mark_lost(0)
+    }
+
+    /// Marks every record in flight that is overdue: sent before what was delivered last (`sent_before`, of time and end)
+    /// and long enough ago (`overdue`, of the time); RACK_detect_loss of RFC 8985 §6.2 step 5.
+    pub(in super::super) fn find_lost(
+        &mut self,
+        sent_before: impl Fn(Instant, Seq) -> bool,
+        overdue: impl Fn(Instant) -> bool,
+    ) -> Found {
+        let mut found = Found::default();
+        // What was sent once: in order of time as it is in order of sequence numbers.
+        let mut index = self.index_of(self.unsettled.max(self.una));
+        self.unsettled = self.next;
+        while let Some(&record) = self.records.get(index) {
+            if record.flags == 0 {
+                let suspected = sent_before(record.sent, record.end());
+                if !suspected || !overdue(record.sent) {
+                    found.waiting = suspected;
+                    self.unsettled = record.seq;
+                    break;
+                }
+                found.lost += self.mark_lost(index);
+            }
+            index += 1;
+        }
+        // What was sent more than once.
+        while let Some(&Resent { seq, end, sent }) = self.resent.front() {
+            let mut index = self.index_of(seq.max(self.una));
+            let mut stopped = None;
+            while let Some(&record) = self.records.get(index)
+                && record.seq.before(end)
+            {
+                let in_flight = record.flags & (SACKED | LOST) == 0 && record.sent == sent;
+                if in_flight {
+                    let suspected = sent_before(sent, record.end());
+                    if !suspected || !overdue(sent) {
+                        found.waiting |= suspected;
+                        stopped = Some(record.seq);
+                        break;
+                    }
+                    let len = self.mark_lost(index);
+                    found.lost += len;
+                    found.lost_again += len;
+                }
+                index += 1;
+            }
+            match (stopped, self.resent.front_mut()) {
+                (Some(at), Some(first)) => {
+                    first.seq = at;
+                    break;
+                }
+                _ => {
+                    self.resent.pop_front();
+                }
+            }
+        }
+        found
+    }
+
+    /// Marks the first record and all those for which `overdue` holds of their time lost, except what was acknowledged
+    /// selectively (RFC 8985 §6.3). Returns how many bytes were newly marked. Looks at every record.
+    pub(in super::super) fn time_out(&mut self, overdue: impl Fn(Instant) -> bool) -> u32 {
+        let before = self.lost.bytes();
+        let mut first = true;
+        for record in &mut self.records {
+            if record.flags & (SACKED | LOST) == 0 && (first || overdue(record.sent)) {
+                record.flags |= LOST;
+                self.lost.insert(record.seq, record.end());
+            }
+            first = false;
+        }
+        self.lost.bytes() - before
+    }
+
+    /// Forgets all selective acknowledgements (RFC 2018 §8).
+    pub(in super::super) fn forget_sacks(&mut self) {
+        for record in &mut self.records {
+            record.flags &= !SACKED;
+        }
+        self.sacked.clear();
+        self.unsettled = self.una;
+    }
+
+    /// Takes back that anything is lost.
+    pub(in super::super) fn forgive(&mut self) {
+        for (start, end) in self.lost.iter() {
+            let mut index = self.records.partition_point(|record| start.at_or_after(record.end()));
+            while let Some(record) = self.records.get_mut(index)
+                && record.seq.before(end)
+            {
+                record.flags &= !LOST;
+                if record.is_retransmitted() {
+                    // In flight again, at its place among the retransmissions.
+                    let resent = Resent { seq: record.seq, end: record.end(), sent: record.sent };
+                    let place = self.resent.partition_point(|other| other.sent <= resent.sent);
+                    self.resent.insert(place, resent);
+                }
+                index += 1;
+            }
+        }
+        self.lost.clear();
+        self.unsettled = self.una;
+    }
+
+    /// Notes the retransmission of `[seq, seq + len)`. Returns how many bytes of it are still of interest.
+    pub(in super::super) fn retransmitted(&mut self, seq: Seq, len: u32, sent: Instant, timestamp: u32) -> u32 {
+        let end = (seq + len).min(self.next);
+        let seq = seq.max(self.una);
+        if !seq.before(end) {
+            return 0;
+        }
+        let mut index = self.index_of(seq);
+        if self.records.get(index).is_some_and(|record| record.seq != seq) {
+            self.split(index, seq);
+            index += 1;
+        }
+        while let Some(&record) = self.records.get(index)
+            && record.seq.before(end)
+        {
+            if record.end().after(end) {
+                self.split(index, end);
+            }
+            if let Some(record) = self.records.get_mut(index) {
+                record.sent = sent;
+                record.timestamp = timestamp;
+                record.flags = record.flags & !LOST | RETRANSMITTED;
+            }
+            index += 1;
+        }
+        self.lost.remove(seq, end);
+        self.resent.push_back(Resent { seq, end, sent });
+        end - seq
+    }
+}

@@ -1,0 +1,110 @@
+//! Marking what is acknowledged selectively.
+
+use super::record::{LOST, Record, SACKED};
+use super::{Scoreboard, Seq};
+
+impl Scoreboard {
+    /// Marks `[start, end)`, within (SND.UNA, SND.NXT], as acknowledged selectively. Calls `delivered` in order with each
+    /// record, or part of one, that had not been before.
+    pub(in super::super) fn sack(&mut self, start: Seq, end: Seq, mut delivered: impl FnMut(&Record)) {
+        let mut from = start;
+        while let Some((start, to)) = self.sacked.gap(from, end) {
+            from = to;
+            let (start, end) = self.whole_segments(start, to);
+            if start.before(end) && self.sacked.has_room_for(start, end) {
+                self.mark_sacked(start, end, &mut delivered);
+            }
+        }
+    }
+
+    /// The largest part of `[start, end)` that begins and ends between segments; empty if it starts at or after its end.
+    fn whole_segments(&self, start: Seq, end: Seq) -> (Seq, Seq) {
+        let first = self.records.get(self.index_of(start));
+        let last = self.records.get(self.index_of(end - 1));
+        match (first, last) {
+            (Some(first), Some(last)) => {
+                (first.seq + first.boundary_after(start - first.seq), last.seq + last.boundary_before(end - last.seq))
+            }
+            _ => (end, end),
+        }
+    }
+
+    /// Marks `[start, end)`, which begins and ends between segments and of which nothing is marked.
+    fn mark_sacked(&mut self, start: Seq, end: Seq, delivered: &mut impl FnMut(&Record)) {
+        let mut index = self.index_of(start);
+        let Some(&first) = self.records.get(index) else { return };
+        if first.seq != start {
+            let follower = self.records.get_mut(index + 1).filter(|next| next.is_sacked());
+            if let Some(follower) = follower
+                && !first.end().after(end)
+            {
+                // What follows is marked already: it grows downwards.
+                let mut piece = first;
+                piece.seq = start;
+                piece.len = first.end() - start;
+                follower.seq = start;
+                follower.len += piece.len;
+                if let Some(record) = self.records.get_mut(index) {
+                    record.len -= piece.len;
+                }
+                self.deliver(&piece, delivered);
+                index += 2;
+            } else {
+                self.split(index, start);
+                index += 1;
+            }
+        }
+        while let Some(&record) = self.records.get(index)
+            && record.seq.before(end)
+        {
+            if record.end().after(end) {
+                let before = index.checked_sub(1).and_then(|before| self.records.get_mut(before));
+                let Some(before) = before.filter(|before| before.is_sacked()) else {
+                    self.split(index, end);
+                    continue;
+                };
+                // What precedes is marked already: it grows upwards.
+                let mut piece = record;
+                piece.len = end - record.seq;
+                before.len += piece.len;
+                if let Some(record) = self.records.get_mut(index) {
+                    record.seq = end;
+                    record.len -= piece.len;
+                }
+                self.deliver(&piece, delivered);
+            } else {
+                if let Some(record) = self.records.get_mut(index) {
+                    record.flags = record.flags & !LOST | SACKED;
+                }
+                self.deliver(&record, delivered);
+            }
+            index += 1;
+        }
+        self.sacked.insert(start, end);
+    }
+
+    fn deliver(&mut self, piece: &Record, delivered: &mut impl FnMut(&Record)) {
+        if piece.is_lost() {
+            self.lost.remove(piece.seq, piece.end());
+        }
+        delivered(piece);
+    }
+
+    /// Whether at least `count` segments were acknowledged selectively. Looks at no more than `count` records.
+    pub(in super::super) fn sacked_segments_reach(&self, count: u32) -> bool {
+        let mut seen = 0;
+        for (start, end) in self.sacked.iter() {
+            let mut index = self.index_of(start);
+            while let Some(record) = self.records.get(index)
+                && record.seq.before(end)
+            {
+                seen += record.len.div_ceil(u32::from(record.mss));
+                if seen >= count {
+                    return true;
+                }
+                index += 1;
+            }
+        }
+        false
+    }
+}

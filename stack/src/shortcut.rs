@@ -1,0 +1,135 @@
+//! The short-cut of the demultiplexer: TCP segments as they nearly always are, told by a few comparisons.
+//!
+//! It makes the checks that [`Host::classify`](crate::demux::Host::classify) makes, and finds what that finds. What it does not recognise is not
+//! wrong, only not ordinary, and goes the long way.
+
+use crate::addresses::Addresses;
+use crate::demux::{TCP, Tcp};
+use crate::egress::ETHERNET;
+use crate::tuple::Tuple;
+use linerate_bypass::{MacAddr, Packet, RxChecksum, RxInfo};
+
+/// Lengths of headers without options or extension headers, in bytes.
+const IPV4: usize = 20;
+const IPV6: usize = 40;
+const TCP_HEADER: usize = 20;
+/// Where in the TCP header its length is (RFC 9293 §3.1).
+const DATA_OFFSET: usize = 12;
+
+/// The last number of an IPv4 address below the groups (RFC 1112 §4).
+const LAST_V4: u32 = 0xdfff_ffff;
+/// The last upper half of an IPv6 address below the groups (RFC 4291 §2.7).
+const LAST_V6: u64 = 0xfeff_ffff_ffff_ffff;
+
+/// What the short-cut looks for.
+pub(crate) struct Shortcut {
+    /// Our Ethernet address, followed by two bytes of zero.
+    station: u64,
+}
+
+impl Shortcut {
+    /// For frames to `mac`.
+    #[inline]
+    pub fn new(mac: MacAddr) -> Self {
+        let [a, b, c, d, e, f] = mac.0;
+        Shortcut { station: u64::from_be_bytes([a, b, c, d, e, f, 0, 0]) }
+    }
+
+    /// Whether the first bytes of a frame are our address.
+    #[inline(always)]
+    fn is_to_us(&self, start: &[u8; 8]) -> bool {
+        u64::from_be_bytes(*start) & !0xffff == self.station
+    }
+
+    /// Where the IPv4 TCP segment in `frame` lies, if it is an ordinary one: unicast to us, without IP options, not a
+    /// fragment, and with checksums that the port has verified.
+    #[inline(always)]
+    pub fn v4(&self, frame: &impl Packet, addresses: &Addresses) -> Option<Tcp> {
+        let start: &[u8; ETHERNET + IPV4 + TCP_HEADER] = frame.data().first_chunk()?;
+        // EtherType, version and header length.
+        if !self.is_to_us(start.first_chunk()?) || field(start, 12) & 0xffff_ff00 != 0x0800_4500 {
+            return None;
+        }
+        // The "more fragments" flag, the offset and the protocol (RFC 791 §3.1).
+        if field(start, ETHERNET + 6) & 0x3fff_00ff != u32::from(TCP) {
+            return None;
+        }
+        let (source, destination) = (field(start, ETHERNET + 12), field(start, ETHERNET + 16));
+        // Not 0.0.0.0 either: it wraps.
+        if source.wrapping_sub(1) >= LAST_V4 || !addresses.are_v4_ends(source, destination) {
+            return None;
+        }
+        let RxInfo { ipv4_checksum, l4_checksum, .. } = frame.rx_info();
+        if l4_checksum != RxChecksum::Good {
+            return None;
+        }
+        if ipv4_checksum != RxChecksum::Good && (ipv4_checksum == RxChecksum::Bad || !is_intact(start)) {
+            return None;
+        }
+        let ip_len = (field(start, ETHERNET) & 0xffff) as usize;
+        if !has_segment(frame, start[ETHERNET + IPV4 + DATA_OFFSET], IPV4, ip_len) {
+            return None;
+        }
+        let tuple =
+            Tuple::received_v4(*start[ETHERNET + 12..].first_chunk()?, *start[ETHERNET + IPV4..].first_chunk()?);
+        Some(Tcp { tuple, ip_len, ip_header: IPV4 })
+    }
+
+    /// Where the IPv6 TCP segment in `frame` lies, if it is an ordinary one: unicast to us, without extension headers, and
+    /// with a checksum that the port has verified.
+    #[inline]
+    pub fn v6(&self, frame: &impl Packet, addresses: &Addresses) -> Option<Tcp> {
+        let start: &[u8; ETHERNET + IPV6 + TCP_HEADER] = frame.data().first_chunk()?;
+        // EtherType and version.
+        if !self.is_to_us(start.first_chunk()?) || field(start, 12) & 0xffff_f000 != 0x86dd_6000 {
+            return None;
+        }
+        let ends: &[u8; 32] = start[ETHERNET + 8..].first_chunk()?;
+        let (source, destination) =
+            (u64::from_be_bytes(*ends.first_chunk()?), u128::from_be_bytes(*ends.last_chunk()?));
+        // An upper half of zero: unspecified, loopback, IPv4-mapped, or nothing that is in use. Less one, it wraps.
+        if start[ETHERNET + 6] != TCP
+            || source.wrapping_sub(1) >= LAST_V6
+            || destination >> 64 == 0
+            || !addresses.is_our_v6(destination)
+            || frame.rx_info().l4_checksum != RxChecksum::Good
+        {
+            return None;
+        }
+        let ip_len = IPV6 + (field(start, ETHERNET + 4) >> 16) as usize;
+        if !has_segment(frame, start[ETHERNET + IPV6 + DATA_OFFSET], IPV6, ip_len) {
+            return None;
+        }
+        Some(Tcp { tuple: Tuple::received_v6(ends, *start[ETHERNET + IPV6..].first_chunk()?), ip_len, ip_header: IPV6 })
+    }
+}
+
+/// The four bytes at `at`, a constant within `bytes`: one load.
+#[inline(always)]
+fn field<const N: usize>(bytes: &[u8; N], at: usize) -> u32 {
+    bytes[at..].first_chunk().map_or(0, |field| u32::from_be_bytes(*field))
+}
+
+/// Whether an IP packet of `ip_len` bytes, of which `ip_header` are its header, lies in `frame` and has room for a TCP header
+/// whose thirteenth byte is `data_offset`, and whether the first segment of `frame` holds all of that header.
+#[inline(always)]
+fn has_segment(frame: &impl Packet, data_offset: u8, ip_header: usize, ip_len: usize) -> bool {
+    // In 32-bit words, in the upper half of the byte.
+    let headers = ip_header + usize::from(data_offset >> 4) * 4;
+    headers >= ip_header + TCP_HEADER
+        && headers <= ip_len
+        && ip_len <= frame.len() - ETHERNET
+        && headers <= frame.data().len() - ETHERNET
+}
+
+/// Whether the checksum of the IPv4 header in a frame is right (RFC 791 §3.1).
+#[inline(never)]
+fn is_intact(start: &[u8; ETHERNET + IPV4 + TCP_HEADER]) -> bool {
+    let (words, _) = start[ETHERNET..ETHERNET + IPV4].as_chunks::<2>();
+    let sum: u32 = words.iter().map(|word| u32::from(u16::from_be_bytes(*word))).sum();
+    // Ten words: the carries of the first fold leave no second behind.
+    (sum & 0xffff) + (sum >> 16) == 0xffff
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,213 @@
+use super::*;
+use crate::demux::{Host, Kind};
+use linerate_bypass::memory::{Link, LinkConfig, MemoryNic, MemoryPacket};
+use linerate_bypass::{L4, Nic, TxOffload};
+use proptest::prelude::*;
+use smoltcp::wire::checksum;
+use std::net::Ipv4Addr;
+
+const OURS: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
+
+fn addresses(own: &[&str]) -> Addresses {
+    let own: Vec<_> = own.iter().map(|cidr| cidr.parse().unwrap()).collect();
+    Addresses::new(&own, &[], OURS)
+}
+
+/// The two ends of a link whose ports compute and verify checksums.
+fn link() -> (MemoryNic, MemoryNic) {
+    Link::pair(LinkConfig { pool: 8, checksum_offload: true, ..LinkConfig::default() })
+}
+
+/// `bytes` as they are received, in a chain if they are `cut`; of `vouched` the port says that the IPv4 header's and TCP's
+/// checksums are good.
+fn received(bytes: &[u8], cut: Option<usize>, vouched: (bool, bool)) -> MemoryPacket {
+    let (mut sender, mut receiver) = link();
+    let mut part = |bytes: &[u8]| {
+        let mut packet = sender.allocate().unwrap();
+        packet.append(bytes.len()).unwrap().copy_from_slice(bytes);
+        packet
+    };
+    let (front, back) = bytes.split_at(cut.unwrap_or(bytes.len()));
+    let mut frame = part(front);
+    if !back.is_empty() {
+        frame.chain(part(back)).unwrap();
+    }
+    frame.set_tx_offload(TxOffload {
+        l2_len: 0,
+        l3_len: 0,
+        l4_len: 0,
+        ipv4: true,
+        ipv4_checksum: vouched.0,
+        l4_checksum: vouched.1.then_some(L4::Tcp),
+        tso: None,
+    });
+    sender.tx_burst(&mut vec![frame]);
+    let mut into = Vec::with_capacity(1);
+    receiver.rx_burst(&mut into);
+    into.remove(0)
+}
+
+fn shortcut(frame: &MemoryPacket, addresses: &Addresses) -> Option<Tcp> {
+    let shortcut = Shortcut::new(OURS);
+    let found = [shortcut.v4(frame, addresses), shortcut.v6(frame, addresses)];
+    assert!(found[0].is_none() || found[1].is_none());
+    found[0].or(found[1])
+}
+
+fn long_way(frame: &MemoryPacket, addresses: &Addresses) -> Option<Tcp> {
+    let host = Host { mac: OURS, addresses, dhcp: true, partial_checksums: false };
+    match host.classify(frame) {
+        Ok(Kind::Tcp(tcp)) => Some(tcp),
+        _ => None,
+    }
+}
+
+/// A segment with `payload` bytes of payload, time stamps, and `padding` bytes behind it. Its TCP checksum is wrong.
+fn segment(six: bool, payload: usize, padding: usize) -> Vec<u8> {
+    let tcp_len = 32 + payload;
+    let mut frame = [&OURS.0[..], &[2, 0, 0, 0, 0, 1]].concat();
+    if six {
+        frame.extend([0x86, 0xdd, 0x60, 0, 0, 0]);
+        frame.extend((tcp_len as u16).to_be_bytes());
+        frame.extend([TCP, 64]);
+        for ip in ["fd00::1", "fd00::2"] {
+            frame.extend(ip.parse::<std::net::Ipv6Addr>().unwrap().octets());
+        }
+    } else {
+        frame.extend([0x08, 0x00, 0x45, 0]);
+        frame.extend((20 + tcp_len as u16).to_be_bytes());
+        frame.extend([0, 0, 0x40, 0, 64, TCP, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+        set_ipv4_checksum(&mut frame);
+    }
+    // Ports 5000 and 7.
+    frame.extend([0x13, 0x88, 0, 7, 0, 0, 0, 1, 0, 0, 0, 2, 0x80, 0x10, 4, 0, 0x12, 0x34, 0, 0]);
+    frame.extend([1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2]);
+    frame.extend((0..payload + padding).map(|n| n as u8));
+    frame
+}
+
+fn set_ipv4_checksum(frame: &mut [u8]) {
+    frame[24..26].fill(0);
+    let sum = !checksum::data(&frame[14..34]);
+    frame[24..26].copy_from_slice(&sum.to_be_bytes());
+}
+
+const OWN: [&str; 2] = ["10.0.0.2/24", "fd00::2/64"];
+const MORE: [&str; 4] = ["192.0.2.1/31", "10.0.0.2/24", "fd01::2/64", "fd00::2/64"];
+
+#[test]
+fn ordinary_segments_take_the_short_cut() {
+    for own in [&OWN[..], &MORE] {
+        let addresses = addresses(own);
+        for six in [false, true] {
+            let header = if six { 40 } else { 20 };
+            for (payload, padding) in [(0, 0), (0, 6), (64, 0), (1000, 3)] {
+                // An IPv4 header's checksum is cheap to verify: many ports leave it.
+                for ipv4 in [false, true] {
+                    let frame = received(&segment(six, payload, padding), None, (ipv4, true));
+                    let tcp = shortcut(&frame, &addresses).unwrap();
+                    assert_eq!((tcp.ip_len, tcp.ip_header), (header + 32 + payload, header));
+                    assert_eq!((tcp.tuple.local_port(), tcp.tuple.remote_port()), (7, 5000));
+                    assert_eq!(Some(tcp), long_way(&frame, &addresses));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_chain_takes_the_short_cut_when_its_first_segment_holds_the_headers() {
+    let addresses = addresses(&OWN);
+    for (six, headers) in [(false, 66), (true, 86)] {
+        for cut in headers - 20..headers + 20 {
+            let frame = received(&segment(six, 100, 0), Some(cut), (true, true));
+            assert_eq!(shortcut(&frame, &addresses).is_some(), cut >= headers, "{cut}");
+            assert_eq!(shortcut(&frame, &addresses), long_way(&frame, &addresses), "{cut}");
+        }
+    }
+}
+
+#[test]
+fn what_no_port_has_verified_goes_the_long_way() {
+    let addresses = addresses(&OWN);
+    for six in [false, true] {
+        assert_eq!(shortcut(&received(&segment(six, 10, 0), None, (true, false)), &addresses), None);
+    }
+    let mut frame = segment(false, 10, 0);
+    frame[24] ^= 1;
+    assert_eq!(shortcut(&received(&frame, None, (false, true)), &addresses), None);
+    assert!(shortcut(&received(&frame, None, (true, true)), &addresses).is_some());
+}
+
+/// Values that are one too many somewhere.
+fn edge() -> impl Strategy<Value = u8> {
+    prop_oneof![any::<u8>(), prop::sample::select(&[0, 1, 2, 6, 0x40, 0x45, 0x4f, 0x50, 0x60, 0xdf, 0xe0, 0xff][..])]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    /// Damaged in any way, a frame that the short-cut takes is one that the long way takes, for the same.
+    #[test]
+    fn the_short_cut_finds_what_the_long_way_finds(
+        six: bool, payload in 0usize..40, padding in 0usize..4, cut in prop::option::of(1usize..120),
+        damage in prop::collection::vec((0usize..100, edge()), 0..3), shorter in prop::option::of(0usize..100),
+        right_checksum: bool, vouched: (bool, bool), several: bool,
+    ) {
+        let mut bytes = segment(six, payload, padding);
+        for (at, value) in damage {
+            if let Some(byte) = bytes.get_mut(at) {
+                *byte = value;
+            }
+        }
+        if let Some(shorter) = shorter {
+            bytes.truncate(bytes.len().saturating_sub(shorter).max(1));
+        }
+        if right_checksum && bytes.len() >= 34 {
+            set_ipv4_checksum(&mut bytes);
+        }
+        let cut = cut.filter(|cut| *cut < bytes.len());
+        let frame = received(&bytes, cut, vouched);
+        let addresses = addresses(if several { &MORE } else { &OWN });
+        if let Some(tcp) = shortcut(&frame, &addresses) {
+            prop_assert_eq!(long_way(&frame, &addresses), Some(tcp));
+        }
+    }
+
+    /// Whatever the addresses are, IPv4's and IPv6's.
+    #[test]
+    fn the_short_cut_takes_no_address_that_the_long_way_refuses(
+        source in prop::sample::select(&[
+            0u32, 1, 0x0a00_0001, 0x0a00_00ff, 0x0aff_ffff, 0x7f00_0001, 0xc000_0200, 0xc000_0201, 0xdfff_ffff, 0xe000_0000,
+            0xe000_0001, 0xf000_0000, 0xffff_ffff,
+        ][..]),
+        destination in prop::sample::select(&[
+            0u32, 0x0a00_0002, 0x0a00_0003, 0x0a00_00ff, 0xc000_0201, 0xc000_0200, 0xe000_0001, 0xffff_ffff,
+        ][..]),
+        ends6 in prop::sample::select(&[
+            ("::", "fd00::2"), ("::1", "fd00::2"), ("::ffff:10.0.0.1", "fd00::2"), ("ff02::1", "fd00::2"),
+            ("feff:ffff:ffff:ffff::", "fd00::2"), ("ff00::", "fd00::2"), ("0:0:0:1::", "fd00::2"), ("fd00::1", "ff02::1"),
+            ("fd00::1", "fd01::2"), ("fd00::1", "fd00::3"), ("fd00::1", "::"), ("fd00::1", "fe80::ff:fe00:2"),
+            ("fd00::1", "::ffff:10.0.0.2"),
+        ][..]),
+        six: bool, several: bool,
+    ) {
+        let mut bytes = segment(six, 10, 0);
+        if six {
+            for (place, ip) in [(22, ends6.0), (38, ends6.1)] {
+                bytes[place..place + 16].copy_from_slice(&ip.parse::<std::net::Ipv6Addr>().unwrap().octets());
+            }
+        } else {
+            bytes[26..30].copy_from_slice(&Ipv4Addr::from_bits(source).octets());
+            bytes[30..34].copy_from_slice(&Ipv4Addr::from_bits(destination).octets());
+        }
+        let frame = received(&bytes, None, (true, true));
+        let addresses = addresses(if several { &MORE } else { &OWN });
+        if let Some(tcp) = shortcut(&frame, &addresses) {
+            prop_assert_eq!(long_way(&frame, &addresses), Some(tcp));
+        } else if let Some(tcp) = long_way(&frame, &addresses) {
+            // Addresses that are not in use: of class E, or below ::1:0:0:0:0.
+            prop_assert!(tcp.tuple.is_ipv4() && source >= 0xe000_0000 || tcp.tuple.remote_v6().to_bits() >> 64 == 0);
+        }
+    }
+}
