@@ -3,6 +3,8 @@
 #[path = "../fuzz/src/lib.rs"]
 #[allow(dead_code, reason = "the fuzzer uses the rest")]
 mod fuzz;
+#[path = "corpus/regressions.rs"]
+mod regressions;
 
 use fuzz::Target;
 

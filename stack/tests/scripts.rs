@@ -19,6 +19,7 @@ mod scripts {
     mod keepalive;
     mod loss;
     mod pmtud;
+    mod refusals;
     mod robustness;
     mod time_wait;
     mod timeouts;

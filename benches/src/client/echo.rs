@@ -1,9 +1,20 @@
 //! Requests of one segment, one at a time on each connection, answered by one segment that acknowledges it.
 
 use super::pattern::Pattern;
-use super::segment::Outgoing;
+use super::segment::{Control, Outgoing};
 use super::{SyntheticClient, Wrong};
 use std::ops::Range;
+
+/// How the client acknowledges an echo.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Acks {
+    /// By the next request on its connection. Until then a server that sends what it received without a copy holds it,
+    /// so there must be a packet for every connection.
+    WithRequest,
+    /// By a segment of its own, at once.
+    Alone,
+}
 
 /// The requests of a client: the connections take turns.
 #[derive(Debug)]
@@ -13,18 +24,19 @@ pub struct Requests {
     order: Vec<u32>,
     next: usize,
     size: usize,
+    acks: Acks,
 }
 
 impl Requests {
-    /// Requests of `size` bytes on `flows`.
+    /// Requests of `size` bytes on `flows`, whose echoes are acknowledged so.
     ///
     /// # Panics
     /// If there are no flows or no bytes.
-    pub fn new(flows: Range<usize>, size: usize) -> Self {
+    pub fn new(flows: Range<usize>, size: usize, acks: Acks) -> Self {
         assert!(!flows.is_empty() && size > 0);
         let mut order: Vec<u32> = flows.map(|flow| flow as u32).collect();
         fastrand::Rng::with_seed(1).shuffle(&mut order);
-        Requests { order, next: 0, size }
+        Requests { order, next: 0, size, acks }
     }
 
     /// Connections that they are made on.
@@ -32,7 +44,12 @@ impl Requests {
         self.order.len()
     }
 
-    /// Sends the next `n` requests, on as many connections in turn. Each acknowledges the echo before it.
+    /// How the echoes are acknowledged.
+    pub fn acks(&self) -> Acks {
+        self.acks
+    }
+
+    /// Sends the next `n` requests, on as many connections in turn.
     pub fn send(&mut self, client: &mut SyntheticClient, n: usize) -> Result<(), Wrong> {
         if self.size > client.segment_size() {
             return Err(Wrong::TooLong { size: self.size, most: client.segment_size() });
@@ -47,7 +64,8 @@ impl Requests {
         client.flush()
     }
 
-    /// Takes what has been answered in, checks it, and returns how many answers there were.
+    /// Takes what has been answered in, checks it, acknowledges it if that is not for the next request, and returns how
+    /// many answers there were.
     pub fn check(&mut self, client: &mut SyntheticClient) -> Result<usize, Wrong> {
         let mut answers = 0;
         client.each(|client, header, frame| {
@@ -69,7 +87,10 @@ impl Requests {
             }
             flow.expected = flow.expected.wrapping_add(self.size as u32);
             answers += 1;
-            Ok(())
+            match self.acks {
+                Acks::WithRequest => Ok(()),
+                Acks::Alone => client.segment(Outgoing::control(header.flow, Control::Ack)),
+            }
         })?;
         Ok(answers)
     }

@@ -151,14 +151,6 @@ impl SyntheticClient {
         Ok(completed)
     }
 
-    /// Acknowledges all that came on each of `flows`.
-    pub fn acknowledge(&mut self, flows: Range<usize>) -> Result<(), Wrong> {
-        for flow in flows {
-            self.segment(Outgoing::control(flow, Control::Ack))?;
-        }
-        self.flush()
-    }
-
     /// Puts a SYN of `flow` in line. A connection that was there before is followed by one further on in the sequence
     /// space, by which a server in TIME-WAIT knows it (RFC 9293 §3.10.7.4, RFC 6191 §2).
     fn syn(&mut self, flow: usize) -> Result<(), Wrong> {

@@ -1,6 +1,6 @@
 //! The client against a peer whose every segment the test writes.
 
-use super::echo::Requests;
+use super::echo::{Acks, Requests};
 use super::messages::Messages;
 use super::options;
 use super::{Agreed, ClientConfig, Endpoints, SyntheticClient, Wrong};
@@ -157,7 +157,7 @@ fn headers(bytes: &mut [u8], options: usize, sequence: u32, acknowledged: u32) -
 /// What the client says of an echo of 64 bytes that `change` was done to.
 fn check(change: impl FnOnce(&mut Segment)) -> Result<usize, Wrong> {
     let mut peer = Peer::new(None);
-    let mut requests = Requests::new(0..1, 64);
+    let mut requests = Requests::new(0..1, 64, Acks::WithRequest);
     peer.client.set_time(Instant::from_nanos(6_000_000));
     requests.send(&mut peer.client, 1).unwrap();
     let payload = peer.receive().remove(0);

@@ -49,7 +49,8 @@ impl<E: Engine<MemoryNic>> Connect<E> {
     pub fn new(flows: usize, course: Course, timestamps: bool, software_checksum: bool) -> Result<Self, Wrong> {
         let tuples = flows + TUPLES;
         let connections = flows + 4 * BURST;
-        let config = PairConfig { connections, tuples, timestamps, software_checksum, segmentation: false };
+        let config =
+            PairConfig { connections, tuples, packets_held: 0, timestamps, software_checksum, segmentation: false };
         let mut pair = Pair::new(&config, Answer { closes: course.server_closes })?;
         pair.open(0..flows)?;
         let mut bench = Connect { pair, connections: Connections::new(flows..tuples, course), course };
@@ -98,30 +99,49 @@ impl<E: Engine<MemoryNic>> Bench for Connect<E> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use linerate_stack::SmoltcpEngine;
+    use linerate_bypass::memory::MemoryPacket;
+    use linerate_stack::{NativeEngine, SmoltcpEngine};
 
-    fn run(flows: usize, course: Course, n: usize) -> (u64, u64) {
-        let mut bench = Connect::<SmoltcpEngine>::new(flows, course, true, true).unwrap();
+    fn run<E: Engine<MemoryNic>>(flows: usize, course: Course, n: usize) -> (u64, u64) {
+        let mut bench = Connect::<E>::new(flows, course, true, true).unwrap();
         let before = bench.frames();
         bench.run(n).unwrap();
         let after = bench.frames();
         (after.0 - before.0, after.1 - before.1)
     }
 
-    #[test]
-    fn a_connection_takes_five_frames_of_the_clients_or_four() {
+    fn a_connection_takes_five_frames_or_four<E: Engine<MemoryNic>>() {
         let course = Course { size: 64, request_with_ack: false, server_closes: false };
-        let (received, sent) = run(10, course, 1000);
+        let (received, sent) = run::<E>(10, course, 1000);
         assert_eq!(received, 5000, "SYN, ACK, request, FIN, ACK");
         assert!((3000..=4000).contains(&sent), "SYN-ACK, echo, and FIN with or after ACK: {sent}");
-        assert_eq!(run(1, Course { request_with_ack: true, ..course }, 500).0, 2000);
+        assert_eq!(run::<E>(1, Course { request_with_ack: true, ..course }, 500).0, 2000);
+    }
+
+    fn a_server_may_close_first<E: Engine<MemoryNic>>() {
+        let course = Course { size: 64, request_with_ack: true, server_closes: true };
+        let (received, sent) = run::<E>(1, course, 1000);
+        assert!((3000..=4000).contains(&received), "SYN, request, FIN with or after ACK: {received}");
+        assert!((3000..=4000).contains(&sent), "SYN-ACK, echo with or before FIN, ACK: {sent}");
     }
 
     #[test]
-    fn a_server_that_closes_first_is_answered_and_its_old_connections_make_way_for_new_ones() {
-        let course = Course { size: 64, request_with_ack: true, server_closes: true };
-        let (received, sent) = run(1, course, 1000);
-        assert_eq!(received, 3000, "SYN, request, FIN");
-        assert!((3000..=4000).contains(&sent), "SYN-ACK, echo with or before FIN, ACK: {sent}");
+    fn a_connection_takes_five_frames_of_the_clients_or_four_smoltcp() {
+        a_connection_takes_five_frames_or_four::<SmoltcpEngine>();
+    }
+
+    #[test]
+    fn a_connection_takes_five_frames_of_the_clients_or_four_native() {
+        a_connection_takes_five_frames_or_four::<NativeEngine<MemoryPacket>>();
+    }
+
+    #[test]
+    fn a_server_that_closes_first_is_answered_smoltcp() {
+        a_server_may_close_first::<SmoltcpEngine>();
+    }
+
+    #[test]
+    fn a_server_that_closes_first_is_answered_native() {
+        a_server_may_close_first::<NativeEngine<MemoryPacket>>();
     }
 }

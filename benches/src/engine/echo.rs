@@ -1,7 +1,7 @@
 //! Echoes of one segment on connections that stay open.
 
 use super::{Bench, Pair, PairConfig};
-use crate::client::echo::Requests;
+use crate::client::echo::{Acks, Requests};
 use crate::client::{Agreed, Wrong};
 use linerate_apps::services;
 use linerate_bypass::BURST;
@@ -18,12 +18,24 @@ pub struct Echo<E: Engine<MemoryNic>> {
 impl<E: Engine<MemoryNic>> Echo<E> {
     /// Opens `flows` connections and sends one request of `size` bytes on each, so that what is allocated on first use
     /// is.
-    pub fn new(flows: usize, size: usize, timestamps: bool, software_checksum: bool) -> Result<Self, Wrong> {
-        let config =
-            PairConfig { connections: flows, tuples: flows, timestamps, software_checksum, segmentation: false };
+    pub fn new(
+        flows: usize,
+        size: usize,
+        acks: Acks,
+        timestamps: bool,
+        software_checksum: bool,
+    ) -> Result<Self, Wrong> {
+        let config = PairConfig {
+            connections: flows,
+            tuples: flows,
+            packets_held: if acks == Acks::WithRequest { flows } else { 0 },
+            timestamps,
+            software_checksum,
+            segmentation: false,
+        };
         let mut pair = Pair::new(&config, services::Echo)?;
         pair.open(0..flows)?;
-        let mut bench = Echo { pair, requests: Requests::new(0..flows, size) };
+        let mut bench = Echo { pair, requests: Requests::new(0..flows, size, acks) };
         bench.run(flows)?;
         Ok(bench)
     }
@@ -44,6 +56,10 @@ impl<E: Engine<MemoryNic>> Bench for Echo<E> {
             spent += self.pair.converse(burst, |client| self.requests.check(client))?;
             left -= burst;
         }
+        if self.requests.acks() == Acks::Alone {
+            // The last acknowledgements.
+            spent += self.pair.settle();
+        }
         Ok(spent)
     }
 }
@@ -51,32 +67,45 @@ impl<E: Engine<MemoryNic>> Bench for Echo<E> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use linerate_stack::SmoltcpEngine;
+    use linerate_bypass::memory::MemoryPacket;
+    use linerate_stack::{NativeEngine, SmoltcpEngine};
 
-    fn echoes(flows: usize, size: usize, timestamps: bool, software_checksum: bool) {
-        let mut bench = Echo::<SmoltcpEngine>::new(flows, size, timestamps, software_checksum).unwrap();
+    fn echoes<E: Engine<MemoryNic>>(flows: usize, size: usize, acks: Acks, timestamps: bool, software_checksum: bool) {
+        let mut bench = Echo::<E>::new(flows, size, acks, timestamps, software_checksum).unwrap();
         let before = bench.pair.summary();
         bench.run(1000).unwrap();
         let after = bench.pair.summary();
+        let received = if acks == Acks::Alone { 2000 } else { 1000 };
         assert_eq!(
             (after.rx_frames - before.rx_frames, after.tx_frames - before.tx_frames),
-            (1000, 1000),
-            "a frame for each request, one for each echo"
+            (received, 1000),
+            "a frame for each request, one for each acknowledgement, one for each echo"
         );
+    }
+
+    fn echoes_of_both(flows: usize, size: usize, acks: Acks, timestamps: bool, software_checksum: bool) {
+        echoes::<SmoltcpEngine>(flows, size, acks, timestamps, software_checksum);
+        echoes::<NativeEngine<MemoryPacket>>(flows, size, acks, timestamps, software_checksum);
     }
 
     #[test]
     fn every_request_is_answered_by_one_frame() {
-        echoes(100, 64, true, false);
-        echoes(7, 1, true, false);
-        echoes(1, 1448, true, false);
-        echoes(3, 1460, false, false);
+        echoes_of_both(100, 64, Acks::WithRequest, true, false);
+        echoes_of_both(7, 1, Acks::WithRequest, true, false);
+        echoes_of_both(1, 1448, Acks::WithRequest, true, false);
+        echoes_of_both(3, 1460, Acks::WithRequest, false, false);
+        echoes_of_both(100, 64, Acks::Alone, true, false);
     }
 
     #[test]
     fn checksums_in_software_are_right_at_both_ends() {
-        echoes(100, 64, true, true);
-        echoes(33, 1447, true, true);
+        echoes_of_both(100, 64, Acks::WithRequest, true, true);
+        echoes_of_both(33, 1447, Acks::Alone, true, true);
+    }
+
+    #[test]
+    fn there_are_packets_for_all_connections_whose_echoes_wait_for_the_next_request() {
+        echoes::<NativeEngine<MemoryPacket>>(9_000, 64, Acks::WithRequest, true, false);
     }
 
     #[test]
@@ -84,18 +113,19 @@ mod tests {
         let config = PairConfig {
             connections: 64,
             tuples: 50_064,
+            packets_held: 0,
             timestamps: true,
             software_checksum: false,
             segmentation: false,
         };
         let mut pair = Pair::<SmoltcpEngine, _>::new(&config, services::Echo).unwrap();
         pair.open(49_968..50_032).unwrap();
-        let mut bench = Echo { pair, requests: Requests::new(49_968..50_032, 64) };
+        let mut bench = Echo { pair, requests: Requests::new(49_968..50_032, 64, Acks::WithRequest) };
         bench.run(640).unwrap();
     }
 
     #[test]
     fn a_request_that_does_not_fit_in_a_segment_is_refused() {
-        assert!(matches!(Echo::<SmoltcpEngine>::new(1, 1461, true, false), Err(Wrong::TooLong { .. })));
+        assert!(matches!(Echo::<SmoltcpEngine>::new(1, 1461, Acks::Alone, true, false), Err(Wrong::TooLong { .. })));
     }
 }

@@ -2,7 +2,7 @@
 
 use super::memory::resident;
 use super::{Pair, PairConfig};
-use crate::client::echo::Requests;
+use crate::client::echo::{Acks, Requests};
 use crate::client::{Agreed, Wrong};
 use linerate_apps::services;
 use linerate_bypass::BURST;
@@ -42,9 +42,15 @@ pub fn measure<E: Engine<MemoryNic>>(
     timestamps: bool,
 ) -> Result<(Idle, Option<Agreed>), Wrong> {
     let all = 2 * connections;
-    let config =
-        PairConfig { connections: all, tuples: all, timestamps, software_checksum: false, segmentation: false };
-    let orders = [0..connections, connections..all].map(|half| (half.clone(), Requests::new(half, size)));
+    let config = PairConfig {
+        connections: all,
+        tuples: all,
+        packets_held: 0,
+        timestamps,
+        software_checksum: false,
+        segmentation: false,
+    };
+    let orders = [0..connections, connections..all].map(|half| (half.clone(), Requests::new(half, size, Acks::Alone)));
     let mut pair = Pair::<E, _>::new(&config, services::Echo)?;
     let (held, start) = (pair.packets_held(), resident()?);
     let mut after = [start; 2];
@@ -70,17 +76,15 @@ fn use_once<E: Engine<MemoryNic>>(
     flows: Range<usize>,
     mut requests: Requests,
 ) -> Result<(), Wrong> {
-    pair.open(flows.clone())?;
     let mut left = flows.len();
+    pair.open(flows)?;
     while left > 0 {
         let n = left.min(BURST);
         requests.send(pair.client(), n)?;
         pair.converse(n, |client| requests.check(client))?;
         left -= n;
     }
-    for first in flows.clone().step_by(BURST) {
-        pair.client().acknowledge(first..(first + BURST).min(flows.end))?;
-        pair.settle();
-    }
+    // The last acknowledgements.
+    pair.settle();
     Ok(())
 }

@@ -29,6 +29,8 @@ pub struct PairConfig {
     pub connections: usize,
     /// Tuples of addresses and ports that the client has for them.
     pub tuples: usize,
+    /// Packets that connections may hold for long, for which there is room beside what a link has anyhow.
+    pub packets_held: usize,
     /// The client offers time stamps.
     pub timestamps: bool,
     /// The server verifies and computes checksums itself.
@@ -48,10 +50,12 @@ pub struct Pair<E: Engine<MemoryNic>, S: Service> {
 impl<E: Engine<MemoryNic>, S: Service> Pair<E, S> {
     /// Two ends that know each other's Ethernet address, and have no connection.
     pub fn new(config: &PairConfig, service: S) -> Result<Self, Wrong> {
+        let usual = LinkConfig::default();
         let link = LinkConfig {
+            pool: usual.pool + 2 * config.packets_held,
             checksum_offload: !config.software_checksum,
             tso: config.segmentation.then_some(usize::from(u16::MAX)),
-            ..LinkConfig::default()
+            ..usual
         };
         let (client, server) = Link::pair(link);
         let settings = ClientConfig {

@@ -28,7 +28,14 @@ impl<E: Engine<MemoryNic>> Stream<E> {
         software_checksum: bool,
         segmentation: bool,
     ) -> Result<Self, Wrong> {
-        let config = PairConfig { connections: flows, tuples: flows, timestamps, software_checksum, segmentation };
+        let config = PairConfig {
+            connections: flows,
+            tuples: flows,
+            packets_held: 0,
+            timestamps,
+            software_checksum,
+            segmentation,
+        };
         let mut pair = Pair::new(&config, services::Echo)?;
         pair.open(0..flows)?;
         let messages = Messages::new(flows, size, segmentation);
@@ -72,12 +79,19 @@ impl<E: Engine<MemoryNic>> Bench for Stream<E> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use linerate_stack::SmoltcpEngine;
+    use linerate_bypass::memory::MemoryPacket;
+    use linerate_stack::{NativeEngine, SmoltcpEngine};
 
     const SIZE: usize = 16 << 10;
 
-    fn run(flows: usize, size: usize, software_checksum: bool, segmentation: bool, n: usize) -> Segments {
-        let mut bench = Stream::<SmoltcpEngine>::new(flows, size, true, software_checksum, segmentation).unwrap();
+    fn run<E: Engine<MemoryNic>>(
+        flows: usize,
+        size: usize,
+        software_checksum: bool,
+        segmentation: bool,
+        n: usize,
+    ) -> Segments {
+        let mut bench = Stream::<E>::new(flows, size, true, software_checksum, segmentation).unwrap();
         let before = bench.segments();
         bench.run(n).unwrap();
         let after = bench.segments();
@@ -89,28 +103,39 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_message_comes_in_segments_and_goes_back_in_segments() {
+    fn a_message_comes_in_segments<E: Engine<MemoryNic>>() {
         for software_checksum in [false, true] {
-            let segments = run(5, SIZE, software_checksum, false, 100);
+            let segments = run::<E>(5, SIZE, software_checksum, false, 100);
             assert_eq!(segments.data_sent, 1200);
             assert!(segments.data_received >= 1200, "{segments:?}");
             assert!(segments.acks_sent >= 600, "every second segment is acknowledged: {segments:?}");
         }
     }
 
-    #[test]
-    fn a_merged_message_comes_as_one_frame() {
-        let segments = run(40, SIZE, false, true, 100);
+    fn a_merged_message_comes_as_one_frame<E: Engine<MemoryNic>>() {
+        let segments = run::<E>(40, SIZE, false, true, 100);
         assert_eq!(segments.data_sent, 100);
         assert!(segments.data_received >= 100, "{segments:?}");
     }
 
-    #[test]
-    fn messages_of_any_size_come_back() {
+    fn messages_of_any_size_come_back<E: Engine<MemoryNic>>() {
         for size in [1, 1448, 1449, 60_000] {
-            run(3, size, false, false, 10);
-            run(3, size, false, true, 10);
+            run::<E>(3, size, false, false, 10);
+            run::<E>(3, size, false, true, 10);
         }
+    }
+
+    #[test]
+    fn messages_by_smoltcp() {
+        a_message_comes_in_segments::<SmoltcpEngine>();
+        a_merged_message_comes_as_one_frame::<SmoltcpEngine>();
+        messages_of_any_size_come_back::<SmoltcpEngine>();
+    }
+
+    #[test]
+    fn messages_by_the_native_engine() {
+        a_message_comes_in_segments::<NativeEngine<MemoryPacket>>();
+        a_merged_message_comes_as_one_frame::<NativeEngine<MemoryPacket>>();
+        messages_of_any_size_come_back::<NativeEngine<MemoryPacket>>();
     }
 }

@@ -333,7 +333,10 @@ impl Rig {
     pub fn finish(mut self) {
         self.settle();
         if self.setup.ends_in_silence() {
-            // Nothing is heard of the peer: what waits for it ends, a time-out or a probe after the user's time-out.
+            // Nothing is heard of the peer: what it began and did not complete ends, one time-out after its time.
+            self.pass(self.setup.endpoint().half_open_timeout * 2);
+            assert_eq!(self.worker.engine().half_open(), 0, "half-open connections");
+            // What waits for it ends, a time-out or a probe after the user's time-out.
             self.pass(3 * USER_TIMEOUT);
             for (conn, tuple) in self.conns.clone() {
                 let Some(numbers) = self.worker.engine().numbers(conn) else { continue };

@@ -29,6 +29,15 @@ impl Setup {
         (Setup { bits: u32::from_le_bytes([a, b, c, d]), peer, habits }, rest)
     }
 
+    /// The endpoint asks silent peers for a sign of life; a bit.
+    pub const KEEPALIVE: u32 = 1 << 25;
+    /// The service reads nothing unless it is told to; a habit.
+    pub const HOLDS: u8 = 1;
+    /// The service sends back what it reads; a habit.
+    pub const ECHOES: u8 = 2;
+    /// The peer falls silent before the end; a habit.
+    pub const SILENCE: u8 = 16;
+
     fn bit(self, n: u32) -> bool {
         self.bits >> n & 1 != 0
     }
@@ -70,12 +79,12 @@ impl Setup {
 
     /// The service reads nothing unless it is told to.
     pub fn holds(self) -> bool {
-        self.habits & 1 != 0
+        self.habits & Self::HOLDS != 0
     }
 
     /// The service sends back what it reads.
     pub fn echoes(self) -> bool {
-        self.habits & 2 != 0
+        self.habits & Self::ECHOES != 0
     }
 
     /// Connections that the service asks for when it starts.
@@ -85,7 +94,7 @@ impl Setup {
 
     /// Before the run ends, the peer is silent for so long that whatever waits for it is given up.
     pub fn ends_in_silence(self) -> bool {
-        self.habits & 16 != 0
+        self.habits & Self::SILENCE != 0
     }
 
     /// The link.
@@ -119,7 +128,7 @@ impl Setup {
             congestion: Algorithm::ALL[(self.bits as usize >> 20 & 3) % 3],
             nagle: self.bit(23),
             ecn: self.bit(24),
-            keepalive: self.bit(25).then_some(KEEPALIVE),
+            keepalive: (self.bits & Self::KEEPALIVE != 0).then_some(KEEPALIVE),
             seed: u64::from(self.bits >> 26),
             ..Config::default()
         }

@@ -29,8 +29,8 @@ pub enum Step {
     },
     /// It opens a flow.
     Open(u8),
-    /// The service is asked for something.
-    Ask(u8, Op),
+    /// The service is asked for something; several things in one turn, if this says so.
+    Ask(u8, Op, bool),
     /// Time passes.
     Pass(u8),
     /// Frames sent since the last time arrive in one burst.
@@ -163,11 +163,13 @@ fn take(rig: &mut Rig, step: &Step) {
         Step::Open(flow) => {
             rig.open(flow & 3);
         }
-        Step::Ask(flow, op) => {
+        Step::Ask(flow, op, together) => {
             let tuple = rig.tuple(flow);
             if let Some(conn) = rig.conn(&tuple) {
                 rig.ask(conn, op);
-                rig.settle();
+                if !together {
+                    rig.settle();
+                }
             }
         }
         Step::Pass(byte) => rig.pass(pause(byte)),

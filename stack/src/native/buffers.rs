@@ -30,9 +30,6 @@ pub(super) struct Buffers<P> {
     pub idle: bool,
     /// A duplicate to be reported in the next acknowledgement (RFC 2883).
     pub duplicate: (Seq, Seq),
-    /// Receive-window tuning: bytes consumed since `tuned_at`.
-    pub consumed: u32,
-    pub tuned_at: Instant,
     /// The place of [`extend`](SendQueue::extend) that the service has not committed yet, in bytes.
     pub reserved: u32,
 }
@@ -48,8 +45,6 @@ impl<P: Packet> Buffers<P> {
             stalled: Instant::ZERO,
             idle: false,
             duplicate: (Seq(0), Seq(0)),
-            consumed: 0,
-            tuned_at: Instant::ZERO,
             reserved: 0,
         }
     }
@@ -88,30 +83,26 @@ impl<P: Packet> Pool<P> {
 
     /// The buffers of `block`, which gets some if it has none.
     #[inline]
-    pub fn attach(&mut self, block: &mut Block, now: Instant) -> &mut Buffers<P> {
+    pub fn attach(&mut self, block: &mut Block) -> &mut Buffers<P> {
         if !block.has_buffers() {
-            self.give(block, now);
+            self.give(block);
         }
         &mut self.buffers[block.buffers as usize]
     }
 
     #[cold]
     #[inline(never)]
-    fn give(&mut self, block: &mut Block, now: Instant) {
-        {
-            let place = self.spare.pop().unwrap_or_else(|| {
-                self.buffers.push(Buffers::new());
-                self.buffers.len() as u32 - 1
-            });
-            block.buffers = place;
-            let buffers = &mut self.buffers[place as usize];
-            let sack = block.flags.has(Flags::SACK);
-            buffers.flight.reset(block.una, Setup { mss: block.mss, sack, exact_ecn: self.answers_marks });
-            buffers.probe = None;
-            buffers.consumed = 0;
-            buffers.tuned_at = now;
-            buffers.idle = true;
-        }
+    fn give(&mut self, block: &mut Block) {
+        let place = self.spare.pop().unwrap_or_else(|| {
+            self.buffers.push(Buffers::new());
+            self.buffers.len() as u32 - 1
+        });
+        block.buffers = place;
+        let buffers = &mut self.buffers[place as usize];
+        let sack = block.flags.has(Flags::SACK);
+        buffers.flight.reset(block.una, Setup { mss: block.mss, sack, exact_ecn: self.answers_marks });
+        buffers.probe = None;
+        buffers.idle = true;
     }
 
     /// The buffers of `block`, if it has some.

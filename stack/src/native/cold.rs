@@ -13,6 +13,11 @@ pub(super) struct Cold<C> {
     pub path: Path,
     /// Bytes that the receive queue may hold at present: tuned to what the path and the service take.
     pub rx_limit: u32,
+    /// Bytes consumed since the receive queue was last tuned, and when that was.
+    pub consumed: u32,
+    pub tuned_at: Tick,
+    /// The largest window that the peer has offered (MAX.SND.WND of RFC 5961 §5.2), in bytes.
+    pub largest_window: u32,
     /// Milliseconds at which the connection was last seen idle: for the age of TS.Recent, and the restart after idleness.
     pub idle_since: u32,
     /// When the last challenge was sent (RFC 5961 §7).
@@ -27,6 +32,9 @@ impl<C: CongestionControl> Cold<C> {
             control: C::new(config, 536),
             path: Path::default(),
             rx_limit: 0,
+            consumed: 0,
+            tuned_at: Tick::NONE,
+            largest_window: 0,
             idle_since: 0,
             challenged: Tick::NONE,
             heard: Tick::NONE,

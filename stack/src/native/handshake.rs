@@ -302,6 +302,10 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         } else if block.attempts > 1 {
             let cold = &mut *self.cold;
             cold.control.handshake_lost();
+            // RFC 6298 §5.7: three seconds at least, until a round trip has been measured.
+            cold.path.back_off();
+            cold.path.back_off();
+            cold.path.advise(&mut block.rtt, &self.shared.settings.limits);
             block.cwnd = cold.control.window();
         }
         let block = &mut *self.block;
@@ -313,6 +317,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         block.snd_wnd = u32::from(arrival.window) << scale;
         block.wl1 = arrival.seq;
         block.flags |= Flags::NEWLY_OPEN;
+        self.cold.largest_window = block.snd_wnd;
         self.cold.idle_since = super::milliseconds(now);
         self.keep_alive(now);
         self.touch();

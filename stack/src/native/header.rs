@@ -35,7 +35,6 @@ impl Control {
     pub const RST: Control = Control(4);
     pub const PSH: Control = Control(8);
     pub const ACK: Control = Control(16);
-    pub const URG: Control = Control(32);
     pub const ECE: Control = Control(64);
     pub const CWR: Control = Control(128);
 

@@ -222,7 +222,9 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             match options.timestamp {
                 Some(timestamp) => {
                     let old = (timestamp.value.wrapping_sub(block.ts_recent) as i32) < 0;
-                    if old && !control.has(Control::RST) && !self.ts_recent_is_outdated(now) {
+                    if old && self.ts_recent_is_outdated(now) {
+                        self.block.ts_recent = timestamp.value;
+                    } else if old && !control.has(Control::RST) {
                         // RFC 7323 §5.3 R1.
                         return self.answer_out_of_order(&arrival, now);
                     }
@@ -237,11 +239,20 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         };
         let block = &mut *self.block;
         if !is_acceptable(block, &arrival) {
-            if !control.has(Control::RST) {
-                self.answer_out_of_order(&arrival, now);
+            if control.has(Control::RST) {
+                return;
             }
-            return;
+            let probes = block.rcv_window() == 0 && arrival.seq == block.rcv_nxt && !control.has(Control::SYN);
+            self.answer_out_of_order(&arrival, now);
+            if !probes {
+                return;
+            }
+            // The window is closed: the data have no place, but what they acknowledge counts (RFC 9293 §3.4).
+            arrival.len = 0;
+            arrival.control.0 &= !Control::FIN.0;
         }
+        let block = &mut *self.block;
+        let control = arrival.control;
         if control.has(Control::RST) {
             // RFC 5961 §3.2.
             if arrival.seq == block.rcv_nxt {
@@ -268,7 +279,9 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         }
         let block = &mut *self.block;
         // RFC 5961 §5.2. What is older than the largest window that the peer has had is not of this connection.
-        if arrival.ack.after(block.nxt) || block.una.distance(arrival.ack) > 65_535 << block.snd_scale() {
+        if arrival.ack.after(block.nxt)
+            || i64::from(block.una.distance(arrival.ack)) > i64::from(self.cold.largest_window)
+        {
             return self.challenge(now);
         }
         if let Some(timestamp) = timestamp
@@ -305,7 +318,8 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         let window_changed = window != block.snd_wnd;
         let forward = arrival.ack.after(block.una);
         // RFC 9293 §3.10.7.4: the window is taken from the newest segment; an acknowledgement of new data is always newer.
-        if forward || arrival.seq.after(block.wl1) || arrival.seq == block.wl1 && window > block.snd_wnd {
+        let newest = forward || arrival.ack == block.una && arrival.seq.at_or_after(block.wl1);
+        if newest {
             block.wl1 = arrival.seq;
             if window_changed {
                 block.snd_wnd = window;
@@ -313,7 +327,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             }
         }
         let block = &mut *self.block;
-        if block.outstanding() == 0 {
+        if block.outstanding() == 0 && self.shared.buffers.of(block).is_none_or(|buffers| buffers.flight.is_settled()) {
             return;
         }
         let ece = block.flags.has(Flags::ECN) && arrival.control.has(Control::ECE);
@@ -375,6 +389,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     /// The peer's window is another.
     fn window_changed(&mut self) {
         let block = &mut *self.block;
+        self.cold.largest_window = self.cold.largest_window.max(block.snd_wnd);
         if block.flags.has(Flags::PERSIST) && block.snd_wnd > 0 {
             block.flags.clear(Flags::PERSIST);
             block.retransmit_at = Tick::NONE;
@@ -394,7 +409,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             return;
         }
         let block = &mut *self.block;
-        let buffers = self.shared.buffers.attach(block, now);
+        let buffers = self.shared.buffers.attach(block);
         block.unanswered = block.unanswered.saturating_add(1);
         if tail.is_none() && arrival.seq == block.rcv_nxt && buffers.reassembly.is_empty() && !packet.is_empty() {
             let len = packet.len() as u32;
@@ -408,6 +423,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             }
         }
         let before = block.rcv_nxt;
+        let gap = !buffers.reassembly.is_empty();
         let mut seq = arrival.seq;
         let mut next = Some(packet);
         let mut rest = tail;
@@ -422,7 +438,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         }
         let block = &mut *self.block;
         let filled = block.rcv_nxt != before;
-        let gap = self.shared.buffers.of(block).is_some_and(|buffers| !buffers.reassembly.is_empty());
+        let gap = gap || self.shared.buffers.of(block).is_some_and(|buffers| !buffers.reassembly.is_empty());
         if gap || !filled || arrival.seq != before {
             // RFC 5681 §4.2: out of order, a gap filled or part of it, or nothing new.
             block.flags |= Flags::ACK_NOW;
@@ -469,7 +485,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             {
                 place.copy_from_slice(packet.data());
                 self.shared.counts.copied += u64::from(len);
-            } else if before >= self.shared.settings.rx_packets {
+            } else if buffers.received.len() >= self.shared.settings.rx_packets {
                 self.shared.counts.pruned += 1;
                 return;
             } else {
@@ -483,7 +499,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
                 block.received += len;
             }
         } else {
-            let limit = self.shared.settings.rx_packets.saturating_sub(buffers.received.len());
+            let limit = self.shared.settings.rx_scattered;
             match buffers.reassembly.insert(seq, packet, limit) {
                 Inserted::Held => {}
                 Inserted::Duplicate => {
@@ -508,7 +524,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             return self.finish_receiving(now);
         }
         if at.after(block.rcv_nxt) {
-            self.shared.buffers.attach(block, now).reassembly.set_fin(at);
+            self.shared.buffers.attach(block).reassembly.set_fin(at);
         }
         block.flags |= Flags::ACK_NOW;
         self.dirty();
@@ -585,8 +601,8 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             return self.challenge(now);
         }
         let end = arrival.seq + arrival.len;
-        if arrival.len > 0 && !end.after(block.rcv_nxt) {
-            self.shared.buffers.attach(block, now).duplicate = (arrival.seq, end);
+        if arrival.len > 0 && !end.after(block.rcv_nxt) && block.state.is_synchronized() {
+            self.shared.buffers.attach(block).duplicate = (arrival.seq, end);
             block.flags |= Flags::DUPLICATE;
         }
         block.flags |= Flags::ACK_NOW;
@@ -601,7 +617,9 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             return;
         }
         cold.challenged = Tick::at_or_after(now + CHALLENGE_PERIOD);
-        self.block.flags |= Flags::ACK_NOW;
+        // In SYN-RECEIVED, ACK_NOW would be our SYN again.
+        let how = if self.block.state == State::SynReceived { Flags::PROBE } else { Flags::ACK_NOW };
+        self.block.flags |= how;
         self.dirty();
     }
 

@@ -51,6 +51,12 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         })
     }
 
+    /// Connections that a peer has begun and not completed.
+    #[doc(hidden)]
+    pub fn half_open(&self) -> usize {
+        self.shared.half_open
+    }
+
     /// Connections in TIME-WAIT.
     #[doc(hidden)]
     pub fn time_wait(&self) -> usize {
@@ -88,6 +94,8 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
                     assert!(block.state != State::Closed, "a closed connection holds buffers: {block:?}");
                     pinned += buffers.pinned();
                     self.assert_queues(block, buffers);
+                    let idle = buffers.is_idle() && !block.flags.has(Flags::DIRTY);
+                    assert!(!idle, "an idle connection holds buffers: {block:?}");
                 }
                 None => assert_eq!((block.received, block.unsent), (0, 0), "without buffers: {block:?}"),
             }

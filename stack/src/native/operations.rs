@@ -105,9 +105,9 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         if bytes.is_empty() {
             return Ok(());
         }
-        let now = self.shared.now;
+        let _now = self.shared.now;
         let block = &mut *self.block;
-        let buffers = self.shared.buffers.attach(block, now);
+        let buffers = self.shared.buffers.attach(block);
         let end = block.nxt + block.unsent;
         block.unsent += bytes.len() as u32;
         buffers.queue.push_bytes(end, bytes);
@@ -175,15 +175,15 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     fn queue_packet(&mut self, packet: P) {
         let end = self.block.nxt + self.block.unsent;
         self.block.unsent += packet.len() as u32;
-        self.shared.buffers.attach(self.block, self.shared.now).queue.push_packet(end, packet);
+        self.shared.buffers.attach(self.block).queue.push_packet(end, packet);
     }
 
     fn queue_bytes(&mut self, bytes: Bytes) {
-        let now = self.shared.now;
+        let _now = self.shared.now;
         let block = &mut *self.block;
         let end = block.nxt + block.unsent;
         block.unsent += bytes.len() as u32;
-        self.shared.buffers.attach(block, now).queue.push_bytes(end, bytes);
+        self.shared.buffers.attach(block).queue.push_bytes(end, bytes);
         self.shared.pinned += 1;
     }
 
@@ -231,7 +231,7 @@ impl<'a, P: Packet, C: CongestionControl> Connection<'a, P, C> {
         let Connection { slot, block, shared, .. } = self;
         let most = usize::from(block.mss);
         let end = block.nxt + block.unsent;
-        let buffers = shared.buffers.attach(block, shared.now);
+        let buffers = shared.buffers.attach(block);
         // What was reserved and not committed is nothing.
         if buffers.reserved > 0 {
             let reserved = std::mem::take(&mut buffers.reserved);

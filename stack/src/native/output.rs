@@ -61,7 +61,11 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             }
             State::Closed => return false,
             State::SynSent | State::SynReceived => {
-                if block.flags.take(Flags::ACK_NOW) && !self.send_syn(egress, now) {
+                if block.flags.take(Flags::PROBE) {
+                    let seq = block.nxt;
+                    self.send_empty(seq, Control::ACK, egress, now);
+                }
+                if self.block.flags.take(Flags::ACK_NOW) && !self.send_syn(egress, now) {
                     self.block.flags |= Flags::ACK_NOW;
                     return true;
                 }
@@ -155,7 +159,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         if outstanding == 0 && block.unsent == 0 && !fin_waits {
             return None;
         }
-        let buffers = self.shared.buffers.attach(block, now);
+        let buffers = self.shared.buffers.attach(block);
         if outstanding == 0 && buffers.idle {
             // RFC 5681 §4.1.
             buffers.idle = false;
@@ -183,8 +187,10 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         if len < mss && len < block.unsent {
             // RFC 9293 §3.8.6.2.1: less than a full segment is not worth sending while more is to come, unless it is half
             // of the largest window that the peer has; the timer sees to it that it goes in the end.
-            if window < mss && window <= allowance && len > 0 && outstanding == 0 {
-                len = if block.flags.has(Flags::WINDOW_PROBE) { len } else { 0 };
+            if window < mss && window <= allowance && len > 0 {
+                let worth =
+                    2 * len >= self.cold.largest_window || block.flags.has(Flags::WINDOW_PROBE) && outstanding == 0;
+                len = if worth { len } else { 0 };
             } else if len < mss {
                 len = 0;
             }

@@ -31,6 +31,8 @@ pub(super) struct Settings {
     pub rx_scale: u8,
     /// Packets that one connection's receiving side may pin.
     pub rx_packets: usize,
+    /// Of them, packets beyond a gap.
+    pub rx_scattered: usize,
     /// Packets that all queues may pin.
     pub packets: usize,
     /// Packets that they may pin before less window is offered.
@@ -69,7 +71,8 @@ impl Settings {
             rx_first: rx_most.min(FIRST_WINDOW) as u32,
             rx_most: rx_most as u32,
             rx_scale: scale_for(rx_most),
-            rx_packets: (rx_most / 512).max(64),
+            rx_packets: (rx_most / 256).max(256),
+            rx_scattered: (rx_most / 512).max(64),
             packets: port.pool,
             pressure: port.pool / 2,
             tx_buffer,

@@ -55,7 +55,9 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             match block.state {
                 State::SynSent | State::SynReceived => self.syn_timed_out(now),
                 _ if block.outstanding() == 0 && block.flags.has(Flags::PERSIST) => self.probe_window(now),
-                _ if block.has_buffers() => self.retransmit(now),
+                _ if self.shared.buffers.of(block).is_some_and(|buffers| !buffers.flight.is_settled()) => {
+                    self.retransmit(now);
+                }
                 _ => self.probe_peer(now),
             }
         }
@@ -76,7 +78,16 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     /// Our SYN has gone out.
     pub(super) fn syn_went(&mut self, now: Instant) {
         let block = &mut *self.block;
-        let wait = SYN_TIMEOUT * (1 << block.attempts.min(6));
+        if block.retransmit_at.is_some() {
+            // An answer to a segment of the peer's: the timer goes on, or peers could keep a half-open connection for as long
+            // as they liked. It is no longer known which of them is acknowledged (Karn).
+            block.attempts = block.attempts.max(2);
+            return;
+        }
+        // After n times, 2ⁿ - 1 seconds have passed.
+        let waited = SYN_TIMEOUT * ((1 << block.attempts.min(7)) - 1);
+        let left = self.shared.settings.half_open_timeout.saturating_sub(waited);
+        let wait = (SYN_TIMEOUT * (1 << block.attempts.min(6))).min(left);
         block.attempts = block.attempts.saturating_add(1);
         block.retransmit_at = Tick::at_or_after(now + wait);
         self.arm();
@@ -85,7 +96,6 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     /// Our SYN has not been answered in time.
     fn syn_timed_out(&mut self, now: Instant) {
         let block = &mut *self.block;
-        // After n times, 2ⁿ - 1 seconds have passed.
         let waited = SYN_TIMEOUT * ((1 << block.attempts.min(7)) - 1);
         if waited >= self.shared.settings.half_open_timeout {
             return self.end(Flags::TIMED_OUT);
@@ -194,12 +204,14 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             }
             return;
         }
-        if let Some(buffers) = self.shared.buffers.of(block)
-            && buffers.is_idle()
-        {
+        let Some(buffers) = self.shared.buffers.of(block) else { return };
+        if buffers.is_idle() {
             self.shared.pinned -= self.shared.buffers.detach(block);
             self.cold.idle_since = super::milliseconds(now);
             block.retransmit_at = Tick::NONE;
+            self.keep_alive(now);
+        } else if buffers.flight.is_settled() && !block.retransmit_at.is_some() {
+            // What was received waits for its service, or for what is missing before it. The peer may be gone all the same.
             self.keep_alive(now);
         }
     }

@@ -2,6 +2,7 @@
 
 use super::block::{Block, Flags};
 use super::connection::Connection;
+use super::tick::Tick;
 use crate::congestion::CongestionControl;
 use linerate_bypass::Packet;
 use linerate_bypass::time::{Duration, Instant};
@@ -61,19 +62,22 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         let block = &mut *self.block;
         block.flags |= Flags::CONSUMED;
         let cold = &mut *self.cold;
-        let Some(buffers) = self.shared.buffers.of_mut(block) else { return };
         if cold.rx_limit >= self.shared.settings.rx_most {
             return;
         }
-        buffers.consumed = buffers.consumed.saturating_add(n);
+        cold.consumed = cold.consumed.saturating_add(n);
         let round_trip = if block.rtt.has_sample() { block.rtt.smoothed() } else { UNKNOWN_ROUND_TRIP };
-        if now.since(buffers.tuned_at) < round_trip {
+        let tick = Tick::of(now);
+        if !cold.tuned_at.is_some() {
+            cold.tuned_at = Tick::at_or_after(now + round_trip);
+        }
+        if !cold.tuned_at.is_due(tick) {
             return;
         }
-        if buffers.consumed > cold.rx_limit / 2 {
+        if cold.consumed > cold.rx_limit / 2 {
             cold.rx_limit = cold.rx_limit.saturating_mul(2).min(self.shared.settings.rx_most);
         }
-        buffers.consumed = 0;
-        buffers.tuned_at = now;
+        cold.consumed = 0;
+        cold.tuned_at = Tick::at_or_after(now + round_trip);
     }
 }

@@ -145,7 +145,8 @@ fn the_window_scale_offered_suffices_for_the_receive_buffer() {
 #[test]
 fn a_window_grows_with_what_the_service_reads() {
     // Automatic tuning of the receive window: no more memory than a connection uses, and no less window than it needs.
-    let mut s = Script::accepted_with(peer().window_scale(7), |config| settings::receive_buffer(config, 1 << 20));
+    let mut s =
+        Script::accepted_with(peer().window_scale(7).rtt(ms(10)), |config| settings::receive_buffer(config, 1 << 20));
     let first = s.flow().window;
     let mut next = 1;
     for _ in 0..20 {

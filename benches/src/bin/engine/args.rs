@@ -2,6 +2,7 @@
 
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, ValueEnum};
+use linerate_benches::client::echo::Acks;
 use linerate_benches::client::messages::MAX_MESSAGE;
 use linerate_benches::client::{MAX_SEGMENT, TIMESTAMPS};
 use serde::Serialize;
@@ -36,6 +37,11 @@ pub struct Args {
     /// Let the server verify and compute checksums itself; otherwise the port claims to
     #[arg(long)]
     pub software_checksum: bool,
+
+    /// Echo: whether an echo is acknowledged by the next request on its connection or by a segment of its own [default:
+    /// with-request, but alone if the engine holds more packets that way than there usually are]
+    #[arg(long, value_enum)]
+    acks: Option<Acks>,
 
     /// Stream without TSO and LRO: messages come and go in segments
     #[arg(long)]
@@ -105,7 +111,15 @@ pub struct Flows {
     pub limit: Option<f64>,
 }
 
+/// Connections that may all hold a packet without the pools being any larger for it.
+const HOLDING: usize = 4096;
+
 impl EngineName {
+    /// Whether it holds the packet that an echo was received in until the echo is acknowledged.
+    fn holds_packets(self) -> bool {
+        self == EngineName::Native
+    }
+
     /// The points of the curve, with the limits that the project has set.
     fn curve(self) -> [Flows; 3] {
         let points = match self {
@@ -138,6 +152,7 @@ impl Args {
         }
         let only = [
             (self.curve, Mode::Echo, "--curve"),
+            (self.acks.is_some(), Mode::Echo, "--acks"),
             (self.no_offload, Mode::Stream, "--no-offload"),
             (self.server_closes, Mode::Connect, "--server-closes"),
             (self.request_with_ack, Mode::Connect, "--request-with-ack"),
@@ -172,6 +187,16 @@ impl Args {
         self.timestamps == Switch::On
     }
 
+    /// How echoes are acknowledged; the same for all numbers of connections.
+    pub fn acks(&self) -> Acks {
+        let most = self.points().iter().map(|point| point.flows).max();
+        let usual = match self.engine.holds_packets() && most > Some(HOLDING) {
+            true => Acks::Alone,
+            false => Acks::WithRequest,
+        };
+        self.acks.unwrap_or(usual)
+    }
+
     /// The numbers of connections to measure.
     pub fn points(&self) -> Vec<Flows> {
         if !self.curve {
@@ -191,6 +216,16 @@ mod tests {
     }
 
     #[test]
+    fn echoes_that_wait_for_the_next_request_do_not_outnumber_the_packets() {
+        let acks = |line: &str| Args::try_parse_from(line.split(' ')).unwrap().acks();
+        assert_eq!(acks("engine --engine native"), Acks::WithRequest);
+        assert_eq!(acks("engine --engine native --flows 4097"), Acks::Alone);
+        assert_eq!(acks("engine --engine native --curve"), Acks::Alone);
+        assert_eq!(acks("engine --engine native --curve --acks with-request"), Acks::WithRequest);
+        assert_eq!(acks("engine --engine smoltcp --curve"), Acks::WithRequest);
+    }
+
+    #[test]
     fn what_makes_no_sense_together_is_refused() {
         check("engine").unwrap();
         check("engine --mode stream --size 65000 --no-offload --software-checksum").unwrap();
@@ -198,6 +233,7 @@ mod tests {
         assert!(check("engine --size 1449").unwrap_err().contains("1448 at most"));
         assert!(check("engine --mode stream --software-checksum").unwrap_err().contains("--no-offload"));
         assert!(check("engine --mode connect --curve").unwrap_err().contains("--mode echo"));
+        assert!(check("engine --mode idle --acks alone").unwrap_err().contains("--mode echo"));
         assert!(check("engine --server-closes").unwrap_err().contains("--mode connect"));
     }
 }

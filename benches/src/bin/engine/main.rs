@@ -9,8 +9,7 @@ use linerate_benches::client::connections::Course;
 use linerate_benches::client::{Agreed, Wrong};
 use linerate_benches::engine::{Bench, Connect, Cost, Echo, Stream, idle, measure};
 use linerate_benches::process::come_first;
-use linerate_bypass::memory::MemoryNic;
-use linerate_bypass::memory::MemoryPacket;
+use linerate_bypass::memory::{MemoryNic, MemoryPacket};
 use linerate_stack::{Engine, NativeEngine, SmoltcpEngine};
 use report::{PerOperation, Point, Report};
 use std::process::ExitCode;
@@ -45,7 +44,7 @@ fn run<E: Engine<MemoryNic>>(args: &Args) -> Result<Report, Wrong> {
     match args.mode {
         Mode::Echo => {
             let points = args.points();
-            let bench = |point: &args::Flows| Echo::<E>::new(point.flows, size, timestamps, software);
+            let bench = |point: &args::Flows| Echo::<E>::new(point.flows, size, args.acks(), timestamps, software);
             let mut benches = points.iter().map(bench).collect::<Result<Vec<_>, _>>()?;
             let costs = timed(args, &mut benches)?;
             let points = points.iter().zip(&costs).map(|(flows, cost)| Point::new(*flows, *cost, costs[0].ns));
@@ -88,6 +87,7 @@ fn report(args: &Args, agreed: Option<Agreed>, points: Vec<Point>) -> Report {
         size: args.size(),
         software_checksum: args.software_checksum,
         segmentation: args.mode == Mode::Stream && !args.no_offload,
+        acks: (args.mode == Mode::Echo).then(|| args.acks()),
         agreed,
         rounds: args.rounds,
         points,

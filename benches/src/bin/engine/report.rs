@@ -3,6 +3,7 @@
 use crate::args::{EngineName, Flows, Mode};
 use comfy_table::{CellAlignment, Table, presets};
 use linerate_benches::client::Agreed;
+use linerate_benches::client::echo::Acks;
 use linerate_benches::client::messages::Segments;
 use linerate_benches::engine::Cost;
 use linerate_benches::engine::idle::Idle;
@@ -17,6 +18,7 @@ pub struct Report {
     pub size: usize,
     pub software_checksum: bool,
     pub segmentation: bool,
+    pub acks: Option<Acks>,
     pub agreed: Option<Agreed>,
     pub rounds: u32,
     pub points: Vec<Point>,
@@ -128,6 +130,11 @@ impl fmt::Display for Report {
             said.push(format!("{}time stamps", yes(timestamps)));
             said.push(format!("{}window scale", yes(window_scale.is_some())));
             said.push(format!("{}SACK", yes(sack)));
+        }
+        match self.acks {
+            Some(Acks::WithRequest) => said.push("echoes acknowledged by the next request".to_owned()),
+            Some(Acks::Alone) => said.push("echoes acknowledged by segments of their own".to_owned()),
+            None => {}
         }
         writeln!(f, "{}\n", said.join(", "))?;
         let Some(Idle { connections, first_half, second_half, bytes, packets_held }) = self.idle else {

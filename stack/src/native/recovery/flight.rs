@@ -37,7 +37,7 @@ pub(crate) struct Setup {
 }
 
 /// Everything about the data that a connection has in flight. One is attached to a connection while it has any, and returns
-/// to a pool when it [is settled](Self::is_settled); it keeps the memory it has grown to.
+/// to a pool when it [is settled](Self::is_settled); [`reset`](Self::reset) makes it another connection's.
 #[derive(Debug)]
 pub(crate) struct Flight {
     pub(super) board: Scoreboard,
@@ -104,12 +104,12 @@ impl Flight {
         }
     }
 
-    /// Makes it as new, but keeps its memory.
+    /// Makes it as new, but keeps its memory, up to 24 KB.
     ///
     /// A flight in which nothing was missing has hardly anything to forget: this happens once for every short exchange.
     #[inline]
     pub(crate) fn reset(&mut self, una: Seq, setup: Setup) {
-        if self.stained || !self.is_empty() {
+        if self.stained || !self.is_empty() || self.board.is_bloated() {
             self.wash(una);
         }
         self.board.move_to(una);
@@ -324,5 +324,11 @@ impl Flight {
         let calm = matches!(self.phase, Phase::Open | Phase::Disorder);
         assert!(!calm || self.board.lost() == 0, "what is lost is being recovered");
         assert!(self.phase != Phase::Open || self.board.sacked() == 0 && self.duplicated == 0);
+        if !self.stained {
+            assert!(self.phase == Phase::Open && self.is_quiet() && self.probe.may_be_sent());
+            assert!(!self.board.has_retransmissions() && self.rack.deadline().is_none());
+            assert!(!self.forced && !self.guarded && self.duplicates == 0 && self.time_outs == 0);
+            assert_eq!(self.forward_rto, ForwardRto::Off);
+        }
     }
 }

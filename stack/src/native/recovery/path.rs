@@ -210,12 +210,12 @@ impl Path {
     }
 
     /// Notes in `rtt` whether this has anything to add to the time-out: to be called whenever that may have changed.
-    pub(super) fn advise(&self, rtt: &mut RttEstimator, limits: &Limits) {
+    pub(crate) fn advise(&self, rtt: &mut RttEstimator, limits: &Limits) {
         rtt.set_consults_path(self.backoff > 0 || self.floor(limits) != limits.rto_floor);
     }
 
     /// The time-out is doubled (RFC 6298 §5.5).
-    pub(super) fn back_off(&mut self) {
+    pub(crate) fn back_off(&mut self) {
         self.backoff = (self.backoff + 1).min(BACKOFF_LIMIT);
     }
 
@@ -285,7 +285,11 @@ mod tests {
         path.measured(10 * MS, at(0));
         path.measured(12 * MS, at(5));
         assert_eq!(path.min_rtt(), Some(10 * MS));
-        for second in 6..200 {
+        // What was measured a minute ago still counts, ...
+        path.measured(50 * MS, at(61));
+        assert_eq!(path.min_rtt(), Some(10 * MS));
+        // ... what was measured two minutes ago does not.
+        for second in 62..130 {
             path.measured(50 * MS, at(second));
         }
         assert_eq!(path.min_rtt(), Some(50 * MS));

@@ -31,7 +31,7 @@ impl Ranges {
         self.list.is_empty()
     }
 
-    /// Forgets everything; keeps its memory.
+    /// Forgets everything; keeps its memory, which is small.
     #[inline]
     pub(super) fn clear(&mut self) {
         self.list.clear();

@@ -39,6 +39,9 @@ use losses::Resent;
 pub(super) use losses::Found;
 pub(super) use record::Record;
 
+/// For how many records an idle scoreboard keeps memory.
+const IDLE_RECORDS: usize = 1024;
+
 /// See the [module](self).
 #[derive(Debug)]
 pub(super) struct Scoreboard {
@@ -73,13 +76,21 @@ impl Scoreboard {
         self.unsettled = una;
     }
 
-    /// Forgets everything; keeps its memory.
+    /// Whether it holds more memory than an idle one should.
+    #[inline]
+    pub(super) fn is_bloated(&self) -> bool {
+        self.records.capacity() > IDLE_RECORDS
+    }
+
+    /// Forgets everything; keeps its memory, as far as an idle one should.
     pub(super) fn reset(&mut self) {
         self.next = self.una;
         self.records.clear();
+        self.records.shrink_to(IDLE_RECORDS);
         self.sacked.clear();
         self.lost.clear();
         self.resent.clear();
+        self.resent.shrink_to(IDLE_RECORDS);
     }
 
     /// SND.UNA.

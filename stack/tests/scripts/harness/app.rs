@@ -48,7 +48,6 @@ pub enum AppEvent {
 #[derive(Debug, Default)]
 pub struct Conn {
     pub id: Option<ConnId>,
-    pub local: Option<SocketAddr>,
     /// Bytes delivered: consumed, or waiting to be.
     pub delivered: Rel,
     /// Bytes consumed.
@@ -142,8 +141,7 @@ impl Service for App {
         let port = net.peer_addr(conn).map_or(0, |addr| addr.port());
         // A connection of the same port before this one has left events to be expected, and nothing else.
         let old = self.log.borrow_mut().conns.remove(&port).unwrap_or_default();
-        let local = net.local_addr(conn);
-        let new = Conn { id: Some(conn), local, events: old.events, reading: true, ..Conn::default() };
+        let new = Conn { id: Some(conn), events: old.events, reading: true, ..Conn::default() };
         self.log.borrow_mut().conns.insert(port, new);
         self.event(port, net.now(), AppEvent::Opened(origin));
         port

@@ -3,8 +3,9 @@
 use super::app::AppEvent;
 use super::flow::Got;
 use super::params::{ms, tolerance};
-use super::script::{Script, describe, describe_got};
+use super::script::Script;
 use super::segment::{Rel, SEG, Seg, Want, data};
+use super::trace::{describe, describe_got};
 use super::wire::{ACK, FIN, RST, SYN};
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{CloseReason, ConnectError};
@@ -71,25 +72,6 @@ impl Script {
         for n in 0..count {
             self.expect(data(from + n * SEG, SEG));
         }
-    }
-
-    /// The worker has sent all of the stream from `from` on, `len` bytes, in segments of whatever lengths.
-    #[track_caller]
-    pub fn expect_stream(&mut self, from: Rel, len: Rel) -> Vec<Got> {
-        self.settle();
-        let mut next = from;
-        let mut all = Vec::new();
-        while next < from + len {
-            let Some(got) = self.pending.pop_front() else {
-                self.fail(&format!("expected the stream up to {}, but it ends at {next}", from + len));
-            };
-            if got.seq != next || got.len == 0 || got.seq + got.len > from + len {
-                self.fail(&format!("expected data from {next}, but the worker sends: {}", describe_got(&got)));
-            }
-            next += got.len;
-            all.push(got);
-        }
-        all
     }
 
     /// The worker probes whether the peer is there, or what its window is: with the byte before `next`, which it has

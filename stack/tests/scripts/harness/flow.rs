@@ -4,11 +4,13 @@ use super::app::stream;
 use super::params::{Peer, TIMESTAMP_HZ};
 use super::segment::{Rel, Seg, Want};
 use super::wire::{ACK, CE, CWR, Captured, ECE, FIN, Options, RST, RawSegment, SYN, URG};
-use linerate_bypass::time::Instant;
+use linerate_bypass::time::{Duration, Instant};
 use std::net::SocketAddr;
 
 /// The peer's initial sequence number: the numbers wrap behind its first kilobyte.
 pub const PEER_ISN: u32 = 0xffff_fc00;
+/// Less than the time in which a clock of milliseconds goes half round.
+const HALF_ROUND: Duration = Duration::from_secs(24 * 24 * 3600);
 /// Before every number of a script.
 const NEVER: Rel = Rel::MIN / 2;
 /// Where the peer's timestamp clock stands when the virtual clock begins.
@@ -66,6 +68,8 @@ pub struct Flow {
     pub worker_isn: Option<u32>,
     /// The TSval of the worker's last segment.
     pub last_tsval: Option<u32>,
+    /// When that was sent.
+    last_sent: Instant,
     /// Behind the last byte that the peer has ever sent.
     pub peer_end: Rel,
     /// The right edge of the window that the worker offers, and its window field, scaled.
@@ -102,6 +106,7 @@ impl Flow {
             peer_isn: PEER_ISN,
             worker_isn: None,
             last_tsval: None,
+            last_sent: Instant::ZERO,
             peer_end: 0,
             right_edge: NEVER,
             window: 0,
@@ -266,11 +271,12 @@ impl Flow {
         }
         self.check_window(got)?;
         if let Some((value, _)) = options.timestamp {
-            // RFC 7323 §5.4: the clock only goes forward.
-            if self.last_tsval.is_some_and(|last| relative(value, last) < 0) {
+            // RFC 7323 §5.4: the clock only goes forward; after half of its round that cannot be seen.
+            let comparable = got.at.since(self.last_sent) < HALF_ROUND;
+            if comparable && self.last_tsval.is_some_and(|last| relative(value, last) < 0) {
                 return Err("a timestamp before an earlier one".into());
             }
-            self.last_tsval = Some(value);
+            (self.last_tsval, self.last_sent) = (Some(value), got.at);
         }
         Ok(())
     }

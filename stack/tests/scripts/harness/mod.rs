@@ -6,8 +6,6 @@
 //! script says so, and what the worker sends unexpectedly fails the script with a trace of all that happened. Every
 //! segment of the worker is checked besides for what must always hold; see [`flow::Flow::check`].
 
-#![allow(dead_code, reason = "a part of it is for scripts to come")]
-
 mod app;
 mod expect;
 mod flow;
@@ -15,9 +13,9 @@ mod params;
 mod receiver;
 mod script;
 mod segment;
+mod trace;
 mod wire;
 
-pub use app::AppEvent;
 pub use flow::{Got, PEER_CLOCK, PEER_ISN};
 pub use params::*;
 pub use receiver::{Receiver, retransmissions, transmissions};

@@ -49,8 +49,6 @@ pub const LEARNT_RTO_FLOOR: Duration = ms(5);
 pub const RTO_CEILING: Duration = secs(120);
 /// Segments of the initial window. RFC 6928 §2.
 pub const INITIAL_WINDOW: i64 = 10;
-/// What a tail loss probe allows for the peer's delayed acknowledgement, at most. RFC 8985 §7.2.
-pub const MAX_ACK_DELAY: Duration = RTO_FLOOR;
 /// Challenge ACKs of one connection in [`CHALLENGE_PERIOD`], at most. RFC 5961 §7.
 pub const CHALLENGES: usize = 10;
 /// See [`CHALLENGES`]; after so long without any, the next is answered.
@@ -59,8 +57,6 @@ pub const CHALLENGE_PERIOD: Duration = secs(5);
 pub const TIME_WAIT: Duration = secs(60);
 /// Ticks of the timestamp clock in a second. RFC 7323 §5.4: one tick is between 1 ms and 1 s.
 pub const TIMESTAMP_HZ: u64 = 1000;
-/// What the congestion window is multiplied with on a loss: CUBIC's. RFC 9438 §4.6.
-pub const CUBIC_BETA: f64 = 0.7;
 /// The MTU below which path MTU discovery does not go. RFC 1191 §3 allows 68; common systems stop here, and an attacker
 /// gains less (RFC 5927 §7).
 pub const MIN_PMTU: u16 = 552;
@@ -73,12 +69,6 @@ pub fn tolerance(of: Duration) -> Duration {
 /// The retransmission time-out after a single measurement of the round-trip time. RFC 6298 §2.2, §2.4.
 pub fn rto_after(rtt: Duration) -> Duration {
     (3 * rtt).max(RTO_FLOOR)
-}
-
-/// The time to a tail loss probe after a single measurement, with so many segments in flight. RFC 8985 §7.2.
-pub fn probe_after(rtt: Duration, segments: i64) -> Duration {
-    let delay = if segments == 1 { MAX_ACK_DELAY } else { Duration::ZERO };
-    (2 * rtt + delay).min(rto_after(rtt))
 }
 
 /// A peer of scripts: what its SYN says, and how far away it is.

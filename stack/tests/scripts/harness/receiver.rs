@@ -86,7 +86,8 @@ impl Receiver {
             let next = self.due.front().map_or(until, |(at, _)| *at).min(until);
             script.run_until(next, |script| !script.pending.is_empty());
             if script.pending.is_empty()
-                && let Some((_, seg)) = self.due.pop_front_if(|(at, _)| *at <= script.now())
+                && self.due.front().is_some_and(|(at, _)| *at <= script.now())
+                && let Some((_, seg)) = self.due.pop_front()
             {
                 script.inject(seg);
             }

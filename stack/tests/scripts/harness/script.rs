@@ -4,6 +4,7 @@ use super::app::{App, Command, Log};
 use super::flow::{Flow, Got};
 use super::params::{DELAYED_ACK, Engine, Peer, ms};
 use super::segment::{Rel, SEG, Seg, Want, ack, data, syn, syn_ack};
+use super::trace::{describe, describe_got};
 use super::wire::{self, CWR, ECE, SYN, WORKER_MAC};
 use linerate_bypass::memory::{Link, LinkConfig, MemoryNic, VirtualClock};
 use linerate_bypass::time::{Duration, Instant};
@@ -19,6 +20,8 @@ use std::rc::Rc;
 const LISTEN: u16 = 7;
 const CLIENT: u16 = 5000;
 const SERVER: u16 = 80;
+/// Packets of each end of the link.
+const POOL: usize = 4096;
 /// Turns without time passing after which the worker is taken to spin.
 const TURNS: usize = 1000;
 
@@ -60,7 +63,7 @@ impl Setup {
             ..Config::default()
         };
         configure(&mut config);
-        let link = LinkConfig { pool: 1024, ..LinkConfig::default() };
+        let link = LinkConfig { pool: POOL, ..LinkConfig::default() };
         Setup { config, link, connect: false, peer }
     }
 
@@ -125,7 +128,7 @@ impl Script {
 
     /// A worker on a link with this MTU, that listens.
     pub fn listen_on_mtu(peer: Peer, mtu: u16, configure: impl FnOnce(&mut Config)) -> Self {
-        let link = LinkConfig { mtu, pool: 1024, data_room: usize::from(mtu) + 128, ..LinkConfig::default() };
+        let link = LinkConfig { mtu, pool: POOL, data_room: usize::from(mtu) + 128, ..LinkConfig::default() };
         Setup { link, ..Setup::new(peer, configure) }.start()
     }
 
@@ -449,75 +452,4 @@ impl Script {
             self.fail(&format!("{available} of {capacity} packets of the worker are free"));
         }
     }
-}
-
-fn flags_of(flags: u8) -> String {
-    let names = ['F', 'S', 'R', 'P', '.', 'U', 'E', 'W'];
-    names.iter().enumerate().filter(|(bit, _)| flags & 1 << bit != 0).map(|(_, name)| name).collect()
-}
-
-/// A segment of a script in one line.
-pub(super) fn describe(seg: &Seg) -> String {
-    let mut line =
-        format!("{} {}:{}({})", flags_of(seg.flags), seg.seq, seg.seq + seg.payload.len(), seg.payload.len());
-    if let Want::Is(ack) = seg.ack {
-        let _ = write!(line, " ack {ack}");
-    }
-    for (name, value) in [("port", seg.port.map(u32::from)), ("win", seg.window.map(u32::from))] {
-        if let Some(value) = value {
-            let _ = write!(line, " {name} {value}");
-        }
-    }
-    for (name, value) in [("mss", seg.mss.value().map(u32::from)), ("ws", seg.window_scale.value().map(u32::from))] {
-        if let Some(value) = value {
-            let _ = write!(line, " <{name} {value}>");
-        }
-    }
-    if seg.sack_permitted != Want::Any {
-        let _ = write!(line, " <sackOK {:?}>", seg.sack_permitted);
-    }
-    if seg.timestamp != Want::Any {
-        let _ = write!(line, " <ts {:?}>", seg.timestamp);
-    }
-    if !seg.sack.is_empty() {
-        let _ = write!(line, " <sack {:?}>", seg.sack);
-    }
-    if let Some(ecn) = seg.ecn {
-        let _ = write!(line, " [ecn {ecn}]");
-    }
-    line
-}
-
-/// A segment of the worker in one line.
-pub(super) fn describe_got(got: &Got) -> String {
-    let options = &got.raw.options;
-    let mut line = format!(
-        "{} {}:{}({}) ack {} win {} port {}",
-        flags_of(got.flags),
-        got.seq,
-        got.seq + got.len,
-        got.len,
-        got.ack,
-        got.raw.window,
-        got.port
-    );
-    if let Some(mss) = options.mss {
-        let _ = write!(line, " <mss {mss}>");
-    }
-    if let Some(shift) = options.window_scale {
-        let _ = write!(line, " <ws {shift}>");
-    }
-    if options.sack_permitted {
-        line += " <sackOK>";
-    }
-    if let Some((value, echo)) = options.timestamp {
-        let _ = write!(line, " <ts {value} ecr {echo}>");
-    }
-    if !got.sack.is_empty() {
-        let _ = write!(line, " <sack {:?}>", got.sack);
-    }
-    if got.raw.ecn != 0 {
-        let _ = write!(line, " [ecn {}]", got.raw.ecn);
-    }
-    line
 }

@@ -234,24 +234,9 @@ impl Seg {
         Seg { mss: Want::Is(mss), ..self }
     }
 
-    /// With a window scale option.
-    pub fn window_scale(self, shift: u8) -> Self {
-        Seg { window_scale: Want::Is(shift), ..self }
-    }
-
-    /// Without a window scale option.
-    pub fn no_window_scale(self) -> Self {
-        Seg { window_scale: Want::Absent, ..self }
-    }
-
     /// With SACK-permitted.
     pub fn sack_permitted(self) -> Self {
         Seg { sack_permitted: Want::Is(()), ..self }
-    }
-
-    /// Without SACK-permitted.
-    pub fn no_sack_permitted(self) -> Self {
-        Seg { sack_permitted: Want::Absent, ..self }
     }
 
     /// With these timestamps, as on the wire.

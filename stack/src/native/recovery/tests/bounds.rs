@@ -1,6 +1,6 @@
 //! What it costs, and what it holds.
 
-use super::super::{Acknowledgement, Flight, Seq, Setup};
+use super::super::{Acknowledgement, Expired, Flight, Phase, Seq, Setup};
 use super::network::{FIRST, MS, MSS};
 use super::*;
 
@@ -98,12 +98,12 @@ fn reports_of_every_other_segment_are_bounded() {
 
 #[test]
 fn sequence_numbers_may_go_round_without_anything_going_wrong() {
-    // More than four gigabytes in order, then a loss: nothing remembered from before may seem to lie ahead.
+    // Three gigabytes in order, then a loss or an echo of congestion: nothing remembered may seem to lie ahead.
     let setup = Setup { mss: 60_000, sack: true, exact_ecn: false };
     let mut network = Network::new(Options::default());
     network.flight = Flight::new(FIRST, setup);
     let (mut sent, mut acknowledged) = (Seq(0), 0u64);
-    while acknowledged < 5 << 30 {
+    while acknowledged < 3 << 30 {
         network.flight.sent(60_000, network.now, 1 << 30);
         network.flight.sent(60_000, network.now, 1 << 30);
         network.now += MS;
@@ -124,6 +124,21 @@ fn sequence_numbers_may_go_round_without_anything_going_wrong() {
         assert!(network.cc.deliveries.is_empty());
     }
     assert!(!network.path.reordering_seen());
+    network.flight.sent(60_000, network.now, 1 << 30);
+    let acknowledgement = Acknowledgement {
+        ack: network.flight.next(),
+        sack: &[],
+        echoed_timestamp: None,
+        ece: true,
+        duplicate_candidate: true,
+        pure: true,
+        unsent: false,
+        now: network.now,
+    };
+    let limits = &network.options.limits;
+    let outcome =
+        network.flight.acknowledge(&acknowledgement, &mut network.rtt, &mut network.path, &mut network.cc, limits);
+    assert!(outcome.reduced);
     let una = network.flight.una();
     for _ in 0..5 {
         network.flight.sent(60_000, network.now, 1 << 30);
@@ -143,6 +158,30 @@ fn sequence_numbers_may_go_round_without_anything_going_wrong() {
     let outcome =
         network.flight.acknowledge(&acknowledgement, &mut network.rtt, &mut network.path, &mut network.cc, limits);
     assert!(outcome.recovery_began && outcome.lost == 60_000 && !network.path.reordering_seen());
+}
+
+#[test]
+fn a_flight_is_as_new_for_its_next_connection() {
+    let mut network = Network::new(Options { sack: false, ..Options::default() });
+    let setup = network.flight.setup;
+    // In the middle of a fast recovery, after a time-out, and after a long flight.
+    for trouble in 0..3 {
+        network.flight.reset(FIRST, setup);
+        network.send_segments(if trouble == 2 { 3000 } else { 10 });
+        network.now += MS * 20;
+        match trouble {
+            0 => assert!((0..5).any(|_| network.acknowledge_segments(0, &[], false).recovery_began)),
+            1 => assert!(matches!(network.expire(), Expired::TimeOut { .. })),
+            _ => assert_eq!(network.acknowledge_segments(3000, &[], false).acknowledged, 3000 * MSS),
+        }
+        network.flight.reset(Seq(77), setup);
+        network.flight.check();
+        let flight = &network.flight;
+        assert!(!flight.stained && flight.is_settled() && !flight.board.is_bloated());
+        assert_eq!((flight.una(), flight.next(), flight.phase()), (Seq(77), Seq(77), Phase::Open));
+        assert_eq!((flight.in_flight(), flight.time_outs(), flight.records()), (0, 0, 0));
+        assert_eq!((flight.retransmission(MSS), flight.allowance(5 * MSS)), (None, 5 * MSS));
+    }
 }
 
 #[test]

@@ -247,3 +247,49 @@ fn of_random_losses_each_is_repaired_by_one_retransmission() {
         assert_eq!(undone, 0);
     }
 }
+
+#[test]
+fn within_a_burst_what_comes_first_was_sent_first() {
+    // RFC 8985 §6.2: "breaks timestamp ties by using the TCP sequence space"; one record, one time.
+    let mut network = Network::new(Options::default());
+    network.flight.sent(10 * MSS, network.now, 30 * MSS);
+    network.now += MS * 20;
+    let outcome = network.acknowledge_segments(0, &[(3, 7)], false);
+    assert_eq!((outcome.lost, network.flight.in_flight()), (3 * MSS, 3 * MSS));
+}
+
+#[test]
+fn what_is_sent_at_one_time_of_the_clock_keeps_its_order() {
+    // New data goes out, and then, at the same time, a retransmission: what acknowledges the first says nothing of it.
+    let mut network = Network::new(Options::default());
+    network.send_segments(10);
+    network.now += MS * 20;
+    assert_eq!(network.acknowledge_segments(0, &[(1, 4)], false).lost, MSS);
+    network.send_segments(1);
+    assert_eq!(network.retransmit_segments(), [0]);
+    network.now += MS * 20;
+    let outcome = network.acknowledge_segments(0, &[(1, 11)], false);
+    assert_eq!((outcome.delivered, outcome.lost), (7 * MSS, 0));
+    // What is sent after the retransmission does.
+    network.send_segments(1);
+    network.now += MS * 20;
+    assert_eq!(network.acknowledge_segments(0, &[(1, 12)], false).lost_again, MSS);
+}
+
+#[test]
+fn a_recovery_makes_its_probe_irrelevant() {
+    // RFC 8985 §7.1: the probe is not taken to have repaired anything later.
+    let mut network = Network::new(Options::default());
+    network.drop_packets(&segments(&[8, 9]));
+    network.transfer(10 * MSS);
+    network.transfer(5 * MSS);
+    assert_eq!((network.probes(), network.cc.reductions.len()), (1, 1));
+}
+
+#[test]
+fn data_and_a_fin_that_fit_into_a_segment_are_one() {
+    let mut network = Network::new(Options::default());
+    let una = network.flight.una();
+    network.flight.sent(MSS + 1, network.now, 30 * MSS);
+    assert_eq!(network.expire(), Expired::Probe(Some((una, MSS + 1))));
+}

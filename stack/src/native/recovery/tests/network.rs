@@ -293,6 +293,53 @@ impl Network {
         self.now = self.now.max(end);
     }
 
+    /// Acknowledges up to `ack` and `sack`, counted in segments from the beginning, as of now.
+    pub(crate) fn acknowledge_segments(&mut self, ack: u32, sack: &[(u32, u32)], ece: bool) -> Outcome {
+        let sack: Vec<_> = sack.iter().map(|&(start, end)| (FIRST + start * MSS, FIRST + end * MSS)).collect();
+        let acknowledgement = Acknowledgement {
+            ack: FIRST + ack * MSS,
+            sack: &sack,
+            echoed_timestamp: None,
+            ece,
+            duplicate_candidate: true,
+            pure: true,
+            unsent: true,
+            now: self.now,
+        };
+        let limits = &self.options.limits;
+        let outcome = self.flight.acknowledge(&acknowledgement, &mut self.rtt, &mut self.path, &mut self.cc, limits);
+        self.flight.check();
+        outcome
+    }
+
+    /// Sends that many segments of new data now, whatever the window.
+    pub(crate) fn send_segments(&mut self, segments: u32) {
+        for _ in 0..segments {
+            self.flight.sent(MSS, self.now, self.cc.window);
+        }
+    }
+
+    /// Sends again what may be, in segments, and returns which.
+    pub(crate) fn retransmit_segments(&mut self) -> Vec<u32> {
+        let mut sent = Vec::new();
+        while let Some((seq, len)) = self.flight.retransmission(self.flight.allowance(self.cc.window).min(MSS)) {
+            self.flight.retransmitted(seq, len, self.now, 0);
+            sent.push((seq - FIRST) / MSS);
+        }
+        sent
+    }
+
+    /// Lets the timer expire when it is due.
+    pub(crate) fn expire(&mut self) -> Expired {
+        let limits = &self.options.limits;
+        if let Some(at) = self.flight.deadline(&self.rtt, &self.path, limits) {
+            self.now = self.now.max(at);
+        }
+        let expired = self.flight.expire(self.now, false, &mut self.rtt, &mut self.path, &mut self.cc, limits);
+        self.flight.check();
+        expired
+    }
+
     /// Lets `time` pass.
     pub(crate) fn pause(&mut self, time: Duration) {
         self.run(self.now + time);

@@ -182,3 +182,23 @@ fn the_window_grows_only_when_it_was_what_limited_the_sender() {
     assert!(network.cc.deliveries.iter().all(|delivery| delivery.window_limited));
     assert!(network.cc.window > 60 * MSS);
 }
+
+#[test]
+fn what_congestion_was_echoed_for_is_not_taken_back() {
+    // RFC 3168 §6.1.2: the mark stands, even if the segment that was sent again had only been late.
+    for echo_first in [true, false] {
+        let mut network = Network::new(Options { window: 20 * MSS, ..Options::default() });
+        network.cc.threshold = 1;
+        network.send_segments(20);
+        network.now += MS * 20;
+        network.acknowledge_segments(1, &[], echo_first);
+        assert!(network.acknowledge_segments(1, &[(2, 6)], true).recovery_began);
+        assert_eq!(network.retransmit_segments(), [1]);
+        network.now += MS;
+        network.acknowledge_segments(20, &[], false);
+        network.send_segments(5);
+        network.now += MS * 20;
+        assert_eq!(network.acknowledge_segments(20, &[(1, 2)], false).undone, None);
+        assert_eq!(network.cc.reductions.len(), 1);
+    }
+}

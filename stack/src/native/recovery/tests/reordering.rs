@@ -124,3 +124,23 @@ fn a_loss_on_a_path_that_reorders_waits_for_the_window_only() {
 }
 
 use super::super::{Evidence, Undone};
+
+#[test]
+fn on_a_path_that_reorders_the_timer_finds_a_lost_retransmission() {
+    let mut network = Network::new(Options::default());
+    network.path.saw_reordering();
+    let first = network.flight.una();
+    network.send_segments(10);
+    network.now += MS * 20;
+    assert_eq!(network.acknowledge_segments(0, &[(1, 4), (5, 10)], false).lost, 0);
+    assert_eq!(network.expire(), Expired::Reordering { lost: 2 * MSS, recovery_began: true });
+    network.flight.retransmitted(first, MSS, network.now, 0);
+    network.flight.retransmitted(first + 4 * MSS, MSS, network.now, 0);
+    let sent = network.now;
+    network.now += MS * 20;
+    assert_eq!(network.acknowledge_segments(0, &[(1, 10)], false).lost, 0);
+    assert_eq!(network.expire(), Expired::Reordering { lost: MSS, recovery_began: false });
+    let waited = network.now.since(sent);
+    assert!((24 * MS..26 * MS).contains(&waited), "{waited:?}");
+    assert_eq!(network.retransmit_segments(), [0]);
+}

@@ -130,3 +130,20 @@ fn a_receiver_that_discards_what_it_acknowledged_selectively_gets_it_again() {
     assert_eq!(flight.retransmission(9 * MSS), Some((first + 2 * MSS, 3 * MSS)));
     flight.check();
 }
+
+#[test]
+fn acknowledging_new_data_too_says_nothing_of_the_time_out() {
+    // RFC 5682 §3.1 step 3a: the first segment was lost, all others arrived, and every acknowledgement but these was lost.
+    let mut network = Network::new(Options::default());
+    network.send_segments(5);
+    network.expire();
+    network.now += MS;
+    assert!(matches!(network.expire(), Expired::TimeOut { .. }));
+    assert_eq!(network.retransmit_segments(), [0]);
+    network.now += MS * 20;
+    network.acknowledge_segments(1, &[], false);
+    network.send_segments(2);
+    network.now += MS * 20;
+    assert_eq!(network.acknowledge_segments(7, &[], false).undone, None);
+    assert_eq!(network.cc.undone, 0);
+}

@@ -189,3 +189,30 @@ fn a_peer_that_begins_to_delay_is_probed_needlessly_once_and_never_times_out() {
     // It has been learnt meanwhile: twice what it is.
     assert!(network.path.acknowledgement_delay().0.abs_diff(MS * 150) < MS);
 }
+
+#[test]
+fn no_round_trip_is_measured_by_an_acknowledgement_of_what_was_sent_again() {
+    // RFC 6298 §3 (Karn), though part of what is acknowledged was sent once.
+    let mut network = Network::new(Options { sack: false, ..Options::default() });
+    network.send_segments(2);
+    let_expire(&mut network, 1);
+    let smoothed = network.rtt.smoothed();
+    assert_eq!(answer(&mut network, 2).rtt(), None);
+    assert_eq!(network.rtt.smoothed(), smoothed);
+}
+
+#[test]
+fn the_retransmission_of_a_time_out_needs_no_room_in_the_window() {
+    // RFC 6298 §5.4: what was sent lately is not lost (RFC 8985 §6.3), and fills the window of one segment.
+    let mut network = Network::new(Options::default());
+    network.send_segments(2);
+    assert!(matches!(network.expire(), Expired::Probe(_)));
+    let deadline = network.flight.deadline(&network.rtt, &network.path, &network.options.limits).unwrap();
+    network.now = deadline - MS;
+    network.send_segments(3);
+    assert_eq!(network.expire(), Expired::TimeOut { lost: 2 * MSS, reneged: false });
+    assert_eq!((network.flight.in_flight(), network.cc.window), (3 * MSS, MSS));
+    assert_eq!(network.flight.allowance(MSS), MSS);
+    assert_eq!(network.retransmit_segments(), [0]);
+    assert_eq!(network.flight.allowance(MSS), 0);
+}

@@ -105,3 +105,47 @@ fn extraneous_duplicates_inflate_nothing_beyond_the_flight() {
     // Two by limited transmit, and no more than was in flight.
     assert!(sent <= 2 + 20 + 1, "{sent}");
 }
+
+#[test]
+fn after_a_recovery_duplicates_count_only_when_something_beyond_it_was_acknowledged() {
+    // RFC 6582 §3.2 step 2.
+    let mut network = Network::new(options());
+    network.send_segments(8);
+    network.now += MS * 20;
+    for _ in 0..3 {
+        network.acknowledge_segments(0, &[], false);
+    }
+    assert_eq!(network.retransmit_segments(), [0]);
+    network.now += MS * 20;
+    assert!(network.acknowledge_segments(8, &[], false).recovery_ended);
+    network.send_segments(8);
+    for _ in 0..4 {
+        assert!(!network.acknowledge_segments(8, &[], false).recovery_began);
+    }
+    network.now += MS * 20;
+    network.acknowledge_segments(9, &[], false);
+    network.acknowledge_segments(10, &[], false);
+    let began: Vec<_> = (0..4).map(|_| network.acknowledge_segments(10, &[], false).recovery_began).collect();
+    assert_eq!(began, [false, false, true, false]);
+}
+
+#[test]
+fn only_the_first_partial_acknowledgement_restarts_the_timer() {
+    // RFC 6582 §3.2 step 3.
+    let mut network = Network::new(options());
+    network.send_segments(12);
+    network.now += MS * 20;
+    for _ in 0..8 {
+        network.acknowledge_segments(0, &[], false);
+    }
+    network.retransmit_segments();
+    let mut deadlines = Vec::new();
+    for ack in [3, 6, 9] {
+        network.now += MS * 20;
+        assert_eq!(network.acknowledge_segments(ack, &[], false).lost, MSS);
+        assert_eq!(network.retransmit_segments(), [ack]);
+        deadlines.push(network.flight.deadline(&network.rtt, &network.path, &network.options.limits).unwrap());
+    }
+    assert_eq!((deadlines[1], deadlines[2]), (deadlines[0], deadlines[0]));
+    assert_eq!(deadlines[0].since(network.now), MS * 160 + network.rtt.rto(MS * 200) - MS * 200);
+}

@@ -1,0 +1,197 @@
+//! What the native engine may cost, and what it does: the instructions, the curve and the memory, in one table.
+#![forbid(unsafe_code)]
+
+use clap::Parser;
+use comfy_table::{CellAlignment, Table, presets};
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+
+/// Instructions of the server for one 64-byte echo on one of 1 000 connections, checksums offloaded.
+const ECHO: f64 = 700.0;
+/// The same, as a part of what the smoltcp engine takes.
+const ECHO_OF_SMOLTCP: f64 = 0.25;
+/// Instructions for a connection that is opened, used for one request and closed.
+const CONNECT: f64 = 4000.0;
+/// Instructions for a message of 16 KB, with TSO and LRO.
+const MESSAGE: f64 = 7000.0;
+/// Instructions for each segment of such a message without them, the checksum left out.
+const SEGMENT: f64 = 900.0;
+/// Bytes of an idle connection, everything included, among so many.
+const IDLE: f64 = 256.0;
+const IDLE_CONNECTIONS: &str = "500000";
+
+/// Hold the native engine to its limits: instructions per operation (needs valgrind), the cost of many connections,
+/// bytes per idle connection
+#[derive(Parser)]
+struct Args {
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Report {
+    limits: Vec<Limit>,
+}
+
+#[derive(Debug, PartialEq, Serialize)]
+struct Limit {
+    what: String,
+    figure: f64,
+    /// The most that it may be.
+    limit: f64,
+    met: bool,
+}
+
+impl Limit {
+    fn new(what: impl Into<String>, figure: f64, limit: f64) -> Self {
+        Limit { what: what.into(), figure, limit, met: figure <= limit }
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("{command} {what}")]
+struct Failed {
+    command: String,
+    what: String,
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    let limits = match measure() {
+        Ok(limits) => limits,
+        Err(error) => {
+            eprintln!("limits: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let met = limits.iter().all(|limit| limit.met);
+    if args.json {
+        println!("{}", serde_json::to_string(&Report { limits }).expect("a report is made of plain values"));
+    } else {
+        println!("{}", table(&limits));
+    }
+    if met { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn measure() -> Result<Vec<Limit>, Failed> {
+    let first = |args: &str| Ok(instructions(args)?[0]);
+    let echo = first("--engine native")?;
+    let smoltcp = first("--engine smoltcp")?;
+    let per_segment = instructions("--engine native --mode stream --no-offload")?;
+    let mut limits = vec![
+        Limit::new("instructions per 64-byte echo, 1 000 connections", echo, ECHO),
+        Limit::new("the same, to the smoltcp engine's", echo / smoltcp, ECHO_OF_SMOLTCP),
+        Limit::new("instructions per connection, request and close", first("--engine native --mode connect")?, CONNECT),
+        Limit::new("instructions per 16 KB message, TSO and LRO", first("--engine native --mode stream")?, MESSAGE),
+        Limit::new("instructions per segment, neither", per_segment.get(1).copied().unwrap_or(f64::NAN), SEGMENT),
+    ];
+    limits.extend(curve(&engine("--engine native --curve")?)?);
+    limits.push(idle(&engine(&format!("--engine native --mode idle --flows {IDLE_CONNECTIONS}"))?)?);
+    Ok(limits)
+}
+
+/// What `instructions.sh` prints, given these arguments: the numbers in it.
+fn instructions(args: &str) -> Result<Vec<f64>, Failed> {
+    let printed = run(&Path::new(env!("CARGO_MANIFEST_DIR")).join("instructions.sh"), args)?;
+    let numbers: Vec<f64> = printed.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+    if numbers.is_empty() {
+        return Err(Failed {
+            command: format!("instructions.sh {args}"),
+            what: format!("printed no number: {printed}"),
+        });
+    }
+    Ok(numbers)
+}
+
+/// What `engine` reports in JSON, given these arguments.
+fn engine(args: &str) -> Result<String, Failed> {
+    let failed = |error: std::io::Error| Failed { command: "engine".to_owned(), what: error.to_string() };
+    let engine = std::env::current_exe().map_err(failed)?.with_file_name("engine");
+    run(&engine, &format!("{args} --json"))
+}
+
+/// What the program prints. Its status is not asked: it may fail because of a limit, which is for us to say.
+fn run(program: &PathBuf, args: &str) -> Result<String, Failed> {
+    let command = format!("{} {args}", program.file_name().unwrap_or_default().display());
+    eprintln!("{command}");
+    let output = Command::new(program).args(args.split(' ')).stderr(Stdio::inherit()).output();
+    let output = output.map_err(|error| Failed { command: command.clone(), what: error.to_string() })?;
+    match String::from_utf8(output.stdout) {
+        Ok(printed) if !printed.is_empty() => Ok(printed),
+        _ => Err(Failed { command, what: format!("failed ({})", output.status) }),
+    }
+}
+
+/// The ratios of a curve that have a limit.
+fn curve(printed: &str) -> Result<Vec<Limit>, Failed> {
+    #[derive(Deserialize)]
+    struct Curve {
+        points: Vec<Point>,
+    }
+    #[derive(Deserialize)]
+    struct Point {
+        flows: u64,
+        ratio: f64,
+        limit: Option<f64>,
+    }
+    let Curve { points } = parse(printed)?;
+    let limit = |point: &Point| {
+        let what = format!("nanoseconds per echo on {} connections, to those on {}", point.flows, points[0].flows);
+        Some(Limit::new(what, point.ratio, point.limit?))
+    };
+    Ok(points.iter().filter_map(limit).collect())
+}
+
+fn idle(printed: &str) -> Result<Limit, Failed> {
+    #[derive(Deserialize)]
+    struct Report {
+        idle: Idle,
+    }
+    #[derive(Deserialize)]
+    struct Idle {
+        connections: u64,
+        bytes: f64,
+    }
+    let Report { idle: Idle { connections, bytes } } = parse(printed)?;
+    Ok(Limit::new(format!("bytes per idle connection, of {}", 2 * connections), bytes, IDLE))
+}
+
+fn parse<'a, T: Deserialize<'a>>(printed: &'a str) -> Result<T, Failed> {
+    let unexpected = |error| Failed { command: "engine".to_owned(), what: format!("printed {printed}: {error}") };
+    serde_json::from_str(printed).map_err(unexpected)
+}
+
+fn table(limits: &[Limit]) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::ASCII_MARKDOWN);
+    table.set_header(["native engine", "figure", "at most", ""]);
+    for Limit { what, figure, limit, met } in limits {
+        let number = |n: f64| if n < 100.0 { format!("{n:.2}") } else { format!("{n:.0}") };
+        let verdict = if *met { "met" } else { "not met" };
+        table.add_row([what.clone(), number(*figure), number(*limit), verdict.to_owned()]);
+    }
+    table.column_iter_mut().skip(1).take(2).for_each(|column| column.set_cell_alignment(CellAlignment::Right));
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_limits_of_a_curve_and_of_idle_connections_are_read() {
+        let printed = r#"{"engine":"native","points":[{"flows":1000,"ns":50.0,"ratio":1.0,"limit":null},
+            {"flows":100000,"ns":150.0,"ratio":3.0,"limit":3.0},{"flows":1000000,"ns":300.0,"ratio":6.0,"limit":5.0}]}"#;
+        let limits = curve(printed).unwrap();
+        assert_eq!(
+            limits.iter().map(|limit| (limit.figure, limit.met)).collect::<Vec<_>>(),
+            [(3.0, true), (6.0, false)]
+        );
+        let limit = idle(r#"{"points":[],"idle":{"connections":500,"first_half":1.0,"bytes":256.5}}"#).unwrap();
+        assert_eq!((limit.figure, limit.limit, limit.met), (256.5, 256.0, false));
+        assert!(limit.what.ends_with("of 1000"));
+        assert!(idle("nothing").unwrap_err().to_string().contains("printed nothing"));
+    }
+}

@@ -1,0 +1,39 @@
+//! What fuzzing has found, each by the shortest sequence that shows it. What must hold is checked by the harness.
+
+use crate::fuzz::Setup;
+use crate::fuzz::steps::{Flags, Options, Place, Shape, Step, play};
+
+/// A segment of the first flow with ACK alone, next in order, with `len` bytes.
+const ORDINARY: Shape = Shape {
+    flow: 0,
+    seq: Place::Next,
+    ack: Place::Next,
+    flags: Flags::Ack,
+    window: 5000,
+    len: 10,
+    options: Options::Ordinary,
+    how: 0,
+};
+
+/// RFC 9293 §3.8.4: the probes were not sent while anything was held out of order or was not read.
+#[test]
+fn a_peer_that_vanishes_is_asked_for_a_sign_of_life_whatever_is_held_of_it() {
+    let setup = |habits| Setup { bits: Setup::KEEPALIVE, peer: 7, habits: habits | Setup::SILENCE };
+    play(setup(0), &[Step::Send(Shape { seq: Place::Far(1000), ..ORDINARY })]);
+    play(setup(Setup::HOLDS), &[Step::Send(ORDINARY)]);
+}
+
+/// RFC 4987 §3.2: every answer to a repeated SYN doubled the time until the next one was due, up to a minute.
+#[test]
+fn a_half_open_connection_does_not_last_longer_for_being_asked_for_again() {
+    let syn = Step::Send(Shape { flow: 1, seq: Place::Any(7), flags: Flags::Syn, ..ORDINARY });
+    play(Setup { habits: Setup::SILENCE, ..Setup::default() }, &vec![syn; 7]);
+}
+
+/// A half-open connection costs its control block alone.
+#[test]
+fn old_data_for_a_half_open_connection_gets_no_buffers() {
+    let syn = Step::Send(Shape { flow: 1, seq: Place::Any(7), flags: Flags::Syn, ..ORDINARY });
+    let old = Step::Send(Shape { flow: 1, seq: Place::Near(-20), ..ORDINARY });
+    play(Setup::default(), &[syn, old]);
+}
