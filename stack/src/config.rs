@@ -129,6 +129,8 @@ pub struct Config {
     pub max_connections: usize,
     /// Connections of one worker that a peer has begun and not completed. A further SYN is dropped and counted.
     pub max_half_open: usize,
+    /// Connections in TIME-WAIT of one worker, where the native engine remembers them; for a further one the oldest ends early.
+    pub max_time_wait: usize,
     /// How long a peer may take to complete a connection.
     pub half_open_timeout: Duration,
     /// How long a peer may leave our data unanswered before its connection is given up (RFC 9293 §3.10.1: five minutes).
@@ -178,6 +180,7 @@ impl Default for Config {
             listen_udp: Vec::new(),
             max_connections: 1 << 17,
             max_half_open: 4096,
+            max_time_wait: 1 << 18,
             half_open_timeout: Duration::from_secs(10),
             user_timeout: Duration::from_secs(300),
             rx_buffer: None,

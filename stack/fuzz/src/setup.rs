@@ -103,7 +103,7 @@ impl Setup {
         let checksum_offload = self.bit(9);
         LinkConfig {
             mtu: if self.bit(10) { 576 } else { 1500 },
-            pool: if self.bit(11) { 96 } else { 1024 },
+            pool: if self.bit(11) { 96 } else { 400 },
             checksum_offload,
             multi_segment,
             tso: (multi_segment && checksum_offload && self.bit(12)).then_some(65_000),
@@ -122,6 +122,7 @@ impl Setup {
             listen_udp: if self.bit(13) { listen(7) } else { Vec::new() },
             max_connections: if self.bit(14) { 3 } else { 32 },
             max_half_open: if self.bit(15) { 1 } else { 8 },
+            max_time_wait: if self.bit(15) { 1 } else { 64 },
             user_timeout: USER_TIMEOUT,
             rx_buffer: [None, Some(4 << 10), Some(64 << 10), Some(1 << 20)][self.bits as usize >> 16 & 3],
             tx_buffer: [None, Some(4 << 10), Some(64 << 10), Some(16 << 10)][self.bits as usize >> 18 & 3],

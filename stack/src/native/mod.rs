@@ -57,8 +57,6 @@ use time_wait::TimeWait;
 /// Segments that one connection sends before the next gets its turn.
 const SEGMENTS_PER_TURN: usize = 32;
 
-/// Connections in TIME-WAIT at most; beyond, the oldest ends early.
-const MAX_TIME_WAIT: usize = 1 << 18;
 /// Challenges to segments of connections in TIME-WAIT in a second at most (RFC 5961 §7).
 const MAX_CHALLENGES: u32 = 1000;
 
@@ -176,7 +174,7 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
             buffers: Pool::new(control.answers_marks()),
             table: FlowTable::with_capacity(settings.connections),
             key: secrets.table_key(),
-            time_wait: TimeWait::new(MAX_TIME_WAIT, secrets.table_key()),
+            time_wait: TimeWait::new(config.max_time_wait, secrets.table_key()),
             secrets,
             ports: Ports::new(worker, workers, random.u64(..)),
             wheel: Wheel::new(now),
