@@ -298,7 +298,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             buffers.probe = None;
         }
         block.flags.clear(Flags::PROBE | Flags::WINDOW_PROBE);
-        block.retransmit_at = deadline(buffers, block, &self.cold, &self.shared.settings.limits);
+        block.retransmit_at = deadline(buffers, block, self.cold, &self.shared.settings.limits);
         self.was_acknowledged();
         if link.is_some() {
             egress.send_frame(packet);

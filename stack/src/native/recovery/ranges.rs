@@ -27,6 +27,7 @@ impl Ranges {
     }
 
     #[inline]
+    #[cfg(test)]
     pub(super) fn is_empty(&self) -> bool {
         self.list.is_empty()
     }
