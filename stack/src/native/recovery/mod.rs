@@ -99,12 +99,6 @@ impl Limits {
         Limits { learnt_floor: rtt::nanos(floor.min(MAX_RTO)), ..self }
     }
 
-    /// With another longest time-out, back-off included: at most 60 s.
-    #[cfg(test)]
-    pub(crate) fn with_max_rto(self, max: Duration) -> Self {
-        Limits { max_rto: rtt::nanos(max.min(MAX_RTO)), ..self }
-    }
-
     /// With another number of time-outs in a row after which the connection is given up (R2 of RFC 9293 §3.8.3).
     #[cfg(test)]
     pub(crate) fn with_max_retransmissions(self, max: u8) -> Self {

@@ -27,13 +27,7 @@ impl Ranges {
     }
 
     #[inline]
-    #[cfg(test)]
-    pub(super) fn is_empty(&self) -> bool {
-        self.list.is_empty()
-    }
-
     /// Forgets everything; keeps its memory, which is small.
-    #[inline]
     pub(super) fn clear(&mut self) {
         self.list.clear();
         self.bytes = 0;
