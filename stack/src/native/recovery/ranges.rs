@@ -26,8 +26,8 @@ impl Ranges {
         self.bytes
     }
 
-    #[inline]
     /// Forgets everything; keeps its memory, which is small.
+    #[inline]
     pub(super) fn clear(&mut self) {
         self.list.clear();
         self.bytes = 0;
