@@ -204,11 +204,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         }
         if len > mss {
             len = match self.shared.settings.tso {
-                Some(most) => {
-                    let most = len.min(most.min(MAX_TSO) as u32);
-                    // The end of what there is may be a short segment; anything else is full ones.
-                    if most == block.unsent { most } else { most / mss * mss }
-                }
+                Some(most) => len.min(most.min(MAX_TSO) as u32) / mss * mss,
                 None => mss,
             };
             len = buffers.queue.span(block.nxt, len);
