@@ -219,6 +219,11 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
         &self.service
     }
 
+    /// The service, to be told something between two turns.
+    pub fn service_mut(&mut self) -> &mut S {
+        &mut self.service
+    }
+
     fn read_mail(&mut self) -> usize {
         let now = self.core.now;
         let mut read = 0;

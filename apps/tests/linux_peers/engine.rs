@@ -3,7 +3,7 @@
 /// Names the engine to test: `native` or `smoltcp`. Unset, the program is left to its default.
 const VARIABLE: &str = "LINERATE_TEST_ENGINE";
 /// The engine that the program takes when it is not told.
-const DEFAULT: &str = "smoltcp";
+const DEFAULT: &str = "native";
 
 fn named() -> Option<String> {
     std::env::var(VARIABLE).ok().filter(|engine| !engine.is_empty())

@@ -1,7 +1,7 @@
 //! TCP options of the kernel on and off: a connection comes about with what both sides have, and every byte arrives.
 
 use super::client::{connect, random};
-use super::engine::{is_native, on_engine};
+use super::engine::{is_native, is_native_for, on_engine};
 use super::namespace::in_namespaces;
 use super::program::{PATIENCE, wait_for};
 use super::wire::{Wire, servers};
@@ -66,9 +66,14 @@ impl Options {
         }
     }
 
-    /// Those of them that the engine has too: the native one all, smoltcp's neither timestamps nor ECN.
-    fn agreed(self) -> Options {
-        if is_native() { self } else { Options { timestamps: false, ecn: false, ..self } }
+    /// Those of them that `linerate` has too: with the native engine all, ECN if it was asked for; smoltcp's has neither
+    /// timestamps nor ECN.
+    fn agreed(self, ecn: bool) -> Options {
+        if is_native() {
+            Options { ecn: self.ecn && ecn, ..self }
+        } else {
+            Options { timestamps: false, ecn: false, ..self }
+        }
     }
 
     /// What the kernel says of a connection of its own.
@@ -110,16 +115,24 @@ fn exchange(mut stream: TcpStream, bytes: &[u8]) {
     assert!(back == bytes, "{} of {} bytes came back as they were", back.len(), bytes.len());
 }
 
-fn clients(name: &str, wire: Wire) {
+/// `--ecn` if `ecn` says so.
+fn asking(ecn: bool) -> &'static str {
+    if ecn { "--ecn" } else { "" }
+}
+
+fn clients(name: &str, wire: Wire, ecn: bool) {
+    if ecn && !is_native_for(name) {
+        return;
+    }
     in_namespaces(name, |namespace| {
         wire.connect(namespace);
-        let program = wire.serve(&on_engine("echo"), namespace);
+        let program = wire.serve(&on_engine(&format!("echo {}", asking(ecn))), namespace);
         let bytes = random(MEGABYTE);
         for options in Options::combinations() {
             options.set();
             for server in servers() {
                 let stream = connect(server);
-                assert_eq!(Options::of(&stream), options.agreed(), "{server}");
+                assert_eq!(Options::of(&stream), options.agreed(ecn), "{server}");
                 exchange(stream, &bytes);
             }
         }
@@ -131,12 +144,22 @@ fn clients(name: &str, wire: Wire) {
 
 #[test]
 fn a_linux_client_gets_1_mb_back_over_af_xdp_whatever_its_options() {
-    clients("options::a_linux_client_gets_1_mb_back_over_af_xdp_whatever_its_options", Wire::AfXdp);
+    clients("options::a_linux_client_gets_1_mb_back_over_af_xdp_whatever_its_options", Wire::AfXdp, false);
+}
+
+#[test]
+fn a_linux_client_gets_1_mb_back_over_af_xdp_whatever_its_options_with_ecn() {
+    clients("options::a_linux_client_gets_1_mb_back_over_af_xdp_whatever_its_options_with_ecn", Wire::AfXdp, true);
 }
 
 #[test]
 fn a_linux_client_gets_1_mb_back_over_tap_whatever_its_options() {
-    clients("options::a_linux_client_gets_1_mb_back_over_tap_whatever_its_options", Wire::Tap);
+    clients("options::a_linux_client_gets_1_mb_back_over_tap_whatever_its_options", Wire::Tap, false);
+}
+
+#[test]
+fn a_linux_client_gets_1_mb_back_over_tap_whatever_its_options_with_ecn() {
+    clients("options::a_linux_client_gets_1_mb_back_over_tap_whatever_its_options_with_ecn", Wire::Tap, true);
 }
 
 /// What an echo server of the kernel's says of a connection.
@@ -165,7 +188,10 @@ fn serve_echo(at: SocketAddr) -> Receiver<Served> {
     receiver
 }
 
-fn server(name: &str, wire: Wire) {
+fn server(name: &str, wire: Wire, ecn: bool) {
+    if ecn && !is_native_for(name) {
+        return;
+    }
     in_namespaces(name, |namespace| {
         wire.connect(namespace);
         let [v4, v6]: [SocketAddr; 2] = ["10.9.0.1:7", "[fd09::1]:7"].map(|address| address.parse().unwrap());
@@ -174,7 +200,7 @@ fn server(name: &str, wire: Wire) {
         for options in Options::extremes() {
             options.set();
             for server in [v4, v6] {
-                let load = format!("echo --connect {server} --size {MEGABYTE} --duration 300ms");
+                let load = format!("echo --connect {server} --size {MEGABYTE} --duration 300ms {}", asking(ecn));
                 let ended = wire.load(&on_engine(&load), namespace).wait();
                 assert!(ended.status.success(), "{options:?}: {ended:?}");
                 let report = ended.json();
@@ -183,10 +209,7 @@ fn server(name: &str, wire: Wire) {
                 assert_eq!(report["errors"], 0, "{report}");
                 let served = served.recv_timeout(PATIENCE).unwrap();
                 assert!(served.bytes >= bytes, "{} of {bytes} bytes were served", served.bytes);
-                let agreed = options.agreed();
-                // Whether it asks for ECN is the client's choice.
-                let ecn = served.options.ecn && agreed.ecn;
-                assert_eq!(served.options, Options { ecn, ..agreed }, "{server}");
+                assert_eq!(served.options, options.agreed(ecn), "{server}");
             }
             wait_for("the interface to go", || {
                 matches!(wire, Wire::AfXdp) || !std::path::Path::new("/sys/class/net/lr0").exists()
@@ -197,10 +220,20 @@ fn server(name: &str, wire: Wire) {
 
 #[test]
 fn a_linux_server_sends_1_mb_back_over_af_xdp_whatever_its_options() {
-    server("options::a_linux_server_sends_1_mb_back_over_af_xdp_whatever_its_options", Wire::AfXdp);
+    server("options::a_linux_server_sends_1_mb_back_over_af_xdp_whatever_its_options", Wire::AfXdp, false);
+}
+
+#[test]
+fn a_linux_server_sends_1_mb_back_over_af_xdp_whatever_its_options_with_ecn() {
+    server("options::a_linux_server_sends_1_mb_back_over_af_xdp_whatever_its_options_with_ecn", Wire::AfXdp, true);
 }
 
 #[test]
 fn a_linux_server_sends_1_mb_back_over_tap_whatever_its_options() {
-    server("options::a_linux_server_sends_1_mb_back_over_tap_whatever_its_options", Wire::Tap);
+    server("options::a_linux_server_sends_1_mb_back_over_tap_whatever_its_options", Wire::Tap, false);
+}
+
+#[test]
+fn a_linux_server_sends_1_mb_back_over_tap_whatever_its_options_with_ecn() {
+    server("options::a_linux_server_sends_1_mb_back_over_tap_whatever_its_options_with_ecn", Wire::Tap, true);
 }

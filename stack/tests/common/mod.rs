@@ -3,6 +3,8 @@
 
 pub mod client;
 pub mod frames;
+pub mod observer;
+pub mod recorder;
 pub mod services;
 
 use linerate_bypass::Service;

@@ -1,0 +1,185 @@
+//! A port that notes where in memory the payload of TCP lies when it comes in and when it goes out.
+
+use linerate_bypass::{BURST, Bytes, Capabilities, MacAddr, Nic, Packet, QueueStats};
+use smoltcp::wire::{EthernetFrame, EthernetProtocol, Ipv4Packet, Ipv6Packet, TcpPacket};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+/// Bytes of a stream that are watched.
+const MOST: usize = 4 << 20;
+
+/// One direction of a connection, as it crossed a port.
+#[derive(Debug, Default, Clone)]
+pub struct Stream {
+    /// The sequence number of the first byte.
+    first: Option<u32>,
+    /// Where each byte lay when it crossed the port for the first time.
+    pub places: Vec<Option<usize>>,
+    /// Bytes that crossed it again.
+    pub repeated: usize,
+    /// Bytes that crossed it again and lay elsewhere.
+    pub moved: usize,
+}
+
+impl Stream {
+    fn note(&mut self, sequence: u32, address: usize, len: usize) {
+        let Some(first) = self.first else { return };
+        // Streams of tests are shorter than half of the sequence space.
+        let Ok(from) = usize::try_from(sequence.wrapping_sub(first) as i32) else { return };
+        let len = len.min(MOST.saturating_sub(from));
+        if len == 0 {
+            return;
+        }
+        if self.places.len() < from + len {
+            self.places.resize(from + len, None);
+        }
+        for (at, place) in self.places[from..from + len].iter_mut().enumerate() {
+            match place {
+                None => *place = Some(address + at),
+                Some(before) => {
+                    self.repeated += 1;
+                    self.moved += usize::from(*before != address + at);
+                }
+            }
+        }
+    }
+}
+
+/// What crossed a port, by the ports of its connections: the one of this side first.
+#[derive(Debug, Default)]
+pub struct Notes {
+    pub received: HashMap<(u16, u16), Stream>,
+    pub sent: HashMap<(u16, u16), Stream>,
+}
+
+/// A frame's payload, piece by piece.
+struct Seen {
+    source: u16,
+    destination: u16,
+    syn: bool,
+    sequence: u32,
+    /// Addresses and lengths.
+    pieces: Vec<(usize, usize)>,
+}
+
+impl Seen {
+    /// Looks at `frame`; `None` if it is not of TCP.
+    fn of(frame: &impl Packet) -> Option<Seen> {
+        let data = frame.data();
+        let ethernet = EthernetFrame::new_checked(data).ok()?;
+        let (ip_header, ip_payload) = match ethernet.ethertype() {
+            EthernetProtocol::Ipv4 => {
+                let ip = Ipv4Packet::new_unchecked(&data[14..]);
+                (usize::from(ip.header_len()), usize::from(ip.total_len()) - usize::from(ip.header_len()))
+            }
+            EthernetProtocol::Ipv6 => (40, usize::from(Ipv6Packet::new_unchecked(&data[14..]).payload_len())),
+            _ => return None,
+        };
+        let protocol = if ip_header == 40 && data[14] >> 4 == 6 { data[14 + 6] } else { data[14 + 9] };
+        if protocol != 6 {
+            return None;
+        }
+        let tcp = TcpPacket::new_unchecked(&data[14 + ip_header..]);
+        let header = 14 + ip_header + usize::from(tcp.header_len());
+        let mut left = ip_payload - usize::from(tcp.header_len());
+        let mut pieces = Vec::new();
+        let mut skip = header;
+        for segment in frame.segments() {
+            let payload = &segment[skip.min(segment.len())..];
+            skip -= skip.min(segment.len());
+            // Short frames are padded.
+            let payload = &payload[..payload.len().min(left)];
+            left -= payload.len();
+            if !payload.is_empty() {
+                pieces.push((payload.as_ptr() as usize, payload.len()));
+            }
+        }
+        let sequence = tcp.seq_number().0 as u32;
+        Some(Seen { source: tcp.src_port(), destination: tcp.dst_port(), syn: tcp.syn(), sequence, pieces })
+    }
+
+    fn note(self, stream: &mut Stream) {
+        if self.syn {
+            stream.first = Some(self.sequence.wrapping_add(1));
+        }
+        let mut sequence = self.sequence;
+        for (address, len) in self.pieces {
+            stream.note(sequence, address, len);
+            sequence = sequence.wrapping_add(len as u32);
+        }
+    }
+}
+
+/// The port `nic`, watched.
+pub struct Recorder<N> {
+    nic: N,
+    notes: Arc<Mutex<Notes>>,
+    seen: Vec<Option<Seen>>,
+}
+
+impl<N: Nic> Recorder<N> {
+    /// Watches `nic`.
+    pub fn new(nic: N) -> Self {
+        Recorder { nic, notes: Arc::default(), seen: Vec::with_capacity(BURST) }
+    }
+
+    /// What it notes, while it is in use.
+    pub fn notes(&self) -> Arc<Mutex<Notes>> {
+        self.notes.clone()
+    }
+
+    /// The port.
+    pub fn inner(&mut self) -> &mut N {
+        &mut self.nic
+    }
+}
+
+impl<N: Nic> Nic for Recorder<N> {
+    type Packet = N::Packet;
+
+    fn mac(&self) -> MacAddr {
+        self.nic.mac()
+    }
+
+    fn capabilities(&self) -> &Capabilities {
+        self.nic.capabilities()
+    }
+
+    fn link_up(&mut self) -> bool {
+        self.nic.link_up()
+    }
+
+    fn rx_burst(&mut self, into: &mut Vec<N::Packet>) -> usize {
+        let before = into.len();
+        let n = self.nic.rx_burst(into);
+        let mut notes = self.notes.lock().unwrap();
+        for seen in into[before..].iter().filter_map(Seen::of) {
+            let connection = (seen.destination, seen.source);
+            seen.note(notes.received.entry(connection).or_default());
+        }
+        n
+    }
+
+    fn tx_burst(&mut self, from: &mut Vec<N::Packet>) -> usize {
+        self.seen.extend(from.iter().map(Seen::of));
+        let n = self.nic.tx_burst(from);
+        let mut notes = self.notes.lock().unwrap();
+        for seen in self.seen.drain(..).take(n).flatten() {
+            let connection = (seen.source, seen.destination);
+            seen.note(notes.sent.entry(connection).or_default());
+        }
+        n
+    }
+
+    fn allocate(&mut self) -> Option<N::Packet> {
+        self.nic.allocate()
+    }
+
+    fn attach(&mut self, bytes: Bytes) -> Result<N::Packet, Bytes> {
+        self.nic.attach(bytes)
+    }
+
+    fn stats(&self) -> QueueStats {
+        self.nic.stats()
+    }
+}
