@@ -413,7 +413,8 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         block.unanswered = block.unanswered.saturating_add(1);
         if tail.is_none() && arrival.seq == block.rcv_nxt && buffers.reassembly.is_empty() && !packet.is_empty() {
             let len = packet.len() as u32;
-            if arrival.len <= block.rcv_window() && buffers.received.len() < CROWDED {
+            let room = buffers.received.len() < CROWDED && self.shared.pinned < self.shared.settings.packets;
+            if arrival.len <= block.rcv_window() && room {
                 buffers.received.push_back(packet);
                 block.rcv_nxt += len;
                 block.received += len;
@@ -485,7 +486,9 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             {
                 place.copy_from_slice(packet.data());
                 self.shared.counts.copied += u64::from(len);
-            } else if buffers.received.len() >= self.shared.settings.rx_packets {
+            } else if buffers.received.len() >= self.shared.settings.rx_packets
+                || self.shared.pinned >= self.shared.settings.packets
+            {
                 self.shared.counts.pruned += 1;
                 return;
             } else {
@@ -498,6 +501,8 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
                 block.rcv_nxt += len;
                 block.received += len;
             }
+        } else if self.shared.pinned >= self.shared.settings.packets_in_advance {
+            self.shared.counts.pruned += 1;
         } else {
             let limit = self.shared.settings.rx_scattered;
             match buffers.reassembly.insert(seq, packet, limit) {
