@@ -24,7 +24,8 @@ const CHALLENGE_PERIOD: Duration = Duration::from_millis(500);
 const TS_RECENT_AGE: u32 = 24 * 86_400 * 1000;
 /// Packets in a receive queue beyond which short payloads are put together, so that they do not pin a buffer each.
 const CROWDED: usize = 64;
-/// The longest payload that is.
+/// The longest payload that is, and what all in the queue have on average then: the short ones among many long ones, the
+/// ends of messages, are not worth a copy.
 const SHORT: u32 = 256;
 
 /// The fields of a TCP header.
@@ -481,6 +482,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         if seq == block.rcv_nxt {
             if buffers.received.len() >= CROWDED
                 && len <= SHORT
+                && block.received as usize <= buffers.received.len() * SHORT as usize
                 && let Some(last) = buffers.received.back_mut()
                 && let Some(place) = last.append(len as usize)
             {
