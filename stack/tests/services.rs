@@ -7,7 +7,7 @@ mod services;
 
 use common::client::Client;
 use common::{Net, SERVER, host, server};
-use linerate_bypass::memory::{Link, LinkConfig};
+use linerate_bypass::memory::{Impairments, Link, LinkConfig};
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{Bytes, CloseReason, ConnId, ConnectError, Datagram, Origin, Service, Transport};
 use linerate_stack::{Config, Crossing, Worker};
@@ -67,6 +67,17 @@ fn chargen_sends_everything_exact() {
     let Reader { received, ended, closed, .. } = *net.a.service();
     assert_eq!((received, ended, closed), (5_000_000, true, Some(CloseReason::Finished)));
     assert_eq!(net.b.service().sent, 5_000_000);
+}
+
+#[test]
+fn a_receive_window_grows_with_what_the_path_and_the_service_take() {
+    // 20 ms from end to end: the first window would carry 3 MB in a second.
+    let far = Impairments { delay: Duration::from_millis(10), ..Impairments::default() };
+    let link = LinkConfig { impairments: far, ring: 8192, pool: 16_384, ..LinkConfig::default() };
+    let reader = || Reader { to: Some(address("10.0.0.2:7")), ..Reader::default() };
+    let buffers = |config| Config { rx_buffer: Some(4 << 20), tx_buffer: Some(4 << 20), ..config };
+    let mut net = Net::with(link, 1, &buffers(host(1)), reader, &buffers(server()), || Chargen::new(20_000_000));
+    net.expect("all of it", Duration::from_secs(1), |net| net.a.service().received == 20_000_000);
 }
 
 /// Bytes of a send or receive buffer.

@@ -96,7 +96,7 @@ struct Exchange {
     ours: (Stream, Stream),
     theirs: (Stream, Stream),
     /// Where the server's service saw each byte.
-    seen: Vec<Option<usize>>,
+    seen: Vec<usize>,
     /// Payload bytes that either side says it has copied.
     copied: u64,
 }
@@ -152,18 +152,17 @@ fn assert_not_copied(exchange: &Exchange, size: usize, what: &str) {
     let Exchange { written, read, ours: (back, out), theirs: (received, sent), seen, copied } = exchange;
     for stream in [back, out, received, sent] {
         assert!(
-            stream.places.len() == size && stream.places.iter().all(Option::is_some),
+            stream.places.len() == size && stream.places.iter().all(|place| *place != 0),
             "{what}: not all was watched"
         );
         assert_eq!(stream.moved, 0, "{what}: bytes were sent again from elsewhere");
     }
-    let some = |places: &[usize]| places.iter().copied().map(Some).collect::<Vec<_>>();
-    assert!(out.places == some(written), "{what}: bytes were not sent from where the sender wrote them");
-    let looked_at = seen.iter().zip(&received.places).filter(|(seen, _)| seen.is_some());
+    assert!(out.places == *written, "{what}: bytes were not sent from where the sender wrote them");
+    let looked_at = seen.iter().zip(&received.places).filter(|(seen, _)| **seen != 0);
     assert!(looked_at.clone().count() > 0, "{what}: the service has seen nothing");
     assert!({ looked_at }.all(|(seen, received)| seen == received), "{what}: the service saw copies");
     assert!(sent.places == received.places, "{what}: bytes were not sent back from where they had been received");
-    assert!(some(read) == back.places, "{what}: the sender saw copies");
+    assert!(*read == back.places, "{what}: the sender saw copies");
     assert_eq!(*copied, 0, "{what}: bytes that were counted as copied");
 }
 
@@ -198,14 +197,14 @@ fn an_echo_is_sent_from_where_the_port_put_it_at_every_size_however_the_service_
 #[test]
 fn what_is_lost_is_sent_again_from_the_same_place() {
     for (name, link) in links() {
-        let mut repeated = 0;
         for how in How::all(300_000) {
-            let lossy = Impairments { loss: 0.15, seed: 7, delay: Duration::from_millis(1), ..Impairments::default() };
+            // Large segments are few.
+            let loss = if link.tso.is_some() { 0.3 } else { 0.03 };
+            let lossy = Impairments { loss, seed: 7, delay: Duration::from_millis(1), ..Impairments::default() };
             let exchange = exchange::<NativeEngine<_>>(&link, lossy, V4, 300_000, how);
-            repeated += exchange.theirs.1.repeated;
+            assert!(exchange.theirs.1.repeated > 0, "{name}, {how:?}: nothing was lost");
             assert_not_copied(&exchange, 300_000, &format!("{name}, {how:?}, with losses"));
         }
-        assert!(repeated > 0, "{name}: nothing was lost");
     }
 }
 
@@ -215,7 +214,7 @@ fn an_engine_that_copies_is_found_out() {
         exchange::<SmoltcpEngine>(&LinkConfig::default(), Impairments::default(), V4, 10_000, How::Take(usize::MAX));
     assert!(exchange.copied > 0);
     assert_ne!(exchange.theirs.0.places, exchange.theirs.1.places);
-    assert_ne!(exchange.written.into_iter().map(Some).collect::<Vec<_>>(), exchange.ours.1.places);
+    assert_ne!(exchange.written, exchange.ours.1.places);
 }
 
 #[test]

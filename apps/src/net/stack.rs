@@ -1,6 +1,7 @@
 //! Every `--via` but `kernel`: workers of the TCP/IP stack on the queue pairs of a DPDK port.
 
 use super::{EngineArg, Error, Job, Listen, NetArgs, ProfileArg};
+use crate::reach::{PER_WORKER, set_arena};
 use linerate_bypass::dpdk::{self, Backing, Eal, EalConfig, Mbuf, PortConfig, QueuePair};
 use linerate_bypass::time::Clock;
 use linerate_bypass::{Seat, Service, Summary};
@@ -25,6 +26,10 @@ impl Port {
             tracing::warn!("ordinary pages instead of hugepages: {remedy}");
         }
         let queues = u16::try_from(workers).map_err(|_| Error::TooManyWorkers(workers))?;
+        match eal.arena(workers * PER_WORKER) {
+            Ok(arena) => set_arena(arena),
+            Err(error) => tracing::warn!("what services send over and over is copied for each packet: {error}"),
+        }
         let port = PortConfig {
             queues,
             mtu: args.mtu,

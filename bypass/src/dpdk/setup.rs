@@ -94,11 +94,14 @@ pub(super) fn choose(
         | if lro { sys::LR_RX_OFFLOAD_TCP_LRO } else { 0 };
     let rx_offloads = info.rx_offloads & wanted_rx;
     let wanted_tx = sys::LR_TX_OFFLOAD_IPV4_CKSUM
-        | sys::LR_TX_OFFLOAD_TCP_CKSUM
         | sys::LR_TX_OFFLOAD_UDP_CKSUM
         | sys::LR_TX_OFFLOAD_MULTI_SEGS
-        // TAP segments in software, by clones that would outlive our external buffers.
-        | if matches!(plan.kind, Kind::Tap(_)) { 0 } else { sys::LR_TX_OFFLOAD_TCP_TSO };
+        // TAP segments in software, by clones that would outlive our external buffers; and its sum over a chain is wrong
+        // when a buffer of an odd length is not the last (`tap_tx_l4_add_rcksum`), as pieces of a stream may be.
+        | match plan.kind {
+            Kind::Tap(_) => 0,
+            _ => sys::LR_TX_OFFLOAD_TCP_CKSUM | sys::LR_TX_OFFLOAD_TCP_TSO,
+        };
     let tx_offloads = info.tx_offloads & wanted_tx;
 
     // A device with a longer key hashes more fields; ours goes on as it began.

@@ -24,7 +24,8 @@ const CHALLENGE_PERIOD: Duration = Duration::from_millis(500);
 const TS_RECENT_AGE: u32 = 24 * 86_400 * 1000;
 /// Packets in a receive queue beyond which short payloads are put together, so that they do not pin a buffer each.
 const CROWDED: usize = 64;
-/// The longest payload that is.
+/// The longest payload that is, and what all in the queue have on average then: the short ones among many long ones, the
+/// ends of messages, are not worth a copy.
 const SHORT: u32 = 256;
 
 /// The fields of a TCP header.
@@ -413,7 +414,8 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         block.unanswered = block.unanswered.saturating_add(1);
         if tail.is_none() && arrival.seq == block.rcv_nxt && buffers.reassembly.is_empty() && !packet.is_empty() {
             let len = packet.len() as u32;
-            if arrival.len <= block.rcv_window() && buffers.received.len() < CROWDED {
+            let room = buffers.received.len() < CROWDED && self.shared.pinned < self.shared.settings.packets;
+            if arrival.len <= block.rcv_window() && room {
                 buffers.received.push_back(packet);
                 block.rcv_nxt += len;
                 block.received += len;
@@ -480,12 +482,15 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         if seq == block.rcv_nxt {
             if buffers.received.len() >= CROWDED
                 && len <= SHORT
+                && block.received as usize <= buffers.received.len() * SHORT as usize
                 && let Some(last) = buffers.received.back_mut()
                 && let Some(place) = last.append(len as usize)
             {
                 place.copy_from_slice(packet.data());
                 self.shared.counts.copied += u64::from(len);
-            } else if buffers.received.len() >= self.shared.settings.rx_packets {
+            } else if buffers.received.len() >= self.shared.settings.rx_packets
+                || self.shared.pinned >= self.shared.settings.packets
+            {
                 self.shared.counts.pruned += 1;
                 return;
             } else {
@@ -498,6 +503,8 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
                 block.rcv_nxt += len;
                 block.received += len;
             }
+        } else if self.shared.pinned >= self.shared.settings.packets_in_advance {
+            self.shared.counts.pruned += 1;
         } else {
             let limit = self.shared.settings.rx_scattered;
             match buffers.reassembly.insert(seq, packet, limit) {

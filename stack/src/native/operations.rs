@@ -239,9 +239,8 @@ impl<'a, P: Packet, C: CongestionControl> Connection<'a, P, C> {
         }
         let mut n = buffers.queue.extend(max, most);
         if n == 0 {
-            // The last packets are for receiving and for acknowledgements: without them nothing that is sent would ever be
-            // let go.
-            let packet = if shared.pinned < shared.settings.packets { egress.allocate_for_payload() } else { None };
+            let packet =
+                if shared.pinned < shared.settings.packets_in_advance { egress.allocate_for_payload() } else { None };
             let Some(packet) = packet else {
                 block.flags |= Flags::WANTS_ROOM;
                 shared.starved.push(slot);

@@ -318,10 +318,10 @@ impl<P: Packet> SendQueue<P> {
 /// Copies `bytes` behind `packet`, into packets of the port.
 fn copy<N: Nic>(packet: &mut N::Packet, bytes: &[u8], egress: &mut Egress<N>) -> Option<()> {
     let room = egress.capabilities().data_room.max(1);
-    egress.count_copied(bytes.len());
     for part in bytes.chunks(room) {
         let mut own = egress.allocate()?;
         own.append(part.len())?.copy_from_slice(part);
+        egress.count_copied(part.len());
         packet.chain(own).ok()?;
     }
     Some(())

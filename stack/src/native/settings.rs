@@ -33,8 +33,12 @@ pub(super) struct Settings {
     pub rx_packets: usize,
     /// Of them, packets beyond a gap.
     pub rx_scattered: usize,
-    /// Packets that all queues may pin.
+    /// Packets that all queues may pin before no more is taken in: what is left is for the port to receive
+    /// acknowledgements with, without which nothing would ever be let go, and for headers.
     pub packets: usize,
+    /// Packets that they may pin before nothing more is written to be sent, and nothing beyond a gap is taken in: what is
+    /// left is for what fills gaps and is consumed.
+    pub packets_in_advance: usize,
     /// Packets that they may pin before less window is offered.
     pub pressure: usize,
     pub tx_buffer: usize,
@@ -71,7 +75,8 @@ impl Settings {
             rx_scale: scale_for(rx_most),
             rx_packets: (rx_most / 256).max(256),
             rx_scattered: (rx_most / 512).max(64),
-            packets: port.pool,
+            packets: port.pool - port.pool / 8,
+            packets_in_advance: port.pool - port.pool / 4,
             pressure: port.pool / 2,
             tx_buffer,
             tx_pieces: (tx_buffer / 256).max(64),

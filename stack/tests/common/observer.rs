@@ -21,7 +21,8 @@ pub enum How {
 impl How {
     /// All of them, for messages of `size` bytes.
     pub fn all(size: usize) -> [How; 4] {
-        [How::Forward, How::Take(usize::MAX), How::Take(100), How::Keep(size)]
+        let part = if size < 100_000 { 100 } else { 1_000 };
+        [How::Forward, How::Take(usize::MAX), How::Take(part), How::Keep(size)]
     }
 }
 
@@ -29,8 +30,8 @@ impl How {
 pub struct Observer {
     /// What connections do, by turns.
     pub hows: Vec<How>,
-    /// For each connection that was accepted, the peer's port, and where each byte lay, as far as it was looked at.
-    pub seen: Vec<(u16, Vec<Option<usize>>)>,
+    /// For each connection that was accepted, the peer's port, and where each byte lay; 0 if it was not looked at.
+    pub seen: Vec<(u16, Vec<usize>)>,
     pub closed: usize,
 }
 
@@ -57,10 +58,12 @@ impl Observer {
             return;
         }
         let places = &mut self.seen[index].1;
-        places.resize(places.len().max(from + bytes.len()), None);
-        for (at, place) in places[from..from + bytes.len()].iter_mut().enumerate() {
-            *place = Some(bytes.as_ptr() as usize + at);
+        let lay = bytes.as_ptr() as usize;
+        if places.len() == from {
+            return places.extend(lay..lay + bytes.len());
         }
+        places.resize(places.len().max(from + bytes.len()), 0);
+        places[from..from + bytes.len()].iter_mut().zip(lay..).for_each(|(place, address)| *place = address);
     }
 
     fn answer(&mut self, net: &mut impl Transport, conn: ConnId, state: &mut Conn) {

@@ -13,8 +13,8 @@ const MOST: usize = 4 << 20;
 pub struct Stream {
     /// The sequence number of the first byte.
     first: Option<u32>,
-    /// Where each byte lay when it crossed the port for the first time.
-    pub places: Vec<Option<usize>>,
+    /// Where each byte lay when it crossed the port for the first time; 0 while it has not.
+    pub places: Vec<usize>,
     /// Bytes that crossed it again.
     pub repeated: usize,
     /// Bytes that crossed it again and lay elsewhere.
@@ -30,16 +30,18 @@ impl Stream {
         if len == 0 {
             return;
         }
+        if self.places.len() == from {
+            return self.places.extend(address..address + len);
+        }
         if self.places.len() < from + len {
-            self.places.resize(from + len, None);
+            self.places.resize(from + len, 0);
         }
         for (at, place) in self.places[from..from + len].iter_mut().enumerate() {
-            match place {
-                None => *place = Some(address + at),
-                Some(before) => {
-                    self.repeated += 1;
-                    self.moved += usize::from(*before != address + at);
-                }
+            if *place == 0 {
+                *place = address + at;
+            } else {
+                self.repeated += 1;
+                self.moved += usize::from(*place != address + at);
             }
         }
     }
