@@ -61,13 +61,18 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             }
             State::Closed => return false,
             State::SynSent | State::SynReceived => {
-                if block.flags.take(Flags::PROBE) {
+                let challenges = block.flags.take(Flags::PROBE);
+                if block.flags.take(Flags::ACK_NOW) {
+                    // Our SYN says all that a challenge would.
+                    let went = self.send_syn(egress, now);
+                    if !went {
+                        self.block.flags |= Flags::ACK_NOW;
+                    }
+                    return !went;
+                }
+                if challenges {
                     let seq = block.nxt;
                     self.send_empty(seq, Control::ACK, egress, now);
-                }
-                if self.block.flags.take(Flags::ACK_NOW) && !self.send_syn(egress, now) {
-                    self.block.flags |= Flags::ACK_NOW;
-                    return true;
                 }
                 return false;
             }
