@@ -360,7 +360,9 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         if outcome.reduced && block.flags.has(Flags::ECN) {
             block.flags |= Flags::CWR;
         }
-        let send = block.unsent > 0 || outcome.window_changed || block.flags.has(Flags::FIN_QUEUED);
+        let all = forward && arrival.ack == block.nxt;
+        // What has nothing left to send gives its queues back in the flush.
+        let send = block.unsent > 0 || all || outcome.window_changed || block.flags.has(Flags::FIN_QUEUED);
         if forward {
             block.una = arrival.ack;
             self.shared.pinned -= buffers.queue.acknowledge(arrival.ack);
