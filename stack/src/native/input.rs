@@ -327,6 +327,12 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             }
         }
         let block = &mut *self.block;
+        if block.flags.has(Flags::PERSIST)
+            && let Some(buffers) = self.shared.buffers.of_mut(block)
+        {
+            // It answers probes.
+            buffers.stalled = Instant::ZERO;
+        }
         if block.outstanding() == 0 && self.shared.buffers.of(block).is_none_or(|buffers| buffers.flight.is_settled()) {
             return;
         }

@@ -56,3 +56,12 @@ fn a_syn_is_answered_by_a_syn_whatever_comes_with_it() {
     let old = Step::Send(Shape { flow: 1, seq: Place::Any(0), len: 0, ..ORDINARY });
     play(Setup::default(), &[syn, old]);
 }
+
+/// RFC 9293 §3.8.6.1, MUST-37: a connection whose window is closed stays for as long as the peer answers probes. This one went on
+/// probing a peer that did not.
+#[test]
+fn a_peer_that_closes_its_window_and_vanishes_is_given_up() {
+    let closed = Step::Send(Shape { window: 0, ..ORDINARY });
+    let setup = Setup { habits: Setup::SILENCE, ..Setup::default() };
+    play(setup, &[closed, Step::Ask(0, Op::Write(100), false)]);
+}
