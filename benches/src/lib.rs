@@ -6,6 +6,7 @@ pub mod echo_pair;
 pub mod engine;
 pub mod goodput;
 pub mod impair;
+pub mod priority;
 pub mod process;
 pub mod sockperf;
 pub mod testpmd;

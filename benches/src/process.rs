@@ -1,6 +1,6 @@
 //! Programs that a bench starts, and that end with it whatever happens.
 
-use rustix::process::{Pid, Signal, kill_process, setpriority_process};
+use rustix::process::{Pid, Signal, kill_process};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -209,14 +209,6 @@ impl Drop for Process {
             let _ = self.child.kill();
             let _ = self.child.wait();
         }
-    }
-}
-
-/// Puts this process, and those it will start, before everything else that wants their cores, and says so when it may
-/// not: a poller that shares its core with a compiler measures the compiler.
-pub fn come_first() {
-    if let Err(error) = setpriority_process(None, -20) {
-        eprintln!("priority not raised ({error}): what else runs on these cores will show in the figures");
     }
 }
 

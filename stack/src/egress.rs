@@ -157,7 +157,7 @@ impl<N: Nic> Egress<N> {
 
     /// The Ethernet header of what goes to the unicast address `destination` (IPv4 in mapped form), if the next hop's
     /// address is known. Otherwise [`send_ip`](Self::send_ip) asks for it.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn link_header(&mut self, destination: u128, now: Instant) -> Option<[u8; ETHERNET]> {
         let at = (destination as u32 as usize ^ (destination >> 16) as usize) % READY_HEADERS;
         let ready = &self.ready[at];

@@ -329,48 +329,55 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
 
     fn dispatch(&mut self, events: &mut Vec<Event>) {
         self.readable.clear();
-        self.readable.extend(events.iter().filter_map(|event| match event {
-            Event::Readable(conn) => Some(*conn),
-            _ => None,
-        }));
+        self.readable.reserve(events.len());
+        for event in &*events {
+            if let Event::Readable(conn) = event {
+                self.readable.push(*conn);
+            }
+        }
         if !self.readable.is_empty() {
             self.service.burst(&mut self.core, &self.readable);
         }
-        let (service, net) = (&mut self.service, &mut self.core);
-        for event in events.drain(..) {
-            let slot = match event {
+        let (service, net, states) = (&mut self.service, &mut self.core, &mut self.states);
+        for event in &*events {
+            match *event {
+                Event::Readable(conn) => {
+                    if let Some(Some(state)) = states.get_mut(conn.slot()) {
+                        service.readable(net, conn, state);
+                    }
+                }
+                Event::Writable(conn) => {
+                    if let Some(Some(state)) = states.get_mut(conn.slot()) {
+                        service.writable(net, conn, state);
+                    }
+                }
+                Event::PeerClosed(conn) => {
+                    if let Some(Some(state)) = states.get_mut(conn.slot()) {
+                        service.peer_closed(net, conn, state);
+                    }
+                }
+                Event::Timer(conn) => {
+                    if let Some(Some(state)) = states.get_mut(conn.slot()) {
+                        service.timer(net, conn, state);
+                    }
+                }
                 Event::Opened(conn, origin) => {
                     let state = service.opened(net, conn, origin);
-                    if self.states.len() <= conn.slot() {
-                        self.states.resize_with(conn.slot() + 1, || None);
+                    if states.len() <= conn.slot() {
+                        states.resize_with(conn.slot() + 1, || None);
                     }
-                    self.states[conn.slot()] = Some(state);
-                    continue;
+                    states[conn.slot()] = Some(state);
                 }
-                Event::Failed(token, error) => {
-                    service.failed(net, token, error);
-                    continue;
-                }
+                Event::Failed(token, error) => service.failed(net, token, error),
                 Event::Closed(conn, why) => {
                     net.engine.release(conn, net.now);
-                    if let Some(state) = self.states.get_mut(conn.slot()).and_then(Option::take) {
+                    if let Some(state) = states.get_mut(conn.slot()).and_then(Option::take) {
                         service.closed(net, conn, state, why);
                     }
-                    continue;
                 }
-                Event::Readable(conn) | Event::Writable(conn) | Event::PeerClosed(conn) | Event::Timer(conn) => {
-                    conn.slot()
-                }
-            };
-            let Some(Some(state)) = self.states.get_mut(slot) else { continue };
-            match event {
-                Event::Readable(conn) => service.readable(net, conn, state),
-                Event::Writable(conn) => service.writable(net, conn, state),
-                Event::PeerClosed(conn) => service.peer_closed(net, conn, state),
-                Event::Timer(conn) => service.timer(net, conn, state),
-                _ => {}
             }
         }
+        events.clear();
     }
 }
 

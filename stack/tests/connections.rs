@@ -325,6 +325,7 @@ fn every_packet_is_back_in_its_pool_when_all_is_over<A: Engine<MemoryNic>, B: En
     assert_eq!(nics.map(|nic| nic.pool_available()), [300, 300]);
 }
 
+#[expect(clippy::extra_unused_type_parameters, reason = "every test is given the engines of both ends")]
 fn a_segment_of_no_connection_gets_the_reset_that_the_rfc_says<A: Engine<MemoryNic>, B: Engine<MemoryNic>>() {
     let (mut nic, server_nic) = Link::pair(LinkConfig::default());
     let mut target = Host::<_, B>::start(&server(), vec![server_nic], Echo::default);

@@ -5,7 +5,8 @@ use clap::Parser;
 use comfy_table::{CellAlignment, Table, presets};
 use linerate_benches::goodput::{Measured, Pair, Setting, measure};
 use linerate_benches::impair::path::{PathConfig, impair};
-use linerate_benches::process::{Error, come_first, interruption, linerate};
+use linerate_benches::priority::come_first;
+use linerate_benches::process::{Error, interruption, linerate};
 use serde::Serialize;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -144,7 +145,7 @@ fn run(args: &Args) -> Result<Report, Error> {
         duration: Duration::from_secs(args.seconds.into()),
     };
     let impair = impair()?;
-    come_first();
+    let _first = come_first();
     let mut runs: Vec<(f64, Pair, Vec<Measured>)> =
         args.loss.iter().flat_map(|loss| args.pairs.iter().map(|pair| (*loss, *pair, Vec::new()))).collect();
     // Round by round, so that what disturbs the machine for a while disturbs all alike.

@@ -6,7 +6,8 @@ use clap::Parser;
 use hdrhistogram::Histogram;
 use linerate_benches::impair::spec::{self, Spec};
 use linerate_benches::impair::{Bridge, BridgeConfig, Crossed};
-use linerate_benches::process::{come_first, interruption};
+use linerate_benches::priority::come_first;
+use linerate_benches::process::interruption;
 use linerate_bypass::dpdk::{Drops, Eal, EalConfig, Pci, Port, PortConfig};
 use linerate_bypass::memory::{ImpairmentStats, Impairments};
 use linerate_bypass::time::{Clock, Duration};
@@ -169,7 +170,7 @@ fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     {
         return Err("a queue without a rate holds nothing: give rate= too".into());
     }
-    come_first();
+    let _first = come_first();
     if let Some(core) = args.core {
         let mut only = CpuSet::new();
         only.set(core as usize);

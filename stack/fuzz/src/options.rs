@@ -17,7 +17,7 @@ pub fn options(data: &[u8]) {
     // What a SYN can say comes back as it was.
     let said = ParsedOptions { mss: Some(parsed.mss.unwrap_or(536)), sack: Vec::new(), ..parsed };
     let written = emit_syn_options(&said);
-    assert!(written.len() <= 40 && written.len() % 4 == 0, "{} bytes", written.len());
+    assert!(written.len() <= 40 && written.len().is_multiple_of(4), "{} bytes", written.len());
     assert_eq!(parse_options(&written), said);
 }
 

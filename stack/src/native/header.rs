@@ -1,6 +1,6 @@
 //! The headers of what we send: Ethernet, IP and TCP, written in one go.
 
-use super::options::{self, Timestamp};
+use super::options::{self, MAX_LEN, Timestamp};
 use super::seq::Seq;
 use crate::egress::ETHERNET;
 use crate::tuple::Tuple;
@@ -22,8 +22,6 @@ const IPV6: usize = 40;
 const TCP_FIXED: usize = 20;
 const IPV4_AND_TCP: usize = IPV4 + TCP_FIXED;
 const IPV6_AND_TCP: usize = IPV6 + TCP_FIXED;
-/// The longest TCP options (RFC 9293 §3.1).
-pub(super) const MAX_OPTIONS: usize = 40;
 
 /// TCP's flags as they lie in the header (RFC 9293 §3.1, RFC 3168 §6.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -60,16 +58,16 @@ pub(super) enum Ecn {
 /// The options of a segment, already written.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct OptionBytes {
-    bytes: [u8; MAX_OPTIONS],
+    bytes: [u8; MAX_LEN],
     len: u8,
 }
 
 impl OptionBytes {
-    pub const NONE: OptionBytes = OptionBytes { bytes: [0; MAX_OPTIONS], len: 0 };
+    pub const NONE: OptionBytes = OptionBytes { bytes: [0; MAX_LEN], len: 0 };
 
     /// What `write` writes into the 40 bytes that there are; it returns how many it took.
-    pub fn written(write: impl FnOnce(&mut [u8; MAX_OPTIONS]) -> usize) -> Self {
-        let mut bytes = [0; MAX_OPTIONS];
+    pub fn written(write: impl FnOnce(&mut [u8; MAX_LEN]) -> usize) -> Self {
+        let mut bytes = [0; MAX_LEN];
         let len = write(&mut bytes) as u8;
         OptionBytes { bytes, len }
     }

@@ -167,9 +167,6 @@ pub(crate) struct SynOptions {
 }
 
 impl SynOptions {
-    /// The longest that they can get, in bytes.
-    pub const MAX_LEN: usize = 20;
-
     /// Their length in bytes, a multiple of four.
     #[inline]
     pub fn len(&self) -> usize {
@@ -218,6 +215,7 @@ pub(crate) fn emit_timestamp(place: &mut [u8; TIMESTAMP_LEN], timestamp: Timesta
 
 /// The length in bytes of `blocks` SACK blocks as [`emit_sack`] writes them: a multiple of four, 0 for none.
 #[inline]
+#[cfg(test)]
 pub(crate) const fn sack_len(blocks: usize) -> usize {
     match blocks {
         0 => 0,
@@ -231,7 +229,7 @@ pub(crate) const fn sack_len(blocks: usize) -> usize {
 ///
 /// # Panics
 ///
-/// If `place` is shorter than [`sack_len`] of them.
+/// If `place` is shorter than that.
 pub(crate) fn emit_sack(place: &mut [u8], blocks: &[SackBlock]) -> usize {
     let blocks = &blocks[..blocks.len().min(MAX_SACK_BLOCKS)];
     let mut writer = Writer::new(place);
@@ -357,10 +355,10 @@ mod tests {
 
         #[test]
         fn options_of_a_syn_are_read_back(sent in syn_options()) {
-            let mut bytes = [0xaa; SynOptions::MAX_LEN + 4];
+            let mut bytes = [0xaa; 20 + 4];
             let len = sent.emit(&mut bytes);
             prop_assert_eq!(len, sent.len());
-            prop_assert!(len % 4 == 0 && len <= SynOptions::MAX_LEN);
+            prop_assert!(len % 4 == 0 && len <= 20);
             prop_assert!(bytes[len..].iter().all(|byte| *byte == 0xaa));
             let SynOptions { mss, window_scale, sack_permitted, timestamp } = sent;
             let expected =

@@ -209,7 +209,11 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         }
         if len > mss {
             len = match self.shared.settings.tso {
-                Some(most) => len.min(most.min(MAX_TSO) as u32) / mss * mss,
+                Some(most) => {
+                    let most = len.min(most.min(MAX_TSO) as u32);
+                    // The end of what there is may be a short segment; anything else is full ones.
+                    if most == block.unsent { most } else { most / mss * mss }
+                }
                 None => mss,
             };
             len = buffers.queue.span(block.nxt, len);
@@ -303,7 +307,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             buffers.probe = None;
         }
         block.flags.clear(Flags::PROBE | Flags::WINDOW_PROBE);
-        block.retransmit_at = deadline(buffers, block, &self.cold, &self.shared.settings.limits);
+        block.retransmit_at = deadline(buffers, block, self.cold, &self.shared.settings.limits);
         self.was_acknowledged();
         if link.is_some() {
             egress.send_frame(packet);

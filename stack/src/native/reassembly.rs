@@ -166,11 +166,6 @@ impl<P: Packet> Reassembly<P> {
         self.runs.get(at).copied().filter(|run| seq.at_or_after(run.start))
     }
 
-    /// The stretch that holds the byte `seq`.
-    pub fn block_of(&self, seq: Seq) -> Option<(Seq, Seq)> {
-        self.run_of(seq).map(|run| (run.start, run.end))
-    }
-
     /// What to report, the stretch that grew last first; at most `into.len()` blocks. Returns how many there are.
     pub fn blocks(&self, into: &mut [SackBlock]) -> usize {
         let mut n = 0;
@@ -275,7 +270,6 @@ mod tests {
         let piece = packet(&mut nic, 6000, 500);
         reassembly.insert(Seq(6000), piece, 100);
         assert_eq!(blocks(&reassembly), [(5500, 7000), (8500, 9000), (7500, 8000)]);
-        assert_eq!(reassembly.block_of(Seq(6600)), Some((Seq(5500), Seq(7000))));
     }
 
     #[test]

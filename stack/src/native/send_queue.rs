@@ -176,7 +176,7 @@ impl<P: Packet> SendQueue<P> {
 
     /// The common case of [`compose`](Self::compose): the queue is one packet of `len` bytes that was never sent, and that
     /// headers go in front of where it lies. `None`, with nothing changed, when it is not that.
-    #[inline]
+    #[inline(always)]
     pub fn compose_only(&mut self, len: u32, header: usize, write: impl FnOnce(&mut [u8])) -> Option<P> {
         if self.pieces.len() != 1 {
             return None;

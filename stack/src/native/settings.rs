@@ -52,8 +52,6 @@ pub(super) struct Settings {
     pub offload: Offload,
     /// The most payload that the port cuts into segments by itself.
     pub tso: Option<usize>,
-    /// Chains and shared packets are sent as they are.
-    pub multi_segment: bool,
 }
 
 impl Settings {
@@ -86,7 +84,6 @@ impl Settings {
             mtu: egress.mtu(),
             offload: Offload::of(port),
             tso: port.tso.filter(|_| port.multi_segment_tx),
-            multi_segment: port.multi_segment_tx,
         }
     }
 

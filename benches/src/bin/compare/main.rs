@@ -7,7 +7,8 @@ mod report;
 
 use clap::Parser;
 use linerate_benches::echo_pair::{Measured, Network, Setting, engines_of, measure};
-use linerate_benches::process::{Error, come_first, interruption, linerate};
+use linerate_benches::priority::come_first;
+use linerate_benches::process::{Error, interruption, linerate};
 use linerate_benches::{sockperf, testpmd};
 use report::{Bounces, Report, Row, Sockperf};
 use std::process::ExitCode;
@@ -89,7 +90,7 @@ fn run(args: &Args) -> Result<Report, Error> {
     if !args.no_testpmd && !testpmd::is_installed() {
         return Err(missing("dpdk-testpmd", "apt-get install dpdk-dev, or --no-testpmd to do without it"));
     }
-    come_first();
+    let _first = come_first();
     let networks = Network::all(&engines_of(&setting.linerate, &interrupted)?);
     let mut runs: Vec<[Vec<Measured>; 2]> = networks.iter().map(|_| Default::default()).collect();
     let (mut ping_pongs, mut bounces) = (Vec::new(), Vec::new());

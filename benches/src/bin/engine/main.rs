@@ -8,7 +8,7 @@ use args::{Args, EngineName, Mode};
 use linerate_benches::client::connections::Course;
 use linerate_benches::client::{Agreed, Wrong};
 use linerate_benches::engine::{Bench, Connect, Cost, Echo, Stream, idle, measure};
-use linerate_benches::process::come_first;
+use linerate_benches::priority::come_first;
 use linerate_bypass::memory::{MemoryNic, MemoryPacket};
 use linerate_stack::{Engine, NativeEngine, SmoltcpEngine};
 use report::{PerOperation, Point, Report};
@@ -16,7 +16,7 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let args = Args::parse_checked();
-    come_first();
+    let _first = come_first();
     let report = match args.engine {
         EngineName::Native => run::<NativeEngine<MemoryPacket>>(&args),
         EngineName::Smoltcp => run::<SmoltcpEngine>(&args),

@@ -169,6 +169,7 @@ impl Flight {
 
     /// What the sender is doing.
     #[inline]
+    #[cfg(test)]
     pub(crate) fn phase(&self) -> Phase {
         self.phase
     }
@@ -180,6 +181,7 @@ impl Flight {
     }
 
     /// How many records it holds: no more than segments are outstanding.
+    #[cfg(test)]
     pub(crate) fn records(&self) -> usize {
         self.board.len()
     }

@@ -83,6 +83,7 @@ impl Limits {
     }
 
     /// For peers within a data centre, which do not delay acknowledgements: 5 ms from the start.
+    #[cfg(test)]
     pub(crate) fn datacenter() -> Self {
         Limits::default().with_rto_floor(Duration::from_millis(5))
     }
@@ -98,12 +99,8 @@ impl Limits {
         Limits { learnt_floor: rtt::nanos(floor.min(MAX_RTO)), ..self }
     }
 
-    /// With another longest time-out, back-off included: at most 60 s.
-    pub(crate) fn with_max_rto(self, max: Duration) -> Self {
-        Limits { max_rto: rtt::nanos(max.min(MAX_RTO)), ..self }
-    }
-
     /// With another number of time-outs in a row after which the connection is given up (R2 of RFC 9293 §3.8.3).
+    #[cfg(test)]
     pub(crate) fn with_max_retransmissions(self, max: u8) -> Self {
         Limits { max_retransmissions: max, ..self }
     }

@@ -102,6 +102,7 @@ impl Default for Path {
 
 impl Path {
     /// The smallest round-trip time of the last minutes (RACK.min_RTT, RFC 8985 §6.2 step 1).
+    #[cfg(test)]
     pub(crate) fn min_rtt(&self) -> Option<Duration> {
         self.min_rtt_nanos().map(Duration::from_nanos)
     }
@@ -195,6 +196,7 @@ impl Path {
     }
 
     /// The longest acknowledgement delay measured lately, and whether there are enough measurements to rely on it.
+    #[cfg(test)]
     pub(crate) fn acknowledgement_delay(&self) -> (Duration, bool) {
         (Duration::from_nanos(self.delay_nanos()), self.flags & DELAY_LEARNT != 0)
     }
@@ -220,6 +222,7 @@ impl Path {
     }
 
     /// How often the time-out has been doubled.
+    #[cfg(test)]
     pub(crate) fn backoff(&self) -> u8 {
         self.backoff
     }

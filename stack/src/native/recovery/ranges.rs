@@ -26,11 +26,6 @@ impl Ranges {
         self.bytes
     }
 
-    #[inline]
-    pub(super) fn is_empty(&self) -> bool {
-        self.list.is_empty()
-    }
-
     /// Forgets everything; keeps its memory, which is small.
     #[inline]
     pub(super) fn clear(&mut self) {

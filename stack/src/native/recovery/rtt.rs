@@ -65,6 +65,7 @@ impl RttEstimator {
     }
 
     /// RTTVAR.
+    #[cfg(test)]
     pub(crate) fn variation(&self) -> Duration {
         Duration::from_nanos(self.variation_nanos())
     }
