@@ -1,7 +1,7 @@
 //! What fuzzing has found, each by the shortest sequence that shows it. What must hold is checked by the harness.
 
-use crate::fuzz::{Op, Setup};
 use crate::fuzz::steps::{Flags, Options, Place, Shape, Step, play};
+use crate::fuzz::{Op, Setup};
 
 /// A segment of the first flow with ACK alone, next in order, with `len` bytes.
 const ORDINARY: Shape = Shape {
@@ -64,4 +64,18 @@ fn a_peer_that_closes_its_window_and_vanishes_is_given_up() {
     let closed = Step::Send(Shape { window: 0, ..ORDINARY });
     let setup = Setup { habits: Setup::SILENCE, ..Setup::default() };
     play(setup, &[closed, Step::Ask(0, Op::Write(100), false)]);
+}
+
+/// What is reserved and not committed is nothing, also if something else is sent in the same turn.
+#[test]
+fn a_place_that_was_left_is_not_in_front_of_what_is_sent_after_it() {
+    let reserve = Step::Ask(0, Op::Reserve(1000), true);
+    for sent in [Op::Send(10), Op::Write(10), Op::Forward] {
+        let received = Step::Send(Shape { len: 3000, ..ORDINARY });
+        play(
+            Setup { habits: Setup::HOLDS, ..Setup::default() },
+            &[received, reserve.clone(), Step::Ask(0, sent, false)],
+        );
+    }
+    play(Setup::default(), &[reserve, Step::Settle]);
 }
