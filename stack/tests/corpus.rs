@@ -38,8 +38,19 @@ fn short_pass(target: Target, text: &str, mutations: u64) {
     }
 }
 
+/// Runs the one input that the environment's `FUZZ_INPUT` has as `target:hexadecimal`; `FUZZ_TRACE` shows what it does.
+#[test]
+fn the_input_in_the_environment() {
+    let Ok(asked) = std::env::var("FUZZ_INPUT") else { return };
+    let (name, line) = asked.split_once(':').expect("a target and an input");
+    let target = TARGETS.into_iter().find(|target| target.name == name).expect("a target");
+    fuzz::parse(line).iter().for_each(|input| run(target, input));
+}
+
 macro_rules! short_passes {
     ($($name:ident: $mutations:literal,)*) => {
+        const TARGETS: [Target; 5] = [$(Target { name: stringify!($name), run: fuzz::$name }),*];
+
         $(
             #[test]
             fn $name() {

@@ -284,7 +284,8 @@ impl Flow {
             }
         }
         for offer in &self.offers[conn.offers..] {
-            if !after(offer.ack, numbers.nxt) {
+            // Of what it could have acknowledged.
+            if offer.ack.wrapping_sub(first) <= numbers.nxt.wrapping_sub(first) {
                 let edge = offer.ack.wrapping_add(u32::from(offer.window) << numbers.snd_scale);
                 if conn.allowed.is_none_or(|allowed| after(edge, allowed)) {
                     conn.allowed = Some(edge);

@@ -133,6 +133,7 @@ fn ethernet(to: MacAddr, ipv4: bool) -> Vec<u8> {
 }
 
 /// Where the parts of a TCP frame to the endpoint lie, if it is whole.
+#[derive(Debug)]
 pub struct Located {
     pub tuple: Tuple,
     /// Where the TCP header begins.

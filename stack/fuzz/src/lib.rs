@@ -15,6 +15,7 @@ pub mod steps;
 
 pub use corpus::{Target, mutated, parse, to_hex};
 pub use options::options;
+pub use probe::Op;
 pub use raw::{closing, connected, listening};
 pub use setup::Setup;
 pub use steps::sequences;

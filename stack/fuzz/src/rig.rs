@@ -39,9 +39,10 @@ pub struct Rig {
     /// Frames and requests to the service since the last settling.
     stimuli: usize,
     received: Vec<<MemoryNic as Nic>::Packet>,
-    /// Frames that the endpoint has sent without new payload, and all.
+    /// Segments and other frames that the endpoint has sent without payload.
     replies: usize,
-    sent: usize,
+    /// What goes to and fro is printed: `FUZZ_TRACE` is in the environment.
+    traces: bool,
 }
 
 impl Rig {
@@ -65,7 +66,7 @@ impl Rig {
             stimuli: 0,
             received: Vec::with_capacity(32),
             replies: 0,
-            sent: 0,
+            traces: std::env::var_os("FUZZ_TRACE").is_some(),
         };
         for frame in frames::introductions() {
             rig.put(&frame, Delivery::default());
@@ -101,6 +102,7 @@ impl Rig {
             let len = located.payload.len() as u32;
             let (flags, ack, window) = (located.flags(&frame), located.ack(&frame), located.window(&frame));
             let first = located.first(&frame);
+            self.trace(|| format!("> {first} +{len} flags {flags:#04x} ack {ack} window {window}, {located:?}"));
             self.flow(located.tuple).give(first, len, flags, ack, window);
         }
         if mend {
@@ -157,8 +159,15 @@ impl Rig {
 
     /// Asks the service for something on `conn`.
     pub fn ask(&mut self, conn: ConnId, op: Op) {
+        self.trace(|| format!("! {op:?} on {conn:?}"));
         self.stimuli += 1;
         let _ = self.postbox.post(conn, op);
+    }
+
+    fn trace(&self, what: impl FnOnce() -> String) {
+        if self.traces {
+            eprintln!("{:>12} {}", self.now().as_micros() - 1_000_000_000, what());
+        }
     }
 
     /// One turn of the endpoint. Returns whether it did anything.
@@ -167,6 +176,7 @@ impl Rig {
         let worked = self.worker.turn(now) > 0;
         let told = std::mem::take(&mut *self.worker.service().told.borrow_mut());
         for told in told {
+            self.trace(|| format!("  {told:?}").chars().take(120).collect());
             self.note(told);
         }
         self.worker.engine().assert_consistent();
@@ -185,7 +195,6 @@ impl Rig {
                 let summed = frame.rx_info().l4_checksum == RxChecksum::Good;
                 let bytes = frame.segments().collect::<Vec<_>>().concat();
                 drop(frame);
-                self.sent += 1;
                 match frames::read(&bytes, summed) {
                     Output::Tcp(segment) => self.take(&segment),
                     Output::Question { target } => {
@@ -245,6 +254,10 @@ impl Rig {
         if segment.flags & (SYN | ACK) == SYN && !self.dialled.contains(&segment.tuple) {
             self.dialled.push(segment.tuple);
         }
+        self.trace(|| {
+            let Sent { seq, ack, flags, window, payload, tuple, .. } = segment;
+            format!("< {seq} +{} flags {flags:#04x} ack {ack} window {window}, to {}", payload.len(), tuple.remote)
+        });
         if segment.payload.is_empty() {
             self.replies += 1;
         }

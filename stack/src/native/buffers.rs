@@ -24,7 +24,8 @@ pub(super) struct Buffers<P> {
     pub flight: Flight,
     /// What a tail loss probe is to send again (RFC 8985 §7.3), if not new data.
     pub probe: Option<(Seq, u32)>,
-    /// When the first time-out in a row came.
+    /// When the first time-out in a row came, or the first probe of a closed window that has not been answered was sent;
+    /// zero while all were.
     pub stalled: Instant,
     /// Nothing has been sent since they were attached: the connection was idle before.
     pub idle: bool,

@@ -328,6 +328,12 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             }
         }
         let block = &mut *self.block;
+        if block.flags.has(Flags::PERSIST)
+            && let Some(buffers) = self.shared.buffers.of_mut(block)
+        {
+            // It answers probes.
+            buffers.stalled = Instant::ZERO;
+        }
         if block.outstanding() == 0 && self.shared.buffers.of(block).is_none_or(|buffers| buffers.flight.is_settled()) {
             return;
         }
@@ -361,7 +367,9 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         if outcome.reduced && block.flags.has(Flags::ECN) {
             block.flags |= Flags::CWR;
         }
-        let send = block.unsent > 0 || outcome.window_changed || block.flags.has(Flags::FIN_QUEUED);
+        let all = forward && arrival.ack == block.nxt;
+        // What has nothing left to send gives its queues back in the flush.
+        let send = block.unsent > 0 || all || outcome.window_changed || block.flags.has(Flags::FIN_QUEUED);
         if forward {
             block.una = arrival.ack;
             self.shared.pinned -= buffers.queue.acknowledge(arrival.ack);

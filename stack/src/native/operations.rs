@@ -97,7 +97,19 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         self.block.flags |= Flags::WANTS_ROOM;
     }
 
+    /// Gives back a place that was reserved and not committed: it is nothing.
+    #[inline]
+    pub(super) fn discard_reserved(&mut self) {
+        if let Some(buffers) = self.shared.buffers.of_mut(self.block)
+            && buffers.reserved > 0
+        {
+            let reserved = std::mem::take(&mut buffers.reserved);
+            self.shared.pinned -= buffers.queue.trim(reserved);
+        }
+    }
+
     pub(super) fn send_bytes(&mut self, bytes: Bytes) -> Result<(), Bytes> {
+        self.discard_reserved();
         if self.room() < bytes.len() {
             self.want_room();
             return Err(bytes);
@@ -129,6 +141,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     /// Queues what was received on the same connection, if all of it fits. Returns how many bytes that were.
     #[inline]
     fn echo(&mut self) -> Option<usize> {
+        self.discard_reserved();
         let n = self.block.received;
         if self.room() < n as usize {
             return None;
@@ -173,12 +186,14 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
 
     #[inline]
     fn queue_packet(&mut self, packet: P) {
+        self.discard_reserved();
         let end = self.block.nxt + self.block.unsent;
         self.block.unsent += packet.len() as u32;
         self.shared.buffers.attach(self.block).queue.push_packet(end, packet);
     }
 
     fn queue_bytes(&mut self, bytes: Bytes) {
+        self.discard_reserved();
         let _now = self.shared.now;
         let block = &mut *self.block;
         let end = block.nxt + block.unsent;
@@ -228,15 +243,13 @@ impl<'a, P: Packet, C: CongestionControl> Connection<'a, P, C> {
         if max == 0 {
             return None;
         }
+        self.discard_reserved();
+        // The flush takes back what is not committed by then.
+        self.dirty();
         let Connection { slot, block, shared, .. } = self;
         let most = usize::from(block.mss);
         let end = block.nxt + block.unsent;
         let buffers = shared.buffers.attach(block);
-        // What was reserved and not committed is nothing.
-        if buffers.reserved > 0 {
-            let reserved = std::mem::take(&mut buffers.reserved);
-            shared.pinned -= buffers.queue.trim(reserved);
-        }
         let mut n = buffers.queue.extend(max, most);
         if n == 0 {
             let packet =

@@ -44,14 +44,8 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         if self.send_only(egress, now) {
             return false;
         }
+        self.discard_reserved();
         let block = &mut *self.block;
-        if let Some(buffers) = self.shared.buffers.of_mut(block)
-            && buffers.reserved > 0
-        {
-            // What was reserved and not committed is nothing.
-            let reserved = std::mem::take(&mut buffers.reserved);
-            self.shared.pinned -= buffers.queue.trim(reserved);
-        }
         match block.state {
             State::Closed if block.flags.has(Flags::RESET) => {
                 block.flags.clear(Flags::RESET);
@@ -61,13 +55,18 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             }
             State::Closed => return false,
             State::SynSent | State::SynReceived => {
-                if block.flags.take(Flags::PROBE) {
+                let challenges = block.flags.take(Flags::PROBE);
+                if block.flags.take(Flags::ACK_NOW) {
+                    // Our SYN says all that a challenge would.
+                    let went = self.send_syn(egress, now);
+                    if !went {
+                        self.block.flags |= Flags::ACK_NOW;
+                    }
+                    return !went;
+                }
+                if challenges {
                     let seq = block.nxt;
                     self.send_empty(seq, Control::ACK, egress, now);
-                }
-                if self.block.flags.take(Flags::ACK_NOW) && !self.send_syn(egress, now) {
-                    self.block.flags |= Flags::ACK_NOW;
-                    return true;
                 }
                 return false;
             }

@@ -145,6 +145,14 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     /// The window is closed, or too small to be worth using (RFC 9293 §3.8.6.1, §3.8.6.2.1).
     fn probe_window(&mut self, now: Instant) {
         let block = &mut *self.block;
+        // RFC 9293 §3.8.6.1, MUST-37: it stays open for as long as the peer answers, and no longer.
+        if let Some(buffers) = self.shared.buffers.of_mut(block) {
+            if buffers.stalled == Instant::ZERO {
+                buffers.stalled = now;
+            } else if now.since(buffers.stalled) >= self.shared.settings.user_timeout {
+                return self.end(Flags::TIMED_OUT);
+            }
+        }
         block.flags |= Flags::WINDOW_PROBE;
         block.attempts = block.attempts.saturating_add(1);
         self.persist(now);
@@ -200,6 +208,9 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         if block.unsent > 0 {
             if !block.flags.has(Flags::PERSIST) {
                 block.attempts = 0;
+                if let Some(buffers) = self.shared.buffers.of_mut(block) {
+                    buffers.stalled = Instant::ZERO;
+                }
                 self.persist(now);
             }
             return;
