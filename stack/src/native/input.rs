@@ -566,7 +566,8 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         match block.state {
             State::FinWait1 => block.state = State::FinWait2,
             State::Closing => self.enter_time_wait(now),
-            State::LastAck => self.end(Flags::default()),
+            State::LastAck if block.flags.has(Flags::END_TOLD) => self.end(Flags::default()),
+            State::LastAck => self.linger(),
             _ => {}
         }
     }
@@ -577,14 +578,26 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         let block = &mut *self.block;
         block.state = State::TimeWait;
         block.retransmit_at = Tick::NONE;
+        // No less than was ever offered: the right edge does not move left, and the peer sends nothing more into it.
+        let scale = block.rcv_scale();
+        let window = block.rcv_window().max(self.cold.rx_limit).div_ceil(1 << scale).min(65_535);
+        block.rcv_edge = block.rcv_edge.max(block.rcv_nxt + (window << scale));
         let record = super::time_wait::Closed {
             tuple: block.tuple,
             next: block.nxt,
             peer_next: block.rcv_nxt,
             ts_recent: block.flags.has(Flags::TIMESTAMPS).then_some(block.ts_recent),
-            window: (block.rcv_window() >> block.rcv_scale()).min(65_535) as u16,
+            window: window as u16,
         };
         self.shared.time_wait.insert(record, now);
+        self.touch();
+    }
+
+    /// The peer has all of ours; the block stays until the service has all of the peer's.
+    fn linger(&mut self) {
+        self.forget_tuple();
+        self.block.state = State::TimeWait;
+        self.block.retransmit_at = Tick::NONE;
         self.touch();
     }
 
