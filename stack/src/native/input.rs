@@ -148,10 +148,14 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         now: Instant,
     ) {
         let data = packet.data();
+        let block = &mut *self.block;
         if self.shared.settings.keepalive.is_some() {
             self.cold.heard = Tick::of(now);
+            if block.state.is_synchronized() && !block.flags.has(Flags::PERSIST) {
+                // Its sign of life, if it was asked for one.
+                block.attempts = 0;
+            }
         }
-        let block = &mut *self.block;
         // Header prediction (Jacobson 1990): nearly every segment of an established connection is the next in order, and
         // has nothing but an acknowledgement and a timestamp. The flags compared leave PSH out.
         let plain = arrival.control.0 & !Control::PSH.0 == Control::ACK.0;
