@@ -105,15 +105,20 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         if bytes.is_empty() {
             return Ok(());
         }
-        let _now = self.shared.now;
-        let block = &mut *self.block;
-        let buffers = self.shared.buffers.attach(block);
-        let end = block.nxt + block.unsent;
-        block.unsent += bytes.len() as u32;
-        buffers.queue.push_bytes(end, bytes);
-        self.shared.pinned += 1;
+        self.queue_bytes(bytes);
         self.dirty();
         Ok(())
+    }
+
+    /// Lets go of what was reserved and not committed: it is nothing.
+    #[inline]
+    pub(super) fn forget_reserved(&mut self) {
+        if let Some(buffers) = self.shared.buffers.of_mut(self.block)
+            && buffers.reserved > 0
+        {
+            let reserved = std::mem::take(&mut buffers.reserved);
+            self.shared.pinned -= buffers.queue.trim(reserved);
+        }
     }
 
     pub(super) fn commit(&mut self, n: usize) {
@@ -173,13 +178,14 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
 
     #[inline]
     fn queue_packet(&mut self, packet: P) {
+        self.forget_reserved();
         let end = self.block.nxt + self.block.unsent;
         self.block.unsent += packet.len() as u32;
         self.shared.buffers.attach(self.block).queue.push_packet(end, packet);
     }
 
     fn queue_bytes(&mut self, bytes: Bytes) {
-        let _now = self.shared.now;
+        self.forget_reserved();
         let block = &mut *self.block;
         let end = block.nxt + block.unsent;
         block.unsent += bytes.len() as u32;
@@ -228,22 +234,22 @@ impl<'a, P: Packet, C: CongestionControl> Connection<'a, P, C> {
         if max == 0 {
             return None;
         }
+        self.forget_reserved();
         let Connection { slot, block, shared, .. } = self;
         let most = usize::from(block.mss);
         let end = block.nxt + block.unsent;
         let buffers = shared.buffers.attach(block);
-        // What was reserved and not committed is nothing.
-        if buffers.reserved > 0 {
-            let reserved = std::mem::take(&mut buffers.reserved);
-            shared.pinned -= buffers.queue.trim(reserved);
-        }
         let mut n = buffers.queue.extend(max, most);
         if n == 0 {
             // The last packets are for receiving and for acknowledgements: without them nothing that is sent would ever be
             // let go.
             let packet = if shared.pinned < shared.settings.packets { egress.allocate_for_payload() } else { None };
             let Some(packet) = packet else {
-                block.flags |= Flags::WANTS_ROOM;
+                // To be sent from, if only to give back the queues that it may have got for nothing.
+                if !block.flags.has_any(Flags::TOUCHED | Flags::DIRTY) {
+                    shared.active.push(slot);
+                }
+                block.flags |= Flags::WANTS_ROOM | Flags::DIRTY;
                 shared.starved.push(slot);
                 return None;
             };

@@ -44,14 +44,8 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         if self.send_only(egress, now) {
             return false;
         }
+        self.forget_reserved();
         let block = &mut *self.block;
-        if let Some(buffers) = self.shared.buffers.of_mut(block)
-            && buffers.reserved > 0
-        {
-            // What was reserved and not committed is nothing.
-            let reserved = std::mem::take(&mut buffers.reserved);
-            self.shared.pinned -= buffers.queue.trim(reserved);
-        }
         match block.state {
             State::Closed if block.flags.has(Flags::RESET) => {
                 block.flags.clear(Flags::RESET);
