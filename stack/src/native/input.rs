@@ -364,10 +364,12 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         if outcome.reduced && block.flags.has(Flags::ECN) {
             block.flags |= Flags::CWR;
         }
-        let send = block.unsent > 0 || outcome.window_changed || block.flags.has(Flags::FIN_QUEUED);
+        let mut send = block.unsent > 0 || outcome.window_changed || block.flags.has(Flags::FIN_QUEUED);
         if forward {
             block.una = arrival.ack;
             self.shared.pinned -= buffers.queue.acknowledge(arrival.ack);
+            // Queues that have become empty go back where it would be sent.
+            send |= buffers.queue.is_empty();
             block.retransmit_at = if buffers.flight.is_settled() {
                 Tick::NONE
             } else {
