@@ -92,6 +92,47 @@ fn what_has_arrived_is_read_in_time_wait<A: Engine<MemoryNic>, B: Engine<MemoryN
     assert_eq!((received, ended, closed), (500, true, Some(CloseReason::Finished)));
 }
 
+/// Sends nothing, closes, and aborts when the peer has closed.
+#[derive(Default)]
+struct Impatient {
+    closed: Option<CloseReason>,
+}
+
+impl Service for Impatient {
+    type Conn = ();
+    type Message = ();
+
+    fn start(&mut self, net: &mut impl Transport) {
+        net.connect(format!("{SERVER}:7").parse().unwrap(), 0);
+    }
+
+    fn opened(&mut self, net: &mut impl Transport, conn: ConnId, _: Origin) {
+        net.close(conn);
+    }
+
+    fn peer_closed(&mut self, net: &mut impl Transport, conn: ConnId, _: &mut ()) {
+        net.abort(conn);
+    }
+
+    fn closed(&mut self, _: &mut impl Transport, _: ConnId, (): (), why: CloseReason) {
+        self.closed = Some(why);
+    }
+}
+
+/// RFC 9293 §3.10.5: in TIME-WAIT nothing is reset. The FIN that has just come is acknowledged all the same.
+#[test]
+fn an_abort_in_time_wait_leaves_no_end_unacknowledged() {
+    let mut net = Net::new(LinkConfig::default(), Impatient::default, Echo::default);
+    net.link.capture();
+    net.run_until(SECOND, |_| false);
+    assert_eq!(net.a.service().closed, Some(CloseReason::Aborted));
+    assert_eq!(net.b.service().closed, [CloseReason::Finished]);
+    // Ethernet, IPv4, and the flags of TCP.
+    let segments = net.link.captured().into_iter().filter(|frame| frame.bytes[12..14] == [8, 0]);
+    let fins = segments.filter(|frame| frame.bytes[14 + 20 + 13] & 1 == 1);
+    assert_eq!(fins.count(), 2);
+}
+
 /// Reserves, thinks better of it, and sends something else; keeps what comes back.
 #[derive(Default)]
 struct Wavering {

@@ -210,9 +210,17 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     /// Resets (RFC 9293 §3.10.5).
     pub(super) fn abort(&mut self) {
         let block = &mut *self.block;
-        let resets = !matches!(block.state, State::Closed | State::SynSent | State::TimeWait);
-        if block.state == State::Closed {
-            return;
+        let resets = block.state != State::SynSent;
+        match block.state {
+            State::Closed => return,
+            // Nothing is left to be reset; the peer's FIN may still have to be acknowledged.
+            State::TimeWait => {
+                self.detach();
+                self.block.received = 0;
+                self.block.flags |= Flags::WAS_ABORTED | Flags::END_TOLD;
+                return self.touch();
+            }
+            _ => {}
         }
         self.end(Flags::WAS_ABORTED);
         if resets {

@@ -38,8 +38,8 @@ impl Consistent for SmoltcpEngine {}
 /// The workers of one host, whatever their engine.
 trait Workers {
     fn turn(&mut self, now: Instant) -> usize;
-    /// When something is due.
-    fn next(&mut self) -> Option<Instant>;
+    /// When frames arrive next, and when something else is due.
+    fn next(&mut self) -> [Option<Instant>; 2];
     fn assert_consistent(&self);
     fn connections(&self) -> usize;
     fn summary(&mut self) -> Summary;
@@ -53,11 +53,10 @@ impl<E: Consistent> Workers for Vec<Worker<MemoryNic, Actor, E>> {
         self.iter_mut().map(|worker| worker.turn(now)).sum()
     }
 
-    fn next(&mut self) -> Option<Instant> {
-        let next = |worker: &mut Worker<MemoryNic, Actor, E>| {
-            [worker.nic().next_arrival(), worker.next_deadline()].into_iter().flatten().min()
-        };
-        self.iter_mut().filter_map(next).min()
+    fn next(&mut self) -> [Option<Instant>; 2] {
+        let arrival = self.iter_mut().filter_map(|worker| worker.nic().next_arrival()).min();
+        let deadline = self.iter_mut().filter_map(|worker| worker.next_deadline()).min();
+        [arrival, deadline]
     }
 
     fn assert_consistent(&self) {
@@ -117,10 +116,10 @@ impl Host {
         }
     }
 
-    fn next(&mut self) -> Option<Instant> {
+    fn next(&mut self) -> [Option<Instant>; 2] {
         match (&mut self.workers, &self.down) {
-            (Some(workers), _) => workers.next().map(|next| next.max(self.looks_at)),
-            (None, down) => down.as_ref().map(|(_, back)| *back),
+            (Some(workers), _) => workers.next().map(|next| next.map(|next| next.max(self.looks_at))),
+            (None, down) => [None, down.as_ref().map(|(_, back)| *back)],
         }
     }
 
@@ -288,13 +287,18 @@ impl World {
                 progress = (made, now, self.sent_frames);
             }
             assert!(self.sent_frames - progress.2 < FRAMES_IN_VAIN, "frames go to and fro and nothing comes of it");
-            let next = self.hosts.iter_mut().filter_map(Host::next).chain(self.next_change.iter().map(|(at, _)| *at));
-            let Some(next) = next.min() else { return false };
+            let change = self.next_change.as_ref().map(|(at, _)| *at);
+            let next = self.hosts.iter_mut().flat_map(Host::next).chain([change, until]);
+            let next: Vec<Instant> = next.flatten().collect();
+            let Some(first) = next.iter().min() else { return false };
             if until.is_some_and(|until| now >= until) || limit.is_none() && now.since(progress.1) > PATIENCE {
                 return false;
             }
-            step = if next > now || frames > 0 { *STEP.start() } else { (step * 2).min(*STEP.end()) };
-            self.link.clock().advance_to(until.map_or(next, |until| next.min(until)).max(now + step));
+            step = if *first > now || frames > 0 { *STEP.start() } else { (step * 2).min(*STEP.end()) };
+            // What is due and does not get done gets a little time, but nothing else is passed over for it.
+            let later = next.iter().filter(|next| **next > now).min();
+            let soon = if *first > now { *first } else { now + step };
+            self.link.clock().advance_to(later.map_or(soon, |later| soon.min(*later)));
         }
         unreachable!("rounds do not end by themselves")
     }
