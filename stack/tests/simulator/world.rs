@@ -15,6 +15,8 @@ use std::rc::Rc;
 const PATIENCE: Duration = Duration::from_secs(20 * 60);
 /// Turns at one time of the clock at most; then a little of it passes.
 const TURNS_AT_ONCE: usize = 50;
+/// Turns that come to nothing before it does so: who waits for a packet of the port asks in each.
+const TURNS_IN_VAIN: usize = 3;
 /// The least and the most of time that passes when something is due now and does not get done.
 const STEP: std::ops::RangeInclusive<Duration> = Duration::from_micros(1)..=Duration::from_millis(1);
 /// Frames that may cross the link without anything coming of it for any service.
@@ -249,13 +251,23 @@ impl World {
     fn turns(&mut self) -> u64 {
         let now = self.now();
         let before = self.sent_frames;
+        let mut in_vain = 0;
         for _ in 0..TURNS_AT_ONCE {
+            let (frames, progress) = (self.sent_frames, self.ledger.borrow().progress);
             let work: usize = self.hosts.iter_mut().map(|host| host.turn(now)).sum();
-            if work == 0 {
+            self.look_at_frames();
+            let moved = self.sent_frames > frames || self.ledger.borrow().progress > progress;
+            in_vain = if moved { 0 } else { in_vain + 1 };
+            if work == 0 || in_vain == TURNS_IN_VAIN {
                 break;
             }
         }
         self.hosts.iter_mut().for_each(|host| host.looked(now));
+        self.sent_frames - before
+    }
+
+    /// Looks at what has been sent.
+    fn look_at_frames(&mut self) {
         for frame in self.link.captured() {
             self.sent_frames += 1;
             self.wire.frame(&frame);
@@ -263,7 +275,6 @@ impl World {
                 self.frames.push(frame);
             }
         }
-        self.sent_frames - before
     }
 
     /// Lets time pass until `done`, or until nothing has come of it for any service for [`PATIENCE`]; for `limit` at most.
