@@ -149,10 +149,14 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         now: Instant,
     ) {
         let data = packet.data();
+        let block = &mut *self.block;
         if self.shared.settings.keepalive.is_some() {
             self.cold.heard = Tick::of(now);
+            if block.state.is_synchronized() && !block.flags.has(Flags::PERSIST) {
+                // Its sign of life, if it was asked for one.
+                block.attempts = 0;
+            }
         }
-        let block = &mut *self.block;
         // Header prediction (Jacobson 1990): nearly every segment of an established connection is the next in order, and
         // has nothing but an acknowledgement and a timestamp. The flags compared leave PSH out.
         let plain = arrival.control.0 & !Control::PSH.0 == Control::ACK.0;
@@ -367,12 +371,12 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         if outcome.reduced && block.flags.has(Flags::ECN) {
             block.flags |= Flags::CWR;
         }
-        let all = forward && arrival.ack == block.nxt;
-        // What has nothing left to send gives its queues back in the flush.
-        let send = block.unsent > 0 || all || outcome.window_changed || block.flags.has(Flags::FIN_QUEUED);
+        let mut send = block.unsent > 0 || outcome.window_changed || block.flags.has(Flags::FIN_QUEUED);
         if forward {
             block.una = arrival.ack;
             self.shared.pinned -= buffers.queue.acknowledge(arrival.ack);
+            // Queues that have become empty go back where it would be sent.
+            send |= buffers.queue.is_empty();
             block.retransmit_at = if buffers.flight.is_settled() {
                 Tick::NONE
             } else {
@@ -581,7 +585,8 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         match block.state {
             State::FinWait1 => block.state = State::FinWait2,
             State::Closing => self.enter_time_wait(now),
-            State::LastAck => self.end(Flags::default()),
+            State::LastAck if block.flags.has(Flags::END_TOLD) => self.end(Flags::default()),
+            State::LastAck => self.linger(),
             _ => {}
         }
     }
@@ -592,14 +597,26 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         let block = &mut *self.block;
         block.state = State::TimeWait;
         block.retransmit_at = Tick::NONE;
+        // No less than was ever offered: the right edge does not move left, and the peer sends nothing more into it.
+        let scale = block.rcv_scale();
+        let window = block.rcv_window().max(self.cold.rx_limit).div_ceil(1 << scale).min(65_535);
+        block.rcv_edge = block.rcv_edge.max(block.rcv_nxt + (window << scale));
         let record = super::time_wait::Closed {
             tuple: block.tuple,
             next: block.nxt,
             peer_next: block.rcv_nxt,
             ts_recent: block.flags.has(Flags::TIMESTAMPS).then_some(block.ts_recent),
-            window: (block.rcv_window() >> block.rcv_scale()).min(65_535) as u16,
+            window: window as u16,
         };
         self.shared.time_wait.insert(record, now);
+        self.touch();
+    }
+
+    /// The peer has all of ours; the block stays until the service has all of the peer's.
+    fn linger(&mut self) {
+        self.forget_tuple();
+        self.block.state = State::TimeWait;
+        self.block.retransmit_at = Tick::NONE;
         self.touch();
     }
 

@@ -117,13 +117,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         if bytes.is_empty() {
             return Ok(());
         }
-        let _now = self.shared.now;
-        let block = &mut *self.block;
-        let buffers = self.shared.buffers.attach(block);
-        let end = block.nxt + block.unsent;
-        block.unsent += bytes.len() as u32;
-        buffers.queue.push_bytes(end, bytes);
-        self.shared.pinned += 1;
+        self.queue_bytes(bytes);
         self.dirty();
         Ok(())
     }
@@ -219,9 +213,17 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     /// Resets (RFC 9293 §3.10.5).
     pub(super) fn abort(&mut self) {
         let block = &mut *self.block;
-        let resets = !matches!(block.state, State::Closed | State::SynSent | State::TimeWait);
-        if block.state == State::Closed {
-            return;
+        let resets = block.state != State::SynSent;
+        match block.state {
+            State::Closed => return,
+            // Nothing is left to be reset; the peer's FIN may still have to be acknowledged.
+            State::TimeWait => {
+                self.detach();
+                self.block.received = 0;
+                self.block.flags |= Flags::WAS_ABORTED | Flags::END_TOLD;
+                return self.touch();
+            }
+            _ => {}
         }
         self.end(Flags::WAS_ABORTED);
         if resets {
@@ -255,7 +257,11 @@ impl<'a, P: Packet, C: CongestionControl> Connection<'a, P, C> {
             let packet =
                 if shared.pinned < shared.settings.packets_in_advance { egress.allocate_for_payload() } else { None };
             let Some(packet) = packet else {
-                block.flags |= Flags::WANTS_ROOM;
+                // To be sent from, if only to give back the queues that it may have got for nothing.
+                if !block.flags.has_any(Flags::TOUCHED | Flags::DIRTY) {
+                    shared.active.push(slot);
+                }
+                block.flags |= Flags::WANTS_ROOM | Flags::DIRTY;
                 shared.starved.push(slot);
                 return None;
             };

@@ -170,12 +170,16 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         let mut allowance = block.cwnd;
         if outstanding > 0 {
             let probe = block.flags.has(Flags::PROBE);
-            if probe && let Some((seq, len)) = buffers.probe {
-                return Some(Range::again(block, seq, len));
+            // Unless it has been acknowledged while the port took nothing.
+            if probe
+                && let Some((seq, len)) = buffers.probe
+                && seq.at_or_after(block.una)
+            {
+                return Some(Range::again(block, seq, buffers.queue.span(seq, len)));
             }
             allowance = buffers.flight.allowance(block.cwnd);
             if let Some((seq, len)) = buffers.flight.retransmission(allowance.min(mss)) {
-                return Some(Range::again(block, seq, len));
+                return Some(Range::again(block, seq, buffers.queue.span(seq, len)));
             }
             if probe {
                 allowance = allowance.max(mss);
@@ -206,8 +210,8 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
                 Some(most) => len.min(most.min(MAX_TSO) as u32) / mss * mss,
                 None => mss,
             };
-            len = buffers.queue.span(block.nxt, len);
         }
+        len = buffers.queue.span(block.nxt, len);
         Some(Range { seq: block.nxt, len, fin: fin_waits && len == block.unsent, new: true })
     }
 

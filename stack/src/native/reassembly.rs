@@ -104,6 +104,11 @@ impl<P: Packet> Reassembly<P> {
                 seq = covered;
             }
         }
+        // Before anything is let go for it: what is reported as held must be held.
+        let covers = self.held.get(at).is_some_and(|next| end.at_or_after(next.seq + next.packet.len() as u32));
+        if self.held.len() >= limit && !covers {
+            return Inserted::Full;
+        }
         // What it covers whole is let go for it; what it covers in part it is cut short for.
         while let Some(next) = self.held.get(at) {
             let next_end = next.seq + next.packet.len() as u32;
@@ -119,9 +124,6 @@ impl<P: Packet> Reassembly<P> {
             }
             end = next.seq;
             break;
-        }
-        if self.held.len() >= limit {
-            return Inserted::Full;
         }
         self.held.insert(at, Held { seq, packet });
         self.cover(seq, end);
@@ -270,6 +272,27 @@ mod tests {
         let piece = packet(&mut nic, 6000, 500);
         reassembly.insert(Seq(6000), piece, 100);
         assert_eq!(blocks(&reassembly), [(5500, 7000), (8500, 9000), (7500, 8000)]);
+    }
+
+    /// What has been reported is there, whatever comes when there are as many packets as there may be.
+    #[test]
+    fn what_covers_pieces_takes_their_place_though_there_is_no_other() {
+        let (mut nic, _) = Link::pair(LinkConfig::default());
+        let mut reassembly = Reassembly::new();
+        for seq in [10, 30, 50] {
+            let piece = packet(&mut nic, seq, 5);
+            assert_eq!(reassembly.insert(Seq(seq), piece, 3), Inserted::Held);
+        }
+        // Fewer may be held by now, since more wait in order.
+        let piece = packet(&mut nic, 8, 10);
+        assert_eq!(reassembly.insert(Seq(8), piece, 1), Inserted::Held);
+        assert_eq!(reassembly.packets(), 3);
+        let piece = packet(&mut nic, 28, 2);
+        assert_eq!(reassembly.insert(Seq(28), piece, 1), Inserted::Full);
+        assert_eq!(blocks(&reassembly), [(8, 18), (50, 55), (30, 35)]);
+        for (from, len) in [(8, 10), (30, 5), (50, 5)] {
+            assert_eq!(reassembly.take(Seq(from)).map(|(_, len)| len), Some(len));
+        }
     }
 
     #[test]

@@ -138,8 +138,12 @@ impl<P: Packet> SendQueue<P> {
         Some((self.pieces.front()?.seq, self.pieces.back()?.end()))
     }
 
-    /// How much of the `max` bytes from `seq` on goes into one frame.
+    /// How much of the `max` bytes from `seq` on goes into one frame: ports take chains of so many pieces and no more.
+    #[inline]
     pub fn span(&self, seq: Seq, max: u32) -> u32 {
+        if self.pieces.len() <= MAX_PIECES {
+            return max;
+        }
         let first = self.find(seq);
         match self.pieces.get(first + MAX_PIECES) {
             Some(beyond) => max.min(beyond.seq - seq),

@@ -206,7 +206,8 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             return;
         }
         if block.unsent > 0 {
-            if !block.flags.has(Flags::PERSIST) {
+            // Without a timer, what a probe had brought through is acknowledged, and the window is as small as it was.
+            if !block.flags.has(Flags::PERSIST) || !block.retransmit_at.is_some() {
                 block.attempts = 0;
                 if let Some(buffers) = self.shared.buffers.of_mut(block) {
                     buffers.stalled = Instant::ZERO;

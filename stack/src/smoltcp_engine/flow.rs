@@ -124,8 +124,17 @@ impl Flow {
     /// Whether the peer has finished and the service has consumed all but does not know it.
     pub fn end_untold(&self) -> bool {
         let socket = self.socket();
-        let finished = matches!(socket.state(), State::CloseWait | State::LastAck | State::Closing | State::TimeWait);
+        let finished = match socket.state() {
+            State::CloseWait | State::LastAck | State::Closing | State::TimeWait => true,
+            State::Closed => self.reason == Some(CloseReason::Finished),
+            _ => false,
+        };
         finished && !self.told_end && socket.recv_queue() == 0
+    }
+
+    /// Whether all has been said, and received bytes wait for the service. When TIME-WAIT is over, smoltcp lets go of them.
+    pub fn waits_to_be_read(&self) -> bool {
+        self.socket().recv_queue() > 0 && self.sent.map(|sent| sent.acknowledged) == self.peer_end
     }
 
     /// Whether nothing but our FIN is unacknowledged.
@@ -214,8 +223,8 @@ impl Flow {
         let over = match state {
             // The service may still be reading, and our last acknowledgement may not have been sent.
             State::TimeWait => self.told_end && self.sent.map(|sent| sent.acknowledged) == self.peer_end,
-            // A reset goes out first.
-            State::Closed => !self.dirty,
+            // A reset goes out first; what has been received in full is read first.
+            State::Closed => !self.dirty && (self.told_end || self.reason != Some(CloseReason::Finished)),
             _ => false,
         };
         if over {

@@ -22,6 +22,9 @@ impl SmoltcpEngine {
         let Some(flow) = self.slots.get_mut(slot) else { return false };
         flow.dirty = false;
         let before = flow.socket().state();
+        if before == State::TimeWait && flow.waits_to_be_read() {
+            return false;
+        }
         let at = smoltcp_time(now);
         let mut more = true;
         let mut deadline = None;

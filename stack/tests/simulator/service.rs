@@ -1,0 +1,585 @@
+//! A service that does what the plans of its connections say, and checks what it is told.
+
+use crate::content::{LONGEST, Stream};
+use crate::dice::Dice;
+use crate::ledger::Ledger;
+use crate::plan::{Abort, Echo, EndPlan, Finish, Pace, Reading, Source, Writing};
+use linerate_bypass::memory::End;
+use linerate_bypass::time::{Duration, Instant};
+use linerate_bypass::{Bytes, CloseReason, ConnId, ConnectError, Origin, Service, Transport};
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+/// How long a connection to be relayed waits for a partner; then it echoes.
+const PARTNER_PATIENCE: Duration = Duration::from_millis(700);
+/// What may be received beyond the receive buffer: a window field is rounded up to its unit, 16 bytes for 1 MB.
+const WINDOW_UNIT: usize = 64;
+
+/// The service of one worker at `end`.
+pub struct Actor {
+    end: End,
+    ledger: Rc<RefCell<Ledger>>,
+    /// Connections that this worker has asked for and that are not over.
+    under_way: usize,
+    at_once: usize,
+    /// A connection to be relayed that has no partner.
+    alone: Option<(ConnId, usize)>,
+    /// Relayed connections, each with its partner and the partner's number.
+    partners: Vec<(ConnId, ConnId, usize)>,
+}
+
+/// A connection as its service sees it.
+pub struct Conn {
+    n: usize,
+    plan: EndPlan,
+    dice: Dice,
+    source: Source,
+    /// Until when reading or writing pauses; whether it has.
+    reading: Progress,
+    writing: Progress,
+    /// Kept bytes: until when, and where they belong.
+    held: VecDeque<(Instant, Bytes, u64)>,
+    /// Bytes that were taken and did not find room.
+    backlog: Option<Bytes>,
+    abort_at: Option<Instant>,
+    finish_at: Option<Instant>,
+    partner_by: Option<Instant>,
+}
+
+/// How far one direction has come with its pace.
+struct Progress {
+    pace: Pace,
+    /// Bytes that may pass before `next`.
+    left: u64,
+    next: Option<Instant>,
+    paused: bool,
+}
+
+impl Progress {
+    fn new(pace: Pace) -> Self {
+        let left = match pace {
+            Pace::Eager => u64::MAX,
+            Pace::Portions { bytes, .. } => bytes,
+            Pace::Pause { after, .. } => after,
+        };
+        Progress { pace, left, next: None, paused: false }
+    }
+
+    /// Bytes that may pass now.
+    fn allowance(&mut self, now: Instant) -> u64 {
+        if self.next.is_some_and(|next| next <= now) {
+            self.next = None;
+            self.left = match self.pace {
+                Pace::Portions { bytes, .. } => bytes,
+                _ => u64::MAX,
+            };
+        }
+        if self.next.is_none() && self.left == 0 {
+            let wait = match self.pace {
+                Pace::Portions { every, .. } => every,
+                Pace::Pause { length, .. } if !self.paused => length,
+                _ => Duration::ZERO,
+            };
+            self.paused = true;
+            self.next = Some(now + wait);
+        }
+        self.left
+    }
+
+    fn passed(&mut self, bytes: u64, now: Instant) {
+        self.left = self.left.saturating_sub(bytes);
+        self.allowance(now);
+    }
+}
+
+impl Actor {
+    pub fn new(end: End, ledger: Rc<RefCell<Ledger>>) -> Self {
+        let at_once = ledger.borrow().scenario.at_once;
+        Actor { end, ledger, under_way: 0, at_once, alone: None, partners: Vec::new() }
+    }
+
+    /// Makes as many connections as may be under way.
+    fn connect(&mut self, net: &mut impl Transport) {
+        while self.under_way < self.at_once {
+            let Some(n) = self.ledger.borrow_mut().next(self.end) else { return };
+            let host = 1 + self.end.other() as u8;
+            let ipv6 = self.ledger.borrow().scenario.connections[n].ipv6;
+            let to = if ipv6 { format!("[fd00::{host}]:7") } else { format!("10.0.0.{host}:7") };
+            net.connect(to.parse::<SocketAddr>().unwrap(), n as u64);
+            self.under_way += 1;
+        }
+    }
+
+    fn incoming(&self, n: usize) -> Stream {
+        self.ledger.borrow().incoming(n, self.end)
+    }
+
+    /// Notes `n` bytes received, which were `bytes` if they could be looked at.
+    fn received(&self, conn: &Conn, bytes: Option<&[u8]>, len: usize) {
+        let incoming = self.incoming(conn.n);
+        let mut ledger = self.ledger.borrow_mut();
+        let sent = ledger.of(conn.n, self.end.other()).sent;
+        let record = ledger.note(conn.n, self.end);
+        if let Some(bytes) = bytes
+            && let Some(at) = incoming.differs(record.received, bytes)
+        {
+            let place = record.received + at as u64;
+            let found = incoming.find(&bytes[at..]);
+            panic!("connection {}: byte {place} at {:?} is wrong; it belongs at {found:?}", conn.n, self.end);
+        }
+        record.received += len as u64;
+        let received = record.received;
+        assert!(received <= sent, "connection {}: {received} bytes received of {sent} sent", conn.n);
+    }
+
+    fn sent(&self, n: usize, len: usize) {
+        self.ledger.borrow_mut().note(n, self.end).sent += len as u64;
+    }
+
+    /// Does everything that can be done now.
+    fn act(&mut self, net: &mut impl Transport, id: ConnId, conn: &mut Conn) {
+        let now = net.now();
+        if self.ledger.borrow().of(conn.n, self.end).aborted || self.aborts(net, id, conn, now) {
+            return;
+        }
+        self.check_bounds(net, id, conn);
+        while conn.held.front().is_some_and(|(until, ..)| *until <= now) {
+            self.let_go(conn);
+        }
+        conn.finish_at = conn.finish_at.filter(|at| *at > now);
+        match conn.source {
+            Source::Echo(how) => self.echo(net, id, conn, how, now),
+            Source::Relay => self.relay(net, id, conn, now),
+            Source::Bulk(total) => {
+                self.read(net, id, conn, now);
+                self.write(net, id, conn, total, now);
+            }
+            Source::Nothing => self.read(net, id, conn, now),
+        }
+        self.finish(net, id, conn, now);
+        if !self.aborts(net, id, conn, now) {
+            self.ask_for_timer(net, id, conn, now);
+        }
+    }
+
+    /// Drops the bytes kept longest, which must be what they were.
+    fn let_go(&self, conn: &mut Conn) {
+        let Some((_, bytes, at)) = conn.held.pop_front() else { return };
+        let differs = self.incoming(conn.n).differs(at, &bytes);
+        assert_eq!(differs, None, "connection {}: bytes from {at} on have changed while they were kept", conn.n);
+    }
+
+    /// No queue is longer than it may be.
+    fn check_bounds(&self, net: &mut impl Transport, id: ConnId, conn: &Conn) {
+        let ledger = self.ledger.borrow();
+        let config = &ledger.scenario.host(self.end).config;
+        let received = net.received(id);
+        let bound = config.rx_buffer.unwrap_or(4 << 20).max(4 << 10) + WINDOW_UNIT;
+        assert!(received <= bound, "connection {}: {received} bytes wait in a buffer of {bound}", conn.n);
+        let room = net.room(id);
+        let bound = config.tx_buffer.unwrap_or(1 << 20).max(4 << 10);
+        assert!(room <= bound, "connection {}: room for {room} bytes in a buffer of {bound}", conn.n);
+        assert!(net.local_addr(id).is_some() && net.peer_addr(id).is_some());
+        assert_eq!(net.peek(id).is_empty(), received == 0, "connection {}: {received} bytes to be read", conn.n);
+    }
+
+    fn read(&mut self, net: &mut impl Transport, id: ConnId, conn: &mut Conn, now: Instant) {
+        loop {
+            let allowance = usize::try_from(conn.reading.allowance(now)).unwrap_or(usize::MAX);
+            if allowance == 0 || net.received(id) == 0 {
+                return;
+            }
+            let len = match conn.plan.reading {
+                Reading::Consume(most) => {
+                    let most = most.min(allowance);
+                    let (waiting, slice) = (net.received(id), net.peek(id));
+                    let mut len = slice.len().min(most);
+                    if conn.dice.chance(0.5) {
+                        len = conn.dice.0.usize(1..=len);
+                    }
+                    if conn.dice.chance(0.05) {
+                        // Beyond the first slice, unseen.
+                        len = conn.dice.0.usize(1..=waiting.min(most));
+                        self.received(conn, None, len);
+                    } else {
+                        self.received(conn, Some(&slice[..len]), len);
+                    }
+                    net.consume(id, len);
+                    assert_eq!(net.received(id), waiting - len);
+                    len
+                }
+                Reading::Take(most) => {
+                    let bytes = net.take(id, most.min(allowance)).expect("there are bytes to take");
+                    self.received(conn, Some(&bytes), bytes.len());
+                    bytes.len()
+                }
+                Reading::Hold { slices, length } => {
+                    if conn.held.len() >= slices {
+                        return;
+                    }
+                    let at = self.ledger.borrow().of(conn.n, self.end).received;
+                    let bytes = net.take(id, allowance).expect("there are bytes to take");
+                    self.received(conn, Some(&bytes), bytes.len());
+                    let len = bytes.len();
+                    conn.held.push_back((now + length, bytes, at));
+                    len
+                }
+            };
+            conn.reading.passed(len as u64, now);
+        }
+    }
+
+    fn write(&mut self, net: &mut impl Transport, id: ConnId, conn: &mut Conn, total: u64, now: Instant) {
+        let mut idle = 0;
+        // Writing nothing, as may be drawn, is worth some attempts.
+        while idle < 4 {
+            let record = self.ledger.borrow().of(conn.n, self.end).clone();
+            let left = (total - record.sent).min(conn.writing.allowance(now));
+            if left == 0 || record.closed {
+                return;
+            }
+            let left = usize::try_from(left).unwrap_or(usize::MAX);
+            let (most, how) = match conn.plan.writing {
+                Writing::Mixed(most) => {
+                    let most = conn.dice.spread(1, most as u64) as usize;
+                    let how = [Writing::Reserve(1), Writing::Write(1), Writing::Static(1), Writing::Heap(1)];
+                    (most, conn.dice.pick(&how))
+                }
+                how @ (Writing::Reserve(most) | Writing::Write(most) | Writing::Static(most) | Writing::Heap(most)) => {
+                    (most, how)
+                }
+            };
+            let least = if matches!(how, Writing::Static(_) | Writing::Heap(_)) { conn.plan.piece } else { 1 };
+            let piece = record.outgoing.piece(record.sent, left.min(most.max(least)));
+            let sent = match how {
+                Writing::Reserve(_) | Writing::Mixed(_) => {
+                    let Some(place) = net.reserve(id, piece.len()) else { return };
+                    let mut len = place.len();
+                    assert!((1..=piece.len()).contains(&len));
+                    place.copy_from_slice(&piece[..len]);
+                    if conn.dice.chance(0.1) {
+                        len = conn.dice.0.usize(0..=len);
+                    }
+                    if len > 0 || conn.dice.chance(0.5) {
+                        net.commit(id, len);
+                    }
+                    len
+                }
+                Writing::Write(_) => net.write(id, piece),
+                Writing::Static(_) | Writing::Heap(_) => {
+                    let bytes = if matches!(how, Writing::Static(_)) {
+                        Bytes::from_static(piece)
+                    } else {
+                        let whole = Bytes::from([&[0; 3], piece, &[1; 5]].concat());
+                        whole.slice(3..3 + piece.len())
+                    };
+                    if let Err(back) = net.send(id, bytes) {
+                        assert_eq!(&back[..], piece, "what is refused comes back whole");
+                        return;
+                    }
+                    piece.len()
+                }
+            };
+            self.sent(conn.n, sent);
+            conn.writing.passed(sent as u64, now);
+            if sent < piece.len() && matches!(how, Writing::Write(_)) {
+                return;
+            }
+            idle = if sent == 0 { idle + 1 } else { 0 };
+        }
+    }
+
+    fn echo(&mut self, net: &mut impl Transport, id: ConnId, conn: &mut Conn, how: Echo, now: Instant) {
+        if how == Echo::Forward && conn.plan.reading_pace == Pace::Eager {
+            let moved = net.forward(id, id);
+            self.received(conn, None, moved);
+            self.sent(conn.n, moved);
+            return;
+        }
+        loop {
+            if let Some(bytes) = conn.backlog.take() {
+                let len = bytes.len();
+                if let Err(bytes) = net.send(id, bytes) {
+                    conn.backlog = Some(bytes);
+                    return;
+                }
+                self.sent(conn.n, len);
+            }
+            let allowance = usize::try_from(conn.reading.allowance(now)).unwrap_or(usize::MAX);
+            if allowance == 0 || net.received(id) == 0 {
+                return;
+            }
+            if how == Echo::PeekAndWrite {
+                let slice = net.peek(id).to_vec();
+                let len = net.write(id, &slice[..slice.len().min(allowance)]);
+                if len == 0 {
+                    return;
+                }
+                self.received(conn, Some(&slice[..len]), len);
+                net.consume(id, len);
+                self.sent(conn.n, len);
+                conn.reading.passed(len as u64, now);
+            } else {
+                // What is taken must fit when there is room again.
+                let buffer = self.ledger.borrow().scenario.host(self.end).config.tx_buffer.unwrap_or(LONGEST);
+                let most = allowance.min(conn.dice.0.usize(1..=buffer / 4));
+                let Some(bytes) = net.take(id, most) else { return };
+                self.received(conn, Some(&bytes), bytes.len());
+                conn.reading.passed(bytes.len() as u64, now);
+                conn.backlog = Some(bytes);
+            }
+        }
+    }
+
+    /// Passes on what `from` has received to `to`, and notes it.
+    fn pass_on(&self, net: &mut impl Transport, (from, n): (ConnId, usize), (to, m): (ConnId, usize)) {
+        let moved = net.forward(from, to);
+        let mut ledger = self.ledger.borrow_mut();
+        ledger.note(n, self.end).received += moved as u64;
+        ledger.note(m, self.end).sent += moved as u64;
+        let sent = ledger.of(n, self.end.other()).sent;
+        assert!(ledger.of(n, self.end).received <= sent, "connection {n}: more received than sent");
+    }
+
+    fn partner(&self, id: ConnId) -> Option<(ConnId, usize)> {
+        self.partners.iter().find(|(own, ..)| *own == id).map(|(_, partner, n)| (*partner, *n))
+    }
+
+    fn relay(&mut self, net: &mut impl Transport, id: ConnId, conn: &mut Conn, now: Instant) {
+        if self.partner(id).is_none() && conn.partner_by.is_some_and(|by| by <= now) {
+            conn.partner_by = None;
+            self.alone = self.alone.filter(|(alone, _)| *alone != id);
+            conn.source = Source::Echo(Echo::Forward);
+            return self.echo(net, id, conn, Echo::Forward, now);
+        }
+        let Some((partner, m)) = self.partner(id) else { return };
+        conn.partner_by = None;
+        self.pass_on(net, (id, conn.n), (partner, m));
+        self.pass_on(net, (partner, m), (id, conn.n));
+        // The end of one stream is the end of the other.
+        let mut ledger = self.ledger.borrow_mut();
+        for (n, to, m) in [(conn.n, partner, m), (m, id, conn.n)] {
+            if ledger.of(n, self.end).peer_closed && !ledger.of(m, self.end).closed {
+                ledger.note(m, self.end).closed = true;
+                net.close(to);
+            }
+        }
+    }
+
+    /// Joins two connections to be relayed.
+    fn find_partner(&mut self, id: ConnId, conn: &mut Conn, now: Instant) {
+        let Some((other, m)) = self.alone.take() else {
+            self.alone = Some((id, conn.n));
+            conn.partner_by = Some(now + PARTNER_PATIENCE);
+            return;
+        };
+        self.partners.push((id, other, m));
+        self.partners.push((other, id, conn.n));
+        let mut ledger = self.ledger.borrow_mut();
+        let streams = [conn.n, m].map(|n| ledger.incoming(n, self.end));
+        ledger.note(m, self.end).outgoing = streams[0];
+        ledger.note(conn.n, self.end).outgoing = streams[1];
+    }
+
+    fn finish(&self, net: &mut impl Transport, id: ConnId, conn: &mut Conn, now: Instant) {
+        let mut ledger = self.ledger.borrow_mut();
+        let record = ledger.of(conn.n, self.end);
+        let all_sent = match conn.source {
+            Source::Nothing => true,
+            Source::Bulk(total) => record.sent == total,
+            Source::Echo(_) => record.peer_closed && conn.backlog.is_none(),
+            Source::Relay => false,
+        };
+        if record.closed || !all_sent {
+            return;
+        }
+        let now_is_the_time = match conn.plan.finish {
+            Finish::WhenSent => true,
+            Finish::WhenReceived(bytes) => record.received >= bytes,
+            Finish::WhenPeerHas => record.peer_closed,
+            Finish::After(_) => conn.finish_at.is_none(),
+        };
+        if !now_is_the_time {
+            return;
+        }
+        ledger.note(conn.n, self.end).closed = true;
+        if let Some(Abort::WhenClosed(delay)) = conn.plan.abort {
+            conn.abort_at = Some(now + delay);
+        }
+        net.close(id);
+        // Nothing can be sent any more.
+        assert_eq!(net.room(id), 0);
+        assert!(net.send(id, Bytes::from_static(b"late")).is_err() && net.reserve(id, 1).is_none());
+    }
+
+    /// Aborts, if it is time to.
+    fn aborts(&self, net: &mut impl Transport, id: ConnId, conn: &mut Conn, now: Instant) -> bool {
+        let mut ledger = self.ledger.borrow_mut();
+        let record = ledger.of(conn.n, self.end);
+        let aborts = match conn.plan.abort {
+            _ if record.aborted => return true,
+            None => false,
+            Some(Abort::AtOpen) => true,
+            Some(Abort::Sent(bytes)) => record.sent >= bytes,
+            Some(Abort::Received(bytes)) => record.received >= bytes,
+            Some(Abort::WhenPeerHasClosed) => record.peer_closed,
+            Some(Abort::After(_) | Abort::WhenClosed(_)) => conn.abort_at.is_some_and(|at| at <= now),
+        };
+        if aborts {
+            let record = ledger.note(conn.n, self.end);
+            record.aborted = true;
+            record.timer = None;
+            net.abort(id);
+        }
+        aborts
+    }
+
+    fn ask_for_timer(&self, net: &mut impl Transport, id: ConnId, conn: &Conn, now: Instant) {
+        let held = conn.held.front().map(|(until, ..)| *until);
+        let times = [conn.reading.next, conn.writing.next, held, conn.abort_at, conn.finish_at, conn.partner_by];
+        let next = times.into_iter().flatten().min();
+        let mut ledger = self.ledger.borrow_mut();
+        if ledger.of(conn.n, self.end).timer != next {
+            ledger.note(conn.n, self.end).timer = next;
+            net.set_timer(id, next.map(|at| at.since(now)));
+        }
+    }
+}
+
+impl Service for Actor {
+    type Conn = Conn;
+    type Message = Infallible;
+
+    fn start(&mut self, net: &mut impl Transport) {
+        self.connect(net);
+    }
+
+    fn opened(&mut self, net: &mut impl Transport, id: ConnId, origin: Origin) -> Conn {
+        let (local, remote) = (net.local_addr(id).unwrap(), net.peer_addr(id).unwrap());
+        let n = match origin {
+            Origin::Connected(n) => {
+                self.ledger.borrow_mut().client_opened(n as usize, local, remote);
+                n as usize
+            }
+            Origin::Accepted => self.ledger.borrow().accepted(local, remote),
+        };
+        let mut ledger = self.ledger.borrow_mut();
+        assert!(!ledger.of(n, self.end).opened, "connection {n} opened twice at {:?}", self.end);
+        let plan = ledger.scenario.connections[n].of(self.end).clone();
+        let incoming = ledger.incoming(n, self.end);
+        let record = ledger.note(n, self.end);
+        record.opened = true;
+        if matches!(plan.source, Source::Echo(_) | Source::Relay) {
+            record.outgoing = incoming;
+        }
+        drop(ledger);
+        let now = net.now();
+        let mut conn = Conn {
+            n,
+            dice: Dice::new(plan.seed),
+            source: plan.source,
+            reading: Progress::new(plan.reading_pace),
+            writing: Progress::new(plan.writing_pace),
+            held: VecDeque::new(),
+            backlog: None,
+            abort_at: match plan.abort {
+                Some(Abort::After(delay)) => Some(now + delay),
+                _ => None,
+            },
+            finish_at: match plan.finish {
+                Finish::After(delay) => Some(now + delay),
+                _ => None,
+            },
+            partner_by: None,
+            plan,
+        };
+        if conn.source == Source::Relay {
+            self.find_partner(id, &mut conn, now);
+        }
+        self.act(net, id, &mut conn);
+        conn
+    }
+
+    fn failed(&mut self, net: &mut impl Transport, token: u64, error: ConnectError) {
+        let n = token as usize;
+        assert!(!self.ledger.borrow().of(n, self.end).opened, "connection {n} failed after it was opened");
+        self.ledger.borrow_mut().note(n, self.end).failed = Some(error);
+        self.under_way -= 1;
+        self.connect(net);
+    }
+
+    fn burst(&mut self, net: &mut impl Transport, readable: &[ConnId]) {
+        for id in readable {
+            assert!(net.received(*id) > 0, "{id:?} is readable and has nothing to be read");
+        }
+    }
+
+    fn readable(&mut self, net: &mut impl Transport, id: ConnId, conn: &mut Conn) {
+        self.act(net, id, conn);
+    }
+
+    fn writable(&mut self, net: &mut impl Transport, id: ConnId, conn: &mut Conn) {
+        self.act(net, id, conn);
+    }
+
+    fn peer_closed(&mut self, net: &mut impl Transport, id: ConnId, conn: &mut Conn) {
+        let mut ledger = self.ledger.borrow_mut();
+        let peer = ledger.of(conn.n, self.end.other()).clone();
+        let record = ledger.note(conn.n, self.end);
+        if !record.aborted {
+            assert!(peer.closed, "connection {}: an end that the peer has not made", conn.n);
+            assert_eq!(record.received, peer.sent, "connection {}: the end has come before all was read", conn.n);
+            assert!(!record.peer_closed, "connection {}: the end has come twice", conn.n);
+        }
+        record.peer_closed = true;
+        drop(ledger);
+        self.act(net, id, conn);
+    }
+
+    fn timer(&mut self, net: &mut impl Transport, id: ConnId, conn: &mut Conn) {
+        let now = net.now();
+        let mut ledger = self.ledger.borrow_mut();
+        let record = ledger.note(conn.n, self.end);
+        if !record.aborted {
+            let asked = record.timer.take();
+            assert!(asked.is_some_and(|at| at <= now), "connection {}: timer for {asked:?} at {now:?}", conn.n);
+        }
+        drop(ledger);
+        self.act(net, id, conn);
+    }
+
+    fn closed(&mut self, net: &mut impl Transport, id: ConnId, mut conn: Conn, why: CloseReason) {
+        assert!(net.peer_addr(id).is_none() && net.received(id) == 0 && net.take(id, 1).is_none());
+        // What was kept outlives the connection.
+        while !conn.held.is_empty() {
+            self.let_go(&mut conn);
+        }
+        let mut ledger = self.ledger.borrow_mut();
+        let record = ledger.note(conn.n, self.end);
+        assert_eq!(record.ended, None, "connection {}: ended twice", conn.n);
+        record.ended = Some(why);
+        record.timer = None;
+        drop(ledger);
+        if self.alone.is_some_and(|(alone, _)| alone == id) {
+            self.alone = None;
+        }
+        if let Some((partner, m)) = self.partner(id) {
+            self.partners.retain(|(own, ..)| *own != id);
+            let mut ledger = self.ledger.borrow_mut();
+            if why != CloseReason::Finished && !ledger.of(m, self.end).is_over() {
+                let record = ledger.note(m, self.end);
+                record.aborted = true;
+                record.timer = None;
+                net.abort(partner);
+            }
+        }
+        let ours = self.ledger.borrow().scenario.connections[conn.n].from == self.end;
+        if ours {
+            self.under_way -= 1;
+            self.connect(net);
+        }
+    }
+}
