@@ -83,6 +83,17 @@ fn what_has_arrived_is_read_though_both_ends_have_closed<A: Engine<MemoryNic>, B
     assert_eq!((received, ended, closed), (1000, true, Some(CloseReason::Finished)));
 }
 
+/// RFC 9293 §3.8.4 is about peers that may still have to say something.
+#[test]
+fn nobody_asks_whether_a_peer_that_has_finished_is_alive() {
+    let keepalive = Some(Keepalive { idle: SECOND, interval: SECOND, probes: 3 });
+    let b = Config { keepalive, ..server() };
+    let client = || Client::new(SERVER, 1, 1000);
+    let mut net = Net::with(LinkConfig::default(), 1, &host(1), client, &b, Late::default);
+    net.expect("the server's end over", MINUTE, |net| net.b.service().closed.is_some());
+    assert_eq!((net.b.service().received, net.b.service().closed), (1000, Some(CloseReason::Finished)));
+}
+
 /// As above, at the end that is in TIME-WAIT.
 fn what_has_arrived_is_read_in_time_wait<A: Engine<MemoryNic>, B: Engine<MemoryNic>>() {
     let client = || Late { connects: true, ..Late::default() };

@@ -174,6 +174,10 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         let Some(Keepalive { idle, .. }) = self.shared.settings.keepalive else { return };
         let block = &mut *self.block;
         self.cold.heard = Tick::of(now);
+        if block.state == State::TimeWait {
+            // The peer has said everything, and owes no sign of life.
+            return;
+        }
         if block.outstanding() == 0 && !block.flags.has(Flags::PERSIST) {
             block.attempts = 0;
             block.retransmit_at = Tick::at_or_after(now + idle);

@@ -166,7 +166,11 @@ impl Ledger {
     /// Both ends of connection `n` in one line.
     pub fn describe(&self, n: usize) -> String {
         let plan = &self.scenario.connections[n];
-        let end = |end| format!("{:?}\n      by {:?}", self.of(n, end), plan.of(end));
-        format!("connection {n} from {:?}:\n  A: {}\n  B: {}", plan.from, end(End::A), end(End::B))
+        let end = |end| {
+            let engine = self.scenario.host(end).engine;
+            format!("  {end:?}, {engine:?}: {:?}\n      by {:?}", self.of(n, end), plan.of(end))
+        };
+        let weather = self.scenario.weather;
+        format!("connection {n} from {:?}, {weather:?}:\n{}\n{}", plan.from, end(End::A), end(End::B))
     }
 }

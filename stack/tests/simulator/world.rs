@@ -118,9 +118,14 @@ impl Host {
         }
     }
 
-    fn next(&mut self) -> [Option<Instant>; 2] {
+    fn next(&mut self, now: Instant) -> [Option<Instant>; 2] {
         match (&mut self.workers, &self.down) {
-            (Some(workers), _) => workers.next().map(|next| next.map(|next| next.max(self.looks_at))),
+            (Some(workers), _) => {
+                let [arrival, deadline] = workers.next();
+                // What has been due may stay so for as long as it takes until a packet is free.
+                let deadline = deadline.map(|at| if at <= now { now } else { at.max(self.looks_at) });
+                [arrival.map(|at| at.max(self.looks_at)), deadline]
+            }
             (None, down) => [None, down.as_ref().map(|(_, back)| *back)],
         }
     }
@@ -299,7 +304,7 @@ impl World {
             }
             assert!(self.sent_frames - progress.2 < FRAMES_IN_VAIN, "frames go to and fro and nothing comes of it");
             let change = self.next_change.as_ref().map(|(at, _)| *at);
-            let next = self.hosts.iter_mut().flat_map(Host::next).chain([change, until]);
+            let next = self.hosts.iter_mut().flat_map(|host| host.next(now)).chain([change, until]);
             let next: Vec<Instant> = next.flatten().collect();
             let Some(first) = next.iter().min() else { return false };
             if until.is_some_and(|until| now >= until) || limit.is_none() && now.since(progress.1) > PATIENCE {
