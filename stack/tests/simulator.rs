@@ -93,25 +93,25 @@ fn part(part: u64) {
 }
 
 #[test]
-#[ignore = "a few seeds in a hundred still end in a fault: run with --ignored"]
+#[ignore = "about one seed in a hundred still ends in a fault: run with --ignored"]
 fn the_first_quarter_of_the_seeds_holds() {
     part(0);
 }
 
 #[test]
-#[ignore = "a few seeds in a hundred still end in a fault: run with --ignored"]
+#[ignore = "about one seed in a hundred still ends in a fault: run with --ignored"]
 fn the_second_quarter_of_the_seeds_holds() {
     part(1);
 }
 
 #[test]
-#[ignore = "a few seeds in a hundred still end in a fault: run with --ignored"]
+#[ignore = "about one seed in a hundred still ends in a fault: run with --ignored"]
 fn the_third_quarter_of_the_seeds_holds() {
     part(2);
 }
 
 #[test]
-#[ignore = "a few seeds in a hundred still end in a fault: run with --ignored"]
+#[ignore = "about one seed in a hundred still ends in a fault: run with --ignored"]
 fn the_last_quarter_of_the_seeds_holds() {
     part(3);
 }
@@ -128,7 +128,7 @@ fn replay() {
 }
 
 #[test]
-#[ignore = "a few seeds in a hundred still end in a fault: run with --ignored"]
+#[ignore = "about one seed in a hundred still ends in a fault: run with --ignored"]
 fn the_same_seed_gives_the_same_frames() {
     for seed in 0..60 {
         let [first, second] = [(); 2].map(|()| simulate(Scenario::draw(seed), true).frames);
