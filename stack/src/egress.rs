@@ -124,7 +124,7 @@ impl<N: Nic> Egress<N> {
 
     /// An empty packet with room for headers in front; `None` while the transmit queue is full or the pool empty.
     pub fn allocate(&mut self) -> Option<N::Packet> {
-        if self.queue.len() >= QUEUE {
+        if self.room() == 0 {
             return None;
         }
         self.nic.allocate().or_else(|| self.set_aside.pop())
@@ -158,16 +158,17 @@ impl<N: Nic> Egress<N> {
     /// The Ethernet header of what goes to the unicast address `destination` (IPv4 in mapped form), if the next hop's
     /// address is known. Otherwise [`send_ip`](Self::send_ip) asks for it.
     #[inline(always)]
-    pub(crate) fn link_header(&mut self, destination: u128, now: Instant) -> Option<[u8; ETHERNET]> {
+    pub(crate) fn link_header(&mut self, destination: u128, now: Instant) -> Option<&[u8; ETHERNET]> {
         let at = (destination as u32 as usize ^ (destination >> 16) as usize) % READY_HEADERS;
         let ready = &self.ready[at];
-        if ready.destination == destination && now < ready.until {
-            return Some(ready.header);
+        if ready.destination != destination || now >= ready.until {
+            self.make_ready(at, destination, now)?;
         }
-        self.make_ready(at, destination, now)
+        Some(&self.ready[at].header)
     }
 
-    fn make_ready(&mut self, at: usize, destination: u128, now: Instant) -> Option<[u8; ETHERNET]> {
+    #[inline(never)]
+    fn make_ready(&mut self, at: usize, destination: u128, now: Instant) -> Option<()> {
         let ip = Ipv6Addr::from_bits(destination);
         let ip = ip.to_ipv4_mapped().map_or(IpAddr::V6(ip), IpAddr::V4);
         let hop = self.addresses.next_hop(ip)?;
@@ -179,7 +180,7 @@ impl<N: Nic> Egress<N> {
         let mut header = [0; ETHERNET];
         write_ethernet(&mut header, mac, self.mac, protocol);
         self.ready[at] = Ready { destination, until: now + READY_FOR, header };
-        Some(header)
+        Some(())
     }
 
     /// Sends an IP packet to `destination`: finds the next hop's address, asking for it if need be, and puts the
@@ -218,11 +219,10 @@ impl<N: Nic> Egress<N> {
     #[inline]
     pub(crate) fn send_frame(&mut self, frame: N::Packet) {
         // Never more than there is memory for, so that none is asked for here.
-        if self.queue.len() < QUEUE && self.queue.len() < self.queue.capacity() {
-            self.queue.push(frame);
-        } else {
-            self.refuse(frame);
+        if self.queue.len() == self.queue.capacity() {
+            return self.refuse(frame);
         }
+        self.queue.push(frame);
     }
 
     #[cold]

@@ -11,15 +11,74 @@ use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{Bytes, CloseReason, ConnId, ConnectError, Nic, Origin, Summary};
 use std::net::{IpAddr, SocketAddr};
 
-/// A received TCP segment whose headers and checksum have been found right.
-#[derive(Debug)]
-pub struct Segment<P> {
-    /// The IP packet: its data begins with the IP header and ends with the payload.
-    pub packet: P,
+/// What the demultiplexer has found out about a TCP segment.
+#[derive(Debug, Clone, Copy)]
+pub struct Head {
     /// The connection that it is of.
     pub tuple: Tuple,
     /// Length of the IP header, all extension headers included, in bytes.
     pub ip_header: usize,
+}
+
+/// The TCP segments of one burst, in the order of their arrival, whose headers and checksums have been found right.
+///
+/// Packets and what is known of them lie apart, so that either can be gone through without moving the other.
+#[derive(Debug)]
+pub struct Segments<P> {
+    packets: Vec<P>,
+    heads: Vec<Head>,
+}
+
+impl<P> Segments<P> {
+    /// None.
+    pub(crate) fn new() -> Self {
+        Segments { packets: Vec::new(), heads: Vec::new() }
+    }
+
+    /// Whether there is none.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.packets.is_empty()
+    }
+
+    /// Makes room for `n` more.
+    #[inline]
+    pub(crate) fn reserve(&mut self, n: usize) {
+        self.packets.reserve(n);
+        self.heads.reserve(n);
+    }
+
+    /// Appends a segment. `packet` is the IP packet: its data begins with the IP header and ends with the payload.
+    #[inline(always)]
+    pub fn push(&mut self, packet: P, head: Head) {
+        self.packets.push(packet);
+        self.heads.push(head);
+    }
+
+    /// What is known of them.
+    #[inline]
+    pub fn heads(&self) -> &[Head] {
+        &self.heads
+    }
+
+    /// Takes them out, and leaves nothing.
+    #[inline]
+    pub fn drain(&mut self) -> impl Iterator<Item = (P, Head)> {
+        self.packets.drain(..).zip(self.heads.drain(..))
+    }
+
+    /// The packets, to be drained, and what is known of them; [`clear`](Self::clear) ends it.
+    #[inline]
+    pub(crate) fn parts(&mut self) -> (&mut Vec<P>, &[Head]) {
+        (&mut self.packets, &self.heads)
+    }
+
+    /// Leaves nothing.
+    #[inline]
+    pub(crate) fn clear(&mut self) {
+        self.packets.clear();
+        self.heads.clear();
+    }
 }
 
 /// What the network says of a segment that we have sent.
@@ -61,7 +120,14 @@ pub trait Engine<N: Nic>: Sized {
     fn new(config: &Config, worker: usize, workers: usize, egress: &mut Egress<N>, now: Instant) -> Self;
 
     /// Takes in the segments of one burst, all of flows that this worker owns, in order; leaves `burst` empty.
-    fn segments(&mut self, burst: &mut Vec<Segment<N::Packet>>, egress: &mut Egress<N>, now: Instant);
+    fn segments(&mut self, burst: &mut Segments<N::Packet>, egress: &mut Egress<N>, now: Instant);
+
+    /// Takes in a segment by itself, before the others of its burst, if that is as good; otherwise gives its packet back. To be
+    /// asked only while no segment waits to be taken in.
+    #[inline]
+    fn take_at_once(&mut self, packet: N::Packet, _head: &Head, _now: Instant) -> Option<N::Packet> {
+        Some(packet)
+    }
 
     /// An ICMP error quoted a segment of `tuple` that began at `sequence`. Blind attackers can send such errors
     /// (RFC 5927).
@@ -74,8 +140,8 @@ pub trait Engine<N: Nic>: Sized {
     fn expire(&mut self, now: Instant);
 
     /// Appends what has happened since the last call to `events`, connection by connection; what became readable
-    /// during a burst is one event.
-    fn collect(&mut self, events: &mut Vec<Event>);
+    /// during a burst is one event. Connections of which nothing else is to be said may go to `readable` instead.
+    fn collect(&mut self, events: &mut Vec<Event>, readable: &mut Vec<ConnId>);
 
     /// Voids the name `conn`, whose `Closed` event is being delivered: its slot may be used again.
     fn release(&mut self, conn: ConnId, now: Instant);
@@ -120,7 +186,7 @@ pub trait Engine<N: Nic>: Sized {
     /// Sends the first `n` bytes of that place.
     fn commit(&mut self, conn: ConnId, n: usize);
     /// Sends on `to` what was received on `from`.
-    fn forward(&mut self, from: ConnId, to: ConnId) -> usize;
+    fn forward(&mut self, from: ConnId, to: ConnId, egress: &mut Egress<N>, now: Instant) -> usize;
     /// Finishes sending.
     fn close(&mut self, conn: ConnId);
     /// Resets.

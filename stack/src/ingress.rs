@@ -4,7 +4,7 @@ use crate::crossing::Mail;
 use crate::demux::{Host, Kind, Tcp};
 use crate::drops::Cause;
 use crate::egress::{ETHERNET, Egress};
-use crate::engine::{Engine, Segment};
+use crate::engine::{Engine, Head, Segments};
 use crate::shortcut::Shortcut;
 use crate::slow::{self, Learnt, Lease, SlowPath};
 use crate::steering::{owner, toeplitz};
@@ -36,14 +36,14 @@ pub(crate) struct Ingress<P> {
     /// A chain in one piece, for the slow path.
     scratch: Vec<u8>,
     /// TCP segments for the engine, of the burst at hand.
-    burst: Vec<Segment<P>>,
+    burst: Segments<P>,
     /// Datagrams received and not yet delivered.
     pub datagrams: Vec<Datagram>,
 }
 
 impl<P: Packet> Ingress<P> {
     pub fn new(worker: usize, others: Vec<Sender<Mail<P>>>, dhcp: bool) -> Self {
-        let (scratch, burst, datagrams) = (Vec::new(), Vec::new(), Vec::new());
+        let (scratch, burst, datagrams) = (Vec::new(), Segments::new(), Vec::new());
         Ingress {
             worker,
             others,
@@ -88,7 +88,14 @@ impl<P: Packet> Ingress<P> {
         self.burst.reserve(received.len());
         for frame in received.drain(..) {
             match shortcut.v4(&frame, egress.addresses()) {
-                Some(tcp) if alone => self.take_segment(frame, tcp, egress),
+                Some(tcp) if alone => {
+                    let Some((packet, head)) = unwrap(frame, tcp, egress) else { continue };
+                    let left =
+                        if self.burst.is_empty() { engine.take_at_once(packet, &head, now) } else { Some(packet) };
+                    if let Some(packet) = left {
+                        self.burst.push(packet, head);
+                    }
+                }
                 Some(tcp) => self.segment(frame, tcp, egress),
                 None => self.other(frame, &shortcut, egress, engine, slow, now),
             }
@@ -137,26 +144,10 @@ impl<P: Packet> Ingress<P> {
     }
 
     /// Keeps a segment for the engine.
-    #[inline(always)]
-    fn take_segment<N: Nic<Packet = P>>(&mut self, mut frame: P, tcp: Tcp, egress: &mut Egress<N>) {
-        let Tcp { tuple, ip_len, ip_header } = tcp;
-        let padding = frame.len() - ETHERNET - ip_len;
-        if !frame.adjust(ETHERNET) || padding > 0 && !frame.trim(padding) {
-            return egress.drop_for(Cause::Truncated);
+    fn take_segment<N: Nic<Packet = P>>(&mut self, frame: P, tcp: Tcp, egress: &mut Egress<N>) {
+        if let Some((packet, head)) = unwrap(frame, tcp, egress) {
+            self.burst.push(packet, head);
         }
-        let segment = Segment { packet: frame, tuple, ip_header };
-        // A vector that may grow wants the segment in memory first.
-        if self.burst.len() < self.burst.capacity() {
-            self.burst.push(segment);
-        } else {
-            self.make_room_for(segment);
-        }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn make_room_for(&mut self, segment: Segment<P>) {
-        self.burst.push(segment);
     }
 
     /// Takes in a frame of whatever kind: from the port, or passed on by another worker. TCP waits for
@@ -277,4 +268,16 @@ impl<P: Packet> Ingress<P> {
         }
         ours
     }
+}
+
+/// The IP packet in `frame`, and what is known of it.
+#[inline(always)]
+fn unwrap<N: Nic>(mut frame: N::Packet, tcp: Tcp, egress: &mut Egress<N>) -> Option<(N::Packet, Head)> {
+    let Tcp { tuple, ip_len, ip_header } = tcp;
+    let padding = frame.len() - ETHERNET - ip_len;
+    if !frame.adjust(ETHERNET) || padding > 0 && !frame.trim(padding) {
+        egress.drop_for(Cause::Truncated);
+        return None;
+    }
+    Some((frame, Head { tuple, ip_header }))
 }

@@ -312,33 +312,42 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
             self.service.datagram(&mut self.core, datagram);
         }
         for _ in 0..ROUNDS {
-            let mut events = std::mem::take(&mut self.events);
-            self.core.engine.collect(&mut events);
-            delivered += events.len();
-            let none = events.is_empty();
-            self.dispatch(&mut events);
+            let (mut events, mut readable) = (std::mem::take(&mut self.events), std::mem::take(&mut self.readable));
+            self.core.engine.collect(&mut events, &mut readable);
+            let news = events.len() + readable.len();
+            delivered += news;
+            if news > 0 {
+                self.dispatch(&mut events, &mut readable);
+            }
             self.events = events;
+            self.readable = readable;
             let Core { engine, egress, now, .. } = &mut self.core;
             engine.flush(egress, *now);
-            if none {
+            if news == 0 {
                 break;
             }
         }
         delivered
     }
 
-    fn dispatch(&mut self, events: &mut Vec<Event>) {
-        self.readable.clear();
-        self.readable.reserve(events.len());
+    /// Delivers `events`, and to the connections in `readable` that they are.
+    fn dispatch(&mut self, events: &mut Vec<Event>, readable: &mut Vec<ConnId>) {
+        let only_readable = readable.len();
         for event in &*events {
             if let Event::Readable(conn) = event {
-                self.readable.push(*conn);
+                readable.push(*conn);
             }
         }
-        if !self.readable.is_empty() {
-            self.service.burst(&mut self.core, &self.readable);
+        if !readable.is_empty() {
+            self.service.burst(&mut self.core, readable);
         }
         let (service, net, states) = (&mut self.service, &mut self.core, &mut self.states);
+        readable.truncate(only_readable);
+        for conn in readable.drain(..) {
+            if let Some(Some(state)) = states.get_mut(conn.slot()) {
+                service.readable(net, conn, state);
+            }
+        }
         for event in &*events {
             match *event {
                 Event::Readable(conn) => {
@@ -453,7 +462,7 @@ impl<N: Nic, E: Engine<N>> Transport for Core<N, E> {
     }
 
     fn forward(&mut self, from: ConnId, to: ConnId) -> usize {
-        self.engine.forward(from, to)
+        self.engine.forward(from, to, &mut self.egress, self.now)
     }
 
     fn close(&mut self, conn: ConnId) {

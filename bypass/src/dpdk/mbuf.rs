@@ -119,7 +119,7 @@ impl Packet for Mbuf {
         self.each().map(|segment| unsafe { bytes_of(segment) })
     }
 
-    #[inline]
+    #[inline(always)]
     fn prepend(&mut self, n: usize) -> Option<&mut [u8]> {
         let head = self.head;
         let offset = head.data_off().checked_sub(n)?;

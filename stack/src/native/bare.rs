@@ -34,7 +34,7 @@ impl<P: Packet> Shared<P> {
         let front = if link.is_some() { ETHERNET } else { 0 };
         let Some(place) = packet.append(front + header.len()) else { return false };
         if let Some(link) = link {
-            place[..ETHERNET].copy_from_slice(&link);
+            place[..ETHERNET].copy_from_slice(link);
         }
         header.write(&mut place[front..], self.settings.offload, 0);
         if let Some(offload) = header.offload(self.settings.offload) {

@@ -242,13 +242,15 @@ pub(super) struct Block {
     pub state: State,
     /// Bits that the windows are shifted by: the peer's in the low half, ours in the high one (RFC 7323 §2).
     pub scales: u8,
+    /// The window field that an empty receive queue is worth.
+    pub whole_window: u16,
     /// Segments with data that have come since the last acknowledgement was sent.
     pub unanswered: u8,
     /// Times that the SYN, or a probe of the closed window, has been sent since it was answered.
     pub attempts: u8,
 }
 
-const _: () = assert!(size_of::<Block>() <= 192);
+const _: () = assert!(size_of::<Block>() == 128);
 
 impl Block {
     /// Nobody's.
@@ -277,6 +279,7 @@ impl Block {
             mss: 536,
             state: State::Closed,
             scales: 0,
+            whole_window: 0,
             unanswered: 0,
             attempts: 0,
         }
@@ -311,6 +314,36 @@ impl Block {
     #[inline]
     pub fn rcv_window(&self) -> u32 {
         self.rcv_edge - self.rcv_nxt
+    }
+
+    /// The window field of the next segment, the receive queue being empty, and the right edge moved to it; `None`, with
+    /// nothing changed, if it is not as simple as that.
+    #[inline(always)]
+    pub fn offer_all(&mut self, has_pressure: bool) -> Option<u16> {
+        let window = u32::from(self.whole_window) << self.rcv_scale();
+        if has_pressure || self.rcv_window() > window {
+            return None;
+        }
+        self.rcv_edge = self.rcv_nxt + window;
+        self.flags.clear(Flags::CONSUMED);
+        Some(self.whole_window)
+    }
+
+    /// A segment that acknowledges everything has been sent.
+    #[inline]
+    pub fn was_acknowledged(&mut self) {
+        self.flags.clear(Flags::ACK_NOW | Flags::DUPLICATE);
+        self.rcv_acked = self.rcv_nxt;
+        self.unanswered = 0;
+        self.ack_at = Tick::NONE;
+    }
+
+    /// Whether data is the only news there can be for the service.
+    #[inline(always)]
+    pub fn has_only_data(&self) -> bool {
+        let ordinary = Flags::OPEN | Flags::READABLE;
+        let unusual = Flags::GONE | Flags::VACANT | Flags::WANTS_ROOM;
+        self.state == State::Established && self.flags.has(ordinary) && !self.flags.has_any(unusual)
     }
 
     #[inline]

@@ -1,21 +1,25 @@
 //! What a connection holds while bytes are on their way through it, and gives back when it is idle.
 
 use super::block::{Block, Flags, NO_BUFFERS};
+use super::queue::Queue;
 use super::reassembly::Reassembly;
 use super::recovery::{Flight, Setup};
 use super::send_queue::SendQueue;
 use super::seq::Seq;
 use linerate_bypass::Packet;
 use linerate_bypass::time::Instant;
-use std::collections::{HashSet, VecDeque};
+use std::collections::HashSet;
 
 /// Packets that queues of spare buffers keep room for; one that has had to hold more gives the memory back.
 const KEPT: usize = 64;
 
+/// Packets in a receive queue beyond which short payloads are put together, so that they do not pin a buffer each.
+pub(super) const CROWDED: usize = 64;
+
 /// Queues of both directions, and what is in flight.
 pub(super) struct Buffers<P> {
     /// Received in order and not consumed: each packet's data are payload.
-    pub received: VecDeque<P>,
+    pub received: Queue<P>,
     /// Received out of order.
     pub reassembly: Reassembly<P>,
     /// Queued and unacknowledged.
@@ -38,7 +42,7 @@ pub(super) struct Buffers<P> {
 impl<P: Packet> Buffers<P> {
     fn new() -> Self {
         Buffers {
-            received: VecDeque::new(),
+            received: Queue::new(),
             reassembly: Reassembly::new(),
             queue: SendQueue::new(),
             flight: Flight::new(Seq(0), Setup { mss: 536, sack: false, exact_ecn: false }),
@@ -83,7 +87,7 @@ impl<P: Packet> Pool<P> {
     }
 
     /// The buffers of `block`, which gets some if it has none.
-    #[inline]
+    #[inline(always)]
     pub fn attach(&mut self, block: &mut Block) -> &mut Buffers<P> {
         if !block.has_buffers() {
             self.give(block);

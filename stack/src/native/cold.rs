@@ -1,6 +1,7 @@
 //! The part of a connection's state that few segments need.
 
 use super::recovery::Path;
+use super::seq::Seq;
 use super::tick::Tick;
 use crate::config::Config;
 use crate::congestion::CongestionControl;
@@ -13,8 +14,9 @@ pub(super) struct Cold<C> {
     pub path: Path,
     /// Bytes that the receive queue may hold at present: tuned to what the path and the service take.
     pub rx_limit: u32,
-    /// Bytes consumed since the receive queue was last tuned, and when that was.
-    pub consumed: u32,
+    /// Up to where the stream had been consumed when a round trip began, by which the receive queue is tuned, and when it
+    /// will be over.
+    pub tuned_from: Seq,
     pub tuned_at: Tick,
     /// The largest window that the peer has offered (MAX.SND.WND of RFC 5961 §5.2), in bytes.
     pub largest_window: u32,
@@ -32,7 +34,7 @@ impl<C: CongestionControl> Cold<C> {
             control: C::new(config, 536),
             path: Path::default(),
             rx_limit: 0,
-            consumed: 0,
+            tuned_from: Seq(0),
             tuned_at: Tick::NONE,
             largest_window: 0,
             idle_since: 0,

@@ -145,25 +145,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     }
 
     /// Appends what has happened to `events`.
-    #[inline]
     pub fn look(&mut self, events: &mut Vec<Event>) {
-        let block = &mut *self.block;
-        block.flags.clear(Flags::TOUCHED);
-        // Nearly always data is all the news.
-        let ordinary = Flags::OPEN | Flags::READABLE;
-        let unusual = Flags::GONE | Flags::VACANT | Flags::WANTS_ROOM;
-        if block.state == State::Established && block.flags.has(ordinary) && !block.flags.has_any(unusual) {
-            block.flags.clear(Flags::READABLE);
-            if block.received > 0 {
-                let id = self.id();
-                events.push(Event::Readable(id));
-            }
-            return;
-        }
-        self.look_closely(events);
-    }
-
-    fn look_closely(&mut self, events: &mut Vec<Event>) {
         if self.block.flags.has_any(Flags::GONE | Flags::VACANT) {
             return;
         }

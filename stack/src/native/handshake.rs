@@ -280,8 +280,8 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         let mss = u32::from(block.mss);
         let cold = &mut *self.cold;
         cold.control.set_mss(mss);
-        cold.rx_limit = rx_first;
         block.cwnd = cold.control.window();
+        self.set_rx_limit(rx_first);
     }
 
     /// Both ends have agreed; `arrival` acknowledges our SYN.

@@ -149,31 +149,32 @@ impl Header<'_> {
         })
     }
 
-    /// Writes IP and TCP headers, [`len`](Self::len) bytes, into `place`. `payload` is the payload's sum
-    /// for the checksum, where the port does not compute it.
+    /// Writes the headers of a segment without options but the timestamp, with the Ethernet header `link` in front: `N`
+    /// bytes of a length that is known to be right. The port computes the TCP checksum.
     #[inline(always)]
-    pub fn write(&self, place: &mut [u8], offload: Offload, payload: u16) {
-        const USUAL: usize = IPV4_AND_TCP + options::TIMESTAMP_LEN;
-        // What is usual is a few stores of whole words to places that are known to be there.
-        if let (true, Some(timestamp)) = (self.is_usual(offload), self.timestamp)
-            && let Some(place) = place.first_chunk_mut::<USUAL>()
-        {
-            self.write_v4(place, offload);
-            put_timestamp(place, timestamp);
+    pub fn write_frame<const V4: bool, const N: usize>(
+        &self,
+        place: &mut [u8; N],
+        link: &[u8; ETHERNET],
+        offload: Offload,
+    ) {
+        let Some((front, rest)) = place.split_first_chunk_mut() else { return };
+        *front = *link;
+        if V4 {
+            let Some(fixed) = rest.first_chunk_mut::<IPV4_AND_TCP>() else { return };
+            self.write_v4(fixed, offload);
         } else {
-            self.write_any(place, offload, payload);
+            let Some(fixed) = rest.first_chunk_mut::<IPV6_AND_TCP>() else { return };
+            self.write_v6(fixed);
+        }
+        if let Some(timestamp) = self.timestamp {
+            put_timestamp(place, timestamp);
         }
     }
 
-    /// IPv4, no options that are not for every segment, and nothing to be summed here.
-    #[inline]
-    fn is_usual(&self, offload: Offload) -> bool {
-        self.tuple.is_ipv4() && self.options.is_empty() && offload.tcp
-    }
-
-    /// [`write`](Self::write), whatever the segment is.
-    #[inline(never)]
-    fn write_any(&self, place: &mut [u8], offload: Offload, payload: u16) {
+    /// Writes IP and TCP headers, [`len`](Self::len) bytes, into `place`. `payload` is the payload's sum
+    /// for the checksum, where the port does not compute it.
+    pub fn write(&self, place: &mut [u8], offload: Offload, payload: u16) {
         let place = &mut place[..self.len()];
         let (fixed, ip_len) = if self.tuple.is_ipv4() {
             (place.first_chunk_mut().map(|place| self.write_v4::<IPV4_AND_TCP>(place, offload)), IPV4)
@@ -199,7 +200,7 @@ impl Header<'_> {
     /// Writes the fixed parts of IPv4's (RFC 791 §3.1) and TCP's header, with the pseudo-header's sum for a checksum.
     #[inline(always)]
     fn write_v4<const N: usize>(&self, place: &mut [u8; N], offload: Offload) {
-        let total_len = (self.len() + self.payload) as u16;
+        let total_len = (IPV4 + self.tcp_len() + self.payload) as u16;
         let addresses = u64::from_be_bytes(self.tuple.sent_v4());
         let sum = (addresses >> 32) + (addresses & 0xffff_ffff);
         let checksum = if offload.ipv4 { 0 } else { ipv4_checksum(sum, total_len, self.ecn) };
@@ -216,6 +217,7 @@ impl Header<'_> {
     }
 
     /// Writes IPv6's header (RFC 8200 §3) and the fixed part of TCP's, with the pseudo-header's sum for a checksum.
+    #[inline]
     fn write_v6(&self, place: &mut [u8; IPV6_AND_TCP]) {
         let len = (self.tcp_len() + self.payload) as u64;
         // Version and traffic class; flow label; payload length; next header; hop limit.

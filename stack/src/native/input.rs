@@ -2,6 +2,7 @@
 
 use super::NativeEngine;
 use super::block::{Block, Flags, State};
+use super::buffers::CROWDED;
 use super::connection::Connection;
 use super::header::Control;
 use super::options::{MAX_SACK_BLOCKS, Options, SackBlock, Timestamp};
@@ -13,7 +14,7 @@ use super::tick::Tick;
 use crate::congestion::CongestionControl;
 use crate::drops::Cause;
 use crate::egress::Egress;
-use crate::engine::Segment;
+use crate::engine::{Head, Segments};
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{BURST, Nic, Packet, prefetch_whole};
 use smoltcp::wire::TcpPacket;
@@ -22,8 +23,6 @@ use smoltcp::wire::TcpPacket;
 const CHALLENGE_PERIOD: Duration = Duration::from_millis(500);
 /// How old TS.Recent may be and still say that a segment is old (RFC 7323 §5.5: 24 days), in milliseconds.
 const TS_RECENT_AGE: u32 = 24 * 86_400 * 1000;
-/// Packets in a receive queue beyond which short payloads are put together, so that they do not pin a buffer each.
-const CROWDED: usize = 64;
 /// The longest payload that is, and what all in the queue have on average then: the short ones among many long ones, the
 /// ends of messages, are not worth a copy.
 const SHORT: u32 = 256;
@@ -80,49 +79,55 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     /// the other: so first all slots of the table are asked for, then all control blocks, then all queues.
     pub(super) fn take_burst<N: Nic<Packet = P>>(
         &mut self,
-        burst: &mut Vec<Segment<P>>,
+        segments: &mut Segments<P>,
         egress: &mut Egress<N>,
         now: Instant,
     ) {
+        let (packets, heads) = segments.parts();
         let mut hashes = [0; BURST];
         let mut slots = [u32::MAX; BURST];
-        while !burst.is_empty() {
-            let some = burst.len().min(BURST);
-            for (hash, segment) in hashes.iter_mut().zip(&burst[..some]) {
-                *hash = segment.tuple.hash_with(&self.shared.key);
+        let mut packets = packets.drain(..);
+        for heads in heads.chunks(BURST) {
+            for (hash, head) in hashes.iter_mut().zip(heads) {
+                *hash = head.tuple.hash_with(&self.shared.key);
                 self.shared.table.prefetch(*hash);
             }
-            for (slot, hash) in slots.iter_mut().zip(&hashes[..some]) {
+            for (slot, hash) in slots.iter_mut().zip(&hashes[..heads.len()]) {
                 *slot = self.shared.table.candidate(*hash).unwrap_or(u32::MAX);
                 if let Some(block) = self.blocks.get(*slot as usize) {
                     prefetch_whole(block);
                 }
             }
-            if some > 1 {
-                for slot in &slots[..some] {
-                    let block = self.blocks.get(*slot as usize);
-                    if let Some(buffers) = block.and_then(|block| self.shared.buffers.of(block)) {
-                        prefetch_whole(buffers);
-                    }
+            for slot in &slots[..heads.len()] {
+                let block = self.blocks.get(*slot as usize);
+                if let Some(buffers) = block.and_then(|block| self.shared.buffers.of(block)) {
+                    prefetch_whole(buffers);
                 }
             }
-            for ((segment, hash), slot) in burst.drain(..some).zip(hashes).zip(slots) {
-                self.segment(segment, hash, slot, egress, now);
+            for (head, (hash, slot)) in heads.iter().zip(hashes.iter().zip(&slots)) {
+                let Some(packet) = packets.next() else { break };
+                if let Some(packet) = self.take_predicted(*slot, head, packet, now) {
+                    self.segment(packet, head, *hash, *slot, egress, now);
+                }
             }
         }
+        drop(packets);
+        segments.clear();
     }
 
-    /// A segment has come, with the hash of its tuple and the slot where its connection most likely is.
-    #[inline]
+    /// A segment has come that was not predicted, with the hash of its tuple and the slot where its connection most likely
+    /// is.
+    #[inline(never)]
     fn segment<N: Nic<Packet = P>>(
         &mut self,
-        segment: Segment<P>,
+        packet: P,
+        head: &Head,
         hash: u64,
         candidate: u32,
         egress: &mut Egress<N>,
         now: Instant,
     ) {
-        let Segment { packet, tuple, ip_header } = segment;
+        let Head { tuple, ip_header } = *head;
         let data = packet.data();
         let arrival = Arrival::read(data, ip_header, packet.len());
         let slot = match self.blocks.get(candidate as usize) {

@@ -13,6 +13,7 @@ mod buffers;
 mod cold;
 mod connection;
 mod cookies;
+mod fast_path;
 mod flow_table;
 mod handshake;
 mod header;
@@ -23,6 +24,7 @@ mod operations;
 pub(crate) mod options;
 mod output;
 mod path_mtu;
+mod queue;
 mod reassembly;
 mod recovery;
 mod send_queue;
@@ -36,7 +38,7 @@ mod window;
 use crate::config::Config;
 use crate::congestion::{Builtin, CongestionControl};
 use crate::egress::Egress;
-use crate::engine::{Engine, Event, IcmpError, Segment};
+use crate::engine::{Engine, Event, Head, IcmpError, Segments};
 use crate::ports::Ports;
 use crate::tuple::Tuple;
 use crate::wheel::Wheel;
@@ -56,6 +58,9 @@ use time_wait::TimeWait;
 
 /// Segments that one connection sends before the next gets its turn.
 const SEGMENTS_PER_TURN: usize = 32;
+
+/// Connections whose state fits into the caches next to the core: looking for it ahead costs more than it saves.
+const NEAR: usize = 1024;
 
 /// Challenges to segments of connections in TIME-WAIT in a second at most (RFC 5961 §7).
 const MAX_CHALLENGES: u32 = 1000;
@@ -201,8 +206,20 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
         }
     }
 
-    fn segments(&mut self, burst: &mut Vec<Segment<N::Packet>>, egress: &mut Egress<N>, now: Instant) {
+    fn segments(&mut self, burst: &mut Segments<N::Packet>, egress: &mut Egress<N>, now: Instant) {
         self.take_burst(burst, egress, now);
+    }
+
+    #[inline(always)]
+    fn take_at_once(&mut self, packet: N::Packet, head: &Head, now: Instant) -> Option<N::Packet> {
+        if self.blocks.len() > NEAR {
+            return Some(packet);
+        }
+        let hash = head.tuple.hash_with(&self.shared.key);
+        match self.shared.table.candidate(hash) {
+            Some(slot) => self.take_predicted(slot, head, packet, now),
+            None => Some(packet),
+        }
     }
 
     fn icmp_error(&mut self, tuple: Tuple, sequence: u32, error: IcmpError) {
@@ -229,12 +246,22 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
         self.expire_timers(now);
     }
 
-    fn collect(&mut self, events: &mut Vec<Event>) {
+    fn collect(&mut self, events: &mut Vec<Event>, readable: &mut Vec<ConnId>) {
         events.append(&mut self.shared.pending);
         // All stay in the list for `flush`, which nearly all of them have something for.
         let mut active = std::mem::take(&mut self.shared.active);
         for &slot in &active {
-            if self.blocks[slot as usize].flags.has(Flags::TOUCHED) {
+            let Some(block) = self.blocks.get_mut(slot as usize) else { continue };
+            if !block.flags.take(Flags::TOUCHED) {
+                continue;
+            }
+            if block.has_only_data() {
+                // Nearly always that is all the news.
+                block.flags.clear(Flags::READABLE);
+                if block.received > 0 {
+                    readable.push(ConnId::new(self.shared.worker, slot as usize, block.generation));
+                }
+            } else {
                 self.connection(slot).look(events);
             }
         }
@@ -259,14 +286,17 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
         // Those that are not done are collected anew.
         let mut active = std::mem::replace(&mut self.shared.active, std::mem::take(&mut self.sending));
         for slot in active.drain(..) {
-            let mut connection = self.connection(slot);
-            let had = connection.block.flags;
-            connection.block.flags.clear(Flags::DIRTY | Flags::TOUCHED);
-            if had.has(Flags::DIRTY) && connection.send_all(egress, now) {
-                connection.dirty();
+            let Some(block) = self.blocks.get_mut(slot as usize) else { continue };
+            let had = block.flags;
+            block.flags.clear(Flags::DIRTY | Flags::TOUCHED);
+            if had.has(Flags::DIRTY) && !self.send_lone(slot, egress, now) {
+                let mut connection = self.connection(slot);
+                if connection.send_all(egress, now) {
+                    connection.dirty();
+                }
             }
             if had.has(Flags::TOUCHED) {
-                connection.touch();
+                self.connection(slot).touch();
             }
         }
         self.sending = active;
@@ -360,8 +390,8 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
         }
     }
 
-    fn forward(&mut self, from: ConnId, to: ConnId) -> usize {
-        self.forward_received(from, to)
+    fn forward(&mut self, from: ConnId, to: ConnId, egress: &mut Egress<N>, now: Instant) -> usize {
+        self.forward_received(from, to, egress, now)
     }
 
     fn close(&mut self, conn: ConnId) {

@@ -5,6 +5,7 @@ use super::block::{Flags, State};
 use super::connection::Connection;
 use crate::congestion::CongestionControl;
 use crate::egress::Egress;
+use linerate_bypass::time::Instant;
 use linerate_bypass::{Bytes, ConnId, Nic, Packet};
 
 impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
@@ -275,8 +276,26 @@ impl<'a, P: Packet, C: CongestionControl> Connection<'a, P, C> {
 }
 
 impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
-    pub(super) fn forward_received(&mut self, from: ConnId, to: ConnId) -> usize {
-        let (Some(source), Some(sink)) = (self.find(from), self.find(to)) else { return 0 };
+    #[inline]
+    pub(super) fn forward_received<N: Nic<Packet = P>>(
+        &mut self,
+        from: ConnId,
+        to: ConnId,
+        egress: &mut Egress<N>,
+        now: Instant,
+    ) -> usize {
+        let Some(source) = self.find(from) else { return 0 };
+        if from == to
+            && let Some(moved) = self.echo_lone(source, egress, now)
+        {
+            return moved;
+        }
+        self.forward_all(source, to)
+    }
+
+    #[inline(never)]
+    fn forward_all(&mut self, source: u32, to: ConnId) -> usize {
+        let Some(sink) = self.find(to) else { return 0 };
         if source == sink
             && let Some(moved) = self.connection(source).echo()
         {

@@ -29,7 +29,7 @@ const SACK: u8 = 5;
 const TIMESTAMP: u8 = 8;
 
 /// What comes before the two numbers of a timestamp, padded as RFC 7323 appendix A recommends and everybody does it.
-const TIMESTAMP_HEAD: [u8; 4] = [NOP, NOP, TIMESTAMP, 10];
+pub(super) const TIMESTAMP_HEAD: [u8; 4] = [NOP, NOP, TIMESTAMP, 10];
 
 /// The timestamps option (RFC 7323 §3.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

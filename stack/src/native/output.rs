@@ -28,22 +28,9 @@ struct Range {
     new: bool,
 }
 
-/// What makes sending more than putting headers in front of a packet.
-const UNUSUAL: Flags = Flags::FIN_QUEUED
-    .or(Flags::RESET)
-    .or(Flags::PROBE)
-    .or(Flags::WINDOW_PROBE)
-    .or(Flags::KEEPALIVE)
-    .or(Flags::PERSIST)
-    .or(Flags::DUPLICATE)
-    .or(Flags::ECN);
-
 impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     /// Sends what the connection in `slot` has to send. Returns whether there is more.
     pub(super) fn send_all<N: Nic<Packet = P>>(&mut self, egress: &mut Egress<N>, now: Instant) -> bool {
-        if self.send_only(egress, now) {
-            return false;
-        }
         self.discard_reserved();
         let block = &mut *self.block;
         match block.state {
@@ -76,65 +63,6 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         self.send_signals(egress, now);
         self.idle(now);
         more
-    }
-
-    /// The common case: what is to be sent is one packet, whole, and nothing else is the matter. Returns whether it was that
-    /// and has been sent; otherwise nothing has changed.
-    #[inline]
-    fn send_only<N: Nic<Packet = P>>(&mut self, egress: &mut Egress<N>, now: Instant) -> bool {
-        let block = &*self.block;
-        let len = block.unsent;
-        let ordinary = block.state == State::Established
-            && !block.flags.has_any(UNUSUAL)
-            && len.wrapping_sub(1) < u32::from(block.mss)
-            && block.una == block.nxt
-            && len <= block.snd_wnd.min(block.cwnd);
-        if !ordinary || egress.room() == 0 || !self.shared.settings.offload.tcp {
-            return false;
-        }
-        let Some(buffers) = self.shared.buffers.of(block) else { return false };
-        if buffers.idle || buffers.reserved > 0 || !buffers.reassembly.is_empty() {
-            return false;
-        }
-        let tuple = block.tuple;
-        let Some(link) = egress.link_header(tuple.remote_v6().to_bits(), now) else { return false };
-        let window = self.offer();
-        let block = &mut *self.block;
-        let Some(buffers) = self.shared.buffers.of_mut(block) else { return false };
-        let timestamp = block.flags.has(Flags::TIMESTAMPS).then(|| Timestamp {
-            value: super::milliseconds(now).wrapping_add(block.ts_offset),
-            echo: block.ts_recent,
-        });
-        let header = Header {
-            tuple: &tuple,
-            seq: block.nxt,
-            ack: block.rcv_nxt,
-            control: Control::ACK.and(Control::PSH),
-            window,
-            timestamp,
-            options: &[],
-            ecn: Ecn::NotCapable,
-            payload: len as usize,
-            tso: None,
-        };
-        let offload = self.shared.settings.offload;
-        let composed = buffers.queue.compose_only(len, ETHERNET + header.len(), |place| {
-            let (ethernet, rest) = place.split_at_mut(ETHERNET);
-            ethernet.copy_from_slice(&link);
-            header.write(rest, offload, 0);
-        });
-        let Some(mut packet) = composed else { return false };
-        if let Some(offload) = header.offload(offload) {
-            packet.set_tx_offload(offload);
-        }
-        buffers.flight.sent(len, now, block.cwnd);
-        block.nxt += len;
-        block.unsent = 0;
-        block.retransmit_at = deadline(buffers, block, self.cold, &self.shared.settings.limits);
-        self.was_acknowledged();
-        egress.send_frame(packet);
-        self.arm();
-        true
     }
 
     /// Sends lost data again and new data, as far as the windows allow. Returns whether more could be sent at once.
@@ -271,7 +199,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             tso: (len > u32::from(block.mss)).then_some(block.mss),
         };
         let offload = self.shared.settings.offload;
-        let link = egress.link_header(tuple.remote_v6().to_bits(), now);
+        let link = egress.link_header(tuple.remote_v6().to_bits(), now).copied();
         let front = if link.is_some() { ETHERNET } else { 0 };
         // What the port does not sum is summed before the payload is handed over.
         let sum = if offload.tcp { 0 } else { crate::checksum::sum_of(buffers.queue.slices(seq, len)) };
@@ -391,11 +319,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     /// A segment that acknowledges everything has been sent.
     #[inline]
     fn was_acknowledged(&mut self) {
-        let block = &mut *self.block;
-        block.flags.clear(Flags::ACK_NOW | Flags::DUPLICATE);
-        block.rcv_acked = block.rcv_nxt;
-        block.unanswered = 0;
-        block.ack_at = Tick::NONE;
+        self.block.was_acknowledged();
     }
 
     /// Sends our SYN, or SYN and ACK once the peer's has come. Returns whether it went.

@@ -1,45 +1,47 @@
 //! What is to be sent and what is not acknowledged yet, where the service or the port put it.
 
+use super::queue::Queue;
 use super::seq::Seq;
 use crate::egress::Egress;
 use linerate_bypass::{Bytes, Nic, Packet};
-use std::collections::VecDeque;
 
 /// Pieces in one frame at most: enough for 64 KB in segments of an ordinary link.
 const MAX_PIECES: usize = 48;
 
-/// Where a piece of the stream lies.
-enum Place<P> {
-    /// In a packet of its own that has never been sent: headers can go in front of it, where it lies.
-    Packet(P),
-    /// In memory that is kept until it is acknowledged, and that a port may be reading.
-    Kept(Bytes),
-    /// Nowhere, for the moment in which a packet becomes kept bytes.
-    Between,
-}
-
+/// A piece of the stream, which lies in one of two places.
 struct Piece<P> {
     seq: Seq,
     len: u32,
-    place: Place<P>,
+    /// In a packet of its own that has never been sent: headers can go in front of it, where it lies.
+    packet: Option<P>,
+    /// In memory that is kept until it is acknowledged, and that a port may be reading.
+    kept: Option<Bytes>,
 }
 
-impl<P> Piece<P> {
+impl<P: Packet> Piece<P> {
+    #[inline]
     fn end(&self) -> Seq {
         self.seq + self.len
+    }
+
+    fn bytes(&self) -> Option<&[u8]> {
+        match &self.packet {
+            Some(packet) => Some(packet.data()),
+            None => self.kept.as_deref(),
+        }
     }
 }
 
 /// The stream from the oldest unacknowledged byte to the last one queued, in pieces.
 pub(super) struct SendQueue<P> {
-    pieces: VecDeque<Piece<P>>,
+    pieces: Queue<Piece<P>>,
     /// The number of the first piece of which something has never been sent.
     unsent: usize,
 }
 
 impl<P: Packet> SendQueue<P> {
     pub fn new() -> Self {
-        SendQueue { pieces: VecDeque::new(), unsent: 0 }
+        SendQueue { pieces: Queue::new(), unsent: 0 }
     }
 
     #[inline]
@@ -59,24 +61,24 @@ impl<P: Packet> SendQueue<P> {
     }
 
     /// Queues the data of `packet`, a single segment, at `seq`, where the queue ends.
-    #[inline]
+    #[inline(always)]
     pub fn push_packet(&mut self, seq: Seq, packet: P) {
         let len = packet.len() as u32;
-        self.pieces.push_back(Piece { seq, len, place: Place::Packet(packet) });
+        self.pieces.push_back(Piece { seq, len, packet: Some(packet), kept: None });
     }
 
     /// Queues `bytes` at `seq`, where the queue ends.
     #[inline]
     pub fn push_bytes(&mut self, seq: Seq, bytes: Bytes) {
         let len = bytes.len() as u32;
-        self.pieces.push_back(Piece { seq, len, place: Place::Kept(bytes) });
+        self.pieces.push_back(Piece { seq, len, packet: None, kept: Some(bytes) });
     }
 
     /// Makes the last piece longer by up to `max` bytes, if nothing of it has been sent, there is room behind it, and it
     /// stays within `most` bytes. Returns by how many; what is not wanted of them is given back by [`trim`](Self::trim).
     pub fn extend(&mut self, max: usize, most: usize) -> usize {
         let Some(piece) = self.pieces.back_mut() else { return 0 };
-        let Place::Packet(packet) = &mut piece.place else { return 0 };
+        let Some(packet) = &mut piece.packet else { return 0 };
         let n = max.min(most.saturating_sub(piece.len as usize));
         if n == 0 || packet.append(n).is_none() {
             return 0;
@@ -87,8 +89,7 @@ impl<P: Packet> SendQueue<P> {
 
     /// The last `n` bytes, which [`extend`](Self::extend) has just made.
     pub fn end_mut(&mut self, n: usize) -> Option<&mut [u8]> {
-        let Place::Packet(packet) = &mut self.pieces.back_mut()?.place else { return None };
-        let data = packet.data_mut()?;
+        let data = self.pieces.back_mut()?.packet.as_mut()?.data_mut()?;
         let at = data.len().checked_sub(n).filter(|_| n > 0)?;
         data.get_mut(at..)
     }
@@ -96,7 +97,7 @@ impl<P: Packet> SendQueue<P> {
     /// Takes `n` bytes off the end of the last piece, which has never been sent. Returns how many pieces went with them.
     pub fn trim(&mut self, n: u32) -> usize {
         let Some(piece) = self.pieces.back_mut() else { return 0 };
-        if let Place::Packet(packet) = &mut piece.place
+        if let Some(packet) = &mut piece.packet
             && packet.trim(n as usize)
         {
             piece.len -= n;
@@ -127,13 +128,10 @@ impl<P: Packet> SendQueue<P> {
         for (piece, next) in self.pieces.iter().zip(self.pieces.iter().skip(1)) {
             assert_eq!(piece.end(), next.seq, "a gap in the send queue");
         }
-        for piece in &self.pieces {
-            let len = match &piece.place {
-                Place::Packet(packet) => packet.len(),
-                Place::Kept(bytes) => bytes.len(),
-                Place::Between => 0,
-            };
-            assert_eq!(len, piece.len as usize, "the length of a piece of the send queue");
+        for piece in self.pieces.iter() {
+            let lens = (piece.packet.as_ref().map(Packet::len), piece.kept.as_ref().map(|bytes| bytes.len()));
+            let in_one_place = matches!(lens, (Some(len), None) | (None, Some(len)) if len == piece.len as usize);
+            assert!(in_one_place, "a piece of {} bytes of the send queue has {lens:?}", piece.len);
         }
         Some((self.pieces.front()?.seq, self.pieces.back()?.end()))
     }
@@ -163,43 +161,50 @@ impl<P: Packet> SendQueue<P> {
     /// The bytes of `seq..seq + len`, for a checksum.
     pub fn slices(&self, seq: Seq, len: u32) -> impl Iterator<Item = &[u8]> {
         let end = seq + len;
-        self.pieces.range(self.find(seq).min(self.pieces.len())..).map_while(move |piece| {
+        self.pieces.iter_from(self.find(seq)).map_while(move |piece| {
             let from = seq.max(piece.seq);
             let to = end.min(piece.end());
             if !to.after(from) {
                 return None;
             }
-            let bytes = match &piece.place {
-                Place::Packet(packet) => packet.data(),
-                Place::Kept(bytes) => bytes,
-                Place::Between => return None,
-            };
+            let bytes = piece.bytes()?;
             bytes.get((from - piece.seq) as usize..(to - piece.seq) as usize)
         })
     }
 
-    /// The common case of [`compose`](Self::compose): the queue is one packet of `len` bytes that was never sent, and that
-    /// headers go in front of where it lies. `None`, with nothing changed, when it is not that.
+    /// The packet that the queue is, if it is one of `len` bytes that was never sent.
     #[inline(always)]
-    pub fn compose_only(&mut self, len: u32, header: usize, write: impl FnOnce(&mut [u8])) -> Option<P> {
-        if self.pieces.len() != 1 {
-            return None;
-        }
-        let piece = self.pieces.front_mut()?;
-        let Place::Packet(packet) = &mut piece.place else { return None };
-        if piece.len != len {
-            return None;
-        }
-        write(packet.prepend(header)?);
-        let Some(bytes) = packet.retain(header) else {
-            let _ = packet.adjust(header);
-            return None;
-        };
+    pub fn lone_packet(&mut self, len: u32) -> Option<&mut P> {
+        self.pieces.only_mut().filter(|piece| piece.len == len)?.packet.as_mut()
+    }
+
+    /// Takes the [lone packet](Self::lone_packet) out, to be sent; `kept` are its bytes, which stay.
+    #[inline(always)]
+    pub fn lone_sent(&mut self, kept: Bytes) -> Option<P> {
+        let piece = self.pieces.only_mut()?;
+        piece.kept = Some(kept);
         self.unsent = 1;
-        match std::mem::replace(&mut piece.place, Place::Kept(bytes)) {
-            Place::Packet(packet) => Some(packet),
-            _ => None,
-        }
+        piece.packet.take()
+    }
+
+    /// Queues `bytes` at `seq`, where the queue ends, being empty; they are about to be sent.
+    #[inline(always)]
+    pub fn push_lone(&mut self, seq: Seq, bytes: Bytes) {
+        self.pieces.put(Piece { seq, len: bytes.len() as u32, packet: None, kept: Some(bytes) });
+        self.unsent = 1;
+    }
+
+    /// Lets go of the only piece there is, all of it being acknowledged.
+    #[inline(always)]
+    pub fn acknowledge_lone(&mut self) {
+        self.unsent = 0;
+        self.pieces.drop_only();
+    }
+
+    /// Whether there is one piece.
+    #[inline(always)]
+    pub fn is_lone(&self) -> bool {
+        self.pieces.only().is_some()
     }
 
     /// A frame of `header` bytes that `write` fills and the `len` bytes of the stream from `seq` on, all of which are queued.
@@ -220,26 +225,23 @@ impl<P: Packet> SendQueue<P> {
             && let Some(piece) = self.pieces.get_mut(first)
             && piece.seq == seq
             && piece.len <= len
-            && matches!(piece.place, Place::Packet(_))
+            && let Some(mut packet) = piece.packet.take()
         {
-            // Taken out for the moment: the packet leaves, and its bytes stay.
-            let Place::Packet(mut packet) = std::mem::replace(&mut piece.place, Place::Between) else {
-                return None;
-            };
+            // The packet leaves, and its bytes stay.
             let Some(place) = packet.prepend(header) else {
-                piece.place = Place::Packet(packet);
+                piece.packet = Some(packet);
                 return self.compose_apart(first, seq, len, header, egress, write);
             };
             write(place);
             let Some(bytes) = packet.retain(header) else {
                 // Its holders cannot be counted any more; what is left is to copy.
                 if packet.adjust(header) {
-                    piece.place = Place::Kept(Bytes::from(packet.data().to_vec()));
+                    piece.kept = Some(Bytes::from(packet.data().to_vec()));
                     egress.count_copied(piece.len as usize);
                 }
                 return None;
             };
-            piece.place = Place::Kept(bytes);
+            piece.kept = Some(bytes);
             let rest = len - piece.len;
             if rest > 0 {
                 let next = piece.end();
@@ -281,23 +283,19 @@ impl<P: Packet> SendQueue<P> {
             let piece = self.pieces.get_mut(at)?;
             let from = seq - piece.seq;
             let n = len.min(piece.len - from);
-            if let Place::Packet(_) = piece.place {
-                let Place::Packet(mut own) = std::mem::replace(&mut piece.place, Place::Between) else {
-                    return None;
-                };
+            if let Some(mut own) = piece.packet.take() {
                 if n == piece.len
                     && let Some(bytes) = own.retain(0)
                 {
-                    piece.place = Place::Kept(bytes);
+                    piece.kept = Some(bytes);
                     packet.chain(own).ok()?;
                     (at, seq, len) = (at + 1, seq + n, len - n);
                     continue;
                 }
                 let end = own.data().len();
-                piece.place = Place::Kept(own.into_bytes(0..end));
+                piece.kept = Some(own.into_bytes(0..end));
             }
-            let Place::Kept(bytes) = &piece.place else { return None };
-            let bytes = bytes.slice(from as usize..(from + n) as usize);
+            let bytes = piece.kept.as_ref()?.slice(from as usize..(from + n) as usize);
             match egress.attach(bytes) {
                 Ok(part) => packet.chain(part).ok()?,
                 // Either no packet is left, or the port does not reach that memory.

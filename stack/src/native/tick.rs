@@ -15,7 +15,8 @@ impl Tick {
     /// The first tick that does not begin before `at`, so that nothing happens early.
     #[inline]
     pub fn at_or_after(at: Instant) -> Tick {
-        Tick((at.as_nanos().div_ceil(1 << TICK_SHIFT) as u32).max(1))
+        let up = (1 << TICK_SHIFT) - 1;
+        Tick(((at.as_nanos().saturating_add(up) >> TICK_SHIFT) as u32).max(1))
     }
 
     /// The tick that `at` lies in.
@@ -39,6 +40,11 @@ impl Tick {
     #[inline]
     pub fn before(self, other: Tick) -> bool {
         self.is_some() && (!other.is_some() || (self.0.wrapping_sub(other.0) as i32) < 0)
+    }
+
+    /// Ticks from `earlier` to this, neither of them none.
+    pub fn since(self, earlier: Tick) -> u32 {
+        self.0.wrapping_sub(earlier.0)
     }
 
     /// The earlier of the two; none comes after all.

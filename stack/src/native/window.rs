@@ -56,28 +56,44 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             && (free - offered >= rx_limit / 2 || offered < u32::from(block.mss) && free >= u32::from(block.mss))
     }
 
-    /// The service has consumed `n` bytes: a service that takes more than a window in a round trip gets a larger one
-    /// (after Fisk and Feng, "Dynamic Right-Sizing in TCP", 2001).
+    /// The service has consumed `n` bytes. Less than a full segment at a time is not held up by the window.
+    #[inline]
     pub(super) fn consumed(&mut self, n: u32, now: Instant) {
         let block = &mut *self.block;
         block.flags |= Flags::CONSUMED;
-        let cold = &mut *self.cold;
-        if cold.rx_limit >= self.shared.settings.rx_most {
-            return;
+        if n >= u32::from(block.mss) && self.cold.rx_limit < self.shared.settings.rx_most {
+            self.tune(now);
         }
-        cold.consumed = cold.consumed.saturating_add(n);
+    }
+
+    /// A service that takes more than half of a window in a round trip gets a larger one (after Fisk and Feng, "Dynamic
+    /// Right-Sizing in TCP", 2001).
+    #[inline(never)]
+    fn tune(&mut self, now: Instant) {
+        let block = &*self.block;
+        let cold = &mut *self.cold;
         let round_trip = if block.rtt.has_sample() { block.rtt.smoothed() } else { UNKNOWN_ROUND_TRIP };
         let tick = Tick::of(now);
-        if !cold.tuned_at.is_some() {
-            cold.tuned_at = Tick::at_or_after(now + round_trip);
+        let consumed = block.rcv_nxt - block.received;
+        let next = Tick::at_or_after(now + round_trip);
+        if cold.tuned_at.is_some() {
+            if !cold.tuned_at.is_due(tick) {
+                return;
+            }
+            // What took much longer than a round trip says nothing.
+            let is_late = tick.since(cold.tuned_at) > next.since(tick);
+            if !is_late && consumed - cold.tuned_from > cold.rx_limit / 2 {
+                let larger = cold.rx_limit.saturating_mul(2).min(self.shared.settings.rx_most);
+                self.set_rx_limit(larger);
+            }
         }
-        if !cold.tuned_at.is_due(tick) {
-            return;
-        }
-        if cold.consumed > cold.rx_limit / 2 {
-            cold.rx_limit = cold.rx_limit.saturating_mul(2).min(self.shared.settings.rx_most);
-        }
-        cold.consumed = 0;
-        cold.tuned_at = Tick::at_or_after(now + round_trip);
+        self.cold.tuned_from = consumed;
+        self.cold.tuned_at = next;
+    }
+
+    /// From now on the receive queue may hold so many bytes.
+    pub(super) fn set_rx_limit(&mut self, limit: u32) {
+        self.cold.rx_limit = limit;
+        self.block.whole_window = (limit >> self.block.rcv_scale()).min(65_535) as u16;
     }
 }

@@ -5,7 +5,7 @@ use super::flow::Phase;
 use crate::device::{Device, smoltcp_time};
 use crate::drops::Cause;
 use crate::egress::Egress;
-use crate::engine::Segment;
+use crate::engine::Head;
 use crate::reply::Reply;
 use crate::time_wait::Answer;
 use crate::tuple::Tuple;
@@ -36,8 +36,8 @@ impl SmoltcpEngine {
         }
     }
 
-    pub(super) fn segment<N: Nic>(&mut self, segment: Segment<N::Packet>, egress: &mut Egress<N>, now: Instant) {
-        let Segment { packet, tuple, ip_header } = segment;
+    pub(super) fn segment<N: Nic>(&mut self, packet: N::Packet, head: Head, egress: &mut Egress<N>, now: Instant) {
+        let Head { tuple, ip_header } = head;
         let mut scratch = std::mem::take(&mut self.scratch);
         let data = if packet.len() == packet.data().len() {
             packet.data()

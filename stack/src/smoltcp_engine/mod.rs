@@ -17,7 +17,7 @@ use crate::config::Config;
 use crate::copies::Copies;
 use crate::device::{Device, smoltcp_time};
 use crate::egress::Egress;
-use crate::engine::{Engine, Event, IcmpError, Segment};
+use crate::engine::{Engine, Event, IcmpError, Segments};
 use crate::ports::Ports;
 use crate::slots::Slots;
 use crate::time_wait::TimeWait;
@@ -179,10 +179,10 @@ impl<N: Nic> Engine<N> for SmoltcpEngine {
         }
     }
 
-    fn segments(&mut self, burst: &mut Vec<Segment<N::Packet>>, egress: &mut Egress<N>, now: Instant) {
-        self.fetch_ahead(burst.iter().map(|segment| &segment.tuple));
-        for segment in burst.drain(..) {
-            self.segment(segment, egress, now);
+    fn segments(&mut self, burst: &mut Segments<N::Packet>, egress: &mut Egress<N>, now: Instant) {
+        self.fetch_ahead(burst.heads().iter().map(|head| &head.tuple));
+        for (packet, head) in burst.drain() {
+            self.segment(packet, head, egress, now);
         }
     }
 
@@ -226,7 +226,7 @@ impl<N: Nic> Engine<N> for SmoltcpEngine {
         self.time_wait.expire(now);
     }
 
-    fn collect(&mut self, events: &mut Vec<Event>) {
+    fn collect(&mut self, events: &mut Vec<Event>, _: &mut Vec<ConnId>) {
         events.append(&mut self.pending);
         let mut touched = std::mem::take(&mut self.touched);
         for slot in touched.drain(..) {
@@ -354,7 +354,7 @@ impl<N: Nic> Engine<N> for SmoltcpEngine {
         self.commit_place(conn, n);
     }
 
-    fn forward(&mut self, from: ConnId, to: ConnId) -> usize {
+    fn forward(&mut self, from: ConnId, to: ConnId, _: &mut Egress<N>, _: Instant) -> usize {
         self.forward_received(from, to)
     }
 

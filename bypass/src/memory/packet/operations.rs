@@ -35,7 +35,7 @@ impl Packet for MemoryPacket {
         })
     }
 
-    #[inline]
+    #[inline(always)]
     fn prepend(&mut self, n: usize) -> Option<&mut [u8]> {
         let start = self.sole_buffer(self.head)?.start;
         let head = self.head_mut();
@@ -162,7 +162,7 @@ impl Packet for MemoryPacket {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn retain(&mut self, from: usize) -> Option<Bytes> {
         let head = self.head();
         let len = head.data_len.checked_sub(from)?;

@@ -1,6 +1,6 @@
 //! What an acknowledgement does to a flight.
 
-use linerate_bypass::time::Instant;
+use linerate_bypass::time::{Duration, Instant};
 
 use super::flight::{Flight, Phase};
 use super::path::Path;
@@ -8,7 +8,7 @@ use super::probe::Verdict;
 use super::rtt::RttEstimator;
 use super::sack::Blocks;
 use super::scoreboard::{Found, Record};
-use super::{Acknowledgement, CongestionControl, Delivery, Limits, Outcome};
+use super::{Acknowledgement, CongestionControl, Delivery, Limits, Outcome, Seq};
 
 /// What an acknowledgement says of the segments it delivers.
 #[derive(Debug, Default)]
@@ -96,16 +96,42 @@ impl Flight {
         self.probe_base = ack.now;
         let acknowledged = ack.ack - una;
         let mut outcome = Outcome { acknowledged, delivered: acknowledged, rtt: sample, ..Outcome::default() };
-        // The minimum of the path is worth a look into cold memory only if it may have changed, or now and then. What is
-        // remembered by its sequence number is brought along every 16 MB.
-        let notable = previous.is_much_longer_than(sample)
-            || ack.ack.0.wrapping_mul(0x9e37_79b1) >> 28 == 0
-            || (una.0 ^ ack.ack.0) >> 24 != 0;
-        if notable || lone || rtt.consults_path() || una.before(self.limited_until) || self.setup.exact_ecn {
-            self.report(ack, &outcome, lone, rtt, path, cc, limits);
+        if lone || self.is_notable(una, ack.ack, sample, previous) {
+            self.report(ack.ack, acknowledged, sample, lone, ack.now, rtt, path, cc, limits);
             outcome.window_changed = true;
         }
         outcome
+    }
+
+    /// Whether an acknowledgement that moves SND.UNA from `una` to `ack`, after `sample` nanoseconds, is to be
+    /// [reported](Self::report): the minimum of the path is worth a look into cold memory only if it may have changed, or
+    /// now and then, and what is remembered by its sequence number is brought along every 16 MB.
+    #[inline(always)]
+    fn is_notable(&self, una: Seq, ack: Seq, sample: u64, previous: RttEstimator) -> bool {
+        previous.is_much_longer_than(sample)
+            || ack.0.wrapping_mul(0x9e37_79b1) >> 28 == 0
+            || (una.0 ^ ack.0) >> 24 != 0
+            || previous.consults_path()
+            || una.before(self.limited_until)
+            || self.setup.exact_ecn
+    }
+
+    /// Whether a single transmission is in flight, and nothing was ever missing.
+    #[inline(always)]
+    pub(crate) fn is_lone(&self) -> bool {
+        !self.stained && self.board.is_lone()
+    }
+
+    /// [`acknowledge`](Self::acknowledge) for a segment with data that acknowledges all that is in flight, which
+    /// [is lone](Self::is_lone). If there is something to be [reported](Self::report), it returns the round trip in
+    /// nanoseconds.
+    #[inline(always)]
+    pub(crate) fn answered(&mut self, ack: Seq, now: Instant, rtt: &mut RttEstimator) -> Option<u64> {
+        let una = self.una();
+        let previous = *rtt;
+        let sample = nanos_since(now, self.board.take_lone(ack));
+        rtt.sample_nanos(sample, 0);
+        self.is_notable(una, ack, sample, previous).then_some(sample)
     }
 
     /// The common case when there is more than one record.
@@ -120,34 +146,36 @@ impl Flight {
     /// The common case when there is something for the path or for congestion control to know.
     #[inline(never)]
     #[allow(clippy::too_many_arguments, reason = "one step of advance_in_order, kept out of its way")]
-    fn report<C: CongestionControl>(
+    pub(crate) fn report<C: CongestionControl>(
         &mut self,
-        ack: &Acknowledgement,
-        outcome: &Outcome,
+        ack: Seq,
+        acknowledged: u32,
+        sample: u64,
         lone: bool,
+        now: Instant,
         rtt: &mut RttEstimator,
         path: &mut Path,
         cc: &mut C,
         limits: &Limits,
     ) {
-        path.measured_nanos(outcome.rtt, ack.now);
+        path.measured_nanos(sample, now);
         if lone {
-            path.lone_segment_answered(outcome.rtt);
+            path.lone_segment_answered(sample);
         }
         path.clear_backoff();
         path.advise(rtt, limits);
-        let window_limited = (ack.ack - outcome.acknowledged).before(self.limited_until);
+        let window_limited = (ack - acknowledged).before(self.limited_until);
         if window_limited || self.setup.exact_ecn {
             cc.delivered(&Delivery {
                 paced: false,
-                now: ack.now,
-                bytes: outcome.acknowledged,
+                now,
+                bytes: acknowledged,
                 marked: 0,
-                in_flight: self.board.outstanding() + outcome.acknowledged,
+                in_flight: self.board.outstanding() + acknowledged,
                 window_limited,
-                rtt: outcome.rtt(),
+                rtt: Some(Duration::from_nanos(sample)),
                 smoothed_rtt: rtt.smoothed(),
-                acknowledged: ack.ack.0,
+                acknowledged: ack.0,
                 next: self.next().0,
             });
         }

@@ -227,6 +227,25 @@ impl Flight {
         }
     }
 
+    /// Whether nothing is the matter, and never was.
+    #[inline(always)]
+    pub(crate) fn is_clean(&self) -> bool {
+        !self.stained
+    }
+
+    /// [`sent`](Self::sent) for one segment when nothing is in flight, and nothing [was ever](Self::is_clean) the matter.
+    #[inline(always)]
+    pub(crate) fn sent_lone(&mut self, len: u32, now: Instant, window: u32) {
+        // RFC 6298 §5.1.
+        self.rto_base = now;
+        self.probe_base = now;
+        let sent = self.stamp(now);
+        self.board.push_lone(len, self.setup.mss, sent);
+        if u64::from(len) + u64::from(self.setup.mss) > u64::from(window) {
+            self.limited_until = self.next();
+        }
+    }
+
     /// What else is to be noted of new data when something is the matter.
     #[inline(never)]
     fn sent_in_disorder(&mut self, len: u32, now: Instant) {

@@ -234,7 +234,7 @@ impl Path {
 }
 
 /// The retransmission time-out in nanoseconds: floor, back-off and ceiling included (RFC 6298 §2.4, §2.5, §5.5).
-#[inline]
+#[inline(always)]
 pub(super) fn time_out(rtt: &RttEstimator, path: &Path, limits: &Limits) -> u64 {
     let rto = if rtt.consults_path() {
         // The first is below 2^36, the back-off at most 2^16.

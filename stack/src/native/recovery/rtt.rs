@@ -20,12 +20,6 @@ pub(super) fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX).min(u64::MAX >> 2)
 }
 
-/// `value` / 2^`shift`, towards zero.
-#[inline]
-fn divided(value: i32, shift: u32) -> i32 {
-    (value + (value >> 31 & ((1 << shift) - 1))) >> shift
-}
-
 /// SRTT and RTTVAR in eight bytes: it lies among the hot state of every connection.
 ///
 /// One bit is borrowed to say whether [`Path`](super::Path) has anything to add to the time-out (a back-off, a floor that
@@ -84,7 +78,7 @@ impl RttEstimator {
     ///
     /// RFC 6298 §2.3 is meant for one sample per round trip. With a sample per acknowledgement the gains are divided by
     /// how many there are, so that the memory of the means is as many round trips long as before (RFC 7323 appendix G).
-    #[inline]
+    #[inline(always)]
     pub(super) fn sample_nanos(&mut self, rtt: u64, spread_shift: u32) {
         // No value exceeds LIMIT, so that all differences fit into 32 bits with their sign.
         let rtt = (rtt >> UNIT_SHIFT).clamp(1, u64::from(LIMIT)) as i32;
@@ -95,16 +89,17 @@ impl RttEstimator {
             self.variation = (rtt / 2) as u32 | consult;
             return;
         }
-        // RFC 6298 §2.3: RTTVAR first, with the old SRTT. Both gains are at most one, so neither mean leaves its range.
+        // RFC 6298 §2.3: RTTVAR first, with the old SRTT. Both gains are at most one, so neither mean leaves its range, nor
+        // does SRTT become zero. Rounding down makes each smaller by less than 2^`spread_shift` · 128 ns.
         let smoothed = self.smoothed as i32;
         let variation = (self.variation & LIMIT) as i32;
         let error = rtt - smoothed;
-        self.variation = (variation + divided(error.abs() - variation, 2 + spread_shift)) as u32 | consult;
-        self.smoothed = (smoothed + divided(error, 3 + spread_shift)) as u32;
+        self.variation = (variation + ((error.abs() - variation) >> (2 + spread_shift))) as u32 | consult;
+        self.smoothed = (smoothed + (error >> (3 + spread_shift))) as u32;
     }
 
     /// [`rto`](Self::rto) in nanoseconds, of a floor in nanoseconds.
-    #[inline]
+    #[inline(always)]
     pub(super) fn rto_nanos(&self, floor: u64) -> u64 {
         if !self.has_sample() {
             return INITIAL_RTO.as_nanos() as u64;

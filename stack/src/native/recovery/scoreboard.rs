@@ -34,6 +34,7 @@ use linerate_bypass::time::Instant;
 
 use super::Seq;
 use super::ranges::Ranges;
+use crate::native::queue::Queue;
 use losses::Resent;
 
 pub(super) use losses::Found;
@@ -47,7 +48,7 @@ const IDLE_RECORDS: usize = 1024;
 pub(super) struct Scoreboard {
     una: Seq,
     next: Seq,
-    records: VecDeque<Record>,
+    records: Queue<Record>,
     sacked: Ranges,
     lost: Ranges,
     resent: VecDeque<Resent>,
@@ -60,7 +61,7 @@ impl Scoreboard {
         Scoreboard {
             una,
             next: una,
-            records: VecDeque::new(),
+            records: Queue::new(),
             sacked: Ranges::default(),
             lost: Ranges::default(),
             resent: VecDeque::new(),
@@ -141,10 +142,16 @@ impl Scoreboard {
         self.records.front()
     }
 
+    /// Whether there is one record.
+    #[inline(always)]
+    pub(super) fn is_lone(&self) -> bool {
+        self.records.only().is_some()
+    }
+
     /// Whether a single segment is all there is.
     #[inline]
     pub(super) fn is_one_segment(&self) -> bool {
-        self.records.len() == 1 && self.records.front().is_some_and(Record::is_one_segment)
+        self.records.only().is_some_and(Record::is_one_segment)
     }
 
     /// The newest record.
@@ -164,8 +171,15 @@ impl Scoreboard {
         self.sacked.end()
     }
 
+    /// Notes the transmission of `len` new bytes, no more than a segment, when there is no record.
+    #[inline(always)]
+    pub(super) fn push_lone(&mut self, len: u32, mss: u16, sent: Instant) {
+        self.records.put(Record { seq: self.next, len, sent, timestamp: 0, mss, flags: 0 });
+        self.next += len;
+    }
+
     /// Notes the transmission of `len` new bytes in segments of `mss`.
-    #[inline]
+    #[inline(always)]
     pub(super) fn push(&mut self, len: u32, mss: u16, sent: Instant) {
         let mss = mss.max(1);
         // Data and a FIN that fit into one segment together are one segment.
@@ -200,11 +214,19 @@ impl Scoreboard {
     /// Removes the only record there is and returns it, if `ack` acknowledges all of it.
     #[inline]
     pub(super) fn take_only(&mut self, ack: Seq) -> Option<Record> {
-        if self.records.len() != 1 || ack != self.next {
+        if ack != self.next {
             return None;
         }
+        let record = self.records.take_only()?;
         self.una = ack;
-        self.records.pop_front()
+        Some(record)
+    }
+
+    /// Removes the only record there is, all of which `ack` acknowledges. Returns when it was sent.
+    #[inline(always)]
+    pub(super) fn take_lone(&mut self, ack: Seq) -> Instant {
+        self.una = ack;
+        self.records.take_only().map_or(Instant::ZERO, |record| record.sent)
     }
 
     /// Removes everything before `ack`, which lies in (SND.UNA, SND.NXT], when nothing was acknowledged selectively, lost
@@ -255,7 +277,7 @@ impl Scoreboard {
 
     /// From now on segments have no more than `mss` bytes: what is in flight may be cut accordingly.
     pub(super) fn set_mss(&mut self, mss: u16) {
-        for record in &mut self.records {
+        for record in self.records.iter_mut() {
             record.mss = record.mss.min(mss.max(1));
         }
     }
@@ -265,7 +287,7 @@ impl Scoreboard {
     pub(super) fn check(&self) {
         let (mut at, mut sacked, mut lost) = (self.una, Ranges::default(), Ranges::default());
         let mut sent = Instant::ZERO;
-        for record in &self.records {
+        for record in self.records.iter() {
             assert_eq!(record.seq, at, "records are contiguous");
             assert!(record.len > 0, "records are not empty");
             assert!(!(record.is_sacked() && record.is_lost()), "nothing is both acknowledged and lost");

@@ -113,7 +113,7 @@ impl Scoreboard {
     pub(in super::super) fn time_out(&mut self, overdue: impl Fn(Instant) -> bool) -> u32 {
         let before = self.lost.bytes();
         let mut first = true;
-        for record in &mut self.records {
+        for record in self.records.iter_mut() {
             if record.flags & (SACKED | LOST) == 0 && (first || overdue(record.sent)) {
                 record.flags |= LOST;
                 self.lost.insert(record.seq, record.end());
@@ -125,7 +125,7 @@ impl Scoreboard {
 
     /// Forgets all selective acknowledgements (RFC 2018 §8).
     pub(in super::super) fn forget_sacks(&mut self) {
-        for record in &mut self.records {
+        for record in self.records.iter_mut() {
             record.flags &= !SACKED;
         }
         self.sacked.clear();

@@ -1,0 +1,297 @@
+//! The fast path: header prediction (Jacobson, "4BSD TCP Header Prediction", 1990) and what answers it.
+//!
+//! Nearly every segment of a connection that asks and answers is the next in order, has nothing out of the ordinary, and
+//! acknowledges the one segment that is in flight; and nearly everything sent is one packet as the service left it. Here a
+//! few comparisons find that out, and nothing is done until it is certain. The steps are those of
+//! [`input`](super::input) and [`output`](super::output), which do everything else.
+
+use super::NativeEngine;
+use super::block::{Block, Flags, State};
+use super::buffers::{Buffers, CROWDED};
+use super::header::{Control, Ecn, Header, Offload};
+use super::options::{TIMESTAMP_HEAD, Timestamp};
+use super::recovery::{Flight, Limits};
+use super::seq::Seq;
+use super::settings::Settings;
+use super::tick::Tick;
+use crate::congestion::CongestionControl;
+use crate::egress::{ETHERNET, Egress};
+use crate::engine::Head;
+use linerate_bypass::time::Instant;
+use linerate_bypass::{Bytes, L4, Nic, Packet, TxOffload};
+
+/// The length of the header and the flags of a segment that is nothing but an acknowledgement and perhaps data, as they are
+/// in bytes 12 and 13 of the TCP header (RFC 9293 §3.1): without options, and with a timestamp.
+const PLAIN: u32 = 0x5010;
+const WITH_TIMESTAMP: u32 = 0x8010;
+/// The flag that makes no difference.
+const PUSH: u32 = 0x0008;
+
+/// What makes an arrival more than its data and what they acknowledge.
+const UNUSUAL_TO_TAKE: Flags = Flags::ECN.or(Flags::PERSIST).or(Flags::WANTS_ROOM);
+
+/// What makes sending more than putting headers in front of a packet.
+const UNUSUAL_TO_SEND: Flags = Flags::FIN_QUEUED
+    .or(Flags::RESET)
+    .or(Flags::PROBE)
+    .or(Flags::WINDOW_PROBE)
+    .or(Flags::KEEPALIVE)
+    .or(Flags::PERSIST)
+    .or(Flags::DUPLICATE)
+    .or(Flags::ECN);
+
+impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
+    /// Takes in a segment of the connection in `slot` if it is as expected; otherwise gives it back, with nothing changed.
+    #[inline(always)]
+    pub(super) fn take_predicted(&mut self, slot: u32, head: &Head, mut packet: P, now: Instant) -> Option<P> {
+        let Some(block) = self.blocks.get_mut(slot as usize) else { return Some(packet) };
+        let data = packet.data();
+        let Some((_, tcp)) = data.split_at_checked(head.ip_header) else { return Some(packet) };
+        let Some(fixed) = tcp.first_chunk::<20>() else { return Some(packet) };
+        let expected = if block.flags.has(Flags::TIMESTAMPS) { WITH_TIMESTAMP } else { PLAIN };
+        let flags_and_window = word(fixed, 12);
+        if block.tuple != head.tuple
+            || !block.flags.has(Flags::IN_TABLE)
+            || block.flags.has_any(UNUSUAL_TO_TAKE)
+            || block.state != State::Established
+            || flags_and_window >> 16 & !PUSH != expected
+            || Seq(word(fixed, 4)) != block.rcv_nxt
+            || block.unsent > 0
+        {
+            return Some(packet);
+        }
+        let header = (expected >> 12) as usize * 4;
+        let Some(len) = tcp.len().checked_sub(header) else { return Some(packet) };
+        let len = len as u32;
+        let ack = Seq(word(fixed, 8));
+        let acknowledged = ack - block.una;
+        if len.wrapping_sub(1) >= block.rcv_window()
+            || acknowledged != 0 && ack != block.nxt
+            || packet.len() != data.len()
+            || self.shared.pinned >= self.shared.settings.packets
+            || self.shared.settings.keepalive.is_some()
+        {
+            return Some(packet);
+        }
+        if let Some(buffers) = self.shared.buffers.of(block)
+            && (!buffers.flight.is_clean()
+                || acknowledged != 0 && !(buffers.flight.is_lone() && buffers.queue.is_lone())
+                || !buffers.reassembly.is_empty()
+                || buffers.received.len() >= CROWDED)
+        {
+            return Some(packet);
+        }
+        if expected == WITH_TIMESTAMP {
+            // The timestamp is all that the options are, and it is not old (PAWS, RFC 7323 §5.3).
+            let Some(options) = tcp.first_chunk::<32>() else { return Some(packet) };
+            let timestamp = word(options, 24);
+            if word(options, 20) != u32::from_be_bytes(TIMESTAMP_HEAD)
+                || (timestamp.wrapping_sub(block.ts_recent) as i32) < 0
+            {
+                return Some(packet);
+            }
+            // RFC 7323 §4.3: only what continues the last acknowledgement sent, so that a delayed one echoes the first.
+            if block.rcv_acked == block.rcv_nxt {
+                block.ts_recent = timestamp;
+            }
+        }
+        let window = (flags_and_window & 0xffff) << block.snd_scale();
+        if !packet.adjust(head.ip_header + header) {
+            return Some(packet);
+        }
+
+        // From here on it is certain.
+        let buffers = self.shared.buffers.attach(block);
+        block.wl1 = block.rcv_nxt;
+        if window != block.snd_wnd {
+            block.snd_wnd = window;
+            if let Some(cold) = self.cold.get_mut(slot as usize) {
+                cold.largest_window = cold.largest_window.max(window);
+            }
+        }
+        if acknowledged != 0 {
+            block.una = ack;
+            block.retransmit_at = Tick::NONE;
+            buffers.queue.acknowledge_lone();
+            self.shared.pinned -= 1;
+            if let Some(sample) = buffers.flight.answered(ack, now, &mut block.rtt)
+                && let Some(cold) = self.cold.get_mut(slot as usize)
+            {
+                let (rtt, path, control) = (&mut block.rtt, &mut cold.path, &mut cold.control);
+                let limits = &self.shared.settings.limits;
+                buffers.flight.report(ack, acknowledged, sample, false, now, rtt, path, control, limits);
+                block.cwnd = control.window();
+            }
+        }
+        buffers.received.push_back(packet);
+        self.shared.pinned += 1;
+        block.rcv_nxt += len;
+        block.received += len;
+        block.unanswered = block.unanswered.saturating_add(1);
+        let is_listed = block.flags.has_any(Flags::TOUCHED | Flags::DIRTY);
+        block.flags |= Flags::READABLE | Flags::TOUCHED | Flags::DIRTY;
+        if !is_listed {
+            self.shared.active.push(slot);
+        }
+        None
+    }
+
+    /// Sends the only packet received on the connection in `slot` back on it, if it is as simple as that. Returns how many
+    /// bytes that were; `None` when nothing has changed.
+    #[inline(always)]
+    pub(super) fn echo_lone<N: Nic<Packet = P>>(
+        &mut self,
+        slot: u32,
+        egress: &mut Egress<N>,
+        now: Instant,
+    ) -> Option<usize> {
+        let block = self.blocks.get_mut(slot as usize)?;
+        let buffers = self.shared.buffers.of_mut(block)?;
+        let len = block.received;
+        let settings = &self.shared.settings;
+        if !may_send_lone(block, buffers, len, settings, egress) || block.unsent > 0 || !buffers.queue.is_empty() {
+            return None;
+        }
+        let packet = buffers.received.only_mut()?;
+        let link = egress.link_header(block.tuple.remote_v6().to_bits(), now)?;
+        let window = block.offer_all(self.shared.pinned >= settings.pressure)?;
+        let kept = dress(packet, block, len, window, link, settings.offload, now)?;
+        let packet = buffers.received.take_only()?;
+        buffers.queue.push_lone(block.nxt, kept);
+        block.received = 0;
+        // What was to be acknowledged has been.
+        block.flags.clear(Flags::DIRTY);
+        egress.send_frame(packet);
+        if lone_went(block, &mut buffers.flight, len, &settings.limits, now) {
+            self.connection(slot).arm();
+        }
+        Some(len as usize)
+    }
+
+    /// Sends what the connection in `slot` has to send if that is one packet, whole, and nothing else is the matter. Returns
+    /// whether it has; otherwise nothing has changed.
+    #[inline(always)]
+    pub(super) fn send_lone<N: Nic<Packet = P>>(&mut self, slot: u32, egress: &mut Egress<N>, now: Instant) -> bool {
+        let Some(block) = self.blocks.get_mut(slot as usize) else { return false };
+        let Some(buffers) = self.shared.buffers.of_mut(block) else { return false };
+        let len = block.unsent;
+        let settings = &self.shared.settings;
+        if !may_send_lone(block, buffers, len, settings, egress) || block.received > 0 {
+            return false;
+        }
+        let Some(packet) = buffers.queue.lone_packet(len) else { return false };
+        let Some(link) = egress.link_header(block.tuple.remote_v6().to_bits(), now) else { return false };
+        let Some(window) = block.offer_all(self.shared.pinned >= settings.pressure) else { return false };
+        let Some(kept) = dress(packet, block, len, window, link, settings.offload, now) else { return false };
+        let Some(packet) = buffers.queue.lone_sent(kept) else { return false };
+        block.unsent = 0;
+        egress.send_frame(packet);
+        if lone_went(block, &mut buffers.flight, len, &settings.limits, now) {
+            self.connection(slot).arm();
+        }
+        true
+    }
+}
+
+/// The only `len` bytes in flight have gone out. Returns whether the timer has to be armed.
+#[inline(always)]
+fn lone_went(block: &mut Block, flight: &mut Flight, len: u32, limits: &Limits, now: Instant) -> bool {
+    flight.sent_lone(len, now, block.cwnd);
+    block.nxt += len;
+    block.retransmit_at = Tick::at_or_after(limits.soonest(now, &block.rtt));
+    block.was_acknowledged();
+    block.retransmit_at.before(block.wheel_at)
+}
+
+/// Whether `len` bytes can be sent at once, in one segment with nothing else to be said, and nothing is in flight.
+#[inline(always)]
+fn may_send_lone<N: Nic>(
+    block: &Block,
+    buffers: &Buffers<N::Packet>,
+    len: u32,
+    settings: &Settings,
+    egress: &Egress<N>,
+) -> bool {
+    block.state == State::Established
+        && !block.flags.has_any(UNUSUAL_TO_SEND)
+        && len.wrapping_sub(1) < u32::from(block.mss)
+        && block.una == block.nxt
+        && len <= block.snd_wnd.min(block.cwnd)
+        && egress.room() > 0
+        && settings.offload.tcp
+        && !buffers.idle
+        && buffers.reserved == 0
+        && buffers.reassembly.is_empty()
+        && buffers.flight.is_clean()
+}
+
+/// Puts the headers in front of the `len` bytes of `packet`, the next of the stream, and returns those, to be kept until they
+/// are acknowledged. `None` if that cannot be; nothing has changed then.
+#[inline(always)]
+fn dress<P: Packet>(
+    packet: &mut P,
+    block: &Block,
+    len: u32,
+    window: u16,
+    link: &[u8; ETHERNET],
+    offload: Offload,
+    now: Instant,
+) -> Option<Bytes> {
+    // What the compiler knows makes this a few stores of whole words.
+    let offload = Offload { tcp: true, ..offload };
+    match (block.tuple.is_ipv4(), block.flags.has(Flags::TIMESTAMPS)) {
+        (true, true) => dress_as::<P, true, true, { ETHERNET + 52 }>(packet, block, len, window, link, offload, now),
+        (true, false) => dress_as::<P, true, false, { ETHERNET + 40 }>(packet, block, len, window, link, offload, now),
+        (false, true) => dress_as::<P, false, true, { ETHERNET + 72 }>(packet, block, len, window, link, offload, now),
+        (false, false) => {
+            dress_as::<P, false, false, { ETHERNET + 60 }>(packet, block, len, window, link, offload, now)
+        }
+    }
+}
+
+/// [`dress`], with `N` bytes of headers.
+#[inline(always)]
+fn dress_as<P: Packet, const IPV4: bool, const TIMESTAMP: bool, const N: usize>(
+    packet: &mut P,
+    block: &Block,
+    len: u32,
+    window: u16,
+    link: &[u8; ETHERNET],
+    offload: Offload,
+    now: Instant,
+) -> Option<Bytes> {
+    let timestamp = Timestamp { value: super::milliseconds(now).wrapping_add(block.ts_offset), echo: block.ts_recent };
+    let header = Header {
+        tuple: &block.tuple,
+        seq: block.nxt,
+        ack: block.rcv_nxt,
+        control: Control::ACK.and(Control::PSH),
+        window,
+        timestamp: if TIMESTAMP { Some(timestamp) } else { None },
+        options: &[],
+        ecn: Ecn::NotCapable,
+        payload: len as usize,
+        tso: None,
+    };
+    header.write_frame::<IPV4, N>(packet.prepend(N)?.first_chunk_mut()?, link, offload);
+    let Some(kept) = packet.retain(N) else {
+        let _ = packet.adjust(N);
+        return None;
+    };
+    packet.set_tx_offload(TxOffload {
+        l2_len: ETHERNET,
+        l3_len: if IPV4 { 20 } else { 40 },
+        l4_len: if TIMESTAMP { 32 } else { 20 },
+        ipv4: IPV4,
+        ipv4_checksum: IPV4 && offload.ipv4,
+        l4_checksum: Some(L4::Tcp),
+        tso: None,
+    });
+    Some(kept)
+}
+
+/// The four bytes at `at`, a constant within `bytes`.
+#[inline(always)]
+fn word<const N: usize>(bytes: &[u8; N], at: usize) -> u32 {
+    bytes[at..].first_chunk().map_or(0, |word| u32::from_be_bytes(*word))
+}
