@@ -2,7 +2,11 @@
 #![forbid(unsafe_code)]
 
 use linerate_benches::engine::idle::measure;
-use linerate_stack::SmoltcpEngine;
+use linerate_bypass::memory::MemoryPacket;
+use linerate_stack::{NativeEngine, SmoltcpEngine};
+
+/// What a connection of the native engine may take: a million of them 256 MB.
+const NATIVE: f64 = 256.0;
 
 #[test]
 fn the_memory_of_idle_connections_is_found() {
@@ -13,4 +17,8 @@ fn the_memory_of_idle_connections_is_found() {
     }
     assert_eq!(idle.packets_held, 0, "each request was echoed, and the echo acknowledged");
     assert!(agreed.is_some_and(|agreed| agreed.sack && agreed.window_scale.is_some()), "{agreed:?}");
+    let (idle, _) = measure::<NativeEngine<MemoryPacket>>(1 << 14, 64, true).unwrap();
+    // What any number of connections need once is in the first half.
+    assert!((200.0..=NATIVE).contains(&idle.second_half), "{idle:?}");
+    assert_eq!(idle.packets_held, 0, "an idle connection holds no packet");
 }

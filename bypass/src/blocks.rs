@@ -195,7 +195,7 @@ impl Drop for Block {
     }
 }
 
-static OWNER: Owner = Owner { memory: Memory::Process, share, release };
+static OWNER: Owner = Owner { memory: Memory::Process, pooled: false, share, release };
 
 /// Takes one more reference.
 ///

@@ -18,6 +18,8 @@ pub enum Memory {
 pub struct Owner {
     /// Where the bytes lie.
     pub memory: Memory,
+    /// They lie in a buffer of a port's packet pool, which has one less for as long as they are kept.
+    pub pooled: bool,
     /// Takes one more reference of the owner.
     ///
     /// # Safety
@@ -90,6 +92,12 @@ impl Bytes {
     #[inline]
     pub fn memory(&self) -> Memory {
         self.table.memory
+    }
+
+    /// Whether they keep a buffer of a port's packet pool.
+    #[inline]
+    pub fn is_pooled(&self) -> bool {
+        self.table.pooled
     }
 
     /// Another handle on the `range` of these bytes; nothing is copied.
@@ -206,10 +214,11 @@ impl fmt::Debug for Bytes {
     }
 }
 
-static STATIC: Owner = Owner { memory: Memory::Process, share: |_| {}, release: |_| {} };
+static STATIC: Owner = Owner { memory: Memory::Process, pooled: false, share: |_| {}, release: |_| {} };
 
 static HEAP: Owner = Owner {
     memory: Memory::Process,
+    pooled: false,
     // SAFETY: the owner came from `Arc::into_raw` and the caller holds a reference of it.
     share: |owner| unsafe { Arc::increment_strong_count(owner.cast::<Vec<u8>>()) },
     // SAFETY: the owner came from `Arc::into_raw` and the caller gives up a reference of it.
@@ -268,6 +277,7 @@ mod tests {
         static HANDLES: AtomicUsize = AtomicUsize::new(1);
         static COUNTED: Owner = Owner {
             memory: Memory::Process,
+            pooled: false,
             share: |_| {
                 HANDLES.fetch_add(1, Ordering::SeqCst);
             },

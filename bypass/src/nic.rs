@@ -152,6 +152,13 @@ pub trait Nic {
     /// memory.
     fn attach(&mut self, bytes: Bytes) -> Result<Self::Packet, Bytes>;
 
+    /// Packets that are free in the pool that frames are received into, which several queue pairs may share; `None` where
+    /// received packets are not this port's own. It may look at the caches of all threads: to be asked now and then, not
+    /// per burst.
+    fn pool_left(&mut self) -> Option<usize> {
+        None
+    }
+
     /// The counters of this queue pair.
     fn stats(&self) -> QueueStats;
 }

@@ -135,12 +135,26 @@ pub struct Config {
     pub half_open_timeout: Duration,
     /// How long a peer may leave our data unanswered before its connection is given up (RFC 9293 §3.10.1: five minutes).
     pub user_timeout: Duration,
+    /// How long a connection of the native engine that its service has closed may go on delivering what was queued: when the
+    /// peer has not acknowledged all of it by then, it is reset (RFC 9293 §3.10.5) and ends as
+    /// [`Aborted`](linerate_bypass::CloseReason::Aborted). Zero resets at once, whatever is queued, as `SO_LINGER` does. For as
+    /// long as the peer answers within the [`user_timeout`](Self::user_timeout) if `None` (RFC 9293 §3.10.4).
+    pub linger: Option<Duration>,
     /// The receive buffer of a connection in bytes: the largest window we offer. The engine's own choice if `None`: the native
     /// engine begins with 64 KB and goes up to 4 MB where path and service take so much; the smoltcp engine has 64 KB.
     pub rx_buffer: Option<usize>,
     /// The send buffer of a connection in bytes: what may be queued and unacknowledged. The engine's own choice if `None`:
     /// 1 MB, 64 KB with smoltcp.
     pub tx_buffer: Option<usize>,
+    /// Packets that the connections of a worker of the native engine may hold together, received ones and ones to be sent; 32
+    /// at least. Each takes a buffer of the port, however short it is. Seven eighths of the worker's share of the port's pool
+    /// if `None`, and never more than that: the rest is for receiving acknowledgements with. When four sevenths of them are
+    /// held, no peer is offered more window than it has; when what was received holds five, no more of it is taken in; when six
+    /// are held, nothing more is queued to be sent behind something else.
+    pub max_packets: Option<usize>,
+    /// Packets that one connection of the native engine may hold in either direction, 64 at least; beyond a gap in what it
+    /// has received, half as many more. One for every 256 bytes of its buffer if `None`.
+    pub max_packets_per_connection: Option<usize>,
     /// The congestion control of the native engine, where that is [`Builtin`](crate::congestion::Builtin).
     pub congestion: Algorithm,
     /// The least time-out of a retransmission, while nothing is known of how long the peer delays acknowledgements
@@ -183,8 +197,11 @@ impl Default for Config {
             max_time_wait: 1 << 18,
             half_open_timeout: Duration::from_secs(10),
             user_timeout: Duration::from_secs(300),
+            linger: None,
             rx_buffer: None,
             tx_buffer: None,
+            max_packets: None,
+            max_packets_per_connection: None,
             congestion: Algorithm::default(),
             rto_floor: Duration::from_millis(200),
             ack_delay: Duration::from_millis(40),

@@ -314,6 +314,39 @@ fn messages_from_threads_timers_and_aborts_reach_their_connection<A: Engine<Memo
     assert_eq!(worker.service().answered.len(), 1);
 }
 
+/// Asks to be called in `after`, in place of an hour before.
+struct Alarm {
+    after: Duration,
+    rung: Vec<Instant>,
+}
+
+impl Service for Alarm {
+    type Conn = ();
+    type Message = ();
+
+    fn opened(&mut self, net: &mut impl Transport, conn: ConnId, _: Origin) {
+        net.set_timer(conn, Some(Duration::from_secs(3600)));
+        net.set_timer(conn, Some(self.after));
+    }
+
+    fn timer(&mut self, net: &mut impl Transport, _: ConnId, _: &mut ()) {
+        self.rung.push(net.now());
+    }
+}
+
+/// The wheel reaches 39 hours. (smoltcp's sockets give a silent peer up long before.)
+#[test]
+fn a_timer_that_is_days_ahead_comes_once_and_not_before() {
+    const DAYS: Duration = Duration::from_secs(5 * 86_400);
+    let client = || Client::new(SERVER, 1, 0).closing(Close::Never);
+    let alarm = || Alarm { after: DAYS, rung: Vec::new() };
+    let mut net = Net::new(LinkConfig::default(), client, alarm);
+    net.run_until(DAYS - SECOND, |_| false);
+    assert_eq!(net.b.service().rung, []);
+    net.run_until(DAYS, |_| false);
+    assert_eq!(net.b.service().rung.len(), 1);
+}
+
 fn every_packet_is_back_in_its_pool_when_all_is_over<A: Engine<MemoryNic>, B: Engine<MemoryNic>>() {
     let config = LinkConfig { pool: 300, ring: 64, ..LinkConfig::default() };
     let mut net = Both::<A, B>::start(config, || Client::new(SERVER, 40, 50_000), Echo::default);

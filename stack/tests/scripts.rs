@@ -17,7 +17,9 @@ mod scripts {
     mod handshake;
     mod icmp;
     mod keepalive;
+    mod linger;
     mod loss;
+    mod memory;
     mod pmtud;
     mod refusals;
     mod robustness;

@@ -78,6 +78,14 @@ pub struct NetArgs {
     #[arg(long, value_name = "BYTES", value_parser = parse_size)]
     pub buffer: Option<usize>,
 
+    /// Packets that all connections of a worker may hold [default: seven eighths of its share of the port's]
+    #[arg(long, value_name = "N", value_parser = at_least_one)]
+    pub max_packets: Option<usize>,
+
+    /// Packets that one connection may hold, either way [default: one for every 256 bytes of its buffer]
+    #[arg(long, value_name = "N", value_parser = at_least_one)]
+    pub max_packets_per_connection: Option<usize>,
+
     /// Arguments for EAL, after a lone --
     #[arg(last = true, value_name = "EAL ARGS")]
     pub eal: Vec<String>,
@@ -141,6 +149,8 @@ impl NetArgs {
                     ("--congestion", self.congestion.is_some()),
                     ("--profile", self.profile.is_some()),
                     ("--ecn", self.ecn),
+                    ("--max-packets", self.max_packets.is_some()),
+                    ("--max-packets-per-connection", self.max_packets_per_connection.is_some()),
                     ("EAL's arguments", !self.eal.is_empty()),
                 ];
                 match given.iter().find(|(_, given)| *given) {
@@ -158,6 +168,8 @@ impl NetArgs {
                         ("--congestion", self.congestion.is_some()),
                         ("--profile", self.profile.is_some()),
                         ("--ecn", self.ecn),
+                        ("--max-packets", self.max_packets.is_some()),
+                        ("--max-packets-per-connection", self.max_packets_per_connection.is_some()),
                     ];
                     if let Some((what, _)) = given.iter().find(|(_, given)| *given) {
                         return Err(Error::OnlyWithNative(what));
@@ -246,6 +258,12 @@ mod tests {
             ("--via tap:lr0 --dhcp --gateway 10.0.0.1 --gateway 10.0.0.9", "10.0.0.2:7", "10.0.0.9"),
             ("--via tap:lr0 --ip 10.0.0.2/24 --engine smoltcp --ecn", "10.0.0.2:7", "--ecn"),
             ("--via kernel --engine native", "10.0.0.2:7", "--engine"),
+            ("--via kernel --max-packets 100", "10.0.0.2:7", "--max-packets"),
+            (
+                "--via tap:lr0 --ip 10.0.0.2/24 --engine smoltcp --max-packets-per-connection 100",
+                "10.0.0.2:7",
+                "native",
+            ),
             ("--via rdma:rxe0", "10.0.0.2:7", "rdma"),
         ] {
             let error = check(text, &[listen]);

@@ -54,6 +54,8 @@ impl Port {
             listen_udp: listen.udp.clone(),
             rx_buffer: args.buffer,
             tx_buffer: args.buffer,
+            max_packets: args.max_packets,
+            max_packets_per_connection: args.max_packets_per_connection,
             congestion: args.congestion.unwrap_or_default(),
             ecn: args.ecn,
             idle: args.idle.map_or(defaults.idle, Into::into),

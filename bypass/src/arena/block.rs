@@ -150,5 +150,5 @@ unsafe fn release(owner: *const ()) {
     unsafe { Header::release(NonNull::new_unchecked(owner.cast_mut().cast())) }
 }
 
-static PROCESS: Owner = Owner { memory: Memory::Process, share, release };
-static DEVICE: Owner = Owner { memory: Memory::Device, share, release };
+static PROCESS: Owner = Owner { memory: Memory::Process, pooled: false, share, release };
+static DEVICE: Owner = Owner { memory: Memory::Device, pooled: false, share, release };

@@ -295,6 +295,7 @@ impl Packet for Mbuf {
 /// How [`Bytes`] own a segment: by a reference of its mbuf.
 static SEGMENT: Owner = Owner {
     memory: Memory::Device,
+    pooled: true,
     share: |mbuf| {
         // SAFETY: `into_bytes` put the pointer of a live mbuf there, and the caller holds a reference of it.
         let segment = unsafe { Segment::new(NonNull::new_unchecked(mbuf.cast_mut().cast())) };

@@ -277,6 +277,10 @@ impl Nic for QueuePair {
         packet.hold(bytes)
     }
 
+    fn pool_left(&mut self) -> Option<usize> {
+        Some(self.pool.available())
+    }
+
     fn stats(&self) -> QueueStats {
         self.stats
     }

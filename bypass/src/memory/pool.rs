@@ -26,6 +26,8 @@ pub(super) struct Slot {
 /// What the places of a pool share. It lives on the heap until its handle and all places are given back.
 pub(super) struct Pool {
     memory: NonNull<u8>,
+    /// What was allocated, of which `memory` is the aligned part.
+    allocation: NonNull<u8>,
     layout: Layout,
     stride: usize,
     /// Bytes behind the headroom of each buffer.
@@ -58,16 +60,20 @@ impl PoolHandle {
             .checked_add(size_of::<Slot>() + HEADROOM)
             .and_then(|bytes| bytes.checked_next_multiple_of(align_of::<Slot>()));
         let layout = stride
-            .and_then(|stride| stride.checked_mul(capacity))
-            .and_then(|bytes| Layout::from_size_align(bytes, align_of::<Slot>()).ok());
+            .and_then(|stride| stride.checked_mul(capacity)?.checked_add(align_of::<Slot>()))
+            // Aligned by hand: of an allocator asked for alignment zeroed memory is written to, all of it, at once.
+            .and_then(|bytes| Layout::from_size_align(bytes, 1).ok());
         let (Some(stride), Some(layout)) = (stride, layout) else {
             panic!("a packet pool of {capacity} packets of {data_room} bytes is larger than memory can be");
         };
         // SAFETY: the layout is not of size zero. Zeroed, so that bytes nobody wrote yet can be read.
-        let memory = unsafe { alloc_zeroed(layout) };
-        let Some(memory) = NonNull::new(memory) else { handle_alloc_error(layout) };
+        let allocation = unsafe { alloc_zeroed(layout) };
+        let Some(allocation) = NonNull::new(allocation) else { handle_alloc_error(layout) };
+        // SAFETY: the layout has room for one alignment more than the places take.
+        let memory = unsafe { allocation.add(allocation.align_offset(align_of::<Slot>())) };
         let pool = Pool {
             memory,
+            allocation,
             layout,
             stride,
             data_room,
@@ -169,7 +175,7 @@ impl Pool {
         // SAFETY: made by `Box::leak` in `new`, and nobody holds it any more.
         let pool = unsafe { Box::from_raw(this.as_ptr()) };
         // SAFETY: allocated with this layout in `new`; no place of it is taken any more.
-        unsafe { dealloc(pool.memory.as_ptr(), pool.layout) };
+        unsafe { dealloc(pool.allocation.as_ptr(), pool.layout) };
     }
 }
 

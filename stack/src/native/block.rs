@@ -107,8 +107,8 @@ impl Flags {
     pub const PERSIST: Flags = Flags(1 << 20);
     /// One byte is to be sent into a closed window with the next flush.
     pub const WINDOW_PROBE: Flags = Flags(1 << 21);
-    /// Segments are held back until a full one can be sent (RFC 9293 §3.7.4).
-    pub const NAGLE: Flags = Flags(1 << 22);
+    /// In the engine's list of connections whose window is held back while packets run low.
+    pub const HELD_BACK: Flags = Flags(1 << 22);
     /// The service has consumed something since a window was offered.
     pub const CONSUMED: Flags = Flags(1 << 23);
     /// The peer reset it.
@@ -128,6 +128,9 @@ impl Flags {
 
     /// The slot is nobody's.
     pub const VACANT: Flags = Flags(1 << 31);
+
+    /// What says that some list has the slot, whoever's it is.
+    pub const LISTED: Flags = Flags::TOUCHED.or(Flags::DIRTY).or(Flags::HELD_BACK);
 
     /// These and those: `|` for constants.
     pub const fn or(self, flags: Flags) -> Flags {

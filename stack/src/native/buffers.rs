@@ -69,7 +69,7 @@ impl<P: Packet> Buffers<P> {
     /// Packets that both sides hold.
     #[inline]
     pub fn pinned(&self) -> usize {
-        self.received_packets() + self.queue.pieces()
+        self.received_packets() + self.queue.packets()
     }
 }
 
@@ -140,6 +140,8 @@ impl<P: Packet> Pool<P> {
         buffers.reassembly.clear();
         buffers.queue.clear();
         buffers.reserved = 0;
+        // What it was went with them.
+        block.flags.clear(Flags::DUPLICATE);
         self.spare.push(block.buffers);
         block.buffers = NO_BUFFERS;
         pinned

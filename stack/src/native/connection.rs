@@ -18,6 +18,7 @@ use crate::wheel::Wheel;
 use hashbrown::HashMap;
 use linerate_bypass::time::Instant;
 use linerate_bypass::{CloseReason, ConnId, ConnectError, Origin, Packet};
+use std::collections::VecDeque;
 
 /// What the connections of a worker share.
 pub(super) struct Shared<P> {
@@ -34,8 +35,10 @@ pub(super) struct Shared<P> {
     pub ports: Ports,
     /// A timer for each connection: the token is its slot.
     pub wheel: Wheel,
-    /// The timers that services ask for.
-    pub service_timers: Wheel,
+    /// When services asked to be called, by slot. Only connections of which that was asked have an entry.
+    pub service_timers: HashMap<u32, Instant, foldhash::fast::FixedState>,
+    /// When connections that were closed with something unacknowledged are reset, by slot.
+    pub lingering: HashMap<u32, Instant, foldhash::fast::FixedState>,
     /// The tokens of connect calls that are under way.
     pub connecting: HashMap<u32, u64, foldhash::fast::FixedState>,
     /// Connections that a peer has begun and not completed.
@@ -44,6 +47,12 @@ pub(super) struct Shared<P> {
     pub cookies_sent: Option<Instant>,
     /// Packets of the port that queues hold.
     pub pinned: usize,
+    /// Those of them that are to be sent or acknowledged.
+    pub queued: usize,
+    /// Connections that were offered less window than they have room for, as packets ran low, the first to wait first.
+    pub held_back: VecDeque<u32>,
+    /// When the port's pool was last asked what is left in it.
+    pub pool_asked: Instant,
     /// Challenges sent from TIME-WAIT in the second that began at the time noted.
     pub challenges: (Instant, u32),
     /// Connections with news for their service or something to send.
@@ -104,6 +113,8 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
 
     /// Takes the queues back, with what is in them.
     pub fn detach(&mut self) {
+        let queued = self.shared.buffers.of(self.block).map_or(0, |buffers| buffers.queue.packets());
+        self.shared.queued -= queued;
         self.shared.pinned -= self.shared.buffers.detach(self.block);
         self.cold.idle_since = milliseconds(self.shared.now);
     }
@@ -120,12 +131,17 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         self.forget_tuple();
         self.leave_half_open();
         self.detach();
-        self.shared.service_timers.disarm(self.slot);
+        if !self.shared.service_timers.is_empty() {
+            self.shared.service_timers.remove(&self.slot);
+        }
+        if !self.shared.lingering.is_empty() {
+            self.shared.lingering.remove(&self.slot);
+        }
         self.shared.connecting.remove(&self.slot);
         self.block.state = State::Closed;
         self.block.generation = self.block.generation.wrapping_add(1);
         // In the list of those to be looked at it is passed over.
-        self.block.flags = self.block.flags & (Flags::TOUCHED | Flags::DIRTY) | Flags::VACANT;
+        self.block.flags = self.block.flags & Flags::LISTED | Flags::VACANT;
         self.shared.free.push(self.slot);
     }
 

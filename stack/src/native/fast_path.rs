@@ -68,7 +68,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         if len.wrapping_sub(1) >= block.rcv_window()
             || acknowledged != 0 && ack != block.nxt
             || packet.len() != data.len()
-            || self.shared.pinned >= self.shared.settings.packets
+            || self.shared.is_low()
             || self.shared.settings.keepalive.is_some()
         {
             return Some(packet);
@@ -106,14 +106,15 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         if window != block.snd_wnd {
             block.snd_wnd = window;
             if let Some(cold) = self.cold.get_mut(slot as usize) {
-                cold.largest_window = cold.largest_window.max(window);
+                cold.offered(window, block.snd_scale());
             }
         }
         if acknowledged != 0 {
             block.una = ack;
             block.retransmit_at = Tick::NONE;
-            buffers.queue.acknowledge_lone();
-            self.shared.pinned -= 1;
+            let packets = buffers.queue.acknowledge_lone();
+            self.shared.pinned -= packets;
+            self.shared.queued -= packets;
             if let Some(sample) = buffers.flight.answered(ack, now, &mut block.rtt)
                 && let Some(cold) = self.cold.get_mut(slot as usize)
             {
@@ -145,6 +146,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         egress: &mut Egress<N>,
         now: Instant,
     ) -> Option<usize> {
+        let is_low = self.shared.is_low();
         let block = self.blocks.get_mut(slot as usize)?;
         let buffers = self.shared.buffers.of_mut(block)?;
         let len = block.received;
@@ -154,10 +156,11 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         }
         let packet = buffers.received.only_mut()?;
         let link = egress.link_header(block.tuple.remote_v6().to_bits(), now)?;
-        let window = block.offer_all(self.shared.pinned >= settings.pressure)?;
+        let window = block.offer_all(is_low)?;
         let kept = dress(packet, block, len, window, link, settings.offload, now)?;
         let packet = buffers.received.take_only()?;
         buffers.queue.push_lone(block.nxt, kept);
+        self.shared.queued += 1;
         block.received = 0;
         // What was to be acknowledged has been.
         block.flags.clear(Flags::DIRTY);
@@ -172,6 +175,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     /// whether it has; otherwise nothing has changed.
     #[inline(always)]
     pub(super) fn send_lone<N: Nic<Packet = P>>(&mut self, slot: u32, egress: &mut Egress<N>, now: Instant) -> bool {
+        let is_low = self.shared.is_low();
         let Some(block) = self.blocks.get_mut(slot as usize) else { return false };
         let Some(buffers) = self.shared.buffers.of_mut(block) else { return false };
         let len = block.unsent;
@@ -181,7 +185,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         }
         let Some(packet) = buffers.queue.lone_packet(len) else { return false };
         let Some(link) = egress.link_header(block.tuple.remote_v6().to_bits(), now) else { return false };
-        let Some(window) = block.offer_all(self.shared.pinned >= settings.pressure) else { return false };
+        let Some(window) = block.offer_all(is_low) else { return false };
         let Some(kept) = dress(packet, block, len, window, link, settings.offload, now) else { return false };
         let Some(packet) = buffers.queue.lone_sent(kept) else { return false };
         block.unsent = 0;
@@ -218,7 +222,7 @@ fn may_send_lone<N: Nic>(
         && block.una == block.nxt
         && len <= block.snd_wnd.min(block.cwnd)
         && egress.room() > 0
-        && settings.offload.tcp
+        && settings.only_headers
         && !buffers.idle
         && buffers.reserved == 0
         && buffers.reassembly.is_empty()

@@ -11,10 +11,8 @@ use thiserror::Error;
 /// are left for later searches to step over. The memory is touched where there are entries and not before: a big
 /// table that is not in use costs next to nothing.
 pub(crate) struct FlowTable {
-    /// A power of two of entries; an empty one is 0.
+    /// An empty one is 0.
     slots: Box<[u64]>,
-    /// What a tag is shifted by to give the place where its search begins.
-    shift: u32,
     len: usize,
     capacity: usize,
 }
@@ -40,13 +38,15 @@ impl FlowTable {
     /// Entries of a table at most: the tag, less its lowest bit, tells the place of twice as many.
     pub const MAX_CAPACITY: usize = 1 << 30;
 
-    /// An empty table for `capacity` entries, at most [`MAX_CAPACITY`](Self::MAX_CAPACITY). It takes 16 bytes for each if
-    /// their number is a power of two, and less than 32 if not.
+    /// What each of the entries that there can be takes in bytes: a place, and another that is empty.
+    pub const ENTRY: usize = 2 * size_of::<u64>();
+
+    /// An empty table for `capacity` entries, at most [`MAX_CAPACITY`](Self::MAX_CAPACITY), of [`ENTRY`](Self::ENTRY) bytes
+    /// each.
     pub fn with_capacity(capacity: usize) -> Self {
         let capacity = capacity.min(Self::MAX_CAPACITY);
-        let slots = (2 * capacity).next_power_of_two().max(2);
         // Zeroed memory straight from the allocator, which has the system give it page by page.
-        FlowTable { slots: vec![0; slots].into(), shift: 32 - slots.ilog2(), len: 0, capacity }
+        FlowTable { slots: vec![0; (2 * capacity).max(2)].into(), len: 0, capacity }
     }
 
     /// Entries held.
@@ -139,20 +139,20 @@ impl FlowTable {
         true
     }
 
-    /// Where the search for `tag` begins.
+    /// Where the search for `tag` begins: as far into the table as the tag is into its range.
     #[inline]
     fn home(&self, tag: u32) -> usize {
-        (tag >> self.shift) as usize
+        (u64::from(tag) * self.slots.len() as u64 >> 32) as usize
     }
 
     #[inline]
     fn next(&self, at: usize) -> usize {
-        (at + 1) & (self.slots.len() - 1)
+        if at + 1 < self.slots.len() { at + 1 } else { 0 }
     }
 
     /// How far `to` is behind `from`, round the end of the table.
     fn steps(&self, from: usize, to: usize) -> usize {
-        to.wrapping_sub(from) & (self.slots.len() - 1)
+        if to >= from { to - from } else { to + self.slots.len() - from }
     }
 }
 
@@ -198,12 +198,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_does_what_a_map_does(steps in steps()) {
-            let mut table = FlowTable::with_capacity(32);
+        fn it_does_what_a_map_does(capacity in 29usize..33, steps in steps()) {
+            let mut table = FlowTable::with_capacity(capacity);
             let mut model = HashMap::new();
             for (number, step) in (0u32..).zip(steps) {
                 match step {
-                    Step::Insert(hash) if model.len() < 32 => {
+                    Step::Insert(hash) if model.len() < capacity => {
                         prop_assert_eq!(table.insert(hash, number), Ok(()));
                         model.insert(number, hash);
                     }
@@ -291,10 +291,12 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_takes_sixteen_bytes_of_a_table_for_a_power_of_two() {
-        let table = FlowTable::with_capacity(1 << 20);
-        assert_eq!(size_of_val(&table.slots[..]), 16 << 20);
-        assert_eq!(table.capacity(), 1 << 20);
+    fn an_entry_takes_sixteen_bytes_whatever_their_number() {
+        for capacity in [1, 1000, 600_000, 1 << 20] {
+            let table = FlowTable::with_capacity(capacity);
+            assert_eq!(size_of_val(&table.slots[..]), FlowTable::ENTRY * capacity);
+            assert_eq!(table.capacity(), capacity);
+        }
     }
 
     /// Half full with random hashes, a search for what is there reads 1.5 slots on average (Knuth, The Art of Computer

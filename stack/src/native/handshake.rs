@@ -317,7 +317,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         block.snd_wnd = u32::from(arrival.window) << scale;
         block.wl1 = arrival.seq;
         block.flags |= Flags::NEWLY_OPEN;
-        self.cold.largest_window = block.snd_wnd;
+        self.cold.offered(block.snd_wnd, block.snd_scale());
         self.cold.idle_since = super::milliseconds(now);
         self.keep_alive(now);
         self.touch();

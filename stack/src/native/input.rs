@@ -15,12 +15,10 @@ use crate::congestion::CongestionControl;
 use crate::drops::Cause;
 use crate::egress::Egress;
 use crate::engine::{Head, Segments};
-use linerate_bypass::time::{Duration, Instant};
+use linerate_bypass::time::Instant;
 use linerate_bypass::{BURST, Nic, Packet, prefetch_whole};
 use smoltcp::wire::TcpPacket;
 
-/// The time between two challenges of one connection (RFC 5961 §7): less than the first retransmission of a SYN.
-const CHALLENGE_PERIOD: Duration = Duration::from_millis(500);
 /// How old TS.Recent may be and still say that a segment is old (RFC 7323 §5.5: 24 days), in milliseconds.
 const TS_RECENT_AGE: u32 = 24 * 86_400 * 1000;
 /// The longest payload that is, and what all in the queue have on average then: the short ones among many long ones, the
@@ -154,14 +152,10 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         now: Instant,
     ) {
         let data = packet.data();
-        let block = &mut *self.block;
         if self.shared.settings.keepalive.is_some() {
-            self.cold.heard = Tick::of(now);
-            if block.state.is_synchronized() && !block.flags.has(Flags::PERSIST) {
-                // Its sign of life, if it was asked for one.
-                block.attempts = 0;
-            }
+            self.heard(now);
         }
+        let block = &mut *self.block;
         // Header prediction (Jacobson 1990): nearly every segment of an established connection is the next in order, and
         // has nothing but an acknowledgement and a timestamp. The flags compared leave PSH out.
         let plain = arrival.control.0 & !Control::PSH.0 == Control::ACK.0;
@@ -290,7 +284,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         let block = &mut *self.block;
         // RFC 5961 §5.2. What is older than the largest window that the peer has had is not of this connection.
         if arrival.ack.after(block.nxt)
-            || i64::from(block.una.distance(arrival.ack)) > i64::from(self.cold.largest_window)
+            || i64::from(block.una.distance(arrival.ack)) > i64::from(self.cold.largest_window(block.snd_scale()))
         {
             return self.challenge(now);
         }
@@ -379,7 +373,9 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         let mut send = block.unsent > 0 || outcome.window_changed || block.flags.has(Flags::FIN_QUEUED);
         if forward {
             block.una = arrival.ack;
-            self.shared.pinned -= buffers.queue.acknowledge(arrival.ack);
+            let packets = buffers.queue.acknowledge(arrival.ack);
+            self.shared.pinned -= packets;
+            self.shared.queued -= packets;
             // Queues that have become empty go back where it would be sent.
             send |= buffers.queue.is_empty();
             block.retransmit_at = if buffers.flight.is_settled() {
@@ -407,7 +403,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     /// The peer's window is another.
     fn window_changed(&mut self) {
         let block = &mut *self.block;
-        self.cold.largest_window = self.cold.largest_window.max(block.snd_wnd);
+        self.cold.offered(block.snd_wnd, block.snd_scale());
         if block.flags.has(Flags::PERSIST) && block.snd_wnd > 0 {
             block.flags.clear(Flags::PERSIST);
             block.retransmit_at = Tick::NONE;
@@ -431,7 +427,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         block.unanswered = block.unanswered.saturating_add(1);
         if tail.is_none() && arrival.seq == block.rcv_nxt && buffers.reassembly.is_empty() && !packet.is_empty() {
             let len = packet.len() as u32;
-            let room = buffers.received.len() < CROWDED && self.shared.pinned < self.shared.settings.packets;
+            let room = buffers.received.len() < CROWDED && self.shared.pinned < self.shared.settings.pressure;
             if arrival.len <= block.rcv_window() && room {
                 buffers.received.push_back(packet);
                 block.rcv_nxt += len;
@@ -496,6 +492,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         }
         let len = packet.len() as u32;
         let before = buffers.received_packets();
+        let all_received = self.shared.pinned - self.shared.queued;
         if seq == block.rcv_nxt {
             if buffers.received.len() >= CROWDED
                 && len <= SHORT
@@ -507,6 +504,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
                 self.shared.counts.copied += u64::from(len);
             } else if buffers.received.len() >= self.shared.settings.rx_packets
                 || self.shared.pinned >= self.shared.settings.packets
+                || all_received >= self.shared.settings.packets_received
             {
                 self.shared.counts.pruned += 1;
                 return;
@@ -520,7 +518,9 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
                 block.rcv_nxt += len;
                 block.received += len;
             }
-        } else if self.shared.pinned >= self.shared.settings.packets_in_advance {
+        } else if self.shared.pinned >= self.shared.settings.packets_in_advance
+            || all_received >= self.shared.settings.pressure
+        {
             self.shared.counts.pruned += 1;
         } else {
             let limit = self.shared.settings.rx_scattered;
@@ -649,11 +649,9 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     /// Acknowledges what we have, unless that was done just now: a peer that knows nothing of the connection answers with a
     /// reset that we believe (RFC 5961 §3.2, §7).
     pub(super) fn challenge(&mut self, now: Instant) {
-        let cold = &mut *self.cold;
-        if cold.challenged.is_some() && !cold.challenged.is_due(Tick::of(now)) {
+        if !self.cold.may_challenge(now) {
             return;
         }
-        cold.challenged = Tick::at_or_after(now + CHALLENGE_PERIOD);
         // In SYN-RECEIVED, ACK_NOW would be our SYN again.
         let how = if self.block.state == State::SynReceived { Flags::PROBE } else { Flags::ACK_NOW };
         self.block.flags |= how;

@@ -74,7 +74,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         let mut free = HashSet::new();
         self.shared.free.iter().for_each(|slot| assert!(free.insert(*slot), "slot {slot} is free twice"));
         let mut owned = HashSet::new();
-        let (mut pinned, mut half_open, mut tuples) = (0, 0, 0);
+        let (mut pinned, mut queued, mut half_open, mut tuples) = (0, 0, 0, 0);
         for (slot, block) in self.blocks.iter().enumerate() {
             let slot = slot as u32;
             assert_eq!(
@@ -93,6 +93,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
                     assert!(owned.insert(block.buffers), "buffers {} have two owners", block.buffers);
                     assert!(block.state != State::Closed, "a closed connection holds buffers: {block:?}");
                     pinned += buffers.pinned();
+                    queued += buffers.queue.packets();
                     self.assert_queues(block, buffers);
                     let idle = buffers.is_idle() && !block.flags.has(Flags::DIRTY);
                     assert!(!idle, "an idle connection holds buffers: {block:?}");
@@ -102,6 +103,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
             self.assert_timers(block);
         }
         assert_eq!(pinned, self.shared.pinned, "packets that queues hold, and what was counted");
+        assert_eq!(queued, self.shared.queued, "packets that send queues hold, and what was counted");
         assert_eq!(half_open, self.shared.half_open, "half-open connections, and what was counted");
         assert_eq!(tuples, self.shared.table.len(), "connections in the table, and entries");
         self.shared.buffers.assert_owned(&owned);

@@ -49,10 +49,11 @@ use connection::{Connection, Shared};
 use flow_table::FlowTable;
 use hashbrown::HashMap;
 use isn::Secrets;
-use linerate_bypass::time::Instant;
+use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{Bytes, ConnId, Nic, Packet, Summary};
 use seq::Seq;
 use settings::Settings;
+use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use time_wait::TimeWait;
 
@@ -62,8 +63,17 @@ const SEGMENTS_PER_TURN: usize = 32;
 /// Connections whose state fits into the caches next to the core: looking for it ahead costs more than it saves.
 const NEAR: usize = 1024;
 
+/// How often the port's pool is asked what is left in it, which looks at more than one cache line.
+const POOL_PERIOD: Duration = Duration::from_millis(1);
+
 /// Challenges to segments of connections in TIME-WAIT in a second at most (RFC 5961 §7).
 const MAX_CHALLENGES: u32 = 1000;
+
+/// What an idle connection takes in bytes; its service may keep something of its own beside it.
+const IDLE_CONNECTION: usize = size_of::<Block>() + size_of::<Cold<Builtin>>() + Wheel::TIMER + FlowTable::ENTRY;
+
+// A million of them are 256 MB, with a word for each service.
+const _: () = assert!(IDLE_CONNECTION + size_of::<u32>() <= 256);
 
 /// The native engine of one worker, for packets `P`, with congestion control by `C`.
 pub struct NativeEngine<P, C = Builtin> {
@@ -145,11 +155,8 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         let block = connection.block;
         let Block { generation, wheel_at, flags, .. } = *block;
         *block = Block { generation, wheel_at, ..Block::vacant(tuple) };
-        block.flags = flags & (Flags::TOUCHED | Flags::DIRTY) | Flags::IN_TABLE;
+        block.flags = flags & Flags::LISTED | Flags::IN_TABLE;
         block.ts_offset = connection.shared.secrets.timestamp_offset(&tuple);
-        if connection.shared.settings.nagle {
-            block.flags |= Flags::NAGLE;
-        }
         *connection.cold = Cold::new(&connection.shared.config);
         Some(self.connection(slot))
     }
@@ -183,11 +190,15 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
             secrets,
             ports: Ports::new(worker, workers, random.u64(..)),
             wheel: Wheel::new(now),
-            service_timers: Wheel::new(now),
+            service_timers: HashMap::with_hasher(foldhash::fast::FixedState::default()),
+            lingering: HashMap::with_hasher(foldhash::fast::FixedState::default()),
             connecting: HashMap::with_hasher(foldhash::fast::FixedState::with_seed(random.u64(..))),
             half_open: 0,
             cookies_sent: None,
             pinned: 0,
+            queued: 0,
+            held_back: VecDeque::new(),
+            pool_asked: now,
             challenges: (now, 0),
             active: Vec::new(),
             pending: Vec::new(),
@@ -243,6 +254,7 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
         for slot in std::mem::take(&mut self.shared.starved) {
             self.connection(slot).touch();
         }
+        self.reopen_windows();
         self.expire_timers(now);
     }
 
@@ -283,6 +295,10 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
     fn flush(&mut self, egress: &mut Egress<N>, now: Instant) {
         // A vhost port learns only from the guest whether it can cut segments.
         self.shared.settings.follow(egress.capabilities());
+        if now.since(self.shared.pool_asked) >= POOL_PERIOD {
+            self.shared.pool_asked = now;
+            self.count_kept(egress);
+        }
         // Those that are not done are collected anew.
         let mut active = std::mem::replace(&mut self.shared.active, std::mem::take(&mut self.sending));
         for slot in active.drain(..) {
@@ -303,15 +319,13 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
     }
 
     fn next_deadline(&self) -> Option<Instant> {
-        if !self.shared.active.is_empty() || !self.shared.pending.is_empty() {
+        let reopens = !self.shared.held_back.is_empty() && !self.shared.is_low();
+        // Whose service found no packet asks for one as long as there is none.
+        let asks = !self.shared.starved.is_empty();
+        if !self.shared.active.is_empty() || !self.shared.pending.is_empty() || reopens || asks {
             return Some(Instant::ZERO);
         }
-        let deadlines = [
-            self.shared.wheel.next_expiry(),
-            self.shared.service_timers.next_expiry(),
-            self.shared.time_wait.next_deadline(),
-        ];
-        deadlines.into_iter().flatten().min()
+        [self.shared.wheel.next_expiry(), self.shared.time_wait.next_deadline()].into_iter().flatten().min()
     }
 
     fn connections(&self) -> usize {
@@ -407,11 +421,8 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
     }
 
     fn set_timer(&mut self, conn: ConnId, at: Option<Instant>) {
-        if let Some(slot) = self.find(conn) {
-            match at {
-                Some(at) => self.shared.service_timers.arm(slot, at),
-                None => self.shared.service_timers.disarm(slot),
-            }
+        if let Some(mut connection) = self.named(conn) {
+            connection.set_service_timer(at);
         }
     }
 

@@ -105,14 +105,28 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             && buffers.reserved > 0
         {
             let reserved = std::mem::take(&mut buffers.reserved);
-            self.shared.pinned -= buffers.queue.trim(reserved);
+            let packets = buffers.queue.trim(reserved);
+            self.shared.pinned -= packets;
+            self.shared.queued -= packets;
         }
+    }
+
+    /// Whether what is queued has to go before more is: packets run low. One piece each may always be, so that no two
+    /// connections wait for each other.
+    fn is_crowded(&self) -> bool {
+        self.shared.pinned >= self.shared.settings.packets_in_advance
+            && self.shared.buffers.of(self.block).is_some_and(|buffers| !buffers.queue.is_empty())
     }
 
     pub(super) fn send_bytes(&mut self, bytes: Bytes) -> Result<(), Bytes> {
         self.discard_reserved();
         if self.room() < bytes.len() {
             self.want_room();
+            return Err(bytes);
+        }
+        if self.is_crowded() {
+            self.want_room();
+            self.shared.starved.push(self.slot);
             return Err(bytes);
         }
         if bytes.is_empty() {
@@ -128,7 +142,9 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         let Some(buffers) = self.shared.buffers.of_mut(block) else { return };
         let reserved = std::mem::take(&mut buffers.reserved);
         assert!(n <= reserved as usize, "{n} bytes committed of a place of {reserved}");
-        self.shared.pinned -= buffers.queue.trim(reserved - n as u32);
+        let packets = buffers.queue.trim(reserved - n as u32);
+        self.shared.pinned -= packets;
+        self.shared.queued -= packets;
         block.unsent += n as u32;
         self.dirty();
     }
@@ -144,6 +160,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         let block = &mut *self.block;
         let buffers = self.shared.buffers.of_mut(block)?;
         let mut end = block.nxt + block.unsent;
+        self.shared.queued += buffers.received.len();
         while let Some(packet) = buffers.received.pop_front() {
             let len = packet.len() as u32;
             buffers.queue.push_packet(end, packet);
@@ -185,20 +202,29 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         let end = self.block.nxt + self.block.unsent;
         self.block.unsent += packet.len() as u32;
         self.shared.buffers.attach(self.block).queue.push_packet(end, packet);
+        self.shared.queued += 1;
     }
 
     fn queue_bytes(&mut self, bytes: Bytes) {
         self.discard_reserved();
-        let _now = self.shared.now;
         let block = &mut *self.block;
         let end = block.nxt + block.unsent;
         block.unsent += bytes.len() as u32;
-        self.shared.buffers.attach(block).queue.push_bytes(end, bytes);
-        self.shared.pinned += 1;
+        let packets = self.shared.buffers.attach(block).queue.push_bytes(end, bytes);
+        self.shared.pinned += packets;
+        self.shared.queued += packets;
     }
 
     /// Finishes sending (RFC 9293 §3.10.4).
     pub(super) fn close(&mut self) {
+        if let Some(linger) = self.shared.settings.linger
+            && self.block.state.may_send()
+        {
+            if linger.is_zero() {
+                return self.abort();
+            }
+            self.linger_for(linger);
+        }
         let block = &mut *self.block;
         match block.state {
             State::Established => block.state = State::FinWait1,
@@ -268,6 +294,7 @@ impl<'a, P: Packet, C: CongestionControl> Connection<'a, P, C> {
             };
             buffers.queue.push_packet(end, packet);
             shared.pinned += 1;
+            shared.queued += 1;
             n = buffers.queue.extend(max, most);
         }
         buffers.reserved = n as u32;

@@ -61,7 +61,9 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         }
         let more = self.send_data(egress, now);
         self.send_signals(egress, now);
-        self.idle(now);
+        if !more {
+            self.idle(now);
+        }
         more
     }
 
@@ -69,11 +71,20 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     fn send_data<N: Nic<Packet = P>>(&mut self, egress: &mut Egress<N>, now: Instant) -> bool {
         for _ in 0..SEGMENTS_PER_TURN {
             let Some(range) = self.next_range(now) else { return false };
-            if !self.send_range(&range, egress, now) {
+            if !self.send_range(&range, egress, now) && !self.send_piece(&range, egress, now) {
                 return true;
             }
         }
         true
+    }
+
+    /// Sends what of `range` lies in its first piece, when the port has no packets to send all of it with: that takes two.
+    #[cold]
+    #[inline(never)]
+    fn send_piece<N: Nic<Packet = P>>(&mut self, range: &Range, egress: &mut Egress<N>, now: Instant) -> bool {
+        let Some(buffers) = self.shared.buffers.of(self.block) else { return false };
+        let len = buffers.queue.piece_left(range.seq);
+        (1..range.len).contains(&len) && self.send_range(&Range { len, fin: false, ..*range }, egress, now)
     }
 
     /// What is to be sent next.
@@ -119,14 +130,14 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             // RFC 9293 §3.8.6.2.1: less than a full segment is not worth sending while more is to come, unless it is half
             // of the largest window that the peer has; the timer sees to it that it goes in the end.
             if window < mss && window <= allowance && len > 0 {
-                let worth =
-                    2 * len >= self.cold.largest_window || block.flags.has(Flags::WINDOW_PROBE) && outstanding == 0;
+                let worth = 2 * len >= self.cold.largest_window(block.snd_scale())
+                    || block.flags.has(Flags::WINDOW_PROBE) && outstanding == 0;
                 len = if worth { len } else { 0 };
             } else if len < mss {
                 len = 0;
             }
         }
-        if len > 0 && len < mss && block.flags.has(Flags::NAGLE) && outstanding > 0 && !fin_waits {
+        if len > 0 && len < mss && self.shared.settings.nagle && outstanding > 0 && !fin_waits {
             len = 0;
         }
         let ends = len == block.unsent;

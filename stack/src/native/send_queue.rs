@@ -14,7 +14,8 @@ struct Piece<P> {
     len: u32,
     /// In a packet of its own that has never been sent: headers can go in front of it, where it lies.
     packet: Option<P>,
-    /// In memory that is kept until it is acknowledged, and that a port may be reading.
+    /// In memory that is kept until it is acknowledged, and that a port may be reading: that of a packet that has been sent or
+    /// is shared, or other.
     kept: Option<Bytes>,
 }
 
@@ -22,6 +23,12 @@ impl<P: Packet> Piece<P> {
     #[inline]
     fn end(&self) -> Seq {
         self.seq + self.len
+    }
+
+    /// Packets that it holds: one, or none where the memory is not a port's.
+    #[inline]
+    fn packets(&self) -> usize {
+        usize::from(self.packet.is_some() || self.kept.as_ref().is_some_and(Bytes::is_pooled))
     }
 
     fn bytes(&self) -> Option<&[u8]> {
@@ -49,10 +56,15 @@ impl<P: Packet> SendQueue<P> {
         self.pieces.is_empty()
     }
 
-    /// Pieces held: each pins a buffer, however short it is.
+    /// Pieces held: each takes a description, however short it is.
     #[inline]
     pub fn pieces(&self) -> usize {
         self.pieces.len()
+    }
+
+    /// Packets held: each pins a buffer of the port, however little of it is to be sent.
+    pub fn packets(&self) -> usize {
+        self.pieces.iter().map(Piece::packets).sum()
     }
 
     pub fn clear(&mut self) {
@@ -67,11 +79,13 @@ impl<P: Packet> SendQueue<P> {
         self.pieces.push_back(Piece { seq, len, packet: Some(packet), kept: None });
     }
 
-    /// Queues `bytes` at `seq`, where the queue ends.
+    /// Queues `bytes` at `seq`, where the queue ends. Returns how many packets it holds more.
     #[inline]
-    pub fn push_bytes(&mut self, seq: Seq, bytes: Bytes) {
-        let len = bytes.len() as u32;
-        self.pieces.push_back(Piece { seq, len, packet: None, kept: Some(bytes) });
+    pub fn push_bytes(&mut self, seq: Seq, bytes: Bytes) -> usize {
+        let piece = Piece { seq, len: bytes.len() as u32, packet: None, kept: Some(bytes) };
+        let packets = piece.packets();
+        self.pieces.push_back(piece);
+        packets
     }
 
     /// Makes the last piece longer by up to `max` bytes, if nothing of it has been sent, there is room behind it, and it
@@ -94,7 +108,7 @@ impl<P: Packet> SendQueue<P> {
         data.get_mut(at..)
     }
 
-    /// Takes `n` bytes off the end of the last piece, which has never been sent. Returns how many pieces went with them.
+    /// Takes `n` bytes off the end of the last piece, which has never been sent. Returns how many packets went with them.
     pub fn trim(&mut self, n: u32) -> usize {
         let Some(piece) = self.pieces.back_mut() else { return 0 };
         if let Some(packet) = &mut piece.packet
@@ -103,24 +117,26 @@ impl<P: Packet> SendQueue<P> {
             piece.len -= n;
         }
         if piece.len == 0 {
+            let packets = piece.packets();
             self.pieces.pop_back();
             self.unsent = self.unsent.min(self.pieces.len());
-            return 1;
+            return packets;
         }
         0
     }
 
-    /// Lets go of everything before `una`. Returns how many pieces that were.
+    /// Lets go of everything before `una`. Returns how many packets that were.
     #[inline]
     pub fn acknowledge(&mut self, una: Seq) -> usize {
-        let before = self.pieces.len();
+        let mut packets = 0;
         while let Some(first) = self.pieces.front()
             && !first.end().after(una)
         {
+            packets += first.packets();
             self.pieces.pop_front();
             self.unsent = self.unsent.saturating_sub(1);
         }
-        before - self.pieces.len()
+        packets
     }
 
     /// Where the queue begins and ends, `None` if nothing is in it. Panics unless its pieces lie one behind the other.
@@ -147,6 +163,11 @@ impl<P: Packet> SendQueue<P> {
             Some(beyond) => max.min(beyond.seq - seq),
             None => max,
         }
+    }
+
+    /// How much from `seq` on lies in one piece.
+    pub fn piece_left(&self, seq: Seq) -> u32 {
+        self.pieces.get(self.find(seq)).map_or(0, |piece| piece.end() - seq)
     }
 
     /// The number of the piece that holds `seq`.
@@ -194,11 +215,13 @@ impl<P: Packet> SendQueue<P> {
         self.unsent = 1;
     }
 
-    /// Lets go of the only piece there is, all of it being acknowledged.
+    /// Lets go of the only piece there is, all of it being acknowledged. Returns how many packets that were.
     #[inline(always)]
-    pub fn acknowledge_lone(&mut self) {
+    pub fn acknowledge_lone(&mut self) -> usize {
+        let packets = self.pieces.only().map_or(0, Piece::packets);
         self.unsent = 0;
         self.pieces.drop_only();
+        packets
     }
 
     /// Whether there is one piece.
@@ -209,7 +232,9 @@ impl<P: Packet> SendQueue<P> {
 
     /// A frame of `header` bytes that `write` fills and the `len` bytes of the stream from `seq` on, all of which are queued.
     /// The header goes in front of the payload where that lies, if `in_place` allows it and nothing of the payload was sent
-    /// before; otherwise into a packet of its own. `None` when the port has no packet for it.
+    /// before; otherwise into a packet of its own. For a port that takes no chains and nothing that is shared, that packet has
+    /// the payload too: made by the port, when others wait for it that hold all packets, the copy might never be.
+    /// `None` when the port has no packet for it.
     #[inline]
     pub fn compose<N: Nic<Packet = P>>(
         &mut self,
@@ -222,6 +247,7 @@ impl<P: Packet> SendQueue<P> {
     ) -> Option<P> {
         let first = self.find(seq);
         if in_place
+            && egress.capabilities().multi_segment_tx
             && let Some(piece) = self.pieces.get_mut(first)
             && piece.seq == seq
             && piece.len <= len
@@ -234,11 +260,8 @@ impl<P: Packet> SendQueue<P> {
             };
             write(place);
             let Some(bytes) = packet.retain(header) else {
-                // Its holders cannot be counted any more; what is left is to copy.
-                if packet.adjust(header) {
-                    piece.kept = Some(Bytes::from(packet.data().to_vec()));
-                    egress.count_copied(piece.len as usize);
-                }
+                // Its holders cannot be counted any more. This one stays, and is sent from where it lies.
+                piece.kept = Some(packet.into_bytes(header..header + piece.len as usize));
                 return None;
             };
             piece.kept = Some(bytes);
@@ -265,7 +288,14 @@ impl<P: Packet> SendQueue<P> {
     ) -> Option<P> {
         let mut packet = egress.allocate()?;
         write(packet.append(header)?);
-        self.append(&mut packet, first, seq, len, egress)?;
+        if egress.capabilities().multi_segment_tx {
+            self.append(&mut packet, first, seq, len, egress)?;
+        } else {
+            for bytes in self.slices(seq, len) {
+                packet.append(bytes.len())?.copy_from_slice(bytes);
+            }
+            egress.count_copied(len as usize);
+        }
         self.sent_up_to(seq + len);
         Some(packet)
     }

@@ -1,12 +1,13 @@
 //! Configuration and port as the engine goes by them.
 
+use super::buffers::CROWDED;
 use super::header::Offload;
 use super::recovery::Limits;
 use crate::config::{Config, Keepalive};
 use crate::congestion::CongestionControl;
 use crate::egress::Egress;
 use linerate_bypass::time::Duration;
-use linerate_bypass::{Capabilities, ConnId, Nic};
+use linerate_bypass::{BURST, Capabilities, ConnId, Nic};
 use std::net::SocketAddr;
 
 /// The window that a connection begins with, before it is tuned, in bytes.
@@ -23,6 +24,7 @@ pub(super) struct Settings {
     pub half_open: usize,
     pub half_open_timeout: Duration,
     pub user_timeout: Duration,
+    pub linger: Option<Duration>,
     pub keepalive: Option<Keepalive>,
     /// The receive queue's size to begin with, and the most that tuning makes of it.
     pub rx_first: u32,
@@ -33,13 +35,19 @@ pub(super) struct Settings {
     pub rx_packets: usize,
     /// Of them, packets beyond a gap.
     pub rx_scattered: usize,
-    /// Packets that all queues may pin before no more is taken in: what is left is for the port to receive
-    /// acknowledgements with, without which nothing would ever be let go, and for headers.
+    /// Packets that all queues may pin before no more is taken in, of those that services keep none: what is left is for the
+    /// port to receive acknowledgements with, without which nothing would ever be let go, and for headers.
+    packets_at_most: usize,
+    /// What of that is left beside what services keep at present.
     pub packets: usize,
     /// Packets that they may pin before nothing more is written to be sent, and nothing beyond a gap is taken in: what is
     /// left is for what fills gaps and is consumed.
     pub packets_in_advance: usize,
-    /// Packets that they may pin before less window is offered.
+    /// Packets that they may pin with what was received before no more of it is taken in: what is left is for answers, for
+    /// which a service may leave what it has received where it is.
+    pub packets_received: usize,
+    /// Packets that they may pin before less window is offered, and with what was received before nothing beyond a gap is
+    /// taken in.
     pub pressure: usize,
     pub tx_buffer: usize,
     /// Pieces that one connection's send queue may hold.
@@ -54,6 +62,8 @@ pub(super) struct Settings {
     /// The largest IP packet.
     pub mtu: usize,
     pub offload: Offload,
+    /// To send takes no more than headers: the port sums, and takes payload that is kept.
+    pub only_headers: bool,
     /// The most payload that the port cuts into segments by itself.
     pub tso: Option<usize>,
 }
@@ -63,23 +73,29 @@ impl Settings {
         let port = egress.capabilities();
         let rx_most = config.rx_buffer.unwrap_or(RX_BUFFER).clamp(1 << 12, 1 << 30);
         let tx_buffer = config.tx_buffer.unwrap_or(TX_BUFFER).clamp(1 << 12, 1 << 30);
-        Settings {
+        let packets =
+            config.max_packets.map_or(usize::MAX, |packets| packets.max(BURST)).min(port.pool - port.pool / 8);
+        let per_connection = config.max_packets_per_connection.map(|packets| packets.max(CROWDED));
+        let mut settings = Settings {
             listen: config.listen.clone(),
             connections: config.max_connections.min(ConnId::MAX_SLOTS),
             half_open: config.max_half_open,
             half_open_timeout: config.half_open_timeout,
             user_timeout: config.user_timeout,
+            linger: config.linger,
             keepalive: config.keepalive,
             rx_first: rx_most.min(FIRST_WINDOW) as u32,
             rx_most: rx_most as u32,
             rx_scale: scale_for(rx_most),
-            rx_packets: (rx_most / 256).max(256),
-            rx_scattered: (rx_most / 512).max(64),
-            packets: port.pool - port.pool / 8,
-            packets_in_advance: port.pool - port.pool / 4,
-            pressure: port.pool / 2,
+            rx_packets: per_connection.unwrap_or((rx_most / 256).max(256)),
+            rx_scattered: per_connection.map_or((rx_most / 512).max(64), |packets| packets / 2),
+            packets_at_most: packets,
+            packets,
+            packets_in_advance: packets,
+            packets_received: packets,
+            pressure: packets,
             tx_buffer,
-            tx_pieces: (tx_buffer / 256).max(64),
+            tx_pieces: per_connection.unwrap_or((tx_buffer / 256).max(64)),
             ack_delay: config.ack_delay,
             nagle: config.nagle,
             ecn: config.ecn || control.wants_ecn(),
@@ -88,8 +104,20 @@ impl Settings {
             rto_floor: config.rto_floor,
             mtu: egress.mtu(),
             offload: Offload::of(port),
+            only_headers: port.multi_segment_tx && Offload::of(port).tcp,
             tso: port.tso.filter(|_| port.multi_segment_tx),
-        }
+        };
+        settings.leave(0);
+        settings
+    }
+
+    /// Leaves `kept` packets to services, which have taken them from queues and not let go of them.
+    pub fn leave(&mut self, kept: usize) {
+        let most = self.packets_at_most;
+        self.packets = most.saturating_sub(kept);
+        self.packets_in_advance = (most - most / 7).saturating_sub(kept);
+        self.packets_received = (most - most / 7 * 2).saturating_sub(kept);
+        self.pressure = (most - most / 7 * 3).saturating_sub(kept);
     }
 
     /// Goes by what the port can do at present.

@@ -1,7 +1,7 @@
 //! Time in the timing wheel's ticks, in 32 bits: what a control block can afford.
 
 use crate::wheel::TICK_SHIFT;
-use linerate_bypass::time::Instant;
+use linerate_bypass::time::{Duration, Instant};
 
 /// A moment in ticks of 65.5 µs that wraps after 78 hours, or none. Two of them are compared by their distance, so they must
 /// not lie more than 39 hours apart: all deadlines of a connection are nearer than that.
@@ -11,6 +11,8 @@ pub(super) struct Tick(u32);
 impl Tick {
     /// No moment.
     pub const NONE: Tick = Tick(0);
+    /// The furthest ahead that a moment may lie.
+    pub const REACH: Duration = Duration::from_secs(38 * 3600);
 
     /// The first tick that does not begin before `at`, so that nothing happens early.
     #[inline]
@@ -64,7 +66,6 @@ impl Tick {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use linerate_bypass::time::Duration;
 
     #[test]
     fn a_deadline_is_never_early_and_survives_the_wrap() {

@@ -23,14 +23,6 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         for slot in fired.drain(..) {
             self.connection(slot).expire(now);
         }
-        self.shared.service_timers.expire(now, &mut fired);
-        for slot in fired.drain(..) {
-            let connection = self.connection(slot);
-            if connection.block.flags.has(Flags::OPEN) && !connection.block.flags.has(Flags::GONE) {
-                let event = Event::Timer(connection.id());
-                self.shared.pending.push(event);
-            }
-        }
         self.fired = fired;
         self.shared.time_wait.expire(now);
     }
@@ -40,6 +32,9 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     fn expire(&mut self, now: Instant) {
         let block = &mut *self.block;
         block.wheel_at = Tick::NONE;
+        self.expire_service_timer(now);
+        self.expire_linger(now);
+        let block = &mut *self.block;
         if block.flags.has(Flags::VACANT) || block.state == State::Closed {
             return;
         }
@@ -67,11 +62,69 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     /// Lets the wheel have an entry for the next deadline of the connection in `slot`, if it has none that comes first.
     #[inline]
     pub(super) fn arm(&mut self) {
+        self.arm_for(self.block.retransmit_at.earlier(self.block.ack_at));
+    }
+
+    /// Lets the connection's entry in the wheel come up at `due` at the latest.
+    #[inline]
+    fn arm_for(&mut self, due: Tick) {
         let block = &mut *self.block;
-        let due = block.retransmit_at.earlier(block.ack_at);
         if due.before(block.wheel_at) {
             block.wheel_at = due;
             self.shared.wheel.arm(self.slot, due.instant(self.shared.now));
+        }
+    }
+
+    /// The service asks to be called at `at`, or no more.
+    pub(super) fn set_service_timer(&mut self, at: Option<Instant>) {
+        let Some(at) = at else {
+            self.shared.service_timers.remove(&self.slot);
+            return;
+        };
+        self.shared.service_timers.insert(self.slot, at);
+        self.arm_by(at);
+    }
+
+    /// What is queued may be delivered for so long.
+    pub(super) fn linger_for(&mut self, time: Duration) {
+        let until = self.shared.now + time;
+        self.shared.lingering.insert(self.slot, until);
+        self.arm_by(until);
+    }
+
+    fn expire_linger(&mut self, now: Instant) {
+        if self.shared.lingering.is_empty() {
+            return;
+        }
+        let Some(&until) = self.shared.lingering.get(&self.slot) else { return };
+        let delivers = matches!(self.block.state, State::FinWait1 | State::Closing | State::LastAck);
+        if delivers && until > now {
+            return self.arm_by(until);
+        }
+        self.shared.lingering.remove(&self.slot);
+        if delivers {
+            self.abort();
+        }
+    }
+
+    /// Has the connection's entry in the wheel come up at `at`; what a tick cannot express comes up before, to be looked at
+    /// again.
+    fn arm_by(&mut self, at: Instant) {
+        self.arm_for(Tick::at_or_after(at.min(self.shared.now + Tick::REACH)));
+    }
+
+    fn expire_service_timer(&mut self, now: Instant) {
+        if self.shared.service_timers.is_empty() {
+            return;
+        }
+        let Some(&at) = self.shared.service_timers.get(&self.slot) else { return };
+        if at > now {
+            return self.arm_by(at);
+        }
+        self.shared.service_timers.remove(&self.slot);
+        if self.block.flags.has(Flags::OPEN) && !self.block.flags.has(Flags::GONE) {
+            let event = Event::Timer(self.id());
+            self.shared.pending.push(event);
         }
     }
 
@@ -126,7 +179,8 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             }
             Expired::TimeOut { .. } => {
                 block.flags |= Flags::CWR;
-                if buffers.flight.time_outs() == 1 {
+                // A probe of the window that was answered meanwhile has left no time.
+                if buffers.flight.time_outs() == 1 || buffers.stalled == Instant::ZERO {
                     buffers.stalled = now;
                 } else if now.since(buffers.stalled) >= self.shared.settings.user_timeout {
                     return self.end(Flags::TIMED_OUT);
@@ -169,11 +223,20 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         self.arm();
     }
 
-    /// Notes that the peer has been heard of, and asks it for a sign of life when it is silent for long (RFC 9293 §3.8.4).
+    /// A segment has come, where silence is watched.
+    #[inline(never)]
+    pub(super) fn heard(&mut self, now: Instant) {
+        let block = &*self.block;
+        let settled = self.shared.buffers.of(block).is_none_or(|buffers| buffers.flight.is_settled());
+        if block.state.is_synchronized() && settled {
+            self.keep_alive(now);
+        }
+    }
+
+    /// Asks the peer for a sign of life when it is silent for long from now on (RFC 9293 §3.8.4).
     pub(super) fn keep_alive(&mut self, now: Instant) {
         let Some(Keepalive { idle, .. }) = self.shared.settings.keepalive else { return };
         let block = &mut *self.block;
-        self.cold.heard = Tick::of(now);
         if block.state == State::TimeWait {
             // The peer has said everything, and owes no sign of life.
             return;
@@ -186,14 +249,8 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     }
 
     fn probe_peer(&mut self, now: Instant) {
-        let Some(Keepalive { idle, interval, probes }) = self.shared.settings.keepalive else { return };
+        let Some(Keepalive { interval, probes, .. }) = self.shared.settings.keepalive else { return };
         let block = &mut *self.block;
-        let due = Tick::at_or_after(self.cold.heard.instant(now) + idle);
-        if !due.is_due(Tick::of(now)) {
-            block.attempts = 0;
-            block.retransmit_at = due;
-            return;
-        }
         if block.attempts >= probes {
             return self.end(Flags::TIMED_OUT);
         }

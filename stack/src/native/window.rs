@@ -1,32 +1,69 @@
 //! The window that we offer (RFC 9293 §3.8.6.2.2), and how large the receive queue may become.
 
-use super::block::{Block, Flags};
-use super::connection::Connection;
+use super::NativeEngine;
+use super::block::Flags;
+use super::connection::{Connection, Shared};
 use super::tick::Tick;
 use crate::congestion::CongestionControl;
-use linerate_bypass::Packet;
+use crate::egress::Egress;
 use linerate_bypass::time::{Duration, Instant};
+use linerate_bypass::{BURST, Nic, Packet};
 
 /// The round-trip time that tuning goes by before one has been measured.
 const UNKNOWN_ROUND_TRIP: Duration = Duration::from_millis(100);
 
+impl<P> Shared<P> {
+    /// Whether the port's packets run low, so that no peer is offered more window than it has.
+    #[inline]
+    pub(super) fn is_low(&self) -> bool {
+        self.pinned >= self.settings.pressure
+    }
+}
+
+impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
+    /// Lets connections whose window was held back offer it, if there are packets again: some in each turn, as their peers
+    /// may use it at once.
+    pub(super) fn reopen_windows(&mut self) {
+        for _ in 0..BURST {
+            if self.shared.is_low() {
+                return;
+            }
+            let Some(slot) = self.shared.held_back.pop_front() else { return };
+            let mut connection = self.connection(slot);
+            connection.block.flags.clear(Flags::HELD_BACK);
+            if connection.block.state.may_receive() {
+                connection.block.flags |= Flags::CONSUMED;
+                connection.dirty();
+            }
+        }
+    }
+
+    /// Takes into account what services keep of the port's pool: what is neither left in it nor counted in queues.
+    pub(super) fn count_kept<N: Nic<Packet = P>>(&mut self, egress: &mut Egress<N>) {
+        let Some(left) = egress.nic().pool_left() else { return };
+        let queued = self.shared.pinned;
+        self.shared.settings.leave(egress.capabilities().pool.saturating_sub(queued + left));
+    }
+}
+
 impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     /// The right edge that the receive queue has room for.
     #[inline]
-    fn free(&self, block: &Block, rx_limit: u32) -> u32 {
-        if self.shared.pinned >= self.shared.settings.pressure {
-            // The port's packets run low: no more than was promised.
+    fn free(&mut self) -> u32 {
+        if self.shared.is_low() {
+            // No more than was promised.
+            self.hold_back();
             return 0;
         }
-        rx_limit.saturating_sub(block.received)
+        self.cold.rx_limit.saturating_sub(self.block.received)
     }
 
     /// The window field of the next segment of the connection in `slot`, and the edge that it stands for. The edge moves
     /// right or stays, and moves only by what is worth sending.
     #[inline]
     pub(super) fn offer(&mut self) -> u16 {
+        let free = self.free();
         let rx_limit = self.cold.rx_limit;
-        let free = self.free(&*self.block, rx_limit);
         let block = &mut *self.block;
         block.flags.clear(Flags::CONSUMED);
         let scale = block.rcv_scale();
@@ -45,15 +82,29 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     }
 
     /// Whether so much room has come about since the peer was told that it should be told now: it may be waiting for it.
-    pub(super) fn has_window_to_offer(&self) -> bool {
-        let block = &*self.block;
-        if !block.flags.has(Flags::CONSUMED) {
+    pub(super) fn has_window_to_offer(&mut self) -> bool {
+        if !self.block.flags.has(Flags::CONSUMED) {
             return false;
         }
         let rx_limit = self.cold.rx_limit;
-        let (free, offered) = (self.free(block, rx_limit), block.rcv_window());
+        let free = self.free();
+        let block = &*self.block;
+        let offered = block.rcv_window();
         free > offered
             && (free - offered >= rx_limit / 2 || offered < u32::from(block.mss) && free >= u32::from(block.mss))
+    }
+
+    /// Packets run low: if the peer would have been offered more window, it is told when there are enough again. It may be
+    /// waiting for just that.
+    #[cold]
+    #[inline(never)]
+    fn hold_back(&mut self) {
+        let block = &mut *self.block;
+        if !block.flags.has(Flags::HELD_BACK) && self.cold.rx_limit.saturating_sub(block.received) > block.rcv_window()
+        {
+            block.flags |= Flags::HELD_BACK;
+            self.shared.held_back.push_back(self.slot);
+        }
     }
 
     /// The service has consumed `n` bytes. Less than a full segment at a time is not held up by the window.

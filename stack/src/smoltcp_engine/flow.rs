@@ -57,6 +57,8 @@ pub(super) struct Flow {
     pub peer_end: Option<u32>,
     /// When to send our FIN again by ourselves; see [`fin_untended`](Self::fin_untended).
     pub fin_again: Option<Instant>,
+    /// When the service last asked to be called.
+    pub timer: Instant,
     /// When the last challenge was sent.
     challenged: Option<Instant>,
     /// In the engine's list of flows to look at.
@@ -87,6 +89,7 @@ impl Flow {
             sent: None,
             peer_end: None,
             fin_again: None,
+            timer: Instant::ZERO,
             challenged: None,
             touched: false,
             dirty: false,

@@ -218,8 +218,14 @@ impl<N: Nic> Engine<N> for SmoltcpEngine {
             let slot = token / 2;
             if token % 2 == 0 {
                 self.dirty(slot);
-            } else if self.slots.get_mut(slot).is_some_and(|flow| flow.phase == Phase::Open) {
-                self.pending.push(Event::Timer(self.slots.id(slot)));
+            } else if let Some(flow) = self.slots.get_mut(slot)
+                && flow.phase == Phase::Open
+            {
+                if flow.timer > now {
+                    self.wheel.arm(token, flow.timer);
+                } else {
+                    self.pending.push(Event::Timer(self.slots.id(slot)));
+                }
             }
         }
         self.fired = fired;
@@ -374,10 +380,14 @@ impl<N: Nic> Engine<N> for SmoltcpEngine {
     }
 
     fn set_timer(&mut self, conn: ConnId, at: Option<Instant>) {
-        if self.slots.find(conn).is_some() {
+        if let Some(flow) = self.slots.find_mut(conn) {
             let token = 2 * conn.slot() as u32 + 1;
             match at {
-                Some(at) => self.wheel.arm(token, at),
+                Some(at) => {
+                    // The wheel brings it up before, if it is days ahead.
+                    flow.timer = at;
+                    self.wheel.arm(token, at);
+                }
                 None => self.wheel.disarm(token),
             }
         }

@@ -315,3 +315,91 @@ fn a_window_update_without_news_lets_more_be_sent() {
     s.inject(ack(1, 1).window(2000));
     s.expect_flight(1001, 1);
 }
+
+/// Listening, with connections of the peer's ports `ports` whose service does not read.
+fn unread(ports: &[u16], configure: impl FnOnce(&mut linerate_stack::Config)) -> Script {
+    let mut s = Script::listen(peer(), configure);
+    for port in ports {
+        s.on_port(*port).shake_hands();
+        s.stop_reading();
+    }
+    s
+}
+
+#[test]
+fn a_window_held_back_while_packets_ran_low_opens_without_being_asked() {
+    // RFC 9293 §3.8.6: the peer of a closed window would otherwise learn of it by its next probe, up to a minute later.
+    native_only!();
+    let ports = [6000, 6001, 6002, 6003, 6004];
+    let mut s = unread(&ports, |config| {
+        settings::receive_buffer(config, BUFFER);
+        // Four connections that fill their windows, seventeen packets each, hold four sevenths of them.
+        config.max_packets = Some(119);
+    });
+    let next = ports.map(|port| s.on_port(port).fill_window(1, 0))[0];
+    s.on_port(6001).start_reading();
+    s.expect_nothing_for(secs(60));
+    s.on_port(6000).start_reading();
+    let update = s.expect(ack(1, next));
+    assert!(update.raw.window >= 1460);
+    s.on_port(6001);
+    let update = s.expect(ack(1, next));
+    assert!(update.raw.window >= 1460);
+    assert_eq!(s.drops("receive queue full"), 0);
+}
+
+#[test]
+fn no_more_window_is_offered_when_packets_run_low_and_what_was_offered_is_taken() {
+    // RFC 9293 §3.8.6: the right edge does not move left.
+    native_only!();
+    let mut s = unread(&[6000, 6001], |config| config.max_packets = Some(56));
+    for n in 0..33 {
+        s.on_port(6000).inject(data(1 + 1000 * n, 1000));
+        s.pass(DELAYED_ACK);
+        s.drain();
+    }
+    // Of 56 packets 32 make pressure: this one reads what it is sent, and is offered no more for it.
+    s.on_port(6001).start_reading();
+    let edge = s.flow().right_edge;
+    for n in 0..40 {
+        s.inject(data(1 + 1000 * n, 1000));
+        s.pass(DELAYED_ACK);
+        s.drain();
+        assert_eq!(s.flow().right_edge, edge);
+    }
+    s.expect_delivered(40_000);
+    assert_eq!(s.drops("receive queue full"), 0);
+}
+
+#[test]
+fn the_packets_of_a_worker_are_bounded() {
+    // However many connections there are, and however much window they have been offered.
+    native_only!();
+    let mut s = unread(&[6000, 6001], |config| config.max_packets = Some(70));
+    for port in [6000, 6001] {
+        for n in 0..60 {
+            s.on_port(port).inject(data(1 + 300 * n, 300));
+        }
+        s.pass(DELAYED_ACK);
+        s.drain();
+    }
+    // Five sevenths; the others are for answers.
+    s.on_port(6000).expect_delivered(50 * 300);
+    s.on_port(6001).expect_delivered(0);
+    assert_eq!(s.drops("receive queue full"), 70);
+}
+
+#[test]
+fn the_packets_of_a_connection_are_bounded() {
+    native_only!();
+    let mut s = unread(&[6000], |config| config.max_packets_per_connection = Some(80));
+    s.on_port(6000);
+    // One is dropped, and of those behind the gap half as many kept.
+    for n in 0..200 {
+        s.inject(data(1 + 300 * n, 300));
+    }
+    s.pass(DELAYED_ACK);
+    s.drain();
+    s.expect_delivered(80 * 300);
+    assert_eq!(s.drops("receive queue full"), 1 + (119 - 40));
+}

@@ -289,6 +289,8 @@ fn draw_config(dice: &mut Dice, end: End, mtu: u16, weather: Weather, engine: En
         mtu: dice.chance(0.1).then_some(mtu - mtu / 10).filter(|own| *own >= 1280 || mtu < 1280),
         listen: vec!["0.0.0.0:7".parse().unwrap(), "[::]:7".parse().unwrap()],
         max_connections: 512,
+        // As all connections that there are may need, and no more memory.
+        max_time_wait: 1024,
         // Beyond, the native engine sends cookies; smoltcp's drops SYNs.
         max_half_open: if dice.chance(0.1) && engine == EngineKind::Native { dice.pick(&[1, 2, 5]) } else { 4096 },
         rx_buffer: dice.chance(0.9).then(|| buffer(dice)),

@@ -198,6 +198,7 @@ impl Packet for MemoryPacket {
 /// Buffers of a pool as owners of [`Bytes`].
 static BUFFER: Owner = Owner {
     memory: Memory::Process,
+    pooled: true,
     // SAFETY: the owner is a place of a pool of which the caller has a hold.
     share: |owner| unsafe { (*owner.cast::<Slot>()).holders.share() },
     // SAFETY: as above. The place's view was read out by `into_bytes`, or will be when its packet ends.

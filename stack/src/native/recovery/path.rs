@@ -7,11 +7,11 @@ use super::rtt::{RttEstimator, TICK, nanos};
 
 /// Nanoseconds per unit of the minimum round-trip time, as a power of two.
 const RTT_SHIFT: u32 = 4;
-/// Nanoseconds per unit of the epochs in which the minimum is taken, as a power of two: 67 ms, so that 32 bits reach nine
-/// years.
-const EPOCH_SHIFT: u32 = 26;
+/// Nanoseconds per unit of the epochs in which the minimum is taken, as a power of two: 4.3 s, so that 16 bits wrap after
+/// three days. A connection that was silent for just so long keeps its old minimum for another minute.
+const EPOCH_SHIFT: u32 = 32;
 /// How long one of the two minima is gathered: about a minute. Their minimum covers the last one to two minutes.
-const EPOCH: u32 = 900;
+const EPOCH: u16 = 14;
 /// No minimum yet.
 const UNKNOWN: u32 = u32::MAX;
 
@@ -35,8 +35,10 @@ const DISTRUST_LIMIT: u8 = 5;
 
 const REORDERING_SEEN: u8 = 1;
 const DELAY_LEARNT: u8 = 2;
+/// One spurious time-out, in the bits above.
+const DISTRUST: u8 = 4;
 
-/// Per connection, cold, 24 bytes: the minimum round-trip time, how much the path reorders, how long the peer holds
+/// Per connection, cold, 20 bytes: the minimum round-trip time, how much the path reorders, how long the peer holds
 /// acknowledgements back, and the back-off of the retransmission timer.
 ///
 /// # The peer's acknowledgement delay
@@ -65,22 +67,24 @@ pub(crate) struct Path {
     minimum: u32,
     previous_minimum: u32,
     /// When the present epoch began.
-    epoch: u32,
+    epoch: u16,
     /// RACK.reo_wnd_mult.
     window_factor: u8,
     /// RACK.reo_wnd_persist.
     persistence: u8,
     /// How often the time-out has been doubled (RFC 6298 §5.5).
     backoff: u8,
+    /// What has been seen, and the number of spurious time-outs since the connection began.
     flags: u8,
     /// The longest delay of the measurements being gathered, and of those gathered before, in ticks.
     delay: u16,
     previous_delay: u16,
     /// Measurements gathered.
     delay_samples: u16,
-    /// Spurious time-outs since the connection began.
-    distrust: u8,
 }
+
+// Each of a million connections has one.
+const _: () = assert!(size_of::<Path>() <= 20);
 
 impl Default for Path {
     fn default() -> Self {
@@ -95,7 +99,6 @@ impl Default for Path {
             delay: 0,
             previous_delay: 0,
             delay_samples: 0,
-            distrust: 0,
         }
     }
 }
@@ -119,7 +122,7 @@ impl Path {
 
     pub(super) fn measured_nanos(&mut self, rtt: u64, now: Instant) {
         let rtt = (rtt >> RTT_SHIFT).clamp(1, u64::from(UNKNOWN) - 1) as u32;
-        let epoch = (now.as_nanos() >> EPOCH_SHIFT) as u32;
+        let epoch = (now.as_nanos() >> EPOCH_SHIFT) as u16;
         if epoch.wrapping_sub(self.epoch) >= EPOCH {
             self.epoch = epoch;
             self.previous_minimum = self.minimum;
@@ -169,7 +172,7 @@ impl Path {
         }
         self.delay = self.delay.max((delay >> DELAY_SHIFT) as u16);
         self.delay_samples += 1;
-        if self.delay_samples >= DELAY_SAMPLES << self.distrust {
+        if self.delay_samples >= DELAY_SAMPLES << (self.flags / DISTRUST) {
             self.flags |= DELAY_LEARNT;
             self.previous_delay = std::mem::take(&mut self.delay);
             self.delay_samples = 0;
@@ -191,7 +194,9 @@ impl Path {
         if self.flags & DELAY_LEARNT != 0 {
             self.flags &= !DELAY_LEARNT;
             self.delay_samples = 0;
-            self.distrust = (self.distrust + 1).min(DISTRUST_LIMIT);
+            if self.flags / DISTRUST < DISTRUST_LIMIT {
+                self.flags += DISTRUST;
+            }
         }
     }
 
@@ -273,11 +278,6 @@ mod tests {
         }
         path.measured(rtt, at(1));
         (path, estimator)
-    }
-
-    #[test]
-    fn it_fits_into_32_bytes() {
-        assert!(size_of::<Path>() <= 32);
     }
 
     #[test]
@@ -375,6 +375,14 @@ mod tests {
         assert!(!path.acknowledgement_delay().1);
         path.lone_segment_answered(MS_NANOS);
         assert!(path.acknowledgement_delay().1);
+        // Five times at most; what else is known of the path is not touched.
+        for _ in 0..10 {
+            for _ in 0..1024 {
+                path.lone_segment_answered(MS_NANOS);
+            }
+            assert!(path.acknowledgement_delay().1 && !path.reordering_seen());
+            path.time_out_was_spurious();
+        }
     }
 
     #[test]

@@ -6,7 +6,7 @@ use super::params::{DELAYED_ACK, Engine, Peer, ms};
 use super::segment::{Rel, SEG, Seg, Want, ack, data, syn, syn_ack};
 use super::trace::{describe, describe_got};
 use super::wire::{self, CWR, ECE, SYN, WORKER_MAC};
-use linerate_bypass::memory::{Link, LinkConfig, MemoryNic, VirtualClock};
+use linerate_bypass::memory::{Link, LinkConfig, MemoryNic, MemoryPacket, VirtualClock};
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{MacAddr, Nic, Packet, Postbox};
 use linerate_stack::{Config, Crossing, Worker};
@@ -130,6 +130,13 @@ impl Script {
     pub fn listen_on_mtu(peer: Peer, mtu: u16, configure: impl FnOnce(&mut Config)) -> Self {
         let link = LinkConfig { mtu, pool: POOL, data_room: usize::from(mtu) + 128, ..LinkConfig::default() };
         Setup { link, ..Setup::new(peer, configure) }.start()
+    }
+
+    /// A connection that the peer has opened over such a link.
+    pub fn accepted_over(peer: Peer, link: LinkConfig) -> Self {
+        let mut script = Setup { link, ..Setup::new(peer, |_| {}) }.start();
+        script.shake_hands();
+        script
     }
 
     /// A connection that the peer has opened.
@@ -436,6 +443,11 @@ impl Script {
     pub fn free_packets(&mut self) -> usize {
         self.settle();
         self.nic.pool_available() + self.worker.nic().pool_available()
+    }
+
+    /// Takes all packets that the worker's port has left, for as long as they are kept.
+    pub fn take_packets(&mut self) -> Vec<MemoryPacket> {
+        std::iter::from_fn(|| self.worker.nic().allocate()).collect()
     }
 
     /// Ends the script: whatever the worker has sent must have been expected, and no packet may be lost for good.

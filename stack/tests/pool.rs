@@ -1,0 +1,138 @@
+//! How many of a port's packets connections and services may hold, and what happens before there are none.
+
+mod common;
+
+use common::client::{Client, Close};
+use common::services::Echo;
+use common::{Host, Net, SERVER, host, server};
+use linerate_bypass::memory::{Link, LinkConfig, MemoryNic, MemoryPacket};
+use linerate_bypass::time::{Duration, Instant};
+use linerate_bypass::{Bytes, Capabilities, ConnId, MacAddr, Nic, Origin, QueueStats, Service, Transport};
+use linerate_stack::{Config, Crossing, Worker};
+use std::cell::Cell;
+use std::rc::Rc;
+
+/// A port whose pool says of itself what the test has it say.
+struct Scarce {
+    nic: MemoryNic,
+    left: Rc<Cell<usize>>,
+}
+
+impl Nic for Scarce {
+    type Packet = MemoryPacket;
+
+    fn mac(&self) -> MacAddr {
+        self.nic.mac()
+    }
+
+    fn capabilities(&self) -> &Capabilities {
+        self.nic.capabilities()
+    }
+
+    fn link_up(&mut self) -> bool {
+        self.nic.link_up()
+    }
+
+    fn rx_burst(&mut self, into: &mut Vec<MemoryPacket>) -> usize {
+        self.nic.rx_burst(into)
+    }
+
+    fn tx_burst(&mut self, from: &mut Vec<MemoryPacket>) -> usize {
+        self.nic.tx_burst(from)
+    }
+
+    fn allocate(&mut self) -> Option<MemoryPacket> {
+        self.nic.allocate()
+    }
+
+    fn attach(&mut self, bytes: Bytes) -> Result<MemoryPacket, Bytes> {
+        self.nic.attach(bytes)
+    }
+
+    fn pool_left(&mut self) -> Option<usize> {
+        Some(self.left.get())
+    }
+
+    fn stats(&self) -> QueueStats {
+        self.nic.stats()
+    }
+}
+
+#[test]
+fn what_a_service_keeps_closes_windows_before_anything_is_dropped() {
+    const ALL: usize = 32 << 20;
+    let (a, b) = Link::pair(LinkConfig::default());
+    let clock = a.link().clock().clone();
+    let pool = b.capabilities().pool;
+    let left = Rc::new(Cell::new(pool));
+    let scarce = Scarce { nic: b, left: left.clone() };
+    let crossing = Crossing::between(1).remove(0);
+    let mut target: Worker<_, _> = Worker::new(&server(), crossing, scarce, |_| Echo::default(), Instant::ZERO);
+    let mut source = Host::new(&host(1), vec![a], || Client::new(SERVER, 1, ALL));
+    let mut received_within = |milliseconds: u32| {
+        for _ in 0..100 * milliseconds {
+            clock.advance(Duration::from_micros(10));
+            source.workers[0].turn(clock.now());
+            target.turn(clock.now());
+        }
+        let dropped = target.summary().drops.get("receive queue full").copied().unwrap_or(0);
+        assert_eq!(dropped, 0);
+        source.service().outcomes[0].received
+    };
+    assert!(received_within(2) > 0);
+    // Two fifths are left, and queues hold nearly nothing: the others are kept by somebody.
+    left.set(pool * 2 / 5);
+    received_within(20);
+    let stalled = received_within(20);
+    assert_eq!(received_within(100), stalled);
+    assert!(stalled < ALL);
+    left.set(pool);
+    // Long before a probe would find out.
+    assert!(received_within(2) > stalled);
+    assert_eq!(received_within(1000), ALL);
+}
+
+/// Sends what it has received as often as it is allowed to, up to a thousand times.
+#[derive(Default)]
+struct Slices {
+    slice: Bytes,
+    sent: usize,
+    at_once: usize,
+}
+
+impl Slices {
+    fn send(&mut self, net: &mut impl Transport, conn: ConnId) {
+        while self.sent < 1000 && net.send(conn, self.slice.clone()).is_ok() {
+            self.sent += 1;
+        }
+    }
+}
+
+impl Service for Slices {
+    type Conn = ();
+    type Message = ();
+
+    fn opened(&mut self, _: &mut impl Transport, _: ConnId, _: Origin) {}
+
+    fn readable(&mut self, net: &mut impl Transport, conn: ConnId, _: &mut ()) {
+        self.slice = net.take(conn, 10).expect("what has arrived");
+        self.send(net, conn);
+        self.at_once = self.sent;
+    }
+
+    fn writable(&mut self, net: &mut impl Transport, conn: ConnId, _: &mut ()) {
+        self.send(net, conn);
+    }
+}
+
+#[test]
+fn what_is_queued_to_be_sent_is_bounded_for_all_connections_together() {
+    let target = Config { max_packets: Some(70), ..server() };
+    let client = || Client::new(SERVER, 1, 10).closing(Close::Never);
+    let mut net = Net::with(LinkConfig::default(), 1, &host(1), client, &target, Slices::default);
+    net.expect("all received", Duration::from_secs(10), |net| {
+        net.a.service().outcomes.first().is_some_and(|outcome| outcome.received == 10_000)
+    });
+    // Six sevenths: the others are for what arrives.
+    assert_eq!(net.b.service().at_once, 60);
+}
