@@ -142,7 +142,7 @@ impl FlowTable {
     /// Where the search for `tag` begins: as far into the table as the tag is into its range.
     #[inline]
     fn home(&self, tag: u32) -> usize {
-        (u64::from(tag) * self.slots.len() as u64 >> 32) as usize
+        ((u64::from(tag) * self.slots.len() as u64) >> 32) as usize
     }
 
     #[inline]
