@@ -164,6 +164,10 @@ pub struct Config {
     pub ack_delay: Duration,
     /// Hold segments that are not full back while something is unacknowledged (Nagle's algorithm, RFC 9293 §3.7.4).
     pub nagle: bool,
+    /// Spread what the congestion window has room for over the round trip, in bursts of four segments or of what the rate makes
+    /// in a quarter of a millisecond, instead of sending it at once: for paths whose queues are short. The rate is
+    /// [`pacing_rate`](crate::congestion::CongestionControl::pacing_rate). Only the native engine does.
+    pub pacing: bool,
     /// Ask for explicit congestion notification, and grant it (RFC 3168).
     pub ecn: bool,
     /// Whether and when to ask a silent peer for a sign of life (RFC 9293 §3.8.4).
@@ -206,6 +210,7 @@ impl Default for Config {
             rto_floor: Duration::from_millis(200),
             ack_delay: Duration::from_millis(40),
             nagle: false,
+            pacing: false,
             ecn: false,
             keepalive: None,
             idle: Idle::Poll,

@@ -170,6 +170,12 @@ impl Tuple {
         (self.local, self.remote, self.ports)
     }
 
+    /// The pair of addresses, with ports of zero.
+    #[inline]
+    pub(crate) fn without_ports(&self) -> Self {
+        Tuple { ports: 0, ..*self }
+    }
+
     /// The tuple of these [`parts`](Self::parts).
     #[inline]
     pub(crate) fn from_parts(local: Address, remote: Address, ports: u32) -> Self {

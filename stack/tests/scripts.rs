@@ -20,6 +20,7 @@ mod scripts {
     mod linger;
     mod loss;
     mod memory;
+    mod pacing;
     mod pmtud;
     mod refusals;
     mod robustness;

@@ -4,10 +4,10 @@ mod common;
 
 use common::client::Client;
 use common::services::Echo;
-use common::{Net, SERVER, SERVER6};
+use common::{Net, SERVER, SERVER6, host, server};
 use linerate_bypass::memory::{End, Impairments, LinkConfig, MemoryNic, Rate, Reordering};
 use linerate_bypass::time::Duration;
-use linerate_stack::Engine;
+use linerate_stack::{Config, Engine};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -129,4 +129,40 @@ fn a_slow_link_with_a_short_queue_is_shared_by_all<A: Engine<MemoryNic>, B: Engi
     net.link.impair(End::B, slow);
     net.expect("every connection over", 10 * MINUTE, |net| net.a.service().all_finished());
     net.a.service().assert_exact();
+}
+
+/// The two hosts, both sending paced, or neither, with windows of 128 KB.
+fn spread(pacing: bool, link: LinkConfig, connections: usize, bytes: usize) -> Both<common::Native, common::Native> {
+    let [a, b] = [host(1), server()].map(|host| Config { pacing, rx_buffer: Some(1 << 17), ..host });
+    Net::with(link, 1, &a, || Client::new(SERVER, connections, bytes), &b, Echo::default)
+}
+
+#[test]
+fn paced_streams_are_exact_whoever_cuts_the_segments() {
+    for (seed, tso) in (0..20).flat_map(|seed| [(seed, None), (seed, Some(65_535))]) {
+        // What is corrupted passes where the port computes the checksums, as it must for segmentation.
+        let impairments = Impairments { corruption: 0.0, truncation: 0.0, ..bad(seed, 1.0) };
+        let link = LinkConfig { tso, checksum_offload: tso.is_some(), impairments, ..LinkConfig::default() };
+        let mut net = spread(true, link, 4, 200_000);
+        net.expect("every connection over", 60 * MINUTE, |net| net.a.service().all_finished());
+        net.a.service().assert_exact();
+    }
+}
+
+#[test]
+fn a_paced_stream_does_not_overflow_a_queue_shorter_than_its_window() {
+    let [burst, paced] = [false, true].map(|pacing| {
+        // 100 Mbit/s for 21 ms are more than the window, so that nothing need wait.
+        let path = Impairments {
+            rate: Some(Rate { bits_per_second: 100_000_000, queue_bytes: 30_000 }),
+            delay: Duration::from_millis(20),
+            ..Impairments::default()
+        };
+        let mut net = spread(pacing, LinkConfig::default(), 1, 4_000_000);
+        net.link.impair(End::A, path);
+        net.expect("the connection over", MINUTE, |net| net.a.service().all_finished());
+        net.a.service().assert_exact();
+        (net.link.impaired(End::A).queue_full, net.now())
+    });
+    assert!(burst.0 > 10 && paced.0 == 0 && paced.1 <= burst.1, "{burst:?}, paced {paced:?}");
 }

@@ -70,6 +70,10 @@ pub struct NetArgs {
     #[arg(long, value_enum, value_name = "NAME")]
     pub profile: Option<ProfileArg>,
 
+    /// Spread what is sent over the round trip instead of sending it at once, for paths whose queues are short
+    #[arg(long)]
+    pub pacing: bool,
+
     /// Negotiate explicit congestion notification (RFC 3168)
     #[arg(long)]
     pub ecn: bool,
@@ -148,6 +152,7 @@ impl NetArgs {
                     ("--engine", self.engine.is_some()),
                     ("--congestion", self.congestion.is_some()),
                     ("--profile", self.profile.is_some()),
+                    ("--pacing", self.pacing),
                     ("--ecn", self.ecn),
                     ("--max-packets", self.max_packets.is_some()),
                     ("--max-packets-per-connection", self.max_packets_per_connection.is_some()),
@@ -167,6 +172,7 @@ impl NetArgs {
                     let given = [
                         ("--congestion", self.congestion.is_some()),
                         ("--profile", self.profile.is_some()),
+                        ("--pacing", self.pacing),
                         ("--ecn", self.ecn),
                         ("--max-packets", self.max_packets.is_some()),
                         ("--max-packets-per-connection", self.max_packets_per_connection.is_some()),
@@ -258,6 +264,7 @@ mod tests {
             ("--via tap:lr0 --dhcp --gateway 10.0.0.1 --gateway 10.0.0.9", "10.0.0.2:7", "10.0.0.9"),
             ("--via tap:lr0 --ip 10.0.0.2/24 --engine smoltcp --ecn", "10.0.0.2:7", "--ecn"),
             ("--via kernel --engine native", "10.0.0.2:7", "--engine"),
+            ("--via kernel --pacing", "10.0.0.2:7", "--pacing"),
             ("--via kernel --max-packets 100", "10.0.0.2:7", "--max-packets"),
             (
                 "--via tap:lr0 --ip 10.0.0.2/24 --engine smoltcp --max-packets-per-connection 100",

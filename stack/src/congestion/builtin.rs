@@ -53,7 +53,7 @@ impl FromStr for Algorithm {
 }
 
 /// The algorithm that [`Config::congestion`] asks for.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Copy)]
 pub enum Builtin {
     /// [`Algorithm::Cubic`].
     Cubic(Cubic),

@@ -16,6 +16,7 @@
 //! use linerate_stack::congestion::{Cause, CongestionControl, Delivery};
 //!
 //! /// Keeps sixteen segments in flight, whatever happens: for a link that is reserved.
+//! #[derive(Clone)]
 //! struct Fixed {
 //!     mss: u32,
 //! }
@@ -109,7 +110,7 @@ pub enum Cause {
     EcnEcho,
 }
 
-/// A congestion control: one value per connection.
+/// A congestion control: one value per connection, which begins as a copy of one that is kept ready.
 ///
 /// The engine keeps this order. Outside of recovery it calls [`delivered`](Self::delivered) for each acknowledgement that
 /// delivers something. When it finds a loss, or an echoed mark that the algorithm does not
@@ -120,7 +121,7 @@ pub enum Cause {
 /// [`undo`](Self::undo) may come at any time.
 ///
 /// Values come from the network: no sequence of calls may panic.
-pub trait CongestionControl: Sized + 'static {
+pub trait CongestionControl: Clone + 'static {
     /// The state of a new connection that sends segments of at most `mss` bytes of payload.
     fn new(config: &Config, mss: u32) -> Self;
 
@@ -153,7 +154,7 @@ pub trait CongestionControl: Sized + 'static {
     fn undo(&mut self);
 
     /// The connection is about to send after `idle_for` without sending (RFC 5681 §4.1); `rto` is its retransmission
-    /// time-out.
+    /// time-out. Not called while the window is no larger than the [`initial_window`].
     fn idle(&mut self, idle_for: Duration, rto: Duration);
 
     /// Segments are now of at most `mss` bytes of payload: the handshake told, or the path's MTU changed.

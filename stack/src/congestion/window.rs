@@ -10,6 +10,7 @@ pub const MAX_WINDOW: u32 = 1 << 30;
 const ACK_LIMIT: u32 = 8;
 
 /// The window of a new connection in bytes (RFC 6928 §2): ten segments, of large segments fewer.
+#[inline]
 pub fn initial_window(mss: u32) -> u32 {
     mss.saturating_mul(10).min(mss.saturating_mul(2).max(14_600)).min(MAX_WINDOW)
 }

@@ -1,7 +1,7 @@
 //! Segments without payload, whether of a connection or of none.
 
 use super::connection::Shared;
-use super::header::{Control, Ecn, Header, OptionBytes};
+use super::header::{Control, Ecn, Header};
 use super::input::Arrival;
 use super::options::{SynOptions, Timestamp};
 use super::seq::Seq;
@@ -11,10 +11,11 @@ use crate::tuple::Tuple;
 use linerate_bypass::time::Instant;
 use linerate_bypass::{Nic, Packet};
 
-/// The answer to a SYN.
-pub(super) struct SynAck {
+/// A SYN, or the answer to one.
+pub(super) struct Syn {
     pub seq: Seq,
-    pub ack: Seq,
+    /// In an answer.
+    pub ack: Option<Seq>,
     pub window_scale: Option<u8>,
     pub sack: bool,
     pub timestamp: Option<Timestamp>,
@@ -22,6 +23,33 @@ pub(super) struct SynAck {
 }
 
 impl<P: Packet> Shared<P> {
+    /// Whether [`send_sized`](Self::send_sized) is for segments of `tuple`.
+    #[inline]
+    pub(super) fn is_sized(&self, tuple: &Tuple) -> bool {
+        tuple.is_ipv4() && self.settings.offload.tcp
+    }
+
+    /// Sends a segment that is only headers, of `N` bytes behind `link`. Returns whether it went.
+    #[inline(always)]
+    pub(super) fn send_sized<N: Nic<Packet = P>, const LEN: usize>(
+        &self,
+        header: &Header,
+        link: [u8; ETHERNET],
+        egress: &mut Egress<N>,
+    ) -> bool {
+        let Some(mut packet) = egress.allocate() else { return false };
+        let Some(place) = packet.append(ETHERNET + LEN) else { return false };
+        let Some((ethernet, rest)) = place.split_first_chunk_mut() else { return false };
+        *ethernet = link;
+        let Some(rest) = rest.first_chunk_mut::<LEN>() else { return false };
+        header.write_sized(rest, self.settings.offload);
+        if let Some(offload) = header.offload(self.settings.offload) {
+            packet.set_tx_offload(offload);
+        }
+        egress.send_frame(packet);
+        true
+    }
+
     /// Sends a segment that is only headers. Returns whether it went.
     pub(super) fn send_header<N: Nic<Packet = P>>(
         &self,
@@ -48,57 +76,50 @@ impl<P: Packet> Shared<P> {
         true
     }
 
-    pub(super) fn send_first_syn<N: Nic<Packet = P>>(
+    /// Sends a SYN, or with `ack` the answer to one. Returns whether it went.
+    #[inline(always)]
+    pub(super) fn send_syn<N: Nic<Packet = P>>(
         &self,
         tuple: &Tuple,
-        syn: &SynAck,
+        syn: &Syn,
         egress: &mut Egress<N>,
         now: Instant,
     ) -> bool {
-        let asks = if syn.ecn { Control::ECE.and(Control::CWR) } else { Control::default() };
-        self.send_with_options(tuple, syn, Seq(0), Control::SYN.and(asks), egress, now)
-    }
-
-    pub(super) fn send_syn_ack<N: Nic<Packet = P>>(
-        &self,
-        tuple: &Tuple,
-        syn: &SynAck,
-        egress: &mut Egress<N>,
-        now: Instant,
-    ) -> bool {
-        let agrees = if syn.ecn { Control::ECE } else { Control::default() };
-        self.send_with_options(tuple, syn, syn.ack, Control::SYN.and(Control::ACK).and(agrees), egress, now)
-    }
-
-    fn send_with_options<N: Nic<Packet = P>>(
-        &self,
-        tuple: &Tuple,
-        syn: &SynAck,
-        ack: Seq,
-        control: Control,
-        egress: &mut Egress<N>,
-        now: Instant,
-    ) -> bool {
+        // RFC 3168 §6.1.1: both flags ask for ECN, and one agrees to it.
+        let (mut control, ecn) = match syn.ack {
+            None => (Control::SYN, Control::ECE.and(Control::CWR)),
+            Some(_) => (Control::SYN.and(Control::ACK), Control::ECE),
+        };
+        if syn.ecn {
+            control = control.and(ecn);
+        }
         let options = SynOptions {
             mss: self.settings.mss(tuple.is_ipv4()),
             window_scale: syn.window_scale,
             sack_permitted: syn.sack,
             timestamp: syn.timestamp,
         };
-        let options = OptionBytes::written(|place| options.emit(place));
+        let mut place = [0; SynOptions::MAX_LEN];
+        let len = options.emit(&mut place);
         let header = Header {
             tuple,
             seq: syn.seq,
-            ack,
+            ack: syn.ack.unwrap_or_default(),
             control,
             window: self.settings.rx_first.min(65_535) as u16,
             timestamp: None,
-            options: options.as_slice(),
+            options: &place,
             ecn: Ecn::NotCapable,
             payload: 0,
             tso: None,
         };
-        self.send_header(&header, egress, now)
+        if len == SynOptions::MAX_LEN
+            && self.is_sized(tuple)
+            && let Some(link) = egress.link_header(tuple.remote_v6().to_bits(), now).copied()
+        {
+            return self.send_sized::<N, { 40 + SynOptions::MAX_LEN }>(&header, link, egress);
+        }
+        self.send_header(&Header { options: &place[..len], ..header }, egress, now)
     }
 
     /// Answers a segment that no connection claims (RFC 9293 §3.10.7.1).

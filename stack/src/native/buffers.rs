@@ -1,11 +1,13 @@
 //! What a connection holds while bytes are on their way through it, and gives back when it is idle.
 
 use super::block::{Block, Flags, NO_BUFFERS};
+use super::pacing::Pace;
 use super::queue::Queue;
 use super::reassembly::Reassembly;
 use super::recovery::{Flight, Setup};
 use super::send_queue::SendQueue;
 use super::seq::Seq;
+use crate::congestion::initial_window;
 use linerate_bypass::Packet;
 use linerate_bypass::time::Instant;
 use std::collections::HashSet;
@@ -31,7 +33,10 @@ pub(super) struct Buffers<P> {
     /// When the first time-out in a row came, or the first probe of a closed window that has not been answered was sent;
     /// zero while all were.
     pub stalled: Instant,
-    /// Nothing has been sent since they were attached: the connection was idle before.
+    /// When what is to be sent may go, if it is paced.
+    pub pace: Pace,
+    /// Nothing has been sent since they were attached: the connection was idle before, and its window is larger than that of
+    /// a new one, which it may have to be again (RFC 5681 §4.1).
     pub idle: bool,
     /// A duplicate to be reported in the next acknowledgement (RFC 2883).
     pub duplicate: (Seq, Seq),
@@ -48,6 +53,7 @@ impl<P: Packet> Buffers<P> {
             flight: Flight::new(Seq(0), Setup { mss: 536, sack: false, exact_ecn: false }),
             probe: None,
             stalled: Instant::ZERO,
+            pace: Pace::default(),
             idle: false,
             duplicate: (Seq(0), Seq(0)),
             reserved: 0,
@@ -58,6 +64,14 @@ impl<P: Packet> Buffers<P> {
     #[inline]
     pub fn is_idle(&self) -> bool {
         self.received.is_empty() && self.queue.is_empty() && self.flight.is_settled() && self.reassembly.is_empty()
+    }
+
+    /// Lets go of everything.
+    #[cold]
+    fn clear(&mut self) {
+        self.received.clear();
+        self.reassembly.clear();
+        self.queue.clear();
     }
 
     /// Packets of the port that the receiving side holds.
@@ -107,7 +121,8 @@ impl<P: Packet> Pool<P> {
         let sack = block.flags.has(Flags::SACK);
         buffers.flight.reset(block.una, Setup { mss: block.mss, sack, exact_ecn: self.answers_marks });
         buffers.probe = None;
-        buffers.idle = true;
+        buffers.pace = Pace::default();
+        buffers.idle = block.cwnd > initial_window(block.mss.into());
     }
 
     /// The buffers of `block`, if it has some.
@@ -132,16 +147,20 @@ impl<P: Packet> Pool<P> {
     }
 
     /// Takes the buffers of `block` back with whatever is in them. Returns how many packets that were.
+    #[inline]
     pub fn detach(&mut self, block: &mut Block) -> usize {
         let Some(buffers) = self.buffers.get_mut(block.buffers as usize) else { return 0 };
         let pinned = buffers.pinned();
-        buffers.received.clear();
-        buffers.received.shrink_to(KEPT);
-        buffers.reassembly.clear();
-        buffers.queue.clear();
+        if pinned > 0 || !buffers.reassembly.is_empty() {
+            buffers.clear();
+        }
+        if buffers.received.capacity() > KEPT {
+            buffers.received.shrink_to(KEPT);
+        }
         buffers.reserved = 0;
         // What it was went with them.
         block.flags.clear(Flags::DUPLICATE);
+        buffers.flight.abandon();
         self.spare.push(block.buffers);
         block.buffers = NO_BUFFERS;
         pinned

@@ -8,6 +8,7 @@ use crate::congestion::{Builtin, CongestionControl};
 use linerate_bypass::time::Instant;
 
 /// What lies apart from the [`Block`](super::block::Block), in the same slot.
+#[derive(Clone)]
 pub(super) struct Cold<C> {
     /// Congestion control.
     pub control: C,
@@ -37,11 +38,12 @@ const CHALLENGE_PERIOD: u16 = 30;
 const _: () = assert!(size_of::<Cold<Builtin>>() <= 96);
 
 impl<C: CongestionControl> Cold<C> {
-    pub fn new(config: &Config) -> Self {
+    /// That of a new connection whose segments have at most `mss` bytes of payload, and whose receive queue `rx_limit`.
+    pub fn new(config: &Config, mss: u16, rx_limit: u32) -> Self {
         Cold {
-            control: C::new(config, 536),
+            control: C::new(config, mss.into()),
             path: Path::default(),
-            rx_limit: 0,
+            rx_limit,
             tuned_from: Seq(0),
             tuned_at: Tick::NONE,
             largest_window: 0,

@@ -9,7 +9,6 @@ use super::settings::Settings;
 use super::tick::Tick;
 use super::time_wait::TimeWait;
 use super::{Counts, milliseconds};
-use crate::config::Config;
 use crate::congestion::CongestionControl;
 use crate::engine::Event;
 use crate::ports::Ports;
@@ -24,7 +23,6 @@ use std::collections::VecDeque;
 pub(super) struct Shared<P> {
     pub worker: usize,
     pub settings: Settings,
-    pub config: Config,
     /// Slots that are free, the one used last first: its cache lines may still be there.
     pub free: Vec<u32>,
     pub buffers: Pool<P>,
@@ -32,6 +30,8 @@ pub(super) struct Shared<P> {
     pub key: HashKey,
     pub time_wait: TimeWait,
     pub secrets: Secrets,
+    /// The segment size that congestion control of a new connection is made for: that of most.
+    pub usual_mss: u16,
     pub ports: Ports,
     /// A timer for each connection: the token is its slot.
     pub wheel: Wheel,
@@ -112,11 +112,19 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     }
 
     /// Takes the queues back, with what is in them.
+    #[inline]
     pub fn detach(&mut self) {
-        let queued = self.shared.buffers.of(self.block).map_or(0, |buffers| buffers.queue.packets());
-        self.shared.queued -= queued;
-        self.shared.pinned -= self.shared.buffers.detach(self.block);
-        self.cold.idle_since = milliseconds(self.shared.now);
+        if let Some(buffers) = self.shared.buffers.of(self.block) {
+            self.shared.queued -= buffers.queue.packets();
+            self.shared.pinned -= self.shared.buffers.detach(self.block);
+            self.cold.idle_since = milliseconds(self.shared.now);
+        }
+    }
+
+    /// The token of the connect call that it is of, which is answered now.
+    #[inline]
+    fn take_token(&mut self) -> Option<u64> {
+        if self.block.flags.has(Flags::ACTIVE) { self.shared.connecting.remove(&self.slot) } else { None }
     }
 
     /// It is no longer half-open, if it was.
@@ -137,7 +145,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         if !self.shared.lingering.is_empty() {
             self.shared.lingering.remove(&self.slot);
         }
-        self.shared.connecting.remove(&self.slot);
+        self.take_token();
         self.block.state = State::Closed;
         self.block.generation = self.block.generation.wrapping_add(1);
         // In the list of those to be looked at it is passed over.
@@ -162,14 +170,15 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
 
     /// Appends what has happened to `events`.
     pub fn look(&mut self, events: &mut Vec<Event>) {
-        if self.block.flags.has_any(Flags::GONE | Flags::VACANT) {
+        let flags = self.block.flags;
+        if flags.has_any(Flags::GONE | Flags::VACANT) {
             return;
         }
         let conn = self.id();
-        if !self.block.flags.has(Flags::OPEN) {
+        if !flags.has(Flags::OPEN) {
             if self.block.flags.take(Flags::NEWLY_OPEN) {
                 self.block.flags |= Flags::OPEN;
-                let token = self.shared.connecting.remove(&self.slot);
+                let token = self.take_token();
                 match token {
                     Some(_) => self.shared.counts.connected += 1,
                     None => self.shared.counts.accepted += 1,
@@ -182,14 +191,19 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
                 return;
             }
         }
-        if self.block.flags.take(Flags::READABLE) && self.block.received > 0 {
-            events.push(Event::Readable(conn));
-        }
-        if self.block.flags.has(Flags::WANTS_ROOM) && self.has_enough_room() {
-            self.block.flags.clear(Flags::WANTS_ROOM);
-            events.push(Event::Writable(conn));
+        if flags.has_any(Flags::READABLE | Flags::WANTS_ROOM) {
+            if self.block.flags.take(Flags::READABLE) && self.block.received > 0 {
+                events.push(Event::Readable(conn));
+            }
+            if flags.has(Flags::WANTS_ROOM) && self.has_enough_room() {
+                self.block.flags.clear(Flags::WANTS_ROOM);
+                events.push(Event::Writable(conn));
+            }
         }
         let block = &mut *self.block;
+        if block.state.may_receive() {
+            return;
+        }
         if block.state.peer_finished() && block.received == 0 && !block.flags.has(Flags::END_TOLD) {
             block.flags |= Flags::END_TOLD;
             events.push(Event::PeerClosed(conn));
@@ -218,7 +232,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
 
     /// It ended before the service knew it: news only if the service had asked for it.
     fn never_opened(&mut self, events: &mut Vec<Event>) {
-        if let Some(token) = self.shared.connecting.remove(&self.slot) {
+        if let Some(token) = self.take_token() {
             self.shared.counts.failed += 1;
             let error = if self.block.flags.has(Flags::WAS_RESET) {
                 ConnectError::Refused

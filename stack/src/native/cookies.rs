@@ -1,7 +1,7 @@
 //! SYN cookies (RFC 4987 §3.6): a SYN is answered without keeping anything, and what must be known later comes back in what
 //! the peer acknowledges and echoes. For when the half-open table is full.
 
-use super::isn::{Message, Secrets};
+use super::isn::Secrets;
 use super::options::MAX_WINDOW_SCALE;
 use super::seq::Seq;
 use crate::tuple::Tuple;
@@ -101,11 +101,7 @@ fn period(now: Instant) -> u32 {
 /// The cookie of `period`. All that it says is hashed, the peer's initial sequence number too, so that a cookie is good for
 /// one SYN only.
 fn cookie(secrets: &Secrets, tuple: &Tuple, peer_isn: Seq, period: u32, index: u32) -> Seq {
-    let mut message = Message::tuple(tuple);
-    message.put(&peer_isn.0.to_be_bytes());
-    message.put(&period.to_be_bytes());
-    message.put(&index.to_be_bytes());
-    let hash = secrets.cookie_hasher().hash(message.bytes()) as u32;
+    let hash = secrets.cookie_hash(tuple, [u64::from(peer_isn.0) << 32 | u64::from(period), index.into()]);
     Seq(hash & HASH | (period & 1) << PARITY_SHIFT | index)
 }
 

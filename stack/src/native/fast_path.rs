@@ -5,15 +5,16 @@
 //! few comparisons find that out, and nothing is done until it is certain. The steps are those of
 //! [`input`](super::input) and [`output`](super::output), which do everything else.
 
-use super::NativeEngine;
 use super::block::{Block, Flags, State};
 use super::buffers::{Buffers, CROWDED};
 use super::header::{Control, Ecn, Header, Offload};
 use super::options::{TIMESTAMP_HEAD, Timestamp};
-use super::recovery::{Flight, Limits};
+use super::output::deadline;
+use super::recovery::{Answer, Flight, Limits};
 use super::seq::Seq;
 use super::settings::Settings;
 use super::tick::Tick;
+use super::{NativeEngine, SEGMENTS_PER_TURN};
 use crate::congestion::CongestionControl;
 use crate::egress::{ETHERNET, Egress};
 use crate::engine::Head;
@@ -28,7 +29,7 @@ const WITH_TIMESTAMP: u32 = 0x8010;
 const PUSH: u32 = 0x0008;
 
 /// What makes an arrival more than its data and what they acknowledge.
-const UNUSUAL_TO_TAKE: Flags = Flags::ECN.or(Flags::PERSIST).or(Flags::WANTS_ROOM);
+const UNUSUAL_TO_TAKE: Flags = Flags::ECN.or(Flags::PERSIST);
 
 /// What makes sending more than putting headers in front of a packet.
 const UNUSUAL_TO_SEND: Flags = Flags::FIN_QUEUED
@@ -56,7 +57,6 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
             || block.state != State::Established
             || flags_and_window >> 16 & !PUSH != expected
             || Seq(word(fixed, 4)) != block.rcv_nxt
-            || block.unsent > 0
         {
             return Some(packet);
         }
@@ -65,8 +65,10 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         let len = len as u32;
         let ack = Seq(word(fixed, 8));
         let acknowledged = ack - block.una;
-        if len.wrapping_sub(1) >= block.rcv_window()
-            || acknowledged != 0 && ack != block.nxt
+        // What neither brings nor acknowledges anything, or what was acknowledged before, may be a duplicate.
+        if len > block.rcv_window()
+            || acknowledged > block.outstanding()
+            || len == 0 && acknowledged == 0
             || packet.len() != data.len()
             || self.shared.is_low()
             || self.shared.settings.keepalive.is_some()
@@ -74,10 +76,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
             return Some(packet);
         }
         if let Some(buffers) = self.shared.buffers.of(block)
-            && (!buffers.flight.is_clean()
-                || acknowledged != 0 && !(buffers.flight.is_lone() && buffers.queue.is_lone())
-                || !buffers.reassembly.is_empty()
-                || buffers.received.len() >= CROWDED)
+            && (!buffers.flight.is_clean() || !buffers.reassembly.is_empty() || buffers.received.len() >= CROWDED)
         {
             return Some(packet);
         }
@@ -109,32 +108,85 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
                 cold.offered(window, block.snd_scale());
             }
         }
+        let mut notable = None;
         if acknowledged != 0 {
-            block.una = ack;
-            block.retransmit_at = Tick::NONE;
+            if len == 0 || block.unsent > 0 || !buffers.queue.is_lone() || !buffers.flight.is_answered_by(ack) {
+                return self.take_with_others(slot, ack, packet, len, now);
+            }
             let packets = buffers.queue.acknowledge_lone();
             self.shared.pinned -= packets;
             self.shared.queued -= packets;
-            if let Some(sample) = buffers.flight.answered(ack, now, &mut block.rtt)
-                && let Some(cold) = self.cold.get_mut(slot as usize)
-            {
-                let (rtt, path, control) = (&mut block.rtt, &mut cold.path, &mut cold.control);
-                let limits = &self.shared.settings.limits;
-                buffers.flight.report(ack, acknowledged, sample, false, now, rtt, path, control, limits);
-                block.cwnd = control.window();
-            }
+            block.una = ack;
+            block.retransmit_at = Tick::NONE;
+            let answer = buffers.flight.lone_answered(ack, now, &mut block.rtt);
+            notable = answer.notable.then_some(answer);
         }
-        buffers.received.push_back(packet);
+        hold(block, buffers, packet, len);
         self.shared.pinned += 1;
-        block.rcv_nxt += len;
-        block.received += len;
-        block.unanswered = block.unanswered.saturating_add(1);
-        let is_listed = block.flags.has_any(Flags::TOUCHED | Flags::DIRTY);
-        block.flags |= Flags::READABLE | Flags::TOUCHED | Flags::DIRTY;
-        if !is_listed {
+        if list(block, Flags::READABLE | Flags::TOUCHED | Flags::DIRTY) {
+            self.shared.active.push(slot);
+        }
+        if let Some(answer) = notable {
+            self.report(slot, ack, acknowledged, answer, now);
+        }
+        None
+    }
+
+    /// Takes in a predicted segment of the connection in `slot`, with `len` bytes or none, that acknowledges what more is in
+    /// flight than one segment, or queued.
+    #[inline(never)]
+    fn take_with_others(&mut self, slot: u32, ack: Seq, packet: P, len: u32, now: Instant) -> Option<P> {
+        let mut news =
+            if self.acknowledge_in_order(slot, ack, len == 0, now) { Flags::DIRTY } else { Flags::default() };
+        let block = self.blocks.get_mut(slot as usize)?;
+        if block.flags.has(Flags::WANTS_ROOM) {
+            news |= Flags::TOUCHED;
+        }
+        if len > 0 {
+            let buffers = self.shared.buffers.attach(block);
+            hold(block, buffers, packet, len);
+            self.shared.pinned += 1;
+            news |= Flags::READABLE | Flags::TOUCHED | Flags::DIRTY;
+        }
+        if news != Flags::default() && list(block, news) {
             self.shared.active.push(slot);
         }
         None
+    }
+
+    /// New data is acknowledged, up to `ack`, on a connection on which nothing was ever missing. Returns whether there may
+    /// be something to send for it.
+    #[inline(never)]
+    fn acknowledge_in_order(&mut self, slot: u32, ack: Seq, pure: bool, now: Instant) -> bool {
+        let Some(block) = self.blocks.get_mut(slot as usize) else { return false };
+        let Some(buffers) = self.shared.buffers.of_mut(block) else { return false };
+        let packets = buffers.queue.acknowledge(ack);
+        self.shared.pinned -= packets;
+        self.shared.queued -= packets;
+        let acknowledged = ack - block.una;
+        block.una = ack;
+        // What is left is due no sooner than it was.
+        if ack == block.nxt {
+            block.retransmit_at = Tick::NONE;
+        }
+        let answer = buffers.flight.answered(ack, pure, now, &mut block.rtt);
+        let sends = block.unsent > 0 || buffers.queue.is_empty();
+        if answer.notable {
+            self.report(slot, ack, acknowledged, answer, now);
+        }
+        sends
+    }
+
+    /// Tells the path and congestion control of the connection in `slot` of an acknowledgement in order.
+    #[inline(never)]
+    fn report(&mut self, slot: u32, ack: Seq, acknowledged: u32, answer: Answer, now: Instant) {
+        let Some(block) = self.blocks.get_mut(slot as usize) else { return };
+        let Some(buffers) = self.shared.buffers.of_mut(block) else { return };
+        let Some(cold) = self.cold.get_mut(slot as usize) else { return };
+        let (rtt, path, control) = (&mut block.rtt, &mut cold.path, &mut cold.control);
+        let limits = &self.shared.settings.limits;
+        buffers.flight.report(ack, acknowledged, answer.sample, answer.lone, now, rtt, path, control, limits);
+        block.cwnd = control.window();
     }
 
     /// Sends the only packet received on the connection in `slot` back on it, if it is as simple as that. Returns how many
@@ -151,13 +203,20 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         let buffers = self.shared.buffers.of_mut(block)?;
         let len = block.received;
         let settings = &self.shared.settings;
-        if !may_send_lone(block, buffers, len, settings, egress) || block.unsent > 0 || !buffers.queue.is_empty() {
+        if !is_ordinary(block, buffers, settings)
+            || len.wrapping_sub(1) >= u32::from(block.mss)
+            || block.unsent > 0
+            || block.una != block.nxt
+            || len > block.snd_wnd.min(block.cwnd)
+            || !buffers.queue.is_empty()
+            || egress.room() == 0
+        {
             return None;
         }
         let packet = buffers.received.only_mut()?;
         let link = egress.link_header(block.tuple.remote_v6().to_bits(), now)?;
         let window = block.offer_all(is_low)?;
-        let kept = dress(packet, block, len, window, link, settings.offload, now)?;
+        let kept = dress(packet, block, len, Control::PSH, window, link, settings.offload, now)?;
         let packet = buffers.received.take_only()?;
         buffers.queue.push_lone(block.nxt, kept);
         self.shared.queued += 1;
@@ -165,63 +224,113 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         // What was to be acknowledged has been.
         block.flags.clear(Flags::DIRTY);
         egress.send_frame(packet);
-        if lone_went(block, &mut buffers.flight, len, &settings.limits, now) {
+        set_out(block, &mut buffers.flight, len, &settings.limits, now);
+        block.was_acknowledged();
+        if block.retransmit_at.before(block.wheel_at) {
             self.connection(slot).arm();
         }
         Some(len as usize)
     }
 
-    /// Sends what the connection in `slot` has to send if that is one packet, whole, and nothing else is the matter. Returns
-    /// whether it has; otherwise nothing has changed.
+    /// Sends what the connection in `slot` has to send if that is whole packets, each a segment, and nothing else is the
+    /// matter. Returns whether it was all that.
     #[inline(always)]
-    pub(super) fn send_lone<N: Nic<Packet = P>>(&mut self, slot: u32, egress: &mut Egress<N>, now: Instant) -> bool {
+    pub(super) fn send_whole<N: Nic<Packet = P>>(&mut self, slot: u32, egress: &mut Egress<N>, now: Instant) -> bool {
         let is_low = self.shared.is_low();
+        let Some(block) = self.blocks.get(slot as usize) else { return false };
+        if block.unsent > 0 && self.shared.buffers.of(block).is_some_and(|buffers| buffers.idle) {
+            self.connection(slot).restart(now);
+        }
         let Some(block) = self.blocks.get_mut(slot as usize) else { return false };
         let Some(buffers) = self.shared.buffers.of_mut(block) else { return false };
-        let len = block.unsent;
         let settings = &self.shared.settings;
-        if !may_send_lone(block, buffers, len, settings, egress) || block.received > 0 {
+        let mss = u32::from(block.mss);
+        if block.unsent == 0
+            || block.unsent > mss && settings.tso.is_some()
+            || block.received > 0
+            || settings.nagle
+            || settings.pacing
+            || !is_ordinary(block, buffers, settings)
+        {
             return false;
         }
-        let Some(packet) = buffers.queue.lone_packet(len) else { return false };
-        let Some(link) = egress.link_header(block.tuple.remote_v6().to_bits(), now) else { return false };
         let Some(window) = block.offer_all(is_low) else { return false };
-        let Some(kept) = dress(packet, block, len, window, link, settings.offload, now) else { return false };
-        let Some(packet) = buffers.queue.lone_sent(kept) else { return false };
-        block.unsent = 0;
-        egress.send_frame(packet);
-        if lone_went(block, &mut buffers.flight, len, &settings.limits, now) {
+        let most = block.snd_wnd.min(block.cwnd);
+        let was_idle = block.una == block.nxt;
+        let mut sent = 0;
+        for _ in 0..SEGMENTS_PER_TURN {
+            if egress.room() == 0 {
+                break;
+            }
+            let Some((len, packet)) = buffers.queue.next_packet(block.nxt) else { break };
+            // A short one goes only as the last.
+            if len > mss || len < mss && len != block.unsent || block.outstanding() + len > most {
+                break;
+            }
+            let Some(link) = egress.link_header(block.tuple.remote_v6().to_bits(), now) else { break };
+            let push = if len == block.unsent { Control::PSH } else { Control::ACK };
+            let Some(kept) = dress(packet, block, len, push, window, link, settings.offload, now) else { break };
+            let Some(packet) = buffers.queue.packet_sent(kept) else { break };
+            egress.send_frame(packet);
+            block.unsent -= len;
+            sent += 1;
+            if sent == 1 && was_idle {
+                set_out(block, &mut buffers.flight, len, &settings.limits, now);
+            } else {
+                buffers.flight.sent(len, now, block.cwnd);
+                block.nxt += len;
+            }
+            if block.unsent == 0 {
+                break;
+            }
+        }
+        if sent > 0 {
+            block.was_acknowledged();
+            if (sent > 1 || !was_idle)
+                && let Some(cold) = self.cold.get(slot as usize)
+            {
+                block.retransmit_at = deadline(buffers, block, cold, &settings.limits);
+            }
+        }
+        let is_all = block.unsent == 0;
+        if block.retransmit_at.before(block.wheel_at) {
             self.connection(slot).arm();
         }
-        true
+        is_all
     }
 }
 
-/// The only `len` bytes in flight have gone out. Returns whether the timer has to be armed.
+/// Puts the `len` bytes of `packet`, the next in order, into the receive queue.
 #[inline(always)]
-fn lone_went(block: &mut Block, flight: &mut Flight, len: u32, limits: &Limits, now: Instant) -> bool {
+fn hold<P: Packet>(block: &mut Block, buffers: &mut Buffers<P>, packet: P, len: u32) {
+    buffers.received.push_back(packet);
+    block.rcv_nxt += len;
+    block.received += len;
+    // One that the port has put together of several wants an answer as they do.
+    block.unanswered = block.unanswered.saturating_add(1 + u8::from(len > u32::from(block.mss)));
+}
+
+/// Notes that the engine is to look at `news`. Returns whether the connection has to be put into its list.
+#[inline(always)]
+fn list(block: &mut Block, news: Flags) -> bool {
+    let is_listed = block.flags.has_any(Flags::TOUCHED | Flags::DIRTY);
+    block.flags |= news;
+    !is_listed
+}
+
+/// The only `len` bytes in flight have gone out.
+#[inline(always)]
+fn set_out(block: &mut Block, flight: &mut Flight, len: u32, limits: &Limits, now: Instant) {
     flight.sent_lone(len, now, block.cwnd);
     block.nxt += len;
     block.retransmit_at = Tick::at_or_after(limits.soonest(now, &block.rtt));
-    block.was_acknowledged();
-    block.retransmit_at.before(block.wheel_at)
 }
 
-/// Whether `len` bytes can be sent at once, in one segment with nothing else to be said, and nothing is in flight.
+/// Whether what can be sent needs no more than headers in front of it, with nothing else to be said.
 #[inline(always)]
-fn may_send_lone<N: Nic>(
-    block: &Block,
-    buffers: &Buffers<N::Packet>,
-    len: u32,
-    settings: &Settings,
-    egress: &Egress<N>,
-) -> bool {
+fn is_ordinary<P: Packet>(block: &Block, buffers: &Buffers<P>, settings: &Settings) -> bool {
     block.state == State::Established
         && !block.flags.has_any(UNUSUAL_TO_SEND)
-        && len.wrapping_sub(1) < u32::from(block.mss)
-        && block.una == block.nxt
-        && len <= block.snd_wnd.min(block.cwnd)
-        && egress.room() > 0
         && settings.only_headers
         && !buffers.idle
         && buffers.reserved == 0
@@ -230,26 +339,39 @@ fn may_send_lone<N: Nic>(
 }
 
 /// Puts the headers in front of the `len` bytes of `packet`, the next of the stream, and returns those, to be kept until they
-/// are acknowledged. `None` if that cannot be; nothing has changed then.
+/// are acknowledged; `push` is a flag beside ACK. `None` if that cannot be; nothing has changed then.
 #[inline(always)]
+#[allow(clippy::too_many_arguments, reason = "what a header is made of")]
 fn dress<P: Packet>(
     packet: &mut P,
     block: &Block,
     len: u32,
+    push: Control,
     window: u16,
     link: &[u8; ETHERNET],
     offload: Offload,
     now: Instant,
 ) -> Option<Bytes> {
+    let header = Header {
+        tuple: &block.tuple,
+        seq: block.nxt,
+        ack: block.rcv_nxt,
+        control: Control::ACK.and(push),
+        window,
+        timestamp: None,
+        options: &[],
+        ecn: Ecn::NotCapable,
+        payload: len as usize,
+        tso: None,
+    };
+    let timestamp = Timestamp { value: super::milliseconds(now).wrapping_add(block.ts_offset), echo: block.ts_recent };
     // What the compiler knows makes this a few stores of whole words.
     let offload = Offload { tcp: true, ..offload };
     match (block.tuple.is_ipv4(), block.flags.has(Flags::TIMESTAMPS)) {
-        (true, true) => dress_as::<P, true, true, { ETHERNET + 52 }>(packet, block, len, window, link, offload, now),
-        (true, false) => dress_as::<P, true, false, { ETHERNET + 40 }>(packet, block, len, window, link, offload, now),
-        (false, true) => dress_as::<P, false, true, { ETHERNET + 72 }>(packet, block, len, window, link, offload, now),
-        (false, false) => {
-            dress_as::<P, false, false, { ETHERNET + 60 }>(packet, block, len, window, link, offload, now)
-        }
+        (true, true) => dress_as::<P, true, true, { ETHERNET + 52 }>(packet, header, timestamp, link, offload),
+        (true, false) => dress_as::<P, true, false, { ETHERNET + 40 }>(packet, header, timestamp, link, offload),
+        (false, true) => dress_as::<P, false, true, { ETHERNET + 72 }>(packet, header, timestamp, link, offload),
+        (false, false) => dress_as::<P, false, false, { ETHERNET + 60 }>(packet, header, timestamp, link, offload),
     }
 }
 
@@ -257,26 +379,12 @@ fn dress<P: Packet>(
 #[inline(always)]
 fn dress_as<P: Packet, const IPV4: bool, const TIMESTAMP: bool, const N: usize>(
     packet: &mut P,
-    block: &Block,
-    len: u32,
-    window: u16,
+    header: Header,
+    timestamp: Timestamp,
     link: &[u8; ETHERNET],
     offload: Offload,
-    now: Instant,
 ) -> Option<Bytes> {
-    let timestamp = Timestamp { value: super::milliseconds(now).wrapping_add(block.ts_offset), echo: block.ts_recent };
-    let header = Header {
-        tuple: &block.tuple,
-        seq: block.nxt,
-        ack: block.rcv_nxt,
-        control: Control::ACK.and(Control::PSH),
-        window,
-        timestamp: if TIMESTAMP { Some(timestamp) } else { None },
-        options: &[],
-        ecn: Ecn::NotCapable,
-        payload: len as usize,
-        tso: None,
-    };
+    let header = Header { timestamp: if TIMESTAMP { Some(timestamp) } else { None }, ..header };
     header.write_frame::<IPV4, N>(packet.prepend(N)?.first_chunk_mut()?, link, offload);
     let Some(kept) = packet.retain(N) else {
         let _ = packet.adjust(N);

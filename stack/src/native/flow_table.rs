@@ -112,6 +112,7 @@ impl FlowTable {
     }
 
     /// Takes `index`, which was put in under `hash`, out again; `false` if it was not there.
+    #[inline]
     pub fn remove(&mut self, hash: u64, index: u32) -> bool {
         let sought = entry(tag_of(hash), index);
         let mut hole = self.home(tag_of(hash));

@@ -1,6 +1,6 @@
 //! How a connection begins (RFC 9293 §3.5, §3.10.7.1 to §3.10.7.3).
 
-use super::bare::SynAck;
+use super::bare::Syn;
 use super::block::{Flags, State};
 use super::connection::{Connection, Shared};
 use super::cookies::{self, CookieOptions};
@@ -17,7 +17,7 @@ use crate::egress::Egress;
 use crate::tuple::Tuple;
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{ConnectError, Nic, Packet};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 /// The time until a SYN is sent again for the first time (RFC 6298 §2.1).
 pub(super) const SYN_TIMEOUT: Duration = Duration::from_secs(1);
@@ -39,63 +39,73 @@ struct Peer {
 
 impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     /// A segment of no connection: it may begin one, or meet what is left of one; otherwise it is answered with a reset.
+    #[inline(never)]
+    #[expect(clippy::too_many_arguments, reason = "a segment, what is known of it, and the way out")]
     pub(super) fn stray<N: Nic<Packet = P>>(
         &mut self,
-        tuple: Tuple,
+        tuple: &Tuple,
         arrival: &Arrival,
-        options: &Options,
+        hash: u64,
         packet: P,
+        ip_header: usize,
         egress: &mut Egress<N>,
         now: Instant,
     ) {
         let control = arrival.control;
+        let options = Options::parse(&packet.data()[ip_header + 20..arrival.header]);
         let mut floor = None;
-        let segment = time_wait::Segment {
+        let segment = || time_wait::Segment {
             seq: arrival.seq,
             ack: arrival.ack,
             flags: control.0,
             len: arrival.len,
             timestamp: options.timestamp,
         };
-        match self.shared.time_wait.answer(&tuple, &segment, now) {
+        let held = self.shared.time_wait.len() > 0;
+        match held.then(|| self.shared.time_wait.answer(tuple, &segment(), now)).flatten() {
             None => {}
             Some(Answer::Ignore) => return,
             Some(Answer::Challenge(_)) if !self.may_challenge(now) => return,
             Some(Answer::Acknowledge(reply) | Answer::Challenge(reply)) => {
-                let timestamp = reply.ts_recent.map(|echo| self.shared.timestamp(&tuple, echo, now));
+                let timestamp = reply.ts_recent.map(|echo| self.shared.timestamp(tuple, echo, now));
                 let (seq, ack) = (reply.seq, reply.ack);
-                return self.shared.bare(&tuple, seq, ack, Control::ACK, reply.window, timestamp, egress, now);
+                return self.shared.bare(tuple, seq, ack, Control::ACK, reply.window, timestamp, egress, now);
             }
             Some(Answer::Reopen { isn_floor }) => floor = Some(isn_floor),
         }
         let flags = control.0 & (Control::SYN.0 | Control::ACK.0 | Control::RST.0 | Control::FIN.0);
-        if !self.listens(tuple.local()) {
-            return self.shared.reset_for(&tuple, arrival, egress, now);
+        if !self.listens(tuple) {
+            return self.shared.reset_for(tuple, arrival, egress, now);
         }
         if flags == Control::SYN.0 {
-            return self.accept(tuple, arrival, options, floor, egress, now);
+            return self.accept(tuple, arrival, hash, &options, floor, egress, now);
         }
         if flags & !Control::FIN.0 == Control::ACK.0
             && self.shared.cookies_sent.is_some_and(|at| now.since(at) < COOKIES_BELIEVED)
-            && let Some(peer) = self.check_cookie(&tuple, arrival, options, now)
+            && let Some(peer) = self.check_cookie(tuple, arrival, &options, now)
         {
-            return self.accept_cookie(tuple, arrival, peer, packet, egress, now);
+            return self.accept_cookie(tuple, arrival, hash, peer, packet, egress, now);
         }
-        self.shared.reset_for(&tuple, arrival, egress, now);
+        self.shared.reset_for(tuple, arrival, egress, now);
     }
 
-    fn listens(&self, local: SocketAddr) -> bool {
+    fn listens(&self, tuple: &Tuple) -> bool {
         self.shared.settings.listen.iter().any(|listen| {
-            listen.port() == local.port()
-                && (listen.ip() == local.ip() || listen.ip().is_unspecified() && listen.is_ipv4() == local.is_ipv4())
+            let here = match listen.ip() {
+                IpAddr::V4(ip) => tuple.local_v4().is_some_and(|local| ip == local || ip.is_unspecified()),
+                IpAddr::V6(ip) => !tuple.is_ipv4() && (ip == tuple.local_v6() || ip.is_unspecified()),
+            };
+            here && listen.port() == tuple.local_port()
         })
     }
 
     /// A SYN for an address that we listen on.
+    #[expect(clippy::too_many_arguments, reason = "a segment, what is known of it, and the way out")]
     fn accept<N: Nic<Packet = P>>(
         &mut self,
-        tuple: Tuple,
+        tuple: &Tuple,
         arrival: &Arrival,
+        hash: u64,
         options: &Options,
         floor: Option<Seq>,
         egress: &mut Egress<N>,
@@ -113,23 +123,23 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         };
         if self.shared.half_open >= self.shared.settings.half_open {
             if floor.is_some() {
-                self.shared.time_wait.remove(&tuple);
+                self.shared.time_wait.remove(tuple);
             }
-            return self.send_cookie(&tuple, arrival, &peer, egress, now);
+            return self.send_cookie(tuple, arrival, &peer, egress, now);
         }
-        let Some(mut connection) = self.insert(tuple) else { return egress.drop_for(Cause::TooMany) };
+        let Some(mut connection) = self.insert(tuple, hash, now) else { return egress.drop_for(Cause::TooMany) };
         connection.shared.half_open += 1;
-        let isn = match floor {
-            Some(floor) => connection.shared.secrets.isn_after(&tuple, now, floor),
-            None => connection.shared.secrets.isn(&tuple, now),
-        };
         let block = &mut *connection.block;
         block.state = State::SynReceived;
-        block.una = isn;
-        block.nxt = isn + 1;
+        if let Some(floor) = floor {
+            block.una = connection.shared.secrets.isn_after(tuple, now, floor);
+            block.nxt = block.una + 1;
+        }
         connection.take_peer(arrival, &peer);
-        connection.block.flags |= Flags::ACK_NOW;
-        connection.dirty();
+        if !connection.send_syn(egress, now) {
+            connection.block.flags |= Flags::ACK_NOW;
+            connection.dirty();
+        }
     }
 
     /// Whether one more challenge may be sent from TIME-WAIT.
@@ -166,19 +176,18 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
                 || time_wait.contains(tuple)
         };
         let tuple = ports.choose(local, remote, taken).ok_or(ConnectError::NoLocalAddress)?;
-        let mut connection = self.insert(tuple).ok_or(ConnectError::TooMany)?;
+        let hash = tuple.hash_with(&self.shared.key);
+        let mut connection = self.insert(&tuple, hash, now).ok_or(ConnectError::TooMany)?;
         connection.shared.connecting.insert(connection.slot, token);
-        let isn = connection.shared.secrets.isn(&tuple, now);
         let block = &mut *connection.block;
         block.state = State::SynSent;
         block.flags |= Flags::ACTIVE | Flags::ACK_NOW;
-        block.una = isn;
-        block.nxt = isn + 1;
         connection.dirty();
         Ok(())
     }
 
     /// Answers a SYN without keeping anything (RFC 4987 §3.6).
+    #[cold]
     fn send_cookie<N: Nic<Packet = P>>(
         &mut self,
         tuple: &Tuple,
@@ -195,15 +204,15 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
             let options = CookieOptions { window_scale: peer.window_scale, sack: peer.sack, ecn: peer.ecn };
             timestamp.value = cookies::encode_timestamp(timestamp.value, options);
         }
-        let offered = SynAck {
+        let answer = Syn {
             seq: isn,
-            ack: arrival.seq + 1,
+            ack: Some(arrival.seq + 1),
             window_scale: peer.window_scale.filter(|_| peer.timestamp.is_some()).map(|_| self.shared.settings.rx_scale),
             sack: peer.sack && peer.timestamp.is_some(),
             timestamp,
             ecn: peer.ecn && peer.timestamp.is_some(),
         };
-        self.shared.send_syn_ack(tuple, &offered, egress, now);
+        self.shared.send_syn(tuple, &answer, egress, now);
     }
 
     /// What the cookie that `arrival` acknowledges says, if it is one of ours.
@@ -224,16 +233,19 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     }
 
     /// A connection of whose beginning nothing was kept but what its cookie says.
+    #[cold]
+    #[expect(clippy::too_many_arguments, reason = "a segment, what is known of it, and the way out")]
     fn accept_cookie<N: Nic<Packet = P>>(
         &mut self,
-        tuple: Tuple,
+        tuple: &Tuple,
         arrival: &Arrival,
+        hash: u64,
         peer: Peer,
         packet: P,
         egress: &mut Egress<N>,
         now: Instant,
     ) {
-        let Some(mut connection) = self.insert(tuple) else { return egress.drop_for(Cause::TooMany) };
+        let Some(mut connection) = self.insert(tuple, hash, now) else { return egress.drop_for(Cause::TooMany) };
         let block = &mut *connection.block;
         block.state = State::Established;
         block.una = arrival.ack;
@@ -247,6 +259,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
 
 impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     /// Notes what the peer's SYN said.
+    #[inline(always)]
     fn take_peer(&mut self, arrival: &Arrival, peer: &Peer) {
         let ipv4 = self.block.tuple.is_ipv4();
         let own_mss = self.shared.settings.mss(ipv4);
@@ -277,14 +290,15 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         // would make us send a header per byte.
         let options = if peer.timestamp.is_some() { 12 } else { 0 };
         block.mss = peer.mss.max(64).min(own_mss) - options;
-        let mss = u32::from(block.mss);
-        let cold = &mut *self.cold;
-        cold.control.set_mss(mss);
-        block.cwnd = cold.control.window();
+        if block.mss != self.shared.usual_mss {
+            self.cold.control.set_mss(block.mss.into());
+        }
+        block.cwnd = self.cold.control.window();
         self.set_rx_limit(rx_first);
     }
 
     /// Both ends have agreed; `arrival` acknowledges our SYN.
+    #[inline(always)]
     pub(super) fn establish(&mut self, arrival: &Arrival, now: Instant) {
         let block = &mut *self.block;
         if block.state == State::SynReceived && !block.flags.has(Flags::ACTIVE) {
@@ -296,9 +310,10 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         let block = &mut *self.block;
         if block.attempts == 1 && block.retransmit_at.is_some() {
             // Karn: a SYN sent more than once says nothing of the round-trip time.
-            let sent = block.retransmit_at.instant(now) - SYN_TIMEOUT;
-            block.rtt.sample(now.since(sent));
-            self.cold.path.measured(now.since(sent), now);
+            let sent = (block.retransmit_at.instant(now) - SYN_TIMEOUT).as_nanos();
+            let round_trip = now.as_nanos().saturating_sub(sent);
+            block.rtt.sample_nanos(round_trip, 0);
+            self.cold.path.measured_nanos(round_trip, now);
         } else if block.attempts > 1 {
             let cold = &mut *self.cold;
             cold.control.handshake_lost();
@@ -386,16 +401,6 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             block.flags |= Flags::ACK_NOW;
             block.attempts = 0;
             self.dirty();
-        }
-    }
-
-    /// Takes in payload and FIN that came with what established the connection.
-    fn take_rest(&mut self, arrival: &Arrival, packet: P, now: Instant) {
-        if arrival.len > 0 {
-            self.take_in(arrival, packet, now);
-        }
-        if arrival.control.has(Control::FIN) {
-            self.peer_finishes(arrival.seq + arrival.len, now);
         }
     }
 }

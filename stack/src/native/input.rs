@@ -133,8 +133,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
             _ => self.look_up(hash, &tuple),
         };
         let Some(slot) = slot else {
-            let options = Options::parse(&data[ip_header + 20..arrival.header]);
-            return self.stray(tuple, &arrival, &options, packet, egress, now);
+            return self.stray(&tuple, &arrival, hash, packet, ip_header, egress, now);
         };
         self.connection(slot).arrive(arrival, packet, ip_header, egress, now);
     }
@@ -193,8 +192,61 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         self.examine(arrival, packet, ip_header, egress, now);
     }
 
-    /// A segment of the connection in `slot`, step by step.
+    /// What comes when a connection begins and ends: the next segment in order, perhaps with FIN, without anything to be said
+    /// against it. What is not that is looked at step by step.
     fn examine<N: Nic<Packet = P>>(
+        &mut self,
+        arrival: Arrival,
+        packet: P,
+        ip_header: usize,
+        egress: &mut Egress<N>,
+        now: Instant,
+    ) {
+        let block = &mut *self.block;
+        let control = arrival.control.0 & !(Control::PSH.0 | Control::FIN.0);
+        let expected = match block.state {
+            State::Closed | State::SynSent => false,
+            State::SynReceived => arrival.ack == block.nxt,
+            _ => arrival.ack - block.una <= block.outstanding(),
+        };
+        if !expected
+            || control != Control::ACK.0
+            || arrival.seq != block.rcv_nxt
+            || arrival.len > block.rcv_window()
+            || block.flags.has_any(Flags::ECN)
+        {
+            return self.examine_closely(arrival, packet, ip_header, egress, now);
+        }
+        let options = &packet.data()[ip_header + 20..arrival.header];
+        let mut timestamp = None;
+        if block.flags.has(Flags::TIMESTAMPS) {
+            match Options::timestamp_only(options) {
+                // PAWS (RFC 7323 §5.3).
+                Some(new) if new.value.wrapping_sub(block.ts_recent) as i32 >= 0 => {
+                    // RFC 7323 §4.3.
+                    if block.rcv_acked == arrival.seq {
+                        block.ts_recent = new.value;
+                    }
+                    timestamp = Some(new);
+                }
+                _ => return self.examine_closely(arrival, packet, ip_header, egress, now),
+            }
+        } else if !options.is_empty() {
+            return self.examine_closely(arrival, packet, ip_header, egress, now);
+        }
+        match block.state {
+            State::SynReceived => self.establish(&arrival, now),
+            // The service knows of everything, and nothing is left to be learnt from what is acknowledged.
+            State::LastAck if arrival.ack == block.nxt && block.flags.has(Flags::FIN_SENT | Flags::END_TOLD) => {
+                return self.end(Flags::default());
+            }
+            _ => self.acknowledged(&arrival, &[], timestamp, now),
+        }
+        self.take_rest(&arrival, packet, now);
+    }
+
+    /// A segment of the connection in `slot`, step by step.
+    fn examine_closely<N: Nic<Packet = P>>(
         &mut self,
         mut arrival: Arrival,
         packet: P,
@@ -299,11 +351,16 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         }
         let sack = if self.block.flags.has(Flags::SACK) { &options.sack[..] } else { &[] };
         self.acknowledged(&arrival, sack, timestamp, now);
-        let block = &*self.block;
-        if block.state.may_receive() && arrival.len > 0 {
-            self.take_in(&arrival, packet, now);
+        self.take_rest(&arrival, packet, now);
+    }
+
+    /// Takes in the payload and the FIN of an acceptable segment whose acknowledgement has been taken in.
+    #[inline(always)]
+    pub(super) fn take_rest(&mut self, arrival: &Arrival, packet: P, now: Instant) {
+        if arrival.len > 0 && self.block.state.may_receive() {
+            self.take_in(arrival, packet, now);
         }
-        if control.has(Control::FIN) {
+        if arrival.control.has(Control::FIN) {
             self.peer_finishes(arrival.seq + arrival.len, now);
         }
     }
@@ -424,7 +481,8 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         }
         let block = &mut *self.block;
         let buffers = self.shared.buffers.attach(block);
-        block.unanswered = block.unanswered.saturating_add(1);
+        // One that the port has put together of several wants an answer as they do.
+        block.unanswered = block.unanswered.saturating_add(1 + u8::from(arrival.len > u32::from(block.mss)));
         if tail.is_none() && arrival.seq == block.rcv_nxt && buffers.reassembly.is_empty() && !packet.is_empty() {
             let len = packet.len() as u32;
             let room = buffers.received.len() < CROWDED && self.shared.pinned < self.shared.settings.pressure;
@@ -436,6 +494,13 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
                 self.shared.pinned += 1;
                 return self.activate(Flags::TOUCHED | Flags::DIRTY);
             }
+        }
+        if arrival.seq == block.rcv_nxt
+            && buffers.reassembly.is_empty()
+            && arrival.len <= block.rcv_window()
+            && let Some(tail) = tail
+        {
+            return self.take_chain(packet, tail, now);
         }
         let before = block.rcv_nxt;
         let gap = !buffers.reassembly.is_empty();
@@ -463,6 +528,47 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             self.touch();
         }
         self.dirty();
+        self.fin_in_order(now);
+    }
+
+    /// Takes in what is next in order and within the window, in several segments: `first` and what follows it.
+    fn take_chain(&mut self, first: P, tail: P, now: Instant) {
+        let block = &mut *self.block;
+        let Some(buffers) = self.shared.buffers.of_mut(block) else { return };
+        let mut next = Some(first);
+        let mut rest = Some(tail);
+        // Others may be too many, and are looked at one by one.
+        let before = buffers.received.len();
+        let mut room =
+            CROWDED.saturating_sub(before).min(self.shared.settings.pressure.saturating_sub(self.shared.pinned));
+        while room > 0
+            && let Some(packet) = next.take()
+        {
+            let len = packet.len() as u32;
+            if len > 0 {
+                room -= 1;
+                buffers.received.push_back(packet);
+                block.rcv_nxt += len;
+                block.received += len;
+            }
+            next = rest.take();
+            rest = next.as_mut().and_then(Packet::unchain);
+        }
+        self.shared.pinned += buffers.received.len() - before;
+        while let Some(packet) = next {
+            let seq = self.block.rcv_nxt;
+            let len = packet.len() as u32;
+            self.take_piece(seq, packet);
+            if self.block.rcv_nxt != seq + len {
+                // No place: what follows would only lie behind a gap.
+                self.block.flags |= Flags::ACK_NOW;
+                break;
+            }
+            next = rest.take();
+            rest = next.as_mut().and_then(Packet::unchain);
+        }
+        self.block.flags |= Flags::READABLE;
+        self.activate(Flags::TOUCHED | Flags::DIRTY);
         self.fin_in_order(now);
     }
 
@@ -537,6 +643,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     }
 
     /// The peer's FIN is at `at`.
+    #[inline(always)]
     pub(super) fn peer_finishes(&mut self, at: Seq, now: Instant) {
         let block = &mut *self.block;
         if !block.state.may_receive() {
@@ -564,12 +671,15 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     }
 
     /// The peer's FIN is next in order (RFC 9293 §3.10.7.4, eighth).
+    #[inline(always)]
     fn finish_receiving(&mut self, now: Instant) {
         let block = &mut *self.block;
         block.rcv_nxt += 1;
         block.rcv_edge = block.rcv_edge.max(block.rcv_nxt);
         block.flags |= Flags::ACK_NOW;
-        if let Some(buffers) = self.shared.buffers.of_mut(block) {
+        if let Some(buffers) = self.shared.buffers.of_mut(block)
+            && !buffers.reassembly.is_empty()
+        {
             self.shared.pinned -= buffers.reassembly.packets();
             buffers.reassembly.clear();
         }
@@ -580,8 +690,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             State::FinWait2 => self.enter_time_wait(now),
             _ => {}
         }
-        self.touch();
-        self.dirty();
+        self.activate(Flags::TOUCHED | Flags::DIRTY);
     }
 
     /// Our FIN has been acknowledged.

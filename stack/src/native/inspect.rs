@@ -3,6 +3,7 @@
 use super::NativeEngine;
 use super::block::{Block, Flags, State};
 use super::buffers::Buffers;
+use super::tick::Tick;
 use crate::congestion::CongestionControl;
 use linerate_bypass::{ConnId, Packet};
 use std::collections::HashSet;
@@ -141,5 +142,9 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         assert!(!probes || block.retransmit_at.is_some(), "nothing sees to what is queued: {block:?}");
         let due = block.retransmit_at.earlier(block.ack_at);
         assert!(!due.before(block.wheel_at), "the wheel does not know: {block:?}");
+        let burst = self.shared.buffers.of(block).and_then(|buffers| buffers.pace.waits_until());
+        if let Some(at) = burst.map(Tick::at_or_after) {
+            assert!(!at.before(block.wheel_at), "the wheel does not know of a burst: {block:?}");
+        }
     }
 }

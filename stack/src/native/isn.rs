@@ -1,9 +1,9 @@
 //! Numbers that a peer sees and must not be able to continue: initial sequence numbers and timestamps.
 
 use super::seq::Seq;
+use super::sip::SipHash;
 use crate::tuple::{HashKey, Tuple};
 use linerate_bypass::time::Instant;
-use siphasher::sip::{SipHasher13, SipHasher24};
 use std::fmt;
 
 /// Nanoseconds of a tick of the clock of initial sequence numbers (RFC 9293 §3.4.1, MUST-8).
@@ -24,27 +24,41 @@ const GAP_MASK: u32 = (1 << 24) - 1;
 /// one worker to another, and a peer that compares connections of several workers sees one clock.
 #[derive(Clone)]
 pub(crate) struct Secrets {
-    isn: SipHasher24,
-    timestamps: SipHasher13,
-    cookies: SipHasher24,
+    isn: SipHash<2, 4>,
+    timestamps: SipHash<1, 3>,
+    cookies: SipHash<2, 4>,
     tables: HashKey,
+    /// That of the last connection: the next is often of the same.
+    latest: Pair,
+}
+
+/// A pair of addresses, and what the numbers of its connections have in common.
+#[derive(Clone, Copy)]
+struct Pair {
+    /// With ports of zero.
+    addresses: Tuple,
+    timestamp_offset: u32,
+    /// The hash of initial sequence numbers as far as the addresses go, and how long they are, in bytes.
+    isn: (SipHash<2, 4>, u8),
 }
 
 impl Secrets {
     /// The keys that follow from `seed`, which is to be taken from the system's generator.
     pub fn from_seed(seed: u64) -> Self {
         // The second half of the key only sets this use of the seed apart from others.
-        let source = SipHasher24::new_with_keys(seed, u64::from_be_bytes(*b"secrets."));
+        let source = SipHash::<2, 4>::new(seed, u64::from_be_bytes(*b"secrets."));
         let mut count = 0u64;
         let mut next = || {
             count += 1;
-            source.hash(&count.to_be_bytes())
+            source.with(count).finish(0, 8)
         };
+        let (isn, timestamps) = (SipHash::new(next(), next()), SipHash::new(next(), next()));
         Secrets {
-            isn: SipHasher24::new_with_keys(next(), next()),
-            timestamps: SipHasher13::new_with_keys(next(), next()),
-            cookies: SipHasher24::new_with_keys(next(), next()),
+            isn,
+            timestamps,
+            cookies: SipHash::new(next(), next()),
             tables: HashKey::new(next),
+            latest: Pair::of(&Tuple::received_v4([0; 8], [0; 4]), isn, timestamps),
         }
     }
 
@@ -56,8 +70,7 @@ impl Secrets {
     /// The initial sequence number of a connection `tuple` that begins at `now`: `M + F(tuple, secret)`, where `M` ticks
     /// every 4 µs and `F` is SipHash-2-4 (RFC 6528 §3, RFC 9293 §3.4.1).
     pub fn isn(&self, tuple: &Tuple, now: Instant) -> Seq {
-        let message = Message::tuple(tuple);
-        Seq(self.isn.hash(message.bytes()) as u32) + (now.as_nanos() / ISN_TICK) as u32
+        Seq(hash(self.isn, tuple, [])) + isn_clock(now)
     }
 
     /// The initial sequence number of a connection that takes the place of one in TIME-WAIT, whose next sequence number
@@ -71,10 +84,7 @@ impl Secrets {
         if isn.at_or_after(floor) {
             return isn;
         }
-        let mut message = Message::tuple(tuple);
-        message.put(&floor.0.to_be_bytes());
-        message.put(&now.as_nanos().to_be_bytes());
-        floor + GAP + (self.isn.hash(message.bytes()) as u32 & GAP_MASK)
+        floor + GAP + (hash(self.isn, tuple, [floor.0.into(), now.as_nanos()]) & GAP_MASK)
     }
 
     /// What the timestamps of `tuple` differ by from [`timestamp_clock`]: to be worked out once for each connection.
@@ -85,7 +95,18 @@ impl Secrets {
     /// connections. An observer learns how connections of one pair follow each other, and nothing of other pairs, nor
     /// for how long we have been up (RFC 7323 §5.4 and §7).
     pub fn timestamp_offset(&self, tuple: &Tuple) -> u32 {
-        self.timestamps.hash(Message::addresses(tuple).bytes()) as u32
+        Pair::of(tuple, self.isn, self.timestamps).timestamp_offset
+    }
+
+    /// The [initial sequence number](Self::isn) of a connection `tuple` that begins at `now`, and its
+    /// [timestamps' offset](Self::timestamp_offset).
+    #[inline]
+    pub fn begin(&mut self, tuple: &Tuple, now: Instant) -> (Seq, u32) {
+        if self.latest.addresses != tuple.without_ports() {
+            self.latest = Pair::of(tuple, self.isn, self.timestamps);
+        }
+        let Pair { timestamp_offset, isn: (hash, len), .. } = self.latest;
+        (Seq(with_ports(hash, tuple, len)) + isn_clock(now), timestamp_offset)
     }
 
     /// Our clock as the peer of `tuple` sees it (TSval).
@@ -93,9 +114,9 @@ impl Secrets {
         timestamp_clock(now).wrapping_add(self.timestamp_offset(tuple))
     }
 
-    /// The keyed hash of SYN cookies.
-    pub(super) fn cookie_hasher(&self) -> &SipHasher24 {
-        &self.cookies
+    /// The keyed hash of SYN cookies: of `tuple` and of `more`.
+    pub(super) fn cookie_hash(&self, tuple: &Tuple, more: [u64; 2]) -> u32 {
+        hash(self.cookies, tuple, more)
     }
 }
 
@@ -111,48 +132,51 @@ pub(crate) fn timestamp_clock(now: Instant) -> u32 {
     (now.as_nanos() / TIMESTAMP_TICK) as u32
 }
 
-/// What is hashed: a few numbers of fixed length, one after the other.
-pub(super) struct Message {
-    bytes: [u8; Message::MAX_LEN],
-    len: usize,
+/// The hash of the addresses of `tuple`, ours before the peer's, and of `more`, to which `end` is to follow: how long what has
+/// been hashed is, in bytes. IPv4's addresses take less, and messages of different lengths have nothing to do with each other.
+#[inline]
+fn addresses<const C: u32, const D: u32, const N: usize>(
+    key: SipHash<C, D>,
+    tuple: &Tuple,
+    more: [u64; N],
+) -> (SipHash<C, D>, u8) {
+    let (hash, len) = if tuple.is_ipv4() {
+        (key.with(u64::from_be_bytes(tuple.sent_v4())), 8)
+    } else {
+        let bytes = tuple.sent_v6();
+        let (words, _) = bytes.as_chunks::<8>();
+        (words.iter().fold(key, |hash, word| hash.with(u64::from_be_bytes(*word))), 32)
+    };
+    (more.into_iter().fold(hash, SipHash::with), len + 8 * N as u8)
 }
 
-impl Message {
-    /// Two IPv6 addresses, two ports, and 16 bytes more.
-    const MAX_LEN: usize = 32 + 4 + 16;
+/// The hash of the addresses and ports of `tuple` and of `more`.
+#[inline]
+fn hash<const N: usize>(key: SipHash<2, 4>, tuple: &Tuple, more: [u64; N]) -> u32 {
+    let (hash, len) = addresses(key, tuple, more);
+    with_ports(hash, tuple, len)
+}
 
-    /// The addresses of `tuple`, ours before the peer's. IPv4's take less, and messages of different lengths have
-    /// nothing to do with each other.
-    #[inline]
-    fn addresses(tuple: &Tuple) -> Self {
-        let mut message = Message { bytes: [0; Message::MAX_LEN], len: 0 };
-        if tuple.is_ipv4() {
-            message.put(&tuple.sent_v4());
-        } else {
-            message.put(&tuple.sent_v6());
+/// The hash of what has been hashed, `len` bytes, and of the ports of `tuple`.
+#[inline]
+fn with_ports(hash: SipHash<2, 4>, tuple: &Tuple, len: u8) -> u32 {
+    hash.finish(u32::from_be_bytes(tuple.sent_ports()).into(), len + 4) as u32
+}
+
+/// The clock of initial sequence numbers.
+#[inline]
+fn isn_clock(now: Instant) -> u32 {
+    (now.as_nanos() / ISN_TICK) as u32
+}
+
+impl Pair {
+    fn of(tuple: &Tuple, isn: SipHash<2, 4>, timestamps: SipHash<1, 3>) -> Self {
+        let (hash, len) = addresses(timestamps, tuple, []);
+        Pair {
+            addresses: tuple.without_ports(),
+            timestamp_offset: hash.finish(0, len) as u32,
+            isn: addresses(isn, tuple, []),
         }
-        message
-    }
-
-    /// The addresses and the ports of `tuple`.
-    #[inline]
-    pub fn tuple(tuple: &Tuple) -> Self {
-        let mut message = Message::addresses(tuple);
-        message.put(&tuple.sent_ports());
-        message
-    }
-
-    /// Appends `more`. At most 16 bytes may follow a tuple.
-    #[inline]
-    pub fn put<const N: usize>(&mut self, more: &[u8; N]) {
-        self.bytes[self.len..self.len + N].copy_from_slice(more);
-        self.len += N;
-    }
-
-    /// What is in it.
-    #[inline]
-    pub fn bytes(&self) -> &[u8] {
-        &self.bytes[..self.len]
     }
 }
 
@@ -263,14 +287,22 @@ mod tests {
     }
 
     #[test]
+    fn the_numbers_of_the_addresses_before_are_not_taken_for_others() {
+        let mut secrets = Secrets::from_seed(7);
+        for tuple in tuples().iter().chain(tuples().iter().rev()) {
+            let expected = (secrets.isn(tuple, HOUR), secrets.timestamp_offset(tuple));
+            assert_eq!(secrets.begin(tuple, HOUR), expected, "{tuple:?}");
+        }
+    }
+
+    #[test]
     fn the_uses_of_a_seed_show_nothing_of_each_other() {
         let secrets = Secrets::from_seed(6);
-        let message = b"the same for all";
         let seen = HashSet::from([
-            secrets.isn.hash(message),
-            secrets.cookies.hash(message),
-            secrets.timestamps.hash(message),
-            SipHasher24::new_with_keys(6, 0).hash(message),
+            secrets.isn.finish(1, 4),
+            secrets.cookies.finish(1, 4),
+            secrets.timestamps.finish(1, 4),
+            SipHash::<2, 4>::new(6, 0).finish(1, 4),
         ]);
         assert_eq!(seen.len(), 4);
         assert_eq!(format!("{secrets:?} {:?}", secrets.table_key()), "Secrets HashKey(secret)");

@@ -23,6 +23,7 @@ mod isn;
 mod operations;
 pub(crate) mod options;
 mod output;
+mod pacing;
 mod path_mtu;
 mod queue;
 mod reassembly;
@@ -30,6 +31,7 @@ mod recovery;
 mod send_queue;
 mod seq;
 mod settings;
+mod sip;
 mod tick;
 mod time_wait;
 mod timers;
@@ -79,6 +81,8 @@ const _: () = assert!(IDLE_CONNECTION + size_of::<u32>() <= 256);
 pub struct NativeEngine<P, C = Builtin> {
     blocks: Vec<Block>,
     cold: Vec<Cold<C>>,
+    /// That of a new connection.
+    fresh: Cold<C>,
     shared: Shared<P>,
     /// Tokens of timers that have come due.
     fired: Vec<u32>,
@@ -134,31 +138,32 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         self.blocks.len() - self.shared.free.len()
     }
 
-    /// A new connection, with its tuple in the table.
-    fn insert(&mut self, tuple: Tuple) -> Option<Connection<'_, P, C>> {
+    /// A new connection, with its tuple, whose hash is `hash`, in the table.
+    #[inline]
+    fn insert(&mut self, tuple: &Tuple, hash: u64, now: Instant) -> Option<Connection<'_, P, C>> {
         if self.len() >= self.shared.settings.connections {
             return None;
         }
         let slot = match self.shared.free.pop() {
             Some(slot) => slot,
             None => {
-                self.blocks.push(Block::vacant(tuple));
-                self.cold.push(Cold::new(&self.shared.config));
+                self.blocks.push(Block::vacant(*tuple));
+                self.cold.push(self.fresh.clone());
                 self.blocks.len() as u32 - 1
             }
         };
-        if self.shared.table.insert(tuple.hash_with(&self.shared.key), slot).is_err() {
+        if self.shared.table.insert(hash, slot).is_err() {
             self.shared.free.push(slot);
             return None;
         }
+        self.cold[slot as usize].clone_from(&self.fresh);
         let connection = self.connection(slot);
-        let block = connection.block;
-        let Block { generation, wheel_at, flags, .. } = *block;
-        *block = Block { generation, wheel_at, ..Block::vacant(tuple) };
-        block.flags = flags & Flags::LISTED | Flags::IN_TABLE;
-        block.ts_offset = connection.shared.secrets.timestamp_offset(&tuple);
-        *connection.cold = Cold::new(&connection.shared.config);
-        Some(self.connection(slot))
+        let Block { generation, wheel_at, flags, .. } = *connection.block;
+        let flags = flags & Flags::LISTED | Flags::IN_TABLE;
+        let (isn, ts_offset) = connection.shared.secrets.begin(tuple, now);
+        *connection.block =
+            Block { generation, wheel_at, flags, ts_offset, una: isn, nxt: isn + 1, ..Block::vacant(*tuple) };
+        Some(connection)
     }
 
     /// Slots of all connections.
@@ -187,6 +192,7 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
             table: FlowTable::with_capacity(settings.connections),
             key: secrets.table_key(),
             time_wait: TimeWait::new(config.max_time_wait, secrets.table_key()),
+            usual_mss: settings.mss(true) - options::TIMESTAMP_LEN as u16,
             secrets,
             ports: Ports::new(worker, workers, random.u64(..)),
             wheel: Wheel::new(now),
@@ -206,9 +212,10 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
             now,
             counts: Counts::default(),
             settings,
-            config: config.clone(),
         };
+        let fresh = Cold::new(config, shared.usual_mss, shared.settings.rx_first);
         NativeEngine {
+            fresh,
             blocks: Vec::with_capacity(shared.settings.connections),
             cold: Vec::with_capacity(shared.settings.connections),
             shared,
@@ -305,7 +312,7 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
             let Some(block) = self.blocks.get_mut(slot as usize) else { continue };
             let had = block.flags;
             block.flags.clear(Flags::DIRTY | Flags::TOUCHED);
-            if had.has(Flags::DIRTY) && !self.send_lone(slot, egress, now) {
+            if had.has(Flags::DIRTY) && !self.send_whole(slot, egress, now) {
                 let mut connection = self.connection(slot);
                 if connection.send_all(egress, now) {
                     connection.dirty();

@@ -31,6 +31,13 @@ const TIMESTAMP: u8 = 8;
 /// What comes before the two numbers of a timestamp, padded as RFC 7323 appendix A recommends and everybody does it.
 pub(super) const TIMESTAMP_HEAD: [u8; 4] = [NOP, NOP, TIMESTAMP, 10];
 
+/// The same where the padding's place is taken by SACK-permitted, as in nearly every SYN.
+const SACK_PERMITTED_AND_TIMESTAMP_HEAD: [u8; 4] = [SACK_PERMITTED, 2, TIMESTAMP, 10];
+
+/// What comes before the number of the segment size, and before the shift of windows with its padding.
+const MSS_HEAD: u32 = (MSS as u32) << 8 | 4;
+const WINDOW_SCALE_HEAD: u32 = (NOP as u32) << 16 | (WINDOW_SCALE as u32) << 8 | 3;
+
 /// The timestamps option (RFC 7323 §3.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Timestamp {
@@ -38,6 +45,14 @@ pub(crate) struct Timestamp {
     pub value: u32,
     /// What the sender has last seen of the receiver's clock (TSecr). Without meaning in a segment without ACK.
     pub echo: u32,
+}
+
+impl Timestamp {
+    #[inline]
+    fn read(numbers: [u8; 8]) -> Self {
+        let numbers = u64::from_be_bytes(numbers);
+        Timestamp { value: (numbers >> 32) as u32, echo: numbers as u32 }
+    }
 }
 
 /// A run of bytes that has arrived (RFC 2018 §3), as the other end says it: `right` may come before `left`.
@@ -96,16 +111,64 @@ impl Options {
     /// What is unknown, or known but of an unexpected length, is skipped (RFC 9293 §3.1, MUST-6). A length that cannot be true
     /// ends the reading, for nothing tells where the next option begins; what came before it stands (MUST-7). Of an option
     /// that occurs twice the last one counts, as in most systems.
+    ///
+    /// Whole words are read as long as they are what nearly everybody sends, and the rest byte by byte.
     pub fn parse(mut bytes: &[u8]) -> Options {
+        if let Some(options) = Options::usual_syn(bytes) {
+            return options;
+        }
         let mut options = Options::default();
+        while let Some((&head, rest)) = bytes.split_first_chunk::<4>() {
+            let with_sack = head == SACK_PERMITTED_AND_TIMESTAMP_HEAD;
+            if (with_sack || head == TIMESTAMP_HEAD)
+                && let Some((numbers, rest)) = rest.split_first_chunk()
+            {
+                options.sack_permitted |= with_sack;
+                options.timestamp = Some(Timestamp::read(*numbers));
+                bytes = rest;
+                continue;
+            }
+            let word = u32::from_be_bytes(head);
+            if word >> 16 == MSS_HEAD {
+                options.mss = Some(word as u16);
+            } else if word >> 8 == WINDOW_SCALE_HEAD {
+                // RFC 7323 §2.3: a larger shift is taken for the largest.
+                options.window_scale = Some((word as u8).min(MAX_WINDOW_SCALE));
+            } else {
+                break;
+            }
+            bytes = rest;
+        }
+        if bytes.is_empty() { options } else { options.parse_slowly(bytes) }
+    }
+
+    /// The options of a SYN in the order in which Linux and [`SynOptions`] have them, if all of them are there.
+    #[inline]
+    fn usual_syn(bytes: &[u8]) -> Option<Options> {
+        let (&[mss, head, value, echo, scale], []) = bytes.as_chunks::<4>() else { return None };
+        let [mss, value, echo, scale] = [mss, value, echo, scale].map(u32::from_be_bytes);
+        let usual =
+            head == SACK_PERMITTED_AND_TIMESTAMP_HEAD && mss >> 16 == MSS_HEAD && scale >> 8 == WINDOW_SCALE_HEAD;
+        usual.then(|| Options {
+            mss: Some(mss as u16),
+            window_scale: Some((scale as u8).min(MAX_WINDOW_SCALE)),
+            sack_permitted: true,
+            timestamp: Some(Timestamp { value, echo }),
+            sack: SackBlocks::default(),
+        })
+    }
+
+    /// What [`parse`](Self::parse) makes of `bytes` behind these options.
+    #[inline(never)]
+    fn parse_slowly(mut self, mut bytes: &[u8]) -> Options {
         loop {
             bytes = match *bytes {
                 [NOP, ref rest @ ..] => rest,
-                [END, ..] | [] | [_] => return options,
+                [END, ..] | [] | [_] => return self,
                 [kind, len, ..] => {
                     let len = usize::from(len);
-                    let (Some(value), Some(rest)) = (bytes.get(2..len), bytes.get(len..)) else { return options };
-                    options.read(kind, value);
+                    let (Some(value), Some(rest)) = (bytes.get(2..len), bytes.get(len..)) else { return self };
+                    self.read(kind, value);
                     rest
                 }
             };
@@ -116,11 +179,9 @@ impl Options {
     /// segment's are where timestamps are in use. For others, [`parse`](Self::parse).
     #[inline]
     pub fn timestamp_only(bytes: &[u8]) -> Option<Timestamp> {
-        // A guard compares the four bytes at once, a pattern each of them.
-        match bytes.as_chunks::<4>() {
-            (&[head, value, echo], []) if head == TIMESTAMP_HEAD => {
-                Some(Timestamp { value: u32::from_be_bytes(value), echo: u32::from_be_bytes(echo) })
-            }
+        let (head, numbers) = bytes.split_first_chunk()?;
+        match numbers.try_into() {
+            Ok(numbers) if *head == TIMESTAMP_HEAD => Some(Timestamp::read(numbers)),
             _ => None,
         }
     }
@@ -132,9 +193,8 @@ impl Options {
             (WINDOW_SCALE, &[shift]) => self.window_scale = Some(shift.min(MAX_WINDOW_SCALE)),
             (SACK_PERMITTED, []) => self.sack_permitted = true,
             (TIMESTAMP, _) => {
-                if let (&[value, echo], []) = value.as_chunks::<4>() {
-                    let (value, echo) = (u32::from_be_bytes(value), u32::from_be_bytes(echo));
-                    self.timestamp = Some(Timestamp { value, echo });
+                if let Ok(numbers) = value.try_into() {
+                    self.timestamp = Some(Timestamp::read(numbers));
                 }
             }
             (SACK, _) => {
@@ -167,6 +227,9 @@ pub(crate) struct SynOptions {
 }
 
 impl SynOptions {
+    /// The most bytes that they take.
+    pub const MAX_LEN: usize = 20;
+
     /// Their length in bytes, a multiple of four.
     #[inline]
     pub fn len(&self) -> usize {
@@ -182,6 +245,7 @@ impl SynOptions {
     /// # Panics
     ///
     /// If `place` is shorter than [`len`](Self::len).
+    #[inline]
     pub fn emit(&self, place: &mut [u8]) -> usize {
         let mut writer = Writer::new(place);
         let [high, low] = self.mss.to_be_bytes();
@@ -448,6 +512,10 @@ mod tests {
     fn a_window_scale_beyond_fourteen_is_fourteen() {
         for (sent, read) in [(13, 13), (14, 14), (15, 14), (255, 14)] {
             assert_eq!(Options::parse(&[WINDOW_SCALE, 3, sent]).window_scale, Some(read));
+            assert_eq!(Options::parse(&[NOP, WINDOW_SCALE, 3, sent]).window_scale, Some(read));
+            let syn =
+                [&[MSS, 4, 5, 0xb4, SACK_PERMITTED, 2, TIMESTAMP, 10], &[0; 8][..], &[NOP, WINDOW_SCALE, 3, sent]];
+            assert_eq!(Options::parse(&syn.concat()).window_scale, Some(read));
         }
     }
 

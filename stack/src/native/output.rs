@@ -1,7 +1,7 @@
 //! What a connection sends, when it is its turn (RFC 9293 §3.8).
 
 use super::SEGMENTS_PER_TURN;
-use super::bare::SynAck;
+use super::bare::Syn;
 use super::block::{Block, Flags, State};
 use super::buffers::Buffers;
 use super::cold::Cold;
@@ -69,10 +69,25 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
 
     /// Sends lost data again and new data, as far as the windows allow. Returns whether more could be sent at once.
     fn send_data<N: Nic<Packet = P>>(&mut self, egress: &mut Egress<N>, now: Instant) -> bool {
-        for _ in 0..SEGMENTS_PER_TURN {
-            let Some(range) = self.next_range(now) else { return false };
+        let block = &*self.block;
+        if block.flags & (Flags::FIN_QUEUED | Flags::FIN_SENT) == Flags::FIN_QUEUED
+            && block.unsent == 0
+            && block.outstanding() == 0
+        {
+            return !self.send_fin(egress, now);
+        }
+        let pacing = self.shared.settings.pacing;
+        for n in 0..SEGMENTS_PER_TURN {
+            let most = if pacing { self.due(n == 0, now) } else { u32::MAX };
+            if most == 0 {
+                return false;
+            }
+            let Some(range) = self.next_range(most, now) else { return false };
             if !self.send_range(&range, egress, now) && !self.send_piece(&range, egress, now) {
                 return true;
+            }
+            if pacing {
+                self.went(range.len);
             }
         }
         true
@@ -87,9 +102,24 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         (1..range.len).contains(&len) && self.send_range(&Range { len, fin: false, ..*range }, egress, now)
     }
 
-    /// What is to be sent next.
+    /// Something is to be sent after the connection was idle (RFC 5681 §4.1).
+    #[inline(never)]
+    pub(super) fn restart(&mut self, now: Instant) {
+        let block = &mut *self.block;
+        let Some(buffers) = self.shared.buffers.of_mut(block) else { return };
+        buffers.idle = false;
+        if block.outstanding() > 0 {
+            return;
+        }
+        let cold = &mut *self.cold;
+        let idle = super::milliseconds(now).wrapping_sub(cold.idle_since);
+        cold.control.idle(Duration::from_millis(idle.into()), block.rtt.rto(self.shared.settings.rto_floor));
+        block.cwnd = cold.control.window();
+    }
+
+    /// What is to be sent next, new data of at most `most` bytes.
     #[inline]
-    fn next_range(&mut self, now: Instant) -> Option<Range> {
+    fn next_range(&mut self, most: u32, now: Instant) -> Option<Range> {
         let block = &mut *self.block;
         let mss = u32::from(block.mss);
         let fin_waits = block.flags.has(Flags::FIN_QUEUED) && !block.flags.has(Flags::FIN_SENT);
@@ -99,13 +129,10 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         }
         let buffers = self.shared.buffers.attach(block);
         if outstanding == 0 && buffers.idle {
-            // RFC 5681 §4.1.
-            buffers.idle = false;
-            let cold = &mut *self.cold;
-            let idle = super::milliseconds(now).wrapping_sub(cold.idle_since);
-            cold.control.idle(Duration::from_millis(idle.into()), block.rtt.rto(self.shared.settings.rto_floor));
-            block.cwnd = cold.control.window();
+            self.restart(now);
         }
+        let block = &mut *self.block;
+        let buffers = self.shared.buffers.attach(block);
         let mut allowance = block.cwnd;
         if outstanding > 0 {
             let probe = block.flags.has(Flags::PROBE);
@@ -145,8 +172,10 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             return None;
         }
         if len > mss {
-            len = match self.shared.settings.tso {
-                Some(most) => len.min(most.min(MAX_TSO) as u32) / mss * mss,
+            len = match self.shared.settings.tso.map(|tso| most.min(tso.min(MAX_TSO) as u32)) {
+                // The end of what there is goes along, unless it may have to wait.
+                Some(most) if ends && len <= most && !self.shared.settings.nagle => len,
+                Some(most) => len.min(most) / mss * mss,
                 None => mss,
             };
         }
@@ -251,6 +280,22 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         true
     }
 
+    /// Sends our FIN when nothing is before it. Returns whether it went.
+    fn send_fin<N: Nic<Packet = P>>(&mut self, egress: &mut Egress<N>, now: Instant) -> bool {
+        let seq = self.block.nxt;
+        if !self.send_empty(seq, Control::ACK.and(Control::FIN), egress, now) {
+            return false;
+        }
+        let block = &mut *self.block;
+        let buffers = self.shared.buffers.attach(block);
+        buffers.flight.sent(1, now, block.cwnd);
+        block.nxt += 1;
+        block.flags |= Flags::FIN_SENT;
+        block.retransmit_at = deadline(buffers, block, self.cold, &self.shared.settings.limits);
+        self.arm();
+        true
+    }
+
     /// Sends what is not data: an acknowledgement that nothing has carried, a probe of a closed window or of an idle peer.
     fn send_signals<N: Nic<Packet = P>>(&mut self, egress: &mut Egress<N>, now: Instant) {
         let block = &mut *self.block;
@@ -297,30 +342,37 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         let window = self.offer();
         let block = &*self.block;
         let tuple = block.tuple;
-        let timestamp = block.flags.has(Flags::TIMESTAMPS).then(|| Timestamp {
-            value: super::milliseconds(now).wrapping_add(block.ts_offset),
-            echo: block.ts_recent,
-        });
+        let timestamp =
+            Timestamp { value: super::milliseconds(now).wrapping_add(block.ts_offset), echo: block.ts_recent };
         if block.flags.has(Flags::ECN_ECHO) {
             control = control.and(Control::ECE);
         }
-        let options = match self.shared.buffers.of(block) {
-            Some(buffers) if block.flags.has(Flags::SACK) => sack_option(block, buffers),
-            _ => OptionBytes::NONE,
-        };
-        let header = Header {
+        let ack = block.rcv_nxt;
+        let headers = |timestamp, options| Header {
             tuple: &tuple,
             seq,
-            ack: block.rcv_nxt,
+            ack,
             control,
             window,
             timestamp,
-            options: options.as_slice(),
+            options,
             ecn: Ecn::NotCapable,
             payload: 0,
             tso: None,
         };
-        let went = self.shared.send_header(&header, egress, now);
+        let buffers = self.shared.buffers.of(block);
+        let reports = block.flags.has(Flags::DUPLICATE) || buffers.is_some_and(|it| !it.reassembly.is_empty());
+        let went = if !reports
+            && block.flags.has(Flags::TIMESTAMPS)
+            && self.shared.is_sized(&tuple)
+            && let Some(link) = egress.link_header(tuple.remote_v6().to_bits(), now).copied()
+        {
+            self.shared.send_sized::<N, { 40 + options::TIMESTAMP_LEN }>(&headers(Some(timestamp), &[]), link, egress)
+        } else {
+            let sack = buffers.map_or(OptionBytes::NONE, |buffers| sack_option(block, buffers));
+            let timestamp = block.flags.has(Flags::TIMESTAMPS).then_some(timestamp);
+            self.shared.send_header(&headers(timestamp, sack.as_slice()), egress, now)
+        };
         if went {
             self.was_acknowledged();
         }
@@ -334,14 +386,14 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     }
 
     /// Sends our SYN, or SYN and ACK once the peer's has come. Returns whether it went.
-    fn send_syn<N: Nic<Packet = P>>(&mut self, egress: &mut Egress<N>, now: Instant) -> bool {
+    pub(super) fn send_syn<N: Nic<Packet = P>>(&mut self, egress: &mut Egress<N>, now: Instant) -> bool {
         let block = &*self.block;
         let tuple = block.tuple;
         let first = block.state == State::SynSent;
         let value = super::milliseconds(now).wrapping_add(block.ts_offset);
-        let syn = SynAck {
+        let syn = Syn {
             seq: block.una,
-            ack: block.rcv_nxt,
+            ack: (!first).then_some(block.rcv_nxt),
             window_scale: (first || block.scales != 0).then_some(self.shared.settings.rx_scale),
             sack: first || block.flags.has(Flags::SACK),
             timestamp: (first || block.flags.has(Flags::TIMESTAMPS))
@@ -349,11 +401,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             // RFC 3168 §6.1.1.1: a SYN that is not answered may have been dropped for asking.
             ecn: if first { self.shared.settings.ecn && block.attempts == 0 } else { block.flags.has(Flags::ECN) },
         };
-        let went = if first {
-            self.shared.send_first_syn(&tuple, &syn, egress, now)
-        } else {
-            self.shared.send_syn_ack(&tuple, &syn, egress, now)
-        };
+        let went = self.shared.send_syn(&tuple, &syn, egress, now);
         if went {
             self.syn_went(now);
         }

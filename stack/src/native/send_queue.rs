@@ -193,19 +193,24 @@ impl<P: Packet> SendQueue<P> {
         })
     }
 
-    /// The packet that the queue is, if it is one of `len` bytes that was never sent.
+    /// The packet, and its length, that begins at `seq`, the next to be sent for the first time, if it was never sent.
     #[inline(always)]
-    pub fn lone_packet(&mut self, len: u32) -> Option<&mut P> {
-        self.pieces.only_mut().filter(|piece| piece.len == len)?.packet.as_mut()
+    pub fn next_packet(&mut self, seq: Seq) -> Option<(u32, &mut P)> {
+        let piece = self.pieces.get_mut(self.unsent)?;
+        if piece.seq != seq {
+            return None;
+        }
+        Some((piece.len, piece.packet.as_mut()?))
     }
 
-    /// Takes the [lone packet](Self::lone_packet) out, to be sent; `kept` are its bytes, which stay.
+    /// Takes the [next packet](Self::next_packet) out, to be sent; `kept` are its bytes, which stay.
     #[inline(always)]
-    pub fn lone_sent(&mut self, kept: Bytes) -> Option<P> {
-        let piece = self.pieces.only_mut()?;
+    pub fn packet_sent(&mut self, kept: Bytes) -> Option<P> {
+        let piece = self.pieces.get_mut(self.unsent)?;
+        let packet = piece.packet.take();
         piece.kept = Some(kept);
-        self.unsent = 1;
-        piece.packet.take()
+        self.unsent += 1;
+        packet
     }
 
     /// Queues `bytes` at `seq`, where the queue ends, being empty; they are about to be sent.

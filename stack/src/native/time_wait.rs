@@ -187,6 +187,7 @@ impl TimeWait {
     }
 
     /// Forgets the connection `tuple`; `false` if nothing was known of it.
+    #[inline]
     pub fn remove(&mut self, tuple: &Tuple) -> bool {
         let Some(at) = self.find(tuple) else { return false };
         self.end(at);
@@ -194,6 +195,7 @@ impl TimeWait {
     }
 
     /// What a segment on `tuple` gets, or `None` if there is no record of it.
+    #[inline]
     pub fn answer(&mut self, tuple: &Tuple, segment: &Segment, now: Instant) -> Option<Answer> {
         let at = self.find(tuple)?;
         let (answer, restart) = self.records[at as usize].meet(segment);

@@ -56,6 +56,9 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
                 _ => self.probe_peer(now),
             }
         }
+        if self.shared.settings.pacing {
+            self.expire_pace(now);
+        }
         self.arm();
     }
 
@@ -109,7 +112,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
 
     /// Has the connection's entry in the wheel come up at `at`; what a tick cannot express comes up before, to be looked at
     /// again.
-    fn arm_by(&mut self, at: Instant) {
+    pub(super) fn arm_by(&mut self, at: Instant) {
         self.arm_for(Tick::at_or_after(at.min(self.shared.now + Tick::REACH)));
     }
 
@@ -137,10 +140,14 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             block.attempts = block.attempts.max(2);
             return;
         }
-        // After n times, 2ⁿ - 1 seconds have passed.
-        let waited = SYN_TIMEOUT * ((1 << block.attempts.min(7)) - 1);
-        let left = self.shared.settings.half_open_timeout.saturating_sub(waited);
-        let wait = (SYN_TIMEOUT * (1 << block.attempts.min(6))).min(left);
+        let mut wait = SYN_TIMEOUT;
+        let mut left = self.shared.settings.half_open_timeout;
+        if block.attempts > 0 {
+            // After n times, 2ⁿ - 1 seconds have passed.
+            left = left.saturating_sub(SYN_TIMEOUT * ((1 << block.attempts.min(7)) - 1));
+            wait *= 1 << block.attempts.min(6);
+        }
+        wait = wait.min(left);
         block.attempts = block.attempts.saturating_add(1);
         block.retransmit_at = Tick::at_or_after(now + wait);
         self.arm();

@@ -96,6 +96,18 @@ fn no_more_connections_are_accepted_than_allowed() {
 }
 
 #[test]
+fn a_syn_that_no_packet_is_left_to_answer_is_answered_once_there_is_one() {
+    // RFC 9293 §3.10.7.2, third: "The connection state should be changed to SYN-RECEIVED" with a SYN-ACK that is sent, whether
+    // or not the peer asks again.
+    native_only!();
+    let mut s = Script::listen(peer(), |_| {});
+    let taken = s.take_packets();
+    assert_eq!(begin(&mut s, 6000..6001), []);
+    drop(taken);
+    assert_eq!(begin(&mut s, 0..0), [6000]);
+}
+
+#[test]
 fn half_open_connections_hold_no_packets() {
     // RFC 4987 §2: what is kept for a SYN is what a flood multiplies.
     let mut s = Script::listen(peer(), |config| config.max_half_open = 100);

@@ -44,6 +44,21 @@ fn with_gaps_the_timestamp_of_the_last_segment_that_advanced_the_window_is_echoe
 }
 
 #[test]
+fn the_timestamps_of_what_completes_the_handshake_and_of_a_fin_are_echoed() {
+    // RFC 7323 §4.3: of every segment that continues the last acknowledgement, whatever is in it.
+    native_only!();
+    let mut s = Script::listen(peer().timestamps().sack(), |_| {});
+    s.inject(syn(0).mss(1012).sack_permitted().timestamp(100, 0));
+    let tsval = s.expect(syn_ack(0, 1).echoing(100)).tsval();
+    s.inject(ack(1, 1).timestamp(101, tsval));
+    s.expect_opened();
+    s.write(10);
+    let tsval = s.expect(data(1, 10).echoing(101)).tsval();
+    s.inject(fin(1, 11).timestamp(102, tsval));
+    s.expect_within(DELAYED_ACK, ack(11, 2).echoing(102));
+}
+
+#[test]
 fn every_segment_carries_a_timestamp_that_goes_with_the_clock() {
     // RFC 7323 §3.2; §5.4: a tick between 1 ms and 1 s. That none is missing and none goes back, the harness sees to.
     native_only!();

@@ -11,7 +11,7 @@ use linerate_bypass::time::{Duration, Instant};
 
 /// CUBIC (RFC 9438): fast at first after a congestion, level around the window at which it happened, then fast again; and
 /// never slower than NewReno would be.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Copy)]
 pub struct Cubic {
     window: Window,
     /// W_max in bytes; zero while it is undefined, before the first congestion and after a time-out (RFC 9438 §4.8, §4.10).

@@ -16,7 +16,7 @@ const GAIN_SHIFT: u32 = 4;
 /// administration that mark at a low threshold; elsewhere it takes more than its share.
 ///
 /// Deliveries during a recovery, if the engine tells of them, count for the estimate and otherwise for nothing.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Copy)]
 pub struct Dctcp {
     window: Window,
     /// Bytes delivered in congestion avoidance since the window grew last.

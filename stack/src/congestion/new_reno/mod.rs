@@ -7,7 +7,7 @@ use crate::Config;
 use linerate_bypass::time::{Duration, Instant};
 
 /// The standard congestion control (RFC 5681): a segment more per round trip, half the window less per loss.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Copy)]
 pub struct NewReno {
     window: Window,
     hystart: HyStart,

@@ -40,6 +40,17 @@ impl News {
     }
 }
 
+/// What an acknowledgement in order says.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Answer {
+    /// The round trip in nanoseconds.
+    pub(crate) sample: u64,
+    /// It is that of a lone segment, and a segment without data acknowledged it.
+    pub(crate) lone: bool,
+    /// It is to be [reported](Flight::report).
+    pub(crate) notable: bool,
+}
+
 #[inline]
 fn nanos_since(now: Instant, earlier: Instant) -> u64 {
     now.as_nanos().saturating_sub(earlier.as_nanos()).max(1)
@@ -83,24 +94,12 @@ impl Flight {
         cc: &mut C,
         limits: &Limits,
     ) -> Outcome {
-        let una = self.una();
-        let previous = *rtt;
-        let (sample, lone) = if let Some(record) = self.board.take_only(ack.ack) {
-            let sample = nanos_since(ack.now, record.sent);
-            rtt.sample_nanos(sample, 0);
-            (sample, ack.pure && record.is_one_segment())
-        } else {
-            (self.advance_further(ack, rtt), false)
-        };
-        self.rto_base = ack.now;
-        self.probe_base = ack.now;
-        let acknowledged = ack.ack - una;
-        let mut outcome = Outcome { acknowledged, delivered: acknowledged, rtt: sample, ..Outcome::default() };
-        if lone || self.is_notable(una, ack.ack, sample, previous) {
+        let acknowledged = ack.ack - self.una();
+        let Answer { sample, lone, notable } = self.answered(ack.ack, ack.pure, ack.now, rtt);
+        if notable {
             self.report(ack.ack, acknowledged, sample, lone, ack.now, rtt, path, cc, limits);
-            outcome.window_changed = true;
         }
-        outcome
+        Outcome { acknowledged, delivered: acknowledged, rtt: sample, window_changed: notable, ..Outcome::default() }
     }
 
     /// Whether an acknowledgement that moves SND.UNA from `una` to `ack`, after `sample` nanoseconds, is to be
@@ -116,29 +115,46 @@ impl Flight {
             || self.setup.exact_ecn
     }
 
-    /// Whether a single transmission is in flight, and nothing was ever missing.
+    /// [`acknowledge`](Self::acknowledge) of new data, up to `ack`, when nothing is [the matter](Self::is_clean); `pure`: by a
+    /// segment without data.
     #[inline(always)]
-    pub(crate) fn is_lone(&self) -> bool {
-        !self.stained && self.board.is_lone()
+    pub(crate) fn answered(&mut self, ack: Seq, pure: bool, now: Instant, rtt: &mut RttEstimator) -> Answer {
+        let una = self.una();
+        let previous = *rtt;
+        let (sample, lone) = if ack == self.next() && self.board.is_lone() {
+            let lone = pure && self.board.is_one_segment();
+            let sample = nanos_since(now, self.board.take_lone(ack));
+            rtt.sample_nanos(sample, 0);
+            (sample, lone)
+        } else {
+            (self.advance_further(ack, now, rtt), false)
+        };
+        self.rto_base = now;
+        self.probe_base = now;
+        Answer { sample, lone, notable: lone || self.is_notable(una, ack, sample, previous) }
     }
 
-    /// [`acknowledge`](Self::acknowledge) for a segment with data that acknowledges all that is in flight, which
-    /// [is lone](Self::is_lone). If there is something to be [reported](Self::report), it returns the round trip in
-    /// nanoseconds.
+    /// Whether a single transmission is in flight, which `ack` acknowledges.
     #[inline(always)]
-    pub(crate) fn answered(&mut self, ack: Seq, now: Instant, rtt: &mut RttEstimator) -> Option<u64> {
+    pub(crate) fn is_answered_by(&self, ack: Seq) -> bool {
+        self.board.is_lone() && ack == self.next()
+    }
+
+    /// [`answered`](Self::answered) when a single transmission [is](Self::is_answered_by), by a segment with data.
+    #[inline(always)]
+    pub(crate) fn lone_answered(&mut self, ack: Seq, now: Instant, rtt: &mut RttEstimator) -> Answer {
         let una = self.una();
         let previous = *rtt;
         let sample = nanos_since(now, self.board.take_lone(ack));
         rtt.sample_nanos(sample, 0);
-        self.is_notable(una, ack, sample, previous).then_some(sample)
+        Answer { sample, lone: false, notable: self.is_notable(una, ack, sample, previous) }
     }
 
     /// The common case when there is more than one record.
     #[inline(never)]
-    fn advance_further(&mut self, ack: &Acknowledgement, rtt: &mut RttEstimator) -> u64 {
+    fn advance_further(&mut self, ack: Seq, now: Instant, rtt: &mut RttEstimator) -> u64 {
         let shift = self.samples_shift();
-        let sample = nanos_since(ack.now, self.board.advance_in_order(ack.ack));
+        let sample = nanos_since(now, self.board.advance_in_order(ack));
         rtt.sample_nanos(sample, shift);
         sample
     }
@@ -167,7 +183,7 @@ impl Flight {
         let window_limited = (ack - acknowledged).before(self.limited_until);
         if window_limited || self.setup.exact_ecn {
             cc.delivered(&Delivery {
-                paced: false,
+                paced: limits.paced,
                 now,
                 bytes: acknowledged,
                 marked: 0,
@@ -305,7 +321,7 @@ impl Flight {
             && (was_limited || self.phase == Phase::Loss);
         if news.delivered > 0 && (window_limited || self.setup.exact_ecn) {
             cc.delivered(&Delivery {
-                paced: false,
+                paced: limits.paced,
                 now: ack.now,
                 bytes: news.delivered,
                 marked: if ack.ece { news.delivered } else { 0 },

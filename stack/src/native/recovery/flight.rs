@@ -119,6 +119,15 @@ impl Flight {
         self.rack.move_to(una);
     }
 
+    /// Nobody waits for what is in flight any more: the connection is over. Nearly always that is one segment, and the flight
+    /// as clean as before.
+    #[inline]
+    pub(crate) fn abandon(&mut self) {
+        if self.board.is_lone() {
+            self.board.take_lone(self.next());
+        }
+    }
+
     #[cold]
     fn wash(&mut self, una: Seq) {
         self.board.reset();
@@ -244,6 +253,11 @@ impl Flight {
         if u64::from(len) + u64::from(self.setup.mss) > u64::from(window) {
             self.limited_until = self.next();
         }
+    }
+
+    /// More would have been sent, but for the window: it counts as used until what is in flight has been acknowledged.
+    pub(crate) fn was_held_back(&mut self) {
+        self.limited_until = self.next();
     }
 
     /// What else is to be noted of new data when something is the matter.

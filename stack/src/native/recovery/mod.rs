@@ -44,6 +44,7 @@ use super::seq::Seq;
 use crate::config::Config;
 use crate::congestion::{Cause, CongestionControl, Delivery};
 
+pub(crate) use acknowledge::Answer;
 #[cfg(test)]
 pub(crate) use flight::Phase;
 pub(crate) use flight::{Flight, Setup};
@@ -57,6 +58,8 @@ pub(crate) struct Limits {
     learnt_floor: u64,
     max_rto: u64,
     max_retransmissions: u8,
+    /// What is sent is spread over the round trip.
+    paced: bool,
 }
 
 /// The longest time-out there may be (RFC 6298 §2.5 allows a limit of 60 s or more).
@@ -70,6 +73,7 @@ impl Default for Limits {
             learnt_floor: 5_000_000,
             max_rto: rtt::nanos(MAX_RTO),
             max_retransmissions: 15,
+            paced: false,
         }
     }
 }
@@ -79,7 +83,8 @@ impl Limits {
     pub(crate) fn of(config: &Config) -> Self {
         let defaults = Limits::default();
         let learnt = config.rto_floor.min(Duration::from_nanos(defaults.learnt_floor));
-        defaults.with_rto_floor(config.rto_floor).with_learnt_floor(learnt)
+        let limits = defaults.with_rto_floor(config.rto_floor).with_learnt_floor(learnt);
+        Limits { paced: config.pacing, ..limits }
     }
 
     /// For peers within a data centre, which do not delay acknowledgements: 5 ms from the start.

@@ -1,9 +1,13 @@
 //! What is known of the path and the peer while nothing is in flight.
 
-use linerate_bypass::time::{Duration, Instant};
+#[cfg(test)]
+use linerate_bypass::time::Duration;
+use linerate_bypass::time::Instant;
 
 use super::Limits;
-use super::rtt::{RttEstimator, TICK, nanos};
+#[cfg(test)]
+use super::rtt::nanos;
+use super::rtt::{RttEstimator, TICK};
 
 /// Nanoseconds per unit of the minimum round-trip time, as a power of two.
 const RTT_SHIFT: u32 = 4;
@@ -116,11 +120,12 @@ impl Path {
     }
 
     /// Takes in a round trip measured at `now`: the handshake's, for instance. Flights do it themselves.
+    #[cfg(test)]
     pub(crate) fn measured(&mut self, rtt: Duration, now: Instant) {
         self.measured_nanos(nanos(rtt), now);
     }
 
-    pub(super) fn measured_nanos(&mut self, rtt: u64, now: Instant) {
+    pub(crate) fn measured_nanos(&mut self, rtt: u64, now: Instant) {
         let rtt = (rtt >> RTT_SHIFT).clamp(1, u64::from(UNKNOWN) - 1) as u32;
         let epoch = (now.as_nanos() >> EPOCH_SHIFT) as u16;
         if epoch.wrapping_sub(self.epoch) >= EPOCH {

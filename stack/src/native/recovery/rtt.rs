@@ -70,6 +70,7 @@ impl RttEstimator {
     }
 
     /// Takes in a measured round trip, one per round trip at most: the handshake's, for instance.
+    #[cfg(test)]
     pub(crate) fn sample(&mut self, rtt: Duration) {
         self.sample_nanos(nanos(rtt), 0);
     }
@@ -79,7 +80,7 @@ impl RttEstimator {
     /// RFC 6298 §2.3 is meant for one sample per round trip. With a sample per acknowledgement the gains are divided by
     /// how many there are, so that the memory of the means is as many round trips long as before (RFC 7323 appendix G).
     #[inline(always)]
-    pub(super) fn sample_nanos(&mut self, rtt: u64, spread_shift: u32) {
+    pub(crate) fn sample_nanos(&mut self, rtt: u64, spread_shift: u32) {
         // No value exceeds LIMIT, so that all differences fit into 32 bits with their sign.
         let rtt = (rtt >> UNIT_SHIFT).clamp(1, u64::from(LIMIT)) as i32;
         let consult = self.variation & CONSULT_PATH;

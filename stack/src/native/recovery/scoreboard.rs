@@ -211,17 +211,6 @@ impl Scoreboard {
         self.records.insert(index + 1, second);
     }
 
-    /// Removes the only record there is and returns it, if `ack` acknowledges all of it.
-    #[inline]
-    pub(super) fn take_only(&mut self, ack: Seq) -> Option<Record> {
-        if ack != self.next {
-            return None;
-        }
-        let record = self.records.take_only()?;
-        self.una = ack;
-        Some(record)
-    }
-
     /// Removes the only record there is, all of which `ack` acknowledges. Returns when it was sent.
     #[inline(always)]
     pub(super) fn take_lone(&mut self, ack: Seq) -> Instant {
