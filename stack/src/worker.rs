@@ -342,12 +342,6 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
             self.service.burst(&mut self.core, readable);
         }
         let (service, net, states) = (&mut self.service, &mut self.core, &mut self.states);
-        readable.truncate(only_readable);
-        for conn in readable.drain(..) {
-            if let Some(Some(state)) = states.get_mut(conn.slot()) {
-                service.readable(net, conn, state);
-            }
-        }
         for event in &*events {
             match *event {
                 Event::Readable(conn) => {
@@ -387,6 +381,12 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
             }
         }
         events.clear();
+        readable.truncate(only_readable);
+        for conn in readable.drain(..) {
+            if let Some(Some(state)) = states.get_mut(conn.slot()) {
+                service.readable(net, conn, state);
+            }
+        }
     }
 }
 

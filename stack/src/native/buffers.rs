@@ -151,7 +151,7 @@ impl<P: Packet> Pool<P> {
     pub fn detach(&mut self, block: &mut Block) -> usize {
         let Some(buffers) = self.buffers.get_mut(block.buffers as usize) else { return 0 };
         let pinned = buffers.pinned();
-        if pinned > 0 || !buffers.reassembly.is_empty() {
+        if pinned > 0 || !buffers.queue.is_empty() || !buffers.reassembly.is_empty() {
             buffers.clear();
         }
         if buffers.received.capacity() > KEPT {

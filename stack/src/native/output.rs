@@ -141,7 +141,8 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
                 && let Some((seq, len)) = buffers.probe
                 && seq.at_or_after(block.una)
             {
-                return Some(Range::again(block, seq, buffers.queue.span(seq, len)));
+                // The path may have turned out to be narrower than when it was sent.
+                return Some(Range::again(block, seq, buffers.queue.span(seq, len.min(mss))));
             }
             allowance = buffers.flight.allowance(block.cwnd);
             if let Some((seq, len)) = buffers.flight.retransmission(allowance.min(mss)) {

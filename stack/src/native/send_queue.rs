@@ -17,6 +17,8 @@ struct Piece<P> {
     /// In memory that is kept until it is acknowledged, and that a port may be reading: that of a packet that has been sent or
     /// is shared, or other.
     kept: Option<Bytes>,
+    /// It holds a packet of the port: the one that it is or was, or one that its bytes are part of.
+    pins: bool,
 }
 
 impl<P: Packet> Piece<P> {
@@ -28,7 +30,7 @@ impl<P: Packet> Piece<P> {
     /// Packets that it holds: one, or none where the memory is not a port's.
     #[inline]
     fn packets(&self) -> usize {
-        usize::from(self.packet.is_some() || self.kept.as_ref().is_some_and(Bytes::is_pooled))
+        usize::from(self.pins)
     }
 
     fn bytes(&self) -> Option<&[u8]> {
@@ -76,13 +78,14 @@ impl<P: Packet> SendQueue<P> {
     #[inline(always)]
     pub fn push_packet(&mut self, seq: Seq, packet: P) {
         let len = packet.len() as u32;
-        self.pieces.push_back(Piece { seq, len, packet: Some(packet), kept: None });
+        self.pieces.push_back(Piece { seq, len, packet: Some(packet), kept: None, pins: true });
     }
 
     /// Queues `bytes` at `seq`, where the queue ends. Returns how many packets it holds more.
     #[inline]
     pub fn push_bytes(&mut self, seq: Seq, bytes: Bytes) -> usize {
-        let piece = Piece { seq, len: bytes.len() as u32, packet: None, kept: Some(bytes) };
+        let pins = bytes.is_pooled();
+        let piece = Piece { seq, len: bytes.len() as u32, packet: None, kept: Some(bytes), pins };
         let packets = piece.packets();
         self.pieces.push_back(piece);
         packets
@@ -213,10 +216,10 @@ impl<P: Packet> SendQueue<P> {
         packet
     }
 
-    /// Queues `bytes` at `seq`, where the queue ends, being empty; they are about to be sent.
+    /// Queues `bytes` of a packet at `seq`, where the queue ends, being empty; they are about to be sent.
     #[inline(always)]
     pub fn push_lone(&mut self, seq: Seq, bytes: Bytes) {
-        self.pieces.put(Piece { seq, len: bytes.len() as u32, packet: None, kept: Some(bytes) });
+        self.pieces.put(Piece { seq, len: bytes.len() as u32, packet: None, kept: Some(bytes), pins: true });
         self.unsent = 1;
     }
 

@@ -125,7 +125,10 @@ impl SmoltcpEngine {
 
     pub(super) fn abort_flow(&mut self, slot: u32) {
         let Some(flow) = self.slots.get_mut(slot) else { return };
-        flow.reason.get_or_insert(CloseReason::Aborted);
+        // Finished it is only once the service has read everything, which it is not going to.
+        if flow.reason.is_none_or(|why| why == CloseReason::Finished) {
+            flow.reason = Some(CloseReason::Aborted);
+        }
         flow.socket_mut().abort();
         self.dirty(slot);
     }

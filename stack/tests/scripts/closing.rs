@@ -300,3 +300,18 @@ fn a_peer_that_vanishes_while_we_finish_is_given_up() {
     s.expect_closed(CloseReason::TimedOut);
     s.expect_nothing_for(secs(300));
 }
+
+#[test]
+fn an_abort_when_both_have_finished_ends_it_though_not_all_was_read() {
+    // RFC 9293 §3.10.5: the TCB is deleted, whatever is left in it.
+    let mut s = Script::accepted(peer());
+    s.stop_reading();
+    s.inject(data(1, 100));
+    s.expect_within(DELAYED_ACK, ack(1, 101));
+    s.close();
+    s.expect(fin(1, 101));
+    s.inject(fin(101, 2));
+    s.expect(ack(2, 102));
+    s.abort();
+    s.expect_closed(CloseReason::Aborted);
+}

@@ -186,3 +186,21 @@ fn losses_of_another_kind_do_not_shrink_segments() {
     s.write(1460);
     s.expect(data(14_601, 1460));
 }
+
+#[test]
+fn a_probe_of_the_tail_goes_in_segments_as_long_as_the_path_takes_now() {
+    // RFC 8985 §7.3; RFC 1191 §6.
+    native_only!();
+    let mut s = Script::accepted(peer().mss(1460).sack());
+    // Bytes of the service's own: for others the worker keeps packets by.
+    s.send(2800);
+    let sent = s.expect(data(1, 1460));
+    s.expect(data(1461, 1340));
+    let packets = s.take_packets();
+    s.pass(ms(150));
+    s.inject_icmp(UNREACHABLE, TOO_BIG, 600, &sent);
+    drop(packets);
+    let again = s.drain_for(ms(1));
+    assert!(again.iter().any(|got| got.len > 0), "{again:?}");
+    assert!(again.iter().all(|got| got.len <= 560), "{again:?}");
+}

@@ -137,6 +137,12 @@ impl Ledger {
         }
     }
 
+    /// Whether one of the connections that `from` has opened is not over.
+    pub fn is_waited_for(&self, from: End) -> bool {
+        let own = |n: &usize| self.scenario.connections[*n].from == from;
+        (0..self.records.len()).filter(own).any(|n| self.of(n, from).opened && !self.of(n, from).is_over())
+    }
+
     /// Every connection has been made or tried, and is over at both ends.
     pub fn is_complete(&self) -> bool {
         (0..self.records.len()).all(|n| {

@@ -211,7 +211,7 @@ impl EndPlan {
             _ => {
                 let slices = dice.0.usize(1..=bounds.slices);
                 // So that the whole stream passes within a virtual minute or so.
-                let most = 60_000 * slices as u64 / (bytes / 100).max(1);
+                let most = 60_000 * slices as u64 / (bytes / bounds.piece.min(100) as u64).max(1);
                 let length = dice.time(MILLISECOND, Duration::from_millis(most.clamp(2, 5_000)));
                 Reading::Hold { slices, length }
             }

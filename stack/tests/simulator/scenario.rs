@@ -12,6 +12,9 @@ const MICROSECOND: Duration = Duration::from_micros(1);
 const MILLISECOND: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
 
+/// A host that has fewer half-open connections than this at most sends cookies.
+const FEW_HALF_OPEN: usize = 100;
+
 /// The engine of a host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EngineKind {
@@ -115,14 +118,16 @@ impl Scenario {
             config: draw_config(dice, end, link.mtu, weather, engines[end as usize]),
             period: dice.chance(0.25).then(|| dice.time(10 * MICROSECOND, 5 * MILLISECOND)),
         });
-        let cookies = hosts.iter().any(|host| host.config.max_half_open < 100);
+        let cookies = hosts.iter().any(|host| host.config.max_half_open < FEW_HALF_OPEN);
         let budget = dice.weighted(&[(4, 10_000u64), (5, 60_000), (4, 200_000), (1, 1_000_000)]);
         let bounds = Bounds {
             bytes: (budget / connections as u64).max(100),
             buffer: hosts.iter().filter_map(|host| host.config.tx_buffer).min().unwrap_or(1 << 16).min(1 << 16),
             piece: if matches!(weather, Weather::Clear | Weather::Far) { 1000 } else { 1 },
             slices: (link.pool / (32 * connections)).clamp(1, 64),
-            aborts: dice.chance(0.5),
+            // Who has answered with a cookie and reset the connection answers the same acknowledgement with another, if the
+            // reset was lost: a cookie does not say that it was taken back before (RFC 4987 §3.6).
+            aborts: dice.chance(0.5) && !cookies,
             slow: dice.chance(0.6),
             ipv6,
             both_connect: dice.chance(0.3),
@@ -160,8 +165,18 @@ impl Scenario {
             && self.hosts.iter().all(|host| {
                 let Config { ack_delay, max_half_open, .. } = host.config;
                 // Longer than a time-out, or a probe of the tail, can be on a short path.
-                ack_delay <= 50 * MILLISECOND && host.period.is_none() && max_half_open > 100
+                ack_delay <= 50 * MILLISECOND && host.period.is_none() && max_half_open >= FEW_HALF_OPEN
             })
+    }
+
+    /// Whether the host at `end` may deny a connection that it has half agreed to: it has sent a cookie, and what the peer
+    /// sends next overtakes what brings it back.
+    pub fn may_deny(&self, end: End) -> bool {
+        self.sends_cookies(end) && (self.steer == Steer::Scattered || !self.is_lossless())
+    }
+
+    fn sends_cookies(&self, end: End) -> bool {
+        self.host(end).config.max_half_open < FEW_HALF_OPEN
     }
 
     pub fn restarts(&self) -> bool {
@@ -180,7 +195,8 @@ fn draw_link(dice: &mut Dice, weather: Weather, queues: usize, steer: Steer, con
     let multi_segment = cut || dice.chance(0.7);
     let data_room = if multi_segment { dice.pick(&[1600, 2048, 10_240]) } else { usize::from(mtu) + 18 };
     let (ring, pool) = if weather == Weather::Cramped {
-        (dice.pick(&[4, 8, 32]), dice.pick(&[72, 100, 200, 400]))
+        // One in each direction, for each connection that waits for others, is the least there must be.
+        (dice.pick(&[4, 8, 32]), dice.pick(&[72, 100, 200, 400]) + 8 * connections)
     } else {
         (dice.pick(&[128, 1024]), dice.pick(&[2048, 8192]) + 32 * connections)
     };

@@ -440,7 +440,8 @@ impl Actor {
     fn ask_for_timer(&self, net: &mut impl Transport, id: ConnId, conn: &Conn, now: Instant) {
         let held = conn.held.front().map(|(until, ..)| *until);
         let times = [conn.reading.next, conn.writing.next, held, conn.abort_at, conn.finish_at, conn.partner_by];
-        let next = times.into_iter().flatten().min();
+        // What is due and waits for something else needs no timer.
+        let next = times.into_iter().flatten().filter(|at| *at > now).min();
         let mut ledger = self.ledger.borrow_mut();
         if ledger.of(conn.n, self.end).timer != next {
             ledger.note(conn.n, self.end).timer = next;
@@ -569,11 +570,16 @@ impl Service for Actor {
         if let Some((partner, m)) = self.partner(id) {
             self.partners.retain(|(own, ..)| *own != id);
             let mut ledger = self.ledger.borrow_mut();
-            if why != CloseReason::Finished && !ledger.of(m, self.end).is_over() {
+            let other = ledger.of(m, self.end);
+            let (over, closed) = (other.is_over(), other.closed);
+            if !over && why != CloseReason::Finished {
                 let record = ledger.note(m, self.end);
                 record.aborted = true;
                 record.timer = None;
                 net.abort(partner);
+            } else if !over && !closed {
+                ledger.note(m, self.end).closed = true;
+                net.close(partner);
             }
         }
         let ours = self.ledger.borrow().scenario.connections[conn.n].from == self.end;

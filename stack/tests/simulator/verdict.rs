@@ -1,6 +1,6 @@
 //! Whether what became of the connections is what had to.
 
-use crate::ledger::{Ledger, Record};
+use crate::ledger::Ledger;
 use crate::scenario::EngineKind;
 use linerate_bypass::memory::End;
 use linerate_bypass::{CloseReason, ConnectError};
@@ -14,10 +14,8 @@ pub fn check(ledger: &Ledger, complete: bool) -> usize {
     for (n, plan) in ledger.scenario.connections.iter().enumerate() {
         let ends = [plan.from, plan.from.other()];
         let [client, server] = ends.map(|end| ledger.of(n, end));
-        let verdict = ends
-            .iter()
-            .try_for_each(|end| check_end(ledger, n, *end))
-            .and_then(|()| check_whole(ledger, client, server, complete));
+        let verdict =
+            ends.iter().try_for_each(|end| check_end(ledger, n, *end)).and_then(|()| check_whole(ledger, n, complete));
         if let Err(wrong) = verdict {
             panic!("{wrong}\n{}", ledger.describe(n));
         }
@@ -40,13 +38,11 @@ fn check_end(ledger: &Ledger, n: usize, end: End) -> Result<(), &'static str> {
         }
         Some(CloseReason::Aborted) => fault(!own.aborted, "aborted by nobody"),
         Some(CloseReason::Reset) => {
-            // The peer is through with it, and answers a stray acknowledgement with a reset, which smoltcp believes in
-            // TIME-WAIT (RFC 1337).
-            let assassinated = scenario.host(end).engine == EngineKind::Smoltcp
-                && own.closed
-                && peer.ended == Some(CloseReason::Finished);
-            let cause =
-                peer.is_broken() || !peer.opened && !scenario.is_lossless() || scenario.may_time_out() || assassinated;
+            let cause = peer.is_broken()
+                || !peer.opened && !scenario.is_lossless()
+                || scenario.may_time_out()
+                || scenario.may_deny(end.other())
+                || is_late(ledger, n, end);
             fault(!cause, "reset, and the peer did not")
         }
         Some(CloseReason::TimedOut) => {
@@ -71,15 +67,32 @@ fn check_end(ledger: &Ledger, n: usize, end: End) -> Result<(), &'static str> {
     }
 }
 
+/// Whether `end` may have been reset because its peer is through with it: either the peer's TIME-WAIT was over before our FIN
+/// reached it again, or the peer answers a stray acknowledgement, and smoltcp believes a reset in TIME-WAIT (RFC 1337).
+fn is_late(ledger: &Ledger, n: usize, end: End) -> bool {
+    let scenario = &ledger.scenario;
+    let (own, peer) = (ledger.of(n, end), ledger.of(n, end.other()));
+    own.ended == Some(CloseReason::Reset)
+        && own.closed
+        && peer.ended == Some(CloseReason::Finished)
+        && peer.received == own.sent
+        && (!scenario.is_lossless() || scenario.host(end).engine == EngineKind::Smoltcp)
+}
+
 /// Whether a connection that had no reason to end badly ended well.
-fn check_whole(ledger: &Ledger, client: &Record, server: &Record, complete: bool) -> Result<(), &'static str> {
+fn check_whole(ledger: &Ledger, n: usize, complete: bool) -> Result<(), &'static str> {
+    let from = ledger.scenario.connections[n].from;
+    let (client, server) = (ledger.of(n, from), ledger.of(n, from.other()));
     let ends = [client, server];
+    let denied = ledger.scenario.may_deny(from.other()) && client.ended == Some(CloseReason::Reset);
+    let late = [End::A, End::B].iter().any(|end| is_late(ledger, n, *end));
     let disturbed = ends.iter().any(|end| end.aborted || end.lost);
     let unfinished = ends.iter().any(|end| end.ended != Some(CloseReason::Finished));
-    if ledger.scenario.is_lossless() && !disturbed && unfinished {
+    if ledger.scenario.is_lossless() && !disturbed && !denied && !late && unfinished {
         return Err("the link loses nothing, and it did not finish");
     }
-    if !client.opened && !client.is_over() {
+    // Unless its turn has not come, as others are still there whose peers are gone.
+    if !client.opened && !client.is_over() && !ledger.is_waited_for(from) {
         return Err("a connection was not made");
     }
     if complete && ends.iter().any(|end| end.opened && !end.is_over()) {

@@ -18,7 +18,7 @@ const TURNS_AT_ONCE: usize = 50;
 /// Turns that come to nothing before it does so: who waits for a packet of the port asks in each.
 const TURNS_IN_VAIN: usize = 3;
 /// The least and the most of time that passes when something is due now and does not get done.
-const STEP: std::ops::RangeInclusive<Duration> = Duration::from_micros(1)..=Duration::from_millis(100);
+const STEP: std::ops::RangeInclusive<Duration> = Duration::from_micros(1)..=Duration::from_millis(10);
 /// Frames that may cross the link without anything coming of it for any service.
 const FRAMES_IN_VAIN: u64 = 100_000;
 /// How long everything is given to be let go of, once all is over: TIME-WAIT, and neighbours that do not answer.
