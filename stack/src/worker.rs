@@ -24,6 +24,9 @@ const LINK_PERIOD: Duration = Duration::from_millis(100);
 const STUCK: Duration = Duration::from_secs(2);
 /// How long connections may take to close when the worker stops.
 const GRACE: Duration = Duration::from_millis(250);
+/// How long a worker that has had connections goes on when the last is closed: on a link that is memory shared with another
+/// process, frames that were not read when a port closes are lost, and the last acknowledgement with them.
+const LAST_WORDS: Duration = Duration::from_millis(50);
 /// Turns without work before an idle worker that may sleep does.
 const IDLE_TURNS: u32 = 1000;
 /// Its sleeps grow from the first to the second.
@@ -173,8 +176,16 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
             self.turn(clock.now());
         }
         self.core.engine.abort_all();
-        self.turn(clock.now());
-        self.turn(clock.now());
+        let Summary { accepted, connected, .. } = self.summary();
+        let until = clock.now() + if accepted + connected > 0 { LAST_WORDS } else { Duration::ZERO };
+        while {
+            self.turn(clock.now());
+            self.turn(clock.now());
+            clock.now() < until
+        } {
+            // Whoever is to read them may need the core.
+            std::thread::yield_now();
+        }
     }
 
     /// What the worker has counted so far.

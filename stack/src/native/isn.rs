@@ -1,10 +1,11 @@
 //! Numbers that a peer sees and must not be able to continue: initial sequence numbers and timestamps.
 
 use super::seq::Seq;
-use super::sip::SipHash;
 use crate::tuple::{HashKey, Tuple};
 use linerate_bypass::time::Instant;
+use siphasher::sip::{SipHasher13, SipHasher24};
 use std::fmt;
+use std::hash::Hasher;
 
 /// Nanoseconds of a tick of the clock of initial sequence numbers (RFC 9293 §3.4.1, MUST-8).
 const ISN_TICK: u64 = 4_000;
@@ -24,41 +25,42 @@ const GAP_MASK: u32 = (1 << 24) - 1;
 /// one worker to another, and a peer that compares connections of several workers sees one clock.
 #[derive(Clone)]
 pub(crate) struct Secrets {
-    isn: SipHash<2, 4>,
-    timestamps: SipHash<1, 3>,
-    cookies: SipHash<2, 4>,
+    isn: SipHasher24,
+    timestamps: SipHasher13,
+    cookies: SipHasher24,
     tables: HashKey,
     /// That of the last connection: the next is often of the same.
     latest: Pair,
 }
 
 /// A pair of addresses, and what the numbers of its connections have in common.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 struct Pair {
     /// With ports of zero.
     addresses: Tuple,
     timestamp_offset: u32,
-    /// The hash of initial sequence numbers as far as the addresses go, and how long they are, in bytes.
-    isn: (SipHash<2, 4>, u8),
+    /// The hash of initial sequence numbers as far as the addresses go.
+    isn: SipHasher24,
 }
 
 impl Secrets {
     /// The keys that follow from `seed`, which is to be taken from the system's generator.
     pub fn from_seed(seed: u64) -> Self {
         // The second half of the key only sets this use of the seed apart from others.
-        let source = SipHash::<2, 4>::new(seed, u64::from_be_bytes(*b"secrets."));
+        let source = SipHasher24::new_with_keys(seed, u64::from_be_bytes(*b"secrets."));
         let mut count = 0u64;
         let mut next = || {
             count += 1;
-            source.with(count).finish(0, 8)
+            source.hash(&count.to_le_bytes())
         };
-        let (isn, timestamps) = (SipHash::new(next(), next()), SipHash::new(next(), next()));
+        let isn = SipHasher24::new_with_keys(next(), next());
+        let timestamps = SipHasher13::new_with_keys(next(), next());
         Secrets {
+            cookies: SipHasher24::new_with_keys(next(), next()),
+            tables: HashKey::new(next),
+            latest: Pair::of(&Tuple::received_v4([0; 8], [0; 4]), &isn, &timestamps),
             isn,
             timestamps,
-            cookies: SipHash::new(next(), next()),
-            tables: HashKey::new(next),
-            latest: Pair::of(&Tuple::received_v4([0; 8], [0; 4]), isn, timestamps),
         }
     }
 
@@ -70,7 +72,7 @@ impl Secrets {
     /// The initial sequence number of a connection `tuple` that begins at `now`: `M + F(tuple, secret)`, where `M` ticks
     /// every 4 µs and `F` is SipHash-2-4 (RFC 6528 §3, RFC 9293 §3.4.1).
     pub fn isn(&self, tuple: &Tuple, now: Instant) -> Seq {
-        Seq(hash(self.isn, tuple, [])) + isn_clock(now)
+        Seq(hash(&self.isn, tuple, [])) + isn_clock(now)
     }
 
     /// The initial sequence number of a connection that takes the place of one in TIME-WAIT, whose next sequence number
@@ -84,7 +86,7 @@ impl Secrets {
         if isn.at_or_after(floor) {
             return isn;
         }
-        floor + GAP + (hash(self.isn, tuple, [floor.0.into(), now.as_nanos()]) & GAP_MASK)
+        floor + GAP + (hash(&self.isn, tuple, [floor.0.into(), now.as_nanos()]) & GAP_MASK)
     }
 
     /// What the timestamps of `tuple` differ by from [`timestamp_clock`]: to be worked out once for each connection.
@@ -95,7 +97,7 @@ impl Secrets {
     /// connections. An observer learns how connections of one pair follow each other, and nothing of other pairs, nor
     /// for how long we have been up (RFC 7323 §5.4 and §7).
     pub fn timestamp_offset(&self, tuple: &Tuple) -> u32 {
-        Pair::of(tuple, self.isn, self.timestamps).timestamp_offset
+        Pair::of(tuple, &self.isn, &self.timestamps).timestamp_offset
     }
 
     /// The [initial sequence number](Self::isn) of a connection `tuple` that begins at `now`, and its
@@ -103,10 +105,10 @@ impl Secrets {
     #[inline]
     pub fn begin(&mut self, tuple: &Tuple, now: Instant) -> (Seq, u32) {
         if self.latest.addresses != tuple.without_ports() {
-            self.latest = Pair::of(tuple, self.isn, self.timestamps);
+            self.latest = Pair::of(tuple, &self.isn, &self.timestamps);
         }
-        let Pair { timestamp_offset, isn: (hash, len), .. } = self.latest;
-        (Seq(with_ports(hash, tuple, len)) + isn_clock(now), timestamp_offset)
+        let Pair { timestamp_offset, isn, .. } = &self.latest;
+        (Seq(with_ports(*isn, tuple)) + isn_clock(now), *timestamp_offset)
     }
 
     /// Our clock as the peer of `tuple` sees it (TSval).
@@ -116,7 +118,7 @@ impl Secrets {
 
     /// The keyed hash of SYN cookies: of `tuple` and of `more`.
     pub(super) fn cookie_hash(&self, tuple: &Tuple, more: [u64; 2]) -> u32 {
-        hash(self.cookies, tuple, more)
+        hash(&self.cookies, tuple, more)
     }
 }
 
@@ -132,35 +134,30 @@ pub(crate) fn timestamp_clock(now: Instant) -> u32 {
     (now.as_nanos() / TIMESTAMP_TICK) as u32
 }
 
-/// The hash of the addresses of `tuple`, ours before the peer's, and of `more`, to which `end` is to follow: how long what has
-/// been hashed is, in bytes. IPv4's addresses take less, and messages of different lengths have nothing to do with each other.
+/// The hash of the addresses of `tuple`, ours before the peer's, and of `more`, to which something may follow. IPv4's addresses
+/// take less, and messages of different lengths have nothing to do with each other.
 #[inline]
-fn addresses<const C: u32, const D: u32, const N: usize>(
-    key: SipHash<C, D>,
-    tuple: &Tuple,
-    more: [u64; N],
-) -> (SipHash<C, D>, u8) {
-    let (hash, len) = if tuple.is_ipv4() {
-        (key.with(u64::from_be_bytes(tuple.sent_v4())), 8)
+fn addresses<H: Hasher, const N: usize>(mut hash: H, tuple: &Tuple, more: [u64; N]) -> H {
+    if tuple.is_ipv4() {
+        hash.write(&tuple.sent_v4());
     } else {
-        let bytes = tuple.sent_v6();
-        let (words, _) = bytes.as_chunks::<8>();
-        (words.iter().fold(key, |hash, word| hash.with(u64::from_be_bytes(*word))), 32)
-    };
-    (more.into_iter().fold(hash, SipHash::with), len + 8 * N as u8)
+        hash.write(&tuple.sent_v6());
+    }
+    more.iter().for_each(|word| hash.write(&word.to_be_bytes()));
+    hash
 }
 
 /// The hash of the addresses and ports of `tuple` and of `more`.
 #[inline]
-fn hash<const N: usize>(key: SipHash<2, 4>, tuple: &Tuple, more: [u64; N]) -> u32 {
-    let (hash, len) = addresses(key, tuple, more);
-    with_ports(hash, tuple, len)
+fn hash<const N: usize>(key: &SipHasher24, tuple: &Tuple, more: [u64; N]) -> u32 {
+    with_ports(addresses(*key, tuple, more), tuple)
 }
 
-/// The hash of what has been hashed, `len` bytes, and of the ports of `tuple`.
+/// The hash of what has been hashed and of the ports of `tuple`.
 #[inline]
-fn with_ports(hash: SipHash<2, 4>, tuple: &Tuple, len: u8) -> u32 {
-    hash.finish(u32::from_be_bytes(tuple.sent_ports()).into(), len + 4) as u32
+fn with_ports(mut hash: SipHasher24, tuple: &Tuple) -> u32 {
+    hash.write(&tuple.sent_ports());
+    hash.finish() as u32
 }
 
 /// The clock of initial sequence numbers.
@@ -170,12 +167,11 @@ fn isn_clock(now: Instant) -> u32 {
 }
 
 impl Pair {
-    fn of(tuple: &Tuple, isn: SipHash<2, 4>, timestamps: SipHash<1, 3>) -> Self {
-        let (hash, len) = addresses(timestamps, tuple, []);
+    fn of(tuple: &Tuple, isn: &SipHasher24, timestamps: &SipHasher13) -> Self {
         Pair {
             addresses: tuple.without_ports(),
-            timestamp_offset: hash.finish(0, len) as u32,
-            isn: addresses(isn, tuple, []),
+            timestamp_offset: addresses(*timestamps, tuple, []).finish() as u32,
+            isn: addresses(*isn, tuple, []),
         }
     }
 }
@@ -298,11 +294,12 @@ mod tests {
     #[test]
     fn the_uses_of_a_seed_show_nothing_of_each_other() {
         let secrets = Secrets::from_seed(6);
+        let hash = |key: &SipHasher24| key.hash(b"text");
         let seen = HashSet::from([
-            secrets.isn.finish(1, 4),
-            secrets.cookies.finish(1, 4),
-            secrets.timestamps.finish(1, 4),
-            SipHash::<2, 4>::new(6, 0).finish(1, 4),
+            hash(&secrets.isn),
+            hash(&secrets.cookies),
+            secrets.timestamps.hash(b"text"),
+            hash(&SipHasher24::new_with_keys(6, 0)),
         ]);
         assert_eq!(seen.len(), 4);
         assert_eq!(format!("{secrets:?} {:?}", secrets.table_key()), "Secrets HashKey(secret)");

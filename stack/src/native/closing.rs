@@ -1,0 +1,52 @@
+//! How a connection ends in peace (RFC 9293 §3.6).
+
+use super::block::{Flags, State};
+use super::connection::Connection;
+use super::tick::Tick;
+use super::time_wait::Closed;
+use crate::congestion::CongestionControl;
+use linerate_bypass::Packet;
+use linerate_bypass::time::Instant;
+
+impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
+    /// Our FIN has been acknowledged.
+    pub(super) fn fin_acknowledged(&mut self, now: Instant) {
+        let block = &mut *self.block;
+        match block.state {
+            State::FinWait1 => block.state = State::FinWait2,
+            State::Closing => self.enter_time_wait(now),
+            State::LastAck if block.flags.has(Flags::END_TOLD) => self.end(Flags::default()),
+            State::LastAck => self.linger(),
+            _ => {}
+        }
+    }
+
+    /// Leaves a compact record to answer segments; the block stays until the service knows that it is over.
+    pub(super) fn enter_time_wait(&mut self, now: Instant) {
+        self.forget_tuple();
+        let block = &mut *self.block;
+        block.state = State::TimeWait;
+        block.retransmit_at = Tick::NONE;
+        // No less than was ever offered: the right edge does not move left, and the peer sends nothing more into it.
+        let scale = block.rcv_scale();
+        let window = block.rcv_window().max(self.cold.rx_limit).div_ceil(1 << scale).min(65_535);
+        block.rcv_edge = block.rcv_edge.max(block.rcv_nxt + (window << scale));
+        let record = Closed {
+            tuple: block.tuple,
+            next: block.nxt,
+            peer_next: block.rcv_nxt,
+            ts_recent: block.flags.has(Flags::TIMESTAMPS).then_some(block.ts_recent),
+            window: window as u16,
+        };
+        self.shared.time_wait.insert(record, now);
+        self.touch();
+    }
+
+    /// The peer has all of ours; the block stays until the service has all of the peer's.
+    fn linger(&mut self) {
+        self.forget_tuple();
+        self.block.state = State::TimeWait;
+        self.block.retransmit_at = Tick::NONE;
+        self.touch();
+    }
+}

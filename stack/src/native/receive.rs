@@ -1,0 +1,239 @@
+//! What arrives becomes the stream: payload in order, out of order and known already, and its end.
+
+use super::block::{Flags, State};
+use super::buffers::CROWDED;
+use super::connection::Connection;
+use super::input::Arrival;
+use super::reassembly::Inserted;
+use super::seq::Seq;
+use crate::congestion::CongestionControl;
+use linerate_bypass::Packet;
+use linerate_bypass::time::Instant;
+
+/// The longest payload that is put together with others in a [crowded](CROWDED) queue, and what all in the queue have on
+/// average then: the short ones among many long ones, the ends of messages, are not worth a copy.
+const SHORT: u32 = 256;
+
+impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
+    /// Takes in the payload of an acceptable segment.
+    #[inline]
+    pub(super) fn take_in(&mut self, arrival: &Arrival, mut packet: P, now: Instant) {
+        // The headers are in the first segment of a chain (the demultiplexer has read them there).
+        let tail = packet.unchain();
+        if !packet.adjust(arrival.header) {
+            return;
+        }
+        let block = &mut *self.block;
+        let buffers = self.shared.buffers.attach(block);
+        // One that the port has put together of several wants an answer as they do.
+        block.unanswered = block.unanswered.saturating_add(1 + u8::from(arrival.len > u32::from(block.mss)));
+        if tail.is_none() && arrival.seq == block.rcv_nxt && buffers.reassembly.is_empty() && !packet.is_empty() {
+            let len = packet.len() as u32;
+            let room = buffers.received.len() < CROWDED && self.shared.pinned < self.shared.settings.pressure;
+            if arrival.len <= block.rcv_window() && room {
+                buffers.received.push_back(packet);
+                block.rcv_nxt += len;
+                block.received += len;
+                block.flags |= Flags::READABLE;
+                self.shared.pinned += 1;
+                return self.activate(Flags::TOUCHED | Flags::DIRTY);
+            }
+        }
+        if arrival.seq == block.rcv_nxt
+            && buffers.reassembly.is_empty()
+            && arrival.len <= block.rcv_window()
+            && let Some(tail) = tail
+        {
+            return self.take_chain(packet, tail, now);
+        }
+        let before = block.rcv_nxt;
+        let gap = !buffers.reassembly.is_empty();
+        let mut seq = arrival.seq;
+        let mut next = Some(packet);
+        let mut rest = tail;
+        while let Some(mut packet) = next {
+            if rest.is_none() {
+                rest = packet.unchain();
+            }
+            let len = packet.len() as u32;
+            self.take_piece(seq, packet);
+            seq += len;
+            next = rest.take();
+        }
+        let block = &mut *self.block;
+        let filled = block.rcv_nxt != before;
+        let gap = gap || self.shared.buffers.of(block).is_some_and(|buffers| !buffers.reassembly.is_empty());
+        if gap || !filled || arrival.seq != before {
+            // RFC 5681 §4.2: out of order, a gap filled or part of it, or nothing new.
+            block.flags |= Flags::ACK_NOW;
+        }
+        if filled {
+            block.flags |= Flags::READABLE;
+            self.touch();
+        }
+        self.dirty();
+        self.fin_in_order(now);
+    }
+
+    /// Takes in what is next in order and within the window, in several segments: `first` and what follows it.
+    fn take_chain(&mut self, first: P, tail: P, now: Instant) {
+        let block = &mut *self.block;
+        let Some(buffers) = self.shared.buffers.of_mut(block) else { return };
+        let mut next = Some(first);
+        let mut rest = Some(tail);
+        // Others may be too many, and are looked at one by one.
+        let before = buffers.received.len();
+        let mut room =
+            CROWDED.saturating_sub(before).min(self.shared.settings.pressure.saturating_sub(self.shared.pinned));
+        while room > 0
+            && let Some(packet) = next.take()
+        {
+            let len = packet.len() as u32;
+            if len > 0 {
+                room -= 1;
+                buffers.received.push_back(packet);
+                block.rcv_nxt += len;
+                block.received += len;
+            }
+            next = rest.take();
+            rest = next.as_mut().and_then(Packet::unchain);
+        }
+        self.shared.pinned += buffers.received.len() - before;
+        while let Some(packet) = next {
+            let seq = self.block.rcv_nxt;
+            let len = packet.len() as u32;
+            self.take_piece(seq, packet);
+            if self.block.rcv_nxt != seq + len {
+                // No place: what follows would only lie behind a gap.
+                self.block.flags |= Flags::ACK_NOW;
+                break;
+            }
+            next = rest.take();
+            rest = next.as_mut().and_then(Packet::unchain);
+        }
+        self.block.flags |= Flags::READABLE;
+        self.activate(Flags::TOUCHED | Flags::DIRTY);
+        self.fin_in_order(now);
+    }
+
+    /// Takes in one piece of payload at `seq`, in a single segment.
+    fn take_piece(&mut self, mut seq: Seq, mut packet: P) {
+        let block = &mut *self.block;
+        let Some(buffers) = self.shared.buffers.of_mut(block) else { return };
+        let len = packet.len() as u32;
+        let end = seq + len;
+        if len == 0 {
+            return;
+        }
+        if seq.before(block.rcv_nxt) {
+            let known = (block.rcv_nxt - seq).min(len);
+            buffers.duplicate = (seq, seq + known);
+            block.flags |= Flags::DUPLICATE;
+            if known == len || !packet.adjust(known as usize) {
+                return;
+            }
+            seq = block.rcv_nxt;
+        }
+        if end.after(block.rcv_edge) {
+            let beyond = (end - block.rcv_edge) as usize;
+            if beyond >= packet.len() || !packet.trim(beyond) {
+                return;
+            }
+        }
+        let len = packet.len() as u32;
+        let before = buffers.received_packets();
+        let all_received = self.shared.pinned - self.shared.queued;
+        if seq == block.rcv_nxt {
+            if buffers.received.len() >= CROWDED
+                && len <= SHORT
+                && block.received as usize <= buffers.received.len() * SHORT as usize
+                && let Some(last) = buffers.received.back_mut()
+                && let Some(place) = last.append(len as usize)
+            {
+                place.copy_from_slice(packet.data());
+                self.shared.counts.copied += u64::from(len);
+            } else if buffers.received.len() >= self.shared.settings.rx_packets
+                || self.shared.pinned >= self.shared.settings.packets
+                || all_received >= self.shared.settings.packets_received
+            {
+                self.shared.counts.pruned += 1;
+                return;
+            } else {
+                buffers.received.push_back(packet);
+            }
+            block.rcv_nxt += len;
+            block.received += len;
+            while let Some((packet, len)) = buffers.reassembly.take(block.rcv_nxt) {
+                buffers.received.push_back(packet);
+                block.rcv_nxt += len;
+                block.received += len;
+            }
+        } else if self.shared.pinned >= self.shared.settings.packets_in_advance
+            || all_received >= self.shared.settings.pressure
+        {
+            self.shared.counts.pruned += 1;
+        } else {
+            let limit = self.shared.settings.rx_scattered;
+            match buffers.reassembly.insert(seq, packet, limit) {
+                Inserted::Held => {}
+                Inserted::Duplicate => {
+                    buffers.duplicate = (seq, seq + len);
+                    block.flags |= Flags::DUPLICATE;
+                }
+                Inserted::Full => self.shared.counts.pruned += 1,
+            }
+        }
+        self.shared.pinned = self.shared.pinned + buffers.received_packets() - before;
+    }
+
+    /// The peer's FIN is at `at`.
+    #[inline(always)]
+    pub(super) fn peer_finishes(&mut self, at: Seq, now: Instant) {
+        let block = &mut *self.block;
+        if !block.state.may_receive() {
+            // Again: it was acknowledged, and the acknowledgement was lost.
+            block.flags |= Flags::ACK_NOW;
+            return self.dirty();
+        }
+        if at == block.rcv_nxt {
+            return self.finish_receiving(now);
+        }
+        if at.after(block.rcv_nxt) {
+            self.shared.buffers.attach(block).reassembly.set_fin(at);
+        }
+        block.flags |= Flags::ACK_NOW;
+        self.dirty();
+    }
+
+    /// Takes the peer's FIN in, if it came before what has now been filled.
+    fn fin_in_order(&mut self, now: Instant) {
+        let block = &*self.block;
+        let next = block.rcv_nxt;
+        if self.shared.buffers.of(block).is_some_and(|buffers| buffers.reassembly.is_fin_at(next)) {
+            self.finish_receiving(now);
+        }
+    }
+
+    /// The peer's FIN is next in order (RFC 9293 §3.10.7.4, eighth).
+    #[inline(always)]
+    pub(super) fn finish_receiving(&mut self, now: Instant) {
+        let block = &mut *self.block;
+        block.rcv_nxt += 1;
+        block.rcv_edge = block.rcv_edge.max(block.rcv_nxt);
+        block.flags |= Flags::ACK_NOW;
+        if let Some(buffers) = self.shared.buffers.of_mut(block)
+            && !buffers.reassembly.is_empty()
+        {
+            self.shared.pinned -= buffers.reassembly.packets();
+            buffers.reassembly.clear();
+        }
+        let block = &mut *self.block;
+        match block.state {
+            State::Established => block.state = State::CloseWait,
+            State::FinWait1 => block.state = State::Closing,
+            State::FinWait2 => self.enter_time_wait(now),
+            _ => {}
+        }
+        self.activate(Flags::TOUCHED | Flags::DIRTY);
+    }
+}
