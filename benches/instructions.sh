@@ -5,7 +5,9 @@
 #   benches/instructions.sh --flows 1000 --size 64
 #   benches/instructions.sh --mode stream --no-offload
 # It prints one line: per echo, per connection, or per message and per data segment (those received and those sent).
-# With KEEP=FILE the larger run's profile stays in FILE, for callgrind_annotate.
+# With KEEP=FILE the larger run's profile stays in FILE, for callgrind_annotate. With PROFILE=1 follow the instructions of
+# one operation by where they come from (needs addr2line): the function that was called, and the file of this project
+# whose code was inlined there; what is the standard library's counts for the file that uses it.
 set -euo pipefail
 
 cd "$(dirname "$0")/.."
@@ -39,9 +41,41 @@ count() {
     local operations=$1
     shift
     valgrind --tool=callgrind --toggle-collect='*server_turn*' --callgrind-out-file="$scratch/$operations" \
-        "$engine" --rounds 1 --echoes "$operations" --json "$@" >"$scratch/report" 2>"$scratch/log" ||
+        --dump-instr=yes --compress-pos=no --compress-strings=no "$engine" --rounds 1 --echoes "$operations" --json "$@" >"$scratch/report" 2>"$scratch/log" ||
         { cat "$scratch/log" >&2; exit 1; }
     sed -n 's/^\(summary\|totals\): \([0-9]*\).*/\2/p' "$scratch/$operations" | head -n 1
+}
+
+# Prints the difference of the two runs by address, of the operations in one.
+by_address() {
+    awk -v engine="$engine" -v operations=$((many - few)) '
+        FNR == 1 { sign = FILENAME == ARGV[1] ? -1 : 1 }
+        /^ob=/ { own = $0 == "ob=" engine }
+        /^calls=/ { getline; next } # what was called is counted there
+        /^0x/ { cost[own ? $1 : "elsewhere"] += sign * $3 }
+        END { for (at in cost) if (cost[at]) print at, cost[at] / operations }' "$scratch/$few" "$scratch/$many"
+}
+
+# Prints instructions, the function that was called, and the file, the most first.
+profile() {
+    by_address >"$scratch/addresses"
+    awk '/^0x/ { print $1 }' "$scratch/addresses" | addr2line -a -i -f -C -e "$engine" | awk -v root="$PWD/" '
+        function short(name) {
+            while (gsub(/<[^<>]*>/, "", name)) {}
+            sub(/>$/, "", name)
+            sub(/^.*::/, "", name)
+            return name
+        }
+        function take() { if (at != "") cost[sprintf("%-16s", called) (file == "" ? "(library)" : file)] += each[at] }
+        BEGIN { while ((getline <ARGV[1]) > 0) { sub(/^0x0*/, "", $1); each[$1] = $2 } ARGV[1] = "-" }
+        /^0x/ { take(); sub(/^0x0*/, ""); at = $0; file = ""; next }
+        { called = short($0); getline } # the last is what was called
+        file == "" && index($0, root) == 1 { sub(/:[0-9?].*$/, ""); file = substr($0, length(root) + 1) }
+        END {
+            take()
+            if (each["elsewhere"]) cost["(other objects)"] = each["elsewhere"]
+            for (what in cost) printf "%8.1f  %s\n", cost[what], what
+        }' "$scratch/addresses" | sort -rn
 }
 
 first=$(count "$few" "$@")
@@ -58,4 +92,7 @@ else
 fi
 if [ -n "${KEEP:-}" ]; then
     cp "$scratch/$many" "$KEEP"
+fi
+if [ -n "${PROFILE:-}" ]; then
+    profile
 fi

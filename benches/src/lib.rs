@@ -10,3 +10,4 @@ pub mod priority;
 pub mod process;
 pub mod sockperf;
 pub mod testpmd;
+pub mod transfer;

@@ -80,6 +80,14 @@ impl Wheel {
         self.link(token, deadline);
     }
 
+    /// Asks for the timer `token`, which is about to be armed.
+    #[inline]
+    pub fn prefetch(&self, token: u32) {
+        if let Some(timer) = self.timers.get(token as usize) {
+            linerate_bypass::prefetch(timer);
+        }
+    }
+
     /// Lets the timer `token` not fire.
     pub fn disarm(&mut self, token: u32) {
         if self.timers.get(token as usize).is_some_and(|timer| timer.previous != NONE) {

@@ -89,6 +89,11 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
                 *slot = self.shared.table.candidate(*hash).unwrap_or(u32::MAX);
                 if let Some(block) = self.blocks.get(*slot as usize) {
                     prefetch_whole(block);
+                    self.shared.wheel.prefetch(*slot);
+                }
+                // What few segments need most of those of a connection do that is idle between them.
+                if let Some(cold) = self.cold.get(*slot as usize) {
+                    prefetch_whole(cold);
                 }
             }
             for slot in &slots[..heads.len()] {

@@ -144,7 +144,10 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         let before = buffers.received_packets();
         let all_received = self.shared.pinned - self.shared.queued;
         if seq == block.rcv_nxt {
+            // What fills a gap makes the queue longer by what lay behind it.
+            let fits = buffers.received.len() < self.shared.settings.rx_packets;
             if buffers.received.len() >= CROWDED
+                && (fits || buffers.reassembly.is_empty())
                 && len <= SHORT
                 && block.received as usize <= buffers.received.len() * SHORT as usize
                 && let Some(last) = buffers.received.back_mut()
@@ -152,7 +155,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             {
                 place.copy_from_slice(packet.data());
                 self.shared.counts.copied += u64::from(len);
-            } else if buffers.received.len() >= self.shared.settings.rx_packets
+            } else if !fits
                 || self.shared.pinned >= self.shared.settings.packets
                 || all_received >= self.shared.settings.packets_received
             {

@@ -390,6 +390,25 @@ fn the_packets_of_a_worker_are_bounded() {
 }
 
 #[test]
+fn what_fills_a_gap_does_not_make_a_full_queue_longer() {
+    // What lies behind the gap would come on top of it.
+    native_only!();
+    let mut s = unread(&[6000], |config| config.max_packets_per_connection = Some(64));
+    s.on_port(6000);
+    for n in 0..64 {
+        s.inject(data(1 + 10 * n, 10));
+    }
+    for n in 65..85 {
+        s.inject(data(1 + 10 * n, 10));
+    }
+    s.inject(data(641, 10));
+    s.pass(DELAYED_ACK);
+    s.drain();
+    s.expect_delivered(640);
+    assert_eq!(s.drops("receive queue full"), 1);
+}
+
+#[test]
 fn the_packets_of_a_connection_are_bounded() {
     native_only!();
     let mut s = unread(&[6000], |config| config.max_packets_per_connection = Some(80));

@@ -9,7 +9,7 @@ use clap::Parser;
 use linerate_benches::echo_pair::{Measured, Network, Setting, engines_of, measure};
 use linerate_benches::priority::come_first;
 use linerate_benches::process::{Error, interruption, linerate};
-use linerate_benches::{sockperf, testpmd};
+use linerate_benches::{sockperf, testpmd, transfer};
 use report::{Bounces, Report, Row, Sockperf};
 use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
@@ -93,10 +93,11 @@ fn run(args: &Args) -> Result<Report, Error> {
     let _first = come_first();
     let networks = Network::all(&engines_of(&setting.linerate, &interrupted)?);
     let mut runs: Vec<[Vec<Measured>; 2]> = networks.iter().map(|_| Default::default()).collect();
-    let (mut ping_pongs, mut bounces) = (Vec::new(), Vec::new());
+    let (mut ping_pongs, mut bounces, mut transfers) = (Vec::new(), Vec::new(), Vec::new());
     // Round by round, so that what disturbs the machine for a while disturbs all alike.
     for round in 1..=args.rounds {
         let say = |what: &str| eprintln!("round {round} of {}: {what}", args.rounds);
+        transfers.push(transfer::nanoseconds(args.server_core, args.load_core).map_err(failed)?);
         for (network, runs) in networks.iter().zip(&mut runs) {
             say(&network.name());
             let measured = measure(&setting, *network, &[MANY, ONE], &interrupted)?;
@@ -123,7 +124,8 @@ fn run(args: &Args) -> Result<Report, Error> {
     let bounces = (!bounces.is_empty()).then(|| Bounces { rate: median(bounces.into_iter()) });
     let ratios = ratios::all(&networks, &results, sockperf.as_ref(), bounces.as_ref());
     let Args { rounds, seconds, size, .. } = *args;
-    Ok(Report { rounds, seconds, size, results, testpmd: bounces, sockperf, ratios })
+    let transfer_ns = median(transfers.into_iter());
+    Ok(Report { rounds, seconds, size, transfer_ns, results, testpmd: bounces, sockperf, ratios })
 }
 
 fn missing(program: &str, remedy: &str) -> Error {

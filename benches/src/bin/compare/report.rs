@@ -12,6 +12,8 @@ pub struct Report {
     pub rounds: u32,
     pub seconds: u32,
     pub size: u32,
+    /// Nanoseconds that a cache line takes from one of the two cores to the other.
+    pub transfer_ns: f64,
     pub results: Vec<Row>,
     pub testpmd: Option<Bounces>,
     pub sockperf: Option<Sockperf>,
@@ -95,6 +97,6 @@ impl fmt::Display for Report {
             let verdict = if *met { "met" } else { "not met" };
             table.add_row([what, format!("{ratio:.2}"), format!("{required:.2}"), verdict.to_owned()]);
         }
-        write!(f, "{table}")
+        write!(f, "{table}\n\na cache line from one core to the other: {:.0} ns", self.transfer_ns)
     }
 }

@@ -1,0 +1,78 @@
+//! How far two cores are from each other: the time that a cache line takes from one to the other.
+//!
+//! What two processes exchange over rings in memory waits for such transfers. A virtual machine does not show how far apart
+//! the host has put its cores, which may share a cache at one time and none at another.
+
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use std::hint::spin_loop;
+use std::io;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::Instant;
+
+/// Transfers there and back in one measurement, and how many of these there are: the fastest is what nothing disturbed.
+const TURNS: u32 = 5_000;
+const MEASUREMENTS: usize = 10;
+
+/// The nanoseconds of one transfer between two cores.
+pub fn nanoseconds(one: usize, other: usize) -> io::Result<f64> {
+    let (line, before) = (Line(AtomicU32::new(0)), sched_getaffinity(None)?);
+    // A thread begins where the one is that starts it. If a core is not there, nothing has begun yet.
+    pin(one)?;
+    pin(other)?;
+    let fastest = thread::scope(|scope| {
+        scope.spawn(|| (0..MEASUREMENTS).for_each(|_| answer(&line.0)));
+        let pinned = pin(one);
+        let fastest = (0..MEASUREMENTS).map(|_| ask(&line.0)).fold(f64::INFINITY, f64::min);
+        pinned.map(|()| fastest)
+    });
+    sched_setaffinity(None, &before)?;
+    fastest
+}
+
+/// A cache line, and the one that the core may fetch along with it.
+#[repr(align(128))]
+struct Line(AtomicU32);
+
+fn pin(core: usize) -> io::Result<()> {
+    let mut set = CpuSet::new();
+    set.set(core);
+    Ok(sched_setaffinity(None, &set)?)
+}
+
+fn ask(line: &AtomicU32) -> f64 {
+    let start = Instant::now();
+    for turn in 0..TURNS {
+        line.store(2 * turn + 1, Ordering::Release);
+        wait(line, 2 * turn + 2);
+    }
+    start.elapsed().as_nanos() as f64 / f64::from(2 * TURNS)
+}
+
+fn answer(line: &AtomicU32) {
+    for turn in 0..TURNS {
+        wait(line, 2 * turn + 1);
+        line.store(2 * turn + 2, Ordering::Release);
+    }
+}
+
+fn wait(line: &AtomicU32, number: u32) {
+    while line.load(Ordering::Acquire) != number {
+        spin_loop();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_transfer_takes_time_and_the_thread_goes_back_where_it_may_run() {
+        let before = sched_getaffinity(None).unwrap();
+        let mut cores = (0..CpuSet::MAX_CPU).filter(|core| before.is_set(*core));
+        let (Some(one), Some(other)) = (cores.next(), cores.next()) else { return };
+        let nanoseconds = nanoseconds(one, other).unwrap();
+        assert!(nanoseconds > 0.0 && nanoseconds < 1e6, "{nanoseconds}");
+        assert_eq!(sched_getaffinity(None).unwrap(), before);
+    }
+}
