@@ -18,6 +18,11 @@ impl<P> Shared<P> {
     pub(super) fn is_low(&self) -> bool {
         self.pinned >= self.settings.pressure
     }
+
+    /// Whether what services have not read holds hardly any packets.
+    fn has_read(&self) -> bool {
+        self.pinned - self.queued < (self.settings.packets - self.settings.packets_in_advance) / 2
+    }
 }
 
 impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
@@ -51,9 +56,12 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     #[inline]
     fn free(&mut self) -> u32 {
         if self.shared.is_low() {
-            // No more than was promised.
             self.hold_back();
-            return 0;
+            // No more than was promised: but one segment, if it is our own data that make packets run low and all of the peer's
+            // has been read. Both ends might else wait for each other.
+            let read = self.block.received == 0 && self.shared.has_read();
+            let segment = u32::from(self.block.mss).min(self.cold.rx_limit);
+            return if read { segment.max(self.block.rcv_window()) } else { 0 };
         }
         self.cold.rx_limit.saturating_sub(self.block.received)
     }
