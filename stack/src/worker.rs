@@ -176,15 +176,14 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
             self.turn(clock.now());
         }
         self.core.engine.abort_all();
-        let Summary { accepted, connected, .. } = self.summary();
-        let until = clock.now() + if accepted + connected > 0 { LAST_WORDS } else { Duration::ZERO };
-        while {
-            self.turn(clock.now());
-            self.turn(clock.now());
-            clock.now() < until
-        } {
-            // Whoever is to read them may need the core.
+        let had_connections = !self.states.is_empty();
+        let until = clock.now() + if had_connections { LAST_WORDS } else { Duration::ZERO };
+        self.turn(clock.now());
+        self.turn(clock.now());
+        while clock.now() < until {
+            // Whoever is to read what was sent may need the core.
             std::thread::yield_now();
+            self.turn(clock.now());
         }
     }
 

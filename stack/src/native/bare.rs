@@ -29,7 +29,7 @@ impl<P: Packet> Shared<P> {
         tuple.is_ipv4() && self.settings.offload.tcp
     }
 
-    /// Sends a segment that is only headers, of `N` bytes behind `link`. Returns whether it went.
+    /// Sends a segment that is only headers, with `link` in front `LEN` bytes. Returns whether it went.
     #[inline(always)]
     pub(super) fn send_sized<N: Nic<Packet = P>, const LEN: usize>(
         &self,
@@ -38,12 +38,9 @@ impl<P: Packet> Shared<P> {
         egress: &mut Egress<N>,
     ) -> bool {
         let Some(mut packet) = egress.allocate() else { return false };
-        let Some(place) = packet.append(ETHERNET + LEN) else { return false };
-        let Some((ethernet, rest)) = place.split_first_chunk_mut() else { return false };
-        *ethernet = link;
-        let Some(rest) = rest.first_chunk_mut::<LEN>() else { return false };
-        header.write_sized(rest, self.settings.offload);
-        if let Some(offload) = header.offload(self.settings.offload) {
+        let Some(place) = packet.append(LEN).and_then(|place| place.first_chunk_mut::<LEN>()) else { return false };
+        header.write_frame::<true, LEN>(place, &link, self.settings.offload);
+        if let Some(offload) = header.offload_of(true, self.settings.offload) {
             packet.set_tx_offload(offload);
         }
         egress.send_frame(packet);
@@ -117,7 +114,7 @@ impl<P: Packet> Shared<P> {
             && self.is_sized(tuple)
             && let Some(link) = egress.link_header(tuple.remote_v6().to_bits(), now).copied()
         {
-            return self.send_sized::<N, { 40 + SynOptions::MAX_LEN }>(&header, link, egress);
+            return self.send_sized::<N, { ETHERNET + 40 + SynOptions::MAX_LEN }>(&header, link, egress);
         }
         self.send_header(&Header { options: &place[..len], ..header }, egress, now)
     }

@@ -341,6 +341,15 @@ impl Block {
         self.ack_at = Tick::NONE;
     }
 
+    /// Notes that the engine is to look at the connection in what `news` say. Returns whether it has to be put into the list of
+    /// those that are looked at.
+    #[inline(always)]
+    pub fn list(&mut self, news: Flags) -> bool {
+        let is_listed = self.flags.has_any(Flags::TOUCHED | Flags::DIRTY);
+        self.flags |= news;
+        !is_listed
+    }
+
     /// Whether data is the only news there can be for the service.
     #[inline(always)]
     pub fn has_only_data(&self) -> bool {

@@ -45,10 +45,7 @@ pub(super) struct Shared<P> {
     pub half_open: usize,
     /// When cookies were last sent: answers to them are believed for a while.
     pub cookies_sent: Option<Instant>,
-    /// Packets of the port that queues hold.
-    pub pinned: usize,
-    /// Those of them that are to be sent or acknowledged.
-    pub queued: usize,
+    pub pinned: Pinned,
     /// Connections that were offered less window than they have room for, as packets ran low, the first to wait first.
     pub held_back: VecDeque<u32>,
     /// When the port's pool was last asked what is left in it.
@@ -66,6 +63,37 @@ pub(super) struct Shared<P> {
     pub counts: Counts,
 }
 
+/// Packets of the port that queues hold.
+#[derive(Debug, Default)]
+pub(super) struct Pinned {
+    /// In queues of either kind.
+    pub all: usize,
+    /// Of them, those that are to be sent or acknowledged.
+    pub queued: usize,
+}
+
+impl Pinned {
+    /// So many more are in send queues.
+    #[inline(always)]
+    pub fn queue(&mut self, packets: usize) {
+        self.all += packets;
+        self.queued += packets;
+    }
+
+    /// Send queues have let go of so many.
+    #[inline(always)]
+    pub fn unqueue(&mut self, packets: usize) {
+        self.all -= packets;
+        self.queued -= packets;
+    }
+
+    /// Those that were received and not consumed.
+    #[inline]
+    pub fn unread(&self) -> usize {
+        self.all - self.queued
+    }
+}
+
 /// A connection, borrowed to be worked on.
 pub(super) struct Connection<'a, P, C> {
     pub slot: u32,
@@ -79,9 +107,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     /// [`DIRTY`](Flags::DIRTY) for something to send.
     #[inline]
     pub fn activate(&mut self, flags: Flags) {
-        let listed = self.block.flags.has_any(Flags::TOUCHED | Flags::DIRTY);
-        self.block.flags |= flags;
-        if !listed {
+        if self.block.list(flags) {
             self.shared.active.push(self.slot);
         }
     }
@@ -115,8 +141,8 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     #[inline]
     pub fn detach(&mut self) {
         if let Some(buffers) = self.shared.buffers.of(self.block) {
-            self.shared.queued -= buffers.queue.packets();
-            self.shared.pinned -= self.shared.buffers.detach(self.block);
+            self.shared.pinned.queued -= buffers.queue.packets();
+            self.shared.pinned.all -= self.shared.buffers.detach(self.block);
             self.cold.idle_since = milliseconds(self.shared.now);
         }
     }

@@ -19,7 +19,7 @@ use crate::congestion::CongestionControl;
 use crate::egress::{ETHERNET, Egress};
 use crate::engine::Head;
 use linerate_bypass::time::Instant;
-use linerate_bypass::{Bytes, L4, Nic, Packet, TxOffload};
+use linerate_bypass::{Bytes, Nic, Packet};
 
 /// The length of the header and the flags of a segment that is nothing but an acknowledgement and perhaps data, as they are
 /// in bytes 12 and 13 of the TCP header (RFC 9293 §3.1): without options, and with a timestamp.
@@ -42,7 +42,8 @@ const UNUSUAL_TO_SEND: Flags = Flags::FIN_QUEUED
     .or(Flags::ECN);
 
 impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
-    /// Takes in a segment of the connection in `slot` if it is as expected; otherwise gives it back, with nothing changed.
+    /// Takes in a segment of the connection in `slot` if it is as expected; otherwise gives it back, to be taken in as if nothing
+    /// had been done.
     #[inline(always)]
     pub(super) fn take_predicted(&mut self, slot: u32, head: &Head, mut packet: P, now: Instant) -> Option<P> {
         let Some(block) = self.blocks.get_mut(slot as usize) else { return Some(packet) };
@@ -89,7 +90,8 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
             {
                 return Some(packet);
             }
-            // RFC 7323 §4.3: only what continues the last acknowledgement sent, so that a delayed one echoes the first.
+            // RFC 7323 §4.3: only what continues the last acknowledgement sent, so that a delayed one echoes the first. This
+            // holds whoever takes the segment in.
             if block.rcv_acked == block.rcv_nxt {
                 block.ts_recent = timestamp;
             }
@@ -114,16 +116,15 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
                 return self.take_with_others(slot, ack, packet, len, now);
             }
             let packets = buffers.queue.acknowledge_lone();
-            self.shared.pinned -= packets;
-            self.shared.queued -= packets;
+            self.shared.pinned.unqueue(packets);
             block.una = ack;
             block.retransmit_at = Tick::NONE;
-            let answer = buffers.flight.lone_answered(ack, now, &mut block.rtt);
+            let answer = buffers.flight.answered(ack, false, now, &mut block.rtt);
             notable = answer.notable.then_some(answer);
         }
         hold(block, buffers, packet, len);
-        self.shared.pinned += 1;
-        if list(block, Flags::READABLE | Flags::TOUCHED | Flags::DIRTY) {
+        self.shared.pinned.all += 1;
+        if block.list(Flags::READABLE | Flags::TOUCHED | Flags::DIRTY) {
             self.shared.active.push(slot);
         }
         if let Some(answer) = notable {
@@ -145,10 +146,10 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         if len > 0 {
             let buffers = self.shared.buffers.attach(block);
             hold(block, buffers, packet, len);
-            self.shared.pinned += 1;
+            self.shared.pinned.all += 1;
             news |= Flags::READABLE | Flags::TOUCHED | Flags::DIRTY;
         }
-        if news != Flags::default() && list(block, news) {
+        if news != Flags::default() && block.list(news) {
             self.shared.active.push(slot);
         }
         None
@@ -161,8 +162,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         let Some(block) = self.blocks.get_mut(slot as usize) else { return false };
         let Some(buffers) = self.shared.buffers.of_mut(block) else { return false };
         let packets = buffers.queue.acknowledge(ack);
-        self.shared.pinned -= packets;
-        self.shared.queued -= packets;
+        self.shared.pinned.unqueue(packets);
         let acknowledged = ack - block.una;
         block.una = ack;
         // What is left is due no sooner than it was.
@@ -219,7 +219,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         let kept = dress(packet, block, len, Control::PSH, window, link, settings.offload, now)?;
         let packet = buffers.received.take_only()?;
         buffers.queue.push_lone(block.nxt, kept);
-        self.shared.queued += 1;
+        self.shared.pinned.queued += 1;
         block.received = 0;
         // What was to be acknowledged has been.
         block.flags.clear(Flags::DIRTY);
@@ -310,14 +310,6 @@ fn hold<P: Packet>(block: &mut Block, buffers: &mut Buffers<P>, packet: P, len: 
     block.unanswered = block.unanswered.saturating_add(1 + u8::from(len > u32::from(block.mss)));
 }
 
-/// Notes that the engine is to look at `news`. Returns whether the connection has to be put into its list.
-#[inline(always)]
-fn list(block: &mut Block, news: Flags) -> bool {
-    let is_listed = block.flags.has_any(Flags::TOUCHED | Flags::DIRTY);
-    block.flags |= news;
-    !is_listed
-}
-
 /// The only `len` bytes in flight have gone out.
 #[inline(always)]
 fn set_out(block: &mut Block, flight: &mut Flight, len: u32, limits: &Limits, now: Instant) {
@@ -390,15 +382,9 @@ fn dress_as<P: Packet, const IPV4: bool, const TIMESTAMP: bool, const N: usize>(
         let _ = packet.adjust(N);
         return None;
     };
-    packet.set_tx_offload(TxOffload {
-        l2_len: ETHERNET,
-        l3_len: if IPV4 { 20 } else { 40 },
-        l4_len: if TIMESTAMP { 32 } else { 20 },
-        ipv4: IPV4,
-        ipv4_checksum: IPV4 && offload.ipv4,
-        l4_checksum: Some(L4::Tcp),
-        tso: None,
-    });
+    if let Some(offload) = header.offload_of(IPV4, offload) {
+        packet.set_tx_offload(offload);
+    }
     Some(kept)
 }
 

@@ -132,15 +132,20 @@ impl Header<'_> {
     }
 
     /// What the port is to be asked for.
-    #[inline(always)]
+    #[inline]
     pub fn offload(&self, offload: Offload) -> Option<TxOffload> {
-        let ipv4 = self.tuple.is_ipv4();
+        self.offload_of(self.tuple.is_ipv4(), offload)
+    }
+
+    /// [`offload`](Self::offload), where it is known whether the header is `ipv4`.
+    #[inline(always)]
+    pub fn offload_of(&self, ipv4: bool, offload: Offload) -> Option<TxOffload> {
         if !(offload.tcp || offload.ipv4 && ipv4) {
             return None;
         }
         Some(TxOffload {
             l2_len: ETHERNET,
-            l3_len: self.ip_len(),
+            l3_len: if ipv4 { IPV4 } else { IPV6 },
             l4_len: self.tcp_len(),
             ipv4,
             ipv4_checksum: ipv4 && offload.ipv4,
@@ -149,8 +154,9 @@ impl Header<'_> {
         })
     }
 
-    /// Writes the headers of a segment without options but the timestamp, with the Ethernet header `link` in front: `N`
-    /// bytes of a length that is known to be right. The port computes the TCP checksum.
+    /// Writes the headers of a segment with a timestamp, or with other options, or with neither, and the Ethernet header `link`
+    /// in front: `N` bytes of a length that is known to be right. The port computes the TCP checksum. Faster the more is
+    /// known of the header where it is called.
     #[inline(always)]
     pub fn write_frame<const V4: bool, const N: usize>(
         &self,
@@ -160,6 +166,7 @@ impl Header<'_> {
     ) {
         let Some((front, rest)) = place.split_first_chunk_mut() else { return };
         *front = *link;
+        let fixed = if V4 { IPV4_AND_TCP } else { IPV6_AND_TCP };
         if V4 {
             let Some(fixed) = rest.first_chunk_mut::<IPV4_AND_TCP>() else { return };
             self.write_v4(fixed, offload);
@@ -167,19 +174,9 @@ impl Header<'_> {
             let Some(fixed) = rest.first_chunk_mut::<IPV6_AND_TCP>() else { return };
             self.write_v6(fixed);
         }
-        if let Some(timestamp) = self.timestamp {
-            put_timestamp(place, timestamp);
-        }
-    }
-
-    /// [`write`](Self::write) of an IPv4 header and a TCP header with options, together `N` bytes, when nothing is to be
-    /// summed here. Faster the more is known of the header where it is called.
-    #[inline(always)]
-    pub fn write_sized<const N: usize>(&self, place: &mut [u8; N], offload: Offload) {
-        self.write_v4(place, offload);
         match self.timestamp {
             Some(timestamp) => put_timestamp(place, timestamp),
-            None => place[IPV4_AND_TCP..].copy_from_slice(self.options),
+            None => rest[fixed..].copy_from_slice(self.options),
         }
     }
 
@@ -188,7 +185,7 @@ impl Header<'_> {
     pub fn write(&self, place: &mut [u8], offload: Offload, payload: u16) {
         let place = &mut place[..self.len()];
         let (fixed, ip_len) = if self.tuple.is_ipv4() {
-            (place.first_chunk_mut().map(|place| self.write_v4::<IPV4_AND_TCP>(place, offload)), IPV4)
+            (place.first_chunk_mut().map(|place| self.write_v4(place, offload)), IPV4)
         } else {
             (place.first_chunk_mut().map(|place| self.write_v6(place)), IPV6)
         };
@@ -210,7 +207,7 @@ impl Header<'_> {
 
     /// Writes the fixed parts of IPv4's (RFC 791 §3.1) and TCP's header, with the pseudo-header's sum for a checksum.
     #[inline(always)]
-    fn write_v4<const N: usize>(&self, place: &mut [u8; N], offload: Offload) {
+    fn write_v4(&self, place: &mut [u8; IPV4_AND_TCP], offload: Offload) {
         let total_len = (IPV4 + self.tcp_len() + self.payload) as u16;
         let addresses = u64::from_be_bytes(self.tuple.sent_v4());
         let sum = (addresses >> 32) + (addresses & 0xffff_ffff);
@@ -310,32 +307,43 @@ mod tests {
         Tuple::new(local, remote)
     }
 
+    /// What [`Header::write_frame`] writes is the link's header and what [`Header::write`] does.
+    fn frame_is_as_any<const V4: bool, const N: usize>(header: &Header) {
+        let link = std::array::from_fn(|i| 0x80 | i as u8);
+        for ipv4 in [false, true] {
+            let offload = Offload { ipv4, tcp: true };
+            let (mut frame, mut any) = ([0xaa; N], [0xaa; N]);
+            header.write_frame::<V4, N>(&mut frame, &link, offload);
+            any[..ETHERNET].copy_from_slice(&link);
+            header.write(&mut any[ETHERNET..], offload, 0);
+            assert_eq!(frame, any);
+            assert_eq!(header.offload_of(V4, offload), header.offload(offload));
+        }
+    }
+
     #[test]
-    fn lengths_known_beforehand_change_nothing_of_what_is_written() {
-        let tuple = tuple(false);
-        let offload = Offload { ipv4: false, tcp: true };
-        let acknowledgement = Header {
-            tuple: &tuple,
+    fn a_frame_of_known_length_is_as_any_other() {
+        let (four, six) = (tuple(false), tuple(true));
+        let data = |tuple, timestamp| Header {
+            tuple,
             seq: Seq(0x8000_0001),
             ack: Seq(5),
-            control: Control::ACK.and(Control::FIN),
+            control: Control::ACK.and(Control::PSH),
             window: 1234,
-            timestamp: Some(Timestamp { value: 77, echo: 88 }),
+            timestamp,
             options: &[],
             ecn: Ecn::NotCapable,
-            payload: 0,
+            payload: 64,
             tso: None,
         };
+        let timestamp = Some(Timestamp { value: 77, echo: 88 });
+        frame_is_as_any::<true, { ETHERNET + 52 }>(&data(&four, timestamp));
+        frame_is_as_any::<true, { ETHERNET + 40 }>(&data(&four, None));
+        frame_is_as_any::<false, { ETHERNET + 72 }>(&data(&six, timestamp));
+        frame_is_as_any::<false, { ETHERNET + 60 }>(&data(&six, None));
         let options: [u8; 20] = std::array::from_fn(|i| i as u8);
-        let syn = Header { control: Control::SYN, timestamp: None, options: &options, ..acknowledgement };
-        let (mut sized, mut any) = ([0xaa; 52], [0xaa; 52]);
-        acknowledgement.write_sized(&mut sized, offload);
-        acknowledgement.write(&mut any, offload, 0);
-        assert_eq!(sized, any);
-        let (mut sized, mut any) = ([0xaa; 60], [0xaa; 60]);
-        syn.write_sized(&mut sized, offload);
-        syn.write(&mut any, offload, 0);
-        assert_eq!(sized, any);
+        let syn = Header { control: Control::SYN, options: &options, payload: 0, ..data(&four, None) };
+        frame_is_as_any::<true, { ETHERNET + 60 }>(&syn);
     }
 
     #[test]

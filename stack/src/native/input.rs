@@ -135,14 +135,14 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         let Some(slot) = slot else {
             return self.stray(&tuple, &arrival, hash, packet, ip_header, egress, now);
         };
-        self.connection(slot).arrive(arrival, packet, ip_header, egress, now);
+        self.connection(slot).examine(arrival, packet, ip_header, egress, now);
     }
 }
 
 impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
-    /// A segment has come.
-    #[inline]
-    fn arrive<N: Nic<Packet = P>>(
+    /// A segment has come. What comes when a connection begins and ends is the next in order, perhaps with FIN, without anything
+    /// to be said against it; what is not that is looked at step by step.
+    fn examine<N: Nic<Packet = P>>(
         &mut self,
         arrival: Arrival,
         packet: P,
@@ -153,19 +153,6 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         if self.shared.settings.keepalive.is_some() {
             self.heard(now);
         }
-        self.examine(arrival, packet, ip_header, egress, now);
-    }
-
-    /// What comes when a connection begins and ends: the next segment in order, perhaps with FIN, without anything to be said
-    /// against it. What is not that is looked at step by step.
-    fn examine<N: Nic<Packet = P>>(
-        &mut self,
-        arrival: Arrival,
-        packet: P,
-        ip_header: usize,
-        egress: &mut Egress<N>,
-        now: Instant,
-    ) {
         let block = &mut *self.block;
         let control = arrival.control.0 & !(Control::PSH.0 | Control::FIN.0);
         let expected = match block.state {
@@ -395,8 +382,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         if forward {
             block.una = arrival.ack;
             let packets = buffers.queue.acknowledge(arrival.ack);
-            self.shared.pinned -= packets;
-            self.shared.queued -= packets;
+            self.shared.pinned.unqueue(packets);
             // Queues that have become empty go back where it would be sent.
             send |= buffers.queue.is_empty();
             block.retransmit_at = if buffers.flight.is_settled() {

@@ -103,8 +103,8 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
             }
             self.assert_timers(block);
         }
-        assert_eq!(pinned, self.shared.pinned, "packets that queues hold, and what was counted");
-        assert_eq!(queued, self.shared.queued, "packets that send queues hold, and what was counted");
+        assert_eq!(pinned, self.shared.pinned.all, "packets that queues hold, and what was counted");
+        assert_eq!(queued, self.shared.pinned.queued, "packets that send queues hold, and what was counted");
         assert_eq!(half_open, self.shared.half_open, "half-open connections, and what was counted");
         assert_eq!(tuples, self.shared.table.len(), "connections in the table, and entries");
         self.shared.buffers.assert_owned(&owned);

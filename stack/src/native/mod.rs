@@ -48,7 +48,7 @@ use crate::wheel::Wheel;
 use block::{Block, Flags, State};
 use buffers::Pool;
 use cold::Cold;
-use connection::{Connection, Shared};
+use connection::{Connection, Pinned, Shared};
 use flow_table::FlowTable;
 use hashbrown::HashMap;
 use isn::Secrets;
@@ -146,7 +146,10 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
             return None;
         }
         let slot = match self.shared.free.pop() {
-            Some(slot) => slot,
+            Some(slot) => {
+                self.cold[slot as usize] = self.fresh.clone();
+                slot
+            }
             None => {
                 self.blocks.push(Block::vacant(*tuple));
                 self.cold.push(self.fresh.clone());
@@ -157,7 +160,6 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
             self.shared.free.push(slot);
             return None;
         }
-        self.cold[slot as usize].clone_from(&self.fresh);
         let connection = self.connection(slot);
         let Block { generation, wheel_at, flags, .. } = *connection.block;
         let flags = flags & Flags::LISTED | Flags::IN_TABLE;
@@ -202,8 +204,7 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
             connecting: HashMap::with_hasher(foldhash::fast::FixedState::with_seed(random.u64(..))),
             half_open: 0,
             cookies_sent: None,
-            pinned: 0,
-            queued: 0,
+            pinned: Pinned::default(),
             held_back: VecDeque::new(),
             pool_asked: now,
             challenges: (now, 0),

@@ -25,7 +25,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             }
             left -= len;
             buffers.received.pop_front();
-            self.shared.pinned -= 1;
+            self.shared.pinned.all -= 1;
         }
         block.received -= consumed;
         self.after_consuming(consumed);
@@ -40,7 +40,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             return None;
         }
         let bytes = if len <= max {
-            self.shared.pinned -= 1;
+            self.shared.pinned.all -= 1;
             buffers.received.pop_front()?.into_bytes(0..len)
         } else {
             let mut bytes = first.retain(0)?;
@@ -106,15 +106,14 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         {
             let reserved = std::mem::take(&mut buffers.reserved);
             let packets = buffers.queue.trim(reserved);
-            self.shared.pinned -= packets;
-            self.shared.queued -= packets;
+            self.shared.pinned.unqueue(packets);
         }
     }
 
     /// Whether what is queued has to go before more is: packets run low. One piece each may always be, so that no two
     /// connections wait for each other.
     fn is_crowded(&self) -> bool {
-        self.shared.pinned >= self.shared.settings.packets_in_advance
+        self.shared.pinned.all >= self.shared.settings.packets_in_advance
             && self.shared.buffers.of(self.block).is_some_and(|buffers| !buffers.queue.is_empty())
     }
 
@@ -143,8 +142,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         let reserved = std::mem::take(&mut buffers.reserved);
         assert!(n <= reserved as usize, "{n} bytes committed of a place of {reserved}");
         let packets = buffers.queue.trim(reserved - n as u32);
-        self.shared.pinned -= packets;
-        self.shared.queued -= packets;
+        self.shared.pinned.unqueue(packets);
         block.unsent += n as u32;
         self.dirty();
     }
@@ -160,7 +158,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         let block = &mut *self.block;
         let buffers = self.shared.buffers.of_mut(block)?;
         let mut end = block.nxt + block.unsent;
-        self.shared.queued += buffers.received.len();
+        self.shared.pinned.queued += buffers.received.len();
         while let Some(packet) = buffers.received.pop_front() {
             let len = packet.len() as u32;
             buffers.queue.push_packet(end, packet);
@@ -202,7 +200,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         let end = self.block.nxt + self.block.unsent;
         self.block.unsent += packet.len() as u32;
         self.shared.buffers.attach(self.block).queue.push_packet(end, packet);
-        self.shared.queued += 1;
+        self.shared.pinned.queued += 1;
     }
 
     fn queue_bytes(&mut self, bytes: Bytes) {
@@ -211,8 +209,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         let end = block.nxt + block.unsent;
         block.unsent += bytes.len() as u32;
         let packets = self.shared.buffers.attach(block).queue.push_bytes(end, bytes);
-        self.shared.pinned += packets;
-        self.shared.queued += packets;
+        self.shared.pinned.queue(packets);
     }
 
     /// Finishes sending (RFC 9293 §3.10.4).
@@ -281,8 +278,11 @@ impl<'a, P: Packet, C: CongestionControl> Connection<'a, P, C> {
         let buffers = shared.buffers.attach(block);
         let mut n = buffers.queue.extend(max, most);
         if n == 0 {
-            let packet =
-                if shared.pinned < shared.settings.packets_in_advance { egress.allocate_for_payload() } else { None };
+            let packet = if shared.pinned.all < shared.settings.packets_in_advance {
+                egress.allocate_for_payload()
+            } else {
+                None
+            };
             let Some(packet) = packet else {
                 // To be sent from, if only to give back the queues that it may have got for nothing.
                 if !block.flags.has_any(Flags::TOUCHED | Flags::DIRTY) {
@@ -293,8 +293,7 @@ impl<'a, P: Packet, C: CongestionControl> Connection<'a, P, C> {
                 return None;
             };
             buffers.queue.push_packet(end, packet);
-            shared.pinned += 1;
-            shared.queued += 1;
+            shared.pinned.queue(1);
             n = buffers.queue.extend(max, most);
         }
         buffers.reserved = n as u32;

@@ -127,8 +127,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         if outstanding == 0 && block.unsent == 0 && !fin_waits {
             return None;
         }
-        let buffers = self.shared.buffers.attach(block);
-        if outstanding == 0 && buffers.idle {
+        if outstanding == 0 && self.shared.buffers.attach(block).idle {
             self.restart(now);
         }
         let block = &mut *self.block;
@@ -271,7 +270,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         }
         block.flags.clear(Flags::PROBE | Flags::WINDOW_PROBE);
         block.retransmit_at = deadline(buffers, block, self.cold, &self.shared.settings.limits);
-        self.was_acknowledged();
+        self.block.was_acknowledged();
         if link.is_some() {
             egress.send_frame(packet);
         } else {
@@ -368,22 +367,20 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             && self.shared.is_sized(&tuple)
             && let Some(link) = egress.link_header(tuple.remote_v6().to_bits(), now).copied()
         {
-            self.shared.send_sized::<N, { 40 + options::TIMESTAMP_LEN }>(&headers(Some(timestamp), &[]), link, egress)
+            self.shared.send_sized::<N, { ETHERNET + 40 + options::TIMESTAMP_LEN }>(
+                &headers(Some(timestamp), &[]),
+                link,
+                egress,
+            )
         } else {
             let sack = buffers.map_or(OptionBytes::NONE, |buffers| sack_option(block, buffers));
             let timestamp = block.flags.has(Flags::TIMESTAMPS).then_some(timestamp);
             self.shared.send_header(&headers(timestamp, sack.as_slice()), egress, now)
         };
         if went {
-            self.was_acknowledged();
+            self.block.was_acknowledged();
         }
         went
-    }
-
-    /// A segment that acknowledges everything has been sent.
-    #[inline]
-    fn was_acknowledged(&mut self) {
-        self.block.was_acknowledged();
     }
 
     /// Sends our SYN, or SYN and ACK once the peer's has come. Returns whether it went.

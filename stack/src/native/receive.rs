@@ -29,13 +29,13 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         block.unanswered = block.unanswered.saturating_add(1 + u8::from(arrival.len > u32::from(block.mss)));
         if tail.is_none() && arrival.seq == block.rcv_nxt && buffers.reassembly.is_empty() && !packet.is_empty() {
             let len = packet.len() as u32;
-            let room = buffers.received.len() < CROWDED && self.shared.pinned < self.shared.settings.pressure;
+            let room = buffers.received.len() < CROWDED && self.shared.pinned.all < self.shared.settings.pressure;
             if arrival.len <= block.rcv_window() && room {
                 buffers.received.push_back(packet);
                 block.rcv_nxt += len;
                 block.received += len;
                 block.flags |= Flags::READABLE;
-                self.shared.pinned += 1;
+                self.shared.pinned.all += 1;
                 return self.activate(Flags::TOUCHED | Flags::DIRTY);
             }
         }
@@ -84,7 +84,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         // Others may be too many, and are looked at one by one.
         let before = buffers.received.len();
         let mut room =
-            CROWDED.saturating_sub(before).min(self.shared.settings.pressure.saturating_sub(self.shared.pinned));
+            CROWDED.saturating_sub(before).min(self.shared.settings.pressure.saturating_sub(self.shared.pinned.all));
         while room > 0
             && let Some(packet) = next.take()
         {
@@ -98,7 +98,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             next = rest.take();
             rest = next.as_mut().and_then(Packet::unchain);
         }
-        self.shared.pinned += buffers.received.len() - before;
+        self.shared.pinned.all += buffers.received.len() - before;
         while let Some(packet) = next {
             let seq = self.block.rcv_nxt;
             let len = packet.len() as u32;
@@ -142,7 +142,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         }
         let len = packet.len() as u32;
         let before = buffers.received_packets();
-        let all_received = self.shared.pinned - self.shared.queued;
+        let unread = self.shared.pinned.unread();
         if seq == block.rcv_nxt {
             // What fills a gap makes the queue longer by what lay behind it.
             let fits = buffers.received.len() < self.shared.settings.rx_packets;
@@ -156,8 +156,8 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
                 place.copy_from_slice(packet.data());
                 self.shared.counts.copied += u64::from(len);
             } else if !fits
-                || self.shared.pinned >= self.shared.settings.packets
-                || all_received >= self.shared.settings.packets_received
+                || self.shared.pinned.all >= self.shared.settings.packets
+                || unread >= self.shared.settings.packets_received
             {
                 self.shared.counts.pruned += 1;
                 return;
@@ -171,8 +171,8 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
                 block.rcv_nxt += len;
                 block.received += len;
             }
-        } else if self.shared.pinned >= self.shared.settings.packets_in_advance
-            || all_received >= self.shared.settings.pressure
+        } else if self.shared.pinned.all >= self.shared.settings.packets_in_advance
+            || unread >= self.shared.settings.pressure
         {
             self.shared.counts.pruned += 1;
         } else {
@@ -186,7 +186,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
                 Inserted::Full => self.shared.counts.pruned += 1,
             }
         }
-        self.shared.pinned = self.shared.pinned + buffers.received_packets() - before;
+        self.shared.pinned.all = self.shared.pinned.all + buffers.received_packets() - before;
     }
 
     /// The peer's FIN is at `at`.
@@ -227,7 +227,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         if let Some(buffers) = self.shared.buffers.of_mut(block)
             && !buffers.reassembly.is_empty()
         {
-            self.shared.pinned -= buffers.reassembly.packets();
+            self.shared.pinned.all -= buffers.reassembly.packets();
             buffers.reassembly.clear();
         }
         let block = &mut *self.block;

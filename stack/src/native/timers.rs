@@ -48,7 +48,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         if block.retransmit_at.is_due(tick) {
             block.retransmit_at = Tick::NONE;
             match block.state {
-                State::SynSent | State::SynReceived => self.syn_timed_out(now),
+                State::SynSent | State::SynReceived => self.syn_timed_out(),
                 _ if block.outstanding() == 0 && block.flags.has(Flags::PERSIST) => self.probe_window(now),
                 _ if self.shared.buffers.of(block).is_some_and(|buffers| !buffers.flight.is_settled()) => {
                     self.retransmit(now);
@@ -154,13 +154,12 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     }
 
     /// Our SYN has not been answered in time.
-    fn syn_timed_out(&mut self, now: Instant) {
+    fn syn_timed_out(&mut self) {
         let block = &mut *self.block;
         let waited = SYN_TIMEOUT * ((1 << block.attempts.min(7)) - 1);
         if waited >= self.shared.settings.half_open_timeout {
             return self.end(Flags::TIMED_OUT);
         }
-        let _ = now;
         block.flags |= Flags::ACK_NOW;
         self.dirty();
     }
@@ -286,9 +285,8 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         }
         let Some(buffers) = self.shared.buffers.of(block) else { return };
         if buffers.is_idle() {
-            self.shared.pinned -= self.shared.buffers.detach(block);
-            self.cold.idle_since = super::milliseconds(now);
-            block.retransmit_at = Tick::NONE;
+            self.detach();
+            self.block.retransmit_at = Tick::NONE;
             self.keep_alive(now);
         } else if buffers.flight.is_settled() && !block.retransmit_at.is_some() {
             // What was received waits for its service, or for what is missing before it. The peer may be gone all the same.

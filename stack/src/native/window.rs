@@ -16,12 +16,12 @@ impl<P> Shared<P> {
     /// Whether the port's packets run low, so that no peer is offered more window than it has.
     #[inline]
     pub(super) fn is_low(&self) -> bool {
-        self.pinned >= self.settings.pressure
+        self.pinned.all >= self.settings.pressure
     }
 
     /// Whether what services have not read holds hardly any packets.
     fn has_read(&self) -> bool {
-        self.pinned - self.queued < (self.settings.packets - self.settings.packets_in_advance) / 2
+        self.pinned.unread() < (self.settings.packets - self.settings.packets_in_advance) / 2
     }
 }
 
@@ -46,7 +46,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     /// Takes into account what services keep of the port's pool: what is neither left in it nor counted in queues.
     pub(super) fn count_kept<N: Nic<Packet = P>>(&mut self, egress: &mut Egress<N>) {
         let Some(left) = egress.nic().pool_left() else { return };
-        let queued = self.shared.pinned;
+        let queued = self.shared.pinned.all;
         self.shared.settings.leave(egress.capabilities().pool.saturating_sub(queued + left));
     }
 }

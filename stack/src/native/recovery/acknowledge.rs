@@ -121,7 +121,7 @@ impl Flight {
     pub(crate) fn answered(&mut self, ack: Seq, pure: bool, now: Instant, rtt: &mut RttEstimator) -> Answer {
         let una = self.una();
         let previous = *rtt;
-        let (sample, lone) = if ack == self.next() && self.board.is_lone() {
+        let (sample, lone) = if self.is_answered_by(ack) {
             let lone = pure && self.board.is_one_segment();
             let sample = nanos_since(now, self.board.take_lone(ack));
             rtt.sample_nanos(sample, 0);
@@ -138,16 +138,6 @@ impl Flight {
     #[inline(always)]
     pub(crate) fn is_answered_by(&self, ack: Seq) -> bool {
         self.board.is_lone() && ack == self.next()
-    }
-
-    /// [`answered`](Self::answered) when a single transmission [is](Self::is_answered_by), by a segment with data.
-    #[inline(always)]
-    pub(crate) fn lone_answered(&mut self, ack: Seq, now: Instant, rtt: &mut RttEstimator) -> Answer {
-        let una = self.una();
-        let previous = *rtt;
-        let sample = nanos_since(now, self.board.take_lone(ack));
-        rtt.sample_nanos(sample, 0);
-        Answer { sample, lone: false, notable: self.is_notable(una, ack, sample, previous) }
     }
 
     /// The common case when there is more than one record.
