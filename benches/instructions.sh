@@ -17,7 +17,7 @@ if ! command -v valgrind >/dev/null; then
 fi
 # For the baseline processor: valgrind does not know the newest instructions, and the count is the same everywhere.
 RUSTFLAGS='' cargo build --quiet --release -p linerate-benches --bin engine
-engine="${CARGO_TARGET_DIR:-target}/release/engine"
+engine=$(realpath "${CARGO_TARGET_DIR:-target}/release/engine")
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 
