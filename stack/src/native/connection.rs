@@ -3,6 +3,7 @@
 use super::block::{Block, Flags, State};
 use super::buffers::Pool;
 use super::cold::Cold;
+use super::exchange::Exchanges;
 use super::flow_table::FlowTable;
 use super::isn::Secrets;
 use super::settings::Settings;
@@ -26,6 +27,8 @@ pub(super) struct Shared<P> {
     /// Slots that are free, the one used last first: its cache lines may still be there.
     pub free: Vec<u32>,
     pub buffers: Pool<P>,
+    /// What connections have instead of buffers whose ends take turns.
+    pub exchanges: Exchanges<P>,
     pub table: FlowTable,
     pub key: HashKey,
     pub time_wait: TimeWait,

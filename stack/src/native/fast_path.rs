@@ -45,7 +45,14 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     /// Takes in a segment of the connection in `slot` if it is as expected; otherwise gives it back, to be taken in as if nothing
     /// had been done.
     #[inline(always)]
-    pub(super) fn take_predicted(&mut self, slot: u32, head: &Head, mut packet: P, now: Instant) -> Option<P> {
+    pub(super) fn take_fast(&mut self, slot: u32, head: &Head, packet: P, now: Instant) -> Option<P> {
+        let packet = self.take_turn(slot, head, packet, now)?;
+        self.take_predicted(slot, head, packet, now)
+    }
+
+    /// [`take_fast`](Self::take_fast), of a connection that has no exchange.
+    #[inline(never)]
+    fn take_predicted(&mut self, slot: u32, head: &Head, mut packet: P, now: Instant) -> Option<P> {
         let Some(block) = self.blocks.get_mut(slot as usize) else { return Some(packet) };
         let data = packet.data();
         let Some((_, tcp)) = data.split_at_checked(head.ip_header) else { return Some(packet) };
@@ -191,7 +198,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
 
     /// Sends the only packet received on the connection in `slot` back on it, if it is as simple as that. Returns how many
     /// bytes that were; `None` when nothing has changed.
-    #[inline(always)]
+    #[inline(never)]
     pub(super) fn echo_lone<N: Nic<Packet = P>>(
         &mut self,
         slot: u32,
@@ -229,6 +236,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         if block.retransmit_at.before(block.wheel_at) {
             self.connection(slot).arm();
         }
+        self.begin_turns(slot, now);
         Some(len as usize)
     }
 
@@ -334,7 +342,7 @@ fn is_ordinary<P: Packet>(block: &Block, buffers: &Buffers<P>, settings: &Settin
 /// are acknowledged; `push` is a flag beside ACK. `None` if that cannot be; nothing has changed then.
 #[inline(always)]
 #[allow(clippy::too_many_arguments, reason = "what a header is made of")]
-fn dress<P: Packet>(
+pub(super) fn dress<P: Packet>(
     packet: &mut P,
     block: &Block,
     len: u32,
@@ -390,6 +398,6 @@ fn dress_as<P: Packet, const IPV4: bool, const TIMESTAMP: bool, const N: usize>(
 
 /// The four bytes at `at`, a constant within `bytes`.
 #[inline(always)]
-fn word<const N: usize>(bytes: &[u8; N], at: usize) -> u32 {
+pub(super) fn word<const N: usize>(bytes: &[u8; N], at: usize) -> u32 {
     bytes[at..].first_chunk().map_or(0, |word| u32::from_be_bytes(*word))
 }

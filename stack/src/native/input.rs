@@ -98,13 +98,15 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
             }
             for slot in &slots[..heads.len()] {
                 let block = self.blocks.get(*slot as usize);
-                if let Some(buffers) = block.and_then(|block| self.shared.buffers.of(block)) {
+                if let Some(exchange) = block.and_then(|block| self.shared.exchanges.of(block)) {
+                    prefetch_whole(exchange);
+                } else if let Some(buffers) = block.and_then(|block| self.shared.buffers.of(block)) {
                     prefetch_whole(buffers);
                 }
             }
             for (head, (hash, slot)) in heads.iter().zip(hashes.iter().zip(&slots)) {
                 let Some(packet) = packets.next() else { break };
-                if let Some(packet) = self.take_predicted(*slot, head, packet, now) {
+                if let Some(packet) = self.take_fast(*slot, head, packet, now) {
                     self.segment(packet, head, *hash, *slot, egress, now);
                 }
             }

@@ -14,6 +14,7 @@ mod closing;
 mod cold;
 mod connection;
 mod cookies;
+mod exchange;
 mod fast_path;
 mod flow_table;
 mod handshake;
@@ -49,6 +50,7 @@ use block::{Block, Flags, State};
 use buffers::Pool;
 use cold::Cold;
 use connection::{Connection, Pinned, Shared};
+use exchange::Exchanges;
 use flow_table::FlowTable;
 use hashbrown::HashMap;
 use isn::Secrets;
@@ -105,10 +107,13 @@ struct Counts {
 }
 
 impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
-    /// The connection in `slot`, to be worked on.
+    /// The connection in `slot`, to be worked on: an ordinary one, with whatever is on its way in its buffers.
     #[inline]
     fn connection(&mut self, slot: u32) -> Connection<'_, P, C> {
         let at = slot as usize;
+        if self.blocks[at].is_exchanging() {
+            self.settle(slot);
+        }
         Connection { slot, block: &mut self.blocks[at], cold: &mut self.cold[at], shared: &mut self.shared }
     }
 
@@ -192,6 +197,7 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
             worker,
             free: Vec::new(),
             buffers: Pool::new(control.answers_marks()),
+            exchanges: Exchanges::new(),
             table: FlowTable::with_capacity(settings.connections),
             key: secrets.table_key(),
             time_wait: TimeWait::new(config.max_time_wait, secrets.table_key()),
@@ -237,7 +243,7 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
         }
         let hash = head.tuple.hash_with(&self.shared.key);
         match self.shared.table.candidate(hash) {
-            Some(slot) => self.take_predicted(slot, head, packet, now),
+            Some(slot) => self.take_fast(slot, head, packet, now),
             None => Some(packet),
         }
     }
@@ -378,7 +384,11 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
 
     fn peek(&mut self, conn: ConnId) -> &[u8] {
         let Some(slot) = self.find(conn) else { return &[] };
-        let buffers = self.shared.buffers.of(&self.blocks[slot as usize]);
+        let block = &self.blocks[slot as usize];
+        if let Some(bytes) = self.shared.exchanges.peek(block) {
+            return bytes;
+        }
+        let buffers = self.shared.buffers.of(block);
         buffers.and_then(|buffers| buffers.received.front()).map_or(&[], Packet::data)
     }
 

@@ -312,7 +312,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     ) -> usize {
         let Some(source) = self.find(from) else { return 0 };
         if from == to
-            && let Some(moved) = self.echo_lone(source, egress, now)
+            && let Some(moved) = self.answer_turn(source, egress, now).or_else(|| self.echo_lone(source, egress, now))
         {
             return moved;
         }

@@ -232,6 +232,16 @@ impl<P: Packet> SendQueue<P> {
         packets
     }
 
+    /// Takes out the bytes of the only piece there is, if they have been sent and lie in a packet of the port.
+    pub fn take_lone(&mut self) -> Option<Bytes> {
+        let piece = self.pieces.only()?;
+        if piece.kept.is_none() || !piece.pins {
+            return None;
+        }
+        self.unsent = 0;
+        self.pieces.take_only()?.kept
+    }
+
     /// Whether there is one piece.
     #[inline(always)]
     pub fn is_lone(&self) -> bool {

@@ -255,6 +255,13 @@ impl Flight {
         }
     }
 
+    /// [`sent_lone`](Self::sent_lone) at `at`, some time ago, for a flight that is as new.
+    pub(crate) fn resume_lone(&mut self, len: u32, at: Instant, window: u32) {
+        // Whatever another connection sent at that time or later does not matter.
+        self.last_sent = Instant::ZERO;
+        self.sent_lone(len, at, window);
+    }
+
     /// More would have been sent, but for the window: it counts as used until what is in flight has been acknowledged.
     pub(crate) fn was_held_back(&mut self) {
         self.limited_until = self.next();

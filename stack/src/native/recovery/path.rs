@@ -232,7 +232,6 @@ impl Path {
     }
 
     /// How often the time-out has been doubled.
-    #[cfg(test)]
     pub(crate) fn backoff(&self) -> u8 {
         self.backoff
     }

@@ -1,0 +1,330 @@
+//! Connections whose ends take turns: a request, its answer, the next request.
+//!
+//! As long as that is all that happens, what is on its way is at most one packet that the service has not answered and one
+//! that the peer has not, and all that is to be known of them fits into one cache line. A connection that has come to this
+//! point gives its [`Buffers`](super::buffers::Buffers) back and has an [`Exchange`] instead; its next segment has to pass a
+//! few comparisons, and its answer needs no more than headers. Whatever else happens to it, whether a segment that is not its
+//! turn, a timer, or an operation other than sending back what was received, comes through
+//! [`connection`](NativeEngine::connection), which makes it an ordinary connection again beforehand.
+
+use super::NativeEngine;
+use super::block::{Block, Flags, NO_BUFFERS, State};
+use super::fast_path::{dress, word};
+use super::header::Control;
+use super::options::TIMESTAMP_HEAD;
+use super::tick::Tick;
+use crate::congestion::CongestionControl;
+use crate::egress::Egress;
+use crate::engine::Head;
+use linerate_bypass::time::Instant;
+use linerate_bypass::{Bytes, Nic, Packet};
+
+/// Of a block's place of buffers: that it is the place of an exchange.
+const EXCHANGING: u32 = 1 << 31;
+
+/// Of how many round trips one is reported to what is known of the path.
+const REPORTED: u32 = 16;
+
+/// Whose turn it is, and what was last said.
+enum Turn<P> {
+    /// This has been received and is to be answered; everything that was sent has been acknowledged.
+    Ours(P),
+    /// This has been sent and not acknowledged; everything that was received has been consumed.
+    Theirs(Bytes),
+}
+
+/// What is on its way between two ends that take turns.
+#[repr(align(64))]
+pub(super) struct Exchange<P> {
+    turn: Turn<P>,
+    /// When we last had a turn.
+    sent_at: Instant,
+    /// Turns that the peer has had.
+    turns: u32,
+}
+
+/// All exchanges of a worker.
+pub(super) struct Exchanges<P> {
+    places: Vec<Exchange<P>>,
+    spare: Vec<u32>,
+}
+
+const _: () = assert!(size_of::<Exchange<usize>>() == 64);
+
+impl Block {
+    /// Whether the connection has an exchange instead of buffers.
+    #[inline(always)]
+    pub fn is_exchanging(&self) -> bool {
+        self.buffers >= EXCHANGING && self.buffers != NO_BUFFERS
+    }
+}
+
+impl<P> Exchanges<P> {
+    pub fn new() -> Self {
+        Exchanges { places: Vec::new(), spare: Vec::new() }
+    }
+
+    /// The exchange of `block`, if it has one.
+    #[inline(always)]
+    pub fn of(&self, block: &Block) -> Option<&Exchange<P>> {
+        // No vector is long enough to have a place that is that of buffers, or none, without the bit.
+        self.places.get((block.buffers ^ EXCHANGING) as usize)
+    }
+
+    /// The exchange of `block`, if it has one.
+    #[inline(always)]
+    fn of_mut(&mut self, block: &Block) -> Option<&mut Exchange<P>> {
+        self.places.get_mut((block.buffers ^ EXCHANGING) as usize)
+    }
+
+    /// Gives `block`, which has no buffers, an exchange in which `sent` has just been sent.
+    fn begin(&mut self, block: &mut Block, sent: Bytes, now: Instant) {
+        debug_assert!(!block.has_buffers());
+        let exchange = Exchange { turn: Turn::Theirs(sent), sent_at: now, turns: 0 };
+        let place = match self.spare.pop() {
+            Some(place) => {
+                self.places[place as usize] = exchange;
+                place
+            }
+            None => {
+                self.places.push(exchange);
+                self.places.len() as u32 - 1
+            }
+        };
+        block.buffers = place | EXCHANGING;
+    }
+
+    /// Takes the exchange of `block` back. Returns whose turn it was, and when we last had one.
+    fn end(&mut self, block: &mut Block) -> Option<(Turn<P>, Instant)> {
+        let exchange = self.of_mut(block)?;
+        let nothing = Turn::Theirs(Bytes::default());
+        let was = (std::mem::replace(&mut exchange.turn, nothing), exchange.sent_at);
+        self.spare.push(block.buffers ^ EXCHANGING);
+        block.buffers = NO_BUFFERS;
+        Some(was)
+    }
+}
+
+impl<P: Packet> Exchanges<P> {
+    /// The first bytes received on the connection of `block`, if it has an exchange.
+    pub fn peek(&self, block: &Block) -> Option<&[u8]> {
+        match &self.of(block)?.turn {
+            Turn::Ours(packet) => Some(packet.data()),
+            Turn::Theirs(_) => None,
+        }
+    }
+
+    /// Checks that the exchange of `block`, if it has one, is what the block says; returns how many packets it holds, and how
+    /// many of them are to be acknowledged.
+    ///
+    /// # Panics
+    ///
+    /// If something does not agree.
+    pub fn assert_consistent(&self, block: &Block) -> Option<(usize, usize)> {
+        let exchange = self.of(block)?;
+        assert!(block.state == State::Established && block.unsent == 0, "takes no turns: {block:?}");
+        let (received, sent) = match &exchange.turn {
+            Turn::Ours(packet) => (packet.len(), 0),
+            Turn::Theirs(bytes) => (0, bytes.len()),
+        };
+        assert_eq!((received, sent), (block.received as usize, block.outstanding() as usize), "{block:?}");
+        Some((1, usize::from(sent > 0)))
+    }
+
+    /// Panics unless there are as many as `owned` and those that are spare.
+    pub fn assert_owned(&self, owned: usize) {
+        assert_eq!(owned + self.spare.len(), self.places.len(), "exchanges owned or spare");
+    }
+}
+
+impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
+    /// Takes in a segment of the connection in `slot` if it is the peer's turn in an exchange: the next data in order, which
+    /// acknowledge all that was sent. Otherwise gives it back; if the connection has an exchange, it has none any more.
+    #[inline(always)]
+    pub(super) fn take_turn(&mut self, slot: u32, head: &Head, packet: P, now: Instant) -> Option<P> {
+        let Some(block) = self.blocks.get(slot as usize) else { return Some(packet) };
+        if !block.is_exchanging() {
+            return Some(packet);
+        }
+        let left = if block.flags.has(Flags::TIMESTAMPS) {
+            self.take_turn_as::<true, 32>(slot, head, packet, now)
+        } else {
+            self.take_turn_as::<false, 20>(slot, head, packet, now)
+        };
+        if left.is_some() {
+            self.settle(slot);
+        }
+        left
+    }
+
+    /// [`take_turn`](Self::take_turn), with a TCP header of `N` bytes.
+    #[inline(always)]
+    fn take_turn_as<const TIMESTAMP: bool, const N: usize>(
+        &mut self,
+        slot: u32,
+        head: &Head,
+        mut packet: P,
+        now: Instant,
+    ) -> Option<P> {
+        let Some(block) = self.blocks.get_mut(slot as usize) else { return Some(packet) };
+        let Some(exchange) = self.shared.exchanges.of_mut(block) else { return Some(packet) };
+        let data = packet.data();
+        let Some((_, tcp)) = data.split_at_checked(head.ip_header) else { return Some(packet) };
+        let Some((header, payload)) = tcp.split_first_chunk::<N>() else { return Some(packet) };
+        let fixed = header.first_chunk::<20>().unwrap_or(&[0; 20]);
+        let len = payload.len() as u32;
+        let flags_and_window = word(fixed, 12);
+        // The length of the header, and the flags: an acknowledgement, and perhaps PSH (RFC 9293 §3.1).
+        let flags = flags_and_window >> 16 & !0x0008 ^ ((N as u32) << 10 | 0x0010);
+        let numbers = (word(fixed, 4) ^ block.rcv_nxt.0) | (word(fixed, 8) ^ block.nxt.0);
+        if block.tuple != head.tuple
+            || flags | numbers != 0
+            || len.wrapping_sub(1) >= block.rcv_window()
+            || packet.len() != data.len()
+            || matches!(exchange.turn, Turn::Ours(_))
+            || self.shared.pinned.all >= self.shared.settings.pressure
+        {
+            return Some(packet);
+        }
+        if TIMESTAMP {
+            // The timestamp is all that the options are, and it is not old (PAWS, RFC 7323 §5.3).
+            let options = header.last_chunk::<12>().unwrap_or(&[0; 12]);
+            let timestamp = word(options, 4);
+            if word(options, 0) != u32::from_be_bytes(TIMESTAMP_HEAD)
+                || (timestamp.wrapping_sub(block.ts_recent) as i32) < 0
+            {
+                return Some(packet);
+            }
+            // All before it has been acknowledged, so that it continues the last acknowledgement sent (RFC 7323 §4.3).
+            block.ts_recent = timestamp;
+        }
+        if !packet.adjust(head.ip_header + N) {
+            return Some(packet);
+        }
+
+        // From here on it is certain.
+        let window = (flags_and_window & 0xffff) << block.snd_scale();
+        block.wl1 = block.rcv_nxt;
+        if window != block.snd_wnd {
+            block.snd_wnd = window;
+            if let Some(cold) = self.cold.get_mut(slot as usize) {
+                cold.offered(window, block.snd_scale());
+            }
+        }
+        block.una = block.nxt;
+        block.retransmit_at = Tick::NONE;
+        block.rcv_nxt += len;
+        block.received = len;
+        exchange.turns = exchange.turns.wrapping_add(1);
+        let is_reported = exchange.turns % REPORTED == 0;
+        let sample = now.as_nanos().saturating_sub(exchange.sent_at.as_nanos());
+        // What was sent is let go of, and what has come is held.
+        exchange.turn = Turn::Ours(packet);
+        self.shared.pinned.queued -= 1;
+        block.rtt.sample_nanos(sample, 0);
+        if block.list(Flags::READABLE | Flags::TOUCHED | Flags::DIRTY) {
+            self.shared.active.push(slot);
+        }
+        if is_reported {
+            self.report_turn(slot, sample, now);
+        }
+        None
+    }
+
+    /// Takes in what a round trip of the connection in `slot` says of the path.
+    #[inline(never)]
+    fn report_turn(&mut self, slot: u32, sample: u64, now: Instant) {
+        let (Some(block), Some(cold)) = (self.blocks.get_mut(slot as usize), self.cold.get_mut(slot as usize)) else {
+            return;
+        };
+        cold.path.measured_nanos(sample, now);
+        cold.path.advise(&mut block.rtt, &self.shared.settings.limits);
+    }
+
+    /// Answers the peer's turn of the connection in `slot` with what was received. Returns how many bytes that were; `None`
+    /// when nothing has changed.
+    #[inline(always)]
+    pub(super) fn answer_turn<N: Nic<Packet = P>>(
+        &mut self,
+        slot: u32,
+        egress: &mut Egress<N>,
+        now: Instant,
+    ) -> Option<usize> {
+        let is_low = self.shared.is_low();
+        let block = self.blocks.get_mut(slot as usize)?;
+        let exchange = self.shared.exchanges.of_mut(block)?;
+        let Turn::Ours(packet) = &mut exchange.turn else { return None };
+        let settings = &self.shared.settings;
+        let len = block.received;
+        // With room for another segment the congestion window is not what limits it (RFC 9438 §5.8), and need not be told.
+        if len > u32::from(block.mss)
+            || len + u32::from(block.mss) > block.cwnd
+            || len > block.snd_wnd
+            || !settings.only_headers
+            || egress.room() == 0
+        {
+            return None;
+        }
+        let link = egress.link_header(block.tuple.remote_v6().to_bits(), now)?;
+        let window = block.offer_all(is_low)?;
+        let kept = dress(packet, block, len, Control::PSH, window, link, settings.offload, now)?;
+        let Turn::Ours(packet) = std::mem::replace(&mut exchange.turn, Turn::Theirs(kept)) else { return None };
+        exchange.sent_at = now;
+        egress.send_frame(packet);
+        self.shared.pinned.queued += 1;
+        block.nxt += len;
+        block.received = 0;
+        block.rcv_acked = block.rcv_nxt;
+        block.flags.clear(Flags::DIRTY);
+        block.retransmit_at = Tick::at_or_after(settings.limits.soonest(now, &block.rtt));
+        if block.retransmit_at.before(block.wheel_at) {
+            block.wheel_at = block.retransmit_at;
+            self.shared.wheel.arm(slot, block.wheel_at.instant(now));
+        }
+        Some(len as usize)
+    }
+
+    /// What the connection in `slot` has just sent is all that is on its way, and nothing else is the matter: from now on its
+    /// ends take turns, if they have before.
+    #[inline(never)]
+    pub(super) fn begin_turns(&mut self, slot: u32, now: Instant) {
+        let (Some(block), Some(cold)) = (self.blocks.get_mut(slot as usize), self.cold.get(slot as usize)) else {
+            return;
+        };
+        let Some(buffers) = self.shared.buffers.of_mut(block) else { return };
+        if block.received > 0
+            || block.unsent > 0
+            || block.flags & (Flags::OPEN | Flags::WANTS_ROOM) != Flags::OPEN
+            || self.shared.settings.keepalive.is_some()
+            || self.shared.settings.pacing
+            || !block.rtt.has_sample()
+            || cold.path.backoff() > 0
+        {
+            return;
+        }
+        let Some(sent) = buffers.queue.take_lone() else { return };
+        self.shared.buffers.detach(block);
+        self.shared.exchanges.begin(block, sent, now);
+    }
+
+    /// Makes the connection in `slot`, which has an exchange, an ordinary one.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn settle(&mut self, slot: u32) {
+        let Some(block) = self.blocks.get_mut(slot as usize) else { return };
+        let Some((turn, sent_at)) = self.shared.exchanges.end(block) else { return };
+        let buffers = self.shared.buffers.attach(block);
+        // It was not idle.
+        buffers.idle = false;
+        match turn {
+            Turn::Ours(packet) => {
+                block.unanswered = 1;
+                buffers.received.push_back(packet);
+            }
+            Turn::Theirs(sent) => {
+                buffers.flight.resume_lone(sent.len() as u32, sent_at, block.cwnd);
+                buffers.queue.push_lone(block.una, sent);
+            }
+        }
+    }
+}
