@@ -44,6 +44,7 @@ pub struct Egress<N: Nic> {
     set_aside: Vec<N::Packet>,
     neighbors: Neighbors<N::Packet>,
     ready: Box<[Ready; READY_HEADERS]>,
+    link_epoch: u32,
     addresses: Addresses,
     mac: MacAddr,
     mtu: usize,
@@ -63,6 +64,7 @@ impl<N: Nic> Egress<N> {
             set_aside: Vec::with_capacity(SET_ASIDE),
             neighbors: Neighbors::new(seed),
             ready: Box::new([NOT_READY; READY_HEADERS]),
+            link_epoch: 1,
             addresses,
             mac,
             mtu,
@@ -91,7 +93,7 @@ impl<N: Nic> Egress<N> {
 
     pub(crate) fn set_addresses(&mut self, addresses: Addresses) {
         self.addresses = addresses;
-        self.ready.fill(NOT_READY);
+        self.renew_links();
     }
 
     pub(crate) fn drops(&mut self) -> &mut Drops {
@@ -153,6 +155,24 @@ impl<N: Nic> Egress<N> {
     /// A packet whose data are `bytes`; see [`Nic::attach`].
     pub(crate) fn attach(&mut self, bytes: Bytes) -> Result<N::Packet, Bytes> {
         self.nic.attach(bytes)
+    }
+
+    /// Which headers that [`link_header`](Self::link_header) has returned can still be used: those of the same epoch.
+    #[inline(always)]
+    pub(crate) fn link_epoch(&self) -> u32 {
+        self.link_epoch
+    }
+
+    /// Begins another epoch. To be called now and then, so that neighbours of those that keep their headers are confirmed in
+    /// time.
+    pub(crate) fn next_link_epoch(&mut self) {
+        self.link_epoch = self.link_epoch.wrapping_add(1).max(1);
+    }
+
+    /// Forgets the headers that were ready: each is to be made anew.
+    fn renew_links(&mut self) {
+        self.ready.fill(NOT_READY);
+        self.next_link_epoch();
     }
 
     /// The Ethernet header of what goes to the unicast address `destination` (IPv4 in mapped form), if the next hop's
@@ -269,7 +289,7 @@ impl<N: Nic> Egress<N> {
         if !mac.is_unicast() || self.addresses.is_ours(ip) || self.addresses.next_hop(ip) != Some(ip) {
             return;
         }
-        self.ready.fill(NOT_READY);
+        self.renew_links();
         for packet in self.neighbors.learn(ip, mac, new, now) {
             self.send_to(packet, mac);
         }
@@ -278,14 +298,14 @@ impl<N: Nic> Egress<N> {
     /// Asks anew for every neighbour that is sent to from now on.
     pub(crate) fn forget_neighbors(&mut self) {
         self.neighbors.forget();
-        self.ready.fill(NOT_READY);
+        self.renew_links();
     }
 
     /// Repeats unanswered questions.
     pub(crate) fn tend(&mut self, now: Instant) {
         let mut questions = Vec::new();
+        self.renew_links();
         let (drops, lost) = (&mut self.drops, &mut self.lost);
-        self.ready.fill(NOT_READY);
         self.neighbors.tend(
             now,
             |question| questions.push(question),

@@ -278,6 +278,7 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
         }
         if now.since(self.link_checked) >= LINK_PERIOD {
             self.link_checked = now;
+            self.core.egress.next_link_epoch();
             let up = self.core.egress.nic().link_up();
             if self.core.worker == 0 {
                 match (self.link_up, up) {

@@ -57,13 +57,27 @@ pub(super) struct Shared<P> {
     pub challenges: (Instant, u32),
     /// Connections with news for their service or something to send.
     pub active: Vec<u32>,
+    /// Those with an exchange in which it is our turn since the last `flush`.
+    pub turns: Vec<u32>,
     /// Events that no connection holds.
     pub pending: Vec<Event>,
     /// Connections whose service found no packet to write to.
     pub starved: Vec<u32>,
-    /// The time of the turn.
+    /// The time of the worker's turn, and what follows from it: the clock that timestamps go by, and the soonest that timers
+    /// of what is sent now can expire, where the path has nothing to say of that and where it has.
     pub now: Instant,
+    pub milliseconds: u32,
+    pub soonest: [Tick; 2],
     pub counts: Counts,
+}
+
+impl<P> Shared<P> {
+    /// A turn of the worker begins at `now`.
+    pub fn set_now(&mut self, now: Instant) {
+        self.now = now;
+        self.milliseconds = milliseconds(now);
+        self.soonest = self.settings.limits.soonest(now).map(Tick::at_or_after);
+    }
 }
 
 /// Packets of the port that queues hold.

@@ -14,10 +14,10 @@ use super::header::Control;
 use super::options::TIMESTAMP_HEAD;
 use super::tick::Tick;
 use crate::congestion::CongestionControl;
-use crate::egress::Egress;
+use crate::egress::{ETHERNET, Egress};
 use crate::engine::Head;
 use linerate_bypass::time::Instant;
-use linerate_bypass::{Bytes, Nic, Packet};
+use linerate_bypass::{Bytes, ConnId, Nic, Packet};
 
 /// Of a block's place of buffers: that it is the place of an exchange.
 const EXCHANGING: u32 = 1 << 31;
@@ -41,6 +41,11 @@ pub(super) struct Exchange<P> {
     sent_at: Instant,
     /// Turns that the peer has had.
     turns: u32,
+    /// The peer's window when it last had one, as it is on the wire.
+    window: u16,
+    /// The Ethernet header in front of what we send, and when in [`Egress::link_epoch`] it was right.
+    link: [u8; ETHERNET],
+    link_epoch: u32,
 }
 
 /// All exchanges of a worker.
@@ -80,7 +85,14 @@ impl<P> Exchanges<P> {
     /// Gives `block`, which has no buffers, an exchange in which `sent` has just been sent.
     fn begin(&mut self, block: &mut Block, sent: Bytes, now: Instant) {
         debug_assert!(!block.has_buffers());
-        let exchange = Exchange { turn: Turn::Theirs(sent), sent_at: now, turns: 0 };
+        let exchange = Exchange {
+            turn: Turn::Theirs(sent),
+            sent_at: now,
+            turns: 0,
+            window: (block.snd_wnd >> block.snd_scale()).min(65_535) as u16,
+            link: [0; ETHERNET],
+            link_epoch: 0,
+        };
         let place = match self.spare.pop() {
             Some(place) => {
                 self.places[place as usize] = exchange;
@@ -182,7 +194,6 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
             || len.wrapping_sub(1) >= block.rcv_window()
             || packet.len() != data.len()
             || matches!(exchange.turn, Turn::Ours(_))
-            || self.shared.pinned.all >= self.shared.settings.pressure
         {
             return Some(packet);
         }
@@ -203,27 +214,27 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         }
 
         // From here on it is certain.
-        let window = (flags_and_window & 0xffff) << block.snd_scale();
-        block.wl1 = block.rcv_nxt;
-        if window != block.snd_wnd {
-            block.snd_wnd = window;
+        if flags_and_window as u16 != exchange.window {
+            exchange.window = flags_and_window as u16;
+            block.snd_wnd = u32::from(exchange.window) << block.snd_scale();
             if let Some(cold) = self.cold.get_mut(slot as usize) {
-                cold.offered(window, block.snd_scale());
+                cold.offered(block.snd_wnd, block.snd_scale());
             }
         }
         block.una = block.nxt;
         block.retransmit_at = Tick::NONE;
         block.rcv_nxt += len;
         block.received = len;
+        block.flags |= Flags::READABLE;
+        self.shared.turns.push(slot);
         exchange.turns = exchange.turns.wrapping_add(1);
         let is_reported = exchange.turns % REPORTED == 0;
         let sample = now.as_nanos().saturating_sub(exchange.sent_at.as_nanos());
-        // What was sent is let go of, and what has come is held.
-        exchange.turn = Turn::Ours(packet);
-        self.shared.pinned.queued -= 1;
         block.rtt.sample_nanos(sample, 0);
-        if block.list(Flags::READABLE | Flags::TOUCHED | Flags::DIRTY) {
-            self.shared.active.push(slot);
+        // What was sent is let go of, and what has come is held instead.
+        self.shared.pinned.queued -= 1;
+        if let Turn::Theirs(sent) = std::mem::replace(&mut exchange.turn, Turn::Ours(packet)) {
+            drop(sent);
         }
         if is_reported {
             self.report_turn(slot, sample, now);
@@ -250,6 +261,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         egress: &mut Egress<N>,
         now: Instant,
     ) -> Option<usize> {
+        debug_assert_eq!(now, self.shared.now);
         let is_low = self.shared.is_low();
         let block = self.blocks.get_mut(slot as usize)?;
         let exchange = self.shared.exchanges.of_mut(block)?;
@@ -265,9 +277,13 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         {
             return None;
         }
-        let link = egress.link_header(block.tuple.remote_v6().to_bits(), now)?;
+        if exchange.link_epoch != egress.link_epoch() {
+            exchange.link = *egress.link_header(block.tuple.remote_v6().to_bits(), now)?;
+            exchange.link_epoch = egress.link_epoch();
+        }
         let window = block.offer_all(is_low)?;
-        let kept = dress(packet, block, len, Control::PSH, window, link, settings.offload, now)?;
+        let (link, milliseconds) = (&exchange.link, self.shared.milliseconds);
+        let kept = dress(packet, block, len, Control::PSH, window, link, settings.offload, milliseconds)?;
         let Turn::Ours(packet) = std::mem::replace(&mut exchange.turn, Turn::Theirs(kept)) else { return None };
         exchange.sent_at = now;
         egress.send_frame(packet);
@@ -275,8 +291,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         block.nxt += len;
         block.received = 0;
         block.rcv_acked = block.rcv_nxt;
-        block.flags.clear(Flags::DIRTY);
-        block.retransmit_at = Tick::at_or_after(settings.limits.soonest(now, &block.rtt));
+        block.retransmit_at = self.shared.soonest[usize::from(block.rtt.consults_path())];
         if block.retransmit_at.before(block.wheel_at) {
             block.wheel_at = block.retransmit_at;
             self.shared.wheel.arm(slot, block.wheel_at.instant(now));
@@ -304,7 +319,31 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         }
         let Some(sent) = buffers.queue.take_lone() else { return };
         self.shared.buffers.detach(block);
+        block.flags.clear(Flags::CONSUMED);
         self.shared.exchanges.begin(block, sent, now);
+    }
+
+    /// Appends the connections to `readable` whose turn it has become.
+    pub(super) fn collect_turns(&mut self, readable: &mut Vec<ConnId>) {
+        for &slot in &self.shared.turns {
+            let Some(block) = self.blocks.get_mut(slot as usize) else { continue };
+            // Those that have no exchange any more are in the list of all others.
+            if block.is_exchanging() && block.flags.take(Flags::READABLE) {
+                readable.push(ConnId::new(self.shared.worker, slot as usize, block.generation));
+            }
+        }
+    }
+
+    /// Sees to those whose turn it was and who have not answered.
+    pub(super) fn end_turns(&mut self) {
+        let mut turns = std::mem::take(&mut self.shared.turns);
+        for slot in turns.drain(..) {
+            let Some(block) = self.blocks.get(slot as usize) else { continue };
+            if block.received > 0 && block.is_exchanging() {
+                self.settle(slot);
+            }
+        }
+        self.shared.turns = turns;
     }
 
     /// Makes the connection in `slot`, which has an exchange, an ordinary one.
@@ -313,6 +352,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     pub(super) fn settle(&mut self, slot: u32) {
         let Some(block) = self.blocks.get_mut(slot as usize) else { return };
         let Some((turn, sent_at)) = self.shared.exchanges.end(block) else { return };
+        block.wl1 = block.rcv_nxt - block.received;
         let buffers = self.shared.buffers.attach(block);
         // It was not idle.
         buffers.idle = false;
@@ -320,6 +360,11 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
             Turn::Ours(packet) => {
                 block.unanswered = 1;
                 buffers.received.push_back(packet);
+                // It is to be acknowledged, and its service to be told of it, if it has not been.
+                let news = if block.flags.has(Flags::READABLE) { Flags::TOUCHED } else { Flags::default() };
+                if block.list(news | Flags::DIRTY) {
+                    self.shared.active.push(slot);
+                }
             }
             Turn::Theirs(sent) => {
                 buffers.flight.resume_lone(sent.len() as u32, sent_at, block.cwnd);

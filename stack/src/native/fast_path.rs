@@ -10,7 +10,7 @@ use super::buffers::{Buffers, CROWDED};
 use super::header::{Control, Ecn, Header, Offload};
 use super::options::{TIMESTAMP_HEAD, Timestamp};
 use super::output::deadline;
-use super::recovery::{Answer, Flight, Limits};
+use super::recovery::{Answer, Flight};
 use super::seq::Seq;
 use super::settings::Settings;
 use super::tick::Tick;
@@ -223,7 +223,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         let packet = buffers.received.only_mut()?;
         let link = egress.link_header(block.tuple.remote_v6().to_bits(), now)?;
         let window = block.offer_all(is_low)?;
-        let kept = dress(packet, block, len, Control::PSH, window, link, settings.offload, now)?;
+        let kept = dress(packet, block, len, Control::PSH, window, link, settings.offload, self.shared.milliseconds)?;
         let packet = buffers.received.take_only()?;
         buffers.queue.push_lone(block.nxt, kept);
         self.shared.pinned.queued += 1;
@@ -231,7 +231,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         // What was to be acknowledged has been.
         block.flags.clear(Flags::DIRTY);
         egress.send_frame(packet);
-        set_out(block, &mut buffers.flight, len, &settings.limits, now);
+        set_out(block, &mut buffers.flight, len, &self.shared.soonest, now);
         block.was_acknowledged();
         if block.retransmit_at.before(block.wheel_at) {
             self.connection(slot).arm();
@@ -277,13 +277,16 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
             }
             let Some(link) = egress.link_header(block.tuple.remote_v6().to_bits(), now) else { break };
             let push = if len == block.unsent { Control::PSH } else { Control::ACK };
-            let Some(kept) = dress(packet, block, len, push, window, link, settings.offload, now) else { break };
+            let Some(kept) = dress(packet, block, len, push, window, link, settings.offload, self.shared.milliseconds)
+            else {
+                break;
+            };
             let Some(packet) = buffers.queue.packet_sent(kept) else { break };
             egress.send_frame(packet);
             block.unsent -= len;
             sent += 1;
             if sent == 1 && was_idle {
-                set_out(block, &mut buffers.flight, len, &settings.limits, now);
+                set_out(block, &mut buffers.flight, len, &self.shared.soonest, now);
             } else {
                 buffers.flight.sent(len, now, block.cwnd);
                 block.nxt += len;
@@ -320,10 +323,10 @@ fn hold<P: Packet>(block: &mut Block, buffers: &mut Buffers<P>, packet: P, len: 
 
 /// The only `len` bytes in flight have gone out.
 #[inline(always)]
-fn set_out(block: &mut Block, flight: &mut Flight, len: u32, limits: &Limits, now: Instant) {
+fn set_out(block: &mut Block, flight: &mut Flight, len: u32, soonest: &[Tick; 2], now: Instant) {
     flight.sent_lone(len, now, block.cwnd);
     block.nxt += len;
-    block.retransmit_at = Tick::at_or_after(limits.soonest(now, &block.rtt));
+    block.retransmit_at = soonest[usize::from(block.rtt.consults_path())];
 }
 
 /// Whether what can be sent needs no more than headers in front of it, with nothing else to be said.
@@ -350,7 +353,7 @@ pub(super) fn dress<P: Packet>(
     window: u16,
     link: &[u8; ETHERNET],
     offload: Offload,
-    now: Instant,
+    milliseconds: u32,
 ) -> Option<Bytes> {
     let header = Header {
         tuple: &block.tuple,
@@ -364,7 +367,7 @@ pub(super) fn dress<P: Packet>(
         payload: len as usize,
         tso: None,
     };
-    let timestamp = Timestamp { value: super::milliseconds(now).wrapping_add(block.ts_offset), echo: block.ts_recent };
+    let timestamp = Timestamp { value: milliseconds.wrapping_add(block.ts_offset), echo: block.ts_recent };
     // What the compiler knows makes this a few stores of whole words.
     let offload = Offload { tcp: true, ..offload };
     match (block.tuple.is_ipv4(), block.flags.has(Flags::TIMESTAMPS)) {

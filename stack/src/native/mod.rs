@@ -60,6 +60,7 @@ use seq::Seq;
 use settings::Settings;
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
+use tick::Tick;
 use time_wait::TimeWait;
 
 /// Segments that one connection sends before the next gets its turn.
@@ -215,9 +216,12 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
             pool_asked: now,
             challenges: (now, 0),
             active: Vec::new(),
+            turns: Vec::new(),
             pending: Vec::new(),
             starved: Vec::new(),
             now,
+            milliseconds: milliseconds(now),
+            soonest: [Tick::NONE; 2],
             counts: Counts::default(),
             settings,
         };
@@ -265,7 +269,7 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
     }
 
     fn expire(&mut self, now: Instant) {
-        self.shared.now = now;
+        self.shared.set_now(now);
         for slot in std::mem::take(&mut self.shared.starved) {
             self.connection(slot).touch();
         }
@@ -275,6 +279,7 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
 
     fn collect(&mut self, events: &mut Vec<Event>, readable: &mut Vec<ConnId>) {
         events.append(&mut self.shared.pending);
+        self.collect_turns(readable);
         // All stay in the list for `flush`, which nearly all of them have something for.
         let mut active = std::mem::take(&mut self.shared.active);
         for &slot in &active {
@@ -314,6 +319,7 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
             self.shared.pool_asked = now;
             self.count_kept(egress);
         }
+        self.end_turns();
         // Those that are not done are collected anew.
         let mut active = std::mem::replace(&mut self.shared.active, std::mem::take(&mut self.sending));
         for slot in active.drain(..) {
@@ -337,7 +343,8 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
         let reopens = !self.shared.held_back.is_empty() && !self.shared.is_low();
         // Whose service found no packet asks for one as long as there is none.
         let asks = !self.shared.starved.is_empty();
-        if !self.shared.active.is_empty() || !self.shared.pending.is_empty() || reopens || asks {
+        let news = !self.shared.active.is_empty() || !self.shared.turns.is_empty() || !self.shared.pending.is_empty();
+        if news || reopens || asks {
             return Some(Instant::ZERO);
         }
         [self.shared.wheel.next_expiry(), self.shared.time_wait.next_deadline()].into_iter().flatten().min()

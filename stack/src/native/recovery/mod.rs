@@ -93,12 +93,10 @@ impl Limits {
         Limits::default().with_rto_floor(Duration::from_millis(5))
     }
 
-    /// When the timer of one segment that is sent at `now`, alone, may expire at the earliest, by `rtt`. Asked then, the flight
-    /// says whether it has.
-    #[inline(always)]
-    pub(crate) fn soonest(&self, now: Instant, rtt: &RttEstimator) -> Instant {
-        let floor = if rtt.consults_path() { self.learnt_floor } else { self.rto_floor };
-        Instant::from_nanos(now.as_nanos().saturating_add(floor))
+    /// When the timer of one segment that is sent at `now`, alone, may expire at the earliest: where the estimator does not
+    /// [consult the path](RttEstimator::consults_path), and where it does. Asked then, the flight says whether it has.
+    pub(crate) fn soonest(&self, now: Instant) -> [Instant; 2] {
+        [self.rto_floor, self.learnt_floor].map(|floor| Instant::from_nanos(now.as_nanos().saturating_add(floor)))
     }
 
     /// With another floor of the time-out's margin above the round trip, until the peer's acknowledgement delay has been

@@ -121,7 +121,7 @@ impl RttEstimator {
 
     /// Whether [`Path`](super::Path) must be asked for the time-out.
     #[inline]
-    pub(super) fn consults_path(&self) -> bool {
+    pub(crate) fn consults_path(&self) -> bool {
         self.variation & CONSULT_PATH != 0
     }
 
