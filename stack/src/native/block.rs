@@ -328,7 +328,6 @@ impl Block {
             return None;
         }
         self.rcv_edge = self.rcv_nxt + window;
-        self.flags.clear(Flags::CONSUMED);
         Some(self.whole_window)
     }
 

@@ -117,6 +117,53 @@ impl<P> Exchanges<P> {
     }
 }
 
+/// A segment that is the peer's turn.
+struct Arrival {
+    /// The length of its headers and of its payload.
+    header: usize,
+    len: u32,
+    /// The window field.
+    window: u16,
+    /// TSval; without timestamps what it was.
+    timestamp: u32,
+}
+
+impl<P: Packet> Exchange<P> {
+    /// What `packet` is, of the connection of `block` and with a TCP header of `N` bytes, if it is the peer's turn: the next
+    /// data in order, which acknowledge all that was sent, and nothing else.
+    #[inline(always)]
+    fn next<const N: usize>(&self, block: &Block, head: &Head, packet: &P) -> Option<Arrival> {
+        let data = packet.data();
+        let (header, payload) = data.get(head.ip_header..)?.split_first_chunk::<N>()?;
+        let len = payload.len() as u32;
+        let fixed = header.first_chunk::<20>()?;
+        let flags_and_window = word(fixed, 12);
+        // The length of the header, and the flags: an acknowledgement, and perhaps PSH (RFC 9293 §3.1).
+        if flags_and_window >> 16 & !0x0008 != (N as u32) << 10 | 0x0010
+            || word(fixed, 4) != block.rcv_nxt.0
+            || word(fixed, 8) != block.nxt.0
+            || len.wrapping_sub(1) >= block.rcv_window()
+            || block.tuple != head.tuple
+            || packet.len() != data.len()
+            || matches!(self.turn, Turn::Ours(_))
+        {
+            return None;
+        }
+        let mut timestamp = block.ts_recent;
+        if N == 32 {
+            let options = header.last_chunk::<12>()?;
+            timestamp = word(options, 4);
+            // The timestamp is all that the options are, and it is not old (PAWS, RFC 7323 §5.3).
+            if word(options, 0) != u32::from_be_bytes(TIMESTAMP_HEAD)
+                || (timestamp.wrapping_sub(block.ts_recent) as i32) < 0
+            {
+                return None;
+            }
+        }
+        Some(Arrival { header: head.ip_header + N, len, window: flags_and_window as u16, timestamp })
+    }
+}
+
 impl<P: Packet> Exchanges<P> {
     /// The first bytes received on the connection of `block`, if it has an exchange.
     pub fn peek(&self, block: &Block) -> Option<&[u8]> {
@@ -158,64 +205,34 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         if !block.is_exchanging() {
             return Some(packet);
         }
-        let left = if block.flags.has(Flags::TIMESTAMPS) {
-            self.take_turn_as::<true, 32>(slot, head, packet, now)
+        if block.flags.has(Flags::TIMESTAMPS) {
+            self.take_turn_as::<32>(slot, head, packet, now)
         } else {
-            self.take_turn_as::<false, 20>(slot, head, packet, now)
-        };
-        if left.is_some() {
-            self.settle(slot);
+            self.take_bare_turn(slot, head, packet, now)
         }
-        left
     }
 
-    /// [`take_turn`](Self::take_turn), with a TCP header of `N` bytes.
+    /// [`take_turn`](Self::take_turn) without timestamps.
+    #[inline(never)]
+    fn take_bare_turn(&mut self, slot: u32, head: &Head, packet: P, now: Instant) -> Option<P> {
+        self.take_turn_as::<20>(slot, head, packet, now)
+    }
+
+    /// [`take_turn`](Self::take_turn) on a connection that has an exchange, with a TCP header of `N` bytes.
     #[inline(always)]
-    fn take_turn_as<const TIMESTAMP: bool, const N: usize>(
-        &mut self,
-        slot: u32,
-        head: &Head,
-        mut packet: P,
-        now: Instant,
-    ) -> Option<P> {
+    fn take_turn_as<const N: usize>(&mut self, slot: u32, head: &Head, mut packet: P, now: Instant) -> Option<P> {
         let Some(block) = self.blocks.get_mut(slot as usize) else { return Some(packet) };
         let Some(exchange) = self.shared.exchanges.of_mut(block) else { return Some(packet) };
-        let data = packet.data();
-        let Some((_, tcp)) = data.split_at_checked(head.ip_header) else { return Some(packet) };
-        let Some((header, payload)) = tcp.split_first_chunk::<N>() else { return Some(packet) };
-        let fixed = header.first_chunk::<20>().unwrap_or(&[0; 20]);
-        let len = payload.len() as u32;
-        let flags_and_window = word(fixed, 12);
-        // The length of the header, and the flags: an acknowledgement, and perhaps PSH (RFC 9293 §3.1).
-        let flags = flags_and_window >> 16 & !0x0008 ^ ((N as u32) << 10 | 0x0010);
-        let numbers = (word(fixed, 4) ^ block.rcv_nxt.0) | (word(fixed, 8) ^ block.nxt.0);
-        if block.tuple != head.tuple
-            || flags | numbers != 0
-            || len.wrapping_sub(1) >= block.rcv_window()
-            || packet.len() != data.len()
-            || matches!(exchange.turn, Turn::Ours(_))
-        {
+        let arrival = exchange.next::<N>(block, head, &packet);
+        let Some(arrival) = arrival.filter(|arrival| packet.adjust(arrival.header)) else {
+            self.settle(slot);
             return Some(packet);
-        }
-        if TIMESTAMP {
-            // The timestamp is all that the options are, and it is not old (PAWS, RFC 7323 §5.3).
-            let options = header.last_chunk::<12>().unwrap_or(&[0; 12]);
-            let timestamp = word(options, 4);
-            if word(options, 0) != u32::from_be_bytes(TIMESTAMP_HEAD)
-                || (timestamp.wrapping_sub(block.ts_recent) as i32) < 0
-            {
-                return Some(packet);
-            }
-            // All before it has been acknowledged, so that it continues the last acknowledgement sent (RFC 7323 §4.3).
-            block.ts_recent = timestamp;
-        }
-        if !packet.adjust(head.ip_header + N) {
-            return Some(packet);
-        }
-
-        // From here on it is certain.
-        if flags_and_window as u16 != exchange.window {
-            exchange.window = flags_and_window as u16;
+        };
+        let Arrival { len, window, timestamp, .. } = arrival;
+        // All before it has been acknowledged, so that it continues the last acknowledgement sent (RFC 7323 §4.3).
+        block.ts_recent = timestamp;
+        if window != exchange.window {
+            exchange.window = window;
             block.snd_wnd = u32::from(exchange.window) << block.snd_scale();
             if let Some(cold) = self.cold.get_mut(slot as usize) {
                 cold.offered(block.snd_wnd, block.snd_scale());

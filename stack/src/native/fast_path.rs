@@ -229,7 +229,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         self.shared.pinned.queued += 1;
         block.received = 0;
         // What was to be acknowledged has been.
-        block.flags.clear(Flags::DIRTY);
+        block.flags.clear(Flags::DIRTY | Flags::CONSUMED);
         egress.send_frame(packet);
         set_out(block, &mut buffers.flight, len, &self.shared.soonest, now);
         block.was_acknowledged();
@@ -296,6 +296,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
             }
         }
         if sent > 0 {
+            block.flags.clear(Flags::CONSUMED);
             block.was_acknowledged();
             if (sent > 1 || !was_idle)
                 && let Some(cold) = self.cold.get(slot as usize)

@@ -312,15 +312,26 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     ) -> usize {
         let Some(source) = self.find(from) else { return 0 };
         if from == to
-            && let Some(moved) = self.answer_turn(source, egress, now).or_else(|| self.echo_lone(source, egress, now))
+            && let Some(moved) = self.answer_turn(source, egress, now)
         {
             return moved;
         }
-        self.forward_all(source, to)
+        self.forward_further(source, from == to, to, egress, now)
     }
 
+    /// [`forward_received`](Self::forward_received) from the connection in `source` where it takes more.
     #[inline(never)]
-    fn forward_all(&mut self, source: u32, to: ConnId) -> usize {
+    fn forward_further<N: Nic<Packet = P>>(
+        &mut self,
+        source: u32,
+        echoes: bool,
+        to: ConnId,
+        egress: &mut Egress<N>,
+        now: Instant,
+    ) -> usize {
+        if echoes && let Some(moved) = self.echo_lone(source, egress, now) {
+            return moved;
+        }
         let Some(sink) = self.find(to) else { return 0 };
         if source == sink
             && let Some(moved) = self.connection(source).echo()
