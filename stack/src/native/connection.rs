@@ -57,8 +57,6 @@ pub(super) struct Shared<P> {
     pub challenges: (Instant, u32),
     /// Connections with news for their service or something to send.
     pub active: Vec<u32>,
-    /// Those with an exchange in which it is our turn since the last `flush`.
-    pub turns: Vec<u32>,
     /// Events that no connection holds.
     pub pending: Vec<Event>,
     /// Connections whose service found no packet to write to.
@@ -78,6 +76,11 @@ impl<P> Shared<P> {
         self.milliseconds = milliseconds(now);
         self.soonest = self.settings.limits.soonest(now).map(Tick::at_or_after);
     }
+
+    /// Packets that were received and not consumed.
+    pub fn unread(&self) -> usize {
+        self.pinned.all - self.pinned.queued - self.exchanges.sent()
+    }
 }
 
 /// Packets of the port that queues hold.
@@ -85,7 +88,7 @@ impl<P> Shared<P> {
 pub(super) struct Pinned {
     /// In queues of either kind.
     pub all: usize,
-    /// Of them, those that are to be sent or acknowledged.
+    /// Of them, those in send queues.
     pub queued: usize,
 }
 
@@ -102,12 +105,6 @@ impl Pinned {
     pub fn unqueue(&mut self, packets: usize) {
         self.all -= packets;
         self.queued -= packets;
-    }
-
-    /// Those that were received and not consumed.
-    #[inline]
-    pub fn unread(&self) -> usize {
-        self.all - self.queued
     }
 }
 

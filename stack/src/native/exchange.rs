@@ -52,6 +52,11 @@ pub(super) struct Exchange<P> {
 pub(super) struct Exchanges<P> {
     places: Vec<Exchange<P>>,
     spare: Vec<u32>,
+    /// In how many it is our turn.
+    ours: usize,
+    /// The connections whose turn it has become since the last flush, and whether services have been told.
+    news: Vec<ConnId>,
+    told: bool,
 }
 
 const _: () = assert!(size_of::<Exchange<usize>>() == 64);
@@ -66,7 +71,7 @@ impl Block {
 
 impl<P> Exchanges<P> {
     pub fn new() -> Self {
-        Exchanges { places: Vec::new(), spare: Vec::new() }
+        Exchanges { places: Vec::new(), spare: Vec::new(), ours: 0, news: Vec::new(), told: false }
     }
 
     /// The exchange of `block`, if it has one.
@@ -111,9 +116,34 @@ impl<P> Exchanges<P> {
         let exchange = self.of_mut(block)?;
         let nothing = Turn::Theirs(Bytes::default());
         let was = (std::mem::replace(&mut exchange.turn, nothing), exchange.sent_at);
+        self.ours -= usize::from(matches!(was.0, Turn::Ours(_)));
         self.spare.push(block.buffers ^ EXCHANGING);
         block.buffers = NO_BUFFERS;
         Some(was)
+    }
+
+    /// Packets sent and not acknowledged: one in each exchange in which it is the peer's turn.
+    pub fn sent(&self) -> usize {
+        self.places.len() - self.spare.len() - self.ours
+    }
+
+    /// Whether there are turns that services have to be told of, or have not answered.
+    pub fn has_news(&self) -> bool {
+        !self.news.is_empty()
+    }
+
+    /// Appends the connections to `readable` whose turn it has become.
+    pub fn collect(&mut self, readable: &mut Vec<ConnId>) {
+        if !self.told {
+            readable.extend_from_slice(&self.news);
+            self.told = true;
+        }
+    }
+
+    /// The service of the connection in `slot` is not to be told any more that it is its turn. Returns whether it was to be.
+    fn withdraw(&mut self, slot: u32) -> bool {
+        let at = if self.told { None } else { self.news.iter().position(|conn| conn.slot() == slot as usize) };
+        at.map(|at| self.news.remove(at)).is_some()
     }
 }
 
@@ -173,13 +203,13 @@ impl<P: Packet> Exchanges<P> {
         }
     }
 
-    /// Checks that the exchange of `block`, if it has one, is what the block says; returns how many packets it holds, and how
-    /// many of them are to be acknowledged.
+    /// Checks that the exchange of `block`, if it has one, is what the block says; returns how many bytes were
+    /// received.
     ///
     /// # Panics
     ///
     /// If something does not agree.
-    pub fn assert_consistent(&self, block: &Block) -> Option<(usize, usize)> {
+    pub fn assert_consistent(&self, block: &Block) -> Option<usize> {
         let exchange = self.of(block)?;
         assert!(block.state == State::Established && block.unsent == 0, "takes no turns: {block:?}");
         let (received, sent) = match &exchange.turn {
@@ -187,11 +217,12 @@ impl<P: Packet> Exchanges<P> {
             Turn::Theirs(bytes) => (0, bytes.len()),
         };
         assert_eq!((received, sent), (block.received as usize, block.outstanding() as usize), "{block:?}");
-        Some((1, usize::from(sent > 0)))
+        Some(received)
     }
 
-    /// Panics unless there are as many as `owned` and those that are spare.
-    pub fn assert_owned(&self, owned: usize) {
+    /// Panics unless there are as many as `owned` and those that are spare, and it is our turn in `ours`.
+    pub fn assert_owned(&self, owned: usize, ours: usize) {
+        assert_eq!(ours, self.ours, "our turns, and what was counted");
         assert_eq!(owned + self.spare.len(), self.places.len(), "exchanges owned or spare");
     }
 }
@@ -242,17 +273,16 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         block.retransmit_at = Tick::NONE;
         block.rcv_nxt += len;
         block.received = len;
-        block.flags |= Flags::READABLE;
-        self.shared.turns.push(slot);
         exchange.turns = exchange.turns.wrapping_add(1);
         let is_reported = exchange.turns % REPORTED == 0;
         let sample = now.as_nanos().saturating_sub(exchange.sent_at.as_nanos());
         block.rtt.sample_nanos(sample, 0);
         // What was sent is let go of, and what has come is held instead.
-        self.shared.pinned.queued -= 1;
         if let Turn::Theirs(sent) = std::mem::replace(&mut exchange.turn, Turn::Ours(packet)) {
             drop(sent);
         }
+        self.shared.exchanges.ours += 1;
+        self.shared.exchanges.news.push(ConnId::new(self.shared.worker, slot as usize, block.generation));
         if is_reported {
             self.report_turn(slot, sample, now);
         }
@@ -304,7 +334,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         let Turn::Ours(packet) = std::mem::replace(&mut exchange.turn, Turn::Theirs(kept)) else { return None };
         exchange.sent_at = now;
         egress.send_frame(packet);
-        self.shared.pinned.queued += 1;
+        self.shared.exchanges.ours -= 1;
         block.nxt += len;
         block.received = 0;
         block.rcv_acked = block.rcv_nxt;
@@ -338,29 +368,29 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         self.shared.buffers.detach(block);
         block.flags.clear(Flags::CONSUMED);
         self.shared.exchanges.begin(block, sent, now);
+        self.shared.pinned.queued -= 1;
     }
 
-    /// Appends the connections to `readable` whose turn it has become.
-    pub(super) fn collect_turns(&mut self, readable: &mut Vec<ConnId>) {
-        for &slot in &self.shared.turns {
-            let Some(block) = self.blocks.get_mut(slot as usize) else { continue };
-            // Those that have no exchange any more are in the list of all others.
-            if block.is_exchanging() && block.flags.take(Flags::READABLE) {
-                readable.push(ConnId::new(self.shared.worker, slot as usize, block.generation));
-            }
-        }
-    }
-
-    /// Sees to those whose turn it was and who have not answered.
+    /// Sees to those whose turn it was and whose service has not answered.
+    #[inline]
     pub(super) fn end_turns(&mut self) {
-        let mut turns = std::mem::take(&mut self.shared.turns);
-        for slot in turns.drain(..) {
-            let Some(block) = self.blocks.get(slot as usize) else { continue };
+        if self.shared.exchanges.ours > 0 {
+            self.settle_unanswered();
+        }
+        self.shared.exchanges.news.clear();
+        self.shared.exchanges.told = false;
+    }
+
+    #[inline(never)]
+    fn settle_unanswered(&mut self) {
+        let mut news = std::mem::take(&mut self.shared.exchanges.news);
+        for conn in news.drain(..) {
+            let Some(block) = self.blocks.get(conn.slot()) else { continue };
             if block.received > 0 && block.is_exchanging() {
-                self.settle(slot);
+                self.settle(conn.slot() as u32);
             }
         }
-        self.shared.turns = turns;
+        self.shared.exchanges.news = news;
     }
 
     /// Makes the connection in `slot`, which has an exchange, an ordinary one.
@@ -378,7 +408,8 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
                 block.unanswered = 1;
                 buffers.received.push_back(packet);
                 // It is to be acknowledged, and its service to be told of it, if it has not been.
-                let news = if block.flags.has(Flags::READABLE) { Flags::TOUCHED } else { Flags::default() };
+                let is_news = self.shared.exchanges.withdraw(slot);
+                let news = if is_news { Flags::READABLE | Flags::TOUCHED } else { Flags::default() };
                 if block.list(news | Flags::DIRTY) {
                     self.shared.active.push(slot);
                 }
@@ -386,6 +417,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
             Turn::Theirs(sent) => {
                 buffers.flight.resume_lone(sent.len() as u32, sent_at, block.cwnd);
                 buffers.queue.push_lone(block.una, sent);
+                self.shared.pinned.queued += 1;
             }
         }
     }

@@ -75,7 +75,8 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         let mut free = HashSet::new();
         self.shared.free.iter().for_each(|slot| assert!(free.insert(*slot), "slot {slot} is free twice"));
         let mut owned = HashSet::new();
-        let (mut pinned, mut queued, mut half_open, mut tuples, mut exchanges) = (0, 0, 0, 0, 0);
+        let (mut pinned, mut queued, mut half_open, mut tuples) = (0, 0, 0, 0);
+        let (mut exchanges, mut ours) = (0, 0);
         for (slot, block) in self.blocks.iter().enumerate() {
             let slot = slot as u32;
             assert_eq!(
@@ -100,10 +101,10 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
                     assert!(!idle, "an idle connection holds buffers: {block:?}");
                 }
                 None => match self.shared.exchanges.assert_consistent(block) {
-                    Some((packets, sent)) => {
+                    Some(received) => {
                         exchanges += 1;
-                        pinned += packets;
-                        queued += sent;
+                        pinned += 1;
+                        ours += usize::from(received > 0);
                     }
                     None => assert_eq!((block.received, block.unsent), (0, 0), "without buffers: {block:?}"),
                 },
@@ -115,7 +116,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         assert_eq!(half_open, self.shared.half_open, "half-open connections, and what was counted");
         assert_eq!(tuples, self.shared.table.len(), "connections in the table, and entries");
         self.shared.buffers.assert_owned(&owned);
-        self.shared.exchanges.assert_owned(exchanges);
+        self.shared.exchanges.assert_owned(exchanges, ours);
     }
 
     fn assert_queues(&self, block: &Block, buffers: &Buffers<P>) {

@@ -216,7 +216,6 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
             pool_asked: now,
             challenges: (now, 0),
             active: Vec::new(),
-            turns: Vec::new(),
             pending: Vec::new(),
             starved: Vec::new(),
             now,
@@ -279,7 +278,7 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
 
     fn collect(&mut self, events: &mut Vec<Event>, readable: &mut Vec<ConnId>) {
         events.append(&mut self.shared.pending);
-        self.collect_turns(readable);
+        self.shared.exchanges.collect(readable);
         // All stay in the list for `flush`, which nearly all of them have something for.
         let mut active = std::mem::take(&mut self.shared.active);
         for &slot in &active {
@@ -343,7 +342,8 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
         let reopens = !self.shared.held_back.is_empty() && !self.shared.is_low();
         // Whose service found no packet asks for one as long as there is none.
         let asks = !self.shared.starved.is_empty();
-        let news = !self.shared.active.is_empty() || !self.shared.turns.is_empty() || !self.shared.pending.is_empty();
+        let news =
+            !self.shared.active.is_empty() || self.shared.exchanges.has_news() || !self.shared.pending.is_empty();
         if news || reopens || asks {
             return Some(Instant::ZERO);
         }

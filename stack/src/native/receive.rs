@@ -118,6 +118,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
 
     /// Takes in one piece of payload at `seq`, in a single segment.
     fn take_piece(&mut self, mut seq: Seq, mut packet: P) {
+        let unread = self.shared.unread();
         let block = &mut *self.block;
         let Some(buffers) = self.shared.buffers.of_mut(block) else { return };
         let len = packet.len() as u32;
@@ -142,7 +143,6 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         }
         let len = packet.len() as u32;
         let before = buffers.received_packets();
-        let unread = self.shared.pinned.unread();
         if seq == block.rcv_nxt {
             // What fills a gap makes the queue longer by what lay behind it.
             let fits = buffers.received.len() < self.shared.settings.rx_packets;

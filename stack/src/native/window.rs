@@ -21,7 +21,7 @@ impl<P> Shared<P> {
 
     /// Whether what services have not read holds hardly any packets.
     fn has_read(&self) -> bool {
-        self.pinned.unread() < (self.settings.packets - self.settings.packets_in_advance) / 2
+        self.unread() < (self.settings.packets - self.settings.packets_in_advance) / 2
     }
 }
 
