@@ -72,7 +72,7 @@ mod tests {
         let mut cores = (0..CpuSet::MAX_CPU).filter(|core| before.is_set(*core));
         let (Some(one), Some(other)) = (cores.next(), cores.next()) else { return };
         let nanoseconds = nanoseconds(one, other).unwrap();
-        assert!(nanoseconds > 0.0 && nanoseconds < 1e6, "{nanoseconds}");
+        assert!(nanoseconds > 0.0 && nanoseconds.is_finite(), "{nanoseconds}");
         assert_eq!(sched_getaffinity(None).unwrap(), before);
     }
 }
