@@ -193,8 +193,8 @@ impl<N: Nic> Egress<N> {
         let ip = ip.to_ipv4_mapped().map_or(IpAddr::V6(ip), IpAddr::V4);
         let hop = self.addresses.next_hop(ip)?;
         let mac = self.neighbors.known(hop)?;
-        if let Lookup::Confirm(mac) = self.neighbors.look_up(hop, now) {
-            self.ask(Question { ip: hop, to: Some(mac) });
+        if let Lookup::Confirm(_, question) = self.neighbors.look_up(hop, now) {
+            self.ask(question);
         }
         let protocol = if ip.is_ipv4() { EthernetProtocol::Ipv4 } else { EthernetProtocol::Ipv6 };
         let mut header = [0; ETHERNET];
@@ -215,8 +215,8 @@ impl<N: Nic> Egress<N> {
                 };
                 match self.neighbors.look_up(hop, now) {
                     Lookup::Known(mac) => mac,
-                    Lookup::Confirm(mac) => {
-                        self.ask(Question { ip: hop, to: Some(mac) });
+                    Lookup::Confirm(mac, question) => {
+                        self.ask(question);
                         mac
                     }
                     Lookup::Refused => return self.drops.count(Cause::Unreachable),
@@ -295,9 +295,9 @@ impl<N: Nic> Egress<N> {
         }
     }
 
-    /// Asks anew for every neighbour that is sent to from now on.
-    pub(crate) fn forget_neighbors(&mut self) {
-        self.neighbors.forget();
+    /// Asks anew for every neighbour that is sent to from now on, while what was known is used.
+    pub(crate) fn doubt_neighbors(&mut self) {
+        self.neighbors.doubt();
         self.renew_links();
     }
 

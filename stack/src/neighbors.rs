@@ -28,8 +28,8 @@ const REACHABLE: Duration = Duration::from_secs(30);
 pub(crate) enum Lookup {
     /// Its address is known.
     Known(MacAddr),
-    /// Its address is known; ask it whether it still is.
-    Confirm(MacAddr),
+    /// Its address is known; put the question whether it still is.
+    Confirm(MacAddr, Question),
     /// Park the packet, and ask who has it.
     Ask,
     /// Park the packet; it has been asked.
@@ -51,6 +51,8 @@ struct Entry<P> {
     mac: Option<MacAddr>,
     /// When it was last heard of; when it was first asked if never.
     heard: Instant,
+    /// Another may have its IP address by now: it is asked for among all.
+    doubted: bool,
     asked: Option<Asked>,
     parked: Vec<P>,
 }
@@ -59,6 +61,12 @@ struct Entry<P> {
 struct Asked {
     tries: u8,
     again: Instant,
+}
+
+impl<P> Entry<P> {
+    fn question(&self, ip: IpAddr) -> Question {
+        Question { ip, to: self.mac.filter(|_| !self.doubted) }
+    }
 }
 
 /// Neighbours by IP address, with packets of type `P` waiting for them.
@@ -93,13 +101,13 @@ impl<P> Neighbors<P> {
     pub fn look_up(&mut self, ip: IpAddr, now: Instant) -> Lookup {
         if let Some(entry) = self.entries.get_mut(&ip) {
             match (entry.mac, entry.asked) {
-                (Some(mac), None) if now.since(entry.heard) < REACHABLE => return Lookup::Known(mac),
+                (Some(mac), None) if now.since(entry.heard) < REACHABLE && !entry.doubted => return Lookup::Known(mac),
                 (Some(mac), Some(_)) => return Lookup::Known(mac),
                 (Some(mac), None) if self.asked.len() >= MAX_ASKED => return Lookup::Known(mac),
                 (Some(mac), None) => {
                     entry.asked = Some(Asked { tries: 1, again: now + RETRY });
                     self.asked.push(ip);
-                    return Lookup::Confirm(mac);
+                    return Lookup::Confirm(mac, entry.question(ip));
                 }
                 (None, _) => return Lookup::Asked,
             }
@@ -108,7 +116,7 @@ impl<P> Neighbors<P> {
             return Lookup::Refused;
         }
         let asked = Some(Asked { tries: 1, again: now + RETRY });
-        self.entries.insert(ip, Entry { mac: None, heard: now, asked, parked: Vec::new() });
+        self.entries.insert(ip, Entry { mac: None, heard: now, doubted: false, asked, parked: Vec::new() });
         self.asked.push(ip);
         Lookup::Ask
     }
@@ -132,6 +140,7 @@ impl<P> Neighbors<P> {
         if let Some(entry) = self.entries.get_mut(&ip) {
             entry.mac = Some(mac);
             entry.heard = now;
+            entry.doubted = false;
             if entry.asked.take().is_some() {
                 self.asked.retain(|asked| *asked != ip);
             }
@@ -139,7 +148,8 @@ impl<P> Neighbors<P> {
             return std::mem::take(&mut entry.parked);
         }
         if new && self.make_room(now) {
-            self.entries.insert(ip, Entry { mac: Some(mac), heard: now, asked: None, parked: Vec::new() });
+            let entry = Entry { mac: Some(mac), heard: now, doubted: false, asked: None, parked: Vec::new() };
+            self.entries.insert(ip, entry);
         }
         Vec::new()
     }
@@ -162,17 +172,20 @@ impl<P> Neighbors<P> {
                 return false;
             }
             *asked = Asked { tries: asked.tries + 1, again: now + RETRY };
-            ask(Question { ip: *ip, to: entry.mac });
+            ask(entry.question(*ip));
             true
         });
     }
 
-    /// Forgets all addresses, because whoever is on the link now may be another; what waits goes on waiting.
-    pub fn forget(&mut self) {
-        self.entries.retain(|_, entry| entry.mac.is_none());
+    /// Whoever is on the link now may be another: each address is used until there is an answer, and asked for anew when it is
+    /// (RFC 4861 §7.3.3, but of all, since nobody may have the old one any more).
+    pub fn doubt(&mut self) {
+        for entry in self.entries.values_mut().filter(|entry| entry.mac.is_some()) {
+            entry.doubted = true;
+            entry.asked = None;
+        }
         let entries = &self.entries;
-        self.asked.retain(|ip| entries.contains_key(ip));
-        self.full_until = Instant::ZERO;
+        self.asked.retain(|ip| entries.get(ip).is_some_and(|entry| entry.asked.is_some()));
     }
 
     /// When [`tend`](Self::tend) has something to do next.
@@ -278,27 +291,39 @@ mod tests {
         let mut table = Neighbors::<u32>::new(0);
         table.learn(ip(1), MAC, true, at(0));
         assert_eq!(table.look_up(ip(1), at(29)), Lookup::Known(MAC));
-        assert_eq!(table.look_up(ip(1), at(30)), Lookup::Confirm(MAC));
+        let question = Question { ip: ip(1), to: Some(MAC) };
+        assert_eq!(table.look_up(ip(1), at(30)), Lookup::Confirm(MAC, question));
         assert_eq!(table.look_up(ip(1), at(30)), Lookup::Known(MAC));
-        assert_eq!(tend(&mut table, at(31)).0, [Question { ip: ip(1), to: Some(MAC) }]);
+        assert_eq!(tend(&mut table, at(31)).0, [question]);
         table.learn(ip(1), MAC, false, at(31));
         assert_eq!(table.look_up(ip(1), at(60)), Lookup::Known(MAC));
     }
 
     #[test]
-    fn what_was_known_is_forgotten_on_demand_and_what_waits_goes_on_waiting() {
+    fn who_is_doubted_is_asked_for_among_all_and_sent_to_meanwhile() {
+        let other = MacAddr([2, 0, 0, 0, 0, 8]);
+        let [first, second] = [1, 2].map(|n| Question { ip: ip(n), to: None });
         let mut table = Neighbors::new(0);
         table.learn(ip(1), MAC, true, at(0));
         table.learn(ip(2), MAC, true, at(0));
-        assert_eq!(table.look_up(ip(2), at(30)), Lookup::Confirm(MAC));
+        // One of them is being asked where it was.
+        assert!(matches!(table.look_up(ip(2), at(30)), Lookup::Confirm(MAC, Question { to: Some(MAC), .. })));
         assert_eq!(table.look_up(ip(3), at(30)), Lookup::Ask);
         table.park(ip(3), 7);
-        table.forget();
-        assert_eq!(table.look_up(ip(1), at(30)), Lookup::Ask);
-        assert_eq!(table.look_up(ip(2), at(30)), Lookup::Ask);
+        table.doubt();
+        assert_eq!(table.look_up(ip(1), at(30)), Lookup::Confirm(MAC, first));
+        assert_eq!(table.look_up(ip(2), at(30)), Lookup::Confirm(MAC, second));
+        assert_eq!(table.look_up(ip(1), at(30)), Lookup::Known(MAC));
         assert_eq!(table.look_up(ip(3), at(30)), Lookup::Asked);
-        assert_eq!(tend(&mut table, at(31)).0.len(), 3);
+        let mut questions = tend(&mut table, at(31)).0;
+        questions.sort_by_key(|question| question.ip);
+        assert_eq!(questions, [first, second, Question { ip: ip(3), to: None }]);
+        table.learn(ip(1), other, false, at(31));
+        assert_eq!(table.look_up(ip(1), at(31)), Lookup::Known(other));
         assert_eq!(table.learn(ip(3), MAC, false, at(31)), [7]);
+        // Whoever does not answer is gone.
+        (32..=33).for_each(|second| _ = tend(&mut table, at(second)));
+        assert_eq!(table.look_up(ip(2), at(34)), Lookup::Ask);
     }
 
     #[test]

@@ -290,7 +290,7 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
             }
             if up && self.link_up == Some(false) {
                 // A peer that was started again may have another Ethernet address.
-                self.core.egress.forget_neighbors();
+                self.core.egress.doubt_neighbors();
             }
             self.link_up = Some(up);
             self.watch_transmit(up);

@@ -165,6 +165,32 @@ fn a_datagram_to_a_closed_port_is_unreachable() {
 }
 
 #[test]
+fn when_a_link_is_back_a_neighbour_is_asked_for_and_sent_to_where_it_was_meanwhile() {
+    // RFC 4861 §7.3.3: what is not known to be true any more is used until it is known not to be.
+    let mut bench = Bench::new(&server());
+    let ip = Ipv4Addr::new(10, 0, 0, 1);
+    bench.introduce(ip, mac_of(1));
+    for up in [false, true] {
+        bench.nic.link().set_up(up);
+        bench.now += Duration::from_millis(200);
+        bench.replies();
+    }
+    let syn = TcpRepr { control: TcpControl::Syn, ..frames::segment() };
+    let mut connect = |mac: [u8; 6], port| {
+        let frame = frames::tcp(mac, OURS, (ip, port).into(), "10.0.0.2:7".parse().unwrap(), syn);
+        let replies = bench.send(&frame);
+        let mut replies: Vec<_> = replies.iter().map(|frame| (frame[..6].to_vec(), frame[12..14] == [8, 0])).collect();
+        replies.sort();
+        if port == 1000 {
+            bench.introduce(ip, mac_of(2));
+        }
+        replies
+    };
+    assert_eq!(connect(mac_of(1), 1000), [(mac_of(1).to_vec(), true), (vec![0xff; 6], false)]);
+    assert_eq!(connect(mac_of(2), 1001), [(mac_of(2).to_vec(), true)]);
+}
+
+#[test]
 fn a_thousand_neighbours_are_each_answered_at_their_own_address() {
     let config = Config { addresses: vec!["10.0.0.2/16".parse().unwrap()], ..server() };
     let mut bench = Bench::new(&config);
