@@ -124,6 +124,8 @@ pub struct Bounds {
     pub piece: usize,
     /// Whether ends abort.
     pub aborts: bool,
+    /// Which hosts send cookies, as servers.
+    pub cookies: [bool; 2],
     /// Whether ends take their time.
     pub slow: bool,
     pub ipv6: bool,
@@ -180,8 +182,13 @@ impl Plan {
         let aborts = bounds.aborts && dice.chance(0.2);
         let by_client = dice.chance(0.5);
         let client = EndPlan::draw(dice, bounds, sources.0, finishes.0, aborts && by_client, bytes.max(back));
-        let server = EndPlan::draw(dice, bounds, sources.1, finishes.1, aborts && !by_client, bytes.max(back));
+        let mut server = EndPlan::draw(dice, bounds, sources.1, finishes.1, aborts && !by_client, bytes.max(back));
         let from = if bounds.both_connect && dice.chance(0.4) { End::B } else { End::A };
+        if bounds.cookies[from.other() as usize] {
+            // Who has answered with a cookie and reset the connection answers the same acknowledgement with another, if the
+            // reset was lost: a cookie does not say that it was taken back before (RFC 4987 §3.6).
+            server.abort = None;
+        }
         Plan { from, ipv6: bounds.ipv6 && dice.chance(0.4), client, server }
     }
 

@@ -118,34 +118,25 @@ impl Scenario {
             config: draw_config(dice, end, link.mtu, weather, engines[end as usize]),
             period: dice.chance(0.25).then(|| dice.time(10 * MICROSECOND, 5 * MILLISECOND)),
         });
-        let cookies = hosts.iter().any(|host| host.config.max_half_open < FEW_HALF_OPEN);
+        let cookies = [End::A, End::B].map(|end| sends_cookies(&hosts[end as usize]));
         let budget = dice.weighted(&[(4, 10_000u64), (5, 60_000), (4, 200_000), (1, 1_000_000)]);
         let bounds = Bounds {
             bytes: (budget / connections as u64).max(100),
             buffer: hosts.iter().filter_map(|host| host.config.tx_buffer).min().unwrap_or(1 << 16).min(1 << 16),
             piece: if matches!(weather, Weather::Clear | Weather::Far) { 1000 } else { 1 },
             slices: (link.pool / (32 * connections)).clamp(1, 64),
-            // Who has answered with a cookie and reset the connection answers the same acknowledgement with another, if the
-            // reset was lost: a cookie does not say that it was taken back before (RFC 4987 §3.6).
-            aborts: dice.chance(0.5) && !cookies,
+            aborts: dice.chance(0.5),
+            cookies,
             slow: dice.chance(0.6),
             ipv6,
             both_connect: dice.chance(0.3),
-            client_speaks: cookies,
+            client_speaks: cookies.contains(&true),
         };
         let connections = (0..connections).map(|_| Plan::draw(dice, &bounds)).collect();
-        Scenario {
-            seed,
-            weather,
-            begins: draw_beginning(dice),
-            queues,
-            steer,
-            link,
-            hosts,
-            at_once: dice.pick(&[1, 4, 16, usize::MAX]),
-            connections,
-            timeline: draw_timeline(dice, weather),
-        }
+        let begins = draw_beginning(dice);
+        let at_once = dice.pick(&[1, 4, 16, usize::MAX]);
+        let timeline = draw_timeline(dice, weather);
+        Scenario { seed, weather, begins, queues, steer, link, hosts, at_once, connections, timeline }
     }
 
     pub fn host(&self, end: End) -> &HostPlan {
@@ -163,20 +154,16 @@ impl Scenario {
             && self.is_lossless()
             && self.steer != Steer::Scattered
             && self.hosts.iter().all(|host| {
-                let Config { ack_delay, max_half_open, .. } = host.config;
+                let ack_delay = host.config.ack_delay;
                 // Longer than a time-out, or a probe of the tail, can be on a short path.
-                ack_delay <= 50 * MILLISECOND && host.period.is_none() && max_half_open >= FEW_HALF_OPEN
+                ack_delay <= 50 * MILLISECOND && host.period.is_none() && !sends_cookies(host)
             })
     }
 
     /// Whether the host at `end` may deny a connection that it has half agreed to: it has sent a cookie, and what the peer
     /// sends next overtakes what brings it back.
     pub fn may_deny(&self, end: End) -> bool {
-        self.sends_cookies(end) && (self.steer == Steer::Scattered || !self.is_lossless())
-    }
-
-    fn sends_cookies(&self, end: End) -> bool {
-        self.host(end).config.max_half_open < FEW_HALF_OPEN
+        sends_cookies(self.host(end)) && (self.steer == Steer::Scattered || !self.is_lossless())
     }
 
     pub fn restarts(&self) -> bool {
@@ -187,6 +174,10 @@ impl Scenario {
     pub fn may_time_out(&self) -> bool {
         self.weather == Weather::Outages || self.restarts()
     }
+}
+
+fn sends_cookies(host: &HostPlan) -> bool {
+    host.config.max_half_open < FEW_HALF_OPEN
 }
 
 fn draw_link(dice: &mut Dice, weather: Weather, queues: usize, steer: Steer, connections: usize) -> LinkConfig {
