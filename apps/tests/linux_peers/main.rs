@@ -4,18 +4,17 @@
 //! The kernel is a network namespace, which needs root: without it a test says so in one line and does nothing. The
 //! engine is the program's default, or the one that `LINERATE_TEST_ENGINE` names ([`engine`]).
 
-// Each target of tests uses its part of these.
 #[path = "../net/client.rs"]
-#[allow(dead_code)]
+#[expect(dead_code, reason = "each target of tests uses a part of it")]
 mod client;
 #[path = "../net/namespace.rs"]
-#[allow(dead_code)]
+#[expect(dead_code, reason = "each target of tests uses a part of it")]
 mod namespace;
 #[path = "../net/program.rs"]
-#[allow(dead_code)]
+#[expect(dead_code, reason = "each target of tests uses a part of it")]
 mod program;
 #[path = "../net/wire.rs"]
-#[allow(dead_code)]
+#[expect(dead_code, reason = "each target of tests uses a part of it")]
 mod wire;
 
 mod connects;

@@ -1,15 +1,15 @@
 //! Payload is not copied over links in shared memory, by address and by the program's own count. Needs root and hugepages.
 
 #[path = "../common/mod.rs"]
-#[allow(dead_code)]
+#[expect(dead_code, reason = "each target of tests uses a part of it")]
 mod common;
 #[path = "../../../stack/tests/common/observer.rs"]
 mod observer;
 #[path = "../../../bypass/tests/dpdk/process.rs"]
-#[allow(dead_code)]
+#[expect(dead_code, reason = "each target of tests uses a part of it")]
 mod process;
 #[path = "../../../stack/tests/common/recorder.rs"]
-#[allow(dead_code)]
+#[expect(dead_code, reason = "each target of tests uses a part of it")]
 mod recorder;
 
 use common::{Program, Server, run, text};
