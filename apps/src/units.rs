@@ -19,6 +19,11 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// A length of time, or none: `0`, `500ms`.
+pub fn parse_duration_or_none(text: &str) -> Result<Duration, String> {
+    if text == "0" { Ok(Duration::ZERO) } else { parse_duration(text) }
+}
+
 /// A number of bytes: `65536`, `64k`, `1m` (binary multiples).
 pub fn parse_size(text: &str) -> Result<usize, String> {
     let unit = text.trim_start_matches(|c: char| c.is_ascii_digit());
@@ -46,7 +51,11 @@ mod tests {
         assert_eq!(parse_duration("2m"), Ok(Duration::from_secs(120)));
         for text in ["", "5", "s", "0s", "-1s", "1.5s", "5 s", "5h", "99999999999999999999s", "18446744073709551615m"] {
             assert!(parse_duration(text).is_err(), "{text}");
+            assert!(parse_duration_or_none(text).is_err(), "{text}");
         }
+        assert!(parse_duration("0").is_err());
+        assert_eq!(parse_duration_or_none("0"), Ok(Duration::ZERO));
+        assert_eq!(parse_duration_or_none("500ms"), Ok(Duration::from_millis(500)));
     }
 
     #[test]

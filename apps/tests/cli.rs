@@ -58,6 +58,8 @@ fn wrong_usage_is_one_line_and_status_2() {
         ("echo serve --via kernel --listen 127.0.0.1:0 --cores 3-1", "--cores"),
         ("echo serve --via kernel --listen 127.0.0.1:0 --workers 1 --cores 0", "--cores"),
         ("echo serve --via kernel --listen 127.0.0.1:0 --ip 10.0.0.2/24", "--ip"),
+        ("echo serve --via kernel --listen 127.0.0.1:0 --linger 2s", "--linger"),
+        ("echo serve --via tap:lr0 --ip 10.0.0.2/24 --listen 10.0.0.2:7 --linger 2", "--linger"),
         ("echo serve --via tap:lr0 --listen 10.0.0.2:7", "--ip ADDRESS/PREFIX"),
         ("echo serve --via tap:lr0 --ip 10.0.0.2 --listen 10.0.0.2:7", "prefix"),
         ("echo serve --via tap:lr0 --ip 10.0.0.2/24 --listen 10.0.0.3:7", "10.0.0.3:7: not an address of ours"),

@@ -2,11 +2,12 @@
 
 use super::cores::CoreList;
 use super::{Error, Listen};
-use crate::units::parse_size;
+use crate::units::{parse_duration_or_none, parse_size};
 use linerate_bypass::{MacAddr, Via};
 use linerate_stack::congestion::Algorithm;
 use linerate_stack::{Idle, IpCidr};
 use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
 
 /// Where a command's bytes go, the same for every command that serves or connects.
 #[derive(Debug, Clone, clap::Args)]
@@ -77,6 +78,11 @@ pub struct NetArgs {
     /// Negotiate explicit congestion notification (RFC 3168)
     #[arg(long)]
     pub ecn: bool,
+
+    /// How long a closed connection may go on delivering what was queued before it is reset, such as 2s; 0 resets it at
+    /// once [default: for as long as the peer answers]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration_or_none)]
+    pub linger: Option<Duration>,
 
     /// Send and receive buffer of each connection, such as 256k
     #[arg(long, value_name = "BYTES", value_parser = parse_size)]
@@ -154,6 +160,7 @@ impl NetArgs {
                     ("--profile", self.profile.is_some()),
                     ("--pacing", self.pacing),
                     ("--ecn", self.ecn),
+                    ("--linger", self.linger.is_some()),
                     ("--max-packets", self.max_packets.is_some()),
                     ("--max-packets-per-connection", self.max_packets_per_connection.is_some()),
                     ("EAL's arguments", !self.eal.is_empty()),
@@ -174,6 +181,7 @@ impl NetArgs {
                         ("--profile", self.profile.is_some()),
                         ("--pacing", self.pacing),
                         ("--ecn", self.ecn),
+                        ("--linger", self.linger.is_some()),
                         ("--max-packets", self.max_packets.is_some()),
                         ("--max-packets-per-connection", self.max_packets_per_connection.is_some()),
                     ];
@@ -249,6 +257,11 @@ mod tests {
         assert_eq!(check(stack, &["10.0.0.2:7", "[fd00::2]:7", "0.0.0.0:8", "[::]:8"]), "");
         assert_eq!(args(stack).eal, ["-l", "1"]);
         assert_eq!(check("--via tap:lr0 --dhcp", &["10.0.0.2:7"]), "");
+        for (text, time) in [("0", Duration::ZERO), ("2s", Duration::from_secs(2))] {
+            let lingering = format!("--via tap:lr0 --ip 10.0.0.2/24 --linger {text}");
+            assert_eq!(check(&lingering, &["10.0.0.2:7"]), "");
+            assert_eq!(args(&lingering).linger, Some(time));
+        }
     }
 
     #[test]
@@ -265,6 +278,8 @@ mod tests {
             ("--via tap:lr0 --ip 10.0.0.2/24 --engine smoltcp --ecn", "10.0.0.2:7", "--ecn"),
             ("--via kernel --engine native", "10.0.0.2:7", "--engine"),
             ("--via kernel --pacing", "10.0.0.2:7", "--pacing"),
+            ("--via kernel --linger 2s", "10.0.0.2:7", "--linger"),
+            ("--via tap:lr0 --ip 10.0.0.2/24 --engine smoltcp --linger 0", "10.0.0.2:7", "--linger"),
             ("--via kernel --max-packets 100", "10.0.0.2:7", "--max-packets"),
             (
                 "--via tap:lr0 --ip 10.0.0.2/24 --engine smoltcp --max-packets-per-connection 100",

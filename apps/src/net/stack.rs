@@ -57,6 +57,7 @@ impl Port {
             max_packets: args.max_packets,
             max_packets_per_connection: args.max_packets_per_connection,
             congestion: args.congestion.unwrap_or_default(),
+            linger: args.linger,
             pacing: args.pacing,
             ecn: args.ecn,
             idle: args.idle.map_or(defaults.idle, Into::into),
