@@ -113,7 +113,7 @@ impl Scenario {
         let connections = dice.0.usize(connections);
         let link = draw_link(dice, weather, queues, steer, connections);
         let ipv6 = link.mtu >= 1280;
-        let hosts = [End::A, End::B].map(|end| HostPlan {
+        let mut hosts = [End::A, End::B].map(|end| HostPlan {
             engine: engines[end as usize],
             config: draw_config(dice, end, link.mtu, weather, engines[end as usize]),
             period: dice.chance(0.25).then(|| dice.time(10 * MICROSECOND, 5 * MILLISECOND)),
@@ -136,6 +136,8 @@ impl Scenario {
         let begins = draw_beginning(dice);
         let at_once = dice.pick(&[1, 4, 16, usize::MAX]);
         let timeline = draw_timeline(dice, weather);
+        // Last, so that the rest of a seed that has found something stays as it was.
+        hosts.iter_mut().for_each(|host| host.config.pacing = dice.chance(0.2));
         Scenario { seed, weather, begins, queues, steer, link, hosts, at_once, connections, timeline }
     }
 
