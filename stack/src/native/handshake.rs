@@ -317,9 +317,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         } else if block.attempts > 1 {
             let cold = &mut *self.cold;
             cold.control.handshake_lost();
-            // RFC 6298 §5.7: three seconds at least, until a round trip has been measured.
-            cold.path.back_off();
-            cold.path.back_off();
+            cold.path.syn_was_lost();
             cold.path.advise(&mut block.rtt, &self.shared.settings.limits);
             block.cwnd = cold.control.window();
         }
