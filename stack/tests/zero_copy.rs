@@ -116,10 +116,11 @@ fn only(notes: &Notes) -> (Stream, Stream) {
     (first(&notes.received), first(&notes.sent))
 }
 
-/// Sends a message of `size` bytes to `to` and back over `link`, the answers over an impaired one.
+/// Sends a message of `size` bytes to `to` and back over `link`, the answers over an impaired one, both hosts paced or neither.
 fn exchange<E: Engine<Recorder<MemoryNic>>>(
     link: &LinkConfig,
     answers: Impairments,
+    pacing: bool,
     to: &str,
     size: usize,
     how: How,
@@ -127,8 +128,8 @@ fn exchange<E: Engine<Recorder<MemoryNic>>>(
     let (a, b) = Link::pair(link.clone());
     let link = a.link().clone();
     link.impair(End::B, answers);
-    let mut client: Host<_, E> = start(&host(1), a, Sender::new(to, size));
-    let mut server: Host<_, E> = start(&server(), b, Observer::new(vec![how]));
+    let mut client: Host<_, E> = start(&Config { pacing, ..host(1) }, a, Sender::new(to, size));
+    let mut server: Host<_, E> = start(&Config { pacing, ..server() }, b, Observer::new(vec![how]));
     let notes = (client.nic().notes(), server.nic().notes());
     let limit = Instant::ZERO + Duration::from_secs(300);
     while client.service().closed.is_none() || server.service().closed == 0 {
@@ -187,7 +188,7 @@ fn an_echo_is_sent_from_where_the_port_put_it_at_every_size_however_the_service_
     for (name, link) in links() {
         for size in SIZES {
             for (how, to) in How::all(size).into_iter().zip([V4, V6, V4, V6]) {
-                let exchange = exchange::<NativeEngine<_>>(&link, Impairments::default(), to, size, how);
+                let exchange = exchange::<NativeEngine<_>>(&link, Impairments::default(), false, to, size, how);
                 assert_not_copied(&exchange, size, &format!("{name}, {size} bytes, {how:?}"));
             }
         }
@@ -197,21 +198,27 @@ fn an_echo_is_sent_from_where_the_port_put_it_at_every_size_however_the_service_
 #[test]
 fn what_is_lost_is_sent_again_from_the_same_place() {
     for (name, link) in links() {
-        for how in How::all(300_000) {
+        for (how, pacing) in How::all(300_000).into_iter().flat_map(|how| [(how, false), (how, true)]) {
             // Large segments are few.
             let loss = if link.tso.is_some() { 0.3 } else { 0.03 };
             let lossy = Impairments { loss, seed: 7, delay: Duration::from_millis(1), ..Impairments::default() };
-            let exchange = exchange::<NativeEngine<_>>(&link, lossy, V4, 300_000, how);
+            let exchange = exchange::<NativeEngine<_>>(&link, lossy, pacing, V4, 300_000, how);
             assert!(exchange.theirs.1.repeated > 0, "{name}, {how:?}: nothing was lost");
-            assert_not_copied(&exchange, 300_000, &format!("{name}, {how:?}, with losses"));
+            assert_not_copied(&exchange, 300_000, &format!("{name}, {how:?}, paced {pacing}, with losses"));
         }
     }
 }
 
 #[test]
 fn an_engine_that_copies_is_found_out() {
-    let exchange =
-        exchange::<SmoltcpEngine>(&LinkConfig::default(), Impairments::default(), V4, 10_000, How::Take(usize::MAX));
+    let exchange = exchange::<SmoltcpEngine>(
+        &LinkConfig::default(),
+        Impairments::default(),
+        false,
+        V4,
+        10_000,
+        How::Take(usize::MAX),
+    );
     assert!(exchange.copied > 0);
     assert_ne!(exchange.theirs.0.places, exchange.theirs.1.places);
     assert_ne!(exchange.written, exchange.ours.1.places);
@@ -220,6 +227,6 @@ fn an_engine_that_copies_is_found_out() {
 #[test]
 fn a_port_without_chains_is_given_copies_and_they_are_counted() {
     let link = LinkConfig { multi_segment: false, ..LinkConfig::default() };
-    let exchange = exchange::<NativeEngine<_>>(&link, Impairments::default(), V4, 10_000, How::Forward);
+    let exchange = exchange::<NativeEngine<_>>(&link, Impairments::default(), false, V4, 10_000, How::Forward);
     assert!(exchange.copied > 0);
 }

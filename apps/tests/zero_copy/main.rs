@@ -141,7 +141,7 @@ fn nothing_is_counted(serve_via: &str, load_via: &str) {
     let addresses = "--ip 10.9.0.1/24 --ip fd09::1/64 --listen 10.9.0.1:7 --listen [fd09::1]:7";
     let server = Server::start("echo", &format!("--via {serve_via} {addresses} --json"));
     for (size, to) in SIZES.into_iter().zip(["10.9.0.1:7", "[fd09::1]:7"].into_iter().cycle()) {
-        for load in ["", "--connections 8 --depth 4"] {
+        for load in ["", "--connections 8 --depth 4", "--connections 8 --depth 4 --pacing"] {
             let output = run(&format!("-v echo load --via {load_via} {LOAD} --connect {to} --size {size} {load}"));
             assert!(output.status.success(), "{size} bytes: {output:?}");
             assert!(text(&output.stderr).contains("copied      0 bytes of payload"), "{size} bytes: {output:?}");
