@@ -6,6 +6,7 @@
 use hashbrown::HashMap;
 use linerate_bypass::MacAddr;
 use linerate_bypass::time::{Duration, Instant};
+use std::hash::{Hash, Hasher};
 use std::net::IpAddr;
 
 /// Neighbours known or being resolved at once. What is learnt beyond replaces what has been silent longest.
@@ -69,9 +70,27 @@ impl<P> Entry<P> {
     }
 }
 
+/// An address to be looked up.
+#[derive(PartialEq, Eq)]
+struct Key(IpAddr);
+
+impl Hash for Key {
+    /// Each half of the address, which whoever is on the link may choose, goes in as a lower half of what foldhash takes at
+    /// a time, as in a [`Tuple`](crate::tuple::Tuple)'s hash: the upper is hidden only behind a constant that everybody knows.
+    #[inline]
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let bits = match self.0 {
+            IpAddr::V4(ip) => ip.to_ipv6_mapped().to_bits(),
+            IpAddr::V6(ip) => ip.to_bits(),
+        };
+        state.write_u128(bits & u128::from(u64::MAX));
+        state.write_u128(bits >> 64);
+    }
+}
+
 /// Neighbours by IP address, with packets of type `P` waiting for them.
 pub(crate) struct Neighbors<P> {
-    entries: HashMap<IpAddr, Entry<P>, foldhash::fast::FixedState>,
+    entries: HashMap<Key, Entry<P>, foldhash::fast::FixedState>,
     /// Those with `asked`: what [`tend`](Self::tend) looks at.
     asked: Vec<IpAddr>,
     /// Packets that wait.
@@ -93,13 +112,13 @@ impl<P> Neighbors<P> {
 
     /// The address of `ip`, if it is known.
     pub fn known(&self, ip: IpAddr) -> Option<MacAddr> {
-        self.entries.get(&ip).and_then(|entry| entry.mac)
+        self.entries.get(&Key(ip)).and_then(|entry| entry.mac)
     }
 
     /// The way to `ip`.
     #[inline]
     pub fn look_up(&mut self, ip: IpAddr, now: Instant) -> Lookup {
-        if let Some(entry) = self.entries.get_mut(&ip) {
+        if let Some(entry) = self.entries.get_mut(&Key(ip)) {
             match (entry.mac, entry.asked) {
                 (Some(mac), None) if now.since(entry.heard) < REACHABLE && !entry.doubted => return Lookup::Known(mac),
                 (Some(mac), Some(_)) => return Lookup::Known(mac),
@@ -116,7 +135,7 @@ impl<P> Neighbors<P> {
             return Lookup::Refused;
         }
         let asked = Some(Asked { tries: 1, again: now + RETRY });
-        self.entries.insert(ip, Entry { mac: None, heard: now, doubted: false, asked, parked: Vec::new() });
+        self.entries.insert(Key(ip), Entry { mac: None, heard: now, doubted: false, asked, parked: Vec::new() });
         self.asked.push(ip);
         Lookup::Ask
     }
@@ -124,7 +143,7 @@ impl<P> Neighbors<P> {
     /// Lets `packet` wait for `ip`; the oldest that waits gives way when there are too many. Returns what will not be
     /// sent.
     pub fn park(&mut self, ip: IpAddr, packet: P) -> Option<P> {
-        let Some(entry) = self.entries.get_mut(&ip) else { return Some(packet) };
+        let Some(entry) = self.entries.get_mut(&Key(ip)) else { return Some(packet) };
         let all = entry.parked.len();
         entry.parked.push(packet);
         if all == 0 || all < MAX_PARKED && self.parked < MAX_PARKED_IN_ALL {
@@ -137,7 +156,7 @@ impl<P> Neighbors<P> {
     /// Notes that `ip` has `mac`, and returns what waited for it. A neighbour that nobody here asked for is noted
     /// only if `new` says so (RFC 826: when it asked for us).
     pub fn learn(&mut self, ip: IpAddr, mac: MacAddr, new: bool, now: Instant) -> Vec<P> {
-        if let Some(entry) = self.entries.get_mut(&ip) {
+        if let Some(entry) = self.entries.get_mut(&Key(ip)) {
             entry.mac = Some(mac);
             entry.heard = now;
             entry.doubted = false;
@@ -149,7 +168,7 @@ impl<P> Neighbors<P> {
         }
         if new && self.make_room(now) {
             let entry = Entry { mac: Some(mac), heard: now, doubted: false, asked: None, parked: Vec::new() };
-            self.entries.insert(ip, entry);
+            self.entries.insert(Key(ip), entry);
         }
         Vec::new()
     }
@@ -159,13 +178,13 @@ impl<P> Neighbors<P> {
     pub fn tend(&mut self, now: Instant, mut ask: impl FnMut(Question), mut lost: impl FnMut(IpAddr, Vec<P>)) {
         let (entries, parked) = (&mut self.entries, &mut self.parked);
         self.asked.retain(|ip| {
-            let Some(entry) = entries.get_mut(ip) else { return false };
+            let Some(entry) = entries.get_mut(&Key(*ip)) else { return false };
             let Some(asked) = &mut entry.asked else { return false };
             if now < asked.again {
                 return true;
             }
             if asked.tries >= TRIES {
-                if let Some(entry) = entries.remove(ip) {
+                if let Some(entry) = entries.remove(&Key(*ip)) {
                     *parked -= entry.parked.len();
                     lost(*ip, entry.parked);
                 }
@@ -185,12 +204,12 @@ impl<P> Neighbors<P> {
             entry.asked = None;
         }
         let entries = &self.entries;
-        self.asked.retain(|ip| entries.get(ip).is_some_and(|entry| entry.asked.is_some()));
+        self.asked.retain(|ip| entries.get(&Key(*ip)).is_some_and(|entry| entry.asked.is_some()));
     }
 
     /// When [`tend`](Self::tend) has something to do next.
     pub fn next_deadline(&self) -> Option<Instant> {
-        let again = |ip| self.entries.get(ip).and_then(|entry| entry.asked).map(|asked| asked.again);
+        let again = |ip: &IpAddr| self.entries.get(&Key(*ip)).and_then(|entry| entry.asked).map(|asked| asked.again);
         self.asked.iter().filter_map(again).min()
     }
 
@@ -207,9 +226,9 @@ impl<P> Neighbors<P> {
             .iter()
             .filter(|(_, entry)| entry.asked.is_none() && now.since(entry.heard) >= REACHABLE)
             .min_by_key(|(_, entry)| entry.heard)
-            .map(|(ip, _)| *ip);
+            .map(|(Key(ip), _)| *ip);
         match oldest {
-            Some(ip) => self.entries.remove(&ip).is_some(),
+            Some(ip) => self.entries.remove(&Key(ip)).is_some(),
             None => {
                 self.full_until = now + RETRY;
                 false
@@ -346,6 +365,23 @@ mod tests {
         assert_eq!(table.look_up(ip(1 << 20), at(1)), Lookup::Refused);
         assert_eq!(table.look_up(ip(1 << 20), at(40)), Lookup::Ask);
         assert_eq!(table.entries.len(), MAX_NEIGHBORS);
+    }
+
+    /// Half of an address may be free to choose: the prefix on the link is as short as the user has it.
+    #[test]
+    fn no_address_of_a_neighbour_makes_the_hash_forget_the_rest() {
+        use std::collections::HashSet;
+        use std::hash::BuildHasher;
+        // What foldhash hides the upper of two words behind, of an integer and of bytes.
+        const PUBLIC: [u64; 2] = [0xc0ac_29b7_c97c_50dd, 0x3f84_d5b5_b547_0917];
+        let state = foldhash::fast::FixedState::with_seed(5);
+        let hash = |high: u64, low: u64| {
+            state.hash_one(Key(std::net::Ipv6Addr::from(u128::from(high) << 64 | u128::from(low)).into()))
+        };
+        for word in PUBLIC.into_iter().flat_map(|word| [word, word.swap_bytes()]) {
+            assert_eq!((0..1000).map(|n| hash(n, word)).collect::<HashSet<_>>().len(), 1000);
+            assert_eq!((0..1000).map(|n| hash(word, n)).collect::<HashSet<_>>().len(), 1000);
+        }
     }
 
     #[test]
