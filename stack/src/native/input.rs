@@ -1,6 +1,5 @@
 //! A segment arrives (RFC 9293 §3.10.7.4).
 
-use super::NativeEngine;
 use super::block::{Block, Flags, State};
 use super::connection::Connection;
 use super::header::Control;
@@ -9,6 +8,7 @@ use super::output::deadline;
 use super::recovery::Acknowledgement;
 use super::seq::Seq;
 use super::tick::Tick;
+use super::{NEAR, NativeEngine};
 use crate::congestion::CongestionControl;
 use crate::drops::Cause;
 use crate::egress::Egress;
@@ -67,9 +67,6 @@ impl Arrival {
 
 impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     /// Takes in the segments of a burst.
-    ///
-    /// What they will touch is far from the core when there are many connections, and it comes faster together than one after
-    /// the other: so first all slots of the table are asked for, then all control blocks, then all queues.
     pub(super) fn take_burst<N: Nic<Packet = P>>(
         &mut self,
         segments: &mut Segments<P>,
@@ -77,42 +74,60 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         now: Instant,
     ) {
         let (packets, heads) = segments.parts();
+        let far = self.blocks.len() > NEAR;
         let mut hashes = [0; BURST];
         let mut slots = [u32::MAX; BURST];
         let mut packets = packets.drain(..);
         for heads in heads.chunks(BURST) {
-            for (hash, head) in hashes.iter_mut().zip(heads) {
-                *hash = head.tuple.hash_with(&self.shared.key);
-                self.shared.table.prefetch(*hash);
+            if far {
+                self.ask_ahead(heads, &mut hashes, &mut slots);
             }
-            for (slot, hash) in slots.iter_mut().zip(&hashes[..heads.len()]) {
-                *slot = self.shared.table.candidate(*hash).unwrap_or(u32::MAX);
-                if let Some(block) = self.blocks.get(*slot as usize) {
-                    prefetch_whole(block);
-                    self.shared.wheel.prefetch(*slot);
-                }
-                // What few segments need most of those of a connection do that is idle between them.
-                if let Some(cold) = self.cold.get(*slot as usize) {
-                    prefetch_whole(cold);
-                }
-            }
-            for slot in &slots[..heads.len()] {
-                let block = self.blocks.get(*slot as usize);
-                if let Some(exchange) = block.and_then(|block| self.shared.exchanges.of(block)) {
-                    prefetch_whole(exchange);
-                } else if let Some(buffers) = block.and_then(|block| self.shared.buffers.of(block)) {
-                    prefetch_whole(buffers);
-                }
-            }
-            for (head, (hash, slot)) in heads.iter().zip(hashes.iter().zip(&slots)) {
+            for (at, head) in heads.iter().enumerate() {
                 let Some(packet) = packets.next() else { break };
-                if let Some(packet) = self.take_fast(*slot, head, packet, now) {
-                    self.segment(packet, head, *hash, *slot, egress, now);
+                let (hash, slot) = if far {
+                    (hashes[at], slots[at])
+                } else {
+                    let hash = head.tuple.hash_with(&self.shared.key);
+                    (hash, self.shared.table.candidate(hash).unwrap_or(u32::MAX))
+                };
+                if let Some(packet) = self.take_fast(slot, head, packet, now) {
+                    self.segment(packet, head, hash, slot, egress, now);
                 }
             }
         }
         drop(packets);
         segments.clear();
+    }
+
+    /// Works out the hashes of the tuples in `heads`, and the slots where their connections most likely are.
+    ///
+    /// What their segments will touch is far from the core when there are many connections, and it comes faster together than
+    /// one after the other: so first all slots of the table are asked for, then all control blocks, then all queues.
+    #[inline(never)]
+    fn ask_ahead(&self, heads: &[Head], hashes: &mut [u64; BURST], slots: &mut [u32; BURST]) {
+        for (hash, head) in hashes.iter_mut().zip(heads) {
+            *hash = head.tuple.hash_with(&self.shared.key);
+            self.shared.table.prefetch(*hash);
+        }
+        for (slot, hash) in slots.iter_mut().zip(&hashes[..heads.len()]) {
+            *slot = self.shared.table.candidate(*hash).unwrap_or(u32::MAX);
+            if let Some(block) = self.blocks.get(*slot as usize) {
+                prefetch_whole(block);
+                self.shared.wheel.prefetch(*slot);
+            }
+            // What few segments need most of those of a connection do that is idle between them.
+            if let Some(cold) = self.cold.get(*slot as usize) {
+                prefetch_whole(cold);
+            }
+        }
+        for slot in &slots[..heads.len()] {
+            let block = self.blocks.get(*slot as usize);
+            if let Some(exchange) = block.and_then(|block| self.shared.exchanges.of(block)) {
+                prefetch_whole(exchange);
+            } else if let Some(buffers) = block.and_then(|block| self.shared.buffers.of(block)) {
+                prefetch_whole(buffers);
+            }
+        }
     }
 
     /// A segment has come that was not predicted, with the hash of its tuple and the slot where its connection most likely

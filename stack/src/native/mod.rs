@@ -67,7 +67,7 @@ use time_wait::TimeWait;
 const SEGMENTS_PER_TURN: usize = 32;
 
 /// Connections whose state fits into the caches next to the core: looking for it ahead costs more than it saves.
-const NEAR: usize = 1024;
+const NEAR: usize = 2048;
 
 /// How often the port's pool is asked what is left in it, which looks at more than one cache line.
 const POOL_PERIOD: Duration = Duration::from_millis(1);
