@@ -347,7 +347,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     }
 
     /// What the connection in `slot` has just sent is all that is on its way, and nothing else is the matter: from now on its
-    /// ends take turns, if they have before.
+    /// ends take turns.
     #[inline(never)]
     pub(super) fn begin_turns(&mut self, slot: u32, now: Instant) {
         let (Some(block), Some(cold)) = (self.blocks.get_mut(slot as usize), self.cold.get(slot as usize)) else {

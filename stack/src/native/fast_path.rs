@@ -233,10 +233,14 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         egress.send_frame(packet);
         set_out(block, &mut buffers.flight, len, &self.shared.soonest, now);
         block.was_acknowledged();
+        let has_answered = std::mem::replace(&mut buffers.answered, true);
         if block.retransmit_at.before(block.wheel_at) {
             self.connection(slot).arm();
         }
-        self.begin_turns(slot, now);
+        // Most connections that have answered twice take turns from there on.
+        if has_answered {
+            self.begin_turns(slot, now);
+        }
         Some(len as usize)
     }
 
