@@ -5,7 +5,6 @@
 //! engine is the program's default, or the one that `LINERATE_TEST_ENGINE` names ([`engine`]).
 
 #[path = "../net/client.rs"]
-#[expect(dead_code, reason = "each target of tests uses a part of it")]
 mod client;
 #[path = "../net/namespace.rs"]
 #[expect(dead_code, reason = "each target of tests uses a part of it")]
@@ -14,7 +13,6 @@ mod namespace;
 #[expect(dead_code, reason = "each target of tests uses a part of it")]
 mod program;
 #[path = "../net/wire.rs"]
-#[expect(dead_code, reason = "each target of tests uses a part of it")]
 mod wire;
 
 mod connects;
