@@ -174,9 +174,9 @@ pub struct Config {
     pub keepalive: Option<Keepalive>,
     /// What to do when nothing arrives.
     pub idle: Idle,
-    /// The origin of all randomness: initial sequence numbers, ports, hash keys. Take it from the system's
-    /// generator, except in a test that must repeat.
-    pub seed: u64,
+    /// The origin of all randomness: initial sequence numbers, SYN cookies, ports, hash keys. Take it from the system's
+    /// generator, except in a test that must repeat: whoever knows it can forge connections.
+    pub seed: u128,
 }
 
 impl Config {

@@ -19,6 +19,7 @@ mod native;
 mod neighbors;
 mod ports;
 mod reply;
+mod seed;
 mod shortcut;
 mod slots;
 mod slow;

@@ -10,6 +10,7 @@ use crate::copies::Copies;
 use crate::device::{Device, our_time, smoltcp_time};
 use crate::drops::Cause;
 use crate::egress::{ETHERNET, Egress};
+use crate::seed;
 use linerate_bypass::time::Instant;
 use linerate_bypass::{Datagram, MacAddr, Nic};
 use smoltcp::iface::{Interface, SocketHandle, SocketSet};
@@ -66,9 +67,9 @@ pub(crate) struct SlowPath {
 impl SlowPath {
     pub fn new<N: Nic>(config: &Config, egress: &mut Egress<N>, dhcp: bool, now: Instant) -> Self {
         let mac = HardwareAddress::Ethernet(EthernetAddress(egress.mac().0));
-        let mut interface = |address, medium, salt| {
+        let mut interface = |address, medium, n| {
             let mut settings = smoltcp::iface::Config::new(address);
-            settings.random_seed = config.seed ^ salt;
+            settings.random_seed = seed::draw(config.seed, "slow path", n);
             Interface::new(settings, &mut Device::new(medium, egress, now), smoltcp_time(now))
         };
         let ethernet = interface(mac, Medium::Ethernet, 1);

@@ -7,6 +7,7 @@ use crate::egress::{ETHERNET, Egress};
 use crate::engine::{Engine, Event};
 use crate::ingress::Ingress;
 use crate::native::NativeEngine;
+use crate::seed;
 use crate::slow::{Lease, SlowPath};
 use linerate_bypass::mailbox::Receiver;
 use linerate_bypass::time::{Clock, Duration, Instant};
@@ -78,7 +79,7 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
         let mtu = config.mtu.map_or(port_mtu, |mtu| port_mtu.min(mtu.into()));
         let mac = config.mac.unwrap_or_else(|| nic.mac());
         let addresses = Addresses::new(&config.addresses, &config.gateways, mac);
-        let mut egress = Egress::new(nic, addresses, mac, mtu, config.seed);
+        let mut egress = Egress::new(nic, addresses, mac, mtu, seed::draw(config.seed, "neighbors", worker));
         let engine = E::new(config, worker, workers, &mut egress, now);
         let slow = SlowPath::new(config, &mut egress, config.dhcp && worker == 0, now);
         Worker {

@@ -14,6 +14,7 @@ use proptest::prelude::*;
 use smoltcp::phy::ChecksumCapabilities;
 use smoltcp::wire::*;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::{Arc, Mutex};
 
 const OURS: [u8; 6] = [2, 0, 0, 0, 0, 2];
 const MINUTE: Duration = Duration::from_secs(60);
@@ -317,6 +318,31 @@ fn a_port_with_rss_is_believed_when_its_hash_is_ours_and_not_when_it_is_another(
         assert!(net.b.workers.iter().all(|worker| worker.misdirected() == 0), "a hash that differs is not used");
         assert!(net.b.workers.iter_mut().all(|worker| worker.summary().accepted == 20));
     }
+}
+
+/// RFC 6191 §3, behind a translator: what an address sees of ours is one clock, whichever worker owns the connection.
+#[test]
+fn a_pair_of_addresses_has_one_clock_of_timestamps_on_all_workers() {
+    let seen: Arc<Mutex<Vec<(usize, u32)>>> = Arc::default();
+    let notes = seen.clone();
+    let watched = Steering::new(move |frame| {
+        let Some(tuple) = tuple_of(frame) else { return (0, None) };
+        let owner = owner(toeplitz(&tuple), 2);
+        let tcp = TcpPacket::new_checked(&frame[34..]).unwrap();
+        if tcp.syn() && tcp.ack() {
+            let repr =
+                TcpRepr::parse(&tcp, &tuple.remote().ip().into(), &tuple.local().ip().into(), &Default::default());
+            notes.lock().unwrap().push((owner, repr.unwrap().timestamp.expect("they were agreed on").tsval));
+        }
+        (owner, None)
+    });
+    let link = LinkConfig { steering: Some(watched), ..LinkConfig::default() };
+    let mut net = Net::with(link, 2, &host(1), || Client::new(SERVER, 5, 10), &server(), Echo::default);
+    net.expect("every connection over", MINUTE, |net| net.a.workers.iter().all(|w| w.service().all_finished()));
+    let seen = seen.lock().unwrap();
+    let first = seen[0].1;
+    assert!([0, 1].iter().all(|worker| seen.iter().filter(|(owner, _)| owner == worker).count() >= 5), "{seen:?}");
+    assert!(seen.iter().all(|(_, value)| value.wrapping_sub(first) < 100), "{seen:?}");
 }
 
 /// What a DHCP server says to what the client has sent.

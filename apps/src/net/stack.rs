@@ -44,6 +44,8 @@ impl Port {
             ProfileArg::Internet => Config::default(),
             ProfileArg::Datacenter => Config::datacenter(),
         };
+        let mut seed = [0; 16];
+        getrandom::fill(&mut seed).map_err(Error::NoRandomness)?;
         let config = Config {
             addresses: args.ip.clone(),
             gateways: args.gateway.clone(),
@@ -61,7 +63,7 @@ impl Port {
             pacing: args.pacing,
             ecn: args.ecn,
             idle: args.idle.map_or(defaults.idle, Into::into),
-            seed: getrandom::u64().map_err(Error::NoRandomness)?,
+            seed: u128::from_ne_bytes(seed),
             ..defaults
         };
         Ok(Port { eal, port, config, engine: args.engine.unwrap_or_default() })

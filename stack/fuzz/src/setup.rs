@@ -130,7 +130,7 @@ impl Setup {
             nagle: self.bit(23),
             ecn: self.bit(24),
             keepalive: (self.bits & Self::KEEPALIVE != 0).then_some(KEEPALIVE),
-            seed: u64::from(self.bits >> 26),
+            seed: u128::from(self.bits >> 26),
             ..Config::default()
         }
     }

@@ -131,7 +131,7 @@ mod tests {
     proptest! {
         /// RFC 9293 §3.7.1, MUST-16: no segments larger than the peer has said.
         #[test]
-        fn a_cookie_tells_the_segment_size_or_a_little_less(seed: u64, port: u16, isn: u32, mss in 64u16.., six: bool) {
+        fn a_cookie_tells_the_segment_size_or_a_little_less(seed: u128, port: u16, isn: u32, mss in 64u16.., six: bool) {
             let secrets = Secrets::from_seed(seed);
             let tuple = if six { tuple_v6() } else { tuple(port) };
             let cookie = make(&secrets, &tuple, Seq(isn), mss, NOW);

@@ -1,6 +1,7 @@
 //! Numbers that a peer sees and must not be able to continue: initial sequence numbers and timestamps.
 
 use super::seq::Seq;
+use crate::seed;
 use crate::tuple::{HashKey, Tuple};
 use linerate_bypass::time::Instant;
 use siphasher::sip::{SipHasher13, SipHasher24};
@@ -45,13 +46,11 @@ struct Pair {
 
 impl Secrets {
     /// The keys that follow from `seed`, which is to be taken from the system's generator.
-    pub fn from_seed(seed: u64) -> Self {
-        // The second half of the key only sets this use of the seed apart from others.
-        let source = SipHasher24::new_with_keys(seed, u64::from_be_bytes(*b"secrets."));
-        let mut count = 0u64;
+    pub fn from_seed(seed: u128) -> Self {
+        let mut count = 0;
         let mut next = || {
             count += 1;
-            source.hash(&count.to_le_bytes())
+            seed::draw(seed, "secrets", count)
         };
         let isn = SipHasher24::new_with_keys(next(), next());
         let timestamps = SipHasher13::new_with_keys(next(), next());

@@ -44,6 +44,7 @@ use crate::congestion::{Builtin, CongestionControl};
 use crate::egress::Egress;
 use crate::engine::{Engine, Event, Head, IcmpError, Segments};
 use crate::ports::Ports;
+use crate::seed;
 use crate::tuple::Tuple;
 use crate::wheel::Wheel;
 use block::{Block, Flags, State};
@@ -190,10 +191,10 @@ fn milliseconds(now: Instant) -> u32 {
 
 impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
     fn new(config: &Config, worker: usize, workers: usize, egress: &mut Egress<N>, now: Instant) -> Self {
-        let mut random = fastrand::Rng::with_seed(config.seed ^ (worker as u64) << 32);
+        let mut random = fastrand::Rng::with_seed(seed::draw(config.seed, "native", worker));
         let control = C::new(config, 536);
         let settings = Settings::new(config, &control, egress);
-        let secrets = Secrets::from_seed(random.u64(..));
+        let secrets = Secrets::from_seed(config.seed);
         let shared = Shared {
             worker,
             free: Vec::new(),

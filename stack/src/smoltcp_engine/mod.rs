@@ -19,6 +19,7 @@ use crate::device::{Device, smoltcp_time};
 use crate::egress::Egress;
 use crate::engine::{Engine, Event, IcmpError, Segments};
 use crate::ports::Ports;
+use crate::seed;
 use crate::slots::Slots;
 use crate::time_wait::TimeWait;
 use crate::tuple::Tuple;
@@ -142,7 +143,7 @@ impl SmoltcpEngine {
 
 impl<N: Nic> Engine<N> for SmoltcpEngine {
     fn new(config: &Config, worker: usize, workers: usize, egress: &mut Egress<N>, now: Instant) -> Self {
-        let mut random = fastrand::Rng::with_seed(config.seed ^ (worker as u64) << 32);
+        let mut random = fastrand::Rng::with_seed(seed::draw(config.seed, "smoltcp", worker));
         let mut settings = smoltcp::iface::Config::new(HardwareAddress::Ip);
         settings.random_seed = random.u64(..);
         let mut interface = Interface::new(settings, &mut Device::new(Medium::Ip, egress, now), smoltcp_time(now));

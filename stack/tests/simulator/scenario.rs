@@ -313,7 +313,7 @@ fn draw_config(dice: &mut Dice, end: End, mtu: u16, weather: Weather, engine: En
             interval: dice.time(3 * SECOND, 30 * SECOND),
             probes: dice.0.u8(8..12),
         }),
-        seed: dice.0.u64(..),
+        seed: dice.0.u64(..).into(),
         ..Config::default()
     }
 }

@@ -1,0 +1,29 @@
+//! All randomness from one seed: what is drawn for one use says nothing of the seed, nor of what is drawn for others.
+//!
+//! It must not, because some draws are seen: the numbers of smoltcp's interfaces and the ports of connections come from
+//! generators that an observer can run backwards.
+
+use siphasher::sip::SipHasher24;
+use std::hash::Hasher;
+
+/// The `n`th number from `seed` for the use that `name` names, by SipHash-2-4.
+pub(crate) fn draw(seed: u128, name: &str, n: usize) -> u64 {
+    let mut hash = SipHasher24::new_with_keys(seed as u64, (seed >> 64) as u64);
+    hash.write(name.as_bytes());
+    hash.write(&(n as u64).to_le_bytes());
+    hash.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn seeds_uses_and_numbers_differ_in_all_that_they_give() {
+        let seeds = [0, 1, 1 << 63, 1 << 64, 1 << 127];
+        let uses = [("", 0), ("isn", 0), ("isn", 1), ("isn", 256), ("cookies", 0), ("cookies", 1)];
+        let drawn: HashSet<_> = seeds.iter().flat_map(|seed| uses.map(|(name, n)| draw(*seed, name, n))).collect();
+        assert_eq!(drawn.len(), seeds.len() * uses.len());
+    }
+}
