@@ -186,7 +186,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
 
     /// Tells the path and congestion control of the connection in `slot` of an acknowledgement in order.
     #[inline(never)]
-    fn report(&mut self, slot: u32, ack: Seq, acknowledged: u32, answer: Answer, now: Instant) {
+    pub(super) fn report(&mut self, slot: u32, ack: Seq, acknowledged: u32, answer: Answer, now: Instant) {
         let Some(block) = self.blocks.get_mut(slot as usize) else { return };
         let Some(buffers) = self.shared.buffers.of_mut(block) else { return };
         let Some(cold) = self.cold.get_mut(slot as usize) else { return };

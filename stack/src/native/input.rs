@@ -90,6 +90,9 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
                     let hash = head.tuple.hash_with(&self.shared.key);
                     (hash, self.shared.table.candidate(hash).unwrap_or(u32::MAX))
                 };
+                if self.take_step(slot, head, &packet, now) {
+                    continue;
+                }
                 if let Some(packet) = self.take_fast(slot, head, packet, now) {
                     self.segment(packet, head, hash, slot, egress, now);
                 }
@@ -157,11 +160,10 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
 }
 
 impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
-    /// A segment has come. What comes when a connection begins and ends is the next in order, perhaps with FIN, without anything
-    /// to be said against it; what is not that is looked at step by step.
+    /// A segment has come that was not expected: it is looked at step by step.
     fn examine<N: Nic<Packet = P>>(
         &mut self,
-        arrival: Arrival,
+        mut arrival: Arrival,
         packet: P,
         ip_header: usize,
         egress: &mut Egress<N>,
@@ -170,58 +172,6 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         if self.shared.settings.keepalive.is_some() {
             self.heard(now);
         }
-        let block = &mut *self.block;
-        let control = arrival.control.0 & !(Control::PSH.0 | Control::FIN.0);
-        let expected = match block.state {
-            State::Closed | State::SynSent => false,
-            State::SynReceived => arrival.ack == block.nxt,
-            _ => arrival.ack - block.una <= block.outstanding(),
-        };
-        if !expected
-            || control != Control::ACK.0
-            || arrival.seq != block.rcv_nxt
-            || arrival.len > block.rcv_window()
-            || block.flags.has_any(Flags::ECN)
-        {
-            return self.examine_closely(arrival, packet, ip_header, egress, now);
-        }
-        let options = &packet.data()[ip_header + 20..arrival.header];
-        let mut timestamp = None;
-        if block.flags.has(Flags::TIMESTAMPS) {
-            match Options::timestamp_only(options) {
-                // PAWS (RFC 7323 §5.3).
-                Some(new) if new.value.wrapping_sub(block.ts_recent) as i32 >= 0 => {
-                    // RFC 7323 §4.3.
-                    if block.rcv_acked == arrival.seq {
-                        block.ts_recent = new.value;
-                    }
-                    timestamp = Some(new);
-                }
-                _ => return self.examine_closely(arrival, packet, ip_header, egress, now),
-            }
-        } else if !options.is_empty() {
-            return self.examine_closely(arrival, packet, ip_header, egress, now);
-        }
-        match block.state {
-            State::SynReceived => self.establish(&arrival, now),
-            // The service knows of everything, and nothing is left to be learnt from what is acknowledged.
-            State::LastAck if arrival.ack == block.nxt && block.flags.has(Flags::FIN_SENT | Flags::END_TOLD) => {
-                return self.end(Flags::default());
-            }
-            _ => self.acknowledged(&arrival, &[], timestamp, now),
-        }
-        self.take_rest(&arrival, packet, now);
-    }
-
-    /// A segment of the connection in `slot`, step by step.
-    fn examine_closely<N: Nic<Packet = P>>(
-        &mut self,
-        mut arrival: Arrival,
-        packet: P,
-        ip_header: usize,
-        egress: &mut Egress<N>,
-        now: Instant,
-    ) {
         let options = Options::parse(&packet.data()[ip_header + 20..arrival.header]);
         let block = &mut *self.block;
         let control = arrival.control;

@@ -34,6 +34,7 @@ mod recovery;
 mod send_queue;
 mod seq;
 mod settings;
+mod steps;
 mod tick;
 mod time_wait;
 mod timers;

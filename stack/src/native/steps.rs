@@ -1,0 +1,130 @@
+//! The steps that nearly every connection takes beside its data: the handshake is completed, the peer finishes, our FIN is
+//! acknowledged.
+//!
+//! As on the [fast path](super::fast_path), a few comparisons find out that a segment is just that, and nothing is done until it
+//! is certain. Everything else is looked at step by step in [`input`](super::input).
+
+use super::NativeEngine;
+use super::block::{Flags, State};
+use super::fast_path::word;
+use super::header::Control;
+use super::input::Arrival;
+use super::options::{TIMESTAMP_HEAD, TIMESTAMP_LEN};
+use super::seq::Seq;
+use super::tick::Tick;
+use crate::congestion::CongestionControl;
+use crate::engine::Head;
+use linerate_bypass::Packet;
+use linerate_bypass::time::Instant;
+
+/// Bytes of a TCP header without options (RFC 9293 §3.1).
+const FIXED: usize = 20;
+
+impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
+    /// Takes in a segment of the connection in `slot` if it is the connection's next step and nothing else. Returns whether it
+    /// was; otherwise nothing has changed.
+    #[inline(always)]
+    pub(super) fn take_step(&mut self, slot: u32, head: &Head, packet: &P, now: Instant) -> bool {
+        let Some(block) = self.blocks.get_mut(slot as usize) else { return false };
+        let data = packet.data();
+        let Some((_, tcp)) = data.split_at_checked(head.ip_header) else { return false };
+        let Some(fixed) = tcp.first_chunk::<FIXED>() else { return false };
+        let [seq, ack] = [4, 8].map(|at| Seq(word(fixed, at)));
+        // Whatever is said in the header's length, in the flags but for PSH, and in the window.
+        let rest = word(fixed, 12);
+        let control = Control((rest >> 16) as u8 & !Control::PSH.0);
+        if tcp.len() != block.header_len()
+            || rest >> 28 != tcp.len() as u32 / 4
+            || packet.len() != data.len()
+            || seq != block.rcv_nxt
+            || ack != block.nxt
+            || block.tuple != head.tuple
+            || !block.flags.has(Flags::IN_TABLE)
+            || block.is_exchanging()
+            || block.flags.has_any(Flags::ECN | Flags::PERSIST | Flags::ACTIVE)
+            || self.shared.settings.keepalive.is_some()
+        {
+            return false;
+        }
+        let mut ts_recent = block.ts_recent;
+        if let Some(options) = tcp.first_chunk::<{ FIXED + TIMESTAMP_LEN }>() {
+            let value = word(options, FIXED + 4);
+            // PAWS (RFC 7323 §5.3).
+            if word(options, FIXED) != u32::from_be_bytes(TIMESTAMP_HEAD) || (value.wrapping_sub(ts_recent) as i32) < 0
+            {
+                return false;
+            }
+            // RFC 7323 §4.3.
+            if block.rcv_acked == seq {
+                ts_recent = value;
+            }
+        }
+        match block.state {
+            State::SynReceived if control == Control::ACK => {
+                block.ts_recent = ts_recent;
+                let window = rest as u16;
+                let arrival = Arrival { seq, ack, control, window, header: 0, len: 0, marked: false };
+                self.connection(slot).establish(&arrival, now);
+                true
+            }
+            State::Established if control == Control::ACK.and(Control::FIN) => {
+                self.finish(slot, ack, rest & 0xffff, ts_recent, now)
+            }
+            // The service knows of everything, and nothing is left to be learnt from what is acknowledged.
+            State::LastAck if control == Control::ACK && block.flags.has(Flags::FIN_SENT | Flags::END_TOLD) => {
+                self.connection(slot).end(Flags::default());
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// The peer of the established connection in `slot` finishes, and acknowledges all that we have sent: no more than one
+    /// segment is taken in here. `window` is the field.
+    #[inline(always)]
+    fn finish(&mut self, slot: u32, ack: Seq, window: u32, ts_recent: u32, now: Instant) -> bool {
+        let Some(block) = self.blocks.get_mut(slot as usize) else { return false };
+        let acknowledged = ack - block.una;
+        let mut notable = None;
+        if let Some(buffers) = self.shared.buffers.of_mut(block) {
+            let flight = &mut buffers.flight;
+            let expected = if acknowledged == 0 {
+                flight.is_empty()
+            } else {
+                flight.is_answered_by(ack) && buffers.queue.is_lone() && block.unsent == 0
+            };
+            if !expected || !flight.is_clean() || !buffers.reassembly.is_empty() {
+                return false;
+            }
+            if acknowledged != 0 {
+                let packets = buffers.queue.acknowledge_lone();
+                self.shared.pinned.unqueue(packets);
+                block.una = ack;
+                block.retransmit_at = Tick::NONE;
+                let answer = flight.answered(ack, false, now, &mut block.rtt);
+                notable = answer.notable.then_some(answer);
+            }
+        } else if acknowledged != 0 {
+            return false;
+        }
+        block.ts_recent = ts_recent;
+        block.wl1 = block.rcv_nxt;
+        let window = window << block.snd_scale();
+        if window != block.snd_wnd {
+            block.snd_wnd = window;
+            if let Some(cold) = self.cold.get_mut(slot as usize) {
+                cold.offered(window, block.snd_scale());
+            }
+        }
+        block.rcv_nxt += 1;
+        block.rcv_edge = block.rcv_edge.max(block.rcv_nxt);
+        block.state = State::CloseWait;
+        if block.list(Flags::ACK_NOW | Flags::TOUCHED | Flags::DIRTY) {
+            self.shared.active.push(slot);
+        }
+        if let Some(answer) = notable {
+            self.report(slot, ack, acknowledged, answer, now);
+        }
+        true
+    }
+}
