@@ -306,6 +306,12 @@ impl Block {
         self.nxt - self.una
     }
 
+    /// Whether nothing waits to be sent or acknowledged, unless a FIN does.
+    #[inline]
+    pub fn has_sent_all(&self) -> bool {
+        self.unsent == 0 && self.una == self.nxt
+    }
+
     /// Bytes that the peer's window still has room for.
     #[inline]
     pub fn window_left(&self) -> u32 {

@@ -154,8 +154,9 @@ impl<P: Packet> Pool<P> {
     #[inline]
     pub fn detach(&mut self, block: &mut Block) -> usize {
         let Some(buffers) = self.buffers.get_mut(block.buffers as usize) else { return 0 };
-        let pinned = buffers.pinned();
-        if pinned > 0 || !buffers.queue.is_empty() || !buffers.reassembly.is_empty() {
+        let holds = !buffers.received.is_empty() || !buffers.queue.is_empty() || !buffers.reassembly.is_empty();
+        let pinned = if holds { buffers.pinned() } else { 0 };
+        if holds {
             buffers.clear();
         }
         if buffers.received.capacity() > KEPT {

@@ -144,9 +144,18 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     }
 
     /// Takes the tuple out of the table: segments on it are no longer for this connection.
+    #[inline]
     pub fn forget_tuple(&mut self) {
-        if self.block.flags.take(Flags::IN_TABLE) {
+        if self.block.flags.has(Flags::IN_TABLE) {
             let hash = self.block.tuple.hash_with(&self.shared.key);
+            self.forget_hash(hash);
+        }
+    }
+
+    /// [`forget_tuple`](Self::forget_tuple), where the tuple's hash is known.
+    #[inline]
+    pub fn forget_hash(&mut self, hash: u64) {
+        if self.block.flags.take(Flags::IN_TABLE) {
             self.shared.table.remove(hash, self.slot);
         }
     }
@@ -154,8 +163,16 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     /// Takes the queues back, with what is in them.
     #[inline]
     pub fn detach(&mut self) {
+        if self.block.has_buffers() {
+            self.give_back();
+        }
+    }
+
+    fn give_back(&mut self) {
         if let Some(buffers) = self.shared.buffers.of(self.block) {
-            self.shared.pinned.queued -= buffers.queue.packets();
+            if !buffers.queue.is_empty() {
+                self.shared.pinned.queued -= buffers.queue.packets();
+            }
             self.shared.pinned.all -= self.shared.buffers.detach(self.block);
             self.cold.idle_since = milliseconds(self.shared.now);
         }

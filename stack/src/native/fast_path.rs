@@ -328,7 +328,7 @@ fn hold<P: Packet>(block: &mut Block, buffers: &mut Buffers<P>, packet: P, len: 
 
 /// The only `len` bytes in flight have gone out.
 #[inline(always)]
-fn set_out(block: &mut Block, flight: &mut Flight, len: u32, soonest: &[Tick; 2], now: Instant) {
+pub(super) fn set_out(block: &mut Block, flight: &mut Flight, len: u32, soonest: &[Tick; 2], now: Instant) {
     flight.sent_lone(len, now, block.cwnd);
     block.nxt += len;
     block.retransmit_at = soonest[usize::from(block.rtt.consults_path())];

@@ -303,9 +303,10 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         let block = &mut *self.block;
         if block.state == State::SynReceived && !block.flags.has(Flags::ACTIVE) {
             self.shared.half_open -= 1;
-            let tuple = block.tuple;
             // What was left of the connection before this one.
-            self.shared.time_wait.remove(&tuple);
+            if self.shared.time_wait.len() > 0 {
+                self.shared.time_wait.remove(&block.tuple);
+            }
         }
         let block = &mut *self.block;
         if block.attempts == 1 && block.retransmit_at.is_some() {

@@ -90,7 +90,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
                     let hash = head.tuple.hash_with(&self.shared.key);
                     (hash, self.shared.table.candidate(hash).unwrap_or(u32::MAX))
                 };
-                if self.take_step(slot, head, &packet, now) {
+                if self.take_step(slot, head, hash, &packet, now) {
                     continue;
                 }
                 if let Some(packet) = self.take_fast(slot, head, packet, now) {
@@ -150,6 +150,8 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         let arrival = Arrival::read(data, ip_header, packet.len());
         let slot = match self.blocks.get(candidate as usize) {
             Some(block) if block.tuple == tuple && block.flags.has(Flags::IN_TABLE) => Some(candidate),
+            // It was looked up just now, and nothing has such a hash.
+            None if self.blocks.len() <= NEAR => None,
             _ => self.look_up(hash, &tuple),
         };
         let Some(slot) = slot else {

@@ -111,7 +111,7 @@ struct Counts {
 
 impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     /// The connection in `slot`, to be worked on: an ordinary one, with whatever is on its way in its buffers.
-    #[inline]
+    #[inline(always)]
     fn connection(&mut self, slot: u32) -> Connection<'_, P, C> {
         let at = slot as usize;
         if self.blocks[at].is_exchanging() {
@@ -148,14 +148,16 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     }
 
     /// A new connection, with its tuple, whose hash is `hash`, in the table.
-    #[inline]
+    #[inline(always)]
     fn insert(&mut self, tuple: &Tuple, hash: u64, now: Instant) -> Option<Connection<'_, P, C>> {
         if self.len() >= self.shared.settings.connections {
             return None;
         }
         let slot = match self.shared.free.pop() {
             Some(slot) => {
-                self.cold[slot as usize] = self.fresh.clone();
+                if let Some(cold) = self.cold.get_mut(slot as usize) {
+                    *cold = self.fresh.clone();
+                }
                 slot
             }
             None => {

@@ -6,6 +6,7 @@ use super::block::{Block, Flags, State};
 use super::buffers::Buffers;
 use super::cold::Cold;
 use super::connection::Connection;
+use super::fast_path::set_out;
 use super::header::{Control, Ecn, Header, OptionBytes};
 use super::options::{self, MAX_SACK_BLOCKS, MAX_SACK_BLOCKS_WITH_TIMESTAMP, SackBlock, Timestamp};
 use super::recovery::Limits;
@@ -59,6 +60,11 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             }
             _ => {}
         }
+        let unusual = Flags::FIN_SENT | Flags::WINDOW_PROBE | Flags::KEEPALIVE;
+        if block.flags & (unusual | Flags::FIN_QUEUED) == Flags::FIN_QUEUED && block.has_sent_all() {
+            // It says all that there is to be said.
+            return !self.send_fin(egress, now);
+        }
         let more = self.send_data(egress, now);
         self.send_signals(egress, now);
         if !more {
@@ -70,10 +76,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     /// Sends lost data again and new data, as far as the windows allow. Returns whether more could be sent at once.
     fn send_data<N: Nic<Packet = P>>(&mut self, egress: &mut Egress<N>, now: Instant) -> bool {
         let block = &*self.block;
-        if block.flags & (Flags::FIN_QUEUED | Flags::FIN_SENT) == Flags::FIN_QUEUED
-            && block.unsent == 0
-            && block.outstanding() == 0
-        {
+        if block.flags & (Flags::FIN_QUEUED | Flags::FIN_SENT) == Flags::FIN_QUEUED && block.has_sent_all() {
             return !self.send_fin(egress, now);
         }
         let pacing = self.shared.settings.pacing;
@@ -288,10 +291,14 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         }
         let block = &mut *self.block;
         let buffers = self.shared.buffers.attach(block);
-        buffers.flight.sent(1, now, block.cwnd);
-        block.nxt += 1;
         block.flags |= Flags::FIN_SENT;
-        block.retransmit_at = deadline(buffers, block, self.cold, &self.shared.settings.limits);
+        if buffers.flight.is_clean() && buffers.flight.is_empty() {
+            set_out(block, &mut buffers.flight, 1, &self.shared.soonest, now);
+        } else {
+            buffers.flight.sent(1, now, block.cwnd);
+            block.nxt += 1;
+            block.retransmit_at = deadline(buffers, block, self.cold, &self.shared.settings.limits);
+        }
         self.arm();
         true
     }
@@ -329,6 +336,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     }
 
     /// Sends a segment without payload. Returns whether it went.
+    #[inline]
     pub(super) fn send_empty<N: Nic<Packet = P>>(
         &mut self,
         seq: Seq,
@@ -341,7 +349,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         }
         let window = self.offer();
         let block = &*self.block;
-        let tuple = block.tuple;
+        let tuple = &block.tuple;
         let timestamp =
             Timestamp { value: super::milliseconds(now).wrapping_add(block.ts_offset), echo: block.ts_recent };
         if block.flags.has(Flags::ECN_ECHO) {
@@ -349,7 +357,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         }
         let ack = block.rcv_nxt;
         let headers = |timestamp, options| Header {
-            tuple: &tuple,
+            tuple,
             seq,
             ack,
             control,
@@ -364,7 +372,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         let reports = block.flags.has(Flags::DUPLICATE) || buffers.is_some_and(|it| !it.reassembly.is_empty());
         let went = if !reports
             && block.flags.has(Flags::TIMESTAMPS)
-            && self.shared.is_sized(&tuple)
+            && self.shared.is_sized(tuple)
             && let Some(link) = egress.link_header(tuple.remote_v6().to_bits(), now).copied()
         {
             self.shared.send_sized::<N, { ETHERNET + 40 + options::TIMESTAMP_LEN }>(
@@ -384,9 +392,10 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     }
 
     /// Sends our SYN, or SYN and ACK once the peer's has come. Returns whether it went.
+    #[inline(always)]
     pub(super) fn send_syn<N: Nic<Packet = P>>(&mut self, egress: &mut Egress<N>, now: Instant) -> bool {
         let block = &*self.block;
-        let tuple = block.tuple;
+        let tuple = &block.tuple;
         let first = block.state == State::SynSent;
         let value = super::milliseconds(now).wrapping_add(block.ts_offset);
         let syn = Syn {
@@ -399,7 +408,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             // RFC 3168 §6.1.1.1: a SYN that is not answered may have been dropped for asking.
             ecn: if first { self.shared.settings.ecn && block.attempts == 0 } else { block.flags.has(Flags::ECN) },
         };
-        let went = self.shared.send_syn(&tuple, &syn, egress, now);
+        let went = self.shared.send_syn(tuple, &syn, egress, now);
         if went {
             self.syn_went(now);
         }

@@ -60,8 +60,8 @@ pub(super) struct Settings {
     pub limits: Limits,
     /// The floor of time-outs that no acknowledgement is waited for by.
     pub rto_floor: Duration,
-    /// The largest IP packet.
-    pub mtu: usize,
+    /// The largest segment, TCP header options not deducted (RFC 6691), of IPv4 and of IPv6.
+    mss: [u16; 2],
     pub offload: Offload,
     /// To send takes no more than headers: the port sums, and takes payload that is kept.
     pub only_headers: bool,
@@ -104,7 +104,7 @@ impl Settings {
             exact_ecn_echo: control.exact_ecn_echo(),
             limits: Limits::of(config),
             rto_floor: config.rto_floor,
-            mtu: egress.mtu(),
+            mss: [40, 60].map(|headers| egress.mtu().saturating_sub(headers).clamp(64, 65_495) as u16),
             offload: Offload::of(port),
             only_headers: port.multi_segment_tx && Offload::of(port).tcp,
             tso: port.tso.filter(|_| port.multi_segment_tx),
@@ -129,9 +129,9 @@ impl Settings {
     }
 
     /// The largest segment, TCP header options not deducted, of either family (RFC 6691).
+    #[inline]
     pub fn mss(&self, ipv4: bool) -> u16 {
-        let headers = if ipv4 { 40 } else { 60 };
-        self.mtu.saturating_sub(headers).clamp(64, 65_495) as u16
+        self.mss[usize::from(!ipv4)]
     }
 }
 

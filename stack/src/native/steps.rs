@@ -21,10 +21,10 @@ use linerate_bypass::time::Instant;
 const FIXED: usize = 20;
 
 impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
-    /// Takes in a segment of the connection in `slot` if it is the connection's next step and nothing else. Returns whether it
-    /// was; otherwise nothing has changed.
+    /// Takes in a segment of the connection in `slot`, whose tuple has the hash `hash`, if it is the connection's next step and
+    /// nothing else. Returns whether it was; otherwise nothing has changed.
     #[inline(always)]
-    pub(super) fn take_step(&mut self, slot: u32, head: &Head, packet: &P, now: Instant) -> bool {
+    pub(super) fn take_step(&mut self, slot: u32, head: &Head, hash: u64, packet: &P, now: Instant) -> bool {
         let Some(block) = self.blocks.get_mut(slot as usize) else { return false };
         let data = packet.data();
         let Some((_, tcp)) = data.split_at_checked(head.ip_header) else { return false };
@@ -72,7 +72,9 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
             }
             // The service knows of everything, and nothing is left to be learnt from what is acknowledged.
             State::LastAck if control == Control::ACK && block.flags.has(Flags::FIN_SENT | Flags::END_TOLD) => {
-                self.connection(slot).end(Flags::default());
+                let mut connection = self.connection(slot);
+                connection.forget_hash(hash);
+                connection.end(Flags::default());
                 true
             }
             _ => false,

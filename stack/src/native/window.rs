@@ -70,6 +70,11 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     /// right or stays, and moves only by what is worth sending.
     #[inline]
     pub(super) fn offer(&mut self) -> u16 {
+        if self.block.received == 0
+            && let Some(window) = self.block.offer_all(self.shared.is_low())
+        {
+            return window;
+        }
         let free = self.free();
         let rx_limit = self.cold.rx_limit;
         let block = &mut *self.block;
