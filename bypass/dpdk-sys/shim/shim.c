@@ -237,7 +237,7 @@ void lr_attach_external(struct rte_mbuf *mbuf, void *address, uint64_t iova, uin
 	mbuf->pkt_len = len;
 }
 
-int lr_reserve_own(uint64_t *flag, uint32_t *field)
+int lr_reserve_own(uint64_t *flag, uint32_t *end, uint32_t *holders)
 {
 	static const struct rte_mbuf_dynflag own = { .name = "linerate_own" };
 	static const struct rte_mbuf_dynfield own_end = {
@@ -245,13 +245,20 @@ int lr_reserve_own(uint64_t *flag, uint32_t *field)
 		.size = sizeof(uint16_t),
 		.align = _Alignof(uint16_t),
 	};
+	static const struct rte_mbuf_dynfield own_holders = {
+		.name = "linerate_holders",
+		.size = sizeof(uint16_t),
+		.align = _Alignof(uint16_t),
+	};
 	int bit = rte_mbuf_dynflag_register(&own);
-	int offset = rte_mbuf_dynfield_register(&own_end);
+	int end_offset = rte_mbuf_dynfield_register(&own_end);
+	int holders_offset = rte_mbuf_dynfield_register(&own_holders);
 
-	if (bit < 0 || offset < 0)
+	if (bit < 0 || end_offset < 0 || holders_offset < 0)
 		return -1;
 	*flag = UINT64_C(1) << bit;
-	*field = (uint32_t)offset;
+	*end = (uint32_t)end_offset;
+	*holders = (uint32_t)holders_offset;
 	return 0;
 }
 

@@ -119,9 +119,9 @@ void lr_attach(struct rte_mbuf *clone, struct rte_mbuf *segment);
 /* Makes mbuf, fresh from a pool, hold the external buffer; release is called once with its address and opaque. */
 void lr_attach_external(struct rte_mbuf *mbuf, void *address, uint64_t iova, uint16_t len, void *shinfo,
 			void (*release)(void *address, void *opaque), void *opaque);
-/* Reserves in every mbuf a flag and a field of 16 bits for us: the flag's mask and the field's offset. -1 if DPDK has
- * none left. */
-int lr_reserve_own(uint64_t *flag, uint32_t *field);
+/* Reserves in every mbuf a flag and two fields of 16 bits for us: the flag's mask and the fields' offsets. The fields are
+ * 0 at first. -1 if DPDK has none left. */
+int lr_reserve_own(uint64_t *flag, uint32_t *end, uint32_t *holders);
 /* The private area of a mbuf from a pool. */
 void *lr_private(struct rte_mbuf *mbuf);
 /* The device address of memory that EAL allocated, or UINT64_MAX (LR_BAD_IOVA) when a device cannot see it in one piece. */

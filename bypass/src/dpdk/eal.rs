@@ -165,7 +165,9 @@ impl Eal {
         remove_empty_runtime_directory(config);
         started.map_err(EalError::Refused)?;
         log::take_over_xdp();
-        own::reserve();
+        if !own::reserve() {
+            return Err(EalError::Refused("its packets have no field left for what we note in them".to_owned()));
+        }
         Ok(Eal { backing })
     }
 

@@ -223,11 +223,13 @@ impl Packet for Mbuf {
         }
         drop(self.unchain());
         let head = std::mem::ManuallyDrop::new(self).head;
+        // SAFETY: the packet's reference, which is not used again.
+        unsafe { head.hold() };
         // SAFETY: the range lies within the data.
         let start = unsafe { head.data().add(range.start) };
         // SAFETY: nobody writes the bytes while there is a reference of the segment that is not a packet's alone, and
-        // this value has taken over the packet's; references are counted atomically and given back on any thread; an
-        // mbuf's buffer lies in memory that EAL allocated or a driver registered.
+        // this value is a holder; holders are counted atomically and leave on any thread; an mbuf's buffer lies in memory
+        // that EAL allocated or a driver registered.
         unsafe { Bytes::from_owner(start, range.len(), head.as_ptr().cast(), &SEGMENT) }
     }
 
@@ -245,7 +247,7 @@ impl Packet for Mbuf {
         }
         // SAFETY: `from` lies within the data or at their end.
         let start = unsafe { head.data().add(from) };
-        // SAFETY: as in `into_bytes`, with the reference just taken: nobody writes these bytes while the segment is
+        // SAFETY: as in `into_bytes`, for the holder just made: nobody writes these bytes while the segment is
         // shared. Drivers write into headers, which end where the bytes begin or before (`own`).
         Some(unsafe { Bytes::from_owner(start, len, head.as_ptr().cast(), &SEGMENT) })
     }
@@ -292,17 +294,17 @@ impl Packet for Mbuf {
     }
 }
 
-/// How [`Bytes`] own a segment: by a reference of its mbuf.
+/// How [`Bytes`] own a segment: as its holders.
 static SEGMENT: Owner = Owner {
     memory: Memory::Device,
     pooled: true,
     share: |mbuf| {
-        // SAFETY: `into_bytes` put the pointer of a live mbuf there, and the caller holds a reference of it.
+        // SAFETY: `into_bytes` put the pointer of a live mbuf there, and the caller is a holder of it.
         let segment = unsafe { Segment::new(NonNull::new_unchecked(mbuf.cast_mut().cast())) };
         segment.share();
     },
     release: |mbuf| {
-        // SAFETY: as above; the caller gives its reference up.
+        // SAFETY: as above; the caller is not, from now on.
         unsafe { Segment::new(NonNull::new_unchecked(mbuf.cast_mut().cast())).release() }
     },
 };

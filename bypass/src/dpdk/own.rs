@@ -20,22 +20,22 @@ use super::segment::Segment;
 use dpdk_sys as sys;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// The mask of the flag; 0, a flag that is never set, until it is reserved.
+/// The mask of the flag.
 static FLAG: AtomicU64 = AtomicU64::new(0);
 /// The offset of the field in an mbuf.
-static FIELD: AtomicU32 = AtomicU32::new(0);
+static END: AtomicU32 = AtomicU32::new(0);
+/// The offset of the field that counts the [`Bytes`](crate::Bytes).
+static HOLDERS: AtomicU32 = AtomicU32::new(0);
 
-/// Reserves the flag and the field; once EAL has been started, before there are packets. Without them, shared headers
-/// are copied before a driver writes into them.
-pub(super) fn reserve() {
-    let (mut flag, mut field) = (0, 0);
-    // SAFETY: two numbers of ours to fill.
-    if unsafe { sys::lr_reserve_own(&mut flag, &mut field) } == 0 {
-        FIELD.store(field, Ordering::Relaxed);
-        FLAG.store(flag, Ordering::Release);
-    } else {
-        tracing::warn!("DPDK has no flag left in its packets: sent bytes that are kept will be copied");
-    }
+/// Reserves the flag and the fields; once EAL has been started, before there are packets. `false` if DPDK has none left.
+pub(super) fn reserve() -> bool {
+    let (mut flag, mut end, mut holders) = (0, 0, 0);
+    // SAFETY: three numbers of ours to fill.
+    let reserved = unsafe { sys::lr_reserve_own(&mut flag, &mut end, &mut holders) } == 0;
+    FLAG.store(flag, Ordering::Relaxed);
+    END.store(end, Ordering::Relaxed);
+    HOLDERS.store(holders, Ordering::Relaxed);
+    reserved
 }
 
 /// The mask of the flag, which must outlive offload requests.
@@ -47,7 +47,7 @@ pub(super) fn flag() -> u64 {
 /// Where the bytes end that are the packet's alone, from the start of the buffer, if that is known.
 #[inline]
 pub(super) fn end(segment: Segment) -> Option<usize> {
-    (segment.flags() & flag() != 0).then(|| usize::from(segment.get::<u16>(FIELD.load(Ordering::Relaxed))))
+    (segment.flags() & flag() != 0).then(|| usize::from(segment.get::<u16>(END.load(Ordering::Relaxed))))
 }
 
 /// Whether nobody but the packet sees the first `n` bytes of the segment's data.
@@ -62,11 +62,17 @@ pub(super) fn set_end(segment: Segment, end: Option<usize>) {
     let flag = flag();
     let others = segment.flags() & !flag;
     match end {
-        Some(end) if flag != 0 => {
+        Some(end) => {
             debug_assert!(end <= usize::from(u16::MAX));
-            segment.set(FIELD.load(Ordering::Relaxed), end as u16);
+            segment.set(END.load(Ordering::Relaxed), end as u16);
             segment.set_flags(others | flag);
         }
-        _ => segment.set_flags(others),
+        None => segment.set_flags(others),
     }
+}
+
+/// The offset in an mbuf of the count of [`Bytes`](crate::Bytes) over it.
+#[inline]
+pub(super) fn holders() -> u32 {
+    HOLDERS.load(Ordering::Relaxed)
 }

@@ -34,6 +34,10 @@ pub struct QueuePair {
     mac: MacAddr,
     max_segments: usize,
     max_tso_segments: usize,
+    /// What a frame asks for that the driver wants to prepare.
+    to_prepare: u64,
+    /// Frames are lent to the driver.
+    lends: bool,
     stats: QueueStats,
     not_sync: PhantomData<Cell<()>>,
 }
@@ -59,6 +63,8 @@ impl QueuePair {
             mac: shared.mac,
             max_segments: shared.choice.max_segments,
             max_tso_segments: shared.choice.max_tso_segments,
+            to_prepare: if shared.choice.virtio { sys::LR_TX_TCP_SEG } else { OFFLOADS },
+            lends: shared.choice.virtio,
             stats: QueueStats::default(),
             not_sync: PhantomData,
             shared,
@@ -156,7 +162,7 @@ impl QueuePair {
                     break;
                 }
             }
-            offloads |= frame.head().flags() & OFFLOADS;
+            offloads |= frame.head().flags() & self.to_prepare;
             ready += 1;
         }
         if offloads != 0 {
@@ -169,6 +175,20 @@ impl QueuePair {
         }
         (ready, held_up)
     }
+}
+
+/// [Lends](Segment::lend) those of `frames`, a burst at most, that can be: bit by bit, from the lowest.
+///
+/// # Safety
+/// They are reclaimed before anybody gives their packets' references back.
+#[inline]
+unsafe fn lend(frames: &[Mbuf]) -> u32 {
+    let mut lent = 0;
+    for (at, frame) in frames.iter().enumerate() {
+        // SAFETY: packets have one owner, who lets us have them; the rest is the caller's promise.
+        lent |= u32::from(unsafe { frame.head().lend() }) << at;
+    }
+    lent
 }
 
 impl Nic for QueuePair {
@@ -203,7 +223,9 @@ impl Nic for QueuePair {
         // SAFETY: that many were written, each a packet that the driver gave away.
         unsafe { into.set_len(before + received) };
         self.stats.rx_frames += received as u64;
-        self.stats.rx_bytes += into[before..].iter().map(|frame| frame.len() as u64).sum::<u64>();
+        for frame in &into[before..] {
+            self.stats.rx_bytes += frame.len() as u64;
+        }
         received
     }
 
@@ -224,11 +246,20 @@ impl Nic for QueuePair {
             if ready == 0 && held_up == Some(Fit::Copy) {
                 break;
             }
+            // SAFETY: virtio frees what the other end has read, and shows it the frames of a call when it has looked at
+            // all of them.
+            let mut lent = if self.lends { unsafe { lend(&from[taken..taken + ready]) } } else { 0 };
             // SAFETY: an `Mbuf` is a pointer to an mbuf; the driver takes the first ones that it returns the number
             // of, which are forgotten below. The queue has no other user, and exists while the gate is open.
             let sent =
                 unsafe { sys::lr_tx_burst(place.port, place.queue, from.as_mut_ptr().add(taken).cast(), ready as u16) };
             let sent = usize::from(sent);
+            while lent != 0 {
+                let frame = &from[taken + lent.trailing_zeros() as usize];
+                // SAFETY: lent above, and kept alive by that, whoever has it now.
+                unsafe { frame.head().reclaim() };
+                lent &= lent - 1;
+            }
             self.stats.tx_frames += sent as u64;
             self.stats.tx_bytes += lengths[..sent].iter().sum::<u64>();
             taken += sent;

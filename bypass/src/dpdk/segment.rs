@@ -5,12 +5,13 @@ use dpdk_sys as sys;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU16, Ordering};
 
-/// From this count of references on, a segment is never freed and its references are no longer counted: the field has
-/// 16 bits, and safe code can clone [`Bytes`](crate::Bytes) without end. Losing a packet buffer beats losing count.
+/// From this count of references or holders on, a segment is never freed: the fields have 16 bits, and safe code can clone
+/// [`Bytes`](crate::Bytes) without end. Losing a packet buffer beats losing count.
 const SATURATED: u16 = 0x4000;
-/// Where a saturated count is put. DPDK's own code still gives references back; there are fewer than [`SATURATED`] of
-/// those, so the count stays above it.
-const STUCK: u16 = 0xc000;
+/// Where a saturated count of holders is put: threads that are just leaving do not bring it below [`SATURATED`] again.
+const STUCK: u16 = 0x6000;
+/// Part of a count of holders: the segment has been [lent](Segment::lend) since its first holder came.
+const LENT: u16 = 0x8000;
 
 /// What makes a driver write into a frame's headers while sending it.
 pub(super) const OFFLOADS: u64 = sys::LR_TX_L4_MASK | sys::LR_TX_TCP_SEG | sys::LR_TX_IP_CKSUM;
@@ -60,6 +61,15 @@ impl Segment {
         // SAFETY: the count lives as long as the mbuf; everyone, DPDK included, changes it atomically while there is
         // more than one reference.
         unsafe { AtomicU16::from_ptr(self.field(sys::LR_MBUF_REFCNT)) }
+    }
+
+    /// How many [`Bytes`](crate::Bytes) there are over it. Together they have one of its references, as long as there are
+    /// any, so that only the first and the last of them touch what DPDK counts.
+    #[inline]
+    fn holders(&self) -> &AtomicU16 {
+        // SAFETY: a field of ours, reserved before there were packets, that lives as long as the mbuf and that only this
+        // reads and writes.
+        unsafe { AtomicU16::from_ptr(self.field(own::holders())) }
     }
 
     #[inline]
@@ -239,51 +249,136 @@ impl Segment {
         unsafe { sys::lr_references(self.as_ptr()) >= SATURATED - 1 }
     }
 
-    /// Takes one more reference. Atomic always: unlike DPDK's function it may be called by several threads at once
-    /// that share a single reference.
+    /// One holder more, and `mark` on their count, if there is a holder.
     #[inline]
-    pub fn share(self) {
-        if self.references().fetch_add(1, Ordering::Relaxed) >= SATURATED - 1 {
-            self.references().store(STUCK, Ordering::Relaxed);
+    fn join(self, mark: u16) -> bool {
+        let joined = |count: u16| match count & !LENT {
+            0 => None,
+            1..SATURATED => Some((count + 1) | mark),
+            _ => Some(STUCK | count & LENT | mark),
+        };
+        self.holders().fetch_update(Ordering::Relaxed, Ordering::Relaxed, joined).is_ok()
+    }
+
+    /// One holder less; the last gives their reference back.
+    #[inline]
+    fn leave(self) {
+        let holders = self.holders();
+        if holders.load(Ordering::Relaxed) & !LENT < SATURATED && holders.fetch_sub(1, Ordering::AcqRel) & !LENT == 1 {
+            self.give_back();
         }
     }
 
-    /// Takes one more reference for [`Bytes`](crate::Bytes) over its data from `from` on, and keeps account of the bytes
-    /// that are still its packet's alone. `false` when it can have no more references.
-    ///
-    /// # Safety
-    /// The caller has the packet's reference to itself: no other thread shares or gives up that same one meanwhile.
+    /// Gives a reference back; the last one frees the segment.
     #[inline]
-    pub unsafe fn retain(self, from: usize) -> bool {
-        if self.references().load(Ordering::Relaxed) >= SATURATED - 1 {
-            return false;
-        }
-        let end = self.data_off() + from;
-        if self.is_sole() {
-            own::set_end(self, self.is_direct().then_some(end));
-            // Nobody else has a reference to change the count by.
-            self.references().store(2, Ordering::Relaxed);
-        } else {
-            own::set_end(self, own::end(self).map(|before| before.min(end)));
-            self.share();
-        }
-        true
-    }
-
-    /// Gives a reference back, on any thread; the last one frees the segment.
-    ///
-    /// # Safety
-    /// The caller holds a reference, and uses neither it nor the segment again.
-    #[inline]
-    pub unsafe fn release(self) {
+    fn give_back(self) {
         let references = self.references();
         let count = references.load(Ordering::Acquire);
         if count >= SATURATED || (count > 1 && references.fetch_sub(1, Ordering::AcqRel) > 1) {
             return;
         }
+        self.free();
+    }
+
+    /// Frees it: the caller's reference is the last.
+    #[inline]
+    fn free(self) {
         // As DPDK wants what it frees: with its last reference.
-        references.store(1, Ordering::Relaxed);
-        // SAFETY: the caller's reference is given back once, and there is no other.
+        self.references().store(1, Ordering::Relaxed);
+        // SAFETY: the reference of which the functions that lead here take over, and there is no other.
         unsafe { sys::lr_free_segment(self.as_ptr()) }
+    }
+
+    /// One holder more, beside the caller.
+    #[inline]
+    pub fn share(self) {
+        self.join(0);
+    }
+
+    /// Makes the packet's reference that of a first holder, or gives it back if there are holders, of which the caller is
+    /// one from now on.
+    ///
+    /// # Safety
+    /// The caller has the packet's reference, and does not use it again.
+    #[inline]
+    pub unsafe fn hold(self) {
+        if self.join(0) {
+            self.give_back();
+        } else {
+            self.holders().store(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Makes the caller a holder of its data from `from` on, and keeps account of the bytes that are still its packet's alone.
+    /// `false` when it can have no more references.
+    ///
+    /// # Safety
+    /// The caller has the packet's reference to itself: no other thread shares or gives up that same one meanwhile.
+    #[inline]
+    pub unsafe fn retain(self, from: usize) -> bool {
+        let end = self.data_off() + from;
+        if self.is_sole() {
+            own::set_end(self, self.is_direct().then_some(end));
+            // Nobody else has a reference to change the counts by.
+            self.holders().store(1, Ordering::Relaxed);
+            self.references().store(2, Ordering::Relaxed);
+            return true;
+        }
+        if !self.join(0) {
+            if self.references().load(Ordering::Relaxed) >= SATURATED - 1 {
+                return false;
+            }
+            // The others are packets, or the last holder on its way out, which is done with this count.
+            self.holders().store(1, Ordering::Relaxed);
+            self.references().fetch_add(1, Ordering::Relaxed);
+        }
+        own::set_end(self, own::end(self).map(|before| before.min(end)));
+        true
+    }
+
+    /// The caller is a holder no more, on any thread; with the last reference the segment is freed.
+    ///
+    /// # Safety
+    /// The caller is a holder, and does not use the segment again.
+    #[inline]
+    pub unsafe fn release(self) {
+        // One reference: the holders'. Unless the segment is lent, and then its mark is seen with the reference.
+        if self.references().load(Ordering::Acquire) == 1 && self.holders().load(Ordering::Relaxed) == 1 {
+            self.holders().store(0, Ordering::Relaxed);
+            self.free();
+        } else {
+            self.leave();
+        }
+    }
+
+    /// Lets the segment of a packet look as if the packet's reference were the only one, until [`reclaim`](Self::reclaim):
+    /// for a driver that then writes in front of the data, which it may if no holder sees those bytes. `false`, and nothing
+    /// has changed, if the packet has no holders beside it, or others than holders.
+    ///
+    /// Meanwhile the caller is a holder, so that the holders' reference is not given back, and there is nobody else to change
+    /// the count of references by.
+    ///
+    /// # Safety
+    /// The caller has the packet's reference to itself, and until it reclaims the segment nobody gives that back.
+    #[inline]
+    pub unsafe fn lend(self) -> bool {
+        let lends = self.references().load(Ordering::Relaxed) == 2
+            && own::end(self).is_some_and(|end| self.data_off() <= end)
+            && self.join(LENT);
+        if lends {
+            // Release: who sees this sees the mark.
+            self.references().store(1, Ordering::Release);
+        }
+        lends
+    }
+
+    /// Ends what [`lend`](Self::lend) began, when the driver has decided; it may have taken the packet over.
+    ///
+    /// # Safety
+    /// The segment is lent, by the caller.
+    #[inline]
+    pub unsafe fn reclaim(self) {
+        self.references().store(2, Ordering::Release);
+        self.leave();
     }
 }

@@ -38,6 +38,10 @@ pub(super) struct Choice {
     pub data_room: u16,
     /// Packets of its pool.
     pub packets: u32,
+    /// The driver is virtio's. It sends a frame as it lies, its own header put in front, if the frame has no other holder, and
+    /// else by an indirect descriptor. Before, it wants to be asked to prepare only what it is to segment: the sums that it
+    /// would put into other frames are there.
+    pub virtio: bool,
     /// Its pool must be one piece of memory.
     pub one_piece: bool,
     /// Segments of one sent frame at most; with 1, it must also be exclusive and of the port's own pool.
@@ -174,6 +178,7 @@ pub(super) fn choose(
         capabilities,
         data_room: data_room as u16,
         packets,
+        virtio: info.driver.starts_with(&b"net_virtio".map(|byte| byte as std::ffi::c_char)),
         one_piece: is_xdp,
         max_segments: segments(info.tx_mtu_segments_max),
         max_tso_segments: segments(info.tx_segments_max),
