@@ -1,7 +1,7 @@
 //! Asking the processor for memory before it is needed.
 
 /// Bytes that come together.
-const CACHE_LINE: usize = 64;
+pub(crate) const CACHE_LINE: usize = 64;
 
 /// Begins to load the cache line at which `value` begins. It only ever costs or saves time.
 ///
@@ -31,6 +31,23 @@ pub fn prefetch_slice(bytes: &[u8]) {
     if !bytes.is_empty() {
         line(bytes.as_ptr());
     }
+}
+
+/// Begins to load the cache line that the byte at `address` is in, so that it can be written when it is there: other cores
+/// lose it. The address may be anything.
+#[cfg(feature = "dpdk")]
+#[inline(always)]
+pub(crate) fn prefetch_to_write(address: *const u8) {
+    // The intrinsic makes this instruction only where the processor is known to have it, and another, which leaves the line
+    // shared, elsewhere.
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: it neither faults nor changes anything a program can see, whatever the address; processors that do not have
+    // it take it for no operation.
+    unsafe {
+        std::arch::asm!("prefetchw byte ptr [{}]", in(reg) address, options(nostack, preserves_flags, readonly));
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    line(address);
 }
 
 #[cfg(target_arch = "x86_64")]

@@ -7,6 +7,8 @@ use super::own;
 use super::port::Shared;
 use super::segment::OFFLOADS;
 use super::setup::ETHERNET;
+use super::vdev::Kind;
+use crate::prefetch::{CACHE_LINE, prefetch_to_write};
 use crate::{BURST, Bytes, Capabilities, MacAddr, Nic, Packet, QueueStats};
 use dpdk_sys as sys;
 use std::cell::Cell;
@@ -38,6 +40,8 @@ pub struct QueuePair {
     to_prepare: u64,
     /// Frames are lent to the driver.
     lends: bool,
+    /// What is received was written by the device or another core, and not by the driver.
+    arrives_cold: bool,
     stats: QueueStats,
     not_sync: PhantomData<Cell<()>>,
 }
@@ -65,6 +69,7 @@ impl QueuePair {
             max_tso_segments: shared.choice.max_tso_segments,
             to_prepare: if shared.choice.virtio { sys::LR_TX_TCP_SEG } else { OFFLOADS },
             lends: shared.choice.virtio,
+            arrives_cold: shared.choice.virtio || shared.plan.kind == Kind::Other,
             stats: QueueStats::default(),
             not_sync: PhantomData,
             shared,
@@ -225,6 +230,14 @@ impl Nic for QueuePair {
         self.stats.rx_frames += received as u64;
         for frame in &into[before..] {
             self.stats.rx_bytes += frame.len() as u64;
+            if self.arrives_cold {
+                // From another core's cache, or from memory: the headers that ours are going to be written over, the payload,
+                // and the headroom, where headers are written in front of other payload if the packet is used again.
+                let start = frame.data().as_ptr();
+                for line in -1..=2 {
+                    prefetch_to_write(start.wrapping_offset(line * CACHE_LINE as isize));
+                }
+            }
         }
         received
     }
