@@ -75,10 +75,14 @@ impl Traffic for EchoLoad {
         let sent = stream.to_send.send(net, conn, wanted);
         match sent.checked_sub(stream.unsent) {
             None => stream.unsent -= sent,
-            Some(of_new_requests) => {
-                let new_requests = of_new_requests.div_ceil(self.size);
-                stream.unsent = new_requests * self.size - of_new_requests;
-                stream.begun.extend(std::iter::repeat_n(net.now(), new_requests));
+            Some(mut of_new_requests) => {
+                stream.unsent = 0;
+                while of_new_requests > 0 {
+                    let of_this = of_new_requests.min(self.size);
+                    of_new_requests -= of_this;
+                    stream.unsent = self.size - of_this;
+                    stream.begun.push_back(net.now());
+                }
             }
         }
     }

@@ -2,7 +2,6 @@
 
 use crate::reach::within_reach;
 use linerate_bypass::{Bytes, ConnId, Transport};
-use std::sync::LazyLock;
 
 /// The stream repeats after this many bytes: a prime, so that bytes lost or repeated by whole segments, requests
 /// or powers of two show, and little enough to stay in a core's cache.
@@ -12,12 +11,24 @@ const PIECE: usize = 32 << 10;
 /// From this length on, handing bytes over beats copying them.
 const LONG: usize = 2 << 10;
 
-static TABLE: LazyLock<Vec<u8>> = LazyLock::new(|| {
-    let mut random = fastrand::Rng::with_seed(0x6c69_6e65_7261_7465);
-    let mut table: Vec<u8> = (0..PERIOD).map(|_| random.u8(..)).collect();
-    table.extend_from_within(..PIECE);
+static TABLE: [u8; PERIOD + PIECE] = table();
+
+/// Pseudo-random bytes (SplitMix64), of which the first follow the last again.
+const fn table() -> [u8; PERIOD + PIECE] {
+    let mut table = [0; PERIOD + PIECE];
+    let (mut i, mut state, mut word) = (0, 0x6c69_6e65_7261_7465_u64, 0);
+    while i < table.len() {
+        if i % 8 == 0 {
+            state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            word = (state ^ state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+            word ^= word >> 31;
+        }
+        table[i] = if i < PERIOD { (word >> (i % 8 * 8)) as u8 } else { table[i - PERIOD] };
+        i += 1;
+    }
     table
-});
+}
 
 thread_local! {
     /// What this thread sends of.
@@ -27,24 +38,25 @@ thread_local! {
 /// A place in the stream.
 #[derive(Clone, Copy)]
 pub struct Position {
-    table: &'static [u8],
-    at: usize,
+    /// Below the period. Half a word, so that what a load keeps for a connection is a cache line.
+    at: u32,
 }
 
 impl Position {
     /// Where the `index`th connection's stream begins: elsewhere than any other's, up to 65 521 of them.
     pub fn of_connection(index: usize) -> Self {
         // Neighbours lie far apart: bytes that went to the wrong connection are wrong at once.
-        Position { table: &TABLE, at: index % PERIOD * 40_503 % PERIOD }
+        Position { at: (index % PERIOD * 40_503 % PERIOD) as u32 }
     }
 
     /// The next bytes, at most `max` of them; at least one, unless `max` is 0.
     fn piece(&self, max: usize) -> &'static [u8] {
-        &self.table[self.at..self.at + max.min(PIECE)]
+        let at = self.at as usize;
+        &TABLE[at..at + max.min(PIECE)]
     }
 
     fn advance(&mut self, n: usize) {
-        self.at = (self.at + n) % PERIOD;
+        self.at = ((self.at as usize + n) % PERIOD) as u32;
     }
 
     /// Whether `bytes` come next. If so, goes on behind them.
@@ -67,7 +79,8 @@ impl Position {
                 net.write(conn, piece)
             } else {
                 let n = net.room(conn).min(piece.len());
-                let bytes = || TO_SEND.with(|table| table.slice(self.at..self.at + n));
+                let at = self.at as usize;
+                let bytes = || TO_SEND.with(|table| table.slice(at..at + n));
                 if n > 0 && net.send(conn, bytes()).is_ok() { n } else { 0 }
             };
             // Only what found no room at all is told when there is some again.
