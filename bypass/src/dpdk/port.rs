@@ -6,7 +6,7 @@ use super::error::OpenError;
 use super::ethdev::{Ethdev, Failure};
 use super::gate::{Gate, Place};
 use super::mempool::{Mempool, MempoolConfig};
-use super::queue::QueuePair;
+use super::queue::{FURTHER, QueuePair};
 use super::setup::{self, Choice};
 use super::signals;
 use super::supervise::{self, Supervisor};
@@ -315,7 +315,7 @@ fn open_once(eal: &Eal, plan: &Plan, config: &PortConfig) -> Result<Shared, Open
     let mut choice = setup::choose(plan, config, &info, descriptors)?;
     let pool = MempoolConfig {
         packets: choice.packets,
-        data_room: choice.data_room,
+        data_room: choice.data_room + if choice.cold { FURTHER as u16 } else { 0 },
         numa_node: u16::try_from(info.numa_node).ok(),
         one_piece: choice.one_piece,
     };

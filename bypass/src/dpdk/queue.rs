@@ -7,7 +7,6 @@ use super::own;
 use super::port::Shared;
 use super::segment::OFFLOADS;
 use super::setup::ETHERNET;
-use super::vdev::Kind;
 use crate::prefetch::{CACHE_LINE, prefetch_to_write};
 use crate::{BURST, Bytes, Capabilities, MacAddr, Nic, Packet, QueueStats};
 use dpdk_sys as sys;
@@ -40,11 +39,16 @@ pub struct QueuePair {
     to_prepare: u64,
     /// Frames are lent to the driver.
     lends: bool,
-    /// What is received was written by the device or another core, and not by the driver.
-    arrives_cold: bool,
+    /// Frames arrive cold, and empty packets begin further.
+    cold: bool,
     stats: QueueStats,
     not_sync: PhantomData<Cell<()>>,
 }
+
+/// Where frames arrive cold, an empty packet begins further behind than a received one, by so many bytes: with usual headers in
+/// front, a payload then lies in the lines of the frame that was received in the packet before, which the other core has given
+/// away already.
+pub(super) const FURTHER: usize = CACHE_LINE;
 
 /// What is to be done with a frame to be sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,7 +73,7 @@ impl QueuePair {
             max_tso_segments: shared.choice.max_tso_segments,
             to_prepare: if shared.choice.virtio { sys::LR_TX_TCP_SEG } else { OFFLOADS },
             lends: shared.choice.virtio,
-            arrives_cold: shared.choice.virtio || shared.plan.kind == Kind::Other,
+            cold: shared.choice.cold,
             stats: QueueStats::default(),
             not_sync: PhantomData,
             shared,
@@ -139,6 +143,18 @@ impl QueuePair {
         copy.head().set_tx_offload(frame.head().tx_offload());
         self.stats.copied_bytes += frame.len() as u64;
         Some(copy)
+    }
+
+    /// A packet of those that the driver has sent and not freed yet, of which some are freed now.
+    #[cold]
+    fn reclaim_one(&mut self) -> Option<Mbuf> {
+        if let Some(place) = self.place() {
+            // SAFETY: the queue has no other user, and exists while the gate is open.
+            unsafe { sys::lr_tx_reclaim(place.port, place.queue) };
+        }
+        let packet = self.pool.allocate();
+        self.stats.pool_empty += u64::from(packet.is_none());
+        packet
     }
 
     /// Makes the first frames of `frames`, up to a burst, ready to go. Returns how many are, and what holds up the
@@ -230,12 +246,12 @@ impl Nic for QueuePair {
         self.stats.rx_frames += received as u64;
         for frame in &into[before..] {
             self.stats.rx_bytes += frame.len() as u64;
-            if self.arrives_cold {
-                // From another core's cache, or from memory: the headers that ours are going to be written over, the payload,
-                // and the headroom, where headers are written in front of other payload if the packet is used again.
+            if self.cold {
+                // From another core's cache, or from memory: payload, and headers that others are going to be written over, now
+                // or when the packet is used again.
                 let start = frame.data().as_ptr();
-                for line in -1..=2 {
-                    prefetch_to_write(start.wrapping_offset(line * CACHE_LINE as isize));
+                for line in [2, 1, 0] {
+                    prefetch_to_write(start.wrapping_add(line * CACHE_LINE));
                 }
             }
         }
@@ -303,16 +319,12 @@ impl Nic for QueuePair {
 
     #[inline]
     fn allocate(&mut self) -> Option<Mbuf> {
-        if let Some(packet) = self.pool.allocate() {
-            return Some(packet);
+        let packet = self.pool.allocate().or_else(|| self.reclaim_one())?;
+        if self.cold {
+            let head = packet.head();
+            head.set_data_off(head.data_off() + FURTHER);
         }
-        if let Some(place) = self.place() {
-            // SAFETY: the queue has no other user, and exists while the gate is open.
-            unsafe { sys::lr_tx_reclaim(place.port, place.queue) };
-        }
-        let packet = self.pool.allocate();
-        self.stats.pool_empty += u64::from(packet.is_none());
-        packet
+        Some(packet)
     }
 
     #[inline]

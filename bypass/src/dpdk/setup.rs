@@ -42,6 +42,8 @@ pub(super) struct Choice {
     /// else by an indirect descriptor. Before, it wants to be asked to prepare only what it is to segment: the sums that it
     /// would put into other frames are there.
     pub virtio: bool,
+    /// What is received was written by the device or another core, and not by the driver.
+    pub cold: bool,
     /// Its pool must be one piece of memory.
     pub one_piece: bool,
     /// Segments of one sent frame at most; with 1, it must also be exclusive and of the port's own pool.
@@ -173,12 +175,14 @@ pub(super) fn choose(
             _ => false,
         },
     };
+    let virtio = info.driver.starts_with(&b"net_virtio".map(|byte| byte as std::ffi::c_char));
     Ok(Choice {
         setup,
         capabilities,
         data_room: data_room as u16,
         packets,
-        virtio: info.driver.starts_with(&b"net_virtio".map(|byte| byte as std::ffi::c_char)),
+        virtio,
+        cold: virtio || plan.kind == Kind::Other,
         one_piece: is_xdp,
         max_segments: segments(info.tx_mtu_segments_max),
         max_tso_segments: segments(info.tx_segments_max),
