@@ -212,6 +212,12 @@ unsafe fn lend(frames: &[Mbuf]) -> u32 {
     lent
 }
 
+/// Bytes of `frames` in all.
+#[inline]
+fn bytes(frames: &[Mbuf]) -> u64 {
+    frames.iter().map(|frame| frame.len() as u64).sum()
+}
+
 impl Nic for QueuePair {
     type Packet = Mbuf;
 
@@ -244,12 +250,11 @@ impl Nic for QueuePair {
         // SAFETY: that many were written, each a packet that the driver gave away.
         unsafe { into.set_len(before + received) };
         self.stats.rx_frames += received as u64;
-        for frame in &into[before..] {
-            self.stats.rx_bytes += frame.len() as u64;
-            if self.cold {
-                // From another core's cache, or from memory: payload, and headers that others are going to be written over, now
-                // or when the packet is used again.
-                let start = frame.data().as_ptr();
+        self.stats.rx_bytes += bytes(&into[before..]);
+        if self.cold {
+            // From another core's cache, or from memory: payload, and headers that others are going to be written over, now or
+            // when the packet is used again.
+            for start in into[before..].iter().map(|frame| frame.data().as_ptr()) {
                 for line in [2, 1, 0] {
                     prefetch_to_write(start.wrapping_add(line * CACHE_LINE));
                 }
@@ -268,10 +273,8 @@ impl Nic for QueuePair {
         let mut taken = 0;
         while taken < total {
             let (ready, held_up) = self.ready(&mut from[taken..], place);
-            let mut lengths = [0; BURST];
-            for (length, frame) in lengths.iter_mut().zip(&from[taken..taken + ready]) {
-                *length = frame.len() as u64;
-            }
+            // Those that are not taken do not count; of those that are, nothing can be asked afterwards.
+            self.stats.tx_bytes += bytes(&from[taken..taken + ready]);
             if ready == 0 && held_up == Some(Fit::Copy) {
                 break;
             }
@@ -290,9 +293,9 @@ impl Nic for QueuePair {
                 lent &= lent - 1;
             }
             self.stats.tx_frames += sent as u64;
-            self.stats.tx_bytes += lengths[..sent].iter().sum::<u64>();
             taken += sent;
             if sent < ready {
+                self.stats.tx_bytes -= bytes(&from[taken..taken + ready - sent]);
                 break;
             }
             match held_up {
