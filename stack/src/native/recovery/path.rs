@@ -39,12 +39,13 @@ const DISTRUST_LIMIT: u8 = 5;
 
 const REORDERING_SEEN: u8 = 1;
 const DELAY_LEARNT: u8 = 2;
-const SYN_LOST: u8 = 4;
 /// One spurious time-out, in the bits above.
-const DISTRUST: u8 = 8;
+const DISTRUST: u8 = 4;
 
 /// The time-out of data before any round trip was measured, when a SYN had to be sent again, in nanoseconds (RFC 6298 §5.7).
 const AFTER_LOST_SYN: u64 = 3_000_000_000;
+/// Beside the number of doublings: a SYN had to be sent again.
+const SYN_LOST: u8 = 0x80;
 
 /// Per connection, cold, 20 bytes: the minimum round-trip time, how much the path reorders, how long the peer holds
 /// acknowledgements back, and the back-off of the retransmission timer.
@@ -80,7 +81,7 @@ pub(crate) struct Path {
     window_factor: u8,
     /// RACK.reo_wnd_persist.
     persistence: u8,
-    /// How often the time-out has been doubled (RFC 6298 §5.5).
+    /// How often the time-out has been doubled (RFC 6298 §5.5), and [`SYN_LOST`].
     backoff: u8,
     /// What has been seen, and the number of spurious time-outs since the connection began.
     flags: u8,
@@ -227,18 +228,19 @@ impl Path {
 
     /// Notes in `rtt` whether this has anything to add to the time-out: to be called whenever that may have changed.
     pub(crate) fn advise(&self, rtt: &mut RttEstimator, limits: &Limits) {
-        let more = self.backoff > 0 || self.flags & SYN_LOST != 0 || self.floor(limits) != limits.rto_floor;
-        rtt.set_consults_path(more);
+        rtt.set_consults_path(self.backoff > 0 || self.floor(limits) != limits.rto_floor);
     }
 
     /// The time-out is doubled (RFC 6298 §5.5).
     pub(crate) fn back_off(&mut self) {
-        self.backoff = (self.backoff + 1).min(BACKOFF_LIMIT);
+        if self.backoff & !SYN_LOST < BACKOFF_LIMIT {
+            self.backoff += 1;
+        }
     }
 
     /// A SYN had to be sent again, so that no round trip could be measured.
     pub(crate) fn syn_was_lost(&mut self) {
-        self.flags |= SYN_LOST;
+        self.backoff |= SYN_LOST;
     }
 
     /// How often the time-out has been doubled.
@@ -249,7 +251,6 @@ impl Path {
     /// A round trip was measured since the time-out: no doubling any more (RFC 6298 §5.7, Karn).
     pub(super) fn clear_backoff(&mut self) {
         self.backoff = 0;
-        self.flags &= !SYN_LOST;
     }
 }
 
@@ -257,10 +258,10 @@ impl Path {
 #[inline(always)]
 pub(super) fn time_out(rtt: &RttEstimator, path: &Path, limits: &Limits) -> u64 {
     let rto = if rtt.consults_path() {
-        let unknown = path.flags & SYN_LOST != 0 && !rtt.has_sample();
+        let unknown = path.backoff & SYN_LOST != 0 && !rtt.has_sample();
         let first = if unknown { AFTER_LOST_SYN } else { rtt.rto_nanos(path.floor(limits)) };
         // It is below 2^37, the back-off at most 2^16.
-        first.min(limits.max_rto) << path.backoff
+        first.min(limits.max_rto) << (path.backoff & !SYN_LOST)
     } else {
         rtt.rto_nanos(limits.rto_floor)
     };
