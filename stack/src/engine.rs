@@ -125,7 +125,13 @@ pub trait Engine<N: Nic>: Sized {
     /// Takes in a segment by itself, before the others of its burst, if that is as good; otherwise gives its packet back. To be
     /// asked only while no segment waits to be taken in.
     #[inline]
-    fn take_at_once(&mut self, packet: N::Packet, _head: &Head, _now: Instant) -> Option<N::Packet> {
+    fn take_at_once(
+        &mut self,
+        packet: N::Packet,
+        _head: &Head,
+        _egress: &mut Egress<N>,
+        _now: Instant,
+    ) -> Option<N::Packet> {
         Some(packet)
     }
 

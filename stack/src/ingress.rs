@@ -88,15 +88,8 @@ impl<P: Packet> Ingress<P> {
         self.burst.reserve(received.len());
         for frame in received.drain(..) {
             match shortcut.v4(&frame, egress.addresses()) {
-                Some(tcp) if alone => {
-                    let Some((packet, head)) = unwrap(frame, tcp, egress) else { continue };
-                    let left =
-                        if self.burst.is_empty() { engine.take_at_once(packet, &head, now) } else { Some(packet) };
-                    if let Some(packet) = left {
-                        self.burst.push(packet, head);
-                    }
-                }
-                Some(tcp) => self.segment(frame, tcp, egress),
+                Some(tcp) if alone => self.take_segment(frame, tcp, egress, engine, now),
+                Some(tcp) => self.segment(frame, tcp, egress, engine, now),
                 None => self.other(frame, &shortcut, egress, engine, slow, now),
             }
         }
@@ -114,16 +107,23 @@ impl<P: Packet> Ingress<P> {
         now: Instant,
     ) {
         match shortcut.v6(&frame, egress.addresses()) {
-            Some(tcp) => self.segment(frame, tcp, egress),
+            Some(tcp) => self.segment(frame, tcp, egress, engine, now),
             None => self.frame(frame, false, egress, engine, slow, now),
         }
     }
 
     /// Takes in a segment from the port: for this worker's engine, or for another worker.
-    fn segment<N: Nic<Packet = P>>(&mut self, frame: P, tcp: Tcp, egress: &mut Egress<N>) {
+    fn segment<N: Nic<Packet = P>, E: Engine<N>>(
+        &mut self,
+        frame: P,
+        tcp: Tcp,
+        egress: &mut Egress<N>,
+        engine: &mut E,
+        now: Instant,
+    ) {
         let home = if self.others.len() == 1 { self.worker } else { self.home(&tcp.tuple, &frame) };
         if home == self.worker {
-            self.take_segment(frame, tcp, egress);
+            self.take_segment(frame, tcp, egress, engine, now);
         } else {
             self.pass_on(frame, home, egress);
         }
@@ -143,9 +143,19 @@ impl<P: Packet> Ingress<P> {
         owner(self.hash(tuple, frame.rx_info().rss_hash), self.others.len())
     }
 
-    /// Keeps a segment for the engine.
-    fn take_segment<N: Nic<Packet = P>>(&mut self, frame: P, tcp: Tcp, egress: &mut Egress<N>) {
-        if let Some((packet, head)) = unwrap(frame, tcp, egress) {
+    /// Takes in a segment of this worker's: at once, or with the others of its burst.
+    #[inline(always)]
+    fn take_segment<N: Nic<Packet = P>, E: Engine<N>>(
+        &mut self,
+        frame: P,
+        tcp: Tcp,
+        egress: &mut Egress<N>,
+        engine: &mut E,
+        now: Instant,
+    ) {
+        let Some((packet, head)) = unwrap(frame, tcp, egress) else { return };
+        let left = if self.burst.is_empty() { engine.take_at_once(packet, &head, egress, now) } else { Some(packet) };
+        if let Some(packet) = left {
             self.burst.push(packet, head);
         }
     }
@@ -177,7 +187,7 @@ impl<P: Packet> Ingress<P> {
             return self.pass_on(frame, home, egress);
         }
         match kind {
-            Kind::Tcp(tcp) => self.take_segment(frame, tcp, egress),
+            Kind::Tcp(tcp) => self.take_segment(frame, tcp, egress, engine, now),
             Kind::IcmpError { tuple, sequence, error } => engine.icmp_error(tuple, sequence, error),
             Kind::Arp | Kind::Ndp | Kind::Dhcp | Kind::Ip => self.take_slow_path(&frame, kind, egress, slow, now),
         }

@@ -44,15 +44,8 @@ const UNUSUAL_TO_SEND: Flags = Flags::FIN_QUEUED
 impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     /// Takes in a segment of the connection in `slot` if it is as expected; otherwise gives it back, to be taken in as if nothing
     /// had been done.
-    #[inline(always)]
-    pub(super) fn take_fast(&mut self, slot: u32, head: &Head, packet: P, now: Instant) -> Option<P> {
-        let packet = self.take_turn(slot, head, packet, now)?;
-        self.take_predicted(slot, head, packet, now)
-    }
-
-    /// [`take_fast`](Self::take_fast), of a connection that has no exchange.
-    #[inline(never)]
-    fn take_predicted(&mut self, slot: u32, head: &Head, mut packet: P, now: Instant) -> Option<P> {
+    #[inline]
+    pub(super) fn take_predicted(&mut self, slot: u32, head: &Head, mut packet: P, now: Instant) -> Option<P> {
         let Some(block) = self.blocks.get_mut(slot as usize) else { return Some(packet) };
         let data = packet.data();
         let Some((_, tcp)) = data.split_at_checked(head.ip_header) else { return Some(packet) };

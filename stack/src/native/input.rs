@@ -1,5 +1,6 @@
 //! A segment arrives (RFC 9293 §3.10.7.4).
 
+use super::NativeEngine;
 use super::block::{Block, Flags, State};
 use super::connection::Connection;
 use super::header::Control;
@@ -8,7 +9,6 @@ use super::output::deadline;
 use super::recovery::Acknowledgement;
 use super::seq::Seq;
 use super::tick::Tick;
-use super::{NEAR, NativeEngine};
 use crate::congestion::CongestionControl;
 use crate::drops::Cause;
 use crate::egress::Egress;
@@ -19,6 +19,9 @@ use smoltcp::wire::TcpPacket;
 
 /// How old TS.Recent may be and still say that a segment is old (RFC 7323 §5.5: 24 days), in milliseconds.
 const TS_RECENT_AGE: u32 = 24 * 86_400 * 1000;
+
+/// Where in the TCP header the flags are (RFC 9293 §3.1).
+const FLAGS: usize = 13;
 
 /// The fields of a TCP header.
 #[derive(Debug, Clone, Copy)]
@@ -74,32 +77,55 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         now: Instant,
     ) {
         let (packets, heads) = segments.parts();
-        let far = self.blocks.len() > NEAR;
         let mut hashes = [0; BURST];
         let mut slots = [u32::MAX; BURST];
         let mut packets = packets.drain(..);
         for heads in heads.chunks(BURST) {
-            if far {
-                self.ask_ahead(heads, &mut hashes, &mut slots);
-            }
-            for (at, head) in heads.iter().enumerate() {
+            self.ask_ahead(heads, &mut hashes, &mut slots);
+            for (head, (hash, slot)) in heads.iter().zip(hashes.iter().zip(&slots)) {
                 let Some(packet) = packets.next() else { break };
-                let (hash, slot) = if far {
-                    (hashes[at], slots[at])
-                } else {
-                    let hash = head.tuple.hash_with(&self.shared.key);
-                    (hash, self.shared.table.candidate(hash).unwrap_or(u32::MAX))
-                };
-                if self.take_step(slot, head, hash, &packet, now) {
-                    continue;
-                }
-                if let Some(packet) = self.take_fast(slot, head, packet, now) {
-                    self.segment(packet, head, hash, slot, egress, now);
+                // What began it may have come in the same burst.
+                let slot = if *slot == u32::MAX { self.candidate(*hash) } else { *slot };
+                if let Some(packet) = self.take_turn(slot, head, packet, now) {
+                    self.take_other(packet, head, *hash, slot, egress, now);
                 }
             }
         }
         drop(packets);
         segments.clear();
+    }
+
+    /// The slot where the connection most likely is whose tuple has the hash `hash`; no slot if there is none.
+    #[inline(always)]
+    pub(super) fn candidate(&self, hash: u64) -> u32 {
+        self.shared.table.candidate(hash).unwrap_or(u32::MAX)
+    }
+
+    /// Takes in a segment that is no turn in an exchange, with the hash of its tuple and its [candidate](Self::candidate).
+    #[inline(never)]
+    pub(super) fn take_other<N: Nic<Packet = P>>(
+        &mut self,
+        packet: P,
+        head: &Head,
+        hash: u64,
+        slot: u32,
+        egress: &mut Egress<N>,
+        now: Instant,
+    ) {
+        let Some(block) = self.blocks.get(slot as usize) else {
+            return self.segment(packet, head, hash, slot, egress, now);
+        };
+        let finishes = packet.data().get(head.ip_header + FLAGS).is_some_and(|flags| Control(*flags).has(Control::FIN));
+        let left = if block.state == State::Established && !finishes {
+            self.take_predicted(slot, head, packet, now)
+        } else if self.take_step(slot, head, hash, &packet, now) {
+            None
+        } else {
+            Some(packet)
+        };
+        if let Some(packet) = left {
+            self.segment(packet, head, hash, slot, egress, now);
+        }
     }
 
     /// Works out the hashes of the tuples in `heads`, and the slots where their connections most likely are.
@@ -150,9 +176,8 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         let arrival = Arrival::read(data, ip_header, packet.len());
         let slot = match self.blocks.get(candidate as usize) {
             Some(block) if block.tuple == tuple && block.flags.has(Flags::IN_TABLE) => Some(candidate),
-            // It was looked up just now, and nothing has such a hash.
-            None if self.blocks.len() <= NEAR => None,
-            _ => self.look_up(hash, &tuple),
+            Some(_) => self.look_up(hash, &tuple),
+            None => None,
         };
         let Some(slot) = slot else {
             return self.stray(&tuple, &arrival, hash, packet, ip_header, egress, now);

@@ -69,7 +69,7 @@ use time_wait::TimeWait;
 const SEGMENTS_PER_TURN: usize = 32;
 
 /// Connections whose state fits into the caches next to the core: looking for it ahead costs more than it saves.
-const NEAR: usize = 2048;
+const NEAR: usize = 1280;
 
 /// How often the port's pool is asked what is left in it, which looks at more than one cache line.
 const POOL_PERIOD: Duration = Duration::from_millis(1);
@@ -244,15 +244,22 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
     }
 
     #[inline(always)]
-    fn take_at_once(&mut self, packet: N::Packet, head: &Head, now: Instant) -> Option<N::Packet> {
+    fn take_at_once(
+        &mut self,
+        packet: N::Packet,
+        head: &Head,
+        egress: &mut Egress<N>,
+        now: Instant,
+    ) -> Option<N::Packet> {
         if self.blocks.len() > NEAR {
             return Some(packet);
         }
         let hash = head.tuple.hash_with(&self.shared.key);
-        match self.shared.table.candidate(hash) {
-            Some(slot) => self.take_fast(slot, head, packet, now),
-            None => Some(packet),
+        let slot = self.candidate(hash);
+        if let Some(packet) = self.take_turn(slot, head, packet, now) {
+            self.take_other(packet, head, hash, slot, egress, now);
         }
+        None
     }
 
     fn icmp_error(&mut self, tuple: Tuple, sequence: u32, error: IcmpError) {
