@@ -4,7 +4,7 @@ use super::capture::Frame;
 use super::clock::VirtualClock;
 use super::impair::{Counters, ImpairmentStats, Impairments};
 use super::nic::MemoryNic;
-use super::ring::Ring;
+use super::ring::{Receiver, Sender, ring};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -54,7 +54,7 @@ pub struct LinkConfig {
     /// The largest IP packet in bytes. Longer ones are dropped by the sender's queue, unless it was asked to cut
     /// them and [`tso`](Self::tso) says that it can.
     pub mtu: u16,
-    /// Frames that fit between a sender and a receiver who does not poll.
+    /// Frames that fit between a sending queue and a receiving one that is not polled.
     pub ring: usize,
     /// Packets in the pool of each queue. A frame holds one for each segment from allocation until its receiver
     /// has dropped it, so a link with delay needs as many as it has frames under way.
@@ -116,26 +116,15 @@ struct Shared {
 
 /// One of the two directions of a link.
 pub(super) struct Direction {
-    /// One for each receiving queue.
-    pub(super) lanes: Box<[Lane]>,
     pub(super) counters: Counters,
     impairments: Mutex<Impairments>,
     /// Changes with the impairments, so that receivers need not look at them for each burst.
     version: AtomicU64,
 }
 
-/// The frames that a receiving queue has not polled for yet.
-pub(super) struct Lane {
-    pub(super) frames: Ring,
-    /// The receiver is gone.
-    pub(super) abandoned: AtomicBool,
-}
-
 impl Direction {
-    fn new(config: &LinkConfig, queues: usize) -> Self {
-        let lane = |_| Lane { frames: Ring::new(config.ring), abandoned: AtomicBool::new(false) };
+    fn new(config: &LinkConfig) -> Self {
         Direction {
-            lanes: (0..queues).map(lane).collect(),
             counters: Counters::default(),
             impairments: Mutex::new(config.impairments.clone()),
             version: AtomicU64::new(1),
@@ -151,6 +140,21 @@ impl Direction {
         let impairments = locked(&self.impairments);
         Some((impairments.clone(), self.version.load(Ordering::Relaxed)))
     }
+}
+
+/// The rings of one direction: those that each queue of the sender fills, and those that each of the receiver empties. One
+/// leads from each queue to that of the same number; with steering, one to every queue.
+fn rings(config: &LinkConfig, queues: usize) -> (Vec<Vec<Sender>>, Vec<Vec<Receiver>>) {
+    let mut senders: Vec<_> = (0..queues).map(|_| Vec::new()).collect();
+    let mut receivers: Vec<_> = (0..queues).map(|_| Vec::new()).collect();
+    for from in 0..queues {
+        for to in (0..queues).filter(|to| config.steering.is_some() || *to == from) {
+            let (sender, receiver) = ring(config.ring);
+            senders[from].push(sender);
+            receivers[to].push(receiver);
+        }
+    }
+    (senders, receivers)
 }
 
 /// The locks here guard plain values, which are whole after a panic too.
@@ -192,13 +196,20 @@ impl Link {
                 up: AtomicBool::new(true),
                 capturing: AtomicBool::new(false),
                 captured: Mutex::default(),
-                from_a: Direction::new(&config, queues),
-                from_b: Direction::new(&config, queues),
+                from_a: Direction::new(&config),
+                from_b: Direction::new(&config),
                 config,
             }),
         };
-        let end = |end| (0..queues).map(|queue| MemoryNic::new(link.clone(), end, queue)).collect();
-        (end(End::A), end(End::B))
+        let (from_a, to_b) = rings(link.config(), queues);
+        let (from_b, to_a) = rings(link.config(), queues);
+        let end = |end, senders: Vec<_>, receivers| {
+            let rings = senders.into_iter().zip::<Vec<_>>(receivers).enumerate();
+            rings
+                .map(|(queue, (senders, receivers))| MemoryNic::new(link.clone(), end, queue, senders, receivers))
+                .collect()
+        };
+        (end(End::A, from_a, to_a), end(End::B, from_b, to_b))
     }
 
     /// What it was made as.

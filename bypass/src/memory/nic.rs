@@ -1,15 +1,16 @@
 //! One queue pair of one end of a link.
 
 use super::capture::Frame;
-use super::link::{Direction, End, Lane, Link, LinkConfig};
+use super::link::{Direction, End, Link, LinkConfig};
 use super::packet::{MAX_LEN, MemoryPacket};
 use super::pool::{HEADROOM, PoolHandle};
-use super::wire::{Wire, rx_info};
+use super::ring::{Receiver, Sender};
+use super::wire::Wire;
 use super::{ImpairmentStats, impair::count};
 use crate::time::Instant;
-use crate::{BURST, Bytes, Capabilities, ChecksumOffload, MacAddr, Nic, Packet, QueueStats, TxOffload};
+use crate::{BURST, Bytes, Capabilities, ChecksumOffload, MacAddr, Nic, Packet, QueueStats};
 use std::fmt;
-use std::sync::atomic::Ordering;
+use std::ops::RangeInclusive;
 
 /// Ethernet header and one VLAN tag: what a frame has beside its IP packet.
 const FRAME_OVERHEAD: usize = 18;
@@ -38,6 +39,12 @@ pub struct MemoryNic {
     wire: Wire,
     /// Of the impairments that `wire` has.
     version: u64,
+    /// To the queue of the same number at the other end, or with steering to each of them.
+    senders: Vec<Sender>,
+    /// From there in the same way.
+    receivers: Vec<Receiver>,
+    /// The receiver that comes first, if there are several.
+    turn: usize,
     /// Frames between the ring and the wire.
     entering: Vec<MemoryPacket>,
     /// The longest frame that is not cut.
@@ -46,7 +53,7 @@ pub struct MemoryNic {
 }
 
 impl MemoryNic {
-    pub(super) fn new(link: Link, end: End, queue: usize) -> Self {
+    pub(super) fn new(link: Link, end: End, queue: usize, senders: Vec<Sender>, receivers: Vec<Receiver>) -> Self {
         let config = link.config();
         let checksum = ChecksumOffload {
             ipv4: config.checksum_offload,
@@ -76,6 +83,9 @@ impl MemoryNic {
             capabilities,
             wire: Wire::new(),
             version: 0,
+            senders,
+            receivers,
+            turn: 0,
             entering: Vec::with_capacity(BURST),
             longest: config.max_frame(),
             stats: QueueStats::default(),
@@ -109,7 +119,7 @@ impl MemoryNic {
     pub fn next_arrival(&mut self) -> Option<Instant> {
         self.follow_impairments();
         if self.wire.is_transparent() {
-            let frames = !self.lane().frames.is_empty();
+            let frames = self.receivers.iter().any(|ring| !ring.is_empty());
             return frames.then(|| self.link.clock().now());
         }
         self.enter_wire();
@@ -122,18 +132,8 @@ impl MemoryNic {
     }
 
     #[inline]
-    fn outgoing(&self) -> &Direction {
-        self.link.from(self.end)
-    }
-
-    #[inline]
     fn incoming(&self) -> &Direction {
         self.link.from(self.end.other())
-    }
-
-    #[inline]
-    fn lane(&self) -> &Lane {
-        &self.incoming().lanes[self.queue]
     }
 
     #[inline]
@@ -145,62 +145,75 @@ impl MemoryNic {
         }
     }
 
-    /// Puts the frames that the sender has handed over onto the wire.
-    fn enter_wire(&mut self) {
-        let incoming = self.link.from(self.end.other());
-        let frames = &incoming.lanes[self.queue].frames;
-        // No more than one ring of them: a sender on another thread may be as fast as this.
-        for _ in 0..frames.capacity().div_ceil(BURST) {
-            // SAFETY: the only receiver of this queue is `self`.
-            unsafe { frames.pop(&mut self.entering, BURST) };
-            if self.entering.is_empty() {
-                break;
-            }
-            self.entering.drain(..).for_each(|packet| self.wire.enter(packet, &incoming.counters));
+    /// Appends up to `most` of the frames that the sender has handed over to `into`.
+    #[inline]
+    fn pop(&mut self, into: &mut Vec<MemoryPacket>, most: usize) {
+        if let [ring] = &mut self.receivers[..] {
+            ring.pop(into, most);
+            return;
+        }
+        // Each comes first in turn, so that none waits for ever.
+        self.turn = (self.turn + 1) % self.receivers.len();
+        let (later, first) = self.receivers.split_at_mut(self.turn);
+        let mut left = most;
+        for ring in first.iter_mut().chain(later) {
+            left -= ring.pop(into, left);
         }
     }
 
-    /// Whether the port can never send `packet`: it is empty, too long, or asks for what the port cannot do.
-    #[inline]
-    fn is_unsendable(&self, packet: &MemoryPacket) -> bool {
-        let len = packet.len();
-        if len == 0 {
-            return true;
-        }
-        let Some(TxOffload { l2_len, l3_len, l4_len, ipv4_checksum, l4_checksum, tso, .. }) = packet.tx_offload()
-        else {
-            return len > self.longest;
-        };
-        // No sum of lengths that a frame can have wraps.
-        let headers = l2_len.wrapping_add(*l3_len).wrapping_add(*l4_len);
-        let can = &self.capabilities;
-        if headers > len
-            || (l2_len | l3_len | l4_len) > MAX_LEN
-            || (!can.tx_checksum.tcp && (*ipv4_checksum || l4_checksum.is_some()))
-        {
-            return true;
-        }
-        match (tso, can.tso) {
-            (None, _) => len > self.longest,
-            (Some(_), None) => true,
-            (Some(segment), Some(most)) => {
-                let ip_len = l3_len + l4_len + usize::from(*segment);
-                *segment == 0 || ip_len > usize::from(can.mtu) || len - headers > most
+    /// Puts the frames that the sender has handed over onto the wire.
+    fn enter_wire(&mut self) {
+        let incoming = self.link.from(self.end.other());
+        for ring in &mut self.receivers {
+            // No more than one ring of them: a sender on another thread may be as fast as this.
+            for _ in 0..self.link.config().ring.div_ceil(BURST) {
+                if ring.pop(&mut self.entering, BURST) == 0 {
+                    break;
+                }
+                self.entering.drain(..).for_each(|packet| self.wire.enter(packet, &incoming.counters));
             }
+        }
+    }
+
+    /// How long a frame may be that asks for what `packet` does. Others can never be sent: they are empty, too long, or ask
+    /// for what the port cannot do.
+    fn lengths(&self, packet: &MemoryPacket) -> RangeInclusive<usize> {
+        const NONE: RangeInclusive<usize> = 1..=0;
+        let port = packet.port();
+        if !port.asks() {
+            return 1..=self.longest;
+        }
+        let can = &self.capabilities;
+        let Some((l2_len, l3_and_l4)) = port.headers() else { return NONE };
+        if port.asks_checksum() && !can.tx_checksum.tcp {
+            return NONE;
+        }
+        let headers = (l2_len + l3_and_l4).max(1);
+        match (port.cut(), can.tso) {
+            (None, _) => headers..=self.longest,
+            (Some(segment), Some(most)) if segment > 0 && l3_and_l4 + usize::from(segment) <= usize::from(can.mtu) => {
+                headers..=headers.saturating_add(most)
+            }
+            _ => NONE,
         }
     }
 
     /// The first frames of `frames` that can go to one queue, as they are and all at once, made ready.
     #[inline]
-    fn ready(&self, frames: &mut [MemoryPacket], now: Instant) -> Run {
+    fn ready(&mut self, frames: &mut [MemoryPacket], now: Instant) -> Run {
         if self.capabilities.rss || !self.capabilities.multi_segment_tx {
             return self.ready_one(&mut frames[0], now);
         }
-        let room = self.outgoing().lanes[self.queue].frames.room();
+        let room = self.senders[0].room(frames.len());
         let end = if frames.len() > room { RunEnd::Full } else { RunEnd::AllReady };
-        let mut run = Run { queue: self.queue, frames: frames.len().min(room), bytes: 0, end };
+        let mut run = Run { sender: 0, frames: room, bytes: 0, end };
+        // The frames of a burst ask for the same, mostly.
+        let (mut asked, mut lengths) = (frames[0].port().asked(), self.lengths(&frames[0]));
         for (at, frame) in frames[..run.frames].iter_mut().enumerate() {
-            if self.is_unsendable(frame) {
+            if frame.port().asked() != asked {
+                (asked, lengths) = (frame.port().asked(), self.lengths(frame));
+            }
+            if !lengths.contains(&frame.len()) {
                 run.frames = at;
                 run.end = RunEnd::Never;
                 break;
@@ -212,54 +225,51 @@ impl MemoryNic {
     }
 
     /// A run of the one frame, or of none, to whichever queue it goes.
-    fn ready_one(&self, frame: &mut MemoryPacket, now: Instant) -> Run {
-        let none = |end| Run { queue: self.queue, frames: 0, bytes: 0, end };
-        if self.is_unsendable(frame) {
+    fn ready_one(&mut self, frame: &mut MemoryPacket, now: Instant) -> Run {
+        let none = |end| Run { sender: 0, frames: 0, bytes: 0, end };
+        if !self.lengths(frame).contains(&frame.len()) {
             return none(RunEnd::Never);
         }
-        let lanes = &self.outgoing().lanes;
         let (queue, hash) = match &self.link.config().steering {
-            None => (self.queue, None),
+            None => (0, None),
             Some(steering) => steering.0(frame.data()),
         };
-        let queue = queue % lanes.len();
-        if lanes[queue].frames.room() == 0 {
+        let sender = queue % self.senders.len();
+        if self.senders[sender].room(1) == 0 {
             return none(RunEnd::Full);
         }
         if !self.capabilities.multi_segment_tx && !frame.is_exclusive() {
             return none(RunEnd::Copy);
         }
         frame.mark_sent(now, hash);
-        Run { queue, frames: 1, bytes: frame.len() as u64, end: RunEnd::AllReady }
+        Run { sender, frames: 1, bytes: frame.len() as u64, end: RunEnd::AllReady }
     }
 
-    /// Hands the frames of `run`, the first of `from`, over. Returns whether all have gone: another sender may have
-    /// filled the ring meanwhile.
+    /// Hands the frames of `run`, the first of `from`, over.
     #[inline]
-    fn hand_over(&mut self, from: &mut Vec<MemoryPacket>, run: &Run, now: Instant) -> bool {
-        let direction = self.link.from(self.end);
-        let lane = &direction.lanes[run.queue];
-        let gone = if !self.link.is_up() || lane.abandoned.load(Ordering::Acquire) {
-            count(&direction.counters.down, run.frames as u64);
+    fn hand_over(&mut self, from: &mut Vec<MemoryPacket>, run: &Run, now: Instant) {
+        if !self.link.is_up() || self.senders[run.sender].is_abandoned() {
+            count(&self.link.from(self.end).counters.down, run.frames as u64);
             from.drain(..run.frames);
-            run.frames
-        } else if self.link.is_capturing() {
-            let frame = |packet: &MemoryPacket| {
-                let bytes = packet.segments().collect::<Vec<_>>().concat();
-                Frame { at: now, from: self.end, queue: run.queue, bytes }
-            };
-            let mut frames: Vec<_> = from[..run.frames].iter().map(frame).collect();
-            let gone = lane.frames.push(from, run.frames);
-            frames.truncate(gone);
-            self.link.keep(frames);
-            gone
         } else {
-            lane.frames.push(from, run.frames)
+            if self.link.is_capturing() {
+                self.capture(&from[..run.frames], run.sender, now);
+            }
+            let gone = self.senders[run.sender].push(from, run.frames);
+            debug_assert_eq!(gone, run.frames);
+        }
+        self.stats.tx_frames += run.frames as u64;
+        self.stats.tx_bytes += run.bytes;
+    }
+
+    #[cold]
+    fn capture(&self, frames: &[MemoryPacket], sender: usize, now: Instant) {
+        let queue = if self.capabilities.rss { sender } else { self.queue };
+        let frame = |packet: &MemoryPacket| {
+            let bytes = packet.segments().collect::<Vec<_>>().concat();
+            Frame { at: now, from: self.end, queue, bytes }
         };
-        let left = run.frames - gone;
-        self.stats.tx_frames += gone as u64;
-        self.stats.tx_bytes += run.bytes - from[..left].iter().map(|frame| frame.len() as u64).sum::<u64>();
-        left == 0
+        self.link.keep(frames.iter().map(frame).collect());
     }
 
     /// Puts a copy of `packet` in one packet of this pool in its place; `false` when the pool is empty.
@@ -276,7 +286,8 @@ impl MemoryNic {
 
 /// Frames that go to one queue at once.
 struct Run {
-    queue: usize,
+    /// Which of the senders it has.
+    sender: usize,
     /// How many of them.
     frames: usize,
     /// Bytes in them.
@@ -308,7 +319,7 @@ impl Nic for MemoryNic {
     }
 
     fn link_up(&mut self) -> bool {
-        self.link.is_up() && !self.outgoing().lanes[self.queue].abandoned.load(Ordering::Acquire)
+        self.link.is_up() && !self.senders.iter().all(Sender::is_abandoned)
     }
 
     #[inline]
@@ -317,8 +328,7 @@ impl Nic for MemoryNic {
         let room = (into.capacity() - before).min(BURST);
         self.follow_impairments();
         if self.wire.is_transparent() {
-            // SAFETY: the only receiver of this queue is `self`.
-            unsafe { self.lane().frames.pop(into, room) };
+            self.pop(into, room);
         } else {
             self.enter_wire();
             let now = self.link.clock().now();
@@ -327,7 +337,7 @@ impl Nic for MemoryNic {
         let received = &mut into[before..];
         let mut bytes = 0;
         for packet in received.iter_mut() {
-            packet.mark_received(rx_info(packet));
+            packet.mark_received();
             bytes += packet.len() as u64;
         }
         self.stats.rx_frames += received.len() as u64;
@@ -341,8 +351,10 @@ impl Nic for MemoryNic {
         let offered = from.len();
         while !from.is_empty() {
             let run = self.ready(from, now);
+            if run.frames > 0 {
+                self.hand_over(from, &run, now);
+            }
             let is_over = match run.end {
-                _ if run.frames > 0 && !self.hand_over(from, &run, now) => true,
                 RunEnd::AllReady => false,
                 RunEnd::Full => true,
                 RunEnd::Copy => !self.make_exclusive(&mut from[0]),
@@ -369,6 +381,9 @@ impl Nic for MemoryNic {
 
     #[inline]
     fn attach(&mut self, bytes: Bytes) -> Result<MemoryPacket, Bytes> {
+        if bytes.len() > MAX_LEN {
+            return Err(bytes);
+        }
         let packet = MemoryPacket::attach(&self.pool, bytes);
         self.stats.pool_empty += u64::from(packet.is_err());
         packet
@@ -376,19 +391,6 @@ impl Nic for MemoryNic {
 
     fn stats(&self) -> QueueStats {
         self.stats
-    }
-}
-
-impl Drop for MemoryNic {
-    fn drop(&mut self) {
-        let lane = self.lane();
-        lane.abandoned.store(true, Ordering::Release);
-        let mut unread = Vec::with_capacity(BURST);
-        // What nobody will receive goes back to the sender's pool.
-        // SAFETY: the only receiver of this queue is `self`.
-        while unsafe { lane.frames.pop(&mut unread, BURST) } > 0 {
-            unread.clear();
-        }
     }
 }
 

@@ -1,12 +1,14 @@
 //! The packet of the memory NIC.
 
 mod operations;
+mod port;
 
 use super::pool::{Pool, PoolHandle, Slot};
 use crate::time::Instant;
-use crate::{Bytes, Packet, RxInfo, TxOffload};
+use crate::{Bytes, Packet};
+use port::Port;
 use std::fmt;
-use std::mem::ManuallyDrop;
+use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::ptr::NonNull;
 
@@ -15,26 +17,18 @@ const MAX_SEGMENTS: u32 = u16::MAX as u32;
 /// Bytes in one frame at most, as in DPDK, whose packet length has 32 bits.
 pub(super) const MAX_LEN: usize = u32::MAX as usize;
 
-/// Where the bytes of a segment lie.
-enum Storage {
-    /// In the buffer of this place, of which the segment has one hold: its own, or another's that it clones.
-    Buffer(NonNull<Slot>),
-    /// In memory that came from elsewhere.
-    Attached(Bytes),
-}
-
 /// What a segment shows of the memory behind it. It belongs to the packet that the segment is part of.
 pub(super) struct View {
     data: NonNull<u8>,
-    data_len: usize,
-    storage: Storage,
+    data_len: u32,
+    /// The length of the whole packet, in its first segment.
+    pkt_len: u32,
+    /// The place whose buffer the data lie in, of which the segment has one hold: its own, or another's that it clones.
+    /// `None` when they are those of [`Rest::attached`].
+    buffer: Option<NonNull<Slot>>,
     next: Option<NonNull<Slot>>,
     /// What follows is kept in the first segment of a packet, for all of it.
-    last: NonNull<Slot>,
-    segments: u32,
-    pkt_len: usize,
-    rx_info: RxInfo,
-    tx_offload: Option<TxOffload>,
+    port: Port,
     sent_at: Instant,
 }
 
@@ -45,16 +39,25 @@ impl View {
         View {
             data,
             data_len: 0,
-            storage: Storage::Buffer(slot),
-            next: None,
-            last: slot,
-            segments: 1,
             pkt_len: 0,
-            rx_info: RxInfo::default(),
-            tx_offload: None,
+            buffer: Some(slot),
+            next: None,
+            port: Port::default(),
             sent_at: Instant::ZERO,
         }
     }
+}
+
+/// What most segments do not need. Nobody resets it: each field says when it counts. All zero is a value of it.
+pub(super) struct Rest {
+    /// The last segment of the packet that begins with this one, if it is not the only one.
+    last: Option<NonNull<Slot>>,
+    /// How many segments follow the first, in the first of several.
+    more: u32,
+    /// The RSS hash, in the first segment of a packet that has one.
+    rss_hash: u32,
+    /// Where the data lie, in a segment without a buffer. They are dropped with the segment.
+    attached: MaybeUninit<Bytes>,
 }
 
 /// A frame in the pool of a [`MemoryNic`](super::MemoryNic), or a part of one.
@@ -97,29 +100,15 @@ impl MemoryPacket {
         pool.take().map(|head| MemoryPacket { head })
     }
 
-    /// Gives the packet up as a pointer, for [`from_raw`](Self::from_raw).
-    #[inline]
-    pub(super) fn into_raw(self) -> NonNull<Slot> {
-        ManuallyDrop::new(self).head
-    }
-
-    /// The packet that was given up.
-    ///
-    /// # Safety
-    /// `head` came from [`into_raw`](Self::into_raw), and is used once.
-    #[inline]
-    pub(super) unsafe fn from_raw(head: NonNull<Slot>) -> MemoryPacket {
-        MemoryPacket { head }
-    }
-
-    /// A packet around `bytes`.
+    /// A packet around `bytes`, of which there are no more than [`MAX_LEN`].
     pub(super) fn attach(pool: &PoolHandle, bytes: Bytes) -> Result<MemoryPacket, Bytes> {
         let Some(mut packet) = MemoryPacket::take(pool) else { return Err(bytes) };
         let head = packet.head_mut();
         head.data = NonNull::from(&*bytes).cast();
-        head.data_len = bytes.len();
-        head.pkt_len = bytes.len();
-        head.storage = Storage::Attached(bytes);
+        head.data_len = bytes.len() as u32;
+        head.pkt_len = bytes.len() as u32;
+        head.buffer = None;
+        packet.rest_mut().attached.write(bytes);
         Ok(packet)
     }
 
@@ -136,9 +125,48 @@ impl MemoryPacket {
         unsafe { &mut *segment.as_ref().view.get() }
     }
 
+    /// The rest of a segment.
+    #[inline]
+    fn rest(&self, segment: NonNull<Slot>) -> &Rest {
+        // SAFETY: as in `view`; memory that no packet has written yet is zero, which is a value of `Rest`.
+        unsafe { &*segment.as_ref().rest.get() }
+    }
+
+    /// The rest of the first segment, to be written.
+    #[inline]
+    fn rest_mut(&mut self) -> &mut Rest {
+        // SAFETY: as in `view_mut` and `rest`.
+        unsafe { &mut *self.head.as_ref().rest.get() }
+    }
+
+    /// The bytes that were attached to a segment, which has no buffer.
+    fn attached(&self, segment: NonNull<Slot>) -> &Bytes {
+        debug_assert!(self.view(segment).buffer.is_none());
+        // SAFETY: a segment without a buffer was made by `attach`, or is a clone of such a one, and they write this.
+        unsafe { self.rest(segment).attached.assume_init_ref() }
+    }
+
     #[inline]
     fn head(&self) -> &View {
         self.view(self.head)
+    }
+
+    /// The last segment, and how many follow the first.
+    #[inline]
+    fn end(&self) -> (NonNull<Slot>, u32) {
+        match self.head().next {
+            None => (self.head, 0),
+            Some(next) => {
+                let Rest { last, more, .. } = self.rest(self.head);
+                (last.unwrap_or(next), *more)
+            }
+        }
+    }
+
+    /// The last segment.
+    #[inline]
+    fn last(&self) -> NonNull<Slot> {
+        self.end().0
     }
 
     #[inline]
@@ -149,15 +177,12 @@ impl MemoryPacket {
     /// The buffer behind a segment if this packet is its only holder, from its start to its end.
     #[inline]
     fn sole_buffer(&self, segment: NonNull<Slot>) -> Option<Range<NonNull<u8>>> {
-        match self.view(segment).storage {
-            // SAFETY: the segment's hold keeps the slot taken.
-            Storage::Buffer(slot) if unsafe { slot.as_ref() }.holders.is_sole() => {
-                // SAFETY: as above.
-                Some(unsafe { Slot::buffer(slot)..Slot::buffer_end(slot) })
-            }
-            // Bytes do not say whether they are shared, and may be anything, a static even.
-            _ => None,
-        }
+        // Bytes that were attached do not say whether they are shared, and may be anything, a static even.
+        let slot = self.view(segment).buffer?;
+        // SAFETY: the segment's hold keeps the slot taken.
+        let is_sole = unsafe { slot.as_ref() }.holders.is_sole();
+        // SAFETY: as above.
+        is_sole.then(|| unsafe { Slot::buffer(slot)..Slot::buffer_end(slot) })
     }
 
     /// The bytes of a segment, to be written, if nobody else holds them.
@@ -167,7 +192,7 @@ impl MemoryPacket {
         let view = self.view_mut(segment);
         // SAFETY: the view lies within the buffer, which has no other holder, nor can it get one while `self` is
         // borrowed.
-        Some(unsafe { std::slice::from_raw_parts_mut(view.data.as_ptr(), view.data_len) })
+        Some(unsafe { std::slice::from_raw_parts_mut(view.data.as_ptr(), view.data_len as usize) })
     }
 
     #[inline]
@@ -180,17 +205,18 @@ impl MemoryPacket {
     /// # Safety
     /// `segment` was a segment of a packet, owned by the caller, and is not used again.
     unsafe fn free_segment(segment: NonNull<Slot>) {
-        // SAFETY: the caller owns the view, and nobody uses it hereafter; only its storage may have something to drop.
-        match unsafe { std::ptr::read(&raw const (*segment.as_ref().view.get()).storage) } {
+        // SAFETY: the caller owns the view, and nobody uses it hereafter.
+        match unsafe { (*segment.as_ref().view.get()).buffer } {
             // SAFETY: the segment's hold on the buffer, its own or another's.
-            Storage::Buffer(slot) => unsafe {
+            Some(slot) => unsafe {
                 Slot::release(slot);
                 if slot != segment {
                     Slot::release(segment);
                 }
             },
-            Storage::Attached(bytes) => {
-                drop(bytes);
+            None => {
+                // SAFETY: there is no buffer, so there are attached bytes, which nobody uses hereafter.
+                drop(unsafe { (*segment.as_ref().rest.get()).attached.assume_init_read() });
                 // SAFETY: nobody else can hold the buffer of a place that was never written to.
                 unsafe { Slot::release(segment) };
             }
@@ -217,26 +243,23 @@ impl MemoryPacket {
         let head = unsafe { Pool::take(segment.as_ref().pool) }?;
         let mut clone = MemoryPacket { head };
         let view = self.view(segment);
-        let storage = match &view.storage {
-            Storage::Buffer(slot) => {
-                // SAFETY: held by `segment`.
-                unsafe { slot.as_ref() }.holders.share();
-                // The clone's own buffer stays unused: its one hold goes back with its place, in `free_segment`.
-                Storage::Buffer(*slot)
-            }
-            Storage::Attached(bytes) => Storage::Attached(bytes.clone()),
-        };
+        match view.buffer {
+            // The clone's own buffer stays unused: its one hold goes back with its place, in `free_segment`.
+            // SAFETY: held by `segment`.
+            Some(slot) => unsafe { slot.as_ref() }.holders.share(),
+            None => _ = clone.rest_mut().attached.write(self.attached(segment).clone()),
+        }
         let copy = clone.head_mut();
         copy.data = view.data;
         copy.data_len = view.data_len;
         copy.pkt_len = view.data_len;
-        copy.storage = storage;
+        copy.buffer = view.buffer;
         Some(clone)
     }
 
     /// How many segments there are.
     pub(super) fn segment_count(&self) -> usize {
-        self.head().segments as usize
+        1 + self.end().1 as usize
     }
 
     /// Whether this is one segment in a buffer that nobody else holds.
@@ -266,15 +289,16 @@ impl MemoryPacket {
                 bytes = later;
             }
         }
-        copy.head_mut().inherit(self.head());
+        copy.inherit(self);
         Some(copy)
     }
 
     /// Bytes that can be appended.
     fn tailroom(&self) -> usize {
-        let last = self.head().last;
+        let last = self.last();
         let view = self.view(last);
-        self.sole_buffer(last).map_or(0, |buffer| buffer.end.addr().get() - view.data.addr().get() - view.data_len)
+        let end = view.data.addr().get() + view.data_len as usize;
+        self.sole_buffer(last).map_or(0, |buffer| buffer.end.addr().get() - end)
     }
 
     /// Inverts the bit `bit` of the frame, counted from the most significant of the first byte. `false` when that
@@ -283,7 +307,7 @@ impl MemoryPacket {
         let mut at = bit / 8;
         let mut segment = Some(self.head);
         while let Some(slot) = segment {
-            let (len, next) = (self.view(slot).data_len, self.view(slot).next);
+            let (len, next) = (self.view(slot).data_len as usize, self.view(slot).next);
             if at < len {
                 let Some(bytes) = self.segment_mut(slot) else { return false };
                 bytes[at] ^= 0x80 >> (bit % 8);
@@ -298,9 +322,9 @@ impl MemoryPacket {
     /// Keeps the first `len` bytes, of which there must be one at least.
     pub(super) fn truncate(&mut self, len: usize) {
         while self.len() > len {
-            let last = self.head().last;
+            let last = self.last();
             let excess = self.len() - len;
-            let in_last = self.view(last).data_len;
+            let in_last = self.view(last).data_len as usize;
             if in_last > excess || last == self.head {
                 let trimmed = self.trim(excess.min(in_last));
                 debug_assert!(trimmed);
@@ -312,22 +336,32 @@ impl MemoryPacket {
 
     /// Frees the last segment, which is not the first.
     fn drop_last(&mut self) {
-        let last = self.head().last;
+        let last = self.last();
         let before = self.slots().find(|segment| self.view(*segment).next == Some(last));
         let Some(before) = before else { return };
         let len = self.view(last).data_len;
         self.view_mut(before).next = None;
-        let head = self.head_mut();
-        head.last = before;
-        head.segments -= 1;
-        head.pkt_len -= len;
+        self.head_mut().pkt_len -= len;
+        let rest = self.rest_mut();
+        rest.last = Some(before);
+        rest.more -= 1;
         // SAFETY: it was a segment of this packet and was taken out of it just now.
         unsafe { MemoryPacket::free_segment(last) };
     }
 
+    /// Takes over what is said about a frame, other than its bytes.
+    fn inherit(&mut self, from: &MemoryPacket) {
+        let (view, rss_hash) = (from.head(), from.rest(from.head).rss_hash);
+        let head = self.head_mut();
+        head.port = view.port;
+        head.sent_at = view.sent_at;
+        self.rest_mut().rss_hash = rss_hash;
+    }
+
+    /// What the ports have to do with the frame.
     #[inline]
-    pub(super) fn tx_offload(&self) -> Option<&TxOffload> {
-        self.head().tx_offload.as_ref()
+    pub(super) fn port(&self) -> Port {
+        self.head().port
     }
 
     #[inline]
@@ -340,25 +374,21 @@ impl MemoryPacket {
     pub(super) fn mark_sent(&mut self, now: Instant, rss_hash: Option<u32>) {
         let head = self.head_mut();
         head.sent_at = now;
-        head.rx_info = RxInfo { rss_hash, ..RxInfo::default() };
+        head.port.send(rss_hash.is_some());
+        if let Some(hash) = rss_hash {
+            self.rest_mut().rss_hash = hash;
+        }
     }
 
-    /// The frame reaches the receiver: what was asked of the sender's port is no more, what the receiver's port
-    /// found is `rx_info`.
+    /// The frame was damaged on its way.
+    pub(super) fn mark_damaged(&mut self) {
+        self.head_mut().port.damage();
+    }
+
+    /// The frame reaches the receiver.
     #[inline]
-    pub(super) fn mark_received(&mut self, rx_info: RxInfo) {
-        let head = self.head_mut();
-        head.tx_offload = None;
-        head.rx_info = rx_info;
-    }
-}
-
-impl View {
-    /// Takes over what is said about a frame, other than its bytes.
-    fn inherit(&mut self, from: &View) {
-        self.rx_info = from.rx_info;
-        self.tx_offload = from.tx_offload;
-        self.sent_at = from.sent_at;
+    pub(super) fn mark_received(&mut self) {
+        self.head_mut().port.receive();
     }
 }
 
@@ -366,11 +396,12 @@ impl Drop for MemoryPacket {
     #[inline]
     fn drop(&mut self) {
         let head = self.head();
-        match head.storage {
-            // SAFETY: the packet's hold on its own buffer, and its view has nothing to drop.
-            Storage::Buffer(slot) if slot == self.head && head.next.is_none() => unsafe { Slot::release(slot) },
+        if head.buffer == Some(self.head) && head.next.is_none() {
+            // SAFETY: the packet's hold on its own buffer, and nothing is attached.
+            unsafe { Slot::release(self.head) };
+        } else {
             // SAFETY: the packet ends here.
-            _ => unsafe { self.free_segments() },
+            unsafe { self.free_segments() };
         }
     }
 }

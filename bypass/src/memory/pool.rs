@@ -1,6 +1,6 @@
 //! A bounded pool of packet buffers in one piece of memory.
 
-use super::packet::View;
+use super::packet::{Rest, View};
 use crate::free_list::FreeList;
 use crate::refcount::RefCount;
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
@@ -13,15 +13,20 @@ pub const HEADROOM: usize = 128;
 
 /// One place of a pool: this description, and right behind it the buffer.
 ///
-/// Whoever took the place from the pool owns `view` alone: a packet. The buffer may have further holders, clones
-/// and `Bytes`, which `holders` counts; the place goes back when the last one goes.
-#[repr(align(64))]
+/// Whoever took the place from the pool owns `view` and `rest` alone: a packet. The buffer may have further holders,
+/// clones and `Bytes`, which `holders` counts; the place goes back when the last one goes.
+///
+/// All that a frame of one segment needs is in the first cache line.
+#[repr(C, align(64))]
 pub(super) struct Slot {
     pub(super) holders: RefCount,
     index: u32,
     pub(super) pool: NonNull<Pool>,
     pub(super) view: UnsafeCell<View>,
+    pub(super) rest: UnsafeCell<Rest>,
 }
+
+const _: () = assert!(size_of::<Slot>() == 128 && std::mem::offset_of!(Slot, rest) == 64);
 
 /// What the places of a pool share. It lives on the heap until its handle and all places are given back.
 pub(super) struct Pool {
@@ -52,13 +57,15 @@ impl PoolHandle {
     /// A pool of `capacity` buffers with `data_room` bytes behind the headroom of each.
     ///
     /// # Panics
-    /// If there would be none, or more than can be numbered or addressed.
+    /// If there would be none, or more or longer ones than can be numbered or addressed.
     pub(super) fn new(capacity: usize, data_room: usize) -> Self {
         assert!(capacity > 0, "a packet pool of no packets");
         assert!(u32::try_from(capacity).is_ok_and(|n| n < u32::MAX), "a packet pool of {capacity} packets");
         let stride = data_room
             .checked_add(size_of::<Slot>() + HEADROOM)
-            .and_then(|bytes| bytes.checked_next_multiple_of(align_of::<Slot>()));
+            .and_then(|bytes| bytes.checked_next_multiple_of(align_of::<Slot>()))
+            // Views count bytes in 32 bits.
+            .filter(|bytes| u32::try_from(*bytes).is_ok());
         let layout = stride
             .and_then(|stride| stride.checked_mul(capacity)?.checked_add(align_of::<Slot>()))
             // Aligned by hand: of an allocator asked for alignment zeroed memory is written to, all of it, at once.
@@ -138,15 +145,16 @@ impl Pool {
         };
         // SAFETY: `index` is below the capacity, so the place lies within the pool's memory.
         let slot = unsafe { pool.memory.add(index as usize * pool.stride).cast::<Slot>() };
+        let place = slot.as_ptr();
         // SAFETY: `slot` is aligned (so is the memory, and the stride is a multiple) and the free list gave it to
-        // us alone. What it held before was dropped when it was given back.
+        // us alone. What it held before was dropped when it was given back. `rest` stays as it was: zero, which is a
+        // value of it, or what the packet before has left.
         unsafe {
-            slot.write(Slot {
-                holders: RefCount::one(),
-                index,
-                pool: this,
-                view: UnsafeCell::new(View::empty(slot, Slot::buffer(slot).add(HEADROOM))),
-            });
+            (&raw mut (*place).holders).write(RefCount::one());
+            (&raw mut (*place).index).write(index);
+            (&raw mut (*place).pool).write(this);
+            let view = View::empty(slot, Slot::buffer(slot).add(HEADROOM));
+            (&raw mut (*place).view).write(UnsafeCell::new(view));
         }
         Some(slot)
     }

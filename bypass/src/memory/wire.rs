@@ -2,8 +2,8 @@
 
 use super::impair::{Counters, Impairments, count};
 use super::packet::MemoryPacket;
+use crate::Packet;
 use crate::time::{Duration, Instant};
-use crate::{Packet, RxChecksum, RxInfo};
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 
@@ -126,7 +126,7 @@ impl Wire {
             count(&counters.truncated, 1);
             let len = self.random.usize(1..packet.len());
             packet.truncate(len);
-            doubt_checksums(&mut packet);
+            packet.mark_damaged();
         }
         if self.chance(self.impairments.corruption) {
             let Some(corrupted) = self.corrupt(packet) else {
@@ -175,7 +175,7 @@ impl Wire {
             let flipped = packet.flip(bit);
             debug_assert!(flipped);
         }
-        doubt_checksums(&mut packet);
+        packet.mark_damaged();
         Some(packet)
     }
 
@@ -224,36 +224,9 @@ impl Wire {
 
 /// The length of the longest IP packet that a frame goes out as.
 fn ip_len(packet: &MemoryPacket) -> usize {
-    let cut = packet.tx_offload().and_then(|offload| Some(offload.l3_len + offload.l4_len + usize::from(offload.tso?)));
+    let port = packet.port();
+    let cut = port.cut().and_then(|segment| Some(port.headers()?.1 + usize::from(segment)));
     cut.unwrap_or_else(|| packet.len().saturating_sub(ETHERNET))
-}
-
-/// A checksum that the port computed before the frame was damaged is found wrong by the port at the other end.
-fn doubt_checksums(packet: &mut MemoryPacket) {
-    let RxInfo { rss_hash, vlan, .. } = packet.rx_info();
-    let mut info = rx_info(packet);
-    for checksum in [&mut info.ipv4_checksum, &mut info.l4_checksum] {
-        if *checksum == RxChecksum::Good {
-            *checksum = RxChecksum::Bad;
-        }
-    }
-    packet.mark_received(RxInfo { rss_hash, vlan, ..info });
-}
-
-/// What the receiving port says of a frame: of the checksums that the sending port was asked for, that they are
-/// good; of others nothing, since nothing here reads a header.
-#[inline]
-pub(super) fn rx_info(packet: &MemoryPacket) -> RxInfo {
-    let good = |asked| if asked { RxChecksum::Good } else { RxChecksum::Unknown };
-    let found = packet.rx_info();
-    match packet.tx_offload() {
-        None => found,
-        Some(offload) => RxInfo {
-            ipv4_checksum: good(offload.ipv4_checksum),
-            l4_checksum: good(offload.l4_checksum.is_some() || offload.tso.is_some()),
-            ..found
-        },
-    }
 }
 
 #[cfg(test)]

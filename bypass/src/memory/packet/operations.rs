@@ -1,6 +1,6 @@
 //! What every packet does, as the memory NIC's does it.
 
-use super::{MAX_LEN, MAX_SEGMENTS, MemoryPacket, Storage};
+use super::{MAX_SEGMENTS, MemoryPacket, Rest};
 use crate::memory::pool::Slot;
 use crate::{Bytes, Memory, Owner, Packet, RxInfo, TxOffload};
 use std::mem::ManuallyDrop;
@@ -10,7 +10,7 @@ use std::ptr::NonNull;
 impl Packet for MemoryPacket {
     #[inline]
     fn len(&self) -> usize {
-        self.head().pkt_len
+        self.head().pkt_len as usize
     }
 
     #[inline]
@@ -18,7 +18,7 @@ impl Packet for MemoryPacket {
         let view = self.head();
         // SAFETY: the view lies within memory that the segment holds, and that is written only through the sole
         // holder's `&mut`.
-        unsafe { std::slice::from_raw_parts(view.data.as_ptr(), view.data_len) }
+        unsafe { std::slice::from_raw_parts(view.data.as_ptr(), view.data_len as usize) }
     }
 
     #[inline]
@@ -31,7 +31,7 @@ impl Packet for MemoryPacket {
         self.slots().map(|segment| {
             let view = self.view(segment);
             // SAFETY: as in `data`.
-            unsafe { std::slice::from_raw_parts(view.data.as_ptr(), view.data_len) }
+            unsafe { std::slice::from_raw_parts(view.data.as_ptr(), view.data_len as usize) }
         })
     }
 
@@ -42,26 +42,27 @@ impl Packet for MemoryPacket {
         if n > head.data.addr().get() - start.addr().get() {
             return None;
         }
+        head.pkt_len = head.pkt_len.checked_add(n as u32)?;
+        head.data_len += n as u32;
         // SAFETY: the headroom is `n` bytes at least, so the result lies within the buffer.
         head.data = unsafe { head.data.sub(n) };
-        head.data_len += n;
-        head.pkt_len += n;
         // SAFETY: as above, and the buffer has no other holder.
         Some(unsafe { std::slice::from_raw_parts_mut(head.data.as_ptr(), n) })
     }
 
     #[inline]
     fn append(&mut self, n: usize) -> Option<&mut [u8]> {
-        let last = self.head().last;
+        let last = self.last();
         let buffer = self.sole_buffer(last)?;
-        let view = self.view_mut(last);
+        let view = self.view(last);
         // SAFETY: the data lie within the buffer.
-        let end = unsafe { view.data.add(view.data_len) };
+        let end = unsafe { view.data.add(view.data_len as usize) };
         if n > buffer.end.addr().get() - end.addr().get() {
             return None;
         }
-        view.data_len += n;
-        self.head_mut().pkt_len += n;
+        let head = self.head_mut();
+        head.pkt_len = head.pkt_len.checked_add(n as u32)?;
+        self.view_mut(last).data_len += n as u32;
         // SAFETY: the tailroom is `n` bytes at least, and the buffer has no other holder.
         Some(unsafe { std::slice::from_raw_parts_mut(end.as_ptr(), n) })
     }
@@ -69,60 +70,55 @@ impl Packet for MemoryPacket {
     #[inline]
     fn adjust(&mut self, n: usize) -> bool {
         let head = self.head_mut();
-        if n > head.data_len {
+        if n > head.data_len as usize {
             return false;
         }
         // SAFETY: `n` is not more than the length, so the result lies within the segment or at its end.
         head.data = unsafe { head.data.add(n) };
-        head.data_len -= n;
-        head.pkt_len -= n;
+        head.data_len -= n as u32;
+        head.pkt_len -= n as u32;
         true
     }
 
     #[inline]
     fn trim(&mut self, n: usize) -> bool {
-        let last = self.head().last;
-        let view = self.view_mut(last);
-        if n > view.data_len {
+        let view = self.view_mut(self.last());
+        if n > view.data_len as usize {
             return false;
         }
-        view.data_len -= n;
-        self.head_mut().pkt_len -= n;
+        view.data_len -= n as u32;
+        self.head_mut().pkt_len -= n as u32;
         true
     }
 
     #[inline]
     fn chain(&mut self, tail: Self) -> Result<(), Self> {
-        let (segments, total) = (tail.head().segments, tail.len());
-        if self.head().segments + segments > MAX_SEGMENTS || self.len() > MAX_LEN - total.min(MAX_LEN) {
-            return Err(tail);
-        }
-        let (first, end) = (tail.head, tail.head().last);
+        let ((own_last, own_more), (last, tail_more)) = (self.end(), tail.end());
+        let more = own_more + 1 + tail_more;
+        let total = self.head().pkt_len.checked_add(tail.head().pkt_len);
+        let Some(total) = total.filter(|_| more < MAX_SEGMENTS) else { return Err(tail) };
         // Its segments are ours from here.
-        std::mem::forget(tail);
-        let last = self.head().last;
-        self.view_mut(last).next = Some(first);
-        let head = self.head_mut();
-        head.last = end;
-        head.segments += segments;
-        head.pkt_len += total;
+        let first = ManuallyDrop::new(tail).head;
+        self.view_mut(own_last).next = Some(first);
+        self.head_mut().pkt_len = total;
+        let rest = self.rest_mut();
+        rest.last = Some(last);
+        rest.more = more;
         Ok(())
     }
 
     #[inline]
     fn unchain(&mut self) -> Option<Self> {
-        let own = self.head;
         let head = self.head_mut();
         let first = head.next.take()?;
-        let (last, segments, total) = (head.last, head.segments - 1, head.pkt_len - head.data_len);
-        head.last = own;
-        head.segments = 1;
+        let total = head.pkt_len - head.data_len;
         head.pkt_len = head.data_len;
+        let &mut Rest { last, more, .. } = self.rest_mut();
         let mut tail = MemoryPacket { head: first };
-        let view = tail.head_mut();
-        view.last = last;
-        view.segments = segments;
-        view.pkt_len = total;
+        tail.head_mut().pkt_len = total;
+        let rest = tail.rest_mut();
+        rest.last = last;
+        rest.more = more - 1;
         Some(tail)
     }
 
@@ -131,7 +127,7 @@ impl Packet for MemoryPacket {
         for segment in self.slots().skip(1) {
             clone.chain(self.clone_segment(segment)?).ok()?;
         }
-        clone.head_mut().inherit(self.head());
+        clone.inherit(self);
         Some(clone)
     }
 
@@ -141,9 +137,9 @@ impl Packet for MemoryPacket {
         let (start, len) = (NonNull::from(part).cast(), part.len());
         drop(self.unchain());
         let segment = ManuallyDrop::new(self).head;
-        // SAFETY: the packet owned the view and is used no more; of the view only the storage has something to drop.
-        match unsafe { std::ptr::read(&raw const (*segment.as_ref().view.get()).storage) } {
-            Storage::Buffer(slot) => {
+        // SAFETY: the packet owned the view and is used no more.
+        match unsafe { (*segment.as_ref().view.get()).buffer } {
+            Some(slot) => {
                 if slot != segment {
                     // SAFETY: the place of a clone, whose own buffer nobody holds.
                     unsafe { Slot::release(segment) };
@@ -152,7 +148,9 @@ impl Packet for MemoryPacket {
                 // only, and only by a packet that is the sole holder.
                 unsafe { Bytes::from_owner(start, len, slot.as_ptr().cast(), &BUFFER) }
             }
-            Storage::Attached(bytes) => {
+            None => {
+                // SAFETY: there is no buffer, so there are attached bytes, which the packet uses no more.
+                let bytes = unsafe { (*segment.as_ref().rest.get()).attached.assume_init_read() };
                 // SAFETY: the buffer of this place was never in use.
                 unsafe { Slot::release(segment) };
                 // A packet only narrows what was attached, so the part lies within `bytes`.
@@ -165,33 +163,31 @@ impl Packet for MemoryPacket {
     #[inline(always)]
     fn retain(&mut self, from: usize) -> Option<Bytes> {
         let head = self.head();
-        let len = head.data_len.checked_sub(from)?;
-        match &head.storage {
-            Storage::Buffer(slot) => {
-                // SAFETY: the segment's hold on the buffer, which `&mut self` keeps to this call.
-                unsafe { slot.as_ref().holders.share_own() };
-                // SAFETY: `from` lies within the data or at their end.
-                let start = unsafe { head.data.add(from) };
-                // SAFETY: the hold just taken keeps the buffer. Buffers are written by packets only, and only by a
-                // packet that is the sole holder.
-                Some(unsafe { Bytes::from_owner(start, len, slot.as_ptr().cast(), &BUFFER) })
-            }
-            Storage::Attached(bytes) => {
-                // A packet only narrows what was attached, so the part lies within `bytes`.
-                let start = head.data.addr().get() - bytes.as_ptr().addr() + from;
-                Some(bytes.slice(start..start + len))
-            }
-        }
+        let len = (head.data_len as usize).checked_sub(from)?;
+        let Some(slot) = head.buffer else {
+            let bytes = self.attached(self.head);
+            // A packet only narrows what was attached, so the part lies within `bytes`.
+            let start = head.data.addr().get() - bytes.as_ptr().addr() + from;
+            return Some(bytes.slice(start..start + len));
+        };
+        // SAFETY: the segment's hold on the buffer, which `&mut self` keeps to this call.
+        unsafe { slot.as_ref().holders.share_own() };
+        // SAFETY: `from` lies within the data or at their end.
+        let start = unsafe { head.data.add(from) };
+        // SAFETY: the hold just taken keeps the buffer. Buffers are written by packets only, and only by a packet that
+        // is the sole holder.
+        Some(unsafe { Bytes::from_owner(start, len, slot.as_ptr().cast(), &BUFFER) })
     }
 
-    #[inline]
+    #[inline(always)]
     fn rx_info(&self) -> RxInfo {
-        self.head().rx_info
+        self.head().port.found(|| self.rest(self.head).rss_hash)
     }
 
-    #[inline]
+    // The lengths are known where it is asked for, mostly, and the word is a constant there.
+    #[inline(always)]
     fn set_tx_offload(&mut self, offload: TxOffload) {
-        self.head_mut().tx_offload = Some(offload);
+        self.head_mut().port.ask(&offload);
     }
 }
 

@@ -3,7 +3,7 @@
 use super::*;
 use crate::memory::pool::HEADROOM;
 use crate::memory::{Link, LinkConfig, MemoryNic};
-use crate::{L4, Nic};
+use crate::{L4, Nic, RxInfo, TxOffload};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 
@@ -379,7 +379,9 @@ fn a_clone_keeps_the_offload_that_was_asked_for() {
         tso: None,
     };
     packet.set_tx_offload(offload);
-    assert_eq!(packet.try_clone().unwrap().tx_offload(), Some(&offload));
+    let clone = packet.try_clone().unwrap();
+    assert_eq!((clone.port(), clone.port().headers()), (packet.port(), Some((14, 60))));
+    assert!(clone.port().asks_checksum());
 }
 
 #[test]
@@ -387,10 +389,12 @@ fn a_packet_does_not_keep_the_offload_of_the_one_before_it() {
     let mut nic = nic(1);
     let mut packet = nic.allocate().unwrap();
     packet.append(60).unwrap();
-    packet.mark_received(RxInfo { rss_hash: Some(1), ..RxInfo::default() });
+    packet.mark_sent(Instant::ZERO, Some(1));
+    packet.mark_received();
+    assert_eq!(packet.rx_info(), RxInfo { rss_hash: Some(1), ..RxInfo::default() });
     drop(packet);
     let packet = nic.allocate().unwrap();
-    assert_eq!((packet.len(), packet.rx_info(), packet.tx_offload()), (0, RxInfo::default(), None));
+    assert_eq!((packet.len(), packet.rx_info(), packet.port()), (0, RxInfo::default(), Port::default()));
 }
 
 #[test]
