@@ -13,6 +13,7 @@ mod scripts {
     mod cookies;
     mod data;
     mod ecn;
+    mod exchange;
     mod half_open;
     mod handshake;
     mod icmp;

@@ -52,6 +52,12 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         })
     }
 
+    /// Whether the ends of `conn` take turns, and it has an exchange in place of buffers.
+    #[doc(hidden)]
+    pub fn is_exchanging(&self, conn: ConnId) -> bool {
+        self.find(conn).is_some_and(|slot| self.blocks[slot as usize].is_exchanging())
+    }
+
     /// Connections that a peer has begun and not completed.
     #[doc(hidden)]
     pub fn half_open(&self) -> usize {

@@ -1,7 +1,7 @@
 //! The service on the worker: it does what the script tells it to, and writes down what happens to it.
 
 use super::segment::Rel;
-use linerate_bypass::time::Instant;
+use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{Bytes, CloseReason, ConnId, ConnectError, Origin, Service, Transport};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -19,7 +19,7 @@ pub fn stream(seq: Rel, len: Rel) -> Vec<u8> {
 }
 
 /// What a script tells a connection's service.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub enum Command {
     /// Write so many bytes of the stream, at once or as there is room.
     Write(usize),
@@ -31,6 +31,20 @@ pub enum Command {
     Reading(bool),
     /// Write so many bytes when something becomes readable next.
     Answer(usize),
+    /// Send back what arrives, from now on and what is there already.
+    Echo,
+    /// Send back what is there.
+    Forward,
+    /// Look at what has been received, and leave it.
+    Peek,
+    /// Ask how much can be sent.
+    Room,
+    /// Take so many bytes of the first slice received, at most, and keep them.
+    Take(usize),
+    /// Be called after this time.
+    Timer(Option<Duration>),
+    /// Do this when something becomes readable next, and nothing else.
+    Next(Vec<Command>),
     Close,
     Abort,
 }
@@ -41,7 +55,17 @@ pub enum AppEvent {
     Opened(Origin),
     Failed(ConnectError),
     PeerClosed,
+    Timer,
     Closed(CloseReason),
+}
+
+/// What a service does with what arrives.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum Habit {
+    #[default]
+    Leave,
+    Consume,
+    Echo,
 }
 
 /// What is known of one connection, by the peer's port.
@@ -54,11 +78,14 @@ pub struct Conn {
     pub consumed: Rel,
     /// What happened and has not been expected yet.
     pub events: VecDeque<(Instant, AppEvent)>,
-    reading: bool,
-    /// Bytes of the stream written, and still to be.
+    habit: Habit,
+    /// What to do in its place when something becomes readable next.
+    next: Vec<Command>,
+    /// Bytes of the stream written or sent back, and still to be written.
     written: u64,
     to_write: usize,
     answer: usize,
+    kept: Vec<Bytes>,
     closing: bool,
 }
 
@@ -106,6 +133,103 @@ impl App {
         }
     }
 
+    /// Sends back what is there: as the stream that it writes, if as much has been written as consumed.
+    fn forward(&self, net: &mut impl Transport, conn: ConnId, port: u16) {
+        self.peek(net, conn, port);
+        let n = net.forward(conn, conn);
+        let mut log = self.log.borrow_mut();
+        let state = log.conns.entry(port).or_default();
+        state.consumed += n as Rel;
+        state.written += n as u64;
+        state.delivered = state.consumed + net.received(conn) as Rel;
+    }
+
+    /// Checks that what was received is of the stream.
+    fn peek(&self, net: &mut impl Transport, conn: ConnId, port: u16) {
+        let mut log = self.log.borrow_mut();
+        let Log { conns, wrong } = &mut *log;
+        let consumed = conns.entry(port).or_default().consumed;
+        let received = net.received(conn);
+        let slice = net.peek(conn);
+        let is_stream = slice.iter().enumerate().all(|(i, byte)| *byte == stream_byte(consumed as u64 + i as u64));
+        if !is_stream || slice.len() > received || slice.is_empty() != (received == 0) {
+            *wrong = Some(format!("{} of {received} bytes received are not those behind {consumed}", slice.len()));
+        }
+    }
+
+    /// Takes bytes of the first slice, to keep them.
+    fn take(&self, net: &mut impl Transport, conn: ConnId, port: u16, most: usize) {
+        self.peek(net, conn, port);
+        let Some(bytes) = net.take(conn, most) else { return };
+        let mut log = self.log.borrow_mut();
+        let state = log.conns.entry(port).or_default();
+        state.delivered = state.delivered.max(state.consumed + (bytes.len() + net.received(conn)) as Rel);
+        state.consumed += bytes.len() as Rel;
+        state.kept.push(bytes);
+    }
+
+    /// Checks that what was kept is still what it was.
+    fn check_kept(&self) {
+        let mut log = self.log.borrow_mut();
+        let Log { conns, wrong } = &mut *log;
+        for bytes in conns.values().flat_map(|state| &state.kept) {
+            // Long enough to be found in one place only.
+            let is_stream = (0..10_000).any(|at| bytes.iter().enumerate().all(|(i, byte)| *byte == stream_byte(at + i as u64)));
+            if !is_stream {
+                *wrong = Some("bytes that the service has kept have changed".into());
+            }
+        }
+    }
+
+    fn act(&self, net: &mut impl Transport, conn: ConnId, port: u16, habit: Habit) {
+        match habit {
+            Habit::Leave => self.read(net, conn, port, 0),
+            Habit::Consume => self.read(net, conn, port, usize::MAX),
+            Habit::Echo => self.forward(net, conn, port),
+        }
+    }
+
+    fn obey(&self, net: &mut impl Transport, conn: ConnId, port: u16, command: Command) {
+        match command {
+            Command::Write(n) => {
+                self.log.borrow_mut().conns.entry(port).or_default().to_write += n;
+                self.pump(net, conn, port);
+            }
+            Command::Send(n) => {
+                let mut log = self.log.borrow_mut();
+                let state = log.conns.entry(port).or_default();
+                let bytes: Vec<u8> = (state.written..state.written + n as u64).map(stream_byte).collect();
+                if net.send(conn, Bytes::from(bytes)).is_ok() {
+                    state.written += n as u64;
+                } else {
+                    log.wrong = Some(format!("a slice of {n} bytes did not fit"));
+                }
+            }
+            Command::Read(n) => self.read(net, conn, port, n),
+            Command::Reading(reading) => {
+                let habit = if reading { Habit::Consume } else { Habit::Leave };
+                self.log.borrow_mut().conns.entry(port).or_default().habit = habit;
+                self.act(net, conn, port, habit);
+            }
+            Command::Echo => {
+                self.log.borrow_mut().conns.entry(port).or_default().habit = Habit::Echo;
+                self.act(net, conn, port, Habit::Echo);
+            }
+            Command::Forward => self.forward(net, conn, port),
+            Command::Peek => self.peek(net, conn, port),
+            Command::Room => _ = net.room(conn),
+            Command::Take(n) => self.take(net, conn, port, n),
+            Command::Timer(after) => net.set_timer(conn, after),
+            Command::Next(commands) => self.log.borrow_mut().conns.entry(port).or_default().next = commands,
+            Command::Answer(n) => self.log.borrow_mut().conns.entry(port).or_default().answer = n,
+            Command::Close => {
+                self.log.borrow_mut().conns.entry(port).or_default().closing = true;
+                self.pump(net, conn, port);
+            }
+            Command::Abort => net.abort(conn),
+        }
+    }
+
     fn pump(&self, net: &mut impl Transport, conn: ConnId, port: u16) {
         let mut log = self.log.borrow_mut();
         let state = log.conns.entry(port).or_default();
@@ -141,7 +265,7 @@ impl Service for App {
         let port = net.peer_addr(conn).map_or(0, |addr| addr.port());
         // A connection of the same port before this one has left events to be expected, and nothing else.
         let old = self.log.borrow_mut().conns.remove(&port).unwrap_or_default();
-        let new = Conn { id: Some(conn), events: old.events, reading: true, ..Conn::default() };
+        let new = Conn { id: Some(conn), events: old.events, habit: Habit::Consume, ..Conn::default() };
         self.log.borrow_mut().conns.insert(port, new);
         self.event(port, net.now(), AppEvent::Opened(origin));
         port
@@ -152,14 +276,18 @@ impl Service for App {
     }
 
     fn readable(&mut self, net: &mut impl Transport, conn: ConnId, port: &mut u16) {
-        let (most, answer) = {
+        let (habit, answer, next) = {
             let mut log = self.log.borrow_mut();
             let state = log.conns.entry(*port).or_default();
             let answer = std::mem::take(&mut state.answer);
             state.to_write += answer;
-            (if state.reading { usize::MAX } else { 0 }, answer)
+            state.delivered = state.consumed + net.received(conn) as Rel;
+            (state.habit, answer, std::mem::take(&mut state.next))
         };
-        self.read(net, conn, *port, most);
+        if next.is_empty() {
+            self.act(net, conn, *port, habit);
+        }
+        next.into_iter().for_each(|command| self.obey(net, conn, *port, command));
         if answer > 0 {
             self.pump(net, conn, *port);
         }
@@ -167,6 +295,14 @@ impl Service for App {
 
     fn writable(&mut self, net: &mut impl Transport, conn: ConnId, port: &mut u16) {
         self.pump(net, conn, *port);
+        if self.log.borrow().conns.get(port).is_some_and(|state| state.habit == Habit::Echo) {
+            self.forward(net, conn, *port);
+        }
+    }
+
+    fn timer(&mut self, net: &mut impl Transport, _: ConnId, port: &mut u16) {
+        self.event(*port, net.now(), AppEvent::Timer);
+        self.check_kept();
     }
 
     fn peer_closed(&mut self, net: &mut impl Transport, _: ConnId, port: &mut u16) {
@@ -174,34 +310,7 @@ impl Service for App {
     }
 
     fn woken(&mut self, net: &mut impl Transport, conn: ConnId, port: &mut u16, command: Command) {
-        let port = *port;
-        match command {
-            Command::Write(n) => {
-                self.log.borrow_mut().conns.entry(port).or_default().to_write += n;
-                self.pump(net, conn, port);
-            }
-            Command::Send(n) => {
-                let mut log = self.log.borrow_mut();
-                let state = log.conns.entry(port).or_default();
-                let bytes: Vec<u8> = (state.written..state.written + n as u64).map(stream_byte).collect();
-                if net.send(conn, Bytes::from(bytes)).is_ok() {
-                    state.written += n as u64;
-                } else {
-                    log.wrong = Some(format!("a slice of {n} bytes did not fit"));
-                }
-            }
-            Command::Read(n) => self.read(net, conn, port, n),
-            Command::Reading(reading) => {
-                self.log.borrow_mut().conns.entry(port).or_default().reading = reading;
-                self.read(net, conn, port, if reading { usize::MAX } else { 0 });
-            }
-            Command::Answer(n) => self.log.borrow_mut().conns.entry(port).or_default().answer = n,
-            Command::Close => {
-                self.log.borrow_mut().conns.entry(port).or_default().closing = true;
-                self.pump(net, conn, port);
-            }
-            Command::Abort => net.abort(conn),
-        }
+        self.obey(net, conn, *port, command);
     }
 
     fn closed(&mut self, net: &mut impl Transport, _: ConnId, port: u16, why: CloseReason) {

@@ -198,6 +198,12 @@ impl Script {
         self.expect_event(&format!("{why:?}"), |event| event == AppEvent::Failed(why));
     }
 
+    /// The service is called at the time that it asked for.
+    #[track_caller]
+    pub fn expect_timer(&mut self) -> Instant {
+        self.expect_event("its timer", |event| event == AppEvent::Timer)
+    }
+
     /// The peer has finished.
     #[track_caller]
     pub fn expect_peer_closed(&mut self) {

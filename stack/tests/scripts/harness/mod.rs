@@ -16,6 +16,7 @@ mod segment;
 mod trace;
 mod wire;
 
+pub use app::Command;
 pub use flow::{Got, PEER_CLOCK, PEER_ISN};
 pub use params::*;
 pub use receiver::{Receiver, retransmissions, transmissions};

@@ -1,11 +1,22 @@
 //! What the scripts take for granted where a specification leaves the engine a choice, and the names of settings.
 
 use super::segment::SEG;
+use linerate_bypass::ConnId;
 use linerate_bypass::time::Duration;
 use linerate_stack::Config;
 
 /// The engine under test. This is the one place that names it.
 pub type Engine = linerate_stack::NativeEngine<linerate_bypass::memory::MemoryPacket>;
+
+/// Panics unless everything holds that must hold in the engine after every turn.
+pub fn assert_consistent(engine: &Engine) {
+    engine.assert_consistent();
+}
+
+/// Whether `conn` is a connection whose ends take turns, which has an exchange in place of buffers.
+pub fn is_exchanging(engine: &Engine, conn: ConnId) -> bool {
+    engine.is_exchanging(conn)
+}
 
 /// Whether the engine under test is the native one, which every script is written for.
 pub const NATIVE: bool = true;

@@ -2,13 +2,13 @@
 
 use super::app::{App, Command, Log};
 use super::flow::{Flow, Got};
-use super::params::{DELAYED_ACK, Engine, Peer, ms};
+use super::params::{DELAYED_ACK, Engine, Peer, assert_consistent, is_exchanging, ms};
 use super::segment::{Rel, SEG, Seg, Want, ack, data, syn, syn_ack};
 use super::trace::{describe, describe_got};
-use super::wire::{self, CWR, ECE, SYN, WORKER_MAC};
+use super::wire::{self, CWR, ECE, PEER_MAC, SYN, WORKER_MAC};
 use linerate_bypass::memory::{Link, LinkConfig, MemoryNic, MemoryPacket, VirtualClock};
 use linerate_bypass::time::{Duration, Instant};
-use linerate_bypass::{MacAddr, Nic, Packet, Postbox};
+use linerate_bypass::{MacAddr, Nic, Packet, Postbox, RxChecksum};
 use linerate_stack::{Config, Crossing, Worker};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -40,6 +40,12 @@ pub struct Script {
     peer: Peer,
     /// Segments that the worker has sent and nobody has expected yet.
     pub(super) pending: VecDeque<Got>,
+    /// All that it has sent.
+    pub sent: Vec<Got>,
+    /// How often it has asked for a neighbour's address.
+    pub questions: usize,
+    /// The peer's Ethernet address.
+    mac: [u8; 6],
     /// Other IP packets that it has sent.
     pub(super) others: Vec<Vec<u8>>,
     trace: String,
@@ -80,7 +86,8 @@ impl Setup {
         let worker = Box::new(Worker::new(&config, crossing, worker_nic, |_| app, Instant::ZERO));
         let (flows, pending, others) = (BTreeMap::new(), VecDeque::new(), Vec::new());
         let trace = String::new();
-        let mut script = Script { worker, nic, clock, log, postbox, flows, port, peer, pending, others, trace };
+        let (sent, questions, mac) = (Vec::new(), 0, PEER_MAC);
+        let mut script = Script { worker, nic, clock, log, postbox, flows, port, peer, pending, sent, questions, mac, others, trace };
         script.settle();
         script
     }
@@ -134,7 +141,12 @@ impl Script {
 
     /// A connection that the peer has opened over such a link.
     pub fn accepted_over(peer: Peer, link: LinkConfig) -> Self {
-        let mut script = Setup { link, ..Setup::new(peer, |_| {}) }.start();
+        Self::accepted_over_with(peer, link, |_| {})
+    }
+
+    /// A connection that the peer has opened over such a link to a worker with this configuration.
+    pub fn accepted_over_with(peer: Peer, link: LinkConfig, configure: impl FnOnce(&mut Config)) -> Self {
+        let mut script = Setup { link, ..Setup::new(peer, configure) }.start();
         script.shake_hands();
         script
     }
@@ -286,6 +298,61 @@ impl Script {
         }
     }
 
+    /// Sends a segment to the worker that arrives as a chain of packets: the headers and `first` bytes of payload in one, and
+    /// the rest in another.
+    #[track_caller]
+    pub fn inject_chain(&mut self, seg: Seg, first: usize) {
+        let now = self.now();
+        let flow = self.flow_of(self.port);
+        let raw = flow.emit(&seg, now);
+        let frame = wire::tcp_frame(flow.remote, flow.local, &raw);
+        self.note(format_args!("inject in two pieces {}", describe(&seg)));
+        let (front, rest) = frame.split_at(frame.len() - raw.payload.len() + first);
+        let pieces = [front, rest].map(|bytes| {
+            let mut packet = self.nic.allocate().expect("the peer's packets come back");
+            packet.append(bytes.len()).expect("a piece fits into a packet").copy_from_slice(bytes);
+            packet
+        });
+        let [mut packet, tail] = pieces;
+        assert!(packet.chain(tail).is_ok());
+        assert_eq!(self.nic.tx_burst(&mut vec![packet]), 1, "the link takes a frame");
+        self.settle();
+    }
+
+    /// The peer has another Ethernet address from now on, and says so.
+    pub fn move_peer(&mut self, mac: [u8; 6]) {
+        self.mac = mac;
+        let ipv6 = self.peer.ipv6;
+        self.put(&wire::announcement(peer_ip(ipv6), worker_ip(ipv6), mac));
+        self.settle();
+    }
+
+    /// The peer has another Ethernet address from now on, and says so only when it is asked.
+    pub fn replace_peer(&mut self, mac: [u8; 6]) {
+        self.mac = mac;
+    }
+
+    /// The link goes down, or up.
+    pub fn set_link(&mut self, up: bool) {
+        self.note(format_args!("link {}", if up { "up" } else { "down" }));
+        self.nic.link().set_up(up);
+    }
+
+    /// Whether the connection of the current port is one whose ends take turns: it can be only if the port sums.
+    pub fn is_exchanging(&mut self) -> bool {
+        self.settle();
+        let id = self.log.borrow().conns.get(&self.port).and_then(|conn| conn.id);
+        id.is_some_and(|id| is_exchanging(self.worker.engine(), id))
+    }
+
+    /// The connection of the current port is, or is not, one whose ends take turns, if the port lets it be.
+    #[track_caller]
+    pub fn expect_exchanging(&mut self, exchanging: bool) {
+        if self.is_exchanging() != (exchanging && self.worker.nic().capabilities().tx_checksum.tcp) {
+            self.fail(&format!("a connection whose ends take turns: {exchanging} was expected"));
+        }
+    }
+
     fn put(&mut self, frame: &[u8]) {
         let mut packet = self.nic.allocate().expect("the peer's packets come back");
         packet.append(frame.len()).expect("a frame fits into a packet").copy_from_slice(frame);
@@ -338,6 +405,24 @@ impl Script {
         self.command(Command::Answer(n as usize));
     }
 
+    /// The service sends back what is there and what arrives.
+    #[track_caller]
+    pub fn echo(&mut self) {
+        self.command(Command::Echo);
+    }
+
+    /// The service does this when something becomes readable next, in place of what it does of its own accord.
+    #[track_caller]
+    pub fn next(&mut self, commands: Vec<Command>) {
+        self.command(Command::Next(commands));
+    }
+
+    /// The service does this now.
+    #[track_caller]
+    pub fn order(&mut self, command: Command) {
+        self.command(command);
+    }
+
     /// The service finishes sending.
     #[track_caller]
     pub fn close(&mut self) {
@@ -362,6 +447,7 @@ impl Script {
         for _ in 0..TURNS {
             let now = self.now();
             let work = self.worker.turn(now);
+            assert_consistent(self.worker.engine());
             if self.take_frames() + work == 0 {
                 let wrong = self.log.borrow_mut().wrong.take();
                 if let Some(wrong) = wrong {
@@ -393,11 +479,15 @@ impl Script {
         let n = frames.len();
         for frame in frames {
             let bytes: Vec<u8> = frame.segments().flatten().copied().collect();
-            match wire::read_tcp(&bytes) {
+            let port_sums = frame.rx_info().l4_checksum == RxChecksum::Good;
+            match wire::read_tcp(&bytes, self.mac, port_sums) {
                 Err(error) => self.fail(&format!("the worker sends {error}: {bytes:02x?}")),
                 Ok(Some(captured)) => self.take_segment(captured),
-                Ok(None) => match wire::neighbor_answer(&bytes) {
-                    Some(answer) => self.put(&answer),
+                Ok(None) => match wire::neighbor_answer(&bytes, self.mac) {
+                    Some(answer) => {
+                        self.questions += 1;
+                        self.put(&answer);
+                    }
                     None => self.others.push(bytes),
                 },
             }
@@ -419,6 +509,7 @@ impl Script {
         if let Err(error) = checked {
             self.fail(&format!("the worker sends {error}"));
         }
+        self.sent.push(got.clone());
         self.pending.push_back(got);
     }
 

@@ -191,8 +191,9 @@ pub struct Captured {
     pub packet: Vec<u8>,
 }
 
-/// Reads a frame of the worker that carries TCP; `None` if it carries something else.
-pub fn read_tcp(frame: &[u8]) -> Result<Option<Captured>, String> {
+/// Reads a frame of the worker to the Ethernet address `to` that carries TCP; `None` if it carries something else. If the
+/// port is to sum it, it must have left the port what that needs.
+pub fn read_tcp(frame: &[u8], to: [u8; 6], port_sums: bool) -> Result<Option<Captured>, String> {
     let ethernet = EthernetFrame::new_checked(frame).map_err(|_| "a frame shorter than its header")?;
     let packet = ethernet.payload();
     let (source, destination, ecn, dont_fragment, header, len): (IpAddr, IpAddr, _, _, _, _) =
@@ -202,7 +203,7 @@ pub fn read_tcp(frame: &[u8]) -> Result<Option<Captured>, String> {
                 if ip.next_header() != IpProtocol::Tcp {
                     return Ok(None);
                 }
-                if !ip.verify_checksum() {
+                if port_sums && ip.checksum() != 0 || !port_sums && !ip.verify_checksum() {
                     return Err("a wrong IPv4 checksum".into());
                 }
                 if ip.more_frags() || ip.frag_offset() != 0 {
@@ -220,13 +221,18 @@ pub fn read_tcp(frame: &[u8]) -> Result<Option<Captured>, String> {
             }
             _ => return Ok(None),
         };
-    if ethernet.dst_addr().0 != PEER_MAC || ethernet.src_addr().0 != WORKER_MAC {
+    if ethernet.dst_addr().0 != to || ethernet.src_addr().0 != WORKER_MAC {
         return Err("a frame from or to a wrong Ethernet address".into());
     }
     let packet = &packet[..len];
     let bytes = &packet[header..];
     let tcp = TcpPacket::new_checked(bytes).map_err(|_| "a bad TCP header")?;
-    if !tcp.verify_checksum(&source.into(), &destination.into()) {
+    let is_right = if port_sums {
+        tcp.checksum() == pseudo_sum(source, destination, bytes.len())
+    } else {
+        tcp.verify_checksum(&source.into(), &destination.into())
+    };
+    if !is_right {
         return Err("a wrong TCP checksum".into());
     }
     if bytes[12] & 0xf != 0 {
@@ -250,8 +256,48 @@ pub fn read_tcp(frame: &[u8]) -> Result<Option<Captured>, String> {
     }))
 }
 
-/// What a host that has all addresses but the worker's answers to an ARP request or a neighbour solicitation.
-pub fn neighbor_answer(frame: &[u8]) -> Option<Vec<u8>> {
+/// The sum of the pseudo-header of `len` bytes of TCP (RFC 9293 §3.1, RFC 8200 §8.1), not complemented.
+fn pseudo_sum(from: IpAddr, to: IpAddr, len: usize) -> u16 {
+    let octets = |ip| match ip {
+        IpAddr::V4(ip) => ip.octets().to_vec(),
+        IpAddr::V6(ip) => ip.octets().to_vec(),
+    };
+    let bytes = [octets(from), octets(to)].concat();
+    let words = bytes.chunks_exact(2).map(|word| u64::from(word[0]) << 8 | u64::from(word[1]));
+    let mut sum = words.sum::<u64>() + 6 + len as u64;
+    while sum > 0xffff {
+        sum = (sum >> 16) + (sum & 0xffff);
+    }
+    sum as u16
+}
+
+/// How a peer says that its Ethernet address is `mac` now: an ARP reply, or an advertisement (RFC 4861 §7.2.6).
+pub fn announcement(from: IpAddr, to: IpAddr, mac: [u8; 6]) -> Vec<u8> {
+    match (from, to) {
+        (IpAddr::V4(from), IpAddr::V4(to)) => {
+            let mut frame = [WORKER_MAC, mac].concat();
+            frame.extend([8, 6, 0, 1, 8, 0, 6, 4, 0, 2]);
+            frame.extend([&mac[..], &from.octets(), &WORKER_MAC, &to.octets()].concat());
+            frame
+        }
+        (IpAddr::V6(from), IpAddr::V6(to)) => advertise(from, to, 0x20, mac),
+        _ => panic!("an announcement from one family to the other"),
+    }
+}
+
+/// A neighbour advertisement (RFC 4861 §4.4) with these flags.
+fn advertise(target: std::net::Ipv6Addr, to: std::net::Ipv6Addr, flags: u8, mac: [u8; 6]) -> Vec<u8> {
+    let mut advertisement = vec![136, 0, 0, 0, flags, 0, 0, 0];
+    advertisement.extend(target.octets());
+    advertisement.extend([2, 1]);
+    advertisement.extend(mac);
+    Icmpv6Packet::new_unchecked(&mut advertisement).fill_checksum(&target, &to);
+    ip_frame(target.into(), to.into(), IpProtocol::Icmpv6, 0, 255, &advertisement)
+}
+
+/// What a host that has all addresses but the worker's, and the Ethernet address `mac`, answers to an ARP request or a
+/// neighbour solicitation.
+pub fn neighbor_answer(frame: &[u8], mac: [u8; 6]) -> Option<Vec<u8>> {
     let ethernet = EthernetFrame::new_checked(frame).ok()?;
     let payload = ethernet.payload();
     match ethernet.ethertype() {
@@ -259,9 +305,9 @@ pub fn neighbor_answer(frame: &[u8]) -> Option<Vec<u8>> {
         EthernetProtocol::Arp if payload.get(6..8)? == [0, 1] => {
             let mut answer = frame.to_vec();
             answer[..6].copy_from_slice(&WORKER_MAC);
-            answer[6..12].copy_from_slice(&PEER_MAC);
+            answer[6..12].copy_from_slice(&mac);
             answer[21] = 2;
-            answer[22..28].copy_from_slice(&PEER_MAC);
+            answer[22..28].copy_from_slice(&mac);
             answer[28..32].copy_from_slice(&payload[24..28]);
             answer[32..38].copy_from_slice(&WORKER_MAC);
             answer[38..42].copy_from_slice(&payload[14..18]);
@@ -275,14 +321,8 @@ pub fn neighbor_answer(frame: &[u8]) -> Option<Vec<u8>> {
                 return None;
             }
             let target: [u8; 16] = icmp.get(8..24)?.try_into().ok()?;
-            // RFC 4861 §4.4: solicited and override, with the link-layer address.
-            let mut advertisement = vec![136, 0, 0, 0, 0x60, 0, 0, 0];
-            advertisement.extend(target);
-            advertisement.extend([2, 1]);
-            advertisement.extend(PEER_MAC);
-            let (from, to) = (target.into(), ip.src_addr());
-            Icmpv6Packet::new_unchecked(&mut advertisement).fill_checksum(&from, &to);
-            Some(ip_frame(from.into(), to.into(), IpProtocol::Icmpv6, 0, 255, &advertisement))
+            // Solicited and override, with the link-layer address.
+            Some(advertise(target.into(), ip.src_addr(), 0x60, mac))
         }
         _ => None,
     }
