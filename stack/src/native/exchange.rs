@@ -405,7 +405,8 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         buffers.idle = false;
         match turn {
             Turn::Ours(packet) => {
-                block.unanswered = 1;
+                // One that the port has put together of several wants an answer as they do.
+                block.unanswered = 1 + u8::from(block.received > u32::from(block.mss));
                 buffers.received.push_back(packet);
                 // It is to be acknowledged, and its service to be told of it, if it has not been.
                 let is_news = self.shared.exchanges.withdraw(slot);

@@ -1,7 +1,7 @@
 //! Connections whose ends take turns are ordinary ones: RFC 9293, RFC 7323, RFC 5681, RFC 6298 hold of them as of all others.
 //!
-//! Most of these scripts are played twice: on a port that sums, where the engine keeps such a connection in an exchange, and
-//! on one that does not, where it cannot. What it sends, and when, must be the same to the byte.
+//! Most of these scripts are played twice: to an engine that keeps such a connection in an exchange, and to one that watches
+//! over silent peers as well, and therefore does not. What it sends, and when, must be the same to the byte.
 
 use super::harness::*;
 use linerate_bypass::memory::LinkConfig;
@@ -45,16 +45,29 @@ fn traffic(s: &mut Script) -> Vec<(u64, Vec<u8>)> {
     s.sent.iter().map(|got| (got.at.as_micros(), bytes(got))).collect()
 }
 
-/// Plays `script` on a connection to each of `peers`, whose service sends back what arrives, on both kinds of port.
+/// A port that sums: others take no turns.
+fn link(pool: usize) -> LinkConfig {
+    LinkConfig { checksum_offload: true, pool, ..LinkConfig::default() }
+}
+
+/// Plays `script` on a connection to each of `peers`, whose service sends back what arrives, to both engines.
 #[track_caller]
 fn play_with(peers: Vec<Peer>, configure: impl Fn(&mut Config), script: impl Fn(&mut Script)) {
     if !runs_native_scripts() {
         return;
     }
     for peer in peers {
-        let [exchange, ordinary] = [true, false].map(|checksum_offload| {
-            let link = LinkConfig { checksum_offload, pool: 4096, ..LinkConfig::default() };
-            let mut s = Script::accepted_over_with(peer.clone(), link, &configure);
+        let [exchange, ordinary] = [true, false].map(|exchanges| {
+            let mut taken = true;
+            let mut s = Script::accepted_over_with(peer.clone(), link(4096), |config| {
+                configure(config);
+                taken = config.keepalive.is_none() && !config.pacing && !config.ecn;
+                if !exchanges && config.keepalive.is_none() {
+                    // Longer than any script.
+                    settings::keepalive(config, secs(100_000), secs(1), 9);
+                }
+            });
+            s.exchanges = exchanges && taken;
             s.echo();
             script(&mut s);
             (traffic(&mut s), s)
@@ -110,12 +123,21 @@ fn begin(s: &mut Script) -> Rel {
 #[track_caller]
 fn goes_on(s: &mut Script, mut at: Rel) -> Rel {
     s.expect_nothing();
-    for _ in 0..3 {
+    for _ in 0..2 {
         at = turn(s, at, LEN);
         s.pass(RTT);
     }
+    at = turn(s, at, LEN);
     s.expect_exchanging(true);
+    s.pass(RTT);
     at
+}
+
+/// After something was the matter with what was sent, both ends take turns again as soon as nothing is on its way.
+fn recovers(s: &mut Script, at: Rel) -> Rel {
+    s.inject(ack(at, at));
+    s.pass(ms(500));
+    goes_on(s, at)
 }
 
 /// Blocks for a peer that has permitted them.
@@ -180,8 +202,8 @@ fn an_answer_that_is_lost_comes_again() {
             at = turn(s, at, LEN);
             s.pass(RTT);
         }
-        s.expect_exchanging(true);
         s.expect_delivered(at - 1);
+        recovers(s, at);
     });
 }
 
@@ -197,7 +219,7 @@ fn an_answer_that_is_lost_is_probed_for() {
         s.pass(RTT);
         s.inject(ack(at + LEN, at + LEN));
         s.expect_nothing_for(secs(60));
-        goes_on(s, at + LEN);
+        recovers(s, at + LEN);
     });
 }
 
@@ -296,7 +318,7 @@ fn a_request_that_overflows_the_window_is_cut() {
         s.inject(request(at, 1300));
         s.expect_within(DELAYED_ACK, ack(at, at + 1300));
         at += 1300;
-        s.inject_burst([data(at, 1300).ack(at - 1300), data(at + 1300, 1300).ack(at - 1300)]);
+        s.inject_burst((0..3).map(|n| data(at + 1300 * n, 1300).ack(at - 1300)));
         s.pass(DELAYED_ACK);
         s.drain();
         let edge = s.flow().right_edge;
@@ -390,8 +412,7 @@ fn a_pure_acknowledgement_of_what_is_known_changes_nothing() {
         s.inject(ack(at, at - 2 * LEN));
         s.expect_nothing();
         s.expect_within(ms(300), data(at - LEN, LEN).ack(at));
-        s.inject(ack(at, at));
-        goes_on(s, at);
+        recovers(s, at);
     });
 }
 
@@ -405,8 +426,7 @@ fn a_request_that_acknowledges_a_part_of_the_answer_leaves_the_rest_to_be_sent_a
         s.expect_exchanging(false);
         s.pass(ms(400));
         assert!(s.drain().iter().any(|got| got.len > 0 && got.seq < at), "the rest comes again");
-        s.inject(ack(at + LEN, at + LEN));
-        goes_on(s, at + LEN);
+        recovers(s, at + LEN);
     });
 }
 
@@ -500,16 +520,16 @@ fn a_reset_together_with_a_request_ends_the_turns() {
 #[test]
 fn what_may_be_forged_is_challenged() {
     // RFC 5961 §3.2, §4.2.
-    play(|s| {
-        let at = begin(s);
-        for seg in [rst(at + 1), rst(at + 1000), syn(at), syn(at + 1000)] {
-            s.inject(seg);
+    for forge in [|at| rst(at + 1), |at| rst(at + 1000), |at| syn(at), |at| syn(at + 1000)] {
+        play(|s| {
+            let at = begin(s);
+            s.inject(forge(at));
             s.expect(ack(at, at));
             s.expect_exchanging(false);
-        }
-        s.expect_no_event();
-        goes_on(s, at);
-    });
+            s.expect_no_event();
+            goes_on(s, at);
+        });
+    }
 }
 
 #[test]
@@ -787,13 +807,16 @@ fn answers_go_to_where_the_neighbour_is() {
 fn answers_go_to_whoever_is_there_when_the_link_comes_back() {
     play_with(peers().into_iter().map(|peer| peer.rtt(ms(100))).collect(), |_| {}, |s| {
         let at = turn(s, 1, LEN);
-        s.expect_exchanging(true);
+        // The timer of the first turn is out of the way.
+        s.pass(ms(250));
+        let at = turn(s, at, LEN);
         s.set_link(false);
-        s.pass(ms(101));
+        s.pass(ms(100));
         s.set_link(true);
-        s.replace_peer([2, 0, 0, 0, 1, 7]);
-        s.pass(ms(101));
+        let at = turn(s, at, LEN);
+        s.pass(ms(100));
         s.expect_exchanging(true);
+        s.replace_peer([2, 0, 0, 0, 1, 7]);
         s.inject(request(at, LEN));
         s.expect(answer(at, LEN));
         s.pass(RTT);
@@ -952,7 +975,7 @@ fn a_service_may_do_with_its_turn_what_it_likes() {
             s.pass(RTT);
             let at = goes_on(s, at + LEN);
             s.order(Command::Timer(Some(ms(5))));
-            s.pass(ms(5));
+            s.pass(ms(6));
             s.expect_timer();
             s.inject(ack(at, at));
             s.pass(ms(1));
@@ -1004,7 +1027,7 @@ fn what_a_service_keeps_stays_what_it_is() {
             s.pass(RTT);
         }
         s.order(Command::Timer(Some(ms(1))));
-        s.pass(ms(1));
+        s.pass(ms(2));
         s.expect_timer();
     });
 }
@@ -1073,7 +1096,7 @@ fn a_peer_that_marks_congestion_is_an_ordinary_one() {
 fn the_time_out_is_that_of_the_round_trips_measured() {
     // RFC 6298 §2.3.
     for (rtts, most) in [([50, 50], 255), ([40, 80], 400), ([500, 20], 2500)] {
-        play_with(plain_peers(), |_| {}, |s| {
+        play_with(plain_peers().into_iter().map(|peer| peer.rtt(ms(500))).collect(), |_| {}, |s| {
             let mut at = 1;
             for n in 0..50 {
                 at = turn(s, at, LEN);
@@ -1130,9 +1153,7 @@ fn an_unreachable_peer_may_be_reached_again() {
 fn turns_end_when_packets_run_low() {
     // Nothing of what has been acknowledged is lost, and every turn is answered in the end.
     native_only!();
-    let pool = 72;
-    let link = LinkConfig { checksum_offload: true, pool, ..LinkConfig::default() };
-    let mut s = Script::accepted_over(peer().rtt(RTT), link);
+    let mut s = Script::accepted_over(peer().rtt(RTT), link(72));
     let ports: Vec<u16> = (5000..5060).collect();
     for port in &ports {
         s.on_port(*port);
@@ -1143,28 +1164,37 @@ fn turns_end_when_packets_run_low() {
     }
     for round in 0..3 {
         let at = 1 + round * LEN;
-        for port in &ports {
-            s.on_port(*port);
-            s.inject(request(at, LEN));
-            let got = s.expect_within(secs(3), data(at, LEN).any_ack());
-            assert_eq!(got.ack, at + LEN);
+        let mut waiting = ports.clone();
+        let mut exchanging = 0;
+        while !waiting.is_empty() {
+            let before = waiting.len();
+            for port in std::mem::take(&mut waiting) {
+                s.on_port(port).inject(request(at, LEN));
+                match s.drain().last() {
+                    Some(got) if got.len > 0 => assert_eq!((got.port, got.end(), got.ack), (port, at + LEN, at + LEN)),
+                    _ => waiting.push(port),
+                }
+                exchanging += usize::from(s.is_exchanging());
+            }
+            assert!(exchanging > 0 && waiting.len() < before, "{exchanging} take turns, {waiting:?} have no answer");
+            // Those that have been answered say so.
+            for port in ports.iter().filter(|port| !waiting.contains(port)) {
+                s.on_port(*port).inject(ack(at + LEN, at + LEN));
+            }
+            s.drain();
         }
-        s.pass(RTT);
-        s.expect_nothing();
+        assert!(exchanging < ports.len(), "packets never run low");
     }
     for port in &ports {
-        s.on_port(*port).inject(ack(1 + 3 * LEN, 1 + 3 * LEN));
-        s.expect_delivered(3 * LEN);
+        s.on_port(*port).expect_delivered(3 * LEN);
     }
-    s.drain();
     s.expect_all_packets_back();
 }
 
 #[test]
 fn when_packets_are_low_no_more_window_is_offered() {
     native_only!();
-    let link = LinkConfig { checksum_offload: true, pool: 72, ..LinkConfig::default() };
-    let mut s = Script::accepted_over(peer().rtt(RTT), link);
+    let mut s = Script::accepted_over(peer().rtt(RTT), link(72));
     s.echo();
     let at = begin(&mut s);
     let edge = s.flow().right_edge;
@@ -1190,8 +1220,7 @@ fn when_packets_are_low_no_more_window_is_offered() {
 fn many_connections_take_turns_and_end_in_every_way() {
     native_only!();
     // More than there is another way in for.
-    let link = LinkConfig { checksum_offload: true, pool: 8192, ..LinkConfig::default() };
-    let mut s = Script::accepted_over(peer().rtt(Duration::ZERO), link);
+    let mut s = Script::accepted_over(peer(), link(8192));
     let ports: Vec<u16> = (5000..6100).collect();
     for port in &ports {
         s.on_port(*port);

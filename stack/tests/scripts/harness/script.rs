@@ -42,6 +42,8 @@ pub struct Script {
     pub(super) pending: VecDeque<Got>,
     /// All that it has sent.
     pub sent: Vec<Got>,
+    /// Connections may be such as take turns, as far as the configuration is concerned.
+    pub exchanges: bool,
     /// How often it has asked for a neighbour's address.
     pub questions: usize,
     /// The peer's Ethernet address.
@@ -86,8 +88,8 @@ impl Setup {
         let worker = Box::new(Worker::new(&config, crossing, worker_nic, |_| app, Instant::ZERO));
         let (flows, pending, others) = (BTreeMap::new(), VecDeque::new(), Vec::new());
         let trace = String::new();
-        let (sent, questions, mac) = (Vec::new(), 0, PEER_MAC);
-        let mut script = Script { worker, nic, clock, log, postbox, flows, port, peer, pending, sent, questions, mac, others, trace };
+        let (sent, exchanges, questions, mac) = (Vec::new(), true, 0, PEER_MAC);
+        let mut script = Script { worker, nic, clock, log, postbox, flows, port, peer, pending, sent, exchanges, questions, mac, others, trace };
         script.settle();
         script
     }
@@ -338,17 +340,17 @@ impl Script {
         self.nic.link().set_up(up);
     }
 
-    /// Whether the connection of the current port is one whose ends take turns: it can be only if the port sums.
+    /// Whether the connection of the current port is one whose ends take turns.
     pub fn is_exchanging(&mut self) -> bool {
         self.settle();
         let id = self.log.borrow().conns.get(&self.port).and_then(|conn| conn.id);
         id.is_some_and(|id| is_exchanging(self.worker.engine(), id))
     }
 
-    /// The connection of the current port is, or is not, one whose ends take turns, if the port lets it be.
+    /// The connection of the current port is, or is not, one whose ends take turns, if it may be.
     #[track_caller]
     pub fn expect_exchanging(&mut self, exchanging: bool) {
-        if self.is_exchanging() != (exchanging && self.worker.nic().capabilities().tx_checksum.tcp) {
+        if self.is_exchanging() != (exchanging && self.exchanges) {
             self.fail(&format!("a connection whose ends take turns: {exchanging} was expected"));
         }
     }
