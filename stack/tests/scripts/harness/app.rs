@@ -174,7 +174,8 @@ impl App {
         let Log { conns, wrong } = &mut *log;
         for bytes in conns.values().flat_map(|state| &state.kept) {
             // Long enough to be found in one place only.
-            let is_stream = (0..10_000).any(|at| bytes.iter().enumerate().all(|(i, byte)| *byte == stream_byte(at + i as u64)));
+            let is_stream =
+                (0..10_000).any(|at| bytes.iter().enumerate().all(|(i, byte)| *byte == stream_byte(at + i as u64)));
             if !is_stream {
                 *wrong = Some("bytes that the service has kept have changed".into());
             }

@@ -89,7 +89,23 @@ impl Setup {
         let (flows, pending, others) = (BTreeMap::new(), VecDeque::new(), Vec::new());
         let trace = String::new();
         let (sent, exchanges, questions, mac) = (Vec::new(), true, 0, PEER_MAC);
-        let mut script = Script { worker, nic, clock, log, postbox, flows, port, peer, pending, sent, exchanges, questions, mac, others, trace };
+        let mut script = Script {
+            worker,
+            nic,
+            clock,
+            log,
+            postbox,
+            flows,
+            port,
+            peer,
+            pending,
+            sent,
+            exchanges,
+            questions,
+            mac,
+            others,
+            trace,
+        };
         script.settle();
         script
     }

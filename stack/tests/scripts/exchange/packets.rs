@@ -1,0 +1,128 @@
+//! Many connections, and few packets.
+
+use super::*;
+
+#[test]
+fn turns_end_when_packets_run_low() {
+    // Nothing of what has been acknowledged is lost, and every turn is answered in the end.
+    native_only!();
+    let mut s = Script::accepted_over(peer().rtt(RTT), link(72));
+    let ports: Vec<u16> = (5000..5060).collect();
+    for port in &ports {
+        s.on_port(*port);
+        if *port != 5000 {
+            s.shake_hands();
+        }
+        s.echo();
+    }
+    for round in 0..3 {
+        let at = 1 + round * LEN;
+        let mut waiting = ports.clone();
+        let mut exchanging = 0;
+        while !waiting.is_empty() {
+            let before = waiting.len();
+            for port in std::mem::take(&mut waiting) {
+                s.on_port(port).inject(request(at, LEN));
+                match s.drain().last() {
+                    Some(got) if got.len > 0 => assert_eq!((got.port, got.end(), got.ack), (port, at + LEN, at + LEN)),
+                    _ => waiting.push(port),
+                }
+                exchanging += usize::from(s.is_exchanging());
+            }
+            assert!(exchanging > 0 && waiting.len() < before, "{exchanging} take turns, {waiting:?} have no answer");
+            // Those that have been answered say so.
+            for port in ports.iter().filter(|port| !waiting.contains(port)) {
+                s.on_port(*port).inject(ack(at + LEN, at + LEN));
+            }
+            s.drain();
+        }
+        assert!(exchanging < ports.len(), "packets never run low");
+    }
+    for port in &ports {
+        s.on_port(*port).expect_delivered(3 * LEN);
+    }
+    s.expect_all_packets_back();
+}
+
+#[test]
+fn when_packets_are_low_no_more_window_is_offered() {
+    native_only!();
+    let mut s = Script::accepted_over(peer().rtt(RTT), link(72));
+    s.echo();
+    let at = begin(&mut s);
+    let edge = s.flow().right_edge;
+    // Another connection's service leaves what it receives where it is.
+    s.on_port(5001).shake_hands();
+    s.stop_reading();
+    for n in 0..60 {
+        s.inject(data(1 + 10 * n, 10));
+    }
+    s.drain();
+    s.on_port(5000).inject(request(at, LEN));
+    s.expect(answer(at, LEN));
+    s.expect_exchanging(false);
+    assert!(s.flow().right_edge <= edge.max(at + LEN + SEG), "{edge} {}", s.flow().right_edge);
+    s.on_port(5001).start_reading();
+    s.pass(ms(1));
+    s.drain();
+    s.on_port(5000).pass(RTT);
+    goes_on(&mut s, at + LEN);
+}
+
+#[test]
+fn many_connections_take_turns_and_end_in_every_way() {
+    native_only!();
+    // More than there is another way in for.
+    let mut s = Script::accepted_over(peer(), link(8192));
+    let ports: Vec<u16> = (5000..6100).collect();
+    for port in &ports {
+        s.on_port(*port);
+        if *port != 5000 {
+            s.shake_hands();
+        }
+        s.echo();
+    }
+    let mut at = 1;
+    for _ in 0..3 {
+        for some in ports.chunks(128) {
+            s.inject_burst(some.iter().map(|port| request(at, LEN).port(*port)));
+        }
+        let mut answered: Vec<_> = s.drain().iter().map(|got| (got.port, got.seq, got.len, got.ack)).collect();
+        answered.sort_unstable();
+        assert!(answered.iter().copied().eq(ports.iter().map(|port| (*port, at, LEN, at + LEN))));
+        at += LEN;
+        s.pass(ms(1));
+    }
+    for port in ports.iter().step_by(50) {
+        s.on_port(*port).expect_exchanging(true);
+    }
+    for some in ports.chunks(128) {
+        let ends = some.iter().filter(|port| **port % 4 != 3).map(|port| match port % 4 {
+            0 => rst(at).port(*port),
+            1 => fin(at, at).port(*port),
+            _ => ack(at, at).port(*port),
+        });
+        s.inject_burst(ends.collect::<Vec<_>>());
+    }
+    for port in ports.iter().filter(|port| **port % 4 != 0) {
+        s.on_port(*port).abort();
+    }
+    s.drain();
+    s.expect_all_packets_back();
+}
+
+#[test]
+fn a_request_longer_than_the_window_is_cut() {
+    // RFC 9293 §3.10.7.4, first.
+    native_only!();
+    let long = LinkConfig { mtu: 9000, data_room: 9200, ..link(4096) };
+    let mut s = Script::accepted_over_with(peer().rtt(RTT).mss(8000), long, |config| {
+        settings::receive_buffer(config, 4096);
+    });
+    s.echo();
+    let at = begin(&mut s);
+    s.inject(request(at, 5000));
+    s.expect(data(at, 4096).ack(at + 4096));
+    s.expect_nothing();
+    s.expect_delivered(at - 1 + 4096);
+}

@@ -1,0 +1,236 @@
+//! What the service does when it is its turn, and when it is not.
+
+use super::*;
+
+#[test]
+fn the_service_closes_when_it_is_its_turn() {
+    // RFC 9293 §3.10.4: what is queued goes first.
+    play(|s| {
+        let at = begin(s);
+        s.next(vec![Command::Forward, Command::Close]);
+        s.inject(request(at, LEN));
+        let sent = s.drain();
+        let last = sent.last().map(|got| (got.end(), got.ack, got.has(FIN)));
+        if last != Some((at + LEN + 1, at + LEN, true)) {
+            s.expect_nothing_for(ms(1));
+            s.inject(ack(at + LEN, at + LEN));
+            s.expect(fin(at + LEN, at + LEN));
+        }
+        s.inject(fin(at + LEN, at + LEN + 1));
+        s.expect(ack(at + LEN + 1, at + LEN + 1));
+        s.expect_peer_closed();
+        s.expect_closed(CloseReason::Finished);
+        s.expect_all_packets_back();
+    });
+}
+
+#[test]
+fn the_service_closes_without_an_answer() {
+    // RFC 9293 §3.10.4.
+    play(|s| {
+        let at = begin(s);
+        s.next(vec![Command::Close, Command::Read(LEN as usize)]);
+        s.inject(request(at, LEN));
+        s.expect(fin(at, at + LEN));
+        s.inject(fin(at + LEN, at + 1));
+        s.expect(ack(at + 1, at + LEN + 1));
+        s.expect_peer_closed();
+        s.expect_closed(CloseReason::Finished);
+        s.expect_all_packets_back();
+    });
+}
+
+#[test]
+fn the_service_closes_when_it_is_the_peers_turn() {
+    // RFC 9293 §3.10.4.
+    play(|s| {
+        let at = begin(s);
+        s.close();
+        s.expect_exchanging(false);
+        let early = s.drain().iter().any(|got| got.has(FIN));
+        s.inject(request(at, LEN));
+        if !early {
+            s.expect(fin(at, at + LEN));
+        }
+        s.drain();
+        s.inject(rst(at + LEN));
+        s.expect_closed(CloseReason::Reset);
+        s.expect_all_packets_back();
+    });
+}
+
+#[test]
+fn the_service_aborts_whoever_has_the_turn() {
+    // RFC 9293 §3.10.5.
+    play(|s| {
+        let at = begin(s);
+        s.abort();
+        s.expect(rst_ack(at, at));
+        s.expect_closed(CloseReason::Aborted);
+        s.expect_all_packets_back();
+    });
+    for (commands, sent) in [(vec![Command::Abort], 0), (vec![Command::Peek, Command::Abort], 0)] {
+        play(|s| {
+            let at = begin(s);
+            s.next(commands.clone());
+            s.inject(request(at, LEN));
+            s.expect(rst_ack(at + sent, at + LEN));
+            s.expect_closed(CloseReason::Aborted);
+            s.expect_all_packets_back();
+        });
+    }
+    play(|s| {
+        let at = begin(s);
+        s.next(vec![Command::Forward, Command::Abort]);
+        s.inject(request(at, LEN));
+        assert!(s.drain().last().is_some_and(|got| got.has(RST)));
+        s.expect_closed(CloseReason::Aborted);
+        s.expect_all_packets_back();
+    });
+}
+
+#[test]
+fn a_service_that_consumes_sends_nothing_back() {
+    // RFC 9293 §3.8.6.3.
+    play(|s| {
+        let at = begin(s);
+        s.start_reading();
+        s.inject(request(at, LEN));
+        s.expect_exchanging(false);
+        s.expect_after(DELAYED_ACK, ack(at, at + LEN));
+        s.expect_delivered(at - 1 + LEN);
+        s.expect_nothing_for(secs(1));
+        s.expect_all_packets_back();
+    });
+}
+
+#[test]
+fn a_service_may_do_with_its_turn_what_it_likes() {
+    let half = LEN as usize / 2;
+    let whole = LEN as usize;
+    let ways = [
+        vec![Command::Peek, Command::Forward],
+        vec![Command::Peek, Command::Peek, Command::Read(half), Command::Write(half), Command::Forward],
+        vec![Command::Write(whole), Command::Read(whole)],
+        vec![Command::Send(whole), Command::Read(whole)],
+        vec![Command::Read(whole), Command::Write(whole)],
+        vec![Command::Take(whole), Command::Send(whole)],
+        vec![Command::Take(half), Command::Write(half), Command::Forward],
+        vec![Command::Write(half), Command::Take(half), Command::Forward],
+        vec![Command::Timer(None), Command::Forward],
+        vec![Command::Forward, Command::Forward],
+        vec![Command::Forward, Command::Peek, Command::Read(whole)],
+        vec![Command::Room, Command::Forward, Command::Room],
+    ];
+    for commands in ways {
+        play(|s| {
+            let at = begin(s);
+            s.next(commands.clone());
+            s.inject(request(at, LEN));
+            let sent = s.drain();
+            assert_eq!(sent.last().map(|got| (got.end(), got.ack)), Some((at + LEN, at + LEN)), "{commands:?}");
+            s.expect_delivered(at - 1 + LEN);
+            s.pass(RTT);
+            let at = goes_on(s, at + LEN);
+            s.order(Command::Timer(Some(ms(5))));
+            s.pass(ms(6));
+            s.expect_timer();
+            s.inject(ack(at, at));
+            s.pass(ms(1));
+        });
+    }
+}
+
+#[test]
+fn a_service_may_say_more_than_its_answer() {
+    play(|s| {
+        let at = begin(s);
+        s.next(vec![Command::Forward, Command::Write(50)]);
+        s.inject(request(at, LEN));
+        assert_eq!(s.drain().iter().map(|got| got.len).sum::<Rel>(), LEN + 50);
+        s.expect_exchanging(false);
+        s.next(vec![Command::Read(50)]);
+        s.pass(RTT);
+        s.inject(data(at + LEN, 50).ack(at + LEN + 50));
+        s.pass(DELAYED_ACK);
+        s.drain();
+        goes_on(s, at + LEN + 50);
+    });
+}
+
+#[test]
+fn a_service_may_speak_out_of_turn() {
+    play(|s| {
+        let at = begin(s);
+        s.write(50);
+        s.expect(data(at, 50).ack(at));
+        s.expect_exchanging(false);
+        s.next(vec![Command::Read(50)]);
+        s.pass(RTT);
+        s.inject(data(at, 50).ack(at + 50));
+        s.expect_within(DELAYED_ACK, ack(at + 50, at + 50));
+        goes_on(s, at + 50);
+    });
+}
+
+#[test]
+fn what_a_service_keeps_stays_what_it_is() {
+    play(|s| {
+        let mut at = begin(s);
+        for _ in 0..20 {
+            s.next(vec![Command::Take(LEN as usize), Command::Write(LEN as usize)]);
+            at = turn(s, at, LEN);
+            s.pass(RTT);
+            at = turn(s, at, LEN);
+            s.pass(RTT);
+        }
+        s.order(Command::Timer(Some(ms(1))));
+        s.pass(ms(2));
+        s.expect_timer();
+    });
+}
+
+#[test]
+fn the_timer_of_the_service_comes_while_turns_go_on() {
+    for delay in [ms(1), ms(25), ms(1000)] {
+        play(|s| {
+            let mut at = begin(s);
+            s.order(Command::Timer(Some(delay)));
+            let due = s.now() + delay;
+            while s.now() < due + ms(20) {
+                at = turn(s, at, LEN);
+                s.pass(RTT);
+            }
+            let came = s.expect_timer();
+            assert!(came >= due && came.since(due) < ms(4), "{:?} late", came.since(due));
+            s.next(vec![Command::Timer(Some(ms(5))), Command::Forward]);
+            at = turn(s, at, LEN);
+            s.pass(RTT);
+            s.expect_timer();
+            goes_on(s, at);
+        });
+    }
+}
+
+#[test]
+fn with_other_settings_turns_are_as_they_were() {
+    for configure in [
+        settings::nagle as fn(&mut Config),
+        |config| config.pacing = true,
+        |config| settings::keepalive(config, secs(5), secs(1), 2),
+        settings::newreno,
+        settings::dctcp,
+        |config| config.linger = Some(secs(1)),
+    ] {
+        play_with(peers(), configure, |s| {
+            let mut at = 1;
+            for _ in 0..8 {
+                at = turn(s, at, LEN);
+                s.pass(RTT);
+            }
+            s.inject(ack(at, at));
+            s.pass(secs(20));
+            s.drain();
+        });
+    }
+}
