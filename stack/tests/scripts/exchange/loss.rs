@@ -26,7 +26,11 @@ fn an_answer_that_is_lost_comes_again() {
                 s.pass(RTT);
             }
             s.expect_delivered(at - 1);
-            recovers(s, at);
+            at = recovers(s, at);
+            // The time-out is no longer the one that has been doubled.
+            s.inject(request(at, LEN));
+            s.expect(answer(at, LEN));
+            s.expect_within(ms(300), answer(at, LEN));
         },
     );
 }
@@ -365,4 +369,21 @@ fn the_shortest_round_trip_of_the_turns_is_known() {
             s.expect_within(RTT / 4, data(at, SEG));
         },
     );
+}
+
+#[test]
+fn without_a_round_trip_measured_the_time_out_is_the_first() {
+    // RFC 6298 §2.1, §3: a SYN that was sent twice measures nothing.
+    native_only!();
+    let mut s = Script::listen_over(peer(), link(4096));
+    s.inject_hello(syn(0));
+    s.expect(syn_ack(0, 1));
+    s.expect_after(secs(1), syn_ack(0, 1));
+    s.inject(ack(1, 1));
+    s.expect_opened();
+    s.echo();
+    let at = turn(&mut s, 1, LEN);
+    s.expect_exchanging(false);
+    s.expect_between(INITIAL_RTO - ms(4), secs(4), answer(1, LEN));
+    recovers(&mut s, at);
 }

@@ -224,3 +224,38 @@ fn an_unreachable_peer_may_be_reached_again() {
         goes_on(s, at);
     });
 }
+
+#[test]
+fn a_window_that_the_second_turn_closes_is_closed() {
+    // RFC 9293 §3.8.6.1.
+    play(|s| {
+        let at = turn(s, 1, LEN);
+        s.expect_exchanging(true);
+        s.inject(request(at, LEN).window(0));
+        s.expect_within(DELAYED_ACK, ack(at, at + LEN));
+    });
+}
+
+#[test]
+fn a_congestion_window_that_has_grown_stays_while_turns_go_on() {
+    // RFC 5681 §4.1: the connection is not idle.
+    play(|s| {
+        let end = 1 + 40 * SEG;
+        s.write(40 * SEG);
+        Receiver::new(1, RTT, false).play(s, end, secs(5), |_| false);
+        s.start_reading();
+        for n in 0..40 {
+            s.inject(data(1 + n * SEG, SEG).ack(end));
+            s.pass(DELAYED_ACK);
+        }
+        s.drain();
+        s.echo();
+        let mut at = end;
+        for _ in 0..100 {
+            at = turn(s, at, LEN);
+            s.pass(RTT);
+        }
+        s.write(30 * SEG);
+        assert!(s.drain().len() > INITIAL_WINDOW as usize);
+    });
+}

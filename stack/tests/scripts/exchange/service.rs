@@ -226,6 +226,7 @@ fn with_other_settings_turns_are_as_they_were() {
             let mut at = 1;
             for _ in 0..8 {
                 at = turn(s, at, LEN);
+                s.expect_exchanging(true);
                 s.pass(RTT);
             }
             s.inject(ack(at, at));
@@ -233,4 +234,24 @@ fn with_other_settings_turns_are_as_they_were() {
             s.drain();
         });
     }
+}
+
+#[test]
+fn a_service_that_waits_for_room_is_told_of_it() {
+    play_with(
+        peers(),
+        |config| settings::send_buffer(config, 4096),
+        |s| {
+            let at = begin(s);
+            s.next(vec![Command::Offer(5000), Command::Forward]);
+            s.inject(request(at, LEN));
+            s.expect(answer(at, LEN));
+            s.pass(RTT);
+            s.inject(request(at + LEN, LEN));
+            s.expect(answer(at + LEN, LEN));
+            s.expect_writable();
+            s.pass(RTT);
+            goes_on(s, at + 2 * LEN);
+        },
+    );
 }

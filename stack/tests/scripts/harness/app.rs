@@ -25,6 +25,8 @@ pub enum Command {
     Write(usize),
     /// Hand over so many bytes of the stream as one slice.
     Send(usize),
+    /// Hand over so many bytes, which are too many: they come back, and the service is called when there is room.
+    Offer(usize),
     /// Consume so many bytes of what has been received.
     Read(usize),
     /// Consume what arrives, from now on and what is there already, or leave it.
@@ -56,6 +58,8 @@ pub enum AppEvent {
     Failed(ConnectError),
     PeerClosed,
     Timer,
+    /// There is room for what was offered.
+    Writable,
     Closed(CloseReason),
 }
 
@@ -86,6 +90,7 @@ pub struct Conn {
     to_write: usize,
     answer: usize,
     kept: Vec<Bytes>,
+    wants_room: bool,
     closing: bool,
 }
 
@@ -206,6 +211,14 @@ impl App {
                     log.wrong = Some(format!("a slice of {n} bytes did not fit"));
                 }
             }
+            Command::Offer(n) => {
+                let taken = net.send(conn, Bytes::from(vec![0; n])).is_ok();
+                let mut log = self.log.borrow_mut();
+                log.conns.entry(port).or_default().wants_room = true;
+                if taken {
+                    log.wrong = Some(format!("there is room for {n} bytes"));
+                }
+            }
             Command::Read(n) => self.read(net, conn, port, n),
             Command::Reading(reading) => {
                 let habit = if reading { Habit::Consume } else { Habit::Leave };
@@ -296,6 +309,10 @@ impl Service for App {
 
     fn writable(&mut self, net: &mut impl Transport, conn: ConnId, port: &mut u16) {
         self.pump(net, conn, *port);
+        let wants_room = self.log.borrow_mut().conns.get_mut(port).map(|state| std::mem::take(&mut state.wants_room));
+        if wants_room == Some(true) {
+            self.event(*port, net.now(), AppEvent::Writable);
+        }
         if self.log.borrow().conns.get(port).is_some_and(|state| state.habit == Habit::Echo) {
             self.forward(net, conn, *port);
         }

@@ -204,6 +204,12 @@ impl Script {
         self.expect_event("its timer", |event| event == AppEvent::Timer)
     }
 
+    /// The service is told that there is room for what it offered.
+    #[track_caller]
+    pub fn expect_writable(&mut self) {
+        self.expect_event("room", |event| event == AppEvent::Writable);
+    }
+
     /// The peer has finished.
     #[track_caller]
     pub fn expect_peer_closed(&mut self) {

@@ -157,6 +157,11 @@ impl Script {
         Setup { link, ..Setup::new(peer, configure) }.start()
     }
 
+    /// A worker on such a link, that listens.
+    pub fn listen_over(peer: Peer, link: LinkConfig) -> Self {
+        Setup { link, ..Setup::new(peer, |_| {}) }.start()
+    }
+
     /// A connection that the peer has opened over such a link.
     pub fn accepted_over(peer: Peer, link: LinkConfig) -> Self {
         Self::accepted_over_with(peer, link, |_| {})
