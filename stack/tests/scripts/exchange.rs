@@ -1,7 +1,7 @@
-//! Connections whose ends take turns are ordinary ones: RFC 9293, RFC 7323, RFC 5681, RFC 6298 hold of them as of all others.
+//! Connections whose ends take turns are ordinary ones: RFC 9293, RFC 7323, RFC 5681 and RFC 6298 hold of them, too.
 //!
-//! Most of these scripts are played twice: to an engine that keeps such a connection in an exchange, and to one that watches
-//! over silent peers as well, and therefore does not. What it sends, and when, must be the same to the byte.
+//! Most of these scripts are played twice: to an engine that keeps such a connection in an exchange, and to one that
+//! watches over silent peers as well, and therefore does not. What it sends, and when, must be the same to the byte.
 
 mod loss;
 mod packets;

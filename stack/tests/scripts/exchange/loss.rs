@@ -373,7 +373,7 @@ fn the_shortest_round_trip_of_the_turns_is_known() {
 
 #[test]
 fn without_a_round_trip_measured_nothing_is_taken_for_lost_too_early() {
-    // RFC 6298 §3, §5.7: a SYN that was sent twice measures nothing; three seconds at least, and the engine doubles twice.
+    // RFC 6298 §3, §5.7: a SYN sent twice measures nothing; three seconds at least, and the engine doubles twice.
     native_only!();
     let mut s = Script::listen_over(peer(), link(4096));
     s.inject_hello(syn(0));
@@ -386,4 +386,27 @@ fn without_a_round_trip_measured_nothing_is_taken_for_lost_too_early() {
     s.expect_exchanging(false);
     s.expect_between(secs(3), ms(4100), answer(1, LEN));
     recovers(&mut s, at);
+}
+
+#[test]
+fn a_time_out_stays_doubled_until_a_round_trip_is_measured() {
+    // RFC 6298 §5.7, and not longer.
+    play_with(
+        plain_peers(),
+        |_| {},
+        |s| {
+            let at = begin(s);
+            for _ in 0..2 {
+                s.expect_within(secs(2), data(at - LEN, LEN));
+            }
+            s.inject(ack(at, at));
+            s.pass(ms(500));
+            let mut at = turn(s, at, LEN);
+            for _ in 0..2 {
+                s.pass(RTT);
+                at = turn(s, at, LEN);
+            }
+            s.expect_within(ms(300), data(at - LEN, LEN));
+        },
+    );
 }
