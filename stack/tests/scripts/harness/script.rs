@@ -321,7 +321,7 @@ impl Script {
         }
     }
 
-    /// Sends a segment to the worker that arrives as a chain of packets: the headers and `first` bytes of payload in one, and
+    /// Sends a segment to the worker as a chain of packets: the headers and `first` bytes of payload in one, and
     /// the rest in another.
     #[track_caller]
     pub fn inject_chain(&mut self, seg: Seg, first: usize) {
