@@ -93,9 +93,9 @@ pub enum Idle {
 /// When an idle connection's peer is asked for a sign of life, and when it is given up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Keepalive {
-    /// How long nothing must have come from it.
+    /// How long nothing must have come from it: 38 hours at most.
     pub idle: Duration,
-    /// Between probes.
+    /// Between probes: 38 hours at most.
     pub interval: Duration,
     /// Probes that may go unanswered.
     pub probes: u8,

@@ -147,11 +147,13 @@ impl Direction {
 fn rings(config: &LinkConfig, queues: usize) -> (Vec<Vec<Sender>>, Vec<Vec<Receiver>>) {
     let mut senders: Vec<_> = (0..queues).map(|_| Vec::new()).collect();
     let mut receivers: Vec<_> = (0..queues).map(|_| Vec::new()).collect();
-    for from in 0..queues {
-        for to in (0..queues).filter(|to| config.steering.is_some() || *to == from) {
-            let (sender, receiver) = ring(config.ring);
-            senders[from].push(sender);
-            receivers[to].push(receiver);
+    for (from, senders) in senders.iter_mut().enumerate() {
+        for (to, receivers) in receivers.iter_mut().enumerate() {
+            if config.steering.is_some() || to == from {
+                let (sender, receiver) = ring(config.ring);
+                senders.push(sender);
+                receivers.push(receiver);
+            }
         }
     }
     (senders, receivers)

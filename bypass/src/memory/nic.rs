@@ -178,7 +178,7 @@ impl MemoryNic {
     /// How long a frame may be that asks for what `packet` does. Others can never be sent: they are empty, too long, or ask
     /// for what the port cannot do.
     fn lengths(&self, packet: &MemoryPacket) -> RangeInclusive<usize> {
-        const NONE: RangeInclusive<usize> = 1..=0;
+        const NONE: RangeInclusive<usize> = RangeInclusive::new(1, 0);
         let port = packet.port();
         if !port.asks() {
             return 1..=self.longest;

@@ -371,6 +371,23 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         self.shared.pinned.queued -= 1;
     }
 
+    /// The wheel's entry of the connection in `slot` has come up. Returns whether that was all: the connection has an exchange in
+    /// which nothing is due, and the wheel another entry for it.
+    #[inline]
+    pub(super) fn is_early(&mut self, slot: u32, now: Instant) -> bool {
+        let Some(block) = self.blocks.get_mut(slot as usize) else { return false };
+        // Services' timers and lingering are not looked at here.
+        let others = !self.shared.service_timers.is_empty() || !self.shared.lingering.is_empty();
+        if !block.is_exchanging() || others || block.retransmit_at.is_due(Tick::of(now)) {
+            return false;
+        }
+        block.wheel_at = block.retransmit_at;
+        if block.wheel_at.is_some() {
+            self.shared.wheel.arm(slot, block.wheel_at.instant(now));
+        }
+        true
+    }
+
     /// Sees to those whose turn it was and whose service has not answered.
     #[inline]
     pub(super) fn end_turns(&mut self) {
@@ -401,8 +418,9 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         let Some((turn, sent_at)) = self.shared.exchanges.end(block) else { return };
         block.wl1 = block.rcv_nxt - block.received;
         let buffers = self.shared.buffers.attach(block);
-        // It was not idle.
+        // It was not idle, and will take turns again if it goes on as before.
         buffers.idle = false;
+        buffers.answered = true;
         match turn {
             Turn::Ours(packet) => {
                 // One that the port has put together of several wants an answer as they do.

@@ -3,6 +3,7 @@
 use super::buffers::CROWDED;
 use super::header::Offload;
 use super::recovery::Limits;
+use super::tick::Tick;
 use crate::config::{Config, Keepalive};
 use crate::congestion::CongestionControl;
 use crate::egress::Egress;
@@ -84,7 +85,11 @@ impl Settings {
             half_open_timeout: config.half_open_timeout,
             user_timeout: config.user_timeout,
             linger: config.linger,
-            keepalive: config.keepalive,
+            keepalive: config.keepalive.map(|Keepalive { idle, interval, probes }| Keepalive {
+                idle: idle.min(Tick::REACH),
+                interval: interval.min(Tick::REACH),
+                probes,
+            }),
             rx_first: rx_most.min(FIRST_WINDOW) as u32,
             rx_most: rx_most as u32,
             rx_scale: scale_for(rx_most),

@@ -21,7 +21,9 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         let mut fired = std::mem::take(&mut self.fired);
         self.shared.wheel.expire(now, &mut fired);
         for slot in fired.drain(..) {
-            self.connection(slot).expire(now);
+            if !self.is_early(slot, now) {
+                self.connection(slot).expire(now);
+            }
         }
         self.fired = fired;
         self.shared.time_wait.expire(now);

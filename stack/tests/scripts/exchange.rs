@@ -117,9 +117,9 @@ fn turn(s: &mut Script, at: Rel, len: Rel) -> Rel {
 #[track_caller]
 fn begin(s: &mut Script) -> Rel {
     let mut at = 1;
-    for _ in 0..4 {
+    for n in 0..4 {
         at = turn(s, at, LEN);
-        s.expect_exchanging(true);
+        s.expect_exchanging(n > 0);
         s.pass(RTT);
     }
     at
@@ -166,7 +166,7 @@ fn turns_are_those_of_an_ordinary_connection() {
             }
             let got = s.expect(want);
             assert!(got.raw.dont_fragment && got.raw.window > 0);
-            s.expect_exchanging(true);
+            s.expect_exchanging(n > 0);
             at += len;
             s.pass(ms(3 + n as u64));
         }
@@ -174,6 +174,19 @@ fn turns_are_those_of_an_ordinary_connection() {
         s.inject(ack(at, at));
         s.expect_nothing_for(secs(60));
         s.expect_all_packets_back();
+    });
+}
+
+#[test]
+fn turns_go_on_while_the_timers_of_those_before_would_have_expired() {
+    // RFC 6298 §5.3: the timer is that of what was sent last.
+    play(|s| {
+        let mut at = begin(s);
+        for _ in 0..100 {
+            at = turn(s, at, LEN);
+            s.pass(ms(20));
+            s.expect_exchanging(true);
+        }
     });
 }
 

@@ -36,6 +36,15 @@ fn a_keepalive_probe_of_the_peer_is_answered() {
 }
 
 #[test]
+fn a_peer_may_be_silent_for_longer_than_timers_reach() {
+    native_only!();
+    let years = |config: &mut linerate_stack::Config| settings::keepalive(config, secs(1_000_000_000), INTERVAL, COUNT);
+    let mut s = Script::accepted_with(peer(), years);
+    s.expect_nothing_for(secs(24 * 3600));
+    s.expect_alive(1, 1);
+}
+
+#[test]
 fn an_idle_peer_is_probed_and_its_answer_suffices() {
     // RFC 9293 §3.8.4.
     native_only!();

@@ -94,7 +94,7 @@ fn frames_that_can_never_be_sent_are_dropped_and_counted() {
 
 #[test]
 fn how_long_a_frame_may_be_depends_on_what_it_asks_for_and_not_on_those_before_it() {
-    let asks = |l2_len, l3_len, l4_len, tso| {
+    let asks = |l2_len, l3_len, l4_len, tso: Option<u16>| {
         let l4_checksum = tso.is_none().then_some(L4::Tcp);
         Some(TxOffload { l2_len, l3_len, l4_len, ipv4: true, ipv4_checksum: true, l4_checksum, tso })
     };

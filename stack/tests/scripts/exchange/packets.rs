@@ -16,30 +16,36 @@ fn turns_end_when_packets_run_low() {
         s.echo();
     }
     for round in 0..3 {
-        let at = 1 + round * LEN;
-        let mut waiting = ports.clone();
+        let first = 1 + round * 2 * LEN;
+        // Each is to have two turns in a row: where it stands in them.
+        let mut waiting: Vec<(u16, Rel)> = ports.iter().map(|port| (*port, first)).collect();
         let mut exchanging = 0;
         while !waiting.is_empty() {
-            let before = waiting.len();
-            for port in std::mem::take(&mut waiting) {
-                s.on_port(port).inject(request(at, LEN));
-                match s.drain().last() {
-                    Some(got) if got.len > 0 => assert_eq!((got.port, got.end(), got.ack), (port, at + LEN, at + LEN)),
-                    _ => waiting.push(port),
+            let mut answered = 0;
+            for (port, mut at) in std::mem::take(&mut waiting) {
+                while at < first + 2 * LEN {
+                    s.on_port(port).inject(request(at, LEN));
+                    let Some(got) = s.drain().pop().filter(|got| got.len > 0) else { break };
+                    assert_eq!((got.port, got.end(), got.ack), (port, at + LEN, at + LEN));
+                    at += LEN;
+                    answered += 1;
                 }
                 exchanging += usize::from(s.is_exchanging());
+                if at < first + 2 * LEN {
+                    waiting.push((port, at));
+                }
             }
-            assert!(exchanging > 0 && waiting.len() < before, "{exchanging} take turns, {waiting:?} have no answer");
+            assert!(exchanging > 0 && answered > 0, "{exchanging} take turns, {waiting:?} have no answer");
             // Those that have been answered say so.
-            for port in ports.iter().filter(|port| !waiting.contains(port)) {
-                s.on_port(*port).inject(ack(at + LEN, at + LEN));
+            for port in ports.iter().filter(|port| waiting.iter().all(|(waits, _)| waits != *port)) {
+                s.on_port(*port).inject(ack(first + 2 * LEN, first + 2 * LEN));
             }
             s.drain();
         }
         assert!(exchanging < ports.len(), "packets never run low");
     }
     for port in &ports {
-        s.on_port(*port).expect_delivered(3 * LEN);
+        s.on_port(*port).expect_delivered(6 * LEN);
     }
     s.expect_all_packets_back();
 }

@@ -350,11 +350,6 @@ impl Script {
         self.settle();
     }
 
-    /// The peer has another Ethernet address from now on, and says so only when it is asked.
-    pub fn replace_peer(&mut self, mac: [u8; 6]) {
-        self.mac = mac;
-    }
-
     /// The link goes down, or up.
     pub fn set_link(&mut self, up: bool) {
         self.note(format_args!("link {}", if up { "up" } else { "down" }));
