@@ -149,7 +149,7 @@ fn rings(config: &LinkConfig, queues: usize) -> (Vec<Vec<Sender>>, Vec<Vec<Recei
     let mut receivers: Vec<_> = (0..queues).map(|_| Vec::new()).collect();
     for (from, senders) in senders.iter_mut().enumerate() {
         for (to, receivers) in receivers.iter_mut().enumerate() {
-            if config.steering.is_some() || to == from {
+            if config.steering.is_some() || from == to {
                 let (sender, receiver) = ring(config.ring);
                 senders.push(sender);
                 receivers.push(receiver);
