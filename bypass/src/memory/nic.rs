@@ -10,7 +10,7 @@ use super::{ImpairmentStats, impair::count};
 use crate::time::Instant;
 use crate::{BURST, Bytes, Capabilities, ChecksumOffload, MacAddr, Nic, Packet, QueueStats};
 use std::fmt;
-use std::ops::RangeInclusive;
+use std::ops::Range;
 
 /// Ethernet header and one VLAN tag: what a frame has beside its IP packet.
 const FRAME_OVERHEAD: usize = 18;
@@ -175,26 +175,24 @@ impl MemoryNic {
         }
     }
 
-    /// How long a frame may be that asks for what `packet` does. Others can never be sent: they are empty, too long, or ask
-    /// for what the port cannot do.
-    fn lengths(&self, packet: &MemoryPacket) -> RangeInclusive<usize> {
-        const NONE: RangeInclusive<usize> = RangeInclusive::new(1, 0);
+    /// How long a frame may be that asks for what `packet` does, if the port can do that. None may be empty.
+    fn lengths(&self, packet: &MemoryPacket) -> Range<usize> {
         let port = packet.port();
         if !port.asks() {
-            return 1..=self.longest;
+            return 1..self.longest + 1;
         }
         let can = &self.capabilities;
-        let Some((l2_len, l3_and_l4)) = port.headers() else { return NONE };
+        let Some((l2_len, l3_and_l4)) = port.headers() else { return Range::default() };
         if port.asks_checksum() && !can.tx_checksum.tcp {
-            return NONE;
+            return Range::default();
         }
         let headers = (l2_len + l3_and_l4).max(1);
         match (port.cut(), can.tso) {
-            (None, _) => headers..=self.longest,
+            (None, _) => headers..self.longest + 1,
             (Some(segment), Some(most)) if segment > 0 && l3_and_l4 + usize::from(segment) <= usize::from(can.mtu) => {
-                headers..=headers.saturating_add(most)
+                headers..headers.saturating_add(most).saturating_add(1)
             }
-            _ => NONE,
+            _ => Range::default(),
         }
     }
 

@@ -351,6 +351,21 @@ fn bytes_beyond_the_first_segment_panic() {
 }
 
 #[test]
+fn what_is_left_of_a_chain_grows_at_its_end() {
+    let mut nic = nic(5);
+    let mut chain = nic.allocate().unwrap();
+    for _ in 1..4 {
+        chain.chain(nic.allocate().unwrap()).unwrap();
+    }
+    let mut left = chain.unchain().unwrap();
+    left.append(1).unwrap();
+    left.chain(nic.allocate().unwrap()).unwrap();
+    left.append(2).unwrap();
+    let lengths: Vec<_> = left.segments().map(<[u8]>::len).collect();
+    assert_eq!((lengths, left.segment_count(), chain.segment_count()), (vec![0, 0, 1, 2], 4, 1));
+}
+
+#[test]
 fn a_chain_longer_than_a_frame_can_be_is_refused() {
     let mut nic = nic(MAX_SEGMENTS as usize + 1);
     let mut chain = nic.allocate().unwrap();
