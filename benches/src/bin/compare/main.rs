@@ -93,39 +93,46 @@ fn run(args: &Args) -> Result<Report, Error> {
     let _first = come_first();
     let networks = Network::all(&engines_of(&setting.linerate, &interrupted)?);
     let mut runs: Vec<[Vec<Measured>; 2]> = networks.iter().map(|_| Default::default()).collect();
-    let (mut ping_pongs, mut bounces, mut transfers) = (Vec::new(), Vec::new(), Vec::new());
+    // How far the cores were from each other is noted beside each: a virtual machine's are moved about.
+    let distance = || transfer::nanoseconds(args.server_core, args.load_core).map_err(failed);
+    let mut distances: Vec<Vec<f64>> = networks.iter().map(|_| Vec::new()).collect();
+    let (mut ping_pongs, mut bounces) = (Vec::new(), Vec::new());
     // Round by round, so that what disturbs the machine for a while disturbs all alike.
     for round in 1..=args.rounds {
         let say = |what: &str| eprintln!("round {round} of {}: {what}", args.rounds);
-        transfers.push(transfer::nanoseconds(args.server_core, args.load_core).map_err(failed)?);
-        for (network, runs) in networks.iter().zip(&mut runs) {
+        for ((network, runs), distances) in networks.iter().zip(&mut runs).zip(&mut distances) {
             say(&network.name());
+            distances.push(distance()?);
             let measured = measure(&setting, *network, &[MANY, ONE], &interrupted)?;
             runs.iter_mut().zip(measured).for_each(|(runs, one)| runs.push(one));
         }
         if !args.no_testpmd {
             say("dpdk-testpmd");
-            bounces.push(bounce(&setting, &interrupted)?);
+            bounces.push((distance()?, bounce(&setting, &interrupted)?));
         }
         if args.sockperf {
             say("sockperf");
-            ping_pongs.push(ping_pong(&setting, &interrupted)?);
+            ping_pongs.push((distance()?, ping_pong(&setting, &interrupted)?));
         }
     }
     let row = |at: usize, connections| {
-        let medians = networks.iter().zip(&runs);
-        medians.map(move |(network, runs)| Row::new(*network, connections, Measured::median(&runs[at])))
+        networks.iter().zip(&runs).zip(&distances).map(move |((network, runs), distances)| {
+            Row::new(*network, connections, median(distances.iter().copied()), Measured::median(&runs[at]))
+        })
     };
     let results: Vec<Row> = row(0, MANY).chain(row(1, ONE)).collect();
     let sockperf = (!ping_pongs.is_empty()).then(|| Sockperf {
-        rate: median(ping_pongs.iter().map(|one| one.rate)),
-        rtt_p50_us: median(ping_pongs.iter().map(|one| one.rtt_p50_us)),
+        transfer_ns: median(ping_pongs.iter().map(|(distance, _)| *distance)),
+        rate: median(ping_pongs.iter().map(|(_, one)| one.rate)),
+        rtt_p50_us: median(ping_pongs.iter().map(|(_, one)| one.rtt_p50_us)),
     });
-    let bounces = (!bounces.is_empty()).then(|| Bounces { rate: median(bounces.into_iter()) });
+    let bounces = (!bounces.is_empty()).then(|| Bounces {
+        transfer_ns: median(bounces.iter().map(|(distance, _)| *distance)),
+        rate: median(bounces.iter().map(|(_, rate)| *rate)),
+    });
     let ratios = ratios::all(&networks, &results, sockperf.as_ref(), bounces.as_ref());
     let Args { rounds, seconds, size, .. } = *args;
-    let transfer_ns = median(transfers.into_iter());
-    Ok(Report { rounds, seconds, size, transfer_ns, results, testpmd: bounces, sockperf, ratios })
+    Ok(Report { rounds, seconds, size, results, testpmd: bounces, sockperf, ratios })
 }
 
 fn missing(program: &str, remedy: &str) -> Error {

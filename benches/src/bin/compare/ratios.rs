@@ -112,7 +112,7 @@ mod tests {
         let row = |connections, rate, p50| {
             move |network| {
                 let rtt_us = Rtt { p50, p99: 2.0 * p50, p999: 3.0 * p50 };
-                Row::new(network, connections, Measured { rate, errors: 0, rtt_us })
+                Row::new(network, connections, 30.0, Measured { rate, errors: 0, rtt_us })
             }
         };
         let both = |(network, rate, p50): &(Network, f64, f64)| {
@@ -131,7 +131,7 @@ mod tests {
             (Network::Sleeping, 50.0, 20.0),
             (Network::Spinning, 100.0, 5.0),
         ]);
-        let ratios = all(&networks, &results, None, Some(&Bounces { rate: 4500.0 }));
+        let ratios = all(&networks, &results, None, Some(&Bounces { transfer_ns: 30.0, rate: 4500.0 }));
         let verdicts: Vec<_> = ratios.iter().map(|ratio| (ratio.engine, ratio.ratio, ratio.met)).collect();
         assert_eq!(
             verdicts,
@@ -151,7 +151,7 @@ mod tests {
     fn a_sleeping_baseline_slower_than_sockperf_is_told() {
         let networks = Network::all(&[]);
         let results = rows(&[(Network::Sleeping, 1.0, 1.0), (Network::Spinning, 1.0, 1.0)]);
-        let ratios = all(&networks, &results, Some(&Sockperf { rate: 2.0, rtt_p50_us: 1.0 }), None);
+        let ratios = all(&networks, &results, Some(&Sockperf { transfer_ns: 30.0, rate: 2.0, rtt_p50_us: 1.0 }), None);
         assert_eq!((ratios.len(), ratios[0].ratio, ratios[0].met), (1, 0.5, false));
     }
 }
