@@ -308,11 +308,12 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         egress: &mut Egress<N>,
         now: Instant,
     ) -> Option<usize> {
-        debug_assert_eq!(now, self.shared.now);
         let is_low = self.shared.is_low();
         let block = self.blocks.get_mut(slot as usize)?;
         let exchange = self.shared.exchanges.of_mut(block)?;
         let Turn::Ours(packet) = &mut exchange.turn else { return None };
+        // The segment came in this turn of the worker, or the exchange would have been settled.
+        debug_assert_eq!(now, self.shared.now);
         let settings = &self.shared.settings;
         let len = block.received;
         // With room for another segment the congestion window is not what limits it (RFC 9438 §5.8), and need not be told.

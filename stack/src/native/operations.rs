@@ -329,6 +329,9 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         egress: &mut Egress<N>,
         now: Instant,
     ) -> usize {
+        if self.blocks[source as usize].received == 0 {
+            return 0;
+        }
         if echoes && let Some(moved) = self.echo_lone(source, egress, now) {
             return moved;
         }

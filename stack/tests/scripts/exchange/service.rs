@@ -255,3 +255,14 @@ fn a_service_that_waits_for_room_is_told_of_it() {
         },
     );
 }
+
+#[test]
+fn a_service_that_is_woken_between_turns_finds_nothing_to_send_back() {
+    play(|s| {
+        let at = begin(s);
+        s.order(Command::Forward);
+        s.expect_nothing();
+        s.expect_exchanging(true);
+        goes_on(s, at);
+    });
+}
