@@ -2,7 +2,7 @@
 
 use crate::report::{Bounces, Row, Sockperf};
 use crate::{MANY, ONE};
-use linerate_benches::echo_pair::{Measured, Network, StackEngine};
+use linerate_benches::echo_pair::{Network, StackEngine};
 use serde::Serialize;
 
 /// The sleeping baseline's rate by that of sockperf: a weak baseline would flatter everything else.
@@ -19,8 +19,29 @@ pub struct Ratio {
     pub ratio: f64,
     /// At least this much is required.
     pub required: f64,
-    /// Whether it is.
+    /// Whether it is, and may be said to be.
     pub met: bool,
+    /// Whether the cores were as far from each other for one figure as for the other.
+    pub comparable: bool,
+}
+
+/// How much further from each other cores may be for one figure than for the other.
+const COMPARABLE: f64 = 1.5;
+
+/// A figure, and how far the cores were from each other when it was measured.
+#[derive(Clone, Copy)]
+struct Figure {
+    value: f64,
+    transfer_ns: f64,
+}
+
+impl Ratio {
+    fn new(engine: Option<&'static str>, what: &'static str, of: Figure, to: Figure, required: f64) -> Self {
+        let ratio = of.value / to.value;
+        let further = of.transfer_ns.max(to.transfer_ns) / of.transfer_ns.min(to.transfer_ns);
+        let comparable = further <= COMPARABLE;
+        Ratio { engine, what, ratio, required, met: comparable && ratio >= required, comparable }
+    }
 }
 
 /// What is required of an engine.
@@ -55,50 +76,55 @@ pub fn all(
     sockperf: Option<&Sockperf>,
     bounces: Option<&Bounces>,
 ) -> Vec<Ratio> {
-    let of = |network: Network, connections| -> Measured {
+    let row = |network: Network, connections| -> &Row {
         let row = results.iter().find(|row| row.is_of(network, connections));
-        row.expect("every network is measured with both numbers of connections").measured
+        row.expect("every network is measured with both numbers of connections")
     };
-    let faster = of(Network::Sleeping, MANY).rate.max(of(Network::Spinning, MANY).rate);
-    let rtt = |network| of(network, ONE).rtt_us.p50;
+    let rate = |network, connections| {
+        let Row { transfer_ns, measured, .. } = row(network, connections);
+        Figure { value: measured.rate, transfer_ns: *transfer_ns }
+    };
+    let rtt = |network| {
+        let Row { transfer_ns, measured, .. } = row(network, ONE);
+        Figure { value: measured.rtt_us.p50, transfer_ns: *transfer_ns }
+    };
+    let (sleeping, spinning) = (rate(Network::Sleeping, MANY), rate(Network::Spinning, MANY));
+    let faster = if sleeping.value > spinning.value { sleeping } else { spinning };
     let mut ratios = Vec::new();
     for (network, engine) in networks.iter().filter_map(|network| Some((*network, network.engine()?))) {
         let required = Required::of(engine);
-        let mut push = |what, ratio: f64, required: f64| {
-            ratios.push(Ratio { engine: engine.value(), what, ratio, required, met: ratio >= required });
-        };
+        let mut push = |what, of, to, required| ratios.push(Ratio::new(engine.value(), what, of, to, required));
         push(
             "requests/s of 64 connections, to the faster kernel baseline's",
-            of(network, MANY).rate / faster,
+            rate(network, MANY),
+            faster,
             required.rate,
         );
         push(
             "RTT p50 of one connection: the sleeping baseline's, to this",
-            rtt(Network::Sleeping) / rtt(network),
+            rtt(Network::Sleeping),
+            rtt(network),
             required.sleeping_rtt,
         );
         push(
             "RTT p50 of one connection: the spinning baseline's, to this",
-            rtt(Network::Spinning) / rtt(network),
+            rtt(Network::Spinning),
+            rtt(network),
             required.spinning_rtt,
         );
-        if let (Some(bounces), Some(required)) = (bounces, required.bounces) {
+        if let (Some(Bounces { transfer_ns, rate: bounces }), Some(required)) = (bounces, required.bounces) {
             push(
                 "requests/s of 64 connections, to testpmd's bounces/s",
-                of(network, MANY).rate / bounces.rate,
+                rate(network, MANY),
+                Figure { value: *bounces, transfer_ns: *transfer_ns },
                 required,
             );
         }
     }
-    if let Some(sockperf) = sockperf {
-        let ratio = of(Network::Sleeping, ONE).rate / sockperf.rate;
-        ratios.push(Ratio {
-            engine: None,
-            what: "requests/s of one connection: the sleeping baseline's, to sockperf's",
-            ratio,
-            required: OF_SOCKPERF,
-            met: ratio >= OF_SOCKPERF,
-        });
+    if let Some(Sockperf { transfer_ns, rate: ping_pongs, .. }) = sockperf {
+        let what = "requests/s of one connection: the sleeping baseline's, to sockperf's";
+        let ping_pongs = Figure { value: *ping_pongs, transfer_ns: *transfer_ns };
+        ratios.push(Ratio::new(None, what, rate(Network::Sleeping, ONE), ping_pongs, OF_SOCKPERF));
     }
     ratios
 }
@@ -106,7 +132,7 @@ pub fn all(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use linerate_benches::echo_pair::Rtt;
+    use linerate_benches::echo_pair::{Measured, Rtt};
 
     fn rows(figures: &[(Network, f64, f64)]) -> Vec<Row> {
         let row = |connections, rate, p50| {
@@ -145,6 +171,18 @@ mod tests {
                 (Some("smoltcp"), 2.5, true),
             ]
         );
+    }
+
+    #[test]
+    fn figures_that_were_measured_with_cores_further_apart_are_not_compared() {
+        let networks = Network::all(&[StackEngine::Native]);
+        let results =
+            rows(&[(networks[0], 1500.0, 1.0), (Network::Sleeping, 9.0, 90.0), (Network::Spinning, 9.0, 90.0)]);
+        for (transfer_ns, comparable) in [(20.0, true), (44.0, true), (46.0, false), (19.0, false)] {
+            let ratios = all(&networks, &results, None, Some(&Bounces { transfer_ns, rate: 1500.0 }));
+            assert!(ratios[..3].iter().all(|ratio| ratio.met && ratio.comparable));
+            assert_eq!((ratios[3].met, ratios[3].comparable), (comparable, comparable), "{transfer_ns}");
+        }
     }
 
     #[test]
