@@ -9,6 +9,7 @@
 mod app;
 mod expect;
 mod flow;
+mod orders;
 mod params;
 mod receiver;
 mod script;

@@ -32,7 +32,7 @@ pub struct Script {
     nic: MemoryNic,
     clock: VirtualClock,
     pub(super) log: Rc<RefCell<Log>>,
-    postbox: Postbox<Command>,
+    pub(super) postbox: Postbox<Command>,
     pub(super) flows: BTreeMap<u16, Flow>,
     /// The peer's port where none is said.
     pub(super) port: u16,
@@ -375,82 +375,6 @@ impl Script {
         let mut packet = self.nic.allocate().expect("the peer's packets come back");
         packet.append(frame.len()).expect("a frame fits into a packet").copy_from_slice(frame);
         assert_eq!(self.nic.tx_burst(&mut vec![packet]), 1, "the link takes a frame");
-    }
-
-    /// Tells the connection of the current port's service to do something.
-    #[track_caller]
-    pub(super) fn command(&mut self, command: Command) {
-        let id = self.log.borrow().conns.get(&self.port).and_then(|conn| conn.id);
-        self.note(format_args!("app {command:?}"));
-        let Some(id) = id else { self.fail("the service has no connection of this port") };
-        assert!(self.postbox.post(id, command).is_ok(), "the worker reads its mail");
-        self.settle();
-    }
-
-    /// The service writes `n` bytes.
-    #[track_caller]
-    pub fn write(&mut self, n: Rel) {
-        self.command(Command::Write(n as usize));
-    }
-
-    /// The service hands over `n` bytes that it owns.
-    #[track_caller]
-    pub fn send(&mut self, n: Rel) {
-        self.command(Command::Send(n as usize));
-    }
-
-    /// The service consumes `n` bytes.
-    #[track_caller]
-    pub fn read(&mut self, n: Rel) {
-        self.command(Command::Read(n as usize));
-    }
-
-    /// The service leaves what arrives where it is.
-    #[track_caller]
-    pub fn stop_reading(&mut self) {
-        self.command(Command::Reading(false));
-    }
-
-    /// The service consumes what is there and what arrives, as it does from the beginning.
-    #[track_caller]
-    pub fn start_reading(&mut self) {
-        self.command(Command::Reading(true));
-    }
-
-    /// The service will write `n` bytes when something arrives next.
-    #[track_caller]
-    pub fn answer(&mut self, n: Rel) {
-        self.command(Command::Answer(n as usize));
-    }
-
-    /// The service sends back what is there and what arrives.
-    #[track_caller]
-    pub fn echo(&mut self) {
-        self.command(Command::Echo);
-    }
-
-    /// The service does this when something becomes readable next, in place of what it does of its own accord.
-    #[track_caller]
-    pub fn next(&mut self, commands: Vec<Command>) {
-        self.command(Command::Next(commands));
-    }
-
-    /// The service does this now.
-    #[track_caller]
-    pub fn order(&mut self, command: Command) {
-        self.command(command);
-    }
-
-    /// The service finishes sending.
-    #[track_caller]
-    pub fn close(&mut self) {
-        self.command(Command::Close);
-    }
-
-    /// The service aborts.
-    #[track_caller]
-    pub fn abort(&mut self) {
-        self.command(Command::Abort);
     }
 
     /// Lets time pass; what the worker sends meanwhile can be expected afterwards.
