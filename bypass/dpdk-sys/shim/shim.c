@@ -1,5 +1,7 @@
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -294,6 +296,53 @@ uint16_t lr_rx_burst(uint16_t port, uint16_t queue, struct rte_mbuf **mbufs, uin
 uint16_t lr_tx_burst(uint16_t port, uint16_t queue, struct rte_mbuf **mbufs, uint16_t n)
 {
 	return rte_eth_tx_burst(port, queue, mbufs, n);
+}
+
+/* Where a guarded burst of this thread began, and whether it is in one. */
+static _Thread_local sigjmp_buf burst_start;
+static _Thread_local volatile sig_atomic_t in_burst;
+static struct sigaction handler_before;
+
+static void on_fault(int signal, siginfo_t *info, void *context)
+{
+	if (in_burst) {
+		in_burst = 0;
+		siglongjmp(burst_start, 1);
+	}
+	/* Not a burst's: as if there were no handler here. */
+	if (handler_before.sa_flags & SA_SIGINFO)
+		handler_before.sa_sigaction(signal, info, context);
+	else
+		sigaction(signal, &handler_before, NULL); /* and the fault repeats itself */
+}
+
+int lr_guard_bursts(void)
+{
+	static atomic_int guarded;
+	struct sigaction action = { .sa_sigaction = on_fault, .sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER };
+	int once = 0;
+
+	if (!atomic_compare_exchange_strong(&guarded, &once, 1))
+		return 0;
+	return sigaction(SIGSEGV, NULL, &handler_before) || sigaction(SIGSEGV, &action, NULL);
+}
+
+uint16_t lr_guarded_burst(int tx, uint16_t port, uint16_t queue, struct rte_mbuf **mbufs, uint16_t n, int *left)
+{
+	uint16_t done;
+
+	/* The handler does not mask the signal, so that there is no mask to be saved here. */
+	if (sigsetjmp(burst_start, 0) != 0) {
+		*left = 1;
+		return 0;
+	}
+	in_burst = 1;
+	atomic_signal_fence(memory_order_seq_cst);
+	done = tx ? rte_eth_tx_burst(port, queue, mbufs, n) : rte_eth_rx_burst(port, queue, mbufs, n);
+	atomic_signal_fence(memory_order_seq_cst);
+	in_burst = 0;
+	*left = 0;
+	return done;
 }
 
 uint16_t lr_tx_prepare(uint16_t port, uint16_t queue, struct rte_mbuf **mbufs, uint16_t n)

@@ -129,6 +129,11 @@ uint64_t lr_iova(const void *address, size_t len);
 
 uint16_t lr_rx_burst(uint16_t port, uint16_t queue, struct rte_mbuf **mbufs, uint16_t n);
 uint16_t lr_tx_burst(uint16_t port, uint16_t queue, struct rte_mbuf **mbufs, uint16_t n);
+/* Lets lr_guarded_burst leave a burst that touches memory which is there no more. 0 if that can be. */
+int lr_guard_bursts(void);
+/* A burst, sent or received, of a driver that may have the memory taken from it meanwhile. *left says whether it was left for that:
+ * then what it had in hand is lost, be it sent or received. */
+uint16_t lr_guarded_burst(int tx, uint16_t port, uint16_t queue, struct rte_mbuf **mbufs, uint16_t n, int *left);
 uint16_t lr_tx_prepare(uint16_t port, uint16_t queue, struct rte_mbuf **mbufs, uint16_t n);
 /* Frees sent mbufs that the queue still holds, as far as the driver can. */
 void lr_tx_reclaim(uint16_t port, uint16_t queue);

@@ -146,8 +146,9 @@ impl Port {
     /// socket yet, it waits, as `config` says how long.
     ///
     /// The driver of `memif:` frees the shared memory on a thread of EAL's when the other end goes away. It waits for
-    /// nobody, so a worker that was interrupted within a burst at that moment faults; of the links between processes,
-    /// vhost-user is the one that has no such moment.
+    /// nobody, so a worker that was interrupted within a burst at that moment faults. Such a port therefore takes SIGSEGV,
+    /// leaves the burst, and loses the packets that the driver had in hand; faults elsewhere go to whoever had the signal
+    /// before. Of the links between processes, vhost-user is the one that has no such moment.
     ///
     /// The driver of `tap:` has the kernel send a signal for what arrives. The calling thread, and those that it starts
     /// later, block it, and EAL's thread takes it; in threads that were there before, system calls may be interrupted.
@@ -156,6 +157,9 @@ impl Port {
         let plan = vdev::plan(via, wish)?;
         if matches!(plan.kind, Kind::Tap(_)) {
             signals::leave_to_eal();
+        }
+        if setup::is_memif(&plan) {
+            signals::guard_bursts();
         }
         let began = Instant::now();
         let mut refusals = 0;

@@ -39,6 +39,8 @@ pub struct QueuePair {
     to_prepare: u64,
     /// Frames are lent to the driver.
     lends: bool,
+    /// The driver's memory may vanish within a burst.
+    may_vanish: bool,
     /// Frames arrive cold, and empty packets begin further.
     cold: bool,
     stats: QueueStats,
@@ -73,6 +75,7 @@ impl QueuePair {
             max_tso_segments: shared.choice.max_tso_segments,
             to_prepare: if shared.choice.virtio { sys::LR_TX_TCP_SEG } else { OFFLOADS },
             lends: shared.choice.virtio,
+            may_vanish: shared.choice.may_vanish,
             cold: shared.choice.cold,
             stats: QueueStats::default(),
             not_sync: PhantomData,
@@ -212,6 +215,24 @@ unsafe fn lend(frames: &[Mbuf]) -> u32 {
     lent
 }
 
+/// A burst of a driver whose memory may vanish meanwhile, sent if `tx` and else received; `None` if it did, and what the
+/// driver had in hand is lost.
+///
+/// # Safety
+/// As of `lr_rx_burst` and `lr_tx_burst`; and of what is sent nothing is used after a `None`.
+#[inline(never)]
+unsafe fn guarded_burst(tx: bool, place: Place, mbufs: *mut *mut sys::rte_mbuf, n: u16) -> Option<u16> {
+    let mut left = 0;
+    // SAFETY: the caller's promises. The jump out of the burst ends within the function that is called here, and passes
+    // frames of the driver only, which holds no lock and owns nothing in a burst but packets.
+    let done = unsafe { sys::lr_guarded_burst(tx.into(), place.port, place.queue, mbufs, n, &mut left) };
+    if left != 0 {
+        tracing::warn!("the other end of the link left in the middle of a burst: up to {BURST} packets are lost");
+        return None;
+    }
+    Some(done)
+}
+
 /// Bytes of `frames` in all.
 #[inline]
 fn bytes(frames: &[Mbuf]) -> u64 {
@@ -245,7 +266,14 @@ impl Nic for QueuePair {
         }
         // SAFETY: an `Mbuf` is a pointer to an mbuf, and there is room for `n`; the queue has no other user (`&mut`,
         // not cloned) and exists while the gate is open.
-        let received = unsafe { sys::lr_rx_burst(place.port, place.queue, room.as_mut_ptr().cast(), n as u16) };
+        let received = unsafe {
+            let room = room.as_mut_ptr().cast();
+            if self.may_vanish {
+                guarded_burst(false, place, room, n as u16).unwrap_or(0)
+            } else {
+                sys::lr_rx_burst(place.port, place.queue, room, n as u16)
+            }
+        };
         let received = usize::from(received);
         // SAFETY: that many were written, each a packet that the driver gave away.
         unsafe { into.set_len(before + received) };
@@ -283,8 +311,15 @@ impl Nic for QueuePair {
             let mut lent = if self.lends { unsafe { lend(&from[taken..taken + ready]) } } else { 0 };
             // SAFETY: an `Mbuf` is a pointer to an mbuf; the driver takes the first ones that it returns the number
             // of, which are forgotten below. The queue has no other user, and exists while the gate is open.
-            let sent =
-                unsafe { sys::lr_tx_burst(place.port, place.queue, from.as_mut_ptr().add(taken).cast(), ready as u16) };
+            let sent = unsafe {
+                let frames = from.as_mut_ptr().add(taken).cast();
+                if self.may_vanish {
+                    // Of those that it had in hand it is not known which it has freed.
+                    guarded_burst(true, place, frames, ready as u16).unwrap_or(ready as u16)
+                } else {
+                    sys::lr_tx_burst(place.port, place.queue, frames, ready as u16)
+                }
+            };
             let sent = usize::from(sent);
             while lent != 0 {
                 let frame = &from[taken + lent.trailing_zeros() as usize];

@@ -42,6 +42,9 @@ pub(super) struct Choice {
     /// else by an indirect descriptor. Before, it wants to be asked to prepare only what it is to segment: the sums that it
     /// would put into other frames are there.
     pub virtio: bool,
+    /// The driver is memif's, which frees the shared memory on a thread of EAL's when the other end goes away, and waits for
+    /// nobody: a burst may have to be left.
+    pub may_vanish: bool,
     /// What is received was written by the device or another core, and not by the driver.
     pub cold: bool,
     /// Its pool must be one piece of memory.
@@ -182,6 +185,7 @@ pub(super) fn choose(
         data_room: data_room as u16,
         packets,
         virtio,
+        may_vanish: is_memif(plan),
         cold: virtio || plan.kind == Kind::Other,
         one_piece: is_xdp,
         max_segments: segments(info.tx_mtu_segments_max),
@@ -205,7 +209,8 @@ pub(super) fn offers(info: &sys::lr_port_info, setup: &Setup) -> bool {
         && info.max_rx_queues.min(info.max_tx_queues) >= setup.queues
 }
 
-fn is_memif(plan: &Plan) -> bool {
+/// Whether the port is memif's.
+pub(super) fn is_memif(plan: &Plan) -> bool {
     plan.devices.iter().any(|device| device.name.starts_with("net_memif"))
 }
 

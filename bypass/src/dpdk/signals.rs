@@ -1,4 +1,4 @@
-//! The signals of the TAP driver.
+//! The signals of drivers: what TAP's sends, and what memif's causes.
 //!
 //! It has the kernel send a real-time signal to the process for every frame that arrives, and reads nothing before it
 //! comes. Whichever thread takes it has its system calls interrupted, a `recv` with a time-out among them, which the
@@ -19,5 +19,13 @@ pub(super) fn leave_to_eal() {
         if libc::signal(libc::SIGIO, libc::SIG_IGN) != libc::SIG_DFL {
             tracing::debug!("SIGIO had a handler, which the TAP port has replaced by none");
         }
+    }
+}
+
+/// Takes the signal of a memory fault, to leave the bursts of a driver whose memory has vanished.
+pub(super) fn guard_bursts() {
+    // SAFETY: the handler acts on what happens within a guarded burst, and leaves the rest to the one before.
+    if unsafe { dpdk_sys::lr_guard_bursts() } != 0 {
+        tracing::warn!("SIGSEGV cannot be taken: if the other end of the link leaves within a burst, the process ends");
     }
 }

@@ -514,3 +514,32 @@ fn frames_larger_than_a_packet_cross_a_vhost_link() {
         }
     });
 }
+
+#[test]
+fn a_burst_over_memif_is_left_when_its_memory_is_gone() {
+    let peer = |socket: &str| format!("memif:{socket},server");
+    between("links::a_burst_over_memif_is_left_when_its_memory_is_gone", peer, 1, "ordinary", |socket| {
+        let eal = eal();
+        let port = open(&eal, &format!("memif:{socket}"), small());
+        let mut queue = port.take_queues().remove(0);
+        wait_for("the link", || queue.link_up());
+        bounce(&mut queue, 0..100, 60);
+        // As the driver does on EAL's thread when the other end goes away.
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let mut regions = 0;
+        for line in maps.lines().filter(|line| line.contains("memif_region")) {
+            let (start, end) = line.split_once(' ').unwrap().0.split_once('-').unwrap();
+            let [start, end] = [start, end].map(|at| usize::from_str_radix(at, 16).unwrap());
+            // SAFETY: only the driver reads and writes there, in bursts that are left when they cannot.
+            assert_eq!(unsafe { libc::munmap(start as *mut libc::c_void, end - start) }, 0);
+            regions += 1;
+        }
+        assert!(regions > 0, "{maps}");
+        let mut received = Vec::with_capacity(BURST);
+        for n in 0..10 {
+            let mut frames = vec![packet(&mut queue, &frame(n, 60))];
+            queue.tx_burst(&mut frames);
+            assert_eq!((queue.rx_burst(&mut received), frames.len()), (0, 0));
+        }
+    });
+}
