@@ -106,7 +106,7 @@ impl Shortcut {
 
 /// The four bytes at `at`, a constant within `bytes`: one load.
 #[inline(always)]
-fn field<const N: usize>(bytes: &[u8; N], at: usize) -> u32 {
+pub(crate) fn field<const N: usize>(bytes: &[u8; N], at: usize) -> u32 {
     bytes[at..].first_chunk().map_or(0, |field| u32::from_be_bytes(*field))
 }
 

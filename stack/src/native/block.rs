@@ -1,8 +1,10 @@
 //! The control block of a connection (RFC 9293 §3.3.1): what every segment needs, in two cache lines.
 
+use super::options::{TIMESTAMP_HEAD, TIMESTAMP_LEN};
 use super::recovery::RttEstimator;
 use super::seq::Seq;
 use super::tick::Tick;
+use crate::shortcut::field;
 use crate::tuple::Tuple;
 use std::ops::{BitAnd, BitOr, BitOrAssign, Not};
 
@@ -335,6 +337,15 @@ impl Block {
         }
         self.rcv_edge = self.rcv_nxt + window;
         Some(self.whole_window)
+    }
+
+    /// What the timestamp of a segment says of its sender's clock, if the timestamp is all that its `options` are and it is not
+    /// old (PAWS, RFC 7323 §5.3).
+    #[inline(always)]
+    pub fn newer(&self, options: &[u8; TIMESTAMP_LEN]) -> Option<u32> {
+        let value = field(options, 4);
+        let is_alone = field(options, 0) == u32::from_be_bytes(TIMESTAMP_HEAD);
+        (is_alone && value.wrapping_sub(self.ts_recent) as i32 >= 0).then_some(value)
     }
 
     /// A segment that acknowledges everything has been sent.

@@ -77,6 +77,15 @@ impl<P> Shared<P> {
         self.soonest = self.settings.limits.soonest(now).map(Tick::at_or_after);
     }
 
+    /// Lets the wheel's entry of `block`, the connection in `slot`, come up at `due` at the latest.
+    #[inline(always)]
+    pub fn arm_for(&mut self, slot: u32, block: &mut Block, due: Tick) {
+        if due.before(block.wheel_at) {
+            block.wheel_at = due;
+            self.wheel.arm(slot, due.instant(self.now));
+        }
+    }
+
     /// Packets that were received and not consumed.
     pub fn unread(&self) -> usize {
         self.pinned.all - self.pinned.queued - self.exchanges.sent()

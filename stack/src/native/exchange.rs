@@ -9,13 +9,13 @@
 
 use super::NativeEngine;
 use super::block::{Block, Flags, NO_BUFFERS, State};
-use super::fast_path::{dress, word};
+use super::fast_path::{dress, take_window};
 use super::header::Control;
-use super::options::TIMESTAMP_HEAD;
 use super::tick::Tick;
 use crate::congestion::CongestionControl;
 use crate::egress::{ETHERNET, Egress};
 use crate::engine::Head;
+use crate::shortcut::field;
 use linerate_bypass::time::Instant;
 use linerate_bypass::{Bytes, ConnId, Nic, Packet};
 
@@ -167,11 +167,11 @@ impl<P: Packet> Exchange<P> {
         let (header, payload) = data.get(head.ip_header..)?.split_first_chunk::<N>()?;
         let len = payload.len() as u32;
         let fixed = header.first_chunk::<20>()?;
-        let flags_and_window = word(fixed, 12);
+        let flags_and_window = field(fixed, 12);
         // The length of the header, and the flags: an acknowledgement, and perhaps PSH (RFC 9293 §3.1).
         if flags_and_window >> 16 & !0x0008 != (N as u32) << 10 | 0x0010
-            || word(fixed, 4) != block.rcv_nxt.0
-            || word(fixed, 8) != block.nxt.0
+            || field(fixed, 4) != block.rcv_nxt.0
+            || field(fixed, 8) != block.nxt.0
             || len.wrapping_sub(1) >= block.rcv_window()
             || block.tuple != head.tuple
             || packet.len() != data.len()
@@ -181,14 +181,7 @@ impl<P: Packet> Exchange<P> {
         }
         let mut timestamp = block.ts_recent;
         if N == 32 {
-            let options = header.last_chunk::<12>()?;
-            timestamp = word(options, 4);
-            // The timestamp is all that the options are, and it is not old (PAWS, RFC 7323 §5.3).
-            if word(options, 0) != u32::from_be_bytes(TIMESTAMP_HEAD)
-                || (timestamp.wrapping_sub(block.ts_recent) as i32) < 0
-            {
-                return None;
-            }
+            timestamp = block.newer(header.last_chunk()?)?;
         }
         Some(Arrival { header: head.ip_header + N, len, window: flags_and_window as u16, timestamp })
     }
@@ -264,10 +257,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         block.ts_recent = timestamp;
         if window != exchange.window {
             exchange.window = window;
-            block.snd_wnd = u32::from(exchange.window) << block.snd_scale();
-            if let Some(cold) = self.cold.get_mut(slot as usize) {
-                cold.offered(block.snd_wnd, block.snd_scale());
-            }
+            take_window(slot, block, &mut self.cold, window);
         }
         block.una = block.nxt;
         block.retransmit_at = Tick::NONE;
@@ -340,10 +330,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         block.received = 0;
         block.rcv_acked = block.rcv_nxt;
         block.retransmit_at = self.shared.soonest[usize::from(block.rtt.consults_path())];
-        if block.retransmit_at.before(block.wheel_at) {
-            block.wheel_at = block.retransmit_at;
-            self.shared.wheel.arm(slot, block.wheel_at.instant(now));
-        }
+        self.shared.arm_for(slot, block, block.retransmit_at);
         Some(len as usize)
     }
 
@@ -382,10 +369,8 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         if !block.is_exchanging() || others || block.retransmit_at.is_due(Tick::of(now)) {
             return false;
         }
-        block.wheel_at = block.retransmit_at;
-        if block.wheel_at.is_some() {
-            self.shared.wheel.arm(slot, block.wheel_at.instant(now));
-        }
+        block.wheel_at = Tick::NONE;
+        self.shared.arm_for(slot, block, block.retransmit_at);
         true
     }
 

@@ -7,8 +7,10 @@
 
 use super::block::{Block, Flags, State};
 use super::buffers::{Buffers, CROWDED};
+use super::cold::Cold;
+use super::connection::Pinned;
 use super::header::{Control, Ecn, Header, Offload};
-use super::options::{TIMESTAMP_HEAD, Timestamp};
+use super::options::Timestamp;
 use super::output::deadline;
 use super::recovery::{Answer, Flight};
 use super::seq::Seq;
@@ -18,6 +20,7 @@ use super::{NativeEngine, SEGMENTS_PER_TURN};
 use crate::congestion::CongestionControl;
 use crate::egress::{ETHERNET, Egress};
 use crate::engine::Head;
+use crate::shortcut::field;
 use linerate_bypass::time::Instant;
 use linerate_bypass::{Bytes, Nic, Packet};
 
@@ -51,20 +54,20 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         let Some((_, tcp)) = data.split_at_checked(head.ip_header) else { return Some(packet) };
         let Some(fixed) = tcp.first_chunk::<20>() else { return Some(packet) };
         let expected = if block.flags.has(Flags::TIMESTAMPS) { WITH_TIMESTAMP } else { PLAIN };
-        let flags_and_window = word(fixed, 12);
+        let flags_and_window = field(fixed, 12);
         if block.tuple != head.tuple
             || !block.flags.has(Flags::IN_TABLE)
             || block.flags.has_any(UNUSUAL_TO_TAKE)
             || block.state != State::Established
             || flags_and_window >> 16 & !PUSH != expected
-            || Seq(word(fixed, 4)) != block.rcv_nxt
+            || Seq(field(fixed, 4)) != block.rcv_nxt
         {
             return Some(packet);
         }
         let header = (expected >> 12) as usize * 4;
         let Some(len) = tcp.len().checked_sub(header) else { return Some(packet) };
         let len = len as u32;
-        let ack = Seq(word(fixed, 8));
+        let ack = Seq(field(fixed, 8));
         let acknowledged = ack - block.una;
         // What neither brings nor acknowledges anything, or what was acknowledged before, may be a duplicate.
         if len > block.rcv_window()
@@ -82,21 +85,14 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
             return Some(packet);
         }
         if expected == WITH_TIMESTAMP {
-            // The timestamp is all that the options are, and it is not old (PAWS, RFC 7323 §5.3).
-            let Some(options) = tcp.first_chunk::<32>() else { return Some(packet) };
-            let timestamp = word(options, 24);
-            if word(options, 20) != u32::from_be_bytes(TIMESTAMP_HEAD)
-                || (timestamp.wrapping_sub(block.ts_recent) as i32) < 0
-            {
-                return Some(packet);
-            }
+            let options = tcp[20..].first_chunk();
+            let Some(timestamp) = options.and_then(|options| block.newer(options)) else { return Some(packet) };
             // RFC 7323 §4.3: only what continues the last acknowledgement sent, so that a delayed one echoes the first. This
             // holds whoever takes the segment in.
             if block.rcv_acked == block.rcv_nxt {
                 block.ts_recent = timestamp;
             }
         }
-        let window = (flags_and_window & 0xffff) << block.snd_scale();
         if !packet.adjust(head.ip_header + header) {
             return Some(packet);
         }
@@ -104,23 +100,13 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         // From here on it is certain.
         let buffers = self.shared.buffers.attach(block);
         block.wl1 = block.rcv_nxt;
-        if window != block.snd_wnd {
-            block.snd_wnd = window;
-            if let Some(cold) = self.cold.get_mut(slot as usize) {
-                cold.offered(window, block.snd_scale());
-            }
-        }
+        take_window(slot, block, &mut self.cold, flags_and_window as u16);
         let mut notable = None;
         if acknowledged != 0 {
             if len == 0 || block.unsent > 0 || !buffers.queue.is_lone() || !buffers.flight.is_answered_by(ack) {
                 return self.take_with_others(slot, ack, packet, len, now);
             }
-            let packets = buffers.queue.acknowledge_lone();
-            self.shared.pinned.unqueue(packets);
-            block.una = ack;
-            block.retransmit_at = Tick::NONE;
-            let answer = buffers.flight.answered(ack, false, now, &mut block.rtt);
-            notable = answer.notable.then_some(answer);
+            notable = acknowledge_lone(block, buffers, &mut self.shared.pinned, ack, now);
         }
         hold(block, buffers, packet, len);
         self.shared.pinned.all += 1;
@@ -227,9 +213,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         set_out(block, &mut buffers.flight, len, &self.shared.soonest, now);
         block.was_acknowledged();
         let has_answered = std::mem::replace(&mut buffers.answered, true);
-        if block.retransmit_at.before(block.wheel_at) {
-            self.connection(slot).arm();
-        }
+        self.shared.arm_for(slot, block, block.retransmit_at);
         // Most connections that have answered twice take turns from there on.
         if has_answered {
             self.begin_turns(slot, now);
@@ -301,12 +285,39 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
                 block.retransmit_at = deadline(buffers, block, cold, &settings.limits);
             }
         }
-        let is_all = block.unsent == 0;
-        if block.retransmit_at.before(block.wheel_at) {
-            self.connection(slot).arm();
-        }
-        is_all
+        self.shared.arm_for(slot, block, block.retransmit_at);
+        block.unsent == 0
     }
+}
+
+/// The peer offers the window that `field` says, on the connection in `slot`.
+#[inline(always)]
+pub(super) fn take_window<C: CongestionControl>(slot: u32, block: &mut Block, cold: &mut [Cold<C>], field: u16) {
+    let window = u32::from(field) << block.snd_scale();
+    if window != block.snd_wnd {
+        block.snd_wnd = window;
+        if let Some(cold) = cold.get_mut(slot as usize) {
+            cold.offered(window, block.snd_scale());
+        }
+    }
+}
+
+/// `ack` acknowledges the one segment that is in flight, and nothing is queued behind it. Returns what is to be
+/// [reported](NativeEngine::report) of that.
+#[inline(always)]
+pub(super) fn acknowledge_lone<P: Packet>(
+    block: &mut Block,
+    buffers: &mut Buffers<P>,
+    pinned: &mut Pinned,
+    ack: Seq,
+    now: Instant,
+) -> Option<Answer> {
+    let packets = buffers.queue.acknowledge_lone();
+    pinned.unqueue(packets);
+    block.una = ack;
+    block.retransmit_at = Tick::NONE;
+    let answer = buffers.flight.answered(ack, false, now, &mut block.rtt);
+    answer.notable.then_some(answer)
 }
 
 /// Puts the `len` bytes of `packet`, the next in order, into the receive queue.
@@ -395,10 +406,4 @@ fn dress_as<P: Packet, const IPV4: bool, const TIMESTAMP: bool, const N: usize>(
         packet.set_tx_offload(offload);
     }
     Some(kept)
-}
-
-/// The four bytes at `at`, a constant within `bytes`.
-#[inline(always)]
-pub(super) fn word<const N: usize>(bytes: &[u8; N], at: usize) -> u32 {
-    bytes[at..].first_chunk().map_or(0, |word| u32::from_be_bytes(*word))
 }

@@ -6,14 +6,13 @@
 
 use super::NativeEngine;
 use super::block::{Flags, State};
-use super::fast_path::word;
+use super::fast_path::{acknowledge_lone, take_window};
 use super::header::Control;
 use super::input::Arrival;
-use super::options::{TIMESTAMP_HEAD, TIMESTAMP_LEN};
 use super::seq::Seq;
-use super::tick::Tick;
 use crate::congestion::CongestionControl;
 use crate::engine::Head;
+use crate::shortcut::field;
 use linerate_bypass::Packet;
 use linerate_bypass::time::Instant;
 
@@ -29,9 +28,9 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         let data = packet.data();
         let Some((_, tcp)) = data.split_at_checked(head.ip_header) else { return false };
         let Some(fixed) = tcp.first_chunk::<FIXED>() else { return false };
-        let [seq, ack] = [4, 8].map(|at| Seq(word(fixed, at)));
+        let [seq, ack] = [4, 8].map(|at| Seq(field(fixed, at)));
         // Whatever is said in the header's length, in the flags but for PSH, and in the window.
-        let rest = word(fixed, 12);
+        let rest = field(fixed, 12);
         let control = Control((rest >> 16) as u8 & !Control::PSH.0);
         if tcp.len() != block.header_len()
             || rest >> 28 != tcp.len() as u32 / 4
@@ -47,13 +46,8 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
             return false;
         }
         let mut ts_recent = block.ts_recent;
-        if let Some(options) = tcp.first_chunk::<{ FIXED + TIMESTAMP_LEN }>() {
-            let value = word(options, FIXED + 4);
-            // PAWS (RFC 7323 §5.3).
-            if word(options, FIXED) != u32::from_be_bytes(TIMESTAMP_HEAD) || (value.wrapping_sub(ts_recent) as i32) < 0
-            {
-                return false;
-            }
+        if let Some(options) = tcp[FIXED..].first_chunk() {
+            let Some(value) = block.newer(options) else { return false };
             // RFC 7323 §4.3.
             if block.rcv_acked == seq {
                 ts_recent = value;
@@ -68,7 +62,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
                 true
             }
             State::Established if control == Control::ACK.and(Control::FIN) => {
-                self.finish(slot, ack, rest & 0xffff, ts_recent, now)
+                self.finish(slot, ack, rest as u16, ts_recent, now)
             }
             // The service knows of everything, and nothing is left to be learnt from what is acknowledged.
             State::LastAck if control == Control::ACK && block.flags.has(Flags::FIN_SENT | Flags::END_TOLD) => {
@@ -84,12 +78,12 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     /// The peer of the established connection in `slot` finishes, and acknowledges all that we have sent: no more than one
     /// segment is taken in here. `window` is the field.
     #[inline(always)]
-    fn finish(&mut self, slot: u32, ack: Seq, window: u32, ts_recent: u32, now: Instant) -> bool {
+    fn finish(&mut self, slot: u32, ack: Seq, window: u16, ts_recent: u32, now: Instant) -> bool {
         let Some(block) = self.blocks.get_mut(slot as usize) else { return false };
         let acknowledged = ack - block.una;
         let mut notable = None;
         if let Some(buffers) = self.shared.buffers.of_mut(block) {
-            let flight = &mut buffers.flight;
+            let flight = &buffers.flight;
             let expected = if acknowledged == 0 {
                 flight.is_empty()
             } else {
@@ -99,25 +93,14 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
                 return false;
             }
             if acknowledged != 0 {
-                let packets = buffers.queue.acknowledge_lone();
-                self.shared.pinned.unqueue(packets);
-                block.una = ack;
-                block.retransmit_at = Tick::NONE;
-                let answer = flight.answered(ack, false, now, &mut block.rtt);
-                notable = answer.notable.then_some(answer);
+                notable = acknowledge_lone(block, buffers, &mut self.shared.pinned, ack, now);
             }
         } else if acknowledged != 0 {
             return false;
         }
         block.ts_recent = ts_recent;
         block.wl1 = block.rcv_nxt;
-        let window = window << block.snd_scale();
-        if window != block.snd_wnd {
-            block.snd_wnd = window;
-            if let Some(cold) = self.cold.get_mut(slot as usize) {
-                cold.offered(window, block.snd_scale());
-            }
-        }
+        take_window(slot, block, &mut self.cold, window);
         block.rcv_nxt += 1;
         block.rcv_edge = block.rcv_edge.max(block.rcv_nxt);
         block.state = State::CloseWait;

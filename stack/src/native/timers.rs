@@ -73,11 +73,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     /// Lets the connection's entry in the wheel come up at `due` at the latest.
     #[inline]
     fn arm_for(&mut self, due: Tick) {
-        let block = &mut *self.block;
-        if due.before(block.wheel_at) {
-            block.wheel_at = due;
-            self.shared.wheel.arm(self.slot, due.instant(self.shared.now));
-        }
+        self.shared.arm_for(self.slot, self.block, due);
     }
 
     /// The service asks to be called at `at`, or no more.
