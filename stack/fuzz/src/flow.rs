@@ -30,8 +30,8 @@ pub struct Flow {
     /// Ranges of numbers whose bytes the peer has sent: the first, and how many.
     given: Vec<(u32, u32)>,
     offers: Vec<Offer>,
-    /// The numbers behind SYNs that the peer has sent.
-    behind_any_syn: Vec<u32>,
+    /// The numbers behind SYNs that the peer has sent since the endpoint last answered one.
+    unanswered: Vec<u32>,
     /// The numbers behind SYNs of the peer that the endpoint has answered, and the number and window of its own last SYN.
     behind_syn: Vec<u32>,
     syn: Option<(u32, u16)>,
@@ -51,8 +51,8 @@ impl Flow {
         if len > 0 {
             self.given.push((first, len));
         }
-        if flags & SYN != 0 && !self.behind_any_syn.contains(&first) {
-            self.behind_any_syn.push(first);
+        if flags & SYN != 0 && !self.unanswered.contains(&first) {
+            self.unanswered.push(first);
         }
         if flags & ACK != 0 {
             self.offers.push(Offer { ack, window });
@@ -102,6 +102,7 @@ impl Flow {
                 self.nxt = segment.seq.wrapping_add(1);
             }
             self.syn = Some((segment.seq, segment.window));
+            self.unanswered.clear();
             if acks && !self.behind_syn.contains(&segment.ack) {
                 self.behind_syn.push(segment.ack);
             }
@@ -228,7 +229,7 @@ impl Flow {
             assert_eq!(*conn.start.get_or_insert(start), start, "RCV.NXT counts what was received: {now:?}");
             conn.first.get_or_insert(now.una);
             // Where the time stands still, the number of an answer that has not left yet can be guessed, and acknowledged.
-            let known = self.behind_syn.contains(&start) || self.behind_any_syn.contains(&start);
+            let known = self.behind_syn.contains(&start) || self.unanswered.contains(&start);
             assert!(
                 conn.last.is_some() || self.behind_syn.is_empty() || known,
                 "the stream begins behind the SYN: {now:?}"
