@@ -72,7 +72,7 @@ impl Addresses {
         }
     }
 
-    #[inline(never)]
+    #[inline]
     fn are_v4_ends_of_several(&self, source: u32, destination: u32) -> bool {
         self.own_v4.iter().any(|own| own.address == destination)
             && !self.own_v4.iter().any(|own| own.broadcast == source)

@@ -23,7 +23,7 @@ const LAST_V6: u64 = 0xfeff_ffff_ffff_ffff;
 
 /// What the short-cut looks for.
 pub(crate) struct Shortcut {
-    /// Our Ethernet address, followed by two bytes of zero.
+    /// Our Ethernet address behind two bytes of zero, the last byte the highest.
     station: u64,
 }
 
@@ -32,13 +32,13 @@ impl Shortcut {
     #[inline]
     pub fn new(mac: MacAddr) -> Self {
         let [a, b, c, d, e, f] = mac.0;
-        Shortcut { station: u64::from_be_bytes([a, b, c, d, e, f, 0, 0]) }
+        Shortcut { station: u64::from_le_bytes([0, 0, a, b, c, d, e, f]) }
     }
 
     /// Whether the first bytes of a frame are our address.
     #[inline(always)]
     fn is_to_us(&self, start: &[u8; 8]) -> bool {
-        u64::from_be_bytes(*start) & !0xffff == self.station
+        u64::from_le_bytes(*start) << 16 == self.station
     }
 
     /// Where the IPv4 TCP segment in `frame` lies, if it is an ordinary one: unicast to us, without IP options, not a
@@ -60,18 +60,14 @@ impl Shortcut {
             return None;
         }
         let RxInfo { ipv4_checksum, l4_checksum, .. } = frame.rx_info();
-        if l4_checksum != RxChecksum::Good {
-            return None;
-        }
-        if ipv4_checksum != RxChecksum::Good && (ipv4_checksum == RxChecksum::Bad || !is_intact(start)) {
+        if l4_checksum != RxChecksum::Good || ipv4_checksum != RxChecksum::Good && !is_intact(start, frame) {
             return None;
         }
         let ip_len = (field(start, ETHERNET) & 0xffff) as usize;
         if !has_segment(frame, start[ETHERNET + IPV4 + DATA_OFFSET], IPV4, ip_len) {
             return None;
         }
-        let tuple =
-            Tuple::received_v4(*start[ETHERNET + 12..].first_chunk()?, *start[ETHERNET + IPV4..].first_chunk()?);
+        let tuple = Tuple::received_v4(source, destination, field(start, ETHERNET + IPV4));
         Some(Tcp { tuple, ip_len, ip_header: IPV4 })
     }
 
@@ -122,13 +118,14 @@ fn has_segment(frame: &impl Packet, data_offset: u8, ip_header: usize, ip_len: u
         && headers <= frame.data().len() - ETHERNET
 }
 
-/// Whether the checksum of the IPv4 header in a frame is right (RFC 791 §3.1).
+/// Whether the checksum of the IPv4 header in `frame`, which begins with `start`, is right (RFC 791 §3.1); the port has not
+/// verified it.
 #[inline(never)]
-fn is_intact(start: &[u8; ETHERNET + IPV4 + TCP_HEADER]) -> bool {
-    let (words, _) = start[ETHERNET..ETHERNET + IPV4].as_chunks::<2>();
-    let sum: u32 = words.iter().map(|word| u32::from(u16::from_be_bytes(*word))).sum();
-    // Ten words: the carries of the first fold leave no second behind.
-    (sum & 0xffff) + (sum >> 16) == 0xffff
+fn is_intact(start: &[u8; ETHERNET + IPV4 + TCP_HEADER], frame: &impl Packet) -> bool {
+    // Two words at once: what is carried from one to the other counts as one there, which is what it counts for in a sum
+    // modulo 2¹⁶ − 1.
+    let sum: u64 = [0, 4, 8, 12, 16].map(|at| u64::from(field(start, ETHERNET + at))).iter().sum();
+    frame.rx_info().ipv4_checksum == RxChecksum::Unknown && sum % 0xffff == 0
 }
 
 #[cfg(test)]

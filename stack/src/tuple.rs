@@ -36,16 +36,11 @@ impl Tuple {
         }
     }
 
-    /// The connection that a received IPv4 segment is of. `addresses` are those of its IP header, source and destination
-    /// (bytes 12 to 19, RFC 791 §3.1); `ports` are the first four bytes of its TCP header.
+    /// The connection that a received IPv4 segment from `source` to `destination` is of; `ports` are the first four bytes of
+    /// its TCP header.
     #[inline]
-    pub fn received_v4(addresses: [u8; 8], ports: [u8; 4]) -> Self {
-        let addresses = u64::from_be_bytes(addresses);
-        Tuple {
-            local: Address::v4(addresses as u32),
-            remote: Address::v4((addresses >> 32) as u32),
-            ports: u32::from_be_bytes(ports).rotate_left(16),
-        }
+    pub fn received_v4(source: u32, destination: u32, ports: u32) -> Self {
+        Tuple { local: Address::v4(destination), remote: Address::v4(source), ports: ports.rotate_left(16) }
     }
 
     /// The connection that a received IPv6 segment is of. `addresses` are those of its IP header, source and destination
@@ -327,7 +322,8 @@ mod tests {
             let back = if four {
                 let addresses = [(local as u32).to_be_bytes(), (remote as u32).to_be_bytes()].concat();
                 prop_assert_eq!(&tuple.sent_v4()[..], addresses);
-                Tuple::received_v4(tuple.sent_v4(), tuple.sent_ports())
+                let [source, destination] = [local as u32, remote as u32];
+                Tuple::received_v4(source, destination, u32::from_be_bytes(tuple.sent_ports()))
             } else {
                 prop_assert_eq!(&tuple.sent_v6()[..], [local.to_be_bytes(), remote.to_be_bytes()].concat());
                 Tuple::received_v6(&tuple.sent_v6(), tuple.sent_ports())

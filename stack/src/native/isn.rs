@@ -57,7 +57,7 @@ impl Secrets {
         Secrets {
             cookies: SipHasher24::new_with_keys(next(), next()),
             tables: HashKey::new(next),
-            latest: Pair::of(&Tuple::received_v4([0; 8], [0; 4]), &isn, &timestamps),
+            latest: Pair::of(&Tuple::received_v4(0, 0, 0), &isn, &timestamps),
             isn,
             timestamps,
         }
