@@ -122,18 +122,14 @@ pub trait Engine<N: Nic>: Sized {
     /// Takes in the segments of one burst, all of flows that this worker owns, in order; leaves `burst` empty.
     fn segments(&mut self, burst: &mut Segments<N::Packet>, egress: &mut Egress<N>, now: Instant);
 
-    /// Takes in a segment by itself, before the others of its burst, if that is as good; otherwise gives its packet back. To be
-    /// asked only while no segment waits to be taken in.
+    /// Whether to take in the segments of the next burst by themselves, as they come, is as good as to take them in together.
     #[inline]
-    fn take_at_once(
-        &mut self,
-        packet: N::Packet,
-        _head: &Head,
-        _egress: &mut Egress<N>,
-        _now: Instant,
-    ) -> Option<N::Packet> {
-        Some(packet)
+    fn takes_at_once(&self) -> bool {
+        false
     }
+
+    /// Takes in a segment by itself. To be asked only while no segment waits to be taken in.
+    fn take_at_once(&mut self, packet: N::Packet, head: &Head, egress: &mut Egress<N>, now: Instant);
 
     /// An ICMP error quoted a segment of `tuple` that began at `sequence`. Blind attackers can send such errors
     /// (RFC 5927).

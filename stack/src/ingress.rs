@@ -35,8 +35,10 @@ pub(crate) struct Ingress<P> {
     misdirected: u64,
     /// A chain in one piece, for the slow path.
     scratch: Vec<u8>,
-    /// TCP segments for the engine, of the burst at hand.
+    /// TCP segments for the engine, of the burst at hand, unless it takes each at once.
     burst: Segments<P>,
+    /// Whether it does. The same for all of a burst, so that none gets ahead of another.
+    at_once: bool,
     /// Datagrams received and not yet delivered.
     pub datagrams: Vec<Datagram>,
 }
@@ -52,6 +54,7 @@ impl<P: Packet> Ingress<P> {
             misdirected: 0,
             scratch,
             burst,
+            at_once: false,
             datagrams,
         }
     }
@@ -60,7 +63,7 @@ impl<P: Packet> Ingress<P> {
         self.misdirected
     }
 
-    /// Hands the segments of the burst to the engine.
+    /// Hands the segments of the burst to the engine that have not been.
     pub fn end_burst<N: Nic<Packet = P>, E: Engine<N>>(
         &mut self,
         egress: &mut Egress<N>,
@@ -70,6 +73,7 @@ impl<P: Packet> Ingress<P> {
         if !self.burst.is_empty() {
             engine.segments(&mut self.burst, egress, now);
         }
+        self.at_once = engine.takes_at_once();
     }
 
     /// Takes in the frames that the port received, and leaves `received` empty. TCP waits for
@@ -154,8 +158,9 @@ impl<P: Packet> Ingress<P> {
         now: Instant,
     ) {
         let Some((packet, head)) = unwrap(frame, tcp, egress) else { return };
-        let left = if self.burst.is_empty() { engine.take_at_once(packet, &head, egress, now) } else { Some(packet) };
-        if let Some(packet) = left {
+        if self.at_once {
+            engine.take_at_once(packet, &head, egress, now);
+        } else {
             self.burst.push(packet, head);
         }
     }

@@ -243,23 +243,18 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
         self.take_burst(burst, egress, now);
     }
 
+    #[inline]
+    fn takes_at_once(&self) -> bool {
+        self.blocks.len() <= NEAR
+    }
+
     #[inline(always)]
-    fn take_at_once(
-        &mut self,
-        packet: N::Packet,
-        head: &Head,
-        egress: &mut Egress<N>,
-        now: Instant,
-    ) -> Option<N::Packet> {
-        if self.blocks.len() > NEAR {
-            return Some(packet);
-        }
+    fn take_at_once(&mut self, packet: N::Packet, head: &Head, egress: &mut Egress<N>, now: Instant) {
         let hash = head.tuple.hash_with(&self.shared.key);
         let slot = self.candidate(hash);
         if let Some(packet) = self.take_turn(slot, head, packet, now) {
             self.take_other(packet, head, hash, slot, egress, now);
         }
-        None
     }
 
     fn icmp_error(&mut self, tuple: Tuple, sequence: u32, error: IcmpError) {

@@ -17,7 +17,7 @@ use crate::config::Config;
 use crate::copies::Copies;
 use crate::device::{Device, smoltcp_time};
 use crate::egress::Egress;
-use crate::engine::{Engine, Event, IcmpError, Segments};
+use crate::engine::{Engine, Event, Head, IcmpError, Segments};
 use crate::ports::Ports;
 use crate::seed;
 use crate::slots::Slots;
@@ -185,6 +185,10 @@ impl<N: Nic> Engine<N> for SmoltcpEngine {
         for (packet, head) in burst.drain() {
             self.segment(packet, head, egress, now);
         }
+    }
+
+    fn take_at_once(&mut self, packet: N::Packet, head: &Head, egress: &mut Egress<N>, now: Instant) {
+        self.segment(packet, *head, egress, now);
     }
 
     fn icmp_error(&mut self, tuple: Tuple, sequence: u32, error: IcmpError) {
