@@ -44,10 +44,10 @@ pub(crate) enum Kind {
 pub(crate) struct Tcp {
     /// The connection, seen from here.
     pub tuple: Tuple,
-    /// Length of the IP packet in bytes; what follows is Ethernet's padding.
-    pub ip_len: usize,
-    /// Length of the IP header in bytes.
-    pub ip_header: usize,
+    /// Where its TCP header begins.
+    pub start: usize,
+    /// Where it ends; what follows is Ethernet's padding.
+    pub end: usize,
 }
 
 /// The host's side of the question.
@@ -176,7 +176,8 @@ impl Host<'_> {
         }
         self.checksum(frame, source, destination, TCP, tcp.checksum(), ip_header, l4_len)?;
         let tuple = Tuple::new(SocketAddr::new(destination, tcp.dst_port()), SocketAddr::new(source, tcp.src_port()));
-        Ok(Kind::Tcp(Tcp { tuple, ip_len: ip_header + l4_len, ip_header }))
+        let start = ETHERNET + ip_header;
+        Ok(Kind::Tcp(Tcp { tuple, start, end: start + l4_len }))
     }
 
     fn udp(
@@ -387,7 +388,7 @@ mod tests {
             let mut frame = tcp(from, to, 3);
             frame.extend([0xaa; 20]);
             let tuple = Tuple::new(to.parse().unwrap(), from.parse().unwrap());
-            assert_eq!(classify(&frame), Ok(Kind::Tcp(Tcp { tuple, ip_len: header + 23, ip_header: header })));
+            assert_eq!(classify(&frame), Ok(Kind::Tcp(Tcp { tuple, start: 14 + header, end: 14 + header + 23 })));
         }
     }
 

@@ -16,8 +16,8 @@ use std::net::{IpAddr, SocketAddr};
 pub struct Head {
     /// The connection that it is of.
     pub tuple: Tuple,
-    /// Length of the IP header, all extension headers included, in bytes.
-    pub ip_header: usize,
+    /// Where in the packet the TCP header begins, behind those of Ethernet and IP.
+    pub tcp: usize,
 }
 
 /// The TCP segments of one burst, in the order of their arrival, whose headers and checksums have been found right.
@@ -48,7 +48,7 @@ impl<P> Segments<P> {
         self.heads.reserve(n);
     }
 
-    /// Appends a segment. `packet` is the IP packet: its data begins with the IP header and ends with the payload.
+    /// Appends a segment. `packet` is the frame, which ends with the payload.
     #[inline(always)]
     pub fn push(&mut self, packet: P, head: Head) {
         self.packets.push(packet);

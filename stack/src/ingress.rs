@@ -151,17 +151,22 @@ impl<P: Packet> Ingress<P> {
     #[inline(always)]
     fn take_segment<N: Nic<Packet = P>, E: Engine<N>>(
         &mut self,
-        frame: P,
+        mut frame: P,
         tcp: Tcp,
         egress: &mut Egress<N>,
         engine: &mut E,
         now: Instant,
     ) {
-        let Some((packet, head)) = unwrap(frame, tcp, egress) else { return };
+        let Tcp { tuple, start, end } = tcp;
+        let padding = frame.len() - end;
+        if padding > 0 && !frame.trim(padding) {
+            return egress.drop_for(Cause::Truncated);
+        }
+        let head = Head { tuple, tcp: start };
         if self.at_once {
-            engine.take_at_once(packet, &head, egress, now);
+            engine.take_at_once(frame, &head, egress, now);
         } else {
-            self.burst.push(packet, head);
+            self.burst.push(frame, head);
         }
     }
 
@@ -283,16 +288,4 @@ impl<P: Packet> Ingress<P> {
         }
         ours
     }
-}
-
-/// The IP packet in `frame`, and what is known of it.
-#[inline(always)]
-fn unwrap<N: Nic>(mut frame: N::Packet, tcp: Tcp, egress: &mut Egress<N>) -> Option<(N::Packet, Head)> {
-    let Tcp { tuple, ip_len, ip_header } = tcp;
-    let padding = frame.len() - ETHERNET - ip_len;
-    if !frame.adjust(ETHERNET) || padding > 0 && !frame.trim(padding) {
-        egress.drop_for(Cause::Truncated);
-        return None;
-    }
-    Some((frame, Head { tuple, ip_header }))
 }

@@ -63,12 +63,10 @@ impl Shortcut {
         if l4_checksum != RxChecksum::Good || ipv4_checksum != RxChecksum::Good && !is_intact(start, frame) {
             return None;
         }
-        let ip_len = (field(start, ETHERNET) & 0xffff) as usize;
-        if !has_segment(frame, start[ETHERNET + IPV4 + DATA_OFFSET], IPV4, ip_len) {
-            return None;
-        }
         let tuple = Tuple::received_v4(source, destination, field(start, ETHERNET + IPV4));
-        Some(Tcp { tuple, ip_len, ip_header: IPV4 })
+        let end = ETHERNET + (field(start, ETHERNET) & 0xffff) as usize;
+        let tcp = Tcp { tuple, start: ETHERNET + IPV4, end };
+        has_segment(frame, start[ETHERNET + IPV4 + DATA_OFFSET], &tcp).then_some(tcp)
     }
 
     /// Where the IPv6 TCP segment in `frame` lies, if it is an ordinary one: unicast to us, without extension headers, and
@@ -92,11 +90,10 @@ impl Shortcut {
         {
             return None;
         }
-        let ip_len = IPV6 + (field(start, ETHERNET + 4) >> 16) as usize;
-        if !has_segment(frame, start[ETHERNET + IPV6 + DATA_OFFSET], IPV6, ip_len) {
-            return None;
-        }
-        Some(Tcp { tuple: Tuple::received_v6(ends, *start[ETHERNET + IPV6..].first_chunk()?), ip_len, ip_header: IPV6 })
+        let tuple = Tuple::received_v6(ends, *start[ETHERNET + IPV6..].first_chunk()?);
+        let end = ETHERNET + IPV6 + (field(start, ETHERNET + 4) >> 16) as usize;
+        let tcp = Tcp { tuple, start: ETHERNET + IPV6, end };
+        has_segment(frame, start[ETHERNET + IPV6 + DATA_OFFSET], &tcp).then_some(tcp)
     }
 }
 
@@ -106,16 +103,13 @@ pub(crate) fn field<const N: usize>(bytes: &[u8; N], at: usize) -> u32 {
     bytes[at..].first_chunk().map_or(0, |field| u32::from_be_bytes(*field))
 }
 
-/// Whether an IP packet of `ip_len` bytes, of which `ip_header` are its header, lies in `frame` and has room for a TCP header
-/// whose thirteenth byte is `data_offset`, and whether the first segment of `frame` holds all of that header.
+/// Whether `tcp` lies in `frame` and has room for a TCP header whose thirteenth byte is `data_offset`, and whether the first
+/// segment of `frame` holds all of that header.
 #[inline(always)]
-fn has_segment(frame: &impl Packet, data_offset: u8, ip_header: usize, ip_len: usize) -> bool {
+fn has_segment(frame: &impl Packet, data_offset: u8, tcp: &Tcp) -> bool {
     // In 32-bit words, in the upper half of the byte.
-    let headers = ip_header + usize::from(data_offset >> 4) * 4;
-    headers >= ip_header + TCP_HEADER
-        && headers <= ip_len
-        && ip_len <= frame.len() - ETHERNET
-        && headers <= frame.data().len() - ETHERNET
+    let payload = tcp.start + usize::from(data_offset >> 4) * 4;
+    payload >= tcp.start + TCP_HEADER && payload <= tcp.end && payload <= frame.data().len() && tcp.end <= frame.len()
 }
 
 /// Whether the checksum of the IPv4 header in `frame`, which begins with `start`, is right (RFC 791 §3.1); the port has not

@@ -164,7 +164,7 @@ impl<P: Packet> Exchange<P> {
     #[inline(always)]
     fn next<const N: usize>(&self, block: &Block, head: &Head, packet: &P) -> Option<Arrival> {
         let data = packet.data();
-        let (header, payload) = data.get(head.ip_header..)?.split_first_chunk::<N>()?;
+        let (header, payload) = data.get(head.tcp..)?.split_first_chunk::<N>()?;
         let len = payload.len() as u32;
         let fixed = header.first_chunk::<20>()?;
         let flags_and_window = field(fixed, 12);
@@ -183,7 +183,7 @@ impl<P: Packet> Exchange<P> {
         if N == 32 {
             timestamp = block.newer(header.last_chunk()?)?;
         }
-        Some(Arrival { header: head.ip_header + N, len, window: flags_and_window as u16, timestamp })
+        Some(Arrival { header: head.tcp + N, len, window: flags_and_window as u16, timestamp })
     }
 }
 

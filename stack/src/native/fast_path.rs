@@ -51,7 +51,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     pub(super) fn take_predicted(&mut self, slot: u32, head: &Head, mut packet: P, now: Instant) -> Option<P> {
         let Some(block) = self.blocks.get_mut(slot as usize) else { return Some(packet) };
         let data = packet.data();
-        let Some((_, tcp)) = data.split_at_checked(head.ip_header) else { return Some(packet) };
+        let Some((_, tcp)) = data.split_at_checked(head.tcp) else { return Some(packet) };
         let Some(fixed) = tcp.first_chunk::<20>() else { return Some(packet) };
         let expected = if block.flags.has(Flags::TIMESTAMPS) { WITH_TIMESTAMP } else { PLAIN };
         let flags_and_window = field(fixed, 12);
@@ -93,7 +93,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
                 block.ts_recent = timestamp;
             }
         }
-        if !packet.adjust(head.ip_header + header) {
+        if !packet.adjust(head.tcp + header) {
             return Some(packet);
         }
 

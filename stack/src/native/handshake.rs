@@ -47,12 +47,12 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         arrival: &Arrival,
         hash: u64,
         packet: P,
-        ip_header: usize,
+        tcp: usize,
         egress: &mut Egress<N>,
         now: Instant,
     ) {
         let control = arrival.control;
-        let options = Options::parse(&packet.data()[ip_header + 20..arrival.header]);
+        let options = Options::parse(&packet.data()[tcp + 20..arrival.header]);
         let mut floor = None;
         let segment = || time_wait::Segment {
             seq: arrival.seq,

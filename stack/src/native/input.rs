@@ -11,7 +11,7 @@ use super::seq::Seq;
 use super::tick::Tick;
 use crate::congestion::CongestionControl;
 use crate::drops::Cause;
-use crate::egress::Egress;
+use crate::egress::{ETHERNET, Egress};
 use crate::engine::{Head, Segments};
 use linerate_bypass::time::Instant;
 use linerate_bypass::{BURST, Nic, Packet, prefetch_whole};
@@ -39,18 +39,18 @@ pub(super) struct Arrival {
 }
 
 impl Arrival {
-    /// Reads the headers of an IP packet, found right by the demultiplexer; the IP header is `ip_header` bytes long and the
-    /// whole packet `total`.
+    /// Reads the headers of a frame, found right by the demultiplexer; the TCP header begins at `start`, and the whole frame is
+    /// `total` bytes long.
     #[inline]
-    fn read(data: &[u8], ip_header: usize, total: usize) -> Self {
-        let (ip, tcp) = data.split_at(ip_header);
+    fn read(data: &[u8], start: usize, total: usize) -> Self {
+        let (ip, tcp) = (&data[ETHERNET..start], &data[start..]);
         let ecn = match ip[0] >> 4 {
             4 => ip[1] & 3,
             _ => ip[1] >> 4 & 3,
         };
         let control = Control(tcp[13]);
         let segment = TcpPacket::new_unchecked(tcp);
-        let header = ip_header + usize::from(segment.header_len());
+        let header = start + usize::from(segment.header_len());
         Arrival {
             seq: Seq(segment.seq_number().0 as u32),
             ack: Seq(segment.ack_number().0 as u32),
@@ -115,7 +115,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         let Some(block) = self.blocks.get(slot as usize) else {
             return self.segment(packet, head, hash, slot, egress, now);
         };
-        let finishes = packet.data().get(head.ip_header + FLAGS).is_some_and(|flags| Control(*flags).has(Control::FIN));
+        let finishes = packet.data().get(head.tcp + FLAGS).is_some_and(|flags| Control(*flags).has(Control::FIN));
         let left = if block.state == State::Established && !finishes {
             self.take_predicted(slot, head, packet, now)
         } else if self.take_step(slot, head, hash, &packet, now) {
@@ -171,18 +171,18 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         egress: &mut Egress<N>,
         now: Instant,
     ) {
-        let Head { tuple, ip_header } = *head;
+        let Head { tuple, tcp } = *head;
         let data = packet.data();
-        let arrival = Arrival::read(data, ip_header, packet.len());
+        let arrival = Arrival::read(data, tcp, packet.len());
         let slot = match self.blocks.get(candidate as usize) {
             Some(block) if block.tuple == tuple && block.flags.has(Flags::IN_TABLE) => Some(candidate),
             Some(_) => self.look_up(hash, &tuple),
             None => None,
         };
         let Some(slot) = slot else {
-            return self.stray(&tuple, &arrival, hash, packet, ip_header, egress, now);
+            return self.stray(&tuple, &arrival, hash, packet, tcp, egress, now);
         };
-        self.connection(slot).examine(arrival, packet, ip_header, egress, now);
+        self.connection(slot).examine(arrival, packet, tcp, egress, now);
     }
 }
 
@@ -192,14 +192,14 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         &mut self,
         mut arrival: Arrival,
         packet: P,
-        ip_header: usize,
+        tcp: usize,
         egress: &mut Egress<N>,
         now: Instant,
     ) {
         if self.shared.settings.keepalive.is_some() {
             self.heard(now);
         }
-        let options = Options::parse(&packet.data()[ip_header + 20..arrival.header]);
+        let options = Options::parse(&packet.data()[tcp + 20..arrival.header]);
         let block = &mut *self.block;
         let control = arrival.control;
         match block.state {

@@ -26,7 +26,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     pub(super) fn take_step(&mut self, slot: u32, head: &Head, hash: u64, packet: &P, now: Instant) -> bool {
         let Some(block) = self.blocks.get_mut(slot as usize) else { return false };
         let data = packet.data();
-        let Some((_, tcp)) = data.split_at_checked(head.ip_header) else { return false };
+        let Some((_, tcp)) = data.split_at_checked(head.tcp) else { return false };
         let Some(fixed) = tcp.first_chunk::<FIXED>() else { return false };
         let [seq, ack] = [4, 8].map(|at| Seq(field(fixed, at)));
         // Whatever is said in the header's length, in the flags but for PSH, and in the window.

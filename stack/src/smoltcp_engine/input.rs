@@ -4,7 +4,7 @@ use super::SmoltcpEngine;
 use super::flow::Phase;
 use crate::device::{Device, smoltcp_time};
 use crate::drops::Cause;
-use crate::egress::Egress;
+use crate::egress::{ETHERNET, Egress};
 use crate::engine::Head;
 use crate::reply::Reply;
 use crate::time_wait::Answer;
@@ -37,7 +37,7 @@ impl SmoltcpEngine {
     }
 
     pub(super) fn segment<N: Nic>(&mut self, packet: N::Packet, head: Head, egress: &mut Egress<N>, now: Instant) {
-        let Head { tuple, ip_header } = head;
+        let Head { tuple, tcp: header } = head;
         let mut scratch = std::mem::take(&mut self.scratch);
         let data = if packet.len() == packet.data().len() {
             packet.data()
@@ -45,10 +45,10 @@ impl SmoltcpEngine {
             // smoltcp reads a packet in one piece.
             scratch.clear();
             packet.segments().for_each(|bytes| scratch.extend_from_slice(bytes));
-            self.copied_bytes += (scratch.len() - ip_header) as u64;
+            self.copied_bytes += (scratch.len() - header) as u64;
             &scratch
         };
-        let tcp = TcpPacket::new_unchecked(&data[ip_header..]);
+        let tcp = TcpPacket::new_unchecked(&data[header..]);
         let slot = match self.table.get(&tuple) {
             Some(&slot) => Some(slot),
             None => self.admit(tuple, &tcp, egress, now),
@@ -65,7 +65,7 @@ impl SmoltcpEngine {
             }
             let before = flow.socket().state();
             let queued = flow.socket().recv_queue();
-            let mut device = Device::new(Medium::Ip, egress, now).after(flow.sent).receiving(data);
+            let mut device = Device::new(Medium::Ip, egress, now).after(flow.sent).receiving(&data[ETHERNET..]);
             self.interface.poll_ingress_single(smoltcp_time(now), &mut device, &mut flow.sockets);
             flow.sent = device.sent;
             flow.note_end(before, tcp.rst());
