@@ -7,9 +7,10 @@ use thiserror::Error;
 
 /// A table of a fixed size, never more than half full.
 ///
-/// Open addressing with linear probing. A removal moves the entries behind it up, so that no marks of what was removed
-/// are left for later searches to step over. The memory is touched where there are entries and not before: a big
-/// table that is not in use costs next to nothing.
+/// Open addressing with linear probing. An entry is put where the search for it begins, and what was there moves on: of a
+/// connection that is new there is more to come, and it may end before it would have paid to go far. A removal moves the
+/// entries behind it up, so that no marks of what was removed are left for later searches to step over. The memory is
+/// touched where there are entries and not before: a big table that is not in use costs next to nothing.
 pub(crate) struct FlowTable {
     /// An empty one is 0.
     slots: Box<[u64]>,
@@ -103,10 +104,11 @@ impl FlowTable {
         }
         let tag = tag_of(hash);
         let mut at = self.home(tag);
-        while self.slots[at] != 0 {
+        let mut displaced = std::mem::replace(&mut self.slots[at], entry(tag, index));
+        while displaced != 0 {
             at = self.next(at);
+            displaced = std::mem::replace(&mut self.slots[at], displaced);
         }
-        self.slots[at] = entry(tag, index);
         self.len += 1;
         Ok(())
     }
