@@ -11,16 +11,15 @@ pub(crate) struct Addresses {
     gateways: Vec<IpAddr>,
     /// What is asked for every packet, of the IPv4 addresses in `own`.
     own_v4: Vec<OwnV4>,
-    /// The address in `own_v4`, if there is exactly one.
-    only_v4: Option<OwnV4>,
     /// The IPv6 addresses in `own`.
     own_v6: Vec<u128>,
 }
 
-/// One of our IPv4 addresses, as a number.
+/// One of our IPv4 addresses, as a number, or none.
 #[derive(Debug, Clone, Copy)]
-struct OwnV4 {
-    address: u32,
+pub(crate) struct OwnV4 {
+    /// Longer than addresses are, so that none equals what stands for none.
+    address: u64,
     /// Its link's broadcast address; on a link that has none, that of all links.
     broadcast: u32,
 }
@@ -36,13 +35,12 @@ impl Addresses {
             let address = Ipv6Addr::from_bits(0xfe80 << 112 | u128::from(u64::from_be_bytes(host)));
             own.extend(IpCidr::new(address.into(), 64));
         }
-        let own_v4: Vec<_> = own.iter().filter_map(OwnV4::of).collect();
-        let only_v4 = if let [only] = own_v4[..] { Some(only) } else { None };
+        let own_v4 = own.iter().filter_map(OwnV4::of).collect();
         let own_v6 = own.iter().filter_map(|cidr| match cidr.address() {
             IpAddr::V6(ip) => Some(ip.to_bits()),
             IpAddr::V4(_) => None,
         });
-        Addresses { own_v6: own_v6.collect(), own_v4, only_v4, own, gateways: gateways.to_vec() }
+        Addresses { own_v6: own_v6.collect(), own_v4, own, gateways: gateways.to_vec() }
     }
 
     /// Our addresses with their prefixes.
@@ -66,16 +64,14 @@ impl Addresses {
     /// is not the broadcast address of one of our links.
     #[inline]
     pub fn are_v4_ends(&self, source: u32, destination: u32) -> bool {
-        match self.only_v4 {
-            Some(own) => own.address == destination && own.broadcast != source,
-            None => self.are_v4_ends_of_several(source, destination),
-        }
+        self.own_v4.iter().any(|own| own.address == destination.into())
+            && !self.own_v4.iter().any(|own| own.broadcast == source)
     }
 
+    /// Our only IPv4 address, if we have just one.
     #[inline]
-    fn are_v4_ends_of_several(&self, source: u32, destination: u32) -> bool {
-        self.own_v4.iter().any(|own| own.address == destination)
-            && !self.own_v4.iter().any(|own| own.broadcast == source)
+    pub fn only_v4(&self) -> OwnV4 {
+        if let [only] = self.own_v4[..] { only } else { OwnV4::NONE }
     }
 
     /// Whether the IPv6 address `ip` is one of ours.
@@ -105,12 +101,20 @@ impl Addresses {
 }
 
 impl OwnV4 {
+    const NONE: Self = OwnV4 { address: u64::MAX, broadcast: 0 };
+
+    /// Whether a packet can be from the IPv4 address `source` to this address of ours, which is our only one.
+    #[inline]
+    pub fn are_ends(self, source: u32, destination: u32) -> bool {
+        self.address == destination.into() && self.broadcast != source
+    }
+
     fn of(cidr: &IpCidr) -> Option<Self> {
         let IpAddr::V4(own) = cidr.address() else { return None };
         let address = own.to_bits();
         // RFC 3021 §2.1: a link of two addresses or one has no broadcast address.
         let host_bits = if cidr.prefix() < 31 { u32::MAX >> cidr.prefix() } else { u32::MAX };
-        Some(OwnV4 { address, broadcast: address | host_bits })
+        Some(OwnV4 { address: address.into(), broadcast: address | host_bits })
     }
 }
 

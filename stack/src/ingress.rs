@@ -88,7 +88,7 @@ impl<P: Packet> Ingress<P> {
         now: Instant,
     ) {
         let alone = self.others.len() == 1;
-        let shortcut = Shortcut::new(egress.mac());
+        let shortcut = Shortcut::new(egress.mac(), egress.addresses());
         self.burst.reserve(received.len());
         for frame in received.drain(..) {
             match shortcut.v4(&frame, egress.addresses()) {

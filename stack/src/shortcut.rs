@@ -3,7 +3,7 @@
 //! It makes the checks that [`Host::classify`](crate::demux::Host::classify) makes, and finds what that finds. What it does not recognise is not
 //! wrong, only not ordinary, and goes the long way.
 
-use crate::addresses::Addresses;
+use crate::addresses::{Addresses, OwnV4};
 use crate::demux::{TCP, Tcp};
 use crate::egress::ETHERNET;
 use crate::tuple::Tuple;
@@ -25,14 +25,16 @@ const LAST_V6: u64 = 0xfeff_ffff_ffff_ffff;
 pub(crate) struct Shortcut {
     /// Our Ethernet address behind two bytes of zero, the last byte the highest.
     station: u64,
+    /// Our only IPv4 address, if we have just one.
+    own_v4: OwnV4,
 }
 
 impl Shortcut {
-    /// For frames to `mac`.
+    /// For frames to `mac` with packets to `addresses`.
     #[inline]
-    pub fn new(mac: MacAddr) -> Self {
+    pub fn new(mac: MacAddr, addresses: &Addresses) -> Self {
         let [a, b, c, d, e, f] = mac.0;
-        Shortcut { station: u64::from_le_bytes([0, 0, a, b, c, d, e, f]) }
+        Shortcut { station: u64::from_le_bytes([0, 0, a, b, c, d, e, f]), own_v4: addresses.only_v4() }
     }
 
     /// Whether the first bytes of a frame are our address.
@@ -56,11 +58,15 @@ impl Shortcut {
         }
         let (source, destination) = (field(start, ETHERNET + 12), field(start, ETHERNET + 16));
         // Not 0.0.0.0 either: it wraps.
-        if source.wrapping_sub(1) >= LAST_V4 || !addresses.are_v4_ends(source, destination) {
+        if source.wrapping_sub(1) >= LAST_V4
+            || !self.own_v4.are_ends(source, destination) && !addresses.are_v4_ends(source, destination)
+        {
             return None;
         }
+        // Both at once: one comparison where the port says it in one word.
         let RxInfo { ipv4_checksum, l4_checksum, .. } = frame.rx_info();
-        if l4_checksum != RxChecksum::Good || ipv4_checksum != RxChecksum::Good && !is_intact(start, frame) {
+        let verified = (ipv4_checksum == RxChecksum::Good) & (l4_checksum == RxChecksum::Good);
+        if !verified && !is_intact(start, frame) {
             return None;
         }
         let tuple = Tuple::received_v4(source, destination, field(start, ETHERNET + IPV4));
@@ -112,14 +118,15 @@ fn has_segment(frame: &impl Packet, data_offset: u8, tcp: &Tcp) -> bool {
     payload >= tcp.start + TCP_HEADER && payload <= tcp.end && payload <= frame.data().len() && tcp.end <= frame.len()
 }
 
-/// Whether the checksum of the IPv4 header in `frame`, which begins with `start`, is right (RFC 791 §3.1); the port has not
-/// verified it.
+/// Whether the port has verified the TCP checksum of `frame`, which begins with `start`, and the checksum of the IPv4 header is
+/// right (RFC 791 §3.1), which the port leaves to us.
 #[inline(never)]
 fn is_intact(start: &[u8; ETHERNET + IPV4 + TCP_HEADER], frame: &impl Packet) -> bool {
     // Two words at once: what is carried from one to the other counts as one there, which is what it counts for in a sum
     // modulo 2¹⁶ − 1.
     let sum: u64 = [0, 4, 8, 12, 16].map(|at| u64::from(field(start, ETHERNET + at))).iter().sum();
-    frame.rx_info().ipv4_checksum == RxChecksum::Unknown && sum % 0xffff == 0
+    let RxInfo { ipv4_checksum, l4_checksum, .. } = frame.rx_info();
+    l4_checksum == RxChecksum::Good && ipv4_checksum == RxChecksum::Unknown && sum % 0xffff == 0
 }
 
 #[cfg(test)]

@@ -48,7 +48,7 @@ fn received(bytes: &[u8], cut: Option<usize>, vouched: (bool, bool)) -> MemoryPa
 }
 
 fn shortcut(frame: &MemoryPacket, addresses: &Addresses) -> Option<Tcp> {
-    let shortcut = Shortcut::new(OURS);
+    let shortcut = Shortcut::new(OURS, addresses);
     let found = [shortcut.v4(frame, addresses), shortcut.v6(frame, addresses)];
     assert!(found[0].is_none() || found[1].is_none());
     found[0].or(found[1])
