@@ -211,13 +211,14 @@ impl MemoryNic {
             if frame.port().asked() != asked {
                 (asked, lengths) = (frame.port().asked(), self.lengths(frame));
             }
-            if !lengths.contains(&frame.len()) {
+            let len = frame.len();
+            if !lengths.contains(&len) {
                 run.frames = at;
                 run.end = RunEnd::Never;
                 break;
             }
+            run.bytes += len as u64;
             frame.mark_sent(now, None);
-            run.bytes += frame.len() as u64;
         }
         run
     }
@@ -335,8 +336,8 @@ impl Nic for MemoryNic {
         let received = &mut into[before..];
         let mut bytes = 0;
         for packet in received.iter_mut() {
-            packet.mark_received();
             bytes += packet.len() as u64;
+            packet.mark_received();
         }
         self.stats.rx_frames += received.len() as u64;
         self.stats.rx_bytes += bytes;
