@@ -43,10 +43,10 @@ impl Arrival {
     /// `total` bytes long.
     #[inline]
     fn read(data: &[u8], start: usize, total: usize) -> Self {
-        let (ip, tcp) = (&data[ETHERNET..start], &data[start..]);
-        let ecn = match ip[0] >> 4 {
-            4 => ip[1] & 3,
-            _ => ip[1] >> 4 & 3,
+        let (headers, tcp) = data.split_at(start);
+        let ecn = match headers[ETHERNET] >> 4 {
+            4 => headers[ETHERNET + 1] & 3,
+            _ => headers[ETHERNET + 1] >> 4 & 3,
         };
         let control = Control(tcp[13]);
         let segment = TcpPacket::new_unchecked(tcp);
