@@ -56,17 +56,17 @@ impl Shortcut {
         if field(start, ETHERNET + 6) & 0x3fff_00ff != u32::from(TCP) {
             return None;
         }
+        // Both at once: one comparison where the port says it in one word.
+        let RxInfo { ipv4_checksum, l4_checksum, .. } = frame.rx_info();
+        let verified = (ipv4_checksum == RxChecksum::Good) & (l4_checksum == RxChecksum::Good);
+        if !verified && !is_intact(start, frame) {
+            return None;
+        }
         let (source, destination) = (field(start, ETHERNET + 12), field(start, ETHERNET + 16));
         // Not 0.0.0.0 either: it wraps.
         if source.wrapping_sub(1) >= LAST_V4
             || !self.own_v4.are_ends(source, destination) && !addresses.are_v4_ends(source, destination)
         {
-            return None;
-        }
-        // Both at once: one comparison where the port says it in one word.
-        let RxInfo { ipv4_checksum, l4_checksum, .. } = frame.rx_info();
-        let verified = (ipv4_checksum == RxChecksum::Good) & (l4_checksum == RxChecksum::Good);
-        if !verified && !is_intact(start, frame) {
             return None;
         }
         let tuple = Tuple::received_v4(source, destination, field(start, ETHERNET + IPV4));
