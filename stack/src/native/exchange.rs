@@ -163,6 +163,10 @@ impl<P: Packet> Exchange<P> {
     /// data in order, which acknowledge all that was sent, and nothing else.
     #[inline(always)]
     fn next<const N: usize>(&self, block: &Block, head: &Head, packet: &P) -> Option<Arrival> {
+        // First, so that the tuple, of which much is in registers, is done with.
+        if block.tuple != head.tuple {
+            return None;
+        }
         let data = packet.data();
         let (header, payload) = data.get(head.tcp..)?.split_first_chunk::<N>()?;
         let len = payload.len() as u32;
@@ -173,7 +177,6 @@ impl<P: Packet> Exchange<P> {
             || field(fixed, 4) != block.rcv_nxt.0
             || field(fixed, 8) != block.nxt.0
             || len.wrapping_sub(1) >= block.rcv_window()
-            || block.tuple != head.tuple
             || packet.len() != data.len()
             || matches!(self.turn, Turn::Ours(_))
         {
