@@ -141,20 +141,21 @@ impl Tuple {
 
     /// The keyed hash that the native engine's tables go by.
     ///
-    /// NH (Black, Halevi, Krawczyk, Krovetz and Rogaway, "UMAC: Fast and Secure Message Authentication", 1999) over the
-    /// addresses with the ports: for whoever does not know the key, two tuples agree in the 128 bits of the sum with a
-    /// probability of 2⁻⁶⁴, however they were chosen. A last folded multiplication spreads the sum over 64 bits.
+    /// NH (Black, Halevi, Krawczyk, Krovetz and Rogaway, "UMAC: Fast and Secure Message Authentication", 1999) over the lower
+    /// halves of the addresses with the ports, and the upper halves, which are zero in IPv4, each times a number of its own:
+    /// for whoever does not know the key, two tuples agree in the 128 bits of the sum with a probability of 2⁻⁶³ at most,
+    /// however they were chosen. A last folded multiplication spreads the sum over 64 bits.
     ///
-    /// The ports share a word with the upper half of *our* address, which the remote party cannot choose freely. With the
-    /// peer's address there would be two freely chosen numbers in one word, and countless tuples alike.
+    /// The ports share a word with *our* address, which the remote party cannot choose freely; IPv4's does not reach where
+    /// they are. With the peer's address there would be two freely chosen numbers in one word, and countless tuples alike.
     #[inline]
     pub fn hash_with(&self, key: &HashKey) -> u64 {
         let [a, b, c, d, e, f] = key.0;
         let product = |x: u64, y: u64| u128::from(x) * u128::from(y);
-        let remote = product(self.remote.high.wrapping_add(a), self.remote.low.wrapping_add(b));
-        let placed = self.local.high ^ u64::from(self.ports);
-        let local = product(placed.wrapping_add(c), self.local.low.wrapping_add(d));
-        let sum = remote.wrapping_add(local);
+        let placed = self.local.low ^ u64::from(self.ports) << 32;
+        let lower = product(self.remote.low.wrapping_add(a), placed.wrapping_add(b));
+        let upper = product(self.remote.high, c).wrapping_add(product(self.local.high, d));
+        let sum = lower.wrapping_add(upper);
         let folded = product((sum >> 64) as u64 ^ e, sum as u64 ^ f);
         (folded >> 64) as u64 ^ folded as u64
     }
