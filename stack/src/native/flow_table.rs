@@ -269,6 +269,18 @@ mod tests {
     }
 
     #[test]
+    fn what_came_last_is_found_first_even_where_others_began_before() {
+        let mut table = FlowTable::with_capacity(64);
+        for (i, tag) in (0..64).zip((1u64..).step_by(2)) {
+            // All begin at the first place.
+            table.insert(tag << 32, i).unwrap();
+            check(&table);
+            let place = table.slots.iter().position(|slot| *slot == entry(tag as u32, i));
+            assert_eq!((place, table.candidate(tag << 32)), (Some(0), Some(i)));
+        }
+    }
+
+    #[test]
     fn every_index_and_every_hash_can_be_held() {
         let mut table = FlowTable::with_capacity(4);
         let extremes = [(0, 0), (0, u32::MAX), (u64::MAX, 0), (u64::MAX, u32::MAX)];
