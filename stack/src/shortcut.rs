@@ -126,7 +126,7 @@ fn is_intact(start: &[u8; ETHERNET + IPV4 + TCP_HEADER], frame: &impl Packet) ->
     // modulo 2¹⁶ − 1.
     let sum: u64 = [0, 4, 8, 12, 16].map(|at| u64::from(field(start, ETHERNET + at))).iter().sum();
     let RxInfo { ipv4_checksum, l4_checksum, .. } = frame.rx_info();
-    l4_checksum == RxChecksum::Good && ipv4_checksum == RxChecksum::Unknown && sum % 0xffff == 0
+    l4_checksum == RxChecksum::Good && ipv4_checksum == RxChecksum::Unknown && sum.is_multiple_of(0xffff)
 }
 
 #[cfg(test)]
