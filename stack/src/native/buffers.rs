@@ -1,6 +1,7 @@
 //! What a connection holds while bytes are on their way through it, and gives back when it is idle.
 
 use super::block::{Block, Flags, NO_BUFFERS};
+use super::connection::Pinned;
 use super::pacing::Pace;
 use super::queue::Queue;
 use super::reassembly::Reassembly;
@@ -69,12 +70,15 @@ impl<P: Packet> Buffers<P> {
         self.received.is_empty() && self.queue.is_empty() && self.flight.is_settled() && self.reassembly.is_empty()
     }
 
-    /// Lets go of everything.
+    /// Lets go of everything. Returns the packets that were.
     #[cold]
-    fn clear(&mut self) {
+    #[inline(never)]
+    fn clear(&mut self) -> Pinned {
+        let held = Pinned { all: self.pinned(), queued: self.queue.packets() };
         self.received.clear();
         self.reassembly.clear();
         self.queue.clear();
+        held
     }
 
     /// Packets of the port that the receiving side holds.
@@ -150,14 +154,13 @@ impl<P: Packet> Pool<P> {
         }
     }
 
-    /// Takes the buffers of `block` back with whatever is in them. Returns how many packets that were.
-    #[inline]
-    pub fn detach(&mut self, block: &mut Block) -> usize {
-        let Some(buffers) = self.buffers.get_mut(block.buffers as usize) else { return 0 };
-        let holds = !buffers.received.is_empty() || !buffers.queue.is_empty() || !buffers.reassembly.is_empty();
-        let pinned = if holds { buffers.pinned() } else { 0 };
-        if holds {
-            buffers.clear();
+    /// Takes the buffers of `block` back with whatever is in them. Returns the packets that were, if there were any.
+    #[inline(always)]
+    pub fn detach(&mut self, block: &mut Block) -> Option<Pinned> {
+        let buffers = self.buffers.get_mut(block.buffers as usize)?;
+        let mut held = None;
+        if !buffers.received.is_empty() || !buffers.queue.is_empty() || !buffers.reassembly.is_empty() {
+            held = Some(buffers.clear());
         }
         if buffers.received.capacity() > KEPT {
             buffers.received.shrink_to(KEPT);
@@ -168,6 +171,6 @@ impl<P: Packet> Pool<P> {
         buffers.flight.abandon();
         self.spare.push(block.buffers);
         block.buffers = NO_BUFFERS;
-        pinned
+        held
     }
 }

@@ -15,7 +15,10 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         match block.state {
             State::FinWait1 => block.state = State::FinWait2,
             State::Closing => self.enter_time_wait(now),
-            State::LastAck if block.flags.has(Flags::END_TOLD) => self.end(Flags::default()),
+            State::LastAck if block.flags.has(Flags::END_TOLD) => {
+                self.forget_tuple();
+                self.shared.conclude(self.slot, self.block);
+            }
             State::LastAck => self.linger(),
             _ => {}
         }

@@ -86,9 +86,37 @@ impl<P> Shared<P> {
         }
     }
 
+    /// The name of the connection of `block`, in `slot`.
+    #[inline]
+    pub fn id(&self, slot: u32, block: &Block) -> ConnId {
+        ConnId::new(self.worker, slot as usize, block.generation)
+    }
+
     /// Packets that were received and not consumed.
     pub fn unread(&self) -> usize {
         self.pinned.all - self.pinned.queued - self.exchanges.sent()
+    }
+}
+
+impl<P: Packet> Shared<P> {
+    /// Takes the queues of `block` back, with what is in them.
+    #[inline(always)]
+    pub fn detach(&mut self, block: &mut Block) {
+        if let Some(held) = self.buffers.detach(block) {
+            self.pinned.release(held);
+        }
+    }
+
+    /// Both ends have finished and know it, and the service has had everything else: it is told so, and nothing is left to do.
+    /// The tuple is out of the table.
+    #[inline(always)]
+    pub fn conclude(&mut self, slot: u32, block: &mut Block) {
+        self.detach(block);
+        block.state = State::Closed;
+        block.flags |= Flags::GONE;
+        block.retransmit_at = Tick::NONE;
+        block.ack_at = Tick::NONE;
+        self.pending.push(Event::Closed(self.id(slot, block), CloseReason::Finished));
     }
 }
 
@@ -107,6 +135,13 @@ impl Pinned {
     pub fn queue(&mut self, packets: usize) {
         self.all += packets;
         self.queued += packets;
+    }
+
+    /// Queues have let go of what is counted in `these`.
+    #[inline(always)]
+    pub fn release(&mut self, these: Pinned) {
+        self.all -= these.all;
+        self.queued -= these.queued;
     }
 
     /// Send queues have let go of so many.
@@ -149,7 +184,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
 
     /// The connection's name.
     pub fn id(&self) -> ConnId {
-        ConnId::new(self.shared.worker, self.slot as usize, self.block.generation)
+        self.shared.id(self.slot, self.block)
     }
 
     /// Takes the tuple out of the table: segments on it are no longer for this connection.
@@ -157,14 +192,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     pub fn forget_tuple(&mut self) {
         if self.block.flags.has(Flags::IN_TABLE) {
             let hash = self.block.tuple.hash_with(&self.shared.key);
-            self.forget_hash(hash);
-        }
-    }
-
-    /// [`forget_tuple`](Self::forget_tuple), where the tuple's hash is known.
-    #[inline]
-    pub fn forget_hash(&mut self, hash: u64) {
-        if self.block.flags.take(Flags::IN_TABLE) {
+            self.block.flags.clear(Flags::IN_TABLE);
             self.shared.table.remove(hash, self.slot);
         }
     }
@@ -178,13 +206,8 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     }
 
     fn give_back(&mut self) {
-        if let Some(buffers) = self.shared.buffers.of(self.block) {
-            if !buffers.queue.is_empty() {
-                self.shared.pinned.queued -= buffers.queue.packets();
-            }
-            self.shared.pinned.all -= self.shared.buffers.detach(self.block);
-            self.cold.idle_since = milliseconds(self.shared.now);
-        }
+        self.shared.detach(self.block);
+        self.cold.idle_since = self.shared.milliseconds;
     }
 
     /// The token of the connect call that it is of, which is answered now.

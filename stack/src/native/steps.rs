@@ -66,9 +66,9 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
             }
             // The service knows of everything, and nothing is left to be learnt from what is acknowledged.
             State::LastAck if control == Control::ACK && block.flags.has(Flags::FIN_SENT | Flags::END_TOLD) => {
-                let mut connection = self.connection(slot);
-                connection.forget_hash(hash);
-                connection.end(Flags::default());
+                block.flags.clear(Flags::IN_TABLE);
+                self.shared.table.remove(hash, slot);
+                self.shared.conclude(slot, block);
                 true
             }
             _ => false,
