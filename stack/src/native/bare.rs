@@ -1,9 +1,10 @@
 //! Segments without payload, whether of a connection or of none.
 
+use super::block::{Block, Flags};
 use super::connection::Shared;
 use super::header::{Control, Ecn, Header};
 use super::input::Arrival;
-use super::options::{SynOptions, Timestamp};
+use super::options::{SynOptions, TIMESTAMP_LEN, Timestamp};
 use super::seq::Seq;
 use crate::drops::Cause;
 use crate::egress::{ETHERNET, Egress};
@@ -71,6 +72,47 @@ impl<P: Packet> Shared<P> {
             egress.send_ip(packet, header.tuple.remote().ip(), now);
         }
         true
+    }
+
+    /// Sends a segment without payload on the connection of `block`, with `options` behind the timestamp. Returns whether it
+    /// went.
+    #[inline(always)]
+    #[expect(clippy::too_many_arguments, reason = "the fields of a header, and the way out")]
+    pub(super) fn send_bare<N: Nic<Packet = P>>(
+        &self,
+        block: &Block,
+        seq: Seq,
+        control: Control,
+        window: u16,
+        options: &[u8],
+        egress: &mut Egress<N>,
+        now: Instant,
+    ) -> bool {
+        let tuple = &block.tuple;
+        let timestamp =
+            Timestamp { value: super::milliseconds(now).wrapping_add(block.ts_offset), echo: block.ts_recent };
+        let has_timestamp = block.flags.has(Flags::TIMESTAMPS);
+        let header = Header {
+            tuple,
+            seq,
+            ack: block.rcv_nxt,
+            control,
+            window,
+            timestamp: Some(timestamp),
+            options: &[],
+            ecn: Ecn::NotCapable,
+            payload: 0,
+            tso: None,
+        };
+        if has_timestamp
+            && options.is_empty()
+            && self.is_sized(tuple)
+            && let Some(link) = egress.link_header(tuple.remote_v6().to_bits(), now).copied()
+        {
+            return self.send_sized::<N, { ETHERNET + 40 + TIMESTAMP_LEN }>(&header, link, egress);
+        }
+        let timestamp = has_timestamp.then_some(timestamp);
+        self.send_header(&Header { timestamp, options, ..header }, egress, now)
     }
 
     /// Sends a SYN, or with `ack` the answer to one. Returns whether it went.

@@ -330,11 +330,15 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
         for slot in active.drain(..) {
             let Some(block) = self.blocks.get_mut(slot as usize) else { continue };
             let had = block.flags;
+            let data = block.unsent > 0;
             block.flags.clear(Flags::DIRTY | Flags::TOUCHED);
-            if had.has(Flags::DIRTY) && !self.send_whole(slot, egress, now) {
-                let mut connection = self.connection(slot);
-                if connection.send_all(egress, now) {
-                    connection.dirty();
+            if had.has(Flags::DIRTY) {
+                let done = if data { self.send_whole(slot, egress, now) } else { self.send_fin(slot, egress, now) };
+                if !done {
+                    let mut connection = self.connection(slot);
+                    if connection.send_all(egress, now) {
+                        connection.dirty();
+                    }
                 }
             }
             if had.has(Flags::TOUCHED) {

@@ -6,7 +6,6 @@ use super::block::{Block, Flags, State};
 use super::buffers::Buffers;
 use super::cold::Cold;
 use super::connection::Connection;
-use super::fast_path::set_out;
 use super::header::{Control, Ecn, Header, OptionBytes};
 use super::options::{self, MAX_SACK_BLOCKS, MAX_SACK_BLOCKS_WITH_TIMESTAMP, SackBlock, Timestamp};
 use super::recovery::Limits;
@@ -60,11 +59,6 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             }
             _ => {}
         }
-        let unusual = Flags::FIN_SENT | Flags::WINDOW_PROBE | Flags::KEEPALIVE;
-        if block.flags & (unusual | Flags::FIN_QUEUED) == Flags::FIN_QUEUED && block.has_sent_all() {
-            // It says all that there is to be said.
-            return !self.send_fin(egress, now);
-        }
         let more = self.send_data(egress, now);
         self.send_signals(egress, now);
         if !more {
@@ -75,10 +69,6 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
 
     /// Sends lost data again and new data, as far as the windows allow. Returns whether more could be sent at once.
     fn send_data<N: Nic<Packet = P>>(&mut self, egress: &mut Egress<N>, now: Instant) -> bool {
-        let block = &*self.block;
-        if block.flags & (Flags::FIN_QUEUED | Flags::FIN_SENT) == Flags::FIN_QUEUED && block.has_sent_all() {
-            return !self.send_fin(egress, now);
-        }
         let pacing = self.shared.settings.pacing;
         for n in 0..SEGMENTS_PER_TURN {
             let most = if pacing { self.due(n == 0, now) } else { u32::MAX };
@@ -283,26 +273,6 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         true
     }
 
-    /// Sends our FIN when nothing is before it. Returns whether it went.
-    fn send_fin<N: Nic<Packet = P>>(&mut self, egress: &mut Egress<N>, now: Instant) -> bool {
-        let seq = self.block.nxt;
-        if !self.send_empty(seq, Control::ACK.and(Control::FIN), egress, now) {
-            return false;
-        }
-        let block = &mut *self.block;
-        let buffers = self.shared.buffers.attach(block);
-        block.flags |= Flags::FIN_SENT;
-        if buffers.flight.is_clean() && buffers.flight.is_empty() {
-            set_out(block, &mut buffers.flight, 1, &self.shared.soonest, now);
-        } else {
-            buffers.flight.sent(1, now, block.cwnd);
-            block.nxt += 1;
-            block.retransmit_at = deadline(buffers, block, self.cold, &self.shared.settings.limits);
-        }
-        self.arm();
-        true
-    }
-
     /// Sends what is not data: an acknowledgement that nothing has carried, a probe of a closed window or of an idle peer.
     fn send_signals<N: Nic<Packet = P>>(&mut self, egress: &mut Egress<N>, now: Instant) {
         let block = &mut *self.block;
@@ -336,7 +306,6 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     }
 
     /// Sends a segment without payload. Returns whether it went.
-    #[inline]
     pub(super) fn send_empty<N: Nic<Packet = P>>(
         &mut self,
         seq: Seq,
@@ -349,42 +318,16 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         }
         let window = self.offer();
         let block = &*self.block;
-        let tuple = &block.tuple;
-        let timestamp =
-            Timestamp { value: super::milliseconds(now).wrapping_add(block.ts_offset), echo: block.ts_recent };
         if block.flags.has(Flags::ECN_ECHO) {
             control = control.and(Control::ECE);
         }
-        let ack = block.rcv_nxt;
-        let headers = |timestamp, options| Header {
-            tuple,
-            seq,
-            ack,
-            control,
-            window,
-            timestamp,
-            options,
-            ecn: Ecn::NotCapable,
-            payload: 0,
-            tso: None,
-        };
-        let buffers = self.shared.buffers.of(block);
-        let reports = block.flags.has(Flags::DUPLICATE) || buffers.is_some_and(|it| !it.reassembly.is_empty());
-        let went = if !reports
-            && block.flags.has(Flags::TIMESTAMPS)
-            && self.shared.is_sized(tuple)
-            && let Some(link) = egress.link_header(tuple.remote_v6().to_bits(), now).copied()
+        let mut sack = OptionBytes::NONE;
+        if let Some(buffers) = self.shared.buffers.of(block)
+            && (block.flags.has(Flags::DUPLICATE) || !buffers.reassembly.is_empty())
         {
-            self.shared.send_sized::<N, { ETHERNET + 40 + options::TIMESTAMP_LEN }>(
-                &headers(Some(timestamp), &[]),
-                link,
-                egress,
-            )
-        } else {
-            let sack = buffers.map_or(OptionBytes::NONE, |buffers| sack_option(block, buffers));
-            let timestamp = block.flags.has(Flags::TIMESTAMPS).then_some(timestamp);
-            self.shared.send_header(&headers(timestamp, sack.as_slice()), egress, now)
-        };
+            sack = sack_option(block, buffers);
+        }
+        let went = self.shared.send_bare(block, seq, control, window, sack.as_slice(), egress, now);
         if went {
             self.block.was_acknowledged();
         }

@@ -1,20 +1,29 @@
 //! The steps that nearly every connection takes beside its data: the handshake is completed, the peer finishes, our FIN is
-//! acknowledged.
+//! sent and acknowledged.
 //!
 //! As on the [fast path](super::fast_path), a few comparisons find out that a segment is just that, and nothing is done until it
 //! is certain. Everything else is looked at step by step in [`input`](super::input).
 
 use super::NativeEngine;
 use super::block::{Flags, State};
-use super::fast_path::{acknowledge_lone, take_window};
+use super::fast_path::{acknowledge_lone, set_out, take_window};
 use super::header::Control;
 use super::input::Arrival;
 use super::seq::Seq;
 use crate::congestion::CongestionControl;
+use crate::egress::Egress;
 use crate::engine::Head;
 use crate::shortcut::field;
-use linerate_bypass::Packet;
 use linerate_bypass::time::Instant;
+use linerate_bypass::{Nic, Packet};
+
+/// What a FIN by itself does not say, or waits for.
+const UNUSUAL_TO_END: Flags = Flags::FIN_SENT
+    .or(Flags::PROBE)
+    .or(Flags::WINDOW_PROBE)
+    .or(Flags::KEEPALIVE)
+    .or(Flags::DUPLICATE)
+    .or(Flags::ECN_ECHO);
 
 /// Bytes of a TCP header without options (RFC 9293 §3.1).
 const FIXED: usize = 20;
@@ -110,6 +119,36 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         if let Some(answer) = notable {
             self.report(slot, ack, acknowledged, answer, now);
         }
+        true
+    }
+
+    /// Sends our FIN on the connection in `slot` if nothing is left to be sent before it, or to be said beside it. Returns
+    /// whether it went.
+    #[inline(always)]
+    pub(super) fn send_fin<N: Nic<Packet = P>>(&mut self, slot: u32, egress: &mut Egress<N>, now: Instant) -> bool {
+        let is_low = self.shared.is_low();
+        let Some(block) = self.blocks.get_mut(slot as usize) else { return false };
+        if block.flags & (Flags::FIN_QUEUED | UNUSUAL_TO_END) != Flags::FIN_QUEUED
+            || !block.has_sent_all()
+            || block.received > 0
+            || block.state == State::Closed
+        {
+            return false;
+        }
+        let buffers = self.shared.buffers.attach(block);
+        let flight = &buffers.flight;
+        if !flight.is_clean() || !flight.is_empty() || buffers.reserved > 0 || !buffers.reassembly.is_empty() {
+            return false;
+        }
+        let Some(window) = block.offer_all(is_low) else { return false };
+        if !self.shared.send_bare(block, block.nxt, Control::ACK.and(Control::FIN), window, &[], egress, now) {
+            return false;
+        }
+        block.flags |= Flags::FIN_SENT;
+        block.was_acknowledged();
+        let flight = &mut self.shared.buffers.attach(block).flight;
+        set_out(block, flight, 1, &self.shared.soonest, now);
+        self.shared.arm_for(slot, block, block.retransmit_at);
         true
     }
 }
