@@ -93,21 +93,43 @@ pub enum IcmpError {
     },
 }
 
-/// What happened to a connection: an event of a [`Service`](linerate_bypass::Service) to be.
+/// What has happened to connections, to be told to their [`Service`](linerate_bypass::Service) in this order: all events of one
+/// connection are, which is what it relies on.
+#[derive(Debug, Default)]
+pub struct News {
+    /// Connections that are established.
+    pub opened: Vec<(ConnId, Origin)>,
+    /// Connections for which the time asked for has come.
+    pub due: Vec<ConnId>,
+    /// Connections on which more bytes have arrived.
+    pub readable: Vec<ConnId>,
+    /// What else there is.
+    pub others: Vec<Event>,
+}
+
+impl News {
+    /// How much there is of it.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.opened.len() + self.due.len() + self.readable.len() + self.others.len()
+    }
+
+    /// Whether there is none.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// What happened to a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
-    /// It is established.
-    Opened(ConnId, Origin),
     /// The connection asked for with this token could not be made.
     Failed(u64, ConnectError),
-    /// More bytes have arrived.
-    Readable(ConnId),
     /// There is room again.
     Writable(ConnId),
     /// The peer has finished, and all it sent has been consumed.
     PeerClosed(ConnId),
-    /// The time asked for has come.
-    Timer(ConnId),
     /// It is gone, and to be released.
     Closed(ConnId, CloseReason),
 }
@@ -141,9 +163,9 @@ pub trait Engine<N: Nic>: Sized {
     /// Lets the timers due at `now` do their work.
     fn expire(&mut self, now: Instant);
 
-    /// Appends what has happened since the last call to `events`, connection by connection; what became readable
-    /// during a burst is one event. Connections of which nothing else is to be said may go to `readable` instead.
-    fn collect(&mut self, events: &mut Vec<Event>, readable: &mut Vec<ConnId>);
+    /// Puts what has happened since the last call into `news`, which are empty; what became readable during a burst is one
+    /// event.
+    fn collect(&mut self, news: &mut News);
 
     /// Voids the name `conn`, whose `Closed` event is being delivered: its slot may be used again.
     fn release(&mut self, conn: ConnId, now: Instant);
@@ -193,7 +215,7 @@ pub trait Engine<N: Nic>: Sized {
     fn close(&mut self, conn: ConnId);
     /// Resets.
     fn abort(&mut self, conn: ConnId);
-    /// Asks for [`Event::Timer`] at `at`.
+    /// Asks for the connection to be [due](News::due) at `at`.
     fn set_timer(&mut self, conn: ConnId, at: Option<Instant>);
     /// Begins to connect.
     fn connect(&mut self, remote: SocketAddr, token: u64, egress: &mut Egress<N>, now: Instant);

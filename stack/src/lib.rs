@@ -34,7 +34,7 @@ pub use config::{Config, Idle, InvalidCidr, IpCidr, Keepalive};
 pub use crossing::Crossing;
 pub use drops::{Cause, Drops};
 pub use egress::Egress;
-pub use engine::{Engine, Event, Head, IcmpError, Segments};
+pub use engine::{Engine, Event, Head, IcmpError, News, Segments};
 pub use native::NativeEngine;
 pub use slow::{Learnt, Lease};
 pub use smoltcp_engine::SmoltcpEngine;

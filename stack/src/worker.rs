@@ -4,7 +4,7 @@ use crate::addresses::Addresses;
 use crate::config::{Config, Idle};
 use crate::crossing::{Crossing, Mail};
 use crate::egress::{ETHERNET, Egress};
-use crate::engine::{Engine, Event};
+use crate::engine::{Engine, Event, News};
 use crate::ingress::Ingress;
 use crate::native::NativeEngine;
 use crate::seed;
@@ -54,8 +54,7 @@ pub struct Worker<N: Nic, S: Service, E: Engine<N> = NativeEngine<<N as Nic>::Pa
     messages: Receiver<(ConnId, S::Message)>,
     started: bool,
     received: Vec<N::Packet>,
-    events: Vec<Event>,
-    readable: Vec<ConnId>,
+    news: News,
     /// The link's state when it was last looked at.
     link_up: Option<bool>,
     link_checked: Instant,
@@ -92,8 +91,7 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
             messages: crossing.messages,
             started: false,
             received: Vec::with_capacity(BURST),
-            events: Vec::new(),
-            readable: Vec::new(),
+            news: News::default(),
             link_up: None,
             link_checked: now,
             stuck_since: None,
@@ -324,15 +322,12 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
             self.service.datagram(&mut self.core, datagram);
         }
         for _ in 0..ROUNDS {
-            let (mut events, mut readable) = (std::mem::take(&mut self.events), std::mem::take(&mut self.readable));
-            self.core.engine.collect(&mut events, &mut readable);
-            let news = events.len() + readable.len();
+            self.core.engine.collect(&mut self.news);
+            let news = self.news.len();
             delivered += news;
             if news > 0 {
-                self.dispatch(&mut events, &mut readable);
+                self.dispatch();
             }
-            self.events = events;
-            self.readable = readable;
             let Core { engine, egress, now, .. } = &mut self.core;
             engine.flush(egress, *now);
             if news == 0 {
@@ -342,25 +337,31 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
         delivered
     }
 
-    /// Delivers `events`, and to the connections in `readable` that they are.
-    fn dispatch(&mut self, events: &mut Vec<Event>, readable: &mut Vec<ConnId>) {
-        let only_readable = readable.len();
-        for event in &*events {
-            if let Event::Readable(conn) = event {
-                readable.push(*conn);
+    /// Delivers the news.
+    fn dispatch(&mut self) {
+        let Worker { core: net, service, states, news, .. } = self;
+        if !news.readable.is_empty() {
+            service.burst(net, &news.readable);
+        }
+        for &(conn, origin) in &news.opened {
+            let state = service.opened(net, conn, origin);
+            if states.len() <= conn.slot() {
+                states.resize_with(conn.slot() + 1, || None);
+            }
+            states[conn.slot()] = Some(state);
+        }
+        for &conn in &news.due {
+            if let Some(Some(state)) = states.get_mut(conn.slot()) {
+                service.timer(net, conn, state);
             }
         }
-        if !readable.is_empty() {
-            self.service.burst(&mut self.core, readable);
+        for &conn in &news.readable {
+            if let Some(Some(state)) = states.get_mut(conn.slot()) {
+                service.readable(net, conn, state);
+            }
         }
-        let (service, net, states) = (&mut self.service, &mut self.core, &mut self.states);
-        for event in &*events {
-            match *event {
-                Event::Readable(conn) => {
-                    if let Some(Some(state)) = states.get_mut(conn.slot()) {
-                        service.readable(net, conn, state);
-                    }
-                }
+        for &event in &news.others {
+            match event {
                 Event::Writable(conn) => {
                     if let Some(Some(state)) = states.get_mut(conn.slot()) {
                         service.writable(net, conn, state);
@@ -371,18 +372,6 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
                         service.peer_closed(net, conn, state);
                     }
                 }
-                Event::Timer(conn) => {
-                    if let Some(Some(state)) = states.get_mut(conn.slot()) {
-                        service.timer(net, conn, state);
-                    }
-                }
-                Event::Opened(conn, origin) => {
-                    let state = service.opened(net, conn, origin);
-                    if states.len() <= conn.slot() {
-                        states.resize_with(conn.slot() + 1, || None);
-                    }
-                    states[conn.slot()] = Some(state);
-                }
                 Event::Failed(token, error) => service.failed(net, token, error),
                 Event::Closed(conn, why) => {
                     net.engine.release(conn, net.now);
@@ -392,13 +381,10 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
                 }
             }
         }
-        events.clear();
-        readable.truncate(only_readable);
-        for conn in readable.drain(..) {
-            if let Some(Some(state)) = states.get_mut(conn.slot()) {
-                service.readable(net, conn, state);
-            }
-        }
+        news.opened.clear();
+        news.due.clear();
+        news.readable.clear();
+        news.others.clear();
     }
 }
 

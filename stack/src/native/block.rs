@@ -366,14 +366,6 @@ impl Block {
         !is_listed
     }
 
-    /// Whether data is the only news there can be for the service.
-    #[inline(always)]
-    pub fn has_only_data(&self) -> bool {
-        let ordinary = Flags::OPEN | Flags::READABLE;
-        let unusual = Flags::GONE | Flags::VACANT | Flags::WANTS_ROOM;
-        self.state == State::Established && self.flags.has(ordinary) && !self.flags.has_any(unusual)
-    }
-
     #[inline]
     pub fn has_buffers(&self) -> bool {
         self.buffers != NO_BUFFERS

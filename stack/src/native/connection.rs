@@ -11,7 +11,7 @@ use super::tick::Tick;
 use super::time_wait::TimeWait;
 use super::{Counts, milliseconds};
 use crate::congestion::CongestionControl;
-use crate::engine::Event;
+use crate::engine::{Event, News};
 use crate::ports::Ports;
 use crate::tuple::HashKey;
 use crate::wheel::Wheel;
@@ -57,8 +57,8 @@ pub(super) struct Shared<P> {
     pub challenges: (Instant, u32),
     /// Connections with news for their service or something to send.
     pub active: Vec<u32>,
-    /// Events that no connection holds.
-    pub pending: Vec<Event>,
+    /// What services are to be told.
+    pub news: News,
     /// Connections whose service found no packet to write to.
     pub starved: Vec<u32>,
     /// The time of the worker's turn, and what follows from it: the clock that timestamps go by, and the soonest that timers
@@ -116,7 +116,121 @@ impl<P: Packet> Shared<P> {
         block.flags |= Flags::GONE;
         block.retransmit_at = Tick::NONE;
         block.ack_at = Tick::NONE;
-        self.pending.push(Event::Closed(self.id(slot, block), CloseReason::Finished));
+        self.news.others.push(Event::Closed(self.id(slot, block), CloseReason::Finished));
+    }
+
+    /// Notes what is to be told of the connection of `block`, in `slot`.
+    #[inline(always)]
+    pub fn look(&mut self, slot: u32, block: &mut Block) {
+        if block.flags.has_any(Flags::GONE | Flags::VACANT)
+            || !block.flags.has(Flags::OPEN) && !self.has_opened(slot, block)
+        {
+            return;
+        }
+        let conn = self.id(slot, block);
+        if block.flags.take(Flags::READABLE) && block.received > 0 {
+            self.news.readable.push(conn);
+        }
+        if block.flags.has(Flags::WANTS_ROOM) && self.has_enough_room(block) {
+            block.flags.clear(Flags::WANTS_ROOM);
+            self.news.others.push(Event::Writable(conn));
+        }
+        if block.state.may_receive() {
+            return;
+        }
+        if block.state.peer_finished() && block.received == 0 && !block.flags.has(Flags::END_TOLD) {
+            block.flags |= Flags::END_TOLD;
+            self.news.others.push(Event::PeerClosed(conn));
+        }
+        let over = match block.state {
+            // Our last acknowledgement goes out first.
+            State::TimeWait => block.flags.has(Flags::END_TOLD) && !block.flags.has(Flags::ACK_NOW),
+            // A reset goes out first.
+            State::Closed => !block.flags.has(Flags::RESET),
+            _ => false,
+        };
+        if over {
+            self.tell_end(conn, block);
+        }
+    }
+
+    /// Whether the service knows the connection of `block`, in `slot`, from now on.
+    #[inline(always)]
+    fn has_opened(&mut self, slot: u32, block: &mut Block) -> bool {
+        if !block.flags.take(Flags::NEWLY_OPEN) {
+            if block.state == State::Closed {
+                self.never_opened(slot, block);
+            }
+            return false;
+        }
+        block.flags |= Flags::OPEN;
+        let origin = match self.take_token(slot, block) {
+            Some(token) => {
+                self.counts.connected += 1;
+                Origin::Connected(token)
+            }
+            None => {
+                self.counts.accepted += 1;
+                Origin::Accepted
+            }
+        };
+        self.news.opened.push((self.id(slot, block), origin));
+        true
+    }
+
+    /// It is over, for the reason that the flags say.
+    #[inline(never)]
+    fn tell_end(&mut self, conn: ConnId, block: &mut Block) {
+        block.flags |= Flags::GONE;
+        let why = if block.flags.has(Flags::WAS_RESET) {
+            CloseReason::Reset
+        } else if block.flags.has(Flags::WAS_ABORTED) {
+            CloseReason::Aborted
+        } else if block.flags.has_any(Flags::TIMED_OUT | Flags::UNREACHABLE) {
+            CloseReason::TimedOut
+        } else {
+            CloseReason::Finished
+        };
+        self.news.others.push(Event::Closed(conn, why));
+    }
+
+    /// It ended before the service knew it: news only if the service had asked for it.
+    #[inline(never)]
+    fn never_opened(&mut self, slot: u32, block: &mut Block) {
+        if let Some(token) = self.take_token(slot, block) {
+            self.counts.failed += 1;
+            let error = if block.flags.has(Flags::WAS_RESET) {
+                ConnectError::Refused
+            } else if block.flags.has(Flags::UNREACHABLE) {
+                ConnectError::Unreachable
+            } else {
+                ConnectError::TimedOut
+            };
+            self.news.others.push(Event::Failed(token, error));
+        }
+        self.remove(slot, block);
+    }
+
+    /// The token of the connect call that the connection of `block`, in `slot`, is of, which is answered now.
+    #[inline]
+    fn take_token(&mut self, slot: u32, block: &Block) -> Option<u64> {
+        if block.flags.has(Flags::ACTIVE) { self.connecting.remove(&slot) } else { None }
+    }
+
+    /// Gives `slot` up, whose connection has ended, and all have been told.
+    #[inline]
+    pub fn remove(&mut self, slot: u32, block: &mut Block) {
+        debug_assert!(!block.flags.has(Flags::IN_TABLE) && block.state != State::SynReceived);
+        self.detach(block);
+        if !self.service_timers.is_empty() || !self.lingering.is_empty() {
+            self.service_timers.remove(&slot);
+            self.lingering.remove(&slot);
+        }
+        block.state = State::Closed;
+        block.generation = block.generation.wrapping_add(1);
+        // In the list of those to be looked at it is passed over.
+        block.flags = block.flags & Flags::LISTED | Flags::VACANT;
+        self.free.push(slot);
     }
 }
 
@@ -182,11 +296,6 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         self.activate(Flags::DIRTY);
     }
 
-    /// The connection's name.
-    pub fn id(&self) -> ConnId {
-        self.shared.id(self.slot, self.block)
-    }
-
     /// Takes the tuple out of the table: segments on it are no longer for this connection.
     #[inline]
     pub fn forget_tuple(&mut self) {
@@ -210,36 +319,11 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         self.cold.idle_since = self.shared.milliseconds;
     }
 
-    /// The token of the connect call that it is of, which is answered now.
-    #[inline]
-    fn take_token(&mut self) -> Option<u64> {
-        if self.block.flags.has(Flags::ACTIVE) { self.shared.connecting.remove(&self.slot) } else { None }
-    }
-
     /// It is no longer half-open, if it was.
     pub fn leave_half_open(&mut self) {
         if self.block.state == State::SynReceived && !self.block.flags.has(Flags::ACTIVE) {
             self.shared.half_open -= 1;
         }
-    }
-
-    /// Gives the slot up.
-    pub fn remove(&mut self) {
-        self.forget_tuple();
-        self.leave_half_open();
-        self.detach();
-        if !self.shared.service_timers.is_empty() {
-            self.shared.service_timers.remove(&self.slot);
-        }
-        if !self.shared.lingering.is_empty() {
-            self.shared.lingering.remove(&self.slot);
-        }
-        self.take_token();
-        self.block.state = State::Closed;
-        self.block.generation = self.block.generation.wrapping_add(1);
-        // In the list of those to be looked at it is passed over.
-        self.block.flags = self.block.flags & Flags::LISTED | Flags::VACANT;
-        self.shared.free.push(self.slot);
     }
 
     /// It is over: nothing more comes of it, and the service is to be told why by the flags.
@@ -255,83 +339,5 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         block.retransmit_at = Tick::NONE;
         block.ack_at = Tick::NONE;
         self.touch();
-    }
-
-    /// Appends what has happened to `events`.
-    pub fn look(&mut self, events: &mut Vec<Event>) {
-        let flags = self.block.flags;
-        if flags.has_any(Flags::GONE | Flags::VACANT) {
-            return;
-        }
-        let conn = self.id();
-        if !flags.has(Flags::OPEN) {
-            if self.block.flags.take(Flags::NEWLY_OPEN) {
-                self.block.flags |= Flags::OPEN;
-                let token = self.take_token();
-                match token {
-                    Some(_) => self.shared.counts.connected += 1,
-                    None => self.shared.counts.accepted += 1,
-                }
-                events.push(Event::Opened(conn, token.map_or(Origin::Accepted, Origin::Connected)));
-            } else {
-                if self.block.state == State::Closed {
-                    self.never_opened(events);
-                }
-                return;
-            }
-        }
-        if flags.has_any(Flags::READABLE | Flags::WANTS_ROOM) {
-            if self.block.flags.take(Flags::READABLE) && self.block.received > 0 {
-                events.push(Event::Readable(conn));
-            }
-            if flags.has(Flags::WANTS_ROOM) && self.has_enough_room() {
-                self.block.flags.clear(Flags::WANTS_ROOM);
-                events.push(Event::Writable(conn));
-            }
-        }
-        let block = &mut *self.block;
-        if block.state.may_receive() {
-            return;
-        }
-        if block.state.peer_finished() && block.received == 0 && !block.flags.has(Flags::END_TOLD) {
-            block.flags |= Flags::END_TOLD;
-            events.push(Event::PeerClosed(conn));
-        }
-        let over = match block.state {
-            // Our last acknowledgement goes out first.
-            State::TimeWait => block.flags.has(Flags::END_TOLD) && !block.flags.has(Flags::ACK_NOW),
-            // A reset goes out first.
-            State::Closed => !block.flags.has(Flags::RESET),
-            _ => false,
-        };
-        if over {
-            block.flags |= Flags::GONE;
-            let why = if block.flags.has(Flags::WAS_RESET) {
-                CloseReason::Reset
-            } else if block.flags.has(Flags::WAS_ABORTED) {
-                CloseReason::Aborted
-            } else if block.flags.has_any(Flags::TIMED_OUT | Flags::UNREACHABLE) {
-                CloseReason::TimedOut
-            } else {
-                CloseReason::Finished
-            };
-            events.push(Event::Closed(conn, why));
-        }
-    }
-
-    /// It ended before the service knew it: news only if the service had asked for it.
-    fn never_opened(&mut self, events: &mut Vec<Event>) {
-        if let Some(token) = self.take_token() {
-            self.shared.counts.failed += 1;
-            let error = if self.block.flags.has(Flags::WAS_RESET) {
-                ConnectError::Refused
-            } else if self.block.flags.has(Flags::UNREACHABLE) {
-                ConnectError::Unreachable
-            } else {
-                ConnectError::TimedOut
-            };
-            events.push(Event::Failed(token, error));
-        }
-        self.remove();
     }
 }

@@ -43,7 +43,7 @@ mod window;
 use crate::config::Config;
 use crate::congestion::{Builtin, CongestionControl};
 use crate::egress::Egress;
-use crate::engine::{Engine, Event, Head, IcmpError, Segments};
+use crate::engine::{Engine, Event, Head, IcmpError, News, Segments};
 use crate::ports::Ports;
 use crate::seed;
 use crate::tuple::Tuple;
@@ -220,7 +220,7 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
             pool_asked: now,
             challenges: (now, 0),
             active: Vec::new(),
-            pending: Vec::new(),
+            news: News::default(),
             starved: Vec::new(),
             now,
             milliseconds: milliseconds(now),
@@ -282,39 +282,32 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
         self.expire_timers(now);
     }
 
-    fn collect(&mut self, events: &mut Vec<Event>, readable: &mut Vec<ConnId>) {
-        events.append(&mut self.shared.pending);
-        self.shared.exchanges.collect(readable);
+    fn collect(&mut self, news: &mut News) {
+        let shared = &mut self.shared;
+        shared.exchanges.collect(&mut shared.news.readable);
         // All stay in the list for `flush`, which nearly all of them have something for.
-        let mut active = std::mem::take(&mut self.shared.active);
+        let active = std::mem::take(&mut shared.active);
         for &slot in &active {
-            let Some(block) = self.blocks.get_mut(slot as usize) else { continue };
-            if !block.flags.take(Flags::TOUCHED) {
-                continue;
-            }
-            if block.has_only_data() {
-                // Nearly always that is all the news.
-                block.flags.clear(Flags::READABLE);
-                if block.received > 0 {
-                    readable.push(ConnId::new(self.shared.worker, slot as usize, block.generation));
-                }
-            } else {
-                self.connection(slot).look(events);
+            if let Some(block) = self.blocks.get_mut(slot as usize)
+                && block.flags.take(Flags::TOUCHED)
+            {
+                shared.look(slot, block);
             }
         }
-        active.append(&mut self.shared.active);
-        self.shared.active = active;
+        shared.active = active;
+        std::mem::swap(news, &mut shared.news);
     }
 
     fn release(&mut self, conn: ConnId, _now: Instant) {
-        let Some(mut connection) = self.named(conn) else { return };
+        let Some(slot) = self.find(conn) else { return };
+        let Some(block) = self.blocks.get_mut(slot as usize) else { return };
         let broken = Flags::WAS_RESET | Flags::WAS_ABORTED | Flags::TIMED_OUT | Flags::UNREACHABLE;
-        if connection.block.flags.has_any(broken) {
-            connection.shared.counts.broken += 1;
+        if block.flags.has_any(broken) {
+            self.shared.counts.broken += 1;
         } else {
-            connection.shared.counts.finished += 1;
+            self.shared.counts.finished += 1;
         }
-        connection.remove();
+        self.shared.remove(slot, block);
     }
 
     fn flush(&mut self, egress: &mut Egress<N>, now: Instant) {
@@ -353,7 +346,7 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
         // Whose service found no packet asks for one as long as there is none.
         let asks = !self.shared.starved.is_empty();
         let news =
-            !self.shared.active.is_empty() || self.shared.exchanges.has_news() || !self.shared.pending.is_empty();
+            !self.shared.active.is_empty() || self.shared.exchanges.has_news() || !self.shared.news.is_empty();
         if news || reopens || asks {
             return Some(Instant::ZERO);
         }
@@ -465,7 +458,7 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
     fn connect(&mut self, remote: SocketAddr, token: u64, egress: &mut Egress<N>, now: Instant) {
         if let Err(error) = self.begin(remote, token, egress, now) {
             self.shared.counts.failed += 1;
-            self.shared.pending.push(Event::Failed(token, error));
+            self.shared.news.others.push(Event::Failed(token, error));
         }
     }
 }

@@ -1,12 +1,31 @@
 //! What a service asks of a connection.
 
 use super::NativeEngine;
-use super::block::{Flags, State};
-use super::connection::Connection;
+use super::block::{Block, Flags, State};
+use super::connection::{Connection, Shared};
 use crate::congestion::CongestionControl;
 use crate::egress::Egress;
 use linerate_bypass::time::Instant;
 use linerate_bypass::{Bytes, ConnId, Nic, Packet};
+
+impl<P: Packet> Shared<P> {
+    /// Bytes that can be queued on the connection of `block`.
+    #[inline]
+    fn room(&self, block: &Block) -> usize {
+        if !block.state.may_send() || block.flags.has(Flags::FIN_QUEUED) {
+            return 0;
+        }
+        let queued = (block.outstanding() + block.unsent) as usize;
+        let pieces = self.buffers.of(block).map_or(0, |buffers| buffers.queue.pieces());
+        if pieces >= self.settings.tx_pieces { 0 } else { self.settings.tx_buffer.saturating_sub(queued) }
+    }
+
+    /// Whether it is worth telling the service of the room: a quarter of the buffer, so that a bulk sender is not called
+    /// for every segment acknowledged.
+    pub(super) fn has_enough_room(&self, block: &Block) -> bool {
+        self.room(block) * 4 >= self.settings.tx_buffer
+    }
+}
 
 impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     pub(super) fn drop_received(&mut self, n: usize) {
@@ -71,19 +90,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     /// Bytes that can be queued.
     #[inline]
     fn room(&self) -> usize {
-        let block = &*self.block;
-        if !block.state.may_send() || block.flags.has(Flags::FIN_QUEUED) {
-            return 0;
-        }
-        let queued = (block.outstanding() + block.unsent) as usize;
-        let pieces = self.shared.buffers.of(block).map_or(0, |buffers| buffers.queue.pieces());
-        if pieces >= self.shared.settings.tx_pieces { 0 } else { self.shared.settings.tx_buffer.saturating_sub(queued) }
-    }
-
-    /// Whether it is worth telling the service of the room: a quarter of the buffer, so that a bulk sender is not called
-    /// for every segment acknowledged.
-    pub(super) fn has_enough_room(&self) -> bool {
-        self.room() * 4 >= self.shared.settings.tx_buffer
+        self.shared.room(self.block)
     }
 
     pub(super) fn room_to_send(&mut self) -> usize {

@@ -8,7 +8,6 @@ use super::recovery::Expired;
 use super::tick::Tick;
 use crate::config::Keepalive;
 use crate::congestion::CongestionControl;
-use crate::engine::Event;
 use linerate_bypass::Packet;
 use linerate_bypass::time::{Duration, Instant};
 
@@ -124,8 +123,8 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         }
         self.shared.service_timers.remove(&self.slot);
         if self.block.flags.has(Flags::OPEN) && !self.block.flags.has(Flags::GONE) {
-            let event = Event::Timer(self.id());
-            self.shared.pending.push(event);
+            let conn = self.shared.id(self.slot, self.block);
+            self.shared.news.due.push(conn);
         }
     }
 

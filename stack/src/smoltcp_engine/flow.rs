@@ -1,7 +1,7 @@
 //! One connection of the smoltcp engine: a socket in a set of its own, and what smoltcp does not tell.
 
 use crate::device::Sent;
-use crate::engine::Event;
+use crate::engine::{Event, News};
 use crate::reply::{Control, Reply};
 use crate::tuple::Tuple;
 use linerate_bypass::time::{Duration, Instant};
@@ -181,7 +181,7 @@ impl Flow {
     }
 
     /// Says what has happened since it was looked at last.
-    pub fn look(&mut self, conn: ConnId, events: &mut Vec<Event>) -> Fate {
+    pub fn look(&mut self, conn: ConnId, news: &mut News) -> Fate {
         let state = self.socket().state();
         let mut fate = Fate::Stays;
         match (self.phase, state) {
@@ -196,15 +196,15 @@ impl Flow {
                     Some(CloseReason::Reset) => ConnectError::Refused,
                     _ => ConnectError::TimedOut,
                 };
-                events.push(Event::Failed(token, error));
+                news.others.push(Event::Failed(token, error));
                 return Fate::Vanishes;
             }
             (Phase::HalfOpen, _) => {
-                events.push(Event::Opened(conn, Origin::Accepted));
+                news.opened.push((conn, Origin::Accepted));
                 fate = Fate::Opened;
             }
             (Phase::Connecting(token), _) => {
-                events.push(Event::Opened(conn, Origin::Connected(token)));
+                news.opened.push((conn, Origin::Connected(token)));
                 fate = Fate::Opened;
             }
             (Phase::Open, _) => {}
@@ -213,15 +213,15 @@ impl Flow {
         let received = self.socket().recv_queue();
         if received > self.told {
             self.told = received;
-            events.push(Event::Readable(conn));
+            news.readable.push(conn);
         }
         if self.wants_room && self.enough_room() {
             self.wants_room = false;
-            events.push(Event::Writable(conn));
+            news.others.push(Event::Writable(conn));
         }
         if self.end_untold() {
             self.told_end = true;
-            events.push(Event::PeerClosed(conn));
+            news.others.push(Event::PeerClosed(conn));
         }
         let over = match state {
             // The service may still be reading, and our last acknowledgement may not have been sent.
@@ -232,7 +232,7 @@ impl Flow {
         };
         if over {
             self.phase = Phase::Gone;
-            events.push(Event::Closed(conn, self.reason.unwrap_or(CloseReason::Finished)));
+            news.others.push(Event::Closed(conn, self.reason.unwrap_or(CloseReason::Finished)));
         }
         fate
     }

@@ -17,7 +17,7 @@ use crate::config::Config;
 use crate::copies::Copies;
 use crate::device::{Device, smoltcp_time};
 use crate::egress::Egress;
-use crate::engine::{Engine, Event, Head, IcmpError, Segments};
+use crate::engine::{Engine, Event, Head, IcmpError, News, Segments};
 use crate::ports::Ports;
 use crate::seed;
 use crate::slots::Slots;
@@ -57,8 +57,7 @@ pub struct SmoltcpEngine {
     burst: Vec<u32>,
     touched: Vec<u32>,
     dirty: Vec<u32>,
-    /// Events that no flow holds.
-    pending: Vec<Event>,
+    news: News,
     spare: Vec<(SocketSet<'static>, SocketHandle)>,
     /// A chain in one piece; a way from one socket's ring to another's.
     scratch: Vec<u8>,
@@ -171,7 +170,7 @@ impl<N: Nic> Engine<N> for SmoltcpEngine {
             burst: Vec::new(),
             touched: Vec::new(),
             dirty: Vec::new(),
-            pending: Vec::new(),
+            news: News::default(),
             spare: Vec::new(),
             scratch: Vec::new(),
             copies: Copies::new(),
@@ -229,7 +228,7 @@ impl<N: Nic> Engine<N> for SmoltcpEngine {
                 if flow.timer > now {
                     self.wheel.arm(token, flow.timer);
                 } else {
-                    self.pending.push(Event::Timer(self.slots.id(slot)));
+                    self.news.due.push(self.slots.id(slot));
                 }
             }
         }
@@ -237,15 +236,14 @@ impl<N: Nic> Engine<N> for SmoltcpEngine {
         self.time_wait.expire(now);
     }
 
-    fn collect(&mut self, events: &mut Vec<Event>, _: &mut Vec<ConnId>) {
-        events.append(&mut self.pending);
+    fn collect(&mut self, news: &mut News) {
         let mut touched = std::mem::take(&mut self.touched);
         for slot in touched.drain(..) {
             let conn = self.slots.id(slot);
             let Some(flow) = self.slots.get_mut(slot) else { continue };
             flow.touched = false;
             let phase = flow.phase;
-            match flow.look(conn, events) {
+            match flow.look(conn, &mut self.news) {
                 Fate::Stays => {}
                 Fate::Opened => {
                     flow.socket_mut().set_timeout(Some(self.limits.user_timeout));
@@ -264,6 +262,7 @@ impl<N: Nic> Engine<N> for SmoltcpEngine {
             }
         }
         self.touched = touched;
+        std::mem::swap(news, &mut self.news);
     }
 
     fn release(&mut self, conn: ConnId, now: Instant) {
@@ -289,7 +288,7 @@ impl<N: Nic> Engine<N> for SmoltcpEngine {
     }
 
     fn next_deadline(&self) -> Option<Instant> {
-        if !self.dirty.is_empty() || !self.touched.is_empty() || !self.pending.is_empty() {
+        if !self.dirty.is_empty() || !self.touched.is_empty() || !self.news.is_empty() {
             return Some(Instant::ZERO);
         }
         [self.wheel.next_expiry(), self.time_wait.next_deadline()].into_iter().flatten().min()
@@ -401,7 +400,7 @@ impl<N: Nic> Engine<N> for SmoltcpEngine {
     fn connect(&mut self, remote: SocketAddr, token: u64, egress: &mut Egress<N>, _now: Instant) {
         if let Err(error) = self.begin(remote, token, egress) {
             self.counts.failed += 1;
-            self.pending.push(Event::Failed(token, error));
+            self.news.others.push(Event::Failed(token, error));
         }
     }
 }

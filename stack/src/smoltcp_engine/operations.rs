@@ -171,7 +171,7 @@ impl SmoltcpEngine {
     /// Gives up a connection that was being made.
     pub(super) fn fail(&mut self, slot: u32, token: u64, error: ConnectError) {
         self.counts.failed += 1;
-        self.pending.push(Event::Failed(token, error));
+        self.news.others.push(Event::Failed(token, error));
         self.remove(slot, Instant::ZERO);
     }
 }
