@@ -122,16 +122,24 @@ impl<P: Packet> Shared<P> {
     /// Notes what is to be told of the connection of `block`, in `slot`.
     #[inline(always)]
     pub fn look(&mut self, slot: u32, block: &mut Block) {
-        if block.flags.has_any(Flags::GONE | Flags::VACANT)
-            || !block.flags.has(Flags::OPEN) && !self.has_opened(slot, block)
-        {
+        let had = block.flags;
+        block.flags.clear(Flags::TOUCHED | Flags::NEWLY_OPEN | Flags::READABLE);
+        if had.has_any(Flags::GONE | Flags::VACANT) {
             return;
         }
         let conn = self.id(slot, block);
-        if block.flags.take(Flags::READABLE) && block.received > 0 {
+        if had.has(Flags::NEWLY_OPEN) {
+            self.tell_opened(slot, block, conn);
+        } else if !had.has(Flags::OPEN) {
+            if block.state == State::Closed {
+                self.never_opened(slot, block);
+            }
+            return;
+        }
+        if had.has(Flags::READABLE) && block.received > 0 {
             self.news.readable.push(conn);
         }
-        if block.flags.has(Flags::WANTS_ROOM) && self.has_enough_room(block) {
+        if had.has(Flags::WANTS_ROOM) && self.has_enough_room(block) {
             block.flags.clear(Flags::WANTS_ROOM);
             self.news.others.push(Event::Writable(conn));
         }
@@ -139,8 +147,7 @@ impl<P: Packet> Shared<P> {
             return;
         }
         if block.state.peer_finished() && block.received == 0 && !block.flags.has(Flags::END_TOLD) {
-            block.flags |= Flags::END_TOLD;
-            self.news.others.push(Event::PeerClosed(conn));
+            self.tell_peer_closed(block, conn);
         }
         let over = match block.state {
             // Our last acknowledgement goes out first.
@@ -154,15 +161,9 @@ impl<P: Packet> Shared<P> {
         }
     }
 
-    /// Whether the service knows the connection of `block`, in `slot`, from now on.
+    /// The service knows the connection from now on.
     #[inline(always)]
-    fn has_opened(&mut self, slot: u32, block: &mut Block) -> bool {
-        if !block.flags.take(Flags::NEWLY_OPEN) {
-            if block.state == State::Closed {
-                self.never_opened(slot, block);
-            }
-            return false;
-        }
+    fn tell_opened(&mut self, slot: u32, block: &mut Block, conn: ConnId) {
         block.flags |= Flags::OPEN;
         let origin = match self.take_token(slot, block) {
             Some(token) => {
@@ -174,8 +175,14 @@ impl<P: Packet> Shared<P> {
                 Origin::Accepted
             }
         };
-        self.news.opened.push((self.id(slot, block), origin));
-        true
+        self.news.opened.push((conn, origin));
+    }
+
+    /// The peer has finished, and the service has had all that it sent.
+    #[inline(always)]
+    pub fn tell_peer_closed(&mut self, block: &mut Block, conn: ConnId) {
+        block.flags |= Flags::END_TOLD;
+        self.news.others.push(Event::PeerClosed(conn));
     }
 
     /// It is over, for the reason that the flags say.
@@ -217,14 +224,19 @@ impl<P: Packet> Shared<P> {
         if block.flags.has(Flags::ACTIVE) { self.connecting.remove(&slot) } else { None }
     }
 
+    #[inline(never)]
+    fn forget_times(&mut self, slot: u32) {
+        self.service_timers.remove(&slot);
+        self.lingering.remove(&slot);
+    }
+
     /// Gives `slot` up, whose connection has ended, and all have been told.
     #[inline]
     pub fn remove(&mut self, slot: u32, block: &mut Block) {
         debug_assert!(!block.flags.has(Flags::IN_TABLE) && block.state != State::SynReceived);
         self.detach(block);
         if !self.service_timers.is_empty() || !self.lingering.is_empty() {
-            self.service_timers.remove(&slot);
-            self.lingering.remove(&slot);
+            self.forget_times(slot);
         }
         block.state = State::Closed;
         block.generation = block.generation.wrapping_add(1);

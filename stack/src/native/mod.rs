@@ -289,7 +289,7 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
         let active = std::mem::take(&mut shared.active);
         for &slot in &active {
             if let Some(block) = self.blocks.get_mut(slot as usize)
-                && block.flags.take(Flags::TOUCHED)
+                && block.flags.has(Flags::TOUCHED)
             {
                 shared.look(slot, block);
             }
@@ -320,7 +320,7 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
         self.end_turns();
         // Those that are not done are collected anew.
         let mut active = std::mem::replace(&mut self.shared.active, std::mem::take(&mut self.sending));
-        for slot in active.drain(..) {
+        for &slot in &active {
             let Some(block) = self.blocks.get_mut(slot as usize) else { continue };
             let had = block.flags;
             let data = block.unsent > 0;
@@ -338,6 +338,7 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
                 self.connection(slot).touch();
             }
         }
+        active.clear();
         self.sending = active;
     }
 
@@ -345,8 +346,7 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
         let reopens = !self.shared.held_back.is_empty() && !self.shared.is_low();
         // Whose service found no packet asks for one as long as there is none.
         let asks = !self.shared.starved.is_empty();
-        let news =
-            !self.shared.active.is_empty() || self.shared.exchanges.has_news() || !self.shared.news.is_empty();
+        let news = !self.shared.active.is_empty() || self.shared.exchanges.has_news() || !self.shared.news.is_empty();
         if news || reopens || asks {
             return Some(Instant::ZERO);
         }

@@ -220,6 +220,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     }
 
     /// Finishes sending (RFC 9293 §3.10.4).
+    #[inline(always)]
     pub(super) fn close(&mut self) {
         if let Some(linger) = self.shared.settings.linger
             && self.block.state.may_send()

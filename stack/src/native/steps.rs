@@ -113,7 +113,14 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         block.rcv_nxt += 1;
         block.rcv_edge = block.rcv_edge.max(block.rcv_nxt);
         block.state = State::CloseWait;
-        if block.list(Flags::ACK_NOW | Flags::TOUCHED | Flags::DIRTY) {
+        let mut news = Flags::ACK_NOW | Flags::DIRTY;
+        if block.received == 0 && !block.flags.has(Flags::WANTS_ROOM) {
+            // Nothing is to be told first, or only that it is open, which comes first anyhow.
+            self.shared.tell_peer_closed(block, self.shared.id(slot, block));
+        } else {
+            news |= Flags::TOUCHED;
+        }
+        if block.list(news) {
             self.shared.active.push(slot);
         }
         if let Some(answer) = notable {

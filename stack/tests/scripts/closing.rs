@@ -84,6 +84,69 @@ fn a_fin_with_data_delivers_the_data_first() {
 }
 
 #[test]
+fn a_fin_behind_data_is_told_when_they_have_been_read() {
+    // RFC 9293 §3.10.7.4, eighth: the end comes when all before it has been consumed, whenever it arrived.
+    let mut s = Script::accepted(peer());
+    s.stop_reading();
+    s.inject(data(1, 100));
+    s.expect_within(DELAYED_ACK, ack(1, 101));
+    s.inject(fin(101, 1));
+    s.expect_within(DELAYED_ACK, ack(1, 102));
+    s.expect_no_event();
+    s.start_reading();
+    s.expect_delivered(100);
+    s.expect_peer_closed();
+}
+
+#[test]
+fn a_fin_that_comes_with_the_handshakes_end_is_told_behind_it() {
+    // RFC 9293 §3.10.7.4, eighth.
+    let mut s = Script::listen(peer(), |_| {});
+    s.inject_hello(syn(0));
+    s.expect(syn_ack(0, 1));
+    s.inject_burst([ack(1, 1), fin(1, 1)]);
+    s.expect_within(DELAYED_ACK, ack(1, 2));
+    s.expect_opened();
+    s.expect_peer_closed();
+    s.close();
+    s.expect(fin(1, 2));
+    s.inject(ack(2, 2));
+    s.expect_closed(CloseReason::Finished);
+}
+
+#[test]
+fn a_fin_that_acknowledges_data_makes_room() {
+    // RFC 9293 §3.10.7.4, fifth: buffers are given back; the peer may go on reading.
+    native_only!();
+    let mut s = Script::accepted_with(peer(), |config| settings::send_buffer(config, 4096));
+    s.write(1000);
+    s.expect(data(1, 1000));
+    s.order(Command::Offer(4000));
+    s.expect_no_event();
+    s.inject(fin(1, 1001));
+    s.expect_within(DELAYED_ACK, ack(1001, 2));
+    s.expect_writable();
+    s.expect_peer_closed();
+}
+
+#[test]
+fn a_fin_by_itself_says_what_any_segment_does() {
+    // RFC 9293 §3.10.4; RFC 7323 §3.2: with the timestamp, if they are in use.
+    for peer in [peer(), peer().timestamps(), peer().ipv6(), peer().ipv6().timestamps()] {
+        let mut s = Script::accepted(peer);
+        s.inject(data(1, 100));
+        s.expect_within(DELAYED_ACK, ack(1, 101));
+        s.close();
+        s.expect(fin(1, 101));
+        s.expect_nothing();
+        s.inject(fin(101, 2));
+        s.expect_within(DELAYED_ACK, ack(2, 102));
+        s.expect_peer_closed();
+        s.expect_closed(CloseReason::Finished);
+    }
+}
+
+#[test]
 fn a_fin_out_of_order_waits_for_what_is_missing() {
     // RFC 9293 §3.10.7.4, first: held for later processing, with its FIN.
     native_only!();
