@@ -56,6 +56,33 @@ impl ConnId {
     }
 }
 
+/// The names of one worker's connections: what is the same in all of them, for whoever makes and looks up many.
+#[derive(Debug, Clone, Copy)]
+pub struct Names(u32);
+
+impl Names {
+    /// Those of the connections of `worker`.
+    ///
+    /// # Panics
+    /// If it is not below [`MAX_WORKERS`](ConnId::MAX_WORKERS).
+    pub fn of(worker: usize) -> Self {
+        Names(ConnId::new(worker, 0, 0).0 as u32)
+    }
+
+    /// The connection in `slot`, which is below [`MAX_SLOTS`](ConnId::MAX_SLOTS), in the slot's `generation`.
+    #[inline(always)]
+    pub fn name(self, slot: u32, generation: u32) -> ConnId {
+        debug_assert!((slot as usize) < ConnId::MAX_SLOTS);
+        ConnId(u64::from(generation) << 32 | u64::from(self.0 | slot))
+    }
+
+    /// The connection's slot, if it is of this worker; otherwise a number that is too large for a slot.
+    #[inline(always)]
+    pub fn slot(self, conn: ConnId) -> usize {
+        (conn.0 as u32 ^ self.0) as usize
+    }
+}
+
 impl fmt::Debug for ConnId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}.{}", self.worker(), self.slot(), self.generation())
@@ -316,5 +343,15 @@ mod tests {
         assert_eq!((id.worker(), id.slot(), id.generation()), (1, 2, 3));
         assert_eq!(ConnId::from_bits(id.to_bits()), id);
         assert_eq!(format!("{id:?}"), "1/2.3");
+    }
+
+    #[test]
+    fn a_worker_knows_its_own_names() {
+        let last = ConnId::MAX_SLOTS as u32 - 1;
+        for (worker, slot, generation) in [(0, 0, 0), (7, 5, 3), (255, last, u32::MAX)] {
+            let (names, conn) = (Names::of(worker), ConnId::new(worker, slot as usize, generation));
+            assert_eq!((names.name(slot, generation), names.slot(conn)), (conn, slot as usize));
+            assert!(Names::of(worker ^ 1).slot(conn) >= ConnId::MAX_SLOTS);
+        }
     }
 }

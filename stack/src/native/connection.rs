@@ -17,12 +17,12 @@ use crate::tuple::HashKey;
 use crate::wheel::Wheel;
 use hashbrown::HashMap;
 use linerate_bypass::time::Instant;
-use linerate_bypass::{CloseReason, ConnId, ConnectError, Origin, Packet};
+use linerate_bypass::{CloseReason, ConnId, ConnectError, Names, Origin, Packet};
 use std::collections::VecDeque;
 
 /// What the connections of a worker share.
 pub(super) struct Shared<P> {
-    pub worker: usize,
+    pub names: Names,
     pub settings: Settings,
     /// Slots that are free, the one used last first: its cache lines may still be there.
     pub free: Vec<u32>,
@@ -89,7 +89,7 @@ impl<P> Shared<P> {
     /// The name of the connection of `block`, in `slot`.
     #[inline]
     pub fn id(&self, slot: u32, block: &Block) -> ConnId {
-        ConnId::new(self.worker, slot as usize, block.generation)
+        self.names.name(slot, block.generation)
     }
 
     /// Packets that were received and not consumed.
@@ -224,6 +224,12 @@ impl<P: Packet> Shared<P> {
         if block.flags.has(Flags::ACTIVE) { self.connecting.remove(&slot) } else { None }
     }
 
+    /// [`detach`](Self::detach), where there is seldom anything.
+    #[inline(never)]
+    fn give_back(&mut self, block: &mut Block) {
+        self.detach(block);
+    }
+
     #[inline(never)]
     fn forget_times(&mut self, slot: u32) {
         self.service_timers.remove(&slot);
@@ -234,7 +240,9 @@ impl<P: Packet> Shared<P> {
     #[inline]
     pub fn remove(&mut self, slot: u32, block: &mut Block) {
         debug_assert!(!block.flags.has(Flags::IN_TABLE) && block.state != State::SynReceived);
-        self.detach(block);
+        if block.has_buffers() {
+            self.give_back(block);
+        }
         if !self.service_timers.is_empty() || !self.lingering.is_empty() {
             self.forget_times(slot);
         }

@@ -275,7 +275,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
             drop(sent);
         }
         self.shared.exchanges.ours += 1;
-        self.shared.exchanges.news.push(ConnId::new(self.shared.worker, slot as usize, block.generation));
+        self.shared.exchanges.news.push(self.shared.id(slot, block));
         if is_reported {
             self.report_turn(slot, sample, now);
         }

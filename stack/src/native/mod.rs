@@ -57,7 +57,7 @@ use flow_table::FlowTable;
 use hashbrown::HashMap;
 use isn::Secrets;
 use linerate_bypass::time::{Duration, Instant};
-use linerate_bypass::{Bytes, ConnId, Nic, Packet, Summary};
+use linerate_bypass::{Bytes, ConnId, Names, Nic, Packet, Summary};
 use seq::Seq;
 use settings::Settings;
 use std::collections::VecDeque;
@@ -123,9 +123,9 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     /// The slot of the connection that `conn` names, if it is still there.
     #[inline]
     fn find(&self, conn: ConnId) -> Option<u32> {
-        let block = self.blocks.get(conn.slot())?;
-        let there = block.generation == conn.generation() && conn.worker() == self.shared.worker;
-        (there && block.flags.has(Flags::OPEN)).then_some(conn.slot() as u32)
+        let slot = self.shared.names.slot(conn);
+        let block = self.blocks.get(slot)?;
+        (block.generation == conn.generation() && block.flags.has(Flags::OPEN)).then_some(slot as u32)
     }
 
     /// The connection that `conn` names, if it is still there.
@@ -199,7 +199,7 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
         let settings = Settings::new(config, &control, egress);
         let secrets = Secrets::from_seed(config.seed);
         let shared = Shared {
-            worker,
+            names: Names::of(worker),
             free: Vec::new(),
             buffers: Pool::new(control.answers_marks()),
             exchanges: Exchanges::new(),
@@ -438,9 +438,14 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
     }
 
     fn close(&mut self, conn: ConnId) {
-        if let Some(mut connection) = self.named(conn) {
-            connection.close();
+        let Some(slot) = self.find(conn) else { return };
+        if let Some(block) = self.blocks.get_mut(slot as usize)
+            && block.state == State::CloseWait
+            && self.shared.settings.linger.is_none()
+        {
+            return self.shared.finish(slot, block, State::LastAck);
         }
+        self.connection(slot).close();
     }
 
     fn abort(&mut self, conn: ConnId) {
