@@ -101,13 +101,19 @@ impl Secrets {
 
     /// The [initial sequence number](Self::isn) of a connection `tuple` that begins at `now`, and its
     /// [timestamps' offset](Self::timestamp_offset).
-    #[inline]
+    #[inline(always)]
     pub fn begin(&mut self, tuple: &Tuple, now: Instant) -> (Seq, u32) {
         if self.latest.addresses != tuple.without_ports() {
-            self.latest = Pair::of(tuple, &self.isn, &self.timestamps);
+            self.turn_to(tuple);
         }
         let Pair { timestamp_offset, isn, .. } = &self.latest;
-        (Seq(with_ports(*isn, tuple)) + isn_clock(now), *timestamp_offset)
+        (Seq(with_ports(isn, tuple)) + isn_clock(now), *timestamp_offset)
+    }
+
+    /// The connections that begin now are between the addresses of `tuple`.
+    #[inline(never)]
+    fn turn_to(&mut self, tuple: &Tuple) {
+        self.latest = Pair::of(tuple, &self.isn, &self.timestamps);
     }
 
     /// Our clock as the peer of `tuple` sees it (TSval).
@@ -149,14 +155,14 @@ fn addresses<H: Hasher, const N: usize>(mut hash: H, tuple: &Tuple, more: [u64; 
 /// The hash of the addresses and ports of `tuple` and of `more`.
 #[inline]
 fn hash<const N: usize>(key: &SipHasher24, tuple: &Tuple, more: [u64; N]) -> u32 {
-    with_ports(addresses(*key, tuple, more), tuple)
+    with_ports(&addresses(*key, tuple, more), tuple)
 }
 
 /// The hash of what has been hashed and of the ports of `tuple`.
 #[inline]
-fn with_ports(mut hash: SipHasher24, tuple: &Tuple) -> u32 {
-    hash.write(&tuple.sent_ports());
-    hash.finish() as u32
+fn with_ports(hash: &SipHasher24, tuple: &Tuple) -> u32 {
+    // At once, and not written and finished: of whole words before it, this is one word, and no buffer is looked after.
+    hash.hash(&tuple.sent_ports()) as u32
 }
 
 /// The clock of initial sequence numbers.
