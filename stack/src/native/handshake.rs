@@ -17,7 +17,7 @@ use crate::egress::Egress;
 use crate::tuple::Tuple;
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{ConnectError, Nic, Packet};
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 /// The time until a SYN is sent again for the first time (RFC 6298 §2.1).
 pub(super) const SYN_TIMEOUT: Duration = Duration::from_secs(1);
@@ -89,14 +89,9 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         self.shared.reset_for(tuple, arrival, egress, now);
     }
 
+    #[inline]
     fn listens(&self, tuple: &Tuple) -> bool {
-        self.shared.settings.listen.iter().any(|listen| {
-            let here = match listen.ip() {
-                IpAddr::V4(ip) => tuple.local_v4().is_some_and(|local| ip == local || ip.is_unspecified()),
-                IpAddr::V6(ip) => !tuple.is_ipv4() && (ip == tuple.local_v6() || ip.is_unspecified()),
-            };
-            here && listen.port() == tuple.local_port()
-        })
+        self.shared.settings.listen.iter().any(|listener| listener.is_for(tuple))
     }
 
     /// A SYN for an address that we listen on.

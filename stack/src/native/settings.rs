@@ -7,9 +7,10 @@ use super::tick::Tick;
 use crate::config::{Config, Keepalive};
 use crate::congestion::CongestionControl;
 use crate::egress::Egress;
+use crate::tuple::Tuple;
 use linerate_bypass::time::Duration;
 use linerate_bypass::{BURST, Capabilities, ConnId, Nic};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 /// The window that a connection begins with, before it is tuned, in bytes.
 const FIRST_WINDOW: usize = 64 << 10;
@@ -18,9 +19,36 @@ const FIRST_WINDOW: usize = 64 << 10;
 const RX_BUFFER: usize = 4 << 20;
 const TX_BUFFER: usize = 1 << 20;
 
+/// What connections are accepted on.
+pub(super) struct Listener {
+    ipv4: bool,
+    /// The address, IPv4's in mapped form; none if any will do.
+    ip: Option<u128>,
+    port: u16,
+}
+
+impl Listener {
+    fn new(listen: &SocketAddr) -> Self {
+        let (ip, ipv4) = match listen.ip() {
+            IpAddr::V4(ip) => (ip.to_ipv6_mapped(), true),
+            IpAddr::V6(ip) => (ip, false),
+        };
+        let ip = (!listen.ip().is_unspecified()).then_some(ip.to_bits());
+        Listener { ipv4, ip, port: listen.port() }
+    }
+
+    /// Whether a connection `tuple` is for it.
+    #[inline]
+    pub fn is_for(&self, tuple: &Tuple) -> bool {
+        self.port == tuple.local_port()
+            && self.ipv4 == tuple.is_ipv4()
+            && self.ip.is_none_or(|ip| ip == tuple.local_v6().to_bits())
+    }
+}
+
 /// What does not change while the engine runs.
 pub(super) struct Settings {
-    pub listen: Vec<SocketAddr>,
+    pub listen: Vec<Listener>,
     pub connections: usize,
     pub half_open: usize,
     pub half_open_timeout: Duration,
@@ -79,7 +107,7 @@ impl Settings {
             config.max_packets.map_or(usize::MAX, |packets| packets.max(BURST)).min(port.pool - port.pool / 8);
         let per_connection = config.max_packets_per_connection.map(|packets| packets.max(CROWDED));
         let mut settings = Settings {
-            listen: config.listen.clone(),
+            listen: config.listen.iter().map(Listener::new).collect(),
             connections: config.max_connections.min(ConnId::MAX_SLOTS),
             half_open: config.max_half_open,
             half_open_timeout: config.half_open_timeout,
@@ -153,6 +181,33 @@ mod tests {
     fn the_scale_is_the_least_that_expresses_the_window() {
         for (bytes, scale) in [(65_535, 0), (65_536, 1), (1 << 20, 5), (4 << 20, 7), (1 << 30, 14)] {
             assert_eq!(scale_for(bytes), scale, "{bytes}");
+        }
+    }
+
+    #[test]
+    fn connections_to_other_addresses_ports_and_families_are_for_others() {
+        let is_for = |listen: &str, local: &str| {
+            let remote = if local.starts_with('[') { "[fd00::9]:7" } else { "10.0.0.9:7" };
+            Listener::new(&listen.parse().unwrap()).is_for(&Tuple::new(local.parse().unwrap(), remote.parse().unwrap()))
+        };
+        for (listen, local) in [
+            ("10.0.0.1:80", "10.0.0.1:80"),
+            ("0.0.0.0:80", "10.0.0.1:80"),
+            ("[fd00::1]:80", "[fd00::1]:80"),
+            ("[::]:80", "[fd00::1]:80"),
+        ] {
+            assert!(is_for(listen, local), "{listen} {local}");
+        }
+        for (listen, local) in [
+            ("10.0.0.1:80", "10.0.0.2:80"),
+            ("10.0.0.1:80", "10.0.0.1:81"),
+            ("0.0.0.0:80", "10.0.0.1:81"),
+            ("0.0.0.0:80", "[fd00::1]:80"),
+            ("[fd00::1]:80", "[fd00::2]:80"),
+            ("[::]:80", "10.0.0.1:80"),
+            ("[::ffff:10.0.0.1]:80", "10.0.0.1:80"),
+        ] {
+            assert!(!is_for(listen, local), "{listen} {local}");
         }
     }
 }
