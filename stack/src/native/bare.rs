@@ -1,11 +1,12 @@
 //! Segments without payload, whether of a connection or of none.
 
-use super::block::{Block, Flags};
+use super::block::{Block, Flags, State};
 use super::connection::Shared;
-use super::header::{Control, Ecn, Header};
+use super::header::{Control, Ecn, Header, OptionBytes};
 use super::input::Arrival;
 use super::options::{SynOptions, TIMESTAMP_LEN, Timestamp};
 use super::seq::Seq;
+use super::settings::Settings;
 use crate::drops::Cause;
 use crate::egress::{ETHERNET, Egress};
 use crate::tuple::Tuple;
@@ -23,6 +24,25 @@ pub(super) struct Syn {
     pub ecn: bool,
 }
 
+impl Syn {
+    /// That of the connection of `block`, or its answer once the peer's has come.
+    #[inline(always)]
+    pub fn of(block: &Block, settings: &Settings, now: Instant) -> Self {
+        let first = block.state == State::SynSent;
+        let value = super::milliseconds(now).wrapping_add(block.ts_offset);
+        Syn {
+            seq: block.una,
+            ack: (!first).then_some(block.rcv_nxt),
+            window_scale: (first || block.scales != 0).then_some(settings.rx_scale),
+            sack: first || block.flags.has(Flags::SACK),
+            timestamp: (first || block.flags.has(Flags::TIMESTAMPS))
+                .then_some(Timestamp { value, echo: if first { 0 } else { block.ts_recent } }),
+            // RFC 3168 §6.1.1.1: a SYN that is not answered may have been dropped for asking.
+            ecn: if first { settings.ecn && block.attempts == 0 } else { block.flags.has(Flags::ECN) },
+        }
+    }
+}
+
 impl<P: Packet> Shared<P> {
     /// Whether [`send_sized`](Self::send_sized) is for segments of `tuple`.
     #[inline]
@@ -38,8 +58,21 @@ impl<P: Packet> Shared<P> {
         link: [u8; ETHERNET],
         egress: &mut Egress<N>,
     ) -> bool {
-        let Some(mut packet) = egress.allocate() else { return false };
-        let Some(place) = packet.append(LEN).and_then(|place| place.first_chunk_mut::<LEN>()) else { return false };
+        let Some(packet) = egress.allocate() else { return false };
+        self.send_sized_in::<N, LEN>(packet, header, link, egress)
+    }
+
+    /// [`send_sized`](Self::send_sized), in `packet`, which is empty. The transmit queue has room for it.
+    #[inline(always)]
+    fn send_sized_in<N: Nic<Packet = P>, const LEN: usize>(
+        &self,
+        mut packet: P,
+        header: &Header,
+        link: [u8; ETHERNET],
+        egress: &mut Egress<N>,
+    ) -> bool {
+        // There is room for headers in front.
+        let Some(place) = packet.prepend(LEN).and_then(|place| place.first_chunk_mut::<LEN>()) else { return false };
         header.write_frame::<true, LEN>(place, &link, self.settings.offload);
         if let Some(offload) = header.offload_of(true, self.settings.offload) {
             packet.set_tx_offload(offload);
@@ -55,10 +88,21 @@ impl<P: Packet> Shared<P> {
         egress: &mut Egress<N>,
         now: Instant,
     ) -> bool {
-        let Some(mut packet) = egress.allocate() else { return false };
+        let Some(packet) = egress.allocate() else { return false };
+        self.send_header_in(packet, header, egress, now)
+    }
+
+    /// [`send_header`](Self::send_header), in `packet`, which is empty. The transmit queue has room for it.
+    fn send_header_in<N: Nic<Packet = P>>(
+        &self,
+        mut packet: P,
+        header: &Header,
+        egress: &mut Egress<N>,
+        now: Instant,
+    ) -> bool {
         let link = egress.link_header(header.tuple.remote_v6().to_bits(), now);
         let front = if link.is_some() { ETHERNET } else { 0 };
-        let Some(place) = packet.append(front + header.len()) else { return false };
+        let Some(place) = packet.prepend(front + header.len()) else { return false };
         if let Some(link) = link {
             place[..ETHERNET].copy_from_slice(link);
         }
@@ -115,12 +159,13 @@ impl<P: Packet> Shared<P> {
         self.send_header(&Header { timestamp, options, ..header }, egress, now)
     }
 
-    /// Sends a SYN, or with `ack` the answer to one. Returns whether it went.
+    /// Sends a SYN, or with `ack` the answer to one; in `carrier`, an empty packet, if that will do. Returns whether it went.
     #[inline(always)]
     pub(super) fn send_syn<N: Nic<Packet = P>>(
         &self,
         tuple: &Tuple,
         syn: &Syn,
+        carrier: Option<P>,
         egress: &mut Egress<N>,
         now: Instant,
     ) -> bool {
@@ -138,8 +183,6 @@ impl<P: Packet> Shared<P> {
             sack_permitted: syn.sack,
             timestamp: syn.timestamp,
         };
-        let mut place = [0; SynOptions::MAX_LEN];
-        let len = options.emit(&mut place);
         let header = Header {
             tuple,
             seq: syn.seq,
@@ -147,18 +190,23 @@ impl<P: Packet> Shared<P> {
             control,
             window: self.settings.rx_first.min(65_535) as u16,
             timestamp: None,
-            options: &place,
+            options: &[],
             ecn: Ecn::NotCapable,
             payload: 0,
             tso: None,
         };
-        if len == SynOptions::MAX_LEN
+        let Some(packet) = carrier.filter(|_| egress.room() > 0).or_else(|| egress.allocate()) else { return false };
+        let mut place = [0; SynOptions::MAX_LEN];
+        if options.len() == SynOptions::MAX_LEN
             && self.is_sized(tuple)
             && let Some(link) = egress.link_header(tuple.remote_v6().to_bits(), now).copied()
         {
-            return self.send_sized::<N, { ETHERNET + 40 + SynOptions::MAX_LEN }>(&header, link, egress);
+            options.emit(&mut place);
+            let header = Header { options: &place, ..header };
+            return self.send_sized_in::<N, { ETHERNET + 40 + SynOptions::MAX_LEN }>(packet, &header, link, egress);
         }
-        self.send_header(&Header { options: &place[..len], ..header }, egress, now)
+        let options = OptionBytes::written(|place| options.emit(place));
+        self.send_header_in(packet, &Header { options: options.as_slice(), ..header }, egress, now)
     }
 
     /// Answers a segment that no connection claims (RFC 9293 §3.10.7.1).

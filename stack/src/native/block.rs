@@ -327,6 +327,12 @@ impl Block {
         self.rcv_edge - self.rcv_nxt
     }
 
+    /// The receive queue may hold `limit` bytes.
+    #[inline]
+    pub fn set_whole_window(&mut self, limit: u32) {
+        self.whole_window = (limit >> self.rcv_scale()).min(65_535) as u16;
+    }
+
     /// The window field of the next segment, the receive queue being empty, and the right edge moved to it; `None`, with
     /// nothing changed, if it is not as simple as that.
     #[inline(always)]

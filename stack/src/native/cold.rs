@@ -3,7 +3,6 @@
 use super::recovery::Path;
 use super::seq::Seq;
 use super::tick::Tick;
-use crate::config::Config;
 use crate::congestion::{Builtin, CongestionControl};
 use linerate_bypass::time::Instant;
 
@@ -38,10 +37,11 @@ const CHALLENGE_PERIOD: u16 = 30;
 const _: () = assert!(size_of::<Cold<Builtin>>() <= 96);
 
 impl<C: CongestionControl> Cold<C> {
-    /// That of a new connection whose segments have at most `mss` bytes of payload, and whose receive queue `rx_limit`.
-    pub fn new(config: &Config, mss: u16, rx_limit: u32) -> Self {
+    /// That of a new connection with this congestion control, whose receive queue may hold `rx_limit` bytes.
+    #[inline(always)]
+    pub fn new(control: C, rx_limit: u32) -> Self {
         Cold {
-            control: C::new(config, mss.into()),
+            control,
             path: Path::default(),
             rx_limit,
             tuned_from: Seq(0),

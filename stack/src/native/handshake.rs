@@ -1,13 +1,14 @@
 //! How a connection begins (RFC 9293 §3.5, §3.10.7.1 to §3.10.7.3).
 
 use super::bare::Syn;
-use super::block::{Flags, State};
+use super::block::{Block, Flags, State};
 use super::connection::{Connection, Shared};
 use super::cookies::{self, CookieOptions};
 use super::header::Control;
 use super::input::Arrival;
 use super::options::Options;
 use super::seq::Seq;
+use super::settings::Settings;
 use super::tick::Tick;
 use super::time_wait::{self, Answer};
 use super::{MAX_CHALLENGES, NativeEngine};
@@ -29,12 +30,12 @@ const fn default_mss(ipv4: bool) -> u16 {
 }
 
 /// What a peer's SYN said, or its cookie.
-struct Peer {
-    mss: u16,
-    window_scale: Option<u8>,
-    sack: bool,
-    timestamp: Option<u32>,
-    ecn: bool,
+pub(super) struct Peer {
+    pub mss: u16,
+    pub window_scale: Option<u8>,
+    pub sack: bool,
+    pub timestamp: Option<u32>,
+    pub ecn: bool,
 }
 
 impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
@@ -78,7 +79,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
             return self.shared.reset_for(tuple, arrival, egress, now);
         }
         if flags == Control::SYN.0 {
-            return self.accept(tuple, arrival, hash, &options, floor, egress, now);
+            return self.accept(tuple, arrival, hash, &options, floor, emptied(packet), egress, now);
         }
         if flags & !Control::FIN.0 == Control::ACK.0
             && self.shared.cookies_sent.is_some_and(|at| now.since(at) < COOKIES_BELIEVED)
@@ -90,7 +91,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     }
 
     #[inline]
-    fn listens(&self, tuple: &Tuple) -> bool {
+    pub(super) fn listens(&self, tuple: &Tuple) -> bool {
         self.shared.settings.listen.iter().any(|listener| listener.is_for(tuple))
     }
 
@@ -103,6 +104,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         hash: u64,
         options: &Options,
         floor: Option<Seq>,
+        carrier: Option<P>,
         egress: &mut Egress<N>,
         now: Instant,
     ) {
@@ -122,17 +124,39 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
             }
             return self.send_cookie(tuple, arrival, &peer, egress, now);
         }
-        let Some(mut connection) = self.insert(tuple, hash, now) else { return egress.drop_for(Cause::TooMany) };
-        connection.shared.half_open += 1;
-        let block = &mut *connection.block;
-        block.state = State::SynReceived;
+        let mut block = Block { state: State::SynReceived, ..self.shared.begin(tuple, now) };
         if let Some(floor) = floor {
-            block.una = connection.shared.secrets.isn_after(tuple, now, floor);
+            block.una = self.shared.secrets.isn_after(tuple, now, floor);
             block.nxt = block.una + 1;
         }
-        connection.take_peer(arrival, &peer);
-        if !connection.send_syn(egress, now) {
-            connection.block.flags |= Flags::ACK_NOW;
+        self.answer(tuple, block, arrival, hash, &peer, carrier, egress, now);
+    }
+
+    /// A connection begins, of `block`, by a SYN, which is answered; in `carrier`, an empty packet, if that will do.
+    #[inline(always)]
+    #[expect(clippy::too_many_arguments, reason = "a segment, what is known of it, and the way out")]
+    pub(super) fn answer<N: Nic<Packet = P>>(
+        &mut self,
+        tuple: &Tuple,
+        mut block: Block,
+        arrival: &Arrival,
+        hash: u64,
+        peer: &Peer,
+        carrier: Option<P>,
+        egress: &mut Egress<N>,
+        now: Instant,
+    ) {
+        block.take_peer(arrival, peer, &self.shared.settings);
+        let syn = Syn::of(&block, &self.shared.settings, now);
+        block.syn_went(&self.shared.settings, now);
+        let Some(mut connection) = self.insert(hash, block) else { return egress.drop_for(Cause::TooMany) };
+        connection.shared.half_open += 1;
+        connection.fit_control();
+        if connection.shared.send_syn(tuple, &syn, carrier, egress, now) {
+            let due = connection.block.retransmit_at;
+            connection.shared.arm_for(connection.slot, connection.block, due);
+        } else {
+            connection.block.syn_stayed();
             connection.dirty();
         }
     }
@@ -172,11 +196,10 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         };
         let tuple = ports.choose(local, remote, taken).ok_or(ConnectError::NoLocalAddress)?;
         let hash = tuple.hash_with(&self.shared.key);
-        let mut connection = self.insert(&tuple, hash, now).ok_or(ConnectError::TooMany)?;
+        let flags = Flags::ACTIVE | Flags::ACK_NOW;
+        let block = Block { state: State::SynSent, flags, ..self.shared.begin(&tuple, now) };
+        let mut connection = self.insert(hash, block).ok_or(ConnectError::TooMany)?;
         connection.shared.connecting.insert(connection.slot, token);
-        let block = &mut *connection.block;
-        block.state = State::SynSent;
-        block.flags |= Flags::ACTIVE | Flags::ACK_NOW;
         connection.dirty();
         Ok(())
     }
@@ -207,7 +230,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
             timestamp,
             ecn: peer.ecn && peer.timestamp.is_some(),
         };
-        self.shared.send_syn(tuple, &answer, egress, now);
+        self.shared.send_syn(tuple, &answer, None, egress, now);
     }
 
     /// What the cookie that `arrival` acknowledges says, if it is one of ours.
@@ -240,56 +263,101 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         egress: &mut Egress<N>,
         now: Instant,
     ) {
-        let Some(mut connection) = self.insert(tuple, hash, now) else { return egress.drop_for(Cause::TooMany) };
-        let block = &mut *connection.block;
-        block.state = State::Established;
-        block.una = arrival.ack;
-        block.nxt = arrival.ack;
+        let mut block =
+            Block { state: State::Established, una: arrival.ack, nxt: arrival.ack, ..self.shared.begin(tuple, now) };
         let syn = Arrival { seq: arrival.seq - 1, ..*arrival };
-        connection.take_peer(&syn, &peer);
+        block.take_peer(&syn, &peer, &self.shared.settings);
+        let Some(mut connection) = self.insert(hash, block) else { return egress.drop_for(Cause::TooMany) };
+        connection.fit_control();
         connection.establish(arrival, now);
         connection.take_rest(arrival, packet, now);
     }
 }
 
-impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
+/// `packet` without what it holds, if that is in one place.
+#[inline(always)]
+pub(super) fn emptied<P: Packet>(mut packet: P) -> Option<P> {
+    let len = packet.data().len();
+    (packet.len() == len && packet.adjust(len)).then_some(packet)
+}
+
+impl<P: Packet> Shared<P> {
+    /// What every connection of `tuple` begins with.
+    #[inline(always)]
+    pub(super) fn begin(&mut self, tuple: &Tuple, now: Instant) -> Block {
+        let (isn, ts_offset) = self.secrets.begin(tuple, now);
+        Block { una: isn, nxt: isn + 1, ts_offset, ..Block::vacant(*tuple) }
+    }
+}
+
+impl Block {
+    /// Our SYN has gone out, or is about to.
+    #[inline(always)]
+    pub(super) fn syn_went(&mut self, settings: &Settings, now: Instant) {
+        if self.retransmit_at.is_some() {
+            // An answer to a segment of the peer's: the timer goes on, or peers could keep a half-open connection for as long
+            // as they liked. It is no longer known which of them is acknowledged (Karn).
+            self.attempts = self.attempts.max(2);
+            return;
+        }
+        let mut wait = Duration::from_nanos(settings.first_syn_timeout);
+        if self.attempts > 0 {
+            // After n times, 2ⁿ - 1 seconds have passed.
+            let left = settings.half_open_timeout.saturating_sub(SYN_TIMEOUT * ((1 << self.attempts.min(7)) - 1));
+            wait = (SYN_TIMEOUT * (1 << self.attempts.min(6))).min(left);
+        }
+        self.attempts = self.attempts.saturating_add(1);
+        self.retransmit_at = Tick::at_or_after(now + wait);
+    }
+
+    /// Our first SYN has not gone out after all, and is to be sent as soon as it can be.
+    #[cold]
+    fn syn_stayed(&mut self) {
+        self.attempts = 0;
+        self.retransmit_at = Tick::NONE;
+        self.flags |= Flags::ACK_NOW;
+    }
+
     /// Notes what the peer's SYN said.
     #[inline(always)]
-    fn take_peer(&mut self, arrival: &Arrival, peer: &Peer) {
-        let ipv4 = self.block.tuple.is_ipv4();
-        let own_mss = self.shared.settings.mss(ipv4);
-        let rx_first = self.shared.settings.rx_first;
-        let block = &mut *self.block;
-        block.rcv_nxt = arrival.seq + 1;
-        block.rcv_acked = block.rcv_nxt;
+    fn take_peer(&mut self, arrival: &Arrival, peer: &Peer, settings: &Settings) {
+        self.rcv_nxt = arrival.seq + 1;
+        self.rcv_acked = self.rcv_nxt;
         // What a SYN of ours offers, unscaled.
-        block.rcv_edge = block.rcv_nxt + rx_first.min(65_535);
+        self.rcv_edge = self.rcv_nxt + settings.rx_first.min(65_535);
         // A window in a SYN is never scaled (RFC 7323 §2.2).
-        block.snd_wnd = arrival.window.into();
-        block.wl1 = arrival.seq;
-        block.scales = match peer.window_scale {
-            Some(scale) => self.shared.settings.rx_scale << 4 | scale,
+        self.snd_wnd = arrival.window.into();
+        self.wl1 = arrival.seq;
+        self.scales = match peer.window_scale {
+            Some(scale) => settings.rx_scale << 4 | scale,
             None => 0,
         };
         if let Some(value) = peer.timestamp {
-            block.flags |= Flags::TIMESTAMPS;
-            block.ts_recent = value;
+            self.flags |= Flags::TIMESTAMPS;
+            self.ts_recent = value;
         }
         if peer.sack {
-            block.flags |= Flags::SACK;
+            self.flags |= Flags::SACK;
         }
         if peer.ecn {
-            block.flags |= Flags::ECN;
+            self.flags |= Flags::ECN;
         }
         // RFC 6691: options are not deducted in the option itself, but by who sends them. What is too small to be true
         // would make us send a header per byte.
         let options = if peer.timestamp.is_some() { 12 } else { 0 };
-        block.mss = peer.mss.max(64).min(own_mss) - options;
-        if block.mss != self.shared.usual_mss {
-            self.cold.control.set_mss(block.mss.into());
+        self.mss = peer.mss.max(64).min(settings.mss(self.tuple.is_ipv4())) - options;
+        self.set_whole_window(settings.rx_first);
+    }
+}
+
+impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
+    /// Congestion control, which is as of a new connection, goes by the size of its segments.
+    #[inline(always)]
+    fn fit_control(&mut self) {
+        if self.block.mss != self.shared.usual_mss {
+            self.cold.control.set_mss(self.block.mss.into());
         }
-        block.cwnd = self.cold.control.window();
-        self.set_rx_limit(rx_first);
+        self.block.cwnd = self.cold.control.window();
     }
 
     /// Both ends have agreed; `arrival` acknowledges our SYN.
@@ -375,7 +443,8 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             timestamp: options.timestamp.map(|timestamp| timestamp.value),
             ecn: ecn && asked_for_ecn,
         };
-        self.take_peer(arrival, &peer);
+        block.take_peer(arrival, &peer, &self.shared.settings);
+        self.fit_control();
         if acknowledges {
             self.establish(arrival, now);
             let block = &mut *self.block;

@@ -113,7 +113,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         now: Instant,
     ) {
         let Some(block) = self.blocks.get(slot as usize) else {
-            return self.segment(packet, head, hash, slot, egress, now);
+            return self.take_first(packet, head, hash, egress, now);
         };
         let finishes = packet.data().get(head.tcp + FLAGS).is_some_and(|flags| Control(*flags).has(Control::FIN));
         let left = if block.state == State::Established && !finishes {
@@ -162,7 +162,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     /// A segment has come that was not predicted, with the hash of its tuple and the slot where its connection most likely
     /// is.
     #[inline(never)]
-    fn segment<N: Nic<Packet = P>>(
+    pub(super) fn segment<N: Nic<Packet = P>>(
         &mut self,
         packet: P,
         head: &Head,

@@ -17,6 +17,7 @@ mod cookies;
 mod exchange;
 mod fast_path;
 mod flow_table;
+mod greeting;
 mod handshake;
 mod header;
 mod input;
@@ -87,8 +88,8 @@ const _: () = assert!(IDLE_CONNECTION + size_of::<u32>() <= 256);
 pub struct NativeEngine<P, C = Builtin> {
     blocks: Vec<Block>,
     cold: Vec<Cold<C>>,
-    /// That of a new connection.
-    fresh: Cold<C>,
+    /// Congestion control of a new connection.
+    fresh: C,
     shared: Shared<P>,
     /// Tokens of timers that have come due.
     fired: Vec<u32>,
@@ -147,36 +148,37 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         self.blocks.len() - self.shared.free.len()
     }
 
-    /// A new connection, with its tuple, whose hash is `hash`, in the table.
+    /// A new connection of this `block`, with its tuple, whose hash is `hash`, in the table.
     #[inline(always)]
-    fn insert(&mut self, tuple: &Tuple, hash: u64, now: Instant) -> Option<Connection<'_, P, C>> {
-        if self.len() >= self.shared.settings.connections {
-            return None;
-        }
+    fn insert(&mut self, hash: u64, block: Block) -> Option<Connection<'_, P, C>> {
         let slot = match self.shared.free.pop() {
-            Some(slot) => {
-                if let Some(cold) = self.cold.get_mut(slot as usize) {
-                    *cold = self.fresh.clone();
-                }
-                slot
-            }
-            None => {
-                self.blocks.push(Block::vacant(*tuple));
-                self.cold.push(self.fresh.clone());
-                self.blocks.len() as u32 - 1
-            }
+            Some(slot) => slot,
+            None => self.another()?,
         };
         if self.shared.table.insert(hash, slot).is_err() {
             self.shared.free.push(slot);
             return None;
         }
-        let connection = self.connection(slot);
-        let Block { generation, wheel_at, flags, .. } = *connection.block;
-        let flags = flags & Flags::LISTED | Flags::IN_TABLE;
-        let (isn, ts_offset) = connection.shared.secrets.begin(tuple, now);
-        *connection.block =
-            Block { generation, wheel_at, flags, ts_offset, una: isn, nxt: isn + 1, ..Block::vacant(*tuple) };
-        Some(connection)
+        let place = self.blocks.get_mut(slot as usize)?;
+        let cold = self.cold.get_mut(slot as usize)?;
+        *cold = Cold::new(self.fresh.clone(), self.shared.settings.rx_first);
+        // What outlasts the connections that a slot is used for.
+        let Block { generation, wheel_at, flags, .. } = *place;
+        *place = Block { generation, wheel_at, flags: flags & Flags::LISTED | Flags::IN_TABLE | block.flags, ..block };
+        Some(Connection { slot, block: place, cold, shared: &mut self.shared })
+    }
+
+    /// A slot that was never used, if there may be one more.
+    #[cold]
+    #[inline(never)]
+    fn another(&mut self) -> Option<u32> {
+        if self.blocks.len() >= self.shared.settings.connections {
+            return None;
+        }
+        let nobody = Tuple::received_v4(0, 0, 0);
+        self.blocks.push(Block { flags: Flags::VACANT, ..Block::vacant(nobody) });
+        self.cold.push(Cold::new(self.fresh.clone(), self.shared.settings.rx_first));
+        Some(self.blocks.len() as u32 - 1)
     }
 
     /// Slots of all connections.
@@ -228,9 +230,8 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
             counts: Counts::default(),
             settings,
         };
-        let fresh = Cold::new(config, shared.usual_mss, shared.settings.rx_first);
         NativeEngine {
-            fresh,
+            fresh: C::new(config, shared.usual_mss.into()),
             blocks: Vec::with_capacity(shared.settings.connections),
             cold: Vec::with_capacity(shared.settings.connections),
             shared,

@@ -143,8 +143,8 @@ impl Options {
     }
 
     /// The options of a SYN in the order in which Linux and [`SynOptions`] have them, if all of them are there.
-    #[inline]
-    fn usual_syn(bytes: &[u8]) -> Option<Options> {
+    #[inline(always)]
+    pub fn usual_syn(bytes: &[u8]) -> Option<Options> {
         let (&[mss, head, value, echo, scale], []) = bytes.as_chunks::<4>() else { return None };
         let [mss, value, echo, scale] = [mss, value, echo, scale].map(u32::from_be_bytes);
         let usual =

@@ -335,25 +335,12 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     }
 
     /// Sends our SYN, or SYN and ACK once the peer's has come. Returns whether it went.
-    #[inline(always)]
     pub(super) fn send_syn<N: Nic<Packet = P>>(&mut self, egress: &mut Egress<N>, now: Instant) -> bool {
-        let block = &*self.block;
-        let tuple = &block.tuple;
-        let first = block.state == State::SynSent;
-        let value = super::milliseconds(now).wrapping_add(block.ts_offset);
-        let syn = Syn {
-            seq: block.una,
-            ack: (!first).then_some(block.rcv_nxt),
-            window_scale: (first || block.scales != 0).then_some(self.shared.settings.rx_scale),
-            sack: first || block.flags.has(Flags::SACK),
-            timestamp: (first || block.flags.has(Flags::TIMESTAMPS))
-                .then_some(Timestamp { value, echo: if first { 0 } else { block.ts_recent } }),
-            // RFC 3168 §6.1.1.1: a SYN that is not answered may have been dropped for asking.
-            ecn: if first { self.shared.settings.ecn && block.attempts == 0 } else { block.flags.has(Flags::ECN) },
-        };
-        let went = self.shared.send_syn(tuple, &syn, egress, now);
+        let syn = Syn::of(self.block, &self.shared.settings, now);
+        let went = self.shared.send_syn(&self.block.tuple, &syn, None, egress, now);
         if went {
-            self.syn_went(now);
+            self.block.syn_went(&self.shared.settings, now);
+            self.arm();
         }
         went
     }

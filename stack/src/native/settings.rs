@@ -1,6 +1,7 @@
 //! Configuration and port as the engine goes by them.
 
 use super::buffers::CROWDED;
+use super::handshake::SYN_TIMEOUT;
 use super::header::Offload;
 use super::recovery::Limits;
 use super::tick::Tick;
@@ -52,6 +53,8 @@ pub(super) struct Settings {
     pub connections: usize,
     pub half_open: usize,
     pub half_open_timeout: Duration,
+    /// After how many nanoseconds a SYN is sent for the second time, or given up.
+    pub first_syn_timeout: u64,
     pub user_timeout: Duration,
     pub linger: Option<Duration>,
     pub keepalive: Option<Keepalive>,
@@ -111,6 +114,7 @@ impl Settings {
             connections: config.max_connections.min(ConnId::MAX_SLOTS),
             half_open: config.max_half_open,
             half_open_timeout: config.half_open_timeout,
+            first_syn_timeout: SYN_TIMEOUT.min(config.half_open_timeout).as_nanos() as u64,
             user_timeout: config.user_timeout,
             linger: config.linger,
             keepalive: config.keepalive.map(|Keepalive { idle, interval, probes }| Keepalive {

@@ -128,28 +128,6 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         }
     }
 
-    /// Our SYN has gone out.
-    pub(super) fn syn_went(&mut self, now: Instant) {
-        let block = &mut *self.block;
-        if block.retransmit_at.is_some() {
-            // An answer to a segment of the peer's: the timer goes on, or peers could keep a half-open connection for as long
-            // as they liked. It is no longer known which of them is acknowledged (Karn).
-            block.attempts = block.attempts.max(2);
-            return;
-        }
-        let mut wait = SYN_TIMEOUT;
-        let mut left = self.shared.settings.half_open_timeout;
-        if block.attempts > 0 {
-            // After n times, 2ⁿ - 1 seconds have passed.
-            left = left.saturating_sub(SYN_TIMEOUT * ((1 << block.attempts.min(7)) - 1));
-            wait *= 1 << block.attempts.min(6);
-        }
-        wait = wait.min(left);
-        block.attempts = block.attempts.saturating_add(1);
-        block.retransmit_at = Tick::at_or_after(now + wait);
-        self.arm();
-    }
-
     /// Our SYN has not been answered in time.
     fn syn_timed_out(&mut self) {
         let block = &mut *self.block;

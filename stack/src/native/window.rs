@@ -158,6 +158,6 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     /// From now on the receive queue may hold so many bytes.
     pub(super) fn set_rx_limit(&mut self, limit: u32) {
         self.cold.rx_limit = limit;
-        self.block.whole_window = (limit >> self.block.rcv_scale()).min(65_535) as u16;
+        self.block.set_whole_window(limit);
     }
 }

@@ -1,6 +1,13 @@
 //! Connections that peers have begun and not completed: RFC 4987.
 
 use super::harness::*;
+use linerate_bypass::Packet;
+
+/// Peers that say what nearly everybody says in a SYN, more and less, of both families.
+fn peers() -> [Peer; 5] {
+    let usual = peer().sack().timestamps().window_scale(7);
+    [usual.clone(), usual.clone().mss(700), usual.clone().ipv6(), usual.ecn(), peer()]
+}
 
 /// Begins connections from `ports`, and returns those that got an answer.
 fn begin(s: &mut Script, ports: std::ops::Range<u16>) -> Vec<u16> {
@@ -20,9 +27,11 @@ fn remembered(s: &mut Script) -> Vec<u16> {
 #[test]
 fn no_more_connections_are_remembered_half_open_than_allowed() {
     // RFC 4987 §3.2: a bounded backlog.
-    let mut s = Script::listen(peer(), |config| config.max_half_open = 4);
-    begin(&mut s, 6000..6020);
-    assert_eq!(remembered(&mut s), [6000, 6001, 6002, 6003]);
+    for peer in peers() {
+        let mut s = Script::listen(peer, |config| config.max_half_open = 4);
+        begin(&mut s, 6000..6020);
+        assert_eq!(remembered(&mut s), [6000, 6001, 6002, 6003]);
+    }
 }
 
 #[test]
@@ -100,11 +109,43 @@ fn a_syn_that_no_packet_is_left_to_answer_is_answered_once_there_is_one() {
     // RFC 9293 §3.10.7.2, third: "The connection state should be changed to SYN-RECEIVED" with a SYN-ACK that is sent, whether
     // or not the peer asks again.
     native_only!();
-    let mut s = Script::listen(peer(), |_| {});
-    let taken = s.take_packets();
-    assert_eq!(begin(&mut s, 6000..6001), []);
-    drop(taken);
-    assert_eq!(begin(&mut s, 0..0), [6000]);
+    for peer in peers() {
+        let mut s = Script::listen(peer, |_| {});
+        let taken = s.take_packets();
+        let shared = s.inject_shared_hello(syn(0));
+        s.expect_nothing_for(ms(300));
+        drop(taken);
+        s.expect_within(ms(1), syn_ack(0, 1).any_ecn());
+        // The peer has as much time for its answer as ever.
+        s.expect_after(INITIAL_RTO, syn_ack(0, 1).any_ecn());
+        s.inject(ack(1, 1));
+        s.expect_opened();
+        drop(shared);
+        s.inject(rst(1));
+        s.expect_closed(CloseReason::Reset);
+        s.expect_all_packets_back();
+    }
+}
+
+#[test]
+fn a_syn_is_answered_in_the_packet_that_brought_it() {
+    // RFC 9293 §3.10.7.2, third: whether or not there are others.
+    native_only!();
+    for peer in peers() {
+        let mut s = Script::accepted_with(peer.clone(), |config| config.ecn = peer.ecn);
+        let taken = s.take_packets();
+        s.on_port(6000).shake_hands();
+        drop(taken);
+        s.expect_alive(1, 1);
+        // Unless somebody else has a share in it.
+        let shared = s.on_port(6001).inject_shared_hello(syn(0));
+        let before = shared.data().to_vec();
+        s.expect(syn_ack(0, 1).any_ecn());
+        assert_eq!(shared.data(), before);
+        s.inject(ack(1, 1));
+        s.expect_opened();
+        s.expect_alive(1, 1);
+    }
 }
 
 #[test]

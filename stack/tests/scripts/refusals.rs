@@ -27,6 +27,18 @@ fn a_closed_port_refuses_every_segment_but_a_reset() {
 }
 
 #[test]
+fn a_closed_port_refuses_connections_whatever_they_offer() {
+    // RFC 9293 §3.10.7.1.
+    for listen in ["10.0.0.2:8", "10.0.0.3:7", "[::]:7"] {
+        let mut s = Script::listen(peer().sack().timestamps().window_scale(7), |config| {
+            config.listen = vec![listen.parse().unwrap()];
+        });
+        s.inject_hello(syn(0));
+        s.expect(refusal(1));
+    }
+}
+
+#[test]
 fn a_listener_refuses_what_acknowledges_something_and_ignores_resets() {
     // RFC 9293 §3.10.7.2, first and second.
     let mut s = Script::listen(peer(), |_| {});

@@ -139,6 +139,24 @@ fn a_new_syn_with_a_later_timestamp_opens_a_connection_whatever_its_sequence_num
 }
 
 #[test]
+fn a_new_syn_with_all_options_opens_a_connection_beyond_the_old_one_or_nothing() {
+    // RFC 6191 §2; RFC 9293 §3.6.1 MAY-2.
+    native_only!();
+    let hello = |value| Seg { window_scale: Want::Is(7), ..syn(0).mss(1000).sack_permitted().timestamp(value, 0) };
+    for later in [false, true] {
+        let mut s = in_time_wait(peer().sack().timestamps().window_scale(7));
+        let last = s.flow().worker_isn.expect("a connection").wrapping_add(2);
+        if later {
+            assert!(reopens(&mut s, 0, hello(PEER_CLOCK + 1000)));
+            let new = s.flow().worker_isn.expect("a new connection");
+            assert!(new.wrapping_sub(last) < 1 << 31, "{new} is not behind {last}");
+        } else {
+            assert!(!reopens(&mut s, 0, hello(PEER_CLOCK - 1)));
+        }
+    }
+}
+
+#[test]
 fn a_new_syn_with_an_earlier_timestamp_opens_nothing() {
     // RFC 6191 §2: larger sequence number or not.
     native_only!();

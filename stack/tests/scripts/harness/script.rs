@@ -225,12 +225,29 @@ impl Script {
         }
     }
 
-    /// Injects `seg`, a SYN, with the options of the peer.
-    pub fn inject_hello(&mut self, seg: Seg) {
+    /// `seg`, a SYN, with the options of the peer.
+    fn hello(&self, seg: Seg) -> Seg {
         let port = seg.port.unwrap_or(self.port);
         let echo = self.flows.get(&port).and_then(|flow| flow.last_tsval).unwrap_or(0);
-        let hello = self.peer.hello(seg, self.now(), echo);
+        self.peer.hello(seg, self.now(), echo)
+    }
+
+    /// Injects `seg`, a SYN, with the options of the peer.
+    pub fn inject_hello(&mut self, seg: Seg) {
+        let hello = self.hello(seg);
         self.inject(hello);
+    }
+
+    /// Injects `seg`, a SYN, with the options of the peer, in a packet that nobody may write to as long as what is returned
+    /// is kept.
+    pub fn inject_shared_hello(&mut self, seg: Seg) -> MemoryPacket {
+        let hello = self.hello(seg);
+        let frame = self.frame(&hello);
+        let packet = self.packet(&frame);
+        let share = packet.try_clone().expect("the peer's packets come back");
+        assert_eq!(self.nic.tx_burst(&mut vec![packet]), 1, "the link takes a frame");
+        self.settle();
+        share
     }
 
     /// Lets what follows be about the peer's port `port`, where nothing else is said.
@@ -266,14 +283,20 @@ impl Script {
     #[track_caller]
     pub fn inject_burst(&mut self, segs: impl IntoIterator<Item = Seg>) {
         for seg in segs {
-            let now = self.now();
-            let flow = self.flow_of(seg.port.unwrap_or(self.port));
-            let raw = flow.emit(&seg, now);
-            let frame = wire::tcp_frame(flow.remote, flow.local, &raw);
-            self.note(format_args!("inject {}", describe(&seg)));
+            let frame = self.frame(&seg);
             self.put(&frame);
         }
         self.settle();
+    }
+
+    /// The frame of a segment that is about to be injected.
+    fn frame(&mut self, seg: &Seg) -> Vec<u8> {
+        let now = self.now();
+        let flow = self.flow_of(seg.port.unwrap_or(self.port));
+        let raw = flow.emit(seg, now);
+        let frame = wire::tcp_frame(flow.remote, flow.local, &raw);
+        self.note(format_args!("inject {}", describe(seg)));
+        frame
     }
 
     /// An ICMP error about `about`, a segment of the worker: from the peer's address or, with `from_router`, from a
@@ -371,9 +394,14 @@ impl Script {
         }
     }
 
-    fn put(&mut self, frame: &[u8]) {
+    fn packet(&mut self, frame: &[u8]) -> MemoryPacket {
         let mut packet = self.nic.allocate().expect("the peer's packets come back");
         packet.append(frame.len()).expect("a frame fits into a packet").copy_from_slice(frame);
+        packet
+    }
+
+    fn put(&mut self, frame: &[u8]) {
+        let packet = self.packet(frame);
         assert_eq!(self.nic.tx_burst(&mut vec![packet]), 1, "the link takes a frame");
     }
 

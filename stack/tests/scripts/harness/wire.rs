@@ -64,11 +64,13 @@ impl Options {
             bytes.extend([2, 4]);
             bytes.extend(mss.to_be_bytes());
         }
-        if self.sack_permitted {
+        if self.sack_permitted && self.timestamp.is_none() {
             bytes.extend([1, 1, 4, 2]);
         }
         if let Some((value, echo)) = self.timestamp {
-            bytes.extend([1, 1, 8, 10]);
+            // As nearly everybody pads it.
+            bytes.extend(if self.sack_permitted { [4, 2] } else { [1, 1] });
+            bytes.extend([8, 10]);
             bytes.extend(value.to_be_bytes());
             bytes.extend(echo.to_be_bytes());
         }
