@@ -28,6 +28,11 @@ pub struct Ratio {
 /// How much further from each other cores may be for one figure than for the other.
 const COMPARABLE: f64 = 1.5;
 
+/// Whether cores that a cache line takes so many nanoseconds to get across were as far from each other both times.
+pub fn is_alike(one: f64, other: f64) -> bool {
+    one.max(other) <= one.min(other) * COMPARABLE
+}
+
 /// A figure, and how far the cores were from each other when it was measured.
 #[derive(Clone, Copy)]
 struct Figure {
@@ -38,8 +43,7 @@ struct Figure {
 impl Ratio {
     fn new(engine: Option<&'static str>, what: &'static str, of: Figure, to: Figure, required: f64) -> Self {
         let ratio = of.value / to.value;
-        let further = of.transfer_ns.max(to.transfer_ns) / of.transfer_ns.min(to.transfer_ns);
-        let comparable = further <= COMPARABLE;
+        let comparable = is_alike(of.transfer_ns, to.transfer_ns);
         Ratio { engine, what, ratio, required, met: comparable && ratio >= required, comparable }
     }
 }

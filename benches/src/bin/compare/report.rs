@@ -25,7 +25,7 @@ pub struct Row {
     network: Network,
     engine: Option<&'static str>,
     connections: u32,
-    /// Nanoseconds that a cache line took from one of the two cores to the other, just before.
+    /// Nanoseconds that a cache line took from one of the two cores to the other, before and after.
     pub transfer_ns: f64,
     #[serde(flatten)]
     pub measured: Measured,
@@ -111,7 +111,7 @@ impl fmt::Display for Report {
         }
         write!(
             f,
-            "{table}\n\nline: what a cache line took from one core to the other, just before; if it took longer for one of the figures \
+            "{table}\n\nline: what a cache line took from one core to the other, before and after; if it took longer for one of the figures \
              of a ratio, they are not compared"
         )
     }
