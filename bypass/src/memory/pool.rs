@@ -89,8 +89,7 @@ impl PoolHandle {
             links: (1..=capacity as u32).map(AtomicU32::new).collect(),
             holders: AtomicUsize::new(1),
         };
-        // SAFETY: the last place.
-        pool.free.push_chain(0, capacity as u32 - 1, |place| unsafe { pool.link(place) });
+        pool.free.push_chain(0, capacity as u32 - 1, |place| pool.link(place));
         PoolHandle(NonNull::from(Box::leak(Box::new(pool))))
     }
 
@@ -126,14 +125,8 @@ impl Drop for PoolHandle {
 }
 
 impl Pool {
-    /// The link of a place in the free list.
-    ///
-    /// # Safety
-    /// The pool has a place of this number.
-    #[inline]
-    unsafe fn link(&self, place: u32) -> &AtomicU32 {
-        // SAFETY: there is a link for each place.
-        unsafe { self.links.get_unchecked(place as usize) }
+    fn link(&self, place: u32) -> &AtomicU32 {
+        &self.links[place as usize]
     }
 
     /// A place that nobody else has, with a view of nothing behind the headroom.
@@ -146,8 +139,7 @@ impl Pool {
         let pool = unsafe { this.as_ref() };
         // Relaxed: nothing can end the pool while the caller holds a part of it.
         pool.holders.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the list holds places only.
-        let Some(index) = pool.free.pop(|place| unsafe { pool.link(place) }) else {
+        let Some(index) = pool.free.pop(|place| pool.link(place)) else {
             pool.holders.fetch_sub(1, Ordering::Release);
             return None;
         };
@@ -228,8 +220,7 @@ impl Slot {
             let (pool, index) = (slot.pool, slot.index);
             // SAFETY: the taken place keeps the pool alive until it lets go below.
             let alive = unsafe { pool.as_ref() };
-            // SAFETY: the place itself.
-            alive.free.push(index, |place| unsafe { alive.link(place) });
+            alive.free.push(index, |place| alive.link(place));
             // SAFETY: this is the hold of the place just given back.
             unsafe { Pool::let_go(pool) };
         }
