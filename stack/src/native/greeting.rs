@@ -71,12 +71,5 @@ fn usual_syn<P: Packet>(packet: &P, head: &Head) -> Option<(Arrival, Peer)> {
         len: 0,
         marked: false,
     };
-    let peer = Peer {
-        mss: options.mss?,
-        window_scale: options.window_scale,
-        sack: options.sack_permitted,
-        timestamp: options.timestamp.map(|timestamp| timestamp.value),
-        ecn: false,
-    };
-    Some((arrival, peer))
+    Some((arrival, Peer::of(&options, head.tuple.is_ipv4(), false)))
 }

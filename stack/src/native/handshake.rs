@@ -31,11 +31,25 @@ const fn default_mss(ipv4: bool) -> u16 {
 
 /// What a peer's SYN said, or its cookie.
 pub(super) struct Peer {
-    pub mss: u16,
-    pub window_scale: Option<u8>,
-    pub sack: bool,
-    pub timestamp: Option<u32>,
-    pub ecn: bool,
+    mss: u16,
+    window_scale: Option<u8>,
+    sack: bool,
+    timestamp: Option<u32>,
+    ecn: bool,
+}
+
+impl Peer {
+    /// What a SYN with these options said over IPv4 or IPv6; `ecn` if both ends want that.
+    #[inline(always)]
+    pub fn of(options: &Options, ipv4: bool, ecn: bool) -> Self {
+        Peer {
+            mss: options.mss.unwrap_or(default_mss(ipv4)),
+            window_scale: options.window_scale,
+            sack: options.sack_permitted,
+            timestamp: options.timestamp.map(|timestamp| timestamp.value),
+            ecn,
+        }
+    }
 }
 
 impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
@@ -110,14 +124,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     ) {
         // RFC 3168 §6.1.1: both flags ask for ECN.
         let wants_ecn = arrival.control.has(Control::ECE.and(Control::CWR));
-        let ipv4 = tuple.is_ipv4();
-        let peer = Peer {
-            mss: options.mss.unwrap_or(default_mss(ipv4)),
-            window_scale: options.window_scale,
-            sack: options.sack_permitted,
-            timestamp: options.timestamp.map(|timestamp| timestamp.value),
-            ecn: wants_ecn && self.uses_ecn(),
-        };
+        let peer = Peer::of(options, tuple.is_ipv4(), wants_ecn && self.uses_ecn());
         if self.shared.half_open >= self.shared.settings.half_open {
             if floor.is_some() {
                 self.shared.time_wait.remove(tuple);
@@ -300,7 +307,7 @@ impl Block {
             self.attempts = self.attempts.max(2);
             return;
         }
-        let mut wait = Duration::from_nanos(settings.first_syn_timeout);
+        let mut wait = settings.first_syn_timeout;
         if self.attempts > 0 {
             // After n times, 2ⁿ - 1 seconds have passed.
             let left = settings.half_open_timeout.saturating_sub(SYN_TIMEOUT * ((1 << self.attempts.min(7)) - 1));
@@ -374,7 +381,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         let block = &mut *self.block;
         if block.attempts == 1 && block.retransmit_at.is_some() {
             // Karn: a SYN sent more than once says nothing of the round-trip time.
-            let sent = (block.retransmit_at.instant(now) - SYN_TIMEOUT).as_nanos();
+            let sent = (block.retransmit_at.instant(now) - self.shared.settings.first_syn_timeout).as_nanos();
             let round_trip = now.as_nanos().saturating_sub(sent);
             block.rtt.sample_nanos(round_trip, 0);
             self.cold.path.measured_nanos(round_trip, now);
@@ -429,20 +436,13 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             return;
         }
         // An echo that is not of our SYN's timestamp is somebody else's segment (RFC 7323 §3.2).
-        let ipv4 = block.tuple.is_ipv4();
         let asked_for_ecn = self.shared.settings.ecn && block.attempts <= 1;
         let ecn = match acknowledges {
             // RFC 3168 §6.1.1: a SYN-ACK has ECE alone; one that has both is a reflection.
             true => control.has(Control::ECE) && !control.has(Control::CWR),
             false => control.has(Control::ECE.and(Control::CWR)),
         };
-        let peer = Peer {
-            mss: options.mss.unwrap_or(default_mss(ipv4)),
-            window_scale: options.window_scale,
-            sack: options.sack_permitted,
-            timestamp: options.timestamp.map(|timestamp| timestamp.value),
-            ecn: ecn && asked_for_ecn,
-        };
+        let peer = Peer::of(options, block.tuple.is_ipv4(), ecn && asked_for_ecn);
         block.take_peer(arrival, &peer, &self.shared.settings);
         self.fit_control();
         if acknowledges {

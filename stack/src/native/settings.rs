@@ -53,8 +53,8 @@ pub(super) struct Settings {
     pub connections: usize,
     pub half_open: usize,
     pub half_open_timeout: Duration,
-    /// After how many nanoseconds a SYN is sent for the second time, or given up.
-    pub first_syn_timeout: u64,
+    /// After how long a SYN is sent for the second time, or given up.
+    pub first_syn_timeout: Duration,
     pub user_timeout: Duration,
     pub linger: Option<Duration>,
     pub keepalive: Option<Keepalive>,
@@ -114,7 +114,7 @@ impl Settings {
             connections: config.max_connections.min(ConnId::MAX_SLOTS),
             half_open: config.max_half_open,
             half_open_timeout: config.half_open_timeout,
-            first_syn_timeout: SYN_TIMEOUT.min(config.half_open_timeout).as_nanos() as u64,
+            first_syn_timeout: SYN_TIMEOUT.min(config.half_open_timeout),
             user_timeout: config.user_timeout,
             linger: config.linger,
             keepalive: config.keepalive.map(|Keepalive { idle, interval, probes }| Keepalive {

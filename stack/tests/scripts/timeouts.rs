@@ -34,6 +34,18 @@ fn unanswered_data_is_sent_again_ever_more_rarely() {
 }
 
 #[test]
+fn the_handshake_measures_the_round_trip_however_soon_it_would_have_been_given_up() {
+    // RFC 6298 §2.2.
+    native_only!();
+    let mut s = Script::listen(peer().rtt(RTT), |config| config.half_open_timeout = ms(300));
+    s.pass(secs(5));
+    s.shake_hands();
+    s.write(SMALL);
+    s.expect(data(1, SMALL));
+    s.expect_after(rto_after(RTT), data(1, SMALL));
+}
+
+#[test]
 fn a_time_out_brings_back_the_first_segment_alone() {
     // RFC 6298 §5.4; RFC 5681 §3.1: the window is one segment, and slow start begins.
     native_only!();
