@@ -439,14 +439,9 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
     }
 
     fn close(&mut self, conn: ConnId) {
-        let Some(slot) = self.find(conn) else { return };
-        if let Some(block) = self.blocks.get_mut(slot as usize)
-            && block.state == State::CloseWait
-            && self.shared.settings.linger.is_none()
-        {
-            return self.shared.finish(slot, block, State::LastAck);
+        if let Some(mut connection) = self.named(conn) {
+            connection.close();
         }
-        self.connection(slot).close();
     }
 
     fn abort(&mut self, conn: ConnId) {

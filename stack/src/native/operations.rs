@@ -25,16 +25,6 @@ impl<P: Packet> Shared<P> {
     pub(super) fn has_enough_room(&self, block: &Block) -> bool {
         self.room(block) * 4 >= self.settings.tx_buffer
     }
-
-    /// Nothing more is queued on the connection of `block`, in `slot`, which is in `state` for it.
-    #[inline]
-    pub(super) fn finish(&mut self, slot: u32, block: &mut Block, state: State) {
-        block.state = state;
-        block.flags.clear(Flags::WANTS_ROOM);
-        if block.list(Flags::FIN_QUEUED | Flags::DIRTY) {
-            self.active.push(slot);
-        }
-    }
 }
 
 impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
@@ -239,12 +229,16 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             }
             self.linger_for(linger);
         }
-        match self.block.state {
-            State::Established => self.shared.finish(self.slot, self.block, State::FinWait1),
-            State::CloseWait => self.shared.finish(self.slot, self.block, State::LastAck),
-            State::SynSent | State::SynReceived => self.end(Flags::WAS_ABORTED),
-            _ => {}
+        let block = &mut *self.block;
+        match block.state {
+            State::Established => block.state = State::FinWait1,
+            State::CloseWait => block.state = State::LastAck,
+            State::SynSent | State::SynReceived => return self.end(Flags::WAS_ABORTED),
+            _ => return,
         }
+        block.flags |= Flags::FIN_QUEUED;
+        block.flags.clear(Flags::WANTS_ROOM);
+        self.dirty();
     }
 
     /// Resets (RFC 9293 §3.10.5).
