@@ -1,0 +1,4 @@
+//! A key-value cache.
+#![forbid(unsafe_code)]
+
+mod store;

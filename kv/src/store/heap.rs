@@ -1,0 +1,340 @@
+//! The memory that items lie in.
+
+use super::index::Location;
+use std::num::NonZeroU32;
+
+/// Bytes of a page.
+pub(crate) const PAGE: usize = 64 << 10;
+/// Locations count in these.
+const UNIT: usize = 8;
+/// Bytes of the smallest slot and of the largest.
+const SMALLEST: usize = 16;
+pub(crate) const LARGEST: usize = 8 << 10;
+/// Up to here slots differ by a unit; beyond, there are this many sizes to each doubling.
+const FINE: usize = 128;
+const STEPS: usize = 8;
+const CLASSES: usize = (FINE - SMALLEST) / UNIT + 1 + STEPS * (LARGEST / FINE).ilog2() as usize;
+/// Pages of a class that are looked at for the one with the fewest items.
+const LOOKED_AT: usize = 16;
+/// In a free slot: no slot.
+const NONE: u16 = u16::MAX;
+
+/// Memory in pages, each cut into slots of one size.
+///
+/// Sizes are an eighth apart at most. A page whose slots are all free is used again for any size; when many slots of a size are
+/// free in many pages, whoever has the items moves those of one page elsewhere ([`sparse_page`](Self::sparse_page)). So memory
+/// finds its way from one size to another.
+///
+/// The third byte of a slot says whether it is taken: it is 0 in those that are free, and nothing else may be there in others.
+pub(crate) struct Heap {
+    memory: Vec<u8>,
+    pages: Vec<Page>,
+    /// Pages that have been used, and are not.
+    free: Vec<u32>,
+    classes: [Class; CLASSES],
+}
+
+#[derive(Clone, Copy)]
+struct Page {
+    class: u8,
+    /// Slots taken, and slots that have been at some time.
+    taken: u16,
+    fresh: u16,
+    /// The first free slot of those, which leads to the next by its first two bytes.
+    first: u16,
+    /// Where in its class's list it is, if it is there.
+    listed: u32,
+}
+
+#[derive(Default, Clone)]
+struct Class {
+    /// Pages that have free slots.
+    roomy: Vec<u32>,
+    /// Free slots in them.
+    free: usize,
+}
+
+impl Heap {
+    /// A heap of at most `bytes`, a multiple of a page, up to 32 GiB. They are taken from the system when they are first used.
+    pub fn new(bytes: usize) -> Self {
+        assert!(bytes <= (u32::MAX as usize) * UNIT, "a heap of {bytes} bytes: 32 GiB at most");
+        Heap {
+            memory: vec![0; bytes / PAGE * PAGE],
+            pages: Vec::new(),
+            free: Vec::new(),
+            classes: std::array::from_fn(|_| Class::default()),
+        }
+    }
+
+    /// Bytes in pages that have items.
+    pub fn used(&self) -> usize {
+        (self.pages.len() - self.free.len()) * PAGE
+    }
+
+    /// What [`used`](Self::used) would become by an item of `len` bytes.
+    pub fn grows_by(&self, len: usize) -> usize {
+        if self.classes[class_of(len)].free > 0 { 0 } else { PAGE }
+    }
+
+    /// A slot for `len` bytes, [`LARGEST`] at most, if there is one.
+    pub fn allocate(&mut self, len: usize) -> Option<Location> {
+        let class = class_of(len);
+        let page = match self.classes[class].roomy.last() {
+            Some(page) => *page,
+            None => self.open(class)?,
+        };
+        let size = size_of_class(class);
+        let at = &mut self.pages[page as usize];
+        let slot = if at.first == NONE {
+            at.fresh += 1;
+            at.fresh - 1
+        } else {
+            let slot = at.first;
+            let start = page as usize * PAGE + slot as usize * size;
+            at.first = u16::from_le_bytes([self.memory[start], self.memory[start + 1]]);
+            slot
+        };
+        at.taken += 1;
+        let is_full = at.taken as usize == PAGE / size;
+        self.classes[class].free -= 1;
+        if is_full {
+            self.unlist(page);
+        }
+        Some(location(page as usize * PAGE + slot as usize * size))
+    }
+
+    /// Gives the slot at `location` back.
+    pub fn release(&mut self, location: Location) {
+        let (page, slot, size) = self.place(location);
+        let start = page as usize * PAGE + slot as usize * size;
+        let at = &mut self.pages[page as usize];
+        let class = at.class as usize;
+        self.memory[start..start + 2].copy_from_slice(&at.first.to_le_bytes());
+        self.memory[start + 2] = 0;
+        at.first = slot;
+        at.taken -= 1;
+        self.classes[class].free += 1;
+        let slots = PAGE / size;
+        if at.taken as usize + 1 == slots {
+            at.listed = self.classes[class].roomy.len() as u32;
+            self.classes[class].roomy.push(page);
+        }
+        if self.pages[page as usize].taken == 0 {
+            self.unlist(page);
+            self.classes[class].free -= slots;
+            self.free.push(page);
+        }
+    }
+
+    /// The slot at `location`.
+    #[inline]
+    pub fn slot(&self, location: Location) -> &[u8] {
+        let start = start_of(location);
+        &self.memory[start..start + size_of_class(self.pages[start / PAGE].class.into())]
+    }
+
+    /// The slot at `location`.
+    #[inline]
+    pub fn slot_mut(&mut self, location: Location) -> &mut [u8] {
+        let start = start_of(location);
+        &mut self.memory[start..start + size_of_class(self.pages[start / PAGE].class.into())]
+    }
+
+    /// From `location` on, to be fetched ahead, or read by whoever knows how long it is.
+    #[inline]
+    pub fn from(&self, location: Location) -> &[u8] {
+        &self.memory[start_of(location)..]
+    }
+
+    /// Bytes of the slot that `len` bytes get.
+    pub fn slot_len(len: usize) -> usize {
+        size_of_class(class_of(len))
+    }
+
+    /// The taken slots of a page whose items would fit into other pages with slots of the same size, with a page's worth of
+    /// them to spare. When they have been moved there, the page is free.
+    pub fn sparse_page(&mut self) -> Option<Vec<Location>> {
+        let class = (0..CLASSES).find(|class| {
+            let slots = PAGE / size_of_class(*class);
+            // More than a page's worth of free slots, so that moving brings a page at once, and two in a row seldom the same.
+            self.classes[*class].free > slots + slots / 4 && self.classes[*class].roomy.len() > 1
+        })?;
+        let looked_at = self.classes[class].roomy.iter().rev().take(LOOKED_AT);
+        let page = *looked_at.min_by_key(|page| self.pages[**page as usize].taken)?;
+        let size = size_of_class(class);
+        let start = page as usize * PAGE;
+        let slots = (0..self.pages[page as usize].fresh as usize).map(|slot| start + slot * size);
+        let taken = slots.filter(|at| self.memory[at + 2] != 0).map(location).collect();
+        // It is not to be the one that is allocated from, which is the last.
+        let Page { listed, .. } = self.pages[page as usize];
+        let roomy = &mut self.classes[class].roomy;
+        roomy.swap(0, listed as usize);
+        self.pages[roomy[listed as usize] as usize].listed = listed;
+        self.pages[page as usize].listed = 0;
+        Some(taken)
+    }
+
+    /// Cuts a page into slots of `class`.
+    #[cold]
+    fn open(&mut self, class: usize) -> Option<u32> {
+        let page = match self.free.pop() {
+            Some(page) => page,
+            None if (self.pages.len() + 1) * PAGE <= self.memory.len() => {
+                let page = self.pages.len() as u32;
+                self.pages.push(Page { class: 0, taken: 0, fresh: 0, first: NONE, listed: 0 });
+                page
+            }
+            None => return None,
+        };
+        let roomy = &mut self.classes[class].roomy;
+        self.pages[page as usize] =
+            Page { class: class as u8, taken: 0, fresh: 0, first: NONE, listed: roomy.len() as u32 };
+        roomy.push(page);
+        self.classes[class].free += PAGE / size_of_class(class);
+        Some(page)
+    }
+
+    fn unlist(&mut self, page: u32) {
+        let Page { class, listed, .. } = self.pages[page as usize];
+        let roomy = &mut self.classes[class as usize].roomy;
+        roomy.swap_remove(listed as usize);
+        if let Some(moved) = roomy.get(listed as usize) {
+            self.pages[*moved as usize].listed = listed;
+        }
+    }
+
+    /// The page of `location`, the number of its slot there, and the size of slots there.
+    fn place(&self, location: Location) -> (u32, u16, usize) {
+        let start = start_of(location);
+        let size = size_of_class(self.pages[start / PAGE].class.into());
+        ((start / PAGE) as u32, (start % PAGE / size) as u16, size)
+    }
+}
+
+/// The class of slots for `len` bytes.
+#[inline]
+fn class_of(len: usize) -> usize {
+    if len <= FINE {
+        return len.max(SMALLEST).div_ceil(UNIT) - SMALLEST / UNIT;
+    }
+    // len - 1 is in [2ⁿ, 2ⁿ⁺¹), which is divided into eight.
+    let power = (len - 1).ilog2();
+    let step = (len - 1 >> (power - STEPS.ilog2())) & (STEPS - 1);
+    (FINE - SMALLEST) / UNIT + 1 + (power - FINE.ilog2()) as usize * STEPS + step
+}
+
+/// Bytes of a slot of `class`.
+#[inline]
+fn size_of_class(class: usize) -> usize {
+    let fine = (FINE - SMALLEST) / UNIT + 1;
+    match class.checked_sub(fine) {
+        None => SMALLEST + class * UNIT,
+        Some(coarse) => (STEPS + 1 + coarse % STEPS) * (FINE / STEPS) << (coarse / STEPS),
+    }
+}
+
+/// One more than the unit in which it begins, so that it is never 0.
+fn location(start: usize) -> Location {
+    Location(NonZeroU32::MIN.saturating_add((start / UNIT) as u32))
+}
+
+#[inline(always)]
+fn start_of(Location(location): Location) -> usize {
+    (location.get() as usize - 1) * UNIT
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    #[test]
+    fn a_slot_has_room_and_wastes_an_eighth_at_most() {
+        for len in 0..=LARGEST {
+            let size = Heap::slot_len(len);
+            assert!(size >= len && size % UNIT == 0, "{len} in {size}");
+            assert!(len < SMALLEST || len <= FINE && size - len < UNIT || (size - len) * 8 <= len, "{len} in {size}");
+            assert_eq!(class_of(size), class_of(len), "{len}");
+        }
+        assert_eq!(class_of(LARGEST), CLASSES - 1);
+    }
+
+    /// Takes a slot and fills it with `n`.
+    fn put(heap: &mut Heap, len: usize, n: u8) -> Option<Location> {
+        let location = heap.allocate(len)?;
+        heap.slot_mut(location).fill(n);
+        Some(location)
+    }
+
+    proptest! {
+        /// Slots do not overlap, and whatever is written stays until the slot is given back.
+        #[test]
+        fn items_stay_as_they_are(operations in prop::collection::vec((0..=LARGEST, any::<prop::sample::Index>(), 0..5u8), 1..400)) {
+            let mut heap = Heap::new(40 * PAGE);
+            let mut items: BTreeMap<Location, (usize, u8)> = BTreeMap::new();
+            for (n, (len, which, what)) in operations.into_iter().enumerate() {
+                let n = (n % 255) as u8 + 1;
+                match what {
+                    0..3 => {
+                        if let Some(location) = put(&mut heap, len, n) {
+                            prop_assert!(heap.slot(location).len() >= len);
+                            prop_assert!(items.insert(location, (len, n)).is_none());
+                        }
+                    }
+                    3 if !items.is_empty() => {
+                        let location = *items.keys().nth(which.index(items.len())).unwrap();
+                        items.remove(&location);
+                        heap.release(location);
+                    }
+                    _ => {
+                        let before = heap.used();
+                        for old in heap.sparse_page().unwrap_or_default() {
+                            let (len, n) = items.remove(&old).unwrap();
+                            let new = put(&mut heap, len, n).unwrap();
+                            heap.release(old);
+                            prop_assert!(items.insert(new, (len, n)).is_none());
+                        }
+                        prop_assert!(heap.used() <= before);
+                    }
+                }
+            }
+            for (location, (_, n)) in &items {
+                prop_assert!(heap.slot(*location).iter().all(|byte| byte == n));
+            }
+            for location in items.keys() {
+                heap.release(*location);
+            }
+            prop_assert_eq!(heap.used(), 0);
+        }
+    }
+
+    #[test]
+    fn memory_goes_from_one_size_to_another_through_sparse_pages() {
+        let mut random = fastrand::Rng::with_seed(11);
+        let mut heap = Heap::new(64 * PAGE);
+        let mut small: Vec<Location> = std::iter::from_fn(|| put(&mut heap, 100, 1)).collect();
+        assert!(small.len() * 104 > 63 * PAGE);
+        assert_eq!(put(&mut heap, 3000, 2), None);
+        // Three quarters of them go, here and there, so that no page is empty.
+        random.shuffle(&mut small);
+        for location in small.drain(small.len() / 4..) {
+            heap.release(location);
+        }
+        let mut kept: std::collections::HashSet<Location> = small.into_iter().collect();
+        assert!(heap.used() > 60 * PAGE);
+        let mut moved = 0;
+        while let Some(page) = heap.sparse_page() {
+            for old in page {
+                let new = put(&mut heap, 100, 1).unwrap();
+                heap.release(old);
+                assert!(kept.remove(&old) && kept.insert(new));
+                moved += 1;
+            }
+        }
+        assert!(heap.used() <= 20 * PAGE, "{} pages", heap.used() / PAGE);
+        assert!(moved < 20_000, "{moved}");
+        assert!(put(&mut heap, 3000, 2).is_some());
+        assert!(kept.iter().all(|location| heap.slot(*location).iter().all(|byte| *byte == 1)));
+    }
+}

@@ -1,0 +1,4 @@
+//! One shard's keys and values.
+
+mod heap;
+mod index;
