@@ -1,4 +1,4 @@
 //! A key-value cache.
 #![forbid(unsafe_code)]
 
-mod store;
+pub mod store;

@@ -140,6 +140,12 @@ impl Heap {
         &mut self.memory[start..start + size_of_class(self.pages[start / PAGE].class.into())]
     }
 
+    /// The slot at `to` holds what that at `from` does, which is as long.
+    pub fn copy(&mut self, from: Location, to: Location) {
+        let (start, len) = (start_of(from), self.slot(from).len());
+        self.memory.copy_within(start..start + len, start_of(to));
+    }
+
     /// From `location` on, to be fetched ahead, or read by whoever knows how long it is.
     #[inline]
     pub fn from(&self, location: Location) -> &[u8] {

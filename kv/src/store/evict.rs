@@ -1,0 +1,117 @@
+//! What goes when memory is full.
+
+use super::Store;
+use super::index::Location;
+use super::item::Item;
+
+/// Items that are compared for one to go.
+const SAMPLE: usize = 16;
+/// Items that are looked at for one that expires.
+const TRIES: usize = 8;
+/// Milliseconds of a step of the clock by which items are old, as a power of two: 4 s, so that it goes round in three days.
+const AGE_BITS: u32 = 12;
+/// Milliseconds after which a counter of uses is less by one: a minute, nearly.
+const DECAY_BITS: u32 = 16;
+/// The counter of an item that is new, so that it is not the first to go.
+const NEW: u8 = 5;
+/// How slowly counters grow: one of 255 stands for about a million uses.
+const SLOWNESS: u64 = 10;
+
+/// Which items go when memory is full.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Evict {
+    /// None: what needs memory is refused.
+    None,
+    /// Any.
+    Random(From),
+    /// Those that were used longest ago.
+    Lru(From),
+    /// Those that are used least often.
+    Lfu(From),
+    /// Those that expire soonest.
+    Ttl,
+}
+
+/// Which items may go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum From {
+    /// All.
+    All,
+    /// Those that expire some time.
+    Volatile,
+}
+
+impl Evict {
+    /// What is noted of a use of an item at `now` milliseconds, `before` having been noted last, or nothing yet.
+    pub(super) fn note(self, before: Option<u16>, now: u64, random: u64) -> u16 {
+        match (self, before) {
+            (Evict::Lfu(_), None) => u16::from(decay_clock(now)) << 8 | u16::from(NEW),
+            (Evict::Lfu(_), Some(before)) => {
+                let uses = uses(before, now);
+                // The more there were, the less one more says (Morris, "Counting large numbers of events in small registers",
+                // 1978).
+                let grows = random % (u64::from(uses.saturating_sub(NEW)) * SLOWNESS + 1) == 0;
+                u16::from(decay_clock(now)) << 8 | u16::from(uses.saturating_add(grows.into()))
+            }
+            _ => (now >> AGE_BITS) as u16,
+        }
+    }
+
+    /// How much rather an item of which `noted` was noted goes than others.
+    fn badness(self, noted: u16, now: u64) -> u16 {
+        match self {
+            Evict::Lfu(_) => u16::from(u8::MAX - uses(noted, now)),
+            _ => ((now >> AGE_BITS) as u16).wrapping_sub(noted),
+        }
+    }
+}
+
+fn decay_clock(now: u64) -> u8 {
+    (now >> DECAY_BITS) as u8
+}
+
+/// The counter of uses at `now`.
+fn uses(noted: u16, now: u64) -> u8 {
+    let passed = decay_clock(now).wrapping_sub((noted >> 8) as u8);
+    (noted as u8).saturating_sub(passed)
+}
+
+impl Store {
+    /// Lets an item go. Returns whether there was one that may.
+    pub(super) fn evict_one(&mut self, now: u64) -> bool {
+        let Some(victim) = self.victim(now) else { return false };
+        self.counts.evicted += 1;
+        self.discard(victim);
+        true
+    }
+
+    fn victim(&mut self, now: u64) -> Option<Location> {
+        let (from, compared) = match self.evict {
+            Evict::None => return None,
+            Evict::Ttl => return self.wheel.soonest(),
+            Evict::Random(from) => (from, 1),
+            Evict::Lru(from) | Evict::Lfu(from) => (from, SAMPLE),
+        };
+        let mut worst: Option<(u16, Location)> = None;
+        for _ in 0..compared {
+            let location = self.sample(from)?;
+            let badness = self.evict.badness(Item(self.heap.slot(location)).access(), now);
+            if worst.is_none_or(|(before, _)| badness > before) {
+                worst = Some((badness, location));
+            }
+        }
+        worst.map(|(_, location)| location)
+    }
+
+    /// An item that may go.
+    fn sample(&mut self, from: From) -> Option<Location> {
+        match from {
+            From::All => self.index.sample(self.random.u64(..)),
+            // Where few expire, the wheel knows some of them.
+            From::Volatile => (0..TRIES)
+                .filter_map(|_| self.index.sample(self.random.u64(..)))
+                .find(|location| Item(self.heap.slot(*location)).expires())
+                .or_else(|| self.wheel.sample(self.random.u64(..))),
+        }
+    }
+}

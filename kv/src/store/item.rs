@@ -1,0 +1,269 @@
+//! How an item lies in its slot.
+//!
+//! | bytes | what |
+//! |-------|------|
+//! | 0..2  | length of the key |
+//! | 2     | what it is, never 0: [`Kind`] and which of the parts below there are |
+//! | 3     | the keyspace |
+//! | 4..6  | when or how often it was used |
+//! | 6..8  | length of the value in the slot |
+//! | 16, if it expires | when, in milliseconds; its place in the wheel: slot, previous, next |
+//! | 12, if it is a memcached client's | flags, and the unique number |
+//! | then  | the key, and the value |
+//!
+//! Numbers have the lowest byte first.
+
+use super::index::Location;
+use std::num::NonZeroU32;
+
+/// Bytes in front of the optional parts.
+const FIXED: usize = 8;
+const EXPIRY: usize = 16;
+const TAG: usize = 12;
+/// In the third byte, beside the kind.
+const EXPIRES: u8 = 0x10;
+const TAGGED: u8 = 0x20;
+
+/// What an item is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Kind {
+    /// A string whose value is here.
+    Short = 1,
+    /// A string whose value lies elsewhere; here is its number.
+    Long = 2,
+    /// A hash whose fields are here.
+    Fields = 3,
+    /// A hash whose fields lie in buckets; here is which.
+    Buckets = 4,
+    /// One of those buckets.
+    Bucket = 5,
+}
+
+/// What a memcached client keeps beside a value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Tag {
+    pub flags: u32,
+    pub unique: u64,
+}
+
+/// An item to be.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Draft<'a> {
+    pub kind: Kind,
+    pub space: u8,
+    pub key: &'a [u8],
+    /// Whether it will expire.
+    pub expires: bool,
+    pub tag: Option<Tag>,
+    /// Bytes of its value.
+    pub len: usize,
+}
+
+impl Draft<'_> {
+    /// Bytes that it takes.
+    pub fn size(&self) -> usize {
+        let expiry = if self.expires { EXPIRY } else { 0 };
+        let tag = if self.tag.is_some() { TAG } else { 0 };
+        FIXED + expiry + tag + self.key.len() + self.len
+    }
+
+    /// Writes it into `slot`, but for the value, whose place is returned.
+    pub fn write<'s>(&self, slot: &'s mut [u8]) -> &'s mut [u8] {
+        let expires = if self.expires { EXPIRES } else { 0 };
+        let tagged = if self.tag.is_some() { TAGGED } else { 0 };
+        slot[..2].copy_from_slice(&(self.key.len() as u16).to_le_bytes());
+        slot[2] = self.kind as u8 | expires | tagged;
+        slot[3] = self.space;
+        slot[4..6].fill(0);
+        slot[6..8].copy_from_slice(&(self.len as u16).to_le_bytes());
+        let mut rest = &mut slot[FIXED..];
+        if self.expires {
+            let (expiry, behind) = rest.split_at_mut(EXPIRY);
+            expiry.fill(0);
+            rest = behind;
+        }
+        if let Some(Tag { flags, unique }) = self.tag {
+            let (tag, behind) = rest.split_at_mut(TAG);
+            tag[..4].copy_from_slice(&flags.to_le_bytes());
+            tag[4..].copy_from_slice(&unique.to_le_bytes());
+            rest = behind;
+        }
+        let (key, value) = rest.split_at_mut(self.key.len());
+        key.copy_from_slice(self.key);
+        &mut value[..self.len]
+    }
+}
+
+/// An item in its slot, to be read or, with `B` mutable bytes, changed.
+#[derive(Clone, Copy)]
+pub(crate) struct Item<B>(pub B);
+
+impl<B: AsRef<[u8]>> Item<B> {
+    fn bytes(&self) -> &[u8] {
+        self.0.as_ref()
+    }
+
+    fn number<const N: usize>(&self, at: usize) -> [u8; N] {
+        *self.bytes()[at..].first_chunk().expect("a slot holds its item")
+    }
+
+    /// Bytes that it takes.
+    pub fn size(&self) -> usize {
+        self.value_at() + self.value_len()
+    }
+
+    pub fn kind(&self) -> Kind {
+        match self.bytes()[2] & 0xf {
+            1 => Kind::Short,
+            2 => Kind::Long,
+            3 => Kind::Fields,
+            4 => Kind::Buckets,
+            _ => Kind::Bucket,
+        }
+    }
+
+    pub fn space(&self) -> u8 {
+        self.bytes()[3]
+    }
+
+    pub fn access(&self) -> u16 {
+        u16::from_le_bytes(self.number(4))
+    }
+
+    pub fn expires(&self) -> bool {
+        self.bytes()[2] & EXPIRES != 0
+    }
+
+    /// When it expires, in milliseconds.
+    pub fn expires_at(&self) -> Option<u64> {
+        self.expires().then(|| u64::from_le_bytes(self.number(FIXED)) & ((1 << 48) - 1))
+    }
+
+    /// Its slot in the wheel.
+    pub fn wheel_slot(&self) -> u16 {
+        u16::from_le_bytes(self.number(FIXED + 6))
+    }
+
+    /// Those before and behind it there.
+    pub fn neighbours(&self) -> [Option<Location>; 2] {
+        [8, 12].map(|at| NonZeroU32::new(u32::from_le_bytes(self.number(FIXED + at))).map(Location))
+    }
+
+    pub fn tag(&self) -> Option<Tag> {
+        let at = FIXED + if self.expires() { EXPIRY } else { 0 };
+        (self.bytes()[2] & TAGGED != 0).then(|| Tag {
+            flags: u32::from_le_bytes(self.number(at)),
+            unique: u64::from_le_bytes(self.number(at + 4)),
+        })
+    }
+
+    fn key_at(&self) -> usize {
+        let parts = self.bytes()[2];
+        FIXED + if parts & EXPIRES != 0 { EXPIRY } else { 0 } + if parts & TAGGED != 0 { TAG } else { 0 }
+    }
+
+    fn value_at(&self) -> usize {
+        self.key_at() + usize::from(u16::from_le_bytes(self.number(0)))
+    }
+
+    fn value_len(&self) -> usize {
+        usize::from(u16::from_le_bytes(self.number(6)))
+    }
+
+    pub fn key(&self) -> &[u8] {
+        &self.bytes()[self.key_at()..self.value_at()]
+    }
+
+    pub fn value(&self) -> &[u8] {
+        &self.bytes()[self.value_at()..][..self.value_len()]
+    }
+}
+
+impl<'a> Item<&'a [u8]> {
+    /// The value, for as long as the slot is borrowed.
+    pub fn into_value(self) -> &'a [u8] {
+        &self.0[self.value_at()..][..self.value_len()]
+    }
+}
+
+impl<B: AsMut<[u8]> + AsRef<[u8]>> Item<B> {
+    fn put<const N: usize>(&mut self, at: usize, number: [u8; N]) {
+        self.0.as_mut()[at..at + N].copy_from_slice(&number);
+    }
+
+    pub fn set_access(&mut self, access: u16) {
+        self.put(4, access.to_le_bytes());
+    }
+
+    /// It [expires](Self::expires), at `at` milliseconds; its slot in the wheel stays.
+    pub fn set_expires_at(&mut self, at: u64) {
+        let [a, b, c, d, e, f, _, _] = at.to_le_bytes();
+        self.put(FIXED, [a, b, c, d, e, f]);
+    }
+
+    pub fn set_wheel_slot(&mut self, slot: u16) {
+        self.put(FIXED + 6, slot.to_le_bytes());
+    }
+
+    pub fn set_previous(&mut self, previous: Option<Location>) {
+        self.put(FIXED + 8, previous.map_or(0, |Location(it)| it.get()).to_le_bytes());
+    }
+
+    pub fn set_next(&mut self, next: Option<Location>) {
+        self.put(FIXED + 12, next.map_or(0, |Location(it)| it.get()).to_le_bytes());
+    }
+
+    pub fn set_unique(&mut self, unique: u64) {
+        let at = FIXED + if self.expires() { EXPIRY } else { 0 };
+        self.put(at + 4, unique.to_le_bytes());
+    }
+
+    /// Its value, to be changed in place.
+    pub fn value_mut(&mut self) -> &mut [u8] {
+        let (at, len) = (self.value_at(), self.value_len());
+        &mut self.0.as_mut()[at..at + len]
+    }
+
+    /// Its value is of `len` bytes from now on, which the slot has room for.
+    pub fn set_value_len(&mut self, len: usize) {
+        self.put(6, (len as u16).to_le_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_part_is_read_as_it_was_written() {
+        for expires in [false, true] {
+            for tag in [None, Some(Tag { flags: 0xdead_beef, unique: u64::MAX - 1 })] {
+                let draft = Draft { kind: Kind::Short, space: 7, key: b"key", expires, tag, len: 5 };
+                let mut slot = vec![0xff; draft.size() + 3];
+                draft.write(&mut slot).copy_from_slice(b"value");
+                let mut item = Item(&mut slot[..]);
+                assert_eq!(
+                    (item.kind(), item.space(), item.key(), item.value()),
+                    (Kind::Short, 7, &b"key"[..], &b"value"[..])
+                );
+                assert_eq!((item.size(), item.tag(), item.access()), (draft.size(), tag, 0));
+                item.set_access(0x1234);
+                assert_eq!(item.access(), 0x1234);
+                if expires {
+                    assert_eq!(item.neighbours(), [None, None]);
+                    let [a, b] = [1, u32::MAX].map(|n| NonZeroU32::new(n).map(Location));
+                    item.set_wheel_slot(300);
+                    item.set_expires_at((1 << 48) - 2);
+                    item.set_previous(a);
+                    item.set_next(b);
+                    assert_eq!((item.wheel_slot(), item.neighbours()), (300, [a, b]));
+                    assert_eq!(item.expires_at(), Some((1 << 48) - 2));
+                } else {
+                    assert_eq!(item.expires_at(), None);
+                }
+                assert_eq!((item.key(), item.value()), (&b"key"[..], &b"value"[..]));
+            }
+        }
+    }
+}

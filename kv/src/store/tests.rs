@@ -1,0 +1,212 @@
+use super::*;
+use proptest::prelude::*;
+use std::collections::HashMap;
+
+fn store(memory: usize, evict: Evict) -> Store {
+    Store::new(&Config { memory, evict, key: *b"0123456789abcdef" }, 0)
+}
+
+/// What the model keeps: the value, and when it expires.
+type Model = HashMap<(u8, Vec<u8>), (Vec<u8>, Option<u64>)>;
+
+#[derive(Debug, Clone)]
+enum Step {
+    Set(u8, u8, usize, u8, Option<Option<u64>>),
+    Get(u8, u8),
+    Remove(u8, u8),
+    Expiry(u8, u8, Option<u64>),
+    Wait(u64),
+}
+
+fn steps() -> impl Strategy<Value = Step> {
+    let key = || (0..2u8, 0..40u8);
+    let delay = || prop_oneof![1..60u64, 1..5000u64, 1..1_000_000u64];
+    let len = prop_oneof![0..40usize, 0..600usize, 0..5000usize];
+    prop_oneof![
+        6 => (key(), len, any::<u8>(), prop::option::of(prop::option::of(delay())))
+            .prop_map(|((space, key), len, fill, expiry)| Step::Set(space, key, len, fill, expiry)),
+        4 => key().prop_map(|(space, key)| Step::Get(space, key)),
+        2 => key().prop_map(|(space, key)| Step::Remove(space, key)),
+        2 => (key(), prop::option::of(delay())).prop_map(|((space, key), at)| Step::Expiry(space, key, at)),
+        2 => delay().prop_map(Step::Wait),
+    ]
+}
+
+proptest! {
+    /// With memory to spare, a store is a map whose values expire.
+    #[test]
+    fn it_is_a_map_whose_values_expire(steps in prop::collection::vec(steps(), 1..300)) {
+        let mut store = store(8 << 20, Evict::None);
+        let mut model = Model::new();
+        let mut now = 0;
+        for step in steps {
+            model.retain(|_, (_, at)| at.is_none_or(|at| at > now));
+            match step {
+                Step::Set(space, key, len, fill, expiry) => {
+                    let (name, value) = (vec![key; 1 + key as usize], vec![fill; len]);
+                    let old = model.get(&(space, name.clone())).and_then(|(_, at)| *at);
+                    let (asked, at) = match expiry {
+                        None => (Expiry::Keep, old),
+                        Some(None) => (Expiry::Never, None),
+                        Some(Some(delay)) => (Expiry::At(now + delay), Some(now + delay)),
+                    };
+                    let key = store.key(space, &name);
+                    prop_assert_eq!(store.set(&key, &value, asked, now), Ok(()));
+                    model.insert((space, name), (value, at));
+                }
+                Step::Get(space, key) => {
+                    let name = vec![key; 1 + key as usize];
+                    let expected = model.get(&(space, name.clone()));
+                    let key = store.key(space, &name);
+                    prop_assert_eq!(store.get(&key, now), expected.map(|(value, _)| &value[..]));
+                    prop_assert_eq!(store.expires_at(&key, now), expected.map(|(_, at)| *at));
+                }
+                Step::Remove(space, key) => {
+                    let name = vec![key; 1 + key as usize];
+                    let key = store.key(space, &name);
+                    prop_assert_eq!(store.remove(&key, now), model.remove(&(space, name.clone())).is_some());
+                }
+                Step::Expiry(space, key, delay) => {
+                    let name = vec![key; 1 + key as usize];
+                    let at = delay.map(|delay| now + delay);
+                    let key = store.key(space, &name);
+                    let there = model.get_mut(&(space, name.clone()));
+                    prop_assert_eq!(store.set_expiry(&key, at, now), Ok(there.is_some()));
+                    if let Some((_, expires)) = there {
+                        *expires = at;
+                    }
+                }
+                Step::Wait(delay) => {
+                    now += delay;
+                    while !store.expire(now, 3) {}
+                    model.retain(|_, (_, at)| at.is_none_or(|at| at > now));
+                    // All but those that expire within the present tick.
+                    prop_assert!(store.len() >= model.len() && store.len() <= model.len() + 80);
+                }
+            }
+        }
+        model.retain(|_, (_, at)| at.is_none_or(|at| at > now));
+        for space in 0..2 {
+            let mut seen = Vec::new();
+            let mut cursor = 0;
+            loop {
+                cursor = store.scan(space, cursor, 5, now, |key| seen.push(key.to_vec()));
+                if cursor == 0 { break }
+            }
+            seen.sort();
+            seen.dedup();
+            let mut expected: Vec<_> = model.keys().filter(|(of, _)| *of == space).map(|(_, key)| key.clone()).collect();
+            expected.sort();
+            prop_assert_eq!(seen, expected);
+        }
+    }
+}
+
+proptest! {
+    // Each is as long as a thousand others.
+    #![proptest_config(ProptestConfig { cases: 14, ..ProptestConfig::default() })]
+
+    /// Whatever goes when memory is full, the rest is as it was written, and memory is bounded.
+    #[test]
+    fn memory_is_bounded_and_what_stays_is_right(seed in any::<u64>(), policy in 0..7usize) {
+        let policies = [
+            Evict::Random(From::All), Evict::Lru(From::All), Evict::Lfu(From::All), Evict::Ttl,
+            Evict::Random(From::Volatile), Evict::Lru(From::Volatile), Evict::Lfu(From::Volatile),
+        ];
+        let memory = 1 << 20;
+        let mut store = store(memory, policies[policy]);
+        let mut random = fastrand::Rng::with_seed(seed);
+        let mut model: HashMap<u32, u8> = HashMap::new();
+        // Sizes of values change from one time to another.
+        for phase in 0..6 {
+            let most = [20, 2000, 100, 7000, 10, 500][phase];
+            for n in 0..4000u64 {
+                let (key, fill, now) = (random.u32(..20_000), random.u8(..), phase as u64 * 4000 + n);
+                let (name, value) = (key.to_le_bytes(), vec![fill; random.usize(..most)]);
+                let name = store.key(0, &name);
+                prop_assert_eq!(store.set(&name, &value, Expiry::At(1_000_000 + u64::from(key)), now), Ok(()));
+                model.insert(key, fill);
+                prop_assert!(store.used() <= memory + (4 << 10), "{} bytes", store.used());
+                let key = random.u32(..20_000);
+                let name = key.to_le_bytes();
+                let name = store.key(0, &name);
+                if let Some(value) = store.get(&name, now) {
+                    prop_assert!(value.iter().all(|byte| *byte == model[&key]));
+                }
+            }
+        }
+        prop_assert!(store.counts().evicted > 0);
+    }
+}
+
+#[test]
+fn with_nothing_that_may_go_what_needs_memory_is_refused_and_nothing_is_lost() {
+    for evict in [Evict::None, Evict::Lru(From::Volatile), Evict::Ttl] {
+        let mut store = store(1 << 20, evict);
+        let mut kept = 0u32;
+        while store.set(&store.key(0, &kept.to_le_bytes()), &[1; 100], Expiry::Never, 0).is_ok() {
+            kept += 1;
+        }
+        assert!(kept > 6000, "{kept}");
+        for n in 0..kept {
+            assert_eq!(store.get(&store.key(0, &n.to_le_bytes()), 0), Some(&[1; 100][..]), "{n}");
+        }
+        // What has room is taken all the same.
+        let first = 0u32.to_le_bytes();
+        assert_eq!(store.set(&store.key(0, &first), &[2; 100], Expiry::Never, 0), Ok(()));
+        assert!(store.remove(&store.key(0, &first), 0));
+        assert_eq!(store.set(&store.key(0, b"more"), &[1; 100], Expiry::Never, 0), Ok(()));
+    }
+}
+
+/// Keeps ten keys in use among many that come and go. Returns how many of the ten were lost.
+fn lost_of_ten(evict: Evict) -> usize {
+    let mut store = store(1 << 20, evict);
+    let used: Vec<[u8; 4]> = (0..10u32).map(|n| n.to_le_bytes()).collect();
+    let mut lost = 0;
+    for n in 0..40_000u32 {
+        let now = u64::from(n) * 10;
+        let key = &used[n as usize % 10];
+        if store.get(&store.key(0, key), now).is_none() {
+            lost += usize::from(n >= 10);
+            store.set(&store.key(0, key), &[0; 100], Expiry::At(10_000_000), now).unwrap();
+        }
+        let other = (n + 1000).to_le_bytes();
+        store.set(&store.key(0, &other), &[0; 100], Expiry::At(10_000_000), now).unwrap();
+    }
+    assert!(store.counts().evicted > 30_000);
+    lost
+}
+
+#[test]
+fn what_is_used_stays_and_what_is_not_goes() {
+    for from in [From::All, From::Volatile] {
+        assert_eq!(lost_of_ten(Evict::Lfu(from)), 0, "{from:?}");
+        assert!(lost_of_ten(Evict::Lru(from)) <= 2, "{from:?}");
+        assert!(lost_of_ten(Evict::Random(from)) > 10, "{from:?}");
+    }
+}
+
+#[test]
+fn what_expires_soonest_goes_first() {
+    let mut store = store(1 << 20, Evict::Ttl);
+    for n in 0..20_000u32 {
+        // The later, the sooner it expires, but for one in a hundred that stays long.
+        let at = if n % 100 == 0 { 100_000_000 } else { 10_000_000 - u64::from(n) };
+        store.set(&store.key(0, &n.to_le_bytes()), &[0; 100], Expiry::At(at), 0).unwrap();
+    }
+    let long = (0..20_000u32).step_by(100).filter(|n| store.get(&store.key(0, &n.to_le_bytes()), 1).is_some()).count();
+    assert_eq!(long, 200);
+}
+
+#[test]
+fn a_small_item_takes_little_beside_its_key_and_value() {
+    for (expiry, most) in [(Expiry::Never, 32.0), (Expiry::At(1 << 40), 40.0)] {
+        let mut store = store(64 << 20, Evict::None);
+        for n in 0..500_000u128 {
+            store.set(&store.key(0, &n.to_le_bytes()), &n.to_be_bytes(), expiry, 0).unwrap();
+        }
+        let beside = store.used() as f64 / store.len() as f64 - 32.0;
+        assert!(beside <= most, "{beside} bytes, {expiry:?}");
+    }
+}
