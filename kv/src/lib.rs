@@ -1,4 +1,5 @@
-//! A key-value cache.
+//! A key-value cache: storage, and the protocols of its clients.
 #![forbid(unsafe_code)]
 
+pub mod resp;
 pub mod store;

@@ -1,0 +1,125 @@
+use super::*;
+use proptest::prelude::*;
+
+const KNOWN: Limits = Limits { bulk: 512 << 20, authenticated: true };
+
+/// All requests in `bytes`, given in pieces that end at `cuts`.
+fn requests(bytes: &[u8], cuts: &[usize], limits: Limits) -> Result<Vec<Vec<Vec<u8>>>, ProtocolError> {
+    let mut parser = Parser::default();
+    let mut requests = Vec::new();
+    let mut start = 0;
+    for end in cuts.iter().copied().chain([bytes.len()]) {
+        loop {
+            let data = &bytes[start..end.max(start)];
+            if data.is_empty() {
+                break;
+            }
+            match parser.parse(data, limits)? {
+                Parsed::Request(len) => {
+                    requests.push(parser.args(data).iter().map(<[u8]>::to_vec).collect());
+                    assert!(!parser.is_within());
+                    start += len;
+                }
+                Parsed::Partial(needed) => {
+                    assert!(needed > data.len() && parser.is_within());
+                    break;
+                }
+            }
+        }
+    }
+    Ok(requests)
+}
+
+fn whole(bytes: &[u8]) -> Result<Vec<Vec<Vec<u8>>>, ProtocolError> {
+    requests(bytes, &[], KNOWN)
+}
+
+/// `args` as a client sends them.
+fn encoded(args: &[Vec<u8>]) -> Vec<u8> {
+    let mut bytes = format!("*{}\r\n", args.len()).into_bytes();
+    for arg in args {
+        bytes.extend(format!("${}\r\n", arg.len()).bytes());
+        bytes.extend(arg);
+        bytes.extend(b"\r\n");
+    }
+    bytes
+}
+
+fn request() -> impl Strategy<Value = Vec<Vec<u8>>> {
+    let byte = prop_oneof![Just(b'\r'), Just(b'\n'), Just(b'$'), Just(b'*'), any::<u8>()];
+    prop::collection::vec(prop::collection::vec(byte, 0..20), 1..6)
+}
+
+proptest! {
+    /// Wherever the bytes are cut, the requests are the same.
+    #[test]
+    fn requests_are_read_however_they_are_cut(
+        all in prop::collection::vec(request(), 1..5),
+        mut cuts in prop::collection::vec(0..300usize, 0..12),
+    ) {
+        let bytes = all.iter().map(|args| encoded(args)).collect::<Vec<_>>().concat();
+        cuts.iter_mut().for_each(|cut| *cut = (*cut).min(bytes.len()));
+        cuts.sort();
+        prop_assert_eq!(requests(&bytes, &cuts, KNOWN), Ok(all.clone()));
+        let each: Vec<usize> = (0..bytes.len()).collect();
+        prop_assert_eq!(requests(&bytes, &each, KNOWN), Ok(all));
+    }
+
+    /// Whatever comes, in one piece or byte by byte, comes to the same.
+    #[test]
+    fn hostile_bytes_mean_the_same_however_they_are_cut(
+        bytes in prop::collection::vec(prop_oneof![
+            Just(b'\r'), Just(b'\n'), Just(b'$'), Just(b'*'), Just(b'-'), Just(b'"'), Just(b'\''), Just(b'\\'), b'0'..=b'9',
+            any::<u8>(),
+        ], 0..60),
+    ) {
+        let each: Vec<usize> = (0..bytes.len()).collect();
+        prop_assert_eq!(requests(&bytes, &each, KNOWN), whole(&bytes));
+    }
+}
+
+#[test]
+fn lines_of_words_are_requests() {
+    let words = |text: &str| text.split(' ').map(|word| word.as_bytes().to_vec()).collect::<Vec<_>>();
+    assert_eq!(whole(b"PING\r\nset a b\n"), Ok(vec![words("PING"), words("set a b")]));
+    assert_eq!(whole(b"set \"\" ''\r\n"), Ok(vec![vec![b"set".to_vec(), vec![], vec![]]]));
+    assert_eq!(whole(b"\r\n\n*0\r\n*-5\r\n"), Ok(vec![vec![]; 4]));
+    assert_eq!(whole(b"\"\"\r\n*1\r\n$4\r\nPING\r\n"), Ok(vec![vec![vec![]], words("PING")]));
+}
+
+#[test]
+fn what_is_wrong_is_said_in_redis_words() {
+    let said = |bytes: &[u8]| whole(bytes).unwrap_err().to_string();
+    assert_eq!(said(b"*abc\r\n"), "Protocol error: invalid multibulk length");
+    assert_eq!(said(b"*2147483648\r\n"), "Protocol error: invalid multibulk length");
+    assert_eq!(said(b"*1\r\n:3\r\n"), "Protocol error: expected '$', got ':'");
+    assert_eq!(said(b"*1\r\n$-1\r\n"), "Protocol error: invalid bulk length");
+    assert_eq!(said(b"*1\r\n$536870913\r\n"), "Protocol error: invalid bulk length");
+    assert_eq!(said(b"*1\r\n$99999999999999999999\r\n"), "Protocol error: invalid bulk length");
+    assert_eq!(said(b"get \"a\r\n"), "Protocol error: unbalanced quotes in request");
+    assert_eq!(said(&[b'a'; LINE + 1]), "Protocol error: too big inline request");
+    assert_eq!(said(&[&b"*"[..], &[b'1'; LINE]].concat()), "Protocol error: too big mbulk count string");
+    assert_eq!(said(&[&b"*1\r\n$"[..], &[b'1'; LINE]].concat()), "Protocol error: too big bulk count string");
+}
+
+#[test]
+fn whoever_has_not_said_the_password_may_say_little() {
+    let limits = Limits { authenticated: false, ..KNOWN };
+    assert_eq!(requests(b"*11\r\n", &[], limits), Err(ProtocolError::UnknownCount));
+    assert_eq!(requests(b"*1\r\n$16385\r\n", &[], limits), Err(ProtocolError::UnknownLength));
+    assert_eq!(requests(b"*2\r\n$4\r\nAUTH\r\n$3\r\nabc\r\n", &[], limits).map(|all| all.len()), Ok(1));
+}
+
+#[test]
+fn how_much_is_missing_of_a_long_argument_is_known() {
+    let mut parser = Parser::default();
+    let data = b"*2\r\n$3\r\nGET\r\n$1000\r\nabc";
+    assert_eq!(parser.parse(data, KNOWN), Ok(Parsed::Partial(data.len() - 3 + 1000 + 2)));
+}
+
+#[test]
+fn an_endless_count_keeps_no_memory() {
+    let mut parser = Parser::default();
+    assert_eq!(parser.parse(b"*2147483647\r\n", KNOWN), Ok(Parsed::Partial(14)));
+    assert!(parser.args.capacity() <= KEPT);
+}
