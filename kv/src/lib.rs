@@ -2,4 +2,6 @@
 #![forbid(unsafe_code)]
 
 pub mod resp;
+pub mod shards;
+pub mod sink;
 pub mod store;

@@ -45,6 +45,14 @@ pub struct Key<'a> {
     hash: u64,
 }
 
+impl Key<'_> {
+    /// Its hash, by the key that all shards have.
+    #[inline]
+    pub fn hash(&self) -> u64 {
+        self.hash
+    }
+}
+
 /// When something is to expire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Expiry {
