@@ -50,11 +50,25 @@ impl Evict {
                 let uses = uses(before, now);
                 // The more there were, the less one more says (Morris, "Counting large numbers of events in small registers",
                 // 1978).
-                let grows = random % (u64::from(uses.saturating_sub(NEW)) * SLOWNESS + 1) == 0;
+                let grows = random.is_multiple_of(u64::from(uses.saturating_sub(NEW)) * SLOWNESS + 1);
                 u16::from(decay_clock(now)) << 8 | u16::from(uses.saturating_add(grows.into()))
             }
             _ => (now >> AGE_BITS) as u16,
         }
+    }
+
+    /// Seconds since the last use that was noted.
+    pub(super) fn idle(self, noted: u16, now: u64) -> u64 {
+        match self {
+            Evict::Lfu(_) => u64::from(decay_clock(now).wrapping_sub((noted >> 8) as u8)) << DECAY_BITS,
+            _ => u64::from(((now >> AGE_BITS) as u16).wrapping_sub(noted)) << AGE_BITS,
+        }
+        .div_euclid(1000)
+    }
+
+    /// The counter of uses, if there is one.
+    pub(super) fn frequency(self, noted: u16, now: u64) -> u8 {
+        if matches!(self, Evict::Lfu(_)) { uses(noted, now) } else { 0 }
     }
 
     /// How much rather an item of which `noted` was noted goes than others.

@@ -146,10 +146,16 @@ impl Heap {
         self.memory.copy_within(start..start + len, start_of(to));
     }
 
-    /// From `location` on, to be fetched ahead, or read by whoever knows how long it is.
+    /// From `location` on, to be read by whoever knows how long it is, or fetched ahead.
     #[inline]
-    pub fn from(&self, location: Location) -> &[u8] {
+    pub fn at(&self, location: Location) -> &[u8] {
         &self.memory[start_of(location)..]
+    }
+
+    /// As [`at`](Self::at), to be changed.
+    #[inline]
+    pub fn at_mut(&mut self, location: Location) -> &mut [u8] {
+        &mut self.memory[start_of(location)..]
     }
 
     /// Bytes of the slot that `len` bytes get.
@@ -225,7 +231,7 @@ fn class_of(len: usize) -> usize {
     }
     // len - 1 is in [2ⁿ, 2ⁿ⁺¹), which is divided into eight.
     let power = (len - 1).ilog2();
-    let step = (len - 1 >> (power - STEPS.ilog2())) & (STEPS - 1);
+    let step = ((len - 1) >> (power - STEPS.ilog2())) & (STEPS - 1);
     (FINE - SMALLEST) / UNIT + 1 + (power - FINE.ilog2()) as usize * STEPS + step
 }
 
@@ -235,7 +241,7 @@ fn size_of_class(class: usize) -> usize {
     let fine = (FINE - SMALLEST) / UNIT + 1;
     match class.checked_sub(fine) {
         None => SMALLEST + class * UNIT,
-        Some(coarse) => (STEPS + 1 + coarse % STEPS) * (FINE / STEPS) << (coarse / STEPS),
+        Some(coarse) => ((STEPS + 1 + coarse % STEPS) * (FINE / STEPS)) << (coarse / STEPS),
     }
 }
 

@@ -160,7 +160,7 @@ impl Segment {
     /// The place where an entry with `tag` belongs.
     #[inline(always)]
     fn home(&self, tag: u32) -> usize {
-        (u64::from(tag) * u64::from(self.homes) >> 32) as usize
+        ((u64::from(tag) * u64::from(self.homes)) >> 32) as usize
     }
 
     /// The first tag whose home is `home` or behind it; 2³² if there is none.

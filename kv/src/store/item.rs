@@ -3,31 +3,33 @@
 //! | bytes | what |
 //! |-------|------|
 //! | 0..2  | length of the key |
-//! | 2     | what it is, never 0: [`Kind`] and which of the parts below there are |
+//! | 2     | what it is, never 0: its [`Form`] and which of the parts below there are |
 //! | 3     | the keyspace |
 //! | 4..6  | when or how often it was used |
 //! | 6..8  | length of the value in the slot |
 //! | 16, if it expires | when, in milliseconds; its place in the wheel: slot, previous, next |
-//! | 12, if it is a memcached client's | flags, and the unique number |
+//! | 13, if it is a memcached client's | flags, the unique number, and marks |
 //! | then  | the key, and the value |
 //!
 //! Numbers have the lowest byte first.
 
+use super::Kind;
 use super::index::Location;
 use std::num::NonZeroU32;
 
 /// Bytes in front of the optional parts.
 const FIXED: usize = 8;
 const EXPIRY: usize = 16;
-const TAG: usize = 12;
-/// In the third byte, beside the kind.
+const TAG: usize = 13;
+/// In the third byte, beside the form.
 const EXPIRES: u8 = 0x10;
 const TAGGED: u8 = 0x20;
+const CHANGED: u8 = 0x40;
 
 /// What an item is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum Kind {
+pub(crate) enum Form {
     /// A string whose value is here.
     Short = 1,
     /// A string whose value lies elsewhere; here is its number.
@@ -40,17 +42,30 @@ pub(crate) enum Kind {
     Bucket = 5,
 }
 
+impl Form {
+    pub fn kind(self) -> Kind {
+        match self {
+            Form::Short | Form::Long => Kind::String,
+            Form::Fields | Form::Buckets | Form::Bucket => Kind::Hash,
+        }
+    }
+}
+
 /// What a memcached client keeps beside a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Tag {
+pub struct Tag {
+    /// What the client gave.
     pub flags: u32,
+    /// Another one after every change.
     pub unique: u64,
+    /// For what the protocol notes beside: the store does not look at it.
+    pub marks: u8,
 }
 
 /// An item to be.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Draft<'a> {
-    pub kind: Kind,
+    pub form: Form,
     pub space: u8,
     pub key: &'a [u8],
     /// Whether it will expire.
@@ -73,7 +88,7 @@ impl Draft<'_> {
         let expires = if self.expires { EXPIRES } else { 0 };
         let tagged = if self.tag.is_some() { TAGGED } else { 0 };
         slot[..2].copy_from_slice(&(self.key.len() as u16).to_le_bytes());
-        slot[2] = self.kind as u8 | expires | tagged;
+        slot[2] = self.form as u8 | expires | tagged;
         slot[3] = self.space;
         slot[4..6].fill(0);
         slot[6..8].copy_from_slice(&(self.len as u16).to_le_bytes());
@@ -83,10 +98,11 @@ impl Draft<'_> {
             expiry.fill(0);
             rest = behind;
         }
-        if let Some(Tag { flags, unique }) = self.tag {
+        if let Some(Tag { flags, unique, marks }) = self.tag {
             let (tag, behind) = rest.split_at_mut(TAG);
             tag[..4].copy_from_slice(&flags.to_le_bytes());
-            tag[4..].copy_from_slice(&unique.to_le_bytes());
+            tag[4..12].copy_from_slice(&unique.to_le_bytes());
+            tag[12] = marks;
             rest = behind;
         }
         let (key, value) = rest.split_at_mut(self.key.len());
@@ -104,7 +120,7 @@ impl<B: AsRef<[u8]>> Item<B> {
         self.0.as_ref()
     }
 
-    fn number<const N: usize>(&self, at: usize) -> [u8; N] {
+    fn chunk<const N: usize>(&self, at: usize) -> [u8; N] {
         *self.bytes()[at..].first_chunk().expect("a slot holds its item")
     }
 
@@ -113,14 +129,25 @@ impl<B: AsRef<[u8]>> Item<B> {
         self.value_at() + self.value_len()
     }
 
-    pub fn kind(&self) -> Kind {
+    pub fn form(&self) -> Form {
         match self.bytes()[2] & 0xf {
-            1 => Kind::Short,
-            2 => Kind::Long,
-            3 => Kind::Fields,
-            4 => Kind::Buckets,
-            _ => Kind::Bucket,
+            1 => Form::Short,
+            2 => Form::Long,
+            3 => Form::Fields,
+            4 => Form::Buckets,
+            _ => Form::Bucket,
         }
+    }
+
+    /// Whether its key is `key`, in `space`.
+    #[inline]
+    pub fn is(&self, space: u8, key: &[u8]) -> bool {
+        self.space() == space && self.key_len() == key.len() && self.key() == key
+    }
+
+    /// A string that was made by changing a part, which Redis keeps otherwise.
+    pub fn is_changed(&self) -> bool {
+        self.bytes()[2] & CHANGED != 0
     }
 
     pub fn space(&self) -> u8 {
@@ -128,7 +155,7 @@ impl<B: AsRef<[u8]>> Item<B> {
     }
 
     pub fn access(&self) -> u16 {
-        u16::from_le_bytes(self.number(4))
+        u16::from_le_bytes(self.chunk(4))
     }
 
     pub fn expires(&self) -> bool {
@@ -137,24 +164,25 @@ impl<B: AsRef<[u8]>> Item<B> {
 
     /// When it expires, in milliseconds.
     pub fn expires_at(&self) -> Option<u64> {
-        self.expires().then(|| u64::from_le_bytes(self.number(FIXED)) & ((1 << 48) - 1))
+        self.expires().then(|| u64::from_le_bytes(self.chunk(FIXED)) & ((1 << 48) - 1))
     }
 
     /// Its slot in the wheel.
     pub fn wheel_slot(&self) -> u16 {
-        u16::from_le_bytes(self.number(FIXED + 6))
+        u16::from_le_bytes(self.chunk(FIXED + 6))
     }
 
     /// Those before and behind it there.
     pub fn neighbours(&self) -> [Option<Location>; 2] {
-        [8, 12].map(|at| NonZeroU32::new(u32::from_le_bytes(self.number(FIXED + at))).map(Location))
+        [8, 12].map(|at| NonZeroU32::new(u32::from_le_bytes(self.chunk(FIXED + at))).map(Location))
     }
 
     pub fn tag(&self) -> Option<Tag> {
         let at = FIXED + if self.expires() { EXPIRY } else { 0 };
         (self.bytes()[2] & TAGGED != 0).then(|| Tag {
-            flags: u32::from_le_bytes(self.number(at)),
-            unique: u64::from_le_bytes(self.number(at + 4)),
+            flags: u32::from_le_bytes(self.chunk(at)),
+            unique: u64::from_le_bytes(self.chunk(at + 4)),
+            marks: self.bytes()[at + 12],
         })
     }
 
@@ -163,16 +191,25 @@ impl<B: AsRef<[u8]>> Item<B> {
         FIXED + if parts & EXPIRES != 0 { EXPIRY } else { 0 } + if parts & TAGGED != 0 { TAG } else { 0 }
     }
 
+    fn key_len(&self) -> usize {
+        usize::from(u16::from_le_bytes(self.chunk(0)))
+    }
+
     fn value_at(&self) -> usize {
-        self.key_at() + usize::from(u16::from_le_bytes(self.number(0)))
+        self.key_at() + self.key_len()
     }
 
     fn value_len(&self) -> usize {
-        usize::from(u16::from_le_bytes(self.number(6)))
+        usize::from(u16::from_le_bytes(self.chunk(6)))
     }
 
     pub fn key(&self) -> &[u8] {
         &self.bytes()[self.key_at()..self.value_at()]
+    }
+
+    /// The number that is its value, if that lies elsewhere.
+    pub fn number(&self) -> u32 {
+        u32::from_le_bytes(self.chunk(self.value_at()))
     }
 
     pub fn value(&self) -> &[u8] {
@@ -214,9 +251,24 @@ impl<B: AsMut<[u8]> + AsRef<[u8]>> Item<B> {
         self.put(FIXED + 12, next.map_or(0, |Location(it)| it.get()).to_le_bytes());
     }
 
-    pub fn set_unique(&mut self, unique: u64) {
+    /// It is of another form.
+    pub fn set_form(&mut self, form: Form) {
+        let parts = &mut self.0.as_mut()[2];
+        *parts = *parts & 0xf0 | form as u8;
+    }
+
+    /// It has a tag: this one, from now on.
+    pub fn set_tag(&mut self, tag: Tag) {
         let at = FIXED + if self.expires() { EXPIRY } else { 0 };
-        self.put(at + 4, unique.to_le_bytes());
+        self.put(at, tag.flags.to_le_bytes());
+        self.put(at + 4, tag.unique.to_le_bytes());
+        self.put(at + 12, [tag.marks]);
+    }
+
+    /// Whether it has been [changed](Self::is_changed).
+    pub fn set_changed(&mut self, is_changed: bool) {
+        let parts = &mut self.0.as_mut()[2];
+        *parts = *parts & !CHANGED | if is_changed { CHANGED } else { 0 };
     }
 
     /// Its value, to be changed in place.
@@ -238,14 +290,14 @@ mod tests {
     #[test]
     fn every_part_is_read_as_it_was_written() {
         for expires in [false, true] {
-            for tag in [None, Some(Tag { flags: 0xdead_beef, unique: u64::MAX - 1 })] {
-                let draft = Draft { kind: Kind::Short, space: 7, key: b"key", expires, tag, len: 5 };
+            for tag in [None, Some(Tag { flags: 0xdead_beef, unique: u64::MAX - 1, marks: 7 })] {
+                let draft = Draft { form: Form::Short, space: 7, key: b"key", expires, tag, len: 5 };
                 let mut slot = vec![0xff; draft.size() + 3];
                 draft.write(&mut slot).copy_from_slice(b"value");
                 let mut item = Item(&mut slot[..]);
                 assert_eq!(
-                    (item.kind(), item.space(), item.key(), item.value()),
-                    (Kind::Short, 7, &b"key"[..], &b"value"[..])
+                    (item.form(), item.space(), item.key(), item.value()),
+                    (Form::Short, 7, &b"key"[..], &b"value"[..])
                 );
                 assert_eq!((item.size(), item.tag(), item.access()), (draft.size(), tag, 0));
                 item.set_access(0x1234);

@@ -1,26 +1,44 @@
 //! One shard's keys and values.
 
+mod error;
 mod evict;
+mod hashes;
 mod heap;
 mod index;
 mod item;
+mod keys;
+mod long;
+mod room;
+mod slab;
+mod spaces;
+mod strings;
+mod watch;
 mod wheel;
 
+pub use error::Error;
 pub use evict::{Evict, From};
+pub use item::Tag;
+pub use keys::Owned;
+pub use long::{Long, LongWriter, Str, Value};
+pub use spaces::SPACES;
 
 use heap::Heap;
 use index::{Index, Location};
-use item::{Draft, Item, Kind, Tag};
+use item::{Form, Item};
+use linerate_bypass::arena::{Arena, ArenaConfig};
+use linerate_bypass::{prefetch, prefetch_slice};
 use siphasher::sip::SipHasher13;
+use slab::Slab;
+use spaces::Spaces;
 use std::hash::Hasher;
-use thiserror::Error;
+use watch::Watches;
 use wheel::Wheel;
 
 /// Items of about this size make an index of the right size from the start; it grows for smaller ones.
 const USUAL_ITEM: usize = 128;
 
 /// What a store is made of.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Config {
     /// Bytes that it may take, in all.
     pub memory: usize,
@@ -28,12 +46,40 @@ pub struct Config {
     pub evict: Evict,
     /// The key of the hash, which no client must know.
     pub key: [u8; 16],
+    /// Values of so many bytes lie in the arena; at most [`LONG`].
+    pub long: usize,
+    /// The memory of all shards' values.
+    pub arena: Arena,
 }
 
-/// There is no memory for it, and nothing may go.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-#[error("memory is full, and nothing may be evicted")]
-pub struct Full;
+/// The most that [`Config::long`] may be, and usually is.
+pub const LONG: usize = 4096;
+
+impl Config {
+    /// A store of its own in ordinary memory, which refuses what it has no room for.
+    ///
+    /// # Panics
+    /// If the system does not give the memory.
+    pub fn new(memory: usize) -> Self {
+        let arena = Arena::new(ArenaConfig { bytes: memory.max(4 << 20) + (1 << 20), hugepages: false });
+        Config {
+            memory,
+            evict: Evict::None,
+            key: std::array::from_fn(|_| fastrand::u8(..)),
+            long: LONG,
+            arena: arena.expect("memory for an arena"),
+        }
+    }
+}
+
+/// What is under a key, as `TYPE` says it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// A string.
+    String,
+    /// A hash.
+    Hash,
+}
 
 /// A key, with its hash.
 #[derive(Debug, Clone, Copy)]
@@ -78,14 +124,30 @@ pub struct Store {
     index: Index,
     heap: Heap,
     wheel: Wheel,
+    longs: Slab<Long>,
+    arena: Arena,
+    spaces: Spaces,
+    watches: Watches,
     evict: Evict,
     memory: usize,
+    long: usize,
     hasher: SipHasher13,
     random: fastrand::Rng,
     counts: Counts,
+    /// The unique number of the last tag.
+    unique: u64,
+    /// Where flushed items are looked for next.
+    sweep: u64,
+    /// Empty between calls.
+    found: Vec<Location>,
+    /// Empty between calls.
+    scratch: Vec<u8>,
 }
 
 impl Store {
+    /// Bytes of the longest key, and of the longest name of a field.
+    pub const LONGEST_KEY: usize = 4000;
+
     /// An empty store, at `now` milliseconds.
     pub fn new(config: &Config, now: u64) -> Self {
         let seed = u64::from_le_bytes(*config.key.first_chunk().expect("a key has 16 bytes"));
@@ -93,15 +155,25 @@ impl Store {
             index: Index::new(config.memory / USUAL_ITEM),
             heap: Heap::new(config.memory),
             wheel: Wheel::new(now),
+            longs: Slab::new(),
+            arena: config.arena.clone(),
+            spaces: Spaces::new(),
+            watches: Watches::default(),
             evict: config.evict,
             memory: config.memory,
+            long: config.long.min(LONG),
             hasher: SipHasher13::new_with_key(&config.key),
             random: fastrand::Rng::with_seed(seed),
             counts: Counts::default(),
+            unique: 0,
+            sweep: 0,
+            found: Vec::new(),
+            scratch: Vec::new(),
         }
     }
 
-    /// `bytes` as a key of `space`.
+    /// `bytes` as a key of `space`, which is below [`SPACES`].
+    #[inline]
     pub fn key<'a>(&self, space: u8, bytes: &'a [u8]) -> Key<'a> {
         let mut hasher = self.hasher;
         hasher.write(bytes);
@@ -109,14 +181,21 @@ impl Store {
         Key { space, bytes, hash: hasher.finish() }
     }
 
-    /// Items that there are, those included that have expired and have not come up.
-    pub fn len(&self) -> usize {
-        self.index.len()
+    /// Asks for the part of the index that leads to `key`.
+    #[inline]
+    pub fn prefetch_index(&self, key: &Key) {
+        if let Some(first) = self.index.first(key.hash) {
+            prefetch(first);
+        }
     }
 
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
+    /// Asks for the item of `key`, if there is one, when the index is here.
+    #[inline]
+    pub fn prefetch_item(&self, key: &Key) {
+        // The first whose tag is the same is seldom another.
+        if let Some(location) = self.index.find(key.hash, |_| true) {
+            prefetch_slice(self.heap.at(location));
+        }
     }
 
     /// Bytes that it takes.
@@ -129,215 +208,96 @@ impl Store {
         self.counts
     }
 
-    /// The value under `key` at `now`.
-    pub fn get(&mut self, key: &Key, now: u64) -> Option<&[u8]> {
-        let location = self.find(key, now)?;
-        let random = if matches!(self.evict, Evict::Lfu(_)) { self.random.u64(..) } else { 0 };
-        let evict = self.evict;
-        let mut item = Item(self.heap.slot_mut(location));
-        let access = evict.note(Some(item.access()), now, random);
-        if access != item.access() {
-            item.set_access(access);
-        }
-        Some(Item(self.heap.slot(location)).into_value())
+    /// Bytes that it may take.
+    pub fn memory(&self) -> usize {
+        self.memory
     }
 
-    /// When what is under `key` at `now` expires: `None` if nothing is, `Some(None)` if it does not.
-    pub fn expires_at(&mut self, key: &Key, now: u64) -> Option<Option<u64>> {
-        let location = self.find(key, now)?;
-        Some(Item(self.heap.slot(location)).expires_at())
+    /// It may take `memory` bytes from now on. If it takes more, that changes piece by piece.
+    pub fn set_memory(&mut self, memory: usize) {
+        self.memory = memory;
     }
 
-    /// Puts `value` under `key`.
-    pub fn set(&mut self, key: &Key, value: &[u8], expiry: Expiry, now: u64) -> Result<(), Full> {
-        self.write(key, Kind::Short, value, None, expiry, now)
+    /// What goes when memory is full.
+    pub fn evict(&self) -> Evict {
+        self.evict
     }
 
-    /// Takes away what is under `key`. Returns whether anything was, at `now`.
-    pub fn remove(&mut self, key: &Key, now: u64) -> bool {
-        let Some(location) = self.find(key, now) else { return false };
-        self.drop_item(key.hash, location);
-        true
+    /// `evict` goes when memory is full, from now on.
+    pub fn set_evict(&mut self, evict: Evict) {
+        self.evict = evict;
     }
 
-    /// What is under `key` expires at `at`, or never. Returns whether anything is.
-    pub fn set_expiry(&mut self, key: &Key, at: Option<u64>, now: u64) -> Result<bool, Full> {
-        let Some(location) = self.find(key, now) else { return Ok(false) };
-        let item = Item(self.heap.slot(location));
-        match (item.expires(), at) {
-            (false, None) => {}
-            (true, Some(at)) => self.put_off(location, at),
-            // The item gets a part more, or has one less: it is another.
-            _ => {
-                let (kind, tag, value) = (item.kind(), item.tag(), item.value().to_vec());
-                self.write(key, kind, &value, tag, at.map_or(Expiry::Never, Expiry::At), now)?;
-            }
-        }
-        Ok(true)
-    }
-
-    /// Lets up to `most` items expire whose time has come by `now`. Returns whether all have.
-    pub fn expire(&mut self, now: u64, most: usize) -> bool {
-        for _ in 0..most {
-            let Some(location) = self.wheel.next(now, &mut self.heap) else { return true };
-            // Put in again, to be taken out by whoever lets it go.
-            self.wheel.insert(location, &mut self.heap);
-            if Item(self.heap.slot(location)).expires_at().is_some_and(|at| at <= now) {
-                self.counts.expired += 1;
-                self.discard(location);
-            }
-        }
-        false
-    }
-
-    /// Calls `visit` with keys of `space` from `cursor` on, as [`Index::scan`] does.
-    pub fn scan(&self, space: u8, cursor: u64, most: usize, now: u64, mut visit: impl FnMut(&[u8])) -> u64 {
-        self.index.scan(cursor, most, |location| {
-            let item = Item(self.heap.slot(location));
-            if item.space() == space && item.expires_at().is_none_or(|at| at > now) {
-                visit(item.key());
-            }
-        })
+    /// The item at `location`.
+    #[inline]
+    fn item(&self, location: Location) -> Item<&[u8]> {
+        Item(self.heap.at(location))
     }
 
     /// Where the item of `key` lies, which has not expired at `now`.
     #[inline]
     fn find(&mut self, key: &Key, now: u64) -> Option<Location> {
-        let location = self.index.find(key.hash, |location| {
-            let item = Item(self.heap.slot(location));
-            item.space() == key.space && item.key() == key.bytes
-        })?;
-        if Item(self.heap.slot(location)).expires_at().is_some_and(|at| at <= now) {
+        let location = self.find_any(key)?;
+        if self.item(location).expires_at().is_some_and(|at| at <= now) {
             self.counts.expired += 1;
+            self.watches.changed(key.hash);
             self.drop_item(key.hash, location);
             return None;
         }
         Some(location)
     }
 
-    fn write(
-        &mut self,
-        key: &Key,
-        kind: Kind,
-        value: &[u8],
-        tag: Option<Tag>,
-        expiry: Expiry,
-        now: u64,
-    ) -> Result<(), Full> {
-        let old = self.find(key, now);
-        let expires_at = match (expiry, old) {
-            (Expiry::Never, _) | (Expiry::Keep, None) => None,
-            (Expiry::At(at), _) => Some(at),
-            (Expiry::Keep, Some(old)) => Item(self.heap.slot(old)).expires_at(),
-        };
-        let draft =
-            Draft { kind, space: key.space, key: key.bytes, expires: expires_at.is_some(), tag, len: value.len() };
-        let access = self.evict.note(None, now, 0);
-        if let Some(old) = old {
-            let slot = self.heap.slot_mut(old);
-            let mut item = Item(&mut *slot);
-            let is_alike =
-                item.kind() == kind && item.expires() == draft.expires && item.tag().is_some() == tag.is_some();
-            if is_alike && Heap::slot_len(draft.size()) == item.0.len() {
-                item.set_value_len(value.len());
-                item.value_mut().copy_from_slice(value);
-                if let Some(at) = expires_at {
-                    self.put_off(old, at);
-                }
-                return Ok(());
-            }
-        }
-        // What is overwritten may be what goes.
-        self.make_room(draft.size(), now)?;
-        let location = self.heap.allocate(draft.size()).ok_or(Full)?;
-        let slot = self.heap.slot_mut(location);
-        draft.write(slot).copy_from_slice(value);
-        let mut item = Item(slot);
-        item.set_access(access);
-        if let Some(at) = expires_at {
-            item.set_expires_at(at);
-            self.wheel.insert(location, &mut self.heap);
-        }
-        match self.find_other(key, location) {
-            Some(old) => {
-                self.index.relocate(key.hash, old, location);
-                self.free(old);
-            }
-            None => self.index.insert(key.hash, location),
-        }
-        Ok(())
+    /// Where the item of `key` lies, whether or not it has expired.
+    #[inline]
+    fn find_any(&self, key: &Key) -> Option<Location> {
+        let space = self.spaces.current(key.space);
+        self.index.find(key.hash, |location| self.item(location).is(space, key.bytes))
     }
 
-    /// The item of `key` that is in the table, if there is one.
-    fn find_other(&self, key: &Key, but: Location) -> Option<Location> {
-        self.index.find(key.hash, |location| {
-            let item = Item(self.heap.slot(location));
-            location != but && item.space() == key.space && item.key() == key.bytes
-        })
-    }
-
-    /// The item at `location`, which expires some time, does so at `at`.
-    fn put_off(&mut self, location: Location, at: u64) {
-        if self.wheel.may_stay(location, at, &self.heap) {
-            Item(self.heap.slot_mut(location)).set_expires_at(at);
-        } else {
-            self.wheel.remove(location, &mut self.heap);
-            Item(self.heap.slot_mut(location)).set_expires_at(at);
-            self.wheel.insert(location, &mut self.heap);
+    /// As [`find`](Self::find); a use is noted.
+    #[inline]
+    fn find_used(&mut self, key: &Key, now: u64) -> Option<Location> {
+        let location = self.find(key, now)?;
+        let random = if matches!(self.evict, Evict::Lfu(_)) { self.random.u64(..) } else { 0 };
+        let before = self.item(location).access();
+        let access = self.evict.note(Some(before), now, random);
+        if access != before {
+            Item(self.heap.at_mut(location)).set_access(access);
         }
-    }
-
-    /// Makes room for an item of `size` bytes.
-    fn make_room(&mut self, size: usize, now: u64) -> Result<(), Full> {
-        if size > heap::LARGEST {
-            return Err(Full);
-        }
-        while self.heap.grows_by(size) > 0 && self.used() + heap::PAGE > self.memory {
-            if !self.compact() && !self.evict_one(now) {
-                return Err(Full);
-            }
-        }
-        Ok(())
-    }
-
-    /// Empties a page whose items have room in others. Returns whether there was one.
-    fn compact(&mut self) -> bool {
-        let Some(page) = self.heap.sparse_page() else { return false };
-        for old in page {
-            let item = Item(self.heap.slot(old));
-            let size = item.size();
-            let Some(new) = self.heap.allocate(size) else { return false };
-            let hash = self.hash_at(old);
-            let expires = Item(self.heap.slot(old)).expires();
-            self.heap.copy(old, new);
-            if expires {
-                self.wheel.moved(new, &mut self.heap);
-            }
-            self.index.relocate(hash, old, new);
-            self.heap.release(old);
-        }
-        true
+        Some(location)
     }
 
     /// The hash of the key of the item at `location`.
     fn hash_at(&self, location: Location) -> u64 {
-        let item = Item(self.heap.slot(location));
-        self.key(item.space(), item.key()).hash
+        let item = self.item(location);
+        self.key(self.spaces.outer(item.space()), item.key()).hash
     }
 
-    /// Lets the item at `location` go.
+    /// Lets the item at `location` go, unasked.
     fn discard(&mut self, location: Location) {
-        self.drop_item(self.hash_at(location), location);
+        let hash = self.hash_at(location);
+        self.watches.changed(hash);
+        self.drop_item(hash, location);
     }
 
     fn drop_item(&mut self, hash: u64, location: Location) {
         self.index.remove(hash, location);
+        self.spaces.removed(self.item(location).space());
+        self.release_value(location);
         self.free(location);
+    }
+
+    /// Lets that part of the item at `location` go which lies elsewhere.
+    fn release_value(&mut self, location: Location) {
+        let item = self.item(location);
+        if item.form() == Form::Long {
+            self.longs.remove(item.number());
+        }
     }
 
     /// Gives back the memory of the item at `location`, which is in the table no more.
     fn free(&mut self, location: Location) {
-        if Item(self.heap.slot(location)).expires() {
+        if self.item(location).expires() {
             self.wheel.remove(location, &mut self.heap);
         }
         self.heap.release(location);

@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use std::collections::HashMap;
 
 fn store(memory: usize, evict: Evict) -> Store {
-    Store::new(&Config { memory, evict, key: *b"0123456789abcdef" }, 0)
+    Store::new(&Config { evict, key: *b"0123456789abcdef", ..Config::new(memory) }, 0)
 }
 
 /// What the model keeps: the value, and when it expires.
@@ -51,14 +51,14 @@ proptest! {
                         Some(Some(delay)) => (Expiry::At(now + delay), Some(now + delay)),
                     };
                     let key = store.key(space, &name);
-                    prop_assert_eq!(store.set(&key, &value, asked, now), Ok(()));
+                    prop_assert_eq!(store.set(&key, &value[..], asked, now), Ok(()));
                     model.insert((space, name), (value, at));
                 }
                 Step::Get(space, key) => {
                     let name = vec![key; 1 + key as usize];
                     let expected = model.get(&(space, name.clone()));
                     let key = store.key(space, &name);
-                    prop_assert_eq!(store.get(&key, now), expected.map(|(value, _)| &value[..]));
+                    prop_assert_eq!(store.get(&key, now).unwrap().map(|value| value.to_vec()), expected.map(|(value, _)| value.clone()));
                     prop_assert_eq!(store.expires_at(&key, now), expected.map(|(_, at)| *at));
                 }
                 Step::Remove(space, key) => {
@@ -81,7 +81,8 @@ proptest! {
                     while !store.expire(now, 3) {}
                     model.retain(|_, (_, at)| at.is_none_or(|at| at > now));
                     // All but those that expire within the present tick.
-                    prop_assert!(store.len() >= model.len() && store.len() <= model.len() + 80);
+                    let len = store.len(0) + store.len(1);
+                    prop_assert!(len >= model.len() && len <= model.len() + 80);
                 }
             }
         }
@@ -90,7 +91,7 @@ proptest! {
             let mut seen = Vec::new();
             let mut cursor = 0;
             loop {
-                cursor = store.scan(space, cursor, 5, now, |key| seen.push(key.to_vec()));
+                cursor = store.scan(space, cursor, 5, now, |key, _| seen.push(key.to_vec()));
                 if cursor == 0 { break }
             }
             seen.sort();
@@ -124,14 +125,14 @@ proptest! {
                 let (key, fill, now) = (random.u32(..20_000), random.u8(..), phase as u64 * 4000 + n);
                 let (name, value) = (key.to_le_bytes(), vec![fill; random.usize(..most)]);
                 let name = store.key(0, &name);
-                prop_assert_eq!(store.set(&name, &value, Expiry::At(1_000_000 + u64::from(key)), now), Ok(()));
+                prop_assert_eq!(store.set(&name, &value[..], Expiry::At(1_000_000 + u64::from(key)), now), Ok(()));
                 model.insert(key, fill);
                 prop_assert!(store.used() <= memory + (4 << 10), "{} bytes", store.used());
                 let key = random.u32(..20_000);
                 let name = key.to_le_bytes();
                 let name = store.key(0, &name);
-                if let Some(value) = store.get(&name, now) {
-                    prop_assert!(value.iter().all(|byte| *byte == model[&key]));
+                if let Some(value) = store.get(&name, now).unwrap() {
+                    prop_assert!(value.to_vec().iter().all(|byte| *byte == model[&key]));
                 }
             }
         }
@@ -149,7 +150,7 @@ fn with_nothing_that_may_go_what_needs_memory_is_refused_and_nothing_is_lost() {
         }
         assert!(kept > 6000, "{kept}");
         for n in 0..kept {
-            assert_eq!(store.get(&store.key(0, &n.to_le_bytes()), 0), Some(&[1; 100][..]), "{n}");
+            assert!(store.get(&store.key(0, &n.to_le_bytes()), 0).unwrap().unwrap() == [1; 100][..], "{n}");
         }
         // What has room is taken all the same.
         let first = 0u32.to_le_bytes();
@@ -167,7 +168,7 @@ fn lost_of_ten(evict: Evict) -> usize {
     for n in 0..40_000u32 {
         let now = u64::from(n) * 10;
         let key = &used[n as usize % 10];
-        if store.get(&store.key(0, key), now).is_none() {
+        if store.get(&store.key(0, key), now).unwrap().is_none() {
             lost += usize::from(n >= 10);
             store.set(&store.key(0, key), &[0; 100], Expiry::At(10_000_000), now).unwrap();
         }
@@ -195,7 +196,10 @@ fn what_expires_soonest_goes_first() {
         let at = if n % 100 == 0 { 100_000_000 } else { 10_000_000 - u64::from(n) };
         store.set(&store.key(0, &n.to_le_bytes()), &[0; 100], Expiry::At(at), 0).unwrap();
     }
-    let long = (0..20_000u32).step_by(100).filter(|n| store.get(&store.key(0, &n.to_le_bytes()), 1).is_some()).count();
+    let long = (0..20_000u32)
+        .step_by(100)
+        .filter(|n| store.get(&store.key(0, &n.to_le_bytes()), 1).unwrap().is_some())
+        .count();
     assert_eq!(long, 200);
 }
 
@@ -206,7 +210,41 @@ fn a_small_item_takes_little_beside_its_key_and_value() {
         for n in 0..500_000u128 {
             store.set(&store.key(0, &n.to_le_bytes()), &n.to_be_bytes(), expiry, 0).unwrap();
         }
-        let beside = store.used() as f64 / store.len() as f64 - 32.0;
+        let beside = store.used() as f64 / store.len(0) as f64 - 32.0;
         assert!(beside <= most, "{beside} bytes, {expiry:?}");
+    }
+}
+
+#[test]
+fn a_string_changes_in_part() {
+    let mut store = store(8 << 20, Evict::None);
+    let bytes = b"key".to_vec();
+    let key = store.key(0, &bytes);
+    let mut model = Vec::new();
+    let mut random = fastrand::Rng::with_seed(5);
+    for n in 0..2000u64 {
+        let most = [3, 300, 6000][random.usize(..3)];
+        let piece: Vec<u8> = (0..random.usize(..most)).map(|_| random.u8(..)).collect();
+        if random.bool() {
+            model.extend_from_slice(&piece);
+            assert_eq!(store.append(&key, &piece, n), Ok(model.len()));
+        } else {
+            let at = random.usize(0..model.len() + 2 + 5000 * usize::from(n % 50 == 0));
+            if !piece.is_empty() && model.len() < at + piece.len() {
+                model.resize(at + piece.len(), 0);
+            }
+            if !piece.is_empty() {
+                model[at..at + piece.len()].copy_from_slice(&piece);
+            }
+            assert_eq!(store.set_range(&key, at, &piece, n), Ok(model.len()));
+        }
+        let there = store.get(&key, n).unwrap();
+        assert!(there.is_none() && model.is_empty() || there.unwrap() == model[..], "{n}");
+        if model.len() > 200_000 {
+            let Some(Str::Long(long)) = store.peek(&key, n).unwrap() else { panic!("{n}") };
+            assert!(long.pieces().len() < 60, "{long:?}");
+            model.truncate(random.usize(0..6000));
+            store.set(&key, &model[..], Expiry::Never, n).unwrap();
+        }
     }
 }

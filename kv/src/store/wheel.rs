@@ -167,7 +167,7 @@ impl Wheel {
 #[cfg(test)]
 mod tests {
     use super::super::heap::PAGE;
-    use super::super::item::{Draft, Kind};
+    use super::super::item::{Draft, Form};
     use super::*;
     use proptest::prelude::*;
 
@@ -183,7 +183,7 @@ mod tests {
         }
 
         fn add(&mut self, at: u64) -> Location {
-            let draft = Draft { kind: Kind::Short, space: 0, key: b"k", expires: true, tag: None, len: 0 };
+            let draft = Draft { form: Form::Short, space: 0, key: b"k", expires: true, tag: None, len: 0 };
             let location = self.heap.allocate(draft.size()).unwrap();
             draft.write(self.heap.slot_mut(location));
             Item(self.heap.slot_mut(location)).set_expires_at(at);

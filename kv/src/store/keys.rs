@@ -1,0 +1,273 @@
+//! Keys, whatever is under them.
+
+use super::item::{Form, Tag};
+use super::long::{Long, Str, Value};
+use super::strings::What;
+use super::{Error, Expiry, Key, Kind, Store};
+
+/// The bytes of a string or a field that are nobody else's.
+#[derive(Debug, Clone)]
+pub(super) enum OwnedStr {
+    Short(Vec<u8>),
+    Long(Long),
+}
+
+/// What was under a key: to be put under another, perhaps another store's.
+#[derive(Debug, Clone)]
+pub struct Owned {
+    pub(super) value: OwnedValue,
+    expires_at: Option<u64>,
+    tag: Option<Tag>,
+    changed: bool,
+}
+
+#[derive(Debug, Clone)]
+pub(super) enum OwnedValue {
+    String(OwnedStr),
+    Hash(Vec<(Vec<u8>, OwnedStr)>),
+}
+
+impl OwnedStr {
+    pub fn value(&self) -> Value<'_> {
+        match self {
+            OwnedStr::Short(bytes) => Value::Short(bytes),
+            OwnedStr::Long(long) => Value::Long(long.clone()),
+        }
+    }
+}
+
+impl std::convert::From<Str<'_>> for OwnedStr {
+    fn from(bytes: Str<'_>) -> Self {
+        match bytes {
+            Str::Short(bytes) => OwnedStr::Short(bytes.to_vec()),
+            Str::Long(long) => OwnedStr::Long(long.clone()),
+        }
+    }
+}
+
+impl Store {
+    /// What is under `key` at `now`.
+    #[inline]
+    pub fn kind(&mut self, key: &Key, now: u64) -> Option<Kind> {
+        let location = self.find(key, now)?;
+        Some(self.item(location).form().kind())
+    }
+
+    /// Whether anything is under `key` at `now`.
+    #[inline]
+    pub fn exists(&mut self, key: &Key, now: u64) -> bool {
+        self.find(key, now).is_some()
+    }
+
+    /// As [`exists`](Self::exists), and it has been used once more.
+    pub fn touch(&mut self, key: &Key, now: u64) -> bool {
+        self.find_used(key, now).is_some()
+    }
+
+    /// Takes away what is under `key`. Returns whether anything was, at `now`.
+    pub fn remove(&mut self, key: &Key, now: u64) -> bool {
+        let Some(location) = self.find(key, now) else { return false };
+        self.watches.changed(key.hash);
+        self.drop_item(key.hash, location);
+        true
+    }
+
+    /// When what is under `key` at `now` expires: `None` if nothing is, `Some(None)` if it does not.
+    pub fn expires_at(&mut self, key: &Key, now: u64) -> Option<Option<u64>> {
+        let location = self.find(key, now)?;
+        Some(self.item(location).expires_at())
+    }
+
+    /// What is under `key` expires at `at`, or never. Returns whether anything is.
+    pub fn set_expiry(&mut self, key: &Key, at: Option<u64>, now: u64) -> Result<bool, Error> {
+        let Some(location) = self.find(key, now) else { return Ok(false) };
+        let item = self.item(location);
+        match (item.expires(), at) {
+            (false, None) => {}
+            (true, Some(at)) => {
+                self.put_off(location, at);
+                self.watches.changed(key.hash);
+            }
+            // The item gets a part more, or has one less: it is another.
+            _ => self.rewrite(key, location, at, now)?,
+        }
+        Ok(true)
+    }
+
+    /// Another item in place of that at `location`, of `key`, which expires at `at`.
+    fn rewrite(&mut self, key: &Key, location: super::Location, at: Option<u64>, now: u64) -> Result<(), Error> {
+        let mut scratch = std::mem::take(&mut self.scratch);
+        let item = self.item(location);
+        let (form, tag, changed) = (item.form(), item.tag(), item.is_changed());
+        scratch.extend_from_slice(item.value());
+        let what = What { form, value: &scratch, tag, changed, stays: true };
+        let result = self.write(key, what, at.map_or(Expiry::Never, Expiry::At), now);
+        scratch.clear();
+        self.scratch = scratch;
+        result
+    }
+
+    /// A copy of what is under `key`.
+    pub fn export(&mut self, key: &Key, now: u64) -> Option<Owned> {
+        let location = self.find(key, now)?;
+        let value = match self.string(location) {
+            Ok(string) => OwnedValue::String(string.into()),
+            Err(_) => {
+                let mut fields = Vec::new();
+                let visit = |field: &[u8], value: Str<'_>| fields.push((field.to_vec(), value.into()));
+                self.hvisit(key, now, visit).ok()?;
+                OwnedValue::Hash(fields)
+            }
+        };
+        let item = self.item(location);
+        Some(Owned { value, expires_at: item.expires_at(), tag: item.tag(), changed: item.is_changed() })
+    }
+
+    /// Puts what was under another key under `key`, instead of whatever is there. If there is no memory for it, nothing is
+    /// under `key`.
+    pub fn import(&mut self, key: &Key, owned: Owned, now: u64) -> Result<(), Error> {
+        let Owned { value, expires_at, tag, changed } = owned;
+        let expiry = expires_at.map_or(Expiry::Never, Expiry::At);
+        let result = match value {
+            OwnedValue::String(value) => self.put(key, value.value(), tag, changed, expiry, now),
+            OwnedValue::Hash(fields) => self.import_hash(key, fields, expires_at, now),
+        };
+        if result.is_err() {
+            self.remove(key, now);
+        }
+        result
+    }
+
+    fn import_hash(
+        &mut self,
+        key: &Key,
+        fields: Vec<(Vec<u8>, OwnedStr)>,
+        expires_at: Option<u64>,
+        now: u64,
+    ) -> Result<(), Error> {
+        self.remove(key, now);
+        for (field, value) in fields {
+            self.hset(key, &field, value.value(), now)?;
+        }
+        self.set_expiry(key, expires_at, now)?;
+        Ok(())
+    }
+
+    /// Calls `visit` with keys of `space` from `cursor` on, which is 0 at first. Returns the next cursor, 0 at the end. What is
+    /// there throughout is visited, perhaps twice. It looks at about `count` places.
+    pub fn scan(&self, space: u8, cursor: u64, count: usize, now: u64, mut visit: impl FnMut(&[u8], Kind)) -> u64 {
+        let space = self.spaces.current(space);
+        self.index.scan(cursor, count, |location| {
+            let item = self.item(location);
+            if item.space() == space && item.expires_at().is_none_or(|at| at > now) {
+                visit(item.key(), item.form().kind());
+            }
+        })
+    }
+
+    /// One of the keys of `space`, any.
+    pub fn random_key(&mut self, space: u8, now: u64) -> Option<Vec<u8>> {
+        /// Where most keys are of the space, a few tries do.
+        const TRIES: usize = 64;
+        if self.len(space) == 0 {
+            return None;
+        }
+        let number = self.spaces.current(space);
+        for _ in 0..TRIES {
+            let location = self.index.sample(self.random.u64(..))?;
+            let item = self.item(location);
+            if item.space() == number && item.expires_at().is_none_or(|at| at > now) {
+                return Some(item.key().to_vec());
+            }
+        }
+        let mut cursor = 0;
+        let mut found = None;
+        loop {
+            cursor = self.scan(space, cursor, TRIES, now, |key, _| found = Some(key.to_vec()));
+            if found.is_some() || cursor == 0 {
+                return found;
+            }
+        }
+    }
+
+    /// Keys of `space`, those included that have expired and have not come up.
+    pub fn len(&self, space: u8) -> usize {
+        self.spaces.len(space)
+    }
+
+    /// Whether no key is there, in any space.
+    pub fn is_empty(&self) -> bool {
+        self.index.len() == self.spaces.flushed()
+    }
+
+    /// Takes away all keys of `space`. Their memory comes back by and by.
+    pub fn flush(&mut self, space: u8) {
+        let old = self.spaces.current(space);
+        let (index, heap) = (&self.index, &self.heap);
+        let is_there = |hash| index.find(hash, |location| super::Item(heap.at(location)).space() == old).is_some();
+        self.watches.flushed(space, is_there);
+        while !self.spaces.flush(space) {
+            self.sweep_some(usize::MAX);
+        }
+    }
+
+    /// Bytes that what is under `key` takes.
+    pub fn size_of(&mut self, key: &Key, now: u64) -> Option<usize> {
+        let location = self.find(key, now)?;
+        Some(self.size_at(location))
+    }
+
+    /// How what is under `key` is kept, as Redis would.
+    pub fn encoding(&mut self, key: &Key, now: u64) -> Option<&'static str> {
+        let location = self.find(key, now)?;
+        let item = self.item(location);
+        Some(match item.form() {
+            Form::Short if item.is_changed() => "raw",
+            Form::Short => string_encoding(item.value()),
+            Form::Long => "raw",
+            _ => self.hash_encoding(location),
+        })
+    }
+
+    /// Seconds since what is under `key` was used last, as far as that is known.
+    pub fn idle(&mut self, key: &Key, now: u64) -> Option<u64> {
+        let location = self.find(key, now)?;
+        Some(self.evict.idle(self.item(location).access(), now))
+    }
+
+    /// How often what is under `key` is used, on a scale from 0 to 255.
+    pub fn frequency(&mut self, key: &Key, now: u64) -> Option<u8> {
+        let location = self.find(key, now)?;
+        Some(self.evict.frequency(self.item(location).access(), now))
+    }
+
+    /// Notes changes of `key` from now on. Returns its [version](Self::version).
+    pub fn watch(&mut self, key: &Key) -> u64 {
+        self.watches.watch(key.hash, key.space)
+    }
+
+    /// Ends a [`watch`](Self::watch).
+    pub fn unwatch(&mut self, key: &Key) {
+        self.watches.unwatch(key.hash);
+    }
+
+    /// The version of a watched key: another one after every change. What has expired counts when it has come up, by a look at
+    /// the key for one.
+    pub fn version(&self, key: &Key) -> u64 {
+        self.watches.version(key.hash)
+    }
+}
+
+/// How Redis keeps a string that is `bytes`.
+fn string_encoding(bytes: &[u8]) -> &'static str {
+    let is_number = || {
+        let text = std::str::from_utf8(bytes).ok()?;
+        let number: i64 = text.parse().ok()?;
+        (number.to_string() == text).then_some(())
+    };
+    match bytes.len() {
+        1..=20 if is_number().is_some() => "int",
+        0..=44 => "embstr",
+        _ => "raw",
+    }
+}

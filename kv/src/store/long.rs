@@ -1,0 +1,280 @@
+//! Values that lie in the arena.
+
+use super::{Error, Store};
+use crate::sink::Sink;
+use linerate_bypass::Bytes;
+use linerate_bypass::arena::{Arena, ArenaMut};
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Pieces are put together, when something is appended, up to this many bytes.
+const MERGED: usize = 256 << 10;
+
+/// A value in the arena, in pieces; clones are the same bytes. It stays as it is whatever is done with the key.
+#[derive(Clone)]
+pub struct Long {
+    /// Without empty ones.
+    pieces: Arc<[Bytes]>,
+    len: usize,
+}
+
+impl Long {
+    /// Bytes of it.
+    #[expect(clippy::len_without_is_empty, reason = "what is long is not empty")]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The pieces that it lies in, in order.
+    pub fn pieces(&self) -> &[Bytes] {
+        &self.pieces
+    }
+
+    /// The pieces of a part of it.
+    ///
+    /// # Panics
+    /// If it does not have that part.
+    pub fn range(&self, range: Range<usize>) -> impl Iterator<Item = Bytes> {
+        assert!(range.start <= range.end && range.end <= self.len, "{range:?} of {} bytes", self.len);
+        let mut start = 0;
+        self.pieces.iter().filter_map(move |piece| {
+            let here = start..start + piece.len();
+            start = here.end;
+            let part = range.start.max(here.start)..range.end.min(here.end);
+            (!part.is_empty()).then(|| piece.slice(part.start - here.start..part.end - here.start))
+        })
+    }
+
+    /// The bytes of all pieces that have to be others when those from `at` to `end` change. When it grows, they are
+    /// those also that are no longer than what comes behind them, so that there are few however often that happens.
+    pub(super) fn rewritten(&self, at: usize, end: usize) -> Range<usize> {
+        let starts = self.pieces.iter().scan(0, |next, piece| {
+            let start = *next;
+            *next += piece.len();
+            Some(start..*next)
+        });
+        let pieces: Vec<Range<usize>> = starts.collect();
+        let mut start = pieces.iter().map(|piece| piece.start).filter(|start| *start <= at).max().unwrap_or(0);
+        if at >= self.len {
+            start = self.len;
+        }
+        if end <= self.len {
+            let last = pieces.iter().map(|piece| piece.end).find(|last| *last >= end);
+            return start..last.unwrap_or(self.len);
+        }
+        let before = pieces.partition_point(|piece| piece.start < start);
+        for piece in pieces[..before].iter().rev() {
+            if piece.len() > end - start || end - piece.start > MERGED {
+                break;
+            }
+            start = piece.start;
+        }
+        start..self.len
+    }
+
+    /// With `new` in place of the bytes of `range`, which are those of whole pieces.
+    pub(super) fn with(&self, range: Range<usize>, new: &Long) -> Long {
+        let (before, behind) = (self.range(0..range.start), self.range(range.end..self.len));
+        Long {
+            pieces: before.chain(new.pieces.iter().cloned()).chain(behind).collect(),
+            len: self.len - range.len() + new.len,
+        }
+    }
+}
+
+impl fmt::Debug for Long {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Long({} bytes in {} pieces)", self.len, self.pieces.len())
+    }
+}
+
+/// The value of a string or of a field.
+#[derive(Debug, Clone, Copy)]
+pub enum Str<'a> {
+    /// One of fewer bytes than [`Config::long`](super::Config::long).
+    Short(&'a [u8]),
+    /// One in the arena.
+    Long(&'a Long),
+}
+
+impl<'a> Str<'a> {
+    /// Bytes of it.
+    #[inline]
+    pub fn len(&self) -> usize {
+        match self {
+            Str::Short(bytes) => bytes.len(),
+            Str::Long(long) => long.len,
+        }
+    }
+
+    /// Whether it has none.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// All of it, if it is short.
+    #[inline]
+    pub fn short(&self) -> Option<&'a [u8]> {
+        match self {
+            Str::Short(bytes) => Some(bytes),
+            Str::Long(_) => None,
+        }
+    }
+
+    /// Appends a copy to `out`.
+    pub fn copy_to(&self, out: &mut Vec<u8>) {
+        match self {
+            Str::Short(bytes) => out.extend_from_slice(bytes),
+            Str::Long(long) => long.pieces.iter().for_each(|piece| out.extend_from_slice(piece)),
+        }
+    }
+
+    /// A copy.
+    pub fn to_vec(&self) -> Vec<u8> {
+        let mut copy = Vec::with_capacity(self.len());
+        self.copy_to(&mut copy);
+        copy
+    }
+
+    /// Sends it, without a copy if it is long.
+    #[inline]
+    pub fn write_to(&self, sink: &mut impl Sink) {
+        match self {
+            Str::Short(bytes) => sink.put(bytes),
+            Str::Long(long) => long.pieces.iter().for_each(|piece| sink.attach(piece.clone())),
+        }
+    }
+
+    /// Sends a part of it, as [`write_to`](Self::write_to) does.
+    ///
+    /// # Panics
+    /// If it does not have that part.
+    pub fn write_range_to(&self, range: Range<usize>, sink: &mut impl Sink) {
+        match self {
+            Str::Short(bytes) => sink.put(&bytes[range]),
+            Str::Long(long) => long.range(range).for_each(|piece| sink.attach(piece)),
+        }
+    }
+}
+
+impl PartialEq<[u8]> for Str<'_> {
+    fn eq(&self, other: &[u8]) -> bool {
+        match self {
+            Str::Short(bytes) => *bytes == other,
+            Str::Long(long) => {
+                let mut rest = other;
+                let is_equal = long.pieces.iter().all(|piece| {
+                    rest.split_at_checked(piece.len()).is_some_and(|(front, back)| {
+                        rest = back;
+                        front == &piece[..]
+                    })
+                });
+                is_equal && rest.is_empty()
+            }
+        }
+    }
+}
+
+/// A value to be put under a key.
+#[derive(Debug, Clone)]
+pub enum Value<'a> {
+    /// Bytes to be copied, into the arena if there are many.
+    Short(&'a [u8]),
+    /// What is there already.
+    Long(Long),
+}
+
+impl<'a> From<&'a [u8]> for Value<'a> {
+    fn from(bytes: &'a [u8]) -> Self {
+        Value::Short(bytes)
+    }
+}
+
+impl<'a, const N: usize> From<&'a [u8; N]> for Value<'a> {
+    fn from(bytes: &'a [u8; N]) -> Self {
+        Value::Short(bytes)
+    }
+}
+
+impl From<Long> for Value<'_> {
+    fn from(long: Long) -> Self {
+        Value::Long(long)
+    }
+}
+
+/// A [`Long`] that is being written.
+#[derive(Debug)]
+pub struct LongWriter {
+    pieces: Vec<ArenaMut>,
+    /// The piece that is being written, and how far.
+    piece: usize,
+    at: usize,
+    len: usize,
+    left: usize,
+}
+
+impl LongWriter {
+    /// Copies from `bytes` what there is still room for. Returns how many bytes that were.
+    pub fn fill(&mut self, bytes: &[u8]) -> usize {
+        let mut rest = bytes;
+        while let Some(piece) = self.pieces.get_mut(self.piece)
+            && !rest.is_empty()
+        {
+            let n = rest.len().min(piece.len() - self.at);
+            piece[self.at..self.at + n].copy_from_slice(&rest[..n]);
+            rest = &rest[n..];
+            self.at += n;
+            if self.at == piece.len() {
+                (self.piece, self.at) = (self.piece + 1, 0);
+            }
+        }
+        let filled = bytes.len() - rest.len();
+        self.left -= filled;
+        filled
+    }
+
+    /// Adds `n` zeros.
+    pub(super) fn fill_zeros(&mut self, mut n: usize) {
+        const ZEROS: [u8; 1024] = [0; 1024];
+        while n > 0 {
+            let filled = self.fill(&ZEROS[..n.min(ZEROS.len())]);
+            assert!(filled > 0, "no room for zeros");
+            n -= filled;
+        }
+    }
+
+    /// Adds a part of `long`.
+    pub(super) fn fill_from(&mut self, long: &Long, range: Range<usize>) {
+        long.range(range).for_each(|piece| _ = self.fill(&piece));
+    }
+
+    /// Bytes that there is room for.
+    pub fn left(&self) -> usize {
+        self.left
+    }
+
+    /// The value, when it has been filled.
+    ///
+    /// # Panics
+    /// If it has not.
+    pub fn finish(self) -> Long {
+        assert_eq!(self.left, 0, "bytes are missing from a value");
+        Long { pieces: self.pieces.into_iter().map(ArenaMut::freeze).collect(), len: self.len }
+    }
+}
+
+impl Store {
+    /// Memory for a value of `len` bytes, to be filled.
+    pub fn long(&mut self, len: usize) -> Result<LongWriter, Error> {
+        let mut pieces = Vec::new();
+        let mut left = len;
+        while left > 0 {
+            let n = left.min(Arena::MAX_LEN);
+            pieces.push(self.arena.alloc(n).ok_or(Error::Full)?);
+            left -= n;
+        }
+        Ok(LongWriter { pieces, piece: 0, at: 0, len, left: len })
+    }
+}

@@ -1,0 +1,79 @@
+//! Keyspaces, which are flushed at once and emptied later.
+
+/// Keyspaces that there are: 16 databases, memcached's, and some more.
+pub const SPACES: usize = 32;
+
+/// What an item says of its keyspace is a number that stands for it until it is flushed.
+///
+/// Then another stands for it, and the items with the old one are nobody's: they go when somebody comes across them.
+pub(crate) struct Spaces {
+    /// What stands for each keyspace.
+    current: [u8; SPACES],
+    /// What each stands for, or did.
+    outer: [u8; 256],
+    len: [usize; 256],
+    /// Items that are nobody's.
+    flushed: usize,
+}
+
+impl Spaces {
+    pub fn new() -> Self {
+        let numbers = std::array::from_fn(|n| n as u8);
+        Spaces { current: std::array::from_fn(|n| n as u8), outer: numbers, len: [0; 256], flushed: 0 }
+    }
+
+    /// What items of `space` say now.
+    #[inline(always)]
+    pub fn current(&self, space: u8) -> u8 {
+        self.current[usize::from(space)]
+    }
+
+    /// The keyspace that `number` stands for, or did.
+    #[inline]
+    pub fn outer(&self, number: u8) -> u8 {
+        self.outer[usize::from(number)]
+    }
+
+    /// Whether an item that says `number` is nobody's.
+    #[inline]
+    pub fn is_flushed(&self, number: u8) -> bool {
+        self.flushed > 0 && self.current(self.outer(number)) != number
+    }
+
+    /// Items of `space`.
+    pub fn len(&self, space: u8) -> usize {
+        self.len[usize::from(self.current(space))]
+    }
+
+    /// Items that are nobody's.
+    pub fn flushed(&self) -> usize {
+        self.flushed
+    }
+
+    /// There is an item more that says `number`.
+    #[inline]
+    pub fn added(&mut self, number: u8) {
+        self.len[usize::from(number)] += 1;
+    }
+
+    /// There is an item less that says `number`.
+    #[inline]
+    pub fn removed(&mut self, number: u8) {
+        self.len[usize::from(number)] -= 1;
+        self.flushed -= usize::from(self.is_flushed(number));
+    }
+
+    /// Makes the items of `space` nobody's. Returns whether it did: it cannot while there are others of too many flushes.
+    pub fn flush(&mut self, space: u8) -> bool {
+        let old = self.current(space);
+        if self.len[usize::from(old)] == 0 {
+            return true;
+        }
+        let is_free = |number: &u8| self.len[usize::from(*number)] == 0 && self.current(self.outer(*number)) != *number;
+        let Some(new) = (0..=u8::MAX).find(is_free) else { return false };
+        self.outer[usize::from(new)] = space;
+        self.current[usize::from(space)] = new;
+        self.flushed += self.len[usize::from(old)];
+        true
+    }
+}
