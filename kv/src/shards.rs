@@ -33,6 +33,11 @@ impl<'a> Shards<'a> {
         self.stores[at].as_mut().expect("the shards of a command's keys are there")
     }
 
+    /// The shard of this number.
+    pub fn at(&mut self, number: usize) -> Option<&mut Store> {
+        self.stores.get_mut(number)?.as_deref_mut()
+    }
+
     /// All that are there.
     pub fn all(&mut self) -> impl Iterator<Item = &mut Store> {
         self.stores.iter_mut().flatten().map(|store| &mut **store)
@@ -41,5 +46,78 @@ impl<'a> Shards<'a> {
     /// How many shards there are, those counted that are not there.
     pub fn count(&self) -> usize {
         self.stores.len()
+    }
+}
+
+/// Which shards a command needs, of 256 at most.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ShardSet([u64; 4]);
+
+impl ShardSet {
+    /// None.
+    pub const NONE: Self = ShardSet([0; 4]);
+
+    /// All of `count`.
+    pub fn all(count: usize) -> Self {
+        (0..count).collect()
+    }
+
+    /// The shard `number`, too.
+    #[inline]
+    pub fn add(&mut self, number: usize) {
+        self.0[number / 64] |= 1 << (number % 64);
+    }
+
+    /// Whether the shard `number` is one of them.
+    #[inline]
+    pub fn has(&self, number: usize) -> bool {
+        self.0.get(number / 64).is_some_and(|word| word >> (number % 64) & 1 == 1)
+    }
+
+    /// How many they are.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.0.iter().map(|word| word.count_ones() as usize).sum()
+    }
+
+    /// Whether they are none.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        *self == ShardSet::NONE
+    }
+
+    /// Their numbers, from the lowest on: the order in which several are to be asked for.
+    pub fn iter(&self) -> impl Iterator<Item = usize> {
+        let set = *self;
+        (0..256).filter(move |number| set.has(*number))
+    }
+}
+
+impl FromIterator<usize> for ShardSet {
+    fn from_iter<I: IntoIterator<Item = usize>>(numbers: I) -> Self {
+        let mut set = ShardSet::NONE;
+        numbers.into_iter().for_each(|number| set.add(number));
+        set
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_set_has_what_was_added() {
+        assert!(ShardSet::NONE.is_empty() && ShardSet::NONE.len() == 0);
+        let set: ShardSet = [255, 3, 64, 3].into_iter().collect();
+        assert_eq!((set.iter().collect::<Vec<_>>(), set.len()), (vec![3, 64, 255], 3));
+        assert!(set.has(64) && !set.has(65) && !set.has(256));
+        assert_eq!(ShardSet::all(256).len(), 256);
+    }
+
+    #[test]
+    fn keys_lie_in_all_shards_alike() {
+        let mut found = [0; 5];
+        (0..5000u64).for_each(|n| found[shard_of(n.wrapping_mul(0x2545_f491_4f6c_dd1d), 5)] += 1);
+        assert!(found.iter().all(|count| (800..1200).contains(count)), "{found:?}");
     }
 }

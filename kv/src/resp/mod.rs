@@ -1,7 +1,11 @@
 //! RESP, the protocol of Redis: requests and replies (<https://redis.io/docs/latest/develop/reference/protocol-spec/>).
 
+mod args;
 mod inline;
 pub mod number;
 mod parse;
+mod reply;
 
-pub use parse::{Args, Limits, Parsed, Parser, ProtocolError};
+pub use args::{Args, OwnedArgs};
+pub use parse::{Limits, Parsed, Parser, ProtocolError};
+pub use reply::{Protocol, Reply};

@@ -1,4 +1,6 @@
-//! Numbers as Redis reads them.
+//! Numbers as Redis reads and writes them.
+
+use std::ops::Deref;
 
 /// The number that `digits` are, in the one way in which Redis would write it: no sign but a minus, no zeros in front, nothing
 /// around it.
@@ -29,12 +31,72 @@ pub fn parse(digits: &[u8]) -> Option<i64> {
     if negative { Some(number) } else { number.checked_neg() }
 }
 
+/// How Redis writes a number.
+///
+/// ```
+/// use linerate_kv::resp::number::Digits;
+/// assert_eq!(&*Digits::of(-42), b"-42");
+/// ```
+#[derive(Debug, Clone, Copy)]
+pub struct Digits {
+    bytes: [u8; LONGEST],
+    from: u8,
+}
+
+/// Digits of the longest number, and a sign.
+pub(super) const LONGEST: usize = 20;
+
+impl Digits {
+    /// Those of `number`.
+    #[inline]
+    pub fn of(number: i64) -> Self {
+        let mut bytes = [0; LONGEST];
+        let from = write(number, &mut bytes);
+        Digits { bytes, from: from as u8 }
+    }
+}
+
+impl Deref for Digits {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        &self.bytes[self.from.into()..]
+    }
+}
+
+/// Writes `number` so that it ends where `bytes` do. Returns where it begins.
+#[inline]
+pub(super) fn write(number: i64, bytes: &mut [u8]) -> usize {
+    let mut left = number.unsigned_abs();
+    let mut from = bytes.len();
+    loop {
+        from -= 1;
+        bytes[from] = b'0' + (left % 10) as u8;
+        left /= 10;
+        if left == 0 {
+            break;
+        }
+    }
+    if number < 0 {
+        from -= 1;
+        bytes[from] = b'-';
+    }
+    from
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
 
     proptest! {
+        #[test]
+        fn digits_are_those_of_the_standard_library(number in any::<i64>(), shift in 0..64u32) {
+            let number = number >> shift;
+            prop_assert_eq!(Digits::of(number).to_vec(), number.to_string().into_bytes());
+        }
+
         #[test]
         fn what_is_written_is_read(number in any::<i64>()) {
             prop_assert_eq!(parse(number.to_string().as_bytes()), Some(number));
@@ -45,6 +107,13 @@ mod tests {
             if let Some(number) = parse(bytes.as_bytes()) {
                 prop_assert_eq!(number.to_string(), bytes);
             }
+        }
+    }
+
+    #[test]
+    fn the_ends_of_the_range_are_written() {
+        for number in [0, i64::MAX, i64::MIN] {
+            assert_eq!(&*Digits::of(number), number.to_string().as_bytes());
         }
     }
 

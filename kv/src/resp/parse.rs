@@ -1,8 +1,8 @@
 //! Requests, from bytes that come in pieces.
 
-use super::{inline, number};
-use std::fmt;
-use std::ops::{Index, Range};
+use super::{Args, inline, number};
+use crate::store::Long;
+use std::ops::Range;
 use thiserror::Error;
 
 /// The longest line, of a request or in front of what is counted: 64 KB.
@@ -18,6 +18,8 @@ const KEPT: usize = 64;
 pub struct Limits {
     /// Bytes of an argument at most: 512 MB for Redis.
     pub bulk: usize,
+    /// Arguments of so many bytes are received [apart](Parsed::Long), if they have not come as a whole.
+    pub long: usize,
     /// Whether the client has said the password, or there is none.
     pub authenticated: bool,
 }
@@ -62,6 +64,14 @@ pub enum Parsed {
     Request(usize),
     /// It goes on beyond the bytes there are: not before there are so many can it end.
     Partial(usize),
+    /// It goes on beyond the bytes there are with an argument that is long. Its bytes, and two for the end of the line, may be
+    /// taken out of the request as they come, and [given](Parser::give) as a whole; or else it is read like any other.
+    Long {
+        /// Where in the request it begins.
+        at: usize,
+        /// Its bytes.
+        len: usize,
+    },
 }
 
 /// Reads one request after the other.
@@ -78,16 +88,11 @@ pub struct Parser {
     left: Option<usize>,
     /// The length of the argument that comes next, if that is known.
     bulk: Option<usize>,
+    /// Arguments that were received apart, by their number.
+    longs: Vec<(usize, Long)>,
     /// Up to where the request has been understood, and looked through for the end of a line.
     at: usize,
     looked: usize,
-}
-
-/// The arguments of a request: the command, and what follows it.
-#[derive(Clone, Copy)]
-pub struct Args<'a> {
-    data: &'a [u8],
-    ranges: &'a [Range<usize>],
 }
 
 impl Parser {
@@ -99,6 +104,7 @@ impl Parser {
     /// Tries to read the request at the beginning of `data`.
     pub fn parse(&mut self, data: &[u8], limits: Limits) -> Result<Parsed, ProtocolError> {
         if self.at == 0 {
+            self.longs.clear();
             self.args.clear();
             self.args.shrink_to(KEPT);
             self.is_line = false;
@@ -128,12 +134,27 @@ impl Parser {
     /// The arguments of the request that was read from `data`.
     pub fn args<'a>(&'a self, data: &'a [u8]) -> Args<'a> {
         let data = if self.is_line { &self.words } else { data };
-        Args { data, ranges: &self.args }
+        Args { data, ranges: &self.args, longs: &self.longs }
+    }
+
+    /// The [long argument](Parsed::Long) that comes next: all of its bytes, and the end of its line, have been taken out of the
+    /// request.
+    pub fn give(&mut self, long: Long) {
+        self.longs.push((self.args.len(), long));
+        self.args.push(self.at..self.at);
+        self.bulk = None;
+        self.left = self.left.map(|left| left.saturating_sub(1));
+    }
+
+    /// The request that was read has been answered: its long arguments are let go.
+    pub fn forget(&mut self) {
+        self.longs.clear();
     }
 
     /// The arguments that are still to come, `left` of them.
     fn bulks(&mut self, data: &[u8], mut left: usize, limits: Limits) -> Result<Parsed, ProtocolError> {
         while left > 0 {
+            let mut is_new = false;
             let bulk = match self.bulk {
                 Some(bulk) => bulk,
                 None => {
@@ -152,13 +173,16 @@ impl Parser {
                     if len > UNKNOWN_BULK && !limits.authenticated {
                         return Err(ProtocolError::UnknownLength);
                     }
+                    is_new = true;
                     len as usize
                 }
             };
             let end = self.at + bulk + 2;
             if data.len() < end {
                 self.bulk = Some(bulk);
-                return Ok(Parsed::Partial(end));
+                // What is done is said in a few bytes.
+                let is_long = is_new && bulk >= limits.long && !self.args.is_empty();
+                return Ok(if is_long { Parsed::Long { at: self.at, len: bulk } } else { Parsed::Partial(end) });
             }
             // What the two bytes behind it are, Redis does not ask either.
             self.args.push(self.at..self.at + bulk);
@@ -222,43 +246,6 @@ impl Parser {
         self.at = 0;
         self.looked = 0;
         Parsed::Request(at)
-    }
-}
-
-impl<'a> Args<'a> {
-    /// How many there are, the command among them.
-    pub fn len(&self) -> usize {
-        self.ranges.len()
-    }
-
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.ranges.is_empty()
-    }
-
-    /// The one at `at`, the command's being 0.
-    pub fn get(&self, at: usize) -> Option<&'a [u8]> {
-        Some(&self.data[self.ranges.get(at)?.clone()])
-    }
-
-    /// All of them.
-    pub fn iter(&self) -> impl ExactSizeIterator<Item = &'a [u8]> + Clone {
-        let data = self.data;
-        self.ranges.iter().map(move |range| &data[range.clone()])
-    }
-}
-
-impl Index<usize> for Args<'_> {
-    type Output = [u8];
-
-    fn index(&self, at: usize) -> &[u8] {
-        &self.data[self.ranges[at].clone()]
-    }
-}
-
-impl fmt::Debug for Args<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.iter().map(|arg| arg.escape_ascii().to_string())).finish()
     }
 }
 

@@ -6,6 +6,7 @@ mod hashes;
 mod heap;
 mod index;
 mod item;
+mod keyed;
 mod keys;
 mod long;
 mod room;
@@ -18,6 +19,7 @@ mod wheel;
 pub use error::Error;
 pub use evict::{Evict, From};
 pub use item::Tag;
+pub use keyed::Keys;
 pub use keys::Owned;
 pub use long::{Long, LongWriter, Str, Value};
 pub use spaces::SPACES;
@@ -30,7 +32,6 @@ use linerate_bypass::{prefetch, prefetch_slice};
 use siphasher::sip::SipHasher13;
 use slab::Slab;
 use spaces::Spaces;
-use std::hash::Hasher;
 use watch::Watches;
 use wheel::Wheel;
 
@@ -175,10 +176,7 @@ impl Store {
     /// `bytes` as a key of `space`, which is below [`SPACES`].
     #[inline]
     pub fn key<'a>(&self, space: u8, bytes: &'a [u8]) -> Key<'a> {
-        let mut hasher = self.hasher;
-        hasher.write(bytes);
-        hasher.write_u8(space);
-        Key { space, bytes, hash: hasher.finish() }
+        self.keys().key(space, bytes)
     }
 
     /// Asks for the part of the index that leads to `key`.

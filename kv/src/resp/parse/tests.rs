@@ -1,7 +1,7 @@
 use super::*;
 use proptest::prelude::*;
 
-const KNOWN: Limits = Limits { bulk: 512 << 20, authenticated: true };
+const KNOWN: Limits = Limits { bulk: 512 << 20, long: usize::MAX, authenticated: true };
 
 /// All requests in `bytes`, given in pieces that end at `cuts`.
 fn requests(bytes: &[u8], cuts: &[usize], limits: Limits) -> Result<Vec<Vec<Vec<u8>>>, ProtocolError> {
@@ -20,6 +20,7 @@ fn requests(bytes: &[u8], cuts: &[usize], limits: Limits) -> Result<Vec<Vec<Vec<
                     assert!(!parser.is_within());
                     start += len;
                 }
+                Parsed::Long { .. } => unreachable!("none is long"),
                 Parsed::Partial(needed) => {
                     assert!(needed > data.len() && parser.is_within());
                     break;

@@ -1,0 +1,291 @@
+//! `CONFIG`: how the server is set.
+
+use super::host::Settings;
+use super::refused::{Done, Refused, SYNTAX};
+use super::{Context, DATABASES, Request, Stats, glob};
+use crate::resp::{Args, Reply, number};
+use crate::store::{Evict, From};
+use std::ops::RangeInclusive;
+
+/// What goes when memory is full, as Redis calls it.
+const POLICIES: [(&str, Evict); 8] = [
+    ("volatile-lru", Evict::Lru(From::Volatile)),
+    ("volatile-lfu", Evict::Lfu(From::Volatile)),
+    ("volatile-random", Evict::Random(From::Volatile)),
+    ("volatile-ttl", Evict::Ttl),
+    ("allkeys-lru", Evict::Lru(From::All)),
+    ("allkeys-lfu", Evict::Lfu(From::All)),
+    ("allkeys-random", Evict::Random(From::All)),
+    ("noeviction", Evict::None),
+];
+
+/// A parameter: its name, what it is, and how it is set, if it can be.
+struct Parameter {
+    name: &'static str,
+    shown: fn(&Settings) -> String,
+    set: Option<Setter>,
+}
+
+type Setter = fn(&mut Settings, &[u8]) -> Result<(), String>;
+
+const fn fixed(name: &'static str, shown: fn(&Settings) -> String) -> Parameter {
+    Parameter { name, shown, set: None }
+}
+
+const fn settable(name: &'static str, shown: fn(&Settings) -> String, set: Setter) -> Parameter {
+    Parameter { name, shown, set: Some(set) }
+}
+
+/// What there is of Redis' parameters: those that are set, and what clients and tools ask for.
+const PARAMETERS: &[Parameter] = &[
+    settable(
+        "maxmemory",
+        |settings| settings.memory.to_string(),
+        |settings, value| {
+            settings.memory = memory(value)?;
+            Ok(())
+        },
+    ),
+    settable(
+        "maxmemory-policy",
+        |settings| policy_name(settings.evict).to_owned(),
+        |settings, value| {
+            settings.evict = policy(value)?;
+            Ok(())
+        },
+    ),
+    settable(
+        "maxclients",
+        |settings| settings.clients.to_string(),
+        |settings, value| {
+            settings.clients = integer(value, 1..=u32::MAX.into())? as u32;
+            Ok(())
+        },
+    ),
+    settable(
+        "timeout",
+        |settings| settings.timeout.to_string(),
+        |settings, value| {
+            settings.timeout = integer(value, 0..=i32::MAX.into())? as u32;
+            Ok(())
+        },
+    ),
+    settable(
+        "proto-max-bulk-len",
+        |settings| settings.bulk.to_string(),
+        |settings, value| {
+            let bulk = i64::try_from(memory(value)?).unwrap_or(i64::MAX);
+            settings.bulk = within(bulk, 1 << 20..=i64::MAX)? as u64;
+            Ok(())
+        },
+    ),
+    settable(
+        "requirepass",
+        |settings| settings.password.as_deref().map(String::from_utf8_lossy).unwrap_or_default().into_owned(),
+        |settings, value| {
+            settings.password = (!value.is_empty()).then(|| value.to_vec());
+            Ok(())
+        },
+    ),
+    fixed("client-output-buffer-limit", |settings| {
+        format!("normal {} 0 0 slave 268435456 67108864 60 pubsub 33554432 8388608 60", settings.output)
+    }),
+    fixed("port", |settings| settings.port.to_string()),
+    fixed("databases", |_| DATABASES.to_string()),
+    fixed("save", |_| String::new()),
+    fixed("appendonly", |_| "no".to_owned()),
+    fixed("notify-keyspace-events", |_| String::new()),
+    fixed("cluster-enabled", |_| "no".to_owned()),
+    fixed("maxmemory-samples", |_| "16".to_owned()),
+    fixed("lazyfree-lazy-user-flush", |_| "yes".to_owned()),
+];
+
+/// What goes when memory is full, by Redis' name for it.
+pub(super) fn policy_name(evict: Evict) -> &'static str {
+    POLICIES.iter().find(|(_, policy)| *policy == evict).map_or("noeviction", |(name, _)| name)
+}
+
+fn policy(value: &[u8]) -> Result<Evict, String> {
+    let found = POLICIES.iter().find(|(name, _)| name.as_bytes().eq_ignore_ascii_case(value));
+    found.map(|(_, policy)| *policy).ok_or_else(|| {
+        let names = POLICIES.map(|(name, _)| name).join(", ");
+        format!("argument(s) must be one of the following: {names}")
+    })
+}
+
+/// Bytes, with a unit perhaps: `100mb`.
+fn memory(value: &[u8]) -> Result<u64, String> {
+    let digits = value.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    let unit = match &value[digits..].to_ascii_lowercase()[..] {
+        b"" | b"b" => Some(1),
+        b"k" => Some(1000),
+        b"kb" => Some(1 << 10),
+        b"m" => Some(1_000_000),
+        b"mb" => Some(1 << 20),
+        b"g" => Some(1_000_000_000),
+        b"gb" => Some(1 << 30),
+        _ => None,
+    };
+    let number = std::str::from_utf8(&value[..digits]).ok().and_then(|digits| digits.parse::<u64>().ok());
+    let bytes = number.zip(unit).and_then(|(number, unit)| number.checked_mul(unit));
+    bytes.ok_or_else(|| "argument must be a memory value".to_owned())
+}
+
+fn integer(value: &[u8], range: RangeInclusive<i64>) -> Result<i64, String> {
+    let number = number::parse(value).ok_or_else(|| "argument couldn't be parsed into an integer".to_owned())?;
+    within(number, range)
+}
+
+fn within(number: i64, range: RangeInclusive<i64>) -> Result<i64, String> {
+    if range.contains(&number) {
+        Ok(number)
+    } else {
+        Err(format!("argument must be between {} and {} inclusive", range.start(), range.end()))
+    }
+}
+
+pub(super) fn get(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> Done {
+    let settings = cx.server.settings();
+    let is_asked = |parameter: &&Parameter| {
+        let name = parameter.name.as_bytes();
+        request.args.iter().skip(2).any(|pattern| glob::is_match_ignoring_case(pattern, name))
+    };
+    let asked: Vec<&Parameter> = PARAMETERS.iter().filter(is_asked).collect();
+    reply.map(asked.len());
+    for parameter in asked {
+        reply.bulk(parameter.name.as_bytes());
+        reply.bulk((parameter.shown)(settings).as_bytes());
+    }
+    Ok(())
+}
+
+pub(super) fn set(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> Done {
+    if request.args.len() % 2 == 1 {
+        return Err(SYNTAX);
+    }
+    let before = cx.server.settings().clone();
+    let mut settings = before.clone();
+    let pairs = pairs(request.args)?;
+    for (parameter, value) in &pairs {
+        let result = match parameter.set {
+            Some(set) => set(&mut settings, value),
+            // Nothing is asked for.
+            None if (parameter.shown)(&before).as_bytes() == *value => Ok(()),
+            None => Err("can't set immutable config".to_owned()),
+        };
+        result.map_err(|reason| failed(parameter.name, &reason))?;
+    }
+    let first = pairs.first().map_or("", |(parameter, _)| parameter.name);
+    cx.server.set(settings.clone()).map_err(|reason| failed(first, &reason))?;
+    let count = cx.shards.count() as u64;
+    for store in cx.shards.all() {
+        if settings.memory != before.memory {
+            store.set_memory((settings.memory / count) as usize);
+        }
+        if settings.evict != before.evict {
+            store.set_evict(settings.evict);
+        }
+    }
+    reply.ok();
+    Ok(())
+}
+
+/// The parameters that are to be set, each once, and to what.
+fn pairs(args: Args<'_>) -> Result<Vec<(&'static Parameter, &[u8])>, Refused> {
+    let mut pairs: Vec<(&Parameter, &[u8])> = Vec::new();
+    for at in (2..args.len()).step_by(2) {
+        let name = args.at(at);
+        let found = PARAMETERS.iter().find(|parameter| parameter.name.as_bytes().eq_ignore_ascii_case(name));
+        let Some(parameter) = found else {
+            return Err(Refused::of(&[b"ERR Unknown option or number of arguments for CONFIG SET - '", name, b"'"]));
+        };
+        if pairs.iter().any(|(other, _)| other.name == parameter.name) {
+            return Err(failed(parameter.name, "duplicate parameter"));
+        }
+        pairs.push((parameter, args.at(at + 1)));
+    }
+    Ok(pairs)
+}
+
+fn failed(name: &str, reason: &str) -> Refused {
+    let text = format!("ERR CONFIG SET failed (possibly related to argument '{name}') - {reason}");
+    Refused::of(&[text.as_bytes()])
+}
+
+pub(super) fn resetstat(cx: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<'_>) -> Done {
+    *cx.stats = Stats::default();
+    cx.server.reset_totals();
+    reply.ok();
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::Client;
+    use super::*;
+
+    #[test]
+    fn parameters_are_shown_and_set() {
+        for mut client in Client::each() {
+            client.says("config get maxmemory", "*2 $9 maxmemory $10 1073741824");
+            client.says("config set maxmemory 4mb maxmemory-policy allkeys-lru", "+OK");
+            client.says("config get MAXMEMORY*y", "*4 $9 maxmemory $7 4194304 $16 maxmemory-policy $11 allkeys-lru");
+            let shards = client.stores.len();
+            for store in client.stores.iter().flatten() {
+                assert_eq!((store.memory(), store.evict()), ((4 << 20) / shards, Evict::Lru(From::All)));
+            }
+            client.says("config get save appendonly nosuch", "*4 $4 save $0  $10 appendonly $2 no");
+            client.says("config set timeout 30 maxclients 5", "+OK");
+            assert_eq!((client.host.settings.timeout, client.host.settings.clients), (30, 5));
+            client.says("config set save \"\"", "+OK");
+            client.run("hello 3");
+            client.says("config get timeout", "%1 $7 timeout $2 30");
+            client.says("config resetstat", "+OK");
+            assert_eq!(client.stats.commands, 0);
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_set_changes_nothing() {
+        for mut client in Client::each() {
+            let before = client.host.settings.clone();
+            for (wrong, name, reason) in [
+                ("timeout 5 maxmemory x", "maxmemory", "argument must be a memory value"),
+                ("maxmemory -1", "maxmemory", "argument must be a memory value"),
+                ("databases 3", "databases", "can't set immutable config"),
+                ("timeout 1 timeout 2", "timeout", "duplicate parameter"),
+                ("timeout x", "timeout", "argument couldn't be parsed into an integer"),
+                ("timeout -1", "timeout", "argument must be between 0 and 2147483647 inclusive"),
+                ("maxclients 0", "maxclients", "argument must be between 1 and 4294967295 inclusive"),
+                ("maxclients 60000", "maxclients", "there are not so many"),
+                (
+                    "proto-max-bulk-len 5",
+                    "proto-max-bulk-len",
+                    "argument must be between 1048576 and 9223372036854775807 inclusive",
+                ),
+                (
+                    "maxmemory-policy x",
+                    "maxmemory-policy",
+                    "argument(s) must be one of the following: volatile-lru, volatile-lfu, volatile-random, \
+                     volatile-ttl, allkeys-lru, allkeys-lfu, allkeys-random, noeviction",
+                ),
+            ] {
+                let said = format!("-ERR CONFIG SET failed (possibly related to argument '{name}') - {reason}");
+                client.says(&format!("config set {wrong}"), &said);
+            }
+            client.says("config set foo 1", "-ERR Unknown option or number of arguments for CONFIG SET - 'foo'");
+            client.says("config set timeout 1 x", "-ERR syntax error");
+            assert_eq!(client.host.settings, before);
+        }
+    }
+
+    #[test]
+    fn memory_has_units() {
+        for (text, bytes) in [("0", 0), ("1k", 1000), ("2KB", 2048), ("3m", 3_000_000), ("1Gb", 1 << 30), ("7b", 7)] {
+            assert_eq!(memory(text.as_bytes()), Ok(bytes));
+        }
+        for text in ["", "k", "1kk", "-1", "1.5", "18446744073709551616", "18446744073709551615k"] {
+            assert!(memory(text.as_bytes()).is_err(), "{text}");
+        }
+    }
+}

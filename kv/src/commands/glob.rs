@@ -1,0 +1,129 @@
+//! Patterns of keys.
+
+/// Whether `text` is as `pattern` has it: `*` is any bytes, `?` is one, `[a-c]` one of some, `[^a]` none of them, and a
+/// backslash makes the next one ordinary.
+///
+/// A star is tried again at the next place only until another star is reached, so that the time is at most the product of the
+/// lengths.
+pub fn is_match(pattern: &[u8], text: &[u8]) -> bool {
+    is_match_by(pattern, text, |byte| byte)
+}
+
+/// As [`is_match`], without regard to case.
+pub fn is_match_ignoring_case(pattern: &[u8], text: &[u8]) -> bool {
+    is_match_by(pattern, text, |byte| byte.to_ascii_lowercase())
+}
+
+fn is_match_by(mut pattern: &[u8], mut text: &[u8], as_one: impl Fn(u8) -> u8) -> bool {
+    // What follows the last star, and where it began to be tried.
+    let mut retry: Option<(&[u8], &[u8])> = None;
+    loop {
+        let step = match (pattern, text) {
+            ([b'*', rest @ ..], _) => {
+                retry = Some((rest, text));
+                pattern = rest;
+                continue;
+            }
+            ([], []) => return true,
+            // An empty text is no match for a pattern of more than stars.
+            (_, []) => return false,
+            ([], _) => None,
+            (_, [byte, ..]) => one(pattern, *byte, &as_one),
+        };
+        match (step, retry) {
+            (Some(rest), _) => (pattern, text) = (rest, &text[1..]),
+            (None, Some((rest, from))) => {
+                let from = &from[1..];
+                retry = Some((rest, from));
+                (pattern, text) = (rest, from);
+            }
+            (None, None) => return false,
+        }
+    }
+}
+
+/// What follows in `pattern` what `byte` is like, which is not a star; `None` if it is not like it.
+fn one<'a>(pattern: &'a [u8], byte: u8, as_one: &impl Fn(u8) -> u8) -> Option<&'a [u8]> {
+    let byte = as_one(byte);
+    match pattern {
+        [b'?', rest @ ..] => Some(rest),
+        [b'[', b'^', class @ ..] => {
+            let (is_in, rest) = class_has(class, byte, as_one);
+            (!is_in).then_some(rest)
+        }
+        [b'[', class @ ..] => {
+            let (is_in, rest) = class_has(class, byte, as_one);
+            is_in.then_some(rest)
+        }
+        [b'\\', same, rest @ ..] | [same, rest @ ..] => (as_one(*same) == byte).then_some(rest),
+        [] => None,
+    }
+}
+
+/// Whether `byte` is one of the class that `class` begins with, and what follows the bracket that closes it, if one does.
+fn class_has<'a>(mut class: &'a [u8], byte: u8, as_one: &impl Fn(u8) -> u8) -> (bool, &'a [u8]) {
+    let mut is_in = false;
+    loop {
+        class = match class {
+            [] => return (is_in, class),
+            [b'\\', same, rest @ ..] => {
+                is_in |= as_one(*same) == byte;
+                rest
+            }
+            [b']', rest @ ..] => return (is_in, rest),
+            [from, b'-', to, rest @ ..] => {
+                let (from, to) = (as_one(*from), as_one(*to));
+                is_in |= (from.min(to)..=from.max(to)).contains(&byte);
+                rest
+            }
+            [same, rest @ ..] => {
+                is_in |= as_one(*same) == byte;
+                rest
+            }
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_are_those_of_redis() {
+        for (pattern, text, expected) in [
+            ("*", "abc", true),
+            ("a*c", "abbc", true),
+            ("a*c", "abbd", false),
+            ("a*b*c", "a1b2b3c", true),
+            ("h?llo", "hello", true),
+            ("h?llo", "hllo", false),
+            ("h[ae]llo", "hallo", true),
+            ("h[ae]llo", "hillo", false),
+            ("h[^e]llo", "hallo", true),
+            ("h[^e]llo", "hello", false),
+            ("h[c-a]llo", "hbllo", true),
+            (r"h\*llo", "h*llo", true),
+            (r"h\*llo", "hello", false),
+            (r"[\]]", "]", true),
+            ("[a", "a", true),
+            ("[a", "b", false),
+            ("[]", "a", false),
+            ("[^]", "a", true),
+            ("[a-]", "-", false),
+            ("\\", "\\", true),
+            ("a**", "a", true),
+            ("", "", true),
+            ("", "a", false),
+            ("a", "", false),
+        ] {
+            assert_eq!(is_match(pattern.as_bytes(), text.as_bytes()), expected, "{pattern} {text}");
+        }
+        assert!(is_match_ignoring_case(b"Max[M-O]*", b"MAXMEMORY"));
+    }
+
+    #[test]
+    fn many_stars_take_no_long_time() {
+        let pattern = b"*a".repeat(1000);
+        assert!(!is_match(&[&pattern[..], b"b"].concat(), &[b'a'; 5000]));
+    }
+}

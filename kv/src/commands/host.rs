@@ -1,0 +1,99 @@
+//! What the commands ask of the server as a whole.
+
+use super::session::Client;
+use crate::store::Evict;
+
+/// The server around the worker that runs a command: its settings, its connections, and what was counted.
+///
+/// Whatever is asked here concerns all workers; the calls come from commands that are rare. What such a command needs beside
+/// is said [before it runs](super::Request::needs): the shards of all workers, or the list of connections.
+pub trait Server {
+    /// How the server is set at present.
+    fn settings(&self) -> &Settings;
+
+    /// Sets the server so, on all workers: for connections and requests, not for shards, which the command itself has at hand.
+    /// Refused with the reason, as in "maxclients is more than there are files".
+    fn set(&mut self, settings: Settings) -> Result<(), String>;
+
+    /// All connections. The one whose command it is may be as it was when the command came.
+    fn clients(&mut self) -> Vec<Client>;
+
+    /// Closes the connection `id`, which is not the one whose command it is.
+    fn kill(&mut self, id: u64);
+
+    /// What was counted, on all workers.
+    fn totals(&mut self) -> Totals;
+
+    /// What was counted is 0 again, but for what is at present.
+    fn reset_totals(&mut self);
+}
+
+/// What `CONFIG` shows and sets.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    /// Without it whoever comes may do all.
+    pub password: Option<Vec<u8>>,
+    /// Bytes that all shards may take.
+    pub memory: u64,
+    /// What goes when they are taken.
+    pub evict: Evict,
+    /// Seconds after which who is silent is disconnected; 0 is never.
+    pub timeout: u32,
+    /// Connections at most.
+    pub clients: u32,
+    /// Bytes of replies that wait for a client at most; 0 is any.
+    pub output: u64,
+    /// Bytes of an argument at most.
+    pub bulk: u64,
+    /// Where it listens.
+    pub port: u16,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings {
+            password: None,
+            memory: 1 << 30,
+            evict: Evict::None,
+            timeout: 0,
+            clients: 10_000,
+            output: 0,
+            bulk: 512 << 20,
+            port: 6379,
+        }
+    }
+}
+
+/// What a worker counts while it runs commands.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Stats {
+    /// Commands, those refused among them.
+    pub commands: u64,
+    /// Replies that were errors.
+    pub errors: u64,
+    /// Keys that were looked for and found.
+    pub hits: u64,
+    /// Keys that were looked for and not found.
+    pub misses: u64,
+}
+
+/// What `INFO` says of the server.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Totals {
+    /// What all workers counted.
+    pub stats: Stats,
+    /// Connections at present.
+    pub clients: u64,
+    /// Connections that came.
+    pub accepted: u64,
+    /// Connections that were refused.
+    pub rejected: u64,
+    /// Bytes of requests.
+    pub input: u64,
+    /// Bytes of replies.
+    pub output: u64,
+    /// When the server began, in milliseconds since 1970.
+    pub since: u64,
+    /// Workers.
+    pub workers: usize,
+}

@@ -1,0 +1,158 @@
+//! `INFO`: how the server is.
+
+use super::config::policy_name;
+use super::connection::VERSION;
+use super::refused::Done;
+use super::{Context, DATABASES, Request, Totals};
+use crate::resp::Reply;
+use std::fmt::Write;
+
+type Section = fn(&mut String, &mut Context<'_, '_>, &Totals);
+
+/// The sections, in order.
+const SECTIONS: [(&str, Section); 8] = [
+    ("Server", server),
+    ("Clients", clients),
+    ("Memory", memory),
+    ("Persistence", persistence),
+    ("Stats", stats),
+    ("Replication", replication),
+    ("Cluster", cluster),
+    ("Keyspace", keyspace),
+];
+
+pub(super) fn info(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> Done {
+    let is_asked = |section: &str| {
+        let mut asked = request.args.iter().skip(1);
+        let every = [section, "all", "default", "everything"];
+        request.args.len() == 1 || asked.any(|name| every.iter().any(|is| name.eq_ignore_ascii_case(is.as_bytes())))
+    };
+    let totals = cx.server.totals();
+    let mut text = String::new();
+    for (name, section) in SECTIONS.iter().filter(|(name, _)| is_asked(name)) {
+        if !text.is_empty() {
+            text += "\r\n";
+        }
+        text += &format!("# {name}\r\n");
+        section(&mut text, cx, &totals);
+    }
+    reply.verbatim(text.as_bytes());
+    Ok(())
+}
+
+fn line(text: &mut String, name: &str, value: impl std::fmt::Display) {
+    // A string takes whatever is written.
+    let _ = write!(text, "{name}:{value}\r\n");
+}
+
+fn server(text: &mut String, cx: &mut Context<'_, '_>, totals: &Totals) {
+    let seconds = cx.now.saturating_sub(totals.since) / 1000;
+    line(text, "redis_version", VERSION);
+    line(text, "linerate_version", env!("CARGO_PKG_VERSION"));
+    line(text, "redis_mode", "standalone");
+    line(text, "os", std::env::consts::OS);
+    line(text, "arch_bits", usize::BITS);
+    line(text, "process_id", std::process::id());
+    line(text, "tcp_port", cx.server.settings().port);
+    line(text, "server_time_usec", cx.now * 1000);
+    line(text, "uptime_in_seconds", seconds);
+    line(text, "uptime_in_days", seconds / 86_400);
+    line(text, "workers", totals.workers);
+}
+
+fn clients(text: &mut String, cx: &mut Context<'_, '_>, totals: &Totals) {
+    line(text, "connected_clients", totals.clients);
+    line(text, "maxclients", cx.server.settings().clients);
+    line(text, "blocked_clients", 0);
+}
+
+fn memory(text: &mut String, cx: &mut Context<'_, '_>, _: &Totals) {
+    let used = cx.shards.all().map(|store| store.used() as u64).sum();
+    let settings = cx.server.settings();
+    line(text, "used_memory", used);
+    line(text, "used_memory_human", human(used));
+    line(text, "maxmemory", settings.memory);
+    line(text, "maxmemory_human", human(settings.memory));
+    line(text, "maxmemory_policy", policy_name(settings.evict));
+}
+
+fn persistence(text: &mut String, _: &mut Context<'_, '_>, _: &Totals) {
+    line(text, "loading", 0);
+    line(text, "rdb_bgsave_in_progress", 0);
+    line(text, "aof_enabled", 0);
+}
+
+fn stats(text: &mut String, cx: &mut Context<'_, '_>, totals: &Totals) {
+    let counts = cx.shards.all().map(|store| store.counts());
+    let (expired, evicted) = counts.fold((0, 0), |(a, b), counts| (a + counts.expired, b + counts.evicted));
+    line(text, "total_connections_received", totals.accepted);
+    line(text, "total_commands_processed", totals.stats.commands);
+    line(text, "total_net_input_bytes", totals.input);
+    line(text, "total_net_output_bytes", totals.output);
+    line(text, "rejected_connections", totals.rejected);
+    line(text, "expired_keys", expired);
+    line(text, "evicted_keys", evicted);
+    line(text, "keyspace_hits", totals.stats.hits);
+    line(text, "keyspace_misses", totals.stats.misses);
+    line(text, "total_error_replies", totals.stats.errors);
+}
+
+fn replication(text: &mut String, _: &mut Context<'_, '_>, _: &Totals) {
+    line(text, "role", "master");
+    line(text, "connected_slaves", 0);
+}
+
+fn cluster(text: &mut String, _: &mut Context<'_, '_>, _: &Totals) {
+    line(text, "cluster_enabled", 0);
+}
+
+fn keyspace(text: &mut String, cx: &mut Context<'_, '_>, _: &Totals) {
+    for space in 0..DATABASES {
+        let keys: usize = cx.shards.all().map(|store| store.len(space)).sum();
+        if keys > 0 {
+            // How many of them expire is not counted.
+            line(text, &format!("db{space}"), format_args!("keys={keys},expires=0,avg_ttl=0"));
+        }
+    }
+}
+
+/// Bytes in the unit in which a person reads them.
+fn human(bytes: u64) -> String {
+    if bytes < 1 << 10 {
+        return format!("{bytes}B");
+    }
+    let unit = (bytes.ilog2() / 10).min(5);
+    let value = bytes as f64 / (1u64 << (10 * unit)) as f64;
+    format!("{value:.2}{}", ["B", "K", "M", "G", "T", "P"][unit as usize])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::Client;
+    use super::*;
+
+    #[test]
+    fn the_server_is_described_in_sections() {
+        for mut client in Client::each() {
+            client.run("set a 1");
+            client.run("select 4");
+            client.run("set a 1");
+            client.host.totals = Totals { clients: 3, ..Totals::default() };
+            let all = client.run("info");
+            for part in ["# Server redis_version:7.0.15 ", " # Clients connected_clients:3 ", "maxmemory_human:1.00G ",
+                " # Keyspace db0:keys=1,expires=0,avg_ttl=0 db4:keys=1,"] {
+                assert!(all.contains(part.trim()), "{part} in {all}");
+            }
+            let two = client.run("info KEYSPACE server");
+            assert!(two.contains("# Server") && two.contains("# Keyspace") && !two.contains("# Memory"), "{two}");
+            client.says("info nosuch", "$0");
+        }
+    }
+
+    #[test]
+    fn bytes_are_told_as_redis_tells_them() {
+        for (bytes, text) in [(0, "0B"), (1023, "1023B"), (1015720, "991.91K"), (1 << 30, "1.00G"), (1536 << 20, "1.50G")] {
+            assert_eq!(human(bytes), text);
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! The commands of Redis: from a request's arguments to its reply.
+//!
+//! Whoever serves a connection keeps a [`Session`] for it, makes a [`Request`] of what its client sent, sees to it that the
+//! shards are there that the request [needs](Request::needs), and [runs](Request::run) it. The key of most requests is hashed
+//! when the request is made, so that what it leads to can be fetched ahead.
+
+mod clients;
+mod config;
+mod connection;
+mod counters;
+mod describe;
+mod expiry;
+mod glob;
+mod hashes;
+mod host;
+mod info;
+mod keys;
+mod long_double;
+mod options;
+mod refused;
+mod scan;
+mod server;
+mod session;
+mod strings;
+mod table;
+mod transactions;
+
+#[cfg(test)]
+mod testing;
+
+pub use host::{Server, Settings, Stats, Totals};
+pub use refused::Refused;
+pub use session::{Client, Session};
+pub use table::Command;
+
+use crate::resp::{Args, Reply};
+use crate::shards::{ShardSet, Shards, shard_of};
+use crate::sink::Sink;
+use crate::store::{Key, Keys};
+use refused::NO_AUTH;
+use session::Queued;
+use table::{Flags, Touch};
+
+/// Databases, of which each client has one.
+pub const DATABASES: u8 = 16;
+
+/// What there is to run a command with.
+pub struct Context<'a, 's> {
+    /// The shards that it needs; others may be there, too.
+    pub shards: &'a mut Shards<'s>,
+    /// Makes keys.
+    pub keys: &'a Keys,
+    /// The client.
+    pub session: &'a mut Session,
+    /// The server around.
+    pub server: &'a mut dyn Server,
+    /// What is counted.
+    pub stats: &'a mut Stats,
+    /// Milliseconds since 1970.
+    pub now: u64,
+}
+
+/// What a client asks for.
+#[derive(Debug)]
+pub struct Request<'a> {
+    /// The command, if there is such a one with so many arguments.
+    command: Result<&'static Command, Refused>,
+    args: Args<'a>,
+    /// Its first key.
+    key: Option<Key<'a>>,
+}
+
+impl<'a> Request<'a> {
+    /// What a client asks for by `args`, of which there is one at least. Its keys are expected to be of the keyspace `space`,
+    /// the [client's](Session::space) when the commands before it have run.
+    #[inline]
+    pub fn new(args: Args<'a>, space: u8, keys: &Keys) -> Self {
+        let command = table::find(args);
+        let key = match &command {
+            Ok(command) if command.first > 0 => Some(keys.key(space, args.at(command.first.into()))),
+            _ => None,
+        };
+        Request { command, args, key }
+    }
+
+    /// The command of a transaction, which was found before.
+    fn queued(queued: &'a Queued) -> Self {
+        Request { command: Ok(queued.command), args: queued.args.args(), key: None }
+    }
+
+    /// The command.
+    pub fn command(&self) -> Option<&'static Command> {
+        self.command.as_ref().ok().copied()
+    }
+
+    /// Its first key, if it has one, and if it is known in which keyspace it is.
+    #[inline]
+    pub fn key(&self) -> Option<&Key<'a>> {
+        self.key.as_ref()
+    }
+
+    /// Which of `count` shards have to be there when it is run for `session`.
+    pub fn needs(&self, session: &Session, keys: &Keys, count: usize) -> ShardSet {
+        match &self.command {
+            Ok(command) if session.transaction.is_none() || command.flags.has(Flags::AT_ONCE) => {
+                let mut needed = ShardSet::NONE;
+                let mut space = session.space;
+                self.touches(command, session, &mut space, keys, count, &mut needed);
+                needed
+            }
+            // It is queued, or refused.
+            _ => ShardSet::NONE,
+        }
+    }
+
+    /// Adds to `needed` the shards that it needs in the database `space`, which it may change.
+    fn touches(
+        &self,
+        command: &Command,
+        session: &Session,
+        space: &mut u8,
+        keys: &Keys,
+        count: usize,
+        needed: &mut ShardSet,
+    ) {
+        let mut add = |space: u8, bytes: &[u8]| needed.add(shard_of(keys.key(space, bytes).hash(), count));
+        match command.touch {
+            Touch::Nothing => {}
+            Touch::Keys => match &self.key {
+                Some(key) if command.last == command.first as i8 && key.space == *space => {
+                    needed.add(shard_of(key.hash(), count));
+                }
+                _ => table::key_places(command, self.args.len()).for_each(|at| add(*space, &self.args[at])),
+            },
+            Touch::Copy => {
+                add(*space, &self.args[1]);
+                add(keys::copy_space(self.args, *space).unwrap_or(*space), &self.args[2]);
+            }
+            Touch::Cursor => needed.add(scan::shard(&self.args[1], count).unwrap_or(0)),
+            Touch::All => *needed = ShardSet::all(count),
+            Touch::Select => *space = connection::selected(&self.args[1]).unwrap_or(*space),
+            Touch::Watched => session.watched.iter().for_each(|watched| add(watched.space, &watched.key)),
+            Touch::Queue => {
+                session.watched.iter().for_each(|watched| add(watched.space, &watched.key));
+                for queued in session.transaction.iter().flat_map(|transaction| &transaction.queue) {
+                    Request::queued(queued).touches(queued.command, session, space, keys, count, needed);
+                }
+            }
+        }
+    }
+
+    /// Whether it asks for the [list of connections](Server::clients).
+    pub fn needs_clients(&self, session: &Session) -> bool {
+        let asks = |command: &Command| command.flags.has(Flags::CLIENTS);
+        match &self.command {
+            Ok(command) if command.touch == Touch::Queue => {
+                session.transaction.iter().flat_map(|transaction| &transaction.queue).any(|queued| asks(queued.command))
+            }
+            Ok(command) => asks(command),
+            Err(_) => false,
+        }
+    }
+
+    /// Runs it, and replies.
+    pub fn run(&self, cx: &mut Context<'_, '_>, sink: &mut dyn Sink) {
+        cx.stats.commands += 1;
+        let mut reply = Reply::new(sink, cx.session.protocol);
+        let command = match &self.command {
+            Ok(command) => *command,
+            Err(refused) => {
+                cx.session.spoil();
+                return cx.refuse(refused, &mut reply);
+            }
+        };
+        cx.session.used = cx.now;
+        cx.session.last = Some(command);
+        if !cx.session.is_authenticated && !command.flags.has(Flags::NO_AUTH) {
+            cx.session.spoil();
+            return cx.refuse(&NO_AUTH, &mut reply);
+        }
+        if let Some(transaction) = &mut cx.session.transaction
+            && !command.flags.has(Flags::AT_ONCE)
+        {
+            transaction.push(Queued { command, args: self.args.to_owned() });
+            return reply.simple("QUEUED");
+        }
+        self.execute(command, cx, &mut reply);
+    }
+
+    fn execute(&self, command: &'static Command, cx: &mut Context<'_, '_>, reply: &mut Reply<'_>) {
+        // A long argument is read by few.
+        let whole;
+        let request = if self.args.longs().any(|at| !command.takes_long(at)) {
+            whole = self.args.to_whole();
+            &Request { command: Ok(command), args: whole.args(), key: None }
+        } else {
+            self
+        };
+        if let Err(refused) = (command.run)(cx, request, reply) {
+            cx.refuse(&refused, reply);
+        }
+    }
+
+    /// The number of its arguments is not what the command takes.
+    fn arity(&self) -> Refused {
+        Refused::arity(self.command.as_ref().map_or("", |command| command.name))
+    }
+}
+
+impl Context<'_, '_> {
+    /// The argument at `at` as a key.
+    #[inline]
+    fn key<'k>(&self, request: &Request<'k>, at: usize) -> Key<'k> {
+        match (&request.key, &request.command) {
+            (Some(key), Ok(command)) if at == usize::from(command.first) && key.space == self.session.space => *key,
+            _ => self.keys.key(self.session.space, request.args.at(at)),
+        }
+    }
+
+    /// Counts a key that was looked for.
+    #[inline]
+    fn looked(&mut self, is_found: bool) {
+        self.stats.hits += u64::from(is_found);
+        self.stats.misses += u64::from(!is_found);
+    }
+
+    #[cold]
+    fn refuse(&mut self, refused: &Refused, reply: &mut Reply<'_>) {
+        self.stats.errors += 1;
+        reply.error(refused.text());
+    }
+}

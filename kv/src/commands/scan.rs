@@ -1,0 +1,252 @@
+//! Keys and fields, one after the other.
+
+use super::keys::kind_name;
+use super::options::integer;
+use super::refused::{CURSOR, Done, Refused, SYNTAX};
+use super::{Context, Request, glob};
+use crate::resp::{Args, Protocol, Reply};
+use crate::sink::Sink;
+use crate::store::Str;
+
+/// Places that are looked at together where all are.
+const TOGETHER: usize = 1 << 16;
+
+pub(super) fn keys(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> Done {
+    let (space, now) = (cx.session.space, cx.now);
+    let mut found = Found::new(&request.args[1], reply.protocol);
+    for store in cx.shards.all() {
+        let mut cursor = 0;
+        loop {
+            cursor = store.scan(space, cursor, TOGETHER, now, |key, _| found.take(key, None));
+            if cursor == 0 {
+                break;
+            }
+        }
+    }
+    found.reply(reply);
+    Ok(())
+}
+
+pub(super) fn randomkey(cx: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<'_>) -> Done {
+    let (space, now) = (cx.session.space, cx.now);
+    let count = cx.shards.count();
+    let lens: Vec<usize> = (0..count).map(|at| cx.shards.at(at).map_or(0, |store| store.len(space))).collect();
+    let all = lens.iter().sum::<usize>();
+    let mut left = if all > 0 { fastrand::usize(..all) } else { 0 };
+    let first = lens.iter().position(|len| {
+        let is_here = left < *len;
+        left = left.saturating_sub(*len);
+        is_here
+    });
+    // Those of a shard may all have expired.
+    let first = first.unwrap_or(0);
+    let key = (first..first + count).find_map(|at| cx.shards.at(at % count)?.random_key(space, now));
+    match key {
+        Some(key) => reply.bulk(&key),
+        None => reply.null(),
+    }
+    Ok(())
+}
+
+/// The shard that a cursor is in: the cursor within it is multiplied by the number of shards, and the shard's added.
+pub(super) fn shard(cursor: &[u8], count: usize) -> Option<usize> {
+    Some((parse_cursor(cursor).ok()? % count as u64) as usize)
+}
+
+/// A cursor, as C's `strtoul` reads it.
+fn parse_cursor(text: &[u8]) -> Result<u64, Refused> {
+    let (is_negative, digits) = match text {
+        [] => return Ok(0),
+        [b'-', rest @ ..] => (true, rest),
+        [b'+', rest @ ..] | rest => (false, rest),
+    };
+    let number = std::str::from_utf8(digits).ok().filter(|digits| !digits.starts_with('+'));
+    let number: u64 = number.and_then(|digits| digits.parse().ok()).ok_or(CURSOR)?;
+    Ok(if is_negative { number.wrapping_neg() } else { number })
+}
+
+/// The options of `SCAN` and `HSCAN`.
+struct Options<'a> {
+    pattern: &'a [u8],
+    count: usize,
+    kind: Option<&'a [u8]>,
+}
+
+impl<'a> Options<'a> {
+    fn parse(args: Args<'a>, from: usize, takes_kind: bool) -> Result<Self, Refused> {
+        let mut options = Options { pattern: b"*", count: 10, kind: None };
+        let mut rest = args.iter().skip(from);
+        while let Some(option) = rest.next() {
+            let value = rest.next().ok_or(SYNTAX)?;
+            match &option.to_ascii_lowercase()[..] {
+                b"match" => options.pattern = value,
+                b"type" if takes_kind => options.kind = Some(value),
+                b"count" => {
+                    let count = usize::try_from(integer(value)?).unwrap_or(0);
+                    options.count = Some(count).filter(|count| *count > 0).ok_or(SYNTAX)?;
+                }
+                _ => return Err(SYNTAX),
+            }
+        }
+        Ok(options)
+    }
+}
+
+/// What is replied, while it is not known yet how much it is.
+struct Found<'a> {
+    pattern: &'a [u8],
+    protocol: Protocol,
+    replies: Vec<u8>,
+    count: usize,
+}
+
+impl<'a> Found<'a> {
+    fn new(pattern: &'a [u8], protocol: Protocol) -> Self {
+        Found { pattern, protocol, replies: Vec::new(), count: 0 }
+    }
+
+    fn take(&mut self, name: &[u8], value: Option<&Str<'_>>) {
+        if self.pattern != b"*" && !glob::is_match(self.pattern, name) {
+            return;
+        }
+        let mut reply = Reply::new(&mut self.replies, self.protocol);
+        reply.bulk(name);
+        self.count += 1;
+        if let Some(value) = value {
+            reply.value(value);
+            self.count += 1;
+        }
+    }
+
+    fn reply(&self, reply: &mut Reply<'_>) {
+        reply.array(self.count);
+        reply.put(&self.replies);
+    }
+}
+
+pub(super) fn scan(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> Done {
+    let cursor = parse_cursor(&request.args[1])?;
+    let options = Options::parse(request.args, 2, true)?;
+    let shards = cx.shards.count() as u64;
+    let number = cursor % shards;
+    let mut found = Found::new(options.pattern, reply.protocol);
+    let is_kind = |name: &str| options.kind.is_none_or(|kind| kind.eq_ignore_ascii_case(name.as_bytes()));
+    let mut next = 0;
+    if let Some(store) = cx.shards.at(number as usize) {
+        next = store.scan(cx.session.space, cursor / shards, options.count, cx.now, |key, kind| {
+            if is_kind(kind_name(kind)) {
+                found.take(key, None);
+            }
+        });
+    }
+    let next = match next {
+        0 if number + 1 == shards => 0,
+        0 => number + 1,
+        next => next * shards + number,
+    };
+    reply_scanned(next, &found, reply);
+    Ok(())
+}
+
+pub(super) fn hscan(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> Done {
+    let cursor = parse_cursor(&request.args[2])?;
+    let key = cx.key(request, 1);
+    let store = cx.shards.of(&key);
+    if store.hlen(&key, cx.now)? == 0 {
+        reply_scanned(0, &Found::new(b"*", reply.protocol), reply);
+        return Ok(());
+    }
+    let options = Options::parse(request.args, 3, false)?;
+    let mut found = Found::new(options.pattern, reply.protocol);
+    let take = |field: &[u8], value: Str<'_>| found.take(field, Some(&value));
+    let next = store.hscan(&key, cursor, options.count, cx.now, take)?;
+    reply_scanned(next, &found, reply);
+    Ok(())
+}
+
+fn reply_scanned(next: u64, found: &Found<'_>, reply: &mut Reply<'_>) {
+    reply.array(2);
+    reply.bulk(next.to_string().as_bytes());
+    found.reply(reply);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::Client;
+    use super::*;
+    use std::collections::BTreeSet;
+
+    /// What all turns of a scan return together.
+    fn scanned(client: &mut Client, command: &str, options: &str) -> BTreeSet<String> {
+        let mut found = BTreeSet::new();
+        let mut cursor = "0".to_owned();
+        loop {
+            let reply = client.run(&format!("{command} {cursor} {options}"));
+            let words: Vec<&str> = reply.split(' ').collect();
+            // The lengths are between.
+            found.extend(words.iter().skip(4).skip(1).step_by(2).map(|word| word.to_string()));
+            cursor = words[2].to_owned();
+            if cursor == "0" {
+                return found;
+            }
+        }
+    }
+
+    #[test]
+    fn a_scan_finds_all_keys_and_only_those_asked_for() {
+        for mut client in Client::each() {
+            let mut expected = BTreeSet::new();
+            for n in 0..300 {
+                client.run(&format!("set key:{n} x"));
+                expected.insert(format!("key:{n}"));
+            }
+            client.run("hset hash f v");
+            client.run("select 1");
+            client.run("set other x");
+            client.run("select 0");
+            assert_eq!(scanned(&mut client, "scan", "type string"), expected);
+            assert_eq!(scanned(&mut client, "scan", "match key:*7 count 1000").len(), 30);
+            assert_eq!(scanned(&mut client, "scan", "type hash"), ["hash".to_owned()].into());
+            assert_eq!(scanned(&mut client, "scan", "type list").len(), 0);
+            let keys = client.run("keys key:1?");
+            assert!(keys.starts_with("*10 "), "{keys}");
+            assert!(client.run("keys *").starts_with("*301 "));
+            assert!(client.run("randomkey").contains(' '));
+            client.says("scan x", "-ERR invalid cursor");
+            client.says("scan 18446744073709551616", "-ERR invalid cursor");
+            client.says("scan 0 count 0", "-ERR syntax error");
+            client.says("scan 0 count x", "-ERR value is not an integer or out of range");
+            client.says("scan 0 match", "-ERR syntax error");
+            client.says("scan 0 foo 1", "-ERR syntax error");
+            for n in 0..1000u64 {
+                // No cursor does harm.
+                client.run(&format!("scan {}", n.wrapping_mul(0x9e37_79b9_7f4a_7c15)));
+            }
+            client.run("flushdb");
+            client.says("randomkey", "$-1");
+            client.says("keys *", "*0");
+        }
+    }
+
+    #[test]
+    fn a_scan_of_a_hash_finds_fields_and_values() {
+        for mut client in Client::each() {
+            (0..300).for_each(|n| drop(client.run(&format!("hset h f{n} v{n}"))));
+            assert_eq!(scanned(&mut client, "hscan h", "").len(), 600);
+            assert_eq!(scanned(&mut client, "hscan h", "match f1?").len(), 20);
+            client.says("hscan nosuch 0 foo", "*2 $1 0 *0");
+            client.says("hscan h 0 type hash", "-ERR syntax error");
+            client.says("hscan nosuch x", "-ERR invalid cursor");
+        }
+    }
+
+    #[test]
+    fn cursors_are_read_as_c_reads_them() {
+        for (text, cursor) in [("", Some(0)), ("12", Some(12)), ("+5", Some(5)), ("-1", Some(u64::MAX))] {
+            assert_eq!(parse_cursor(text.as_bytes()).ok(), cursor);
+        }
+        for text in ["-", "+", "++1", "1x", " 1", "18446744073709551616"] {
+            assert!(parse_cursor(text.as_bytes()).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! The whole of the data, and the time.
+
+use super::refused::{Done, SYNTAX};
+use super::{Context, DATABASES, Request};
+use crate::resp::Reply;
+
+/// A command that only has parts.
+pub(super) fn whole(_: &mut Context<'_, '_>, request: &Request<'_>, _: &mut Reply<'_>) -> Done {
+    Err(request.arity())
+}
+
+pub(super) fn dbsize(cx: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<'_>) -> Done {
+    let space = cx.session.space;
+    reply.count(cx.shards.all().map(|store| store.len(space)).sum());
+    Ok(())
+}
+
+pub(super) fn flushdb(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> Done {
+    let space = cx.session.space;
+    flush(space..space + 1, cx, request, reply)
+}
+
+pub(super) fn flushall(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> Done {
+    flush(0..DATABASES, cx, request, reply)
+}
+
+fn flush(
+    spaces: std::ops::Range<u8>,
+    cx: &mut Context<'_, '_>,
+    request: &Request<'_>,
+    reply: &mut Reply<'_>,
+) -> Done {
+    // It takes no time in either way.
+    match request.args.get(1) {
+        None => {}
+        Some(how) if request.args.len() == 2 => {
+            if !how.eq_ignore_ascii_case(b"async") && !how.eq_ignore_ascii_case(b"sync") {
+                return Err(SYNTAX);
+            }
+        }
+        Some(_) => return Err(SYNTAX),
+    }
+    for store in cx.shards.all() {
+        spaces.clone().for_each(|space| store.flush(space));
+    }
+    reply.ok();
+    Ok(())
+}
+
+pub(super) fn time(cx: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<'_>) -> Done {
+    reply.array(2);
+    reply.bulk_number((cx.now / 1000) as i64);
+    reply.bulk_number((cx.now % 1000 * 1000) as i64);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::Client;
+
+    #[test]
+    fn one_database_is_emptied_or_all() {
+        for mut client in Client::each() {
+            for database in 0..3 {
+                client.says(&format!("select {database}"), "+OK");
+                (0..20).for_each(|n| client.says(&format!("set {n} x"), "+OK"));
+                client.says("dbsize", ":20");
+            }
+            client.says("flushdb", "+OK");
+            client.says("dbsize", ":0");
+            client.says("select 0", "+OK");
+            client.says("dbsize", ":20");
+            client.says("flushdb foo", "-ERR syntax error");
+            client.says("flushall async sync", "-ERR syntax error");
+            client.says("flushall ASYNC", "+OK");
+            client.says("select 1", "+OK");
+            client.says("dbsize", ":0");
+        }
+    }
+
+    #[test]
+    fn the_time_is_told() {
+        for mut client in Client::each() {
+            client.wait(7);
+            client.says("time", "*2 $10 1700000000 $4 7000");
+        }
+    }
+}

@@ -1,0 +1,424 @@
+//! The commands that there are.
+
+use super::refused::{Done, Refused};
+use super::{Context, Request};
+use super::{clients, config, connection, counters, describe, expiry, hashes, info, keys, scan, server, strings};
+use super::transactions;
+use crate::resp::{Args, Reply};
+use std::fmt;
+
+/// Runs a command, whose request has as many arguments as it takes. What is refused has not replied.
+pub(super) type Handler = fn(&mut Context<'_, '_>, &Request<'_>, &mut Reply<'_>) -> Done;
+
+/// A command, or a part of one.
+pub struct Command {
+    /// Its name in small letters; a part's is that of the whole in front, and a bar.
+    pub name: &'static str,
+    /// Arguments, the name among them; if negative, so many or more.
+    pub(super) arity: i8,
+    pub(super) flags: Flags,
+    /// The first and the last argument that is a key, and how far one is from the next; the last counts from the end if negative.
+    pub(super) first: u8,
+    pub(super) last: i8,
+    pub(super) step: u8,
+    /// What becomes of the keys, as `COMMAND` says it; of both, if they are treated differently.
+    pub(super) access: &'static str,
+    pub(super) touch: Touch,
+    pub(super) long: LongArgs,
+    pub(super) parts: &'static [Command],
+    pub(super) run: Handler,
+}
+
+/// Which shards a command needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Touch {
+    /// None.
+    Nothing,
+    /// Those of its keys.
+    Keys,
+    /// Those of its keys, the second of which may be in another database.
+    Copy,
+    /// The one that the cursor is in.
+    Cursor,
+    /// All.
+    All,
+    /// None, but it changes the database of the commands after it.
+    Select,
+    /// Those of watched keys.
+    Watched,
+    /// Those of watched keys and of all commands that wait for `EXEC`.
+    Queue,
+}
+
+/// Which arguments may have been received apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum LongArgs {
+    None,
+    At(usize),
+    /// Every other one from there on.
+    From(usize),
+}
+
+/// What a command is like.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Flags(pub u32);
+
+impl Flags {
+    pub const WRITE: u32 = 1;
+    pub const READ: u32 = 1 << 1;
+    pub const DENY_OOM: u32 = 1 << 2;
+    pub const ADMIN: u32 = 1 << 3;
+    pub const NO_SCRIPT: u32 = 1 << 4;
+    pub const LOADING: u32 = 1 << 5;
+    pub const STALE: u32 = 1 << 6;
+    pub const SKIP_SLOWLOG: u32 = 1 << 7;
+    pub const FAST: u32 = 1 << 8;
+    /// For whoever has not said the password, too.
+    pub const NO_AUTH: u32 = 1 << 9;
+    pub const ALLOW_BUSY: u32 = 1 << 10;
+    pub const STRING: u32 = 1 << 16;
+    pub const HASH: u32 = 1 << 17;
+    pub const KEYSPACE: u32 = 1 << 18;
+    pub const CONNECTION: u32 = 1 << 19;
+    pub const TRANSACTION: u32 = 1 << 20;
+    pub const DANGEROUS: u32 = 1 << 21;
+    /// It does not wait for `EXEC`.
+    pub const AT_ONCE: u32 = 1 << 24;
+    /// It asks for the list of connections.
+    pub const CLIENTS: u32 = 1 << 25;
+
+    #[inline]
+    pub fn has(self, flag: u32) -> bool {
+        self.0 & flag != 0
+    }
+}
+
+impl Command {
+    const fn new(name: &'static str, arity: i8, flags: u32, run: Handler) -> Self {
+        Command {
+            name,
+            arity,
+            flags: Flags(flags),
+            first: 0,
+            last: 0,
+            step: 0,
+            access: "",
+            touch: Touch::Nothing,
+            long: LongArgs::None,
+            parts: &[],
+            run,
+        }
+    }
+
+    const fn keys(mut self, first: u8, last: i8, step: u8, access: &'static str) -> Self {
+        (self.first, self.last, self.step) = (first, last, step);
+        self.access = access;
+        self.touch = Touch::Keys;
+        self
+    }
+
+    const fn key(self, access: &'static str) -> Self {
+        self.keys(1, 1, 1, access)
+    }
+
+    const fn touch(mut self, touch: Touch) -> Self {
+        self.touch = touch;
+        self
+    }
+
+    const fn long(mut self, long: LongArgs) -> Self {
+        self.long = long;
+        self
+    }
+
+    const fn parts(mut self, parts: &'static [Command]) -> Self {
+        self.parts = parts;
+        self
+    }
+
+    /// Whether it takes `len` arguments, its name among them.
+    #[inline]
+    pub(super) fn takes(&self, len: usize) -> bool {
+        let arity = usize::from(self.arity.unsigned_abs());
+        if self.arity < 0 { len >= arity } else { len == arity }
+    }
+
+    /// Whether the argument at `at` may have been received apart.
+    pub(super) fn takes_long(&self, at: usize) -> bool {
+        match self.long {
+            LongArgs::None => false,
+            LongArgs::At(place) => at == place,
+            LongArgs::From(place) => at >= place && (at - place).is_multiple_of(2),
+        }
+    }
+}
+
+impl fmt::Debug for Command {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Command({})", self.name)
+    }
+}
+
+const WRITE: u32 = Flags::WRITE;
+const MORE: u32 = Flags::WRITE | Flags::DENY_OOM;
+const READ: u32 = Flags::READ;
+const FAST: u32 = Flags::FAST;
+const LIVE: u32 = Flags::LOADING | Flags::STALE;
+const STRING: u32 = Flags::STRING;
+const HASH: u32 = Flags::HASH;
+const KEY: u32 = Flags::KEYSPACE;
+const CLIENT: u32 = Flags::CONNECTION;
+const FIRST: u32 = LIVE | FAST | Flags::NO_SCRIPT | Flags::NO_AUTH | Flags::ALLOW_BUSY | CLIENT;
+const BATCH: u32 = LIVE | FAST | Flags::NO_SCRIPT | Flags::ALLOW_BUSY | Flags::TRANSACTION;
+const OF_CLIENT: u32 = LIVE | Flags::NO_SCRIPT | CLIENT;
+const ADMIN: u32 = LIVE | Flags::NO_SCRIPT | Flags::ADMIN;
+
+use Command as C;
+
+/// All commands; GET and SET are where [`find`] expects them.
+pub(super) static COMMANDS: &[Command] = &[
+    // Strings.
+    C::new("get", 2, READ | FAST | STRING, strings::get).key("RO access"),
+    C::new("set", -3, MORE | STRING, strings::set).key("RW access update variable_flags").long(LongArgs::At(2)),
+    C::new("setnx", 3, MORE | FAST | STRING, strings::setnx).key("OW insert").long(LongArgs::At(2)),
+    C::new("setex", 4, MORE | STRING, strings::setex).key("OW update").long(LongArgs::At(3)),
+    C::new("psetex", 4, MORE | STRING, strings::psetex).key("OW update").long(LongArgs::At(3)),
+    C::new("getset", 3, MORE | FAST | STRING, strings::getset).key("RW access update").long(LongArgs::At(2)),
+    C::new("getdel", 2, WRITE | FAST | STRING, strings::getdel).key("RW access delete"),
+    C::new("getex", -2, WRITE | FAST | STRING, strings::getex).key("RW access update"),
+    C::new("mget", -2, READ | FAST | STRING, strings::mget).keys(1, -1, 1, "RO access"),
+    C::new("mset", -3, MORE | STRING, strings::mset).keys(1, -1, 2, "OW update").long(LongArgs::From(2)),
+    C::new("msetnx", -3, MORE | STRING, strings::msetnx).keys(1, -1, 2, "OW insert").long(LongArgs::From(2)),
+    C::new("append", 3, MORE | FAST | STRING, strings::append).key("RW insert"),
+    C::new("strlen", 2, READ | FAST | STRING, strings::strlen).key("RO"),
+    C::new("getrange", 4, READ | STRING, strings::getrange).key("RO access"),
+    C::new("setrange", 4, MORE | STRING, strings::setrange).key("RW update"),
+    C::new("incr", 2, MORE | FAST | STRING, counters::incr).key("RW access update"),
+    C::new("decr", 2, MORE | FAST | STRING, counters::decr).key("RW access update"),
+    C::new("incrby", 3, MORE | FAST | STRING, counters::incrby).key("RW access update"),
+    C::new("decrby", 3, MORE | FAST | STRING, counters::decrby).key("RW access update"),
+    C::new("incrbyfloat", 3, MORE | FAST | STRING, counters::incrbyfloat).key("RW access update"),
+    // Keys.
+    C::new("del", -2, WRITE | KEY, keys::del).keys(1, -1, 1, "RM delete"),
+    C::new("unlink", -2, WRITE | FAST | KEY, keys::del).keys(1, -1, 1, "RM delete"),
+    C::new("exists", -2, READ | FAST | KEY, keys::exists).keys(1, -1, 1, "RO"),
+    C::new("touch", -2, READ | FAST | KEY, keys::touch).keys(1, -1, 1, "RO"),
+    C::new("type", 2, READ | FAST | KEY, keys::kind).key("RO"),
+    C::new("rename", 3, WRITE | KEY, keys::rename).keys(1, 2, 1, "RW access delete,OW update"),
+    C::new("renamenx", 3, WRITE | FAST | KEY, keys::renamenx).keys(1, 2, 1, "RW access delete,OW insert"),
+    C::new("copy", -3, MORE | KEY, keys::copy).keys(1, 2, 1, "RO access,OW update").touch(Touch::Copy),
+    C::new("object", -2, 0, server::whole).parts(&[
+        C::new("object|encoding", 3, READ | KEY, keys::encoding).keys(2, 2, 1, "RO"),
+        C::new("object|freq", 3, READ | KEY, keys::frequency).keys(2, 2, 1, "RO"),
+        C::new("object|idletime", 3, READ | KEY, keys::idle).keys(2, 2, 1, "RO"),
+    ]),
+    C::new("keys", 2, READ | KEY | Flags::DANGEROUS, scan::keys).touch(Touch::All),
+    C::new("scan", -2, READ | KEY, scan::scan).touch(Touch::Cursor),
+    C::new("randomkey", 1, READ | KEY, scan::randomkey).touch(Touch::All),
+    C::new("dbsize", 1, READ | FAST | KEY, server::dbsize).touch(Touch::All),
+    C::new("flushdb", -1, WRITE | KEY | Flags::DANGEROUS, server::flushdb).touch(Touch::All),
+    C::new("flushall", -1, WRITE | KEY | Flags::DANGEROUS, server::flushall).touch(Touch::All),
+    C::new("expire", -3, WRITE | FAST | KEY, expiry::expire).key("RW update"),
+    C::new("pexpire", -3, WRITE | FAST | KEY, expiry::pexpire).key("RW update"),
+    C::new("expireat", -3, WRITE | FAST | KEY, expiry::expireat).key("RW update"),
+    C::new("pexpireat", -3, WRITE | FAST | KEY, expiry::pexpireat).key("RW update"),
+    C::new("expiretime", 2, READ | FAST | KEY, expiry::expiretime).key("RO access"),
+    C::new("pexpiretime", 2, READ | FAST | KEY, expiry::pexpiretime).key("RO access"),
+    C::new("ttl", 2, READ | FAST | KEY, expiry::ttl).key("RO access"),
+    C::new("pttl", 2, READ | FAST | KEY, expiry::pttl).key("RO access"),
+    C::new("persist", 2, WRITE | FAST | KEY, expiry::persist).key("RW update"),
+    // Hashes.
+    C::new("hset", -4, MORE | FAST | HASH, hashes::hset).key("RW update").long(LongArgs::From(3)),
+    C::new("hmset", -4, MORE | FAST | HASH, hashes::hmset).key("RW update").long(LongArgs::From(3)),
+    C::new("hsetnx", 4, MORE | FAST | HASH, hashes::hsetnx).key("RW insert").long(LongArgs::At(3)),
+    C::new("hget", 3, READ | FAST | HASH, hashes::hget).key("RO access"),
+    C::new("hmget", -3, READ | FAST | HASH, hashes::hmget).key("RO access"),
+    C::new("hdel", -3, WRITE | FAST | HASH, hashes::hdel).key("RW delete"),
+    C::new("hgetall", 2, READ | HASH, hashes::hgetall).key("RO access"),
+    C::new("hkeys", 2, READ | HASH, hashes::hkeys).key("RO access"),
+    C::new("hvals", 2, READ | HASH, hashes::hvals).key("RO access"),
+    C::new("hexists", 3, READ | FAST | HASH, hashes::hexists).key("RO"),
+    C::new("hlen", 2, READ | FAST | HASH, hashes::hlen).key("RO"),
+    C::new("hstrlen", 3, READ | FAST | HASH, hashes::hstrlen).key("RO"),
+    C::new("hincrby", 4, MORE | FAST | HASH, hashes::hincrby).key("RW access update"),
+    C::new("hscan", -3, READ | HASH, scan::hscan).key("RO access"),
+    // Connection.
+    C::new("ping", -1, FAST | CLIENT, connection::ping),
+    C::new("echo", 2, LIVE | FAST | CLIENT, connection::echo),
+    C::new("quit", -1, FIRST | Flags::AT_ONCE, connection::quit),
+    C::new("reset", 1, FIRST | Flags::AT_ONCE, connection::reset).touch(Touch::Watched),
+    C::new("select", 2, LIVE | FAST | CLIENT, connection::select).touch(Touch::Select),
+    C::new("auth", -2, FIRST, connection::auth),
+    C::new("hello", -1, FIRST, connection::hello),
+    C::new("client", -2, 0, server::whole).parts(&[
+        C::new("client|id", 2, OF_CLIENT, clients::id),
+        C::new("client|info", 2, OF_CLIENT, clients::info),
+        C::new("client|list", -2, ADMIN | CLIENT | Flags::CLIENTS, clients::list),
+        C::new("client|setname", 3, OF_CLIENT, clients::setname),
+        C::new("client|getname", 2, OF_CLIENT, clients::getname),
+        C::new("client|setinfo", 4, OF_CLIENT, clients::setinfo),
+        C::new("client|kill", -3, ADMIN | CLIENT | Flags::CLIENTS, clients::kill),
+    ]),
+    // Server.
+    C::new("command", -1, LIVE | CLIENT, describe::command).parts(&[
+        C::new("command|count", 2, LIVE | CLIENT, describe::count),
+        C::new("command|info", -2, LIVE | CLIENT, describe::info),
+    ]),
+    C::new("config", -2, 0, server::whole).parts(&[
+        C::new("config|get", -3, ADMIN, config::get),
+        C::new("config|set", -4, ADMIN, config::set).touch(Touch::All),
+        C::new("config|resetstat", 2, ADMIN, config::resetstat).touch(Touch::All),
+    ]),
+    C::new("info", -1, LIVE | Flags::DANGEROUS, info::info).touch(Touch::All),
+    C::new("time", 1, LIVE | FAST, server::time),
+    C::new("memory", -2, 0, server::whole)
+        .parts(&[C::new("memory|usage", -3, READ, keys::memory_usage).keys(2, 2, 1, "RO")]),
+    // Transactions.
+    C::new("multi", 1, BATCH | Flags::AT_ONCE, transactions::multi),
+    C::new("exec", 1, LIVE | Flags::NO_SCRIPT | Flags::SKIP_SLOWLOG | Flags::TRANSACTION | Flags::AT_ONCE, transactions::exec)
+        .touch(Touch::Queue),
+    C::new("discard", 1, BATCH | Flags::AT_ONCE, transactions::discard).touch(Touch::Watched),
+    C::new("watch", -2, BATCH | Flags::AT_ONCE, transactions::watch).keys(1, -1, 1, "RO"),
+    C::new("unwatch", 1, BATCH, transactions::unwatch).touch(Touch::Watched),
+];
+
+/// Places for names, several times as many as there are commands.
+const PLACES: usize = 256;
+const NONE: u8 = u8::MAX;
+
+/// The name of each command as a [`word`].
+static WORDS: [u128; COMMANDS.len()] = {
+    let mut words = [0; COMMANDS.len()];
+    let mut at = 0;
+    while at < words.len() {
+        words[at] = word(COMMANDS[at].name.as_bytes());
+        at += 1;
+    }
+    words
+};
+
+/// Which command is at the place of its name, or the next one that is free.
+static NAMES: [u8; PLACES] = {
+    let mut names = [NONE; PLACES];
+    let mut at = 0;
+    while at < WORDS.len() {
+        let mut place = place(WORDS[at]);
+        while names[place] != NONE {
+            place = (place + 1) % PLACES;
+        }
+        names[place] = at as u8;
+        at += 1;
+    }
+    names
+};
+
+/// A name of up to 16 letters, small or not, as a number.
+const fn word(name: &[u8]) -> u128 {
+    let mut word = 0;
+    let mut at = 0;
+    while at < name.len() {
+        // What is no letter is not taken for one by this.
+        word = word << 8 | (name[at] | 0x20) as u128;
+        at += 1;
+    }
+    word
+}
+
+const fn place(word: u128) -> usize {
+    let mixed = (word as u64 ^ (word >> 64) as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (mixed >> 56) as usize % PLACES
+}
+
+fn by_name(name: &[u8]) -> Option<&'static Command> {
+    if let [a, b, c] = name {
+        match [a | 0x20, b | 0x20, c | 0x20] {
+            [b'g', b'e', b't'] => return Some(&COMMANDS[0]),
+            [b's', b'e', b't'] => return Some(&COMMANDS[1]),
+            _ => {}
+        }
+    }
+    if name.len() > 16 {
+        return None;
+    }
+    let word = word(name);
+    let mut place = place(word);
+    while NAMES[place] != NONE {
+        let at = usize::from(NAMES[place]);
+        if WORDS[at] == word && COMMANDS[at].name.len() == name.len() {
+            return Some(&COMMANDS[at]);
+        }
+        place = (place + 1) % PLACES;
+    }
+    None
+}
+
+/// The part of `command` called `name`.
+fn part(command: &'static Command, name: &[u8]) -> Option<&'static Command> {
+    let last = |part: &Command| part.name.as_bytes()[command.name.len() + 1..].eq_ignore_ascii_case(name);
+    command.parts.iter().find(|part| last(part))
+}
+
+/// The command of a request, if there is one that takes as many arguments.
+#[inline]
+pub(super) fn find(args: Args<'_>) -> Result<&'static Command, Refused> {
+    let Some(mut command) = by_name(args.at(0)) else {
+        return Err(Refused::unknown(args.at(0), args.iter().skip(1)));
+    };
+    if !command.parts.is_empty()
+        && let Some(name) = args.get(1)
+    {
+        command = part(command, name).ok_or_else(|| Refused::unknown_part(command.name, name))?;
+    }
+    if !command.takes(args.len()) {
+        return Err(Refused::arity(command.name));
+    }
+    Ok(command)
+}
+
+/// The command, or the part of one with a bar between, that is called `name`.
+pub(super) fn by_full_name(name: &[u8]) -> Option<&'static Command> {
+    match name.iter().position(|byte| *byte == b'|') {
+        None => by_name(name),
+        Some(bar) => part(by_name(&name[..bar])?, &name[bar + 1..]),
+    }
+}
+
+/// Which of `len` arguments are keys of `command`.
+pub(super) fn key_places(command: &Command, len: usize) -> impl Iterator<Item = usize> + use<> {
+    let last = if command.last < 0 { len } else { usize::from(command.last.unsigned_abs()) + 1 };
+    let first = if command.first == 0 { last } else { command.first.into() };
+    (first..last.min(len)).step_by(usize::from(command.step).max(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_command_is_found_by_its_name_in_any_case() {
+        for command in COMMANDS {
+            assert!(std::ptr::eq(by_name(command.name.as_bytes()).unwrap(), command), "{}", command.name);
+            assert!(std::ptr::eq(by_name(command.name.to_ascii_uppercase().as_bytes()).unwrap(), command));
+            for part in command.parts {
+                assert!(std::ptr::eq(by_full_name(part.name.to_ascii_uppercase().as_bytes()).unwrap(), part));
+            }
+        }
+        for name in ["", "ge", "gett", "g\x05t", "get\0", "get ", "GEU", "client|", "client|nothing", "0123456789abcdefg"] {
+            assert!(by_full_name(name.as_bytes()).is_none(), "{name:?}");
+        }
+        assert!(COMMANDS.len() < usize::from(NONE));
+    }
+
+    #[test]
+    fn keys_are_where_the_table_says() {
+        let places = |name: &str, len| key_places(by_full_name(name.as_bytes()).unwrap(), len).collect::<Vec<_>>();
+        assert_eq!(places("get", 2), [1]);
+        assert_eq!(places("set", 7), [1]);
+        assert_eq!(places("mset", 6), [1, 3, 5]);
+        assert_eq!(places("mset", 5), [1, 3]);
+        assert_eq!(places("del", 4), [1, 2, 3]);
+        assert_eq!(places("rename", 3), [1, 2]);
+        assert_eq!(places("object|encoding", 3), [2]);
+        assert_eq!(places("ping", 2), []);
+    }
+}

@@ -1,0 +1,119 @@
+//! A client and a server for tests.
+
+use super::session::Client as Listed;
+use super::{Context, Request, Server, Session, Settings, Stats, Totals};
+use crate::resp::{Limits, Parsed, Parser};
+use crate::shards::Shards;
+use crate::store::{Config, Keys, Store};
+use std::net::SocketAddr;
+
+/// The time at which a client comes.
+pub(super) const START: u64 = 1_700_000_000_000;
+
+/// A server of one worker.
+pub(super) struct Host {
+    pub settings: Settings,
+    pub killed: Vec<u64>,
+    pub totals: Totals,
+}
+
+impl Server for Host {
+    fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    fn set(&mut self, settings: Settings) -> Result<(), String> {
+        if settings.clients > 50_000 {
+            return Err("there are not so many".to_owned());
+        }
+        self.settings = settings;
+        Ok(())
+    }
+
+    fn clients(&mut self) -> Vec<Listed> {
+        vec![session(8).client(START)]
+    }
+
+    fn kill(&mut self, id: u64) {
+        self.killed.push(id);
+    }
+
+    fn totals(&mut self) -> Totals {
+        self.totals
+    }
+
+    fn reset_totals(&mut self) {
+        self.totals = Totals::default();
+    }
+}
+
+fn session(id: u64) -> Session {
+    let address = |text: String| text.parse::<SocketAddr>().unwrap();
+    Session::new(id, address(format!("192.0.2.1:{}", 993 + id)), address("192.0.2.9:6379".to_owned()), true, START)
+}
+
+/// A client, with a server of its own.
+pub(super) struct Client {
+    pub session: Session,
+    pub host: Host,
+    pub stores: Vec<Option<Box<Store>>>,
+    pub stats: Stats,
+    keys: Keys,
+    now: u64,
+}
+
+impl Client {
+    /// One of a server with one shard, and one of a server with four.
+    pub fn each() -> impl Iterator<Item = Client> {
+        [1, 4].into_iter().map(Client::with_shards)
+    }
+
+    fn with_shards(count: usize) -> Client {
+        let config = Config::new(8 << 20);
+        Client {
+            session: session(7),
+            host: Host { settings: Settings::default(), killed: Vec::new(), totals: Totals::default() },
+            stores: (0..count).map(|_| Some(Box::new(Store::new(&config, START)))).collect(),
+            stats: Stats::default(),
+            keys: Keys::new(&config.key),
+            now: START,
+        }
+    }
+
+    /// Time passes.
+    pub fn wait(&mut self, millis: u64) {
+        self.now += millis;
+    }
+
+    /// What is replied to the line `command`, with a space for each end of a line but the last. Only those shards are there that
+    /// the command says it needs.
+    pub fn run(&mut self, command: &str) -> String {
+        let line = format!("{command}\n").into_bytes();
+        let mut parser = Parser::default();
+        let limits = Limits { bulk: 512 << 20, long: usize::MAX, authenticated: true };
+        assert_eq!(parser.parse(&line, limits), Ok(Parsed::Request(line.len())));
+        let request = Request::new(parser.args(&line), self.session.space(), &self.keys);
+        let count = self.stores.len();
+        let needed = request.needs(&self.session, &self.keys, count);
+        let mut lent: Vec<_> = (0..count).map(|_| None).collect();
+        needed.iter().for_each(|at| lent[at] = self.stores[at].take());
+        let mut out = Vec::new();
+        let mut cx = Context {
+            shards: &mut Shards::new(&mut lent),
+            keys: &self.keys,
+            session: &mut self.session,
+            server: &mut self.host,
+            stats: &mut self.stats,
+            now: self.now,
+        };
+        request.run(&mut cx, &mut out);
+        needed.iter().for_each(|at| self.stores[at] = lent[at].take());
+        String::from_utf8_lossy(&out).trim_end_matches("\r\n").replace("\r\n", " ")
+    }
+
+    /// `command` is replied to by `expected`.
+    #[track_caller]
+    pub fn says(&mut self, command: &str, expected: &str) {
+        assert_eq!(self.run(command), expected.trim_end_matches("\r\n"), "{command}, {} shards", self.stores.len());
+    }
+}

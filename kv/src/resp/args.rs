@@ -1,0 +1,145 @@
+//! The arguments of a request.
+
+use crate::store::{Long, Str, Value};
+use std::fmt;
+use std::ops::{Index, Range};
+
+/// The arguments of a request: the command, and what follows it.
+///
+/// An argument that is long may have been received apart, into where values are stored. Such a one reads as empty, but for
+/// [`value`](Self::value): whoever may meet one makes the request [whole](Self::to_whole) first.
+#[derive(Clone, Copy)]
+pub struct Args<'a> {
+    pub(super) data: &'a [u8],
+    pub(super) ranges: &'a [Range<usize>],
+    /// Those received apart, by their number.
+    pub(super) longs: &'a [(usize, Long)],
+}
+
+impl<'a> Args<'a> {
+    /// How many there are, the command among them.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.ranges.len()
+    }
+
+    /// Whether there are none.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.ranges.is_empty()
+    }
+
+    /// The one at `at`, the command's being 0.
+    #[inline]
+    pub fn get(&self, at: usize) -> Option<&'a [u8]> {
+        Some(&self.data[self.ranges.get(at)?.clone()])
+    }
+
+    /// The one at `at`, for as long as the request lasts.
+    ///
+    /// # Panics
+    /// If there is none.
+    #[inline]
+    pub fn at(&self, at: usize) -> &'a [u8] {
+        &self.data[self.ranges[at].clone()]
+    }
+
+    /// The one at `at`, as a value to be stored.
+    ///
+    /// # Panics
+    /// If there is none.
+    #[inline]
+    pub fn value(&self, at: usize) -> Value<'a> {
+        match self.longs.iter().find(|(number, _)| *number == at) {
+            None => Value::Short(self.at(at)),
+            Some((_, long)) => Value::Long(long.clone()),
+        }
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = &'a [u8]> + Clone + use<'a> {
+        let data = self.data;
+        self.ranges.iter().map(move |range| &data[range.clone()])
+    }
+
+    /// The numbers of those that were received apart.
+    pub fn longs(&self) -> impl Iterator<Item = usize> {
+        self.longs.iter().map(|(number, _)| *number)
+    }
+
+    /// A copy that outlives the bytes of the request. Long arguments are shared.
+    pub fn to_owned(&self) -> OwnedArgs {
+        let mut owned = OwnedArgs { longs: self.longs.to_vec(), ..OwnedArgs::default() };
+        owned.data.reserve_exact(self.iter().map(<[u8]>::len).sum());
+        owned.ranges.reserve_exact(self.len());
+        self.iter().for_each(|arg| owned.push(Str::Short(arg)));
+        owned
+    }
+
+    /// A copy in which every argument reads as it is.
+    pub fn to_whole(&self) -> OwnedArgs {
+        let mut whole = OwnedArgs::default();
+        for number in 0..self.len() {
+            match &self.value(number) {
+                Value::Short(bytes) => whole.push(Str::Short(bytes)),
+                Value::Long(long) => whole.push(Str::Long(long)),
+            }
+        }
+        whole
+    }
+}
+
+impl Index<usize> for Args<'_> {
+    type Output = [u8];
+
+    #[inline]
+    fn index(&self, at: usize) -> &[u8] {
+        &self.data[self.ranges[at].clone()]
+    }
+}
+
+impl fmt::Debug for Args<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.iter().map(|arg| arg.escape_ascii().to_string())).finish()
+    }
+}
+
+/// Arguments that are kept.
+#[derive(Clone, Default)]
+pub struct OwnedArgs {
+    data: Vec<u8>,
+    ranges: Vec<Range<usize>>,
+    longs: Vec<(usize, Long)>,
+}
+
+impl OwnedArgs {
+    /// The arguments.
+    pub fn args(&self) -> Args<'_> {
+        Args { data: &self.data, ranges: &self.ranges, longs: &self.longs }
+    }
+
+    /// Bytes that they take, but for the long ones.
+    pub fn bytes(&self) -> usize {
+        self.data.len() + size_of_val(&self.ranges[..]) + size_of_val(&self.longs[..])
+    }
+
+    fn push(&mut self, arg: Str<'_>) {
+        let start = self.data.len();
+        arg.copy_to(&mut self.data);
+        self.ranges.push(start..self.data.len());
+    }
+}
+
+impl<'a> FromIterator<&'a [u8]> for OwnedArgs {
+    fn from_iter<I: IntoIterator<Item = &'a [u8]>>(args: I) -> Self {
+        let mut owned = OwnedArgs::default();
+        args.into_iter().for_each(|arg| owned.push(Str::Short(arg)));
+        owned
+    }
+}
+
+impl fmt::Debug for OwnedArgs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.args().fmt(f)
+    }
+}
