@@ -229,7 +229,7 @@ mod tests {
         for mut client in Client::each() {
             client.says("config get maxmemory", "*2 $9 maxmemory $10 1073741824");
             client.says("config set maxmemory 4mb maxmemory-policy allkeys-lru", "+OK");
-            client.says("config get MAXMEMORY*y", "*4 $9 maxmemory $7 4194304 $16 maxmemory-policy $11 allkeys-lru");
+            client.says("config get MAXMEM*Y", "*4 $9 maxmemory $7 4194304 $16 maxmemory-policy $11 allkeys-lru");
             let shards = client.stores.len();
             for store in client.stores.iter().flatten() {
                 assert_eq!((store.memory(), store.evict()), ((4 << 20) / shards, Evict::Lru(From::All)));

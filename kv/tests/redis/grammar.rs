@@ -1,0 +1,174 @@
+//! Random commands over few keys.
+
+use crate::servers::{Args, now};
+use fastrand::Rng;
+
+/// What is done next.
+#[derive(Debug)]
+pub enum Step {
+    /// A command of a client.
+    Run(usize, Args),
+    /// The same, and nothing until what it wrote has expired.
+    RunBriefly(usize, Args),
+    /// All turns of a scan.
+    Scan(usize, Args),
+}
+
+const KEYS: [&str; 6] = ["a", "b", "c", "d", "h", "n"];
+const FIELDS: [&str; 4] = ["f", "g", "i", ""];
+/// What stands where something else should. No number among them is a time that is soon over.
+const WRONG: [&str; 16] = [
+    "", "x", "-1", "0", "9223372036854775807", "-9223372036854775808", "9223372036854775808", "1.5", " 1", "nx", "get",
+    "keepttl", "a\r\nb", "persist", "ex", "16",
+];
+
+/// Commands: what is in braces is [filled in](Grammar::word).
+const COMMANDS: &[&str] = &[
+    "GET {k}", "GET {k}", "GET {k}", "SET {k} {v}", "SET {k} {v}", "SET {k} {n}", "SET {k} {v} {s}", "SET {k} {v} {s} {s}",
+    "SET {k} {v} {s} {s} {s}", "SETNX {k} {v}", "SETEX {k} {t} {v}", "PSETEX {k} {t}000 {v}", "GETSET {k} {v}",
+    "GETDEL {k}", "GETEX {k}", "GETEX {k} EX {t}", "GETEX {k} PX {t}000", "GETEX {k} PERSIST", "GETEX {k} EXAT {at}",
+    "GETEX {k} PXAT {at}000", "GETEX {k} EX {t} PERSIST", "MGET {k} {k} {k}", "MSET {k} {v} {k} {v} {k} {n}",
+    "MSETNX {k} {v} {k} {v}", "APPEND {k} {v}", "APPEND {k} {n}", "STRLEN {k}", "INCR {k}", "DECR {k}", "INCRBY {k} {n}",
+    "DECRBY {k} {n}", "INCRBYFLOAT {k} {f}", "INCRBYFLOAT {k} {f}", "GETRANGE {k} {o} {o}", "SETRANGE {k} {p} {v}",
+    "DEL {k} {k}", "UNLINK {k}", "EXISTS {k} {k} {k}", "TOUCH {k} {k}", "TYPE {k}", "EXPIRE {k} {t}", "EXPIRE {k} {t} NX",
+    "PEXPIRE {k} {t}000 XX", "EXPIREAT {k} {at}", "EXPIREAT {k} {at} {c}", "PEXPIREAT {k} {at}000 {c}",
+    "PEXPIREAT {k} {at}000 {c} {c}", "EXPIRE {k} -5", "EXPIRETIME {k}", "PEXPIRETIME {k}", "TTL {k}", "PTTL {k}",
+    "PERSIST {k}", "KEYS *", "KEYS {pat}", "RANDOMKEY", "RENAME {k} {k}", "RENAME {k} {k}", "RENAMENX {k} {k}",
+    "COPY {k} {k}", "COPY {k} {k} REPLACE", "COPY {k} {k} DB {db}", "COPY {k} {k} DB {db} REPLACE", "DBSIZE", "FLUSHDB",
+    "FLUSHALL ASYNC", "FLUSHALL SYNC", "OBJECT ENCODING {k}", "MEMORY USAGE {k}", "MEMORY USAGE {k} SAMPLES 3",
+    "HSET {h} {i} {v}", "HSET {h} {i} {v} {i} {n}", "HSET {h} {many}", "HMSET {h} {i} {v} {i} {v}", "HGET {h} {i}",
+    "HDEL {h} {i} {i}", "HDEL {h} {i}", "HMGET {h} {i} {i} {i}", "HGETALL {h}", "HEXISTS {h} {i}", "HLEN {h}", "HKEYS {h}",
+    "HVALS {h}", "HINCRBY {h} {i} {n}", "HSETNX {h} {i} {v}", "HSTRLEN {h} {i}", "PING", "PING {v}", "ECHO {v}",
+    "SELECT {db}", "SELECT 0", "RESET", "HELLO 2", "HELLO 3", "CLIENT SETNAME {v}", "CLIENT GETNAME", "MULTI", "MULTI",
+    "EXEC", "EXEC", "EXEC", "DISCARD", "WATCH {k} {k}", "WATCH {k}", "UNWATCH", "NOSUCH {k} {v}", "OBJECT NOSUCH {k}",
+    "TIME {v}", "AUTH default {v}", "SCAN 0 COUNT 1000 NOSUCH", "COMMAND COUNT {v}",
+];
+
+/// Commands after which a key is soon gone.
+const BRIEF: &[&str] = &["SET {k} {v} PX 15", "PEXPIRE {h} 15", "PSETEX {k} 15 {v}", "GETEX {k} PX 15"];
+
+const SCANS: &[&str] = &[
+    "SCAN 0", "SCAN 0 COUNT 3", "SCAN 0 MATCH {pat} COUNT 100", "SCAN 0 TYPE hash", "SCAN 0 TYPE string MATCH *",
+    "HSCAN {h} 0", "HSCAN {h} 0 MATCH f*", "HSCAN {h} 0 COUNT 50",
+];
+
+/// Makes steps.
+pub struct Grammar {
+    random: Rng,
+    /// Seconds since 1970 at which times are that are given so.
+    base: u64,
+}
+
+impl Grammar {
+    pub fn new(seed: u64) -> Self {
+        Grammar { random: Rng::with_seed(seed), base: now() / 1000 + 500 }
+    }
+
+    pub fn is(&mut self, one_in: usize) -> bool {
+        self.random.usize(..one_in) == 0
+    }
+
+    pub fn step(&mut self) -> Step {
+        let client = usize::from(self.is(4));
+        match self.random.usize(..200) {
+            0 => Step::RunBriefly(client, self.fill(BRIEF)),
+            1..6 => Step::Scan(client, self.fill(SCANS)),
+            _ => Step::Run(client, self.command()),
+        }
+    }
+
+    fn command(&mut self) -> Args {
+        let mut args = self.fill(COMMANDS);
+        if self.is(25) && args.len() > 1 {
+            let at = self.random.usize(1..args.len());
+            let wrong = self.one(&WRONG).as_bytes().to_vec();
+            match self.random.usize(..4) {
+                0 => drop(args.remove(at)),
+                1 => args.insert(at, wrong),
+                2 => args.push(wrong),
+                _ => args[at] = wrong,
+            }
+        }
+        args
+    }
+
+    fn one<'a>(&mut self, from: &[&'a str]) -> &'a str {
+        from[self.random.usize(..from.len())]
+    }
+
+    fn fill(&mut self, templates: &[&str]) -> Args {
+        let template = self.one(templates);
+        let mut args = Vec::new();
+        for word in template.split(' ') {
+            match (word, word.find('}')) {
+                ("{many}", _) => {
+                    for _ in 0..40 {
+                        args.push(format!("f{}", self.random.u32(..900)).into_bytes());
+                        args.push(self.word("{v}"));
+                    }
+                }
+                ("{s}", _) => args.extend(self.set_option()),
+                (_, Some(end)) => {
+                    let mut arg = self.word(&word[..=end]);
+                    arg.extend(word[end + 1..].bytes());
+                    args.push(arg);
+                }
+                (_, None) => args.push(word.as_bytes().to_vec()),
+            }
+        }
+        args
+    }
+
+    fn set_option(&mut self) -> Vec<Vec<u8>> {
+        let option = self.one(&["NX", "xx", "GET", "KEEPTTL", "EX {t}", "px {t}000", "EXAT {at}", "PXAT {at}000", "PXAT 1"]);
+        option.split(' ').map(|word| match word.find('}') {
+            Some(end) => [self.word(&word[..=end]), word[end + 1..].as_bytes().to_vec()].concat(),
+            None => word.as_bytes().to_vec(),
+        }).collect()
+    }
+
+    /// What stands for a word in braces.
+    fn word(&mut self, word: &str) -> Vec<u8> {
+        let text = match word {
+            "{k}" => self.one(&KEYS).to_owned(),
+            // Mostly a hash, and at times what is none.
+            "{h}" if self.is(8) => self.one(&KEYS).to_owned(),
+            "{h}" => "h".to_owned(),
+            "{i}" => self.one(&FIELDS).to_owned(),
+            "{n}" => self.one(&["0", "1", "-1", "5", "-7", "100", "9223372036854775807", "-9223372036854775808"]).to_owned(),
+            "{f}" => self.float(),
+            "{o}" => self.one(&["0", "1", "3", "-1", "-2", "-100", "5000", "9223372036854775807"]).to_owned(),
+            "{p}" => self.one(&["0", "1", "7", "100", "5000", "-1", "536870912", "9223372036854775807"]).to_owned(),
+            "{t}" => self.one(&["1000", "2000", "3000"]).to_owned(),
+            "{at}" => (self.base + 1000 * self.random.u64(..3)).to_string(),
+            "{c}" => self.one(&["NX", "XX", "gt", "lt", "GT"]).to_owned(),
+            "{db}" => self.one(&["0", "0", "1", "2"]).to_owned(),
+            "{pat}" => self.one(&["?", "[a-c]", "[^a]", "a*", "*", "**", "\\a", "", "[a", "x*y*z"]).to_owned(),
+            _ => return self.value(),
+        };
+        text.into_bytes()
+    }
+
+    fn float(&mut self) -> String {
+        match self.random.usize(..8) {
+            0 => self.one(&["inf", "nan", "1e400", "0x1F", "1e", "-0", "1e-20", "3.0e3"]).to_owned(),
+            1 => format!("{}", self.random.i64(-1000..1000)),
+            2 => format!("{}e{}", self.random.i64(-99..99), self.random.i64(-20..20)),
+            _ => format!("{:.*}", self.random.usize(..6), (self.random.f64() - 0.5) * 1000.0),
+        }
+    }
+
+    fn value(&mut self) -> Vec<u8> {
+        let len = match self.random.usize(..40) {
+            0 => self.random.usize(4000..5000),
+            1 => self.random.usize(..70_000),
+            2..6 => self.random.usize(..100),
+            6..12 => return self.random.i64(-50..50).to_string().into_bytes(),
+            12..15 => return self.float().into_bytes(),
+            15 => 0,
+            _ => self.random.usize(1..8),
+        };
+        let first = self.random.u8(..);
+        (0..len).map(|at| first.wrapping_add((at % 7) as u8)).collect()
+    }
+}

@@ -1,0 +1,202 @@
+//! The commands run in this process, and by Redis.
+
+use crate::reply::Value;
+use linerate_kv::commands::{Client, Context, Request, Server, Session, Settings, Stats, Totals};
+use linerate_kv::resp::{Limits, Parsed, Parser};
+use linerate_kv::shards::Shards;
+use linerate_kv::store::{Config, Keys, Store};
+use std::io::{BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// A command and its arguments.
+pub type Args = Vec<Vec<u8>>;
+
+/// Connections to each.
+pub const CLIENTS: usize = 2;
+
+/// `args` as a client sends them.
+fn encoded(args: &Args) -> Vec<u8> {
+    let mut bytes = format!("*{}\r\n", args.len()).into_bytes();
+    for arg in args {
+        bytes.extend(format!("${}\r\n", arg.len()).bytes());
+        bytes.extend(arg);
+        bytes.extend(b"\r\n");
+    }
+    bytes
+}
+
+/// Milliseconds since 1970.
+pub fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).expect("it is later than 1970").as_millis() as u64
+}
+
+struct Host {
+    settings: Settings,
+    sessions: Vec<Client>,
+}
+
+impl Server for Host {
+    fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    fn set(&mut self, settings: Settings) -> Result<(), String> {
+        self.settings = settings;
+        Ok(())
+    }
+
+    fn clients(&mut self) -> Vec<Client> {
+        self.sessions.clone()
+    }
+
+    fn kill(&mut self, _: u64) {}
+
+    fn totals(&mut self) -> Totals {
+        Totals::default()
+    }
+
+    fn reset_totals(&mut self) {}
+}
+
+/// The commands, on shards in this process.
+pub struct Ours {
+    stores: Vec<Option<Box<Store>>>,
+    keys: Keys,
+    sessions: Vec<Session>,
+    host: Host,
+    stats: Stats,
+    parser: Parser,
+}
+
+impl Ours {
+    pub fn with_shards(count: usize) -> Self {
+        let config = Config::new(64 << 20);
+        let address = "127.0.0.1:6379".parse().expect("an address");
+        let session = |id| Session::new(id, address, address, true, now());
+        let sessions: Vec<Session> = (0..CLIENTS as u64).map(|at| session(at + 1)).collect();
+        Ours {
+            stores: (0..count).map(|_| Some(Box::new(Store::new(&config, now())))).collect(),
+            keys: Keys::new(&config.key),
+            host: Host {
+                settings: Settings::default(),
+                sessions: sessions.iter().map(|session| session.client(now())).collect(),
+            },
+            sessions,
+            stats: Stats::default(),
+            parser: Parser::default(),
+        }
+    }
+
+    /// What `client` is replied. If it is long, the last argument is received apart if `apart`. Only those shards are there that the command says
+    /// it needs.
+    pub fn run(&mut self, client: usize, args: &Args, apart: bool) -> Value {
+        let mut data = encoded(args);
+        let limits = Limits { bulk: 512 << 20, long: 4096, authenticated: true };
+        // All but the last byte has come at first.
+        let mut come = if apart { data.len() - 1 } else { data.len() };
+        let end = loop {
+            match self.parser.parse(&data[..come], limits).expect("a request") {
+                Parsed::Request(end) => break end,
+                Parsed::Partial(_) => come = data.len(),
+                Parsed::Long { at, len } => {
+                    let store = self.stores[0].as_mut().expect("a shard");
+                    let mut writer = store.long(len).expect("memory for a value");
+                    assert_eq!(writer.fill(&data[at..at + len]), len);
+                    data.drain(at..at + len + 2);
+                    self.parser.give(writer.finish());
+                    come = data.len();
+                }
+            }
+        };
+        let session = &mut self.sessions[client];
+        let request = Request::new(self.parser.args(&data[..end]), session.space(), &self.keys);
+        let count = self.stores.len();
+        let needed = request.needs(session, &self.keys, count);
+        let mut lent: Vec<_> = (0..count).map(|_| None).collect();
+        needed.iter().for_each(|at| lent[at] = self.stores[at].take());
+        let mut out = Vec::new();
+        let mut cx = Context {
+            shards: &mut Shards::new(&mut lent),
+            keys: &self.keys,
+            session,
+            server: &mut self.host,
+            stats: &mut self.stats,
+            now: now(),
+        };
+        request.run(&mut cx, &mut out);
+        needed.iter().for_each(|at| self.stores[at] = lent[at].take());
+        self.parser.forget();
+        let mut rest = &out[..];
+        let value = Value::read(&mut rest).expect("a reply");
+        assert!(rest.is_empty(), "more than one reply to {args:?}");
+        value
+    }
+
+    /// A bit of what is done in the background.
+    pub fn tick(&mut self) {
+        self.stores.iter_mut().flatten().for_each(|store| drop(store.tick(now(), 10)));
+    }
+}
+
+/// A `redis-server` of our own, which ends with this.
+pub struct Redis {
+    process: Child,
+    directory: PathBuf,
+    connections: Vec<BufReader<UnixStream>>,
+}
+
+impl Redis {
+    /// One without data.
+    ///
+    /// # Panics
+    /// If it is not installed.
+    pub fn start() -> Self {
+        static NUMBER: AtomicUsize = AtomicUsize::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let directory = std::env::temp_dir().join(format!("linerate-kv-{}-{number}", std::process::id()));
+        std::fs::create_dir_all(&directory).expect("a directory for the socket");
+        let socket = directory.join("redis.sock");
+        let started = Command::new("redis-server")
+            .args(["--save", "", "--appendonly", "no", "--port", "0", "--unixsocket"])
+            .arg(&socket)
+            .current_dir(&directory)
+            .stdout(Stdio::null())
+            .spawn();
+        let process = started.unwrap_or_else(|error| {
+            panic!("redis-server does not start ({error}): install it with `apt-get install redis-server`, as ./run does")
+        });
+        let mut redis = Redis { process, directory, connections: Vec::new() };
+        let since = Instant::now();
+        while redis.connections.len() < CLIENTS {
+            match UnixStream::connect(&socket) {
+                Ok(stream) => redis.connections.push(BufReader::new(stream)),
+                Err(error) => {
+                    assert!(since.elapsed() < Duration::from_secs(20), "redis-server does not listen: {error}");
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+            }
+        }
+        redis
+    }
+
+    /// What `client` is replied to each of `commands`.
+    pub fn run(&mut self, client: usize, commands: &[Args]) -> Vec<Value> {
+        let bytes: Vec<u8> = commands.iter().flat_map(encoded).collect();
+        let connection = &mut self.connections[client];
+        connection.get_mut().write_all(&bytes).expect("redis-server takes requests");
+        commands.iter().map(|_| Value::read(connection).expect("redis-server replies")).collect()
+    }
+}
+
+impl Drop for Redis {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}
