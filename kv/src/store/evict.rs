@@ -93,16 +93,24 @@ fn uses(noted: u16, now: u64) -> u8 {
 impl Store {
     /// Lets an item go. Returns whether there was one that may.
     pub(super) fn evict_one(&mut self, now: u64) -> bool {
-        let Some(victim) = self.victim(now) else { return false };
-        self.counts.evicted += 1;
-        self.discard(victim);
-        true
+        /// The one that may not go is seldom the worst twice.
+        const TRIES: usize = 4;
+        for attempt in 0..TRIES {
+            let Some(victim) = self.victim(now, attempt) else { return false };
+            if self.pinned.is_none() || self.pinned != Some(self.hash_at(victim)) {
+                self.counts.evicted += u64::from(!self.spaces.is_flushed(self.item(victim).space()));
+                self.discard(victim);
+                return true;
+            }
+        }
+        false
     }
 
-    fn victim(&mut self, now: u64) -> Option<Location> {
+    fn victim(&mut self, now: u64, attempt: usize) -> Option<Location> {
         let (from, compared) = match self.evict {
             Evict::None => return None,
-            Evict::Ttl => return self.wheel.soonest(),
+            Evict::Ttl if attempt == 0 => return self.wheel.soonest(),
+            Evict::Ttl => (From::Volatile, 1),
             Evict::Random(from) => (from, 1),
             Evict::Lru(from) | Evict::Lfu(from) => (from, SAMPLE),
         };

@@ -140,9 +140,9 @@ impl Heap {
         &mut self.memory[start..start + size_of_class(self.pages[start / PAGE].class.into())]
     }
 
-    /// The slot at `to` holds what that at `from` does, which is as long.
-    pub fn copy(&mut self, from: Location, to: Location) {
-        let (start, len) = (start_of(from), self.slot(from).len());
+    /// The slot at `to` holds the first `len` bytes of that at `from`.
+    pub fn copy(&mut self, from: Location, to: Location, len: usize) {
+        let start = start_of(from);
         self.memory.copy_within(start..start + len, start_of(to));
     }
 
@@ -265,7 +265,7 @@ mod tests {
     fn a_slot_has_room_and_wastes_an_eighth_at_most() {
         for len in 0..=LARGEST {
             let size = Heap::slot_len(len);
-            assert!(size >= len && size % UNIT == 0, "{len} in {size}");
+            assert!(size >= len && size.is_multiple_of(UNIT), "{len} in {size}");
             assert!(len < SMALLEST || len <= FINE && size - len < UNIT || (size - len) * 8 <= len, "{len} in {size}");
             assert_eq!(class_of(size), class_of(len), "{len}");
         }

@@ -218,6 +218,11 @@ impl<B: AsRef<[u8]>> Item<B> {
 }
 
 impl<'a> Item<&'a [u8]> {
+    /// The key, for as long as the slot is borrowed.
+    pub fn into_key(self) -> &'a [u8] {
+        &self.0[self.key_at()..self.value_at()]
+    }
+
     /// The value, for as long as the slot is borrowed.
     pub fn into_value(self) -> &'a [u8] {
         &self.0[self.value_at()..][..self.value_len()]

@@ -95,7 +95,13 @@ impl Store {
     }
 
     /// Another item in place of that at `location`, of `key`, which expires at `at`.
-    fn rewrite(&mut self, key: &Key, location: super::Location, at: Option<u64>, now: u64) -> Result<(), Error> {
+    pub(super) fn rewrite(
+        &mut self,
+        key: &Key,
+        location: super::Location,
+        at: Option<u64>,
+        now: u64,
+    ) -> Result<(), Error> {
         let mut scratch = std::mem::take(&mut self.scratch);
         let item = self.item(location);
         let (form, tag, changed) = (item.form(), item.tag(), item.is_changed());
@@ -193,6 +199,11 @@ impl Store {
     /// Keys of `space`, those included that have expired and have not come up.
     pub fn len(&self, space: u8) -> usize {
         self.spaces.len(space)
+    }
+
+    /// Keys of all spaces that expire some time.
+    pub fn expiring(&self) -> usize {
+        self.wheel.len()
     }
 
     /// Whether no key is there, in any space.

@@ -266,8 +266,9 @@ impl LongWriter {
 }
 
 impl Store {
-    /// Memory for a value of `len` bytes, to be filled.
-    pub fn long(&mut self, len: usize) -> Result<LongWriter, Error> {
+    /// Memory for a value of `len` bytes, to be filled. What has to go for it, goes.
+    pub fn long(&mut self, len: usize, now: u64) -> Result<LongWriter, Error> {
+        let _ = now;
         let mut pieces = Vec::new();
         let mut left = len;
         while left > 0 {

@@ -1,8 +1,10 @@
 //! One shard's keys and values.
 
+mod buckets;
 mod error;
 mod evict;
 mod fetch;
+mod fields;
 mod hashes;
 mod heap;
 mod index;
@@ -13,6 +15,7 @@ mod room;
 mod slab;
 mod spaces;
 mod strings;
+mod table;
 mod watch;
 mod wheel;
 
@@ -33,6 +36,7 @@ use siphasher::sip::SipHasher13;
 use slab::Slab;
 use spaces::Spaces;
 use std::hash::Hasher;
+use table::Table;
 use watch::Watches;
 use wheel::Wheel;
 
@@ -127,6 +131,12 @@ pub struct Store {
     heap: Heap,
     wheel: Wheel,
     longs: Slab<Long>,
+    /// Large hashes.
+    tables: Slab<Table>,
+    /// Those of them that are nobody's.
+    doomed: Vec<u32>,
+    /// Bytes that they take beside the heap.
+    beside: usize,
     arena: Arena,
     spaces: Spaces,
     watches: Watches,
@@ -142,8 +152,11 @@ pub struct Store {
     sweep: u64,
     /// Empty between calls.
     found: Vec<Location>,
+    /// The hash of the key that may not be evicted.
+    pinned: Option<u64>,
     /// Empty between calls.
     scratch: Vec<u8>,
+    scratch_beside: Vec<u8>,
 }
 
 impl Store {
@@ -158,6 +171,9 @@ impl Store {
             heap: Heap::new(config.memory),
             wheel: Wheel::new(now),
             longs: Slab::new(),
+            tables: Slab::new(),
+            doomed: Vec::new(),
+            beside: 0,
             arena: config.arena.clone(),
             spaces: Spaces::new(),
             watches: Watches::default(),
@@ -170,7 +186,9 @@ impl Store {
             unique: 0,
             sweep: 0,
             found: Vec::new(),
+            pinned: None,
             scratch: Vec::new(),
+            scratch_beside: Vec::new(),
         }
     }
 
@@ -202,7 +220,7 @@ impl Store {
 
     /// Bytes that it takes.
     pub fn used(&self) -> usize {
-        self.heap.used() + self.index.bytes()
+        self.heap.used() + self.index.bytes() + self.longs.bytes() + self.tables.bytes() + self.beside
     }
 
     /// What has gone without being asked to.
@@ -284,7 +302,9 @@ impl Store {
     /// Lets the item at `location` go, unasked.
     fn discard(&mut self, location: Location) {
         let hash = self.hash_at(location);
-        self.watches.changed(hash);
+        if !self.spaces.is_flushed(self.item(location).space()) {
+            self.watches.changed(hash);
+        }
         self.drop_item(hash, location);
     }
 
@@ -298,8 +318,11 @@ impl Store {
     /// Lets that part of the item at `location` go which lies elsewhere.
     fn release_value(&mut self, location: Location) {
         let item = self.item(location);
-        if item.form() == Form::Long {
-            self.longs.remove(item.number());
+        match item.form() {
+            Form::Short | Form::Bucket => {}
+            Form::Long => _ = self.longs.remove(item.number()),
+            Form::Fields => self.release_fields(location, hashes::HEAD),
+            Form::Buckets => self.doom(item.number()),
         }
     }
 

@@ -1,9 +1,7 @@
 //! Making room, at once and in the background.
 
-use super::index::Location;
-use super::item::Item;
-use super::long::LongWriter;
-use super::{Error, Store, heap};
+use super::item::{Form, Item};
+use super::{Error, Key, Store, heap};
 
 /// Places of the index that are looked at together for flushed items.
 const SWEPT: usize = 256;
@@ -16,7 +14,8 @@ impl Store {
         if self.spaces.flushed() > 0 {
             self.sweep_some(budget);
         }
-        !all_expired || self.spaces.flushed() > 0
+        self.bury(budget);
+        !all_expired || self.spaces.flushed() > 0 || !self.doomed.is_empty()
     }
 
     /// Lets up to `most` items expire whose time has come by `now`. Returns whether all have.
@@ -51,22 +50,50 @@ impl Store {
         self.found = found;
     }
 
-    /// Makes room for an item of `size` bytes.
-    pub(super) fn make_room(&mut self, size: usize, now: u64) -> Result<(), Error> {
+    /// Whether there is room for `count` items of at most `size` bytes.
+    #[inline]
+    pub(super) fn has_room(&self, size: usize, count: usize) -> bool {
+        if count == 1 && self.heap.grows_by(size) == 0 {
+            return true;
+        }
+        self.used() + count * heap::PAGE <= self.memory
+    }
+
+    /// Makes room for `count` items of at most `size` bytes.
+    #[inline]
+    pub(super) fn make_room(&mut self, size: usize, count: usize, now: u64) -> Result<(), Error> {
+        if self.has_room(size, count) { Ok(()) } else { self.clear_room(size, count, now) }
+    }
+
+    #[cold]
+    fn clear_room(&mut self, size: usize, count: usize, now: u64) -> Result<(), Error> {
+        /// Items of what is nobody's that go before somebody's.
+        const SOME: usize = 16;
         if size > heap::LARGEST {
             return Err(Error::Full);
         }
-        while self.heap.grows_by(size) > 0 && self.used() + heap::PAGE > self.memory {
-            if !self.compact() && !self.evict_one(now) {
+        while !self.has_room(size, count) {
+            if !self.bury(SOME) && !self.drop_nobodys(SOME, now) && !self.compact() && !self.evict_one(now) {
                 return Err(Error::Full);
             }
         }
         Ok(())
     }
 
-    /// Memory for a value of `len` bytes, to be filled.
-    pub(super) fn long_at(&mut self, len: usize, _now: u64) -> Result<LongWriter, Error> {
-        self.long(len)
+    /// Lets about `most` items go that have expired or were flushed. Returns whether any did.
+    fn drop_nobodys(&mut self, most: usize, now: u64) -> bool {
+        let before = self.index.len();
+        self.expire(now, most);
+        self.sweep_some(most);
+        self.index.len() < before
+    }
+
+    /// Does `what` while what is under `key` may not be evicted.
+    pub(super) fn with_pinned<T>(&mut self, key: &Key, what: impl FnOnce(&mut Self) -> T) -> T {
+        let before = self.pinned.replace(key.hash);
+        let result = what(self);
+        self.pinned = before;
+        result
     }
 
     /// Empties a page whose items have room in others. Returns whether there was one.
@@ -74,21 +101,19 @@ impl Store {
         let Some(page) = self.heap.sparse_page() else { return false };
         for old in page {
             let item = self.item(old);
-            let (size, expires) = (item.size(), item.expires());
+            let (form, size, expires) = (item.form(), item.size(), item.expires());
             let Some(new) = self.heap.allocate(size) else { return false };
-            let hash = self.hash_at(old);
-            self.heap.copy(old, new);
-            self.moved(hash, old, new, expires);
+            self.heap.copy(old, new, size);
+            if form == Form::Bucket {
+                self.bucket_moved(old, new);
+            } else {
+                if expires {
+                    self.wheel.moved(new, &mut self.heap);
+                }
+                self.index.relocate(self.hash_at(new), old, new);
+            }
             self.heap.release(old);
         }
         true
-    }
-
-    /// The item that was at `old` is at `new`.
-    fn moved(&mut self, hash: u64, old: Location, new: Location, expires: bool) {
-        if expires {
-            self.wheel.moved(new, &mut self.heap);
-        }
-        self.index.relocate(hash, old, new);
     }
 }

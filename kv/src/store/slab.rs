@@ -16,6 +16,7 @@ impl<T> Slab<T> {
     }
 
     /// Things that there are.
+    #[cfg(test)]
     pub fn len(&self) -> usize {
         self.len
     }

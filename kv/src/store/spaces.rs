@@ -18,8 +18,8 @@ pub(crate) struct Spaces {
 
 impl Spaces {
     pub fn new() -> Self {
-        let numbers = std::array::from_fn(|n| n as u8);
-        Spaces { current: std::array::from_fn(|n| n as u8), outer: numbers, len: [0; 256], flushed: 0 }
+        let outer = std::array::from_fn(|n| if n < SPACES { n as u8 } else { 0 });
+        Spaces { current: std::array::from_fn(|n| n as u8), outer, len: [0; 256], flushed: 0 }
     }
 
     /// What items of `space` say now.
@@ -70,7 +70,7 @@ impl Spaces {
             return true;
         }
         let is_free = |number: &u8| self.len[usize::from(*number)] == 0 && self.current(self.outer(*number)) != *number;
-        let Some(new) = (0..=u8::MAX).find(is_free) else { return false };
+        let Some(new) = (0..u8::MAX).find(is_free) else { return false };
         self.outer[usize::from(new)] = space;
         self.current[usize::from(space)] = new;
         self.flushed += self.len[usize::from(old)];

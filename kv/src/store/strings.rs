@@ -123,7 +123,7 @@ impl Store {
             self.watches.changed(key.hash);
             return Ok(());
         }
-        self.replace_part(key, Some(location), at, bytes, now)
+        self.with_pinned(key, |store| store.replace_part(key, Some(location), at, bytes, now))
     }
 
     /// As [`change`](Self::change), by another value.
@@ -149,7 +149,7 @@ impl Store {
             }
             Str::Short(short) if self.is_long(key, len) => {
                 let short = short.to_vec();
-                let mut writer = self.long_at(len, now)?;
+                let mut writer = self.long(len, now)?;
                 writer.fill(&short[..short.len().min(at)]);
                 writer.fill_zeros(at.saturating_sub(short.len()));
                 writer.fill(bytes);
@@ -173,7 +173,7 @@ impl Store {
     fn changed_long(&mut self, long: &Long, at: usize, bytes: &[u8], now: u64) -> Result<Long, Error> {
         let end = at + bytes.len();
         let old = long.rewritten(at, end);
-        let mut writer = self.long_at(old.end.max(end) - old.start, now)?;
+        let mut writer = self.long(old.end.max(end) - old.start, now)?;
         writer.fill_from(long, old.start..at.min(old.end));
         writer.fill_zeros(at.saturating_sub(long.len()));
         writer.fill(bytes);
@@ -213,9 +213,8 @@ impl Store {
                 self.write(key, What { form: Form::Short, value, tag, changed, stays: false }, expiry, now)
             }
             Value::Short(value) => {
-                let mut writer = self.long_at(value.len(), now)?;
-                writer.fill(value);
-                self.put_long(key, writer.finish(), tag, changed, expiry, now)
+                let long = self.long_of(value, now)?;
+                self.put_long(key, long, tag, changed, expiry, now)
             }
             Value::Long(long) if !self.is_long(key, long.len()) => {
                 let value = Str::Long(&long).to_vec();
@@ -223,6 +222,13 @@ impl Store {
             }
             Value::Long(long) => self.put_long(key, long, tag, changed, expiry, now),
         }
+    }
+
+    /// A copy of `bytes` in the arena.
+    pub(super) fn long_of(&mut self, bytes: &[u8], now: u64) -> Result<Long, Error> {
+        let mut writer = self.long(bytes.len(), now)?;
+        writer.fill(bytes);
+        Ok(writer.finish())
     }
 
     fn put_long(
@@ -245,6 +251,13 @@ impl Store {
 
     /// Writes an item under `key`, instead of whatever is there.
     pub(super) fn write(&mut self, key: &Key, what: What<'_>, expiry: Expiry, now: u64) -> Result<(), Error> {
+        if what.stays {
+            return self.with_pinned(key, |store| store.write_item(key, what, expiry, now));
+        }
+        self.write_item(key, what, expiry, now)
+    }
+
+    fn write_item(&mut self, key: &Key, what: What<'_>, expiry: Expiry, now: u64) -> Result<(), Error> {
         if key.bytes.len() > Self::LONGEST_KEY {
             return Err(Error::TooLong);
         }
@@ -262,7 +275,7 @@ impl Store {
         if let Some(old) = old {
             let item = self.item(old);
             let is_alike = item.expires() == draft.expires && item.tag().is_some() == tag.is_some();
-            if is_alike && Heap::slot_len(item.size()) == Heap::slot_len(draft.size()) {
+            if is_alike && Heap::slot_len(draft.size()) == self.heap.slot(old).len() {
                 if !stays {
                     self.release_value(old);
                 }
@@ -283,7 +296,7 @@ impl Store {
             }
         }
         // What is overwritten may be what goes.
-        self.make_room(draft.size(), now)?;
+        self.make_room(draft.size(), 1, now)?;
         let location = self.heap.allocate(draft.size()).ok_or(Error::Full)?;
         let slot = self.heap.at_mut(location);
         draft.write(slot).copy_from_slice(value);

@@ -1,9 +1,16 @@
+mod model;
+
 use super::*;
 use proptest::prelude::*;
 use std::collections::HashMap;
 
 fn store(memory: usize, evict: Evict) -> Store {
     Store::new(&Config { evict, key: *b"0123456789abcdef", ..Config::new(memory) }, 0)
+}
+
+/// The bytes of a key.
+fn name(key: u8) -> Vec<u8> {
+    vec![key; 1 + usize::from(key)]
 }
 
 /// What the model keeps: the value, and when it expires.
@@ -246,5 +253,39 @@ fn a_string_changes_in_part() {
             model.truncate(random.usize(0..6000));
             store.set(&key, &model[..], Expiry::Never, n).unwrap();
         }
+    }
+}
+
+#[test]
+fn a_scan_of_a_hash_visits_what_stays_while_it_grows_and_shrinks() {
+    let mut store = store(64 << 20, Evict::None);
+    let key = Key { bytes: b"key", ..store.key(0, b"key") };
+    let stay: Vec<[u8; 4]> = (0..2000u32).map(u32::to_le_bytes).collect();
+    for field in &stay {
+        store.hset(&key, field, b"value", 0).unwrap();
+    }
+    for grow_first in [true, false] {
+        let passing: Vec<[u8; 4]> = (10_000..40_000u32).map(u32::to_le_bytes).collect();
+        let mut seen = HashMap::new();
+        let (mut cursor, mut turns) = (0, 0);
+        loop {
+            cursor =
+                store.hscan(&key, cursor, 20, 0, |field, _| *seen.entry(field.to_vec()).or_insert(0) += 1).unwrap();
+            if cursor == 0 {
+                break;
+            }
+            turns += 1;
+            for field in passing.iter().skip(turns * 500 % passing.len()).take(500) {
+                if (turns * 500 / passing.len()).is_multiple_of(2) == grow_first {
+                    store.hset(&key, field, b"value", 0).unwrap();
+                } else {
+                    store.hdel(&key, field, 0).unwrap();
+                }
+            }
+        }
+        for field in &stay {
+            assert_eq!(seen.get(&field[..]), Some(&1), "{field:?}");
+        }
+        assert!(turns > 100, "{turns}");
     }
 }
