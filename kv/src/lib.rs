@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 pub mod commands;
+pub mod memcached;
 pub mod resp;
 pub mod shards;
 pub mod sink;

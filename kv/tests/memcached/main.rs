@@ -1,0 +1,7 @@
+//! memcached's protocol over shards, alone and beside a real memcached.
+
+mod behaviour;
+mod client;
+mod differential;
+mod real;
+mod steps;
