@@ -381,10 +381,7 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
                 }
             }
         }
-        news.opened.clear();
-        news.due.clear();
-        news.readable.clear();
-        news.others.clear();
+        news.clear();
     }
 }
 

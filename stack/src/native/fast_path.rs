@@ -359,7 +359,7 @@ fn is_ordinary<P: Packet>(block: &Block, buffers: &Buffers<P>, settings: &Settin
 /// Puts the headers in front of the `len` bytes of `packet`, the next of the stream, and returns those, to be kept until they
 /// are acknowledged; `push` is a flag beside ACK. `None` if that cannot be; nothing has changed then.
 #[inline(always)]
-#[allow(clippy::too_many_arguments, reason = "what a header is made of")]
+#[expect(clippy::too_many_arguments, reason = "what a header is made of")]
 pub(super) fn dress<P: Packet>(
     packet: &mut P,
     block: &Block,
