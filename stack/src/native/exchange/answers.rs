@@ -56,7 +56,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         let settings = &self.shared.settings;
         // With room for another segment the congestion window is not what limits it (RFC 9438 §5.8), and need not be told.
         if other.is_some()
-            || WRITTEN && ours.reserved > 0
+            || WRITTEN && (ours.reserved > 0 || len == 0)
             || len > u32::from(block.mss)
             || len + u32::from(block.mss) > block.cwnd
             || len > block.snd_wnd
@@ -99,9 +99,15 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         let Some(exchange) = self.shared.exchanges.of_mut(block) else { return false };
         let Turn::Ours(ours) = &mut exchange.turn else { return true };
         if n >= block.received as usize {
-            self.shared.pinned.all -= usize::from(ours.received.is_some());
-            ours.received = None;
+            let Some(mut packet) = ours.received.take() else { return true };
             block.received = 0;
+            // Nobody reads it any more, and it is near: the answer may be written there.
+            if ours.written.is_none() && packet.trim(packet.len()) {
+                ours.written = Some(packet);
+                self.shared.pinned.queued += 1;
+            } else {
+                self.shared.pinned.all -= 1;
+            }
         } else if let Some(packet) = &mut ours.received
             && packet.adjust(n)
         {
@@ -175,10 +181,6 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
             let _ = packet.trim(reserved - n);
         }
         block.unsent += n as u32;
-        if block.unsent == 0 {
-            ours.written = None;
-            self.shared.pinned.unqueue(1);
-        }
         true
     }
 }

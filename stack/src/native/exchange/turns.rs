@@ -229,9 +229,13 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
                 if let Some(packet) = received {
                     buffers.received.push_back(packet);
                 }
-                if let Some(packet) = written {
-                    buffers.queue.push_packet(block.nxt, packet);
-                    buffers.reserved = reserved;
+                match written {
+                    Some(packet) if block.unsent + reserved > 0 => {
+                        buffers.queue.push_packet(block.nxt, packet);
+                        buffers.reserved = reserved;
+                    }
+                    Some(_) => self.shared.pinned.unqueue(1),
+                    None => {}
                 }
                 // Its service is to be told of it, if it has not been.
                 if self.shared.exchanges.withdraw(slot) {
