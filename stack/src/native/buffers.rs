@@ -39,7 +39,7 @@ pub(super) struct Buffers<P> {
     /// Nothing has been sent since they were attached: the connection was idle before, and its window is larger than that of
     /// a new one, which it may have to be again (RFC 5681 §4.1).
     pub idle: bool,
-    /// What was received last has acknowledged the single segment that had been sent, and its service has answered nothing else.
+    /// What was received last has acknowledged the single segment that had been sent, and nothing has been sent since.
     pub turned: bool,
     /// A duplicate to be reported in the next acknowledgement (RFC 2883).
     pub duplicate: (Seq, Seq),

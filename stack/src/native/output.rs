@@ -59,10 +59,6 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             }
             _ => {}
         }
-        // Whatever is sent now, it is no simple answer.
-        if let Some(buffers) = self.shared.buffers.of_mut(self.block) {
-            buffers.turned = false;
-        }
         let more = self.send_data(egress, now);
         self.send_signals(egress, now);
         if !more {

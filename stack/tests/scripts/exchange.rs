@@ -60,6 +60,12 @@ fn link(pool: usize) -> LinkConfig {
 /// Plays `script` on a connection to each of `peers` and to either service, to both engines.
 #[track_caller]
 fn play_with(peers: Vec<Peer>, configure: impl Fn(&mut Config), script: impl Fn(&mut Script)) {
+    play_over(4096, peers, configure, script);
+}
+
+/// [`play_with`] over a link with so many packets.
+#[track_caller]
+fn play_over(pool: usize, peers: Vec<Peer>, configure: impl Fn(&mut Config), script: impl Fn(&mut Script)) {
     if !runs_native_scripts() {
         return;
     }
@@ -67,7 +73,7 @@ fn play_with(peers: Vec<Peer>, configure: impl Fn(&mut Config), script: impl Fn(
     for (peer, service) in peers.iter().flat_map(|peer| services.clone().map(|service| (peer, service))) {
         let [exchange, ordinary] = [true, false].map(|exchanges| {
             let mut taken = true;
-            let mut s = Script::accepted_over_with(peer.clone(), link(4096), |config| {
+            let mut s = Script::accepted_over_with(peer.clone(), link(pool), |config| {
                 configure(config);
                 taken = config.keepalive.is_none() && !config.pacing && !config.ecn;
                 if !exchanges && config.keepalive.is_none() {

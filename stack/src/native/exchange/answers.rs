@@ -128,9 +128,8 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         let Some(block) = self.blocks.get_mut(slot as usize) else { return 0 };
         let Some(exchange) = self.shared.exchanges.of_mut(block) else { return 0 };
         let Turn::Ours(ours) = &mut exchange.turn else { return 0 };
-        let settings = &self.shared.settings;
         let n = max.min(usize::from(block.mss).saturating_sub(block.unsent as usize));
-        if n == 0 || ours.reserved > 0 || block.unsent as usize + max > settings.tx_buffer {
+        if n == 0 || ours.reserved > 0 {
             return 0;
         }
         if let Some(packet) = &mut ours.written {
@@ -138,9 +137,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
                 return 0;
             }
         } else {
-            if self.shared.pinned.all >= settings.packets_in_advance {
-                return 0;
-            }
+            // Where packets run low, what is written in this turn becomes the queue of an ordinary connection at its end.
             let Some(mut packet) = egress.allocate_for_payload() else { return 0 };
             if packet.append(n).is_none() {
                 return 0;

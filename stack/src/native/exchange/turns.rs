@@ -217,15 +217,12 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         buffers.idle = false;
         match turn {
             Turn::Ours(Ours { received, written, reserved }) => {
-                // What came last, and has not been acknowledged.
-                let len = block.rcv_nxt - block.rcv_acked;
+                // It is all that has not been acknowledged.
                 block.wl1 = block.rcv_acked;
+                let len = block.rcv_nxt - block.rcv_acked;
                 // One that the port has put together of several wants an answer as they do.
                 block.unanswered = 1 + u8::from(len > u32::from(block.mss));
                 let mut news = Flags::DIRTY;
-                if block.received < len {
-                    news |= Flags::CONSUMED;
-                }
                 if let Some(packet) = received {
                     buffers.received.push_back(packet);
                 }

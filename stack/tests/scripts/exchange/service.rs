@@ -125,6 +125,8 @@ fn a_service_may_do_with_its_turn_what_it_likes() {
         vec![Command::Read(whole), Command::Write(whole), Command::Reserve(half)],
         vec![Command::Read(whole), Command::Reserve(0), Command::Send(half), Command::Write(half)],
         vec![Command::Read(whole), Command::Write(half), Command::Send(half)],
+        vec![Command::Read(whole), Command::Fill(half), Command::Fill(half)],
+        vec![Command::Fill(half), Command::Read(whole), Command::Fill(0), Command::Write(half)],
         vec![Command::Timer(None), Command::Forward],
         vec![Command::Forward, Command::Forward],
         vec![Command::Forward, Command::Peek, Command::Read(whole)],
@@ -182,7 +184,16 @@ fn an_answer_may_have_any_length() {
 fn a_service_may_consume_now_and_answer_later() {
     // RFC 5681 §4.2: the acknowledgement waits for the answer, though not for long.
     play(|s| {
-        let mut at = begin(s);
+        let mut at = turn(s, 1, LEN);
+        s.pass(RTT);
+        s.next(vec![Command::Read(LEN as usize)]);
+        s.inject(request(at, LEN));
+        s.write(LEN);
+        s.expect(answer(at, LEN));
+        s.expect_exchanging(false);
+        at += LEN;
+        s.pass(RTT);
+        at = goes_on(s, at);
         for wait in [ms(0), ms(1), DELAYED_ACK + ms(1)] {
             s.next(vec![Command::Read(LEN as usize)]);
             s.inject(request(at, LEN));
@@ -217,6 +228,53 @@ fn a_service_may_answer_before_it_consumes() {
         s.pass(RTT);
         goes_on(s, at + 2 * LEN);
     });
+}
+
+#[test]
+fn what_is_short_waits_for_acknowledgements_with_nagles_algorithm() {
+    // RFC 9293 §3.7.4.
+    play_with(plain_peers(), settings::nagle, |s| {
+        let mut at = begin(s);
+        let half = SEG as usize / 2;
+        s.next(vec![Command::Read(LEN as usize), Command::Write(SEG as usize), Command::Write(half)]);
+        s.inject(request(at, LEN));
+        s.expect(data(at, SEG).ack(at + LEN));
+        s.expect_nothing();
+        s.pass(RTT);
+        s.inject(ack(at + LEN, at + SEG));
+        s.expect(data(at + SEG, SEG / 2).ack(at + LEN).push());
+        s.pass(RTT);
+        s.next(vec![Command::Read(LEN as usize), Command::Write(half)]);
+        s.inject(data(at + LEN, LEN).ack(at + SEG + SEG / 2).push());
+        at += SEG + SEG / 2;
+        s.expect(data(at, SEG / 2).push());
+        s.write(half as Rel);
+        s.expect_nothing();
+    });
+}
+
+#[test]
+fn where_packets_run_low_answers_go_as_ever() {
+    play_over(
+        64,
+        plain_peers(),
+        |_| {},
+        |s| {
+            let at = begin(s);
+            s.on_port(6000).shake_hands();
+            s.write(20 * SEG);
+            let sent = s.drain().last().map_or(1, Got::end);
+            s.on_port(5000);
+            s.next(vec![Command::Write(LEN as usize), Command::Read(LEN as usize)]);
+            s.inject(request(at, LEN));
+            s.expect(answer(at, LEN));
+            s.expect_exchanging(false);
+            s.on_port(6000);
+            s.inject(ack(1, sent));
+            s.on_port(5000);
+            s.drain();
+        },
+    );
 }
 
 #[test]

@@ -25,6 +25,8 @@ pub enum Command {
     Write(usize),
     /// Ask for a place for so many bytes, and leave it.
     Reserve(usize),
+    /// Write so many bytes of the stream into a place for more.
+    Fill(usize),
     /// Hand over so many bytes of the stream as one slice.
     Send(usize),
     /// Hand over so many bytes, which are too many: they come back, and the service is called when there is room.
@@ -217,6 +219,16 @@ impl App {
             Command::Reserve(n) => {
                 if let Some(place) = net.reserve(conn, n) {
                     place.fill(0xee);
+                }
+            }
+            Command::Fill(n) => {
+                let mut log = self.log.borrow_mut();
+                let state = log.conns.entry(port).or_default();
+                if let Some(place) = net.reserve(conn, n + 7) {
+                    place.fill(0xee);
+                    place.iter_mut().zip(state.written..).take(n).for_each(|(byte, at)| *byte = stream_byte(at));
+                    net.commit(conn, n);
+                    state.written += n as u64;
                 }
             }
             Command::Send(n) => {
