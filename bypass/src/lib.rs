@@ -28,6 +28,8 @@ pub use bytes::{Bytes, Memory, Owner};
 pub use nic::{BURST, Capabilities, ChecksumOffload, InvalidMac, MacAddr, Nic, QueueStats};
 pub use packet::{L4, Packet, RxChecksum, RxInfo, TxOffload};
 pub use prefetch::{prefetch, prefetch_slice, prefetch_whole};
-pub use service::{CloseReason, ConnId, ConnectError, Datagram, Names, Origin, Postbox, Seat, Service, Transport};
+pub use service::{
+    CloseReason, ConnId, ConnectError, Datagram, Letter, Names, Origin, Postbox, Seat, Service, Transport,
+};
 pub use summary::Summary;
 pub use via::{InvalidVia, Via};

@@ -254,7 +254,7 @@ pub trait Service {
     /// What the service keeps for each connection.
     type Conn;
 
-    /// What other threads may tell one of its connections through a [`Postbox`].
+    /// What other threads may tell it, or one of its connections, through a [`Postbox`].
     type Message: Send + 'static;
 
     /// The worker runs: the time to connect out.
@@ -287,6 +287,16 @@ pub trait Service {
     /// A message arrived for this connection through a [`Postbox`].
     fn woken(&mut self, net: &mut impl Transport, conn: ConnId, state: &mut Self::Conn, message: Self::Message) {}
 
+    /// A message arrived for this worker's service through a [`Postbox`].
+    fn told(&mut self, net: &mut impl Transport, message: Self::Message) {}
+
+    /// A turn of the worker: the time for a piece of what is done in the background, a small one, as connections wait
+    /// meanwhile. Returns how long the worker may rest before the next turn if nothing happens; `None` is as long as it likes.
+    #[inline(always)]
+    fn tend(&mut self, net: &mut impl Transport) -> Option<Duration> {
+        None
+    }
+
     /// A datagram arrived on one of our UDP addresses.
     fn datagram(&mut self, net: &mut impl Transport, datagram: Datagram) {}
 
@@ -294,14 +304,22 @@ pub trait Service {
     fn closed(&mut self, net: &mut impl Transport, conn: ConnId, state: Self::Conn, why: CloseReason) {}
 }
 
-/// The way for other threads to wake a connection: one [`Mailbox`](crate::mailbox) per worker.
+/// A message, and to whom it goes.
+pub struct Letter<M> {
+    /// The connection, or `None` for the worker's service.
+    pub to: Option<ConnId>,
+    /// What it says.
+    pub message: M,
+}
+
+/// The way for other threads to wake a connection or a service: one [`Mailbox`](crate::mailbox) per worker.
 pub struct Postbox<M> {
-    workers: Vec<Sender<(ConnId, M)>>,
+    workers: Vec<Sender<Letter<M>>>,
 }
 
 impl<M> Postbox<M> {
     /// A postbox that reaches the workers behind `workers`, in the order of their numbers.
-    pub fn new(workers: Vec<Sender<(ConnId, M)>>) -> Self {
+    pub fn new(workers: Vec<Sender<Letter<M>>>) -> Self {
         Postbox { workers }
     }
 
@@ -311,7 +329,20 @@ impl<M> Postbox<M> {
     /// # Panics
     /// If `conn` is of a worker that this postbox does not reach.
     pub fn post(&self, conn: ConnId, message: M) -> Result<(), M> {
-        self.workers[conn.worker()].send((conn, message)).map_err(|(_, message)| message)
+        self.send(conn.worker(), Letter { to: Some(conn), message })
+    }
+
+    /// Sends `message` to the service of `worker`, where [`Service::told`] delivers it for as long as the worker runs. It comes
+    /// back when that worker's mailbox is full.
+    ///
+    /// # Panics
+    /// If this postbox does not reach such a worker.
+    pub fn tell(&self, worker: usize, message: M) -> Result<(), M> {
+        self.send(worker, Letter { to: None, message })
+    }
+
+    fn send(&self, worker: usize, letter: Letter<M>) -> Result<(), M> {
+        self.workers[worker].send(letter).map_err(|letter| letter.message)
     }
 }
 

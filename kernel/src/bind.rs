@@ -3,7 +3,7 @@
 use crate::poller::{Poller, Token};
 use crate::{Config, Error, Protocol};
 use linerate_bypass::mailbox::{Receiver, mailbox, waking_mailbox};
-use linerate_bypass::{ConnId, Postbox};
+use linerate_bypass::{ConnId, Letter, Postbox};
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use socket2::{Domain, SockAddr, Socket, Type};
@@ -18,7 +18,7 @@ pub struct Sockets<M> {
     pub(crate) worker: usize,
     pub(crate) config: Config,
     pub(crate) poller: Poller,
-    pub(crate) mailbox: Receiver<(ConnId, M)>,
+    pub(crate) mailbox: Receiver<Letter<M>>,
     pub(crate) listeners: Vec<(TcpListener, SocketAddr)>,
     pub(crate) udp: Vec<(UdpSocket, SocketAddr)>,
 }

@@ -6,7 +6,7 @@ use crate::net::Net;
 use crate::udp::Udp;
 use linerate_bypass::mailbox::Receiver;
 use linerate_bypass::time::Duration;
-use linerate_bypass::{CloseReason, ConnId, Service, Summary};
+use linerate_bypass::{CloseReason, ConnId, Letter, Service, Summary};
 use std::net::SocketAddr;
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,7 +22,7 @@ pub struct Worker<S: Service> {
     service: S,
     /// By slot.
     states: Vec<Option<S::Conn>>,
-    mailbox: Receiver<(ConnId, S::Message)>,
+    mailbox: Receiver<Letter<S::Message>>,
     spin: bool,
     started: bool,
     /// Kept for its memory.
@@ -91,6 +91,9 @@ impl<S: Service> Worker<S> {
             self.service.start(&mut self.net);
             self.net.flush_all();
         }
+        let rest = self.service.tend(&mut self.net);
+        self.net.flush_all();
+        let longest = [longest, rest].into_iter().flatten().min();
         let mut timeout = if self.spin { Some(Duration::ZERO) } else { self.net.idle_time(longest) };
         let asleep = timeout != Some(Duration::ZERO);
         if asleep && !self.mailbox.about_to_sleep() {
@@ -205,7 +208,11 @@ impl<S: Service> Worker<S> {
 
     fn deliver_messages(&mut self) {
         for _ in 0..BUDGET {
-            let Some((id, message)) = self.mailbox.receive() else { break };
+            let Some(Letter { to, message }) = self.mailbox.receive() else { break };
+            let Some(id) = to else {
+                self.service.told(&mut self.net, message);
+                continue;
+            };
             if self.net.slots.get(id).is_some_and(|conn| conn.stage == Stage::Open)
                 && let Some(Some(state)) = self.states.get_mut(id.slot())
             {

@@ -2,11 +2,11 @@
 
 use crate::slow::{Learnt, Lease};
 use linerate_bypass::mailbox::{Receiver, Sender, mailbox};
-use linerate_bypass::{ConnId, Postbox};
+use linerate_bypass::{Letter, Postbox};
 
 /// Things that one worker may leave at another before the other has read any.
 const MAIL: usize = 1024;
-/// Messages to the connections of one worker, likewise.
+/// Messages to the connections of one worker and its service, likewise.
 const MESSAGES: usize = 4096;
 
 /// What one worker tells another.
@@ -25,7 +25,7 @@ pub struct Crossing<P, M> {
     pub(crate) worker: usize,
     pub(crate) inbox: Receiver<Mail<P>>,
     pub(crate) others: Vec<Sender<Mail<P>>>,
-    pub(crate) messages: Receiver<(ConnId, M)>,
+    pub(crate) messages: Receiver<Letter<M>>,
     pub(crate) postbox: Postbox<M>,
 }
 
@@ -51,7 +51,7 @@ impl<P: Send, M: Send> Crossing<P, M> {
         self.others.len()
     }
 
-    /// The way for other threads to the connections of all workers.
+    /// The way for other threads to the connections and services of all workers.
     pub fn postbox(&self) -> Postbox<M> {
         self.postbox.clone()
     }

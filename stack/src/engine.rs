@@ -119,6 +119,15 @@ impl News {
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
+
+    /// Leaves none.
+    #[inline]
+    pub(crate) fn clear(&mut self) {
+        self.opened.clear();
+        self.due.clear();
+        self.readable.clear();
+        self.others.clear();
+    }
 }
 
 /// What happened to a connection.

@@ -11,7 +11,7 @@ use crate::seed;
 use crate::slow::{Lease, SlowPath};
 use linerate_bypass::mailbox::Receiver;
 use linerate_bypass::time::{Clock, Duration, Instant};
-use linerate_bypass::{BURST, Bytes, ConnId, Datagram, Nic, Seat, Service, Summary, Transport};
+use linerate_bypass::{BURST, Bytes, ConnId, Datagram, Letter, Nic, Seat, Service, Summary, Transport};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -51,8 +51,10 @@ pub struct Worker<N: Nic, S: Service, E: Engine<N> = NativeEngine<<N as Nic>::Pa
     states: Vec<Option<S::Conn>>,
     config: Config,
     inbox: Receiver<Mail<N::Packet>>,
-    messages: Receiver<(ConnId, S::Message)>,
+    messages: Receiver<Letter<S::Message>>,
     started: bool,
+    /// When the service wants the next turn at the latest.
+    tends_at: Option<Instant>,
     received: Vec<N::Packet>,
     news: News,
     /// The link's state when it was last looked at.
@@ -90,6 +92,7 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
             inbox: crossing.inbox,
             messages: crossing.messages,
             started: false,
+            tends_at: None,
             received: Vec::with_capacity(BURST),
             news: News::default(),
             link_up: None,
@@ -113,6 +116,7 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
             self.started = true;
             self.service.start(&mut self.core);
         }
+        self.tends_at = self.service.tend(&mut self.core).map(|rest| now + rest);
         work += self.deliver();
         self.core.egress.flush();
         if self.core.engine.connections() == 0 {
@@ -124,7 +128,8 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
     /// When there is something to do next if nothing arrives.
     pub fn next_deadline(&self) -> Option<Instant> {
         let Core { engine, egress, slow, .. } = &self.core;
-        [engine.next_deadline(), egress.next_deadline(), slow.next_deadline()].into_iter().flatten().min()
+        let deadlines = [engine.next_deadline(), egress.next_deadline(), slow.next_deadline(), self.tends_at];
+        deadlines.into_iter().flatten().min()
     }
 
     /// Whether the service has been started: in the first turn in which there was an address, which DHCP may have to
@@ -247,12 +252,17 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
             }
         }
         while read < MAIL_PER_TURN {
-            let Some((conn, message)) = self.messages.receive() else { break };
+            let Some(Letter { to, message }) = self.messages.receive() else { break };
             read += 1;
-            if self.core.engine.local_addr(conn).is_some()
-                && let Some(Some(state)) = self.states.get_mut(conn.slot())
-            {
-                self.service.woken(&mut self.core, conn, state, message);
+            match to {
+                None => self.service.told(&mut self.core, message),
+                Some(conn) => {
+                    if self.core.engine.local_addr(conn).is_some()
+                        && let Some(Some(state)) = self.states.get_mut(conn.slot())
+                    {
+                        self.service.woken(&mut self.core, conn, state, message);
+                    }
+                }
             }
         }
         read
@@ -381,10 +391,7 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
                 }
             }
         }
-        news.opened.clear();
-        news.due.clear();
-        news.readable.clear();
-        news.others.clear();
+        news.clear();
     }
 }
 

@@ -244,6 +244,10 @@ fn a_flood_of_syns_leaves_room_for_who_answers<A: Engine<MemoryNic>, B: Engine<M
 /// Answers each connection with what another thread says, and keeps time.
 struct Deferred {
     postbox: Postbox<&'static str>,
+    told: Vec<&'static str>,
+    /// When it was last called in a turn, and for how long it lets the worker rest then.
+    tended: Instant,
+    rest: Option<Duration>,
     answered: Vec<(ConnId, &'static str)>,
     ticks: Vec<Instant>,
     conns: Vec<ConnId>,
@@ -252,7 +256,18 @@ struct Deferred {
 
 impl Deferred {
     fn new(seat: Seat<&'static str>) -> Self {
-        Deferred { postbox: seat.postbox, answered: vec![], ticks: vec![], conns: vec![], closed: vec![] }
+        let tended = Instant::ZERO;
+        let postbox = seat.postbox;
+        Deferred {
+            postbox,
+            told: vec![],
+            tended,
+            rest: None,
+            answered: vec![],
+            ticks: vec![],
+            conns: vec![],
+            closed: vec![],
+        }
     }
 }
 
@@ -271,6 +286,15 @@ impl Service for Deferred {
     fn woken(&mut self, net: &mut impl Transport, conn: ConnId, _: &mut u32, message: &'static str) {
         assert_eq!(net.write(conn, message.as_bytes()), message.len());
         self.answered.push((conn, message));
+    }
+
+    fn told(&mut self, _: &mut impl Transport, message: &'static str) {
+        self.told.push(message);
+    }
+
+    fn tend(&mut self, net: &mut impl Transport) -> Option<Duration> {
+        self.tended = net.now();
+        self.rest
     }
 
     fn timer(&mut self, net: &mut impl Transport, conn: ConnId, ticks: &mut u32) {
@@ -312,6 +336,16 @@ fn messages_from_threads_timers_and_aborts_reach_their_connection<A: Engine<Memo
     postbox.post(conn, "too late").unwrap();
     worker.turn(link.clock().now());
     assert_eq!(worker.service().answered.len(), 1);
+    // The service is still there, and is called in every turn.
+    postbox.tell(0, "all of you").unwrap();
+    assert_eq!(worker.next_deadline(), None);
+    worker.service_mut().rest = Some(SECOND);
+    link.clock().advance(SECOND);
+    let now = link.clock().now();
+    worker.turn(now);
+    let service = worker.service();
+    assert_eq!((&service.told[..], service.tended, service.answered.len()), (&["all of you"][..], now, 1));
+    assert_eq!(worker.next_deadline(), Some(now + SECOND));
 }
 
 /// Asks to be called in `after`, in place of an hour before.

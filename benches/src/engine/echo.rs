@@ -2,20 +2,55 @@
 
 use super::{Bench, Pair, PairConfig};
 use crate::client::echo::{Acks, Requests};
-use crate::client::{Agreed, Wrong};
+use crate::client::{Agreed, MAX_SEGMENT, Wrong};
 use linerate_apps::services;
-use linerate_bypass::BURST;
 use linerate_bypass::memory::MemoryNic;
+use linerate_bypass::{BURST, ConnId, Origin, Service, Transport};
 use linerate_stack::Engine;
+use std::convert::Infallible;
 use std::time::Duration;
 
+/// Reads a request and writes the same back, as services do that have answers of their own; [`services::Echo`] sends back the
+/// packets that have come.
+pub struct Write {
+    place: [u8; MAX_SEGMENT],
+}
+
+impl Default for Write {
+    fn default() -> Self {
+        Write { place: [0; MAX_SEGMENT] }
+    }
+}
+
+impl Service for Write {
+    type Conn = ();
+    type Message = Infallible;
+
+    fn opened(&mut self, _: &mut impl Transport, _: ConnId, _: Origin) {}
+
+    fn readable(&mut self, net: &mut impl Transport, conn: ConnId, _: &mut ()) {
+        let mut len = 0;
+        loop {
+            let piece = net.peek(conn);
+            let n = piece.len().min(self.place.len() - len);
+            if n == 0 {
+                break;
+            }
+            self.place[len..len + n].copy_from_slice(&piece[..n]);
+            net.consume(conn, n);
+            len += n;
+        }
+        net.write(conn, &self.place[..len]);
+    }
+}
+
 /// An echo server with all its connections open, and their next requests.
-pub struct Echo<E: Engine<MemoryNic>> {
-    pair: Pair<E, services::Echo>,
+pub struct Echo<E: Engine<MemoryNic>, S: Service = services::Echo> {
+    pair: Pair<E, S>,
     requests: Requests,
 }
 
-impl<E: Engine<MemoryNic>> Echo<E> {
+impl<E: Engine<MemoryNic>, S: Service + Default> Echo<E, S> {
     /// Opens `flows` connections and sends one request of `size` bytes on each, so that what is allocated on first use
     /// is.
     pub fn new(
@@ -33,7 +68,7 @@ impl<E: Engine<MemoryNic>> Echo<E> {
             software_checksum,
             segmentation: false,
         };
-        let mut pair = Pair::new(&config, services::Echo)?;
+        let mut pair = Pair::new(&config, S::default())?;
         pair.open(0..flows)?;
         let mut bench = Echo { pair, requests: Requests::new(0..flows, size, acks) };
         bench.run(flows)?;
@@ -46,7 +81,7 @@ impl<E: Engine<MemoryNic>> Echo<E> {
     }
 }
 
-impl<E: Engine<MemoryNic>> Bench for Echo<E> {
+impl<E: Engine<MemoryNic>, S: Service + Default> Bench for Echo<E, S> {
     fn run(&mut self, echoes: usize) -> Result<Duration, Wrong> {
         let mut spent = Duration::ZERO;
         let mut left = echoes;
@@ -71,7 +106,15 @@ mod tests {
     use linerate_stack::{NativeEngine, SmoltcpEngine};
 
     fn echoes<E: Engine<MemoryNic>>(flows: usize, size: usize, acks: Acks, timestamps: bool, software_checksum: bool) {
-        let mut bench = Echo::<E>::new(flows, size, acks, timestamps, software_checksum).unwrap();
+        let new = (flows, size, acks, timestamps, software_checksum);
+        echoes_by::<E, services::Echo>(new);
+        echoes_by::<E, Write>(new);
+    }
+
+    fn echoes_by<E: Engine<MemoryNic>, S: Service + Default>(
+        (flows, size, acks, timestamps, software_checksum): (usize, usize, Acks, bool, bool),
+    ) {
+        let mut bench = Echo::<E, S>::new(flows, size, acks, timestamps, software_checksum).unwrap();
         let before = bench.pair.summary();
         bench.run(1000).unwrap();
         let after = bench.pair.summary();

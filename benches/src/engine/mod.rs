@@ -12,6 +12,6 @@ mod stream;
 
 pub use connect::Connect;
 pub use cost::{Bench, Cost, measure};
-pub use echo::Echo;
+pub use echo::{Echo, Write};
 pub use pair::{Pair, PairConfig};
 pub use stream::Stream;

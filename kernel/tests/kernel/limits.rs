@@ -202,6 +202,49 @@ fn a_timer_ends_a_sleep_until_it_is_no_longer_wanted() {
     assert_eq!(worker.service().0, ticks);
 }
 
+/// Works in the background, every two milliseconds until it is told to stop.
+#[derive(Default)]
+struct Gardener {
+    turns: u32,
+    stopped: bool,
+}
+
+impl Service for Gardener {
+    type Conn = ();
+    type Message = ();
+
+    fn opened(&mut self, _: &mut impl Transport, _: ConnId, _: Origin) {}
+
+    fn told(&mut self, _: &mut impl Transport, (): ()) {
+        self.stopped = true;
+    }
+
+    fn tend(&mut self, _: &mut impl Transport) -> Option<linerate_bypass::time::Duration> {
+        self.turns += 1;
+        (!self.stopped).then_some(Duration::from_millis(2))
+    }
+}
+
+#[test]
+fn a_sleep_is_no_longer_than_the_service_allows_and_ends_when_it_is_told_something() {
+    let (postbox, mut sockets) = bind(&listening(), 1).unwrap();
+    let mut worker = Worker::new(sockets.remove(0), Gardener::default());
+    let start = std::time::Instant::now();
+    while worker.service().turns < 10 {
+        worker.turn(DEADLINE);
+    }
+    assert!(start.elapsed() >= Duration::from_millis(18) && start.elapsed() < DEADLINE);
+    postbox.tell(0, ()).unwrap();
+    worker.turn(DEADLINE);
+    assert!(worker.service().stopped);
+    // From another thread, while it sleeps for longer.
+    let telling = std::thread::spawn(move || postbox.tell(0, ()).unwrap());
+    let turns = worker.service().turns;
+    worker.turn(DEADLINE);
+    telling.join().unwrap();
+    assert_eq!((worker.service().turns, start.elapsed() < DEADLINE), (turns + 1, true));
+}
+
 fn error(config: &Config, workers: usize) -> Error {
     bind::<()>(config, workers).map(|_| ()).unwrap_err()
 }

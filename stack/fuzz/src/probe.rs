@@ -175,6 +175,23 @@ impl Probe {
         self.tell(Told::Wrote { conn, len: done });
     }
 
+    /// Reads everything and writes as much, in two parts each.
+    fn answer(&mut self, net: &mut impl Transport, conn: ConnId, port: u16) {
+        let len = net.received(conn);
+        for part in [len / 2, len - len / 2] {
+            if self.setup.answers_first() {
+                self.write(net, conn, port, part);
+                self.read(net, conn, part);
+            } else {
+                self.read(net, conn, part);
+                self.write(net, conn, port, part);
+            }
+        }
+        if self.setup.reserves() {
+            net.reserve(conn, len);
+        }
+    }
+
     fn send(&mut self, net: &mut impl Transport, conn: ConnId, port: u16, len: usize) {
         let sent = self.sent.entry(conn).or_default();
         let bytes: Vec<u8> = (0..len as u32).map(|i| written(*sent + i, port)).collect();
@@ -211,6 +228,8 @@ impl Service for Probe {
         self.tell(Told::Readable { conn });
         if self.setup.echoes() {
             self.forward(net, conn, conn);
+        } else if self.setup.answers() {
+            self.answer(net, conn, state.port);
         } else if !state.holds {
             self.read(net, conn, usize::MAX);
         }

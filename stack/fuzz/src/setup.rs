@@ -38,6 +38,13 @@ impl Setup {
     /// The peer falls silent before the end; a habit.
     pub const SILENCE: u8 = 16;
 
+    /// The service answers what it reads with as many bytes of its own; a habit.
+    pub const ANSWERS: u8 = 32;
+    /// It does so before it reads; a habit.
+    pub const ANSWERS_FIRST: u8 = 64;
+    /// It reserves more than it writes; a habit.
+    pub const RESERVES: u8 = 128;
+
     fn bit(self, n: u32) -> bool {
         self.bits >> n & 1 != 0
     }
@@ -85,6 +92,21 @@ impl Setup {
     /// The service sends back what it reads.
     pub fn echoes(self) -> bool {
         self.habits & Self::ECHOES != 0
+    }
+
+    /// The service answers what it reads with as many bytes of its own.
+    pub fn answers(self) -> bool {
+        self.habits & Self::ANSWERS != 0
+    }
+
+    /// It does so before it reads.
+    pub fn answers_first(self) -> bool {
+        self.habits & Self::ANSWERS_FIRST != 0
+    }
+
+    /// It reserves more than it writes.
+    pub fn reserves(self) -> bool {
+        self.habits & Self::RESERVES != 0
     }
 
     /// Connections that the service asks for when it starts.

@@ -39,8 +39,8 @@ pub(super) struct Buffers<P> {
     /// Nothing has been sent since they were attached: the connection was idle before, and its window is larger than that of
     /// a new one, which it may have to be again (RFC 5681 §4.1).
     pub idle: bool,
-    /// What was received has been answered by a single segment since they were attached.
-    pub answered: bool,
+    /// What was received last has acknowledged the single segment that had been sent, and nothing has been sent since.
+    pub turned: bool,
     /// A duplicate to be reported in the next acknowledgement (RFC 2883).
     pub duplicate: (Seq, Seq),
     /// The place of [`extend`](SendQueue::extend) that the service has not committed yet, in bytes.
@@ -58,7 +58,7 @@ impl<P: Packet> Buffers<P> {
             stalled: Instant::ZERO,
             pace: Pace::default(),
             idle: false,
-            answered: false,
+            turned: false,
             duplicate: (Seq(0), Seq(0)),
             reserved: 0,
         }
@@ -129,7 +129,7 @@ impl<P: Packet> Pool<P> {
         buffers.flight.reset(block.una, Setup { mss: block.mss, sack, exact_ecn: self.answers_marks });
         buffers.probe = None;
         buffers.pace = Pace::default();
-        buffers.answered = false;
+        buffers.turned = false;
         buffers.idle = block.cwnd > initial_window(block.mss.into());
     }
 

@@ -108,6 +108,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
             }
             notable = acknowledge_lone(block, buffers, &mut self.shared.pinned, ack, now);
         }
+        buffers.turned = acknowledged != 0;
         hold(block, buffers, packet, len);
         self.shared.pinned.all += 1;
         if block.list(Flags::READABLE | Flags::TOUCHED | Flags::DIRTY) {
@@ -212,10 +213,10 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         egress.send_frame(packet);
         set_out(block, &mut buffers.flight, len, &self.shared.soonest, now);
         block.was_acknowledged();
-        let has_answered = std::mem::replace(&mut buffers.answered, true);
+        let has_turned = std::mem::take(&mut buffers.turned);
         self.shared.arm_for(slot, block, block.retransmit_at);
         // Most connections that have answered twice take turns from there on.
-        if has_answered {
+        if has_turned {
             self.begin_turns(slot, now);
         }
         Some(len as usize)
@@ -237,7 +238,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         if block.unsent == 0
             || block.unsent > mss && settings.tso.is_some()
             || block.received > 0
-            || settings.nagle
+            || settings.nagle && (block.unsent > mss || block.una != block.nxt)
             || settings.pacing
             || !is_ordinary(block, buffers, settings)
         {
@@ -276,6 +277,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
                 break;
             }
         }
+        let has_turned = std::mem::take(&mut buffers.turned);
         if sent > 0 {
             block.flags.clear(Flags::CONSUMED);
             block.was_acknowledged();
@@ -286,7 +288,11 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
             }
         }
         self.shared.arm_for(slot, block, block.retransmit_at);
-        block.unsent == 0
+        let is_done = block.unsent == 0;
+        if has_turned && is_done && sent == 1 && was_idle {
+            self.begin_turns(slot, now);
+        }
+        is_done
     }
 }
 
@@ -353,7 +359,7 @@ fn is_ordinary<P: Packet>(block: &Block, buffers: &Buffers<P>, settings: &Settin
 /// Puts the headers in front of the `len` bytes of `packet`, the next of the stream, and returns those, to be kept until they
 /// are acknowledged; `push` is a flag beside ACK. `None` if that cannot be; nothing has changed then.
 #[inline(always)]
-#[allow(clippy::too_many_arguments, reason = "what a header is made of")]
+#[expect(clippy::too_many_arguments, reason = "what a header is made of")]
 pub(super) fn dress<P: Packet>(
     packet: &mut P,
     block: &Block,

@@ -7,8 +7,9 @@ use thiserror::Error;
 
 /// A table of a fixed size, never more than half full.
 ///
-/// Open addressing with linear probing. An entry is put where the search for it begins, and what was there moves on: of a
-/// connection that is new there is more to come, and it may end before it would have paid to go far. A removal moves the
+/// Open addressing with linear probing, last come, first served (Poblete and Munro, "Last-Come-First-Served Hashing", Journal
+/// of Algorithms 10, 1989): an entry is put where the search for it begins, and what was there moves on. Of a connection that
+/// is new there is more to come, and it may end before it would have paid to go far. A removal moves the
 /// entries behind it up, so that no marks of what was removed are left for later searches to step over. The memory is
 /// touched where there are entries and not before: a big table that is not in use costs next to nothing.
 pub(crate) struct FlowTable {

@@ -107,10 +107,11 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
                     assert!(!idle, "an idle connection holds buffers: {block:?}");
                 }
                 None => match self.shared.exchanges.assert_consistent(block) {
-                    Some(received) => {
+                    Some((held, is_ours)) => {
                         exchanges += 1;
-                        pinned += 1;
-                        ours += usize::from(received > 0);
+                        pinned += held.all;
+                        queued += held.queued;
+                        ours += usize::from(is_ours);
                     }
                     None => assert_eq!((block.received, block.unsent), (0, 0), "without buffers: {block:?}"),
                 },

@@ -318,7 +318,7 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
             self.shared.pool_asked = now;
             self.count_kept(egress);
         }
-        self.end_turns();
+        self.end_turns(egress, now);
         // Those that are not done are collected anew.
         let mut active = std::mem::replace(&mut self.shared.active, std::mem::take(&mut self.sending));
         for &slot in &active {
@@ -404,8 +404,9 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
     }
 
     fn consume(&mut self, conn: ConnId, n: usize) {
-        if let Some(mut connection) = self.named(conn) {
-            connection.drop_received(n);
+        let Some(slot) = self.find(conn) else { return };
+        if !self.consume_turn(slot, n) {
+            self.connection(slot).drop_received(n);
         }
     }
 
@@ -414,7 +415,12 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
     }
 
     fn room(&mut self, conn: ConnId) -> usize {
-        self.named(conn).map_or(0, |mut connection| connection.room_to_send())
+        let Some(slot) = self.find(conn) else { return 0 };
+        match self.shared.room(&self.blocks[slot as usize]) {
+            0 => self.connection(slot).want_room(),
+            room => return room,
+        }
+        0
     }
 
     fn send(&mut self, conn: ConnId, bytes: Bytes) -> Result<(), Bytes> {
@@ -425,12 +431,17 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
     }
 
     fn reserve(&mut self, conn: ConnId, max: usize, egress: &mut Egress<N>) -> Option<&mut [u8]> {
-        self.named(conn)?.reserve(max, egress)
+        let slot = self.find(conn)?;
+        match self.extend_answer(slot, max, egress) {
+            0 => self.connection(slot).reserve(max, egress),
+            n => self.end_of_answer(slot, n),
+        }
     }
 
     fn commit(&mut self, conn: ConnId, n: usize) {
-        if let Some(mut connection) = self.named(conn) {
-            connection.commit(n);
+        let Some(slot) = self.find(conn) else { return };
+        if !self.commit_answer(slot, n) {
+            self.connection(slot).commit(n);
         }
     }
 

@@ -11,7 +11,7 @@ use linerate_bypass::{Bytes, ConnId, Nic, Packet};
 impl<P: Packet> Shared<P> {
     /// Bytes that can be queued on the connection of `block`.
     #[inline]
-    fn room(&self, block: &Block) -> usize {
+    pub(super) fn room(&self, block: &Block) -> usize {
         if !block.state.may_send() || block.flags.has(Flags::FIN_QUEUED) {
             return 0;
         }
@@ -93,15 +93,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         self.shared.room(self.block)
     }
 
-    pub(super) fn room_to_send(&mut self) -> usize {
-        let room = self.room();
-        if room == 0 {
-            self.want_room();
-        }
-        room
-    }
-
-    fn want_room(&mut self) {
+    pub(super) fn want_room(&mut self) {
         self.block.flags |= Flags::WANTS_ROOM;
     }
 
@@ -319,7 +311,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     ) -> usize {
         let Some(source) = self.find(from) else { return 0 };
         if from == to
-            && let Some(moved) = self.answer_turn(source, egress, now)
+            && let Some(moved) = self.send_back(source, egress, now)
         {
             return moved;
         }

@@ -71,7 +71,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
                 true
             }
             State::Established if control == Control::ACK.and(Control::FIN) => {
-                self.finish(slot, ack, rest as u16, ts_recent, now)
+                self.take_fin(slot, ack, rest as u16, ts_recent, now)
             }
             // The service knows of everything, and nothing is left to be learnt from what is acknowledged.
             State::LastAck if control == Control::ACK && block.flags.has(Flags::FIN_SENT | Flags::END_TOLD) => {
@@ -87,7 +87,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     /// The peer of the established connection in `slot` finishes, and acknowledges all that we have sent: no more than one
     /// segment is taken in here. `window` is the field.
     #[inline(always)]
-    fn finish(&mut self, slot: u32, ack: Seq, window: u16, ts_recent: u32, now: Instant) -> bool {
+    fn take_fin(&mut self, slot: u32, ack: Seq, window: u16, ts_recent: u32, now: Instant) -> bool {
         let Some(block) = self.blocks.get_mut(slot as usize) else { return false };
         let acknowledged = ack - block.una;
         let mut notable = None;

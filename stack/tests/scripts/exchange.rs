@@ -1,7 +1,8 @@
 //! Connections whose ends take turns are ordinary ones: RFC 9293, RFC 7323, RFC 5681 and RFC 6298 hold of them, too.
 //!
 //! Most of these scripts are played twice: to an engine that keeps such a connection in an exchange, and to one that
-//! watches over silent peers as well, and therefore does not. What it sends, and when, must be the same to the byte.
+//! watches over silent peers as well, and therefore does not. What it sends, and when, must be the same to the byte. And
+//! they are played to a service that sends back what arrives, and to one that consumes it and writes the same.
 
 mod loss;
 mod packets;
@@ -56,16 +57,23 @@ fn link(pool: usize) -> LinkConfig {
     LinkConfig { checksum_offload: true, pool, ..LinkConfig::default() }
 }
 
-/// Plays `script` on a connection to each of `peers`, whose service sends back what arrives, to both engines.
+/// Plays `script` on a connection to each of `peers` and to either service, to both engines.
 #[track_caller]
 fn play_with(peers: Vec<Peer>, configure: impl Fn(&mut Config), script: impl Fn(&mut Script)) {
+    play_over(4096, peers, configure, script);
+}
+
+/// [`play_with`] over a link with so many packets.
+#[track_caller]
+fn play_over(pool: usize, peers: Vec<Peer>, configure: impl Fn(&mut Config), script: impl Fn(&mut Script)) {
     if !runs_native_scripts() {
         return;
     }
-    for peer in peers {
+    let services = [Command::Echo, Command::Repeat];
+    for (peer, service) in peers.iter().flat_map(|peer| services.clone().map(|service| (peer, service))) {
         let [exchange, ordinary] = [true, false].map(|exchanges| {
             let mut taken = true;
-            let mut s = Script::accepted_over_with(peer.clone(), link(4096), |config| {
+            let mut s = Script::accepted_over_with(peer.clone(), link(pool), |config| {
                 configure(config);
                 taken = config.keepalive.is_none() && !config.pacing && !config.ecn;
                 if !exchanges && config.keepalive.is_none() {
@@ -74,7 +82,7 @@ fn play_with(peers: Vec<Peer>, configure: impl Fn(&mut Config), script: impl Fn(
                 }
             });
             s.exchanges = exchanges && taken;
-            s.echo();
+            s.order(service.clone());
             script(&mut s);
             (traffic(&mut s), s)
         });
@@ -82,7 +90,7 @@ fn play_with(peers: Vec<Peer>, configure: impl Fn(&mut Config), script: impl Fn(
         if same != exchange.0.len().max(ordinary.0.len()) {
             let [one, other] = [&exchange, &ordinary].map(|(traffic, _)| traffic.get(same));
             exchange.1.fail(&format!(
-                "segment {same} is not that of an ordinary connection, of {peer:?}:\n{one:02x?}\nbut\n{other:02x?}"
+                "segment {same} is not that of an ordinary connection, of {peer:?} and {service:?}:\n{one:02x?}\nbut\n{other:02x?}"
             ));
         }
     }

@@ -111,8 +111,8 @@ impl fmt::Display for Report {
         }
         write!(
             f,
-            "{table}\n\nline: what a cache line took from one core to the other, before and after; if it took longer for one of the figures \
-             of a ratio, they are not compared"
+            "{table}\n\nline: what a cache line took from one core to the other, before and after; if it took longer for \
+             one of the figures of a ratio, they are not compared"
         )
     }
 }

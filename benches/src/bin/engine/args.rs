@@ -43,6 +43,11 @@ pub struct Args {
     #[arg(long, value_enum)]
     acks: Option<Acks>,
 
+    /// Echo: the server reads requests and writes its answers, as services do that have answers of their own; otherwise it
+    /// sends back the packets that have come
+    #[arg(long)]
+    pub write: bool,
+
     /// Stream without TSO and LRO: messages come and go in segments
     #[arg(long)]
     pub no_offload: bool,
@@ -153,6 +158,7 @@ impl Args {
         let only = [
             (self.curve, Mode::Echo, "--curve"),
             (self.acks.is_some(), Mode::Echo, "--acks"),
+            (self.write, Mode::Echo, "--write"),
             (self.no_offload, Mode::Stream, "--no-offload"),
             (self.server_closes, Mode::Connect, "--server-closes"),
             (self.request_with_ack, Mode::Connect, "--request-with-ack"),

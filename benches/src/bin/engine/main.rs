@@ -5,10 +5,12 @@ mod args;
 mod report;
 
 use args::{Args, EngineName, Mode};
+use linerate_apps::services;
 use linerate_benches::client::connections::Course;
 use linerate_benches::client::{Agreed, Wrong};
-use linerate_benches::engine::{Bench, Connect, Cost, Echo, Stream, idle, measure};
+use linerate_benches::engine::{Bench, Connect, Cost, Echo, Stream, Write, idle, measure};
 use linerate_benches::priority::come_first;
+use linerate_bypass::Service;
 use linerate_bypass::memory::{MemoryNic, MemoryPacket};
 use linerate_stack::{Engine, NativeEngine, SmoltcpEngine};
 use report::{PerOperation, Point, Report};
@@ -42,14 +44,8 @@ fn run<E: Engine<MemoryNic>>(args: &Args) -> Result<Report, Wrong> {
     let (size, timestamps, software) = (args.size(), args.timestamps(), args.software_checksum);
     let first = args.points()[0].flows;
     match args.mode {
-        Mode::Echo => {
-            let points = args.points();
-            let bench = |point: &args::Flows| Echo::<E>::new(point.flows, size, args.acks(), timestamps, software);
-            let mut benches = points.iter().map(bench).collect::<Result<Vec<_>, _>>()?;
-            let costs = timed(args, &mut benches)?;
-            let points = points.iter().zip(&costs).map(|(flows, cost)| Point::new(*flows, *cost, costs[0].ns));
-            Ok(report(args, benches[0].agreed(), points.collect()))
-        }
+        Mode::Echo if args.write => echo::<E, Write>(args),
+        Mode::Echo => echo::<E, services::Echo>(args),
         Mode::Connect => {
             let course = Course { size, request_with_ack: args.request_with_ack, server_closes: args.server_closes };
             let mut bench = Connect::<E>::new(first, course, timestamps, software)?;
@@ -76,6 +72,17 @@ fn run<E: Engine<MemoryNic>>(args: &Args) -> Result<Report, Wrong> {
     }
 }
 
+fn echo<E: Engine<MemoryNic>, S: Service + Default>(args: &Args) -> Result<Report, Wrong> {
+    let points = args.points();
+    let bench = |point: &args::Flows| {
+        Echo::<E, S>::new(point.flows, args.size(), args.acks(), args.timestamps(), args.software_checksum)
+    };
+    let mut benches = points.iter().map(bench).collect::<Result<Vec<_>, _>>()?;
+    let costs = timed(args, &mut benches)?;
+    let points = points.iter().zip(&costs).map(|(flows, cost)| Point::new(*flows, *cost, costs[0].ns));
+    Ok(report(args, benches[0].agreed(), points.collect()))
+}
+
 fn timed(args: &Args, benches: &mut [impl Bench]) -> Result<Vec<Cost>, Wrong> {
     measure(benches, args.operations(), args.rounds as usize)
 }
@@ -88,6 +95,7 @@ fn report(args: &Args, agreed: Option<Agreed>, points: Vec<Point>) -> Report {
         software_checksum: args.software_checksum,
         segmentation: args.mode == Mode::Stream && !args.no_offload,
         acks: (args.mode == Mode::Echo).then(|| args.acks()),
+        writes: args.write,
         agreed,
         rounds: args.rounds,
         points,

@@ -19,6 +19,7 @@ pub struct Report {
     pub software_checksum: bool,
     pub segmentation: bool,
     pub acks: Option<Acks>,
+    pub writes: bool,
     pub agreed: Option<Agreed>,
     pub rounds: u32,
     pub points: Vec<Point>,
@@ -135,6 +136,9 @@ impl fmt::Display for Report {
             Some(Acks::WithRequest) => said.push("echoes acknowledged by the next request".to_owned()),
             Some(Acks::Alone) => said.push("echoes acknowledged by segments of their own".to_owned()),
             None => {}
+        }
+        if self.writes {
+            said.push("written by the service".to_owned());
         }
         writeln!(f, "{}\n", said.join(", "))?;
         let Some(Idle { connections, first_half, second_half, bytes, packets_held }) = self.idle else {

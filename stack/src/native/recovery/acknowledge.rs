@@ -151,7 +151,7 @@ impl Flight {
 
     /// The common case when there is something for the path or for congestion control to know.
     #[inline(never)]
-    #[allow(clippy::too_many_arguments, reason = "one step of advance_in_order, kept out of its way")]
+    #[expect(clippy::too_many_arguments, reason = "one step of advance_in_order, kept out of its way")]
     pub(crate) fn report<C: CongestionControl>(
         &mut self,
         ack: Seq,

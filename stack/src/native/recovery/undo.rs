@@ -123,7 +123,7 @@ pub(super) enum ForwardRto {
 
 impl Flight {
     /// Looks for evidence that a reduction was needless, and takes it back.
-    #[allow(clippy::too_many_arguments, reason = "one step of examine, which it keeps readable")]
+    #[expect(clippy::too_many_arguments, reason = "one step of examine, which it keeps readable")]
     pub(super) fn reconsider<C: CongestionControl>(
         &mut self,
         ack: &Acknowledgement,

@@ -117,6 +117,16 @@ fn a_service_may_do_with_its_turn_what_it_likes() {
         vec![Command::Take(whole), Command::Send(whole)],
         vec![Command::Take(half), Command::Write(half), Command::Forward],
         vec![Command::Write(half), Command::Take(half), Command::Forward],
+        vec![Command::Read(half), Command::Peek, Command::Read(half), Command::Write(half), Command::Write(half)],
+        vec![Command::Write(half), Command::Write(half), Command::Peek, Command::Read(whole)],
+        vec![Command::Write(half), Command::Read(half), Command::Write(half), Command::Read(half)],
+        vec![Command::Reserve(half), Command::Read(whole), Command::Write(whole)],
+        vec![Command::Write(half), Command::Reserve(1), Command::Read(whole), Command::Write(half)],
+        vec![Command::Read(whole), Command::Write(whole), Command::Reserve(half)],
+        vec![Command::Read(whole), Command::Reserve(0), Command::Send(half), Command::Write(half)],
+        vec![Command::Read(whole), Command::Write(half), Command::Send(half)],
+        vec![Command::Read(whole), Command::Fill(half), Command::Fill(half)],
+        vec![Command::Fill(half), Command::Read(whole), Command::Fill(0), Command::Write(half)],
         vec![Command::Timer(None), Command::Forward],
         vec![Command::Forward, Command::Forward],
         vec![Command::Forward, Command::Peek, Command::Read(whole)],
@@ -139,6 +149,146 @@ fn a_service_may_do_with_its_turn_what_it_likes() {
             s.pass(ms(1));
         });
     }
+}
+
+#[test]
+fn an_answer_may_have_any_length() {
+    // RFC 9293 §3.7.1: no segment is longer than the peer's MSS; RFC 1122 §4.2.3.4: what is short goes when all is acknowledged.
+    for len in [10, LEN, SEG - 1, SEG, SEG + 1, 2 * SEG, 3 * SEG + 500] {
+        play(|s| {
+            let at = begin(s);
+            s.next(vec![Command::Read(LEN as usize), Command::Write(10), Command::Write(len as usize - 10)]);
+            s.inject(request(at, LEN));
+            let sent = s.drain();
+            let lens: Vec<Rel> = sent.iter().map(|got| got.len).collect();
+            let mut want = vec![SEG; (len / SEG) as usize];
+            want.extend((len % SEG > 0).then_some(len % SEG));
+            assert_eq!(lens, want);
+            assert!(sent.iter().all(|got| got.ack == at + LEN));
+            s.expect_exchanging(len <= SEG);
+            s.pass(RTT);
+            // What the peer says next acknowledges all of it.
+            s.next(vec![Command::Read(LEN as usize), Command::Write(1)]);
+            s.inject(data(at + LEN, LEN).ack(at + len).push());
+            s.expect(data(at + len, 1).ack(at + 2 * LEN).push());
+            s.pass(RTT);
+            s.inject(ack(at + 2 * LEN, at + len + 1));
+            s.expect_nothing_for(secs(1));
+            s.expect_delivered(at - 1 + 2 * LEN);
+            s.expect_all_packets_back();
+        });
+    }
+}
+
+#[test]
+fn a_service_may_consume_now_and_answer_later() {
+    // RFC 5681 §4.2: the acknowledgement waits for the answer, though not for long.
+    play(|s| {
+        let mut at = turn(s, 1, LEN);
+        s.pass(RTT);
+        s.next(vec![Command::Read(LEN as usize)]);
+        s.inject(request(at, LEN));
+        s.write(LEN);
+        s.expect(answer(at, LEN));
+        s.expect_exchanging(false);
+        at += LEN;
+        s.pass(RTT);
+        at = goes_on(s, at);
+        for wait in [ms(0), ms(1), DELAYED_ACK + ms(1)] {
+            s.next(vec![Command::Read(LEN as usize)]);
+            s.inject(request(at, LEN));
+            s.expect_nothing();
+            s.expect_exchanging(false);
+            s.pass(wait);
+            s.drain();
+            s.write(LEN);
+            s.expect(answer(at, LEN));
+            s.expect_exchanging(false);
+            s.pass(RTT);
+            at = goes_on(s, at + LEN);
+        }
+    });
+}
+
+#[test]
+fn a_service_may_answer_before_it_consumes() {
+    // RFC 9293 §3.8.6: the window is less by what waits.
+    play(|s| {
+        let at = begin(s);
+        s.next(vec![Command::Write(LEN as usize)]);
+        s.inject(request(at, LEN));
+        let sent = s.expect(answer(at, LEN));
+        let window = u32::from(sent.raw.window);
+        s.expect_exchanging(false);
+        s.read(LEN);
+        s.expect_nothing();
+        s.pass(RTT);
+        s.inject(request(at + LEN, LEN));
+        assert!(u32::from(s.expect(answer(at + LEN, LEN)).raw.window) >= window);
+        s.pass(RTT);
+        goes_on(s, at + 2 * LEN);
+    });
+}
+
+#[test]
+fn what_is_short_waits_for_acknowledgements_with_nagles_algorithm() {
+    // RFC 9293 §3.7.4.
+    play_with(plain_peers(), settings::nagle, |s| {
+        let mut at = begin(s);
+        let half = SEG as usize / 2;
+        s.next(vec![Command::Read(LEN as usize), Command::Write(SEG as usize), Command::Write(half)]);
+        s.inject(request(at, LEN));
+        s.expect(data(at, SEG).ack(at + LEN));
+        s.expect_nothing();
+        s.pass(RTT);
+        s.inject(ack(at + LEN, at + SEG));
+        s.expect(data(at + SEG, SEG / 2).ack(at + LEN).push());
+        s.pass(RTT);
+        s.next(vec![Command::Read(LEN as usize), Command::Write(half)]);
+        s.inject(data(at + LEN, LEN).ack(at + SEG + SEG / 2).push());
+        at += SEG + SEG / 2;
+        s.expect(data(at, SEG / 2).push());
+        s.write(half as Rel);
+        s.expect_nothing();
+    });
+}
+
+#[test]
+fn where_packets_run_low_answers_go_as_ever() {
+    play_over(
+        64,
+        plain_peers(),
+        |_| {},
+        |s| {
+            let at = begin(s);
+            s.on_port(6000).shake_hands();
+            s.write(20 * SEG);
+            let sent = s.drain().last().map_or(1, Got::end);
+            s.on_port(5000);
+            s.next(vec![Command::Write(LEN as usize), Command::Read(LEN as usize)]);
+            s.inject(request(at, LEN));
+            s.expect(answer(at, LEN));
+            s.expect_exchanging(false);
+            s.on_port(6000);
+            s.inject(ack(1, sent));
+            s.on_port(5000);
+            s.drain();
+        },
+    );
+}
+
+#[test]
+fn a_place_that_is_never_filled_is_nothing() {
+    play(|s| {
+        let at = begin(s);
+        s.next(vec![Command::Read(LEN as usize), Command::Reserve(LEN as usize)]);
+        s.inject(request(at, LEN));
+        s.expect_after(DELAYED_ACK, ack(at, at + LEN));
+        s.write(LEN);
+        s.expect(answer(at, LEN));
+        s.pass(RTT);
+        goes_on(s, at + LEN);
+    });
 }
 
 #[test]

@@ -23,6 +23,10 @@ pub fn stream(seq: Rel, len: Rel) -> Vec<u8> {
 pub enum Command {
     /// Write so many bytes of the stream, at once or as there is room.
     Write(usize),
+    /// Ask for a place for so many bytes, and leave it.
+    Reserve(usize),
+    /// Write so many bytes of the stream into a place for more.
+    Fill(usize),
     /// Hand over so many bytes of the stream as one slice.
     Send(usize),
     /// Hand over so many bytes, which are too many: they come back, and the service is called when there is room.
@@ -35,6 +39,8 @@ pub enum Command {
     Answer(usize),
     /// Send back what arrives, from now on and what is there already.
     Echo,
+    /// Consume what arrives and write as much, from now on and of what is there already.
+    Repeat,
     /// Send back what is there.
     Forward,
     /// Look at what has been received, and leave it.
@@ -70,6 +76,7 @@ enum Habit {
     Leave,
     Consume,
     Echo,
+    Repeat,
 }
 
 /// What is known of one connection, by the peer's port.
@@ -192,7 +199,15 @@ impl App {
             Habit::Leave => self.read(net, conn, port, 0),
             Habit::Consume => self.read(net, conn, port, usize::MAX),
             Habit::Echo => self.forward(net, conn, port),
+            Habit::Repeat => self.repeat(net, conn, port),
         }
+    }
+
+    fn repeat(&self, net: &mut impl Transport, conn: ConnId, port: u16) {
+        let n = net.received(conn);
+        self.read(net, conn, port, n);
+        self.log.borrow_mut().conns.entry(port).or_default().to_write += n;
+        self.pump(net, conn, port);
     }
 
     fn obey(&self, net: &mut impl Transport, conn: ConnId, port: u16, command: Command) {
@@ -200,6 +215,21 @@ impl App {
             Command::Write(n) => {
                 self.log.borrow_mut().conns.entry(port).or_default().to_write += n;
                 self.pump(net, conn, port);
+            }
+            Command::Reserve(n) => {
+                if let Some(place) = net.reserve(conn, n) {
+                    place.fill(0xee);
+                }
+            }
+            Command::Fill(n) => {
+                let mut log = self.log.borrow_mut();
+                let state = log.conns.entry(port).or_default();
+                if let Some(place) = net.reserve(conn, n + 7) {
+                    place.fill(0xee);
+                    place.iter_mut().zip(state.written..).take(n).for_each(|(byte, at)| *byte = stream_byte(at));
+                    net.commit(conn, n);
+                    state.written += n as u64;
+                }
             }
             Command::Send(n) => {
                 let mut log = self.log.borrow_mut();
@@ -228,6 +258,10 @@ impl App {
             Command::Echo => {
                 self.log.borrow_mut().conns.entry(port).or_default().habit = Habit::Echo;
                 self.act(net, conn, port, Habit::Echo);
+            }
+            Command::Repeat => {
+                self.log.borrow_mut().conns.entry(port).or_default().habit = Habit::Repeat;
+                self.act(net, conn, port, Habit::Repeat);
             }
             Command::Forward => self.forward(net, conn, port),
             Command::Peek => self.peek(net, conn, port),
