@@ -4,6 +4,7 @@
 pub mod commands;
 pub mod memcached;
 pub mod resp;
+pub mod service;
 pub mod shards;
 pub mod sink;
 pub mod store;

@@ -149,6 +149,12 @@ impl<'a> Request<'a> {
         }
     }
 
+    /// Whether it may be run for another session in the same database: it is about its keys alone.
+    #[inline]
+    pub fn is_portable(&self) -> bool {
+        self.command().is_some_and(|command| command.touch == Touch::Keys && !command.flags.has(Flags::TRANSACTION))
+    }
+
     /// Whether it asks for the [list of connections](Server::clients).
     pub fn needs_clients(&self, session: &Session) -> bool {
         let asks = |command: &Command| command.flags.has(Flags::CLIENTS);

@@ -135,7 +135,10 @@ mod tests {
     #[test]
     fn what_is_unknown_is_shown_in_part() {
         assert_eq!(unknown(&["foo"]), r"ERR unknown command \'foo\', with args beginning with: ");
-        assert_eq!(unknown(&["f", "a\r\nb", "c\0d"]), r"ERR unknown command \'f\', with args beginning with: \'a  b\' \'c\' ");
+        assert_eq!(
+            unknown(&["f", "a\r\nb", "c\0d"]),
+            r"ERR unknown command \'f\', with args beginning with: \'a  b\' \'c\' "
+        );
         let long = "x".repeat(200);
         let shown = "x".repeat(128);
         assert_eq!(unknown(&[&long]), format!(r"ERR unknown command \'{shown}\', with args beginning with: "));

@@ -24,12 +24,7 @@ pub(super) fn flushall(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &
     flush(0..DATABASES, cx, request, reply)
 }
 
-fn flush(
-    spaces: std::ops::Range<u8>,
-    cx: &mut Context<'_, '_>,
-    request: &Request<'_>,
-    reply: &mut Reply<'_>,
-) -> Done {
+fn flush(spaces: std::ops::Range<u8>, cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> Done {
     // It takes no time in either way.
     match request.args.get(1) {
         None => {}

@@ -2,7 +2,7 @@
 
 use super::table::Command;
 use crate::resp::{Limits, OwnedArgs, Protocol};
-use crate::shards::Shards;
+use crate::shards::{ShardSet, Shards, shard_of};
 use crate::store::Keys;
 use std::net::SocketAddr;
 
@@ -110,6 +110,22 @@ impl Session {
         self.transaction.as_ref().map_or(0, |transaction| transaction.bytes)
     }
 
+    /// Whether it has said the password, or there is none.
+    #[inline]
+    pub fn is_authenticated(&self) -> bool {
+        self.is_authenticated
+    }
+
+    /// It is that of somebody else from now on, who has the database `space`, speaks `protocol`, and may do all.
+    pub fn visit(&mut self, space: u8, protocol: Protocol) {
+        (self.space, self.protocol) = (space, protocol);
+    }
+
+    /// The shards, of `count`, of the keys watched for it.
+    pub fn watched_shards(&self, keys: &Keys, count: usize) -> ShardSet {
+        self.watched.iter().map(|watched| shard_of(keys.key(watched.space, &watched.key).hash(), count)).collect()
+    }
+
     /// Whether keys are watched for it: whoever closes the connection [lets them go](Self::unwatch).
     pub fn has_watched(&self) -> bool {
         !self.watched.is_empty()
@@ -125,8 +141,8 @@ impl Session {
         self.watched.shrink_to(16);
     }
 
-    /// A refused command among those of a transaction lets all of it fail.
-    pub(super) fn spoil(&mut self) {
+    /// A command was refused: one among those of a transaction lets all of it fail.
+    pub fn spoil(&mut self) {
         if let Some(transaction) = &mut self.transaction {
             transaction.is_spoiled = true;
         }

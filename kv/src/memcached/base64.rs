@@ -72,7 +72,9 @@ mod tests {
 
     #[test]
     fn the_rfc_has_these_examples() {
-        for (bytes, text) in [("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("foob", "Zm9vYg=="), ("foobar", "Zm9vYmFy")] {
+        for (bytes, text) in
+            [("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("foob", "Zm9vYg=="), ("foobar", "Zm9vYmFy")]
+        {
             assert_eq!(encoded(bytes.as_bytes()), text.as_bytes());
             assert_eq!(decode(text.as_bytes(), &mut [0; 9]), Some(bytes.as_bytes()));
         }

@@ -1,6 +1,6 @@
 //! What a worker counts while it runs requests.
 
-use std::ops::{AddAssign, Index, IndexMut};
+use std::ops::{AddAssign, Index, IndexMut, SubAssign};
 
 /// Something that is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,6 +82,13 @@ impl Index<Count> for Counts {
 impl IndexMut<Count> for Counts {
     fn index_mut(&mut self, what: Count) -> &mut u64 {
         &mut self.0[what as usize]
+    }
+}
+
+impl SubAssign for Counts {
+    /// Nothing becomes less than 0.
+    fn sub_assign(&mut self, other: Counts) {
+        self.0.iter_mut().zip(other.0).for_each(|(count, less)| *count = count.saturating_sub(less));
     }
 }
 

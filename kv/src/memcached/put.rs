@@ -79,7 +79,9 @@ pub(super) fn put(cx: &mut Context<'_, '_>, key: &Key, put: &Put, data: Data<'_>
             Ok(Done::NotStored)
         }
         (How::Replace | How::Append | How::Prepend, None) => Ok(Done::NotStored),
-        (How::Append | How::Prepend, Some(old)) if put.unique.is_some_and(|unique| ![0, old.unique].contains(&unique)) => {
+        (How::Append | How::Prepend, Some(old))
+            if put.unique.is_some_and(|unique| ![0, old.unique].contains(&unique)) =>
+        {
             Ok(Done::Exists)
         }
         (How::Append, Some(old)) => append(store, key, old, &value, largest, now),
@@ -107,7 +109,14 @@ fn set(store: &mut Store, key: &Key, put: &Put, marks: u8, value: Value<'_>, now
 }
 
 /// The length of what is under `key`, if that of an item is no more than `largest` with `more` bytes added.
-fn has_room(store: &mut Store, key: &Key, old: Tag, more: usize, largest: usize, now: u64) -> Result<Option<usize>, Error> {
+fn has_room(
+    store: &mut Store,
+    key: &Key,
+    old: Tag,
+    more: usize,
+    largest: usize,
+    now: u64,
+) -> Result<Option<usize>, Error> {
     let len = store.peek(key, now)?.map_or(0, |value| value.len());
     Ok((size(key.bytes.len(), old.flags, len + more) <= largest).then_some(len))
 }
@@ -157,8 +166,7 @@ pub(super) enum Counted {
 
 /// Counts the number under `key` up or down, if what is there has the unique number `unique`.
 pub(super) fn count(cx: &mut Context<'_, '_>, key: &Key, up: bool, by: u64, unique: Option<u64>) -> Counted {
-    let (hits, misses) =
-        if up { (Count::IncrHits, Count::IncrMisses) } else { (Count::DecrHits, Count::DecrMisses) };
+    let (hits, misses) = if up { (Count::IncrHits, Count::IncrMisses) } else { (Count::DecrHits, Count::DecrMisses) };
     let now = cx.now;
     let store = cx.shards.of(key);
     let Ok(found) = store.fetch(key, true, now) else { return Counted::NoNumber };

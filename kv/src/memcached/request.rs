@@ -141,7 +141,10 @@ impl<'a> Request<'a> {
 const MOST: usize = 6;
 
 /// A request that is a line of few words, the last of which may be `noreply`.
-fn few<'a>(words: Words<'a>, read: impl FnOnce(&[&'a [u8]], bool) -> Result<Command<'a>, Wrong>) -> (Request<'a>, Body) {
+fn few<'a>(
+    words: Words<'a>,
+    read: impl FnOnce(&[&'a [u8]], bool) -> Result<Command<'a>, Wrong>,
+) -> (Request<'a>, Body) {
     let (args, len) = collected(words);
     let Some(args) = args.get(..len) else { return no_such_command() };
     let quiet = args.last().is_some_and(|word| *word == b"noreply");
@@ -149,7 +152,9 @@ fn few<'a>(words: Words<'a>, read: impl FnOnce(&[&'a [u8]], bool) -> Result<Comm
         Err(Wrong::Usage) => no_such_command(),
         // A key may have the name.
         Ok(command @ Command::Delete(b"noreply")) if len == 1 => (Request { command, quiet: false }, Body::None),
-        Ok(Command::Say(what)) | Err(Wrong::Argument(what)) => (Request { command: said(what, quiet), quiet }, Body::None),
+        Ok(Command::Say(what)) | Err(Wrong::Argument(what)) => {
+            (Request { command: said(what, quiet), quiet }, Body::None)
+        }
         Ok(command) => (Request { command, quiet }, Body::None),
     }
 }

@@ -87,9 +87,9 @@ pub(super) fn answer(mut words: Words<'_>, cx: &mut Context<'_, '_>, sink: &mut 
 
 /// Items there are, and how many were evicted.
 fn items(cx: &mut Context<'_, '_>) -> (u64, u64) {
-    cx.shards.all().fold((0, 0), |(number, evicted), store| {
-        (number + store.len(SPACE) as u64, evicted + store.counts().evicted)
-    })
+    cx.shards
+        .all()
+        .fold((0, 0), |(number, evicted), store| (number + store.len(SPACE) as u64, evicted + store.counts().evicted))
 }
 
 fn general(cx: &mut Context<'_, '_>, stat: &mut impl FnMut(&str, Is)) {

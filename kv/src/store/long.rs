@@ -20,6 +20,11 @@ pub struct Long {
 }
 
 impl Long {
+    /// No bytes.
+    pub fn empty() -> Self {
+        Long { pieces: Arc::new([]), len: 0 }
+    }
+
     /// Bytes of it.
     #[expect(clippy::len_without_is_empty, reason = "what is long is not empty")]
     pub fn len(&self) -> usize {

@@ -50,12 +50,19 @@ impl Seen {
         while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
             let (line, behind) = rest.split_at(end + 1);
             rest = behind;
-            let mut words: Vec<String> = line.split(|byte| *byte == b' ').map(|word| word.escape_ascii().to_string()).collect();
+            let mut words: Vec<String> =
+                line.split(|byte| *byte == b' ').map(|word| word.escape_ascii().to_string()).collect();
             let is_item = matches!(&words[0][..], "VALUE" | "VA");
-            let data = if is_item { words[if words[0] == "VA" { 1 } else { 3 }].trim_end_matches("\\r\\n").parse().unwrap() } else { 0 };
+            let data = if is_item {
+                words[if words[0] == "VA" { 1 } else { 3 }].trim_end_matches("\\r\\n").parse().unwrap()
+            } else {
+                0
+            };
             let number = |word: &str| word.trim_end_matches("\\r\\n").parse::<u64>().ok();
             match &words[0][..] {
-                "VALUE" if words.len() == 5 => words[4] = self.rename(words[1].clone().as_bytes(), number(&words[4]).unwrap()),
+                "VALUE" if words.len() == 5 => {
+                    words[4] = self.rename(words[1].clone().as_bytes(), number(&words[4]).unwrap())
+                }
                 "VA" | "HD" | "EX" | "NF" | "NS" => {
                     for word in &mut words[1..] {
                         if let Some(unique) = word.strip_prefix('c').and_then(number) {
@@ -142,7 +149,12 @@ impl Both {
 #[test]
 fn replies_are_those_of_memcached() {
     let both = RefCell::new(Both { real: Real::start(), ours: Client::each() });
-    let mut runner = TestRunner::new(Config { cases: 1000, max_shrink_iters: 20_000, failure_persistence: None, ..Config::default() });
+    let mut runner = TestRunner::new(Config {
+        cases: 1000,
+        max_shrink_iters: 20_000,
+        failure_persistence: None,
+        ..Config::default()
+    });
     let result = runner.run(&steps(), |mut steps| {
         steps.extend(state());
         let mut both = both.borrow_mut();

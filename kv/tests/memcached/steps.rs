@@ -19,7 +19,9 @@ pub struct Step {
 pub enum Part {
     Bytes(Vec<u8>),
     /// The unique number that the key was last seen with, or the one that it was first seen with.
-    Unique { first: bool },
+    Unique {
+        first: bool,
+    },
 }
 
 impl fmt::Debug for Step {
@@ -128,7 +130,8 @@ fn text_put(rng: &mut Rng) -> Step {
     let key = pick(rng, &["a", "b", "c", "key", "foo"]);
     let verb = pick(rng, &["set", "set", "set", "add", "replace", "append", "prepend", "cas", "cas"]);
     let value = value(rng);
-    let mut draft = Draft::new(key.as_bytes(), format!("{verb} {key} {} {} {}", flags(rng), seconds(rng, true), value.len()));
+    let mut draft =
+        Draft::new(key.as_bytes(), format!("{verb} {key} {} {} {}", flags(rng), seconds(rng, true), value.len()));
     if verb == "cas" {
         draft.add(" ");
         draft.add_unique(rng);
@@ -261,16 +264,33 @@ fn odd(rng: &mut Rng) -> Step {
         14 => format!("get {long}"),
         15 => format!("{}  a   b ", pick(rng, &[" get", "gets", "mg", "md"])),
         16 => "gets".into(),
-        17 => pick(rng, &["", " ", "GET a", "mgx a", "mn x", "foo", "get\ta", "\0", "get a\0b", "set", "mn\r", "mg", "ms a", "md", "ma", "me"]).into(),
-        18 => format!("mg a {}", pick(rng, &["v v", "x", "T", "Tx", "vk", "M", "MSS", "F", "Fx Tx", "Tx Fx", "D", "J", "E", "S", "\x7f"])),
+        17 => pick(
+            rng,
+            &[
+                "", " ", "GET a", "mgx a", "mn x", "foo", "get\ta", "\0", "get a\0b", "set", "mn\r", "mg", "ms a",
+                "md", "ma", "me",
+            ],
+        )
+        .into(),
+        18 => format!(
+            "mg a {}",
+            pick(rng, &["v v", "x", "T", "Tx", "vk", "M", "MSS", "F", "Fx Tx", "Tx Fx", "D", "J", "E", "S", "\x7f"])
+        ),
         19 => format!("md a {}", pick(rng, &["x", "q q", "Cx", "T", "M", "b", "S"])),
         20 => format!("ma a {}", pick(rng, &["Mx", "MS", "M", "MDD", "Dx", "Jx", "N", "q q", "b"])),
-        21 => format!("ms a 2 {}\r\nhi", pick(rng, &["Mx", "M", "v v", "x", "Cx", "T", "F", "b", "S2", "Mx b", "b x", "Fx", "Mx x"])),
+        21 => format!(
+            "ms a 2 {}\r\nhi",
+            pick(rng, &["Mx", "M", "v v", "x", "Cx", "T", "F", "b", "S2", "Mx b", "b x", "Fx", "Mx x"])
+        ),
         22 => format!("ms a {a}"),
         23 => format!("ms {long} 2"),
         24 => format!("{} {long}", pick(rng, &["mg", "md", "ma", "me"])),
         25 => format!("mg a O{}", "o".repeat(rng.usize(30..34))),
-        26 => format!("{} a v t c f k s h l q u O1 P L N1 R1 T1 I C1{}", pick(rng, &["mg", "md", "ma", "ms"]), " x".repeat(rng.usize(..4))),
+        26 => format!(
+            "{} a v t c f k s h l q u O1 P L N1 R1 T1 I C1{}",
+            pick(rng, &["mg", "md", "ma", "ms"]),
+            " x".repeat(rng.usize(..4))
+        ),
         27 => format!("mg {} b", pick(rng, &["!!!!", "Zm9", "====", "Zm9v====", "Z===", "Zm9="])),
         28 => format!("flush_all {}", pick(rng, &["x", "noreply x", "noreply noreply", "0 0 0", "x noreply"])),
         _ => format!("stats {}", pick(rng, &["x", "noreply", "a b c"])),

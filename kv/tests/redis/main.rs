@@ -53,9 +53,9 @@ fn comparable(command: &Args, reply: Value) -> Value {
 
 /// Whether two replies are the same, but for times.
 fn is_alike(command: &Args, ours: &Value, real: &Value) -> bool {
-    let is_time = ["ttl", "pttl", "expiretime", "pexpiretime"].iter().any(|name| {
-        command[0].eq_ignore_ascii_case(name.as_bytes())
-    });
+    let is_time = ["ttl", "pttl", "expiretime", "pexpiretime"]
+        .iter()
+        .any(|name| command[0].eq_ignore_ascii_case(name.as_bytes()));
     match (ours, real) {
         (Value::Integer(ours), Value::Integer(real)) if is_time && *ours > 0 && *real > 0 => {
             (ours - real).abs() <= TOLERANCE
@@ -75,7 +75,12 @@ struct Both {
 
 impl Both {
     fn new(shards: usize) -> Self {
-        Both { ours: Ours::with_shards(shards), real: Redis::start(), log: Vec::new(), queued: vec![Vec::new(); CLIENTS] }
+        Both {
+            ours: Ours::with_shards(shards),
+            real: Redis::start(),
+            log: Vec::new(),
+            queued: vec![Vec::new(); CLIENTS],
+        }
     }
 
     /// Runs `commands` of a client by both.

@@ -167,7 +167,9 @@ impl Redis {
             .stdout(Stdio::null())
             .spawn();
         let process = started.unwrap_or_else(|error| {
-            panic!("redis-server does not start ({error}): install it with `apt-get install redis-server`, as ./run does")
+            panic!(
+                "redis-server does not start ({error}): install it with `apt-get install redis-server`, as ./run does"
+            )
         });
         let mut redis = Redis { process, directory, connections: Vec::new() };
         let since = Instant::now();

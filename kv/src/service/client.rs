@@ -1,0 +1,182 @@
+//! A connection.
+
+use super::errand::Errand;
+use super::output::{Output, Replies};
+use crate::commands::{self, Session};
+use crate::memcached;
+use crate::resp::{self, OwnedArgs};
+use crate::store::LongWriter;
+use linerate_bypass::{ConnId, Transport};
+
+/// One client.
+pub(super) struct Client {
+    pub conn: ConnId,
+    pub speech: Speech,
+    /// The beginning of a request that has not come to its end.
+    pub input: Vec<u8>,
+    /// A long value of it that is being received.
+    pub incoming: Option<Incoming>,
+    /// A request that waits for shards.
+    pub asked: Option<Asked>,
+    /// All clients, for that request, if they are known.
+    pub list: Option<Vec<commands::Client>>,
+    /// Something is under way for it at other workers: no other request is begun before that is there.
+    pub waits: bool,
+    /// Requests that are being put together for another worker.
+    pub errand: Option<Box<Errand>>,
+    pub output: Output,
+    pub has_peer_finished: bool,
+    /// It is closed once all replies are sent.
+    is_closing: bool,
+    is_admitted: bool,
+    /// When it last said something, in milliseconds since 1970.
+    pub heard: u64,
+}
+
+/// What a client speaks.
+pub(super) enum Speech {
+    Resp { session: Box<Session>, parser: resp::Parser, has_no_room: bool },
+    Memcached { parser: memcached::Parser },
+}
+
+impl Speech {
+    pub fn resp(session: Session) -> Self {
+        Speech::Resp { session: Box::new(session), parser: resp::Parser::default(), has_no_room: false }
+    }
+
+    pub fn memcached() -> Self {
+        Speech::Memcached { parser: memcached::Parser::default() }
+    }
+}
+
+/// A request that outlives the bytes that it came in.
+pub(super) enum Asked {
+    Resp(OwnedArgs),
+    /// All of its bytes but for data that were received apart.
+    Memcached(Vec<u8>, memcached::Data<'static>),
+}
+
+/// A long value that is being received.
+pub(super) struct Incoming {
+    /// Where it goes; nowhere if there was no memory for it.
+    pub writer: Option<LongWriter>,
+    /// Bytes still to come, with the end of its line.
+    pub left: usize,
+    /// The end of its line.
+    pub end: [u8; 2],
+}
+
+impl Incoming {
+    /// Takes what there is of it at the beginning of `bytes`. Returns how many bytes that were.
+    pub fn take(&mut self, bytes: &[u8]) -> usize {
+        let n = bytes.len().min(self.left);
+        let value = n.min(self.left.saturating_sub(2));
+        if let Some(writer) = &mut self.writer {
+            writer.fill(&bytes[..value]);
+        }
+        for (at, byte) in bytes[value..n].iter().enumerate() {
+            let from_end = self.left - value - at;
+            self.end[2 - from_end] = *byte;
+        }
+        self.left -= n;
+        n
+    }
+}
+
+impl Client {
+    pub fn new(conn: ConnId, speech: Speech, now: u64) -> Self {
+        Client {
+            conn,
+            speech,
+            input: Vec::new(),
+            incoming: None,
+            asked: None,
+            list: None,
+            waits: false,
+            errand: None,
+            output: Output::default(),
+            has_peer_finished: false,
+            is_closing: false,
+            is_admitted: true,
+            heard: now,
+        }
+    }
+
+    /// There is no place for it: it is told so, and closed.
+    pub fn refuse(&mut self, net: &mut impl Transport, why: &[u8]) {
+        self.is_admitted = false;
+        if matches!(self.speech, Speech::Resp { .. }) {
+            net.write(self.conn, why);
+        }
+        self.close(net);
+    }
+
+    pub fn is_admitted(&self) -> bool {
+        self.is_admitted
+    }
+
+    pub fn session(&self) -> Option<&Session> {
+        match &self.speech {
+            Speech::Resp { session, .. } => Some(session),
+            Speech::Memcached { .. } => None,
+        }
+    }
+
+    pub fn into_session(self) -> Option<Session> {
+        match self.speech {
+            Speech::Resp { session, .. } => Some(*session),
+            Speech::Memcached { .. } => None,
+        }
+    }
+
+    /// Whether a request of it can be begun now.
+    #[inline]
+    pub fn is_ready(&self) -> bool {
+        !self.waits && self.asked.is_none() && !self.is_closing && self.output.is_empty()
+    }
+
+    /// The request that was read and not begun, if it can be begun now.
+    pub fn next_asked(&mut self) -> Option<Asked> {
+        if self.waits || self.is_closing || !self.output.is_empty() { None } else { self.asked.take() }
+    }
+
+    /// No more requests of it are read.
+    pub fn finish(&mut self) {
+        self.is_closing = true;
+    }
+
+    pub fn send(&mut self, net: &mut impl Transport, replies: &mut Replies) {
+        self.output.send(net, self.conn, replies);
+    }
+
+    pub fn send_waiting(&mut self, net: &mut impl Transport) {
+        self.output.go_on(net, self.conn);
+        self.close_if_done(net);
+    }
+
+    /// It is closed when what waits has been sent.
+    pub fn close(&mut self, net: &mut impl Transport) {
+        self.is_closing = true;
+        self.close_if_done(net);
+    }
+
+    /// Closes if nothing is left to be said.
+    pub fn close_if_done(&mut self, net: &mut impl Transport) {
+        let has_said_all = self.is_closing || self.has_peer_finished && !self.waits;
+        if !has_said_all || !self.output.is_empty() {
+            return;
+        }
+        if !self.is_closing || self.has_peer_finished {
+            net.close(self.conn);
+            self.is_closing = true;
+            return;
+        }
+        // The peer has not finished; what it still sends is of no interest.
+        net.close(self.conn);
+        net.consume(self.conn, usize::MAX);
+    }
+
+    pub fn is_closing(&self) -> bool {
+        self.is_closing
+    }
+}

@@ -1,0 +1,216 @@
+//! What commands ask of the server as a whole, and what a worker counts.
+
+use super::Kv;
+use super::client::Speech;
+use super::hub::{Hub, Tally};
+use super::messages::Message;
+use crate::commands::{Client, Server, Settings, Totals};
+use crate::memcached;
+use crate::store::LONG;
+use linerate_bypass::{ConnId, Transport};
+use std::sync::Arc;
+
+/// Bytes of a memcached item at most.
+const ITEM: usize = 1 << 20;
+
+/// A worker's view of the server.
+pub(super) struct Host {
+    hub: Arc<Hub>,
+    worker: usize,
+    settings: Arc<Settings>,
+    version: u64,
+    /// What this worker has counted by itself.
+    pub tally: Tally,
+    /// The clients of all workers, where a command wants to know.
+    clients: Vec<Client>,
+    /// Clients that are to be disconnected.
+    pub killed: Vec<u64>,
+    /// When memcached clients' keys are flushed here, and how often that was said.
+    pub flush: (u64, Option<u64>),
+    /// Lists of clients that are being put together: for which connection, for how many workers they are missing.
+    lists: Vec<(ConnId, usize, Vec<Client>)>,
+}
+
+impl Host {
+    pub fn new(hub: Arc<Hub>, worker: usize) -> Self {
+        Host {
+            settings: hub.settings(),
+            version: hub.version(),
+            worker,
+            hub,
+            tally: Tally::default(),
+            clients: Vec::new(),
+            killed: Vec::new(),
+            flush: (0, None),
+            lists: Vec::new(),
+        }
+    }
+
+    pub fn hub(&self) -> &Hub {
+        &self.hub
+    }
+
+    #[inline]
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    pub fn memcached_limits(&self) -> memcached::Limits {
+        memcached::Limits { item: ITEM, long: LONG }
+    }
+
+    #[inline]
+    pub fn read(&mut self, bytes: usize) {
+        self.tally.input += bytes as u64;
+    }
+
+    #[inline]
+    pub fn wrote(&mut self, bytes: usize) {
+        self.tally.output += bytes as u64;
+    }
+
+    /// Whether one client more may come.
+    pub fn admit(&mut self) -> bool {
+        let is_admitted = self.hub.admit(self.settings.clients);
+        *(if is_admitted { &mut self.tally.accepted } else { &mut self.tally.rejected }) += 1;
+        is_admitted
+    }
+
+    pub fn dismiss(&self, was_admitted: bool) {
+        if was_admitted {
+            self.hub.dismiss();
+        }
+    }
+
+    /// These are all clients, for the command that is run next.
+    pub fn show(&mut self, clients: Vec<Client>) {
+        self.clients = clients;
+    }
+
+    /// Goes by what is set now, and says what was counted.
+    pub fn refresh(&mut self) {
+        self.hub.count(self.worker, self.tally);
+        let version = self.hub.version();
+        if version != self.version {
+            (self.version, self.settings) = (version, self.hub.settings());
+        }
+        if let Some(flush) = self.hub.flush_since(self.flush.0) {
+            self.flush = flush;
+        }
+    }
+}
+
+impl Server for Host {
+    fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    fn set(&mut self, settings: Settings) -> Result<(), String> {
+        self.hub.set(settings);
+        self.refresh();
+        Ok(())
+    }
+
+    fn clients(&mut self) -> Vec<Client> {
+        std::mem::take(&mut self.clients)
+    }
+
+    fn kill(&mut self, id: u64) {
+        self.killed.push(id);
+    }
+
+    fn totals(&mut self) -> Totals {
+        self.hub.count(self.worker, self.tally);
+        self.hub.totals().0
+    }
+
+    fn reset_totals(&mut self) {
+        self.hub.count(self.worker, self.tally);
+        self.hub.reset_tally();
+    }
+}
+
+impl memcached::Server for Host {
+    fn facts(&mut self) -> memcached::Facts {
+        self.hub.count(self.worker, self.tally);
+        let (totals, counts) = self.hub.totals();
+        memcached::Facts {
+            since: totals.since,
+            workers: totals.workers as u64,
+            most_connections: self.settings.clients.into(),
+            connections: totals.clients,
+            accepted: totals.accepted,
+            rejected: totals.rejected,
+            input: totals.input,
+            output: totals.output,
+            port: self.hub.memcached(),
+            counts,
+        }
+    }
+
+    fn reset(&mut self) {
+        Server::reset_totals(self);
+    }
+
+    fn flush_at(&mut self, at: Option<u64>) {
+        self.hub.flush_at(at);
+        self.refresh();
+    }
+}
+
+impl Kv {
+    /// The clients of this worker as others see them.
+    pub(super) fn listed(&self) -> Vec<Client> {
+        let clients = self.clients.iter().flatten();
+        clients.filter_map(|client| client.session()).map(|session| session.client(self.now)).collect()
+    }
+
+    /// The client of `conn`, which is being worked with, wants the list of all. Returns whether it is there.
+    pub(super) fn list_for(&mut self, conn: ConnId, own: Client) -> bool {
+        let mut clients = self.listed();
+        clients.push(own);
+        let others: Vec<usize> = self.outbox.others(self.stores.len()).collect();
+        if others.is_empty() {
+            self.host.show(sorted(clients));
+            return true;
+        }
+        self.host.lists.push((conn, others.len(), clients));
+        for worker in others {
+            self.outbox.send(worker, Message::WhoIsThere(self.worker, conn));
+        }
+        false
+    }
+
+    /// The clients of another worker are known, for the list that `conn` wants.
+    pub(super) fn list(&mut self, net: &mut impl Transport, conn: ConnId, clients: Vec<Client>) {
+        let Some(at) = self.host.lists.iter().position(|(list, ..)| *list == conn) else { return };
+        let (_, missing, list) = &mut self.host.lists[at];
+        list.extend(clients);
+        *missing -= 1;
+        if *missing > 0 {
+            return;
+        }
+        let (_, _, list) = self.host.lists.swap_remove(at);
+        self.with_client(net, conn, |kv, net, client| {
+            (client.list, client.waits) = (Some(sorted(list)), false);
+            kv.resume(net, client);
+        });
+    }
+
+    /// Disconnects the client with the number `id`, if it is here.
+    pub(super) fn disconnect(&mut self, net: &mut impl Transport, id: u64) {
+        for client in self.clients.iter_mut().flatten() {
+            if let Speech::Resp { session, .. } = &client.speech
+                && session.id() == id
+            {
+                net.abort(client.conn);
+            }
+        }
+    }
+}
+
+/// In the order in which they came.
+fn sorted(mut clients: Vec<Client>) -> Vec<Client> {
+    clients.sort_by_key(|client| client.id);
+    clients
+}

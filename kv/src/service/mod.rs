@@ -1,0 +1,194 @@
+//! The service: connections of Redis and memcached clients on any transport, and a shard of the data for each worker.
+//!
+//! | file | what is in it |
+//! |------|---------------|
+//! | `hub.rs` | what all workers know: settings, counters, the data's secret |
+//! | `client.rs`, `output.rs` | a connection: what it says, what has come of it, what waits to be sent |
+//! | `requests.rs` | requests are read, and run where their shards are |
+//! | `errand.rs`, `lending.rs`, `messages.rs` | requests for other workers' shards: sent there, or the shards fetched |
+//! | `host.rs` | what commands ask of the server as a whole |
+//! | `tending.rs` | what is done in the background |
+//!
+//! A connection's requests are done one after the other. One whose keys are in the worker's own shard is done at once. One whose
+//! keys are in one shard of another worker goes there by mail, together with those behind it that go there, too. One that
+//! needs several shards borrows them whole, in the order of their numbers, so that it is done at one go and nobody waits for
+//! each other in a circle.
+
+mod client;
+mod errand;
+mod host;
+mod hub;
+mod lending;
+mod messages;
+mod output;
+mod requests;
+mod tending;
+
+pub use hub::{Config, Hub};
+pub use messages::Message;
+
+use crate::commands::{Session, Settings, Stats};
+use crate::memcached;
+use crate::store::{Keys, Store};
+use client::{Client, Speech};
+use errand::Errand;
+use host::Host;
+use lending::Lending;
+use linerate_bypass::time::Duration;
+use linerate_bypass::{CloseReason, ConnId, Origin, Seat, Service, Transport};
+use messages::Outbox;
+use output::Replies;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+/// A worker's part of the service.
+pub struct Kv {
+    worker: usize,
+    /// All shards' places, one for each worker: its own, unless it is lent, and those that it has borrowed.
+    stores: Vec<Option<Box<Store>>>,
+    keys: Keys,
+    /// By slot.
+    clients: Vec<Option<Box<Client>>>,
+    host: Host,
+    outbox: Outbox,
+    lending: Lending,
+    /// Errands that have come back, to be used again.
+    idle_errands: Vec<Box<Errand>>,
+    /// Who runs what others have sent here.
+    guest: Option<Session>,
+    replies: Replies,
+    stats: Stats,
+    counts: memcached::Counts,
+    clock: tending::Clock,
+    /// Milliseconds since 1970.
+    now: u64,
+    /// The slot of the client that is looked at next, whether it is idle.
+    swept: usize,
+}
+
+impl Kv {
+    /// The worker's part of the service that `hub` is of, for the worker of `seat`.
+    ///
+    /// # Panics
+    /// If the hub was made for another number of workers.
+    pub fn new(hub: Arc<Hub>, seat: Seat<Message>) -> Self {
+        let Seat { worker, workers, postbox } = seat;
+        assert_eq!(hub.workers(), workers, "workers, and what the hub was made for");
+        let clock = tending::Clock::new();
+        let now = clock.started();
+        let mut stores: Vec<_> = (0..workers).map(|_| None).collect();
+        stores[worker] = Some(Box::new(hub.store(worker, now)));
+        let nowhere = SocketAddr::from(([0, 0, 0, 0], 0));
+        Kv {
+            worker,
+            stores,
+            keys: hub.keys(),
+            clients: Vec::new(),
+            host: Host::new(hub, worker),
+            outbox: Outbox::new(postbox, worker),
+            lending: Lending::default(),
+            idle_errands: Vec::new(),
+            guest: Some(Session::new(u64::MAX, nowhere, nowhere, true, now)),
+            replies: Replies::default(),
+            stats: Stats::default(),
+            counts: memcached::Counts::default(),
+            clock,
+            now,
+            swept: 0,
+        }
+    }
+
+    fn settings(&self) -> &Settings {
+        self.host.settings()
+    }
+
+    /// The client of the connection `conn`, if it is still there.
+    fn client(&mut self, conn: ConnId) -> Option<&mut Client> {
+        self.clients.get_mut(conn.slot())?.as_deref_mut().filter(|client| client.conn == conn)
+    }
+
+    /// Lets `act` work with the client of `conn`, if it is still there and not being worked with.
+    fn with_client<T: Transport>(
+        &mut self,
+        net: &mut T,
+        conn: ConnId,
+        act: impl FnOnce(&mut Self, &mut T, &mut Client),
+    ) {
+        if self.client(conn).is_none() {
+            return;
+        }
+        let Some(mut client) = self.clients[conn.slot()].take() else { return };
+        act(self, net, &mut client);
+        self.clients[conn.slot()] = Some(client);
+    }
+}
+
+impl Service for Kv {
+    /// Clients are kept by slot, as they are also found by it.
+    type Conn = ();
+    type Message = Message;
+
+    fn opened(&mut self, net: &mut impl Transport, conn: ConnId, _: Origin) {
+        self.now = self.clock.millis(net.now());
+        let (Some(peer), Some(local)) = (net.peer_addr(conn), net.local_addr(conn)) else { return };
+        let hub = self.host.hub();
+        let speech = match hub.is_memcached(local.port()) {
+            true => Speech::memcached(),
+            false => {
+                let may_do_all = self.settings().password.is_none();
+                Speech::resp(Session::new(hub.next_client(), peer, local, may_do_all, self.now))
+            }
+        };
+        let mut client = Box::new(Client::new(conn, speech, self.now));
+        if !self.host.admit() {
+            client.refuse(net, b"-ERR max number of clients reached\r\n");
+        }
+        if self.clients.len() <= conn.slot() {
+            self.clients.resize_with(conn.slot() + 1, || None);
+        }
+        self.clients[conn.slot()] = Some(client);
+    }
+
+    fn burst(&mut self, net: &mut impl Transport, readable: &[ConnId]) {
+        self.now = self.clock.millis(net.now());
+        self.look_ahead(net, readable);
+    }
+
+    fn readable(&mut self, net: &mut impl Transport, conn: ConnId, (): &mut ()) {
+        self.with_client(net, conn, |kv, net, client| kv.serve(net, client));
+    }
+
+    fn writable(&mut self, net: &mut impl Transport, conn: ConnId, (): &mut ()) {
+        self.with_client(net, conn, |kv, net, client| {
+            client.send_waiting(net);
+            kv.serve(net, client);
+        });
+    }
+
+    fn peer_closed(&mut self, net: &mut impl Transport, conn: ConnId, (): &mut ()) {
+        self.with_client(net, conn, |_, net, client| {
+            client.has_peer_finished = true;
+            client.close_if_done(net);
+        });
+    }
+
+    fn told(&mut self, net: &mut impl Transport, message: Message) {
+        self.now = self.clock.millis(net.now());
+        self.hear(net, message);
+    }
+
+    fn tend(&mut self, net: &mut impl Transport) -> Option<Duration> {
+        self.work_in_background(net)
+    }
+
+    fn closed(&mut self, net: &mut impl Transport, conn: ConnId, (): (), _: CloseReason) {
+        if self.client(conn).is_none() {
+            return;
+        }
+        let Some(client) = self.clients[conn.slot()].take() else { return };
+        self.host.dismiss(client.is_admitted());
+        if let Some(session) = (*client).into_session().filter(Session::has_watched) {
+            self.borrow_to_unwatch(net, session);
+        }
+    }
+}

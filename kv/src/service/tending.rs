@@ -1,0 +1,113 @@
+//! What is done in the background, a little in each turn of the worker.
+
+use super::Kv;
+use super::hub::wall_millis;
+use super::messages::Message;
+use crate::memcached;
+use linerate_bypass::Transport;
+use linerate_bypass::time::{Duration, Instant};
+
+/// Items that a shard's background work is about in one turn.
+const BUDGET: usize = 32;
+/// How long the worker may rest when nothing is to be done: what expires is noticed so much later at most.
+const REST: Duration = Duration::from_millis(10);
+/// How often what does not concern the shard is looked at.
+const PERIOD: Duration = Duration::from_millis(1);
+/// Clients of which it is looked at then whether they are idle.
+const SWEPT: usize = 256;
+/// How often the system is asked for the time.
+const SET: Duration = Duration::from_secs(1);
+
+/// Tells the time in milliseconds since 1970, without asking the system for it each time.
+pub(super) struct Clock {
+    /// What the transport's time is behind that, and when that was found.
+    ahead: u64,
+    set_at: Option<Instant>,
+    next: Instant,
+    started: u64,
+}
+
+impl Clock {
+    pub fn new() -> Self {
+        Clock { ahead: 0, set_at: None, next: Instant::ZERO, started: wall_millis() }
+    }
+
+    pub fn started(&self) -> u64 {
+        self.started
+    }
+
+    #[inline]
+    pub fn millis(&mut self, now: Instant) -> u64 {
+        if self.set_at.is_none_or(|at| now.since(at) >= SET) {
+            self.set(now);
+        }
+        self.ahead + millis_of(now)
+    }
+
+    #[cold]
+    fn set(&mut self, now: Instant) {
+        self.set_at = Some(now);
+        // It never goes back.
+        self.ahead = self.ahead.max(wall_millis().saturating_sub(millis_of(now)));
+    }
+}
+
+fn millis_of(time: Instant) -> u64 {
+    time.as_nanos() / 1_000_000
+}
+
+impl Kv {
+    pub(super) fn work_in_background(&mut self, net: &mut impl Transport) -> Option<Duration> {
+        let now = net.now();
+        self.now = self.clock.millis(now);
+        let is_full = self.outbox.go_on();
+        self.borrow(net);
+        let is_due = now >= self.clock.next;
+        if is_due {
+            self.clock.next = now + PERIOD;
+            self.host.tally.stats = self.stats;
+            self.host.tally.counts = self.counts;
+            self.host.refresh();
+            self.disconnect_idle(net);
+        }
+        for id in std::mem::take(&mut self.host.killed) {
+            self.disconnect(net, id);
+            for worker in self.outbox.others(self.stores.len()) {
+                self.outbox.send(worker, Message::Kill(id));
+            }
+        }
+        let has_more = is_due && self.tend_shard();
+        if has_more {
+            self.clock.next = now;
+        }
+        Some(if is_full || has_more { Duration::ZERO } else { REST })
+    }
+
+    /// A piece of what is done in the background in our shard. Returns whether there is more.
+    pub(super) fn tend_shard(&mut self) -> bool {
+        let now = self.now;
+        let Some(store) = &mut self.stores[self.worker] else { return false };
+        if self.host.flush.1.is_some_and(|at| at <= now) {
+            self.host.flush.1 = None;
+            store.flush(memcached::SPACE);
+        }
+        store.tick(now, BUDGET)
+    }
+
+    /// Disconnects some of those who have been silent for too long.
+    fn disconnect_idle(&mut self, net: &mut impl Transport) {
+        let timeout = u64::from(self.settings().timeout) * 1000;
+        if timeout == 0 {
+            return;
+        }
+        for _ in 0..SWEPT.min(self.clients.len()) {
+            self.swept = (self.swept + 1) % self.clients.len();
+            if let Some(client) = &self.clients[self.swept]
+                && !client.waits
+                && self.now.saturating_sub(client.heard) > timeout
+            {
+                net.abort(client.conn);
+            }
+        }
+    }
+}
