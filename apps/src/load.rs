@@ -277,7 +277,16 @@ impl<T: Traffic> Load<T> {
     }
 
     /// Looks at the clock and the board, and changes phase when it is time.
+    #[inline]
     fn advance(&mut self, net: &mut impl Transport) {
+        let goes_on = matches!(self.phase, Phase::Measuring { until, .. } if net.now() < until);
+        if !goes_on || self.board.is_stopped() {
+            self.change(net);
+        }
+    }
+
+    #[cold]
+    fn change(&mut self, net: &mut impl Transport) {
         match self.phase {
             Phase::Opening | Phase::Preparing if self.board.is_stopped() => self.drain(net),
             Phase::Opening | Phase::Preparing if self.board.has_begun() => {

@@ -1,7 +1,9 @@
 //! The load of a key-value server: GETs and SETs of keys of which some are more popular than others.
 
+mod asked;
 mod keys;
 mod pace;
+mod plan;
 mod reply;
 mod request;
 mod values;
@@ -9,91 +11,32 @@ mod versions;
 mod zipf;
 
 pub use keys::MOST as MOST_KEYS;
+pub use plan::{Keyspace, KvPlan};
 pub use request::Protocol;
 pub use values::HEAD as SHORTEST_VERIFIED;
 
 use super::{Corrupt, Traffic, histogram_of_nanos};
+use asked::Asked;
 use fastrand::Rng;
 use hdrhistogram::Histogram;
-use keys::{Scatter, key};
+use keys::key;
 use linerate_bypass::time::Instant;
 use linerate_bypass::{ConnId, Transport};
 use pace::Pace;
-use reply::{Answer, Known, Reply, shown};
+use reply::{Answer, Reply, shown};
 use request::{Request, What};
-use std::collections::VecDeque;
-use std::ops::{Range, RangeInclusive};
+use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use values::Values;
-use versions::{Issued, Versions};
-use zipf::Zipf;
+use std::sync::atomic::Ordering::Relaxed;
+use versions::Issued;
 
 /// Keys that a worker takes at a time to fill.
 const CHUNK: u64 = 256;
 /// Requests on the way on all connections together while keys are filled, and on each at least.
 const FILLING: usize = 4096;
 const FILLING_AT_LEAST: usize = 8;
-/// And at most, and so many short requests are written at once.
+/// And at most.
 const FILLING_AT_MOST: usize = 256;
-
-/// What is to be asked of a key-value server.
-#[derive(Debug, Clone)]
-pub struct KvPlan {
-    /// How it is spoken to.
-    pub protocol: Protocol,
-    /// Connections of all workers together.
-    pub connections: usize,
-    /// Requests on the way on each connection: as many as there may be if there is a rate, or else as many as there are.
-    pub depth: usize,
-    /// How many keys there are.
-    pub keys: u64,
-    /// How long values are.
-    pub value_size: RangeInclusive<u32>,
-    /// How many of the requests are GETs: between 0 and 1.
-    pub get_ratio: f64,
-    /// The k-th most popular key is asked for in proportion to k to the minus this.
-    pub zipf: f64,
-    /// Requests per second on all connections together, whether or not they are answered in time.
-    pub rate: Option<f64>,
-    /// Whether every key is set before.
-    pub fill: bool,
-    /// Whether the values that come are compared with those that were sent; without `fill`, nothing would be known of them.
-    pub verify: bool,
-}
-
-/// What all workers of a load have in common.
-#[derive(Debug)]
-pub struct Keyspace {
-    plan: KvPlan,
-    zipf: Zipf,
-    scatter: Scatter,
-    values: Values,
-    versions: Option<Versions>,
-    /// Of 2³² requests these are GETs.
-    gets: u64,
-    /// Keys from here on have not been taken by any worker to fill.
-    to_fill: AtomicU64,
-}
-
-impl Keyspace {
-    /// That of a load as `plan` has it; the values of another `run` are others.
-    pub fn new(plan: KvPlan, run: u64) -> Arc<Self> {
-        Arc::new(Keyspace {
-            zipf: Zipf::new(plan.keys, plan.zipf),
-            scatter: Scatter::new(plan.keys),
-            values: Values::new(*plan.value_size.start(), *plan.value_size.end(), run),
-            versions: plan.verify.then(|| Versions::new(plan.keys as usize)),
-            gets: (plan.get_ratio * 4_294_967_296.0) as u64,
-            to_fill: AtomicU64::new(if plan.fill { 0 } else { plan.keys }),
-            plan,
-        })
-    }
-
-    fn known(&self) -> Option<Known<'_>> {
-        self.versions.as_ref().map(|versions| Known { values: &self.values, versions })
-    }
-}
 
 /// GETs, or SETs, that have been answered while measuring.
 #[derive(Debug)]
@@ -154,11 +97,42 @@ struct Filling {
 /// A connection of a [`KvLoad`].
 pub struct Stream {
     /// Requests without an answer, oldest first.
-    asked: VecDeque<Request>,
-    /// Of these, the youngest that have not been written whole; of the first of those, `written` bytes have.
-    unwritten: usize,
-    written: usize,
+    asked: Asked,
+    unwritten: Unwritten,
     reply: Reply,
+}
+
+/// What a connection's youngest requests still lack.
+#[derive(Debug, Default)]
+struct Unwritten {
+    /// Requests that have not been written whole; of the first of them, `written` bytes have.
+    requests: usize,
+    written: usize,
+    /// Bytes that they lack, and how many of them are long.
+    bytes: usize,
+    long: usize,
+}
+
+impl Unwritten {
+    /// `bytes` more have been written, of `requests` requests, of the last of which `written` of `size` bytes have.
+    #[cold]
+    fn advance(&mut self, bytes: usize, requests: usize, written: usize, size: usize) {
+        let is_whole = written == size;
+        self.bytes -= bytes;
+        self.requests -= requests - usize::from(!is_whole);
+        self.written = if is_whole { 0 } else { written };
+    }
+}
+
+impl Stream {
+    #[inline]
+    fn ask(&mut self, request: Request, space: &Keyspace) {
+        let (size, is_long) = request.size(space.plan.protocol, &space.values);
+        self.asked.push(request);
+        self.unwritten.requests += 1;
+        self.unwritten.bytes += size;
+        self.unwritten.long += usize::from(is_long);
+    }
 }
 
 impl KvLoad {
@@ -237,8 +211,7 @@ impl KvLoad {
             } else {
                 What::Set(self.issue(number, (bits >> 32) as u32))
             };
-            stream.asked.push_back(Request { at, number, what });
-            stream.unwritten += 1;
+            stream.ask(Request { at, number, what }, &self.space);
         }
     }
 
@@ -257,59 +230,72 @@ impl KvLoad {
             && let Some(number) = filling.next(&self.space)
         {
             let set = self.issue(number, 0);
-            stream.asked.push_back(Request { at: now, number, what: What::Set(set) });
-            stream.unwritten += 1;
+            stream.ask(Request { at: now, number, what: What::Set(set) }, &self.space);
         }
     }
 
     /// Writes what has not been written, as far as there is room.
     #[inline]
     fn write(&mut self, net: &mut impl Transport, conn: ConnId, stream: &mut Stream, now: Instant) {
-        let (protocol, values) = (self.space.plan.protocol, &self.space.values);
-        while stream.unwritten > 0 {
-            let first = stream.asked.len() - stream.unwritten;
-            let mut wanted = 0;
-            for request in stream.asked.range(first..).take(FILLING_AT_MOST) {
-                let (size, is_long) = request.size(protocol, values);
-                if is_long {
-                    break;
-                }
-                wanted += size;
-            }
-            if wanted == 0 {
-                let request = &mut stream.asked[first];
-                let n = request.send_long(protocol, values, stream.written, net, conn);
-                if stream.written == 0 && n > 0 {
-                    begun(request, &self.pace, &mut self.late_nanos, now);
-                }
-                stream.written += n;
-                if stream.written < request.size(protocol, values).0 {
+        while stream.unwritten.bytes > 0 {
+            let first = stream.asked.len() - stream.unwritten.requests;
+            if stream.unwritten.long > 0 {
+                if !self.write_one(net, conn, stream, first, now) {
                     return;
                 }
-                stream.unwritten -= 1;
-                stream.written = 0;
                 continue;
             }
-            let Some(place) = net.reserve(conn, wanted - stream.written) else { return };
-            let mut at = 0;
-            for request in stream.asked.range_mut(first..) {
-                if at == place.len() {
-                    break;
-                }
-                if stream.written == 0 {
+            let (protocol, values) = (self.space.plan.protocol, &self.space.values);
+            let Some(place) = net.reserve(conn, stream.unwritten.bytes) else { return };
+            let (mut at, mut next, mut written) = (0, first, stream.unwritten.written);
+            while at < place.len()
+                && let Some(request) = stream.asked.get_mut(next)
+            {
+                let from = if next == first { written } else { 0 };
+                if from == 0 {
                     begun(request, &self.pace, &mut self.late_nanos, now);
                 }
-                let n = request.fill(protocol, values, stream.written, &mut place[at..]);
-                at += n;
-                if stream.written + n < request.size(protocol, values).0 {
-                    stream.written += n;
-                    break;
-                }
-                stream.unwritten -= 1;
-                stream.written = 0;
+                let n = request.fill(protocol, values, from, &mut place[at..]);
+                (at, next, written) = (at + n, next + 1, from + n);
+            }
+            if at == stream.unwritten.bytes {
+                stream.unwritten = Unwritten::default();
+            } else if let Some(last) = stream.asked.get(next - 1) {
+                stream.unwritten.advance(at, next - first, written, last.size(protocol, values).0);
             }
             net.commit(conn, at);
         }
+    }
+
+    /// Writes the request at `first`, by itself, and returns whether there was room for all of it.
+    #[cold]
+    fn write_one(
+        &mut self,
+        net: &mut impl Transport,
+        conn: ConnId,
+        stream: &mut Stream,
+        first: usize,
+        now: Instant,
+    ) -> bool {
+        let (protocol, values) = (self.space.plan.protocol, &self.space.values);
+        let Some(request) = stream.asked.get_mut(first) else { return false };
+        let (size, is_long) = request.size(protocol, values);
+        let from = stream.unwritten.written;
+        let n = if is_long {
+            request.send_long(protocol, values, from, net, conn)
+        } else {
+            let Some(place) = net.reserve(conn, size - from) else { return false };
+            let n = request.fill(protocol, values, from, place);
+            net.commit(conn, n);
+            n
+        };
+        if from == 0 && n > 0 {
+            begun(request, &self.pace, &mut self.late_nanos, now);
+        }
+        let is_whole = from + n == size;
+        stream.unwritten.advance(n, 1, from + n, size);
+        stream.unwritten.long -= usize::from(is_long && is_whole);
+        is_whole
     }
 
     /// Takes in `bytes`, of which all belong to answers that are waited for, or something is wrong.
@@ -317,7 +303,7 @@ impl KvLoad {
     fn take(&mut self, stream: &mut Stream, mut bytes: &[u8], now: Instant, measuring: bool) -> Result<(), Corrupt> {
         let Stream { asked, unwritten, reply, .. } = stream;
         while !bytes.is_empty() {
-            let Some(request) = asked.front().filter(|_| asked.len() > *unwritten) else {
+            let Some(request) = asked.get(0).filter(|_| asked.len() > unwritten.requests) else {
                 self.note(|| format!("{} came without having been asked for", shown(bytes)));
                 return Err(Corrupt);
             };
@@ -326,7 +312,7 @@ impl KvLoad {
                     bytes = &bytes[n..];
                     if let Some(answer) = answer {
                         self.count(request, answer, now, measuring);
-                        asked.pop_front();
+                        asked.pop();
                     }
                 }
                 Err(wrong) => {
@@ -334,10 +320,6 @@ impl KvLoad {
                     return Err(Corrupt);
                 }
             }
-        }
-        if asked.is_empty() {
-            // Back to its beginning, so that a connection with one request at a time keeps to one place of it.
-            asked.clear();
         }
         Ok(())
     }
@@ -413,7 +395,7 @@ impl Traffic for KvLoad {
 
     fn stream(&self, _: usize) -> Stream {
         let depth = self.filling.as_ref().map_or(0, |filling| filling.depth).max(self.space.plan.depth);
-        Stream { asked: VecDeque::with_capacity(depth), unwritten: 0, written: 0, reply: Reply::new() }
+        Stream { asked: Asked::new(depth), unwritten: Unwritten::default(), reply: Reply::new() }
     }
 
     fn is_prepared(&self) -> bool {
@@ -458,7 +440,7 @@ impl Traffic for KvLoad {
             }
             self.take(stream, bytes, now, measuring)?;
             net.consume(conn, n);
-            if stream.asked.is_empty() {
+            if stream.asked.len() == 0 {
                 // What follows all the same is found with the next answer.
                 return Ok(());
             }

@@ -9,8 +9,10 @@ pub const MOST: u64 = 1 << 48;
 #[inline]
 pub fn key(number: u64) -> [u8; KEY] {
     debug_assert!(number < MOST);
-    let mut key = *b"key:............";
-    key[4..8].copy_from_slice(&hex((number >> 32) as u32)[4..]);
+    let mut key = *b"key:0000........";
+    if number >> 32 != 0 {
+        key[4..8].copy_from_slice(&hex((number >> 32) as u32)[4..]);
+    }
     key[8..].copy_from_slice(&hex(number as u32));
     key
 }

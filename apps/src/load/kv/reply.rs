@@ -79,6 +79,12 @@ impl Reply {
         request: &Request,
         known: Option<Known>,
     ) -> Result<(usize, Option<Answer<'a>>), Wrong> {
+        if known.is_none()
+            && let (Stage::Line, 0) = (self.stage, self.line)
+            && let Some(whole) = protocol.whole(bytes, request)
+        {
+            return Ok(whole);
+        }
         let mut at = 0;
         if let Stage::Line = self.stage {
             let Some(end) = bytes.iter().position(|byte| *byte == b'\n') else {
@@ -148,6 +154,31 @@ impl Reply {
 }
 
 impl Protocol {
+    /// Reads the usual answers at once, where they are there to the end and nobody looks at values.
+    #[inline]
+    fn whole<'a>(self, bytes: &[u8], request: &Request) -> Option<(usize, Option<Answer<'a>>)> {
+        const DONE: &[u8] = b"+OK\r\n";
+        match (self, request.what) {
+            (Protocol::Resp, What::Set(_)) => bytes.starts_with(DONE).then_some((DONE.len(), Some(Answer::Done))),
+            (Protocol::Resp, What::Get { .. }) if bytes.first() == Some(&b'$') => {
+                let (mut at, mut len) = (1, 0);
+                loop {
+                    let byte = *bytes.get(at)?;
+                    at += 1;
+                    match byte {
+                        b'0'..=b'9' if at < 10 => len = len * 10 + u32::from(byte - b'0'),
+                        b'\r' if at > 2 && len <= LONGEST_VALUE => break,
+                        _ => return None,
+                    }
+                }
+                let end = at + 1 + len as usize + 2;
+                let is_whole = bytes.get(at) == Some(&b'\n') && bytes.get(end - 2..end) == Some(b"\r\n");
+                is_whole.then_some((end, Some(Answer::Value(len))))
+            }
+            _ => None,
+        }
+    }
+
     /// What follows a value.
     fn tail(self) -> &'static [u8] {
         match self {

@@ -118,6 +118,9 @@ fn memcached_get(number: u64) -> [u8; MEMCACHED_GET] {
 }
 
 impl Request {
+    /// In the place of one.
+    pub const NONE: Request = Request { at: Instant::ZERO, number: 0, what: What::Get { lowest: 0 } };
+
     /// Its length in bytes, and whether most of it is better handed over than copied.
     #[inline]
     pub fn size(&self, protocol: Protocol, values: &Values) -> (usize, bool) {

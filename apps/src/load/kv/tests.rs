@@ -1,6 +1,7 @@
 //! The load against a small server that the test plays, and that errs on purpose.
 
 use super::super::{Board, Errors, Load, Outcome, Plan};
+use super::keys::Scatter;
 use super::*;
 use crate::testing::Fake;
 use linerate_bypass::time::Duration;
