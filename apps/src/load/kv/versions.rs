@@ -34,6 +34,9 @@ struct Key {
     younger_on_the_way: u32,
 }
 
+/// What the help of `--verify` says.
+const _: () = assert!(size_of::<Mutex<Key>>() <= 32);
+
 /// A SET that is on the way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Issued {
