@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{PATIENCE, Program, run, text};
+use common::{PATIENCE, Program, Server, run, text};
 use rustix::process::Signal;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -76,12 +76,15 @@ fn loads(server: Option<Theirs>, protocol: &str) {
         let number = |of: &serde_json::Value, name: &str| of[name].as_f64().unwrap();
         let (get, set) = (&report["get"], &report["set"]);
         assert_eq!((&report["errors"], &report["misses"]), (&0.into(), &0.into()), "{args}: {report}");
-        assert!(number(get, "requests") > 0.0 && number(set, "requests") > 0.0, "{args}: {report}");
+        // A busy machine may get few large values through, and by chance all of one kind.
+        let both =
+            number(&report, "requests") < 500.0 || (number(get, "requests") > 0.0 && number(set, "requests") > 0.0);
+        assert!(both && number(&report, "requests") > 0.0, "{args}: {report}");
         assert_eq!(number(&report, "requests"), number(get, "requests") + number(set, "requests"));
         assert_eq!(number(&report, "bytes"), number(get, "bytes") + number(set, "bytes"));
         for side in [&report, get, set] {
             let rtt = ["p50", "p90", "p99", "p999", "max"].map(|name| number(&side["rtt_us"], name));
-            assert!(rtt[0] > 0.0 && rtt.is_sorted(), "{report}");
+            assert!((rtt[0] > 0.0 || side["requests"] == 0) && rtt.is_sorted(), "{report}");
         }
         assert_eq!(report.get("open").is_some(), args.contains("--rate"));
         assert_eq!(
@@ -205,6 +208,16 @@ fn what_a_server_answers_instead_is_told() {
         assert!(report["errors"].as_u64().unwrap() > 0, "{output:?}");
         assert!(output.status.code() == Some(1) && text(&output.stderr).contains(part), "{output:?}");
     }
+}
+
+#[test]
+fn a_server_that_gives_requests_back_is_found_out() {
+    let server = Server::start("echo", "--via kernel --listen 127.0.0.1:0");
+    let address = server.ready.split_whitespace().find(|word| word.starts_with("127.0.0.1:")).unwrap();
+    let args = format!("kv load --via kernel --connect {address} --keys 10 --duration 1s");
+    let output = run(&args);
+    assert!(text(&output.stderr).contains(r#"it was answered with "*3\r\n""#), "{output:?}");
+    assert!(server.stop().status.success());
 }
 
 #[test]

@@ -49,9 +49,9 @@ impl Values {
         mixed ^= mixed >> 31;
         let (upper, middle, lower) = (mixed >> 32, u64::from((mixed >> 16) as u32), mixed & u64::from(u32::MAX));
         Value {
-            len: self.shortest + (middle * u64::from(self.lengths) >> 32) as u32,
+            len: self.shortest + ((middle * u64::from(self.lengths)) >> 32) as u32,
             head: (u64::from(version) | upper << 32).to_le_bytes(),
-            rest: Position::at((lower * PERIOD as u64 >> 32) as usize),
+            rest: Position::at(((lower * PERIOD as u64) >> 32) as usize),
         }
     }
 }

@@ -179,10 +179,8 @@ mod tests {
             let recent = sets.len().saturating_sub(200);
             let answered = |i: usize| sets[i].2.unwrap_or(usize::MAX);
             let overwritten = |v: usize| (recent..sets.len()).any(|w| sets[w].2.is_some() && sets[w].1 > answered(v));
-            for v in recent..sets.len() {
-                if sets[v].0.version < lowest {
-                    assert!(overwritten(v), "{:?} at {now}", sets[v]);
-                }
+            for (v, (set, ..)) in sets.iter().enumerate().skip(recent) {
+                assert!(set.version >= lowest || overwritten(v), "{set:?} at {now}");
             }
             assert!(lowest as usize + 100 > sets.len(), "{lowest} of {}", sets.len());
         }

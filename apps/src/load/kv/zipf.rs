@@ -56,7 +56,7 @@ impl Zipf {
     pub fn draw(&self, rng: &mut Rng) -> u64 {
         loop {
             let bits = rng.u64(..);
-            let mut cell = &self.cells[((bits >> 32) * self.cells.len() as u64 >> 32) as usize];
+            let mut cell = &self.cells[(((bits >> 32) * self.cells.len() as u64) >> 32) as usize];
             if bits as u32 >= cell.stay {
                 cell = &self.cells[cell.other as usize];
             }
