@@ -2,7 +2,7 @@
 
 use crate::commands::doctor::{self, DoctorArgs};
 use crate::commands::hugepages::{self, HugepagesArgs};
-use crate::commands::{chargen, discard, echo};
+use crate::commands::{chargen, discard, echo, kv};
 use crate::error::Error;
 use crate::output::{print_line, tell};
 use clap::error::ErrorKind;
@@ -34,6 +34,9 @@ enum Command {
     /// Send without end (RFC 864); or measure receiving from a server that does
     #[command(subcommand)]
     Chargen(chargen::Command),
+    /// Measure a key-value server that Redis or memcached clients talk to
+    #[command(subcommand)]
+    Kv(kv::Command),
     /// Reserve, release and inspect hugepages, per NUMA node
     Hugepages(HugepagesArgs),
     /// Say what this machine can do, and for every shortfall the command that mends it
@@ -65,6 +68,7 @@ pub fn main() -> ExitCode {
         Command::Echo(command) => echo::run(command),
         Command::Discard(command) => discard::run(command),
         Command::Chargen(command) => chargen::run(command),
+        Command::Kv(command) => kv::run(command),
         Command::Hugepages(args) => hugepages::run(args).map_err(Error::from),
         Command::Doctor(args) => doctor::run(args).map_err(Error::from),
     };

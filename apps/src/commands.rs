@@ -5,6 +5,7 @@ pub mod discard;
 pub mod doctor;
 pub mod echo;
 pub mod hugepages;
+pub mod kv;
 mod load;
 mod serve;
 

@@ -7,6 +7,7 @@ use crate::net;
 use linerate_bypass::ConnectError;
 use std::io;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 /// Why a command failed, in one line that names the thing and says what to do about it.
 #[derive(Debug, thiserror::Error)]
@@ -23,13 +24,25 @@ pub enum Error {
         /// Why the last of them could not be opened; `None` if nothing was heard in time.
         why: Option<ConnectError>,
     },
+    /// A server that is prepared for a load answers nothing.
+    #[error("{remote}: nothing was answered for {limit:?} while the server was prepared: look at it and the way to it")]
+    Stalled {
+        /// The server.
+        remote: SocketAddr,
+        /// How long was waited.
+        limit: Duration,
+    },
+    /// What a load is asked to do cannot be done.
+    #[error("{0}")]
+    Usage(String),
     /// A load was measured, and something went wrong in it.
-    #[error(
-        "{} errors: {} connections brought wrong bytes, {} were lost, {} refused, {} not opened in time: \
-         the figures are of what remained; look at the server and the way to it",
-        .0.total(), .0.corrupt, .0.lost, .0.refused, .0.unopened
-    )]
-    Load(Errors),
+    #[error("{}: the figures are of what remained; look at the server and the way to it", wrong(.errors, .first))]
+    Load {
+        /// What went wrong, in numbers.
+        errors: Errors,
+        /// What the first of it was, where that can be said.
+        first: Option<String>,
+    },
     /// `linerate doctor` failed.
     #[error(transparent)]
     Doctor(#[from] DoctorError),
@@ -49,9 +62,34 @@ impl Error {
     pub fn status(&self) -> u8 {
         match self {
             Error::Net(error) if error.is_usage() => 2,
+            Error::Usage(_) => 2,
             _ => 1,
         }
     }
+}
+
+/// What went wrong in a load.
+fn wrong(errors: &Errors, first: &Option<String>) -> String {
+    let mut said = format!(
+        "{} errors: {} connections brought wrong bytes, {} were lost, {} refused, {} not opened in time",
+        errors.total(),
+        errors.corrupt,
+        errors.lost,
+        errors.refused,
+        errors.unopened
+    );
+    for (count, what) in [
+        (errors.refusals, "requests were answered with an error"),
+        (errors.missing, "found nothing where there had to be something"),
+    ] {
+        if count > 0 {
+            said += &format!(", {count} {what}");
+        }
+    }
+    if let Some(first) = first {
+        said += &format!("; the first: {first}");
+    }
+    said
 }
 
 fn reason(why: &Option<ConnectError>) -> String {

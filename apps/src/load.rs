@@ -1,22 +1,25 @@
 //! Load generators: services that connect.
 //!
-//! A [`Load`] is one worker's part of a load. It goes through three phases. It *opens* its connections; when
-//! all workers' connections are open (the [`Board`] knows), it *measures*: its [`Traffic`] keeps every
-//! connection busy, and what completes is counted; when the time is over, it *drains*: it closes, and waits for
-//! its peers to close.
+//! A [`Load`] is one worker's part of a load. It goes through four phases. It *opens* its connections; when
+//! all workers' connections are open (the [`Board`] knows), it *prepares* the server, if its [`Traffic`] has to; when
+//! all workers have, it *measures*: its traffic keeps every connection busy, and what completes is counted; when the time
+//! is over, it *drains*: it closes, and waits for its peers to close.
 //!
 //! A connection that cannot be opened, breaks, or brings other bytes than it should is an error and counted. One
-//! that is lost while measuring is opened again at once; one that cannot be opened is not tried again.
+//! that is lost while measuring is opened again at once; one that cannot be opened, or is lost before, is not tried again.
 
 mod board;
 mod bulk;
 mod echo;
+mod kv;
 mod pattern;
 
 pub use board::Board;
 pub use bulk::{Bulk, Direction};
 pub use echo::EchoLoad;
+pub use kv::{Keyspace, KvLoad, KvPlan, MOST_KEYS, Protocol, SHORTEST_VERIFIED, Side};
 
+use hdrhistogram::Histogram;
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{CloseReason, ConnId, ConnectError, Origin, Service, Transport};
 use std::convert::Infallible;
@@ -26,10 +29,21 @@ use std::sync::Arc;
 
 /// Connections that one worker asks for at a time, so that no peer's backlog overflows.
 const OPENING_AT_ONCE: usize = 256;
-/// How often a worker looks at the board while its connections are being opened.
+/// How often a worker looks at the board while its connections are being opened, and while it prepares.
 const OPENING_TICK: Duration = Duration::from_millis(1);
 /// How often a worker looks at the clock and the board while measuring, if nothing else happens.
 const MEASURING_TICK: Duration = Duration::from_millis(20);
+/// Connections that are looked at in one event for one that can take what is due.
+const LOOKED_AT: usize = 64;
+/// Times up to a minute are counted without a histogram having to grow.
+const USUAL_NANOS: u64 = 60_000_000_000;
+
+/// A histogram of times, to three digits.
+fn histogram_of_nanos() -> Histogram<u64> {
+    let mut histogram = Histogram::new_with_max(USUAL_NANOS, 3).expect("the bounds are valid");
+    histogram.auto(true);
+    histogram
+}
 
 /// What a load does on each of its connections.
 pub trait Traffic: Send + 'static {
@@ -39,8 +53,23 @@ pub trait Traffic: Send + 'static {
     /// A new connection: the `index`th of the whole load.
     fn stream(&self, index: usize) -> Self::Stream;
 
-    /// Sends what may be sent now. Called first when measuring begins, then whenever there is room or something
-    /// has been received.
+    /// Whether all that has to be sent before measuring has been sent and answered. Until it is, what is sent is that.
+    fn is_prepared(&self) -> bool {
+        true
+    }
+
+    /// Measuring begins, on `connections` of the `all` connections of the whole load.
+    #[expect(unused_variables, reason = "most have nothing to do with it")]
+    fn begin(&mut self, now: Instant, connections: usize, all: usize) {}
+
+    /// When there is something to be sent next on any of the connections, whether or not something is received: the
+    /// pace of an open loop.
+    fn due(&self) -> Option<Instant> {
+        None
+    }
+
+    /// Sends what may be sent now. Called first when preparing and when measuring begins, then whenever there is room
+    /// or something has been received or is due.
     fn send(&mut self, net: &mut impl Transport, conn: ConnId, stream: &mut Self::Stream);
 
     /// Takes in what has been received; `measuring` says whether it counts. Before and after measuring there may
@@ -52,6 +81,10 @@ pub trait Traffic: Send + 'static {
         stream: &mut Self::Stream,
         measuring: bool,
     ) -> Result<(), Corrupt>;
+
+    /// A connection is gone.
+    #[expect(unused_variables, reason = "most have nothing to do with it")]
+    fn lost(&mut self, stream: Self::Stream) {}
 
     /// What has been done so far, in the units that a progress line shows.
     fn progress(&self) -> u64;
@@ -72,12 +105,16 @@ pub struct Errors {
     pub refused: u64,
     /// Connections that could not be opened for another reason.
     pub unopened: u64,
+    /// Requests that were answered with an error.
+    pub refusals: u64,
+    /// Requests for something that was not there and had to be.
+    pub missing: u64,
 }
 
 impl Errors {
     /// All of them.
     pub fn total(&self) -> u64 {
-        self.corrupt + self.lost + self.refused + self.unopened
+        self.corrupt + self.lost + self.refused + self.unopened + self.refusals + self.missing
     }
 }
 
@@ -87,6 +124,8 @@ impl AddAssign for Errors {
         self.lost += other.lost;
         self.refused += other.refused;
         self.unopened += other.unopened;
+        self.refusals += other.refusals;
+        self.missing += other.missing;
     }
 }
 
@@ -117,6 +156,7 @@ pub struct Outcome<T> {
 #[derive(Debug, Clone, Copy)]
 enum Phase {
     Opening,
+    Preparing,
     Measuring { from: Instant, until: Instant },
     Draining,
 }
@@ -136,6 +176,10 @@ pub struct Load<T: Traffic> {
     open: usize,
     /// The place whose connection's timer is this worker's clock.
     clock: Option<usize>,
+    /// The place that is the next to send what is due.
+    turn: usize,
+    /// Whether the board knows that this worker is prepared.
+    prepared: bool,
     done: bool,
     outcome: Outcome<T>,
 }
@@ -155,6 +199,8 @@ impl<T: Traffic> Load<T> {
             opening: 0,
             open: 0,
             clock: None,
+            turn: 0,
+            prepared: false,
             done: false,
             outcome: Outcome { traffic, errors: Errors::default(), measured: Duration::ZERO, last_failure: None },
         }
@@ -178,13 +224,19 @@ impl<T: Traffic> Load<T> {
         }
     }
 
+    fn is_sending(&self) -> bool {
+        matches!(self.phase, Phase::Preparing | Phase::Measuring { .. })
+    }
+
     /// Whether `conn` is the connection of `place`, and not one that was given up.
     fn is_current(&self, place: usize, conn: ConnId) -> bool {
         self.places[place].as_ref().is_some_and(|(current, _)| *current == conn)
     }
 
     fn forget(&mut self, net: &mut impl Transport, place: usize) {
-        self.places[place] = None;
+        if let Some((_, stream)) = self.places[place].take() {
+            self.outcome.traffic.lost(stream);
+        }
         self.open -= 1;
         if self.clock == Some(place) {
             let all = self.places.len();
@@ -202,6 +254,9 @@ impl<T: Traffic> Load<T> {
         }
         if matches!(self.phase, Phase::Measuring { until, .. } if net.now() < until) {
             self.ask(net, place);
+        } else if matches!(self.phase, Phase::Preparing) {
+            // What it was to do is for the others.
+            self.send_on_all(net);
         }
         self.finish_if_over(net);
     }
@@ -211,26 +266,68 @@ impl<T: Traffic> Load<T> {
             return;
         };
         let delay = match self.phase {
-            Phase::Opening => Some(OPENING_TICK),
-            Phase::Measuring { until, .. } => Some(until.since(net.now()).min(MEASURING_TICK)),
+            Phase::Opening | Phase::Preparing => Some(OPENING_TICK),
+            Phase::Measuring { until, .. } => {
+                let next = until.min(net.now() + MEASURING_TICK);
+                Some(self.outcome.traffic.due().map_or(next, |due| due.min(next)).since(net.now()))
+            }
             Phase::Draining => None,
         };
         net.set_timer(*conn, delay);
     }
 
     /// Looks at the clock and the board, and changes phase when it is time.
+    #[inline]
     fn advance(&mut self, net: &mut impl Transport) {
+        let goes_on = matches!(self.phase, Phase::Measuring { until, .. } if net.now() < until);
+        if !goes_on || self.board.is_stopped() {
+            self.change(net);
+        }
+    }
+
+    #[cold]
+    fn change(&mut self, net: &mut impl Transport) {
         match self.phase {
-            Phase::Opening if self.board.is_stopped() => self.drain(net),
-            Phase::Opening if self.board.has_begun() => {
+            Phase::Opening | Phase::Preparing if self.board.is_stopped() => self.drain(net),
+            Phase::Opening | Phase::Preparing if self.board.has_begun() => {
                 let from = net.now();
                 self.phase = Phase::Measuring { from, until: from + self.plan.duration };
-                for (conn, stream) in self.places.iter_mut().flatten() {
-                    self.outcome.traffic.send(net, *conn, stream);
-                }
+                self.outcome.traffic.begin(from, self.open, self.board.opened());
+                self.send_on_all(net);
+            }
+            Phase::Opening if self.board.may_prepare() => {
+                self.phase = Phase::Preparing;
+                self.send_on_all(net);
+            }
+            Phase::Preparing if !self.prepared && self.outcome.traffic.is_prepared() => {
+                self.prepared = true;
+                self.board.worker_prepared();
             }
             Phase::Measuring { until, .. } if net.now() >= until || self.board.is_stopped() => self.drain(net),
             _ => {}
+        }
+    }
+
+    fn send_on_all(&mut self, net: &mut impl Transport) {
+        for (conn, stream) in self.places.iter_mut().flatten() {
+            self.outcome.traffic.send(net, *conn, stream);
+        }
+    }
+
+    /// Sends what is due, on one connection after another.
+    #[inline]
+    fn send_due(&mut self, net: &mut impl Transport) {
+        if self.outcome.traffic.due().is_none() || !matches!(self.phase, Phase::Measuring { .. }) {
+            return;
+        }
+        for _ in 0..LOOKED_AT {
+            if self.outcome.traffic.due().is_none_or(|due| due > net.now()) {
+                return;
+            }
+            self.turn = if self.turn + 1 < self.places.len() { self.turn + 1 } else { 0 };
+            if let Some((conn, stream)) = &mut self.places[self.turn] {
+                self.outcome.traffic.send(net, *conn, stream);
+            }
         }
     }
 
@@ -254,6 +351,10 @@ impl<T: Traffic> Load<T> {
         if self.open == 0 && self.opening == 0 && !more_to_ask && !self.done {
             self.stop_measuring(net.now());
             self.done = true;
+            if !self.prepared {
+                // As far as it ever will be.
+                self.board.worker_prepared();
+            }
             self.board.worker_done();
         }
     }
@@ -265,6 +366,10 @@ impl<T: Traffic> Service for Load<T> {
     type Message = Infallible;
 
     fn start(&mut self, net: &mut impl Transport) {
+        if self.outcome.traffic.is_prepared() {
+            self.prepared = true;
+            self.board.worker_prepared();
+        }
         self.ask_for_more(net);
         self.finish_if_over(net);
     }
@@ -282,7 +387,7 @@ impl<T: Traffic> Service for Load<T> {
         let mut stream = self.outcome.traffic.stream(self.worker + place * self.workers);
         match self.phase {
             Phase::Opening => self.board.connection_opened(),
-            Phase::Measuring { .. } => self.outcome.traffic.send(net, conn, &mut stream),
+            Phase::Preparing | Phase::Measuring { .. } => self.outcome.traffic.send(net, conn, &mut stream),
             Phase::Draining => {
                 net.abort(conn);
                 self.finish_if_over(net);
@@ -316,22 +421,24 @@ impl<T: Traffic> Service for Load<T> {
     fn readable(&mut self, net: &mut impl Transport, conn: ConnId, place: &mut usize) {
         self.advance(net);
         let measuring = matches!(self.phase, Phase::Measuring { .. });
+        let sending = self.is_sending();
         let Some((_, stream)) = self.places[*place].as_mut().filter(|(current, _)| *current == conn) else {
             return;
         };
         match self.outcome.traffic.receive(net, conn, stream, measuring) {
-            Ok(()) if measuring => self.outcome.traffic.send(net, conn, stream),
+            Ok(()) if sending => self.outcome.traffic.send(net, conn, stream),
             Ok(()) => {}
             Err(Corrupt) => {
                 self.outcome.errors.corrupt += 1;
                 self.lose(net, *place);
             }
         }
+        self.send_due(net);
     }
 
     fn writable(&mut self, net: &mut impl Transport, conn: ConnId, place: &mut usize) {
         self.advance(net);
-        if !matches!(self.phase, Phase::Measuring { .. }) {
+        if !self.is_sending() {
             return;
         }
         if let Some((_, stream)) = self.places[*place].as_mut().filter(|(current, _)| *current == conn) {
@@ -354,6 +461,7 @@ impl<T: Traffic> Service for Load<T> {
 
     fn timer(&mut self, net: &mut impl Transport, _: ConnId, _: &mut usize) {
         self.advance(net);
+        self.send_due(net);
         self.board.progress(self.worker, self.outcome.traffic.progress());
         self.wind_clock(net);
     }

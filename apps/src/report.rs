@@ -63,15 +63,103 @@ impl Report {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let rtt = &self.rtt_us;
         writeln!(f, "requests/s {:>12.0}   ({} in {:.2} s)", self.rate, self.requests, self.seconds)?;
         writeln!(f, "errors     {:>12}", self.errors)?;
-        writeln!(f, "RTT in µs  {:>12} {:>10} {:>10} {:>10} {:>10}", "p50", "p90", "p99", "p99.9", "max")?;
-        write!(
+        writeln!(f, "RTT in µs  {PERCENTILES}")?;
+        write!(f, "           {}", self.rtt_us)
+    }
+}
+
+/// What stands above [`Percentiles`].
+const PERCENTILES: &str = "         p50        p90        p99      p99.9        max";
+
+impl fmt::Display for Percentiles {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Percentiles { p50, p90, p99, p999, max } = self;
+        write!(f, "{p50:>12.1} {p90:>10.1} {p99:>10.1} {p999:>10.1} {max:>10.1}")
+    }
+}
+
+/// A load of a key-value server. As JSON one object: that of [`Report`] for all requests, and in it
+/// `"get":{"requests":…,"rate":…,"bytes":…,"rtt_us":{…}},"set":{…},"misses":…,"filled":…`, and of an open loop
+/// `"open":{"rate":…,"unanswered":…,"late_us":{…}}`.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct KvReport {
+    /// GETs and SETs together.
+    #[serde(flatten)]
+    pub all: Report,
+    /// The GETs.
+    pub get: SideReport,
+    /// The SETs.
+    pub set: SideReport,
+    /// GETs of keys that were not there.
+    pub misses: u64,
+    /// Keys that were set before.
+    pub filled: u64,
+    /// How the pace was kept.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub open: Option<OpenReport>,
+}
+
+/// One kind of requests.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct SideReport {
+    /// Requests that were answered.
+    pub requests: u64,
+    /// Requests per second.
+    pub rate: f64,
+    /// Bytes of the values that were received or sent.
+    pub bytes: u64,
+    /// Their times.
+    pub rtt_us: Percentiles,
+}
+
+/// An open loop.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct OpenReport {
+    /// Requests that were to be sent per second.
+    pub rate: f64,
+    /// Requests that were due, and were not answered in the end.
+    pub unanswered: u64,
+    /// How long after they were due requests were sent.
+    pub late_us: Percentiles,
+}
+
+impl SideReport {
+    /// A report on `requests` in `measured`, with `bytes` of payload, and their times in nanoseconds.
+    pub fn new(requests: u64, measured: Duration, bytes: u64, nanos: &Histogram<u64>) -> Self {
+        SideReport { requests, rate: per_second(requests, measured), bytes, rtt_us: Percentiles::of_nanos(nanos) }
+    }
+}
+
+impl OpenReport {
+    /// A report on `requests` that were answered of `rate` a second in `measured`, and how late they were sent.
+    pub fn new(rate: f64, measured: Duration, requests: u64, late_nanos: &Histogram<u64>) -> Self {
+        let due = (rate * measured.as_secs_f64()) as u64;
+        OpenReport { rate, unanswered: due.saturating_sub(requests), late_us: Percentiles::of_nanos(late_nanos) }
+    }
+}
+
+impl fmt::Display for KvReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let KvReport { all, get, set, misses, .. } = self;
+        writeln!(f, "requests/s {:>12.0}   ({} in {:.2} s)", all.rate, all.requests, all.seconds)?;
+        writeln!(
             f,
-            "           {:>12.1} {:>10.1} {:>10.1} {:>10.1} {:>10.1}",
-            rtt.p50, rtt.p90, rtt.p99, rtt.p999, rtt.max
-        )
+            "GETs/s     {:>12.0}   ({}, {misses} of them missed, {} bytes)",
+            get.rate, get.requests, get.bytes
+        )?;
+        writeln!(f, "SETs/s     {:>12.0}   ({}, {} bytes)", set.rate, set.requests, set.bytes)?;
+        writeln!(f, "errors     {:>12}", all.errors)?;
+        if let Some(open) = &self.open {
+            writeln!(f, "asked for/s{:>12.0}   ({} due and not answered)", open.rate, open.unanswered)?;
+        }
+        writeln!(f, "RTT in µs  {PERCENTILES}")?;
+        if let Some(open) = &self.open {
+            writeln!(f, "sent late  {}", open.late_us)?;
+        }
+        writeln!(f, "GET        {}", get.rtt_us)?;
+        write!(f, "SET        {}", set.rtt_us)
     }
 }
 
@@ -153,6 +241,28 @@ mod tests {
     fn no_time_is_no_rate() {
         assert_eq!(Report::new(0, Duration::ZERO, 0, 1, &Histogram::new(3).unwrap()).rate, 0.0);
         assert_eq!(BulkReport::new(0, 0, Duration::ZERO, 1).gbit_per_s_up, 0.0);
+    }
+
+    #[test]
+    fn a_report_on_two_sides_has_all_of_the_first_and_more() {
+        let (time, none) = (Duration::from_secs(2), Histogram::new(3).unwrap());
+        let side = |requests| SideReport::new(requests, time, 64 * requests, &none);
+        let report = |open| KvReport {
+            all: Report::new(10, time, 640, 1, &none),
+            get: side(8),
+            set: side(2),
+            misses: 3,
+            filled: 7,
+            open,
+        };
+        let closed = serde_json::to_value(report(None)).unwrap();
+        assert_eq!(
+            (&closed["requests"], &closed["get"]["rate"], &closed["set"]["bytes"]),
+            (&10.into(), &4.0.into(), &128.into())
+        );
+        assert_eq!((&closed["misses"], &closed["filled"], closed.get("open")), (&3.into(), &7.into(), None));
+        let open = serde_json::to_value(report(Some(OpenReport::new(6.0, time, 10, &none)))).unwrap();
+        assert_eq!((&open["open"]["unanswered"], &open["open"]["late_us"]["max"]), (&2.into(), &0.0.into()));
     }
 
     #[test]

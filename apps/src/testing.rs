@@ -28,6 +28,9 @@ pub struct Fake<S> {
     pub datagrams: Vec<Datagram>,
     /// Timers asked for.
     pub timers: Vec<(ConnId, Instant)>,
+    /// How often something was consumed, and how often a place was reserved.
+    pub consumed: usize,
+    pub reserved: usize,
 }
 
 impl<S> Fake<S> {
@@ -40,6 +43,8 @@ impl<S> Fake<S> {
             connects: Vec::new(),
             datagrams: Vec::new(),
             timers: Vec::new(),
+            consumed: 0,
+            reserved: 0,
         }
     }
 
@@ -181,6 +186,7 @@ impl<S> Transport for Fake<S> {
     }
 
     fn consume(&mut self, conn: ConnId, n: usize) {
+        self.consumed += 1;
         let rx = &mut self.conns[conn.slot()].rx;
         rx.drain(..n.min(rx.len()));
     }
@@ -208,6 +214,7 @@ impl<S> Transport for Fake<S> {
     }
 
     fn reserve(&mut self, conn: ConnId, max: usize) -> Option<&mut [u8]> {
+        self.reserved += 1;
         let n = self.room(conn).min(max);
         self.scratch.resize(n, 0);
         if n == 0 { None } else { Some(&mut self.scratch) }

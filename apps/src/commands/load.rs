@@ -21,6 +21,8 @@ use std::time::{Duration, Instant};
 const TICK: Duration = Duration::from_millis(5);
 /// How long connections may take to be opened: this, and a millisecond for each.
 const OPENING_LIMIT: Duration = Duration::from_secs(10);
+/// How long a server that is prepared may answer nothing.
+const PREPARING_LIMIT: Duration = Duration::from_secs(10);
 /// How long peers may take to close after the measurement.
 const DRAINING_LIMIT: Duration = Duration::from_secs(3);
 
@@ -36,7 +38,7 @@ pub struct LoadArgs {
 
     /// How many connections, spread over the workers
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
-    connections: u32,
+    pub connections: u32,
 
     /// How long to measure, once all connections are open: 500ms, 5s, 2m
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = parse_duration)]
@@ -79,6 +81,7 @@ pub fn run<T: Traffic>(
         thread::sleep(TICK);
     }
     watch.progress.finish_and_clear();
+    let stalled = watch.stalled;
     stop.store(true, Ordering::Relaxed);
     let opened = board.opened();
     let unopened = plan.connections - opened - board.failed();
@@ -97,19 +100,27 @@ pub fn run<T: Traffic>(
     if opened == 0 {
         return Err(Error::NoConnection { remote: plan.remote, why });
     }
+    if stalled {
+        return Err(Error::Stalled { remote: plan.remote, limit: PREPARING_LIMIT });
+    }
     all.errors.unopened += unopened as u64;
     Ok(all)
 }
 
-/// Prints `report`. A load with errors is a failure all the same.
-pub fn print(args: &LoadArgs, report: &(impl Display + Serialize), errors: &Errors) -> Result<(), Error> {
+/// Prints `report`. A load with errors is a failure all the same, of which `first` says what the first one was.
+pub fn print(
+    args: &LoadArgs,
+    report: &(impl Display + Serialize),
+    errors: &Errors,
+    first: Option<String>,
+) -> Result<(), Error> {
     let text = if args.json {
         serde_json::to_string(report).expect("a report is made of plain numbers")
     } else {
         report.to_string()
     };
     print_line(text).map_err(Error::Output)?;
-    if errors.total() == 0 { Ok(()) } else { Err(Error::Load(*errors)) }
+    if errors.total() == 0 { Ok(()) } else { Err(Error::Load { errors: *errors, first }) }
 }
 
 /// Runs a bulk load and prints its report.
@@ -117,7 +128,7 @@ pub fn run_bulk(args: &LoadArgs, direction: Direction) -> Result<(), Error> {
     let load = run(args, "bytes", move || Bulk::new(direction))?;
     let up = load.traffic.iter().map(Bulk::up).sum();
     let down = load.traffic.iter().map(Bulk::down).sum();
-    print(args, &BulkReport::new(up, down, load.measured, load.errors.total()), &load.errors)
+    print(args, &BulkReport::new(up, down, load.measured, load.errors.total()), &load.errors, None)
 }
 
 /// Looks after a load: lets it begin, shows how it goes on, and sees when it is over.
@@ -127,6 +138,9 @@ struct Watch<'a> {
     unit: &'a str,
     progress: ProgressBar,
     started: Instant,
+    /// When the server was last seen to be prepared further, and how far.
+    preparing: Option<(Instant, u64)>,
+    stalled: bool,
     began: Option<Instant>,
     /// When draining has taken too long.
     give_up: Option<Instant>,
@@ -136,7 +150,17 @@ impl<'a> Watch<'a> {
     fn new(plan: &'a Plan, board: &'a Board, unit: &'a str) -> Self {
         let progress = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
         progress.set_style(ProgressStyle::default_spinner());
-        Watch { plan, board, unit, progress, started: Instant::now(), began: None, give_up: None }
+        Watch {
+            plan,
+            board,
+            unit,
+            progress,
+            started: Instant::now(),
+            preparing: None,
+            stalled: false,
+            began: None,
+            give_up: None,
+        }
     }
 
     fn is_over(&mut self, interrupted: &AtomicBool) -> bool {
@@ -146,20 +170,7 @@ impl<'a> Watch<'a> {
             self.give_up = Some(now + DRAINING_LIMIT);
         }
         match self.began {
-            None => {
-                let limit = OPENING_LIMIT + Duration::from_millis(self.plan.connections as u64);
-                let decided = self.board.all_decided() || now > self.started + limit;
-                if decided && self.board.opened() == 0 {
-                    return true;
-                }
-                if decided {
-                    tracing::info!("{} connections are open: measuring", self.board.opened());
-                    self.board.begin();
-                    self.began = Some(now);
-                    self.give_up.get_or_insert(now + self.plan.duration + DRAINING_LIMIT);
-                }
-                self.progress.set_message(format!("{} of {} connections", self.board.opened(), self.plan.connections));
-            }
+            None => self.lead_to_the_beginning(now),
             Some(began) => {
                 let seconds = (now - began).as_secs_f64();
                 let rate = self.board.total_progress() as f64 / seconds.max(0.001);
@@ -172,5 +183,43 @@ impl<'a> Watch<'a> {
         }
         self.progress.tick();
         self.board.all_done() || self.give_up.is_some_and(|end| now > end)
+    }
+
+    /// Sees the connections opened and the server prepared, and then lets the workers begin.
+    fn lead_to_the_beginning(&mut self, now: Instant) {
+        let Some((seen, done)) = &mut self.preparing else {
+            let limit = OPENING_LIMIT + Duration::from_millis(self.plan.connections as u64);
+            if self.board.all_decided() || now > self.started + limit {
+                if self.board.opened() == 0 {
+                    self.give_up = Some(self.started);
+                } else {
+                    tracing::info!("{} connections are open", self.board.opened());
+                    self.board.prepare();
+                    self.preparing = Some((now, 0));
+                    self.begin_when_prepared(now);
+                }
+            }
+            self.progress.set_message(format!("{} of {} connections", self.board.opened(), self.plan.connections));
+            return;
+        };
+        let progress = self.board.total_progress();
+        if progress != *done {
+            (*seen, *done) = (now, progress);
+        } else if now > *seen + PREPARING_LIMIT && !self.board.is_stopped() {
+            self.stalled = true;
+            self.board.stop();
+            self.give_up = Some(now + DRAINING_LIMIT);
+        }
+        self.progress.set_message(format!("preparing: {progress} {}", self.unit));
+        self.begin_when_prepared(now);
+    }
+
+    fn begin_when_prepared(&mut self, now: Instant) {
+        if self.board.all_prepared() && !self.board.is_stopped() {
+            tracing::info!("measuring");
+            self.board.begin();
+            self.began = Some(now);
+            self.give_up.get_or_insert(now + self.plan.duration + DRAINING_LIMIT);
+        }
     }
 }

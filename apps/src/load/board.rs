@@ -13,6 +13,8 @@ pub struct Board {
     connections: usize,
     opened: AtomicUsize,
     failed: AtomicUsize,
+    preparing: AtomicBool,
+    workers_prepared: AtomicUsize,
     begun: AtomicBool,
     stopped: AtomicBool,
     workers_done: AtomicUsize,
@@ -26,6 +28,8 @@ impl Board {
             connections,
             opened: AtomicUsize::new(0),
             failed: AtomicUsize::new(0),
+            preparing: AtomicBool::new(false),
+            workers_prepared: AtomicUsize::new(0),
             begun: AtomicBool::new(false),
             stopped: AtomicBool::new(false),
             workers_done: AtomicUsize::new(0),
@@ -56,6 +60,26 @@ impl Board {
     /// Whether every connection has been opened or has failed.
     pub fn all_decided(&self) -> bool {
         self.opened() + self.failed() >= self.connections
+    }
+
+    /// Lets the workers prepare the server.
+    pub fn prepare(&self) {
+        self.preparing.store(true, Relaxed);
+    }
+
+    /// Whether the workers may prepare.
+    pub fn may_prepare(&self) -> bool {
+        self.preparing.load(Relaxed)
+    }
+
+    /// A worker has prepared all that it has to, or can.
+    pub fn worker_prepared(&self) {
+        self.workers_prepared.fetch_add(1, Relaxed);
+    }
+
+    /// Whether all workers have prepared.
+    pub fn all_prepared(&self) -> bool {
+        self.workers_prepared.load(Relaxed) >= self.progress.len()
     }
 
     /// Lets the workers begin to measure.

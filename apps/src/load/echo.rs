@@ -1,14 +1,11 @@
 //! The echo load: requests that must come back as they are, a fixed number of them on the way.
 
 use super::pattern::Position;
-use super::{Corrupt, Traffic};
+use super::{Corrupt, Traffic, histogram_of_nanos};
 use hdrhistogram::Histogram;
 use linerate_bypass::time::Instant;
 use linerate_bypass::{ConnId, Transport};
 use std::collections::VecDeque;
-
-/// Round trips up to a minute are counted without the histogram having to grow.
-const USUAL_RTT_NANOS: u64 = 60_000_000_000;
 
 /// A closed loop: each connection keeps `depth` requests of `size` bytes on the way, and sends the next one when
 /// one has come back. Every byte that comes back is checked.
@@ -46,9 +43,7 @@ impl EchoLoad {
     /// If one of them is 0.
     pub fn new(size: usize, depth: usize) -> Self {
         assert!(size > 0 && depth > 0);
-        let mut rtt_nanos = Histogram::new_with_max(USUAL_RTT_NANOS, 3).expect("the bounds are valid");
-        rtt_nanos.auto(true);
-        EchoLoad { size, depth, requests: 0, rtt_nanos }
+        EchoLoad { size, depth, requests: 0, rtt_nanos: histogram_of_nanos() }
     }
 
     /// Requests that came back whole while measuring.

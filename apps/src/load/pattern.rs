@@ -5,11 +5,11 @@ use linerate_bypass::{Bytes, ConnId, Transport};
 
 /// The stream repeats after this many bytes: a prime, so that bytes lost or repeated by whole segments, requests
 /// or powers of two show, and little enough to stay in a core's cache.
-const PERIOD: usize = 65_521;
+pub const PERIOD: usize = 65_521;
 /// The longest piece that lies in one place.
 const PIECE: usize = 32 << 10;
 /// From this length on, handing bytes over beats copying them.
-const LONG: usize = 2 << 10;
+pub const LONG: usize = 2 << 10;
 
 static TABLE: [u8; PERIOD + PIECE] = table();
 
@@ -36,7 +36,7 @@ thread_local! {
 }
 
 /// A place in the stream.
-#[derive(Clone, Copy)]
+#[derive(Debug, Clone, Copy)]
 pub struct Position {
     /// Below the period. Half a word, so that what a load keeps for a connection is a cache line.
     at: u32,
@@ -49,14 +49,31 @@ impl Position {
         Position { at: (index % PERIOD * 40_503 % PERIOD) as u32 }
     }
 
+    /// A place `at` bytes, less than a period, behind the table's beginning.
+    #[inline]
+    pub fn at(at: usize) -> Self {
+        debug_assert!(at < PERIOD);
+        Position { at: at as u32 }
+    }
+
     /// The next bytes, at most `max` of them; at least one, unless `max` is 0.
     fn piece(&self, max: usize) -> &'static [u8] {
         let at = self.at as usize;
         &TABLE[at..at + max.min(PIECE)]
     }
 
-    fn advance(&mut self, n: usize) {
+    /// Goes on behind the next `n` bytes.
+    pub fn advance(&mut self, n: usize) {
         self.at = ((self.at as usize + n) % PERIOD) as u32;
+    }
+
+    /// The next bytes, as many as fit into `place`; goes on behind them.
+    #[inline]
+    pub fn fill(&mut self, place: &mut [u8]) {
+        for part in place.chunks_mut(PIECE) {
+            part.copy_from_slice(self.piece(part.len()));
+            self.advance(part.len());
+        }
     }
 
     /// Whether `bytes` come next. If so, goes on behind them.
@@ -113,6 +130,16 @@ mod tests {
         for cut in [1, 7, 1448, PERIOD - 1, PERIOD, PIECE + 1, 1_000_000] {
             let mut position = Position::of_connection(3);
             assert!(stream.chunks(cut).all(|part| position.matches(part)), "{cut}");
+        }
+    }
+
+    #[test]
+    fn what_is_filled_in_is_what_is_sent() {
+        let stream = sent(200_000, usize::MAX);
+        for cut in [1, 7, PIECE, PERIOD + 1, 200_000] {
+            let (mut position, mut filled) = (Position::of_connection(3), vec![0; 200_000]);
+            filled.chunks_mut(cut).for_each(|part| position.fill(part));
+            assert!(filled == stream, "{cut}");
         }
     }
 

@@ -1,0 +1,178 @@
+//! `linerate kv`.
+
+use super::LoadArgs;
+use crate::error::Error;
+use crate::load::{Keyspace, KvLoad, KvPlan, MOST_KEYS, Protocol, SHORTEST_VERIFIED, Side};
+use crate::report::{KvReport, OpenReport, Report, SideReport};
+use crate::units::parse_size;
+use hdrhistogram::Histogram;
+use std::ops::RangeInclusive;
+
+/// What to do.
+#[derive(Debug, clap::Subcommand)]
+pub enum Command {
+    /// Fill a key-value server, send GETs and SETs to it, and measure both
+    Load(Box<KvLoadArgs>),
+}
+
+/// `linerate kv load`.
+#[derive(Debug, clap::Args)]
+pub struct KvLoadArgs {
+    #[command(flatten)]
+    load: LoadArgs,
+
+    /// How the server is spoken to: resp as Redis is, or memcached
+    #[arg(long, value_enum, value_name = "NAME", default_value_t)]
+    protocol: Protocol,
+
+    /// Requests on the way on each connection; with --rate, as many as there may be
+    #[arg(long, value_name = "REQUESTS", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=4096))]
+    depth: u16,
+
+    /// How many keys there are
+    #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..=MOST_KEYS))]
+    keys: u64,
+
+    /// Bytes of a value, or from how many to how many: 64, 64-4k
+    #[arg(long, value_name = "BYTES", default_value = "64", value_parser = parse_sizes)]
+    value_size: RangeInclusive<u32>,
+
+    /// How many of the requests are GETs; the others are SETs
+    #[arg(long, value_name = "0..1", default_value_t = 0.9, value_parser = parse_ratio)]
+    get_ratio: f64,
+
+    /// How much more popular some keys are than others: the k-th is asked for in proportion to 1/k to this power, and
+    /// 0 makes them equal
+    #[arg(long, value_name = "THETA", default_value_t = 0.99, value_parser = parse_theta)]
+    zipf: f64,
+
+    /// Send so many requests a second in all, whether or not they are answered in time, and count their times from when
+    /// they were due [default: as many as are answered]
+    #[arg(long, value_name = "REQUESTS", value_parser = parse_rate)]
+    rate: Option<f64>,
+
+    /// Measure at once, without setting every key before
+    #[arg(long)]
+    no_fill: bool,
+
+    /// Check every byte of every value: that it was written to that key, and not overwritten before it was asked for.
+    /// Takes 32 bytes of memory for each key
+    #[arg(long, conflicts_with = "no_fill")]
+    verify: bool,
+
+    /// The server evicts nothing: a key that is not there is an error
+    #[arg(long, conflicts_with = "no_fill")]
+    no_miss: bool,
+}
+
+/// Runs the command.
+pub fn run(command: Command) -> Result<(), Error> {
+    match command {
+        Command::Load(args) => load(&args),
+    }
+}
+
+fn load(args: &KvLoadArgs) -> Result<(), Error> {
+    if args.verify && (*args.value_size.start() as usize) < SHORTEST_VERIFIED {
+        let said =
+            format!("--value-size: values of at least {SHORTEST_VERIFIED} bytes can be told apart with --verify");
+        return Err(Error::Usage(said));
+    }
+    let plan = KvPlan {
+        protocol: args.protocol,
+        connections: args.load.connections as usize,
+        depth: args.depth.into(),
+        keys: args.keys,
+        value_size: args.value_size.clone(),
+        get_ratio: args.get_ratio,
+        zipf: args.zipf,
+        rate: args.rate,
+        fill: !args.no_fill,
+        verify: args.verify,
+    };
+    let space = Keyspace::new(plan, fastrand::u64(..));
+    let mut load = super::load::run(&args.load, "requests", move || KvLoad::new(space.clone()))?;
+    let sum = |of: fn(&KvLoad) -> u64| load.traffic.iter().map(of).sum::<u64>();
+    let (misses, filled) = (sum(KvLoad::misses), sum(KvLoad::filled));
+    load.errors.refusals = sum(KvLoad::refused);
+    load.errors.missing = if args.no_miss { misses } else { 0 };
+    let first = load.traffic.iter().find_map(|traffic| traffic.first_error().map(str::to_owned));
+
+    let time = load.measured;
+    let all = |of: fn(&KvLoad) -> &Histogram<u64>| {
+        let mut all = Histogram::new(3).expect("3 digits are valid");
+        load.traffic.iter().for_each(|traffic| all += of(traffic));
+        all
+    };
+    let side = |of: fn(&KvLoad) -> &Side, nanos| {
+        let sides = load.traffic.iter().map(of);
+        let (requests, bytes) = sides.fold((0, 0), |(n, bytes), side| (n + side.requests, bytes + side.bytes));
+        SideReport::new(requests, time, bytes, nanos)
+    };
+    let (gets, sets) = (all(|load| &load.gets().nanos), all(|load| &load.sets().nanos));
+    let (get, set) = (side(KvLoad::gets, &gets), side(KvLoad::sets, &sets));
+    let requests = get.requests + set.requests;
+    let report = KvReport {
+        all: Report::new(requests, time, get.bytes + set.bytes, load.errors.total(), &(gets + &sets)),
+        get,
+        set,
+        misses,
+        filled,
+        open: args.rate.map(|rate| OpenReport::new(rate, time, requests, &all(KvLoad::late_nanos))),
+    };
+    super::load::print(&args.load, &report, &load.errors, first)
+}
+
+/// One size, or two with a dash between them.
+fn parse_sizes(text: &str) -> Result<RangeInclusive<u32>, String> {
+    let size = |text| parse_size(text).map(|size| size as u32);
+    let (from, to) = text.split_once('-').unwrap_or((text, text));
+    let sizes = size(from)?..=size(to)?;
+    if *sizes.end() > 512 << 20 {
+        Err("no server takes values of more than 512m".to_owned())
+    } else if sizes.is_empty() {
+        Err("the first must not be larger than the second".to_owned())
+    } else {
+        Ok(sizes)
+    }
+}
+
+fn parse_ratio(text: &str) -> Result<f64, String> {
+    let ratio = text.parse().ok().filter(|ratio| (0.0..=1.0).contains(ratio));
+    ratio.ok_or_else(|| "write a number from 0 to 1, such as 0.9".to_owned())
+}
+
+fn parse_theta(text: &str) -> Result<f64, String> {
+    let theta = text.parse().ok().filter(|theta| (0.0..=10.0).contains(theta));
+    theta.ok_or_else(|| "write a number from 0 to 10, such as 0.99".to_owned())
+}
+
+fn parse_rate(text: &str) -> Result<f64, String> {
+    let rate = text.parse().ok().filter(|rate| (0.001..=1e9).contains(rate));
+    rate.ok_or_else(|| "write a number of requests a second, such as 50000".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_one_or_two() {
+        assert_eq!(parse_sizes("64"), Ok(64..=64));
+        assert_eq!(parse_sizes("64-4k"), Ok(64..=4096));
+        for text in ["", "-", "64-", "-64", "65-64", "0-64", "1-513m", "1-2-3"] {
+            assert!(parse_sizes(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn numbers_have_bounds() {
+        assert_eq!((parse_ratio("0"), parse_ratio("1"), parse_theta("1.2")), (Ok(0.0), Ok(1.0), Ok(1.2)));
+        assert_eq!(parse_rate("50000"), Ok(50_000.0));
+        for text in ["", "-1", "NaN", "inf", "1.01"] {
+            assert!(parse_ratio(text).is_err(), "{text}");
+        }
+        assert!(parse_theta("-0.1").is_err() && parse_theta("NaN").is_err());
+        assert!(parse_rate("0").is_err() && parse_rate("inf").is_err());
+    }
+}

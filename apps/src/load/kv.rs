@@ -1,0 +1,463 @@
+//! The load of a key-value server: GETs and SETs of keys of which some are more popular than others.
+
+mod asked;
+mod keys;
+mod pace;
+mod plan;
+mod reply;
+mod request;
+mod values;
+mod versions;
+mod zipf;
+
+pub use keys::MOST as MOST_KEYS;
+pub use plan::{Keyspace, KvPlan};
+pub use request::Protocol;
+pub use values::HEAD as SHORTEST_VERIFIED;
+
+use super::{Corrupt, Traffic, histogram_of_nanos};
+use asked::Asked;
+use fastrand::Rng;
+use hdrhistogram::Histogram;
+use keys::key;
+use linerate_bypass::time::Instant;
+use linerate_bypass::{ConnId, Transport};
+use pace::Pace;
+use reply::{Answer, Reply, shown};
+use request::{Request, What};
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use versions::Issued;
+
+/// Keys that a worker takes at a time to fill.
+const CHUNK: u64 = 256;
+/// Requests on the way on all connections together while keys are filled, and on each at least.
+const FILLING: usize = 4096;
+const FILLING_AT_LEAST: usize = 8;
+/// And at most.
+const FILLING_AT_MOST: usize = 256;
+
+/// GETs, or SETs, that have been answered while measuring.
+#[derive(Debug)]
+pub struct Side {
+    /// How many.
+    pub requests: u64,
+    /// Bytes of the values that came or were sent.
+    pub bytes: u64,
+    /// How long each took, in nanoseconds, to three digits.
+    pub nanos: Histogram<u64>,
+}
+
+impl Side {
+    fn new() -> Self {
+        Side { requests: 0, bytes: 0, nanos: histogram_of_nanos() }
+    }
+
+    #[inline]
+    fn count(&mut self, bytes: u32, nanos: u64) {
+        self.requests += 1;
+        self.bytes += u64::from(bytes);
+        self.nanos.saturating_record(nanos);
+    }
+}
+
+/// One worker's part of a load of a key-value server.
+///
+/// In a closed loop, a request's time is counted as an echo's is: from the beginning of the event in which its first byte was
+/// handed to the transport, to the beginning of the event in which its answer was there. In an open loop it is counted from
+/// when the request was due, so that what waited for the load itself or for a connection to be free has waited.
+#[derive(Debug)]
+pub struct KvLoad {
+    space: Arc<Keyspace>,
+    rng: Rng,
+    filling: Option<Filling>,
+    pace: Option<Pace>,
+    /// Connections that there were when measuring began.
+    connections: u64,
+    gets: Side,
+    sets: Side,
+    late_nanos: Histogram<u64>,
+    misses: u64,
+    refused: u64,
+    filled: u64,
+    first_error: Option<String>,
+}
+
+#[derive(Debug)]
+struct Filling {
+    /// Keys that were taken, and keys whose SET was lost with its connection.
+    chunk: Range<u64>,
+    again: Vec<u64>,
+    on_the_way: u64,
+    /// SETs on the way on each connection.
+    depth: usize,
+}
+
+/// A connection of a [`KvLoad`].
+pub struct Stream {
+    /// Requests without an answer, oldest first.
+    asked: Asked,
+    unwritten: Unwritten,
+    reply: Reply,
+}
+
+/// What a connection's youngest requests still lack.
+#[derive(Debug, Default)]
+struct Unwritten {
+    /// Requests that have not been written whole; of the first of them, `written` bytes have.
+    requests: usize,
+    written: usize,
+    /// Bytes that they lack, and how many of them are long.
+    bytes: usize,
+    long: usize,
+}
+
+impl Unwritten {
+    /// `bytes` more have been written, of `requests` requests, of the last of which `written` of `size` bytes have.
+    #[cold]
+    fn advance(&mut self, bytes: usize, requests: usize, written: usize, size: usize) {
+        let is_whole = written == size;
+        self.bytes -= bytes;
+        self.requests -= requests - usize::from(!is_whole);
+        self.written = if is_whole { 0 } else { written };
+    }
+}
+
+impl Stream {
+    #[inline]
+    fn ask(&mut self, request: Request, space: &Keyspace) {
+        let (size, is_long) = request.size(space.plan.protocol, &space.values);
+        self.asked.push(request);
+        self.unwritten.requests += 1;
+        self.unwritten.bytes += size;
+        self.unwritten.long += usize::from(is_long);
+    }
+}
+
+impl KvLoad {
+    /// A part of the load of `space`.
+    pub fn new(space: Arc<Keyspace>) -> Self {
+        let per_connection = (FILLING / space.plan.connections.max(1)).clamp(FILLING_AT_LEAST, FILLING_AT_MOST);
+        let depth = per_connection.max(space.plan.depth);
+        KvLoad {
+            space,
+            rng: Rng::new(),
+            filling: Some(Filling { chunk: 0..0, again: Vec::new(), on_the_way: 0, depth }),
+            pace: None,
+            connections: 0,
+            gets: Side::new(),
+            sets: Side::new(),
+            late_nanos: histogram_of_nanos(),
+            misses: 0,
+            refused: 0,
+            filled: 0,
+            first_error: None,
+        }
+    }
+
+    /// GETs that were answered while measuring, whether there was a value or not.
+    pub fn gets(&self) -> &Side {
+        &self.gets
+    }
+
+    /// SETs that were done while measuring.
+    pub fn sets(&self) -> &Side {
+        &self.sets
+    }
+
+    /// How long after it was due each request of an open loop was sent, in nanoseconds.
+    pub fn late_nanos(&self) -> &Histogram<u64> {
+        &self.late_nanos
+    }
+
+    /// GETs of keys that were not there.
+    pub fn misses(&self) -> u64 {
+        self.misses
+    }
+
+    /// Requests that were answered with an error message, at whatever time.
+    pub fn refused(&self) -> u64 {
+        self.refused
+    }
+
+    /// Keys that were set before measuring.
+    pub fn filled(&self) -> u64 {
+        self.filled
+    }
+
+    /// What came with the first error.
+    pub fn first_error(&self) -> Option<&str> {
+        self.first_error.as_deref()
+    }
+
+    /// Puts as many requests as there may be now into the queue of `stream`.
+    #[inline]
+    fn ask(&mut self, stream: &mut Stream, now: Instant) {
+        if self.filling.is_some() {
+            return self.ask_to_fill(stream, now);
+        }
+        let mut free = self.space.plan.depth - stream.asked.len().min(self.space.plan.depth);
+        if let Some(pace) = &self.pace {
+            // What is due is for all connections alike.
+            free = free.min(pace.due(now).div_ceil(self.connections.max(1)) as usize);
+        }
+        for _ in 0..free {
+            let at = self.pace.as_mut().map_or(now, Pace::take);
+            let number = self.space.scatter.of(self.space.zipf.draw(&mut self.rng));
+            let bits = self.rng.u64(..);
+            let what = if (bits & u64::from(u32::MAX)) < self.space.gets {
+                What::Get { lowest: self.space.versions.as_ref().map_or(0, |versions| versions.lowest(number)) }
+            } else {
+                What::Set(self.issue(number, (bits >> 32) as u32))
+            };
+            stream.ask(Request { at, number, what }, &self.space);
+        }
+    }
+
+    #[inline]
+    fn issue(&self, number: u64, otherwise: u32) -> Issued {
+        match &self.space.versions {
+            Some(versions) => versions.issue(number),
+            None => Issued { version: otherwise, settled: 0 },
+        }
+    }
+
+    #[cold]
+    fn ask_to_fill(&mut self, stream: &mut Stream, now: Instant) {
+        while let Some(filling) = &mut self.filling
+            && stream.asked.len() < filling.depth
+            && let Some(number) = filling.next(&self.space)
+        {
+            let set = self.issue(number, 0);
+            stream.ask(Request { at: now, number, what: What::Set(set) }, &self.space);
+        }
+    }
+
+    /// Writes what has not been written, as far as there is room.
+    #[inline]
+    fn write(&mut self, net: &mut impl Transport, conn: ConnId, stream: &mut Stream, now: Instant) {
+        while stream.unwritten.bytes > 0 {
+            let first = stream.asked.len() - stream.unwritten.requests;
+            if stream.unwritten.long > 0 {
+                if !self.write_one(net, conn, stream, first, now) {
+                    return;
+                }
+                continue;
+            }
+            let (protocol, values) = (self.space.plan.protocol, &self.space.values);
+            let Some(place) = net.reserve(conn, stream.unwritten.bytes) else { return };
+            let (mut at, mut next, mut written) = (0, first, stream.unwritten.written);
+            while at < place.len()
+                && let Some(request) = stream.asked.get_mut(next)
+            {
+                let from = if next == first { written } else { 0 };
+                if from == 0 {
+                    begun(request, &self.pace, &mut self.late_nanos, now);
+                }
+                let n = request.fill(protocol, values, from, &mut place[at..]);
+                (at, next, written) = (at + n, next + 1, from + n);
+            }
+            if at == stream.unwritten.bytes {
+                stream.unwritten = Unwritten::default();
+            } else if let Some(last) = stream.asked.get(next - 1) {
+                stream.unwritten.advance(at, next - first, written, last.size(protocol, values).0);
+            }
+            net.commit(conn, at);
+        }
+    }
+
+    /// Writes the request at `first`, by itself, and returns whether there was room for all of it.
+    #[cold]
+    fn write_one(
+        &mut self,
+        net: &mut impl Transport,
+        conn: ConnId,
+        stream: &mut Stream,
+        first: usize,
+        now: Instant,
+    ) -> bool {
+        let (protocol, values) = (self.space.plan.protocol, &self.space.values);
+        let Some(request) = stream.asked.get_mut(first) else { return false };
+        let (size, is_long) = request.size(protocol, values);
+        let from = stream.unwritten.written;
+        let n = if is_long {
+            request.send_long(protocol, values, from, net, conn)
+        } else {
+            let Some(place) = net.reserve(conn, size - from) else { return false };
+            let n = request.fill(protocol, values, from, place);
+            net.commit(conn, n);
+            n
+        };
+        if from == 0 && n > 0 {
+            begun(request, &self.pace, &mut self.late_nanos, now);
+        }
+        let is_whole = from + n == size;
+        stream.unwritten.advance(n, 1, from + n, size);
+        stream.unwritten.long -= usize::from(is_long && is_whole);
+        is_whole
+    }
+
+    /// Takes in `bytes`, of which all belong to answers that are waited for, or something is wrong.
+    #[inline]
+    fn take(&mut self, stream: &mut Stream, mut bytes: &[u8], now: Instant, measuring: bool) -> Result<(), Corrupt> {
+        let Stream { asked, unwritten, reply, .. } = stream;
+        while !bytes.is_empty() {
+            let Some(request) = asked.get(0).filter(|_| asked.len() > unwritten.requests) else {
+                self.note(|| format!("{} came without having been asked for", shown(bytes)));
+                return Err(Corrupt);
+            };
+            match reply.take(bytes, self.space.plan.protocol, request, self.space.known()) {
+                Ok((n, answer)) => {
+                    bytes = &bytes[n..];
+                    if let Some(answer) = answer {
+                        self.count(request, answer, now, measuring);
+                        asked.pop();
+                    }
+                }
+                Err(wrong) => {
+                    self.note(|| format!("{}: {wrong}", name(request)));
+                    return Err(Corrupt);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn count(&mut self, request: &Request, answer: Answer, now: Instant, measuring: bool) {
+        let nanos = now.as_nanos().saturating_sub(request.at.as_nanos());
+        if let (What::Set(set), Some(versions)) = (request.what, &self.space.versions) {
+            versions.answered(request.number, set, answer == Answer::Done);
+        }
+        if let Some(filling) = &mut self.filling {
+            filling.on_the_way -= 1;
+            self.filled += u64::from(answer == Answer::Done);
+        }
+        match answer {
+            Answer::Refused(message) => {
+                self.refused += 1;
+                self.note(|| format!("{}: it was answered with {}", name(request), shown(message)));
+            }
+            _ if !measuring => {}
+            Answer::Value(len) => self.gets.count(len, nanos),
+            Answer::Miss => {
+                self.misses += 1;
+                self.gets.count(0, nanos);
+            }
+            Answer::Done => {
+                let What::Set(set) = request.what else { return };
+                self.sets.count(self.space.values.of(request.number, set.version).len, nanos);
+            }
+        }
+    }
+
+    #[cold]
+    fn note(&mut self, what: impl FnOnce() -> String) {
+        if self.first_error.is_none() {
+            self.first_error = Some(what());
+        }
+    }
+}
+
+fn name(request: &Request) -> String {
+    let what = if let What::Get { .. } = request.what { "GET" } else { "SET" };
+    format!("{what} {}", key(request.number).escape_ascii())
+}
+
+/// The first byte of `request` has been handed over.
+#[inline]
+fn begun(request: &mut Request, pace: &Option<Pace>, late_nanos: &mut Histogram<u64>, now: Instant) {
+    if pace.is_some() {
+        late_nanos.saturating_record(now.as_nanos().saturating_sub(request.at.as_nanos()));
+    } else {
+        request.at = now;
+    }
+}
+
+impl Filling {
+    /// A key that is to be set.
+    fn next(&mut self, space: &Keyspace) -> Option<u64> {
+        let number = self.again.pop().or_else(|| {
+            if self.chunk.is_empty() && space.to_fill.load(Relaxed) < space.plan.keys {
+                let from = space.to_fill.fetch_add(CHUNK, Relaxed).min(space.plan.keys);
+                self.chunk = from..(from + CHUNK).min(space.plan.keys);
+            }
+            self.chunk.next()
+        })?;
+        self.on_the_way += 1;
+        Some(number)
+    }
+}
+
+impl Traffic for KvLoad {
+    type Stream = Stream;
+
+    fn stream(&self, _: usize) -> Stream {
+        let depth = self.filling.as_ref().map_or(0, |filling| filling.depth).max(self.space.plan.depth);
+        Stream { asked: Asked::new(depth), unwritten: Unwritten::default(), reply: Reply::new() }
+    }
+
+    fn is_prepared(&self) -> bool {
+        self.filling.as_ref().is_none_or(|filling| {
+            let nothing_left = filling.chunk.is_empty() && filling.again.is_empty();
+            nothing_left && filling.on_the_way == 0 && self.space.to_fill.load(Relaxed) >= self.space.plan.keys
+        })
+    }
+
+    fn begin(&mut self, now: Instant, connections: usize, of: usize) {
+        self.filling = None;
+        self.connections = connections as u64;
+        let part = connections as f64 / of.max(1) as f64;
+        self.pace = self.space.plan.rate.filter(|_| connections > 0).map(|rate| Pace::new(now, rate * part));
+    }
+
+    fn due(&self) -> Option<Instant> {
+        self.pace.as_ref().map(Pace::next)
+    }
+
+    #[inline]
+    fn send(&mut self, net: &mut impl Transport, conn: ConnId, stream: &mut Stream) {
+        let now = net.now();
+        self.ask(stream, now);
+        self.write(net, conn, stream, now);
+    }
+
+    #[inline]
+    fn receive(
+        &mut self,
+        net: &mut impl Transport,
+        conn: ConnId,
+        stream: &mut Stream,
+        measuring: bool,
+    ) -> Result<(), Corrupt> {
+        let now = net.now();
+        loop {
+            let bytes = net.peek(conn);
+            let n = bytes.len();
+            if n == 0 {
+                return Ok(());
+            }
+            self.take(stream, bytes, now, measuring)?;
+            net.consume(conn, n);
+            if stream.asked.len() == 0 {
+                // What follows all the same is found with the next answer.
+                return Ok(());
+            }
+        }
+    }
+
+    fn lost(&mut self, stream: Stream) {
+        if let Some(filling) = &mut self.filling {
+            filling.on_the_way -= stream.asked.len() as u64;
+            filling.again.extend(stream.asked.iter().map(|request| request.number));
+        }
+    }
+
+    fn progress(&self) -> u64 {
+        if self.filling.is_some() { self.filled + self.refused } else { self.gets.requests + self.sets.requests }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,524 @@
+//! The load against a small server that the test plays, and that errs on purpose.
+
+use super::super::{Board, Errors, Load, Outcome, Plan};
+use super::keys::Scatter;
+use super::*;
+use crate::testing::Fake;
+use linerate_bypass::time::Duration;
+use linerate_bypass::{CloseReason, Service};
+use std::collections::HashMap;
+
+const SECOND: Duration = Duration::from_secs(1);
+const TICK: Duration = Duration::from_millis(1);
+
+fn plan() -> KvPlan {
+    KvPlan {
+        protocol: Protocol::Resp,
+        connections: 1,
+        depth: 1,
+        keys: 10,
+        value_size: 20..=40,
+        get_ratio: 0.5,
+        zipf: 0.99,
+        rate: None,
+        fill: true,
+        verify: true,
+    }
+}
+
+/// A server of both protocols. `spoil` may change each answer to a GET: of the key, given its value and the one before.
+struct Server {
+    values: HashMap<Vec<u8>, Vec<u8>>,
+    before: HashMap<Vec<u8>, Vec<u8>>,
+    pending: HashMap<ConnId, Vec<u8>>,
+    asked: Vec<String>,
+    spoil: fn(&Self, &[u8]) -> Option<Vec<u8>>,
+}
+
+impl Server {
+    fn new() -> Self {
+        let spoil = |server: &Server, key: &[u8]| server.values.get(key).cloned();
+        Server { values: HashMap::new(), before: HashMap::new(), pending: HashMap::new(), asked: Vec::new(), spoil }
+    }
+
+    /// What is answered on `conn` to the requests that `bytes` complete.
+    fn answer(&mut self, conn: ConnId, bytes: &[u8]) -> Vec<u8> {
+        let mut pending = self.pending.remove(&conn).unwrap_or_default();
+        pending.extend_from_slice(bytes);
+        let mut answers = Vec::new();
+        while let Some((words, len, is_resp)) = parse(&pending) {
+            pending.drain(..len);
+            self.asked.push(String::from_utf8_lossy(&[&words[0][..], b" ", &words[1]].concat()).into_owned());
+            if let [_, key, value] = &words[..] {
+                if let Some(before) = self.values.insert(key.clone(), value.clone()) {
+                    self.before.insert(key.clone(), before);
+                }
+                answers.extend_from_slice(if is_resp { b"+OK\r\n" } else { b"STORED\r\n" });
+                continue;
+            }
+            let value = (self.spoil)(self, &words[1]);
+            let len = value.as_ref().map_or(0, Vec::len);
+            match (value, is_resp) {
+                (Some(value), true) => answers.extend([format!("${len}\r\n").as_bytes(), &value, b"\r\n"].concat()),
+                (Some(value), false) => {
+                    let key = String::from_utf8_lossy(&words[1]);
+                    let line = format!("VALUE {key} 0 {len}\r\n");
+                    answers.extend([line.as_bytes(), &value, b"\r\nEND\r\n"].concat());
+                }
+                (None, is_resp) => answers.extend_from_slice(if is_resp { b"$-1\r\n" } else { b"END\r\n" }),
+            }
+        }
+        self.pending.insert(conn, pending);
+        answers
+    }
+}
+
+/// The words of the first request of `bytes`, its length, and whether it is in RESP.
+fn parse(bytes: &[u8]) -> Option<(Vec<Vec<u8>>, usize, bool)> {
+    let line = |from: usize| {
+        let len = bytes.get(from..)?.windows(2).position(|window| window == b"\r\n")?;
+        Some((std::str::from_utf8(&bytes[from..from + len]).unwrap(), from + len + 2))
+    };
+    let (first, mut at) = line(0)?;
+    let mut words = Vec::new();
+    if let Some(count) = first.strip_prefix('*') {
+        for _ in 0..count.parse().unwrap() {
+            let (len, from) = line(at)?;
+            let len: usize = len.strip_prefix('$').unwrap().parse().unwrap();
+            words.push(bytes.get(from..from + len + 2)?.strip_suffix(b"\r\n").unwrap().to_vec());
+            at = from + len + 2;
+        }
+        return Some((words, at, true));
+    }
+    let parts: Vec<&str> = first.split(' ').collect();
+    words.extend(parts[..2].iter().map(|word| word.as_bytes().to_vec()));
+    if let ["set", _, "0", "0", len] = parts[..] {
+        let len: usize = len.parse().unwrap();
+        words.push(bytes.get(at..at + len + 2)?.strip_suffix(b"\r\n").unwrap().to_vec());
+        at += len + 2;
+    }
+    Some((words, at, false))
+}
+
+struct Bench {
+    load: Load<KvLoad>,
+    board: Arc<Board>,
+    net: Fake<usize>,
+    server: Server,
+    /// The server's answers come in pieces of so many bytes.
+    cut: usize,
+}
+
+impl Bench {
+    fn new(plan: KvPlan, room: usize) -> Self {
+        let connections = plan.connections;
+        let mut traffic = KvLoad::new(Keyspace::new(plan, 7));
+        traffic.rng = Rng::with_seed(1);
+        let life = Plan { remote: "10.0.0.2:6379".parse().unwrap(), connections, duration: SECOND };
+        let board = Arc::new(Board::new(1, connections));
+        let mut load = Load::new(&life, board.clone(), 0, 1, traffic);
+        let mut net = Fake::new(room);
+        load.start(&mut net);
+        for _ in 0..connections {
+            net.establish(&mut load);
+        }
+        board.prepare();
+        net.pass(&mut load, TICK);
+        Bench { load, board, net, server: Server::new(), cut: usize::MAX }
+    }
+
+    /// Past the filling.
+    fn measuring(plan: KvPlan, room: usize) -> Self {
+        let mut bench = Bench::new(plan, room);
+        for _ in 0..10_000 {
+            bench.serve();
+            bench.net.pass(&mut bench.load, TICK);
+            if bench.board.all_prepared() {
+                bench.board.begin();
+                bench.net.pass(&mut bench.load, TICK);
+                return bench;
+            }
+        }
+        panic!("it is not filled");
+    }
+
+    /// The server answers what has been sent on all connections.
+    fn serve(&mut self) {
+        for conn in self.net.alive() {
+            self.serve_on(conn);
+        }
+    }
+
+    fn serve_on(&mut self, conn: ConnId) {
+        let asked = self.net.drain(&mut self.load, conn);
+        let answers = self.server.answer(conn, &asked);
+        for part in answers.chunks(self.cut) {
+            if !self.net.is_aborted(conn) {
+                self.net.arrive(&mut self.load, conn, part);
+            }
+        }
+    }
+
+    fn outcome(self) -> Outcome<KvLoad> {
+        self.load.into_outcome()
+    }
+}
+
+#[test]
+fn every_key_is_set_before_measuring() {
+    let mut bench = Bench::new(KvPlan { keys: 1000, ..plan() }, 10_000);
+    assert!(!bench.board.all_prepared());
+    for _ in 0..100 {
+        bench.serve();
+    }
+    bench.net.pass(&mut bench.load, TICK);
+    assert!(bench.board.all_prepared());
+    assert_eq!((bench.server.values.len(), bench.server.asked.len()), (1000, 1000));
+    let conn = bench.net.alive()[0];
+    assert_eq!(bench.net.sent(conn), b"", "nothing is asked between");
+    let outcome = bench.outcome();
+    assert_eq!((outcome.traffic.filled(), outcome.traffic.sets().requests), (1000, 0));
+}
+
+#[test]
+fn without_filling_it_measures_at_once_and_counts_what_is_missing() {
+    let mut bench = Bench::new(KvPlan { fill: false, verify: false, get_ratio: 1.0, ..plan() }, 10_000);
+    assert!(bench.board.all_prepared());
+    bench.board.begin();
+    bench.net.pass(&mut bench.load, TICK);
+    for _ in 0..5 {
+        bench.serve();
+    }
+    let traffic = bench.outcome().traffic;
+    assert_eq!((traffic.misses(), traffic.gets().requests, traffic.gets().bytes, traffic.filled()), (5, 5, 0, 0));
+}
+
+#[test]
+fn both_protocols_are_understood_whatever_the_parts() {
+    for protocol in [Protocol::Resp, Protocol::Memcached] {
+        for (depth, room, cut, value_size) in [
+            (1, 10_000, usize::MAX, 64..=64),
+            (3, 10_000, 1, 8..=100),
+            (16, 7, 5, 8..=9),
+            (2, 1000, 999, 2000..=5000),
+            (1, 100_000, 8192, 70_000..=70_000),
+        ] {
+            let mut bench = Bench::new(KvPlan { protocol, depth, value_size, connections: 2, ..plan() }, room);
+            bench.cut = cut;
+            while !bench.board.all_prepared() {
+                bench.serve();
+                bench.net.pass(&mut bench.load, TICK);
+            }
+            bench.board.begin();
+            bench.net.pass(&mut bench.load, TICK);
+            for _ in 0..2000 {
+                bench.serve();
+            }
+            let outcome = bench.outcome();
+            assert_eq!((outcome.traffic.first_error(), outcome.errors), (None, Errors::default()));
+            let (gets, sets) = (outcome.traffic.gets(), outcome.traffic.sets());
+            assert!(gets.requests > 8 && sets.requests > 8 && gets.bytes > 8 * gets.requests, "{gets:?} {sets:?}");
+            assert_eq!((outcome.traffic.misses(), outcome.traffic.refused()), (0, 0));
+        }
+    }
+}
+
+#[test]
+fn there_are_as_many_requests_on_the_way_as_the_depth_and_gets_have_their_ratio() {
+    let mut bench = Bench::measuring(KvPlan { depth: 16, get_ratio: 0.9, ..plan() }, 10_000);
+    bench.server.asked.clear();
+    for round in 0..500 {
+        assert_eq!(bench.server.asked.len(), 16 * round);
+        bench.serve();
+    }
+    let gets = bench.server.asked.iter().filter(|asked| asked.starts_with("GET")).count();
+    assert!((7000..7400).contains(&gets), "{gets} of 8000");
+    let first = bench.server.asked.iter().filter(|asked| asked.ends_with(&popular(10))).count();
+    assert!((2550..2900).contains(&first), "{first} of 8000 are of the first, where 0.339 are to be");
+}
+
+/// The most popular key.
+fn popular(keys: u64) -> String {
+    String::from_utf8(key(Scatter::new(keys).of(0)).to_vec()).unwrap()
+}
+
+#[test]
+fn an_event_takes_one_consume_and_one_reserve() {
+    let mut bench = Bench::measuring(KvPlan { depth: 16, ..plan() }, 10_000);
+    (bench.net.consumed, bench.net.reserved) = (0, 0);
+    for _ in 0..100 {
+        bench.serve();
+    }
+    assert_eq!((bench.net.consumed, bench.net.reserved), (100, 100));
+}
+
+/// What is found when answers to GETs are spoiled in this way.
+fn found(protocol: Protocol, spoil: fn(&Server, &[u8]) -> Option<Vec<u8>>) -> String {
+    let mut bench = Bench::measuring(KvPlan { protocol, ..plan() }, 10_000);
+    for _ in 0..200 {
+        bench.serve();
+    }
+    bench.server.spoil = spoil;
+    for _ in 0..200 {
+        bench.serve();
+        if bench.net.alive().iter().any(|conn| bench.net.is_aborted(*conn)) {
+            assert_eq!(bench.net.connects, [0], "it is opened again");
+            let outcome = bench.outcome();
+            assert_eq!(outcome.errors, Errors { corrupt: 1, ..Errors::default() });
+            return outcome.traffic.first_error().unwrap().to_owned();
+        }
+    }
+    "nothing".to_owned()
+}
+
+#[test]
+fn values_that_must_not_come_are_found() {
+    type Spoil = fn(&Server, &[u8]) -> Option<Vec<u8>>;
+    let same: Spoil = |server, key| server.values.get(key).cloned();
+    let last_byte: Spoil = |server, key| {
+        let mut value = server.values[key].clone();
+        *value.last_mut().unwrap() ^= 1;
+        Some(value)
+    };
+    let version: Spoil = |server, key| {
+        let mut value = server.values[key].clone();
+        value[0] ^= 1;
+        Some(value)
+    };
+    let shorter: Spoil = |server, key| Some(server.values[key][..server.values[key].len() - 1].to_vec());
+    let headless: Spoil = |server, key| Some(server.values[key][..5].to_vec());
+    let empty: Spoil = |_, _| Some(Vec::new());
+    let foreign: Spoil =
+        |server, key| server.values.iter().find(|(other, _)| *other != key).map(|(_, value)| value.clone());
+    let stale: Spoil = |server, key| server.before.get(key).or(server.values.get(key)).cloned();
+    for protocol in [Protocol::Resp, Protocol::Memcached] {
+        for (spoil, part) in [
+            (same, "nothing"),
+            (last_byte, "is not what was written"),
+            (version, "never written to it"),
+            (shorter, "bytes of its version"),
+            (headless, "shorter than any"),
+            (empty, "shorter than any"),
+            (foreign, "never written to it"),
+            (stale, "had been overwritten"),
+        ] {
+            let found = found(protocol, spoil);
+            assert!(found.contains(part), "{part}: {found}");
+            assert!(part == "nothing" || found.starts_with("GET key:0000"), "{found}");
+        }
+    }
+}
+
+/// A server that acknowledges a SET and drops it.
+#[test]
+fn a_lost_set_is_found() {
+    let mut bench = Bench::measuring(plan(), 10_000);
+    let filled = bench.server.values.clone();
+    for _ in 0..200 {
+        bench.serve();
+        bench.server.values = filled.clone();
+    }
+    let outcome = bench.outcome();
+    assert!(outcome.errors.corrupt > 0 && outcome.traffic.first_error().unwrap().contains("had been overwritten"));
+}
+
+#[test]
+fn of_two_sets_on_the_way_at_once_either_may_remain() {
+    let plan = KvPlan { keys: 1, connections: 2, ..plan() };
+    let mut bench = Bench::measuring(plan, 10_000);
+    for round in 0..500 {
+        // In one order or the other, which is not that in which they were sent.
+        let mut conns = bench.net.alive();
+        if round % 3 == 0 {
+            conns.reverse();
+        }
+        let asked: Vec<_> = conns.iter().map(|conn| bench.net.drain(&mut bench.load, *conn)).collect();
+        let answers: Vec<_> = conns.iter().zip(asked).map(|(conn, asked)| bench.server.answer(*conn, &asked)).collect();
+        for (conn, answer) in conns.iter().zip(answers).rev() {
+            bench.net.arrive(&mut bench.load, *conn, &answer);
+        }
+    }
+    let outcome = bench.outcome();
+    assert_eq!((outcome.traffic.first_error(), outcome.errors), (None, Errors::default()));
+}
+
+#[test]
+fn without_verifying_values_are_only_counted() {
+    let mut bench = Bench::measuring(KvPlan { verify: false, value_size: 1..=1, ..plan() }, 10_000);
+    bench.server.spoil = |_, _| Some(b"something else".to_vec());
+    for _ in 0..100 {
+        bench.serve();
+    }
+    let outcome = bench.outcome();
+    let (gets, sets) = (outcome.traffic.gets(), outcome.traffic.sets());
+    assert_eq!(outcome.errors, Errors::default());
+    assert_eq!((gets.bytes, sets.bytes), (14 * gets.requests, sets.requests));
+    assert_eq!(gets.requests + sets.requests, 100);
+}
+
+/// What is said of `answer` to one request, of which `get` of all are GETs.
+fn said(protocol: Protocol, get_ratio: f64, answer: &[u8]) -> String {
+    for cut in [usize::MAX, 1, 3] {
+        let plan = KvPlan { protocol, get_ratio, fill: false, verify: false, ..plan() };
+        let mut bench = Bench::new(plan, 10_000);
+        bench.board.begin();
+        bench.net.pass(&mut bench.load, TICK);
+        let conn = bench.net.alive()[0];
+        bench.net.drain(&mut bench.load, conn);
+        for part in answer.chunks(cut) {
+            if !bench.net.is_aborted(conn) {
+                bench.net.arrive(&mut bench.load, conn, part);
+            }
+        }
+        let outcome = bench.outcome();
+        if outcome.errors.corrupt == 0 {
+            return format!(
+                "nothing, {} refused, {}",
+                outcome.traffic.refused(),
+                outcome.traffic.first_error().unwrap_or("")
+            );
+        }
+        if cut == 3 {
+            return outcome.traffic.first_error().unwrap().to_owned();
+        }
+    }
+    unreachable!()
+}
+
+#[test]
+fn wrong_replies_are_named() {
+    use Protocol::{Memcached, Resp};
+    let long = [b'x'; 70_000];
+    for (protocol, get_ratio, answer, part) in [
+        (Resp, 1.0, &b"+OK\r\n"[..], r#"GET key:00000000000"#),
+        (Resp, 1.0, b"+OK\r\n", r#"answered with "+OK\r\n""#),
+        (Resp, 0.0, b"$2\r\nOK\r\n", r#"answered with "$2\r\n""#),
+        (Resp, 0.0, b"+QUEUED\r\n", r#"answered with "+QUEUED\r\n""#),
+        (Resp, 0.0, b":1\r\n", r#"answered with ":1\r\n""#),
+        (Resp, 1.0, b"$-2\r\n", r#"answered with "$-2\r\n""#),
+        (Resp, 1.0, b"$\r\n", r#"answered with "$\r\n""#),
+        (Resp, 1.0, b"$5x\r\n", r#"answered with "$5x\r\n""#),
+        (Resp, 1.0, b"$600000000\r\n", "answered with"),
+        (Resp, 1.0, b"$99999999999999999999\r\n", "answered with"),
+        (Resp, 1.0, b"$5\n", r#"answered with "$5\n""#),
+        (Resp, 1.0, b"\xff\x00\n", r#"answered with "\xff\x00\n""#),
+        (Resp, 1.0, b"$3\r\nabcde", r#"followed by "d"#),
+        (Resp, 1.0, &long, "a line of more than 65536 bytes"),
+        (Memcached, 1.0, b"STORED\r\n", r#"answered with "STORED\r\n""#),
+        (Memcached, 0.0, b"END\r\n", r#"answered with "END\r\n""#),
+        (Memcached, 0.0, b"NOT_STORED\r\n", "NOT_STORED"),
+        (Memcached, 1.0, b"VALUE key:ffffffffffff 0 1\r\nx\r\nEND\r\n", "VALUE key:ffffffffffff"),
+        (Memcached, 1.0, b"VALUE \r\n", r#"answered with "VALUE \r\n""#),
+        (Memcached, 1.0, b"-ERR unknown command\r\n", "-ERR"),
+    ] {
+        let said = said(protocol, get_ratio, answer);
+        assert!(said.contains(part), "{}: {said}", answer[..answer.len().min(50)].escape_ascii());
+    }
+}
+
+#[test]
+fn error_messages_are_counted_and_the_connection_goes_on() {
+    for (protocol, answer) in [
+        (Protocol::Resp, &b"-OOM command not allowed\r\n"[..]),
+        (Protocol::Memcached, b"SERVER_ERROR out of memory storing object\r\n"),
+        (Protocol::Memcached, b"ERROR\r\n"),
+    ] {
+        for get_ratio in [0.0, 1.0] {
+            let said = said(protocol, get_ratio, answer);
+            assert!(said.starts_with("nothing, 1 refused"), "{said}");
+            let text = answer.strip_prefix(b"-").unwrap_or(answer).trim_ascii_end();
+            assert!(said.contains(&format!("answered with \"{}\"", text.escape_ascii())), "{said}");
+        }
+    }
+    let long = [&b"-ERR "[..], &[b'x'; 10_000], b"\r\n"].concat();
+    let said = said(Protocol::Resp, 1.0, &long);
+    assert!(said.starts_with("nothing, 1 refused") && said.len() < 300, "{said}");
+}
+
+#[test]
+fn what_comes_unasked_is_wrong() {
+    let mut bench = Bench::measuring(KvPlan { get_ratio: 0.0, ..plan() }, 10_000);
+    let conn = bench.net.alive()[0];
+    bench.net.drain(&mut bench.load, conn);
+    bench.net.arrive(&mut bench.load, conn, b"+OK\r\n+OK\r\n");
+    let outcome = bench.outcome();
+    assert_eq!(outcome.errors.corrupt, 1);
+    assert!(outcome.traffic.first_error().unwrap().starts_with(r#""+OK\r\n" came without"#));
+}
+
+#[test]
+fn what_was_lost_with_a_connection_while_filling_is_set_on_another() {
+    let mut bench = Bench::new(KvPlan { connections: 2, ..plan() }, 10_000);
+    let conns = bench.net.alive();
+    bench.net.gone(&mut bench.load, conns[0], CloseReason::Reset);
+    for _ in 0..100 {
+        bench.serve_on(conns[1]);
+    }
+    bench.net.pass(&mut bench.load, TICK);
+    assert!(bench.board.all_prepared() && bench.server.values.len() == 10);
+    assert_eq!(bench.outcome().errors, Errors { lost: 1, ..Errors::default() });
+}
+
+#[test]
+fn a_worker_that_lost_all_connections_while_filling_is_not_waited_for() {
+    let mut bench = Bench::new(plan(), 10_000);
+    let conn = bench.net.alive()[0];
+    bench.net.gone(&mut bench.load, conn, CloseReason::Reset);
+    assert!(bench.board.all_prepared() && bench.board.all_done() && bench.net.connects.is_empty());
+}
+
+#[test]
+fn an_open_loop_counts_from_when_a_request_was_due() {
+    let plan = KvPlan { rate: Some(1000.0), verify: false, get_ratio: 1.0, ..plan() };
+    let mut bench = Bench::measuring(plan, 10_000);
+    let conn = bench.net.alive()[0];
+    assert_eq!(bench.net.sent(conn).iter().filter(|byte| **byte == b'*').count(), 1);
+    // Nothing is answered for 10 ms, in which 10 more are due; then everything at once.
+    for _ in 0..10 {
+        bench.net.pass(&mut bench.load, TICK);
+    }
+    for _ in 0..11 {
+        bench.serve();
+    }
+    let traffic = bench.outcome().traffic;
+    let (gets, late) = (&traffic.gets().nanos, traffic.late_nanos());
+    assert_eq!((gets.len(), late.len()), (11, 11));
+    let millis = |nanos: u64| (nanos + 50_000) / 1_000_000;
+    assert_eq!((millis(gets.min()), millis(gets.max())), (0, 10), "the last was due when it was answered");
+    assert_eq!((millis(gets.value_at_quantile(0.5)), millis(late.max())), (5, 9));
+}
+
+#[test]
+fn the_pace_of_an_open_loop_is_kept_without_answers_up_to_the_depth() {
+    let plan = KvPlan { rate: Some(10_000.0), depth: 4, connections: 5, ..plan() };
+    let mut bench = Bench::measuring(plan, 10_000);
+    let asked = |bench: &Bench| -> Vec<usize> {
+        let asked = |conn| bench.net.sent(conn).windows(5).filter(|w| *w == b"GET\r\n" || *w == b"SET\r\n").count();
+        bench.net.alive().into_iter().map(asked).collect()
+    };
+    assert_eq!(asked(&bench).iter().sum::<usize>(), 1);
+    bench.net.pass(&mut bench.load, TICK);
+    assert_eq!(asked(&bench).iter().sum::<usize>(), 11);
+    assert!(asked(&bench).iter().all(|asked| (1..=3).contains(asked)), "{:?}", asked(&bench));
+    bench.net.pass(&mut bench.load, 10 * TICK);
+    bench.net.pass(&mut bench.load, 10 * TICK);
+    assert_eq!(asked(&bench), [4; 5]);
+    // What is due does not get lost.
+    for _ in 0..100 {
+        bench.serve();
+    }
+    assert_eq!(bench.outcome().traffic.late_nanos().len(), 211);
+}
+
+#[test]
+fn a_slow_open_loop_is_woken_for_each_request() {
+    let mut bench = Bench::measuring(KvPlan { rate: Some(400.0), ..plan() }, 10_000);
+    for _ in 0..100 {
+        bench.serve();
+        let (_, when) = bench.net.timers[0];
+        assert!(when.since(bench.net.now) <= Duration::from_nanos(2_500_000));
+        bench.net.pass(&mut bench.load, when.since(bench.net.now));
+    }
+    let traffic = bench.outcome().traffic;
+    assert!(traffic.late_nanos().len() >= 100 && traffic.late_nanos().max() == 0, "{:?}", traffic.late_nanos().max());
+}

@@ -1,0 +1,233 @@
+//! `kv load`, by running the program against servers of others: redis-server and memcached, where they are installed, and
+//! ones that the test plays.
+
+mod common;
+
+use common::{PATIENCE, Program, Server, run, text};
+use rustix::process::Signal;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// A server of others, ended with the test.
+struct Theirs {
+    address: SocketAddr,
+    _program: Program,
+}
+
+impl Theirs {
+    /// Starts `program` on a free port of the loopback interface; says so if it is not installed.
+    fn start(program: &str, args: fn(&str) -> Vec<String>) -> Option<Self> {
+        let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let mut command = Command::new(program);
+        command
+            .args(args(&address.port().to_string()))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        let Ok(child) = command.spawn() else {
+            eprintln!("skipped: it needs {program}: apt-get install {program}");
+            return None;
+        };
+        let mut program = Program::of(child);
+        let deadline = Instant::now() + PATIENCE;
+        while TcpStream::connect(address).is_err() {
+            assert!(Instant::now() < deadline && program.child().try_wait().unwrap().is_none());
+            thread::sleep(Duration::from_millis(5));
+        }
+        Some(Theirs { address, _program: program })
+    }
+
+    fn redis() -> Option<Self> {
+        Self::start("redis-server", |port| {
+            ["--bind", "127.0.0.1", "--port", port, "--save", "", "--maxmemory", "300mb"].map(str::to_owned).into()
+        })
+    }
+
+    fn memcached() -> Option<Self> {
+        let args = |port: &str| {
+            // It does not run as root unless told to.
+            ["-l", "127.0.0.1", "-p", port, "-U", "0", "-t", "1", "-u", "root"].map(str::to_owned).into()
+        };
+        Self::start("memcached", args)
+    }
+}
+
+/// What is reported on a load of `address` that goes well.
+#[track_caller]
+fn report(address: SocketAddr, args: &str) -> serde_json::Value {
+    let output = run(&format!("kv load --via kernel --connect {address} --json --duration 300ms {args}"));
+    assert!(output.status.success() && output.stderr.is_empty(), "{args}: {output:?}");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+fn loads(server: Option<Theirs>, protocol: &str) {
+    let Some(server) = server else { return };
+    for args in [
+        "--connections 8 --keys 1000",
+        "--connections 3 --keys 1000 --depth 16 --verify --no-miss --value-size 8-3000 --get-ratio 0.5",
+        "--connections 2 --keys 10 --depth 4 --verify --no-miss --value-size 100k-900k --zipf 0",
+        "--connections 4 --keys 1 --depth 4 --verify --no-miss --get-ratio 0.5",
+        "--connections 4 --keys 1000 --rate 2000 --depth 8 --verify",
+    ] {
+        let report = report(server.address, &format!("{args} {protocol}"));
+        let number = |of: &serde_json::Value, name: &str| of[name].as_f64().unwrap();
+        let (get, set) = (&report["get"], &report["set"]);
+        assert_eq!((&report["errors"], &report["misses"]), (&0.into(), &0.into()), "{args}: {report}");
+        // A busy machine may get few large values through, and by chance all of one kind.
+        let both =
+            number(&report, "requests") < 500.0 || (number(get, "requests") > 0.0 && number(set, "requests") > 0.0);
+        assert!(both && number(&report, "requests") > 0.0, "{args}: {report}");
+        assert_eq!(number(&report, "requests"), number(get, "requests") + number(set, "requests"));
+        assert_eq!(number(&report, "bytes"), number(get, "bytes") + number(set, "bytes"));
+        for side in [&report, get, set] {
+            let rtt = ["p50", "p90", "p99", "p999", "max"].map(|name| number(&side["rtt_us"], name));
+            assert!((rtt[0] > 0.0 || side["requests"] == 0) && rtt.is_sorted(), "{report}");
+        }
+        assert_eq!(report.get("open").is_some(), args.contains("--rate"));
+        assert_eq!(
+            report["filled"],
+            args.split(' ').skip_while(|arg| *arg != "--keys").nth(1).unwrap().parse::<u64>().unwrap()
+        );
+    }
+}
+
+#[test]
+fn redis_is_loaded() {
+    loads(Theirs::redis(), "");
+}
+
+#[test]
+fn memcached_is_loaded() {
+    loads(Theirs::memcached(), "--protocol memcached");
+}
+
+#[test]
+fn two_workers_fill_their_shares_and_verify_each_others_values() {
+    let cores = thread::available_parallelism().unwrap().get();
+    let Some(server) = Theirs::redis().filter(|_| cores > 1) else { return };
+    let args = "--connections 5 --workers 2 --keys 3000 --verify --no-miss --get-ratio 0.5 --zipf 1.2 --depth 2";
+    assert_eq!(report(server.address, args)["filled"], 3000);
+}
+
+#[test]
+fn it_reports_for_people_too() {
+    let Some(server) = Theirs::redis() else { return };
+    let args = format!("kv load --via kernel --connect {} --keys 10 --duration 100ms", server.address);
+    for (more, parts) in
+        [("", &["GETs/s", "SETs/s", "missed", "p99.9"][..]), ("--rate 100", &["asked for/s", "sent late"])]
+    {
+        let output = run(&format!("{args} {more}"));
+        assert!(output.status.success(), "{output:?}");
+        assert!(parts.iter().all(|part| text(&output.stdout).contains(part)), "{output:?}");
+    }
+}
+
+#[test]
+fn sigint_ends_it_while_it_fills_and_while_it_measures() {
+    for keys in [10, 100_000_000] {
+        let Some(server) = Theirs::redis() else { return };
+        let mut client = TcpStream::connect(server.address).unwrap();
+        client.set_read_timeout(Some(PATIENCE)).unwrap();
+        let args = format!("kv load --via kernel --connect {} --keys {keys} --duration 10m --json", server.address);
+        let load = Program::start(&args);
+        // Once there is a key, it has begun to fill.
+        let deadline = Instant::now() + PATIENCE;
+        let mut answer = [0; 4];
+        while answer != *b":1\r\n" {
+            assert!(Instant::now() < deadline);
+            client.write_all(b"EXISTS key:000000000001\r\n").unwrap();
+            client.read_exact(&mut answer).unwrap();
+        }
+        load.signal(Signal::INT);
+        let output = load.wait();
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert!(report["filled"].as_u64().unwrap() <= keys && report["seconds"].as_f64().unwrap() < 60.0, "{report}");
+    }
+}
+
+#[track_caller]
+fn assert_fails(args: &str, status: i32, part: &str) {
+    let output = run(args);
+    let stderr = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(status), "{args}: {output:?}");
+    assert_eq!(stderr.lines().count(), 1, "{args}: {stderr}");
+    assert!(stderr.starts_with("linerate: ") && stderr.contains(part), "{args}: {stderr}");
+}
+
+#[test]
+fn wrong_usage_is_one_line_and_status_2() {
+    for (args, part) in [
+        ("", "--via"),
+        ("--via kernel", "--connect"),
+        ("--via kernel --connect 127.0.0.1:7 --keys 0", "--keys"),
+        ("--via kernel --connect 127.0.0.1:7 --depth 0", "--depth"),
+        ("--via kernel --connect 127.0.0.1:7 --value-size 0", "--value-size"),
+        ("--via kernel --connect 127.0.0.1:7 --value-size 65-64", "must not be larger"),
+        ("--via kernel --connect 127.0.0.1:7 --value-size 7-64 --verify", "at least 8 bytes"),
+        ("--via kernel --connect 127.0.0.1:7 --get-ratio 1.1", "--get-ratio"),
+        ("--via kernel --connect 127.0.0.1:7 --zipf=-1", "--zipf"),
+        ("--via kernel --connect 127.0.0.1:7 --rate 0", "--rate"),
+        ("--via kernel --connect 127.0.0.1:7 --protocol http", "--protocol"),
+        ("--via kernel --connect 127.0.0.1:7 --verify --no-fill", "--no-fill"),
+    ] {
+        assert_fails(&format!("kv load {args}"), 2, part);
+    }
+}
+
+/// Serves every connection with `answer` to whatever comes.
+fn peer(answer: &'static [u8]) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            thread::spawn(move || {
+                while stream.read(&mut [0; 1000]).is_ok_and(|n| n > 0) && stream.write_all(answer).is_ok() {}
+            });
+        }
+    });
+    address
+}
+
+#[test]
+fn what_a_server_answers_instead_is_told() {
+    for (answer, part) in [
+        (&b"HTTP/1.1 400 Bad Request\r\n"[..], r#"it was answered with "HTTP/1.1 400 Bad Request\r\n""#),
+        (
+            b"-NOAUTH Authentication required.\r\n",
+            "2 requests were answered with an error; the first: SET key:000000000000",
+        ),
+    ] {
+        // One key is filled, and one request is due.
+        let args = format!("--connect {} --keys 1 --get-ratio 0 --rate 0.001 --duration 100ms", peer(answer));
+        let output = run(&format!("kv load --via kernel --json {args}"));
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert!(report["errors"].as_u64().unwrap() > 0, "{output:?}");
+        assert!(output.status.code() == Some(1) && text(&output.stderr).contains(part), "{output:?}");
+    }
+}
+
+#[test]
+fn a_server_that_gives_requests_back_is_found_out() {
+    let server = Server::start("echo", "--via kernel --listen 127.0.0.1:0");
+    let address = server.ready.split_whitespace().find(|word| word.starts_with("127.0.0.1:")).unwrap();
+    let args = format!("kv load --via kernel --connect {address} --keys 10 --duration 1s");
+    let output = run(&args);
+    assert!(text(&output.stderr).contains(r#"it was answered with "*3\r\n""#), "{output:?}");
+    assert!(server.stop().status.success());
+}
+
+#[test]
+fn a_key_that_is_not_there_is_an_error_if_nothing_may_be_evicted() {
+    let Some(server) = Theirs::memcached() else { return };
+    // Values that memcached refuses are not there.
+    let args = "--keys 2 --value-size 2m --get-ratio 1 --duration 100ms --protocol memcached --no-miss";
+    let output = run(&format!("kv load --via kernel --json --connect {} {args}", server.address));
+    let said = text(&output.stderr);
+    assert!(output.status.code() == Some(1), "{output:?}");
+    assert!(said.contains("2 requests were answered with an error") && said.contains("found nothing"), "{said}");
+    assert!(said.contains("object too large for cache"), "{said}");
+}
