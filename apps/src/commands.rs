@@ -6,6 +6,7 @@ pub mod doctor;
 pub mod echo;
 pub mod hugepages;
 pub mod kv;
+mod kv_serve;
 mod load;
 mod serve;
 

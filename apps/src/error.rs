@@ -5,8 +5,10 @@ use crate::commands::hugepages::HugepagesError;
 use crate::load::Errors;
 use crate::net;
 use linerate_bypass::ConnectError;
+use linerate_bypass::arena::ArenaError;
 use std::io;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// Why a command failed, in one line that names the thing and says what to do about it.
@@ -42,6 +44,17 @@ pub enum Error {
         errors: Errors,
         /// What the first of it was, where that can be said.
         first: Option<String>,
+    },
+    /// There is no memory for keys and values.
+    #[error("--memory: {0}")]
+    Arena(#[from] ArenaError),
+    /// A file of the command line could not be read.
+    #[error("{}: {error}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What was wrong.
+        error: io::Error,
     },
     /// `linerate doctor` failed.
     #[error(transparent)]

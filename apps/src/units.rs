@@ -40,6 +40,23 @@ pub fn parse_size(text: &str) -> Result<usize, String> {
     }
 }
 
+/// A number of bytes that may be many: `512m`, `4g` (binary multiples).
+pub fn parse_bytes(text: &str) -> Result<u64, String> {
+    let unit = text.trim_start_matches(|c: char| c.is_ascii_digit());
+    let shift = match unit {
+        "" => 0,
+        "k" | "K" => 10,
+        "m" | "M" => 20,
+        "g" | "G" => 30,
+        _ => return Err("write a number of bytes, or one with k, m or g, such as 512m or 4g".to_owned()),
+    };
+    let count: u64 = text[..text.len() - unit.len()].parse().map_err(|_| "the number is missing or too large")?;
+    match count.checked_mul(1 << shift) {
+        Some(bytes) if (1 << 22..=1 << 35).contains(&bytes) => Ok(bytes),
+        _ => Err("it must be at least 4m and at most 32g".to_owned()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

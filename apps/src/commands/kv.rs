@@ -1,6 +1,7 @@
 //! `linerate kv`.
 
 use super::LoadArgs;
+use super::kv_serve::{self, KvServeArgs};
 use crate::error::Error;
 use crate::load::{Keyspace, KvLoad, KvPlan, MOST_KEYS, Protocol, SHORTEST_VERIFIED, Side};
 use crate::report::{KvReport, OpenReport, Report, SideReport};
@@ -11,6 +12,8 @@ use std::ops::RangeInclusive;
 /// What to do.
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
+    /// Serve keys and values to clients of Redis and memcached
+    Serve(Box<KvServeArgs>),
     /// Fill a key-value server, send GETs and SETs to it, and measure both
     Load(Box<KvLoadArgs>),
 }
@@ -68,6 +71,7 @@ pub struct KvLoadArgs {
 /// Runs the command.
 pub fn run(command: Command) -> Result<(), Error> {
     match command {
+        Command::Serve(args) => kv_serve::run(&args),
         Command::Load(args) => load(&args),
     }
 }

@@ -31,20 +31,35 @@ pub fn serve<S: Service + Send + 'static>(
     udp: bool,
     make: impl Fn(Seat<S::Message>) -> S + Send + Sync + 'static,
 ) -> Result<Vec<S>, Error> {
-    let stop = signals::stop_flag().map_err(Error::Signals)?;
     let listen = Listen { tcp: args.listen.clone(), udp: if udp { args.listen.clone() } else { Vec::new() } };
-    let network = Network::open(&args.net, &listen, Place::First, &stop)?;
+    serve_on(name, &args.net, &listen, args.json, |_| Ok(make))
+}
+
+/// Serves `name` on `listen` until a signal comes; then prints the summary. Returns each worker's service. `make` is told how
+/// many workers there are.
+pub fn serve_on<S: Service + Send + 'static, M>(
+    name: &str,
+    net: &NetArgs,
+    listen: &Listen,
+    json: bool,
+    make: impl FnOnce(usize) -> Result<M, Error>,
+) -> Result<Vec<S>, Error>
+where
+    M: Fn(Seat<S::Message>) -> S + Send + Sync + 'static,
+{
+    let stop = signals::stop_flag().map_err(Error::Signals)?;
+    let network = Network::open(net, listen, Place::First, &stop)?;
     let workers = network.workers();
     let addresses: Vec<String> = network.listening().iter().map(ToString::to_string).collect();
-    let running = network.start(make, stop)?;
+    let running = network.start(make(workers)?, stop)?;
     let plural = if workers == 1 { "" } else { "s" };
-    let ready = format!("ready {name} on {} via {}, {workers} worker{plural}", addresses.join(", "), args.net.via);
+    let ready = format!("ready {name} on {} via {}, {workers} worker{plural}", addresses.join(", "), net.via);
     if running.await_ready() {
         print_line(ready).map_err(Error::Output)?;
     }
 
     let (services, total) = running.join()?;
-    if args.json {
+    if json {
         print_line(summary::json(&total)).map_err(Error::Output)?;
     } else {
         tell(summary::text(&total));

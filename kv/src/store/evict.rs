@@ -41,7 +41,25 @@ pub enum From {
     Volatile,
 }
 
+/// The policies, by name.
+const NAMES: [(&str, Evict); 8] = [
+    ("none", Evict::None),
+    ("random", Evict::Random(From::All)),
+    ("lru", Evict::Lru(From::All)),
+    ("lfu", Evict::Lfu(From::All)),
+    ("ttl", Evict::Ttl),
+    ("volatile-random", Evict::Random(From::Volatile)),
+    ("volatile-lru", Evict::Lru(From::Volatile)),
+    ("volatile-lfu", Evict::Lfu(From::Volatile)),
+];
+
 impl Evict {
+    /// The policy called `none`, `random`, `lru`, `lfu` or `ttl`; of those that expire, `volatile-random`, `volatile-lru` or
+    /// `volatile-lfu`.
+    pub fn named(name: &str) -> Option<Self> {
+        NAMES.iter().find(|(its, _)| *its == name).map(|(_, evict)| *evict)
+    }
+
     /// What is noted of a use of an item at `now` milliseconds, `before` having been noted last, or nothing yet.
     pub(super) fn note(self, before: Option<u16>, now: u64, random: u64) -> u16 {
         match (self, before) {

@@ -1,0 +1,120 @@
+//! `linerate kv serve`.
+
+use super::serve::serve_on;
+use crate::error::Error;
+use crate::net::{Listen, NetArgs};
+use crate::units::{parse_bytes, parse_size};
+use linerate_kv::commands::Settings;
+use linerate_kv::service::{Config, Hub, Kv};
+use linerate_kv::store::Evict;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+
+/// The port of Redis.
+const REDIS: u16 = 6379;
+/// The port of memcached.
+const MEMCACHED: u16 = 11211;
+
+/// `linerate kv serve`.
+#[derive(Debug, clap::Args)]
+pub struct KvServeArgs {
+    #[command(flatten)]
+    net: NetArgs,
+
+    /// An address to serve clients of Redis on, such as 10.0.0.2 or [::]:6379; may be given several times
+    #[arg(long, value_name = "ADDR[:PORT]", required_unless_present = "memcached", value_parser = parse_redis)]
+    listen: Vec<SocketAddr>,
+
+    /// An address to serve clients of memcached on, such as 10.0.0.2:11211
+    #[arg(long, value_name = "ADDR[:PORT]", value_parser = parse_memcached)]
+    memcached: Option<SocketAddr>,
+
+    /// Bytes that keys and values may take, and all that is kept beside them: 512m, 4g
+    #[arg(long, value_name = "BYTES", default_value = "1g", value_parser = parse_bytes)]
+    memory: u64,
+
+    /// What goes when they are taken: none, random, lru, lfu or ttl, of all keys; volatile-random, volatile-lru or
+    /// volatile-lfu, of those that expire
+    #[arg(long, value_name = "POLICY", default_value = "none", value_parser = parse_evict)]
+    evict: Evict,
+
+    /// Bytes of replies that may wait for a client that does not read them before it is disconnected; 0 is any number
+    #[arg(long, value_name = "BYTES", default_value = "64m", value_parser = parse_size)]
+    client_output_limit: usize,
+
+    /// Disconnect clients that have been silent for so many seconds; 0 is never
+    #[arg(long, value_name = "SECONDS", default_value_t = 0)]
+    timeout: u32,
+
+    /// Clients at most
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..))]
+    max_clients: u32,
+
+    /// A file whose first line is the password that clients of Redis have to say
+    #[arg(long, value_name = "FILE")]
+    password_file: Option<PathBuf>,
+
+    /// Print the summary as one JSON object on standard output
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the command.
+pub fn run(args: &KvServeArgs) -> Result<(), Error> {
+    let password = args.password_file.as_ref().map(|path| read_password(path)).transpose()?;
+    if let Some(memcached) = args.memcached
+        && args.listen.iter().any(|redis| redis.port() == memcached.port())
+    {
+        return Err(Error::Usage("--memcached: clients of Redis have that port; give it another".to_owned()));
+    }
+    let mut tcp = args.listen.clone();
+    tcp.extend(args.memcached);
+    let listen = Listen { tcp, udp: Vec::new() };
+    serve_on("kv", &args.net, &listen, args.json, |workers| {
+        let settings = Settings {
+            password,
+            memory: args.memory,
+            evict: args.evict,
+            timeout: args.timeout,
+            clients: args.max_clients,
+            output: args.client_output_limit as u64,
+            port: args.listen.first().map_or(0, SocketAddr::port),
+            ..Settings::default()
+        };
+        let memcached = args.memcached.map(|address| address.port());
+        let hub = Hub::new(Config { settings, workers, memcached, hugepages: true })?;
+        Ok(move |seat| Kv::new(hub.clone(), seat))
+    })
+    .map(|_: Vec<Kv>| ())
+}
+
+fn read_password(path: &PathBuf) -> Result<Vec<u8>, Error> {
+    let failed = |error| Error::File { path: path.clone(), error };
+    let text = std::fs::read(path).map_err(failed)?;
+    let line = text.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    let line = line.strip_suffix(b"\r").unwrap_or(line);
+    if line.is_empty() {
+        return Err(failed(std::io::Error::other("its first line, the password, is empty")));
+    }
+    Ok(line.to_vec())
+}
+
+fn parse_redis(text: &str) -> Result<SocketAddr, String> {
+    parse_address(text, REDIS)
+}
+
+fn parse_memcached(text: &str) -> Result<SocketAddr, String> {
+    parse_address(text, MEMCACHED)
+}
+
+fn parse_address(text: &str, port: u16) -> Result<SocketAddr, String> {
+    let ip = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);
+    let address = text.parse().or_else(|_| ip.parse::<IpAddr>().map(|ip| SocketAddr::new(ip, port)));
+    address.map_err(|_| format!("write an address, and a port if it is not {port}, such as 10.0.0.2:{port}"))
+}
+
+fn parse_evict(text: &str) -> Result<Evict, String> {
+    Evict::named(text).ok_or_else(|| {
+        "the policies are none, random, lru, lfu, ttl, volatile-random, volatile-lru and volatile-lfu".to_owned()
+    })
+}
