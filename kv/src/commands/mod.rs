@@ -83,6 +83,17 @@ impl<'a> Request<'a> {
         Request { command, args, key }
     }
 
+    /// [`new`](Self::new), if the hash of its first key is known.
+    #[inline]
+    pub fn with_hash(args: Args<'a>, space: u8, keys: &Keys, hash: u64) -> Self {
+        let command = table::find(args);
+        let key = match &command {
+            Ok(command) if command.first > 0 => Some(keys.known(space, args.at(command.first.into()), hash)),
+            _ => None,
+        };
+        Request { command, args, key }
+    }
+
     /// The command of a transaction, which was found before.
     fn queued(queued: &'a Queued) -> Self {
         Request { command: Ok(queued.command), args: queued.args.args(), key: None }

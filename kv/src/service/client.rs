@@ -22,6 +22,8 @@ pub(super) struct Client {
     pub list: Option<Vec<commands::Client>>,
     /// Something is under way for it at other workers: no other request is begun before that is there.
     pub waits: bool,
+    /// The first request of what there is to read, if it was looked at before.
+    pub ahead: Option<Ahead>,
     /// Requests that are being put together for another worker.
     pub errand: Option<Box<Errand>>,
     pub output: Output,
@@ -47,6 +49,13 @@ impl Speech {
     pub fn memcached() -> Self {
         Speech::Memcached { parser: memcached::Parser::default() }
     }
+}
+
+/// A request that was read ahead.
+pub(super) struct Ahead {
+    pub parsed: Result<resp::Parsed, resp::ProtocolError>,
+    /// The hash of its key.
+    pub hash: Option<u64>,
 }
 
 /// A request that outlives the bytes that it came in.
@@ -93,6 +102,7 @@ impl Client {
             asked: None,
             list: None,
             waits: false,
+            ahead: None,
             errand: None,
             output: Output::default(),
             has_peer_finished: false,
@@ -133,6 +143,11 @@ impl Client {
     #[inline]
     pub fn is_ready(&self) -> bool {
         !self.waits && self.asked.is_none() && !self.is_closing && self.output.is_empty()
+    }
+
+    /// Whether what there is to read of it begins with a request that can be begun now.
+    pub fn is_fresh(&self) -> bool {
+        self.is_ready() && self.input.is_empty() && self.incoming.is_none()
     }
 
     /// The request that was read and not begun, if it can be begun now.

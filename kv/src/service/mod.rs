@@ -57,6 +57,8 @@ pub struct Kv {
     /// Who runs what others have sent here.
     guest: Option<Session>,
     replies: Replies,
+    /// The hashes of keys that are about to be looked for. Kept for its memory.
+    hashes: Vec<u64>,
     stats: Stats,
     counts: memcached::Counts,
     clock: tending::Clock,
@@ -90,6 +92,7 @@ impl Kv {
             idle_errands: Vec::new(),
             guest: Some(Session::new(u64::MAX, nowhere, nowhere, true, now)),
             replies: Replies::default(),
+            hashes: Vec::new(),
             stats: Stats::default(),
             counts: memcached::Counts::default(),
             clock,

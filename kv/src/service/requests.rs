@@ -1,7 +1,7 @@
 //! Requests are read, and run where their shards are.
 
 use super::Kv;
-use super::client::{Asked, Client, Incoming, Speech};
+use super::client::{Ahead, Asked, Client, Incoming, Speech};
 use super::lending::Job;
 use super::messages::Message;
 use crate::commands::{self, Request, Session};
@@ -28,7 +28,31 @@ enum Stop {
 impl Kv {
     /// Prefetches what the first requests of connections that have something to read will touch.
     pub(super) fn look_ahead(&mut self, net: &mut impl Transport, readable: &[ConnId]) {
-        let _ = (net, readable);
+        let Some(store) = &self.stores[self.worker] else { return };
+        let bulk = self.host.settings().bulk as usize;
+        for conn in readable {
+            let Some(client) = self.clients.get_mut(conn.slot()).and_then(Option::as_deref_mut) else { continue };
+            if client.conn != *conn || !client.is_fresh() {
+                continue;
+            }
+            let Speech::Resp { session, parser, .. } = &mut client.speech else { continue };
+            let slice = net.peek(*conn);
+            if slice.is_empty() {
+                continue;
+            }
+            let parsed = parser.parse(slice, session.limits(bulk, LONG));
+            let mut hash = None;
+            if let Ok(resp::Parsed::Request(_)) = parsed {
+                let request = Request::new(parser.args(slice), session.space(), &self.keys);
+                hash = request.key().map(|key| key.hash());
+            }
+            if let Some(hash) = hash.filter(|hash| shard_of(*hash, self.stores.len()) == self.worker) {
+                store.prefetch_index(hash);
+                self.hashes.push(hash);
+            }
+            client.ahead = Some(Ahead { parsed, hash });
+        }
+        self.hashes.drain(..).for_each(|hash| store.prefetch_item(hash));
     }
 
     /// Does what the client has asked for, as far as it can be done.
@@ -166,7 +190,11 @@ impl Kv {
         let bulk = self.settings().bulk as usize;
         while client.is_ready() {
             let Speech::Resp { session, parser, has_no_room } = &mut client.speech else { break };
-            let len = match parser.parse(&data[used..], session.limits(bulk, LONG)) {
+            let (parsed, hash) = match client.ahead.take() {
+                Some(Ahead { parsed, hash }) => (parsed, hash),
+                None => (parser.parse(&data[used..], session.limits(bulk, LONG)), None),
+            };
+            let len = match parsed {
                 Ok(resp::Parsed::Request(len)) => len,
                 Ok(resp::Parsed::Partial(_)) => return (used, Stop::Empty),
                 Ok(resp::Parsed::Long { at, len }) => {
@@ -184,7 +212,10 @@ impl Kv {
                 self.replies.put(NO_ROOM);
                 session.spoil();
             } else if !args.is_empty() {
-                let request = Request::new(args, session.space(), &self.keys);
+                let request = match hash {
+                    Some(hash) => Request::with_hash(args, session.space(), &self.keys, hash),
+                    None => Request::new(args, session.space(), &self.keys),
+                };
                 let needs = self.needs(&request, session);
                 let has_all = client.errand.is_none() && self.has(&needs);
                 if has_all && (!request.needs_clients(session) || self.list_for(client.conn, session.client(self.now)))

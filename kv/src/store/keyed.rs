@@ -14,6 +14,13 @@ impl Keys {
         Keys(SipHasher13::new_with_key(key))
     }
 
+    /// What has the hash `hash`, which this found before.
+    #[inline]
+    pub fn known<'a>(&self, space: u8, bytes: &'a [u8], hash: u64) -> Key<'a> {
+        debug_assert_eq!(self.key(space, bytes).hash, hash);
+        Key { space, bytes, hash }
+    }
+
     /// `bytes` as a key of `space`, which is below [`SPACES`](super::SPACES).
     #[inline]
     pub fn key<'a>(&self, space: u8, bytes: &'a [u8]) -> Key<'a> {

@@ -201,17 +201,17 @@ impl Store {
 
     /// Asks for the part of the index that leads to `key`.
     #[inline]
-    pub fn prefetch_index(&self, key: &Key) {
-        if let Some(first) = self.index.first(key.hash) {
+    pub fn prefetch_index(&self, hash: u64) {
+        if let Some(first) = self.index.first(hash) {
             prefetch(first);
         }
     }
 
     /// Asks for the item of `key`, if there is one, when the index is here.
     #[inline]
-    pub fn prefetch_item(&self, key: &Key) {
+    pub fn prefetch_item(&self, hash: u64) {
         // The first whose tag is the same is seldom another.
-        if let Some(location) = self.index.find(key.hash, |_| true) {
+        if let Some(location) = self.index.find(hash, |_| true) {
             prefetch_slice(self.heap.at(location));
         }
     }
