@@ -88,8 +88,16 @@ impl ShardSet {
 
     /// Their numbers, from the lowest on: the order in which several are to be asked for.
     pub fn iter(&self) -> impl Iterator<Item = usize> {
-        let set = *self;
-        (0..256).filter(move |number| set.has(*number))
+        let mut words = self.0;
+        let mut at = 0;
+        std::iter::from_fn(move || {
+            while *words.get(at)? == 0 {
+                at += 1;
+            }
+            let bit = words[at].trailing_zeros();
+            words[at] &= words[at] - 1;
+            Some(at * 64 + bit as usize)
+        })
     }
 }
 

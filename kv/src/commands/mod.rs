@@ -31,7 +31,7 @@ mod testing;
 pub use host::{Server, Settings, Stats, Totals};
 pub use refused::Refused;
 pub use session::{Client, Session};
-pub use table::Command;
+pub use table::{Command, Quick};
 
 use crate::resp::{Args, Reply};
 use crate::shards::{ShardSet, Shards, shard_of};
@@ -78,17 +78,6 @@ impl<'a> Request<'a> {
         let command = table::find(args);
         let key = match &command {
             Ok(command) if command.first > 0 => Some(keys.key(space, args.at(command.first.into()))),
-            _ => None,
-        };
-        Request { command, args, key }
-    }
-
-    /// [`new`](Self::new), if the hash of its first key is known.
-    #[inline]
-    pub fn with_hash(args: Args<'a>, space: u8, keys: &Keys, hash: u64) -> Self {
-        let command = table::find(args);
-        let key = match &command {
-            Ok(command) if command.first > 0 => Some(keys.known(space, args.at(command.first.into()), hash)),
             _ => None,
         };
         Request { command, args, key }

@@ -1,6 +1,6 @@
 //! What a connection is to the commands.
 
-use super::table::Command;
+use super::table::{Command, Quick};
 use crate::resp::{Limits, OwnedArgs, Protocol};
 use crate::shards::{ShardSet, Shards, shard_of};
 use crate::store::Keys;
@@ -108,6 +108,19 @@ impl Session {
     /// Bytes that its queued commands take.
     pub fn queued_bytes(&self) -> usize {
         self.transaction.as_ref().map_or(0, |transaction| transaction.bytes)
+    }
+
+    /// Whether a request of it is just that: it may do all, and is not within a transaction.
+    #[inline]
+    pub fn is_plain(&self) -> bool {
+        self.is_authenticated && self.transaction.is_none()
+    }
+
+    /// Its last command is this one, at `now`.
+    #[inline]
+    pub fn used_for(&mut self, command: Quick, now: u64) {
+        self.used = now;
+        self.last = Some(command.command());
     }
 
     /// Whether it has said the password, or there is none.

@@ -29,6 +29,22 @@ pub struct Command {
     pub(super) run: Handler,
 }
 
+/// The commands that are asked for most.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Quick {
+    /// `GET`.
+    Get,
+    /// `SET`.
+    Set,
+}
+
+impl Quick {
+    #[inline]
+    pub(super) fn command(self) -> &'static Command {
+        &COMMANDS[self as usize]
+    }
+}
+
 /// Which shards a command needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Touch {

@@ -7,6 +7,7 @@ use crate::memcached;
 use crate::resp::{self, OwnedArgs};
 use crate::store::LongWriter;
 use linerate_bypass::{ConnId, Transport};
+use std::ops::Range;
 
 /// One client.
 pub(super) struct Client {
@@ -22,8 +23,8 @@ pub(super) struct Client {
     pub list: Option<Vec<commands::Client>>,
     /// Something is under way for it at other workers: no other request is begun before that is there.
     pub waits: bool,
-    /// The first request of what there is to read, if it was looked at before.
-    pub ahead: Option<Ahead>,
+    /// Which of the requests that were recognised ahead are its next.
+    pub ahead: Range<usize>,
     /// Requests that are being put together for another worker.
     pub errand: Option<Box<Errand>>,
     pub output: Output,
@@ -49,13 +50,6 @@ impl Speech {
     pub fn memcached() -> Self {
         Speech::Memcached { parser: memcached::Parser::default() }
     }
-}
-
-/// A request that was read ahead.
-pub(super) struct Ahead {
-    pub parsed: Result<resp::Parsed, resp::ProtocolError>,
-    /// The hash of its key.
-    pub hash: Option<u64>,
 }
 
 /// A request that outlives the bytes that it came in.
@@ -102,7 +96,7 @@ impl Client {
             asked: None,
             list: None,
             waits: false,
-            ahead: None,
+            ahead: 0..0,
             errand: None,
             output: Output::default(),
             has_peer_finished: false,

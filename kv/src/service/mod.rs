@@ -4,6 +4,7 @@
 //! |------|---------------|
 //! | `hub.rs` | what all workers know: settings, counters, the data's secret |
 //! | `client.rs`, `output.rs` | a connection: what it says, what has come of it, what waits to be sent |
+//! | `quick.rs` | nearly every request, by a few comparisons |
 //! | `requests.rs` | requests are read, and run where their shards are |
 //! | `errand.rs`, `lending.rs`, `messages.rs` | requests for other workers' shards: sent there, or the shards fetched |
 //! | `host.rs` | what commands ask of the server as a whole |
@@ -21,6 +22,7 @@ mod hub;
 mod lending;
 mod messages;
 mod output;
+mod quick;
 mod requests;
 mod tending;
 
@@ -38,8 +40,12 @@ use linerate_bypass::time::Duration;
 use linerate_bypass::{CloseReason, ConnId, Origin, Seat, Service, Transport};
 use messages::Outbox;
 use output::Replies;
+use quick::Known;
 use std::net::SocketAddr;
 use std::sync::Arc;
+
+/// Connections whose requests are looked at together before any is answered.
+const GROUP: usize = 16;
 
 /// A worker's part of the service.
 pub struct Kv {
@@ -57,8 +63,8 @@ pub struct Kv {
     /// Who runs what others have sent here.
     guest: Option<Session>,
     replies: Replies,
-    /// The hashes of keys that are about to be looked for. Kept for its memory.
-    hashes: Vec<u64>,
+    /// Requests that were recognised ahead, with the hashes of their keys.
+    ahead: Vec<(Known, u64)>,
     stats: Stats,
     counts: memcached::Counts,
     clock: tending::Clock,
@@ -92,7 +98,7 @@ impl Kv {
             idle_errands: Vec::new(),
             guest: Some(Session::new(u64::MAX, nowhere, nowhere, true, now)),
             replies: Replies::default(),
-            hashes: Vec::new(),
+            ahead: Vec::new(),
             stats: Stats::default(),
             counts: memcached::Counts::default(),
             clock,
@@ -154,7 +160,13 @@ impl Service for Kv {
 
     fn burst(&mut self, net: &mut impl Transport, readable: &[ConnId]) {
         self.now = self.clock.millis(net.now());
-        self.look_ahead(net, readable);
+        for group in readable.chunks(GROUP) {
+            self.look_ahead(net, group);
+            // What was fetched is near now, and may not be when the last of the burst has been looked at.
+            for conn in group {
+                self.with_client(net, *conn, |kv, net, client| kv.serve(net, client));
+            }
+        }
     }
 
     fn readable(&mut self, net: &mut impl Transport, conn: ConnId, (): &mut ()) {

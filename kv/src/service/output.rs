@@ -33,6 +33,15 @@ impl Sink for Replies {
 }
 
 impl Replies {
+    /// A value, with the line in front of it.
+    #[inline(always)]
+    pub fn bulk(&mut self, head: &[u8], value: &[u8]) {
+        self.text.reserve(head.len() + value.len() + 2);
+        self.text.extend_from_slice(head);
+        self.text.extend_from_slice(value);
+        self.text.extend_from_slice(b"\r\n");
+    }
+
     pub fn is_empty(&self) -> bool {
         self.text.is_empty() && self.values.is_empty()
     }

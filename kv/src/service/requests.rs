@@ -1,16 +1,17 @@
 //! Requests are read, and run where their shards are.
 
 use super::Kv;
-use super::client::{Ahead, Asked, Client, Incoming, Speech};
+use super::client::{Asked, Client, Incoming, Speech};
 use super::lending::Job;
 use super::messages::Message;
+use super::quick::Known;
 use crate::commands::{self, Request, Session};
 use crate::memcached::{self, Data, Flow};
 use crate::resp;
 use crate::shards::{ShardSet, Shards, shard_of};
 use crate::sink::Sink;
 use crate::store::{LONG, Long, LongWriter};
-use linerate_bypass::{ConnId, Transport};
+use linerate_bypass::Transport;
 
 /// What a client is told whose value there is no memory for.
 const NO_ROOM: &[u8] = b"-OOM command not allowed when used memory > 'maxmemory'.\r\n";
@@ -26,35 +27,6 @@ enum Stop {
 }
 
 impl Kv {
-    /// Prefetches what the first requests of connections that have something to read will touch.
-    pub(super) fn look_ahead(&mut self, net: &mut impl Transport, readable: &[ConnId]) {
-        let Some(store) = &self.stores[self.worker] else { return };
-        let bulk = self.host.settings().bulk as usize;
-        for conn in readable {
-            let Some(client) = self.clients.get_mut(conn.slot()).and_then(Option::as_deref_mut) else { continue };
-            if client.conn != *conn || !client.is_fresh() {
-                continue;
-            }
-            let Speech::Resp { session, parser, .. } = &mut client.speech else { continue };
-            let slice = net.peek(*conn);
-            if slice.is_empty() {
-                continue;
-            }
-            let parsed = parser.parse(slice, session.limits(bulk, LONG));
-            let mut hash = None;
-            if let Ok(resp::Parsed::Request(_)) = parsed {
-                let request = Request::new(parser.args(slice), session.space(), &self.keys);
-                hash = request.key().map(|key| key.hash());
-            }
-            if let Some(hash) = hash.filter(|hash| shard_of(*hash, self.stores.len()) == self.worker) {
-                store.prefetch_index(hash);
-                self.hashes.push(hash);
-            }
-            client.ahead = Some(Ahead { parsed, hash });
-        }
-        self.hashes.drain(..).for_each(|hash| store.prefetch_item(hash));
-    }
-
     /// Does what the client has asked for, as far as it can be done.
     pub(super) fn serve(&mut self, net: &mut impl Transport, client: &mut Client) {
         client.heard = self.now;
@@ -189,11 +161,26 @@ impl Kv {
         let mut used = 0;
         let bulk = self.settings().bulk as usize;
         while client.is_ready() {
+            let is_plain = self.is_plain(&client.speech);
             let Speech::Resp { session, parser, has_no_room } = &mut client.speech else { break };
-            let (parsed, hash) = match client.ahead.take() {
-                Some(Ahead { parsed, hash }) => (parsed, hash),
-                None => (parser.parse(&data[used..], session.limits(bulk, LONG)), None),
-            };
+            if is_plain {
+                let rest = &data[used..];
+                let found = match client.ahead.next() {
+                    Some(at) => Some(self.ahead[at]),
+                    None => {
+                        Known::of(rest).map(|known| (known, self.keys.key(session.space(), known.key(rest)).hash()))
+                    }
+                };
+                if let Some((known, hash)) = found {
+                    let key = self.keys.known(session.space(), known.key(rest), hash);
+                    if self.run_known(&known, &key, rest, session) {
+                        used += known.len as usize;
+                        continue;
+                    }
+                }
+            }
+            client.ahead = 0..0;
+            let parsed = parser.parse(&data[used..], session.limits(bulk, LONG));
             let len = match parsed {
                 Ok(resp::Parsed::Request(len)) => len,
                 Ok(resp::Parsed::Partial(_)) => return (used, Stop::Empty),
@@ -212,10 +199,7 @@ impl Kv {
                 self.replies.put(NO_ROOM);
                 session.spoil();
             } else if !args.is_empty() {
-                let request = match hash {
-                    Some(hash) => Request::with_hash(args, session.space(), &self.keys, hash),
-                    None => Request::new(args, session.space(), &self.keys),
-                };
+                let request = Request::new(args, session.space(), &self.keys);
                 let needs = self.needs(&request, session);
                 let has_all = client.errand.is_none() && self.has(&needs);
                 if has_all && (!request.needs_clients(session) || self.list_for(client.conn, session.client(self.now)))
@@ -286,8 +270,8 @@ impl Kv {
 
     /// The shards that a request needs.
     fn needs(&self, request: &Request<'_>, session: &Session) -> ShardSet {
-        // Who has not said the password is refused before any shard is looked at.
-        if !session.is_authenticated() {
+        // One worker never lends its shard; and who has not said the password is refused before any shard is looked at.
+        if self.stores.len() == 1 || !session.is_authenticated() {
             return ShardSet::NONE;
         }
         request.needs(session, &self.keys, self.stores.len())
@@ -296,6 +280,9 @@ impl Kv {
     /// The shards that a request of a memcached client needs.
     fn memcached_needs(&self, request: &memcached::Request<'_>) -> ShardSet {
         let count = self.stores.len();
+        if count == 1 {
+            return ShardSet::NONE;
+        }
         if request.needs_all() {
             return ShardSet::all(count);
         }

@@ -10,7 +10,6 @@ use super::item::{Form, Item};
 use super::long::{Str, Value};
 use super::strings::What;
 use super::{Error, Expiry, Key, Store};
-use std::hash::Hasher;
 
 /// Bytes of a small hash's fields, at most, with what is in front of them.
 pub(super) const SMALL: usize = 4096;
@@ -258,9 +257,7 @@ impl Store {
 
     /// The hash of a field's name.
     pub(super) fn field_hash(&self, name: &[u8]) -> u32 {
-        let mut hasher = self.hasher;
-        hasher.write(name);
-        hasher.finish() as u32
+        self.keys.field(name)
     }
 
     /// Lets what lies elsewhere of the fields in `bytes` go.

@@ -65,7 +65,21 @@ impl Index {
     /// The location under `hash` that `is_it` says yes to.
     #[inline]
     pub fn find(&self, hash: u64, mut is_it: impl FnMut(Location) -> bool) -> Option<Location> {
-        self.segments[self.segment_of(hash)].candidates(hash as u32).map(|(_, location)| location).find(|it| is_it(*it))
+        let segment = &self.segments[self.segment_of(hash)];
+        let mut at = segment.home(hash as u32);
+        loop {
+            let entry = *segment.places.get(at)?;
+            if entry == 0 {
+                return None;
+            }
+            if tag_of(entry) == hash as u32
+                && let Some(location) = location_of(entry)
+                && is_it(location)
+            {
+                return Some(location);
+            }
+            at += 1;
+        }
     }
 
     /// Adds `location` under `hash`.

@@ -34,7 +34,6 @@ use index::{Index, Location};
 use item::{Form, Item};
 use linerate_bypass::arena::{Arena, ArenaConfig};
 use linerate_bypass::{prefetch, prefetch_slice};
-use siphasher::sip::SipHasher13;
 use slab::Slab;
 use spaces::Spaces;
 use table::Table;
@@ -143,7 +142,7 @@ pub struct Store {
     evict: Evict,
     memory: usize,
     long: usize,
-    hasher: SipHasher13,
+    keys: Keys,
     random: fastrand::Rng,
     counts: Counts,
     /// The unique number of the last tag.
@@ -180,7 +179,7 @@ impl Store {
             evict: config.evict,
             memory: config.memory,
             long: config.long.min(LONG),
-            hasher: SipHasher13::new_with_key(&config.key),
+            keys: Keys::new(&config.key),
             random: fastrand::Rng::with_seed(seed),
             counts: Counts::default(),
             unique: 0,
