@@ -136,9 +136,8 @@ impl<'a> Filter<'a> {
     }
 
     fn takes(&self, client: &Client) -> bool {
-        let is = |text: Option<&[u8]>, of: &dyn std::fmt::Display| {
-            text.is_none_or(|text| of.to_string().as_bytes() == text)
-        };
+        let is =
+            |text: Option<&[u8]>, of: &dyn std::fmt::Display| text.is_none_or(|text| of.to_string().as_bytes() == text);
         !self.is_none
             && self.id.is_none_or(|id| id == client.id)
             && is(self.peer, &client.peer)
@@ -178,14 +177,23 @@ mod tests {
             client.says("client getname", "$-1");
             client.says("client setname me", "+OK");
             client.says("client getname", "$2 me");
-            client.says("client setname \"a b\"", "-ERR Client names cannot contain spaces, newlines or special characters.");
+            client.says(
+                "client setname \"a b\"",
+                "-ERR Client names cannot contain spaces, newlines or special characters.",
+            );
             client.says("client setinfo LIB-NAME redis-py", "+OK");
             client.says("client setinfo lib-ver 5.0", "+OK");
             client.says("client setinfo x y", "-ERR Unrecognized option 'x'");
-            client.says("client setinfo lib-ver \"a b\"", "-ERR lib-ver cannot contain spaces, newlines or special characters.");
+            client.says(
+                "client setinfo lib-ver \"a b\"",
+                "-ERR lib-ver cannot contain spaces, newlines or special characters.",
+            );
             let info = client.run("client info");
             assert!(info.contains("id=7 addr=192.0.2.1:1000 laddr=192.0.2.9:6379 fd=0 name=me age=0 idle=0"), "{info}");
-            assert!(info.ends_with("cmd=client|info user=default redir=-1 resp=2 lib-name=redis-py lib-ver=5.0\n"), "{info}");
+            assert!(
+                info.ends_with("cmd=client|info user=default redir=-1 resp=2 lib-name=redis-py lib-ver=5.0\n"),
+                "{info}"
+            );
             client.says("client setname \"\"", "+OK");
             client.says("client getname", "$-1");
             client.says("client foo", "-ERR unknown subcommand 'foo'. Try CLIENT HELP.");

@@ -168,7 +168,8 @@ mod tests {
             client.says("select 16", "-ERR DB index is out of range");
             client.says("select -1", "-ERR DB index is out of range");
             client.says("select x", "-ERR value is not an integer or out of range");
-            client.says("select 3000000000", "-ERR value is out of range, value must between -2147483648 and 2147483647");
+            client
+                .says("select 3000000000", "-ERR value is out of range, value must between -2147483648 and 2147483647");
             client.says("reset", "+RESET");
             client.says("get a", "$1 1");
         }
@@ -177,8 +178,11 @@ mod tests {
     #[test]
     fn without_the_password_nothing_is_done() {
         for mut client in Client::each() {
-            client.says("auth x", "-ERR AUTH <password> called without any password configured for the default user. \
-                                   Are you sure your configuration is correct?");
+            client.says(
+                "auth x",
+                "-ERR AUTH <password> called without any password configured for the default user. \
+                                   Are you sure your configuration is correct?",
+            );
             client.says("auth default x", "+OK");
             client.says("auth other x", "-WRONGPASS invalid username-password pair or user is disabled.");
             client.says("config set requirepass secret", "+OK");
@@ -214,7 +218,10 @@ mod tests {
             client.says("hello x", "-ERR Protocol version is not an integer or out of range");
             client.says("hello 2 foo", "-ERR Syntax error in HELLO option 'foo'");
             client.says("hello 2 auth a", "-ERR Syntax error in HELLO option 'auth'");
-            client.says("hello 2 setname \"a b\"", "-ERR Client names cannot contain spaces, newlines or special characters.");
+            client.says(
+                "hello 2 setname \"a b\"",
+                "-ERR Client names cannot contain spaces, newlines or special characters.",
+            );
         }
     }
 }

@@ -106,7 +106,13 @@ fn describe_keys(command: &Command, at: usize, of: usize, access: &str, reply: &
     reply.bulk(b"lastkey");
     // Relative to the first, unless it is the end.
     let last = i64::from(command.last);
-    reply.integer(if last < 0 { last } else if of > 1 { 0 } else { last - i64::from(command.first) });
+    reply.integer(if last < 0 {
+        last
+    } else if of > 1 {
+        0
+    } else {
+        last - i64::from(command.first)
+    });
     reply.bulk(b"keystep");
     reply.integer(command.step.into());
     reply.bulk(b"limit");

@@ -59,13 +59,7 @@ impl Condition {
     }
 }
 
-fn set(
-    unit: Unit,
-    name: &str,
-    cx: &mut Context<'_, '_>,
-    request: &Request<'_>,
-    reply: &mut Reply<'_>,
-) -> Done {
+fn set(unit: Unit, name: &str, cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> Done {
     let condition = Condition::parse(request.args)?;
     let time = integer(&request.args[2])?;
     let at = unit.to_millis(time, cx.now).ok_or_else(|| Refused::expire_time(name))?;
@@ -111,12 +105,7 @@ pub(super) fn pexpiretime(cx: &mut Context<'_, '_>, request: &Request<'_>, reply
 }
 
 /// Replies with when the key expires; `-1` is never, `-2` is no key.
-fn tell(
-    cx: &mut Context<'_, '_>,
-    request: &Request<'_>,
-    reply: &mut Reply<'_>,
-    as_told: impl Fn(u64) -> u64,
-) -> Done {
+fn tell(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>, as_told: impl Fn(u64) -> u64) -> Done {
     let key = cx.key(request, 1);
     let found = cx.shards.of(&key).expires_at(&key, cx.now);
     cx.looked(found.is_some());

@@ -206,7 +206,8 @@ mod tests {
             client.says("hincrby h c 1", "-ERR increment or decrement would overflow");
             client.says("hincrby h a x", "-ERR value is not an integer or out of range");
             client.says("set s 1", "+OK");
-            for command in ["hget s f", "hset s f v", "hlen s", "hgetall s", "hincrby s f 1", "hscan s 0", "hmget s f"] {
+            for command in ["hget s f", "hset s f v", "hlen s", "hgetall s", "hincrby s f 1", "hscan s 0", "hmget s f"]
+            {
                 client.says(command, "-WRONGTYPE Operation against a key holding the wrong kind of value");
             }
         }

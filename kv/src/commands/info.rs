@@ -139,8 +139,12 @@ mod tests {
             client.run("set a 1");
             client.host.totals = Totals { clients: 3, ..Totals::default() };
             let all = client.run("info");
-            for part in ["# Server redis_version:7.0.15 ", " # Clients connected_clients:3 ", "maxmemory_human:1.00G ",
-                " # Keyspace db0:keys=1,expires=0,avg_ttl=0 db4:keys=1,"] {
+            for part in [
+                "# Server redis_version:7.0.15 ",
+                " # Clients connected_clients:3 ",
+                "maxmemory_human:1.00G ",
+                " # Keyspace db0:keys=1,expires=0,avg_ttl=0 db4:keys=1,",
+            ] {
                 assert!(all.contains(part.trim()), "{part} in {all}");
             }
             let two = client.run("info KEYSPACE server");
@@ -151,7 +155,9 @@ mod tests {
 
     #[test]
     fn bytes_are_told_as_redis_tells_them() {
-        for (bytes, text) in [(0, "0B"), (1023, "1023B"), (1015720, "991.91K"), (1 << 30, "1.00G"), (1536 << 20, "1.50G")] {
+        for (bytes, text) in
+            [(0, "0B"), (1023, "1023B"), (1015720, "991.91K"), (1 << 30, "1.00G"), (1536 << 20, "1.50G")]
+        {
             assert_eq!(human(bytes), text);
         }
     }

@@ -91,13 +91,7 @@ pub(super) fn psetex(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mu
     set_for(Unit::PX, "psetex", cx, request, reply)
 }
 
-fn set_for(
-    unit: Unit,
-    name: &str,
-    cx: &mut Context<'_, '_>,
-    request: &Request<'_>,
-    reply: &mut Reply<'_>,
-) -> Done {
+fn set_for(unit: Unit, name: &str, cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> Done {
     let key = cx.key(request, 1);
     let millis = millis(&request.args[2], unit, name, cx.now)?;
     cx.shards.of(&key).set(&key, request.args.value(3), Expiry::At(expiry(millis)), cx.now)?;

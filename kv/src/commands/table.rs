@@ -1,9 +1,9 @@
 //! The commands that there are.
 
 use super::refused::{Done, Refused};
+use super::transactions;
 use super::{Context, Request};
 use super::{clients, config, connection, counters, describe, expiry, hashes, info, keys, scan, server, strings};
-use super::transactions;
 use crate::resp::{Args, Reply};
 use std::fmt;
 
@@ -275,8 +275,13 @@ pub(super) static COMMANDS: &[Command] = &[
         .parts(&[C::new("memory|usage", -3, READ, keys::memory_usage).keys(2, 2, 1, "RO")]),
     // Transactions.
     C::new("multi", 1, BATCH | Flags::AT_ONCE, transactions::multi),
-    C::new("exec", 1, LIVE | Flags::NO_SCRIPT | Flags::SKIP_SLOWLOG | Flags::TRANSACTION | Flags::AT_ONCE, transactions::exec)
-        .touch(Touch::Queue),
+    C::new(
+        "exec",
+        1,
+        LIVE | Flags::NO_SCRIPT | Flags::SKIP_SLOWLOG | Flags::TRANSACTION | Flags::AT_ONCE,
+        transactions::exec,
+    )
+    .touch(Touch::Queue),
     C::new("discard", 1, BATCH | Flags::AT_ONCE, transactions::discard).touch(Touch::Watched),
     C::new("watch", -2, BATCH | Flags::AT_ONCE, transactions::watch).keys(1, -1, 1, "RO"),
     C::new("unwatch", 1, BATCH, transactions::unwatch).touch(Touch::Watched),
@@ -362,7 +367,7 @@ fn part(command: &'static Command, name: &[u8]) -> Option<&'static Command> {
 #[inline]
 pub(super) fn find(args: Args<'_>) -> Result<&'static Command, Refused> {
     let Some(mut command) = by_name(args.at(0)) else {
-        return Err(Refused::unknown(args.at(0), args.iter().skip(1)));
+        return Err(Refused::unknown(args));
     };
     if !command.parts.is_empty()
         && let Some(name) = args.get(1)
@@ -403,7 +408,9 @@ mod tests {
                 assert!(std::ptr::eq(by_full_name(part.name.to_ascii_uppercase().as_bytes()).unwrap(), part));
             }
         }
-        for name in ["", "ge", "gett", "g\x05t", "get\0", "get ", "GEU", "client|", "client|nothing", "0123456789abcdefg"] {
+        for name in
+            ["", "ge", "gett", "g\x05t", "get\0", "get ", "GEU", "client|", "client|nothing", "0123456789abcdefg"]
+        {
             assert!(by_full_name(name.as_bytes()).is_none(), "{name:?}");
         }
         assert!(COMMANDS.len() < usize::from(NONE));

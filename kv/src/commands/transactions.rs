@@ -139,7 +139,8 @@ mod tests {
     #[test]
     fn a_change_of_a_watched_key_refuses_all() {
         for mut client in Client::each() {
-            let change = ["set a 2", "del a", "pexpire a 5", "flushall", "append a x", "rename a b", "hset h f v", "set c 1"];
+            let change =
+                ["set a 2", "del a", "pexpire a 5", "flushall", "append a x", "rename a b", "hset h f v", "set c 1"];
             for (n, change) in change.into_iter().enumerate() {
                 client.run("flushall");
                 client.says("set a 1", "+OK");

@@ -56,6 +56,17 @@ impl<'a> Args<'a> {
         }
     }
 
+    /// A copy of the first bytes, `most` at most, of the one at `at`, wherever they lie.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub fn beginning(&self, at: usize, most: usize) -> Vec<u8> {
+        match self.value(at) {
+            Value::Short(bytes) => bytes[..bytes.len().min(most)].to_vec(),
+            Value::Long(long) => long.range(0..long.len().min(most)).flat_map(|piece| piece.to_vec()).collect(),
+        }
+    }
+
     /// All of them.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &'a [u8]> + Clone + use<'a> {
         let data = self.data;

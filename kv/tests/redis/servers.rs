@@ -104,7 +104,7 @@ impl Ours {
                 Parsed::Partial(_) => come = data.len(),
                 Parsed::Long { at, len } => {
                     let store = self.stores[0].as_mut().expect("a shard");
-                    let mut writer = store.long(len).expect("memory for a value");
+                    let mut writer = store.long(len, now()).expect("memory for a value");
                     assert_eq!(writer.fill(&data[at..at + len]), len);
                     data.drain(at..at + len + 2);
                     self.parser.give(writer.finish());
@@ -138,7 +138,9 @@ impl Ours {
 
     /// A bit of what is done in the background.
     pub fn tick(&mut self) {
-        self.stores.iter_mut().flatten().for_each(|store| drop(store.tick(now(), 10)));
+        for store in self.stores.iter_mut().flatten() {
+            store.tick(now(), 10);
+        }
     }
 }
 
@@ -167,7 +169,9 @@ impl Redis {
             .stdout(Stdio::null())
             .spawn();
         let process = started.unwrap_or_else(|error| {
-            panic!("redis-server does not start ({error}): install it with `apt-get install redis-server`, as ./run does")
+            panic!(
+                "redis-server does not start ({error}): install it with `apt-get install redis-server`, as ./run does"
+            )
         });
         let mut redis = Redis { process, directory, connections: Vec::new() };
         let since = Instant::now();
