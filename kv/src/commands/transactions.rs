@@ -48,7 +48,6 @@ pub(super) fn exec(cx: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<
     }
     reply.array(transaction.queue.len());
     for queued in &transaction.queue {
-        cx.stats.commands += 1;
         cx.session.last = Some(queued.command);
         Request::queued(queued).execute(queued.command, cx, reply);
     }

@@ -74,7 +74,7 @@ impl<'a> Args<'a> {
     }
 
     /// The numbers of those that were received apart.
-    pub fn longs(&self) -> impl Iterator<Item = usize> {
+    pub fn longs(&self) -> impl ExactSizeIterator<Item = usize> {
         self.longs.iter().map(|(number, _)| *number)
     }
 
@@ -129,9 +129,10 @@ impl OwnedArgs {
         Args { data: &self.data, ranges: &self.ranges, longs: &self.longs }
     }
 
-    /// Bytes that they take, but for the long ones.
+    /// Bytes that they take, with those of long ones.
     pub fn bytes(&self) -> usize {
-        self.data.len() + size_of_val(&self.ranges[..]) + size_of_val(&self.longs[..])
+        let longs = self.longs.iter().map(|(_, long)| size_of::<(usize, Long)>() + long.len());
+        self.data.len() + size_of_val(&self.ranges[..]) + longs.sum::<usize>()
     }
 
     fn push(&mut self, arg: Str<'_>) {

@@ -148,7 +148,7 @@ const COMMANDS: &[&str] = &[
     "TIME {v}",
     "AUTH default {v}",
     "SCAN 0 NOSUCH 5",
-    "COMMAND COUNT {v}",
+    "COMMAND COUNT {v} {v}",
 ];
 
 /// Commands after which a key is soon gone.

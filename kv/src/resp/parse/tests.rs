@@ -202,6 +202,9 @@ fn a_long_argument_that_nobody_takes_apart_is_read_like_any_other() {
     assert_eq!(parser.parse(&data[..at + 60], limits), Ok(Parsed::Partial(data.len())));
     assert_eq!(parser.parse(&data, limits), Ok(Parsed::Request(data.len())));
     assert_eq!(parser.args(&data).longs().count(), 0);
+    // Memory is taken only for whoever has said the password.
+    let limits = Limits { authenticated: false, ..limits };
+    assert_eq!(Parser::default().parse(&data[..at + 50], limits), Ok(Parsed::Partial(data.len())));
 }
 
 #[test]
