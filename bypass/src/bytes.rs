@@ -100,6 +100,12 @@ impl Bytes {
         self.table.pooled
     }
 
+    /// The owner, if it is one of `table`'s kind.
+    #[inline]
+    pub(crate) fn owner_of(&self, table: &'static Owner) -> Option<*const ()> {
+        std::ptr::eq(self.table, table).then_some(self.owner)
+    }
+
     /// Another handle on the `range` of these bytes; nothing is copied.
     ///
     /// # Panics

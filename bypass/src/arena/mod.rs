@@ -4,7 +4,8 @@
 //! from where they lie. Blocks come in sizes an eighth apart; each size has a list of free blocks that any thread
 //! takes from and gives back to without a lock. When a list is empty, more blocks of its size are carved from what
 //! is left of the memory. What was carved keeps its size: memory does not move from one size to another, except
-//! that a block up to twice as large is given out when there is no other.
+//! that a block up to twice as large is given out when there is no other. Whoever needs memory that does is the owner of
+//! [`Pieces`], which have all that is not in blocks.
 //!
 //! ```
 //! use linerate_bypass::arena::{Arena, ArenaConfig};
@@ -19,15 +20,20 @@
 //! ```
 
 mod block;
+mod buddies;
+mod chunk;
 mod class;
+mod pieces;
 mod region;
 
 pub use block::ArenaMut;
+pub use pieces::{Clearing, Piece, Pieces};
 pub use region::Backing;
 
 use crate::Memory;
 use crate::free_list::FreeList;
 use block::Header;
+use chunk::{CHUNK, Taken};
 use class::{CLASSES, HEADER, class_of, stride_of};
 use region::Region;
 use std::fmt;
@@ -91,8 +97,10 @@ struct Shared {
     /// The part of the region that blocks lie in: from the first address that is a multiple of 64.
     base: NonNull<u8>,
     len: usize,
-    /// Bytes of it that have been made blocks of, from the front.
-    carved: AtomicUsize,
+    taken: Taken,
+    /// Chunks that have been taken, and are not.
+    free_chunks: FreeList,
+    chunk_links: Box<[AtomicU32]>,
     classes: [Class; CLASSES],
 }
 
@@ -163,7 +171,16 @@ impl Arena {
         let base = unsafe { region.start.add(skip) };
         let class = |_| Class { free: FreeList::new(), carved: AtomicUsize::new(0), used: AtomicUsize::new(0) };
         let classes = std::array::from_fn(class);
-        let shared = Shared { region, memory, base, len, carved: AtomicUsize::new(0), classes };
+        let shared = Shared {
+            region,
+            memory,
+            base,
+            len,
+            taken: Taken::nothing(),
+            free_chunks: FreeList::new(),
+            chunk_links: (0..len / CHUNK).map(|_| AtomicU32::new(0)).collect(),
+            classes,
+        };
         Ok(Arena { shared: Arc::new(shared) })
     }
 
@@ -208,10 +225,11 @@ impl Arena {
             blocks: counts.carved.load(Ordering::Relaxed),
             used: counts.used.load(Ordering::Relaxed),
         });
+        let (front, chunks) = shared.taken.get();
         let classes: Vec<_> = classes.filter(|class| class.blocks > 0).collect();
         ArenaStats {
             capacity: shared.len,
-            carved: shared.carved.load(Ordering::Relaxed),
+            carved: front + chunks * CHUNK,
             used: classes.iter().map(|class| class.used * (class.block + HEADER)).sum(),
             classes,
         }
@@ -247,11 +265,15 @@ impl Shared {
     /// Makes blocks of `class` from memory that is none yet, and returns the first; the others are free.
     fn carve(this: &Arc<Shared>, class: usize) -> Option<NonNull<Header>> {
         let stride = stride_of(class);
-        let blocks = |carved: usize| ((this.len - carved) / stride).min((SPAN / stride).max(1));
-        let more = |carved: usize| (blocks(carved) > 0).then(|| carved + blocks(carved) * stride);
-        // Nobody reads the memory through this counter, so nothing has to be ordered by it.
-        let carved = this.carved.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
-        let blocks = blocks(carved);
+        let blocks = |carved: usize, chunks: usize| {
+            (this.front_end(chunks).saturating_sub(carved) / stride).min((SPAN / stride).max(1))
+        };
+        let more = |carved: usize, chunks: usize| {
+            let blocks = blocks(carved, chunks);
+            (blocks > 0).then(|| (carved + blocks * stride, chunks))
+        };
+        let (carved, chunks) = this.taken.update(more)?;
+        let blocks = blocks(carved, chunks);
         let number = |block: usize| ((carved + block * stride) / UNIT) as u32;
         for block in 0..blocks {
             // SAFETY: the block lies within the region and nobody else carves there. Strides are multiples of 16,
@@ -286,7 +308,8 @@ impl fmt::Debug for Arena {
 pub struct ArenaStats {
     /// Bytes that there are.
     pub capacity: usize,
-    /// Bytes that blocks have been made of, used or free; of the rest, blocks of any size can be made.
+    /// Bytes that blocks have been made of, used or free, and that owners of pieces have had; of the rest, blocks of any size
+    /// can be made.
     pub carved: usize,
     /// Bytes in blocks that are in use, with their headers and what their users left of them.
     pub used: usize,
@@ -305,5 +328,7 @@ pub struct ClassStats {
     pub used: usize,
 }
 
+#[cfg(test)]
+mod pieces_tests;
 #[cfg(test)]
 mod tests;

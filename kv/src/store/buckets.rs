@@ -89,7 +89,7 @@ impl Store {
         let (size, is_new) = (field.size(), removed.is_none());
         let (old_size, old_far) = removed.unwrap_or((0, None));
         if let Some(number) = old_far {
-            self.longs.remove(number);
+            self.drop_long(number);
         }
         if let Some(table) = self.tables.get_mut(table) {
             table.count += usize::from(is_new);
@@ -116,7 +116,7 @@ impl Store {
         self.scratch = scratch;
         let (size, far) = removed.unwrap_or((0, None));
         if let Some(number) = far {
-            self.longs.remove(number);
+            self.drop_long(number);
         }
         if let Some(table) = self.tables.get_mut(table) {
             table.count -= 1;
@@ -270,7 +270,7 @@ impl Store {
         let head = self.tables.get(table).and_then(|table| table.head(bucket));
         if let (Some(head), Some(size), 0) = (head, first, others)
             && next(self.item(head).value()).is_none()
-            && Heap::slot_len(size) == self.heap.slot(head).len()
+            && Heap::slot_len(size) == self.heap.slot_at(head)
         {
             self.overwrite(head, bytes);
             return Ok(());
@@ -309,7 +309,7 @@ impl Store {
         let Some(head) = head else { return };
         let size = draft(&[0; 8], bytes.len().min(PART)).size();
         // Where it saves little, and where it would cost others their place, it stays where it is.
-        let is_worth_it = Heap::slot_len(size) * 2 <= self.heap.slot(head).len() && self.has_room(heap::LARGEST, 2);
+        let is_worth_it = Heap::slot_len(size) * 2 <= self.heap.slot_at(head) && self.has_room(heap::LARGEST, 2);
         if (bytes.is_empty() || is_worth_it) && self.put_bucket(table, bucket, bytes, now).is_ok() {
             return;
         }
@@ -319,7 +319,7 @@ impl Store {
         while let Some(location) = at
             && !rest.is_empty()
         {
-            let room = self.heap.slot(location).len() - draft(&[0; 8], 0).size();
+            let room = self.heap.slot_at(location) - draft(&[0; 8], 0).size();
             // One field may be too long for a place that held another.
             let part = parts(rest, room).next().filter(|part| part.len() <= room).unwrap_or_default();
             self.overwrite(location, part);

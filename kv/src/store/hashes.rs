@@ -45,14 +45,14 @@ impl Store {
                 return self.hset_near(key, Field { name: field, value: Near::Here(&value) }, value.len(), now);
             }
             Value::Short(value) => self.long_of(value, now),
-            Value::Long(long) => Ok(long),
+            Value::Long(long) => self.own(long, now),
         };
         let long = result?;
         let len = long.len();
-        let number = self.longs.insert(long);
+        let number = self.keep_long(long);
         let result = self.hset_near(key, Field { name: field, value: Near::Far(number) }, len, now);
         if result.is_err() {
-            self.longs.remove(number);
+            self.drop_long(number);
         }
         result
     }
@@ -119,7 +119,7 @@ impl Store {
         self.scratch = scratch;
         result?;
         if let Some(number) = far {
-            self.longs.remove(number);
+            self.drop_long(number);
         }
         Ok(is_new)
     }
@@ -162,7 +162,7 @@ impl Store {
             return (true, true);
         }
         if let Some(number) = far(value) {
-            self.longs.remove(number);
+            self.drop_long(number);
         }
         let mut item = Item(self.heap.at_mut(location));
         let value = item.value_mut();
@@ -176,7 +176,7 @@ impl Store {
     fn fit(&mut self, key: &Key, location: Location, now: u64) {
         let item = self.item(location);
         let (size, at) = (item.size(), item.expires_at());
-        if Heap::slot_len(size) * 2 <= self.heap.slot(location).len() && self.has_room(size, 1) {
+        if Heap::slot_len(size) * 2 <= self.heap.slot_at(location) && self.has_room(size, 1) {
             // Else it stays where it is.
             let _ = self.rewrite(key, location, at, now);
         }
@@ -265,10 +265,15 @@ impl Store {
 
     /// Lets what lies elsewhere of the fields in `bytes` go.
     pub(super) fn release_fields(&mut self, location: Location, from: usize) {
-        let value = self.heap.at(location);
-        let fields = fields(&Item(value).into_value()[from..]);
-        for number in fields.filter_map(|(_, field)| far(field.value)) {
-            self.longs.remove(number);
+        let mut at = from;
+        // One at a time, for what goes is elsewhere in the store.
+        loop {
+            let first = fields(&self.item(location).into_value()[at..]).next();
+            let Some((len, number)) = first.map(|(range, field)| (range.len(), far(field.value))) else { return };
+            at += len;
+            if let Some(number) = number {
+                self.drop_long(number);
+            }
         }
     }
 
@@ -280,7 +285,7 @@ impl Store {
             Form::Buckets => self.tables.get(item.number()).map_or(0, |table| table.size() + table.bytes),
             _ => 0,
         };
-        self.heap.slot(location).len() + beside
+        self.heap.slot_at(location) + beside
     }
 
     /// How Redis would keep the hash at `location`.

@@ -1,10 +1,11 @@
 //! The memory that items lie in.
 
 use super::index::Location;
+use linerate_bypass::arena::{Arena, Pieces};
 use std::num::NonZeroU32;
 
 /// Bytes of a page.
-pub(crate) const PAGE: usize = 64 << 10;
+pub(crate) const PAGE: usize = Pieces::PAGE;
 /// Locations count in these.
 const UNIT: usize = 8;
 /// Bytes of the smallest slot and of the largest.
@@ -19,19 +20,21 @@ const LOOKED_AT: usize = 16;
 /// In a free slot: no slot.
 const NONE: u16 = u16::MAX;
 
-/// Memory in pages, each cut into slots of one size.
+/// Memory in pages of an arena, each cut into slots of one size.
 ///
-/// Sizes are an eighth apart at most. A page whose slots are all free is used again for any size; when many slots of a size are
-/// free in many pages, whoever has the items moves those of one page elsewhere ([`sparse_page`](Self::sparse_page)). So memory
-/// finds its way from one size to another.
+/// Sizes are an eighth apart at most. A page whose slots are all free goes back, to be used again for anything; when many slots
+/// of a size are free in many pages, whoever has the items moves those of one page elsewhere
+/// ([`sparse_page`](Self::sparse_page)). So memory finds its way from one size to another.
 ///
 /// The third byte of a slot says whether it is taken: it is 0 in those that are free, and nothing else may be there in others.
 pub(crate) struct Heap {
-    memory: Vec<u8>,
+    /// The memory, of which what is too long for a slot is taken directly.
+    pub pieces: Pieces,
+    /// By the pages' numbers.
     pages: Vec<Page>,
-    /// Pages that have been used, and are not.
-    free: Vec<u32>,
     classes: [Class; CLASSES],
+    /// The page whose items are being moved, and the next slot to be looked at.
+    emptied: Option<(u32, u16)>,
 }
 
 #[derive(Clone, Copy)]
@@ -46,6 +49,11 @@ struct Page {
     listed: u32,
 }
 
+/// What is not an open page.
+const CLOSED: Page = Page { class: 0, taken: 0, fresh: 0, first: NONE, listed: UNLISTED };
+/// A page that is in no list.
+const UNLISTED: u32 = u32::MAX;
+
 #[derive(Default, Clone)]
 struct Class {
     /// Pages that have free slots.
@@ -55,25 +63,39 @@ struct Class {
 }
 
 impl Heap {
-    /// A heap of at most `bytes`, a multiple of a page, up to 32 GiB. They are taken from the system when they are first used.
-    pub fn new(bytes: usize) -> Self {
-        assert!(bytes <= (u32::MAX as usize) * UNIT, "a heap of {bytes} bytes: 32 GiB at most");
+    /// A heap in the memory of `arena`.
+    pub fn new(arena: Arena) -> Self {
         Heap {
-            memory: vec![0; bytes / PAGE * PAGE],
+            pieces: Pieces::new(arena),
             pages: Vec::new(),
-            free: Vec::new(),
             classes: std::array::from_fn(|_| Class::default()),
+            emptied: None,
         }
     }
 
-    /// Bytes in pages that have items.
+    /// Bytes of memory that it takes.
+    #[inline]
     pub fn used(&self) -> usize {
-        (self.pages.len() - self.free.len()) * PAGE
+        self.pieces.used() + self.pages.len() * size_of::<Page>()
     }
 
-    /// What [`used`](Self::used) would become by an item of `len` bytes.
-    pub fn grows_by(&self, len: usize) -> usize {
-        if self.classes[class_of(len)].free > 0 { 0 } else { PAGE }
+    /// Whether there is a free slot for `len` bytes.
+    #[inline]
+    pub fn has_slot(&self, len: usize) -> bool {
+        self.classes[class_of(len)].free > 0
+    }
+
+    /// Gets a page for slots of `len` bytes, if there is one.
+    pub fn add_page(&mut self, len: usize) -> bool {
+        self.open(class_of(len)).is_some()
+    }
+
+    /// Whether there are `count` more pages.
+    pub fn has_pages(&mut self, count: usize) -> bool {
+        let pages: Vec<u32> = std::iter::from_fn(|| self.pieces.open_page()).take(count).collect();
+        let has_all = pages.len() == count;
+        pages.into_iter().for_each(|page| self.pieces.close_page(page));
+        has_all
     }
 
     /// A slot for `len` bytes, [`LARGEST`] at most, if there is one.
@@ -90,8 +112,8 @@ impl Heap {
             at.fresh - 1
         } else {
             let slot = at.first;
-            let start = page as usize * PAGE + slot as usize * size;
-            at.first = u16::from_le_bytes([self.memory[start], self.memory[start + 1]]);
+            let bytes = &self.pieces.page(page)[slot as usize * size..];
+            at.first = u16::from_le_bytes([bytes[0], bytes[1]]);
             slot
         };
         at.taken += 1;
@@ -106,56 +128,72 @@ impl Heap {
     /// Gives the slot at `location` back.
     pub fn release(&mut self, location: Location) {
         let (page, slot, size) = self.place(location);
-        let start = page as usize * PAGE + slot as usize * size;
         let at = &mut self.pages[page as usize];
         let class = at.class as usize;
-        self.memory[start..start + 2].copy_from_slice(&at.first.to_le_bytes());
-        self.memory[start + 2] = 0;
+        let bytes = &mut self.pieces.page_mut(page)[slot as usize * size..];
+        bytes[..2].copy_from_slice(&at.first.to_le_bytes());
+        bytes[2] = 0;
         at.first = slot;
         at.taken -= 1;
+        let (is_empty, slots) = (at.taken == 0, PAGE / size);
+        if self.emptied.is_some_and(|(emptied, _)| emptied == page) {
+            // Its free slots are no longer counted, and nothing gets them.
+            if is_empty {
+                self.emptied = None;
+                self.close(page);
+            }
+            return;
+        }
         self.classes[class].free += 1;
-        let slots = PAGE / size;
-        if at.taken as usize + 1 == slots {
+        if at.listed == UNLISTED {
             at.listed = self.classes[class].roomy.len() as u32;
             self.classes[class].roomy.push(page);
         }
-        if self.pages[page as usize].taken == 0 {
+        if is_empty {
             self.unlist(page);
             self.classes[class].free -= slots;
-            self.free.push(page);
+            self.close(page);
         }
     }
 
     /// The slot at `location`.
     #[inline]
     pub fn slot(&self, location: Location) -> &[u8] {
-        let start = start_of(location);
-        &self.memory[start..start + size_of_class(self.pages[start / PAGE].class.into())]
+        &self.at(location)[..self.slot_at(location)]
+    }
+
+    /// Bytes of the slot at `location`.
+    #[inline]
+    pub fn slot_at(&self, location: Location) -> usize {
+        size_of_class(self.pages[start_of(location) / PAGE].class.into())
     }
 
     /// The slot at `location`.
     #[inline]
     pub fn slot_mut(&mut self, location: Location) -> &mut [u8] {
-        let start = start_of(location);
-        &mut self.memory[start..start + size_of_class(self.pages[start / PAGE].class.into())]
+        let len = self.slot_at(location);
+        &mut self.at_mut(location)[..len]
     }
 
     /// The slot at `to` holds the first `len` bytes of that at `from`.
     pub fn copy(&mut self, from: Location, to: Location, len: usize) {
-        let start = start_of(from);
-        self.memory.copy_within(start..start + len, start_of(to));
+        let mut copy = [0; LARGEST];
+        copy[..len].copy_from_slice(&self.at(from)[..len]);
+        self.at_mut(to)[..len].copy_from_slice(&copy[..len]);
     }
 
     /// From `location` on, to be read by whoever knows how long it is, or fetched ahead.
-    #[inline]
+    #[inline(always)]
     pub fn at(&self, location: Location) -> &[u8] {
-        &self.memory[start_of(location)..]
+        let start = start_of(location);
+        &self.pieces.page((start / PAGE) as u32)[start % PAGE..]
     }
 
     /// As [`at`](Self::at), to be changed.
-    #[inline]
+    #[inline(always)]
     pub fn at_mut(&mut self, location: Location) -> &mut [u8] {
-        &mut self.memory[start_of(location)..]
+        let start = start_of(location);
+        &mut self.pieces.page_mut((start / PAGE) as u32)[start % PAGE..]
     }
 
     /// Bytes of the slot that `len` bytes get.
@@ -163,9 +201,30 @@ impl Heap {
         size_of_class(class_of(len))
     }
 
-    /// The taken slots of a page whose items would fit into other pages with slots of the same size, with a page's worth of
-    /// them to spare. When they have been moved there, the page is free.
-    pub fn sparse_page(&mut self) -> Option<Vec<Location>> {
+    /// Some taken slots, at most `most`, of a page whose items would fit into other pages with slots of the same size, with a
+    /// page's worth of them to spare: appended to `slots`, to be moved there at once. When all have been, the page is free.
+    /// Returns whether there is such a page.
+    pub fn sparse_page(&mut self, most: usize, slots: &mut Vec<Location>) -> bool {
+        if self.emptied.is_none() {
+            self.emptied = self.begin_page();
+        }
+        let Some((page, slot)) = self.emptied else { return false };
+        let Page { class, fresh, .. } = self.pages[page as usize];
+        let size = size_of_class(class.into());
+        let bytes = self.pieces.page(page);
+        let mut slot = slot;
+        while slot < fresh && slots.len() < most {
+            if bytes[slot as usize * size + 2] != 0 {
+                slots.push(location(page as usize * PAGE + slot as usize * size));
+            }
+            slot += 1;
+        }
+        self.emptied = Some((page, slot));
+        true
+    }
+
+    /// A page to be emptied, which nothing is put into any more.
+    fn begin_page(&mut self) -> Option<(u32, u16)> {
         let class = (0..CLASSES).find(|class| {
             let slots = PAGE / size_of_class(*class);
             // More than a page's worth of free slots, so that moving brings a page at once, and two in a row seldom the same.
@@ -173,41 +232,47 @@ impl Heap {
         })?;
         let looked_at = self.classes[class].roomy.iter().rev().take(LOOKED_AT);
         let page = *looked_at.min_by_key(|page| self.pages[**page as usize].taken)?;
-        let size = size_of_class(class);
-        let start = page as usize * PAGE;
-        let slots = (0..self.pages[page as usize].fresh as usize).map(|slot| start + slot * size);
-        let taken = slots.filter(|at| self.memory[at + 2] != 0).map(location).collect();
-        // It is not to be the one that is allocated from, which is the last.
-        let Page { listed, .. } = self.pages[page as usize];
-        let roomy = &mut self.classes[class].roomy;
-        roomy.swap(0, listed as usize);
-        self.pages[roomy[listed as usize] as usize].listed = listed;
-        self.pages[page as usize].listed = 0;
-        Some(taken)
+        self.unlist(page);
+        let slots = PAGE / size_of_class(class);
+        self.classes[class].free -= slots - usize::from(self.pages[page as usize].taken);
+        Some((page, 0))
+    }
+
+    /// Gives up emptying a page: there is no room for its items.
+    pub fn keep_page(&mut self) {
+        let Some((page, _)) = self.emptied.take() else { return };
+        let Page { class, taken, .. } = self.pages[page as usize];
+        let class = usize::from(class);
+        let free = PAGE / size_of_class(class) - usize::from(taken);
+        if free > 0 {
+            self.pages[page as usize].listed = self.classes[class].roomy.len() as u32;
+            self.classes[class].roomy.push(page);
+            self.classes[class].free += free;
+        }
     }
 
     /// Cuts a page into slots of `class`.
     #[cold]
     fn open(&mut self, class: usize) -> Option<u32> {
-        let page = match self.free.pop() {
-            Some(page) => page,
-            None if (self.pages.len() + 1) * PAGE <= self.memory.len() => {
-                let page = self.pages.len() as u32;
-                self.pages.push(Page { class: 0, taken: 0, fresh: 0, first: NONE, listed: 0 });
-                page
-            }
-            None => return None,
-        };
+        let page = self.pieces.open_page()?;
         let roomy = &mut self.classes[class].roomy;
-        self.pages[page as usize] =
-            Page { class: class as u8, taken: 0, fresh: 0, first: NONE, listed: roomy.len() as u32 };
+        if self.pages.len() <= page as usize {
+            self.pages.resize(page as usize + 1, CLOSED);
+        }
+        self.pages[page as usize] = Page { class: class as u8, listed: roomy.len() as u32, ..CLOSED };
         roomy.push(page);
         self.classes[class].free += PAGE / size_of_class(class);
         Some(page)
     }
 
+    fn close(&mut self, page: u32) {
+        self.pages[page as usize] = CLOSED;
+        self.pieces.close_page(page);
+    }
+
     fn unlist(&mut self, page: u32) {
         let Page { class, listed, .. } = self.pages[page as usize];
+        self.pages[page as usize].listed = UNLISTED;
         let roomy = &mut self.classes[class as usize].roomy;
         roomy.swap_remove(listed as usize);
         if let Some(moved) = roomy.get(listed as usize) {
@@ -258,6 +323,7 @@ fn start_of(Location(location): Location) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use linerate_bypass::arena::ArenaConfig;
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 
@@ -272,6 +338,11 @@ mod tests {
         assert_eq!(class_of(LARGEST), CLASSES - 1);
     }
 
+    fn heap(pages: usize) -> Heap {
+        let bytes = (pages * PAGE).next_multiple_of(1 << 20);
+        Heap::new(Arena::new(ArenaConfig { bytes, hugepages: false }).unwrap())
+    }
+
     /// Takes a slot and fills it with `n`.
     fn put(heap: &mut Heap, len: usize, n: u8) -> Option<Location> {
         let location = heap.allocate(len)?;
@@ -283,7 +354,7 @@ mod tests {
         /// Slots do not overlap, and whatever is written stays until the slot is given back.
         #[test]
         fn items_stay_as_they_are(operations in prop::collection::vec((0..=LARGEST, any::<prop::sample::Index>(), 0..5u8), 1..400)) {
-            let mut heap = Heap::new(40 * PAGE);
+            let mut heap = heap(40);
             let mut items: BTreeMap<Location, (usize, u8)> = BTreeMap::new();
             for (n, (len, which, what)) in operations.into_iter().enumerate() {
                 let n = (n % 255) as u8 + 1;
@@ -301,7 +372,9 @@ mod tests {
                     }
                     _ => {
                         let before = heap.used();
-                        for old in heap.sparse_page().unwrap_or_default() {
+                        let mut sparse = Vec::new();
+                        heap.sparse_page(PAGE / SMALLEST, &mut sparse);
+                        for old in sparse {
                             let (len, n) = items.remove(&old).unwrap();
                             let new = put(&mut heap, len, n).unwrap();
                             heap.release(old);
@@ -317,14 +390,14 @@ mod tests {
             for location in items.keys() {
                 heap.release(*location);
             }
-            prop_assert_eq!(heap.used(), 0);
+            prop_assert_eq!(heap.pieces.used(), 0);
         }
     }
 
     #[test]
     fn memory_goes_from_one_size_to_another_through_sparse_pages() {
         let mut random = fastrand::Rng::with_seed(11);
-        let mut heap = Heap::new(64 * PAGE);
+        let mut heap = heap(64);
         let mut small: Vec<Location> = std::iter::from_fn(|| put(&mut heap, 100, 1)).collect();
         assert!(small.len() * 104 > 63 * PAGE);
         assert_eq!(put(&mut heap, 3000, 2), None);
@@ -336,15 +409,16 @@ mod tests {
         let mut kept: std::collections::HashSet<Location> = small.into_iter().collect();
         assert!(heap.used() > 60 * PAGE);
         let mut moved = 0;
-        while let Some(page) = heap.sparse_page() {
-            for old in page {
+        let mut sparse = Vec::new();
+        while heap.sparse_page(50, &mut sparse) {
+            for old in sparse.drain(..) {
                 let new = put(&mut heap, 100, 1).unwrap();
                 heap.release(old);
                 assert!(kept.remove(&old) && kept.insert(new));
                 moved += 1;
             }
         }
-        assert!(heap.used() <= 20 * PAGE, "{} pages", heap.used() / PAGE);
+        assert!(heap.pieces.used() <= 20 * PAGE, "{} pages", heap.pieces.used() / PAGE);
         assert!(moved < 20_000, "{moved}");
         assert!(put(&mut heap, 3000, 2).is_some());
         assert!(kept.iter().all(|location| heap.slot(*location).iter().all(|byte| *byte == 1)));

@@ -3,13 +3,18 @@
 use super::{Error, Store};
 use crate::sink::Sink;
 use linerate_bypass::Bytes;
-use linerate_bypass::arena::{Arena, ArenaMut};
+use linerate_bypass::arena::{Clearing, Piece, Pieces};
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
 /// Pieces are put together, when something is appended, up to this many bytes.
 const MERGED: usize = 256 << 10;
+
+/// What is not used of pieces is at most this part of a value.
+const WASTE: usize = 8;
+/// About so many pieces a value has at most, however memory is scattered.
+const MOST: usize = 64;
 
 /// A value in the arena, in pieces; clones are the same bytes. It stays as it is whatever is done with the key.
 #[derive(Clone)]
@@ -44,6 +49,23 @@ impl Long {
             let part = range.start.max(here.start)..range.end.min(here.end);
             (!part.is_empty()).then(|| piece.slice(part.start - here.start..part.end - here.start))
         })
+    }
+
+    /// Bytes that it takes beside its pieces.
+    pub(super) fn beside(&self) -> usize {
+        2 * size_of::<usize>() + size_of_val(&*self.pieces)
+    }
+
+    /// Bytes of what is in `clearing` move elsewhere, if there is room.
+    pub(super) fn leave(&mut self, clearing: &Clearing, label: u32, memory: &mut Pieces) {
+        let mut pieces = self.pieces.to_vec();
+        for piece in pieces.iter_mut().filter(|piece| clearing.contains(piece)) {
+            let Some(mut moved) = memory.take(piece.len()) else { continue };
+            moved.copy_from_slice(piece);
+            *piece = moved.freeze();
+            memory.set_label(piece, label);
+        }
+        self.pieces = pieces.into();
     }
 
     /// The bytes of all pieces that have to be others when those from `at` to `end` change. When it grows, they are
@@ -207,7 +229,7 @@ impl From<Long> for Value<'_> {
 /// A [`Long`] that is being written.
 #[derive(Debug)]
 pub struct LongWriter {
-    pieces: Vec<ArenaMut>,
+    pieces: Vec<Piece>,
     /// The piece that is being written, and how far.
     piece: usize,
     at: usize,
@@ -261,21 +283,76 @@ impl LongWriter {
     /// If it has not.
     pub fn finish(self) -> Long {
         assert_eq!(self.left, 0, "bytes are missing from a value");
-        Long { pieces: self.pieces.into_iter().map(ArenaMut::freeze).collect(), len: self.len }
+        Long { pieces: self.pieces.into_iter().map(Piece::freeze).collect(), len: self.len }
     }
 }
 
 impl Store {
     /// Memory for a value of `len` bytes, to be filled. What has to go for it, goes.
     pub fn long(&mut self, len: usize, now: u64) -> Result<LongWriter, Error> {
-        let _ = now;
+        if len > self.memory {
+            return Err(Error::Full);
+        }
+        loop {
+            if let Some(pieces) = self.take_pieces(len) {
+                return Ok(LongWriter { pieces, piece: 0, at: 0, len, left: len });
+            }
+            if !self.clear_some(now) {
+                return Err(Error::Full);
+            }
+        }
+    }
+
+    /// Pieces for `len` bytes: as few as waste little, and smaller ones where those are not to be had.
+    fn take_pieces(&mut self, len: usize) -> Option<Vec<Piece>> {
+        if self.used() + len > self.memory {
+            return None;
+        }
+        self.heap.pieces.set_limit(self.chunks());
+        let smallest = (len / MOST).next_power_of_two().clamp(Pieces::SMALLEST, Pieces::LARGEST);
+        let mut most = Pieces::LARGEST;
         let mut pieces = Vec::new();
         let mut left = len;
         while left > 0 {
-            let n = left.min(Arena::MAX_LEN);
-            pieces.push(self.arena.alloc(n).ok_or(Error::Full)?);
-            left -= n;
+            let whole = left.next_power_of_two().max(Pieces::SMALLEST);
+            let size = if whole - left <= len / WASTE { whole } else { whole / 2 }.min(most);
+            match self.heap.pieces.take(size.min(left)) {
+                Some(piece) => pieces.push(piece),
+                None if size / 2 >= smallest => {
+                    most = size / 2;
+                    continue;
+                }
+                None => return None,
+            }
+            left -= size.min(left);
         }
-        Ok(LongWriter { pieces, piece: 0, at: 0, len, left: len })
+        Some(pieces)
+    }
+
+    /// Keeps `long`. Returns its number.
+    pub(super) fn keep_long(&mut self, long: Long) -> u32 {
+        self.beside += long.beside();
+        let number = self.longs.insert(long);
+        if let Some(long) = self.longs.get(number) {
+            long.pieces.iter().for_each(|piece| self.heap.pieces.set_label(piece, number + 1));
+        }
+        number
+    }
+
+    /// Lets the one with this number go.
+    pub(super) fn drop_long(&mut self, number: u32) {
+        if let Some(long) = self.longs.remove(number) {
+            self.beside -= long.beside();
+        }
+    }
+
+    /// `long` in this store's memory: itself, or a copy if it is in another's.
+    pub(super) fn own(&mut self, long: Long, now: u64) -> Result<Long, Error> {
+        if long.pieces.iter().all(|piece| self.heap.pieces.owns(piece)) {
+            return Ok(long);
+        }
+        let mut writer = self.long(long.len, now)?;
+        writer.fill_from(&long, 0..long.len);
+        Ok(writer.finish())
     }
 }

@@ -66,7 +66,7 @@ impl Config {
     /// # Panics
     /// If the system does not give the memory.
     pub fn new(memory: usize) -> Self {
-        let arena = Arena::new(ArenaConfig { bytes: memory.max(4 << 20) + (1 << 20), hugepages: false });
+        let arena = Arena::new(ArenaConfig { bytes: memory.next_multiple_of(1 << 20) + (2 << 20), hugepages: false });
         Config {
             memory,
             evict: Evict::None,
@@ -136,7 +136,6 @@ pub struct Store {
     doomed: Vec<u32>,
     /// Bytes that they take beside the heap.
     beside: usize,
-    arena: Arena,
     spaces: Spaces,
     watches: Watches,
     evict: Evict,
@@ -151,6 +150,7 @@ pub struct Store {
     sweep: u64,
     /// Empty between calls.
     found: Vec<Location>,
+    labels: Vec<u32>,
     /// The hash of the key that may not be evicted.
     pinned: Option<u64>,
     /// Empty between calls.
@@ -167,13 +167,12 @@ impl Store {
         let seed = u64::from_le_bytes(*config.key.first_chunk().expect("a key has 16 bytes"));
         Store {
             index: Index::new(config.memory / USUAL_ITEM),
-            heap: Heap::new(config.memory),
+            heap: Heap::new(config.arena.clone()),
             wheel: Wheel::new(now),
             longs: Slab::new(),
             tables: Slab::new(),
             doomed: Vec::new(),
             beside: 0,
-            arena: config.arena.clone(),
             spaces: Spaces::new(),
             watches: Watches::default(),
             evict: config.evict,
@@ -185,6 +184,7 @@ impl Store {
             unique: 0,
             sweep: 0,
             found: Vec::new(),
+            labels: Vec::new(),
             pinned: None,
             scratch: Vec::new(),
             scratch_beside: Vec::new(),
@@ -310,7 +310,7 @@ impl Store {
         let item = self.item(location);
         match item.form() {
             Form::Short | Form::Bucket => {}
-            Form::Long => _ = self.longs.remove(item.number()),
+            Form::Long => self.drop_long(item.number()),
             Form::Fields => self.release_fields(location, hashes::HEAD),
             Form::Buckets => self.doom(item.number()),
         }

@@ -1,21 +1,31 @@
 //! Making room, at once and in the background.
 
+use super::index::Location;
 use super::item::{Form, Item};
 use super::{Error, Key, Store, heap};
+use linerate_bypass::arena::Pieces;
 
 /// Places of the index that are looked at together for flushed items.
 const SWEPT: usize = 256;
+/// Items that are moved together to free a page.
+const MOVED: usize = 64;
 
 impl Store {
     /// Does a piece of what is done in the background, of about `budget` items: those go that have expired by `now` or were
-    /// flushed. Returns whether there is more to be done at once.
+    /// flushed, and some if there are more than memory allows. Returns whether there is more to be done at once.
     pub fn tick(&mut self, now: u64, budget: usize) -> bool {
         let all_expired = self.expire(now, budget);
         if self.spaces.flushed() > 0 {
             self.sweep_some(budget);
         }
         self.bury(budget);
-        !all_expired || self.spaces.flushed() > 0 || !self.doomed.is_empty()
+        let has_more = self.heap.pieces.collect(budget);
+        for _ in 0..budget {
+            if self.used() <= self.memory || !self.clear_some(now) {
+                break;
+            }
+        }
+        !all_expired || has_more || self.spaces.flushed() > 0 || !self.doomed.is_empty()
     }
 
     /// Lets up to `most` items expire whose time has come by `now`. Returns whether all have.
@@ -50,34 +60,54 @@ impl Store {
         self.found = found;
     }
 
-    /// Whether there is room for `count` items of at most `size` bytes.
+    /// Whether there is room for `count` items of at most `size` bytes. There is no more of it before the next item.
     #[inline]
-    pub(super) fn has_room(&self, size: usize, count: usize) -> bool {
-        if count == 1 && self.heap.grows_by(size) == 0 {
+    pub(super) fn has_room(&mut self, size: usize, count: usize) -> bool {
+        if count == 1 && self.heap.has_slot(size) {
             return true;
         }
-        self.used() + count * heap::PAGE <= self.memory
+        if self.used() + count * heap::PAGE > self.memory {
+            return false;
+        }
+        self.heap.pieces.set_limit(self.chunks());
+        if count == 1 { self.heap.add_page(size) } else { self.heap.has_pages(count) }
+    }
+
+    /// Bytes in chunks of the arena that it may have.
+    pub(super) fn chunks(&self) -> usize {
+        self.memory.saturating_sub(self.index.bytes()) + Pieces::LARGEST
     }
 
     /// Makes room for `count` items of at most `size` bytes.
     #[inline]
     pub(super) fn make_room(&mut self, size: usize, count: usize, now: u64) -> Result<(), Error> {
-        if self.has_room(size, count) { Ok(()) } else { self.clear_room(size, count, now) }
+        if count == 1 && self.heap.has_slot(size) { Ok(()) } else { self.clear_room(size, count, now) }
     }
 
     #[cold]
     fn clear_room(&mut self, size: usize, count: usize, now: u64) -> Result<(), Error> {
-        /// Items of what is nobody's that go before somebody's.
-        const SOME: usize = 16;
         if size > heap::LARGEST {
             return Err(Error::Full);
         }
         while !self.has_room(size, count) {
-            if !self.bury(SOME) && !self.drop_nobodys(SOME, now) && !self.compact() && !self.evict_one(now) {
+            // Where bytes are free, but no page is, what is in the way is moved.
+            let is_scattered = self.used() + count * heap::PAGE <= self.memory;
+            if !(is_scattered && self.clear_page()) && !self.clear_some(now) {
                 return Err(Error::Full);
             }
         }
         Ok(())
+    }
+
+    /// Lets a little go of what may go, or moves something to free memory. Returns whether there was anything.
+    pub(super) fn clear_some(&mut self, now: u64) -> bool {
+        /// Items of what is nobody's that go before somebody's.
+        const SOME: usize = 16;
+        self.heap.pieces.collect(SOME)
+            || self.bury(SOME)
+            || self.drop_nobodys(SOME, now)
+            || self.compact(MOVED)
+            || self.evict_one(now)
     }
 
     /// Lets about `most` items go that have expired or were flushed. Returns whether any did.
@@ -96,24 +126,53 @@ impl Store {
         result
     }
 
-    /// Empties a page whose items have room in others. Returns whether there was one.
-    fn compact(&mut self) -> bool {
-        let Some(page) = self.heap.sparse_page() else { return false };
-        for old in page {
-            let item = self.item(old);
-            let (form, size, expires) = (item.form(), item.size(), item.expires());
-            let Some(new) = self.heap.allocate(size) else { return false };
-            self.heap.copy(old, new, size);
-            if form == Form::Bucket {
-                self.bucket_moved(old, new);
-            } else {
-                if expires {
-                    self.wheel.moved(new, &mut self.heap);
-                }
-                self.index.relocate(self.hash_at(new), old, new);
-            }
-            self.heap.release(old);
+    /// Moves up to `most` items of a page whose items have room in others. Returns whether there were any.
+    fn compact(&mut self, most: usize) -> bool {
+        let mut slots = std::mem::take(&mut self.found);
+        self.heap.sparse_page(most, &mut slots);
+        let moved = slots.iter().take_while(|old| self.move_item(**old)).count();
+        if moved < slots.len() {
+            self.heap.keep_page();
         }
+        slots.clear();
+        self.found = slots;
+        moved > 0
+    }
+
+    /// Moves an item to another page. Returns whether there was room.
+    fn move_item(&mut self, old: Location) -> bool {
+        let item = self.item(old);
+        let (form, size, expires) = (item.form(), item.size(), item.expires());
+        if !self.heap.has_slot(size) {
+            return false;
+        }
+        let Some(new) = self.heap.allocate(size) else { return false };
+        self.heap.copy(old, new, size);
+        if form == Form::Bucket {
+            self.bucket_moved(old, new);
+        } else {
+            if expires {
+                self.wheel.moved(new, &mut self.heap);
+            }
+            self.index.relocate(self.hash_at(new), old, new);
+        }
+        self.heap.release(old);
         true
+    }
+
+    /// Moves parts of long values so that a page is free. Returns whether it is.
+    fn clear_page(&mut self) -> bool {
+        let mut labels = std::mem::take(&mut self.labels);
+        if let Some(clearing) = self.heap.pieces.begin_clearing(&mut labels) {
+            for label in labels.drain(..) {
+                if let Some(long) = label.checked_sub(1).and_then(|number| self.longs.get_mut(number)) {
+                    long.leave(&clearing, label, &mut self.heap.pieces);
+                }
+            }
+            self.heap.pieces.collect(usize::MAX);
+            self.heap.pieces.end_clearing();
+        }
+        self.labels = labels;
+        self.heap.pieces.has_free(heap::PAGE)
     }
 }

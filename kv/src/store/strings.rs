@@ -220,7 +220,10 @@ impl Store {
                 let value = Str::Long(&long).to_vec();
                 self.write(key, What { form: Form::Short, value: &value, tag, changed, stays: false }, expiry, now)
             }
-            Value::Long(long) => self.put_long(key, long, tag, changed, expiry, now),
+            Value::Long(long) => {
+                let long = self.own(long, now)?;
+                self.put_long(key, long, tag, changed, expiry, now)
+            }
         }
     }
 
@@ -240,11 +243,11 @@ impl Store {
         expiry: Expiry,
         now: u64,
     ) -> Result<(), Error> {
-        let number = self.longs.insert(long);
+        let number = self.keep_long(long);
         let value = &number.to_le_bytes();
         let result = self.write(key, What { form: Form::Long, value, tag, changed, stays: false }, expiry, now);
         if result.is_err() {
-            self.longs.remove(number);
+            self.drop_long(number);
         }
         result
     }
@@ -275,7 +278,7 @@ impl Store {
         if let Some(old) = old {
             let item = self.item(old);
             let is_alike = item.expires() == draft.expires && item.tag().is_some() == tag.is_some();
-            if is_alike && Heap::slot_len(draft.size()) == self.heap.slot(old).len() {
+            if is_alike && Heap::slot_len(draft.size()) == self.heap.slot_at(old) {
                 if !stays {
                     self.release_value(old);
                 }

@@ -166,9 +166,9 @@ impl Wheel {
 
 #[cfg(test)]
 mod tests {
-    use super::super::heap::PAGE;
     use super::super::item::{Draft, Form};
     use super::*;
+    use linerate_bypass::arena::{Arena, ArenaConfig};
     use proptest::prelude::*;
 
     struct Bench {
@@ -179,7 +179,8 @@ mod tests {
 
     impl Bench {
         fn new(now: u64) -> Self {
-            Bench { heap: Heap::new(16 * PAGE), wheel: Wheel::new(now), now }
+            let arena = Arena::new(ArenaConfig { bytes: 2 << 20, hugepages: false }).unwrap();
+            Bench { heap: Heap::new(arena), wheel: Wheel::new(now), now }
         }
 
         fn add(&mut self, at: u64) -> Location {

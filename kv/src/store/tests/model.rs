@@ -348,7 +348,7 @@ fn run(evict: Evict, memory: usize, steps: Vec<((u8, u8), Do)>) -> Result<(), Te
     }
     while bench.store.tick(bench.now, 100) {}
     prop_assert!(bench.store.is_empty());
-    prop_assert_eq!((bench.store.longs.len(), bench.store.tables.len(), bench.store.heap.used()), (0, 0, 0));
+    prop_assert_eq!((bench.store.longs.len(), bench.store.tables.len(), bench.store.heap.pieces.used()), (0, 0, 0));
     prop_assert_eq!(bench.store.beside, 0);
     Ok(())
 }

@@ -1,0 +1,639 @@
+//! One owner's part of an arena, in pieces that become larger ones again.
+
+use super::Arena;
+use super::buddies::{Buddies, ORDERS, UNIT, UNITS};
+use super::chunk::{CHUNK, Chunk};
+use crate::refcount::RefCount;
+use crate::{Bytes, Memory, Owner};
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Bytes of a page.
+const PAGE: usize = 64 << 10;
+const PAGE_ORDER: usize = (PAGE / UNIT).ilog2() as usize;
+/// Pages of a chunk.
+const PAGES: usize = CHUNK / PAGE;
+
+/// A part of an arena that one thread at a time cuts into pieces of any power of two from 512 bytes to 1 MiB. Freed ones become
+/// larger ones again, so that memory serves any size.
+///
+/// What it gives out is a [`Piece`], to be written, sent and dropped on any thread: it comes back through a list that any
+/// thread adds to without a lock, and that the owner empties. What the owner keeps for itself is in pages, which it reads and
+/// writes by their number.
+///
+/// It takes memory from the arena in chunks of 1 MiB, and gives those back that are all free.
+pub struct Pieces {
+    /// There until it is dropped.
+    inner: Option<Box<Inner>>,
+    /// For each chunk, where it is and which of its pages are kept.
+    rows: Vec<Row>,
+    /// What was in the list and has not been looked at yet.
+    returned: u32,
+    home: Arc<Home>,
+    most: usize,
+}
+
+#[derive(Clone, Copy)]
+struct Row {
+    start: NonNull<u8>,
+    /// A bit for each page.
+    kept: u16,
+}
+
+/// Where pieces come back to.
+struct Home {
+    /// One more than the number of the first that has come back; 0 is none.
+    returned: AtomicU32,
+    /// What the owner left while there were pieces elsewhere.
+    left: std::sync::Mutex<Option<Box<Inner>>>,
+}
+
+/// What the memory of pieces is in.
+struct Inner {
+    arena: Arena,
+    chunks: Vec<Option<Part>>,
+    vacant: Vec<u32>,
+    /// For each order, a bit for each chunk that has a free part of it.
+    roomy: [Vec<u64>; ORDERS],
+    held: usize,
+    used: usize,
+    details: usize,
+    /// Where the search for a sparse page goes on.
+    next_sparse: usize,
+    /// The page that is being cleared, by its number, and what is free of it: unit and order.
+    cleared: Option<usize>,
+    hidden: Vec<(usize, usize)>,
+}
+
+/// A chunk that the owner has.
+struct Part {
+    chunk: Chunk,
+    buddies: Buddies,
+    /// Units of each page that are in use.
+    used: [u8; PAGES],
+    /// What is to be known of pieces, once there have been any.
+    details: Option<Box<Details>>,
+}
+
+struct Details {
+    /// From a box, and reached by others, so never borrowed alone.
+    entries: NonNull<Entries>,
+    orders: [u8; UNITS],
+    /// What the owner said of the piece that begins there.
+    labels: [u32; UNITS],
+}
+
+/// What lies apart from a chunk's pieces, so that they are whole.
+#[repr(C)]
+struct Entries {
+    entries: [Entry; UNITS],
+    home: *const Home,
+    number: u32,
+}
+
+struct Entry {
+    holders: RefCount,
+    /// Its unit while it is taken, the next that has come back when it has.
+    link: AtomicU32,
+}
+
+// SAFETY: the owner's memory and what is to be known of it belong to no thread; what others reach of it is atomic.
+unsafe impl Send for Pieces {}
+// SAFETY: `&Pieces` only reads what the owner keeps.
+unsafe impl Sync for Pieces {}
+// SAFETY: as for `Pieces`, a part of which it was; nobody does anything with it but drop it.
+unsafe impl Send for Inner {}
+
+impl Pieces {
+    /// Bytes of a page.
+    pub const PAGE: usize = PAGE;
+    /// Bytes of the smallest piece.
+    pub const SMALLEST: usize = UNIT;
+    /// Bytes of the largest piece.
+    pub const LARGEST: usize = CHUNK;
+
+    /// Nothing yet of `arena`.
+    pub fn new(arena: Arena) -> Self {
+        let inner = Inner {
+            arena,
+            chunks: Vec::new(),
+            vacant: Vec::new(),
+            roomy: std::array::from_fn(|_| Vec::new()),
+            held: 0,
+            used: 0,
+            details: 0,
+            next_sparse: 0,
+            cleared: None,
+            hidden: Vec::new(),
+        };
+        Pieces {
+            inner: Some(Box::new(inner)),
+            rows: Vec::new(),
+            returned: 0,
+            home: Arc::new(Home { returned: AtomicU32::new(0), left: std::sync::Mutex::new(None) }),
+            most: usize::MAX,
+        }
+    }
+
+    /// It takes no chunk more once it has `bytes` in chunks.
+    pub fn set_limit(&mut self, bytes: usize) {
+        self.most = bytes.div_ceil(CHUNK);
+    }
+
+    /// Bytes in pages and pieces that are not free, and what is to be known of them.
+    #[inline]
+    pub fn used(&self) -> usize {
+        let inner = self.inner();
+        inner.used + inner.details
+    }
+
+    /// Bytes in chunks.
+    pub fn held(&self) -> usize {
+        self.inner().held * CHUNK
+    }
+
+    /// Whether there is a piece of `len` bytes without another chunk.
+    pub fn has_free(&self, len: usize) -> bool {
+        (order_of(len)..ORDERS).any(|order| self.inner().roomy[order].iter().any(|word| *word != 0))
+    }
+
+    /// A piece with room for `len` bytes, [`LARGEST`](Self::LARGEST) at most, if there is one.
+    pub fn take(&mut self, len: usize) -> Option<Piece> {
+        if len > CHUNK {
+            return None;
+        }
+        let order = order_of(len);
+        let (chunk, unit) = self.take_part(order)?;
+        let home = Arc::as_ptr(&self.home);
+        let inner = self.inner_mut();
+        let part = inner.chunks[chunk].as_mut()?;
+        let memory = inner.arena.memory();
+        if part.details.is_none() {
+            part.details = Some(Details::new(home, chunk as u32));
+            inner.details += DETAILS;
+        }
+        let details = part.details.as_mut()?;
+        details.orders[unit] = order as u8;
+        details.labels[unit] = 0;
+        let first: NonNull<Entry> = details.entries.cast();
+        // SAFETY: `unit` is one of the chunk's.
+        let (entry, start) = unsafe { (first.add(unit), part.chunk.start().add(unit * UNIT)) };
+        // SAFETY: the entry is there as long as its chunk is, and nobody else has anything to do with a free piece's.
+        let it = unsafe { entry.as_ref() };
+        it.holders.restart();
+        it.link.store(unit as u32, Ordering::Relaxed);
+        // The piece's hold on its home, given back in `Entry::release`.
+        std::mem::forget(Arc::clone(&self.home));
+        Some(Piece { entry, start, len, memory })
+    }
+
+    /// Looks at up to `most` pieces that have come back. Returns whether there were any.
+    #[inline]
+    pub fn collect(&mut self, most: usize) -> bool {
+        if self.returned == 0 {
+            if self.home.returned.load(Ordering::Relaxed) == 0 {
+                return false;
+            }
+            // Acquire: what others did with the pieces comes before what is done with them next.
+            self.returned = self.home.returned.swap(0, Ordering::Acquire);
+        }
+        self.collect_some(most);
+        true
+    }
+
+    fn collect_some(&mut self, most: usize) {
+        for _ in 0..most {
+            let Some(number) = self.returned.checked_sub(1) else { return };
+            let (chunk, unit) = (number as usize / UNITS, number as usize % UNITS);
+            let Some(details) = self.inner().chunks[chunk].as_ref().and_then(|part| part.details.as_ref()) else {
+                unreachable!("a piece came back to a chunk that is not there")
+            };
+            let order = details.orders[unit].into();
+            // SAFETY: the entries are there as long as the details.
+            self.returned = unsafe { details.entries.as_ref() }.entries[unit].link.load(Ordering::Relaxed);
+            self.give_part(chunk, unit, order);
+        }
+    }
+
+    /// Keeps a page. Returns its number.
+    pub fn open_page(&mut self) -> Option<u32> {
+        let (chunk, unit) = self.take_part(PAGE_ORDER)?;
+        let page = unit * UNIT / PAGE;
+        self.rows[chunk].kept |= 1 << page;
+        Some((chunk * PAGES + page) as u32)
+    }
+
+    /// Keeps the page with this number no more.
+    ///
+    /// # Panics
+    /// If it is none that is kept.
+    pub fn close_page(&mut self, page: u32) {
+        let (chunk, bit) = self.kept(page);
+        self.rows[chunk].kept &= !bit;
+        self.give_part(chunk, page as usize % PAGES * (PAGE / UNIT), PAGE_ORDER);
+    }
+
+    /// The bytes of a page that is kept.
+    ///
+    /// # Panics
+    /// If it is none.
+    #[inline]
+    pub fn page(&self, page: u32) -> &[u8] {
+        // SAFETY: it is kept, so it is this owner's alone, and all memory of an arena is initialised.
+        unsafe { std::slice::from_raw_parts(self.page_start(page).as_ptr(), PAGE) }
+    }
+
+    /// As [`page`](Self::page), to be written.
+    ///
+    /// # Panics
+    /// If it is none that is kept.
+    #[inline]
+    pub fn page_mut(&mut self, page: u32) -> &mut [u8] {
+        // SAFETY: as above, and the owner is borrowed alone.
+        unsafe { std::slice::from_raw_parts_mut(self.page_start(page).as_ptr(), PAGE) }
+    }
+
+    #[inline(always)]
+    fn page_start(&self, page: u32) -> NonNull<u8> {
+        let (chunk, _) = self.kept(page);
+        // SAFETY: the page lies within its chunk.
+        unsafe { self.rows[chunk].start.add(page as usize % PAGES * PAGE) }
+    }
+
+    /// The chunk of a page, and the page's bit.
+    #[inline(always)]
+    fn kept(&self, page: u32) -> (usize, u16) {
+        let (chunk, bit) = (page as usize / PAGES, 1 << (page as usize % PAGES));
+        assert!(self.rows[chunk].kept & bit != 0, "page {page} is not kept");
+        (chunk, bit)
+    }
+
+    /// Whether `bytes` lie in a piece of this owner's.
+    pub fn owns(&self, bytes: &Bytes) -> bool {
+        self.place_of(bytes).is_some()
+    }
+
+    /// Notes `label` for the piece that `bytes` lie in, if it is this owner's; 0 is none.
+    pub fn set_label(&mut self, bytes: &Bytes, label: u32) {
+        if let Some((chunk, unit)) = self.place_of(bytes)
+            && let Some(details) = self.inner_mut().chunks[chunk].as_mut().and_then(|part| part.details.as_mut())
+        {
+            details.labels[unit] = label;
+        }
+    }
+
+    /// The chunk and the unit of the piece that `bytes` lie in.
+    fn place_of(&self, bytes: &Bytes) -> Option<(usize, usize)> {
+        let entry = bytes.owner_of(&PROCESS).or_else(|| bytes.owner_of(&DEVICE))?;
+        // SAFETY: the owner of bytes with these tables is an entry, which is there as long as they are.
+        let (entries, unit) = unsafe { Entry::place(NonNull::new_unchecked(entry.cast_mut().cast())) };
+        // SAFETY: as above.
+        let entries = unsafe { entries.as_ref() };
+        (entries.home == Arc::as_ptr(&self.home)).then_some((entries.number as usize, unit))
+    }
+
+    /// Takes what is free of a page away that has few pieces and is not kept. The labels of its pieces are put into `labels`.
+    /// When they have been moved elsewhere and [collected](Self::collect), and what is free has been given back
+    /// ([`end_clearing`](Self::end_clearing)), it is a page that can be kept.
+    pub fn begin_clearing(&mut self, labels: &mut Vec<u32>) -> Option<Clearing> {
+        /// Chunks that are looked at.
+        const LOOKED_AT: usize = 16;
+        self.end_clearing();
+        let rows = &self.rows;
+        let inner = self.inner.as_mut()?;
+        let count = inner.chunks.len();
+        let mut best: Option<(u8, usize, usize)> = None;
+        for chunk in (0..count.min(LOOKED_AT)).map(|n| (inner.next_sparse + n) % count) {
+            let Some(part) = inner.chunks[chunk].as_ref().filter(|part| part.details.is_some()) else { continue };
+            for (page, used) in part.used.iter().enumerate() {
+                // What is half full is not worth it.
+                let is_sparse = (1..=PAGE as u64 / UNIT as u64 / 2).contains(&u64::from(*used));
+                if is_sparse && rows[chunk].kept >> page & 1 == 0 && best.is_none_or(|(least, ..)| *used < least) {
+                    best = Some((*used, chunk, page));
+                }
+            }
+        }
+        inner.next_sparse = if count == 0 { 0 } else { (inner.next_sparse + LOOKED_AT) % count };
+        let (_, chunk, page) = best?;
+        let part = inner.chunks[chunk].as_mut()?;
+        let first = page * (PAGE / UNIT);
+        let hidden = &mut inner.hidden;
+        part.buddies.take_within(first, PAGE_ORDER, |unit, order| hidden.push((unit, order)));
+        let mut unit = first;
+        let details = part.details.as_ref()?;
+        while unit < first + PAGE / UNIT {
+            match hidden.iter().find(|(hidden, _)| *hidden == unit) {
+                Some((_, order)) => unit += 1 << order,
+                None => {
+                    labels.push(details.labels[unit]);
+                    unit += 1 << details.orders[unit];
+                }
+            }
+        }
+        inner.cleared = Some(chunk * PAGES + page);
+        inner.note_room(chunk);
+        // SAFETY: the page lies within its chunk.
+        let start = unsafe { self.rows[chunk].start.add(page * PAGE) };
+        Some(Clearing { start: start.addr().get() })
+    }
+
+    /// Gives back what is free of the page that was being [cleared](Self::begin_clearing).
+    pub fn end_clearing(&mut self) {
+        let inner = self.inner_mut();
+        let Some(page) = inner.cleared.take() else { return };
+        let chunk = page / PAGES;
+        if let Some(part) = inner.chunks[chunk].as_mut() {
+            inner.hidden.drain(..).for_each(|(unit, order)| _ = part.buddies.give(unit, order));
+            inner.note_room(chunk);
+        }
+        self.release_if_free(chunk);
+    }
+
+    fn take_part(&mut self, order: usize) -> Option<(usize, usize)> {
+        self.collect(COLLECTED);
+        let found = self.inner().roomy_chunk(order).or_else(|| self.take_chunk());
+        let chunk = found?;
+        let inner = self.inner_mut();
+        let part = inner.chunks[chunk].as_mut()?;
+        let unit = part.buddies.take(order)?;
+        part.note_used(unit, order, true);
+        inner.used += UNIT << order;
+        inner.note_room(chunk);
+        Some((chunk, unit))
+    }
+
+    fn give_part(&mut self, chunk: usize, unit: usize, order: usize) {
+        let inner = self.inner_mut();
+        let Some(part) = inner.chunks[chunk].as_mut() else { return };
+        part.note_used(unit, order, false);
+        inner.used -= UNIT << order;
+        if inner.cleared == Some(chunk * PAGES + unit * UNIT / PAGE) {
+            inner.hidden.push((unit, order));
+            return;
+        }
+        part.buddies.give(unit, order);
+        inner.note_room(chunk);
+        self.release_if_free(chunk);
+    }
+
+    fn take_chunk(&mut self) -> Option<usize> {
+        let most = self.most;
+        let inner = self.inner_mut();
+        if inner.held >= most {
+            return None;
+        }
+        let chunk = Chunk::take(&inner.arena.shared)?;
+        let row = Row { start: chunk.start(), kept: 0 };
+        let part = Part { chunk, buddies: Buddies::new(), used: [0; PAGES], details: None };
+        inner.held += 1;
+        let number = match inner.vacant.pop() {
+            Some(number) => number as usize,
+            None => {
+                inner.chunks.push(None);
+                inner.chunks.len() - 1
+            }
+        };
+        inner.chunks[number] = Some(part);
+        inner.note_room(number);
+        match self.rows.get_mut(number) {
+            Some(before) => *before = row,
+            None => self.rows.push(row),
+        }
+        Some(number)
+    }
+
+    /// Gives the chunk back to the arena if it is all free.
+    fn release_if_free(&mut self, chunk: usize) {
+        let inner = self.inner_mut();
+        let Some(part) = &inner.chunks[chunk] else { return };
+        if part.buddies.counts[ORDERS - 1] == 0 {
+            return;
+        }
+        inner.details -= if part.details.is_some() { DETAILS } else { 0 };
+        inner.chunks[chunk] = None;
+        inner.vacant.push(chunk as u32);
+        inner.held -= 1;
+        inner.note_room(chunk);
+    }
+
+    #[inline(always)]
+    fn inner(&self) -> &Inner {
+        self.inner.as_ref().expect("it is there until it is dropped")
+    }
+
+    #[inline(always)]
+    fn inner_mut(&mut self) -> &mut Inner {
+        self.inner.as_mut().expect("it is there until it is dropped")
+    }
+}
+
+/// Bytes of what is to be known of a chunk's pieces.
+const DETAILS: usize = size_of::<Details>() + size_of::<Entries>();
+/// Pieces that have come back and are looked at when one is taken.
+const COLLECTED: usize = 32;
+
+impl Inner {
+    /// The first chunk with a free part of the smallest order from `order` on that there is.
+    fn roomy_chunk(&self, order: usize) -> Option<usize> {
+        self.roomy[order..].iter().find_map(|words| {
+            let word = words.iter().position(|word| *word != 0)?;
+            Some(word * 64 + words[word].trailing_zeros() as usize)
+        })
+    }
+
+    /// What is free of `chunk` has changed.
+    fn note_room(&mut self, chunk: usize) {
+        let counts = self.chunks[chunk].as_ref().map_or([0; ORDERS], |part| part.buddies.counts);
+        for (words, count) in self.roomy.iter_mut().zip(counts) {
+            if words.len() <= chunk / 64 {
+                words.resize(chunk / 64 + 1, 0);
+            }
+            let bit = 1 << (chunk % 64);
+            words[chunk / 64] = words[chunk / 64] & !bit | if count > 0 { bit } else { 0 };
+        }
+    }
+}
+
+impl Part {
+    fn note_used(&mut self, unit: usize, order: usize, is_used: bool) {
+        const UNITS_OF_PAGE: usize = PAGE / UNIT;
+        let each = (1 << order).min(UNITS_OF_PAGE) as u8;
+        for used in &mut self.used[unit / UNITS_OF_PAGE..][..(1usize << order).div_ceil(UNITS_OF_PAGE)] {
+            *used = if is_used { *used + each } else { *used - each };
+        }
+    }
+}
+
+impl Details {
+    fn new(home: *const Home, number: u32) -> Box<Details> {
+        let entry = |_| Entry { holders: RefCount::one(), link: AtomicU32::new(0) };
+        let entries = Entries { entries: std::array::from_fn(entry), home, number };
+        let entries = NonNull::from(Box::leak(Box::new(entries)));
+        Box::new(Details { entries, orders: [0; UNITS], labels: [0; UNITS] })
+    }
+}
+
+impl Drop for Details {
+    fn drop(&mut self) {
+        // SAFETY: from a box, and no piece of the chunk is taken: the owner gives it back then, or has been left by the last.
+        drop(unsafe { Box::from_raw(self.entries.as_ptr()) });
+    }
+}
+
+impl Drop for Pieces {
+    fn drop(&mut self) {
+        // What is elsewhere keeps its home, which keeps its memory.
+        let mut left = self.home.left.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        *left = self.inner.take();
+    }
+}
+
+impl fmt::Debug for Pieces {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Pieces({} bytes in use of {})", self.used(), self.held())
+    }
+}
+
+/// A page that is being cleared.
+#[derive(Debug)]
+pub struct Clearing {
+    start: usize,
+}
+
+impl Clearing {
+    /// Whether `bytes` begin in it.
+    pub fn contains(&self, bytes: &Bytes) -> bool {
+        (self.start..self.start + PAGE).contains(&bytes.as_ptr().addr())
+    }
+}
+
+impl Entry {
+    /// The entries that this is one of, and its unit.
+    ///
+    /// # Safety
+    /// `this` is the entry of a piece that is taken.
+    unsafe fn place(this: NonNull<Entry>) -> (NonNull<Entries>, usize) {
+        // SAFETY: the entry is there as long as the piece is; while it is taken, its link is its unit, by which it lies behind
+        // the first of them, where they all begin.
+        unsafe {
+            let unit = this.as_ref().link.load(Ordering::Relaxed) as usize;
+            (this.sub(unit).cast(), unit)
+        }
+    }
+
+    /// Gives up one hold on the piece; it goes back if it was the last.
+    ///
+    /// # Safety
+    /// The caller has that hold.
+    unsafe fn release(this: NonNull<Entry>) {
+        // SAFETY: the entry is there as long as the piece is held.
+        let entry = unsafe { this.as_ref() };
+        if !entry.holders.release() {
+            return;
+        }
+        // SAFETY: the piece is not back yet.
+        let (entries, unit) = unsafe { Entry::place(this) };
+        // SAFETY: as above; and the hold on the home was taken for this piece in `Pieces::take`.
+        let (number, home) = unsafe {
+            let entries = entries.as_ref();
+            (entries.number as usize * UNITS + unit, Arc::from_raw(entries.home))
+        };
+        let mut head = home.returned.load(Ordering::Relaxed);
+        loop {
+            entry.link.store(head, Ordering::Relaxed);
+            // Release: the owner sees the link, and all that was done with the piece. Nothing of the entry is touched behind it.
+            match home.returned.compare_exchange_weak(head, number as u32 + 1, Ordering::Release, Ordering::Relaxed) {
+                Ok(_) => return,
+                Err(now) => head = now,
+            }
+        }
+    }
+}
+
+/// A piece that has one owner, to be written. [`freeze`](Self::freeze) makes it [`Bytes`]; dropping it gives it back.
+///
+/// A fresh one holds whatever was there.
+pub struct Piece {
+    entry: NonNull<Entry>,
+    start: NonNull<u8>,
+    len: usize,
+    memory: Memory,
+}
+
+// SAFETY: the owner of the piece, alone; what others reach of its entry is atomic.
+unsafe impl Send for Piece {}
+// SAFETY: `&Piece` only reads.
+unsafe impl Sync for Piece {}
+
+impl Piece {
+    /// Keeps the first `len` bytes; nothing happens when there are no more than that.
+    pub fn truncate(&mut self, len: usize) {
+        self.len = self.len.min(len);
+    }
+
+    /// No more writing: the bytes as they are now, to be shared.
+    pub fn freeze(self) -> Bytes {
+        let piece = std::mem::ManuallyDrop::new(self);
+        let table = match piece.memory {
+            Memory::Process => &PROCESS,
+            Memory::Device => &DEVICE,
+        };
+        // SAFETY: the piece has room for `len` bytes, and the bytes take over this owner's hold: nobody is left who could write.
+        // Device memory is what the maker of the arena vouched for.
+        unsafe { Bytes::from_owner(piece.start, piece.len, piece.entry.as_ptr().cast(), table) }
+    }
+}
+
+impl Deref for Piece {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the piece has room for `len` bytes and no other owner. All memory of an arena is initialised.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
+    }
+}
+
+impl DerefMut for Piece {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
+    }
+}
+
+impl Drop for Piece {
+    fn drop(&mut self) {
+        // SAFETY: this owner's hold.
+        unsafe { Entry::release(self.entry) }
+    }
+}
+
+impl fmt::Debug for Piece {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Piece({} bytes)", self.len)
+    }
+}
+
+/// The order of the smallest part with room for `len` bytes.
+fn order_of(len: usize) -> usize {
+    len.div_ceil(UNIT).max(1).next_power_of_two().trailing_zeros() as usize
+}
+
+/// # Safety
+/// As [`Owner::share`].
+unsafe fn share(owner: *const ()) {
+    // SAFETY: the owner is the entry of a piece that the caller has a hold on.
+    unsafe { (*owner.cast::<Entry>()).holders.share() }
+}
+
+/// # Safety
+/// As [`Owner::release`].
+unsafe fn release(owner: *const ()) {
+    // SAFETY: as above, and the owner came from a `NonNull`.
+    unsafe { Entry::release(NonNull::new_unchecked(owner.cast_mut().cast())) }
+}
+
+static PROCESS: Owner = Owner { memory: Memory::Process, pooled: false, share, release };
+static DEVICE: Owner = Owner { memory: Memory::Device, pooled: false, share, release };
