@@ -155,9 +155,9 @@ impl<'a> Request<'a> {
             Touch::Cursor => needed.add(scan::shard(&self.args[1], count).unwrap_or(0)),
             Touch::All => *needed = ShardSet::all(count),
             Touch::Select => *space = connection::selected(&self.args[1]).unwrap_or(*space),
-            Touch::Watched => session.watched.iter().for_each(|watched| add(watched.space, &watched.key)),
+            Touch::Watched => needed.extend(session.watches(keys, count)),
             Touch::Queue => {
-                session.watched.iter().for_each(|watched| add(watched.space, &watched.key));
+                needed.extend(session.watches(keys, count));
                 // Nothing of a spoiled one is done.
                 let transaction = session.transaction.iter().filter(|transaction| !transaction.is_spoiled);
                 for queued in transaction.flat_map(|transaction| &transaction.queue) {

@@ -2,7 +2,7 @@
 
 use super::table::Command;
 use crate::resp::{Limits, OwnedArgs, Protocol};
-use crate::shards::Shards;
+use crate::shards::{ShardSet, Shards, shard_of};
 use crate::store::Keys;
 use std::net::SocketAddr;
 
@@ -110,12 +110,12 @@ impl Session {
         self.transaction.as_ref().map_or(0, |transaction| transaction.bytes)
     }
 
-    /// Whether keys are watched for it: whoever closes the connection [lets them go](Self::unwatch).
-    pub fn has_watched(&self) -> bool {
-        !self.watched.is_empty()
+    /// The shards, of `count`, in which keys are watched for it: whoever closes the connection [lets them go](Self::unwatch).
+    pub fn watches(&self, keys: &Keys, count: usize) -> ShardSet {
+        self.watched.iter().map(|watched| shard_of(keys.key(watched.space, &watched.key).hash(), count)).collect()
     }
 
-    /// The shards of the keys watched for it are no longer asked.
+    /// Lets all keys go that are watched for it, whose shards are there.
     pub fn unwatch(&mut self, shards: &mut Shards<'_>, keys: &Keys) {
         for watched in self.watched.drain(..) {
             let key = keys.key(watched.space, &watched.key);
