@@ -14,10 +14,11 @@ pub enum Step {
     Scan(usize, Args),
 }
 
-const KEYS: [&str; 6] = ["a", "b", "c", "d", "h", "n"];
+/// Keys that commands are about.
+pub const KEYS: [&str; 6] = ["a", "b", "c", "d", "h", "n"];
 const FIELDS: [&str; 4] = ["f", "g", "i", ""];
 /// What stands where something else should. No number among them is a time that is soon over.
-const WRONG: [&str; 16] = [
+pub const WRONG: [&str; 16] = [
     "",
     "x",
     "-1",
