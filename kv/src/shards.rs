@@ -68,6 +68,11 @@ impl ShardSet {
         self.0[number / 64] |= 1 << (number % 64);
     }
 
+    /// The shards of `other`, too.
+    pub fn extend(&mut self, other: ShardSet) {
+        self.0.iter_mut().zip(other.0).for_each(|(word, other)| *word |= other);
+    }
+
     /// Whether the shard `number` is one of them.
     #[inline]
     pub fn has(&self, number: usize) -> bool {
@@ -115,10 +120,13 @@ mod tests {
 
     #[test]
     fn a_set_has_what_was_added() {
-        assert!(ShardSet::NONE.is_empty() && ShardSet::NONE.len() == 0);
+        assert!(ShardSet::NONE.is_empty());
         let set: ShardSet = [255, 3, 64, 3].into_iter().collect();
         assert_eq!((set.iter().collect::<Vec<_>>(), set.len()), (vec![3, 64, 255], 3));
         assert!(set.has(64) && !set.has(65) && !set.has(256));
+        let mut both: ShardSet = [1, 64].into_iter().collect();
+        both.extend(set);
+        assert_eq!(both.iter().collect::<Vec<_>>(), [1, 3, 64, 255]);
         assert_eq!(ShardSet::all(256).len(), 256);
     }
 

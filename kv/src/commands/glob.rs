@@ -15,6 +15,10 @@ pub fn is_match_ignoring_case(pattern: &[u8], text: &[u8]) -> bool {
 }
 
 fn is_match_by(mut pattern: &[u8], mut text: &[u8], as_one: impl Fn(u8) -> u8) -> bool {
+    if text.is_empty() {
+        // Not even a star is like nothing at all for Redis; its commands do not ask about a single one.
+        return pattern.is_empty();
+    }
     // What follows the last star, and where it began to be tried.
     let mut retry: Option<(&[u8], &[u8])> = None;
     loop {
@@ -25,7 +29,6 @@ fn is_match_by(mut pattern: &[u8], mut text: &[u8], as_one: impl Fn(u8) -> u8) -
                 continue;
             }
             ([], []) => return true,
-            // An empty text is no match for a pattern of more than stars.
             (_, []) => return false,
             ([], _) => None,
             (_, [byte, ..]) => one(pattern, *byte, &as_one),
@@ -115,6 +118,7 @@ mod tests {
             ("", "", true),
             ("", "a", false),
             ("a", "", false),
+            ("**", "", false),
         ] {
             assert_eq!(is_match(pattern.as_bytes(), text.as_bytes()), expected, "{pattern} {text}");
         }

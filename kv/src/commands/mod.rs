@@ -1,8 +1,14 @@
 //! The commands of Redis: from a request's arguments to its reply.
 //!
-//! Whoever serves a connection keeps a [`Session`] for it, makes a [`Request`] of what its client sent, sees to it that the
-//! shards are there that the request [needs](Request::needs), and [runs](Request::run) it. The key of most requests is hashed
-//! when the request is made, so that what it leads to can be fetched ahead.
+//! Whoever serves a connection keeps a [`Session`] for it, and for each request of its client
+//!
+//! 1. makes the arguments [whole](Request::whole), if there are long ones that have to be,
+//! 2. makes a [`Request`] of them: its [key](Request::key) is hashed, so that what it leads to can be fetched ahead,
+//! 3. sees to it that the shards are there that the request [needs](Request::needs); before it the requests that came before it
+//!    have run, for a transaction or another database changes what is needed,
+//! 4. [runs](Request::run) it, and closes the connection if the session is [closing](Session::is_closing) then.
+//!
+//! In the end it lets the session's [watched keys go](Session::unwatch).
 
 mod clients;
 mod config;
@@ -33,11 +39,11 @@ pub use refused::Refused;
 pub use session::{Client, Session};
 pub use table::{Command, Quick};
 
-use crate::resp::{Args, Reply};
+use crate::resp::{Args, OwnedArgs, Reply};
 use crate::shards::{ShardSet, Shards, shard_of};
 use crate::sink::Sink;
 use crate::store::{Key, Keys};
-use refused::NO_AUTH;
+use refused::{NO_AUTH, TOO_LONG};
 use session::Queued;
 use table::{Flags, Touch};
 
@@ -71,11 +77,21 @@ pub struct Request<'a> {
 }
 
 impl<'a> Request<'a> {
+    /// A copy of the arguments to make a request of instead, if a long one was received apart of which that command wants the
+    /// bytes: most but `SET` and its like do.
+    pub fn whole(args: Args<'_>) -> Option<OwnedArgs> {
+        (args.longs().len() > 0 && !takes_longs(table::find(args).ok(), args)).then(|| args.to_whole())
+    }
+
     /// What a client asks for by `args`, of which there is one at least. Its keys are expected to be of the keyspace `space`,
-    /// the [client's](Session::space) when the commands before it have run.
+    /// the [client's](Session::space) when the commands before it have run. Long arguments are [whole](Self::whole) where they
+    /// have to be; otherwise it is refused.
     #[inline]
     pub fn new(args: Args<'a>, space: u8, keys: &Keys) -> Self {
-        let command = table::find(args);
+        let mut command = table::find(args);
+        if args.longs().len() > 0 && command.is_ok() && !takes_longs(command.as_ref().ok().copied(), args) {
+            command = Err(TOO_LONG);
+        }
         let key = match &command {
             Ok(command) if command.first > 0 => Some(keys.key(space, args.at(command.first.into()))),
             _ => None,
@@ -139,10 +155,12 @@ impl<'a> Request<'a> {
             Touch::Cursor => needed.add(scan::shard(&self.args[1], count).unwrap_or(0)),
             Touch::All => *needed = ShardSet::all(count),
             Touch::Select => *space = connection::selected(&self.args[1]).unwrap_or(*space),
-            Touch::Watched => session.watched.iter().for_each(|watched| add(watched.space, &watched.key)),
+            Touch::Watched => needed.extend(session.watches(keys, count)),
             Touch::Queue => {
-                session.watched.iter().for_each(|watched| add(watched.space, &watched.key));
-                for queued in session.transaction.iter().flat_map(|transaction| &transaction.queue) {
+                needed.extend(session.watches(keys, count));
+                // Nothing of a spoiled one is done.
+                let transaction = session.transaction.iter().filter(|transaction| !transaction.is_spoiled);
+                for queued in transaction.flat_map(|transaction| &transaction.queue) {
                     Request::queued(queued).touches(queued.command, session, space, keys, count, needed);
                 }
             }
@@ -169,7 +187,6 @@ impl<'a> Request<'a> {
 
     /// Runs it, and replies.
     pub fn run(&self, cx: &mut Context<'_, '_>, sink: &mut dyn Sink) {
-        cx.stats.commands += 1;
         let mut reply = Reply::new(sink, cx.session.protocol);
         let command = match &self.command {
             Ok(command) => *command,
@@ -194,15 +211,8 @@ impl<'a> Request<'a> {
     }
 
     fn execute(&self, command: &'static Command, cx: &mut Context<'_, '_>, reply: &mut Reply<'_>) {
-        // A long argument is read by few.
-        let whole;
-        let request = if self.args.longs().any(|at| !command.takes_long(at)) {
-            whole = self.args.to_whole();
-            &Request { command: Ok(command), args: whole.args(), key: None }
-        } else {
-            self
-        };
-        if let Err(refused) = (command.run)(cx, request, reply) {
+        cx.stats.commands += 1;
+        if let Err(refused) = (command.run)(cx, self, reply) {
             cx.refuse(&refused, reply);
         }
     }
@@ -211,6 +221,11 @@ impl<'a> Request<'a> {
     fn arity(&self) -> Refused {
         Refused::arity(self.command.as_ref().map_or("", |command| command.name))
     }
+}
+
+/// Whether `command`, if there is one, takes the long ones of `args` as they are; what is unknown is only shown.
+fn takes_longs(command: Option<&Command>, args: Args<'_>) -> bool {
+    command.is_none_or(|command| args.longs().all(|at| command.takes_long(at)))
 }
 
 impl Context<'_, '_> {
@@ -234,5 +249,43 @@ impl Context<'_, '_> {
     fn refuse(&mut self, refused: &Refused, reply: &mut Reply<'_>) {
         self.stats.errors += 1;
         reply.error(refused.text());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::resp::{Limits, Parsed, Parser};
+    use crate::store::{Config, Store};
+
+    /// What `f` makes of the arguments `words`, the last of which is received apart.
+    fn with_long<T>(words: &[&str], f: impl FnOnce(Args<'_>, &Keys) -> T) -> T {
+        let config = Config::new(4 << 20);
+        let mut store = Store::new(&config, 0);
+        let (last, words) = words.split_last().unwrap();
+        let mut data = format!("*{}\r\n", words.len() + 1);
+        words.iter().for_each(|word| data += &format!("${}\r\n{word}\r\n", word.len()));
+        data += &format!("${}\r\n", last.len());
+        let mut parser = Parser::default();
+        let limits = Limits { bulk: 1 << 20, long: 1, authenticated: true };
+        assert_eq!(parser.parse(data.as_bytes(), limits), Ok(Parsed::Long { at: data.len(), len: last.len() }));
+        let mut writer = store.long(last.len(), 0).unwrap();
+        writer.fill(last.as_bytes());
+        parser.give(writer.finish());
+        assert_eq!(parser.parse(data.as_bytes(), limits), Ok(Parsed::Request(data.len())));
+        f(parser.args(data.as_bytes()), &Keys::new(&config.key))
+    }
+
+    #[test]
+    fn a_long_value_stays_where_it_is_and_another_argument_is_made_whole() {
+        for words in [&["set", "a", "value"][..], &["mset", "a", "1", "b", "value"], &["hset", "h", "f", "value"]] {
+            assert!(with_long(words, |args, _| Request::whole(args).is_none()));
+            assert!(with_long(words, |args, keys| Request::new(args, 0, keys).command().is_some()));
+        }
+        for words in [&["get", "key"][..], &["mset", "a", "1", "key"], &["set", "a", "1", "nx"], &["echo", "text"]] {
+            let whole = with_long(words, |args, _| Request::whole(args)).unwrap();
+            assert_eq!(whole.args().iter().last().unwrap(), words[words.len() - 1].as_bytes());
+            assert!(with_long(words, |args, keys| Request::new(args, 0, keys).command().is_none()));
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! What a client is told when a command is not done, in Redis' words: clients match on them.
 
+use crate::resp::Args;
 use crate::store;
 use std::borrow::Cow;
 
@@ -82,13 +83,14 @@ impl Refused {
     }
 
     /// There is no such command.
-    pub fn unknown<'a>(name: &[u8], args: impl Iterator<Item = &'a [u8]>) -> Self {
-        let mut text = [&b"ERR unknown command '"[..], shown(name, SHOWN), b"', with args beginning with: "].concat();
+    pub fn unknown(args: Args<'_>) -> Self {
+        let name = args.beginning(0, SHOWN);
+        let mut text = [&b"ERR unknown command '"[..], shown(&name), b"', with args beginning with: "].concat();
         let start = text.len();
-        for arg in args {
+        for at in 1..args.len() {
             let Some(left) = SHOWN.checked_sub(text.len() - start).filter(|left| *left > 0) else { break };
             text.push(b'\'');
-            text.extend_from_slice(shown(arg, left));
+            text.extend_from_slice(shown(&args.beginning(at, left)));
             text.extend_from_slice(b"' ");
         }
         Refused::of(&[&text])
@@ -97,7 +99,13 @@ impl Refused {
     /// The command called `parent` has no such part.
     pub fn unknown_part(parent: &str, name: &[u8]) -> Self {
         let parent = parent.to_ascii_uppercase();
-        Refused::of(&[b"ERR unknown subcommand '", shown(name, SHOWN), b"'. Try ", parent.as_bytes(), b" HELP."])
+        Refused::of(&[
+            b"ERR unknown subcommand '",
+            shown(&name[..name.len().min(SHOWN)]),
+            b"'. Try ",
+            parent.as_bytes(),
+            b" HELP.",
+        ])
     }
 
     /// The time that the command called `name` was given is none.
@@ -107,13 +115,13 @@ impl Refused {
 
     /// An option is followed by what does not belong there.
     pub fn hello_option(option: &[u8]) -> Self {
-        Refused::of(&[b"ERR Syntax error in HELLO option '", shown(option, usize::MAX), b"'"])
+        Refused::of(&[b"ERR Syntax error in HELLO option '", shown(option), b"'"])
     }
 }
 
 /// A string ends at a zero for Redis.
-fn shown(word: &[u8], most: usize) -> &[u8] {
-    let end = word.iter().take(most).position(|byte| *byte == 0).unwrap_or(word.len().min(most));
+fn shown(word: &[u8]) -> &[u8] {
+    let end = word.iter().position(|byte| *byte == 0).unwrap_or(word.len());
     &word[..end]
 }
 
@@ -126,10 +134,11 @@ impl From<store::Error> for Refused {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::resp::OwnedArgs;
 
     fn unknown(words: &[&str]) -> String {
-        let args = words[1..].iter().map(|word| word.as_bytes());
-        Refused::unknown(words[0].as_bytes(), args).text().escape_ascii().to_string()
+        let args: OwnedArgs = words.iter().map(|word| word.as_bytes()).collect();
+        Refused::unknown(args.args()).text().escape_ascii().to_string()
     }
 
     #[test]

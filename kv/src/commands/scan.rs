@@ -10,6 +10,8 @@ use crate::store::Str;
 
 /// Places that are looked at together where all are.
 const TOGETHER: usize = 1 << 16;
+/// Places that a turn of a scan looks at, if it finds little.
+const PLACES: usize = 1 << 13;
 
 pub(super) fn keys(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> Done {
     let (space, now) = (cx.session.space, cx.now);
@@ -131,13 +133,24 @@ pub(super) fn scan(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut 
     let number = cursor % shards;
     let mut found = Found::new(options.pattern, reply.protocol);
     let is_kind = |name: &str| options.kind.is_none_or(|kind| kind.eq_ignore_ascii_case(name.as_bytes()));
+    let (space, now) = (cx.session.space, cx.now);
     let mut next = 0;
-    if let Some(store) = cx.shards.at(number as usize) {
-        next = store.scan(cx.session.space, cursor / shards, options.count, cx.now, |key, kind| {
-            if is_kind(kind_name(kind)) {
-                found.take(key, None);
+    if let Some(store) = cx.shards.at(number as usize).filter(|store| store.len(space) > 0) {
+        next = cursor / shards;
+        let (mut keys, mut places) = (0, 0);
+        // Where few keys are, more places are looked at, to a limit.
+        while keys < options.count && places < options.count.max(PLACES) {
+            next = store.scan(space, next, options.count, now, |key, kind| {
+                keys += 1;
+                if is_kind(kind_name(kind)) {
+                    found.take(key, None);
+                }
+            });
+            places += options.count;
+            if next == 0 {
+                break;
             }
-        });
+        }
     }
     let next = match next {
         0 if number + 1 == shards => 0,

@@ -134,17 +134,12 @@ impl Session {
         (self.space, self.protocol) = (space, protocol);
     }
 
-    /// The shards, of `count`, of the keys watched for it.
-    pub fn watched_shards(&self, keys: &Keys, count: usize) -> ShardSet {
+    /// The shards, of `count`, in which keys are watched for it: whoever closes the connection [lets them go](Self::unwatch).
+    pub fn watches(&self, keys: &Keys, count: usize) -> ShardSet {
         self.watched.iter().map(|watched| shard_of(keys.key(watched.space, &watched.key).hash(), count)).collect()
     }
 
-    /// Whether keys are watched for it: whoever closes the connection [lets them go](Self::unwatch).
-    pub fn has_watched(&self) -> bool {
-        !self.watched.is_empty()
-    }
-
-    /// The shards of the keys watched for it are no longer asked.
+    /// Lets all keys go that are watched for it, whose shards are there.
     pub fn unwatch(&mut self, shards: &mut Shards<'_>, keys: &Keys) {
         for watched in self.watched.drain(..) {
             let key = keys.key(watched.space, &watched.key);

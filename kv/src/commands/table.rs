@@ -383,7 +383,7 @@ fn part(command: &'static Command, name: &[u8]) -> Option<&'static Command> {
 #[inline]
 pub(super) fn find(args: Args<'_>) -> Result<&'static Command, Refused> {
     let Some(mut command) = by_name(args.at(0)) else {
-        return Err(Refused::unknown(args.at(0), args.iter().skip(1)));
+        return Err(Refused::unknown(args));
     };
     if !command.parts.is_empty()
         && let Some(name) = args.get(1)

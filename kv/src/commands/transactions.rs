@@ -48,7 +48,6 @@ pub(super) fn exec(cx: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<
     }
     reply.array(transaction.queue.len());
     for queued in &transaction.queue {
-        cx.stats.commands += 1;
         cx.session.last = Some(queued.command);
         Request::queued(queued).execute(queued.command, cx, reply);
     }
@@ -84,6 +83,7 @@ pub(super) fn unwatch(cx: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Rep
 #[cfg(test)]
 mod tests {
     use super::super::testing::Client;
+    use crate::store::Keys;
 
     #[test]
     fn commands_wait_and_are_done_together() {
@@ -174,7 +174,7 @@ mod tests {
             client.says("watch a", "+OK");
             client.says("multi", "+OK");
             client.says("discard", "+OK");
-            assert!(!client.session.has_watched());
+            assert!(client.session.watches(&Keys::new(&[0; 16]), 4).is_empty());
             client.run("hello 3");
             client.says("watch a", "+OK");
             client.says("set a 1", "+OK");

@@ -56,6 +56,17 @@ impl<'a> Args<'a> {
         }
     }
 
+    /// A copy of the first bytes, `most` at most, of the one at `at`, wherever they lie.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub fn beginning(&self, at: usize, most: usize) -> Vec<u8> {
+        match self.value(at) {
+            Value::Short(bytes) => bytes[..bytes.len().min(most)].to_vec(),
+            Value::Long(long) => long.range(0..long.len().min(most)).flat_map(|piece| piece.to_vec()).collect(),
+        }
+    }
+
     /// All of them.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &'a [u8]> + Clone + use<'a> {
         let data = self.data;
@@ -63,7 +74,7 @@ impl<'a> Args<'a> {
     }
 
     /// The numbers of those that were received apart.
-    pub fn longs(&self) -> impl Iterator<Item = usize> {
+    pub fn longs(&self) -> impl ExactSizeIterator<Item = usize> {
         self.longs.iter().map(|(number, _)| *number)
     }
 
@@ -118,9 +129,10 @@ impl OwnedArgs {
         Args { data: &self.data, ranges: &self.ranges, longs: &self.longs }
     }
 
-    /// Bytes that they take, but for the long ones.
+    /// Bytes that they take, with those of long ones.
     pub fn bytes(&self) -> usize {
-        self.data.len() + size_of_val(&self.ranges[..]) + size_of_val(&self.longs[..])
+        let longs = self.longs.iter().map(|(_, long)| size_of::<(usize, Long)>() + long.len());
+        self.data.len() + size_of_val(&self.ranges[..]) + longs.sum::<usize>()
     }
 
     fn push(&mut self, arg: Str<'_>) {

@@ -18,7 +18,8 @@ const KEPT: usize = 64;
 pub struct Limits {
     /// Bytes of an argument at most: 512 MB for Redis.
     pub bulk: usize,
-    /// Arguments of so many bytes are received [apart](Parsed::Long), if they have not come as a whole.
+    /// Arguments of so many bytes are received [apart](Parsed::Long), if they have not come as a whole, and only from whoever
+    /// is authenticated.
     pub long: usize,
     /// Whether the client has said the password, or there is none.
     pub authenticated: bool,
@@ -181,7 +182,7 @@ impl Parser {
             if data.len() < end {
                 self.bulk = Some(bulk);
                 // What is done is said in a few bytes.
-                let is_long = is_new && bulk >= limits.long && !self.args.is_empty();
+                let is_long = is_new && bulk >= limits.long && limits.authenticated && !self.args.is_empty();
                 return Ok(if is_long { Parsed::Long { at: self.at, len: bulk } } else { Parsed::Partial(end) });
             }
             // What the two bytes behind it are, Redis does not ask either.

@@ -50,10 +50,11 @@ impl Lending {
 
 impl Kv {
     /// The keys watched for a client that has gone are not watched any more.
-    pub(super) fn borrow_to_unwatch(&mut self, net: &mut impl Transport, session: Session) {
-        let shards = session.watched_shards(&self.keys, self.stores.len());
-        self.lending.queue(shards, Job::Unwatch(session));
-        self.borrow(net);
+    pub(super) fn borrow_to_unwatch(&mut self, session: Session) {
+        let shards = session.watches(&self.keys, self.stores.len());
+        if !shards.is_empty() {
+            self.lending.queue(shards, Job::Unwatch(session));
+        }
     }
 
     /// The worker `borrower` wants to borrow our shard.

@@ -35,7 +35,12 @@ impl Store {
         if field.len() > Self::LONGEST_KEY || key.bytes.len() > Self::LONGEST_KEY {
             return Err(Error::TooLong);
         }
-        let result = match value.into() {
+        let value = value.into();
+        // A wrong type is said before it is known whether there is memory.
+        if !matches!(value, Value::Short(value) if value.len() < self.long) {
+            self.find_hash(key, now)?;
+        }
+        let result = match value {
             Value::Short(value) if value.len() < self.long => {
                 return self.hset_near(key, Field { name: field, value: Near::Here(value) }, value.len(), now);
             }

@@ -302,6 +302,8 @@ impl Store {
             if let Some(pieces) = self.take_pieces(len) {
                 return Ok(LongWriter { pieces, piece: 0, at: 0, len, left: len });
             }
+            // What was taken in vain is no room that has come.
+            while self.heap.pieces.collect(MOST) {}
             if !self.clear_some(now) {
                 return Err(Error::Full);
             }
@@ -331,7 +333,8 @@ impl Store {
             }
             left -= size.min(left);
         }
-        Some(pieces)
+        // What is not used of them counts, too.
+        (self.used() <= self.memory).then_some(pieces)
     }
 
     /// Keeps `long`. Returns its number.

@@ -7,6 +7,8 @@ use linerate_bypass::arena::Pieces;
 
 /// Places of the index that are looked at together for flushed items.
 const SWEPT: usize = 256;
+/// Pieces of work that are done by the way when there is more than memory allows.
+const PIECES: usize = 8;
 /// Items that are moved together to free a page.
 const MOVED: usize = 64;
 
@@ -81,13 +83,22 @@ impl Store {
     /// Makes room for `count` items of at most `size` bytes.
     #[inline]
     pub(super) fn make_room(&mut self, size: usize, count: usize, now: u64) -> Result<(), Error> {
-        if count == 1 && self.heap.has_slot(size) { Ok(()) } else { self.clear_room(size, count, now) }
+        if count == 1 && self.heap.has_slot(size) && self.used() <= self.memory {
+            return Ok(());
+        }
+        self.clear_room(size, count, now)
     }
 
     #[cold]
     fn clear_room(&mut self, size: usize, count: usize, now: u64) -> Result<(), Error> {
         if size > heap::LARGEST {
             return Err(Error::Full);
+        }
+        // The index has grown, or there is to be less memory: that is made up for piece by piece.
+        for _ in 0..PIECES {
+            if self.used() <= self.memory || !self.clear_some(now) {
+                break;
+            }
         }
         while !self.has_room(size, count) {
             // Where bytes are free, but no page is, what is in the way is moved.

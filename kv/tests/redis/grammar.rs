@@ -14,10 +14,11 @@ pub enum Step {
     Scan(usize, Args),
 }
 
-const KEYS: [&str; 6] = ["a", "b", "c", "d", "h", "n"];
+/// Keys that commands are about.
+pub const KEYS: [&str; 6] = ["a", "b", "c", "d", "h", "n"];
 const FIELDS: [&str; 4] = ["f", "g", "i", ""];
 /// What stands where something else should. No number among them is a time that is soon over.
-const WRONG: [&str; 16] = [
+pub const WRONG: [&str; 16] = [
     "",
     "x",
     "-1",
@@ -59,6 +60,11 @@ const COMMANDS: &[&str] = &[
     "GETEX {k} EXAT {at}",
     "GETEX {k} PXAT {at}000",
     "GETEX {k} EX {t} PERSIST",
+    "GETEX {k} PXAT 1",
+    "PEXPIREAT {k} 1",
+    "EXPIREAT {k} {at}",
+    "EXPIREAT {k} {at} GT",
+    "EXPIREAT {k} {at} LT",
     "MGET {k} {k} {k}",
     "MSET {k} {v} {k} {v} {k} {n}",
     "MSETNX {k} {v} {k} {v}",
@@ -147,8 +153,8 @@ const COMMANDS: &[&str] = &[
     "OBJECT NOSUCH {k}",
     "TIME {v}",
     "AUTH default {v}",
-    "SCAN 0 COUNT 1000 NOSUCH",
-    "COMMAND COUNT {v}",
+    "SCAN 0 NOSUCH 5",
+    "COMMAND COUNT {v} {v}",
 ];
 
 /// Commands after which a key is soon gone.
@@ -238,7 +244,7 @@ impl Grammar {
         option
             .split(' ')
             .map(|word| match word.find('}') {
-                Some(end) => [self.word(&word[..=end]), word[end + 1..].as_bytes().to_vec()].concat(),
+                Some(end) => [self.word(&word[..=end]), word.as_bytes()[end + 1..].to_vec()].concat(),
                 None => word.as_bytes().to_vec(),
             })
             .collect()

@@ -1,6 +1,6 @@
 //! Replies, as a client reads them.
 
-use std::io::{self, BufRead, Read};
+use std::io::{self, BufRead};
 
 /// A reply of either protocol.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]

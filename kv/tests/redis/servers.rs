@@ -93,8 +93,8 @@ impl Ours {
 
     /// What `client` is replied. If it is long, the last argument is received apart if `apart`. Only those shards are there that the command says
     /// it needs.
-    pub fn run(&mut self, client: usize, args: &Args, apart: bool) -> Value {
-        let mut data = encoded(args);
+    pub fn run(&mut self, client: usize, command: &Args, apart: bool) -> Value {
+        let mut data = encoded(command);
         let limits = Limits { bulk: 512 << 20, long: 4096, authenticated: true };
         // All but the last byte has come at first.
         let mut come = if apart { data.len() - 1 } else { data.len() };
@@ -104,7 +104,7 @@ impl Ours {
                 Parsed::Partial(_) => come = data.len(),
                 Parsed::Long { at, len } => {
                     let store = self.stores[0].as_mut().expect("a shard");
-                    let mut writer = store.long(len).expect("memory for a value");
+                    let mut writer = store.long(len, now()).expect("memory for a value");
                     assert_eq!(writer.fill(&data[at..at + len]), len);
                     data.drain(at..at + len + 2);
                     self.parser.give(writer.finish());
@@ -113,7 +113,10 @@ impl Ours {
             }
         };
         let session = &mut self.sessions[client];
-        let request = Request::new(self.parser.args(&data[..end]), session.space(), &self.keys);
+        let args = self.parser.args(&data[..end]);
+        let whole = Request::whole(args);
+        let args = whole.as_ref().map_or(args, |whole| whole.args());
+        let request = Request::new(args, session.space(), &self.keys);
         let count = self.stores.len();
         let needed = request.needs(session, &self.keys, count);
         let mut lent: Vec<_> = (0..count).map(|_| None).collect();
@@ -132,13 +135,15 @@ impl Ours {
         self.parser.forget();
         let mut rest = &out[..];
         let value = Value::read(&mut rest).expect("a reply");
-        assert!(rest.is_empty(), "more than one reply to {args:?}");
+        assert!(rest.is_empty(), "more than one reply to {command:?}");
         value
     }
 
     /// A bit of what is done in the background.
     pub fn tick(&mut self) {
-        self.stores.iter_mut().flatten().for_each(|store| drop(store.tick(now(), 10)));
+        for store in self.stores.iter_mut().flatten() {
+            store.tick(now(), 10);
+        }
     }
 }
 

@@ -1,4 +1,5 @@
 use super::*;
+use crate::store::{Config, LongWriter, Store};
 use proptest::prelude::*;
 
 const KNOWN: Limits = Limits { bulk: 512 << 20, long: usize::MAX, authenticated: true };
@@ -123,4 +124,104 @@ fn an_endless_count_keeps_no_memory() {
     let mut parser = Parser::default();
     assert_eq!(parser.parse(b"*2147483647\r\n", KNOWN), Ok(Parsed::Partial(14)));
     assert!(parser.args.capacity() <= KEPT);
+}
+
+/// The arguments of `bytes`, which come in pieces that end at `cuts`; what may be received apart is, from `long` bytes on.
+fn received(bytes: &[u8], cuts: &[usize], long: usize, store: &mut Store) -> (Vec<Vec<u8>>, usize) {
+    let mut parser = Parser::default();
+    let limits = Limits { long, ..KNOWN };
+    let mut apart = 0;
+    let mut data = Vec::new();
+    let mut rest = bytes;
+    // What is being received, and bytes that are missing of it and of its line's end.
+    let mut writer: Option<(LongWriter, usize)> = None;
+    let mut at = 0;
+    for end in cuts.iter().copied().chain([bytes.len()]) {
+        let (mut come, later) = rest.split_at(end.saturating_sub(at).min(rest.len()));
+        at += come.len();
+        rest = later;
+        while !come.is_empty() {
+            if let Some((mut filling, missing)) = writer.take() {
+                filling.fill(come);
+                let n = come.len().min(missing);
+                come = &come[n..];
+                if n < missing {
+                    writer = Some((filling, missing - n));
+                    continue;
+                }
+                parser.give(filling.finish());
+            }
+            data.extend(std::mem::take(&mut come));
+            match parser.parse(&data, limits).unwrap() {
+                Parsed::Request(end) => {
+                    assert_eq!((end, rest.len()), (data.len(), 0));
+                    let args = parser.args(&data);
+                    assert_eq!(args.longs().count(), apart);
+                    return (args.to_whole().args().iter().map(<[u8]>::to_vec).collect(), apart);
+                }
+                Parsed::Partial(_) => {}
+                Parsed::Long { at, len } => {
+                    let mut filling = store.long(len, 0).unwrap();
+                    let mut begun = data.split_off(at);
+                    filling.fill(&begun);
+                    begun.truncate(len + 2);
+                    writer = Some((filling, len + 2 - begun.len()));
+                    apart += 1;
+                }
+            }
+        }
+    }
+    panic!("a request has no end");
+}
+
+proptest! {
+    /// What is received apart is the same.
+    #[test]
+    fn long_arguments_are_received_apart_however_they_are_cut(
+        args in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..60), 1..6),
+        mut cuts in prop::collection::vec(0..300usize, 0..12),
+    ) {
+        let mut store = Store::new(&Config::new(4 << 20), 0);
+        let bytes = encoded(&args);
+        cuts.sort();
+        prop_assert_eq!(received(&bytes, &cuts, 20, &mut store).0, args.clone());
+        let each: Vec<usize> = (0..bytes.len()).collect();
+        let (whole, apart) = received(&bytes, &each, 20, &mut store);
+        prop_assert_eq!(whole, args.clone());
+        prop_assert_eq!(apart, args[1..].iter().filter(|arg| arg.len() >= 20).count());
+    }
+}
+
+#[test]
+fn a_long_argument_that_nobody_takes_apart_is_read_like_any_other() {
+    let mut parser = Parser::default();
+    let limits = Limits { long: 10, ..KNOWN };
+    let data = encoded(&[b"SET".to_vec(), b"a".to_vec(), vec![b'x'; 100]]);
+    let at = data.len() - 102;
+    assert_eq!(parser.parse(&data[..at + 50], limits), Ok(Parsed::Long { at, len: 100 }));
+    assert_eq!(parser.parse(&data[..at + 60], limits), Ok(Parsed::Partial(data.len())));
+    assert_eq!(parser.parse(&data, limits), Ok(Parsed::Request(data.len())));
+    assert_eq!(parser.args(&data).longs().count(), 0);
+    // Memory is taken only for whoever has said the password.
+    let limits = Limits { authenticated: false, ..limits };
+    assert_eq!(Parser::default().parse(&data[..at + 50], limits), Ok(Parsed::Partial(data.len())));
+}
+
+#[test]
+fn a_long_argument_is_let_go_with_its_request() {
+    let mut store = Store::new(&Config::new(4 << 20), 0);
+    let mut parser = Parser::default();
+    let limits = Limits { long: 10, ..KNOWN };
+    let data = b"*2\r\n$4\r\nECHO\r\n$10\r\n";
+    assert_eq!(parser.parse(data, limits), Ok(Parsed::Long { at: data.len(), len: 10 }));
+    let mut writer = store.long(10, 0).unwrap();
+    writer.fill(b"0123456789");
+    parser.give(writer.finish());
+    assert_eq!(parser.parse(data, limits), Ok(Parsed::Request(data.len())));
+    let args = parser.args(data);
+    assert_eq!((args.len(), args.longs().collect::<Vec<_>>(), &args[1]), (2, vec![1], &b""[..]));
+    assert_eq!(args.beginning(1, 4), b"0123");
+    assert_eq!(args.to_owned().args().to_whole().args().at(1), b"0123456789");
+    parser.forget();
+    assert_eq!(parser.args(data).longs().count(), 0);
 }
