@@ -3,6 +3,7 @@
 mod buckets;
 mod error;
 mod evict;
+mod fetch;
 mod fields;
 mod hashes;
 mod heap;
@@ -20,6 +21,7 @@ mod wheel;
 
 pub use error::Error;
 pub use evict::{Evict, From};
+pub use fetch::Fetched;
 pub use item::Tag;
 pub use keys::Owned;
 pub use long::{Long, LongWriter, Str, Value};
@@ -276,13 +278,19 @@ impl Store {
     #[inline]
     fn find_used(&mut self, key: &Key, now: u64) -> Option<Location> {
         let location = self.find(key, now)?;
+        self.note_use(location, now);
+        Some(location)
+    }
+
+    /// Notes a use of the item at `location`.
+    #[inline]
+    fn note_use(&mut self, location: Location, now: u64) {
         let random = if matches!(self.evict, Evict::Lfu(_)) { self.random.u64(..) } else { 0 };
         let before = self.item(location).access();
         let access = self.evict.note(Some(before), now, random);
         if access != before {
             Item(self.heap.at_mut(location)).set_access(access);
         }
-        Some(location)
     }
 
     /// The hash of the key of the item at `location`.

@@ -1,0 +1,32 @@
+//! Strings with all that a memcached client may ask of them.
+
+use super::{Error, Key, Store, Str, Tag};
+
+/// A string, and what is known of it.
+#[derive(Debug, Clone, Copy)]
+pub struct Fetched<'a> {
+    /// The string.
+    pub value: Str<'a>,
+    /// What its client keeps beside it.
+    pub tag: Tag,
+    /// When it expires, if it does.
+    pub expires_at: Option<u64>,
+    /// Seconds since it was used before, as far as that is known.
+    pub idle: u64,
+}
+
+impl Store {
+    /// The string under `key` at `now`, and what is known of it. It has been used once more if `used` says so.
+    #[inline]
+    pub fn fetch(&mut self, key: &Key, used: bool, now: u64) -> Result<Option<Fetched<'_>>, Error> {
+        let Some(location) = self.find(key, now) else { return Ok(None) };
+        let item = self.item(location);
+        let (expires_at, idle) = (item.expires_at(), self.evict.idle(item.access(), now));
+        let tag = item.tag().unwrap_or(Tag { flags: 0, unique: 0, marks: 0 });
+        if used {
+            self.note_use(location, now);
+        }
+        let value = self.string(location)?;
+        Ok(Some(Fetched { value, tag, expires_at, idle }))
+    }
+}
