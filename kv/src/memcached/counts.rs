@@ -1,0 +1,92 @@
+//! What a worker counts while it runs requests.
+
+use std::ops::{AddAssign, Index, IndexMut};
+
+/// Something that is counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(missing_docs, reason = "memcached's names, which its documentation explains")]
+pub enum Count {
+    CmdGet,
+    CmdSet,
+    CmdFlush,
+    CmdTouch,
+    CmdMeta,
+    GetHits,
+    GetMisses,
+    DeleteMisses,
+    DeleteHits,
+    IncrMisses,
+    IncrHits,
+    DecrMisses,
+    DecrHits,
+    CasMisses,
+    CasHits,
+    CasBadval,
+    TouchHits,
+    TouchMisses,
+    StoreTooLarge,
+    StoreNoMemory,
+    TotalItems,
+}
+
+/// How `stats` calls them, in their order.
+const NAMES: [&str; Count::TotalItems as usize + 1] = [
+    "cmd_get",
+    "cmd_set",
+    "cmd_flush",
+    "cmd_touch",
+    "cmd_meta",
+    "get_hits",
+    "get_misses",
+    "delete_misses",
+    "delete_hits",
+    "incr_misses",
+    "incr_hits",
+    "decr_misses",
+    "decr_hits",
+    "cas_misses",
+    "cas_hits",
+    "cas_badval",
+    "touch_hits",
+    "touch_misses",
+    "store_too_large",
+    "store_no_memory",
+    "total_items",
+];
+
+/// How often each happened.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Counts([u64; NAMES.len()]);
+
+impl Counts {
+    /// It happened once more.
+    #[inline]
+    pub fn add(&mut self, what: Count) {
+        self[what] += 1;
+    }
+
+    /// All of them, by their names.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        NAMES.into_iter().zip(self.0)
+    }
+}
+
+impl Index<Count> for Counts {
+    type Output = u64;
+
+    fn index(&self, what: Count) -> &u64 {
+        &self.0[what as usize]
+    }
+}
+
+impl IndexMut<Count> for Counts {
+    fn index_mut(&mut self, what: Count) -> &mut u64 {
+        &mut self.0[what as usize]
+    }
+}
+
+impl AddAssign for Counts {
+    fn add_assign(&mut self, other: Counts) {
+        self.0.iter_mut().zip(other.0).for_each(|(count, more)| *count += more);
+    }
+}

@@ -1,0 +1,210 @@
+//! What requests do, and what is answered.
+
+use super::line::{DIGITS, Line, digits};
+use super::put::{self, Counted, Done, Put};
+use super::request::{Command, How, Request};
+use super::words::{Words, expires_at, expiry};
+use super::{Count, Counts, Data, Limits, SPACE, Server, meta, stats};
+use crate::shards::Shards;
+use crate::sink::Sink;
+use crate::store::{Error, Key};
+
+pub(super) const NO_MEMORY: &[u8] = b"SERVER_ERROR out of memory\r\n";
+pub(super) const NO_MEMORY_TO_STORE: &[u8] = b"SERVER_ERROR out of memory storing object\r\n";
+pub(super) const TOO_LARGE: &[u8] = b"SERVER_ERROR object too large for cache\r\n";
+pub(super) const UNENDED: &[u8] = b"CLIENT_ERROR bad data chunk\r\n";
+pub(super) const NO_NUMBER: &[u8] = b"CLIENT_ERROR cannot increment or decrement non-numeric value\r\n";
+
+/// What a request is run with.
+pub struct Context<'c, 's> {
+    /// The shards of its keys, or all if it [needs all](Request::needs_all).
+    pub shards: &'c mut Shards<'s>,
+    /// The server as a whole.
+    pub server: &'c mut dyn Server,
+    /// What this worker counts.
+    pub counts: &'c mut Counts,
+    /// What a request may be.
+    pub limits: Limits,
+    /// Milliseconds since 1970.
+    pub now: u64,
+}
+
+impl Context<'_, '_> {
+    /// `bytes` as a key of memcached clients.
+    #[inline]
+    pub(super) fn key<'k>(&mut self, bytes: &'k [u8]) -> Key<'k> {
+        self.shards.all().next().expect("the shards of a request's keys are there").key(SPACE, bytes)
+    }
+}
+
+/// What becomes of the connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Flow {
+    /// It goes on.
+    On,
+    /// It is closed.
+    Close,
+}
+
+/// Runs `request` with its `data`, and answers.
+pub fn execute(request: &Request<'_>, data: Data<'_>, cx: &mut Context<'_, '_>, sink: &mut impl Sink) -> Flow {
+    let answer: &[u8] = match request.command {
+        Command::Say(what) => {
+            sink.put(what.as_bytes());
+            return Flow::On;
+        }
+        Command::Get { keys, unique, expires } => {
+            get(keys, unique, expires, cx, sink);
+            return Flow::On;
+        }
+        Command::Put { key, how, flags, expires, unique } => {
+            let put = Put { how, flags, marks: 0, expiry: expiry(expires, cx.now), unique, may_be_stale: false };
+            store(key, &put, data, cx)
+        }
+        Command::Count { key, up, by } => {
+            let key = cx.key(key);
+            match put::count(cx, &key, up, by, None) {
+                Counted::To(number, _) if !request.quiet => {
+                    let mut room = [0; DIGITS];
+                    sink.put(Line::new(digits(number, &mut room)).put(b"\r\n").bytes());
+                    return Flow::On;
+                }
+                Counted::To(..) => b"",
+                Counted::NotFound => b"NOT_FOUND\r\n",
+                Counted::Exists => b"EXISTS\r\n",
+                Counted::NoNumber => NO_NUMBER,
+                Counted::Full => NO_MEMORY,
+            }
+        }
+        Command::Delete(key) => {
+            let key = cx.key(key);
+            if cx.shards.of(&key).remove(&key, cx.now) {
+                cx.counts.add(Count::DeleteHits);
+                b"DELETED\r\n"
+            } else {
+                cx.counts.add(Count::DeleteMisses);
+                b"NOT_FOUND\r\n"
+            }
+        }
+        Command::Touch { key, expires } => touch(key, expires, cx),
+        Command::Flush(delay) => {
+            flush(delay, cx);
+            b"OK\r\n"
+        }
+        Command::Stats(words) => {
+            stats::answer(words, cx, sink);
+            return Flow::On;
+        }
+        Command::Quit => return Flow::Close,
+        Command::MetaGet(meta) => {
+            meta::get(&meta, request.quiet, cx, sink);
+            return Flow::On;
+        }
+        Command::MetaSet(meta, how) => {
+            meta::set(&meta, how, request.quiet, data, cx, sink);
+            return Flow::On;
+        }
+        Command::MetaDelete(meta) => {
+            meta::delete(&meta, request.quiet, cx, sink);
+            return Flow::On;
+        }
+        Command::MetaCount(meta, up) => {
+            meta::count(&meta, up, request.quiet, cx, sink);
+            return Flow::On;
+        }
+        Command::MetaDebug(meta) => {
+            meta::debug(&meta, cx, sink);
+            return Flow::On;
+        }
+    };
+    if !request.quiet {
+        sink.put(answer);
+    }
+    Flow::On
+}
+
+fn get(keys: Words<'_>, unique: bool, expires: Option<i32>, cx: &mut Context<'_, '_>, sink: &mut impl Sink) {
+    for name in keys {
+        let key = cx.key(name);
+        if let Some(seconds) = expires {
+            // What expires at once is shown once more.
+            let goes = expires_at(seconds, cx.now).is_some_and(|at| at <= cx.now);
+            if goes {
+                get_one(&key, unique, cx, sink);
+            }
+            match put::touch(cx, &key, seconds) {
+                Err(_) => return sink.put(NO_MEMORY),
+                Ok(_) if goes => continue,
+                Ok(_) => {}
+            }
+        }
+        get_one(&key, unique, cx, sink);
+    }
+    sink.put(b"END\r\n");
+}
+
+#[inline]
+fn get_one(key: &Key, unique: bool, cx: &mut Context<'_, '_>, sink: &mut impl Sink) {
+    let now = cx.now;
+    let store = cx.shards.of(key);
+    cx.counts.add(Count::CmdGet);
+    let Ok(Some(found)) = store.fetch(key, true, now) else {
+        cx.counts.add(Count::GetMisses);
+        return;
+    };
+    cx.counts.add(Count::GetHits);
+    let mut line = Line::new(b"VALUE ");
+    line.put(key.bytes).put(b" ").number(found.tag.flags.into()).put(b" ").number(found.value.len() as u64);
+    if unique {
+        line.put(b" ").number(found.tag.unique);
+    }
+    sink.put(line.put(b"\r\n").bytes());
+    found.value.write_to(sink);
+    sink.put(b"\r\n");
+    let tag = found.tag;
+    put::note_fetched(store, key, tag, now);
+}
+
+fn store(key: &[u8], put: &Put, data: Data<'_>, cx: &mut Context<'_, '_>) -> &'static [u8] {
+    let key = cx.key(key);
+    match put::put(cx, &key, put, data) {
+        Done::Stored(_) => b"STORED\r\n",
+        Done::NotStored => b"NOT_STORED\r\n",
+        Done::Exists => b"EXISTS\r\n",
+        Done::NotFound => b"NOT_FOUND\r\n",
+        Done::Unended => UNENDED,
+        done @ (Done::TooLarge | Done::Full) => {
+            // What was to be replaced is not what the client wants to find.
+            if put.how == How::Set && put.unique.is_none() {
+                cx.shards.of(&key).remove(&key, cx.now);
+            }
+            if done == Done::Full { NO_MEMORY_TO_STORE } else { TOO_LARGE }
+        }
+    }
+}
+
+fn touch(key: &[u8], expires: i32, cx: &mut Context<'_, '_>) -> &'static [u8] {
+    let key = cx.key(key);
+    match put::touch(cx, &key, expires) {
+        Ok(true) => {
+            let now = cx.now;
+            let store = cx.shards.of(&key);
+            if let Ok(Some(found)) = store.fetch(&key, true, now) {
+                let tag = found.tag;
+                put::note_fetched(store, &key, tag, now);
+            }
+            b"TOUCHED\r\n"
+        }
+        Ok(false) => b"NOT_FOUND\r\n",
+        Err(Error::Full | Error::WrongType | Error::TooLong) => NO_MEMORY,
+    }
+}
+
+fn flush(delay: i32, cx: &mut Context<'_, '_>) {
+    cx.counts.add(Count::CmdFlush);
+    let at = expires_at(delay, cx.now).filter(|at| *at > cx.now);
+    if at.is_none() {
+        cx.shards.all().for_each(|store| store.flush(SPACE));
+    }
+    cx.server.flush_at(at);
+}

@@ -1,0 +1,303 @@
+//! What meta commands do, and what is answered.
+
+use super::execute::{NO_MEMORY, NO_MEMORY_TO_STORE, NO_NUMBER, TOO_LARGE, UNENDED};
+use super::flags::Meta;
+use super::line::{DIGITS, Line, digits};
+use super::put::{self, BINARY, Counted, Done, FETCHED, Put, STALE, WON};
+use super::request::{How, size};
+use super::words::{expires_at, expiry, seconds_left};
+use super::{Context, Count, Data, KEY, base64};
+use crate::sink::Sink;
+use crate::store::{Expiry, Key, Store, Str, Tag};
+
+const NO_MEMORY_TO_COUNT: &[u8] = b"SERVER_ERROR Out of memory allocating new item\r\n";
+
+/// An item as `mg` finds it, and what it changes.
+struct Item {
+    tag: Tag,
+    len: usize,
+    idle: u64,
+    expires_at: Option<u64>,
+    /// Whether it is there for this request only.
+    is_new: bool,
+    /// Whether the client is to replace it.
+    won: bool,
+}
+
+pub(super) fn get(meta: &Meta<'_>, quiet: bool, cx: &mut Context<'_, '_>, sink: &mut impl Sink) {
+    let mut room = [0; KEY];
+    let key = cx.key(meta.key(&mut room));
+    cx.counts.add(Count::CmdMeta);
+    cx.counts.add(Count::CmdGet);
+    let now = cx.now;
+    let store = cx.shards.of(&key);
+    let (mut item, value) = match store.fetch(&key, !meta.unused, now) {
+        Ok(Some(found)) => {
+            cx.counts.add(Count::GetHits);
+            let (tag, len, idle) = (found.tag, found.value.len(), found.idle);
+            let item = Item { tag, len, idle, expires_at: found.expires_at, is_new: false, won: false };
+            (item, Some(found.value))
+        }
+        _ => {
+            cx.counts.add(Count::GetMisses);
+            let new = meta.vivify.and_then(|_| store.set_tagged(&key, b"", 0, WON, Expiry::Never, now).ok());
+            let Some(unique) = new else { return missed(meta, quiet, &key, sink) };
+            let tag = Tag { flags: 0, unique, marks: WON };
+            (Item { tag, len: 0, idle: 0, expires_at: None, is_new: true, won: true }, None)
+        }
+    };
+    let before = item.expires_at;
+    let mut line = Line::new(b"");
+    if meta.value {
+        line.put(b"VA ").number(item.len as u64);
+    } else {
+        line.put(b"HD");
+    }
+    describe(meta, &mut item, &key, now, &mut line);
+    if meta.expires.is_some() {
+        cx.counts.add(Count::CmdTouch);
+        cx.counts.add(Count::TouchHits);
+    }
+    let goes = item.expires_at.is_some_and(|at| at <= now);
+    if item.expires_at == before || goes {
+        answer(meta, &line, value.unwrap_or(Str::Short(b"")), sink);
+        if goes {
+            store.remove(&key, now);
+            return;
+        }
+    } else if store.set_expiry(&key, item.expires_at, now).is_err() {
+        return sink.put(NO_MEMORY);
+    } else if let Ok(Some(value)) = store.peek(&key, now) {
+        answer(meta, &line, value, sink);
+    }
+    let used = if meta.unused { 0 } else { FETCHED };
+    let marks = item.tag.marks | used | if item.won { WON } else { 0 };
+    if marks != item.tag.marks {
+        store.set_tag(&key, Tag { marks, ..item.tag }, now);
+    }
+}
+
+fn answer(meta: &Meta<'_>, line: &Line, value: Str<'_>, sink: &mut impl Sink) {
+    sink.put(line.bytes());
+    if meta.value {
+        value.write_to(sink);
+        sink.put(b"\r\n");
+    }
+}
+
+/// Adds to `line` what the flags ask for, which do in their order what they do, and the end of the line.
+fn describe(meta: &Meta<'_>, item: &mut Item, key: &Key, now: u64, line: &mut Line) {
+    let had_won = !item.is_new && item.tag.marks & WON != 0;
+    let is_stale = item.tag.marks & STALE != 0;
+    for flag in meta.flags {
+        match flag[0] {
+            b'T' => item.expires_at = meta.expires.and_then(|seconds| expires_at(seconds, now)),
+            b'N' if item.is_new => item.expires_at = meta.vivify.and_then(|seconds| expires_at(seconds, now)),
+            b'R' => {
+                let soon = meta.recache.and_then(|seconds| expires_at(seconds, now));
+                let is_near = item.expires_at.is_some_and(|at| soon.is_some_and(|soon| at < soon));
+                item.won |= is_near && !had_won;
+            }
+            b's' => _ = line.put(b" s").number(item.len as u64),
+            b't' => put_expiry(item.expires_at, now, line),
+            b'c' => _ = line.put(b" c").number(item.tag.unique),
+            b'f' => _ = line.put(b" f").number(item.tag.flags.into()),
+            b'h' => _ = line.put(b" h").number((item.tag.marks & FETCHED != 0).into()),
+            b'l' => _ = line.put(b" l").number(item.idle),
+            _ => echo(flag, key, item.tag.marks & BINARY != 0, line),
+        }
+    }
+    item.won |= is_stale && !had_won;
+    for (says, mark) in [(had_won, b" Z"), (is_stale, b" X"), (item.won, b" W")] {
+        if says {
+            line.put(mark);
+        }
+    }
+    line.put(b"\r\n");
+}
+
+/// Adds what `flag` asks to be sent back.
+fn echo(flag: &[u8], key: &Key, binary: bool, line: &mut Line) {
+    match flag[0] {
+        b'O' => _ = line.put(b" ").put(flag),
+        b'k' if binary => {
+            line.put(b" k");
+            base64::encode(key.bytes, |text| _ = line.put(text));
+            line.put(b" b");
+        }
+        b'k' => _ = line.put(b" k").put(key.bytes),
+        _ => {}
+    }
+}
+
+fn put_expiry(at: Option<u64>, now: u64, line: &mut Line) {
+    match at {
+        None => line.put(b" t-1"),
+        Some(at) => line.put(b" t").number(seconds_left(at, now)),
+    };
+}
+
+/// Answers `code`, and what is asked to be sent back.
+fn say(code: &[u8], meta: &Meta<'_>, key: &Key, sink: &mut impl Sink) {
+    let mut line = Line::new(code);
+    meta.flags.for_each(|flag| echo(flag, key, meta.binary, &mut line));
+    sink.put(line.put(b"\r\n").bytes());
+}
+
+fn missed(meta: &Meta<'_>, quiet: bool, key: &Key, sink: &mut impl Sink) {
+    if !quiet {
+        say(b"EN", meta, key, sink);
+    }
+}
+
+pub(super) fn set(
+    meta: &Meta<'_>,
+    how: How,
+    quiet: bool,
+    data: Data<'_>,
+    cx: &mut Context<'_, '_>,
+    sink: &mut impl Sink,
+) {
+    let mut room = [0; KEY];
+    let key = cx.key(meta.key(&mut room));
+    cx.counts.add(Count::CmdMeta);
+    let put = Put {
+        how,
+        flags: meta.client_flags,
+        marks: if meta.binary { BINARY } else { 0 },
+        expiry: meta.expires.map_or(Expiry::Never, |seconds| expiry(seconds, cx.now)),
+        unique: meta.unique,
+        may_be_stale: meta.invalidate,
+    };
+    let (code, unique) = match put::put(cx, &key, &put, data) {
+        Done::Stored(_) if quiet => return,
+        Done::Stored(unique) => (b"HD", unique),
+        Done::NotStored => (b"NS", 0),
+        Done::Exists => (b"EX", 0),
+        Done::NotFound => (b"NF", 0),
+        Done::Unended => return sink.put(UNENDED),
+        done @ (Done::TooLarge | Done::Full) => {
+            // What was to be replaced is not what the client wants to find.
+            cx.shards.of(&key).remove(&key, cx.now);
+            return sink.put(if done == Done::Full { NO_MEMORY_TO_STORE } else { TOO_LARGE });
+        }
+    };
+    let mut line = Line::new(code);
+    for flag in meta.flags {
+        match flag[0] {
+            b'c' => _ = line.put(b" c").number(unique),
+            _ => echo(flag, &key, meta.binary, &mut line),
+        }
+    }
+    sink.put(line.put(b"\r\n").bytes());
+}
+
+pub(super) fn delete(meta: &Meta<'_>, quiet: bool, cx: &mut Context<'_, '_>, sink: &mut impl Sink) {
+    let mut room = [0; KEY];
+    let key = cx.key(meta.key(&mut room));
+    cx.counts.add(Count::CmdMeta);
+    let now = cx.now;
+    let store = cx.shards.of(&key);
+    let code = match store.tag(&key, now) {
+        None => {
+            cx.counts.add(Count::DeleteMisses);
+            b"NF"
+        }
+        Some(tag) if meta.unique.is_some_and(|unique| unique != tag.unique) => b"EX",
+        Some(tag) => {
+            if meta.invalidate {
+                if let Some(seconds) = meta.expires
+                    && store.set_expiry(&key, expires_at(seconds, now), now).is_err()
+                {
+                    return sink.put(NO_MEMORY);
+                }
+                let unique = store.next_unique();
+                store.set_tag(&key, Tag { unique, marks: (tag.marks | STALE) & !WON, ..tag }, now);
+            } else {
+                store.remove(&key, now);
+                cx.counts.add(Count::DeleteHits);
+            }
+            if quiet {
+                return;
+            }
+            b"HD"
+        }
+    };
+    say(code, meta, &key, sink);
+}
+
+pub(super) fn count(meta: &Meta<'_>, up: bool, quiet: bool, cx: &mut Context<'_, '_>, sink: &mut impl Sink) {
+    let mut room = [0; KEY];
+    let key = cx.key(meta.key(&mut room));
+    cx.counts.add(Count::CmdMeta);
+    let counted = put::count(cx, &key, up, meta.delta, meta.unique);
+    let now = cx.now;
+    let store = cx.shards.of(&key);
+    let mut digits_room = [0; DIGITS];
+    let (number, unique, is_new) = match counted {
+        Counted::To(number, unique) => (number, unique, false),
+        Counted::NotFound if meta.vivify.is_none() => return say(b"NF", meta, &key, sink),
+        Counted::NotFound => {
+            let initial = digits(meta.initial, &mut digits_room);
+            let Ok(unique) = store.set_tagged(&key, initial, 0, 0, Expiry::Never, now) else {
+                return sink.put(NO_MEMORY_TO_COUNT);
+            };
+            (meta.initial, unique, true)
+        }
+        Counted::Exists => return say(b"EX", meta, &key, sink),
+        Counted::NoNumber => return sink.put(NO_NUMBER),
+        Counted::Full => return sink.put(NO_MEMORY),
+    };
+    let digits = digits(number, &mut digits_room);
+    let mut line = Line::new(b"");
+    if meta.value {
+        line.put(b"VA ").number(digits.len() as u64);
+    } else {
+        line.put(b"HD");
+    }
+    let before = store.expires_at(&key, now).flatten();
+    let mut expires = before;
+    for flag in meta.flags {
+        match flag[0] {
+            b'T' => expires = meta.expires.and_then(|seconds| expires_at(seconds, now)),
+            b'N' if is_new => expires = meta.vivify.and_then(|seconds| expires_at(seconds, now)),
+            b't' => put_expiry(expires, now, &mut line),
+            b'c' => _ = line.put(b" c").number(unique),
+            _ => echo(flag, &key, meta.binary, &mut line),
+        }
+    }
+    if expires != before && store.set_expiry(&key, expires, now).is_err() {
+        return sink.put(NO_MEMORY);
+    }
+    if quiet && !is_new {
+        return;
+    }
+    line.put(b"\r\n");
+    if meta.value {
+        line.put(digits).put(b"\r\n");
+    }
+    sink.put(line.bytes());
+}
+
+pub(super) fn debug(meta: &Meta<'_>, cx: &mut Context<'_, '_>, sink: &mut impl Sink) {
+    let mut room = [0; KEY];
+    let key = cx.key(meta.key(&mut room));
+    cx.counts.add(Count::CmdMeta);
+    let now = cx.now;
+    let store: &mut Store = cx.shards.of(&key);
+    let Ok(Some(found)) = store.fetch(&key, false, now) else { return sink.put(b"EN\r\n") };
+    let mut line = Line::new(b"ME ");
+    if found.tag.marks & BINARY != 0 {
+        base64::encode(key.bytes, |text| _ = line.put(text));
+    } else {
+        line.put(key.bytes);
+    }
+    // Seconds are counted towards the end.
+    let left = found.expires_at.map_or(1, |at| seconds_left(at, now));
+    line.put(b" exp=-").number(left).put(b" la=").number(found.idle);
+    line.put(b" cas=").number(found.tag.unique).put(b" fetch=");
+    line.put(if found.tag.marks & FETCHED != 0 { b"yes" } else { b"no" });
+    let size = size(key.bytes.len(), found.tag.flags, found.value.len());
+    line.put(b" cls=1 size=").number(size as u64).put(b"\r\n");
+    sink.put(line.bytes());
+}

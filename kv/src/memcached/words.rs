@@ -1,0 +1,154 @@
+//! Words of a line, and the numbers among them.
+
+use crate::store::Expiry;
+
+/// Seconds up to which a time is counted from now; beyond, since 1970.
+const MONTH: i32 = 60 * 60 * 24 * 30;
+
+/// The words of a line that are left: what lies between spaces.
+#[derive(Debug, Clone, Copy)]
+pub struct Words<'a>(pub(super) &'a [u8]);
+
+impl<'a> Iterator for Words<'a> {
+    type Item = &'a [u8];
+
+    #[inline]
+    fn next(&mut self) -> Option<&'a [u8]> {
+        let start = self.0.iter().position(|byte| *byte != b' ')?;
+        let rest = &self.0[start..];
+        let end = rest.iter().position(|byte| *byte == b' ').unwrap_or(rest.len());
+        let word;
+        (word, self.0) = rest.split_at(end);
+        Some(word)
+    }
+}
+
+/// A number as C reads it from the beginning of `text`: whether a minus is before it, and its digits' value. `None` if it is
+/// larger than 64 bits, or followed by anything but white space.
+fn number(text: &[u8]) -> Option<(bool, u64)> {
+    let is_space = |byte: u8| byte.is_ascii_whitespace() || byte == 0x0b;
+    let start = text.iter().position(|byte| !is_space(*byte)).unwrap_or(text.len());
+    let (negative, digits) = match &text[start..] {
+        [b'-', digits @ ..] => (true, digits),
+        [b'+', digits @ ..] => (false, digits),
+        digits => (false, digits),
+    };
+    let end = digits.iter().position(|byte| !byte.is_ascii_digit()).unwrap_or(digits.len());
+    if end == 0 {
+        return None;
+    }
+    let value = digits[..end].iter().try_fold(0u64, |value, digit| {
+        let digit = u64::from(digit - b'0');
+        value.checked_mul(10)?.checked_add(digit)
+    })?;
+    let follows = digits.get(end).is_none_or(|byte| is_space(*byte) || *byte == 0);
+    follows.then_some((negative, value))
+}
+
+/// A number of 64 bits without a sign. One with a minus goes round, if it does not come to one that seems negative.
+pub(super) fn unsigned(text: &[u8]) -> Option<u64> {
+    match number(text)? {
+        (false, value) => Some(value),
+        (true, value) => Some(value.wrapping_neg()).filter(|value| (*value as i64) >= 0),
+    }
+}
+
+/// A number of 64 bits with a sign, of which memcached keeps the lower 32.
+pub(super) fn signed(text: &[u8]) -> Option<i32> {
+    let value = match number(text)? {
+        (false, value) => i64::try_from(value).ok()?,
+        (true, value) => 0i64.checked_sub_unsigned(value)?,
+    };
+    Some(value as i32)
+}
+
+/// How many bytes of data a line says are to come. memcached has no room for as many as 31 bits say, and two.
+pub(super) fn length(text: &[u8]) -> Option<usize> {
+    let value = signed(text)?;
+    (0..=i32::MAX - 2).contains(&value).then_some(value as usize)
+}
+
+/// When something expires for which a client says `seconds`, now being `now`.
+#[inline]
+pub(super) fn expiry(seconds: i32, now: u64) -> Expiry {
+    match expires_at(seconds, now) {
+        None => Expiry::Never,
+        Some(at) => Expiry::At(at),
+    }
+}
+
+/// As [`expiry`]; `None` is never.
+#[inline]
+pub(super) fn expires_at(seconds: i32, now: u64) -> Option<u64> {
+    match seconds {
+        0 => None,
+        ..0 => Some(now),
+        1..=MONTH => Some(now + seconds as u64 * 1000),
+        _ => Some(seconds as u64 * 1000),
+    }
+}
+
+/// Seconds from `now` to `at`, a part of one counted as one.
+pub(super) fn seconds_left(at: u64, now: u64) -> u64 {
+    at.saturating_sub(now).div_ceil(1000)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_lie_between_spaces() {
+        let words = |line: &'static str| Words(line.as_bytes()).map(|word| str::from_utf8(word).unwrap());
+        assert_eq!(words(" a  b\tc d ").collect::<Vec<_>>(), ["a", "b\tc", "d"]);
+        assert_eq!(words("   ").count(), 0);
+    }
+
+    #[test]
+    fn numbers_are_read_as_c_reads_them() {
+        let cases = [
+            ("0", Some(0)),
+            ("+7", Some(7)),
+            ("007", Some(7)),
+            (" 7", Some(7)),
+            ("7\tx", Some(7)),
+            ("7 x", Some(7)),
+            ("7\0x", Some(7)),
+            ("-0", Some(0)),
+            ("-1", None),
+            ("-18446744073709551615", Some(1)),
+            ("18446744073709551615", Some(u64::MAX)),
+            ("18446744073709551616", None),
+            ("", None),
+            ("x", None),
+            ("+", None),
+            ("7x", None),
+            ("1.5", None),
+            ("0x1", None),
+            ("\t", None),
+        ];
+        for (text, value) in cases {
+            assert_eq!(unsigned(text.as_bytes()), value, "{text:?}");
+        }
+        assert_eq!(signed(b"-1"), Some(-1));
+        assert_eq!(signed(b"4294967297"), Some(1));
+        assert_eq!(signed(b"-9223372036854775808"), Some(0));
+        assert_eq!(signed(b"9223372036854775808"), None);
+        assert_eq!(length(b"2147483645"), Some(2_147_483_645));
+        assert_eq!(length(b"2147483646"), None);
+        assert_eq!(length(b"-1"), None);
+    }
+
+    #[test]
+    fn times_up_to_a_month_are_from_now_on() {
+        let now = 1_000_000_000_000;
+        assert_eq!(expires_at(0, now), None);
+        assert_eq!(expires_at(-1, now), Some(now));
+        assert_eq!(expires_at(30, now), Some(now + 30_000));
+        assert_eq!(expires_at(MONTH, now), Some(now + 2_592_000_000));
+        assert_eq!(expires_at(MONTH + 1, now), Some(2_592_001_000));
+        assert_eq!(seconds_left(now + 30_000, now), 30);
+        assert_eq!(seconds_left(now + 29_001, now), 30);
+        assert_eq!(seconds_left(now, now + 5), 0);
+    }
+}

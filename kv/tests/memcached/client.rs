@@ -1,0 +1,168 @@
+//! A connection to shards in this process, as a service would hold it.
+
+use linerate_kv::memcached::{Context, Counts, Data, Facts, Flow, Limits, Parsed, Parser, SPACE, Server, execute};
+use linerate_kv::shards::{Shards, shard_of};
+use linerate_kv::store::{Config, LongWriter, Store};
+
+pub const NOW: u64 = 1_700_000_000_000;
+/// memcached's limit, and a length from which data are received apart.
+const LIMITS: Limits = Limits { item: 1 << 20, long: 4096 };
+
+pub struct Client {
+    stores: Vec<Option<Box<Store>>>,
+    parser: Parser,
+    host: Host,
+    counts: Counts,
+    pub limits: Limits,
+    pub now: u64,
+    /// What has come and is not answered yet.
+    input: Vec<u8>,
+    /// Data that are received apart: where they begin, and the two bytes behind them.
+    apart: Option<(LongWriter, usize, Vec<u8>)>,
+    pub is_closed: bool,
+}
+
+#[derive(Default)]
+struct Host {
+    facts: Facts,
+    was_reset: bool,
+    flush_at: Option<u64>,
+}
+
+impl Server for Host {
+    fn facts(&mut self) -> Facts {
+        self.facts
+    }
+
+    fn reset(&mut self) {
+        self.was_reset = true;
+    }
+
+    fn flush_at(&mut self, at: Option<u64>) {
+        self.flush_at = at;
+    }
+}
+
+impl Client {
+    pub fn new(shards: usize, memory: usize) -> Self {
+        Self::with(shards, Config::new(memory))
+    }
+
+    pub fn with(shards: usize, config: Config) -> Self {
+        // The same keys are in the same shards every time.
+        let config = Config { key: *b"0123456789abcdef", ..config };
+        Client {
+            stores: (0..shards).map(|_| Some(Box::new(Store::new(&config, NOW)))).collect(),
+            parser: Parser::default(),
+            host: Host { facts: Facts { since: NOW, workers: shards as u64, ..Facts::default() }, ..Host::default() },
+            counts: Counts::default(),
+            limits: LIMITS,
+            now: NOW,
+            input: Vec::new(),
+            apart: None,
+            is_closed: false,
+        }
+    }
+
+    /// One with a shard, and one with four.
+    pub fn each() -> [Self; 2] {
+        [1, 4].map(|shards| Self::new(shards, 16 << 20))
+    }
+
+    /// Sends `request`, in which `|` stands for the end of a line, as in the `reply` that is expected; both have one at the
+    /// end, the reply if it is not empty.
+    #[track_caller]
+    pub fn says(&mut self, request: &str, reply: &str) {
+        let lines = |text: &str| format!("{text}\r\n").replace('|', "\r\n");
+        let expected = if reply.is_empty() { String::new() } else { lines(reply) };
+        let answered = self.ask(lines(request).as_bytes());
+        assert_eq!(answered.escape_ascii().to_string(), expected.as_bytes().escape_ascii().to_string(), "{request}");
+    }
+
+    /// What is answered to `bytes`.
+    pub fn ask(&mut self, bytes: &[u8]) -> Vec<u8> {
+        let mut out = Vec::new();
+        self.input.extend_from_slice(bytes);
+        while !self.is_closed && self.step(&mut out) {}
+        out
+    }
+
+    /// Goes on with what has come. Returns whether there may be more to do.
+    fn step(&mut self, out: &mut Vec<u8>) -> bool {
+        if let Some((writer, at, end)) = &mut self.apart {
+            let filled = writer.fill(&self.input[*at..]);
+            self.input.drain(*at..*at + filled);
+            if writer.left() > 0 {
+                return false;
+            }
+            let n = (2 - end.len()).min(self.input.len() - *at);
+            end.extend(self.input.drain(*at..*at + n));
+            let Ok(end) = <[u8; 2]>::try_from(&end[..]) else { return false };
+            let (writer, ..) = self.apart.take().unwrap();
+            self.parser.give(writer.finish(), end);
+        }
+        let input = std::mem::take(&mut self.input);
+        let mut used = 0;
+        let goes_on = match self.parser.parse(&input, &self.limits) {
+            Err(_) => {
+                self.is_closed = true;
+                false
+            }
+            Ok(Parsed::Partial(needed)) => {
+                assert!(needed > input.len() && (input.is_empty() || self.parser.is_within()));
+                false
+            }
+            Ok(Parsed::Skip(n)) => {
+                assert!(n > 0);
+                used = n;
+                true
+            }
+            Ok(Parsed::Long { request, at, len }) => {
+                let mut shard = 0;
+                let store = self.stores[0].as_ref().unwrap();
+                request.each_key(|key| shard = shard_of(store.key(SPACE, key).hash(), self.stores.len()));
+                match self.stores[shard].as_mut().unwrap().long(len, self.now) {
+                    Ok(writer) => self.apart = Some((writer, at, Vec::new())),
+                    Err(_) => self.parser.refuse(len + 2),
+                }
+                true
+            }
+            Ok(Parsed::Request { request, data, len }) => {
+                used = len;
+                self.run(&request, data, out);
+                true
+            }
+        };
+        self.input = input;
+        self.input.drain(..used);
+        goes_on
+    }
+
+    fn run(&mut self, request: &linerate_kv::memcached::Request<'_>, data: Data<'_>, out: &mut Vec<u8>) {
+        let count = self.stores.len();
+        if self.host.flush_at.is_some_and(|at| at <= self.now) {
+            self.host.flush_at = None;
+            self.stores.iter_mut().flatten().for_each(|store| store.flush(SPACE));
+        }
+        // Only the shards that it says it needs.
+        let mut needed: Vec<bool> = vec![request.needs_all(); count];
+        let store = self.stores[0].as_ref().unwrap();
+        request.each_key(|key| needed[shard_of(store.key(SPACE, key).hash(), count)] = true);
+        let mut lent: Vec<_> = (0..count).map(|n| if needed[n] { self.stores[n].take() } else { None }).collect();
+        let mut cx = Context {
+            shards: &mut Shards::new(&mut lent),
+            server: &mut self.host,
+            counts: &mut self.counts,
+            limits: self.limits,
+            now: self.now,
+        };
+        self.is_closed = execute(request, data, &mut cx, out) == Flow::Close;
+        self.host.facts.counts = self.counts;
+        if std::mem::take(&mut self.host.was_reset) {
+            (self.counts, self.host.facts.counts) = Default::default();
+        }
+        for (n, store) in lent.into_iter().enumerate().filter(|(_, store)| store.is_some()) {
+            self.stores[n] = store;
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! The same requests to memcached and to shards in this process: the same replies.
+
+use super::client::Client;
+use super::real::Real;
+use super::steps::{Part, Step, steps};
+use proptest::test_runner::{Config, TestCaseError, TestRunner};
+use std::cell::RefCell;
+use std::collections::HashMap;
+
+/// What is answered to the last request of all.
+const LAST: &[u8] = b"VERSION 1.6.18\r\n";
+
+/// Unique numbers by the order in which they were seen, since every server has its own.
+#[derive(Default)]
+struct Seen(HashMap<Vec<u8>, Vec<u64>>);
+
+impl Seen {
+    /// The bytes of `step`, with the numbers that this server has.
+    fn bytes(&self, step: &Step) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for part in &step.parts {
+            match part {
+                Part::Bytes(part) => bytes.extend_from_slice(part),
+                Part::Unique { first } => {
+                    let seen = self.0.get(&step.key).map_or(&[][..], |seen| seen);
+                    let unique = if *first { seen.first() } else { seen.last() };
+                    bytes.extend(unique.unwrap_or(&0).to_string().bytes());
+                }
+            }
+        }
+        bytes
+    }
+
+    fn rename(&mut self, key: &[u8], unique: u64) -> String {
+        if unique == 0 {
+            return "0".into();
+        }
+        let seen = self.0.entry(key.to_vec()).or_default();
+        let place = seen.iter().position(|known| *known == unique).unwrap_or_else(|| {
+            seen.push(unique);
+            seen.len() - 1
+        });
+        format!("#{place}")
+    }
+
+    /// `reply`, with the numbers in it renamed, and without what depends on memcached's slabs.
+    fn renamed(&mut self, step: &Step, reply: &[u8]) -> String {
+        let mut text = String::new();
+        let mut rest = reply;
+        while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
+            let (line, behind) = rest.split_at(end + 1);
+            rest = behind;
+            let mut words: Vec<String> =
+                line.split(|byte| *byte == b' ').map(|word| word.escape_ascii().to_string()).collect();
+            let is_item = matches!(&words[0][..], "VALUE" | "VA");
+            let data = if is_item {
+                words[if words[0] == "VA" { 1 } else { 3 }].trim_end_matches("\\r\\n").parse().unwrap()
+            } else {
+                0
+            };
+            let number = |word: &str| word.trim_end_matches("\\r\\n").parse::<u64>().ok();
+            match &words[0][..] {
+                "VALUE" if words.len() == 5 => {
+                    words[4] = self.rename(words[1].clone().as_bytes(), number(&words[4]).unwrap())
+                }
+                "VA" | "HD" | "EX" | "NF" | "NS" => {
+                    for word in &mut words[1..] {
+                        if let Some(unique) = word.strip_prefix('c').and_then(number) {
+                            *word = format!("c{}", self.rename(&step.key, unique));
+                        }
+                    }
+                }
+                "ME" => {
+                    let key = words[1].clone();
+                    words.retain(|word| !word.starts_with("cls="));
+                    for word in &mut words {
+                        if let Some(unique) = word.strip_prefix("cas=").and_then(number) {
+                            *word = format!("cas={}", self.rename(key.as_bytes(), unique));
+                        }
+                    }
+                }
+                _ => {}
+            }
+            text += &words.join(" ");
+            if is_item {
+                let (data, behind) = rest.split_at(data + 2);
+                text += &data.escape_ascii().to_string();
+                rest = behind;
+            }
+        }
+        text + &rest.escape_ascii().to_string()
+    }
+}
+
+/// What ends the reply to a step: enough empty lines for data that are missing, and a request whose answer is known.
+fn end_of(step: &Step) -> (&'static [u8], &'static [u8]) {
+    if step.is_ragged { (b"\r\n\r\n\r\n\r\nversion\r\n", LAST) } else { (b"mn\r\n", b"MN\r\n") }
+}
+
+/// Requests that show all that is stored.
+fn state() -> Vec<Step> {
+    let line = |key: &[u8], line: &str| Step {
+        key: key.to_vec(),
+        parts: vec![Part::Bytes(line.as_bytes().to_vec())],
+        is_ragged: false,
+    };
+    let plain = ["a", "b", "c", "key", "foo"].map(|key| line(key.as_bytes(), &format!("mg {key} k v t f s h c u\r\n")));
+    let binary = [(&b"\x00 \xff"[..], "ACD/"), (b"\t\x01", "CQE=")]
+        .map(|(key, name)| line(key, &format!("mg {name} b k v t f s h c u\r\n")));
+    plain.into_iter().chain(binary).collect()
+}
+
+struct Both {
+    real: Real,
+    ours: [Client; 2],
+}
+
+impl Both {
+    /// Compares the replies to `steps`; `None` if memcached's clock went on in between.
+    fn compare(&mut self, steps: &[Step]) -> Option<Result<(), String>> {
+        self.real.ask(b"flush_all\r\n", b"OK\r\n");
+        let now = self.real.time() * 1000;
+        for ours in &mut self.ours {
+            ours.now = now;
+            ours.ask(b"flush_all\r\n");
+        }
+        let mut seen: [Seen; 3] = Default::default();
+        let mut wrong = None;
+        for step in steps {
+            let (more, end) = end_of(step);
+            let theirs = self.real.ask(&[&seen[2].bytes(step)[..], more].concat(), end);
+            let theirs = seen[2].renamed(step, &theirs);
+            for (ours, seen) in self.ours.iter_mut().zip(&mut seen) {
+                let bytes = [&seen.bytes(step)[..], more].concat();
+                let reply = ours.ask(&bytes);
+                assert!(reply.ends_with(end), "{} is answered with {}", bytes.escape_ascii(), reply.escape_ascii());
+                let reply = seen.renamed(step, &reply);
+                if reply != theirs && wrong.is_none() {
+                    wrong = Some(format!("to {step:?}\nmemcached: {theirs}\nours:      {reply}"));
+                }
+            }
+            if wrong.is_some() {
+                break;
+            }
+        }
+        (self.real.time() * 1000 == now).then_some(wrong.map_or(Ok(()), Err))
+    }
+}
+
+#[test]
+fn replies_are_those_of_memcached() {
+    let both = RefCell::new(Both { real: Real::start(), ours: Client::each() });
+    let mut runner = TestRunner::new(Config {
+        cases: 1000.max(Config::default().cases),
+        max_shrink_iters: 20_000,
+        failure_persistence: None,
+        ..Config::default()
+    });
+    let result = runner.run(&steps(), |mut steps| {
+        steps.extend(state());
+        let mut both = both.borrow_mut();
+        let compared = loop {
+            if let Some(compared) = both.compare(&steps) {
+                break compared;
+            }
+        };
+        compared.map_err(TestCaseError::fail)
+    });
+    if let Err(error) = result {
+        panic!("{error}");
+    }
+}
+
+#[test]
+fn large_items_are_treated_as_memcached_treats_them() {
+    let mut both = Both { real: Real::start(), ours: [1, 4].map(|shards| Client::new(shards, 64 << 20)) };
+    let mut requests: Vec<String> = Vec::new();
+    let put = |line: String, len: usize| format!("{line} {len}\r\n{}\r\n", "x".repeat(len));
+    let long = "k".repeat(250);
+    // The longest value that there is room for beside a key, and flags.
+    for (key, flags, most) in [("a", 0, 1_048_516), ("a", 5, 1_048_512), (&long[..], 0, 1_048_267)] {
+        for len in [4095, 4096, 65_536, 500_000, most, most + 1, 1_048_576, 3_000_000] {
+            for verb in ["set", "add", "replace", "append", "prepend"] {
+                requests.push(format!("set {key} 7 0 3\r\nold\r\n"));
+                requests.push(put(format!("{verb} {key} {flags} 0"), len));
+                requests.push(format!("get {key}\r\n"));
+            }
+            requests.push(put(format!("ms {key}"), len).replacen("\r\n", &format!(" F{flags} k c\r\n"), 1));
+            requests.push(format!("mg {key} v s c\r\n"));
+            requests.push(format!("append {key} 0 0 1\r\nx\r\n"));
+            requests.push(format!("mg {key} v s f h\r\n"));
+            requests.push(format!("delete {key}\r\n"));
+        }
+    }
+    let keys: Vec<String> = (0..100).map(|n| format!("{n}{}", "k".repeat(200))).collect();
+    requests.extend(keys.iter().map(|key| format!("set {key} 0 0 1\r\nx\r\n")));
+    requests.push(format!("get {}\r\n", keys.join(" ")));
+    requests.push(format!("gats 100 {}\r\n", keys[..5].join(" ")));
+    requests.extend(keys.iter().map(|key| format!("delete {key} noreply\r\n")));
+    let steps: Vec<Step> = requests
+        .into_iter()
+        .map(|request| Step { key: b"a".to_vec(), parts: vec![Part::Bytes(request.into_bytes())], is_ragged: false })
+        .collect();
+    // In parts, of which each is over before memcached's clock goes on.
+    for steps in steps.chunks(20) {
+        let compared = loop {
+            if let Some(compared) = both.compare(steps) {
+                break compared;
+            }
+        };
+        compared.unwrap_or_else(|wrong| panic!("{:.500}", wrong));
+    }
+}
