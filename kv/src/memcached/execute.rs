@@ -126,18 +126,19 @@ pub fn execute(request: &Request<'_>, data: Data<'_>, cx: &mut Context<'_, '_>, 
 fn get(keys: Words<'_>, unique: bool, expires: Option<i32>, cx: &mut Context<'_, '_>, sink: &mut impl Sink) {
     for name in keys {
         let key = cx.key(name);
-        match expires {
-            None => get_one(&key, unique, cx, sink),
+        if let Some(seconds) = expires {
             // What expires at once is shown once more.
-            Some(..0) => {
+            let goes = expires_at(seconds, cx.now).is_some_and(|at| at <= cx.now);
+            if goes {
                 get_one(&key, unique, cx, sink);
-                _ = put::touch(cx, &key, -1);
             }
-            Some(expires) => match put::touch(cx, &key, expires) {
-                Ok(_) => get_one(&key, unique, cx, sink),
+            match put::touch(cx, &key, seconds) {
                 Err(_) => return sink.put(NO_MEMORY),
-            },
+                Ok(_) if goes => continue,
+                Ok(_) => {}
+            }
         }
+        get_one(&key, unique, cx, sink);
     }
     sink.put(b"END\r\n");
 }

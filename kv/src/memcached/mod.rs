@@ -6,6 +6,8 @@
 //! - A value in the arena is no number, whatever it begins with.
 //! - A request that is refused for one of its keys or flags does nothing, and not the part in front of it.
 //! - `ma` with a new time to live gives it to the number also where that gets longer.
+//! - What is new is not asked for memory before it is clear that it is stored.
+//! - A line that is longer than 2 KB and not of keys, or than 1 MB, closes the connection in however few pieces it comes.
 //! - Nothing is said of memcached's own insides: slabs, their classes and the crawler.
 
 mod base64;

@@ -27,7 +27,7 @@ pub(super) struct Put {
     pub expiry: Expiry,
     /// It is put there only if this is the number of what is there,
     pub unique: Option<u64>,
-    /// or a later one is, and it is stale then.
+    /// or if a later one is, and it is stale then and expires when what was there would have.
     pub may_be_stale: bool,
 }
 
@@ -66,13 +66,14 @@ pub(super) fn put(cx: &mut Context<'_, '_>, key: &Key, put: &Put, data: Data<'_>
     let old = store.tag(key, now);
     let done = match (put.how, old) {
         (How::Set, None) | (How::Replace, None) if put.unique.is_some() => Ok(Done::NotFound),
-        (How::Set | How::Add, None) => set(store, key, put, put.marks, value, now),
+        (How::Set | How::Add, None) => set(store, key, put, value, now),
         (How::Set | How::Replace, Some(old)) => match put.unique {
-            Some(unique) if unique < old.unique && put.may_be_stale => {
-                set(store, key, put, put.marks | STALE | old.marks & WON, value, now)
+            Some(unique) if (1..old.unique).contains(&unique) && put.may_be_stale => {
+                let put = Put { expiry: Expiry::Keep, marks: put.marks | STALE | old.marks & WON, ..*put };
+                set(store, key, &put, value, now)
             }
             Some(unique) if unique != old.unique => Ok(Done::Exists),
-            _ => set(store, key, put, put.marks, value, now),
+            _ => set(store, key, put, value, now),
         },
         (How::Add, Some(_)) => {
             store.touch(key, now);
@@ -104,8 +105,8 @@ pub(super) fn put(cx: &mut Context<'_, '_>, key: &Key, put: &Put, data: Data<'_>
     done
 }
 
-fn set(store: &mut Store, key: &Key, put: &Put, marks: u8, value: Value<'_>, now: u64) -> Result<Done, Error> {
-    store.set_tagged(key, value, put.flags, marks, put.expiry, now).map(Done::Stored)
+fn set(store: &mut Store, key: &Key, put: &Put, value: Value<'_>, now: u64) -> Result<Done, Error> {
+    store.set_tagged(key, value, put.flags, put.marks, put.expiry, now).map(Done::Stored)
 }
 
 /// The length of what is under `key`, if that of an item is no more than `largest` with `more` bytes added.
@@ -175,12 +176,13 @@ pub(super) fn count(cx: &mut Context<'_, '_>, key: &Key, up: bool, by: u64, uniq
         return Counted::NotFound;
     };
     let tag = found.tag;
+    // What cannot be a number is not compared.
+    let Some(bytes) = found.value.short().filter(|bytes| !bytes.is_empty()) else { return Counted::NoNumber };
     if unique.is_some_and(|unique| ![0, tag.unique].contains(&unique)) {
         return Counted::Exists;
     }
-    let Some((number, len)) = found.value.short().and_then(|bytes| Some((unsigned(bytes)?, bytes.len()))) else {
-        return Counted::NoNumber;
-    };
+    let (number, len) = (unsigned(bytes), bytes.len());
+    let Some(number) = number else { return Counted::NoNumber };
     cx.counts.add(hits);
     let number = if up { number.wrapping_add(by) } else { number.saturating_sub(by) };
     match write_number(store, key, number, len, tag, now) {

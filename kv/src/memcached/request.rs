@@ -191,7 +191,7 @@ fn key(word: &[u8]) -> Result<&[u8], Wrong> {
 }
 
 fn get<'a>(keys: Words<'a>, unique: bool) -> Command<'a> {
-    if keys.clone().next().is_none() {
+    if { keys }.next().is_none() {
         return Command::Say(ERROR);
     }
     keys_of(keys, unique, None)
@@ -205,9 +205,9 @@ fn get_and_touch<'a>(mut words: Words<'a>, unique: bool) -> Command<'a> {
     }
 }
 
-fn keys_of<'a>(mut keys: Words<'a>, unique: bool, expires: Option<i32>) -> Command<'a> {
+fn keys_of<'a>(keys: Words<'a>, unique: bool, expires: Option<i32>) -> Command<'a> {
     // Most lines are shorter than the longest key.
-    if keys.0.len() > KEY && keys.any(|key| key.len() > KEY) {
+    if keys.0.len() > KEY && { keys }.any(|key| key.len() > KEY) {
         return Command::Say(BAD_LINE);
     }
     Command::Get { keys, unique, expires }

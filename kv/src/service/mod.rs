@@ -202,8 +202,8 @@ impl Service for Kv {
         }
         let Some(client) = self.clients[conn.slot()].take() else { return };
         self.host.dismiss(client.is_admitted());
-        if let Some(session) = (*client).into_session().filter(Session::has_watched) {
-            self.borrow_to_unwatch(net, session);
+        if let Some(session) = (*client).into_session() {
+            self.borrow_to_unwatch(session);
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Values that lie in the arena.
 
+use super::room::SLACK;
 use super::{Error, Store};
 use crate::sink::Sink;
 use linerate_bypass::Bytes;
@@ -312,7 +313,7 @@ impl Store {
 
     /// Pieces for `len` bytes: as few as waste little, and smaller ones where those are not to be had.
     fn take_pieces(&mut self, len: usize) -> Option<Vec<Piece>> {
-        if self.used() + len > self.memory {
+        if self.used() + len + SLACK > self.memory {
             return None;
         }
         self.heap.pieces.set_limit(self.chunks());
@@ -334,7 +335,7 @@ impl Store {
             left -= size.min(left);
         }
         // What is not used of them counts, too.
-        (self.used() <= self.memory).then_some(pieces)
+        (self.used() + SLACK <= self.memory).then_some(pieces)
     }
 
     /// Keeps `long`. Returns its number.

@@ -7,6 +7,8 @@ use linerate_bypass::arena::Pieces;
 
 /// Places of the index that are looked at together for flushed items.
 const SWEPT: usize = 256;
+/// Bytes by which the index and the lists may grow in one call.
+pub(super) const SLACK: usize = 16 << 10;
 /// Pieces of work that are done by the way when there is more than memory allows.
 const PIECES: usize = 8;
 /// Items that are moved together to free a page.
@@ -68,7 +70,7 @@ impl Store {
         if count == 1 && self.heap.has_slot(size) {
             return true;
         }
-        if self.used() + count * heap::PAGE > self.memory {
+        if self.used() + count * heap::PAGE + SLACK > self.memory {
             return false;
         }
         self.heap.pieces.set_limit(self.chunks());
@@ -83,7 +85,7 @@ impl Store {
     /// Makes room for `count` items of at most `size` bytes.
     #[inline]
     pub(super) fn make_room(&mut self, size: usize, count: usize, now: u64) -> Result<(), Error> {
-        if count == 1 && self.heap.has_slot(size) && self.used() <= self.memory {
+        if count == 1 && self.heap.has_slot(size) && self.used() + SLACK <= self.memory {
             return Ok(());
         }
         self.clear_room(size, count, now)
@@ -96,13 +98,13 @@ impl Store {
         }
         // The index has grown, or there is to be less memory: that is made up for piece by piece.
         for _ in 0..PIECES {
-            if self.used() <= self.memory || !self.clear_some(now) {
+            if self.used() + SLACK <= self.memory || !self.clear_some(now) {
                 break;
             }
         }
         while !self.has_room(size, count) {
             // Where bytes are free, but no page is, what is in the way is moved.
-            let is_scattered = self.used() + count * heap::PAGE <= self.memory;
+            let is_scattered = self.used() + count * heap::PAGE + SLACK <= self.memory;
             if !(is_scattered && self.clear_page()) && !self.clear_some(now) {
                 return Err(Error::Full);
             }

@@ -71,10 +71,11 @@ impl Seen {
                     }
                 }
                 "ME" => {
+                    let key = words[1].clone();
                     words.retain(|word| !word.starts_with("cls="));
                     for word in &mut words {
                         if let Some(unique) = word.strip_prefix("cas=").and_then(number) {
-                            *word = format!("cas={}", self.rename(&step.key, unique));
+                            *word = format!("cas={}", self.rename(key.as_bytes(), unique));
                         }
                     }
                 }
@@ -104,7 +105,7 @@ fn state() -> Vec<Step> {
         is_ragged: false,
     };
     let plain = ["a", "b", "c", "key", "foo"].map(|key| line(key.as_bytes(), &format!("mg {key} k v t f s h c u\r\n")));
-    let binary = [(&b"\x00 \xff"[..], "ACD/"), (b"\r\n", "DQo=")]
+    let binary = [(&b"\x00 \xff"[..], "ACD/"), (b"\t\x01", "CQE=")]
         .map(|(key, name)| line(key, &format!("mg {name} b k v t f s h c u\r\n")));
     plain.into_iter().chain(binary).collect()
 }
@@ -150,7 +151,7 @@ impl Both {
 fn replies_are_those_of_memcached() {
     let both = RefCell::new(Both { real: Real::start(), ours: Client::each() });
     let mut runner = TestRunner::new(Config {
-        cases: 1000,
+        cases: 1000.max(Config::default().cases),
         max_shrink_iters: 20_000,
         failure_persistence: None,
         ..Config::default()
@@ -167,5 +168,46 @@ fn replies_are_those_of_memcached() {
     });
     if let Err(error) = result {
         panic!("{error}");
+    }
+}
+
+#[test]
+fn large_items_are_treated_as_memcached_treats_them() {
+    let mut both = Both { real: Real::start(), ours: [1, 4].map(|shards| Client::new(shards, 64 << 20)) };
+    let mut requests: Vec<String> = Vec::new();
+    let put = |line: String, len: usize| format!("{line} {len}\r\n{}\r\n", "x".repeat(len));
+    let long = "k".repeat(250);
+    // The longest value that there is room for beside a key, and flags.
+    for (key, flags, most) in [("a", 0, 1_048_516), ("a", 5, 1_048_512), (&long[..], 0, 1_048_267)] {
+        for len in [4095, 4096, 65_536, 500_000, most, most + 1, 1_048_576, 3_000_000] {
+            for verb in ["set", "add", "replace", "append", "prepend"] {
+                requests.push(format!("set {key} 7 0 3\r\nold\r\n"));
+                requests.push(put(format!("{verb} {key} {flags} 0"), len));
+                requests.push(format!("get {key}\r\n"));
+            }
+            requests.push(put(format!("ms {key}"), len).replacen("\r\n", &format!(" F{flags} k c\r\n"), 1));
+            requests.push(format!("mg {key} v s c\r\n"));
+            requests.push(format!("append {key} 0 0 1\r\nx\r\n"));
+            requests.push(format!("mg {key} v s f h\r\n"));
+            requests.push(format!("delete {key}\r\n"));
+        }
+    }
+    let keys: Vec<String> = (0..100).map(|n| format!("{n}{}", "k".repeat(200))).collect();
+    requests.extend(keys.iter().map(|key| format!("set {key} 0 0 1\r\nx\r\n")));
+    requests.push(format!("get {}\r\n", keys.join(" ")));
+    requests.push(format!("gats 100 {}\r\n", keys[..5].join(" ")));
+    requests.extend(keys.iter().map(|key| format!("delete {key} noreply\r\n")));
+    let steps: Vec<Step> = requests
+        .into_iter()
+        .map(|request| Step { key: b"a".to_vec(), parts: vec![Part::Bytes(request.into_bytes())], is_ragged: false })
+        .collect();
+    // In parts, of which each is over before memcached's clock goes on.
+    for steps in steps.chunks(20) {
+        let compared = loop {
+            if let Some(compared) = both.compare(steps) {
+                break compared;
+            }
+        };
+        compared.unwrap_or_else(|wrong| panic!("{:.500}", wrong));
     }
 }

@@ -3,5 +3,6 @@
 mod behaviour;
 mod client;
 mod differential;
+mod pieces;
 mod real;
 mod steps;

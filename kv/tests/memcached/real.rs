@@ -4,6 +4,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// How long it may take to answer.
@@ -18,12 +19,16 @@ pub struct Real {
 
 impl Real {
     pub fn start() -> Self {
-        let directory = std::env::temp_dir().join(format!("linerate-memcached-{}", std::process::id()));
+        static STARTED: AtomicUsize = AtomicUsize::new(0);
+        let (process, number) = (std::process::id(), STARTED.fetch_add(1, Ordering::Relaxed));
+        let directory = std::env::temp_dir().join(format!("linerate-memcached-{process}-{number}"));
         std::fs::create_dir_all(&directory).expect("a directory for the socket");
         let socket = directory.join("socket");
         let mut memcached = Command::new("memcached");
-        memcached.args(["-m", "64", "-t", "1", "-u", "root", "-s"]).arg(&socket);
-        let mut child = match memcached.stdin(Stdio::null()).spawn() {
+        // Threads of its own that hold on to items make it write numbers elsewhere, now and then.
+        memcached.args(["-m", "64", "-t", "1", "-u", "root", "-o", "no_lru_maintainer,no_lru_crawler"]);
+        memcached.arg("-s").arg(&socket);
+        let mut child = match memcached.stdin(Stdio::null()).stderr(Stdio::null()).spawn() {
             Ok(child) => child,
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 panic!("memcached is not installed: `apt-get install memcached`, version 1.6")

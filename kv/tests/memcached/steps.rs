@@ -41,14 +41,15 @@ pub fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 /// Keys, and the same in base64. Only the latter ones are sent so.
 const KEYS: [&str; 4] = ["a", "b", "c", "key"];
-const BINARY: [(&[u8], &str); 3] = [(b"foo", "Zm9v"), (b"\x00 \xff", "ACD/"), (b"\r\n", "DQo=")];
+const BINARY: [(&[u8], &str); 3] = [(b"foo", "Zm9v"), (b"\x00 \xff", "ACD/"), (b"\t\x01", "CQE=")];
 
 fn pick<'a>(rng: &mut Rng, of: &[&'a str]) -> &'a str {
     of[rng.usize(..of.len())]
 }
 
+/// Numbers whose sums have no sign: where one seems to, memcached looks for it beyond the end of the value.
 fn number(rng: &mut Rng) -> &'static str {
-    pick(rng, &["0", "1", "2", "9", "10", "99", "100", "7", "12345", "18446744073709551615", "9223372036854775808"])
+    pick(rng, &["0", "1", "2", "9", "10", "99", "100", "7", "12345", "4294967295", "1000000000000"])
 }
 
 fn strange_number(rng: &mut Rng) -> &'static str {
@@ -58,7 +59,7 @@ fn strange_number(rng: &mut Rng) -> &'static str {
 /// Up to a length where both reckon that it is an item of the same class.
 fn value(rng: &mut Rng) -> &'static str {
     match rng.u8(..4) {
-        0 => pick(rng, &["x", "", "abc", "a\r\nb", "\r\n", "VALUE a 0 1", "12x", "-5", "1 2", "+3", "5 "]),
+        0 => pick(rng, &["x", "", "abc", "a\r\nb", "VALUE a 0 1", "12x", "-5", "1 2", "+3", "5 "]),
         1 => pick(rng, &["hello world", "0099", "99999999999999999999", "00000000000000000000001", "1\t2", "1\n"]),
         _ => number(rng),
     }
@@ -116,10 +117,10 @@ impl Draft {
                 self.0.is_ragged = true;
                 self.add(format!("{value}{}\r\n", pick(rng, &["x", "\r\n", "xyz", "\r", "\n"])));
             }
-            1 => {
+            // What is white space only, memcached reads beyond its end for a number.
+            1 if value.len() > 2 => {
                 self.0.is_ragged = true;
-                let cut = value.len().saturating_sub(rng.usize(..3));
-                self.add(format!("{}\r\n", value.get(..cut).unwrap_or(value)));
+                self.add(format!("{}\r\n", &value[..value.len() - rng.usize(1..3)]));
             }
             _ => self.add(format!("{value}\r\n")),
         }
@@ -245,7 +246,7 @@ fn meta_delete(rng: &mut Rng) -> Step {
 fn odd(rng: &mut Rng) -> Step {
     let long = "l".repeat(251);
     let (a, b) = (strange_number(rng), number(rng));
-    let word = pick(rng, &["", "noreply", "x", "0", "1 2", "noreply noreply"]);
+    let word = pick(rng, &["", "noreply", "x", "0", "0 2", "noreply noreply"]);
     let line = match rng.u8(..30) {
         0 => format!("set a {a} 0 1 {word}"),
         1 => format!("set a 0 {a} x {word}"),
@@ -257,7 +258,7 @@ fn odd(rng: &mut Rng) -> Step {
         7 => format!("touch a {word}"),
         8 => format!("delete a {word}"),
         9 => format!("delete {long} {word}"),
-        10 => format!("verbosity {a} {word}"),
+        10 => format!("verbosity {} {word}", pick(rng, &["0", "x", "-1", "1x"])),
         11 => format!("verbosity {word}"),
         12 => format!("gat {a} a"),
         13 => format!("gats {word}"),
@@ -282,10 +283,10 @@ fn odd(rng: &mut Rng) -> Step {
             "ms a 2 {}\r\nhi",
             pick(rng, &["Mx", "M", "v v", "x", "Cx", "T", "F", "b", "S2", "Mx b", "b x", "Fx", "Mx x"])
         ),
-        22 => format!("ms a {a}"),
+        22 => format!("ms a {}", pick(rng, &["x", "-1", "1x", "18446744073709551616", "", "1.5"])),
         23 => format!("ms {long} 2"),
         24 => format!("{} {long}", pick(rng, &["mg", "md", "ma", "me"])),
-        25 => format!("mg a O{}", "o".repeat(rng.usize(30..34))),
+        25 => format!("mg nothing O{}", "o".repeat(rng.usize(30..34))),
         26 => format!(
             "{} a v t c f k s h l q u O1 P L N1 R1 T1 I C1{}",
             pick(rng, &["mg", "md", "ma", "ms"]),
