@@ -23,11 +23,13 @@ mod block;
 mod buddies;
 mod chunk;
 mod class;
+mod piece;
 mod pieces;
 mod region;
 
 pub use block::ArenaMut;
-pub use pieces::{Clearing, Piece, Pieces};
+pub use piece::Piece;
+pub use pieces::{Clearing, Pieces};
 pub use region::Backing;
 
 use crate::Memory;

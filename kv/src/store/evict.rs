@@ -3,6 +3,7 @@
 use super::Store;
 use super::index::Location;
 use super::item::Item;
+use linerate_bypass::prefetch_slice;
 
 /// Items that are compared for one to go.
 const SAMPLE: usize = 16;
@@ -132,15 +133,16 @@ impl Store {
             Evict::Random(from) => (from, 1),
             Evict::Lru(from) | Evict::Lfu(from) => (from, SAMPLE),
         };
-        let mut worst: Option<(u16, Location)> = None;
-        for _ in 0..compared {
+        let mut sampled = [None; SAMPLE];
+        for sample in &mut sampled[..compared] {
             let location = self.sample(from)?;
-            let badness = self.evict.badness(Item(self.heap.slot(location)).access(), now);
-            if worst.is_none_or(|(before, _)| badness > before) {
-                worst = Some((badness, location));
-            }
+            // All of them are on their way before the first is looked at.
+            prefetch_slice(self.heap.at(location));
+            *sample = Some(location);
         }
-        worst.map(|(_, location)| location)
+        // The first of those that are worst.
+        let badness = |location: &Location| self.evict.badness(self.item(*location).access(), now);
+        sampled.into_iter().flatten().rev().max_by_key(badness)
     }
 
     /// An item that may go.

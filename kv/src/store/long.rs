@@ -299,6 +299,8 @@ impl Store {
         if len > self.memory {
             return Err(Error::Full);
         }
+        // As many pieces of work as it takes the place of usual items, within bounds.
+        self.make_up((len / 256).min(128), now);
         loop {
             if let Some(pieces) = self.take_pieces(len) {
                 return Ok(LongWriter { pieces, piece: 0, at: 0, len, left: len });

@@ -9,10 +9,12 @@ use linerate_bypass::arena::Pieces;
 const SWEPT: usize = 256;
 /// Bytes by which the index and the lists may grow in one call.
 pub(super) const SLACK: usize = 16 << 10;
-/// Pieces of work that are done by the way when there is more than memory allows.
-const PIECES: usize = 8;
+/// Pieces of work that are done by the way when memory is nearly full.
+const PIECES: usize = 3;
+/// The part of memory that is kept free, so that there is some when much is needed.
+const RESERVED: usize = 64;
 /// Items that are moved together to free a page.
-const MOVED: usize = 64;
+const MOVED: usize = 16;
 
 impl Store {
     /// Does a piece of what is done in the background, of about `budget` items: those go that have expired by `now` or were
@@ -85,10 +87,26 @@ impl Store {
     /// Makes room for `count` items of at most `size` bytes.
     #[inline]
     pub(super) fn make_room(&mut self, size: usize, count: usize, now: u64) -> Result<(), Error> {
-        if count == 1 && self.heap.has_slot(size) && self.used() + SLACK <= self.memory {
+        if count == 1 && self.heap.has_slot(size) && self.used() + self.reserve() <= self.memory {
             return Ok(());
         }
         self.clear_room(size, count, now)
+    }
+
+    /// Bytes that are kept free when there is anything that may go, so that no call has to wait for a page's worth of items to
+    /// go: each lets a few go instead.
+    #[inline]
+    fn reserve(&self) -> usize {
+        (self.memory / RESERVED).max(SLACK)
+    }
+
+    /// Does up to `most` pieces of work towards the [`reserve`](Self::reserve).
+    pub(super) fn make_up(&mut self, most: usize, now: u64) {
+        for _ in 0..most {
+            if self.used() + self.reserve() <= self.memory || !self.clear_some(now) {
+                return;
+            }
+        }
     }
 
     #[cold]
@@ -96,16 +114,12 @@ impl Store {
         if size > heap::LARGEST {
             return Err(Error::Full);
         }
-        // The index has grown, or there is to be less memory: that is made up for piece by piece.
-        for _ in 0..PIECES {
-            if self.used() + SLACK <= self.memory || !self.clear_some(now) {
-                break;
-            }
-        }
+        self.make_up(PIECES, now);
         while !self.has_room(size, count) {
             // Where bytes are free, but no page is, what is in the way is moved.
             let is_scattered = self.used() + count * heap::PAGE + SLACK <= self.memory;
-            if !(is_scattered && self.clear_page()) && !self.clear_some(now) {
+            let is_cleared = is_scattered && self.clear_page();
+            if !is_cleared && !self.clear_some(now) {
                 return Err(Error::Full);
             }
         }
