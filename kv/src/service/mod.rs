@@ -196,7 +196,7 @@ impl Service for Kv {
         self.work_in_background(net)
     }
 
-    fn closed(&mut self, net: &mut impl Transport, conn: ConnId, (): (), _: CloseReason) {
+    fn closed(&mut self, _: &mut impl Transport, conn: ConnId, (): (), _: CloseReason) {
         if self.client(conn).is_none() {
             return;
         }

@@ -7,7 +7,7 @@ use super::messages::Message;
 use super::quick::Known;
 use crate::commands::{self, Request, Session};
 use crate::memcached::{self, Data, Flow};
-use crate::resp;
+use crate::resp::{self, OwnedArgs};
 use crate::shards::{ShardSet, Shards, shard_of};
 use crate::sink::Sink;
 use crate::store::{LONG, Long, LongWriter};
@@ -194,6 +194,8 @@ impl Kv {
                 }
             };
             let args = parser.args(&data[used..]);
+            let whole = Request::whole(args);
+            let args = whole.as_ref().map_or(args, OwnedArgs::args);
             used += len;
             if std::mem::take(has_no_room) {
                 self.replies.put(NO_ROOM);
