@@ -93,9 +93,16 @@ fn calls(millions: usize) {
     times.measure(|| grown.flush(0));
     while times.measure(|| grown.tick(2_000_000, 64)) {}
     times.print("a flush of half as many, and ticks of 64");
+    let mut times = Times::default();
+    for n in 0..count as u128 {
+        let key = n.to_le_bytes();
+        times.measure(|| grown.set(&grown.key(0, &key), &key, Expiry::At(3_000_000), 2_000_000)).expect("room");
+    }
+    times.print("sets of new keys again, in memory that has been used");
     drop(grown);
     let mut full = store(256 << 20, Evict::Lru(From::All));
     let mut times = Times::default();
+    let (mut long, mut ticks) = (Times::default(), Times::default());
     let value = [7; 40_000];
     // What sizes there are changes from one phase to another.
     for n in 0..count as u128 {
@@ -108,10 +115,18 @@ fn calls(millions: usize) {
             3 => random.usize(..300),
             _ => random.usize(..100),
         };
-        times.measure(|| full.set(&full.key(0, &key), &value[..len], Expiry::Never, n as u64 / 1000)).expect("room");
+        let now = n as u64 / 1000;
+        let is_long = len >= 4096;
+        let times = if is_long { &mut long } else { &mut times };
+        times.measure(|| full.set(&full.key(0, &key), &value[..len], Expiry::Never, now)).expect("room");
+        if n % 64 == 0 {
+            ticks.measure(|| full.tick(now, 64));
+        }
         assert!(full.used() <= (256 << 20) + (256 << 10), "{} bytes", full.used());
     }
-    times.print("sets at 256 MB with eviction, sizes that change");
+    times.print("sets of short values, 256 MB with eviction, sizes change");
+    long.print("and of long ones of up to 40 kB");
+    ticks.print("and ticks of 64, each 64 sets");
 }
 
 fn main() {

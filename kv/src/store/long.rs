@@ -14,6 +14,8 @@ const MERGED: usize = 256 << 10;
 
 /// What is not used of pieces is at most this part of a value.
 const WASTE: usize = 8;
+/// Pieces of work that are done for a value, at most; what they do not bring, the reserve has.
+const MOST_WORK: usize = 32;
 /// About so many pieces a value has at most, however memory is scattered.
 const MOST: usize = 64;
 
@@ -300,7 +302,7 @@ impl Store {
             return Err(Error::Full);
         }
         // As many pieces of work as it takes the place of usual items, within bounds.
-        self.make_up((len / 256).min(128), now);
+        self.make_up((len / 256).min(MOST_WORK), now);
         loop {
             if let Some(pieces) = self.take_pieces(len) {
                 return Ok(LongWriter { pieces, piece: 0, at: 0, len, left: len });

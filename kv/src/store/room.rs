@@ -18,7 +18,7 @@ const MOVED: usize = 16;
 
 impl Store {
     /// Does a piece of what is done in the background, of about `budget` items: those go that have expired by `now` or were
-    /// flushed, and some if there are more than memory allows. Returns whether there is more to be done at once.
+    /// flushed, and some if memory is nearly full. Returns whether there is more to be done at once.
     pub fn tick(&mut self, now: u64, budget: usize) -> bool {
         let all_expired = self.expire(now, budget);
         if self.spaces.flushed() > 0 {
@@ -26,11 +26,8 @@ impl Store {
         }
         self.bury(budget);
         let has_more = self.heap.pieces.collect(budget);
-        for _ in 0..budget {
-            if self.used() <= self.memory || !self.clear_some(now) {
-                break;
-            }
-        }
+        // A piece may be the move of some items.
+        self.make_up(budget / 8, now);
         !all_expired || has_more || self.spaces.flushed() > 0 || !self.doomed.is_empty()
     }
 
