@@ -1,0 +1,293 @@
+//! Workers of the service on a transport in memory, a turn at a time.
+
+use linerate_bypass::mailbox::{Receiver, mailbox};
+use linerate_bypass::time::{Duration, Instant};
+use linerate_bypass::{Bytes, CloseReason, ConnId, Datagram, Letter, Origin, Postbox, Seat, Service, Transport};
+use linerate_kv::commands::Settings;
+use linerate_kv::service::{Config, Hub, Kv, Message};
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+
+/// Turns after which everything has come to rest, or never will.
+const TURNS: usize = 10_000;
+/// Where clients of Redis and of memcached come.
+const REDIS: u16 = 6379;
+const MEMCACHED: u16 = 11211;
+
+/// One end of a connection.
+#[derive(Default)]
+pub struct End {
+    /// What has been sent and not read, in slices.
+    input: VecDeque<Vec<u8>>,
+    has_news: bool,
+    /// What has been received.
+    output: Vec<u8>,
+    /// Of that, bytes sent from where they lay.
+    pub attached: usize,
+    /// Bytes that may be received still.
+    room: usize,
+    wants_room: bool,
+    has_finished: bool,
+    is_told: bool,
+    pub is_closed: bool,
+    pub is_aborted: bool,
+    port: u16,
+}
+
+struct Net {
+    worker: usize,
+    now: Instant,
+    ends: Vec<End>,
+    place: Vec<u8>,
+}
+
+impl Net {
+    fn end(&mut self, conn: ConnId) -> &mut End {
+        &mut self.ends[conn.slot()]
+    }
+}
+
+impl Transport for Net {
+    fn now(&self) -> Instant {
+        self.now
+    }
+
+    fn worker(&self) -> usize {
+        self.worker
+    }
+
+    fn local_addr(&self, conn: ConnId) -> Option<SocketAddr> {
+        Some(([10, 0, 0, 2], self.ends[conn.slot()].port).into())
+    }
+
+    fn peer_addr(&self, conn: ConnId) -> Option<SocketAddr> {
+        Some(([10, 0, 0, 1], 40_000 + conn.slot() as u16).into())
+    }
+
+    fn received(&self, conn: ConnId) -> usize {
+        self.ends[conn.slot()].input.iter().map(Vec::len).sum()
+    }
+
+    fn peek(&mut self, conn: ConnId) -> &[u8] {
+        self.end(conn).input.front().map_or(&[], |slice| slice)
+    }
+
+    fn consume(&mut self, conn: ConnId, mut n: usize) {
+        let input = &mut self.end(conn).input;
+        while let Some(slice) = input.front_mut()
+            && n > 0
+        {
+            let taken = n.min(slice.len());
+            slice.drain(..taken);
+            n -= taken;
+            if slice.is_empty() {
+                input.pop_front();
+            }
+        }
+    }
+
+    fn take(&mut self, conn: ConnId, _: usize) -> Option<Bytes> {
+        self.end(conn).input.pop_front().map(Bytes::from)
+    }
+
+    fn room(&mut self, conn: ConnId) -> usize {
+        let end = self.end(conn);
+        end.wants_room |= end.room == 0;
+        end.room
+    }
+
+    fn send(&mut self, conn: ConnId, bytes: Bytes) -> Result<(), Bytes> {
+        if self.room(conn) < bytes.len() {
+            self.end(conn).wants_room = true;
+            return Err(bytes);
+        }
+        let end = self.end(conn);
+        end.room -= bytes.len();
+        end.attached += bytes.len();
+        end.output.extend_from_slice(&bytes);
+        Ok(())
+    }
+
+    fn reserve(&mut self, conn: ConnId, max: usize) -> Option<&mut [u8]> {
+        let room = self.room(conn);
+        self.end(conn).wants_room |= room < max;
+        if room.min(max) == 0 {
+            return None;
+        }
+        self.place.resize(room.min(max), 0);
+        Some(&mut self.place)
+    }
+
+    fn commit(&mut self, conn: ConnId, n: usize) {
+        let bytes = self.place[..n].to_vec();
+        let end = self.end(conn);
+        end.room -= n;
+        end.output.extend(bytes);
+    }
+
+    fn close(&mut self, conn: ConnId) {
+        self.end(conn).is_closed = true;
+    }
+
+    fn abort(&mut self, conn: ConnId) {
+        self.end(conn).is_aborted = true;
+    }
+
+    fn set_timer(&mut self, _: ConnId, _: Option<Duration>) {}
+
+    fn connect(&mut self, _: SocketAddr, _: u64) {}
+
+    fn send_datagram(&mut self, datagram: Datagram) -> Result<(), Datagram> {
+        Err(datagram)
+    }
+}
+
+struct Worker {
+    kv: Kv,
+    net: Net,
+    mail: Receiver<Letter<Message>>,
+}
+
+/// A server.
+pub struct Host {
+    workers: Vec<Worker>,
+}
+
+/// A client's connection.
+#[derive(Debug, Clone, Copy)]
+pub struct Client(ConnId);
+
+impl Host {
+    pub fn new(workers: usize) -> Self {
+        Self::with(workers, |_| {})
+    }
+
+    pub fn with(workers: usize, set: impl FnOnce(&mut Settings)) -> Self {
+        let mut settings = Settings { memory: 64 << 20, ..Settings::default() };
+        set(&mut settings);
+        let config = Config { settings, workers, memcached: Some(MEMCACHED), hugepages: false };
+        let hub = Hub::new(config).unwrap();
+        let (senders, mails): (Vec<_>, Vec<_>) = (0..workers).map(|_| mailbox(64)).unzip();
+        let postbox = Postbox::new(senders);
+        let worker = |(worker, mail)| Worker {
+            kv: Kv::new(hub.clone(), Seat { worker, workers, postbox: postbox.clone() }),
+            net: Net { worker, now: Instant::ZERO, ends: Vec::new(), place: Vec::new() },
+            mail,
+        };
+        Host { workers: mails.into_iter().enumerate().map(worker).collect() }
+    }
+
+    pub fn connect(&mut self, worker: usize) -> Client {
+        self.connect_to(worker, REDIS)
+    }
+
+    pub fn connect_to_memcached(&mut self, worker: usize) -> Client {
+        self.connect_to(worker, MEMCACHED)
+    }
+
+    fn connect_to(&mut self, worker: usize, port: u16) -> Client {
+        let Worker { kv, net, .. } = &mut self.workers[worker];
+        let conn = ConnId::new(worker, net.ends.len(), 0);
+        net.ends.push(End { room: usize::MAX, port, ..End::default() });
+        kv.opened(net, conn, Origin::Accepted);
+        Client(conn)
+    }
+
+    pub fn end(&mut self, client: Client) -> &mut End {
+        self.workers[client.0.worker()].net.end(client.0)
+    }
+
+    /// `bytes` come from the client, in one slice.
+    pub fn send(&mut self, client: Client, bytes: &[u8]) {
+        let end = self.end(client);
+        end.input.push_back(bytes.to_vec());
+        end.has_news = true;
+    }
+
+    /// The client sends nothing more.
+    pub fn finish(&mut self, client: Client) {
+        self.end(client).has_finished = true;
+    }
+
+    /// The client can receive so many bytes.
+    pub fn set_room(&mut self, client: Client, room: usize) {
+        self.end(client).room = room;
+    }
+
+    /// What the client has received since it was last asked.
+    pub fn received(&mut self, client: Client) -> Vec<u8> {
+        std::mem::take(&mut self.end(client).output)
+    }
+
+    /// The connection is gone.
+    pub fn lose(&mut self, client: Client) {
+        let Worker { kv, net, .. } = &mut self.workers[client.0.worker()];
+        kv.closed(net, client.0, (), CloseReason::Reset);
+    }
+
+    /// Time passes.
+    pub fn pass(&mut self, time: Duration) {
+        self.workers.iter_mut().for_each(|worker| worker.net.now += time);
+        self.settle();
+    }
+
+    /// All workers have turns until nothing happens any more.
+    pub fn settle(&mut self) {
+        let mut quiet = 0;
+        for _ in 0..TURNS {
+            let worked = self.workers.iter_mut().fold(false, |worked, worker| worker.turn() | worked);
+            quiet = if worked { 0 } else { quiet + 1 };
+            if quiet > 3 {
+                return;
+            }
+        }
+        panic!("the service does not come to rest");
+    }
+
+    /// What is replied to `bytes`.
+    pub fn ask(&mut self, client: Client, bytes: &[u8]) -> String {
+        self.send(client, bytes);
+        self.settle();
+        String::from_utf8_lossy(&self.received(client)).into_owned()
+    }
+}
+
+impl Worker {
+    /// One turn. Returns whether anything happened.
+    fn turn(&mut self) -> bool {
+        let Worker { kv, net, mail } = self;
+        let mut worked = false;
+        while let Some(letter) = mail.receive() {
+            worked = true;
+            assert!(letter.to.is_none());
+            kv.told(net, letter.message);
+        }
+        net.now += Duration::from_micros(1);
+        kv.tend(net);
+        let conn = |slot| ConnId::new(net.worker, slot, 0);
+        let with_news = net.ends.iter().enumerate().filter(|(_, end)| end.has_news && !end.is_aborted);
+        let readable: Vec<ConnId> = with_news.map(|(slot, _)| conn(slot)).collect();
+        net.ends.iter_mut().for_each(|end| end.has_news = false);
+        if !readable.is_empty() {
+            worked = true;
+            kv.burst(net, &readable);
+            readable.iter().for_each(|conn| kv.readable(net, *conn, &mut ()));
+        }
+        for slot in 0..net.ends.len() {
+            let conn = ConnId::new(net.worker, slot, 0);
+            let end = net.end(conn);
+            if end.wants_room && end.room > 0 {
+                end.wants_room = false;
+                worked = true;
+                kv.writable(net, conn, &mut ());
+            }
+            let end = net.end(conn);
+            if end.has_finished && !end.is_told && end.input.is_empty() {
+                end.is_told = true;
+                worked = true;
+                kv.peer_closed(net, conn, &mut ());
+            }
+        }
+        worked
+    }
+}
