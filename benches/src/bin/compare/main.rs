@@ -114,35 +114,37 @@ fn run(args: &Args) -> Result<Report, Error> {
             ping_pongs.extend(held(distance, || ping_pong(&setting, &interrupted))?);
         }
     }
-    let at = |runs: &[(f64, Vec<Measured>)]| runs.iter().map(|(distance, _)| *distance).collect::<Vec<_>>();
-    let mut all: Vec<f64> = runs.iter().flat_map(|runs| at(runs)).collect();
+    let mut all: Vec<f64> = runs.iter().flatten().map(|(distance, _)| *distance).collect();
     all.extend(bounces.iter().map(|(distance, _)| *distance));
     all.extend(ping_pongs.iter().map(|(distance, _)| *distance));
-    let distances: Vec<Distance> = ratios::apart(all)
-        .into_iter()
-        .map(|alike| {
-            let is_of = |distance: f64| alike.contains(&distance);
-            let row = |at: usize, connections| {
-                networks.iter().zip(&runs).filter_map(move |(network, runs)| {
-                    let runs = runs.iter().filter(|(distance, _)| is_of(*distance));
-                    let measured: Vec<Measured> = runs.map(|(_, measured)| measured[at]).collect();
-                    (!measured.is_empty()).then(|| Row::new(*network, connections, Measured::median(&measured)))
-                })
-            };
-            let ping_pongs = || ping_pongs.iter().filter(|(distance, _)| is_of(*distance)).map(|(_, one)| one);
-            Distance {
-                transfer_ns: alike[alike.len() / 2],
-                results: row(0, MANY).chain(row(1, ONE)).collect(),
-                bounces: median(bounces.iter().filter(|(distance, _)| is_of(*distance)).map(|(_, rate)| *rate)),
-                sockperf: median(ping_pongs().map(|one| one.rate))
-                    .zip(median(ping_pongs().map(|one| one.rtt_p50_us)))
-                    .map(|(rate, rtt_p50_us)| Sockperf { rate, rtt_p50_us }),
+    let at_distance = |alike: Vec<f64>| {
+        let mut results = Vec::new();
+        for (load, connections) in [MANY, ONE].into_iter().enumerate() {
+            for (network, runs) in networks.iter().zip(&runs) {
+                let measured: Vec<Measured> = of(&alike, runs).map(|measured| measured[load]).collect();
+                if !measured.is_empty() {
+                    results.push(Row::new(*network, connections, Measured::median(&measured)));
+                }
             }
-        })
-        .collect();
+        }
+        let rate = median(of(&alike, &ping_pongs).map(|one| one.rate));
+        let rtt = median(of(&alike, &ping_pongs).map(|one| one.rtt_p50_us));
+        Distance {
+            transfer_ns: alike[alike.len() / 2],
+            results,
+            bounces: median(of(&alike, &bounces).copied()),
+            sockperf: rate.zip(rtt).map(|(rate, rtt_p50_us)| Sockperf { rate, rtt_p50_us }),
+        }
+    };
+    let distances: Vec<Distance> = ratios::apart(all).into_iter().map(at_distance).collect();
     let ratios = ratios::all(&networks, &distances);
     let Args { rounds, seconds, size, .. } = *args;
     Ok(Report { rounds, seconds, size, distances, ratios })
+}
+
+/// Those of `samples`, each with its distance, that are of one of the distances `alike`.
+fn of<'a, T>(alike: &'a [f64], samples: &'a [(f64, T)]) -> impl Iterator<Item = &'a T> {
+    samples.iter().filter(|(distance, _)| alike.contains(distance)).map(|(_, sample)| sample)
 }
 
 /// What `measure` returns, and how far the cores were from each other meanwhile: as before and afterwards. If that differs, they
