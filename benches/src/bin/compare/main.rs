@@ -10,6 +10,7 @@ use linerate_benches::echo_pair::{Measured, Network, Setting, engines_of, measur
 use linerate_benches::priority::come_first;
 use linerate_benches::process::{Error, interruption, linerate};
 use linerate_benches::{sockperf, testpmd, transfer};
+use ratios::Beside;
 use report::{Distance, Report, Row, Sockperf};
 use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
@@ -137,7 +138,8 @@ fn run(args: &Args) -> Result<Report, Error> {
         }
     };
     let distances: Vec<Distance> = ratios::apart(all).into_iter().map(at_distance).collect();
-    let ratios = ratios::all(&networks, &distances);
+    let beside = Beside { testpmd: !args.no_testpmd, sockperf: args.sockperf };
+    let ratios = ratios::all(&networks, beside, &distances);
     let Args { rounds, seconds, size, .. } = *args;
     Ok(Report { rounds, seconds, size, distances, ratios })
 }

@@ -82,10 +82,17 @@ struct Kind {
 /// Two figures of a distance, if there are both.
 type Figures = dyn Fn(&Distance) -> Option<(f64, f64)>;
 
+/// What is measured beside the networks, whether or not it was at any distance.
+#[derive(Debug, Clone, Copy)]
+pub struct Beside {
+    pub testpmd: bool,
+    pub sockperf: bool,
+}
+
 /// All ratios that something is required of, at each distance at which there are both figures.
-pub fn all(networks: &[Network], distances: &[Distance]) -> Vec<Ratio> {
+pub fn all(networks: &[Network], beside: Beside, distances: &[Distance]) -> Vec<Ratio> {
     let mut ratios = Vec::new();
-    for Kind { engine, what, required, figures } in kinds(networks, distances) {
+    for Kind { engine, what, required, figures } in kinds(networks, beside) {
         let found = distances.iter().filter_map(|distance| {
             let (of, to) = figures(distance)?;
             let ratio = of / to;
@@ -101,8 +108,8 @@ pub fn all(networks: &[Network], distances: &[Distance]) -> Vec<Ratio> {
     ratios
 }
 
-/// The kinds of ratios that there are with these networks, and with what else was measured at any distance.
-fn kinds(networks: &[Network], distances: &[Distance]) -> Vec<Kind> {
+/// The kinds of ratios that there are with these networks and what is measured beside.
+fn kinds(networks: &[Network], beside: Beside) -> Vec<Kind> {
     let rate = |distance: &Distance, network, connections| Some(distance.row(network, connections)?.measured.rate);
     let rtt = |distance: &Distance, network| Some(distance.row(network, ONE)?.measured.rtt_us.p50);
     let mut kinds = Vec::new();
@@ -131,8 +138,7 @@ fn kinds(networks: &[Network], distances: &[Distance]) -> Vec<Kind> {
             required: required.spinning_rtt,
             figures: Box::new(move |distance| Some((rtt(distance, Network::Spinning)?, rtt(distance, network)?))),
         });
-        if let Some(required) = required.bounces.filter(|_| distances.iter().any(|distance| distance.bounces.is_some()))
-        {
+        if let Some(required) = required.bounces.filter(|_| beside.testpmd) {
             kinds.push(Kind {
                 engine,
                 what: "requests/s of 64 connections, to testpmd's bounces/s",
@@ -141,7 +147,7 @@ fn kinds(networks: &[Network], distances: &[Distance]) -> Vec<Kind> {
             });
         }
     }
-    if distances.iter().any(|distance| distance.sockperf.is_some()) {
+    if beside.sockperf {
         kinds.push(Kind {
             engine: None,
             what: "requests/s of one connection: the sleeping baseline's, to sockperf's",
@@ -159,6 +165,9 @@ mod tests {
     use super::*;
     use crate::report::{Row, Sockperf};
     use linerate_benches::echo_pair::{Measured, Rtt};
+
+    const TESTPMD: Beside = Beside { testpmd: true, sockperf: false };
+    const SOCKPERF: Beside = Beside { testpmd: false, sockperf: true };
 
     fn distance(transfer_ns: f64, figures: &[(Network, f64, f64)], bounces: Option<f64>) -> Distance {
         let row = |connections, rate, p50| {
@@ -183,7 +192,7 @@ mod tests {
             (Network::Sleeping, 50.0, 20.0),
             (Network::Spinning, 100.0, 5.0),
         ];
-        let ratios = all(&networks, &[distance(30.0, &figures, Some(4500.0))]);
+        let ratios = all(&networks, TESTPMD, &[distance(30.0, &figures, Some(4500.0))]);
         let verdicts: Vec<_> = ratios.iter().map(|ratio| (ratio.engine, ratio.ratio.unwrap(), ratio.met)).collect();
         assert_eq!(
             verdicts,
@@ -205,15 +214,19 @@ mod tests {
         let native = networks[0];
         let near = [(native, 3000.0, 1.0), (Network::Sleeping, 9.0, 90.0), (Network::Spinning, 9.0, 90.0)];
         let far = [(native, 1500.0, 1.0)];
-        let ratios = all(&networks, &[distance(30.0, &near, None), distance(160.0, &far, Some(4500.0))]);
+        let ratios = all(&networks, TESTPMD, &[distance(30.0, &near, None), distance(160.0, &far, Some(4500.0))]);
         let verdicts: Vec<_> = ratios.iter().map(|ratio| (ratio.transfer_ns, ratio.ratio, ratio.met)).collect();
         assert_eq!(verdicts[3], (Some(160.0), Some(1.0 / 3.0), true));
         assert!(verdicts[..3].iter().all(|(transfer_ns, _, met)| *transfer_ns == Some(30.0) && *met));
-        let ratios = all(&networks, &[distance(30.0, &near, None), distance(160.0, &[], Some(4500.0))]);
+        let ratios = all(&networks, TESTPMD, &[distance(30.0, &near, None), distance(160.0, &[], Some(4500.0))]);
         assert_eq!((ratios[3].transfer_ns, ratios[3].ratio, ratios[3].met), (None, None, false));
+        // What was asked for and never had cores that held still is missing, and not met.
+        let ratios = all(&networks, TESTPMD, &[distance(30.0, &near, None)]);
+        assert_eq!((ratios.len(), ratios[3].ratio, ratios[3].met), (4, None, false));
         // Where there are both at two distances, both count.
         let far = [(native, 1000.0, 1.0)];
-        let ratios = all(&networks, &[distance(30.0, &near, Some(4500.0)), distance(160.0, &far, Some(4500.0))]);
+        let ratios =
+            all(&networks, TESTPMD, &[distance(30.0, &near, Some(4500.0)), distance(160.0, &far, Some(4500.0))]);
         let bounces: Vec<_> = ratios[3..].iter().map(|ratio| (ratio.transfer_ns, ratio.met)).collect();
         assert_eq!(bounces, [(Some(30.0), true), (Some(160.0), false)]);
     }
@@ -230,7 +243,7 @@ mod tests {
         let networks = Network::all(&[]);
         let figures = [(Network::Sleeping, 1.0, 1.0), (Network::Spinning, 1.0, 1.0)];
         let sockperf = Some(Sockperf { rate: 2.0, rtt_p50_us: 1.0 });
-        let ratios = all(&networks, &[Distance { sockperf, ..distance(30.0, &figures, None) }]);
+        let ratios = all(&networks, SOCKPERF, &[Distance { sockperf, ..distance(30.0, &figures, None) }]);
         assert_eq!((ratios.len(), ratios[0].ratio, ratios[0].met), (1, Some(0.5), false));
     }
 }
