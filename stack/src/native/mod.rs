@@ -416,11 +416,11 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
 
     fn room(&mut self, conn: ConnId) -> usize {
         let Some(slot) = self.find(conn) else { return 0 };
-        match self.shared.room(&self.blocks[slot as usize]) {
-            0 => self.connection(slot).want_room(),
-            room => return room,
+        let room = self.shared.room(&self.blocks[slot as usize]);
+        if room == 0 {
+            self.connection(slot).want_room();
         }
-        0
+        room
     }
 
     fn send(&mut self, conn: ConnId, bytes: Bytes) -> Result<(), Bytes> {

@@ -311,7 +311,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     ) -> usize {
         let Some(source) = self.find(from) else { return 0 };
         if from == to
-            && let Some(moved) = self.send_back(source, egress, now)
+            && let Some(moved) = self.answer_turn::<false, N>(source, egress, now)
         {
             return moved;
         }

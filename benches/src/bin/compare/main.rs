@@ -10,7 +10,8 @@ use linerate_benches::echo_pair::{Measured, Network, Setting, engines_of, measur
 use linerate_benches::priority::come_first;
 use linerate_benches::process::{Error, interruption, linerate};
 use linerate_benches::{sockperf, testpmd, transfer};
-use report::{Bounces, Report, Row, Sockperf};
+use ratios::Beside;
+use report::{Distance, Report, Row, Sockperf};
 use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -94,67 +95,77 @@ fn run(args: &Args) -> Result<Report, Error> {
     }
     let _first = come_first();
     let networks = Network::all(&engines_of(&setting.linerate, &interrupted)?);
-    let mut runs: Vec<[Vec<Measured>; 2]> = networks.iter().map(|_| Default::default()).collect();
     // How far the cores were from each other is noted beside each: a virtual machine's are moved about.
     let distance = || transfer::nanoseconds(args.server_core, args.load_core).map_err(failed);
-    let mut distances: Vec<Vec<f64>> = networks.iter().map(|_| Vec::new()).collect();
+    let mut runs: Vec<Vec<(f64, Vec<Measured>)>> = networks.iter().map(|_| Vec::new()).collect();
     let (mut ping_pongs, mut bounces) = (Vec::new(), Vec::new());
     // Round by round, so that what disturbs the machine for a while disturbs all alike.
     for round in 1..=args.rounds {
         let say = |what: &str| eprintln!("round {round} of {}: {what}", args.rounds);
-        for ((network, runs), distances) in networks.iter().zip(&mut runs).zip(&mut distances) {
+        for (network, runs) in networks.iter().zip(&mut runs) {
             say(&network.name());
-            let (distance, measured) = held(distance, || measure(&setting, *network, &[MANY, ONE], &interrupted))?;
-            distances.push(distance);
-            runs.iter_mut().zip(measured).for_each(|(runs, one)| runs.push(one));
+            runs.extend(held(distance, || measure(&setting, *network, &[MANY, ONE], &interrupted))?);
         }
         if !args.no_testpmd {
             say("dpdk-testpmd");
-            bounces.push(held(distance, || bounce(&setting, &interrupted))?);
+            bounces.extend(held(distance, || bounce(&setting, &interrupted))?);
         }
         if args.sockperf {
             say("sockperf");
-            ping_pongs.push(held(distance, || ping_pong(&setting, &interrupted))?);
+            ping_pongs.extend(held(distance, || ping_pong(&setting, &interrupted))?);
         }
     }
-    let row = |at: usize, connections| {
-        networks.iter().zip(&runs).zip(&distances).map(move |((network, runs), distances)| {
-            Row::new(*network, connections, median(distances.iter().copied()), Measured::median(&runs[at]))
-        })
+    let mut all: Vec<f64> = runs.iter().flatten().map(|(distance, _)| *distance).collect();
+    all.extend(bounces.iter().map(|(distance, _)| *distance));
+    all.extend(ping_pongs.iter().map(|(distance, _)| *distance));
+    let at_distance = |alike: Vec<f64>| {
+        let mut results = Vec::new();
+        for (load, connections) in [MANY, ONE].into_iter().enumerate() {
+            for (network, runs) in networks.iter().zip(&runs) {
+                let measured: Vec<Measured> = of(&alike, runs).map(|measured| measured[load]).collect();
+                if !measured.is_empty() {
+                    results.push(Row::new(*network, connections, Measured::median(&measured)));
+                }
+            }
+        }
+        let rate = median(of(&alike, &ping_pongs).map(|one| one.rate));
+        let rtt = median(of(&alike, &ping_pongs).map(|one| one.rtt_p50_us));
+        Distance {
+            transfer_ns: alike[alike.len() / 2],
+            results,
+            bounces: median(of(&alike, &bounces).copied()),
+            sockperf: rate.zip(rtt).map(|(rate, rtt_p50_us)| Sockperf { rate, rtt_p50_us }),
+        }
     };
-    let results: Vec<Row> = row(0, MANY).chain(row(1, ONE)).collect();
-    let sockperf = (!ping_pongs.is_empty()).then(|| Sockperf {
-        transfer_ns: median(ping_pongs.iter().map(|(distance, _)| *distance)),
-        rate: median(ping_pongs.iter().map(|(_, one)| one.rate)),
-        rtt_p50_us: median(ping_pongs.iter().map(|(_, one)| one.rtt_p50_us)),
-    });
-    let bounces = (!bounces.is_empty()).then(|| Bounces {
-        transfer_ns: median(bounces.iter().map(|(distance, _)| *distance)),
-        rate: median(bounces.iter().map(|(_, rate)| *rate)),
-    });
-    let ratios = ratios::all(&networks, &results, sockperf.as_ref(), bounces.as_ref());
+    let distances: Vec<Distance> = ratios::apart(all).into_iter().map(at_distance).collect();
+    let beside = Beside { testpmd: !args.no_testpmd, sockperf: args.sockperf };
+    let ratios = ratios::all(&networks, beside, &distances);
     let Args { rounds, seconds, size, .. } = *args;
-    Ok(Report { rounds, seconds, size, results, testpmd: bounces, sockperf, ratios })
+    Ok(Report { rounds, seconds, size, distances, ratios })
+}
+
+/// Those of `samples`, each with its distance, that are of one of the distances `alike`.
+fn of<'a, T>(alike: &'a [f64], samples: &'a [(f64, T)]) -> impl Iterator<Item = &'a T> {
+    samples.iter().filter(|(distance, _)| alike.contains(distance)).map(|(_, sample)| sample)
 }
 
 /// What `measure` returns, and how far the cores were from each other meanwhile: as before and afterwards. If that differs, they
-/// moved, and it is measured again; a few times at most, then the greater distance counts.
+/// moved, and it is measured again; a few times at most, then there is nothing to be said.
 fn held<T>(
     distance: impl Fn() -> Result<f64, Error>,
     measure: impl Fn() -> Result<T, Error>,
-) -> Result<(f64, T), Error> {
+) -> Result<Option<(f64, T)>, Error> {
     let mut before = distance()?;
-    let mut attempts = 0;
-    loop {
+    for _ in 0..ATTEMPTS {
         let measured = measure()?;
         let after = distance()?;
-        attempts += 1;
-        if ratios::is_alike(before, after) || attempts == ATTEMPTS {
-            return Ok((before.max(after), measured));
+        if ratios::is_alike(before, after) {
+            return Ok(Some((before.max(after), measured)));
         }
         eprintln!("the cores moved: a cache line takes {after:.0} ns, not {before:.0}");
         before = after;
     }
+    Ok(None)
 }
 
 fn missing(program: &str, remedy: &str) -> Error {
@@ -171,8 +182,8 @@ fn bounce(setting: &Setting, interrupted: &AtomicBool) -> Result<f64, Error> {
     testpmd::bounces(scratch, server_core, load_core, duration, interrupted)
 }
 
-fn median(figures: impl Iterator<Item = f64>) -> f64 {
+fn median(figures: impl Iterator<Item = f64>) -> Option<f64> {
     let mut figures: Vec<f64> = figures.collect();
     figures.sort_by(f64::total_cmp);
-    figures[figures.len() / 2]
+    figures.get(figures.len() / 2).copied()
 }

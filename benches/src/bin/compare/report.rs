@@ -12,10 +12,27 @@ pub struct Report {
     pub rounds: u32,
     pub seconds: u32,
     pub size: u32,
-    pub results: Vec<Row>,
-    pub testpmd: Option<Bounces>,
-    pub sockperf: Option<Sockperf>,
+    /// The nearest first.
+    pub distances: Vec<Distance>,
     pub ratios: Vec<Ratio>,
+}
+
+/// What was measured with the cores so far from each other.
+#[derive(Serialize)]
+pub struct Distance {
+    /// Nanoseconds that a cache line took from one of the two cores to the other, before and after: the median.
+    pub transfer_ns: f64,
+    pub results: Vec<Row>,
+    /// Frames that came back in a second from one `dpdk-testpmd` to the other.
+    pub bounces: Option<f64>,
+    pub sockperf: Option<Sockperf>,
+}
+
+impl Distance {
+    /// What this number of connections measured over `network`, if anything was.
+    pub fn row(&self, network: Network, connections: u32) -> Option<&Row> {
+        self.results.iter().find(|row| row.network == network && row.connections == connections)
+    }
 }
 
 /// What one load measured over one network.
@@ -25,37 +42,20 @@ pub struct Row {
     network: Network,
     engine: Option<&'static str>,
     connections: u32,
-    /// Nanoseconds that a cache line took from one of the two cores to the other, before and after.
-    pub transfer_ns: f64,
     #[serde(flatten)]
     pub measured: Measured,
-}
-
-/// What two `dpdk-testpmd` did.
-#[derive(Serialize)]
-pub struct Bounces {
-    /// As that of the other rows.
-    pub transfer_ns: f64,
-    /// Frames that came back in a second.
-    pub rate: f64,
 }
 
 /// What sockperf measured over one connection.
 #[derive(Serialize)]
 pub struct Sockperf {
-    /// As that of the other rows.
-    pub transfer_ns: f64,
     pub rate: f64,
     pub rtt_p50_us: f64,
 }
 
 impl Row {
-    pub fn new(network: Network, connections: u32, transfer_ns: f64, measured: Measured) -> Self {
-        Row { network, engine: network.engine().and_then(|engine| engine.value()), connections, transfer_ns, measured }
-    }
-
-    pub fn is_of(&self, network: Network, connections: u32) -> bool {
-        self.network == network && self.connections == connections
+    pub fn new(network: Network, connections: u32, measured: Measured) -> Self {
+        Row { network, engine: network.engine().and_then(|engine| engine.value()), connections, measured }
     }
 }
 
@@ -73,46 +73,50 @@ impl fmt::Display for Report {
         table.load_style(presets::ASCII_MARKDOWN);
         let columns = ["network", "connections", "line ns", "requests/s", "RTT p50 µs", "p99 µs", "p99.9 µs", "errors"];
         table.set_header(columns);
-        for Row { network, connections, transfer_ns, measured: Measured { rate, errors, rtt_us }, .. } in &self.results
-        {
-            table.add_row([
-                network.name(),
-                connections.to_string(),
-                format!("{transfer_ns:.0}"),
-                format!("{rate:.0}"),
-                format!("{:.1}", rtt_us.p50),
-                format!("{:.1}", rtt_us.p99),
-                format!("{:.1}", rtt_us.p999),
-                errors.to_string(),
-            ]);
-        }
-        if let Some(Bounces { transfer_ns, rate }) = &self.testpmd {
-            let (line, rate) = (format!("{transfer_ns:.0}"), format!("{rate:.0}"));
-            table.add_row(["testpmd, frames that came back", "", &*line, &*rate, "", "", "", ""]);
-        }
-        if let Some(Sockperf { transfer_ns, rate, rtt_p50_us }) = &self.sockperf {
-            let (line, rate, rtt) = (format!("{transfer_ns:.0}"), format!("{rate:.0}"), format!("{rtt_p50_us:.1}"));
-            table.add_row(["sockperf, sleeping", "1", &*line, &*rate, &*rtt, "", "", ""]);
+        for Distance { transfer_ns, results, bounces, sockperf } in &self.distances {
+            let line = format!("{transfer_ns:.0}");
+            for Row { network, connections, measured: Measured { rate, errors, rtt_us }, .. } in results {
+                table.add_row([
+                    network.name(),
+                    connections.to_string(),
+                    line.clone(),
+                    format!("{rate:.0}"),
+                    format!("{:.1}", rtt_us.p50),
+                    format!("{:.1}", rtt_us.p99),
+                    format!("{:.1}", rtt_us.p999),
+                    errors.to_string(),
+                ]);
+            }
+            if let Some(rate) = bounces {
+                let rate = format!("{rate:.0}");
+                table.add_row(["testpmd, frames that came back", "", &*line, &*rate, "", "", "", ""]);
+            }
+            if let Some(Sockperf { rate, rtt_p50_us }) = sockperf {
+                let (rate, rtt) = (format!("{rate:.0}"), format!("{rtt_p50_us:.1}"));
+                table.add_row(["sockperf, sleeping", "1", &*line, &*rate, &*rtt, "", "", ""]);
+            }
         }
         table.column_iter_mut().skip(1).for_each(|column| column.set_cell_alignment(CellAlignment::Right));
         writeln!(f, "{table}\n")?;
 
         let mut table = Table::new();
         table.load_style(presets::ASCII_MARKDOWN);
-        table.set_header(["comparison", "ratio", "required", ""]);
-        for Ratio { engine, what, ratio, required, met, comparable } in &self.ratios {
+        table.set_header(["comparison", "line ns", "ratio", "required", ""]);
+        for Ratio { engine, what, transfer_ns, ratio, required, met } in &self.ratios {
             let what = engine.map(|engine| format!("{engine}: ")).unwrap_or_default() + what;
-            let verdict = match (comparable, met) {
-                (false, _) => "the cores moved",
-                (true, true) => "met",
-                (true, false) => "not met",
+            let verdict = match (ratio, met) {
+                (None, _) => "never at one distance",
+                (Some(_), true) => "met",
+                (Some(_), false) => "not met",
             };
-            table.add_row([what, format!("{ratio:.2}"), format!("{required:.2}"), verdict.to_owned()]);
+            let line = transfer_ns.map(|ns| format!("{ns:.0}")).unwrap_or_default();
+            let ratio = ratio.map(|ratio| format!("{ratio:.2}")).unwrap_or_default();
+            table.add_row([what, line, ratio, format!("{required:.2}"), verdict.to_owned()]);
         }
         write!(
             f,
-            "{table}\n\nline: what a cache line took from one core to the other, before and after; if it took longer for \
-             one of the figures of a ratio, they are not compared"
+            "{table}\n\nline: what a cache line took from one core to the other, before and after; only figures of the same \
+             distance are compared"
         )
     }
 }

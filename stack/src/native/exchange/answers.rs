@@ -10,33 +10,10 @@ use linerate_bypass::time::Instant;
 use linerate_bypass::{Nic, Packet};
 
 impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
-    /// Answers the peer's turn of the connection in `slot` with what was received. Returns how many bytes that were; `None`
-    /// when nothing has changed.
+    /// Answers the peer's turn of the connection in `slot`: with what the service has written, `WRITTEN`, if it has consumed all
+    /// that was received; otherwise with what was received. Returns how many bytes that were; `None` when nothing has changed.
     #[inline(always)]
-    pub(in super::super) fn send_back<N: Nic<Packet = P>>(
-        &mut self,
-        slot: u32,
-        egress: &mut Egress<N>,
-        now: Instant,
-    ) -> Option<usize> {
-        self.answer_turn::<false, N>(slot, egress, now)
-    }
-
-    /// Answers the peer's turn of the connection in `slot` with what the service has written, if it has consumed all that was
-    /// received. `None` when nothing has changed.
-    #[inline(always)]
-    pub(super) fn send_written<N: Nic<Packet = P>>(
-        &mut self,
-        slot: u32,
-        egress: &mut Egress<N>,
-        now: Instant,
-    ) -> Option<usize> {
-        self.answer_turn::<true, N>(slot, egress, now)
-    }
-
-    /// [`send_written`](Self::send_written) or [`send_back`](Self::send_back).
-    #[inline(always)]
-    fn answer_turn<const WRITTEN: bool, N: Nic<Packet = P>>(
+    pub(in super::super) fn answer_turn<const WRITTEN: bool, N: Nic<Packet = P>>(
         &mut self,
         slot: u32,
         egress: &mut Egress<N>,

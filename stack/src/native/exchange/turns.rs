@@ -191,7 +191,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         let mut news = std::mem::take(&mut self.shared.exchanges.news);
         for conn in news.drain(..) {
             let slot = conn.slot() as u32;
-            if self.is_ours(slot) && self.send_written(slot, egress, now).is_none() {
+            if self.answer_turn::<true, N>(slot, egress, now).is_none() && self.is_ours(slot) {
                 self.settle(slot);
             }
         }
