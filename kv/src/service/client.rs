@@ -23,6 +23,8 @@ pub(super) struct Client {
     pub list: Option<Vec<commands::Client>>,
     /// Something is under way for it at other workers: no other request is begun before that is there.
     pub waits: bool,
+    /// There is more to be read of it, after others have had their turn.
+    pub has_more: bool,
     /// Which of the requests that were recognised ahead are its next.
     pub ahead: Range<usize>,
     /// Requests that are being put together for another worker.
@@ -32,6 +34,8 @@ pub(super) struct Client {
     /// It is closed once all replies are sent.
     is_closing: bool,
     is_admitted: bool,
+    /// The last burst in which it was served.
+    pub served_in: u64,
     /// When it last said something, in milliseconds since 1970.
     pub heard: u64,
 }
@@ -96,12 +100,14 @@ impl Client {
             asked: None,
             list: None,
             waits: false,
+            has_more: false,
             ahead: 0..0,
             errand: None,
             output: Output::default(),
             has_peer_finished: false,
             is_closing: false,
             is_admitted: true,
+            served_in: 0,
             heard: now,
         }
     }
@@ -171,7 +177,7 @@ impl Client {
 
     /// Closes if nothing is left to be said.
     pub fn close_if_done(&mut self, net: &mut impl Transport) {
-        let has_said_all = self.is_closing || self.has_peer_finished && !self.waits;
+        let has_said_all = self.is_closing || self.has_peer_finished && !self.waits && !self.has_more;
         if !has_said_all || !self.output.is_empty() {
             return;
         }

@@ -40,7 +40,7 @@ use linerate_bypass::time::Duration;
 use linerate_bypass::{CloseReason, ConnId, Origin, Seat, Service, Transport};
 use messages::Outbox;
 use output::Replies;
-use quick::Known;
+use quick::Ahead;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -63,8 +63,12 @@ pub struct Kv {
     /// Who runs what others have sent here.
     guest: Option<Session>,
     replies: Replies,
-    /// Requests that were recognised ahead, with the hashes of their keys.
-    ahead: Vec<(Known, u64)>,
+    /// Requests that were recognised ahead.
+    ahead: Vec<Ahead>,
+    /// Bursts so far.
+    burst: u64,
+    /// Connections of which there is more to be read.
+    unfinished: Vec<ConnId>,
     stats: Stats,
     counts: memcached::Counts,
     clock: tending::Clock,
@@ -99,6 +103,8 @@ impl Kv {
             guest: Some(Session::new(u64::MAX, nowhere, nowhere, true, now)),
             replies: Replies::default(),
             ahead: Vec::new(),
+            burst: 0,
+            unfinished: Vec::new(),
             stats: Stats::default(),
             counts: memcached::Counts::default(),
             clock,
@@ -160,16 +166,25 @@ impl Service for Kv {
 
     fn burst(&mut self, net: &mut impl Transport, readable: &[ConnId]) {
         self.now = self.clock.millis(net.now());
+        self.burst += 1;
         for group in readable.chunks(GROUP) {
             self.look_ahead(net, group);
             // What was fetched is near now, and may not be when the last of the burst has been looked at.
             for conn in group {
-                self.with_client(net, *conn, |kv, net, client| kv.serve(net, client));
+                self.with_client(net, *conn, |kv, net, client| {
+                    client.served_in = kv.burst;
+                    kv.serve(net, client);
+                });
             }
         }
     }
 
     fn readable(&mut self, net: &mut impl Transport, conn: ConnId, (): &mut ()) {
+        // What had not been opened before the burst has not been served in it.
+        let burst = self.burst;
+        if self.client(conn).is_none_or(|client| client.served_in == burst) {
+            return;
+        }
         self.with_client(net, conn, |kv, net, client| kv.serve(net, client));
     }
 

@@ -1,6 +1,7 @@
 //! Replies on their way out.
 
 use crate::sink::Sink;
+use crate::store::LONG;
 use linerate_bypass::{Bytes, ConnId, Transport};
 use std::collections::VecDeque;
 
@@ -10,7 +11,9 @@ const SHORT: usize = 1024;
 /// Replies, in order: bytes, and values between them that are sent from where they lie.
 #[derive(Default)]
 pub(super) struct Replies {
+    /// The first `end` bytes are replies; those behind are there to be written.
     text: Vec<u8>,
+    end: usize,
     /// Values, and how many bytes of the text come before each.
     values: Vec<(usize, Bytes)>,
     /// Bytes of the values.
@@ -20,7 +23,8 @@ pub(super) struct Replies {
 impl Sink for Replies {
     #[inline]
     fn put(&mut self, bytes: &[u8]) {
-        self.text.extend_from_slice(bytes);
+        self.place(bytes.len()).copy_from_slice(bytes);
+        self.end += bytes.len();
     }
 
     fn attach(&mut self, bytes: Bytes) {
@@ -28,43 +32,89 @@ impl Sink for Replies {
             return self.put(&bytes);
         }
         self.attached += bytes.len();
-        self.values.push((self.text.len(), bytes));
+        self.values.push((self.end, bytes));
     }
 }
 
 impl Replies {
-    /// A value, with the line in front of it.
+    /// A value, shorter than [`LONG`], with the line in front of it.
     #[inline(always)]
-    pub fn bulk(&mut self, head: &[u8], value: &[u8]) {
-        self.text.reserve(head.len() + value.len() + 2);
-        self.text.extend_from_slice(head);
-        self.text.extend_from_slice(value);
-        self.text.extend_from_slice(b"\r\n");
+    pub fn bulk(&mut self, value: &[u8]) {
+        let len = value.len();
+        let place = self.place(HEAD + len + 2);
+        let head = write_head(len, place);
+        place[head..head + len].copy_from_slice(value);
+        place[head + len..][..2].copy_from_slice(b"\r\n");
+        self.end += head + len + 2;
+    }
+
+    /// The next `len` bytes.
+    #[inline(always)]
+    fn place(&mut self, len: usize) -> &mut [u8] {
+        let end = self.end + len;
+        if self.text.len() < end {
+            self.grow(end);
+        }
+        &mut self.text[self.end..end]
+    }
+
+    #[cold]
+    fn grow(&mut self, len: usize) {
+        self.text.resize(len.next_power_of_two().max(KEPT), 0);
+    }
+
+    /// The bytes between the values, all of them if there are none.
+    fn text(&self) -> &[u8] {
+        &self.text[..self.end]
     }
 
     pub fn is_empty(&self) -> bool {
-        self.text.is_empty() && self.values.is_empty()
+        self.end == 0 && self.values.is_empty()
     }
 
     /// Bytes of all of them.
     pub fn len(&self) -> usize {
-        self.text.len() + self.attached
+        self.end + self.attached
     }
 
     /// Puts `others` behind them, of which nothing is left there.
     pub fn append(&mut self, others: &mut Replies) {
-        let before = self.text.len();
-        self.text.extend_from_slice(&others.text);
+        let before = self.end;
+        self.put(others.text());
         self.values.extend(others.values.drain(..).map(|(at, bytes)| (before + at, bytes)));
         self.attached += others.attached;
         others.clear();
     }
 
+    #[inline]
     pub fn clear(&mut self) {
-        self.text.clear();
-        self.text.shrink_to(KEPT);
+        self.end = 0;
         self.values.clear();
         self.attached = 0;
+        if self.text.len() > KEPT {
+            self.text.truncate(KEPT);
+            self.text.shrink_to_fit();
+        }
+    }
+}
+
+/// Bytes of the line in front of a value shorter than [`LONG`], at most.
+const HEAD: usize = 7;
+const _: () = assert!(LONG <= 10_000);
+
+/// Writes `$`, the length and the end of a line at the beginning of `place`. Returns how many bytes they are.
+#[inline(always)]
+fn write_head(len: usize, place: &mut [u8]) -> usize {
+    let digit = |at: usize| b'0' + (at % 10) as u8;
+    let mut head = |bytes: &[u8]| {
+        place[..bytes.len()].copy_from_slice(bytes);
+        bytes.len()
+    };
+    match len {
+        0..10 => head(&[b'$', digit(len), b'\r', b'\n']),
+        10..100 => head(&[b'$', digit(len / 10), digit(len), b'\r', b'\n']),
+        100..1000 => head(&[b'$', digit(len / 100), digit(len / 10), digit(len), b'\r', b'\n']),
+        _ => head(&[b'$', digit(len / 1000), digit(len / 100), digit(len / 10), digit(len), b'\r', b'\n']),
     }
 }
 
@@ -92,9 +142,9 @@ impl Output {
     #[inline]
     pub fn send(&mut self, net: &mut impl Transport, conn: ConnId, replies: &mut Replies) {
         if self.waiting.is_empty() && replies.values.is_empty() {
-            let sent = net.write(conn, &replies.text);
-            if sent < replies.text.len() {
-                self.wait(Bytes::from(replies.text[sent..].to_vec()));
+            let sent = net.write(conn, replies.text());
+            if sent < replies.end {
+                self.wait(Bytes::from(replies.text()[sent..].to_vec()));
             }
             return replies.clear();
         }
@@ -110,7 +160,7 @@ impl Output {
             self.wait(bytes);
             self.go_on(net, conn);
         }
-        self.text(net, conn, &replies.text[from..]);
+        self.text(net, conn, &replies.text[from..replies.end]);
         replies.clear();
     }
 
@@ -151,6 +201,20 @@ impl Output {
             if first.is_empty() {
                 self.waiting.pop_front();
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lengths_are_written_as_numbers() {
+        for len in [0, 7, 10, 99, 100, 999, 1000, LONG - 1] {
+            let mut replies = Replies::default();
+            replies.bulk(&vec![b'x'; len]);
+            assert_eq!(replies.text(), format!("${len}\r\n{}\r\n", "x".repeat(len)).as_bytes());
         }
     }
 }

@@ -4,11 +4,13 @@
 //! recognise goes that way.
 
 use super::Kv;
-use super::client::Speech;
-use crate::commands::{Quick, Session};
+use super::client::{Client, Speech};
+use super::output::Replies;
+use crate::commands::{Quick, Stats};
 use crate::resp::Protocol;
+use crate::shards::shard_of;
 use crate::sink::Sink;
-use crate::store::{Expiry, Key, LONG, Str};
+use crate::store::{Expiry, Key, LONG, Store, Str};
 use linerate_bypass::{ConnId, Transport};
 
 /// Requests of one client that are recognised ahead at most.
@@ -17,11 +19,18 @@ const AHEAD: usize = 16;
 /// A request that is recognised: where in its bytes the key and the value are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Known {
-    key: (u32, u32),
+    key: (u16, u16),
     /// Empty at 0 for a GET.
-    value: (u32, u32),
+    value: (u16, u16),
     /// Bytes of it.
-    pub len: u32,
+    pub len: u16,
+}
+
+/// A request that was recognised ahead, and the hash of its key.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Ahead {
+    known: Known,
+    hash: u64,
 }
 
 /// The beginning of each, in upper case.
@@ -42,158 +51,186 @@ impl Known {
     /// What `data` begin with, if that is recognised.
     #[inline(always)]
     pub fn of(data: &[u8]) -> Option<Self> {
-        let (head, rest) = data.split_first_chunk::<HEAD>()?;
-        let words_of_it = words(head);
-        if words_of_it == const { words(GET) } {
-            let (len, at) = length(rest)?;
-            let end = at + len;
-            if rest.get(end..end + 2)? != b"\r\n" {
-                return None;
-            }
-            let key = (HEAD as u32 + at as u32, HEAD as u32 + end as u32);
-            return Some(Known { key, value: (0, 0), len: HEAD as u32 + end as u32 + 2 });
+        let head = words(data.first_chunk()?);
+        let key = Bulk::of(data, HEAD - 1)?;
+        if head == const { words(GET) } {
+            return Some(Known { key: key.range(), value: (0, 0), len: key.behind as u16 });
         }
-        if words_of_it != const { words(SET) } {
-            return None;
-        }
-        let (len, at) = length(rest)?;
-        let end = at + len;
-        if rest.get(end..end + 3)? != b"\r\n$" {
-            return None;
-        }
-        let key = (HEAD as u32 + at as u32, HEAD as u32 + end as u32);
-        let start = end + 3;
-        let (len, at) = length(&rest[start..])?;
-        let (value, end) = (start + at, start + at + len);
-        if rest.get(end..end + 2)? != b"\r\n" || len >= LONG {
-            return None;
-        }
-        Some(Known {
-            key,
-            value: (HEAD as u32 + value as u32, HEAD as u32 + end as u32),
-            len: HEAD as u32 + end as u32 + 2,
-        })
+        let value = Bulk::of(data, key.behind)?;
+        let is_set = head == const { words(SET) } && value.end - value.start < LONG;
+        is_set.then(|| Known { key: key.range(), value: value.range(), len: value.behind as u16 })
     }
 
     /// Its key in `data`, which it was recognised in.
     #[inline(always)]
     pub fn key<'a>(&self, data: &'a [u8]) -> &'a [u8] {
-        &data[self.key.0 as usize..self.key.1 as usize]
+        &data[self.key.0.into()..self.key.1.into()]
     }
 
     /// The value that it sets, if it is a SET.
     #[inline(always)]
     fn value<'a>(&self, data: &'a [u8]) -> Option<&'a [u8]> {
-        (self.value.0 > 0).then(|| &data[self.value.0 as usize..self.value.1 as usize])
+        (self.value.0 > 0).then(|| &data[self.value.0.into()..self.value.1.into()])
     }
 }
 
-/// The length, of up to four digits, that `data` begin with, and where what follows its line begins.
-#[inline(always)]
-fn length(data: &[u8]) -> Option<(usize, usize)> {
-    let mut len = 0;
-    for at in 0..5 {
-        let byte = *data.get(at)?;
-        let digit = byte.wrapping_sub(b'0');
-        if digit > 9 {
-            return (byte == b'\r' && at > 0 && *data.get(at + 1)? == b'\n').then_some((len, at + 2));
-        }
+/// An argument: where it begins and ends, and what is behind it.
+struct Bulk {
+    start: usize,
+    end: usize,
+    behind: usize,
+}
+
+impl Bulk {
+    /// That whose `$` is at `at`, if all of it is there and its length has four digits at most.
+    #[inline(always)]
+    fn of(data: &[u8], at: usize) -> Option<Self> {
+        // Of the shortest, which has no bytes, six are there.
+        let [dollar, a, b, c, d, e] = *data.get(at..)?.first_chunk()?;
+        let digit = |byte: u8| usize::from(byte.wrapping_sub(b'0'));
+        let (len, digits) = match (b, c, d, e) {
+            (b'\r', b'\n', ..) => (digit(a), 1),
+            (_, b'\r', b'\n', _) => (digit(a) * 10 + digit(b), 2),
+            (_, _, b'\r', b'\n') => (digit(a) * 100 + digit(b) * 10 + digit(c), 3),
+            (_, _, _, b'\r') if data.get(at + 6) == Some(&b'\n') => {
+                (digit(a) * 1000 + digit(b) * 100 + digit(c) * 10 + digit(d), 4)
+            }
+            _ => return None,
+        };
+        let are_digits = |bytes: &[u8]| bytes.iter().all(u8::is_ascii_digit);
         // "01" is for the parser to judge.
-        if at > 0 && len == 0 {
+        if dollar != b'$' || !are_digits(&[a, b, c, d][..digits]) || a == b'0' && digits > 1 {
             return None;
         }
-        len = len * 10 + usize::from(digit);
+        let start = at + digits + 3;
+        let end = start + len;
+        let is_whole = data.get(end..)?.first_chunk() == Some(b"\r\n");
+        is_whole.then_some(Bulk { start, end, behind: end + 2 })
     }
-    None
-}
 
-/// Writes `$`, the length and the end of a line.
-#[inline(always)]
-fn bulk_head(len: usize, place: &mut [u8; 8]) -> &[u8] {
-    let mut at = 8;
-    let mut put = |byte| {
-        at -= 1;
-        place[at] = byte;
-    };
-    put(b'\n');
-    put(b'\r');
-    let mut rest = len;
-    loop {
-        put(b'0' + (rest % 10) as u8);
-        rest /= 10;
-        if rest == 0 {
-            break;
-        }
+    /// Both lengths of four digits fit.
+    #[inline(always)]
+    fn range(&self) -> (u16, u16) {
+        (self.start as u16, self.end as u16)
     }
-    put(b'$');
-    &place[at..]
 }
 
 impl Kv {
-    /// Whether requests of `speech` may be recognised: nothing lies between them and the shard.
-    #[inline(always)]
-    pub(super) fn is_plain(&self, speech: &Speech) -> bool {
-        self.stores.len() == 1
-            && matches!(speech, Speech::Resp { session, parser, .. } if session.is_plain() && !parser.is_within())
-    }
-
     /// Recognises what the clients of `group` ask for next, and fetches what it will touch.
     pub(super) fn look_ahead(&mut self, net: &mut impl Transport, group: &[ConnId]) {
         self.ahead.clear();
-        if self.stores.len() > 1 {
-            return;
-        }
-        let Some(store) = &self.stores[self.worker] else { return };
         for conn in group {
-            let Some(client) = self.clients.get_mut(conn.slot()).and_then(Option::as_deref_mut) else { continue };
-            let Speech::Resp { session, .. } = &client.speech else { continue };
-            if client.conn != *conn || !client.is_fresh() || !session.is_plain() {
-                continue;
+            let Some(mut client) = self.clients.get_mut(conn.slot()).and_then(Option::take) else { continue };
+            if client.conn == *conn {
+                self.recognise(net, &mut client);
             }
-            let (first, mut rest) = (self.ahead.len(), net.peek(*conn));
-            while self.ahead.len() - first < AHEAD
-                && let Some(known) = Known::of(rest)
-            {
-                let hash = self.keys.key(session.space(), known.key(rest)).hash();
-                store.prefetch_index(hash);
-                self.ahead.push((known, hash));
-                rest = &rest[known.len as usize..];
-            }
-            client.ahead = first..self.ahead.len();
+            self.clients[conn.slot()] = Some(client);
         }
-        self.ahead.iter().for_each(|(_, hash)| store.prefetch_item(*hash));
+        self.fetch(0);
     }
 
-    /// Does what `known` asks for, which is in `data` and whose key is `key`. Returns whether it has been done; otherwise
-    /// nothing has changed.
+    /// Recognises what `client` asks for next, and asks for that part of the index that leads there. Returns whether anything is
+    /// recognised.
     #[inline(always)]
-    pub(super) fn run_known(&mut self, known: &Known, key: &Key<'_>, data: &[u8], session: &mut Session) -> bool {
-        let Some(store) = &mut self.stores[self.worker] else { return false };
-        match known.value(data) {
-            None => match store.get(key, self.now) {
-                Ok(Some(Str::Short(value))) => {
-                    let mut place = [0; 8];
-                    self.replies.bulk(bulk_head(value.len(), &mut place), value);
-                    self.stats.hits += 1;
-                }
-                Ok(None) => {
-                    self.replies.put(if session.protocol() == Protocol::Resp2 { b"$-1\r\n" } else { b"_\r\n" });
-                    self.stats.misses += 1;
-                }
-                // Long, or no string.
-                _ => return false,
-            },
-            Some(value) => {
-                if store.set(key, value, Expiry::Never, self.now).is_err() {
-                    return false;
-                }
-                self.replies.put(b"+OK\r\n");
-            }
+    fn recognise(&mut self, net: &mut impl Transport, client: &mut Client) -> bool {
+        let first = self.ahead.len();
+        let Some(store) = &self.stores[self.worker] else { return false };
+        let Speech::Resp { session, .. } = &client.speech else { return false };
+        if !client.is_fresh() || !session.is_plain() {
+            return false;
         }
-        self.stats.commands += 1;
-        session.used_for(if known.value.0 == 0 { Quick::Get } else { Quick::Set }, self.now);
-        true
+        let mut rest = net.peek(client.conn);
+        while self.ahead.len() - first < AHEAD
+            && let Some(known) = Known::of(rest)
+        {
+            let hash = self.keys.key(session.space(), known.key(rest)).hash();
+            if self.stores.len() > 1 && shard_of(hash, self.stores.len()) != self.worker {
+                break;
+            }
+            store.prefetch_index(hash);
+            self.ahead.push(Ahead { known, hash });
+            rest = &rest[usize::from(known.len)..];
+        }
+        client.ahead = first..self.ahead.len();
+        !client.ahead.is_empty()
     }
+
+    /// Asks for the items of the requests that were recognised from the number `first` on.
+    #[inline(always)]
+    fn fetch(&mut self, first: usize) {
+        if let Some(store) = &self.stores[self.worker] {
+            self.ahead[first..].iter().for_each(|ahead| store.prefetch_item(ahead.hash));
+        }
+    }
+
+    /// Recognises what `client` asks for next, and fetches what it will touch. Returns whether anything is recognised.
+    pub(super) fn look_further(&mut self, net: &mut impl Transport, client: &mut Client) -> bool {
+        let first = self.ahead.len();
+        let is_recognised = self.recognise(net, client);
+        self.fetch(first);
+        is_recognised
+    }
+
+    /// Does what was recognised ahead of what `client` asks for. Returns whether all of it has been done.
+    #[inline]
+    pub(super) fn serve_ahead(&mut self, net: &mut impl Transport, client: &mut Client) -> bool {
+        let ahead = &self.ahead[std::mem::take(&mut client.ahead)];
+        let Speech::Resp { session, .. } = &mut client.speech else { return false };
+        let Some(store) = &mut self.stores[self.worker] else { return false };
+        let slice = net.peek(client.conn);
+        let mut used = 0;
+        let mut done = 0;
+        for Ahead { known, hash } in ahead {
+            let data = &slice[used..];
+            let key = self.keys.known(session.space(), known.key(data), *hash);
+            let is_done = match known.value(data) {
+                None => get(store, &key, self.now, session.protocol(), &mut self.replies, &mut self.stats),
+                Some(value) => set(store, &key, value, self.now, &mut self.replies),
+            };
+            if !is_done {
+                break;
+            }
+            used += usize::from(known.len);
+            done += 1;
+        }
+        if let Some(last) = ahead[..done].last() {
+            session.used_for(if last.known.value.0 == 0 { Quick::Get } else { Quick::Set }, self.now);
+        }
+        let is_all = done == ahead.len();
+        self.stats.commands += done as u64;
+        self.host.read(used);
+        net.consume(client.conn, used);
+        self.reply(net, client);
+        is_all
+    }
+}
+
+/// Replies with the string under `key`, if it is a short one or there is nothing. Returns whether it is.
+#[inline(always)]
+fn get(store: &mut Store, key: &Key<'_>, now: u64, protocol: Protocol, replies: &mut Replies, stats: &mut Stats) -> bool {
+    match store.get(key, now) {
+        Ok(Some(Str::Short(value))) => {
+            replies.bulk(value);
+            stats.hits += 1;
+        }
+        Ok(None) => {
+            replies.put(if protocol == Protocol::Resp2 { b"$-1\r\n" } else { b"_\r\n" });
+            stats.misses += 1;
+        }
+        // Long, or no string.
+        _ => return false,
+    }
+    true
+}
+
+/// Puts `value` under `key`. Returns whether there was room; otherwise nothing has changed.
+#[inline(always)]
+fn set(store: &mut Store, key: &Key<'_>, value: &[u8], now: u64, replies: &mut Replies) -> bool {
+    let is_done = store.set(key, value, Expiry::Never, now).is_ok();
+    if is_done {
+        replies.put(b"+OK\r\n");
+    }
+    is_done
 }
 
 #[cfg(test)]
@@ -264,13 +301,6 @@ mod tests {
                 bytes[at] = *random.choice(b"0123456789\r\n$*-+ gGsS").unwrap();
             }
             check(&bytes);
-        }
-    }
-
-    #[test]
-    fn lengths_are_written_as_numbers() {
-        for len in [0, 7, 10, 99, 100, 4095] {
-            assert_eq!(bulk_head(len, &mut [0; 8]), format!("${len}\r\n").as_bytes());
         }
     }
 }

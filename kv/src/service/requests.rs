@@ -16,6 +16,9 @@ use linerate_bypass::Transport;
 /// What a client is told whose value there is no memory for.
 const NO_ROOM: &[u8] = b"-OOM command not allowed when used memory > 'maxmemory'.\r\n";
 
+/// Bytes of one client's requests that are read before others have their turn.
+const TURN: u64 = 64 << 10;
+
 /// Why no more requests of a client are read for now.
 enum Stop {
     /// There are no more.
@@ -30,13 +33,28 @@ impl Kv {
     /// Does what the client has asked for, as far as it can be done.
     pub(super) fn serve(&mut self, net: &mut impl Transport, client: &mut Client) {
         client.heard = self.now;
+        client.has_more = false;
         if client.is_closing() {
             // What it still sends is of no interest.
             return net.consume(client.conn, usize::MAX);
         }
-        while client.is_ready() && !net.peek(client.conn).is_empty() {
-            self.serve_slice(net, client);
-            self.reply(net, client);
+        let before = self.host.tally.input;
+        loop {
+            if client.ahead.is_empty() {
+                if !client.is_ready() || net.peek(client.conn).is_empty() {
+                    break;
+                }
+                if self.host.tally.input - before > TURN {
+                    client.has_more = true;
+                    self.unfinished.push(client.conn);
+                    break;
+                }
+                self.look_further(net, client);
+            }
+            if client.ahead.is_empty() || !self.serve_ahead(net, client) {
+                self.serve_slice(net, client);
+                self.reply(net, client);
+            }
         }
         self.settle(net, client);
     }
@@ -78,52 +96,73 @@ impl Kv {
     /// Takes in the first slice of what `client` has sent.
     fn serve_slice(&mut self, net: &mut impl Transport, client: &mut Client) {
         let slice = net.peek(client.conn);
-        let len = slice.len();
-        if let Some(incoming) = &mut client.incoming {
+        let taken = if let Some(incoming) = &mut client.incoming {
             let taken = incoming.take(slice);
             if incoming.left == 0 {
                 self.receive(client);
             }
-            self.host.read(taken);
-            return net.consume(client.conn, taken);
-        }
-        if client.input.is_empty() {
-            let (used, stop) = self.run_all(client, slice);
-            let taken = match stop {
-                Stop::Empty => {
-                    client.input.extend_from_slice(&slice[used..]);
-                    len
-                }
-                Stop::Long { at, mut incoming } => {
-                    let at = used + at;
-                    client.input.extend_from_slice(&slice[used..at]);
-                    let taken = at + incoming.take(&slice[at..]);
-                    client.incoming = Some(incoming);
-                    taken
-                }
-                Stop::Pause => used,
-            };
-            self.host.read(taken);
-            return net.consume(client.conn, taken);
-        }
-        client.input.extend_from_slice(slice);
-        self.host.read(len);
-        net.consume(client.conn, len);
-        self.serve_input(client);
+            taken
+        } else if client.input.is_empty() {
+            self.serve_fresh(client, slice)
+        } else {
+            self.serve_rest(client, slice)
+        };
+        self.host.read(taken);
+        net.consume(client.conn, taken);
     }
 
-    /// Runs the requests that are kept.
-    fn serve_input(&mut self, client: &mut Client) {
-        let mut input = std::mem::take(&mut client.input);
-        let (used, stop) = self.run_all(client, &input);
-        if let Stop::Long { at, mut incoming } = stop {
-            let taken = incoming.take(&input[used + at..]);
-            input.drain(used + at..used + at + taken);
-            client.incoming = Some(incoming);
+    /// Runs the requests in `slice`. Returns how many of its bytes are done with.
+    fn serve_fresh(&mut self, client: &mut Client, slice: &[u8]) -> usize {
+        let (used, stop) = self.run_all(client, slice, slice.len());
+        match stop {
+            Stop::Empty => {
+                client.input.extend_from_slice(&slice[used..]);
+                slice.len()
+            }
+            Stop::Long { at, mut incoming } => {
+                let at = used + at;
+                client.input.extend_from_slice(&slice[used..at]);
+                let taken = at + incoming.take(&slice[at..]);
+                client.incoming = Some(incoming);
+                taken
+            }
+            Stop::Pause => used,
         }
+    }
+
+    /// Runs the request that begins with what is kept and goes on with `slice`. Returns how many bytes of that are done with.
+    fn serve_rest(&mut self, client: &mut Client, slice: &[u8]) -> usize {
+        let mut input = std::mem::take(&mut client.input);
+        let before = input.len();
+        input.extend_from_slice(slice);
+        let (used, stop) = self.run_all(client, &input, before);
+        let taken = match stop {
+            Stop::Empty => slice.len(),
+            Stop::Long { at, mut incoming } => {
+                let at = used + at;
+                let taken = incoming.take(&input[at..]);
+                client.incoming = Some(incoming);
+                input.truncate(at);
+                at + taken - before
+            }
+            Stop::Pause => {
+                input.truncate(before.max(used));
+                input.len() - before
+            }
+        };
         input.drain(..used);
         input.shrink_to(2 * LONG);
         client.input = input;
+        taken
+    }
+
+    /// Runs what is kept, if all of a request is there.
+    fn serve_input(&mut self, client: &mut Client) {
+        let mut before = 0;
+        while client.is_ready() && client.input.len() != before {
+            before = client.input.len();
+            self.serve_rest(client, &[]);
+        }
     }
 
     /// The long value that was coming has come.
@@ -149,37 +188,23 @@ impl Kv {
         Incoming { writer, left: len + 2, end: [0; 2] }
     }
 
-    /// Runs the requests in `data`. Returns how many bytes they were, and why it were no more.
-    fn run_all(&mut self, client: &mut Client, data: &[u8]) -> (usize, Stop) {
+    /// Runs the requests in `data` that begin before `end`. Returns how many bytes they were, and why it were no more.
+    fn run_all(&mut self, client: &mut Client, data: &[u8], end: usize) -> (usize, Stop) {
         match client.speech {
-            Speech::Resp { .. } => self.run_resp(client, data),
-            Speech::Memcached { .. } => self.run_memcached(client, data),
+            Speech::Resp { .. } => self.run_resp(client, data, end),
+            Speech::Memcached { .. } => self.run_memcached(client, data, end),
         }
     }
 
-    fn run_resp(&mut self, client: &mut Client, data: &[u8]) -> (usize, Stop) {
+    fn run_resp(&mut self, client: &mut Client, data: &[u8], end: usize) -> (usize, Stop) {
         let mut used = 0;
         let bulk = self.settings().bulk as usize;
-        while client.is_ready() {
-            let is_plain = self.is_plain(&client.speech);
+        while client.is_ready() && used < end {
             let Speech::Resp { session, parser, has_no_room } = &mut client.speech else { break };
-            if is_plain {
-                let rest = &data[used..];
-                let found = match client.ahead.next() {
-                    Some(at) => Some(self.ahead[at]),
-                    None => {
-                        Known::of(rest).map(|known| (known, self.keys.key(session.space(), known.key(rest)).hash()))
-                    }
-                };
-                if let Some((known, hash)) = found {
-                    let key = self.keys.known(session.space(), known.key(rest), hash);
-                    if self.run_known(&known, &key, rest, session) {
-                        used += known.len as usize;
-                        continue;
-                    }
-                }
+            // What is recognised behind another request is fetched ahead.
+            if used > 0 && session.is_plain() && Known::of(&data[used..]).is_some() {
+                return (used, Stop::Pause);
             }
-            client.ahead = 0..0;
             let parsed = parser.parse(&data[used..], session.limits(bulk, LONG));
             let len = match parsed {
                 Ok(resp::Parsed::Request(len)) => len,
@@ -231,10 +256,10 @@ impl Kv {
         (used, Stop::Pause)
     }
 
-    fn run_memcached(&mut self, client: &mut Client, data: &[u8]) -> (usize, Stop) {
+    fn run_memcached(&mut self, client: &mut Client, data: &[u8], end: usize) -> (usize, Stop) {
         let mut used = 0;
         let limits = self.host.memcached_limits();
-        while client.is_ready() {
+        while client.is_ready() && used < end {
             let Speech::Memcached { parser } = &mut client.speech else { break };
             let rest = &data[used..];
             let (request, value, len) = match parser.parse(rest, &limits) {

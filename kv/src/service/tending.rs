@@ -80,7 +80,10 @@ impl Kv {
         if has_more {
             self.clock.next = now;
         }
-        Some(if is_full || has_more { Duration::ZERO } else { REST })
+        for conn in std::mem::take(&mut self.unfinished) {
+            self.with_client(net, conn, |kv, net, client| kv.serve(net, client));
+        }
+        Some(if is_full || has_more || !self.unfinished.is_empty() { Duration::ZERO } else { REST })
     }
 
     /// A piece of what is done in the background in our shard. Returns whether there is more.
