@@ -33,6 +33,15 @@ pub fn prefetch_slice(bytes: &[u8]) {
     }
 }
 
+/// Begins to load all cache lines that `bytes` are in.
+#[inline(always)]
+pub fn prefetch_bytes(bytes: &[u8]) {
+    let first = bytes.as_ptr().addr() % CACHE_LINE;
+    for offset in (0..first + bytes.len()).step_by(CACHE_LINE) {
+        line(bytes.as_ptr().wrapping_sub(first).wrapping_add(offset));
+    }
+}
+
 /// Begins to load the cache line that the byte at `address` is in, so that it can be written when it is there: other cores
 /// lose it. The address may be anything.
 #[cfg(feature = "dpdk")]

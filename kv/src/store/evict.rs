@@ -62,6 +62,7 @@ impl Evict {
     }
 
     /// What is noted of a use of an item at `now` milliseconds, `before` having been noted last, or nothing yet.
+    #[inline]
     pub(super) fn note(self, before: Option<u16>, now: u64, random: u64) -> u16 {
         match (self, before) {
             (Evict::Lfu(_), None) => u16::from(decay_clock(now)) << 8 | u16::from(NEW),
@@ -73,6 +74,18 @@ impl Evict {
                 u16::from(decay_clock(now)) << 8 | u16::from(uses.saturating_add(grows.into()))
             }
             _ => (now >> AGE_BITS) as u16,
+        }
+    }
+
+    /// Notes a use of `item`.
+    #[inline(always)]
+    pub(super) fn note_use(self, item: &mut Item<&mut [u8]>, now: u64, random: &mut fastrand::Rng) {
+        let before = item.access();
+        let random = if matches!(self, Evict::Lfu(_)) { random.u64(..) } else { 0 };
+        let access = self.note(Some(before), now, random);
+        // A line of memory that is only read need not be written back.
+        if access != before {
+            item.set_access(access);
         }
     }
 

@@ -1,5 +1,7 @@
 //! Strings with all that a memcached client may ask of them.
 
+use super::item::Item;
+use super::strings::string;
 use super::{Error, Key, Store, Str, Tag};
 
 /// A string, and what is known of it.
@@ -20,13 +22,15 @@ impl Store {
     #[inline]
     pub fn fetch(&mut self, key: &Key, used: bool, now: u64) -> Result<Option<Fetched<'_>>, Error> {
         let Some(location) = self.find(key, now) else { return Ok(None) };
-        let item = self.item(location);
-        let (expires_at, idle) = (item.expires_at(), self.evict.idle(item.access(), now));
-        let tag = item.tag().unwrap_or(Tag { flags: 0, unique: 0, marks: 0 });
+        let mut item = Item(self.heap.at_mut(location));
+        let idle = self.evict.idle(item.access(), now);
         if used {
-            self.note_use(location, now);
+            self.evict.note_use(&mut item, now, &mut self.random);
         }
-        let value = self.string(location)?;
+        let item = Item(&*item.0);
+        let expires_at = item.expires_at();
+        let tag = item.tag().unwrap_or(Tag { flags: 0, unique: 0, marks: 0 });
+        let value = string(&self.longs, item)?;
         Ok(Some(Fetched { value, tag, expires_at, idle }))
     }
 }

@@ -111,26 +111,14 @@ impl Draft<'_> {
     }
 }
 
-/// An item in its slot, to be read or, with `B` mutable bytes, changed.
+/// The first eight bytes of an item, from which everything else follows.
 #[derive(Clone, Copy)]
-pub(crate) struct Item<B>(pub B);
+pub(crate) struct Head(u64);
 
-impl<B: AsRef<[u8]>> Item<B> {
-    fn bytes(&self) -> &[u8] {
-        self.0.as_ref()
-    }
-
-    fn chunk<const N: usize>(&self, at: usize) -> [u8; N] {
-        *self.bytes()[at..].first_chunk().expect("a slot holds its item")
-    }
-
-    /// Bytes that it takes.
-    pub fn size(&self) -> usize {
-        self.value_at() + self.value_len()
-    }
-
-    pub fn form(&self) -> Form {
-        match self.bytes()[2] & 0xf {
+impl Head {
+    #[inline(always)]
+    pub fn form(self) -> Form {
+        match self.parts() & 0xf {
             1 => Form::Short,
             2 => Form::Long,
             3 => Form::Fields,
@@ -139,10 +127,82 @@ impl<B: AsRef<[u8]>> Item<B> {
         }
     }
 
+    #[inline(always)]
+    fn space(self) -> u8 {
+        (self.0 >> 24) as u8
+    }
+
+    #[inline(always)]
+    fn access(self) -> u16 {
+        (self.0 >> 32) as u16
+    }
+
+    #[inline(always)]
+    fn parts(self) -> u8 {
+        (self.0 >> 16) as u8
+    }
+
+    #[inline(always)]
+    fn expires(self) -> bool {
+        self.parts() & EXPIRES != 0
+    }
+
+    #[inline(always)]
+    fn key_at(self) -> usize {
+        let parts = self.parts();
+        FIXED + if parts & EXPIRES != 0 { EXPIRY } else { 0 } + if parts & TAGGED != 0 { TAG } else { 0 }
+    }
+
+    #[inline(always)]
+    fn key_len(self) -> usize {
+        usize::from(self.0 as u16)
+    }
+
+    #[inline(always)]
+    fn value_at(self) -> usize {
+        self.key_at() + self.key_len()
+    }
+
+    #[inline(always)]
+    fn value_len(self) -> usize {
+        usize::from((self.0 >> 48) as u16)
+    }
+}
+
+/// An item in its slot, to be read or, with `B` mutable bytes, changed.
+#[derive(Clone, Copy)]
+pub(crate) struct Item<B>(pub B);
+
+impl<B: AsRef<[u8]>> Item<B> {
+    #[inline(always)]
+    fn bytes(&self) -> &[u8] {
+        self.0.as_ref()
+    }
+
+    #[inline(always)]
+    fn chunk<const N: usize>(&self, at: usize) -> [u8; N] {
+        *self.bytes()[at..].first_chunk().expect("a slot holds its item")
+    }
+
+    /// Bytes that it takes.
+    pub fn size(&self) -> usize {
+        let head = self.head();
+        head.value_at() + head.value_len()
+    }
+
+    #[inline(always)]
+    pub fn head(&self) -> Head {
+        Head(u64::from_le_bytes(self.chunk(0)))
+    }
+
+    pub fn form(&self) -> Form {
+        self.head().form()
+    }
+
     /// Whether its key is `key`, in `space`.
-    #[inline]
+    #[inline(always)]
     pub fn is(&self, space: u8, key: &[u8]) -> bool {
-        self.space() == space && self.key_len() == key.len() && self.key() == key
+        self.space() == space && self.key() == key
     }
 
     /// A string that was made by changing a part, which Redis keeps otherwise.
@@ -150,19 +210,22 @@ impl<B: AsRef<[u8]>> Item<B> {
         self.bytes()[2] & CHANGED != 0
     }
 
+    #[inline(always)]
     pub fn space(&self) -> u8 {
-        self.bytes()[3]
+        self.head().space()
     }
 
     pub fn access(&self) -> u16 {
-        u16::from_le_bytes(self.chunk(4))
+        self.head().access()
     }
 
+    #[inline(always)]
     pub fn expires(&self) -> bool {
-        self.bytes()[2] & EXPIRES != 0
+        self.head().expires()
     }
 
     /// When it expires, in milliseconds.
+    #[inline(always)]
     pub fn expires_at(&self) -> Option<u64> {
         self.expires().then(|| u64::from_le_bytes(self.chunk(FIXED)) & ((1 << 48) - 1))
     }
@@ -186,46 +249,35 @@ impl<B: AsRef<[u8]>> Item<B> {
         })
     }
 
-    fn key_at(&self) -> usize {
-        let parts = self.bytes()[2];
-        FIXED + if parts & EXPIRES != 0 { EXPIRY } else { 0 } + if parts & TAGGED != 0 { TAG } else { 0 }
-    }
-
-    fn key_len(&self) -> usize {
-        usize::from(u16::from_le_bytes(self.chunk(0)))
-    }
-
-    fn value_at(&self) -> usize {
-        self.key_at() + self.key_len()
-    }
-
-    fn value_len(&self) -> usize {
-        usize::from(u16::from_le_bytes(self.chunk(6)))
-    }
-
+    #[inline(always)]
     pub fn key(&self) -> &[u8] {
-        &self.bytes()[self.key_at()..self.value_at()]
+        let head = self.head();
+        &self.bytes()[head.key_at()..head.value_at()]
     }
 
     /// The number that is its value, if that lies elsewhere.
     pub fn number(&self) -> u32 {
-        u32::from_le_bytes(self.chunk(self.value_at()))
+        u32::from_le_bytes(self.chunk(self.head().value_at()))
     }
 
     pub fn value(&self) -> &[u8] {
-        &self.bytes()[self.value_at()..][..self.value_len()]
+        let head = self.head();
+        &self.bytes()[head.value_at()..][..head.value_len()]
     }
 }
 
 impl<'a> Item<&'a [u8]> {
     /// The key, for as long as the slot is borrowed.
     pub fn into_key(self) -> &'a [u8] {
-        &self.0[self.key_at()..self.value_at()]
+        let head = self.head();
+        &self.0[head.key_at()..head.value_at()]
     }
 
     /// The value, for as long as the slot is borrowed.
+    #[inline(always)]
     pub fn into_value(self) -> &'a [u8] {
-        &self.0[self.value_at()..][..self.value_len()]
+        let head = self.head();
+        &self.0[head.value_at()..][..head.value_len()]
     }
 }
 
@@ -278,8 +330,8 @@ impl<B: AsMut<[u8]> + AsRef<[u8]>> Item<B> {
 
     /// Its value, to be changed in place.
     pub fn value_mut(&mut self) -> &mut [u8] {
-        let (at, len) = (self.value_at(), self.value_len());
-        &mut self.0.as_mut()[at..at + len]
+        let head = self.head();
+        &mut self.0.as_mut()[head.value_at()..][..head.value_len()]
     }
 
     /// Its value is of `len` bytes from now on, which the slot has room for.

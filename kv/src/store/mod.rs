@@ -33,7 +33,7 @@ use heap::Heap;
 use index::{Index, Location};
 use item::{Form, Item};
 use linerate_bypass::arena::{Arena, ArenaConfig};
-use linerate_bypass::{prefetch, prefetch_slice};
+use linerate_bypass::{prefetch, prefetch_bytes};
 use slab::Slab;
 use spaces::Spaces;
 use table::Table;
@@ -198,7 +198,7 @@ impl Store {
         self.keys().key(space, bytes)
     }
 
-    /// Asks for the part of the index that leads to `key`.
+    /// Asks for the part of the index that leads to keys of `hash`.
     #[inline]
     pub fn prefetch_index(&self, hash: u64) {
         if let Some(first) = self.index.first(hash) {
@@ -206,12 +206,15 @@ impl Store {
         }
     }
 
-    /// Asks for the item of `key`, if there is one, when the index is here.
+    /// Asks for the item under `hash`, if there is one, when the index is here: all of it, if it is not long.
     #[inline]
     pub fn prefetch_item(&self, hash: u64) {
+        /// Where more is read, the processor sees that by itself.
+        const MOST: usize = 256;
         // The first whose tag is the same is seldom another.
         if let Some(location) = self.index.find(hash, |_| true) {
-            prefetch_slice(self.heap.at(location));
+            let slot = self.heap.slot(location);
+            prefetch_bytes(&slot[..slot.len().min(MOST)]);
         }
     }
 
@@ -254,14 +257,27 @@ impl Store {
     /// Where the item of `key` lies, which has not expired at `now`.
     #[inline]
     fn find(&mut self, key: &Key, now: u64) -> Option<Location> {
-        let location = self.find_any(key)?;
-        if self.item(location).expires_at().is_some_and(|at| at <= now) {
-            self.counts.expired += 1;
-            self.watches.changed(key.hash);
-            self.drop_item(key.hash, location);
+        let space = self.spaces.current(key.space);
+        let mut has_expired = false;
+        let location = self.index.find(key.hash, |location| {
+            let item = self.item(location);
+            let is_it = item.is(space, key.bytes);
+            has_expired = is_it && item.expires_at().is_some_and(|at| at <= now);
+            is_it
+        })?;
+        if has_expired {
+            self.let_expire(key, location);
             return None;
         }
         Some(location)
+    }
+
+    /// The item at `location`, of `key`, has expired.
+    #[cold]
+    fn let_expire(&mut self, key: &Key, location: Location) {
+        self.counts.expired += 1;
+        self.watches.changed(key.hash);
+        self.drop_item(key.hash, location);
     }
 
     /// Where the item of `key` lies, whether or not it has expired.
@@ -280,14 +296,9 @@ impl Store {
     }
 
     /// Notes a use of the item at `location`.
-    #[inline]
+    #[inline(always)]
     fn note_use(&mut self, location: Location, now: u64) {
-        let random = if matches!(self.evict, Evict::Lfu(_)) { self.random.u64(..) } else { 0 };
-        let before = self.item(location).access();
-        let access = self.evict.note(Some(before), now, random);
-        if access != before {
-            Item(self.heap.at_mut(location)).set_access(access);
-        }
+        self.evict.note_use(&mut Item(self.heap.at_mut(location)), now, &mut self.random);
     }
 
     /// The hash of the key of the item at `location`.

@@ -4,6 +4,7 @@ use super::heap::Heap;
 use super::index::Location;
 use super::item::{Draft, Form, Item, Tag};
 use super::long::{Long, Str, Value};
+use super::slab::Slab;
 use super::{Error, Expiry, Key, Store};
 
 /// What is to be written under a key, beside the key.
@@ -22,10 +23,10 @@ impl Store {
     /// The string under `key` at `now`, which has been used once more.
     #[inline]
     pub fn get(&mut self, key: &Key, now: u64) -> Result<Option<Str<'_>>, Error> {
-        match self.find_used(key, now) {
-            Some(location) => self.string(location).map(Some),
-            None => Ok(None),
-        }
+        let Some(location) = self.find(key, now) else { return Ok(None) };
+        let mut item = Item(self.heap.at_mut(location));
+        self.evict.note_use(&mut item, now, &mut self.random);
+        string(&self.longs, Item(item.0)).map(Some)
     }
 
     /// The string under `key` at `now`, without a use of it.
@@ -184,12 +185,7 @@ impl Store {
     /// The string at `location`.
     #[inline]
     pub(super) fn string(&self, location: Location) -> Result<Str<'_>, Error> {
-        let item = self.item(location);
-        match item.form() {
-            Form::Short => Ok(Str::Short(item.into_value())),
-            Form::Long => self.longs.get(item.number()).map(Str::Long).ok_or(Error::WrongType),
-            _ => Err(Error::WrongType),
-        }
+        string(&self.longs, self.item(location))
     }
 
     /// Whether a value of `len` bytes under `key` lies in the arena.
@@ -336,5 +332,15 @@ impl Store {
             Item(self.heap.at_mut(location)).set_expires_at(at);
             self.wheel.insert(location, &mut self.heap);
         }
+    }
+}
+
+/// The string that `item` is, which may be one of `longs`.
+#[inline(always)]
+pub(super) fn string<'a>(longs: &'a Slab<Long>, item: Item<&'a [u8]>) -> Result<Str<'a>, Error> {
+    match item.form() {
+        Form::Short => Ok(Str::Short(item.into_value())),
+        Form::Long => longs.get(item.number()).map(Str::Long).ok_or(Error::WrongType),
+        _ => Err(Error::WrongType),
     }
 }
