@@ -36,9 +36,12 @@ pub fn prefetch_slice(bytes: &[u8]) {
 /// Begins to load all cache lines that `bytes` are in.
 #[inline(always)]
 pub fn prefetch_bytes(bytes: &[u8]) {
-    let first = bytes.as_ptr().addr() % CACHE_LINE;
-    for offset in (0..first + bytes.len()).step_by(CACHE_LINE) {
-        line(bytes.as_ptr().wrapping_sub(first).wrapping_add(offset));
+    let mut next = bytes.as_ptr();
+    let last = next.wrapping_add(bytes.len());
+    next = next.wrapping_sub(next.addr() % CACHE_LINE);
+    while next < last {
+        line(next);
+        next = next.wrapping_add(CACHE_LINE);
     }
 }
 

@@ -44,9 +44,6 @@ use quick::Ahead;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// Connections whose requests are looked at together before any is answered.
-const GROUP: usize = 16;
-
 /// A worker's part of the service.
 pub struct Kv {
     worker: usize,
@@ -103,7 +100,7 @@ impl Kv {
             guest: Some(Session::new(u64::MAX, nowhere, nowhere, true, now)),
             replies: Replies::default(),
             ahead: Vec::new(),
-            burst: 0,
+            burst: 1,
             unfinished: Vec::new(),
             stats: Stats::default(),
             counts: memcached::Counts::default(),
@@ -167,9 +164,10 @@ impl Service for Kv {
     fn burst(&mut self, net: &mut impl Transport, readable: &[ConnId]) {
         self.now = self.clock.millis(net.now());
         self.burst += 1;
-        for group in readable.chunks(GROUP) {
-            self.look_ahead(net, group);
-            // What was fetched is near now, and may not be when the last of the burst has been looked at.
+        let mut rest = readable;
+        while !rest.is_empty() {
+            let (group, others) = rest.split_at(self.look_ahead(net, rest));
+            rest = others;
             for conn in group {
                 self.with_client(net, *conn, |kv, net, client| {
                     client.served_in = kv.burst;

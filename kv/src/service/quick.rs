@@ -6,15 +6,17 @@
 use super::Kv;
 use super::client::{Client, Speech};
 use super::output::Replies;
-use crate::commands::{Quick, Stats};
+use crate::commands::Quick;
 use crate::resp::Protocol;
 use crate::shards::shard_of;
 use crate::sink::Sink;
-use crate::store::{Expiry, Key, LONG, Store, Str};
+use crate::store::{Expiry, Key, LONG, Seen, Store, Str};
 use linerate_bypass::{ConnId, Transport};
 
 /// Requests of one client that are recognised ahead at most.
 const AHEAD: usize = 16;
+/// When so many have been recognised, they are done: what was fetched is near then, and may not be when more has been.
+const FEW: usize = 48;
 
 /// A request that is recognised: where in its bytes the key and the value are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,11 +28,12 @@ pub(super) struct Known {
     pub len: u16,
 }
 
-/// A request that was recognised ahead, and the hash of its key.
+/// A request that was recognised ahead, the hash of its key, and what was seen of that.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Ahead {
     known: Known,
     hash: u64,
+    seen: Seen,
 }
 
 /// The beginning of each, in upper case.
@@ -116,10 +119,16 @@ impl Bulk {
 }
 
 impl Kv {
-    /// Recognises what the clients of `group` ask for next, and fetches what it will touch.
-    pub(super) fn look_ahead(&mut self, net: &mut impl Transport, group: &[ConnId]) {
+    /// Recognises what the first of the clients of `readable` ask for next, and fetches what it will touch. Returns how many
+    /// clients were looked at.
+    pub(super) fn look_ahead(&mut self, net: &mut impl Transport, readable: &[ConnId]) -> usize {
         self.ahead.clear();
-        for conn in group {
+        let mut looked_at = 0;
+        for conn in readable {
+            if self.ahead.len() > FEW {
+                break;
+            }
+            looked_at += 1;
             let Some(mut client) = self.clients.get_mut(conn.slot()).and_then(Option::take) else { continue };
             if client.conn == *conn {
                 self.recognise(net, &mut client);
@@ -127,6 +136,7 @@ impl Kv {
             self.clients[conn.slot()] = Some(client);
         }
         self.fetch(0);
+        looked_at
     }
 
     /// Recognises what `client` asks for next, and asks for that part of the index that leads there. Returns whether anything is
@@ -148,7 +158,7 @@ impl Kv {
                 break;
             }
             store.prefetch_index(hash);
-            self.ahead.push(Ahead { known, hash });
+            self.ahead.push(Ahead { known, hash, seen: Seen::default() });
             rest = &rest[usize::from(known.len)..];
         }
         client.ahead = first..self.ahead.len();
@@ -159,7 +169,7 @@ impl Kv {
     #[inline(always)]
     fn fetch(&mut self, first: usize) {
         if let Some(store) = &self.stores[self.worker] {
-            self.ahead[first..].iter().for_each(|ahead| store.prefetch_item(ahead.hash));
+            self.ahead[first..].iter_mut().for_each(|ahead| ahead.seen = store.prefetch_item(ahead.hash));
         }
     }
 
@@ -180,11 +190,25 @@ impl Kv {
         let slice = net.peek(client.conn);
         let mut used = 0;
         let mut done = 0;
-        for Ahead { known, hash } in ahead {
+        for Ahead { known, hash, seen } in ahead {
             let data = &slice[used..];
             let key = self.keys.known(session.space(), known.key(data), *hash);
             let is_done = match known.value(data) {
-                None => get(store, &key, self.now, session.protocol(), &mut self.replies, &mut self.stats),
+                None => match store.get_seen(&key, *seen, self.now) {
+                    Ok(Some(Str::Short(value))) => {
+                        self.replies.bulk(value);
+                        self.stats.hits += 1;
+                        true
+                    }
+                    Ok(None) => {
+                        let is_2 = session.protocol() == Protocol::Resp2;
+                        self.replies.put(if is_2 { b"$-1\r\n" } else { b"_\r\n" });
+                        self.stats.misses += 1;
+                        true
+                    }
+                    // Long, or no string.
+                    _ => false,
+                },
                 Some(value) => set(store, &key, value, self.now, &mut self.replies),
             };
             if !is_done {
@@ -203,24 +227,6 @@ impl Kv {
         self.reply(net, client);
         is_all
     }
-}
-
-/// Replies with the string under `key`, if it is a short one or there is nothing. Returns whether it is.
-#[inline(always)]
-fn get(store: &mut Store, key: &Key<'_>, now: u64, protocol: Protocol, replies: &mut Replies, stats: &mut Stats) -> bool {
-    match store.get(key, now) {
-        Ok(Some(Str::Short(value))) => {
-            replies.bulk(value);
-            stats.hits += 1;
-        }
-        Ok(None) => {
-            replies.put(if protocol == Protocol::Resp2 { b"$-1\r\n" } else { b"_\r\n" });
-            stats.misses += 1;
-        }
-        // Long, or no string.
-        _ => return false,
-    }
-    true
 }
 
 /// Puts `value` under `key`. Returns whether there was room; otherwise nothing has changed.

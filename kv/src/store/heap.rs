@@ -35,6 +35,7 @@ pub(crate) struct Heap {
     classes: [Class; CLASSES],
     /// The page whose items are being moved, and the next slot to be looked at.
     emptied: Option<(u32, u16)>,
+    released: u32,
 }
 
 #[derive(Clone, Copy)]
@@ -70,6 +71,7 @@ impl Heap {
             pages: Vec::new(),
             classes: std::array::from_fn(|_| Class::default()),
             emptied: None,
+            released: 0,
         }
     }
 
@@ -125,8 +127,15 @@ impl Heap {
         Some(location(page as usize * PAGE + slot as usize * size))
     }
 
+    /// How often a slot was given back, as long as that is known.
+    #[inline(always)]
+    pub fn released(&self) -> u32 {
+        self.released
+    }
+
     /// Gives the slot at `location` back.
     pub fn release(&mut self, location: Location) {
+        self.released = self.released.wrapping_add(1);
         let (page, slot, size) = self.place(location);
         let at = &mut self.pages[page as usize];
         let class = at.class as usize;

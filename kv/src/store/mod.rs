@@ -1,5 +1,6 @@
 //! One shard's keys and values.
 
+mod ahead;
 mod buckets;
 mod error;
 mod evict;
@@ -20,6 +21,7 @@ mod table;
 mod watch;
 mod wheel;
 
+pub use ahead::Seen;
 pub use error::Error;
 pub use evict::{Evict, From};
 pub use fetch::Fetched;
@@ -33,7 +35,6 @@ use heap::Heap;
 use index::{Index, Location};
 use item::{Form, Item};
 use linerate_bypass::arena::{Arena, ArenaConfig};
-use linerate_bypass::{prefetch, prefetch_bytes};
 use slab::Slab;
 use spaces::Spaces;
 use table::Table;
@@ -196,26 +197,6 @@ impl Store {
     #[inline]
     pub fn key<'a>(&self, space: u8, bytes: &'a [u8]) -> Key<'a> {
         self.keys().key(space, bytes)
-    }
-
-    /// Asks for the part of the index that leads to keys of `hash`.
-    #[inline]
-    pub fn prefetch_index(&self, hash: u64) {
-        if let Some(first) = self.index.first(hash) {
-            prefetch(first);
-        }
-    }
-
-    /// Asks for the item under `hash`, if there is one, when the index is here: all of it, if it is not long.
-    #[inline]
-    pub fn prefetch_item(&self, hash: u64) {
-        /// Where more is read, the processor sees that by itself.
-        const MOST: usize = 256;
-        // The first whose tag is the same is seldom another.
-        if let Some(location) = self.index.find(hash, |_| true) {
-            let slot = self.heap.slot(location);
-            prefetch_bytes(&slot[..slot.len().min(MOST)]);
-        }
     }
 
     /// Bytes that it takes.
