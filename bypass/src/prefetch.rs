@@ -36,9 +36,11 @@ pub fn prefetch_slice(bytes: &[u8]) {
 /// Begins to load all cache lines that `bytes` are in.
 #[inline(always)]
 pub fn prefetch_bytes(bytes: &[u8]) {
-    let first = bytes.as_ptr().addr() % CACHE_LINE;
-    for offset in (0..first + bytes.len()).step_by(CACHE_LINE) {
-        line(bytes.as_ptr().wrapping_sub(first).wrapping_add(offset));
+    let within = bytes.as_ptr().addr() % CACHE_LINE;
+    let mut offset = 0;
+    while offset < within + bytes.len() {
+        line(bytes.as_ptr().wrapping_add(offset));
+        offset += CACHE_LINE;
     }
 }
 
