@@ -33,17 +33,6 @@ pub fn prefetch_slice(bytes: &[u8]) {
     }
 }
 
-/// Begins to load all cache lines that `bytes` are in.
-#[inline(always)]
-pub fn prefetch_bytes(bytes: &[u8]) {
-    let within = bytes.as_ptr().addr() % CACHE_LINE;
-    let mut offset = 0;
-    while offset < within + bytes.len() {
-        line(bytes.as_ptr().wrapping_add(offset));
-        offset += CACHE_LINE;
-    }
-}
-
 /// Begins to load the cache line that the byte at `address` is in, so that it can be written when it is there: other cores
 /// lose it. The address may be anything.
 #[cfg(feature = "dpdk")]

@@ -33,7 +33,7 @@ use heap::Heap;
 use index::{Index, Location};
 use item::{Form, Head, Item};
 use linerate_bypass::arena::{Arena, ArenaConfig};
-use linerate_bypass::{prefetch, prefetch_bytes};
+use linerate_bypass::{prefetch, prefetch_slice};
 use slab::Slab;
 use spaces::Spaces;
 use table::Table;
@@ -206,15 +206,13 @@ impl Store {
         }
     }
 
-    /// Asks for the item under `hash`, if there is one, when the index is here: all of it, if it is not long.
+    /// Asks for the item under `hash`, if there is one, when the index is here.
     #[inline]
     pub fn prefetch_item(&self, hash: u64) {
-        /// Where more is read, the processor sees that by itself.
-        const MOST: usize = 256;
-        // The first whose tag is the same is seldom another.
+        // The first whose tag is the same is seldom another. Its first line does: asking for those behind it costs more than
+        // waiting for them, which the processor sees coming.
         if let Some(location) = self.index.find(hash, |_| true) {
-            let slot = self.heap.slot(location);
-            prefetch_bytes(&slot[..slot.len().min(MOST)]);
+            prefetch_slice(self.heap.at(location));
         }
     }
 
