@@ -3,7 +3,7 @@
 //! `cargo run --release -p linerate-kv --example store_gets -- [thousands of keys] [bytes of values] [hugepages]`
 
 use linerate_bypass::arena::{Arena, ArenaConfig};
-use linerate_kv::store::{Config, Evict, Expiry, From, Store, Str};
+use linerate_kv::store::{Config, Evict, Expiry, From, Seen, Store, Str};
 use std::hint::black_box;
 use std::time::Instant;
 
@@ -56,6 +56,7 @@ fn round(store: &mut Store, asked: &[[u8; 16]], ahead: Ahead, reply: &mut Vec<u8
     let mut found = 0;
     for batch in asked.chunks_exact(BATCH) {
         let mut hashes = [0; BATCH];
+        let mut seen = [Seen::default(); BATCH];
         for (hash, key) in hashes.iter_mut().zip(batch) {
             *hash = store.key(0, key).hash();
             if !matches!(ahead, Ahead::Nothing) {
@@ -63,12 +64,12 @@ fn round(store: &mut Store, asked: &[[u8; 16]], ahead: Ahead, reply: &mut Vec<u8
             }
         }
         if matches!(ahead, Ahead::Items) {
-            hashes.iter().for_each(|hash| store.prefetch_item(*hash));
+            hashes.iter().zip(&mut seen).for_each(|(hash, seen)| *seen = store.prefetch_item(*hash));
         }
         reply.clear();
-        for (hash, key) in hashes.iter().zip(batch) {
+        for ((hash, key), seen) in hashes.iter().zip(batch).zip(&seen) {
             let key = store.keys().known(0, key, *hash);
-            if let Ok(Some(Str::Short(value))) = store.get(&key, 10_000) {
+            if let Ok(Some(Str::Short(value))) = store.get_seen(&key, *seen, 10_000) {
                 reply.extend_from_slice(value);
                 found += 1;
             }

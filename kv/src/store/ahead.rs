@@ -4,10 +4,10 @@
 //! others' keys have been looked at. What was seen holds until an item goes or is moved.
 
 use super::index::Location;
-use super::item::Item;
+use super::item::{Head, Item};
 use super::strings::string;
 use super::{Error, Key, Store, Str};
-use linerate_bypass::{prefetch, prefetch_bytes};
+use linerate_bypass::{prefetch, prefetch_slice};
 
 /// Where an item was that may be a key's.
 #[derive(Debug, Default, Clone, Copy)]
@@ -26,16 +26,14 @@ impl Store {
         }
     }
 
-    /// Asks for the item under `hash`, if there is one, when the index is here: all of it, if it is not long.
+    /// Asks for the item under `hash`, if there is one, when the index is here.
     #[inline(always)]
     pub fn prefetch_item(&self, hash: u64) -> Seen {
-        /// Where more is read, the processor sees that by itself.
-        const MOST: usize = 256;
         // The first whose tag is the same is seldom another.
         let location = self.index.find(hash, |_| true);
         if let Some(location) = location {
-            let slot = self.heap.slot(location);
-            prefetch_bytes(&slot[..slot.len().min(MOST)]);
+            let bytes = self.heap.at(location);
+            prefetch_slice(bytes);
         }
         Seen { location, released: self.heap.released() }
     }
@@ -43,16 +41,17 @@ impl Store {
     /// As [`get`](Self::get), of a key whose item may have been seen.
     #[inline(always)]
     pub fn get_seen(&mut self, key: &Key, seen: Seen, now: u64) -> Result<Option<Str<'_>>, Error> {
-        let Some(location) = seen.location.filter(|_| seen.released == self.heap.released()) else {
-            return self.get(key, now);
-        };
-        let space = self.spaces.current(key.space);
-        let item = self.item(location);
-        if !item.is(space, key.bytes) || item.expires_at().is_some_and(|at| at <= now) {
-            return self.get(key, now);
-        }
-        let mut item = Item(self.heap.at_mut(location));
-        self.evict.note_use(&mut item, now, &mut self.random);
-        string(&self.longs, Item(item.0)).map(Some)
+        let Some((location, head)) = self.seen(key, seen) else { return self.get(key, now) };
+        let slot = self.heap.at_mut(location);
+        self.evict.note_use(Item(&mut *slot), head.access(), now, &mut self.random);
+        string(&self.longs, head, slot).map(Some)
+    }
+
+    /// Where the item of `key` lies that was seen, and how it begins, if nothing has to be asked about it: it never expires.
+    #[inline(always)]
+    fn seen(&self, key: &Key, seen: Seen) -> Option<(Location, Head)> {
+        let location = seen.location.filter(|_| seen.released == self.heap.released())?;
+        let head = self.item(location).head_if(self.spaces.current(key.space), key.bytes)?;
+        (!head.expires()).then_some((location, head))
     }
 }

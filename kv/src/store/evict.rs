@@ -77,10 +77,9 @@ impl Evict {
         }
     }
 
-    /// Notes a use of `item`.
+    /// Notes a use of `item`, `before` having been noted last.
     #[inline(always)]
-    pub(super) fn note_use(self, item: &mut Item<&mut [u8]>, now: u64, random: &mut fastrand::Rng) {
-        let before = item.access();
+    pub(super) fn note_use(self, mut item: Item<&mut [u8]>, before: u16, now: u64, random: &mut fastrand::Rng) {
         let random = if matches!(self, Evict::Lfu(_)) { random.u64(..) } else { 0 };
         let access = self.note(Some(before), now, random);
         // A line of memory that is only read need not be written back.

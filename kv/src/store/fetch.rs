@@ -21,16 +21,16 @@ impl Store {
     /// The string under `key` at `now`, and what is known of it. It has been used once more if `used` says so.
     #[inline]
     pub fn fetch(&mut self, key: &Key, used: bool, now: u64) -> Result<Option<Fetched<'_>>, Error> {
-        let Some(location) = self.find(key, now) else { return Ok(None) };
-        let mut item = Item(self.heap.at_mut(location));
-        let idle = self.evict.idle(item.access(), now);
+        let Some((location, head)) = self.look(key, now) else { return Ok(None) };
+        let idle = self.evict.idle(head.access(), now);
+        let slot = self.heap.at_mut(location);
         if used {
-            self.evict.note_use(&mut item, now, &mut self.random);
+            self.evict.note_use(Item(&mut *slot), head.access(), now, &mut self.random);
         }
-        let item = Item(&*item.0);
+        let item = Item(&*slot);
         let expires_at = item.expires_at();
         let tag = item.tag().unwrap_or(Tag { flags: 0, unique: 0, marks: 0 });
-        let value = string(&self.longs, item)?;
+        let value = string(&self.longs, head, slot)?;
         Ok(Some(Fetched { value, tag, expires_at, idle }))
     }
 }

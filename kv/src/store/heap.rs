@@ -41,6 +41,8 @@ pub(crate) struct Heap {
 #[derive(Clone, Copy)]
 struct Page {
     class: u8,
+    /// Bytes of its slots.
+    size: u16,
     /// Slots taken, and slots that have been at some time.
     taken: u16,
     fresh: u16,
@@ -51,7 +53,7 @@ struct Page {
 }
 
 /// What is not an open page.
-const CLOSED: Page = Page { class: 0, taken: 0, fresh: 0, first: NONE, listed: UNLISTED };
+const CLOSED: Page = Page { class: 0, size: 0, taken: 0, fresh: 0, first: NONE, listed: UNLISTED };
 /// A page that is in no list.
 const UNLISTED: u32 = u32::MAX;
 
@@ -174,7 +176,7 @@ impl Heap {
     /// Bytes of the slot at `location`.
     #[inline]
     pub fn slot_at(&self, location: Location) -> usize {
-        size_of_class(self.pages[start_of(location) / PAGE].class.into())
+        self.pages[start_of(location) / PAGE].size.into()
     }
 
     /// The slot at `location`.
@@ -268,7 +270,8 @@ impl Heap {
         if self.pages.len() <= page as usize {
             self.pages.resize(page as usize + 1, CLOSED);
         }
-        self.pages[page as usize] = Page { class: class as u8, listed: roomy.len() as u32, ..CLOSED };
+        self.pages[page as usize] =
+            Page { class: class as u8, size: size_of_class(class) as u16, listed: roomy.len() as u32, ..CLOSED };
         roomy.push(page);
         self.classes[class].free += PAGE / size_of_class(class);
         Some(page)
@@ -292,7 +295,7 @@ impl Heap {
     /// The page of `location`, the number of its slot there, and the size of slots there.
     fn place(&self, location: Location) -> (u32, u16, usize) {
         let start = start_of(location);
-        let size = size_of_class(self.pages[start / PAGE].class.into());
+        let size = usize::from(self.pages[start / PAGE].size);
         ((start / PAGE) as u32, (start % PAGE / size) as u16, size)
     }
 }

@@ -65,21 +65,25 @@ impl Index {
     /// The location under `hash` that `is_it` says yes to.
     #[inline]
     pub fn find(&self, hash: u64, mut is_it: impl FnMut(Location) -> bool) -> Option<Location> {
+        self.find_map(hash, |location| is_it(location).then_some(location))
+    }
+
+    /// What `is_it` makes of the first location under `hash` that it makes anything of.
+    #[inline(always)]
+    pub fn find_map<T>(&self, hash: u64, mut is_it: impl FnMut(Location) -> Option<T>) -> Option<T> {
         let segment = &self.segments[self.segment_of(hash)];
-        let mut at = segment.home(hash as u32);
-        loop {
-            let entry = *segment.places.get(at)?;
-            if entry == 0 {
+        for entry in segment.places.get(segment.home(hash as u32)..)? {
+            if tag_of(*entry) == hash as u32
+                && let Some(location) = location_of(*entry)
+                && let found @ Some(_) = is_it(location)
+            {
+                return found;
+            }
+            if *entry == 0 {
                 return None;
             }
-            if tag_of(entry) == hash as u32
-                && let Some(location) = location_of(entry)
-                && is_it(location)
-            {
-                return Some(location);
-            }
-            at += 1;
         }
+        None
     }
 
     /// Adds `location` under `hash`.

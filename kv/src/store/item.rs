@@ -21,6 +21,8 @@ use std::num::NonZeroU32;
 const FIXED: usize = 8;
 const EXPIRY: usize = 16;
 const TAG: usize = 13;
+/// Where the key begins, by which of the parts there are.
+const KEY_AT: [usize; 4] = [FIXED, FIXED + EXPIRY, FIXED + TAG, FIXED + EXPIRY + TAG];
 /// In the third byte, beside the form.
 const EXPIRES: u8 = 0x10;
 const TAGGED: u8 = 0x20;
@@ -133,7 +135,7 @@ impl Head {
     }
 
     #[inline(always)]
-    fn access(self) -> u16 {
+    pub fn access(self) -> u16 {
         (self.0 >> 32) as u16
     }
 
@@ -143,14 +145,13 @@ impl Head {
     }
 
     #[inline(always)]
-    fn expires(self) -> bool {
+    pub fn expires(self) -> bool {
         self.parts() & EXPIRES != 0
     }
 
     #[inline(always)]
     fn key_at(self) -> usize {
-        let parts = self.parts();
-        FIXED + if parts & EXPIRES != 0 { EXPIRY } else { 0 } + if parts & TAGGED != 0 { TAG } else { 0 }
+        KEY_AT[usize::from(self.parts() >> 4 & 3)]
     }
 
     #[inline(always)]
@@ -166,6 +167,18 @@ impl Head {
     #[inline(always)]
     fn value_len(self) -> usize {
         usize::from((self.0 >> 48) as u16)
+    }
+
+    /// The key of the item in `slot`.
+    #[inline(always)]
+    fn key_of(self, slot: &[u8]) -> &[u8] {
+        &slot[self.key_at()..][..self.key_len()]
+    }
+
+    /// The value of the item in `slot`.
+    #[inline(always)]
+    pub fn value_of(self, slot: &[u8]) -> &[u8] {
+        &slot[self.value_at()..][..self.value_len()]
     }
 }
 
@@ -199,10 +212,11 @@ impl<B: AsRef<[u8]>> Item<B> {
         self.head().form()
     }
 
-    /// Whether its key is `key`, in `space`.
+    /// Its head, if its key is `key`, in `space`.
     #[inline(always)]
-    pub fn is(&self, space: u8, key: &[u8]) -> bool {
-        self.space() == space && self.key() == key
+    pub fn head_if(&self, space: u8, key: &[u8]) -> Option<Head> {
+        let head = self.head();
+        (head.space() == space && head.key_of(self.bytes()) == key).then_some(head)
     }
 
     /// A string that was made by changing a part, which Redis keeps otherwise.
@@ -251,8 +265,7 @@ impl<B: AsRef<[u8]>> Item<B> {
 
     #[inline(always)]
     pub fn key(&self) -> &[u8] {
-        let head = self.head();
-        &self.bytes()[head.key_at()..head.value_at()]
+        self.head().key_of(self.bytes())
     }
 
     /// The number that is its value, if that lies elsewhere.
@@ -261,23 +274,20 @@ impl<B: AsRef<[u8]>> Item<B> {
     }
 
     pub fn value(&self) -> &[u8] {
-        let head = self.head();
-        &self.bytes()[head.value_at()..][..head.value_len()]
+        self.head().value_of(self.bytes())
     }
 }
 
 impl<'a> Item<&'a [u8]> {
     /// The key, for as long as the slot is borrowed.
     pub fn into_key(self) -> &'a [u8] {
-        let head = self.head();
-        &self.0[head.key_at()..head.value_at()]
+        self.head().key_of(self.0)
     }
 
     /// The value, for as long as the slot is borrowed.
     #[inline(always)]
     pub fn into_value(self) -> &'a [u8] {
-        let head = self.head();
-        &self.0[head.value_at()..][..head.value_len()]
+        self.head().value_of(self.0)
     }
 }
 

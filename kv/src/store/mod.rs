@@ -33,7 +33,7 @@ pub use spaces::SPACES;
 
 use heap::Heap;
 use index::{Index, Location};
-use item::{Form, Item};
+use item::{Form, Head, Item};
 use linerate_bypass::arena::{Arena, ArenaConfig};
 use slab::Slab;
 use spaces::Spaces;
@@ -238,19 +238,21 @@ impl Store {
     /// Where the item of `key` lies, which has not expired at `now`.
     #[inline]
     fn find(&mut self, key: &Key, now: u64) -> Option<Location> {
+        self.look(key, now).map(|(location, _)| location)
+    }
+
+    /// As [`find`](Self::find), and how the item begins.
+    #[inline(always)]
+    fn look(&mut self, key: &Key, now: u64) -> Option<(Location, Head)> {
         let space = self.spaces.current(key.space);
-        let mut has_expired = false;
-        let location = self.index.find(key.hash, |location| {
-            let item = self.item(location);
-            let is_it = item.is(space, key.bytes);
-            has_expired = is_it && item.expires_at().is_some_and(|at| at <= now);
-            is_it
+        let (location, head) = self.index.find_map(key.hash, |location| {
+            self.item(location).head_if(space, key.bytes).map(|head| (location, head))
         })?;
-        if has_expired {
+        if head.expires() && self.item(location).expires_at().is_some_and(|at| at <= now) {
             self.let_expire(key, location);
             return None;
         }
-        Some(location)
+        Some((location, head))
     }
 
     /// The item at `location`, of `key`, has expired.
@@ -265,21 +267,15 @@ impl Store {
     #[inline]
     fn find_any(&self, key: &Key) -> Option<Location> {
         let space = self.spaces.current(key.space);
-        self.index.find(key.hash, |location| self.item(location).is(space, key.bytes))
+        self.index.find(key.hash, |location| self.item(location).head_if(space, key.bytes).is_some())
     }
 
     /// As [`find`](Self::find); a use is noted.
     #[inline]
     fn find_used(&mut self, key: &Key, now: u64) -> Option<Location> {
-        let location = self.find(key, now)?;
-        self.note_use(location, now);
+        let (location, head) = self.look(key, now)?;
+        self.evict.note_use(Item(self.heap.at_mut(location)), head.access(), now, &mut self.random);
         Some(location)
-    }
-
-    /// Notes a use of the item at `location`.
-    #[inline(always)]
-    fn note_use(&mut self, location: Location, now: u64) {
-        self.evict.note_use(&mut Item(self.heap.at_mut(location)), now, &mut self.random);
     }
 
     /// The hash of the key of the item at `location`.

@@ -2,7 +2,7 @@
 
 use super::heap::Heap;
 use super::index::Location;
-use super::item::{Draft, Form, Item, Tag};
+use super::item::{Draft, Form, Head, Item, Tag};
 use super::long::{Long, Str, Value};
 use super::slab::Slab;
 use super::{Error, Expiry, Key, Store};
@@ -23,10 +23,10 @@ impl Store {
     /// The string under `key` at `now`, which has been used once more.
     #[inline]
     pub fn get(&mut self, key: &Key, now: u64) -> Result<Option<Str<'_>>, Error> {
-        let Some(location) = self.find(key, now) else { return Ok(None) };
-        let mut item = Item(self.heap.at_mut(location));
-        self.evict.note_use(&mut item, now, &mut self.random);
-        string(&self.longs, Item(item.0)).map(Some)
+        let Some((location, head)) = self.look(key, now) else { return Ok(None) };
+        let slot = self.heap.at_mut(location);
+        self.evict.note_use(Item(&mut *slot), head.access(), now, &mut self.random);
+        string(&self.longs, head, slot).map(Some)
     }
 
     /// The string under `key` at `now`, without a use of it.
@@ -185,7 +185,8 @@ impl Store {
     /// The string at `location`.
     #[inline]
     pub(super) fn string(&self, location: Location) -> Result<Str<'_>, Error> {
-        string(&self.longs, self.item(location))
+        let slot = self.heap.at(location);
+        string(&self.longs, Item(slot).head(), slot)
     }
 
     /// Whether a value of `len` bytes under `key` lies in the arena.
@@ -335,12 +336,12 @@ impl Store {
     }
 }
 
-/// The string that `item` is, which may be one of `longs`.
+/// The string that the item in `slot` is, which begins with `head` and may be one of `longs`.
 #[inline(always)]
-pub(super) fn string<'a>(longs: &'a Slab<Long>, item: Item<&'a [u8]>) -> Result<Str<'a>, Error> {
-    match item.form() {
-        Form::Short => Ok(Str::Short(item.into_value())),
-        Form::Long => longs.get(item.number()).map(Str::Long).ok_or(Error::WrongType),
+pub(super) fn string<'a>(longs: &'a Slab<Long>, head: Head, slot: &'a [u8]) -> Result<Str<'a>, Error> {
+    match head.form() {
+        Form::Short => Ok(Str::Short(head.value_of(slot))),
+        Form::Long => longs.get(Item(slot).number()).map(Str::Long).ok_or(Error::WrongType),
         _ => Err(Error::WrongType),
     }
 }
