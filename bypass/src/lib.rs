@@ -27,7 +27,7 @@ pub use blocks::{Block, BlockPool};
 pub use bytes::{Bytes, Memory, Owner};
 pub use nic::{BURST, Capabilities, ChecksumOffload, InvalidMac, MacAddr, Nic, QueueStats};
 pub use packet::{L4, Packet, RxChecksum, RxInfo, TxOffload};
-pub use prefetch::{prefetch, prefetch_slice, prefetch_whole};
+pub use prefetch::{prefetch, prefetch_bytes, prefetch_slice, prefetch_whole};
 pub use service::{
     CloseReason, ConnId, ConnectError, Datagram, Letter, Names, Origin, Postbox, Seat, Service, Transport,
 };

@@ -33,6 +33,18 @@ pub fn prefetch_slice(bytes: &[u8]) {
     }
 }
 
+/// Begins to load all cache lines that `bytes` are in.
+#[inline(always)]
+pub fn prefetch_bytes(bytes: &[u8]) {
+    let mut next = bytes.as_ptr();
+    let end = next.wrapping_add(bytes.len());
+    next = next.wrapping_sub(next.addr() % CACHE_LINE);
+    while next < end {
+        line(next);
+        next = next.wrapping_add(CACHE_LINE);
+    }
+}
+
 /// Begins to load the cache line that the byte at `address` is in, so that it can be written when it is there: other cores
 /// lose it. The address may be anything.
 #[cfg(feature = "dpdk")]

@@ -7,7 +7,7 @@ use super::index::Location;
 use super::item::{Head, Item};
 use super::strings::string;
 use super::{Error, Key, Store, Str};
-use linerate_bypass::{prefetch, prefetch_slice};
+use linerate_bypass::{prefetch, prefetch_bytes};
 
 /// Where an item was that may be a key's.
 #[derive(Debug, Default, Clone, Copy)]
@@ -26,14 +26,16 @@ impl Store {
         }
     }
 
-    /// Asks for the item under `hash`, if there is one, when the index is here.
+    /// Asks for the item under `hash`, if there is one, when the index is here: all of it, if it is not long.
     #[inline(always)]
     pub fn prefetch_item(&self, hash: u64) -> Seen {
+        /// Where more is read, the processor sees that by itself.
+        const MOST: usize = 256;
         // The first whose tag is the same is seldom another.
         let location = self.index.find(hash, |_| true);
         if let Some(location) = location {
-            let bytes = self.heap.at(location);
-            prefetch_slice(bytes);
+            let slot = self.heap.slot(location);
+            prefetch_bytes(&slot[..slot.len().min(MOST)]);
         }
         Seen { location, released: self.heap.released() }
     }
