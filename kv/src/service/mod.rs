@@ -168,12 +168,7 @@ impl Service for Kv {
         while !rest.is_empty() {
             let (group, others) = rest.split_at(self.look_ahead(net, rest));
             rest = others;
-            for conn in group {
-                self.with_client(net, *conn, |kv, net, client| {
-                    client.served_in = kv.burst;
-                    kv.serve(net, client);
-                });
-            }
+            self.serve_group(net, group);
         }
     }
 

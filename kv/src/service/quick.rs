@@ -45,9 +45,9 @@ const CASE: u64 = 0x20_2020 << 16;
 
 /// The first eight bytes of a beginning, and the last eight with letters in upper case.
 #[inline(always)]
-const fn words(head: &[u8; HEAD]) -> (u64, u64) {
-    let [a, b, c, d, e, f, g, h, i, j, k, l, m, n] = *head;
-    (u64::from_le_bytes([a, b, c, d, e, f, g, h]), u64::from_le_bytes([g, h, i, j, k, l, m, n]) & !CASE)
+fn words(head: &[u8; HEAD]) -> (u64, u64) {
+    let [first, last] = [head.first_chunk(), head.last_chunk()].map(|word| word.map_or(0, |word| u64::from_le_bytes(*word)));
+    (first, last & !CASE)
 }
 
 impl Known {
@@ -56,11 +56,11 @@ impl Known {
     pub fn of(data: &[u8]) -> Option<Self> {
         let head = words(data.first_chunk()?);
         let key = Bulk::of(data, HEAD - 1)?;
-        if head == const { words(GET) } {
+        if head == words(GET) {
             return Some(Known { key: key.range(), value: (0, 0), len: key.behind as u16 });
         }
         let value = Bulk::of(data, key.behind)?;
-        let is_set = head == const { words(SET) } && value.end - value.start < LONG;
+        let is_set = head == words(SET) && value.end - value.start < LONG;
         is_set.then(|| Known { key: key.range(), value: value.range(), len: value.behind as u16 })
     }
 
@@ -77,6 +77,17 @@ impl Known {
     }
 }
 
+/// The length, and its digits, whose first two are those of `begun`, if it has three or four.
+#[inline]
+fn further(begun: usize, [c, d, e]: [u8; 3]) -> Option<(usize, usize)> {
+    let [third, fourth] = [c, d].map(|byte| usize::from(byte.wrapping_sub(b'0')));
+    match (third, fourth) {
+        (0..10, _) if d == b'\r' => Some((begun * 10 + third, 3)),
+        (0..10, 0..10) if e == b'\r' => Some((begun * 100 + third * 10 + fourth, 4)),
+        _ => None,
+    }
+}
+
 /// An argument: where it begins and ends, and what is behind it.
 struct Bulk {
     start: usize,
@@ -90,19 +101,21 @@ impl Bulk {
     fn of(data: &[u8], at: usize) -> Option<Self> {
         // Of the shortest, which has no bytes, six are there.
         let [dollar, a, b, c, d, e] = *data.get(at..)?.first_chunk()?;
-        let digit = |byte: u8| usize::from(byte.wrapping_sub(b'0'));
-        let (len, digits) = match (b, c, d, e) {
-            (b'\r', b'\n', ..) => (digit(a), 1),
-            (_, b'\r', b'\n', _) => (digit(a) * 10 + digit(b), 2),
-            (_, _, b'\r', b'\n') => (digit(a) * 100 + digit(b) * 10 + digit(c), 3),
-            (_, _, _, b'\r') if data.get(at + 6) == Some(&b'\n') => {
-                (digit(a) * 1000 + digit(b) * 100 + digit(c) * 10 + digit(d), 4)
-            }
-            _ => return None,
+        let [tens, ones] = [a, b].map(|byte| usize::from(byte.wrapping_sub(b'0')));
+        if dollar != b'$' || tens > 9 {
+            return None;
+        }
+        let (len, digits) = if b == b'\r' {
+            (tens, 1)
+        } else if tens == 0 || ones > 9 {
+            // "01" is for the parser to judge.
+            return None;
+        } else if c == b'\r' {
+            (tens * 10 + ones, 2)
+        } else {
+            further(tens * 10 + ones, [c, d, e])?
         };
-        let are_digits = |bytes: &[u8]| bytes.iter().all(u8::is_ascii_digit);
-        // "01" is for the parser to judge.
-        if dollar != b'$' || !are_digits(&[a, b, c, d][..digits]) || a == b'0' && digits > 1 {
+        if data.get(at + digits + 2) != Some(&b'\n') {
             return None;
         }
         let start = at + digits + 3;
@@ -123,20 +136,46 @@ impl Kv {
     /// clients were looked at.
     pub(super) fn look_ahead(&mut self, net: &mut impl Transport, readable: &[ConnId]) -> usize {
         self.ahead.clear();
+        let mut clients = std::mem::take(&mut self.clients);
         let mut looked_at = 0;
         for conn in readable {
             if self.ahead.len() > FEW {
                 break;
             }
             looked_at += 1;
-            let Some(mut client) = self.clients.get_mut(conn.slot()).and_then(Option::take) else { continue };
-            if client.conn == *conn {
-                self.recognise(net, &mut client);
+            if let Some(Some(client)) = clients.get_mut(conn.slot())
+                && client.conn == *conn
+            {
+                self.recognise(net, client);
             }
-            self.clients[conn.slot()] = Some(client);
         }
+        self.clients = clients;
         self.fetch(0);
         looked_at
+    }
+
+    /// Serves the clients of `group`, all of whose requests were looked at ahead.
+    pub(super) fn serve_group(&mut self, net: &mut impl Transport, group: &[ConnId]) {
+        let mut clients = std::mem::take(&mut self.clients);
+        for conn in group {
+            let Some(Some(client)) = clients.get_mut(conn.slot()) else { continue };
+            if client.conn != *conn {
+                continue;
+            }
+            client.served_in = self.burst;
+            let is_done = !client.ahead.is_empty()
+                && self.serve_ahead(net, client)
+                && !client.has_peer_finished
+                && net.received(*conn) == 0;
+            if is_done {
+                client.heard = self.now;
+                continue;
+            }
+            self.clients = clients;
+            self.with_client(net, *conn, |kv, net, client| kv.serve(net, client));
+            clients = std::mem::take(&mut self.clients);
+        }
+        self.clients = clients;
     }
 
     /// Recognises what `client` asks for next, and asks for that part of the index that leads there. Returns whether anything is

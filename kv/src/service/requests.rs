@@ -81,12 +81,21 @@ impl Kv {
     }
 
     /// Sends what has been replied.
+    #[inline]
     pub(super) fn reply(&mut self, net: &mut impl Transport, client: &mut Client) {
         if self.replies.is_empty() {
             return;
         }
         self.host.wrote(self.replies.len());
         client.send(net, &mut self.replies);
+        if !client.output.is_empty() {
+            self.limit_output(net, client);
+        }
+    }
+
+    /// Who does not take its replies is disconnected.
+    #[cold]
+    fn limit_output(&mut self, net: &mut impl Transport, client: &Client) {
         let most = self.settings().output;
         if most > 0 && client.output.bytes() as u64 > most {
             net.abort(client.conn);
