@@ -147,7 +147,7 @@ impl Client {
 
     /// Whether what there is to read of it begins with a request that can be begun now.
     pub fn is_fresh(&self) -> bool {
-        self.is_ready() && self.input.is_empty() && self.incoming.is_none()
+        self.is_ready() && self.errand.is_none() && self.input.is_empty() && self.incoming.is_none()
     }
 
     /// The request that was read and not begun, if it can be begun now.

@@ -211,7 +211,7 @@ impl Kv {
         while client.is_ready() && used < end {
             let Speech::Resp { session, parser, has_no_room } = &mut client.speech else { break };
             // What is recognised behind another request is fetched ahead.
-            if used > 0 && session.is_plain() && Known::of(&data[used..]).is_some() {
+            if used > 0 && client.errand.is_none() && session.is_plain() && Known::of(&data[used..]).is_some() {
                 return (used, Stop::Pause);
             }
             let parsed = parser.parse(&data[used..], session.limits(bulk, LONG));
