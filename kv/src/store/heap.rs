@@ -35,6 +35,8 @@ pub(crate) struct Heap {
     classes: [Class; CLASSES],
     /// The page whose items are being moved, and the next slot to be looked at.
     emptied: Option<(u32, u16)>,
+    /// Empty between calls.
+    opened: Vec<u32>,
 }
 
 #[derive(Clone, Copy)]
@@ -72,6 +74,7 @@ impl Heap {
             pages: Vec::new(),
             classes: std::array::from_fn(|_| Class::default()),
             emptied: None,
+            opened: Vec::new(),
         }
     }
 
@@ -94,9 +97,9 @@ impl Heap {
 
     /// Whether there are `count` more pages.
     pub fn has_pages(&mut self, count: usize) -> bool {
-        let pages: Vec<u32> = std::iter::from_fn(|| self.pieces.open_page()).take(count).collect();
-        let has_all = pages.len() == count;
-        pages.into_iter().for_each(|page| self.pieces.close_page(page));
+        self.opened.extend(std::iter::from_fn(|| self.pieces.open_page()).take(count));
+        let has_all = self.opened.len() == count;
+        self.opened.drain(..).for_each(|page| self.pieces.close_page(page));
         has_all
     }
 
