@@ -38,7 +38,10 @@ fn asked(count: usize, skew: f64) -> Vec<[u8; 16]> {
         .collect();
     let mut numbers: Vec<u32> = (0..count as u32).collect();
     random.shuffle(&mut numbers);
-    let mut draw = || numbers[sums.partition_point(|to| *to < random.f64() * sum).min(count - 1)];
+    let mut draw = || {
+        let drawn = random.f64() * sum;
+        numbers[sums.partition_point(|to| *to < drawn).min(count - 1)]
+    };
     (0..ASKED).map(|_| key(draw())).collect()
 }
 

@@ -13,7 +13,13 @@ fn put(cx: &mut Context<'_, '_>, request: &Request<'_>) -> Result<usize, super::
         return Err(request.arity());
     }
     let key = cx.key(request, 1);
+    let is_shared = cx.shards.count() > 1;
     let store = cx.shards.of(&key);
+    // All or none: whoever is refused, is before the first. One alone is by itself.
+    if request.args.len() > 4 {
+        store.hlen(&key, cx.now)?;
+        store.make_room_for(request.sizes(2, is_shared), cx.now)?;
+    }
     let mut new = 0;
     for at in (2..request.args.len()).step_by(2) {
         new += usize::from(store.hset(&key, &request.args[at], request.args.value(at + 1), cx.now)?);
@@ -193,6 +199,19 @@ mod tests {
             client.run("hello 3");
             client.says("hgetall h", "%1 $1 a $1 1");
             client.says("hkeys nosuch", "*0");
+        }
+    }
+
+    #[test]
+    fn fields_of_which_some_have_no_room_are_refused() {
+        for mut client in Client::each() {
+            client.says("hset h f v", ":1");
+            client.fill();
+            let pairs: Vec<String> = (0..60).map(|n| format!("f{n} {}", "v".repeat(900))).collect();
+            let refused = client.run(&format!("hset h {}", pairs.join(" ")));
+            assert_eq!(refused, "-OOM command not allowed when used memory > 'maxmemory'.");
+            client.says("hgetall h", "*2 $1 f $1 v");
+            client.says("hset nosuch a 1 b", "-ERR wrong number of arguments for 'hset' command");
         }
     }
 

@@ -42,7 +42,7 @@ pub use table::{Command, Quick};
 use crate::resp::{Args, OwnedArgs, Reply};
 use crate::shards::{ShardSet, Shards, shard_of};
 use crate::sink::Sink;
-use crate::store::{Key, Keys};
+use crate::store::{Key, Keys, Value};
 use refused::{NO_AUTH, TOO_LONG};
 use session::Queued;
 use table::{Flags, Touch};
@@ -102,6 +102,19 @@ impl<'a> Request<'a> {
     /// The command of a transaction, which was found before.
     fn queued(queued: &'a Queued) -> Self {
         Request { command: Ok(queued.command), args: queued.args.args(), key: None }
+    }
+
+    /// Bytes of the names that are every other argument from `first` on, and of the values behind them that are to be stored. A
+    /// long value that was received apart is stored already, but perhaps in another of the stores, if there are several.
+    fn sizes(&self, first: usize, has_several: bool) -> impl Iterator<Item = (usize, usize)> {
+        (first..self.args.len()).step_by(2).map(move |at| {
+            let value = match self.args.value(at + 1) {
+                Value::Short(value) => value.len(),
+                Value::Long(long) if has_several => long.len(),
+                Value::Long(_) => 0,
+            };
+            (self.args.at(at).len(), value)
+        })
     }
 
     /// The command.

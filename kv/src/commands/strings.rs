@@ -188,6 +188,11 @@ fn set_all(cx: &mut Context<'_, '_>, request: &Request<'_>) -> Done {
     if request.args.len().is_multiple_of(2) {
         return Err(request.arity());
     }
+    // All or none: whoever is refused, is before the first.
+    let (now, is_shared) = (cx.now, cx.shards.count() > 1);
+    for store in cx.shards.all() {
+        store.make_room_for(request.sizes(1, is_shared), now)?;
+    }
     for at in (1..request.args.len()).step_by(2) {
         let key = cx.key(request, at);
         cx.shards.of(&key).set(&key, request.args.value(at + 1), Expiry::Never, cx.now)?;
@@ -332,6 +337,20 @@ mod tests {
             for command in ["get h", "getset h 1", "getdel h", "getex h", "append h x", "strlen h", "set h x get"] {
                 client.says(command, "-WRONGTYPE Operation against a key holding the wrong kind of value");
             }
+        }
+    }
+
+    #[test]
+    fn several_of_which_some_have_no_room_are_refused() {
+        for mut client in Client::each() {
+            client.fill();
+            let pairs: Vec<String> = (0..60).map(|n| format!("new{n} {}", "v".repeat(900))).collect();
+            for command in ["mset", "msetnx"] {
+                let refused = client.run(&format!("{command} {}", pairs.join(" ")));
+                assert_eq!(refused, "-OOM command not allowed when used memory > 'maxmemory'.");
+                (0..60).for_each(|n| client.says(&format!("exists new{n}"), ":0"));
+            }
+            client.says(&format!("set new0 {}", "v".repeat(900)), "+OK");
         }
     }
 

@@ -111,6 +111,18 @@ impl Client {
         String::from_utf8_lossy(&out).trim_end_matches("\r\n").replace("\r\n", " ")
     }
 
+    /// Sets values of 900 bytes until there is no room for more in any shard, and then takes some out again.
+    pub fn fill(&mut self) {
+        let value = "v".repeat(900);
+        let mut refused = 0;
+        let mut n = 0;
+        while refused < 100 {
+            refused = if self.run(&format!("set fill{n} {value}")) == "+OK" { 0 } else { refused + 1 };
+            n += 1;
+        }
+        (0..20 * self.stores.len()).for_each(|n| _ = self.run(&format!("del fill{n}")));
+    }
+
     /// `command` is replied to by `expected`.
     #[track_caller]
     pub fn says(&mut self, command: &str, expected: &str) {

@@ -201,7 +201,8 @@ impl Store {
         Ok(self.hget(key, field, now)?.map_or(0, |value| value.len()))
     }
 
-    /// Calls `visit` with each field of the hash under `key`. Returns how many there are.
+    /// Calls `visit` with each field of the hash under `key`, however many: [`hscan`](Self::hscan) is for those who cannot wait.
+    /// Returns how many there are.
     pub fn hvisit(&mut self, key: &Key, now: u64, mut visit: impl FnMut(&[u8], Str<'_>)) -> Result<usize, Error> {
         let Some(location) = self.find_hash(key, now)? else { return Ok(0) };
         let mut count = 0;

@@ -36,6 +36,8 @@ pub(crate) struct Heap {
     /// The page whose items are being moved, and the next slot to be looked at.
     emptied: Option<(u32, u16)>,
     released: u32,
+    /// Empty between calls.
+    opened: Vec<u32>,
 }
 
 #[derive(Clone, Copy)]
@@ -74,6 +76,7 @@ impl Heap {
             classes: std::array::from_fn(|_| Class::default()),
             emptied: None,
             released: 0,
+            opened: Vec::new(),
         }
     }
 
@@ -96,9 +99,9 @@ impl Heap {
 
     /// Whether there are `count` more pages.
     pub fn has_pages(&mut self, count: usize) -> bool {
-        let pages: Vec<u32> = std::iter::from_fn(|| self.pieces.open_page()).take(count).collect();
-        let has_all = pages.len() == count;
-        pages.into_iter().for_each(|page| self.pieces.close_page(page));
+        self.opened.extend(std::iter::from_fn(|| self.pieces.open_page()).take(count));
+        let has_all = self.opened.len() == count;
+        self.opened.drain(..).for_each(|page| self.pieces.close_page(page));
         has_all
     }
 

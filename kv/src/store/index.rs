@@ -120,7 +120,7 @@ impl Index {
         segment.take(at);
         segment.len -= 1;
         self.len -= 1;
-        if (segment.len as usize) < segment.homes as usize / 4 {
+        if segment.may_shrink() {
             let before = segment.places.capacity();
             let homes = if segment.len == 0 { 0 } else { (segment.len as usize * 3 / 2).max(FEWEST) };
             segment.set_homes(homes as u32);
@@ -162,6 +162,19 @@ impl Index {
             }
         }
         if at < self.segments.len() { (at as u64) << 32 | u64::from(tag) } else { 0 }
+    }
+
+    /// The cursor from which a [`scan`](Self::scan) comes to what is under `hash` next.
+    #[inline]
+    pub fn cursor_of(&self, hash: u64) -> u64 {
+        (self.segment_of(hash) as u64) << 32 | u64::from(hash as u32)
+    }
+
+    /// The most bytes, nearly, by which it grows when `count` entries are added.
+    pub fn growth(&self, count: usize) -> usize {
+        // A segment grows by a quarter; some are longer than others.
+        let each = self.bytes() / self.segments.len() / 2 + 1024;
+        count.min(self.segments.len()) * each + count * 2 * size_of::<u64>()
     }
 
     /// An entry near where `random`, a number of all 64 bits, leads: nearly any.
@@ -224,6 +237,20 @@ impl Segment {
             }
         }
         self.places[hole] = 0;
+    }
+
+    /// Whether it is time for fewer homes: when it has become much emptier, and what is left is spread over all tags. It is not
+    /// when they went in the order of tags, as by a scan: those left would be in each other's way in fewer homes.
+    fn may_shrink(&self) -> bool {
+        /// Parts of the tags whose entries are counted, as a power of two.
+        const PARTS: u32 = 3;
+        if self.len == 0 || self.len >= self.homes / 4 || !self.len.is_power_of_two() {
+            return self.len == 0;
+        }
+        let mut counts = [0; 1 << PARTS];
+        let tags = self.places.iter().filter(|entry| **entry != 0).map(|entry| tag_of(*entry));
+        tags.for_each(|tag| counts[(tag >> (u32::BITS - PARTS)) as usize] += 1);
+        counts.iter().all(|count| *count <= self.len >> PARTS << 1 | FEWEST as u32)
     }
 
     fn set_homes(&mut self, homes: u32) {
@@ -372,6 +399,23 @@ mod tests {
             assert!(index.remove(n.wrapping_mul(0x9e37_79b9_7f4a_7c15), location(n as u32 + 1)));
         }
         assert_eq!((index.len(), index.bytes()), (0, empty));
+    }
+
+    #[test]
+    fn what_goes_in_the_order_of_tags_leaves_the_rest_where_it_is_found_at_once() {
+        let mut index = Index::new(SEGMENT);
+        let mut tags: Vec<u64> = (0..4000u64).map(|n| n << 20 | n).collect();
+        for (n, tag) in tags.iter().enumerate() {
+            index.insert(*tag, location(n as u32 + 1));
+        }
+        while let Some(tag) = tags.pop() {
+            assert!(index.remove(tag, location(tags.len() as u32 + 1)));
+            // The longest run of places that are taken.
+            let places = &index.segments[0].places;
+            let longest = places.split(|entry| *entry == 0).map(<[u64]>::len).max().unwrap_or(0);
+            assert!(longest < 200, "{longest} of {}", tags.len());
+        }
+        assert_eq!(index.places, 0);
     }
 
     #[test]

@@ -113,7 +113,7 @@ impl Store {
         result
     }
 
-    /// A copy of what is under `key`.
+    /// A copy of what is under `key`. It takes as long as there are bytes of a short string or fields of a hash.
     pub fn export(&mut self, key: &Key, now: u64) -> Option<Owned> {
         let location = self.find(key, now)?;
         let value = match self.string(location) {
@@ -129,7 +129,7 @@ impl Store {
         Some(Owned { value, expires_at: item.expires_at(), tag: item.tag(), changed: item.is_changed() })
     }
 
-    /// Puts what was under another key under `key`, instead of whatever is there. If there is no memory for it, nothing is
+    /// Puts what was under another key under `key`, instead of whatever is there. A hash takes as long as there are fields. If there is no memory for it, nothing is
     /// under `key`.
     pub fn import(&mut self, key: &Key, owned: Owned, now: u64) -> Result<(), Error> {
         let Owned { value, expires_at, tag, changed } = owned;
@@ -171,10 +171,13 @@ impl Store {
         })
     }
 
-    /// One of the keys of `space`, any.
+    /// One of the keys of `space`, any. Where few keys are of the space, it is one near that which was put in or found last; if
+    /// that and its neighbours have gone, all keys are looked at.
     pub fn random_key(&mut self, space: u8, now: u64) -> Option<Vec<u8>> {
         /// Where most keys are of the space, a few tries do.
         const TRIES: usize = 64;
+        /// Places beside each other that are looked at, then.
+        const NEAR: usize = 2048;
         if self.len(space) == 0 {
             return None;
         }
@@ -186,14 +189,17 @@ impl Store {
                 return Some(item.key().to_vec());
             }
         }
-        let mut cursor = 0;
-        let mut found = None;
-        loop {
-            cursor = self.scan(space, cursor, TRIES, now, |key, _| found = Some(key.to_vec()));
-            if found.is_some() || cursor == 0 {
-                return found;
-            }
+        let start = self.spaces.near(space);
+        let (mut cursor, mut ends, mut found) = (start, 0, None);
+        while found.is_none() && ends < 2 && (ends == 0 || cursor < start) {
+            cursor = self.scan(space, cursor, NEAR, now, |key, _| found = Some(key.to_vec()));
+            ends += usize::from(cursor == 0);
         }
+        if let Some(found) = &found {
+            let hash = self.key(space, found).hash;
+            self.spaces.set_near(space, self.index.cursor_of(hash));
+        }
+        found
     }
 
     /// Keys of `space`, those included that have expired and have not come up.

@@ -16,6 +16,8 @@ const MERGED: usize = 256 << 10;
 const WASTE: usize = 8;
 /// Pieces of work that are done for a value, at most; what they do not bring, the reserve has.
 const MOST_WORK: usize = 32;
+/// Bytes by which what was begun is extended, at least.
+const STEP: usize = 64 << 10;
 /// About so many pieces a value has at most, however memory is scattered.
 const MOST: usize = 64;
 
@@ -243,6 +245,8 @@ pub struct LongWriter {
     at: usize,
     len: usize,
     left: usize,
+    /// Bytes of them that there is memory for.
+    room: usize,
 }
 
 impl LongWriter {
@@ -262,6 +266,7 @@ impl LongWriter {
         }
         let filled = bytes.len() - rest.len();
         self.left -= filled;
+        self.room -= filled;
         filled
     }
 
@@ -280,9 +285,14 @@ impl LongWriter {
         long.range(range).for_each(|piece| _ = self.fill(&piece));
     }
 
-    /// Bytes that there is room for.
+    /// Bytes that are missing.
     pub fn left(&self) -> usize {
         self.left
+    }
+
+    /// Bytes of them that there is memory for, until it is [extended](Store::extend_long).
+    pub fn room(&self) -> usize {
+        self.room
     }
 
     /// The value, when it has been filled.
@@ -296,32 +306,58 @@ impl LongWriter {
 }
 
 impl Store {
-    /// Memory for a value of `len` bytes, to be filled. What has to go for it, goes.
+    /// Memory for a value of `len` bytes, to be filled. What has to go for it, goes in this one call, which may be many items:
+    /// one that comes by and by had better be [begun](Self::begin_long).
     pub fn long(&mut self, len: usize, now: u64) -> Result<LongWriter, Error> {
+        let mut writer = self.begin_long(len)?;
+        writer.pieces = self.take_room(len, len, now)?;
+        writer.room = len;
+        Ok(writer)
+    }
+
+    /// A value of `len` bytes that is to come, for which there is no memory yet: it is [extended](Self::extend_long) as it comes.
+    pub fn begin_long(&self, len: usize) -> Result<LongWriter, Error> {
         if len > self.memory {
             return Err(Error::Full);
         }
-        // As many pieces of work as it takes the place of usual items, within bounds.
+        Ok(LongWriter { pieces: Vec::new(), piece: 0, at: 0, len, left: len, room: 0 })
+    }
+
+    /// Memory for some more of a value that was begun, 64 KB or a 64th of it. What has to go for that, goes.
+    pub fn extend_long(&mut self, writer: &mut LongWriter, now: u64) -> Result<(), Error> {
+        let step = writer.left.min(STEP.max((writer.len / MOST).next_power_of_two()));
+        if writer.room == 0 {
+            writer.pieces.extend(self.take_room(step, writer.len, now)?);
+            writer.room = step;
+        }
+        Ok(())
+    }
+
+    /// Pieces for `len` bytes of a value of `whole`. What has to go for them, goes.
+    fn take_room(&mut self, len: usize, whole: usize, now: u64) -> Result<Vec<Piece>, Error> {
+        /// Pieces of work that are done before it is tried again.
+        const WORK: usize = 8;
+        // As many as it takes the place of usual items, within bounds.
         self.make_up((len / 256).min(MOST_WORK), now);
         loop {
-            if let Some(pieces) = self.take_pieces(len) {
-                return Ok(LongWriter { pieces, piece: 0, at: 0, len, left: len });
+            if let Some(pieces) = self.take_pieces(len, whole) {
+                return Ok(pieces);
             }
             // What was taken in vain is no room that has come.
             while self.heap.pieces.collect(MOST) {}
-            if !self.clear_some(now) {
+            if (0..WORK).take_while(|_| self.clear_some(now)).count() == 0 {
                 return Err(Error::Full);
             }
         }
     }
 
-    /// Pieces for `len` bytes: as few as waste little, and smaller ones where those are not to be had.
-    fn take_pieces(&mut self, len: usize) -> Option<Vec<Piece>> {
+    /// Pieces for `len` bytes of a value of `whole`: as few as waste little, and smaller ones where those are not to be had.
+    fn take_pieces(&mut self, len: usize, whole: usize) -> Option<Vec<Piece>> {
         if self.used() + len + SLACK > self.memory {
             return None;
         }
         self.heap.pieces.set_limit(self.chunks());
-        let smallest = (len / MOST).next_power_of_two().clamp(Pieces::SMALLEST, Pieces::LARGEST);
+        let smallest = (whole / MOST).next_power_of_two().clamp(Pieces::SMALLEST, Pieces::LARGEST);
         let mut most = Pieces::LARGEST;
         let mut pieces = Vec::new();
         let mut left = len;

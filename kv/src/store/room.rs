@@ -1,5 +1,6 @@
 //! Making room, at once and in the background.
 
+use super::heap::Heap;
 use super::index::Location;
 use super::item::{Form, Item};
 use super::{Error, Key, Store, heap};
@@ -9,8 +10,9 @@ use linerate_bypass::arena::Pieces;
 const SWEPT: usize = 256;
 /// Bytes by which the index and the lists may grow in one call.
 pub(super) const SLACK: usize = 16 << 10;
-/// Pieces of work that are done by the way when memory is nearly full.
+/// Pieces of work that are done by the way when memory is nearly full: so many when the reserve is, more the less there is of it.
 const PIECES: usize = 3;
+const MORE_PIECES: usize = 12;
 /// The part of memory that is kept free, so that there is some when much is needed.
 const RESERVED: usize = 64;
 /// Items that are moved together to free a page.
@@ -27,8 +29,37 @@ impl Store {
         self.bury(budget);
         let has_more = self.heap.pieces.collect(budget);
         // A piece may be the move of some items.
-        self.make_up(budget / 8, now);
-        !all_expired || has_more || self.spaces.flushed() > 0 || !self.doomed.is_empty()
+        let is_short = self.make_up(budget / 8, now);
+        !all_expired || has_more || is_short || self.spaces.flushed() > 0 || !self.doomed.is_empty()
+    }
+
+    /// Makes room for `items`, each of so many bytes of a key or a field and of a value. If there is, none of them is refused when
+    /// they are put in next; what is taken for granted is more than they need.
+    pub fn make_room_for(&mut self, items: impl Iterator<Item = (usize, usize)>, now: u64) -> Result<(), Error> {
+        /// Bytes of an item beside its key and value, at most.
+        const BESIDE: usize = 48;
+        /// Slots of different sizes that the parts of a hash pass through.
+        const SIZES: usize = 32;
+        let (mut count, mut short, mut long) = (0, 0, 0);
+        for (name, value) in items {
+            let is_long = value >= self.long;
+            count += 1;
+            short += Heap::slot_len((BESIDE + name + if is_long { 0 } else { value }).min(heap::LARGEST));
+            // Of pieces, an eighth may be wasted.
+            long += if is_long { value + value / 8 + 2 * Pieces::SMALLEST } else { 0 };
+        }
+        let pages = short.div_ceil(heap::PAGE - heap::LARGEST) + (count + 1).min(SIZES);
+        let needed = pages * heap::PAGE + long + self.index.growth(count) + SLACK;
+        loop {
+            let has_bytes = self.used() + needed <= self.memory;
+            self.heap.pieces.set_limit(self.chunks());
+            if has_bytes && self.heap.has_pages(pages) {
+                return Ok(());
+            }
+            if !(has_bytes && self.clear_page() || self.clear_some(now)) {
+                return Err(Error::Full);
+            }
+        }
     }
 
     /// Lets up to `most` items expire whose time has come by `now`. Returns whether all have.
@@ -97,13 +128,19 @@ impl Store {
         (self.memory / RESERVED).max(SLACK)
     }
 
-    /// Does up to `most` pieces of work towards the [`reserve`](Self::reserve).
-    pub(super) fn make_up(&mut self, most: usize, now: u64) {
+    /// Bytes of the [`reserve`](Self::reserve) that are not free.
+    fn missing(&self) -> usize {
+        (self.used() + self.reserve()).saturating_sub(self.memory)
+    }
+
+    /// Does up to `most` pieces of work towards the [`reserve`](Self::reserve). Returns whether there is more of it to be done.
+    pub(super) fn make_up(&mut self, most: usize, now: u64) -> bool {
         for _ in 0..most {
-            if self.used() + self.reserve() <= self.memory || !self.clear_some(now) {
-                return;
+            if self.missing() == 0 || !self.clear_some(now) {
+                return false;
             }
         }
+        self.missing() > 0
     }
 
     #[cold]
@@ -111,7 +148,8 @@ impl Store {
         if size > heap::LARGEST {
             return Err(Error::Full);
         }
-        self.make_up(PIECES, now);
+        let more = self.missing().min(self.reserve()) * (MORE_PIECES - PIECES) / self.reserve();
+        self.make_up(PIECES + more, now);
         while !self.has_room(size, count) {
             // Where bytes are free, but no page is, what is in the way is moved.
             let is_scattered = self.used() + count * heap::PAGE + SLACK <= self.memory;

@@ -12,6 +12,8 @@ pub(crate) struct Spaces {
     /// What each stands for, or did.
     outer: [u8; 256],
     len: [usize; 256],
+    /// For each keyspace, a cursor of the index near which there is a key, or was.
+    near: [u64; SPACES],
     /// Items that are nobody's.
     flushed: usize,
 }
@@ -19,7 +21,7 @@ pub(crate) struct Spaces {
 impl Spaces {
     pub fn new() -> Self {
         let outer = std::array::from_fn(|n| if n < SPACES { n as u8 } else { 0 });
-        Spaces { current: std::array::from_fn(|n| n as u8), outer, len: [0; 256], flushed: 0 }
+        Spaces { current: std::array::from_fn(|n| n as u8), outer, len: [0; 256], near: [0; SPACES], flushed: 0 }
     }
 
     /// What items of `space` say now.
@@ -50,10 +52,21 @@ impl Spaces {
         self.flushed
     }
 
-    /// There is an item more that says `number`.
+    /// There is an item more that says `number`, at the index's cursor `at`.
     #[inline]
-    pub fn added(&mut self, number: u8) {
+    pub fn added(&mut self, number: u8, at: u64) {
         self.len[usize::from(number)] += 1;
+        self.near[usize::from(self.outer(number))] = at;
+    }
+
+    /// A cursor of the index near which there is a key of `space`, or was.
+    pub fn near(&self, space: u8) -> u64 {
+        self.near[usize::from(space)]
+    }
+
+    /// There is a key of `space` at the cursor `at`.
+    pub fn set_near(&mut self, space: u8, at: u64) {
+        self.near[usize::from(space)] = at;
     }
 
     /// There is an item less that says `number`.

@@ -317,7 +317,7 @@ impl Store {
             }
             None => {
                 self.index.insert(key.hash, location);
-                self.spaces.added(space);
+                self.spaces.added(space, self.index.cursor_of(key.hash));
             }
         }
         self.watches.changed(key.hash);

@@ -195,6 +195,114 @@ fn what_is_used_stays_and_what_is_not_goes() {
     }
 }
 
+/// How many of a hundred requests find what they look for, by Zipf's law with the exponent 0.99, when what is not found is put in.
+/// That of a store, and that of what `model` keeps: the key that is asked for, and how many keys there are in the store.
+fn hits(evict: Evict, mut model: impl FnMut(u32, usize) -> bool) -> (f64, f64) {
+    const KEYS: usize = 100_000;
+    let mut store = store(2 << 20, evict);
+    let mut random = fastrand::Rng::with_seed(1);
+    let mut sum = 0.0;
+    let mut sums = Vec::new();
+    for rank in 1..=KEYS {
+        sum += (rank as f64).powf(-0.99);
+        sums.push(sum);
+    }
+    let (mut found, mut in_model, mut counted) = (0, 0, 0);
+    for n in 0..400_000u64 {
+        let drawn = random.f64() * sum;
+        let number = sums.partition_point(|to| *to < drawn) as u32;
+        let (name, now) = (number.to_le_bytes(), n * 5);
+        let key = store.key(0, &name);
+        let is_hit = store.get(&key, now).unwrap().is_some();
+        if !is_hit {
+            store.set(&key, &[0; 100], Expiry::Never, now).unwrap();
+        }
+        let is_model_hit = model(number, store.len(0));
+        if n > 200_000 {
+            (found, in_model, counted) = (found + u32::from(is_hit), in_model + u32::from(is_model_hit), counted + 1);
+        }
+    }
+    (f64::from(found) * 100.0 / f64::from(counted), f64::from(in_model) * 100.0 / f64::from(counted))
+}
+
+#[test]
+fn as_much_is_found_as_if_the_least_recently_used_went_exactly() {
+    let mut used = HashMap::new();
+    let mut order = std::collections::BTreeMap::new();
+    let (store, model) = hits(Evict::Lru(From::All), |key, room| {
+        let time = order.last_key_value().map_or(0, |(time, _)| time + 1);
+        let before = used.insert(key, time);
+        before.iter().for_each(|before| _ = order.remove(before));
+        order.insert(time, key);
+        while order.len() > room {
+            let (_, oldest) = order.pop_first().unwrap();
+            used.remove(&oldest);
+        }
+        before.is_some()
+    });
+    assert!((store - model).abs() < 2.0, "{store} of 100, exactly {model}");
+}
+
+#[test]
+fn as_much_is_found_nearly_as_if_the_least_frequently_used_went_exactly() {
+    // Of keys by rank, those used most often in the long run are the first.
+    let (store, best) = hits(Evict::Lfu(From::All), |key, room| (key as usize) < room);
+    let (lru, _) = hits(Evict::Lru(From::All), |_, _| false);
+    println!("XX {store} {best} {lru}");
+    assert!(store > best - 5.0, "{store} of 100, at best {best}");
+    assert!(store > lru, "{store} of 100, least recently used {lru}");
+}
+
+/// A key is found at once in a keyspace that has few among many of another.
+#[test]
+fn a_random_key_of_a_sparse_space_is_near() {
+    let mut store = store(32 << 20, Evict::None);
+    for n in 0..100_000u32 {
+        store.set(&store.key(0, &n.to_le_bytes()), &[0; 10], Expiry::Never, 0).unwrap();
+    }
+    let names: Vec<[u8; 4]> = (0..10u32).map(u32::to_le_bytes).collect();
+    for name in &names {
+        store.set(&store.key(1, name), &[0; 10], Expiry::At(1000), 0).unwrap();
+    }
+    for gone in 0..10 {
+        let found = store.random_key(1, 0).unwrap();
+        assert!(names[gone..].iter().any(|name| name[..] == found));
+        assert!(store.remove(&store.key(1, &names[gone]), 0));
+    }
+    assert_eq!(store.random_key(1, 0), None);
+    store.set(&store.key(1, b"last"), &[0; 10], Expiry::At(1000), 0).unwrap();
+    assert_eq!((store.random_key(1, 999), store.random_key(1, 1000)), (Some(b"last".to_vec()), None));
+}
+
+/// A long value may be given its memory bit by bit, and a part is given up by whoever does not go on.
+#[test]
+fn a_long_value_takes_room_as_it_comes() {
+    let mut store = store(4 << 20, Evict::Lru(From::All));
+    for n in 0..60_000u32 {
+        store.set(&store.key(0, &n.to_le_bytes()), &[0; 40], Expiry::Never, 0).unwrap();
+    }
+    let bytes: Vec<u8> = (0..2_000_000u32).map(|n| n as u8).collect();
+    let key = Key { bytes: b"long", ..store.key(0, b"long") };
+    for is_left in [true, false] {
+        let mut writer = store.begin_long(bytes.len()).unwrap();
+        assert_eq!((writer.left(), writer.room()), (bytes.len(), 0));
+        let mut rest = &bytes[..if is_left { 1_000_000 } else { bytes.len() }];
+        while !rest.is_empty() {
+            let before = store.counts().evicted;
+            store.extend_long(&mut writer, 0).unwrap();
+            assert!(writer.room() > 0 && writer.room() <= 64 << 10);
+            assert!(store.counts().evicted - before < 5000, "{} in a call", store.counts().evicted - before);
+            rest = &rest[writer.fill(rest)..];
+        }
+        if !is_left {
+            store.set(&key, writer.finish(), Expiry::Never, 0).unwrap();
+        }
+        assert!(store.used() <= 4 << 20, "{}", store.used());
+    }
+    assert!(store.get(&key, 0).unwrap().unwrap() == bytes[..]);
+    assert_eq!(store.begin_long(5 << 20).err(), Some(Error::Full));
+}
+
 #[test]
 fn what_expires_soonest_goes_first() {
     let mut store = store(1 << 20, Evict::Ttl);
