@@ -74,16 +74,26 @@ pub(super) struct Incoming {
 }
 
 impl Incoming {
-    /// Takes what there is of it at the beginning of `bytes`. Returns how many bytes that were.
+    /// One of `len` bytes, which go into `writer`.
+    pub fn new(len: usize, writer: Option<LongWriter>) -> Self {
+        Incoming { writer, left: len + 2, end: [0; 2] }
+    }
+
+    /// Takes what there is of it at the beginning of `bytes`, as far as there is room. Returns how many bytes that were.
     pub fn take(&mut self, bytes: &[u8]) -> usize {
-        let n = bytes.len().min(self.left);
-        let value = n.min(self.left.saturating_sub(2));
-        if let Some(writer) = &mut self.writer {
-            writer.fill(&bytes[..value]);
+        let end_at = self.left.saturating_sub(2);
+        let mut n = bytes.len().min(self.left);
+        if let Some(writer) = &mut self.writer
+            && end_at > 0
+        {
+            let value = n.min(end_at);
+            let filled = writer.fill(&bytes[..value.min(writer.room())]);
+            if filled < value {
+                n = filled;
+            }
         }
-        for (at, byte) in bytes[value..n].iter().enumerate() {
-            let from_end = self.left - value - at;
-            self.end[2 - from_end] = *byte;
+        for (at, byte) in bytes[..n].iter().enumerate().skip(end_at) {
+            self.end[2 - (self.left - at)] = *byte;
         }
         self.left -= n;
         n

@@ -24,7 +24,7 @@ enum Stop {
     /// There are no more.
     Empty,
     /// One goes on with a long value, which begins so far behind the others.
-    Long { at: usize, incoming: Incoming },
+    Long { at: usize, len: usize },
     /// Something is to be waited for, or the client is closed.
     Pause,
 }
@@ -105,12 +105,8 @@ impl Kv {
     /// Takes in the first slice of what `client` has sent.
     fn serve_slice(&mut self, net: &mut impl Transport, client: &mut Client) {
         let slice = net.peek(client.conn);
-        let taken = if let Some(incoming) = &mut client.incoming {
-            let taken = incoming.take(slice);
-            if incoming.left == 0 {
-                self.receive(client);
-            }
-            taken
+        let taken = if client.incoming.is_some() {
+            self.receive(client, slice)
         } else if client.input.is_empty() {
             self.serve_fresh(client, slice)
         } else {
@@ -118,6 +114,9 @@ impl Kv {
         };
         self.host.read(taken);
         net.consume(client.conn, taken);
+        if client.incoming.as_ref().is_some_and(|incoming| incoming.left == 0) {
+            self.received(client);
+        }
     }
 
     /// Runs the requests in `slice`. Returns how many of its bytes are done with.
@@ -128,12 +127,11 @@ impl Kv {
                 client.input.extend_from_slice(&slice[used..]);
                 slice.len()
             }
-            Stop::Long { at, mut incoming } => {
+            Stop::Long { at, len } => {
                 let at = used + at;
                 client.input.extend_from_slice(&slice[used..at]);
-                let taken = at + incoming.take(&slice[at..]);
-                client.incoming = Some(incoming);
-                taken
+                client.incoming = Some(self.incoming(len));
+                at + self.receive(client, &slice[at..])
             }
             Stop::Pause => used,
         }
@@ -147,10 +145,10 @@ impl Kv {
         let (used, stop) = self.run_all(client, &input, before);
         let taken = match stop {
             Stop::Empty => slice.len(),
-            Stop::Long { at, mut incoming } => {
+            Stop::Long { at, len } => {
                 let at = used + at;
-                let taken = incoming.take(&input[at..]);
-                client.incoming = Some(incoming);
+                client.incoming = Some(self.incoming(len));
+                let taken = self.receive(client, &input[at..]);
                 input.truncate(at);
                 at + taken - before
             }
@@ -174,8 +172,36 @@ impl Kv {
         }
     }
 
+    /// A value of `len` bytes that is to come.
+    fn incoming(&self, len: usize) -> Incoming {
+        let most = self.settings().memory as usize / self.stores.len();
+        Incoming::new(len, (len <= most).then(|| LongWriter::new(len)))
+    }
+
+    /// Takes what there is of the long value that comes next at the beginning of `slice`. Returns how many bytes that were.
+    fn receive(&mut self, client: &mut Client, slice: &[u8]) -> usize {
+        let Some(incoming) = &mut client.incoming else { return 0 };
+        let mut taken = 0;
+        loop {
+            taken += incoming.take(&slice[taken..]);
+            if taken == slice.len() || incoming.left == 0 {
+                return taken;
+            }
+            let Some(store) = &mut self.stores[self.worker] else {
+                // Its memory is that of our shard, which is lent.
+                client.waits = true;
+                self.lending.queue([self.worker].into_iter().collect(), Job::Ask(client.conn));
+                return taken;
+            };
+            let is_extended = incoming.writer.as_mut().map(|writer| store.extend_long(writer, self.now));
+            if is_extended.is_some_and(|result| result.is_err()) {
+                incoming.writer = None;
+            }
+        }
+    }
+
     /// The long value that was coming has come.
-    fn receive(&mut self, client: &mut Client) {
+    fn received(&mut self, client: &mut Client) {
         let Some(Incoming { writer, end, .. }) = client.incoming.take() else { return };
         let long = writer.map(LongWriter::finish);
         match (&mut client.speech, long) {
@@ -187,14 +213,6 @@ impl Kv {
             (Speech::Memcached { parser }, None) => parser.refuse(0),
         }
         self.serve_input(client);
-    }
-
-    /// Memory for a value of `len` bytes that is to come.
-    fn incoming(&mut self, len: usize) -> Incoming {
-        let now = self.now;
-        let store = self.stores.iter_mut().flatten().next();
-        let writer = store.and_then(|store| store.long(len, now).ok());
-        Incoming { writer, left: len + 2, end: [0; 2] }
     }
 
     /// Runs the requests in `data` that begin before `end`. Returns how many bytes they were, and why it were no more.
@@ -219,7 +237,7 @@ impl Kv {
                 Ok(resp::Parsed::Request(len)) => len,
                 Ok(resp::Parsed::Partial(_)) => return (used, Stop::Empty),
                 Ok(resp::Parsed::Long { at, len }) => {
-                    return (used, Stop::Long { at, incoming: self.incoming(len) });
+                    return (used, Stop::Long { at, len });
                 }
                 Err(error) => {
                     self.replies.put(format!("-ERR {error}\r\n").as_bytes());
@@ -279,7 +297,7 @@ impl Kv {
                 }
                 Ok(memcached::Parsed::Partial(_)) => return (used, Stop::Empty),
                 Ok(memcached::Parsed::Long { at, len, .. }) => {
-                    return (used, Stop::Long { at, incoming: self.incoming(len) });
+                    return (used, Stop::Long { at, len });
                 }
                 Err(memcached::LongLine) => {
                     client.finish();

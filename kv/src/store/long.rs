@@ -250,6 +250,12 @@ pub struct LongWriter {
 }
 
 impl LongWriter {
+    /// Of a value of `len` bytes that is to come, for which there is no memory yet: it is [extended](Store::extend_long) as it
+    /// comes.
+    pub fn new(len: usize) -> Self {
+        LongWriter { pieces: Vec::new(), piece: 0, at: 0, len, left: len, room: 0 }
+    }
+
     /// Copies from `bytes` what there is still room for. Returns how many bytes that were.
     pub fn fill(&mut self, bytes: &[u8]) -> usize {
         let mut rest = bytes;
@@ -320,7 +326,7 @@ impl Store {
         if len > self.memory {
             return Err(Error::Full);
         }
-        Ok(LongWriter { pieces: Vec::new(), piece: 0, at: 0, len, left: len, room: 0 })
+        Ok(LongWriter::new(len))
     }
 
     /// Memory for some more of a value that was begun, 64 KB or a 64th of it. What has to go for that, goes.
