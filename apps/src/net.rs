@@ -11,6 +11,7 @@ pub use args::{EngineArg, IdleArg, NetArgs, ProfileArg};
 pub use cores::{CoreList, Place};
 pub use error::Error;
 
+use linerate_bypass::arena::{Arena, ArenaConfig, ArenaError};
 use linerate_bypass::{Seat, Service, Summary, Via};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -79,6 +80,15 @@ impl<M: Send + 'static> Network<M> {
     /// How many workers there will be.
     pub fn workers(&self) -> usize {
         self.cores.len()
+    }
+
+    /// Memory of `bytes` that the network reaches, for what services send from where it lies.
+    pub fn arena(&self, bytes: usize) -> Result<Arena, ArenaError> {
+        match &self.port {
+            Port::Kernel(_) => Arena::new(ArenaConfig { bytes, hugepages: true }),
+            #[cfg(feature = "dpdk")]
+            Port::Stack(port) => port.arena(bytes),
+        }
     }
 
     /// Starts the workers, each on a thread pinned to its core, with the service that `make` makes there. They

@@ -78,9 +78,8 @@ fn main() {
         settings: Settings { memory: 256 << 20, ..Settings::default() },
         workers: 1,
         memcached: None,
-        hugepages: false,
-    })
-    .unwrap();
+        arena: linerate_bypass::arena::Arena::new(linerate_bypass::arena::ArenaConfig { bytes: 256 << 20, hugepages: false }).unwrap(),
+    });
     let mut kv = Kv::new(hub, Seat { worker: 0, workers: 1, postbox: Postbox::new(vec![]) });
     let mut net = Fake {
         input: vec![Vec::new(); 32],

@@ -70,7 +70,7 @@ pub fn run(args: &KvServeArgs) -> Result<(), Error> {
     let mut tcp = args.listen.clone();
     tcp.extend(args.memcached);
     let listen = Listen { tcp, udp: Vec::new() };
-    serve_on("kv", &args.net, &listen, args.json, |workers| {
+    serve_on("kv", &args.net, &listen, args.json, |network| {
         let settings = Settings {
             password,
             memory: args.memory,
@@ -82,7 +82,8 @@ pub fn run(args: &KvServeArgs) -> Result<(), Error> {
             ..Settings::default()
         };
         let memcached = args.memcached.map(|address| address.port());
-        let hub = Hub::new(Config { settings, workers, memcached, hugepages: true })?;
+        let arena = network.arena(args.memory as usize)?;
+        let hub = Hub::new(Config { settings, workers: network.workers(), memcached, arena });
         Ok(move |seat| Kv::new(hub.clone(), seat))
     })
     .map(|_: Vec<Kv>| ())

@@ -35,14 +35,14 @@ pub fn serve<S: Service + Send + 'static>(
     serve_on(name, &args.net, &listen, args.json, |_| Ok(make))
 }
 
-/// Serves `name` on `listen` until a signal comes; then prints the summary. Returns each worker's service. `make` is told how
-/// many workers there are.
+/// Serves `name` on `listen` until a signal comes; then prints the summary. Returns each worker's service. `make` is told what
+/// the network is like.
 pub fn serve_on<S: Service + Send + 'static, M>(
     name: &str,
     net: &NetArgs,
     listen: &Listen,
     json: bool,
-    make: impl FnOnce(usize) -> Result<M, Error>,
+    make: impl FnOnce(&Network<S::Message>) -> Result<M, Error>,
 ) -> Result<Vec<S>, Error>
 where
     M: Fn(Seat<S::Message>) -> S + Send + Sync + 'static,
@@ -51,7 +51,8 @@ where
     let network = Network::open(net, listen, Place::First, &stop)?;
     let workers = network.workers();
     let addresses: Vec<String> = network.listening().iter().map(ToString::to_string).collect();
-    let running = network.start(make(workers)?, stop)?;
+    let make = make(&network)?;
+    let running = network.start(make, stop)?;
     let plural = if workers == 1 { "" } else { "s" };
     let ready = format!("ready {name} on {} via {}, {workers} worker{plural}", addresses.join(", "), net.via);
     if running.await_ready() {

@@ -2,6 +2,7 @@
 
 use super::{EngineArg, Error, Job, Listen, NetArgs, ProfileArg};
 use crate::reach::{PER_WORKER, set_arena};
+use linerate_bypass::arena::{Arena, ArenaConfig, ArenaError};
 use linerate_bypass::dpdk::{self, Backing, Eal, EalConfig, Mbuf, PortConfig, QueuePair};
 use linerate_bypass::time::Clock;
 use linerate_bypass::{Seat, Service, Summary};
@@ -67,6 +68,14 @@ impl Port {
             ..defaults
         };
         Ok(Port { eal, port, config, engine: args.engine.unwrap_or_default() })
+    }
+
+    /// Memory of `bytes` that the port reaches; if EAL does not have so much, of the process's.
+    pub fn arena(&self, bytes: usize) -> Result<Arena, ArenaError> {
+        self.eal.arena(bytes).or_else(|error| {
+            tracing::warn!("values that are sent are copied, for the port does not reach them: {error}");
+            Arena::new(ArenaConfig { bytes, hugepages: true })
+        })
     }
 
     /// The workers, each to be run on its own thread; each adds one to `ready` when it serves.

@@ -3,7 +3,7 @@
 use crate::commands::{Settings, Stats, Totals};
 use crate::memcached::Counts;
 use crate::store::{self, Keys, LONG, Store};
-use linerate_bypass::arena::{Arena, ArenaConfig, ArenaError};
+use linerate_bypass::arena::Arena;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -17,8 +17,9 @@ pub struct Config {
     pub workers: usize,
     /// The port of memcached clients; all others are Redis'.
     pub memcached: Option<u16>,
-    /// Whether values lie in hugepages, if there are some.
-    pub hugepages: bool,
+    /// Where items and values lie: as much of it as [`Settings::memory`] says. Long values are sent from there, without a copy where
+    /// the transport reaches it.
+    pub arena: Arena,
 }
 
 /// What all workers of a service have in common. What is asked of it on the way of every request is copied by each worker and
@@ -77,10 +78,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Hub {
-    /// The middle of a service, with memory for values.
-    pub fn new(config: Config) -> Result<Arc<Self>, ArenaError> {
-        let Config { settings, workers, memcached, hugepages } = config;
-        let arena = Arena::new(ArenaConfig { bytes: settings.memory as usize, hugepages })?;
+    /// The middle of a service.
+    pub fn new(config: Config) -> Arc<Self> {
+        let Config { settings, workers, memcached, arena } = config;
         let store = store::Config {
             memory: settings.memory as usize / workers.max(1),
             evict: settings.evict,
@@ -88,7 +88,7 @@ impl Hub {
             long: LONG,
             arena,
         };
-        Ok(Arc::new(Hub {
+        Arc::new(Hub {
             workers,
             memcached,
             store,
@@ -101,7 +101,7 @@ impl Hub {
             before: Mutex::default(),
             flush: Mutex::default(),
             flushes: AtomicU64::new(0),
-        }))
+        })
     }
 
     /// Workers that it was made for.

@@ -1,5 +1,6 @@
 //! Workers of the service on a transport in memory, a turn at a time.
 
+use linerate_bypass::arena::{Arena, ArenaConfig};
 use linerate_bypass::mailbox::{Receiver, mailbox};
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{Bytes, CloseReason, ConnId, Datagram, Letter, Origin, Postbox, Seat, Service, Transport};
@@ -165,8 +166,9 @@ impl Host {
     pub fn with(workers: usize, set: impl FnOnce(&mut Settings)) -> Self {
         let mut settings = Settings { memory: 64 << 20, ..Settings::default() };
         set(&mut settings);
-        let config = Config { settings, workers, memcached: Some(MEMCACHED), hugepages: false };
-        let hub = Hub::new(config).unwrap();
+        let arena = Arena::new(ArenaConfig { bytes: settings.memory as usize, hugepages: false }).unwrap();
+        let config = Config { settings, workers, memcached: Some(MEMCACHED), arena };
+        let hub = Hub::new(config);
         let (senders, mails): (Vec<_>, Vec<_>) = (0..workers).map(|_| mailbox(64)).unzip();
         let postbox = Postbox::new(senders);
         let worker = |(worker, mail)| Worker {
