@@ -87,6 +87,15 @@ const PARAMETERS: &[Parameter] = &[
             Ok(())
         },
     ),
+    settable(
+        "client-query-buffer-limit",
+        |settings| settings.query.to_string(),
+        |settings, value| {
+            let query = i64::try_from(memory(value)?).unwrap_or(i64::MAX);
+            settings.query = within(query, 1 << 20..=i64::MAX)? as u64;
+            Ok(())
+        },
+    ),
     fixed("client-output-buffer-limit", |settings| {
         format!("normal {} 0 0 slave 268435456 67108864 60 pubsub 33554432 8388608 60", settings.output)
     }),

@@ -45,6 +45,9 @@ pub struct Settings {
     pub output: u64,
     /// Bytes of an argument at most.
     pub bulk: u64,
+    /// Bytes of requests that are kept for a client at most: of one that has not come whole, but for long values, and of those
+    /// that wait for `EXEC`.
+    pub query: u64,
     /// Where it listens.
     pub port: u16,
 }
@@ -59,6 +62,7 @@ impl Default for Settings {
             clients: 10_000,
             output: 0,
             bulk: 512 << 20,
+            query: 64 << 20,
             port: 6379,
         }
     }

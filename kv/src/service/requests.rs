@@ -71,8 +71,19 @@ impl Kv {
         self.serve(net, client);
     }
 
+    /// Who sends more than is kept for it is disconnected, as Redis does.
+    fn limit_input(&mut self, net: &mut impl Transport, client: &mut Client) {
+        let queued = client.session().map_or(0, Session::queued_bytes);
+        if (client.input.len() + queued) as u64 > self.settings().query {
+            (client.input, client.errand) = (Vec::new(), None);
+            client.finish();
+            net.abort(client.conn);
+        }
+    }
+
     /// What the client is to be told has been; it may be all.
     fn settle(&mut self, net: &mut impl Transport, client: &mut Client) {
+        self.limit_input(net, client);
         if let Some(errand) = client.errand.take() {
             client.waits = true;
             self.outbox.send(errand.worker, Message::Errand(errand));

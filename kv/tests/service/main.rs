@@ -212,6 +212,25 @@ fn who_is_silent_for_too_long_is_disconnected() {
 }
 
 #[test]
+fn who_sends_more_than_is_kept_is_disconnected_and_nobody_else() {
+    for endless in ["*1000000\r\n$4\r\nMSET\r\n", "*1\r\n$5\r\nMULTI\r\n"] {
+        let mut host = Host::with(1, |settings| settings.query = 1 << 20);
+        let (endless_one, other) = (host.connect(0), host.connect(0));
+        host.send(endless_one, endless.as_bytes());
+        let more = match endless.contains("MSET") {
+            true => format!("$1000\r\n{}\r\n", "x".repeat(1000)).into_bytes(),
+            false => request(&["set", "key", &"x".repeat(1000)]),
+        };
+        for n in 0..1200 {
+            assert!(n < 1100 || host.end(endless_one).is_aborted, "{n}");
+            host.send(endless_one, &more);
+            host.settle();
+        }
+        says(&mut host, other, "dbsize", ":0\r\n");
+    }
+}
+
+#[test]
 fn clients_of_all_workers_are_listed_and_can_be_disconnected() {
     for workers in [1, 3] {
         let mut host = Host::new(workers);
