@@ -48,9 +48,9 @@ pub enum Error {
     /// There is no memory for keys and values.
     #[error("--memory: {0}")]
     Arena(#[from] ArenaError),
-    /// A file of the command line could not be read.
-    #[error("{}: {error}", path.display())]
-    File {
+    /// There is no password to be had from a file.
+    #[error("--password-file {}: {error}: write the password into its first line", path.display())]
+    PasswordFile {
         /// The file.
         path: PathBuf,
         /// What was wrong.

@@ -1,5 +1,6 @@
 //! Durations and sizes as people write them on a command line.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 /// A length of time: `500ms`, `5s`, `2m`.
@@ -24,6 +25,11 @@ pub fn parse_duration_or_none(text: &str) -> Result<Duration, String> {
     if text == "0" { Ok(Duration::ZERO) } else { parse_duration(text) }
 }
 
+/// An address with a port: `10.0.0.2:7`, `[::1]:7`.
+pub fn parse_address(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| "write an address and a port, such as 10.0.0.2:7 or [::1]:7".to_owned())
+}
+
 /// A number of bytes: `65536`, `64k`, `1m` (binary multiples).
 pub fn parse_size(text: &str) -> Result<usize, String> {
     let unit = text.trim_start_matches(|c: char| c.is_ascii_digit());
@@ -38,6 +44,11 @@ pub fn parse_size(text: &str) -> Result<usize, String> {
         Some(size @ 1..=0x4000_0000) => Ok(size),
         _ => Err("it must be at least 1 and at most 1024m".to_owned()),
     }
+}
+
+/// A number of bytes, or none: `0`, `64k`.
+pub fn parse_size_or_none(text: &str) -> Result<usize, String> {
+    if text == "0" { Ok(0) } else { parse_size(text) }
 }
 
 /// A number of bytes that may be many: `512m`, `4g` (binary multiples).
@@ -83,5 +94,6 @@ mod tests {
         for text in ["", "k", "0", "-1", "1g", "1025m", "18446744073709551615k"] {
             assert!(parse_size(text).is_err(), "{text}");
         }
+        assert_eq!((parse_size_or_none("0"), parse_size_or_none("64k")), (Ok(0), Ok(65_536)));
     }
 }

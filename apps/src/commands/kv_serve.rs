@@ -3,17 +3,22 @@
 use super::serve::serve_on;
 use crate::error::Error;
 use crate::net::{Listen, NetArgs};
-use crate::units::{parse_bytes, parse_size};
+use crate::units::{parse_bytes, parse_size_or_none};
 use linerate_kv::commands::Settings;
 use linerate_kv::service::{Config, Hub, Kv};
 use linerate_kv::store::Evict;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read};
 use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 
 /// The port of Redis.
 const REDIS: u16 = 6379;
 /// The port of memcached.
 const MEMCACHED: u16 = 11211;
+/// Bytes that a file is read for a password, at most.
+const LONGEST_PASSWORD: u64 = 4096;
 
 /// `linerate kv serve`.
 #[derive(Debug, clap::Args)]
@@ -39,18 +44,18 @@ pub struct KvServeArgs {
     evict: Evict,
 
     /// Bytes of replies that may wait for a client that does not read them before it is disconnected; 0 is any number
-    #[arg(long, value_name = "BYTES", default_value = "64m", value_parser = parse_size)]
+    #[arg(long, value_name = "BYTES", default_value = "64m", value_parser = parse_size_or_none)]
     client_output_limit: usize,
 
     /// Disconnect clients that have been silent for so many seconds; 0 is never
-    #[arg(long, value_name = "SECONDS", default_value_t = 0)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 0, value_parser = parse_seconds)]
     timeout: u32,
 
     /// Clients at most
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..))]
     max_clients: u32,
 
-    /// A file whose first line is the password that clients of Redis have to say
+    /// A file whose first line is the password that clients of Redis have to say; those of memcached say none
     #[arg(long, value_name = "FILE")]
     password_file: Option<PathBuf>,
 
@@ -61,12 +66,8 @@ pub struct KvServeArgs {
 
 /// Runs the command.
 pub fn run(args: &KvServeArgs) -> Result<(), Error> {
-    let password = args.password_file.as_ref().map(|path| read_password(path)).transpose()?;
-    if let Some(memcached) = args.memcached
-        && args.listen.iter().any(|redis| redis.port() == memcached.port())
-    {
-        return Err(Error::Usage("--memcached: clients of Redis have that port; give it another".to_owned()));
-    }
+    check(args).map_err(|said| Error::Usage(said.to_owned()))?;
+    let password = args.password_file.as_deref().map(read_password).transpose()?;
     let mut tcp = args.listen.clone();
     tcp.extend(args.memcached);
     let listen = Listen { tcp, udp: Vec::new() };
@@ -89,15 +90,44 @@ pub fn run(args: &KvServeArgs) -> Result<(), Error> {
     .map(|_: Vec<Kv>| ())
 }
 
-fn read_password(path: &PathBuf) -> Result<Vec<u8>, Error> {
-    let failed = |error| Error::File { path: path.clone(), error };
-    let text = std::fs::read(path).map_err(failed)?;
-    let line = text.split(|byte| *byte == b'\n').next().unwrap_or_default();
-    let line = line.strip_suffix(b"\r").unwrap_or(line);
-    if line.is_empty() {
-        return Err(failed(std::io::Error::other("its first line, the password, is empty")));
+/// What one argument says against another.
+fn check(args: &KvServeArgs) -> Result<(), &'static str> {
+    if let Some(memcached) = args.memcached {
+        if memcached.port() == 0 {
+            return Err("--memcached: its clients are known by their port; name one, such as 11211");
+        }
+        if args.listen.iter().any(|redis| redis.port() == memcached.port()) {
+            return Err("--memcached: clients of Redis have that port; give it another");
+        }
     }
-    Ok(line.to_vec())
+    if args.password_file.is_some() && args.listen.is_empty() {
+        return Err(
+            "--password-file: memcached's clients say no password; it is for those of Redis, whom --listen serves",
+        );
+    }
+    Ok(())
+}
+
+/// The first line of the file at `path`, which may be a pipe.
+fn read_password(path: &Path) -> Result<Vec<u8>, Error> {
+    let failed = |error| Error::PasswordFile { path: path.to_owned(), error };
+    let file = File::open(path).map_err(failed)?;
+    let metadata = file.metadata().map_err(failed)?;
+    let mut line = Vec::new();
+    BufReader::new(file.take(LONGEST_PASSWORD)).read_until(b'\n', &mut line).map_err(failed)?;
+    let password = line.strip_suffix(b"\n").unwrap_or(&line);
+    let password = password.strip_suffix(b"\r").unwrap_or(password);
+    if password.is_empty() {
+        return Err(failed(io::Error::other("its first line is empty")));
+    }
+    if line.len() as u64 == LONGEST_PASSWORD {
+        return Err(failed(io::Error::other("its first line is too long")));
+    }
+    if metadata.is_file() && metadata.mode() & 0o044 != 0 {
+        let path = path.display();
+        tracing::warn!("--password-file {path}: other users can read it; `chmod 600 {path}` keeps it to yourself");
+    }
+    Ok(password.to_vec())
 }
 
 fn parse_redis(text: &str) -> Result<SocketAddr, String> {
@@ -112,6 +142,10 @@ fn parse_address(text: &str, port: u16) -> Result<SocketAddr, String> {
     let ip = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);
     let address = text.parse().or_else(|_| ip.parse::<IpAddr>().map(|ip| SocketAddr::new(ip, port)));
     address.map_err(|_| format!("write an address, and a port if it is not {port}, such as 10.0.0.2:{port}"))
+}
+
+fn parse_seconds(text: &str) -> Result<u32, String> {
+    text.parse().map_err(|_| "write a number of seconds, such as 300, or 0".to_owned())
 }
 
 fn parse_evict(text: &str) -> Result<Evict, String> {

@@ -7,7 +7,7 @@ use crate::output::print_line;
 use crate::report::BulkReport;
 use crate::signals;
 use crate::summary;
-use crate::units::parse_duration;
+use crate::units::{parse_address, parse_duration};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 use std::fmt::Display;
@@ -33,7 +33,7 @@ pub struct LoadArgs {
     net: NetArgs,
 
     /// The server
-    #[arg(long, value_name = "ADDR:PORT")]
+    #[arg(long, value_name = "ADDR:PORT", value_parser = parse_address)]
     connect: SocketAddr,
 
     /// How many connections, spread over the workers

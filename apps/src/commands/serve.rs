@@ -5,6 +5,7 @@ use crate::net::{Listen, NetArgs, Network, Place};
 use crate::output::{print_line, tell};
 use crate::signals;
 use crate::summary;
+use crate::units::parse_address;
 use linerate_bypass::{Seat, Service};
 use std::net::SocketAddr;
 
@@ -15,7 +16,7 @@ pub struct ServeArgs {
     net: NetArgs,
 
     /// An address to serve on, such as 10.0.0.2:7 or [::]:7; may be given several times
-    #[arg(long, value_name = "ADDR:PORT", required = true)]
+    #[arg(long, value_name = "ADDR:PORT", required = true, value_parser = parse_address)]
     listen: Vec<SocketAddr>,
 
     /// Print the summary as one JSON object on standard output

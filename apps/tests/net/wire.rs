@@ -38,8 +38,14 @@ pub enum Wire {
 impl Wire {
     /// Connects this namespace, the kernel's, with `namespace`.
     pub fn connect(self, namespace: &str) {
+        self.connect_queues(namespace, 1);
+    }
+
+    /// The same, for a server of so many workers.
+    pub fn connect_queues(self, namespace: &str, queues: usize) {
         if let Wire::AfXdp = self {
-            ip(&format!("link add lr0 type veth peer name lr1 netns {namespace}"));
+            let queues = format!("numrxqueues {queues} numtxqueues {queues}");
+            ip(&format!("link add lr0 {queues} type veth peer name lr1 {queues} netns {namespace}"));
             ip(&format!("-n {namespace} link set lr1 up"));
             address("lr0");
         }

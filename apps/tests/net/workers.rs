@@ -2,8 +2,9 @@
 
 use super::client::{exchange, random};
 use super::links::{assert_no_errors, load, socket};
-use super::namespace::{in_namespaces, ip};
+use super::namespace::in_namespaces;
 use super::program::{Ended, Program, linerate, linerate_in, turn};
+use super::wire::Wire;
 
 /// Whether there are two cores; says so if not.
 fn two_cores(name: &str) -> bool {
@@ -35,13 +36,7 @@ fn two_workers_share_the_connections_of_a_linux_client_over_af_xdp() {
         return;
     }
     in_namespaces(name, |server| {
-        ip(&format!(
-            "link add lr0 numrxqueues 2 numtxqueues 2 type veth peer name lr1 numrxqueues 2 numtxqueues 2 netns {server}"
-        ));
-        ip(&format!("-n {server} link set lr1 up"));
-        ip("addr add 10.9.0.1/24 dev lr0");
-        ip("addr add fd09::1/64 dev lr0 nodad");
-        ip("link set lr0 up");
+        Wire::AfXdp.connect_queues(server, 2);
         let serve = "-v echo serve --via af_xdp:lr1 --workers 2 --ip 10.9.0.2/24 --ip fd09::2/64 --idle backoff --json";
         let program = Program::serve(linerate_in(server, &format!("{serve} --listen 10.9.0.2:7 --listen [fd09::2]:7")));
         let bytes = random(10_000_000);

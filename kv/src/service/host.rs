@@ -106,7 +106,7 @@ impl Server for Host {
     }
 
     fn set(&mut self, settings: Settings) -> Result<(), String> {
-        self.hub.set(settings);
+        self.hub.set(settings)?;
         self.refresh();
         Ok(())
     }

@@ -4,9 +4,13 @@ use crate::commands::{Settings, Stats, Totals};
 use crate::memcached::Counts;
 use crate::store::{self, Keys, LONG, Store};
 use linerate_bypass::arena::Arena;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Bytes that it may be told to take at least, so that there is room for something.
+const LEAST_MEMORY: u64 = 4 << 20;
 
 /// What a service is made of.
 #[derive(Debug, Clone)]
@@ -28,6 +32,8 @@ pub struct Hub {
     workers: usize,
     memcached: Option<u16>,
     store: store::Config,
+    /// Bytes that it may take at most, for so many are mapped.
+    most: u64,
     since: u64,
     settings: Mutex<Arc<Settings>>,
     /// Counts how often they have changed.
@@ -72,6 +78,12 @@ pub(super) fn wall_millis() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }
 
+/// A key that nobody can guess who may choose what is hashed with it: made of what the system has that is random.
+fn random_key() -> [u8; 16] {
+    let halves = [(); 2].map(|()| RandomState::new().build_hasher().finish().to_ne_bytes());
+    std::array::from_fn(|at| halves[at / 8][at % 8])
+}
+
 /// What a lock protects is whole after every step.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -84,7 +96,7 @@ impl Hub {
         let store = store::Config {
             memory: settings.memory as usize / workers.max(1),
             evict: settings.evict,
-            key: std::array::from_fn(|_| fastrand::u8(..)),
+            key: random_key(),
             long: LONG,
             arena,
         };
@@ -92,6 +104,7 @@ impl Hub {
             workers,
             memcached,
             store,
+            most: settings.memory,
             since: wall_millis(),
             settings: Mutex::new(Arc::new(settings)),
             version: AtomicU64::new(0),
@@ -137,9 +150,15 @@ impl Hub {
         self.version.load(Ordering::Relaxed)
     }
 
-    pub(super) fn set(&self, settings: Settings) {
-        *lock(&self.settings) = Arc::new(settings);
+    pub(super) fn set(&self, settings: Settings) -> Result<(), String> {
+        let range = LEAST_MEMORY..=self.most;
+        let mut current = lock(&self.settings);
+        if settings.memory != current.memory && !range.contains(&settings.memory) {
+            return Err(format!("argument must be between {} and {} inclusive", range.start(), range.end()));
+        }
+        *current = Arc::new(settings);
         self.version.fetch_add(1, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Whether one client more may come, of `most`.

@@ -1,0 +1,83 @@
+//! Over AF_XDP on a veth pair, and over TAP, in namespaces.
+
+use super::clients::{Client, Server};
+use super::namespace::{in_namespaces, ip};
+use super::wire::{Wire, servers};
+
+const MEMCACHED: &str = "10.9.0.2:11211";
+
+/// On one worker over IPv4, and on two over IPv6.
+fn serves(name: &str, wire: Wire, client: Client) {
+    if !client.is_installed(name) {
+        return;
+    }
+    let cores = std::thread::available_parallelism().unwrap().get();
+    in_namespaces(name, |namespace| {
+        for (workers, redis) in (1..=cores).zip(servers()) {
+            wire.connect_queues(namespace, workers);
+            let more = format!("--memcached {MEMCACHED} --memory 256m --workers {workers}");
+            let program = wire.serve(&format!("kv {more}"), namespace);
+            client.try_on(&Server { redis, memcached: MEMCACHED.parse().unwrap(), password: None });
+            let ended = program.stop();
+            assert!(ended.status.success(), "{ended:?}");
+            let summary = ended.json();
+            for cause in ["bad TCP or UDP checksum", "bad IPv4 checksum", "truncated frame", "too long for the port"] {
+                assert!(summary["drops"].get(cause).is_none(), "{summary}");
+            }
+            assert!(summary["accepted"].as_u64() > Some(0), "{summary}");
+            if let Wire::AfXdp = wire {
+                ip("link del lr0");
+            }
+        }
+    });
+}
+
+#[test]
+fn redis_cli_works_over_af_xdp() {
+    serves("links::redis_cli_works_over_af_xdp", Wire::AfXdp, Client::RedisCli);
+}
+
+#[test]
+fn redis_benchmark_works_over_af_xdp() {
+    serves("links::redis_benchmark_works_over_af_xdp", Wire::AfXdp, Client::RedisBenchmark);
+}
+
+#[test]
+fn redis_py_works_over_af_xdp() {
+    serves("links::redis_py_works_over_af_xdp", Wire::AfXdp, Client::RedisPy);
+}
+
+#[test]
+fn node_redis_works_over_af_xdp() {
+    serves("links::node_redis_works_over_af_xdp", Wire::AfXdp, Client::NodeRedis);
+}
+
+#[test]
+fn pymemcache_works_over_af_xdp() {
+    serves("links::pymemcache_works_over_af_xdp", Wire::AfXdp, Client::Pymemcache);
+}
+
+#[test]
+fn redis_cli_works_over_tap() {
+    serves("links::redis_cli_works_over_tap", Wire::Tap, Client::RedisCli);
+}
+
+#[test]
+fn redis_benchmark_works_over_tap() {
+    serves("links::redis_benchmark_works_over_tap", Wire::Tap, Client::RedisBenchmark);
+}
+
+#[test]
+fn redis_py_works_over_tap() {
+    serves("links::redis_py_works_over_tap", Wire::Tap, Client::RedisPy);
+}
+
+#[test]
+fn node_redis_works_over_tap() {
+    serves("links::node_redis_works_over_tap", Wire::Tap, Client::NodeRedis);
+}
+
+#[test]
+fn pymemcache_works_over_tap() {
+    serves("links::pymemcache_works_over_tap", Wire::Tap, Client::Pymemcache);
+}

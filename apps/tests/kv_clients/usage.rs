@@ -1,0 +1,134 @@
+//! `linerate kv serve` as someone meets it who has not read the documentation.
+
+use super::program::{Program, linerate, turn};
+use std::fs::{self, Permissions};
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+
+/// What is wrong is told in one line that names it and says what to do.
+#[track_caller]
+fn assert_refused(args: &str, status: i32, parts: &[&str]) {
+    let ended = Program::start(linerate(&format!("kv serve --via kernel {args}"))).wait();
+    assert_eq!(ended.status.code(), Some(status), "{args}: {ended:?}");
+    let [line] = &ended.stderr[..] else { panic!("{args}: not one line: {ended:?}") };
+    assert!(line.starts_with("linerate: ") && parts.iter().all(|part| line.contains(part)), "{args}: {line}");
+    assert!(ended.stdout.is_empty(), "{args}: {ended:?}");
+}
+
+#[test]
+fn wrong_arguments_are_told_with_what_would_be_right() {
+    for (args, parts) in [
+        ("", &["--listen"][..]),
+        ("--listen here", &["--listen", "such as 10.0.0.2:6379"]),
+        ("--memcached here", &["--memcached", "such as 10.0.0.2:11211"]),
+        ("--memcached 127.0.0.1:0", &["--memcached", "such as 11211"]),
+        ("--listen 127.0.0.1:11211 --memcached 127.0.0.1", &["--memcached", "give it another"]),
+        ("--memcached 127.0.0.1 --password-file x", &["--password-file", "--listen"]),
+        ("--listen 127.0.0.1 --memory much", &["--memory", "such as 512m or 4g"]),
+        ("--listen 127.0.0.1 --memory 1m", &["--memory", "at least 4m"]),
+        ("--listen 127.0.0.1 --memory 33g", &["--memory", "at most 32g"]),
+        ("--listen 127.0.0.1 --evict fifo", &["--evict", "lru"]),
+        ("--listen 127.0.0.1 --client-output-limit x", &["--client-output-limit", "64k"]),
+        ("--listen 127.0.0.1 --timeout 5s", &["--timeout", "number of seconds"]),
+        ("--listen 127.0.0.1 --max-clients 0", &["--max-clients", "1.."]),
+    ] {
+        assert_refused(args, 2, parts);
+    }
+}
+
+#[test]
+fn a_port_in_use_is_named() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    for option in ["--listen", "--memcached"] {
+        assert_refused(&format!("{option} {address}"), 1, &[&address, "already taken", "choose another port"]);
+    }
+}
+
+#[test]
+fn a_file_without_a_password_is_named() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name).display().to_string();
+    fs::write(path("empty"), "").unwrap();
+    fs::write(path("blank"), "\r\nsecond line").unwrap();
+    fs::write(path("endless"), "x".repeat(5000)).unwrap();
+    for (name, part) in [
+        ("absent", "No such file"),
+        ("empty", "is empty"),
+        ("blank", "is empty"),
+        ("endless", "too long"),
+        ("", "directory"),
+    ] {
+        let path = path(name);
+        let args = format!("--listen 127.0.0.1:0 --password-file {path}");
+        assert_refused(&args, 1, &["--password-file", &path, part, "write the password into its first line"]);
+    }
+}
+
+#[test]
+fn a_password_that_others_can_read_is_warned_of_and_asked_for() {
+    let _turn = turn();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    fs::write(&file, "sesame\r\nanything").unwrap();
+    for (mode, warns) in [(0o600, false), (0o640, true), (0o604, true)] {
+        fs::set_permissions(&file, Permissions::from_mode(mode)).unwrap();
+        let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let args =
+            format!("--listen {address} --memory 4m --client-output-limit 0 --password-file {}", file.path().display());
+        let server = Program::serve(linerate(&format!("kv serve --via kernel --json {args}")));
+        let mut client = TcpStream::connect(address).unwrap();
+        client.write_all(b"GET x\r\nAUTH sesame\r\nGET x\r\nQUIT\r\n").unwrap();
+        let mut said = String::new();
+        client.read_to_string(&mut said).unwrap();
+        assert_eq!(said, "-NOAUTH Authentication required.\r\n+OK\r\n$-1\r\n+OK\r\n");
+        let ended = server.stop();
+        let warned =
+            ended.stderr.iter().any(|line| line.contains("other users can read it") && line.contains("chmod 600"));
+        assert!(ended.status.success() && warned == warns, "{mode:o}: {ended:?}");
+    }
+}
+
+#[test]
+fn memory_is_set_within_what_it_began_with() {
+    let _turn = turn();
+    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let server = Program::serve(linerate(&format!("kv serve --via kernel --json --memory 16m --listen {address}")));
+    let mut client = TcpStream::connect(address).unwrap();
+    // None at all, which Redis takes for all there is, and more than was mapped; it can be less, and what it was.
+    for memory in ["0", "1mb", "17mb", "8mb", "16mb"] {
+        write!(client, "CONFIG SET maxmemory {memory}\r\n").unwrap();
+    }
+    client.write_all(b"CONFIG GET maxmemory\r\nQUIT\r\n").unwrap();
+    let mut said = String::new();
+    client.read_to_string(&mut said).unwrap();
+    let refused = "-ERR CONFIG SET failed (possibly related to argument 'maxmemory') - argument must be between 4194304 and \
+                   16777216 inclusive\r\n";
+    let expected =
+        format!("{refused}{refused}{refused}+OK\r\n+OK\r\n*2\r\n$9\r\nmaxmemory\r\n$8\r\n16777216\r\n+OK\r\n");
+    assert_eq!(said, expected);
+    assert!(server.stop().status.success());
+}
+
+#[test]
+fn ctrl_c_in_the_middle_of_requests_ends_it_with_a_summary() {
+    let _turn = turn();
+    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let server = Program::serve(linerate(&format!("kv serve --via kernel --json --memory 16m --listen {address}")));
+    let load = format!("kv load --via kernel --connect {address} --keys 100 --connections 4 --depth 16 --duration 10m");
+    let load = Program::start(linerate(&load));
+    // Half a request is on the way besides, and others are answered.
+    let mut client = TcpStream::connect(address).unwrap();
+    client.write_all(b"*2\r\n$3\r\nGET\r\n$1000\r\nhalf").unwrap();
+    let mut other = TcpStream::connect(address).unwrap();
+    let mut answer = [0; 4];
+    while answer != *b":1\r\n" {
+        other.write_all(b"EXISTS key:000000000007\r\n").unwrap();
+        other.read_exact(&mut answer).unwrap();
+    }
+    let ended = server.stop();
+    assert!(ended.status.success() && ended.json()["accepted"] == 6, "{ended:?}");
+    let ended = load.wait();
+    assert_eq!(ended.status.code(), Some(1), "{ended:?}");
+    assert!(ended.stderr.iter().any(|line| line.contains("4 were lost")), "{ended:?}");
+}
