@@ -2,12 +2,14 @@
 #![forbid(unsafe_code)]
 
 pub mod client;
+pub mod distance;
 pub mod echo_pair;
 pub mod engine;
 pub mod goodput;
 pub mod impair;
 pub mod priority;
 pub mod process;
+pub mod ratios;
 pub mod sockperf;
 pub mod testpmd;
 pub mod transfer;
