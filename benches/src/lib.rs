@@ -6,6 +6,7 @@ pub mod distance;
 pub mod echo_pair;
 pub mod engine;
 pub mod goodput;
+pub mod hosts;
 pub mod impair;
 pub mod priority;
 pub mod process;
