@@ -221,6 +221,13 @@ pub fn interruption() -> io::Result<Arc<AtomicBool>> {
     Ok(flag)
 }
 
+/// A command that runs `program` on one core.
+pub fn pinned(core: usize, program: &str) -> Command {
+    let mut command = Command::new("taskset");
+    command.args(["-c", &core.to_string(), program]);
+    command
+}
+
 /// The `linerate` that was built beside this program.
 pub fn linerate() -> Result<std::path::PathBuf, Error> {
     let missing = |error| Error::Start { program: "linerate".to_owned(), error };

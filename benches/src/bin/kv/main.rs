@@ -1,0 +1,47 @@
+//! The key-value service: held against others over links, what its keys take in memory and its longest calls, and what a
+//! request costs it by itself.
+#![forbid(unsafe_code)]
+
+mod links;
+mod report;
+mod required;
+mod service;
+mod store;
+
+use clap::Parser;
+use serde::Serialize;
+use std::fmt::Display;
+use std::process::ExitCode;
+
+/// Measure the key-value service
+#[derive(Parser)]
+enum Args {
+    /// Hold `linerate kv` against echo, redis-server and memcached, on the same two cores
+    Links(links::Args),
+    /// Bytes that keys and values take, and the longest single calls
+    Store(store::Args),
+    /// What requests cost the service alone, without any network
+    Service(service::Args),
+}
+
+fn main() -> ExitCode {
+    let done = match Args::parse() {
+        Args::Links(args) => links::run(&args).map(|report| tell(&report, args.json, report.is_met())),
+        Args::Store(args) => store::run(&args).map(|report| tell(&report, args.json, report.is_met())),
+        Args::Service(args) => service::run(&args).map(|report| tell(&report, args.json, true)),
+    };
+    done.unwrap_or_else(|error| {
+        eprintln!("kv: {error}");
+        ExitCode::FAILURE
+    })
+}
+
+/// Prints a report; what it is to be met decides how the program ends.
+fn tell(report: &(impl Display + Serialize), json: bool, is_met: bool) -> ExitCode {
+    if json {
+        println!("{}", serde_json::to_string(report).expect("a report is made of plain values"));
+    } else {
+        println!("{report}");
+    }
+    if is_met { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
