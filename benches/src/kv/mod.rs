@@ -28,6 +28,10 @@ pub const GETS: f64 = 0.9;
 /// Bytes of a long value, and how many of them there are.
 pub const LONG: u32 = 64 << 10;
 const LONG_KEYS: u32 = 1000;
+/// Bytes that a server of ours is given beside each value: for the key, and for all that is kept of it; and beside all. What it
+/// leaves of the hugepages the ports need.
+const BESIDE: u32 = 96;
+const MEMORY: u64 = 96 << 20;
 /// How much more popular some keys are than others; redis-benchmark knows no such thing.
 const ZIPF: &str = "0.99";
 /// What a load may need beside the time it measures: opening its port and connections, and closing them; and for each
@@ -240,7 +244,8 @@ impl Setting {
 
     /// `command`, which runs linerate, as one that serves keys and values.
     fn served_by(&self, mut command: Command, words: &[String]) -> Command {
-        command.args(["kv", "serve", "--memory", servers::MEMORY]);
+        let memory = self.keys * u64::from(self.pair.size + BESIDE) + MEMORY;
+        command.args(["kv", "serve", "--memory", &memory.to_string()]);
         command.args(["--cores", &self.pair.server_core.to_string()]).args(words);
         command
     }

@@ -13,8 +13,6 @@ use std::time::Duration;
 /// The programs of others.
 pub(super) const REDIS: &str = "redis-server";
 pub(super) const MEMCACHED: &str = "memcached";
-/// What keys and values may take: far more than they do.
-pub(super) const MEMORY: &str = "1g";
 /// How long redis-server may take to be ready.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// The port of Redis, on hosts of our own.
