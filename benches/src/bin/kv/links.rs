@@ -112,10 +112,21 @@ pub fn run(args: &Args) -> Result<Report, Error> {
     let ways = Ways::possible(&args.ways, &setting, &interrupted)?;
     let cores = Cores { server: args.server_core, load: args.load_core };
     let mut runs: Vec<(f64, Vec<Row>)> = Vec::new();
+    let at_distances = |runs: &[(f64, Vec<Row>)]| -> Vec<Distance> {
+        let alike = apart(runs.iter().map(|(distance, _)| *distance).collect());
+        alike.iter().map(|alike| Distance::new(alike[alike.len() / 2], of(alike, runs).flatten())).collect()
+    };
+    // What there was never both of at one distance gets as many rounds again.
+    let is_short = |runs: &[(f64, Vec<Row>)]| {
+        let ratios = required::ratios(&ways, &at_distances(runs));
+        ratios.iter().any(|ratio| ratio.ratio.is_none() && ratio.lacking.is_none())
+    };
+    let mut round = 0;
     // Round by round, so that what disturbs the machine for a while disturbs all alike.
-    for round in 1..=args.rounds {
+    while round < args.rounds || (round < 2 * args.rounds && is_short(&runs)) {
+        round += 1;
         for way in &ways.measured {
-            eprintln!("round {round} of {}: {}", args.rounds, way.name());
+            eprintln!("round {round}: {}", way.name());
             runs.extend(cores.held(|| measure(&setting, *way, &interrupted))?);
         }
     }
@@ -124,14 +135,11 @@ pub fn run(args: &Args) -> Result<Report, Error> {
         eprintln!("GETs of {LONG} bytes");
         limits.extend(required::long_values(copied(&setting, &interrupted)?, copied_by_service()?));
     }
-    let distances: Vec<Distance> = { apart(runs.iter().map(|(distance, _)| *distance).collect()) }
-        .into_iter()
-        .map(|alike| Distance::new(alike[alike.len() / 2], &of(&alike, &runs).flatten().copied().collect::<Vec<_>>()))
-        .collect();
+    let distances = at_distances(&runs);
     limits.extend(required::errors(&distances));
     let ratios = required::ratios(&ways, &distances);
-    let Args { rounds, seconds, keys, size, .. } = *args;
-    Ok(Report { connections: CONNECTIONS, rounds, seconds, keys, size, distances, ratios, limits })
+    let Args { seconds, keys, size, .. } = *args;
+    Ok(Report { connections: CONNECTIONS, rounds: round, seconds, keys, size, distances, ratios, limits })
 }
 
 /// Bytes that the service copies for each long value that it sends.

@@ -37,12 +37,13 @@ impl AtDistance for Distance {
 }
 
 impl Distance {
-    /// The medians of the rows that are alike, figure by figure, in the order of the ways.
-    pub fn new(transfer_ns: f64, all: &[Row]) -> Self {
+    /// The medians of the rows that are alike, figure by figure.
+    pub fn new<'a>(transfer_ns: f64, all: impl Iterator<Item = &'a Row>) -> Self {
         let is_alike =
             |one: &Row, other: &Row| (one.way, one.asked, one.depth) == (other.way, other.asked, other.depth);
+        let all: Vec<&Row> = all.collect();
         let mut results: Vec<Row> = Vec::new();
-        for row in all {
+        for row in &all {
             if results.iter().any(|other| is_alike(row, other)) {
                 continue;
             }
@@ -53,7 +54,7 @@ impl Distance {
                 p50_us: middle(|row| row.p50_us),
                 p99_us: middle(|row| row.p99_us),
                 errors: alike().map(|row| row.errors).sum(),
-                ..*row
+                ..**row
             });
         }
         Distance { transfer_ns, results }
@@ -122,7 +123,7 @@ mod tests {
     fn the_rounds_of_a_row_become_their_median_and_errors_add_up() {
         let row = |asked, rate| Row { way: Way::Virtio, asked, depth: 1, rate, errors: 1, p50_us: rate, p99_us: 9.0 };
         let rows = [(Asked::Gets, 3.0), (Asked::Sets, 7.0), (Asked::Gets, 1.0), (Asked::Gets, 2.0)];
-        let distance = Distance::new(30.0, &rows.map(|(asked, rate)| row(asked, rate)));
+        let distance = Distance::new(30.0, &rows.map(|(asked, rate)| row(asked, rate)).iter());
         assert_eq!(distance.results.len(), 2);
         assert_eq!((distance.results[0].rate, distance.results[0].errors), (2.0, 3));
         assert_eq!(distance.rate(Way::Virtio, Asked::Sets, 1), Some(7.0));

@@ -123,7 +123,7 @@ mod tests {
             let (way, asked, depth, rate) = (*way, *asked, *depth, *rate);
             Row { way, asked, depth, rate, errors: 1, p50_us: 1.0, p99_us: 2.0 }
         };
-        Distance::new(30.0, &figures.iter().map(row).collect::<Vec<_>>())
+        Distance::new(30.0, figures.iter().map(row).collect::<Vec<_>>().iter())
     }
 
     #[test]
