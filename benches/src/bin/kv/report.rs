@@ -47,7 +47,7 @@ impl Distance {
             if results.iter().any(|other| is_alike(row, other)) {
                 continue;
             }
-            let alike = || all.iter().filter(|other| is_alike(row, other));
+            let alike = || all.iter().copied().filter(|other| is_alike(row, other));
             let middle = |figure: fn(&Row) -> f64| median(alike().map(figure)).unwrap_or_default();
             results.push(Row {
                 rate: middle(|row| row.rate),
@@ -123,7 +123,7 @@ mod tests {
     fn the_rounds_of_a_row_become_their_median_and_errors_add_up() {
         let row = |asked, rate| Row { way: Way::Virtio, asked, depth: 1, rate, errors: 1, p50_us: rate, p99_us: 9.0 };
         let rows = [(Asked::Gets, 3.0), (Asked::Sets, 7.0), (Asked::Gets, 1.0), (Asked::Gets, 2.0)];
-        let distance = Distance::new(30.0, &rows.map(|(asked, rate)| row(asked, rate)).iter());
+        let distance = Distance::new(30.0, rows.map(|(asked, rate)| row(asked, rate)).iter());
         assert_eq!(distance.results.len(), 2);
         assert_eq!((distance.results[0].rate, distance.results[0].errors), (2.0, 3));
         assert_eq!(distance.rate(Way::Virtio, Asked::Sets, 1), Some(7.0));
