@@ -1,5 +1,6 @@
 //! Round by round: each server under its loads.
 
+use crate::Error;
 use crate::report::{Distance, Report};
 use crate::required;
 use linerate_benches::client::Wrong;
@@ -49,15 +50,6 @@ pub struct Args {
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
-}
-
-/// Why there is no report.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    #[error(transparent)]
-    Process(#[from] process::Error),
-    #[error(transparent)]
-    Wrong(#[from] Wrong),
 }
 
 /// What is measured, and what is not, with the reason.

@@ -9,6 +9,8 @@ mod service;
 mod store;
 
 use clap::Parser;
+use linerate_benches::client::Wrong;
+use linerate_benches::process;
 use serde::Serialize;
 use std::fmt::Display;
 use std::process::ExitCode;
@@ -24,6 +26,17 @@ enum Args {
     Service(service::Args),
 }
 
+/// Why there is no report.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A program did not do what it was started for.
+    #[error(transparent)]
+    Process(#[from] process::Error),
+    /// The service did not.
+    #[error(transparent)]
+    Wrong(#[from] Wrong),
+}
+
 fn main() -> ExitCode {
     let done = match Args::parse() {
         Args::Links(args) => links::run(&args).map(|report| tell(&report, args.json, report.is_met())),
@@ -36,7 +49,7 @@ fn main() -> ExitCode {
     })
 }
 
-/// Prints a report; what it is to be met decides how the program ends.
+/// Prints a report. Whether all that is required is met decides how the program ends.
 fn tell(report: &(impl Display + Serialize), json: bool, is_met: bool) -> ExitCode {
     if json {
         println!("{}", serde_json::to_string(report).expect("a report is made of plain values"));

@@ -47,7 +47,7 @@ pub struct Report {
     cost: Cost,
 }
 
-pub fn run(args: &Args) -> Result<Report, crate::links::Error> {
+pub fn run(args: &Args) -> Result<Report, crate::Error> {
     let Args { depth, keys, size, gets, requests, rounds, .. } = *args;
     let _first = come_first();
     let turns = Turns::new(Plan { depth: depth.into(), keys, value: size as usize, gets });

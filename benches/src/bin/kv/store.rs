@@ -85,7 +85,7 @@ struct Calls {
     over: usize,
 }
 
-pub fn run(args: &Args) -> Result<Report, crate::links::Error> {
+pub fn run(args: &Args) -> Result<Report, crate::Error> {
     let mut report = Report {
         memory: Vec::new(),
         calls: Vec::new(),
