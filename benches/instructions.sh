@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
 # Instructions per operation: what callgrind counts with more operations less what it counts with fewer, by the
 # difference. The synthetic client's instructions are left out, as in the bench: only those below the server's turn are
-# counted. Arguments go to the bench:
+# counted. Arguments go to the bench, which is `engine`, or `kv service` after the word kv:
 #   benches/instructions.sh --flows 1000 --size 64
 #   benches/instructions.sh --mode stream --no-offload
-# It prints one line: per echo, per connection, or per message and per data segment (those received and those sent).
+#   benches/instructions.sh kv --depth 16
+# It prints one line: per echo, per connection, per message and per data segment (those received and those sent), or per
+# request.
 # With KEEP=FILE the larger run's profile stays in FILE, for callgrind_annotate. With PROFILE=1 follow the instructions of
 # one operation by where they come from (needs addr2line): the function that was called, and the file of this project
 # whose code was inlined there; what is the standard library's counts for the file that uses it.
@@ -16,12 +18,16 @@ if ! command -v valgrind >/dev/null; then
     exit 1
 fi
 # For the baseline processor: valgrind does not know the newest instructions, and the count is the same everywhere.
-RUSTFLAGS='' cargo build --quiet --release -p linerate-benches --bin engine
-engine=$(realpath "${CARGO_TARGET_DIR:-target}/release/engine")
+bench=engine mode=echo
+if [ "${1-}" = kv ]; then
+    bench=kv mode=kv
+    shift
+fi
+RUSTFLAGS='' cargo build --quiet --release -p linerate-benches --bin "$bench"
+program=$(realpath "${CARGO_TARGET_DIR:-target}/release/$bench")
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 
-mode=echo
 for ((i = 1; i <= $#; i++)); do
     next=$((i + 1))
     case ${!i} in
@@ -29,10 +35,14 @@ for ((i = 1; i <= $#; i++)); do
         --mode=*) mode=${!i#--mode=} ;;
     esac
 done
+run=("$program" --rounds 1 --echoes)
+[ "$bench" = engine ] || run=("$program" service --rounds 1 --requests)
 case $mode in
     echo) few=20000 many=40000 what=echo ;;
     connect) few=4000 many=8000 what=connection ;;
     stream) few=1000 many=2000 what=message ;;
+    # Whole turns, at whatever depth.
+    kv) few=65536 many=131072 what=request ;;
     *) echo "instructions.sh: there are no operations to count in --mode $mode" >&2; exit 2 ;;
 esac
 
@@ -41,16 +51,17 @@ count() {
     local operations=$1
     shift
     valgrind --tool=callgrind --toggle-collect='*server_turn*' --callgrind-out-file="$scratch/$operations" \
-        --dump-instr=yes --compress-pos=no --compress-strings=no "$engine" --rounds 1 --echoes "$operations" --json "$@" >"$scratch/report" 2>"$scratch/log" ||
+        --dump-instr=yes --compress-pos=no --compress-strings=no \
+        "${run[@]}" "$operations" --json "$@" >"$scratch/report" 2>"$scratch/log" ||
         { cat "$scratch/log" >&2; exit 1; }
     sed -n 's/^\(summary\|totals\): \([0-9]*\).*/\2/p' "$scratch/$operations" | head -n 1
 }
 
 # Prints the difference of the two runs by address, of the operations in one.
 by_address() {
-    awk -v engine="$engine" -v operations=$((many - few)) '
+    awk -v program="$program" -v operations=$((many - few)) '
         FNR == 1 { sign = FILENAME == ARGV[1] ? -1 : 1 }
-        /^ob=/ { own = $0 == "ob=" engine }
+        /^ob=/ { own = $0 == "ob=" program }
         /^calls=/ { getline; next } # what was called is counted there
         /^0x/ { cost[own ? $1 : "elsewhere"] += sign * $3 }
         END { for (at in cost) if (cost[at]) print at, cost[at] / operations }' "$scratch/$few" "$scratch/$many"
@@ -59,7 +70,7 @@ by_address() {
 # Prints instructions, the function that was called, and the file, the most first.
 profile() {
     by_address >"$scratch/addresses"
-    awk '/^0x/ { print $1 }' "$scratch/addresses" | addr2line -a -i -f -C -e "$engine" | awk -v root="$PWD/" '
+    awk '/^0x/ { print $1 }' "$scratch/addresses" | addr2line -a -i -f -C -e "$program" | awk -v root="$PWD/" '
         function short(name) {
             while (gsub(/<[^<>]*>/, "", name)) {}
             sub(/>$/, "", name)

@@ -1,6 +1,7 @@
 //! Bytes in a given time over an impaired path: the kernel's TCP at both ends, or Linerate's at one of them.
 
-use crate::impair::path::{Crossing, Host, Path, PathConfig};
+use crate::hosts::Host;
+use crate::impair::path::{Crossing, Path, PathConfig};
 use crate::process::{Error, Process};
 use rustix::net::sockopt::set_tcp_congestion;
 use serde::{Deserialize, Serialize};
@@ -164,7 +165,7 @@ struct Sending {
 
 impl Sending {
     fn start(host: &Host, at: SocketAddr, congestion: &str, interrupted: &Arc<AtomicBool>) -> Result<Self, Error> {
-        let listener = on(host, || listen(at, congestion)).map_err(|error| failed("the kernel's sender", error))?;
+        let listener = host.within(|| listen(at, congestion)).map_err(|error| failed("the kernel's sender", error))?;
         let (stop, interrupted) = (Arc::new(AtomicBool::new(false)), interrupted.clone());
         let stopped = stop.clone();
         let over = move || stopped.load(Ordering::Relaxed) || interrupted.load(Ordering::Relaxed);
@@ -181,12 +182,6 @@ impl Drop for Sending {
             let _ = thread.join();
         }
     }
-}
-
-/// Does `what` on a thread in the network of `host`, where sockets that it opens stay.
-fn on<T: Send>(host: &Host, what: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
-    let there = || host.enter().and_then(|()| what());
-    thread::scope(|scope| scope.spawn(there).join()).unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
 fn listen(at: SocketAddr, congestion: &str) -> io::Result<TcpListener> {
@@ -226,7 +221,7 @@ fn receive(
     interrupted: &AtomicBool,
 ) -> Result<(u64, Duration), Error> {
     let count = || count(TcpStream::connect_timeout(&sender, PATIENCE)?, duration, interrupted);
-    let counted = on(host, count).map_err(|error| failed("the kernel's receiver", error))?;
+    let counted = host.within(count).map_err(|error| failed("the kernel's receiver", error))?;
     if interrupted.load(Ordering::Relaxed) { Err(Error::Interrupted) } else { Ok(counted) }
 }
 

@@ -2,12 +2,18 @@
 #![forbid(unsafe_code)]
 
 pub mod client;
+pub mod distance;
 pub mod echo_pair;
 pub mod engine;
 pub mod goodput;
+pub mod hosts;
 pub mod impair;
+pub mod kv;
+pub mod limit;
+pub mod loopback;
 pub mod priority;
 pub mod process;
+pub mod ratios;
 pub mod sockperf;
 pub mod testpmd;
 pub mod transfer;

@@ -113,10 +113,8 @@ impl Process {
             let lines = self.lines.as_ref().expect("made above");
             match lines.recv_timeout(TICK.min(until.saturating_duration_since(Instant::now()))) {
                 Ok(line) => return Ok(Some(line)),
+                Err(_) if interrupted.load(Ordering::Relaxed) => return Err(Error::Interrupted),
                 Err(mpsc::RecvTimeoutError::Disconnected) => return Err(self.failed("ended too early")),
-                Err(mpsc::RecvTimeoutError::Timeout) if interrupted.load(Ordering::Relaxed) => {
-                    return Err(Error::Interrupted);
-                }
                 Err(mpsc::RecvTimeoutError::Timeout) if Instant::now() >= until => return Ok(None),
                 Err(mpsc::RecvTimeoutError::Timeout) => {}
             }
@@ -132,6 +130,8 @@ impl Process {
         });
         match self.wait(limit, Some(interrupted))? {
             Some(status) if status.success() => {}
+            // A terminal interrupts all of us.
+            Some(_) if interrupted.load(Ordering::Relaxed) => return Err(Error::Interrupted),
             Some(status) => return Err(self.failed(&format!("failed ({status})"))),
             None => return Err(self.failed(&format!("did not end within {} s", limit.as_secs()))),
         }
@@ -221,6 +221,13 @@ pub fn interruption() -> io::Result<Arc<AtomicBool>> {
     Ok(flag)
 }
 
+/// A command that runs `program` on one core.
+pub fn pinned(core: usize, program: &str) -> Command {
+    let mut command = Command::new("taskset");
+    command.args(["-c", &core.to_string(), program]);
+    command
+}
+
 /// The `linerate` that was built beside this program.
 pub fn linerate() -> Result<std::path::PathBuf, Error> {
     let missing = |error| Error::Start { program: "linerate".to_owned(), error };
@@ -298,6 +305,14 @@ mod tests {
     fn a_program_that_ends_while_its_lines_are_read_is_a_failure() {
         let error = shell("echo 1; echo broken >&2").read_until(PATIENCE, &AtomicBool::new(false), |_| false);
         assert!(error.unwrap_err().to_string().contains("broken"));
+    }
+
+    #[test]
+    fn what_fails_because_it_was_interrupted_is_no_failure() {
+        let error = shell("exit 3").output(PATIENCE, &AtomicBool::new(true)).unwrap_err();
+        assert!(matches!(error, Error::Interrupted));
+        let error = shell("exit 3").wait_for_line("ready", &AtomicBool::new(true)).unwrap_err();
+        assert!(matches!(error, Error::Interrupted));
     }
 
     #[test]

@@ -1,14 +1,11 @@
 //! `sockperf`, against which the kernel-socket baseline is held: a weak baseline would flatter everything else.
 
-use crate::process::{Error, Process};
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use crate::loopback;
+use crate::process::{Error, Process, pinned};
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
-use std::{io, thread};
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
-/// How long its server may take to listen.
-const PATIENCE: Duration = Duration::from_secs(10);
 /// Its warm-up and the rest around the time it measures.
 const AROUND: Duration = Duration::from_secs(10);
 
@@ -35,41 +32,22 @@ pub fn ping_pong(
     duration: Duration,
     interrupted: &AtomicBool,
 ) -> Result<PingPong, Error> {
-    let port = free_port().map_err(|error| Error::Start { program: "sockperf".to_owned(), error })?.to_string();
-    let server = Process::start(pinned(server_core, &["server", "--tcp", "-i", "127.0.0.1", "-p", &port]))?;
-    wait_for(port.parse().unwrap_or_default(), interrupted)?;
+    let address = loopback::free_address()?;
+    let port = address.port().to_string();
+    let sockperf = |core, args: &[&str]| {
+        let mut command = pinned(core, "sockperf");
+        command.args(args);
+        Process::start(command)
+    };
+    let server = sockperf(server_core, &["server", "--tcp", "-i", "127.0.0.1", "-p", &port])?;
+    loopback::wait_for(address, "sockperf", interrupted)?;
     let (size, seconds) = (size.to_string(), duration.as_secs().max(1).to_string());
     let client = ["ping-pong", "--tcp", "--full-rtt", "-i", "127.0.0.1", "-p", &port, "-m", &size, "-t", &seconds];
-    let client = Process::start(pinned(client_core, &client))?;
+    let client = sockperf(client_core, &client)?;
     let command = client.command().to_owned();
     let printed = client.output(duration + AROUND, interrupted)?;
     drop(server);
     parse(&printed).ok_or(Error::Unexpected { command, printed })
-}
-
-fn pinned(core: usize, args: &[&str]) -> Command {
-    let mut command = Command::new("taskset");
-    command.args(["-c", &core.to_string(), "sockperf"]).args(args);
-    command
-}
-
-/// A port that nobody listens on now.
-fn free_port() -> io::Result<u16> {
-    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
-}
-
-fn wait_for(port: u16, interrupted: &AtomicBool) -> Result<(), Error> {
-    let until = Instant::now() + PATIENCE;
-    while let Err(error) = TcpStream::connect((Ipv4Addr::LOCALHOST, port)) {
-        if interrupted.load(Ordering::Relaxed) {
-            return Err(Error::Interrupted);
-        }
-        if Instant::now() > until {
-            return Err(Error::Start { program: "sockperf".to_owned(), error });
-        }
-        thread::sleep(Duration::from_millis(10));
-    }
-    Ok(())
 }
 
 fn parse(printed: &str) -> Option<PingPong> {

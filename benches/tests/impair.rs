@@ -1,7 +1,8 @@
 //! The bridge between two kernels, each in a network namespace. Without root the tests say so and do nothing.
 
 use linerate_benches::goodput::{Pair, Setting, measure};
-use linerate_benches::impair::path::{Host, Path, PathConfig};
+use linerate_benches::hosts::Host;
+use linerate_benches::impair::path::{Path, PathConfig};
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::process::Command;
@@ -43,11 +44,7 @@ fn path(forth: &str, back: &str) -> Path {
 
 /// A socket of `host`.
 fn on<T: Send>(host: &Host, open: impl FnOnce(IpAddr) -> T + Send) -> T {
-    let there = || {
-        host.enter().unwrap();
-        open(host.ip(true))
-    };
-    thread::scope(|scope| scope.spawn(there).join().unwrap())
+    host.within(|| Ok(open(host.ip(true)))).unwrap()
 }
 
 fn datagrams(host: &Host) -> UdpSocket {

@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use clap::Parser;
-use comfy_table::{CellAlignment, Table, presets};
+use linerate_benches::limit::{Limit, table};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
@@ -35,21 +35,6 @@ struct Report {
     limits: Vec<Limit>,
 }
 
-#[derive(Debug, PartialEq, Serialize)]
-struct Limit {
-    what: String,
-    figure: f64,
-    /// The most that it may be.
-    limit: f64,
-    met: bool,
-}
-
-impl Limit {
-    fn new(what: impl Into<String>, figure: f64, limit: f64) -> Self {
-        Limit { what: what.into(), figure, limit, met: figure <= limit }
-    }
-}
-
 #[derive(Debug, thiserror::Error)]
 #[error("{command} {what}")]
 struct Failed {
@@ -70,7 +55,7 @@ fn main() -> ExitCode {
     if args.json {
         println!("{}", serde_json::to_string(&Report { limits }).expect("a report is made of plain values"));
     } else {
-        println!("{}", table(&limits));
+        println!("{}", table("native engine", &limits));
     }
     if met { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
@@ -161,19 +146,6 @@ fn idle(printed: &str) -> Result<Limit, Failed> {
 fn parse<'a, T: Deserialize<'a>>(printed: &'a str) -> Result<T, Failed> {
     let unexpected = |error| Failed { command: "engine".to_owned(), what: format!("printed {printed}: {error}") };
     serde_json::from_str(printed).map_err(unexpected)
-}
-
-fn table(limits: &[Limit]) -> Table {
-    let mut table = Table::new();
-    table.load_style(presets::ASCII_MARKDOWN);
-    table.set_header(["native engine", "figure", "at most", ""]);
-    for Limit { what, figure, limit, met } in limits {
-        let number = |n: f64| if n < 100.0 { format!("{n:.2}") } else { format!("{n:.0}") };
-        let verdict = if *met { "met" } else { "not met" };
-        table.add_row([what.clone(), number(*figure), number(*limit), verdict.to_owned()]);
-    }
-    table.column_iter_mut().skip(1).take(2).for_each(|column| column.set_cell_alignment(CellAlignment::Right));
-    table
 }
 
 #[cfg(test)]

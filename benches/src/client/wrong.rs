@@ -9,6 +9,9 @@ pub enum Wrong {
     /// Fewer answers came than were asked for.
     #[error("the server left {0} requests without an answer")]
     Missing(usize),
+    /// Its answers are other than what was asked for.
+    #[error("the server's answers are {0} bytes more or less than they should be")]
+    Answers(u64),
     /// Connections are not over that should be.
     #[error("the server counts {finished} connections as finished of {closed} that were closed")]
     Unfinished {

@@ -4,7 +4,7 @@ use crate::client::Wrong;
 
 /// Bytes of anonymous memory that the process has written to and still has: the heap and the stacks, with all that the
 /// allocator needs for itself.
-pub(super) fn resident() -> Result<u64, Wrong> {
+pub fn resident() -> Result<u64, Wrong> {
     let status = std::fs::read_to_string("/proc/self/status").map_err(Wrong::Memory)?;
     parse(&status).ok_or_else(|| Wrong::Memory(std::io::Error::other("there is no RssAnon in it")))
 }

@@ -6,7 +6,7 @@ mod connect;
 mod cost;
 mod echo;
 pub mod idle;
-mod memory;
+pub mod memory;
 mod pair;
 mod stream;
 

@@ -46,7 +46,8 @@ const CASE: u64 = 0x20_2020 << 16;
 /// The first eight bytes of a beginning, and the last eight with letters in upper case.
 #[inline(always)]
 fn words(head: &[u8; HEAD]) -> (u64, u64) {
-    let [first, last] = [head.first_chunk(), head.last_chunk()].map(|word| word.map_or(0, |word| u64::from_le_bytes(*word)));
+    let [first, last] =
+        [head.first_chunk(), head.last_chunk()].map(|word| word.map_or(0, |word| u64::from_le_bytes(*word)));
     (first, last & !CASE)
 }
 

@@ -6,10 +6,11 @@ mod ratios;
 mod report;
 
 use clap::Parser;
+use linerate_benches::distance::{Cores, apart, median, of};
 use linerate_benches::echo_pair::{Measured, Network, Setting, engines_of, measure};
 use linerate_benches::priority::come_first;
 use linerate_benches::process::{Error, interruption, linerate};
-use linerate_benches::{sockperf, testpmd, transfer};
+use linerate_benches::{sockperf, testpmd};
 use ratios::Beside;
 use report::{Distance, Report, Row, Sockperf};
 use std::process::ExitCode;
@@ -19,8 +20,6 @@ use std::time::Duration;
 /// The loads: many connections for the rate, one for the round trip.
 const MANY: u32 = 64;
 const ONE: u32 = 1;
-/// How often something is measured at most until the cores hold still.
-const ATTEMPTS: u32 = 4;
 
 /// Compare echo over virtio-user and the TCP stack with echo over kernel sockets, on the same two cores
 #[derive(Parser)]
@@ -95,8 +94,8 @@ fn run(args: &Args) -> Result<Report, Error> {
     }
     let _first = come_first();
     let networks = Network::all(&engines_of(&setting.linerate, &interrupted)?);
-    // How far the cores were from each other is noted beside each: a virtual machine's are moved about.
-    let distance = || transfer::nanoseconds(args.server_core, args.load_core).map_err(failed);
+    // How far the cores were from each other is noted beside each.
+    let cores = Cores { server: args.server_core, load: args.load_core };
     let mut runs: Vec<Vec<(f64, Vec<Measured>)>> = networks.iter().map(|_| Vec::new()).collect();
     let (mut ping_pongs, mut bounces) = (Vec::new(), Vec::new());
     // Round by round, so that what disturbs the machine for a while disturbs all alike.
@@ -104,15 +103,15 @@ fn run(args: &Args) -> Result<Report, Error> {
         let say = |what: &str| eprintln!("round {round} of {}: {what}", args.rounds);
         for (network, runs) in networks.iter().zip(&mut runs) {
             say(&network.name());
-            runs.extend(held(distance, || measure(&setting, *network, &[MANY, ONE], &interrupted))?);
+            runs.extend(cores.held(|| measure(&setting, *network, &[MANY, ONE], &interrupted))?);
         }
         if !args.no_testpmd {
             say("dpdk-testpmd");
-            bounces.extend(held(distance, || bounce(&setting, &interrupted))?);
+            bounces.extend(cores.held(|| bounce(&setting, &interrupted))?);
         }
         if args.sockperf {
             say("sockperf");
-            ping_pongs.extend(held(distance, || ping_pong(&setting, &interrupted))?);
+            ping_pongs.extend(cores.held(|| ping_pong(&setting, &interrupted))?);
         }
     }
     let mut all: Vec<f64> = runs.iter().flatten().map(|(distance, _)| *distance).collect();
@@ -137,35 +136,11 @@ fn run(args: &Args) -> Result<Report, Error> {
             sockperf: rate.zip(rtt).map(|(rate, rtt_p50_us)| Sockperf { rate, rtt_p50_us }),
         }
     };
-    let distances: Vec<Distance> = ratios::apart(all).into_iter().map(at_distance).collect();
+    let distances: Vec<Distance> = apart(all).into_iter().map(at_distance).collect();
     let beside = Beside { testpmd: !args.no_testpmd, sockperf: args.sockperf };
     let ratios = ratios::all(&networks, beside, &distances);
     let Args { rounds, seconds, size, .. } = *args;
     Ok(Report { rounds, seconds, size, distances, ratios })
-}
-
-/// Those of `samples`, each with its distance, that are of one of the distances `alike`.
-fn of<'a, T>(alike: &'a [f64], samples: &'a [(f64, T)]) -> impl Iterator<Item = &'a T> {
-    samples.iter().filter(|(distance, _)| alike.contains(distance)).map(|(_, sample)| sample)
-}
-
-/// What `measure` returns, and how far the cores were from each other meanwhile: as before and afterwards. If that differs, they
-/// moved, and it is measured again; a few times at most, then there is nothing to be said.
-fn held<T>(
-    distance: impl Fn() -> Result<f64, Error>,
-    measure: impl Fn() -> Result<T, Error>,
-) -> Result<Option<(f64, T)>, Error> {
-    let mut before = distance()?;
-    for _ in 0..ATTEMPTS {
-        let measured = measure()?;
-        let after = distance()?;
-        if ratios::is_alike(before, after) {
-            return Ok(Some((before.max(after), measured)));
-        }
-        eprintln!("the cores moved: a cache line takes {after:.0} ns, not {before:.0}");
-        before = after;
-    }
-    Ok(None)
 }
 
 fn missing(program: &str, remedy: &str) -> Error {
@@ -180,10 +155,4 @@ fn ping_pong(setting: &Setting, interrupted: &AtomicBool) -> Result<sockperf::Pi
 fn bounce(setting: &Setting, interrupted: &AtomicBool) -> Result<f64, Error> {
     let Setting { server_core, load_core, duration, ref scratch, .. } = *setting;
     testpmd::bounces(scratch, server_core, load_core, duration, interrupted)
-}
-
-fn median(figures: impl Iterator<Item = f64>) -> Option<f64> {
-    let mut figures: Vec<f64> = figures.collect();
-    figures.sort_by(f64::total_cmp);
-    figures.get(figures.len() / 2).copied()
 }

@@ -3,48 +3,10 @@
 use crate::report::Distance;
 use crate::{MANY, ONE};
 use linerate_benches::echo_pair::{Network, StackEngine};
-use serde::Serialize;
+use linerate_benches::ratios::{self, Figures, Kind, Ratio};
 
 /// The sleeping baseline's rate by that of sockperf: a weak baseline would flatter everything else.
 const OF_SOCKPERF: f64 = 0.9;
-
-/// One ratio of two figures, with the cores so far from each other.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Ratio {
-    /// The engine, if it is about one and there is a choice.
-    pub engine: Option<&'static str>,
-    /// Of what.
-    pub what: &'static str,
-    /// Nanoseconds that a cache line took from one core to the other; `None` if no distance was met with for both figures.
-    pub transfer_ns: Option<f64>,
-    /// The figures' ratio, if there is one.
-    pub ratio: Option<f64>,
-    /// At least this much is required.
-    pub required: f64,
-    /// Whether it is.
-    pub met: bool,
-}
-
-/// How much further from each other cores may be for one figure than for the other.
-const COMPARABLE: f64 = 1.5;
-
-/// Whether cores that a cache line takes so many nanoseconds to get across were as far from each other both times.
-pub fn is_alike(one: f64, other: f64) -> bool {
-    one.max(other) <= one.min(other) * COMPARABLE
-}
-
-/// The `distances` that there were: each is alike to the first of its own, and those of the nearest cores come first.
-pub fn apart(mut distances: Vec<f64>) -> Vec<Vec<f64>> {
-    distances.sort_by(f64::total_cmp);
-    let mut apart: Vec<Vec<f64>> = Vec::new();
-    for distance in distances {
-        match apart.last_mut().filter(|alike| is_alike(alike[0], distance)) {
-            Some(alike) => alike.push(distance),
-            None => apart.push(vec![distance]),
-        }
-    }
-    apart
-}
 
 /// What is required of an engine.
 struct Required {
@@ -71,17 +33,6 @@ impl Required {
     }
 }
 
-/// A kind of ratio, and which two figures of a distance it is of.
-struct Kind {
-    engine: Option<&'static str>,
-    what: &'static str,
-    required: f64,
-    figures: Box<Figures>,
-}
-
-/// Two figures of a distance, if there are both.
-type Figures = dyn Fn(&Distance) -> Option<(f64, f64)>;
-
 /// What is measured beside the networks, whether or not it was at any distance.
 #[derive(Debug, Clone, Copy)]
 pub struct Beside {
@@ -91,71 +42,53 @@ pub struct Beside {
 
 /// All ratios that something is required of, at each distance at which there are both figures.
 pub fn all(networks: &[Network], beside: Beside, distances: &[Distance]) -> Vec<Ratio> {
-    let mut ratios = Vec::new();
-    for Kind { engine, what, required, figures } in kinds(networks, beside) {
-        let found = distances.iter().filter_map(|distance| {
-            let (of, to) = figures(distance)?;
-            let ratio = of / to;
-            let (transfer_ns, met) = (Some(distance.transfer_ns), ratio >= required);
-            Some(Ratio { engine, what, transfer_ns, ratio: Some(ratio), required, met })
-        });
-        let before = ratios.len();
-        ratios.extend(found);
-        if ratios.len() == before {
-            ratios.push(Ratio { engine, what, transfer_ns: None, ratio: None, required, met: false });
-        }
-    }
-    ratios
+    ratios::all(kinds(networks, beside), distances)
 }
 
 /// The kinds of ratios that there are with these networks and what is measured beside.
-fn kinds(networks: &[Network], beside: Beside) -> Vec<Kind> {
+fn kinds(networks: &[Network], beside: Beside) -> Vec<Kind<Distance>> {
     let rate = |distance: &Distance, network, connections| Some(distance.row(network, connections)?.measured.rate);
     let rtt = |distance: &Distance, network| Some(distance.row(network, ONE)?.measured.rtt_us.p50);
     let mut kinds = Vec::new();
     for (network, engine) in networks.iter().filter_map(|network| Some((*network, network.engine()?))) {
         let required = Required::of(engine);
         let engine = engine.value();
-        kinds.push(Kind {
-            engine,
-            what: "requests/s of 64 connections, to the faster kernel baseline's",
-            required: required.rate,
-            figures: Box::new(move |distance| {
+        let mut require = |what: &str, required, figures: Box<Figures<Distance>>| {
+            kinds.push(Kind { engine, ..Kind::new(what, required, figures) });
+        };
+        require(
+            "requests/s of 64 connections, to the faster kernel baseline's",
+            required.rate,
+            Box::new(move |distance| {
                 let sleeping = rate(distance, Network::Sleeping, MANY)?;
                 let spinning = rate(distance, Network::Spinning, MANY)?;
                 Some((rate(distance, network, MANY)?, sleeping.max(spinning)))
             }),
-        });
-        kinds.push(Kind {
-            engine,
-            what: "RTT p50 of one connection: the sleeping baseline's, to this",
-            required: required.sleeping_rtt,
-            figures: Box::new(move |distance| Some((rtt(distance, Network::Sleeping)?, rtt(distance, network)?))),
-        });
-        kinds.push(Kind {
-            engine,
-            what: "RTT p50 of one connection: the spinning baseline's, to this",
-            required: required.spinning_rtt,
-            figures: Box::new(move |distance| Some((rtt(distance, Network::Spinning)?, rtt(distance, network)?))),
-        });
+        );
+        require(
+            "RTT p50 of one connection: the sleeping baseline's, to this",
+            required.sleeping_rtt,
+            Box::new(move |distance| Some((rtt(distance, Network::Sleeping)?, rtt(distance, network)?))),
+        );
+        require(
+            "RTT p50 of one connection: the spinning baseline's, to this",
+            required.spinning_rtt,
+            Box::new(move |distance| Some((rtt(distance, Network::Spinning)?, rtt(distance, network)?))),
+        );
         if let Some(required) = required.bounces.filter(|_| beside.testpmd) {
-            kinds.push(Kind {
-                engine,
-                what: "requests/s of 64 connections, to testpmd's bounces/s",
+            require(
+                "requests/s of 64 connections, to testpmd's bounces/s",
                 required,
-                figures: Box::new(move |distance| Some((rate(distance, network, MANY)?, distance.bounces?))),
-            });
+                Box::new(move |distance| Some((rate(distance, network, MANY)?, distance.bounces?))),
+            );
         }
     }
     if beside.sockperf {
-        kinds.push(Kind {
-            engine: None,
-            what: "requests/s of one connection: the sleeping baseline's, to sockperf's",
-            required: OF_SOCKPERF,
-            figures: Box::new(move |distance| {
-                Some((rate(distance, Network::Sleeping, ONE)?, distance.sockperf.as_ref()?.rate))
-            }),
-        });
+        let what = "requests/s of one connection: the sleeping baseline's, to sockperf's";
+        let figures = move |distance: &Distance| {
+            Some((rate(distance, Network::Sleeping, ONE)?, distance.sockperf.as_ref()?.rate))
+        };
+        kinds.push(Kind::new(what, OF_SOCKPERF, Box::new(figures)));
     }
     kinds
 }
@@ -229,13 +162,6 @@ mod tests {
             all(&networks, TESTPMD, &[distance(30.0, &near, Some(4500.0)), distance(160.0, &far, Some(4500.0))]);
         let bounces: Vec<_> = ratios[3..].iter().map(|ratio| (ratio.transfer_ns, ratio.met)).collect();
         assert_eq!(bounces, [(Some(30.0), true), (Some(160.0), false)]);
-    }
-
-    #[test]
-    fn distances_fall_apart_where_they_differ_by_half() {
-        assert_eq!(apart(vec![165.0, 30.0, 13.0, 44.0, 160.0]), [vec![13.0], vec![30.0, 44.0], vec![160.0, 165.0]]);
-        assert!(apart(Vec::new()).is_empty());
-        assert!(is_alike(30.0, 45.0) && is_alike(30.0, 20.0) && !is_alike(30.0, 46.0));
     }
 
     #[test]

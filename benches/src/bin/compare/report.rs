@@ -1,8 +1,8 @@
 //! What is printed.
 
-use crate::ratios::Ratio;
 use comfy_table::{CellAlignment, Table, presets};
 use linerate_benches::echo_pair::{Measured, Network};
+use linerate_benches::ratios::{self, AtDistance, Ratio};
 use serde::Serialize;
 use std::fmt;
 
@@ -26,6 +26,12 @@ pub struct Distance {
     /// Frames that came back in a second from one `dpdk-testpmd` to the other.
     pub bounces: Option<f64>,
     pub sockperf: Option<Sockperf>,
+}
+
+impl AtDistance for Distance {
+    fn transfer_ns(&self) -> f64 {
+        self.transfer_ns
+    }
 }
 
 impl Distance {
@@ -99,24 +105,11 @@ impl fmt::Display for Report {
         table.column_iter_mut().skip(1).for_each(|column| column.set_cell_alignment(CellAlignment::Right));
         writeln!(f, "{table}\n")?;
 
-        let mut table = Table::new();
-        table.load_style(presets::ASCII_MARKDOWN);
-        table.set_header(["comparison", "line ns", "ratio", "required", ""]);
-        for Ratio { engine, what, transfer_ns, ratio, required, met } in &self.ratios {
-            let what = engine.map(|engine| format!("{engine}: ")).unwrap_or_default() + what;
-            let verdict = match (ratio, met) {
-                (None, _) => "never at one distance",
-                (Some(_), true) => "met",
-                (Some(_), false) => "not met",
-            };
-            let line = transfer_ns.map(|ns| format!("{ns:.0}")).unwrap_or_default();
-            let ratio = ratio.map(|ratio| format!("{ratio:.2}")).unwrap_or_default();
-            table.add_row([what, line, ratio, format!("{required:.2}"), verdict.to_owned()]);
-        }
         write!(
             f,
-            "{table}\n\nline: what a cache line took from one core to the other, before and after; only figures of the same \
-             distance are compared"
+            "{}\n\nline: what a cache line took from one core to the other, before and after; only figures of the same \
+             distance are compared",
+            ratios::table(&self.ratios)
         )
     }
 }

@@ -1,0 +1,132 @@
+//! What is printed about the links.
+
+use comfy_table::{CellAlignment, Table, presets};
+use linerate_benches::distance::median;
+use linerate_benches::kv::{Asked, Row, Way};
+use linerate_benches::limit::{self, Limit};
+use linerate_benches::ratios::{self, AtDistance, Ratio};
+use serde::Serialize;
+use std::fmt;
+
+/// Everything about one run.
+#[derive(Serialize)]
+pub struct Report {
+    pub connections: u32,
+    pub rounds: u32,
+    pub seconds: u32,
+    pub keys: u64,
+    pub size: u32,
+    /// The nearest first.
+    pub distances: Vec<Distance>,
+    pub ratios: Vec<Ratio>,
+    pub limits: Vec<Limit>,
+}
+
+/// What was measured with the cores so far from each other.
+#[derive(Serialize)]
+pub struct Distance {
+    /// Nanoseconds that a cache line took from one of the two cores to the other, before and after: the median.
+    pub transfer_ns: f64,
+    pub results: Vec<Row>,
+}
+
+impl AtDistance for Distance {
+    fn transfer_ns(&self) -> f64 {
+        self.transfer_ns
+    }
+}
+
+impl Distance {
+    /// The medians of the rows that are alike, figure by figure.
+    pub fn new<'a>(transfer_ns: f64, all: impl Iterator<Item = &'a Row>) -> Self {
+        let is_alike =
+            |one: &Row, other: &Row| (one.way, one.asked, one.depth) == (other.way, other.asked, other.depth);
+        let all: Vec<&Row> = all.collect();
+        let mut results: Vec<Row> = Vec::new();
+        for row in &all {
+            if results.iter().any(|other| is_alike(row, other)) {
+                continue;
+            }
+            let alike = || all.iter().copied().filter(|other| is_alike(row, other));
+            let middle = |figure: fn(&Row) -> f64| median(alike().map(figure)).unwrap_or_default();
+            results.push(Row {
+                rate: middle(|row| row.rate),
+                p50_us: middle(|row| row.p50_us),
+                p99_us: middle(|row| row.p99_us),
+                errors: alike().map(|row| row.errors).sum(),
+                ..**row
+            });
+        }
+        Distance { transfer_ns, results }
+    }
+
+    /// Requests per second.
+    pub fn rate(&self, way: Way, asked: Asked, depth: u32) -> Option<f64> {
+        let row = self.results.iter().find(|row| (row.way, row.asked, row.depth) == (way, asked, depth));
+        row.map(|row| row.rate)
+    }
+}
+
+impl Report {
+    /// Whether all that is required is there.
+    pub fn is_met(&self) -> bool {
+        self.ratios.iter().all(|ratio| ratio.met) && self.limits.iter().all(|limit| limit.met)
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut table = Table::new();
+        table.load_style(presets::ASCII_MARKDOWN);
+        table.set_header([
+            "server and client",
+            "asked",
+            "depth",
+            "line ns",
+            "requests/s",
+            "RTT p50 µs",
+            "p99 µs",
+            "errors",
+        ]);
+        for Distance { transfer_ns, results } in &self.distances {
+            for Row { way, asked, depth, rate, errors, p50_us, p99_us } in results {
+                table.add_row([
+                    way.name().to_owned(),
+                    asked.name().to_owned(),
+                    depth.to_string(),
+                    format!("{transfer_ns:.0}"),
+                    format!("{rate:.0}"),
+                    format!("{p50_us:.1}"),
+                    format!("{p99_us:.1}"),
+                    errors.to_string(),
+                ]);
+            }
+        }
+        table.column_iter_mut().skip(2).for_each(|column| column.set_cell_alignment(CellAlignment::Right));
+        let Report { connections, keys, size, .. } = self;
+        writeln!(f, "{connections} connections, {keys} keys, values of {size} bytes\n\n{table}\n")?;
+        writeln!(f, "{}\n", ratios::table(&self.ratios))?;
+        writeln!(f, "{}\n", limit::table("in the same run", &self.limits))?;
+        write!(
+            f,
+            "line: what a cache line took from one core to the other, before and after; only figures of the same distance are \
+             compared"
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rounds_of_a_row_become_their_median_and_errors_add_up() {
+        let row = |asked, rate| Row { way: Way::Virtio, asked, depth: 1, rate, errors: 1, p50_us: rate, p99_us: 9.0 };
+        let rows = [(Asked::Gets, 3.0), (Asked::Sets, 7.0), (Asked::Gets, 1.0), (Asked::Gets, 2.0)];
+        let distance = Distance::new(30.0, rows.map(|(asked, rate)| row(asked, rate)).iter());
+        assert_eq!(distance.results.len(), 2);
+        assert_eq!((distance.results[0].rate, distance.results[0].errors), (2.0, 3));
+        assert_eq!(distance.rate(Way::Virtio, Asked::Sets, 1), Some(7.0));
+        assert_eq!(distance.rate(Way::Virtio, Asked::Sets, 16), None);
+    }
+}

@@ -1,0 +1,67 @@
+//! What requests cost the service alone.
+
+use linerate_benches::engine::{Cost, measure};
+use linerate_benches::kv::turns::{Plan, Turns};
+use linerate_benches::priority::come_first;
+use serde::Serialize;
+use std::fmt;
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// Requests of a connection that come together
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
+    depth: u16,
+
+    /// How many keys there are
+    #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
+    keys: u64,
+
+    /// Bytes of a value
+    #[arg(long, value_name = "BYTES", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    size: u32,
+
+    /// GETs of a hundred requests; the others are SETs
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(0..=100))]
+    gets: u32,
+
+    /// How many requests are measured
+    #[arg(long, value_name = "N", default_value_t = 4_000_000)]
+    requests: u32,
+
+    /// In so many parts; the median is printed
+    #[arg(long, value_name = "N", default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    rounds: u32,
+
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Serialize)]
+pub struct Report {
+    depth: u16,
+    keys: u64,
+    size: u32,
+    gets: u32,
+    #[serde(flatten)]
+    cost: Cost,
+}
+
+pub fn run(args: &Args) -> Result<Report, crate::Error> {
+    let Args { depth, keys, size, gets, requests, rounds, .. } = *args;
+    let _first = come_first();
+    let turns = Turns::new(Plan { depth: depth.into(), keys, value: size as usize, gets });
+    let cost = measure(&mut [turns], (requests as usize).max(1), rounds as usize)?[0];
+    Ok(Report { depth, keys, size, gets, cost })
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Report { depth, keys, size, gets, cost: Cost { ns, best_ns, .. } } = self;
+        write!(
+            f,
+            "{ns:.0} ns per request, {best_ns:.0} in the fastest round: {gets} % GET, depth {depth}, {keys} keys, values of \
+             {size} bytes"
+        )
+    }
+}

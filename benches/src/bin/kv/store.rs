@@ -1,0 +1,356 @@
+//! What a store's keys take in memory, and its longest single calls.
+
+use comfy_table::{CellAlignment, Table, presets};
+use linerate_benches::client::Wrong;
+use linerate_benches::engine::memory::resident;
+use linerate_benches::limit::{self, Limit};
+use linerate_benches::priority::come_first;
+use linerate_bypass::arena::{Arena, ArenaConfig};
+use linerate_kv::store::{Config, Error, Evict, Expiry, From, Store};
+use rustix::time::{ClockId, clock_gettime};
+use serde::Serialize;
+use std::fmt;
+
+/// Bytes of a key and its value.
+const ITEM: f64 = 32.0;
+/// Bytes beside them, at most: of those that never expire, and of those that do.
+const BESIDE: f64 = 32.0;
+const BESIDE_EXPIRING: f64 = 40.0;
+/// What a store with room for so many keys is given for each.
+const ROOM: usize = 96;
+/// Nanoseconds of a call, at most.
+const LONGEST: u32 = 100_000;
+/// The memory that is to be filled to the last key, and what must be free beside it.
+const ALL: usize = 8 << 30;
+const SPARE: usize = 1 << 30;
+/// Of a store that evicts.
+const SMALL: usize = 256 << 20;
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// Millions of keys whose memory is measured
+    #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "1,10")]
+    millions: Vec<usize>,
+
+    /// Fill 8 GB, too, to the last key
+    #[arg(long)]
+    all: bool,
+
+    /// Millions of keys among which the longest calls are looked for; 0 leaves that out
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    calls: usize,
+
+    /// How often each of the calls is made: what it takes is the least of these, since what disturbs the machine does not
+    /// come back to the same call
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    rounds: u32,
+
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Serialize)]
+pub struct Report {
+    memory: Vec<Memory>,
+    calls: Vec<Calls>,
+    /// What the calls' store lies in.
+    backing: Option<String>,
+    rounds: u32,
+    limits: Vec<Limit>,
+    /// What was asked for and could not be measured.
+    missing: Vec<String>,
+}
+
+/// What keys take.
+#[derive(Debug, Serialize)]
+struct Memory {
+    keys: usize,
+    expire: bool,
+    /// Bytes for each, beside key and value: by the store's count.
+    beside: f64,
+    /// The same by the growth of the process.
+    resident_beside: f64,
+}
+
+/// What single calls take.
+#[derive(Debug, Serialize)]
+struct Calls {
+    what: &'static str,
+    calls: usize,
+    p50_ns: u32,
+    p999_ns: u32,
+    worst_ns: u32,
+    /// More than is allowed.
+    over: usize,
+}
+
+pub fn run(args: &Args) -> Result<Report, crate::Error> {
+    let mut report = Report {
+        memory: Vec::new(),
+        calls: Vec::new(),
+        backing: None,
+        rounds: args.rounds,
+        limits: Vec::new(),
+        missing: Vec::new(),
+    };
+    let _first = come_first();
+    let mut fills: Vec<(usize, usize)> = Vec::new();
+    for millions in &args.millions {
+        let keys = millions.max(&1) * 1_000_000;
+        fills.push((keys, (keys * ROOM).next_multiple_of(1 << 20)));
+    }
+    if args.all {
+        fills.push((usize::MAX, ALL));
+    }
+    for (most, memory) in fills {
+        if available().is_some_and(|available| available < memory + SPARE) {
+            let said = format!("keys in {} MB: {} MB must be free", memory >> 20, (memory + SPARE) >> 20);
+            eprintln!("not measured: {said}");
+            report.missing.push(said);
+            continue;
+        }
+        for (expire, expiry, limit) in [(false, Expiry::Never, BESIDE), (true, Expiry::At(1 << 40), BESIDE_EXPIRING)] {
+            eprintln!("bytes: {} MB, expire: {expire}", memory >> 20);
+            let measured = keys_in(memory, most, expire, expiry)?;
+            let what = format!(
+                "bytes beside key and value, {} keys that {}expire",
+                measured.keys,
+                if expire { "" } else { "never " }
+            );
+            report.limits.push(Limit::new(what, measured.beside, limit));
+            report.memory.push(measured);
+        }
+    }
+    if args.calls > 0 {
+        let (calls, backing) = calls(args.calls * 1_000_000, args.rounds);
+        report.backing = Some(backing);
+        let bounded = calls.iter().zip(KINDS).filter(|(_, (_, is_bounded))| *is_bounded);
+        let micros = |ns| f64::from(ns) / 1e3;
+        let limit = |calls: &Calls| {
+            Limit::new(format!("longest of {}, µs", calls.what), micros(calls.worst_ns), micros(LONGEST))
+        };
+        report.limits.extend(bounded.map(|(calls, _)| limit(calls)));
+        report.calls = calls;
+    }
+    Ok(report)
+}
+
+fn store(memory: usize, evict: Evict, hugepages: bool) -> (Store, String) {
+    let arena = Arena::new(ArenaConfig { bytes: memory + (2 << 20), hugepages }).expect("memory");
+    let backing = arena.backing().to_string();
+    // The same secret each time, so that each time the same calls do the same.
+    (Store::new(&Config { memory, evict, arena, key: [7; 16], ..Config::new(1 << 20) }, 0), backing)
+}
+
+/// What `most` keys take, or as many as there is room for.
+fn keys_in(memory: usize, most: usize, expire: bool, expiry: Expiry) -> Result<Memory, Wrong> {
+    let before = resident()?;
+    let (mut store, _) = store(memory, Evict::None, false);
+    let mut keys = 0;
+    while keys < most {
+        let n = keys as u128;
+        let key = n.to_le_bytes();
+        match store.set(&store.key(0, &key), &n.to_be_bytes(), expiry, 0) {
+            Ok(_) => keys += 1,
+            Err(Error::Full) => break,
+            Err(error) => unreachable!("{error}"),
+        }
+    }
+    let each = |bytes: usize| bytes as f64 / keys as f64 - ITEM;
+    let grown = resident()?.saturating_sub(before) as usize;
+    Ok(Memory { keys, expire, beside: each(store.used()), resident_beside: each(grown) })
+}
+
+/// Bytes that a program may still have, as the kernel estimates it.
+fn available() -> Option<usize> {
+    let said = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = said.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    Some(line.trim().strip_suffix(" kB")?.trim().parse::<usize>().ok()? << 10)
+}
+
+/// Of the processor's time, without what it does for others meanwhile.
+fn nanoseconds() -> u64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// Times of calls, in their order, each the least of what it took in the rounds so far.
+#[derive(Debug, Default)]
+struct Times {
+    least: Vec<u32>,
+    /// Where this round is.
+    at: usize,
+}
+
+impl Times {
+    fn measure<T>(&mut self, call: impl FnOnce() -> T) -> T {
+        let start = nanoseconds();
+        let result = call();
+        self.note((nanoseconds() - start).min(u32::MAX.into()) as u32);
+        result
+    }
+
+    fn note(&mut self, took: u32) {
+        match self.least.get_mut(self.at) {
+            Some(least) => *least = took.min(*least),
+            None => self.least.push(took),
+        }
+        self.at += 1;
+    }
+
+    fn summary(mut self, what: &'static str) -> Calls {
+        self.least.sort_unstable();
+        let calls = self.least.len();
+        let at = |part: f64| self.least.get((calls.saturating_sub(1) as f64 * part) as usize).copied().unwrap_or(0);
+        let over = self.least.iter().filter(|time| **time > LONGEST).count();
+        Calls { what, calls, p50_ns: at(0.5), p999_ns: at(0.999), worst_ns: at(1.0), over }
+    }
+}
+
+/// What is measured: the calls, in the order of [`round`], and whether they may take no longer than [`LONGEST`].
+const KINDS: [(&str, bool); 8] = [
+    ("nothing: what the machine does to any call", false),
+    ("sets of new keys, and ticks meanwhile", true),
+    ("ticks while all of them expire", true),
+    ("a flush of half as many, and ticks", false),
+    ("sets of new keys in used memory, and ticks", true),
+    ("sets of short values with eviction, sizes change", false),
+    ("sets of values of up to 40 kB among these", false),
+    ("ticks among these", false),
+];
+
+/// The longest single calls while a store is filled with so many keys, and emptied, and filled; and of a store that evicts.
+fn calls(count: usize, rounds: u32) -> (Vec<Calls>, String) {
+    let mut times: [Times; KINDS.len()] = Default::default();
+    let mut backing = String::new();
+    for number in 1..=rounds {
+        eprintln!("calls: round {number} of {rounds}");
+        times.iter_mut().for_each(|times| times.at = 0);
+        backing = round(count, &mut times);
+    }
+    (times.into_iter().zip(KINDS).map(|(times, (what, _))| times.summary(what)).collect(), backing)
+}
+
+fn round(
+    count: usize,
+    [nothing, sets, expiring, flushing, again, short, long, ticks]: &mut [Times; KINDS.len()],
+) -> String {
+    for n in 0..count {
+        nothing.measure(|| std::hint::black_box(n));
+    }
+    let (mut grown, backing) = store((count * ROOM).next_multiple_of(1 << 20), Evict::None, true);
+    let fill = |store: &mut Store, times: &mut Times, count: usize, expiry, now| {
+        for n in 0..count as u128 {
+            let key = n.to_le_bytes();
+            times.measure(|| store.set(&store.key(0, &key), &key, expiry, now)).expect("room");
+            if n % 64 == 0 {
+                times.measure(|| store.tick(now, 64));
+            }
+        }
+    };
+    fill(&mut grown, sets, count, Expiry::At(1_000_000), 0);
+    while expiring.measure(|| grown.tick(2_000_000, 64)) {}
+    fill(&mut grown, &mut Times::default(), count / 2, Expiry::Never, 2_000_000);
+    flushing.measure(|| grown.flush(0));
+    while flushing.measure(|| grown.tick(2_000_000, 64)) {}
+    fill(&mut grown, again, count, Expiry::At(3_000_000), 2_000_000);
+    drop(grown);
+
+    let (mut full, _) = store(SMALL, Evict::Lru(From::All), true);
+    let mut random = fastrand::Rng::with_seed(1);
+    let value = [7; 40_000];
+    // What sizes there are changes from one phase to another.
+    for n in 0..count as u128 {
+        let key = n.to_le_bytes();
+        let len = match n * 5 / count as u128 {
+            0 => random.usize(..40),
+            1 => random.usize(..400),
+            2 => random.usize(..16),
+            3 if n % 16 == 0 => random.usize(..40_000),
+            3 => random.usize(..300),
+            _ => random.usize(..100),
+        };
+        let now = n as u64 / 1000;
+        let times = if len >= linerate_kv::store::LONG { &mut *long } else { &mut *short };
+        times.measure(|| full.set(&full.key(0, &key), &value[..len], Expiry::Never, now)).expect("room");
+        if n % 64 == 0 {
+            ticks.measure(|| full.tick(now, 64));
+        }
+    }
+    backing
+}
+
+impl Report {
+    /// Whether all that was asked for was measured and is no more than it may be.
+    pub fn is_met(&self) -> bool {
+        self.missing.is_empty() && self.limits.iter().all(|limit| limit.met)
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let table = |names: &[&str], rows: Vec<Vec<String>>, words: &[usize]| {
+            let mut table = Table::new();
+            table.load_style(presets::ASCII_MARKDOWN);
+            table.set_header(names).add_rows(rows);
+            for column in table.column_iter_mut() {
+                if !words.contains(&column.index) {
+                    column.set_cell_alignment(CellAlignment::Right);
+                }
+            }
+            table
+        };
+        if !self.memory.is_empty() {
+            let row = |Memory { keys, expire, beside, resident_beside }: &Memory| {
+                let expire = if *expire { "yes" } else { "no" };
+                vec![keys.to_string(), expire.to_owned(), format!("{beside:.1}"), format!("{resident_beside:.1}")]
+            };
+            let names = ["keys", "expire", "bytes beside key and value", "by what is resident"];
+            writeln!(f, "{}\n", table(&names, self.memory.iter().map(row).collect(), &[1]))?;
+        }
+        if let Some(backing) = &self.backing {
+            let micros = |ns: &u32| format!("{:.1}", f64::from(*ns) / 1e3);
+            let row = |Calls { what, calls, p50_ns, p999_ns, worst_ns, over }: &Calls| {
+                let what = (*what).to_owned();
+                vec![what, calls.to_string(), micros(p50_ns), micros(p999_ns), micros(worst_ns), over.to_string()]
+            };
+            let names = ["single calls", "how many", "median µs", "99.9 % µs", "longest µs", "over 100 µs"];
+            writeln!(f, "{}", table(&names, self.calls.iter().map(row).collect(), &[0]))?;
+            writeln!(f, "in {backing}; the processor's time, each call's least of {} rounds\n", self.rounds)?;
+        }
+        for missing in &self.missing {
+            writeln!(f, "not measured: {missing}")?;
+        }
+        write!(f, "{}", limit::table("store", &self.limits))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_takes_the_least_of_its_rounds() {
+        let mut times = Times::default();
+        for round in [[5, 900_000, 7, 8], [900_000, 200_000, 6, 9]] {
+            times.at = 0;
+            round.into_iter().for_each(|took| times.note(took));
+        }
+        let calls = times.summary("calls");
+        assert_eq!((calls.calls, calls.worst_ns, calls.over, calls.p50_ns), (4, 200_000, 1, 6));
+    }
+
+    #[test]
+    fn a_store_is_filled_to_the_last_key() {
+        let memory = keys_in(4 << 20, usize::MAX, false, Expiry::Never).unwrap();
+        assert!((10_000..131_072).contains(&memory.keys) && memory.beside > 0.0, "{memory:?}");
+        assert_eq!(keys_in(4 << 20, 1000, true, Expiry::At(1 << 40)).unwrap().keys, 1000);
+    }
+
+    #[test]
+    fn calls_of_every_kind_are_measured() {
+        let (calls, _) = calls(10_000, 2);
+        assert!(calls.iter().all(|calls| calls.calls > 0 && calls.p50_ns <= calls.worst_ns), "{calls:?}");
+    }
+}

@@ -1,0 +1,204 @@
+//! Hosts that are network namespaces of this machine. They need root; what was set up goes when they do, and what an
+//! interrupted run left goes when the next ones are made.
+
+use crate::process::{Error, Process};
+use rustix::process::{Pid, Signal, kill_process};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use std::ffi::OsStr;
+use std::fs::File;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
+use std::{fs, io, thread};
+
+/// What the names of the namespaces begin with; the number of their process follows.
+const PREFIX: &str = "lrpath-";
+/// How long a command of the set-up may take.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+/// What a kernel would leave to a network card, and whoever takes frames from the other end would have to do.
+const OFFLOADS: [&str; 8] = ["tx", "off", "tso", "off", "gso", "off", "gro", "off"];
+
+/// A host with one interface: a namespace whose kernel has the interface, or a program that takes it over.
+#[derive(Debug)]
+pub struct Host {
+    namespace: Namespace,
+    interface: &'static str,
+    /// Its IPv4 address, in a network of 24 bits.
+    pub v4: Ipv4Addr,
+    /// Its IPv6 address, in a network of 64 bits.
+    pub v6: Ipv6Addr,
+}
+
+impl Host {
+    /// The host with this number, from 1 on, in a network of all these hosts.
+    pub(crate) fn new(namespace: Namespace, interface: &'static str, number: u8) -> Self {
+        let v6 = Ipv6Addr::new(0xfd99, 0, 0, 0, 0, 0, 0, number.into());
+        Host { namespace, interface, v4: Ipv4Addr::new(10, 99, 0, number), v6 }
+    }
+
+    /// Two hosts, the ends of one veth pair, whose kernels leave nothing to a network card. They have no addresses yet.
+    pub fn pair(interrupted: &AtomicBool) -> Result<[Host; 2], Error> {
+        let [near, far] = Namespace::all(["near", "far"], interrupted)?;
+        near.cable("lr0", &far, "lr1", interrupted)?;
+        for (namespace, interface) in [(&near, "lr0"), (&far, "lr1")] {
+            namespace.leave_nothing_to(interface, interrupted)?;
+            namespace.up(interface, interrupted)?;
+        }
+        Ok([Host::new(near, "lr0", 1), Host::new(far, "lr1", 2)])
+    }
+
+    /// A host whose interface is still to be made, by whoever is at its other end: a TAP device.
+    pub fn alone(interrupted: &AtomicBool) -> Result<Host, Error> {
+        let [namespace] = Namespace::all(["near"], interrupted)?;
+        Ok(Host::new(namespace, "lr0", 1))
+    }
+
+    /// Brings up the interface that somebody has made, which leaves nothing to a network card.
+    pub fn plug(&self, interrupted: &AtomicBool) -> Result<(), Error> {
+        self.namespace.leave_nothing_to(self.interface, interrupted)?;
+        self.namespace.up(self.interface, interrupted)
+    }
+
+    /// The namespace's name.
+    pub(crate) fn namespace(&self) -> &Namespace {
+        &self.namespace
+    }
+
+    /// The interface's name.
+    pub fn interface(&self) -> &'static str {
+        self.interface
+    }
+
+    /// Gives the interface its addresses, for the kernel to use.
+    pub fn address(&self, interrupted: &AtomicBool) -> Result<(), Error> {
+        let Host { namespace, interface, v4, v6 } = self;
+        let add = ["-n", &namespace.0, "addr", "add"];
+        ip(&[&add[..], &[&format!("{v4}/24"), "dev", interface]].concat(), interrupted)?;
+        ip(&[&add[..], &[&format!("{v6}/64"), "dev", interface, "nodad"]].concat(), interrupted)?;
+        Ok(())
+    }
+
+    /// What `--via` and `--ip` tell a program that takes the interface over.
+    pub fn taken_over(&self) -> [String; 6] {
+        let Host { interface, v4, v6, .. } = self;
+        let words = ["--via", &format!("af_xdp:{interface}"), "--ip", &format!("{v4}/24"), "--ip", &format!("{v6}/64")];
+        words.map(str::to_owned)
+    }
+
+    /// An address that a service on `port` of this host has, for IPv4 or IPv6.
+    pub fn ip(&self, v6: bool) -> IpAddr {
+        if v6 { self.v6.into() } else { self.v4.into() }
+    }
+
+    /// A command that runs `program` on this host.
+    pub fn command(&self, program: &Path) -> Command {
+        self.namespace.command(program.as_os_str())
+    }
+
+    /// Does `what` on a thread in the network of this host, where sockets that it opens stay.
+    pub fn within<T: Send>(&self, what: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
+        let there = || self.enter().and_then(|()| what());
+        thread::scope(|scope| scope.spawn(there).join()).unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    }
+
+    /// Has the calling thread use the network of this host from now on.
+    fn enter(&self) -> io::Result<()> {
+        let namespace = File::open(Path::new("/run/netns").join(&self.namespace.0))?;
+        Ok(move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?)
+    }
+}
+
+/// A network namespace. Nothing runs in it any more when it is dropped: what was started there was stopped before.
+#[derive(Debug)]
+pub(crate) struct Namespace(String);
+
+impl Namespace {
+    /// New ones, whose names end like this.
+    pub(crate) fn all<const N: usize>(ends: [&str; N], interrupted: &AtomicBool) -> Result<[Namespace; N], Error> {
+        sweep();
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let begin = format!("{PREFIX}{}-{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
+        let made: Vec<_> =
+            ends.iter().map(|end| Namespace::new(format!("{begin}-{end}"), interrupted)).collect::<Result<_, _>>()?;
+        Ok(made.try_into().expect("one for each"))
+    }
+
+    /// Makes a veth pair from this one's `interface` to the `other`'s.
+    pub(crate) fn cable(
+        &self,
+        interface: &str,
+        other: &Namespace,
+        other_interface: &str,
+        interrupted: &AtomicBool,
+    ) -> Result<(), Error> {
+        let here = ["link", "add", interface, "netns", &self.0, "type", "veth"];
+        ip(&[&here[..], &["peer", "name", other_interface, "netns", &other.0]].concat(), interrupted).map(drop)
+    }
+
+    /// Has the kernel do all of what it would leave to a network card.
+    pub(crate) fn leave_nothing_to(&self, interface: &str, interrupted: &AtomicBool) -> Result<(), Error> {
+        self.run(&[&["ethtool", "-K", interface], &OFFLOADS[..]].concat(), interrupted).map(drop)
+    }
+
+    /// Brings an interface up.
+    pub(crate) fn up(&self, interface: &str, interrupted: &AtomicBool) -> Result<(), Error> {
+        ip(&["-n", &self.0, "link", "set", interface, "up"], interrupted).map(drop)
+    }
+
+    fn new(name: String, interrupted: &AtomicBool) -> Result<Namespace, Error> {
+        ip(&["netns", "add", &name], interrupted)?;
+        let namespace = Namespace(name);
+        ip(&["-n", &namespace.0, "link", "set", "lo", "up"], interrupted)?;
+        Ok(namespace)
+    }
+
+    pub(crate) fn command(&self, program: &OsStr) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.0]).arg(program).env_remove("RUST_LOG");
+        command
+    }
+
+    fn processes(&self) -> Vec<Pid> {
+        let listed = Command::new("ip").args(["netns", "pids", &self.0]).output();
+        let listed = listed.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
+        listed.split_whitespace().filter_map(|pid| Pid::from_raw(pid.parse().ok()?)).collect()
+    }
+
+    /// Runs a command of the set-up, and returns what it prints.
+    pub(crate) fn run(&self, words: &[&str], interrupted: &AtomicBool) -> Result<String, Error> {
+        ip(&[&["netns", "exec", &self.0], words].concat(), interrupted)
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        match Command::new("ip").args(["netns", "del", &self.0]).stderr(Stdio::null()).status() {
+            Ok(status) if status.success() => {}
+            _ => eprintln!("the network namespace {} is left behind", self.0),
+        }
+    }
+}
+
+/// Removes what processes left that were killed.
+fn sweep() {
+    for entry in fs::read_dir("/run/netns").into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let pid = name.strip_prefix(PREFIX).and_then(|rest| rest.split('-').next()?.parse::<u32>().ok());
+        if pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
+            let namespace = Namespace(name);
+            for pid in namespace.processes() {
+                // It may have ended by itself.
+                let _ = kill_process(pid, Signal::KILL);
+            }
+        }
+    }
+}
+
+fn ip(words: &[&str], interrupted: &AtomicBool) -> Result<String, Error> {
+    let mut command = Command::new("ip");
+    command.args(words);
+    Process::start(command)?.output(PATIENCE, interrupted)
+}

@@ -1,0 +1,122 @@
+//! Sets the keys that redis-benchmark asks for, by itself: it sets keys by chance only.
+
+use crate::process::Error;
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// SETs of which the answers are awaited together.
+const BATCH: u64 = 500;
+const OK: &[u8] = b"+OK\r\n";
+/// How long an answer may take, and how often it is looked whether to go on.
+const PATIENCE: Duration = Duration::from_secs(10);
+const TICK: Duration = Duration::from_millis(100);
+
+/// Sets `key:000000000000` and those that follow, each with a value of `size` bytes.
+pub(super) fn fill(address: SocketAddr, keys: u64, size: usize, interrupted: &AtomicBool) -> io::Result<()> {
+    let mut server = TcpStream::connect_timeout(&address, PATIENCE)?;
+    server.set_nodelay(true)?;
+    server.set_write_timeout(Some(PATIENCE))?;
+    server.set_read_timeout(Some(TICK))?;
+    let (value, mut requests) = ("x".repeat(size), Vec::new());
+    for first in (0..keys).step_by(BATCH as usize) {
+        let numbers = first..(first + BATCH).min(keys);
+        let answers = OK.repeat(numbers.clone().count());
+        requests.clear();
+        for number in numbers {
+            write!(requests, "*3\r\n$3\r\nSET\r\n$16\r\nkey:{number:012}\r\n${size}\r\n{value}\r\n")?;
+        }
+        server.write_all(&requests)?;
+        expect(&mut server, &answers, interrupted)?;
+    }
+    Ok(())
+}
+
+fn expect(server: &mut TcpStream, answers: &[u8], interrupted: &AtomicBool) -> io::Result<()> {
+    let (mut came, mut until) = (vec![0; answers.len()], Instant::now() + PATIENCE);
+    let mut at = 0;
+    while at < came.len() {
+        match server.read(&mut came[at..]) {
+            Ok(0) => return Err(io::Error::other("the server closed while it was being filled")),
+            Ok(n) => {
+                at += n;
+                until = Instant::now() + PATIENCE;
+            }
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {
+                if interrupted.load(Ordering::Relaxed) || Instant::now() > until {
+                    return Err(ErrorKind::TimedOut.into());
+                }
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    if came == answers {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&came);
+    let wrong = said.lines().find(|line| *line != "+OK").unwrap_or_default();
+    Err(io::Error::other(format!("the server answered a SET with {wrong}")))
+}
+
+/// Why filling failed.
+pub(super) fn failed(error: io::Error, interrupted: &AtomicBool) -> Error {
+    if interrupted.load(Ordering::Relaxed) {
+        return Error::Interrupted;
+    }
+    Error::Start { program: "redis-benchmark, for which keys are set before,".to_owned(), error }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+    use std::thread;
+
+    /// A server that answers what it got with `answer`, once it is `len` bytes.
+    fn answering(
+        len: usize,
+        answer: &[u8],
+        filled: impl FnOnce(SocketAddr) -> io::Result<()>,
+    ) -> (String, io::Result<()>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        thread::scope(|scope| {
+            let address = listener.local_addr().unwrap();
+            let server = scope.spawn(move || {
+                let (mut client, _) = listener.accept().unwrap();
+                let mut came = vec![0; len];
+                client.read_exact(&mut came).unwrap();
+                client.write_all(answer).unwrap();
+                String::from_utf8(came).unwrap()
+            });
+            let filled = filled(address);
+            (server.join().unwrap(), filled)
+        })
+    }
+
+    const TWO: &str = "*3\r\n$3\r\nSET\r\n$16\r\nkey:000000000000\r\n$3\r\nxxx\r\n\
+                       *3\r\n$3\r\nSET\r\n$16\r\nkey:000000000001\r\n$3\r\nxxx\r\n";
+
+    #[test]
+    fn every_key_is_set() {
+        let not = AtomicBool::new(false);
+        let (came, filled) = answering(TWO.len(), b"+OK\r\n+OK\r\n", |address| fill(address, 2, 3, &not));
+        assert_eq!(came, TWO);
+        filled.unwrap();
+    }
+
+    #[test]
+    fn an_error_for_an_answer_is_told() {
+        let not = AtomicBool::new(false);
+        let (_, filled) = answering(TWO.len(), b"-OOM no\r\n\r\n", |address| fill(address, 2, 3, &not));
+        assert!(filled.unwrap_err().to_string().contains("-OOM"));
+    }
+
+    #[test]
+    fn an_interruption_ends_the_wait_for_answers() {
+        let interrupted = AtomicBool::new(true);
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let error = fill(listener.local_addr().unwrap(), 2, 3, &interrupted).unwrap_err();
+        assert!(matches!(failed(error, &interrupted), Error::Interrupted));
+    }
+}

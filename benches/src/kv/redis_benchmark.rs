@@ -1,0 +1,117 @@
+//! `redis-benchmark`, as anybody would run it.
+
+use super::{Asked, CONNECTIONS};
+use crate::hosts::Host;
+use crate::process::{Error, Process, pinned};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+/// Its name.
+pub(super) const PROGRAM: &str = "redis-benchmark";
+/// What it may need beside the time that it is to measure, should the server become slower meanwhile.
+const AROUND: Duration = Duration::from_secs(30);
+/// Requests of the run that shows how many there must be for the time that is to be measured, for each on the way.
+const TRIAL: u32 = 20_000;
+
+/// One run.
+pub(super) struct Benchmark<'a> {
+    /// Where it runs, if not on this host.
+    pub client: Option<&'a Host>,
+    pub core: usize,
+    pub address: SocketAddr,
+    pub depth: u32,
+}
+
+/// What it prints of one kind of requests.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Measured {
+    pub rate: f64,
+    pub p50_us: f64,
+    pub p99_us: f64,
+}
+
+impl Benchmark<'_> {
+    /// GETs and SETs of so many keys and of values of so many bytes, each for about `duration`.
+    pub fn measure(
+        &self,
+        sizes: (u64, u32),
+        duration: Duration,
+        interrupted: &AtomicBool,
+    ) -> Result<Vec<(Asked, Measured)>, Error> {
+        // It takes a number of requests, not a time.
+        let trial = self.run(sizes, "get", u64::from(TRIAL * self.depth), AROUND, interrupted)?;
+        let rate = trial.first().map_or(0.0, |(_, measured)| measured.rate);
+        let requests = (rate * duration.as_secs_f64()).max(f64::from(TRIAL)) as u64;
+        self.run(sizes, "set,get", requests, 4 * duration + AROUND, interrupted)
+    }
+
+    fn run(
+        &self,
+        (keys, size): (u64, u32),
+        what: &str,
+        requests: u64,
+        limit: Duration,
+        interrupted: &AtomicBool,
+    ) -> Result<Vec<(Asked, Measured)>, Error> {
+        let mut command = match self.client {
+            None => pinned(self.core, PROGRAM),
+            Some(host) => {
+                let mut command = host.command(Path::new("taskset"));
+                command.args(["-c", &self.core.to_string(), PROGRAM]);
+                command
+            }
+        };
+        self.arguments(&mut command);
+        command.args(["-r", &keys.to_string(), "-d", &size.to_string()]);
+        command.args(["-t", what, "-n", &requests.to_string(), "--csv"]);
+        let running = Process::start(command)?;
+        let command = running.command().to_owned();
+        let printed = running.output(limit, interrupted)?;
+        let measured = parse(&printed).filter(|measured| measured.len() == what.split(',').count());
+        measured.ok_or(Error::Unexpected { command, printed })
+    }
+
+    fn arguments(&self, command: &mut Command) {
+        command.args(["-h", &self.address.ip().to_string(), "-p", &self.address.port().to_string()]);
+        command.args(["-c", &CONNECTIONS.to_string(), "-P", &self.depth.to_string()]);
+    }
+}
+
+/// The lines of its table, by the names at the top of it.
+fn parse(printed: &str) -> Option<Vec<(Asked, Measured)>> {
+    let words =
+        |line: &'_ str| -> Vec<String> { line.split(',').map(|word| word.trim_matches('"').to_owned()).collect() };
+    let mut lines = printed.lines().skip_while(|line| !line.starts_with("\"test\"")).map(words);
+    let names = lines.next()?;
+    let at = |name: &str| names.iter().position(|other| other == name);
+    let (rps, p50, p99) = (at("rps")?, at("p50_latency_ms")?, at("p99_latency_ms")?);
+    let row = |words: Vec<String>| {
+        let number = |at: usize| words.get(at)?.parse::<f64>().ok();
+        let asked = match words.first()?.as_str() {
+            "GET" => Asked::Gets,
+            "SET" => Asked::Sets,
+            _ => return None,
+        };
+        Some((asked, Measured { rate: number(rps)?, p50_us: number(p50)? * 1e3, p99_us: number(p99)? * 1e3 }))
+    };
+    lines.map(row).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn its_table_is_read_by_the_names_at_the_top() {
+        let printed = "WARNING: some\n\"test\",\"rps\",\"avg_latency_ms\",\"p50_latency_ms\",\"p99_latency_ms\"\n\
+                       \"SET\",\"100.50\",\"9\",\"0.250\",\"0.500\"\n\"GET\",\"200.00\",\"9\",\"0.125\",\"0.375\"\n";
+        let sets = Measured { rate: 100.5, p50_us: 250.0, p99_us: 500.0 };
+        let gets = Measured { rate: 200.0, p50_us: 125.0, p99_us: 375.0 };
+        assert_eq!(parse(printed), Some(vec![(Asked::Sets, sets), (Asked::Gets, gets)]));
+        assert_eq!(parse("Error: Connection refused\n"), None);
+        assert_eq!(parse("\"test\",\"rps\",\"p50_latency_ms\",\"p99_latency_ms\"\n\"GET\",\"x\",\"1\",\"1\"\n"), None);
+    }
+}

@@ -1,0 +1,138 @@
+//! What the project requires of figures, as ratios of figures of the same run.
+
+use comfy_table::{Table, presets};
+use serde::Serialize;
+
+/// What was measured with the cores at one distance.
+pub trait AtDistance {
+    /// Nanoseconds that a cache line took from one core to the other.
+    fn transfer_ns(&self) -> f64;
+}
+
+/// A kind of ratio, and which two figures of a distance it is of.
+pub struct Kind<D> {
+    /// The engine, if it is about one and there is a choice.
+    pub engine: Option<&'static str>,
+    /// Of what.
+    pub what: String,
+    /// At least this much is required.
+    pub required: f64,
+    /// The figures.
+    pub figures: Box<Figures<D>>,
+    /// What is not there, without which there are no figures.
+    pub lacking: Option<String>,
+}
+
+impl<D> Kind<D> {
+    /// One for which nothing is lacking, of no engine.
+    pub fn new(what: impl Into<String>, required: f64, figures: Box<Figures<D>>) -> Self {
+        Kind { engine: None, what: what.into(), required, figures, lacking: None }
+    }
+}
+
+/// Two figures of a distance, if there are both.
+pub type Figures<D> = dyn Fn(&D) -> Option<(f64, f64)>;
+
+/// One ratio of two figures, with the cores so far from each other.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Ratio {
+    /// The engine, if it is about one and there is a choice.
+    pub engine: Option<&'static str>,
+    /// Of what.
+    pub what: String,
+    /// Nanoseconds that a cache line took from one core to the other; `None` if no distance was met with for both figures.
+    pub transfer_ns: Option<f64>,
+    /// The figures' ratio, if there is one.
+    pub ratio: Option<f64>,
+    /// At least this much is required.
+    pub required: f64,
+    /// Whether it is.
+    pub met: bool,
+    /// What was not there, without which there are no figures.
+    pub lacking: Option<String>,
+}
+
+/// All ratios of these `kinds`, at each distance at which there are both figures. One that there is at no distance is not met.
+pub fn all<D: AtDistance>(kinds: Vec<Kind<D>>, distances: &[D]) -> Vec<Ratio> {
+    let mut ratios = Vec::new();
+    for Kind { engine, what, required, figures, lacking } in kinds {
+        let at = |transfer_ns, ratio: Option<f64>| Ratio {
+            engine,
+            what: what.clone(),
+            transfer_ns,
+            ratio,
+            required,
+            met: ratio.is_some_and(|ratio| ratio >= required),
+            lacking: lacking.clone(),
+        };
+        let before = ratios.len();
+        ratios.extend(distances.iter().filter_map(|distance| {
+            let (of, to) = figures(distance)?;
+            Some(at(Some(distance.transfer_ns()), Some(of / to)))
+        }));
+        if ratios.len() == before {
+            ratios.push(at(None, None));
+        }
+    }
+    ratios
+}
+
+/// The ratios for people.
+pub fn table(ratios: &[Ratio]) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::ASCII_MARKDOWN);
+    table.set_header(["comparison", "line ns", "ratio", "required", ""]);
+    for Ratio { engine, what, transfer_ns, ratio, required, met, lacking } in ratios {
+        let what = engine.map(|engine| format!("{engine}: ")).unwrap_or_default() + what;
+        let verdict = match (ratio, met, lacking) {
+            (None, _, Some(lacking)) => format!("not measured: {lacking}"),
+            (None, _, None) => "never at one distance".to_owned(),
+            (Some(_), true, _) => "met".to_owned(),
+            (Some(_), false, _) => "not met".to_owned(),
+        };
+        let line = transfer_ns.map(|ns| format!("{ns:.0}")).unwrap_or_default();
+        let ratio = ratio.map(|ratio| format!("{ratio:.2}")).unwrap_or_default();
+        table.add_row([what, line, ratio, format!("{required:.2}"), verdict]);
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Two(f64, Option<f64>, Option<f64>);
+
+    impl AtDistance for Two {
+        fn transfer_ns(&self) -> f64 {
+            self.0
+        }
+    }
+
+    fn ratios(distances: &[Two], lacking: Option<&str>) -> Vec<Ratio> {
+        let figures = Box::new(|two: &Two| two.1.zip(two.2));
+        let (what, lacking) = ("one to the other".to_owned(), lacking.map(str::to_owned));
+        all(vec![Kind { engine: Some("native"), what, required: 2.0, figures, lacking }], distances)
+    }
+
+    #[test]
+    fn figures_are_compared_with_those_of_the_same_distance() {
+        let near_and_far = [Two(30.0, Some(4.0), Some(2.0)), Two(160.0, Some(3.0), Some(2.0))];
+        let verdicts: Vec<_> =
+            { ratios(&near_and_far, None) }.iter().map(|ratio| (ratio.transfer_ns, ratio.ratio, ratio.met)).collect();
+        assert_eq!(verdicts, [(Some(30.0), Some(2.0), true), (Some(160.0), Some(1.5), false)]);
+        // Both figures, but at no distance both.
+        let never = ratios(&[Two(30.0, Some(4.0), None), Two(160.0, None, Some(2.0))], None);
+        assert_eq!((never.len(), never[0].ratio, never[0].met), (1, None, false));
+        assert!(
+            table(&never).to_string().contains("| native: one to the other |         |       | 2.00     | never at")
+        );
+    }
+
+    #[test]
+    fn what_could_not_be_measured_is_told_and_not_met() {
+        let lacking = ratios(&[Two(30.0, Some(4.0), None)], Some("redis-server is not installed"));
+        assert_eq!((lacking.len(), lacking[0].ratio, lacking[0].met), (1, None, false));
+        assert!(table(&lacking).to_string().contains("not measured: redis-server is not installed"));
+    }
+}
