@@ -1,57 +1,60 @@
 //! Requests that are run by another worker.
 
 use super::Kv;
-use super::client::{Asked, Client};
+use super::client::{Asked, Client, Speech};
 use super::messages::Message;
 use super::output::Replies;
 use crate::commands::Request;
-use crate::resp::Protocol;
+use crate::memcached::Data;
+use crate::resp::{self, Protocol};
+use crate::shards::ShardSet;
+use crate::store::LONG;
 use linerate_bypass::{ConnId, Transport};
 
-/// Requests that travel together at most.
-const MOST: usize = 64;
+/// Bytes of requests that travel together, about.
+const MOST: usize = 16 << 10;
 
 /// Requests of one connection for the shard of another worker, on their way there or back.
+#[derive(Default)]
 pub struct Errand {
     conn: Option<ConnId>,
     /// Who sent it, and to whom.
     home: usize,
     pub(super) worker: usize,
-    space: u8,
-    protocol: Protocol,
-    pub(super) requests: Vec<Asked>,
+    /// The keyspace of a client of Redis, and its protocol; nothing for a memcached client.
+    redis: Option<(u8, Protocol)>,
+    /// Requests as they came.
+    pub(super) text: Vec<u8>,
+    /// One behind them that was kept, because parts of it were received apart.
+    pub(super) last: Option<Asked>,
     replies: Replies,
 }
 
-impl Default for Errand {
-    fn default() -> Self {
-        Errand {
-            conn: None,
-            home: 0,
-            worker: 0,
-            space: 0,
-            protocol: Protocol::default(),
-            requests: Vec::new(),
-            replies: Replies::default(),
-        }
-    }
-}
-
-impl Errand {
-    /// It is `client`'s, from the worker `home` to `worker`.
-    pub(super) fn begin(&mut self, client: &Client, home: usize, worker: usize) {
-        (self.conn, self.home, self.worker) = (Some(client.conn), home, worker);
-        if let Some(session) = client.session() {
-            (self.space, self.protocol) = (session.space(), session.protocol());
-        }
-    }
-
-    pub(super) fn has_room(&self) -> bool {
-        self.requests.len() < MOST
-    }
-}
-
 impl Kv {
+    /// Where a request goes that needs `needs`, if that is what another worker can run, and if it can travel with those that are
+    /// in `errand` already, which are of `conn` and `speech`.
+    #[inline]
+    pub(super) fn errand_for<'e>(
+        &mut self,
+        errand: &'e mut Option<Box<Errand>>,
+        conn: ConnId,
+        redis: Option<(u8, Protocol)>,
+        needs: &ShardSet,
+    ) -> Option<&'e mut Errand> {
+        let mut shards = needs.iter();
+        let (Some(worker), None) = (shards.next(), shards.next()) else { return None };
+        if worker == self.worker {
+            return None;
+        }
+        let errand = errand.get_or_insert_with(|| {
+            let mut new = self.idle_errands.pop().unwrap_or_default();
+            (new.conn, new.home, new.worker, new.redis) = (Some(conn), self.worker, worker, redis);
+            new
+        });
+        let has_room = errand.text.len() < MOST && errand.last.is_none();
+        (errand.worker == worker && has_room).then_some(errand)
+    }
+
     /// Runs the errands that have come here, if the shard is here.
     pub(super) fn run_errands(&mut self) {
         while self.stores[self.worker].is_some()
@@ -64,27 +67,51 @@ impl Kv {
     fn run_errand(&mut self, mut errand: Box<Errand>) {
         // Whatever was being replied here goes on behind it.
         std::mem::swap(&mut self.replies, &mut errand.replies);
-        let mut guest = self.guest.take();
-        if let Some(guest) = &mut guest {
-            guest.visit(errand.space, errand.protocol);
-        }
-        let mut requests = std::mem::take(&mut errand.requests);
-        for asked in requests.drain(..) {
-            match asked {
-                Asked::Resp(args) => {
-                    if let Some(guest) = &mut guest {
-                        self.run(&Request::new(args.args(), errand.space, &self.keys), guest);
-                    }
+        match errand.redis {
+            Some((space, protocol)) => self.run_as_guest(&mut errand, space, protocol),
+            None => {
+                let mut rest = &errand.text[..];
+                while let Some((len, _)) = self.run_bytes(rest, Data::Short(b"")) {
+                    rest = &rest[len..];
                 }
-                Asked::Memcached(bytes, value) => {
+                if let Some(Asked::Memcached(bytes, value)) = errand.last.take() {
                     self.run_bytes(&bytes, value);
                 }
             }
         }
-        self.guest = guest;
-        errand.requests = requests;
+        errand.text.clear();
+        errand.text.shrink_to(2 * MOST);
         std::mem::swap(&mut self.replies, &mut errand.replies);
         self.outbox.send(errand.home, Message::Back(errand));
+    }
+
+    /// Runs the requests of a client of Redis.
+    fn run_as_guest(&mut self, errand: &mut Errand, space: u8, protocol: Protocol) {
+        let Some(mut guest) = self.guest.take() else { return };
+        guest.visit(space, protocol);
+        let mut parser = resp::Parser::default();
+        let limits = guest.limits(self.settings().bulk as usize, LONG);
+        let mut rest = &errand.text[..];
+        while !rest.is_empty() {
+            let first = self.ahead.len();
+            let ahead = self.recognise(&guest, rest);
+            self.fetch(first);
+            if let Some((done, _)) = self.answer(&mut guest, rest, ahead)
+                && done > 0
+            {
+                rest = &rest[done..];
+                continue;
+            }
+            // It was read before.
+            let Ok(resp::Parsed::Request(len)) = parser.parse(rest, limits) else { break };
+            self.run(&Request::new(parser.args(rest), space, &self.keys), &mut guest);
+            rest = &rest[len..];
+        }
+        if let Some(Asked::Resp(args)) = errand.last.take() {
+            self.run(&Request::new(args.args(), space, &self.keys), &mut guest);
+        }
+        self.ahead.clear();
+        self.guest = Some(guest);
     }
 
     /// An errand has come back.
@@ -99,5 +126,15 @@ impl Kv {
         }
         errand.replies.clear();
         self.idle_errands.push(errand);
+    }
+}
+
+impl Client {
+    /// What whoever runs its requests elsewhere has to know of it.
+    pub(super) fn redis(&self) -> Option<(u8, Protocol)> {
+        match &self.speech {
+            Speech::Resp { session, .. } => Some((session.space(), session.protocol())),
+            Speech::Memcached { .. } => None,
+        }
     }
 }

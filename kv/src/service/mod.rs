@@ -56,6 +56,7 @@ pub struct Kv {
     outbox: Outbox,
     lending: Lending,
     /// Errands that have come back, to be used again.
+    #[expect(clippy::vec_box, reason = "they go from worker to worker in their boxes")]
     idle_errands: Vec<Box<Errand>>,
     /// Who runs what others have sent here.
     guest: Option<Session>,

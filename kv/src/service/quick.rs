@@ -6,12 +6,13 @@
 use super::Kv;
 use super::client::{Client, Speech};
 use super::output::Replies;
-use crate::commands::Quick;
+use crate::commands::{Quick, Session};
 use crate::resp::Protocol;
 use crate::shards::shard_of;
 use crate::sink::Sink;
 use crate::store::{Expiry, Key, LONG, Seen, Store, Str};
 use linerate_bypass::{ConnId, Transport};
+use std::ops::Range;
 
 /// Requests of one client that are recognised ahead at most.
 const AHEAD: usize = 16;
@@ -147,7 +148,7 @@ impl Kv {
             if let Some(Some(client)) = clients.get_mut(conn.slot())
                 && client.conn == *conn
             {
-                self.recognise(net, client);
+                self.recognise_next(net, client);
             }
         }
         self.clients = clients;
@@ -179,17 +180,26 @@ impl Kv {
         self.clients = clients;
     }
 
-    /// Recognises what `client` asks for next, and asks for that part of the index that leads there. Returns whether anything is
-    /// recognised.
+    /// Recognises what `client` asks for next.
     #[inline(always)]
-    fn recognise(&mut self, net: &mut impl Transport, client: &mut Client) -> bool {
-        let first = self.ahead.len();
-        let Some(store) = &self.stores[self.worker] else { return false };
-        let Speech::Resp { session, .. } = &client.speech else { return false };
-        if !client.is_fresh() || !session.is_plain() {
-            return false;
+    fn recognise_next(&mut self, net: &mut impl Transport, client: &mut Client) {
+        if client.is_fresh()
+            && let Speech::Resp { session, .. } = &client.speech
+        {
+            client.ahead = self.recognise(session, net.peek(client.conn));
         }
-        let mut rest = net.peek(client.conn);
+    }
+
+    /// Recognises requests of `session` at the beginning of `data` that can be done here, and asks for the part of the index that
+    /// leads to their keys. Returns which they are.
+    #[inline(always)]
+    pub(super) fn recognise(&mut self, session: &Session, data: &[u8]) -> Range<usize> {
+        let first = self.ahead.len();
+        let Some(store) = &self.stores[self.worker] else { return first..first };
+        if !session.is_plain() {
+            return first..first;
+        }
+        let mut rest = data;
         while self.ahead.len() - first < AHEAD
             && let Some(known) = Known::of(rest)
         {
@@ -201,37 +211,46 @@ impl Kv {
             self.ahead.push(Ahead { known, hash, seen: Seen::default() });
             rest = &rest[usize::from(known.len)..];
         }
-        client.ahead = first..self.ahead.len();
-        !client.ahead.is_empty()
+        first..self.ahead.len()
     }
 
     /// Asks for the items of the requests that were recognised from the number `first` on.
     #[inline(always)]
-    fn fetch(&mut self, first: usize) {
+    pub(super) fn fetch(&mut self, first: usize) {
         if let Some(store) = &self.stores[self.worker] {
             self.ahead[first..].iter_mut().for_each(|ahead| ahead.seen = store.prefetch_item(ahead.hash));
         }
     }
 
-    /// Recognises what `client` asks for next, and fetches what it will touch. Returns whether anything is recognised.
-    pub(super) fn look_further(&mut self, net: &mut impl Transport, client: &mut Client) -> bool {
+    /// Recognises what `client` asks for next, and fetches what it will touch.
+    pub(super) fn look_further(&mut self, net: &mut impl Transport, client: &mut Client) {
         let first = self.ahead.len();
-        let is_recognised = self.recognise(net, client);
+        self.recognise_next(net, client);
         self.fetch(first);
-        is_recognised
     }
 
     /// Does what was recognised ahead of what `client` asks for. Returns whether all of it has been done.
     #[inline]
     pub(super) fn serve_ahead(&mut self, net: &mut impl Transport, client: &mut Client) -> bool {
-        let ahead = &self.ahead[std::mem::take(&mut client.ahead)];
+        let ahead = std::mem::take(&mut client.ahead);
         let Speech::Resp { session, .. } = &mut client.speech else { return false };
-        let Some(store) = &mut self.stores[self.worker] else { return false };
-        let slice = net.peek(client.conn);
+        let Some((used, is_all)) = self.answer(session, net.peek(client.conn), ahead) else { return false };
+        self.host.read(used);
+        net.consume(client.conn, used);
+        self.reply(net, client);
+        is_all
+    }
+
+    /// Does what was recognised ahead at the beginning of `data`, which `session` asks for. Returns how many bytes of that it was,
+    /// and whether it was all.
+    #[inline(always)]
+    pub(super) fn answer(&mut self, session: &mut Session, data: &[u8], ahead: Range<usize>) -> Option<(usize, bool)> {
+        let ahead = &self.ahead[ahead];
+        let store = self.stores[self.worker].as_mut()?;
         let mut used = 0;
         let mut done = 0;
         for Ahead { known, hash, seen } in ahead {
-            let data = &slice[used..];
+            let data = &data[used..];
             let key = self.keys.known(session.space(), known.key(data), *hash);
             let is_done = match known.value(data) {
                 None => match store.get_seen(&key, *seen, self.now) {
@@ -260,12 +279,8 @@ impl Kv {
         if let Some(last) = ahead[..done].last() {
             session.used_for(if last.known.value.0 == 0 { Quick::Get } else { Quick::Set }, self.now);
         }
-        let is_all = done == ahead.len();
         self.stats.commands += done as u64;
-        self.host.read(used);
-        net.consume(client.conn, used);
-        self.reply(net, client);
-        is_all
+        Some((used, done == ahead.len()))
     }
 }
 

@@ -256,40 +256,47 @@ impl Kv {
                     return (data.len(), Stop::Pause);
                 }
             };
-            let args = parser.args(&data[used..]);
+            let text = &data[used..used + len];
+            let args = parser.args(text);
             let whole = Request::whole(args);
             let args = whole.as_ref().map_or(args, OwnedArgs::args);
             used += len;
             if std::mem::take(has_no_room) {
                 self.replies.put(NO_ROOM);
                 session.spoil();
-            } else if !args.is_empty() {
-                let request = Request::new(args, session.space(), &self.keys);
-                let needs = self.needs(&request, session);
-                let has_all = client.errand.is_none() && self.has(&needs);
-                if has_all && (!request.needs_clients(session) || self.list_for(client.conn, session.client(self.now)))
-                {
-                    self.run(&request, session);
-                    let is_closing = session.is_closing();
-                    parser.forget();
-                    if is_closing {
-                        client.finish();
-                    }
-                    continue;
+                parser.forget();
+                continue;
+            }
+            if args.is_empty() {
+                continue;
+            }
+            let request = Request::new(args, session.space(), &self.keys);
+            let needs = self.needs(&request, session);
+            if client.errand.is_none() && self.has(&needs) {
+                if request.needs_clients(session) && !self.list_for(client.conn, session.client(self.now)) {
+                    // It is under way.
+                    (client.asked, client.waits) = (Some(Asked::Resp(args.to_owned())), true);
                 } else {
-                    let is_portable = request.is_portable();
-                    let asked = Asked::Resp(args.to_owned());
-                    parser.forget();
-                    if has_all {
-                        // The list of clients is under way.
-                        (client.asked, client.waits) = (Some(asked), true);
-                    } else {
-                        self.ask(client, asked, needs, is_portable);
-                    }
+                    self.run(&request, session);
+                }
+                let is_closing = session.is_closing();
+                parser.forget();
+                if is_closing {
+                    client.finish();
+                }
+                continue;
+            }
+            let is_portable = request.is_portable();
+            if is_portable && args.longs().len() == 0 && whole.is_none() {
+                let redis = Some((session.space(), session.protocol()));
+                if let Some(errand) = self.errand_for(&mut client.errand, client.conn, redis, &needs) {
+                    errand.text.extend_from_slice(text);
                     continue;
                 }
             }
+            let asked = Asked::Resp(args.to_owned());
             parser.forget();
+            self.ask(client, asked, needs, is_portable);
         }
         (used, Stop::Pause)
     }
@@ -323,12 +330,23 @@ impl Kv {
                 }
                 continue;
             }
+            let (text, is_portable) = (&rest[..len], !request.needs_all());
             let value = match value {
                 Data::Long(long) => Data::Long(long),
-                _ => Data::Short(b""),
+                Data::Full => Data::Full,
+                // It was received apart, too.
+                Data::Unended if memchr::memchr(b'\n', text) == Some(len - 1) => Data::Unended,
+                _ => {
+                    if is_portable
+                        && let Some(errand) = self.errand_for(&mut client.errand, client.conn, None, &needs)
+                    {
+                        errand.text.extend_from_slice(text);
+                        continue;
+                    }
+                    Data::Short(b"")
+                }
             };
-            let is_portable = !request.needs_all();
-            self.ask(client, Asked::Memcached(rest[..len].to_vec(), value), needs, is_portable);
+            self.ask(client, Asked::Memcached(text.to_vec(), value), needs, is_portable);
         }
         (used, Stop::Pause)
     }
@@ -403,7 +421,7 @@ impl Kv {
                 }
             }
             (Asked::Memcached(bytes, value), _) => {
-                if self.run_bytes(&bytes, value) == Flow::Close {
+                if matches!(self.run_bytes(&bytes, value), Some((_, Flow::Close))) {
                     client.finish();
                 }
             }
@@ -411,15 +429,19 @@ impl Kv {
         }
     }
 
-    /// Runs the request of a memcached client that `bytes` are, but for data received apart.
-    pub(super) fn run_bytes(&mut self, bytes: &[u8], value: Data<'static>) -> Flow {
+    /// Runs the request of a memcached client that `bytes` begin with, but for data received apart. Returns how long it is, and
+    /// whether the connection goes on.
+    pub(super) fn run_bytes(&mut self, bytes: &[u8], apart: Data<'static>) -> Option<(usize, Flow)> {
         let mut parser = memcached::Parser::default();
-        if let Data::Long(long) = value {
-            parser.give(long, *b"\r\n");
+        match apart {
+            Data::Long(long) => parser.give(long, *b"\r\n"),
+            Data::Unended => parser.give(Long::empty(), [0; 2]),
+            Data::Full => parser.refuse(0),
+            Data::Short(_) | Data::TooLarge => {}
         }
         match parser.parse(bytes, &self.host.memcached_limits()) {
-            Ok(memcached::Parsed::Request { request, data, .. }) => self.run_text(&request, data),
-            _ => Flow::On,
+            Ok(memcached::Parsed::Request { request, data, len }) => Some((len, self.run_text(&request, data))),
+            _ => None,
         }
     }
 
@@ -460,26 +482,16 @@ impl Kv {
 
     /// Sees to a request of `client` that needs shards which are not here. Only one that `is_portable` can be run elsewhere.
     fn ask(&mut self, client: &mut Client, asked: Asked, needs: ShardSet, is_portable: bool) {
-        let mut shards = needs.iter();
-        let (first, others) = (shards.next(), shards.next());
-        match (first, others, &mut client.errand) {
-            // There is nothing to wait for but those before it.
-            (Some(worker), None, errand) if is_portable && worker != self.worker => match errand {
-                Some(errand) if errand.worker == worker && errand.has_room() => errand.requests.push(asked),
-                Some(_) => client.asked = Some(asked),
-                None => {
-                    let mut new = self.idle_errands.pop().unwrap_or_default();
-                    new.begin(client, self.worker, worker);
-                    new.requests.push(asked);
-                    client.errand = Some(new);
-                }
-            },
-            (_, _, Some(_)) => client.asked = Some(asked),
-            _ => {
-                client.asked = Some(asked);
-                client.waits = true;
-                self.lending.queue(needs, Job::Ask(client.conn));
-            }
+        let redis = client.redis();
+        if is_portable && let Some(errand) = self.errand_for(&mut client.errand, client.conn, redis, &needs) {
+            errand.last = Some(asked);
+            return;
+        }
+        client.asked = Some(asked);
+        // If there is an errand, it comes first.
+        if client.errand.is_none() {
+            client.waits = true;
+            self.lending.queue(needs, Job::Ask(client.conn));
         }
     }
 }
