@@ -15,9 +15,8 @@ const AGE_BITS: u32 = 12;
 const DECAY_BITS: u32 = 16;
 /// The counter of an item that is new, so that it is not the first to go.
 const NEW: u8 = 5;
-/// How slowly counters grow: one of 255 stands for about sixty thousand uses. Were it slower, as in Redis, items that are used
-/// twice could not be told from those that are used ten times, which are most of what a cache decides about.
-const SLOWNESS: u64 = 2;
+/// How slowly counters grow: one of 255 stands for about a million uses.
+const SLOWNESS: u64 = 10;
 
 /// Which items go when memory is full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -246,8 +246,8 @@ impl Bench {
                     let new = (Value::Hash(BTreeMap::new()), None);
                     let (Value::Hash(fields), _) = self.map.entry(name.0).or_insert(new) else { unreachable!() };
                     // If the hash was evicted meanwhile, it begins anew.
-                    if result == Ok(true) && fields.contains_key(&name_of_field) || self.store.hlen(&key, now) == Ok(1)
-                    {
+                    let is_first = self.store.hlen(&key, now) == Ok(1);
+                    if result == Ok(true) && (fields.contains_key(&name_of_field) || is_first) {
                         fields.clear();
                     }
                     prop_assert_eq!(result, Ok(fields.insert(name_of_field, value).is_none()));
