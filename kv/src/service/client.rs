@@ -57,6 +57,8 @@ pub(super) enum Asked {
     Resp(OwnedArgs),
     /// All of its bytes but for data that were received apart.
     Memcached(Vec<u8>, memcached::Data<'static>),
+    /// None that can be run: what is said to it, and whether the connection is closed then.
+    Refused(Vec<u8>, bool),
 }
 
 /// A long value that is being received.
@@ -156,11 +158,6 @@ impl Client {
 
     pub fn send(&mut self, net: &mut impl Transport, replies: &mut Replies) {
         self.output.send(net, self.conn, replies);
-    }
-
-    pub fn send_waiting(&mut self, net: &mut impl Transport) {
-        self.output.go_on(net, self.conn);
-        self.close_if_done(net);
     }
 
     /// It is closed when what waits has been sent.

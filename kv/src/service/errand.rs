@@ -79,6 +79,8 @@ impl Kv {
                 Asked::Memcached(bytes, value) => {
                     self.run_bytes(&bytes, value);
                 }
+                // What is said to it is said at home.
+                Asked::Refused(..) => {}
             }
         }
         self.guest = guest;

@@ -32,7 +32,8 @@ impl Kv {
         client.heard = self.now;
         if client.is_closing() {
             // What it still sends is of no interest.
-            return net.consume(client.conn, usize::MAX);
+            net.consume(client.conn, usize::MAX);
+            return client.close_if_done(net);
         }
         while client.is_ready() && !net.peek(client.conn).is_empty() {
             self.serve_slice(net, client);
@@ -141,12 +142,12 @@ impl Kv {
         self.serve_input(client);
     }
 
-    /// Memory for a value of `len` bytes that is to come.
-    fn incoming(&mut self, len: usize) -> Incoming {
-        let now = self.now;
-        let store = self.stores.iter_mut().flatten().next();
-        let writer = store.and_then(|store| store.long(len, now).ok());
-        Incoming { writer, left: len + 2, end: [0; 2] }
+    /// A value of `len` bytes that goes on begins `at` so far. If no shard is here to ask for memory, as ours is lent, it is
+    /// read like any other.
+    fn long(&mut self, at: usize, len: usize) -> Stop {
+        let Some(store) = self.stores.iter_mut().flatten().next() else { return Stop::Empty };
+        let writer = store.long(len, self.now).ok();
+        Stop::Long { at, incoming: Incoming { writer, left: len + 2, end: [0; 2] } }
     }
 
     /// Runs the requests in `data`. Returns how many bytes they were, and why it were no more.
@@ -184,12 +185,9 @@ impl Kv {
             let len = match parsed {
                 Ok(resp::Parsed::Request(len)) => len,
                 Ok(resp::Parsed::Partial(_)) => return (used, Stop::Empty),
-                Ok(resp::Parsed::Long { at, len }) => {
-                    return (used, Stop::Long { at, incoming: self.incoming(len) });
-                }
+                Ok(resp::Parsed::Long { at, len }) => return (used, self.long(at, len)),
                 Err(error) => {
-                    self.replies.put(format!("-ERR {error}\r\n").as_bytes());
-                    client.finish();
+                    self.refuse(client, format!("-ERR {error}\r\n").as_bytes(), true);
                     return (data.len(), Stop::Pause);
                 }
             };
@@ -198,9 +196,12 @@ impl Kv {
             let args = whole.as_ref().map_or(args, OwnedArgs::args);
             used += len;
             if std::mem::take(has_no_room) {
-                self.replies.put(NO_ROOM);
                 session.spoil();
-            } else if !args.is_empty() {
+                parser.forget();
+                self.refuse(client, NO_ROOM, false);
+                continue;
+            }
+            if !args.is_empty() {
                 let request = Request::new(args, session.space(), &self.keys);
                 let needs = self.needs(&request, session);
                 let has_all = client.errand.is_none() && self.has(&needs);
@@ -244,11 +245,9 @@ impl Kv {
                     continue;
                 }
                 Ok(memcached::Parsed::Partial(_)) => return (used, Stop::Empty),
-                Ok(memcached::Parsed::Long { at, len, .. }) => {
-                    return (used, Stop::Long { at, incoming: self.incoming(len) });
-                }
+                Ok(memcached::Parsed::Long { at, len, .. }) => return (used, self.long(at, len)),
                 Err(memcached::LongLine) => {
-                    client.finish();
+                    self.refuse(client, b"", true);
                     return (data.len(), Stop::Pause);
                 }
             };
@@ -261,13 +260,28 @@ impl Kv {
                 continue;
             }
             let value = match value {
+                Data::Short(_) => Data::Short(b""),
                 Data::Long(long) => Data::Long(long),
-                _ => Data::Short(b""),
+                Data::Unended => Data::Unended,
+                Data::TooLarge => Data::TooLarge,
+                Data::Full => Data::Full,
             };
             let is_portable = !request.needs_all();
             self.ask(client, Asked::Memcached(rest[..len].to_vec(), value), needs, is_portable);
         }
         (used, Stop::Pause)
+    }
+
+    /// Says `what` to a request of `client`, behind what its requests before it are answered with.
+    fn refuse(&mut self, client: &mut Client, what: &[u8], closes: bool) {
+        if client.errand.is_some() {
+            client.asked = Some(Asked::Refused(what.to_vec(), closes));
+            return;
+        }
+        self.replies.put(what);
+        if closes {
+            client.finish();
+        }
     }
 
     /// The shards that a request needs.
@@ -344,6 +358,7 @@ impl Kv {
                     client.finish();
                 }
             }
+            (Asked::Refused(what, closes), _) => self.refuse(client, &what, closes),
             (Asked::Resp(_), Speech::Memcached { .. }) => {}
         }
     }
@@ -351,8 +366,12 @@ impl Kv {
     /// Runs the request of a memcached client that `bytes` are, but for data received apart.
     pub(super) fn run_bytes(&mut self, bytes: &[u8], value: Data<'static>) -> Flow {
         let mut parser = memcached::Parser::default();
-        if let Data::Long(long) = value {
-            parser.give(long, *b"\r\n");
+        match value {
+            Data::Long(long) => parser.give(long, *b"\r\n"),
+            Data::Unended => parser.give(Long::empty(), [0; 2]),
+            Data::Full => parser.refuse(0),
+            // They are in the bytes, or their length is.
+            Data::Short(_) | Data::TooLarge => {}
         }
         match parser.parse(bytes, &self.host.memcached_limits()) {
             Ok(memcached::Parsed::Request { request, data, .. }) => self.run_text(&request, data),
@@ -386,6 +405,7 @@ impl Kv {
                 }
                 (needs, is_portable)
             }
+            (Asked::Refused(..), _) => (ShardSet::NONE, false),
             _ => return,
         };
         if self.has(&needs) {
