@@ -201,7 +201,8 @@ impl Parser {
     fn counted(&mut self, data: &[u8], too_long: ProtocolError) -> Result<Option<Range<usize>>, ProtocolError> {
         let (start, from) = (self.at, self.looked.max(self.at).min(data.len()));
         match data[from..].iter().position(|byte| *byte == b'\r') {
-            None if data.len() - start > LINE => Err(too_long),
+            // Too long is too long, in however few pieces it comes.
+            at if at.map_or(data.len(), |at| from + at) - start > LINE => Err(too_long),
             None => {
                 self.looked = data.len();
                 Ok(None)
@@ -222,14 +223,14 @@ impl Parser {
     /// A request that is a line of words.
     fn line(&mut self, data: &[u8]) -> Result<Parsed, ProtocolError> {
         let from = self.looked.min(data.len());
-        let Some(at) = data[from..].iter().position(|byte| *byte == b'\n') else {
-            if data.len() > LINE {
-                return Err(ProtocolError::LongInline);
-            }
+        let found = data[from..].iter().position(|byte| *byte == b'\n').map(|at| from + at);
+        if found.unwrap_or(data.len()) > LINE {
+            return Err(ProtocolError::LongInline);
+        }
+        let Some(end) = found else {
             self.looked = data.len();
             return Ok(Parsed::Partial(data.len() + 1));
         };
-        let end = from + at;
         let line = data[..end].strip_suffix(b"\r").unwrap_or(&data[..end]);
         self.words.clear();
         for word in inline::words(line).ok_or(ProtocolError::Quotes)? {

@@ -21,8 +21,8 @@ pub(super) struct Client {
     pub asked: Option<Asked>,
     /// All clients, for that request, if they are known.
     pub list: Option<Vec<commands::Client>>,
-    /// Something is under way for it at other workers: no other request is begun before that is there.
-    pub waits: bool,
+    /// What is under way for it at other workers, so many things: no other request is begun before all of that is there.
+    pub awaits: u32,
     /// There is more to be read of it, after others have had their turn.
     pub has_more: bool,
     /// Which of the requests that were recognised ahead are its next.
@@ -61,6 +61,8 @@ pub(super) enum Asked {
     Resp(OwnedArgs),
     /// All of its bytes but for data that were received apart.
     Memcached(Vec<u8>, memcached::Data<'static>),
+    /// None that can be run: what is said to it, and whether the connection is closed then.
+    Refused(Vec<u8>, bool),
 }
 
 /// A long value that is being received.
@@ -109,7 +111,7 @@ impl Client {
             incoming: None,
             asked: None,
             list: None,
-            waits: false,
+            awaits: 0,
             has_more: false,
             ahead: 0..0,
             errand: None,
@@ -152,7 +154,7 @@ impl Client {
     /// Whether a request of it can be begun now.
     #[inline]
     pub fn is_ready(&self) -> bool {
-        !self.waits && self.asked.is_none() && !self.is_closing && self.output.is_empty()
+        self.awaits == 0 && self.asked.is_none() && !self.is_closing && self.output.is_empty()
     }
 
     /// Whether what there is to read of it begins with a request that can be begun now.
@@ -162,7 +164,7 @@ impl Client {
 
     /// The request that was read and not begun, if it can be begun now.
     pub fn next_asked(&mut self) -> Option<Asked> {
-        if self.waits || self.is_closing || !self.output.is_empty() { None } else { self.asked.take() }
+        if self.awaits > 0 || self.is_closing || !self.output.is_empty() { None } else { self.asked.take() }
     }
 
     /// No more requests of it are read.
@@ -174,11 +176,6 @@ impl Client {
         self.output.send(net, self.conn, replies);
     }
 
-    pub fn send_waiting(&mut self, net: &mut impl Transport) {
-        self.output.go_on(net, self.conn);
-        self.close_if_done(net);
-    }
-
     /// It is closed when what waits has been sent.
     pub fn close(&mut self, net: &mut impl Transport) {
         self.is_closing = true;
@@ -187,7 +184,7 @@ impl Client {
 
     /// Closes if nothing is left to be said.
     pub fn close_if_done(&mut self, net: &mut impl Transport) {
-        let has_said_all = self.is_closing || self.has_peer_finished && !self.waits && !self.has_more;
+        let has_said_all = self.is_closing || self.has_peer_finished && self.awaits == 0 && !self.has_more;
         if !has_said_all || !self.output.is_empty() {
             return;
         }

@@ -118,7 +118,7 @@ impl Kv {
     pub(super) fn finish_errand(&mut self, net: &mut impl Transport, mut errand: Box<Errand>) {
         if let Some(conn) = errand.conn.take() {
             self.with_client(net, conn, |kv, net, client| {
-                client.waits = false;
+                client.awaits -= 1;
                 kv.replies.append(&mut errand.replies);
                 kv.reply(net, client);
                 kv.resume(net, client);

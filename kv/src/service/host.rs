@@ -192,7 +192,8 @@ impl Kv {
         }
         let (_, _, list) = self.host.lists.swap_remove(at);
         self.with_client(net, conn, |kv, net, client| {
-            (client.list, client.waits) = (Some(sorted(list)), false);
+            client.list = Some(sorted(list));
+            client.awaits -= 1;
             kv.resume(net, client);
         });
     }

@@ -113,7 +113,7 @@ impl Kv {
     fn do_job(&mut self, net: &mut impl Transport, job: Job) {
         match job {
             Job::Ask(conn) => self.with_client(net, conn, |kv, net, client| {
-                client.waits = false;
+                client.awaits -= 1;
                 if let Some(asked) = client.asked.take() {
                     kv.run_asked(client, asked);
                 }

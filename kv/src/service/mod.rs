@@ -184,8 +184,8 @@ impl Service for Kv {
 
     fn writable(&mut self, net: &mut impl Transport, conn: ConnId, (): &mut ()) {
         self.with_client(net, conn, |kv, net, client| {
-            client.send_waiting(net);
-            kv.serve(net, client);
+            client.output.go_on(net, client.conn);
+            kv.resume(net, client);
         });
     }
 

@@ -188,7 +188,7 @@ impl Output {
                 let sent = net.write(conn, &part);
                 first.advance(sent);
                 self.bytes -= sent;
-                if !first.is_empty() {
+                if sent == 0 {
                     return;
                 }
             } else {

@@ -36,7 +36,8 @@ impl Kv {
         client.has_more = false;
         if client.is_closing() {
             // What it still sends is of no interest.
-            return net.consume(client.conn, usize::MAX);
+            net.consume(client.conn, usize::MAX);
+            return client.close_if_done(net);
         }
         let before = self.host.tally.input;
         loop {
@@ -85,7 +86,7 @@ impl Kv {
     fn settle(&mut self, net: &mut impl Transport, client: &mut Client) {
         self.limit_input(net, client);
         if let Some(errand) = client.errand.take() {
-            client.waits = true;
+            client.awaits += 1;
             self.outbox.send(errand.worker, Message::Errand(errand));
         }
         client.close_if_done(net);
@@ -200,7 +201,7 @@ impl Kv {
             }
             let Some(store) = &mut self.stores[self.worker] else {
                 // Its memory is that of our shard, which is lent.
-                client.waits = true;
+                client.awaits += 1;
                 self.lending.queue([self.worker].into_iter().collect(), Job::Ask(client.conn));
                 return taken;
             };
@@ -251,8 +252,7 @@ impl Kv {
                     return (used, Stop::Long { at, len });
                 }
                 Err(error) => {
-                    self.replies.put(format!("-ERR {error}\r\n").as_bytes());
-                    client.finish();
+                    self.refuse(client, format!("-ERR {error}\r\n").as_bytes(), true);
                     return (data.len(), Stop::Pause);
                 }
             };
@@ -262,9 +262,9 @@ impl Kv {
             let args = whole.as_ref().map_or(args, OwnedArgs::args);
             used += len;
             if std::mem::take(has_no_room) {
-                self.replies.put(NO_ROOM);
                 session.spoil();
                 parser.forget();
+                self.refuse(client, NO_ROOM, false);
                 continue;
             }
             if args.is_empty() {
@@ -275,7 +275,8 @@ impl Kv {
             if client.errand.is_none() && self.has(&needs) {
                 if request.needs_clients(session) && !self.list_for(client.conn, session.client(self.now)) {
                     // It is under way.
-                    (client.asked, client.waits) = (Some(Asked::Resp(args.to_owned())), true);
+                    client.asked = Some(Asked::Resp(args.to_owned()));
+                    client.awaits += 1;
                 } else {
                     self.run(&request, session);
                 }
@@ -318,7 +319,7 @@ impl Kv {
                     return (used, Stop::Long { at, len });
                 }
                 Err(memcached::LongLine) => {
-                    client.finish();
+                    self.refuse(client, b"", true);
                     return (data.len(), Stop::Pause);
                 }
             };
@@ -337,8 +338,7 @@ impl Kv {
                 // It was received apart, too.
                 Data::Unended if memchr::memchr(b'\n', text) == Some(len - 1) => Data::Unended,
                 _ => {
-                    if is_portable
-                        && let Some(errand) = self.errand_for(&mut client.errand, client.conn, None, &needs)
+                    if is_portable && let Some(errand) = self.errand_for(&mut client.errand, client.conn, None, &needs)
                     {
                         errand.text.extend_from_slice(text);
                         continue;
@@ -349,6 +349,18 @@ impl Kv {
             self.ask(client, Asked::Memcached(text.to_vec(), value), needs, is_portable);
         }
         (used, Stop::Pause)
+    }
+
+    /// Says `what` to a request of `client`, behind what its requests before it are answered with.
+    fn refuse(&mut self, client: &mut Client, what: &[u8], closes: bool) {
+        if client.errand.is_some() {
+            client.asked = Some(Asked::Refused(what.to_vec(), closes));
+            return;
+        }
+        self.replies.put(what);
+        if closes {
+            client.finish();
+        }
     }
 
     /// The shards that a request needs.
@@ -425,6 +437,7 @@ impl Kv {
                     client.finish();
                 }
             }
+            (Asked::Refused(what, closes), _) => self.refuse(client, &what, closes),
             (Asked::Resp(_), Speech::Memcached { .. }) => {}
         }
     }
@@ -454,7 +467,8 @@ impl Kv {
                     && request.needs_clients(session)
                     && !self.list_for(client.conn, session.client(self.now))
                 {
-                    (client.asked, client.waits) = (Some(asked), true);
+                    client.asked = Some(asked);
+                    client.awaits += 1;
                     return;
                 }
                 (self.needs(&request, session), request.is_portable())
@@ -471,6 +485,7 @@ impl Kv {
                 }
                 (needs, is_portable)
             }
+            (Asked::Refused(..), _) => (ShardSet::NONE, false),
             _ => return,
         };
         if self.has(&needs) {
@@ -490,7 +505,7 @@ impl Kv {
         client.asked = Some(asked);
         // If there is an errand, it comes first.
         if client.errand.is_none() {
-            client.waits = true;
+            client.awaits += 1;
             self.lending.queue(needs, Job::Ask(client.conn));
         }
     }

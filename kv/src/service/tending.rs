@@ -106,7 +106,7 @@ impl Kv {
         for _ in 0..SWEPT.min(self.clients.len()) {
             self.swept = (self.swept + 1) % self.clients.len();
             if let Some(client) = &self.clients[self.swept]
-                && !client.waits
+                && client.awaits == 0
                 && self.now.saturating_sub(client.heard) > timeout
             {
                 net.abort(client.conn);

@@ -1,6 +1,7 @@
 //! The service as its clients see it, on one worker and on several.
 
 mod net;
+mod pieces;
 
 use linerate_bypass::time::Duration;
 use net::{Client, Host};

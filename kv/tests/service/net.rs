@@ -33,18 +33,31 @@ pub struct End {
     pub is_closed: bool,
     pub is_aborted: bool,
     port: u16,
+    /// Connections that have had this slot before.
+    generation: u32,
+    is_gone: bool,
 }
 
 struct Net {
     worker: usize,
     now: Instant,
     ends: Vec<End>,
+    /// Of connections that are gone.
+    nobody: End,
     place: Vec<u8>,
 }
 
 impl Net {
+    fn conn(&self, slot: usize) -> ConnId {
+        ConnId::new(self.worker, slot, self.ends[slot].generation)
+    }
+
+    fn has(&self, conn: ConnId) -> bool {
+        self.conn(conn.slot()) == conn && !self.ends[conn.slot()].is_gone
+    }
+
     fn end(&mut self, conn: ConnId) -> &mut End {
-        &mut self.ends[conn.slot()]
+        if self.has(conn) { &mut self.ends[conn.slot()] } else { &mut self.nobody }
     }
 }
 
@@ -58,15 +71,15 @@ impl Transport for Net {
     }
 
     fn local_addr(&self, conn: ConnId) -> Option<SocketAddr> {
-        Some(([10, 0, 0, 2], self.ends[conn.slot()].port).into())
+        self.has(conn).then(|| ([10, 0, 0, 2], self.ends[conn.slot()].port).into())
     }
 
     fn peer_addr(&self, conn: ConnId) -> Option<SocketAddr> {
-        Some(([10, 0, 0, 1], 40_000 + conn.slot() as u16).into())
+        self.has(conn).then(|| ([10, 0, 0, 1], 40_000 + conn.slot() as u16).into())
     }
 
     fn received(&self, conn: ConnId) -> usize {
-        self.ends[conn.slot()].input.iter().map(Vec::len).sum()
+        if self.has(conn) { self.ends[conn.slot()].input.iter().map(Vec::len).sum() } else { 0 }
     }
 
     fn peek(&mut self, conn: ConnId) -> &[u8] {
@@ -173,7 +186,7 @@ impl Host {
         let postbox = Postbox::new(senders);
         let worker = |(worker, mail)| Worker {
             kv: Kv::new(hub.clone(), Seat { worker, workers, postbox: postbox.clone() }),
-            net: Net { worker, now: Instant::ZERO, ends: Vec::new(), place: Vec::new() },
+            net: Net { worker, now: Instant::ZERO, ends: Vec::new(), nobody: End::default(), place: Vec::new() },
             mail,
         };
         Host { workers: mails.into_iter().enumerate().map(worker).collect() }
@@ -189,8 +202,13 @@ impl Host {
 
     fn connect_to(&mut self, worker: usize, port: u16) -> Client {
         let Worker { kv, net, .. } = &mut self.workers[worker];
-        let conn = ConnId::new(worker, net.ends.len(), 0);
-        net.ends.push(End { room: usize::MAX, port, ..End::default() });
+        let end = End { room: usize::MAX, port, ..End::default() };
+        let slot = net.ends.iter().position(|end| end.is_gone).unwrap_or(net.ends.len());
+        match net.ends.get_mut(slot) {
+            None => net.ends.push(end),
+            Some(before) => *before = End { generation: before.generation + 1, ..end },
+        }
+        let conn = net.conn(slot);
         kv.opened(net, conn, Origin::Accepted);
         Client(conn)
     }
@@ -224,6 +242,7 @@ impl Host {
     /// The connection is gone.
     pub fn lose(&mut self, client: Client) {
         let Worker { kv, net, .. } = &mut self.workers[client.0.worker()];
+        net.end(client.0).is_gone = true;
         kv.closed(net, client.0, (), CloseReason::Reset);
     }
 
@@ -266,9 +285,9 @@ impl Worker {
         }
         net.now += Duration::from_micros(1);
         kv.tend(net);
-        let conn = |slot| ConnId::new(net.worker, slot, 0);
-        let with_news = net.ends.iter().enumerate().filter(|(_, end)| end.has_news && !end.is_aborted);
-        let readable: Vec<ConnId> = with_news.map(|(slot, _)| conn(slot)).collect();
+        let has_news = |end: &End| end.has_news && !end.is_aborted && !end.is_gone;
+        let slots = (0..net.ends.len()).filter(|slot| has_news(&net.ends[*slot]));
+        let readable: Vec<ConnId> = slots.map(|slot| net.conn(slot)).collect();
         net.ends.iter_mut().for_each(|end| end.has_news = false);
         if !readable.is_empty() {
             worked = true;
@@ -276,7 +295,10 @@ impl Worker {
             readable.iter().for_each(|conn| kv.readable(net, *conn, &mut ()));
         }
         for slot in 0..net.ends.len() {
-            let conn = ConnId::new(net.worker, slot, 0);
+            let conn = net.conn(slot);
+            if !net.has(conn) {
+                continue;
+            }
             let end = net.end(conn);
             if end.wants_room && end.room > 0 {
                 end.wants_room = false;

@@ -1,4 +1,4 @@
-//! Corpora: one input a line in hexadecimal; and mutations of them.
+//! Corpora: one input a line in hexadecimal; mutations of them; and the short pass that ordinary tests make.
 
 /// What is fuzzed.
 #[derive(Clone, Copy)]
@@ -7,6 +7,46 @@ pub struct Target {
     pub name: &'static str,
     /// What is done with an input.
     pub run: fn(&[u8]),
+}
+
+/// Says how the input that is being run can be run again, if it panics.
+struct Running<'a>(&'a str, &'a [u8]);
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let Running(target, input) = self;
+            eprintln!("this line in fuzz/corpus/{target} does it again:\n{}", to_hex(input));
+        }
+    }
+}
+
+impl Target {
+    fn run(&self, input: &[u8]) {
+        let running = Running(self.name, input);
+        (self.run)(input);
+        drop(running);
+    }
+
+    /// Runs the corpus `text` and `mutations` mutations of it. The environment's `FUZZ_SEED` and `FUZZ_CASES` say where the
+    /// randomness begins and how many there are, if not as ever.
+    pub fn short_pass(&self, text: &str, mutations: u64) {
+        let number = |name| std::env::var(name).ok().map(|text| text.parse::<u64>().expect(name));
+        let corpus = parse(text);
+        corpus.iter().for_each(|input| self.run(input));
+        let mut random = fastrand::Rng::with_seed(number("FUZZ_SEED").unwrap_or(1));
+        for _ in 0..number("FUZZ_CASES").unwrap_or(mutations) {
+            self.run(&mutated(&corpus, &mut random));
+        }
+    }
+
+    /// Runs the one input that the environment's `FUZZ_INPUT` has as `target:hexadecimal`, if there is one.
+    pub fn run_from_environment(all: &[Target]) {
+        let Ok(asked) = std::env::var("FUZZ_INPUT") else { return };
+        let (name, line) = asked.split_once(':').expect("a target and an input");
+        let target = all.iter().find(|target| target.name == name).expect("a target");
+        parse(line).iter().for_each(|input| target.run(input));
+    }
 }
 
 /// The inputs in `text`, a line each; empty lines and those with `#` in front are no inputs.

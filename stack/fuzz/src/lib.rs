@@ -13,7 +13,7 @@ mod rig;
 mod setup;
 pub mod steps;
 
-pub use corpus::{Target, mutated, parse, to_hex};
+pub use corpus::Target;
 pub use options::options;
 pub use probe::Op;
 pub use raw::{closing, connected, listening};

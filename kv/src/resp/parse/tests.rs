@@ -105,6 +105,21 @@ fn what_is_wrong_is_said_in_redis_words() {
 }
 
 #[test]
+fn a_line_is_too_long_in_however_few_pieces_it_comes() {
+    let is_too_long = |before: &str, len: usize, behind: &str| {
+        let bytes = [before.as_bytes(), &vec![b'1'; len - 1], behind.as_bytes()].concat();
+        let cut = bytes.len() - behind.len();
+        let [whole, cut] = [&[][..], &[cut]].map(|cuts| requests(&bytes, cuts, KNOWN));
+        assert_eq!(whole, cut);
+        let said = whole.err().map(|error| error.to_string());
+        said.is_some_and(|said| said.contains("too big"))
+    };
+    for (before, behind) in [("g", "\n"), ("*", "\r\n"), ("*1\r\n$", "\r\n")] {
+        assert!(!is_too_long(before, LINE, behind) && is_too_long(before, LINE + 1, behind), "{before:?}");
+    }
+}
+
+#[test]
 fn whoever_has_not_said_the_password_may_say_little() {
     let limits = Limits { authenticated: false, ..KNOWN };
     assert_eq!(requests(b"*11\r\n", &[], limits), Err(ProtocolError::UnknownCount));

@@ -1,0 +1,131 @@
+//! Requests in memcached's protocol, which mean the same in whatever pieces they come and wherever long data go.
+
+use super::cuts::Cuts;
+use linerate_kv::memcached::{Data, Limits, LongLine, Parsed, Parser};
+use linerate_kv::store::{Config, LongWriter, Store};
+use std::cell::RefCell;
+
+thread_local! {
+    /// Where long data go.
+    static STORE: RefCell<Store> = RefCell::new(Store::new(&Config::new(8 << 20), 0));
+}
+
+/// The largest item.
+const ITEM: usize = 3000;
+
+/// Reads the input as requests.
+pub fn memcached(data: &[u8]) {
+    let Some(cuts) = Cuts::read(data) else { return };
+    let limits = Limits { item: ITEM, long: usize::MAX };
+    let [whole, some, bytes] = cuts.each();
+    let expected = requests(&whole, limits, false);
+    for pieces in [&some, &bytes] {
+        assert_eq!(requests(pieces, limits, false), expected);
+    }
+    let limits = Limits { long: cuts.long, ..limits };
+    for pieces in [&whole, &some, &bytes] {
+        assert_eq!(requests(pieces, limits, false), expected, "from {} on apart", cuts.long);
+    }
+    if cuts.bits & 1 != 0 {
+        // Where some are not wanted, the requests are the same but for these data, for which the last does not wait.
+        let lines = |requests: Requests| requests.0.into_iter().map(|(line, _)| line).collect::<Vec<_>>();
+        let expected = lines(expected);
+        for pieces in [&whole, &some, &bytes] {
+            let mut refused = lines(requests(pieces, limits, true));
+            refused.truncate(expected.len().max(refused.len().saturating_sub(1)));
+            assert_eq!(refused, expected, "from {} on refused", cuts.long);
+        }
+    }
+}
+
+/// What is asked for, with the data; and whether a line has no end.
+type Requests = (Vec<(String, Body)>, bool);
+
+/// What came with a line.
+#[derive(Debug, PartialEq, Eq)]
+enum Body {
+    Bytes(Vec<u8>),
+    Unended,
+    TooLarge,
+    Full,
+}
+
+/// The requests in `pieces`; long data are refused if `refuses`.
+fn requests(pieces: &[&[u8]], limits: Limits, refuses: bool) -> Requests {
+    let mut reader = Reader { refuses, ..Reader::default() };
+    for piece in pieces {
+        if reader.read(piece, limits).is_err() {
+            return (reader.requests, true);
+        }
+    }
+    (reader.requests, false)
+}
+
+#[derive(Default)]
+struct Reader {
+    refuses: bool,
+    parser: Parser,
+    /// The request that has not come to its end.
+    data: Vec<u8>,
+    /// Data that are received apart, how many are missing, and what comes behind them.
+    apart: Option<(LongWriter, usize, Vec<u8>)>,
+    requests: Vec<(String, Body)>,
+}
+
+impl Reader {
+    fn read(&mut self, mut piece: &[u8], limits: Limits) -> Result<(), LongLine> {
+        if let Some((mut writer, missing, mut end)) = self.apart.take() {
+            let n = piece.len().min(missing);
+            writer.fill(&piece[..n]);
+            piece = &piece[n..];
+            let n_end = piece.len().min(2 - end.len());
+            end.extend_from_slice(&piece[..n_end]);
+            piece = &piece[n_end..];
+            let Ok(whole_end) = <[u8; 2]>::try_from(&end[..]) else {
+                self.apart = Some((writer, missing - n, end));
+                return Ok(());
+            };
+            self.parser.give(writer.finish(), whole_end);
+        }
+        self.data.extend_from_slice(piece);
+        while !self.data.is_empty() {
+            let used = match self.parser.parse(&self.data, &limits)? {
+                Parsed::Request { request, data, len } => {
+                    assert!(0 < len && len <= self.data.len());
+                    let body = match data {
+                        Data::Short(bytes) => Body::Bytes(bytes.to_vec()),
+                        Data::Long(long) => Body::Bytes(long.range(0..long.len()).flat_map(|b| b.to_vec()).collect()),
+                        Data::Unended => Body::Unended,
+                        Data::TooLarge => Body::TooLarge,
+                        Data::Full => Body::Full,
+                    };
+                    self.requests.push((format!("{request:?}"), body));
+                    len
+                }
+                Parsed::Skip(len) => {
+                    assert!(0 < len && len <= self.data.len());
+                    len
+                }
+                Parsed::Partial(needed) => {
+                    assert!(needed > self.data.len() && self.parser.is_within());
+                    return Ok(());
+                }
+                Parsed::Long { at, len, .. } => {
+                    assert!(at <= self.data.len() && len >= limits.long && self.data.len() < at + len + 2);
+                    if self.refuses {
+                        self.parser.refuse(len + 2);
+                        continue;
+                    }
+                    let mut writer = STORE.with_borrow_mut(|store| store.long(len, 0)).expect("an item is small");
+                    let begun = self.data.split_off(at);
+                    let (value, end) = begun.split_at(begun.len().min(len));
+                    writer.fill(value);
+                    self.apart = Some((writer, len - value.len(), end.to_vec()));
+                    return Ok(());
+                }
+            };
+            self.data.drain(..used);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,94 @@
+//! Requests in Redis' protocol, which mean the same in whatever pieces they come and wherever long arguments go.
+
+use super::cuts::Cuts;
+use linerate_kv::resp::{Limits, Parsed, Parser, ProtocolError};
+use linerate_kv::store::{Config, LongWriter, Store};
+use std::cell::RefCell;
+
+thread_local! {
+    /// Where long arguments go.
+    static STORE: RefCell<Store> = RefCell::new(Store::new(&Config::new(8 << 20), 0));
+}
+
+/// The longest argument.
+const BULK: usize = 100_000;
+
+/// Reads the input as requests.
+pub fn resp(data: &[u8]) {
+    let Some(cuts) = Cuts::read(data) else { return };
+    let limits = Limits { bulk: BULK, long: usize::MAX, authenticated: cuts.bits & 1 == 0 };
+    let [whole, some, bytes] = cuts.each();
+    let expected = requests(&whole, limits);
+    for pieces in [&some, &bytes] {
+        assert_eq!(requests(pieces, limits), expected);
+    }
+    let limits = Limits { long: cuts.long, ..limits };
+    for pieces in [&whole, &some, &bytes] {
+        assert_eq!(requests(pieces, limits), expected, "from {} on apart", cuts.long);
+    }
+}
+
+type Requests = (Vec<Vec<Vec<u8>>>, Option<ProtocolError>);
+
+/// The requests in `pieces`, and why they end, if they do.
+fn requests(pieces: &[&[u8]], limits: Limits) -> Requests {
+    let mut reader = Reader::default();
+    for piece in pieces {
+        if let Err(error) = reader.read(piece, limits) {
+            return (reader.requests, Some(error));
+        }
+    }
+    (reader.requests, None)
+}
+
+#[derive(Default)]
+struct Reader {
+    parser: Parser,
+    /// The request that has not come to its end.
+    data: Vec<u8>,
+    /// An argument that is received apart, and how much is missing of it and of its line's end.
+    apart: Option<(LongWriter, usize)>,
+    requests: Vec<Vec<Vec<u8>>>,
+}
+
+impl Reader {
+    fn read(&mut self, mut piece: &[u8], limits: Limits) -> Result<(), ProtocolError> {
+        if let Some((mut writer, missing)) = self.apart.take() {
+            let n = piece.len().min(missing);
+            writer.fill(&piece[..n]);
+            if n < missing {
+                self.apart = Some((writer, missing - n));
+                return Ok(());
+            }
+            self.parser.give(writer.finish());
+            piece = &piece[n..];
+        }
+        self.data.extend_from_slice(piece);
+        // What has been received apart may be the end of a request, of which nothing is missing then.
+        while !self.data.is_empty() {
+            match self.parser.parse(&self.data, limits)? {
+                Parsed::Request(len) => {
+                    assert!(0 < len && len <= self.data.len() && !self.parser.is_within());
+                    let args = self.parser.args(&self.data).to_whole();
+                    self.requests.push(args.args().iter().map(<[u8]>::to_vec).collect());
+                    self.parser.forget();
+                    self.data.drain(..len);
+                }
+                Parsed::Partial(needed) => {
+                    assert!(needed > self.data.len() && self.parser.is_within());
+                    return Ok(());
+                }
+                Parsed::Long { at, len } => {
+                    assert!(at <= self.data.len() && len >= limits.long && self.data.len() < at + len + 2);
+                    // Without memory for it, it is read like any other.
+                    let Ok(mut writer) = STORE.with_borrow_mut(|store| store.long(len, 0)) else { continue };
+                    let begun = self.data.split_off(at);
+                    writer.fill(&begun);
+                    self.apart = Some((writer, len + 2 - begun.len()));
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    }
+}
