@@ -56,7 +56,10 @@ impl Store {
             if has_bytes && self.heap.has_pages(pages) {
                 return Ok(());
             }
-            if !(has_bytes && self.clear_page() || self.clear_some(now)) {
+            if has_bytes && (0..pages).any(|_| self.clear_page() && self.heap.has_pages(pages)) {
+                return Ok(());
+            }
+            if !self.clear_some(now) {
                 return Err(Error::Full);
             }
         }
@@ -153,8 +156,11 @@ impl Store {
         while !self.has_room(size, count) {
             // Where bytes are free, but no page is, what is in the way is moved.
             let is_scattered = self.used() + count * heap::PAGE + SLACK <= self.memory;
-            let is_cleared = is_scattered && self.clear_page();
-            if !is_cleared && !self.clear_some(now) {
+            // A page that is free already must not be taken for progress when several are needed.
+            if is_scattered && (0..count).any(|_| self.clear_page() && self.has_room(size, count)) {
+                return Ok(());
+            }
+            if !self.clear_some(now) {
                 return Err(Error::Full);
             }
         }
