@@ -154,7 +154,7 @@ impl Client {
     /// Whether a request of it can be begun now.
     #[inline]
     pub fn is_ready(&self) -> bool {
-        self.awaits == 0 && self.asked.is_none() && !self.is_closing && self.output.is_empty()
+        self.awaits == 0 && self.asked.is_none() && !self.is_closing
     }
 
     /// Whether what there is to read of it begins with a request that can be begun now.
@@ -164,7 +164,7 @@ impl Client {
 
     /// The request that was read and not begun, if it can be begun now.
     pub fn next_asked(&mut self) -> Option<Asked> {
-        if self.awaits > 0 || self.is_closing || !self.output.is_empty() { None } else { self.asked.take() }
+        if self.awaits > 0 || self.is_closing { None } else { self.asked.take() }
     }
 
     /// No more requests of it are read.

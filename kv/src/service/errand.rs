@@ -67,6 +67,7 @@ impl Kv {
     fn run_errand(&mut self, mut errand: Box<Errand>) {
         // Whatever was being replied here goes on behind it.
         std::mem::swap(&mut self.replies, &mut errand.replies);
+        self.replies.set_most(self.host.settings().output);
         match errand.redis {
             Some((space, protocol)) => self.run_as_guest(&mut errand, space, protocol),
             None => {

@@ -8,6 +8,9 @@ use std::collections::VecDeque;
 /// What is attached and shorter than this is copied: a piece of a packet for itself costs more.
 const SHORT: usize = 1024;
 
+/// Bytes of replies that are sent before there are more.
+const MANY: usize = 64 << 10;
+
 /// Replies, in order: bytes, and values between them that are sent from where they lie.
 #[derive(Default)]
 pub(super) struct Replies {
@@ -18,13 +21,18 @@ pub(super) struct Replies {
     values: Vec<(usize, Bytes)>,
     /// Bytes of the values.
     attached: usize,
+    /// Bytes of text at most, if not 0: what is more is not kept, for nobody will have it.
+    most: usize,
+    is_cut: bool,
 }
 
 impl Sink for Replies {
     #[inline]
     fn put(&mut self, bytes: &[u8]) {
-        self.place(bytes.len()).copy_from_slice(bytes);
-        self.end += bytes.len();
+        if let Some(place) = self.place(bytes.len()) {
+            place.copy_from_slice(bytes);
+            self.end += bytes.len();
+        }
     }
 
     fn attach(&mut self, bytes: Bytes) {
@@ -41,26 +49,46 @@ impl Replies {
     #[inline(always)]
     pub fn bulk(&mut self, value: &[u8]) {
         let len = value.len();
-        let place = self.place(HEAD + len + 2);
+        let Some(place) = self.place(HEAD + len + 2) else { return };
         let head = write_head(len, place);
         place[head..head + len].copy_from_slice(value);
         place[head + len..][..2].copy_from_slice(b"\r\n");
         self.end += head + len + 2;
     }
 
-    /// The next `len` bytes.
+    /// The next `len` bytes, if they are kept.
     #[inline(always)]
-    fn place(&mut self, len: usize) -> &mut [u8] {
+    fn place(&mut self, len: usize) -> Option<&mut [u8]> {
         let end = self.end + len;
-        if self.text.len() < end {
-            self.grow(end);
+        if self.text.len() < end && !self.grow(end) {
+            return None;
         }
-        &mut self.text[self.end..end]
+        self.text.get_mut(self.end..end)
     }
 
     #[cold]
-    fn grow(&mut self, len: usize) {
-        self.text.resize(len.next_power_of_two().max(KEPT), 0);
+    fn grow(&mut self, len: usize) -> bool {
+        self.is_cut |= self.most > 0 && len > self.most.max(MANY);
+        if !self.is_cut {
+            self.text.resize(len.next_power_of_two().max(KEPT), 0);
+        }
+        !self.is_cut
+    }
+
+    /// Of their text no more than `most` bytes are kept, any number if that is 0.
+    pub fn set_most(&mut self, most: u64) {
+        self.most = usize::try_from(most).unwrap_or(usize::MAX);
+    }
+
+    /// Whether some were too many to be kept.
+    pub fn is_cut(&self) -> bool {
+        self.is_cut
+    }
+
+    /// Whether they had better be sent before there are more.
+    #[inline]
+    pub fn are_many(&self) -> bool {
+        self.len() >= MANY
     }
 
     /// The bytes between the values, all of them if there are none.
@@ -69,7 +97,7 @@ impl Replies {
     }
 
     pub fn is_empty(&self) -> bool {
-        self.end == 0 && self.values.is_empty()
+        self.end == 0 && self.values.is_empty() && !self.is_cut
     }
 
     /// Bytes of all of them.
@@ -83,6 +111,7 @@ impl Replies {
         self.put(others.text());
         self.values.extend(others.values.drain(..).map(|(at, bytes)| (before + at, bytes)));
         self.attached += others.attached;
+        self.is_cut |= others.is_cut;
         others.clear();
     }
 
@@ -91,6 +120,7 @@ impl Replies {
         self.end = 0;
         self.values.clear();
         self.attached = 0;
+        self.is_cut = false;
         if self.text.len() > KEPT {
             self.text.truncate(KEPT);
             self.text.shrink_to_fit();

@@ -64,6 +64,7 @@ impl Kv {
     pub(super) fn resume(&mut self, net: &mut impl Transport, client: &mut Client) {
         if let Some(asked) = client.next_asked() {
             self.ask_again(client, asked);
+            self.reply(net, client);
         }
         if client.is_ready() && client.incoming.is_none() && !client.input.is_empty() {
             self.serve_input(client);
@@ -98,18 +99,20 @@ impl Kv {
         if self.replies.is_empty() {
             return;
         }
+        let (is_late, is_cut) = (!client.output.is_empty(), self.replies.is_cut());
         self.host.wrote(self.replies.len());
         client.send(net, &mut self.replies);
-        if !client.output.is_empty() {
-            self.limit_output(net, client);
+        if is_late || is_cut {
+            self.limit_output(net, client, is_cut);
         }
     }
 
-    /// Who does not take its replies is disconnected.
+    /// Who does not take its replies is disconnected. One reply, however long, may wait for who has taken all before it.
     #[cold]
-    fn limit_output(&mut self, net: &mut impl Transport, client: &Client) {
+    fn limit_output(&mut self, net: &mut impl Transport, client: &mut Client, is_cut: bool) {
         let most = self.settings().output;
-        if most > 0 && client.output.bytes() as u64 > most {
+        if is_cut || most > 0 && client.output.bytes() as u64 > most {
+            client.finish();
             net.abort(client.conn);
         }
     }
@@ -238,7 +241,7 @@ impl Kv {
     fn run_resp(&mut self, client: &mut Client, data: &[u8], end: usize) -> (usize, Stop) {
         let mut used = 0;
         let bulk = self.settings().bulk as usize;
-        while client.is_ready() && used < end {
+        while client.is_ready() && used < end && !self.replies.are_many() {
             let Speech::Resp { session, parser, has_no_room } = &mut client.speech else { break };
             // What is recognised behind another request is fetched ahead.
             if used > 0 && client.errand.is_none() && session.is_plain() && Known::of(&data[used..]).is_some() {
@@ -305,7 +308,7 @@ impl Kv {
     fn run_memcached(&mut self, client: &mut Client, data: &[u8], end: usize) -> (usize, Stop) {
         let mut used = 0;
         let limits = self.host.memcached_limits();
-        while client.is_ready() && used < end {
+        while client.is_ready() && used < end && !self.replies.are_many() {
             let Speech::Memcached { parser } = &mut client.speech else { break };
             let rest = &data[used..];
             let (request, value, len) = match parser.parse(rest, &limits) {

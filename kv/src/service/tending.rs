@@ -68,6 +68,7 @@ impl Kv {
             self.host.tally.stats = self.stats;
             self.host.tally.counts = self.counts;
             self.host.refresh();
+            self.replies.set_most(self.host.settings().output);
             self.disconnect_idle(net);
         }
         for id in std::mem::take(&mut self.host.killed) {

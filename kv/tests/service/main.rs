@@ -168,6 +168,42 @@ fn who_does_not_read_is_disconnected_at_the_limit_and_nobody_else_notices() {
 }
 
 #[test]
+fn who_asks_for_much_before_reading_gets_all_of_it() {
+    for workers in [1, 2] {
+        let mut host = Host::with(workers, |settings| settings.output = 8 << 20);
+        let client = host.connect(0);
+        assert_eq!(host.ask(client, &request(&["set", "key", &"x".repeat(3000)])), "+OK\r\n");
+        host.set_room(client, 0);
+        let requests: Vec<u8> = std::iter::repeat_n(line("get key"), 1000).flatten().collect();
+        for part in requests.chunks(1000) {
+            host.send(client, part);
+            host.settle();
+        }
+        assert!(host.received(client).is_empty());
+        host.set_room(client, usize::MAX);
+        host.settle();
+        assert!(host.received(client) == format!("$3000\r\n{}\r\n", "x".repeat(3000)).repeat(1000).as_bytes());
+    }
+}
+
+#[test]
+fn replies_that_are_too_many_are_not_put_together() {
+    for workers in [1, 2] {
+        let mut host = Host::with(workers, |settings| settings.output = 1 << 20);
+        let (greedy, other) = (host.connect(0), host.connect(0));
+        for n in 0..100 {
+            assert_eq!(host.ask(greedy, &request(&["hset", "h", &format!("f{n}"), &"x".repeat(1000)])), ":1\r\n");
+        }
+        host.send(greedy, &line("multi"));
+        host.send(greedy, &line("hgetall h").repeat(100));
+        host.send(greedy, &line("exec"));
+        host.settle();
+        assert!(host.end(greedy).is_aborted);
+        says(&mut host, other, "hlen h", ":100\r\n");
+    }
+}
+
+#[test]
 fn what_is_no_request_is_refused_in_redis_words_and_the_connection_closed() {
     for (bytes, reply) in [
         (&b"*1\r\n$-1\r\n"[..], "-ERR Protocol error: invalid bulk length\r\n"),
