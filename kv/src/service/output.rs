@@ -48,12 +48,11 @@ impl Replies {
     /// A value, shorter than [`LONG`], with the line in front of it.
     #[inline(always)]
     pub fn bulk(&mut self, value: &[u8]) {
-        let len = value.len();
-        let Some(place) = self.place(HEAD + len + 2) else { return };
-        let head = write_head(len, place);
-        place[head..head + len].copy_from_slice(value);
-        place[head + len..][..2].copy_from_slice(b"\r\n");
-        self.end += head + len + 2;
+        let len = bulk_len(value.len());
+        if let Some(place) = self.place(len) {
+            write_bulk(value, place);
+            self.end += len;
+        }
     }
 
     /// The next `len` bytes, if they are kept.
@@ -128,24 +127,42 @@ impl Replies {
     }
 }
 
-/// Bytes of the line in front of a value shorter than [`LONG`], at most.
-const HEAD: usize = 7;
 const _: () = assert!(LONG <= 10_000);
 
-/// Writes `$`, the length and the end of a line at the beginning of `place`. Returns how many bytes they are.
+/// Bytes of a value of `len`, fewer than [`LONG`], with the line in front of it and the end of its own.
 #[inline(always)]
-fn write_head(len: usize, place: &mut [u8]) -> usize {
+pub(super) fn bulk_len(len: usize) -> usize {
+    let digits = 1 + usize::from(len > 9) + usize::from(len > 99) + usize::from(len > 999);
+    1 + digits + 2 + len + 2
+}
+
+/// Writes `value`, with the line in front of it, into `place`, which is as long as [`bulk_len`] says.
+#[inline(always)]
+pub(super) fn write_bulk(value: &[u8], place: &mut [u8]) {
+    let len = value.len();
     let digit = |at: usize| b'0' + (at % 10) as u8;
-    let mut head = |bytes: &[u8]| {
-        place[..bytes.len()].copy_from_slice(bytes);
-        bytes.len()
-    };
-    match len {
-        0..10 => head(&[b'$', digit(len), b'\r', b'\n']),
-        10..100 => head(&[b'$', digit(len / 10), digit(len), b'\r', b'\n']),
-        100..1000 => head(&[b'$', digit(len / 100), digit(len / 10), digit(len), b'\r', b'\n']),
-        _ => head(&[b'$', digit(len / 1000), digit(len / 100), digit(len / 10), digit(len), b'\r', b'\n']),
+    let (line, rest) = place.split_at_mut(place.len() - len - 2);
+    match line {
+        [dollar, a, end @ ..] if end.len() == 2 => {
+            (*dollar, *a) = (b'$', digit(len));
+            end.copy_from_slice(b"\r\n");
+        }
+        [dollar, a, b, end @ ..] if end.len() == 2 => {
+            (*dollar, *a, *b) = (b'$', digit(len / 10), digit(len));
+            end.copy_from_slice(b"\r\n");
+        }
+        [dollar, a, b, c, end @ ..] if end.len() == 2 => {
+            (*dollar, *a, *b, *c) = (b'$', digit(len / 100), digit(len / 10), digit(len));
+            end.copy_from_slice(b"\r\n");
+        }
+        [dollar, a, b, c, d, end @ ..] => {
+            (*dollar, *a, *b, *c, *d) = (b'$', digit(len / 1000), digit(len / 100), digit(len / 10), digit(len));
+            end.copy_from_slice(b"\r\n");
+        }
+        _ => {}
     }
+    rest[..len].copy_from_slice(value);
+    rest[len..].copy_from_slice(b"\r\n");
 }
 
 /// Room that is kept for the next replies.

@@ -5,7 +5,7 @@
 
 use super::Kv;
 use super::client::{Client, Speech};
-use super::output::Replies;
+use super::output::{Replies, bulk_len, write_bulk};
 use crate::commands::{Quick, Session};
 use crate::resp::Protocol;
 use crate::shards::shard_of;
@@ -233,12 +233,49 @@ impl Kv {
     #[inline]
     pub(super) fn serve_ahead(&mut self, net: &mut impl Transport, client: &mut Client) -> bool {
         let ahead = std::mem::take(&mut client.ahead);
+        if ahead.len() == 1 && client.output.is_empty() && self.serve_get(net, client, self.ahead[ahead.start]) {
+            return true;
+        }
         let Speech::Resp { session, .. } = &mut client.speech else { return false };
         let Some((used, is_all)) = self.answer(session, net.peek(client.conn), ahead) else { return false };
         self.host.read(used);
         net.consume(client.conn, used);
         self.reply(net, client);
         is_all
+    }
+
+    /// Answers what `client` asks for next, if that is `ahead` and nothing else, a GET of a short value. Returns whether it was.
+    ///
+    /// The answer is written where it is sent from.
+    #[inline(always)]
+    fn serve_get(&mut self, net: &mut impl Transport, client: &mut Client, ahead: Ahead) -> bool {
+        let Ahead { known, hash, seen } = ahead;
+        let Speech::Resp { session, .. } = &mut client.speech else { return false };
+        let Some(store) = &mut self.stores[self.worker] else { return false };
+        let data = net.peek(client.conn);
+        if known.value(data).is_some() {
+            return false;
+        }
+        let key = self.keys.known(session.space(), known.key(data), hash);
+        let Ok(Some(Str::Short(value))) = store.get_seen(&key, seen, self.now) else { return false };
+        self.stats.hits += 1;
+        self.stats.commands += 1;
+        session.used_for(Quick::Get, self.now);
+        self.host.read(known.len.into());
+        net.consume(client.conn, known.len.into());
+        let len = bulk_len(value.len());
+        match net.reserve(client.conn, len) {
+            Some(place) if place.len() == len => {
+                write_bulk(value, place);
+                net.commit(client.conn, len);
+                self.host.wrote(len);
+            }
+            _ => {
+                self.replies.bulk(value);
+                self.reply(net, client);
+            }
+        }
+        true
     }
 
     /// Does what was recognised ahead at the beginning of `data`, which `session` asks for. Returns how many bytes of that it was,
