@@ -195,8 +195,7 @@ impl Kv {
     #[inline(always)]
     pub(super) fn recognise(&mut self, session: &Session, data: &[u8]) -> Range<usize> {
         let first = self.ahead.len();
-        let Some(store) = &self.stores[self.worker] else { return first..first };
-        if !session.is_plain() {
+        if self.stores[self.worker].is_none() || !session.is_plain() {
             return first..first;
         }
         let mut rest = data;
@@ -207,7 +206,6 @@ impl Kv {
             if self.stores.len() > 1 && shard_of(hash, self.stores.len()) != self.worker {
                 break;
             }
-            store.prefetch_index(hash);
             self.ahead.push(Ahead { known, hash, seen: Seen::default() });
             rest = &rest[usize::from(known.len)..];
         }
@@ -218,6 +216,7 @@ impl Kv {
     #[inline(always)]
     pub(super) fn fetch(&mut self, first: usize) {
         if let Some(store) = &self.stores[self.worker] {
+            self.ahead[first..].iter().for_each(|ahead| store.prefetch_index(ahead.hash));
             self.ahead[first..].iter_mut().for_each(|ahead| ahead.seen = store.prefetch_item(ahead.hash));
         }
     }
