@@ -5,7 +5,8 @@
 //! | `hub.rs` | what all workers know: settings, counters, the data's secret |
 //! | `client.rs`, `output.rs` | a connection: what it says, what has come of it, what waits to be sent |
 //! | `quick.rs` | nearly every request, by a few comparisons |
-//! | `requests.rs` | requests are read, and run where their shards are |
+//! | `intake.rs` | what clients send, in whatever pieces it comes |
+//! | `requests.rs` | the other requests are read, and run where their shards are |
 //! | `errand.rs`, `lending.rs`, `messages.rs` | requests for other workers' shards: sent there, or the shards fetched |
 //! | `host.rs` | what commands ask of the server as a whole |
 //! | `tending.rs` | what is done in the background |
@@ -19,6 +20,7 @@ mod client;
 mod errand;
 mod host;
 mod hub;
+mod intake;
 mod lending;
 mod messages;
 mod output;

@@ -183,11 +183,10 @@ impl Kv {
     /// Recognises what `client` asks for next.
     #[inline(always)]
     fn recognise_next(&mut self, net: &mut impl Transport, client: &mut Client) {
-        if client.is_fresh()
-            && let Speech::Resp { session, .. } = &client.speech
-        {
-            client.ahead = self.recognise(session, net.peek(client.conn));
-        }
+        client.ahead = match &client.speech {
+            Speech::Resp { session, .. } if client.is_fresh() => self.recognise(session, net.peek(client.conn)),
+            _ => 0..0,
+        };
     }
 
     /// Recognises requests of `session` at the beginning of `data` that can be done here, and asks for the part of the index that
