@@ -95,7 +95,7 @@ impl Kv {
         let mut rest = &errand.text[..];
         while !rest.is_empty() {
             let first = self.ahead.len();
-            let ahead = self.recognise(&guest, rest);
+            let (ahead, _) = self.recognise(&guest, rest);
             self.fetch(first);
             if let Some((done, _)) = self.answer(&mut guest, rest, ahead)
                 && done > 0

@@ -5,6 +5,7 @@
 //! | `hub.rs` | what all workers know: settings, counters, the data's secret |
 //! | `client.rs`, `output.rs` | a connection: what it says, what has come of it, what waits to be sent |
 //! | `quick.rs` | nearly every request, by a few comparisons |
+//! | `glimpse.rs` | the keys of the others, to be fetched ahead |
 //! | `intake.rs` | what clients send, in whatever pieces it comes |
 //! | `requests.rs` | the other requests are read, and run where their shards are |
 //! | `errand.rs`, `lending.rs`, `messages.rs` | requests for other workers' shards: sent there, or the shards fetched |
@@ -18,6 +19,7 @@
 
 mod client;
 mod errand;
+mod glimpse;
 mod host;
 mod hub;
 mod intake;
@@ -65,6 +67,8 @@ pub struct Kv {
     replies: Replies,
     /// Requests that were recognised ahead.
     ahead: Vec<Ahead>,
+    /// The hashes of keys of other requests, while they are looked at.
+    glimpsed: Vec<u64>,
     /// Bursts so far.
     burst: u64,
     /// Connections of which there is more to be read.
@@ -103,6 +107,7 @@ impl Kv {
             guest: Some(Session::new(u64::MAX, nowhere, nowhere, true, now)),
             replies: Replies::default(),
             ahead: Vec::new(),
+            glimpsed: Vec::new(),
             burst: 1,
             unfinished: Vec::new(),
             stats: Stats::default(),

@@ -15,7 +15,7 @@ use linerate_bypass::{ConnId, Transport};
 use std::ops::Range;
 
 /// Requests of one client that are recognised ahead at most.
-const AHEAD: usize = 16;
+pub(super) const AHEAD: usize = 16;
 /// When so many have been recognised, they are done: what was fetched is near then, and may not be when more has been.
 const FEW: usize = 24;
 
@@ -91,16 +91,16 @@ fn further(begun: usize, [c, d, e]: [u8; 3]) -> Option<(usize, usize)> {
 }
 
 /// An argument: where it begins and ends, and what is behind it.
-struct Bulk {
-    start: usize,
-    end: usize,
-    behind: usize,
+pub(super) struct Bulk {
+    pub start: usize,
+    pub end: usize,
+    pub behind: usize,
 }
 
 impl Bulk {
     /// That whose `$` is at `at`, if all of it is there and its length has four digits at most.
     #[inline(always)]
-    fn of(data: &[u8], at: usize) -> Option<Self> {
+    pub fn of(data: &[u8], at: usize) -> Option<Self> {
         // Of the shortest, which has no bytes, six are there.
         let [dollar, a, b, c, d, e] = *data.get(at..)?.first_chunk()?;
         let [tens, ones] = [a, b].map(|byte| usize::from(byte.wrapping_sub(b'0')));
@@ -141,18 +141,19 @@ impl Kv {
         let mut clients = std::mem::take(&mut self.clients);
         let mut looked_at = 0;
         for conn in readable {
-            if self.ahead.len() > FEW {
+            if self.ahead.len() + self.glimpsed.len() > FEW {
                 break;
             }
             looked_at += 1;
             if let Some(Some(client)) = clients.get_mut(conn.slot())
                 && client.conn == *conn
             {
-                self.recognise_next(net, client);
+                self.recognise_next(net, client, true);
             }
         }
         self.clients = clients;
         self.fetch(0);
+        self.fetch_glimpsed();
         looked_at
     }
 
@@ -180,22 +181,30 @@ impl Kv {
         self.clients = clients;
     }
 
-    /// Recognises what `client` asks for next.
+    /// Recognises what `client` asks for next. Of what is not recognised, the keys are noted if `with_others` says so.
     #[inline(always)]
-    fn recognise_next(&mut self, net: &mut impl Transport, client: &mut Client) {
-        client.ahead = match &client.speech {
-            Speech::Resp { session, .. } if client.is_fresh() => self.recognise(session, net.peek(client.conn)),
-            _ => 0..0,
-        };
+    fn recognise_next(&mut self, net: &mut impl Transport, client: &mut Client, with_others: bool) {
+        client.ahead = 0..0;
+        if !client.is_fresh() {
+            return;
+        }
+        let data = net.peek(client.conn);
+        let mut used = 0;
+        if let Speech::Resp { session, .. } = &client.speech {
+            (client.ahead, used) = self.recognise(session, data);
+        }
+        if with_others && used < data.len() && client.ahead.len() < AHEAD {
+            self.glimpse(client, &data[used..]);
+        }
     }
 
     /// Recognises requests of `session` at the beginning of `data` that can be done here, and asks for the part of the index that
-    /// leads to their keys. Returns which they are.
+    /// leads to their keys. Returns which they are, and how many bytes.
     #[inline(always)]
-    pub(super) fn recognise(&mut self, session: &Session, data: &[u8]) -> Range<usize> {
+    pub(super) fn recognise(&mut self, session: &Session, data: &[u8]) -> (Range<usize>, usize) {
         let first = self.ahead.len();
         if self.stores[self.worker].is_none() || !session.is_plain() {
-            return first..first;
+            return (first..first, 0);
         }
         let mut rest = data;
         while self.ahead.len() - first < AHEAD
@@ -208,7 +217,7 @@ impl Kv {
             self.ahead.push(Ahead { known, hash, seen: Seen::default() });
             rest = &rest[usize::from(known.len)..];
         }
-        first..self.ahead.len()
+        (first..self.ahead.len(), data.len() - rest.len())
     }
 
     /// Asks for the items of the requests that were recognised from the number `first` on.
@@ -220,10 +229,18 @@ impl Kv {
         }
     }
 
+    /// Asks for the items of keys that were noted.
+    #[inline(always)]
+    fn fetch_glimpsed(&mut self) {
+        if let Some(store) = &self.stores[self.worker] {
+            self.glimpsed.drain(..).for_each(|hash| _ = store.prefetch_item(hash));
+        }
+    }
+
     /// Recognises what `client` asks for next, and fetches what it will touch.
     pub(super) fn look_further(&mut self, net: &mut impl Transport, client: &mut Client) {
         let first = self.ahead.len();
-        self.recognise_next(net, client);
+        self.recognise_next(net, client, false);
         self.fetch(first);
     }
 
