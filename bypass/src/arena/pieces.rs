@@ -17,6 +17,9 @@ const PAGE_ORDER: usize = (PAGE / UNIT).ilog2() as usize;
 /// Pages of a chunk.
 const PAGES: usize = CHUNK / PAGE;
 
+/// The label of what is lent.
+const LENT: u32 = u32::MAX;
+
 /// A part of an arena that one thread at a time cuts into pieces of any power of two from 512 bytes to 1 MiB. Freed ones become
 /// larger ones again, so that memory serves any size.
 ///
@@ -52,6 +55,8 @@ pub(super) struct Inner {
     roomy: [Vec<u64>; ORDERS],
     held: usize,
     used: usize,
+    /// Bytes of it in pieces that were [lent](Pieces::lend).
+    lent: usize,
     details: usize,
     /// Where the search for a sparse page goes on.
     next_sparse: usize,
@@ -102,6 +107,7 @@ impl Pieces {
             roomy: std::array::from_fn(|_| Vec::new()),
             held: 0,
             used: 0,
+            lent: 0,
             details: 0,
             next_sparse: 0,
             cleared: None,
@@ -116,16 +122,27 @@ impl Pieces {
         }
     }
 
-    /// It takes no chunk more once it has `bytes` in chunks.
+    /// It takes no chunk more once it has `bytes` in chunks, without what is lent.
     pub fn set_limit(&mut self, bytes: usize) {
-        self.most = bytes.div_ceil(CHUNK);
+        self.most = (bytes + self.inner().lent).div_ceil(CHUNK);
     }
 
-    /// Bytes in pages and pieces that are not free, and what is to be known of them.
+    /// Bytes in pages and pieces that are neither free nor lent, and what is to be known of them.
     #[inline]
     pub fn used(&self) -> usize {
         let inner = self.inner();
-        inner.used + inner.details
+        inner.used - inner.lent + inner.details
+    }
+
+    /// Lends the piece that `bytes` lie in, if it is this owner's: until it comes back it is counted by somebody else.
+    pub fn lend(&mut self, bytes: &Bytes) {
+        let Some((chunk, unit)) = self.place_of(bytes) else { return };
+        let inner = self.inner_mut();
+        let Some(details) = inner.chunks[chunk].as_mut().and_then(|part| part.details.as_mut()) else { return };
+        if details.labels[unit] != LENT {
+            details.labels[unit] = LENT;
+            inner.lent += UNIT << details.orders[unit];
+        }
     }
 
     /// Bytes in chunks.
@@ -189,9 +206,12 @@ impl Pieces {
             let Some(details) = self.inner().chunks[chunk].as_ref().and_then(|part| part.details.as_ref()) else {
                 unreachable!("a piece came back to a chunk that is not there")
             };
-            let order = details.orders[unit].into();
+            let (order, is_lent) = (details.orders[unit].into(), details.labels[unit] == LENT);
             // SAFETY: the entries are there as long as the details.
             self.returned = unsafe { details.entries.as_ref() }.entries[unit].link.load(Ordering::Relaxed);
+            if is_lent {
+                self.inner_mut().lent -= UNIT << order;
+            }
             self.give_part(chunk, unit, order);
         }
     }
@@ -254,10 +274,11 @@ impl Pieces {
         self.place_of(bytes).is_some()
     }
 
-    /// Notes `label` for the piece that `bytes` lie in, if it is this owner's; 0 is none.
+    /// Notes `label` for the piece that `bytes` lie in, if it is this owner's and not lent; 0 is none.
     pub fn set_label(&mut self, bytes: &Bytes, label: u32) {
         if let Some((chunk, unit)) = self.place_of(bytes)
             && let Some(details) = self.inner_mut().chunks[chunk].as_mut().and_then(|part| part.details.as_mut())
+            && details.labels[unit] != LENT
         {
             details.labels[unit] = label;
         }

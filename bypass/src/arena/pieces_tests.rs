@@ -82,6 +82,27 @@ fn owners_of_one_arena_and_its_blocks_share_its_memory() {
 }
 
 #[test]
+fn what_is_lent_is_not_counted_until_it_is_back() {
+    let mut owner = pieces(4 << 20);
+    let bytes = filled(&mut owner, 1 << 20, 1).unwrap();
+    owner.set_label(&bytes, 5);
+    let used = owner.used();
+    owner.lend(&bytes);
+    owner.lend(&bytes);
+    owner.set_label(&bytes, 6);
+    assert_eq!(owner.used(), used - (1 << 20));
+    // Nor does it count among what the owner may have.
+    owner.set_limit(1 << 20);
+    let other = owner.take(1 << 20).unwrap();
+    assert!(owner.take(1 << 20).is_none());
+    drop((bytes, other));
+    while owner.collect(10) {}
+    assert_eq!(owner.used(), 0);
+    owner.set_limit(1 << 20);
+    assert!(owner.take(1 << 20).is_some_and(|_| owner.take(1 << 20).is_none()));
+}
+
+#[test]
 fn pieces_outlive_their_owner_and_its_memory_comes_back_with_the_last() {
     let arena = Arena::new(ArenaConfig { bytes: 2 << 20, hugepages: false }).unwrap();
     let mut owner = Pieces::new(arena.clone());

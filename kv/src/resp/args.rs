@@ -129,6 +129,11 @@ impl OwnedArgs {
         Args { data: &self.data, ranges: &self.ranges, longs: &self.longs }
     }
 
+    /// Those that lie apart.
+    pub fn longs_mut(&mut self) -> impl Iterator<Item = &mut Long> {
+        self.longs.iter_mut().map(|(_, long)| long)
+    }
+
     /// Bytes that they take, with those of long ones.
     pub fn bytes(&self) -> usize {
         let longs = self.longs.iter().map(|(_, long)| size_of::<(usize, Long)>() + long.len());

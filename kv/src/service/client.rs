@@ -5,7 +5,7 @@ use super::output::{Output, Replies};
 use crate::commands::{self, Session};
 use crate::memcached;
 use crate::resp::{self, OwnedArgs};
-use crate::store::LongWriter;
+use crate::store::{Long, LongWriter};
 use linerate_bypass::{ConnId, Transport};
 use std::ops::Range;
 
@@ -63,6 +63,18 @@ pub(super) enum Asked {
     Memcached(Vec<u8>, memcached::Data<'static>),
     /// None that can be run: what is said to it, and whether the connection is closed then.
     Refused(Vec<u8>, bool),
+}
+
+impl Asked {
+    /// Values of it that were received apart.
+    pub fn longs_mut(&mut self) -> impl Iterator<Item = &mut Long> {
+        let (args, data) = match self {
+            Asked::Resp(args) => (Some(args), None),
+            Asked::Memcached(_, memcached::Data::Long(long)) => (None, Some(long)),
+            _ => (None, None),
+        };
+        args.into_iter().flat_map(OwnedArgs::longs_mut).chain(data)
+    }
 }
 
 /// A long value that is being received.

@@ -377,10 +377,16 @@ impl Kv {
     }
 
     /// Sees to a request of `client` that needs shards which are not here. Only one that `is_portable` can be run elsewhere.
-    fn ask(&mut self, client: &mut Client, asked: Asked, needs: ShardSet, is_portable: bool) {
+    fn ask(&mut self, client: &mut Client, mut asked: Asked, needs: ShardSet, is_portable: bool) {
         let redis = client.redis();
-        if is_portable && let Some(errand) = self.errand_for(&mut client.errand, client.conn, redis, &needs) {
-            errand.last = Some(asked);
+        if is_portable && self.errand_for(&mut client.errand, client.conn, redis, &needs).is_some() {
+            // Long values lie in our shard's memory, and stay there.
+            if let Some(store) = &mut self.stores[self.worker] {
+                asked.longs_mut().for_each(|long| store.lend(long));
+            }
+            if let Some(errand) = &mut client.errand {
+                errand.last = Some(asked);
+            }
             return;
         }
         client.asked = Some(asked);

@@ -27,18 +27,25 @@ pub struct Long {
     /// Without empty ones.
     pieces: Arc<[Bytes]>,
     len: usize,
+    /// Its memory is that of another store, which does not count it: whoever keeps it does.
+    is_lent: bool,
 }
 
 impl Long {
     /// No bytes.
     pub fn empty() -> Self {
-        Long { pieces: Arc::new([]), len: 0 }
+        Long { pieces: Arc::new([]), len: 0, is_lent: false }
     }
 
     /// Bytes of it.
     #[expect(clippy::len_without_is_empty, reason = "what is long is not empty")]
     pub fn len(&self) -> usize {
         self.len
+    }
+
+    /// Whether its memory is another store's.
+    pub(super) fn is_lent(&self) -> bool {
+        self.is_lent
     }
 
     /// The pieces that it lies in, in order.
@@ -61,9 +68,9 @@ impl Long {
         })
     }
 
-    /// Bytes that it takes beside its pieces.
+    /// Bytes that it takes beside the pieces of who keeps it.
     pub(super) fn beside(&self) -> usize {
-        2 * size_of::<usize>() + size_of_val(&*self.pieces)
+        2 * size_of::<usize>() + size_of_val(&*self.pieces) + if self.is_lent { self.len } else { 0 }
     }
 
     /// Bytes of what is in `clearing` move elsewhere, if there is room.
@@ -111,6 +118,7 @@ impl Long {
         Long {
             pieces: before.chain(new.pieces.iter().cloned()).chain(behind).collect(),
             len: self.len - range.len() + new.len,
+            is_lent: false,
         }
     }
 }
@@ -307,7 +315,7 @@ impl LongWriter {
     /// If it has not.
     pub fn finish(self) -> Long {
         assert_eq!(self.left, 0, "bytes are missing from a value");
-        Long { pieces: self.pieces.into_iter().map(Piece::freeze).collect(), len: self.len }
+        Long { pieces: self.pieces.into_iter().map(Piece::freeze).collect(), len: self.len, is_lent: false }
     }
 }
 
@@ -401,13 +409,34 @@ impl Store {
         }
     }
 
-    /// `long` in this store's memory: itself, or a copy if it is in another's.
+    /// `long`, to be kept by another store, which counts it from then on.
+    pub fn lend(&mut self, long: &mut Long) {
+        if long.pieces.iter().all(|piece| self.heap.pieces.owns(piece)) {
+            long.pieces.iter().for_each(|piece| self.heap.pieces.lend(piece));
+            long.is_lent = true;
+        }
+    }
+
+    /// `long` as it can be kept here: itself, or a copy if it is in another store's memory and was not lent.
     pub(super) fn own(&mut self, long: Long, now: u64) -> Result<Long, Error> {
+        if long.is_lent {
+            while self.used() + long.len + SLACK > self.memory {
+                if !self.clear_some(now) {
+                    return Err(Error::Full);
+                }
+            }
+            return Ok(long);
+        }
         if long.pieces.iter().all(|piece| self.heap.pieces.owns(piece)) {
             return Ok(long);
         }
+        self.copy(&long, now)
+    }
+
+    /// A copy of `long` in this store's memory.
+    pub(super) fn copy(&mut self, long: &Long, now: u64) -> Result<Long, Error> {
         let mut writer = self.long(long.len, now)?;
-        writer.fill_from(&long, 0..long.len);
+        writer.fill_from(long, 0..long.len);
         Ok(writer.finish())
     }
 }

@@ -172,6 +172,11 @@ impl Store {
 
     /// `long` with `bytes` from `at` on.
     fn changed_long(&mut self, long: &Long, at: usize, bytes: &[u8], now: u64) -> Result<Long, Error> {
+        // What has pieces of two stores would be counted by neither.
+        if long.is_lent() {
+            let own = self.copy(long, now)?;
+            return self.changed_long(&own, at, bytes, now);
+        }
         let end = at + bytes.len();
         let old = long.rewritten(at, end);
         let mut writer = self.long(old.end.max(end) - old.start, now)?;

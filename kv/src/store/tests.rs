@@ -301,6 +301,38 @@ fn a_long_value_takes_room_as_it_comes() {
 }
 
 #[test]
+fn a_long_value_that_is_lent_is_not_copied_and_is_counted_once() {
+    let config = Config { evict: Evict::Lru(From::All), ..Config::new(16 << 20) };
+    let [mut writer, mut keeper] = [4 << 20; 2].map(|memory| Store::new(&Config { memory, ..config.clone() }, 0));
+    let [before_writer, before_keeper] = [&writer, &keeper].map(Store::used);
+    let key = keeper.key(0, b"key");
+    let mut long = writer.long_of(&[7; 300_000], 0).unwrap();
+    let place = long.pieces()[0].as_ptr();
+    assert!(writer.used() - before_writer >= 300_000);
+    writer.lend(&mut long);
+    assert!(writer.used() - before_writer < 100_000);
+    keeper.set(&key, long, Expiry::Never, 0).unwrap();
+    assert!(keeper.used() - before_keeper >= 300_000);
+    let Ok(Some(Str::Long(kept))) = keeper.get(&key, 0) else { panic!("no long value") };
+    assert_eq!((kept.len(), kept.pieces()[0].as_ptr()), (300_000, place));
+    assert_eq!(keeper.append(&key, b"end", 0), Ok(300_003));
+    let Ok(Some(value)) = keeper.get(&key, 0) else { panic!("no value") };
+    assert!(value == [&[7; 300_000][..], b"end"].concat()[..]);
+    assert!(keeper.remove(&key, 0));
+    while keeper.tick(0, 64) {}
+    assert!(keeper.used() - before_keeper < 250_000);
+    // The lender has its memory again, and nothing is counted twice or not at all.
+    for n in 0..100u32 {
+        let mut long = writer.long_of(&[7; 300_000], 0).unwrap();
+        writer.lend(&mut long);
+        keeper.set(&keeper.key(0, &n.to_le_bytes()), long, Expiry::Never, 0).unwrap();
+        assert!(keeper.used() <= 4 << 20 && writer.used() <= 4 << 20);
+        while keeper.tick(0, 64) | writer.tick(0, 64) {}
+    }
+    assert!((8..14).contains(&keeper.len(0)), "{} values", keeper.len(0));
+}
+
+#[test]
 fn what_expires_soonest_goes_first() {
     let mut store = store(1 << 20, Evict::Ttl);
     for n in 0..20_000u32 {
