@@ -101,7 +101,8 @@ impl Store {
     #[inline]
     pub(super) fn has_room(&mut self, size: usize, count: usize) -> bool {
         if count == 1 && self.heap.has_slot(size) {
-            return true;
+            // Its entry may make the index grow.
+            return self.used() + self.index.growth(1) <= self.memory;
         }
         if self.used() + count * heap::PAGE + SLACK > self.memory {
             return false;
