@@ -1,8 +1,11 @@
 //! The command line, by running the program: what is refused and how, what servers and loads say, how they end.
 
 mod common;
+#[path = "common/free_address.rs"]
+mod free_address;
 
 use common::{PATIENCE, Program, Server, linerate, run, text};
+use free_address::free_address;
 use rustix::process::Signal;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -260,7 +263,7 @@ fn bulk_loads_report_gigabits_each_way() {
 
 #[test]
 fn a_load_without_a_server_says_so() {
-    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let free = free_address();
     let args = format!("echo load --via kernel --connect {free} --duration 1s --json");
     assert_refused(&args, 1, &format!("{free}: connection refused: start a server there"));
 }

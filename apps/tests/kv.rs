@@ -2,8 +2,11 @@
 //! ones that the test plays.
 
 mod common;
+#[path = "common/free_address.rs"]
+mod free_address;
 
 use common::{PATIENCE, Program, Server, run, text};
+use free_address::free_address;
 use rustix::process::Signal;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -20,7 +23,7 @@ struct Theirs {
 impl Theirs {
     /// Starts `program` on a free port of the loopback interface; says so if it is not installed.
     fn start(program: &str, args: fn(&str) -> Vec<String>) -> Option<Self> {
-        let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let address = free_address();
         let mut command = Command::new(program);
         command
             .args(args(&address.port().to_string()))

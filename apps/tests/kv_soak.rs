@@ -7,9 +7,12 @@
 mod churn;
 #[allow(dead_code, reason = "other tests use the rest")]
 mod common;
+#[path = "common/free_address.rs"]
+mod free_address;
 
 use churn::{Churn, Connection};
 use common::{Server, run};
+use free_address::free_address;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -110,11 +113,6 @@ fn soak(number: usize, time: Duration) {
     );
     assert!(seen > 0 && most * 100 <= memory * RESIDENT, "{policy}: {most} bytes are resident");
     assert!(server.stop().status.success());
-}
-
-/// An address that nobody uses.
-fn free_address() -> SocketAddr {
-    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
 #[test]

@@ -4,6 +4,8 @@
 //! What they rely on holds of Redis and memcached as well, which is tested in the same way. A client that is not installed
 //! is skipped, and so are links without root; the tests say so.
 
+#[path = "../common/free_address.rs"]
+mod free_address;
 #[cfg(feature = "dpdk")]
 #[path = "../net/namespace.rs"]
 #[expect(dead_code, reason = "each target of tests uses a part of it")]

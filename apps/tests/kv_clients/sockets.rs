@@ -1,18 +1,13 @@
 //! Over the kernel's sockets, on the loopback interface.
 
 use super::clients::{Client, Server};
+use super::free_address::free_address;
 use super::program::{Program, linerate, turn, wait_for};
 use std::io::Write;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::process::Command;
 
 const PASSWORD: &str = "open sesame";
-
-/// Addresses that nobody serves on.
-fn free() -> [SocketAddr; 2] {
-    let listeners = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
-    listeners.map(|listener| listener.local_addr().unwrap())
-}
 
 /// On one worker with a password, and on two without.
 fn serves(test: &str, client: Client) {
@@ -28,7 +23,7 @@ fn serves(test: &str, client: Client) {
             eprintln!("skipped: {test} needs {workers} cores for {workers} workers");
             continue;
         }
-        let [redis, memcached] = free();
+        let [redis, memcached] = [free_address(), free_address()];
         let serve = format!("kv serve --via kernel --listen {redis} --memcached {memcached} --memory 256m --json");
         let program = Program::serve(linerate(&format!("{serve} --workers {workers} {more}")));
         client.try_on(&Server { redis, memcached, password });
@@ -79,7 +74,7 @@ fn theirs(program: &str, args: &str, address: SocketAddr) -> Option<Program> {
 fn what_is_relied_on_holds_of_redis_and_memcached() {
     let test = "what_is_relied_on_holds_of_redis_and_memcached";
     let _turn = turn();
-    let [redis, memcached] = free();
+    let [redis, memcached] = [free_address(), free_address()];
     let server = Server { redis, memcached, password: Some("sesame") };
     let args = format!("--bind 127.0.0.1 --port {} --requirepass sesame --appendonly no --save", redis.port());
     if let Some(_redis) = theirs("redis-server", &args, redis) {
