@@ -13,6 +13,8 @@ use linerate_bypass::{ConnId, Transport};
 
 /// Bytes of requests that travel together, about.
 const MOST: usize = 16 << 10;
+/// Errands that are kept to be used again.
+const IDLE: usize = 64;
 
 /// Requests of one connection for the shard of another worker, on their way there or back.
 #[derive(Default)]
@@ -126,7 +128,9 @@ impl Kv {
             });
         }
         errand.replies.clear();
-        self.idle_errands.push(errand);
+        if self.idle_errands.len() < IDLE {
+            self.idle_errands.push(errand);
+        }
     }
 }
 

@@ -69,7 +69,7 @@ impl Replies {
     fn grow(&mut self, len: usize) -> bool {
         self.is_cut |= self.most > 0 && len > self.most.max(MANY);
         if !self.is_cut {
-            self.text.resize(len.next_power_of_two().max(KEPT), 0);
+            self.text.resize(len.next_power_of_two().max(LONG), 0);
         }
         !self.is_cut
     }
@@ -96,7 +96,7 @@ impl Replies {
     }
 
     pub fn is_empty(&self) -> bool {
-        self.end == 0 && self.values.is_empty() && !self.is_cut
+        self.end == 0 && self.values.is_empty()
     }
 
     /// Bytes of all of them.

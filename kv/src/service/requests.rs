@@ -69,8 +69,7 @@ impl Kv {
         let queued = client.session().map_or(0, Session::queued_bytes);
         if (client.input.len() + queued) as u64 > self.settings().query {
             (client.input, client.errand) = (Vec::new(), None);
-            client.finish();
-            net.abort(client.conn);
+            Self::disconnect_now(net, client);
         }
     }
 
@@ -87,25 +86,34 @@ impl Kv {
     /// Sends what has been replied.
     #[inline]
     pub(super) fn reply(&mut self, net: &mut impl Transport, client: &mut Client) {
+        if self.replies.is_cut() {
+            // What is left of them makes no sense.
+            self.replies.clear();
+            return Self::disconnect_now(net, client);
+        }
         if self.replies.is_empty() {
             return;
         }
-        let (is_late, is_cut) = (!client.output.is_empty(), self.replies.is_cut());
+        let is_late = !client.output.is_empty();
         self.host.wrote(self.replies.len());
         client.send(net, &mut self.replies);
-        if is_late || is_cut {
-            self.limit_output(net, client, is_cut);
+        if is_late {
+            self.limit_output(net, client);
         }
     }
 
-    /// Who does not take its replies is disconnected. One reply, however long, may wait for who has taken all before it.
+    /// Who does not take its replies is disconnected. A value, however long, may wait for who has taken all before it.
     #[cold]
-    fn limit_output(&mut self, net: &mut impl Transport, client: &mut Client, is_cut: bool) {
+    fn limit_output(&mut self, net: &mut impl Transport, client: &mut Client) {
         let most = self.settings().output;
-        if is_cut || most > 0 && client.output.bytes() as u64 > most {
-            client.finish();
-            net.abort(client.conn);
+        if most > 0 && client.output.bytes() as u64 > most {
+            Self::disconnect_now(net, client);
         }
+    }
+
+    fn disconnect_now(net: &mut impl Transport, client: &mut Client) {
+        client.finish();
+        net.abort(client.conn);
     }
 
     /// Runs the requests in `data` that begin before `end`. Returns how many bytes they were, and why it were no more.

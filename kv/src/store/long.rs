@@ -321,20 +321,15 @@ impl LongWriter {
 
 impl Store {
     /// Memory for a value of `len` bytes, to be filled. What has to go for it, goes in this one call, which may be many items:
-    /// one that comes by and by had better be [begun](Self::begin_long).
+    /// one that comes by and by had better be [extended](Self::extend_long) as it does.
     pub fn long(&mut self, len: usize, now: u64) -> Result<LongWriter, Error> {
-        let mut writer = self.begin_long(len)?;
-        writer.pieces = self.take_room(len, len, now)?;
-        writer.room = len;
-        Ok(writer)
-    }
-
-    /// A value of `len` bytes that is to come, for which there is no memory yet: it is [extended](Self::extend_long) as it comes.
-    pub fn begin_long(&self, len: usize) -> Result<LongWriter, Error> {
         if len > self.memory {
             return Err(Error::Full);
         }
-        Ok(LongWriter::new(len))
+        let mut writer = LongWriter::new(len);
+        writer.pieces = self.take_room(len, len, now)?;
+        writer.room = len;
+        Ok(writer)
     }
 
     /// Memory for some more of a value that was begun, 64 KB or a 64th of it. What has to go for that, goes.

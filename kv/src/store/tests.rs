@@ -281,7 +281,7 @@ fn a_long_value_takes_room_as_it_comes() {
     let bytes: Vec<u8> = (0..2_000_000u32).map(|n| n as u8).collect();
     let key = Key { bytes: b"long", ..store.key(0, b"long") };
     for is_left in [true, false] {
-        let mut writer = store.begin_long(bytes.len()).unwrap();
+        let mut writer = LongWriter::new(bytes.len());
         assert_eq!((writer.left(), writer.room()), (bytes.len(), 0));
         let mut rest = &bytes[..if is_left { 1_000_000 } else { bytes.len() }];
         while !rest.is_empty() {
@@ -297,7 +297,7 @@ fn a_long_value_takes_room_as_it_comes() {
         assert!(store.used() <= 4 << 20, "{}", store.used());
     }
     assert!(store.get(&key, 0).unwrap().unwrap() == bytes[..]);
-    assert_eq!(store.begin_long(5 << 20).err(), Some(Error::Full));
+    assert_eq!(store.long(5 << 20, 0).err(), Some(Error::Full));
 }
 
 #[test]

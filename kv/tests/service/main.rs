@@ -168,6 +168,24 @@ fn who_does_not_read_is_disconnected_at_the_limit_and_nobody_else_notices() {
 }
 
 #[test]
+fn who_has_sent_much_does_not_keep_others_waiting() {
+    let mut host = Host::new(1);
+    let (busy, other) = (host.connect(0), host.connect(0));
+    for _ in 0..100 {
+        host.send(busy, &line("ping").repeat(1000));
+    }
+    host.send(other, &line("ping"));
+    host.finish(busy);
+    host.turn();
+    assert_eq!(host.received(other), b"+PONG\r\n");
+    let first = host.received(busy).len();
+    assert!((1..350_000).contains(&first), "{first} bytes");
+    host.settle();
+    assert_eq!(first + host.received(busy).len(), 700_000);
+    assert!(host.end(busy).is_closed);
+}
+
+#[test]
 fn who_asks_for_much_before_reading_gets_all_of_it() {
     for workers in [1, 2] {
         let mut host = Host::with(workers, |settings| settings.output = 8 << 20);
@@ -199,6 +217,7 @@ fn replies_that_are_too_many_are_not_put_together() {
         host.send(greedy, &line("exec"));
         host.settle();
         assert!(host.end(greedy).is_aborted);
+        assert_eq!(host.received(greedy), [&b"+OK\r\n"[..], &b"+QUEUED\r\n".repeat(100)].concat());
         says(&mut host, other, "hlen h", ":100\r\n");
     }
 }

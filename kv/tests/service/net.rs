@@ -265,6 +265,11 @@ impl Host {
         panic!("the service does not come to rest");
     }
 
+    /// All workers have a turn.
+    pub fn turn(&mut self) {
+        self.workers.iter_mut().for_each(|worker| _ = worker.turn());
+    }
+
     /// What is replied to `bytes`.
     pub fn ask(&mut self, client: Client, bytes: &[u8]) -> String {
         self.send(client, bytes);
@@ -284,7 +289,7 @@ impl Worker {
             kv.told(net, letter.message);
         }
         net.now += Duration::from_micros(1);
-        kv.tend(net);
+        worked |= kv.tend(net) == Some(Duration::ZERO);
         let has_news = |end: &End| end.has_news && !end.is_aborted && !end.is_gone;
         let slots = (0..net.ends.len()).filter(|slot| has_news(&net.ends[*slot]));
         let readable: Vec<ConnId> = slots.map(|slot| net.conn(slot)).collect();
