@@ -78,7 +78,7 @@ fn churn(evict: Evict, time: Duration) {
                 }
             }
             if n % 64 == 0 {
-                store.tick(now, 32);
+                store.tick(now, Store::TICK);
             }
         }
         if n % 500_000 == 0 {

@@ -4,11 +4,10 @@ use super::Kv;
 use super::hub::wall_millis;
 use super::messages::Message;
 use crate::memcached;
+use crate::store::Store;
 use linerate_bypass::Transport;
 use linerate_bypass::time::{Duration, Instant};
 
-/// Items that a shard's background work is about in one turn.
-const BUDGET: usize = 32;
 /// How long the worker may rest when nothing is to be done: what expires is noticed so much later at most.
 const REST: Duration = Duration::from_millis(10);
 /// How often what does not concern the shard is looked at.
@@ -95,7 +94,7 @@ impl Kv {
             self.host.flush.1 = None;
             store.flush(memcached::SPACE);
         }
-        store.tick(now, BUDGET)
+        store.tick(now, Store::TICK)
     }
 
     /// Disconnects some of those who have been silent for too long.

@@ -163,6 +163,8 @@ pub struct Store {
 impl Store {
     /// Bytes of the longest key, and of the longest name of a field.
     pub const LONGEST_KEY: usize = 4000;
+    /// Items that a [`tick`](Self::tick) is best about: some microseconds' work.
+    pub const TICK: usize = 32;
 
     /// An empty store, at `now` milliseconds.
     pub fn new(config: &Config, now: u64) -> Self {

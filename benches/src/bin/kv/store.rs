@@ -245,15 +245,15 @@ fn round(
             let key = n.to_le_bytes();
             times.measure(|| store.set(&store.key(0, &key), &key, expiry, now)).expect("room");
             if n % 64 == 0 {
-                times.measure(|| store.tick(now, 64));
+                times.measure(|| store.tick(now, Store::TICK));
             }
         }
     };
     fill(&mut grown, sets, count, Expiry::At(1_000_000), 0);
-    while expiring.measure(|| grown.tick(2_000_000, 64)) {}
+    while expiring.measure(|| grown.tick(2_000_000, Store::TICK)) {}
     fill(&mut grown, &mut Times::default(), count / 2, Expiry::Never, 2_000_000);
     flushing.measure(|| grown.flush(0));
-    while flushing.measure(|| grown.tick(2_000_000, 64)) {}
+    while flushing.measure(|| grown.tick(2_000_000, Store::TICK)) {}
     fill(&mut grown, again, count, Expiry::At(3_000_000), 2_000_000);
     drop(grown);
 
@@ -275,7 +275,7 @@ fn round(
         let times = if len >= linerate_kv::store::LONG { &mut *long } else { &mut *short };
         times.measure(|| full.set(&full.key(0, &key), &value[..len], Expiry::Never, now)).expect("room");
         if n % 64 == 0 {
-            ticks.measure(|| full.tick(now, 64));
+            ticks.measure(|| full.tick(now, Store::TICK));
         }
     }
     backing
