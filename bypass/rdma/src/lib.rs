@@ -1,0 +1,3 @@
+//! Services over RDMA verbs: the same sources that run over the TCP stack and over kernel sockets.
+
+pub mod calls;
