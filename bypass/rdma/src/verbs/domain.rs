@@ -1,0 +1,149 @@
+//! Protection domains, and the memory that they open to a device.
+
+use super::{Error, destroyed};
+use crate::calls::{Access, Calls, Handle, Keys, Segment};
+use linerate_bypass::Arena;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// A protection domain: what is made in one can be used together, and with nothing else.
+pub struct Domain<C: Calls>(pub(super) Arc<DomainInner<C>>);
+
+pub(super) struct DomainInner<C: Calls> {
+    pub calls: Arc<C>,
+    pub handle: Handle,
+}
+
+impl<C: Calls> Domain<C> {
+    /// A domain of the device behind `calls`.
+    pub fn new(calls: &Arc<C>) -> Result<Self, Error> {
+        let handle = calls.alloc_domain().map_err(Error::new("make a protection domain"))?;
+        Ok(Domain(Arc::new(DomainInner { calls: calls.clone(), handle })))
+    }
+
+    /// The device.
+    pub fn calls(&self) -> &Arc<C> {
+        &self.0.calls
+    }
+}
+
+impl<C: Calls> Clone for Domain<C> {
+    fn clone(&self) -> Self {
+        Domain(self.0.clone())
+    }
+}
+
+impl<C: Calls> Drop for DomainInner<C> {
+    fn drop(&mut self) {
+        // SAFETY: made in `new`; whoever made something in it has a clone of it.
+        destroyed("protection domain", unsafe { self.calls.dealloc_domain(self.handle) });
+    }
+}
+
+/// The memory of an arena, open to the device. It stays so, and mapped, while anyone has a clone.
+pub struct Region<C: Calls>(Arc<RegionInner<C>>);
+
+struct RegionInner<C: Calls> {
+    domain: Domain<C>,
+    handle: Handle,
+    keys: Keys,
+    range: Range<usize>,
+    /// Keeps the memory mapped.
+    arena: Arena,
+}
+
+impl<C: Calls> Region<C> {
+    /// Registers all memory of `arena`. The peers may do nothing with it but through a [`Window`].
+    ///
+    /// With `reads_are_writes`, peers may write it who know its key: what iWARP asks of the memory that a READ fills.
+    pub fn new(domain: &Domain<C>, arena: &Arena, reads_are_writes: bool) -> Result<Self, Error> {
+        let range = arena.regions().next().expect("an arena has a region");
+        let access = Access { local_write: true, bind: true, remote_write: reads_are_writes, ..Access::default() };
+        // SAFETY: the domain is live, and the memory stays mapped as long as the arena, which is kept until after the region
+        // is deregistered. The arena's blocks are atomics and bytes that a device may read and write; it is told to write
+        // only those that were handed over to be written.
+        let registered =
+            unsafe { domain.0.calls.register(domain.0.handle, range.start as *mut u8, range.len(), access) };
+        let (handle, keys) = registered.map_err(Error::new("register memory"))?;
+        Ok(Region(Arc::new(RegionInner { domain: domain.clone(), handle, keys, range, arena: arena.clone() })))
+    }
+
+    /// The arena.
+    pub fn arena(&self) -> &Arena {
+        &self.0.arena
+    }
+
+    /// The domain.
+    pub fn domain(&self) -> &Domain<C> {
+        &self.0.domain
+    }
+
+    /// Whether `bytes` lie in it.
+    #[inline]
+    pub fn contains(&self, bytes: &[u8]) -> bool {
+        let start = bytes.as_ptr().addr();
+        self.0.range.start <= start && start + bytes.len() <= self.0.range.end
+    }
+
+    /// `bytes`, as a device is told of them; `None` if they lie elsewhere.
+    #[inline]
+    pub(super) fn segment(&self, bytes: &[u8]) -> Option<Segment> {
+        // A slice is no longer than its region, and that no longer than `u32` says but for an arena's limit: checked.
+        let len = u32::try_from(bytes.len()).ok()?;
+        let address = bytes.as_ptr().addr() as u64;
+        self.contains(bytes).then_some(Segment { address, len, local_key: self.0.keys.local })
+    }
+
+    pub(super) fn handle(&self) -> Handle {
+        self.0.handle
+    }
+}
+
+impl<C: Calls> Clone for Region<C> {
+    fn clone(&self) -> Self {
+        Region(self.0.clone())
+    }
+}
+
+impl<C: Calls> Drop for RegionInner<C> {
+    fn drop(&mut self) {
+        // SAFETY: made in `new`. A queue pair, a shared queue or a window that names it has a clone of it.
+        destroyed("memory region", unsafe { self.domain.0.calls.deregister(self.handle) });
+    }
+}
+
+impl<C: Calls> std::fmt::Debug for Window<C> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Window({:#x})", self.key)
+    }
+}
+
+/// A memory window of type 2: while it is bound, a peer may read a piece of a region through it.
+pub struct Window<C: Calls> {
+    region: Region<C>,
+    pub(super) handle: Handle,
+    pub(super) key: u32,
+}
+
+impl<C: Calls> Window<C> {
+    /// A window on parts of `region`, bound to none.
+    pub fn new(region: &Region<C>) -> Result<Self, Error> {
+        let domain = region.domain();
+        // SAFETY: the domain is live.
+        let made = unsafe { domain.0.calls.alloc_window(domain.0.handle) };
+        let (handle, key) = made.map_err(Error::new("make a memory window"))?;
+        Ok(Window { region: region.clone(), handle, key })
+    }
+
+    /// The key that the next binding has: the same window, another lowest byte, so that the old key opens nothing.
+    pub(super) fn next_key(&self) -> u32 {
+        self.key & !0xff | (self.key + 1) & 0xff
+    }
+}
+
+impl<C: Calls> Drop for Window<C> {
+    fn drop(&mut self) {
+        // SAFETY: made in `new`; requests that bind it keep it.
+        destroyed("memory window", unsafe { self.region.domain().0.calls.dealloc_window(self.handle) });
+    }
+}

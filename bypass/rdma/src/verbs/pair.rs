@@ -1,0 +1,369 @@
+//! Reliable connected queue pairs, with their state in their type.
+
+use super::queue::{NUMBERS, Owner, QueueInner};
+use super::sends::Sends;
+use super::shared::{LIST, SharedInner};
+use super::{
+    CmId, Completion, CompletionQueue, Done, Error, Message, Opened, Refused, Region, SharedQueue, Window, destroyed,
+};
+use crate::calls::{
+    Access, Calls, Capacities, Handle, Operation, QueuePairConfig, QueuePairState, ReceiveRequest, Segment, Status,
+    Transition,
+};
+use linerate_bypass::Bytes;
+use linerate_bypass::arena::ArenaMut;
+use std::collections::VecDeque;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+/// Nothing can be posted.
+pub enum New {}
+/// Buffers can be posted.
+pub enum Init {}
+/// Messages are received.
+pub enum ReadyToReceive {}
+/// Messages are sent.
+pub enum ReadyToSend {}
+/// All that is under way comes back, flushed.
+pub enum Errored {}
+
+/// States in which buffers can be posted.
+pub trait TakesBuffers {}
+impl TakesBuffers for Init {}
+impl TakesBuffers for ReadyToReceive {}
+impl TakesBuffers for ReadyToSend {}
+
+/// What a queue pair is to be.
+#[derive(Debug, Clone, Copy)]
+pub struct PairConfig {
+    /// Requests under way at a time.
+    pub sends: u32,
+    /// Buffers posted at a time, where they are not shared.
+    pub receives: u32,
+    /// Messages up to this many bytes are copied when they are posted, if the device can.
+    pub inline: u32,
+    /// A completion is asked for at every so many messages.
+    pub signal_every: usize,
+    /// Requests posted by one call at most.
+    pub list: usize,
+}
+
+/// A queue pair in the state `S`.
+///
+/// It begins as [`New`], and each state leads to the next and to [`Errored`]:
+///
+/// ```compile_fail,E0599
+/// # use linerate_rdma::{calls::Calls, verbs::{New, QueuePair, Message}};
+/// fn too_early<C: Calls>(pair: &mut QueuePair<C, New>) {
+///     pair.send(&mut Message::new(), false);
+/// }
+/// ```
+/// ```compile_fail,E0599
+/// # use linerate_rdma::{calls::{Calls, Transition}, verbs::{New, QueuePair}};
+/// fn skips_a_state<C: Calls>(pair: QueuePair<C, New>, transition: &Transition) {
+///     pair.ready_to_send(transition);
+/// }
+/// ```
+/// A buffer that was posted is not there to be touched:
+///
+/// ```compile_fail,E0382
+/// # use linerate_bypass::arena::ArenaMut;
+/// # use linerate_rdma::{calls::Calls, verbs::{Init, QueuePair}};
+/// fn touches_it<C: Calls>(pair: &mut QueuePair<C, Init>, mut buffer: ArenaMut) {
+///     pair.post([buffer]).unwrap();
+///     buffer[0] = 1;
+/// }
+/// ```
+/// And a completion is used up:
+///
+/// ```compile_fail,E0382
+/// # use linerate_rdma::{calls::Calls, verbs::{Completion, QueuePair, ReadyToSend}};
+/// fn repeats_it<C: Calls>(pair: &mut QueuePair<C, ReadyToSend>, completion: Completion) {
+///     pair.received(completion);
+///     pair.received(completion);
+/// }
+/// ```
+pub struct QueuePair<C: Calls, S> {
+    core: Box<Core<C>>,
+    state: PhantomData<fn() -> S>,
+}
+
+struct Core<C: Calls> {
+    handle: Handle,
+    number: u32,
+    owner: Owner,
+    capacities: Capacities,
+    region: Region<C>,
+    sends: Sends<C>,
+    /// Buffers that are posted, in order, and the number of the first.
+    posted: VecDeque<ArenaMut>,
+    first: u32,
+    /// Destroyed after the queue pair.
+    _queues: [Arc<QueueInner<C>>; 2],
+    _shared: Option<Arc<SharedInner<C>>>,
+}
+
+impl<C: Calls> QueuePair<C, New> {
+    /// A queue pair for memory of `region`. Its buffers are those of `shared`, if there is one.
+    pub fn new(
+        region: &Region<C>,
+        send_queue: &CompletionQueue<C>,
+        receive_queue: &CompletionQueue<C>,
+        shared: Option<&SharedQueue<C>>,
+        config: &PairConfig,
+    ) -> Result<Self, Error> {
+        let calls = region.domain().calls();
+        let capacities = Capacities {
+            sends: config.sends,
+            receives: if shared.is_some() { 0 } else { config.receives },
+            send_segments: super::MAX_PIECES as u32,
+            receive_segments: 1,
+            inline: config.inline,
+        };
+        let with = QueuePairConfig {
+            send_queue: send_queue.inner.handle,
+            receive_queue: receive_queue.inner.handle,
+            shared: shared.map(|shared| shared.inner.handle),
+            capacities,
+        };
+        // SAFETY: all that it names is live.
+        let made = unsafe { calls.create_pair(region.domain().0.handle, &with) };
+        let (handle, number, given) = made.map_err(Error::new("make a queue pair"))?;
+        let owner = Owner::new();
+        let inline = given.inline.min(config.inline) as usize;
+        let core = Core {
+            handle,
+            number,
+            owner,
+            capacities: given,
+            region: region.clone(),
+            sends: Sends::new(owner, config.sends as usize, inline, config.signal_every, config.list),
+            posted: VecDeque::with_capacity(capacities.receives as usize),
+            first: 0,
+            _queues: [send_queue.inner.clone(), receive_queue.inner.clone()],
+            _shared: shared.map(|shared| shared.inner.clone()),
+        };
+        Ok(QueuePair { core: Box::new(core), state: PhantomData })
+    }
+
+    /// Brings it into the state in which buffers can be posted.
+    pub fn init(self, port: u8) -> Result<QueuePair<C, Init>, Error> {
+        // Peers read through windows, which have their own rights; whoever is to read has to be let in here, too.
+        let access = Access { local_write: true, remote_read: true, ..Access::default() };
+        self.modify(&Transition::Init { port, partition: 0, access }, "make a queue pair ready for buffers")
+    }
+
+    /// As [`init`](Self::init), with what the connection manager knows.
+    pub fn init_by(self, id: &CmId<C>) -> Result<QueuePair<C, Init>, Error> {
+        self.modify_by(id, QueuePairState::Init, "make a queue pair ready for buffers")
+    }
+}
+
+impl<C: Calls> QueuePair<C, Init> {
+    /// Lets it receive.
+    pub fn ready_to_receive(self, transition: &Transition) -> Result<QueuePair<C, ReadyToReceive>, Error> {
+        self.modify(transition, "make a queue pair ready to receive")
+    }
+
+    /// As [`ready_to_receive`](Self::ready_to_receive), with what the connection manager knows.
+    pub fn ready_to_receive_by(self, id: &CmId<C>) -> Result<QueuePair<C, ReadyToReceive>, Error> {
+        self.modify_by(id, QueuePairState::ReadyToReceive, "make a queue pair ready to receive")
+    }
+
+    /// Lets it send at once, where the connection manager of iWARP has done what lies between.
+    pub fn ready_to_send_by_iwarp(self, id: &CmId<C>) -> Result<QueuePair<C, ReadyToSend>, Error> {
+        self.modify_by(id, QueuePairState::ReadyToSend, "make a queue pair ready to send")
+    }
+}
+
+impl<C: Calls> QueuePair<C, ReadyToReceive> {
+    /// Lets it send.
+    pub fn ready_to_send(self, transition: &Transition) -> Result<QueuePair<C, ReadyToSend>, Error> {
+        self.modify(transition, "make a queue pair ready to send")
+    }
+
+    /// As [`ready_to_send`](Self::ready_to_send), with what the connection manager knows.
+    pub fn ready_to_send_by(self, id: &CmId<C>) -> Result<QueuePair<C, ReadyToSend>, Error> {
+        self.modify_by(id, QueuePairState::ReadyToSend, "make a queue pair ready to send")
+    }
+}
+
+impl<C: Calls> QueuePair<C, ReadyToSend> {
+    /// Requests that there is room for.
+    #[inline]
+    pub fn room(&self) -> usize {
+        self.core.sends.room()
+    }
+
+    /// Whether what was sent last may never be known to have been, unless something follows.
+    #[inline]
+    pub fn is_silent(&self) -> bool {
+        self.core.sends.is_silent()
+    }
+
+    /// Sends a message, at the next [`flush`](Self::flush), and leaves an empty one; with `signalled`, its completion comes.
+    #[inline]
+    pub fn send(&mut self, message: &mut Message, signalled: bool) -> Result<(), Refused> {
+        let Core { sends, region, .. } = &mut *self.core;
+        sends.send(region, message, Operation::Send, signalled)
+    }
+
+    /// Fills `into` with what the peer has at `address`. It comes back when there is no room, or it does not lie in the region.
+    pub fn read(&mut self, into: ArenaMut, address: u64, remote_key: u32) -> Result<(), ArenaMut> {
+        let Core { sends, region, .. } = &mut *self.core;
+        if sends.room() == 0 {
+            return Err(into);
+        }
+        sends.read(region, into, address, remote_key)
+    }
+
+    /// Lets the peer read `bytes` through `window`: [`Done::Opened`] comes. All comes back when there is no room, or the bytes do
+    /// not lie in the region.
+    pub fn open(&mut self, window: Window<C>, bytes: Bytes) -> Result<(), (Window<C>, Bytes)> {
+        let Core { sends, region, .. } = &mut *self.core;
+        if sends.room() == 0 {
+            return Err((window, bytes));
+        }
+        sends.open(region, window, bytes)
+    }
+
+    /// Closes what was opened: [`Done::Closed`] comes. It comes back when there is no room.
+    pub fn close(&mut self, opened: Opened<C>) -> Result<(), Opened<C>> {
+        if self.core.sends.room() == 0 {
+            return Err(opened);
+        }
+        self.core.sends.close(opened);
+        Ok(())
+    }
+
+    /// Posts all that waits to be.
+    #[inline]
+    pub fn flush(&mut self) -> Result<(), Error> {
+        let Core { sends, region, handle, .. } = &mut *self.core;
+        // SAFETY: it is live, in this state, and of the region's domain; `Core`'s fields are dropped after it is destroyed.
+        unsafe { sends.flush(region.domain().calls(), *handle, true) }
+    }
+}
+
+impl<C: Calls, S> QueuePair<C, S> {
+    /// Its number, which the peer's has to know, and which its completions have.
+    pub fn number(&self) -> u32 {
+        self.core.number
+    }
+
+    /// What it holds.
+    pub fn capacities(&self) -> Capacities {
+        self.core.capacities
+    }
+
+    /// The device's name for it, as asynchronous events have it.
+    pub fn handle(&self) -> Handle {
+        self.core.handle
+    }
+
+    /// What the completion of a request brings back. After an error, the queue pair is [`Errored`] in truth.
+    ///
+    /// # Panics
+    /// If the completion is not of a request of this queue pair.
+    #[inline]
+    pub fn sent(&mut self, completion: Completion) -> Result<Done<C>, Status> {
+        assert!(!completion.is_buffer() && completion.is_of(self.core.owner), "a completion of something else");
+        self.core.sends.complete(completion.number(), completion.status(), completion.what())
+    }
+
+    /// The message that the completion of a buffer is about.
+    ///
+    /// # Panics
+    /// If the completion is not of a buffer of this queue pair's own.
+    #[inline]
+    pub fn received(&mut self, completion: Completion) -> Result<Bytes, Status> {
+        let core = &mut *self.core;
+        assert!(completion.is_buffer() && completion.is_of(core.owner), "a completion of something else");
+        // They complete in order.
+        assert_eq!(completion.number(), core.first, "a completion out of order");
+        let mut buffer = core.posted.pop_front().expect("a buffer that is posted");
+        core.first = (core.first + 1) % NUMBERS;
+        match completion.status() {
+            Status::Success => {
+                buffer.truncate(completion.inner.len as usize);
+                Ok(buffer.freeze())
+            }
+            status => Err(status),
+        }
+    }
+
+    /// Requests and buffers that have not come back.
+    pub fn under_way(&self) -> usize {
+        self.core.sends.len() + self.core.posted.len()
+    }
+
+    /// Lets all that is under way come back.
+    pub fn fail(self) -> Result<QueuePair<C, Errored>, Error> {
+        self.modify(&Transition::Error, "end a queue pair")
+    }
+
+    fn modify<T>(self, transition: &Transition, what: &'static str) -> Result<QueuePair<C, T>, Error> {
+        // SAFETY: it is live.
+        unsafe { self.core.region.domain().calls().modify(self.core.handle, transition) }.map_err(Error::new(what))?;
+        Ok(QueuePair { core: self.core, state: PhantomData })
+    }
+
+    fn modify_by<T>(self, id: &CmId<C>, state: QueuePairState, what: &'static str) -> Result<QueuePair<C, T>, Error> {
+        // SAFETY: both are live.
+        unsafe { self.core.region.domain().calls().modify_by(self.core.handle, id.handle(), state) }
+            .map_err(Error::new(what))?;
+        Ok(QueuePair { core: self.core, state: PhantomData })
+    }
+}
+
+impl<C: Calls, S: TakesBuffers> QueuePair<C, S> {
+    /// Buffers that there is room for.
+    #[inline]
+    pub fn buffers_wanted(&self) -> usize {
+        self.core.posted.capacity().min(self.core.capacities.receives as usize) - self.core.posted.len()
+    }
+
+    /// Posts `buffers`, which lie in the region, as far as there is room. Others are dropped.
+    #[inline]
+    pub fn post(&mut self, buffers: impl IntoIterator<Item = ArenaMut>) -> Result<(), Error> {
+        let mut wanted = self.buffers_wanted();
+        let core = &mut *self.core;
+        let mut buffers = buffers.into_iter();
+        let mut segments = [Segment { address: 0, len: 0, local_key: 0 }; LIST];
+        loop {
+            let start = core.posted.len();
+            let mut count = 0;
+            while count < LIST.min(wanted)
+                && let Some(buffer) = buffers.next()
+            {
+                let Some(segment) = core.region.segment(&buffer) else { continue };
+                segments[count] = segment;
+                core.posted.push_back(buffer);
+                count += 1;
+            }
+            if count == 0 {
+                return Ok(());
+            }
+            wanted -= count;
+            let request = |at: usize| ReceiveRequest {
+                id: core.owner.buffer((core.first + (start + at) as u32) % NUMBERS),
+                segments: std::slice::from_ref(&segments[at]),
+            };
+            let requests: [ReceiveRequest<'_>; LIST] = std::array::from_fn(request);
+            // SAFETY: it is live, in a state that takes buffers. The segments are blocks that we own, in a region that we
+            // keep, until they are completed or the queue pair is destroyed.
+            let posted = unsafe { core.region.domain().calls().post_receive(core.handle, &requests[..count]) };
+            if let Err(error) = posted {
+                core.posted.truncate(start + error.at.min(count));
+                return Err(error.into());
+            }
+        }
+    }
+}
+
+impl<C: Calls> Drop for Core<C> {
+    fn drop(&mut self) {
+        // SAFETY: made in `new`, and nothing else has the handle. What is under way, and the queues, go after this.
+        destroyed("queue pair", unsafe { self.region.domain().calls().destroy_pair(self.handle) });
+    }
+}

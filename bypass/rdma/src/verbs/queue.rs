@@ -1,0 +1,134 @@
+//! Completion queues.
+
+use super::channel::ChannelInner;
+use super::{CompletionChannel, Error, destroyed};
+use crate::calls::{Calls, Completed, Handle, Status, WorkCompletion};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A completion queue. Its owner polls it; queue pairs that complete there keep it.
+pub struct CompletionQueue<C: Calls> {
+    pub(super) inner: Arc<QueueInner<C>>,
+    polled: Vec<WorkCompletion>,
+}
+
+pub(super) struct QueueInner<C: Calls> {
+    calls: Arc<C>,
+    pub handle: Handle,
+    /// Destroyed after the queue.
+    _channel: Option<Arc<ChannelInner<C>>>,
+}
+
+/// The end of one request, to be given to the queue pair, or the shared queue, that it was of.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Completion {
+    pub(super) inner: WorkCompletion,
+}
+
+/// A request's identifier: whether it is a buffer's in the highest bit, whose it is, and its number in the lowest bits.
+const IS_BUFFER: u64 = 1 << 63;
+const NUMBER_BITS: u32 = 24;
+/// Numbers of requests go so far, and begin again. No queue is that long.
+pub(super) const NUMBERS: u32 = 1 << NUMBER_BITS;
+
+/// Whose a request is: nobody else has the same, so that a completion is used up where it belongs, or nowhere.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Owner(u64);
+
+impl Owner {
+    /// One that nobody has had.
+    ///
+    /// # Panics
+    /// After 2³⁹ of them.
+    pub fn new() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let owner = NEXT.fetch_add(1, Ordering::Relaxed);
+        assert!(owner < IS_BUFFER >> NUMBER_BITS, "no more queue pairs");
+        Owner(owner << NUMBER_BITS)
+    }
+
+    #[inline]
+    pub fn send(self, number: u32) -> u64 {
+        self.0 | u64::from(number)
+    }
+
+    #[inline]
+    pub fn buffer(self, number: u32) -> u64 {
+        IS_BUFFER | self.send(number)
+    }
+}
+
+impl Completion {
+    /// The number of the queue pair.
+    #[inline]
+    pub fn pair(&self) -> u32 {
+        self.inner.pair
+    }
+
+    /// Whether it is of a posted buffer.
+    #[inline]
+    pub fn is_buffer(&self) -> bool {
+        self.inner.id & IS_BUFFER != 0
+    }
+
+    #[inline]
+    pub(super) fn number(&self) -> u32 {
+        self.inner.id as u32 % NUMBERS
+    }
+
+    #[inline]
+    pub(super) fn is_of(&self, owner: Owner) -> bool {
+        self.inner.id & !IS_BUFFER == owner.send(self.number())
+    }
+
+    /// How it ended.
+    #[inline]
+    pub fn status(&self) -> Status {
+        self.inner.status
+    }
+
+    /// What was completed; means something after a success.
+    #[inline]
+    pub fn what(&self) -> Completed {
+        self.inner.what
+    }
+}
+
+impl<C: Calls> CompletionQueue<C> {
+    /// A queue for at least `entries` completions that no one polled yet.
+    pub fn new(calls: &Arc<C>, entries: u32, channel: Option<&CompletionChannel<C>>) -> Result<Self, Error> {
+        let channel = channel.map(|channel| channel.0.clone());
+        // SAFETY: the channel is live.
+        let made = unsafe { calls.create_queue(entries, channel.as_ref().map(|channel| channel.handle)) };
+        let handle = made.map_err(Error::new("make a completion queue"))?;
+        let inner = Arc::new(QueueInner { calls: calls.clone(), handle, _channel: channel });
+        Ok(CompletionQueue { inner, polled: Vec::new() })
+    }
+
+    /// Up to `most` completions. Allocates when `most` is more than ever before.
+    #[inline]
+    pub fn poll(&mut self, most: usize) -> Result<impl ExactSizeIterator<Item = Completion> + '_, Error> {
+        self.polled.clear();
+        if self.polled.capacity() < most {
+            self.polled.reserve_exact(most);
+        }
+        // SAFETY: the queue is live, and its one owner polls it.
+        unsafe { self.inner.calls.poll(self.inner.handle, &mut self.polled) }
+            .map_err(Error::new("poll a completion queue"))?;
+        Ok(self.polled.drain(..).map(|inner| Completion { inner }))
+    }
+
+    /// Asks for an event of the channel at the next completion. Those that are there already do not count: poll once more
+    /// before going to sleep.
+    pub fn notify(&mut self) -> Result<(), Error> {
+        // SAFETY: the queue is live.
+        unsafe { self.inner.calls.notify(self.inner.handle) }.map_err(Error::new("ask for a completion's event"))
+    }
+}
+
+impl<C: Calls> Drop for QueueInner<C> {
+    fn drop(&mut self) {
+        // SAFETY: made in `new`; queue pairs that complete there keep it.
+        destroyed("completion queue", unsafe { self.calls.destroy_queue(self.handle) });
+    }
+}

@@ -1,0 +1,313 @@
+//! The send queue of a queue pair: what is posted there, and who owns it meanwhile.
+
+use super::queue::{NUMBERS, Owner};
+use super::{Error, Region, Window};
+use crate::calls::{Access, Calls, Completed, Handle, Operation, Segment, SendFlags, SendRequest, Status};
+use linerate_bypass::Bytes;
+use linerate_bypass::arena::ArenaMut;
+use std::collections::VecDeque;
+
+/// Pieces that one message has at most.
+pub const MAX_PIECES: usize = 4;
+/// Requests posted by one call.
+const LIST: usize = 32;
+
+/// A message: its pieces in their order, all in the region (unless it is short enough to be sent inline).
+#[derive(Debug, Default)]
+pub struct Message {
+    pub(super) pieces: [Bytes; MAX_PIECES],
+    pub(super) count: usize,
+    pub(super) len: usize,
+}
+
+impl Message {
+    /// A message without a piece.
+    pub fn new() -> Self {
+        Message::default()
+    }
+
+    /// Adds a piece. It comes back if there are [`MAX_PIECES`].
+    pub fn push(&mut self, piece: Bytes) -> Result<(), Bytes> {
+        let Some(place) = self.pieces.get_mut(self.count) else { return Err(piece) };
+        self.len += piece.len();
+        *place = piece;
+        self.count += 1;
+        Ok(())
+    }
+
+    /// Bytes of all pieces.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Whether there is room for another piece.
+    pub fn has_room(&self) -> bool {
+        self.count < MAX_PIECES
+    }
+}
+
+/// Why a message was not taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// There is no room in the send queue.
+    #[error("no room in the send queue")]
+    NoRoom,
+    /// It does not lie in the region, and is too long to be sent inline.
+    #[error("not in registered memory, and too long to be sent inline")]
+    NotInRegion,
+}
+
+/// What belongs to a request while it is under way.
+enum Held<C: Calls> {
+    Nothing,
+    Pieces(
+        #[expect(dead_code, reason = "it is there to be dropped when the request is completed")] [Bytes; MAX_PIECES],
+    ),
+    Read(ArenaMut),
+    Opened(Opened<C>),
+}
+
+/// Bytes that the peer may read through a window. Dropping it closes the window first, which is slow.
+#[derive(Debug)]
+pub struct Opened<C: Calls> {
+    window: Window<C>,
+    bytes: Bytes,
+}
+
+impl<C: Calls> Opened<C> {
+    /// The key by which the peer reads them, at their address.
+    pub fn remote_key(&self) -> u32 {
+        self.window.key
+    }
+
+    /// The bytes.
+    pub fn bytes(&self) -> &Bytes {
+        &self.bytes
+    }
+}
+
+/// What comes back with a completion.
+#[derive(Debug)]
+pub enum Done<C: Calls> {
+    /// A message, and all before it, has been sent.
+    Sent,
+    /// What was read.
+    Read(Bytes),
+    /// The peer may read these bytes, until that is closed.
+    Opened(Opened<C>),
+    /// The window is closed: the peer reads these bytes no more.
+    Closed(Window<C>, Bytes),
+}
+
+/// A request that is not posted yet.
+#[derive(Clone, Copy)]
+struct Waiting {
+    operation: Operation,
+    flags: SendFlags,
+    /// How many of the segments are its own.
+    segments: usize,
+}
+
+pub(super) struct Sends<C: Calls> {
+    owner: Owner,
+    capacity: usize,
+    inline: usize,
+    /// How many requests one completion is asked for at least.
+    every: usize,
+    /// Requests posted by one call at most.
+    list: usize,
+    /// What is under way or waits to be posted, in order, and the number of the first.
+    held: VecDeque<Held<C>>,
+    first: u32,
+    /// How many of the last ones have no completion coming.
+    unsignalled: usize,
+    waiting: Vec<Waiting>,
+    segments: Vec<Segment>,
+}
+
+impl<C: Calls> Sends<C> {
+    pub fn new(owner: Owner, capacity: usize, inline: usize, every: usize, list: usize) -> Self {
+        Sends {
+            owner,
+            capacity,
+            inline,
+            every: every.clamp(1, (capacity / 2).max(1)),
+            list: list.clamp(1, LIST),
+            held: VecDeque::with_capacity(capacity),
+            first: 0,
+            unsignalled: 0,
+            waiting: Vec::with_capacity(LIST),
+            segments: Vec::with_capacity(LIST * MAX_PIECES),
+        }
+    }
+
+    pub fn room(&self) -> usize {
+        self.capacity - self.held.len()
+    }
+
+    pub fn len(&self) -> usize {
+        self.held.len()
+    }
+
+    /// Whether what was posted last may never be known to have been sent unless something follows.
+    pub fn is_silent(&self) -> bool {
+        self.unsignalled > 0
+    }
+
+    /// Whether the list is as long as one may be.
+    fn is_due(&self) -> bool {
+        self.waiting.len() >= self.list
+    }
+
+    fn push(&mut self, operation: Operation, segments: usize, mut flags: SendFlags, held: Held<C>) {
+        self.unsignalled += 1;
+        flags.signalled |= self.unsignalled >= self.every;
+        if flags.signalled {
+            self.unsignalled = 0;
+        }
+        self.held.push_back(held);
+        self.waiting.push(Waiting { operation, flags, segments });
+    }
+
+    /// Notes a message, which is empty then.
+    pub fn send(
+        &mut self,
+        region: &Region<C>,
+        message: &mut Message,
+        operation: Operation,
+        signalled: bool,
+    ) -> Result<(), Refused> {
+        if self.room() == 0 {
+            return Err(Refused::NoRoom);
+        }
+        let inline = message.len <= self.inline;
+        let before = self.segments.len();
+        for piece in &message.pieces[..message.count] {
+            let segment = match region.segment(piece) {
+                Some(segment) => segment,
+                // Its key is not looked at.
+                None if inline => {
+                    Segment { address: piece.as_ptr().addr() as u64, len: piece.len() as u32, local_key: 0 }
+                }
+                None => {
+                    self.segments.truncate(before);
+                    return Err(Refused::NotInRegion);
+                }
+            };
+            self.segments.push(segment);
+        }
+        let Message { pieces, count, .. } = std::mem::take(message);
+        let flags = SendFlags { signalled, inline, ..SendFlags::default() };
+        // Sent inline, they are needed until they are posted: `flush` lets them go then.
+        self.push(operation, count, flags, Held::Pieces(pieces));
+        Ok(())
+    }
+
+    /// Notes a READ of what fills `into`. It comes back when it is not in the region.
+    pub fn read(&mut self, region: &Region<C>, into: ArenaMut, address: u64, remote_key: u32) -> Result<(), ArenaMut> {
+        let Some(segment) = region.segment(&into) else { return Err(into) };
+        self.segments.push(segment);
+        let flags = SendFlags { signalled: true, ..SendFlags::default() };
+        self.push(Operation::Read { address, remote_key }, 1, flags, Held::Read(into));
+        Ok(())
+    }
+
+    /// Notes the binding of a window. All comes back when the bytes are not in the region.
+    pub fn open(&mut self, region: &Region<C>, mut window: Window<C>, bytes: Bytes) -> Result<(), (Window<C>, Bytes)> {
+        let Some(Segment { address, len, .. }) = region.segment(&bytes) else { return Err((window, bytes)) };
+        window.key = window.next_key();
+        let access = Access { remote_read: true, ..Access::default() };
+        let (handle, remote_key) = (window.handle, window.key);
+        let bind =
+            Operation::Bind { window: handle, remote_key, region: region.handle(), address, len: len.into(), access };
+        self.push(
+            bind,
+            0,
+            SendFlags { signalled: true, ..SendFlags::default() },
+            Held::Opened(Opened { window, bytes }),
+        );
+        Ok(())
+    }
+
+    /// Notes that what is opened is to be closed.
+    pub fn close(&mut self, opened: Opened<C>) {
+        let invalidate = Operation::InvalidateLocal(opened.window.key);
+        self.push(invalidate, 0, SendFlags { signalled: true, ..SendFlags::default() }, Held::Opened(opened));
+    }
+
+    /// Posts what waits, if it is `all` of it that has to go, or the list is long enough.
+    ///
+    /// # Safety
+    /// The queue pair is live, in the state ReadyToSend, and of the region's domain; it is destroyed before this is dropped.
+    pub unsafe fn flush(&mut self, calls: &C, pair: Handle, all: bool) -> Result<(), Error> {
+        if self.waiting.is_empty() || !(all || self.is_due()) {
+            return Ok(());
+        }
+        let mut result = Ok(());
+        let mut done = 0;
+        let mut segments = &self.segments[..];
+        while done < self.waiting.len() {
+            let count = (self.waiting.len() - done).min(self.list);
+            let first = self.held.len() - self.waiting.len() + done;
+            let mut requests =
+                [SendRequest { id: 0, segments: &[], operation: Operation::Send, flags: SendFlags::default() }; LIST];
+            for (at, waiting) in self.waiting[done..done + count].iter().enumerate() {
+                let (own, rest) = segments.split_at(waiting.segments);
+                segments = rest;
+                let number = (self.first + (first + at) as u32) % NUMBERS;
+                requests[at] = SendRequest {
+                    id: self.owner.send(number),
+                    segments: own,
+                    operation: waiting.operation,
+                    flags: waiting.flags,
+                };
+            }
+            // SAFETY: the queue pair is live. What the segments name is held in `held` until the request is completed, or
+            // the queue pair is gone: bytes that nobody writes, or a block that nobody else has.
+            if let Err(error) = unsafe { calls.post_send(pair, &requests[..count]) } {
+                done += error.at.min(count);
+                result = Err(error.into());
+                break;
+            }
+            done += count;
+        }
+        let start = self.held.len() - self.waiting.len();
+        for (at, waiting) in self.waiting[..done].iter().enumerate() {
+            if waiting.flags.inline {
+                self.held[start + at] = Held::Nothing;
+            }
+        }
+        // Of the others none is under way.
+        self.held.truncate(start + done);
+        self.waiting.clear();
+        self.segments.clear();
+        result
+    }
+
+    /// What `completion` brings back. All before it is done, too.
+    ///
+    /// # Panics
+    /// If it is not of a request that is under way.
+    pub fn complete(&mut self, number: u32, status: Status, what: Completed) -> Result<Done<C>, Status> {
+        let ahead = (number.wrapping_sub(self.first) % NUMBERS) as usize;
+        assert!(ahead < self.held.len() - self.waiting.len(), "a completion of something else");
+        self.first = (self.first + ahead as u32 + 1) % NUMBERS;
+        let held = self.held.drain(..=ahead).next_back();
+        if status != Status::Success {
+            return Err(status);
+        }
+        Ok(match held {
+            Some(Held::Read(block)) => Done::Read(block.freeze()),
+            Some(Held::Opened(Opened { window, bytes })) if what == Completed::Invalidate => {
+                Done::Closed(window, bytes)
+            }
+            Some(Held::Opened(opened)) => Done::Opened(opened),
+            _ => Done::Sent,
+        })
+    }
+}
