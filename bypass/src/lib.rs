@@ -18,8 +18,10 @@ mod packet;
 mod prefetch;
 mod refcount;
 mod service;
+mod slots;
 mod summary;
 pub mod time;
+mod timers;
 mod via;
 
 pub use arena::Arena;
@@ -31,5 +33,7 @@ pub use prefetch::{prefetch, prefetch_bytes, prefetch_slice, prefetch_whole};
 pub use service::{
     CloseReason, ConnId, ConnectError, Datagram, Letter, Names, Origin, Postbox, Seat, Service, Transport,
 };
+pub use slots::Slots;
 pub use summary::Summary;
+pub use timers::{Timer, Timers};
 pub use via::{InvalidVia, Via};

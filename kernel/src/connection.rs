@@ -1,8 +1,7 @@
 //! One TCP connection: its socket, its queues, and how far each side has come.
 
 use crate::queue::{Queue, VECTOR};
-use crate::timers::Timer;
-use linerate_bypass::{Block, CloseReason};
+use linerate_bypass::{Block, CloseReason, Timer};
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 

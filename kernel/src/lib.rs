@@ -40,8 +40,6 @@ mod error;
 mod net;
 mod poller;
 mod queue;
-mod slots;
-mod timers;
 mod transport;
 mod udp;
 mod worker;

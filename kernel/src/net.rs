@@ -10,12 +10,10 @@ mod sending;
 
 use crate::connection::{Connection, Pending, Receiving, Stage};
 use crate::poller::{Events, Poller, Readiness, Ticker, Token};
-use crate::slots::Slots;
-use crate::timers::Timers;
 use crate::udp::Udp;
 use crate::{Config, errno};
 use linerate_bypass::time::{Clock, Duration, Instant};
-use linerate_bypass::{CloseReason, ConnId, ConnectError, Origin, Summary};
+use linerate_bypass::{CloseReason, ConnId, ConnectError, Origin, Slots, Summary, Timers};
 use memory::Memory;
 use opening::Listener;
 use sending::Placing;
@@ -42,7 +40,7 @@ pub(crate) struct Net {
     listeners: Vec<Listener>,
     accept_again: Option<Instant>,
     pub udp: Udp,
-    pub slots: Slots,
+    pub slots: Slots<Connection>,
     pub timers: Timers,
     pub summary: Summary,
     /// Connections that are established and unknown to the service.

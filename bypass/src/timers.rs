@@ -1,12 +1,12 @@
 //! When connections asked to be told the time.
 
-use linerate_bypass::ConnId;
-use linerate_bypass::time::Instant;
+use crate::ConnId;
+use crate::time::Instant;
 use std::collections::BTreeSet;
 
 /// What one connection asked for.
 #[derive(Debug, Default, Clone, Copy)]
-pub(crate) struct Timer {
+pub struct Timer {
     wanted: Option<Instant>,
     /// When its entry in [`Timers`] is due: never later than what is wanted. Putting a timer off, which is what
     /// most do again and again, leaves the entry where it is, and it moves when it comes up.
@@ -15,13 +15,13 @@ pub(crate) struct Timer {
 
 /// The timers of one worker, at most one entry per connection.
 #[derive(Default)]
-pub(crate) struct Timers {
+pub struct Timers {
     entries: BTreeSet<(Instant, ConnId)>,
 }
 
 impl Timers {
     /// Asks for `conn`'s timer at `wanted`, in place of what was asked for before.
-    pub(crate) fn set(&mut self, conn: ConnId, timer: &mut Timer, wanted: Option<Instant>) {
+    pub fn set(&mut self, conn: ConnId, timer: &mut Timer, wanted: Option<Instant>) {
         timer.wanted = wanted;
         let Some(at) = wanted else { return };
         if timer.armed.is_none_or(|armed| at < armed) {
@@ -32,14 +32,14 @@ impl Timers {
     }
 
     /// Takes out the entry of `conn`, which is going away.
-    pub(crate) fn forget(&mut self, conn: ConnId, timer: &mut Timer) {
+    pub fn forget(&mut self, conn: ConnId, timer: &mut Timer) {
         if let Some(armed) = timer.armed.take() {
             self.entries.remove(&(armed, conn));
         }
     }
 
     /// The connection whose entry came up before or at `now`; see [`fired`](Self::fired).
-    pub(crate) fn pop(&mut self, now: Instant) -> Option<ConnId> {
+    pub fn pop(&mut self, now: Instant) -> Option<ConnId> {
         let &(at, conn) = self.entries.first()?;
         (at <= now).then(|| {
             self.entries.pop_first();
@@ -48,7 +48,7 @@ impl Timers {
     }
 
     /// Whether `conn`'s timer, whose entry was just popped, is due. If it has been put off, it is armed anew.
-    pub(crate) fn fired(&mut self, conn: ConnId, timer: &mut Timer, now: Instant) -> bool {
+    pub fn fired(&mut self, conn: ConnId, timer: &mut Timer, now: Instant) -> bool {
         timer.armed = None;
         match timer.wanted {
             Some(at) if at <= now => {
@@ -63,7 +63,7 @@ impl Timers {
     }
 
     /// When the next entry comes up.
-    pub(crate) fn next(&self) -> Option<Instant> {
+    pub fn next(&self) -> Option<Instant> {
         self.entries.first().map(|&(at, _)| at)
     }
 }
