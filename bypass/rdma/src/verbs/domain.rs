@@ -40,37 +40,42 @@ impl<C: Calls> Drop for DomainInner<C> {
     }
 }
 
-/// The memory of an arena, open to the device. It stays so, and mapped, while anyone has a clone.
+/// The memory of arenas, open to the device. It stays so, and mapped, while anyone has a clone.
 pub struct Region<C: Calls>(Arc<RegionInner<C>>);
 
 struct RegionInner<C: Calls> {
+    parts: Vec<Registered<C>>,
     domain: Domain<C>,
-    handle: Handle,
+}
+
+/// One arena's memory.
+pub(super) struct Registered<C: Calls> {
+    domain: Domain<C>,
+    pub handle: Handle,
     keys: Keys,
     range: Range<usize>,
     /// Keeps the memory mapped.
-    arena: Arena,
+    _arena: Arena,
 }
 
 impl<C: Calls> Region<C> {
-    /// Registers all memory of `arena`. The peers may do nothing with it but through a [`Window`].
+    /// Registers all memory of `arenas`. The peers may do nothing with it but through a [`Window`].
     ///
     /// With `reads_are_writes`, peers may write it who know its key: what iWARP asks of the memory that a READ fills.
-    pub fn new(domain: &Domain<C>, arena: &Arena, reads_are_writes: bool) -> Result<Self, Error> {
-        let range = arena.regions().next().expect("an arena has a region");
+    pub fn new(domain: &Domain<C>, arenas: &[Arena], reads_are_writes: bool) -> Result<Self, Error> {
         let access = Access { local_write: true, bind: true, remote_write: reads_are_writes, ..Access::default() };
-        // SAFETY: the domain is live, and the memory stays mapped as long as the arena, which is kept until after the region
-        // is deregistered. The arena's blocks are atomics and bytes that a device may read and write; it is told to write
-        // only those that were handed over to be written.
-        let registered =
-            unsafe { domain.0.calls.register(domain.0.handle, range.start as *mut u8, range.len(), access) };
-        let (handle, keys) = registered.map_err(Error::new("register memory"))?;
-        Ok(Region(Arc::new(RegionInner { domain: domain.clone(), handle, keys, range, arena: arena.clone() })))
-    }
-
-    /// The arena.
-    pub fn arena(&self) -> &Arena {
-        &self.0.arena
+        let part = |arena: &Arena| {
+            let range = arena.regions().next().expect("an arena has a region");
+            // SAFETY: the domain is live, and the memory stays mapped as long as the arena, which is kept until after the
+            // region is deregistered. The arena's blocks are bytes that a device may read and write; it is told to write
+            // only those that were handed over to be written.
+            let registered =
+                unsafe { domain.0.calls.register(domain.0.handle, range.start as *mut u8, range.len(), access) };
+            let (handle, keys) = registered.map_err(Error::new("register memory"))?;
+            Ok(Registered { domain: domain.clone(), handle, keys, range, _arena: arena.clone() })
+        };
+        let parts = arenas.iter().map(part).collect::<Result<_, Error>>()?;
+        Ok(Region(Arc::new(RegionInner { parts, domain: domain.clone() })))
     }
 
     /// The domain.
@@ -81,21 +86,21 @@ impl<C: Calls> Region<C> {
     /// Whether `bytes` lie in it.
     #[inline]
     pub fn contains(&self, bytes: &[u8]) -> bool {
+        self.part(bytes).is_some()
+    }
+
+    #[inline]
+    pub(super) fn part(&self, bytes: &[u8]) -> Option<&Registered<C>> {
         let start = bytes.as_ptr().addr();
-        self.0.range.start <= start && start + bytes.len() <= self.0.range.end
+        self.0.parts.iter().find(|part| part.range.start <= start && start + bytes.len() <= part.range.end)
     }
 
     /// `bytes`, as a device is told of them; `None` if they lie elsewhere.
     #[inline]
     pub(super) fn segment(&self, bytes: &[u8]) -> Option<Segment> {
-        // A slice is no longer than its region, and that no longer than `u32` says but for an arena's limit: checked.
+        let part = self.part(bytes)?;
         let len = u32::try_from(bytes.len()).ok()?;
-        let address = bytes.as_ptr().addr() as u64;
-        self.contains(bytes).then_some(Segment { address, len, local_key: self.0.keys.local })
-    }
-
-    pub(super) fn handle(&self) -> Handle {
-        self.0.handle
+        Some(Segment { address: bytes.as_ptr().addr() as u64, len, local_key: part.keys.local })
     }
 }
 
@@ -105,9 +110,9 @@ impl<C: Calls> Clone for Region<C> {
     }
 }
 
-impl<C: Calls> Drop for RegionInner<C> {
+impl<C: Calls> Drop for Registered<C> {
     fn drop(&mut self) {
-        // SAFETY: made in `new`. A queue pair, a shared queue or a window that names it has a clone of it.
+        // SAFETY: made in `Region::new`. A queue pair, a shared queue or a window that names it has a clone of the region.
         destroyed("memory region", unsafe { self.domain.0.calls.deregister(self.handle) });
     }
 }

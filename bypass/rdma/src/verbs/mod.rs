@@ -17,9 +17,9 @@ pub use channel::CompletionChannel;
 pub use connect::{CmId, CmNews, EventChannel};
 pub use domain::{Domain, Region, Window};
 pub use pair::{Errored, Init, New, PairConfig, QueuePair, ReadyToReceive, ReadyToSend};
-pub use queue::{Completion, CompletionQueue};
+pub use queue::{Completion, CompletionQueue, QueueHandle};
 pub use sends::{Done, MAX_PIECES, Message, Opened, Refused};
-pub use shared::SharedQueue;
+pub use shared::{SharedHandle, SharedQueue};
 
 use crate::calls::PostError;
 use std::io;

@@ -1,8 +1,8 @@
 //! Reliable connected queue pairs, with their state in their type.
 
-use super::queue::{NUMBERS, Owner, QueueInner};
+use super::queue::{NUMBERS, Owner};
 use super::sends::Sends;
-use super::shared::{LIST, SharedInner};
+use super::shared::LIST;
 use super::{
     CmId, Completion, CompletionQueue, Done, Error, Message, Opened, Refused, Region, SharedQueue, Window, destroyed,
 };
@@ -14,7 +14,6 @@ use linerate_bypass::Bytes;
 use linerate_bypass::arena::ArenaMut;
 use std::collections::VecDeque;
 use std::marker::PhantomData;
-use std::sync::Arc;
 
 /// Nothing can be posted.
 pub enum New {}
@@ -99,17 +98,16 @@ struct Core<C: Calls> {
     posted: VecDeque<ArenaMut>,
     first: u32,
     /// Destroyed after the queue pair.
-    _queues: [Arc<QueueInner<C>>; 2],
-    _shared: Option<Arc<SharedInner<C>>>,
+    _queue: QueueHandle<C>,
+    _shared: Option<SharedHandle<C>>,
 }
 
 impl<C: Calls> QueuePair<C, New> {
-    /// A queue pair for memory of `region`. Its buffers are those of `shared`, if there is one.
+    /// A queue pair for memory of `region`, whose completions go to `queue`. Its buffers are those of `shared`, if there is one.
     pub fn new(
         region: &Region<C>,
-        send_queue: &CompletionQueue<C>,
-        receive_queue: &CompletionQueue<C>,
-        shared: Option<&SharedQueue<C>>,
+        queue: &QueueHandle<C>,
+        shared: Option<&SharedHandle<C>>,
         config: &PairConfig,
     ) -> Result<Self, Error> {
         let calls = region.domain().calls();
@@ -121,9 +119,9 @@ impl<C: Calls> QueuePair<C, New> {
             inline: config.inline,
         };
         let with = QueuePairConfig {
-            send_queue: send_queue.inner.handle,
-            receive_queue: receive_queue.inner.handle,
-            shared: shared.map(|shared| shared.inner.handle),
+            send_queue: queue.0.handle,
+            receive_queue: queue.0.handle,
+            shared: shared.map(|shared| shared.0.handle),
             capacities,
         };
         // SAFETY: all that it names is live.
@@ -140,8 +138,8 @@ impl<C: Calls> QueuePair<C, New> {
             sends: Sends::new(owner, config.sends as usize, inline, config.signal_every, config.list),
             posted: VecDeque::with_capacity(capacities.receives as usize),
             first: 0,
-            _queues: [send_queue.inner.clone(), receive_queue.inner.clone()],
-            _shared: shared.map(|shared| shared.inner.clone()),
+            _queue: queue.clone(),
+            _shared: shared.cloned(),
         };
         Ok(QueuePair { core: Box::new(core), state: PhantomData })
     }
@@ -217,9 +215,9 @@ impl<C: Calls> QueuePair<C, ReadyToSend> {
         sends.read(region, into, address, remote_key)
     }
 
-    /// Lets the peer read `bytes` through `window`: [`Done::Opened`] comes. All comes back when there is no room, or the bytes do
-    /// not lie in the region.
-    pub fn open(&mut self, window: Window<C>, bytes: Bytes) -> Result<(), (Window<C>, Bytes)> {
+    /// Lets the peer read `bytes` through `window` by the key that is returned, with what is sent from now on; [`Done::Opened`]
+    /// comes. All comes back when there is no room, or the bytes do not lie in the region.
+    pub fn open(&mut self, window: Window<C>, bytes: Bytes) -> Result<u32, (Window<C>, Bytes)> {
         let Core { sends, region, .. } = &mut *self.core;
         if sends.room() == 0 {
             return Err((window, bytes));
@@ -259,6 +257,12 @@ impl<C: Calls, S> QueuePair<C, S> {
     /// The device's name for it, as asynchronous events have it.
     pub fn handle(&self) -> Handle {
         self.core.handle
+    }
+
+    /// Whether a completion is of this queue pair, and not of one that had its number before.
+    #[inline]
+    pub fn owns(&self, completion: &Completion) -> bool {
+        completion.is_of(self.core.owner)
     }
 
     /// What the completion of a request brings back. After an error, the queue pair is [`Errored`] in truth.

@@ -8,8 +8,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A completion queue. Its owner polls it; queue pairs that complete there keep it.
 pub struct CompletionQueue<C: Calls> {
-    pub(super) inner: Arc<QueueInner<C>>,
+    inner: QueueHandle<C>,
     polled: Vec<WorkCompletion>,
+}
+
+/// A completion queue, for queue pairs that complete there.
+pub struct QueueHandle<C: Calls>(pub(super) Arc<QueueInner<C>>);
+
+impl<C: Calls> Clone for QueueHandle<C> {
+    fn clone(&self) -> Self {
+        QueueHandle(self.0.clone())
+    }
 }
 
 pub(super) struct QueueInner<C: Calls> {
@@ -102,7 +111,12 @@ impl<C: Calls> CompletionQueue<C> {
         let made = unsafe { calls.create_queue(entries, channel.as_ref().map(|channel| channel.handle)) };
         let handle = made.map_err(Error::new("make a completion queue"))?;
         let inner = Arc::new(QueueInner { calls: calls.clone(), handle, _channel: channel });
-        Ok(CompletionQueue { inner, polled: Vec::new() })
+        Ok(CompletionQueue { inner: QueueHandle(inner), polled: Vec::new() })
+    }
+
+    /// What queue pairs are made with.
+    pub fn handle(&self) -> &QueueHandle<C> {
+        &self.inner
     }
 
     /// Up to `most` completions. Allocates when `most` is more than ever before.
@@ -113,7 +127,7 @@ impl<C: Calls> CompletionQueue<C> {
             self.polled.reserve_exact(most);
         }
         // SAFETY: the queue is live, and its one owner polls it.
-        unsafe { self.inner.calls.poll(self.inner.handle, &mut self.polled) }
+        unsafe { self.inner.0.calls.poll(self.inner.0.handle, &mut self.polled) }
             .map_err(Error::new("poll a completion queue"))?;
         Ok(self.polled.drain(..).map(|inner| Completion { inner }))
     }
@@ -122,7 +136,7 @@ impl<C: Calls> CompletionQueue<C> {
     /// before going to sleep.
     pub fn notify(&mut self) -> Result<(), Error> {
         // SAFETY: the queue is live.
-        unsafe { self.inner.calls.notify(self.inner.handle) }.map_err(Error::new("ask for a completion's event"))
+        unsafe { self.inner.0.calls.notify(self.inner.0.handle) }.map_err(Error::new("ask for a completion's event"))
     }
 }
 

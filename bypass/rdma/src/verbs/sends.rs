@@ -217,21 +217,23 @@ impl<C: Calls> Sends<C> {
         Ok(())
     }
 
-    /// Notes the binding of a window. All comes back when the bytes are not in the region.
-    pub fn open(&mut self, region: &Region<C>, mut window: Window<C>, bytes: Bytes) -> Result<(), (Window<C>, Bytes)> {
-        let Some(Segment { address, len, .. }) = region.segment(&bytes) else { return Err((window, bytes)) };
+    /// Notes the binding of a window, and returns the key that it will have. All comes back when the bytes are not in the
+    /// region.
+    pub fn open(&mut self, region: &Region<C>, mut window: Window<C>, bytes: Bytes) -> Result<u32, (Window<C>, Bytes)> {
+        let Some(part) = region.part(&bytes) else { return Err((window, bytes)) };
         window.key = window.next_key();
-        let access = Access { remote_read: true, ..Access::default() };
-        let (handle, remote_key) = (window.handle, window.key);
-        let bind =
-            Operation::Bind { window: handle, remote_key, region: region.handle(), address, len: len.into(), access };
-        self.push(
-            bind,
-            0,
-            SendFlags { signalled: true, ..SendFlags::default() },
-            Held::Opened(Opened { window, bytes }),
-        );
-        Ok(())
+        let bind = Operation::Bind {
+            window: window.handle,
+            remote_key: window.key,
+            region: part.handle,
+            address: bytes.as_ptr().addr() as u64,
+            len: bytes.len() as u64,
+            access: Access { remote_read: true, ..Access::default() },
+        };
+        let key = window.key;
+        let flags = SendFlags { signalled: true, ..SendFlags::default() };
+        self.push(bind, 0, flags, Held::Opened(Opened { window, bytes }));
+        Ok(key)
     }
 
     /// Notes that what is opened is to be closed.

@@ -12,11 +12,20 @@ pub(super) const LIST: usize = 32;
 
 /// A shared receive queue: buffers for whichever of its queue pairs gets a message next.
 pub struct SharedQueue<C: Calls> {
-    pub(super) inner: Arc<SharedInner<C>>,
+    inner: SharedHandle<C>,
     owner: Owner,
     /// The buffers that are posted, by number.
     posted: Vec<Option<ArenaMut>>,
     free: Vec<u32>,
+}
+
+/// A shared receive queue, for queue pairs that receive there.
+pub struct SharedHandle<C: Calls>(pub(super) Arc<SharedInner<C>>);
+
+impl<C: Calls> Clone for SharedHandle<C> {
+    fn clone(&self) -> Self {
+        SharedHandle(self.0.clone())
+    }
 }
 
 pub(super) struct SharedInner<C: Calls> {
@@ -35,7 +44,19 @@ impl<C: Calls> SharedQueue<C> {
         let handle = made.map_err(Error::new("make a shared receive queue"))?;
         let inner = Arc::new(SharedInner { region: region.clone(), handle, left: Mutex::default() });
         let free = (0..buffers).rev().collect();
+        let inner = SharedHandle(inner);
         Ok(SharedQueue { inner, owner: Owner::new(), posted: (0..buffers).map(|_| None).collect(), free })
+    }
+
+    /// What queue pairs are made with.
+    pub fn handle(&self) -> &SharedHandle<C> {
+        &self.inner
+    }
+
+    /// Whether a completion is of one of its buffers.
+    #[inline]
+    pub fn owns(&self, completion: &Completion) -> bool {
+        completion.is_of(self.owner)
     }
 
     /// Buffers that there is room for.
@@ -54,7 +75,7 @@ impl<C: Calls> SharedQueue<C> {
                 && !self.free.is_empty()
                 && let Some(buffer) = buffers.next()
             {
-                let Some(segment) = self.inner.region.segment(&buffer) else { continue };
+                let Some(segment) = self.inner.0.region.segment(&buffer) else { continue };
                 let Some(number) = self.free.pop() else { break };
                 self.posted[number as usize] = Some(buffer);
                 (segments[count], numbers[count]) = (segment, number);
@@ -68,10 +89,10 @@ impl<C: Calls> SharedQueue<C> {
                 segments: std::slice::from_ref(&segments[at]),
             };
             let requests: [ReceiveRequest<'_>; LIST] = std::array::from_fn(request);
-            let calls = self.inner.region.domain().calls();
+            let calls = self.inner.0.region.domain().calls();
             // SAFETY: the queue is live, and keeps the region. The segments are blocks that we own, kept until they are
             // completed or the queue is destroyed.
-            if let Err(error) = unsafe { calls.post_shared(self.inner.handle, &requests[..count]) } {
+            if let Err(error) = unsafe { calls.post_shared(self.inner.0.handle, &requests[..count]) } {
                 for number in &numbers[error.at.min(count)..count] {
                     self.posted[*number as usize] = None;
                     self.free.push(*number);
@@ -103,7 +124,7 @@ impl<C: Calls> SharedQueue<C> {
 impl<C: Calls> Drop for SharedQueue<C> {
     fn drop(&mut self) {
         // Queue pairs may go on to receive into them.
-        *self.inner.left.lock().unwrap_or_else(PoisonError::into_inner) = std::mem::take(&mut self.posted);
+        *self.inner.0.left.lock().unwrap_or_else(PoisonError::into_inner) = std::mem::take(&mut self.posted);
     }
 }
 
