@@ -1,3 +1,4 @@
 //! Services over RDMA verbs: the same sources that run over the TCP stack and over kernel sockets.
 
 pub mod calls;
+pub mod model;

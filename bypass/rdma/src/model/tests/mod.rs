@@ -1,0 +1,1 @@
+//! Each rule of the model by a test.
