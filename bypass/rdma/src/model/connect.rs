@@ -96,8 +96,9 @@ impl CmId {
         self.actions.front().map(|&(due, action)| (due, needs_port(action)))
     }
 
-    pub fn is_resolved(&self) -> bool {
-        self.is_here || self.local.is_some()
+    /// Whether it has to do with its device.
+    pub fn is_here(&self) -> bool {
+        self.is_here
     }
 }
 

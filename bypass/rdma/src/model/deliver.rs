@@ -182,8 +182,22 @@ impl World {
             // The buffer's completion says it.
             _ => None,
         };
-        self.break_pair(peer, event);
+        self.break_responder(peer, event);
         status
+    }
+
+    /// Brings a queue pair to `Error` because of a request of the peer's. READs before that are still answered: they came first.
+    fn break_responder(&mut self, responder: Handle, event: Option<AsyncEvent>) {
+        if let Some(requester) = self.peer_of(responder) {
+            for index in 0..self.pairs[requester].launched {
+                if self.pairs[requester].sends[index].answer == Some(Answer::ReadDue)
+                    && let Some(status) = self.answer_read(requester, responder, index)
+                {
+                    self.pairs[requester].sends[index].answer = Some(Answer::Done(status));
+                }
+            }
+        }
+        self.break_pair(responder, event);
     }
 
     fn take_buffer(&mut self, peer: Handle) -> Option<(Buffer, Place)> {
@@ -241,7 +255,8 @@ impl World {
         };
         self.complete(self.pairs[peer].config.receive_queue, completion, place);
         if ours != Status::Success {
-            self.break_pair(peer, (theirs == Status::RemoteAccess).then_some(AsyncEvent::PairAccess(peer)));
+            let event = (theirs == Status::RemoteAccess).then_some(AsyncEvent::PairAccess(peer));
+            self.break_responder(peer, event);
         } else if !self.pairs[peer].receives() {
             // The completion found no room.
             return Outcome::done(Status::RemoteOperation);
@@ -297,27 +312,29 @@ impl World {
     pub fn answer(&mut self, handle: Handle) {
         let status = match self.pairs[handle].sends[0].answer {
             Some(Answer::Done(status)) => status,
-            Some(Answer::ReadDue) => match self.reachable(handle) {
-                Some(peer) => self.answer_read(handle, peer),
-                None => return,
-            },
+            Some(Answer::ReadDue) => {
+                let Some(peer) = self.reachable(handle) else { return };
+                match self.answer_read(handle, peer, 0) {
+                    Some(status) => status,
+                    None => self.refuse(peer, Status::RemoteAccess),
+                }
+            }
             None => return,
         };
         self.end_send(handle, status);
     }
 
-    fn answer_read(&mut self, handle: Handle, peer: Handle) -> Status {
-        let request = &self.pairs[handle].sends[0];
-        let Operation::Read { address, remote_key } = request.operation else { return Status::BadResponse };
+    /// Reads the peer's memory for a request that it has accepted, unless it is denied by now.
+    fn answer_read(&mut self, handle: Handle, peer: Handle, index: usize) -> Option<Status> {
+        let request = &self.pairs[handle].sends[index];
+        let Operation::Read { address, remote_key } = request.operation else { return None };
         let is_iwarp = self.devices[self.pairs.device(handle)].is_iwarp();
         let need = if is_iwarp { Need::Sink } else { Need::Write };
-        let Ok(from) = self.remote_span(peer, address, request.len(), remote_key, Need::RemoteRead) else {
-            return self.refuse(peer, Status::RemoteAccess);
-        };
+        let from = self.remote_span(peer, address, request.len(), remote_key, Need::RemoteRead).ok()?;
         let Ok(into) = self.local_spans(self.pairs[handle].domain, &request.segments, need) else {
-            return Status::LocalProtection;
+            return Some(Status::LocalProtection);
         };
         write(&into, &read(&from));
-        Status::Success
+        Some(Status::Success)
     }
 }

@@ -1,5 +1,6 @@
 //! What can happen next on a fabric, and the choice among it.
 
+use super::fabric::Mode;
 use super::pair::{Answer, Pair};
 use super::world::World;
 use crate::calls::{Handle, QueuePairState, Status};
@@ -129,8 +130,12 @@ impl World {
                 if can_launch && hears {
                     let waits_for_ever = pair.sending.is_some_and(|sending| sending.not_ready_retries == 7);
                     // Trying again without end would never let the fabric come to rest, and only a buffer makes a difference.
-                    if pair.not_ready == 0 || !waits_for_ever || self.peer_has_buffer(handle) {
-                        things.at(pair.not_ready_until, now, Thing::Launch(handle));
+                    let has_buffer = pair.not_ready > 0 && self.peer_has_buffer(handle);
+                    if pair.not_ready == 0 || !waits_for_ever || has_buffer {
+                        // Between threads that sleep no time passes.
+                        let is_due = has_buffer && self.config.mode == Mode::Auto;
+                        let due = if is_due { now } else { pair.not_ready_until };
+                        things.at(due, now, Thing::Launch(handle));
                     }
                 }
                 if (answer.is_some() && !can_answer) || (can_launch && !hears) {

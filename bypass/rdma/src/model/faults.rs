@@ -114,7 +114,7 @@ impl Fabric {
         device.config.address = address;
         device.events.push(AsyncEvent::GidsChanged(1));
         for id in world.cm_ids.of(model.index) {
-            if world.cm_ids[id].is_resolved() {
+            if world.cm_ids[id].is_here() {
                 world.act(id, Action::Event { kind: CmEventKind::AddressChanged, status: 0 });
             }
         }
