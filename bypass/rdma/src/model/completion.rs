@@ -80,8 +80,7 @@ impl Place {
 }
 
 impl World {
-    /// Adds a completion. A queue without room for it has an error, and so has every queue pair that uses it (IBA 11.2.8.1 and
-    /// 10.10.2.2).
+    /// Adds a completion. A queue without room for it has an error, and so has every queue pair that uses it.
     pub fn complete(&mut self, queue: Handle, completion: WorkCompletion, place: Place) {
         let device = self.queues.device(queue);
         let object = &mut self.queues[queue];

@@ -1,5 +1,7 @@
 //! The connection manager (IBA 12, as librdmacm offers it): identifiers and what happens to them.
 
+mod steps;
+
 use super::completion::Bell;
 use super::device::Health;
 use super::faults::Call;
@@ -433,5 +435,3 @@ impl CmId {
         matches!(self.state, CmState::Asked | CmState::Responded | CmState::Accepted | CmState::Connected)
     }
 }
-
-mod steps;

@@ -79,8 +79,7 @@ impl World {
         pair.not_ready_until = until;
     }
 
-    /// Binds a window of type 2B that is free, by a key with its index, to a part of a region of the same domain that permits it
-    /// (IBA 10.6.7.2).
+    /// Binds a window of type 2B that is free, by a key with its index, to a part of a region of the same domain that permits it.
     fn bind(&mut self, handle: Handle, request: &Request) -> Status {
         let Operation::Bind { window, remote_key, region, address, len, access } = request.operation else {
             return Status::Bind;
@@ -164,7 +163,7 @@ impl World {
         }
     }
 
-    /// A first message tells that the connection is there before the connection manager may have (IBA 10.3.1.3, 12.9.7.2).
+    /// A first message tells that the connection is there before the connection manager may have (IBA 10.3.1.3).
     fn hear(&mut self, peer: Handle) {
         let device = self.pairs.device(peer);
         let pair = &mut self.pairs[peer];
@@ -174,7 +173,7 @@ impl World {
         }
     }
 
-    /// The responder has an error that it reports to the requester with this status (IBA 9.9.6.3).
+    /// The responder has an error that it reports to the requester with this status.
     fn refuse(&mut self, peer: Handle, status: Status) -> Status {
         let event = match status {
             Status::RemoteAccess => Some(AsyncEvent::PairAccess(peer)),

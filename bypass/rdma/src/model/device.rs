@@ -93,6 +93,12 @@ pub struct Model {
     pub(super) async_fd: RawFd,
 }
 
+impl std::fmt::Debug for Model {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Model({:?})", self.name)
+    }
+}
+
 impl Model {
     /// Makes a call. With [`Mode::Auto`] what can happen does so before it and after it.
     pub(super) fn with<T>(&self, call: impl FnOnce(&mut World) -> T) -> T {

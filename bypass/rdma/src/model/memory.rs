@@ -4,7 +4,7 @@ use super::world::World;
 use crate::calls::{Access, Handle, Segment};
 use std::ptr;
 
-/// What a request asks of memory, and a region or window must permit (IBA 10.6.3).
+/// What a request asks of memory, and a region or window must permit (IBA 10.6).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Need {
     /// To read it for a request of ours.
@@ -100,7 +100,7 @@ impl World {
             return Err(Denied);
         }
         // What the window permits was checked against the region when it was bound; a region's own permissions for peers do
-        // not matter to a window (IBA 10.6.7).
+        // not matter to a window.
         Ok(vec![self.span(bound.region, address, len, Need::Read)?])
     }
 }

@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::RawFd;
 
-/// A protection domain (IBA 10.2.3).
+/// A protection domain.
 pub(super) struct Domain;
 
 /// A memory region (IBA 10.6).
@@ -22,7 +22,7 @@ pub(super) struct Region {
     pub key: u32,
 }
 
-/// A memory window of type 2B (IBA 10.6.7.2).
+/// A memory window of type 2B.
 pub(super) struct Window {
     pub domain: Handle,
     pub index: u32,
@@ -45,7 +45,7 @@ pub(super) struct Channel {
     pub events: Bell<Handle>,
 }
 
-/// A completion queue (IBA 10.2.5).
+/// A completion queue.
 pub(super) struct Queue {
     pub channel: Option<Handle>,
     pub capacity: u32,
@@ -54,7 +54,7 @@ pub(super) struct Queue {
     pub is_overrun: bool,
 }
 
-/// A shared receive queue (IBA 10.2.9).
+/// A shared receive queue.
 pub(super) struct Shared {
     pub domain: Handle,
     pub capacity: u32,

@@ -42,7 +42,7 @@ pub(super) enum Answer {
     /// It was executed.
     Done(Status),
     /// A READ that the peer has accepted: its memory is read when the answer is sent, which may be after later requests were
-    /// executed (IBA table 76: what is after a READ is ordered by a fence only).
+    /// executed (IBA 10.8.3.3: what is after a READ is ordered by a fence only).
     ReadDue,
 }
 

@@ -144,6 +144,34 @@ fn a_peer_that_is_killed_before_it_answers_is_missed() {
 }
 
 #[test]
+fn nothing_is_reached_through_a_port_that_is_down() {
+    let (fabric, a, b) = parties(&Setup::default());
+    b.listen(7471);
+    let id = a.resolved(&fabric, server());
+    fabric.port_down(&b.end.model);
+    call!(a.end.model.cm_connect(id, &a.parameters(b""))).unwrap();
+    fabric.run();
+    assert_eq!(a.kinds(), [CmEventKind::Unreachable]);
+    fabric.port_down(&a.end.model);
+    call!(a.end.model.cm_resolve_address(a.id(), server(), 1)).unwrap();
+    fabric.run();
+    assert_eq!(a.kinds(), [CmEventKind::AddressFailed]);
+}
+
+#[test]
+fn a_disconnection_is_heard_when_the_port_is_up_again() {
+    let (fabric, a, b) = parties(&Setup::default());
+    let (ours, _) = both_connected(&fabric, &a, &b);
+    fabric.port_down(&b.end.model);
+    call!(a.end.model.cm_disconnect(ours)).unwrap();
+    fabric.run();
+    assert_eq!((a.kinds()[0], b.kinds()), (CmEventKind::Disconnected, vec![]));
+    fabric.port_up(&b.end.model);
+    fabric.run();
+    assert_eq!(b.kinds()[0], CmEventKind::Disconnected);
+}
+
+#[test]
 fn a_server_can_come_back_at_its_address() {
     let setup = Setup::default();
     let (fabric, a, b) = parties(&setup);

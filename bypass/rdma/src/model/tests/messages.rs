@@ -131,3 +131,42 @@ fn what_one_end_does_has_its_order_and_what_both_do_has_none() {
     let orders: std::collections::BTreeSet<_> = (0..50).map(|seed| format!("{:?}", order(seed))).collect();
     assert!(orders.len() > 10, "{}", orders.len());
 }
+
+#[test]
+fn a_message_longer_than_messages_may_be_fails_where_it_is_sent() {
+    let mut setup = Setup::default();
+    setup.devices[0].message = 100;
+    let (fabric, a, b) = connected(&setup);
+    b.receive(1, 0, 200);
+    b.receive(2, 0, 200);
+    a.request(1, Operation::Send, &[a.segment(0, 100)], SIGNALLED);
+    a.request(2, Operation::Send, &[a.segment(0, 101)], SIGNALLED);
+    fabric.run();
+    assert_eq!(a.ends(), [(1, Status::Success), (2, Status::LocalLength)]);
+    assert_eq!(b.ends(), [(1, Status::Success)]);
+}
+
+#[test]
+fn packets_longer_than_the_peer_expects_are_invalid() {
+    let mut setup = Setup::default();
+    setup.devices[0].mtu = Mtu::Mtu4096;
+    let (fabric, a, b) = apart(&setup);
+    for (end, peer) in [(&a, &b), (&b, &a)] {
+        end.modify(End::init()).unwrap();
+        let Transition::ReadyToReceive { pair, first_packet, reads_answered, not_ready_timer, path, .. } =
+            end.to_receive(peer, 1)
+        else {
+            panic!()
+        };
+        let mtu = end.model.port(1).unwrap().mtu;
+        let transition = Transition::ReadyToReceive { mtu, pair, first_packet, reads_answered, not_ready_timer, path };
+        end.modify(transition).unwrap();
+        end.modify(end.to_send(1, 7)).unwrap();
+    }
+    (0..2).for_each(|id| b.receive(id, 0, 2000));
+    a.request(1, Operation::Send, &[a.segment(0, 1024)], SIGNALLED);
+    a.request(2, Operation::Send, &[a.segment(0, 1025)], SIGNALLED);
+    fabric.run();
+    assert_eq!(a.ends(), [(1, Status::Success), (2, Status::RemoteInvalidRequest)]);
+    assert_eq!(b.events(), [AsyncEvent::PairRequest(b.pair)]);
+}

@@ -114,9 +114,9 @@ fn play(acts: &[Act], seed: u64) {
         }
     }
     // To the end: what waits for a buffer is flushed.
-    for end in 0..2 {
+    for actor in &actors {
         fabric.run();
-        actors[end].end.modify(Transition::Error).unwrap();
+        actor.end.modify(Transition::Error).unwrap();
     }
     fabric.run();
     for actor in &mut actors {
