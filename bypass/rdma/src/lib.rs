@@ -2,5 +2,6 @@
 
 pub mod calls;
 mod credit;
+pub mod model;
 pub mod verbs;
 mod wire;

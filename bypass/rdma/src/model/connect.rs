@@ -1,0 +1,437 @@
+//! The connection manager (IBA 12, as librdmacm offers it): identifiers and what happens to them.
+
+mod steps;
+
+use super::completion::Bell;
+use super::device::Health;
+use super::faults::Call;
+use super::world::{World, errno, require};
+use crate::calls::{Access, CmEvent, CmEventKind, CmParameters, Handle, Path, Private, QueuePairState, Transition};
+use std::collections::VecDeque;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::RawFd;
+
+/// Why a request is refused (IBA 12.6.7.2): nobody listens, and the peer's program refuses.
+const INVALID_SERVICE: i32 = 8;
+const CONSUMER: i32 = 28;
+
+pub(super) struct CmChannel {
+    pub events: Bell<CmEvent>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum CmState {
+    New,
+    Listening,
+    /// An address, or then a route, is looked for.
+    Resolving,
+    AddressResolved,
+    RouteResolved,
+    /// It has asked for a connection.
+    Asking,
+    /// It was asked.
+    Asked,
+    /// Its request was accepted, and it has not answered that.
+    Responded,
+    /// It has accepted, and waits for that answer.
+    Accepted,
+    Connected,
+    /// There was a connection.
+    Over,
+    /// There was none.
+    Failed,
+}
+
+/// What is to happen to an identifier.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Action {
+    Address,
+    Route,
+    Ask,
+    Response,
+    Established,
+    Rejected {
+        status: i32,
+        private: Private,
+    },
+    /// The peer's identifier is gone.
+    Torn,
+    /// The peer's machine is, and what it was asked is never answered.
+    Silent,
+    Disconnected {
+        by_peer: bool,
+    },
+    Event {
+        kind: CmEventKind,
+        status: i32,
+    },
+}
+
+pub(super) struct CmId {
+    pub channel: Handle,
+    pub state: CmState,
+    pub local: Option<SocketAddr>,
+    pub remote: Option<SocketAddr>,
+    is_here: bool,
+    backlog: u32,
+    /// For what a listener was asked, until the event is taken.
+    listener: Option<Handle>,
+    peer: Option<Handle>,
+    is_active: bool,
+    ours: Option<CmParameters>,
+    theirs: Option<CmParameters>,
+    first_packet: u32,
+    their_first_packet: u32,
+    actions: VecDeque<(u64, Action)>,
+}
+
+impl CmId {
+    /// When the next thing happens to it, and whether it needs a port that carries packets.
+    pub fn next(&self) -> Option<(u64, bool)> {
+        let needs_port = |action: Action| {
+            !matches!(
+                action,
+                Action::Event { .. } | Action::Disconnected { by_peer: false } | Action::Ask | Action::Address
+            )
+        };
+        self.actions.front().map(|&(due, action)| (due, needs_port(action)))
+    }
+
+    /// Whether it has to do with its device.
+    pub fn is_here(&self) -> bool {
+        self.is_here
+    }
+}
+
+impl World {
+    pub fn cm_create_channel(&mut self, device: usize) -> io::Result<(Handle, RawFd)> {
+        self.enter(device, Call::CmCreateChannel)?;
+        let events = Bell::new();
+        let fd = events.fd();
+        Ok((self.handles.add(&mut self.cm_channels, device, CmChannel { events }), fd))
+    }
+
+    pub fn cm_destroy_channel(&mut self, device: usize, channel: Handle) -> io::Result<()> {
+        if self.is_vanished(device) {
+            return Ok(());
+        }
+        self.handles.check(&self.cm_channels, device, channel)?;
+        require(!self.cm_ids.values().any(|id| id.channel == channel && id.listener.is_none()), libc::EBUSY)?;
+        self.handles.remove(&mut self.cm_channels, channel);
+        Ok(())
+    }
+
+    pub fn cm_event(&mut self, device: usize, channel: Handle) -> io::Result<Option<CmEvent>> {
+        require(!self.is_vanished(device), libc::EIO)?;
+        self.handles.check(&self.cm_channels, device, channel)?;
+        let event = self.cm_channels[channel].events.pop();
+        if let Some(CmEvent { id, kind: CmEventKind::Request { .. }, .. }) = event {
+            self.cm_ids[id].listener = None;
+        }
+        Ok(event)
+    }
+
+    fn new_id(&mut self, device: usize, channel: Handle) -> Handle {
+        let id = CmId {
+            channel,
+            state: CmState::New,
+            local: None,
+            remote: None,
+            is_here: false,
+            backlog: 0,
+            listener: None,
+            peer: None,
+            is_active: false,
+            ours: None,
+            theirs: None,
+            first_packet: self.random.u32(0..1 << 24),
+            their_first_packet: 0,
+            actions: VecDeque::new(),
+        };
+        self.handles.add(&mut self.cm_ids, device, id)
+    }
+
+    pub fn cm_create(&mut self, device: usize, channel: Handle) -> io::Result<Handle> {
+        self.enter(device, Call::CmCreate)?;
+        self.handles.check(&self.cm_channels, device, channel)?;
+        Ok(self.new_id(device, channel))
+    }
+
+    /// Whoever is at the other end hears of it; requests that a listener was asked for and did not take are refused.
+    pub fn cm_destroy(&mut self, device: usize, id: Handle) -> io::Result<()> {
+        if self.is_vanished(device) {
+            return Ok(());
+        }
+        self.handles.check(&self.cm_ids, device, id)?;
+        let untaken: Vec<_> =
+            self.cm_ids.iter().filter(|(_, other)| other.listener == Some(id)).map(|(handle, _)| handle).collect();
+        for request in untaken {
+            self.cm_destroy(device, request)?;
+        }
+        self.tear(id);
+        self.active.remove(&id.0);
+        let object = self.handles.remove(&mut self.cm_ids, id);
+        self.cm_channels[object.channel].events.retain(|event| event.id != id);
+        Ok(())
+    }
+
+    /// Tells the peer of an identifier that it is gone.
+    pub fn tear(&mut self, id: Handle) {
+        let object = &mut self.cm_ids[id];
+        if let Some(peer) = object.peer.take().filter(|_| !matches!(object.state, CmState::Over | CmState::Failed)) {
+            self.close_pair(id);
+            self.act(peer, Action::Torn);
+        }
+    }
+
+    /// Lets the peer of an identifier find out that nobody answers.
+    pub fn silence(&mut self, id: Handle) {
+        let due = self.now + self.config.retry_steps * 8;
+        if let Some(peer) = self.cm_ids[id].peer {
+            self.act_at(peer, due, Action::Silent);
+        }
+    }
+
+    pub fn act(&mut self, id: Handle, action: Action) {
+        let now = self.now;
+        self.act_at(id, now, action);
+    }
+
+    fn act_at(&mut self, id: Handle, due: u64, action: Action) {
+        if let Some(object) = self.cm_ids.get_mut(id) {
+            object.actions.push_back((due, action));
+            self.wake(id);
+        }
+    }
+
+    pub fn cm_listen(
+        &mut self,
+        device: usize,
+        id: Handle,
+        mut address: SocketAddr,
+        backlog: u32,
+    ) -> io::Result<SocketAddr> {
+        self.enter(device, Call::CmListen)?;
+        self.handles.check(&self.cm_ids, device, id)?;
+        require(self.cm_ids[id].state == CmState::New, libc::EINVAL)?;
+        let ours = self.devices[device].config.address;
+        require(address.ip().is_unspecified() || address.ip() == ours, libc::EADDRNOTAVAIL)?;
+        if address.port() == 0 {
+            address.set_port(self.free_port());
+        }
+        let is_taken = self.cm_ids.of(device).into_iter().map(|id| &self.cm_ids[id]).any(|other| {
+            other.state == CmState::Listening && other.local.is_some_and(|local| local.port() == address.port())
+        });
+        require(!is_taken, libc::EADDRINUSE)?;
+        let is_elsewhere = self.devices[device].is_elsewhere;
+        let object = &mut self.cm_ids[id];
+        object.state = CmState::Listening;
+        object.local = Some(address);
+        object.backlog = backlog.max(1);
+        object.is_here = !address.ip().is_unspecified() && !is_elsewhere;
+        Ok(address)
+    }
+
+    fn free_port(&mut self) -> u16 {
+        self.next_port = self.next_port.checked_add(1).unwrap_or(49_152);
+        self.next_port
+    }
+
+    pub fn cm_resolve_address(&mut self, device: usize, id: Handle, remote: SocketAddr) -> io::Result<()> {
+        self.enter(device, Call::CmResolveAddress)?;
+        self.handles.check(&self.cm_ids, device, id)?;
+        self.change(id, CmState::New, CmState::Resolving)?;
+        self.cm_ids[id].remote = Some(remote);
+        self.act(id, Action::Address);
+        Ok(())
+    }
+
+    pub fn cm_resolve_route(&mut self, device: usize, id: Handle) -> io::Result<()> {
+        self.enter(device, Call::CmResolveRoute)?;
+        self.handles.check(&self.cm_ids, device, id)?;
+        self.change(id, CmState::AddressResolved, CmState::Resolving)?;
+        self.act(id, Action::Route);
+        Ok(())
+    }
+
+    fn change(&mut self, id: Handle, from: CmState, to: CmState) -> io::Result<()> {
+        require(self.cm_ids[id].state == from, libc::EINVAL)?;
+        self.cm_ids[id].state = to;
+        Ok(())
+    }
+
+    pub fn cm_is_here(&self, device: usize, id: Handle) -> bool {
+        !self.is_vanished(device) && self.handles.check(&self.cm_ids, device, id).is_ok() && self.cm_ids[id].is_here
+    }
+
+    pub fn cm_addresses(&self, device: usize, id: Handle) -> Option<(SocketAddr, SocketAddr)> {
+        if self.is_vanished(device) {
+            return None;
+        }
+        self.handles.check(&self.cm_ids, device, id).ok()?;
+        self.cm_ids[id].local.zip(self.cm_ids[id].remote)
+    }
+
+    pub fn cm_connect(&mut self, device: usize, id: Handle, parameters: &CmParameters) -> io::Result<()> {
+        self.enter(device, Call::CmConnect)?;
+        self.handles.check(&self.cm_ids, device, id)?;
+        self.check_iwarp_pair(device, parameters.pair)?;
+        self.change(id, CmState::RouteResolved, CmState::Asking)?;
+        let object = &mut self.cm_ids[id];
+        object.ours = Some(*parameters);
+        object.is_active = true;
+        self.act(id, Action::Ask);
+        Ok(())
+    }
+
+    /// An iWARP device takes the queue pair over when it connects, so there must be one.
+    fn check_iwarp_pair(&self, device: usize, number: u32) -> io::Result<()> {
+        let is_init = || {
+            let pair = self.numbers.get(&number).filter(|&&pair| self.pairs.device(pair) == device);
+            pair.is_some_and(|&pair| self.pairs[pair].state == QueuePairState::Init)
+        };
+        require(!self.devices[device].is_iwarp() || is_init(), libc::EINVAL)
+    }
+
+    pub fn cm_accept(&mut self, device: usize, id: Handle, parameters: &CmParameters) -> io::Result<()> {
+        self.enter(device, Call::CmAccept)?;
+        self.handles.check(&self.cm_ids, device, id)?;
+        self.check_iwarp_pair(device, parameters.pair)?;
+        self.change(id, CmState::Asked, CmState::Accepted)?;
+        self.cm_ids[id].ours = Some(*parameters);
+        let Some(peer) = self.cm_ids[id].peer else { return Ok(()) };
+        if let Some(other) = self.cm_ids.get_mut(peer) {
+            other.theirs = Some(*parameters);
+            self.act(peer, Action::Response);
+        }
+        if self.devices[device].is_iwarp() {
+            self.connect_iwarp(id);
+            self.act(id, Action::Established);
+        }
+        Ok(())
+    }
+
+    pub fn cm_reject(&mut self, device: usize, id: Handle, private: &[u8]) -> io::Result<()> {
+        self.enter(device, Call::CmReject)?;
+        self.handles.check(&self.cm_ids, device, id)?;
+        self.change(id, CmState::Asked, CmState::Failed)?;
+        let status = if self.devices[device].is_iwarp() { -libc::ECONNREFUSED } else { CONSUMER };
+        if let Some(peer) = self.cm_ids[id].peer {
+            self.act(peer, Action::Rejected { status, private: Private::new(private) });
+        }
+        Ok(())
+    }
+
+    pub fn cm_establish(&mut self, device: usize, id: Handle) -> io::Result<()> {
+        self.enter(device, Call::CmEstablish)?;
+        self.handles.check(&self.cm_ids, device, id)?;
+        self.change(id, CmState::Responded, CmState::Connected)?;
+        if let Some(peer) = self.cm_ids[id].peer {
+            self.act(peer, Action::Established);
+        }
+        Ok(())
+    }
+
+    /// Queue pairs stay as they are, except over iWARP, where the connection is theirs.
+    pub fn cm_disconnect(&mut self, device: usize, id: Handle) -> io::Result<()> {
+        self.enter(device, Call::CmDisconnect)?;
+        self.handles.check(&self.cm_ids, device, id)?;
+        match self.cm_ids[id].state {
+            CmState::Over => Ok(()),
+            CmState::Responded | CmState::Accepted | CmState::Connected => {
+                self.hang_up(id);
+                Ok(())
+            }
+            _ => Err(errno(libc::EINVAL)),
+        }
+    }
+
+    fn hang_up(&mut self, id: Handle) {
+        let object = &mut self.cm_ids[id];
+        object.state = CmState::Over;
+        if let Some(peer) = object.peer.take() {
+            self.act(peer, Action::Disconnected { by_peer: true });
+        }
+        self.act(id, Action::Disconnected { by_peer: false });
+        self.close_pair(id);
+    }
+
+    /// Brings a queue pair where its connection says (`rdma_init_qp_attr`, with the kernel's `cma_ib_init_qp_attr` and
+    /// `cm_init_qp_*_attr`). Before anything was asked for, `Init` lets the peer do nothing; `Init` again, afterwards, lets it
+    /// write, and read if it may ask for READs.
+    pub fn modify_by(&mut self, device: usize, pair: Handle, id: Handle, state: QueuePairState) -> io::Result<()> {
+        require(self.devices[device].health == Health::Well, libc::EIO)?;
+        self.handles.check(&self.pairs, device, pair)?;
+        self.handles.check(&self.cm_ids, device, id)?;
+        let object = &self.cm_ids[id];
+        require(object.is_here, libc::EINVAL)?;
+        let is_iwarp = self.devices[device].is_iwarp();
+        let (reads_asked, reads_answered) = object.reads();
+        let transition = match state {
+            QueuePairState::Init => {
+                let is_asked = matches!(
+                    object.state,
+                    CmState::Asking | CmState::Asked | CmState::Responded | CmState::Accepted | CmState::Connected
+                );
+                let remote_read = is_asked && reads_answered > 0;
+                let access = Access { remote_write: is_asked, remote_read, ..Access::default() };
+                Transition::Init { port: 1, partition: 0, access }
+            }
+            // The kernel does it when it connects.
+            QueuePairState::ReadyToSend if is_iwarp => {
+                return require(self.pairs[pair].state == QueuePairState::ReadyToSend, libc::EINVAL);
+            }
+            QueuePairState::ReadyToReceive if !is_iwarp && object.is_answerable() => {
+                let theirs = object.theirs.ok_or_else(|| errno(libc::EINVAL))?;
+                let remote = object.remote.ok_or_else(|| errno(libc::EINVAL))?;
+                let source = self.source_of(device);
+                Transition::ReadyToReceive {
+                    mtu: self.path_mtu(device, remote),
+                    pair: theirs.pair,
+                    first_packet: object.their_first_packet,
+                    reads_answered,
+                    not_ready_timer: 0,
+                    path: Path { gid: super::device::raw_gid(remote.ip()), lid: 0, source, port: 1, hop_limit: 64 },
+                }
+            }
+            QueuePairState::ReadyToSend if object.is_answerable() => {
+                let theirs = object.theirs.ok_or_else(|| errno(libc::EINVAL))?;
+                let retries =
+                    if object.is_active { object.ours.map_or(0, |ours| ours.retries) } else { theirs.retries };
+                Transition::ReadyToSend {
+                    first_packet: object.first_packet,
+                    timeout: 18,
+                    retries: retries.min(7),
+                    // Each end says how often the other is to try again.
+                    not_ready_retries: theirs.not_ready_retries.min(7),
+                    reads_asked,
+                }
+            }
+            _ => return Err(errno(libc::EINVAL)),
+        };
+        self.modify(device, pair, &transition)
+    }
+
+    /// The smaller of both ends' longest packets.
+    fn path_mtu(&self, device: usize, remote: SocketAddr) -> crate::calls::Mtu {
+        let ours = self.devices[device].config.mtu;
+        self.device_at(remote).map_or(ours, |there| ours.min(self.devices[there].config.mtu))
+    }
+}
+
+impl CmId {
+    /// READs that our queue pair asks for and answers at a time: what both ends said.
+    fn reads(&self) -> (u8, u8) {
+        match (self.ours, self.theirs) {
+            (Some(ours), None) => (ours.reads_asked, ours.reads_answered),
+            (Some(ours), Some(_)) if !self.is_active => (ours.reads_asked, ours.reads_answered),
+            (_, Some(theirs)) => (theirs.reads_answered, theirs.reads_asked),
+            (None, None) => (0, 0),
+        }
+    }
+
+    fn is_answerable(&self) -> bool {
+        matches!(self.state, CmState::Asked | CmState::Responded | CmState::Accepted | CmState::Connected)
+    }
+}

@@ -1,0 +1,242 @@
+//! A device: what it is made of, and what it says about itself.
+
+use super::completion::Bell;
+use super::fabric::{Fabric, Mode};
+use super::faults::CallFault;
+use super::world::{World, errno};
+use crate::calls::{
+    AsyncEvent, Capacities, DeviceLimits, Gid, GidKind, Handle, LinkLayer, Mtu, Port, PortState, TransportKind,
+};
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{IpAddr, Ipv6Addr};
+use std::os::fd::RawFd;
+
+/// What a device is like.
+#[derive(Debug, Clone)]
+pub struct DeviceConfig {
+    /// The address of its one port.
+    pub address: IpAddr,
+    /// What it can do.
+    pub limits: DeviceLimits,
+    /// Bytes of a request that it sends inline, at most.
+    pub inline: u32,
+    /// Bytes of a message, at most.
+    pub message: u32,
+    /// Bytes of a packet, at most.
+    pub mtu: Mtu,
+    /// The driver that emulates it, as it is to say.
+    pub emulated_by: Option<String>,
+    /// Whether queue pairs get the next power of two of what is asked for.
+    pub rounds_up: bool,
+    /// Whether completions of a queue pair can still be polled after it was destroyed or reset. Drivers of hardware take them
+    /// out of the queue, others leave them.
+    pub keeps_completions: bool,
+}
+
+impl DeviceConfig {
+    /// One for RoCE.
+    pub fn roce(address: IpAddr) -> Self {
+        let limits = DeviceLimits {
+            transport: TransportKind::InfiniBand,
+            firmware: "1.0".into(),
+            vendor: 0,
+            part: 0,
+            ports: 1,
+            region_bytes: 1 << 40,
+            regions: 4096,
+            windows: 4096,
+            windows_type_2: true,
+            domains: 256,
+            pairs: 4096,
+            requests: 4096,
+            segments: 16,
+            read_segments: 16,
+            queues: 1024,
+            completions: 65_536,
+            shared: 64,
+            shared_buffers: 16_384,
+            shared_segments: 16,
+            reads_answered: 16,
+            reads_asked: 16,
+            atomics: false,
+        };
+        DeviceConfig {
+            address,
+            limits,
+            inline: 256,
+            message: 1 << 30,
+            mtu: Mtu::Mtu1024,
+            emulated_by: None,
+            rounds_up: false,
+            keeps_completions: false,
+        }
+    }
+
+    /// One for iWARP: no windows, a READ fills one segment.
+    pub fn iwarp(address: IpAddr) -> Self {
+        let mut config = DeviceConfig::roce(address);
+        config.limits.transport = TransportKind::Iwarp;
+        config.limits.windows = 0;
+        config.limits.windows_type_2 = false;
+        config.limits.read_segments = 1;
+        config
+    }
+}
+
+/// A device that is open in one process.
+pub struct Model {
+    pub(super) fabric: Fabric,
+    pub(super) index: usize,
+    pub(super) name: String,
+    pub(super) emulated_by: Option<String>,
+    pub(super) async_fd: RawFd,
+}
+
+impl std::fmt::Debug for Model {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Model({:?})", self.name)
+    }
+}
+
+impl Model {
+    /// Makes a call. With [`Mode::Auto`] what can happen does so before it and after it.
+    pub(super) fn with<T>(&self, call: impl FnOnce(&mut World) -> T) -> T {
+        let mut world = self.fabric.world();
+        if world.config.mode == Mode::Stepped {
+            return call(&mut world);
+        }
+        world.now += 1;
+        world.settle();
+        let result = call(&mut world);
+        world.settle();
+        result
+    }
+}
+
+/// How a device is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Health {
+    Well,
+    /// Out of order: objects can be destroyed, and completions polled.
+    Fatal,
+    /// Its process is gone, with all its objects.
+    Vanished,
+}
+
+pub(super) struct Device {
+    pub config: DeviceConfig,
+    pub health: Health,
+    pub is_port_up: bool,
+    pub events: Bell<AsyncEvent>,
+    /// Regions and windows by the upper 24 bits of their keys.
+    pub keys: BTreeMap<u32, Handle>,
+    pub next_index: u32,
+    /// What its link-local address ends with.
+    pub node: u16,
+    pub call_faults: Vec<CallFault>,
+    /// Whether addresses resolve to another device of the process.
+    pub is_elsewhere: bool,
+}
+
+impl Device {
+    pub fn new(config: DeviceConfig, next_index: u32) -> Self {
+        Device {
+            config,
+            health: Health::Well,
+            is_port_up: true,
+            events: Bell::new(),
+            keys: BTreeMap::new(),
+            next_index,
+            node: next_index as u16 | 1,
+            call_faults: Vec::new(),
+            is_elsewhere: false,
+        }
+    }
+
+    pub fn is_iwarp(&self) -> bool {
+        self.config.limits.transport == TransportKind::Iwarp
+    }
+
+    /// Whether its packets go anywhere.
+    pub fn carries(&self) -> bool {
+        self.is_port_up && self.health == Health::Well
+    }
+
+    /// The next place for a key, never one of a key before, so that an old key is found out.
+    pub fn new_index(&mut self, handle: Handle) -> u32 {
+        self.next_index += 1;
+        self.keys.insert(self.next_index, handle);
+        self.next_index
+    }
+
+    pub fn gid(&self) -> [u8; 16] {
+        raw_gid(self.config.address)
+    }
+
+    fn link_local(&self) -> [u8; 16] {
+        Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, self.node).octets()
+    }
+
+    /// Whether packets to this address come here.
+    pub fn has_gid(&self, raw: [u8; 16]) -> bool {
+        raw == self.gid() || raw == self.link_local()
+    }
+
+    /// The table of the port's addresses. As Linux fills it for RoCE: each address in both versions.
+    pub fn gids(&self) -> Vec<Gid> {
+        let link_local = self.link_local();
+        let kinds: &[_] = if self.is_iwarp() { &[GidKind::InfiniBand] } else { &[GidKind::RoceV1, GidKind::RoceV2] };
+        let raws: &[_] = if self.is_iwarp() { &[link_local] } else { &[link_local, self.gid()] };
+        let all = raws.iter().flat_map(|&raw| kinds.iter().map(move |&kind| (raw, kind)));
+        all.enumerate()
+            .map(|(index, (raw, kind))| Gid { port: 1, index: index as u8, raw, kind, interface: 1 })
+            .collect()
+    }
+
+    pub fn port(&self, port: u8) -> io::Result<Port> {
+        if port != 1 {
+            return Err(errno(libc::EINVAL));
+        }
+        Ok(Port {
+            state: if self.is_port_up { PortState::Active } else { PortState::Down },
+            max_mtu: self.config.mtu,
+            mtu: self.config.mtu,
+            message: self.config.message,
+            lid: 0,
+            link: LinkLayer::Ethernet,
+            speed: Some(100_000_000_000),
+        })
+    }
+
+    /// What a queue pair gets that asks for `asked`, or `EINVAL` when that is more than there is.
+    pub fn grant(&self, asked: &Capacities, is_shared: bool) -> io::Result<Capacities> {
+        let limits = &self.config.limits;
+        let fits = asked.sends <= limits.requests
+            && (is_shared || asked.receives <= limits.requests)
+            && asked.send_segments <= limits.segments
+            && (is_shared || asked.receive_segments <= limits.segments)
+            && asked.inline <= self.config.inline;
+        if !fits {
+            return Err(errno(libc::EINVAL));
+        }
+        let round = |value: u32, limit: u32| {
+            if self.config.rounds_up && value > 0 { value.next_power_of_two().min(limit) } else { value }
+        };
+        Ok(Capacities {
+            sends: round(asked.sends, limits.requests),
+            receives: if is_shared { 0 } else { round(asked.receives, limits.requests) },
+            send_segments: round(asked.send_segments, limits.segments),
+            receive_segments: if is_shared { 0 } else { round(asked.receive_segments, limits.segments) },
+            inline: round(asked.inline, self.config.inline),
+        })
+    }
+}
+
+/// The address of a port as RoCE has it: IPv4 mapped into IPv6.
+pub(super) fn raw_gid(address: IpAddr) -> [u8; 16] {
+    match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
+        IpAddr::V6(address) => address.octets(),
+    }
+}

@@ -1,0 +1,187 @@
+//! What can happen next on a fabric, and the choice among it.
+
+use super::fabric::Mode;
+use super::pair::{Answer, Pair};
+use super::world::World;
+use crate::calls::{Handle, QueuePairState, Status};
+
+/// Something that can happen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Thing {
+    /// A queue pair's next request is executed.
+    Launch(Handle),
+    /// A queue pair hears how its oldest request ended.
+    Answer(Handle),
+    /// It has heard nothing for too long.
+    GiveUp(Handle),
+    /// Its oldest request is flushed.
+    FlushSend(Handle),
+    /// Its oldest buffer is.
+    FlushReceive(Handle),
+    /// An identifier's next message comes.
+    Connect(Handle),
+}
+
+/// What can happen now, and when the next thing can if nothing else does.
+#[derive(Default)]
+struct Things {
+    now: Vec<Thing>,
+    later: Option<u64>,
+}
+
+impl Things {
+    fn at(&mut self, time: u64, now: u64, thing: Thing) {
+        if time <= now {
+            self.now.push(thing);
+        } else {
+            self.later = Some(self.later.map_or(time, |later| later.min(time)));
+        }
+    }
+}
+
+impl World {
+    /// Lets one thing happen; waits for the time of one if none can now.
+    pub fn step(&mut self) -> bool {
+        let mut things = self.things();
+        if things.now.is_empty() {
+            let Some(later) = things.later else { return false };
+            self.now = later;
+            things = self.things();
+        }
+        self.now += 1;
+        self.choose(&things)
+    }
+
+    /// Lets everything happen that can now.
+    pub fn settle(&mut self) {
+        while !self.active.is_empty() {
+            let things = self.things();
+            if !self.choose(&things) {
+                return;
+            }
+        }
+    }
+
+    fn choose(&mut self, things: &Things) -> bool {
+        if things.now.is_empty() {
+            return false;
+        }
+        let chosen = things.now[self.random.usize(0..things.now.len())];
+        match chosen {
+            Thing::Launch(pair) => self.launch(pair),
+            Thing::Answer(pair) => self.answer(pair),
+            Thing::GiveUp(pair) => self.end_send(pair, Status::RetryExceeded),
+            Thing::FlushSend(pair) => self.end_send(pair, Status::Flushed),
+            Thing::FlushReceive(pair) => self.flush_receive(pair),
+            Thing::Connect(id) => self.connect_step(id),
+        }
+        true
+    }
+
+    fn things(&mut self) -> Things {
+        let mut things = Things::default();
+        let active: Vec<_> = self.active.iter().copied().map(Handle).collect();
+        for handle in active {
+            if self.pairs.get(handle).is_some() {
+                self.things_of_pair(handle, &mut things);
+            } else if let Some(id) = self.cm_ids.get(handle) {
+                let carries = self.devices[self.cm_ids.device(handle)].carries();
+                match id.next() {
+                    Some((due, needs_port)) if carries || !needs_port => {
+                        things.at(due, self.now, Thing::Connect(handle));
+                    }
+                    Some(_) => {}
+                    None => _ = self.active.remove(&handle.0),
+                }
+            } else {
+                self.active.remove(&handle.0);
+            }
+        }
+        things
+    }
+
+    fn things_of_pair(&mut self, handle: Handle, things: &mut Things) {
+        let pair = &self.pairs[handle];
+        match pair.state {
+            QueuePairState::Error => {
+                let is_last = pair.config.shared.is_some() && !pair.is_last_told;
+                let (sends, receives) = (!pair.sends.is_empty(), !pair.receives.is_empty() || is_last);
+                things.now.extend(sends.then_some(Thing::FlushSend(handle)));
+                things.now.extend(receives.then_some(Thing::FlushReceive(handle)));
+                if !sends && !receives {
+                    self.active.remove(&handle.0);
+                }
+            }
+            QueuePairState::ReadyToSend if !pair.sends.is_empty() => {
+                let now = self.now;
+                let answer = pair.sends[0].answer;
+                let can_launch = self.can_launch(pair);
+                let can_answer = match answer {
+                    Some(Answer::Done(_)) => self.devices[self.pairs.device(handle)].carries(),
+                    Some(Answer::ReadDue) => self.reachable(handle).is_some(),
+                    None => false,
+                };
+                let hears = pair.sends.get(pair.launched).is_none_or(|next| next.is_local())
+                    || pair.is_stopped
+                    || self.reachable(handle).is_some();
+                if can_answer {
+                    things.now.push(Thing::Answer(handle));
+                }
+                if can_launch && hears {
+                    let waits_for_ever = pair.sending.is_some_and(|sending| sending.not_ready_retries == 7);
+                    // Trying again without end would never let the fabric come to rest, and only a buffer makes a difference.
+                    let has_buffer = pair.not_ready > 0 && self.peer_has_buffer(handle);
+                    if pair.not_ready == 0 || !waits_for_ever || has_buffer {
+                        // Between threads that sleep no time passes.
+                        let is_due = has_buffer && self.config.mode == Mode::Auto;
+                        let due = if is_due { now } else { pair.not_ready_until };
+                        things.at(due, now, Thing::Launch(handle));
+                    }
+                }
+                if (answer.is_some() && !can_answer) || (can_launch && !hears) {
+                    self.await_peer(handle, things);
+                } else {
+                    self.pairs[handle].deadline = None;
+                }
+            }
+            _ => _ = self.active.remove(&handle.0),
+        }
+    }
+
+    /// The peer is not heard: the oldest request fails when that has lasted too long (IBA 9.7.6.1.3).
+    fn await_peer(&mut self, handle: Handle, things: &mut Things) {
+        let (now, steps) = (self.now, self.config.retry_steps);
+        let pair = &mut self.pairs[handle];
+        let Some(sending) = pair.sending.filter(|sending| sending.timeout > 0) else { return };
+        let deadline = *pair.deadline.get_or_insert(now + steps * (u64::from(sending.retries) + 1));
+        things.at(deadline, now, Thing::GiveUp(handle));
+    }
+
+    /// Whether the next request may start: READs are limited in number, and a fence waits for those before it (IBA 10.8.3.3).
+    fn can_launch(&self, pair: &Pair) -> bool {
+        let Some(next) = pair.sends.get(pair.launched) else { return false };
+        let reads = pair.reads_under_way();
+        let depth = pair.sending.map_or(0, |sending| usize::from(sending.reads_asked));
+        let has_room = !next.is_read() || reads < depth.max(1);
+        !pair.is_stopped && has_room && (!next.flags.fenced || reads == 0)
+    }
+
+    /// The peer's queue pair, if packets get there and it takes them: its number and address are those that we were told, it was
+    /// told ours, and the first packets are numbered as both were told.
+    pub fn reachable(&self, handle: Handle) -> Option<Handle> {
+        let peer = self.peer_of(handle)?;
+        let (ours, theirs) = (&self.devices[self.pairs.device(handle)], &self.devices[self.pairs.device(peer)]);
+        let (pair, other) = (&self.pairs[handle], &self.pairs[peer]);
+        let (sending, receiving) = (pair.sending?, other.receiving?);
+        let knows_us = receiving.pair == pair.number && ours.has_gid(receiving.gid);
+        let takes = other.receives() && knows_us && receiving.first_packet == sending.first_packet;
+        (ours.carries() && theirs.carries() && takes).then_some(peer)
+    }
+
+    fn peer_has_buffer(&self, handle: Handle) -> bool {
+        self.reachable(handle).is_some_and(|peer| {
+            let peer = &self.pairs[peer];
+            peer.config.shared.map_or(!peer.receives.is_empty(), |shared| !self.shared[shared].buffers.is_empty())
+        })
+    }
+}

@@ -1,0 +1,209 @@
+//! Faults that tests inject.
+
+use super::connect::Action;
+use super::device::{Health, Model};
+use super::fabric::Fabric;
+use super::world::{World, errno};
+use crate::calls::{AsyncEvent, CmEventKind, Handle, Status};
+use std::io;
+use std::net::IpAddr;
+
+/// A call that can be made to fail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[expect(missing_docs, reason = "the calls of the same names")]
+pub enum Call {
+    AllocDomain,
+    Register,
+    AllocWindow,
+    CreateChannel,
+    CreateQueue,
+    CreateShared,
+    LimitShared,
+    CreatePair,
+    Modify,
+    PostSend,
+    PostReceive,
+    PostShared,
+    CmCreateChannel,
+    CmCreate,
+    CmListen,
+    CmResolveAddress,
+    CmResolveRoute,
+    CmConnect,
+    CmEstablish,
+    CmAccept,
+    CmReject,
+    CmDisconnect,
+}
+
+/// A call that is to fail.
+#[derive(Debug)]
+pub(super) struct CallFault {
+    call: Call,
+    /// How many succeed before.
+    after: u64,
+    errno: i32,
+}
+
+impl Fabric {
+    /// Fails a call of a device once, after `after` of the same that succeed, with an error's number.
+    pub fn fail_call(&self, model: &Model, call: Call, after: u64, errno: i32) {
+        self.world().devices[model.index].call_faults.push(CallFault { call, after, errno });
+    }
+
+    /// Fails a request of the queue pair with this number, after `after` that are executed as they are. Does nothing if there is
+    /// no such queue pair.
+    pub fn fail_request(&self, pair: u32, after: u64, status: Status) {
+        let mut world = self.world();
+        if let Some(&handle) = world.numbers.get(&pair) {
+            world.pairs[handle].faults.push((after, status));
+        }
+    }
+
+    /// A device's process is killed: all that it made is gone, every call of it fails, except that destroying succeeds. With
+    /// `says_so` its kernel ends the connections, so that the peers have [`CmEventKind::Disconnected`]; without, the whole machine
+    /// is gone, and their requests end with [`Status::RetryExceeded`].
+    pub fn vanish(&self, model: &Model, says_so: bool) {
+        self.world().vanish(model.index, says_so);
+    }
+
+    /// The port carries no packets until [`port_up`](Self::port_up). Requests wait for as long as their queue pairs try again.
+    pub fn port_down(&self, model: &Model) {
+        let mut world = self.world();
+        let device = &mut world.devices[model.index];
+        device.is_port_up = false;
+        device.events.push(AsyncEvent::PortDown(1));
+    }
+
+    /// The port carries packets again.
+    pub fn port_up(&self, model: &Model) {
+        let mut world = self.world();
+        let device = &mut world.devices[model.index];
+        device.is_port_up = true;
+        device.events.push(AsyncEvent::PortActive(1));
+    }
+
+    /// A queue pair fails by itself.
+    pub fn pair_fatal(&self, pair: u32) {
+        let mut world = self.world();
+        if let Some(&handle) = world.numbers.get(&pair) {
+            world.break_pair(handle, Some(AsyncEvent::PairFatal(handle)));
+        }
+    }
+
+    /// A device fails, or is removed: its queue pairs go to `Error`, its identifiers have [`CmEventKind::Removed`], and every call
+    /// fails with `EIO`, but that objects can be destroyed, and completions and events taken.
+    pub fn fatal(&self, model: &Model) {
+        let mut world = self.world();
+        let device = model.index;
+        world.devices[device].events.push(AsyncEvent::Fatal);
+        for pair in world.pairs.of(device) {
+            world.break_pair(pair, None);
+        }
+        for id in world.cm_ids.of(device) {
+            world.act(id, Action::Event { kind: CmEventKind::Removed, status: 0 });
+        }
+        world.devices[device].health = Health::Fatal;
+    }
+
+    /// The port's address is another one from now on, so that peers that know the old one get no answer; identifiers have
+    /// [`CmEventKind::AddressChanged`].
+    pub fn gids_changed(&self, model: &Model, address: IpAddr) {
+        let mut world = self.world();
+        let device = &mut world.devices[model.index];
+        device.config.address = address;
+        device.events.push(AsyncEvent::GidsChanged(1));
+        for id in world.cm_ids.of(model.index) {
+            if world.cm_ids[id].is_here() {
+                world.act(id, Action::Event { kind: CmEventKind::AddressChanged, status: 0 });
+            }
+        }
+    }
+
+    /// Whether addresses resolve to another device of the process, so that
+    /// [`cm_is_here`](crate::calls::Calls::cm_is_here) says no.
+    pub fn resolve_elsewhere(&self, model: &Model, is_elsewhere: bool) {
+        self.world().devices[model.index].is_elsewhere = is_elsewhere;
+    }
+}
+
+impl World {
+    /// At the beginning of a call that needs a device: whether it is well, and whether the call is to fail.
+    pub fn enter(&mut self, device: usize, call: Call) -> io::Result<()> {
+        let device = &mut self.devices[device];
+        if device.health != Health::Well {
+            return Err(errno(libc::EIO));
+        }
+        let mut failed = None;
+        device.call_faults.retain_mut(|fault| {
+            if fault.call != call {
+                return true;
+            }
+            if fault.after == 0 && failed.is_none() {
+                failed = Some(fault.errno);
+                return false;
+            }
+            fault.after = fault.after.saturating_sub(1);
+            true
+        });
+        failed.map_or(Ok(()), |number| Err(errno(number)))
+    }
+
+    /// How the request that is executed now is to fail. The peer of one that the peer is to have refused fails as well.
+    pub fn due_fault(&mut self, pair: Handle) -> Option<Status> {
+        let faults = &mut self.pairs[pair].faults;
+        let due = faults.iter().position(|&(after, _)| after == 0);
+        let status = due.map(|index| faults.remove(index).1);
+        faults.iter_mut().for_each(|(after, _)| *after = after.saturating_sub(1));
+        let event: Option<fn(Handle) -> AsyncEvent> = match status? {
+            Status::RemoteAccess => Some(AsyncEvent::PairAccess),
+            Status::RemoteInvalidRequest => Some(AsyncEvent::PairRequest),
+            Status::RemoteOperation | Status::RemoteAborted => Some(AsyncEvent::PairFatal),
+            _ => None,
+        };
+        if let (Some(event), Some(peer)) = (event, self.reachable(pair)) {
+            self.break_pair(peer, Some(event(peer)));
+        }
+        status
+    }
+
+    fn vanish(&mut self, device: usize, says_so: bool) {
+        for id in self.cm_ids.of(device) {
+            if says_so {
+                self.tear(id);
+            } else {
+                self.silence(id);
+            }
+            self.active.remove(&id.0);
+            self.cm_ids.take(id);
+        }
+        for pair in self.pairs.of(device) {
+            let number = self.pairs[pair].number;
+            self.pairs.take(pair);
+            self.forget_pair(device, pair, number);
+        }
+        for handle in self.windows.of(device) {
+            self.windows.take(handle);
+        }
+        for handle in self.regions.of(device) {
+            self.regions.take(handle);
+        }
+        for handle in self.shared.of(device) {
+            self.shared.take(handle);
+        }
+        for handle in self.queues.of(device) {
+            self.queues.take(handle);
+        }
+        for handle in self.channels.of(device) {
+            self.channels.take(handle);
+        }
+        for handle in self.cm_channels.of(device) {
+            self.cm_channels.take(handle);
+        }
+        for handle in self.domains.of(device) {
+            self.domains.take(handle);
+        }
+        self.devices[device].keys.clear();
+        self.devices[device].health = Health::Vanished;
+    }
+}

@@ -1,0 +1,137 @@
+//! Whatever two connected queue pairs are asked for, memory outside of regions stays as it is, and every request comes back once.
+
+use super::*;
+use proptest::prelude::*;
+
+const GUARD: u8 = 0xa5;
+/// What is registered of the memory of an end: the rest guards it.
+const REGION: std::ops::Range<usize> = 1024..3072;
+
+#[derive(Debug, Clone)]
+enum Act {
+    Send { end: usize, kind: u8, at: usize, len: usize, remote: usize, is_bad: bool, flags: u8 },
+    Receive { end: usize, at: usize, len: usize },
+    Poll(usize),
+    Steps(u8),
+}
+
+fn act() -> impl Strategy<Value = Act> {
+    // Mostly within the region, sometimes across its edges.
+    let at = || prop_oneof![9 => 1024usize..2900, 1 => 900usize..3100];
+    prop_oneof![
+        4 => (0..2usize, 0..6u8, at(), 0..200usize, at(), prop::bool::weighted(0.02), 0..8u8)
+            .prop_map(|(end, kind, at, len, remote, is_bad, flags)| {
+                Act::Send { end, kind, at, len, remote, is_bad, flags }
+            }),
+        4 => (0..2usize, at(), 100..300usize).prop_map(|(end, at, len)| Act::Receive { end, at, len }),
+        3 => (0..2usize).prop_map(Act::Poll),
+        3 => (0..6u8).prop_map(Act::Steps),
+    ]
+}
+
+/// An end, and what it was asked for and has not had back: requests in their order, and buffers.
+struct Actor {
+    end: End,
+    keys: Keys,
+    sends: Vec<(u64, bool)>,
+    receives: Vec<u64>,
+}
+
+impl Actor {
+    fn new(end: End) -> Self {
+        call!(end.model.deregister(end.region)).unwrap();
+        end.memory.put(0, &[GUARD; 8192]);
+        let start = end.memory.start().wrapping_add(REGION.start);
+        let (_, keys) = call!(end.model.register(end.domain, start, REGION.len(), ALL)).unwrap();
+        Actor { end, keys, sends: Vec::new(), receives: Vec::new() }
+    }
+
+    fn segment(&self, at: usize, len: usize) -> Segment {
+        Segment { local_key: self.keys.local, ..self.end.segment(at, len) }
+    }
+
+    /// Takes completions: those of requests in the order of posting, none left out that was signalled, none twice.
+    fn poll(&mut self) {
+        for completion in self.end.poll() {
+            if completion.id & 1 == 1 {
+                assert_eq!(completion.id, self.receives.remove(0));
+                continue;
+            }
+            let at = self.sends.iter().position(|&(id, _)| id == completion.id).expect("a request that was posted");
+            assert!(self.sends[..at].iter().all(|&(_, signalled)| !signalled), "one was left out");
+            assert!(self.sends[at].1 || completion.status != Status::Success, "nobody asked");
+            self.sends.drain(..=at);
+        }
+    }
+
+    fn guards_hold(&self) {
+        let memory = self.end.memory.get(0, 8192);
+        assert!(memory[..REGION.start].iter().chain(&memory[REGION.end..]).all(|&byte| byte == GUARD));
+    }
+}
+
+fn operation(kind: u8, address: u64, remote_key: u32) -> Operation {
+    match kind {
+        0 | 1 => Operation::Send,
+        2 => Operation::SendImmediate(7),
+        3 => Operation::Write { address, remote_key },
+        4 => Operation::WriteImmediate { address, remote_key, immediate: 8 },
+        _ => Operation::Read { address, remote_key },
+    }
+}
+
+fn play(acts: &[Act], seed: u64) {
+    let mut setup = Setup { not_ready_retries: 7, ..Setup::default() };
+    setup.fabric.seed = seed;
+    let (fabric, a, b) = super::connected(&setup);
+    let mut actors = [Actor::new(a), Actor::new(b)];
+    let mut next = 0;
+    for act in acts {
+        match *act {
+            Act::Send { end, kind, at, len, remote, is_bad, flags } => {
+                next += 2;
+                let remote_key = actors[1 - end].keys.remote ^ u32::from(is_bad);
+                let operation = operation(kind, actors[1 - end].end.address(remote), remote_key);
+                let actor = &mut actors[end];
+                let segments = [actor.segment(at, len)];
+                let inline = flags & 2 != 0 && kind != 5 && len <= 64;
+                let flags = SendFlags { signalled: flags & 1 != 0, inline, fenced: flags & 4 != 0, solicited: false };
+                if actor.end.post(&[SendRequest { id: next, segments: &segments, operation, flags }]).is_ok() {
+                    actor.sends.push((next, flags.signalled));
+                }
+            }
+            Act::Receive { end, at, len } => {
+                next += 2;
+                let actor = &mut actors[end];
+                let segments = [actor.segment(at, len)];
+                let request = ReceiveRequest { id: next | 1, segments: &segments };
+                if call!(actor.end.model.post_receive(actor.end.pair, &[request])).is_ok() {
+                    actor.receives.push(next | 1);
+                }
+            }
+            Act::Poll(end) => actors[end].poll(),
+            Act::Steps(count) => (0..count).for_each(|_| _ = fabric.step()),
+        }
+    }
+    // To the end: what waits for a buffer is flushed.
+    for actor in &actors {
+        fabric.run();
+        actor.end.modify(Transition::Error).unwrap();
+    }
+    fabric.run();
+    for actor in &mut actors {
+        actor.poll();
+        assert_eq!(actor.receives, []);
+        assert!(actor.sends.iter().all(|&(_, signalled)| !signalled), "{:?}", actor.sends);
+        actor.guards_hold();
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn memory_is_safe_and_every_request_comes_back_once(acts in prop::collection::vec(act(), 1..150), seed: u64) {
+        play(&acts, seed);
+    }
+}

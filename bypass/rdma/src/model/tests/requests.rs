@@ -1,0 +1,207 @@
+//! The send queue: its room, its order, fences, READs at a time.
+
+use super::*;
+use crate::calls::Completed;
+
+fn request(id: u64, flags: SendFlags) -> SendRequest<'static> {
+    SendRequest { id, segments: &[], operation: Operation::Send, flags }
+}
+
+#[test]
+fn a_full_queue_refuses_the_first_request_without_a_place() {
+    let (_fabric, a, _b) = connected(&Setup::default());
+    let requests: Vec<_> = (0..10).map(|id| request(id, SIGNALLED)).collect();
+    assert_eq!(refused(a.post(&requests)), (8, libc::ENOMEM));
+    assert_eq!(a.fabric.counters()[&a.number].requests, 8);
+    assert_eq!(refused(a.post(&requests[8..])), (0, libc::ENOMEM));
+    a.post(&[]).unwrap();
+    let receives = vec![ReceiveRequest { id: 0, segments: &[] }; 9];
+    assert_eq!(refused(call!(a.model.post_receive(a.pair, &receives))), (8, libc::ENOMEM));
+}
+
+#[test]
+fn a_request_keeps_its_place_until_its_completion_is_polled() {
+    let (fabric, a, b) = connected(&Setup::default());
+    (0..8).for_each(|id| b.receive(id, 0, 1));
+    a.post(&[request(0, SIGNALLED); 8]).unwrap();
+    fabric.run();
+    assert_eq!(refused(a.post(&[request(8, SIGNALLED)])), (0, libc::ENOMEM), "all are done, none is polled");
+    let mut one = Vec::with_capacity(1);
+    call!(a.model.poll(a.queue, &mut one)).unwrap();
+    assert_eq!(refused(a.post(&[request(8, SIGNALLED); 2])), (1, libc::ENOMEM));
+}
+
+#[test]
+fn requests_without_a_completion_keep_their_places_until_a_later_one_is_polled() {
+    let (fabric, a, b) = connected(&Setup::default());
+    (0..8).for_each(|id| b.receive(id, 0, 1));
+    a.post(&[request(0, SILENT); 8]).unwrap();
+    fabric.run();
+    assert_eq!(b.poll().len(), 8);
+    assert_eq!(a.poll(), [], "and so nothing ever makes room");
+    assert_eq!(refused(a.post(&[request(0, SIGNALLED)])), (0, libc::ENOMEM));
+
+    let (fabric, a, b) = connected(&Setup::default());
+    (0..8).for_each(|id| b.receive(id, 0, 1));
+    a.post(&[request(0, SILENT); 7]).unwrap();
+    a.post(&[request(7, SIGNALLED)]).unwrap();
+    fabric.run();
+    assert_eq!(a.ends(), [(7, Status::Success)]);
+    a.post(&[request(8, SIGNALLED); 8]).unwrap();
+}
+
+#[test]
+fn a_buffer_keeps_its_place_until_its_completion_is_polled() {
+    let (fabric, a, b) = connected(&Setup::default());
+    (0..8).for_each(|id| b.receive(id, 0, 1));
+    a.send(0, b"x");
+    fabric.run();
+    let more = [ReceiveRequest { id: 8, segments: &[] }; 2];
+    assert_eq!(refused(call!(b.model.post_receive(b.pair, &more))), (0, libc::ENOMEM));
+    b.poll();
+    assert_eq!(refused(call!(b.model.post_receive(b.pair, &more))), (1, libc::ENOMEM));
+}
+
+#[test]
+fn what_is_wrong_with_a_request_is_said_when_it_is_posted() {
+    let (_fabric, a, _b) = connected(&Setup::default());
+    let inline = SendFlags { inline: true, ..SIGNALLED };
+    let read = Operation::Read { address: 0, remote_key: 0 };
+    let post = |operation, segments: &[Segment], flags| {
+        let good = request(0, SIGNALLED);
+        refused(a.post(&[good, SendRequest { id: 1, segments, operation, flags }]))
+    };
+    assert_eq!(post(Operation::Send, &[a.segment(0, 1); 4], SIGNALLED), (1, libc::EINVAL), "too many segments");
+    assert_eq!(post(Operation::Send, &[a.segment(0, 65)], inline), (1, libc::EINVAL), "too much inline");
+    assert_eq!(post(read, &[a.segment(0, 1)], inline), (1, libc::EINVAL), "nothing to send");
+    assert_eq!(post(Operation::InvalidateLocal(1), &[a.segment(0, 1)], SIGNALLED), (1, libc::EINVAL), "nothing at all");
+    let segments = [a.segment(0, 1); 4];
+    let receive = [ReceiveRequest { id: 0, segments: &segments }];
+    assert_eq!(refused(call!(a.model.post_receive(a.pair, &receive))), (0, libc::EINVAL));
+}
+
+#[test]
+fn completions_come_in_the_order_of_posting() {
+    for seed in 0..20 {
+        let mut setup = Setup::default();
+        setup.fabric.seed = seed;
+        let (fabric, a, b) = connected(&setup);
+        (0..3).for_each(|id| b.receive(id, id as usize * 8, 8));
+        let (address, remote_key) = (b.address(512), b.keys.remote);
+        a.request(0, Operation::Read { address, remote_key }, &[a.segment(64, 8)], SIGNALLED);
+        a.send(1, b"one");
+        a.request(2, Operation::Write { address, remote_key }, &[a.segment(0, 3)], SIGNALLED);
+        a.request(3, Operation::SendImmediate(3), &[a.segment(0, 3)], SIGNALLED);
+        a.request(4, Operation::Read { address, remote_key }, &[a.segment(72, 8)], SIGNALLED);
+        a.request(5, Operation::Send, &[], SIGNALLED);
+        fabric.run();
+        assert_eq!(a.poll().iter().map(|completion| completion.id).collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5]);
+        assert_eq!(b.poll().iter().map(|completion| completion.id).collect::<Vec<_>>(), [0, 1, 2]);
+        assert_eq!(a.memory.get(72, 8), b"one\0\0\0\0\0", "a READ after a WRITE sees it");
+    }
+}
+
+/// What a READ saw, and whether the message after it had been received then.
+fn read_then_send(seed: u64, fenced: bool) -> Vec<u8> {
+    let mut setup = Setup::default();
+    setup.fabric.seed = seed;
+    let (fabric, a, b) = connected(&setup);
+    b.memory.put(512, b"before");
+    b.receive(0, 0, 8);
+    let read = Operation::Read { address: b.address(512), remote_key: b.keys.remote };
+    a.request(0, read, &[a.segment(64, 6)], SIGNALLED);
+    a.request(1, Operation::Send, &[], SendFlags { fenced, ..SIGNALLED });
+    loop {
+        // The peer takes the message as a leave to write its memory.
+        if !b.poll().is_empty() {
+            b.memory.put(512, b"after!");
+        }
+        if !fabric.step() {
+            return a.memory.get(64, 6);
+        }
+    }
+}
+
+#[test]
+fn only_a_fence_orders_a_read_before_what_follows() {
+    assert!((0..40).any(|seed| read_then_send(seed, false) == b"after!"));
+    assert!((0..40).any(|seed| read_then_send(seed, false) == b"before"));
+    assert!((0..40).all(|seed| read_then_send(seed, true) == b"before"));
+}
+
+#[test]
+fn no_more_reads_are_under_way_than_were_agreed() {
+    let setup = Setup { reads: 2, ..Setup::default() };
+    let (fabric, a, b) = connected(&setup);
+    let read = Operation::Read { address: b.address(0), remote_key: b.keys.remote };
+    (0..8).for_each(|id| a.request(id, read, &[a.segment(64, 6)], SIGNALLED));
+    fabric.run();
+    assert_eq!(a.ends(), (0..8).map(|id| (id, Status::Success)).collect::<Vec<_>>());
+
+    // One that asks for more at a time than the other answers is refused, some time.
+    let mut statuses = Vec::new();
+    for seed in 0..20 {
+        let mut setup = Setup::default();
+        setup.fabric.seed = seed;
+        let (fabric, a, b) = apart(&setup);
+        for (end, peer) in [(&a, &b), (&b, &a)] {
+            end.modify(End::init()).unwrap();
+            end.modify(end.to_receive(peer, 1)).unwrap();
+            end.modify(end.to_send(4, 7)).unwrap();
+        }
+        let read = Operation::Read { address: b.address(0), remote_key: b.keys.remote };
+        (0..4).for_each(|id| a.request(id, read, &[a.segment(64, 6)], SIGNALLED));
+        fabric.run();
+        statuses.extend(a.poll().iter().map(|completion| completion.status));
+        assert!(!statuses.contains(&Status::RetryExceeded), "what came before is still answered");
+    }
+    assert!(statuses.contains(&Status::RemoteInvalidRequest));
+}
+
+#[test]
+fn reads_without_any_agreed_fail() {
+    let setup = Setup { reads: 0, ..Setup::default() };
+    let (fabric, a, b) = connected(&setup);
+    let read = Operation::Read { address: b.address(0), remote_key: b.keys.remote };
+    a.request(0, read, &[a.segment(64, 6)], SIGNALLED);
+    fabric.run();
+    assert_eq!(a.ends(), [(0, Status::LocalQueuePair)]);
+}
+
+#[test]
+fn inline_bytes_are_taken_when_they_are_posted() {
+    let (fabric, a, b) = connected(&Setup::default());
+    b.receive(0, 0, 16);
+    b.receive(1, 16, 16);
+    // Memory that is in no region will do.
+    let bytes = Memory::new(4);
+    bytes.put(0, b"soon");
+    let segment = Segment { address: bytes.start() as u64, len: 4, local_key: 0 };
+    a.request(0, Operation::Send, &[segment], SendFlags { inline: true, ..SIGNALLED });
+    a.memory.put(0, b"late");
+    a.request(1, Operation::Send, &[a.segment(0, 4)], SIGNALLED);
+    bytes.put(0, b"gone");
+    a.memory.put(0, b"seen");
+    fabric.run();
+    assert_eq!(a.ends(), [(0, Status::Success), (1, Status::Success)]);
+    assert_eq!(b.memory.get(0, 4), b"soon");
+    assert_eq!(b.memory.get(16, 4), b"seen");
+}
+
+#[test]
+fn completions_say_what_was_done() {
+    let (fabric, a, b) = connected(&Setup::default());
+    b.receive(9, 0, 16);
+    let (address, remote_key) = (b.address(512), b.keys.remote);
+    a.send(1, b"x");
+    a.request(2, Operation::Write { address, remote_key }, &[a.segment(0, 3)], SIGNALLED);
+    a.request(3, Operation::Read { address, remote_key }, &[a.segment(0, 3)], SIGNALLED);
+    fabric.run();
+    let whats: Vec<_> = a.poll().iter().map(|completion| (completion.what, completion.pair)).collect();
+    assert_eq!(whats, [Completed::Send, Completed::Write, Completed::Read].map(|what| (what, a.number)));
+    let received = b.poll()[0];
+    assert_eq!((received.what, received.len, received.pair), (Completed::Receive, 1, b.number));
+    let counters = fabric.counters();
+    assert_eq!((counters[&a.number].requests, counters[&a.number].sends_polled), (3, 3));
+    assert_eq!((counters[&b.number].buffers, counters[&b.number].receives_polled), (1, 1));
+}

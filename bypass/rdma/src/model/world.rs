@@ -1,0 +1,176 @@
+//! All that exists on a fabric, behind its lock.
+
+use super::connect::{CmChannel, CmId};
+use super::device::Device;
+use super::fabric::{Counters, FabricConfig};
+use super::objects::{Channel, Domain, Queue, Region, Shared, Window};
+use super::pair::Pair;
+use crate::calls::Handle;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::ops::{Index, IndexMut};
+
+/// The objects of one kind, by their handles.
+pub(super) struct Table<T>(BTreeMap<usize, Entry<T>>);
+
+struct Entry<T> {
+    device: usize,
+    object: T,
+}
+
+impl<T> Table<T> {
+    pub fn new() -> Self {
+        Table(BTreeMap::new())
+    }
+
+    pub fn get(&self, handle: Handle) -> Option<&T> {
+        self.0.get(&handle.0).map(|entry| &entry.object)
+    }
+
+    pub fn get_mut(&mut self, handle: Handle) -> Option<&mut T> {
+        self.0.get_mut(&handle.0).map(|entry| &mut entry.object)
+    }
+
+    pub fn device(&self, handle: Handle) -> usize {
+        self.0[&handle.0].device
+    }
+
+    pub fn values(&self) -> impl Iterator<Item = &T> {
+        self.0.values().map(|entry| &entry.object)
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (Handle, &T)> {
+        self.0.iter().map(|(&handle, entry)| (Handle(handle), &entry.object))
+    }
+
+    pub fn values_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.0.values_mut().map(|entry| &mut entry.object)
+    }
+
+    /// The handles of a device's.
+    pub fn of(&self, device: usize) -> Vec<Handle> {
+        self.0.iter().filter(|(_, entry)| entry.device == device).map(|(&handle, _)| Handle(handle)).collect()
+    }
+
+    pub fn count(&self, device: Option<usize>) -> usize {
+        self.0.values().filter(|entry| device.is_none_or(|device| entry.device == device)).count()
+    }
+
+    /// Takes an object away that was not destroyed by its owner, but went with it.
+    pub fn take(&mut self, handle: Handle) -> Option<T> {
+        self.0.remove(&handle.0).map(|entry| entry.object)
+    }
+}
+
+impl<T> Index<Handle> for Table<T> {
+    type Output = T;
+
+    fn index(&self, handle: Handle) -> &T {
+        &self.0[&handle.0].object
+    }
+}
+
+impl<T> IndexMut<Handle> for Table<T> {
+    fn index_mut(&mut self, handle: Handle) -> &mut T {
+        &mut self.0.get_mut(&handle.0).expect("an object that was looked up before").object
+    }
+}
+
+/// The handles that were given out, and those whose objects were destroyed.
+pub(super) struct Handles {
+    next: usize,
+    gone: BTreeSet<usize>,
+}
+
+impl Handles {
+    /// Puts an object into its table.
+    pub fn add<T>(&mut self, table: &mut Table<T>, device: usize, object: T) -> Handle {
+        self.next += 1;
+        table.0.insert(self.next, Entry { device, object });
+        Handle(self.next)
+    }
+
+    /// `EINVAL` for what is no object of that kind of that device.
+    ///
+    /// # Panics
+    /// When the object was destroyed: on a device that would be a use after free, so whoever asks has a bug.
+    pub fn check<T>(&self, table: &Table<T>, device: usize, handle: Handle) -> io::Result<()> {
+        match table.0.get(&handle.0) {
+            Some(entry) if entry.device == device => Ok(()),
+            _ => {
+                assert!(!self.gone.contains(&handle.0), "{handle:?} is used after it was destroyed");
+                Err(errno(libc::EINVAL))
+            }
+        }
+    }
+
+    /// Takes an object out of its table because its owner destroys it.
+    pub fn remove<T>(&mut self, table: &mut Table<T>, handle: Handle) -> T {
+        self.gone.insert(handle.0);
+        table.take(handle).expect("an object that was checked before")
+    }
+}
+
+pub(super) struct World {
+    pub config: FabricConfig,
+    pub random: fastrand::Rng,
+    /// Steps since the beginning.
+    pub now: u64,
+    pub handles: Handles,
+    pub devices: Vec<Device>,
+    pub domains: Table<Domain>,
+    pub regions: Table<Region>,
+    pub windows: Table<Window>,
+    pub channels: Table<Channel>,
+    pub queues: Table<Queue>,
+    pub shared: Table<Shared>,
+    pub pairs: Table<Pair>,
+    pub cm_channels: Table<CmChannel>,
+    pub cm_ids: Table<CmId>,
+    /// Queue pairs by their numbers, which are used once on a fabric so that a mistaken one is found.
+    pub numbers: BTreeMap<u32, Handle>,
+    pub next_number: u32,
+    /// Queue pairs and identifiers to which something may happen.
+    pub active: BTreeSet<usize>,
+    pub counters: BTreeMap<u32, Counters>,
+    pub next_port: u16,
+}
+
+impl World {
+    pub fn new(config: FabricConfig) -> Self {
+        World {
+            random: fastrand::Rng::with_seed(config.seed),
+            config,
+            now: 0,
+            handles: Handles { next: 0x1000, gone: BTreeSet::new() },
+            devices: Vec::new(),
+            domains: Table::new(),
+            regions: Table::new(),
+            windows: Table::new(),
+            channels: Table::new(),
+            queues: Table::new(),
+            shared: Table::new(),
+            pairs: Table::new(),
+            cm_channels: Table::new(),
+            cm_ids: Table::new(),
+            numbers: BTreeMap::new(),
+            next_number: 0x11,
+            active: BTreeSet::new(),
+            counters: BTreeMap::new(),
+            next_port: 49_152,
+        }
+    }
+
+    /// Something may happen to this queue pair or identifier now.
+    pub fn wake(&mut self, handle: Handle) {
+        self.active.insert(handle.0);
+    }
+}
+
+pub(super) fn errno(number: i32) -> io::Error {
+    io::Error::from_raw_os_error(number)
+}
+
+pub(super) fn require(condition: bool, number: i32) -> io::Result<()> {
+    if condition { Ok(()) } else { Err(errno(number)) }
+}
