@@ -4,7 +4,7 @@ use super::queue::{NUMBERS, Owner};
 use super::sends::Sends;
 use super::shared::LIST;
 use super::{
-    CmId, Completion, CompletionQueue, Done, Error, Message, Opened, Refused, Region, SharedQueue, Window, destroyed,
+    CmId, Completion, Done, Error, Message, Opened, QueueHandle, Refused, Region, SharedHandle, Window, destroyed,
 };
 use crate::calls::{
     Access, Calls, Capacities, Handle, Operation, QueuePairConfig, QueuePairState, ReceiveRequest, Segment, Status,
