@@ -1,7 +1,19 @@
 //! Services over RDMA verbs: the same sources that run over the TCP stack and over kernel sockets.
 
 pub mod calls;
+mod config;
+mod connection;
 mod credit;
 pub mod model;
+mod net;
+mod rx;
+mod transport;
+mod tx;
 pub mod verbs;
 mod wire;
+mod worker;
+
+pub use config::Config;
+pub use connection::Link;
+pub use net::Parts;
+pub use worker::{Command, Lines, News, Worker};

@@ -296,9 +296,14 @@ impl<C: Calls, S> QueuePair<C, S> {
         }
     }
 
-    /// Requests and buffers that have not come back.
-    pub fn under_way(&self) -> usize {
-        self.core.sends.len() + self.core.posted.len()
+    /// Requests that have not come back, as far as is known.
+    pub fn requests_under_way(&self) -> usize {
+        self.core.sends.len()
+    }
+
+    /// Buffers that have not come back.
+    pub fn buffers_under_way(&self) -> usize {
+        self.core.posted.len()
     }
 
     /// Lets all that is under way come back.

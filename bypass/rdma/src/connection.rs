@@ -1,0 +1,180 @@
+//! One connection: its queue pair, its queues, and how far each side has come.
+
+use crate::calls::Calls;
+use crate::credit::Credits;
+use crate::rx::Rx;
+use crate::tx::Tx;
+use crate::verbs::{CmId, Error, Message, Opened, QueuePair, ReadyToSend};
+use crate::wire::{Greeting, HEADER, Header, Kind, OFFER, Offer};
+use linerate_bypass::{Arena, CloseReason, Timer};
+use std::collections::VecDeque;
+use std::io;
+use std::net::SocketAddr;
+
+/// A connection that has been made, for the worker that is to have it.
+pub struct Link<C: Calls> {
+    pub(crate) pair: QueuePair<C, ReadyToSend>,
+    /// The connection manager's name for it, which ends it when it is dropped.
+    pub(crate) id: Option<CmId<C>>,
+    pub(crate) local: SocketAddr,
+    pub(crate) remote: SocketAddr,
+    pub(crate) credits: Credits,
+    /// Buffers that messages came in and that have not been posted again.
+    pub(crate) used: u32,
+    /// Bytes of the stream that a message has at most.
+    pub(crate) longest: usize,
+    /// Whether both ends read what they are offered.
+    pub(crate) takes_offers: bool,
+}
+
+impl<C: Calls> Link<C> {
+    /// A connection of a queue pair whose buffers are posted, as both ends described themselves.
+    pub(crate) fn new(
+        pair: QueuePair<C, ReadyToSend>,
+        id: Option<CmId<C>>,
+        [local, remote]: [SocketAddr; 2],
+        ours: &Greeting,
+        theirs: &Greeting,
+    ) -> Self {
+        Link {
+            pair,
+            id,
+            local,
+            remote,
+            credits: Credits::new(ours.credits, theirs.credits),
+            used: 0,
+            longest: ours.buffer.min(theirs.buffer) as usize - HEADER,
+            takes_offers: ours.takes_offers && theirs.takes_offers,
+        }
+    }
+
+    /// The header of a message, which takes a credit.
+    pub(crate) fn header(&mut self, kind: Kind) -> [u8; HEADER] {
+        let mut bytes = [0; HEADER];
+        Header { kind, credits: self.credits.spend() }.write(&mut bytes);
+        bytes
+    }
+
+    /// Says what has no bytes of the stream. Returns whether there was memory for it.
+    pub(crate) fn say(&mut self, arena: &Arena, kind: Kind, offer: Option<Offer>) -> Result<bool, Error> {
+        let len = if offer.is_some() { OFFER } else { HEADER };
+        let Some(mut block) = arena.alloc(len) else { return Ok(false) };
+        let (head, rest) = block.split_at_mut(HEADER);
+        head.copy_from_slice(&self.header(kind));
+        if let (Some(offer), Some(rest)) = (offer, rest.first_chunk_mut()) {
+            offer.write(rest);
+        }
+        let mut message = Message::new();
+        let _ = message.push(block.freeze());
+        self.send(&mut message, kind == Kind::Finish)?;
+        Ok(true)
+    }
+
+    /// Sends a message, for which there is room.
+    pub(crate) fn send(&mut self, message: &mut Message, signalled: bool) -> Result<(), Error> {
+        self.pair.send(message, signalled).map_err(|why| Error { what: "send a message", error: io::Error::other(why) })
+    }
+}
+
+/// How far the connection has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// Established.
+    Open,
+    /// Its queue pair is of no use any more; the service has still to be told why.
+    Ended(CloseReason),
+}
+
+/// How far the peer's half has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Receiving {
+    /// There may be more to come.
+    Open,
+    /// Its end has come.
+    Ended,
+    /// The service has been told so, after it consumed everything.
+    Told,
+}
+
+/// How far our half has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Sending {
+    /// The service may send.
+    Open,
+    /// It has closed; the queue is still being sent.
+    Closing,
+    /// The end of the stream is on its way.
+    Finishing,
+    /// The peer has it.
+    Finished,
+}
+
+/// The events of a connection that have happened and not been delivered.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Pending {
+    pub readable: bool,
+    pub writable: bool,
+    pub timer: bool,
+}
+
+/// See the file's head.
+pub(crate) struct Connection<C: Calls> {
+    pub link: Link<C>,
+    pub stage: Stage,
+    pub receiving: Receiving,
+    pub sending: Sending,
+    pub rx: Rx,
+    pub tx: Tx,
+    /// Slices that the peer may read, in the order in which they were offered.
+    pub opened: VecDeque<Opened<C>>,
+    /// How many have been offered and not closed, and how many of those the peer has taken.
+    pub offered: usize,
+    pub taken: usize,
+    /// How many of the peer's offers we have read and not said so.
+    pub to_take: usize,
+    pub timer: Timer,
+    pub pending: Pending,
+    /// It is in the worker's list of connections with events.
+    pub listed: bool,
+    /// It is in the worker's list of connections that have something to send or to post.
+    pub dirty: bool,
+    /// The service found too little room and is to be told when there is some.
+    pub wants_room: bool,
+}
+
+impl<C: Calls> Connection<C> {
+    pub fn new(link: Link<C>) -> Self {
+        Connection {
+            link,
+            stage: Stage::Open,
+            receiving: Receiving::Open,
+            sending: Sending::Open,
+            rx: Rx::default(),
+            tx: Tx::default(),
+            opened: VecDeque::new(),
+            offered: 0,
+            taken: 0,
+            to_take: 0,
+            timer: Timer::default(),
+            pending: Pending::default(),
+            listed: false,
+            dirty: false,
+            wants_room: false,
+        }
+    }
+
+    /// Whether the service may still send.
+    pub fn may_send(&self) -> bool {
+        self.stage == Stage::Open && self.sending == Sending::Open
+    }
+
+    /// Whether the service is to be told now that the peer has finished.
+    pub fn peer_closed_is_due(&self) -> bool {
+        self.receiving == Receiving::Ended && self.rx.is_done()
+    }
+
+    /// Whether both halves are done with.
+    pub fn is_finished(&self) -> bool {
+        self.stage == Stage::Open && self.receiving == Receiving::Told && self.sending == Sending::Finished
+    }
+}

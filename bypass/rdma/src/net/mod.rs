@@ -1,0 +1,247 @@
+//! The connections of a running worker: what the service acts on, and where the events come from.
+//!
+//! Nothing here calls the service. What happens is noted (`opened`, `failed`, `ready`) and the worker delivers it, so that an
+//! event in which the service ends another connection never runs inside one of that other.
+
+mod receiving;
+mod sending;
+
+use crate::Config;
+use crate::calls::{Calls, Status};
+use crate::connection::{Connection, Link, Pending, Receiving, Sending, Stage};
+use crate::verbs::{Completion, CompletionQueue, Error, Region, SharedQueue, Window};
+use linerate_bypass::time::Instant;
+use linerate_bypass::{Arena, CloseReason, ConnId, ConnectError, Origin, Slots, Summary, Timers};
+use std::collections::{HashMap, VecDeque};
+use std::net::SocketAddr;
+
+/// Completions that are polled at a time.
+const BURST: usize = 32;
+
+/// What a worker has of its device.
+pub struct Parts<C: Calls> {
+    /// Where completions of all its connections go.
+    pub queue: CompletionQueue<C>,
+    /// The buffers that all its connections share, if they do.
+    pub shared: Option<SharedQueue<C>>,
+    /// The memory that the device reaches.
+    pub region: Region<C>,
+    /// Where buffers and messages are taken from: a part of the region.
+    pub arena: Arena,
+    /// Windows through which peers read, which are all that there are.
+    pub windows: Vec<Window<C>>,
+}
+
+pub(crate) struct Net<C: Calls> {
+    pub now: Instant,
+    pub worker: usize,
+    config: Config,
+    queue: CompletionQueue<C>,
+    shared: Option<SharedQueue<C>>,
+    region: Region<C>,
+    arena: Arena,
+    windows: Vec<Window<C>>,
+    pub slots: Slots<Connection<C>>,
+    /// By the number of the queue pair.
+    by_pair: HashMap<u32, ConnId, foldhash::fast::FixedState>,
+    pub timers: Timers,
+    pub summary: Summary,
+    /// Connections that are established and unknown to the service.
+    pub opened: VecDeque<(ConnId, Origin)>,
+    /// Connections that could not be made.
+    pub failed: VecDeque<(u64, ConnectError)>,
+    /// Connections that are asked for.
+    pub wanted: VecDeque<(SocketAddr, u64)>,
+    /// Connections with events to deliver.
+    pub ready: VecDeque<ConnId>,
+    /// Connections that have something to send or to post.
+    dirty: Vec<ConnId>,
+    /// Connections for which there was no memory.
+    starved: Vec<ConnId>,
+    /// Links that are over.
+    pub buried: Vec<Link<C>>,
+    polled: Vec<Completion>,
+}
+
+impl<C: Calls> Net<C> {
+    pub fn new(worker: usize, config: Config, parts: Parts<C>) -> Self {
+        let Parts { queue, shared, region, arena, windows } = parts;
+        Net {
+            now: Instant::ZERO,
+            worker,
+            queue,
+            shared,
+            region,
+            arena,
+            windows,
+            slots: Slots::new(worker, config.max_connections),
+            by_pair: HashMap::default(),
+            timers: Timers::default(),
+            summary: Summary::default(),
+            opened: VecDeque::new(),
+            failed: VecDeque::new(),
+            wanted: VecDeque::new(),
+            ready: VecDeque::new(),
+            dirty: Vec::new(),
+            starved: Vec::new(),
+            buried: Vec::new(),
+            polled: Vec::with_capacity(BURST),
+            config,
+        }
+    }
+
+    /// A connection has been made. It comes back when there is no room for it.
+    pub fn add(&mut self, link: Link<C>, origin: Origin) -> Result<ConnId, Link<C>> {
+        if self.slots.is_full() {
+            return Err(link);
+        }
+        let pair = link.pair.number();
+        match self.slots.insert(Connection::new(link)) {
+            Some(id) => {
+                self.by_pair.insert(pair, id);
+                self.opened.push_back((id, origin));
+                match origin {
+                    Origin::Accepted => self.summary.accepted += 1,
+                    Origin::Connected(_) => self.summary.connected += 1,
+                }
+                Ok(id)
+            }
+            None => unreachable!("there is room"),
+        }
+    }
+
+    /// The connection whose queue pair has this number.
+    pub fn of_pair(&self, pair: u32) -> Option<ConnId> {
+        self.by_pair.get(&pair).copied()
+    }
+
+    /// Takes in a burst of completions, and returns how many there were.
+    pub fn gather(&mut self) -> Result<usize, Error> {
+        let mut polled = std::mem::take(&mut self.polled);
+        polled.extend(self.queue.poll(BURST)?);
+        let count = polled.len();
+        for completion in polled.drain(..) {
+            self.complete(completion);
+        }
+        self.polled = polled;
+        while let Some(id) = self.timers.pop(self.now) {
+            self.timer_event(id);
+        }
+        for id in std::mem::take(&mut self.starved) {
+            self.set_dirty(id);
+        }
+        Ok(count)
+    }
+
+    #[inline]
+    fn complete(&mut self, completion: Completion) {
+        let id = self.of_pair(completion.pair());
+        if let Some(shared) = &mut self.shared
+            && completion.is_buffer()
+            && shared.owns(&completion)
+        {
+            let message = shared.complete(completion);
+            if let Some(id) = id {
+                self.message(id, message);
+            }
+            return;
+        }
+        // One that is over may have the number of another, whose completions are still to come.
+        let Some(id) = id else { return };
+        let Some(conn) = self.slots.get_mut(id) else { return };
+        if !conn.link.pair.owns(&completion) {
+            return;
+        }
+        if completion.is_buffer() {
+            let message = conn.link.pair.received(completion);
+            self.message(id, message);
+        } else {
+            let done = conn.link.pair.sent(completion);
+            self.done(id, done);
+        }
+    }
+
+    fn timer_event(&mut self, id: ConnId) {
+        let Some(conn) = self.slots.get_mut(id) else { return };
+        if self.timers.fired(id, &mut conn.timer, self.now) {
+            conn.pending.timer = true;
+            self.list(id);
+        }
+    }
+
+    /// The queue pair of a connection has failed.
+    fn fail(&mut self, id: ConnId, status: Status) {
+        let reason = match status {
+            Status::RetryExceeded => CloseReason::TimedOut,
+            _ => CloseReason::Reset,
+        };
+        if status != Status::Flushed {
+            tracing::debug!("connection {id:?}: {status}");
+        }
+        self.end(id, reason);
+    }
+
+    /// The peer is gone: that is no error where both had finished.
+    pub fn lost(&mut self, id: ConnId) {
+        let is_over = self.slots.get(id).is_some_and(|conn| {
+            conn.receiving == Receiving::Told && matches!(conn.sending, Sending::Finishing | Sending::Finished)
+        });
+        self.end(id, if is_over { CloseReason::Finished } else { CloseReason::Reset });
+    }
+
+    /// The peer does not keep to the protocol.
+    fn refuse(&mut self, id: ConnId, why: &dyn std::fmt::Display) {
+        tracing::warn!("connection {id:?} is closed: {why}");
+        self.summary.drop_for("message: senseless", 1);
+        self.end(id, CloseReason::Reset);
+    }
+
+    /// Takes a connection out of everything.
+    pub fn remove(&mut self, id: ConnId) -> Option<Connection<C>> {
+        let mut conn = self.slots.remove(id)?;
+        self.timers.forget(id, &mut conn.timer);
+        self.by_pair.remove(&conn.link.pair.number());
+        Some(conn)
+    }
+
+    /// Puts a connection into the list of those with events.
+    pub fn list(&mut self, id: ConnId) {
+        if let Some(conn) = self.slots.get_mut(id)
+            && !conn.listed
+        {
+            conn.listed = true;
+            self.ready.push_back(id);
+        }
+    }
+
+    fn set_dirty(&mut self, id: ConnId) {
+        if let Some(conn) = self.slots.get_mut(id)
+            && !conn.dirty
+        {
+            conn.dirty = true;
+            self.dirty.push(id);
+        }
+    }
+
+    /// Ends a connection, and forgets what was queued either way.
+    pub fn abort_now(&mut self, id: ConnId) {
+        let Some(conn) = self.slots.get_mut(id) else { return };
+        conn.rx.clear();
+        conn.receiving = Receiving::Told;
+        conn.pending = Pending::default();
+        self.end(id, CloseReason::Aborted);
+    }
+
+    /// Gives up the queue pair of a connection, whose last event follows after those that came before.
+    pub fn end(&mut self, id: ConnId, reason: CloseReason) {
+        let Some(conn) = self.slots.get_mut(id).filter(|conn| conn.stage == Stage::Open) else { return };
+        conn.stage = Stage::Ended(reason);
+        conn.tx.clear();
+        conn.wants_room = false;
+        conn.pending.writable = false;
+        conn.pending.timer = false;
+        self.timers.forget(id, &mut conn.timer);
+        conn.timer = Default::default();
+        self.list(id);
+    }
+}

@@ -1,0 +1,134 @@
+//! From the queue pairs to the receive queues.
+
+use super::Net;
+use crate::calls::{Calls, Status};
+use crate::connection::{Receiving, Stage};
+use crate::wire::{HEADER, Header, Kind, Offer, Senseless};
+use linerate_bypass::{Bytes, ConnId};
+
+/// Bytes that are read from a peer's memory by one request, at most.
+const READ: usize = 64 << 10;
+
+impl<C: Calls> Net<C> {
+    /// A message has come for a connection, or a buffer of its has come back without one.
+    #[inline]
+    pub(super) fn message(&mut self, id: ConnId, message: Result<Bytes, Status>) {
+        let bytes = match message {
+            Ok(bytes) => bytes,
+            Err(status) => return self.fail(id, status),
+        };
+        self.summary.rx_frames += 1;
+        self.summary.rx_bytes += bytes.len() as u64;
+        if let Some(conn) = self.slots.get_mut(id) {
+            conn.link.used += 1;
+        }
+        if let Err(error) = self.take_in(id, bytes) {
+            self.refuse(id, &error);
+        }
+        self.set_dirty(id);
+    }
+
+    fn take_in(&mut self, id: ConnId, mut bytes: Bytes) -> Result<(), Senseless> {
+        let Some(conn) = self.slots.get_mut(id).filter(|conn| conn.stage == Stage::Open) else { return Ok(()) };
+        let Header { kind, credits } = Header::read(&bytes)?;
+        conn.link.credits.gain(credits).map_err(|_| Senseless)?;
+        if conn.receiving != Receiving::Open && matches!(kind, Kind::Data | Kind::Offer | Kind::Finish) {
+            return Err(Senseless);
+        }
+        match kind {
+            Kind::Data => {
+                bytes.advance(HEADER);
+                if conn.rx.push(bytes) {
+                    conn.pending.readable = true;
+                    self.list(id);
+                }
+            }
+            Kind::Credit => {}
+            Kind::Offer => conn.rx.offer(Offer::read(&bytes)?),
+            Kind::Taken => {
+                conn.taken += 1;
+                if conn.taken > conn.offered {
+                    return Err(Senseless);
+                }
+            }
+            Kind::Finish => {
+                conn.receiving = Receiving::Ended;
+                if conn.peer_closed_is_due() {
+                    self.list(id);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What was asked for first has been read from the peer's memory.
+    pub(super) fn read(&mut self, id: ConnId, bytes: Bytes) {
+        let Some(conn) = self.slots.get_mut(id) else { return };
+        self.summary.rx_bytes += bytes.len() as u64;
+        conn.to_take += usize::from(conn.rx.read(bytes));
+        conn.pending.readable = true;
+        self.list(id);
+        self.set_dirty(id);
+    }
+
+    /// Asks for what the peer offers, as far as there is room for it.
+    pub(super) fn ask(&mut self, id: ConnId) {
+        let Some(conn) = self.slots.get_mut(id) else { return };
+        while conn.link.pair.room() > super::sending::KEPT
+            && let Some(offer) = conn.rx.wanted(READ, self.config.rx_buffer)
+        {
+            let len = offer.len as usize;
+            let Some(into) = self.arena.alloc(len) else {
+                self.starved.push(id);
+                return;
+            };
+            if conn.link.pair.read(into, offer.address, offer.remote_key).is_err() {
+                return;
+            }
+            conn.rx.asked(len);
+        }
+    }
+
+    /// Posts buffers in the place of those that were used and are not kept.
+    pub(super) fn post(&mut self, id: ConnId) {
+        let Some(conn) = self.slots.get_mut(id) else { return };
+        let (arena, len) = (&self.arena, self.config.buffer);
+        let wanted = conn.link.used.saturating_sub(conn.rx.held()) as usize;
+        if wanted == 0 {
+            return;
+        }
+        let posted = match &mut self.shared {
+            None => {
+                let before = conn.link.pair.buffers_wanted();
+                let result = conn.link.pair.post((0..wanted).map_while(|_| arena.alloc(len)));
+                result.map(|()| before - conn.link.pair.buffers_wanted())
+            }
+            Some(shared) => {
+                let room = shared.room();
+                let result = shared.post((0..room).map_while(|_| arena.alloc(len)));
+                // Those of others are posted with ours.
+                result.map(|()| if shared.room() == 0 { wanted } else { wanted.min(room - shared.room()) })
+            }
+        };
+        match posted {
+            Ok(posted) => {
+                conn.link.used -= posted as u32;
+                conn.link.credits.posted(posted as u32);
+                if posted < wanted {
+                    self.starved.push(id);
+                }
+            }
+            Err(error) => self.refuse(id, &error),
+        }
+    }
+
+    /// What consuming some of a connection's bytes leads to.
+    #[inline]
+    pub fn consumed(&mut self, id: ConnId) {
+        let Some(conn) = self.slots.get_mut(id) else { return };
+        if conn.peer_closed_is_due() {
+            self.list(id);
+        }
+        self.set_dirty(id);
+    }
+}

@@ -1,0 +1,196 @@
+//! From the service through the send queues to the queue pairs.
+
+use super::Net;
+use crate::calls::{Calls, Status};
+use crate::connection::{Connection, Sending, Stage};
+use crate::verbs::{Done, Error};
+use crate::wire::{Kind, Offer};
+use linerate_bypass::{Bytes, CloseReason, ConnId};
+use std::io::ErrorKind;
+
+/// Room in a send queue that is kept: for an offer's two requests, and a message of credits.
+pub(super) const KEPT: usize = 3;
+/// A slice that is shorter is copied: a piece of a message for itself costs more.
+const SHORT: usize = 256;
+/// Windows that one connection has at a time.
+const WINDOWS: usize = 4;
+
+impl<C: Calls> Net<C> {
+    /// A request of a connection has been done, or not.
+    pub(super) fn done(&mut self, id: ConnId, done: Result<Done<C>, Status>) {
+        match done {
+            Ok(Done::Sent) => {}
+            Ok(Done::Read(bytes)) => self.read(id, bytes),
+            Ok(Done::Opened(opened)) => {
+                if let Some(conn) = self.slots.get_mut(id) {
+                    conn.opened.push_back(opened);
+                }
+            }
+            Ok(Done::Closed(window, _)) => self.windows.push(window),
+            Err(status) => return self.fail(id, status),
+        }
+        if let Some(conn) = self.slots.get_mut(id)
+            && conn.sending == Sending::Finishing
+            && conn.link.pair.requests_under_way() == 0
+        {
+            conn.sending = Sending::Finished;
+            if conn.is_finished() {
+                return self.end(id, CloseReason::Finished);
+            }
+        }
+        self.set_dirty(id);
+    }
+
+    /// Bytes that can be queued on a connection now; if there are fewer than `needed`, the service is to be told when there are
+    /// more.
+    pub fn room_for(&mut self, id: ConnId, needed: usize) -> usize {
+        let Some(conn) = self.slots.get_mut(id).filter(|conn| conn.may_send()) else { return 0 };
+        let room = self.config.tx_buffer.saturating_sub(conn.tx.len());
+        conn.wants_room |= room < needed;
+        room
+    }
+
+    /// Queues a slice on a connection that has room for it. It comes back when there is no memory to copy it to, and it has to be.
+    pub fn queue(&mut self, id: ConnId, bytes: Bytes) -> Result<(), Bytes> {
+        if bytes.len() >= SHORT && self.region.contains(&bytes) {
+            if let Some(conn) = self.slots.get_mut(id) {
+                conn.tx.push(bytes);
+            }
+            self.set_dirty(id);
+            return Ok(());
+        }
+        let mut rest = &bytes[..];
+        let mut copies = Vec::new();
+        // All of it, or nothing.
+        while !rest.is_empty() {
+            let Some(mut block) = self.arena.alloc(rest.len().min(self.config.buffer)) else { return Err(bytes) };
+            let (now, later) = rest.split_at(block.len());
+            block.copy_from_slice(now);
+            copies.push(block.freeze());
+            rest = later;
+        }
+        self.summary.copied_bytes += bytes.len() as u64;
+        if let Some(conn) = self.slots.get_mut(id) {
+            copies.into_iter().for_each(|copy| conn.tx.push(copy));
+        }
+        self.set_dirty(id);
+        Ok(())
+    }
+
+    /// A place of up to `max` bytes to write what is to be sent on a connection.
+    pub fn place(&mut self, id: ConnId, max: usize) -> Option<&mut [u8]> {
+        let wanted = self.room_for(id, max.min(1)).min(max);
+        if wanted == 0 {
+            return None;
+        }
+        let conn = self.slots.get_mut(id)?;
+        let place = conn.tx.place(&self.arena, wanted, conn.link.longest);
+        if place.is_none() {
+            conn.wants_room = true;
+            self.starved.push(id);
+        }
+        place
+    }
+
+    /// Sends `n` bytes of the last place.
+    pub fn commit_place(&mut self, id: ConnId, n: usize) {
+        let Some(conn) = self.slots.get_mut(id).filter(|conn| conn.may_send()) else { return };
+        conn.tx.commit(n);
+        self.set_dirty(id);
+    }
+
+    /// Sends and posts all that can be.
+    pub fn flush_all(&mut self) {
+        while let Some(id) = self.dirty.pop() {
+            let Some(conn) = self.slots.get_mut(id) else { continue };
+            conn.dirty = false;
+            if conn.stage != Stage::Open {
+                continue;
+            }
+            self.post(id);
+            self.ask(id);
+            if let Err(error) = self.flush(id) {
+                tracing::debug!("connection {id:?}: {error}");
+                self.end(id, CloseReason::Reset);
+            }
+        }
+    }
+
+    fn flush(&mut self, id: ConnId) -> Result<(), Error> {
+        let Some(conn) = self.slots.get_mut(id).filter(|conn| conn.stage == Stage::Open) else { return Ok(()) };
+        let before = conn.tx.len();
+        while conn.taken > 0
+            && conn.link.pair.room() > KEPT
+            && let Some(opened) = conn.opened.pop_front()
+        {
+            (conn.taken, conn.offered) = (conn.taken - 1, conn.offered - 1);
+            // There is room.
+            let _ = conn.link.pair.close(opened);
+        }
+        let mut has_memory = true;
+        while has_memory && conn.link.pair.room() > KEPT && conn.link.credits.sendable() > 0 {
+            if conn.to_take > 0 {
+                has_memory = conn.link.say(&self.arena, Kind::Taken, None)?;
+                conn.to_take -= usize::from(has_memory);
+                continue;
+            }
+            let may_offer = conn.link.takes_offers && conn.offered < WINDOWS && !self.windows.is_empty();
+            let large = if may_offer { self.config.offer_from } else { usize::MAX };
+            if let Some(slice) = conn.tx.take_large(large)
+                && let Some(window) = self.windows.pop()
+            {
+                let (address, len) = (slice.as_ptr().addr() as u64, slice.len() as u32);
+                let opened = conn.link.pair.open(window, slice);
+                let remote_key =
+                    opened.map_err(|_| Error { what: "offer a slice", error: ErrorKind::InvalidInput.into() })?;
+                conn.offered += 1;
+                if !conn.link.say(&self.arena, Kind::Offer, Some(Offer { address, remote_key, len }))? {
+                    // It is opened, and nobody knows.
+                    return Err(Error { what: "offer a slice", error: ErrorKind::OutOfMemory.into() });
+                }
+                self.summary.tx_bytes += u64::from(len);
+            } else if !conn.tx.is_empty() {
+                let Connection { link, tx, .. } = conn;
+                let longest = link.longest;
+                let message = tx.message(&self.arena, || link.header(Kind::Data), longest, large);
+                has_memory = message.is_some();
+                if let Some((mut message, has_slice)) = message {
+                    self.summary.tx_frames += 1;
+                    self.summary.tx_bytes += message.len() as u64;
+                    // A slice of the last message of a while would be kept for as long.
+                    link.send(&mut message, has_slice && tx.is_empty())?;
+                }
+            } else if conn.sending == Sending::Closing {
+                has_memory = conn.link.say(&self.arena, Kind::Finish, None)?;
+                if has_memory {
+                    conn.sending = Sending::Finishing;
+                }
+            } else {
+                break;
+            }
+        }
+        if conn.link.credits.is_overdue() && conn.link.pair.room() > 0 {
+            has_memory &= conn.link.say(&self.arena, Kind::Credit, None)?;
+        }
+        if !has_memory {
+            self.starved.push(id);
+        }
+        conn.link.pair.flush()?;
+        if conn.wants_room && conn.tx.len() < before && conn.tx.len() <= self.config.tx_buffer / 2 {
+            conn.wants_room = false;
+            conn.pending.writable = true;
+            self.list(id);
+        }
+        Ok(())
+    }
+
+    /// Finishes sending once the queue is sent.
+    pub fn begin_close(&mut self, id: ConnId) {
+        if let Some(conn) = self.slots.get_mut(id).filter(|conn| conn.may_send()) {
+            conn.sending = Sending::Closing;
+            conn.wants_room = false;
+            conn.pending.writable = false;
+            self.set_dirty(id);
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! What a service can do with connections over verbs.
+
+use crate::calls::Calls;
+use crate::connection::Stage;
+use crate::net::Net;
+use linerate_bypass::time::{Duration, Instant};
+use linerate_bypass::{Bytes, ConnId, Datagram, Transport};
+use std::net::SocketAddr;
+
+impl<C: Calls> Transport for Net<C> {
+    fn now(&self) -> Instant {
+        self.now
+    }
+
+    fn worker(&self) -> usize {
+        self.worker
+    }
+
+    fn local_addr(&self, conn: ConnId) -> Option<SocketAddr> {
+        Some(self.slots.get(conn)?.link.local)
+    }
+
+    fn peer_addr(&self, conn: ConnId) -> Option<SocketAddr> {
+        Some(self.slots.get(conn)?.link.remote)
+    }
+
+    #[inline]
+    fn received(&self, conn: ConnId) -> usize {
+        self.slots.get(conn).map_or(0, |conn| conn.rx.len())
+    }
+
+    #[inline]
+    fn peek(&mut self, conn: ConnId) -> &[u8] {
+        self.slots.get(conn).map_or(&[], |conn| conn.rx.front())
+    }
+
+    #[inline]
+    fn consume(&mut self, conn: ConnId, n: usize) {
+        if let Some(connection) = self.slots.get_mut(conn) {
+            connection.rx.advance(n);
+            self.consumed(conn);
+        }
+    }
+
+    fn take(&mut self, conn: ConnId, max: usize) -> Option<Bytes> {
+        let taken = self.slots.get_mut(conn)?.rx.take(max)?;
+        self.consumed(conn);
+        Some(taken)
+    }
+
+    fn room(&mut self, conn: ConnId) -> usize {
+        self.room_for(conn, 1)
+    }
+
+    fn send(&mut self, conn: ConnId, bytes: Bytes) -> Result<(), Bytes> {
+        let may_send = self.slots.get(conn).is_some_and(|conn| conn.may_send());
+        if !may_send || self.room_for(conn, bytes.len()) < bytes.len() {
+            return Err(bytes);
+        }
+        self.queue(conn, bytes)
+    }
+
+    #[inline]
+    fn reserve(&mut self, conn: ConnId, max: usize) -> Option<&mut [u8]> {
+        self.place(conn, max)
+    }
+
+    #[inline]
+    fn commit(&mut self, conn: ConnId, n: usize) {
+        self.commit_place(conn, n);
+    }
+
+    fn close(&mut self, conn: ConnId) {
+        self.begin_close(conn);
+    }
+
+    fn abort(&mut self, conn: ConnId) {
+        self.abort_now(conn);
+    }
+
+    fn set_timer(&mut self, conn: ConnId, delay: Option<Duration>) {
+        if let Some(connection) = self.slots.get_mut(conn).filter(|conn| conn.stage == Stage::Open) {
+            connection.pending.timer = false;
+            let wanted = delay.map(|delay| self.now + delay);
+            self.timers.set(conn, &mut connection.timer, wanted);
+        }
+    }
+
+    fn connect(&mut self, remote: SocketAddr, token: u64) {
+        self.wanted.push_back((remote, token));
+    }
+
+    /// Reliable connections carry no datagrams.
+    fn send_datagram(&mut self, datagram: Datagram) -> Result<(), Datagram> {
+        Err(datagram)
+    }
+}

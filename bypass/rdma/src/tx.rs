@@ -1,0 +1,166 @@
+//! What a connection has to send: slices, and blocks that the service writes to, with room in front for a message's header.
+
+use crate::verbs::Message;
+use crate::wire::HEADER;
+use linerate_bypass::arena::ArenaMut;
+use linerate_bypass::{Arena, Bytes};
+use std::collections::VecDeque;
+
+/// The least of a block that is worth writing to.
+const LEAST_PLACE: usize = 64;
+
+/// The bytes that one connection has to send, in order.
+#[derive(Default)]
+pub(crate) struct Tx {
+    parts: VecDeque<Part>,
+    len: usize,
+}
+
+enum Part {
+    /// So many bytes of it have been written, behind the room for a header.
+    Block(ArenaMut, usize),
+    Slice(Bytes),
+}
+
+impl Tx {
+    /// Bytes to be sent.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Adds a slice.
+    pub fn push(&mut self, bytes: Bytes) {
+        if !bytes.is_empty() {
+            self.len += bytes.len();
+            self.parts.push_back(Part::Slice(bytes));
+        }
+    }
+
+    /// A place of up to `max` bytes behind all others, in a block of which a message may have `most` bytes.
+    #[inline]
+    pub fn place(&mut self, arena: &Arena, max: usize, most: usize) -> Option<&mut [u8]> {
+        let has_room = match self.parts.back() {
+            Some(Part::Block(block, written)) => block.len() - HEADER - written >= max.min(LEAST_PLACE),
+            _ => false,
+        };
+        if !has_room {
+            self.parts.push_back(Part::Block(arena.alloc(HEADER + most)?, 0));
+        }
+        let Some(Part::Block(block, written)) = self.parts.back_mut() else { return None };
+        let place = &mut block[HEADER + *written..];
+        let len = place.len().min(max);
+        Some(&mut place[..len])
+    }
+
+    /// The first `n` bytes of the last place have been written.
+    ///
+    /// # Panics
+    /// If the place was shorter.
+    #[inline]
+    pub fn commit(&mut self, n: usize) {
+        if let Some(Part::Block(block, written)) = self.parts.back_mut() {
+            assert!(n <= block.len() - HEADER - *written, "cannot send {n} bytes of fewer reserved");
+            *written += n;
+            self.len += n;
+        }
+    }
+
+    /// The first slice, if it is at least `least` bytes long.
+    pub fn take_large(&mut self, least: usize) -> Option<Bytes> {
+        self.drop_empty();
+        match self.parts.front() {
+            Some(Part::Slice(slice)) if slice.len() >= least => {}
+            _ => return None,
+        }
+        let Some(Part::Slice(slice)) = self.parts.pop_front() else { return None };
+        self.len -= slice.len();
+        Some(slice)
+    }
+
+    /// Puts a slice back in front.
+    pub fn put_back(&mut self, bytes: Bytes) {
+        self.len += bytes.len();
+        self.parts.push_front(Part::Slice(bytes));
+    }
+
+    /// A message of up to `most` bytes behind its header, for which `header` is asked; of slices from `large` bytes on, none.
+    /// Returns the message, and whether it has a slice, which somebody may wait for. `None` without bytes, or memory.
+    pub fn message(
+        &mut self,
+        arena: &Arena,
+        header: impl FnOnce() -> [u8; HEADER],
+        most: usize,
+        large: usize,
+    ) -> Option<(Message, bool)> {
+        self.drop_empty();
+        let mut header = Some(header);
+        let mut message = Message::new();
+        let mut has_slice = false;
+        match self.parts.front()? {
+            Part::Block(..) => {}
+            Part::Slice(slice) if slice.len() >= large => return None,
+            Part::Slice(_) => {
+                let mut block = arena.alloc(HEADER)?;
+                block.copy_from_slice(&header.take()?());
+                let _ = message.push(block.freeze());
+            }
+        }
+        while message.has_room()
+            && let Some(part) = self.parts.pop_front()
+        {
+            let is_first = message.is_empty();
+            let left = most + HEADER - if is_first { HEADER } else { message.len() };
+            let piece = match part {
+                // What is first has the header in front, and is no longer than a message.
+                Part::Block(mut block, written) if is_first => {
+                    if let Some(header) = header.take() {
+                        block[..HEADER].copy_from_slice(&header());
+                    }
+                    block.truncate(HEADER + written);
+                    block.freeze()
+                }
+                Part::Block(mut block, written) if written <= left => {
+                    block.truncate(HEADER + written);
+                    let mut piece = block.freeze();
+                    piece.advance(HEADER);
+                    piece
+                }
+                Part::Slice(mut slice) if slice.len() < large && left > 0 => {
+                    has_slice = true;
+                    let piece = slice.split_to(left.min(slice.len()));
+                    if !slice.is_empty() {
+                        self.parts.push_front(Part::Slice(slice));
+                    }
+                    piece
+                }
+                other => {
+                    self.parts.push_front(other);
+                    break;
+                }
+            };
+            self.len -= piece.len() - if is_first { HEADER } else { 0 };
+            if !piece.is_empty() {
+                let _ = message.push(piece);
+            }
+        }
+        Some((message, has_slice))
+    }
+
+    /// Forgets everything.
+    pub fn clear(&mut self) {
+        *self = Tx::default();
+    }
+
+    /// Blocks that nothing was written to are not sent.
+    fn drop_empty(&mut self) {
+        while let Some(Part::Block(_, 0)) = self.parts.front() {
+            self.parts.pop_front();
+        }
+    }
+}

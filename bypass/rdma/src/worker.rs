@@ -1,0 +1,267 @@
+//! One thread's loop: take in what is completed, tell the service, post what it has to say.
+
+use crate::Config;
+use crate::calls::Calls;
+use crate::connection::{Link, Receiving, Stage};
+use crate::net::{Net, Parts};
+use crate::verbs::Error;
+use linerate_bypass::mailbox::{Receiver, Sender};
+use linerate_bypass::time::Instant;
+use linerate_bypass::{CloseReason, ConnId, ConnectError, Letter, Origin, Service, Summary};
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+
+/// Messages that are delivered in one turn at most.
+const BUDGET: usize = 256;
+
+/// What the connector tells a worker.
+pub enum News<C: Calls> {
+    /// A connection has been made.
+    Made(Link<C>, Origin),
+    /// The connection asked for with this token could not be made.
+    Failed(u64, ConnectError),
+    /// The peer of the queue pair with this number is gone.
+    Lost(u32),
+}
+
+/// What a worker asks of the connector.
+pub enum Command<C: Calls> {
+    /// Connect `worker` to `remote`.
+    Connect {
+        /// Who asks.
+        worker: usize,
+        /// Where to.
+        remote: SocketAddr,
+        /// What the service knows it by.
+        token: u64,
+    },
+    /// A link is over.
+    Bury(Link<C>),
+}
+
+/// A service running over verbs, on the thread that made it.
+pub struct Worker<C: Calls, S: Service> {
+    net: Net<C>,
+    service: S,
+    /// By slot.
+    states: Vec<Option<S::Conn>>,
+    messages: Receiver<Letter<S::Message>>,
+    news: Receiver<News<C>>,
+    commands: Sender<Command<C>>,
+    /// What the connector had no room for.
+    unsent: VecDeque<Command<C>>,
+    started: bool,
+    /// Kept for its memory.
+    burst: Vec<ConnId>,
+}
+
+/// How a worker hears of others, and tells them.
+pub struct Lines<C: Calls, M> {
+    /// Messages for its service and its connections.
+    pub messages: Receiver<Letter<M>>,
+    /// What the connector says.
+    pub news: Receiver<News<C>>,
+    /// What the connector is asked.
+    pub commands: Sender<Command<C>>,
+}
+
+impl<C: Calls, S: Service> Worker<C, S> {
+    /// The worker with this number, and what it has of the device.
+    pub fn new(worker: usize, config: Config, parts: Parts<C>, lines: Lines<C, S::Message>, service: S) -> Self {
+        let Lines { messages, news, commands } = lines;
+        let net = Net::new(worker, config, parts);
+        let (states, burst, unsent) = (Vec::new(), Vec::new(), VecDeque::new());
+        Worker { net, service, states, messages, news, commands, unsent, started: false, burst }
+    }
+
+    /// What has happened so far.
+    pub fn summary(&self) -> &Summary {
+        &self.net.summary
+    }
+
+    /// The service.
+    pub fn service(&self) -> &S {
+        &self.service
+    }
+
+    /// One turn. Returns how many completions, messages and events there were.
+    pub fn turn(&mut self, now: Instant) -> Result<usize, Error> {
+        self.net.now = now;
+        if !self.started {
+            self.started = true;
+            self.service.start(&mut self.net);
+        }
+        let mut work = self.deliver_messages();
+        work += self.hear();
+        work += self.net.gather()?;
+        // How long it may rest is for whoever lets it.
+        self.service.tend(&mut self.net);
+        work += self.deliver_outcomes();
+        work += self.deliver_ready();
+        self.net.flush_all();
+        self.tell();
+        Ok(work)
+    }
+
+    /// What the connector has said.
+    fn hear(&mut self) -> usize {
+        let mut heard = 0;
+        while heard < BUDGET
+            && let Some(news) = self.news.receive()
+        {
+            heard += 1;
+            match news {
+                News::Made(link, origin) => {
+                    if let Err(link) = self.net.add(link, origin) {
+                        self.unsent.push_back(Command::Bury(link));
+                        if let Origin::Connected(token) = origin {
+                            self.net.failed.push_back((token, ConnectError::TooMany));
+                        }
+                    }
+                }
+                News::Failed(token, error) => self.net.failed.push_back((token, error)),
+                News::Lost(pair) => {
+                    if let Some(id) = self.net.of_pair(pair) {
+                        self.net.lost(id);
+                    }
+                }
+            }
+        }
+        heard
+    }
+
+    /// Asks the connector for what is wanted.
+    fn tell(&mut self) {
+        let worker = self.net.worker;
+        let connects = self.net.wanted.drain(..).map(|(remote, token)| Command::Connect { worker, remote, token });
+        self.unsent.extend(connects);
+        self.unsent.extend(self.net.buried.drain(..).map(Command::Bury));
+        while let Some(command) = self.unsent.pop_front() {
+            if let Err(command) = self.commands.send(command) {
+                self.unsent.push_front(command);
+                return;
+            }
+        }
+    }
+
+    /// Connections made and not made.
+    fn deliver_outcomes(&mut self) -> usize {
+        let mut delivered = 0;
+        while let Some((id, origin)) = self.net.opened.pop_front() {
+            delivered += 1;
+            let state = self.service.opened(&mut self.net, id, origin);
+            if self.states.len() <= id.slot() {
+                self.states.resize_with(id.slot() + 1, || None);
+            }
+            self.states[id.slot()] = Some(state);
+        }
+        // Only those there are now: the service may at once try again, and again in vain.
+        for _ in 0..self.net.failed.len() {
+            let Some((token, error)) = self.net.failed.pop_front() else { break };
+            delivered += 1;
+            self.net.summary.failed += 1;
+            self.service.failed(&mut self.net, token, error);
+        }
+        delivered
+    }
+
+    /// Everything that happened to connections. What happens to them meanwhile is for the next turn.
+    fn deliver_ready(&mut self) -> usize {
+        let count = self.net.ready.len();
+        self.burst.clear();
+        let readable = |id: &ConnId| self.net.slots.get(*id).is_some_and(|conn| conn.pending.readable);
+        self.burst.extend(self.net.ready.iter().copied().filter(readable));
+        if !self.burst.is_empty() {
+            self.service.burst(&mut self.net, &self.burst);
+        }
+        for _ in 0..count {
+            let Some(id) = self.net.ready.pop_front() else { break };
+            self.deliver(id);
+        }
+        count
+    }
+
+    fn deliver(&mut self, id: ConnId) {
+        let Worker { net, service, states, .. } = self;
+        let Some(conn) = net.slots.get_mut(id) else { return };
+        let Some(state) = states.get_mut(id.slot()) else { return };
+        conn.listed = false;
+        if let Some(state) = state {
+            // Each step asks anew: the service may have ended the connection, or told it something else, in the one before.
+            if net.slots.get_mut(id).is_some_and(|conn| std::mem::take(&mut conn.pending.readable)) {
+                service.readable(net, id, state);
+            }
+            if let Some(conn) = net.slots.get_mut(id)
+                && conn.peer_closed_is_due()
+            {
+                conn.receiving = Receiving::Told;
+                service.peer_closed(net, id, state);
+                if net.slots.get(id).is_some_and(|conn| conn.is_finished()) {
+                    net.end(id, CloseReason::Finished);
+                }
+            }
+            if net.slots.get_mut(id).is_some_and(|conn| std::mem::take(&mut conn.pending.writable)) {
+                service.writable(net, id, state);
+            }
+            if net.slots.get_mut(id).is_some_and(|conn| std::mem::take(&mut conn.pending.timer)) {
+                service.timer(net, id, state);
+            }
+        }
+        if let Some(conn) = net.slots.get(id)
+            && let Stage::Ended(reason) = conn.stage
+        {
+            let state = state.take();
+            self.bury(id);
+            if let Some(state) = state {
+                self.closed(id, state, reason);
+            }
+        }
+    }
+
+    fn bury(&mut self, id: ConnId) {
+        if let Some(conn) = self.net.remove(id) {
+            self.net.buried.push(conn.link);
+        }
+    }
+
+    fn closed(&mut self, id: ConnId, state: S::Conn, reason: CloseReason) {
+        match reason {
+            CloseReason::Finished => self.net.summary.finished += 1,
+            _ => self.net.summary.broken += 1,
+        }
+        self.service.closed(&mut self.net, id, state, reason);
+    }
+
+    fn deliver_messages(&mut self) -> usize {
+        let mut read = 0;
+        while read < BUDGET
+            && let Some(Letter { to, message }) = self.messages.receive()
+        {
+            read += 1;
+            let Some(id) = to else {
+                self.service.told(&mut self.net, message);
+                continue;
+            };
+            if self.net.slots.get(id).is_some_and(|conn| conn.stage == Stage::Open)
+                && let Some(Some(state)) = self.states.get_mut(id.slot())
+            {
+                self.service.woken(&mut self.net, id, state, message);
+            }
+        }
+        read
+    }
+
+    /// Ends all connections, and returns the service and what happened. What is buried goes to the connector.
+    pub fn finish(mut self) -> (S, Summary) {
+        for id in self.net.slots.names() {
+            self.net.abort_now(id);
+            let Some(Stage::Ended(reason)) = self.net.slots.get(id).map(|conn| conn.stage) else { continue };
+            self.bury(id);
+            if let Some(state) = self.states.get_mut(id.slot()).and_then(Option::take) {
+                self.closed(id, state, reason);
+            }
+        }
+        self.tell();
+        (self.service, self.net.summary)
+    }
+}
