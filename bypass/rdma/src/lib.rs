@@ -7,6 +7,8 @@ mod credit;
 pub mod model;
 mod net;
 mod rx;
+#[cfg(test)]
+mod tests;
 mod transport;
 mod tx;
 pub mod verbs;

@@ -1,0 +1,4 @@
+//! Connections over a model of a device: services at both ends, in random interleavings.
+
+mod rig;
+mod streams;

@@ -1,0 +1,299 @@
+//! Two workers, each on a device of its own, and what they run.
+
+use crate::calls::{Calls, Path, QueuePairState, Transition};
+use crate::model::{DeviceConfig, Fabric, FabricConfig, Model};
+use crate::verbs::{CompletionQueue, Domain, PairConfig, QueuePair, Region, SharedQueue, Window};
+use crate::wire::Greeting;
+use crate::{Command, Config, Lines, Link, News, Parts, Worker};
+use linerate_bypass::arena::ArenaConfig;
+use linerate_bypass::mailbox::{Receiver, Sender, mailbox};
+use linerate_bypass::time::Instant;
+use linerate_bypass::{Arena, Bytes, CloseReason, ConnId, Letter, Origin, Service, Transport};
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+/// One end.
+pub struct End {
+    pub device: Arc<Model>,
+    pub worker: Worker<Model, Peer>,
+    pub arena: Arena,
+    config: Config,
+    region: Region<Model>,
+    queue: crate::verbs::QueueHandle<Model>,
+    shared: Option<crate::verbs::SharedHandle<Model>>,
+    news: Sender<News<Model>>,
+    commands: Receiver<Command<Model>>,
+    _letters: Sender<Letter<()>>,
+}
+
+/// What both ends are like.
+#[derive(Clone)]
+pub struct Setup {
+    pub seed: u64,
+    pub config: Config,
+    pub offers: bool,
+    pub inline: u32,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        let config = Config { buffers: 4, buffer: 256, sends: 8, signal_every: 3, list: 4, ..Config::default() };
+        Setup { seed: 1, config, offers: true, inline: 64 }
+    }
+}
+
+pub struct Rig {
+    pub fabric: Fabric,
+    pub ends: [End; 2],
+    pub random: fastrand::Rng,
+    pub now: u64,
+}
+
+impl End {
+    fn new(fabric: &Fabric, number: u8, setup: &Setup, peer: Peer) -> Self {
+        let mut device = DeviceConfig::roce([10, 0, 0, number].into());
+        device.inline = setup.inline;
+        let device = fabric.device(&format!("model{number}"), device);
+        let config = Config { inline: setup.inline, ..setup.config.clone() };
+        let arena = Arena::new(ArenaConfig { bytes: 16 << 20, hugepages: false }).unwrap();
+        let region = Region::new(&Domain::new(&device).unwrap(), std::slice::from_ref(&arena), false).unwrap();
+        let queue = CompletionQueue::new(&device, 4096, None).unwrap();
+        let buffers = || (0..).map_while(|_| arena.alloc(config.buffer));
+        let shared = config.shared.map(|count| {
+            let mut shared = SharedQueue::new(&region, count).unwrap();
+            shared.post(buffers()).unwrap();
+            shared
+        });
+        let windows = (0..if setup.offers { 8 } else { 0 }).map(|_| Window::new(&region).unwrap()).collect();
+        let handles = (queue.handle().clone(), shared.as_ref().map(|shared| shared.handle().clone()));
+        let parts = Parts { queue, shared, region: region.clone(), arena: arena.clone(), windows };
+        let (letters, messages) = mailbox(16);
+        let (news, heard) = mailbox(64);
+        let (said, commands) = mailbox(64);
+        let lines = Lines { messages, news: heard, commands: said };
+        let peer = Peer { arena: arena.clone(), ..peer };
+        let worker = Worker::new(number.into(), config.clone(), parts, lines, peer);
+        let (queue, shared) = handles;
+        End { device, worker, arena, config, region, queue, shared, news, commands, _letters: letters }
+    }
+
+    fn pair(&self) -> QueuePair<Model, crate::verbs::Init> {
+        let Config { sends, buffers, inline, signal_every, list, .. } = self.config;
+        let config = PairConfig { sends: sends.into(), receives: buffers.into(), inline, signal_every, list };
+        let pair = QueuePair::new(&self.region, &self.queue, self.shared.as_ref(), &config).unwrap();
+        let mut pair = pair.init(1).unwrap();
+        pair.post(
+            (0..if self.shared.is_some() { 0 } else { buffers }).map(|_| self.arena.alloc(self.config.buffer).unwrap()),
+        )
+        .unwrap();
+        pair
+    }
+
+    fn ready(
+        &self,
+        pair: QueuePair<Model, crate::verbs::Init>,
+        (gid, number): ([u8; 16], u32),
+    ) -> QueuePair<Model, crate::verbs::ReadyToSend> {
+        let own = self.device.gids(1).unwrap()[0];
+        let receive = Transition::ReadyToReceive {
+            mtu: crate::calls::Mtu::Mtu1024,
+            pair: number,
+            first_packet: 0,
+            reads_answered: 4,
+            not_ready_timer: 1,
+            path: Path::to(gid, 0, &own),
+        };
+        // Nothing is tried again that finds no buffer: it must not happen.
+        let send =
+            Transition::ReadyToSend { first_packet: 0, timeout: 14, retries: 7, not_ready_retries: 0, reads_asked: 4 };
+        pair.ready_to_receive(&receive).unwrap().ready_to_send(&send).unwrap()
+    }
+
+    fn name(&self, pair: u32) -> ([u8; 16], u32) {
+        (self.device.gids(1).unwrap()[0].raw, pair)
+    }
+
+    /// What the worker has given up is gone.
+    pub fn bury(&mut self) {
+        while self.commands.receive().is_some() {}
+    }
+
+    /// The state of each queue pair that the worker has given up.
+    pub fn buried(&mut self) -> Vec<QueuePairState> {
+        let mut states = Vec::new();
+        while let Some(command) = self.commands.receive() {
+            if let Command::Bury(link) = command {
+                // SAFETY: it is live.
+                states.push(unsafe { self.device.query_pair(link.pair.handle()) }.unwrap().state);
+            }
+        }
+        states
+    }
+}
+
+impl Rig {
+    /// Two ends, of which the first begins.
+    pub fn new(setup: &Setup, peers: [Peer; 2]) -> Self {
+        let fabric = Fabric::new(FabricConfig { seed: setup.seed, ..FabricConfig::default() });
+        let [a, b] = peers;
+        let ends = [End::new(&fabric, 1, setup, a), End::new(&fabric, 2, setup, b)];
+        Rig { fabric, ends, random: fastrand::Rng::with_seed(setup.seed), now: 0 }
+    }
+
+    /// Makes a connection between both ends.
+    pub fn connect(&mut self, setup: &Setup) {
+        let [a, b] = &self.ends;
+        let [ours, theirs] = [a.pair(), b.pair()];
+        let names = [a.name(ours.number()), b.name(theirs.number())];
+        let greeting =
+            Greeting { buffer: setup.config.buffer as u32, credits: setup.config.buffers, takes_offers: setup.offers };
+        let addresses: [SocketAddr; 2] = ["10.0.0.1:1000".parse().unwrap(), "10.0.0.2:7".parse().unwrap()];
+        let links = [(a, ours, names[1]), (b, theirs, names[0])].map(|(end, pair, name)| end.ready(pair, name));
+        let [ours, theirs] = links;
+        let ours = Link::new(ours, None, addresses, &greeting, &greeting);
+        let theirs = Link::new(theirs, None, [addresses[1], addresses[0]], &greeting, &greeting);
+        assert!(self.ends[0].news.send(News::Made(ours, Origin::Connected(1))).is_ok());
+        assert!(self.ends[1].news.send(News::Made(theirs, Origin::Accepted)).is_ok());
+    }
+
+    /// One thing happens, at random.
+    pub fn step(&mut self) {
+        self.now += 1000;
+        let now = Instant::from_nanos(self.now);
+        match self.random.u8(..4) {
+            0 => _ = self.ends[0].worker.turn(now).unwrap(),
+            1 => _ = self.ends[1].worker.turn(now).unwrap(),
+            _ => (0..self.random.u8(1..20)).for_each(|_| _ = self.fabric.step()),
+        }
+    }
+
+    /// Things happen until `done`.
+    #[track_caller]
+    pub fn run_until(&mut self, done: impl Fn(&[End; 2]) -> bool) {
+        for _ in 0..200_000 {
+            if done(&self.ends) {
+                return;
+            }
+            self.step();
+        }
+        panic!("it does not come about");
+    }
+}
+
+/// What a peer does with a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// Sends what it has, and closes when it has got as much.
+    Sends,
+    /// Sends back what comes.
+    Echoes,
+}
+
+/// A service that sends so many bytes, or sends back what comes, and notes what happens.
+pub struct Peer {
+    pub role: Role,
+    pub arena: Arena,
+    /// Bytes that each call sends, and whether they are a slice.
+    pub parts: VecDeque<(usize, bool)>,
+    pub sent: usize,
+    pub received: usize,
+    pub total: usize,
+    pub ended: Vec<CloseReason>,
+}
+
+/// The byte at a place of the stream.
+fn byte(at: usize) -> u8 {
+    (at ^ (at >> 8) ^ (at >> 16)) as u8
+}
+
+impl Peer {
+    pub fn sends(parts: &[(usize, bool)]) -> Self {
+        let total = parts.iter().map(|(len, _)| len).sum();
+        Peer { role: Role::Sends, parts: parts.iter().copied().collect(), total, ..Peer::echoes() }
+    }
+
+    pub fn echoes() -> Self {
+        let arena = Arena::new(ArenaConfig { bytes: 4096, hugepages: false }).unwrap();
+        let (parts, ended) = (VecDeque::new(), Vec::new());
+        Peer { role: Role::Echoes, arena, parts, sent: 0, received: 0, total: 0, ended }
+    }
+
+    fn send(&mut self, net: &mut impl Transport, conn: ConnId) {
+        while let Some((len, is_slice)) = self.parts.front_mut() {
+            if *is_slice {
+                let room = net.room(conn).min(*len).min(Arena::MAX_LEN);
+                if room == 0 {
+                    return;
+                }
+                let Some(mut block) = self.arena.alloc(room) else { return };
+                block.iter_mut().enumerate().for_each(|(at, place)| *place = byte(self.sent + at));
+                let bytes: Bytes = block.freeze();
+                if net.send(conn, bytes).is_err() {
+                    return;
+                }
+                self.sent += room;
+                *len -= room;
+            } else {
+                let Some(place) = net.reserve(conn, *len) else { return };
+                let n = place.len();
+                place.iter_mut().enumerate().for_each(|(at, place)| *place = byte(self.sent + at));
+                net.commit(conn, n);
+                self.sent += n;
+                *len -= n;
+            }
+            if *len == 0 {
+                self.parts.pop_front();
+            }
+        }
+    }
+
+    fn receive(&mut self, net: &mut impl Transport, conn: ConnId) {
+        while net.received(conn) > 0 {
+            let slice = net.peek(conn);
+            let n = slice.len();
+            assert!(n > 0);
+            assert!(slice.iter().enumerate().all(|(at, it)| *it == byte(self.received + at)), "at {}", self.received);
+            net.consume(conn, n);
+            self.received += n;
+        }
+    }
+}
+
+impl Service for Peer {
+    type Conn = ();
+    type Message = ();
+
+    fn opened(&mut self, net: &mut impl Transport, conn: ConnId, _: Origin) {
+        if self.role == Role::Sends {
+            self.send(net, conn);
+        }
+    }
+
+    fn readable(&mut self, net: &mut impl Transport, conn: ConnId, (): &mut ()) {
+        match self.role {
+            Role::Echoes => self.received += net.forward(conn, conn),
+            Role::Sends => {
+                self.receive(net, conn);
+                if self.received == self.total {
+                    net.close(conn);
+                }
+            }
+        }
+    }
+
+    fn writable(&mut self, net: &mut impl Transport, conn: ConnId, (): &mut ()) {
+        match self.role {
+            Role::Echoes => self.received += net.forward(conn, conn),
+            Role::Sends => self.send(net, conn),
+        }
+    }
+
+    fn peer_closed(&mut self, net: &mut impl Transport, conn: ConnId, (): &mut ()) {
+        net.close(conn);
+    }
+
+    fn closed(&mut self, _: &mut impl Transport, _: ConnId, (): (), why: CloseReason) {
+        self.ended.push(why);
+    }
+}

@@ -1,0 +1,64 @@
+//! What is sent arrives, whatever its size, and however it goes.
+
+use super::rig::{Peer, Rig, Setup};
+use crate::Config;
+use crate::model::Live;
+use linerate_bypass::CloseReason;
+
+/// Sends `parts` and gets them back; then both ends close, and nothing is left.
+fn echo(setup: &Setup, parts: &[(usize, bool)]) {
+    let mut rig = Rig::new(setup, [Peer::sends(parts), Peer::echoes()]);
+    rig.connect(setup);
+    rig.run_until(|ends| ends.iter().all(|end| end.worker.service().ended == [CloseReason::Finished]));
+    assert_eq!(rig.fabric.not_ready(), 0);
+    let [sender, echo] = [0, 1].map(|n| rig.ends[n].worker.service());
+    assert_eq!((sender.received, echo.received), (sender.total, sender.total));
+    let fabric = rig.fabric.clone();
+    rig.ends.iter_mut().for_each(|end| end.bury());
+    let arenas = [0, 1].map(|n| rig.ends[n].arena.clone());
+    drop(rig);
+    assert_eq!(fabric.live(), Live::default());
+    assert!(arenas.iter().all(|arena| arena.stats().used == 0), "{:?}", arenas.map(|arena| arena.stats().used));
+}
+
+fn setup(seed: u64, offer_from: Option<usize>, shared: Option<u32>, inline: u32) -> Setup {
+    let defaults = Setup::default();
+    let config = Config { offer_from: offer_from.unwrap_or(usize::MAX), shared, ..defaults.config };
+    Setup { seed, config, offers: offer_from.is_some(), inline }
+}
+
+#[test]
+fn streams_of_any_length_arrive_in_messages() {
+    for (seed, len) in [1, 7, 247, 248, 249, 1000, 65_536].into_iter().enumerate() {
+        for is_slice in [false, true] {
+            for inline in [0, 64] {
+                echo(&setup(seed as u64, None, None, inline), &[(len, is_slice)]);
+            }
+        }
+    }
+}
+
+#[test]
+fn large_slices_are_read_where_they_lie() {
+    for (seed, len) in [1000, 4096, 200_000, 1 << 20].into_iter().enumerate() {
+        echo(&setup(seed as u64, Some(1000), None, 64), &[(10, false), (len, true), (10, false), (len, true)]);
+    }
+}
+
+#[test]
+fn buffers_may_be_shared() {
+    for seed in 0..10 {
+        echo(&setup(seed, None, Some(8), 64), &[(10, false), (5000, true), (3000, false)]);
+        echo(&setup(seed, Some(2000), Some(8), 64), &[(10, false), (5000, true), (3000, false)]);
+    }
+}
+
+#[test]
+fn whatever_is_sent_in_whatever_order_arrives() {
+    for seed in 0..60 {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let parts: Vec<_> = (0..random.usize(1..30)).map(|_| (1 << random.u32(..14), random.bool())).collect();
+        let offer_from = random.bool().then(|| random.usize(300..6000));
+        echo(&setup(seed, offer_from, random.bool().then_some(8), 64 * random.u32(..2)), &parts);
+    }
+}
