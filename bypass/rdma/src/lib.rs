@@ -3,6 +3,7 @@
 pub mod calls;
 mod config;
 mod connection;
+mod connector;
 mod credit;
 pub mod model;
 mod net;
@@ -17,5 +18,6 @@ mod worker;
 
 pub use config::Config;
 pub use connection::Link;
+pub use connector::{Connector, Seat};
 pub use net::Parts;
 pub use worker::{Command, Lines, News, Worker};

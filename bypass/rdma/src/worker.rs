@@ -16,6 +16,10 @@ const BUDGET: usize = 256;
 
 /// What the connector tells a worker.
 pub enum News<C: Calls> {
+    /// The queue pair with this number is being connected. It is told before its peer may send.
+    Expected(u32),
+    /// It is not connected.
+    Unexpected(u32),
     /// A connection has been made.
     Made(Link<C>, Origin),
     /// The connection asked for with this token could not be made.
@@ -92,8 +96,9 @@ impl<C: Calls, S: Service> Worker<C, S> {
             self.service.start(&mut self.net);
         }
         let mut work = self.deliver_messages();
+        self.net.poll()?;
         work += self.hear();
-        work += self.net.gather()?;
+        work += self.net.take_in();
         // How long it may rest is for whoever lets it.
         self.service.tend(&mut self.net);
         work += self.deliver_outcomes();
@@ -106,13 +111,14 @@ impl<C: Calls, S: Service> Worker<C, S> {
     /// What the connector has said.
     fn hear(&mut self) -> usize {
         let mut heard = 0;
-        while heard < BUDGET
-            && let Some(news) = self.news.receive()
-        {
+        while let Some(news) = self.news.receive() {
             heard += 1;
             match news {
+                News::Expected(pair) => self.net.expect(pair),
+                News::Unexpected(pair) => self.net.expect_no_more(pair),
                 News::Made(link, origin) => {
                     if let Err(link) = self.net.add(link, origin) {
+                        self.net.expect_no_more(link.pair.number());
                         self.unsent.push_back(Command::Bury(link));
                         if let Origin::Connected(token) = origin {
                             self.net.failed.push_back((token, ConnectError::TooMany));
@@ -120,11 +126,7 @@ impl<C: Calls, S: Service> Worker<C, S> {
                     }
                 }
                 News::Failed(token, error) => self.net.failed.push_back((token, error)),
-                News::Lost(pair) => {
-                    if let Some(id) = self.net.of_pair(pair) {
-                        self.net.lost(id);
-                    }
-                }
+                News::Lost(pair) => self.net.lost.push(pair),
             }
         }
         heard

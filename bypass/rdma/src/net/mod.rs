@@ -44,6 +44,8 @@ pub(crate) struct Net<C: Calls> {
     pub slots: Slots<Connection<C>>,
     /// By the number of the queue pair.
     by_pair: HashMap<u32, ConnId, foldhash::fast::FixedState>,
+    /// What has come for queue pairs that are being connected, by their numbers.
+    expected: HashMap<u32, Vec<Completion>, foldhash::fast::FixedState>,
     pub timers: Timers,
     pub summary: Summary,
     /// Connections that are established and unknown to the service.
@@ -58,6 +60,8 @@ pub(crate) struct Net<C: Calls> {
     dirty: Vec<ConnId>,
     /// Connections for which there was no memory.
     starved: Vec<ConnId>,
+    /// The numbers of queue pairs whose peers are gone.
+    pub lost: Vec<u32>,
     /// Links that are over.
     pub buried: Vec<Link<C>>,
     polled: Vec<Completion>,
@@ -76,6 +80,7 @@ impl<C: Calls> Net<C> {
             windows,
             slots: Slots::new(worker, config.max_connections),
             by_pair: HashMap::default(),
+            expected: HashMap::default(),
             timers: Timers::default(),
             summary: Summary::default(),
             opened: VecDeque::new(),
@@ -84,6 +89,7 @@ impl<C: Calls> Net<C> {
             ready: VecDeque::new(),
             dirty: Vec::new(),
             starved: Vec::new(),
+            lost: Vec::new(),
             buried: Vec::new(),
             polled: Vec::with_capacity(BURST),
             config,
@@ -99,6 +105,8 @@ impl<C: Calls> Net<C> {
         match self.slots.insert(Connection::new(link)) {
             Some(id) => {
                 self.by_pair.insert(pair, id);
+                let early = self.expected.remove(&pair).unwrap_or_default();
+                early.into_iter().for_each(|completion| self.complete(completion));
                 self.opened.push_back((id, origin));
                 match origin {
                     Origin::Accepted => self.summary.accepted += 1,
@@ -115,27 +123,56 @@ impl<C: Calls> Net<C> {
         self.by_pair.get(&pair).copied()
     }
 
-    /// Takes in a burst of completions, and returns how many there were.
-    pub fn gather(&mut self) -> Result<usize, Error> {
+    /// Polls a burst of completions. What the connector has said before it lets a peer send is heard between this and
+    /// [`take_in`](Self::take_in).
+    pub fn poll(&mut self) -> Result<(), Error> {
+        self.polled.extend(self.queue.poll(BURST)?);
+        Ok(())
+    }
+
+    /// Takes in what was polled, and returns how much that was.
+    pub fn take_in(&mut self) -> usize {
         let mut polled = std::mem::take(&mut self.polled);
-        polled.extend(self.queue.poll(BURST)?);
         let count = polled.len();
         for completion in polled.drain(..) {
             self.complete(completion);
         }
         self.polled = polled;
+        if count < BURST {
+            // What the lost ones had sent before has been taken in.
+            for pair in std::mem::take(&mut self.lost) {
+                if let Some(id) = self.of_pair(pair) {
+                    self.end_lost(id);
+                }
+            }
+        }
         while let Some(id) = self.timers.pop(self.now) {
             self.timer_event(id);
         }
         for id in std::mem::take(&mut self.starved) {
             self.set_dirty(id);
         }
-        Ok(count)
+        count
+    }
+
+    /// The queue pair with this number is being connected: what comes for it is kept until it is added.
+    pub fn expect(&mut self, pair: u32) {
+        self.expected.insert(pair, Vec::new());
+    }
+
+    /// It is not.
+    pub fn expect_no_more(&mut self, pair: u32) {
+        self.expected.remove(&pair);
     }
 
     #[inline]
     fn complete(&mut self, completion: Completion) {
         let id = self.of_pair(completion.pair());
+        if id.is_none()
+            && let Some(early) = self.expected.get_mut(&completion.pair())
+        {
+            return early.push(completion);
+        }
         if let Some(shared) = &mut self.shared
             && completion.is_buffer()
             && shared.owns(&completion)
@@ -182,9 +219,9 @@ impl<C: Calls> Net<C> {
     }
 
     /// The peer is gone: that is no error where both had finished.
-    pub fn lost(&mut self, id: ConnId) {
+    fn end_lost(&mut self, id: ConnId) {
         let is_over = self.slots.get(id).is_some_and(|conn| {
-            conn.receiving == Receiving::Told && matches!(conn.sending, Sending::Finishing | Sending::Finished)
+            conn.receiving != Receiving::Open && matches!(conn.sending, Sending::Finishing | Sending::Finished)
         });
         self.end(id, if is_over { CloseReason::Finished } else { CloseReason::Reset });
     }

@@ -22,13 +22,13 @@ impl<C: Calls> Net<C> {
         if let Some(conn) = self.slots.get_mut(id) {
             conn.link.used += 1;
         }
-        if let Err(error) = self.take_in(id, bytes) {
+        if let Err(error) = self.read_message(id, bytes) {
             self.refuse(id, &error);
         }
         self.set_dirty(id);
     }
 
-    fn take_in(&mut self, id: ConnId, mut bytes: Bytes) -> Result<(), Senseless> {
+    fn read_message(&mut self, id: ConnId, mut bytes: Bytes) -> Result<(), Senseless> {
         let Some(conn) = self.slots.get_mut(id).filter(|conn| conn.stage == Stage::Open) else { return Ok(()) };
         let Header { kind, credits } = Header::read(&bytes)?;
         conn.link.credits.gain(credits).map_err(|_| Senseless)?;

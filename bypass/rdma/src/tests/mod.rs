@@ -1,4 +1,5 @@
 //! Connections over a model of a device: services at both ends, in random interleavings.
 
+mod connecting;
 mod rig;
 mod streams;

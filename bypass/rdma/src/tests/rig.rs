@@ -1,14 +1,14 @@
 //! Two workers, each on a device of its own, and what they run.
 
-use crate::calls::{Calls, Path, QueuePairState, Transition};
+use crate::calls::{Calls, Path, Transition};
 use crate::model::{DeviceConfig, Fabric, FabricConfig, Model};
 use crate::verbs::{CompletionQueue, Domain, PairConfig, QueuePair, Region, SharedQueue, Window};
 use crate::wire::Greeting;
-use crate::{Command, Config, Lines, Link, News, Parts, Worker};
+use crate::{Command, Config, Connector, Lines, Link, News, Parts, Seat, Worker};
 use linerate_bypass::arena::ArenaConfig;
 use linerate_bypass::mailbox::{Receiver, Sender, mailbox};
 use linerate_bypass::time::Instant;
-use linerate_bypass::{Arena, Bytes, CloseReason, ConnId, Letter, Origin, Service, Transport};
+use linerate_bypass::{Arena, Bytes, CloseReason, ConnId, ConnectError, Letter, Origin, Service, Transport};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -23,7 +23,8 @@ pub struct End {
     queue: crate::verbs::QueueHandle<Model>,
     shared: Option<crate::verbs::SharedHandle<Model>>,
     news: Sender<News<Model>>,
-    commands: Receiver<Command<Model>>,
+    commands: Option<Receiver<Command<Model>>>,
+    pub connector: Option<Connector<Model>>,
     _letters: Sender<Letter<()>>,
 }
 
@@ -73,9 +74,18 @@ impl End {
         let (said, commands) = mailbox(64);
         let lines = Lines { messages, news: heard, commands: said };
         let peer = Peer { arena: arena.clone(), ..peer };
-        let worker = Worker::new(number.into(), config.clone(), parts, lines, peer);
+        let worker = Worker::new(0, config.clone(), parts, lines, peer);
         let (queue, shared) = handles;
-        End { device, worker, arena, config, region, queue, shared, news, commands, _letters: letters }
+        let (commands, connector) = (Some(commands), None);
+        End { device, worker, arena, config, region, queue, shared, news, commands, connector, _letters: letters }
+    }
+
+    /// Has its connections made by a connector that listens at `listen`.
+    pub fn connects(&mut self, listen: &[SocketAddr]) {
+        let seat = Seat { queue: self.queue.clone(), shared: self.shared.clone(), news: self.news.clone() };
+        let commands = self.commands.take().unwrap();
+        let made = Connector::new(&self.config, listen, &self.region, &self.arena, vec![seat], commands);
+        self.connector = Some(made.unwrap());
     }
 
     fn pair(&self) -> QueuePair<Model, crate::verbs::Init> {
@@ -116,19 +126,7 @@ impl End {
 
     /// What the worker has given up is gone.
     pub fn bury(&mut self) {
-        while self.commands.receive().is_some() {}
-    }
-
-    /// The state of each queue pair that the worker has given up.
-    pub fn buried(&mut self) -> Vec<QueuePairState> {
-        let mut states = Vec::new();
-        while let Some(command) = self.commands.receive() {
-            if let Command::Bury(link) = command {
-                // SAFETY: it is live.
-                states.push(unsafe { self.device.query_pair(link.pair.handle()) }.unwrap().state);
-            }
-        }
-        states
+        while self.commands.as_mut().is_some_and(|commands| commands.receive().is_some()) {}
     }
 }
 
@@ -161,9 +159,14 @@ impl Rig {
     pub fn step(&mut self) {
         self.now += 1000;
         let now = Instant::from_nanos(self.now);
-        match self.random.u8(..4) {
+        match self.random.u8(..6) {
             0 => _ = self.ends[0].worker.turn(now).unwrap(),
             1 => _ = self.ends[1].worker.turn(now).unwrap(),
+            which @ 2..=3 => {
+                if let Some(connector) = &mut self.ends[usize::from(which) - 2].connector {
+                    connector.turn(now).unwrap();
+                }
+            }
             _ => (0..self.random.u8(1..20)).for_each(|_| _ = self.fabric.step()),
         }
     }
@@ -177,7 +180,8 @@ impl Rig {
             }
             self.step();
         }
-        panic!("it does not come about");
+        let told = |end: &End| format!("{:?}", end.worker.service());
+        panic!("it does not come about: {:#?}", self.ends.each_ref().map(told));
     }
 }
 
@@ -191,6 +195,7 @@ pub enum Role {
 }
 
 /// A service that sends so many bytes, or sends back what comes, and notes what happens.
+#[derive(Debug)]
 pub struct Peer {
     pub role: Role,
     pub arena: Arena,
@@ -199,7 +204,10 @@ pub struct Peer {
     pub sent: usize,
     pub received: usize,
     pub total: usize,
+    /// Whom it connects to.
+    pub remote: Option<SocketAddr>,
     pub ended: Vec<CloseReason>,
+    pub failed: Vec<(u64, ConnectError)>,
 }
 
 /// The byte at a place of the stream.
@@ -215,8 +223,8 @@ impl Peer {
 
     pub fn echoes() -> Self {
         let arena = Arena::new(ArenaConfig { bytes: 4096, hugepages: false }).unwrap();
-        let (parts, ended) = (VecDeque::new(), Vec::new());
-        Peer { role: Role::Echoes, arena, parts, sent: 0, received: 0, total: 0, ended }
+        let (parts, ended, failed) = (VecDeque::new(), Vec::new(), Vec::new());
+        Peer { role: Role::Echoes, arena, parts, sent: 0, received: 0, total: 0, remote: None, ended, failed }
     }
 
     fn send(&mut self, net: &mut impl Transport, conn: ConnId) {
@@ -263,6 +271,16 @@ impl Peer {
 impl Service for Peer {
     type Conn = ();
     type Message = ();
+
+    fn start(&mut self, net: &mut impl Transport) {
+        if let Some(remote) = self.remote {
+            net.connect(remote, 7);
+        }
+    }
+
+    fn failed(&mut self, _: &mut impl Transport, token: u64, error: ConnectError) {
+        self.failed.push((token, error));
+    }
 
     fn opened(&mut self, net: &mut impl Transport, conn: ConnId, _: Origin) {
         if self.role == Role::Sends {

@@ -35,6 +35,11 @@ pub struct Error {
 }
 
 impl Error {
+    /// An error of a call that was to do `what`.
+    pub(crate) fn of(what: &'static str) -> impl Fn(io::Error) -> Self {
+        Error::new(what)
+    }
+
     fn new(what: &'static str) -> impl Fn(io::Error) -> Self {
         move |error| Error { what, error }
     }

@@ -158,6 +158,12 @@ impl<C: Calls> QueuePair<C, New> {
 }
 
 impl<C: Calls> QueuePair<C, Init> {
+    /// As [`init_by`](QueuePair::<C, New>::init_by), once more: what the peer may do, the connection manager knows only when a
+    /// connection has been asked for.
+    pub fn init_again_by(self, id: &CmId<C>) -> Result<QueuePair<C, Init>, Error> {
+        self.modify_by(id, QueuePairState::Init, "tell a queue pair what its peer may do")
+    }
+
     /// Lets it receive.
     pub fn ready_to_receive(self, transition: &Transition) -> Result<QueuePair<C, ReadyToReceive>, Error> {
         self.modify(transition, "make a queue pair ready to receive")
@@ -168,9 +174,15 @@ impl<C: Calls> QueuePair<C, Init> {
         self.modify_by(id, QueuePairState::ReadyToReceive, "make a queue pair ready to receive")
     }
 
-    /// Lets it send at once, where the connection manager of iWARP has done what lies between.
-    pub fn ready_to_send_by_iwarp(self, id: &CmId<C>) -> Result<QueuePair<C, ReadyToSend>, Error> {
-        self.modify_by(id, QueuePairState::ReadyToSend, "make a queue pair ready to send")
+    /// It can send: iWARP's connection manager has seen to that.
+    pub fn made_ready_by_iwarp(self) -> Result<QueuePair<C, ReadyToSend>, Error> {
+        let what = "find a queue pair ready to send";
+        // SAFETY: it is live.
+        let attributes = unsafe { self.core.region.domain().calls().query_pair(self.core.handle) };
+        match attributes.map_err(Error::new(what))?.state {
+            QueuePairState::ReadyToSend => Ok(QueuePair { core: self.core, state: PhantomData }),
+            state => Err(Error { what, error: std::io::Error::other(format!("it is {state:?}")) }),
+        }
     }
 }
 

@@ -1,0 +1,70 @@
+//! Connections are made by the connection manager, and end, and nothing is left of them.
+
+use super::rig::{Peer, Rig, Setup};
+use crate::model::{Live, Model};
+use crate::{Config, Connector};
+use linerate_bypass::{CloseReason, ConnectError};
+use std::net::SocketAddr;
+
+fn address() -> SocketAddr {
+    "10.0.0.2:7".parse().unwrap()
+}
+
+/// Two ends, the first of which connects to the second.
+fn rig(setup: &Setup, parts: &[(usize, bool)], listens: bool) -> Rig {
+    let sender = Peer { remote: Some(address()), ..Peer::sends(parts) };
+    let mut rig = Rig::new(setup, [sender, Peer::echoes()]);
+    rig.ends[0].connects(&[]);
+    rig.ends[1].connects(if listens { std::slice::from_ref(&ADDRESS) } else { &[] });
+    rig
+}
+
+static ADDRESS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2)), 7);
+
+#[test]
+fn a_connection_is_made_and_ends_and_nothing_is_left() {
+    for seed in 0..30 {
+        let defaults = Setup::default();
+        let config = Config { offer_from: 3000, shared: (seed % 2 == 0).then_some(8), ..defaults.config };
+        let setup = Setup { seed, config, ..defaults };
+        let mut rig = rig(&setup, &[(100, false), (5000, true), (20, true)], true);
+        assert!(rig.ends[1].connector.as_ref().unwrap().listening().eq([address()]));
+        rig.run_until(|ends| ends.iter().all(|end| end.worker.service().ended == [CloseReason::Finished]));
+        assert_eq!(rig.ends[0].worker.service().received, 5120);
+        assert_eq!(rig.fabric.not_ready(), 0);
+        let fabric = rig.fabric.clone();
+        drop(rig);
+        assert_eq!(fabric.live(), Live::default());
+    }
+}
+
+#[test]
+fn queue_pairs_and_identifiers_go_when_connections_do() {
+    let setup = Setup::default();
+    let mut rig = rig(&setup, &[(100, false)], true);
+    rig.run_until(|ends| ends.iter().all(|end| !end.worker.service().ended.is_empty()));
+    let is_clean = |rig: &Rig| rig.fabric.live().pairs == 0 && rig.fabric.live().cm_ids == 1;
+    for _ in 0..10_000 {
+        if is_clean(&rig) {
+            return;
+        }
+        rig.step();
+    }
+    panic!("{:?}", rig.fabric.live());
+}
+
+#[test]
+fn where_nobody_listens_a_connection_is_refused() {
+    let mut rig = rig(&Setup::default(), &[(100, false)], false);
+    rig.run_until(|ends| ends[0].worker.service().failed == [(7, ConnectError::Refused)]);
+}
+
+#[test]
+fn a_connector_goes_with_its_identifiers_before_its_channel() {
+    let mut rig = rig(&Setup::default(), &[(100, false)], true);
+    for _ in 0..50 {
+        rig.step();
+    }
+    let connector: Connector<Model> = rig.ends[1].connector.take().unwrap();
+    drop(connector);
+}
