@@ -87,15 +87,20 @@ pub(super) struct CmId {
 }
 
 impl CmId {
-    /// When the next thing happens to it, and whether it needs a port that carries packets.
-    pub fn next(&self) -> Option<(u64, bool)> {
-        let needs_port = |action: Action| {
-            !matches!(
+    /// Which of its actions is next, and when: what the peer sent comes only while the port carries packets.
+    pub fn next(&self, carries: bool) -> Option<(usize, u64)> {
+        let is_ours = |action: Action| {
+            matches!(
                 action,
                 Action::Event { .. } | Action::Disconnected { by_peer: false } | Action::Ask | Action::Address
             )
         };
-        self.actions.front().map(|&(due, action)| (due, needs_port(action)))
+        let index = self.actions.iter().position(|&(_, action)| carries || is_ours(action))?;
+        Some((index, self.actions[index].0))
+    }
+
+    pub fn is_idle(&self) -> bool {
+        self.actions.is_empty()
     }
 
     /// Whether it has to do with its device.
@@ -200,7 +205,8 @@ impl World {
 
     fn act_at(&mut self, id: Handle, due: u64, action: Action) {
         if let Some(object) = self.cm_ids.get_mut(id) {
-            object.actions.push_back((due, action));
+            let at = object.actions.partition_point(|&(other, _)| other <= due);
+            object.actions.insert(at, (due, action));
             self.wake(id);
         }
     }

@@ -86,12 +86,10 @@ impl World {
                 self.things_of_pair(handle, &mut things);
             } else if let Some(id) = self.cm_ids.get(handle) {
                 let carries = self.devices[self.cm_ids.device(handle)].carries();
-                match id.next() {
-                    Some((due, needs_port)) if carries || !needs_port => {
-                        things.at(due, self.now, Thing::Connect(handle));
-                    }
-                    Some(_) => {}
-                    None => _ = self.active.remove(&handle.0),
+                match id.next(carries) {
+                    Some((_, due)) => things.at(due, self.now, Thing::Connect(handle)),
+                    None if id.is_idle() => _ = self.active.remove(&handle.0),
+                    None => {}
                 }
             } else {
                 self.active.remove(&handle.0);

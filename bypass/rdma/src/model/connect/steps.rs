@@ -42,7 +42,10 @@ impl World {
 
     /// Lets the next thing happen to an identifier.
     pub fn connect_step(&mut self, id: Handle) {
-        let Some((_, action)) = self.cm_ids[id].actions.pop_front() else { return };
+        let carries = self.devices[self.cm_ids.device(id)].carries();
+        let object = &mut self.cm_ids[id];
+        let next = object.next(carries).and_then(|(index, _)| object.actions.remove(index));
+        let Some((_, action)) = next else { return };
         let none = Private::default();
         let state = self.cm_ids[id].state;
         match action {

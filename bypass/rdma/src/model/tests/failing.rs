@@ -172,6 +172,26 @@ fn a_disconnection_is_heard_when_the_port_is_up_again() {
 }
 
 #[test]
+fn what_happens_here_does_not_wait_for_what_happens_later_or_there() {
+    let (fabric, a, b) = parties(&Setup::default());
+    let (ours, _) = both_connected(&fabric, &a, &b);
+    call!(a.end.model.cm_disconnect(ours)).unwrap();
+    fabric.world().settle();
+    assert_eq!(a.kinds(), [CmEventKind::Disconnected]);
+    fabric.fatal(&a.end.model);
+    fabric.world().settle();
+    assert_eq!(a.kinds(), [CmEventKind::Removed], "though the time to wait is not over");
+
+    let (fabric, a, b) = parties(&Setup::default());
+    let (ours, theirs) = both_connected(&fabric, &a, &b);
+    fabric.port_down(&b.end.model);
+    call!(a.end.model.cm_disconnect(ours)).unwrap();
+    call!(b.end.model.cm_disconnect(theirs)).unwrap();
+    fabric.world().settle();
+    assert_eq!(b.kinds(), [CmEventKind::Disconnected], "though the peer's message cannot come");
+}
+
+#[test]
 fn a_server_can_come_back_at_its_address() {
     let setup = Setup::default();
     let (fabric, a, b) = parties(&setup);

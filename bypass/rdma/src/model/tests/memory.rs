@@ -238,6 +238,14 @@ fn a_region_with_a_window_on_it_is_busy() {
 }
 
 #[test]
+fn a_window_is_free_again_when_its_queue_pair_is_gone() {
+    let (fabric, _a, b) = connected(&Setup::default());
+    window(&fabric, &b, READ);
+    call!(b.model.destroy_pair(b.pair)).unwrap();
+    call!(b.model.deregister(b.region)).unwrap();
+}
+
+#[test]
 fn what_cannot_be_bound_fails_the_queue_pair() {
     type Spoil = fn(&End, Handle, u32) -> (Handle, u32, u64, u64, Access);
     let spoils: [Spoil; 7] = [

@@ -41,6 +41,7 @@ impl Actor {
     fn new(end: End) -> Self {
         call!(end.model.deregister(end.region)).unwrap();
         end.memory.put(0, &[GUARD; 8192]);
+        end.memory.put(REGION.start, &[1; REGION.end - REGION.start]);
         let start = end.memory.start().wrapping_add(REGION.start);
         let (_, keys) = call!(end.model.register(end.domain, start, REGION.len(), ALL)).unwrap();
         Actor { end, keys, sends: Vec::new(), receives: Vec::new() }
@@ -64,9 +65,11 @@ impl Actor {
         }
     }
 
+    /// Nothing was written outside of the region, and nothing from there was read: it would be in a region now.
     fn guards_hold(&self) {
         let memory = self.end.memory.get(0, 8192);
         assert!(memory[..REGION.start].iter().chain(&memory[REGION.end..]).all(|&byte| byte == GUARD));
+        assert!(memory[REGION].iter().all(|&byte| byte == 1));
     }
 }
 
@@ -94,7 +97,9 @@ fn play(acts: &[Act], seed: u64) {
                 let operation = operation(kind, actors[1 - end].end.address(remote), remote_key);
                 let actor = &mut actors[end];
                 let segments = [actor.segment(at, len)];
-                let inline = flags & 2 != 0 && kind != 5 && len <= 64;
+                // Inline, the bytes may be anywhere: that is for the caller.
+                let is_inside = at >= REGION.start && at + len <= REGION.end;
+                let inline = flags & 2 != 0 && kind != 5 && len <= 64 && is_inside;
                 let flags = SendFlags { signalled: flags & 1 != 0, inline, fenced: flags & 4 != 0, solicited: false };
                 if actor.end.post(&[SendRequest { id: next, segments: &segments, operation, flags }]).is_ok() {
                     actor.sends.push((next, flags.signalled));

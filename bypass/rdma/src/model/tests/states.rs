@@ -138,6 +138,7 @@ fn a_reset_forgets_what_is_posted_and_its_completions() {
     a.send(1, b"x");
     fabric.run();
     a.receive(2, 0, 1);
+    a.send(2, b"x");
     a.modify(Transition::Reset).unwrap();
     fabric.run();
     assert_eq!(a.ends(), []);
