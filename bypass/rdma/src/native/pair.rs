@@ -4,7 +4,7 @@ use super::answer::{done, made, object};
 use super::values;
 use crate::calls::{Capacities, Handle, Path, QueuePairAttributes, QueuePairConfig, QueuePairState, Transition};
 use rdma_mummy_sys as sys;
-use rdma_mummy_sys::ibv_qp_attr_mask as mask;
+use rdma_mummy_sys::ibv_qp_attr_mask as given;
 use std::io;
 use std::mem::zeroed;
 use std::ptr::null_mut;
@@ -39,22 +39,22 @@ pub(super) unsafe fn destroy(pair: Handle) -> io::Result<()> {
 /// # Safety
 /// As [`Calls::modify`](crate::calls::Calls::modify).
 pub(super) unsafe fn modify(pair: Handle, transition: &Transition) -> io::Result<()> {
-    let (mut attributes, mask) = attributes(transition);
+    let (mut attributes, which) = attributes(transition);
     // SAFETY: the queue pair is live, and the structure lives through the call.
-    done(unsafe { sys::ibv_modify_qp(object(pair), &mut attributes, mask.0.cast_signed()) })
+    done(unsafe { sys::ibv_modify_qp(object(pair), &mut attributes, which.0.cast_signed()) })
 }
 
 /// What a transition needs, and which of it is given (IBA table 96).
-fn attributes(transition: &Transition) -> (sys::ibv_qp_attr, mask) {
+fn attributes(transition: &Transition) -> (sys::ibv_qp_attr, given) {
     // SAFETY: numbers and an array of bytes, for which zero is a value.
     let mut to: sys::ibv_qp_attr = unsafe { zeroed() };
-    let given = match *transition {
+    let which = match *transition {
         Transition::Init { port, partition, access } => {
             to.qp_state = sys::ibv_qp_state::IBV_QPS_INIT;
             to.port_num = port;
             to.pkey_index = partition;
             to.qp_access_flags = values::access(access);
-            mask::IBV_QP_PORT | mask::IBV_QP_PKEY_INDEX | mask::IBV_QP_ACCESS_FLAGS
+            given::IBV_QP_PORT | given::IBV_QP_PKEY_INDEX | given::IBV_QP_ACCESS_FLAGS
         }
         Transition::ReadyToReceive { mtu, pair, first_packet, reads_answered, not_ready_timer, path } => {
             to.qp_state = sys::ibv_qp_state::IBV_QPS_RTR;
@@ -64,12 +64,12 @@ fn attributes(transition: &Transition) -> (sys::ibv_qp_attr, mask) {
             to.max_dest_rd_atomic = reads_answered;
             to.min_rnr_timer = not_ready_timer;
             to.ah_attr = address(&path);
-            mask::IBV_QP_AV
-                | mask::IBV_QP_PATH_MTU
-                | mask::IBV_QP_DEST_QPN
-                | mask::IBV_QP_RQ_PSN
-                | mask::IBV_QP_MAX_DEST_RD_ATOMIC
-                | mask::IBV_QP_MIN_RNR_TIMER
+            given::IBV_QP_AV
+                | given::IBV_QP_PATH_MTU
+                | given::IBV_QP_DEST_QPN
+                | given::IBV_QP_RQ_PSN
+                | given::IBV_QP_MAX_DEST_RD_ATOMIC
+                | given::IBV_QP_MIN_RNR_TIMER
         }
         Transition::ReadyToSend { first_packet, timeout, retries, not_ready_retries, reads_asked } => {
             to.qp_state = sys::ibv_qp_state::IBV_QPS_RTS;
@@ -78,22 +78,22 @@ fn attributes(transition: &Transition) -> (sys::ibv_qp_attr, mask) {
             to.retry_cnt = retries;
             to.rnr_retry = not_ready_retries;
             to.max_rd_atomic = reads_asked;
-            mask::IBV_QP_SQ_PSN
-                | mask::IBV_QP_TIMEOUT
-                | mask::IBV_QP_RETRY_CNT
-                | mask::IBV_QP_RNR_RETRY
-                | mask::IBV_QP_MAX_QP_RD_ATOMIC
+            given::IBV_QP_SQ_PSN
+                | given::IBV_QP_TIMEOUT
+                | given::IBV_QP_RETRY_CNT
+                | given::IBV_QP_RNR_RETRY
+                | given::IBV_QP_MAX_QP_RD_ATOMIC
         }
         Transition::Error => {
             to.qp_state = sys::ibv_qp_state::IBV_QPS_ERR;
-            mask(0)
+            given(0)
         }
         Transition::Reset => {
             to.qp_state = sys::ibv_qp_state::IBV_QPS_RESET;
-            mask(0)
+            given(0)
         }
     };
-    (to, given | mask::IBV_QP_STATE)
+    (to, which | given::IBV_QP_STATE)
 }
 
 /// Ethernet has no LIDs; where there is one, it leads to the peer without the global header, which is 40 bytes a packet.
@@ -134,15 +134,15 @@ unsafe fn step_by(pair: Handle, id: Handle, state: QueuePairState) -> io::Result
     // SAFETY: numbers and an array of bytes, for which zero is a value.
     let mut attributes: sys::ibv_qp_attr = unsafe { zeroed() };
     attributes.qp_state = values::state_number(state);
-    let mut mask = 0;
+    let mut which = 0;
     // SAFETY: the identifier is live, and both are written.
-    done(unsafe { sys::rdma_init_qp_attr(object(id), &mut attributes, &mut mask) })?;
-    if mask == 0 {
+    done(unsafe { sys::rdma_init_qp_attr(object(id), &mut attributes, &mut which) })?;
+    if which == 0 {
         // iWARP's driver does it when it is connected.
         return Ok(());
     }
     // SAFETY: the queue pair is live, and the structure lives through the call.
-    done(unsafe { sys::ibv_modify_qp(object(pair), &mut attributes, mask) })
+    done(unsafe { sys::ibv_modify_qp(object(pair), &mut attributes, which) })
 }
 
 /// # Safety
@@ -152,7 +152,7 @@ pub(super) unsafe fn query(pair: Handle) -> io::Result<QueuePairAttributes> {
     let mut attributes: sys::ibv_qp_attr = unsafe { zeroed() };
     // SAFETY: numbers and pointers, for which zero is a value.
     let mut made_of: sys::ibv_qp_init_attr = unsafe { zeroed() };
-    let wanted = (mask::IBV_QP_STATE | mask::IBV_QP_CAP).0.cast_signed();
+    let wanted = (given::IBV_QP_STATE | given::IBV_QP_CAP).0.cast_signed();
     // SAFETY: the queue pair is live, and both structures are written.
     done(unsafe { sys::ibv_query_qp(object(pair), &mut attributes, wanted, &mut made_of) })?;
     Ok(QueuePairAttributes { state: values::state(attributes.qp_state)?, capacities: values::given(&attributes.cap) })
@@ -168,11 +168,11 @@ mod tests {
     #[test]
     fn each_transition_gives_what_the_specification_asks_for() {
         let access = Access { remote_read: true, ..Access::default() };
-        let (to, given) = attributes(&Transition::Init { port: 2, partition: 3, access });
+        let (to, which) = attributes(&Transition::Init { port: 2, partition: 3, access });
         assert_eq!((to.qp_state, to.port_num, to.pkey_index, to.qp_access_flags), (1, 2, 3, 4));
-        assert_eq!(given.0, 1 | 8 | 16 | 32);
+        assert_eq!(which.0, 1 | 8 | 16 | 32);
 
-        let (to, given) = attributes(&Transition::ReadyToReceive {
+        let (to, which) = attributes(&Transition::ReadyToReceive {
             mtu: Mtu::Mtu1024,
             pair: 17,
             first_packet: 5,
@@ -182,9 +182,9 @@ mod tests {
         });
         assert_eq!((to.qp_state, to.path_mtu, to.dest_qp_num, to.rq_psn), (2, 3, 17, 5));
         assert_eq!((to.max_dest_rd_atomic, to.min_rnr_timer), (6, 12));
-        assert_eq!(given.0, 1 | 128 | 256 | 4096 | 32768 | 131_072 | 1_048_576);
+        assert_eq!(which.0, 1 | 128 | 256 | 4096 | 32768 | 131_072 | 1_048_576);
 
-        let (to, given) = attributes(&Transition::ReadyToSend {
+        let (to, which) = attributes(&Transition::ReadyToSend {
             first_packet: 9,
             timeout: 14,
             retries: 7,
@@ -193,11 +193,11 @@ mod tests {
         });
         assert_eq!((to.qp_state, to.sq_psn, to.timeout), (3, 9, 14));
         assert_eq!((to.retry_cnt, to.rnr_retry, to.max_rd_atomic), (7, 6, 4));
-        assert_eq!(given.0, 1 | 512 | 1024 | 2048 | 8192 | 65536);
+        assert_eq!(which.0, 1 | 512 | 1024 | 2048 | 8192 | 65536);
 
         for (transition, number) in [(Transition::Error, 6), (Transition::Reset, 0)] {
-            let (to, given) = attributes(&transition);
-            assert_eq!((to.qp_state, given.0), (number, 1));
+            let (to, which) = attributes(&transition);
+            assert_eq!((to.qp_state, which.0), (number, 1));
         }
     }
 

@@ -5,7 +5,6 @@ use super::values;
 use crate::calls::{Handle, Operation, PostError, ReceiveRequest, Segment, SendRequest};
 use rdma_mummy_sys as sys;
 use std::ffi::c_int;
-use std::io;
 use std::mem::{MaybeUninit, offset_of, zeroed};
 use std::ptr::null_mut;
 
