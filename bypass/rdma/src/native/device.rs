@@ -8,10 +8,10 @@ use rdma_mummy_sys as sys;
 use std::io;
 use std::mem::{MaybeUninit, zeroed};
 
-/// The number that Soft-RoCE (`rdma_rxe`) gives for its vendor.
-const RXE: u32 = 0x00ff_ffff;
-/// The number that Soft-iWARP (`siw`) gives.
-const SIW: u32 = 0x0062_6d74;
+/// Soft-RoCE, the kernel's module `rdma_rxe`.
+pub(super) const RXE: &str = "rxe";
+/// Soft-iWARP.
+const SIW: &str = "siw";
 
 fn attributes(native: &Native) -> io::Result<sys::ibv_device_attr> {
     // SAFETY: a structure of numbers, for which zero is a value.
@@ -41,8 +41,8 @@ pub(super) fn emulated_by(native: &Native) -> io::Result<Option<String>> {
 
 fn emulator(vendor: u32) -> Option<&'static str> {
     match vendor {
-        RXE => Some("rxe"),
-        SIW => Some("siw"),
+        0x00ff_ffff => Some(RXE),
+        0x0062_6d74 => Some(SIW),
         _ => None,
     }
 }
@@ -85,7 +85,7 @@ mod tests {
 
     #[test]
     fn emulation_is_told_by_numbers_that_no_vendor_has() {
-        assert_eq!([RXE, SIW].map(emulator), [Some("rxe"), Some("siw")]);
+        assert_eq!([0x00ff_ffff, 0x0062_6d74].map(emulator), [Some("rxe"), Some("siw")]);
         // Mellanox, Broadcom.
         assert_eq!([0x02c9, 0x14e4, 0].map(emulator), [None; 3]);
     }

@@ -125,7 +125,7 @@ unsafe impl Calls for Native {
 
     unsafe fn poll(&self, queue: Handle, into: &mut Vec<WorkCompletion>) -> io::Result<usize> {
         // SAFETY: our caller keeps the rules, which are the same.
-        unsafe { poll::poll(queue, into) }
+        unsafe { poll::poll(self, queue, into) }
     }
 
     unsafe fn create_shared(&self, domain: Handle, config: &SharedConfig) -> io::Result<Handle> {

@@ -3,6 +3,7 @@
 use super::answer::set_nonblocking;
 use super::device;
 use super::error::Error;
+use super::poll;
 use rdma_mummy_sys as sys;
 use std::ffi::CStr;
 use std::io;
@@ -17,6 +18,8 @@ pub struct Native {
     pub(super) context: NonNull<sys::ibv_context>,
     pub(super) name: String,
     pub(super) emulated_by: Option<String>,
+    /// [`poll::invalidated_flags`].
+    pub(super) invalidated: u32,
     held: Held,
 }
 
@@ -69,10 +72,11 @@ impl Native {
                 (NonNull::new(context).ok_or_else(|| error(io::Error::last_os_error()))?, Held::Own)
             }
         };
-        let mut native = Native { context, name: name.to_owned(), emulated_by: None, held };
+        let mut native = Native { context, name: name.to_owned(), emulated_by: None, invalidated: 0, held };
         // SAFETY: the context is open, and has this descriptor for as long.
         unsafe { set_nonblocking((*context.as_ptr()).async_fd) }.map_err(error)?;
         native.emulated_by = device::emulated_by(&native).map_err(error)?;
+        native.invalidated = poll::invalidated_flags(native.emulated_by.as_deref() == Some(device::RXE));
         Ok(native)
     }
 

@@ -1,5 +1,6 @@
 //! How requests ended.
 
+use super::Native;
 use super::answer::{done, object};
 use crate::calls::{Completed, Handle, Status, WorkCompletion};
 use rdma_mummy_sys as sys;
@@ -19,7 +20,7 @@ pub(super) unsafe fn notify(queue: Handle) -> io::Result<()> {
 
 /// # Safety
 /// As [`Calls::poll`](crate::calls::Calls::poll).
-pub(super) unsafe fn poll(queue: Handle, into: &mut Vec<WorkCompletion>) -> io::Result<usize> {
+pub(super) unsafe fn poll(native: &Native, queue: Handle, into: &mut Vec<WorkCompletion>) -> io::Result<usize> {
     let mut batch = [const { MaybeUninit::<sys::ibv_wc>::uninit() }; BATCH];
     let mut polled = 0;
     loop {
@@ -35,7 +36,7 @@ pub(super) unsafe fn poll(queue: Handle, into: &mut Vec<WorkCompletion>) -> io::
         };
         let found = found.min(room);
         // SAFETY: as many were written as it says.
-        into.extend(batch[..found].iter().map(|one| completion(unsafe { one.assume_init_ref() })));
+        into.extend(batch[..found].iter().map(|one| completion(unsafe { one.assume_init_ref() }, native.invalidated)));
         polled += found;
         if found < room {
             return Ok(polled);
@@ -43,8 +44,16 @@ pub(super) unsafe fn poll(queue: Handle, into: &mut Vec<WorkCompletion>) -> io::
     }
 }
 
-fn completion(of: &sys::ibv_wc) -> WorkCompletion {
-    let has = |flag: sys::ibv_wc_flags| of.wc_flags & flag.0 != 0;
+/// The flags by which a device's completions say that the peer made a key invalid. rxe passes the kernel's flag on, which
+/// for programs means that a checksum is right; reliable connections have no checksums.
+pub(super) fn invalidated_flags(is_rxe: bool) -> u32 {
+    let alias = if is_rxe { sys::ibv_wc_flags::IBV_WC_IP_CSUM_OK.0 } else { 0 };
+    sys::ibv_wc_flags::IBV_WC_WITH_INV.0 | alias
+}
+
+/// `invalidated_by` are the [`invalidated_flags`] of the device.
+fn completion(of: &sys::ibv_wc, invalidated_by: u32) -> WorkCompletion {
+    let has = |flags: u32| of.wc_flags & flags != 0;
     // SAFETY: both members are 32 bits of any value.
     let (immediate, invalidated) = unsafe {
         let union = of.imm_data_invalidated_rkey_union;
@@ -56,8 +65,8 @@ fn completion(of: &sys::ibv_wc) -> WorkCompletion {
         what: completed(of.opcode),
         len: of.byte_len,
         pair: of.qp_num,
-        immediate: has(sys::ibv_wc_flags::IBV_WC_WITH_IMM).then_some(immediate),
-        invalidated: has(sys::ibv_wc_flags::IBV_WC_WITH_INV).then_some(invalidated),
+        immediate: has(sys::ibv_wc_flags::IBV_WC_WITH_IMM.0).then_some(immediate),
+        invalidated: has(invalidated_by).then_some(invalidated),
     }
 }
 
@@ -119,7 +128,7 @@ mod tests {
 
     #[test]
     fn a_completion_has_its_bits_only_if_they_were_sent() {
-        let read = completion(&raw());
+        let read = completion(&raw(), invalidated_flags(false));
         assert_eq!(
             (read.id, read.status, read.what, read.len, read.pair),
             (u64::MAX, Status::Success, Completed::Receive, 5, 17)
@@ -128,10 +137,25 @@ mod tests {
         let mut with = raw();
         with.wc_flags = 2;
         with.imm_data_invalidated_rkey_union.imm_data = 0x0102_0304_u32.to_be();
-        assert_eq!((completion(&with).immediate, completion(&with).invalidated), (Some(0x0102_0304), None));
+        assert_eq!(
+            (
+                completion(&with, invalidated_flags(false)).immediate,
+                completion(&with, invalidated_flags(false)).invalidated
+            ),
+            (Some(0x0102_0304), None)
+        );
+        with.wc_flags = 4;
+        assert_eq!(completion(&with, invalidated_flags(false)).invalidated, None);
+        assert!(completion(&with, invalidated_flags(true)).invalidated.is_some());
         with.wc_flags = 8;
         with.imm_data_invalidated_rkey_union.invalidated_rkey = 0x0102_0304;
-        assert_eq!((completion(&with).immediate, completion(&with).invalidated), (None, Some(0x0102_0304)));
+        assert_eq!(
+            (
+                completion(&with, invalidated_flags(false)).immediate,
+                completion(&with, invalidated_flags(false)).invalidated
+            ),
+            (None, Some(0x0102_0304))
+        );
     }
 
     #[test]

@@ -146,7 +146,10 @@ fn a_connection_is_made_used_and_ended() {
     // SAFETY: the identifiers are live, and destroyed once.
     unsafe {
         rig.native.cm_disconnect(dialled).unwrap();
-        manager.events([(dialled, CmEventKind::Disconnected), (accepted, CmEventKind::Disconnected)]);
+        manager.events([(accepted, CmEventKind::Disconnected)]);
+        // Which answers.
+        rig.native.cm_disconnect(accepted).unwrap();
+        manager.events([(dialled, CmEventKind::Disconnected)]);
         rig.modify(client, &Transition::Error);
         rig.modify(server, &Transition::Error);
         rig.native.cm_destroy(dialled).unwrap();
