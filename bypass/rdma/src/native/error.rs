@@ -13,11 +13,8 @@ pub enum Error {
     #[error("the kernel offers no RDMA: modprobe ib_uverbs rdma_ucm{}", drivers())]
     NoKernel,
     /// The kernel offers verbs, and there is no device.
-    #[error("there is no RDMA device {name}, nor any other: modprobe its driver{}", drivers())]
-    NoDevices {
-        /// What was asked for.
-        name: String,
-    },
+    #[error("there is no RDMA device: modprobe its driver{}", drivers())]
+    NoDevices,
     /// There are others.
     #[error("there is no RDMA device {name}; there are: {}", there.join(", "))]
     NoDevice {

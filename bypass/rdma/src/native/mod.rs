@@ -10,6 +10,7 @@ mod connect_values;
 mod device;
 mod error;
 mod events;
+mod inline;
 mod objects;
 mod open;
 mod pair;
