@@ -1,6 +1,6 @@
 //! `linerate rdma`: the RDMA devices of this machine.
 //!
-//! With `--json`, `info` prints one object, `{"devices": […]}`, whose entries have the fields of [`Device`].
+//! With `--json`, `info` prints one object, `{"devices": […]}`, whose entries have the fields of `info::Device`.
 
 mod info;
 

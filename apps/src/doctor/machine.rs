@@ -75,7 +75,13 @@ impl Machine {
             Err(Errno::AFNOSUPPORT) => AfXdpSocket::Unsupported,
             Err(error) => AfXdpSocket::Fails(error.to_string()),
         };
-        Machine { root: "/".into(), program, has_dpdk: cfg!(feature = "dpdk"), has_rdma: cfg!(feature = "rdma"), af_xdp }
+        Machine {
+            root: "/".into(),
+            program,
+            has_dpdk: cfg!(feature = "dpdk"),
+            has_rdma: cfg!(feature = "rdma"),
+            af_xdp,
+        }
     }
 
     pub(super) fn path(&self, path: impl AsRef<Path>) -> PathBuf {

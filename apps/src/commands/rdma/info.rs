@@ -115,7 +115,6 @@ impl Device {
 
     /// For people.
     pub fn print(&self, out: &mut dyn Write) -> io::Result<()> {
-        let or = |has, yes, no| if has { yes } else { no };
         match &self.emulated_by {
             Some(driver) => writeln!(out, "{}: emulated in software, by {driver}", self.name)?,
             None => writeln!(out, "{}", self.name)?,
@@ -238,6 +237,10 @@ impl PortInfo {
             writeln!(out, "    GID {:<6} {ip}, {}, {interface}", gid.index, gid.kind)
         })
     }
+}
+
+fn or<'a>(has: bool, yes: &'a str, no: &'a str) -> &'a str {
+    if has { yes } else { no }
 }
 
 /// The name of a network interface.

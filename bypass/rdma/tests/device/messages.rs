@@ -2,8 +2,10 @@
 
 use crate::rig::{Rig, SIGNALLED, await_that, is_readable};
 use linerate_rdma::calls::{
-    AsyncEvent, Calls, Completed, Operation, QueuePairState, ReceiveRequest, SendFlags, SendRequest, Status, Transition,
+    AsyncEvent, Calls, Completed, Operation, PortState, QueuePairState, ReceiveRequest, SendFlags, SendRequest, Status,
+    Transition,
 };
+use std::process::Command;
 
 #[test]
 fn the_device_says_what_it_is() {
@@ -67,21 +69,21 @@ fn an_inline_message_is_taken_at_once() {
 fn a_list_is_sent_in_order() {
     let Some(rig) = Rig::open() else { return };
     let [one, other] = rig.pairs();
-    for round in 0..8_usize {
-        for place in 0..10 {
-            rig.fill(place * 16..place * 16 + 16, (round * 10 + place) as u8);
+    for round in 0..3_usize {
+        for place in 0..70 {
+            rig.fill(place * 16..place * 16 + 16, (round * 70 + place) as u8);
             rig.receive(other, 100 + place as u64, 4096 + place * 16..4096 + place * 16 + 16);
         }
-        let segments: Vec<_> = (0..10).map(|place| [rig.segment(place * 16..place * 16 + 16)]).collect();
+        let segments: Vec<_> = (0..70).map(|place| [rig.segment(place * 16..place * 16 + 16)]).collect();
         let request = |(id, segments)| {
-            let flags = SendFlags { signalled: id == 9, ..SendFlags::default() };
+            let flags = SendFlags { signalled: id == 69, ..SendFlags::default() };
             SendRequest { id: id as u64, segments, operation: Operation::Send, flags }
         };
         let requests: Vec<_> = segments.iter().map(|list| &list[..]).enumerate().map(request).collect();
         rig.post(one, &requests).unwrap();
-        let found = rig.completions(11);
+        let found = rig.completions(71);
         assert!(found.iter().all(|completion| completion.status == Status::Success), "{found:?}");
-        assert_eq!(rig.bytes(0..160), rig.bytes(4096..4256));
+        assert_eq!(rig.bytes(0..1120), rig.bytes(4096..5216));
     }
     rig.post(one, &[]).unwrap();
 }
@@ -162,4 +164,23 @@ fn queue_pairs_share_buffers_and_are_told_when_few_are_left() {
     await_that("readable events", || is_readable(rig.native.async_fd()).then_some(()));
     assert_eq!(rig.native.async_event().unwrap(), Some(AsyncEvent::SharedLimit(shared)));
     assert_eq!(rig.native.async_event().unwrap(), None);
+}
+
+/// Only where `LINERATE_RDMA_LINK` names the interface below the device, which is taken down and up again.
+#[test]
+fn a_port_that_goes_down_and_comes_back_says_so() {
+    let Some(rig) = Rig::open() else { return };
+    let Ok(interface) = std::env::var("LINERATE_RDMA_LINK") else {
+        eprintln!("skipped: LINERATE_RDMA_LINK names no interface to take down");
+        return;
+    };
+    for (how, state, expected) in
+        [("down", PortState::Down, AsyncEvent::PortDown(1)), ("up", PortState::Active, AsyncEvent::PortActive(1))]
+    {
+        let done = Command::new("ip").args(["link", "set", "dev", &interface, how]).status().unwrap();
+        assert!(done.success());
+        // Addresses come and go besides.
+        await_that("the port's event", || (rig.native.async_event().unwrap() == Some(expected)).then_some(()));
+        assert_eq!(rig.native.port(1).unwrap().state, state);
+    }
 }

@@ -63,9 +63,9 @@ impl Rig {
         Some(Rig { native, domain, keys, gid, channel, queue, region, memory, pairs, shared })
     }
 
-    /// A new queue pair that holds 16 of everything, or its buffers in `shared`.
+    /// A new queue pair that holds 100 requests and buffers, or its buffers in `shared`.
     pub fn pair(&self, shared: Option<Handle>) -> Pair {
-        let capacities = Capacities { sends: 16, receives: 16, send_segments: 2, receive_segments: 2, inline: 32 };
+        let capacities = Capacities { sends: 100, receives: 100, send_segments: 2, receive_segments: 2, inline: 32 };
         let config = QueuePairConfig { send_queue: self.queue, receive_queue: self.queue, shared, capacities };
         // SAFETY: all of these are live.
         let (handle, number, capacities) = unsafe { self.native.create_pair(self.domain, &config) }.unwrap();
