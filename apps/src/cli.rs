@@ -39,6 +39,10 @@ enum Command {
     Kv(kv::Command),
     /// Reserve, release and inspect hugepages, per NUMA node
     Hugepages(HugepagesArgs),
+    /// Show the RDMA devices of this machine
+    #[cfg(feature = "rdma")]
+    #[command(subcommand)]
+    Rdma(crate::commands::rdma::Command),
     /// Say what this machine can do, and for every shortfall the command that mends it
     Doctor(DoctorArgs),
 }
@@ -70,6 +74,8 @@ pub fn main() -> ExitCode {
         Command::Chargen(command) => chargen::run(command),
         Command::Kv(command) => kv::run(command),
         Command::Hugepages(args) => hugepages::run(args).map_err(Error::from),
+        #[cfg(feature = "rdma")]
+        Command::Rdma(command) => crate::commands::rdma::run(command).map_err(Error::from),
         Command::Doctor(args) => doctor::run(args).map_err(Error::from),
     };
     match result {

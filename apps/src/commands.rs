@@ -8,6 +8,8 @@ pub mod hugepages;
 pub mod kv;
 mod kv_serve;
 mod load;
+#[cfg(feature = "rdma")]
+pub mod rdma;
 mod serve;
 
 pub use load::LoadArgs;

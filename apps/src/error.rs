@@ -62,6 +62,10 @@ pub enum Error {
     /// `linerate hugepages` failed.
     #[error(transparent)]
     Hugepages(#[from] HugepagesError),
+    /// `linerate rdma` failed.
+    #[cfg(feature = "rdma")]
+    #[error(transparent)]
+    Rdma(#[from] crate::commands::rdma::RdmaError),
     /// The signals could not be caught.
     #[error("signals: {0}")]
     Signals(io::Error),

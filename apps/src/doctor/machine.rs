@@ -28,6 +28,8 @@ pub struct Machine {
     pub program: String,
     /// Whether this binary has DPDK in it.
     pub has_dpdk: bool,
+    /// Whether it has RDMA in it.
+    pub has_rdma: bool,
     /// What opening an AF_XDP socket came to.
     pub af_xdp: AfXdpSocket,
 }
@@ -73,7 +75,13 @@ impl Machine {
             Err(Errno::AFNOSUPPORT) => AfXdpSocket::Unsupported,
             Err(error) => AfXdpSocket::Fails(error.to_string()),
         };
-        Machine { root: "/".into(), program, has_dpdk: cfg!(feature = "dpdk"), af_xdp }
+        Machine {
+            root: "/".into(),
+            program,
+            has_dpdk: cfg!(feature = "dpdk"),
+            has_rdma: cfg!(feature = "rdma"),
+            af_xdp,
+        }
     }
 
     pub(super) fn path(&self, path: impl AsRef<Path>) -> PathBuf {
@@ -186,6 +194,7 @@ pub(super) mod tests {
                 root: tree.path().to_owned(),
                 program: "linerate".into(),
                 has_dpdk: true,
+                has_rdma: true,
                 af_xdp: AfXdpSocket::Opens,
             };
             let fake = Fake { tree, machine };

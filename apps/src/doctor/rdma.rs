@@ -3,12 +3,16 @@
 use super::interfaces::Interface;
 use super::machine::{DEBIAN_KERNEL, Module};
 use super::{Check, Machine, State, Subject};
+use std::fs::OpenOptions;
 
 pub(super) fn checks(machine: &Machine, interfaces: &[Interface]) -> Vec<Check> {
-    let mut checks = vec![libraries(machine)];
+    let mut checks = vec![support(machine), libraries(machine)];
+    checks.extend(KERNEL.map(|(module, file, without)| kernel(machine, module, file, without)));
     let devices = machine.list("sys/class/infiniband");
     if devices.is_empty() {
         checks.push(none(machine, interfaces));
+    } else {
+        checks.extend(access(machine));
     }
     checks.extend(devices.iter().map(|device| describe(machine, device)));
     checks
@@ -16,6 +20,50 @@ pub(super) fn checks(machine: &Machine, interfaces: &[Interface]) -> Vec<Check> 
 
 fn check(name: &str, state: State, found: impl Into<String>) -> Check {
     Check::new(Subject::Rdma, name, state, found)
+}
+
+/// Modules of the kernel, the file that each makes, and what is not to be had without it.
+const KERNEL: [(&str, &str, &str); 2] = [
+    ("ib_uverbs", "sys/class/infiniband_verbs/abi_version", "programs reach no RDMA device"),
+    ("rdma_ucm", "sys/class/misc/rdma_cm", "programs make no RDMA connections by addresses"),
+];
+
+fn support(machine: &Machine) -> Check {
+    if machine.has_rdma {
+        return check("support", State::Ok, "linerate was built with RDMA");
+    }
+    check("support", State::Warn, "linerate was built without RDMA")
+        .remedy("sudo apt-get install cmake libclang-dev && cargo build --release -p linerate-apps")
+}
+
+fn kernel(machine: &Machine, module: &str, file: &str, without: &str) -> Check {
+    if machine.exists(file) {
+        return check(module, State::Ok, "there");
+    }
+    let remedy = match machine.module(module) {
+        Module::Absent => DEBIAN_KERNEL.to_owned(),
+        _ => format!("sudo modprobe {module}"),
+    };
+    check(module, State::Warn, format!("not there: {without}")).remedy(remedy)
+}
+
+/// Whether this user may open the files by which programs reach devices.
+fn access(machine: &Machine) -> Option<Check> {
+    let files = machine.list("dev/infiniband");
+    let files: Vec<String> = files
+        .iter()
+        .filter(|name| name.starts_with("uverbs") || *name == "rdma_cm")
+        .map(|name| format!("dev/infiniband/{name}"))
+        .collect();
+    if files.is_empty() {
+        return None;
+    }
+    let opens = |file: &String| OpenOptions::new().read(true).write(true).open(machine.path(file));
+    let refused = files.iter().find_map(|file| opens(file).err().map(|error| format!("/{file}: {error}")));
+    Some(match refused {
+        None => check("/dev/infiniband", State::Ok, "can be opened"),
+        Some(refused) => check("/dev/infiniband", State::Warn, refused).remedy(format!("sudo {} …", machine.program)),
+    })
 }
 
 fn libraries(machine: &Machine) -> Check {
@@ -109,6 +157,40 @@ mod tests {
         assert_eq!(of(&fake, "libraries").remedy.unwrap(), "sudo apt-get install librdmacm1");
         fake.write("usr/lib/x86_64-linux-gnu/librdmacm.so.1", "");
         assert_eq!(of(&fake, "libraries").state, State::Ok);
+    }
+
+    #[test]
+    fn a_binary_without_rdma_says_so() {
+        let mut fake = Fake::new();
+        assert_eq!(of(&fake, "support").state, State::Ok);
+        fake.machine.has_rdma = false;
+        assert!(of(&fake, "support").remedy.unwrap().contains("cmake libclang-dev"));
+    }
+
+    #[test]
+    fn modules_of_the_kernel_are_to_be_loaded_or_need_another_kernel() {
+        let fake = Fake::new();
+        assert_eq!(of(&fake, "ib_uverbs").remedy.unwrap(), DEBIAN_KERNEL);
+        fake.loadable(&["ib_uverbs", "rdma_ucm"]);
+        assert_eq!(of(&fake, "ib_uverbs").remedy.unwrap(), "sudo modprobe ib_uverbs");
+        assert_eq!(of(&fake, "rdma_ucm").remedy.unwrap(), "sudo modprobe rdma_ucm");
+        fake.write("sys/class/infiniband_verbs/abi_version", "6\n");
+        fake.write("sys/class/misc/rdma_cm/dev", "10:124\n");
+        assert_eq!(["ib_uverbs", "rdma_ucm"].map(|module| of(&fake, module).state), [State::Ok; 2]);
+    }
+
+    #[test]
+    fn devices_are_to_be_opened_by_this_user() {
+        let fake = Fake::new();
+        device(&fake, "4: ACTIVE\n");
+        fake.write("dev/infiniband/rdma_cm", "");
+        fake.write("dev/infiniband/uverbs0", "");
+        assert_eq!(of(&fake, "/dev/infiniband").state, State::Ok);
+        // A directory cannot be opened for writing, whoever tries.
+        fake.write("dev/infiniband/uverbs1/file", "");
+        let check = of(&fake, "/dev/infiniband");
+        assert!(check.state == State::Warn && check.found.starts_with("/dev/infiniband/uverbs1: "), "{check:?}");
+        assert_eq!(check.remedy.unwrap(), "sudo linerate …");
     }
 
     #[test]

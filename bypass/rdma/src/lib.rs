@@ -6,6 +6,8 @@ mod connection;
 mod connector;
 mod credit;
 pub mod model;
+#[cfg(feature = "native")]
+pub mod native;
 mod net;
 mod rx;
 #[cfg(test)]

@@ -286,7 +286,8 @@ pub unsafe trait Calls: Send + Sync + 'static {
     /// The identifier is that of the request, and live.
     unsafe fn cm_reject(&self, id: Handle, private: &[u8]) -> io::Result<()>;
 
-    /// Ends the connection; [`Disconnected`](CmEventKind::Disconnected) follows at both ends (`rdma_disconnect`).
+    /// Ends the connection; [`Disconnected`](CmEventKind::Disconnected) follows at the peer, and here once the peer has
+    /// called this too, or destroyed its identifier, or not answered for long (`rdma_disconnect`).
     ///
     /// # Safety
     /// The identifier is live.

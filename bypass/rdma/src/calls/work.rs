@@ -105,7 +105,7 @@ pub struct ReceiveRequest<'a> {
 #[derive(Debug, thiserror::Error)]
 #[error("request {at} could not be posted: {error}")]
 pub struct PostError {
-    /// The first of the list that is not under way.
+    /// The first of the list that is not under way; its length, if all are, and the device failed then.
     pub at: usize,
     /// What the device said; `ENOMEM` when the queue is full.
     pub error: io::Error,

@@ -1,0 +1,224 @@
+//! The connection manager's values and ours.
+
+use crate::calls::{CmEvent, CmEventKind, CmParameters, Handle, Private};
+use rdma_mummy_sys as sys;
+use std::mem::zeroed;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::slice;
+
+/// A socket address as system calls take it.
+pub(super) struct Address(libc::sockaddr_storage);
+
+impl Address {
+    pub(super) fn new(address: SocketAddr) -> Self {
+        // SAFETY: numbers, for which zero is a value.
+        let mut storage: libc::sockaddr_storage = unsafe { zeroed() };
+        let place = &raw mut storage;
+        match address {
+            SocketAddr::V4(address) => {
+                let raw = libc::sockaddr_in {
+                    sin_family: libc::AF_INET as libc::sa_family_t,
+                    sin_port: address.port().to_be(),
+                    sin_addr: libc::in_addr { s_addr: u32::from(*address.ip()).to_be() },
+                    sin_zero: [0; 8],
+                };
+                // SAFETY: a storage has room and alignment for every kind of address.
+                unsafe { place.cast::<libc::sockaddr_in>().write(raw) };
+            }
+            SocketAddr::V6(address) => {
+                let raw = libc::sockaddr_in6 {
+                    sin6_family: libc::AF_INET6 as libc::sa_family_t,
+                    sin6_port: address.port().to_be(),
+                    sin6_flowinfo: address.flowinfo(),
+                    sin6_addr: libc::in6_addr { s6_addr: address.ip().octets() },
+                    sin6_scope_id: address.scope_id(),
+                };
+                // SAFETY: as above.
+                unsafe { place.cast::<libc::sockaddr_in6>().write(raw) };
+            }
+        }
+        Address(storage)
+    }
+
+    pub(super) fn as_mut_ptr(&mut self) -> *mut libc::sockaddr {
+        (&raw mut self.0).cast()
+    }
+}
+
+/// The address that is stored, if it is one of the internet's.
+pub(super) fn address(storage: &libc::sockaddr_storage) -> Option<SocketAddr> {
+    let place: *const libc::sockaddr_storage = storage;
+    match i32::from(storage.ss_family) {
+        libc::AF_INET => {
+            // SAFETY: a storage is as large and aligned as every kind of address, and all of them are numbers.
+            let raw = unsafe { &*place.cast::<libc::sockaddr_in>() };
+            let ip = Ipv4Addr::from(u32::from_be(raw.sin_addr.s_addr));
+            Some(SocketAddrV4::new(ip, u16::from_be(raw.sin_port)).into())
+        }
+        libc::AF_INET6 => {
+            // SAFETY: as above.
+            let raw = unsafe { &*place.cast::<libc::sockaddr_in6>() };
+            let ip = Ipv6Addr::from(raw.sin6_addr.s6_addr);
+            Some(SocketAddrV6::new(ip, u16::from_be(raw.sin6_port), raw.sin6_flowinfo, raw.sin6_scope_id).into())
+        }
+        _ => None,
+    }
+}
+
+/// What points at `with`'s private data, and lives no longer.
+pub(super) fn parameters(with: &CmParameters) -> sys::rdma_conn_param {
+    let private = with.private.bytes();
+    sys::rdma_conn_param {
+        private_data: private.as_ptr().cast(),
+        private_data_len: private.len() as u8,
+        responder_resources: with.reads_answered,
+        initiator_depth: with.reads_asked,
+        flow_control: 1,
+        retry_count: with.retries.min(7),
+        rnr_retry_count: with.not_ready_retries.min(7),
+        srq: u8::from(with.is_shared),
+        qp_num: with.pair,
+    }
+}
+
+/// # Safety
+/// The event is as `rdma_get_cm_event` gave it, for an identifier of reliable connections.
+pub(super) unsafe fn event_value(event: &sys::rdma_cm_event) -> CmEvent {
+    use sys::rdma_cm_event_type as kinds;
+    let handle = |id: *mut sys::rdma_cm_id| Handle(id.expose_provenance());
+    let kind = match event.event {
+        kinds::RDMA_CM_EVENT_ADDR_RESOLVED => CmEventKind::AddressResolved,
+        kinds::RDMA_CM_EVENT_ADDR_ERROR => CmEventKind::AddressFailed,
+        kinds::RDMA_CM_EVENT_ROUTE_RESOLVED => CmEventKind::RouteResolved,
+        kinds::RDMA_CM_EVENT_ROUTE_ERROR => CmEventKind::RouteFailed,
+        kinds::RDMA_CM_EVENT_CONNECT_REQUEST => CmEventKind::Request { listener: handle(event.listen_id) },
+        kinds::RDMA_CM_EVENT_CONNECT_RESPONSE => CmEventKind::Response,
+        kinds::RDMA_CM_EVENT_CONNECT_ERROR => CmEventKind::Failed,
+        kinds::RDMA_CM_EVENT_UNREACHABLE => CmEventKind::Unreachable,
+        kinds::RDMA_CM_EVENT_REJECTED => CmEventKind::Rejected,
+        kinds::RDMA_CM_EVENT_ESTABLISHED => CmEventKind::Established,
+        kinds::RDMA_CM_EVENT_DISCONNECTED => CmEventKind::Disconnected,
+        kinds::RDMA_CM_EVENT_DEVICE_REMOVAL => CmEventKind::Removed,
+        kinds::RDMA_CM_EVENT_ADDR_CHANGE => CmEventKind::AddressChanged,
+        kinds::RDMA_CM_EVENT_TIMEWAIT_EXIT => CmEventKind::TimeWaitExit,
+        other => CmEventKind::Other(other),
+    };
+    let mut value = CmEvent {
+        id: handle(event.id),
+        kind,
+        status: event.status,
+        reads_asked: 0,
+        reads_answered: 0,
+        pair: 0,
+        private: Private::default(),
+    };
+    let has_parameters = matches!(
+        kind,
+        CmEventKind::Request { .. } | CmEventKind::Response | CmEventKind::Rejected | CmEventKind::Established
+    );
+    if has_parameters {
+        // SAFETY: for reliable connections this member is written with these events.
+        let said = unsafe { &event.param.conn };
+        // What the peer asks for is for us to answer, and the other way round (rdma_get_cm_event(3)).
+        value.reads_asked = said.responder_resources;
+        value.reads_answered = said.initiator_depth;
+        value.pair = said.qp_num;
+        if !said.private_data.is_null() {
+            // SAFETY: so many bytes are there, as part of the event.
+            let bytes = unsafe { slice::from_raw_parts(said.private_data.cast(), said.private_data_len.into()) };
+            value.private = Private::new(bytes);
+        }
+    }
+    value
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_go_both_ways() {
+        for text in ["10.9.0.1:7", "0.0.0.0:0", "[fd00::2]:65535"] {
+            let there: SocketAddr = text.parse().unwrap();
+            assert_eq!(address(&Address::new(there).0), Some(there));
+        }
+        let scoped = SocketAddrV6::new("fe80::1".parse().unwrap(), 7, 0, 3).into();
+        assert_eq!(address(&Address::new(scoped).0), Some(scoped));
+        // SAFETY: numbers.
+        assert_eq!(address(&unsafe { zeroed() }), None);
+    }
+
+    #[test]
+    fn an_address_is_in_the_order_of_the_network() {
+        let Address(storage) = Address::new("10.9.0.1:7".parse().unwrap());
+        // SAFETY: numbers, of which these are so many.
+        let bytes = unsafe { slice::from_raw_parts((&raw const storage).cast::<u8>(), 8) };
+        assert_eq!(bytes[2..], [0, 7, 10, 9, 0, 1]);
+    }
+
+    fn given() -> CmParameters {
+        CmParameters {
+            pair: 17,
+            reads_answered: 3,
+            reads_asked: 4,
+            retries: 9,
+            not_ready_retries: 6,
+            is_shared: true,
+            private: Private::new(b"hello"),
+        }
+    }
+
+    #[test]
+    fn parameters_name_the_queue_pair_and_fit_their_fields() {
+        let with = given();
+        let raw = parameters(&with);
+        assert_eq!((raw.qp_num, raw.responder_resources, raw.initiator_depth, raw.srq), (17, 3, 4, 1));
+        assert_eq!((raw.retry_count, raw.rnr_retry_count), (7, 6));
+        assert_eq!((raw.private_data.addr(), raw.private_data_len), (with.private.bytes().as_ptr().addr(), 5));
+    }
+
+    fn event(kind: u32, with: &CmParameters) -> CmEvent {
+        let conn = parameters(with);
+        let event = sys::rdma_cm_event {
+            id: std::ptr::without_provenance_mut(0x1000),
+            listen_id: std::ptr::without_provenance_mut(0x2000),
+            event: kind,
+            status: -110,
+            param: sys::param_t { conn },
+        };
+        // SAFETY: the event is whole.
+        unsafe { event_value(&event) }
+    }
+
+    #[test]
+    fn an_event_says_what_the_peer_said() {
+        let read = event(4, &given());
+        assert_eq!((read.id, read.kind), (Handle(0x1000), CmEventKind::Request { listener: Handle(0x2000) }));
+        assert_eq!((read.reads_asked, read.reads_answered, read.pair, read.status), (3, 4, 17, -110));
+        assert_eq!(read.private.bytes(), b"hello");
+    }
+
+    #[test]
+    fn only_some_events_carry_what_the_peer_said() {
+        let kinds = [
+            (0, CmEventKind::AddressResolved, false),
+            (1, CmEventKind::AddressFailed, false),
+            (2, CmEventKind::RouteResolved, false),
+            (3, CmEventKind::RouteFailed, false),
+            (5, CmEventKind::Response, true),
+            (6, CmEventKind::Failed, false),
+            (7, CmEventKind::Unreachable, false),
+            (8, CmEventKind::Rejected, true),
+            (9, CmEventKind::Established, true),
+            (10, CmEventKind::Disconnected, false),
+            (11, CmEventKind::Removed, false),
+            (14, CmEventKind::AddressChanged, false),
+            (15, CmEventKind::TimeWaitExit, false),
+            (12, CmEventKind::Other(12), false),
+        ];
+        for (number, kind, carries) in kinds {
+            let read = event(number, &given());
+            assert_eq!((read.kind, read.private.bytes().is_empty()), (kind, !carries));
+        }
+    }
+}

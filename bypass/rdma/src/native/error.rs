@@ -1,0 +1,122 @@
+//! Why a device could not be opened.
+
+use std::io;
+
+/// Why a device could not be opened, and what mends it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// libibverbs or librdmacm is not there.
+    #[error("rdma-core was not found, which RDMA devices need: apt-get install ibverbs-providers librdmacm1")]
+    NoLibraries,
+    /// The kernel offers verbs to nobody.
+    #[error("the kernel offers no RDMA: modprobe ib_uverbs rdma_ucm{}", drivers())]
+    NoKernel,
+    /// The kernel offers verbs, and there is no device.
+    #[error("there is no RDMA device: modprobe its driver{}", drivers())]
+    NoDevices,
+    /// There are others.
+    #[error("there is no RDMA device {name}; there are: {}", there.join(", "))]
+    NoDevice {
+        /// What was asked for.
+        name: String,
+        /// Those that there are.
+        there: Vec<String>,
+    },
+    /// The kernel has it, and rdma-core knows nothing about its kind.
+    #[error("RDMA device {name}: rdma-core has no provider for its driver: apt-get install ibverbs-providers")]
+    NoProvider {
+        /// What was asked for.
+        name: String,
+    },
+    /// This user may not.
+    #[error("RDMA device {name}: {error}: run it as root, or let this user read and write /dev/infiniband/*")]
+    Permission {
+        /// What was asked for.
+        name: String,
+        /// What the kernel said.
+        error: io::Error,
+    },
+    /// Devices need memory that stays where it is.
+    #[error(
+        "RDMA device {name}: {error}: {} of locked memory are allowed, which is too little: ulimit -l unlimited, or run it \
+         as root",
+        kilobytes(*.limit)
+    )]
+    LockedMemory {
+        /// What was asked for.
+        name: String,
+        /// What the kernel said.
+        error: io::Error,
+        /// The limit, in bytes.
+        limit: u64,
+    },
+    /// Something else.
+    #[error("RDMA device {name}: {error}: see linerate doctor")]
+    Open {
+        /// What was asked for.
+        name: String,
+        /// What was said.
+        error: io::Error,
+    },
+}
+
+impl Error {
+    /// What `error` means for the device of that name.
+    pub(super) fn of(name: &str, error: io::Error) -> Error {
+        let name = name.to_owned();
+        match error.raw_os_error() {
+            Some(libc::EOPNOTSUPP) => Error::NoLibraries,
+            Some(libc::ENOSYS) => Error::NoKernel,
+            Some(libc::EACCES | libc::EPERM) => Error::Permission { name, error },
+            Some(libc::ENOMEM) => match locked_memory() {
+                Some(limit) => Error::LockedMemory { name, error, limit },
+                None => Error::Open { name, error },
+            },
+            _ => Error::Open { name, error },
+        }
+    }
+}
+
+/// The limit of locked memory in bytes, if it is one for this process.
+pub(super) fn locked_memory() -> Option<u64> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: a structure that lives through the call.
+    let returned = unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &mut limit) };
+    (returned == 0 && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
+}
+
+/// Which drivers there are besides a NIC's own.
+fn drivers() -> &'static str {
+    ", and for one in software over eth0: modprobe rdma_rxe && rdma link add rxe0 type rxe netdev eth0"
+}
+
+pub(super) fn kilobytes(bytes: u64) -> String {
+    format!("{} KB", bytes >> 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(number: i32) -> String {
+        Error::of("mlx5_0", io::Error::from_raw_os_error(number)).to_string()
+    }
+
+    #[test]
+    fn errors_name_the_device_and_the_remedy_in_one_line() {
+        assert!(said(libc::EOPNOTSUPP).contains("apt-get install ibverbs-providers librdmacm1"));
+        assert!(said(libc::ENOSYS).contains("modprobe ib_uverbs rdma_ucm"));
+        for number in [libc::EACCES, libc::EPERM] {
+            assert!(said(number).starts_with("RDMA device mlx5_0: ") && said(number).contains("/dev/infiniband"));
+        }
+        assert!(said(libc::EIO).contains("mlx5_0"), "{}", said(libc::EIO));
+        let other = Error::NoDevice { name: "mlx5_0".into(), there: vec!["rxe0".into(), "siw0".into()] };
+        assert_eq!(other.to_string(), "there is no RDMA device mlx5_0; there are: rxe0, siw0");
+        let locked = Error::LockedMemory { name: "a".into(), error: io::ErrorKind::OutOfMemory.into(), limit: 8 << 20 };
+        assert!(locked.to_string().contains("8192 KB of locked memory"), "{locked}");
+        for number in [libc::EOPNOTSUPP, libc::ENOSYS, libc::EACCES, libc::ENOMEM, libc::EIO] {
+            assert!(!said(number).contains('\n'));
+        }
+    }
+}

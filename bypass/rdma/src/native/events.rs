@@ -1,0 +1,150 @@
+//! Completion channels, and what a device says unasked.
+
+use super::Native;
+use super::answer::{done, is_nothing, made, object, set_nonblocking};
+use crate::calls::{AsyncEvent, Handle};
+use rdma_mummy_sys as sys;
+use std::io;
+use std::mem::zeroed;
+use std::os::fd::RawFd;
+use std::ptr::null_mut;
+
+/// `ibv_async_event` with its kind as the number that it is: of the bindings' enumeration, a kind that a later kernel
+/// has would be no value.
+#[repr(C)]
+struct Event {
+    element: sys::ibv_async_event_element_t,
+    kind: u32,
+}
+
+const _: () = {
+    assert!(size_of::<Event>() == size_of::<sys::ibv_async_event>());
+    assert!(align_of::<Event>() == align_of::<sys::ibv_async_event>());
+    assert!(std::mem::offset_of!(Event, element) == std::mem::offset_of!(sys::ibv_async_event, element));
+    assert!(std::mem::offset_of!(Event, kind) == std::mem::offset_of!(sys::ibv_async_event, event_type));
+};
+
+pub(super) fn async_fd(native: &Native) -> RawFd {
+    // SAFETY: the context is open as long as `native` lives.
+    unsafe { (*native.context.as_ptr()).async_fd }
+}
+
+pub(super) fn async_event(native: &Native) -> io::Result<Option<AsyncEvent>> {
+    // SAFETY: a union of pointers and a number, for which zero is a value.
+    let mut event: Event = unsafe { zeroed() };
+    let place = (&raw mut event).cast::<sys::ibv_async_event>();
+    // SAFETY: the context is open. `Event` is laid out as the structure that is written, and the call does not read it.
+    match done(unsafe { sys::ibv_get_async_event(native.context.as_ptr(), place) }) {
+        Ok(()) => {}
+        Err(error) if is_nothing(&error) => return Ok(None),
+        Err(error) => return Err(error),
+    }
+    let read = value(&event);
+    // SAFETY: the event was got, and is acknowledged once. Its object is live: destroying it waits for this.
+    unsafe { sys::ibv_ack_async_event(place) };
+    Ok(Some(read))
+}
+
+fn value(event: &Event) -> AsyncEvent {
+    // SAFETY: whichever member was written, the union was zero before, and its members are a pointer or less.
+    let object = Handle(unsafe { event.element.cq }.expose_provenance());
+    // SAFETY: as above.
+    let port = u8::try_from(unsafe { event.element.port_num }).unwrap_or(0);
+    const CQ_ERR: u32 = sys::ibv_event_type::IBV_EVENT_CQ_ERR as u32;
+    const QP_FATAL: u32 = sys::ibv_event_type::IBV_EVENT_QP_FATAL as u32;
+    const QP_REQ_ERR: u32 = sys::ibv_event_type::IBV_EVENT_QP_REQ_ERR as u32;
+    const QP_ACCESS_ERR: u32 = sys::ibv_event_type::IBV_EVENT_QP_ACCESS_ERR as u32;
+    const COMM_EST: u32 = sys::ibv_event_type::IBV_EVENT_COMM_EST as u32;
+    const SRQ_LIMIT_REACHED: u32 = sys::ibv_event_type::IBV_EVENT_SRQ_LIMIT_REACHED as u32;
+    const SRQ_ERR: u32 = sys::ibv_event_type::IBV_EVENT_SRQ_ERR as u32;
+    const QP_LAST_WQE_REACHED: u32 = sys::ibv_event_type::IBV_EVENT_QP_LAST_WQE_REACHED as u32;
+    const PORT_ACTIVE: u32 = sys::ibv_event_type::IBV_EVENT_PORT_ACTIVE as u32;
+    const PORT_ERR: u32 = sys::ibv_event_type::IBV_EVENT_PORT_ERR as u32;
+    const GID_CHANGE: u32 = sys::ibv_event_type::IBV_EVENT_GID_CHANGE as u32;
+    const DEVICE_FATAL: u32 = sys::ibv_event_type::IBV_EVENT_DEVICE_FATAL as u32;
+    match event.kind {
+        CQ_ERR => AsyncEvent::QueueError(object),
+        QP_FATAL => AsyncEvent::PairFatal(object),
+        QP_REQ_ERR => AsyncEvent::PairRequest(object),
+        QP_ACCESS_ERR => AsyncEvent::PairAccess(object),
+        COMM_EST => AsyncEvent::Established(object),
+        SRQ_LIMIT_REACHED => AsyncEvent::SharedLimit(object),
+        SRQ_ERR => AsyncEvent::SharedError(object),
+        QP_LAST_WQE_REACHED => AsyncEvent::LastBuffer(object),
+        PORT_ACTIVE => AsyncEvent::PortActive(port),
+        PORT_ERR => AsyncEvent::PortDown(port),
+        GID_CHANGE => AsyncEvent::GidsChanged(port),
+        DEVICE_FATAL => AsyncEvent::Fatal,
+        other => AsyncEvent::Other(other),
+    }
+}
+
+pub(super) fn create_channel(native: &Native) -> io::Result<(Handle, RawFd)> {
+    // SAFETY: the context is open.
+    let channel = unsafe { sys::ibv_create_comp_channel(native.context.as_ptr()) };
+    let handle = made(channel)?;
+    // SAFETY: it was made just now.
+    let descriptor = unsafe { (*channel).fd };
+    // SAFETY: the channel has it open.
+    if let Err(error) = unsafe { set_nonblocking(descriptor) } {
+        // SAFETY: nobody else has it.
+        unsafe { sys::ibv_destroy_comp_channel(channel) };
+        return Err(error);
+    }
+    Ok((handle, descriptor))
+}
+
+/// # Safety
+/// As [`Calls::destroy_channel`](crate::calls::Calls::destroy_channel).
+pub(super) unsafe fn destroy_channel(channel: Handle) -> io::Result<()> {
+    // SAFETY: it is a live channel.
+    done(unsafe { sys::ibv_destroy_comp_channel(object(channel)) })
+}
+
+/// # Safety
+/// As [`Calls::channel_event`](crate::calls::Calls::channel_event).
+pub(super) unsafe fn channel_event(channel: Handle) -> io::Result<bool> {
+    let (mut queue, mut context) = (null_mut(), null_mut());
+    // SAFETY: it is a live channel.
+    match done(unsafe { sys::ibv_get_cq_event(object(channel), &mut queue, &mut context) }) {
+        Ok(()) => {}
+        Err(error) if is_nothing(&error) => return Ok(false),
+        Err(error) => return Err(error),
+    }
+    // SAFETY: one event of this queue was got; the caller keeps the queue live.
+    unsafe { sys::ibv_ack_cq_events(queue, 1) };
+    Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(kind: u32, element: sys::ibv_async_event_element_t) -> AsyncEvent {
+        value(&Event { element, kind })
+    }
+
+    #[test]
+    fn events_name_their_object_or_port() {
+        let pair = || sys::ibv_async_event_element_t { qp: std::ptr::without_provenance_mut(0x1000) };
+        assert_eq!(of(1, pair()), AsyncEvent::PairFatal(Handle(0x1000)));
+        assert_eq!(of(16, pair()), AsyncEvent::LastBuffer(Handle(0x1000)));
+        let port = || {
+            // SAFETY: a union of pointers and a number.
+            let mut element: sys::ibv_async_event_element_t = unsafe { zeroed() };
+            element.port_num = 2;
+            element
+        };
+        assert_eq!(of(10, port()), AsyncEvent::PortDown(2));
+        assert_eq!(of(9, port()), AsyncEvent::PortActive(2));
+        assert_eq!(of(18, port()), AsyncEvent::GidsChanged(2));
+        assert_eq!(of(8, port()), AsyncEvent::Fatal);
+    }
+
+    #[test]
+    fn a_kind_that_nobody_knows_is_a_number() {
+        let nothing = || sys::ibv_async_event_element_t { cq: null_mut() };
+        assert_eq!(of(4711, nothing()), AsyncEvent::Other(4711));
+        assert_eq!(of(u32::MAX, nothing()), AsyncEvent::Other(u32::MAX));
+    }
+}

@@ -1,0 +1,216 @@
+//! Which devices there are, and opening one.
+
+use super::answer::set_nonblocking;
+use super::device;
+use super::error::Error;
+use super::poll;
+use rdma_mummy_sys as sys;
+use std::ffi::CStr;
+use std::io;
+use std::path::Path;
+use std::ptr::NonNull;
+
+/// A device of this machine.
+///
+/// Two of the same name share rdma-core's context, and so each takes asynchronous events that were for the other: open one,
+/// and share it.
+pub struct Native {
+    pub(super) context: NonNull<sys::ibv_context>,
+    pub(super) name: String,
+    pub(super) emulated_by: Option<String>,
+    /// [`poll::invalidated_flags`].
+    pub(super) invalidated: u32,
+    held: Held,
+}
+
+/// Who opened the context.
+enum Held {
+    /// librdmacm: this is the list in which the context stands, and which keeps it.
+    Manager(NonNull<*mut sys::ibv_context>),
+    /// We.
+    Own,
+}
+
+// SAFETY: rdma-core's contexts and objects may be used by any thread (ibv_open_device(3) and others; the libraries lock what
+// needs it), and the rest of the fields does not change.
+unsafe impl Send for Native {}
+// SAFETY: as above.
+unsafe impl Sync for Native {}
+
+impl Native {
+    /// The names of the devices that there are.
+    ///
+    /// # Errors
+    /// [`Error::NoLibraries`], [`Error::NoKernel`], and what else keeps them from being listed.
+    pub fn devices() -> Result<Vec<String>, Error> {
+        let list = List::new().map_err(|error| Error::of("*", error))?;
+        // SAFETY: the devices are those of the list.
+        Ok(list.devices().iter().map(|&device| unsafe { name_of(device) }).collect())
+    }
+
+    /// Opens the device `name`. Where there is a connection manager, the context is the one that it has opened: a queue pair
+    /// and the identifier that connects it are to be of the same.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn open(name: &str) -> Result<Native, Error> {
+        let error = |error| Error::of(name, error);
+        // librdmacm does not say what is wrong where there is nothing: libibverbs does.
+        let list = List::new().map_err(error)?;
+        // SAFETY: the devices are those of the list.
+        let there: Vec<String> = list.devices().iter().map(|&device| unsafe { name_of(device) }).collect();
+        let Some(place) = there.iter().position(|one| one == name) else {
+            return Err(absent(name, there));
+        };
+        let (context, held) = match from_manager(name) {
+            Ok(found) => found,
+            Err(why) if why.raw_os_error() == Some(libc::EOPNOTSUPP) => return Err(Error::NoLibraries),
+            Err(why) => {
+                tracing::warn!("RDMA device {name} without the connection manager: {why}: modprobe rdma_ucm");
+                // SAFETY: it is a device of the list, which lives.
+                let context = unsafe { sys::ibv_open_device(list.devices()[place]) };
+                (NonNull::new(context).ok_or_else(|| error(io::Error::last_os_error()))?, Held::Own)
+            }
+        };
+        let mut native = Native { context, name: name.to_owned(), emulated_by: None, invalidated: 0, held };
+        // SAFETY: the context is open, and has this descriptor for as long.
+        unsafe { set_nonblocking((*context.as_ptr()).async_fd) }.map_err(error)?;
+        native.emulated_by = device::emulated_by(&native).map_err(error)?;
+        native.invalidated = poll::invalidated_flags(native.emulated_by.as_deref() == Some(device::RXE));
+        Ok(native)
+    }
+
+    /// Whether connections can be made by the connection manager (`rdma_cm`).
+    pub fn has_connection_manager(&self) -> bool {
+        matches!(self.held, Held::Manager(_))
+    }
+}
+
+impl Drop for Native {
+    fn drop(&mut self) {
+        match self.held {
+            // SAFETY: the list is what `rdma_get_devices` gave, and is given back once.
+            Held::Manager(list) => unsafe { sys::rdma_free_devices(list.as_ptr()) },
+            Held::Own => {
+                // SAFETY: we opened the context, and nobody can use it any more: calls borrow `self`, and whoever made
+                // something of it is to have destroyed it.
+                unsafe { sys::ibv_close_device(self.context.as_ptr()) };
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for Native {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Native")
+            .field("name", &self.name)
+            .field("emulated_by", &self.emulated_by)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What to say about a device that is not among those that rdma-core lists.
+fn absent(name: &str, there: Vec<String>) -> Error {
+    let name = name.to_owned();
+    // A name is one part of a path, or it is no device's.
+    let is_in_kernel = !name.is_empty()
+        && !name.contains('/')
+        && !name.starts_with('.')
+        && Path::new("/sys/class/infiniband").join(&name).exists();
+    if is_in_kernel {
+        return Error::NoProvider { name };
+    }
+    if there.is_empty() { Error::NoDevices } else { Error::NoDevice { name, there } }
+}
+
+/// The context that librdmacm has of the device, or why there is none.
+fn from_manager(name: &str) -> io::Result<(NonNull<sys::ibv_context>, Held)> {
+    let mut count = 0;
+    // SAFETY: it writes the number.
+    let list = unsafe { sys::rdma_get_devices(&mut count) };
+    let list = NonNull::new(list).ok_or_else(io::Error::last_os_error)?;
+    // SAFETY: the list has that many contexts, which are open for as long as it lives.
+    let contexts = unsafe { std::slice::from_raw_parts(list.as_ptr(), usize::try_from(count).unwrap_or(0)) };
+    for &context in contexts {
+        // SAFETY: as above; a context has its device.
+        if let Some(context) = NonNull::new(context)
+            && unsafe { name_of((*context.as_ptr()).device) } == name
+        {
+            return Ok((context, Held::Manager(list)));
+        }
+    }
+    // SAFETY: the list is given back once, and no context of it is kept.
+    unsafe { sys::rdma_free_devices(list.as_ptr()) };
+    Err(io::Error::other("it does not know the device"))
+}
+
+/// The name of a device.
+///
+/// # Safety
+/// The device is one of a list that lives, or of an open context.
+unsafe fn name_of(device: *mut sys::ibv_device) -> String {
+    // SAFETY: as the caller says.
+    let name = unsafe { sys::ibv_get_device_name(device) };
+    if name.is_null() {
+        return String::new();
+    }
+    // SAFETY: the name is a string that lives as long as the device.
+    unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned()
+}
+
+/// What `ibv_get_device_list` gave.
+struct List {
+    start: NonNull<*mut sys::ibv_device>,
+    len: usize,
+}
+
+impl List {
+    fn new() -> io::Result<List> {
+        let mut count = 0;
+        // SAFETY: it writes the number.
+        let start = unsafe { sys::ibv_get_device_list(&mut count) };
+        let start = NonNull::new(start).ok_or_else(io::Error::last_os_error)?;
+        Ok(List { start, len: usize::try_from(count).unwrap_or(0) })
+    }
+
+    fn devices(&self) -> &[*mut sys::ibv_device] {
+        // SAFETY: the list has that many, and lives as long as `self`.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
+    }
+}
+
+impl Drop for List {
+    fn drop(&mut self) {
+        // SAFETY: it is given back once.
+        unsafe { sys::ibv_free_device_list(self.start.as_ptr()) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_that_is_not_there_is_told_from_one_without_a_provider() {
+        assert!(matches!(absent("none0", vec![]), Error::NoDevices));
+        assert!(matches!(absent("none0", vec!["rxe0".into()]), Error::NoDevice { .. }));
+        for odd in ["", ".", "..", "../net", "a/b"] {
+            assert!(matches!(absent(odd, vec![]), Error::NoDevices), "{odd}");
+        }
+    }
+
+    #[test]
+    fn without_rdma_in_the_kernel_that_is_said() {
+        let has = Path::new("/sys/class/infiniband_verbs/abi_version").exists();
+        let listed = Native::devices();
+        let opened = Native::open("none0");
+        match (has, &listed) {
+            (true, Ok(_)) => {
+                assert!(matches!(opened, Err(Error::NoDevice { .. } | Error::NoDevices)), "{opened:?}")
+            }
+            (false, Err(Error::NoKernel)) => assert!(matches!(opened, Err(Error::NoKernel)), "{opened:?}"),
+            (_, Err(Error::NoLibraries)) => assert!(matches!(opened, Err(Error::NoLibraries)), "{opened:?}"),
+            _ => panic!("{listed:?}"),
+        }
+    }
+}

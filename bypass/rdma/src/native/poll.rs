@@ -1,0 +1,202 @@
+//! How requests ended.
+
+use super::Native;
+use super::answer::{done, object};
+use crate::calls::{Completed, Handle, Status, WorkCompletion};
+use rdma_mummy_sys as sys;
+use std::ffi::c_int;
+use std::io;
+use std::mem::MaybeUninit;
+
+/// Completions taken by one call.
+const BATCH: usize = 32;
+
+/// # Safety
+/// As [`Calls::notify`](crate::calls::Calls::notify).
+pub(super) unsafe fn notify(queue: Handle) -> io::Result<()> {
+    // SAFETY: it is a live queue.
+    done(unsafe { sys::ibv_req_notify_cq(object(queue), 0) })
+}
+
+/// # Safety
+/// As [`Calls::poll`](crate::calls::Calls::poll).
+pub(super) unsafe fn poll(native: &Native, queue: Handle, into: &mut Vec<WorkCompletion>) -> io::Result<usize> {
+    let mut batch = [const { MaybeUninit::<sys::ibv_wc>::uninit() }; BATCH];
+    let mut polled = 0;
+    loop {
+        let room = (into.capacity() - into.len()).min(BATCH);
+        if room == 0 {
+            return Ok(polled);
+        }
+        // SAFETY: it is a live queue, and there is room for that many.
+        let found = unsafe { sys::ibv_poll_cq(object(queue), room as c_int, batch.as_mut_ptr().cast()) };
+        let Ok(found) = usize::try_from(found) else {
+            // What came before is not lost; the error comes again.
+            return if polled > 0 { Ok(polled) } else { Err(io::Error::from_raw_os_error(libc::EIO)) };
+        };
+        let found = found.min(room);
+        // SAFETY: as many were written as it says.
+        into.extend(batch[..found].iter().map(|one| completion(unsafe { one.assume_init_ref() }, native.invalidated)));
+        polled += found;
+        if found < room {
+            return Ok(polled);
+        }
+    }
+}
+
+/// The flags by which a device's completions say that the peer made a key invalid. rxe passes the kernel's flag on, which
+/// for programs means that a checksum is right; reliable connections have no checksums.
+pub(super) fn invalidated_flags(is_rxe: bool) -> u32 {
+    let alias = if is_rxe { sys::ibv_wc_flags::IBV_WC_IP_CSUM_OK.0 } else { 0 };
+    sys::ibv_wc_flags::IBV_WC_WITH_INV.0 | alias
+}
+
+/// `invalidated_by` are the [`invalidated_flags`] of the device.
+fn completion(of: &sys::ibv_wc, invalidated_by: u32) -> WorkCompletion {
+    let has = |flags: u32| of.wc_flags & flags != 0;
+    // SAFETY: both members are 32 bits of any value.
+    let (immediate, invalidated) = unsafe {
+        let union = of.imm_data_invalidated_rkey_union;
+        (u32::from_be(union.imm_data), union.invalidated_rkey)
+    };
+    WorkCompletion {
+        id: of.wr_id,
+        status: status(of.status),
+        what: completed(of.opcode),
+        len: of.byte_len,
+        pair: of.qp_num,
+        immediate: has(sys::ibv_wc_flags::IBV_WC_WITH_IMM.0).then_some(immediate),
+        invalidated: has(invalidated_by).then_some(invalidated),
+    }
+}
+
+fn status(number: sys::ibv_wc_status::Type) -> Status {
+    match number {
+        sys::ibv_wc_status::IBV_WC_SUCCESS => Status::Success,
+        sys::ibv_wc_status::IBV_WC_LOC_LEN_ERR => Status::LocalLength,
+        sys::ibv_wc_status::IBV_WC_LOC_QP_OP_ERR => Status::LocalQueuePair,
+        sys::ibv_wc_status::IBV_WC_LOC_PROT_ERR => Status::LocalProtection,
+        sys::ibv_wc_status::IBV_WC_WR_FLUSH_ERR => Status::Flushed,
+        sys::ibv_wc_status::IBV_WC_MW_BIND_ERR => Status::Bind,
+        sys::ibv_wc_status::IBV_WC_BAD_RESP_ERR => Status::BadResponse,
+        sys::ibv_wc_status::IBV_WC_LOC_ACCESS_ERR => Status::LocalAccess,
+        sys::ibv_wc_status::IBV_WC_REM_INV_REQ_ERR => Status::RemoteInvalidRequest,
+        sys::ibv_wc_status::IBV_WC_REM_ACCESS_ERR => Status::RemoteAccess,
+        sys::ibv_wc_status::IBV_WC_REM_OP_ERR => Status::RemoteOperation,
+        sys::ibv_wc_status::IBV_WC_RETRY_EXC_ERR => Status::RetryExceeded,
+        sys::ibv_wc_status::IBV_WC_RNR_RETRY_EXC_ERR => Status::ReceiverNotReady,
+        sys::ibv_wc_status::IBV_WC_REM_ABORT_ERR => Status::RemoteAborted,
+        sys::ibv_wc_status::IBV_WC_FATAL_ERR => Status::Fatal,
+        other => Status::Other(other),
+    }
+}
+
+fn completed(number: sys::ibv_wc_opcode::Type) -> Completed {
+    match number {
+        sys::ibv_wc_opcode::IBV_WC_SEND => Completed::Send,
+        sys::ibv_wc_opcode::IBV_WC_RDMA_WRITE => Completed::Write,
+        sys::ibv_wc_opcode::IBV_WC_RDMA_READ => Completed::Read,
+        sys::ibv_wc_opcode::IBV_WC_BIND_MW => Completed::Bind,
+        sys::ibv_wc_opcode::IBV_WC_LOCAL_INV => Completed::Invalidate,
+        sys::ibv_wc_opcode::IBV_WC_RECV => Completed::Receive,
+        sys::ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM => Completed::ReceiveWrite,
+        other => Completed::Other(other),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn raw() -> sys::ibv_wc {
+        sys::ibv_wc {
+            wr_id: u64::MAX,
+            status: 0,
+            opcode: 128,
+            vendor_err: 0,
+            byte_len: 5,
+            imm_data_invalidated_rkey_union: sys::imm_data_invalidated_rkey_union_t { invalidated_rkey: 0 },
+            qp_num: 17,
+            src_qp: 0,
+            wc_flags: 0,
+            pkey_index: 0,
+            slid: 0,
+            sl: 0,
+            dlid_path_bits: 0,
+        }
+    }
+
+    #[test]
+    fn a_completion_has_its_bits_only_if_they_were_sent() {
+        let read = completion(&raw(), invalidated_flags(false));
+        assert_eq!(
+            (read.id, read.status, read.what, read.len, read.pair),
+            (u64::MAX, Status::Success, Completed::Receive, 5, 17)
+        );
+        assert_eq!((read.immediate, read.invalidated), (None, None));
+        let mut with = raw();
+        with.wc_flags = 2;
+        with.imm_data_invalidated_rkey_union.imm_data = 0x0102_0304_u32.to_be();
+        assert_eq!(
+            (
+                completion(&with, invalidated_flags(false)).immediate,
+                completion(&with, invalidated_flags(false)).invalidated
+            ),
+            (Some(0x0102_0304), None)
+        );
+        with.wc_flags = 4;
+        assert_eq!(completion(&with, invalidated_flags(false)).invalidated, None);
+        assert!(completion(&with, invalidated_flags(true)).invalidated.is_some());
+        with.wc_flags = 8;
+        with.imm_data_invalidated_rkey_union.invalidated_rkey = 0x0102_0304;
+        assert_eq!(
+            (
+                completion(&with, invalidated_flags(false)).immediate,
+                completion(&with, invalidated_flags(false)).invalidated
+            ),
+            (None, Some(0x0102_0304))
+        );
+    }
+
+    #[test]
+    fn every_status_is_told_apart() {
+        let known = [
+            (1, Status::LocalLength),
+            (2, Status::LocalQueuePair),
+            (4, Status::LocalProtection),
+            (5, Status::Flushed),
+            (6, Status::Bind),
+            (7, Status::BadResponse),
+            (8, Status::LocalAccess),
+            (9, Status::RemoteInvalidRequest),
+            (10, Status::RemoteAccess),
+            (11, Status::RemoteOperation),
+            (12, Status::RetryExceeded),
+            (13, Status::ReceiverNotReady),
+            (16, Status::RemoteAborted),
+            (19, Status::Fatal),
+            (21, Status::Other(21)),
+            (4711, Status::Other(4711)),
+        ];
+        for (number, expected) in known {
+            assert_eq!(status(number), expected);
+        }
+    }
+
+    #[test]
+    fn every_operation_is_told_apart() {
+        let known = [
+            (0, Completed::Send),
+            (1, Completed::Write),
+            (2, Completed::Read),
+            (5, Completed::Bind),
+            (6, Completed::Invalidate),
+            (128, Completed::Receive),
+            (129, Completed::ReceiveWrite),
+            (3, Completed::Other(3)),
+        ];
+        for (number, expected) in known {
+            assert_eq!(completed(number), expected);
+        }
+    }
+}

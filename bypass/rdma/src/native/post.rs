@@ -1,0 +1,222 @@
+//! Posting requests: their lists are linked on the stack, a chunk at a time.
+
+use super::answer::{done, object};
+use super::values;
+use crate::calls::{Handle, Operation, PostError, ReceiveRequest, Segment, SendRequest};
+use rdma_mummy_sys as sys;
+use std::ffi::c_int;
+use std::mem::{MaybeUninit, offset_of, zeroed};
+use std::ptr::null_mut;
+
+/// Requests handed over by one call: 4 KB of the stack.
+const CHUNK: usize = 32;
+
+// Lists of segments are handed over as they are.
+const _: () = {
+    assert!(size_of::<Segment>() == size_of::<sys::ibv_sge>());
+    assert!(align_of::<Segment>() == align_of::<sys::ibv_sge>());
+    assert!(offset_of!(Segment, address) == offset_of!(sys::ibv_sge, addr));
+    assert!(offset_of!(Segment, len) == offset_of!(sys::ibv_sge, length));
+    assert!(offset_of!(Segment, local_key) == offset_of!(sys::ibv_sge, lkey));
+};
+
+/// # Safety
+/// As [`Calls::post_send`](crate::calls::Calls::post_send).
+pub(super) unsafe fn send(pair: Handle, requests: &[SendRequest<'_>]) -> Result<(), PostError> {
+    let pair: *mut sys::ibv_qp = object(pair);
+    let mut list = List::<sys::ibv_send_wr>::new();
+    let mut before = 0;
+    while before < requests.len() {
+        let chunk = &requests[before..before + send_chunk(&requests[before..])];
+        let first = list.link(chunk.iter().map(raw_send));
+        let mut bad = null_mut();
+        // SAFETY: the queue pair is live, the list ends, and it and the segments live through the call; the caller answers for
+        // what they name.
+        let posted = done(unsafe { sys::ibv_post_send(pair, first, &mut bad) });
+        let taken = if posted.is_ok() { chunk.len() } else { list.place(bad, chunk.len()) };
+        // SAFETY: windows that are bound are live, as the caller says, and nobody else binds one meanwhile.
+        chunk[..taken].iter().for_each(|request| unsafe { remember_key(request) });
+        posted.map_err(|error| PostError { at: before + taken, error })?;
+        before += chunk.len();
+    }
+    Ok(())
+}
+
+/// How many of `requests` go in one chunk: a second bind begins the next, since [`remember_key`] comes between two of a window.
+fn send_chunk(requests: &[SendRequest<'_>]) -> usize {
+    let binds = |request: &SendRequest<'_>| matches!(request.operation, Operation::Bind { .. });
+    let second = requests.iter().enumerate().filter(|(_, request)| binds(request)).map(|(place, _)| place).nth(1);
+    second.unwrap_or(requests.len()).min(CHUNK)
+}
+
+/// Providers (rxe among them) take the key that a window has so far from the window, and leave it to the program to keep
+/// it right where it binds by a request.
+///
+/// # Safety
+/// A window that is bound is live, and nobody else uses it.
+unsafe fn remember_key(request: &SendRequest<'_>) {
+    if let Operation::Bind { window, remote_key, .. } = request.operation {
+        // SAFETY: as the caller says.
+        unsafe { (*object::<sys::ibv_mw>(window)).rkey = remote_key };
+    }
+}
+
+/// # Safety
+/// As [`Calls::post_receive`](crate::calls::Calls::post_receive).
+pub(super) unsafe fn receive(pair: Handle, requests: &[ReceiveRequest<'_>]) -> Result<(), PostError> {
+    let pair: *mut sys::ibv_qp = object(pair);
+    // SAFETY: the queue pair is live, and the caller answers for what the requests name.
+    receive_by(requests, |first, bad| unsafe { sys::ibv_post_recv(pair, first, bad) })
+}
+
+/// # Safety
+/// As [`Calls::post_shared`](crate::calls::Calls::post_shared).
+pub(super) unsafe fn shared(shared: Handle, requests: &[ReceiveRequest<'_>]) -> Result<(), PostError> {
+    let shared: *mut sys::ibv_srq = object(shared);
+    // SAFETY: the shared queue is live, and the caller answers for what the requests name.
+    receive_by(requests, |first, bad| unsafe { sys::ibv_post_srq_recv(shared, first, bad) })
+}
+
+/// Hands the requests to `post`, chunk by chunk: a list that ends, and a place for the first that was not taken.
+fn receive_by(
+    requests: &[ReceiveRequest<'_>],
+    post: impl Fn(*mut sys::ibv_recv_wr, *mut *mut sys::ibv_recv_wr) -> c_int,
+) -> Result<(), PostError> {
+    let mut list = List::<sys::ibv_recv_wr>::new();
+    for (index, chunk) in requests.chunks(CHUNK).enumerate() {
+        let first = list.link(chunk.iter().map(raw_receive));
+        let mut bad = null_mut();
+        if let Err(error) = done(post(first, &mut bad)) {
+            return Err(PostError { at: index * CHUNK + list.place(bad, chunk.len()), error });
+        }
+    }
+    Ok(())
+}
+
+/// Requests that are linked, on the stack.
+struct List<R> {
+    requests: [MaybeUninit<R>; CHUNK],
+}
+
+impl<R: Linked> List<R> {
+    fn new() -> Self {
+        List { requests: [const { MaybeUninit::uninit() }; CHUNK] }
+    }
+
+    /// The first of `requests`, each linked to the next; null for none, and at most a chunk of them.
+    fn link(&mut self, requests: impl ExactSizeIterator<Item = R>) -> *mut R {
+        let len = requests.len().min(CHUNK);
+        let start = self.requests.as_mut_ptr().cast::<R>();
+        for (place, mut request) in requests.take(CHUNK).enumerate() {
+            let next = if place + 1 < len { start.wrapping_add(place + 1) } else { null_mut() };
+            request.set_next(next);
+            // SAFETY: the place is one of the array.
+            unsafe { start.add(place).write(request) };
+        }
+        if len == 0 { null_mut() } else { start }
+    }
+
+    /// How many of `len` requests are before `bad`. Without one, the provider took all of them and failed then (rxe, when its
+    /// kernel part cannot be told): their memory is the device's.
+    fn place(&self, bad: *mut R, len: usize) -> usize {
+        let offset = bad.addr().wrapping_sub(self.requests.as_ptr().addr());
+        (offset / size_of::<R>()).min(len)
+    }
+}
+
+/// A request that can be one of a list.
+trait Linked {
+    fn set_next(&mut self, next: *mut Self);
+}
+
+impl Linked for sys::ibv_send_wr {
+    fn set_next(&mut self, next: *mut Self) {
+        self.next = next;
+    }
+}
+
+impl Linked for sys::ibv_recv_wr {
+    fn set_next(&mut self, next: *mut Self) {
+        self.next = next;
+    }
+}
+
+/// Segments as the libraries take them, which do not write them.
+fn raw_segments(segments: &[Segment]) -> (*mut sys::ibv_sge, c_int) {
+    // More than any device takes is an error there, not a smaller number.
+    (segments.as_ptr().cast_mut().cast(), c_int::try_from(segments.len()).unwrap_or(c_int::MAX))
+}
+
+fn raw_receive(request: &ReceiveRequest<'_>) -> sys::ibv_recv_wr {
+    let (sg_list, num_sge) = raw_segments(request.segments);
+    sys::ibv_recv_wr { wr_id: request.id, next: null_mut(), sg_list, num_sge }
+}
+
+fn raw_send(request: &SendRequest<'_>) -> sys::ibv_send_wr {
+    use sys::ibv_wr_opcode as opcode;
+    let segments = match request.operation {
+        Operation::Bind { .. } | Operation::InvalidateLocal(_) => &[],
+        _ => request.segments,
+    };
+    let (sg_list, num_sge) = raw_segments(segments);
+    let remote = |remote_addr, rkey| sys::wr_t { rdma: sys::rdma_t { remote_addr, rkey } };
+    let immediate = |bits: u32| sys::imm_data_invalidated_rkey_union_t { imm_data: bits.to_be() };
+    let key = |invalidated_rkey| sys::imm_data_invalidated_rkey_union_t { invalidated_rkey };
+    // SAFETY: numbers and pointers, for which zero is a value.
+    let no_bind: sys::bind_mw_tso_union_t = unsafe { zeroed() };
+    let mut raw = sys::ibv_send_wr {
+        wr_id: request.id,
+        next: null_mut(),
+        sg_list,
+        num_sge,
+        opcode: opcode::IBV_WR_SEND,
+        send_flags: values::send_flags(request.flags),
+        imm_data_invalidated_rkey_union: key(0),
+        wr: remote(0, 0),
+        qp_type: sys::qp_type_t { xrc: sys::xrc_t { remote_srqn: 0 } },
+        bind_mw_tso_union: no_bind,
+    };
+    match request.operation {
+        Operation::Send => {}
+        Operation::SendImmediate(bits) => {
+            raw.opcode = opcode::IBV_WR_SEND_WITH_IMM;
+            raw.imm_data_invalidated_rkey_union = immediate(bits);
+        }
+        Operation::SendInvalidate(remote_key) => {
+            raw.opcode = opcode::IBV_WR_SEND_WITH_INV;
+            raw.imm_data_invalidated_rkey_union = key(remote_key);
+        }
+        Operation::Write { address, remote_key } => {
+            raw.opcode = opcode::IBV_WR_RDMA_WRITE;
+            raw.wr = remote(address, remote_key);
+        }
+        Operation::WriteImmediate { address, remote_key, immediate: bits } => {
+            raw.opcode = opcode::IBV_WR_RDMA_WRITE_WITH_IMM;
+            raw.wr = remote(address, remote_key);
+            raw.imm_data_invalidated_rkey_union = immediate(bits);
+        }
+        Operation::Read { address, remote_key } => {
+            raw.opcode = opcode::IBV_WR_RDMA_READ;
+            raw.wr = remote(address, remote_key);
+        }
+        Operation::Bind { window, remote_key, region, address, len, access } => {
+            raw.opcode = opcode::IBV_WR_BIND_MW;
+            let bind_info = sys::ibv_mw_bind_info {
+                mr: object(region),
+                addr: address,
+                length: len,
+                mw_access_flags: values::access(access),
+            };
+            let bind_mw = sys::bind_mw_t { mw: object(window), rkey: remote_key, bind_info };
+            raw.bind_mw_tso_union = sys::bind_mw_tso_union_t { bind_mw };
+        }
+        Operation::InvalidateLocal(local_key) => {
+            raw.opcode = opcode::IBV_WR_LOCAL_INV;
+            raw.imm_data_invalidated_rkey_union = key(local_key);
+        }
+    }
+    raw
+}
+
+#[cfg(test)]
+mod tests;

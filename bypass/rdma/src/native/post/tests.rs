@@ -1,0 +1,142 @@
+use super::*;
+use crate::calls::{Access, SendFlags};
+use std::cell::RefCell;
+
+const SEGMENT: Segment = Segment { address: 0x1000, len: 5, local_key: 7 };
+
+fn request(operation: Operation) -> SendRequest<'static> {
+    SendRequest { id: 3, segments: &[SEGMENT], operation, flags: SendFlags { signalled: true, ..SendFlags::default() } }
+}
+
+fn bind(window: &mut sys::ibv_mw, remote_key: u32) -> SendRequest<'static> {
+    let window = Handle((&raw mut *window).expose_provenance());
+    let access = Access { remote_read: true, ..Access::default() };
+    request(Operation::Bind { window, remote_key, region: Handle(0x2000), address: 0x3000, len: 9, access })
+}
+
+fn window() -> sys::ibv_mw {
+    sys::ibv_mw { context: null_mut(), pd: null_mut(), rkey: 0x100, handle: 0, type_: 2 }
+}
+
+/// Opcode, the address and key of remote memory, and the bits beside them.
+fn parts(operation: Operation) -> (u32, u64, u32, u32) {
+    let raw = raw_send(&request(operation));
+    assert_eq!((raw.wr_id, raw.send_flags), (3, 2));
+    // SAFETY: all members of these unions are numbers, and zero or more of what was written.
+    unsafe {
+        (raw.opcode, raw.wr.rdma.remote_addr, raw.wr.rdma.rkey, raw.imm_data_invalidated_rkey_union.invalidated_rkey)
+    }
+}
+
+#[test]
+fn requests_have_the_libraries_layout() {
+    let bits = 0x0102_0304_u32;
+    let (address, remote_key) = (0x5000, 6);
+    assert_eq!(parts(Operation::Send), (2, 0, 0, 0));
+    assert_eq!(parts(Operation::SendImmediate(bits)), (3, 0, 0, bits.to_be()));
+    assert_eq!(parts(Operation::SendInvalidate(bits)), (9, 0, 0, bits));
+    assert_eq!(parts(Operation::Write { address, remote_key }), (0, 0x5000, 6, 0));
+    let immediate = bits;
+    assert_eq!(parts(Operation::WriteImmediate { address, remote_key, immediate }), (1, 0x5000, 6, bits.to_be()));
+    assert_eq!(parts(Operation::Read { address, remote_key }), (4, 0x5000, 6, 0));
+    assert_eq!(parts(Operation::InvalidateLocal(bits)), (7, 0, 0, bits));
+}
+
+#[test]
+fn segments_are_handed_over_where_they_lie() {
+    let segments = [SEGMENT; 3];
+    let raw = raw_send(&SendRequest { segments: &segments, ..request(Operation::Send) });
+    assert_eq!((raw.sg_list.addr(), raw.num_sge), (segments.as_ptr().addr(), 3));
+    let raw = raw_receive(&ReceiveRequest { id: 8, segments: &segments });
+    assert_eq!((raw.wr_id, raw.sg_list.addr(), raw.num_sge), (8, segments.as_ptr().addr(), 3));
+    // SAFETY: it points at `segments`.
+    let first = unsafe { *raw.sg_list };
+    assert_eq!((first.addr, first.length, first.lkey), (0x1000, 5, 7));
+    assert_eq!(raw_send(&request(Operation::InvalidateLocal(1))).num_sge, 0);
+}
+
+#[test]
+fn a_bind_names_window_region_and_rights() {
+    let mut window = window();
+    let raw = raw_send(&bind(&mut window, 0x101));
+    assert_eq!((raw.opcode, raw.num_sge), (8, 0));
+    // SAFETY: this member was written.
+    let bound = unsafe { raw.bind_mw_tso_union.bind_mw };
+    assert_eq!((bound.mw.cast_const(), bound.rkey, bound.bind_info.mr.addr()), (&raw const window, 0x101, 0x2000));
+    assert_eq!((bound.bind_info.addr, bound.bind_info.length, bound.bind_info.mw_access_flags), (0x3000, 9, 4));
+}
+
+#[test]
+fn the_key_of_a_bound_window_is_kept_in_it() {
+    let mut window = window();
+    let request = bind(&mut window, 0x101);
+    // SAFETY: the window is live.
+    unsafe { remember_key(&request) };
+    assert_eq!(window.rkey, 0x101);
+}
+
+#[test]
+fn a_chunk_has_at_most_one_bind() {
+    let (mut window, send) = (window(), request(Operation::Send));
+    let bind = bind(&mut window, 0x101);
+    assert_eq!(send_chunk(&[send; 3]), 3);
+    assert_eq!(send_chunk(&[send; CHUNK + 1]), CHUNK);
+    assert_eq!(send_chunk(&[bind, send]), 2);
+    assert_eq!(send_chunk(&[send, bind, send, bind, send]), 3);
+    assert_eq!(send_chunk(&[bind, bind]), 1);
+    let mut late = [send; CHUNK + 2];
+    (late[0], late[CHUNK + 1]) = (bind, bind);
+    assert_eq!(send_chunk(&late), CHUNK);
+}
+
+/// Posts `len` buffers to a provider that takes `taken` of them and then fails, by naming the next or by naming none.
+/// Returns what was seen there, and the result.
+fn post(len: usize, taken: usize, names: bool) -> (Vec<u64>, Result<(), PostError>) {
+    let requests: Vec<_> = (0..len as u64).map(|id| ReceiveRequest { id, segments: &[] }).collect();
+    let seen = RefCell::new(Vec::new());
+    let result = receive_by(&requests, |mut next, bad| {
+        while !next.is_null() {
+            if names && seen.borrow().len() == taken {
+                // SAFETY: there is a place for it.
+                unsafe { *bad = next };
+                return libc::ENOMEM;
+            }
+            // SAFETY: the list was linked.
+            let request = unsafe { &*next };
+            seen.borrow_mut().push(request.wr_id);
+            next = request.next;
+        }
+        if !names && seen.borrow().len() >= taken { libc::EINVAL } else { 0 }
+    });
+    (seen.into_inner(), result)
+}
+
+#[test]
+fn lists_of_any_length_are_posted_in_order() {
+    for len in [0, 1, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK + 5] {
+        let (seen, result) = post(len, usize::MAX, true);
+        assert!(result.is_ok());
+        assert!(seen.into_iter().eq(0..len as u64), "{len}");
+    }
+}
+
+#[test]
+fn the_first_that_is_not_under_way_is_named() {
+    for taken in [0, 1, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK + 4] {
+        let (seen, result) = post(2 * CHUNK + 5, taken, true);
+        let error = result.unwrap_err();
+        assert_eq!((error.at, seen.len()), (taken, taken));
+        assert_eq!(error.error.raw_os_error(), Some(libc::ENOMEM));
+    }
+}
+
+#[test]
+fn if_none_is_named_all_of_the_chunk_are_under_way() {
+    assert_eq!(post(5, 1, false).1.unwrap_err().at, 5);
+    assert_eq!(post(2 * CHUNK, 1, false).1.unwrap_err().at, CHUNK);
+}
+
+#[test]
+fn an_empty_list_has_no_first() {
+    assert!(List::<sys::ibv_recv_wr>::new().link(std::iter::empty()).is_null());
+}

@@ -1,0 +1,323 @@
+//! The libraries' values and ours.
+
+use crate::calls::{
+    Access, Capacities, DeviceLimits, Gid, GidKind, LinkLayer, Mtu, Port, PortState, QueuePairState, SendFlags,
+    TransportKind,
+};
+use rdma_mummy_sys as sys;
+use std::ffi::{c_char, c_int, c_uint};
+use std::io;
+
+fn count(number: c_int) -> u32 {
+    u32::try_from(number).unwrap_or(0)
+}
+
+fn small(number: c_int) -> u8 {
+    u8::try_from(number.max(0)).unwrap_or(u8::MAX)
+}
+
+fn text(chars: &[c_char]) -> String {
+    let bytes: Vec<u8> = chars.iter().map(|&char| char.cast_unsigned()).take_while(|&byte| byte != 0).collect();
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+pub(super) fn transport(kind: sys::ibv_transport_type::Type) -> TransportKind {
+    match kind {
+        sys::ibv_transport_type::IBV_TRANSPORT_IB => TransportKind::InfiniBand,
+        sys::ibv_transport_type::IBV_TRANSPORT_IWARP => TransportKind::Iwarp,
+        _ => TransportKind::Other,
+    }
+}
+
+pub(super) fn limits(attributes: &sys::ibv_device_attr, transport: TransportKind) -> DeviceLimits {
+    let windows_type_2 = sys::ibv_device_cap_flags::IBV_DEVICE_MEM_WINDOW_TYPE_2A
+        | sys::ibv_device_cap_flags::IBV_DEVICE_MEM_WINDOW_TYPE_2B;
+    DeviceLimits {
+        transport,
+        firmware: text(&attributes.fw_ver),
+        vendor: attributes.vendor_id,
+        part: attributes.vendor_part_id,
+        ports: attributes.phys_port_cnt,
+        region_bytes: attributes.max_mr_size,
+        regions: count(attributes.max_mr),
+        windows: count(attributes.max_mw),
+        windows_type_2: attributes.device_cap_flags & windows_type_2.0 != 0,
+        domains: count(attributes.max_pd),
+        pairs: count(attributes.max_qp),
+        requests: count(attributes.max_qp_wr),
+        segments: count(attributes.max_sge),
+        read_segments: count(attributes.max_sge_rd),
+        queues: count(attributes.max_cq),
+        completions: count(attributes.max_cqe),
+        shared: count(attributes.max_srq),
+        shared_buffers: count(attributes.max_srq_wr),
+        shared_segments: count(attributes.max_srq_sge),
+        reads_answered: small(attributes.max_qp_rd_atom),
+        reads_asked: small(attributes.max_qp_init_rd_atom),
+        atomics: attributes.atomic_cap != sys::ibv_atomic_cap::IBV_ATOMIC_NONE,
+    }
+}
+
+/// An MTU by its number (IBA 14.2.5.6).
+pub(super) fn mtu(number: sys::ibv_mtu::Type) -> io::Result<Mtu> {
+    Ok(match number {
+        sys::ibv_mtu::IBV_MTU_256 => Mtu::Mtu256,
+        sys::ibv_mtu::IBV_MTU_512 => Mtu::Mtu512,
+        sys::ibv_mtu::IBV_MTU_1024 => Mtu::Mtu1024,
+        sys::ibv_mtu::IBV_MTU_2048 => Mtu::Mtu2048,
+        sys::ibv_mtu::IBV_MTU_4096 => Mtu::Mtu4096,
+        _ => return Err(io::Error::new(io::ErrorKind::InvalidData, format!("the port has an unknown MTU: {number}"))),
+    })
+}
+
+pub(super) fn mtu_number(mtu: Mtu) -> sys::ibv_mtu::Type {
+    match mtu {
+        Mtu::Mtu256 => sys::ibv_mtu::IBV_MTU_256,
+        Mtu::Mtu512 => sys::ibv_mtu::IBV_MTU_512,
+        Mtu::Mtu1024 => sys::ibv_mtu::IBV_MTU_1024,
+        Mtu::Mtu2048 => sys::ibv_mtu::IBV_MTU_2048,
+        Mtu::Mtu4096 => sys::ibv_mtu::IBV_MTU_4096,
+    }
+}
+
+pub(super) fn port(attributes: &sys::ibv_port_attr) -> io::Result<Port> {
+    Ok(Port {
+        state: match attributes.state {
+            sys::ibv_port_state::IBV_PORT_ACTIVE | sys::ibv_port_state::IBV_PORT_ACTIVE_DEFER => PortState::Active,
+            sys::ibv_port_state::IBV_PORT_INIT | sys::ibv_port_state::IBV_PORT_ARMED => PortState::Coming,
+            _ => PortState::Down,
+        },
+        max_mtu: mtu(attributes.max_mtu)?,
+        mtu: mtu(attributes.active_mtu)?,
+        message: attributes.max_msg_sz,
+        lid: attributes.lid,
+        link: match attributes.link_layer {
+            sys::IBV_LINK_LAYER_ETHERNET => LinkLayer::Ethernet,
+            // Releases before RoCE left it unspecified.
+            _ => LinkLayer::InfiniBand,
+        },
+        speed: speed(attributes),
+    })
+}
+
+/// Lanes times the speed of one, as the kernel has it in `/sys/class/infiniband/*/ports/*/rate`.
+fn speed(attributes: &sys::ibv_port_attr) -> Option<u64> {
+    let lanes = match attributes.active_width {
+        1 => 1,
+        2 => 4,
+        4 => 8,
+        8 => 12,
+        16 => 2,
+        _ => return None,
+    };
+    let lane = match attributes.active_speed_ex.max(u32::from(attributes.active_speed)) {
+        1 => 2_500_000_000,
+        2 => 5_000_000_000,
+        4 | 8 => 10_000_000_000,
+        16 => 14_000_000_000,
+        32 => 25_000_000_000,
+        64 => 50_000_000_000,
+        128 => 100_000_000_000,
+        256 => 200_000_000_000,
+        _ => return None,
+    };
+    Some(lanes * lane)
+}
+
+/// An entry of a table of addresses; `None` for one that an address vector cannot name, having 8 bits for its place.
+pub(super) fn gid(entry: &sys::ibv_gid_entry) -> Option<Gid> {
+    Some(Gid {
+        port: u8::try_from(entry.port_num).ok()?,
+        index: u8::try_from(entry.gid_index).ok()?,
+        // SAFETY: both members of the union are 16 bytes of any value.
+        raw: unsafe { entry.gid.raw },
+        kind: match entry.gid_type {
+            sys::IBV_GID_TYPE_ROCE_V1 => GidKind::RoceV1,
+            sys::IBV_GID_TYPE_ROCE_V2 => GidKind::RoceV2,
+            _ => GidKind::InfiniBand,
+        },
+        interface: entry.ndev_ifindex,
+    })
+}
+
+pub(super) fn access(access: Access) -> c_uint {
+    let Access { local_write, remote_read, remote_write, remote_atomic, bind } = access;
+    [
+        (local_write, sys::ibv_access_flags::IBV_ACCESS_LOCAL_WRITE),
+        (remote_read, sys::ibv_access_flags::IBV_ACCESS_REMOTE_READ),
+        (remote_write, sys::ibv_access_flags::IBV_ACCESS_REMOTE_WRITE),
+        (remote_atomic, sys::ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC),
+        (bind, sys::ibv_access_flags::IBV_ACCESS_MW_BIND),
+    ]
+    .into_iter()
+    .fold(0, |all, (is, flag)| if is { all | flag.0 } else { all })
+}
+
+pub(super) fn send_flags(flags: SendFlags) -> c_uint {
+    let SendFlags { signalled, inline, fenced, solicited } = flags;
+    [
+        (signalled, sys::ibv_send_flags::IBV_SEND_SIGNALED),
+        (inline, sys::ibv_send_flags::IBV_SEND_INLINE),
+        (fenced, sys::ibv_send_flags::IBV_SEND_FENCE),
+        (solicited, sys::ibv_send_flags::IBV_SEND_SOLICITED),
+    ]
+    .into_iter()
+    .fold(0, |all, (is, flag)| if is { all | flag.0 } else { all })
+}
+
+pub(super) fn capacities(wanted: &Capacities) -> sys::ibv_qp_cap {
+    sys::ibv_qp_cap {
+        max_send_wr: wanted.sends,
+        max_recv_wr: wanted.receives,
+        max_send_sge: wanted.send_segments,
+        max_recv_sge: wanted.receive_segments,
+        max_inline_data: wanted.inline,
+    }
+}
+
+pub(super) fn given(given: &sys::ibv_qp_cap) -> Capacities {
+    Capacities {
+        sends: given.max_send_wr,
+        receives: given.max_recv_wr,
+        send_segments: given.max_send_sge,
+        receive_segments: given.max_recv_sge,
+        inline: given.max_inline_data,
+    }
+}
+
+pub(super) fn state_number(state: QueuePairState) -> sys::ibv_qp_state::Type {
+    match state {
+        QueuePairState::Reset => sys::ibv_qp_state::IBV_QPS_RESET,
+        QueuePairState::Init => sys::ibv_qp_state::IBV_QPS_INIT,
+        QueuePairState::ReadyToReceive => sys::ibv_qp_state::IBV_QPS_RTR,
+        QueuePairState::ReadyToSend => sys::ibv_qp_state::IBV_QPS_RTS,
+        QueuePairState::SendQueueDrained => sys::ibv_qp_state::IBV_QPS_SQD,
+        QueuePairState::SendQueueError => sys::ibv_qp_state::IBV_QPS_SQE,
+        QueuePairState::Error => sys::ibv_qp_state::IBV_QPS_ERR,
+    }
+}
+
+pub(super) fn state(number: sys::ibv_qp_state::Type) -> io::Result<QueuePairState> {
+    Ok(match number {
+        sys::ibv_qp_state::IBV_QPS_RESET => QueuePairState::Reset,
+        sys::ibv_qp_state::IBV_QPS_INIT => QueuePairState::Init,
+        sys::ibv_qp_state::IBV_QPS_RTR => QueuePairState::ReadyToReceive,
+        sys::ibv_qp_state::IBV_QPS_RTS => QueuePairState::ReadyToSend,
+        sys::ibv_qp_state::IBV_QPS_SQD => QueuePairState::SendQueueDrained,
+        sys::ibv_qp_state::IBV_QPS_SQE => QueuePairState::SendQueueError,
+        sys::ibv_qp_state::IBV_QPS_ERR => QueuePairState::Error,
+        _ => {
+            let said = format!("the queue pair is in an unknown state: {number}");
+            return Err(io::Error::new(io::ErrorKind::InvalidData, said));
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::mem::zeroed;
+
+    fn port_of(width: u8, speed: u8, extended: u32) -> Port {
+        // SAFETY: a structure of numbers.
+        let mut attributes: sys::ibv_port_attr = unsafe { zeroed() };
+        attributes.state = 4;
+        attributes.max_mtu = 5;
+        attributes.active_mtu = 3;
+        attributes.link_layer = 2;
+        attributes.active_width = width;
+        attributes.active_speed = speed;
+        attributes.active_speed_ex = extended;
+        port(&attributes).unwrap()
+    }
+
+    #[test]
+    fn a_device_is_read_whole() {
+        // SAFETY: a structure of numbers.
+        let mut attributes: sys::ibv_device_attr = unsafe { zeroed() };
+        for (place, byte) in attributes.fw_ver.iter_mut().zip(b"1.2.3\0xyz") {
+            *place = byte.cast_signed();
+        }
+        attributes.max_qp = 7;
+        attributes.max_sge = -1;
+        attributes.max_qp_rd_atom = 1000;
+        attributes.max_qp_init_rd_atom = 16;
+        attributes.device_cap_flags = 1 << 24;
+        attributes.atomic_cap = 1;
+        let read = limits(&attributes, TransportKind::InfiniBand);
+        assert_eq!((read.firmware.as_str(), read.pairs, read.segments), ("1.2.3", 7, 0));
+        assert_eq!((read.reads_answered, read.reads_asked), (255, 16));
+        assert!(read.windows_type_2 && read.atomics);
+        // IBV_DEVICE_MEM_WINDOW: those of type 1.
+        attributes.device_cap_flags = 1 << 17;
+        assert!(!limits(&attributes, TransportKind::InfiniBand).windows_type_2);
+        attributes.fw_ver = [b'a'.cast_signed(); 64];
+        assert_eq!(limits(&attributes, TransportKind::Other).firmware.len(), 64);
+    }
+
+    #[test]
+    fn ports_have_a_state_an_mtu_and_a_speed() {
+        let port = port_of(2, 32, 0);
+        assert_eq!(
+            (port.state, port.link, port.mtu, port.max_mtu),
+            (PortState::Active, LinkLayer::Ethernet, Mtu::Mtu1024, Mtu::Mtu4096)
+        );
+        assert_eq!(port.speed, Some(100_000_000_000));
+        assert_eq!(port_of(1, 1, 0).speed, Some(2_500_000_000));
+        assert_eq!(port_of(16, 128, 256).speed, Some(400_000_000_000));
+        assert_eq!([port_of(3, 1, 0).speed, port_of(1, 3, 0).speed], [None; 2]);
+    }
+
+    #[test]
+    fn mtus_go_both_ways_and_unknown_ones_are_errors() {
+        for number in 1..=5 {
+            assert_eq!(mtu_number(mtu(number).unwrap()), number);
+            assert_eq!(mtu(number).unwrap().bytes(), 128 << number);
+        }
+        assert!(mtu(0).is_err() && mtu(6).is_err());
+    }
+
+    #[test]
+    fn states_go_both_ways_and_unknown_ones_are_errors() {
+        for number in 0..=6 {
+            assert_eq!(state_number(state(number).unwrap()), number);
+        }
+        assert!(state(sys::ibv_qp_state::IBV_QPS_UNKNOWN).is_err());
+    }
+
+    #[test]
+    fn addresses_beyond_what_a_path_can_name_are_left_out() {
+        let raw = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 9, 0, 1];
+        let mut entry = sys::ibv_gid_entry {
+            gid: sys::ibv_gid { raw },
+            gid_index: 1,
+            port_num: 1,
+            gid_type: sys::IBV_GID_TYPE_ROCE_V2,
+            ndev_ifindex: 3,
+        };
+        let read = gid(&entry).unwrap();
+        assert_eq!((read.index, read.kind, read.interface), (1, GidKind::RoceV2, 3));
+        assert_eq!(read.ip().to_string(), "10.9.0.1");
+        entry.gid_index = 256;
+        assert_eq!(gid(&entry), None);
+    }
+
+    #[test]
+    fn rights_and_flags_have_the_libraries_bits() {
+        let all = Access { local_write: true, remote_read: true, remote_write: true, remote_atomic: true, bind: true };
+        assert_eq!(access(all), 0b11111);
+        assert_eq!(access(Access { remote_read: true, ..Access::default() }), 4);
+        assert_eq!(access(Access { remote_write: true, ..Access::default() }), 2);
+        assert_eq!(access(Access { bind: true, ..Access::default() }), 16);
+        assert_eq!(send_flags(SendFlags { signalled: true, inline: true, fenced: true, solicited: true }), 15);
+        assert_eq!(send_flags(SendFlags { signalled: true, ..SendFlags::default() }), 2);
+        assert_eq!(send_flags(SendFlags { inline: true, ..SendFlags::default() }), 8);
+        assert_eq!(send_flags(SendFlags { fenced: true, ..SendFlags::default() }), 1);
+    }
+
+    #[test]
+    fn capacities_go_both_ways() {
+        let wanted = Capacities { sends: 1, receives: 2, send_segments: 3, receive_segments: 4, inline: 5 };
+        assert_eq!(given(&capacities(&wanted)), wanted);
+    }
+}

@@ -1,0 +1,186 @@
+//! What the device says of itself, messages, events, and how requests end.
+
+use crate::rig::{Rig, SIGNALLED, await_that, is_readable};
+use linerate_rdma::calls::{
+    AsyncEvent, Calls, Completed, Operation, PortState, QueuePairState, ReceiveRequest, SendFlags, SendRequest, Status,
+    Transition,
+};
+use std::process::Command;
+
+#[test]
+fn the_device_says_what_it_is() {
+    let Some(rig) = Rig::open() else { return };
+    let limits = rig.native.limits().unwrap();
+    eprintln!("{limits:#?}");
+    assert!(limits.ports > 0 && limits.pairs > 0 && limits.requests > 0 && limits.segments > 0);
+    for port in 1..=limits.ports {
+        eprintln!("{:?}\n{:?}", rig.native.port(port).unwrap(), rig.native.gids(port).unwrap());
+    }
+    assert!(rig.native.port(limits.ports + 1).is_err());
+    assert!(rig.native.has_connection_manager());
+    for software in ["rxe", "siw"] {
+        assert_eq!(rig.native.name().starts_with(software), rig.native.emulated_by() == Some(software));
+    }
+    assert_eq!(rig.native.async_event().unwrap(), None);
+}
+
+#[test]
+fn a_message_arrives_with_its_bits() {
+    let Some(rig) = Rig::open() else { return };
+    let [one, other] = rig.pairs();
+    rig.fill(0..3000, 7);
+    rig.receive(other, 10, 8192..12288);
+    rig.receive(other, 11, 12288..16384);
+    rig.send(one, 1, &[rig.segment(0..1000), rig.segment(1000..3000)], Operation::Send);
+    rig.send(one, 2, &[rig.segment(0..5)], Operation::SendImmediate(0x0102_0304));
+    let found = rig.completions(4);
+    assert!(found.iter().all(|completion| completion.status == Status::Success), "{found:?}");
+    assert_eq!(
+        found[..2].iter().map(|c| (c.id, c.what)).collect::<Vec<_>>(),
+        [(1, Completed::Send), (2, Completed::Send)]
+    );
+    let received: Vec<_> = found[2..].iter().map(|c| (c.id, c.what, c.len, c.pair, c.immediate)).collect();
+    let what = Completed::Receive;
+    let expected = [(10, what, 3000, other.number, None), (11, what, 5, other.number, Some(0x0102_0304))];
+    assert_eq!(received, expected);
+    assert_eq!(rig.bytes(8192..11193), [vec![7; 3000], vec![0]].concat());
+}
+
+/// The bytes are taken when the request is posted, from memory that is in no region.
+#[test]
+fn an_inline_message_is_taken_at_once() {
+    let Some(rig) = Rig::open() else { return };
+    let [one, other] = rig.pairs();
+    assert!(one.capacities.inline >= 32);
+    rig.receive(other, 10, 0..64);
+    let mut text = *b"in line";
+    let outside =
+        linerate_rdma::calls::Segment { address: text.as_ptr().expose_provenance() as u64, len: 7, local_key: 0 };
+    let flags = SendFlags { inline: true, ..SIGNALLED };
+    rig.post(one, &[SendRequest { id: 1, segments: &[outside], operation: Operation::Send, flags }]).unwrap();
+    text.fill(0);
+    std::hint::black_box(&text);
+    assert!(rig.completions(2).iter().all(|completion| completion.status == Status::Success));
+    assert_eq!(rig.bytes(0..8), b"in line\0");
+}
+
+/// Of a list that is longer than what is handed over at a time only the last request is signalled.
+#[test]
+fn a_list_is_sent_in_order() {
+    let Some(rig) = Rig::open() else { return };
+    let [one, other] = rig.pairs();
+    for round in 0..3_usize {
+        for place in 0..70 {
+            rig.fill(place * 16..place * 16 + 16, (round * 70 + place) as u8);
+            rig.receive(other, 100 + place as u64, 4096 + place * 16..4096 + place * 16 + 16);
+        }
+        let segments: Vec<_> = (0..70).map(|place| [rig.segment(place * 16..place * 16 + 16)]).collect();
+        let request = |(id, segments)| {
+            let flags = SendFlags { signalled: id == 69, ..SendFlags::default() };
+            SendRequest { id: id as u64, segments, operation: Operation::Send, flags }
+        };
+        let requests: Vec<_> = segments.iter().map(|list| &list[..]).enumerate().map(request).collect();
+        rig.post(one, &requests).unwrap();
+        let found = rig.completions(71);
+        assert!(found.iter().all(|completion| completion.status == Status::Success), "{found:?}");
+        assert_eq!(rig.bytes(0..1120), rig.bytes(4096..5216));
+    }
+    rig.post(one, &[]).unwrap();
+}
+
+#[test]
+fn a_full_queue_takes_no_more_and_says_where_it_stopped() {
+    let Some(rig) = Rig::open() else { return };
+    let [one, _] = rig.pairs();
+    // The peer has no buffer, so that none of them is done.
+    let segments = [rig.segment(0..8)];
+    let request = SendRequest { id: 1, segments: &segments, operation: Operation::Send, flags: SIGNALLED };
+    let error = rig.post(one, &[request; 200]).unwrap_err();
+    assert!(error.at >= one.capacities.sends as usize && error.at < 200, "{error}");
+    assert_eq!(error.error.raw_os_error(), Some(libc::ENOMEM), "{error}");
+    rig.modify(one, &Transition::Error);
+    assert!(rig.completions(error.at).iter().all(|completion| completion.status == Status::Flushed));
+}
+
+#[test]
+fn what_is_posted_is_flushed_in_the_error_state() {
+    let Some(rig) = Rig::open() else { return };
+    let [one, _] = rig.pairs();
+    for id in 0..16 {
+        rig.receive(one, id, 0..64);
+    }
+    rig.modify(one, &Transition::Error);
+    let found = rig.completions(16);
+    assert!(found.iter().all(|c| c.status == Status::Flushed && c.pair == one.number), "{found:?}");
+    // SAFETY: the queue pair is live.
+    let attributes = unsafe { rig.native.query_pair(one.handle) }.unwrap();
+    assert_eq!(attributes.state, QueuePairState::Error);
+    rig.modify(one, &Transition::Reset);
+    // SAFETY: as above.
+    assert_eq!(unsafe { rig.native.query_pair(one.handle) }.unwrap().state, QueuePairState::Reset);
+}
+
+#[test]
+fn a_completion_is_an_event_where_it_was_asked_for() {
+    let Some(rig) = Rig::open() else { return };
+    let [one, other] = rig.pairs();
+    let (channel, descriptor) = rig.channel;
+    // SAFETY: the channel and the queue are live.
+    let event = || unsafe { rig.native.channel_event(channel) }.unwrap();
+    assert!(!event() && !is_readable(descriptor));
+    // SAFETY: as above.
+    unsafe { rig.native.notify(rig.queue) }.unwrap();
+    rig.receive(other, 10, 0..64);
+    rig.send(one, 1, &[rig.segment(64..70)], Operation::Send);
+    await_that("an event", || is_readable(descriptor).then_some(()));
+    assert!(event() && !event());
+    rig.completions(2);
+}
+
+#[test]
+fn queue_pairs_share_buffers_and_are_told_when_few_are_left() {
+    let Some(rig) = Rig::open() else { return };
+    let shared = rig.shared(8);
+    let (servers, clients) = ([(); 2].map(|()| rig.pair(Some(shared))), [(); 2].map(|()| rig.pair(None)));
+    for (server, client) in servers.into_iter().zip(clients) {
+        rig.connect([server, client]);
+    }
+    let segments: Vec<_> = (0..4).map(|place| [rig.segment(4096 + place * 64..4160 + place * 64)]).collect();
+    let buffers = |(id, list)| ReceiveRequest { id: 10 + id as u64, segments: list };
+    let buffers: Vec<_> = segments.iter().map(|list| &list[..]).enumerate().map(buffers).collect();
+    // SAFETY: the shared queue is live, and so is the region until it is destroyed.
+    unsafe {
+        rig.native.post_shared(shared, &buffers).unwrap();
+        rig.native.limit_shared(shared, 3).unwrap();
+    }
+    rig.fill(0..64, 1);
+    for (id, client) in clients.into_iter().enumerate() {
+        rig.send(client, id as u64, &[rig.segment(0..64)], Operation::Send);
+        let found = rig.completions(2);
+        assert!(found.iter().all(|completion| completion.status == Status::Success), "{found:?}");
+        assert_eq!((found[1].id, found[1].pair), (10 + id as u64, servers[id].number));
+    }
+    assert_eq!(rig.bytes(4096..4224), [1; 128]);
+    await_that("readable events", || is_readable(rig.native.async_fd()).then_some(()));
+    assert_eq!(rig.native.async_event().unwrap(), Some(AsyncEvent::SharedLimit(shared)));
+    assert_eq!(rig.native.async_event().unwrap(), None);
+}
+
+/// Only where `LINERATE_RDMA_LINK` names the interface below the device, which is taken down and up again.
+#[test]
+fn a_port_that_goes_down_and_comes_back_says_so() {
+    let Some(rig) = Rig::open() else { return };
+    let Ok(interface) = std::env::var("LINERATE_RDMA_LINK") else {
+        eprintln!("skipped: LINERATE_RDMA_LINK names no interface to take down");
+        return;
+    };
+    for (how, state, expected) in
+        [("down", PortState::Down, AsyncEvent::PortDown(1)), ("up", PortState::Active, AsyncEvent::PortActive(1))]
+    {
+        let done = Command::new("ip").args(["link", "set", "dev", &interface, how]).status().unwrap();
+        assert!(done.success());
+        // Addresses come and go besides.
+        await_that("the port's event", || (rig.native.async_event().unwrap() == Some(expected)).then_some(()));
+        assert_eq!(rig.native.port(1).unwrap().state, state);
+    }
+}
