@@ -7,11 +7,12 @@ use crate::verbs::{
 use crate::wire::Greeting;
 use crate::{Command, Config, Link, News};
 use linerate_bypass::mailbox::{Receiver, Sender};
-use linerate_bypass::time::Instant;
+use linerate_bypass::time::{Clock, Instant};
 use linerate_bypass::{Arena, ConnectError, Origin};
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
 
 /// Connections that may wait to be accepted.
 const BACKLOG: u32 = 512;
@@ -19,6 +20,8 @@ const BACKLOG: u32 = 512;
 const RESOLVE_MS: u32 = 2000;
 /// How often the device asks again when there is no answer: the most there can be.
 const RETRIES: u8 = 7;
+/// How long what workers ask for may wait, in milliseconds.
+const MOMENT_MS: i32 = 1;
 
 /// What the connector has of a worker.
 pub struct Seat<C: Calls> {
@@ -30,6 +33,32 @@ pub struct Seat<C: Calls> {
     pub news: Sender<News<C>>,
 }
 
+/// Where connections are asked for.
+pub struct Listeners<C: Calls> {
+    // Identifiers go before their channel.
+    ids: Vec<(CmId<C>, SocketAddr)>,
+    channel: EventChannel<C>,
+}
+
+impl<C: Calls> Listeners<C> {
+    /// Listens at all `addresses` of the device behind `calls`.
+    pub fn open(calls: &Arc<C>, addresses: &[SocketAddr]) -> Result<Self, Error> {
+        let channel = EventChannel::new(calls)?;
+        let mut ids = Vec::new();
+        for address in addresses {
+            let mut id = channel.id()?;
+            let address = id.listen(*address, BACKLOG)?;
+            ids.push((id, address));
+        }
+        Ok(Listeners { ids, channel })
+    }
+
+    /// The addresses, with the ports that were found for port 0.
+    pub fn addresses(&self) -> impl Iterator<Item = SocketAddr> + '_ {
+        self.ids.iter().map(|(_, address)| *address)
+    }
+}
+
 /// See the file's head.
 pub struct Connector<C: Calls> {
     config: Config,
@@ -38,9 +67,8 @@ pub struct Connector<C: Calls> {
     is_iwarp: bool,
     reads: (u8, u8),
     // Identifiers go before their channel.
-    listeners: Vec<(CmId<C>, SocketAddr)>,
     pending: HashMap<Handle, Pending<C>>,
-    channel: EventChannel<C>,
+    listeners: Listeners<C>,
     region: Region<C>,
     arena: Arena,
     workers: Vec<Seat<C>>,
@@ -75,10 +103,10 @@ enum Step<C: Calls> {
 }
 
 impl<C: Calls> Connector<C> {
-    /// One that listens at `listen`, for `workers`, on memory of `region`, of which `arena` is a part.
+    /// One for `workers`, on memory of `region`, of which `arena` is a part.
     pub fn new(
         config: &Config,
-        listen: &[SocketAddr],
+        listeners: Listeners<C>,
         region: &Region<C>,
         arena: &Arena,
         workers: Vec<Seat<C>>,
@@ -100,22 +128,14 @@ impl<C: Calls> Connector<C> {
             credits: config.buffers,
             takes_offers: limits.windows_type_2 && !is_iwarp && config.offer_from < usize::MAX,
         };
-        let channel = EventChannel::new(calls)?;
-        let mut listeners = Vec::new();
-        for address in listen {
-            let mut id = channel.id()?;
-            let address = id.listen(*address, BACKLOG)?;
-            listeners.push((id, address));
-        }
         Ok(Connector {
             config: config.clone(),
             pair: PairConfig { inline, ..pair },
             greeting,
             is_iwarp,
             reads: (limits.reads_answered, limits.reads_asked),
-            listeners,
             pending: HashMap::new(),
-            channel,
+            listeners,
             region: region.clone(),
             arena: arena.clone(),
             workers,
@@ -126,14 +146,32 @@ impl<C: Calls> Connector<C> {
         })
     }
 
-    /// The addresses that it listens at, with the ports that were found for port 0.
-    pub fn listening(&self) -> impl Iterator<Item = SocketAddr> + '_ {
-        self.listeners.iter().map(|(_, address)| *address)
+    /// Makes connections until `is_over` says so, and then ends those that workers have given up.
+    pub fn run(mut self, clock: &Clock, is_over: impl Fn() -> bool) {
+        loop {
+            // What workers said before they ended is heard.
+            let last = is_over();
+            match self.turn(clock.now()) {
+                Ok(true) => {}
+                Ok(false) if last => return,
+                Ok(false) => self.rest(),
+                Err(error) => {
+                    tracing::error!("{}: {error}", self.region.domain().calls().name());
+                    if last {
+                        return;
+                    }
+                    self.rest();
+                }
+            }
+        }
     }
 
-    /// What is readable when there is something to do, besides commands.
-    pub fn fds(&self) -> [RawFd; 2] {
-        [self.channel.as_raw_fd(), self.region.domain().calls().async_fd()]
+    /// Waits until something has happened to a connection or the device, or for a moment: workers may have asked for something.
+    fn rest(&self) {
+        let fds = [self.listeners.channel.as_raw_fd(), self.region.domain().calls().async_fd()];
+        let mut polled = fds.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
+        // SAFETY: as many descriptions as are said, which live until it returns.
+        unsafe { libc::poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, MOMENT_MS) };
     }
 
     /// Does all there is to be done at `now`. Returns whether there was anything.
@@ -146,7 +184,7 @@ impl<C: Calls> Connector<C> {
                 Command::Connect { worker, remote, token } => self.connect(worker, remote, token, now),
             }
         }
-        while let Some(news) = self.channel.next_event()? {
+        while let Some(news) = self.listeners.channel.next_event()? {
             worked = true;
             match news {
                 CmNews::Request { id, event, .. } => self.request(id, &event, now),
@@ -238,7 +276,7 @@ impl<C: Calls> Connector<C> {
 
     /// A worker asks for a connection.
     fn connect(&mut self, worker: usize, remote: SocketAddr, token: u64, now: Instant) {
-        let begun = self.channel.id().and_then(|mut id| id.resolve_address(remote, RESOLVE_MS).map(|()| id));
+        let begun = self.listeners.channel.id().and_then(|mut id| id.resolve_address(remote, RESOLVE_MS).map(|()| id));
         match begun {
             Ok(id) => {
                 let (until, origin) = (now + self.config.connect_timeout, Origin::Connected(token));

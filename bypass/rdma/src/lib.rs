@@ -1,5 +1,6 @@
 //! Services over RDMA verbs: the same sources that run over the TCP stack and over kernel sockets.
 
+mod adapter;
 pub mod calls;
 mod config;
 mod connection;
@@ -18,8 +19,9 @@ pub mod verbs;
 mod wire;
 mod worker;
 
+pub use adapter::{Adapter, OpenError, WorkerParts};
 pub use config::Config;
 pub use connection::Link;
-pub use connector::{Connector, Seat};
+pub use connector::{Connector, Listeners, Seat};
 pub use net::Parts;
 pub use worker::{Command, Lines, News, Worker};

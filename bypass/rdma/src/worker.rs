@@ -6,13 +6,18 @@ use crate::connection::{Link, Receiving, Stage};
 use crate::net::{Net, Parts};
 use crate::verbs::Error;
 use linerate_bypass::mailbox::{Receiver, Sender};
-use linerate_bypass::time::Instant;
+use linerate_bypass::time::{Clock, Duration, Instant};
 use linerate_bypass::{CloseReason, ConnId, ConnectError, Letter, Origin, Service, Summary};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Messages that are delivered in one turn at most.
 const BUDGET: usize = 256;
+/// Turns without work before an idle worker that may sleep does.
+const IDLE_TURNS: u32 = 1000;
+/// Its sleeps grow from the first to the second.
+const SLEEP: std::ops::RangeInclusive<Duration> = Duration::from_micros(1)..=Duration::from_millis(1);
 
 /// What the connector tells a worker.
 pub enum News<C: Calls> {
@@ -106,6 +111,33 @@ impl<C: Calls, S: Service> Worker<C, S> {
         self.net.flush_all();
         self.tell();
         Ok(work)
+    }
+
+    /// Runs until `stop`, or until the device fails; then ends all connections, and returns the service and what happened.
+    /// With `may_rest`, a worker that has nothing to do sleeps for ever longer moments.
+    pub fn run(mut self, clock: &Clock, stop: &AtomicBool, may_rest: bool) -> Result<(S, Summary), Error> {
+        let mut idle_turns = 0;
+        let mut sleep = *SLEEP.start();
+        let mut result = Ok(());
+        while !stop.load(Ordering::Relaxed) {
+            match self.turn(clock.now()) {
+                Ok(0) if may_rest => {
+                    idle_turns += 1;
+                    if idle_turns > IDLE_TURNS {
+                        std::thread::sleep(sleep);
+                        sleep = (sleep * 2).min(*SLEEP.end());
+                    }
+                }
+                Ok(0) => std::hint::spin_loop(),
+                Ok(_) => (idle_turns, sleep) = (0, *SLEEP.start()),
+                Err(error) => {
+                    result = Err(error);
+                    break;
+                }
+            }
+        }
+        let ended = self.finish();
+        result.map(|()| ended)
     }
 
     /// What the connector has said.

@@ -4,7 +4,7 @@ use crate::calls::{Calls, Path, Transition};
 use crate::model::{DeviceConfig, Fabric, FabricConfig, Model};
 use crate::verbs::{CompletionQueue, Domain, PairConfig, QueuePair, Region, SharedQueue, Window};
 use crate::wire::Greeting;
-use crate::{Command, Config, Connector, Lines, Link, News, Parts, Seat, Worker};
+use crate::{Command, Config, Connector, Lines, Link, Listeners, News, Parts, Seat, Worker};
 use linerate_bypass::arena::ArenaConfig;
 use linerate_bypass::mailbox::{Receiver, Sender, mailbox};
 use linerate_bypass::time::Instant;
@@ -84,7 +84,9 @@ impl End {
     pub fn connects(&mut self, listen: &[SocketAddr]) {
         let seat = Seat { queue: self.queue.clone(), shared: self.shared.clone(), news: self.news.clone() };
         let commands = self.commands.take().unwrap();
-        let made = Connector::new(&self.config, listen, &self.region, &self.arena, vec![seat], commands);
+        let listeners = Listeners::open(&self.device, listen).unwrap();
+        assert!(listeners.addresses().eq(listen.iter().copied()));
+        let made = Connector::new(&self.config, listeners, &self.region, &self.arena, vec![seat], commands);
         self.connector = Some(made.unwrap());
     }
 
