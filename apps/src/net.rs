@@ -4,6 +4,8 @@ mod args;
 mod cores;
 mod error;
 mod kernel;
+#[cfg(feature = "rdma")]
+mod rdma;
 #[cfg(feature = "dpdk")]
 mod stack;
 
@@ -46,6 +48,8 @@ enum Port<M> {
     Kernel(kernel::Port<M>),
     #[cfg(feature = "dpdk")]
     Stack(Box<stack::Port>),
+    #[cfg(feature = "rdma")]
+    Rdma(Box<rdma::Port<M>>),
 }
 
 impl<M: Send + 'static> Network<M> {
@@ -59,6 +63,12 @@ impl<M: Send + 'static> Network<M> {
                 let port = kernel::Port::open(args, listen, cores.len())?;
                 let listening = port.listening();
                 (Port::Kernel(port), listening)
+            }
+            #[cfg(feature = "rdma")]
+            Via::Rdma { device } => {
+                let port = rdma::Port::open(device, args, listen, cores.len())?;
+                let listening = port.listening();
+                (Port::Rdma(Box::new(port)), listening)
             }
             #[cfg(feature = "dpdk")]
             _ => (Port::Stack(Box::new(stack::Port::open(args, listen, cores.len(), stop)?)), listen.tcp.clone()),
@@ -88,6 +98,8 @@ impl<M: Send + 'static> Network<M> {
             Port::Kernel(_) => Arena::new(ArenaConfig { bytes, hugepages: true }),
             #[cfg(feature = "dpdk")]
             Port::Stack(port) => port.arena(bytes),
+            #[cfg(feature = "rdma")]
+            Port::Rdma(port) => port.arena(bytes),
         }
     }
 
@@ -107,6 +119,8 @@ impl<M: Send + 'static> Network<M> {
                 let jobs = port.jobs(make, &stop, &ready);
                 Running::start(&self.cores, jobs, stop, move || port.summary())?
             }
+            #[cfg(feature = "rdma")]
+            Port::Rdma(port) => Running::start(&self.cores, port.jobs(make, &stop, &ready)?, stop, Summary::default)?,
         };
         running.ready = ready;
         Ok(running)

@@ -170,7 +170,10 @@ impl NetArgs {
                     None => Ok(()),
                 }
             }
+            #[cfg(not(feature = "rdma"))]
             Via::Rdma { .. } => Err(Error::NotInThisBuild { via: self.via.clone(), feature: "rdma" }),
+            #[cfg(feature = "rdma")]
+            Via::Rdma { .. } => Ok(()),
             _ => {
                 if self.spin {
                     return Err(Error::OnlyWithKernel("--spin"));
@@ -222,7 +225,10 @@ impl NetArgs {
             return Err(Error::NotAHost(remote));
         }
         let same_family = |own: &IpCidr| own.address().is_ipv4() == remote.is_ipv4();
-        if self.via == Via::Kernel || self.dhcp && remote.is_ipv4() || self.ip.iter().any(same_family) {
+        if matches!(self.via, Via::Kernel | Via::Rdma { .. })
+            || self.dhcp && remote.is_ipv4()
+            || self.ip.iter().any(same_family)
+        {
             Ok(())
         } else {
             Err(Error::NoAddressFor(remote))
@@ -286,7 +292,6 @@ mod tests {
                 "10.0.0.2:7",
                 "native",
             ),
-            ("--via rdma:rxe0", "10.0.0.2:7", "rdma"),
         ] {
             let error = check(text, &[listen]);
             assert!(error.contains(part), "{text}: {error}");

@@ -65,6 +65,18 @@ pub enum Error {
     #[cfg(feature = "dpdk")]
     #[error(transparent)]
     Port(#[from] linerate_bypass::dpdk::OpenError),
+    /// The RDMA device could not be opened.
+    #[cfg(feature = "rdma")]
+    #[error(transparent)]
+    Device(#[from] linerate_rdma::native::Error),
+    /// It could not be made ready.
+    #[cfg(feature = "rdma")]
+    #[error(transparent)]
+    Adapter(#[from] linerate_rdma::OpenError),
+    /// It failed.
+    #[cfg(feature = "rdma")]
+    #[error(transparent)]
+    Verbs(#[from] linerate_rdma::verbs::Error),
     /// The system has no randomness to give.
     #[cfg(feature = "dpdk")]
     #[error("no randomness from the system: {0}")]

@@ -83,12 +83,6 @@ impl Tx {
         Some(slice)
     }
 
-    /// Puts a slice back in front.
-    pub fn put_back(&mut self, bytes: Bytes) {
-        self.len += bytes.len();
-        self.parts.push_front(Part::Slice(bytes));
-    }
-
     /// A message of up to `most` bytes behind its header, for which `header` is asked; of slices from `large` bytes on, none.
     /// Returns the message, and whether it has a slice, which somebody may wait for. `None` without bytes, or memory.
     pub fn message(
