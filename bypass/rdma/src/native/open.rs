@@ -132,10 +132,9 @@ fn from_manager(name: &str) -> io::Result<(NonNull<sys::ibv_context>, Held)> {
     // SAFETY: the list has that many contexts, which are open for as long as it lives.
     let contexts = unsafe { std::slice::from_raw_parts(list.as_ptr(), usize::try_from(count).unwrap_or(0)) };
     for &context in contexts {
+        let Some(context) = NonNull::new(context) else { continue };
         // SAFETY: as above; a context has its device.
-        if let Some(context) = NonNull::new(context)
-            && unsafe { name_of((*context.as_ptr()).device) } == name
-        {
+        if unsafe { name_of((*context.as_ptr()).device) } == name {
             return Ok((context, Held::Manager(list)));
         }
     }
