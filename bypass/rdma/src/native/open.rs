@@ -131,10 +131,10 @@ fn from_manager(name: &str) -> io::Result<(NonNull<sys::ibv_context>, Held)> {
     let list = NonNull::new(list).ok_or_else(io::Error::last_os_error)?;
     // SAFETY: the list has that many contexts, which are open for as long as it lives.
     let contexts = unsafe { std::slice::from_raw_parts(list.as_ptr(), usize::try_from(count).unwrap_or(0)) };
-    for context in contexts.iter().copied().filter_map(NonNull::new) {
-        // SAFETY: it is open, and has its device.
-        let its_name = unsafe { name_of((*context.as_ptr()).device) };
-        if its_name == name {
+    for &context in contexts {
+        let Some(context) = NonNull::new(context) else { continue };
+        // SAFETY: as above; a context has its device.
+        if unsafe { name_of((*context.as_ptr()).device) } == name {
             return Ok((context, Held::Manager(list)));
         }
     }
