@@ -83,8 +83,7 @@ fn main() -> ExitCode {
 fn run(cli: &Cli) -> error::Result<bool> {
     let stop = program::INTERRUPTED.get_or_init(|| Arc::new(AtomicBool::new(false)));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
-        // In this order: the first signal must find the flag unset here, and the second ends the lab at once.
-        flag::register_conditional_default(signal, stop.clone()).context("signals")?;
+        // A second one changes nothing: whatever waits here sees the flag, and the guests are to be ended.
         flag::register(signal, stop.clone()).context("signals")?;
     }
     let log = Log::new(cli.verbose);

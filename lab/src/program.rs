@@ -12,7 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// Nothing in the lab takes longer, short of a hang: emulated machines are slow, and these have two cores to share.
-pub const PATIENCE: Duration = Duration::from_secs(300);
+pub const PATIENCE: Duration = Duration::from_secs(180);
 /// How often it is looked whether the lab is to end.
 const TICK: Duration = Duration::from_millis(20);
 
@@ -144,14 +144,8 @@ impl Program {
         }
     }
 
-    /// Waits for its end.
-    #[allow(dead_code)]
-    pub fn wait(self) -> Result<Ended> {
-        self.wait_within(PATIENCE)
-    }
-
     /// Waits for its end, which may take so long.
-    pub fn wait_within(mut self, patience: Duration) -> Result<Ended> {
+    fn wait_within(mut self, patience: Duration) -> Result<Ended> {
         let end = Instant::now() + patience;
         while !self.is_over {
             if self.next(end)?.is_none() {
