@@ -6,16 +6,18 @@ use crate::process::{Event, Process};
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
-use std::fs::File;
+use std::fs::{self, DirEntry, File};
 use std::io::{self, BufRead, BufReader, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-/// Where the port appears in the guest.
-const PORT: &str = "/dev/vport0p1";
+/// Where the guest's kernel lists its ports.
+const PORTS: &str = "/sys/class/virtio-ports";
+/// What ours is called.
+pub const PORT: &str = "agent";
 
 /// What the host asks for.
 #[derive(Debug, Serialize, Deserialize)]
@@ -52,11 +54,13 @@ pub enum Reply {
 
 /// Serves requests for as long as the guest lives.
 pub fn serve() -> io::Result<()> {
-    // The driver makes the port a moment after it is loaded.
-    while !Path::new(PORT).exists() {
-        thread::sleep(Duration::from_millis(10));
-    }
-    let port = File::options().read(true).write(true).open(PORT)?;
+    // The driver makes the port a moment after it is loaded, and then learns its name.
+    let port = loop {
+        match find_port() {
+            Some(path) => break File::options().read(true).write(true).open(path)?,
+            None => thread::sleep(Duration::from_millis(10)),
+        }
+    };
     let output = Arc::new(Mutex::new(port.try_clone()?));
     let mut processes = HashMap::new();
     tell(&output, &Reply::Up);
@@ -82,6 +86,13 @@ pub fn serve() -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// The device of our port, whose number depends on what else there is.
+fn find_port() -> Option<PathBuf> {
+    let is_ours = |port: &DirEntry| fs::read_to_string(port.path().join("name")).is_ok_and(|name| name.trim() == PORT);
+    let port = fs::read_dir(PORTS).ok()?.flatten().find(is_ours)?;
+    Some(Path::new("/dev").join(port.file_name())).filter(|path| path.exists())
 }
 
 fn tell(to: &Mutex<File>, reply: &Reply) {

@@ -64,7 +64,8 @@ impl Lab {
     pub fn namespace(&self) -> Result<Namespace> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let namespace = Namespace { name: format!("{NAMESPACE}{}-{number}", std::process::id()), log: self.log.clone() };
+        let namespace =
+            Namespace { name: format!("{NAMESPACE}{}-{number}", std::process::id()), log: self.log.clone() };
         ip(&format!("netns add {}", namespace.name), &self.log)?;
         ip(&format!("-n {} link set lo up", namespace.name), &self.log)?;
         Ok(namespace)

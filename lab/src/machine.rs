@@ -1,6 +1,6 @@
 //! A guest: QEMU in plain emulation, the devices it is given, and the programs that run in it.
 
-use crate::agent::{Reply, Request};
+use crate::agent::{PORT, Reply, Request};
 use crate::error::{Context, Result, failed};
 use crate::host::{Lab, Namespace};
 use crate::log::Log;
@@ -285,7 +285,7 @@ fn command(lab: &Lab, setup: &Setup) -> Command {
     command.args(["-fsdev", "local,id=root,path=/,security_model=none,readonly=on,multidevs=remap"]);
     command.args(["-device", "virtio-9p-pci,fsdev=root,mount_tag=host"]);
     command.args(["-chardev", "stdio,id=agent,signal=off", "-device", "virtio-serial-pci"]);
-    command.args(["-device", "virtserialport,chardev=agent,name=agent"]);
+    command.args(["-device", &format!("virtserialport,chardev=agent,name={PORT}")]);
     for nic in &setup.nics {
         command.args(nic.arguments());
     }

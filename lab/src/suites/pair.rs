@@ -82,9 +82,7 @@ fn device(provider: Provider) -> String {
     let (kind, load) = match provider {
         Provider::Rxe => ("rxe", "modprobe rdma_rxe".to_owned()),
         // It is not among the kernel's modules, so what it needs is named here.
-        Provider::Siw(module) => {
-            ("siw", format!("modprobe -a libcrc32c ib_core iw_cm; insmod '{}'", module.display()))
-        }
+        Provider::Siw(module) => ("siw", format!("modprobe -a libcrc32c ib_core iw_cm; insmod '{}'", module.display())),
     };
     format!(
         "modprobe -a rdma_ucm ib_uverbs

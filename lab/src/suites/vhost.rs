@@ -19,9 +19,8 @@ const INTERFACE: &str = "eth0";
 
 fn run(lab: &Lab, report: &mut Report) {
     let Some((machine, echo)) = report.case("a guest on a server's socket", || boot(lab)) else { return };
-    report.case("the guest's kernel pings the server", || {
-        machine.run("ping", &format!("ping -c 3 -i 0.2 -w 60 {HOST}"))
-    });
+    report
+        .case("the guest's kernel pings the server", || machine.run("ping", &format!("ping -c 3 -i 0.2 -w 60 {HOST}")));
     report.case("echo answers the guest's kernel", || load(lab, &machine, ECHO, echo));
     report.case("kv answers the guest's kernel, on the socket that echo has left", || {
         let server = serve(lab, KV)?;
