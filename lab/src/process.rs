@@ -87,3 +87,40 @@ fn lines(
         }
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::channel;
+
+    fn bash(script: &str) -> (Process, std::sync::mpsc::Receiver<Event>) {
+        let mut command = Command::new("bash");
+        command.args(["-c", script]).stdin(Stdio::null());
+        let (sender, events) = channel();
+        (Process::spawn(command, move |event| drop(sender.send(event))).unwrap(), events)
+    }
+
+    #[test]
+    fn every_line_is_told_before_the_end() {
+        let (_process, events) = bash("echo one; echo two >&2; printf three; exit 7");
+        let (mut out, mut err) = (Vec::new(), Vec::new());
+        let status = loop {
+            match events.recv().unwrap() {
+                Event::Out(line) => out.push(line),
+                Event::Err(line) => err.push(line),
+                Event::Ended(status) => break status,
+            }
+        };
+        assert_eq!((out, err, status), (vec!["one".into(), "three".into()], vec!["two".to_owned()], 7));
+        assert!(events.recv().is_err(), "something was told after the end");
+    }
+
+    #[test]
+    fn it_is_gone_when_it_is_dropped() {
+        let (process, events) = bash("echo $$; exec sleep 1000");
+        let Event::Out(pid) = events.recv().unwrap() else { panic!("no pid") };
+        drop(process);
+        assert!(matches!(events.recv().unwrap(), Event::Ended(137)));
+        assert!(!std::path::Path::new(&format!("/proc/{pid}")).exists());
+    }
+}
