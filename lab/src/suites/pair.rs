@@ -1,0 +1,93 @@
+//! Two guests with a wire between them and a verbs device on it each.
+
+use crate::error::Result;
+use crate::host::Lab;
+use crate::machine::{Machine, Nic, Setup, Wire};
+use crate::program::{Ended, Program, wait_for};
+use std::path::Path;
+
+/// The verbs device of each guest.
+pub const DEVICE: &str = "lr0";
+/// What it is on.
+const INTERFACE: &str = "eth0";
+
+/// Two guests. Whoever serves is told by [`Pair::serve`], whoever asks by [`Pair::ask`].
+pub struct Pair {
+    server: Machine,
+    client: Machine,
+}
+
+/// What drives the verbs devices.
+#[derive(Debug, Clone, Copy)]
+pub enum Provider<'a> {
+    /// Soft-RoCE, of Debian's kernel.
+    Rxe,
+    /// iWARP over the kernel's TCP, by this module.
+    Siw(&'a Path),
+}
+
+impl Pair {
+    /// The server's address.
+    pub const SERVER: &'static str = "10.83.0.1";
+    /// The client's.
+    pub const CLIENT: &'static str = "10.83.0.2";
+
+    /// Boots both.
+    pub fn boot(lab: &Lab, provider: Provider) -> Result<Pair> {
+        let socket = lab.socket("wire");
+        let start = |name, slot, serves| {
+            let nic = Nic::new(slot, Wire::Guest { socket: socket.clone(), serves });
+            Machine::start(lab, &Setup { name, megabytes: 640, cpus: 1, nics: vec![nic], ..Setup::default() })
+        };
+        // Pairs follow each other.
+        let _ = std::fs::remove_file(&socket);
+        let server = start("server", 16, true)?;
+        wait_for("the wire", || Ok(socket.exists()))?;
+        let client = start("client", 17, false)?;
+        for (machine, address) in [(&server, Self::SERVER), (&client, Self::CLIENT)] {
+            machine.wait_until_up()?;
+            machine.bring_up(INTERFACE, Some(&format!("{address}/24")))?;
+            machine.run("device", &device(provider))?;
+        }
+        client.run("ping", &format!("ping -c 1 -w 60 {}", Self::SERVER))?;
+        Ok(Pair { server, client })
+    }
+
+    /// Starts a script in the server's guest.
+    pub fn serve(&self, name: &str, script: &str) -> Result<Program> {
+        self.server.start_script(name, script)
+    }
+
+    /// Runs a script in the server's guest.
+    pub fn at_server(&self, name: &str, script: &str) -> Result<Ended> {
+        self.server.run(name, script)
+    }
+
+    /// Runs a script in the client's guest.
+    pub fn ask(&self, name: &str, script: &str) -> Result<Ended> {
+        self.client.run(name, script)
+    }
+
+    /// rdma-core's `rping`, which connects by rdma_cm and checks what comes back.
+    pub fn rping(&self) -> Result<()> {
+        let server = self.serve("rping", &format!("exec rping -s -a {} -C 10", Self::SERVER))?;
+        self.at_server("listening", "until rdma resource show cm_id | grep -q LISTEN; do sleep 0.05; done")?;
+        self.ask("rping", &format!("rping -c -a {} -C 10 -v", Self::SERVER))?;
+        server.succeed().map(drop)
+    }
+}
+
+/// A script that makes the verbs device, and waits until it can be used.
+fn device(provider: Provider) -> String {
+    let (kind, load) = match provider {
+        Provider::Rxe => ("rxe", "modprobe rdma_rxe".to_owned()),
+        // It is not among the kernel's modules, so what it needs is named here.
+        Provider::Siw(module) => ("siw", format!("modprobe -a libcrc32c ib_core iw_cm; insmod '{}'", module.display())),
+    };
+    format!(
+        "modprobe -a rdma_ucm ib_uverbs
+        {load}
+        rdma link add {DEVICE} type {kind} netdev {INTERFACE}
+        until rdma link show {DEVICE}/1 | grep -q 'state ACTIVE'; do sleep 0.05; done"
+    )
+}

@@ -1,0 +1,92 @@
+//! A service of `linerate` and its load, wherever each of them runs.
+
+use crate::error::{Result, failed};
+use crate::program::Ended;
+
+/// A service that a load measures and checks.
+#[derive(Debug, Clone, Copy)]
+pub struct Service {
+    /// Its command.
+    pub name: &'static str,
+    port: u16,
+    serve: &'static str,
+    load: &'static str,
+}
+
+/// How many connections a load has.
+const CONNECTIONS: u32 = 8;
+
+/// Every byte comes back.
+pub const ECHO: Service = Service { name: "echo", port: 7, serve: "", load: "--size 1000 --depth 2" };
+
+/// Every value is the one that was written.
+pub const KV: Service = Service {
+    name: "kv",
+    port: 6379,
+    serve: "--memory 64m",
+    load: "--keys 1000 --value-size 64-4k --get-ratio 0.5 --verify --no-miss",
+};
+
+/// Both, one after the other.
+pub const ALL: [Service; 2] = [ECHO, KV];
+
+/// One end of the wire.
+#[derive(Debug, Clone)]
+pub struct End {
+    /// Its `--via`.
+    pub via: String,
+    /// Its address.
+    pub ip: String,
+    /// How many workers.
+    pub workers: u16,
+}
+
+impl End {
+    /// One worker on kernel sockets.
+    pub fn kernel() -> End {
+        End::new("kernel", "")
+    }
+
+    /// One worker.
+    pub fn new(via: impl Into<String>, ip: impl Into<String>) -> End {
+        End { via: via.into(), ip: ip.into(), workers: 1 }
+    }
+
+    /// The arguments that say so.
+    fn arguments(&self) -> String {
+        // Two machines and this one share few cores: nobody polls in vain.
+        let ours = if self.via == "kernel" { String::new() } else { format!("--ip {}/24 --idle backoff", self.ip) };
+        format!("--via {} {ours} --workers {} --json", self.via, self.workers)
+    }
+}
+
+impl Service {
+    /// The arguments of a server.
+    pub fn serve(&self, end: &End) -> String {
+        format!("-v {} serve {} --listen {}:{} {}", self.name, end.arguments(), end.ip, self.port, self.serve)
+    }
+
+    /// The arguments of a load of a server at `remote`.
+    pub fn load(&self, end: &End, remote: &str) -> String {
+        let (name, ours, port, load) = (self.name, end.arguments(), self.port, self.load);
+        format!("-v {name} load {ours} --connect {remote}:{port} --connections {CONNECTIONS} --duration 2s {load}")
+    }
+
+    /// What a load and its server tell must fit: nothing went wrong, and nothing was damaged on the way.
+    pub fn check(&self, load: &Ended, server: &Ended) -> Result<()> {
+        let (load, server) = (load.json()?, server.json()?);
+        let all_is_well = load["errors"] == 0
+            && load["requests"].as_u64() > Some(0)
+            && server["accepted"] == CONNECTIONS
+            && server["finished"] == CONNECTIONS;
+        if !all_is_well {
+            return failed(format!("the load tells {load}, the server {server}"));
+        }
+        for cause in ["bad TCP or UDP checksum", "bad IPv4 checksum", "truncated frame", "too long for the port"] {
+            if !server["drops"][cause].is_null() {
+                return failed(format!("the server dropped frames: {server}"));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,14 @@
+//! RDMA verbs over iWARP, between two guests. Connections are made by rdma_cm, and nothing else.
+
+use super::Suite;
+use super::pair::{Pair, Provider};
+use crate::host::Lab;
+use crate::report::Report;
+
+pub const SUITE: Suite = Suite { name: "siw", about: "RDMA verbs over iWARP, between two guests", run };
+
+fn run(lab: &Lab, report: &mut Report) {
+    let Some(module) = report.case("the module", || lab.image.siw(&lab.log)) else { return };
+    let Some(pair) = report.case("two guests", || Pair::boot(lab, Provider::Siw(&module))) else { return };
+    report.case("rping", || pair.rping());
+}
