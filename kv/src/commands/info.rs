@@ -53,7 +53,7 @@ fn server(text: &mut String, cx: &mut Context<'_, '_>, totals: &Totals) {
     line(text, "os", std::env::consts::OS);
     line(text, "arch_bits", usize::BITS);
     line(text, "process_id", std::process::id());
-    line(text, "tcp_port", cx.server.settings().port);
+    line(text, "tcp_port", cx.session.local.port());
     line(text, "server_time_usec", cx.now * 1000);
     line(text, "uptime_in_seconds", seconds);
     line(text, "uptime_in_days", seconds / 86_400);
@@ -143,6 +143,7 @@ mod tests {
             let all = client.run("info");
             for part in [
                 "# Server redis_version:7.0.15 ",
+                " tcp_port:6380 ",
                 " # Clients connected_clients:3 ",
                 "maxmemory_human:1.00G ",
                 " # Keyspace db0:keys=3,expires=1,avg_ttl=0 db4:keys=1,expires=0,",

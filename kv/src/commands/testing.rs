@@ -49,7 +49,7 @@ impl Server for Host {
 
 fn session(id: u64) -> Session {
     let address = |text: String| text.parse::<SocketAddr>().unwrap();
-    Session::new(id, address(format!("192.0.2.1:{}", 993 + id)), address("192.0.2.9:6379".to_owned()), true, START)
+    Session::new(id, address(format!("192.0.2.1:{}", 993 + id)), address("192.0.2.9:6380".to_owned()), true, START)
 }
 
 /// A client, with a server of its own.
