@@ -90,7 +90,7 @@ impl Client {
     pub fn run(&mut self, command: &str) -> String {
         let line = format!("{command}\n").into_bytes();
         let mut parser = Parser::default();
-        let limits = Limits { bulk: 512 << 20, long: usize::MAX, authenticated: true };
+        let limits = Limits { bulk: 512 << 20, long: usize::MAX, apart: false, authenticated: true };
         assert_eq!(parser.parse(&line, limits), Ok(Parsed::Request(line.len())));
         let request = Request::new(parser.args(&line), self.session.space(), &self.keys);
         let count = self.stores.len();
