@@ -108,7 +108,6 @@ const COMMANDS: &[&str] = &[
     "COPY {k} {k} DB {db}",
     "COPY {k} {k} DB {db} REPLACE",
     "DBSIZE",
-    "INFO keyspace",
     "FLUSHDB",
     "FLUSHALL ASYNC",
     "FLUSHALL SYNC",

@@ -172,6 +172,8 @@ impl Both {
                 self.run(0, &commands, false);
             }
         }
+        // All has been looked at that may have expired.
+        self.run(0, &[args("INFO keyspace")], false);
     }
 }
 
@@ -203,7 +205,7 @@ fn random_commands_are_replied_to_alike() {
             }
             match step {
                 // What has expired counts until somebody has looked.
-                Step::Run(_, command) if matches!(&command[0][..], b"DBSIZE" | b"INFO" | b"MEMORY") => {
+                Step::Run(_, command) if matches!(&command[0][..], b"DBSIZE" | b"MEMORY") => {
                     batch.extend([look(), command]);
                 }
                 Step::Run(_, command) => batch.push(command),
