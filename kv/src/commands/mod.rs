@@ -280,7 +280,7 @@ mod tests {
         words.iter().for_each(|word| data += &format!("${}\r\n{word}\r\n", word.len()));
         data += &format!("${}\r\n", last.len());
         let mut parser = Parser::default();
-        let limits = Limits { bulk: 1 << 20, long: 1, authenticated: true };
+        let limits = Limits { bulk: 1 << 20, long: 1, apart: false, authenticated: true };
         assert_eq!(parser.parse(data.as_bytes(), limits), Ok(Parsed::Long { at: data.len(), len: last.len() }));
         let mut writer = store.long(last.len(), 0).unwrap();
         writer.fill(last.as_bytes());

@@ -351,7 +351,7 @@ mod tests {
     use super::*;
     use crate::resp::{Limits, Parsed, Parser};
 
-    const LIMITS: Limits = Limits { bulk: 512 << 20, long: LONG, authenticated: true };
+    const LIMITS: Limits = Limits { bulk: 512 << 20, long: LONG, apart: false, authenticated: true };
 
     /// What is recognised is what the parser reads.
     fn check(data: &[u8]) -> bool {
