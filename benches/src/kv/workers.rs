@@ -306,6 +306,10 @@ mod tests {
         Workers::new(&cores, 100, 64).unwrap()
     }
 
+    fn letters(workers: &Workers) -> u64 {
+        workers.workers.iter().map(|worker| worker.mail.sent()).sum()
+    }
+
     #[test]
     fn all_is_answered_by_one_worker_and_by_two() {
         for count in [1, 2] {
@@ -316,7 +320,15 @@ mod tests {
                 for whose in [Whose::Any, Whose::Own, Whose::Others] {
                     let asking = Asking { at_once, by_mget, whose };
                     let before: Vec<u64> = workers.workers.iter().map(|worker| worker.net.written).collect();
+                    let sent = letters(&workers);
                     workers.ask(asking, 3 * CONNECTIONS * at_once).unwrap();
+                    // For another's keys, one there and one back.
+                    let there_and_back = (2 * count * 3 * CONNECTIONS) as u64;
+                    match (count, whose) {
+                        (1, _) | (_, Whose::Own) => assert_eq!(letters(&workers) - sent, 0, "{asking:?}"),
+                        (_, Whose::Others) => assert_eq!(letters(&workers) - sent, there_and_back, "{asking:?}"),
+                        (_, Whose::Any) => assert!(letters(&workers) > sent, "{asking:?}"),
+                    }
                     for (worker, before) in workers.workers.iter().zip(before) {
                         let around = if by_mget { 3 * CONNECTIONS * "*8\r\n".len() } else { 0 };
                         let answers = 3 * CONNECTIONS * at_once * answer_to_get(64) as usize;
