@@ -17,7 +17,7 @@ use std::ops::Range;
 /// Requests of one client that are recognised ahead at most.
 pub(super) const AHEAD: usize = 16;
 /// When so many have been recognised, they are done: what was fetched is near then, and may not be when more has been.
-const FEW: usize = 24;
+pub(super) const FEW: usize = 24;
 
 /// A request that is recognised: where in its bytes the key and the value are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
