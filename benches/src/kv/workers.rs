@@ -322,11 +322,14 @@ mod tests {
                     let before: Vec<u64> = workers.workers.iter().map(|worker| worker.net.written).collect();
                     let sent = letters(&workers);
                     workers.ask(asking, 3 * CONNECTIONS * at_once).unwrap();
-                    // For another's keys, one there and one back.
-                    let there_and_back = (2 * count * 3 * CONNECTIONS) as u64;
+                    // For another's keys there and back, for all connections together or for as many as have some in a turn.
+                    let turns = (2 * count * 3) as u64;
+                    let there_and_back = turns..=turns * CONNECTIONS as u64;
                     match (count, whose) {
                         (1, _) | (_, Whose::Own) => assert_eq!(letters(&workers) - sent, 0, "{asking:?}"),
-                        (_, Whose::Others) => assert_eq!(letters(&workers) - sent, there_and_back, "{asking:?}"),
+                        (_, Whose::Others) => {
+                            assert!(there_and_back.contains(&(letters(&workers) - sent)), "{asking:?}")
+                        }
                         (_, Whose::Any) => assert!(letters(&workers) > sent, "{asking:?}"),
                     }
                     for (worker, before) in workers.workers.iter().zip(before) {
