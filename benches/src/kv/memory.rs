@@ -111,6 +111,7 @@ impl Memory {
 }
 
 impl Transport for Memory {
+    #[inline]
     fn now(&self) -> linerate_bypass::time::Instant {
         linerate_bypass::time::Instant::ZERO
     }
@@ -127,16 +128,19 @@ impl Transport for Memory {
         Some(([10, 0, 0, 1], 49_152).into())
     }
 
+    #[inline]
     fn received(&self, conn: ConnId) -> usize {
         let end = &self.ends[conn.slot()];
         end.come - end.read
     }
 
+    #[inline]
     fn peek(&mut self, conn: ConnId) -> &[u8] {
         let end = &self.ends[conn.slot()];
         &end.requests[end.read..end.come]
     }
 
+    #[inline]
     fn consume(&mut self, conn: ConnId, n: usize) {
         let end = &mut self.ends[conn.slot()];
         end.read = end.read.saturating_add(n).min(end.come);
@@ -146,6 +150,7 @@ impl Transport for Memory {
         None
     }
 
+    #[inline]
     fn room(&mut self, _: ConnId) -> usize {
         1 << 20
     }
@@ -156,10 +161,12 @@ impl Transport for Memory {
         Ok(())
     }
 
+    #[inline]
     fn reserve(&mut self, _: ConnId, max: usize) -> Option<&mut [u8]> {
         Some(&mut self.place[..max.min(PLACE)])
     }
 
+    #[inline]
     fn commit(&mut self, conn: ConnId, n: usize) {
         self.written += n as u64;
         self.note(conn, n);
