@@ -76,9 +76,8 @@ impl Kv {
             if self.errands[worker].as_ref().is_some_and(|errand| !errand.has_room(0)) {
                 self.send_errand(worker);
             }
-            let (home, idle) = (self.worker, &mut self.idle_errands);
-            let new = || Box::new(Errand { home, ..idle.pop().map_or_else(Errand::default, |idle| *idle) });
-            let errand = self.errands[worker].get_or_insert_with(new);
+            let errand = self.errands[worker].get_or_insert_with(|| self.idle_errands.pop().unwrap_or_default());
+            errand.home = self.worker;
             let text = errand.text.len();
             errand.parts.push(Part { conn, redis, text, replied: None, ahead: 0..0 });
             *open = Some(worker);

@@ -110,10 +110,10 @@ impl Replies {
         Mark { text: self.end, values: self.values.len() }
     }
 
-    /// As [`set_most`](Self::set_most), for those behind `mark`.
+    /// As [`set_most`](Self::set_most), for those behind `mark`: those in front of it are somebody else's.
     #[inline]
     pub fn set_most_behind(&mut self, mark: Mark, most: u64) {
-        self.set_most(if most == 0 { 0 } else { most.saturating_add(mark.text as u64) });
+        self.set_most(if most == 0 { 0 } else { most.max(MANY as u64).saturating_add(mark.text as u64) });
     }
 
     /// Where the next ones begin, unless of those behind `before` some were too many to be kept: then none of them is.

@@ -208,6 +208,21 @@ fn too_many_replies_of_one_client_leave_those_alone_that_come_with_them() {
 }
 
 #[test]
+fn whose_replies_are_few_enough_alone_gets_them_in_company() {
+    let mut host = Host::with(2, |settings| settings.output = 10_000);
+    let clients: Vec<Client> = (0..4).map(|_| host.connect(0)).collect();
+    for n in 0..20 {
+        // Whatever worker has the key, all ask for it in one turn; what one of them gets is put together whatever the limit.
+        let value = format!("{n:03000}");
+        assert_eq!(host.ask(clients[0], &request(&["set", &format!("key:{n}"), &value])), "+OK\r\n");
+        clients.iter().for_each(|client| host.send(*client, &line(&format!("get key:{n}")).repeat(20)));
+        host.settle();
+        let replies = format!("$3000\r\n{value}\r\n").repeat(20);
+        assert!(clients.iter().all(|client| host.received(*client) == replies.as_bytes()), "key:{n}");
+    }
+}
+
+#[test]
 fn who_asks_for_much_before_reading_gets_all_of_it() {
     for workers in [1, 2] {
         let mut host = Host::with(workers, |settings| settings.output = 8 << 20);
