@@ -1,6 +1,6 @@
 //! The key-value service alone: its turns on a transport that is nothing but memory.
 
-use super::memory::{CONNECTIONS, Memory, get, hub, set};
+use super::memory::{CONNECTIONS, Memory, get, hub, mget, set};
 use crate::client::Wrong;
 use crate::engine::Bench;
 use linerate_bypass::{ConnId, Postbox, Seat, Service};
@@ -18,6 +18,8 @@ pub struct Plan {
     pub value: usize,
     /// GETs of a hundred requests; the others are SETs.
     pub gets: u32,
+    /// One MGET asks for all that a connection's turn asks for.
+    pub together: bool,
 }
 
 /// The service, filled, with clients that ask for whatever is next.
@@ -68,6 +70,11 @@ impl Turns {
     fn ask(&mut self) {
         for end in &mut self.net.ends {
             end.clear();
+            if self.plan.together {
+                let keys = (0..self.plan.depth).map(|_| self.random.u64(..self.plan.keys));
+                self.expected += end.send(|requests| mget(requests, keys, self.plan.value));
+                continue;
+            }
             for _ in 0..self.plan.depth {
                 let key = self.random.u64(..self.plan.keys);
                 self.expected += if self.random.u32(..100) < self.plan.gets {
@@ -112,8 +119,9 @@ mod tests {
 
     #[test]
     fn requests_are_answered_and_long_values_are_sent_from_where_they_lie() {
-        for (value, gets, in_place) in [(64, 100, 0), (64, 50, 0), (1 << 16, 100, 1 << 16)] {
-            let plan = Plan { depth: 2, keys: 20, value, gets };
+        let plans = [(64, 100, false, 0), (64, 50, false, 0), (64, 100, true, 0), (1 << 16, 100, false, 1 << 16)];
+        for (value, gets, together, in_place) in plans {
+            let plan = Plan { depth: 2, keys: 20, value, gets, together };
             let mut turns = Turns::new(plan);
             let before = turns.answered();
             // Whole turns: 64 requests each.
@@ -125,7 +133,7 @@ mod tests {
 
     #[test]
     fn an_answer_that_is_missing_is_told() {
-        let mut turns = Turns::new(Plan { depth: 1, keys: 1, value: 64, gets: 100 });
+        let mut turns = Turns::new(Plan { depth: 1, keys: 1, value: 64, gets: 100, together: false });
         turns.expected += 1;
         assert!(matches!(turns.run(1), Err(Wrong::Answers(1))));
     }

@@ -225,6 +225,11 @@ impl<'a> Request<'a> {
 
     fn execute(&self, command: &'static Command, cx: &mut Context<'_, '_>, reply: &mut Reply<'_>) {
         cx.stats.commands += 1;
+        if command.last != command.first as i8 && command.touch == Touch::Keys {
+            let places = table::key_places(command, self.args.len());
+            let hash = |at| cx.keys.key(cx.session.space, self.args.at(at)).hash();
+            cx.shards.fetch_ahead(places.map(hash));
+        }
         if let Err(refused) = (command.run)(cx, self, reply) {
             cx.refuse(&refused, reply);
         }
