@@ -1,5 +1,5 @@
 //! `kv load`, by running the program against servers of others: redis-server and memcached, where they are installed, and
-//! ones that the test plays.
+//! ones that the test plays; and what `kv serve` says of its port.
 
 mod common;
 #[path = "common/free_address.rs"]
@@ -233,4 +233,18 @@ fn a_key_that_is_not_there_is_an_error_if_nothing_may_be_evicted() {
     assert!(output.status.code() == Some(1), "{output:?}");
     assert!(said.contains("2 requests were answered with an error") && said.contains("found nothing"), "{said}");
     assert!(said.contains("object too large for cache"), "{said}");
+}
+
+#[test]
+fn a_port_that_the_system_chose_is_told() {
+    let server = Server::start("kv", "--via kernel --memory 16m --listen 127.0.0.1:0");
+    let address = server.ready.split_whitespace().find(|word| word.starts_with("127.0.0.1:")).unwrap();
+    let (_, port) = address.split_once(':').unwrap();
+    let mut client = TcpStream::connect(address).unwrap();
+    client.write_all(b"INFO server\r\nCONFIG GET port\r\nQUIT\r\n").unwrap();
+    let mut said = String::new();
+    client.read_to_string(&mut said).unwrap();
+    let parameter = format!("\r\n*2\r\n$4\r\nport\r\n${}\r\n{port}\r\n+OK\r\n", port.len());
+    assert!(said.contains(&format!("\r\ntcp_port:{port}\r\n")) && said.ends_with(&parameter), "{said}");
+    assert!(server.stop().status.success());
 }

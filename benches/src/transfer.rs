@@ -34,7 +34,7 @@ pub fn nanoseconds(one: usize, other: usize) -> io::Result<f64> {
 #[repr(align(128))]
 struct Line(AtomicU32);
 
-fn pin(core: usize) -> io::Result<()> {
+pub(crate) fn pin(core: usize) -> io::Result<()> {
     let mut set = CpuSet::new();
     set.set(core);
     Ok(sched_setaffinity(None, &set)?)

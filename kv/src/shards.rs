@@ -23,6 +23,15 @@ impl<'a> Shards<'a> {
         Shards { stores }
     }
 
+    /// `bytes` as a key of the keyspace `space`, whichever shard it is in.
+    ///
+    /// # Panics
+    /// If no shard is there.
+    #[inline]
+    pub fn key<'k>(&self, space: u8, bytes: &'k [u8]) -> Key<'k> {
+        self.stores.iter().flatten().next().expect("the shards of a request's keys are there").key(space, bytes)
+    }
+
     /// The shard of `key`.
     ///
     /// # Panics
@@ -31,6 +40,22 @@ impl<'a> Shards<'a> {
     pub fn of(&mut self, key: &Key) -> &mut Store {
         let at = shard_of(key.hash(), self.stores.len());
         self.stores[at].as_mut().expect("the shards of a command's keys are there")
+    }
+
+    /// Asks for what is under keys of these hashes, several of which are about to be looked for: first for all parts of the
+    /// index, then for all items. What is there behind the first few hundred is not asked for; it would push those out again.
+    pub fn fetch_ahead(&self, hashes: impl Iterator<Item = u64>) {
+        const MOST: usize = 256;
+        let shard_of = |hash| self.stores[shard_of(hash, self.stores.len())].as_ref();
+        let mut fetched = [0; MOST];
+        let mut count = 0;
+        for (hash, place) in hashes.zip(&mut fetched) {
+            (*place, count) = (hash, count + 1);
+            shard_of(hash).inspect(|store| store.prefetch_index(hash));
+        }
+        for hash in &fetched[..count] {
+            shard_of(*hash).inspect(|store| _ = store.prefetch_item(*hash));
+        }
     }
 
     /// The shard of this number.

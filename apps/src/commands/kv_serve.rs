@@ -79,7 +79,6 @@ pub fn run(args: &KvServeArgs) -> Result<(), Error> {
             timeout: args.timeout,
             clients: args.max_clients,
             output: args.client_output_limit as u64,
-            port: args.listen.first().map_or(0, SocketAddr::port),
             ..Settings::default()
         };
         let memcached = args.memcached.map(|address| address.port());

@@ -2,9 +2,13 @@
 //! interface of the kernel, and those that it is held against.
 
 mod fill;
+mod memory;
 mod redis_benchmark;
 mod servers;
 pub mod turns;
+pub mod workers;
+
+pub use memory::answer_to_get;
 
 use crate::echo_pair::{self, Network, StackEngine};
 use crate::hosts::Host;

@@ -100,9 +100,11 @@ impl Pieces {
 
     /// Nothing yet of `arena`.
     pub fn new(arena: Arena) -> Self {
+        // As many as there may ever be: moving them all when there are more would take a hundred microseconds.
+        let most = arena.stats().capacity / CHUNK;
         let inner = Inner {
             arena,
-            chunks: Vec::new(),
+            chunks: Vec::with_capacity(most),
             vacant: Vec::new(),
             roomy: std::array::from_fn(|_| Vec::new()),
             held: 0,
@@ -115,7 +117,7 @@ impl Pieces {
         };
         Pieces {
             inner: Some(Box::new(inner)),
-            rows: Vec::new(),
+            rows: Vec::with_capacity(most),
             returned: 0,
             home: Arc::new(Home { returned: AtomicU32::new(0), left: std::sync::Mutex::new(None) }),
             most: usize::MAX,

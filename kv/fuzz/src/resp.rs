@@ -16,7 +16,7 @@ const BULK: usize = 100_000;
 /// Reads the input as requests.
 pub fn resp(data: &[u8]) {
     let Some(cuts) = Cuts::read(data) else { return };
-    let limits = Limits { bulk: BULK, long: usize::MAX, authenticated: cuts.bits & 1 == 0 };
+    let limits = Limits { bulk: BULK, long: usize::MAX, apart: false, authenticated: cuts.bits & 1 == 0 };
     let [whole, some, bytes] = cuts.each();
     let expected = requests(&whole, limits);
     for pieces in [&some, &bytes] {

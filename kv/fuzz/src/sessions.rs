@@ -240,7 +240,7 @@ impl Speaker {
                     }
                 }
             } else {
-                let limits = resp::Limits { bulk: BULK as usize, long: usize::MAX, authenticated: true };
+                let limits = resp::Limits { bulk: BULK as usize, long: usize::MAX, apart: false, authenticated: true };
                 match self.resp.parse(data, limits) {
                     Ok(resp::Parsed::Request(len)) => {
                         let args = self.resp.args(data);

@@ -189,7 +189,7 @@ mod tests {
                 "-ERR lib-ver cannot contain spaces, newlines or special characters.",
             );
             let info = client.run("client info");
-            assert!(info.contains("id=7 addr=192.0.2.1:1000 laddr=192.0.2.9:6379 fd=0 name=me age=0 idle=0"), "{info}");
+            assert!(info.contains("id=7 addr=192.0.2.1:1000 laddr=192.0.2.9:6380 fd=0 name=me age=0 idle=0"), "{info}");
             assert!(
                 info.ends_with("cmd=client|info user=default redir=-1 resp=2 lib-name=redis-py lib-ver=5.0\n"),
                 "{info}"
@@ -222,7 +222,7 @@ mod tests {
             client.says("client kill user foo", "-ERR No such user 'foo'");
             client.says("client kill foo bar", "-ERR syntax error");
             assert!(!client.session.is_closing());
-            client.says("client kill laddr 192.0.2.9:6379 skipme no", ":2");
+            client.says("client kill laddr 192.0.2.9:6380 skipme no", ":2");
             assert!(client.session.is_closing());
         }
     }

@@ -2,7 +2,7 @@
 
 use super::host::Settings;
 use super::refused::{Done, Refused, SYNTAX};
-use super::{Context, DATABASES, Request, Stats, glob};
+use super::{Context, DATABASES, Request, Session, Stats, glob};
 use crate::resp::{Args, Reply, number};
 use crate::store::{Evict, From};
 use std::ops::RangeInclusive;
@@ -22,17 +22,19 @@ const POLICIES: [(&str, Evict); 8] = [
 /// A parameter: its name, what it is, and how it is set, if it can be.
 struct Parameter {
     name: &'static str,
-    shown: fn(&Settings) -> String,
+    shown: Shown,
     set: Option<Setter>,
 }
 
+/// What it is for a client.
+type Shown = fn(&Settings, &Session) -> String;
 type Setter = fn(&mut Settings, &[u8]) -> Result<(), String>;
 
-const fn fixed(name: &'static str, shown: fn(&Settings) -> String) -> Parameter {
+const fn fixed(name: &'static str, shown: Shown) -> Parameter {
     Parameter { name, shown, set: None }
 }
 
-const fn settable(name: &'static str, shown: fn(&Settings) -> String, set: Setter) -> Parameter {
+const fn settable(name: &'static str, shown: Shown, set: Setter) -> Parameter {
     Parameter { name, shown, set: Some(set) }
 }
 
@@ -40,7 +42,7 @@ const fn settable(name: &'static str, shown: fn(&Settings) -> String, set: Sette
 const PARAMETERS: &[Parameter] = &[
     settable(
         "maxmemory",
-        |settings| settings.memory.to_string(),
+        |settings, _| settings.memory.to_string(),
         |settings, value| {
             settings.memory = memory(value)?;
             Ok(())
@@ -48,7 +50,7 @@ const PARAMETERS: &[Parameter] = &[
     ),
     settable(
         "maxmemory-policy",
-        |settings| policy_name(settings.evict).to_owned(),
+        |settings, _| policy_name(settings.evict).to_owned(),
         |settings, value| {
             settings.evict = policy(value)?;
             Ok(())
@@ -56,7 +58,7 @@ const PARAMETERS: &[Parameter] = &[
     ),
     settable(
         "maxclients",
-        |settings| settings.clients.to_string(),
+        |settings, _| settings.clients.to_string(),
         |settings, value| {
             settings.clients = integer(value, 1..=u32::MAX.into())? as u32;
             Ok(())
@@ -64,7 +66,7 @@ const PARAMETERS: &[Parameter] = &[
     ),
     settable(
         "timeout",
-        |settings| settings.timeout.to_string(),
+        |settings, _| settings.timeout.to_string(),
         |settings, value| {
             settings.timeout = integer(value, 0..=i32::MAX.into())? as u32;
             Ok(())
@@ -72,7 +74,7 @@ const PARAMETERS: &[Parameter] = &[
     ),
     settable(
         "proto-max-bulk-len",
-        |settings| settings.bulk.to_string(),
+        |settings, _| settings.bulk.to_string(),
         |settings, value| {
             let bulk = i64::try_from(memory(value)?).unwrap_or(i64::MAX);
             settings.bulk = within(bulk, 1 << 20..=i64::MAX)? as u64;
@@ -81,7 +83,7 @@ const PARAMETERS: &[Parameter] = &[
     ),
     settable(
         "requirepass",
-        |settings| settings.password.as_deref().map(String::from_utf8_lossy).unwrap_or_default().into_owned(),
+        |settings, _| settings.password.as_deref().map(String::from_utf8_lossy).unwrap_or_default().into_owned(),
         |settings, value| {
             settings.password = (!value.is_empty()).then(|| value.to_vec());
             Ok(())
@@ -89,24 +91,24 @@ const PARAMETERS: &[Parameter] = &[
     ),
     settable(
         "client-query-buffer-limit",
-        |settings| settings.query.to_string(),
+        |settings, _| settings.query.to_string(),
         |settings, value| {
             let query = i64::try_from(memory(value)?).unwrap_or(i64::MAX);
             settings.query = within(query, 1 << 20..=i64::MAX)? as u64;
             Ok(())
         },
     ),
-    fixed("client-output-buffer-limit", |settings| {
+    fixed("client-output-buffer-limit", |settings, _| {
         format!("normal {} 0 0 slave 268435456 67108864 60 pubsub 33554432 8388608 60", settings.output)
     }),
-    fixed("port", |settings| settings.port.to_string()),
-    fixed("databases", |_| DATABASES.to_string()),
-    fixed("save", |_| String::new()),
-    fixed("appendonly", |_| "no".to_owned()),
-    fixed("notify-keyspace-events", |_| String::new()),
-    fixed("cluster-enabled", |_| "no".to_owned()),
-    fixed("maxmemory-samples", |_| "16".to_owned()),
-    fixed("lazyfree-lazy-user-flush", |_| "yes".to_owned()),
+    fixed("port", |_, session| session.local.port().to_string()),
+    fixed("databases", |_, _| DATABASES.to_string()),
+    fixed("save", |_, _| String::new()),
+    fixed("appendonly", |_, _| "no".to_owned()),
+    fixed("notify-keyspace-events", |_, _| String::new()),
+    fixed("cluster-enabled", |_, _| "no".to_owned()),
+    fixed("maxmemory-samples", |_, _| "16".to_owned()),
+    fixed("lazyfree-lazy-user-flush", |_, _| "yes".to_owned()),
 ];
 
 /// What goes when memory is full, by Redis' name for it.
@@ -163,7 +165,7 @@ pub(super) fn get(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut R
     reply.map(asked.len());
     for parameter in asked {
         reply.bulk(parameter.name.as_bytes());
-        reply.bulk((parameter.shown)(settings).as_bytes());
+        reply.bulk((parameter.shown)(settings, cx.session).as_bytes());
     }
     Ok(())
 }
@@ -179,7 +181,7 @@ pub(super) fn set(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut R
         let result = match parameter.set {
             Some(set) => set(&mut settings, value),
             // Nothing is asked for.
-            None if (parameter.shown)(&before).as_bytes() == *value => Ok(()),
+            None if (parameter.shown)(&before, cx.session).as_bytes() == *value => Ok(()),
             None => Err("can't set immutable config".to_owned()),
         };
         result.map_err(|reason| failed(parameter.name, &reason))?;
@@ -247,6 +249,9 @@ mod tests {
             client.says("config set timeout 30 maxclients 5", "+OK");
             assert_eq!((client.host.settings.timeout, client.host.settings.clients), (30, 5));
             client.says("config set save \"\"", "+OK");
+            // Where the client came.
+            client.says("config get port", "*2 $4 port $4 6380");
+            client.says("config set port 6380", "+OK");
             client.run("hello 3");
             client.says("config get timeout", "%1 $7 timeout $2 30");
             client.says("config resetstat", "+OK");

@@ -48,8 +48,6 @@ pub struct Settings {
     /// Bytes of requests that are kept for a client at most: of one that has not come whole, but for long values, and of those
     /// that wait for `EXEC`.
     pub query: u64,
-    /// Where it listens.
-    pub port: u16,
 }
 
 impl Default for Settings {
@@ -63,7 +61,6 @@ impl Default for Settings {
             output: 0,
             bulk: 512 << 20,
             query: 64 << 20,
-            port: 6379,
         }
     }
 }

@@ -53,7 +53,7 @@ fn server(text: &mut String, cx: &mut Context<'_, '_>, totals: &Totals) {
     line(text, "os", std::env::consts::OS);
     line(text, "arch_bits", usize::BITS);
     line(text, "process_id", std::process::id());
-    line(text, "tcp_port", cx.server.settings().port);
+    line(text, "tcp_port", cx.session.local.port());
     line(text, "server_time_usec", cx.now * 1000);
     line(text, "uptime_in_seconds", seconds);
     line(text, "uptime_in_days", seconds / 86_400);
@@ -108,10 +108,11 @@ fn cluster(text: &mut String, _: &mut Context<'_, '_>, _: &Totals) {
 
 fn keyspace(text: &mut String, cx: &mut Context<'_, '_>, _: &Totals) {
     for space in 0..DATABASES {
-        let keys: usize = cx.shards.all().map(|store| store.len(space)).sum();
+        let counts = cx.shards.all().map(|store| (store.len(space), store.expiring(space)));
+        let (keys, expires) = counts.fold((0, 0), |(a, b), (keys, expires)| (a + keys, b + expires));
         if keys > 0 {
-            // How many of them expire is not counted.
-            line(text, &format!("db{space}"), format_args!("keys={keys},expires=0,avg_ttl=0"));
+            // How long they live is not counted.
+            line(text, &format!("db{space}"), format_args!("keys={keys},expires={expires},avg_ttl=0"));
         }
     }
 }
@@ -134,16 +135,18 @@ mod tests {
     #[test]
     fn the_server_is_described_in_sections() {
         for mut client in Client::each() {
-            client.run("set a 1");
+            client.run("mset a 1 b 2 c 3");
+            client.run("pexpire b 5000");
             client.run("select 4");
             client.run("set a 1");
             client.host.totals = Totals { clients: 3, ..Totals::default() };
             let all = client.run("info");
             for part in [
                 "# Server redis_version:7.0.15 ",
+                " tcp_port:6380 ",
                 " # Clients connected_clients:3 ",
                 "maxmemory_human:1.00G ",
-                " # Keyspace db0:keys=1,expires=0,avg_ttl=0 db4:keys=1,",
+                " # Keyspace db0:keys=3,expires=1,avg_ttl=0 db4:keys=1,expires=0,",
             ] {
                 assert!(all.contains(part.trim()), "{part} in {all}");
             }

@@ -225,6 +225,11 @@ impl<'a> Request<'a> {
 
     fn execute(&self, command: &'static Command, cx: &mut Context<'_, '_>, reply: &mut Reply<'_>) {
         cx.stats.commands += 1;
+        if command.last != command.first as i8 && command.touch == Touch::Keys {
+            let places = table::key_places(command, self.args.len());
+            let hash = |at| cx.keys.key(cx.session.space, self.args.at(at)).hash();
+            cx.shards.fetch_ahead(places.map(hash));
+        }
         if let Err(refused) = (command.run)(cx, self, reply) {
             cx.refuse(&refused, reply);
         }
@@ -280,7 +285,7 @@ mod tests {
         words.iter().for_each(|word| data += &format!("${}\r\n{word}\r\n", word.len()));
         data += &format!("${}\r\n", last.len());
         let mut parser = Parser::default();
-        let limits = Limits { bulk: 1 << 20, long: 1, authenticated: true };
+        let limits = Limits { bulk: 1 << 20, long: 1, apart: false, authenticated: true };
         assert_eq!(parser.parse(data.as_bytes(), limits), Ok(Parsed::Long { at: data.len(), len: last.len() }));
         let mut writer = store.long(last.len(), 0).unwrap();
         writer.fill(last.as_bytes());

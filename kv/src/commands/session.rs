@@ -85,9 +85,10 @@ impl Session {
         self.space
     }
 
-    /// What its requests may be, for a server where arguments are of `bulk` bytes at most and long from `long` bytes on.
+    /// What its requests may be, for a server where arguments are of `bulk` bytes at most and long from `long` bytes on. Those
+    /// of a transaction go where they stay in any case: if there is no memory for one, it is refused before it waits.
     pub fn limits(&self, bulk: usize, long: usize) -> Limits {
-        Limits { bulk, long, authenticated: self.is_authenticated }
+        Limits { bulk, long, apart: self.transaction.is_some(), authenticated: self.is_authenticated }
     }
 
     /// The protocol of its replies.

@@ -49,7 +49,7 @@ impl Server for Host {
 
 fn session(id: u64) -> Session {
     let address = |text: String| text.parse::<SocketAddr>().unwrap();
-    Session::new(id, address(format!("192.0.2.1:{}", 993 + id)), address("192.0.2.9:6379".to_owned()), true, START)
+    Session::new(id, address(format!("192.0.2.1:{}", 993 + id)), address("192.0.2.9:6380".to_owned()), true, START)
 }
 
 /// A client, with a server of its own.
@@ -90,7 +90,7 @@ impl Client {
     pub fn run(&mut self, command: &str) -> String {
         let line = format!("{command}\n").into_bytes();
         let mut parser = Parser::default();
-        let limits = Limits { bulk: 512 << 20, long: usize::MAX, authenticated: true };
+        let limits = Limits { bulk: 512 << 20, long: usize::MAX, apart: false, authenticated: true };
         assert_eq!(parser.parse(&line, limits), Ok(Parsed::Request(line.len())));
         let request = Request::new(parser.args(&line), self.session.space(), &self.keys);
         let count = self.stores.len();

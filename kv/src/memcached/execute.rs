@@ -32,8 +32,8 @@ pub struct Context<'c, 's> {
 impl Context<'_, '_> {
     /// `bytes` as a key of memcached clients.
     #[inline]
-    pub(super) fn key<'k>(&mut self, bytes: &'k [u8]) -> Key<'k> {
-        self.shards.all().next().expect("the shards of a request's keys are there").key(SPACE, bytes)
+    pub(super) fn key<'k>(&self, bytes: &'k [u8]) -> Key<'k> {
+        self.shards.key(SPACE, bytes)
     }
 }
 
@@ -124,6 +124,9 @@ pub fn execute(request: &Request<'_>, data: Data<'_>, cx: &mut Context<'_, '_>, 
 }
 
 fn get(keys: Words<'_>, unique: bool, expires: Option<i32>, cx: &mut Context<'_, '_>, sink: &mut impl Sink) {
+    if keys.count() > 1 {
+        cx.shards.fetch_ahead(keys.map(|name| cx.key(name).hash()));
+    }
     for name in keys {
         let key = cx.key(name);
         if let Some(seconds) = expires {

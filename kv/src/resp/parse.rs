@@ -21,6 +21,8 @@ pub struct Limits {
     /// Arguments of so many bytes are received [apart](Parsed::Long), if they have not come as a whole, and only from whoever
     /// is authenticated.
     pub long: usize,
+    /// Whether they are even if they have come as a whole.
+    pub apart: bool,
     /// Whether the client has said the password, or there is none.
     pub authenticated: bool,
 }
@@ -65,8 +67,9 @@ pub enum Parsed {
     Request(usize),
     /// It goes on beyond the bytes there are: not before there are so many can it end.
     Partial(usize),
-    /// It goes on beyond the bytes there are with an argument that is long. Its bytes, and two for the end of the line, may be
-    /// taken out of the request as they come, and [given](Parser::give) as a whole; or else it is read like any other.
+    /// It goes on with an argument that is long, and beyond the bytes there are or to be received [apart](Limits::apart) anyway.
+    /// Its bytes, and two for the end of the line, may be taken out of the request as they come, and [given](Parser::give) as a
+    /// whole; or else it is read like any other.
     Long {
         /// Where in the request it begins.
         at: usize,
@@ -179,10 +182,10 @@ impl Parser {
                 }
             };
             let end = self.at + bulk + 2;
-            if data.len() < end {
+            // What is done is said in a few bytes.
+            let is_long = is_new && bulk >= limits.long && limits.authenticated && !self.args.is_empty();
+            if data.len() < end || is_long && limits.apart {
                 self.bulk = Some(bulk);
-                // What is done is said in a few bytes.
-                let is_long = is_new && bulk >= limits.long && limits.authenticated && !self.args.is_empty();
                 return Ok(if is_long { Parsed::Long { at: self.at, len: bulk } } else { Parsed::Partial(end) });
             }
             // What the two bytes behind it are, Redis does not ask either.

@@ -1,6 +1,5 @@
 //! A connection.
 
-use super::errand::Errand;
 use super::output::{Output, Replies};
 use crate::commands::{self, Session};
 use crate::memcached;
@@ -27,8 +26,8 @@ pub(super) struct Client {
     pub has_more: bool,
     /// Which of the requests that were recognised ahead are its next.
     pub ahead: Range<usize>,
-    /// Requests that are being put together for another worker.
-    pub errand: Option<Box<Errand>>,
+    /// The other worker that its requests are being put together for.
+    pub errand: Option<usize>,
     pub output: Output,
     pub has_peer_finished: bool,
     /// It is closed once all replies are sent.

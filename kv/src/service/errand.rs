@@ -3,58 +3,102 @@
 use super::Kv;
 use super::client::{Asked, Client, Speech};
 use super::messages::Message;
-use super::output::Replies;
-use crate::commands::Request;
+use super::output::{Mark, Replies};
+use super::quick::FEW;
+use crate::commands::{Request, Session};
 use crate::memcached::Data;
 use crate::resp::{self, Protocol};
 use crate::shards::ShardSet;
 use crate::store::LONG;
 use linerate_bypass::{ConnId, Transport};
+use std::ops::Range;
 
 /// Bytes of requests that travel together, about.
 const MOST: usize = 16 << 10;
 /// Errands that are kept to be used again.
-const IDLE: usize = 64;
+const IDLE: usize = 8;
 
-/// Requests of one connection for the shard of another worker, on their way there or back.
+/// Requests for the shard of another worker, of all connections that have some in a turn, on their way there or back.
 #[derive(Default)]
 pub struct Errand {
-    conn: Option<ConnId>,
-    /// Who sent it, and to whom.
+    /// Who sent it.
     home: usize,
-    pub(super) worker: usize,
-    /// The keyspace of a client of Redis, and its protocol; nothing for a memcached client.
-    redis: Option<(u8, Protocol)>,
+    parts: Vec<Part>,
     /// Requests as they came.
     pub(super) text: Vec<u8>,
-    /// One behind them that was kept, because parts of it were received apart.
+    /// One behind them, of the last part, that was kept because parts of it were received apart.
     pub(super) last: Option<Asked>,
     replies: Replies,
 }
 
+/// What an errand has of one connection.
+struct Part {
+    conn: ConnId,
+    /// The keyspace of a client of Redis, and its protocol; nothing for a memcached client.
+    redis: Option<(u8, Protocol)>,
+    /// Where its requests begin.
+    text: usize,
+    /// Where its replies end; nothing if they were too many.
+    replied: Option<Mark>,
+    /// Those of its requests that were recognised.
+    ahead: Range<usize>,
+}
+
 impl Kv {
-    /// Where a request goes that needs `needs`, if that is what another worker can run, and if it can travel with those that are
-    /// in `errand` already, which are of `conn` and `speech`.
+    /// Where a request of the client of `conn` goes that needs `needs`, if that is what another worker can run, and if it can travel
+    /// with those of the client's that are under way to `open` already.
     #[inline]
-    pub(super) fn errand_for<'e>(
+    pub(super) fn errand_for(
         &mut self,
-        errand: &'e mut Option<Box<Errand>>,
+        open: &mut Option<usize>,
         conn: ConnId,
         redis: Option<(u8, Protocol)>,
         needs: &ShardSet,
-    ) -> Option<&'e mut Errand> {
+    ) -> Option<&mut Errand> {
         let mut shards = needs.iter();
         let (Some(worker), None) = (shards.next(), shards.next()) else { return None };
-        if worker == self.worker {
+        self.errand_to(worker, open, conn, redis)
+    }
+
+    /// As [`errand_for`](Self::errand_for), for a request that needs the shard of `worker`.
+    #[inline]
+    pub(super) fn errand_to(
+        &mut self,
+        worker: usize,
+        open: &mut Option<usize>,
+        conn: ConnId,
+        redis: Option<(u8, Protocol)>,
+    ) -> Option<&mut Errand> {
+        if worker == self.worker || open.is_some_and(|open| open != worker) {
             return None;
         }
-        let errand = errand.get_or_insert_with(|| {
-            let mut new = self.idle_errands.pop().unwrap_or_default();
-            (new.conn, new.home, new.worker, new.redis) = (Some(conn), self.worker, worker, redis);
-            new
-        });
-        let has_room = errand.text.len() < MOST && errand.last.is_none();
-        (errand.worker == worker && has_room).then_some(errand)
+        if open.is_none() {
+            if self.errands[worker].as_ref().is_some_and(|errand| !errand.has_room(0)) {
+                self.send_errand(worker);
+            }
+            let errand = self.errands[worker].get_or_insert_with(|| self.idle_errands.pop().unwrap_or_default());
+            errand.home = self.worker;
+            let text = errand.text.len();
+            errand.parts.push(Part { conn, redis, text, replied: None, ahead: 0..0 });
+            *open = Some(worker);
+        }
+        // That of an open part is not sent.
+        let errand = self.errands[worker].as_deref_mut()?;
+        let begun = errand.parts.last()?.text;
+        errand.has_room(begun).then_some(errand)
+    }
+
+    /// Sends what goes to other workers.
+    pub(super) fn send_errands(&mut self) {
+        for worker in 0..self.errands.len() {
+            self.send_errand(worker);
+        }
+    }
+
+    fn send_errand(&mut self, worker: usize) {
+        if let Some(errand) = self.errands[worker].take() {
+            self.outbox.send(worker, Message::Errand(errand));
+        }
     }
 
     /// Runs the errands that have come here, if the shard is here.
@@ -67,70 +111,118 @@ impl Kv {
     }
 
     fn run_errand(&mut self, mut errand: Box<Errand>) {
-        // Whatever was being replied here goes on behind it.
-        std::mem::swap(&mut self.replies, &mut errand.replies);
-        self.replies.set_most(self.host.settings().output);
-        match errand.redis {
-            Some((space, protocol)) => self.run_as_guest(&mut errand, space, protocol),
-            None => {
-                let mut rest = &errand.text[..];
-                while let Some((len, _)) = self.run_bytes(rest, Data::Short(b"")) {
-                    rest = &rest[len..];
-                }
-                if let Some(Asked::Memcached(bytes, value)) = errand.last.take() {
-                    self.run_bytes(&bytes, value);
-                }
-            }
-        }
-        errand.text.clear();
-        errand.text.shrink_to(2 * MOST);
-        std::mem::swap(&mut self.replies, &mut errand.replies);
-        self.outbox.send(errand.home, Message::Back(errand));
-    }
-
-    /// Runs the requests of a client of Redis.
-    fn run_as_guest(&mut self, errand: &mut Errand, space: u8, protocol: Protocol) {
         let Some(mut guest) = self.guest.take() else { return };
-        guest.visit(space, protocol);
-        let mut parser = resp::Parser::default();
-        let limits = guest.limits(self.settings().bulk as usize, LONG);
-        let mut rest = &errand.text[..];
-        while !rest.is_empty() {
-            let first = self.ahead.len();
-            let (ahead, _) = self.recognise(&guest, rest);
-            self.fetch(first);
-            if let Some((done, _)) = self.answer(&mut guest, rest, ahead)
-                && done > 0
-            {
-                rest = &rest[done..];
-                continue;
+        let Errand { home, parts, text, last, replies } = &mut *errand;
+        // Whatever was being replied here goes on behind it.
+        std::mem::swap(&mut self.replies, replies);
+        let most = self.settings().output;
+        let mut looked_at = 0;
+        for at in 0..parts.len() {
+            if at == looked_at {
+                looked_at += self.look_ahead_in(&mut parts[at..], text, &mut guest);
             }
-            // It was read before.
-            let Ok(resp::Parsed::Request(len)) = parser.parse(rest, limits) else { break };
-            self.run(&Request::new(parser.args(rest), space, &self.keys), &mut guest);
-            rest = &rest[len..];
-        }
-        if let Some(Asked::Resp(args)) = errand.last.take() {
-            self.run(&Request::new(args.args(), space, &self.keys), &mut guest);
+            let (until, last) = match parts.get(at + 1) {
+                Some(next) => (next.text, None),
+                None => (text.len(), last.take()),
+            };
+            let part = &mut parts[at];
+            let text = &text[part.text..until];
+            let before = self.replies.mark();
+            self.replies.set_most_behind(before, most);
+            match part.redis {
+                Some((space, protocol)) => {
+                    guest.visit(space, protocol);
+                    self.run_as_guest(&mut guest, text, part.ahead.clone(), last);
+                }
+                None => self.run_for_memcached(text, last),
+            }
+            part.replied = self.replies.mark_unless_cut(before);
         }
         self.ahead.clear();
         self.guest = Some(guest);
+        text.clear();
+        text.shrink_to(2 * MOST);
+        std::mem::swap(&mut self.replies, replies);
+        let home = *home;
+        self.outbox.send(home, Message::Back(errand));
+    }
+
+    /// Recognises the requests that the first of the `parts` of `text` begin with, and fetches what they will touch. Returns how
+    /// many parts were looked at.
+    fn look_ahead_in(&mut self, parts: &mut [Part], text: &[u8], guest: &mut Session) -> usize {
+        self.ahead.clear();
+        let mut looked_at = 0;
+        while looked_at < parts.len() && self.ahead.len() <= FEW {
+            let until = parts.get(looked_at + 1).map_or(text.len(), |next| next.text);
+            let part = &mut parts[looked_at];
+            if let Some((space, protocol)) = part.redis {
+                guest.visit(space, protocol);
+                (part.ahead, _) = self.recognise(guest, &text[part.text..until]);
+            }
+            looked_at += 1;
+        }
+        self.fetch(0);
+        looked_at
+    }
+
+    /// Runs the requests of a client of Redis: those in `text`, the first of which were recognised as `ahead`, and the `last`.
+    fn run_as_guest(&mut self, guest: &mut Session, text: &[u8], mut ahead: Range<usize>, last: Option<Asked>) {
+        let mut parser = resp::Parser::default();
+        let limits = guest.limits(self.settings().bulk as usize, LONG);
+        let (space, mut rest) = (guest.space(), text);
+        while !rest.is_empty() {
+            let mut done = self.answer(guest, rest, ahead).map_or(0, |(done, _)| done);
+            if done == 0 {
+                // It was read before.
+                let Ok(resp::Parsed::Request(len)) = parser.parse(rest, limits) else { break };
+                self.run(&Request::new(parser.args(rest), space, &self.keys), guest);
+                done = len;
+            }
+            rest = &rest[done..];
+            let first = self.ahead.len();
+            (ahead, _) = self.recognise(guest, rest);
+            self.fetch(first);
+        }
+        if let Some(Asked::Resp(args)) = last {
+            self.run(&Request::new(args.args(), space, &self.keys), guest);
+        }
+    }
+
+    /// Runs the requests of a memcached client: those in `text`, and the `last`.
+    fn run_for_memcached(&mut self, text: &[u8], last: Option<Asked>) {
+        let mut rest = text;
+        while let Some((len, _)) = self.run_bytes(rest, Data::Short(b"")) {
+            rest = &rest[len..];
+        }
+        if let Some(Asked::Memcached(bytes, value)) = last {
+            self.run_bytes(&bytes, value);
+        }
     }
 
     /// An errand has come back.
     pub(super) fn finish_errand(&mut self, net: &mut impl Transport, mut errand: Box<Errand>) {
-        if let Some(conn) = errand.conn.take() {
-            self.with_client(net, conn, |kv, net, client| {
+        let mut from = Mark::default();
+        for part in errand.parts.drain(..) {
+            self.with_client(net, part.conn, |kv, net, client| {
                 client.awaits -= 1;
-                kv.replies.append(&mut errand.replies);
+                kv.replies.append(&mut errand.replies, from, part.replied);
                 kv.reply(net, client);
                 kv.resume(net, client);
             });
+            from = part.replied.unwrap_or(from);
         }
         errand.replies.clear();
         if self.idle_errands.len() < IDLE {
             self.idle_errands.push(errand);
         }
+    }
+}
+
+impl Errand {
+    /// Whether there is room for more behind the requests from `begun` on.
+    #[inline]
+    fn has_room(&self, begun: usize) -> bool {
+        self.text.len() - begun < MOST && self.last.is_none()
     }
 }
 

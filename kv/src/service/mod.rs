@@ -59,6 +59,8 @@ pub struct Kv {
     host: Host,
     outbox: Outbox,
     lending: Lending,
+    /// What is put together for each worker, until the turn is over.
+    errands: Vec<Option<Box<Errand>>>,
     /// Errands that have come back, to be used again.
     #[expect(clippy::vec_box, reason = "they go from worker to worker in their boxes")]
     idle_errands: Vec<Box<Errand>>,
@@ -103,6 +105,7 @@ impl Kv {
             host: Host::new(hub, worker),
             outbox: Outbox::new(postbox, worker),
             lending: Lending::default(),
+            errands: (0..workers).map(|_| None).collect(),
             idle_errands: Vec::new(),
             guest: Some(Session::new(u64::MAX, nowhere, nowhere, true, now)),
             replies: Replies::default(),
@@ -178,6 +181,7 @@ impl Service for Kv {
             rest = others;
             self.serve_group(net, group);
         }
+        self.send_errands();
     }
 
     fn readable(&mut self, net: &mut impl Transport, conn: ConnId, (): &mut ()) {

@@ -104,14 +104,43 @@ impl Replies {
         self.end + self.attached
     }
 
-    /// Puts `others` behind them, of which nothing is left there.
-    pub fn append(&mut self, others: &mut Replies) {
+    /// Where the next ones begin.
+    #[inline]
+    pub fn mark(&self) -> Mark {
+        Mark { text: self.end, values: self.values.len() }
+    }
+
+    /// As [`set_most`](Self::set_most), for those behind `mark`: those in front of it are somebody else's.
+    #[inline]
+    pub fn set_most_behind(&mut self, mark: Mark, most: u64) {
+        self.set_most(if most == 0 { 0 } else { most.max(MANY as u64).saturating_add(mark.text as u64) });
+    }
+
+    /// Where the next ones begin, unless of those behind `before` some were too many to be kept: then none of them is.
+    #[inline]
+    pub fn mark_unless_cut(&mut self, before: Mark) -> Option<Mark> {
+        if self.is_cut {
+            self.is_cut = false;
+            self.end = before.text;
+            self.values.drain(before.values..).for_each(|(_, bytes)| self.attached -= bytes.len());
+            return None;
+        }
+        Some(self.mark())
+    }
+
+    /// Puts those of `others` behind them that are between `from` and `to`; without `to`, they were too many to be kept.
+    #[inline]
+    pub fn append(&mut self, others: &mut Replies, from: Mark, to: Option<Mark>) {
+        let Some(to) = to else {
+            self.is_cut = true;
+            return;
+        };
         let before = self.end;
-        self.put(others.text());
-        self.values.extend(others.values.drain(..).map(|(at, bytes)| (before + at, bytes)));
-        self.attached += others.attached;
-        self.is_cut |= others.is_cut;
-        others.clear();
+        self.put(&others.text[from.text..to.text]);
+        for (at, bytes) in &mut others.values[from.values..to.values] {
+            self.attached += bytes.len();
+            self.values.push((before + *at - from.text, std::mem::take(bytes)));
+        }
     }
 
     #[inline]
@@ -125,6 +154,14 @@ impl Replies {
             self.text.shrink_to_fit();
         }
     }
+}
+
+/// A place between replies.
+#[derive(Debug, Default, Clone, Copy)]
+pub(super) struct Mark {
+    text: usize,
+    /// Values in front of it.
+    values: usize,
 }
 
 const _: () = assert!(LONG <= 10_000);

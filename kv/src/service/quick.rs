@@ -17,7 +17,7 @@ use std::ops::Range;
 /// Requests of one client that are recognised ahead at most.
 pub(super) const AHEAD: usize = 16;
 /// When so many have been recognised, they are done: what was fetched is near then, and may not be when more has been.
-const FEW: usize = 24;
+pub(super) const FEW: usize = 24;
 
 /// A request that is recognised: where in its bytes the key and the value are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -351,7 +351,7 @@ mod tests {
     use super::*;
     use crate::resp::{Limits, Parsed, Parser};
 
-    const LIMITS: Limits = Limits { bulk: 512 << 20, long: LONG, authenticated: true };
+    const LIMITS: Limits = Limits { bulk: 512 << 20, long: LONG, apart: false, authenticated: true };
 
     /// What is recognised is what the parser reads.
     fn check(data: &[u8]) -> bool {

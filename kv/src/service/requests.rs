@@ -4,7 +4,6 @@ use super::Kv;
 use super::client::{Asked, Client, Speech};
 use super::intake::Stop;
 use super::lending::Job;
-use super::messages::Message;
 use super::quick::Known;
 use crate::commands::{self, Request, Session};
 use crate::memcached::{self, Data, Flow};
@@ -68,7 +67,7 @@ impl Kv {
     fn limit_input(&mut self, net: &mut impl Transport, client: &mut Client) {
         let queued = client.session().map_or(0, Session::queued_bytes);
         if (client.input.len() + queued) as u64 > self.settings().query {
-            (client.input, client.errand) = (Vec::new(), None);
+            client.input = Vec::new();
             Self::disconnect_now(net, client);
         }
     }
@@ -76,9 +75,8 @@ impl Kv {
     /// What the client is to be told has been; it may be all.
     fn settle(&mut self, net: &mut impl Transport, client: &mut Client) {
         self.limit_input(net, client);
-        if let Some(errand) = client.errand.take() {
+        if client.errand.take().is_some() {
             client.awaits += 1;
-            self.outbox.send(errand.worker, Message::Errand(errand));
         }
         client.close_if_done(net);
     }
@@ -129,9 +127,24 @@ impl Kv {
         let bulk = self.settings().bulk as usize;
         while client.is_ready() && used < end && !self.replies.are_many() {
             let Speech::Resp { session, parser, has_no_room } = &mut client.speech else { break };
-            // What is recognised behind another request is fetched ahead.
-            if used > 0 && client.errand.is_none() && session.is_plain() && Known::of(&data[used..]).is_some() {
-                return (used, Stop::Pause);
+            let rest = &data[used..];
+            if (used > 0 || self.stores.len() > 1)
+                && session.is_plain()
+                && !parser.is_within()
+                && let Some(known) = Known::of(rest)
+            {
+                let redis = Some((session.space(), session.protocol()));
+                if let Some(worker) = self.elsewhere(session.space(), known.key(rest), client.errand) {
+                    if let Some(errand) = self.errand_to(worker, &mut client.errand, client.conn, redis) {
+                        let len = usize::from(known.len);
+                        errand.text.extend_from_slice(&rest[..len]);
+                        used += len;
+                        continue;
+                    }
+                } else if used > 0 && client.errand.is_none() {
+                    // What is recognised behind another request is fetched ahead.
+                    return (used, Stop::Pause);
+                }
             }
             let parsed = parser.parse(&data[used..], session.limits(bulk, LONG));
             let len = match parsed {
@@ -275,6 +288,17 @@ impl Kv {
         needs
     }
 
+    /// The worker that does what is asked for under `key`, if that is another: it is unless its shard is here, and no request
+    /// before it is on its way to the worker `open`.
+    #[inline]
+    fn elsewhere(&self, space: u8, key: &[u8], open: Option<usize>) -> Option<usize> {
+        if self.stores.len() == 1 {
+            return None;
+        }
+        let shard = shard_of(self.keys.key(space, key).hash(), self.stores.len());
+        (shard != self.worker && (open.is_some() || self.stores[shard].is_none())).then_some(shard)
+    }
+
     /// Whether all shards of `needs` are there.
     #[inline]
     fn has(&self, needs: &ShardSet) -> bool {
@@ -392,7 +416,7 @@ impl Kv {
             if let Some(store) = &mut self.stores[self.worker] {
                 asked.longs_mut().for_each(|long| store.lend(long));
             }
-            if let Some(errand) = &mut client.errand {
+            if let Some(errand) = client.errand.and_then(|worker| self.errands[worker].as_mut()) {
                 errand.last = Some(asked);
             }
             return;

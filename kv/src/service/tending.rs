@@ -83,6 +83,7 @@ impl Kv {
         for conn in std::mem::take(&mut self.unfinished) {
             self.with_client(net, conn, |kv, net, client| kv.serve(net, client));
         }
+        self.send_errands();
         Some(if is_full || has_more || !self.unfinished.is_empty() { Duration::ZERO } else { REST })
     }
 

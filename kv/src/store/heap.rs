@@ -70,9 +70,11 @@ struct Class {
 impl Heap {
     /// A heap in the memory of `arena`.
     pub fn new(arena: Arena) -> Self {
+        // As many as there may ever be, so that they are never moved.
+        let most = arena.stats().capacity / Pieces::PAGE;
         Heap {
             pieces: Pieces::new(arena),
-            pages: Vec::new(),
+            pages: Vec::with_capacity(most),
             classes: std::array::from_fn(|_| Class::default()),
             emptied: None,
             released: 0,

@@ -7,7 +7,7 @@ use std::num::NonZeroU32;
 pub(crate) struct Location(pub NonZeroU32);
 
 /// Entries that a segment has when there are as many as were expected: growing it takes some ten microseconds.
-const SEGMENT: usize = 4096;
+const SEGMENT: usize = 2048;
 /// The fewest homes of a segment that has any.
 const FEWEST: usize = 8;
 
@@ -23,6 +23,8 @@ pub(crate) struct Index {
     len: usize,
     /// Places of all segments, taken or not.
     places: usize,
+    /// How often a segment was made smaller, as long as that is known.
+    shrunk: u32,
 }
 
 #[derive(Default, Clone)]
@@ -37,12 +39,17 @@ impl Index {
     /// A table for about `expected` entries. It may have more.
     pub fn new(expected: usize) -> Self {
         let segments = expected.div_ceil(SEGMENT).max(1);
-        Index { segments: vec![Segment::default(); segments].into(), len: 0, places: 0 }
+        Index { segments: vec![Segment::default(); segments].into(), len: 0, places: 0, shrunk: 0 }
     }
 
     /// Entries.
     pub fn len(&self) -> usize {
         self.len
+    }
+
+    /// How often a segment was made smaller, as long as that is known: it takes as long as removing hundreds of entries.
+    pub fn shrunk(&self) -> u32 {
+        self.shrunk
     }
 
     /// Bytes of memory that it takes.
@@ -125,6 +132,7 @@ impl Index {
             let homes = if segment.len == 0 { 0 } else { (segment.len as usize * 3 / 2).max(FEWEST) };
             segment.set_homes(homes as u32);
             self.places = self.places - before + segment.places.capacity();
+            self.shrunk = self.shrunk.wrapping_add(1);
         }
         true
     }

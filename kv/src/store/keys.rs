@@ -207,9 +207,9 @@ impl Store {
         self.spaces.len(space)
     }
 
-    /// Keys of all spaces that expire some time.
-    pub fn expiring(&self) -> usize {
-        self.wheel.len()
+    /// Those of them that expire some time.
+    pub fn expiring(&self, space: u8) -> usize {
+        self.spaces.expiring(space)
     }
 
     /// Whether no key is there, in any space.

@@ -315,7 +315,9 @@ impl Store {
 
     /// Gives back the memory of the item at `location`, which is in the table no more.
     fn free(&mut self, location: Location) {
-        if self.item(location).expires() {
+        let item = self.item(location);
+        if item.expires() {
+            self.spaces.expires_no_more(item.space());
             self.wheel.remove(location, &mut self.heap);
         }
         self.heap.release(location);

@@ -65,9 +65,14 @@ impl Store {
         }
     }
 
-    /// Lets up to `most` items expire whose time has come by `now`. Returns whether all have.
+    /// Lets up to `most` items expire whose time has come by `now`, and fewer where one makes the index shrink. Returns whether
+    /// all have.
     pub(super) fn expire(&mut self, now: u64, most: usize) -> bool {
+        let shrunk = self.index.shrunk();
         for _ in 0..most {
+            if self.index.shrunk() != shrunk {
+                return false;
+            }
             let Some(location) = self.wheel.next(now, &mut self.heap) else { return true };
             // Put in again, to be taken out by whoever lets it go.
             self.wheel.insert(location, &mut self.heap);

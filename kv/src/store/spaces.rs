@@ -12,6 +12,8 @@ pub(crate) struct Spaces {
     /// What each stands for, or did.
     outer: [u8; 256],
     len: [usize; 256],
+    /// How many of them expire some time.
+    expiring: [usize; 256],
     /// For each keyspace, a cursor of the index near which there is a key, or was.
     near: [u64; SPACES],
     /// Items that are nobody's.
@@ -21,7 +23,14 @@ pub(crate) struct Spaces {
 impl Spaces {
     pub fn new() -> Self {
         let outer = std::array::from_fn(|n| if n < SPACES { n as u8 } else { 0 });
-        Spaces { current: std::array::from_fn(|n| n as u8), outer, len: [0; 256], near: [0; SPACES], flushed: 0 }
+        Spaces {
+            current: std::array::from_fn(|n| n as u8),
+            outer,
+            len: [0; 256],
+            expiring: [0; 256],
+            near: [0; SPACES],
+            flushed: 0,
+        }
     }
 
     /// What items of `space` say now.
@@ -45,6 +54,11 @@ impl Spaces {
     /// Items of `space`.
     pub fn len(&self, space: u8) -> usize {
         self.len[usize::from(self.current(space))]
+    }
+
+    /// Those of them that expire some time.
+    pub fn expiring(&self, space: u8) -> usize {
+        self.expiring[usize::from(self.current(space))]
     }
 
     /// Items that are nobody's.
@@ -76,6 +90,18 @@ impl Spaces {
         self.flushed -= usize::from(self.is_flushed(number));
     }
 
+    /// One of the items that say `number` expires some time.
+    #[inline]
+    pub fn expires(&mut self, number: u8) {
+        self.expiring[usize::from(number)] += 1;
+    }
+
+    /// It does not any more, or has gone.
+    #[inline]
+    pub fn expires_no_more(&mut self, number: u8) {
+        self.expiring[usize::from(number)] -= 1;
+    }
+
     /// Makes the items of `space` nobody's. Returns whether it did: it cannot while there are others of too many flushes.
     pub fn flush(&mut self, space: u8) -> bool {
         let old = self.current(space);
@@ -84,6 +110,7 @@ impl Spaces {
         }
         let is_free = |number: &u8| self.len[usize::from(*number)] == 0 && self.current(self.outer(*number)) != *number;
         let Some(new) = (0..u8::MAX).find(is_free) else { return false };
+        debug_assert_eq!(self.expiring[usize::from(new)], 0);
         self.outer[usize::from(new)] = space;
         self.current[usize::from(space)] = new;
         self.flushed += self.len[usize::from(old)];

@@ -311,6 +311,7 @@ impl Store {
         if let Some(at) = expires_at {
             item.set_expires_at(at);
             self.wheel.insert(location, &mut self.heap);
+            self.spaces.expires(space);
         }
         match self.find_any(key) {
             Some(old) => {

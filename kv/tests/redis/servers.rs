@@ -95,7 +95,7 @@ impl Ours {
     /// it needs.
     pub fn run(&mut self, client: usize, command: &Args, apart: bool) -> Value {
         let mut data = encoded(command);
-        let limits = Limits { bulk: 512 << 20, long: 4096, authenticated: true };
+        let limits = Limits { bulk: 512 << 20, long: 4096, apart: false, authenticated: true };
         // All but the last byte has come at first.
         let mut come = if apart { data.len() - 1 } else { data.len() };
         let end = loop {

@@ -186,6 +186,43 @@ fn who_has_sent_much_does_not_keep_others_waiting() {
 }
 
 #[test]
+fn too_many_replies_of_one_client_leave_those_alone_that_come_with_them() {
+    let mut host = Host::with(2, |settings| settings.output = 10_000);
+    let mut aborted = 0;
+    for n in 0..20 {
+        // Whatever worker has the key, both ask for it in one turn.
+        let (greedy, other) = (host.connect(0), host.connect(0));
+        let value = format!("{n:03000}");
+        assert_eq!(host.ask(other, &request(&["set", &format!("key:{n}"), &value])), "+OK\r\n");
+        host.send(greedy, &line(&format!("get key:{n}")).repeat(30));
+        host.send(other, &line(&format!("get key:{n}")));
+        host.settle();
+        let reply = format!("$3000\r\n{value}\r\n");
+        assert_eq!(host.received(other), reply.as_bytes());
+        let greedys = host.received(greedy);
+        let is_aborted = host.end(greedy).is_aborted;
+        assert!(greedys == if is_aborted { Vec::new() } else { reply.repeat(30).into_bytes() }, "key:{n}");
+        aborted += usize::from(is_aborted);
+    }
+    assert!((1..20).contains(&aborted), "{aborted}");
+}
+
+#[test]
+fn whose_replies_are_few_enough_alone_gets_them_in_company() {
+    let mut host = Host::with(2, |settings| settings.output = 10_000);
+    let clients: Vec<Client> = (0..4).map(|_| host.connect(0)).collect();
+    for n in 0..20 {
+        // Whatever worker has the key, all ask for it in one turn; what one of them gets is put together whatever the limit.
+        let value = format!("{n:03000}");
+        assert_eq!(host.ask(clients[0], &request(&["set", &format!("key:{n}"), &value])), "+OK\r\n");
+        clients.iter().for_each(|client| host.send(*client, &line(&format!("get key:{n}")).repeat(20)));
+        host.settle();
+        let replies = format!("$3000\r\n{value}\r\n").repeat(20);
+        assert!(clients.iter().all(|client| host.received(*client) == replies.as_bytes()), "key:{n}");
+    }
+}
+
+#[test]
 fn who_asks_for_much_before_reading_gets_all_of_it() {
     for workers in [1, 2] {
         let mut host = Host::with(workers, |settings| settings.output = 8 << 20);

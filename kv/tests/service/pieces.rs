@@ -1,7 +1,7 @@
 //! Requests cut at every byte get the same replies, whoever answers them.
 
 use crate::net::{Client, Host};
-use crate::{line, request};
+use crate::{line, lines, request};
 use linerate_kv::commands::Settings;
 
 /// Answered by one worker, and by two, where the client's is not that of all keys.
@@ -86,17 +86,23 @@ fn values_that_there_is_no_memory_for_are_cut_anywhere() {
     session.extend(request(&["set", "b", &too_long]));
     session.extend(line("get a"));
     session.extend(line("exists a b c d"));
+    // One that is to wait is refused at once, and so nothing of the transaction is done.
+    session.extend(lines(&["multi", "set a 2"]));
+    session.extend(request(&["set", "b", &too_long]));
+    session.extend(lines(&["exec", "get a"]));
     for workers in WORKERS {
         // What a shard has must not be enough.
         let mut host = Host::with(workers, |settings| settings.memory = 2 << 20);
         let last = session.len();
-        let places = (1..last).filter(|at| (at % (too_long.len() + 30)) < 130 || at % 100_003 == 0 || at + 120 > last);
+        let places = (1..last).filter(|at| (at % (too_long.len() + 100)) < 170 || at % 100_003 == 0 || at + 120 > last);
         for cut in places {
             let client = host.connect(0);
             let (before, behind) = session.split_at(cut);
             let (replies, is_closed) = replied(&mut host, client, &[before, behind], cut % 2 > 0);
             let refused = "-OOM command not allowed when used memory > 'maxmemory'.\\r\\n".replace('\'', "\\'");
-            let expected = format!("+OK\\r\\n$-1\\r\\n{refused}$1\\r\\n1\\r\\n:1\\r\\n");
+            let aborted = "-EXECABORT Transaction discarded because of previous errors.\\r\\n$1\\r\\n1\\r\\n";
+            let expected =
+                format!("+OK\\r\\n$-1\\r\\n{refused}$1\\r\\n1\\r\\n:1\\r\\n+OK\\r\\n+QUEUED\\r\\n{refused}{aborted}");
             assert!((&replies, is_closed) == (&expected, false), "{workers} workers, cut at {cut}: {replies}");
             host.lose(client);
         }

@@ -7,8 +7,8 @@ use linerate_benches::client::Wrong;
 use linerate_benches::distance::{Cores, apart, of};
 use linerate_benches::echo_pair;
 use linerate_benches::engine::Bench;
-use linerate_benches::kv::turns::{Plan, Turns, answer_to_get};
-use linerate_benches::kv::{CONNECTIONS, LONG, Row, Setting, Way, copied, measure, obstacle};
+use linerate_benches::kv::turns::{Plan, Turns};
+use linerate_benches::kv::{CONNECTIONS, LONG, Row, Setting, Way, answer_to_get, copied, measure, obstacle};
 use linerate_benches::priority::come_first;
 use linerate_benches::process::{self, interruption, linerate};
 use std::sync::atomic::AtomicBool;
@@ -136,7 +136,7 @@ pub fn run(args: &Args) -> Result<Report, Error> {
 
 /// Bytes that the service copies for each long value that it sends.
 fn copied_by_service() -> Result<f64, Wrong> {
-    let plan = Plan { depth: 1, keys: 100, value: LONG as usize, gets: 100 };
+    let plan = Plan { depth: 1, keys: 100, value: LONG as usize, gets: 100, together: false };
     let mut turns = Turns::new(plan);
     let before = turns.answered();
     turns.run(FETCHED)?;

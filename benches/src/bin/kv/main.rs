@@ -1,5 +1,5 @@
 //! The key-value service: held against others over links, what its keys take in memory and its longest calls, and what a
-//! request costs it by itself.
+//! request costs it by itself, on one worker or on two.
 #![forbid(unsafe_code)]
 
 mod links;
@@ -7,6 +7,7 @@ mod report;
 mod required;
 mod service;
 mod store;
+mod workers;
 
 use clap::Parser;
 use linerate_benches::client::Wrong;
@@ -24,6 +25,8 @@ enum Args {
     Store(store::Args),
     /// What requests cost the service alone, without any network
     Service(service::Args),
+    /// What it costs that a key belongs to another worker than the client
+    Workers(workers::Args),
 }
 
 /// Why there is no report.
@@ -42,6 +45,7 @@ fn main() -> ExitCode {
         Args::Links(args) => links::run(&args).map(|report| tell(&report, args.json, report.is_met())),
         Args::Store(args) => store::run(&args).map(|report| tell(&report, args.json, report.is_met())),
         Args::Service(args) => service::run(&args).map(|report| tell(&report, args.json, true)),
+        Args::Workers(args) => workers::run(&args).map(|report| tell(&report, args.json, true)),
     };
     done.unwrap_or_else(|error| {
         eprintln!("kv: {error}");

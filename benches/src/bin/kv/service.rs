@@ -24,6 +24,10 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(0..=100))]
     gets: u32,
 
+    /// Ask for a connection's keys by one MGET, of which each key counts as a request
+    #[arg(long, conflicts_with = "gets")]
+    mget: bool,
+
     /// How many requests are measured
     #[arg(long, value_name = "N", default_value_t = 4_000_000)]
     requests: u32,
@@ -43,24 +47,26 @@ pub struct Report {
     keys: u64,
     size: u32,
     gets: u32,
+    mget: bool,
     #[serde(flatten)]
     cost: Cost,
 }
 
 pub fn run(args: &Args) -> Result<Report, crate::Error> {
-    let Args { depth, keys, size, gets, requests, rounds, .. } = *args;
+    let Args { depth, keys, size, gets, mget, requests, rounds, .. } = *args;
     let _first = come_first();
-    let turns = Turns::new(Plan { depth: depth.into(), keys, value: size as usize, gets });
+    let turns = Turns::new(Plan { depth: depth.into(), keys, value: size as usize, gets, together: mget });
     let cost = measure(&mut [turns], (requests as usize).max(1), rounds as usize)?[0];
-    Ok(Report { depth, keys, size, gets, cost })
+    Ok(Report { depth, keys, size, gets, mget, cost })
 }
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Report { depth, keys, size, gets, cost: Cost { ns, best_ns, .. } } = self;
+        let Report { depth, keys, size, gets, mget, cost: Cost { ns, best_ns, .. } } = self;
+        let asked = if *mget { "MGET".to_owned() } else { format!("{gets} % GET") };
         write!(
             f,
-            "{ns:.0} ns per request, {best_ns:.0} in the fastest round: {gets} % GET, depth {depth}, {keys} keys, values of \
+            "{ns:.0} ns per request, {best_ns:.0} in the fastest round: {asked}, depth {depth}, {keys} keys, values of \
              {size} bytes"
         )
     }

@@ -2,7 +2,7 @@ use super::*;
 use crate::store::{Config, LongWriter, Store};
 use proptest::prelude::*;
 
-const KNOWN: Limits = Limits { bulk: 512 << 20, long: usize::MAX, authenticated: true };
+const KNOWN: Limits = Limits { bulk: 512 << 20, long: usize::MAX, apart: false, authenticated: true };
 
 /// All requests in `bytes`, given in pieces that end at `cuts`.
 fn requests(bytes: &[u8], cuts: &[usize], limits: Limits) -> Result<Vec<Vec<Vec<u8>>>, ProtocolError> {
@@ -141,10 +141,9 @@ fn an_endless_count_keeps_no_memory() {
     assert!(parser.args.capacity() <= KEPT);
 }
 
-/// The arguments of `bytes`, which come in pieces that end at `cuts`; what may be received apart is, from `long` bytes on.
-fn received(bytes: &[u8], cuts: &[usize], long: usize, store: &mut Store) -> (Vec<Vec<u8>>, usize) {
+/// The arguments of `bytes`, which come in pieces that end at `cuts`, and how many were received apart: all that may be.
+fn received(bytes: &[u8], cuts: &[usize], limits: Limits, store: &mut Store) -> (Vec<Vec<u8>>, usize) {
     let mut parser = Parser::default();
-    let limits = Limits { long, ..KNOWN };
     let mut apart = 0;
     let mut data = Vec::new();
     let mut rest = bytes;
@@ -167,21 +166,28 @@ fn received(bytes: &[u8], cuts: &[usize], long: usize, store: &mut Store) -> (Ve
                 parser.give(filling.finish());
             }
             data.extend(std::mem::take(&mut come));
-            match parser.parse(&data, limits).unwrap() {
-                Parsed::Request(end) => {
-                    assert_eq!((end, rest.len()), (data.len(), 0));
-                    let args = parser.args(&data);
-                    assert_eq!(args.longs().count(), apart);
-                    return (args.to_whole().args().iter().map(<[u8]>::to_vec).collect(), apart);
-                }
-                Parsed::Partial(_) => {}
-                Parsed::Long { at, len } => {
-                    let mut filling = store.long(len, 0).unwrap();
-                    let mut begun = data.split_off(at);
-                    filling.fill(&begun);
-                    begun.truncate(len + 2);
-                    writer = Some((filling, len + 2 - begun.len()));
-                    apart += 1;
+            loop {
+                match parser.parse(&data, limits).unwrap() {
+                    Parsed::Request(end) => {
+                        assert_eq!((end, rest.len()), (data.len(), 0));
+                        let args = parser.args(&data);
+                        assert_eq!(args.longs().count(), apart);
+                        return (args.to_whole().args().iter().map(<[u8]>::to_vec).collect(), apart);
+                    }
+                    Parsed::Partial(_) => break,
+                    Parsed::Long { at, len } => {
+                        apart += 1;
+                        let begun = data.split_off(at);
+                        let (value, behind) = begun.split_at(begun.len().min(len + 2));
+                        let mut filling = store.long(len, 0).unwrap();
+                        filling.fill(value);
+                        if value.len() < len + 2 {
+                            writer = Some((filling, len + 2 - value.len()));
+                            break;
+                        }
+                        parser.give(filling.finish());
+                        data.extend(behind);
+                    }
                 }
             }
         }
@@ -199,11 +205,16 @@ proptest! {
         let mut store = Store::new(&Config::new(4 << 20), 0);
         let bytes = encoded(&args);
         cuts.sort();
-        prop_assert_eq!(received(&bytes, &cuts, 20, &mut store).0, args.clone());
+        let limits = Limits { long: 20, ..KNOWN };
+        let long = args[1..].iter().filter(|arg| arg.len() >= 20).count();
+        prop_assert_eq!(received(&bytes, &cuts, limits, &mut store).0, args.clone());
         let each: Vec<usize> = (0..bytes.len()).collect();
-        let (whole, apart) = received(&bytes, &each, 20, &mut store);
-        prop_assert_eq!(whole, args.clone());
-        prop_assert_eq!(apart, args[1..].iter().filter(|arg| arg.len() >= 20).count());
+        prop_assert_eq!(received(&bytes, &each, limits, &mut store), (args.clone(), long));
+        // Those, too, that have come as a whole.
+        let limits = Limits { apart: true, ..limits };
+        for cuts in [&cuts[..], &[], &each] {
+            prop_assert_eq!(received(&bytes, cuts, limits, &mut store), (args.clone(), long));
+        }
     }
 }
 

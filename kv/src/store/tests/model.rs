@@ -285,7 +285,7 @@ impl Bench {
             }
             Do::Flush => {
                 store.flush(name.0.0);
-                prop_assert_eq!(store.len(name.0.0), 0);
+                prop_assert_eq!((store.len(name.0.0), store.expiring(name.0.0)), (0, 0));
                 self.map.retain(|(space, _), _| *space != name.0.0);
             }
             Do::Wait(delay) => self.now += delay,
@@ -343,6 +343,10 @@ fn run(evict: Evict, memory: usize, steps: Vec<((u8, u8), Do)>) -> Result<(), Te
         for key in 0..40 {
             bench.compare(&((space, key), name(key)))?;
         }
+        // What has expired has gone by that look.
+        let there = || bench.map.iter().filter(|((its, _), _)| *its == space);
+        let expiring = there().filter(|(_, (_, at))| at.is_some()).count();
+        prop_assert_eq!((bench.store.len(space), bench.store.expiring(space)), (there().count(), expiring));
         prop_assert!(evict != Evict::None || bench.store.counts().evicted == 0);
         bench.store.flush(space);
     }

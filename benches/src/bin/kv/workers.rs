@@ -1,0 +1,164 @@
+//! What it costs that a key belongs to another worker than the client.
+
+use comfy_table::{CellAlignment, Table, presets};
+use linerate_benches::engine::{Cost, measure};
+use linerate_benches::kv::workers::{Asking, Measured, Whose, Workers, cores};
+use linerate_benches::priority::come_first;
+use linerate_benches::{process, transfer};
+use serde::Serialize;
+use std::cell::RefCell;
+use std::{fmt, io};
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// Keys that a client asks for at once, where it asks for several
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(2..=64))]
+    at_once: u16,
+
+    /// How many keys there are
+    #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1000..=100_000_000))]
+    keys: u64,
+
+    /// Bytes of a value
+    #[arg(long, value_name = "BYTES", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    size: u32,
+
+    /// How many keys each worker's clients ask for in each way
+    #[arg(long, value_name = "N", default_value_t = 4_000_000)]
+    requests: u32,
+
+    /// In so many parts, the ways taking turns; the medians are printed
+    #[arg(long, value_name = "N", default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    rounds: u32,
+
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Serialize)]
+pub struct Report {
+    at_once: u16,
+    keys: u64,
+    size: u32,
+    rows: Vec<Row>,
+    /// What a cache line took from one worker's core to the other's, before and afterwards: if it differs, the cores moved.
+    apart_ns: Option<[f64; 2]>,
+}
+
+#[derive(Serialize)]
+struct Row {
+    way: String,
+    workers: usize,
+    whose: Whose,
+    keys_per_second: f64,
+    keys_per_second_and_worker: f64,
+    /// Of a worker's time, for each key that its clients ask for.
+    #[serde(flatten)]
+    cost: Cost,
+    /// To the time by the same way with one worker.
+    to_one: f64,
+}
+
+/// The ways to ask of one worker, all of whose keys are its own, and of two.
+fn ways(at_once: usize) -> impl Iterator<Item = (usize, Asking)> {
+    let kinds = [(1, false), (at_once, false), (at_once, true)];
+    kinds.into_iter().flat_map(|(at_once, by_mget)| {
+        let asked = [(1, Whose::Any), (2, Whose::Any), (2, Whose::Own), (2, Whose::Others)];
+        asked.map(|(workers, whose)| (workers, Asking { at_once, by_mget, whose }))
+    })
+}
+
+pub fn run(args: &Args) -> Result<Report, crate::Error> {
+    let Args { at_once, keys, size, requests, rounds, .. } = *args;
+    let failed = |error: io::Error| process::Error::Start { program: "the workers' threads".to_owned(), error };
+    let _first = come_first();
+    let mut cores = cores().map_err(failed)?;
+    cores.truncate(2);
+    if cores.len() < 2 {
+        eprintln!("not measured: two workers, which need two cores");
+    }
+    let apart = || match cores[..] {
+        [one, other] => transfer::nanoseconds(one, other).map(Some),
+        _ => Ok(None),
+    };
+    let before = apart().map_err(failed)?;
+    let workers = (1..=cores.len()).map(|count| Workers::new(&cores[..count], keys, size as usize).map(RefCell::new));
+    let workers = workers.collect::<Result<Vec<_>, _>>()?;
+    let ways: Vec<(usize, Asking)> = ways(at_once.into()).filter(|(count, _)| *count <= cores.len()).collect();
+    let measured = |(count, asking): &(usize, Asking)| Measured { workers: &workers[count - 1], asking: *asking };
+    let mut measured: Vec<Measured<'_>> = ways.iter().map(measured).collect();
+    let costs = measure(&mut measured, (requests as usize).max(1), rounds as usize)?;
+    let after = apart().map_err(failed)?;
+
+    let mut rows: Vec<Row> = Vec::new();
+    let mut one = costs[0].ns;
+    for ((workers, asking), cost) in ways.into_iter().zip(costs) {
+        if workers == 1 {
+            one = cost.ns;
+        }
+        let way = match asking {
+            Asking { at_once: 1, .. } => "a GET".to_owned(),
+            Asking { at_once, by_mget: false, .. } => format!("{at_once} GETs"),
+            Asking { at_once, by_mget: true, .. } => format!("MGET of {at_once}"),
+        };
+        let each = 1e9 / cost.ns;
+        rows.push(Row {
+            way,
+            workers,
+            whose: asking.whose,
+            keys_per_second: each * workers as f64,
+            keys_per_second_and_worker: each,
+            cost,
+            to_one: cost.ns / one,
+        });
+    }
+    Ok(Report { at_once, keys, size, rows, apart_ns: before.zip(after).map(|(before, after)| [before, after]) })
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut table = Table::new();
+        table.load_style(presets::ASCII_MARKDOWN);
+        table.set_header([
+            "asked by",
+            "workers",
+            "whose keys",
+            "keys/s",
+            "per worker",
+            "ns per key",
+            "to one worker's",
+        ]);
+        for Row { way, workers, whose, keys_per_second, keys_per_second_and_worker, cost, to_one } in &self.rows {
+            let whose = match whose {
+                Whose::Any => "any",
+                Whose::Own => "its own",
+                Whose::Others => "the other's",
+            };
+            table.add_row([
+                way.clone(),
+                workers.to_string(),
+                whose.to_owned(),
+                format!("{keys_per_second:.0}"),
+                format!("{keys_per_second_and_worker:.0}"),
+                format!("{:.0}", cost.ns),
+                format!("{to_one:.2}"),
+            ]);
+        }
+        for column in [1, 3, 4, 5, 6] {
+            if let Some(column) = table.column_mut(column) {
+                column.set_cell_alignment(CellAlignment::Right);
+            }
+        }
+        writeln!(f, "{table}")?;
+        let Report { keys, size, .. } = self;
+        write!(
+            f,
+            "{keys} keys, values of {size} bytes; the time is a worker's, for each key that its clients ask for"
+        )?;
+        if let Some([before, after]) = self.apart_ns {
+            write!(f, "; between the cores a cache line took {before:.0} ns before and {after:.0} afterwards")?;
+        }
+        Ok(())
+    }
+}

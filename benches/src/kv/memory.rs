@@ -1,0 +1,186 @@
+//! A transport that is nothing but memory, and what clients of the key-value service send over it.
+
+use linerate_bypass::arena::{Arena, ArenaConfig};
+use linerate_bypass::{Bytes, ConnId, Datagram, Origin, Service, Transport};
+use linerate_kv::commands::Settings;
+use linerate_kv::service::{Config, Hub, Kv};
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+/// Connections of a worker: as many as a burst has frames.
+pub const CONNECTIONS: usize = 32;
+/// Bytes that the service may write at a time.
+const PLACE: usize = 4096;
+/// Beside the values, for each key.
+const BESIDE: usize = 256;
+
+/// The middle of a service with room for so many keys.
+///
+/// # Panics
+/// If the system does not give the memory.
+pub fn hub(workers: usize, keys: u64, value: usize) -> Arc<Hub> {
+    let memory = (keys as usize * (value + BESIDE)).max(64 << 20) as u64;
+    let settings = Settings { memory, ..Settings::default() };
+    let arena = Arena::new(ArenaConfig { bytes: memory as usize, hugepages: false }).expect("memory");
+    Hub::new(Config { settings, workers, memcached: None, arena })
+}
+
+/// Bytes of the answer to a GET of a value of so many.
+pub fn answer_to_get(value: usize) -> u64 {
+    (format!("${value}\r\n").len() + value + "\r\n".len()) as u64
+}
+
+/// Appends a request, and returns how many bytes its answer has.
+pub fn get(requests: &mut Vec<u8>, key: u64, value: usize) -> u64 {
+    requests.extend(format!("*2\r\n$3\r\nGET\r\n$16\r\nkey:{key:012}\r\n").bytes());
+    answer_to_get(value)
+}
+
+/// Appends a request for several keys at once, likewise.
+pub fn mget(requests: &mut Vec<u8>, keys: impl ExactSizeIterator<Item = u64>, value: usize) -> u64 {
+    let count = keys.len();
+    requests.extend(format!("*{}\r\n$4\r\nMGET\r\n", count + 1).bytes());
+    keys.for_each(|key| requests.extend(format!("$16\r\nkey:{key:012}\r\n").bytes()));
+    format!("*{count}\r\n").len() as u64 + count as u64 * answer_to_get(value)
+}
+
+/// Appends a request that sets a key, likewise.
+pub fn set(requests: &mut Vec<u8>, key: u64, value: &str) -> u64 {
+    let len = value.len();
+    requests.extend(format!("*3\r\n$3\r\nSET\r\n$16\r\nkey:{key:012}\r\n${len}\r\n{value}\r\n").bytes());
+    "+OK\r\n".len() as u64
+}
+
+/// A client's end: what it sends, how much of that has come, and how much has been read.
+#[derive(Debug, Default, Clone)]
+pub struct End {
+    /// All that it will send.
+    pub requests: Vec<u8>,
+    /// What of it has come.
+    pub come: usize,
+    read: usize,
+    /// Bytes that it was sent.
+    pub answered: u64,
+}
+
+impl End {
+    /// Forgets what was sent and read.
+    pub fn clear(&mut self) {
+        self.requests.clear();
+        (self.come, self.read) = (0, 0);
+    }
+
+    /// Sends what `append` appends, all of it at once. Returns what that does.
+    pub fn send(&mut self, append: impl FnOnce(&mut Vec<u8>) -> u64) -> u64 {
+        let answer = append(&mut self.requests);
+        self.come = self.requests.len();
+        answer
+    }
+}
+
+/// The transport: requests come from memory, answers are counted.
+pub struct Memory {
+    worker: usize,
+    /// By slot.
+    pub ends: Vec<End>,
+    /// The slots of those that were sent something since this was last 0, a bit for each.
+    pub news: u32,
+    place: Vec<u8>,
+    /// Bytes that the service wrote.
+    pub written: u64,
+    /// Bytes that it sent from where they lay.
+    pub sent: u64,
+}
+
+impl Memory {
+    /// The transport of `worker`, which `kv` is the service of, and the clients that have connected.
+    pub fn with_clients(kv: &mut Kv, worker: usize) -> (Self, Vec<ConnId>) {
+        let ends = vec![End::default(); CONNECTIONS];
+        let mut net = Memory { worker, ends, news: 0, place: vec![0; PLACE], written: 0, sent: 0 };
+        let conns: Vec<ConnId> = (0..CONNECTIONS).map(|slot| ConnId::new(worker, slot, 0)).collect();
+        for conn in &conns {
+            kv.opened(&mut net, *conn, Origin::Accepted);
+        }
+        (net, conns)
+    }
+
+    fn note(&mut self, conn: ConnId, bytes: usize) {
+        self.ends[conn.slot()].answered += bytes as u64;
+        self.news |= 1 << conn.slot();
+    }
+}
+
+impl Transport for Memory {
+    #[inline]
+    fn now(&self) -> linerate_bypass::time::Instant {
+        linerate_bypass::time::Instant::ZERO
+    }
+
+    fn worker(&self) -> usize {
+        self.worker
+    }
+
+    fn local_addr(&self, _: ConnId) -> Option<SocketAddr> {
+        Some(([10, 0, 0, 2], 6379).into())
+    }
+
+    fn peer_addr(&self, _: ConnId) -> Option<SocketAddr> {
+        Some(([10, 0, 0, 1], 49_152).into())
+    }
+
+    #[inline]
+    fn received(&self, conn: ConnId) -> usize {
+        let end = &self.ends[conn.slot()];
+        end.come - end.read
+    }
+
+    #[inline]
+    fn peek(&mut self, conn: ConnId) -> &[u8] {
+        let end = &self.ends[conn.slot()];
+        &end.requests[end.read..end.come]
+    }
+
+    #[inline]
+    fn consume(&mut self, conn: ConnId, n: usize) {
+        let end = &mut self.ends[conn.slot()];
+        end.read = end.read.saturating_add(n).min(end.come);
+    }
+
+    fn take(&mut self, _: ConnId, _: usize) -> Option<Bytes> {
+        None
+    }
+
+    #[inline]
+    fn room(&mut self, _: ConnId) -> usize {
+        1 << 20
+    }
+
+    fn send(&mut self, conn: ConnId, bytes: Bytes) -> Result<(), Bytes> {
+        self.sent += bytes.len() as u64;
+        self.note(conn, bytes.len());
+        Ok(())
+    }
+
+    #[inline]
+    fn reserve(&mut self, _: ConnId, max: usize) -> Option<&mut [u8]> {
+        Some(&mut self.place[..max.min(PLACE)])
+    }
+
+    #[inline]
+    fn commit(&mut self, conn: ConnId, n: usize) {
+        self.written += n as u64;
+        self.note(conn, n);
+    }
+
+    fn close(&mut self, _: ConnId) {}
+
+    fn abort(&mut self, _: ConnId) {}
+
+    fn set_timer(&mut self, _: ConnId, _: Option<linerate_bypass::time::Duration>) {}
+
+    fn connect(&mut self, _: SocketAddr, _: u64) {}
+
+    fn send_datagram(&mut self, datagram: Datagram) -> Result<(), Datagram> {
+        Err(datagram)
+    }
+}
