@@ -10,6 +10,8 @@ use linerate_bypass::{Arena, Letter, Postbox};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
+/// The driver of Soft-RoCE, as [`Calls::emulated_by`] has it.
+const RXE: &str = "rxe";
 /// Messages that a worker's mailbox holds.
 const MAILBOX: usize = 4096;
 /// What the connector may tell a worker of one connection before it is heard.
@@ -121,6 +123,8 @@ impl<C: Calls, M: Send + 'static> Adapter<C, M> {
         let limits = calls.limits().map_err(Error::of("query the device")).map_err(failed)?;
         let domain = Domain::new(&calls).map_err(failed)?;
         let region = Region::new(&domain, &arenas, limits.transport == TransportKind::Iwarp).map_err(failed)?;
+        // Soft-RoCE lets a peer read whatever is in the region to which a window is bound.
+        let narrow = calls.emulated_by() == Some(RXE);
         let (commands, heard) = mailbox(NEWS * config.max_connections * messages.len());
         let (mut seats, mut workers) = (Vec::new(), Vec::new());
         for (worker, messages) in messages.into_iter().enumerate() {
@@ -140,7 +144,7 @@ impl<C: Calls, M: Send + 'static> Adapter<C, M> {
             let (news, told) = mailbox(NEWS * config.max_connections);
             let (handle, shares) = (queue.handle().clone(), shared.as_ref().map(|shared| shared.handle().clone()));
             seats.push(Seat { queue: handle, shared: shares, news });
-            let parts = Parts { queue, shared, region: region.clone(), arena: arena.clone(), windows };
+            let parts = Parts { queue, shared, region: region.clone(), arena: arena.clone(), windows, narrow };
             let lines = Lines { messages, news: told, commands: commands.clone() };
             workers.push(WorkerParts { worker, config: config.clone(), parts, lines });
         }

@@ -25,6 +25,10 @@ pub struct Link<C: Calls> {
     pub(crate) longest: usize,
     /// Whether both ends read what they are offered.
     pub(crate) takes_offers: bool,
+    /// Slices that the peer may read, in the order in which they were offered.
+    pub(crate) opened: VecDeque<Opened<C>>,
+    /// Windows of the worker's that are here: opened, or being opened or closed. They go with the link.
+    pub(crate) windows: usize,
 }
 
 impl<C: Calls> Link<C> {
@@ -45,6 +49,8 @@ impl<C: Calls> Link<C> {
             used: 0,
             longest: ours.buffer.min(theirs.buffer) as usize - HEADER,
             takes_offers: ours.takes_offers && theirs.takes_offers,
+            opened: VecDeque::new(),
+            windows: 0,
         }
     }
 
@@ -125,12 +131,11 @@ pub(crate) struct Connection<C: Calls> {
     pub sending: Sending,
     pub rx: Rx,
     pub tx: Tx,
-    /// Slices that the peer may read, in the order in which they were offered.
-    pub opened: VecDeque<Opened<C>>,
-    /// How many have been offered and not closed, and how many of those the peer has taken.
+    /// How many slices have been offered and not closed, and how many of those the peer has taken.
     pub offered: usize,
     pub taken: usize,
-    /// How many of the peer's offers we have read and not said so.
+    /// How many offers of the peer's we have not told it that they were read, and how many of those were.
+    pub open_offers: usize,
     pub to_take: usize,
     pub timer: Timer,
     pub pending: Pending,
@@ -151,9 +156,9 @@ impl<C: Calls> Connection<C> {
             sending: Sending::Open,
             rx: Rx::default(),
             tx: Tx::default(),
-            opened: VecDeque::new(),
             offered: 0,
             taken: 0,
+            open_offers: 0,
             to_take: 0,
             timer: Timer::default(),
             pending: Pending::default(),

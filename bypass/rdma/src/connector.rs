@@ -2,7 +2,8 @@
 
 use crate::calls::{AsyncEvent, Calls, CmEvent, CmEventKind, CmParameters, Handle, Private, TransportKind};
 use crate::verbs::{
-    CmId, CmNews, Error, EventChannel, Init, New, PairConfig, QueueHandle, QueuePair, ReadyToSend, Region, SharedHandle,
+    CmId, CmNews, Error, EventChannel, Init, New, PairConfig, QueueHandle, QueuePair, ReadyToSend, Region,
+    SharedHandle, Window,
 };
 use crate::wire::Greeting;
 use crate::{Command, Config, Link, News};
@@ -180,7 +181,7 @@ impl<C: Calls> Connector<C> {
         while let Some(command) = self.commands.receive() {
             worked = true;
             match command {
-                Command::Bury(link) => self.bury(link),
+                Command::Bury(worker, link) => self.bury(worker, link),
                 Command::Connect { worker, remote, token } => self.connect(worker, remote, token, now),
             }
         }
@@ -381,16 +382,22 @@ impl<C: Calls> Connector<C> {
         }
     }
 
-    /// A link is over.
-    fn bury(&mut self, link: Link<C>) {
-        let Link { pair, id, .. } = link;
+    /// A link of a worker's is over.
+    fn bury(&mut self, worker: usize, link: Link<C>) {
+        let Link { pair, id, opened, windows, .. } = link;
         if let Some(mut id) = id {
             self.made.remove(&id.handle());
             if let Err(error) = id.disconnect() {
                 tracing::debug!("{error}");
             }
         }
-        drop(pair);
+        drop((pair, opened));
+        for _ in 0..windows {
+            match Window::new(&self.region) {
+                Ok(window) => self.tell(worker, News::Window(window)),
+                Err(error) => tracing::warn!("{error}: what would go through it goes in messages"),
+            }
+        }
     }
 
     fn device_event(&mut self, event: AsyncEvent) {

@@ -83,6 +83,12 @@ impl Tx {
         Some(slice)
     }
 
+    /// A slice that was [taken](Self::take_large) goes first again.
+    pub fn put_back(&mut self, slice: Bytes) {
+        self.len += slice.len();
+        self.parts.push_front(Part::Slice(slice));
+    }
+
     /// A message of up to `most` bytes behind its header, for which `header` is asked; of slices from `large` bytes on, none.
     /// Returns the message, and whether it has a slice, which somebody may wait for. `None` without bytes, or memory.
     pub fn message(

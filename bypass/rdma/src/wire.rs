@@ -7,6 +7,8 @@ use crate::credit::LEAST_BUFFERS;
 
 /// Bytes of a header.
 pub(crate) const HEADER: usize = 8;
+/// Offers of one end at a time that the other has not taken.
+pub(crate) const OFFERS: usize = 4;
 /// Bytes of an offer, with its header.
 pub(crate) const OFFER: usize = HEADER + 16;
 

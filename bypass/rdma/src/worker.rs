@@ -4,7 +4,7 @@ use crate::Config;
 use crate::calls::Calls;
 use crate::connection::{Link, Receiving, Stage};
 use crate::net::{Net, Parts};
-use crate::verbs::Error;
+use crate::verbs::{Error, Window};
 use linerate_bypass::mailbox::{Receiver, Sender};
 use linerate_bypass::time::{Clock, Duration, Instant};
 use linerate_bypass::{CloseReason, ConnId, ConnectError, Letter, Origin, Service, Summary};
@@ -31,6 +31,8 @@ pub enum News<C: Calls> {
     Failed(u64, ConnectError),
     /// The peer of the queue pair with this number is gone.
     Lost(u32),
+    /// In the place of one that went with a link.
+    Window(Window<C>),
 }
 
 /// What a worker asks of the connector.
@@ -44,8 +46,8 @@ pub enum Command<C: Calls> {
         /// What the service knows it by.
         token: u64,
     },
-    /// A link is over.
-    Bury(Link<C>),
+    /// A link of this worker's is over.
+    Bury(usize, Link<C>),
 }
 
 /// A service running over verbs, on the thread that made it.
@@ -151,7 +153,7 @@ impl<C: Calls, S: Service> Worker<C, S> {
                 News::Made(link, origin) => {
                     if let Err(link) = self.net.add(link, origin) {
                         self.net.expect_no_more(link.pair.number());
-                        self.unsent.push_back(Command::Bury(link));
+                        self.unsent.push_back(Command::Bury(self.net.worker, link));
                         if let Origin::Connected(token) = origin {
                             self.net.failed.push_back((token, ConnectError::TooMany));
                         }
@@ -159,6 +161,7 @@ impl<C: Calls, S: Service> Worker<C, S> {
                 }
                 News::Failed(token, error) => self.net.failed.push_back((token, error)),
                 News::Lost(pair) => self.net.lost.push(pair),
+                News::Window(window) => self.net.add_window(window),
             }
         }
         heard
@@ -169,7 +172,7 @@ impl<C: Calls, S: Service> Worker<C, S> {
         let worker = self.net.worker;
         let connects = self.net.wanted.drain(..).map(|(remote, token)| Command::Connect { worker, remote, token });
         self.unsent.extend(connects);
-        self.unsent.extend(self.net.buried.drain(..).map(Command::Bury));
+        self.unsent.extend(self.net.buried.drain(..).map(|link| Command::Bury(worker, link)));
         while let Some(command) = self.unsent.pop_front() {
             if let Err(command) = self.commands.send(command) {
                 self.unsent.push_front(command);

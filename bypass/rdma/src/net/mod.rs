@@ -30,6 +30,8 @@ pub struct Parts<C: Calls> {
     pub arena: Arena,
     /// Windows through which peers read, which are all that there are.
     pub windows: Vec<Window<C>>,
+    /// Whether what a window is bound to is registered for that alone, since the device does not keep to a window's bounds.
+    pub narrow: bool,
 }
 
 pub(crate) struct Net<C: Calls> {
@@ -41,6 +43,7 @@ pub(crate) struct Net<C: Calls> {
     region: Region<C>,
     arena: Arena,
     windows: Vec<Window<C>>,
+    narrow: bool,
     pub slots: Slots<Connection<C>>,
     /// By the number of the queue pair.
     by_pair: HashMap<u32, ConnId, foldhash::fast::FixedState>,
@@ -69,7 +72,7 @@ pub(crate) struct Net<C: Calls> {
 
 impl<C: Calls> Net<C> {
     pub fn new(worker: usize, config: Config, parts: Parts<C>) -> Self {
-        let Parts { queue, shared, region, arena, windows } = parts;
+        let Parts { queue, shared, region, arena, windows, narrow } = parts;
         Net {
             now: Instant::ZERO,
             worker,
@@ -78,6 +81,7 @@ impl<C: Calls> Net<C> {
             region,
             arena,
             windows,
+            narrow,
             slots: Slots::new(worker, config.max_connections),
             by_pair: HashMap::default(),
             expected: HashMap::default(),
@@ -116,6 +120,11 @@ impl<C: Calls> Net<C> {
             }
             None => unreachable!("there is room"),
         }
+    }
+
+    /// A window in the place of one that went with a link.
+    pub fn add_window(&mut self, window: Window<C>) {
+        self.windows.push(window);
     }
 
     /// The connection whose queue pair has this number.

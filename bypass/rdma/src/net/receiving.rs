@@ -3,7 +3,7 @@
 use super::Net;
 use crate::calls::{Calls, Status};
 use crate::connection::{Receiving, Stage};
-use crate::wire::{HEADER, Header, Kind, Offer, Senseless};
+use crate::wire::{HEADER, Header, Kind, OFFERS, Offer, Senseless};
 use linerate_bypass::{Bytes, ConnId};
 
 /// Bytes that are read from a peer's memory by one request, at most.
@@ -44,7 +44,13 @@ impl<C: Calls> Net<C> {
                 }
             }
             Kind::Credit => {}
-            Kind::Offer => conn.rx.offer(Offer::read(&bytes)?),
+            Kind::Offer => {
+                conn.open_offers += 1;
+                if conn.open_offers > OFFERS || !conn.link.takes_offers {
+                    return Err(Senseless);
+                }
+                conn.rx.offer(Offer::read(&bytes)?);
+            }
             Kind::Taken => {
                 conn.taken += 1;
                 if conn.taken > conn.offered {

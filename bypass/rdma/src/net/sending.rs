@@ -4,7 +4,7 @@ use super::Net;
 use crate::calls::{Calls, Status};
 use crate::connection::{Connection, Sending, Stage};
 use crate::verbs::{Done, Error};
-use crate::wire::{Kind, Offer};
+use crate::wire::{Kind, OFFERS, Offer};
 use linerate_bypass::{Bytes, CloseReason, ConnId};
 use std::io::ErrorKind;
 
@@ -12,8 +12,6 @@ use std::io::ErrorKind;
 pub(super) const KEPT: usize = 3;
 /// A slice that is shorter is copied: a piece of a message for itself costs more.
 const SHORT: usize = 256;
-/// Windows that one connection has at a time.
-const WINDOWS: usize = 4;
 
 impl<C: Calls> Net<C> {
     /// A request of a connection has been done, or not.
@@ -23,10 +21,15 @@ impl<C: Calls> Net<C> {
             Ok(Done::Read(bytes)) => self.read(id, bytes),
             Ok(Done::Opened(opened)) => {
                 if let Some(conn) = self.slots.get_mut(id) {
-                    conn.opened.push_back(opened);
+                    conn.link.opened.push_back(opened);
                 }
             }
-            Ok(Done::Closed(window, _)) => self.windows.push(window),
+            Ok(Done::Closed(window, _)) => {
+                self.windows.push(window);
+                if let Some(conn) = self.slots.get_mut(id) {
+                    conn.link.windows -= 1;
+                }
+            }
             Err(status) => return self.fail(id, status),
         }
         if let Some(conn) = self.slots.get_mut(id)
@@ -121,7 +124,7 @@ impl<C: Calls> Net<C> {
         let before = conn.tx.len();
         while conn.taken > 0
             && conn.link.pair.room() > KEPT
-            && let Some(opened) = conn.opened.pop_front()
+            && let Some(opened) = conn.link.opened.pop_front()
         {
             (conn.taken, conn.offered) = (conn.taken - 1, conn.offered - 1);
             // There is room.
@@ -132,17 +135,26 @@ impl<C: Calls> Net<C> {
             if conn.to_take > 0 {
                 has_memory = conn.link.say(&self.arena, Kind::Taken, None)?;
                 conn.to_take -= usize::from(has_memory);
+                conn.open_offers -= usize::from(has_memory);
                 continue;
             }
-            let may_offer = conn.link.takes_offers && conn.offered < WINDOWS && !self.windows.is_empty();
+            let may_offer = conn.link.takes_offers && conn.offered < OFFERS && !self.windows.is_empty();
             let large = if may_offer { self.config.offer_from } else { usize::MAX };
             if let Some(slice) = conn.tx.take_large(large)
                 && let Some(window) = self.windows.pop()
             {
                 let (address, len) = (slice.as_ptr().addr() as u64, slice.len() as u32);
-                let opened = conn.link.pair.open(window, slice);
-                let remote_key =
-                    opened.map_err(|_| Error { what: "offer a slice", error: ErrorKind::InvalidInput.into() })?;
+                let remote_key = match conn.link.pair.open(window, slice, self.narrow) {
+                    Ok(key) => key,
+                    Err((window, slice)) => {
+                        // It can be sent all the same.
+                        self.windows.push(window);
+                        conn.tx.put_back(slice);
+                        conn.link.takes_offers = false;
+                        continue;
+                    }
+                };
+                conn.link.windows += 1;
                 conn.offered += 1;
                 if !conn.link.say(&self.arena, Kind::Offer, Some(Offer { address, remote_key, len }))? {
                     // It is opened, and nobody knows.

@@ -34,13 +34,14 @@ pub struct Setup {
     pub seed: u64,
     pub config: Config,
     pub offers: bool,
+    pub narrow: bool,
     pub inline: u32,
 }
 
 impl Default for Setup {
     fn default() -> Self {
         let config = Config { buffers: 4, buffer: 256, sends: 8, signal_every: 3, list: 4, ..Config::default() };
-        Setup { seed: 1, config, offers: true, inline: 64 }
+        Setup { seed: 1, config, offers: true, narrow: false, inline: 64 }
     }
 }
 
@@ -68,7 +69,8 @@ impl End {
         });
         let windows = (0..if setup.offers { 8 } else { 0 }).map(|_| Window::new(&region).unwrap()).collect();
         let handles = (queue.handle().clone(), shared.as_ref().map(|shared| shared.handle().clone()));
-        let parts = Parts { queue, shared, region: region.clone(), arena: arena.clone(), windows };
+        let parts =
+            Parts { queue, shared, region: region.clone(), arena: arena.clone(), windows, narrow: setup.narrow };
         let (letters, messages) = mailbox(16);
         let (news, heard) = mailbox(64);
         let (said, commands) = mailbox(64);

@@ -2,7 +2,7 @@
 
 use super::{Error, destroyed};
 use crate::calls::{Access, Calls, Handle, Keys, Segment};
-use linerate_bypass::Arena;
+use linerate_bypass::{Arena, Bytes};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -48,14 +48,20 @@ struct RegionInner<C: Calls> {
     domain: Domain<C>,
 }
 
-/// One arena's memory.
+/// One arena's memory, or that of one slice.
 pub(super) struct Registered<C: Calls> {
     domain: Domain<C>,
     pub handle: Handle,
     keys: Keys,
     range: Range<usize>,
-    /// Keeps the memory mapped.
-    _arena: Arena,
+    _kept: Kept,
+}
+
+/// What keeps registered memory mapped.
+#[expect(dead_code, reason = "it is there to be dropped after the memory is deregistered")]
+enum Kept {
+    Arena(Arena),
+    Slice(Bytes),
 }
 
 impl<C: Calls> Region<C> {
@@ -72,7 +78,7 @@ impl<C: Calls> Region<C> {
             let registered =
                 unsafe { domain.0.calls.register(domain.0.handle, range.start as *mut u8, range.len(), access) };
             let (handle, keys) = registered.map_err(Error::new("register memory"))?;
-            Ok(Registered { domain: domain.clone(), handle, keys, range, _arena: arena.clone() })
+            Ok(Registered { domain: domain.clone(), handle, keys, range, _kept: Kept::Arena(arena.clone()) })
         };
         let parts = arenas.iter().map(part).collect::<Result<_, Error>>()?;
         Ok(Region(Arc::new(RegionInner { parts, domain: domain.clone() })))
@@ -87,6 +93,20 @@ impl<C: Calls> Region<C> {
     #[inline]
     pub fn contains(&self, bytes: &[u8]) -> bool {
         self.part(bytes).is_some()
+    }
+
+    /// Registers `bytes` once more, for themselves: what is bound to that cannot reach beyond them. Peers may do nothing with
+    /// them but through a [`Window`].
+    pub(super) fn alone(&self, bytes: &Bytes) -> Result<Registered<C>, Error> {
+        let domain = self.domain();
+        let start = bytes.as_ptr().cast_mut();
+        let access = Access { bind: true, ..Access::default() };
+        // SAFETY: the domain is live, and the bytes stay where they are as long as there is a clone, which is kept until after
+        // the region is deregistered. Nobody writes them, and the device is not let to.
+        let registered = unsafe { domain.0.calls.register(domain.0.handle, start, bytes.len(), access) };
+        let (handle, keys) = registered.map_err(Error::new("register a slice"))?;
+        let range = start.addr()..start.addr() + bytes.len();
+        Ok(Registered { domain: domain.clone(), handle, keys, range, _kept: Kept::Slice(bytes.clone()) })
     }
 
     #[inline]
@@ -112,7 +132,8 @@ impl<C: Calls> Clone for Region<C> {
 
 impl<C: Calls> Drop for Registered<C> {
     fn drop(&mut self) {
-        // SAFETY: made in `Region::new`. A queue pair, a shared queue or a window that names it has a clone of the region.
+        // SAFETY: made in `Region`. A queue pair, a shared queue or a window that names it has a clone of the region, and what is
+        // opened by a window on a slice alone goes after the window was closed, or with it.
         destroyed("memory region", unsafe { self.domain.0.calls.deregister(self.handle) });
     }
 }

@@ -228,13 +228,14 @@ impl<C: Calls> QueuePair<C, ReadyToSend> {
     }
 
     /// Lets the peer read `bytes` through `window` by the key that is returned, with what is sent from now on; [`Done::Opened`]
-    /// comes. All comes back when there is no room, or the bytes do not lie in the region.
-    pub fn open(&mut self, window: Window<C>, bytes: Bytes) -> Result<u32, (Window<C>, Bytes)> {
+    /// comes. With `alone`, they are registered for this: on a device that does not see to it that a window is no larger than it
+    /// was bound. All comes back when there is no room, or the bytes do not lie in the region, or cannot be registered.
+    pub fn open(&mut self, window: Window<C>, bytes: Bytes, alone: bool) -> Result<u32, (Window<C>, Bytes)> {
         let Core { sends, region, .. } = &mut *self.core;
         if sends.room() == 0 {
             return Err((window, bytes));
         }
-        sends.open(region, window, bytes)
+        sends.open(region, window, bytes, alone)
     }
 
     /// Closes what was opened: [`Done::Closed`] comes. It comes back when there is no room.

@@ -1,5 +1,6 @@
 //! The send queue of a queue pair: what is posted there, and who owns it meanwhile.
 
+use super::domain::Registered;
 use super::queue::{NUMBERS, Owner};
 use super::{Error, Region, Window};
 use crate::calls::{Access, Calls, Completed, Handle, Operation, Segment, SendFlags, SendRequest, Status};
@@ -73,10 +74,17 @@ enum Held<C: Calls> {
 }
 
 /// Bytes that the peer may read through a window. Dropping it closes the window first, which is slow.
-#[derive(Debug)]
 pub struct Opened<C: Calls> {
+    // The window goes before what it is bound to.
     window: Window<C>,
+    _alone: Option<Registered<C>>,
     bytes: Bytes,
+}
+
+impl<C: Calls> std::fmt::Debug for Opened<C> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Opened({:?}, {} bytes)", self.window, self.bytes.len())
+    }
 }
 
 impl<C: Calls> Opened<C> {
@@ -217,22 +225,35 @@ impl<C: Calls> Sends<C> {
         Ok(())
     }
 
-    /// Notes the binding of a window, and returns the key that it will have. All comes back when the bytes are not in the
-    /// region.
-    pub fn open(&mut self, region: &Region<C>, mut window: Window<C>, bytes: Bytes) -> Result<u32, (Window<C>, Bytes)> {
+    /// Notes the binding of a window, to the region or to a registration for the bytes `alone`, and returns the key that it will
+    /// have. All comes back when the bytes are not in the region, or cannot be registered.
+    pub fn open(
+        &mut self,
+        region: &Region<C>,
+        mut window: Window<C>,
+        bytes: Bytes,
+        alone: bool,
+    ) -> Result<u32, (Window<C>, Bytes)> {
         let Some(part) = region.part(&bytes) else { return Err((window, bytes)) };
+        let alone = match alone.then(|| region.alone(&bytes)).transpose() {
+            Ok(alone) => alone,
+            Err(error) => {
+                tracing::debug!("{error}");
+                return Err((window, bytes));
+            }
+        };
         window.key = window.next_key();
         let bind = Operation::Bind {
             window: window.handle,
             remote_key: window.key,
-            region: part.handle,
+            region: alone.as_ref().map_or(part.handle, |alone| alone.handle),
             address: bytes.as_ptr().addr() as u64,
             len: bytes.len() as u64,
             access: Access { remote_read: true, ..Access::default() },
         };
         let key = window.key;
         let flags = SendFlags { signalled: true, ..SendFlags::default() };
-        self.push(bind, 0, flags, Held::Opened(Opened { window, bytes }));
+        self.push(bind, 0, flags, Held::Opened(Opened { window, _alone: alone, bytes }));
         Ok(key)
     }
 
@@ -305,7 +326,7 @@ impl<C: Calls> Sends<C> {
         }
         Ok(match held {
             Some(Held::Read(block)) => Done::Read(block.freeze()),
-            Some(Held::Opened(Opened { window, bytes })) if what == Completed::Invalidate => {
+            Some(Held::Opened(Opened { window, bytes, .. })) if what == Completed::Invalidate => {
                 Done::Closed(window, bytes)
             }
             Some(Held::Opened(opened)) => Done::Opened(opened),
