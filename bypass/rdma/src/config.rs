@@ -30,6 +30,10 @@ pub struct Config {
     pub max_connections: usize,
     /// How long an outgoing connection may take to be established.
     pub connect_timeout: Duration,
+    /// After how long a connection on which nothing came is asked whether its peer is there.
+    pub probe_after: Duration,
+    /// How long all ports of the device may be down before its connections are over.
+    pub down_timeout: Duration,
 }
 
 impl Default for Config {
@@ -47,6 +51,8 @@ impl Default for Config {
             rx_buffer: 256 << 10,
             max_connections: 1024,
             connect_timeout: Duration::from_secs(10),
+            probe_after: Duration::from_secs(10),
+            down_timeout: Duration::from_secs(10),
         }
     }
 }

@@ -6,6 +6,7 @@ use crate::rx::Rx;
 use crate::tx::Tx;
 use crate::verbs::{CmId, Error, Message, Opened, QueuePair, ReadyToSend};
 use crate::wire::{Greeting, HEADER, Header, Kind, OFFER, Offer};
+use linerate_bypass::time::Instant;
 use linerate_bypass::{Arena, CloseReason, Timer};
 use std::collections::VecDeque;
 use std::io;
@@ -137,6 +138,10 @@ pub(crate) struct Connection<C: Calls> {
     /// How many offers of the peer's we have not told it that they were read, and how many of those were.
     pub open_offers: usize,
     pub to_take: usize,
+    /// When anything was last completed.
+    pub heard: Instant,
+    /// The peer has been asked whether it is there, and nothing was since.
+    pub is_probed: bool,
     pub timer: Timer,
     pub pending: Pending,
     /// It is in the worker's list of connections with events.
@@ -148,7 +153,7 @@ pub(crate) struct Connection<C: Calls> {
 }
 
 impl<C: Calls> Connection<C> {
-    pub fn new(link: Link<C>) -> Self {
+    pub fn new(link: Link<C>, now: Instant) -> Self {
         Connection {
             link,
             stage: Stage::Open,
@@ -160,12 +165,20 @@ impl<C: Calls> Connection<C> {
             taken: 0,
             open_offers: 0,
             to_take: 0,
+            heard: now,
+            is_probed: false,
             timer: Timer::default(),
             pending: Pending::default(),
             listed: false,
             dirty: false,
             wants_room: false,
         }
+    }
+
+    /// The peer is there.
+    #[inline]
+    pub fn hear(&mut self, now: Instant) {
+        (self.heard, self.is_probed) = (now, false);
     }
 
     /// Whether the service may still send.

@@ -1,6 +1,6 @@
 //! Who makes connections, by the connection manager, for all workers: what takes system calls, on a thread of its own.
 
-use crate::calls::{AsyncEvent, Calls, CmEvent, CmEventKind, CmParameters, Handle, Private, TransportKind};
+use crate::calls::{AsyncEvent, Calls, CmEvent, CmEventKind, CmParameters, Handle, PortState, Private, TransportKind};
 use crate::verbs::{
     CmId, CmNews, Error, EventChannel, Init, New, PairConfig, QueueHandle, QueuePair, ReadyToSend, Region,
     SharedHandle, Window,
@@ -9,9 +9,9 @@ use crate::wire::Greeting;
 use crate::{Command, Config, Link, News};
 use linerate_bypass::mailbox::{Receiver, Sender};
 use linerate_bypass::time::{Clock, Instant};
-use linerate_bypass::{Arena, ConnectError, Origin};
+use linerate_bypass::{Arena, CloseReason, ConnectError, Origin};
 use std::collections::{HashMap, VecDeque};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
@@ -67,6 +67,7 @@ pub struct Connector<C: Calls> {
     greeting: Greeting,
     is_iwarp: bool,
     reads: (u8, u8),
+    ports: u8,
     // Identifiers go before their channel.
     pending: HashMap<Handle, Pending<C>>,
     listeners: Listeners<C>,
@@ -76,8 +77,10 @@ pub struct Connector<C: Calls> {
     /// Who gets the next connection.
     next: usize,
     commands: Receiver<Command<C>>,
-    /// Which worker's queue pair an identifier belongs to.
-    made: HashMap<Handle, (usize, u32)>,
+    /// Connections that workers have, by the number of their queue pair.
+    made: HashMap<u32, Made>,
+    /// When a port of the device was last said to be down, until one is said to be active.
+    down_since: Option<Instant>,
     /// What workers had no room for.
     unsent: VecDeque<(usize, News<C>)>,
 }
@@ -94,6 +97,14 @@ struct Pending<C: Calls> {
     theirs: Option<Greeting>,
     until: Instant,
     id: CmId<C>,
+}
+
+/// A connection that a worker has.
+struct Made {
+    worker: usize,
+    pair: Handle,
+    id: Handle,
+    local: IpAddr,
 }
 
 /// What becomes of it.
@@ -135,6 +146,7 @@ impl<C: Calls> Connector<C> {
             greeting,
             is_iwarp,
             reads: (limits.reads_answered, limits.reads_asked),
+            ports: limits.ports,
             pending: HashMap::new(),
             listeners,
             region: region.clone(),
@@ -143,6 +155,7 @@ impl<C: Calls> Connector<C> {
             next: 0,
             commands,
             made: HashMap::new(),
+            down_since: None,
             unsent: VecDeque::new(),
         })
     }
@@ -196,7 +209,11 @@ impl<C: Calls> Connector<C> {
             self.region.domain().calls().async_event().map_err(Error::of("read the device's events"))?
         {
             worked = true;
-            self.device_event(event);
+            self.device_event(event, now);
+        }
+        if self.down_since.is_some_and(|since| since + self.config.down_timeout <= now) {
+            self.down_since = None;
+            self.end_if_down();
         }
         let late: Vec<Handle> =
             self.pending.iter().filter(|(_, pending)| pending.until <= now).map(|(id, _)| *id).collect();
@@ -295,13 +312,12 @@ impl<C: Calls> Connector<C> {
     /// Something has happened to an identifier of ours.
     fn event(&mut self, event: &CmEvent) {
         use CmEventKind::*;
-        if let Some((worker, pair)) = self.made.get(&event.id).copied() {
+        let Some(mut pending) = self.pending.remove(&event.id) else {
             if let Disconnected | Removed | TimeWaitExit | AddressChanged = event.kind {
-                self.tell(worker, News::Lost(pair));
+                self.lose(CloseReason::Reset, |made| made.id == event.id);
             }
             return;
-        }
-        let Some(mut pending) = self.pending.remove(&event.id) else { return };
+        };
         match self.step(&mut pending, event) {
             Ok(Step::Wait) => _ = self.pending.insert(event.id, pending),
             Ok(Step::Refused(why)) => self.refused(&pending, why),
@@ -368,7 +384,8 @@ impl<C: Calls> Connector<C> {
     fn hand_over(&mut self, pending: Pending<C>, pair: QueuePair<C, ReadyToSend>, theirs: Greeting) {
         let Pending { id, worker, origin, .. } = pending;
         let Some((local, remote)) = id.addresses() else { return };
-        self.made.insert(id.handle(), (worker, pair.number()));
+        let made = Made { worker, pair: pair.handle(), id: id.handle(), local: local.ip() };
+        self.made.insert(pair.number(), made);
         let link = Link::new(pair, Some(id), [local, remote], &self.greeting, &theirs);
         self.tell(worker, News::Made(link, origin));
     }
@@ -385,8 +402,8 @@ impl<C: Calls> Connector<C> {
     /// A link of a worker's is over.
     fn bury(&mut self, worker: usize, link: Link<C>) {
         let Link { pair, id, opened, windows, .. } = link;
+        self.made.remove(&pair.number());
         if let Some(mut id) = id {
-            self.made.remove(&id.handle());
             if let Err(error) = id.disconnect() {
                 tracing::debug!("{error}");
             }
@@ -400,18 +417,65 @@ impl<C: Calls> Connector<C> {
         }
     }
 
-    fn device_event(&mut self, event: AsyncEvent) {
-        let device = self.region.domain().calls().name();
+    /// Tells workers of their connections that are lost.
+    fn lose(&mut self, why: CloseReason, is_lost: impl Fn(&Made) -> bool) {
+        let lost = self.made.iter().filter(|(_, made)| is_lost(made));
+        self.unsent.extend(lost.map(|(number, made)| (made.worker, News::Lost(*number, why))));
+    }
+
+    fn device_event(&mut self, event: AsyncEvent, now: Instant) {
+        let calls = self.region.domain().calls().clone();
+        let device = calls.name();
         match event {
-            AsyncEvent::PortDown(port) => tracing::warn!("{device}: port {port} is down"),
-            AsyncEvent::PortActive(port) => tracing::info!("{device}: port {port} is active"),
-            AsyncEvent::GidsChanged(port) => tracing::warn!("{device}: the addresses of port {port} have changed"),
+            AsyncEvent::PortDown(port) => {
+                tracing::warn!("{device}: port {port} is down");
+                self.down_since.get_or_insert(now);
+            }
+            AsyncEvent::PortActive(port) => {
+                tracing::info!("{device}: port {port} is active");
+                self.down_since = None;
+            }
+            AsyncEvent::GidsChanged(port) => match calls.gids(port) {
+                Ok(gids) => {
+                    tracing::info!("{device}: the addresses of port {port} have changed");
+                    let is_left = |ip| gids.iter().any(|gid| gid.ip() == ip);
+                    self.lose(CloseReason::Reset, |made| !is_left(made.local));
+                }
+                Err(error) => tracing::warn!("{device}: query the addresses of port {port}: {error}"),
+            },
+            AsyncEvent::PairFatal(pair) | AsyncEvent::PairRequest(pair) | AsyncEvent::PairAccess(pair) => {
+                tracing::debug!("{device}: {event:?}");
+                self.lose(CloseReason::Reset, |made| made.pair == pair);
+            }
+            AsyncEvent::QueueError(queue) => {
+                tracing::error!("{device}: a completion queue is out of order, and its connections are over");
+                self.lose_of(|seat| seat.queue.handle() == queue);
+            }
+            AsyncEvent::SharedError(shared) => {
+                tracing::error!("{device}: a shared receive queue is out of order, and its connections are over");
+                self.lose_of(|seat| seat.shared.as_ref().is_some_and(|it| it.handle() == shared));
+            }
             AsyncEvent::Fatal => {
                 tracing::error!("{device} is out of order: all its connections are over");
-                let lost: Vec<(usize, u32)> = self.made.values().copied().collect();
-                lost.into_iter().for_each(|(worker, pair)| self.tell(worker, News::Lost(pair)));
+                self.lose(CloseReason::Reset, |_| true);
             }
             event => tracing::debug!("{device}: {event:?}"),
+        }
+    }
+
+    /// The connections are lost of the worker whose seat `is_it` says yes to.
+    fn lose_of(&mut self, is_it: impl Fn(&Seat<C>) -> bool) {
+        let worker = self.workers.iter().position(is_it);
+        self.lose(CloseReason::Reset, |made| Some(made.worker) == worker);
+    }
+
+    /// A port has been down for too long. It may have been another than all connections'.
+    fn end_if_down(&mut self) {
+        let calls = self.region.domain().calls();
+        let is_active = |port| calls.port(port).is_ok_and(|port| port.state == PortState::Active);
+        if !(1..=self.ports).any(is_active) {
+            tracing::warn!("{}: no port carries packets, and all connections are over", calls.name());
+            self.lose(CloseReason::TimedOut, |_| true);
         }
     }
 

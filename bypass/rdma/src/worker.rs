@@ -29,8 +29,8 @@ pub enum News<C: Calls> {
     Made(Link<C>, Origin),
     /// The connection asked for with this token could not be made.
     Failed(u64, ConnectError),
-    /// The peer of the queue pair with this number is gone.
-    Lost(u32),
+    /// The connection of the queue pair with this number is lost: its peer is gone, or the device cannot go on with it.
+    Lost(u32, CloseReason),
     /// In the place of one that went with a link.
     Window(Window<C>),
 }
@@ -93,6 +93,12 @@ impl<C: Calls, S: Service> Worker<C, S> {
     /// The service.
     pub fn service(&self) -> &S {
         &self.service
+    }
+
+    /// The service, to be told something by a test.
+    #[cfg(test)]
+    pub(crate) fn service_mut(&mut self) -> &mut S {
+        &mut self.service
     }
 
     /// One turn. Returns how many completions, messages and events there were.
@@ -160,7 +166,7 @@ impl<C: Calls, S: Service> Worker<C, S> {
                     }
                 }
                 News::Failed(token, error) => self.net.failed.push_back((token, error)),
-                News::Lost(pair) => self.net.lost.push(pair),
+                News::Lost(pair, why) => self.net.lost.push((pair, why)),
                 News::Window(window) => self.net.add_window(window),
             }
         }

@@ -63,11 +63,13 @@ pub(crate) struct Net<C: Calls> {
     dirty: Vec<ConnId>,
     /// Connections for which there was no memory.
     starved: Vec<ConnId>,
-    /// The numbers of queue pairs whose peers are gone.
-    pub lost: Vec<u32>,
+    /// The numbers of queue pairs whose connections are lost, and why.
+    pub lost: Vec<(u32, CloseReason)>,
     /// Links that are over.
     pub buried: Vec<Link<C>>,
     polled: Vec<Completion>,
+    /// When silent peers are looked for next.
+    next_probe: Instant,
 }
 
 impl<C: Calls> Net<C> {
@@ -96,6 +98,7 @@ impl<C: Calls> Net<C> {
             lost: Vec::new(),
             buried: Vec::new(),
             polled: Vec::with_capacity(BURST),
+            next_probe: Instant::ZERO,
             config,
         }
     }
@@ -106,7 +109,7 @@ impl<C: Calls> Net<C> {
             return Err(link);
         }
         let pair = link.pair.number();
-        match self.slots.insert(Connection::new(link)) {
+        match self.slots.insert(Connection::new(link, self.now)) {
             Some(id) => {
                 self.by_pair.insert(pair, id);
                 let early = self.expected.remove(&pair).unwrap_or_default();
@@ -149,9 +152,9 @@ impl<C: Calls> Net<C> {
         self.polled = polled;
         if count < BURST {
             // What the lost ones had sent before has been taken in.
-            for pair in std::mem::take(&mut self.lost) {
+            for (pair, why) in std::mem::take(&mut self.lost) {
                 if let Some(id) = self.of_pair(pair) {
-                    self.end_lost(id);
+                    self.end_lost(id, why);
                 }
             }
         }
@@ -161,7 +164,25 @@ impl<C: Calls> Net<C> {
         for id in std::mem::take(&mut self.starved) {
             self.set_dirty(id);
         }
+        if self.now >= self.next_probe {
+            self.probe();
+        }
         count
+    }
+
+    /// Asks silent peers whether they are there: where something is under way, the device notices by itself that they are not.
+    #[cold]
+    fn probe(&mut self) {
+        let after = self.config.probe_after;
+        self.next_probe = self.now + after / 4;
+        for id in self.slots.names() {
+            let Some(conn) = self.slots.get_mut(id).filter(|conn| conn.stage == Stage::Open) else { continue };
+            if conn.heard + after <= self.now && !conn.is_probed {
+                conn.is_probed = true;
+                conn.link.pair.probe();
+                self.set_dirty(id);
+            }
+        }
     }
 
     /// The queue pair with this number is being connected: what comes for it is kept until it is added.
@@ -227,12 +248,12 @@ impl<C: Calls> Net<C> {
         self.end(id, reason);
     }
 
-    /// The peer is gone: that is no error where both had finished.
-    fn end_lost(&mut self, id: ConnId) {
+    /// The connection is lost: that is no error where both had finished.
+    fn end_lost(&mut self, id: ConnId, why: CloseReason) {
         let is_over = self.slots.get(id).is_some_and(|conn| {
             conn.receiving != Receiving::Open && matches!(conn.sending, Sending::Finishing | Sending::Finished)
         });
-        self.end(id, if is_over { CloseReason::Finished } else { CloseReason::Reset });
+        self.end(id, if is_over { CloseReason::Finished } else { why });
     }
 
     /// The peer does not keep to the protocol.

@@ -21,6 +21,7 @@ impl<C: Calls> Net<C> {
         self.summary.rx_bytes += bytes.len() as u64;
         if let Some(conn) = self.slots.get_mut(id) {
             conn.link.used += 1;
+            conn.hear(self.now);
         }
         if let Err(error) = self.read_message(id, bytes) {
             self.refuse(id, &error);
@@ -95,6 +96,16 @@ impl<C: Calls> Net<C> {
         }
     }
 
+    /// Posts buffers in the place of those of the shared queue that were used, whoever used them.
+    pub(super) fn post_shared(&mut self) {
+        let Some(shared) = self.shared.as_mut().filter(|shared| shared.room() > 0) else { return };
+        let (arena, len) = (&self.arena, self.config.buffer);
+        if let Err(error) = shared.post((0..shared.room()).map_while(|_| arena.alloc(len))) {
+            // It is tried again in the next turn; meanwhile nobody is told that there are any.
+            tracing::debug!("{error}");
+        }
+    }
+
     /// Posts buffers in the place of those that were used and are not kept.
     pub(super) fn post(&mut self, id: ConnId) {
         let Some(conn) = self.slots.get_mut(id) else { return };
@@ -103,18 +114,14 @@ impl<C: Calls> Net<C> {
         if wanted == 0 {
             return;
         }
-        let posted = match &mut self.shared {
+        let posted = match &self.shared {
             None => {
                 let before = conn.link.pair.buffers_wanted();
                 let result = conn.link.pair.post((0..wanted).map_while(|_| arena.alloc(len)));
                 result.map(|()| before - conn.link.pair.buffers_wanted())
             }
-            Some(shared) => {
-                let room = shared.room();
-                let result = shared.post((0..room).map_while(|_| arena.alloc(len)));
-                // Those of others are posted with ours.
-                result.map(|()| if shared.room() == 0 { wanted } else { wanted.min(room - shared.room()) })
-            }
+            // All are posted that there may be, or there is no memory.
+            Some(shared) => Ok(if shared.room() == 0 { wanted } else { 0 }),
         };
         match posted {
             Ok(posted) => {

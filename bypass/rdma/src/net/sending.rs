@@ -32,10 +32,9 @@ impl<C: Calls> Net<C> {
             }
             Err(status) => return self.fail(id, status),
         }
-        if let Some(conn) = self.slots.get_mut(id)
-            && conn.sending == Sending::Finishing
-            && conn.link.pair.requests_under_way() == 0
-        {
+        let Some(conn) = self.slots.get_mut(id) else { return };
+        conn.hear(self.now);
+        if conn.sending == Sending::Finishing && conn.link.pair.requests_under_way() == 0 {
             conn.sending = Sending::Finished;
             if conn.is_finished() {
                 return self.end(id, CloseReason::Finished);
@@ -104,6 +103,7 @@ impl<C: Calls> Net<C> {
 
     /// Sends and posts all that can be.
     pub fn flush_all(&mut self) {
+        self.post_shared();
         while let Some(id) = self.dirty.pop() {
             let Some(conn) = self.slots.get_mut(id) else { continue };
             conn.dirty = false;

@@ -6,20 +6,16 @@ use crate::{Config, Connector};
 use linerate_bypass::{CloseReason, ConnectError};
 use std::net::SocketAddr;
 
-fn address() -> SocketAddr {
-    "10.0.0.2:7".parse().unwrap()
-}
-
 /// Two ends, the first of which connects to the second.
-fn rig(setup: &Setup, parts: &[(usize, bool)], listens: bool) -> Rig {
-    let sender = Peer { remote: Some(address()), ..Peer::sends(parts) };
+pub fn rig(setup: &Setup, parts: &[(usize, bool)], listens: bool) -> Rig {
+    let sender = Peer { remote: Some(ADDRESS), ..Peer::sends(parts) };
     let mut rig = Rig::new(setup, [sender, Peer::echoes()]);
     rig.ends[0].connects(&[]);
     rig.ends[1].connects(if listens { std::slice::from_ref(&ADDRESS) } else { &[] });
     rig
 }
 
-static ADDRESS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2)), 7);
+pub static ADDRESS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2)), 7);
 
 #[test]
 fn a_connection_is_made_and_ends_and_nothing_is_left() {

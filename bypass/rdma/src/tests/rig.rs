@@ -1,7 +1,7 @@
 //! Two workers, each on a device of its own, and what they run.
 
 use crate::calls::{Calls, Path, Transition};
-use crate::model::{DeviceConfig, Fabric, FabricConfig, Model};
+use crate::model::{DeviceConfig, Fabric, FabricConfig, Live, Model};
 use crate::verbs::{CompletionQueue, Domain, PairConfig, QueuePair, Region, SharedQueue, Window};
 use crate::wire::Greeting;
 use crate::{Command, Config, Connector, Lines, Link, Listeners, News, Parts, Seat, Worker};
@@ -128,6 +128,11 @@ impl End {
         (self.device.gids(1).unwrap()[0].raw, pair)
     }
 
+    /// What there is of the device, and how much of the memory is in use.
+    pub fn holds(&self, fabric: &Fabric) -> (Live, usize) {
+        (fabric.live_of(&self.device), self.arena.stats().used)
+    }
+
     /// What the worker has given up is gone.
     pub fn bury(&mut self) {
         while self.commands.as_mut().is_some_and(|commands| commands.receive().is_some()) {}
@@ -157,6 +162,23 @@ impl Rig {
         let theirs = Link::new(theirs, None, [addresses[1], addresses[0]], &greeting, &greeting);
         assert!(self.ends[0].news.send(News::Made(ours, Origin::Connected(1))).is_ok());
         assert!(self.ends[1].news.send(News::Made(theirs, Origin::Accepted)).is_ok());
+    }
+
+    /// Another process has begun at one of the ends, whose device is another, too.
+    pub fn replace(&mut self, which: usize, setup: &Setup, peer: Peer) {
+        self.ends[which] = End::new(&self.fabric, which as u8 + 1, setup, peer);
+    }
+
+    /// Things happen until an end holds no more than `before`.
+    #[track_caller]
+    pub fn run_until_holds(&mut self, which: usize, before: (Live, usize)) {
+        for _ in 0..200_000 {
+            if self.ends[which].holds(&self.fabric) == before {
+                return;
+            }
+            self.step();
+        }
+        panic!("there is {:?} and not {before:?}", self.ends[which].holds(&self.fabric));
     }
 
     /// One thing happens, at random.
@@ -210,6 +232,11 @@ pub struct Peer {
     pub total: usize,
     /// Whom it connects to.
     pub remote: Option<SocketAddr>,
+    /// How often it begins anew when that ends otherwise than it should.
+    pub again: usize,
+    /// How often it begins anew when it is through.
+    pub rounds: usize,
+    pub all: Vec<(usize, bool)>,
     pub ended: Vec<CloseReason>,
     pub failed: Vec<(u64, ConnectError)>,
 }
@@ -222,13 +249,27 @@ fn byte(at: usize) -> u8 {
 impl Peer {
     pub fn sends(parts: &[(usize, bool)]) -> Self {
         let total = parts.iter().map(|(len, _)| len).sum();
-        Peer { role: Role::Sends, parts: parts.iter().copied().collect(), total, ..Peer::echoes() }
+        Peer { role: Role::Sends, parts: parts.iter().copied().collect(), all: parts.to_vec(), total, ..Peer::echoes() }
     }
 
     pub fn echoes() -> Self {
         let arena = Arena::new(ArenaConfig { bytes: 4096, hugepages: false }).unwrap();
         let (parts, ended, failed) = (VecDeque::new(), Vec::new(), Vec::new());
-        Peer { role: Role::Echoes, arena, parts, sent: 0, received: 0, total: 0, remote: None, ended, failed }
+        let (again, rounds, all) = (0, 0, Vec::new());
+        Peer {
+            role: Role::Echoes,
+            arena,
+            parts,
+            sent: 0,
+            received: 0,
+            total: 0,
+            remote: None,
+            again,
+            rounds,
+            all,
+            ended,
+            failed,
+        }
     }
 
     fn send(&mut self, net: &mut impl Transport, conn: ConnId) {
@@ -260,6 +301,18 @@ impl Peer {
         }
     }
 
+    fn begin_anew(&mut self, net: &mut impl Transport, is_through: bool) {
+        let left = if is_through { &mut self.rounds } else { &mut self.again };
+        if *left > 0
+            && let Some(remote) = self.remote
+        {
+            *left -= 1;
+            (self.sent, self.received) = (0, 0);
+            self.parts = self.all.iter().copied().collect();
+            net.connect(remote, 7);
+        }
+    }
+
     fn receive(&mut self, net: &mut impl Transport, conn: ConnId) {
         while net.received(conn) > 0 {
             let slice = net.peek(conn);
@@ -282,13 +335,15 @@ impl Service for Peer {
         }
     }
 
-    fn failed(&mut self, _: &mut impl Transport, token: u64, error: ConnectError) {
+    fn failed(&mut self, net: &mut impl Transport, token: u64, error: ConnectError) {
         self.failed.push((token, error));
+        self.begin_anew(net, false);
     }
 
     fn opened(&mut self, net: &mut impl Transport, conn: ConnId, _: Origin) {
-        if self.role == Role::Sends {
-            self.send(net, conn);
+        match self.role {
+            Role::Sends => self.send(net, conn),
+            Role::Echoes => self.received = 0,
         }
     }
 
@@ -315,7 +370,8 @@ impl Service for Peer {
         net.close(conn);
     }
 
-    fn closed(&mut self, _: &mut impl Transport, _: ConnId, (): (), why: CloseReason) {
+    fn closed(&mut self, net: &mut impl Transport, _: ConnId, (): (), why: CloseReason) {
         self.ended.push(why);
+        self.begin_anew(net, why == CloseReason::Finished);
     }
 }

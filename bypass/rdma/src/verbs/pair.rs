@@ -227,6 +227,14 @@ impl<C: Calls> QueuePair<C, ReadyToSend> {
         sends.read(region, into, address, remote_key)
     }
 
+    /// Asks whether the peer is there, by a READ of nothing, which takes nothing of it (IBA 9.7.4.1.5): [`Done::Sent`] comes, or an
+    /// error. Without room for that something is under way, which tells as much.
+    pub fn probe(&mut self) {
+        if self.core.sends.room() > 0 {
+            self.core.sends.probe();
+        }
+    }
+
     /// Lets the peer read `bytes` through `window` by the key that is returned, with what is sent from now on; [`Done::Opened`]
     /// comes. With `alone`, they are registered for this: on a device that does not see to it that a window is no larger than it
     /// was bound. All comes back when there is no room, or the bytes do not lie in the region, or cannot be registered.

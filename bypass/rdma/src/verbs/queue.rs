@@ -15,6 +15,13 @@ pub struct CompletionQueue<C: Calls> {
 /// A completion queue, for queue pairs that complete there.
 pub struct QueueHandle<C: Calls>(pub(super) Arc<QueueInner<C>>);
 
+impl<C: Calls> QueueHandle<C> {
+    /// The device's name for the queue, as asynchronous events have it.
+    pub fn handle(&self) -> Handle {
+        self.0.handle
+    }
+}
+
 impl<C: Calls> Clone for QueueHandle<C> {
     fn clone(&self) -> Self {
         QueueHandle(self.0.clone())

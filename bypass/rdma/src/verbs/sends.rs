@@ -225,6 +225,12 @@ impl<C: Calls> Sends<C> {
         Ok(())
     }
 
+    /// Notes a READ of nothing.
+    pub fn probe(&mut self) {
+        let flags = SendFlags { signalled: true, ..SendFlags::default() };
+        self.push(Operation::Read { address: 0, remote_key: 0 }, 0, flags, Held::Nothing);
+    }
+
     /// Notes the binding of a window, to the region or to a registration for the bytes `alone`, and returns the key that it will
     /// have. All comes back when the bytes are not in the region, or cannot be registered.
     pub fn open(

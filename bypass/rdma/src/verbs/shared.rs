@@ -22,6 +22,13 @@ pub struct SharedQueue<C: Calls> {
 /// A shared receive queue, for queue pairs that receive there.
 pub struct SharedHandle<C: Calls>(pub(super) Arc<SharedInner<C>>);
 
+impl<C: Calls> SharedHandle<C> {
+    /// The device's name for the queue, as asynchronous events have it.
+    pub fn handle(&self) -> Handle {
+        self.0.handle
+    }
+}
+
 impl<C: Calls> Clone for SharedHandle<C> {
     fn clone(&self) -> Self {
         SharedHandle(self.0.clone())

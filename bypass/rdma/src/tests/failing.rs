@@ -1,0 +1,225 @@
+//! Whatever fails, the connections that it concerns end with a reason, nothing of them is left, and others are made as before.
+
+use super::connecting::{ADDRESS, rig};
+use super::rig::{End, Peer, Rig, Setup};
+use crate::Config;
+use crate::calls::Status;
+use crate::model::Call;
+use linerate_bypass::CloseReason;
+use std::time::Duration;
+
+/// What is sent: a part of it is read where it lies.
+const PARTS: [(usize, bool); 5] = [(300, false), (20_000, true), (3000, false), (60_000, true), (5000, true)];
+/// So many steps are more than all that takes.
+const STEPS: usize = 3000;
+
+fn setup(seed: u64) -> Setup {
+    let defaults = Setup::default();
+    // A thousand nanoseconds are a step.
+    let config = Config {
+        offer_from: 1000,
+        shared: seed.is_multiple_of(3).then_some(12),
+        probe_after: Duration::from_micros(500),
+        down_timeout: Duration::from_micros(5000),
+        connect_timeout: Duration::from_micros(50_000),
+        ..defaults.config
+    };
+    Setup { seed, config, narrow: seed.is_multiple_of(2), ..defaults }
+}
+
+/// A client that goes on until it has sent everything and had it back, and a server.
+fn persistent(setup: &Setup) -> Rig {
+    let mut rig = rig(setup, &PARTS, true);
+    rig.ends[0].worker.service_mut().again = usize::MAX;
+    rig
+}
+
+fn is_through(peer: &Peer) -> bool {
+    peer.ended.last() == Some(&CloseReason::Finished) && peer.received == peer.total
+}
+
+/// Runs a client through, with `fault` at some moment. Returns how its connections ended.
+fn with_fault(seed: u64, fault: impl FnOnce(&mut Rig)) -> Vec<CloseReason> {
+    let setup = setup(seed);
+    let mut rig = persistent(&setup);
+    let before = [0, 1].map(|end| rig.ends[end].holds(&rig.fabric));
+    for _ in 0..rig.random.usize(..STEPS) {
+        rig.step();
+    }
+    fault(&mut rig);
+    rig.run_until(|ends| is_through(ends[0].worker.service()));
+    (0..2).for_each(|end| rig.run_until_holds(end, before[end]));
+    rig.ends[0].worker.service().ended.clone()
+}
+
+#[test]
+fn a_peer_that_is_killed_leaves_nothing_and_another_takes_its_place() {
+    for seed in 0..60 {
+        let setup = setup(seed);
+        let (killed, survivor) = if seed % 4 < 2 { (0, 1) } else { (1, 0) };
+        let says_so = seed % 2 == 0;
+        let mut rig = persistent(&setup);
+        let before = rig.ends[survivor].holds(&rig.fabric);
+        for _ in 0..rig.random.usize(..STEPS) {
+            rig.step();
+        }
+        let device = rig.ends[killed].device.clone();
+        rig.fabric.vanish(&device, says_so);
+        let peer = match killed {
+            0 => Peer { remote: Some(ADDRESS), again: usize::MAX, ..Peer::sends(&PARTS) },
+            _ => Peer::echoes(),
+        };
+        if !says_so && killed == 0 {
+            // What has nobody to say that it is over is found to be.
+            rig.run_until_holds(1, before);
+        }
+        rig.replace(killed, &setup, peer);
+        rig.ends[killed].connects(if killed == 1 { std::slice::from_ref(&ADDRESS) } else { &[] });
+        rig.run_until(|ends| is_through(ends[0].worker.service()));
+        rig.run_until_holds(survivor, before);
+    }
+}
+
+#[test]
+fn a_queue_pair_that_fails_ends_its_connection_alone() {
+    for seed in 0..40 {
+        let ended = with_fault(seed, |rig| {
+            let pairs: Vec<u32> = rig.fabric.counters().keys().copied().collect();
+            if let Some(pair) = rig.random.choice(pairs) {
+                rig.fabric.pair_fatal(pair);
+            }
+        });
+        assert!(ended.len() <= 2, "{ended:?}");
+    }
+}
+
+#[test]
+fn every_error_of_a_request_ends_its_connection() {
+    let errors = [
+        (Status::LocalLength, CloseReason::Reset),
+        (Status::LocalProtection, CloseReason::Reset),
+        (Status::LocalQueuePair, CloseReason::Reset),
+        (Status::Bind, CloseReason::Reset),
+        (Status::RemoteAccess, CloseReason::Reset),
+        (Status::RemoteInvalidRequest, CloseReason::Reset),
+        (Status::RemoteOperation, CloseReason::Reset),
+        (Status::RetryExceeded, CloseReason::TimedOut),
+        (Status::ReceiverNotReady, CloseReason::Reset),
+    ];
+    for (seed, (status, reason)) in errors.into_iter().enumerate() {
+        for after in [0, 2, 4] {
+            let setup = setup(seed as u64);
+            let mut rig = persistent(&setup);
+            let before = [0, 1].map(|end| rig.ends[end].holds(&rig.fabric));
+            rig.run_until(|ends| ends[0].worker.summary().connected == 1);
+            // Of those that are gone none fails.
+            rig.fabric.counters().keys().for_each(|pair| rig.fabric.fail_request(*pair, after, status));
+            rig.run_until(|ends| is_through(ends[0].worker.service()));
+            (0..2).for_each(|end| rig.run_until_holds(end, before[end]));
+            let ended = [0, 1].map(|end| rig.ends[end].worker.service().ended.clone());
+            assert!(ended.iter().all(|ended| ended.len() == 2), "{status} after {after}: {ended:?}");
+            assert!(ended.iter().any(|ended| ended[0] == reason), "{status}: {ended:?}");
+        }
+    }
+}
+
+#[test]
+fn a_call_that_fails_costs_a_connection_at_most() {
+    let calls = [
+        Call::CreatePair,
+        Call::Modify,
+        Call::PostSend,
+        Call::PostReceive,
+        Call::PostShared,
+        Call::Register,
+        Call::AllocWindow,
+        Call::CmCreate,
+        Call::CmResolveAddress,
+        Call::CmResolveRoute,
+        Call::CmConnect,
+        Call::CmEstablish,
+        Call::CmAccept,
+        Call::CmDisconnect,
+    ];
+    for (seed, call) in calls.into_iter().cycle().take(3 * calls.len()).enumerate() {
+        let setup = setup(seed as u64);
+        let mut rig = persistent(&setup);
+        let before = [0, 1].map(|end| rig.ends[end].holds(&rig.fabric));
+        let which = seed % 2;
+        let device = rig.ends[which].device.clone();
+        rig.fabric.fail_call(&device, call, rig.random.u64(..6), libc::ENOMEM);
+        rig.run_until(|ends| is_through(ends[0].worker.service()));
+        let service = rig.ends[0].worker.service();
+        assert!(service.ended.len() + service.failed.len() <= 2, "{call:?}: {service:?}");
+        if call != Call::AllocWindow {
+            (0..2).for_each(|end| rig.run_until_holds(end, before[end]));
+        }
+    }
+}
+
+#[test]
+fn a_device_that_fails_ends_all_its_connections_and_the_worker_goes_on() {
+    for seed in 0..20 {
+        let setup = setup(seed);
+        let mut rig = persistent(&setup);
+        rig.ends[0].worker.service_mut().again = 3;
+        rig.run_until(|ends| ends[1].worker.service().received > 1000);
+        let device = rig.ends[(seed % 2) as usize].device.clone();
+        rig.fabric.fatal(&device);
+        let is_over = |peer: &Peer| peer.ended.len() == 1 && peer.ended[0] != CloseReason::Finished;
+        rig.run_until(|ends| ends.iter().all(|end| is_over(end.worker.service())));
+        // It has tried again, and been told that it is in vain.
+        rig.run_until(|ends| ends[0].worker.service().failed.len() == 3);
+        let fabric = rig.fabric.clone();
+        drop(rig);
+        assert_eq!(fabric.live(), Default::default());
+    }
+}
+
+#[test]
+fn a_link_that_is_down_for_a_moment_costs_nothing_and_one_that_stays_down_ends_its_connections() {
+    for seed in 0..20 {
+        let device = |rig: &Rig| rig.ends[(seed % 2) as usize].device.clone();
+        let ended = with_fault(seed, |rig| {
+            rig.fabric.port_down(&device(rig));
+            rig.step();
+            rig.fabric.port_up(&device(rig));
+        });
+        assert_eq!(ended, [CloseReason::Finished]);
+        let mut rig = persistent(&setup(seed));
+        rig.run_until(|ends| ends[1].worker.service().received > 1000);
+        rig.fabric.port_down(&device(&rig));
+        let first = |end: &End| end.worker.service().ended.first().copied();
+        rig.run_until(|ends| ends.iter().all(|end| first(end).is_some()));
+        assert!(rig.ends.iter().any(|end| first(end) == Some(CloseReason::TimedOut)));
+        rig.fabric.port_up(&device(&rig));
+        rig.run_until(|ends| is_through(ends[0].worker.service()));
+    }
+}
+
+#[test]
+fn an_address_that_goes_takes_its_connections_along() {
+    for seed in 0..10 {
+        let mut rig = persistent(&setup(seed));
+        rig.ends[0].worker.service_mut().again = 0;
+        rig.run_until(|ends| ends[1].worker.service().received > 1000);
+        let device = rig.ends[1].device.clone();
+        rig.fabric.gids_changed(&device, [10, 0, 0, 77].into());
+        rig.run_until(|ends| ends.iter().all(|end| end.worker.service().ended.len() == 1));
+        let ended = rig.ends.each_ref().map(|end| end.worker.service().ended[0]);
+        assert!(!ended.contains(&CloseReason::Finished), "{ended:?}");
+    }
+}
+
+#[test]
+fn a_thousand_connections_leave_nothing() {
+    let setup = setup(1);
+    let mut rig = rig(&setup, &[(100, false), (2000, true)], true);
+    let before = [0, 1].map(|end| rig.ends[end].holds(&rig.fabric));
+    rig.ends[0].worker.service_mut().rounds = 999;
+    for count in 1..=1000 {
+        rig.run_until(|ends| ends[0].worker.service().ended.len() == count);
+    }
+    (0..2).for_each(|end| rig.run_until_holds(end, before[end]));
+    assert!(rig.ends[0].worker.service().ended.iter().all(|why| *why == CloseReason::Finished));
+}
