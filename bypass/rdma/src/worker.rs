@@ -95,6 +95,12 @@ impl<C: Calls, S: Service> Worker<C, S> {
         &self.service
     }
 
+    /// Windows that no connection has.
+    #[cfg(test)]
+    pub(crate) fn free_windows(&self) -> usize {
+        self.net.free_windows()
+    }
+
     /// The service, to be told something by a test.
     #[cfg(test)]
     pub(crate) fn service_mut(&mut self) -> &mut S {

@@ -130,6 +130,12 @@ impl<C: Calls> Net<C> {
         self.windows.push(window);
     }
 
+    /// Windows that no connection has.
+    #[cfg(test)]
+    pub fn free_windows(&self) -> usize {
+        self.windows.len()
+    }
+
     /// The connection whose queue pair has this number.
     pub fn of_pair(&self, pair: u32) -> Option<ConnId> {
         self.by_pair.get(&pair).copied()

@@ -13,6 +13,9 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+/// Windows of an end.
+pub const WINDOWS: usize = 8;
+
 /// One end.
 pub struct End {
     pub device: Arc<Model>,
@@ -67,7 +70,7 @@ impl End {
             shared.post(buffers()).unwrap();
             shared
         });
-        let windows = (0..if setup.offers { 8 } else { 0 }).map(|_| Window::new(&region).unwrap()).collect();
+        let windows = (0..if setup.offers { WINDOWS } else { 0 }).map(|_| Window::new(&region).unwrap()).collect();
         let handles = (queue.handle().clone(), shared.as_ref().map(|shared| shared.handle().clone()));
         let parts =
             Parts { queue, shared, region: region.clone(), arena: arena.clone(), windows, narrow: setup.narrow };
