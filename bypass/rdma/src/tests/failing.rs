@@ -81,6 +81,23 @@ fn a_peer_that_is_killed_leaves_nothing_and_another_takes_its_place() {
 }
 
 #[test]
+fn an_idle_connection_whose_peer_is_gone_without_a_word_ends() {
+    let setup = setup(1);
+    // Nobody closes.
+    let mut rig = rig(&setup, &[], true);
+    let before = rig.ends[1].holds(&rig.fabric);
+    rig.run_until(|ends| ends.iter().all(|end| end.worker.summary().accepted + end.worker.summary().connected == 1));
+    // An idle one whose peer is there does not.
+    (0..10_000).for_each(|_| rig.step());
+    assert!(rig.ends.iter().all(|end| end.worker.service().ended.is_empty()));
+    let device = rig.ends[0].device.clone();
+    rig.fabric.vanish(&device, false);
+    rig.replace(0, &setup, Peer::echoes());
+    rig.run_until(|ends| ends[1].worker.service().ended == [CloseReason::TimedOut]);
+    rig.run_until_holds(1, before);
+}
+
+#[test]
 fn a_queue_pair_that_fails_ends_its_connection_alone() {
     for seed in 0..40 {
         let ended = with_fault(seed, |rig| {

@@ -2,5 +2,6 @@
 
 mod connecting;
 mod failing;
+mod hostile;
 mod rig;
 mod streams;

@@ -10,7 +10,7 @@ use linerate_bypass::mailbox::{Receiver, Sender, mailbox};
 use linerate_bypass::time::Instant;
 use linerate_bypass::{Arena, Bytes, CloseReason, ConnId, ConnectError, Letter, Origin, Service, Transport};
 use std::collections::VecDeque;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 /// Windows of an end.
@@ -46,6 +46,20 @@ impl Default for Setup {
         let config = Config { buffers: 4, buffer: 256, sends: 8, signal_every: 3, list: 4, ..Config::default() };
         Setup { seed: 1, config, offers: true, narrow: false, inline: 64 }
     }
+}
+
+impl Setup {
+    fn greeting(&self) -> Greeting {
+        let Config { buffer, buffers, .. } = self.config;
+        Greeting { buffer: buffer as u32, credits: buffers, takes_offers: self.offers }
+    }
+}
+
+/// What ends that are connected by hand are called.
+const ADDRESSES: [SocketAddr; 2] = [address(1, 1000), address(2, 7)];
+
+const fn address(number: u8, port: u16) -> SocketAddr {
+    SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, number)), port)
 }
 
 pub struct Rig {
@@ -153,18 +167,21 @@ impl Rig {
 
     /// Makes a connection between both ends.
     pub fn connect(&mut self, setup: &Setup) {
+        let ours = Link::new(self.half(setup), None, ADDRESSES, &setup.greeting(), &setup.greeting());
+        assert!(self.ends[0].news.send(News::Made(ours, Origin::Connected(1))).is_ok());
+    }
+
+    /// Makes a connection to the second end, and returns the first end's queue pair.
+    pub fn half(&mut self, setup: &Setup) -> QueuePair<Model, crate::verbs::ReadyToSend> {
         let [a, b] = &self.ends;
         let [ours, theirs] = [a.pair(), b.pair()];
         let names = [a.name(ours.number()), b.name(theirs.number())];
-        let greeting =
-            Greeting { buffer: setup.config.buffer as u32, credits: setup.config.buffers, takes_offers: setup.offers };
-        let addresses: [SocketAddr; 2] = ["10.0.0.1:1000".parse().unwrap(), "10.0.0.2:7".parse().unwrap()];
-        let links = [(a, ours, names[1]), (b, theirs, names[0])].map(|(end, pair, name)| end.ready(pair, name));
-        let [ours, theirs] = links;
-        let ours = Link::new(ours, None, addresses, &greeting, &greeting);
-        let theirs = Link::new(theirs, None, [addresses[1], addresses[0]], &greeting, &greeting);
-        assert!(self.ends[0].news.send(News::Made(ours, Origin::Connected(1))).is_ok());
+        let [ours, theirs] =
+            [(a, ours, names[1]), (b, theirs, names[0])].map(|(end, pair, name)| end.ready(pair, name));
+        let greeting = setup.greeting();
+        let theirs = Link::new(theirs, None, [ADDRESSES[1], ADDRESSES[0]], &greeting, &greeting);
         assert!(self.ends[1].news.send(News::Made(theirs, Origin::Accepted)).is_ok());
+        ours
     }
 
     /// Another process has begun at one of the ends, whose device is another, too.

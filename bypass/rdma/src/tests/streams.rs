@@ -46,7 +46,8 @@ fn streams_of_any_length_arrive_in_messages() {
 #[test]
 fn large_slices_are_read_where_they_lie() {
     for (seed, len) in [1000, 4096, 200_000, 1 << 20].into_iter().enumerate() {
-        let sent = echo(&setup(seed as u64, Some(1000), None, 64), &[(10, false), (len, true), (10, false), (len, true)]);
+        let sent =
+            echo(&setup(seed as u64, Some(1000), None, 64), &[(10, false), (len, true), (10, false), (len, true)]);
         // In messages of 248 bytes it would be many more.
         assert!(sent.tx_frames <= 4, "{} messages", sent.tx_frames);
     }
