@@ -403,10 +403,10 @@ impl<C: Calls> Connector<C> {
     fn bury(&mut self, worker: usize, link: Link<C>) {
         let Link { pair, id, opened, windows, .. } = link;
         self.made.remove(&pair.number());
-        if let Some(mut id) = id {
-            if let Err(error) = id.disconnect() {
-                tracing::debug!("{error}");
-            }
+        if let Some(mut id) = id
+            && let Err(error) = id.disconnect()
+        {
+            tracing::debug!("{error}");
         }
         drop((pair, opened));
         for _ in 0..windows {

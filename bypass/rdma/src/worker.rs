@@ -162,13 +162,12 @@ impl<C: Calls, S: Service> Worker<C, S> {
             match news {
                 News::Expected(pair) => self.net.expect(pair),
                 News::Unexpected(pair) => self.net.expect_no_more(pair),
+                News::Made(link, origin) if !self.net.is_full() => self.net.add(link, origin),
                 News::Made(link, origin) => {
-                    if let Err(link) = self.net.add(link, origin) {
-                        self.net.expect_no_more(link.pair.number());
-                        self.unsent.push_back(Command::Bury(self.net.worker, link));
-                        if let Origin::Connected(token) = origin {
-                            self.net.failed.push_back((token, ConnectError::TooMany));
-                        }
+                    self.net.expect_no_more(link.pair.number());
+                    self.unsent.push_back(Command::Bury(self.net.worker, link));
+                    if let Origin::Connected(token) = origin {
+                        self.net.failed.push_back((token, ConnectError::TooMany));
                     }
                 }
                 News::Failed(token, error) => self.net.failed.push_back((token, error)),

@@ -103,25 +103,22 @@ impl<C: Calls> Net<C> {
         }
     }
 
-    /// A connection has been made. It comes back when there is no room for it.
-    pub fn add(&mut self, link: Link<C>, origin: Origin) -> Result<ConnId, Link<C>> {
-        if self.slots.is_full() {
-            return Err(link);
-        }
+    /// Whether there may be no connection more.
+    pub fn is_full(&self) -> bool {
+        self.slots.is_full()
+    }
+
+    /// A connection has been made, for which there is room.
+    pub fn add(&mut self, link: Link<C>, origin: Origin) {
         let pair = link.pair.number();
-        match self.slots.insert(Connection::new(link, self.now)) {
-            Some(id) => {
-                self.by_pair.insert(pair, id);
-                let early = self.expected.remove(&pair).unwrap_or_default();
-                early.into_iter().for_each(|completion| self.complete(completion));
-                self.opened.push_back((id, origin));
-                match origin {
-                    Origin::Accepted => self.summary.accepted += 1,
-                    Origin::Connected(_) => self.summary.connected += 1,
-                }
-                Ok(id)
-            }
-            None => unreachable!("there is room"),
+        let Some(id) = self.slots.insert(Connection::new(link, self.now)) else { unreachable!("there is room") };
+        self.by_pair.insert(pair, id);
+        let early = self.expected.remove(&pair).unwrap_or_default();
+        early.into_iter().for_each(|completion| self.complete(completion));
+        self.opened.push_back((id, origin));
+        match origin {
+            Origin::Accepted => self.summary.accepted += 1,
+            Origin::Connected(_) => self.summary.connected += 1,
         }
     }
 

@@ -77,7 +77,7 @@ enum Held<C: Calls> {
 pub struct Opened<C: Calls> {
     // The window goes before what it is bound to.
     window: Window<C>,
-    _alone: Option<Registered<C>>,
+    _alone: Option<Box<Registered<C>>>,
     bytes: Bytes,
 }
 
@@ -242,7 +242,7 @@ impl<C: Calls> Sends<C> {
     ) -> Result<u32, (Window<C>, Bytes)> {
         let Some(part) = region.part(&bytes) else { return Err((window, bytes)) };
         let alone = match alone.then(|| region.alone(&bytes)).transpose() {
-            Ok(alone) => alone,
+            Ok(alone) => alone.map(Box::new),
             Err(error) => {
                 tracing::debug!("{error}");
                 return Err((window, bytes));
