@@ -5,14 +5,14 @@ use linerate_bypass::arena::Arena;
 use std::sync::Mutex;
 
 /// What [`within_reach`] takes for each worker at most.
-#[cfg(feature = "dpdk")]
+#[cfg(any(feature = "dpdk", feature = "rdma"))]
 pub const PER_WORKER: usize = 256 << 10;
 
 /// Memory that the open port reaches, if there is one.
 static ARENA: Mutex<Option<Arena>> = Mutex::new(None);
 
 /// Makes `arena` the place for what is sent from now on.
-#[cfg(feature = "dpdk")]
+#[cfg(any(feature = "dpdk", feature = "rdma"))]
 pub fn set_arena(arena: Arena) {
     *lock() = Some(arena);
 }

@@ -1,6 +1,7 @@
 //! `--via rdma:DEVICE`: workers on the queue pairs of a verbs device.
 
 use super::{Error, IdleArg, Job, Listen, NetArgs};
+use crate::reach::{PER_WORKER, set_arena};
 use linerate_bypass::arena::{Arena, ArenaError};
 use linerate_bypass::time::Clock;
 use linerate_bypass::{Seat, Service};
@@ -31,6 +32,10 @@ impl<M: Send + 'static> Port<M> {
             ..defaults
         };
         let adapter = Adapter::open(&native, &config, &listen.tcp, workers)?;
+        match adapter.arena(workers * PER_WORKER) {
+            Ok(arena) => set_arena(arena),
+            Err(error) => tracing::warn!("what services send over and over is copied for each message: {error}"),
+        }
         Ok(Port { adapter, may_rest: args.idle == Some(IdleArg::Backoff), workers })
     }
 
