@@ -14,6 +14,8 @@ use std::net::SocketAddr;
 
 /// A connection that has been made, for the worker that is to have it.
 pub struct Link<C: Calls> {
+    /// Slices that the peer may read, in the order in which they were offered. They go before the queue pair.
+    pub(crate) opened: VecDeque<Opened<C>>,
     pub(crate) pair: QueuePair<C, ReadyToSend>,
     /// The connection manager's name for it, which ends it when it is dropped.
     pub(crate) id: Option<CmId<C>>,
@@ -26,8 +28,6 @@ pub struct Link<C: Calls> {
     pub(crate) longest: usize,
     /// Whether both ends read what they are offered.
     pub(crate) takes_offers: bool,
-    /// Slices that the peer may read, in the order in which they were offered.
-    pub(crate) opened: VecDeque<Opened<C>>,
     /// Windows of the worker's that are here: opened, or being opened or closed. They go with the link.
     pub(crate) windows: usize,
 }

@@ -408,7 +408,8 @@ impl<C: Calls> Connector<C> {
         {
             tracing::debug!("{error}");
         }
-        drop((pair, opened));
+        drop(opened);
+        drop(pair);
         for _ in 0..windows {
             match Window::new(&self.region) {
                 Ok(window) => self.tell(worker, News::Window(window)),

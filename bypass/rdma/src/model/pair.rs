@@ -188,12 +188,15 @@ impl World {
         Ok((handle, number, capacities))
     }
 
-    /// What was posted is gone without a completion; windows bound on it are free.
+    /// What was posted is gone without a completion. While a window is bound on it, it is busy: Linux' Soft-RoCE waits for that
+    /// window, for most of a minute.
     pub fn destroy_pair(&mut self, device: usize, pair: Handle) -> io::Result<()> {
         if self.is_vanished(device) {
             return Ok(());
         }
         self.handles.check(&self.pairs, device, pair)?;
+        let is_bound = self.windows.values().any(|window| window.bound.is_some_and(|bound| bound.pair == pair));
+        require(!is_bound, libc::EBUSY)?;
         self.forget_completions(pair);
         self.sever(pair);
         let object = self.handles.remove(&mut self.pairs, pair);

@@ -393,7 +393,17 @@ impl<C: Calls, S: TakesBuffers> QueuePair<C, S> {
 
 impl<C: Calls> Drop for Core<C> {
     fn drop(&mut self) {
+        let calls = self.region.domain().calls().clone();
+        if self.sends.has_windows() {
+            // They go first: Linux' Soft-RoCE waits with the queue pair's end for those that are bound to it, for most of a
+            // minute. In the state of error, none is any more.
+            // SAFETY: it is live.
+            if let Err(error) = unsafe { calls.modify(self.handle, &Transition::Error) } {
+                tracing::debug!("end a queue pair: {error}");
+            }
+            self.sends.drop_windows();
+        }
         // SAFETY: made in `new`, and nothing else has the handle. What is under way, and the queues, go after this.
-        destroyed("queue pair", unsafe { self.region.domain().calls().destroy_pair(self.handle) });
+        destroyed("queue pair", unsafe { calls.destroy_pair(self.handle) });
     }
 }

@@ -269,6 +269,16 @@ impl<C: Calls> Sends<C> {
         self.push(invalidate, 0, SendFlags { signalled: true, ..SendFlags::default() }, Held::Opened(opened));
     }
 
+    /// Whether a window is being opened or closed.
+    pub fn has_windows(&self) -> bool {
+        self.held.iter().any(|held| matches!(held, Held::Opened(_)))
+    }
+
+    /// Lets those windows go, of a queue pair that is in the state of error: what would bind them finds none.
+    pub fn drop_windows(&mut self) {
+        self.held.iter_mut().filter(|held| matches!(held, Held::Opened(_))).for_each(|held| *held = Held::Nothing);
+    }
+
     /// Posts what waits, if it is `all` of it that has to go, or the list is long enough.
     ///
     /// # Safety

@@ -238,9 +238,11 @@ fn a_region_with_a_window_on_it_is_busy() {
 }
 
 #[test]
-fn a_window_is_free_again_when_its_queue_pair_is_gone() {
+fn a_queue_pair_with_a_window_on_it_is_busy() {
     let (fabric, _a, b) = connected(&Setup::default());
-    window(&fabric, &b, READ);
+    let (window, _) = window(&fabric, &b, READ);
+    assert_eq!(number(call!(b.model.destroy_pair(b.pair))), libc::EBUSY);
+    call!(b.model.dealloc_window(window)).unwrap();
     call!(b.model.destroy_pair(b.pair)).unwrap();
     call!(b.model.deregister(b.region)).unwrap();
 }
