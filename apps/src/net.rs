@@ -6,12 +6,14 @@ mod error;
 mod kernel;
 #[cfg(feature = "rdma")]
 mod rdma;
+mod rdma_args;
 #[cfg(feature = "dpdk")]
 mod stack;
 
 pub use args::{EngineArg, IdleArg, NetArgs, ProfileArg};
 pub use cores::{CoreList, Place};
 pub use error::Error;
+pub use rdma_args::RdmaArgs;
 
 use linerate_bypass::arena::{Arena, ArenaConfig, ArenaError};
 use linerate_bypass::{Seat, Service, Summary, Via};

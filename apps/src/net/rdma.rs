@@ -28,7 +28,7 @@ impl<M: Send + 'static> Port<M> {
         let config = Config {
             rx_buffer: args.buffer.unwrap_or(defaults.rx_buffer),
             tx_buffer: args.buffer.unwrap_or(defaults.tx_buffer),
-            ..defaults
+            ..args.rdma.config()
         };
         let adapter = Adapter::open(&native, &config, &listen.tcp, workers)?;
         Ok(Port { adapter, may_rest: args.idle == Some(IdleArg::Backoff), workers })

@@ -1,6 +1,7 @@
 //! From a device to workers: what each of them has, and who connects them.
 
 use crate::calls::{Calls, TransportKind};
+use crate::config::TooMany;
 use crate::connector::{Connector, Listeners, Seat};
 use crate::verbs::{CompletionQueue, Domain, Error, Region, SharedQueue, Window};
 use crate::{Config, Lines, Parts};
@@ -30,6 +31,14 @@ pub enum OpenError {
         device: String,
         /// The call.
         error: Error,
+    },
+    /// The device has not as much.
+    #[error("{device}: {error}")]
+    TooMany {
+        /// The device.
+        device: String,
+        /// Of what.
+        error: TooMany,
     },
     /// There is no memory.
     #[error(transparent)]
@@ -64,20 +73,9 @@ impl<C: Calls, M: Send + 'static> Adapter<C, M> {
     pub fn open(calls: &Arc<C>, config: &Config, listen: &[SocketAddr], workers: usize) -> Result<Self, OpenError> {
         let failed = |error| OpenError::Verbs { device: calls.name().to_owned(), error };
         let limits = calls.limits().map_err(Error::of("query the device")).map_err(failed)?;
-        let mut config = config.clone();
-        // Each connection may have everything completed at once, and a queue that overflows is lost.
-        let each = u32::from(config.sends) + u32::from(config.buffers);
-        let most = (limits.completions / each) as usize;
-        if most < config.max_connections {
-            tracing::debug!(
-                "{}: {most} connections for each worker, for a queue of its completions is no longer",
-                calls.name()
-            );
-            config.max_connections = most;
-        }
-        if limits.transport == TransportKind::Iwarp || !limits.windows_type_2 {
-            config.offer_from = usize::MAX;
-        }
+        let config =
+            config.within(&limits).map_err(|error| OpenError::TooMany { device: calls.name().to_owned(), error })?;
+        tracing::debug!("{}: up to {} connections for each worker", calls.name(), config.max_connections);
         let listeners = Listeners::open(calls, listen).map_err(failed)?;
         let buffers =
             config.shared.map_or(config.max_connections * usize::from(config.buffers), |shared| shared as usize);

@@ -20,7 +20,7 @@ mod wire;
 mod worker;
 
 pub use adapter::{Adapter, OpenError, WorkerParts};
-pub use config::Config;
+pub use config::{Config, TooMany};
 pub use connection::Link;
 pub use connector::{Connector, Listeners, Seat};
 pub use net::Parts;

@@ -46,6 +46,16 @@ fn large_slices_are_read_where_they_lie() {
 }
 
 #[test]
+fn the_least_of_everything_is_enough() {
+    for seed in 0..20 {
+        let defaults = Setup::default();
+        let config = Config { buffers: 3, sends: 8, signal_every: 4, list: 1, offer_from: 2000, ..defaults.config };
+        let setup = Setup { seed, config, ..defaults };
+        echo(&setup, &[(1, false), (5000, true), (10, true), (3000, false)]);
+    }
+}
+
+#[test]
 fn buffers_may_be_shared() {
     for seed in 0..10 {
         echo(&setup(seed, None, Some(8), 64), &[(10, false), (5000, true), (3000, false)]);
