@@ -30,8 +30,21 @@ pub struct Config {
     pub rx_buffer: usize,
     /// Connections of one worker.
     pub max_connections: usize,
-    /// How long an outgoing connection may take to be established.
+    /// Whether workers without work sleep until they are woken, in place of polling on.
+    pub rests: bool,
+    /// How connections are made; both ends do it the same way.
+    pub connect: Connect,
+    /// How long a connection may take to be established.
     pub connect_timeout: Duration,
+}
+
+/// How connections are made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Connect {
+    /// By the connection manager (`rdma_cm(7)`).
+    Manager,
+    /// Both ends tell each other of their queue pairs over TCP.
+    Exchange,
 }
 
 impl Default for Config {
@@ -48,6 +61,8 @@ impl Default for Config {
             tx_buffer: 256 << 10,
             rx_buffer: 256 << 10,
             max_connections: 1024,
+            rests: false,
+            connect: Connect::Manager,
             connect_timeout: Duration::from_secs(10),
         }
     }

@@ -1,5 +1,7 @@
 //! Connections over a model of a device: services at both ends, in random interleavings.
 
 mod connecting;
+mod exchange;
 mod rig;
+mod sleeping;
 mod streams;

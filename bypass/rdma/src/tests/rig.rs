@@ -4,7 +4,7 @@ use crate::calls::{Calls, Path, Transition};
 use crate::model::{DeviceConfig, Fabric, FabricConfig, Model};
 use crate::verbs::{CompletionQueue, Domain, PairConfig, QueuePair, Region, SharedQueue, Window};
 use crate::wire::Greeting;
-use crate::{Command, Config, Connector, Lines, Link, Listeners, News, Parts, Seat, Worker};
+use crate::{Bell, Command, Config, Connect, Connector, Lines, Link, Listeners, News, Parts, Seat, Worker};
 use linerate_bypass::arena::ArenaConfig;
 use linerate_bypass::mailbox::{Receiver, Sender, mailbox};
 use linerate_bypass::time::Instant;
@@ -23,6 +23,7 @@ pub struct End {
     queue: crate::verbs::QueueHandle<Model>,
     shared: Option<crate::verbs::SharedHandle<Model>>,
     news: Sender<News<Model>>,
+    asks: Sender<Command<Model>>,
     commands: Option<Receiver<Command<Model>>>,
     pub connector: Option<Connector<Model>>,
     _letters: Sender<Letter<()>>,
@@ -32,6 +33,8 @@ pub struct End {
 #[derive(Clone)]
 pub struct Setup {
     pub seed: u64,
+    /// What the ends' addresses begin with.
+    pub network: [u8; 3],
     pub config: Config,
     pub offers: bool,
     pub inline: u32,
@@ -40,7 +43,7 @@ pub struct Setup {
 impl Default for Setup {
     fn default() -> Self {
         let config = Config { buffers: 4, buffer: 256, sends: 8, signal_every: 3, list: 4, ..Config::default() };
-        Setup { seed: 1, config, offers: true, inline: 64 }
+        Setup { seed: 1, network: [10, 0, 0], config, offers: true, inline: 64 }
     }
 }
 
@@ -53,7 +56,8 @@ pub struct Rig {
 
 impl End {
     fn new(fabric: &Fabric, number: u8, setup: &Setup, peer: Peer) -> Self {
-        let mut device = DeviceConfig::roce([10, 0, 0, number].into());
+        let [a, b, c] = setup.network;
+        let mut device = DeviceConfig::roce([a, b, c, number].into());
         device.inline = setup.inline;
         let device = fabric.device(&format!("model{number}"), device);
         let config = Config { inline: setup.inline, ..setup.config.clone() };
@@ -72,22 +76,35 @@ impl End {
         let (letters, messages) = mailbox(16);
         let (news, heard) = mailbox(64);
         let (said, commands) = mailbox(64);
-        let lines = Lines { messages, news: heard, commands: said };
+        let asks = said.clone();
+        let lines = Lines { messages, news: heard, commands: said, rest: None };
         let peer = Peer { arena: arena.clone(), ..peer };
         let worker = Worker::new(0, config.clone(), parts, lines, peer);
         let (queue, shared) = handles;
         let (commands, connector) = (Some(commands), None);
-        End { device, worker, arena, config, region, queue, shared, news, commands, connector, _letters: letters }
+        End { device, worker, arena, config, region, queue, shared, news, asks, commands, connector, _letters: letters }
     }
 
-    /// Has its connections made by a connector that listens at `listen`.
-    pub fn connects(&mut self, listen: &[SocketAddr]) {
+    /// Has its connections made by a connector that listens at `listen`. Returns where that is.
+    pub fn connects(&mut self, listen: &[SocketAddr]) -> Vec<SocketAddr> {
         let seat = Seat { queue: self.queue.clone(), shared: self.shared.clone(), news: self.news.clone() };
         let commands = self.commands.take().unwrap();
-        let listeners = Listeners::open(&self.device, listen).unwrap();
-        assert!(listeners.addresses().eq(listen.iter().copied()));
-        let made = Connector::new(&self.config, listeners, &self.region, &self.arena, vec![seat], commands);
+        let listeners = match self.config.connect {
+            Connect::Manager => Listeners::open(&self.device, listen).unwrap(),
+            Connect::Exchange => Listeners::by_exchange(&self.device, listen).unwrap(),
+        };
+        let listening = listeners.addresses();
+        let made = Connector::new(
+            &self.config,
+            listeners,
+            &self.region,
+            &self.arena,
+            vec![seat],
+            commands,
+            Bell::new().unwrap(),
+        );
         self.connector = Some(made.unwrap());
+        listening
     }
 
     fn pair(&self) -> QueuePair<Model, crate::verbs::Init> {
@@ -157,6 +174,11 @@ impl Rig {
         assert!(self.ends[1].news.send(News::Made(theirs, Origin::Accepted)).is_ok());
     }
 
+    /// Has the first end's connector connect to `remote`.
+    pub fn connect_to(&mut self, remote: SocketAddr) {
+        assert!(self.ends[0].asks.send(Command::Connect { worker: 0, remote, token: 7 }).is_ok());
+    }
+
     /// One thing happens, at random.
     pub fn step(&mut self) {
         self.now += 1000;
@@ -208,6 +230,8 @@ pub struct Peer {
     pub total: usize,
     /// Whom it connects to.
     pub remote: Option<SocketAddr>,
+    /// Its own address, and the peer's.
+    pub addresses: Option<(SocketAddr, SocketAddr)>,
     pub ended: Vec<CloseReason>,
     pub failed: Vec<(u64, ConnectError)>,
 }
@@ -226,7 +250,18 @@ impl Peer {
     pub fn echoes() -> Self {
         let arena = Arena::new(ArenaConfig { bytes: 4096, hugepages: false }).unwrap();
         let (parts, ended, failed) = (VecDeque::new(), Vec::new(), Vec::new());
-        Peer { role: Role::Echoes, arena, parts, sent: 0, received: 0, total: 0, remote: None, ended, failed }
+        Peer {
+            role: Role::Echoes,
+            arena,
+            parts,
+            sent: 0,
+            received: 0,
+            total: 0,
+            remote: None,
+            addresses: None,
+            ended,
+            failed,
+        }
     }
 
     fn send(&mut self, net: &mut impl Transport, conn: ConnId) {
@@ -285,6 +320,7 @@ impl Service for Peer {
     }
 
     fn opened(&mut self, net: &mut impl Transport, conn: ConnId, _: Origin) {
+        self.addresses = net.local_addr(conn).zip(net.peer_addr(conn));
         if self.role == Role::Sends {
             self.send(net, conn);
         }

@@ -24,7 +24,7 @@ fn echo(setup: &Setup, parts: &[(usize, bool)]) {
 fn setup(seed: u64, offer_from: Option<usize>, shared: Option<u32>, inline: u32) -> Setup {
     let defaults = Setup::default();
     let config = Config { offer_from: offer_from.unwrap_or(usize::MAX), shared, ..defaults.config };
-    Setup { seed, config, offers: offer_from.is_some(), inline }
+    Setup { seed, network: defaults.network, config, offers: offer_from.is_some(), inline }
 }
 
 #[test]
