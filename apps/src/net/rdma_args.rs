@@ -33,6 +33,20 @@ pub struct RdmaArgs {
     /// Let the peer read slices from this many bytes on where they lie, if both ends can; or never (rdma) [default: 32k]
     #[arg(long, value_name = "BYTES", value_parser = parse_offer)]
     pub rdma_offer_from: Option<OfferFrom>,
+
+    /// How connections are made, the same at both ends: by rdma_cm, or by telling each other of the queue pairs over tcp (rdma)
+    /// [default: cm]
+    #[arg(long, value_enum, value_name = "HOW")]
+    pub rdma_connect: Option<ConnectArg>,
+}
+
+/// `--rdma-connect`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum ConnectArg {
+    /// By the connection manager.
+    Cm,
+    /// Without it.
+    Tcp,
 }
 
 /// `--rdma-offer-from`.
@@ -62,6 +76,7 @@ impl RdmaArgs {
             ("--rdma-signal-every", self.rdma_signal_every.is_some()),
             ("--rdma-list", self.rdma_list.is_some()),
             ("--rdma-offer-from", self.rdma_offer_from.is_some()),
+            ("--rdma-connect", self.rdma_connect.is_some()),
         ];
         given.iter().find(|(_, given)| *given).map(|(what, _)| *what)
     }
@@ -94,6 +109,10 @@ impl RdmaArgs {
                 Some(OfferFrom::Never) => usize::MAX,
                 Some(OfferFrom::Bytes(bytes)) => bytes,
             },
+            connect: match self.rdma_connect {
+                None | Some(ConnectArg::Cm) => linerate_rdma::Connect::Manager,
+                Some(ConnectArg::Tcp) => linerate_rdma::Connect::Exchange,
+            },
             ..defaults
         }
     }
@@ -103,7 +122,7 @@ impl RdmaArgs {
 mod tests {
     use super::*;
     use clap::Parser;
-    use linerate_rdma::Config;
+    use linerate_rdma::{Config, Connect};
 
     #[derive(Debug, Parser)]
     struct Cli {
@@ -130,6 +149,8 @@ mod tests {
             ("--rdma-list 1", |config| config.list, 1),
             ("--rdma-offer-from 4k", |config| config.offer_from, 4096),
             ("--rdma-offer-from never", |config| config.offer_from, usize::MAX),
+            ("--rdma-connect cm", |config| config.connect as usize, Connect::Manager as usize),
+            ("--rdma-connect tcp", |config| config.connect as usize, Connect::Exchange as usize),
         ] {
             let args = parse(text).unwrap();
             assert_eq!(args.given(), text.split(' ').next());
@@ -146,6 +167,7 @@ mod tests {
             ("--rdma-sends 7", "8..=16384"),
             ("--rdma-signal-every 0", "1.."),
             ("--rdma-list 33", "1..=32"),
+            ("--rdma-connect udp", "cm, tcp"),
             ("--rdma-offer-from 0", "or never"),
             ("--rdma-offer-from always", "or never"),
         ] {
