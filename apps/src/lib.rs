@@ -11,6 +11,7 @@ mod error;
 pub mod load;
 pub mod net;
 mod output;
+mod over;
 mod reach;
 pub mod report;
 pub mod services;

@@ -6,13 +6,16 @@ mod error;
 mod kernel;
 #[cfg(feature = "rdma")]
 mod rdma;
+mod rdma_args;
 #[cfg(feature = "dpdk")]
 mod stack;
 
 pub use args::{EngineArg, IdleArg, NetArgs, ProfileArg};
 pub use cores::{CoreList, Place};
 pub use error::Error;
+pub use rdma_args::RdmaArgs;
 
+use crate::over::Device;
 use linerate_bypass::arena::{Arena, ArenaConfig, ArenaError};
 use linerate_bypass::{Seat, Service, Summary, Via};
 use std::net::SocketAddr;
@@ -90,6 +93,15 @@ impl<M: Send + 'static> Network<M> {
     /// How many workers there will be.
     pub fn workers(&self) -> usize {
         self.cores.len()
+    }
+
+    /// The device below, where it may be emulated.
+    pub fn device(&self) -> Option<Device> {
+        match &self.port {
+            #[cfg(feature = "rdma")]
+            Port::Rdma(port) => Some(port.device()),
+            _ => None,
+        }
     }
 
     /// Memory of `bytes` that the network reaches, for what services send from where it lies.

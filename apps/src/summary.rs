@@ -3,9 +3,11 @@
 use linerate_bypass::Summary;
 use serde::Serialize;
 use std::collections::BTreeMap;
+use std::fmt;
 
-#[derive(Serialize)]
-struct Json<'a> {
+/// A [`Summary`], to be shown: as a few lines for people, or as one JSON object with its fields.
+#[derive(Debug, Serialize)]
+pub struct Shown<'a> {
     rx_frames: u64,
     rx_bytes: u64,
     tx_frames: u64,
@@ -20,55 +22,57 @@ struct Json<'a> {
     drops: &'a BTreeMap<&'static str, u64>,
 }
 
-/// One JSON object with the fields of [`Summary`].
-pub fn json(summary: &Summary) -> String {
-    // Taken apart, so that a new field is not forgotten here.
-    let Summary {
-        rx_frames,
-        rx_bytes,
-        tx_frames,
-        tx_bytes,
-        misdirected,
-        accepted,
-        connected,
-        failed,
-        finished,
-        broken,
-        copied_bytes,
-        ref drops,
-    } = *summary;
-    serde_json::to_string(&Json {
-        rx_frames,
-        rx_bytes,
-        tx_frames,
-        tx_bytes,
-        misdirected,
-        accepted,
-        connected,
-        failed,
-        finished,
-        broken,
-        copied_bytes,
-        drops,
-    })
-    .expect("a summary is made of plain numbers")
+impl<'a> From<&'a Summary> for Shown<'a> {
+    fn from(summary: &'a Summary) -> Self {
+        // Taken apart, so that a new field is not forgotten here.
+        let Summary {
+            rx_frames,
+            rx_bytes,
+            tx_frames,
+            tx_bytes,
+            misdirected,
+            accepted,
+            connected,
+            failed,
+            finished,
+            broken,
+            copied_bytes,
+            ref drops,
+        } = *summary;
+        Shown {
+            rx_frames,
+            rx_bytes,
+            tx_frames,
+            tx_bytes,
+            misdirected,
+            accepted,
+            connected,
+            failed,
+            finished,
+            broken,
+            copied_bytes,
+            drops,
+        }
+    }
 }
 
-/// A few lines for people.
-pub fn text(summary: &Summary) -> String {
-    let Summary { rx_frames, rx_bytes, tx_frames, tx_bytes, misdirected, .. } = summary;
-    let Summary { accepted, connected, failed, finished, broken, copied_bytes, .. } = summary;
-    let drops = match summary.drops.iter().map(|(cause, n)| format!("{n} {cause}")).collect::<Vec<_>>() {
-        none if none.is_empty() => "none".to_owned(),
-        some => some.join(", "),
-    };
-    format!(
-        "received    {rx_frames} frames, {rx_bytes} bytes; {misdirected} frames at another worker than their flow's\n\
-         sent        {tx_frames} frames, {tx_bytes} bytes\n\
-         connections {accepted} accepted, {connected} opened, {failed} failed, {finished} finished, {broken} broken\n\
-         drops       {drops}\n\
-         copied      {copied_bytes} bytes of payload"
-    )
+impl fmt::Display for Shown<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Shown { rx_frames, rx_bytes, tx_frames, tx_bytes, misdirected, .. } = self;
+        let Shown { accepted, connected, failed, finished, broken, copied_bytes, .. } = self;
+        let drops = match self.drops.iter().map(|(cause, n)| format!("{n} {cause}")).collect::<Vec<_>>() {
+            none if none.is_empty() => "none".to_owned(),
+            some => some.join(", "),
+        };
+        write!(
+            f,
+            "received    {rx_frames} frames, {rx_bytes} bytes; {misdirected} frames at another worker than their flow's\n\
+             sent        {tx_frames} frames, {tx_bytes} bytes\n\
+             connections {accepted} accepted, {connected} opened, {failed} failed, {finished} finished, {broken} broken\n\
+             drops       {drops}\n\
+             copied      {copied_bytes} bytes of payload"
+        )
+    }
 }
 
 #[cfg(test)]
@@ -84,7 +88,7 @@ mod tests {
 
     #[test]
     fn the_json_has_every_counter_and_each_cause() {
-        let value: serde_json::Value = serde_json::from_str(&json(&summary())).unwrap();
+        let value: serde_json::Value = serde_json::to_value(Shown::from(&summary())).unwrap();
         assert_eq!(value["rx_bytes"], 2);
         assert_eq!(value["misdirected"], 5);
         assert_eq!(value["copied_bytes"], 10);
@@ -93,7 +97,7 @@ mod tests {
 
     #[test]
     fn the_text_names_each_cause() {
-        assert!(text(&summary()).contains("drops       3 checksum, 4 no listener\n"));
-        assert!(text(&Summary::default()).contains("drops       none\n"));
+        assert!(Shown::from(&summary()).to_string().contains("drops       3 checksum, 4 no listener\n"));
+        assert!(Shown::from(&Summary::default()).to_string().contains("drops       none\n"));
     }
 }

@@ -47,7 +47,7 @@ pub fn run(command: Command) -> Result<(), Error> {
             }
             let bytes = requests * size as u64;
             let report = Report::new(requests, load.measured, bytes, load.errors.total(), &rtt_nanos);
-            super::load::print(&args.load, &report, &load.errors, None)
+            super::load::print(&args.load, report, load, None)
         }
     }
 }

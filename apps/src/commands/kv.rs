@@ -124,7 +124,7 @@ fn load(args: &KvLoadArgs) -> Result<(), Error> {
         filled,
         open: args.rate.map(|rate| OpenReport::new(rate, time, requests, &all(KvLoad::late_nanos))),
     };
-    super::load::print(&args.load, &report, &load.errors, first)
+    super::load::print(&args.load, report, load, first)
 }
 
 /// One size, or two with a dash between them.

@@ -4,9 +4,10 @@ use crate::error::Error;
 use crate::load::{Board, Bulk, Direction, Errors, Load, Plan, Traffic};
 use crate::net::{Listen, NetArgs, Network, Place};
 use crate::output::print_line;
+use crate::over::{Device, Over};
 use crate::report::BulkReport;
 use crate::signals;
-use crate::summary;
+use crate::summary::Shown;
 use crate::units::{parse_address, parse_duration};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
@@ -57,6 +58,8 @@ pub struct Measured<T> {
     pub errors: Errors,
     /// How long was measured.
     pub measured: Duration,
+    /// The device that it was measured over.
+    pub device: Option<Device>,
 }
 
 /// Runs a load whose progress is counted in `unit`, until its time is over or a signal comes.
@@ -68,6 +71,7 @@ pub fn run<T: Traffic>(
     let interrupted = signals::stop_flag().map_err(Error::Signals)?;
     args.net.check_remote(args.connect)?;
     let network = Network::open(&args.net, &Listen::default(), Place::Last, &interrupted)?;
+    let device = network.device();
     let plan = Plan { remote: args.connect, connections: args.connections as usize, duration: args.duration };
     let board = Arc::new(Board::new(network.workers(), plan.connections));
     let stop = Arc::new(AtomicBool::new(false));
@@ -86,10 +90,10 @@ pub fn run<T: Traffic>(
     let opened = board.opened();
     let unopened = plan.connections - opened - board.failed();
 
-    let mut all = Measured { traffic: Vec::new(), errors: Errors::default(), measured: Duration::ZERO };
+    let mut all = Measured { traffic: Vec::new(), errors: Errors::default(), measured: Duration::ZERO, device };
     let mut why = None;
     let (loads, counted) = running.join()?;
-    tracing::info!("{}", summary::text(&counted));
+    tracing::info!("{}", Shown::from(&counted));
     for load in loads {
         let outcome = load.into_outcome();
         all.traffic.push(outcome.traffic);
@@ -107,20 +111,18 @@ pub fn run<T: Traffic>(
     Ok(all)
 }
 
-/// Prints `report`. A load with errors is a failure all the same, of which `first` says what the first one was.
-pub fn print(
+/// Prints `report` on what was `measured`. A load with errors is a failure all the same, of which `first` says what the first one
+/// was.
+pub fn print<T>(
     args: &LoadArgs,
-    report: &(impl Display + Serialize),
-    errors: &Errors,
+    report: impl Display + Serialize,
+    measured: Measured<T>,
     first: Option<String>,
 ) -> Result<(), Error> {
-    let text = if args.json {
-        serde_json::to_string(report).expect("a report is made of plain numbers")
-    } else {
-        report.to_string()
-    };
-    print_line(text).map_err(Error::Output)?;
-    if errors.total() == 0 { Ok(()) } else { Err(Error::Load { errors: *errors, first }) }
+    let Measured { errors, device, .. } = measured;
+    let report = Over { result: report, device };
+    print_line(if args.json { report.json() } else { report.to_string() }).map_err(Error::Output)?;
+    if errors.total() == 0 { Ok(()) } else { Err(Error::Load { errors, first }) }
 }
 
 /// Runs a bulk load and prints its report.
@@ -128,7 +130,7 @@ pub fn run_bulk(args: &LoadArgs, direction: Direction) -> Result<(), Error> {
     let load = run(args, "bytes", move || Bulk::new(direction))?;
     let up = load.traffic.iter().map(Bulk::up).sum();
     let down = load.traffic.iter().map(Bulk::down).sum();
-    print(args, &BulkReport::new(up, down, load.measured, load.errors.total()), &load.errors, None)
+    print(args, BulkReport::new(up, down, load.measured, load.errors.total()), load, None)
 }
 
 /// Looks after a load: lets it begin, shows how it goes on, and sees when it is over.

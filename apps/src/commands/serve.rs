@@ -3,8 +3,9 @@
 use crate::error::Error;
 use crate::net::{Listen, NetArgs, Network, Place};
 use crate::output::{print_line, tell};
+use crate::over::Over;
 use crate::signals;
-use crate::summary;
+use crate::summary::Shown;
 use crate::units::parse_address;
 use linerate_bypass::{Seat, Service};
 use std::net::SocketAddr;
@@ -50,7 +51,7 @@ where
 {
     let stop = signals::stop_flag().map_err(Error::Signals)?;
     let network = Network::open(net, listen, Place::First, &stop)?;
-    let workers = network.workers();
+    let (workers, device) = (network.workers(), network.device());
     let addresses: Vec<String> = network.listening().iter().map(ToString::to_string).collect();
     let make = make(&network)?;
     let running = network.start(make, stop)?;
@@ -61,10 +62,11 @@ where
     }
 
     let (services, total) = running.join()?;
+    let summary = Over { result: Shown::from(&total), device };
     if json {
-        print_line(summary::json(&total)).map_err(Error::Output)?;
+        print_line(summary.json()).map_err(Error::Output)?;
     } else {
-        tell(summary::text(&total));
+        tell(summary);
     }
     Ok(services)
 }

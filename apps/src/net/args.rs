@@ -1,6 +1,7 @@
 //! The arguments that name a network, and what must hold between them.
 
 use super::cores::CoreList;
+use super::rdma_args::RdmaArgs;
 use super::{Error, Listen};
 use crate::units::{parse_duration_or_none, parse_size};
 use linerate_bypass::{MacAddr, Via};
@@ -12,7 +13,7 @@ use std::time::Duration;
 /// Where a command's bytes go, the same for every command that serves or connects.
 #[derive(Debug, Clone, clap::Args)]
 pub struct NetArgs {
-    /// The network: kernel, pci:ADDRESS, af_xdp:INTERFACE, tap:INTERFACE, virtio-user:SOCKET, vhost:SOCKET,
+    /// The network: kernel, rdma:DEVICE, pci:ADDRESS, af_xdp:INTERFACE, tap:INTERFACE, virtio-user:SOCKET, vhost:SOCKET,
     /// memif:SOCKET or memif:SOCKET,server, or eal with EAL's arguments after --
     #[arg(long, value_name = "NET")]
     pub via: Via,
@@ -96,6 +97,9 @@ pub struct NetArgs {
     #[arg(long, value_name = "N", value_parser = at_least_one)]
     pub max_packets_per_connection: Option<usize>,
 
+    #[command(flatten)]
+    pub rdma: RdmaArgs,
+
     /// Arguments for EAL, after a lone --
     #[arg(last = true, value_name = "EAL ARGS")]
     pub eal: Vec<String>,
@@ -146,51 +150,56 @@ fn at_least_one(text: &str) -> Result<usize, String> {
 impl NetArgs {
     /// Checks what one argument says against another, before anything is opened.
     pub fn check(&self, listen: &Listen) -> Result<(), Error> {
+        if !matches!(self.via, Via::Rdma { .. })
+            && let Some(what) = self.rdma.given()
+        {
+            return Err(Error::OnlyWith { what, with: "--via rdma:DEVICE" });
+        }
+        let of_stack = [
+            ("--ip", !self.ip.is_empty()),
+            ("--gateway", !self.gateway.is_empty()),
+            ("--dhcp", self.dhcp),
+            ("--mac", self.mac.is_some()),
+            ("--mtu", self.mtu.is_some()),
+            ("--engine", self.engine.is_some()),
+            ("EAL's arguments", !self.eal.is_empty()),
+        ];
+        let of_native = [
+            ("--congestion", self.congestion.is_some()),
+            ("--profile", self.profile.is_some()),
+            ("--pacing", self.pacing),
+            ("--ecn", self.ecn),
+            ("--linger", self.linger.is_some()),
+            ("--max-packets", self.max_packets.is_some()),
+            ("--max-packets-per-connection", self.max_packets_per_connection.is_some()),
+        ];
+        let none = |via, given: &[(&'static str, bool)]| match given.iter().find(|(_, given)| *given) {
+            Some((what, _)) => Err(Error::NotWith { what, via }),
+            None => Ok(()),
+        };
         match self.via {
             Via::Kernel => {
-                let given = [
-                    ("--ip", !self.ip.is_empty()),
-                    ("--gateway", !self.gateway.is_empty()),
-                    ("--dhcp", self.dhcp),
-                    ("--mac", self.mac.is_some()),
-                    ("--mtu", self.mtu.is_some()),
-                    ("--idle", self.idle.is_some()),
-                    ("--engine", self.engine.is_some()),
-                    ("--congestion", self.congestion.is_some()),
-                    ("--profile", self.profile.is_some()),
-                    ("--pacing", self.pacing),
-                    ("--ecn", self.ecn),
-                    ("--linger", self.linger.is_some()),
-                    ("--max-packets", self.max_packets.is_some()),
-                    ("--max-packets-per-connection", self.max_packets_per_connection.is_some()),
-                    ("EAL's arguments", !self.eal.is_empty()),
-                ];
-                match given.iter().find(|(_, given)| *given) {
-                    Some((what, _)) => Err(Error::NotWithKernel(what)),
-                    None => Ok(()),
-                }
+                none("kernel", &of_stack)?;
+                none("kernel", &of_native)?;
+                none("kernel", &[("--idle", self.idle.is_some())])
             }
             #[cfg(not(feature = "rdma"))]
             Via::Rdma { .. } => Err(Error::NotInThisBuild { via: self.via.clone(), feature: "rdma" }),
             #[cfg(feature = "rdma")]
-            Via::Rdma { .. } => Ok(()),
+            Via::Rdma { .. } => {
+                none("rdma", &of_stack)?;
+                none("rdma", &of_native)?;
+                none("rdma", &[("--spin", self.spin)])?;
+                self.rdma.check()
+            }
             _ => {
                 if self.spin {
-                    return Err(Error::OnlyWithKernel("--spin"));
+                    return Err(Error::OnlyWith { what: "--spin", with: "--via kernel" });
                 }
-                if self.engine == Some(EngineArg::Smoltcp) {
-                    let given = [
-                        ("--congestion", self.congestion.is_some()),
-                        ("--profile", self.profile.is_some()),
-                        ("--pacing", self.pacing),
-                        ("--ecn", self.ecn),
-                        ("--linger", self.linger.is_some()),
-                        ("--max-packets", self.max_packets.is_some()),
-                        ("--max-packets-per-connection", self.max_packets_per_connection.is_some()),
-                    ];
-                    if let Some((what, _)) = given.iter().find(|(_, given)| *given) {
-                        return Err(Error::OnlyWithNative(what));
-                    }
+                if self.engine == Some(EngineArg::Smoltcp)
+                    && let Some((what, _)) = of_native.iter().find(|(_, given)| *given)
+                {
+                    return Err(Error::OnlyWith { what, with: "--engine native" });
                 }
                 if self.ip.is_empty() && !self.dhcp {
                     return Err(Error::NoAddress(self.via.clone()));
@@ -287,6 +296,9 @@ mod tests {
             ("--via kernel --linger 2s", "10.0.0.2:7", "--linger"),
             ("--via tap:lr0 --ip 10.0.0.2/24 --engine smoltcp --linger 0", "10.0.0.2:7", "--linger"),
             ("--via kernel --max-packets 100", "10.0.0.2:7", "--max-packets"),
+            ("--via kernel --idle poll", "10.0.0.2:7", "--idle"),
+            ("--via kernel --srq 64", "10.0.0.2:7", "--srq has an effect only with --via rdma:DEVICE: leave it out"),
+            ("--via tap:lr0 --ip 10.0.0.2/24 --rdma-inline 0", "10.0.0.2:7", "--rdma-inline"),
             (
                 "--via tap:lr0 --ip 10.0.0.2/24 --engine smoltcp --max-packets-per-connection 100",
                 "10.0.0.2:7",

@@ -10,15 +10,35 @@ use std::net::{IpAddr, SocketAddr};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The kernel has its own addresses.
-    #[error("{0} has no effect with --via kernel: leave it out")]
-    NotWithKernel(&'static str),
-    /// Workers of the stack always poll.
-    #[error("{0} has an effect only with --via kernel: leave it out")]
-    OnlyWithKernel(&'static str),
-    /// The smoltcp engine has no such choice.
-    #[error("{0} has an effect only with --engine native: leave it out")]
-    OnlyWithNative(&'static str),
+    /// The network has its own addresses, or its own way to do it.
+    #[error("{what} has no effect with --via {via}: leave it out")]
+    NotWith {
+        /// The argument.
+        what: &'static str,
+        /// The network, or its kind.
+        via: &'static str,
+    },
+    /// There is no such choice elsewhere.
+    #[error("{what} has an effect only with {with}: leave it out")]
+    OnlyWith {
+        /// The argument.
+        what: &'static str,
+        /// What else has to be given.
+        with: &'static str,
+    },
+    /// A queue pair would stand still that learns too seldom what has been sent.
+    #[error(
+        "--rdma-signal-every {every}: of {sends} requests that are under way at a time every {most}th has to be signalled \
+         at least: give {most} or less, or more of them with --rdma-sends"
+    )]
+    SignalledTooSeldom {
+        /// Messages between completions.
+        every: u16,
+        /// Requests under way.
+        sends: u16,
+        /// The most messages.
+        most: u16,
+    },
     /// The stack needs to know who it is.
     #[error("--via {0}: no address of ours: give --ip ADDRESS/PREFIX or --dhcp")]
     NoAddress(Via),
@@ -122,9 +142,9 @@ impl Error {
         use Error::*;
         matches!(
             self,
-            NotWithKernel(_)
-                | OnlyWithKernel(_)
-                | OnlyWithNative(_)
+            NotWith { .. }
+                | OnlyWith { .. }
+                | SignalledTooSeldom { .. }
                 | NoAddress(_)
                 | NoAddressFor(_)
                 | NotOurs { .. }

@@ -1,10 +1,12 @@
 //! `--via rdma:DEVICE`: workers on the queue pairs of a verbs device.
 
 use super::{Error, IdleArg, Job, Listen, NetArgs};
+use crate::over::Device;
 use crate::reach::{PER_WORKER, set_arena};
 use linerate_bypass::arena::{Arena, ArenaError};
 use linerate_bypass::time::Clock;
 use linerate_bypass::{Seat, Service};
+use linerate_rdma::calls::Calls;
 use linerate_rdma::native::Native;
 use linerate_rdma::{Adapter, Config, Worker, WorkerParts};
 use std::net::SocketAddr;
@@ -13,8 +15,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// A device that is listened on.
 pub struct Port<M> {
+    device: Device,
     adapter: Adapter<Native, M>,
-    may_rest: bool,
     workers: usize,
 }
 
@@ -29,14 +31,26 @@ impl<M: Send + 'static> Port<M> {
         let config = Config {
             rx_buffer: args.buffer.unwrap_or(defaults.rx_buffer),
             tx_buffer: args.buffer.unwrap_or(defaults.tx_buffer),
-            ..defaults
+            rests: args.idle == Some(IdleArg::Backoff),
+            ..args.rdma.config()
         };
         let adapter = Adapter::open(&native, &config, &listen.tcp, workers)?;
         match adapter.arena(workers * PER_WORKER) {
             Ok(arena) => set_arena(arena),
             Err(error) => tracing::warn!("what services send over and over is copied for each message: {error}"),
         }
-        Ok(Port { adapter, may_rest: args.idle == Some(IdleArg::Backoff), workers })
+        let (name, emulated_by) = (native.name().to_owned(), native.emulated_by().map(str::to_owned));
+        Ok(Port {
+            device: Device { name, emulated_by },
+            adapter,
+            may_rest: args.idle == Some(IdleArg::Backoff),
+            workers,
+        })
+    }
+
+    /// The device.
+    pub fn device(&self) -> Device {
+        self.device.clone()
     }
 
     /// The addresses listened at, with the ports that were found for port 0.
@@ -57,7 +71,7 @@ impl<M: Send + 'static> Port<M> {
         stop: &Arc<AtomicBool>,
         ready: &Arc<AtomicUsize>,
     ) -> Result<Vec<Job<S>>, Error> {
-        let Port { adapter, may_rest, workers: count } = self;
+        let Port { adapter, workers: count, .. } = self;
         let postbox = adapter.postbox().clone();
         let (connector, workers) = adapter.start()?;
         let running = Arc::new(AtomicUsize::new(count));
@@ -75,7 +89,7 @@ impl<M: Send + 'static> Port<M> {
                 let WorkerParts { worker, config, parts, lines } = parts;
                 let worker = Worker::new(worker, config, parts, lines, make(seat));
                 ready.fetch_add(1, Ordering::Relaxed);
-                let result = worker.run(&Clock::start(), &stop, may_rest);
+                let result = worker.run(&Clock::start(), &stop);
                 drop(running);
                 if let Some(connector) = connector {
                     // It says itself what went wrong.

@@ -1,11 +1,13 @@
 //! From a device to workers: what each of them has, and who connects them.
 
 use crate::calls::{Calls, TransportKind};
-use crate::connector::{Connector, Listeners, Seat};
+use crate::config::{Connect, TooMany};
+use crate::connector::{Connector, ExchangeError, Listeners, Seat};
+use crate::rest::{Bell, Rest};
 use crate::verbs::{CompletionQueue, Domain, Error, Region, SharedQueue, Window};
 use crate::{Config, Lines, Parts};
 use linerate_bypass::arena::{ArenaConfig, ArenaError};
-use linerate_bypass::mailbox::{Receiver, mailbox};
+use linerate_bypass::mailbox::{Receiver, Sender, mailbox, waking_mailbox};
 use linerate_bypass::{Arena, Letter, Postbox};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -33,6 +35,22 @@ pub enum OpenError {
         /// The call.
         error: Error,
     },
+    /// The device has not as much.
+    #[error("{device}: {error}")]
+    TooMany {
+        /// The device.
+        device: String,
+        /// Of what.
+        error: TooMany,
+    },
+    /// Connections cannot be made by an exchange over TCP.
+    #[error("{device}: {error}")]
+    Exchange {
+        /// The device.
+        device: String,
+        /// Why not.
+        error: ExchangeError,
+    },
     /// There is no memory.
     #[error(transparent)]
     Arena(#[from] ArenaError),
@@ -46,7 +64,9 @@ pub struct Adapter<C: Calls, M> {
     /// All memory that the device is to reach; the first is that of messages.
     arenas: Mutex<Vec<Arena>>,
     postbox: Postbox<M>,
-    messages: Vec<Receiver<Letter<M>>>,
+    /// How each worker is written to, and woken.
+    #[expect(clippy::type_complexity, reason = "two things of each")]
+    workers: Vec<(Receiver<Letter<M>>, Option<Rest<C>>)>,
 }
 
 /// What one worker is made of, on the thread that will run it.
@@ -66,39 +86,34 @@ impl<C: Calls, M: Send + 'static> Adapter<C, M> {
     pub fn open(calls: &Arc<C>, config: &Config, listen: &[SocketAddr], workers: usize) -> Result<Self, OpenError> {
         let failed = |error| OpenError::Verbs { device: calls.name().to_owned(), error };
         let limits = calls.limits().map_err(Error::of("query the device")).map_err(failed)?;
-        let mut config = config.clone();
-        // Each connection may have everything completed at once, and a queue that overflows is lost.
-        let each = u32::from(config.sends) + u32::from(config.buffers);
-        let most = (limits.completions / each) as usize;
-        if most < config.max_connections {
-            tracing::debug!(
-                "{}: {most} connections for each worker, for a queue of its completions is no longer",
-                calls.name()
-            );
-            config.max_connections = most;
-        }
-        if limits.transport == TransportKind::Iwarp || !limits.windows_type_2 {
-            config.offer_from = usize::MAX;
-        }
-        let listeners = Listeners::open(calls, listen).map_err(failed)?;
+        let config =
+            config.within(&limits).map_err(|error| OpenError::TooMany { device: calls.name().to_owned(), error })?;
+        tracing::debug!("{}: up to {} connections for each worker", calls.name(), config.max_connections);
+        let listeners = match config.connect {
+            Connect::Manager => Listeners::open(calls, listen).map_err(failed)?,
+            Connect::Exchange => Listeners::by_exchange(calls, listen)
+                .map_err(|error| OpenError::Exchange { device: calls.name().to_owned(), error })?,
+        };
         let buffers =
             config.shared.map_or(config.max_connections * usize::from(config.buffers), |shared| shared as usize);
         let bytes = workers * (BESIDE + 2 * buffers * (config.buffer + 64));
         let arena = Arena::new(ArenaConfig { bytes, hugepages: true })?;
-        let (senders, messages) = (0..workers).map(|_| mailbox(MAILBOX)).unzip();
+        let rests = (0..workers).map(|_| config.rests.then(|| Rest::new(calls)).transpose());
+        let rests = rests.collect::<Result<Vec<_>, _>>().map_err(failed)?;
+        let (senders, messages): (_, Vec<_>) = rests.iter().map(|rest| mailbox_of(rest.as_ref(), MAILBOX)).unzip();
         Ok(Adapter {
             config,
             calls: calls.clone(),
             listeners,
             arenas: Mutex::new(vec![arena]),
             postbox: Postbox::new(senders),
-            messages,
+            workers: messages.into_iter().zip(rests).collect(),
         })
     }
 
     /// The addresses listened at, with the ports that were found for port 0.
     pub fn listening(&self) -> Vec<SocketAddr> {
-        self.listeners.addresses().collect()
+        self.listeners.addresses()
     }
 
     /// The way to every worker's connections.
@@ -116,7 +131,7 @@ impl<C: Calls, M: Send + 'static> Adapter<C, M> {
     /// The connector, and what each worker is made of.
     #[expect(clippy::type_complexity, reason = "two things that belong together once")]
     pub fn start(self) -> Result<(Connector<C>, Vec<WorkerParts<C, M>>), OpenError> {
-        let Adapter { config, calls, listeners, arenas, messages, .. } = self;
+        let Adapter { config, calls, listeners, arenas, workers: ways, .. } = self;
         let failed = |error| OpenError::Verbs { device: calls.name().to_owned(), error };
         let arenas = arenas.into_inner().unwrap_or_else(PoisonError::into_inner);
         let arena = arenas[0].clone();
@@ -125,12 +140,13 @@ impl<C: Calls, M: Send + 'static> Adapter<C, M> {
         let region = Region::new(&domain, &arenas, limits.transport == TransportKind::Iwarp).map_err(failed)?;
         // Soft-RoCE lets a peer read whatever is in the region to which a window is bound.
         let narrow = calls.emulated_by() == Some(RXE);
-        let (commands, heard) = mailbox(NEWS * config.max_connections * messages.len());
+        let bell = Bell::new().map_err(failed)?;
+        let (commands, heard) = waking_mailbox(NEWS * config.max_connections * ways.len(), bell.wake());
         let (mut seats, mut workers) = (Vec::new(), Vec::new());
-        for (worker, messages) in messages.into_iter().enumerate() {
+        for (worker, (messages, rest)) in ways.into_iter().enumerate() {
             let each = u32::from(config.sends) + u32::from(config.buffers);
             let entries = each.saturating_mul(config.max_connections as u32).min(limits.completions);
-            let queue = CompletionQueue::new(&calls, entries, None).map_err(failed)?;
+            let queue = CompletionQueue::new(&calls, entries, rest.as_ref().map(Rest::channel)).map_err(failed)?;
             let shared = match config.shared {
                 Some(buffers) => {
                     let mut shared = SharedQueue::new(&region, buffers).map_err(failed)?;
@@ -141,14 +157,22 @@ impl<C: Calls, M: Send + 'static> Adapter<C, M> {
             };
             let count = if config.offer_from < usize::MAX { WINDOWS } else { 0 };
             let windows = (0..count).map(|_| Window::new(&region)).collect::<Result<_, _>>().map_err(failed)?;
-            let (news, told) = mailbox(NEWS * config.max_connections);
+            let (news, told) = mailbox_of(rest.as_ref(), NEWS * config.max_connections);
             let (handle, shares) = (queue.handle().clone(), shared.as_ref().map(|shared| shared.handle().clone()));
             seats.push(Seat { queue: handle, shared: shares, news });
             let parts = Parts { queue, shared, region: region.clone(), arena: arena.clone(), windows, narrow };
-            let lines = Lines { messages, news: told, commands: commands.clone() };
+            let lines = Lines { messages, news: told, commands: commands.clone(), rest };
             workers.push(WorkerParts { worker, config: config.clone(), parts, lines });
         }
-        let connector = Connector::new(&config, listeners, &region, &arena, seats, heard).map_err(failed)?;
+        let connector = Connector::new(&config, listeners, &region, &arena, seats, heard, bell).map_err(failed)?;
         Ok((connector, workers))
+    }
+}
+
+/// A mailbox of a worker, which is woken if it may sleep.
+fn mailbox_of<C: Calls, T: Send>(rest: Option<&Rest<C>>, capacity: usize) -> (Sender<T>, Receiver<T>) {
+    match rest {
+        Some(rest) => waking_mailbox(capacity, rest.wake()),
+        None => mailbox(capacity),
     }
 }

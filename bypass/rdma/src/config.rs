@@ -1,22 +1,24 @@
 //! What workers are told about their connections.
 
+use crate::calls::{DeviceLimits, TransportKind};
+use crate::credit::LEAST_BUFFERS;
 use std::time::Duration;
 
 /// The limits of a worker and its connections. All workers of one service share one.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Buffers posted for each connection: so many messages may be on their way to it. 3 at least.
+    /// Buffers posted for each connection: so many messages may be on their way to it. 3 at least; where they are shared, at most.
     pub buffers: u16,
     /// Bytes of a buffer, and so of a message.
     pub buffer: usize,
     /// Buffers that all connections of a worker share, in place of their own; each connection may use as many as there are for it
     /// when there are as many connections as there may be.
     pub shared: Option<u32>,
-    /// Requests of a connection that are under way at a time.
+    /// Requests of a connection that are under way at a time. 8 at least.
     pub sends: u16,
     /// Messages up to this many bytes are copied when they are posted, if the device can.
     pub inline: u32,
-    /// A completion is asked for at every so many messages.
+    /// A completion is asked for at every so many messages, of the requests that are under way half at most.
     pub signal_every: usize,
     /// Requests posted by one call at most.
     pub list: usize,
@@ -28,12 +30,25 @@ pub struct Config {
     pub rx_buffer: usize,
     /// Connections of one worker.
     pub max_connections: usize,
-    /// How long an outgoing connection may take to be established.
+    /// Whether workers without work sleep until they are woken, in place of polling on.
+    pub rests: bool,
+    /// How connections are made; both ends do it the same way.
+    pub connect: Connect,
+    /// How long a connection may take to be established.
     pub connect_timeout: Duration,
     /// After how long a connection on which nothing came is asked whether its peer is there.
     pub probe_after: Duration,
     /// How long all ports of the device may be down before its connections are over.
     pub down_timeout: Duration,
+}
+
+/// How connections are made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Connect {
+    /// By the connection manager (`rdma_cm(7)`).
+    Manager,
+    /// Both ends tell each other of their queue pairs over TCP.
+    Exchange,
 }
 
 impl Default for Config {
@@ -50,9 +65,102 @@ impl Default for Config {
             tx_buffer: 256 << 10,
             rx_buffer: 256 << 10,
             max_connections: 1024,
+            rests: false,
+            connect: Connect::Manager,
             connect_timeout: Duration::from_secs(10),
             probe_after: Duration::from_secs(10),
             down_timeout: Duration::from_secs(10),
         }
+    }
+}
+
+/// More of something than the device has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{asked} {what} are more than it can have: ask for no more than {most}")]
+pub struct TooMany {
+    /// What.
+    pub what: &'static str,
+    /// How many were asked for.
+    pub asked: u32,
+    /// How many there are.
+    pub most: u32,
+}
+
+impl Config {
+    /// As much of it as a device with these limits can do; an error for what cannot be less.
+    pub(crate) fn within(&self, limits: &DeviceLimits) -> Result<Config, TooMany> {
+        let mut config = self.clone();
+        let (sends, buffers) = (u32::from(self.sends), u32::from(self.buffers));
+        let no_more_than = |what, asked, most| if asked > most { Err(TooMany { what, asked, most }) } else { Ok(()) };
+        no_more_than("requests under way", sends, limits.requests)?;
+        match self.shared {
+            None => no_more_than("buffers of a connection", buffers, limits.requests)?,
+            Some(shared) => {
+                no_more_than("shared buffers", shared, limits.shared_buffers)?;
+                // Each connection finds a buffer for whatever it sends, so that nobody is ever told that there is none.
+                let least = u32::from(LEAST_BUFFERS);
+                config.max_connections = config.max_connections.min((shared / least) as usize).max(1);
+                let each = (shared / config.max_connections as u32).clamp(least, buffers.max(least));
+                config.buffers = each as u16;
+            }
+        }
+        // Each connection may have everything completed at once, and a queue that overflows is lost.
+        let most = limits.completions / (sends + u32::from(config.buffers));
+        config.max_connections = config.max_connections.min(most as usize);
+        if limits.transport == TransportKind::Iwarp || !limits.windows_type_2 {
+            config.offer_from = usize::MAX;
+        }
+        Ok(config)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::DeviceConfig;
+
+    fn limits() -> DeviceLimits {
+        DeviceConfig::roce([10, 0, 0, 1].into()).limits
+    }
+
+    #[test]
+    fn connections_that_share_buffers_have_some_for_each_of_them() {
+        for (shared, asked, connections, buffers, each) in [
+            (4096, 32, 1024, 1024, 4),
+            (4096, 32, 64, 64, 32),
+            (4096, 10, 64, 64, 10),
+            (30, 32, 64, 10, 3),
+            (3, 3, 64, 1, 3),
+        ] {
+            let asked =
+                Config { shared: Some(shared), buffers: asked, max_connections: connections, ..Config::default() };
+            let config = asked.within(&limits()).unwrap();
+            assert_eq!((config.max_connections, config.buffers), (buffers, each), "{shared}");
+            assert!(config.max_connections as u32 * u32::from(config.buffers) <= shared);
+        }
+    }
+
+    #[test]
+    fn a_queue_has_room_for_all_completions_that_there_may_be() {
+        let limits = DeviceLimits { completions: 1000, ..limits() };
+        let config = Config { sends: 20, buffers: 30, ..Config::default() }.within(&limits).unwrap();
+        assert_eq!(config.max_connections, 20);
+    }
+
+    #[test]
+    fn what_the_device_cannot_have_is_refused() {
+        let limits = DeviceLimits { requests: 100, shared_buffers: 200, ..limits() };
+        let most = |config: Config| config.within(&limits).unwrap_err().most;
+        assert_eq!(most(Config { sends: 101, ..Config::default() }), 100);
+        assert_eq!(most(Config { buffers: 101, ..Config::default() }), 100);
+        assert_eq!(most(Config { shared: Some(201), ..Config::default() }), 200);
+        assert!(Config { buffers: 101, shared: Some(200), ..Config::default() }.within(&limits).is_ok());
+    }
+
+    #[test]
+    fn nothing_is_offered_where_it_cannot_be_read() {
+        let iwarp = DeviceConfig::iwarp([10, 0, 0, 1].into()).limits;
+        assert_eq!(Config::default().within(&iwarp).unwrap().offer_from, usize::MAX);
+        assert_eq!(Config::default().within(&limits()).unwrap().offer_from, Config::default().offer_from);
     }
 }

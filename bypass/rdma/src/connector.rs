@@ -1,18 +1,28 @@
-//! Who makes connections, by the connection manager, for all workers: what takes system calls, on a thread of its own.
+//! Who makes connections, by the connection manager or an exchange over TCP, for all workers: what takes system calls, on a thread
+//! of its own.
+
+mod exchange;
+mod record;
+
+pub use exchange::ExchangeError;
+#[cfg(test)]
+pub(crate) use exchange::MOST_ASKING;
 
 use crate::calls::{AsyncEvent, Calls, CmEvent, CmEventKind, CmParameters, Handle, PortState, Private, TransportKind};
+use crate::rest::{self, Bell};
 use crate::verbs::{
     CmId, CmNews, Error, EventChannel, Init, New, PairConfig, QueueHandle, QueuePair, ReadyToSend, Region,
     SharedHandle, Window,
 };
 use crate::wire::Greeting;
 use crate::{Command, Config, Link, News};
+use exchange::Exchange;
 use linerate_bypass::mailbox::{Receiver, Sender};
-use linerate_bypass::time::{Clock, Instant};
+use linerate_bypass::time::{Clock, Duration, Instant};
 use linerate_bypass::{Arena, CloseReason, ConnectError, Origin};
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 /// Connections that may wait to be accepted.
@@ -21,8 +31,10 @@ const BACKLOG: u32 = 512;
 const RESOLVE_MS: u32 = 2000;
 /// How often the device asks again when there is no answer: the most there can be.
 const RETRIES: u8 = 7;
-/// How long what workers ask for may wait, in milliseconds.
-const MOMENT_MS: i32 = 1;
+/// How long what workers had no room for may wait.
+const MOMENT: Duration = Duration::from_millis(1);
+/// How often it looks whether there is something to be given up, or all is over.
+const LOOK_AROUND: Duration = Duration::from_millis(20);
 
 /// What the connector has of a worker.
 pub struct Seat<C: Calls> {
@@ -35,10 +47,15 @@ pub struct Seat<C: Calls> {
 }
 
 /// Where connections are asked for.
-pub struct Listeners<C: Calls> {
-    // Identifiers go before their channel.
-    ids: Vec<(CmId<C>, SocketAddr)>,
-    channel: EventChannel<C>,
+pub struct Listeners<C: Calls>(Way<C>);
+
+enum Way<C: Calls> {
+    Manager {
+        // Identifiers go before their channel.
+        ids: Vec<(CmId<C>, SocketAddr)>,
+        channel: EventChannel<C>,
+    },
+    Exchange(Exchange<C>),
 }
 
 impl<C: Calls> Listeners<C> {
@@ -51,12 +68,37 @@ impl<C: Calls> Listeners<C> {
             let address = id.listen(*address, BACKLOG)?;
             ids.push((id, address));
         }
-        Ok(Listeners { ids, channel })
+        Ok(Listeners(Way::Manager { ids, channel }))
+    }
+
+    /// As [`open`](Self::open), for connections that are made without the connection manager, by an exchange over TCP.
+    pub fn by_exchange(calls: &Arc<C>, addresses: &[SocketAddr]) -> Result<Self, ExchangeError> {
+        Ok(Listeners(Way::Exchange(Exchange::open(calls, addresses)?)))
     }
 
     /// The addresses, with the ports that were found for port 0.
-    pub fn addresses(&self) -> impl Iterator<Item = SocketAddr> + '_ {
-        self.ids.iter().map(|(_, address)| *address)
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        match &self.0 {
+            Way::Manager { ids, .. } => ids.iter().map(|(_, address)| *address).collect(),
+            Way::Exchange(exchange) => exchange.addresses().collect(),
+        }
+    }
+
+    /// What the connection manager says.
+    fn next_event(&mut self) -> Result<Option<CmNews<C>>, Error> {
+        match &mut self.0 {
+            Way::Manager { channel, .. } => channel.next_event(),
+            Way::Exchange(_) => Ok(None),
+        }
+    }
+}
+
+impl<C: Calls> AsFd for Listeners<C> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match &self.0 {
+            Way::Manager { channel, .. } => channel.as_fd(),
+            Way::Exchange(exchange) => exchange.as_fd(),
+        }
     }
 }
 
@@ -77,6 +119,8 @@ pub struct Connector<C: Calls> {
     /// Who gets the next connection.
     next: usize,
     commands: Receiver<Command<C>>,
+    /// What they ring.
+    bell: Bell,
     /// Connections that workers have, by the number of their queue pair.
     made: HashMap<u32, Made>,
     /// When a port of the device was last said to be down, until one is said to be active.
@@ -103,7 +147,8 @@ struct Pending<C: Calls> {
 struct Made {
     worker: usize,
     pair: Handle,
-    id: Handle,
+    /// The connection manager's name for it, if that made it.
+    id: Option<Handle>,
     local: IpAddr,
 }
 
@@ -115,7 +160,7 @@ enum Step<C: Calls> {
 }
 
 impl<C: Calls> Connector<C> {
-    /// One for `workers`, on memory of `region`, of which `arena` is a part.
+    /// One for `workers`, on memory of `region`, of which `arena` is a part. `commands` ring `bell`.
     pub fn new(
         config: &Config,
         listeners: Listeners<C>,
@@ -123,6 +168,7 @@ impl<C: Calls> Connector<C> {
         arena: &Arena,
         workers: Vec<Seat<C>>,
         commands: Receiver<Command<C>>,
+        bell: Bell,
     ) -> Result<Self, Error> {
         let calls = region.domain().calls();
         let limits = calls.limits().map_err(Error::of("query the device"))?;
@@ -154,6 +200,7 @@ impl<C: Calls> Connector<C> {
             workers,
             next: 0,
             commands,
+            bell,
             made: HashMap::new(),
             down_since: None,
             unsent: VecDeque::new(),
@@ -180,12 +227,18 @@ impl<C: Calls> Connector<C> {
         }
     }
 
-    /// Waits until something has happened to a connection or the device, or for a moment: workers may have asked for something.
-    fn rest(&self) {
-        let fds = [self.listeners.channel.as_raw_fd(), self.region.domain().calls().async_fd()];
-        let mut polled = fds.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
-        // SAFETY: as many descriptions as are said, which live until it returns.
-        unsafe { libc::poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, MOMENT_MS) };
+    /// Waits until something has happened to a connection or the device, or workers ask for something.
+    fn rest(&mut self) {
+        if self.commands.about_to_sleep() {
+            // What is to be tried again, and whether it is all over, does not ring.
+            let longest = if self.unsent.is_empty() { LOOK_AROUND } else { MOMENT };
+            let rings = [self.listeners.as_fd(), self.region.domain().async_fd(), self.bell.as_fd()];
+            if let Err(error) = rest::wait(rings, longest) {
+                tracing::debug!("{error}");
+            }
+            self.bell.quiet();
+        }
+        self.commands.awake();
     }
 
     /// Does all there is to be done at `now`. Returns whether there was anything.
@@ -198,13 +251,14 @@ impl<C: Calls> Connector<C> {
                 Command::Connect { worker, remote, token } => self.connect(worker, remote, token, now),
             }
         }
-        while let Some(news) = self.listeners.channel.next_event()? {
+        while let Some(news) = self.listeners.next_event()? {
             worked = true;
             match news {
                 CmNews::Request { id, event, .. } => self.request(id, &event, now),
                 CmNews::Event(event) => self.event(&event),
             }
         }
+        worked |= self.exchange_turn(now)?;
         while let Some(event) =
             self.region.domain().calls().async_event().map_err(Error::of("read the device's events"))?
         {
@@ -294,7 +348,10 @@ impl<C: Calls> Connector<C> {
 
     /// A worker asks for a connection.
     fn connect(&mut self, worker: usize, remote: SocketAddr, token: u64, now: Instant) {
-        let begun = self.listeners.channel.id().and_then(|mut id| id.resolve_address(remote, RESOLVE_MS).map(|()| id));
+        let Way::Manager { channel, .. } = &self.listeners.0 else {
+            return self.exchange_connect(worker, remote, token, now);
+        };
+        let begun = channel.id().and_then(|mut id| id.resolve_address(remote, RESOLVE_MS).map(|()| id));
         match begun {
             Ok(id) => {
                 let (until, origin) = (now + self.config.connect_timeout, Origin::Connected(token));
@@ -314,7 +371,7 @@ impl<C: Calls> Connector<C> {
         use CmEventKind::*;
         let Some(mut pending) = self.pending.remove(&event.id) else {
             if let Disconnected | Removed | TimeWaitExit | AddressChanged = event.kind {
-                self.lose(CloseReason::Reset, |made| made.id == event.id);
+                self.lose(CloseReason::Reset, |made| made.id == Some(event.id));
             }
             return;
         };
@@ -384,18 +441,23 @@ impl<C: Calls> Connector<C> {
     fn hand_over(&mut self, pending: Pending<C>, pair: QueuePair<C, ReadyToSend>, theirs: Greeting) {
         let Pending { id, worker, origin, .. } = pending;
         let Some((local, remote)) = id.addresses() else { return };
-        let made = Made { worker, pair: pair.handle(), id: id.handle(), local: local.ip() };
+        let made = Made { worker, pair: pair.handle(), id: Some(id.handle()), local: local.ip() };
         self.made.insert(pair.number(), made);
         let link = Link::new(pair, Some(id), [local, remote], &self.greeting, &theirs);
         self.tell(worker, News::Made(link, origin));
     }
 
     fn refused(&mut self, pending: &Pending<C>, error: ConnectError) {
-        if let Some(pair) = pending.number {
-            self.tell(pending.worker, News::Unexpected(pair));
+        self.not_made(pending.worker, pending.number, pending.origin, error);
+    }
+
+    /// A worker is told that a connection has not been made, of the queue pair with this number if it knows of it.
+    fn not_made(&mut self, worker: usize, number: Option<u32>, origin: Origin, error: ConnectError) {
+        if let Some(pair) = number {
+            self.tell(worker, News::Unexpected(pair));
         }
-        if let Origin::Connected(token) = pending.origin {
-            self.tell(pending.worker, News::Failed(token, error));
+        if let Origin::Connected(token) = origin {
+            self.tell(worker, News::Failed(token, error));
         }
     }
 
@@ -403,6 +465,9 @@ impl<C: Calls> Connector<C> {
     fn bury(&mut self, worker: usize, link: Link<C>) {
         let Link { pair, id, opened, windows, .. } = link;
         self.made.remove(&pair.number());
+        if let Way::Exchange(exchange) = &mut self.listeners.0 {
+            exchange.end(pair.number());
+        }
         if let Some(mut id) = id
             && let Err(error) = id.disconnect()
         {

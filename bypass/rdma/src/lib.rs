@@ -10,6 +10,7 @@ pub mod model;
 #[cfg(feature = "native")]
 pub mod native;
 mod net;
+mod rest;
 mod rx;
 #[cfg(test)]
 mod tests;
@@ -20,8 +21,9 @@ mod wire;
 mod worker;
 
 pub use adapter::{Adapter, OpenError, WorkerParts};
-pub use config::Config;
+pub use config::{Config, Connect, TooMany};
 pub use connection::Link;
-pub use connector::{Connector, Listeners, Seat};
+pub use connector::{Connector, ExchangeError, Listeners, Seat};
 pub use net::Parts;
+pub use rest::{Bell, Rest};
 pub use worker::{Command, Lines, News, Worker};

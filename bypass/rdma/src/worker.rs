@@ -4,6 +4,7 @@ use crate::Config;
 use crate::calls::Calls;
 use crate::connection::{Link, Receiving, Stage};
 use crate::net::{Net, Parts};
+use crate::rest::Rest;
 use crate::verbs::{Error, Window};
 use linerate_bypass::mailbox::{Receiver, Sender};
 use linerate_bypass::time::{Clock, Duration, Instant};
@@ -16,8 +17,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 const BUDGET: usize = 256;
 /// Turns without work before an idle worker that may sleep does.
 const IDLE_TURNS: u32 = 1000;
-/// Its sleeps grow from the first to the second.
-const SLEEP: std::ops::RangeInclusive<Duration> = Duration::from_micros(1)..=Duration::from_millis(1);
+/// How long it sleeps when there is something to be tried again.
+const MOMENT: Duration = Duration::from_millis(1);
 
 /// What the connector tells a worker.
 pub enum News<C: Calls> {
@@ -61,6 +62,10 @@ pub struct Worker<C: Calls, S: Service> {
     commands: Sender<Command<C>>,
     /// What the connector had no room for.
     unsent: VecDeque<Command<C>>,
+    /// What it is woken by, if it may sleep.
+    rest: Option<Rest<C>>,
+    /// When the service wants to be tended.
+    tends_at: Option<Instant>,
     started: bool,
     /// Kept for its memory.
     burst: Vec<ConnId>,
@@ -74,20 +79,28 @@ pub struct Lines<C: Calls, M> {
     pub news: Receiver<News<C>>,
     /// What the connector is asked.
     pub commands: Sender<Command<C>>,
+    /// What wakes it, if it may sleep: its queue, and the mailboxes above, are made with it.
+    pub rest: Option<Rest<C>>,
 }
 
 impl<C: Calls, S: Service> Worker<C, S> {
     /// The worker with this number, and what it has of the device.
     pub fn new(worker: usize, config: Config, parts: Parts<C>, lines: Lines<C, S::Message>, service: S) -> Self {
-        let Lines { messages, news, commands } = lines;
+        let Lines { messages, news, commands, rest } = lines;
         let net = Net::new(worker, config, parts);
         let (states, burst, unsent) = (Vec::new(), Vec::new(), VecDeque::new());
-        Worker { net, service, states, messages, news, commands, unsent, started: false, burst }
+        let (tends_at, started) = (None, false);
+        Worker { net, service, states, messages, news, commands, unsent, rest, tends_at, started, burst }
     }
 
     /// What has happened so far.
     pub fn summary(&self) -> &Summary {
         &self.net.summary
+    }
+
+    /// How often it has slept.
+    pub fn waits(&self) -> u64 {
+        self.rest.as_ref().map_or(0, |rest| rest.waits)
     }
 
     /// The service.
@@ -118,8 +131,7 @@ impl<C: Calls, S: Service> Worker<C, S> {
         self.net.poll()?;
         work += self.hear();
         work += self.net.take_in();
-        // How long it may rest is for whoever lets it.
-        self.service.tend(&mut self.net);
+        self.tends_at = self.service.tend(&mut self.net).map(|rest| now + rest);
         work += self.deliver_outcomes();
         work += self.deliver_ready();
         self.net.flush_all();
@@ -127,31 +139,45 @@ impl<C: Calls, S: Service> Worker<C, S> {
         Ok(work)
     }
 
-    /// Runs until `stop`, or until the device fails; then ends all connections, and returns the service and what happened.
-    /// With `may_rest`, a worker that has nothing to do sleeps for ever longer moments.
-    pub fn run(mut self, clock: &Clock, stop: &AtomicBool, may_rest: bool) -> Result<(S, Summary), Error> {
+    /// Runs until `stop`, or until the device fails; then ends all connections, and returns the service and what happened. A
+    /// worker that may sleep does after a while without work, and sees `stop` within 20 ms.
+    pub fn run(mut self, clock: &Clock, stop: &AtomicBool) -> Result<(S, Summary), Error> {
         let mut idle_turns = 0;
-        let mut sleep = *SLEEP.start();
         let mut result = Ok(());
-        while !stop.load(Ordering::Relaxed) {
+        while !stop.load(Ordering::Relaxed) && result.is_ok() {
             match self.turn(clock.now()) {
-                Ok(0) if may_rest => {
+                Ok(0) if idle_turns > IDLE_TURNS && self.rest.is_some() => result = self.sleep(clock),
+                Ok(0) => {
                     idle_turns += 1;
-                    if idle_turns > IDLE_TURNS {
-                        std::thread::sleep(sleep);
-                        sleep = (sleep * 2).min(*SLEEP.end());
-                    }
+                    std::hint::spin_loop();
                 }
-                Ok(0) => std::hint::spin_loop(),
-                Ok(_) => (idle_turns, sleep) = (0, *SLEEP.start()),
-                Err(error) => {
-                    result = Err(error);
-                    break;
+                Ok(_) => idle_turns = 0,
+                Err(error) => result = Err(error),
+            }
+        }
+        tracing::debug!("worker {} has slept {} times", self.net.worker, self.waits());
+        let ended = self.finish();
+        result.map(|()| ended)
+    }
+
+    /// Sleeps until there is something to do, if it may.
+    pub(crate) fn sleep(&mut self, clock: &Clock) -> Result<(), Error> {
+        if self.messages.about_to_sleep() && self.news.about_to_sleep() {
+            self.net.arm()?;
+            // What was completed before that does not ring.
+            let now = clock.now();
+            if self.turn(now)? == 0 {
+                let tries_again = !self.unsent.is_empty() || self.net.is_starved();
+                let moment = tries_again.then_some(now + MOMENT);
+                let next = [self.net.timers.next(), self.tends_at, moment].into_iter().flatten().min();
+                if let Some(rest) = &mut self.rest {
+                    rest.wait(next.map_or(Duration::MAX, |next| next.since(now)))?;
                 }
             }
         }
-        let ended = self.finish();
-        result.map(|()| ended)
+        self.messages.awake();
+        self.news.awake();
+        Ok(())
     }
 
     /// What the connector has said.

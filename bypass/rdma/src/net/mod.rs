@@ -188,6 +188,16 @@ impl<C: Calls> Net<C> {
         }
     }
 
+    /// Asks the completion queue to ring its channel at the next completion.
+    pub fn arm(&mut self) -> Result<(), Error> {
+        self.queue.notify()
+    }
+
+    /// Whether somebody waits for memory, which comes without a sign.
+    pub fn is_starved(&self) -> bool {
+        !self.starved.is_empty()
+    }
+
     /// The queue pair with this number is being connected: what comes for it is kept until it is added.
     pub fn expect(&mut self, pair: u32) {
         self.expected.insert(pair, Vec::new());

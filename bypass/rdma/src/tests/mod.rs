@@ -1,7 +1,9 @@
 //! Connections over a model of a device: services at both ends, in random interleavings.
 
 mod connecting;
+mod exchange;
 mod failing;
 mod hostile;
 mod rig;
+mod sleeping;
 mod streams;

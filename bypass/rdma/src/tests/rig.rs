@@ -4,7 +4,7 @@ use crate::calls::{Calls, Path, Transition};
 use crate::model::{DeviceConfig, Fabric, FabricConfig, Live, Model};
 use crate::verbs::{CompletionQueue, Domain, PairConfig, QueuePair, Region, SharedQueue, Window};
 use crate::wire::Greeting;
-use crate::{Command, Config, Connector, Lines, Link, Listeners, News, Parts, Seat, Worker};
+use crate::{Bell, Command, Config, Connect, Connector, Lines, Link, Listeners, News, Parts, Seat, Worker};
 use linerate_bypass::arena::ArenaConfig;
 use linerate_bypass::mailbox::{Receiver, Sender, mailbox};
 use linerate_bypass::time::Instant;
@@ -26,6 +26,7 @@ pub struct End {
     queue: crate::verbs::QueueHandle<Model>,
     shared: Option<crate::verbs::SharedHandle<Model>>,
     news: Sender<News<Model>>,
+    asks: Sender<Command<Model>>,
     commands: Option<Receiver<Command<Model>>>,
     pub connector: Option<Connector<Model>>,
     _letters: Sender<Letter<()>>,
@@ -35,6 +36,8 @@ pub struct End {
 #[derive(Clone)]
 pub struct Setup {
     pub seed: u64,
+    /// What the ends' addresses begin with.
+    pub network: [u8; 3],
     pub config: Config,
     pub offers: bool,
     pub narrow: bool,
@@ -44,7 +47,7 @@ pub struct Setup {
 impl Default for Setup {
     fn default() -> Self {
         let config = Config { buffers: 4, buffer: 256, sends: 8, signal_every: 3, list: 4, ..Config::default() };
-        Setup { seed: 1, config, offers: true, narrow: false, inline: 64 }
+        Setup { seed: 1, network: [10, 0, 0], config, offers: true, narrow: false, inline: 64 }
     }
 }
 
@@ -71,7 +74,8 @@ pub struct Rig {
 
 impl End {
     fn new(fabric: &Fabric, number: u8, setup: &Setup, peer: Peer) -> Self {
-        let mut device = DeviceConfig::roce([10, 0, 0, number].into());
+        let [a, b, c] = setup.network;
+        let mut device = DeviceConfig::roce([a, b, c, number].into());
         device.inline = setup.inline;
         let device = fabric.device(&format!("model{number}"), device);
         let config = Config { inline: setup.inline, ..setup.config.clone() };
@@ -91,22 +95,35 @@ impl End {
         let (letters, messages) = mailbox(16);
         let (news, heard) = mailbox(64);
         let (said, commands) = mailbox(64);
-        let lines = Lines { messages, news: heard, commands: said };
+        let asks = said.clone();
+        let lines = Lines { messages, news: heard, commands: said, rest: None };
         let peer = Peer { arena: arena.clone(), ..peer };
         let worker = Worker::new(0, config.clone(), parts, lines, peer);
         let (queue, shared) = handles;
         let (commands, connector) = (Some(commands), None);
-        End { device, worker, arena, config, region, queue, shared, news, commands, connector, _letters: letters }
+        End { device, worker, arena, config, region, queue, shared, news, asks, commands, connector, _letters: letters }
     }
 
-    /// Has its connections made by a connector that listens at `listen`.
-    pub fn connects(&mut self, listen: &[SocketAddr]) {
+    /// Has its connections made by a connector that listens at `listen`. Returns where that is.
+    pub fn connects(&mut self, listen: &[SocketAddr]) -> Vec<SocketAddr> {
         let seat = Seat { queue: self.queue.clone(), shared: self.shared.clone(), news: self.news.clone() };
         let commands = self.commands.take().unwrap();
-        let listeners = Listeners::open(&self.device, listen).unwrap();
-        assert!(listeners.addresses().eq(listen.iter().copied()));
-        let made = Connector::new(&self.config, listeners, &self.region, &self.arena, vec![seat], commands);
+        let listeners = match self.config.connect {
+            Connect::Manager => Listeners::open(&self.device, listen).unwrap(),
+            Connect::Exchange => Listeners::by_exchange(&self.device, listen).unwrap(),
+        };
+        let listening = listeners.addresses();
+        let made = Connector::new(
+            &self.config,
+            listeners,
+            &self.region,
+            &self.arena,
+            vec![seat],
+            commands,
+            Bell::new().unwrap(),
+        );
         self.connector = Some(made.unwrap());
+        listening
     }
 
     fn pair(&self) -> QueuePair<Model, crate::verbs::Init> {
@@ -201,6 +218,11 @@ impl Rig {
         panic!("there is {:?} and not {before:?}", self.ends[which].holds(&self.fabric));
     }
 
+    /// Has the first end's connector connect to `remote`.
+    pub fn connect_to(&mut self, remote: SocketAddr) {
+        assert!(self.ends[0].asks.send(Command::Connect { worker: 0, remote, token: 7 }).is_ok());
+    }
+
     /// One thing happens, at random.
     pub fn step(&mut self) {
         self.now += 1000;
@@ -257,6 +279,8 @@ pub struct Peer {
     /// How often it begins anew when it is through.
     pub rounds: usize,
     pub all: Vec<(usize, bool)>,
+    /// Its own address, and the peer's.
+    pub addresses: Option<(SocketAddr, SocketAddr)>,
     pub ended: Vec<CloseReason>,
     pub failed: Vec<(u64, ConnectError)>,
 }
@@ -287,6 +311,7 @@ impl Peer {
             again,
             rounds,
             all,
+            addresses: None,
             ended,
             failed,
         }
@@ -361,6 +386,7 @@ impl Service for Peer {
     }
 
     fn opened(&mut self, net: &mut impl Transport, conn: ConnId, _: Origin) {
+        self.addresses = net.local_addr(conn).zip(net.peer_addr(conn));
         match self.role {
             Role::Sends => self.send(net, conn),
             Role::Echoes => self.received = 0,

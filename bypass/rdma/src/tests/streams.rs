@@ -29,7 +29,7 @@ fn echo(setup: &Setup, parts: &[(usize, bool)]) -> Summary {
 fn setup(seed: u64, offer_from: Option<usize>, shared: Option<u32>, inline: u32) -> Setup {
     let defaults = Setup::default();
     let config = Config { offer_from: offer_from.unwrap_or(usize::MAX), shared, ..defaults.config };
-    Setup { seed, config, offers: offer_from.is_some(), narrow: seed % 2 == 1, inline }
+    Setup { seed, network: defaults.network, config, offers: offer_from.is_some(), narrow: seed % 2 == 1, inline }
 }
 
 #[test]
@@ -50,6 +50,16 @@ fn large_slices_are_read_where_they_lie() {
             echo(&setup(seed as u64, Some(1000), None, 64), &[(10, false), (len, true), (10, false), (len, true)]);
         // In messages of 248 bytes it would be many more.
         assert!(sent.tx_frames <= 4, "{} messages", sent.tx_frames);
+    }
+}
+
+#[test]
+fn the_least_of_everything_is_enough() {
+    for seed in 0..20 {
+        let defaults = Setup::default();
+        let config = Config { buffers: 3, sends: 8, signal_every: 4, list: 1, offer_from: 2000, ..defaults.config };
+        let setup = Setup { seed, config, ..defaults };
+        echo(&setup, &[(1, false), (5000, true), (10, true), (3000, false)]);
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::{Error, destroyed};
 use crate::calls::{Calls, Handle};
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 
 /// A completion channel, for the queues that are made with it.
@@ -32,9 +32,10 @@ impl<C: Calls> CompletionChannel<C> {
     }
 }
 
-impl<C: Calls> AsRawFd for CompletionChannel<C> {
-    fn as_raw_fd(&self) -> RawFd {
-        self.0.fd
+impl<C: Calls> AsFd for CompletionChannel<C> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the channel, which `self` keeps, has it open.
+        unsafe { BorrowedFd::borrow_raw(self.0.fd) }
     }
 }
 

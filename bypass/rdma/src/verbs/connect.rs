@@ -3,7 +3,7 @@
 use super::{Error, destroyed};
 use crate::calls::{Calls, CmEvent, CmEventKind, CmParameters, Handle};
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 
 /// A channel for what happens to connections.
@@ -61,9 +61,10 @@ impl<C: Calls> EventChannel<C> {
     }
 }
 
-impl<C: Calls> AsRawFd for EventChannel<C> {
-    fn as_raw_fd(&self) -> RawFd {
-        self.0.fd
+impl<C: Calls> AsFd for EventChannel<C> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the channel, which `self` keeps, has it open.
+        unsafe { BorrowedFd::borrow_raw(self.0.fd) }
     }
 }
 

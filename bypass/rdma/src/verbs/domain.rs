@@ -4,6 +4,7 @@ use super::{Error, destroyed};
 use crate::calls::{Access, Calls, Handle, Keys, Segment};
 use linerate_bypass::{Arena, Bytes};
 use std::ops::Range;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 /// A protection domain: what is made in one can be used together, and with nothing else.
@@ -24,6 +25,12 @@ impl<C: Calls> Domain<C> {
     /// The device.
     pub fn calls(&self) -> &Arc<C> {
         &self.0.calls
+    }
+
+    /// What is readable when the device has an asynchronous event.
+    pub fn async_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the device, which `self` keeps, has it open.
+        unsafe { BorrowedFd::borrow_raw(self.0.calls.async_fd()) }
     }
 }
 

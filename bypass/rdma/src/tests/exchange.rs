@@ -1,0 +1,174 @@
+//! Connections are made by an exchange over real TCP, of peers that are another program too.
+
+use super::rig::{Peer, Rig, Setup};
+use crate::connector::{ExchangeError, Listeners, MOST_ASKING};
+use crate::model::{DeviceConfig, Fabric, FabricConfig, Live};
+use crate::{Config, Connect};
+use linerate_bypass::{CloseReason, ConnectError};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::time::Duration;
+
+fn setup(seed: u64, config: Config) -> Setup {
+    // Time goes on by a microsecond for each step.
+    let config = Config { connect: Connect::Exchange, connect_timeout: Duration::from_millis(20), ..config };
+    Setup { seed, network: [127, 0, 0], config, ..Setup::default() }
+}
+
+/// Two ends of which the second listens, and where it does.
+fn rig(setup: &Setup, parts: &[(usize, bool)]) -> (Rig, SocketAddr) {
+    let mut rig = Rig::new(setup, [Peer::sends(parts), Peer::echoes()]);
+    let listening = rig.ends[1].connects(&["127.0.0.2:0".parse().unwrap()]);
+    rig.ends[0].connects(&[]);
+    (rig, listening[0])
+}
+
+/// As [`rig`], and the first end connects to the second.
+fn connecting(setup: &Setup, parts: &[(usize, bool)]) -> Rig {
+    let (mut rig, address) = rig(setup, parts);
+    rig.connect_to(address);
+    rig
+}
+
+fn defaults() -> Config {
+    Setup::default().config
+}
+
+#[test]
+fn a_connection_is_made_and_ends_and_nothing_is_left() {
+    for seed in 0..30 {
+        let config = Config { offer_from: 3000, shared: (seed % 2 == 0).then_some(8), ..defaults() };
+        let setup = setup(seed, config);
+        let mut rig = connecting(&setup, &[(100, false), (5000, true), (20, true)]);
+        rig.run_until(|ends| ends.iter().all(|end| end.worker.service().ended == [CloseReason::Finished]));
+        assert_eq!(rig.ends[0].worker.service().received, 5120);
+        assert_eq!(rig.fabric.not_ready(), 0);
+        // No connection manager is needed for it.
+        assert_eq!(rig.fabric.live().cm_channels, 0);
+        let fabric = rig.fabric.clone();
+        rig.run_until(|_| fabric.live().pairs == 0);
+        drop(rig);
+        assert_eq!(fabric.live(), Live::default());
+    }
+}
+
+#[test]
+fn the_addresses_are_those_of_the_tcp_connection() {
+    let (mut rig, address) = rig(&setup(1, defaults()), &[(100, false)]);
+    rig.connect_to(address);
+    rig.run_until(|ends| ends.iter().all(|end| end.worker.service().addresses.is_some()));
+    let [a, b] = [0, 1].map(|n| rig.ends[n].worker.service().addresses.unwrap());
+    assert_eq!((a.1, a), (address, (b.1, b.0)));
+    assert_eq!(a.0.ip().to_string(), "127.0.0.1");
+}
+
+#[test]
+fn where_nobody_listens_a_connection_is_refused() {
+    let free = TcpListener::bind("127.0.0.2:0").unwrap();
+    let address = free.local_addr().unwrap();
+    drop(free);
+    let (mut rig, _) = rig(&setup(1, defaults()), &[(100, false)]);
+    rig.connect_to(address);
+    rig.run_until(|ends| ends[0].worker.service().failed == [(7, ConnectError::Refused)]);
+}
+
+/// What `peer` does once the first end has connected to it; what becomes of the connection.
+fn asked(peer: impl FnOnce(&mut TcpStream)) -> ConnectError {
+    let listener = TcpListener::bind("127.0.0.2:0").unwrap();
+    let (mut rig, _) = rig(&setup(1, defaults()), &[(100, false)]);
+    rig.connect_to(listener.local_addr().unwrap());
+    // The kernel accepts.
+    let fabric = rig.fabric.clone();
+    rig.run_until(|ends| fabric.live_of(&ends[0].device).pairs == 1);
+    let (mut stream, _) = listener.accept().unwrap();
+    peer(&mut stream);
+    rig.run_until(|ends| !ends[0].worker.service().failed.is_empty());
+    assert_eq!(rig.fabric.live().pairs, 0);
+    rig.ends[0].worker.service().failed[0].1
+}
+
+#[test]
+fn a_peer_that_answers_nonsense_or_leaves_refuses_and_one_that_says_nothing_is_given_up() {
+    assert_eq!(asked(|peer| peer.write_all(&[b'x'; 100]).unwrap()), ConnectError::Refused);
+    assert_eq!(asked(|peer| peer.shutdown(std::net::Shutdown::Both).unwrap()), ConnectError::Refused);
+    assert_eq!(asked(|_| ()), ConnectError::TimedOut);
+    // What it is told itself is of another place than where the peer is.
+    let echo = |peer: &mut TcpStream| {
+        let mut record = [0; 44];
+        peer.read_exact(&mut record).unwrap();
+        peer.write_all(&record).unwrap();
+    };
+    assert_eq!(asked(echo), ConnectError::Refused);
+}
+
+/// Whether the other end of `stream` has closed it.
+fn is_closed(mut stream: &TcpStream) -> bool {
+    stream.set_nonblocking(true).unwrap();
+    match stream.read(&mut [0; 64]) {
+        Ok(0) => true,
+        Ok(_) => panic!("it was answered"),
+        Err(error) => error.kind() != ErrorKind::WouldBlock,
+    }
+}
+
+#[test]
+fn who_asks_with_nonsense_or_half_of_it_or_nothing_is_dropped_and_others_are_served() {
+    let (mut rig, address) = rig(&setup(1, defaults()), &[(100, false)]);
+    let asks = |said: &[u8]| {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.write_all(said).unwrap();
+        stream
+    };
+    let strangers =
+        [asks(b"GET / HTTP/1.1\r\nHost: a.example\r\nUser-Agent: b\r\n\r\n"), asks(b"lrrdma\0\x01half"), asks(b"")];
+    rig.run_until(|_| strangers.iter().all(is_closed));
+    assert!(rig.ends.iter().all(|end| end.worker.service().ended.is_empty()));
+    assert_eq!(rig.fabric.live().pairs, 0);
+    rig.connect_to(address);
+    rig.run_until(|ends| ends.iter().all(|end| end.worker.service().ended == [CloseReason::Finished]));
+}
+
+#[test]
+fn strangers_beyond_a_number_wait_and_nobody_is_forgotten() {
+    let few = setup(1, defaults());
+    let few = Setup { config: Config { connect_timeout: Duration::from_millis(2), ..few.config }, ..few };
+    let (mut rig, address) = rig(&few, &[(100, false)]);
+    let mut strangers = Vec::new();
+    for _ in 0..MOST_ASKING + 50 {
+        strangers.push(TcpStream::connect(address).unwrap());
+        // The kernel keeps no more than 128 of them.
+        (0..10).for_each(|_| rig.step());
+    }
+    rig.run_until(|_| strangers.iter().all(is_closed));
+    rig.connect_to(address);
+    rig.run_until(|ends| ends.iter().all(|end| end.worker.service().ended == [CloseReason::Finished]));
+}
+
+#[test]
+fn when_the_peers_tcp_ends_the_connection_does() {
+    let (mut rig, address) = rig(&setup(1, defaults()), &[(100_000, false)]);
+    rig.connect_to(address);
+    rig.run_until(|ends| ends[1].worker.service().received > 0);
+    // Its process goes, and all its sockets with it.
+    drop(rig.ends[0].connector.take());
+    rig.run_until(|ends| ends[1].worker.service().ended == [CloseReason::Reset]);
+}
+
+#[test]
+fn what_is_not_the_devices_is_not_listened_at() {
+    let fabric = Fabric::new(FabricConfig::default());
+    let device = fabric.device("roce", DeviceConfig::roce([127, 0, 0, 2].into()));
+    let listens = |address: &str| Listeners::by_exchange(&device, &[address.parse().unwrap()]).err();
+    assert!(listens("127.0.0.2:0").is_none() && listens("0.0.0.0:0").is_none());
+    assert!(matches!(listens("127.0.0.1:0"), Some(ExchangeError::NotOfDevice(ip)) if ip.to_string() == "127.0.0.1"));
+    let other = TcpListener::bind("127.0.0.2:0").unwrap();
+    let taken = other.local_addr().unwrap();
+    assert!(matches!(listens(&taken.to_string()), Some(ExchangeError::Listen { address, .. }) if address == taken));
+}
+
+#[test]
+fn iwarp_has_its_own_way() {
+    let fabric = Fabric::new(FabricConfig::default());
+    let device = fabric.device("iwarp", DeviceConfig::iwarp([127, 0, 0, 2].into()));
+    assert!(matches!(Listeners::by_exchange(&device, &[]).err(), Some(ExchangeError::Iwarp)));
+}

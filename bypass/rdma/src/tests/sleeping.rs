@@ -1,0 +1,172 @@
+//! Workers that may sleep are woken by whatever there is for them.
+
+use crate::model::{DeviceConfig, Fabric, FabricConfig, Mode, Model};
+use crate::{Adapter, Config, Connect, Worker, WorkerParts};
+use linerate_bypass::time::{Clock, Duration};
+use linerate_bypass::{CloseReason, ConnId, Origin, Postbox, Service, Transport};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread;
+
+/// How long a test may take.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// What nobody waits for.
+const FOR_EVER: Duration = Duration::from_secs(3600);
+const TIMER: Duration = Duration::from_millis(3);
+
+#[derive(Debug, PartialEq, Eq)]
+enum Event {
+    Opened,
+    Timer,
+    Echo,
+    Closed(CloseReason),
+}
+
+#[derive(Debug)]
+enum Order {
+    SetTimer,
+    Ping,
+    Close,
+}
+
+/// Does on its connection what it is told to, and tells what happens; or sends back what comes.
+struct Pinger {
+    remote: Option<SocketAddr>,
+    conn: Option<ConnId>,
+    events: mpsc::Sender<Event>,
+    is_over: bool,
+}
+
+impl Pinger {
+    fn tell(&self, event: Event) {
+        if self.remote.is_some() {
+            self.events.send(event).unwrap();
+        }
+    }
+}
+
+impl Service for Pinger {
+    type Conn = ();
+    type Message = Order;
+
+    fn start(&mut self, net: &mut impl Transport) {
+        if let Some(remote) = self.remote {
+            net.connect(remote, 1);
+        }
+    }
+
+    fn opened(&mut self, _: &mut impl Transport, conn: ConnId, _: Origin) {
+        self.conn = Some(conn);
+        self.tell(Event::Opened);
+    }
+
+    fn told(&mut self, net: &mut impl Transport, order: Order) {
+        let conn = self.conn.unwrap();
+        match order {
+            Order::SetTimer => net.set_timer(conn, Some(TIMER)),
+            Order::Ping => {
+                net.reserve(conn, 1).unwrap()[0] = b'!';
+                net.commit(conn, 1);
+            }
+            Order::Close => net.close(conn),
+        }
+    }
+
+    fn timer(&mut self, _: &mut impl Transport, _: ConnId, (): &mut ()) {
+        self.tell(Event::Timer);
+    }
+
+    fn readable(&mut self, net: &mut impl Transport, conn: ConnId, (): &mut ()) {
+        if self.remote.is_none() {
+            net.forward(conn, conn);
+        } else {
+            net.consume(conn, 1);
+            self.tell(Event::Echo);
+        }
+    }
+
+    fn peer_closed(&mut self, net: &mut impl Transport, conn: ConnId, (): &mut ()) {
+        net.close(conn);
+    }
+
+    fn closed(&mut self, _: &mut impl Transport, _: ConnId, (): (), why: CloseReason) {
+        self.is_over = true;
+        self.tell(Event::Closed(why));
+    }
+}
+
+/// Runs an end on threads of its own, with a worker that sleeps whenever it has nothing to do, until its connection is over.
+/// Returns the way to it, where it listens, and its worker's thread, which returns how often it has slept.
+fn run(
+    device: &Arc<Model>,
+    connect: Connect,
+    listen: &[SocketAddr],
+    remote: Option<SocketAddr>,
+    events: &mpsc::Sender<Event>,
+) -> (Postbox<Order>, Vec<SocketAddr>, thread::JoinHandle<u64>) {
+    let config = Config { rests: true, max_connections: 1, connect, ..Config::default() };
+    let adapter = Adapter::open(device, &config, listen, 1).unwrap();
+    let (postbox, listening) = (adapter.postbox().clone(), adapter.listening());
+    let (connector, mut workers) = adapter.start().unwrap();
+    let WorkerParts { worker, config, parts, mut lines } = workers.pop().unwrap();
+    lines.rest.as_mut().unwrap().longest = FOR_EVER;
+    let service = Pinger { remote, conn: None, events: events.clone(), is_over: false };
+    let worker = thread::spawn(move || {
+        let over = Arc::new(AtomicBool::new(false));
+        let seen = over.clone();
+        let connector = thread::spawn(move || connector.run(&Clock::start(), || seen.load(Ordering::Relaxed)));
+        let clock = Clock::start();
+        let mut worker = Worker::new(worker, config, parts, lines, service);
+        while !worker.service().is_over {
+            if worker.turn(clock.now()).unwrap() == 0 {
+                worker.sleep(&clock).unwrap();
+            }
+        }
+        let waits = worker.waits();
+        drop(worker);
+        over.store(true, Ordering::Relaxed);
+        connector.join().unwrap();
+        waits
+    });
+    (postbox, listening, worker)
+}
+
+fn nobody_is_left_asleep(connect: Connect) {
+    let fabric = Fabric::new(FabricConfig { mode: Mode::Auto, ..FabricConfig::default() });
+    let device = |number| fabric.device("model", DeviceConfig::roce([127, 0, 0, number].into()));
+    let [a, b] = [1, 2].map(device);
+    let (events, seen) = mpsc::channel();
+    let expect = |event| assert_eq!(seen.recv_timeout(PATIENCE), Ok(event));
+    let listen = SocketAddr::from(([127, 0, 0, 2], if connect == Connect::Manager { 7 } else { 0 }));
+    let (_, listening, server) = run(&b, connect, &[listen], None, &events);
+    let (postbox, _, client) = run(&a, connect, &[], Some(listening[0]), &events);
+    // News of a connection.
+    expect(Event::Opened);
+    for _ in 0..500 {
+        // Letters, and completions.
+        postbox.tell(0, Order::Ping).unwrap();
+        expect(Event::Echo);
+    }
+    // Time.
+    postbox.tell(0, Order::SetTimer).unwrap();
+    expect(Event::Timer);
+    postbox.tell(0, Order::Close).unwrap();
+    expect(Event::Closed(CloseReason::Finished));
+    for worker in [client, server] {
+        let waits = worker.join().unwrap();
+        assert!(waits > 250, "it slept {waits} times");
+    }
+    drop((a, b));
+    assert_eq!(fabric.live(), Default::default());
+}
+
+#[test]
+fn whatever_there_is_for_a_worker_wakes_it() {
+    nobody_is_left_asleep(Connect::Manager);
+}
+
+#[test]
+fn so_it_does_where_connections_are_made_by_exchange() {
+    nobody_is_left_asleep(Connect::Exchange);
+}
