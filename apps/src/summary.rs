@@ -1,6 +1,6 @@
 //! A server's [`Summary`] as text and as JSON.
 
-use linerate_bypass::Summary;
+use linerate_bypass::{Summary, Verbs};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,7 +19,26 @@ pub struct Shown<'a> {
     finished: u64,
     broken: u64,
     copied_bytes: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    verbs: Option<Asked>,
     drops: &'a BTreeMap<&'static str, u64>,
+}
+
+/// What was asked of RDMA devices.
+#[derive(Debug, Clone, Copy, Serialize)]
+struct Asked {
+    requests: u64,
+    posts: u64,
+    buffers: u64,
+    requests_completed: u64,
+    buffers_completed: u64,
+}
+
+impl From<Verbs> for Asked {
+    fn from(verbs: Verbs) -> Self {
+        let Verbs { requests, posts, buffers, requests_completed, buffers_completed } = verbs;
+        Asked { requests, posts, buffers, requests_completed, buffers_completed }
+    }
 }
 
 impl<'a> From<&'a Summary> for Shown<'a> {
@@ -37,6 +56,7 @@ impl<'a> From<&'a Summary> for Shown<'a> {
             finished,
             broken,
             copied_bytes,
+            verbs,
             ref drops,
         } = *summary;
         Shown {
@@ -51,6 +71,7 @@ impl<'a> From<&'a Summary> for Shown<'a> {
             finished,
             broken,
             copied_bytes,
+            verbs: (verbs != Verbs::default()).then(|| verbs.into()),
             drops,
         }
     }
@@ -71,6 +92,14 @@ impl fmt::Display for Shown<'_> {
              connections {accepted} accepted, {connected} opened, {failed} failed, {finished} finished, {broken} broken\n\
              drops       {drops}\n\
              copied      {copied_bytes} bytes of payload"
+        )?;
+        let Some(Asked { requests, posts, buffers, requests_completed, buffers_completed }) = self.verbs else {
+            return Ok(());
+        };
+        write!(
+            f,
+            "\nposted      {requests} requests by {posts} calls, {buffers} buffers\n\
+             completed   {requests_completed} requests, {buffers_completed} buffers"
         )
     }
 }

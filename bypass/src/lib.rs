@@ -34,6 +34,6 @@ pub use service::{
     CloseReason, ConnId, ConnectError, Datagram, Letter, Names, Origin, Postbox, Seat, Service, Transport,
 };
 pub use slots::Slots;
-pub use summary::Summary;
+pub use summary::{Summary, Verbs};
 pub use timers::{Timer, Timers};
 pub use via::{InvalidVia, Via};

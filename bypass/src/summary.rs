@@ -28,8 +28,25 @@ pub struct Summary {
     pub broken: u64,
     /// Payload bytes copied between the port's memory and the service's view of them, either way.
     pub copied_bytes: u64,
+    /// What was asked of RDMA devices.
+    pub verbs: Verbs,
     /// Frames, segments and datagrams dropped, by cause.
     pub drops: BTreeMap<&'static str, u64>,
+}
+
+/// What was asked of RDMA devices, and polled from them.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Verbs {
+    /// Requests posted to send queues: messages, READs, and what opens and closes windows.
+    pub requests: u64,
+    /// Calls that posted them.
+    pub posts: u64,
+    /// Buffers posted for messages, since their connections were made.
+    pub buffers: u64,
+    /// Completions of requests that were polled.
+    pub requests_completed: u64,
+    /// Completions of buffers that were polled.
+    pub buffers_completed: u64,
 }
 
 impl Summary {
@@ -38,6 +55,16 @@ impl Summary {
         if n > 0 {
             *self.drops.entry(cause).or_default() += n;
         }
+    }
+}
+
+impl AddAssign for Verbs {
+    fn add_assign(&mut self, other: Verbs) {
+        self.requests += other.requests;
+        self.posts += other.posts;
+        self.buffers += other.buffers;
+        self.requests_completed += other.requests_completed;
+        self.buffers_completed += other.buffers_completed;
     }
 }
 
@@ -54,6 +81,7 @@ impl AddAssign<&Summary> for Summary {
         self.finished += other.finished;
         self.broken += other.broken;
         self.copied_bytes += other.copied_bytes;
+        self.verbs += other.verbs;
         for (cause, n) in &other.drops {
             self.drop_for(cause, *n);
         }

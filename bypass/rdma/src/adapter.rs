@@ -144,9 +144,11 @@ impl<C: Calls, M: Send + 'static> Adapter<C, M> {
         let (commands, heard) = waking_mailbox(NEWS * config.max_connections * ways.len(), bell.wake());
         let (mut seats, mut workers) = (Vec::new(), Vec::new());
         for (worker, (messages, rest)) in ways.into_iter().enumerate() {
-            let each = u32::from(config.sends) + u32::from(config.buffers);
-            let entries = each.saturating_mul(config.max_connections as u32).min(limits.completions);
-            let queue = CompletionQueue::new(&calls, entries, rest.as_ref().map(Rest::channel)).map_err(failed)?;
+            let most = config.connections_of_queue(&limits).min(config.max_connections).max(1);
+            let queue =
+                |_| CompletionQueue::new(&calls, most as u32 * config.completions(), rest.as_ref().map(Rest::channel));
+            let queues = (0..config.max_connections.div_ceil(most)).map(queue).collect::<Result<Vec<_>, _>>();
+            let queues = queues.map_err(failed)?;
             let shared = match config.shared {
                 Some(buffers) => {
                     let mut shared = SharedQueue::new(&region, buffers).map_err(failed)?;
@@ -158,9 +160,10 @@ impl<C: Calls, M: Send + 'static> Adapter<C, M> {
             let count = if config.offer_from < usize::MAX { WINDOWS } else { 0 };
             let windows = (0..count).map(|_| Window::new(&region)).collect::<Result<_, _>>().map_err(failed)?;
             let (news, told) = mailbox_of(rest.as_ref(), NEWS * config.max_connections);
-            let (handle, shares) = (queue.handle().clone(), shared.as_ref().map(|shared| shared.handle().clone()));
-            seats.push(Seat { queue: handle, shared: shares, news });
-            let parts = Parts { queue, shared, region: region.clone(), arena: arena.clone(), windows, narrow };
+            let handles = queues.iter().map(|queue| queue.handle().clone()).collect();
+            let shares = shared.as_ref().map(|shared| shared.handle().clone());
+            seats.push(Seat { queues: handles, most, shared: shares, news });
+            let parts = Parts { queues, shared, region: region.clone(), arena: arena.clone(), windows, narrow };
             let lines = Lines { messages, news: told, commands: commands.clone(), rest };
             workers.push(WorkerParts { worker, config: config.clone(), parts, lines });
         }

@@ -2,7 +2,11 @@
 
 use crate::calls::{DeviceLimits, TransportKind};
 use crate::credit::LEAST_BUFFERS;
+use crate::net::KEPT;
 use std::time::Duration;
+
+/// Completion queues of a worker at most: it polls them all.
+const QUEUES: u32 = 64;
 
 /// The limits of a worker and its connections. All workers of one service share one.
 #[derive(Debug, Clone)]
@@ -18,7 +22,7 @@ pub struct Config {
     pub sends: u16,
     /// Messages up to this many bytes are copied when they are posted, if the device can.
     pub inline: u32,
-    /// A completion is asked for at every so many messages, of the requests that are under way half at most.
+    /// A completion is asked for at every so many messages, of the requests that are under way nearly all at most.
     pub signal_every: usize,
     /// Requests posted by one call at most.
     pub list: usize,
@@ -57,9 +61,9 @@ impl Default for Config {
             buffers: 32,
             buffer: 4096,
             shared: None,
-            sends: 32,
+            sends: 128,
             inline: 220,
-            signal_every: 16,
+            signal_every: 100,
             list: 16,
             offer_from: 32 << 10,
             tx_buffer: 256 << 10,
@@ -104,13 +108,24 @@ impl Config {
                 config.buffers = each as u16;
             }
         }
-        // Each connection may have everything completed at once, and a queue that overflows is lost.
-        let most = limits.completions / (sends + u32::from(config.buffers));
-        config.max_connections = config.max_connections.min(most as usize);
+        config.signal_every = config.signal_every.min(usize::from(self.sends).saturating_sub(KEPT + 1)).max(1);
+        let most = config.connections_of_queue(limits) * limits.queues.min(QUEUES) as usize;
+        config.max_connections = config.max_connections.min(most);
         if limits.transport == TransportKind::Iwarp || !limits.windows_type_2 {
             config.offer_from = usize::MAX;
         }
         Ok(config)
+    }
+
+    /// Completions that a connection may have at once.
+    pub(crate) fn completions(&self) -> u32 {
+        u32::from(self.sends) + u32::from(self.buffers)
+    }
+
+    /// Connections whose completions go to one queue: a queue that overflows is lost, and each may have everything completed at
+    /// once, as when a link goes down.
+    pub(crate) fn connections_of_queue(&self, limits: &DeviceLimits) -> usize {
+        (limits.completions / self.completions()) as usize
     }
 }
 
@@ -142,9 +157,9 @@ mod tests {
 
     #[test]
     fn a_queue_has_room_for_all_completions_that_there_may_be() {
-        let limits = DeviceLimits { completions: 1000, ..limits() };
+        let limits = DeviceLimits { completions: 1000, queues: 2, ..limits() };
         let config = Config { sends: 20, buffers: 30, ..Config::default() }.within(&limits).unwrap();
-        assert_eq!(config.max_connections, 20);
+        assert_eq!((config.max_connections, config.connections_of_queue(&limits)), (40, 20));
     }
 
     #[test]
@@ -152,9 +167,9 @@ mod tests {
         let limits = DeviceLimits { requests: 100, shared_buffers: 200, ..limits() };
         let most = |config: Config| config.within(&limits).unwrap_err().most;
         assert_eq!(most(Config { sends: 101, ..Config::default() }), 100);
-        assert_eq!(most(Config { buffers: 101, ..Config::default() }), 100);
-        assert_eq!(most(Config { shared: Some(201), ..Config::default() }), 200);
-        assert!(Config { buffers: 101, shared: Some(200), ..Config::default() }.within(&limits).is_ok());
+        assert_eq!(most(Config { sends: 100, buffers: 101, ..Config::default() }), 100);
+        assert_eq!(most(Config { sends: 100, shared: Some(201), ..Config::default() }), 200);
+        assert!(Config { sends: 100, buffers: 101, shared: Some(200), ..Config::default() }.within(&limits).is_ok());
     }
 
     #[test]

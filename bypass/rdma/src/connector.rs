@@ -21,6 +21,7 @@ use linerate_bypass::mailbox::{Receiver, Sender};
 use linerate_bypass::time::{Clock, Duration, Instant};
 use linerate_bypass::{Arena, CloseReason, ConnectError, Origin};
 use std::collections::{HashMap, VecDeque};
+use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -39,7 +40,9 @@ const LOOK_AROUND: Duration = Duration::from_millis(20);
 /// What the connector has of a worker.
 pub struct Seat<C: Calls> {
     /// Where completions of the worker's connections go.
-    pub queue: QueueHandle<C>,
+    pub queues: Vec<QueueHandle<C>>,
+    /// Connections whose completions each of them has room for.
+    pub most: usize,
     /// The buffers that they share, if they do.
     pub shared: Option<SharedHandle<C>>,
     /// The way to it.
@@ -288,7 +291,7 @@ impl<C: Calls> Connector<C> {
 
     /// Tells a worker of a queue pair, at once: soon the peer may send.
     fn expect(&mut self, worker: usize, pair: u32) -> Result<(), Error> {
-        let full = |_| Error { what: "tell a worker of a connection", error: std::io::ErrorKind::WouldBlock.into() };
+        let full = |_| Error { what: "tell a worker of a connection", error: ErrorKind::WouldBlock.into() };
         self.workers[worker].news.send(News::Expected(pair)).map_err(full)
     }
 
@@ -515,7 +518,7 @@ impl<C: Calls> Connector<C> {
             }
             AsyncEvent::QueueError(queue) => {
                 tracing::error!("{device}: a completion queue is out of order, and its connections are over");
-                self.lose_of(|seat| seat.queue.handle() == queue);
+                self.lose_of(|seat| seat.queues.iter().any(|it| it.handle() == queue));
             }
             AsyncEvent::SharedError(shared) => {
                 tracing::error!("{device}: a shared receive queue is out of order, and its connections are over");
@@ -560,14 +563,16 @@ impl<C: Calls> Connector<C> {
 
     fn make_pair(&self, worker: usize) -> Result<QueuePair<C, New>, Error> {
         let seat = &self.workers[worker];
-        QueuePair::new(&self.region, &seat.queue, seat.shared.as_ref(), &self.pair)
+        let queue = seat.queues.iter().min_by_key(|queue| queue.pairs()).filter(|queue| queue.pairs() < seat.most);
+        let full = || Error { what: "have room for a connection's completions", error: ErrorKind::StorageFull.into() };
+        QueuePair::new(&self.region, queue.ok_or_else(full)?, seat.shared.as_ref(), &self.pair)
     }
 
     fn with_buffers(&self, mut pair: QueuePair<C, Init>) -> Result<QueuePair<C, Init>, Error> {
         if self.config.shared.is_none() {
             pair.post((0..self.config.buffers).map_while(|_| self.arena.alloc(self.config.buffer)))?;
             if pair.buffers_wanted() > 0 {
-                let error = std::io::ErrorKind::OutOfMemory.into();
+                let error = ErrorKind::OutOfMemory.into();
                 return Err(Error { what: "have buffers for a connection", error });
             }
         }
@@ -580,7 +585,8 @@ fn inline<C: Calls>(region: &Region<C>, seat: &Seat<C>, pair: &PairConfig, wante
     let mut inline = wanted;
     while inline > 0 {
         let config = PairConfig { inline, ..*pair };
-        if QueuePair::new(region, &seat.queue, seat.shared.as_ref(), &config).is_ok() {
+        let Some(queue) = seat.queues.first() else { break };
+        if QueuePair::new(region, queue, seat.shared.as_ref(), &config).is_ok() {
             break;
         }
         inline /= 2;

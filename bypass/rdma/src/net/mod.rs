@@ -6,6 +6,8 @@
 mod receiving;
 mod sending;
 
+pub(crate) use sending::KEPT;
+
 use crate::Config;
 use crate::calls::{Calls, Status};
 use crate::connection::{Connection, Link, Pending, Receiving, Sending, Stage};
@@ -20,8 +22,8 @@ const BURST: usize = 32;
 
 /// What a worker has of its device.
 pub struct Parts<C: Calls> {
-    /// Where completions of all its connections go.
-    pub queue: CompletionQueue<C>,
+    /// Where completions of its connections go.
+    pub queues: Vec<CompletionQueue<C>>,
     /// The buffers that all its connections share, if they do.
     pub shared: Option<SharedQueue<C>>,
     /// The memory that the device reaches.
@@ -38,7 +40,7 @@ pub(crate) struct Net<C: Calls> {
     pub now: Instant,
     pub worker: usize,
     config: Config,
-    queue: CompletionQueue<C>,
+    queues: Vec<CompletionQueue<C>>,
     shared: Option<SharedQueue<C>>,
     region: Region<C>,
     arena: Arena,
@@ -68,17 +70,19 @@ pub(crate) struct Net<C: Calls> {
     /// Links that are over.
     pub buried: Vec<Link<C>>,
     polled: Vec<Completion>,
+    /// All that was completed has been polled.
+    is_drained: bool,
     /// When silent peers are looked for next.
     next_probe: Instant,
 }
 
 impl<C: Calls> Net<C> {
     pub fn new(worker: usize, config: Config, parts: Parts<C>) -> Self {
-        let Parts { queue, shared, region, arena, windows, narrow } = parts;
+        let Parts { queues, shared, region, arena, windows, narrow } = parts;
         Net {
             now: Instant::ZERO,
             worker,
-            queue,
+            queues,
             shared,
             region,
             arena,
@@ -98,6 +102,7 @@ impl<C: Calls> Net<C> {
             lost: Vec::new(),
             buried: Vec::new(),
             polled: Vec::with_capacity(BURST),
+            is_drained: false,
             next_probe: Instant::ZERO,
             config,
         }
@@ -138,10 +143,15 @@ impl<C: Calls> Net<C> {
         self.by_pair.get(&pair).copied()
     }
 
-    /// Polls a burst of completions. What the connector has said before it lets a peer send is heard between this and
+    /// Polls a burst of completions of each queue. What the connector has said before it lets a peer send is heard between this and
     /// [`take_in`](Self::take_in).
     pub fn poll(&mut self) -> Result<(), Error> {
-        self.polled.extend(self.queue.poll(BURST)?);
+        self.is_drained = true;
+        for queue in &mut self.queues {
+            let polled = queue.poll(BURST)?;
+            self.is_drained &= polled.len() < BURST;
+            self.polled.extend(polled);
+        }
         Ok(())
     }
 
@@ -153,7 +163,7 @@ impl<C: Calls> Net<C> {
             self.complete(completion);
         }
         self.polled = polled;
-        if count < BURST {
+        if self.is_drained {
             // What the lost ones had sent before has been taken in.
             for (pair, why) in std::mem::take(&mut self.lost) {
                 if let Some(id) = self.of_pair(pair) {
@@ -164,23 +174,25 @@ impl<C: Calls> Net<C> {
         while let Some(id) = self.timers.pop(self.now) {
             self.timer_event(id);
         }
+        if self.now >= self.next_probe || !self.starved.is_empty() {
+            self.probe();
+        }
         for id in std::mem::take(&mut self.starved) {
             self.set_dirty(id);
-        }
-        if self.now >= self.next_probe {
-            self.probe();
         }
         count
     }
 
     /// Asks silent peers whether they are there: where something is under way, the device notices by itself that they are not.
+    /// When memory is short, whoever may have some without knowing that it has been sent is asked, too.
     #[cold]
     fn probe(&mut self) {
         let after = self.config.probe_after;
         self.next_probe = self.now + after / 4;
         for id in self.slots.names() {
             let Some(conn) = self.slots.get_mut(id).filter(|conn| conn.stage == Stage::Open) else { continue };
-            if conn.heard + after <= self.now && !conn.is_probed {
+            let is_due = conn.heard + after <= self.now || !self.starved.is_empty() && conn.link.pair.is_silent();
+            if is_due && !conn.is_probed {
                 conn.is_probed = true;
                 conn.link.pair.probe();
                 self.set_dirty(id);
@@ -188,9 +200,9 @@ impl<C: Calls> Net<C> {
         }
     }
 
-    /// Asks the completion queue to ring its channel at the next completion.
+    /// Asks the completion queues to ring their channel at the next completion.
     pub fn arm(&mut self) -> Result<(), Error> {
-        self.queue.notify()
+        self.queues.iter_mut().try_for_each(CompletionQueue::notify)
     }
 
     /// Whether somebody waits for memory, which comes without a sign.
@@ -210,6 +222,8 @@ impl<C: Calls> Net<C> {
 
     #[inline]
     fn complete(&mut self, completion: Completion) {
+        let verbs = &mut self.summary.verbs;
+        *if completion.is_buffer() { &mut verbs.buffers_completed } else { &mut verbs.requests_completed } += 1;
         let id = self.of_pair(completion.pair());
         if id.is_none()
             && let Some(early) = self.expected.get_mut(&completion.pair())

@@ -125,6 +125,7 @@ impl<C: Calls> Net<C> {
         };
         match posted {
             Ok(posted) => {
+                self.summary.verbs.buffers += posted as u64;
                 conn.link.used -= posted as u32;
                 conn.link.credits.posted(posted as u32);
                 if posted < wanted {

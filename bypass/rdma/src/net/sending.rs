@@ -9,7 +9,7 @@ use linerate_bypass::{Bytes, CloseReason, ConnId};
 use std::io::ErrorKind;
 
 /// Room in a send queue that is kept: for an offer's two requests, and a message of credits.
-pub(super) const KEPT: usize = 3;
+pub(crate) const KEPT: usize = 3;
 /// A slice that is shorter is copied: a piece of a message for itself costs more.
 const SHORT: usize = 256;
 
@@ -187,7 +187,9 @@ impl<C: Calls> Net<C> {
         if !has_memory {
             self.starved.push(id);
         }
-        conn.link.pair.flush()?;
+        let (requests, posts) = conn.link.pair.flush()?;
+        self.summary.verbs.requests += requests;
+        self.summary.verbs.posts += posts;
         if conn.wants_room && conn.tx.len() < before && conn.tx.len() <= self.config.tx_buffer / 2 {
             conn.wants_room = false;
             conn.pending.writable = true;

@@ -42,12 +42,14 @@ pub struct Setup {
     pub offers: bool,
     pub narrow: bool,
     pub inline: u32,
+    /// Bytes that an end has.
+    pub memory: usize,
 }
 
 impl Default for Setup {
     fn default() -> Self {
         let config = Config { buffers: 4, buffer: 256, sends: 8, signal_every: 3, list: 4, ..Config::default() };
-        Setup { seed: 1, network: [10, 0, 0], config, offers: true, narrow: false, inline: 64 }
+        Setup { seed: 1, network: [10, 0, 0], config, offers: true, narrow: false, inline: 64, memory: 16 << 20 }
     }
 }
 
@@ -79,7 +81,7 @@ impl End {
         device.inline = setup.inline;
         let device = fabric.device(&format!("model{number}"), device);
         let config = Config { inline: setup.inline, ..setup.config.clone() };
-        let arena = Arena::new(ArenaConfig { bytes: 16 << 20, hugepages: false }).unwrap();
+        let arena = Arena::new(ArenaConfig { bytes: setup.memory, hugepages: false }).unwrap();
         let region = Region::new(&Domain::new(&device).unwrap(), std::slice::from_ref(&arena), false).unwrap();
         let queue = CompletionQueue::new(&device, 4096, None).unwrap();
         let buffers = || (0..).map_while(|_| arena.alloc(config.buffer));
@@ -90,8 +92,14 @@ impl End {
         });
         let windows = (0..if setup.offers { WINDOWS } else { 0 }).map(|_| Window::new(&region).unwrap()).collect();
         let handles = (queue.handle().clone(), shared.as_ref().map(|shared| shared.handle().clone()));
-        let parts =
-            Parts { queue, shared, region: region.clone(), arena: arena.clone(), windows, narrow: setup.narrow };
+        let parts = Parts {
+            queues: vec![queue],
+            shared,
+            region: region.clone(),
+            arena: arena.clone(),
+            windows,
+            narrow: setup.narrow,
+        };
         let (letters, messages) = mailbox(16);
         let (news, heard) = mailbox(64);
         let (said, commands) = mailbox(64);
@@ -106,7 +114,12 @@ impl End {
 
     /// Has its connections made by a connector that listens at `listen`. Returns where that is.
     pub fn connects(&mut self, listen: &[SocketAddr]) -> Vec<SocketAddr> {
-        let seat = Seat { queue: self.queue.clone(), shared: self.shared.clone(), news: self.news.clone() };
+        let seat = Seat {
+            queues: vec![self.queue.clone()],
+            most: usize::MAX,
+            shared: self.shared.clone(),
+            news: self.news.clone(),
+        };
         let commands = self.commands.take().unwrap();
         let listeners = match self.config.connect {
             Connect::Manager => Listeners::open(&self.device, listen).unwrap(),

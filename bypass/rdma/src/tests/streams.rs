@@ -29,7 +29,15 @@ fn echo(setup: &Setup, parts: &[(usize, bool)]) -> Summary {
 fn setup(seed: u64, offer_from: Option<usize>, shared: Option<u32>, inline: u32) -> Setup {
     let defaults = Setup::default();
     let config = Config { offer_from: offer_from.unwrap_or(usize::MAX), shared, ..defaults.config };
-    Setup { seed, network: defaults.network, config, offers: offer_from.is_some(), narrow: seed % 2 == 1, inline }
+    Setup {
+        seed,
+        network: defaults.network,
+        config,
+        offers: offer_from.is_some(),
+        narrow: seed % 2 == 1,
+        inline,
+        ..defaults
+    }
 }
 
 #[test]
@@ -79,4 +87,12 @@ fn whatever_is_sent_in_whatever_order_arrives() {
         let offer_from = random.bool().then(|| random.usize(300..6000));
         echo(&setup(seed, offer_from, random.bool().then_some(8), 64 * random.u32(..2)), &parts);
     }
+}
+
+#[test]
+fn memory_that_is_only_kept_because_nobody_asked_whether_it_has_been_sent_comes_back() {
+    let defaults = Setup::default();
+    let config = Config { sends: 1000, signal_every: 990, tx_buffer: 1 << 20, ..defaults.config };
+    let setup = Setup { config, inline: 0, offers: false, memory: 128 << 10, ..defaults };
+    echo(&setup, &[(400_000, false)]);
 }

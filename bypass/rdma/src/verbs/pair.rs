@@ -14,6 +14,7 @@ use linerate_bypass::Bytes;
 use linerate_bypass::arena::ArenaMut;
 use std::collections::VecDeque;
 use std::marker::PhantomData;
+use std::sync::atomic::Ordering;
 
 /// Nothing can be posted.
 pub enum New {}
@@ -98,7 +99,7 @@ struct Core<C: Calls> {
     posted: VecDeque<ArenaMut>,
     first: u32,
     /// Destroyed after the queue pair.
-    _queue: QueueHandle<C>,
+    queue: QueueHandle<C>,
     _shared: Option<SharedHandle<C>>,
 }
 
@@ -127,6 +128,7 @@ impl<C: Calls> QueuePair<C, New> {
         // SAFETY: all that it names is live.
         let made = unsafe { calls.create_pair(region.domain().0.handle, &with) };
         let (handle, number, given) = made.map_err(Error::new("make a queue pair"))?;
+        queue.0.pairs.fetch_add(1, Ordering::Relaxed);
         let owner = Owner::new();
         let inline = given.inline.min(config.inline) as usize;
         let core = Core {
@@ -138,7 +140,7 @@ impl<C: Calls> QueuePair<C, New> {
             sends: Sends::new(owner, config.sends as usize, inline, config.signal_every, config.list),
             posted: VecDeque::with_capacity(capacities.receives as usize),
             first: 0,
-            _queue: queue.clone(),
+            queue: queue.clone(),
             _shared: shared.cloned(),
         };
         Ok(QueuePair { core: Box::new(core), state: PhantomData })
@@ -255,12 +257,12 @@ impl<C: Calls> QueuePair<C, ReadyToSend> {
         Ok(())
     }
 
-    /// Posts all that waits to be.
+    /// Posts all that waits to be. Returns how many requests that were, and by how many calls.
     #[inline]
-    pub fn flush(&mut self) -> Result<(), Error> {
+    pub fn flush(&mut self) -> Result<(u64, u64), Error> {
         let Core { sends, region, handle, .. } = &mut *self.core;
         // SAFETY: it is live, in this state, and of the region's domain; `Core`'s fields are dropped after it is destroyed.
-        unsafe { sends.flush(region.domain().calls(), *handle, true) }
+        unsafe { sends.flush(region.domain().calls(), *handle) }
     }
 }
 
@@ -405,5 +407,6 @@ impl<C: Calls> Drop for Core<C> {
         }
         // SAFETY: made in `new`, and nothing else has the handle. What is under way, and the queues, go after this.
         destroyed("queue pair", unsafe { calls.destroy_pair(self.handle) });
+        self.queue.0.pairs.fetch_sub(1, Ordering::Relaxed);
     }
 }

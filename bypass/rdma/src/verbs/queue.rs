@@ -4,7 +4,7 @@ use super::channel::ChannelInner;
 use super::{CompletionChannel, Error, destroyed};
 use crate::calls::{Calls, Completed, Handle, Status, WorkCompletion};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// A completion queue. Its owner polls it; queue pairs that complete there keep it.
 pub struct CompletionQueue<C: Calls> {
@@ -16,6 +16,11 @@ pub struct CompletionQueue<C: Calls> {
 pub struct QueueHandle<C: Calls>(pub(super) Arc<QueueInner<C>>);
 
 impl<C: Calls> QueueHandle<C> {
+    /// Queue pairs whose completions go there.
+    pub fn pairs(&self) -> usize {
+        self.0.pairs.load(Ordering::Relaxed)
+    }
+
     /// The device's name for the queue, as asynchronous events have it.
     pub fn handle(&self) -> Handle {
         self.0.handle
@@ -31,6 +36,8 @@ impl<C: Calls> Clone for QueueHandle<C> {
 pub(super) struct QueueInner<C: Calls> {
     calls: Arc<C>,
     pub handle: Handle,
+    /// Queue pairs whose completions go there.
+    pub pairs: AtomicUsize,
     /// Destroyed after the queue.
     _channel: Option<Arc<ChannelInner<C>>>,
 }
@@ -117,7 +124,8 @@ impl<C: Calls> CompletionQueue<C> {
         // SAFETY: the channel is live.
         let made = unsafe { calls.create_queue(entries, channel.as_ref().map(|channel| channel.handle)) };
         let handle = made.map_err(Error::new("make a completion queue"))?;
-        let inner = Arc::new(QueueInner { calls: calls.clone(), handle, _channel: channel });
+        let inner =
+            Arc::new(QueueInner { calls: calls.clone(), handle, pairs: AtomicUsize::new(0), _channel: channel });
         Ok(CompletionQueue { inner: QueueHandle(inner), polled: Vec::new() })
     }
 

@@ -144,7 +144,7 @@ impl<C: Calls> Sends<C> {
             owner,
             capacity,
             inline,
-            every: every.clamp(1, (capacity / 2).max(1)),
+            every: every.clamp(1, capacity.max(1)),
             list: list.clamp(1, LIST),
             held: VecDeque::with_capacity(capacity),
             first: 0,
@@ -165,11 +165,6 @@ impl<C: Calls> Sends<C> {
     /// Whether what was posted last may never be known to have been sent unless something follows.
     pub fn is_silent(&self) -> bool {
         self.unsignalled > 0
-    }
-
-    /// Whether the list is as long as one may be.
-    fn is_due(&self) -> bool {
-        self.waiting.len() >= self.list
     }
 
     fn push(&mut self, operation: Operation, segments: usize, mut flags: SendFlags, held: Held<C>) {
@@ -279,15 +274,16 @@ impl<C: Calls> Sends<C> {
         self.held.iter_mut().filter(|held| matches!(held, Held::Opened(_))).for_each(|held| *held = Held::Nothing);
     }
 
-    /// Posts what waits, if it is `all` of it that has to go, or the list is long enough.
+    /// Posts what waits. Returns how many requests that were, and by how many calls.
     ///
     /// # Safety
     /// The queue pair is live, in the state ReadyToSend, and of the region's domain; it is destroyed before this is dropped.
-    pub unsafe fn flush(&mut self, calls: &C, pair: Handle, all: bool) -> Result<(), Error> {
-        if self.waiting.is_empty() || !(all || self.is_due()) {
-            return Ok(());
+    pub unsafe fn flush(&mut self, calls: &C, pair: Handle) -> Result<(u64, u64), Error> {
+        if self.waiting.is_empty() {
+            return Ok((0, 0));
         }
         let mut result = Ok(());
+        let mut posts = 0;
         let mut done = 0;
         let mut segments = &self.segments[..];
         while done < self.waiting.len() {
@@ -314,6 +310,7 @@ impl<C: Calls> Sends<C> {
                 break;
             }
             done += count;
+            posts += 1;
         }
         let start = self.held.len() - self.waiting.len();
         for (at, waiting) in self.waiting[..done].iter().enumerate() {
@@ -325,7 +322,7 @@ impl<C: Calls> Sends<C> {
         self.held.truncate(start + done);
         self.waiting.clear();
         self.segments.clear();
-        result
+        result.map(|()| (done as u64, posts))
     }
 
     /// What `completion` brings back. All before it is done, too.
