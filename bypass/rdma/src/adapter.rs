@@ -20,8 +20,10 @@ const MAILBOX: usize = 4096;
 const NEWS: usize = 4;
 /// Windows of a worker.
 const WINDOWS: usize = 64;
-/// Memory of a worker beside its connections' buffers.
+/// Memory of a worker for what it sends.
 const BESIDE: usize = 32 << 20;
+/// Memory of a worker for buffers, and messages of a few bytes, beside what it needs for its connections' buffers.
+const LEAST: usize = 1 << 20;
 
 /// Why a device could not be made ready.
 #[derive(Debug, thiserror::Error)]
@@ -61,7 +63,7 @@ pub struct Adapter<C: Calls, M> {
     config: Config,
     calls: Arc<C>,
     listeners: Listeners<C>,
-    /// All memory that the device is to reach; the first is that of messages.
+    /// All memory that the device is to reach; the first is what messages are made in, the second what they come in.
     arenas: Mutex<Vec<Arena>>,
     postbox: Postbox<M>,
     /// How each worker is written to, and woken.
@@ -96,8 +98,10 @@ impl<C: Calls, M: Send + 'static> Adapter<C, M> {
         };
         let buffers =
             config.shared.map_or(config.max_connections * usize::from(config.buffers), |shared| shared as usize);
-        let bytes = workers * (BESIDE + 2 * buffers * (config.buffer + 64));
-        let arena = Arena::new(ArenaConfig { bytes, hugepages: true })?;
+        // Some are with services while others are posted in their place.
+        let bytes = workers * (LEAST + buffers * (config.buffer + 64) * 5 / 4);
+        let buffers = Arena::new(ArenaConfig { bytes, hugepages: true })?;
+        let arena = Arena::new(ArenaConfig { bytes: workers * BESIDE, hugepages: true })?;
         let rests = (0..workers).map(|_| config.rests.then(|| Rest::new(calls)).transpose());
         let rests = rests.collect::<Result<Vec<_>, _>>().map_err(failed)?;
         let (senders, messages): (_, Vec<_>) = rests.iter().map(|rest| mailbox_of(rest.as_ref(), MAILBOX)).unzip();
@@ -105,7 +109,7 @@ impl<C: Calls, M: Send + 'static> Adapter<C, M> {
             config,
             calls: calls.clone(),
             listeners,
-            arenas: Mutex::new(vec![arena]),
+            arenas: Mutex::new(vec![arena, buffers]),
             postbox: Postbox::new(senders),
             workers: messages.into_iter().zip(rests).collect(),
         })
@@ -134,7 +138,7 @@ impl<C: Calls, M: Send + 'static> Adapter<C, M> {
         let Adapter { config, calls, listeners, arenas, workers: ways, .. } = self;
         let failed = |error| OpenError::Verbs { device: calls.name().to_owned(), error };
         let arenas = arenas.into_inner().unwrap_or_else(PoisonError::into_inner);
-        let arena = arenas[0].clone();
+        let (arena, own) = (arenas[0].clone(), arenas[1].clone());
         let limits = calls.limits().map_err(Error::of("query the device")).map_err(failed)?;
         let domain = Domain::new(&calls).map_err(failed)?;
         let region = Region::new(&domain, &arenas, limits.transport == TransportKind::Iwarp).map_err(failed)?;
@@ -152,7 +156,7 @@ impl<C: Calls, M: Send + 'static> Adapter<C, M> {
             let shared = match config.shared {
                 Some(buffers) => {
                     let mut shared = SharedQueue::new(&region, buffers).map_err(failed)?;
-                    shared.post((0..buffers).map_while(|_| arena.alloc(config.buffer))).map_err(failed)?;
+                    shared.post((0..buffers).map_while(|_| own.alloc(config.buffer))).map_err(failed)?;
                     Some(shared)
                 }
                 None => None,
@@ -163,11 +167,19 @@ impl<C: Calls, M: Send + 'static> Adapter<C, M> {
             let handles = queues.iter().map(|queue| queue.handle().clone()).collect();
             let shares = shared.as_ref().map(|shared| shared.handle().clone());
             seats.push(Seat { queues: handles, most, shared: shares, news });
-            let parts = Parts { queues, shared, region: region.clone(), arena: arena.clone(), windows, narrow };
+            let parts = Parts {
+                queues,
+                shared,
+                region: region.clone(),
+                arena: arena.clone(),
+                buffers: own.clone(),
+                windows,
+                narrow,
+            };
             let lines = Lines { messages, news: told, commands: commands.clone(), rest };
             workers.push(WorkerParts { worker, config: config.clone(), parts, lines });
         }
-        let connector = Connector::new(&config, listeners, &region, &arena, seats, heard, bell).map_err(failed)?;
+        let connector = Connector::new(&config, listeners, &region, &own, seats, heard, bell).map_err(failed)?;
         Ok((connector, workers))
     }
 }

@@ -117,7 +117,7 @@ pub struct Connector<C: Calls> {
     pending: HashMap<Handle, Pending<C>>,
     listeners: Listeners<C>,
     region: Region<C>,
-    arena: Arena,
+    buffers: Arena,
     workers: Vec<Seat<C>>,
     /// Who gets the next connection.
     next: usize,
@@ -163,12 +163,12 @@ enum Step<C: Calls> {
 }
 
 impl<C: Calls> Connector<C> {
-    /// One for `workers`, on memory of `region`, of which `arena` is a part. `commands` ring `bell`.
+    /// One for `workers`, on memory of `region`, of which `buffers` is a part. `commands` ring `bell`.
     pub fn new(
         config: &Config,
         listeners: Listeners<C>,
         region: &Region<C>,
-        arena: &Arena,
+        buffers: &Arena,
         workers: Vec<Seat<C>>,
         commands: Receiver<Command<C>>,
         bell: Bell,
@@ -199,7 +199,7 @@ impl<C: Calls> Connector<C> {
             pending: HashMap::new(),
             listeners,
             region: region.clone(),
-            arena: arena.clone(),
+            buffers: buffers.clone(),
             workers,
             next: 0,
             commands,
@@ -570,7 +570,7 @@ impl<C: Calls> Connector<C> {
 
     fn with_buffers(&self, mut pair: QueuePair<C, Init>) -> Result<QueuePair<C, Init>, Error> {
         if self.config.shared.is_none() {
-            pair.post((0..self.config.buffers).map_while(|_| self.arena.alloc(self.config.buffer)))?;
+            pair.post((0..self.config.buffers).map_while(|_| self.buffers.alloc(self.config.buffer)))?;
             if pair.buffers_wanted() > 0 {
                 let error = ErrorKind::OutOfMemory.into();
                 return Err(Error { what: "have buffers for a connection", error });

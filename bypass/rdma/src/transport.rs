@@ -57,7 +57,8 @@ impl<C: Calls> Transport for Net<C> {
         if !may_send || self.room_for(conn, bytes.len()) < bytes.len() {
             return Err(bytes);
         }
-        self.queue(conn, bytes)
+        self.queue(conn, bytes);
+        Ok(())
     }
 
     #[inline]

@@ -6,6 +6,8 @@ use linerate_bypass::arena::ArenaMut;
 use linerate_bypass::{Arena, Bytes};
 use std::collections::VecDeque;
 
+/// A slice that is shorter is copied: a piece of a message for itself costs more.
+const SHORT: usize = 256;
 /// The least of a block that is worth writing to.
 const LEAST_PLACE: usize = 64;
 
@@ -14,6 +16,15 @@ const LEAST_PLACE: usize = 64;
 pub(crate) struct Tx {
     parts: VecDeque<Part>,
     len: usize,
+}
+
+/// A message that can be sent.
+pub(crate) struct Made {
+    pub message: Message,
+    /// Whether it has a slice, which somebody may wait for.
+    pub has_slice: bool,
+    /// Bytes of slices that were copied.
+    pub copied: usize,
 }
 
 enum Part {
@@ -71,11 +82,11 @@ impl Tx {
         }
     }
 
-    /// The first slice, if it is at least `least` bytes long.
-    pub fn take_large(&mut self, least: usize) -> Option<Bytes> {
+    /// The first slice, if it is at least `least` bytes long and lies where the device reaches it.
+    pub fn take_large(&mut self, least: usize, reaches: impl Fn(&[u8]) -> bool) -> Option<Bytes> {
         self.drop_empty();
         match self.parts.front() {
-            Some(Part::Slice(slice)) if slice.len() >= least => {}
+            Some(Part::Slice(slice)) if slice.len() >= least && reaches(slice) => {}
             _ => return None,
         }
         let Some(Part::Slice(slice)) = self.parts.pop_front() else { return None };
@@ -89,50 +100,50 @@ impl Tx {
         self.parts.push_front(Part::Slice(slice));
     }
 
-    /// A message of up to `most` bytes behind its header, for which `header` is asked; of slices from `large` bytes on, none.
-    /// Returns the message, and whether it has a slice, which somebody may wait for. `None` without bytes, or memory.
+    /// A message of up to `most` bytes behind its header, for which `header` is asked; of slices from `large` bytes on that the
+    /// device reaches, none. `None` without bytes, or memory.
     pub fn message(
         &mut self,
         arena: &Arena,
         header: impl FnOnce() -> [u8; HEADER],
         most: usize,
         large: usize,
-    ) -> Option<(Message, bool)> {
+        reaches: impl Fn(&[u8]) -> bool,
+    ) -> Option<Made> {
         self.drop_empty();
-        let mut header = Some(header);
-        let mut message = Message::new();
-        let mut has_slice = false;
-        match self.parts.front()? {
-            Part::Block(..) => {}
-            Part::Slice(slice) if slice.len() >= large => return None,
-            Part::Slice(_) => {
-                let mut block = arena.alloc(HEADER)?;
-                block.copy_from_slice(&header.take()?());
-                let _ = message.push(block.freeze());
+        let mut made = Made { message: Message::new(), has_slice: false, copied: 0 };
+        let mut first = match self.parts.front()? {
+            // It has the header in front, and is no longer than a message.
+            Part::Block(..) => {
+                let Some(Part::Block(mut block, written)) = self.parts.pop_front() else { return None };
+                self.len -= written;
+                block.truncate(HEADER + written);
+                block
             }
-        }
-        while message.has_room()
+            Part::Slice(slice) if slice.len() >= large && reaches(slice) => return None,
+            Part::Slice(_) => {
+                let copied = self.copied(most, &reaches);
+                let mut block = arena.alloc(HEADER + copied)?;
+                self.copy(&mut block[HEADER..]);
+                made.copied = copied;
+                block
+            }
+        };
+        first[..HEADER].copy_from_slice(&header());
+        let _ = made.message.push(first.freeze());
+        while made.message.has_room()
             && let Some(part) = self.parts.pop_front()
         {
-            let is_first = message.is_empty();
-            let left = most + HEADER - if is_first { HEADER } else { message.len() };
+            let left = most + HEADER - made.message.len();
             let piece = match part {
-                // What is first has the header in front, and is no longer than a message.
-                Part::Block(mut block, written) if is_first => {
-                    if let Some(header) = header.take() {
-                        block[..HEADER].copy_from_slice(&header());
-                    }
-                    block.truncate(HEADER + written);
-                    block.freeze()
-                }
                 Part::Block(mut block, written) if written <= left => {
                     block.truncate(HEADER + written);
                     let mut piece = block.freeze();
                     piece.advance(HEADER);
                     piece
                 }
-                Part::Slice(mut slice) if slice.len() < large && left > 0 => {
-                    has_slice = true;
+                Part::Slice(mut slice) if slice.len() < large && left > 0 && reaches(&slice) => {
+                    made.has_slice = true;
                     let piece = slice.split_to(left.min(slice.len()));
                     if !slice.is_empty() {
                         self.parts.push_front(Part::Slice(slice));
@@ -144,12 +155,43 @@ impl Tx {
                     break;
                 }
             };
-            self.len -= piece.len() - if is_first { HEADER } else { 0 };
+            self.len -= piece.len();
             if !piece.is_empty() {
-                let _ = message.push(piece);
+                let _ = made.message.push(piece);
             }
         }
-        Some((message, has_slice))
+        Some(made)
+    }
+
+    /// Bytes of slices at the front, up to `most`, that are to be copied: those that are short, and those that the device does not
+    /// reach.
+    fn copied(&self, most: usize, reaches: impl Fn(&[u8]) -> bool) -> usize {
+        let mut copied = 0;
+        for part in &self.parts {
+            match part {
+                Part::Slice(slice) if copied < most && (slice.len() < SHORT || !reaches(slice)) => {
+                    copied += slice.len()
+                }
+                _ => break,
+            }
+        }
+        copied.min(most)
+    }
+
+    /// Copies the slices at the front to `place`.
+    fn copy(&mut self, mut place: &mut [u8]) {
+        self.len -= place.len();
+        while !place.is_empty()
+            && let Some(Part::Slice(slice)) = self.parts.front_mut()
+        {
+            let (now, later) = place.split_at_mut(slice.len().min(place.len()));
+            now.copy_from_slice(&slice[..now.len()]);
+            slice.advance(now.len());
+            if slice.is_empty() {
+                self.parts.pop_front();
+            }
+            place = later;
+        }
     }
 
     /// Forgets everything.

@@ -28,8 +28,11 @@ pub struct Parts<C: Calls> {
     pub shared: Option<SharedQueue<C>>,
     /// The memory that the device reaches.
     pub region: Region<C>,
-    /// Where buffers and messages are taken from: a part of the region.
+    /// Where what is sent and what is read is put: a part of the region.
     pub arena: Arena,
+    /// Where buffers for messages are taken from, and messages of a few bytes that make the peer go on: another part, so that what
+    /// services have to send leaves room for both.
+    pub buffers: Arena,
     /// Windows through which peers read, which are all that there are.
     pub windows: Vec<Window<C>>,
     /// Whether what a window is bound to is registered for that alone, since the device does not keep to a window's bounds.
@@ -44,6 +47,7 @@ pub(crate) struct Net<C: Calls> {
     shared: Option<SharedQueue<C>>,
     region: Region<C>,
     arena: Arena,
+    buffers: Arena,
     windows: Vec<Window<C>>,
     narrow: bool,
     pub slots: Slots<Connection<C>>,
@@ -78,7 +82,7 @@ pub(crate) struct Net<C: Calls> {
 
 impl<C: Calls> Net<C> {
     pub fn new(worker: usize, config: Config, parts: Parts<C>) -> Self {
-        let Parts { queues, shared, region, arena, windows, narrow } = parts;
+        let Parts { queues, shared, region, arena, buffers, windows, narrow } = parts;
         Net {
             now: Instant::ZERO,
             worker,
@@ -86,6 +90,7 @@ impl<C: Calls> Net<C> {
             shared,
             region,
             arena,
+            buffers,
             windows,
             narrow,
             slots: Slots::new(worker, config.max_connections),

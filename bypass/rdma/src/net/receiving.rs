@@ -99,7 +99,7 @@ impl<C: Calls> Net<C> {
     /// Posts buffers in the place of those of the shared queue that were used, whoever used them.
     pub(super) fn post_shared(&mut self) {
         let Some(shared) = self.shared.as_mut().filter(|shared| shared.room() > 0) else { return };
-        let (arena, len) = (&self.arena, self.config.buffer);
+        let (arena, len) = (&self.buffers, self.config.buffer);
         if let Err(error) = shared.post((0..shared.room()).map_while(|_| arena.alloc(len))) {
             // It is tried again in the next turn; meanwhile nobody is told that there are any.
             tracing::debug!("{error}");
@@ -109,7 +109,7 @@ impl<C: Calls> Net<C> {
     /// Posts buffers in the place of those that were used and are not kept.
     pub(super) fn post(&mut self, id: ConnId) {
         let Some(conn) = self.slots.get_mut(id) else { return };
-        let (arena, len) = (&self.arena, self.config.buffer);
+        let (arena, len) = (&self.buffers, self.config.buffer);
         let wanted = conn.link.used.saturating_sub(conn.rx.held()) as usize;
         if wanted == 0 {
             return;

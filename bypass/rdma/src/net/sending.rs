@@ -3,6 +3,7 @@
 use super::Net;
 use crate::calls::{Calls, Status};
 use crate::connection::{Connection, Sending, Stage};
+use crate::tx::Made;
 use crate::verbs::{Done, Error};
 use crate::wire::{Kind, OFFERS, Offer};
 use linerate_bypass::{Bytes, CloseReason, ConnId};
@@ -10,8 +11,6 @@ use std::io::ErrorKind;
 
 /// Room in a send queue that is kept: for an offer's two requests, and a message of credits.
 pub(crate) const KEPT: usize = 3;
-/// A slice that is shorter is copied: a piece of a message for itself costs more.
-const SHORT: usize = 256;
 
 impl<C: Calls> Net<C> {
     /// A request of a connection has been done, or not.
@@ -52,31 +51,12 @@ impl<C: Calls> Net<C> {
         room
     }
 
-    /// Queues a slice on a connection that has room for it. It comes back when there is no memory to copy it to, and it has to be.
-    pub fn queue(&mut self, id: ConnId, bytes: Bytes) -> Result<(), Bytes> {
-        if bytes.len() >= SHORT && self.region.contains(&bytes) {
-            if let Some(conn) = self.slots.get_mut(id) {
-                conn.tx.push(bytes);
-            }
-            self.set_dirty(id);
-            return Ok(());
-        }
-        let mut rest = &bytes[..];
-        let mut copies = Vec::new();
-        // All of it, or nothing.
-        while !rest.is_empty() {
-            let Some(mut block) = self.arena.alloc(rest.len().min(self.config.buffer)) else { return Err(bytes) };
-            let (now, later) = rest.split_at(block.len());
-            block.copy_from_slice(now);
-            copies.push(block.freeze());
-            rest = later;
-        }
-        self.summary.copied_bytes += bytes.len() as u64;
+    /// Queues a slice on a connection that has room for it.
+    pub fn queue(&mut self, id: ConnId, bytes: Bytes) {
         if let Some(conn) = self.slots.get_mut(id) {
-            copies.into_iter().for_each(|copy| conn.tx.push(copy));
+            conn.tx.push(bytes);
         }
         self.set_dirty(id);
-        Ok(())
     }
 
     /// A place of up to `max` bytes to write what is to be sent on a connection.
@@ -133,14 +113,14 @@ impl<C: Calls> Net<C> {
         let mut has_memory = true;
         while has_memory && conn.link.pair.room() > KEPT && conn.link.credits.sendable() > 0 {
             if conn.to_take > 0 {
-                has_memory = conn.link.say(&self.arena, Kind::Taken, None)?;
+                has_memory = conn.link.say(&self.buffers, Kind::Taken, None)?;
                 conn.to_take -= usize::from(has_memory);
                 conn.open_offers -= usize::from(has_memory);
                 continue;
             }
             let may_offer = conn.link.takes_offers && conn.offered < OFFERS && !self.windows.is_empty();
             let large = if may_offer { self.config.offer_from } else { usize::MAX };
-            if let Some(slice) = conn.tx.take_large(large)
+            if let Some(slice) = conn.tx.take_large(large, |slice| self.region.contains(slice))
                 && let Some(window) = self.windows.pop()
             {
                 let (address, len) = (slice.as_ptr().addr() as u64, slice.len() as u32);
@@ -156,7 +136,7 @@ impl<C: Calls> Net<C> {
                 };
                 conn.link.windows += 1;
                 conn.offered += 1;
-                if !conn.link.say(&self.arena, Kind::Offer, Some(Offer { address, remote_key, len }))? {
+                if !conn.link.say(&self.buffers, Kind::Offer, Some(Offer { address, remote_key, len }))? {
                     // It is opened, and nobody knows.
                     return Err(Error { what: "offer a slice", error: ErrorKind::OutOfMemory.into() });
                 }
@@ -164,16 +144,18 @@ impl<C: Calls> Net<C> {
             } else if !conn.tx.is_empty() {
                 let Connection { link, tx, .. } = conn;
                 let longest = link.longest;
-                let message = tx.message(&self.arena, || link.header(Kind::Data), longest, large);
-                has_memory = message.is_some();
-                if let Some((mut message, has_slice)) = message {
+                let reaches = |slice: &[u8]| self.region.contains(slice);
+                let made = tx.message(&self.arena, || link.header(Kind::Data), longest, large, reaches);
+                has_memory = made.is_some();
+                if let Some(Made { mut message, has_slice, copied }) = made {
                     self.summary.tx_frames += 1;
                     self.summary.tx_bytes += message.len() as u64;
+                    self.summary.copied_bytes += copied as u64;
                     // A slice of the last message of a while would be kept for as long.
                     link.send(&mut message, has_slice && tx.is_empty())?;
                 }
             } else if conn.sending == Sending::Closing {
-                has_memory = conn.link.say(&self.arena, Kind::Finish, None)?;
+                has_memory = conn.link.say(&self.buffers, Kind::Finish, None)?;
                 if has_memory {
                     conn.sending = Sending::Finishing;
                 }
@@ -182,7 +164,7 @@ impl<C: Calls> Net<C> {
             }
         }
         if conn.link.credits.is_overdue() && conn.link.pair.room() > 0 {
-            has_memory &= conn.link.say(&self.arena, Kind::Credit, None)?;
+            has_memory &= conn.link.say(&self.buffers, Kind::Credit, None)?;
         }
         if !has_memory {
             self.starved.push(id);

@@ -21,6 +21,7 @@ pub struct End {
     pub device: Arc<Model>,
     pub worker: Worker<Model, Peer>,
     pub arena: Arena,
+    pub buffers: Arena,
     config: Config,
     region: Region<Model>,
     queue: crate::verbs::QueueHandle<Model>,
@@ -82,12 +83,14 @@ impl End {
         let device = fabric.device(&format!("model{number}"), device);
         let config = Config { inline: setup.inline, ..setup.config.clone() };
         let arena = Arena::new(ArenaConfig { bytes: setup.memory, hugepages: false }).unwrap();
-        let region = Region::new(&Domain::new(&device).unwrap(), std::slice::from_ref(&arena), false).unwrap();
+        let buffers = Arena::new(ArenaConfig { bytes: 1 << 20, hugepages: false }).unwrap();
+        let arenas = [arena.clone(), buffers.clone()];
+        let region = Region::new(&Domain::new(&device).unwrap(), &arenas, false).unwrap();
         let queue = CompletionQueue::new(&device, 4096, None).unwrap();
-        let buffers = || (0..).map_while(|_| arena.alloc(config.buffer));
+        let posted = || (0..).map_while(|_| buffers.alloc(config.buffer));
         let shared = config.shared.map(|count| {
             let mut shared = SharedQueue::new(&region, count).unwrap();
-            shared.post(buffers()).unwrap();
+            shared.post(posted()).unwrap();
             shared
         });
         let windows = (0..if setup.offers { WINDOWS } else { 0 }).map(|_| Window::new(&region).unwrap()).collect();
@@ -97,6 +100,7 @@ impl End {
             shared,
             region: region.clone(),
             arena: arena.clone(),
+            buffers: buffers.clone(),
             windows,
             narrow: setup.narrow,
         };
@@ -109,7 +113,21 @@ impl End {
         let worker = Worker::new(0, config.clone(), parts, lines, peer);
         let (queue, shared) = handles;
         let (commands, connector) = (Some(commands), None);
-        End { device, worker, arena, config, region, queue, shared, news, asks, commands, connector, _letters: letters }
+        End {
+            device,
+            worker,
+            arena,
+            buffers,
+            config,
+            region,
+            queue,
+            shared,
+            news,
+            asks,
+            commands,
+            connector,
+            _letters: letters,
+        }
     }
 
     /// Has its connections made by a connector that listens at `listen`. Returns where that is.
@@ -130,7 +148,7 @@ impl End {
             &self.config,
             listeners,
             &self.region,
-            &self.arena,
+            &self.buffers,
             vec![seat],
             commands,
             Bell::new().unwrap(),
@@ -145,7 +163,8 @@ impl End {
         let pair = QueuePair::new(&self.region, &self.queue, self.shared.as_ref(), &config).unwrap();
         let mut pair = pair.init(1).unwrap();
         pair.post(
-            (0..if self.shared.is_some() { 0 } else { buffers }).map(|_| self.arena.alloc(self.config.buffer).unwrap()),
+            (0..if self.shared.is_some() { 0 } else { buffers })
+                .map(|_| self.buffers.alloc(self.config.buffer).unwrap()),
         )
         .unwrap();
         pair
@@ -177,7 +196,7 @@ impl End {
 
     /// What there is of the device, and how much of the memory is in use.
     pub fn holds(&self, fabric: &Fabric) -> (Live, usize) {
-        (fabric.live_of(&self.device), self.arena.stats().used)
+        (fabric.live_of(&self.device), self.arena.stats().used + self.buffers.stats().used)
     }
 
     /// What the worker has given up is gone.
