@@ -272,7 +272,7 @@ fn command(lab: &Lab, setup: &Setup) -> Command {
     command.args(["-object", &memory]);
     // A machine that waits for its turn on the host sees timers that come late: they are not to be judged. What else is
     // left out is hardening, which takes an emulated machine long.
-    let mut line = "console=ttyS0 quiet panic=-1 no_timer_check tsc=reliable clocksource=tsc mitigations=off nokaslr \
+    let mut line = "console=ttyS0 quiet panic=-1 no_timer_check mitigations=off nokaslr \
                     rodata=off init_on_alloc=0 lsm= cryptomgr.notests"
         .to_owned();
     if setup.iommu {

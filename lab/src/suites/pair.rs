@@ -1,20 +1,23 @@
 //! Two guests with a wire between them and a verbs device on it each.
 
+use super::service::{End, Service};
 use crate::error::Result;
 use crate::host::Lab;
 use crate::machine::{Machine, Nic, Setup, Wire};
-use crate::program::{Ended, Program, wait_for};
+use crate::program::{Program, wait_for};
 use std::path::Path;
 
 /// The verbs device of each guest.
 pub const DEVICE: &str = "lr0";
 /// What it is on.
-const INTERFACE: &str = "eth0";
+pub const INTERFACE: &str = "eth0";
 
-/// Two guests. Whoever serves is told by [`Pair::serve`], whoever asks by [`Pair::ask`].
+/// Two guests.
 pub struct Pair {
-    server: Machine,
-    client: Machine,
+    /// Where services run.
+    pub server: Machine,
+    /// Where their loads do.
+    pub client: Machine,
 }
 
 /// What drives the verbs devices.
@@ -37,7 +40,7 @@ impl Pair {
         let socket = lab.socket("wire");
         let start = |name, slot, serves| {
             let nic = Nic::new(slot, Wire::Guest { socket: socket.clone(), serves });
-            Machine::start(lab, &Setup { name, megabytes: 640, cpus: 1, nics: vec![nic], ..Setup::default() })
+            Machine::start(lab, &Setup { name, megabytes: 1024, cpus: 1, nics: vec![nic], ..Setup::default() })
         };
         // Pairs follow each other.
         let _ = std::fs::remove_file(&socket);
@@ -53,27 +56,33 @@ impl Pair {
         Ok(Pair { server, client })
     }
 
-    /// Starts a script in the server's guest.
-    pub fn serve(&self, name: &str, script: &str) -> Result<Program> {
-        self.server.start_script(name, script)
-    }
-
-    /// Runs a script in the server's guest.
-    pub fn at_server(&self, name: &str, script: &str) -> Result<Ended> {
-        self.server.run(name, script)
-    }
-
-    /// Runs a script in the client's guest.
-    pub fn ask(&self, name: &str, script: &str) -> Result<Ended> {
-        self.client.run(name, script)
-    }
-
     /// rdma-core's `rping`, which connects by rdma_cm and checks what comes back.
     pub fn rping(&self) -> Result<()> {
-        let server = self.serve("rping", &format!("exec rping -s -a {} -C 10", Self::SERVER))?;
-        self.at_server("listening", "until rdma resource show cm_id | grep -q LISTEN; do sleep 0.05; done")?;
-        self.ask("rping", &format!("rping -c -a {} -C 10 -v", Self::SERVER))?;
+        let server = self.server.start_script("rping", &format!("exec rping -s -a {} -C 10", Self::SERVER))?;
+        self.server.run("listening", "until rdma resource show cm_id | grep -q LISTEN; do sleep 0.05; done")?;
+        self.client.run("rping", &format!("rping -c -a {} -C 10 -v", Self::SERVER))?;
         server.succeed().map(drop)
+    }
+
+    /// Starts a server. `words` are arguments that both ends have.
+    pub fn serve(&self, lab: &Lab, service: Service, words: &'static str) -> Result<Program> {
+        let end = End { words, ..End::new(format!("rdma:{DEVICE}"), Self::SERVER) };
+        let mut server = self.server.start_script(service.name, &lab.in_guest(&service.serve(&end)))?;
+        server.wait_for_line("ready ")?;
+        Ok(server)
+    }
+
+    /// Starts a load of it.
+    pub fn load(&self, lab: &Lab, service: Service, words: &'static str) -> Result<Program> {
+        let end = End { words, ..End::new(format!("rdma:{DEVICE}"), Self::CLIENT) };
+        self.client.start_script(service.name, &lab.in_guest(&service.load(&end, Self::SERVER)))
+    }
+
+    /// A server answers a load.
+    pub fn answers(&self, lab: &Lab, service: Service, words: &'static str) -> Result<()> {
+        let server = self.serve(lab, service, words)?;
+        let load = self.load(lab, service, words)?.succeed()?;
+        service.check(&load, &server.stop()?)
     }
 }
 
