@@ -10,7 +10,7 @@ use std::path::Path;
 /// The verbs device of each guest.
 pub const DEVICE: &str = "lr0";
 /// What it is on.
-pub const INTERFACE: &str = "eth0";
+const INTERFACE: &str = "eth0";
 
 /// Two guests.
 pub struct Pair {
@@ -18,6 +18,8 @@ pub struct Pair {
     pub server: Machine,
     /// Where their loads do.
     pub client: Machine,
+    /// The server's end of the wire.
+    nic: Nic,
 }
 
 /// What drives the verbs devices.
@@ -38,22 +40,30 @@ impl Pair {
     /// Boots both.
     pub fn boot(lab: &Lab, provider: Provider) -> Result<Pair> {
         let socket = lab.socket("wire");
-        let start = |name, slot, serves| {
-            let nic = Nic::new(slot, Wire::Guest { socket: socket.clone(), serves });
-            Machine::start(lab, &Setup { name, megabytes: 1024, cpus: 1, nics: vec![nic], ..Setup::default() })
+        let nic = |slot, serves| Nic::new(slot, Wire::Guest { socket: socket.clone(), serves });
+        let start = |name, nic: &Nic| {
+            Machine::start(lab, &Setup { name, megabytes: 1024, cpus: 1, nics: vec![nic.clone()], ..Setup::default() })
         };
         // Pairs follow each other.
         let _ = std::fs::remove_file(&socket);
-        let server = start("server", 16, true)?;
+        let (here, there) = (nic(16, true), nic(17, false));
+        let server = start("server", &here)?;
         wait_for("the wire", || Ok(socket.exists()))?;
-        let client = start("client", 17, false)?;
+        let client = start("client", &there)?;
         for (machine, address) in [(&server, Self::SERVER), (&client, Self::CLIENT)] {
             machine.wait_until_up()?;
             machine.bring_up(INTERFACE, Some(&format!("{address}/24")))?;
             machine.run("device", &device(provider))?;
         }
         client.run("ping", &format!("ping -c 1 -w 60 {}", Self::SERVER))?;
-        Ok(Pair { server, client })
+        Ok(Pair { server, client, nic: here })
+    }
+
+    /// Takes the link down or up, and waits until the server's device has seen it.
+    pub fn link(&self, is_up: bool) -> Result<()> {
+        self.server.plug(&self.nic, is_up)?;
+        let state = if is_up { "ACTIVE" } else { "DOWN" };
+        self.server.run("link", &until_it_is(state)).map(drop)
     }
 
     /// rdma-core's `rping`, which connects by rdma_cm and checks what comes back.
@@ -97,6 +107,12 @@ fn device(provider: Provider) -> String {
         "modprobe -a rdma_ucm ib_uverbs
         {load}
         rdma link add {DEVICE} type {kind} netdev {INTERFACE}
-        until rdma link show {DEVICE}/1 | grep -q 'state ACTIVE'; do sleep 0.05; done"
+        {}",
+        until_it_is("ACTIVE")
     )
+}
+
+/// A script that waits until the verbs device's port is in a state.
+fn until_it_is(state: &str) -> String {
+    format!("until rdma link show {DEVICE}/1 | grep -q 'state {state}'; do sleep 0.05; done")
 }

@@ -1,7 +1,7 @@
 //! RDMA verbs over Soft-RoCE, between two guests: real RoCEv2 packets.
 
 use super::Suite;
-use super::pair::{DEVICE, INTERFACE, Pair, Provider};
+use super::pair::{DEVICE, Pair, Provider};
 use super::service::{ALL, ECHO, KV, Service};
 use crate::error::{Result, failed};
 use crate::host::Lab;
@@ -89,21 +89,10 @@ fn link_down(lab: &Lab, pair: &Pair) -> Result<()> {
     let server = pair.serve(lab, ECHO, "")?;
     let mut load = pair.load(lab, Service { seconds: 10, ..ECHO }, "")?;
     load.wait_for_line("measuring")?;
-    let until = |state: &str| format!("until rdma link show {DEVICE}/1 | grep -q 'state {state}'; do sleep 0.05; done");
-    pair.server.run(
-        "link",
-        &format!(
-            "ip link set {INTERFACE} down
-            {}
-            ip link set {INTERFACE} up
-            {}",
-            until("DOWN"),
-            until("ACTIVE")
-        ),
-    )?;
+    pair.link(false)?;
+    pair.link(true)?;
     let load = load.end()?;
-    let is_told = load.status != 0 && load.json()?["errors"] != 0;
-    if load.status != 0 && !is_told {
+    if load.status != 0 && load.json()?["errors"] == 0 {
         return failed(format!("the load ends without a reason: {load:?}"));
     }
     let next = pair.load(lab, ECHO, "")?.succeed()?;
