@@ -3,7 +3,7 @@
 //! Both sides write JSON objects, one a line, to a virtio-serial port.
 
 use crate::process::{Event, Process};
-use rustix::process::Signal;
+use rustix::process::{Resource, Rlimit, Signal, setrlimit};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::fs::{self, DirEntry, File};
@@ -54,6 +54,8 @@ pub enum Reply {
 
 /// Serves requests for as long as the guest lives.
 pub fn serve() -> io::Result<()> {
+    // Memory that a device reaches: siw asks nobody's capabilities.
+    setrlimit(Resource::Memlock, Rlimit { current: None, maximum: None })?;
     // The driver makes the port a moment after it is loaded, and then learns its name.
     let port = loop {
         match find_port() {

@@ -10,6 +10,7 @@ use rustix::process::Signal;
 use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::io::Write as _;
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{ChildStdin, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -79,7 +80,7 @@ impl Nic {
 
     /// What QEMU is told.
     fn arguments(&self) -> Vec<String> {
-        let (id, queues) = (format!("n{}", self.slot), self.queues);
+        let (id, queues) = (self.id(), self.queues);
         let mut arguments = Vec::new();
         let netdev = match &self.wire {
             Wire::Tap(interface) => format!("tap,id={id},ifname={interface},script=no,downscript=no,queues={queues}"),
@@ -109,6 +110,11 @@ impl Nic {
         arguments
     }
 
+    /// Its name in QEMU.
+    fn id(&self) -> String {
+        format!("n{}", self.slot)
+    }
+
     /// Its Ethernet address.
     pub fn mac(&self) -> String {
         format!("52:54:00:6c:72:{:02x}", self.slot)
@@ -118,6 +124,7 @@ impl Nic {
 /// A running guest, which ends when it is dropped.
 pub struct Machine {
     qemu: Process,
+    monitor: PathBuf,
     name: &'static str,
     iommu: bool,
     log: Log,
@@ -162,7 +169,8 @@ impl Machine {
         let mut qemu = Process::spawn(command, tell).context("QEMU")?;
         let Some(input) = qemu.take_stdin() else { return failed("QEMU has no standard input") };
         let port = Arc::new(Port { input: Mutex::new(input), programs });
-        Ok(Machine { qemu, name, iommu: setup.iommu, log, port, is_up, has_ended, next: AtomicU64::new(1) })
+        let monitor = monitor(lab, setup);
+        Ok(Machine { qemu, monitor, name, iommu: setup.iommu, log, port, is_up, has_ended, next: AtomicU64::new(1) })
     }
 
     /// Waits until the guest has booted.
@@ -192,6 +200,13 @@ impl Machine {
     /// Whether there is an IOMMU.
     pub fn has_iommu(&self) -> bool {
         self.iommu
+    }
+
+    /// Plugs the cable of a network device in, or pulls it out.
+    pub fn plug(&self, nic: &Nic, is_in: bool) -> Result<()> {
+        let mut monitor = UnixStream::connect(&self.monitor).context("QEMU's monitor")?;
+        let state = if is_in { "on" } else { "off" };
+        writeln!(monitor, "set_link {} {state}", nic.id()).context("QEMU's monitor")
     }
 
     /// Takes the interface of a virtio device up, with an address for the kernel if one is given.
@@ -256,6 +271,11 @@ impl Target for InGuest {
     }
 }
 
+/// Where QEMU takes orders.
+fn monitor(lab: &Lab, setup: &Setup) -> PathBuf {
+    lab.socket(&format!("monitor-{}", setup.name))
+}
+
 /// QEMU's command line.
 fn command(lab: &Lab, setup: &Setup) -> Command {
     let mut command = match setup.namespace {
@@ -264,7 +284,8 @@ fn command(lab: &Lab, setup: &Setup) -> Command {
     };
     // Whatever ends the lab, its guests end with it.
     command.args(["--pdeathsig", "KILL", "--", "qemu-system-x86_64", "-name", setup.name]);
-    command.args(["-nodefaults", "-no-user-config", "-no-reboot", "-display", "none", "-monitor", "none"]);
+    command.args(["-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"]);
+    command.arg("-monitor").arg(format!("unix:{},server=on,wait=off", monitor(lab, setup).display()));
     command.args(["-machine", "q35,memory-backend=memory", "-accel", "tcg,thread=multi,tb-size=256", "-cpu", "max"]);
     command.args(["-smp", &setup.cpus.to_string(), "-m", &setup.megabytes.to_string()]);
     // What a vhost-user process can map.
@@ -272,7 +293,7 @@ fn command(lab: &Lab, setup: &Setup) -> Command {
     command.args(["-object", &memory]);
     // A machine that waits for its turn on the host sees timers that come late: they are not to be judged. What else is
     // left out is hardening, which takes an emulated machine long.
-    let mut line = "console=ttyS0 quiet panic=-1 no_timer_check tsc=reliable clocksource=tsc mitigations=off nokaslr \
+    let mut line = "console=ttyS0 quiet panic=-1 no_timer_check mitigations=off nokaslr \
                     rodata=off init_on_alloc=0 lsm= cryptomgr.notests"
         .to_owned();
     if setup.iommu {

@@ -22,7 +22,7 @@ use signal_hook::flag;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use suites::{SUITES, Suite};
+use suites::{PARTS, SUITES, Suite};
 
 /// The exit status that says that nothing was tested, because this machine lacks what the lab needs.
 const UNABLE: u8 = 77;
@@ -30,7 +30,7 @@ const UNABLE: u8 = 77;
 /// Boots virtual machines that have the devices which this machine does not, and runs linerate in them
 #[derive(Debug, Parser)]
 struct Cli {
-    /// The suites to run; all if none is named
+    /// The suites to run, or parts of them; all if none is named
     #[arg(value_parser = parse_suite)]
     suites: Vec<&'static Suite>,
 
@@ -44,8 +44,9 @@ struct Cli {
 }
 
 fn parse_suite(name: &str) -> Result<&'static Suite, String> {
-    SUITES.iter().find(|suite| suite.name == name).ok_or_else(|| {
-        let names: Vec<_> = SUITES.iter().map(|suite| suite.name).collect();
+    let all = SUITES.iter().chain(PARTS);
+    all.clone().find(|suite| suite.name == name).ok_or_else(|| {
+        let names: Vec<_> = all.map(|suite| suite.name).collect();
         format!("the suites are {}", names.join(", "))
     })
 }
@@ -60,7 +61,7 @@ fn main() -> ExitCode {
     }
     let cli = Cli::parse();
     if cli.list {
-        for suite in SUITES {
+        for suite in SUITES.iter().chain(PARTS) {
             println!("{:12} {}", suite.name, suite.about);
         }
         return ExitCode::SUCCESS;

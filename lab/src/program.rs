@@ -169,6 +169,17 @@ impl Program {
         }
     }
 
+    /// Waits for its end, whatever that is.
+    pub fn end(self) -> Result<Ended> {
+        self.wait_within(PATIENCE)
+    }
+
+    /// Ends it without asking, and waits until it is gone.
+    pub fn kill(self) -> Result<Ended> {
+        self.target.signal(Signal::KILL);
+        self.end()
+    }
+
     /// Asks it to end, and waits until it has, well.
     pub fn stop(self) -> Result<Ended> {
         self.target.signal(Signal::INT);

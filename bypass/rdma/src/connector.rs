@@ -423,7 +423,7 @@ impl<C: Calls> Connector<C> {
                 let theirs = pending.theirs.map_or_else(greeting, Ok);
                 let ready = match (pending.ready.take(), pending.pair.take()) {
                     (Some(ready), _) => Some(ready),
-                    (None, Some(pair)) => Some(pair.made_ready_by_iwarp()?),
+                    (None, Some(pair)) => Some(pair.made_ready_by_iwarp()),
                     (None, None) => None,
                 };
                 return Ok(match (ready, theirs) {

@@ -24,3 +24,6 @@ pub struct Suite {
 
 /// All of them, in the order in which they run.
 pub const SUITES: &[Suite] = &[rxe::SUITE, siw::SUITE, virtio_pci::SUITE, af_xdp::SUITE, vhost::SUITE];
+
+/// Parts of these, which run when they are named.
+pub const PARTS: &[Suite] = &[rxe::QUICK];

@@ -1,9 +1,10 @@
 //! Two guests with a wire between them and a verbs device on it each.
 
+use super::service::{End, Service};
 use crate::error::Result;
 use crate::host::Lab;
 use crate::machine::{Machine, Nic, Setup, Wire};
-use crate::program::{Ended, Program, wait_for};
+use crate::program::{Program, wait_for};
 use std::path::Path;
 
 /// The verbs device of each guest.
@@ -11,10 +12,14 @@ pub const DEVICE: &str = "lr0";
 /// What it is on.
 const INTERFACE: &str = "eth0";
 
-/// Two guests. Whoever serves is told by [`Pair::serve`], whoever asks by [`Pair::ask`].
+/// Two guests.
 pub struct Pair {
-    server: Machine,
-    client: Machine,
+    /// Where services run.
+    pub server: Machine,
+    /// Where their loads do.
+    pub client: Machine,
+    /// The server's end of the wire.
+    nic: Nic,
 }
 
 /// What drives the verbs devices.
@@ -35,45 +40,59 @@ impl Pair {
     /// Boots both.
     pub fn boot(lab: &Lab, provider: Provider) -> Result<Pair> {
         let socket = lab.socket("wire");
-        let start = |name, slot, serves| {
-            let nic = Nic::new(slot, Wire::Guest { socket: socket.clone(), serves });
-            Machine::start(lab, &Setup { name, megabytes: 640, cpus: 1, nics: vec![nic], ..Setup::default() })
+        let nic = |slot, serves| Nic::new(slot, Wire::Guest { socket: socket.clone(), serves });
+        let start = |name, nic: &Nic| {
+            Machine::start(lab, &Setup { name, megabytes: 1024, cpus: 1, nics: vec![nic.clone()], ..Setup::default() })
         };
         // Pairs follow each other.
         let _ = std::fs::remove_file(&socket);
-        let server = start("server", 16, true)?;
+        let (here, there) = (nic(16, true), nic(17, false));
+        let server = start("server", &here)?;
         wait_for("the wire", || Ok(socket.exists()))?;
-        let client = start("client", 17, false)?;
+        let client = start("client", &there)?;
         for (machine, address) in [(&server, Self::SERVER), (&client, Self::CLIENT)] {
             machine.wait_until_up()?;
             machine.bring_up(INTERFACE, Some(&format!("{address}/24")))?;
             machine.run("device", &device(provider))?;
         }
         client.run("ping", &format!("ping -c 1 -w 60 {}", Self::SERVER))?;
-        Ok(Pair { server, client })
+        Ok(Pair { server, client, nic: here })
     }
 
-    /// Starts a script in the server's guest.
-    pub fn serve(&self, name: &str, script: &str) -> Result<Program> {
-        self.server.start_script(name, script)
-    }
-
-    /// Runs a script in the server's guest.
-    pub fn at_server(&self, name: &str, script: &str) -> Result<Ended> {
-        self.server.run(name, script)
-    }
-
-    /// Runs a script in the client's guest.
-    pub fn ask(&self, name: &str, script: &str) -> Result<Ended> {
-        self.client.run(name, script)
+    /// Takes the link down or up, and waits until the server's device has seen it.
+    pub fn link(&self, is_up: bool) -> Result<()> {
+        self.server.plug(&self.nic, is_up)?;
+        let state = if is_up { "ACTIVE" } else { "DOWN" };
+        self.server.run("link", &until_it_is(state)).map(drop)
     }
 
     /// rdma-core's `rping`, which connects by rdma_cm and checks what comes back.
     pub fn rping(&self) -> Result<()> {
-        let server = self.serve("rping", &format!("exec rping -s -a {} -C 10", Self::SERVER))?;
-        self.at_server("listening", "until rdma resource show cm_id | grep -q LISTEN; do sleep 0.05; done")?;
-        self.ask("rping", &format!("rping -c -a {} -C 10 -v", Self::SERVER))?;
+        let server = self.server.start_script("rping", &format!("exec rping -s -a {} -C 10", Self::SERVER))?;
+        self.server.run("listening", "until rdma resource show cm_id | grep -q LISTEN; do sleep 0.05; done")?;
+        self.client.run("rping", &format!("rping -c -a {} -C 10 -v", Self::SERVER))?;
         server.succeed().map(drop)
+    }
+
+    /// Starts a server. `words` are arguments that both ends have.
+    pub fn serve(&self, lab: &Lab, service: Service, words: &'static str) -> Result<Program> {
+        let end = End { words, ..End::new(format!("rdma:{DEVICE}"), Self::SERVER) };
+        let mut server = self.server.start_script(service.name, &lab.in_guest(&service.serve(&end)))?;
+        server.wait_for_line("ready ")?;
+        Ok(server)
+    }
+
+    /// Starts a load of it.
+    pub fn load(&self, lab: &Lab, service: Service, words: &'static str) -> Result<Program> {
+        let end = End { words, ..End::new(format!("rdma:{DEVICE}"), Self::CLIENT) };
+        self.client.start_script(service.name, &lab.in_guest(&service.load(&end, Self::SERVER)))
+    }
+
+    /// A server answers a load.
+    pub fn answers(&self, lab: &Lab, service: Service, words: &'static str) -> Result<()> {
+        let server = self.serve(lab, service, words)?;
+        let load = self.load(lab, service, words)?.succeed()?;
+        service.check(&load, &server.stop()?)
     }
 }
 
@@ -88,6 +107,12 @@ fn device(provider: Provider) -> String {
         "modprobe -a rdma_ucm ib_uverbs
         {load}
         rdma link add {DEVICE} type {kind} netdev {INTERFACE}
-        until rdma link show {DEVICE}/1 | grep -q 'state ACTIVE'; do sleep 0.05; done"
+        {}",
+        until_it_is("ACTIVE")
     )
+}
+
+/// A script that waits until the verbs device's port is in a state.
+fn until_it_is(state: &str) -> String {
+    format!("until rdma link show {DEVICE}/1 | grep -q 'state {state}'; do sleep 0.05; done")
 }

@@ -8,16 +8,21 @@ use crate::program::Ended;
 pub struct Service {
     /// Its command.
     pub name: &'static str,
-    port: u16,
-    serve: &'static str,
-    load: &'static str,
+    /// Where it is served.
+    pub port: u16,
+    /// What its server is told.
+    pub serve: &'static str,
+    /// What its load does.
+    pub load: &'static str,
+    /// On how many connections.
+    pub connections: u32,
+    /// How long, once they are open.
+    pub seconds: u32,
 }
 
-/// How many connections a load has.
-const CONNECTIONS: u32 = 8;
-
 /// Every byte comes back.
-pub const ECHO: Service = Service { name: "echo", port: 7, serve: "", load: "--size 1000 --depth 2" };
+pub const ECHO: Service =
+    Service { name: "echo", port: 7, serve: "", load: "--size 1000 --depth 2", connections: 8, seconds: 2 };
 
 /// Every value is the one that was written.
 pub const KV: Service = Service {
@@ -25,7 +30,12 @@ pub const KV: Service = Service {
     port: 6379,
     serve: "--memory 64m",
     load: "--keys 1000 --value-size 64-4k --get-ratio 0.5 --verify --no-miss",
+    connections: 8,
+    seconds: 2,
 };
+
+/// What verbs drop besides.
+const SENSELESS: &str = "message: senseless";
 
 /// Both, one after the other.
 pub const ALL: [Service; 2] = [ECHO, KV];
@@ -39,6 +49,8 @@ pub struct End {
     pub ip: String,
     /// How many workers.
     pub workers: u16,
+    /// What else is to be said of it.
+    pub words: &'static str,
 }
 
 impl End {
@@ -49,14 +61,18 @@ impl End {
 
     /// One worker.
     pub fn new(via: impl Into<String>, ip: impl Into<String>) -> End {
-        End { via: via.into(), ip: ip.into(), workers: 1 }
+        End { via: via.into(), ip: ip.into(), workers: 1, words: "" }
     }
 
     /// The arguments that say so.
     fn arguments(&self) -> String {
         // Two machines and this one share few cores: nobody polls in vain.
-        let ours = if self.via == "kernel" { String::new() } else { format!("--ip {}/24 --idle backoff", self.ip) };
-        format!("--via {} {ours} --workers {} --json", self.via, self.workers)
+        let ours = match self.via.split_once(':') {
+            None => String::new(),
+            Some(("rdma", _)) => "--idle backoff".to_owned(),
+            Some(_) => format!("--ip {}/24 --idle backoff", self.ip),
+        };
+        format!("--via {} {ours} --workers {} {} --json", self.via, self.workers, self.words)
     }
 }
 
@@ -68,8 +84,11 @@ impl Service {
 
     /// The arguments of a load of a server at `remote`.
     pub fn load(&self, end: &End, remote: &str) -> String {
-        let (name, ours, port, load) = (self.name, end.arguments(), self.port, self.load);
-        format!("-v {name} load {ours} --connect {remote}:{port} --connections {CONNECTIONS} --duration 2s {load}")
+        let Service { name, port, load, connections, seconds, .. } = self;
+        let ours = end.arguments();
+        format!(
+            "-v {name} load {ours} --connect {remote}:{port} --connections {connections} --duration {seconds}s {load}"
+        )
     }
 
     /// What a load and its server tell must fit: nothing went wrong, and nothing was damaged on the way.
@@ -77,14 +96,16 @@ impl Service {
         let (load, server) = (load.json()?, server.json()?);
         let all_is_well = load["errors"] == 0
             && load["requests"].as_u64() > Some(0)
-            && server["accepted"] == CONNECTIONS
-            && server["finished"] == CONNECTIONS;
+            && server["accepted"] == self.connections
+            && server["finished"] == self.connections;
         if !all_is_well {
             return failed(format!("the load tells {load}, the server {server}"));
         }
-        for cause in ["bad TCP or UDP checksum", "bad IPv4 checksum", "truncated frame", "too long for the port"] {
+        for cause in
+            ["bad TCP or UDP checksum", "bad IPv4 checksum", "truncated frame", "too long for the port", SENSELESS]
+        {
             if !server["drops"][cause].is_null() {
-                return failed(format!("the server dropped frames: {server}"));
+                return failed(format!("the server dropped something: {server}"));
             }
         }
         Ok(())

@@ -2,6 +2,7 @@
 
 use super::Suite;
 use super::pair::{Pair, Provider};
+use super::service::ALL;
 use crate::host::Lab;
 use crate::report::Report;
 
@@ -11,4 +12,7 @@ fn run(lab: &Lab, report: &mut Report) {
     let Some(module) = report.case("the module", || lab.image.siw(&lab.log)) else { return };
     let Some(pair) = report.case("two guests", || Pair::boot(lab, Provider::Siw(&module))) else { return };
     report.case("rping", || pair.rping());
+    for service in ALL {
+        report.case(service.name, || pair.answers(lab, service, ""));
+    }
 }
