@@ -7,7 +7,7 @@ use std::num::NonZeroU32;
 pub(crate) struct Location(pub NonZeroU32);
 
 /// Entries that a segment has when there are as many as were expected: growing it takes some ten microseconds.
-const SEGMENT: usize = 2048;
+const SEGMENT: usize = 1024;
 /// The fewest homes of a segment that has any.
 const FEWEST: usize = 8;
 
