@@ -89,13 +89,13 @@ impl<M: Send + 'static> Port<M> {
                 let WorkerParts { worker, config, parts, lines } = parts;
                 let worker = Worker::new(worker, config, parts, lines, make(seat));
                 ready.fetch_add(1, Ordering::Relaxed);
-                let result = worker.run(&Clock::start(), &stop);
+                let ended = worker.run(&Clock::start(), &stop);
                 drop(running);
                 if let Some(connector) = connector {
                     // It says itself what went wrong.
                     let _ = connector.join();
                 }
-                Ok(result?)
+                Ok(ended)
             })
         };
         Ok(workers.into_iter().map(job).collect())

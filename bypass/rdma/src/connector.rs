@@ -128,6 +128,8 @@ pub struct Connector<C: Calls> {
     made: HashMap<u32, Made>,
     /// When a port of the device was last said to be down, until one is said to be active.
     down_since: Option<Instant>,
+    /// A turn has failed, and that has been said.
+    has_failed: bool,
     /// What workers had no room for.
     unsent: VecDeque<(usize, News<C>)>,
 }
@@ -206,6 +208,7 @@ impl<C: Calls> Connector<C> {
             bell,
             made: HashMap::new(),
             down_since: None,
+            has_failed: false,
             unsent: VecDeque::new(),
         })
     }
@@ -216,11 +219,14 @@ impl<C: Calls> Connector<C> {
             // What workers said before they ended is heard.
             let last = is_over();
             match self.turn(clock.now()) {
-                Ok(true) => {}
+                Ok(true) => self.has_failed = false,
                 Ok(false) if last => return,
                 Ok(false) => self.rest(),
                 Err(error) => {
-                    tracing::error!("{}: {error}", self.region.domain().calls().name());
+                    if !self.has_failed {
+                        tracing::error!("{}: {error}", self.region.domain().calls().name());
+                    }
+                    self.has_failed = true;
                     if last {
                         return;
                     }

@@ -58,6 +58,8 @@ pub struct Rest<C: Calls> {
     pub(crate) waits: u64,
 }
 
+/// How long a worker sleeps that cannot be woken.
+const SHORT: Duration = Duration::from_millis(1);
 /// A worker is stopped without being woken.
 const STOP_CHECK: Duration = Duration::from_millis(20);
 
@@ -78,11 +80,14 @@ impl<C: Calls> Rest<C> {
     }
 
     /// Waits until something is completed in its queue, which has been asked to say so, or it is woken, or for `timeout`.
-    pub(crate) fn wait(&mut self, timeout: Duration) -> Result<(), Error> {
+    pub(crate) fn wait(&mut self, timeout: Duration) {
         self.waits += 1;
-        wait([self.channel.as_fd(), self.bell.as_fd()], timeout.min(self.longest))?;
+        let waited = wait([self.channel.as_fd(), self.bell.as_fd()], timeout.min(self.longest));
         self.bell.quiet();
-        self.channel.take_events()?;
-        Ok(())
+        if let Err(error) = waited.and_then(|()| self.channel.take_events().map(drop)) {
+            // The queue will say whether there is a device.
+            tracing::debug!("{error}");
+            std::thread::sleep(SHORT);
+        }
     }
 }

@@ -5,7 +5,7 @@ use crate::calls::Calls;
 use crate::connection::{Link, Receiving, Stage};
 use crate::net::{Net, Parts};
 use crate::rest::Rest;
-use crate::verbs::{Error, Window};
+use crate::verbs::Window;
 use linerate_bypass::mailbox::{Receiver, Sender};
 use linerate_bypass::time::{Clock, Duration, Instant};
 use linerate_bypass::{CloseReason, ConnId, ConnectError, Letter, Origin, Service, Summary};
@@ -121,14 +121,14 @@ impl<C: Calls, S: Service> Worker<C, S> {
     }
 
     /// One turn. Returns how many completions, messages and events there were.
-    pub fn turn(&mut self, now: Instant) -> Result<usize, Error> {
+    pub fn turn(&mut self, now: Instant) -> usize {
         self.net.now = now;
         if !self.started {
             self.started = true;
             self.service.start(&mut self.net);
         }
         let mut work = self.deliver_messages();
-        self.net.poll()?;
+        self.net.poll();
         work += self.hear();
         work += self.net.take_in();
         self.tends_at = self.service.tend(&mut self.net).map(|rest| now + rest);
@@ -136,48 +136,44 @@ impl<C: Calls, S: Service> Worker<C, S> {
         work += self.deliver_ready();
         self.net.flush_all();
         self.tell();
-        Ok(work)
+        work
     }
 
-    /// Runs until `stop`, or until the device fails; then ends all connections, and returns the service and what happened. A
-    /// worker that may sleep does after a while without work, and sees `stop` within 20 ms.
-    pub fn run(mut self, clock: &Clock, stop: &AtomicBool) -> Result<(S, Summary), Error> {
+    /// Runs until `stop`; then ends all connections, and returns the service and what happened. When the device fails, its
+    /// connections end, and the worker goes on. One that may sleep does after a while without work, and sees `stop` within 20 ms.
+    pub fn run(mut self, clock: &Clock, stop: &AtomicBool) -> (S, Summary) {
         let mut idle_turns = 0;
-        let mut result = Ok(());
-        while !stop.load(Ordering::Relaxed) && result.is_ok() {
+        while !stop.load(Ordering::Relaxed) {
             match self.turn(clock.now()) {
-                Ok(0) if idle_turns > IDLE_TURNS && self.rest.is_some() => result = self.sleep(clock),
-                Ok(0) => {
+                0 if idle_turns > IDLE_TURNS && self.rest.is_some() => self.sleep(clock),
+                0 => {
                     idle_turns += 1;
                     std::hint::spin_loop();
                 }
-                Ok(_) => idle_turns = 0,
-                Err(error) => result = Err(error),
+                _ => idle_turns = 0,
             }
         }
         tracing::debug!("worker {} has slept {} times", self.net.worker, self.waits());
-        let ended = self.finish();
-        result.map(|()| ended)
+        self.finish()
     }
 
     /// Sleeps until there is something to do, if it may.
-    pub(crate) fn sleep(&mut self, clock: &Clock) -> Result<(), Error> {
+    pub(crate) fn sleep(&mut self, clock: &Clock) {
         if self.messages.about_to_sleep() && self.news.about_to_sleep() {
-            self.net.arm()?;
+            self.net.arm();
             // What was completed before that does not ring.
             let now = clock.now();
-            if self.turn(now)? == 0 {
+            if self.turn(now) == 0 {
                 let tries_again = !self.unsent.is_empty() || self.net.is_starved();
                 let moment = tries_again.then_some(now + MOMENT);
                 let next = [self.net.timers.next(), self.tends_at, moment].into_iter().flatten().min();
                 if let Some(rest) = &mut self.rest {
-                    rest.wait(next.map_or(Duration::MAX, |next| next.since(now)))?;
+                    rest.wait(next.map_or(Duration::MAX, |next| next.since(now)));
                 }
             }
         }
         self.messages.awake();
         self.news.awake();
-        Ok(())
     }
 
     /// What the connector has said.

@@ -74,6 +74,8 @@ pub(crate) struct Net<C: Calls> {
     /// Links that are over.
     pub buried: Vec<Link<C>>,
     polled: Vec<Completion>,
+    /// There is no device any more.
+    is_over: bool,
     /// All that was completed has been polled.
     is_drained: bool,
     /// When silent peers are looked for next.
@@ -107,6 +109,7 @@ impl<C: Calls> Net<C> {
             lost: Vec::new(),
             buried: Vec::new(),
             polled: Vec::with_capacity(BURST),
+            is_over: false,
             is_drained: false,
             next_probe: Instant::ZERO,
             config,
@@ -115,7 +118,7 @@ impl<C: Calls> Net<C> {
 
     /// Whether there may be no connection more.
     pub fn is_full(&self) -> bool {
-        self.slots.is_full()
+        self.is_over || self.slots.is_full()
     }
 
     /// A connection has been made, for which there is room.
@@ -150,14 +153,32 @@ impl<C: Calls> Net<C> {
 
     /// Polls a burst of completions of each queue. What the connector has said before it lets a peer send is heard between this and
     /// [`take_in`](Self::take_in).
-    pub fn poll(&mut self) -> Result<(), Error> {
+    pub fn poll(&mut self) {
         self.is_drained = true;
-        for queue in &mut self.queues {
-            let polled = queue.poll(BURST)?;
-            self.is_drained &= polled.len() < BURST;
-            self.polled.extend(polled);
+        if self.is_over {
+            return;
         }
-        Ok(())
+        let Net { queues, polled, is_drained, .. } = self;
+        let result = queues.iter_mut().try_for_each(|queue| {
+            let completions = queue.poll(BURST)?;
+            *is_drained &= completions.len() < BURST;
+            polled.extend(completions);
+            Ok(())
+        });
+        if let Err(error) = result {
+            self.give_up(&error);
+        }
+    }
+
+    /// The device is of no use any more. Whoever runs the service goes on without it.
+    #[cold]
+    fn give_up(&mut self, error: &Error) {
+        tracing::error!("{error}: all connections are over, and there will be no others");
+        self.is_over = true;
+        self.expected.clear();
+        for id in self.slots.names() {
+            self.end(id, CloseReason::Reset);
+        }
     }
 
     /// Takes in what was polled, and returns how much that was.
@@ -206,8 +227,12 @@ impl<C: Calls> Net<C> {
     }
 
     /// Asks the completion queues to ring their channel at the next completion.
-    pub fn arm(&mut self) -> Result<(), Error> {
-        self.queues.iter_mut().try_for_each(CompletionQueue::notify)
+    pub fn arm(&mut self) {
+        if !self.is_over
+            && let Err(error) = self.queues.iter_mut().try_for_each(CompletionQueue::notify)
+        {
+            self.give_up(&error);
+        }
     }
 
     /// Whether somebody waits for memory, which comes without a sign.

@@ -194,6 +194,19 @@ fn a_device_that_fails_ends_all_its_connections_and_the_worker_goes_on() {
 }
 
 #[test]
+fn a_device_that_is_gone_ends_its_connections_and_the_worker_goes_on() {
+    let mut rig = persistent(&setup(1));
+    rig.ends[0].worker.service_mut().again = 0;
+    rig.run_until(|ends| ends[1].worker.service().received > 1000);
+    let device = rig.ends[0].device.clone();
+    rig.fabric.vanish(&device, true);
+    rig.ends[0].connector = None;
+    rig.run_until(|ends| ends.iter().all(|end| end.worker.service().ended.len() == 1));
+    assert_eq!(rig.ends[0].worker.service().ended, [CloseReason::Reset]);
+    (0..1000).for_each(|_| rig.step());
+}
+
+#[test]
 fn a_link_that_is_down_for_a_moment_costs_nothing_and_one_that_stays_down_ends_its_connections() {
     for seed in 0..20 {
         let device = |rig: &Rig| rig.ends[(seed % 2) as usize].device.clone();

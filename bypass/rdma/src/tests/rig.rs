@@ -260,8 +260,8 @@ impl Rig {
         self.now += 1000;
         let now = Instant::from_nanos(self.now);
         match self.random.u8(..6) {
-            0 => _ = self.ends[0].worker.turn(now).unwrap(),
-            1 => _ = self.ends[1].worker.turn(now).unwrap(),
+            0 => _ = self.ends[0].worker.turn(now),
+            1 => _ = self.ends[1].worker.turn(now),
             which @ 2..=3 => {
                 if let Some(connector) = &mut self.ends[usize::from(which) - 2].connector {
                     connector.turn(now).unwrap();

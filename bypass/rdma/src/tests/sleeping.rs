@@ -119,8 +119,8 @@ fn run(
         let clock = Clock::start();
         let mut worker = Worker::new(worker, config, parts, lines, service);
         while !worker.service().is_over {
-            if worker.turn(clock.now()).unwrap() == 0 {
-                worker.sleep(&clock).unwrap();
+            if worker.turn(clock.now()) == 0 {
+                worker.sleep(&clock);
             }
         }
         let waits = worker.waits();
