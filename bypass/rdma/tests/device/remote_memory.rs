@@ -160,3 +160,41 @@ fn the_peer_makes_a_window_invalid() {
     window.write(one, 3, 8192);
     assert_eq!(statuses(&rig, 1), [Status::RemoteAccess]);
 }
+
+/// What the adapter does on a device that ends a window only where its region ends.
+#[test]
+fn a_window_on_a_region_of_its_own_ends_with_that() {
+    let Some(rig) = Rig::open() else { return };
+    let Some(mut window) = Window::new(&rig) else { return };
+    let access = Access { bind: true, ..Access::default() };
+    // SAFETY: the domain is live, and the memory is until the region is gone.
+    let registered = unsafe { rig.native.register(rig.domain, rig.address(8192) as *mut u8, 64, access) };
+    let (alone, _) = registered.unwrap();
+    let [one, other] = rig.pairs();
+    let Operation::Bind { window: handle, remote_key, address, len, .. } = window.bind(8192, 64) else { unreachable!() };
+    let access = Access { remote_read: true, ..Access::default() };
+    rig.fill(8192..8260, 7);
+    rig.send(other, 1, &[], Operation::Bind { window: handle, remote_key, region: alone, address, len, access });
+    assert_eq!(statuses(&rig, 1), [Status::Success]);
+    rig.send(one, 2, &[rig.segment(0..64)], Operation::Read { address, remote_key });
+    assert_eq!(statuses(&rig, 1), [Status::Success]);
+    assert_eq!(rig.bytes(0..64), [7; 64]);
+    rig.send(one, 3, &[rig.segment(0..65)], Operation::Read { address, remote_key });
+    assert_eq!(statuses(&rig, 1), [Status::RemoteAccess]);
+    drop(window);
+    // SAFETY: nothing is bound to it any more, and it is not used again.
+    unsafe { rig.native.deregister(alone) }.unwrap();
+}
+
+#[test]
+fn a_window_is_open_to_its_own_queue_pair_alone() {
+    let Some(rig) = Rig::open() else { return };
+    let Some(mut window) = Window::new(&rig) else { return };
+    let [_one, other] = rig.pairs();
+    let [stranger, _] = rig.pairs();
+    rig.send(other, 1, &[], window.bind(8192, 64));
+    assert_eq!(statuses(&rig, 1), [Status::Success]);
+    window.write(stranger, 2, 8192);
+    assert_eq!(statuses(&rig, 1), [Status::RemoteAccess]);
+    assert_eq!(rig.bytes(8192..8256), [0; 64]);
+}
