@@ -5,6 +5,7 @@ use super::pair::{DEVICE, Pair, Provider};
 use super::service::{ALL, ECHO, KV, Service};
 use crate::error::{Result, failed};
 use crate::host::Lab;
+use crate::program::wait_for;
 use crate::report::Report;
 
 pub const SUITE: Suite = Suite { name: "rxe", about: "RDMA verbs over Soft-RoCE, between two guests", run };
@@ -48,6 +49,7 @@ fn run(lab: &Lab, report: &mut Report) {
     }
     report.case("a server is killed and comes back", || server_killed(lab, &pair));
     report.case("a load is killed, and leaves nothing at its server", || load_killed(lab, &pair));
+    report.case("a thousand connections leave nothing", || thousand(lab, &pair));
     report.case("the link goes down and up", || link_down(lab, &pair));
     report.case("rping is refused by a server", || rping_refused(lab, &pair));
     report.case("a load is refused by rping, or refuses it", || load_refused(lab, &pair));
@@ -80,6 +82,39 @@ fn load_killed(lab: &Lab, pair: &Pair) -> Result<()> {
     let told = server.stop()?.json()?;
     if told["broken"] != LASTING.connections || told["finished"] != ECHO.connections {
         return failed(format!("the next load tells {load:?}, the server {told}"));
+    }
+    Ok(())
+}
+
+/// What a server holds: objects of its device, with its descriptors; and kilobytes of resident memory.
+fn held(pair: &Pair) -> Result<(String, u64)> {
+    let script = format!(
+        "pid=$(pgrep -x linerate)
+        echo $(rdma resource show {DEVICE}) and $(ls /proc/$pid/fd | wc -l) descriptors
+        sed -n 's/^VmRSS: *\\([0-9]*\\) kB/\\1/p' /proc/$pid/status"
+    );
+    let told = pair.server.run("what the server holds", &script)?;
+    match told.out.as_slice() {
+        [held, resident] if let Ok(resident) = resident.trim().parse() => Ok((held.clone(), resident)),
+        other => failed(format!("it is not to be seen what the server holds: {other:?}")),
+    }
+}
+
+/// What a server holds is what it held before, but for a megabyte that the allocator may keep.
+fn thousand(lab: &Lab, pair: &Pair) -> Result<()> {
+    const SPARE: u64 = 1 << 10;
+    const MANY: Service = Service { load: "--size 64", connections: 250, seconds: 1, ..ECHO };
+    let server = pair.serve(lab, MANY, "")?;
+    pair.load(lab, ECHO, "")?.succeed()?;
+    let (before, resident) = held(pair)?;
+    for _ in 0..4 {
+        pair.load(lab, MANY, "")?.succeed()?;
+    }
+    wait_for("the server to hold what it held", || Ok(held(pair)?.0 == before))?;
+    let (_, now) = held(pair)?;
+    let told = server.stop()?.json()?;
+    if now > resident + SPARE || told["finished"] != 4 * MANY.connections + ECHO.connections {
+        return failed(format!("{resident} kB before, {now} kB now; the server tells {told}"));
     }
     Ok(())
 }

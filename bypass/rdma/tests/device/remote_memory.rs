@@ -171,7 +171,9 @@ fn a_window_on_a_region_of_its_own_ends_with_that() {
     let registered = unsafe { rig.native.register(rig.domain, rig.address(8192) as *mut u8, 64, access) };
     let (alone, _) = registered.unwrap();
     let [one, other] = rig.pairs();
-    let Operation::Bind { window: handle, remote_key, address, len, .. } = window.bind(8192, 64) else { unreachable!() };
+    let Operation::Bind { window: handle, remote_key, address, len, .. } = window.bind(8192, 64) else {
+        unreachable!()
+    };
     let access = Access { remote_read: true, ..Access::default() };
     rig.fill(8192..8260, 7);
     rig.send(other, 1, &[], Operation::Bind { window: handle, remote_key, region: alone, address, len, access });
