@@ -40,12 +40,7 @@ impl<M: Send + 'static> Port<M> {
             Err(error) => tracing::warn!("what services send over and over is copied for each message: {error}"),
         }
         let (name, emulated_by) = (native.name().to_owned(), native.emulated_by().map(str::to_owned));
-        Ok(Port {
-            device: Device { name, emulated_by },
-            adapter,
-            may_rest: args.idle == Some(IdleArg::Backoff),
-            workers,
-        })
+        Ok(Port { device: Device { name, emulated_by }, adapter, workers })
     }
 
     /// The device.
