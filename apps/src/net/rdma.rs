@@ -35,12 +35,7 @@ impl<M: Send + 'static> Port<M> {
         };
         let adapter = Adapter::open(&native, &config, &listen.tcp, workers)?;
         let (name, emulated_by) = (native.name().to_owned(), native.emulated_by().map(str::to_owned));
-        Ok(Port {
-            device: Device { name, emulated_by },
-            adapter,
-            may_rest: args.idle == Some(IdleArg::Backoff),
-            workers,
-        })
+        Ok(Port { device: Device { name, emulated_by }, adapter, workers })
     }
 
     /// The device.

@@ -63,6 +63,9 @@ pub enum ExchangeError {
     /// What the peer says is not of itself.
     #[error("the peer's queue pair is not where the peer is")]
     Elsewhere,
+    /// The worker has as many connections as it may.
+    #[error("the worker has no room for another connection")]
+    Full,
     /// The connection by TCP failed.
     #[error("TCP: {0}")]
     Tcp(#[from] io::Error),
@@ -83,6 +86,7 @@ impl ExchangeError {
         use ErrorKind::*;
         match self {
             ExchangeError::Senseless | ExchangeError::Elsewhere => ConnectError::Refused,
+            ExchangeError::Full => ConnectError::TooMany,
             ExchangeError::Tcp(error) => match error.kind() {
                 ConnectionRefused | ConnectionReset | UnexpectedEof => ConnectError::Refused,
                 TimedOut => ConnectError::TimedOut,
@@ -166,6 +170,12 @@ impl<C: Calls> Exchange<C> {
     /// The workers' connections: their worker, and the number of the queue pair.
     pub fn made(&self) -> impl Iterator<Item = (usize, u32)> + '_ {
         self.made.iter().map(|(pair, (worker, _))| (*worker, *pair))
+    }
+
+    /// How many queue pairs a worker has.
+    fn pairs(&self, worker: usize) -> usize {
+        let making = self.talks.values().filter(|talk| talk.worker == worker && talk.number.is_some()).count();
+        making + self.made.values().filter(|(of, _)| *of == worker).count()
     }
 
     /// The peer of a connection is to learn that it is over.
@@ -299,11 +309,15 @@ impl<C: Calls> Connector<C> {
         }
     }
 
+    /// Its queue pair stays until the worker gives it up.
     fn peer_is_gone(&mut self, pair: u32) {
-        let gone = self.exchange().and_then(|exchange| exchange.made.remove(&pair));
-        if let Some((worker, _)) = gone {
-            self.tell(worker, News::Lost(pair));
+        let Some(exchange) = self.exchange() else { return };
+        let Some((worker, stream)) = exchange.made.get(&pair) else { return };
+        if let Err(error) = epoll::delete(&exchange.epoll, stream) {
+            tracing::debug!("{error}");
         }
+        let worker = *worker;
+        self.tell(worker, News::Lost(pair));
     }
 
     /// Something has happened to a connection that is being made.
@@ -380,7 +394,12 @@ impl<C: Calls> Connector<C> {
     }
 
     /// A queue pair with its buffers, by the port that the peer is reached by, and what the peer is told of it.
-    fn new_pair(&self, talk: &Talk<C>) -> Result<(QueuePair<C, Init>, Gid, Record), ExchangeError> {
+    fn new_pair(&mut self, talk: &Talk<C>) -> Result<(QueuePair<C, Init>, Gid, Record), ExchangeError> {
+        let most = self.config.max_connections;
+        // The worker's queue has room for the completions of so many, and the buffers it shares are for so many.
+        if self.exchange().is_some_and(|exchange| exchange.pairs(talk.worker) >= most) {
+            return Err(ExchangeError::Full);
+        }
         let calls = self.region.domain().calls();
         let own = gid_of(&**calls, talk.stream.local_addr()?.ip())?;
         let port = calls.port(own.port).map_err(Error::of("query the port"))?;

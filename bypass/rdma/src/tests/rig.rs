@@ -55,12 +55,12 @@ pub struct Rig {
 }
 
 impl End {
-    fn new(fabric: &Fabric, number: u8, setup: &Setup, peer: Peer) -> Self {
+    fn new(fabric: &Fabric, number: u8, setup: &Setup, config: &Config, peer: Peer) -> Self {
         let [a, b, c] = setup.network;
         let mut device = DeviceConfig::roce([a, b, c, number].into());
         device.inline = setup.inline;
         let device = fabric.device(&format!("model{number}"), device);
-        let config = Config { inline: setup.inline, ..setup.config.clone() };
+        let config = Config { inline: setup.inline, ..config.clone() };
         let arena = Arena::new(ArenaConfig { bytes: 16 << 20, hugepages: false }).unwrap();
         let region = Region::new(&Domain::new(&device).unwrap(), std::slice::from_ref(&arena), false).unwrap();
         let queue = CompletionQueue::new(&device, 4096, None).unwrap();
@@ -152,9 +152,14 @@ impl End {
 impl Rig {
     /// Two ends, of which the first begins.
     pub fn new(setup: &Setup, peers: [Peer; 2]) -> Self {
+        Rig::with(setup, &[setup.config.clone(), setup.config.clone()], peers)
+    }
+
+    /// As [`new`](Self::new), with a configuration for each.
+    pub fn with(setup: &Setup, configs: &[Config; 2], peers: [Peer; 2]) -> Self {
         let fabric = Fabric::new(FabricConfig { seed: setup.seed, ..FabricConfig::default() });
         let [a, b] = peers;
-        let ends = [End::new(&fabric, 1, setup, a), End::new(&fabric, 2, setup, b)];
+        let ends = [End::new(&fabric, 1, setup, &configs[0], a), End::new(&fabric, 2, setup, &configs[1], b)];
         Rig { fabric, ends, random: fastrand::Rng::with_seed(setup.seed), now: 0 }
     }
 
