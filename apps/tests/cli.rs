@@ -49,6 +49,8 @@ fn assert_refused(args: &str, status: i32, part: &str) {
 
 #[test]
 fn wrong_usage_is_one_line_and_status_2() {
+    let not_with_rdma =
+        if cfg!(feature = "rdma") { "--ip has no effect with --via rdma" } else { "rdma:rxe0: not in this build" };
     for (args, part) in [
         ("", "subcommand"),
         ("ecko", "ecko"),
@@ -66,7 +68,9 @@ fn wrong_usage_is_one_line_and_status_2() {
         ("echo serve --via tap:lr0 --listen 10.0.0.2:7", "--ip ADDRESS/PREFIX"),
         ("echo serve --via tap:lr0 --ip 10.0.0.2 --listen 10.0.0.2:7", "prefix"),
         ("echo serve --via tap:lr0 --ip 10.0.0.2/24 --listen 10.0.0.3:7", "10.0.0.3:7: not an address of ours"),
-        ("echo serve --via rdma:rxe0 --ip 10.0.0.2/24 --listen 10.0.0.2:7", "rdma:rxe0: not in this build"),
+        ("echo serve --via rdma:rxe0 --ip 10.0.0.2/24 --listen 10.0.0.2:7", not_with_rdma),
+        ("echo load --via kernel --connect 127.0.0.1:7 --srq 64", "--srq has an effect only with --via rdma:DEVICE"),
+        ("echo load --via kernel --connect 127.0.0.1:7 --rdma-buffers 2", "--rdma-buffers"),
         ("echo load --via kernel", "--connect"),
         ("echo load --via kernel --connect 127.0.0.1:0", "port"),
         ("echo load --via kernel --connect 127.0.0.1:7 --duration 5", "--duration"),

@@ -97,6 +97,7 @@ pub struct NetArgs {
     #[arg(long, value_name = "N", value_parser = at_least_one)]
     pub max_packets_per_connection: Option<usize>,
 
+    /// How queue pairs are made and used.
     #[command(flatten)]
     pub rdma: RdmaArgs,
 

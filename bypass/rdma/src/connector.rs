@@ -320,6 +320,9 @@ impl<C: Calls> Connector<C> {
         }
         let worker = self.next;
         self.next = (worker + 1) % self.workers.len();
+        if self.is_full(worker) {
+            return refusal(b"too many connections", id);
+        }
         match self.accept(id, worker, theirs, event, now) {
             Ok(()) => {}
             Err(error) => tracing::warn!("a connection is not accepted: {error}"),
@@ -565,6 +568,12 @@ impl<C: Calls> Connector<C> {
             is_shared: self.config.shared.is_some(),
             private: Private::new(&self.greeting.write()),
         }
+    }
+
+    /// Whether a worker has as many queue pairs as it may have connections: so many completions its queues have room for, and for
+    /// so many are the buffers that it shares.
+    fn is_full(&self, worker: usize) -> bool {
+        self.workers[worker].queues.iter().map(QueueHandle::pairs).sum::<usize>() >= self.config.max_connections
     }
 
     fn make_pair(&self, worker: usize) -> Result<QueuePair<C, New>, Error> {

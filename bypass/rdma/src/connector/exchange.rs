@@ -63,6 +63,9 @@ pub enum ExchangeError {
     /// What the peer says is not of itself.
     #[error("the peer's queue pair is not where the peer is")]
     Elsewhere,
+    /// The worker has as many connections as it may.
+    #[error("the worker has no room for another connection")]
+    Full,
     /// The connection by TCP failed.
     #[error("TCP: {0}")]
     Tcp(#[from] io::Error),
@@ -83,6 +86,7 @@ impl ExchangeError {
         use ErrorKind::*;
         match self {
             ExchangeError::Senseless | ExchangeError::Elsewhere => ConnectError::Refused,
+            ExchangeError::Full => ConnectError::TooMany,
             ExchangeError::Tcp(error) => match error.kind() {
                 ConnectionRefused | ConnectionReset | UnexpectedEof => ConnectError::Refused,
                 TimedOut => ConnectError::TimedOut,
@@ -294,8 +298,13 @@ impl<C: Calls> Connector<C> {
         }
     }
 
+    /// Its queue pair stays until the worker gives it up.
     fn peer_is_gone(&mut self, pair: u32) {
-        _ = self.exchange().map(|exchange| exchange.end(pair));
+        let Some(exchange) = self.exchange() else { return };
+        let Some(stream) = exchange.made.get(&pair) else { return };
+        if let Err(error) = epoll::delete(&exchange.epoll, stream) {
+            tracing::debug!("{error}");
+        }
         if let Some(made) = self.made.get(&pair) {
             self.tell(made.worker, News::Lost(pair, CloseReason::Reset));
         }
@@ -377,7 +386,10 @@ impl<C: Calls> Connector<C> {
     }
 
     /// A queue pair with its buffers, by the port that the peer is reached by, and what the peer is told of it.
-    fn new_pair(&self, talk: &Talk<C>) -> Result<(QueuePair<C, Init>, Gid, Record), ExchangeError> {
+    fn new_pair(&mut self, talk: &Talk<C>) -> Result<(QueuePair<C, Init>, Gid, Record), ExchangeError> {
+        if self.is_full(talk.worker) {
+            return Err(ExchangeError::Full);
+        }
         let calls = self.region.domain().calls();
         let own = gid_of(&**calls, talk.stream.local_addr()?.ip())?;
         let port = calls.port(own.port).map_err(Error::of("query the port"))?;

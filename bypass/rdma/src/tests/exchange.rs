@@ -145,6 +145,23 @@ fn strangers_beyond_a_number_wait_and_nobody_is_forgotten() {
 }
 
 #[test]
+fn no_more_connections_are_made_than_there_may_be() {
+    for (most, refused, outcome) in [([1, 9], 2, ConnectError::TooMany), ([9, 1], 2, ConnectError::Refused)] {
+        let one = setup(1, defaults());
+        let setups = most.map(|max_connections| Config { max_connections, ..one.config.clone() });
+        // A connection of which nothing is sent stays.
+        let mut rig = Rig::with(&one, &setups, [Peer::echoes(), Peer::echoes()]);
+        let address = rig.ends[1].connects(&["127.0.0.2:0".parse().unwrap()])[0];
+        rig.ends[0].connects(&[]);
+        (0..=refused).for_each(|_| rig.connect_to(address));
+        rig.run_until(|ends| ends[0].worker.service().failed.len() == refused);
+        assert_eq!(rig.ends[0].worker.service().failed, vec![(7, outcome); refused]);
+        let fabric = rig.fabric.clone();
+        rig.run_until(|_| fabric.live().pairs == 2);
+    }
+}
+
+#[test]
 fn when_the_peers_tcp_ends_the_connection_does() {
     let (mut rig, address) = rig(&setup(1, defaults()), &[(100_000, false)]);
     rig.connect_to(address);

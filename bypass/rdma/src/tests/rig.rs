@@ -76,12 +76,12 @@ pub struct Rig {
 }
 
 impl End {
-    fn new(fabric: &Fabric, number: u8, setup: &Setup, peer: Peer) -> Self {
+    fn new(fabric: &Fabric, number: u8, setup: &Setup, config: &Config, peer: Peer) -> Self {
         let [a, b, c] = setup.network;
         let mut device = DeviceConfig::roce([a, b, c, number].into());
         device.inline = setup.inline;
         let device = fabric.device(&format!("model{number}"), device);
-        let config = Config { inline: setup.inline, ..setup.config.clone() };
+        let config = Config { inline: setup.inline, ..config.clone() };
         let arena = Arena::new(ArenaConfig { bytes: setup.memory, hugepages: false }).unwrap();
         let buffers = Arena::new(ArenaConfig { bytes: 1 << 20, hugepages: false }).unwrap();
         let arenas = [arena.clone(), buffers.clone()];
@@ -208,9 +208,14 @@ impl End {
 impl Rig {
     /// Two ends, of which the first begins.
     pub fn new(setup: &Setup, peers: [Peer; 2]) -> Self {
+        Rig::with(setup, &[setup.config.clone(), setup.config.clone()], peers)
+    }
+
+    /// As [`new`](Self::new), with a configuration for each.
+    pub fn with(setup: &Setup, configs: &[Config; 2], peers: [Peer; 2]) -> Self {
         let fabric = Fabric::new(FabricConfig { seed: setup.seed, ..FabricConfig::default() });
         let [a, b] = peers;
-        let ends = [End::new(&fabric, 1, setup, a), End::new(&fabric, 2, setup, b)];
+        let ends = [End::new(&fabric, 1, setup, &configs[0], a), End::new(&fabric, 2, setup, &configs[1], b)];
         Rig { fabric, ends, random: fastrand::Rng::with_seed(setup.seed), now: 0 }
     }
 
@@ -235,7 +240,7 @@ impl Rig {
 
     /// Another process has begun at one of the ends, whose device is another, too.
     pub fn replace(&mut self, which: usize, setup: &Setup, peer: Peer) {
-        self.ends[which] = End::new(&self.fabric, which as u8 + 1, setup, peer);
+        self.ends[which] = End::new(&self.fabric, which as u8 + 1, setup, &setup.config, peer);
     }
 
     /// Things happen until an end holds no more than `before`.
