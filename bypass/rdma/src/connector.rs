@@ -1,14 +1,16 @@
 //! Who makes connections, by the connection manager or an exchange over TCP, for all workers: what takes system calls, on a thread
 //! of its own.
 
+mod events;
 mod exchange;
+mod manager;
 mod record;
 
 pub use exchange::ExchangeError;
 #[cfg(test)]
 pub(crate) use exchange::MOST_ASKING;
 
-use crate::calls::{AsyncEvent, Calls, CmEvent, CmEventKind, CmParameters, Handle, PortState, Private, TransportKind};
+use crate::calls::{Calls, Handle, TransportKind};
 use crate::rest::{self, Bell};
 use crate::verbs::{
     CmId, CmNews, Error, EventChannel, Init, New, PairConfig, QueueHandle, QueuePair, ReadyToSend, Region,
@@ -19,7 +21,8 @@ use crate::{Command, Config, Link, News};
 use exchange::Exchange;
 use linerate_bypass::mailbox::{Receiver, Sender};
 use linerate_bypass::time::{Clock, Duration, Instant};
-use linerate_bypass::{Arena, CloseReason, ConnectError, Origin};
+use linerate_bypass::{Arena, ConnectError, Origin};
+use manager::Pending;
 use std::collections::{HashMap, VecDeque};
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr};
@@ -132,20 +135,6 @@ pub struct Connector<C: Calls> {
     has_failed: bool,
     /// What workers had no room for.
     unsent: VecDeque<(usize, News<C>)>,
-}
-
-/// A connection that is being made.
-struct Pending<C: Calls> {
-    worker: usize,
-    origin: Origin,
-    /// Its queue pair's, once the worker has been told of it.
-    number: Option<u32>,
-    pair: Option<QueuePair<C, Init>>,
-    ready: Option<QueuePair<C, ReadyToSend>>,
-    /// What the peer said of itself, who asked for it.
-    theirs: Option<Greeting>,
-    until: Instant,
-    id: CmId<C>,
 }
 
 /// A connection that a worker has.
@@ -278,14 +267,7 @@ impl<C: Calls> Connector<C> {
             self.down_since = None;
             self.end_if_down();
         }
-        let late: Vec<Handle> =
-            self.pending.iter().filter(|(_, pending)| pending.until <= now).map(|(id, _)| *id).collect();
-        for id in late {
-            worked = true;
-            if let Some(pending) = self.pending.remove(&id) {
-                self.refused(&pending, ConnectError::TimedOut);
-            }
-        }
+        worked |= self.give_up_late(now);
         while let Some((worker, news)) = self.unsent.pop_front() {
             if let Err(news) = self.workers[worker].news.send(news) {
                 self.unsent.push_front((worker, news));
@@ -303,164 +285,6 @@ impl<C: Calls> Connector<C> {
 
     fn tell(&mut self, worker: usize, news: News<C>) {
         self.unsent.push_back((worker, news));
-    }
-
-    /// Somebody asks for a connection.
-    fn request(&mut self, id: CmId<C>, event: &CmEvent, now: Instant) {
-        let refusal = |why: &'static [u8], id: CmId<C>| {
-            if let Err(error) = id.reject(why) {
-                tracing::debug!("{error}");
-            }
-        };
-        let Ok(theirs) = Greeting::read(event.private.bytes()) else {
-            return refusal(b"this is linerate, and you are not", id);
-        };
-        if !id.is_here() {
-            return refusal(b"not on this device", id);
-        }
-        let worker = self.next;
-        self.next = (worker + 1) % self.workers.len();
-        if self.is_full(worker) {
-            return refusal(b"too many connections", id);
-        }
-        match self.accept(id, worker, theirs, event, now) {
-            Ok(()) => {}
-            Err(error) => tracing::warn!("a connection is not accepted: {error}"),
-        }
-    }
-
-    fn accept(
-        &mut self,
-        mut id: CmId<C>,
-        worker: usize,
-        theirs: Greeting,
-        event: &CmEvent,
-        now: Instant,
-    ) -> Result<(), Error> {
-        let pair = self.make_pair(worker)?.init_by(&id)?;
-        let pair = self.with_buffers(pair)?;
-        let parameters = self.parameters(pair.number(), event.reads_asked, event.reads_answered);
-        let (pair, ready) = if self.is_iwarp {
-            (Some(pair), None)
-        } else {
-            (None, Some(pair.ready_to_receive_by(&id)?.ready_to_send_by(&id)?))
-        };
-        self.expect(worker, parameters.pair)?;
-        if let Err(error) = id.accept(&parameters) {
-            self.tell(worker, News::Unexpected(parameters.pair));
-            return Err(error);
-        }
-        let until = now + self.config.connect_timeout;
-        let number = Some(parameters.pair);
-        let pending =
-            Pending { worker, origin: Origin::Accepted, number, pair, ready, theirs: Some(theirs), until, id };
-        self.pending.insert(pending.id.handle(), pending);
-        Ok(())
-    }
-
-    /// A worker asks for a connection.
-    fn connect(&mut self, worker: usize, remote: SocketAddr, token: u64, now: Instant) {
-        let Way::Manager { channel, .. } = &self.listeners.0 else {
-            return self.exchange_connect(worker, remote, token, now);
-        };
-        let begun = channel.id().and_then(|mut id| id.resolve_address(remote, RESOLVE_MS).map(|()| id));
-        match begun {
-            Ok(id) => {
-                let (until, origin) = (now + self.config.connect_timeout, Origin::Connected(token));
-                let pending =
-                    Pending { worker, origin, number: None, pair: None, ready: None, theirs: None, until, id };
-                self.pending.insert(pending.id.handle(), pending);
-            }
-            Err(error) => {
-                tracing::debug!("{remote}: {error}");
-                self.tell(worker, News::Failed(token, ConnectError::Unreachable));
-            }
-        }
-    }
-
-    /// Something has happened to an identifier of ours.
-    fn event(&mut self, event: &CmEvent) {
-        use CmEventKind::*;
-        let Some(mut pending) = self.pending.remove(&event.id) else {
-            if let Disconnected | Removed | TimeWaitExit | AddressChanged = event.kind {
-                self.lose(CloseReason::Reset, |made| made.id == Some(event.id));
-            }
-            return;
-        };
-        match self.step(&mut pending, event) {
-            Ok(Step::Wait) => _ = self.pending.insert(event.id, pending),
-            Ok(Step::Refused(why)) => self.refused(&pending, why),
-            Ok(Step::Ready(pair, theirs)) => self.hand_over(pending, pair, theirs),
-            Err(error) => {
-                tracing::warn!("a connection is not made: {error}");
-                self.refused(&pending, ConnectError::Unreachable);
-            }
-        }
-    }
-
-    /// What an event leads to for a connection that is being made.
-    fn step(&mut self, pending: &mut Pending<C>, event: &CmEvent) -> Result<Step<C>, Error> {
-        use CmEventKind::*;
-        let greeting = || Greeting::read(event.private.bytes());
-        let id = &mut pending.id;
-        match event.kind {
-            AddressResolved if !id.is_here() => {
-                tracing::warn!("there is no way to the peer by {}", self.region.domain().calls().name());
-                return Ok(Step::Refused(ConnectError::Unreachable));
-            }
-            AddressResolved => id.resolve_route(RESOLVE_MS)?,
-            RouteResolved => {
-                let pair = self.make_pair(pending.worker)?.init_by(id)?;
-                let pair = self.with_buffers(pair)?;
-                self.expect(pending.worker, pair.number())?;
-                pending.number = Some(pair.number());
-                let (answered, asked) = self.reads;
-                id.connect(&self.parameters(pair.number(), answered, asked))?;
-                pending.pair = Some(pair);
-            }
-            Response => {
-                let (Ok(theirs), Some(pair)) = (greeting(), pending.pair.take()) else {
-                    tracing::warn!("the peer is another program");
-                    return Ok(Step::Refused(ConnectError::Refused));
-                };
-                let ready = pair.init_again_by(id)?.ready_to_receive_by(id)?.ready_to_send_by(id)?;
-                id.establish()?;
-                return Ok(Step::Ready(ready, theirs));
-            }
-            // What was accepted is there; or, with iWARP, what was asked for.
-            Established => {
-                let theirs = pending.theirs.map_or_else(greeting, Ok);
-                let ready = match (pending.ready.take(), pending.pair.take()) {
-                    (Some(ready), _) => Some(ready),
-                    (None, Some(pair)) => Some(pair.made_ready_by_iwarp()),
-                    (None, None) => None,
-                };
-                return Ok(match (ready, theirs) {
-                    (Some(ready), Ok(theirs)) => Step::Ready(ready, theirs),
-                    _ => Step::Refused(ConnectError::Refused),
-                });
-            }
-            Rejected | Failed | Disconnected => return Ok(Step::Refused(ConnectError::Refused)),
-            AddressFailed | RouteFailed | Unreachable | Removed => {
-                return Ok(Step::Refused(ConnectError::Unreachable));
-            }
-            _ => {}
-        }
-        Ok(Step::Wait)
-    }
-
-    /// Gives a connection to its worker.
-    fn hand_over(&mut self, pending: Pending<C>, pair: QueuePair<C, ReadyToSend>, theirs: Greeting) {
-        let Pending { id, worker, origin, .. } = pending;
-        let Some((local, remote)) = id.addresses() else { return };
-        let made = Made { worker, pair: pair.handle(), id: Some(id.handle()), local: local.ip() };
-        self.made.insert(pair.number(), made);
-        let link = Link::new(pair, Some(id), [local, remote], &self.greeting, &theirs);
-        self.tell(worker, News::Made(link, origin));
-    }
-
-    fn refused(&mut self, pending: &Pending<C>, error: ConnectError) {
-        self.not_made(pending.worker, pending.number, pending.origin, error);
     }
 
     /// A worker is told that a connection has not been made, of the queue pair with this number if it knows of it.
@@ -492,81 +316,6 @@ impl<C: Calls> Connector<C> {
                 Ok(window) => self.tell(worker, News::Window(window)),
                 Err(error) => tracing::warn!("{error}: what would go through it goes in messages"),
             }
-        }
-    }
-
-    /// Tells workers of their connections that are lost.
-    fn lose(&mut self, why: CloseReason, is_lost: impl Fn(&Made) -> bool) {
-        let lost = self.made.iter().filter(|(_, made)| is_lost(made));
-        self.unsent.extend(lost.map(|(number, made)| (made.worker, News::Lost(*number, why))));
-    }
-
-    fn device_event(&mut self, event: AsyncEvent, now: Instant) {
-        let calls = self.region.domain().calls().clone();
-        let device = calls.name();
-        match event {
-            AsyncEvent::PortDown(port) => {
-                tracing::warn!("{device}: port {port} is down");
-                self.down_since.get_or_insert(now);
-            }
-            AsyncEvent::PortActive(port) => {
-                tracing::info!("{device}: port {port} is active");
-                self.down_since = None;
-            }
-            AsyncEvent::GidsChanged(port) => match calls.gids(port) {
-                Ok(gids) => {
-                    tracing::info!("{device}: the addresses of port {port} have changed");
-                    let is_left = |ip| gids.iter().any(|gid| gid.ip() == ip);
-                    self.lose(CloseReason::Reset, |made| !is_left(made.local));
-                }
-                Err(error) => tracing::warn!("{device}: query the addresses of port {port}: {error}"),
-            },
-            AsyncEvent::PairFatal(pair) | AsyncEvent::PairRequest(pair) | AsyncEvent::PairAccess(pair) => {
-                tracing::debug!("{device}: {event:?}");
-                self.lose(CloseReason::Reset, |made| made.pair == pair);
-            }
-            AsyncEvent::QueueError(queue) => {
-                tracing::error!("{device}: a completion queue is out of order, and its connections are over");
-                self.lose_of(|seat| seat.queues.iter().any(|it| it.handle() == queue));
-            }
-            AsyncEvent::SharedError(shared) => {
-                tracing::error!("{device}: a shared receive queue is out of order, and its connections are over");
-                self.lose_of(|seat| seat.shared.as_ref().is_some_and(|it| it.handle() == shared));
-            }
-            AsyncEvent::Fatal => {
-                tracing::error!("{device} is out of order: all its connections are over");
-                self.lose(CloseReason::Reset, |_| true);
-            }
-            event => tracing::debug!("{device}: {event:?}"),
-        }
-    }
-
-    /// The connections are lost of the worker whose seat `is_it` says yes to.
-    fn lose_of(&mut self, is_it: impl Fn(&Seat<C>) -> bool) {
-        let worker = self.workers.iter().position(is_it);
-        self.lose(CloseReason::Reset, |made| Some(made.worker) == worker);
-    }
-
-    /// A port has been down for too long. It may have been another than all connections'.
-    fn end_if_down(&mut self) {
-        let calls = self.region.domain().calls();
-        let is_active = |port| calls.port(port).is_ok_and(|port| port.state == PortState::Active);
-        if !(1..=self.ports).any(is_active) {
-            tracing::warn!("{}: no port carries packets, and all connections are over", calls.name());
-            self.lose(CloseReason::TimedOut, |_| true);
-        }
-    }
-
-    fn parameters(&self, pair: u32, asked: u8, answered: u8) -> CmParameters {
-        CmParameters {
-            pair,
-            reads_answered: self.reads.0.min(asked),
-            reads_asked: self.reads.1.min(answered),
-            retries: RETRIES,
-            // Nobody sends without a buffer at the other end.
-            not_ready_retries: 0,
-            is_shared: self.config.shared.is_some(),
-            private: Private::new(&self.greeting.write()),
         }
     }
 

@@ -91,7 +91,7 @@ fn held(pair: &Pair) -> Result<(String, u64)> {
     let script = format!(
         "pid=$(pgrep -x linerate)
         echo $(rdma resource show {DEVICE}) and $(ls /proc/$pid/fd | wc -l) descriptors
-        sed -n 's/^VmRSS: *\\([0-9]*\\) kB/\\1/p' /proc/$pid/status"
+        grep VmRSS /proc/$pid/status | tr -dc 0-9"
     );
     let told = pair.server.run("what the server holds", &script)?;
     match told.out.as_slice() {
