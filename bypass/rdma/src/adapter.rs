@@ -5,15 +5,13 @@ use crate::config::{Connect, TooMany};
 use crate::connector::{Connector, ExchangeError, Listeners, Seat};
 use crate::rest::{Bell, Rest};
 use crate::verbs::{CompletionQueue, Domain, Error, Region, SharedQueue, Window};
-use crate::{Config, Lines, Parts};
+use crate::{Config, Lines, Offers, Parts};
 use linerate_bypass::arena::{ArenaConfig, ArenaError};
 use linerate_bypass::mailbox::{Receiver, Sender, mailbox, waking_mailbox};
 use linerate_bypass::{Arena, Letter, Postbox};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The driver of Soft-RoCE, as [`Calls::emulated_by`] has it.
-const RXE: &str = "rxe";
 /// Messages that a worker's mailbox holds.
 const MAILBOX: usize = 4096;
 /// What the connector may tell a worker of one connection before it is heard.
@@ -142,8 +140,7 @@ impl<C: Calls, M: Send + 'static> Adapter<C, M> {
         let limits = calls.limits().map_err(Error::of("query the device")).map_err(failed)?;
         let domain = Domain::new(&calls).map_err(failed)?;
         let region = Region::new(&domain, &arenas, limits.transport == TransportKind::Iwarp).map_err(failed)?;
-        // Soft-RoCE lets a peer read whatever is in the region to which a window is bound.
-        let narrow = calls.emulated_by() == Some(RXE);
+        let narrow = Offers::of(&limits, calls.emulated_by()) == Offers::Registered;
         let bell = Bell::new().map_err(failed)?;
         let (commands, heard) = waking_mailbox(NEWS * config.max_connections * ways.len(), bell.wake());
         let (mut seats, mut workers) = (Vec::new(), Vec::new());

@@ -1,8 +1,9 @@
 //! What workers are told about their connections.
 
-use crate::calls::{DeviceLimits, TransportKind};
+use crate::calls::DeviceLimits;
 use crate::credit::LEAST_BUFFERS;
 use crate::net::KEPT;
+use crate::offers::Offers;
 use std::time::Duration;
 
 /// Completion queues of a worker at most: it polls them all.
@@ -111,7 +112,7 @@ impl Config {
         config.signal_every = config.signal_every.min(usize::from(self.sends).saturating_sub(KEPT + 1)).max(1);
         let most = config.connections_of_queue(limits) * limits.queues.min(QUEUES) as usize;
         config.max_connections = config.max_connections.min(most);
-        if limits.transport == TransportKind::Iwarp || !limits.windows_type_2 {
+        if Offers::of(limits, None) == Offers::None {
             config.offer_from = usize::MAX;
         }
         Ok(config)

@@ -178,7 +178,7 @@ impl<C: Calls> Connector<C> {
         let greeting = Greeting {
             buffer: u32::try_from(config.buffer).unwrap_or(u32::MAX),
             credits: config.buffers,
-            takes_offers: limits.windows_type_2 && !is_iwarp && config.offer_from < usize::MAX,
+            takes_offers: config.offer_from < usize::MAX,
         };
         Ok(Connector {
             config: config.clone(),

@@ -10,6 +10,7 @@ pub mod model;
 #[cfg(feature = "native")]
 pub mod native;
 mod net;
+mod offers;
 mod rest;
 mod rx;
 #[cfg(test)]
@@ -25,5 +26,6 @@ pub use config::{Config, Connect, TooMany};
 pub use connection::Link;
 pub use connector::{Connector, ExchangeError, Listeners, Seat};
 pub use net::Parts;
+pub use offers::Offers;
 pub use rest::{Bell, Rest};
 pub use worker::{Command, Lines, News, Worker};

@@ -1,5 +1,6 @@
 //! What there is to say about a device.
 
+use linerate_rdma::Offers;
 use linerate_rdma::calls::{Calls, DeviceLimits, Gid, GidKind, LinkLayer, Port, PortState, TransportKind};
 use linerate_rdma::native::Native;
 use rustix::net::{AddressFamily, SocketType, netdevice, socket};
@@ -28,6 +29,8 @@ pub struct Device {
     /// Whether connections can be made by `rdma_cm`.
     connection_manager: bool,
     windows_type_2: bool,
+    /// What becomes of long slices.
+    long_slices: &'static str,
     atomics: bool,
     shared_queues: bool,
     /// The most bytes that a request carries inline, tried out.
@@ -105,6 +108,7 @@ impl Device {
             why_these_calls: WHY_CLASSIC,
             connection_manager: native.has_connection_manager(),
             windows_type_2: limits.windows_type_2,
+            long_slices: Offers::of(&limits, native.emulated_by()).why(),
             atomics: limits.atomics,
             shared_queues: limits.shared > 0,
             inline_bytes: native.inline_limit()?,
@@ -129,6 +133,7 @@ impl Device {
         let atomics = or(self.atomics, "atomics", "no atomics");
         let shared = or(self.shared_queues, "shared receive queues", "no shared receive queues");
         line("abilities", format!("{windows}, {atomics}, {shared}, {} bytes inline", self.inline_bytes))?;
+        line("long slices", self.long_slices.to_owned())?;
         let limits = &self.limits;
         line(
             "queue pairs",
@@ -302,6 +307,7 @@ mod tests {
             why_these_calls: WHY_CLASSIC,
             connection_manager: false,
             windows_type_2: limits.windows_type_2,
+            long_slices: Offers::of(&limits, Some("rxe")).why(),
             atomics: limits.atomics,
             shared_queues: limits.shared > 0,
             inline_bytes: 400,
@@ -326,6 +332,7 @@ mod tests {
             "classic, ibv_post_send and ibv_poll_cq: every device",
             "not by rdma_cm: modprobe rdma_ucm\n",
             "memory windows of type 2, no atomics, no shared receive queues, 400 bytes inline\n",
+            "long slices  offered through memory windows on registrations for each",
             "5, of 6 requests of 7 segments (8 of a READ), 12 READs at a time, 11 answered\n",
             "port 1       active, ethernet, 2.5 Gb/s, MTU 1024 of 4096, messages of 8388608 bytes, LID 0\n",
             "GID 1      10.9.0.1, roce-v2, e\u{fffd}0\n",
