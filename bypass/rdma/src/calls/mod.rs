@@ -89,6 +89,18 @@ pub unsafe trait Calls: Send + Sync + 'static {
     /// The window is live and is not used again.
     unsafe fn dealloc_window(&self, window: Handle) -> io::Result<()>;
 
+    /// The way to a port, for datagrams (`ibv_create_ah`).
+    ///
+    /// # Safety
+    /// The domain is live.
+    unsafe fn create_address(&self, domain: Handle, path: &Path) -> io::Result<Handle>;
+
+    /// `ibv_destroy_ah`.
+    ///
+    /// # Safety
+    /// The address is live and is not used again.
+    unsafe fn destroy_address(&self, address: Handle) -> io::Result<()>;
+
     /// A completion channel, and the file descriptor that is readable when it has an event, which does not block
     /// (`ibv_create_comp_channel`).
     fn create_channel(&self) -> io::Result<(Handle, RawFd)>;

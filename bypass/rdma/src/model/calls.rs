@@ -2,9 +2,9 @@
 
 use super::device::Model;
 use crate::calls::{
-    Access, AsyncEvent, Calls, Capacities, CmEvent, CmParameters, DeviceLimits, Gid, Handle, Keys, Port, PostError,
-    QueuePairAttributes, QueuePairConfig, QueuePairState, ReceiveRequest, SendRequest, SharedConfig, Transition,
-    WorkCompletion,
+    Access, AsyncEvent, Calls, Capacities, CmEvent, CmParameters, DeviceLimits, Gid, Handle, Keys, Path, Port,
+    PostError, QueuePairAttributes, QueuePairConfig, QueuePairState, ReceiveRequest, SendRequest, SharedConfig,
+    Transition, WorkCompletion,
 };
 use crate::model::world::require;
 use std::io;
@@ -80,6 +80,14 @@ unsafe impl Calls for Model {
 
     unsafe fn dealloc_window(&self, window: Handle) -> io::Result<()> {
         self.with(|world| world.dealloc_window(self.index, window))
+    }
+
+    unsafe fn create_address(&self, domain: Handle, path: &Path) -> io::Result<Handle> {
+        self.with(|world| world.create_address(self.index, domain, path))
+    }
+
+    unsafe fn destroy_address(&self, address: Handle) -> io::Result<()> {
+        self.with(|world| world.destroy_address(self.index, address))
     }
 
     fn create_channel(&self) -> io::Result<(Handle, RawFd)> {

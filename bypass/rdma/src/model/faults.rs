@@ -15,6 +15,7 @@ pub enum Call {
     AllocDomain,
     Register,
     AllocWindow,
+    CreateAddress,
     CreateChannel,
     CreateQueue,
     CreateShared,
@@ -187,6 +188,9 @@ impl World {
         }
         for handle in self.regions.of(device) {
             self.regions.take(handle);
+        }
+        for handle in self.addresses.of(device) {
+            self.addresses.take(handle);
         }
         for handle in self.shared.of(device) {
             self.shared.take(handle);

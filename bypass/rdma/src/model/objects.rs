@@ -5,7 +5,7 @@ use super::device::Health;
 use super::faults::Call;
 use super::pair::Buffer;
 use super::world::{World, errno, require};
-use crate::calls::{Access, AsyncEvent, Handle, Keys, SharedConfig, WorkCompletion};
+use crate::calls::{Access, AsyncEvent, Handle, Keys, Path, SharedConfig, WorkCompletion};
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::RawFd;
@@ -54,6 +54,11 @@ pub(super) struct Queue {
     pub is_overrun: bool,
 }
 
+/// The way to a port.
+pub(super) struct Address {
+    pub domain: Handle,
+}
+
 /// A shared receive queue.
 pub(super) struct Shared {
     pub domain: Handle,
@@ -85,6 +90,7 @@ impl World {
         self.handles.check(&self.domains, device, domain)?;
         let is_used = self.regions.values().any(|region| region.domain == domain)
             || self.windows.values().any(|window| window.domain == domain)
+            || self.addresses.values().any(|address| address.domain == domain)
             || self.shared.values().any(|shared| shared.domain == domain)
             || self.pairs.values().any(|pair| pair.domain == domain);
         require(!is_used, libc::EBUSY)?;
@@ -149,6 +155,22 @@ impl World {
         self.handles.check(&self.windows, device, window)?;
         let window = self.handles.remove(&mut self.windows, window);
         self.devices[device].keys.remove(&window.index);
+        Ok(())
+    }
+
+    pub fn create_address(&mut self, device: usize, domain: Handle, path: &Path) -> io::Result<Handle> {
+        self.enter(device, Call::CreateAddress)?;
+        self.handles.check(&self.domains, device, domain)?;
+        require(path.port == 1, libc::EINVAL)?;
+        Ok(self.handles.add(&mut self.addresses, device, Address { domain }))
+    }
+
+    pub fn destroy_address(&mut self, device: usize, address: Handle) -> io::Result<()> {
+        if self.is_vanished(device) {
+            return Ok(());
+        }
+        self.handles.check(&self.addresses, device, address)?;
+        self.handles.remove(&mut self.addresses, address);
         Ok(())
     }
 

@@ -3,7 +3,7 @@
 use super::connect::{CmChannel, CmId};
 use super::device::Device;
 use super::fabric::{Counters, FabricConfig};
-use super::objects::{Channel, Domain, Queue, Region, Shared, Window};
+use super::objects::{Address, Channel, Domain, Queue, Region, Shared, Window};
 use super::pair::Pair;
 use crate::calls::Handle;
 use std::collections::{BTreeMap, BTreeSet};
@@ -123,6 +123,7 @@ pub(super) struct World {
     pub windows: Table<Window>,
     pub channels: Table<Channel>,
     pub queues: Table<Queue>,
+    pub addresses: Table<Address>,
     pub shared: Table<Shared>,
     pub pairs: Table<Pair>,
     pub cm_channels: Table<CmChannel>,
@@ -149,6 +150,7 @@ impl World {
             windows: Table::new(),
             channels: Table::new(),
             queues: Table::new(),
+            addresses: Table::new(),
             shared: Table::new(),
             pairs: Table::new(),
             cm_channels: Table::new(),

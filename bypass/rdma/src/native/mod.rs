@@ -22,7 +22,7 @@ pub use error::Error;
 pub use open::Native;
 
 use crate::calls::{
-    AsyncEvent, Calls, Capacities, CmEvent, CmParameters, DeviceLimits, Gid, Handle, Keys, Port, PostError,
+    AsyncEvent, Calls, Capacities, CmEvent, CmParameters, DeviceLimits, Gid, Handle, Keys, Path, Port, PostError,
     QueuePairAttributes, QueuePairConfig, QueuePairState, ReceiveRequest, SendRequest, SharedConfig, Transition,
     WorkCompletion,
 };
@@ -93,6 +93,16 @@ unsafe impl Calls for Native {
     unsafe fn dealloc_window(&self, window: Handle) -> io::Result<()> {
         // SAFETY: our caller keeps the rules, which are the same.
         unsafe { objects::dealloc_window(window) }
+    }
+
+    unsafe fn create_address(&self, domain: Handle, path: &Path) -> io::Result<Handle> {
+        // SAFETY: our caller keeps the rules, which are the same.
+        unsafe { objects::create_address(domain, path) }
+    }
+
+    unsafe fn destroy_address(&self, address: Handle) -> io::Result<()> {
+        // SAFETY: our caller keeps the rules, which are the same.
+        unsafe { objects::destroy_address(address) }
     }
 
     fn create_channel(&self) -> io::Result<(Handle, RawFd)> {

@@ -1,10 +1,10 @@
-//! Domains, regions, windows, completion queues and shared receive queues.
+//! Domains, regions, windows, addresses, completion queues and shared receive queues.
 
 use super::Native;
 use super::answer::{done, made, object};
 use super::error::{kilobytes, locked_memory};
-use super::values;
-use crate::calls::{Access, Handle, Keys, SharedConfig};
+use super::{pair, values};
+use crate::calls::{Access, Handle, Keys, Path, SharedConfig};
 use rdma_mummy_sys as sys;
 use std::ffi::c_int;
 use std::io;
@@ -77,6 +77,21 @@ pub(super) unsafe fn alloc_window(domain: Handle) -> io::Result<(Handle, u32)> {
 pub(super) unsafe fn dealloc_window(window: Handle) -> io::Result<()> {
     // SAFETY: it is a live window.
     done(unsafe { sys::ibv_dealloc_mw(object(window)) })
+}
+
+/// # Safety
+/// As [`Calls::create_address`](crate::calls::Calls::create_address).
+pub(super) unsafe fn create_address(domain: Handle, path: &Path) -> io::Result<Handle> {
+    let mut attributes = pair::address(path);
+    // SAFETY: the domain is live, and the attributes are read.
+    made(unsafe { sys::ibv_create_ah(object(domain), &mut attributes) })
+}
+
+/// # Safety
+/// As [`Calls::destroy_address`](crate::calls::Calls::destroy_address).
+pub(super) unsafe fn destroy_address(address: Handle) -> io::Result<()> {
+    // SAFETY: it is a live address.
+    done(unsafe { sys::ibv_destroy_ah(object(address)) })
 }
 
 /// # Safety

@@ -97,7 +97,7 @@ fn attributes(transition: &Transition) -> (sys::ibv_qp_attr, given) {
 }
 
 /// Ethernet has no LIDs; where there is one, it leads to the peer without the global header, which is 40 bytes a packet.
-fn address(path: &Path) -> sys::ibv_ah_attr {
+pub(super) fn address(path: &Path) -> sys::ibv_ah_attr {
     sys::ibv_ah_attr {
         grh: sys::ibv_global_route {
             dgid: sys::ibv_gid { raw: path.gid },

@@ -5,6 +5,7 @@
 //! - A [`QueuePair`] has its state in its type: what a state does not allow does not compile.
 //! - Completions are values that are used up where they belong; nobody makes or repeats one.
 
+mod address;
 mod channel;
 mod connect;
 mod domain;
@@ -13,6 +14,7 @@ mod queue;
 mod sends;
 mod shared;
 
+pub use address::AddressHandle;
 pub use channel::CompletionChannel;
 pub use connect::{CmId, CmNews, EventChannel};
 pub use domain::{Domain, Region, Window};

@@ -2,8 +2,8 @@
 
 use crate::rig::{Rig, SIGNALLED, await_that, is_readable};
 use linerate_rdma::calls::{
-    AsyncEvent, Calls, Completed, Operation, PortState, QueuePairState, ReceiveRequest, SendFlags, SendRequest, Status,
-    Transition,
+    AsyncEvent, Calls, Completed, Operation, Path, PortState, QueuePairState, ReceiveRequest, SendFlags, SendRequest,
+    Status, Transition,
 };
 use std::process::Command;
 
@@ -183,4 +183,19 @@ fn a_port_that_goes_down_and_comes_back_says_so() {
         await_that("the port's event", || (rig.native.async_event().unwrap() == Some(expected)).then_some(()));
         assert_eq!(rig.native.port(1).unwrap().state, state);
     }
+}
+
+#[test]
+fn an_address_is_made_for_the_ports_own() {
+    let Some(rig) = Rig::open() else { return };
+    // SAFETY: the domain is live, and the address is destroyed once.
+    let (made, destroyed) = unsafe {
+        let made = rig.native.create_address(rig.domain, &Path::to(rig.gid.raw, 0, &rig.gid)).unwrap();
+        (made, rig.native.destroy_address(made))
+    };
+    assert!(destroyed.is_ok(), "{made:?}: {destroyed:?}");
+    let nowhere = Path { port: 9, ..Path::to(rig.gid.raw, 0, &rig.gid) };
+    // SAFETY: the domain is live.
+    let refused = unsafe { rig.native.create_address(rig.domain, &nowhere) };
+    assert!(refused.is_err(), "{refused:?}");
 }

@@ -1,0 +1,60 @@
+//! Addresses of ports, for datagrams.
+
+use super::{Domain, Error, destroyed};
+use crate::calls::{Calls, Handle, Path};
+
+/// The way to a port, which any queue pair of datagrams of the domain may send by (`ibv_create_ah(3)`).
+pub struct AddressHandle<C: Calls> {
+    domain: Domain<C>,
+    handle: Handle,
+}
+
+impl<C: Calls> AddressHandle<C> {
+    /// The way by `path`, for queue pairs of `domain`.
+    pub fn new(domain: &Domain<C>, path: &Path) -> Result<Self, Error> {
+        // SAFETY: the domain is live.
+        let made = unsafe { domain.calls().create_address(domain.0.handle, path) };
+        Ok(AddressHandle { domain: domain.clone(), handle: made.map_err(Error::new("make an address"))? })
+    }
+
+    /// The device's name for it.
+    pub fn handle(&self) -> Handle {
+        self.handle
+    }
+}
+
+impl<C: Calls> Drop for AddressHandle<C> {
+    fn drop(&mut self) {
+        // SAFETY: made in `new`, and destroyed once.
+        destroyed("address", unsafe { self.domain.calls().destroy_address(self.handle) });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{DeviceConfig, Fabric, FabricConfig, Live};
+
+    #[test]
+    fn it_keeps_its_domain_and_goes_with_nothing_left() {
+        let fabric = Fabric::new(FabricConfig::default());
+        let device = fabric.device("model", DeviceConfig::roce([10, 0, 0, 1].into()));
+        let own = device.gids(1).unwrap()[0];
+        let domain = Domain::new(&device).unwrap();
+        let address = AddressHandle::new(&domain, &Path::to(own.raw, 0, &own)).unwrap();
+        drop(domain);
+        assert_eq!(fabric.live(), Live { domains: 1, addresses: 1, ..Live::default() });
+        drop(address);
+        assert_eq!(fabric.live(), Live::default());
+    }
+
+    #[test]
+    fn there_is_none_by_a_port_that_is_not_there() {
+        let fabric = Fabric::new(FabricConfig::default());
+        let device = fabric.device("model", DeviceConfig::roce([10, 0, 0, 1].into()));
+        let own = device.gids(1).unwrap()[0];
+        let domain = Domain::new(&device).unwrap();
+        let path = Path { port: 2, ..Path::to(own.raw, 0, &own) };
+        assert!(AddressHandle::new(&domain, &path).is_err());
+    }
+}
