@@ -4,7 +4,7 @@ use crate::calls::{Calls, Path, Transition};
 use crate::model::{DeviceConfig, Fabric, FabricConfig, Model};
 use crate::verbs::{CompletionQueue, Domain, PairConfig, QueuePair, Region, SharedQueue, Window};
 use crate::wire::Greeting;
-use crate::{Bell, Command, Config, Connect, Connector, Lines, Link, Listeners, News, Parts, Seat, Worker};
+use crate::{Bell, Command, Config, Connect, Connector, Lines, Link, Listeners, News, Parts, Rest, Seat, Worker};
 use linerate_bypass::arena::ArenaConfig;
 use linerate_bypass::mailbox::{Receiver, Sender, mailbox};
 use linerate_bypass::time::Instant;
@@ -63,7 +63,8 @@ impl End {
         let config = Config { inline: setup.inline, ..config.clone() };
         let arena = Arena::new(ArenaConfig { bytes: 16 << 20, hugepages: false }).unwrap();
         let region = Region::new(&Domain::new(&device).unwrap(), std::slice::from_ref(&arena), false).unwrap();
-        let queue = CompletionQueue::new(&device, 4096, None).unwrap();
+        let rest = config.rests.then(|| Rest::new(&device).unwrap());
+        let queue = CompletionQueue::new(&device, 4096, rest.as_ref().map(Rest::channel)).unwrap();
         let buffers = || (0..).map_while(|_| arena.alloc(config.buffer));
         let shared = config.shared.map(|count| {
             let mut shared = SharedQueue::new(&region, count).unwrap();
@@ -77,7 +78,7 @@ impl End {
         let (news, heard) = mailbox(64);
         let (said, commands) = mailbox(64);
         let asks = said.clone();
-        let lines = Lines { messages, news: heard, commands: said, rest: None };
+        let lines = Lines { messages, news: heard, commands: said, rest };
         let peer = Peer { arena: arena.clone(), ..peer };
         let worker = Worker::new(0, config.clone(), parts, lines, peer);
         let (queue, shared) = handles;
