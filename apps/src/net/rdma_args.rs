@@ -1,6 +1,5 @@
 //! The arguments of `--via rdma:DEVICE`: how its queue pairs are made and used.
 
-use super::Error;
 use crate::units::{parse_size, parse_size_or_none};
 
 /// What a queue pair can be asked to have or to leave; what is not given is the adapter's choice.
@@ -85,10 +84,10 @@ impl RdmaArgs {
 #[cfg(feature = "rdma")]
 impl RdmaArgs {
     /// Checks what one of them says against another.
-    pub fn check(&self) -> Result<(), Error> {
+    pub fn check(&self) -> Result<(), super::Error> {
         let linerate_rdma::Config { sends, .. } = self.config();
         match self.rdma_signal_every {
-            Some(every) if every > sends / 2 => Err(Error::SignalledTooSeldom { every, sends, most: sends / 2 }),
+            Some(every) if every > sends / 2 => Err(super::Error::SignalledTooSeldom { every, sends, most: sends / 2 }),
             _ => Ok(()),
         }
     }

@@ -4,7 +4,7 @@ use crate::calls::{Calls, Path, Transition};
 use crate::model::{DeviceConfig, Fabric, FabricConfig, Live, Model};
 use crate::verbs::{CompletionQueue, Domain, PairConfig, QueuePair, Region, SharedQueue, Window};
 use crate::wire::Greeting;
-use crate::{Bell, Command, Config, Connect, Connector, Lines, Link, Listeners, News, Parts, Seat, Worker};
+use crate::{Bell, Command, Config, Connect, Connector, Lines, Link, Listeners, News, Parts, Rest, Seat, Worker};
 use linerate_bypass::arena::ArenaConfig;
 use linerate_bypass::mailbox::{Receiver, Sender, mailbox};
 use linerate_bypass::time::Instant;
@@ -86,7 +86,8 @@ impl End {
         let buffers = Arena::new(ArenaConfig { bytes: 1 << 20, hugepages: false }).unwrap();
         let arenas = [arena.clone(), buffers.clone()];
         let region = Region::new(&Domain::new(&device).unwrap(), &arenas, false).unwrap();
-        let queue = CompletionQueue::new(&device, 4096, None).unwrap();
+        let rest = config.rests.then(|| Rest::new(&device).unwrap());
+        let queue = CompletionQueue::new(&device, 4096, rest.as_ref().map(Rest::channel)).unwrap();
         let posted = || (0..).map_while(|_| buffers.alloc(config.buffer));
         let shared = config.shared.map(|count| {
             let mut shared = SharedQueue::new(&region, count).unwrap();
@@ -108,7 +109,7 @@ impl End {
         let (news, heard) = mailbox(64);
         let (said, commands) = mailbox(64);
         let asks = said.clone();
-        let lines = Lines { messages, news: heard, commands: said, rest: None };
+        let lines = Lines { messages, news: heard, commands: said, rest };
         let peer = Peer { arena: arena.clone(), ..peer };
         let worker = Worker::new(0, config.clone(), parts, lines, peer);
         let (queue, shared) = handles;

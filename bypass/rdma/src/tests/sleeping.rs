@@ -1,8 +1,9 @@
 //! Workers that may sleep are woken by whatever there is for them.
 
+use super::rig::{Peer, Rig, Setup};
 use crate::model::{DeviceConfig, Fabric, FabricConfig, Mode, Model};
 use crate::{Adapter, Config, Connect, Worker, WorkerParts};
-use linerate_bypass::time::{Clock, Duration};
+use linerate_bypass::time::{Clock, Duration, Instant};
 use linerate_bypass::{CloseReason, ConnId, Origin, Postbox, Service, Transport};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -169,4 +170,20 @@ fn whatever_there_is_for_a_worker_wakes_it() {
 #[test]
 fn so_it_does_where_connections_are_made_by_exchange() {
     nobody_is_left_asleep(Connect::Exchange);
+}
+
+#[test]
+fn a_worker_does_not_sleep_over_what_was_completed_before() {
+    let defaults = Setup::default();
+    let setup = Setup { config: Config { rests: true, ..defaults.config }, ..defaults };
+    let mut rig = Rig::new(&setup, [Peer::sends(&[(10, false)]), Peer::echoes()]);
+    rig.connect(&setup);
+    rig.ends.iter_mut().for_each(|end| _ = end.worker.turn(Instant::ZERO));
+    // The message is there, and has not been asked to ring.
+    rig.fabric.run();
+    let worker = &mut rig.ends[1].worker;
+    worker.sleep(&Clock::start());
+    assert_eq!((worker.service().received, worker.waits()), (10, 0));
+    worker.sleep(&Clock::start());
+    assert_eq!(worker.waits(), 1);
 }
