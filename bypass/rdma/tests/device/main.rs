@@ -1,6 +1,7 @@
 //! `Native` on a device, against itself: queue pairs of one device are connected with each other, which reaches the driver
 //! and not the wire. `LINERATE_RDMA_DEVICE` names it; without it nothing is tried.
 
+mod allocations;
 mod connections;
 mod messages;
 mod remote_memory;

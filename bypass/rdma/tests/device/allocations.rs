@@ -1,0 +1,110 @@
+//! Posting and polling allocate nothing.
+
+use linerate_bypass::Arena;
+use linerate_bypass::arena::ArenaConfig;
+use linerate_rdma::calls::{Calls, Path, Transition};
+use linerate_rdma::native::Native;
+use linerate_rdma::verbs::{CompletionQueue, Domain, Message, PairConfig, QueuePair, ReadyToSend, Region};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::sync::Arc;
+
+/// The system's, and counts what each thread asks of it.
+struct Counting;
+
+thread_local! {
+    static COUNT: Cell<u64> = const { Cell::new(0) };
+}
+
+// SAFETY: it does what the system's does.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let _ = COUNT.try_with(|count| count.set(count.get() + 1));
+        // SAFETY: our caller keeps the rules, which are the same.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, start: *mut u8, layout: Layout) {
+        // SAFETY: our caller keeps the rules, which are the same.
+        unsafe { System.dealloc(start, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Messages on their way at a time.
+const DEPTH: usize = 8;
+
+struct End {
+    pair: QueuePair<Native, ReadyToSend>,
+    arena: Arena,
+    queue: CompletionQueue<Native>,
+}
+
+fn connected(native: &Arc<Native>) -> [End; 2] {
+    let gids = native.gids(1).unwrap();
+    let gid = *gids.iter().find(|gid| gid.ip().is_ipv4()).or(gids.first()).expect("the port has no address");
+    let mtu = native.port(1).unwrap().mtu;
+    let made = [(), ()].map(|()| {
+        let arena = Arena::new(ArenaConfig { bytes: 1 << 20, hugepages: false }).unwrap();
+        let region = Region::new(&Domain::new(native).unwrap(), std::slice::from_ref(&arena), false).unwrap();
+        let queue = CompletionQueue::new(native, 64, None).unwrap();
+        let config = PairConfig { sends: 16, receives: 16, inline: 32, signal_every: 4, list: 4 };
+        let pair = QueuePair::new(&region, queue.handle(), None, &config).unwrap().init(1).unwrap();
+        (pair, arena, queue)
+    });
+    let numbers = [made[1].0.number(), made[0].0.number()];
+    let mut peers = numbers.into_iter();
+    made.map(|(mut pair, arena, queue)| {
+        pair.post((0..16).map(|_| arena.alloc(256).unwrap())).unwrap();
+        let receive = Transition::ReadyToReceive {
+            mtu,
+            pair: peers.next().unwrap(),
+            first_packet: 1,
+            reads_answered: 1,
+            not_ready_timer: 12,
+            path: Path::to(gid.raw, 0, &gid),
+        };
+        let send =
+            Transition::ReadyToSend { first_packet: 1, timeout: 14, retries: 7, not_ready_retries: 7, reads_asked: 1 };
+        let pair = pair.ready_to_receive(&receive).unwrap().ready_to_send(&send).unwrap();
+        End { pair, arena, queue }
+    })
+}
+
+/// Sends some messages one way, short ones inline and longer ones not, and posts other buffers.
+fn exchange([from, to]: &mut [End; 2]) {
+    for n in 0..DEPTH {
+        let mut message = Message::new();
+        message.push(from.arena.alloc(if n % 2 == 0 { 16 } else { 200 }).unwrap().freeze()).unwrap();
+        from.pair.send(&mut message, n + 1 == DEPTH).unwrap();
+    }
+    from.pair.flush().unwrap();
+    let (mut received, mut is_sent) = (0, false);
+    while received < DEPTH || !is_sent {
+        for completion in to.queue.poll(16).unwrap() {
+            to.pair.received(completion).unwrap();
+            received += 1;
+        }
+        for completion in from.queue.poll(16).unwrap() {
+            from.pair.sent(completion).unwrap();
+            is_sent = from.pair.requests_under_way() == 0;
+        }
+    }
+    to.pair.post((0..DEPTH).map(|_| to.arena.alloc(256).unwrap())).unwrap();
+}
+
+#[test]
+fn posting_and_polling_allocate_nothing() {
+    let Ok(name) = std::env::var("LINERATE_RDMA_DEVICE") else {
+        eprintln!("skipped: LINERATE_RDMA_DEVICE names no device");
+        return;
+    };
+    let mut ends = connected(&Arc::new(Native::open(&name).unwrap()));
+    // What is kept for its memory gets it.
+    (0..10).for_each(|_| exchange(&mut ends));
+    let before = COUNT.get();
+    (0..100).for_each(|_| exchange(&mut ends));
+    assert_eq!(COUNT.get() - before, 0);
+}
