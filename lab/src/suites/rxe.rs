@@ -85,7 +85,7 @@ fn load_killed(lab: &Lab, pair: &Pair) -> Result<()> {
 }
 
 /// Connections live through it, or end and say why; the server goes on.
-pub fn link_down(lab: &Lab, pair: &Pair) -> Result<()> {
+fn link_down(lab: &Lab, pair: &Pair) -> Result<()> {
     let server = pair.serve(lab, ECHO, "")?;
     let mut load = pair.load(lab, Service { seconds: 10, ..ECHO }, "")?;
     load.wait_for_line("measuring")?;
