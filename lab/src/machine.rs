@@ -5,11 +5,11 @@ use crate::error::{Context, Result, failed};
 use crate::host::{Lab, Namespace};
 use crate::log::Log;
 use crate::process::{Event, Process};
-use crate::program::{Ended, Program, Target, wait_for};
+use crate::program::{Ended, PATIENCE, Program, Target, wait_for};
 use rustix::process::Signal;
 use std::collections::HashMap;
 use std::fmt::Write as _;
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{ChildStdin, Command, Stdio};
@@ -100,7 +100,10 @@ impl Nic {
             self.mac()
         );
         let on = |on: bool| if on { "on" } else { "off" };
-        let _ = write!(device, ",packed={},iommu_platform={}", on(self.packed), on(self.iommu));
+        // DPDK 22.11 marks the header of an indirect packed descriptor as one to be written, which QEMU refuses.
+        let indirect = on(!self.packed);
+        let _ =
+            write!(device, ",packed={},iommu_platform={},indirect_desc={indirect}", on(self.packed), on(self.iommu));
         if self.queues > 1 {
             let _ = write!(device, ",mq=on,vectors={}", if self.interrupts { 2 * queues + 2 } else { 0 });
         } else if !self.interrupts {
@@ -206,7 +209,17 @@ impl Machine {
     pub fn plug(&self, nic: &Nic, is_in: bool) -> Result<()> {
         let mut monitor = UnixStream::connect(&self.monitor).context("QEMU's monitor")?;
         let state = if is_in { "on" } else { "off" };
-        writeln!(monitor, "set_link {} {state}", nic.id()).context("QEMU's monitor")
+        monitor.set_read_timeout(Some(PATIENCE)).context("QEMU's monitor")?;
+        writeln!(monitor, "set_link {} {state}", nic.id()).context("QEMU's monitor")?;
+        // It prompts before and after; who leaves earlier may not be heard.
+        let (mut said, mut part) = (String::new(), [0; 512]);
+        while said.matches("(qemu)").count() < 2 {
+            match monitor.read(&mut part).context("QEMU's monitor")? {
+                0 => return failed(format!("QEMU's monitor says only {said}")),
+                n => said += &String::from_utf8_lossy(&part[..n]),
+            }
+        }
+        Ok(())
     }
 
     /// Takes the interface of a virtio device up, with an address for the kernel if one is given.

@@ -9,6 +9,12 @@ use linerate_bypass::{Seat, Service, Summary};
 use linerate_stack::{Config, Crossing, Engine, NativeEngine, RSS_KEY, SmoltcpEngine, Worker};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+/// How long a link may take to come up before who connects begins all the same: some devices do not tell.
+const LINK_LIMIT: Duration = Duration::from_secs(10);
+/// How often it is looked at.
+const LINK_PERIOD: Duration = Duration::from_millis(5);
 
 /// An open port of DPDK, and what the stack's workers are told about the network behind it.
 pub struct Port {
@@ -41,6 +47,9 @@ impl Port {
             ..PortConfig::default()
         };
         let port = dpdk::Port::open(&eal, &args.via, port)?;
+        if listen.tcp.is_empty() && listen.udp.is_empty() {
+            await_link(&port, stop);
+        }
         let defaults = match args.profile.unwrap_or_default() {
             ProfileArg::Internet => Config::default(),
             ProfileArg::Datacenter => Config::datacenter(),
@@ -125,5 +134,13 @@ impl Port {
         summary.drop_for("no packet to receive into", drops.rx_no_mbuf);
         summary.drop_for("sent in error", drops.tx_errors);
         summary
+    }
+}
+
+/// Waits until the link is up: whoever connects before finds nobody there.
+fn await_link(port: &dpdk::Port, stop: &AtomicBool) {
+    let end = Instant::now() + LINK_LIMIT;
+    while !port.link_up() && !stop.load(Ordering::Relaxed) && Instant::now() < end {
+        std::thread::sleep(LINK_PERIOD);
     }
 }

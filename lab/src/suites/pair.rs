@@ -1,7 +1,7 @@
 //! Two guests with a wire between them and a verbs device on it each.
 
-use super::service::{End, Service};
-use crate::error::Result;
+use super::service::{ECHO, End, Service};
+use crate::error::{Result, failed};
 use crate::host::Lab;
 use crate::machine::{Machine, Nic, Setup, Wire};
 use crate::program::{Program, wait_for};
@@ -11,6 +11,9 @@ use std::path::Path;
 pub const DEVICE: &str = "lr0";
 /// What it is on.
 const INTERFACE: &str = "eth0";
+
+/// Waits until somebody listens.
+const LISTENING: &str = "until rdma resource show cm_id | grep -q LISTEN; do sleep 0.05; done";
 
 /// Two guests.
 pub struct Pair {
@@ -69,7 +72,7 @@ impl Pair {
     /// rdma-core's `rping`, which connects by rdma_cm and checks what comes back.
     pub fn rping(&self) -> Result<()> {
         let server = self.server.start_script("rping", &format!("exec rping -s -a {} -C 10", Self::SERVER))?;
-        self.server.run("listening", "until rdma resource show cm_id | grep -q LISTEN; do sleep 0.05; done")?;
+        self.server.run("listening", LISTENING)?;
         self.client.run("rping", &format!("rping -c -a {} -C 10 -v", Self::SERVER))?;
         server.succeed().map(drop)
     }
@@ -88,11 +91,39 @@ impl Pair {
         self.client.start_script(service.name, &lab.in_guest(&service.load(&end, Self::SERVER)))
     }
 
-    /// A server answers a load.
+    /// A server answers a load, which is given more time where not even one request has come back.
     pub fn answers(&self, lab: &Lab, service: Service, words: &'static str) -> Result<()> {
         let server = self.serve(lab, service, words)?;
         let load = self.load(lab, service, words)?.succeed()?;
-        service.check(&load, &server.stop()?)
+        let served = server.stop()?;
+        if load.json()?["requests"] == 0 && service.seconds < 60 {
+            return self.answers(lab, Service { seconds: 4 * service.seconds, ..service }, words);
+        }
+        service.check(&load, &served)
+    }
+
+    /// `rping` asks for a connection without saying that it is one of ours, and is refused; the next load is served.
+    pub fn rping_is_refused(&self, lab: &Lab) -> Result<()> {
+        let server = self.serve(lab, ECHO, "")?;
+        let rping = format!("exec rping -c -a {} -p {} -C 1 -v", Self::SERVER, ECHO.port);
+        let rping = self.client.start_script("rping", &rping)?.end()?;
+        if rping.status == 0 || !rping.err.iter().chain(&rping.out).any(|line| line.contains("REJECTED")) {
+            return failed(format!("it is not refused: {rping:?}"));
+        }
+        let load = self.load(lab, ECHO, "")?.succeed()?;
+        ECHO.check(&load, &server.stop()?)
+    }
+
+    /// A load that comes upon `rping` knows that this is no server of its own.
+    pub fn rping_is_not_taken_for_a_server(&self, lab: &Lab) -> Result<()> {
+        let rping = format!("exec rping -s -a {} -p {} -C 1 -v", Self::SERVER, ECHO.port);
+        let _rping = self.server.start_script("rping", &rping)?;
+        self.server.run("listening", LISTENING)?;
+        let load = self.load(lab, Service { connections: 1, ..ECHO }, "")?.end()?;
+        if load.status == 0 || !load.err.iter().any(|line| line.contains("the peer is another program")) {
+            return failed(format!("it does not know: {load:?}"));
+        }
+        Ok(())
     }
 }
 

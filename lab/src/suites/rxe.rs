@@ -21,7 +21,7 @@ const LOADS: [(&str, Service); 6] = [
     ("echo of 1 byte", Service { load: "--size 1 --depth 4", ..ECHO }),
     ("echo of 64 bytes", Service { load: "--size 64", connections: 1, ..ECHO }),
     ("echo of 4 kB", Service { load: "--size 4k --depth 4", ..ECHO }),
-    ("echo of 1 MB", Service { load: "--size 1m", connections: 2, ..ECHO }),
+    ("echo of 1 MB", Service { load: "--size 1m", connections: 1, ..ECHO }),
     ("echo on 256 connections", Service { load: "--size 64", connections: 256, ..ECHO }),
     (
         "kv, values up to 48 kB",
@@ -51,8 +51,8 @@ fn run(lab: &Lab, report: &mut Report) {
     report.case("a load is killed, and leaves nothing at its server", || load_killed(lab, &pair));
     report.case("a thousand connections leave nothing", || thousand(lab, &pair));
     report.case("the link goes down and up", || link_down(lab, &pair));
-    report.case("rping is refused by a server", || rping_refused(lab, &pair));
-    report.case("a load is refused by rping, or refuses it", || load_refused(lab, &pair));
+    report.case("rping is refused by a server", || pair.rping_is_refused(lab));
+    report.case("rping is not taken for a server", || pair.rping_is_not_taken_for_a_server(lab));
 }
 
 /// The load ends and says why; the next one is served at the same address.
@@ -134,29 +134,6 @@ fn link_down(lab: &Lab, pair: &Pair) -> Result<()> {
     let told = server.stop()?.json()?;
     if told["finished"].as_u64() < Some(ECHO.connections.into()) {
         return failed(format!("the next load tells {next:?}, the server {told}"));
-    }
-    Ok(())
-}
-
-/// What asks for a connection without saying that it is one of ours.
-fn rping_refused(lab: &Lab, pair: &Pair) -> Result<()> {
-    let server = pair.serve(lab, ECHO, "")?;
-    let rping = format!("exec rping -c -a {} -p {} -C 1 -v", Pair::SERVER, ECHO.port);
-    let rping = pair.client.start_script("rping", &rping)?.end()?;
-    if rping.status == 0 || !rping.err.iter().chain(&rping.out).any(|line| line.contains("REJECTED")) {
-        return failed(format!("it is not refused: {rping:?}"));
-    }
-    let load = pair.load(lab, ECHO, "")?.succeed()?;
-    ECHO.check(&load, &server.stop()?)
-}
-
-fn load_refused(lab: &Lab, pair: &Pair) -> Result<()> {
-    let rping = format!("exec rping -s -a {} -p {} -C 1 -v", Pair::SERVER, ECHO.port);
-    let _rping = pair.server.start_script("rping", &rping)?;
-    pair.server.run("listening", "until rdma resource show cm_id | grep -q LISTEN; do sleep 0.05; done")?;
-    let load = pair.load(lab, Service { connections: 1, ..ECHO }, "")?.end()?;
-    if load.status == 0 {
-        return failed(format!("it takes rping for a server of its own: {load:?}"));
     }
     Ok(())
 }

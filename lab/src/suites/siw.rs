@@ -15,4 +15,5 @@ fn run(lab: &Lab, report: &mut Report) {
     for service in ALL {
         report.case(service.name, || pair.answers(lab, service, ""));
     }
+    report.case("rping is refused by a server", || pair.rping_is_refused(lab));
 }

@@ -6,6 +6,7 @@ use super::service::{ALL, ECHO, End, Service};
 use crate::error::Result;
 use crate::host::{Lab, Namespace};
 use crate::machine::{Machine, Nic, Setup, Wire};
+use crate::program::Program;
 use crate::report::Report;
 use std::path::Path;
 
@@ -56,6 +57,13 @@ fn host_end(nic: &Nic, socket: &Path) -> End {
     End { workers: nic.queues, ..End::new(via, address(nic, 1)) }
 }
 
+/// Somebody at the host's end, who does nothing.
+fn other(lab: &Lab, nic: &Nic, socket: &Path) -> Result<Program> {
+    let mut other = lab.linerate(None, &ECHO.serve(&host_end(nic, socket)))?;
+    other.wait_for_line("ready ")?;
+    Ok(other)
+}
+
 fn boot(lab: &Lab, driver: &str, nics: &[Nic]) -> Result<(Machine, Namespace)> {
     let iommu = driver == "vfio-pci";
     let nics: Vec<Nic> = nics.iter().map(|nic| Nic { iommu, ..nic.clone() }).collect();
@@ -64,9 +72,7 @@ fn boot(lab: &Lab, driver: &str, nics: &[Nic]) -> Result<(Machine, Namespace)> {
     let mut others = Vec::new();
     for nic in &nics {
         if let Wire::VhostUser(socket) = &nic.wire {
-            let mut other = lab.linerate(None, &ECHO.serve(&host_end(nic, socket)))?;
-            other.wait_for_line("ready ")?;
-            others.push(other);
+            others.push(other(lab, nic, socket)?);
         }
     }
     let setup =
@@ -104,8 +110,14 @@ fn bind(driver: &str, devices: &[String]) -> String {
 /// A server in the guest answers a load on the host.
 fn answers(lab: &Lab, machine: &Machine, namespace: &Namespace, nic: &Nic, service: Service) -> Result<()> {
     let end = End { workers: nic.queues, ..End::new(format!("pci:{}", nic.pci()), address(nic, 2)) };
+    // A driver begins with somebody at the other end, who leaves then.
+    let other = match &nic.wire {
+        Wire::VhostUser(socket) => Some(other(lab, &Nic { iommu: machine.has_iommu(), ..nic.clone() }, socket)?),
+        _ => None,
+    };
     let mut server = machine.start_script(service.name, &lab.in_guest(&service.serve(&end)))?;
     server.wait_for_line("ready ")?;
+    other.map(Program::stop).transpose()?;
     let load = match &nic.wire {
         Wire::VhostUser(socket) => {
             let iommu = machine.has_iommu();
