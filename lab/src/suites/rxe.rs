@@ -14,7 +14,7 @@ pub const SUITE: Suite = Suite { name: "rxe", about: "RDMA verbs over Soft-RoCE,
 pub const QUICK: Suite = Suite { name: "rxe-quick", about: "the two services over Soft-RoCE, once each", run: quick };
 
 /// How both ends connect and receive, as their arguments.
-const WAYS: &[(&str, &str)] = &[("rdma_cm", "")];
+const WAYS: &[(&str, &str)] = &[("rdma_cm", ""), ("TCP", "--rdma-connect tcp"), ("shared buffers", "--srq 1024")];
 
 /// What is exchanged in each of these ways.
 const LOADS: [(&str, Service); 6] = [
@@ -42,6 +42,7 @@ fn quick(lab: &Lab, report: &mut Report) {
 fn run(lab: &Lab, report: &mut Report) {
     let Some(pair) = report.case("two guests", || Pair::boot(lab, Provider::Rxe)) else { return };
     report.case("rping", || pair.rping());
+    report.case("the device's tests", || device_tests(lab, &pair));
     for (way, words) in WAYS {
         for (what, service) in LOADS {
             report.case(&format!("{way}: {what}"), || pair.answers(lab, service, words));
@@ -84,6 +85,16 @@ fn load_killed(lab: &Lab, pair: &Pair) -> Result<()> {
         return failed(format!("the next load tells {load:?}, the server {told}"));
     }
     Ok(())
+}
+
+/// The adapter's own calls, at the device of one guest.
+fn device_tests(lab: &Lab, pair: &Pair) -> Result<()> {
+    let tests = lab.linerate.with_file_name("rdma-device-tests");
+    if !tests.exists() {
+        return failed(format!("{}: ./run lab builds it", tests.display()));
+    }
+    let script = format!("LINERATE_RDMA_DEVICE={DEVICE} exec '{}' --test-threads=1", tests.display());
+    pair.server.run("the device's tests", &script).map(drop)
 }
 
 /// What a server holds: objects of its device, with its descriptors; and kilobytes of resident memory.

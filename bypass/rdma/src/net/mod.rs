@@ -297,14 +297,12 @@ impl<C: Calls> Net<C> {
 
     /// The queue pair of a connection has failed.
     fn fail(&mut self, id: ConnId, status: Status) {
-        let reason = match status {
-            Status::RetryExceeded => CloseReason::TimedOut,
-            _ => CloseReason::Reset,
-        };
-        if status != Status::Flushed {
-            tracing::debug!("connection {id:?}: {status}");
+        if status == Status::Flushed {
+            // Buffers come back so, too, when the peer, which had finished, was the first to end the connection.
+            return self.end_lost(id, CloseReason::Reset);
         }
-        self.end(id, reason);
+        tracing::debug!("connection {id:?}: {status}");
+        self.end(id, if status == Status::RetryExceeded { CloseReason::TimedOut } else { CloseReason::Reset });
     }
 
     /// The connection is lost: that is no error where both had finished.
