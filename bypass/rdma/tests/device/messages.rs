@@ -18,9 +18,9 @@ fn the_device_says_what_it_is() {
     }
     assert!(rig.native.port(limits.ports + 1).is_err());
     assert!(rig.native.has_connection_manager());
-    for software in ["rxe", "siw"] {
-        assert_eq!(rig.native.name().starts_with(software), rig.native.emulated_by() == Some(software));
-    }
+    // It may be called otherwise.
+    let called = ["rxe", "siw"].into_iter().find(|driver| rig.native.name().starts_with(driver));
+    assert!(called.is_none() || rig.native.emulated_by() == called);
     assert_eq!(rig.native.async_event().unwrap(), None);
 }
 
