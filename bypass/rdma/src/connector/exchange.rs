@@ -16,7 +16,7 @@ use linerate_bypass::{CloseReason, ConnectError, Origin};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, ipproto, socket_with};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, ipproto, listen, socket_with};
 use std::collections::HashMap;
 use std::io::{self, ErrorKind, Read, Write};
 use std::mem::MaybeUninit;
@@ -26,6 +26,8 @@ use std::sync::Arc;
 
 /// Connections that are being made at a time because peers ask for them; further ones wait in the kernel's backlog.
 pub(crate) const MOST_ASKING: usize = 128;
+/// Connections that wait to be accepted.
+const BACKLOG: i32 = 4096;
 /// Events that are taken at a time.
 const EVENTS: usize = 64;
 /// How long no connection is accepted after one could not be, for want of something.
@@ -150,14 +152,16 @@ impl<C: Calls> Exchange<C> {
             if !address.ip().is_unspecified() {
                 gid_of(&**calls, address.ip())?;
             }
-            let listen = || {
+            let begin = || {
                 let listener = TcpListener::bind(address)?;
+                // Once more, with a longer backlog: who finds it full asks again only after seconds.
+                listen(&listener, BACKLOG)?;
                 listener.set_nonblocking(true)?;
                 epoll::add(&epoll, &listener, EventData::new_u64(LISTENER), EventFlags::IN | EventFlags::ET)?;
                 let address = listener.local_addr()?;
                 Ok((listener, address))
             };
-            listeners.push(listen().map_err(|source| ExchangeError::Listen { address, source })?);
+            listeners.push(begin().map_err(|source| ExchangeError::Listen { address, source })?);
         }
         Ok(Exchange { listeners, epoll, asked: None, talks: HashMap::new(), next: 0, made: HashMap::new() })
     }
