@@ -1,6 +1,7 @@
 //! The suites, a file each. A suite boots what it needs, and reports cases.
 
 mod af_xdp;
+mod counts;
 mod pair;
 mod rxe;
 mod service;
