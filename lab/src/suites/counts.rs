@@ -1,7 +1,8 @@
 //! What an echo over verbs asks of its device for each message, beside what perftest asks for as many messages. Both are counted
 //! by the same means: a library that is loaded into either.
 
-use super::pair::{DEVICE, Pair};
+use super::Suite;
+use super::pair::{DEVICE, Pair, Provider};
 use super::service::{ECHO, End, Service};
 use crate::error::{Error, Result, failed};
 use crate::host::Lab;
@@ -11,6 +12,9 @@ use serde::Deserialize;
 use std::fmt;
 use std::ops::Add;
 use std::path::Path;
+
+/// This alone.
+pub const SUITE: Suite = Suite { name: "rxe-counts", about: "what is asked of Soft-RoCE, beside perftest", run: alone };
 
 /// One request after the other, as `ib_send_lat` does.
 const ONE: Service = Service { load: "--size 64 --depth 1", connections: 1, seconds: 3, ..ECHO };
@@ -28,6 +32,11 @@ const HEADER: u64 = 8;
 const BUFFERS: u64 = 32;
 /// Messages by which an end finishes.
 const FINISH: u64 = 1;
+
+fn alone(lab: &Lab, report: &mut Report) {
+    let Some(pair) = report.case("two guests", || Pair::boot(lab, Provider::Rxe)) else { return };
+    run(lab, report, &pair);
+}
 
 /// Compares all.
 pub fn run(lab: &Lab, report: &mut Report, pair: &Pair) {
@@ -124,9 +133,7 @@ impl Asked {
                 [("message", self.messages, others.messages), ("request and answer", self.carried, others.carried)]
             {
                 if count * others_of > others_count * of {
-                    return failed(format!(
-                        "more {what} for each {per}:\n    {less}\n    {others}\n    {self:?}, {others:?}"
-                    ));
+                    return failed(format!("more {what} for each {per}: echo: {less}; perftest: {others}"));
                 }
             }
         }

@@ -27,4 +27,4 @@ pub struct Suite {
 pub const SUITES: &[Suite] = &[rxe::SUITE, siw::SUITE, virtio_pci::SUITE, af_xdp::SUITE, vhost::SUITE];
 
 /// Parts of these, which run when they are named.
-pub const PARTS: &[Suite] = &[rxe::QUICK];
+pub const PARTS: &[Suite] = &[rxe::QUICK, counts::SUITE];
