@@ -49,6 +49,13 @@ const SIW: &str = r#"
     mkdir keep && mv siw.ko keep/ && find . -mindepth 1 -maxdepth 1 ! -name keep -exec rm -r {} + && mv keep/siw.ko . && rmdir keep
 "#;
 
+/// Puts perftest, with what only it needs, into the current directory.
+const PERFTEST: &str = r#"
+    apt-get download -q -o APT::Sandbox::User=root perftest libibumad3 libpci3
+    for package in *.deb; do dpkg -x "$package" .; done
+    rm ./*.deb
+"#;
+
 /// The first program of the initramfs. The guest's root is the host's, read-only, under what the guest itself writes.
 const INIT: &str = r#"#!/bin/busybox sh
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root TERM=dumb LC_ALL=C
@@ -117,6 +124,15 @@ impl Image {
             }
         };
         Ok(directory.join("siw.ko"))
+    }
+
+    /// Where perftest is, as if that were the root; it is downloaded if it is not in the cache.
+    pub fn perftest(&self, log: &Log) -> Result<PathBuf> {
+        const NAME: &str = "perftest";
+        match self.cache.newest(NAME)? {
+            Some(directory) => Ok(directory),
+            None => self.cache.keep(self.cache.make(PERFTEST, &[], log)?, NAME),
+        }
     }
 
     /// Makes an initramfs in `directory`, which ends in this very program as the guest's agent.

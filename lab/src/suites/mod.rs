@@ -1,6 +1,7 @@
 //! The suites, a file each. A suite boots what it needs, and reports cases.
 
 mod af_xdp;
+mod counts;
 mod pair;
 mod rxe;
 mod service;
@@ -26,4 +27,4 @@ pub struct Suite {
 pub const SUITES: &[Suite] = &[rxe::SUITE, siw::SUITE, virtio_pci::SUITE, af_xdp::SUITE, vhost::SUITE];
 
 /// Parts of these, which run when they are named.
-pub const PARTS: &[Suite] = &[rxe::QUICK];
+pub const PARTS: &[Suite] = &[rxe::QUICK, counts::SUITE];

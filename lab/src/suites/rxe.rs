@@ -1,6 +1,7 @@
 //! RDMA verbs over Soft-RoCE, between two guests: real RoCEv2 packets.
 
 use super::Suite;
+use super::counts;
 use super::pair::{DEVICE, Pair, Provider};
 use super::service::{ALL, ECHO, KV, Service};
 use crate::error::{Result, failed};
@@ -48,6 +49,7 @@ fn run(lab: &Lab, report: &mut Report) {
             report.case(&format!("{way}: {what}"), || pair.answers(lab, service, words));
         }
     }
+    counts::run(lab, report, &pair);
     report.case("a server is killed and comes back", || server_killed(lab, &pair));
     report.case("a load is killed, and leaves nothing at its server", || load_killed(lab, &pair));
     report.case("a thousand connections leave nothing", || thousand(lab, &pair));

@@ -1,4 +1,4 @@
-//! Verbs that cannot be misused: whatever the rules of [`Calls`] ask for, types and owners see to.
+//! Verbs that cannot be misused: whatever the rules of [`Calls`](crate::calls::Calls) ask for, types and owners see to.
 //!
 //! - Objects keep what they were made from, and are destroyed in the right order whoever drops what when.
 //! - A buffer that is posted belongs to its queue pair until it comes back with its completion, or the queue pair is gone.

@@ -160,7 +160,7 @@ impl<C: Calls> QueuePair<C, New> {
 }
 
 impl<C: Calls> QueuePair<C, Init> {
-    /// As [`init_by`](QueuePair::<C, New>::init_by), once more: what the peer may do, the connection manager knows only when a
+    /// As `init_by`, once more: what the peer may do, the connection manager knows only when a
     /// connection has been asked for.
     pub fn init_again_by(self, id: &CmId<C>) -> Result<QueuePair<C, Init>, Error> {
         self.modify_by(id, QueuePairState::Init, "tell a queue pair what its peer may do")

@@ -1,0 +1,212 @@
+//! What an echo over verbs asks of its device for each message, beside what perftest asks for as many messages. Both are counted
+//! by the same means: a library that is loaded into either.
+
+use super::Suite;
+use super::pair::{DEVICE, Pair, Provider};
+use super::service::{ECHO, End, Service};
+use crate::error::{Error, Result, failed};
+use crate::host::Lab;
+use crate::program::Ended;
+use crate::report::Report;
+use serde::Deserialize;
+use std::fmt;
+use std::ops::Add;
+use std::path::Path;
+
+/// This alone.
+pub const SUITE: Suite = Suite { name: "rxe-counts", about: "what is asked of Soft-RoCE, beside perftest", run: alone };
+
+/// One request after the other, as `ib_send_lat` does.
+const ONE: Service = Service { load: "--size 64 --depth 1", connections: 1, seconds: 3, ..ECHO };
+/// As many as both programs have room for, either way, as `ib_send_bw` does.
+const MANY: Service = Service { load: "--size 64 --depth 128", ..ONE };
+
+/// What is compared with what.
+const CASES: [(&str, Service); 2] = [("ib_send_lat", ONE), ("ib_send_bw --bidirectional", MANY)];
+
+/// Bytes of a request and of its answer.
+const SIZE: u64 = 64;
+/// Bytes of each message that come before what it carries.
+const HEADER: u64 = 8;
+/// Buffers that an end has for its connection before and after all messages.
+const BUFFERS: u64 = 32;
+/// Messages by which an end finishes.
+const FINISH: u64 = 1;
+
+fn alone(lab: &Lab, report: &mut Report) {
+    let Some(pair) = report.case("two guests", || Pair::boot(lab, Provider::Rxe)) else { return };
+    run(lab, report, &pair);
+}
+
+/// Compares all.
+pub fn run(lab: &Lab, report: &mut Report, pair: &Pair) {
+    let Some(perftest) = report.case("perftest", || lab.image.perftest(&lab.log)) else { return };
+    for (test, service) in CASES {
+        let told = report.case(&format!("echo asks for no more than {test}"), || {
+            let ours = ours(lab, pair, service)?;
+            let theirs = theirs(lab, pair, &perftest, test, ours.messages.div_ceil(2))?;
+            ours.is_within(&theirs)?;
+            Ok(format!("echo:     {}\n    perftest: {}", ours.less_besides(), theirs))
+        });
+        if let Some(told) = told {
+            println!("    {told}");
+        }
+    }
+}
+
+/// What the library tells.
+#[derive(Debug, Clone, Copy, Deserialize)]
+struct Counts {
+    requests: u64,
+    buffers: u64,
+    requests_completed: u64,
+    buffers_completed: u64,
+    unseen: u64,
+}
+
+impl Add for Counts {
+    type Output = Counts;
+
+    fn add(self, other: Counts) -> Counts {
+        Counts {
+            requests: self.requests + other.requests,
+            buffers: self.buffers + other.buffers,
+            requests_completed: self.requests_completed + other.requests_completed,
+            buffers_completed: self.buffers_completed + other.buffers_completed,
+            unseen: self.unseen + other.unseen,
+        }
+    }
+}
+
+impl Counts {
+    /// What a program told last but for itself.
+    fn read(ended: &Ended) -> Result<Counts> {
+        let line = ended.err.iter().rfind(|line| line.starts_with(r#"{"requests":"#));
+        let Some(line) = line else { return failed(format!("nothing was counted: {ended:?}")) };
+        Ok(serde_json::from_str(line)?)
+    }
+
+    /// What a server of ours counts itself, once its connection is made, is as much.
+    fn is_told_by(&self, server: &serde_json::Value) -> Result<()> {
+        let verbs = &server["verbs"];
+        let is_same = verbs["requests"] == self.requests
+            && verbs["buffers"] == self.buffers.saturating_sub(BUFFERS)
+            && verbs["requests_completed"] == self.requests_completed
+            && verbs["buffers_completed"] == self.buffers_completed;
+        if is_same { Ok(()) } else { failed(format!("counted were {self:?}, but the server tells {verbs}")) }
+    }
+}
+
+/// What both ends asked for.
+#[derive(Debug, Clone, Copy)]
+struct Asked {
+    /// Messages that both sent, of those that carry something.
+    messages: u64,
+    /// Requests of the application and answers to them, which may share messages.
+    carried: u64,
+    counts: Counts,
+}
+
+impl Asked {
+    /// Without what both ends of a connection take however many messages there are.
+    fn less_besides(mut self) -> Asked {
+        self.counts.requests = self.counts.requests.saturating_sub(2 * FINISH);
+        self.counts.buffers = self.counts.buffers.saturating_sub(2 * (BUFFERS + FINISH));
+        self.counts.buffers_completed = self.counts.buffers_completed.saturating_sub(2 * FINISH);
+        self
+    }
+
+    /// What is compared.
+    fn all(&self) -> [(&'static str, u64); 3] {
+        let Counts { requests, buffers, requests_completed, buffers_completed, .. } = self.counts;
+        [("requests", requests), ("buffers", buffers), ("completions", requests_completed + buffers_completed)]
+    }
+
+    /// For each message, and for each thing that is carried, no more than the others.
+    fn is_within(&self, others: &Asked) -> Result<()> {
+        if self.counts.unseen + others.counts.unseen > 0 {
+            return failed(format!("not all was counted: {self:?}, {others:?}"));
+        }
+        let less = self.less_besides();
+        for ((what, count), (_, others_count)) in less.all().into_iter().zip(others.all()) {
+            for (per, of, others_of) in
+                [("message", self.messages, others.messages), ("request and answer", self.carried, others.carried)]
+            {
+                if count * others_of > others_count * of {
+                    return failed(format!("more {what} for each {per}: echo: {less}; perftest: {others}"));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Asked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Asked { messages, carried, .. } = self;
+        write!(f, "{messages} messages that carry {carried}, and for each message")?;
+        for (what, count) in self.all() {
+            write!(f, " {:.3} {what}", count as f64 / *messages as f64)?;
+        }
+        Ok(())
+    }
+}
+
+/// Of an echo and its load.
+fn ours(lab: &Lab, pair: &Pair, service: Service) -> Result<Asked> {
+    let via = format!("rdma:{DEVICE}");
+    let script = |arguments: &str| Ok::<_, Error>(format!("{}{}", counted(lab)?, lab.in_guest(arguments)));
+    let serve = script(&service.serve(&End::new(&via, Pair::SERVER)))?;
+    let mut server = pair.server.start_script(service.name, &serve)?;
+    server.wait_for_line("ready ")?;
+    let load = script(&service.load(&End::new(&via, Pair::CLIENT), Pair::SERVER))?;
+    let load = pair.client.run(service.name, &load)?;
+    let server = server.stop()?;
+    service.check(&load, &server)?;
+    let told = server.json()?;
+    let number = |name: &str| {
+        let number = told[name].as_u64();
+        number.map_or_else(|| failed(format!("the server does not tell {name}: {told}")), Ok)
+    };
+    let here = Counts::read(&server)?;
+    here.is_told_by(&told)?;
+    let payload = number("rx_bytes")? + number("tx_bytes")? - HEADER * (number("rx_frames")? + number("tx_frames")?);
+    let (messages, counts) = (number("tx_frames")? + sent(&load)?, here + Counts::read(&load)?);
+    Ok(Asked { messages, carried: payload / SIZE, counts })
+}
+
+/// Of perftest, whose ends send `count` messages each.
+fn theirs(lab: &Lab, pair: &Pair, perftest: &Path, test: &str, count: u64) -> Result<Asked> {
+    // What is exchanged by TCP before is not counted.
+    let script = |of: &str| -> Result<String> {
+        Ok(format!(
+            "{}export LD_LIBRARY_PATH={1}/usr/lib/x86_64-linux-gnu
+            gid=$(grep -ls '^0000:0000:0000:0000:0000:ffff:' /sys/class/infiniband/{DEVICE}/ports/1/gids/* | sed -n '1s#.*/##p')
+            exec {1}/usr/bin/{test} --CPU-freq --ib-dev {DEVICE} --gid-index $gid --size 64 --iters {count} {of}",
+            counted(lab)?,
+            perftest.display(),
+        ))
+    };
+    let server = pair.server.start_script("perftest", &script("")?)?;
+    pair.server.run("listening", "until ss -Htln 'sport = :18515' | grep -q .; do sleep 0.05; done")?;
+    let client = pair.client.run("perftest", &script(Pair::SERVER)?)?;
+    let server = server.succeed()?;
+    let counts = Counts::read(&client)? + Counts::read(&server)?;
+    Ok(Asked { messages: 2 * count, carried: 2 * count, counts })
+}
+
+/// A script's beginning, by which the program that it ends in is counted.
+fn counted(lab: &Lab) -> Result<String> {
+    let library = lab.linerate.with_file_name("liblinerate_verbs_count.so");
+    if !library.exists() {
+        return failed(format!("{}: build linerate-verbs-count in the same profile", library.display()));
+    }
+    Ok(format!("export LD_PRELOAD='{}'\n", library.display()))
+}
+
+/// How many messages a load says that it sent.
+fn sent(load: &Ended) -> Result<u64> {
+    let mut words =
+        load.err.iter().filter_map(|line| line.strip_prefix("sent ")?.split_whitespace().next()?.parse().ok());
+    words.next().map_or_else(|| failed(format!("the load does not say what it sent: {load:?}")), Ok)
+}
