@@ -21,8 +21,6 @@ pub(crate) struct Tx {
 /// A message that can be sent.
 pub(crate) struct Made {
     pub message: Message,
-    /// Whether it has a slice, which somebody may wait for.
-    pub has_slice: bool,
     /// Bytes of slices that were copied.
     pub copied: usize,
 }
@@ -111,7 +109,7 @@ impl Tx {
         reaches: impl Fn(&[u8]) -> bool,
     ) -> Option<Made> {
         self.drop_empty();
-        let mut made = Made { message: Message::new(), has_slice: false, copied: 0 };
+        let mut made = Made { message: Message::new(), copied: 0 };
         let mut first = match self.parts.front()? {
             // It has the header in front, and is no longer than a message.
             Part::Block(..) => {
@@ -143,7 +141,6 @@ impl Tx {
                     piece
                 }
                 Part::Slice(mut slice) if slice.len() < large && left > 0 && reaches(&slice) => {
-                    made.has_slice = true;
                     let piece = slice.split_to(left.min(slice.len()));
                     if !slice.is_empty() {
                         self.parts.push_front(Part::Slice(slice));

@@ -210,14 +210,15 @@ impl<C: Calls> Net<C> {
     }
 
     /// Asks silent peers whether they are there: where something is under way, the device notices by itself that they are not.
-    /// When memory is short, whoever may have some without knowing that it has been sent is asked, too.
+    /// Those whose last messages are not signalled are asked, too, and the answer says that these have been sent: what they are
+    /// made of is kept until then. When memory is short, that is done at once.
     #[cold]
     fn probe(&mut self) {
         let after = self.config.probe_after;
         self.next_probe = self.now + after / 4;
         for id in self.slots.names() {
             let Some(conn) = self.slots.get_mut(id).filter(|conn| conn.stage == Stage::Open) else { continue };
-            let is_due = conn.heard + after <= self.now || !self.starved.is_empty() && conn.link.pair.is_silent();
+            let is_due = conn.heard + after <= self.now || conn.link.pair.is_silent();
             if is_due && !conn.is_probed {
                 conn.is_probed = true;
                 conn.link.pair.probe();

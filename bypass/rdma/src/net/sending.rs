@@ -147,12 +147,11 @@ impl<C: Calls> Net<C> {
                 let reaches = |slice: &[u8]| self.region.contains(slice);
                 let made = tx.message(&self.arena, || link.header(Kind::Data), longest, large, reaches);
                 has_memory = made.is_some();
-                if let Some(Made { mut message, has_slice, copied }) = made {
+                if let Some(Made { mut message, copied }) = made {
                     self.summary.tx_frames += 1;
                     self.summary.tx_bytes += message.len() as u64;
                     self.summary.copied_bytes += copied as u64;
-                    // A slice of the last message of a while would be kept for as long.
-                    link.send(&mut message, has_slice && tx.is_empty())?;
+                    link.send(&mut message, false)?;
                 }
             } else if conn.sending == Sending::Closing {
                 has_memory = conn.link.say(&self.buffers, Kind::Finish, None)?;
