@@ -18,6 +18,8 @@ struct Conn<S> {
 /// The transport. `room` is what each connection can queue for sending.
 pub struct Fake<S> {
     room: usize,
+    /// Bytes of a place in an outgoing buffer, at most.
+    pub longest_place: usize,
     scratch: Vec<u8>,
     conns: Vec<Conn<S>>,
     /// The time now.
@@ -37,6 +39,7 @@ impl<S> Fake<S> {
     pub fn new(room: usize) -> Self {
         Fake {
             room,
+            longest_place: usize::MAX,
             scratch: Vec::new(),
             conns: Vec::new(),
             now: Instant::from_nanos(1),
@@ -215,7 +218,7 @@ impl<S> Transport for Fake<S> {
 
     fn reserve(&mut self, conn: ConnId, max: usize) -> Option<&mut [u8]> {
         self.reserved += 1;
-        let n = self.room(conn).min(max);
+        let n = self.room(conn).min(max).min(self.longest_place);
         self.scratch.resize(n, 0);
         if n == 0 { None } else { Some(&mut self.scratch) }
     }

@@ -267,7 +267,7 @@ impl KvLoad {
         }
     }
 
-    /// Writes the request at `first`, by itself, and returns whether there was room for all of it.
+    /// Writes the request at `first`, by itself, as far as there is room in one place. Returns whether there was any.
     #[cold]
     fn write_one(
         &mut self,
@@ -295,7 +295,7 @@ impl KvLoad {
         let is_whole = from + n == size;
         stream.unwritten.advance(n, 1, from + n, size);
         stream.unwritten.long -= usize::from(is_long && is_whole);
-        is_whole
+        n > 0
     }
 
     /// Takes in `bytes`, of which all belong to answers that are waited for, or something is wrong.

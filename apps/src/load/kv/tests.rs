@@ -181,6 +181,17 @@ fn every_key_is_set_before_measuring() {
 }
 
 #[test]
+fn requests_that_are_longer_than_a_place_go_on_behind_it() {
+    let mut bench = Bench::new(KvPlan { keys: 1000, value_size: 1000..=4000, ..plan() }, 10_000);
+    bench.net.longest_place = 700;
+    // Without a word of the clock.
+    for _ in 0..4000 {
+        bench.serve();
+    }
+    assert_eq!(bench.server.values.len(), 1000);
+}
+
+#[test]
 fn without_filling_it_measures_at_once_and_counts_what_is_missing() {
     let mut bench = Bench::new(KvPlan { fill: false, verify: false, get_ratio: 1.0, ..plan() }, 10_000);
     assert!(bench.board.all_prepared());
