@@ -215,6 +215,7 @@ impl Store {
                 self.write(key, What { form: Form::Short, value, tag, changed, stays: false }, expiry, now)
             }
             Value::Short(value) => {
+                let expiry = self.kept(key, expiry, now);
                 let long = self.long_of(value, now)?;
                 self.put_long(key, long, tag, changed, expiry, now)
             }
@@ -223,9 +224,18 @@ impl Store {
                 self.write(key, What { form: Form::Short, value: &value, tag, changed, stays: false }, expiry, now)
             }
             Value::Long(long) => {
+                let expiry = self.kept(key, expiry, now);
                 let long = self.own(long, now)?;
                 self.put_long(key, long, tag, changed, expiry, now)
             }
+        }
+    }
+
+    /// When what is to be put under `key` expires, where that may be as what is there does: that may go to make room for it.
+    fn kept(&mut self, key: &Key, expiry: Expiry, now: u64) -> Expiry {
+        match expiry {
+            Expiry::Keep => self.expires_at(key, now).flatten().map_or(Expiry::Never, Expiry::At),
+            other => other,
         }
     }
 
