@@ -210,7 +210,7 @@ impl<C: Calls> Net<C> {
     }
 
     /// Asks silent peers whether they are there: where something is under way, the device notices by itself that they are not.
-    /// Those whose last messages are not signalled are asked, too, and the answer says that these have been sent: what they are
+    /// Those whose last messages are not signalled are asked sooner, and the answer says that these have been sent: what they are
     /// made of is kept until then. When memory is short, that is done at once.
     #[cold]
     fn probe(&mut self) {
@@ -218,7 +218,8 @@ impl<C: Calls> Net<C> {
         self.next_probe = self.now + after / 4;
         for id in self.slots.names() {
             let Some(conn) = self.slots.get_mut(id).filter(|conn| conn.stage == Stage::Open) else { continue };
-            let is_due = conn.heard + after <= self.now || conn.link.pair.is_silent();
+            let quiet_for = if conn.link.pair.is_silent() { after / 4 } else { after };
+            let is_due = conn.heard + quiet_for <= self.now || !self.starved.is_empty() && conn.link.pair.is_silent();
             if is_due && !conn.is_probed {
                 conn.is_probed = true;
                 conn.link.pair.probe();
