@@ -112,6 +112,7 @@ impl Asked {
     fn less_besides(mut self) -> Asked {
         self.counts.requests = self.counts.requests.saturating_sub(2 * FINISH);
         self.counts.buffers = self.counts.buffers.saturating_sub(2 * (BUFFERS + FINISH));
+        self.counts.requests_completed = self.counts.requests_completed.saturating_sub(2 * FINISH);
         self.counts.buffers_completed = self.counts.buffers_completed.saturating_sub(2 * FINISH);
         self
     }
