@@ -39,7 +39,7 @@ enum Command {
     Kv(kv::Command),
     /// Reserve, release and inspect hugepages, per NUMA node
     Hugepages(HugepagesArgs),
-    /// Show the RDMA devices of this machine
+    /// Show the RDMA devices of this machine, and measure them
     #[cfg(feature = "rdma")]
     #[command(subcommand)]
     Rdma(crate::commands::rdma::Command),

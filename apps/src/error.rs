@@ -26,6 +26,9 @@ pub enum Error {
         /// Why the last of them could not be opened; `None` if nothing was heard in time.
         why: Option<ConnectError>,
     },
+    /// A server exports nothing.
+    #[error("{0} exports nothing: start it with kv serve --export BYTES")]
+    NoExport(SocketAddr),
     /// A server that is prepared for a load answers nothing.
     #[error("{remote}: nothing was answered for {limit:?} while the server was prepared: look at it and the way to it")]
     Stalled {
@@ -48,6 +51,14 @@ pub enum Error {
     /// There is no memory for keys and values.
     #[error("--memory: {0}")]
     Arena(#[from] ArenaError),
+    /// There is no memory to export strings in.
+    #[error("--export {bytes}: {error}: give it less, or the machine more")]
+    Export {
+        /// How much it was to be.
+        bytes: u64,
+        /// What was wrong.
+        error: io::Error,
+    },
     /// There is no password to be had from a file.
     #[error("--password-file {}: {error}: write the password into its first line", path.display())]
     PasswordFile {
@@ -80,6 +91,8 @@ impl Error {
         match self {
             Error::Net(error) if error.is_usage() => 2,
             Error::Usage(_) => 2,
+            #[cfg(feature = "rdma")]
+            Error::Rdma(crate::commands::rdma::RdmaError::Usage(_)) => 2,
             _ => 1,
         }
     }

@@ -10,18 +10,22 @@
 
 mod board;
 mod bulk;
+#[cfg(feature = "rdma")]
+mod connects;
 mod echo;
 mod kv;
 mod pattern;
 
 pub use board::Board;
 pub use bulk::{Bulk, Direction};
+#[cfg(feature = "rdma")]
+pub use connects::Connects;
 pub use echo::EchoLoad;
-pub use kv::{Keyspace, KvLoad, KvPlan, MOST_KEYS, Protocol, SHORTEST_VERIFIED, Side};
+pub use kv::{AskExport, Exported, Keyspace, KvLoad, KvPlan, MOST_KEYS, Protocol, Reads, SHORTEST_VERIFIED, Side};
 
 use hdrhistogram::Histogram;
 use linerate_bypass::time::{Duration, Instant};
-use linerate_bypass::{CloseReason, ConnId, ConnectError, Origin, Service, Transport};
+use linerate_bypass::{CloseReason, ConnId, ConnectError, Origin, RemoteDone, Service, Transport};
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::ops::AddAssign;
@@ -81,6 +85,19 @@ pub trait Traffic: Send + 'static {
         stream: &mut Self::Stream,
         measuring: bool,
     ) -> Result<(), Corrupt>;
+
+    /// Takes in what came of an operation on the peer's memory.
+    #[expect(unused_variables, reason = "most have nothing to do with it")]
+    fn remote_done(
+        &mut self,
+        net: &mut impl Transport,
+        conn: ConnId,
+        stream: &mut Self::Stream,
+        done: (u64, RemoteDone),
+        measuring: bool,
+    ) -> Result<(), Corrupt> {
+        Ok(())
+    }
 
     /// A connection is gone.
     #[expect(unused_variables, reason = "most have nothing to do with it")]
@@ -331,6 +348,32 @@ impl<T: Traffic> Load<T> {
         }
     }
 
+    /// Something has come on a connection: `take` takes it in.
+    #[inline]
+    fn take_in<N: Transport>(
+        &mut self,
+        net: &mut N,
+        conn: ConnId,
+        place: usize,
+        take: impl FnOnce(&mut T, &mut N, &mut T::Stream, bool) -> Result<(), Corrupt>,
+    ) {
+        self.advance(net);
+        let measuring = matches!(self.phase, Phase::Measuring { .. });
+        let sending = self.is_sending();
+        let Some((_, stream)) = self.places[place].as_mut().filter(|(current, _)| *current == conn) else {
+            return;
+        };
+        match take(&mut self.outcome.traffic, net, stream, measuring) {
+            Ok(()) if sending => self.outcome.traffic.send(net, conn, stream),
+            Ok(()) => {}
+            Err(Corrupt) => {
+                self.outcome.errors.corrupt += 1;
+                self.lose(net, place);
+            }
+        }
+        self.send_due(net);
+    }
+
     fn drain(&mut self, net: &mut impl Transport) {
         self.stop_measuring(net.now());
         for (conn, _) in self.places.iter().flatten() {
@@ -419,21 +462,22 @@ impl<T: Traffic> Service for Load<T> {
     }
 
     fn readable(&mut self, net: &mut impl Transport, conn: ConnId, place: &mut usize) {
-        self.advance(net);
-        let measuring = matches!(self.phase, Phase::Measuring { .. });
-        let sending = self.is_sending();
-        let Some((_, stream)) = self.places[*place].as_mut().filter(|(current, _)| *current == conn) else {
-            return;
-        };
-        match self.outcome.traffic.receive(net, conn, stream, measuring) {
-            Ok(()) if sending => self.outcome.traffic.send(net, conn, stream),
-            Ok(()) => {}
-            Err(Corrupt) => {
-                self.outcome.errors.corrupt += 1;
-                self.lose(net, *place);
-            }
-        }
-        self.send_due(net);
+        self.take_in(net, conn, *place, |traffic, net, stream, measuring| {
+            traffic.receive(net, conn, stream, measuring)
+        });
+    }
+
+    fn remote_done(
+        &mut self,
+        net: &mut impl Transport,
+        conn: ConnId,
+        place: &mut usize,
+        token: u64,
+        outcome: RemoteDone,
+    ) {
+        self.take_in(net, conn, *place, |traffic, net, stream, measuring| {
+            traffic.remote_done(net, conn, stream, (token, outcome), measuring)
+        });
     }
 
     fn writable(&mut self, net: &mut impl Transport, conn: ConnId, place: &mut usize) {

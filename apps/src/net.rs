@@ -13,11 +13,13 @@ mod stack;
 pub use args::{EngineArg, IdleArg, NetArgs, ProfileArg};
 pub use cores::{CoreList, Place};
 pub use error::Error;
+#[cfg(feature = "rdma")]
+pub use rdma_args::ConnectArg;
 pub use rdma_args::RdmaArgs;
 
 use crate::over::Device;
 use linerate_bypass::arena::{Arena, ArenaConfig, ArenaError};
-use linerate_bypass::{Seat, Service, Summary, Via};
+use linerate_bypass::{LaterPlace, Published, Seat, Service, Summary, Via};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -112,6 +114,18 @@ impl<M: Send + 'static> Network<M> {
             Port::Stack(port) => port.arena(bytes),
             #[cfg(feature = "rdma")]
             Port::Rdma(port) => port.arena(bytes),
+        }
+    }
+
+    /// Opens `memory` to all peers, to be read by themselves; where, is known when the workers have been started.
+    pub fn publish(&self, memory: Arc<Published>) -> Result<LaterPlace, Error> {
+        match &self.port {
+            #[cfg(feature = "rdma")]
+            Port::Rdma(port) => Ok(port.publish(memory)),
+            _ => {
+                drop(memory);
+                Err(Error::OnlyWith { what: "--export", with: "--via rdma:DEVICE" })
+            }
         }
     }
 

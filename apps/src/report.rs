@@ -1,5 +1,6 @@
 //! What a load measured, as text and as JSON.
 
+use crate::load::Reads;
 use hdrhistogram::Histogram;
 use serde::Serialize;
 use std::fmt;
@@ -39,6 +40,15 @@ pub struct Percentiles {
 }
 
 impl Percentiles {
+    /// What stands above them.
+    pub const HEAD: &str = "         p50        p90        p99      p99.9        max";
+
+    /// Half of each.
+    pub fn half(self) -> Self {
+        let Percentiles { p50, p90, p99, p999, max } = self;
+        Percentiles { p50: p50 / 2.0, p90: p90 / 2.0, p99: p99 / 2.0, p999: p999 / 2.0, max: max / 2.0 }
+    }
+
     /// Of a histogram of nanoseconds.
     pub fn of_nanos(histogram: &Histogram<u64>) -> Self {
         let micros = |nanos| nanos as f64 / 1000.0;
@@ -65,13 +75,10 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "requests/s {:>12.0}   ({} in {:.2} s)", self.rate, self.requests, self.seconds)?;
         writeln!(f, "errors     {:>12}", self.errors)?;
-        writeln!(f, "RTT in µs  {PERCENTILES}")?;
+        writeln!(f, "RTT in µs  {}", Percentiles::HEAD)?;
         write!(f, "           {}", self.rtt_us)
     }
 }
-
-/// What stands above [`Percentiles`].
-const PERCENTILES: &str = "         p50        p90        p99      p99.9        max";
 
 impl fmt::Display for Percentiles {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -96,6 +103,9 @@ pub struct KvReport {
     pub misses: u64,
     /// Keys that were set before.
     pub filled: u64,
+    /// How GETs went that were read and not asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub one_sided: Option<ReadsReport>,
     /// How the pace was kept.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub open: Option<OpenReport>,
@@ -114,6 +124,21 @@ pub struct SideReport {
     pub rtt_us: Percentiles,
 }
 
+/// GETs that were read and not asked for.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ReadsReport {
+    /// READs.
+    pub reads: u64,
+    /// GETs whose value they brought.
+    pub found: u64,
+    /// READs for each of these.
+    pub reads_per_get: f64,
+    /// READs of what was being changed, after which it was read again.
+    pub torn: u64,
+    /// GETs that the server was asked for in the end.
+    pub asked: u64,
+}
+
 /// An open loop.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct OpenReport {
@@ -123,6 +148,14 @@ pub struct OpenReport {
     pub unanswered: u64,
     /// How long after they were due requests were sent.
     pub late_us: Percentiles,
+}
+
+impl ReadsReport {
+    /// A report on them.
+    pub fn new(reads: &Reads) -> Self {
+        let Reads { reads, found, torn, asked } = *reads;
+        ReadsReport { reads, found, reads_per_get: reads as f64 / (found.max(1) as f64), torn, asked }
+    }
 }
 
 impl SideReport {
@@ -150,11 +183,17 @@ impl fmt::Display for KvReport {
             get.rate, get.requests, get.bytes
         )?;
         writeln!(f, "SETs/s     {:>12.0}   ({}, {} bytes)", set.rate, set.requests, set.bytes)?;
+        if let Some(ReadsReport { reads, found, reads_per_get, torn, asked }) = &self.one_sided {
+            writeln!(
+                f,
+                "READs/GET  {reads_per_get:>12.2}   ({reads} for {found} GETs, {torn} of them torn; {asked} GETs were asked for)"
+            )?;
+        }
         writeln!(f, "errors     {:>12}", all.errors)?;
         if let Some(open) = &self.open {
             writeln!(f, "asked for/s{:>12.0}   ({} due and not answered)", open.rate, open.unanswered)?;
         }
-        writeln!(f, "RTT in µs  {PERCENTILES}")?;
+        writeln!(f, "RTT in µs  {}", Percentiles::HEAD)?;
         if let Some(open) = &self.open {
             writeln!(f, "sent late  {}", open.late_us)?;
         }
@@ -253,6 +292,7 @@ mod tests {
             set: side(2),
             misses: 3,
             filled: 7,
+            one_sided: None,
             open,
         };
         let closed = serde_json::to_value(report(None)).unwrap();

@@ -7,7 +7,13 @@ use std::fmt;
 
 /// A [`Summary`], to be shown: as a few lines for people, or as one JSON object with its fields.
 #[derive(Debug, Serialize)]
-pub struct Shown<'a> {
+#[serde(transparent)]
+pub struct Shown<'a>(#[serde(serialize_with = "Fields::serialize")] &'a Summary);
+
+/// Which they are: one that is missing here does not compile.
+#[derive(Serialize)]
+#[serde(remote = "Summary")]
+struct Fields {
     rx_frames: u64,
     rx_bytes: u64,
     tx_frames: u64,
@@ -19,13 +25,14 @@ pub struct Shown<'a> {
     finished: u64,
     broken: u64,
     copied_bytes: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    verbs: Option<Asked>,
-    drops: &'a BTreeMap<&'static str, u64>,
+    #[serde(with = "Asked", skip_serializing_if = "is_nothing")]
+    verbs: Verbs,
+    drops: BTreeMap<&'static str, u64>,
 }
 
 /// What was asked of RDMA devices.
-#[derive(Debug, Clone, Copy, Serialize)]
+#[derive(Serialize)]
+#[serde(remote = "Verbs")]
 struct Asked {
     requests: u64,
     posts: u64,
@@ -34,54 +41,21 @@ struct Asked {
     buffers_completed: u64,
 }
 
-impl From<Verbs> for Asked {
-    fn from(verbs: Verbs) -> Self {
-        let Verbs { requests, posts, buffers, requests_completed, buffers_completed } = verbs;
-        Asked { requests, posts, buffers, requests_completed, buffers_completed }
-    }
+fn is_nothing(verbs: &Verbs) -> bool {
+    *verbs == Verbs::default()
 }
 
 impl<'a> From<&'a Summary> for Shown<'a> {
     fn from(summary: &'a Summary) -> Self {
-        // Taken apart, so that a new field is not forgotten here.
-        let Summary {
-            rx_frames,
-            rx_bytes,
-            tx_frames,
-            tx_bytes,
-            misdirected,
-            accepted,
-            connected,
-            failed,
-            finished,
-            broken,
-            copied_bytes,
-            verbs,
-            ref drops,
-        } = *summary;
-        Shown {
-            rx_frames,
-            rx_bytes,
-            tx_frames,
-            tx_bytes,
-            misdirected,
-            accepted,
-            connected,
-            failed,
-            finished,
-            broken,
-            copied_bytes,
-            verbs: (verbs != Verbs::default()).then(|| verbs.into()),
-            drops,
-        }
+        Shown(summary)
     }
 }
 
 impl fmt::Display for Shown<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Shown { rx_frames, rx_bytes, tx_frames, tx_bytes, misdirected, .. } = self;
-        let Shown { accepted, connected, failed, finished, broken, copied_bytes, .. } = self;
-        let drops = match self.drops.iter().map(|(cause, n)| format!("{n} {cause}")).collect::<Vec<_>>() {
+        let Summary { rx_frames, rx_bytes, tx_frames, tx_bytes, misdirected, .. } = self.0;
+        let Summary { accepted, connected, failed, finished, broken, copied_bytes, verbs, .. } = self.0;
+        let drops = match self.0.drops.iter().map(|(cause, n)| format!("{n} {cause}")).collect::<Vec<_>>() {
             none if none.is_empty() => "none".to_owned(),
             some => some.join(", "),
         };
@@ -93,9 +67,10 @@ impl fmt::Display for Shown<'_> {
              drops       {drops}\n\
              copied      {copied_bytes} bytes of payload"
         )?;
-        let Some(Asked { requests, posts, buffers, requests_completed, buffers_completed }) = self.verbs else {
+        if is_nothing(verbs) {
             return Ok(());
-        };
+        }
+        let Verbs { requests, posts, buffers, requests_completed, buffers_completed } = verbs;
         write!(
             f,
             "\nposted      {requests} requests by {posts} calls, {buffers} buffers\n\

@@ -3,6 +3,7 @@
 //! - [`Nic`] and [`Packet`]: one queue pair of a port and the frames it moves. [`memory`] has a port without a
 //!   device, for tests.
 //! - [`Arena`], [`Bytes`] and [`mailbox`]: the memory that devices and applications share, and the queue between threads.
+//!   [`Published`]: memory that peers of a device read while it is written.
 //! - [`Service`] and [`Transport`]: an application, and the worker that carries its bytes.
 
 pub mod arena;
@@ -16,7 +17,9 @@ pub mod memory;
 mod nic;
 mod packet;
 mod prefetch;
+mod published;
 mod refcount;
+mod remote;
 mod service;
 mod slots;
 mod summary;
@@ -30,6 +33,8 @@ pub use bytes::{Bytes, Memory, Owner};
 pub use nic::{BURST, Capabilities, ChecksumOffload, InvalidMac, MacAddr, Nic, QueueStats};
 pub use packet::{L4, Packet, RxChecksum, RxInfo, TxOffload};
 pub use prefetch::{prefetch, prefetch_bytes, prefetch_slice, prefetch_whole};
+pub use published::Published;
+pub use remote::{LaterPlace, NoRemote, Remote, RemoteDone, RemotePlace};
 pub use service::{
     CloseReason, ConnId, ConnectError, Datagram, Letter, Names, Origin, Postbox, Seat, Service, Transport,
 };

@@ -7,6 +7,7 @@
 use crate::Bytes;
 use crate::mailbox::Sender;
 use crate::time::{Duration, Instant};
+use crate::{NoRemote, Remote, RemoteDone};
 use std::fmt;
 use std::net::SocketAddr;
 
@@ -242,6 +243,13 @@ pub trait Transport {
 
     /// Sends a datagram. It comes back when there is no room for it now, or no way to it.
     fn send_datagram(&mut self, datagram: Datagram) -> Result<(), Datagram>;
+
+    /// Begins an operation on the memory of the connection's peer. [`Service::remote_done`] says with the same `token` what came of it.
+    /// Those of one connection are done in their order.
+    #[expect(unused_variables, reason = "the default has no such operations")]
+    fn begin_remote(&mut self, conn: ConnId, operation: Remote, token: u64) -> Result<(), NoRemote> {
+        Err(NoRemote::Unsupported)
+    }
 }
 
 /// An application: one value per worker, made and used on the worker's thread, so it needs neither locks nor
@@ -299,6 +307,17 @@ pub trait Service {
 
     /// A datagram arrived on one of our UDP addresses.
     fn datagram(&mut self, net: &mut impl Transport, datagram: Datagram) {}
+
+    /// An operation on the peer's memory has been done, which [`Transport::begin_remote`] began with this token.
+    fn remote_done(
+        &mut self,
+        net: &mut impl Transport,
+        conn: ConnId,
+        state: &mut Self::Conn,
+        token: u64,
+        outcome: RemoteDone,
+    ) {
+    }
 
     /// The connection is gone, and here is its state back. The last event of `conn`, which names nothing any more.
     fn closed(&mut self, net: &mut impl Transport, conn: ConnId, state: Self::Conn, why: CloseReason) {}

@@ -100,10 +100,7 @@ impl Nic {
             self.mac()
         );
         let on = |on: bool| if on { "on" } else { "off" };
-        // DPDK 22.11 marks the header of an indirect packed descriptor as one to be written, which QEMU refuses.
-        let indirect = on(!self.packed);
-        let _ =
-            write!(device, ",packed={},iommu_platform={},indirect_desc={indirect}", on(self.packed), on(self.iommu));
+        let _ = write!(device, ",packed={},iommu_platform={}", on(self.packed), on(self.iommu));
         if self.queues > 1 {
             let _ = write!(device, ",mq=on,vectors={}", if self.interrupts { 2 * queues + 2 } else { 0 });
         } else if !self.interrupts {

@@ -3,11 +3,22 @@
 use super::LoadArgs;
 use super::kv_serve::{self, KvServeArgs};
 use crate::error::Error;
-use crate::load::{Keyspace, KvLoad, KvPlan, MOST_KEYS, Protocol, SHORTEST_VERIFIED, Side};
-use crate::report::{KvReport, OpenReport, Report, SideReport};
+use crate::load::{AskExport, Exported, Keyspace, KvLoad, KvPlan, MOST_KEYS, Protocol, Reads, SHORTEST_VERIFIED, Side};
+use crate::net::{Listen, Network, Place};
+use crate::report::{KvReport, OpenReport, ReadsReport, Report, SideReport};
+use crate::signals;
 use crate::units::parse_size;
 use hdrhistogram::Histogram;
+use linerate_bypass::Via;
 use std::ops::RangeInclusive;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How often it is looked whether a server has answered, and how long at most.
+const TICK: Duration = Duration::from_millis(2);
+const ANSWER_LIMIT: Duration = Duration::from_secs(30);
 
 /// What to do.
 #[derive(Debug, clap::Subcommand)]
@@ -63,6 +74,11 @@ pub struct KvLoadArgs {
     #[arg(long, conflicts_with = "no_fill")]
     verify: bool,
 
+    /// Read values where the server exports them (kv serve --export), without its having a part in it; it is asked for what is not
+    /// there (rdma)
+    #[arg(long)]
+    one_sided: bool,
+
     /// The server evicts nothing: a key that is not there is an error
     #[arg(long, conflicts_with = "no_fill")]
     no_miss: bool,
@@ -82,7 +98,9 @@ fn load(args: &KvLoadArgs) -> Result<(), Error> {
             format!("--value-size: values of at least {SHORTEST_VERIFIED} bytes can be told apart with --verify");
         return Err(Error::Usage(said));
     }
+    let one_sided = if args.one_sided { Some(exported(args)?) } else { None };
     let plan = KvPlan {
+        one_sided,
         protocol: args.protocol,
         connections: args.load.connections as usize,
         depth: args.depth.into(),
@@ -98,6 +116,8 @@ fn load(args: &KvLoadArgs) -> Result<(), Error> {
     let mut load = super::load::run(&args.load, "requests", move || KvLoad::new(space.clone()))?;
     let sum = |of: fn(&KvLoad) -> u64| load.traffic.iter().map(of).sum::<u64>();
     let (misses, filled) = (sum(KvLoad::misses), sum(KvLoad::filled));
+    let mut reads = Reads::default();
+    load.traffic.iter().for_each(|traffic| reads += traffic.reads());
     load.errors.refusals = sum(KvLoad::refused);
     load.errors.missing = if args.no_miss { misses } else { 0 };
     let first = load.traffic.iter().find_map(|traffic| traffic.first_error().map(str::to_owned));
@@ -122,9 +142,42 @@ fn load(args: &KvLoadArgs) -> Result<(), Error> {
         set,
         misses,
         filled,
+        one_sided: args.one_sided.then(|| ReadsReport::new(&reads)),
         open: args.rate.map(|rate| OpenReport::new(rate, time, requests, &all(KvLoad::late_nanos))),
     };
     super::load::print(&args.load, report, load, first)
+}
+
+/// Where the server exports its strings.
+fn exported(args: &KvLoadArgs) -> Result<Exported, Error> {
+    let usage = |said: &str| Error::Usage(format!("--one-sided: {said}"));
+    if !matches!(args.load.net.via, Via::Rdma { .. }) {
+        return Err(usage("values can be read over --via rdma:DEVICE alone"));
+    }
+    if args.protocol != Protocol::Resp {
+        return Err(usage("the server tells clients of Redis where its values are: leave --protocol out"));
+    }
+    let (interrupted, over) = (signals::stop_flag().map_err(Error::Signals)?, Arc::new(AtomicBool::new(false)));
+    let remote = args.load.connect;
+    args.load.net.check_remote(remote)?;
+    let network = Network::open(&args.load.net.opening(1), &Listen::default(), Place::Last, &interrupted)?;
+    let (stop, seen) = (Arc::new(AtomicBool::new(false)), over.clone());
+    let running = network.start(move |_| AskExport::new(remote, seen.clone()), stop.clone())?;
+    let begun = Instant::now();
+    while !over.load(Ordering::Acquire) && !running.is_over() && !interrupted.load(Ordering::Relaxed) {
+        if begun.elapsed() > ANSWER_LIMIT {
+            break;
+        }
+        thread::sleep(TICK);
+    }
+    stop.store(true, Ordering::Relaxed);
+    let (services, _) = running.join()?;
+    match services.first().map(AskExport::outcome) {
+        Some(Ok(Some(exported))) => Ok(exported),
+        Some(Ok(None)) => Err(Error::NoExport(remote)),
+        Some(Err(why)) => Err(Error::NoConnection { remote, why }),
+        None => Err(Error::NoConnection { remote, why: None }),
+    }
 }
 
 /// One size, or two with a dash between them.

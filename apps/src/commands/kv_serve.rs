@@ -2,9 +2,11 @@
 
 use super::serve::serve_on;
 use crate::error::Error;
-use crate::net::{Listen, NetArgs};
+use crate::net::{Listen, NetArgs, Network};
 use crate::units::{parse_bytes, parse_size_or_none};
+use linerate_bypass::LaterPlace;
 use linerate_kv::commands::Settings;
+use linerate_kv::export::{Export, Layout};
 use linerate_kv::service::{Config, Hub, Kv};
 use linerate_kv::store::Evict;
 use std::fs::File;
@@ -12,6 +14,7 @@ use std::io::{self, BufRead, BufReader, Read};
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// The port of Redis.
 const REDIS: u16 = 6379;
@@ -59,6 +62,10 @@ pub struct KvServeArgs {
     #[arg(long, value_name = "FILE")]
     password_file: Option<PathBuf>,
 
+    /// Let clients over RDMA read short values by themselves, from so many bytes of memory beside --memory (rdma)
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
+    export: Option<u64>,
+
     /// Print the summary as one JSON object on standard output
     #[arg(long)]
     json: bool,
@@ -83,10 +90,25 @@ pub fn run(args: &KvServeArgs) -> Result<(), Error> {
         };
         let memcached = args.memcached.map(|address| address.port());
         let arena = network.arena(args.memory as usize)?;
-        let hub = Hub::new(Config { settings, workers: network.workers(), memcached, arena });
+        let workers = network.workers();
+        let export = args.export.map(|bytes| export(network, bytes, workers)).transpose()?;
+        let hub = Hub::new(Config { settings, workers, memcached, arena, export });
         Ok(move |seat| Kv::new(hub.clone(), seat))
     })
     .map(|_: Vec<Kv>| ())
+}
+
+/// Memory in which `workers` workers export strings, and where peers find it.
+fn export<M: Send + 'static>(
+    network: &Network<M>,
+    bytes: u64,
+    workers: usize,
+) -> Result<(Arc<Export>, LaterPlace), Error> {
+    let layout = usize::try_from(bytes).ok().and_then(|bytes| Layout::fitting(bytes, workers, fastrand::u64(..)));
+    let layout = layout.ok_or_else(|| Error::Usage(format!("--export {bytes}: too little, or too many workers")))?;
+    let export = Export::new(layout, true).map_err(|error| Error::Export { bytes, error })?;
+    let place = network.publish(export.memory().clone())?;
+    Ok((Arc::new(export), place))
 }
 
 /// What one argument says against another.
@@ -98,6 +120,11 @@ fn check(args: &KvServeArgs) -> Result<(), &'static str> {
         if args.listen.iter().any(|redis| redis.port() == memcached.port()) {
             return Err("--memcached: clients of Redis have that port; give it another");
         }
+    }
+    if args.password_file.is_some() && args.export.is_some() {
+        return Err(
+            "--export: who reads by themselves say no password, and a key of 32 bits can be guessed: leave one of the two out",
+        );
     }
     if args.password_file.is_some() && args.listen.is_empty() {
         return Err(

@@ -30,12 +30,13 @@ const DRAINING_LIMIT: Duration = Duration::from_secs(3);
 /// What every load command takes.
 #[derive(Debug, clap::Args)]
 pub struct LoadArgs {
+    /// Where its bytes go.
     #[command(flatten)]
-    net: NetArgs,
+    pub net: NetArgs,
 
     /// The server
     #[arg(long, value_name = "ADDR:PORT", value_parser = parse_address)]
-    connect: SocketAddr,
+    pub connect: SocketAddr,
 
     /// How many connections, spread over the workers
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
@@ -70,7 +71,7 @@ pub fn run<T: Traffic>(
 ) -> Result<Measured<T>, Error> {
     let interrupted = signals::stop_flag().map_err(Error::Signals)?;
     args.net.check_remote(args.connect)?;
-    let network = Network::open(&args.net, &Listen::default(), Place::Last, &interrupted)?;
+    let network = Network::open(&args.net.opening(args.connections), &Listen::default(), Place::Last, &interrupted)?;
     let device = network.device();
     let plan = Plan { remote: args.connect, connections: args.connections as usize, duration: args.duration };
     let board = Arc::new(Board::new(network.workers(), plan.connections));

@@ -1,10 +1,17 @@
-//! `linerate rdma`: the RDMA devices of this machine.
+//! `linerate rdma`: the RDMA devices of this machine, and what they do.
 //!
 //! With `--json`, `info` prints one object, `{"devices": […]}`, whose entries have the fields of `info::Device`.
 
+mod connect_bench;
 mod info;
+mod perf;
 
+use crate::net::Error as NetError;
+use linerate_bypass::ConnectError;
+use linerate_bypass::arena::ArenaError;
 use linerate_rdma::native::{Error as Absent, Native};
+use linerate_rdma::perf::{PerfError, Test};
+use linerate_rdma::verbs::Error as VerbsError;
 use std::io::{self, Write};
 
 /// `linerate rdma`.
@@ -12,6 +19,12 @@ use std::io::{self, Write};
 pub enum Command {
     /// Show the devices, their ports and addresses, and what they can do
     Info(InfoArgs),
+
+    /// Measure how long connections take to be made, step by step and as a whole
+    ConnectBench(connect_bench::ConnectBenchArgs),
+
+    /// Measure SEND, WRITE and READ between two ends, as perftest does
+    Perf(perf::PerfArgs),
 }
 
 /// `linerate rdma info`.
@@ -22,7 +35,7 @@ pub struct InfoArgs {
     json: bool,
 }
 
-/// Why the devices cannot be shown.
+/// Why the devices cannot be shown, or measured.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RdmaError {
@@ -37,6 +50,34 @@ pub enum RdmaError {
         /// What it said instead.
         error: io::Error,
     },
+    /// It cannot be used.
+    #[error(transparent)]
+    Net(#[from] NetError),
+    /// A step failed.
+    #[error(transparent)]
+    Verbs(#[from] VerbsError),
+    /// There is no memory.
+    #[error(transparent)]
+    Arena(#[from] ArenaError),
+    /// A connection was not made.
+    #[error("a connection was not made{}", .0.map(|why| format!(": {why}")).unwrap_or_default())]
+    NotConnected(Option<ConnectError>),
+    /// Not all was measured.
+    #[error("{device}: {test}: {error}")]
+    Perf {
+        /// The device.
+        device: String,
+        /// The test.
+        test: Test,
+        /// What stood in the way.
+        error: PerfError,
+    },
+    /// What the arguments say cannot be.
+    #[error("{0}")]
+    Usage(String),
+    /// The signals could not be caught.
+    #[error("signals: {0}")]
+    Signals(io::Error),
     /// Standard output did not take them.
     #[error("standard output: {0}")]
     Output(#[from] io::Error),
@@ -47,7 +88,14 @@ pub enum RdmaError {
 /// # Errors
 /// [`RdmaError`].
 pub fn run(command: Command) -> Result<(), RdmaError> {
-    let Command::Info(args) = command;
+    match command {
+        Command::Info(args) => show(&args),
+        Command::ConnectBench(args) => connect_bench::run(&args),
+        Command::Perf(args) => perf::run(&args),
+    }
+}
+
+fn show(args: &InfoArgs) -> Result<(), RdmaError> {
     let names = Native::devices()?;
     if names.is_empty() {
         return Err(Absent::NoDevices.into());

@@ -2,6 +2,7 @@
 
 mod asked;
 mod keys;
+mod one_sided;
 mod pace;
 mod plan;
 mod reply;
@@ -11,6 +12,7 @@ mod versions;
 mod zipf;
 
 pub use keys::MOST as MOST_KEYS;
+pub use one_sided::{AskExport, Exported, Reads};
 pub use plan::{Keyspace, KvPlan};
 pub use request::Protocol;
 pub use values::HEAD as SHORTEST_VERIFIED;
@@ -21,13 +23,15 @@ use fastrand::Rng;
 use hdrhistogram::Histogram;
 use keys::key;
 use linerate_bypass::time::Instant;
-use linerate_bypass::{ConnId, Transport};
+use linerate_bypass::{Bytes, ConnId, RemoteDone, Transport};
+use one_sided::{Lanes, Outcome};
 use pace::Pace;
 use reply::{Answer, Reply, shown};
 use request::{Request, What};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::{SystemTime, UNIX_EPOCH};
 use versions::Issued;
 
 /// Keys that a worker takes at a time to fill.
@@ -78,6 +82,7 @@ pub struct KvLoad {
     gets: Side,
     sets: Side,
     late_nanos: Histogram<u64>,
+    reads: Reads,
     misses: u64,
     refused: u64,
     filled: u64,
@@ -100,6 +105,8 @@ pub struct Stream {
     asked: Asked,
     unwritten: Unwritten,
     reply: Reply,
+    /// GETs that are read and not asked for.
+    lanes: Lanes,
 }
 
 /// What a connection's youngest requests still lack.
@@ -149,6 +156,7 @@ impl KvLoad {
             gets: Side::new(),
             sets: Side::new(),
             late_nanos: histogram_of_nanos(),
+            reads: Reads::default(),
             misses: 0,
             refused: 0,
             filled: 0,
@@ -176,6 +184,11 @@ impl KvLoad {
         self.misses
     }
 
+    /// How GETs went that were read and not asked for.
+    pub fn reads(&self) -> Reads {
+        self.reads
+    }
+
     /// Requests that were answered with an error message, at whatever time.
     pub fn refused(&self) -> u64 {
         self.refused
@@ -193,11 +206,12 @@ impl KvLoad {
 
     /// Puts as many requests as there may be now into the queue of `stream`.
     #[inline]
-    fn ask(&mut self, stream: &mut Stream, now: Instant) {
+    fn ask(&mut self, net: &mut impl Transport, conn: ConnId, stream: &mut Stream, now: Instant) {
         if self.filling.is_some() {
             return self.ask_to_fill(stream, now);
         }
-        let mut free = self.space.plan.depth - stream.asked.len().min(self.space.plan.depth);
+        let under_way = stream.asked.len() + stream.lanes.len();
+        let mut free = self.space.plan.depth - under_way.min(self.space.plan.depth);
         if let Some(pace) = &self.pace {
             // What is due is for all connections alike.
             free = free.min(pace.due(now).div_ceil(self.connections.max(1)) as usize);
@@ -211,8 +225,57 @@ impl KvLoad {
             } else {
                 What::Set(self.issue(number, (bits >> 32) as u32))
             };
-            stream.ask(Request { at, number, what }, &self.space);
+            let request = Request { at, number, what };
+            if let (Some(exported), What::Get { .. }) = (&self.space.plan.one_sided, what) {
+                self.begin_reading(net, conn, stream, request, &exported.clone());
+            } else {
+                stream.ask(request, &self.space);
+            }
         }
+    }
+
+    /// Begins to read the value of a GET, or asks for it if that cannot be.
+    #[cold]
+    fn begin_reading(
+        &mut self,
+        net: &mut impl Transport,
+        conn: ConnId,
+        stream: &mut Stream,
+        request: Request,
+        exported: &Exported,
+    ) {
+        if let Err(request) = stream.lanes.begin(net, conn, exported, request, &mut self.reads) {
+            self.reads.asked += 1;
+            stream.ask(request, &self.space);
+        }
+    }
+
+    /// Something has been read for a GET.
+    fn read(
+        &mut self,
+        net: &mut impl Transport,
+        conn: ConnId,
+        stream: &mut Stream,
+        read: (u64, Bytes),
+        measuring: bool,
+    ) -> Result<(), Corrupt> {
+        let Some(exported) = self.space.plan.one_sided else { return Ok(()) };
+        let (now, wall) = (net.now(), wall_millis());
+        match stream.lanes.done(net, conn, &exported, read, wall, &mut self.reads) {
+            Outcome::Going => {}
+            Outcome::Ask(request) => stream.ask(request, &self.space),
+            Outcome::Found(request, record, value) => {
+                let value = &record[value];
+                if let Some(known) = self.space.known()
+                    && let Err(wrong) = one_sided::verify(value, &request, known)
+                {
+                    self.note(|| format!("{}: it read {wrong}", name(&request)));
+                    return Err(Corrupt);
+                }
+                self.count(&request, Answer::Value(value.len() as u32), now, measuring);
+            }
+        }
+        Ok(())
     }
 
     #[inline]
@@ -360,6 +423,11 @@ impl KvLoad {
     }
 }
 
+/// Milliseconds since 1970.
+fn wall_millis() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+}
+
 fn name(request: &Request) -> String {
     let what = if let What::Get { .. } = request.what { "GET" } else { "SET" };
     format!("{what} {}", key(request.number).escape_ascii())
@@ -395,7 +463,12 @@ impl Traffic for KvLoad {
 
     fn stream(&self, _: usize) -> Stream {
         let depth = self.filling.as_ref().map_or(0, |filling| filling.depth).max(self.space.plan.depth);
-        Stream { asked: Asked::new(depth), unwritten: Unwritten::default(), reply: Reply::new() }
+        Stream {
+            asked: Asked::new(depth),
+            unwritten: Unwritten::default(),
+            reply: Reply::new(),
+            lanes: Lanes::default(),
+        }
     }
 
     fn is_prepared(&self) -> bool {
@@ -419,8 +492,22 @@ impl Traffic for KvLoad {
     #[inline]
     fn send(&mut self, net: &mut impl Transport, conn: ConnId, stream: &mut Stream) {
         let now = net.now();
-        self.ask(stream, now);
+        self.ask(net, conn, stream, now);
         self.write(net, conn, stream, now);
+    }
+
+    fn remote_done(
+        &mut self,
+        net: &mut impl Transport,
+        conn: ConnId,
+        stream: &mut Stream,
+        (token, outcome): (u64, RemoteDone),
+        measuring: bool,
+    ) -> Result<(), Corrupt> {
+        match outcome {
+            RemoteDone::Read(bytes) => self.read(net, conn, stream, (token, bytes), measuring),
+            RemoteDone::Was(_) => Ok(()),
+        }
     }
 
     #[inline]

@@ -38,6 +38,11 @@ pub struct NetArgs {
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u16).range(576..))]
     pub mtu: Option<u16>,
 
+    /// Send each frame as one buffer, copied where it is not: for a device that does not take several although its driver does, as
+    /// the packed rings of QEMU do not
+    #[arg(long)]
+    pub no_multi_segment: bool,
+
     /// How many workers, each pinned to a core; servers take the first cores, loads the last [default: 1]
     #[arg(long, value_name = "N", conflicts_with = "cores", value_parser = at_least_one)]
     pub workers: Option<usize>,
@@ -162,6 +167,7 @@ impl NetArgs {
             ("--dhcp", self.dhcp),
             ("--mac", self.mac.is_some()),
             ("--mtu", self.mtu.is_some()),
+            ("--no-multi-segment", self.no_multi_segment),
             ("--engine", self.engine.is_some()),
             ("EAL's arguments", !self.eal.is_empty()),
         ];
@@ -224,6 +230,45 @@ impl NetArgs {
             || self.dhcp && address.is_ipv4()
             || self.ip.iter().any(|own| own.address() == address.ip());
         if ours { Ok(()) } else { Err(Error::NotOurs { address, own: self.ip.clone() }) }
+    }
+
+    /// Nothing but the network.
+    #[cfg(feature = "rdma")]
+    pub fn of(via: Via) -> NetArgs {
+        NetArgs {
+            via,
+            ip: Vec::new(),
+            gateway: Vec::new(),
+            dhcp: false,
+            mac: None,
+            mtu: None,
+            no_multi_segment: false,
+            workers: None,
+            cores: None,
+            idle: None,
+            spin: false,
+            force: false,
+            engine: None,
+            congestion: None,
+            profile: None,
+            pacing: false,
+            ecn: false,
+            linger: None,
+            buffer: None,
+            max_packets: None,
+            max_packets_per_connection: None,
+            rdma: RdmaArgs::default(),
+            eal: Vec::new(),
+        }
+    }
+
+    /// The same for who opens up to `connections` and accepts none: memory is made ready for no more.
+    pub fn opening(&self, connections: u32) -> NetArgs {
+        let mut args = self.clone();
+        if matches!(args.via, Via::Rdma { .. }) {
+            args.rdma.rdma_connections.get_or_insert(connections);
+        }
+        args
     }
 
     /// Checks that `remote` can be connected to.
@@ -293,6 +338,7 @@ mod tests {
             ("--via tap:lr0 --dhcp --gateway 10.0.0.1 --gateway 10.0.0.9", "10.0.0.2:7", "10.0.0.9"),
             ("--via tap:lr0 --ip 10.0.0.2/24 --engine smoltcp --ecn", "10.0.0.2:7", "--ecn"),
             ("--via kernel --engine native", "10.0.0.2:7", "--engine"),
+            ("--via kernel --no-multi-segment", "10.0.0.2:7", "--no-multi-segment"),
             ("--via kernel --pacing", "10.0.0.2:7", "--pacing"),
             ("--via kernel --linger 2s", "10.0.0.2:7", "--linger"),
             ("--via tap:lr0 --ip 10.0.0.2/24 --engine smoltcp --linger 0", "10.0.0.2:7", "--linger"),

@@ -37,8 +37,13 @@ pub enum Error {
         /// Requests under way.
         sends: u16,
         /// The most messages.
-        most: u16,
+        most: usize,
     },
+    /// Each connection has a ring of its own.
+    #[error(
+        "--srq: messages that are written with --rdma-mode write come to each connection's own ring: leave one of the two out"
+    )]
+    RingsAreNotShared,
     /// The stack needs to know who it is.
     #[error("--via {0}: no address of ours: give --ip ADDRESS/PREFIX or --dhcp")]
     NoAddress(Via),
@@ -145,6 +150,7 @@ impl Error {
             NotWith { .. }
                 | OnlyWith { .. }
                 | SignalledTooSeldom { .. }
+                | RingsAreNotShared
                 | NoAddress(_)
                 | NoAddressFor(_)
                 | NotOurs { .. }

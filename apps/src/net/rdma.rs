@@ -5,7 +5,7 @@ use crate::over::Device;
 use crate::reach::{PER_WORKER, set_arena};
 use linerate_bypass::arena::{Arena, ArenaError};
 use linerate_bypass::time::Clock;
-use linerate_bypass::{Seat, Service};
+use linerate_bypass::{LaterPlace, Published, Seat, Service};
 use linerate_rdma::calls::Calls;
 use linerate_rdma::native::Native;
 use linerate_rdma::{Adapter, Config, Worker, WorkerParts};
@@ -56,6 +56,11 @@ impl<M: Send + 'static> Port<M> {
     /// Memory of `bytes` that the device reaches.
     pub fn arena(&self, bytes: usize) -> Result<Arena, ArenaError> {
         self.adapter.arena(bytes)
+    }
+
+    /// Opens `memory` to all peers, to be read; where, is known when workers have been made.
+    pub fn publish(&self, memory: Arc<Published>) -> LaterPlace {
+        self.adapter.publish(memory)
     }
 
     /// The workers, each to be run on its own thread; each adds one to `ready` when it serves. Who connects them has a thread

@@ -13,7 +13,7 @@ pub struct RdmaArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(3..=16_384))]
     pub rdma_buffers: Option<u16>,
 
-    /// Requests of a connection that are under way at a time (rdma) [default: 32]
+    /// Requests of a connection that are under way at a time (rdma) [default: 128]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(8..=16_384))]
     pub rdma_sends: Option<u16>,
 
@@ -21,7 +21,7 @@ pub struct RdmaArgs {
     #[arg(long, value_name = "BYTES", value_parser = parse_size_or_none)]
     pub rdma_inline: Option<usize>,
 
-    /// Ask for a completion at every so many messages, of --rdma-sends half at most (rdma) [default: 16]
+    /// Ask for a completion at every so many messages, all of --rdma-sends but four at most (rdma) [default: 100]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub rdma_signal_every: Option<u16>,
 
@@ -33,10 +33,32 @@ pub struct RdmaArgs {
     #[arg(long, value_name = "BYTES", value_parser = parse_offer)]
     pub rdma_offer_from: Option<OfferFrom>,
 
+    /// Connections of a worker at most, for which memory is registered (rdma) [default: those that a load opens; 1024 for servers]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    pub rdma_connections: Option<u32>,
+
+    /// Queue pairs of a worker that are made ahead of the connections that will have them (rdma) [default: none]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(..=1 << 20))]
+    pub rdma_pool: Option<u32>,
+
+    /// How messages come to this end: sent, into buffers that are posted, or written by the peer to a ring of each connection's own (rdma)
+    /// [default: send]
+    #[arg(long, value_enum, value_name = "HOW")]
+    pub rdma_mode: Option<ModeArg>,
+
     /// How connections are made, the same at both ends: by rdma_cm, or by telling each other of the queue pairs over tcp (rdma)
     /// [default: cm]
     #[arg(long, value_enum, value_name = "HOW")]
     pub rdma_connect: Option<ConnectArg>,
+}
+
+/// `--rdma-mode`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum ModeArg {
+    /// SEND.
+    Send,
+    /// WRITE with immediate.
+    Write,
 }
 
 /// `--rdma-connect`.
@@ -68,7 +90,10 @@ impl RdmaArgs {
     /// The first of them that is given.
     pub fn given(&self) -> Option<&'static str> {
         let given = [
+            ("--rdma-mode", self.rdma_mode.is_some()),
             ("--srq", self.srq.is_some()),
+            ("--rdma-connections", self.rdma_connections.is_some()),
+            ("--rdma-pool", self.rdma_pool.is_some()),
             ("--rdma-buffers", self.rdma_buffers.is_some()),
             ("--rdma-sends", self.rdma_sends.is_some()),
             ("--rdma-inline", self.rdma_inline.is_some()),
@@ -85,9 +110,15 @@ impl RdmaArgs {
 impl RdmaArgs {
     /// Checks what one of them says against another.
     pub fn check(&self) -> Result<(), super::Error> {
-        let linerate_rdma::Config { sends, .. } = self.config();
+        if self.srq.is_some() && self.rdma_mode == Some(ModeArg::Write) {
+            return Err(super::Error::RingsAreNotShared);
+        }
+        let config = self.config();
+        let most = config.most_unsignalled();
         match self.rdma_signal_every {
-            Some(every) if every > sends / 2 => Err(super::Error::SignalledTooSeldom { every, sends, most: sends / 2 }),
+            Some(every) if usize::from(every) > most => {
+                Err(super::Error::SignalledTooSeldom { every, sends: config.sends, most })
+            }
             _ => Ok(()),
         }
     }
@@ -95,11 +126,16 @@ impl RdmaArgs {
     /// What they say, and the defaults for the rest.
     pub fn config(&self) -> linerate_rdma::Config {
         let defaults = linerate_rdma::Config::default();
-        let sends = self.rdma_sends.unwrap_or(defaults.sends);
         linerate_rdma::Config {
+            mode: match self.rdma_mode {
+                None | Some(ModeArg::Send) => linerate_rdma::Mode::Send,
+                Some(ModeArg::Write) => linerate_rdma::Mode::Write,
+            },
             shared: self.srq,
+            max_connections: self.rdma_connections.map_or(defaults.max_connections, |most| most as usize),
+            pool: self.rdma_pool.map_or(defaults.pool, |pool| pool as usize),
             buffers: self.rdma_buffers.unwrap_or(defaults.buffers),
-            sends,
+            sends: self.rdma_sends.unwrap_or(defaults.sends),
             inline: self.rdma_inline.map_or(defaults.inline, |bytes| bytes as u32),
             signal_every: self.rdma_signal_every.map_or(defaults.signal_every, usize::from),
             list: self.rdma_list.map_or(defaults.list, usize::from),
@@ -121,7 +157,7 @@ impl RdmaArgs {
 mod tests {
     use super::*;
     use clap::Parser;
-    use linerate_rdma::{Config, Connect};
+    use linerate_rdma::{Config, Connect, Mode};
 
     #[derive(Debug, Parser)]
     struct Cli {
@@ -140,11 +176,16 @@ mod tests {
         assert_eq!(format!("{:?}", parse("").unwrap().config()), defaults);
         assert_eq!(parse("").unwrap().given(), None);
         for (text, reads, expected) in [
-            ("--srq 64", (|config| config.shared.unwrap() as usize) as fn(Config) -> usize, 64),
+            ("--rdma-mode send", (|config| config.mode as usize) as fn(Config) -> usize, Mode::Send as usize),
+            ("--rdma-mode write", |config| config.mode as usize, Mode::Write as usize),
+            ("--srq 64", |config| config.shared.unwrap() as usize, 64),
+            ("--rdma-connections 7", |config| config.max_connections, 7),
+            ("--rdma-pool 5", |config| config.pool, 5),
             ("--rdma-buffers 3", |config| config.buffers.into(), 3),
             ("--rdma-sends 64", |config| config.sends.into(), 64),
             ("--rdma-inline 0", |config| config.inline as usize, 0),
             ("--rdma-signal-every 1", |config| config.signal_every, 1),
+            ("--rdma-signal-every 124", |config| config.signal_every, 124),
             ("--rdma-list 1", |config| config.list, 1),
             ("--rdma-offer-from 4k", |config| config.offer_from, 4096),
             ("--rdma-offer-from never", |config| config.offer_from, usize::MAX),
@@ -159,9 +200,24 @@ mod tests {
     }
 
     #[test]
+    fn what_is_said_to_be_the_default_is() {
+        use clap::CommandFactory;
+        let help = Cli::command().render_long_help().to_string();
+        let Config { buffers, sends, inline, signal_every, list, .. } = Config::default();
+        let told =
+            [buffers.into(), sends.into(), inline as usize, signal_every, list].map(|n| format!("[default: {n}]"));
+        let after = help.split("--rdma-").filter_map(|part| part.split_once("[default: "));
+        let found: Vec<String> =
+            after.map(|(_, rest)| format!("[default: {}]", rest.split(']').next().unwrap())).collect();
+        assert_eq!(found[..5], told);
+    }
+
+    #[test]
     fn what_cannot_be_is_refused_with_what_can() {
         for (text, part) in [
+            ("--rdma-mode read", "send, write"),
             ("--srq 2", "3.."),
+            ("--rdma-connections 0", "1..=1048576"),
             ("--rdma-buffers 2", "3..=16384"),
             ("--rdma-sends 7", "8..=16384"),
             ("--rdma-signal-every 0", "1.."),
@@ -173,6 +229,8 @@ mod tests {
             let error = parse(text).unwrap_err();
             assert!(error.contains(part), "{text}: {error}");
         }
+        let error = parse("--srq 64 --rdma-mode write").unwrap().check().unwrap_err();
+        assert!(error.is_usage() && error.to_string().contains("leave one of the two out"), "{error}");
         let error = parse("--rdma-sends 8 --rdma-signal-every 5").unwrap().check().unwrap_err();
         assert!(error.is_usage());
         assert!(error.to_string().contains("give 4 or less, or more of them with --rdma-sends"), "{error}");

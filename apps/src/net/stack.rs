@@ -42,6 +42,7 @@ impl Port {
             mtu: args.mtu,
             mac: args.mac,
             rss_key: RSS_KEY.first_chunk().copied(),
+            multi_segment: !args.no_multi_segment,
             force: args.force,
             stop: stop.clone(),
             ..PortConfig::default()

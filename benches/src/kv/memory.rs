@@ -3,6 +3,7 @@
 use linerate_bypass::arena::{Arena, ArenaConfig};
 use linerate_bypass::{Bytes, ConnId, Datagram, Origin, Service, Transport};
 use linerate_kv::commands::Settings;
+use linerate_kv::export::{Export, Layout};
 use linerate_kv::service::{Config, Hub, Kv};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -14,15 +15,19 @@ const PLACE: usize = 4096;
 /// Beside the values, for each key.
 const BESIDE: usize = 256;
 
-/// The middle of a service with room for so many keys.
+/// The middle of a service with room for so many keys, with `export` bytes for peers to read, if any.
 ///
 /// # Panics
-/// If the system does not give the memory.
-pub fn hub(workers: usize, keys: u64, value: usize) -> Arc<Hub> {
+/// If the system does not give the memory, or the export is too small.
+pub fn hub(workers: usize, keys: u64, value: usize, export: usize) -> Arc<Hub> {
     let memory = (keys as usize * (value + BESIDE)).max(64 << 20) as u64;
     let settings = Settings { memory, ..Settings::default() };
     let arena = Arena::new(ArenaConfig { bytes: memory as usize, hugepages: false }).expect("memory");
-    Hub::new(Config { settings, workers, memcached: None, arena })
+    let export = (export > 0).then(|| {
+        let layout = Layout::fitting(export, workers, 1).expect("room for an export");
+        (Arc::new(Export::new(layout, false).expect("memory")), Arc::default())
+    });
+    Hub::new(Config { settings, workers, memcached: None, arena, export })
 }
 
 /// Bytes of the answer to a GET of a value of so many.

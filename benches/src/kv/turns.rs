@@ -20,6 +20,8 @@ pub struct Plan {
     pub gets: u32,
     /// One MGET asks for all that a connection's turn asks for.
     pub together: bool,
+    /// Bytes of what peers may read, if they may.
+    pub export: usize,
 }
 
 /// The service, filled, with clients that ask for whatever is next.
@@ -49,7 +51,7 @@ impl Turns {
     /// # Panics
     /// If the system does not give the memory.
     pub fn new(plan: Plan) -> Self {
-        let hub = hub(1, plan.keys, plan.value);
+        let hub = hub(1, plan.keys, plan.value, plan.export);
         let mut kv = Kv::new(hub, Seat { worker: 0, workers: 1, postbox: Postbox::new(Vec::new()) });
         let (net, conns) = Memory::with_clients(&mut kv, 0);
         let random = fastrand::Rng::with_seed(1);
@@ -121,7 +123,7 @@ mod tests {
     fn requests_are_answered_and_long_values_are_sent_from_where_they_lie() {
         let plans = [(64, 100, false, 0), (64, 50, false, 0), (64, 100, true, 0), (1 << 16, 100, false, 1 << 16)];
         for (value, gets, together, in_place) in plans {
-            let plan = Plan { depth: 2, keys: 20, value, gets, together };
+            let plan = Plan { depth: 2, keys: 20, value, gets, together, export: 0 };
             let mut turns = Turns::new(plan);
             let before = turns.answered();
             // Whole turns: 64 requests each.
@@ -133,7 +135,7 @@ mod tests {
 
     #[test]
     fn an_answer_that_is_missing_is_told() {
-        let mut turns = Turns::new(Plan { depth: 1, keys: 1, value: 64, gets: 100, together: false });
+        let mut turns = Turns::new(Plan { depth: 1, keys: 1, value: 64, gets: 100, together: false, export: 0 });
         turns.expected += 1;
         assert!(matches!(turns.run(1), Err(Wrong::Answers(1))));
     }

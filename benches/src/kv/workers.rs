@@ -83,7 +83,7 @@ impl Workers {
     /// If the system does not give the memory.
     pub fn new(cores: &[usize], keys: u64, value: usize) -> Result<Self, Wrong> {
         let workers = cores.len();
-        let hub = hub(workers, keys, value);
+        let hub = hub(workers, keys, value, 0);
         let (senders, mails): (Vec<_>, Vec<_>) = (0..workers).map(|_| mailbox(MESSAGES)).unzip();
         let postbox = Postbox::new(senders);
         let ends = cores.iter().zip(mails).enumerate();

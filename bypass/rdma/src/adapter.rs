@@ -1,14 +1,14 @@
 //! From a device to workers: what each of them has, and who connects them.
 
-use crate::calls::{Calls, TransportKind};
-use crate::config::{Connect, TooMany};
+use crate::calls::{Access, Calls, TransportKind};
+use crate::config::{Connect, Mode, Unable};
 use crate::connector::{Connector, ExchangeError, Listeners, Seat};
 use crate::rest::{Bell, Rest};
-use crate::verbs::{CompletionQueue, Domain, Error, Region, SharedQueue, Window};
+use crate::verbs::{CompletionQueue, Domain, Error, Exposed, Region, SharedQueue, Window};
 use crate::{Config, Lines, Offers, Parts};
 use linerate_bypass::arena::{ArenaConfig, ArenaError};
 use linerate_bypass::mailbox::{Receiver, Sender, mailbox, waking_mailbox};
-use linerate_bypass::{Arena, Letter, Postbox};
+use linerate_bypass::{Arena, LaterPlace, Letter, Postbox, Published, RemotePlace};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -35,13 +35,13 @@ pub enum OpenError {
         /// The call.
         error: Error,
     },
-    /// The device has not as much.
+    /// The device cannot do what was asked for.
     #[error("{device}: {error}")]
-    TooMany {
+    Unable {
         /// The device.
         device: String,
-        /// Of what.
-        error: TooMany,
+        /// What.
+        error: Unable,
     },
     /// Connections cannot be made by an exchange over TCP.
     #[error("{device}: {error}")]
@@ -63,6 +63,8 @@ pub struct Adapter<C: Calls, M> {
     listeners: Listeners<C>,
     /// All memory that the device is to reach; the first is what messages are made in, the second what they come in.
     arenas: Mutex<Vec<Arena>>,
+    /// What peers may read, and where they learn how.
+    published: Mutex<Vec<(Arc<Published>, LaterPlace)>>,
     postbox: Postbox<M>,
     /// How each worker is written to, and woken.
     #[expect(clippy::type_complexity, reason = "two things of each")]
@@ -87,7 +89,7 @@ impl<C: Calls, M: Send + 'static> Adapter<C, M> {
         let failed = |error| OpenError::Verbs { device: calls.name().to_owned(), error };
         let limits = calls.limits().map_err(Error::of("query the device")).map_err(failed)?;
         let config =
-            config.within(&limits).map_err(|error| OpenError::TooMany { device: calls.name().to_owned(), error })?;
+            config.within(&limits).map_err(|error| OpenError::Unable { device: calls.name().to_owned(), error })?;
         tracing::debug!("{}: up to {} connections for each worker", calls.name(), config.max_connections);
         let listeners = match config.connect {
             Connect::Manager => Listeners::open(calls, listen).map_err(failed)?,
@@ -96,8 +98,9 @@ impl<C: Calls, M: Send + 'static> Adapter<C, M> {
         };
         let buffers =
             config.shared.map_or(config.max_connections * usize::from(config.buffers), |shared| shared as usize);
-        // Some are with services while others are posted in their place.
-        let bytes = workers * (LEAST + buffers * (config.buffer + 64) * 5 / 4);
+        // Some are with services while others are posted in their place. Each has a slot in its ring, if there are any.
+        let copies = if config.mode == Mode::Write { 2 } else { 1 };
+        let bytes = workers * (LEAST + copies * buffers * (config.buffer + 64) * 5 / 4);
         let buffers = Arena::new(ArenaConfig { bytes, hugepages: true })?;
         let arena = Arena::new(ArenaConfig { bytes: workers * BESIDE, hugepages: true })?;
         let rests = (0..workers).map(|_| config.rests.then(|| Rest::new(calls)).transpose());
@@ -108,6 +111,7 @@ impl<C: Calls, M: Send + 'static> Adapter<C, M> {
             calls: calls.clone(),
             listeners,
             arenas: Mutex::new(vec![arena, buffers]),
+            published: Mutex::default(),
             postbox: Postbox::new(senders),
             workers: messages.into_iter().zip(rests).collect(),
         })
@@ -130,16 +134,30 @@ impl<C: Calls, M: Send + 'static> Adapter<C, M> {
         Ok(arena)
     }
 
+    /// Has `memory` opened to all peers that are connected, to be read and for nothing else. Where, is known when workers are made.
+    pub fn publish(&self, memory: Arc<Published>) -> LaterPlace {
+        let place = LaterPlace::default();
+        self.published.lock().unwrap_or_else(PoisonError::into_inner).push((memory, Arc::clone(&place)));
+        place
+    }
+
     /// The connector, and what each worker is made of.
     #[expect(clippy::type_complexity, reason = "two things that belong together once")]
     pub fn start(self) -> Result<(Connector<C>, Vec<WorkerParts<C, M>>), OpenError> {
-        let Adapter { config, calls, listeners, arenas, workers: ways, .. } = self;
+        let Adapter { config, calls, listeners, arenas, published, workers: ways, .. } = self;
         let failed = |error| OpenError::Verbs { device: calls.name().to_owned(), error };
         let arenas = arenas.into_inner().unwrap_or_else(PoisonError::into_inner);
         let (arena, own) = (arenas[0].clone(), arenas[1].clone());
         let limits = calls.limits().map_err(Error::of("query the device")).map_err(failed)?;
         let domain = Domain::new(&calls).map_err(failed)?;
         let region = Region::new(&domain, &arenas, limits.transport == TransportKind::Iwarp).map_err(failed)?;
+        let mut exposed = Vec::new();
+        for (memory, told) in published.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            let access = Access { remote_read: true, ..Access::default() };
+            let memory = Exposed::open(&domain, memory, access).map_err(failed)?;
+            let _ = told.set(RemotePlace { address: memory.address(), key: memory.remote_key() });
+            exposed.push(memory);
+        }
         let narrow = Offers::of(&limits, calls.emulated_by()) == Offers::Registered;
         let bell = Bell::new().map_err(failed)?;
         let (commands, heard) = waking_mailbox(NEWS * config.max_connections * ways.len(), bell.wake());
@@ -176,7 +194,8 @@ impl<C: Calls, M: Send + 'static> Adapter<C, M> {
             let lines = Lines { messages, news: told, commands: commands.clone(), rest };
             workers.push(WorkerParts { worker, config: config.clone(), parts, lines });
         }
-        let connector = Connector::new(&config, listeners, &region, &own, seats, heard, bell).map_err(failed)?;
+        let mut connector = Connector::new(&config, listeners, &region, &own, seats, heard, bell).map_err(failed)?;
+        connector.keep(exposed);
         Ok((connector, workers))
     }
 }

@@ -1,6 +1,6 @@
 //! What workers are told about their connections.
 
-use crate::calls::DeviceLimits;
+use crate::calls::{DeviceLimits, TransportKind};
 use crate::credit::LEAST_BUFFERS;
 use crate::net::KEPT;
 use crate::offers::Offers;
@@ -16,6 +16,8 @@ pub struct Config {
     pub buffers: u16,
     /// Bytes of a buffer, and so of a message.
     pub buffer: usize,
+    /// How messages come.
+    pub mode: Mode,
     /// Buffers that all connections of a worker share, in place of their own; each connection may use as many as there are for it
     /// when there are as many connections as there may be.
     pub shared: Option<u32>,
@@ -23,7 +25,7 @@ pub struct Config {
     pub sends: u16,
     /// Messages up to this many bytes are copied when they are posted, if the device can.
     pub inline: u32,
-    /// A completion is asked for at every so many messages, of the requests that are under way nearly all at most.
+    /// A completion is asked for at every so many messages, [so many](Self::most_unsignalled) at most.
     pub signal_every: usize,
     /// Requests posted by one call at most.
     pub list: usize,
@@ -35,6 +37,8 @@ pub struct Config {
     pub rx_buffer: usize,
     /// Connections of one worker.
     pub max_connections: usize,
+    /// Queue pairs of one worker that are made ahead of the connections that will have them.
+    pub pool: usize,
     /// Whether workers without work sleep until they are woken, in place of polling on.
     pub rests: bool,
     /// How connections are made; both ends do it the same way.
@@ -45,6 +49,15 @@ pub struct Config {
     pub probe_after: Duration,
     /// How long all ports of the device may be down before its connections are over.
     pub down_timeout: Duration,
+}
+
+/// How messages come to an end of a connection; each end has its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// The peer sends them, and the device puts them into buffers that are posted.
+    Send,
+    /// The peer writes them to a ring of the connection's own, and tells of each by 32 bits that come with it.
+    Write,
 }
 
 /// How connections are made.
@@ -61,6 +74,7 @@ impl Default for Config {
         Config {
             buffers: 32,
             buffer: 4096,
+            mode: Mode::Send,
             shared: None,
             sends: 128,
             inline: 220,
@@ -70,6 +84,7 @@ impl Default for Config {
             tx_buffer: 256 << 10,
             rx_buffer: 256 << 10,
             max_connections: 1024,
+            pool: 0,
             rests: false,
             connect: Connect::Manager,
             connect_timeout: Duration::from_secs(10),
@@ -79,25 +94,58 @@ impl Default for Config {
     }
 }
 
-/// More of something than the device has.
+/// What a device cannot do of what was asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("{asked} {what} are more than it can have: ask for no more than {most}")]
-pub struct TooMany {
-    /// What.
-    pub what: &'static str,
-    /// How many were asked for.
-    pub asked: u32,
-    /// How many there are.
-    pub most: u32,
+#[non_exhaustive]
+pub enum Unable {
+    /// It has not as much.
+    #[error("{asked} {what} are more than it can have: ask for no more than {most}")]
+    TooMany {
+        /// Of what.
+        what: &'static str,
+        /// How many were asked for.
+        asked: u32,
+        /// How many there are.
+        most: u32,
+    },
+    /// iWARP writes without telling of it.
+    #[error("messages cannot be written over iWARP, which has no WRITE with immediate: have them sent")]
+    NoImmediate,
+    /// A ring that is not bound to a queue pair would be open to all others.
+    #[error(
+        "messages cannot be written without memory windows of type 2, which a ring is open through to its own peer alone: have them sent"
+    )]
+    NoWindows,
+    /// iWARP's queue pairs are made ready by their connections.
+    #[error("queue pairs cannot be prepared over iWARP, whose connections make them ready: leave the pool out")]
+    NoPool,
+    /// A ring is its connection's alone.
+    #[error("messages that are written to rings need no shared buffers: choose one of the two")]
+    SharedRings,
 }
 
 impl Config {
     /// As much of it as a device with these limits can do; an error for what cannot be less.
-    pub(crate) fn within(&self, limits: &DeviceLimits) -> Result<Config, TooMany> {
+    pub(crate) fn within(&self, limits: &DeviceLimits) -> Result<Config, Unable> {
         let mut config = self.clone();
         let (sends, buffers) = (u32::from(self.sends), u32::from(self.buffers));
-        let no_more_than = |what, asked, most| if asked > most { Err(TooMany { what, asked, most }) } else { Ok(()) };
+        let no_more_than =
+            |what, asked, most| if asked > most { Err(Unable::TooMany { what, asked, most }) } else { Ok(()) };
         no_more_than("requests under way", sends, limits.requests)?;
+        if self.mode == Mode::Write {
+            if limits.transport == TransportKind::Iwarp {
+                return Err(Unable::NoImmediate);
+            }
+            if !limits.windows_type_2 {
+                return Err(Unable::NoWindows);
+            }
+            if self.shared.is_some() {
+                return Err(Unable::SharedRings);
+            }
+        }
+        if self.pool > 0 && limits.transport == TransportKind::Iwarp {
+            return Err(Unable::NoPool);
+        }
         match self.shared {
             None => no_more_than("buffers of a connection", buffers, limits.requests)?,
             Some(shared) => {
@@ -109,13 +157,19 @@ impl Config {
                 config.buffers = each as u16;
             }
         }
-        config.signal_every = config.signal_every.min(usize::from(self.sends).saturating_sub(KEPT + 1)).max(1);
+        config.signal_every = config.signal_every.min(self.most_unsignalled());
         let most = config.connections_of_queue(limits) * limits.queues.min(QUEUES) as usize;
         config.max_connections = config.max_connections.min(most);
         if Offers::of(limits, None) == Offers::None {
             config.offer_from = usize::MAX;
         }
         Ok(config)
+    }
+
+    /// The most messages at which a completion can be asked for: more would not be under way at a time, and a queue pair that
+    /// learns nothing of them would stand still.
+    pub fn most_unsignalled(&self) -> usize {
+        usize::from(self.sends).saturating_sub(KEPT + 1).max(1)
     }
 
     /// Completions that a connection may have at once.
@@ -166,11 +220,28 @@ mod tests {
     #[test]
     fn what_the_device_cannot_have_is_refused() {
         let limits = DeviceLimits { requests: 100, shared_buffers: 200, ..limits() };
-        let most = |config: Config| config.within(&limits).unwrap_err().most;
+        let most = |config: Config| match config.within(&limits) {
+            Err(Unable::TooMany { most, .. }) => most,
+            other => panic!("{other:?}"),
+        };
         assert_eq!(most(Config { sends: 101, ..Config::default() }), 100);
         assert_eq!(most(Config { sends: 100, buffers: 101, ..Config::default() }), 100);
         assert_eq!(most(Config { sends: 100, shared: Some(201), ..Config::default() }), 200);
         assert!(Config { sends: 100, buffers: 101, shared: Some(200), ..Config::default() }.within(&limits).is_ok());
+    }
+
+    #[test]
+    fn what_cannot_be_done_by_a_device_or_together_is_refused() {
+        let writes = Config { mode: Mode::Write, ..Config::default() };
+        let iwarp = DeviceConfig::iwarp([10, 0, 0, 1].into()).limits;
+        assert!(writes.within(&limits()).is_ok());
+        assert_eq!(writes.within(&iwarp).unwrap_err(), Unable::NoImmediate);
+        let without = DeviceLimits { windows_type_2: false, ..limits() };
+        assert_eq!(writes.within(&without).unwrap_err(), Unable::NoWindows);
+        let prepares = Config { pool: 1, ..Config::default() };
+        assert_eq!(prepares.within(&iwarp).unwrap_err(), Unable::NoPool);
+        let shared = Config { shared: Some(64), ..writes };
+        assert_eq!(shared.within(&limits()).unwrap_err(), Unable::SharedRings);
     }
 
     #[test]

@@ -4,10 +4,10 @@ use crate::calls::Calls;
 use crate::credit::Credits;
 use crate::rx::Rx;
 use crate::tx::Tx;
-use crate::verbs::{CmId, Error, Message, Opened, QueuePair, ReadyToSend};
+use crate::verbs::{CmId, Error, Message, Opened, QueuePair, ReadyToSend, RingPlace};
 use crate::wire::{Greeting, HEADER, Header, Kind, OFFER, Offer};
 use linerate_bypass::time::Instant;
-use linerate_bypass::{Arena, CloseReason, Timer};
+use linerate_bypass::{Arena, CloseReason, RemoteDone, Timer};
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
@@ -28,6 +28,10 @@ pub struct Link<C: Calls> {
     pub(crate) longest: usize,
     /// Whether both ends read what they are offered.
     pub(crate) takes_offers: bool,
+    /// What the peer has to be told of our ring, once it is open.
+    pub(crate) ring: Option<RingPlace>,
+    /// Bytes of a buffer of the peer's, and of all that it posted at first: its ring is as long, if it has one.
+    pub(crate) their_buffers: (u32, u32),
     /// Windows of the worker's that are here: opened, or being opened or closed. They go with the link.
     pub(crate) windows: usize,
 }
@@ -51,6 +55,8 @@ impl<C: Calls> Link<C> {
             longest: ours.buffer.min(theirs.buffer) as usize - HEADER,
             takes_offers: ours.takes_offers && theirs.takes_offers,
             opened: VecDeque::new(),
+            ring: None,
+            their_buffers: (theirs.buffer, theirs.buffer.saturating_mul(theirs.credits.into())),
             windows: 0,
         }
     }
@@ -124,6 +130,15 @@ pub(crate) struct Pending {
     pub timer: bool,
 }
 
+/// For whom something is read of the peer's memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reader {
+    /// For the stream: a part of an offer.
+    Stream,
+    /// For the service, which knows it by this token.
+    Service(u64),
+}
+
 /// See the file's head.
 pub(crate) struct Connection<C: Calls> {
     pub link: Link<C>,
@@ -132,6 +147,10 @@ pub(crate) struct Connection<C: Calls> {
     pub sending: Sending,
     pub rx: Rx,
     pub tx: Tx,
+    /// Who waits for what is read of the peer's memory, in order.
+    pub readers: VecDeque<Reader>,
+    /// What the service has not been told of.
+    pub remote_done: VecDeque<(u64, RemoteDone)>,
     /// How many slices have been offered and not closed, and how many of those the peer has taken.
     pub offered: usize,
     pub taken: usize,
@@ -161,6 +180,8 @@ impl<C: Calls> Connection<C> {
             sending: Sending::Open,
             rx: Rx::default(),
             tx: Tx::default(),
+            readers: VecDeque::new(),
+            remote_done: VecDeque::new(),
             offered: 0,
             taken: 0,
             open_offers: 0,

@@ -4,6 +4,7 @@
 mod events;
 mod exchange;
 mod manager;
+mod pool;
 mod record;
 
 pub use exchange::ExchangeError;
@@ -13,8 +14,8 @@ pub(crate) use exchange::MOST_ASKING;
 use crate::calls::{Calls, Handle, TransportKind};
 use crate::rest::{self, Bell};
 use crate::verbs::{
-    CmId, CmNews, Error, EventChannel, Init, New, PairConfig, QueueHandle, QueuePair, ReadyToSend, Region,
-    SharedHandle, Window,
+    CmId, CmNews, Error, EventChannel, Exposed, PairConfig, QueueHandle, QueuePair, ReadyToSend, Region, SharedHandle,
+    Window,
 };
 use crate::wire::Greeting;
 use crate::{Command, Config, Link, News};
@@ -23,6 +24,7 @@ use linerate_bypass::mailbox::{Receiver, Sender};
 use linerate_bypass::time::{Clock, Duration, Instant};
 use linerate_bypass::{Arena, ConnectError, Origin};
 use manager::Pending;
+use pool::Pool;
 use std::collections::{HashMap, VecDeque};
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr};
@@ -122,6 +124,8 @@ pub struct Connector<C: Calls> {
     region: Region<C>,
     buffers: Arena,
     workers: Vec<Seat<C>>,
+    /// Queue pairs that are prepared for connections to come, by worker.
+    pools: Vec<Pool<C>>,
     /// Who gets the next connection.
     next: usize,
     commands: Receiver<Command<C>>,
@@ -135,6 +139,8 @@ pub struct Connector<C: Calls> {
     has_failed: bool,
     /// What workers had no room for.
     unsent: VecDeque<(usize, News<C>)>,
+    /// What peers may reach for as long as there are any.
+    exposed: Vec<Exposed<C>>,
 }
 
 /// A connection that a worker has.
@@ -180,7 +186,8 @@ impl<C: Calls> Connector<C> {
             credits: config.buffers,
             takes_offers: config.offer_from < usize::MAX,
         };
-        Ok(Connector {
+        let pools = workers.iter().map(|_| Pool::default()).collect();
+        let mut connector = Connector {
             config: config.clone(),
             pair: PairConfig { inline, ..pair },
             greeting,
@@ -192,6 +199,7 @@ impl<C: Calls> Connector<C> {
             region: region.clone(),
             buffers: buffers.clone(),
             workers,
+            pools,
             next: 0,
             commands,
             bell,
@@ -199,7 +207,15 @@ impl<C: Calls> Connector<C> {
             down_since: None,
             has_failed: false,
             unsent: VecDeque::new(),
-        })
+            exposed: Vec::new(),
+        };
+        connector.fill_pools()?;
+        Ok(connector)
+    }
+
+    /// Keeps memory open that peers may reach.
+    pub fn keep(&mut self, exposed: Vec<Exposed<C>>) {
+        self.exposed = exposed;
     }
 
     /// Makes connections until `is_over` says so, and then ends those that workers have given up.
@@ -268,6 +284,8 @@ impl<C: Calls> Connector<C> {
             self.end_if_down();
         }
         worked |= self.give_up_late(now);
+        // Where nothing waits.
+        worked = worked || self.prepare_one();
         while let Some((worker, news)) = self.unsent.pop_front() {
             if let Err(news) = self.workers[worker].news.send(news) {
                 self.unsent.push_front((worker, news));
@@ -317,30 +335,6 @@ impl<C: Calls> Connector<C> {
                 Err(error) => tracing::warn!("{error}: what would go through it goes in messages"),
             }
         }
-    }
-
-    /// Whether a worker has as many queue pairs as it may have connections: so many completions its queues have room for, and for
-    /// so many are the buffers that it shares.
-    fn is_full(&self, worker: usize) -> bool {
-        self.workers[worker].queues.iter().map(QueueHandle::pairs).sum::<usize>() >= self.config.max_connections
-    }
-
-    fn make_pair(&self, worker: usize) -> Result<QueuePair<C, New>, Error> {
-        let seat = &self.workers[worker];
-        let queue = seat.queues.iter().min_by_key(|queue| queue.pairs()).filter(|queue| queue.pairs() < seat.most);
-        let full = || Error { what: "have room for a connection's completions", error: ErrorKind::StorageFull.into() };
-        QueuePair::new(&self.region, queue.ok_or_else(full)?, seat.shared.as_ref(), &self.pair)
-    }
-
-    fn with_buffers(&self, mut pair: QueuePair<C, Init>) -> Result<QueuePair<C, Init>, Error> {
-        if self.config.shared.is_none() {
-            pair.post((0..self.config.buffers).map_while(|_| self.buffers.alloc(self.config.buffer)))?;
-            if pair.buffers_wanted() > 0 {
-                let error = ErrorKind::OutOfMemory.into();
-                return Err(Error { what: "have buffers for a connection", error });
-            }
-        }
-        Ok(pair)
     }
 }
 

@@ -11,8 +11,12 @@ pub mod model;
 pub mod native;
 mod net;
 mod offers;
+pub mod perf;
 mod rest;
 mod rx;
+#[cfg_attr(not(test), expect(dead_code, reason = "nobody sends datagrams yet"))]
+mod session;
+mod steps;
 #[cfg(test)]
 mod tests;
 mod transport;
@@ -22,10 +26,11 @@ mod wire;
 mod worker;
 
 pub use adapter::{Adapter, OpenError, WorkerParts};
-pub use config::{Config, Connect, TooMany};
+pub use config::{Config, Connect, Mode, Unable};
 pub use connection::Link;
 pub use connector::{Connector, ExchangeError, Listeners, Seat};
 pub use net::Parts;
 pub use offers::Offers;
 pub use rest::{Bell, Rest};
+pub use steps::{Step, steps};
 pub use worker::{Command, Lines, News, Worker};

@@ -4,7 +4,7 @@ use crate::calls::Calls;
 use crate::connection::Stage;
 use crate::net::Net;
 use linerate_bypass::time::{Duration, Instant};
-use linerate_bypass::{Bytes, ConnId, Datagram, Transport};
+use linerate_bypass::{Bytes, ConnId, Datagram, NoRemote, Remote, Transport};
 use std::net::SocketAddr;
 
 impl<C: Calls> Transport for Net<C> {
@@ -89,6 +89,10 @@ impl<C: Calls> Transport for Net<C> {
 
     fn connect(&mut self, remote: SocketAddr, token: u64) {
         self.wanted.push_back((remote, token));
+    }
+
+    fn begin_remote(&mut self, conn: ConnId, operation: Remote, token: u64) -> Result<(), NoRemote> {
+        self.remote(conn, operation, token)
     }
 
     /// Reliable connections carry no datagrams.

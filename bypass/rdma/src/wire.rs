@@ -25,6 +25,9 @@ pub(crate) enum Kind {
     Taken,
     /// The stream has come to its end.
     Finish,
+    /// From now on messages can be written to a ring: an [`Offer`] of all of it follows. Its slots are as long as buffers, and as many
+    /// as the credits that there were at first.
+    Ring,
 }
 
 /// What each message begins with.
@@ -56,6 +59,7 @@ impl Header {
             Kind::Offer => 2,
             Kind::Taken => 3,
             Kind::Finish => 4,
+            Kind::Ring => 5,
         };
         let [high, low] = self.credits.to_be_bytes();
         *place = [kind, 0, high, low, 0, 0, 0, 0];
@@ -69,11 +73,12 @@ impl Header {
             2 => Kind::Offer,
             3 => Kind::Taken,
             4 => Kind::Finish,
+            5 => Kind::Ring,
             _ => return Err(Senseless),
         };
         let len = match kind {
             Kind::Data => HEADER + 1..=message.len(),
-            Kind::Offer => OFFER..=OFFER,
+            Kind::Offer | Kind::Ring => OFFER..=OFFER,
             Kind::Credit | Kind::Taken | Kind::Finish => HEADER..=HEADER,
         };
         if !len.contains(&message.len()) {
@@ -155,7 +160,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const KINDS: [Kind; 5] = [Kind::Data, Kind::Credit, Kind::Offer, Kind::Taken, Kind::Finish];
+    const KINDS: [Kind; 6] = [Kind::Data, Kind::Credit, Kind::Offer, Kind::Taken, Kind::Finish, Kind::Ring];
 
     fn header(kind: Kind, credits: u16) -> [u8; HEADER] {
         let mut bytes = [0; HEADER];
@@ -168,7 +173,7 @@ mod tests {
         for kind in KINDS {
             let rest: &[u8] = match kind {
                 Kind::Data => b"x",
-                Kind::Offer => &[0; OFFER - HEADER],
+                Kind::Offer | Kind::Ring => &[0; OFFER - HEADER],
                 _ => b"",
             };
             let message = [&header(kind, 0xfedc), rest].concat();
@@ -213,7 +218,7 @@ mod tests {
     proptest! {
         #[test]
         fn whatever_a_peer_sends_is_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
-            if let Ok(Header { kind: Kind::Offer, .. }) = Header::read(&bytes) {
+            if let Ok(Header { kind: Kind::Offer | Kind::Ring, .. }) = Header::read(&bytes) {
                 let _ = Offer::read(&bytes);
             }
             let _ = Greeting::read(&bytes);

@@ -203,9 +203,10 @@ impl<C: Calls, S: Service> Worker<C, S> {
     /// Asks the connector for what is wanted.
     fn tell(&mut self) {
         let worker = self.net.worker;
+        // What is over goes first: there may be no more queue pairs than connections.
+        self.unsent.extend(self.net.buried.drain(..).map(|link| Command::Bury(worker, link)));
         let connects = self.net.wanted.drain(..).map(|(remote, token)| Command::Connect { worker, remote, token });
         self.unsent.extend(connects);
-        self.unsent.extend(self.net.buried.drain(..).map(|link| Command::Bury(worker, link)));
         while let Some(command) = self.unsent.pop_front() {
             if let Err(command) = self.commands.send(command) {
                 self.unsent.push_front(command);
@@ -260,6 +261,9 @@ impl<C: Calls, S: Service> Worker<C, S> {
             // Each step asks anew: the service may have ended the connection, or told it something else, in the one before.
             if net.slots.get_mut(id).is_some_and(|conn| std::mem::take(&mut conn.pending.readable)) {
                 service.readable(net, id, state);
+            }
+            while let Some((token, outcome)) = net.slots.get_mut(id).and_then(|conn| conn.remote_done.pop_front()) {
+                service.remote_done(net, id, state, token, outcome);
             }
             if let Some(conn) = net.slots.get_mut(id)
                 && conn.peer_closed_is_due()

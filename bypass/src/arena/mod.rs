@@ -31,13 +31,13 @@ pub use block::ArenaMut;
 pub use piece::Piece;
 pub use pieces::{Clearing, Pieces};
 pub use region::Backing;
+pub(crate) use region::Region;
 
 use crate::Memory;
 use crate::free_list::FreeList;
 use block::Header;
 use chunk::{CHUNK, Taken};
 use class::{CLASSES, HEADER, class_of, stride_of};
-use region::Region;
 use std::fmt;
 use std::io;
 use std::ops::Range;
@@ -130,17 +130,8 @@ impl Arena {
         if !(4096..=MAX_BYTES).contains(&bytes) {
             return Err(ArenaError::Size(bytes));
         }
-        let region = match hugepages.then(|| Region::hugepages(bytes)) {
-            Some(Ok(region)) => region,
-            Some(Err(error)) => {
-                tracing::warn!(
-                    "no hugepages for the arena, so it has ordinary pages: {error}; `linerate hugepages reserve` \
-                     reserves some"
-                );
-                Region::pages(bytes)?
-            }
-            None => Region::pages(bytes)?,
-        };
+        let map = Region::new(bytes, hugepages, "the arena");
+        let region = map.map_err(|error| ArenaError::Map { bytes, error })?;
         Arena::in_region(region, Memory::Process)
     }
 

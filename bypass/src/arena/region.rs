@@ -1,6 +1,5 @@
-//! The memory behind an arena, and how it goes back to where it came from.
+//! Memory from the system or from elsewhere, and how it goes back to where it came from.
 
-use super::ArenaError;
 use std::fmt;
 use std::io;
 use std::ptr::NonNull;
@@ -8,7 +7,7 @@ use std::ptr::NonNull;
 /// The size of the hugepages asked for. Explicit, because the system's default may be 1 GB.
 const HUGEPAGE: usize = 2 << 20;
 
-/// Where an arena's memory is from.
+/// Where memory is from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Backing {
     /// Hugepages of 2 MB, all of them present.
@@ -20,26 +19,38 @@ pub enum Backing {
 }
 
 /// A piece of memory of this process; dropping it gives it back.
-pub(super) struct Region {
-    pub(super) start: NonNull<u8>,
-    pub(super) len: usize,
-    pub(super) backing: Backing,
+pub(crate) struct Region {
+    pub(crate) start: NonNull<u8>,
+    pub(crate) len: usize,
+    pub(crate) backing: Backing,
     /// Gives back memory that is not from `mmap`.
     release: Option<Box<dyn FnOnce() + Send>>,
 }
 
 impl Region {
-    /// Maps `len` bytes of hugepages.
-    pub(super) fn hugepages(len: usize) -> Result<Region, ArenaError> {
-        let len = len.checked_next_multiple_of(HUGEPAGE).ok_or(ArenaError::Size(len))?;
+    /// Maps `len` bytes for `what`, of hugepages if `hugepages` says so and there are enough.
+    pub(crate) fn new(len: usize, hugepages: bool, what: &str) -> io::Result<Region> {
+        match hugepages.then(|| Region::hugepages(len)) {
+            Some(Ok(region)) => Ok(region),
+            Some(Err(error)) => {
+                tracing::warn!(
+                    "no hugepages for {what}, so it has ordinary pages: {error}; `linerate hugepages reserve` reserves some"
+                );
+                Region::pages(len)
+            }
+            None => Region::pages(len),
+        }
+    }
+
+    fn hugepages(len: usize) -> io::Result<Region> {
+        let len = len.checked_next_multiple_of(HUGEPAGE).ok_or(io::ErrorKind::OutOfMemory)?;
         let flags = libc::MAP_HUGETLB | libc::MAP_HUGE_2MB | libc::MAP_POPULATE;
-        let start = map(len, flags).map_err(|error| ArenaError::Map { bytes: len, error })?;
+        let start = map(len, flags)?;
         Ok(Region { start, len, backing: Backing::Hugepages, release: None })
     }
 
-    /// Maps `len` bytes of ordinary pages.
-    pub(super) fn pages(len: usize) -> Result<Region, ArenaError> {
-        let start = map(len, 0).map_err(|error| ArenaError::Map { bytes: len, error })?;
+    fn pages(len: usize) -> io::Result<Region> {
+        let start = map(len, 0)?;
         // SAFETY: the mapping was made just now. This is a wish, so nothing depends on whether it is granted.
         unsafe { libc::madvise(start.as_ptr().cast(), len, libc::MADV_HUGEPAGE) };
         Ok(Region { start, len, backing: Backing::Pages, release: None })

@@ -79,7 +79,7 @@ pub(super) fn choose(
     // These copy a long frame into a chain, whatever is configured.
     let chains = matches!(plan.kind, Kind::Vhost | Kind::MemifServer) || is_memif(plan);
     let can_scatter = info.rx_offloads & sys::LR_RX_OFFLOAD_SCATTER != 0;
-    let data_room = match (is_xdp, chains || can_scatter) {
+    let data_room = match (is_xdp, config.multi_segment && (chains || can_scatter)) {
         (true, _) => (frame + XDP_HEADROOM).next_multiple_of(64).max(DATA_ROOM),
         (false, true) => DATA_ROOM,
         (false, false) => frame.next_multiple_of(64).max(DATA_ROOM),
@@ -111,7 +111,8 @@ pub(super) fn choose(
             Kind::Tap(_) => 0,
             _ => sys::LR_TX_OFFLOAD_TCP_CKSUM | sys::LR_TX_OFFLOAD_TCP_TSO,
         };
-    let tx_offloads = info.tx_offloads & wanted_tx;
+    let unwanted = if config.multi_segment { 0 } else { sys::LR_TX_OFFLOAD_MULTI_SEGS | sys::LR_TX_OFFLOAD_TCP_TSO };
+    let tx_offloads = info.tx_offloads & wanted_tx & !unwanted;
 
     // A device with a longer key hashes more fields; ours goes on as it began.
     let rss_key = match config.rss_key {
@@ -133,7 +134,7 @@ pub(super) fn choose(
         max_lro: if lro { info.max_lro } else { 0 },
         numa_node: info.numa_node.into(),
     };
-    let multi_segment_tx = tx_offloads & sys::LR_TX_OFFLOAD_MULTI_SEGS != 0 || is_memif(plan);
+    let multi_segment_tx = tx_offloads & sys::LR_TX_OFFLOAD_MULTI_SEGS != 0 || is_memif(plan) && config.multi_segment;
     // A frame must not need so many descriptors that the ring never has them.
     let segments = |most: u16| match (multi_segment_tx, most) {
         (false, _) => 1,

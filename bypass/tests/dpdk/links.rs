@@ -76,6 +76,40 @@ fn frames_cross_a_vhost_link_that_the_vhost_end_began() {
     });
 }
 
+/// A port that is to send no frame in several segments.
+fn sends_in_one_piece(via: &str) {
+    let eal = eal();
+    let port = open(&eal, via, PortConfig { multi_segment: false, ..small() });
+    assert!(!port.capabilities().multi_segment_tx && port.capabilities().tso.is_none());
+    let mut queue = port.take_queues().remove(0);
+    wait_for("the link", || queue.link_up());
+    let whole = frame(1, 900);
+    let mut sent = packet(&mut queue, &whole[..54]);
+    sent.chain(packet(&mut queue, &whole[54..])).ok().unwrap();
+    let (mut frames, mut received) = (vec![sent], Vec::with_capacity(BURST));
+    wait_for("the frame's return", || {
+        queue.tx_burst(&mut frames);
+        queue.rx_burst(&mut received);
+        received.retain(|packet| number(&bytes(packet)).is_some());
+        !received.is_empty()
+    });
+    assert_eq!((bytes(&received[0]), queue.stats().copied_bytes), (whole, 900));
+}
+
+#[test]
+fn a_frame_in_parts_crosses_a_vhost_link_in_one_piece_if_it_has_to() {
+    let peer = |socket: &str| format!("vhost:{socket}");
+    let name = "links::a_frame_in_parts_crosses_a_vhost_link_in_one_piece_if_it_has_to";
+    between(name, peer, 1, "ordinary", |socket| sends_in_one_piece(&format!("virtio-user:{socket}")));
+}
+
+#[test]
+fn a_frame_in_parts_crosses_a_memif_link_in_one_piece_if_it_has_to() {
+    let peer = |socket: &str| format!("memif:{socket},server");
+    let name = "links::a_frame_in_parts_crosses_a_memif_link_in_one_piece_if_it_has_to";
+    between(name, peer, 1, "ordinary", |socket| sends_in_one_piece(&format!("memif:{socket}")));
+}
+
 #[test]
 fn frames_cross_a_memif_link_from_either_end() {
     let peer = |socket: &str| format!("memif:{socket},server");

@@ -1,7 +1,9 @@
 //! What the commands ask of the server as a whole.
 
 use super::session::Client;
+use crate::export::Layout;
 use crate::store::Evict;
+use linerate_bypass::RemotePlace;
 
 /// The server around the worker that runs a command: its settings, its connections, and what was counted.
 ///
@@ -26,6 +28,9 @@ pub trait Server {
 
     /// What was counted is 0 again, but for what is at present.
     fn reset_totals(&mut self);
+
+    /// Where clients may read strings by themselves, and how they lie there, if they may.
+    fn export(&self) -> Option<(RemotePlace, Layout)>;
 }
 
 /// What `CONFIG` shows and sets.

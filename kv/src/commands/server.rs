@@ -3,6 +3,7 @@
 use super::refused::{Done, SYNTAX};
 use super::{Context, DATABASES, Request};
 use crate::resp::Reply;
+use linerate_bypass::RemotePlace;
 
 /// A command that only has parts.
 pub(super) fn whole(_: &mut Context<'_, '_>, request: &Request<'_>, _: &mut Reply<'_>) -> Done {
@@ -46,6 +47,21 @@ pub(super) fn time(cx: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<
     Ok(())
 }
 
+/// Where a client over RDMA finds strings to read by itself: address, key, seed, shards, rows, units of a log; all the numbers that
+/// [`Layout`](crate::export::Layout) is made of. Nil, if nothing is exported.
+pub(super) fn export(cx: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<'_>) -> Done {
+    let Some((RemotePlace { address, key }, layout)) = cx.server.export() else {
+        reply.null();
+        return Ok(());
+    };
+    let numbers =
+        [address, key.into(), layout.seed(), layout.shards().into(), layout.rows().into(), layout.log().into()];
+    reply.array(numbers.len());
+    // They go up to 2⁶⁴, and integers of the protocol do not.
+    numbers.iter().for_each(|number| reply.bulk(number.to_string().as_bytes()));
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::testing::Client;
@@ -67,6 +83,13 @@ mod tests {
             client.says("flushall ASYNC", "+OK");
             client.says("select 1", "+OK");
             client.says("dbsize", ":0");
+        }
+    }
+
+    #[test]
+    fn where_nothing_is_exported_it_is_said_so() {
+        for mut client in Client::each() {
+            client.says("linerate.export", "$-1");
         }
     }
 

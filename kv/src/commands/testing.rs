@@ -2,9 +2,12 @@
 
 use super::session::Client as Listed;
 use super::{Context, Request, Server, Session, Settings, Stats, Totals};
+use crate::export::tests::{SEED, export, find};
+use crate::export::{Export, Layout};
 use crate::resp::{Limits, Parsed, Parser};
 use crate::shards::Shards;
 use crate::store::{Config, Keys, Store};
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
 /// The time at which a client comes.
@@ -18,6 +21,10 @@ pub(super) struct Host {
 }
 
 impl Server for Host {
+    fn export(&self) -> Option<(linerate_bypass::RemotePlace, crate::export::Layout)> {
+        None
+    }
+
     fn settings(&self) -> &Settings {
         &self.settings
     }
@@ -60,6 +67,9 @@ pub(super) struct Client {
     pub stats: Stats,
     keys: Keys,
     now: u64,
+    export: Export,
+    /// All words so far.
+    words: BTreeSet<Vec<u8>>,
 }
 
 impl Client {
@@ -70,13 +80,21 @@ impl Client {
 
     fn with_shards(count: usize) -> Client {
         let config = Config::new(8 << 20);
+        let (export, writers) = export(Layout::new(SEED, count as u32, 5000, 1 << 16).unwrap());
+        let store = |writer| {
+            let mut store = Store::new(&config, START);
+            store.export_to(writer);
+            Some(Box::new(store))
+        };
         Client {
             session: session(7),
             host: Host { settings: Settings::default(), killed: Vec::new(), totals: Totals::default() },
-            stores: (0..count).map(|_| Some(Box::new(Store::new(&config, START)))).collect(),
+            stores: writers.into_iter().map(store).collect(),
             stats: Stats::default(),
             keys: Keys::new(&config.key),
             now: START,
+            export,
+            words: BTreeSet::new(),
         }
     }
 
@@ -108,7 +126,27 @@ impl Client {
         };
         request.run(&mut cx, &mut out);
         needed.iter().for_each(|at| self.stores[at] = lent[at].take());
+        self.compare_export(command);
         String::from_utf8_lossy(&out).trim_end_matches("\r\n").replace("\r\n", " ")
+    }
+
+    /// What peers find is what is there, and they find all that is short, until there have been many keys.
+    fn compare_export(&mut self, command: &str) {
+        const FEW: usize = 300;
+        let words: Vec<Vec<u8>> = command.split_ascii_whitespace().map(|word| word.trim_matches('"').into()).collect();
+        let has_few = self.words.len() < FEW;
+        if has_few {
+            self.words.extend(words.iter().cloned());
+        }
+        for word in self.words.iter().filter(|_| has_few).chain(&words) {
+            let key = self.keys.key(0, word);
+            let found = find(&self.export, word, self.now);
+            let there = Shards::new(&mut self.stores).of(&key).glance(&key, self.now);
+            let fits = there.as_ref().is_some_and(|value| word.len() + value.len() <= self.export.layout().longest());
+            if found.is_some() || fits && has_few {
+                assert_eq!(found, there, "{command} of {:?}", word.escape_ascii().to_string());
+            }
+        }
     }
 
     /// Sets values of 900 bytes until there is no room for more in any shard, and then takes some out again.

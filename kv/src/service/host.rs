@@ -5,9 +5,10 @@ use super::client::Speech;
 use super::hub::{Hub, Tally};
 use super::messages::Message;
 use crate::commands::{Client, Server, Settings, Totals};
+use crate::export::Layout;
 use crate::memcached;
 use crate::store::LONG;
-use linerate_bypass::{ConnId, Transport};
+use linerate_bypass::{ConnId, RemotePlace, Transport};
 use std::sync::Arc;
 
 /// Bytes of a memcached item at most.
@@ -113,6 +114,10 @@ impl Server for Host {
 
     fn clients(&mut self) -> Vec<Client> {
         std::mem::take(&mut self.clients)
+    }
+
+    fn export(&self) -> Option<(RemotePlace, Layout)> {
+        self.hub.export()
     }
 
     fn kill(&mut self, id: u64) {

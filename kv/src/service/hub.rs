@@ -1,9 +1,11 @@
 //! What all workers of a service have in common.
 
 use crate::commands::{Settings, Stats, Totals};
+use crate::export::{Export, Layout};
 use crate::memcached::Counts;
 use crate::store::{self, Keys, LONG, Store};
 use linerate_bypass::arena::Arena;
+use linerate_bypass::{LaterPlace, RemotePlace};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -24,6 +26,9 @@ pub struct Config {
     /// Where items and values lie: as much of it as [`Settings::memory`] says. Long values are sent from there, without a copy where
     /// the transport reaches it.
     pub arena: Arena,
+    /// Where short strings are for peers to read, if they may: laid out for as many shards as there are workers; and where peers find
+    /// it, when that is known.
+    pub export: Option<(Arc<Export>, LaterPlace)>,
 }
 
 /// What all workers of a service have in common. What is asked of it on the way of every request is copied by each worker and
@@ -32,6 +37,7 @@ pub struct Hub {
     workers: usize,
     memcached: Option<u16>,
     store: store::Config,
+    export: Option<(Arc<Export>, LaterPlace)>,
     /// Bytes that it may take at most, for so many are mapped.
     most: u64,
     since: u64,
@@ -92,7 +98,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Hub {
     /// The middle of a service.
     pub fn new(config: Config) -> Arc<Self> {
-        let Config { settings, workers, memcached, arena } = config;
+        let Config { settings, workers, memcached, arena, export } = config;
         let store = store::Config {
             memory: settings.memory as usize / workers.max(1),
             evict: settings.evict,
@@ -104,6 +110,7 @@ impl Hub {
             workers,
             memcached,
             store,
+            export,
             most: settings.memory,
             since: wall_millis(),
             settings: Mutex::new(Arc::new(settings)),
@@ -126,8 +133,18 @@ impl Hub {
         Keys::new(&self.store.key)
     }
 
-    pub(super) fn store(&self, _worker: usize, now: u64) -> Store {
-        Store::new(&self.store, now)
+    /// Where peers may read strings by themselves, and how they lie there.
+    pub(super) fn export(&self) -> Option<(RemotePlace, Layout)> {
+        let (export, place) = self.export.as_ref()?;
+        Some((*place.get()?, *export.layout()))
+    }
+
+    pub(super) fn store(&self, worker: usize, now: u64) -> Store {
+        let mut store = Store::new(&self.store, now);
+        if let Some((export, _)) = &self.export {
+            store.export_to(export.writer(worker));
+        }
+        store
     }
 
     pub(super) fn is_memcached(&self, port: u16) -> bool {

@@ -86,6 +86,7 @@ impl Store {
             (false, None) => {}
             (true, Some(at)) => {
                 self.put_off(location, at);
+                self.expose(location);
                 self.watches.changed(key.hash);
             }
             // The item gets a part more, or has one less: it is another.
@@ -226,6 +227,7 @@ impl Store {
         while !self.spaces.flush(space) {
             self.sweep_some(usize::MAX);
         }
+        self.withdraw_all(space);
     }
 
     /// Bytes that what is under `key` takes.

@@ -4,6 +4,7 @@ mod ahead;
 mod buckets;
 mod error;
 mod evict;
+mod exported;
 mod fetch;
 mod fields;
 mod hashes;
@@ -31,6 +32,7 @@ pub use keys::Owned;
 pub use long::{Long, LongWriter, Str, Value};
 pub use spaces::SPACES;
 
+use crate::export::Writer;
 use heap::Heap;
 use index::{Index, Location};
 use item::{Form, Head, Item};
@@ -140,6 +142,8 @@ pub struct Store {
     beside: usize,
     spaces: Spaces,
     watches: Watches,
+    /// What peers may read.
+    export: Option<Writer>,
     evict: Evict,
     memory: usize,
     long: usize,
@@ -179,6 +183,7 @@ impl Store {
             beside: 0,
             spaces: Spaces::new(),
             watches: Watches::default(),
+            export: None,
             evict: config.evict,
             memory: config.memory,
             long: config.long.min(LONG),
@@ -296,6 +301,7 @@ impl Store {
     }
 
     fn drop_item(&mut self, hash: u64, location: Location) {
+        self.withdraw(location);
         self.index.remove(hash, location);
         self.spaces.removed(self.item(location).space());
         self.release_value(location);

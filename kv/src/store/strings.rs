@@ -121,6 +121,7 @@ impl Store {
             let mut item = Item(self.heap.at_mut(location));
             item.value_mut()[at..at + bytes.len()].copy_from_slice(bytes);
             item.set_changed(true);
+            self.expose(location);
             self.watches.changed(key.hash);
             return Ok(());
         }
@@ -306,6 +307,7 @@ impl Store {
                 if let Some(at) = expires_at {
                     self.put_off(old, at);
                 }
+                self.expose(old);
                 self.watches.changed(key.hash);
                 return Ok(());
             }
@@ -336,6 +338,7 @@ impl Store {
                 self.spaces.added(space, self.index.cursor_of(key.hash));
             }
         }
+        self.expose(location);
         self.watches.changed(key.hash);
         Ok(())
     }

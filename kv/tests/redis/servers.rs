@@ -40,6 +40,10 @@ struct Host {
 }
 
 impl Server for Host {
+    fn export(&self) -> Option<(linerate_bypass::RemotePlace, linerate_kv::export::Layout)> {
+        None
+    }
+
     fn settings(&self) -> &Settings {
         &self.settings
     }

@@ -22,7 +22,7 @@ fn run(lab: &Lab, report: &mut Report) {
         let wire = Wire::VhostUser(lab.socket(name));
         Nic { packed, queues, ..Nic::new(18, wire) }
     };
-    driver(lab, report, "uio_pci_generic", &[tap(16, false, 1), tap(17, true, 2), link("uio", false, 2)]);
+    driver(lab, report, "uio_pci_generic", &[tap(16, false, 1), tap(17, true, 2), link("uio", true, 2)]);
     driver(lab, report, "vfio-pci", &[tap(16, false, 2), tap(17, true, 1), link("vfio", false, 1)]);
 }
 
@@ -109,7 +109,9 @@ fn bind(driver: &str, devices: &[String]) -> String {
 
 /// A server in the guest answers a load on the host.
 fn answers(lab: &Lab, machine: &Machine, namespace: &Namespace, nic: &Nic, service: Service) -> Result<()> {
-    let end = End { workers: nic.queues, ..End::new(format!("pci:{}", nic.pci()), address(nic, 2)) };
+    // QEMU's own packed rings take frames in one piece only.
+    let words = if nic.packed && !matches!(nic.wire, Wire::VhostUser(_)) { "--no-multi-segment" } else { "" };
+    let end = End { workers: nic.queues, words, ..End::new(format!("pci:{}", nic.pci()), address(nic, 2)) };
     // A driver begins with somebody at the other end, who leaves then.
     let other = match &nic.wire {
         Wire::VhostUser(socket) => Some(other(lab, &Nic { iommu: machine.has_iommu(), ..nic.clone() }, socket)?),

@@ -1,6 +1,7 @@
 //! What a load is to do, and what all of its workers need for it.
 
 use super::keys::Scatter;
+use super::one_sided::Exported;
 use super::reply::Known;
 use super::request::Protocol;
 use super::values::Values;
@@ -29,6 +30,8 @@ pub struct KvPlan {
     pub zipf: f64,
     /// Requests per second on all connections together, whether or not they are answered in time.
     pub rate: Option<f64>,
+    /// Where values are read that are not asked for.
+    pub one_sided: Option<Exported>,
     /// Whether every key is set before.
     pub fill: bool,
     /// Whether the values that come are compared with those that were sent; without `fill`, nothing would be known of them.

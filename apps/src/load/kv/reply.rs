@@ -309,6 +309,11 @@ impl Check {
     }
 }
 
+/// Compares a whole value, which came in answer to a GET, with what may have been written.
+pub fn check(value: &[u8], request: &Request, known: Known) -> Result<(), Wrong> {
+    Check::new(value.len() as u32).take(value, request, known)
+}
+
 #[cold]
 fn answered(line: &[u8]) -> Wrong {
     format!("it was answered with {}", shown(line))

@@ -13,6 +13,7 @@ const TICK: Duration = Duration::from_millis(1);
 
 fn plan() -> KvPlan {
     KvPlan {
+        one_sided: None,
         protocol: Protocol::Resp,
         connections: 1,
         depth: 1,

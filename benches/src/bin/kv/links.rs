@@ -136,7 +136,7 @@ pub fn run(args: &Args) -> Result<Report, Error> {
 
 /// Bytes that the service copies for each long value that it sends.
 fn copied_by_service() -> Result<f64, Wrong> {
-    let plan = Plan { depth: 1, keys: 100, value: LONG as usize, gets: 100, together: false };
+    let plan = Plan { depth: 1, keys: 100, value: LONG as usize, gets: 100, together: false, export: 0 };
     let mut turns = Turns::new(plan);
     let before = turns.answered();
     turns.run(FETCHED)?;

@@ -28,6 +28,10 @@ pub struct Args {
     #[arg(long, conflicts_with = "gets")]
     mget: bool,
 
+    /// Write short strings to so many megabytes that peers may read, too
+    #[arg(long, value_name = "MB", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=65_536))]
+    export: u32,
+
     /// How many requests are measured
     #[arg(long, value_name = "N", default_value_t = 4_000_000)]
     requests: u32,
@@ -48,26 +52,30 @@ pub struct Report {
     size: u32,
     gets: u32,
     mget: bool,
+    export: u32,
     #[serde(flatten)]
     cost: Cost,
 }
 
 pub fn run(args: &Args) -> Result<Report, crate::Error> {
-    let Args { depth, keys, size, gets, mget, requests, rounds, .. } = *args;
+    let Args { depth, keys, size, gets, mget, export, requests, rounds, .. } = *args;
     let _first = come_first();
-    let turns = Turns::new(Plan { depth: depth.into(), keys, value: size as usize, gets, together: mget });
+    let export_bytes = (export as usize) << 20;
+    let plan = Plan { depth: depth.into(), keys, value: size as usize, gets, together: mget, export: export_bytes };
+    let turns = Turns::new(plan);
     let cost = measure(&mut [turns], (requests as usize).max(1), rounds as usize)?[0];
-    Ok(Report { depth, keys, size, gets, mget, cost })
+    Ok(Report { depth, keys, size, gets, mget, export, cost })
 }
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Report { depth, keys, size, gets, mget, cost: Cost { ns, best_ns, .. } } = self;
+        let Report { depth, keys, size, gets, mget, export, cost: Cost { ns, best_ns, .. } } = self;
         let asked = if *mget { "MGET".to_owned() } else { format!("{gets} % GET") };
         write!(
             f,
             "{ns:.0} ns per request, {best_ns:.0} in the fastest round: {asked}, depth {depth}, {keys} keys, values of \
              {size} bytes"
-        )
+        )?;
+        if *export > 0 { write!(f, ", {export} MB exported") } else { Ok(()) }
     }
 }

@@ -397,7 +397,7 @@ impl<C: Calls> Connector<C> {
         let calls = self.region.domain().calls();
         let own = gid_of(&**calls, talk.stream.local_addr()?.ip())?;
         let port = calls.port(own.port).map_err(Error::of("query the port"))?;
-        let pair = self.with_buffers(self.make_pair(talk.worker)?.init(own.port)?)?;
+        let pair = self.pair_for(talk.worker, Some(own.port), |pair| pair.init(own.port))?;
         let record = Record {
             greeting: self.greeting,
             pair: pair.number(),

@@ -57,8 +57,9 @@ impl<C: Calls> Connector<C> {
         event: &CmEvent,
         now: Instant,
     ) -> Result<(), Error> {
-        let pair = self.make_pair(worker)?.init_by(&id)?;
-        let pair = self.with_buffers(pair)?;
+        let pair = self.pair_for(worker, None, |pair| pair.init_by(&id))?;
+        // One that was prepared does not know yet by which port it goes, and what its peer may do.
+        let pair = if self.config.pool > 0 { pair.init_again_by(&id)? } else { pair };
         let parameters = self.parameters(pair.number(), event.reads_asked, event.reads_answered);
         let (pair, ready) = if self.is_iwarp {
             (Some(pair), None)
@@ -130,8 +131,7 @@ impl<C: Calls> Connector<C> {
             }
             AddressResolved => id.resolve_route(RESOLVE_MS)?,
             RouteResolved => {
-                let pair = self.make_pair(pending.worker)?.init_by(id)?;
-                let pair = self.with_buffers(pair)?;
+                let pair = self.pair_for(pending.worker, None, |pair| pair.init_by(id))?;
                 self.expect(pending.worker, pair.number())?;
                 pending.number = Some(pair.number());
                 let (answered, asked) = self.reads;

@@ -45,8 +45,8 @@ fn explained(error: io::Error, len: usize) -> io::Error {
         Some(limit) if error.raw_os_error() == Some(libc::ENOMEM) => io::Error::new(
             io::ErrorKind::OutOfMemory,
             format!(
-                "{error}: a region of {} counts as locked memory, of which {} are allowed to users other than root: \
-                 ulimit -l unlimited",
+                "{error}: a region of {} counts as locked memory, of which {} are allowed, and by some drivers to \
+                 root, too: ulimit -l unlimited",
                 kilobytes(len as u64),
                 kilobytes(limit)
             ),

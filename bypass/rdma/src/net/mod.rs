@@ -4,21 +4,25 @@
 //! event in which the service ends another connection never runs inside one of that other.
 
 mod receiving;
+mod remote;
 mod sending;
 
 pub(crate) use sending::KEPT;
 
 use crate::Config;
-use crate::calls::{Calls, Status};
+use crate::calls::{Calls, Completed, Status};
 use crate::connection::{Connection, Link, Pending, Receiving, Sending, Stage};
 use crate::verbs::{Completion, CompletionQueue, Error, Region, SharedQueue, Window};
 use linerate_bypass::time::Instant;
 use linerate_bypass::{Arena, CloseReason, ConnId, ConnectError, Origin, Slots, Summary, Timers};
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
+use std::time::Duration;
 
 /// Completions that are polled at a time.
 const BURST: usize = 32;
+/// How long it takes until connections are asked again what they still hold, while there is no memory.
+const PROBE_STARVED: Duration = Duration::from_micros(100);
 
 /// What a worker has of its device.
 pub struct Parts<C: Calls> {
@@ -78,8 +82,8 @@ pub(crate) struct Net<C: Calls> {
     is_over: bool,
     /// All that was completed has been polled.
     is_drained: bool,
-    /// When silent peers are looked for next.
-    next_probe: Instant,
+    /// When silent peers were looked for.
+    probed: Instant,
 }
 
 impl<C: Calls> Net<C> {
@@ -111,7 +115,7 @@ impl<C: Calls> Net<C> {
             polled: Vec::with_capacity(BURST),
             is_over: false,
             is_drained: false,
-            next_probe: Instant::ZERO,
+            probed: Instant::ZERO,
             config,
         }
     }
@@ -129,6 +133,8 @@ impl<C: Calls> Net<C> {
         let early = self.expected.remove(&pair).unwrap_or_default();
         early.into_iter().for_each(|completion| self.complete(completion));
         self.opened.push_back((id, origin));
+        // Its ring, if it has one, is opened.
+        self.set_dirty(id);
         match origin {
             Origin::Accepted => self.summary.accepted += 1,
             Origin::Connected(_) => self.summary.connected += 1,
@@ -200,7 +206,8 @@ impl<C: Calls> Net<C> {
         while let Some(id) = self.timers.pop(self.now) {
             self.timer_event(id);
         }
-        if self.now >= self.next_probe || !self.starved.is_empty() {
+        let wait = if self.starved.is_empty() { self.config.probe_after / 4 } else { PROBE_STARVED };
+        if self.now >= self.probed + wait {
             self.probe();
         }
         for id in std::mem::take(&mut self.starved) {
@@ -211,12 +218,13 @@ impl<C: Calls> Net<C> {
 
     /// Asks silent peers whether they are there: where something is under way, the device notices by itself that they are not.
     /// Those whose last messages are not signalled are asked sooner, and the answer says that these have been sent: what they are
-    /// made of is kept until then. When memory is short, that is done at once.
+    /// made of is kept until then. When memory is short, that is done soon.
     #[cold]
     fn probe(&mut self) {
         let after = self.config.probe_after;
-        self.next_probe = self.now + after / 4;
-        for id in self.slots.names() {
+        self.probed = self.now;
+        for index in 0..self.slots.extent() {
+            let Some(id) = self.slots.name(index) else { continue };
             let Some(conn) = self.slots.get_mut(id).filter(|conn| conn.stage == Stage::Open) else { continue };
             let quiet_for = if conn.link.pair.is_silent() { after / 4 } else { after };
             let is_due = conn.heard + quiet_for <= self.now || !self.starved.is_empty() && conn.link.pair.is_silent();
@@ -281,7 +289,11 @@ impl<C: Calls> Net<C> {
             return;
         }
         if completion.is_buffer() {
+            let is_written = completion.what() == Completed::ReceiveWrite;
             let message = conn.link.pair.received(completion);
+            if let (true, Ok(copy)) = (is_written, &message) {
+                self.summary.copied_bytes += copy.len() as u64;
+            }
             self.message(id, message);
         } else {
             let done = conn.link.pair.sent(completion);

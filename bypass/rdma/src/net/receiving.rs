@@ -2,9 +2,10 @@
 
 use super::Net;
 use crate::calls::{Calls, Status};
-use crate::connection::{Receiving, Stage};
+use crate::connection::{Reader, Receiving, Stage};
+use crate::verbs::RingPlace;
 use crate::wire::{HEADER, Header, Kind, OFFERS, Offer, Senseless};
-use linerate_bypass::{Bytes, ConnId};
+use linerate_bypass::{Bytes, ConnId, RemoteDone};
 
 /// Bytes that are read from a peer's memory by one request, at most.
 const READ: usize = 64 << 10;
@@ -58,6 +59,14 @@ impl<C: Calls> Net<C> {
                     return Err(Senseless);
                 }
             }
+            Kind::Ring => {
+                let Offer { address, remote_key, len } = Offer::read(&bytes)?;
+                let (slot, all) = std::mem::take(&mut conn.link.their_buffers);
+                if len != all {
+                    return Err(Senseless);
+                }
+                conn.link.pair.write_to(RingPlace { address, remote_key, len }, slot);
+            }
             Kind::Finish => {
                 conn.receiving = Receiving::Ended;
                 if conn.peer_closed_is_due() {
@@ -72,6 +81,10 @@ impl<C: Calls> Net<C> {
     pub(super) fn read(&mut self, id: ConnId, bytes: Bytes) {
         let Some(conn) = self.slots.get_mut(id) else { return };
         self.summary.rx_bytes += bytes.len() as u64;
+        if let Some(Reader::Service(token)) = conn.readers.pop_front() {
+            conn.remote_done.push_back((token, RemoteDone::Read(bytes)));
+            return self.list(id);
+        }
         conn.to_take += usize::from(conn.rx.read(bytes));
         conn.pending.readable = true;
         self.list(id);
@@ -92,6 +105,7 @@ impl<C: Calls> Net<C> {
             if conn.link.pair.read(into, offer.address, offer.remote_key).is_err() {
                 return;
             }
+            conn.readers.push_back(Reader::Stream);
             conn.rx.asked(len);
         }
     }

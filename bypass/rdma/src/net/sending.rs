@@ -4,7 +4,7 @@ use super::Net;
 use crate::calls::{Calls, Status};
 use crate::connection::{Connection, Sending, Stage};
 use crate::tx::Made;
-use crate::verbs::{Done, Error};
+use crate::verbs::{Done, Error, RingPlace};
 use crate::wire::{Kind, OFFERS, Offer};
 use linerate_bypass::{Bytes, CloseReason, ConnId};
 use std::io::ErrorKind;
@@ -111,11 +111,19 @@ impl<C: Calls> Net<C> {
             let _ = conn.link.pair.close(opened);
         }
         let mut has_memory = true;
+        if let Some(place) = conn.link.pair.open_ring() {
+            conn.link.ring = Some(place);
+        }
         while has_memory && conn.link.pair.room() > KEPT && conn.link.credits.sendable() > 0 {
             if conn.to_take > 0 {
                 has_memory = conn.link.say(&self.buffers, Kind::Taken, None)?;
                 conn.to_take -= usize::from(has_memory);
                 conn.open_offers -= usize::from(has_memory);
+                continue;
+            }
+            if let Some(RingPlace { address, remote_key, len }) = conn.link.ring {
+                has_memory = conn.link.say(&self.buffers, Kind::Ring, Some(Offer { address, remote_key, len }))?;
+                conn.link.ring.take_if(|_| has_memory);
                 continue;
             }
             let may_offer = conn.link.takes_offers && conn.offered < OFFERS && !self.windows.is_empty();

@@ -1,6 +1,6 @@
 //! Connections are made by the connection manager, and end, and nothing is left of them.
 
-use super::rig::{Peer, Rig, Setup};
+use super::rig::{Peer, Rig, Setup, mode};
 use crate::model::{Live, Model};
 use crate::{Config, Connector};
 use linerate_bypass::{CloseReason, ConnectError};
@@ -21,7 +21,13 @@ pub static ADDRESS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::
 fn a_connection_is_made_and_ends_and_nothing_is_left() {
     for seed in 0..30 {
         let defaults = Setup::default();
-        let config = Config { offer_from: 3000, shared: (seed % 2 == 0).then_some(8), ..defaults.config };
+        let config = Config {
+            offer_from: 3000,
+            shared: (seed % 3 == 0).then_some(8),
+            mode: mode(seed % 3 == 1),
+            pool: seed as usize % 4,
+            ..defaults.config
+        };
         let setup = Setup { seed, config, ..defaults };
         let mut rig = rig(&setup, &[(100, false), (5000, true), (20, true)], true);
         rig.run_until(|ends| ends.iter().all(|end| end.worker.service().ended == [CloseReason::Finished]));
@@ -31,6 +37,24 @@ fn a_connection_is_made_and_ends_and_nothing_is_left() {
         drop(rig);
         assert_eq!(fabric.live(), Live::default());
     }
+}
+
+#[test]
+fn prepared_queue_pairs_are_used_and_others_prepared_in_their_place() {
+    let defaults = Setup::default();
+    let setup = Setup { config: Config { pool: 3, max_connections: 4, ..defaults.config }, ..defaults };
+    let mut rig = rig(&setup, &[(100, false)], true);
+    let prepared = |rig: &Rig| [0, 1].map(|end| rig.ends[end].connector.as_ref().unwrap().prepared(0));
+    assert_eq!((prepared(&rig), rig.fabric.live().pairs), ([3, 3], 6));
+    let mut least = [3, 3];
+    for _ in 0..10_000 {
+        rig.step();
+        least = [0, 1].map(|end| least[end].min(prepared(&rig)[end]));
+        // Never more than there may be connections.
+        assert!(rig.fabric.live().pairs <= 8);
+    }
+    assert_eq!((least, prepared(&rig), rig.fabric.live().pairs), ([2, 2], [3, 3], 6));
+    assert!(rig.ends.iter().all(|end| end.worker.service().ended == [CloseReason::Finished]));
 }
 
 #[test]

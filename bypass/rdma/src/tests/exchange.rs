@@ -1,6 +1,6 @@
 //! Connections are made by an exchange over real TCP, of peers that are another program too.
 
-use super::rig::{Peer, Rig, Setup};
+use super::rig::{Peer, Rig, Setup, mode};
 use crate::connector::{ExchangeError, Listeners, MOST_ASKING};
 use crate::model::{DeviceConfig, Fabric, FabricConfig, Live};
 use crate::{Config, Connect};
@@ -37,7 +37,13 @@ fn defaults() -> Config {
 #[test]
 fn a_connection_is_made_and_ends_and_nothing_is_left() {
     for seed in 0..30 {
-        let config = Config { offer_from: 3000, shared: (seed % 2 == 0).then_some(8), ..defaults() };
+        let config = Config {
+            offer_from: 3000,
+            shared: (seed % 3 == 0).then_some(8),
+            mode: mode(seed % 3 == 1),
+            pool: seed as usize % 4,
+            ..defaults()
+        };
         let setup = setup(seed, config);
         let mut rig = connecting(&setup, &[(100, false), (5000, true), (20, true)]);
         rig.run_until(|ends| ends.iter().all(|end| end.worker.service().ended == [CloseReason::Finished]));
@@ -46,7 +52,7 @@ fn a_connection_is_made_and_ends_and_nothing_is_left() {
         // No connection manager is needed for it.
         assert_eq!(rig.fabric.live().cm_channels, 0);
         let fabric = rig.fabric.clone();
-        rig.run_until(|_| fabric.live().pairs == 0);
+        rig.run_until(|_| fabric.live().pairs == 2 * setup.config.pool);
         drop(rig);
         assert_eq!(fabric.live(), Live::default());
     }

@@ -1,7 +1,7 @@
 //! Whatever fails, the connections that it concerns end with a reason, nothing of them is left, and others are made as before.
 
 use super::connecting::{ADDRESS, rig};
-use super::rig::{End, Peer, Rig, Setup};
+use super::rig::{End, Peer, Rig, Setup, mode};
 use crate::Config;
 use crate::calls::Status;
 use crate::model::Call;
@@ -19,6 +19,8 @@ fn setup(seed: u64) -> Setup {
     let config = Config {
         offer_from: 1000,
         shared: seed.is_multiple_of(3).then_some(12),
+        mode: mode(seed % 3 == 1),
+        pool: seed as usize % 4,
         probe_after: Duration::from_micros(500),
         down_timeout: Duration::from_micros(5000),
         connect_timeout: Duration::from_micros(50_000),
@@ -125,7 +127,9 @@ fn every_error_of_a_request_ends_its_connection() {
     ];
     for (seed, (status, reason)) in errors.into_iter().enumerate() {
         for after in [0, 2, 4] {
-            let setup = setup(seed as u64);
+            let mut setup = setup(seed as u64);
+            // Requests of the connection's queue pairs fail, and there are no others.
+            setup.config.pool = 0;
             let mut rig = persistent(&setup);
             let before = [0, 1].map(|end| rig.ends[end].holds(&rig.fabric));
             rig.run_until(|ends| ends[0].worker.summary().connected == 1);

@@ -2,9 +2,9 @@
 
 use crate::calls::{Calls, Path, Transition};
 use crate::model::{DeviceConfig, Fabric, FabricConfig, Live, Model};
-use crate::verbs::{CompletionQueue, Domain, PairConfig, QueuePair, Region, SharedQueue, Window};
+use crate::verbs::{CompletionQueue, Domain, PairConfig, QueuePair, Region, Ring, SharedQueue, Window};
 use crate::wire::Greeting;
-use crate::{Bell, Command, Config, Connect, Connector, Lines, Link, Listeners, News, Parts, Rest, Seat, Worker};
+use crate::{Bell, Command, Config, Connect, Connector, Lines, Link, Listeners, Mode, News, Parts, Rest, Seat, Worker};
 use linerate_bypass::arena::ArenaConfig;
 use linerate_bypass::mailbox::{Receiver, Sender, mailbox};
 use linerate_bypass::time::Instant;
@@ -59,6 +59,11 @@ impl Setup {
         let Config { buffer, buffers, .. } = self.config;
         Greeting { buffer: buffer as u32, credits: buffers, takes_offers: self.offers }
     }
+}
+
+/// How messages come to an end.
+pub fn mode(writes: bool) -> Mode {
+    if writes { Mode::Write } else { Mode::Send }
 }
 
 /// What ends that are connected by hand are called.
@@ -161,7 +166,11 @@ impl End {
     fn pair(&self) -> QueuePair<Model, crate::verbs::Init> {
         let Config { sends, buffers, inline, signal_every, list, .. } = self.config;
         let config = PairConfig { sends: sends.into(), receives: buffers.into(), inline, signal_every, list };
-        let pair = QueuePair::new(&self.region, &self.queue, self.shared.as_ref(), &config).unwrap();
+        let mut pair = QueuePair::new(&self.region, &self.queue, self.shared.as_ref(), &config).unwrap();
+        if self.config.mode == Mode::Write {
+            let block = self.buffers.alloc(usize::from(buffers) * self.config.buffer).unwrap();
+            pair = pair.with_ring(Ring::new(&self.region, block, self.config.buffer).unwrap());
+        }
         let mut pair = pair.init(1).unwrap();
         pair.post(
             (0..if self.shared.is_some() { 0 } else { buffers })
@@ -193,6 +202,11 @@ impl End {
 
     fn name(&self, pair: u32) -> ([u8; 16], u32) {
         (self.device.gids(1).unwrap()[0].raw, pair)
+    }
+
+    /// Has completions of the queue pairs that are made from now on go to `queue`, and not to the worker.
+    pub fn completes_to(&mut self, queue: &CompletionQueue<Model>) {
+        self.queue = queue.handle().clone();
     }
 
     /// What there is of the device, and how much of the memory is in use.

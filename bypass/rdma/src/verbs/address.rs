@@ -33,15 +33,20 @@ impl<C: Calls> Drop for AddressHandle<C> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{DeviceConfig, Fabric, FabricConfig, Live};
+    use crate::model::{DeviceConfig, Fabric, FabricConfig, Live, Model};
+
+    /// A domain, and the way to the device's own port.
+    fn domain(fabric: &Fabric) -> (Domain<Model>, Path) {
+        let device = fabric.device("model", DeviceConfig::roce([10, 0, 0, 1].into()));
+        let own = device.gids(1).unwrap()[0];
+        (Domain::new(&device).unwrap(), Path::to(own.raw, 0, &own))
+    }
 
     #[test]
     fn it_keeps_its_domain_and_goes_with_nothing_left() {
         let fabric = Fabric::new(FabricConfig::default());
-        let device = fabric.device("model", DeviceConfig::roce([10, 0, 0, 1].into()));
-        let own = device.gids(1).unwrap()[0];
-        let domain = Domain::new(&device).unwrap();
-        let address = AddressHandle::new(&domain, &Path::to(own.raw, 0, &own)).unwrap();
+        let (domain, path) = domain(&fabric);
+        let address = AddressHandle::new(&domain, &path).unwrap();
         drop(domain);
         assert_eq!(fabric.live(), Live { domains: 1, addresses: 1, ..Live::default() });
         drop(address);
@@ -50,11 +55,7 @@ mod tests {
 
     #[test]
     fn there_is_none_by_a_port_that_is_not_there() {
-        let fabric = Fabric::new(FabricConfig::default());
-        let device = fabric.device("model", DeviceConfig::roce([10, 0, 0, 1].into()));
-        let own = device.gids(1).unwrap()[0];
-        let domain = Domain::new(&device).unwrap();
-        let path = Path { port: 2, ..Path::to(own.raw, 0, &own) };
-        assert!(AddressHandle::new(&domain, &path).is_err());
+        let (domain, path) = domain(&Fabric::new(FabricConfig::default()));
+        assert!(AddressHandle::new(&domain, &Path { port: 2, ..path }).is_err());
     }
 }

@@ -2,6 +2,7 @@
 
 use super::{Error, destroyed};
 use crate::calls::{Access, Calls, Handle, Keys, Segment};
+use linerate_bypass::arena::ArenaMut;
 use linerate_bypass::{Arena, Bytes};
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
@@ -59,8 +60,8 @@ struct RegionInner<C: Calls> {
 pub(super) struct Registered<C: Calls> {
     domain: Domain<C>,
     pub handle: Handle,
-    keys: Keys,
-    range: Range<usize>,
+    pub keys: Keys,
+    pub range: Range<usize>,
     _kept: Kept,
 }
 
@@ -69,6 +70,7 @@ pub(super) struct Registered<C: Calls> {
 enum Kept {
     Arena(Arena),
     Slice(Bytes),
+    Block(ArenaMut),
 }
 
 impl<C: Calls> Region<C> {
@@ -114,6 +116,19 @@ impl<C: Calls> Region<C> {
         let (handle, keys) = registered.map_err(Error::new("register a slice"))?;
         let range = start.addr()..start.addr() + bytes.len();
         Ok(Registered { domain: domain.clone(), handle, keys, range, _kept: Kept::Slice(bytes.clone()) })
+    }
+
+    /// Registers `block` once more, for itself, as memory that a peer writes whenever it likes through a [`Window`] on it.
+    pub(super) fn written_by_peer(&self, mut block: ArenaMut) -> Result<Registered<C>, Error> {
+        let domain = self.domain();
+        let range = block.as_mut_ptr_range();
+        let access = Access { local_write: true, bind: true, ..Access::default() };
+        // SAFETY: the domain is live, and the block, which nobody else has, stays where it is until after the region is
+        // deregistered. From here on there is no reference to its bytes: it is only kept.
+        let registered = unsafe { domain.0.calls.register(domain.0.handle, range.start, block.len(), access) };
+        let (handle, keys) = registered.map_err(Error::new("register a ring"))?;
+        let range = range.start.addr()..range.end.addr();
+        Ok(Registered { domain: domain.clone(), handle, keys, range, _kept: Kept::Block(block) })
     }
 
     #[inline]

@@ -9,8 +9,10 @@ mod address;
 mod channel;
 mod connect;
 mod domain;
+mod exposed;
 mod pair;
 mod queue;
+mod ring;
 mod sends;
 mod shared;
 
@@ -18,8 +20,10 @@ pub use address::AddressHandle;
 pub use channel::CompletionChannel;
 pub use connect::{CmId, CmNews, EventChannel};
 pub use domain::{Domain, Region, Window};
+pub use exposed::Exposed;
 pub use pair::{Errored, Init, New, PairConfig, QueuePair, ReadyToReceive, ReadyToSend};
 pub use queue::{Completion, CompletionQueue, QueueHandle};
+pub use ring::{Ring, RingPlace};
 pub use sends::{Done, MAX_PIECES, Message, Opened, Refused};
 pub use shared::{SharedHandle, SharedQueue};
 

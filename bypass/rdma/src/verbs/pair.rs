@@ -1,19 +1,22 @@
 //! Reliable connected queue pairs, with their state in their type.
 
 use super::queue::{NUMBERS, Owner};
+use super::ring::{Ring, RingPlace, Target};
 use super::sends::Sends;
 use super::shared::LIST;
 use super::{
-    CmId, Completion, Done, Error, Message, Opened, QueueHandle, Refused, Region, SharedHandle, Window, destroyed,
+    CmId, Completion, Done, Error, Exposed, Message, Opened, QueueHandle, Refused, Region, SharedHandle, Window,
+    destroyed,
 };
 use crate::calls::{
-    Access, Calls, Capacities, Handle, Operation, QueuePairConfig, QueuePairState, ReceiveRequest, Segment, Status,
-    Transition,
+    Access, Calls, Capacities, Completed, Handle, Operation, QueuePairConfig, QueuePairState, ReceiveRequest, Segment,
+    Status, Transition,
 };
 use linerate_bypass::Bytes;
 use linerate_bypass::arena::ArenaMut;
 use std::collections::VecDeque;
 use std::marker::PhantomData;
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 /// Nothing can be posted.
@@ -95,9 +98,15 @@ struct Core<C: Calls> {
     capacities: Capacities,
     region: Region<C>,
     sends: Sends<C>,
-    /// Buffers that are posted, in order, and the number of the first.
-    posted: VecDeque<ArenaMut>,
+    /// Buffers that are posted, in order, and the number of the first; `None` is one of memory that is exposed.
+    posted: VecDeque<Option<ArenaMut>>,
     first: u32,
+    /// Where the peer may write its messages: what is posted tells of them, and takes them up then.
+    ring: Option<Ring<C>>,
+    /// Where ours are written.
+    target: Option<Target>,
+    /// What requests have named.
+    exposed: Vec<Exposed<C>>,
     /// Destroyed after the queue pair.
     queue: QueueHandle<C>,
     _shared: Option<SharedHandle<C>>,
@@ -140,16 +149,26 @@ impl<C: Calls> QueuePair<C, New> {
             sends: Sends::new(owner, config.sends as usize, inline, config.signal_every, config.list),
             posted: VecDeque::with_capacity(capacities.receives as usize),
             first: 0,
+            ring: None,
+            target: None,
+            exposed: Vec::new(),
             queue: queue.clone(),
             _shared: shared.cloned(),
         };
         Ok(QueuePair { core: Box::new(core), state: PhantomData })
     }
 
+    /// Lets its peer write messages to `ring`, which has a slot for each buffer that is posted, in place of sending them.
+    pub fn with_ring(mut self, ring: Ring<C>) -> Self {
+        self.core.ring = Some(ring);
+        self
+    }
+
     /// Brings it into the state in which buffers can be posted.
     pub fn init(self, port: u8) -> Result<QueuePair<C, Init>, Error> {
         // Peers read through windows, which have their own rights; whoever is to read has to be let in here, too.
-        let access = Access { local_write: true, remote_read: true, ..Access::default() };
+        let remote_write = self.core.ring.is_some();
+        let access = Access { local_write: true, remote_read: true, remote_write, ..Access::default() };
         self.modify(&Transition::Init { port, partition: 0, access }, "make a queue pair ready for buffers")
     }
 
@@ -208,11 +227,88 @@ impl<C: Calls> QueuePair<C, ReadyToSend> {
         self.core.sends.is_silent()
     }
 
+    /// Opens its ring to the peer, if it has one that is not open, by a request of its own. Returns what the peer has to know.
+    pub fn open_ring(&mut self) -> Option<RingPlace> {
+        let Core { sends, ring, .. } = &mut *self.core;
+        if sends.room() == 0 {
+            return None;
+        }
+        let (bind, place) = ring.as_mut()?.open()?;
+        sends.bind(bind);
+        Some(place)
+    }
+
+    /// Has messages written to the peer's ring at `place`, whose slots are `slot` bytes, in place of being sent. Who sends sees to it
+    /// that the peer has taken up what was in a slot before, and that messages fit.
+    pub fn write_to(&mut self, place: RingPlace, slot: u32) {
+        self.core.target = Target::new(place, slot);
+    }
+
     /// Sends a message, at the next [`flush`](Self::flush), and leaves an empty one; with `signalled`, its completion comes.
     #[inline]
     pub fn send(&mut self, message: &mut Message, signalled: bool) -> Result<(), Refused> {
+        let Core { sends, region, target, .. } = &mut *self.core;
+        let Some(target) = target else { return sends.send(region, message, Operation::Send, signalled) };
+        sends.send(region, message, target.write(message.len()), signalled)?;
+        target.advance();
+        Ok(())
+    }
+
+    /// Writes `bytes` to the peer's memory at `address`, and completes a buffer of its with `immediate`.
+    #[cfg(test)]
+    pub fn write_immediate(
+        &mut self,
+        bytes: Bytes,
+        address: u64,
+        remote_key: u32,
+        immediate: u32,
+    ) -> Result<(), Refused> {
+        let mut message = Message::new();
+        let _ = message.push(bytes);
         let Core { sends, region, .. } = &mut *self.core;
-        sends.send(region, message, Operation::Send, signalled)
+        sends.send(region, &mut message, Operation::WriteImmediate { address, remote_key, immediate }, true)
+    }
+
+    /// Sends what is in a `part` of `memory`, as [`send`](Self::send) does.
+    #[inline]
+    pub fn send_exposed(&mut self, memory: &Exposed<C>, part: Range<usize>, signalled: bool) -> Result<(), Refused> {
+        self.exposed(memory, part, Operation::Send, signalled)
+    }
+
+    /// Writes what is in a `part` of `memory` to the peer's at `address`.
+    #[inline]
+    pub fn write_exposed(
+        &mut self,
+        memory: &Exposed<C>,
+        part: Range<usize>,
+        (address, remote_key): (u64, u32),
+        signalled: bool,
+    ) -> Result<(), Refused> {
+        self.exposed(memory, part, Operation::Write { address, remote_key }, signalled)
+    }
+
+    /// Reads what the peer has at `address` into a `part` of `memory`.
+    #[inline]
+    pub fn read_exposed(
+        &mut self,
+        memory: &Exposed<C>,
+        part: Range<usize>,
+        (address, remote_key): (u64, u32),
+        signalled: bool,
+    ) -> Result<(), Refused> {
+        self.exposed(memory, part, Operation::Read { address, remote_key }, signalled)
+    }
+
+    #[inline]
+    fn exposed(
+        &mut self,
+        memory: &Exposed<C>,
+        part: Range<usize>,
+        operation: Operation,
+        signalled: bool,
+    ) -> Result<(), Refused> {
+        self.core.keep(memory);
+        self.core.sends.exposed(memory.segment(part), operation, signalled)
     }
 
     /// Fills `into` with what the peer has at `address`. It comes back when there is no room, or it does not lie in the region.
@@ -293,7 +389,7 @@ impl<C: Calls, S> QueuePair<C, S> {
         self.core.sends.complete(completion.number(), completion.status(), completion.what())
     }
 
-    /// The message that the completion of a buffer is about.
+    /// The message that the completion of a buffer is about; an empty one, if the peer has done what cannot be.
     ///
     /// # Panics
     /// If the completion is not of a buffer of this queue pair's own.
@@ -303,13 +399,36 @@ impl<C: Calls, S> QueuePair<C, S> {
         assert!(completion.is_buffer() && completion.is_of(core.owner), "a completion of something else");
         // They complete in order.
         assert_eq!(completion.number(), core.first, "a completion out of order");
-        let mut buffer = core.posted.pop_front().expect("a buffer that is posted");
+        let mut buffer = core.posted.pop_front().flatten().expect("a buffer that is posted, and of its own");
         core.first = (core.first + 1) % NUMBERS;
         match completion.status() {
             Status::Success => {
-                buffer.truncate(completion.inner.len as usize);
+                match (completion.what(), &mut core.ring) {
+                    (Completed::ReceiveWrite, Some(ring)) => {
+                        ring.take(completion.inner.immediate.map_or(0, |len| len as usize), &mut buffer);
+                    }
+                    (Completed::ReceiveWrite, None) => buffer.truncate(0),
+                    _ => buffer.truncate(completion.inner.len as usize),
+                }
                 Ok(buffer.freeze())
             }
+            status => Err(status),
+        }
+    }
+
+    /// How long the message is that the completion of a buffer is about, which may be one of exposed memory; one of its own is gone.
+    ///
+    /// # Panics
+    /// If the completion is not of a buffer of this queue pair's own.
+    #[inline]
+    pub fn arrived(&mut self, completion: Completion) -> Result<usize, Status> {
+        let core = &mut *self.core;
+        assert!(completion.is_buffer() && completion.is_of(core.owner), "a completion of something else");
+        assert_eq!(completion.number(), core.first, "a completion out of order");
+        let _ = core.posted.pop_front().expect("a buffer that is posted");
+        core.first = (core.first + 1) % NUMBERS;
+        match completion.status() {
+            Status::Success => Ok(completion.inner.len as usize),
             status => Err(status),
         }
     }
@@ -358,40 +477,72 @@ impl<C: Calls, S: TakesBuffers> QueuePair<C, S> {
         let mut buffers = buffers.into_iter();
         let mut segments = [Segment { address: 0, len: 0, local_key: 0 }; LIST];
         loop {
-            let start = core.posted.len();
             let mut count = 0;
             while count < LIST.min(wanted)
                 && let Some(buffer) = buffers.next()
             {
                 let Some(segment) = core.region.segment(&buffer) else { continue };
                 segments[count] = segment;
-                core.posted.push_back(buffer);
+                core.posted.push_back(Some(buffer));
                 count += 1;
             }
             if count == 0 {
                 return Ok(());
             }
             wanted -= count;
-            let request = |at: usize| ReceiveRequest {
-                id: core.owner.buffer((core.first + (start + at) as u32) % NUMBERS),
-                segments: std::slice::from_ref(&segments[at]),
-            };
-            let requests: [ReceiveRequest<'_>; LIST] = std::array::from_fn(request);
-            // SAFETY: it is live, in a state that takes buffers. The segments are blocks that we own, in a region that we
-            // keep, until they are completed or the queue pair is destroyed.
-            let posted = unsafe { core.region.domain().calls().post_receive(core.handle, &requests[..count]) };
-            if let Err(error) = posted {
-                core.posted.truncate(start + error.at.min(count));
-                return Err(error.into());
-            }
+            post_noted(core, &segments[..count])?;
         }
     }
+
+    /// Posts `count` buffers, as far as there is room, which are all the same `part` of `memory`.
+    pub fn post_exposed(&mut self, memory: &Exposed<C>, part: Range<usize>, count: usize) -> Result<(), Error> {
+        let segments = [memory.segment(part); LIST];
+        let mut wanted = self.buffers_wanted().min(count);
+        let core = &mut *self.core;
+        core.keep(memory);
+        while wanted > 0 {
+            let count = LIST.min(wanted);
+            core.posted.extend((0..count).map(|_| None));
+            post_noted(core, &segments[..count])?;
+            wanted -= count;
+        }
+        Ok(())
+    }
+}
+
+impl<C: Calls> Core<C> {
+    /// Keeps `memory`, which a request is to name.
+    #[inline]
+    fn keep(&mut self, memory: &Exposed<C>) {
+        if !self.exposed.iter().any(|kept| kept.is(memory)) {
+            self.exposed.push(memory.clone());
+        }
+    }
+}
+
+/// Posts the buffers that were noted last, which `segments` are, as many as one call may.
+#[inline]
+fn post_noted<C: Calls>(core: &mut Core<C>, segments: &[Segment]) -> Result<(), Error> {
+    let count = segments.len();
+    let start = core.posted.len() - count;
+    let request = |at: usize| ReceiveRequest {
+        id: core.owner.buffer((core.first + (start + at) as u32) % NUMBERS),
+        segments: segments.get(at..=at).unwrap_or(&[]),
+    };
+    let requests: [ReceiveRequest<'_>; LIST] = std::array::from_fn(request);
+    // SAFETY: it is live, in a state that takes buffers. The segments are blocks that we own, in a region that we keep, until they are
+    // completed or the queue pair is destroyed; or memory that is exposed, to which nobody has a reference, kept until it is destroyed.
+    let posted = unsafe { core.region.domain().calls().post_receive(core.handle, &requests[..count]) };
+    posted.map_err(|error| {
+        core.posted.truncate(start + error.at.min(count));
+        error.into()
+    })
 }
 
 impl<C: Calls> Drop for Core<C> {
     fn drop(&mut self) {
         let calls = self.region.domain().calls().clone();
-        if self.sends.has_windows() {
+        if self.sends.has_windows() || self.ring.as_ref().is_some_and(Ring::is_open) {
             // They go first: Linux' Soft-RoCE waits with the queue pair's end for those that are bound to it, for most of a
             // minute. In the state of error, none is any more.
             // SAFETY: it is live.
@@ -399,6 +550,7 @@ impl<C: Calls> Drop for Core<C> {
                 tracing::debug!("end a queue pair: {error}");
             }
             self.sends.drop_windows();
+            self.ring = None;
         }
         // SAFETY: made in `new`, and nothing else has the handle. What is under way, and the queues, go after this.
         destroyed("queue pair", unsafe { calls.destroy_pair(self.handle) });

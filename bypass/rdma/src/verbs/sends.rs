@@ -46,6 +46,11 @@ impl Message {
         self.len == 0
     }
 
+    /// The pieces.
+    pub fn pieces(&self) -> impl Iterator<Item = &Bytes> {
+        self.pieces[..self.count].iter()
+    }
+
     /// Whether there is room for another piece.
     pub fn has_room(&self) -> bool {
         self.count < MAX_PIECES
@@ -211,6 +216,19 @@ impl<C: Calls> Sends<C> {
         Ok(())
     }
 
+    /// Notes a request on memory that is exposed, and that somebody else keeps for as long as there is the queue pair.
+    #[inline]
+    pub fn exposed(&mut self, segment: Segment, operation: Operation, signalled: bool) -> Result<(), Refused> {
+        if self.room() == 0 {
+            return Err(Refused::NoRoom);
+        }
+        let is_carried = matches!(operation, Operation::Send | Operation::Write { .. });
+        let inline = is_carried && segment.len as usize <= self.inline;
+        self.segments.push(segment);
+        self.push(operation, 1, SendFlags { signalled, inline, ..SendFlags::default() }, Held::Nothing);
+        Ok(())
+    }
+
     /// Notes a READ of what fills `into`. It comes back when it is not in the region.
     pub fn read(&mut self, region: &Region<C>, into: ArenaMut, address: u64, remote_key: u32) -> Result<(), ArenaMut> {
         let Some(segment) = region.segment(&into) else { return Err(into) };
@@ -258,6 +276,11 @@ impl<C: Calls> Sends<C> {
         Ok(key)
     }
 
+    /// Notes the binding of a window that somebody else keeps for as long as there is the queue pair.
+    pub fn bind(&mut self, bind: Operation) {
+        self.push(bind, 0, SendFlags { signalled: true, ..SendFlags::default() }, Held::Nothing);
+    }
+
     /// Notes that what is opened is to be closed.
     pub fn close(&mut self, opened: Opened<C>) {
         let invalidate = Operation::InvalidateLocal(opened.window.key);
@@ -303,7 +326,8 @@ impl<C: Calls> Sends<C> {
                 };
             }
             // SAFETY: the queue pair is live. What the segments name is held in `held` until the request is completed, or
-            // the queue pair is gone: bytes that nobody writes, or a block that nobody else has.
+            // the queue pair is gone: bytes that nobody writes, or a block that nobody else has. Or it is memory that is exposed,
+            // to which nobody has a reference, and which is kept until the queue pair is gone.
             if let Err(error) = unsafe { calls.post_send(pair, &requests[..count]) } {
                 done += error.at.min(count);
                 result = Err(error.into());

@@ -1,6 +1,8 @@
 //! The whole of a store against a map.
 
 use super::*;
+use crate::export::tests::{SEED, export, find};
+use crate::export::{Export, Layout};
 use std::collections::BTreeMap;
 
 #[derive(Debug, Clone, PartialEq)]
@@ -64,6 +66,7 @@ fn field(n: u16) -> Vec<u8> {
 
 struct Bench {
     store: Store,
+    export: Export,
     map: Map,
     now: u64,
 }
@@ -74,6 +77,21 @@ type Name = ((u8, u8), Vec<u8>);
 impl Bench {
     fn key<'a>(&self, name: &'a Name) -> Key<'a> {
         self.store.key(name.0.0, &name.1)
+    }
+
+    /// What peers find is what is there. All that is there is found, and not too long, if there is `room`.
+    fn compare_export(&self, room: bool) -> Result<(), TestCaseError> {
+        for name in (0..40).map(super::name) {
+            let there = self.store.glance(&self.store.key(0, &name), self.now);
+            let found = find(&self.export, &name, self.now);
+            if found.is_some() {
+                prop_assert!(found == there, "{:?} is not as it was exported", name);
+            } else if let Some(value) = there {
+                let fits = name.len() + value.len() <= self.export.layout().longest();
+                prop_assert!(!fits || !room, "{:?} was not exported", name);
+            }
+        }
+        Ok(())
     }
 
     /// Forgets what expired or was evicted; what is there must be right.
@@ -334,9 +352,14 @@ impl Bench {
 
 fn run(evict: Evict, memory: usize, steps: Vec<((u8, u8), Do)>) -> Result<(), TestCaseError> {
     let may_refuse = memory < 64 << 20;
-    let mut bench = Bench { store: store(memory, evict), map: Map::new(), now: 1 };
+    let room = !may_refuse;
+    let layout = if room { Layout::new(SEED, 1, 500, 1 << 17) } else { Layout::new(SEED, 1, 2, 500) };
+    let (export, writers) = export(layout.unwrap());
+    let mut bench = Bench { store: store(memory, evict), export, map: Map::new(), now: 1 };
+    writers.into_iter().for_each(|writer| bench.store.export_to(writer));
     for ((space, key), what) in steps {
         bench.step(&((space, key), name(key)), what, may_refuse)?;
+        bench.compare_export(room)?;
     }
     // All that there is, is as it should be; and all memory comes back.
     for space in 0..2 {

@@ -1,0 +1,218 @@
+//! `linerate rdma connect-bench`: how long it takes to have a connection, by all the ways that there are.
+
+use super::RdmaError;
+use crate::load::Connects;
+use crate::net::ConnectArg;
+use crate::net::{IdleArg, Listen, NetArgs, Network, Place, RdmaArgs};
+use crate::over::Device;
+use crate::services::Discard;
+use comfy_table::{CellAlignment, Table, presets};
+use linerate_bypass::arena::{Arena, ArenaConfig};
+use linerate_bypass::memory::{Link, LinkConfig};
+use linerate_bypass::time::Clock;
+use linerate_bypass::{MacAddr, Via};
+use linerate_rdma::calls::{Calls, GidKind, TransportKind};
+use linerate_rdma::native::Native;
+use linerate_rdma::{Config, Step, steps};
+use linerate_stack::{Config as StackConfig, Crossing, Worker};
+use serde::Serialize;
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Queue pairs that are prepared at each end where some are.
+const POOL: u32 = 8;
+/// How often it is looked whether all connections have been made.
+const TICK: Duration = Duration::from_millis(5);
+/// The port at which the TCP stack's server listens.
+const PORT: u16 = 7;
+
+/// `linerate rdma connect-bench`.
+#[derive(Debug, clap::Args)]
+pub struct ConnectBenchArgs {
+    /// The device, such as mlx5_0: both ends are on it
+    device: String,
+
+    /// How often each step is done, and how many connections are made each way
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    rounds: u32,
+
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// What it found. Times are in microseconds.
+#[derive(Debug, Serialize)]
+struct Report {
+    device: Device,
+    steps: Vec<Row>,
+    /// The medians of all steps together, but that of destroying: a process that has nothing yet.
+    cold_us: f64,
+    /// Of those that each connection needs.
+    warm_us: f64,
+    /// Of those that are left with a queue pair that was prepared.
+    pooled_us: f64,
+    /// Whole connections, from when they are asked for until they can be used.
+    connections: Vec<Row>,
+}
+
+#[derive(Debug, Serialize)]
+struct Row {
+    what: String,
+    times: usize,
+    p50_us: f64,
+    p99_us: f64,
+    max_us: f64,
+}
+
+impl Row {
+    fn new(what: &str, mut took: Vec<Duration>) -> Self {
+        took.sort_unstable();
+        let at = |part: f64| {
+            let place = (took.len() as f64 * part) as usize;
+            took.get(place.min(took.len().saturating_sub(1))).map_or(0.0, |took| took.as_secs_f64() * 1e6)
+        };
+        Row { what: what.to_owned(), times: took.len(), p50_us: at(0.5), p99_us: at(0.99), max_us: at(1.0) }
+    }
+}
+
+/// Runs the command.
+pub fn run(args: &ConnectBenchArgs) -> Result<(), RdmaError> {
+    let rounds = args.rounds as usize;
+    let begin = Instant::now();
+    let native = Arc::new(Native::open(&args.device)?);
+    let opened = begin.elapsed();
+    let failed = |error| RdmaError::Device { name: args.device.clone(), error };
+    let limits = native.limits().map_err(failed)?;
+    let is_iwarp = limits.transport == TransportKind::Iwarp;
+    let address = address(&native).map_err(failed)?;
+
+    let mut all = vec![Step { what: "open the device", each: false, took: vec![opened] }];
+    if is_iwarp {
+        tracing::info!("no steps are told: over iWARP they are those of rdma_cm's connections");
+    } else {
+        let arena = Arena::new(ArenaConfig { bytes: 8 << 20, hugepages: true })?;
+        let clock = Instant::now();
+        all.extend(steps(&native, &Config::default(), &arena, rounds, || clock.elapsed())?);
+    }
+    let medians = |counts: fn(&Step) -> bool| {
+        all.iter().filter(|step| counts(step)).map(|step| Row::new(step.what, step.took.clone()).p50_us).sum()
+    };
+    let leads_up = |step: &Step| step.what != "destroy";
+    let (cold_us, warm_us) = (medians(leads_up), medians(|step| step.each && step.what != "destroy"));
+    let pooled_us = medians(|step| matches!(step.what, "RTR" | "RTS"));
+    let steps = all.iter().map(|step| Row::new(step.what, step.took.clone())).collect();
+
+    let (name, emulated_by) = (native.name().to_owned(), native.emulated_by().map(str::to_owned));
+    drop(native);
+    let mut connections = Vec::new();
+    for (what, connect, pool, is_general) in [
+        ("rdma_cm", ConnectArg::Cm, 0, true),
+        ("rdma_cm, prepared", ConnectArg::Cm, POOL, false),
+        ("TCP exchange", ConnectArg::Tcp, 0, false),
+        ("TCP exchange, prepared", ConnectArg::Tcp, POOL, false),
+    ] {
+        if is_general || !is_iwarp {
+            connections.push(Row::new(what, over_verbs(&args.device, address, connect, pool, rounds)?));
+        }
+    }
+    connections.push(Row::new("TCP stack, in memory", over_stack(rounds)?));
+    let device = Device { name, emulated_by };
+    let report = Report { device, steps, cold_us, warm_us, pooled_us, connections };
+    match args.json {
+        true => crate::output::print_line(serde_json::to_string(&report).map_err(std::io::Error::from)?)?,
+        false => crate::output::print_line(&report)?,
+    }
+    Ok(())
+}
+
+/// An address of the device by which it can be connected to.
+fn address(native: &Native) -> std::io::Result<IpAddr> {
+    let gids = native.gids(1)?;
+    let ip = gids.iter().filter(|gid| gid.kind != GidKind::RoceV1).map(|gid| gid.ip()).find(IpAddr::is_ipv4);
+    ip.ok_or_else(|| std::io::Error::new(std::io::ErrorKind::AddrNotAvailable, "its port has no IPv4 address"))
+}
+
+/// Connections between two ends on one device.
+fn over_verbs(
+    device: &str,
+    address: IpAddr,
+    connect: ConnectArg,
+    pool: u32,
+    rounds: usize,
+) -> Result<Vec<Duration>, RdmaError> {
+    let rdma = RdmaArgs {
+        rdma_connect: Some(connect),
+        rdma_pool: (pool > 0).then_some(pool),
+        rdma_connections: Some(64),
+        ..RdmaArgs::default()
+    };
+    // Those who do nothing leave the processors to the others.
+    let args = NetArgs { rdma, idle: Some(IdleArg::Backoff), ..NetArgs::of(Via::Rdma { device: device.to_owned() }) };
+    let stop = Arc::new(AtomicBool::new(false));
+    let listen = Listen { tcp: vec![SocketAddr::new(address, 0)], udp: Vec::new() };
+    let server = Network::open(&args, &listen, Place::First, &stop)?;
+    let remote = server.listening().first().copied().unwrap_or_else(|| SocketAddr::new(address, 0));
+    let serving = server.start(|_| Discard::default(), stop.clone())?;
+    let over = Arc::new(AtomicBool::new(false));
+    let client = Network::open(&args, &Listen::default(), Place::Last, &stop)?;
+    let seen = over.clone();
+    let connecting = client.start(move |_| Connects::new(remote, rounds, seen.clone()), stop.clone())?;
+    while !over.load(Ordering::Acquire) && !connecting.is_over() && !serving.is_over() {
+        thread::sleep(TICK);
+    }
+    stop.store(true, Ordering::Relaxed);
+    let ended = connecting.join();
+    serving.join()?;
+    let service = ended?.0.pop().ok_or(RdmaError::NotConnected(None))?;
+    service.times().map_err(RdmaError::NotConnected)
+}
+
+/// Connections of the TCP stack, whose two ends take turns on this thread, over a link in memory.
+fn over_stack(rounds: usize) -> Result<Vec<Duration>, RdmaError> {
+    let [ours, theirs] = [1, 2].map(|host| StackConfig {
+        addresses: vec![format!("10.0.0.{host}/24").parse().expect("an address with a prefix")],
+        mac: Some(MacAddr([2, 0, 0, 0, 0, host])),
+        listen: vec![SocketAddr::from(([10, 0, 0, host], PORT))],
+        ..StackConfig::default()
+    });
+    let (near, far) = Link::pair(LinkConfig::default());
+    let (clock, over) = (Clock::start(), Arc::new(AtomicBool::new(false)));
+    let crossing = || Crossing::between(1).remove(0);
+    let connects = Connects::new(SocketAddr::from(([10, 0, 0, 2], PORT)), rounds, over.clone());
+    let mut client: Worker<_, Connects> = Worker::new(&ours, crossing(), near, |_| connects, clock.now());
+    let mut server: Worker<_, Discard> =
+        Worker::new(&theirs, Crossing::between(1).remove(0), far, |_| Discard::default(), clock.now());
+    while !over.load(Ordering::Acquire) {
+        client.turn(clock.now());
+        server.turn(clock.now());
+    }
+    client.service().times().map_err(RdmaError::NotConnected)
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let table = |head: &'static str, rows: &[Row]| {
+            let mut table = Table::new();
+            table.load_style(presets::ASCII_MARKDOWN).set_header([head, "times", "p50 µs", "p99 µs", "max µs"]);
+            for Row { what, times, p50_us, p99_us, max_us } in rows {
+                let figures = [*p50_us, *p99_us, *max_us].map(|us| format!("{us:.1}"));
+                table.add_row([&[what.clone(), times.to_string()][..], &figures].concat());
+            }
+            table.column_iter_mut().skip(1).for_each(|column| column.set_cell_alignment(CellAlignment::Right));
+            table
+        };
+        let Report { device, steps, cold_us, warm_us, pooled_us, connections } = self;
+        writeln!(f, "{}\n", table("step of one end", steps))?;
+        writeln!(
+            f,
+            "together, of the medians: {cold_us:.1} µs cold, {warm_us:.1} for each connection, {pooled_us:.1} prepared\n"
+        )?;
+        writeln!(f, "{}\n", table("connection", connections))?;
+        write!(f, "{device}")
+    }
+}

@@ -1,0 +1,414 @@
+//! `linerate rdma perf`: measuring verbs themselves, by the options of perftest.
+//!
+//! With `--json` an end prints one object, that of [`Measured`], and in it the device.
+
+use super::RdmaError;
+use crate::output::{print_line, tell};
+use crate::over::{Device, Over};
+use crate::report::Percentiles;
+use crate::signals;
+use crate::units::{parse_size, parse_size_or_none};
+use hdrhistogram::Histogram;
+use linerate_bypass::time::Clock;
+use linerate_rdma::calls::Calls;
+use linerate_rdma::native::{Error as Absent, Native};
+use linerate_rdma::perf::{self, End, Kind, Outcome, Parameters, PerfError, Test, Verb};
+use serde::Serialize;
+use std::fmt;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Nanoseconds that a message usually takes less than.
+const USUAL_NANOS: u64 = 10_000_000_000;
+
+/// `linerate rdma perf`.
+#[derive(Debug, clap::Args)]
+pub struct PerfArgs {
+    /// What messages are carried by
+    #[arg(value_enum)]
+    verb: VerbArg,
+
+    /// What is measured: how long there and back takes, or how much goes through
+    #[arg(value_enum)]
+    test: KindArg,
+
+    /// The server. Without one this is the server, for one client, which says how it is to be done
+    host: Option<String>,
+
+    /// The device [default: the first]
+    #[arg(short = 'd', long = "ib-dev", value_name = "DEV")]
+    device: Option<String>,
+
+    /// The port listened at, or connected to
+    #[arg(short, long, default_value_t = perf::LISTEN.port())]
+    port: u16,
+
+    /// The address that a server listens at [default: all]
+    #[arg(long = "source_ip", value_name = "IP", conflicts_with = "host")]
+    source: Option<IpAddr>,
+
+    #[command(flatten)]
+    how: HowArgs,
+
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// What a client says, which both ends do.
+#[derive(Debug, Default, PartialEq, clap::Args)]
+struct HowArgs {
+    /// Bytes of a message, 8m at most [default: lat: 2, bw: 65536]
+    #[arg(short, long, value_name = "BYTES", value_parser = parse_size)]
+    size: Option<usize>,
+
+    /// Messages; 5 at least [default: 1000, of write bw: 5000]
+    #[arg(short = 'n', long = "iters", value_name = "N")]
+    messages: Option<u64>,
+
+    /// Requests under way at a time (bw) [default: 128]
+    #[arg(short, long, value_name = "N")]
+    tx_depth: Option<u16>,
+
+    /// Buffers posted at a time (send) [default: 512]
+    #[arg(short, long, value_name = "N")]
+    rx_depth: Option<u16>,
+
+    /// Requests that are posted by one call, 32 at most (bw) [default: 1]
+    #[arg(short = 'l', long = "post_list", value_name = "N")]
+    list: Option<u16>,
+
+    /// Ask for a completion at every so many requests (bw) [default: 100, with -l as many as there, of at most -t]
+    #[arg(short = 'Q', long = "cq-mod", value_name = "N")]
+    signal_every: Option<u16>,
+
+    /// Send messages up to this many bytes inline, as far as an end can (send, write) [default: 0]
+    #[arg(short = 'I', long = "inline_size", value_name = "BYTES", value_parser = parse_size_or_none)]
+    inline: Option<usize>,
+
+    /// READs that the other end answers at a time, as far as both can (read) [default: as many]
+    #[arg(short, long = "outs", value_name = "N")]
+    outs: Option<u8>,
+
+    /// Both ends at once (bw)
+    #[arg(short, long)]
+    bidirectional: bool,
+}
+
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum VerbArg {
+    Send,
+    Write,
+    Read,
+}
+
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum KindArg {
+    Lat,
+    Bw,
+}
+
+impl PerfArgs {
+    fn test(&self) -> Test {
+        let verb = match self.verb {
+            VerbArg::Send => Verb::Send,
+            VerbArg::Write => Verb::Write,
+            VerbArg::Read => Verb::Read,
+        };
+        let kind = match self.test {
+            KindArg::Lat => Kind::Latency,
+            KindArg::Bw => Kind::Bandwidth,
+        };
+        Test { verb, kind }
+    }
+}
+
+impl HowArgs {
+    /// What they say of `test`, and perftest's defaults for the rest; or what does not belong to it.
+    fn parameters(&self, test: Test) -> Result<Parameters, String> {
+        let is_bandwidth = test.kind == Kind::Bandwidth;
+        for (is_given, belongs, option, to) in [
+            (self.tx_depth.is_some(), is_bandwidth, "-t", "bw"),
+            (self.list.is_some(), is_bandwidth, "-l", "bw"),
+            (self.signal_every.is_some(), is_bandwidth, "-Q", "bw"),
+            (self.bidirectional, is_bandwidth, "-b", "bw"),
+            (self.rx_depth.is_some(), test.verb == Verb::Send, "-r", "send"),
+            (self.inline.is_some(), test.verb != Verb::Read, "-I", "send and write"),
+            (self.outs.is_some(), test.verb == Verb::Read, "-o", "read"),
+        ] {
+            if is_given && !belongs {
+                return Err(format!("{option} is for {to}: leave it out of {test}"));
+            }
+        }
+        let defaults = Parameters::new(test);
+        let tx_depth = self.tx_depth.unwrap_or(defaults.tx_depth);
+        let list = self.list.unwrap_or(defaults.list);
+        let seldom = if list > 1 { list } else { defaults.signal_every.min(tx_depth) };
+        Ok(Parameters {
+            test,
+            size: self.size.map_or(defaults.size, |size| u32::try_from(size).unwrap_or(u32::MAX)),
+            messages: self.messages.unwrap_or(defaults.messages),
+            tx_depth,
+            rx_depth: self.rx_depth.unwrap_or(defaults.rx_depth),
+            list,
+            signal_every: self.signal_every.unwrap_or(seldom),
+            inline: self.inline.map_or(defaults.inline, |bytes| u16::try_from(bytes).unwrap_or(u16::MAX)),
+            reads: self.outs.unwrap_or(defaults.reads),
+            bidirectional: self.bidirectional,
+        })
+    }
+}
+
+/// Runs the command.
+pub fn run(args: &PerfArgs) -> Result<(), RdmaError> {
+    let test = args.test();
+    let parameters = args.how.parameters(test).map_err(RdmaError::Usage)?;
+    let remote = args.host.as_deref().map(|host| find(host, args.port)).transpose()?;
+    let stop = signals::stop_flag().map_err(RdmaError::Signals)?;
+    let name = match &args.device {
+        Some(name) => name.clone(),
+        None => Native::devices()?.into_iter().next().ok_or(Absent::NoDevices)?,
+    };
+    let native = Arc::new(Native::open(&name)?);
+    let device = Device { name: name.clone(), emulated_by: native.emulated_by().map(str::to_owned) };
+    let failed = |error| RdmaError::Perf { device: name.clone(), test, error };
+    let end = match remote {
+        Some(remote) => End::client(&native, parameters, remote).map_err(failed)?,
+        None => {
+            if args.how != HowArgs::default() {
+                tracing::warn!("how it is done, the client says: what is given here does not matter");
+            }
+            let listen = SocketAddr::new(args.source.unwrap_or(perf::LISTEN.ip()), args.port);
+            let end = End::server(&native, test, listen).map_err(failed)?;
+            tell(format_args!("ready rdma perf {test} on {listen} via {name}"));
+            end
+        }
+    };
+    let mut nanos = Histogram::new_with_max(USUAL_NANOS, 3).expect("the bounds are valid");
+    nanos.auto(true);
+    let is_over = || stop.load(Ordering::Relaxed);
+    let trip = |time: linerate_bypass::time::Duration| {
+        nanos.saturating_record(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
+    };
+    let outcome = match end.run(&Clock::start(), is_over, trip) {
+        // A server that nobody came to has done all that it was to do.
+        Err(PerfError::Interrupted(0)) if remote.is_none() => return Ok(()),
+        result => result.map_err(failed)?,
+    };
+    let measured = Over { result: Measured::of(&outcome, &nanos), device: Some(device) };
+    let printed = if args.json { print_line(measured.json()) } else { print_line(measured) };
+    Ok(printed?)
+}
+
+/// The first address of a host.
+fn find(host: &str, port: u16) -> Result<SocketAddr, RdmaError> {
+    let found = (host, port).to_socket_addrs().map(|mut found| found.next());
+    match found {
+        Ok(Some(address)) => Ok(address),
+        Ok(None) => Err(RdmaError::Usage(format!("{host} has no address"))),
+        Err(error) => Err(RdmaError::Usage(format!("{host}: {error}"))),
+    }
+}
+
+/// What an end measured. As JSON `{"verb":…,"test":…,"role":…,"size":…,"messages":…,"seconds":…}`, and in it of latency
+/// `"rtt_us":{…},"half_us":{…}`, of bandwidth `"bytes":…,"mb_per_s":…,"messages_per_s":…`. What an end did not measure is not there.
+#[derive(Debug, Serialize)]
+struct Measured {
+    /// `send`, `write` or `read`.
+    verb: String,
+    /// `lat` or `bw`.
+    test: String,
+    /// `client` or `server`.
+    role: &'static str,
+    /// Bytes of a message.
+    size: u32,
+    /// Messages that this end sent; of a server that was only sent some, those.
+    messages: u64,
+    bidirectional: bool,
+    /// How long that took.
+    seconds: f64,
+    #[serde(flatten)]
+    figures: Figures,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+enum Figures {
+    /// There and back.
+    PingPong { rtt_us: Percentiles, half_us: Percentiles },
+    /// Until it was done.
+    Trip { rtt_us: Percentiles },
+    Bandwidth {
+        bytes: u64,
+        /// 10⁶ bytes a second.
+        mb_per_s: f64,
+        messages_per_s: f64,
+    },
+    /// The other end measures.
+    None {},
+}
+
+impl Measured {
+    fn of(outcome: &Outcome, nanos: &Histogram<u64>) -> Measured {
+        let Outcome { parameters, is_client, messages, elapsed } = *outcome;
+        let (test, seconds) = (parameters.test, elapsed.as_secs_f64());
+        let rtt_us = Percentiles::of_nanos(nanos);
+        let per_second = |count: u64| if seconds > 0.0 { count as f64 / seconds } else { 0.0 };
+        let bytes = messages.saturating_mul(parameters.size.into());
+        let figures = match test.kind {
+            _ if messages == 0 => Figures::None {},
+            Kind::Latency if test.verb == Verb::Read => Figures::Trip { rtt_us },
+            Kind::Latency => Figures::PingPong { rtt_us, half_us: rtt_us.half() },
+            Kind::Bandwidth => {
+                let (mb_per_s, messages_per_s) = (per_second(bytes) / 1e6, per_second(messages));
+                Figures::Bandwidth { bytes, mb_per_s, messages_per_s }
+            }
+        };
+        let name = test.to_string();
+        let (verb, kind) = name.split_once(' ').unwrap_or((&name, ""));
+        Measured {
+            verb: verb.to_owned(),
+            test: kind.to_owned(),
+            role: if is_client { "client" } else { "server" },
+            size: parameters.size,
+            messages,
+            bidirectional: parameters.bidirectional,
+            seconds,
+            figures,
+        }
+    }
+}
+
+impl fmt::Display for Measured {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Measured { verb, test, role, size, messages, bidirectional, seconds, figures } = self;
+        let what = format!("{verb} {test}");
+        if let Figures::None {} = figures {
+            return write!(f, "{what:<11} {role}: the client has what was measured");
+        }
+        let both = if *bidirectional { ", both ways at once" } else { "" };
+        writeln!(f, "{what:<11} {role}: {messages} messages of {size} bytes in {seconds:.3} s{both}")?;
+        match figures {
+            Figures::PingPong { rtt_us, half_us } => {
+                writeln!(f, "RTT in µs  {}", Percentiles::HEAD)?;
+                write!(f, "           {rtt_us}\nhalf       {half_us}")
+            }
+            Figures::Trip { rtt_us } => write!(f, "RTT in µs  {}\n           {rtt_us}", Percentiles::HEAD),
+            Figures::Bandwidth { mb_per_s, messages_per_s, .. } => {
+                write!(f, "MB/s        {mb_per_s:>12.2}\nmessages/s  {messages_per_s:>12.0}")
+            }
+            Figures::None {} => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+    use linerate_bypass::time::Duration;
+
+    #[derive(Debug, Parser)]
+    struct Cli {
+        #[command(flatten)]
+        perf: PerfArgs,
+    }
+
+    fn parse(text: &str) -> PerfArgs {
+        Cli::try_parse_from(std::iter::once("perf").chain(text.split_whitespace())).unwrap().perf
+    }
+
+    fn parameters(text: &str) -> Result<Parameters, String> {
+        let args = parse(text);
+        args.how.parameters(args.test())
+    }
+
+    #[test]
+    fn the_options_are_those_of_perftest() {
+        let told = parameters("write bw -d mlx5_0 -p 7 -s 4k -n 77 -t 64 -l 16 -Q 32 -I 60 -b 10.0.0.1").unwrap();
+        let test = Test { verb: Verb::Write, kind: Kind::Bandwidth };
+        let expected = Parameters {
+            size: 4096,
+            messages: 77,
+            tx_depth: 64,
+            list: 16,
+            signal_every: 32,
+            inline: 60,
+            bidirectional: true,
+            ..Parameters::new(test)
+        };
+        assert_eq!(told, expected);
+        let long = "write bw --ib-dev mlx5_0 --port 7 --size 4k --iters 77 --tx-depth 64 --post_list 16 --cq-mod 32 \
+                    --inline_size 60 --bidirectional 10.0.0.1";
+        assert_eq!(parameters(long).unwrap(), expected);
+        let read = parameters("read lat --outs 4 host").unwrap();
+        assert_eq!((read.reads, read.size, read.signal_every), (4, 2, 1));
+        let send = parameters("send lat -r 64").unwrap();
+        assert_eq!((send.rx_depth, send.messages, send.tx_depth), (64, 1000, 50));
+        // A list is signalled once.
+        assert_eq!(parameters("send bw -l 8").unwrap().signal_every, 8);
+        assert_eq!(parameters("send bw -t 16").unwrap().signal_every, 16);
+        assert_eq!(parameters("send bw").unwrap(), Parameters::new(Test { verb: Verb::Send, kind: Kind::Bandwidth }));
+    }
+
+    #[test]
+    fn what_does_not_belong_to_a_test_is_refused() {
+        for (text, option) in [
+            ("send lat -t 4", "-t is for bw"),
+            ("write lat -Q 4", "-Q is for bw"),
+            ("read lat -l 4", "-l is for bw"),
+            ("send lat -b", "-b is for bw"),
+            ("write bw -r 4", "-r is for send"),
+            ("read bw -I 4", "-I is for send and write"),
+            ("send bw -o 4", "-o is for read"),
+        ] {
+            let error = parameters(text).unwrap_err();
+            assert!(error.contains(option), "{text}: {error}");
+        }
+    }
+
+    fn measured(text: &str, is_client: bool, messages: u64) -> Over<Measured> {
+        let mut nanos = Histogram::new(3).unwrap();
+        nanos.record_n(8_000, messages.max(1)).unwrap();
+        let outcome =
+            Outcome { parameters: parameters(text).unwrap(), is_client, messages, elapsed: Duration::from_secs(2) };
+        let device = Device { name: "rxe0".into(), emulated_by: Some("rxe".into()) };
+        Over { result: Measured::of(&outcome, &nanos), device: Some(device) }
+    }
+
+    #[test]
+    fn latency_has_its_half_beside_it_where_perftest_has_the_half() {
+        let send = measured("send lat -s 64", true, 1000);
+        let json: serde_json::Value = serde_json::from_str(&send.json()).unwrap();
+        assert_eq!((&json["verb"], &json["test"], &json["role"]), (&"send".into(), &"lat".into(), &"client".into()));
+        let (rtt, half) = (json["rtt_us"]["p99"].as_f64().unwrap(), json["half_us"]["p99"].as_f64().unwrap());
+        assert!((rtt - 8.0).abs() < 0.01 && half == rtt / 2.0, "{json}");
+        assert_eq!((&json["device"]["emulated_by"], &json["size"]), (&"rxe".into(), &64.into()));
+        let text = send.to_string();
+        assert!(text.starts_with("send lat    client: 1000 messages of 64 bytes in 2.000 s\nRTT in µs"), "{text}");
+        assert!(
+            text.ends_with("\ndevice      rxe0, emulated in software by rxe") && text.contains("\nhalf "),
+            "{text}"
+        );
+        let read = measured("read lat", true, 1000);
+        assert!(read.json().contains("rtt_us") && !read.json().contains("half"), "{}", read.json());
+    }
+
+    #[test]
+    fn bandwidth_is_in_bytes_and_messages() {
+        let both = measured("write bw -b -s 1000", false, 4_000_000);
+        let json: serde_json::Value = serde_json::from_str(&both.json()).unwrap();
+        assert_eq!(
+            (&json["mb_per_s"], &json["messages_per_s"], &json["bytes"]),
+            (&2000.0.into(), &2_000_000.0.into(), &4_000_000_000_u64.into())
+        );
+        assert!(
+            both.to_string().contains("in 2.000 s, both ways at once\nMB/s             2000.00\nmessages/s"),
+            "{both}"
+        );
+        let passive = measured("write bw", false, 0);
+        assert!(passive.to_string().starts_with("write bw    server: the client has"), "{passive}");
+        assert!(!passive.json().contains("_per_s"), "{}", passive.json());
+    }
+}

@@ -1,0 +1,297 @@
+//! The messages of a test, once there is a connection.
+
+use super::parameters::{Kind, Place, Verb};
+use super::prepared::Prepared;
+use super::{Parameters, PerfError, Turn};
+use crate::calls::{Calls, Status};
+use crate::verbs::{Message, QueuePair, ReadyToSend};
+use linerate_bypass::time::{Duration, Instant};
+
+/// Completions that are polled at a time, as perftest does.
+const BATCH: usize = 16;
+
+/// An end whose connection is made.
+pub(super) struct Run<C: Calls> {
+    parameters: Parameters,
+    is_client: bool,
+    /// Whether it has requests that are measured.
+    sends: bool,
+    /// Whether it may begin.
+    is_begun: bool,
+    prepared: Prepared<C>,
+    pair: QueuePair<C, ReadyToSend>,
+    /// The peer's memory.
+    place: (u64, u32),
+    /// Requests that were posted, of those that are measured.
+    posted: u64,
+    /// Messages that came.
+    received: u64,
+    /// WRITEs of the peer's that were seen.
+    seen: u64,
+    /// Buffers that were posted.
+    buffers: u64,
+    /// When the last request was posted.
+    last: Instant,
+    first: Option<Instant>,
+    /// When it was through.
+    through: Option<Instant>,
+    /// The peer says that it is through.
+    heard: bool,
+    /// The connection is over: what has come is looked at, and nothing else will.
+    is_gone: bool,
+}
+
+impl<C: Calls> Run<C> {
+    pub fn new(
+        parameters: Parameters,
+        is_client: bool,
+        prepared: Prepared<C>,
+        pair: QueuePair<C, ReadyToSend>,
+        place: Place,
+    ) -> Self {
+        Run {
+            parameters,
+            is_client,
+            sends: is_client || parameters.is_mutual(),
+            is_begun: is_client,
+            prepared,
+            pair,
+            place: (place.address, place.remote_key),
+            posted: 0,
+            received: 0,
+            seen: 0,
+            buffers: parameters.buffers(is_client).into(),
+            last: Instant::ZERO,
+            first: None,
+            through: None,
+            heard: false,
+            is_gone: false,
+        }
+    }
+
+    /// What is done.
+    pub fn parameters(&self) -> Parameters {
+        self.parameters
+    }
+
+    /// The connection is made at the other end, too.
+    pub fn established(&mut self) {
+        self.is_begun = true;
+    }
+
+    /// The connection is over.
+    pub fn gone(&mut self) {
+        self.is_gone = true;
+    }
+
+    /// Messages that this end has had done: its own, or where it has none, those that came to it.
+    pub fn messages(&self) -> u64 {
+        let under_way = match self.parameters.test.kind {
+            _ if self.through.is_some() => 0,
+            // That they are done is known by what comes back.
+            Kind::Latency => 1,
+            Kind::Bandwidth => self.pair.requests_under_way() as u64,
+        };
+        if self.sends { self.posted.saturating_sub(under_way) } else { self.received }
+    }
+
+    /// How long they took, from the first to the last.
+    pub fn elapsed(&self) -> Duration {
+        match (self.first, self.through) {
+            (Some(first), Some(through)) => through.since(first),
+            _ => Duration::ZERO,
+        }
+    }
+
+    /// Whether the other end is known to have its connection, too.
+    pub fn is_begun(&self) -> bool {
+        self.is_begun
+    }
+
+    /// Asks whether the peer is there, unless something is under way that tells.
+    pub fn probe(&mut self) -> Result<(), PerfError> {
+        if self.pair.requests_under_way() == 0 || self.pair.is_silent() {
+            self.pair.probe();
+            self.pair.flush()?;
+        }
+        Ok(())
+    }
+
+    /// Does what there is to be done.
+    pub fn turn(&mut self, now: &impl Fn() -> Instant) -> Result<Turn, PerfError> {
+        let mut turn = if self.poll(now)? { Turn::Worked } else { Turn::Idle };
+        if self.through.is_none() {
+            let did = match self.parameters.test.kind {
+                Kind::Latency => self.one(now)?,
+                Kind::Bandwidth => self.many(now)?,
+            };
+            if did != Turn::Idle {
+                turn = did;
+            }
+            if self.is_through() {
+                self.through = Some(now());
+                self.pair.send(&mut Message::new(), true).map_err(|_| PerfError::Broken("its queue has no room"))?;
+                self.pair.flush()?;
+                return Ok(if turn == Turn::Idle { Turn::Worked } else { turn });
+            }
+        } else if self.heard && self.pair.requests_under_way() == 0 {
+            return Ok(Turn::Over);
+        }
+        match turn {
+            Turn::Idle if self.is_gone && self.is_done() => Ok(Turn::Over),
+            Turn::Idle if self.is_gone => Err(PerfError::Lost(self.messages())),
+            turn => Ok(turn),
+        }
+    }
+
+    /// Whether whatever happens to the connection does not matter any more.
+    fn is_done(&self) -> bool {
+        self.through.is_some() && self.heard
+    }
+
+    /// Whether all is done that this end does.
+    fn is_through(&self) -> bool {
+        let Parameters { test, messages, .. } = self.parameters;
+        let has_all = self.received == self.expected();
+        if self.sends {
+            let has_seen = self.seen == messages || test.verb != Verb::Write || test.kind != Kind::Latency;
+            self.posted == messages && self.pair.requests_under_way() == 0 && has_all && has_seen
+        } else if self.expected() > 0 {
+            has_all
+        } else {
+            self.heard
+        }
+    }
+
+    /// Messages that are to come to this end.
+    fn expected(&self) -> u64 {
+        self.parameters.expected(self.is_client)
+    }
+
+    /// Takes what is completed. Returns whether there was anything.
+    fn poll(&mut self, now: &impl Fn() -> Instant) -> Result<bool, PerfError> {
+        let before = self.received;
+        let expected = self.expected();
+        let Run { prepared, pair, parameters, received, heard, .. } = self;
+        let completions = prepared.queue.poll(BATCH)?;
+        let any = completions.len() > 0;
+        let mut failed: Option<Status> = None;
+        // What went wrong first, and not what was flushed then.
+        let fail = |failed: &mut Option<Status>, status| {
+            if failed.is_none_or(|before| before == Status::Flushed) {
+                *failed = Some(status);
+            }
+        };
+        for completion in completions {
+            if !completion.is_buffer() {
+                if let Err(status) = pair.sent(completion) {
+                    fail(&mut failed, status);
+                }
+                continue;
+            }
+            match pair.arrived(completion) {
+                Err(status) => fail(&mut failed, status),
+                Ok(_) if *heard => return Err(PerfError::Broken("it sends more after its last message")),
+                Ok(0) if *received < expected => return Err(PerfError::Broken("its last message comes too early")),
+                Ok(0) => *heard = true,
+                Ok(len) if *received < expected && len == parameters.size as usize => *received += 1,
+                Ok(_) => return Err(PerfError::Broken("a message that is none of the test's")),
+            }
+        }
+        if let Some(status) = failed.filter(|_| !self.is_done()) {
+            return Err(PerfError::Request { status, messages: self.messages() });
+        }
+        if self.received > before {
+            self.is_begun = true;
+            if self.first.is_none() {
+                self.first = Some(now());
+            }
+            self.post_again()?;
+        }
+        Ok(any)
+    }
+
+    /// Posts as many buffers as there are messages to come for, and one for the last.
+    fn post_again(&mut self) -> Result<(), PerfError> {
+        let to_come = self.expected() + 1 - self.buffers.min(self.expected() + 1);
+        let count = (self.pair.buffers_wanted() as u64).min(to_come);
+        self.buffers += count;
+        self.pair.post_exposed(&self.prepared.theirs, self.prepared.buffer.clone(), count as usize)?;
+        Ok(())
+    }
+
+    /// One message at a time.
+    fn one(&mut self, now: &impl Fn() -> Instant) -> Result<Turn, PerfError> {
+        let Parameters { test, size, messages, .. } = self.parameters;
+        let last = size as usize - 1;
+        let under_way = self.pair.requests_under_way();
+        let came = match test.verb {
+            Verb::Send => self.received,
+            Verb::Write if under_way > 0 => return Ok(Turn::Idle),
+            Verb::Write => {
+                // The byte that is written last counts the messages.
+                if self.sends && self.seen < messages && self.prepared.theirs.load(last) == (self.seen + 1) as u8 {
+                    self.seen += 1;
+                }
+                self.seen
+            }
+            Verb::Read if under_way > 0 || !self.sends => return Ok(Turn::Idle),
+            Verb::Read => self.posted,
+        };
+        // One is kept for the last message.
+        let has_room = self.pair.room() > 1;
+        let is_due = if self.is_client { came == self.posted } else { came > self.posted };
+        if self.posted == messages || !is_due || !has_room {
+            return Ok(Turn::Idle);
+        }
+        let posted = now();
+        if test.verb == Verb::Write {
+            self.prepared.ours.store(last, (self.posted + 1) as u8);
+        }
+        self.request()?;
+        self.pair.flush()?;
+        let since = posted.since(std::mem::replace(&mut self.last, posted));
+        if self.posted == 1 {
+            self.first = Some(posted);
+            return Ok(Turn::Worked);
+        }
+        Ok(Turn::Trip(since))
+    }
+
+    /// As many as may be under way.
+    fn many(&mut self, now: &impl Fn() -> Instant) -> Result<Turn, PerfError> {
+        let Parameters { messages, tx_depth, list, .. } = self.parameters;
+        if !self.sends || !self.is_begun {
+            return Ok(Turn::Idle);
+        }
+        let mut turn = Turn::Idle;
+        loop {
+            let count = (messages - self.posted).min(list.into()) as usize;
+            if count == 0 || self.pair.requests_under_way() + count > tx_depth.into() {
+                return Ok(turn);
+            }
+            if self.posted == 0 {
+                self.first = Some(now());
+            }
+            for _ in 0..count {
+                self.request()?;
+            }
+            self.pair.flush()?;
+            turn = Turn::Worked;
+        }
+    }
+
+    /// The next request that is measured.
+    fn request(&mut self) -> Result<(), PerfError> {
+        let Parameters { test, size, messages, .. } = self.parameters;
+        self.posted += 1;
+        let Run { prepared: Prepared { ours, .. }, pair, place, .. } = self;
+        let (part, is_last) = (0..size as usize, self.posted == messages);
+        let noted = match test.verb {
+            Verb::Send => pair.send_exposed(ours, part, is_last),
+            Verb::Write => pair.write_exposed(ours, part, *place, is_last),
+            Verb::Read => pair.read_exposed(ours, part, *place, is_last),
+        };
+        noted.map_err(|_| PerfError::Broken("its queue has no room"))
+    }
+}

@@ -1,0 +1,151 @@
+//! Clients that do not do as they should.
+
+use super::super::parameters::{Ask, Place};
+use super::super::{Refusal, Senseless};
+use super::*;
+use crate::calls::{CmEventKind, CmParameters, Private};
+use crate::verbs::{CmNews, EventChannel};
+
+const WRITE: Test = Test { verb: Verb::Write, kind: Kind::Bandwidth };
+const SEND: Test = Test { verb: Verb::Send, kind: Kind::Bandwidth };
+
+/// Asks a server for something that no client of ours would. Returns what it says, if it refuses; with the memory that it has then.
+fn ask(server: Test, bytes: &[u8]) -> (Option<Private>, usize) {
+    let mut rig = Rig::on(1, DeviceConfig::roce, server, parameters(server));
+    rig.ends[1] = State::Ended(Err(PerfError::TimedOut));
+    let mut channel = EventChannel::new(&rig.devices[1]).unwrap();
+    let mut id = channel.id().unwrap();
+    id.resolve_address(SERVER, 1000).unwrap();
+    for _ in 0..5000 {
+        rig.step();
+        let Some(CmNews::Event(event)) = channel.next_event().unwrap() else { continue };
+        match event.kind {
+            CmEventKind::AddressResolved => id.resolve_route(1000).unwrap(),
+            CmEventKind::RouteResolved => {
+                let parameters = CmParameters {
+                    pair: 0x77,
+                    reads_answered: 16,
+                    reads_asked: 16,
+                    retries: 7,
+                    not_ready_retries: 7,
+                    is_shared: true,
+                    private: Private::new(bytes),
+                };
+                id.connect(&parameters).unwrap();
+            }
+            CmEventKind::Rejected => {
+                assert!(!rig.has_ended(0), "{:?}", rig.ends[0].told());
+                return (Some(event.private), rig.fabric.live_of(&rig.devices[0]).regions);
+            }
+            CmEventKind::Response => return (None, rig.fabric.live_of(&rig.devices[0]).regions),
+            _ => {}
+        }
+    }
+    panic!("there is no answer: {}", rig.ends[0].told())
+}
+
+fn refusal(parameters: Parameters, address: u64) -> Option<Refusal> {
+    let ask_for = Ask { parameters, place: Place { address, remote_key: 1 } };
+    let (refused, regions) = ask(parameters.test, &ask_for.write());
+    refused.map(|private| {
+        assert_eq!(regions, 0, "memory for {parameters:?}");
+        Refusal::read(private.bytes()).unwrap()
+    })
+}
+
+#[test]
+fn nonsense_is_refused_and_takes_no_memory() {
+    let good = parameters(SEND);
+    assert_eq!(refusal(good, 0), None);
+    let senseless = |what| Some(Refusal::Senseless(what));
+    for (bad, why) in [
+        (Parameters { size: 0, ..good }, Some(Refusal::Size(8 << 20))),
+        (Parameters { size: (8 << 20) + 1, ..good }, Some(Refusal::Size(8 << 20))),
+        (Parameters { size: u32::MAX, ..good }, Some(Refusal::Size(8 << 20))),
+        (Parameters { messages: 0, ..good }, senseless(Senseless::Messages)),
+        (Parameters { messages: u64::MAX, ..good }, senseless(Senseless::Messages)),
+        (Parameters { tx_depth: 0, ..good }, senseless(Senseless::TxDepth)),
+        (Parameters { tx_depth: u16::MAX, ..good }, senseless(Senseless::TxDepth)),
+        (Parameters { rx_depth: 0, ..good }, senseless(Senseless::RxDepth)),
+        (Parameters { rx_depth: u16::MAX, messages: 1 << 30, ..good }, senseless(Senseless::RxDepth)),
+        (Parameters { rx_depth: 16_384, messages: 1 << 30, ..good }, Some(Refusal::Depth(4094))),
+        (Parameters { tx_depth: 16_384, ..good }, Some(Refusal::Depth(4094))),
+        (Parameters { list: 0, ..good }, senseless(Senseless::List)),
+        (Parameters { list: 33, tx_depth: 66, ..good }, senseless(Senseless::List)),
+        (Parameters { list: 3, ..good }, senseless(Senseless::List)),
+        (Parameters { signal_every: 0, ..good }, senseless(Senseless::SignalEvery)),
+        (Parameters { signal_every: 129, ..good }, senseless(Senseless::SignalEvery)),
+        (Parameters { list: 2, signal_every: 3, ..good }, senseless(Senseless::SignalEvery)),
+        (Parameters { reads: 0, ..good }, senseless(Senseless::Reads)),
+    ] {
+        assert_eq!(refusal(bad, 0), why, "{bad:?}");
+    }
+    assert_eq!(refusal(good, u64::MAX), senseless(Senseless::Address));
+}
+
+#[test]
+fn whatever_bytes_come_are_refused_or_served() {
+    let good = Ask { parameters: parameters(WRITE), place: Place::default() }.write();
+    let mut random = fastrand::Rng::with_seed(1);
+    for round in 0..200 {
+        let mut bytes = good.clone();
+        bytes.truncate(random.usize(..=good.len() + round % 2 * 60));
+        for _ in 0..random.usize(1..8) {
+            if !bytes.is_empty() {
+                let at = random.usize(..bytes.len());
+                bytes[at] = random.u8(..);
+            }
+        }
+        let (refused, regions) = ask(WRITE, &bytes);
+        assert!(regions <= 2 && (refused.is_none() || regions == 0));
+    }
+}
+
+/// What a server says to a client that asked for one thing and does another.
+fn pretending(seed: u64, asked: Parameters, does: Parameters) -> PerfError {
+    let mut rig = Rig::new(seed, asked);
+    for _ in 0..10_000 {
+        if let State::Running(client) = &mut rig.ends[1]
+            && client.pretend(does)
+        {
+            break;
+        }
+        rig.step();
+    }
+    rig.run_until(|rig| rig.has_ended(0) || rig.has_ended(1));
+    for _ in 0..200 {
+        (0..2000).for_each(|_| rig.step());
+        rig.let_time_pass(Duration::from_millis(50));
+        if rig.has_ended(0) {
+            break;
+        }
+    }
+    let State::Ended(result) = std::mem::replace(&mut rig.ends[0], State::Ended(Err(PerfError::TimedOut))) else {
+        panic!("the server goes on")
+    };
+    result.unwrap_err()
+}
+
+#[test]
+fn messages_that_were_not_agreed_on_end_the_test() {
+    let asked = parameters(SEND);
+    for (does, why) in [
+        (Parameters { size: 99, ..asked }, "none of the test's"),
+        (Parameters { messages: 299, ..asked }, "too early"),
+        (Parameters { messages: 301, ..asked }, "none of the test's"),
+        (Parameters { test: WRITE, ..asked }, "too early"),
+    ] {
+        for seed in 0..4 {
+            let error = pretending(seed, asked, does);
+            // What it writes where it may not, its device denies first.
+            let is_denied = does.test == WRITE && matches!(error, PerfError::Request { .. } | PerfError::Lost(_));
+            assert!(is_denied || error.to_string().contains(why), "{does:?}: {error}");
+        }
+    }
+    // To what is only read, nothing is to come but the last message.
+    let read = parameters(Test { verb: Verb::Read, kind: Kind::Bandwidth });
+    for seed in 0..4 {
+        let error = pretending(seed, read, Parameters { test: SEND, ..read });
+        assert!(matches!(error, PerfError::Request { .. } | PerfError::Broken(_)), "{error}");
+    }
+}

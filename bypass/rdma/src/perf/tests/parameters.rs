@@ -1,0 +1,69 @@
+//! What is said of tests on the way.
+
+use super::super::parameters::{Ask, Place};
+use super::super::{Refusal, Senseless};
+use super::*;
+use crate::calls::Private;
+
+#[test]
+fn what_is_asked_for_and_answered_arrives() {
+    for test in tests() {
+        for bidirectional in [false, test.kind == Kind::Bandwidth] {
+            let parameters = Parameters {
+                test,
+                size: 0x0102_0304,
+                messages: 0x0102_0304_0506_0708,
+                tx_depth: 0x1122,
+                rx_depth: 0x3344,
+                list: 0x5566,
+                signal_every: 0x7788,
+                inline: 0x99aa,
+                reads: 7,
+                bidirectional,
+            };
+            let ask = Ask { parameters, place: Place { address: 0x0807_0605_0403_0201, remote_key: 0xabcd_ef01 } };
+            assert!(ask.write().len() <= Private::LEN);
+            // Devices fill it with zeros.
+            let mut told = ask.write();
+            told.resize(Private::LEN, 0);
+            assert_eq!(Ask::read(&told), Some(Ok(ask)));
+            assert_eq!(Place::read_answer(&ask.place.write_answer()), Some(ask.place));
+        }
+    }
+    assert_eq!((Ask::read(b"another"), Place::read_answer(b"another"), Refusal::read(b"another")), (None, None, None));
+}
+
+#[test]
+fn each_refusal_arrives() {
+    for refusal in [
+        Refusal::Version,
+        Refusal::Test(Test { verb: Verb::Read, kind: Kind::Bandwidth }),
+        Refusal::Size(77),
+        Refusal::Depth(78),
+        Refusal::IwarpSend,
+        Refusal::IwarpBidirectional,
+        Refusal::Senseless(Senseless::Messages),
+        Refusal::Senseless(Senseless::Address),
+        Refusal::Busy,
+        Refusal::Elsewhere,
+        Refusal::Failed,
+    ] {
+        let mut told = refusal.write().to_vec();
+        told.resize(Private::LEN, 0);
+        assert_eq!(Refusal::read(&told), Some(refusal));
+    }
+}
+
+#[test]
+fn a_release_that_asks_otherwise_is_told_so() {
+    let mut ask = Ask { parameters: parameters(tests().next().unwrap()), place: Place::default() }.write();
+    ask[4] += 1;
+    assert_eq!(Ask::read(&ask), Some(Err(Refusal::Version)));
+}
+
+#[test]
+fn the_defaults_can_be_done_by_any_device() {
+    for test in tests() {
+        assert_eq!(Parameters::new(test).check(&limits(), 8 << 20), Ok(()));
+    }
+}

@@ -1,0 +1,227 @@
+//! What is written is what is read: one after the other, at the same time, and whatever the bytes are.
+
+mod concurrent;
+mod hostile;
+
+use super::*;
+use proptest::prelude::*;
+use std::collections::HashMap;
+
+pub(crate) const SEED: u64 = 0x0123_4567_89ab_cdef;
+
+pub(crate) fn export(layout: Layout) -> (Export, Vec<Writer>) {
+    let export = Export::new(layout, false).unwrap();
+    let writers = (0..layout.shards() as usize).map(|shard| export.writer(shard)).collect();
+    (export, writers)
+}
+
+fn read(export: &Export, extent: Extent) -> Vec<u8> {
+    let mut bytes = vec![0; extent.len];
+    export.memory().read(extent.at as usize / 8, &mut bytes);
+    bytes
+}
+
+/// The value of `key` at `now`, if it is found; nobody writes meanwhile, so nothing is read twice.
+pub(crate) fn find(export: &Export, key: &[u8], now: u64) -> Option<Vec<u8>> {
+    let search = Search::new(export.layout(), key);
+    let row = read(export, search.row());
+    let mut next = search.in_row(&row);
+    loop {
+        let record = match next {
+            Next::Read(candidate) => {
+                let record = read(export, candidate.extent);
+                next = search.in_record(candidate, &record, &row, now);
+                record
+            }
+            Next::Absent => return None,
+            Next::Found(_) | Next::Retry => panic!("{next:?} of a row"),
+        };
+        match &next {
+            Next::Found(range) => return Some(record[range.clone()].to_vec()),
+            Next::Retry => panic!("a record is not whole"),
+            Next::Read(_) | Next::Absent => {}
+        }
+    }
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Set(u8, usize, u8),
+    Remove(u8),
+    Clear(usize),
+}
+
+fn steps() -> impl Strategy<Value = Step> {
+    let len = prop_oneof![4 => 0..40usize, 3 => 0..200usize, 1 => 0..5000usize];
+    prop_oneof![
+        20 => (any::<u8>(), len, any::<u8>()).prop_map(|(key, len, fill)| Step::Set(key, len, fill)),
+        6 => any::<u8>().prop_map(Step::Remove),
+        1 => (0..3usize).prop_map(Step::Clear),
+    ]
+}
+
+/// Which shard a key is in is any.
+fn shard_of(key: u8, layout: &Layout) -> usize {
+    usize::from(key / 3) % layout.shards() as usize
+}
+
+fn name(key: u8) -> Vec<u8> {
+    vec![key; 1 + usize::from(key % 41)]
+}
+
+/// Does `steps` and compares all keys after each: what is found is what was set last, and if there is `room`, it is found.
+fn compare(layout: Layout, steps: Vec<Step>, room: bool) -> Result<(), TestCaseError> {
+    let (export, mut writers) = export(layout);
+    let mut model: HashMap<u8, Vec<u8>> = HashMap::new();
+    for step in steps {
+        let mut last = None;
+        match step {
+            Step::Set(key, len, fill) => {
+                let value: Vec<u8> = (0..len).map(|n| fill.wrapping_add(n as u8)).collect();
+                writers[shard_of(key, &layout)].set(&name(key), &value, None);
+                last = Some(key);
+                model.insert(key, value);
+            }
+            Step::Remove(key) => {
+                writers[shard_of(key, &layout)].remove(&name(key));
+                model.remove(&key);
+            }
+            Step::Clear(shard) => {
+                let shard = shard % writers.len();
+                writers[shard].clear();
+                model.retain(|key, _| shard_of(*key, &layout) != shard);
+            }
+        }
+        for key in 0..=u8::MAX {
+            let found = find(&export, &name(key), 0);
+            let there = model.get(&key);
+            if found.is_some() {
+                prop_assert_eq!(found.as_ref(), there, "{}", key);
+            } else if let Some(value) = there {
+                let fits = layout.units(name(key).len(), value.len()).is_some();
+                prop_assert!(!fits || !room && last != Some(key), "{} is lost", key);
+            }
+        }
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 40, ..ProptestConfig::default() })]
+
+    /// Small ones forget and are right: the least log of all goes round every few steps.
+    #[test]
+    fn what_is_found_is_what_was_set(
+        steps in prop::collection::vec(steps(), 1..200),
+        shards in 1..4u32,
+        rows in 1..9u32,
+        log in prop_oneof![Just(64u32), 64..300u32, 64..5000u32],
+    ) {
+        compare(Layout::new(SEED, shards, rows, log).unwrap(), steps, false)?;
+    }
+
+    #[test]
+    fn with_room_all_that_is_not_too_long_is_found(steps in prop::collection::vec(steps(), 1..200), shards in 1..4u32) {
+        compare(Layout::new(SEED, shards, 1000, 40_000).unwrap(), steps, true)?;
+    }
+}
+
+/// Where records end at the very end of the log, and where the rest of a round is too short for the next.
+#[test]
+fn a_log_goes_round_wherever_its_records_end() {
+    for lens in [&[92][..], &[92, 76], &[0, 1, 12, 13, 76], &[33]] {
+        let (export, mut writers) = export(Layout::new(SEED, 1, 50, 64).unwrap());
+        for n in 0..10_000u32 {
+            let value = vec![n as u8; lens[n as usize % lens.len()]];
+            writers[0].set(&n.to_le_bytes(), &value, None);
+            // Five records of eight units at most, and what is left at the end of a round.
+            for recent in n.saturating_sub(4)..=n {
+                let value = vec![recent as u8; lens[recent as usize % lens.len()]];
+                assert_eq!(find(&export, &recent.to_le_bytes(), 0), Some(value), "{n} {recent}");
+            }
+        }
+    }
+}
+
+#[test]
+fn in_a_full_bucket_what_was_written_last_stays() {
+    let (export, mut writers) = export(Layout::new(SEED, 1, 1, 4096).unwrap());
+    for n in 0..1000u32 {
+        writers[0].set(&n.to_le_bytes(), b"value", None);
+        for recent in 0..=n {
+            let found = find(&export, &recent.to_le_bytes(), 0);
+            assert_eq!(found.is_some(), recent + 7 > n, "{n} {recent}");
+        }
+    }
+}
+
+#[test]
+fn what_has_expired_by_the_readers_clock_is_asked_for() {
+    let (export, mut writers) = export(Layout::new(SEED, 1, 10, 100).unwrap());
+    writers[0].set(b"key", b"value", Some(1000));
+    assert_eq!(find(&export, b"key", 999).as_deref(), Some(&b"value"[..]));
+    assert_eq!(find(&export, b"key", 1000), None);
+    writers[0].set(b"key", b"value", None);
+    assert_eq!(find(&export, b"key", u64::MAX).as_deref(), Some(&b"value"[..]));
+}
+
+#[test]
+fn the_longest_record_is_a_part_of_the_log() {
+    for (log, longest) in [(64, 8 * 16 - 32 - 3), (1 << 20, 255 * 16 - 32 - 3)] {
+        assert_eq!(Layout::new(SEED, 1, 10, log).unwrap().longest(), longest + 3);
+        let (export, mut writers) = export(Layout::new(SEED, 1, 10, log).unwrap());
+        writers[0].set(b"key", &vec![1; longest], None);
+        assert_eq!(find(&export, b"key", 0), Some(vec![1; longest]));
+        writers[0].set(b"key", &vec![2; longest + 1], None);
+        assert_eq!(find(&export, b"key", 0), None);
+    }
+}
+
+/// As `format.rs` says it, with hashes that the reference implementation of XXH3 finds.
+#[test]
+fn it_lies_in_memory_as_it_is_written_down() {
+    let layout = Layout::new(SEED, 2, 3, 64).unwrap();
+    assert_eq!(layout.bytes(), 2 * 3 * 64 + 2 * 64 * 16);
+    let (export, mut writers) = export(layout);
+    // So that it is not the first.
+    writers[1].set(b"another", b"", None);
+    writers[1].set(b"key", b"some value", Some(0x0102_0304_0506));
+    let hash = 0x9016_9e50_fc3f_b66fu64;
+    let row = ((u128::from(hash) * 3) >> 64) as usize;
+    let entry = (hash & 0xffff) << 48 | 3 << 40 | 3;
+    let bucket = read(&export, Extent { at: ((row * 2 + 1) * 64) as u64, len: 64 });
+    let place = bucket.chunks(8).position(|word| word == entry.to_le_bytes());
+    assert!(place.is_some_and(|place| place > 0), "{bucket:x?}");
+    let record = read(&export, Extent { at: 6 * 64 + 64 * 16 + 3 * 16, len: 48 });
+    let mut expected = 0x7bf5_4ad1_ba29_057bu64.to_le_bytes().to_vec();
+    expected.extend(hash.to_le_bytes());
+    expected.extend([6, 5, 4, 3, 2, 1, 0, 0, 3, 0, 0, 0, 10, 0, 0, 0]);
+    expected.extend(b"keysome value\0\0\0");
+    assert_eq!(record, expected);
+    let empty = read(&export, Extent { at: ((row * 2) * 64) as u64, len: 64 });
+    assert_eq!(empty[..8], 0xc0bd_a4d2_8938_268au64.to_le_bytes());
+    assert_eq!(empty[8..], [0; 56]);
+}
+
+#[test]
+fn a_layout_fits_and_leaves_little() {
+    for (bytes, shards) in [(64 << 20, 1), (64 << 20, 7), (100_000, 3), (5000, 1)] {
+        let layout = Layout::fitting(bytes, shards, SEED).unwrap();
+        let taken = layout.bytes() as usize;
+        assert!(taken <= bytes && taken + shards * 16 > bytes, "{layout:?}");
+        let index = layout.rows() as usize * shards * 64;
+        assert!(index <= bytes / 6 && index + shards * 64 > bytes / 6, "{layout:?}");
+    }
+    for (bytes, shards) in [(0, 1), (1000, 1), (64 << 20, 0), (64 << 20, 257), (usize::MAX, usize::MAX)] {
+        assert_eq!(Layout::fitting(bytes, shards, SEED), None);
+    }
+    // The logs are as long as they may be.
+    assert_eq!(Layout::fitting(1 << 40, 1, SEED).unwrap().log(), 1 << 30);
+}
+
+#[test]
+#[should_panic(expected = "shard 0 has two writers")]
+fn a_shard_has_one_writer() {
+    let (export, _writers) = export(Layout::new(SEED, 1, 1, 64).unwrap());
+    let _ = export.writer(0);
+}

@@ -1,0 +1,190 @@
+//! A shard's part of an export.
+
+use super::format::{ENTRIES, Entry, HEAD, LONGEST_BYTES, Layout, PLACE_BITS, Place, UNIT};
+use linerate_bypass::Published;
+use std::sync::Arc;
+
+/// Words of a unit.
+const UNIT_WORDS: usize = UNIT / 8;
+/// Words of a bucket.
+const BUCKET_WORDS: usize = 1 + ENTRIES;
+
+/// Who writes a shard's buckets and log.
+///
+/// Whoever reads meanwhile finds a key with what it had before a call or with what it has behind it, or not at all; behind it, not with what
+/// it had before.
+#[derive(Debug)]
+pub struct Writer {
+    memory: Arc<Published>,
+    layout: Layout,
+    shard: u32,
+    /// The first word of the log.
+    log: usize,
+    /// Where the next record comes, and where the oldest is. All that entries lead to lies between.
+    head: Place,
+    tail: Place,
+    /// Where the records of the round before end.
+    end: u32,
+    /// A record before it is in the log.
+    record: Box<[u8; LONGEST_BYTES]>,
+}
+
+/// A bucket as it was found.
+struct Bucket {
+    number: u64,
+    entries: [Entry; ENTRIES],
+}
+
+impl Writer {
+    pub(super) fn new(memory: Arc<Published>, layout: Layout, shard: usize) -> Self {
+        let shard = shard as u32;
+        let start = Place { lap: 0, at: 0 };
+        let log = (layout.log_at(shard) / 8) as usize;
+        let record = Box::new([0; LONGEST_BYTES]);
+        let writer = Writer { memory, layout, shard, log, head: start, tail: start, end: 0, record };
+        writer.empty();
+        writer
+    }
+
+    /// `key` has `value` from now on, until `expires_at` milliseconds since 1970. It is not found if it is too long.
+    pub fn set(&mut self, key: &[u8], value: &[u8], expires_at: Option<u64>) {
+        let Some(units) = self.layout.units(key.len(), value.len()) else { return self.remove(key) };
+        let hash = self.layout.hash(key);
+        self.ask_for_bucket(hash);
+        let place = self.make_room(units);
+        let entry = Entry::new(hash, units, place);
+        let record = &mut self.record[..units as usize * UNIT];
+        record[8..16].copy_from_slice(&hash.to_le_bytes());
+        record[16..24].copy_from_slice(&expires_at.unwrap_or(0).to_le_bytes());
+        record[24..28].copy_from_slice(&(key.len() as u32).to_le_bytes());
+        record[28..32].copy_from_slice(&(value.len() as u32).to_le_bytes());
+        let (key_place, rest) = record[HEAD..].split_at_mut(key.len());
+        let (value_place, padding) = rest.split_at_mut(value.len());
+        key_place.copy_from_slice(key);
+        value_place.copy_from_slice(value);
+        padding.fill(0);
+        let check = self.layout.check_record(entry, &record[8..]);
+        record[..8].copy_from_slice(&check.to_le_bytes());
+        self.memory.write(self.word_of(place.at), &self.record[..units as usize * UNIT]);
+
+        let bucket = self.bucket(hash);
+        // What goes if there is no room is what would go next.
+        let slot = bucket.find(|its| its.is_of(hash)).or_else(|| bucket.find(|its| its == Entry::EMPTY));
+        let slot = slot.unwrap_or_else(|| bucket.oldest(place));
+        self.put(bucket, slot, entry);
+    }
+
+    /// `key` is not found any more.
+    pub fn remove(&mut self, key: &[u8]) {
+        let hash = self.layout.hash(key);
+        let bucket = self.bucket(hash);
+        if let Some(slot) = bucket.find(|entry| entry.is_of(hash)) {
+            self.put(bucket, slot, Entry::EMPTY);
+        }
+    }
+
+    /// Nothing is found any more. It takes as long as there are buckets, if there was anything.
+    pub fn clear(&mut self) {
+        if self.tail != self.head {
+            self.empty();
+            self.tail = self.head;
+        }
+    }
+
+    /// Empties all buckets.
+    fn empty(&self) {
+        for row in 0..self.layout.rows() {
+            let number = self.layout.bucket(row.into(), self.shard);
+            let word = number as usize * BUCKET_WORDS;
+            let none = [0; ENTRIES * 8];
+            self.memory.write(word + 1, &none);
+            self.memory.store(word, self.layout.check_bucket(number, &none));
+        }
+    }
+
+    /// The place of a record of so many units, which nothing leads to any more.
+    fn make_room(&mut self, units: u32) -> Place {
+        if self.head.at + units > self.layout.log() {
+            while self.tail.lap < self.head.lap {
+                self.drop_oldest();
+            }
+            self.end = self.head.at;
+            self.head = Place { lap: self.head.lap + 1, at: 0 };
+        }
+        while self.tail.lap < self.head.lap && self.tail.at < self.head.at + units {
+            self.drop_oldest();
+        }
+        let place = self.head;
+        self.head.at += units;
+        place
+    }
+
+    /// The oldest record, of the round before, is not found any more.
+    fn drop_oldest(&mut self) {
+        if self.tail.at == self.end {
+            self.tail = Place { lap: self.tail.lap + 1, at: 0 };
+            return;
+        }
+        let word = self.word_of(self.tail.at);
+        let (hash, lens) = (self.memory.load(word + 1), self.memory.load(word + 3));
+        let bucket = self.bucket(hash);
+        let place = self.tail.bits();
+        if let Some(slot) = bucket.find(|entry| entry != Entry::EMPTY && entry.place() == place) {
+            self.put(bucket, slot, Entry::EMPTY);
+        }
+        let units = self.layout.units(lens as u32 as usize, (lens >> 32) as usize);
+        self.tail.at += units.expect("what is in the log went into it");
+        if self.tail.at != self.end {
+            // When its turn comes, its bucket will have come.
+            self.ask_for_bucket(self.memory.load(self.word_of(self.tail.at) + 1));
+        }
+    }
+
+    /// The word of the log's unit `at`.
+    fn word_of(&self, at: u32) -> usize {
+        self.log + at as usize * UNIT_WORDS
+    }
+
+    /// The number of the bucket of keys of this hash.
+    fn number_of(&self, hash: u64) -> u64 {
+        self.layout.bucket(self.layout.row_of(hash), self.shard)
+    }
+
+    fn ask_for_bucket(&self, hash: u64) {
+        self.memory.prefetch(self.number_of(hash) as usize * BUCKET_WORDS);
+    }
+
+    fn bucket(&self, hash: u64) -> Bucket {
+        let number = self.number_of(hash);
+        let first = number as usize * BUCKET_WORDS + 1;
+        Bucket { number, entries: std::array::from_fn(|slot| Entry(self.memory.load(first + slot))) }
+    }
+
+    /// `entry` takes the place of the one in `slot`.
+    fn put(&self, mut bucket: Bucket, slot: usize, entry: Entry) {
+        bucket.entries[slot] = entry;
+        let mut bytes = [0; ENTRIES * 8];
+        bytes
+            .as_chunks_mut()
+            .0
+            .iter_mut()
+            .zip(bucket.entries)
+            .for_each(|(bytes, Entry(bits))| *bytes = bits.to_le_bytes());
+        let word = bucket.number as usize * BUCKET_WORDS;
+        self.memory.store(word + 1 + slot, entry.0);
+        self.memory.store(word, self.layout.check_bucket(bucket.number, &bytes));
+    }
+}
+
+impl Bucket {
+    fn find(&self, is_it: impl Fn(Entry) -> bool) -> Option<usize> {
+        self.entries.iter().position(|entry| is_it(*entry))
+    }
+
+    /// The slot of the entry whose record is the oldest at the time of `now`.
+    fn oldest(&self, now: Place) -> usize {
+        let age = |entry: &Entry| now.bits().wrapping_sub(entry.place()) << (64 - PLACE_BITS);
+        let ages = self.entries.iter().map(age);
+        ages.enumerate().max_by_key(|(_, age)| *age).map_or(0, |(slot, _)| slot)
+    }
+}

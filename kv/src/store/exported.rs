@@ -1,0 +1,80 @@
+//! What peers may read by themselves is kept in step with what is here.
+//!
+//! Every change of a string comes through here: when an item was written or its expiry put off, when it goes for whatever reason, and
+//! when its keyspace is flushed.
+
+use super::Store;
+use super::index::Location;
+use super::item::{Form, Item};
+use crate::export::Writer;
+
+/// The keyspace whose strings are exported: the database that clients begin with.
+const EXPORTED: u8 = 0;
+
+impl Store {
+    /// Strings of the first keyspace that are put in or changed from now on are written to `export` as well, if they are short.
+    pub fn export_to(&mut self, export: Writer) {
+        self.export = Some(export);
+    }
+
+    /// The item at `location` has been written, or is to expire at another time.
+    #[inline(always)]
+    pub(super) fn expose(&mut self, location: Location) {
+        if self.export.is_some() {
+            self.write_export(location);
+        }
+    }
+
+    #[inline(never)]
+    fn write_export(&mut self, location: Location) {
+        let item = Item(self.heap.at(location));
+        let Some(export) = self.export.as_mut().filter(|_| item.space() == self.spaces.current(EXPORTED)) else {
+            return;
+        };
+        match item.form() {
+            Form::Short => export.set(item.key(), item.value(), item.expires_at()),
+            Form::Long => export.remove(item.key()),
+            // Where it is, a string was not: one has to go first.
+            Form::Fields | Form::Buckets | Form::Bucket => {}
+        }
+    }
+
+    /// The item at `location` goes.
+    #[inline(always)]
+    pub(super) fn withdraw(&mut self, location: Location) {
+        if self.export.is_some() {
+            self.remove_export(location);
+        }
+    }
+
+    #[inline(never)]
+    fn remove_export(&mut self, location: Location) {
+        let item = Item(self.heap.at(location));
+        // Of what was flushed nothing is there, and there may be something new under the same key.
+        let Some(export) = self.export.as_mut().filter(|_| item.space() == self.spaces.current(EXPORTED)) else {
+            return;
+        };
+        if item.form() == Form::Short {
+            export.remove(item.key());
+        }
+    }
+
+    /// The keys of `space` have gone.
+    pub(super) fn withdraw_all(&mut self, space: u8) {
+        if space == EXPORTED
+            && let Some(export) = &mut self.export
+        {
+            export.clear();
+        }
+    }
+}
+
+#[cfg(test)]
+impl Store {
+    /// The string under `key` at `now`, without any change.
+    pub(crate) fn glance(&self, key: &super::Key, now: u64) -> Option<Vec<u8>> {
+        let location = self.find_any(key)?;
+        let is_there = self.item(location).expires_at().is_none_or(|at| at > now);
+        self.string(location).ok().filter(|_| is_there).map(|string| string.to_vec())
+    }
+}
