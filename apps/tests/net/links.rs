@@ -88,11 +88,13 @@ impl Link {
 #[track_caller]
 pub fn assert_nothing_left(pid: u32) {
     let prefix = format!("linerate-{pid}");
+    // A process whose number begins with these digits is another one.
+    let is_ours =
+        |name: &str| name.strip_prefix(&prefix).is_some_and(|rest| !rest.starts_with(|c: char| c.is_ascii_digit()));
     for directory in ["/var/run/dpdk", "/tmp/dpdk", "/dev/hugepages", "/mnt/huge"] {
         let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
-        let left: Vec<_> = entries.map(|entry| entry.file_name()).collect();
-        let ours = |name: &&std::ffi::OsString| name.to_string_lossy().starts_with(&prefix);
-        assert!(!left.iter().any(|name| ours(&name)), "{directory}: {left:?}");
+        let left: Vec<_> = entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+        assert!(!left.iter().any(|name| is_ours(name)), "{directory}: {left:?}");
     }
 }
 
