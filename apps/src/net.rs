@@ -13,9 +13,9 @@ mod stack;
 pub use args::{EngineArg, IdleArg, NetArgs, ProfileArg};
 pub use cores::{CoreList, Place};
 pub use error::Error;
-#[cfg(feature = "rdma")]
-pub use rdma_args::ConnectArg;
 pub use rdma_args::RdmaArgs;
+#[cfg(feature = "rdma")]
+pub use rdma_args::{ConnectArg, ModeArg};
 
 use crate::over::Device;
 use linerate_bypass::arena::{Arena, ArenaConfig, ArenaError};

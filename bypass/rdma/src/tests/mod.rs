@@ -5,5 +5,6 @@ mod exchange;
 mod failing;
 mod hostile;
 mod rig;
+mod sessions;
 mod sleeping;
 mod streams;
