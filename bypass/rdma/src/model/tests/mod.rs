@@ -2,6 +2,7 @@
 
 mod completions;
 mod connecting;
+mod datagrams;
 mod failing;
 mod iwarp;
 mod memory;
