@@ -66,6 +66,15 @@ pub enum Refused {
     /// It does not lie in the region, and is too long to be sent inline.
     #[error("not in registered memory, and too long to be sent inline")]
     NotInRegion,
+    /// Of a datagram: it is longer than a packet may be.
+    #[error("longer than the port's MTU, which a datagram cannot be")]
+    TooLong,
+    /// Of a datagram: the way is for queue pairs of another domain.
+    #[error("the address is of another protection domain")]
+    OtherDomain,
+    /// Of a datagram: no queue pair has such a number.
+    #[error("a queue pair's number has 24 bits")]
+    NoPair,
 }
 
 /// What belongs to a request while it is under way.
