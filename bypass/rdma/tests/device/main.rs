@@ -3,6 +3,7 @@
 
 mod allocations;
 mod connections;
+mod datagrams;
 mod messages;
 mod remote_memory;
 mod rig;

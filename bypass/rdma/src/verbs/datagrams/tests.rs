@@ -8,6 +8,9 @@ use std::sync::Arc;
 
 const CONFIG: PairConfig = PairConfig { sends: 8, receives: 8, inline: 16, signal_every: 4, list: 4 };
 
+/// How requests or buffers have ended.
+type Ends<T> = Vec<Result<T, Status>>;
+
 struct End {
     datagrams: Datagrams<Model>,
     queue: CompletionQueue<Model>,
@@ -57,7 +60,7 @@ impl End {
     }
 
     /// What has come, and how requests have ended.
-    fn poll(&mut self) -> (Vec<Result<Datagram, Status>>, Vec<Result<(), Status>>) {
+    fn poll(&mut self) -> (Ends<Datagram>, Ends<()>) {
         let (mut received, mut sent) = (Vec::new(), Vec::new());
         for completion in self.queue.poll(64).unwrap() {
             if !self.datagrams.owns(&completion) {
