@@ -178,7 +178,7 @@ fn measure(device: &str, address: IpAddr, way: Way, connections: u32, rounds: u3
     let listen = Listen { tcp: vec![SocketAddr::new(address, 0)], udp: Vec::new() };
     let server = Network::open(&args, &listen, Place::First, &stop)?;
     let remote = server.listening().first().copied().unwrap_or_else(|| SocketAddr::new(address, 0));
-    let serving = server.start(|_| Echo::default(), stop.clone())?;
+    let serving = server.start(|_| Echo, stop.clone())?;
     let client = Network::open(&args, &Listen::default(), Place::Last, &stop)?;
     let progress = Arc::<Progress>::default();
     let told = progress.clone();
