@@ -341,7 +341,10 @@ impl<C: Calls> Connector<C> {
                 self.tell(worker, News::Made(link, origin));
             }
             Err(error) => {
-                tracing::debug!("a connection is not made: {error}");
+                match error {
+                    ExchangeError::OtherMode => tracing::warn!("a connection is not made: {error}"),
+                    _ => tracing::debug!("a connection is not made: {error}"),
+                }
                 self.not_made(talk.worker, talk.number, talk.origin, error.outcome());
             }
         }

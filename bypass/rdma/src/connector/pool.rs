@@ -67,6 +67,9 @@ impl<C: Calls> Connector<C> {
     /// Whether a worker has as many connections as it may have: so many completions its queues have room for, and for so many are
     /// the buffers that it shares.
     pub(super) fn is_full(&self, worker: usize) -> bool {
+        if self.workers[worker].datagrams.is_some() {
+            return self.made.values().filter(|made| made.worker == worker).count() >= self.config.max_connections;
+        }
         self.pairs(worker) >= self.config.max_connections && self.pools[worker].0.is_empty()
     }
 

@@ -92,6 +92,20 @@ fn a_thousand_sessions_by_one_queue_pair_and_one_address_leave_nothing() {
 }
 
 #[test]
+fn no_more_sessions_are_made_than_there_may_be() {
+    let mut setup = setup(2);
+    setup.config.max_connections = 1;
+    let (mut rig, address) = rig(&setup);
+    // Nobody closes.
+    rig.ends[0].worker.service_mut().total = usize::MAX;
+    rig.connect_to(address);
+    rig.run_until(|ends| ends.iter().all(|end| end.worker.service().received == ALL));
+    rig.connect_to(address);
+    rig.run_until(|ends| ends[0].worker.service().failed == [(7, ConnectError::TooMany)]);
+    assert!(rig.ends.iter().all(|end| end.worker.service().ended.is_empty()));
+}
+
+#[test]
 fn who_has_the_other_kind_of_connections_is_told_so() {
     for ours in [Mode::Datagrams, Mode::Send] {
         let setup = setup(1);
