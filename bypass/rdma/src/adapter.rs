@@ -190,6 +190,7 @@ impl<C: Calls, M: Send + 'static> Adapter<C, M> {
                 buffers: own.clone(),
                 windows,
                 narrow,
+                atomics: limits.atomics.any(),
             };
             let lines = Lines { messages, news: told, commands: commands.clone(), rest };
             workers.push(WorkerParts { worker, config: config.clone(), parts, lines });

@@ -109,6 +109,7 @@ impl End {
             buffers: buffers.clone(),
             windows,
             narrow: setup.narrow,
+            atomics: true,
         };
         let (letters, messages) = mailbox(16);
         let (news, heard) = mailbox(64);

@@ -24,7 +24,7 @@ pub use exposed::Exposed;
 pub use pair::{Errored, Init, New, PairConfig, QueuePair, ReadyToReceive, ReadyToSend};
 pub use queue::{Completion, CompletionQueue, QueueHandle};
 pub use ring::{Ring, RingPlace};
-pub use sends::{Done, MAX_PIECES, Message, Opened, Refused};
+pub use sends::{Atomic, Done, MAX_PIECES, Message, Opened, Refused};
 pub use shared::{SharedHandle, SharedQueue};
 
 use crate::calls::PostError;
