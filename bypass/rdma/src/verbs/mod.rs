@@ -8,6 +8,7 @@
 mod address;
 mod channel;
 mod connect;
+mod counters;
 mod domain;
 mod exposed;
 mod pair;
@@ -19,6 +20,7 @@ mod shared;
 pub use address::AddressHandle;
 pub use channel::CompletionChannel;
 pub use connect::{CmId, CmNews, EventChannel};
+pub use counters::Counters;
 pub use domain::{Domain, Region, Window};
 pub use exposed::Exposed;
 pub use pair::{Errored, Init, New, PairConfig, QueuePair, ReadyToReceive, ReadyToSend};
