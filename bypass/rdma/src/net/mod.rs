@@ -45,6 +45,8 @@ pub struct Parts<C: Calls> {
     pub windows: Vec<Window<C>>,
     /// Whether what a window is bound to is registered for that alone, since the device does not keep to a window's bounds.
     pub narrow: bool,
+    /// Whether it does atomic operations.
+    pub atomics: bool,
 }
 
 /// What came before the connection that it is for.
@@ -64,6 +66,7 @@ pub(crate) struct Net<C: Calls> {
     buffers: Arena,
     windows: Vec<Window<C>>,
     narrow: bool,
+    atomics: bool,
     pub slots: Slots<Connection<C>>,
     /// The queue pair by which all sessions go, if there are any.
     datagrams: Option<Datagrams<C>>,
@@ -104,7 +107,7 @@ pub(crate) struct Net<C: Calls> {
 
 impl<C: Calls> Net<C> {
     pub fn new(worker: usize, config: Config, parts: Parts<C>) -> Self {
-        let Parts { queues, shared, datagrams, region, arena, buffers, windows, narrow } = parts;
+        let Parts { queues, shared, datagrams, region, arena, buffers, windows, narrow, atomics } = parts;
         Net {
             now: Instant::ZERO,
             worker,
@@ -116,6 +119,7 @@ impl<C: Calls> Net<C> {
             buffers,
             windows,
             narrow,
+            atomics,
             slots: Slots::new(worker, config.max_connections),
             by_number: HashMap::default(),
             expected: HashMap::default(),
