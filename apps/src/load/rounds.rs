@@ -55,8 +55,11 @@ impl Progress {
     }
 
     fn fail(&self, error: Option<ConnectError>) {
-        let _ = self.failed.set(error);
-        self.set(Stage::Over);
+        // What ends when all is over has not failed.
+        if self.stage() != Stage::Over {
+            let _ = self.failed.set(error);
+            self.set(Stage::Over);
+        }
     }
 }
 
