@@ -101,12 +101,12 @@ impl Service for Pinger {
 /// Returns the way to it, where it listens, and its worker's thread, which returns how often it has slept.
 fn run(
     device: &Arc<Model>,
-    connect: Connect,
+    (connect, mode): (Connect, crate::Mode),
     listen: &[SocketAddr],
     remote: Option<SocketAddr>,
     events: &mpsc::Sender<Event>,
 ) -> (Postbox<Order>, Vec<SocketAddr>, thread::JoinHandle<u64>) {
-    let config = Config { rests: true, max_connections: 1, connect, ..Config::default() };
+    let config = Config { rests: true, max_connections: 1, connect, mode, ..Config::default() };
     let adapter = Adapter::open(device, &config, listen, 1).unwrap();
     let (postbox, listening) = (adapter.postbox().clone(), adapter.listening());
     let (connector, mut workers) = adapter.start().unwrap();
@@ -133,15 +133,15 @@ fn run(
     (postbox, listening, worker)
 }
 
-fn nobody_is_left_asleep(connect: Connect) {
+fn nobody_is_left_asleep(connect: Connect, mode: crate::Mode) {
     let fabric = Fabric::new(FabricConfig { mode: Mode::Auto, ..FabricConfig::default() });
     let device = |number| fabric.device("model", DeviceConfig::roce([127, 0, 0, number].into()));
     let [a, b] = [1, 2].map(device);
     let (events, seen) = mpsc::channel();
     let expect = |event| assert_eq!(seen.recv_timeout(PATIENCE), Ok(event));
     let listen = SocketAddr::from(([127, 0, 0, 2], if connect == Connect::Manager { 7 } else { 0 }));
-    let (_, listening, server) = run(&b, connect, &[listen], None, &events);
-    let (postbox, _, client) = run(&a, connect, &[], Some(listening[0]), &events);
+    let (_, listening, server) = run(&b, (connect, mode), &[listen], None, &events);
+    let (postbox, _, client) = run(&a, (connect, mode), &[], Some(listening[0]), &events);
     // News of a connection.
     expect(Event::Opened);
     for _ in 0..500 {
@@ -164,12 +164,17 @@ fn nobody_is_left_asleep(connect: Connect) {
 
 #[test]
 fn whatever_there_is_for_a_worker_wakes_it() {
-    nobody_is_left_asleep(Connect::Manager);
+    nobody_is_left_asleep(Connect::Manager, crate::Mode::Send);
 }
 
 #[test]
 fn so_it_does_where_connections_are_made_by_exchange() {
-    nobody_is_left_asleep(Connect::Exchange);
+    nobody_is_left_asleep(Connect::Exchange, crate::Mode::Send);
+}
+
+#[test]
+fn so_it_does_where_they_are_sessions_of_datagrams() {
+    nobody_is_left_asleep(Connect::Exchange, crate::Mode::Datagrams);
 }
 
 #[test]
