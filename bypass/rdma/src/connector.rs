@@ -263,6 +263,7 @@ impl<C: Calls> Connector<C> {
             worked = true;
             match command {
                 Command::Bury(worker, link) => self.bury(worker, link),
+                Command::Drained(worker, pair) => self.come_back(worker, pair, now),
                 Command::Connect { worker, remote, token } => self.connect(worker, remote, token, now),
             }
         }
@@ -285,6 +286,7 @@ impl<C: Calls> Connector<C> {
             self.end_if_down();
         }
         worked |= self.give_up_late(now);
+        worked |= self.take_up(now);
         // Where nothing waits.
         worked = worked || self.prepare_one();
         while let Some((worker, news)) = self.unsent.pop_front() {
@@ -329,7 +331,7 @@ impl<C: Calls> Connector<C> {
             tracing::debug!("{error}");
         }
         drop(opened);
-        drop(pair);
+        self.retire(worker, pair);
         for _ in 0..windows {
             match Window::new(&self.region) {
                 Ok(window) => self.tell(worker, News::Window(window)),

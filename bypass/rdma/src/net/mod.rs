@@ -3,6 +3,7 @@
 //! Nothing here calls the service. What happens is noted (`opened`, `failed`, `ready`) and the worker delivers it, so that an
 //! event in which the service ends another connection never runs inside one of that other.
 
+mod draining;
 mod receiving;
 mod remote;
 mod sending;
@@ -12,7 +13,8 @@ pub(crate) use sending::KEPT;
 use crate::Config;
 use crate::calls::{Calls, Completed, Status};
 use crate::connection::{Connection, Link, Pending, Receiving, Sending, Stage};
-use crate::verbs::{Completion, CompletionQueue, Error, Region, SharedQueue, Window};
+use crate::verbs::{Completion, CompletionQueue, Error, Errored, QueuePair, Region, SharedQueue, Window};
+use draining::Draining;
 use linerate_bypass::time::Instant;
 use linerate_bypass::{Arena, CloseReason, ConnId, ConnectError, Origin, Slots, Summary, Timers};
 use std::collections::{HashMap, VecDeque};
@@ -62,6 +64,9 @@ pub(crate) struct Net<C: Calls> {
     by_pair: HashMap<u32, ConnId, foldhash::fast::FixedState>,
     /// What has come for queue pairs that are being connected, by their numbers.
     expected: HashMap<u32, Vec<Completion>, foldhash::fast::FixedState>,
+    /// Queue pairs of connections that are over, until they are drained, by their numbers; and those that are.
+    draining: HashMap<u32, Draining<C>, foldhash::fast::FixedState>,
+    pub drained: Vec<QueuePair<C, Errored>>,
     pub timers: Timers,
     pub summary: Summary,
     /// Connections that are established and unknown to the service.
@@ -106,6 +111,8 @@ impl<C: Calls> Net<C> {
             slots: Slots::new(worker, config.max_connections),
             by_pair: HashMap::default(),
             expected: HashMap::default(),
+            draining: HashMap::default(),
+            drained: Vec::new(),
             timers: Timers::default(),
             summary: Summary::default(),
             opened: VecDeque::new(),
@@ -186,6 +193,7 @@ impl<C: Calls> Net<C> {
         tracing::error!("{error}: all connections are over, and there will be no others");
         self.is_over = true;
         self.expected.clear();
+        self.drained.extend(self.draining.drain().map(|(_, draining)| draining.into()));
         for id in self.slots.names() {
             self.end(id, CloseReason::Reset);
         }
@@ -225,6 +233,7 @@ impl<C: Calls> Net<C> {
     /// made of is kept until then. When memory is short, that is done soon.
     #[cold]
     fn probe(&mut self) {
+        self.give_up_draining();
         let after = self.config.probe_after;
         self.probed = self.now;
         for index in 0..self.slots.extent() {
@@ -256,6 +265,8 @@ impl<C: Calls> Net<C> {
 
     /// The queue pair with this number is being connected: what comes for it is kept until it is added.
     pub fn expect(&mut self, pair: u32) {
+        // What was lost is another that had the number before.
+        self.lost.retain(|(lost, _)| *lost != pair);
         self.expected.insert(pair, Vec::new());
     }
 
@@ -271,10 +282,13 @@ impl<C: Calls> Net<C> {
         let verbs = &mut self.summary.verbs;
         *if completion.is_buffer() { &mut verbs.buffers_completed } else { &mut verbs.requests_completed } += 1;
         let id = self.of_pair(completion.pair());
-        if id.is_none()
-            && let Some(early) = self.expected.get_mut(&completion.pair())
-        {
-            return early.push(completion);
+        if id.is_none() {
+            if let Some(early) = self.expected.get_mut(&completion.pair()) {
+                return early.push(completion);
+            }
+            if self.draining.contains_key(&completion.pair()) {
+                return self.come_back(completion);
+            }
         }
         if let Some(shared) = &mut self.shared
             && completion.is_buffer()

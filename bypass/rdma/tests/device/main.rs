@@ -2,7 +2,9 @@
 //! and not the wire. `LINERATE_RDMA_DEVICE` names it; without it nothing is tried.
 
 mod allocations;
+mod atomics;
 mod connections;
 mod messages;
 mod remote_memory;
+mod reset;
 mod rig;
