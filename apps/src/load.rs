@@ -15,6 +15,8 @@ mod connects;
 mod echo;
 mod kv;
 mod pattern;
+#[cfg(feature = "rdma")]
+mod rounds;
 
 pub use board::Board;
 pub use bulk::{Bulk, Direction};
@@ -22,6 +24,8 @@ pub use bulk::{Bulk, Direction};
 pub use connects::Connects;
 pub use echo::EchoLoad;
 pub use kv::{AskExport, Exported, Keyspace, KvLoad, KvPlan, MOST_KEYS, Protocol, Reads, SHORTEST_VERIFIED, Side};
+#[cfg(feature = "rdma")]
+pub use rounds::{Progress, Rounds, Stage};
 
 use hdrhistogram::Histogram;
 use linerate_bypass::time::{Duration, Instant};

@@ -13,9 +13,9 @@ mod stack;
 pub use args::{EngineArg, IdleArg, NetArgs, ProfileArg};
 pub use cores::{CoreList, Place};
 pub use error::Error;
-#[cfg(feature = "rdma")]
-pub use rdma_args::ConnectArg;
 pub use rdma_args::RdmaArgs;
+#[cfg(feature = "rdma")]
+pub use rdma_args::{ConnectArg, ModeArg};
 
 use crate::over::Device;
 use linerate_bypass::arena::{Arena, ArenaConfig, ArenaError};
@@ -121,7 +121,7 @@ impl<M: Send + 'static> Network<M> {
     pub fn publish(&self, memory: Arc<Published>) -> Result<LaterPlace, Error> {
         match &self.port {
             #[cfg(feature = "rdma")]
-            Port::Rdma(port) => Ok(port.publish(memory)),
+            Port::Rdma(port) => port.publish(memory),
             _ => {
                 drop(memory);
                 Err(Error::OnlyWith { what: "--export", with: "--via rdma:DEVICE" })
@@ -134,7 +134,7 @@ impl<M: Send + 'static> Network<M> {
     pub fn count(&self, memory: Arc<Counters>, what: &'static str) -> Result<LaterPlace, Error> {
         match &self.port {
             #[cfg(feature = "rdma")]
-            Port::Rdma(port) => port.count(memory),
+            Port::Rdma(port) => port.count(memory, what),
             _ => {
                 drop(memory);
                 Err(Error::OnlyWith { what, with: "--via rdma:DEVICE" })

@@ -3,6 +3,7 @@
 //! With `--json`, `info` prints one object, `{"devices": […]}`, whose entries have the fields of `info::Device`.
 
 mod connect_bench;
+mod connections_bench;
 mod info;
 mod perf;
 
@@ -22,6 +23,9 @@ pub enum Command {
 
     /// Measure how long connections take to be made, step by step and as a whole
     ConnectBench(connect_bench::ConnectBenchArgs),
+
+    /// Measure what many connections cost: memory and time for each, with receive queues of their own, a shared one, and datagrams
+    ConnectionsBench(connections_bench::ConnectionsBenchArgs),
 
     /// Measure SEND, WRITE and READ between two ends, as perftest does
     Perf(perf::PerfArgs),
@@ -91,6 +95,7 @@ pub fn run(command: Command) -> Result<(), RdmaError> {
     match command {
         Command::Info(args) => show(&args),
         Command::ConnectBench(args) => connect_bench::run(&args),
+        Command::ConnectionsBench(args) => connections_bench::run(&args),
         Command::Perf(args) => perf::run(&args),
     }
 }

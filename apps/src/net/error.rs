@@ -39,11 +39,16 @@ pub enum Error {
         /// The most messages.
         most: usize,
     },
-    /// Each connection has a ring of its own.
-    #[error(
-        "--srq: messages that are written with --rdma-mode write come to each connection's own ring: leave one of the two out"
-    )]
-    RingsAreNotShared,
+    /// How messages come leaves no choice in something else.
+    #[error("{what} with --rdma-mode {mode}: {why}: leave one of the two out")]
+    NotInMode {
+        /// The other option.
+        what: &'static str,
+        /// The mode.
+        mode: &'static str,
+        /// Why not.
+        why: &'static str,
+    },
     /// The stack needs to know who it is.
     #[error("--via {0}: no address of ours: give --ip ADDRESS/PREFIX or --dhcp")]
     NoAddress(Via),
@@ -150,7 +155,7 @@ impl Error {
             NotWith { .. }
                 | OnlyWith { .. }
                 | SignalledTooSeldom { .. }
-                | RingsAreNotShared
+                | NotInMode { .. }
                 | NoAddress(_)
                 | NoAddressFor(_)
                 | NotOurs { .. }

@@ -8,7 +8,7 @@ use linerate_bypass::time::Clock;
 use linerate_bypass::{Counters, LaterPlace, Published, Seat, Service};
 use linerate_rdma::calls::Calls;
 use linerate_rdma::native::Native;
-use linerate_rdma::{Adapter, Config, Worker, WorkerParts};
+use linerate_rdma::{Adapter, Config, Mode, Worker, WorkerParts};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 pub struct Port<M> {
     device: Device,
     adapter: Adapter<Native, M>,
+    mode: Mode,
     workers: usize,
 }
 
@@ -40,7 +41,7 @@ impl<M: Send + 'static> Port<M> {
             Err(error) => tracing::warn!("what services send over and over is copied for each message: {error}"),
         }
         let (name, emulated_by) = (native.name().to_owned(), native.emulated_by().map(str::to_owned));
-        Ok(Port { device: Device { name, emulated_by }, adapter, workers })
+        Ok(Port { device: Device { name, emulated_by }, adapter, mode: config.mode, workers })
     }
 
     /// The device.
@@ -59,13 +60,23 @@ impl<M: Send + 'static> Port<M> {
     }
 
     /// Opens `memory` to all peers, to be read; where, is known when workers have been made.
-    pub fn publish(&self, memory: Arc<Published>) -> LaterPlace {
-        self.adapter.publish(memory)
+    pub fn publish(&self, memory: Arc<Published>) -> Result<LaterPlace, Error> {
+        self.is_reached("--export")?;
+        Ok(self.adapter.publish(memory))
     }
 
     /// Opens `memory` to all peers, to be counted with; where, is known when workers have been made.
-    pub fn count(&self, memory: Arc<Counters>) -> Result<LaterPlace, Error> {
+    pub fn count(&self, memory: Arc<Counters>, what: &'static str) -> Result<LaterPlace, Error> {
+        self.is_reached(what)?;
         Ok(self.adapter.count(memory)?)
+    }
+
+    /// Whether peers can reach memory by themselves, for which `what` asks.
+    fn is_reached(&self, what: &'static str) -> Result<(), Error> {
+        match self.mode {
+            Mode::Send | Mode::Write => Ok(()),
+            Mode::Datagrams => Err(Error::NotInMode { what, mode: "ud", why: "datagrams reach no memory" }),
+        }
     }
 
     /// The workers, each to be run on its own thread; each adds one to `ready` when it serves. Who connects them has a thread

@@ -41,13 +41,13 @@ pub struct RdmaArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(..=1 << 20))]
     pub rdma_pool: Option<u32>,
 
-    /// How messages come to this end: sent, into buffers that are posted, or written by the peer to a ring of each connection's own (rdma)
-    /// [default: send]
+    /// How messages come to this end: sent, into buffers that are posted; written by the peer to a ring of each connection's own;
+    /// or, at both ends, as datagrams to one queue pair for all (rdma) [default: send]
     #[arg(long, value_enum, value_name = "HOW")]
     pub rdma_mode: Option<ModeArg>,
 
     /// How connections are made, the same at both ends: by rdma_cm, or by telling each other of the queue pairs over tcp (rdma)
-    /// [default: cm]
+    /// [default: cm; tcp with --rdma-mode ud]
     #[arg(long, value_enum, value_name = "HOW")]
     pub rdma_connect: Option<ConnectArg>,
 }
@@ -59,6 +59,19 @@ pub enum ModeArg {
     Send,
     /// WRITE with immediate.
     Write,
+    /// Unreliable datagrams.
+    Ud,
+}
+
+#[cfg(feature = "rdma")]
+impl ModeArg {
+    fn name(self) -> &'static str {
+        match self {
+            ModeArg::Send => "send",
+            ModeArg::Write => "write",
+            ModeArg::Ud => "ud",
+        }
+    }
 }
 
 /// `--rdma-connect`.
@@ -110,8 +123,17 @@ impl RdmaArgs {
 impl RdmaArgs {
     /// Checks what one of them says against another.
     pub fn check(&self) -> Result<(), super::Error> {
-        if self.srq.is_some() && self.rdma_mode == Some(ModeArg::Write) {
-            return Err(super::Error::RingsAreNotShared);
+        let refused = [
+            (self.srq.is_some(), ModeArg::Write, "--srq", "each connection has a ring of its own"),
+            (self.srq.is_some(), ModeArg::Ud, "--srq", "all connections share the buffers of one queue pair"),
+            (self.rdma_pool.is_some(), ModeArg::Ud, "--rdma-pool", "all connections go by one queue pair"),
+            (self.rdma_offer_from.is_some(), ModeArg::Ud, "--rdma-offer-from", "nothing is read over datagrams"),
+            (self.rdma_connect == Some(ConnectArg::Cm), ModeArg::Ud, "--rdma-connect cm", "rdma_cm makes no sessions"),
+        ];
+        if let Some((_, mode, what, why)) =
+            refused.iter().find(|(given, mode, ..)| *given && self.rdma_mode == Some(*mode))
+        {
+            return Err(super::Error::NotInMode { what, mode: mode.name(), why });
         }
         let config = self.config();
         let most = config.most_unsignalled();
@@ -130,6 +152,7 @@ impl RdmaArgs {
             mode: match self.rdma_mode {
                 None | Some(ModeArg::Send) => linerate_rdma::Mode::Send,
                 Some(ModeArg::Write) => linerate_rdma::Mode::Write,
+                Some(ModeArg::Ud) => linerate_rdma::Mode::Datagrams,
             },
             shared: self.srq,
             max_connections: self.rdma_connections.map_or(defaults.max_connections, |most| most as usize),
@@ -144,9 +167,9 @@ impl RdmaArgs {
                 Some(OfferFrom::Never) => usize::MAX,
                 Some(OfferFrom::Bytes(bytes)) => bytes,
             },
-            connect: match self.rdma_connect {
-                None | Some(ConnectArg::Cm) => linerate_rdma::Connect::Manager,
-                Some(ConnectArg::Tcp) => linerate_rdma::Connect::Exchange,
+            connect: match (self.rdma_connect, self.rdma_mode) {
+                (Some(ConnectArg::Tcp), _) | (None, Some(ModeArg::Ud)) => linerate_rdma::Connect::Exchange,
+                (Some(ConnectArg::Cm), _) | (None, _) => linerate_rdma::Connect::Manager,
             },
             ..defaults
         }
@@ -178,6 +201,9 @@ mod tests {
         for (text, reads, expected) in [
             ("--rdma-mode send", (|config| config.mode as usize) as fn(Config) -> usize, Mode::Send as usize),
             ("--rdma-mode write", |config| config.mode as usize, Mode::Write as usize),
+            ("--rdma-mode ud", |config| config.mode as usize, Mode::Datagrams as usize),
+            ("--rdma-mode ud", |config| config.connect as usize, Connect::Exchange as usize),
+            ("--rdma-mode ud --rdma-connect tcp", |config| config.connect as usize, Connect::Exchange as usize),
             ("--srq 64", |config| config.shared.unwrap() as usize, 64),
             ("--rdma-connections 7", |config| config.max_connections, 7),
             ("--rdma-pool 5", |config| config.pool, 5),
@@ -215,7 +241,7 @@ mod tests {
     #[test]
     fn what_cannot_be_is_refused_with_what_can() {
         for (text, part) in [
-            ("--rdma-mode read", "send, write"),
+            ("--rdma-mode read", "send, write, ud"),
             ("--srq 2", "3.."),
             ("--rdma-connections 0", "1..=1048576"),
             ("--rdma-buffers 2", "3..=16384"),
@@ -229,8 +255,19 @@ mod tests {
             let error = parse(text).unwrap_err();
             assert!(error.contains(part), "{text}: {error}");
         }
-        let error = parse("--srq 64 --rdma-mode write").unwrap().check().unwrap_err();
-        assert!(error.is_usage() && error.to_string().contains("leave one of the two out"), "{error}");
+        for (what, mode) in [
+            ("--srq 64", "write"),
+            ("--srq 64", "ud"),
+            ("--rdma-pool 3", "ud"),
+            ("--rdma-offer-from never", "ud"),
+            ("--rdma-connect cm", "ud"),
+        ] {
+            let error = parse(&format!("{what} --rdma-mode {mode}")).unwrap().check().unwrap_err();
+            assert!(error.is_usage(), "{error}");
+            let error = error.to_string();
+            let name = what.split_whitespace().next().unwrap();
+            assert!(error.starts_with(name) && error.ends_with("leave one of the two out"), "{error}");
+        }
         let error = parse("--rdma-sends 8 --rdma-signal-every 5").unwrap().check().unwrap_err();
         assert!(error.is_usage());
         assert!(error.to_string().contains("give 4 or less, or more of them with --rdma-sends"), "{error}");

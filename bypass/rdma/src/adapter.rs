@@ -2,7 +2,7 @@
 
 use crate::calls::{Access, Calls, TransportKind};
 use crate::config::{Connect, Mode, Unable};
-use crate::connector::{Connector, ExchangeError, Listeners, Seat};
+use crate::connector::{Connector, DatagramSeat, ExchangeError, Listeners, Seat, sessions};
 use crate::rest::{Bell, Rest};
 use crate::verbs::{self, CompletionQueue, Domain, Error, Exposed, Region, SharedQueue, Window};
 use crate::{Config, Lines, Offers, Parts};
@@ -90,18 +90,28 @@ impl<C: Calls, M: Send + 'static> Adapter<C, M> {
     pub fn open(calls: &Arc<C>, config: &Config, listen: &[SocketAddr], workers: usize) -> Result<Self, OpenError> {
         let failed = |error| OpenError::Verbs { device: calls.name().to_owned(), error };
         let limits = calls.limits().map_err(Error::of("query the device")).map_err(failed)?;
-        let config =
+        let mut config =
             config.within(&limits).map_err(|error| OpenError::Unable { device: calls.name().to_owned(), error })?;
+        if config.mode == Mode::Datagrams {
+            let port = calls.port(sessions::PORT).map_err(Error::of("query the port")).map_err(failed)?;
+            config.buffer = config.buffer.min(port.mtu.bytes() as usize);
+        }
+        let config = config;
         tracing::debug!("{}: up to {} connections for each worker", calls.name(), config.max_connections);
         let listeners = match config.connect {
             Connect::Manager => Listeners::open(calls, listen).map_err(failed)?,
             Connect::Exchange => Listeners::by_exchange(calls, listen)
                 .map_err(|error| OpenError::Exchange { device: calls.name().to_owned(), error })?,
         };
-        let buffers =
-            config.shared.map_or(config.max_connections * usize::from(config.buffers), |shared| shared as usize);
-        // Some are with services while others are posted in their place. Each has a slot in its ring, if there are any.
-        let copies = if config.mode == Mode::Write { 2 } else { 1 };
+        let own = config.max_connections * usize::from(config.buffers);
+        // Each has a slot in its ring, if there are any; and those of datagrams may all be with services while as many are posted.
+        let (buffers, copies) = match (config.mode, config.shared) {
+            (Mode::Send, None) => (own, 1),
+            (Mode::Send, Some(shared)) => (shared as usize, 1),
+            (Mode::Write, _) => (own, 2),
+            (Mode::Datagrams, _) => (config.datagrams(&limits).1 as usize, 2),
+        };
+        // Some are with services while others are posted in their place.
         let bytes = workers * (LEAST + copies * buffers * (config.buffer + 64) * 5 / 4);
         let buffers = Arena::new(ArenaConfig { bytes, hugepages: true })?;
         let arena = Arena::new(ArenaConfig { bytes: workers * BESIDE, hugepages: true })?;
@@ -185,11 +195,21 @@ impl<C: Calls, M: Send + 'static> Adapter<C, M> {
         let (commands, heard) = waking_mailbox(NEWS * config.max_connections * ways.len(), bell.wake());
         let (mut seats, mut workers) = (Vec::new(), Vec::new());
         for (worker, (messages, rest)) in ways.into_iter().enumerate() {
+            let channel = rest.as_ref().map(Rest::channel);
             let most = config.connections_of_queue(&limits).min(config.max_connections).max(1);
-            let queue =
-                |_| CompletionQueue::new(&calls, most as u32 * config.completions(), rest.as_ref().map(Rest::channel));
-            let queues = (0..config.max_connections.div_ceil(most)).map(queue).collect::<Result<Vec<_>, _>>();
-            let queues = queues.map_err(failed)?;
+            let (queues, datagrams) = match config.mode {
+                Mode::Datagrams => {
+                    let (sends, receives) = config.datagrams(&limits);
+                    let queue = CompletionQueue::new(&calls, sends + receives, channel).map_err(failed)?;
+                    let datagrams = sessions::datagrams(&config, &limits, &region, &own, queue.handle());
+                    (vec![queue], Some(datagrams.map_err(failed)?))
+                }
+                Mode::Send | Mode::Write => {
+                    let queue = |_| CompletionQueue::new(&calls, most as u32 * config.completions(), channel);
+                    let queues = (0..config.max_connections.div_ceil(most)).map(queue).collect::<Result<Vec<_>, _>>();
+                    (queues.map_err(failed)?, None)
+                }
+            };
             let shared = match config.shared {
                 Some(buffers) => {
                     let mut shared = SharedQueue::new(&region, buffers).map_err(failed)?;
@@ -203,10 +223,12 @@ impl<C: Calls, M: Send + 'static> Adapter<C, M> {
             let (news, told) = mailbox_of(rest.as_ref(), NEWS * config.max_connections);
             let handles = queues.iter().map(|queue| queue.handle().clone()).collect();
             let shares = shared.as_ref().map(|shared| shared.handle().clone());
-            seats.push(Seat { queues: handles, most, shared: shares, news });
+            let datagram_seat = datagrams.as_ref().map(DatagramSeat::of);
+            seats.push(Seat { queues: handles, most, shared: shares, datagrams: datagram_seat, news });
             let parts = Parts {
                 queues,
                 shared,
+                datagrams,
                 region: region.clone(),
                 arena: arena.clone(),
                 buffers: own.clone(),

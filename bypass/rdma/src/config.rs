@@ -4,8 +4,11 @@ use crate::calls::{DeviceLimits, TransportKind};
 use crate::credit::LEAST_BUFFERS;
 use crate::net::KEPT;
 use crate::offers::Offers;
+use crate::session::DatagramHeader;
 use std::time::Duration;
 
+/// Datagrams of a worker that are being sent at a time, and buffers for those that come unless there are connections for more.
+const DATAGRAMS: u32 = 4096;
 /// Completion queues of a worker at most: it polls them all.
 const QUEUES: u32 = 64;
 
@@ -61,6 +64,8 @@ pub enum Mode {
     Send,
     /// The peer writes them to a ring of the connection's own, and tells of each by 32 bits that come with it.
     Write,
+    /// All peers send them to one queue pair, as datagrams that may be lost, and each end sees to it that they come all the same.
+    Datagrams,
 }
 
 /// How connections are made.
@@ -112,6 +117,15 @@ pub enum Unable {
         /// How many there are.
         most: u32,
     },
+    /// Sessions are made by an exchange of what rdma_cm does not carry.
+    #[error("datagrams' sessions are made by an exchange over TCP: choose that for how connections are made")]
+    SessionsByManager,
+    /// iWARP has connections alone.
+    #[error("messages cannot be sent as datagrams over iWARP, which has none: have them sent by connections")]
+    NoDatagrams,
+    /// There is one queue pair, and its buffers are all sessions'.
+    #[error("datagrams come by one queue pair, with buffers for all: leave shared buffers and the pool out")]
+    DatagramsAlone,
     /// iWARP writes without telling of it.
     #[error("messages cannot be written over iWARP, which has no WRITE with immediate: have them sent")]
     NoImmediate,
@@ -152,6 +166,21 @@ impl Config {
                 return Err(Unable::SharedRings);
             }
         }
+        if self.mode == Mode::Datagrams {
+            if limits.transport == TransportKind::Iwarp {
+                return Err(Unable::NoDatagrams);
+            }
+            if self.connect == Connect::Manager {
+                return Err(Unable::SessionsByManager);
+            }
+            if self.shared.is_some() || self.pool > 0 {
+                return Err(Unable::DatagramsAlone);
+            }
+            // A READ needs a connection of the device's.
+            config.offer_from = usize::MAX;
+            let most = DATAGRAMS.max(u32::from(LEAST_BUFFERS) * self.max_connections as u32).min(limits.requests);
+            config.share(most);
+        }
         if self.pool > 0 && limits.transport == TransportKind::Iwarp {
             return Err(Unable::NoPool);
         }
@@ -159,11 +188,7 @@ impl Config {
             None => no_more_than("buffers of a connection", buffers, limits.requests)?,
             Some(shared) => {
                 no_more_than("shared buffers", shared, limits.shared_buffers)?;
-                // Each connection finds a buffer for whatever it sends, so that nobody is ever told that there is none.
-                let least = u32::from(LEAST_BUFFERS);
-                config.max_connections = config.max_connections.min((shared / least) as usize).max(1);
-                let each = (shared / config.max_connections as u32).clamp(least, buffers.max(least));
-                config.buffers = each as u16;
+                config.share(shared);
             }
         }
         config.signal_every = config.signal_every.min(self.most_unsignalled());
@@ -175,6 +200,15 @@ impl Config {
         Ok(config)
     }
 
+    /// Has connections use no more than `shared` buffers together: each finds one for whatever it sends, so that nobody is ever told that
+    /// there is none.
+    fn share(&mut self, shared: u32) {
+        let (least, buffers) = (u32::from(LEAST_BUFFERS), u32::from(self.buffers));
+        self.max_connections = self.max_connections.min((shared / least) as usize).max(1);
+        let each = (shared / self.max_connections as u32).clamp(least, buffers.max(least));
+        self.buffers = each as u16;
+    }
+
     /// The most messages at which a completion can be asked for: more would not be under way at a time, and a queue pair that
     /// learns nothing of them would stand still.
     pub fn most_unsignalled(&self) -> usize {
@@ -184,6 +218,22 @@ impl Config {
     /// Whether queue pairs are used again. Those that share their buffers are not: what they had of them would have to be found out.
     pub(crate) fn reuses(&self) -> bool {
         self.pool > 0 && self.shared.is_none()
+    }
+
+    /// Bytes of a message, with its header.
+    pub(crate) fn message(&self) -> usize {
+        match self.mode {
+            Mode::Send | Mode::Write => self.buffer,
+            Mode::Datagrams => self.buffer.saturating_sub(DatagramHeader::LEN),
+        }
+    }
+
+    /// Datagrams that a worker may be sending at a time, and buffers that it has for those that come, as many as all its connections
+    /// may use.
+    pub(crate) fn datagrams(&self, limits: &DeviceLimits) -> (u32, u32) {
+        let connections = u32::try_from(self.max_connections).unwrap_or(u32::MAX);
+        let of = |each: u16| connections.saturating_mul(each.into()).min(limits.requests);
+        (of(self.sends).min(DATAGRAMS), of(self.buffers))
     }
 
     /// Completions that a connection may have at once.

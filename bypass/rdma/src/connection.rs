@@ -1,10 +1,11 @@
-//! One connection: its queue pair, its queues, and how far each side has come.
+//! One connection: what carries it, its queues, and how far each side has come.
 
 use crate::calls::Calls;
+use crate::carrier::Carrier;
 use crate::credit::Credits;
 use crate::rx::Rx;
 use crate::tx::Tx;
-use crate::verbs::{CmId, Error, Message, Opened, QueuePair, ReadyToSend, RingPlace};
+use crate::verbs::{CmId, Error, Message, Opened, RingPlace};
 use crate::wire::{Greeting, HEADER, Header, Kind, OFFER, Offer};
 use linerate_bypass::time::Instant;
 use linerate_bypass::{Arena, CloseReason, RemoteDone, Timer};
@@ -16,7 +17,7 @@ use std::net::SocketAddr;
 pub struct Link<C: Calls> {
     /// Slices that the peer may read, in the order in which they were offered. They go before the queue pair.
     pub(crate) opened: VecDeque<Opened<C>>,
-    pub(crate) pair: QueuePair<C, ReadyToSend>,
+    pub(crate) carrier: Carrier<C>,
     /// The connection manager's name for it, which ends it when it is dropped.
     pub(crate) id: Option<CmId<C>>,
     pub(crate) local: SocketAddr,
@@ -37,16 +38,16 @@ pub struct Link<C: Calls> {
 }
 
 impl<C: Calls> Link<C> {
-    /// A connection of a queue pair whose buffers are posted, as both ends described themselves.
+    /// A connection by a queue pair whose buffers are posted, or by a session, as both ends described themselves.
     pub(crate) fn new(
-        pair: QueuePair<C, ReadyToSend>,
+        carrier: Carrier<C>,
         id: Option<CmId<C>>,
         [local, remote]: [SocketAddr; 2],
         ours: &Greeting,
         theirs: &Greeting,
     ) -> Self {
         Link {
-            pair,
+            carrier,
             id,
             local,
             remote,
@@ -85,7 +86,9 @@ impl<C: Calls> Link<C> {
 
     /// Sends a message, for which there is room.
     pub(crate) fn send(&mut self, message: &mut Message, signalled: bool) -> Result<(), Error> {
-        self.pair.send(message, signalled).map_err(|why| Error { what: "send a message", error: io::Error::other(why) })
+        self.carrier
+            .send(message, signalled)
+            .map_err(|why| Error { what: "send a message", error: io::Error::other(why) })
     }
 }
 

@@ -6,16 +6,18 @@ mod exchange;
 mod manager;
 mod pool;
 mod record;
+pub(crate) mod sessions;
 
 pub use exchange::ExchangeError;
 #[cfg(test)]
 pub(crate) use exchange::MOST_ASKING;
 
 use crate::calls::{Calls, Handle, TransportKind};
+use crate::carrier::Carrier;
 use crate::rest::{self, Bell};
 use crate::verbs::{
-    CmId, CmNews, Counters, Error, EventChannel, Exposed, PairConfig, QueueHandle, QueuePair, ReadyToSend, Region,
-    SharedHandle, Window,
+    CmId, CmNews, Counters, Error, EventChannel, Exposed, PairConfig, QueueHandle, QueuePair, Region, SharedHandle,
+    Window,
 };
 use crate::wire::Greeting;
 use crate::{Command, Config, Link, News};
@@ -25,6 +27,8 @@ use linerate_bypass::time::{Clock, Duration, Instant};
 use linerate_bypass::{Arena, ConnectError, Origin};
 use manager::Pending;
 use pool::Pool;
+pub use sessions::DatagramSeat;
+use sessions::Ways;
 use std::collections::{HashMap, VecDeque};
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr};
@@ -50,6 +54,8 @@ pub struct Seat<C: Calls> {
     pub most: usize,
     /// The buffers that they share, if they do.
     pub shared: Option<SharedHandle<C>>,
+    /// The queue pair by which its sessions go, if it has such.
+    pub datagrams: Option<DatagramSeat>,
     /// The way to it.
     pub news: Sender<News<C>>,
 }
@@ -131,8 +137,10 @@ pub struct Connector<C: Calls> {
     commands: Receiver<Command<C>>,
     /// What they ring.
     bell: Bell,
-    /// Connections that workers have, by the number of their queue pair.
-    made: HashMap<u32, Made>,
+    /// Connections that workers have, by the number of what carries them.
+    made: HashMap<u64, Made>,
+    /// The ways to sessions' peers.
+    ways: Ways<C>,
     /// When a port of the device was last said to be down, until one is said to be active.
     down_since: Option<Instant>,
     /// A turn has failed, and that has been said.
@@ -157,7 +165,7 @@ struct Made {
 enum Step<C: Calls> {
     Wait,
     Refused(ConnectError),
-    Ready(QueuePair<C, ReadyToSend>, Greeting),
+    Ready(Carrier<C>, Greeting),
 }
 
 impl<C: Calls> Connector<C> {
@@ -183,7 +191,7 @@ impl<C: Calls> Connector<C> {
         };
         let inline = workers.first().map_or(0, |seat| inline(region, seat, &pair, config.inline));
         let greeting = Greeting {
-            buffer: u32::try_from(config.buffer).unwrap_or(u32::MAX),
+            buffer: u32::try_from(config.message()).unwrap_or(u32::MAX),
             credits: config.buffers,
             takes_offers: config.offer_from < usize::MAX,
         };
@@ -205,6 +213,7 @@ impl<C: Calls> Connector<C> {
             commands,
             bell,
             made: HashMap::new(),
+            ways: Ways::default(),
             down_since: None,
             has_failed: false,
             unsent: VecDeque::new(),
@@ -298,20 +307,20 @@ impl<C: Calls> Connector<C> {
         Ok(worked)
     }
 
-    /// Tells a worker of a queue pair, at once: soon the peer may send.
-    fn expect(&mut self, worker: usize, pair: u32) -> Result<(), Error> {
+    /// Tells a worker of a connection, at once: soon the peer may send.
+    fn expect(&mut self, worker: usize, number: u64) -> Result<(), Error> {
         let full = |_| Error { what: "tell a worker of a connection", error: ErrorKind::WouldBlock.into() };
-        self.workers[worker].news.send(News::Expected(pair)).map_err(full)
+        self.workers[worker].news.send(News::Expected(number)).map_err(full)
     }
 
     fn tell(&mut self, worker: usize, news: News<C>) {
         self.unsent.push_back((worker, news));
     }
 
-    /// A worker is told that a connection has not been made, of the queue pair with this number if it knows of it.
-    fn not_made(&mut self, worker: usize, number: Option<u32>, origin: Origin, error: ConnectError) {
-        if let Some(pair) = number {
-            self.tell(worker, News::Unexpected(pair));
+    /// A worker is told that a connection has not been made, the one with this number if it knows of it.
+    fn not_made(&mut self, worker: usize, number: Option<u64>, origin: Origin, error: ConnectError) {
+        if let Some(number) = number {
+            self.tell(worker, News::Unexpected(number));
         }
         if let Origin::Connected(token) = origin {
             self.tell(worker, News::Failed(token, error));
@@ -320,10 +329,10 @@ impl<C: Calls> Connector<C> {
 
     /// A link of a worker's is over.
     fn bury(&mut self, worker: usize, link: Link<C>) {
-        let Link { pair, id, opened, windows, .. } = link;
-        self.made.remove(&pair.number());
+        let Link { carrier, id, opened, windows, .. } = link;
+        self.made.remove(&carrier.number());
         if let Way::Exchange(exchange) = &mut self.listeners.0 {
-            exchange.end(pair.number());
+            exchange.end(carrier.number());
         }
         if let Some(mut id) = id
             && let Err(error) = id.disconnect()
@@ -331,7 +340,10 @@ impl<C: Calls> Connector<C> {
             tracing::debug!("{error}");
         }
         drop(opened);
-        self.retire(worker, pair);
+        match carrier {
+            Carrier::Pair(pair) => self.retire(worker, pair),
+            Carrier::Session(peer) => drop(peer),
+        }
         for _ in 0..windows {
             match Window::new(&self.region) {
                 Ok(window) => self.tell(worker, News::Window(window)),

@@ -41,6 +41,12 @@ impl Credits {
         self.have > 0 && self.owed >= (self.ours / 2).max(2)
     }
 
+    /// Whether the peer may have sent so many messages whose buffers have not been posted again.
+    #[inline]
+    pub fn allows(&self, used: u32) -> bool {
+        used + self.owed <= self.ours
+    }
+
     /// A message goes: it tells of so many buffers.
     pub fn spend(&mut self) -> u16 {
         debug_assert!(self.have > 0);

@@ -2,6 +2,7 @@
 
 mod adapter;
 pub mod calls;
+mod carrier;
 mod config;
 mod connection;
 mod connector;
@@ -14,7 +15,6 @@ mod offers;
 pub mod perf;
 mod rest;
 mod rx;
-#[cfg_attr(not(test), expect(dead_code, reason = "nobody sends datagrams yet"))]
 mod session;
 mod steps;
 #[cfg(test)]

@@ -6,6 +6,12 @@
 //! RPCs can be General and Fast" (NSDI 2019, eRPC), on the same kind of queue pair; what is sent again is found by time-outs, as
 //! there, and by what came after it (RFC 9002, 6.1.1).
 
+mod header;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use header::DatagramHeader;
+
 use crate::verbs::Message;
 use crate::wire::Senseless;
 use linerate_bypass::Bytes;
@@ -22,62 +28,10 @@ const LEAST_WAIT: Duration = Duration::from_millis(1);
 const FIRST_WAIT: Duration = Duration::from_millis(50);
 /// The longest.
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
+/// How often a message is sent at most: as the wait is doubled up to its longest, that takes some seconds.
+const MOST_TIMES: u32 = 16;
 /// How long what has come may go without being acknowledged where there is nothing to send.
 const ACK_WITHIN: Duration = Duration::from_micros(200);
-
-/// What each datagram begins with.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct DatagramHeader {
-    /// What the receiver calls the session.
-    pub session: u64,
-    /// The number of its message; of the next, if it has none.
-    pub number: u32,
-    /// Whether there is one.
-    pub has_message: bool,
-    /// The number of the first message that has not come to the sender.
-    pub expected: u32,
-    /// For how many messages from that one on the sender has room.
-    pub room: u8,
-    /// Those behind it that have: bit 0 is the one after it.
-    pub early: u32,
-}
-
-impl DatagramHeader {
-    /// Bytes of it.
-    pub const LEN: usize = 24;
-    /// The first bytes: whose it is, and which version.
-    const MAGIC: [u8; 2] = *b"l\x01";
-
-    pub fn write(&self, place: &mut [u8; Self::LEN]) {
-        place[..2].copy_from_slice(&Self::MAGIC);
-        place[2..4].copy_from_slice(&[self.has_message.into(), self.room]);
-        place[4..12].copy_from_slice(&self.session.to_be_bytes());
-        place[12..16].copy_from_slice(&self.number.to_be_bytes());
-        place[16..20].copy_from_slice(&self.expected.to_be_bytes());
-        place[20..].copy_from_slice(&self.early.to_be_bytes());
-    }
-
-    pub fn read(datagram: &[u8]) -> Result<Self, Senseless> {
-        let (head, rest) = datagram.split_first_chunk::<{ Self::LEN }>().ok_or(Senseless)?;
-        let (magic, head) = head.split_at(2);
-        let (&[has_message @ (0 | 1), room], head) = head.split_first_chunk().ok_or(Senseless)? else {
-            return Err(Senseless);
-        };
-        let (session, head) = head.split_first_chunk().ok_or(Senseless)?;
-        let (number, head) = head.split_first_chunk().ok_or(Senseless)?;
-        let (expected, early) = head.split_first_chunk().ok_or(Senseless)?;
-        let header = DatagramHeader {
-            session: u64::from_be_bytes(*session),
-            number: u32::from_be_bytes(*number),
-            has_message: has_message == 1,
-            expected: u32::from_be_bytes(*expected),
-            room,
-            early: u32::from_be_bytes(*early.first_chunk().ok_or(Senseless)?),
-        };
-        let is_sensible = magic == Self::MAGIC && header.has_message != rest.is_empty();
-        is_sensible.then_some(header).ok_or(Senseless)
-    }
-}
 
 /// A message that the peer may not have.
 struct Sent {
@@ -94,6 +48,8 @@ struct Sent {
 pub(crate) struct Session {
     /// What the peer calls it.
     theirs: u64,
+    /// Messages that have come and are not taken, or come too early, at most.
+    window: usize,
     /// What the peer may not have, in order, and the number of the first.
     sent: VecDeque<Sent>,
     first: u32,
@@ -115,10 +71,11 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    /// One that the peer calls `theirs`.
-    pub fn new(theirs: u64) -> Self {
+    /// One that the peer calls `theirs`, and may send so many messages to that have not been taken.
+    pub fn new(theirs: u64, window: u16) -> Self {
         Session {
             theirs,
+            window: (WINDOW as usize).min(window.into()),
             sent: VecDeque::new(),
             first: 0,
             their_room: WINDOW as usize,
@@ -140,6 +97,16 @@ impl Session {
     /// Messages that the peer may not have.
     pub fn under_way(&self) -> usize {
         self.sent.len()
+    }
+
+    /// Whether so much has been sent so often in vain that the peer is gone.
+    pub fn is_given_up(&self) -> bool {
+        self.sent.front().is_some_and(|sent| sent.times > MOST_TIMES)
+    }
+
+    /// What has come is to be acknowledged at once.
+    pub fn acknowledge(&mut self) {
+        self.ack_now = true;
     }
 
     /// Adds a message, for which there is room.
@@ -229,7 +196,7 @@ impl Session {
 
     /// Messages from the expected one on that there is room for.
     fn room_for_more(&self) -> usize {
-        (WINDOW as usize).saturating_sub(self.ready.len())
+        self.window.saturating_sub(self.ready.len())
     }
 
     fn acknowledged(&mut self, header: &DatagramHeader, now: Instant) -> Result<(), Senseless> {
@@ -239,26 +206,31 @@ impl Session {
             let is_old = is_before(header.expected, self.first);
             return if is_old { Ok(()) } else { Err(Senseless) };
         }
-        for sent in self.sent.drain(..count) {
+        let mut heard = |sent: &Sent| {
             // What was sent more than once does not tell which of them was heard (Karn's algorithm, RFC 6298, 3).
-            if let (Some(at), 1) = (sent.at, sent.times) {
+            if let (Some(at), 1, false) = (sent.at, sent.times, sent.has_come) {
                 measure(&mut self.round_trip, now.since(at));
             }
-        }
-        if count > 0 {
             self.backoff = 0;
-        }
+        };
+        self.sent.drain(..count).for_each(|sent| heard(&sent));
         self.first = header.expected;
         self.their_room = header.room.into();
-        let mut behind = 0;
         for (place, sent) in self.sent.iter_mut().enumerate().skip(1) {
             // Only what was sent can have come.
-            sent.has_come |= sent.at.is_some() && place <= 32 && header.early >> (place - 1) & 1 == 1;
+            if sent.at.is_some() && place <= 32 && header.early >> (place - 1) & 1 == 1 {
+                heard(sent);
+                sent.has_come = true;
+            }
         }
+        // Few may never have so many behind them (RFC 5827).
+        let under_way = self.sent.iter().filter(|sent| sent.times > 0).count();
+        let threshold = THRESHOLD.min(under_way.saturating_sub(1)).max(1);
+        let mut behind = 0;
         for sent in self.sent.iter_mut().rev() {
             if sent.has_come {
                 behind += 1;
-            } else if behind >= THRESHOLD && sent.times == 1 {
+            } else if behind >= threshold && sent.times == 1 {
                 sent.at = None;
             }
         }
@@ -289,225 +261,4 @@ fn measure(round_trip: &mut Option<(Duration, Duration)>, took: Duration) {
     let (smoothed, variation) = round_trip.get_or_insert((took, took / 2));
     *variation = (*variation * 3 + smoothed.abs_diff(took)) / 4;
     *smoothed = (*smoothed * 7 + took) / 8;
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use linerate_bypass::Arena;
-    use linerate_bypass::arena::ArenaConfig;
-    use proptest::prelude::*;
-    use std::sync::LazyLock;
-
-    const SESSION: u64 = 0x0123_4567_89ab_cdef;
-
-    /// Of an arena for all tests, so that theirs are not made by the thousand.
-    fn bytes(text: &[u8]) -> Bytes {
-        static ARENA: LazyLock<Arena> =
-            LazyLock::new(|| Arena::new(ArenaConfig { bytes: 16 << 20, hugepages: false }).unwrap());
-        let mut block = ARENA.alloc(text.len()).unwrap();
-        block.copy_from_slice(text);
-        block.freeze()
-    }
-
-    fn message(text: u32) -> Message {
-        let mut message = Message::new();
-        message.push(bytes(&text.to_be_bytes())).unwrap();
-        message
-    }
-
-    fn text(message: &Message) -> Bytes {
-        bytes(&message.pieces().flat_map(|piece| piece.to_vec()).collect::<Vec<_>>())
-    }
-
-    #[test]
-    fn headers_are_read_as_they_were_written() {
-        for has_message in [false, true] {
-            let header = DatagramHeader {
-                session: SESSION,
-                number: 0xfedc_ba98,
-                has_message,
-                expected: 0x7654_3210,
-                room: 31,
-                early: 0x8000_0001,
-            };
-            let mut bytes = [0; DatagramHeader::LEN];
-            header.write(&mut bytes);
-            assert_eq!(DatagramHeader::read(&bytes).is_ok(), !has_message);
-            let with_message = [&bytes[..], b"x"].concat();
-            assert_eq!(DatagramHeader::read(&with_message).is_ok(), has_message);
-            let datagram = if has_message { &with_message } else { &bytes.to_vec() };
-            assert_eq!(DatagramHeader::read(datagram), Ok(header));
-            assert!(DatagramHeader::read(&datagram[..DatagramHeader::LEN - 1]).is_err());
-        }
-    }
-
-    /// Both ends, what is on its way to each, and how far they have come.
-    struct Pair {
-        ends: [Session; 2],
-        on_way: [Vec<(DatagramHeader, Bytes)>; 2],
-        to_send: [u32; 2],
-        taken: [u32; 2],
-        now: Instant,
-    }
-
-    impl Pair {
-        fn new(start: u32, to_send: [u32; 2]) -> Self {
-            let session = || Session { first: start, expected: start, ..Session::new(SESSION) };
-            let ends = [session(), session()];
-            Pair { ends, on_way: Default::default(), to_send, taken: [0; 2], now: Instant::from_nanos(1) }
-        }
-
-        /// One end sends what is due; `keeps` says what becomes of each datagram: how many copies arrive.
-        fn send(&mut self, from: usize, mut copies: impl FnMut() -> usize) {
-            let queued = 1000 - self.to_send[from];
-            for at in 0..self.to_send[from].min(self.ends[from].room() as u32) {
-                self.ends[from].push(message(queued + at));
-                self.to_send[from] -= 1;
-            }
-            let (way, now) = (&mut self.on_way[1 - from], self.now);
-            self.ends[from].send(now, |header, message| {
-                for _ in 0..copies() {
-                    way.push((*header, message.map(text).unwrap_or_default()));
-                }
-                true
-            });
-        }
-
-        fn receive(&mut self, at: usize, which: usize) {
-            if !self.on_way[at].is_empty() {
-                let which = which % self.on_way[at].len();
-                let (header, message) = self.on_way[at].remove(which);
-                self.ends[at].receive(&header, message, self.now).unwrap();
-            }
-        }
-
-        fn take(&mut self, at: usize, start: u32) {
-            if let Some(message) = self.ends[at].take() {
-                assert_eq!(message[..], (start + self.taken[at]).to_be_bytes(), "twice, lost or out of order");
-                self.taken[at] += 1;
-            }
-        }
-    }
-
-    proptest! {
-        /// Whatever is lost, comes twice, or is overtaken, each message is delivered once and in order, and all in the end.
-        #[test]
-        fn every_message_is_delivered_once_and_in_order(
-            loads in (0u32..200, 0u32..200),
-            start in prop_oneof![Just(0), Just(u32::MAX - 20), any::<u32>()],
-            loss in 0u32..60,
-            seed: u64,
-        ) {
-            let mut random = fastrand::Rng::with_seed(seed);
-            let loads = [loads.0, loads.1];
-            let mut pair = Pair::new(start, loads);
-            let begins = loads.map(|load| 1000 - load);
-            for turn in 0..400_000 {
-                let (end, which) = (random.usize(..2), random.usize(..));
-                match random.u8(..4) {
-                    0 => {
-                        let mut dice = random.fork();
-                        pair.send(end, || match dice.u32(..100) {
-                            n if n < loss => 0,
-                            n if n > 95 => 2,
-                            _ => 1,
-                        });
-                    }
-                    // Mostly in order.
-                    1 => pair.receive(end, if which % 4 == 0 { which } else { 0 }),
-                    2 => pair.take(end, begins[1 - end]),
-                    _ => pair.now += Duration::from_micros(random.u64(..3000)),
-                }
-                prop_assert!(pair.ends.iter().all(|end| end.under_way() <= 32 && end.ready.len() + end.early.len() <= 64));
-                if turn % 64 == 0 && pair.taken == [loads[1], loads[0]] {
-                    break;
-                }
-            }
-            prop_assert_eq!(pair.taken, [loads[1], loads[0]]);
-        }
-
-        #[test]
-        fn whatever_a_peer_sends_is_read_or_refused(datagrams in prop::collection::vec((any::<[u8; 22]>(), 0usize..9), 1..50)) {
-            let mut session = Session::new(SESSION);
-            (0..10).for_each(|n| session.push(message(n)));
-            session.send(Instant::from_nanos(1), |_, _| true);
-            for (at, (noise, len)) in datagrams.into_iter().enumerate() {
-                let datagram = [&DatagramHeader::MAGIC[..], &noise, &vec![0; len]].concat();
-                if let Ok(header) = DatagramHeader::read(&datagram) {
-                    // Near what is expected, or nothing would be looked at.
-                    let near = DatagramHeader { number: header.number % 100, expected: header.expected % 12, ..header };
-                    let _ = session.receive(&near, bytes(b"x"), Instant::from_nanos(at as u64));
-                    prop_assert!(session.ready.len() + session.early.len() <= 64);
-                }
-            }
-        }
-    }
-
-    /// Sends all that is due, and returns the numbers of messages; those that `arrive` says get to the other end.
-    fn exchange(pair: &mut Pair, arrive: impl Fn(u32) -> bool) -> Vec<u32> {
-        let mut numbers = Vec::new();
-        pair.send(0, || 1);
-        for (header, message) in std::mem::take(&mut pair.on_way[1]) {
-            numbers.extend(header.has_message.then_some(header.number));
-            if arrive(header.number) {
-                pair.ends[1].receive(&header, message, pair.now).unwrap();
-            }
-        }
-        pair.send(1, || 1);
-        while !pair.on_way[0].is_empty() {
-            pair.receive(0, 0);
-        }
-        numbers
-    }
-
-    #[test]
-    fn what_three_later_ones_have_overtaken_is_sent_again_at_once() {
-        let mut pair = Pair::new(0, [4, 0]);
-        assert_eq!(exchange(&mut pair, |number| number > 0), [0, 1, 2, 3]);
-        // No time has passed.
-        assert_eq!(exchange(&mut pair, |_| true), [0]);
-        assert_eq!(pair.ends[0].under_way(), 0);
-    }
-
-    #[test]
-    fn what_only_two_have_overtaken_waits_for_its_time() {
-        let mut pair = Pair::new(0, [3, 0]);
-        assert_eq!(exchange(&mut pair, |number| number > 0), [0, 1, 2]);
-        assert_eq!(exchange(&mut pair, |_| true), [0u32; 0]);
-        assert_eq!(pair.ends[0].due(), Some(pair.now + FIRST_WAIT));
-        pair.now += FIRST_WAIT;
-        assert_eq!(exchange(&mut pair, |_| false), [0]);
-        // The next time is twice as far.
-        assert_eq!(pair.ends[0].due(), Some(pair.now + 2 * FIRST_WAIT));
-    }
-
-    #[test]
-    fn what_came_before_is_acknowledged_again_and_not_delivered() {
-        let mut pair = Pair::new(0, [1, 0]);
-        assert_eq!(exchange(&mut pair, |_| true), [0]);
-        pair.take(1, 999);
-        let header = DatagramHeader { session: SESSION, number: 0, has_message: true, expected: 0, room: 32, early: 0 };
-        pair.ends[1].receive(&header, bytes(b"x"), pair.now).unwrap();
-        assert!(pair.ends[1].take().is_none());
-        assert_eq!(pair.ends[1].due(), Some(Instant::ZERO));
-    }
-
-    #[test]
-    fn who_has_no_room_is_asked_now_and_then_and_says_when_there_is_some() {
-        let mut pair = Pair::new(0, [100, 0]);
-        assert_eq!(exchange(&mut pair, |_| true).len(), 32);
-        pair.now += ACK_WITHIN;
-        pair.send(1, || 1);
-        pair.receive(0, 0);
-        // Nobody has taken any: one asks, at its time.
-        assert_eq!(exchange(&mut pair, |_| true), [32]);
-        assert_eq!(exchange(&mut pair, |_| true), [0u32; 0]);
-        pair.take(1, 900);
-        pair.send(1, || 1);
-        pair.receive(0, 0);
-        assert_eq!(pair.ends[0].their_room, 1);
-        pair.now += LONGEST_WAIT;
-        assert_eq!(exchange(&mut pair, |_| true), [32]);
-    }
 }

@@ -98,13 +98,13 @@ impl Tx {
         self.parts.push_front(Part::Slice(slice));
     }
 
-    /// A message of up to `most` bytes behind its header, for which `header` is asked; of slices from `large` bytes on that the
-    /// device reaches, none. `None` without bytes, or memory.
+    /// A message of up to `most` bytes behind its header, for which `header` is asked, in up to `pieces` pieces; of slices from
+    /// `large` bytes on that the device reaches, none. `None` without bytes, or memory.
     pub fn message(
         &mut self,
         arena: &Arena,
         header: impl FnOnce() -> [u8; HEADER],
-        most: usize,
+        (most, pieces): (usize, usize),
         large: usize,
         reaches: impl Fn(&[u8]) -> bool,
     ) -> Option<Made> {
@@ -129,7 +129,7 @@ impl Tx {
         };
         first[..HEADER].copy_from_slice(&header());
         let _ = made.message.push(first.freeze());
-        while made.message.has_room()
+        while made.message.pieces().len() < pieces
             && let Some(part) = self.parts.pop_front()
         {
             let left = most + HEADER - made.message.len();

@@ -22,16 +22,16 @@ const MOMENT: Duration = Duration::from_millis(1);
 
 /// What the connector tells a worker.
 pub enum News<C: Calls> {
-    /// The queue pair with this number is being connected. It is told before its peer may send.
-    Expected(u32),
-    /// It is not connected.
-    Unexpected(u32),
+    /// The connection with this number is being made. It is told before its peer may send.
+    Expected(u64),
+    /// It is not made.
+    Unexpected(u64),
     /// A connection has been made.
     Made(Link<C>, Origin),
     /// The connection asked for with this token could not be made.
     Failed(u64, ConnectError),
-    /// The connection of the queue pair with this number is lost: its peer is gone, or the device cannot go on with it.
-    Lost(u32, CloseReason),
+    /// The connection with this number is lost: its peer is gone, or the device cannot go on with it.
+    Lost(u64, CloseReason),
     /// In the place of one that went with a link.
     Window(Window<C>),
     /// A queue pair of a link that was over is to be drained, to be used again.
@@ -170,7 +170,10 @@ impl<C: Calls, S: Service> Worker<C, S> {
             if self.turn(now) == 0 {
                 let tries_again = !self.unsent.is_empty() || self.net.is_starved();
                 let moment = tries_again.then_some(now + MOMENT);
-                let next = [self.net.timers.next(), self.tends_at, moment].into_iter().flatten().min();
+                let next = [self.net.timers.next(), self.net.session_timers.next(), self.tends_at, moment]
+                    .into_iter()
+                    .flatten()
+                    .min();
                 if let Some(rest) = &mut self.rest {
                     rest.wait(next.map_or(Duration::MAX, |next| next.since(now)));
                 }
@@ -186,8 +189,8 @@ impl<C: Calls, S: Service> Worker<C, S> {
         while let Some(news) = self.news.receive() {
             heard += 1;
             match news {
-                News::Expected(pair) => self.net.expect(pair),
-                News::Unexpected(pair) => self.net.expect_no_more(pair),
+                News::Expected(number) => self.net.expect(number),
+                News::Unexpected(number) => self.net.expect_no_more(number),
                 News::Made(link, origin) if !self.net.is_full() => self.net.add(link, origin),
                 News::Made(link, origin) => {
                     self.net.bury(link);
@@ -196,7 +199,7 @@ impl<C: Calls, S: Service> Worker<C, S> {
                     }
                 }
                 News::Failed(token, error) => self.net.failed.push_back((token, error)),
-                News::Lost(pair, why) => self.net.lost.push((pair, why)),
+                News::Lost(number, why) => self.net.lost.push((number, why)),
                 News::Window(window) => self.net.add_window(window),
                 News::Drain(pair) => self.net.drain(pair),
             }

@@ -131,7 +131,7 @@ pub fn run(args: &ConnectBenchArgs) -> Result<(), RdmaError> {
 }
 
 /// An address of the device by which it can be connected to.
-fn address(native: &Native) -> std::io::Result<IpAddr> {
+pub(super) fn address(native: &Native) -> std::io::Result<IpAddr> {
     let gids = native.gids(1)?;
     let ip = gids.iter().filter(|gid| gid.kind != GidKind::RoceV1).map(|gid| gid.ip()).find(IpAddr::is_ipv4);
     ip.ok_or_else(|| std::io::Error::new(std::io::ErrorKind::AddrNotAvailable, "its port has no IPv4 address"))

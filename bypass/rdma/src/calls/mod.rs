@@ -16,7 +16,7 @@ pub use objects::{
     Transition,
 };
 pub use work::{
-    Completed, Operation, PostError, ReceiveRequest, Segment, SendFlags, SendRequest, Status, WorkCompletion,
+    Completed, Operation, PostError, ROUTE_LEN, ReceiveRequest, Segment, SendFlags, SendRequest, Status, WorkCompletion,
 };
 
 use std::io;
@@ -174,6 +174,17 @@ pub unsafe trait Calls: Send + Sync + 'static {
     /// The domain, and what `config` names, are live.
     unsafe fn create_pair(&self, domain: Handle, config: &QueuePairConfig) -> io::Result<(Handle, u32, Capacities)>;
 
+    /// As [`create_pair`](Self::create_pair), of unreliable datagrams (`ibv_create_qp` with `IBV_QPT_UD`). Each buffer begins with
+    /// the place of a global route, of [`ROUTE_LEN`] bytes. Over iWARP there are none.
+    ///
+    /// # Safety
+    /// The domain, and what `config` names, are live.
+    unsafe fn create_datagrams(
+        &self,
+        domain: Handle,
+        config: &QueuePairConfig,
+    ) -> io::Result<(Handle, u32, Capacities)>;
+
     /// `ibv_destroy_qp`.
     ///
     /// # Safety
@@ -204,7 +215,7 @@ pub unsafe trait Calls: Send + Sync + 'static {
     /// # Safety
     /// The queue pair is live. The segments lie in regions of its domain that are live (unless they are sent inline), and nobody
     /// writes them (or, for a READ, uses them) until the request is completed, or one after it is, or the queue pair is
-    /// destroyed.
+    /// destroyed. The address that a datagram names is of this device, and live as long.
     unsafe fn post_send(&self, pair: Handle, requests: &[SendRequest<'_>]) -> Result<(), PostError>;
 
     /// `ibv_post_recv`. An empty list does nothing.

@@ -45,7 +45,7 @@ pub struct Capacities {
     pub inline: u32,
 }
 
-/// What a reliable connected queue pair is made of.
+/// What a queue pair is made of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QueuePairConfig {
     /// Where completions of requests go.
@@ -87,7 +87,7 @@ pub enum QueuePairState {
 }
 
 /// The way to the peer's queue pair.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Path {
     /// The peer's port, where there is Ethernet below.
     pub gid: [u8; 16],
@@ -147,6 +147,22 @@ pub enum Transition {
         not_ready_retries: u8,
         /// READs and atomics that we ask for at a time.
         reads_asked: u8,
+    },
+    /// Of a queue pair of datagrams, from `Reset`.
+    InitDatagrams {
+        /// The port that it goes by.
+        port: u8,
+        /// The partition, by its place in the port's table.
+        partition: u16,
+        /// What a datagram has to name for being received (Q_Key). With the highest bit set, it is for privileged programs.
+        key: u32,
+    },
+    /// Of a queue pair of datagrams, from `Init`.
+    ReceiveDatagrams,
+    /// Of a queue pair of datagrams, from `ReadyToReceive`.
+    SendDatagrams {
+        /// The number of our first packet.
+        first_packet: u32,
     },
     /// From any.
     Error,

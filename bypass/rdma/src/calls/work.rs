@@ -85,6 +85,16 @@ pub enum Operation {
     },
     /// Makes a key of ours invalid; no segments.
     InvalidateLocal(u32),
+    /// A message of one packet, of a queue pair of datagrams. It may get lost. Where it is longer than the port's MTU, nothing is
+    /// sent, and its completion is a success (IBA C10-93.1.1).
+    Datagram {
+        /// The way to the peer's port, an address of the same domain.
+        address: Handle,
+        /// The number of the peer's queue pair.
+        pair: u32,
+        /// The peer's Q_Key. With the highest bit set, our own is sent (IBA 10.2.5).
+        key: u32,
+    },
 }
 
 /// How a request is done.
@@ -228,4 +238,13 @@ pub struct WorkCompletion {
     pub immediate: Option<u32>,
     /// The key that the peer made invalid.
     pub invalidated: Option<u32>,
+    /// Of a datagram that was received: the number of the queue pair that sent it.
+    pub source: u32,
+    /// Of a datagram that was received: whether its buffer begins with a global route, for which there are
+    /// [`ROUTE_LEN`] bytes at the beginning in any case, which `len` counts.
+    pub has_route: bool,
 }
+
+/// Bytes that each buffer of a queue pair of datagrams begins with: the place of the global route header (GRH). RoCE version 2
+/// has an IP header there, that of IPv4 in the last 20 bytes.
+pub const ROUTE_LEN: usize = 40;

@@ -1,16 +1,19 @@
-//! Connections made without the connection manager: both ends tell each other of their queue pairs over TCP.
+//! Connections made without the connection manager: both ends tell each other of their queue pairs, or sessions, over TCP.
 //!
 //! Whoever asks sends its [`Record`]; whoever is asked makes its queue pair ready, and answers with its own; whoever asked does
 //! the same, and says so, for only then may the other end send. The TCP connection stays while the queue pairs do: its end says
 //! that the peer is gone.
 
-use super::record::{NUMBERS, READY, Record};
+mod handshake;
+
+use super::record::Record;
 use super::{Connector, Made, Step, Way};
 use crate::News;
-use crate::calls::{Calls, Gid, GidKind, Path, Transition, TransportKind};
-use crate::connection::Link;
-use crate::verbs::{Error, Init, QueuePair, ReadyToSend};
+use crate::calls::{Calls, Gid, TransportKind};
+use crate::carrier::Carrier;
+use crate::verbs::Error;
 use crate::wire::Greeting;
+use handshake::{Half, gid_of};
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{CloseReason, ConnectError, Origin};
 use rustix::event::Timespec;
@@ -32,11 +35,7 @@ const BACKLOG: i32 = 4096;
 const EVENTS: usize = 64;
 /// How long no connection is accepted after one could not be, for want of something.
 const PAUSE: Duration = Duration::from_millis(100);
-/// How long an answer may take before a packet is sent again: 4.096 µs times two to the power of this, a quarter of a second.
-const TIMEOUT: u8 = 16;
-/// What a peer that has no buffer posted would be told to wait, which none is: 0.64 ms (IBA table 45).
-const NOT_READY_TIMER: u8 = 12;
-/// What an event is about: a listener, or a connection that has been made, by the number of its queue pair; or one that is being
+/// What an event is about: a listener, or a connection that has been made, by the number of what carries it; or one that is being
 /// made, by a number of ours.
 const LISTENER: u64 = 1 << 63;
 const MADE: u64 = 1 << 62;
@@ -62,6 +61,12 @@ pub enum ExchangeError {
     /// What the peer says makes no sense.
     #[error("the peer is another program")]
     Senseless,
+    /// One end has a queue pair for each connection, the other sessions.
+    #[error("the peer's connections are carried otherwise: --rdma-mode ud is for both ends or neither")]
+    OtherMode,
+    /// The system has no random number for a session.
+    #[error("no random number: {0}")]
+    NoRandomness(getrandom::Error),
     /// What the peer says is not of itself.
     #[error("the peer's queue pair is not where the peer is")]
     Elsewhere,
@@ -87,7 +92,7 @@ impl ExchangeError {
     fn outcome(&self) -> ConnectError {
         use ErrorKind::*;
         match self {
-            ExchangeError::Senseless | ExchangeError::Elsewhere => ConnectError::Refused,
+            ExchangeError::Senseless | ExchangeError::OtherMode | ExchangeError::Elsewhere => ConnectError::Refused,
             ExchangeError::Full => ConnectError::TooMany,
             ExchangeError::Tcp(error) => match error.kind() {
                 ConnectionRefused | ConnectionReset | UnexpectedEof => ConnectError::Refused,
@@ -108,8 +113,8 @@ pub(super) struct Exchange<C: Calls> {
     /// Connections that are being made.
     talks: HashMap<u64, Talk<C>>,
     next: u64,
-    /// What ends when those do that have been made, by the number of the queue pair.
-    made: HashMap<u32, TcpStream>,
+    /// What ends when those do that have been made, by the number of what carries them.
+    made: HashMap<u64, TcpStream>,
 }
 
 /// A connection that is being made.
@@ -118,8 +123,8 @@ struct Talk<C: Calls> {
     worker: usize,
     origin: Origin,
     until: Instant,
-    /// The number of the queue pair, once the worker has been told of it.
-    number: Option<u32>,
+    /// The number of what is to carry it, once the worker has been told of it.
+    number: Option<u64>,
     stage: Stage<C>,
     /// What has been read of what comes next.
     read: [u8; Record::LEN],
@@ -130,11 +135,11 @@ enum Stage<C: Calls> {
     /// TCP connects.
     Connecting,
     /// We have asked.
-    Asking { pair: QueuePair<C, Init>, own: Gid, record: Record },
+    Asking { half: Half<C>, own: Gid, record: Record },
     /// The peer is to ask.
     Listening,
     /// We have answered.
-    Answered(QueuePair<C, ReadyToSend>, Greeting),
+    Answered(Carrier<C>, Greeting),
     /// It is over.
     Over,
 }
@@ -172,8 +177,8 @@ impl<C: Calls> Exchange<C> {
     }
 
     /// The peer of a connection is to learn that it is over.
-    pub fn end(&mut self, pair: u32) {
-        self.made.remove(&pair);
+    pub fn end(&mut self, number: u64) {
+        self.made.remove(&number);
     }
 
     /// Accepts somebody, if anybody asks and there may be more.
@@ -267,7 +272,7 @@ impl<C: Calls> Connector<C> {
             match event.data.u64() {
                 LISTENER => _ = self.exchange().map(|exchange| exchange.asked = Some(now)),
                 // Nothing is said any more: whatever it is, it is the end.
-                pair if pair & MADE != 0 => self.peer_is_gone(pair as u32),
+                made if made & MADE != 0 => self.peer_is_gone(made & !MADE),
                 talk => self.go_on(talk),
             }
         }
@@ -302,15 +307,15 @@ impl<C: Calls> Connector<C> {
         }
     }
 
-    /// Its queue pair stays until the worker gives it up.
-    fn peer_is_gone(&mut self, pair: u32) {
+    /// What carries the connection stays until the worker gives it up.
+    fn peer_is_gone(&mut self, number: u64) {
         let Some(exchange) = self.exchange() else { return };
-        let Some(stream) = exchange.made.get(&pair) else { return };
+        let Some(stream) = exchange.made.get(&number) else { return };
         if let Err(error) = epoll::delete(&exchange.epoll, stream) {
             tracing::debug!("{error}");
         }
-        if let Some(made) = self.made.get(&pair) {
-            self.tell(made.worker, News::Lost(pair, CloseReason::Reset));
+        if let Some(made) = self.made.get(&number) {
+            self.tell(made.worker, News::Lost(number, CloseReason::Reset));
         }
     }
 
@@ -323,161 +328,27 @@ impl<C: Calls> Connector<C> {
                 return;
             }
             Ok(Step::Refused(why)) => return self.not_made(talk.worker, talk.number, talk.origin, why),
-            Ok(Step::Ready(pair, theirs)) => self.settle(&talk, pair, &theirs),
+            Ok(Step::Ready(carrier, theirs)) => self.settle(&talk, carrier, &theirs),
             Err(error) => Err(error),
         };
         match result {
             Ok(link) => {
                 let (worker, origin) = (talk.worker, talk.origin);
-                let pair = link.pair.number();
-                let made = Made { worker, pair: link.pair.handle(), id: None, local: link.local.ip() };
-                self.made.insert(pair, made);
-                _ = self.exchange().map(|exchange| exchange.made.insert(pair, talk.stream));
+                let number = link.carrier.number();
+                let made = Made { worker, pair: link.carrier.handle(), id: None, local: link.local.ip() };
+                self.made.insert(number, made);
+                _ = self.exchange().map(|exchange| exchange.made.insert(number, talk.stream));
                 self.tell(worker, News::Made(link, origin));
             }
             Err(error) => {
-                tracing::debug!("a connection is not made: {error}");
+                match error {
+                    ExchangeError::OtherMode => tracing::warn!("a connection is not made: {error}"),
+                    _ => tracing::debug!("a connection is not made: {error}"),
+                }
                 self.not_made(talk.worker, talk.number, talk.origin, error.outcome());
             }
         }
     }
-
-    /// What comes next for a connection that is being made.
-    fn next_step(&mut self, talk: &mut Talk<C>, key: u64) -> Result<Step<C>, ExchangeError> {
-        match std::mem::replace(&mut talk.stage, Stage::Over) {
-            Stage::Connecting => {
-                if let Some(error) = talk.stream.take_error()? {
-                    return Err(error.into());
-                }
-                let (pair, own, record) = self.new_pair(talk)?;
-                self.expect_of(talk, record.pair)?;
-                talk.say(&record.write())?;
-                if let Some(exchange) = self.exchange() {
-                    epoll::modify(&exchange.epoll, &talk.stream, EventData::new_u64(key), EventFlags::IN)?;
-                }
-                talk.stage = Stage::Asking { pair, own, record };
-            }
-            Stage::Asking { pair, own, record } => match talk.next()? {
-                None => talk.stage = Stage::Asking { pair, own, record },
-                Some(bytes) => {
-                    let theirs = read(&bytes, talk)?;
-                    let pair = join(pair, &own, &record, &theirs)?;
-                    talk.say(&[READY])?;
-                    return Ok(Step::Ready(pair, theirs.greeting));
-                }
-            },
-            Stage::Listening => match talk.next()? {
-                None => talk.stage = Stage::Listening,
-                Some(bytes) => {
-                    let theirs = read(&bytes, talk)?;
-                    talk.worker = self.next;
-                    self.next = (self.next + 1) % self.workers.len();
-                    let (pair, own, record) = self.new_pair(talk)?;
-                    let pair = join(pair, &own, &record, &theirs)?;
-                    self.expect_of(talk, record.pair)?;
-                    talk.say(&record.write())?;
-                    talk.stage = Stage::Answered(pair, theirs.greeting);
-                }
-            },
-            Stage::Answered(pair, theirs) => match talk.next()? {
-                None => talk.stage = Stage::Answered(pair, theirs),
-                Some([READY]) => return Ok(Step::Ready(pair, theirs)),
-                Some(_) => return Err(ExchangeError::Senseless),
-            },
-            Stage::Over => {}
-        }
-        Ok(Step::Wait)
-    }
-
-    /// A queue pair with its buffers, by the port that the peer is reached by, and what the peer is told of it.
-    fn new_pair(&mut self, talk: &Talk<C>) -> Result<(QueuePair<C, Init>, Gid, Record), ExchangeError> {
-        if self.is_full(talk.worker) {
-            return Err(ExchangeError::Full);
-        }
-        let calls = self.region.domain().calls();
-        let own = gid_of(&**calls, talk.stream.local_addr()?.ip())?;
-        let port = calls.port(own.port).map_err(Error::of("query the port"))?;
-        let pair = self.pair_for(talk.worker, Some(own.port), |pair| pair.init(own.port))?;
-        let record = Record {
-            greeting: self.greeting,
-            pair: pair.number(),
-            first_packet: fastrand::u32(..NUMBERS),
-            gid: own.raw,
-            mtu: port.mtu,
-            reads_asked: self.reads.1,
-            reads_answered: self.reads.0,
-        };
-        Ok((pair, own, record))
-    }
-
-    /// The worker is told of the queue pair before the peer is.
-    fn expect_of(&mut self, talk: &mut Talk<C>, pair: u32) -> Result<(), ExchangeError> {
-        self.expect(talk.worker, pair)?;
-        talk.number = Some(pair);
-        Ok(())
-    }
-
-    /// The link of a connection that has been made, whose end will be heard of.
-    fn settle(
-        &mut self,
-        talk: &Talk<C>,
-        pair: QueuePair<C, ReadyToSend>,
-        theirs: &Greeting,
-    ) -> Result<Link<C>, ExchangeError> {
-        let canonical = |address: SocketAddr| SocketAddr::new(address.ip().to_canonical(), address.port());
-        let addresses = [talk.stream.local_addr()?, talk.stream.peer_addr()?].map(canonical);
-        if let Some(exchange) = self.exchange() {
-            let name = EventData::new_u64(MADE | u64::from(pair.number()));
-            epoll::modify(&exchange.epoll, &talk.stream, name, EventFlags::IN | EventFlags::RDHUP)?;
-        }
-        Ok(Link::new(pair, None, addresses, &self.greeting, theirs))
-    }
-}
-
-/// What the peer says of itself, which is of itself.
-fn read<C: Calls>(bytes: &[u8; Record::LEN], talk: &Talk<C>) -> Result<Record, ExchangeError> {
-    let record = Record::read(bytes).map_err(|_| ExchangeError::Senseless)?;
-    let at = IpAddr::from(record.gid).to_canonical();
-    if at == talk.stream.peer_addr()?.ip().to_canonical() { Ok(record) } else { Err(ExchangeError::Elsewhere) }
-}
-
-/// Makes a queue pair ready to receive from the peer's, and to send to it.
-fn join<C: Calls>(
-    pair: QueuePair<C, Init>,
-    own: &Gid,
-    ours: &Record,
-    theirs: &Record,
-) -> Result<QueuePair<C, ReadyToSend>, Error> {
-    let receive = Transition::ReadyToReceive {
-        mtu: ours.mtu.min(theirs.mtu),
-        pair: theirs.pair,
-        first_packet: theirs.first_packet,
-        reads_answered: ours.reads_answered.min(theirs.reads_asked),
-        not_ready_timer: NOT_READY_TIMER,
-        path: Path::to(theirs.gid, 0, own),
-    };
-    let send = Transition::ReadyToSend {
-        first_packet: ours.first_packet,
-        timeout: TIMEOUT,
-        retries: super::RETRIES,
-        // Nobody sends without a buffer at the other end.
-        not_ready_retries: 0,
-        reads_asked: ours.reads_asked.min(theirs.reads_answered),
-    };
-    pair.ready_to_receive(&receive)?.ready_to_send(&send)
-}
-
-/// The RoCE address of the device for `ip`.
-fn gid_of(calls: &impl Calls, ip: IpAddr) -> Result<Gid, ExchangeError> {
-    let ip = ip.to_canonical();
-    let ports = calls.limits().map_err(Error::of("query the device"))?.ports;
-    for port in 1..=ports {
-        let gids = calls.gids(port).map_err(Error::of("query the port's addresses"))?;
-        if let Some(gid) = gids.into_iter().find(|gid| gid.kind == GidKind::RoceV2 && gid.ip() == ip) {
-            return Ok(gid);
-        }
-    }
-    Err(ExchangeError::NotOfDevice(ip))
 }
 
 /// A socket that connects to `remote`.

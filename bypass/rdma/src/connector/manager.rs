@@ -3,6 +3,7 @@
 use super::{Connector, Made, RESOLVE_MS, RETRIES, Step, Way};
 use crate::News;
 use crate::calls::{Calls, CmEvent, CmEventKind, CmParameters, Handle, Private};
+use crate::carrier::Carrier;
 use crate::connection::Link;
 use crate::verbs::{CmId, Error, Init, QueuePair, ReadyToSend};
 use crate::wire::Greeting;
@@ -15,7 +16,7 @@ pub(super) struct Pending<C: Calls> {
     worker: usize,
     origin: Origin,
     /// Its queue pair's, once the worker has been told of it.
-    number: Option<u32>,
+    number: Option<u64>,
     pair: Option<QueuePair<C, Init>>,
     ready: Option<QueuePair<C, ReadyToSend>>,
     /// What the peer said of itself, who asked for it.
@@ -66,13 +67,13 @@ impl<C: Calls> Connector<C> {
         } else {
             (None, Some(pair.ready_to_receive_by(&id)?.ready_to_send_by(&id)?))
         };
-        self.expect(worker, parameters.pair)?;
+        self.expect(worker, parameters.pair.into())?;
         if let Err(error) = id.accept(&parameters) {
-            self.tell(worker, News::Unexpected(parameters.pair));
+            self.tell(worker, News::Unexpected(parameters.pair.into()));
             return Err(error);
         }
         let until = now + self.config.connect_timeout;
-        let number = Some(parameters.pair);
+        let number = Some(parameters.pair.into());
         let pending =
             Pending { worker, origin: Origin::Accepted, number, pair, ready, theirs: Some(theirs), until, id };
         self.pending.insert(pending.id.handle(), pending);
@@ -111,7 +112,7 @@ impl<C: Calls> Connector<C> {
         match self.step(&mut pending, event) {
             Ok(Step::Wait) => _ = self.pending.insert(event.id, pending),
             Ok(Step::Refused(why)) => self.refused(&pending, why),
-            Ok(Step::Ready(pair, theirs)) => self.hand_over(pending, pair, theirs),
+            Ok(Step::Ready(carrier, theirs)) => self.hand_over(pending, carrier, theirs),
             Err(error) => {
                 tracing::warn!("a connection is not made: {error}");
                 self.refused(&pending, ConnectError::Unreachable);
@@ -132,8 +133,9 @@ impl<C: Calls> Connector<C> {
             AddressResolved => id.resolve_route(RESOLVE_MS)?,
             RouteResolved => {
                 let pair = self.pair_for(pending.worker, None, |pair| pair.init_by(id))?;
-                self.expect(pending.worker, pair.number())?;
-                pending.number = Some(pair.number());
+                let number = pair.number().into();
+                self.expect(pending.worker, number)?;
+                pending.number = Some(number);
                 let (answered, asked) = self.reads;
                 id.connect(&self.parameters(pair.number(), answered, asked))?;
                 pending.pair = Some(pair);
@@ -145,7 +147,7 @@ impl<C: Calls> Connector<C> {
                 };
                 let ready = pair.init_again_by(id)?.ready_to_receive_by(id)?.ready_to_send_by(id)?;
                 id.establish()?;
-                return Ok(Step::Ready(ready, theirs));
+                return Ok(Step::Ready(Carrier::Pair(ready), theirs));
             }
             // What was accepted is there; or, with iWARP, what was asked for.
             Established => {
@@ -156,7 +158,7 @@ impl<C: Calls> Connector<C> {
                     (None, None) => None,
                 };
                 return Ok(match (ready, theirs) {
-                    (Some(ready), Ok(theirs)) => Step::Ready(ready, theirs),
+                    (Some(ready), Ok(theirs)) => Step::Ready(Carrier::Pair(ready), theirs),
                     _ => Step::Refused(ConnectError::Refused),
                 });
             }
@@ -170,12 +172,12 @@ impl<C: Calls> Connector<C> {
     }
 
     /// Gives a connection to its worker.
-    fn hand_over(&mut self, pending: Pending<C>, pair: QueuePair<C, ReadyToSend>, theirs: Greeting) {
+    fn hand_over(&mut self, pending: Pending<C>, carrier: Carrier<C>, theirs: Greeting) {
         let Pending { id, worker, origin, .. } = pending;
         let Some((local, remote)) = id.addresses() else { return };
-        let made = Made { worker, pair: pair.handle(), id: Some(id.handle()), local: local.ip() };
-        self.made.insert(pair.number(), made);
-        let link = Link::new(pair, Some(id), [local, remote], &self.greeting, &theirs);
+        let made = Made { worker, pair: carrier.handle(), id: Some(id.handle()), local: local.ip() };
+        self.made.insert(carrier.number(), made);
+        let link = Link::new(carrier, Some(id), [local, remote], &self.greeting, &theirs);
         self.tell(worker, News::Made(link, origin));
     }
 

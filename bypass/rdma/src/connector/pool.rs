@@ -79,7 +79,7 @@ impl<C: Calls> Connector<C> {
             }
         }
         // The worker keeps what comes for it.
-        self.tell(worker, News::Unexpected(number));
+        self.tell(worker, News::Unexpected(number.into()));
     }
 
     /// A queue pair comes back from its worker.
@@ -147,6 +147,9 @@ impl<C: Calls> Connector<C> {
     /// Whether a worker has as many connections as it may have: so many completions its queues have room for, and for so many are
     /// the buffers that it shares.
     pub(super) fn is_full(&self, worker: usize) -> bool {
+        if self.workers[worker].datagrams.is_some() {
+            return self.made.values().filter(|made| made.worker == worker).count() >= self.config.max_connections;
+        }
         let Pool { ready, resting, .. } = &self.pools[worker];
         self.pairs(worker) - resting.len() >= self.config.max_connections && ready.is_empty()
     }

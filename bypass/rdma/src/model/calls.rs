@@ -138,6 +138,14 @@ unsafe impl Calls for Model {
         self.with(|world| world.create_pair(self.index, domain, config))
     }
 
+    unsafe fn create_datagrams(
+        &self,
+        domain: Handle,
+        config: &QueuePairConfig,
+    ) -> io::Result<(Handle, u32, Capacities)> {
+        self.with(|world| world.create_datagrams(self.index, domain, config))
+    }
+
     unsafe fn destroy_pair(&self, pair: Handle) -> io::Result<()> {
         self.with(|world| world.destroy_pair(self.index, pair))
     }

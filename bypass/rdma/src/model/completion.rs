@@ -198,6 +198,8 @@ impl World {
             pair: number,
             immediate: None,
             invalidated: None,
+            source: 0,
+            has_route: false,
         };
         self.complete(queue, completion, Place::Receive(pair));
     }

@@ -163,6 +163,9 @@ impl World {
                 let under_way = self.pairs[handle].reads_under_way();
                 self.accept_read(peer, under_way, address, request.len(), remote_key)
             }
+            Operation::Bind { .. } | Operation::InvalidateLocal(_) | Operation::Datagram { .. } => {
+                Outcome::done(Status::LocalQueuePair)
+            }
             Operation::FetchAdd { address, remote_key, add } => {
                 let under_way = self.pairs[handle].reads_under_way();
                 self.atomic(peer, under_way, address, remote_key, |was| Some(was.wrapping_add(add)))
@@ -171,7 +174,6 @@ impl World {
                 let under_way = self.pairs[handle].reads_under_way();
                 self.atomic(peer, under_way, address, remote_key, |was| (was == expect).then_some(swap))
             }
-            Operation::Bind { .. } | Operation::InvalidateLocal(_) => Outcome::done(Status::LocalQueuePair),
         }
     }
 
@@ -211,7 +213,7 @@ impl World {
         self.break_pair(responder, event);
     }
 
-    fn take_buffer(&mut self, peer: Handle) -> Option<(Buffer, Place)> {
+    pub fn take_buffer(&mut self, peer: Handle) -> Option<(Buffer, Place)> {
         let Some(handle) = self.pairs[peer].config.shared else {
             return Some((self.pairs[peer].receives.pop_front()?, Place::Receive(peer)));
         };
@@ -263,6 +265,8 @@ impl World {
             pair: self.pairs[peer].number,
             immediate: extras.immediate,
             invalidated: extras.invalidate,
+            source: 0,
+            has_route: false,
         };
         self.complete(self.pairs[peer].config.receive_queue, completion, place);
         if ours != Status::Success {

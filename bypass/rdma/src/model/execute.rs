@@ -20,6 +20,10 @@ enum Thing {
     FlushReceive(Handle),
     /// An identifier's next message comes.
     Connect(Handle),
+    /// A queue pair's next datagram is sent.
+    Emit(Handle),
+    /// A datagram arrives, by its place among those on their way.
+    Arrive(usize),
 }
 
 /// What can happen now, and when the next thing can if nothing else does.
@@ -54,7 +58,7 @@ impl World {
 
     /// Lets everything happen that can now.
     pub fn settle(&mut self) {
-        while !self.active.is_empty() {
+        while !self.active.is_empty() || !self.air.is_empty() {
             let things = self.things();
             if !self.choose(&things) {
                 return;
@@ -74,6 +78,8 @@ impl World {
             Thing::FlushSend(pair) => self.end_send(pair, Status::Flushed),
             Thing::FlushReceive(pair) => self.flush_receive(pair),
             Thing::Connect(id) => self.connect_step(id),
+            Thing::Emit(pair) => self.emit(pair),
+            Thing::Arrive(place) => self.arrive(place),
         }
         true
     }
@@ -95,6 +101,9 @@ impl World {
                 self.active.remove(&handle.0);
             }
         }
+        for (place, due) in self.next_datagrams() {
+            things.at(due, self.now, Thing::Arrive(place));
+        }
         things
     }
 
@@ -109,6 +118,9 @@ impl World {
                 if !sends && !receives {
                     self.active.remove(&handle.0);
                 }
+            }
+            QueuePairState::ReadyToSend if pair.datagrams.is_some() && !pair.sends.is_empty() => {
+                things.now.push(Thing::Emit(handle));
             }
             QueuePairState::ReadyToSend if !pair.sends.is_empty() => {
                 let now = self.now;

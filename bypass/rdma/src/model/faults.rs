@@ -46,7 +46,48 @@ pub(super) struct CallFault {
     errno: i32,
 }
 
+/// What happens to datagrams on their way. Nothing does by default: each arrives, and those of one queue pair in their order.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct DatagramFaults {
+    /// How many of 100 get lost, chosen with the fabric's seed.
+    pub lost_percent: u32,
+    /// Each arrives after so many steps at most, chosen with the fabric's seed, so that a later one may come before it. With
+    /// [`Mode::Auto`](super::Mode::Auto) steps pass with calls.
+    pub delay_steps: u64,
+}
+
+/// What became of datagrams, on the whole fabric.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct DatagramCounts {
+    /// Those that were sent.
+    pub sent: u64,
+    /// Longer than the port's MTU.
+    pub too_long: u64,
+    /// Lost on their way: by [`DatagramFaults`], or because a port or a device was down.
+    pub lost: u64,
+    /// For a queue pair that was not there, or not ready to receive, or of another address.
+    pub unknown: u64,
+    /// With a Q_Key that is not the queue pair's.
+    pub wrong_key: u64,
+    /// Without a buffer.
+    pub no_buffer: u64,
+    /// For a buffer that was too short.
+    pub short_buffer: u64,
+    /// Received.
+    pub received: u64,
+}
+
 impl Fabric {
+    /// What happens to datagrams that are sent from now on.
+    pub fn set_datagram_faults(&self, faults: DatagramFaults) {
+        self.world().datagram_faults = faults;
+    }
+
+    /// What became of datagrams so far.
+    pub fn datagram_counts(&self) -> DatagramCounts {
+        self.world().datagram_counts
+    }
+
     /// Fails a call of a device once, after `after` of the same that succeed, with an error's number.
     pub fn fail_call(&self, model: &Model, call: Call, after: u64, errno: i32) {
         self.world().devices[model.index].call_faults.push(CallFault { call, after, errno });

@@ -1,6 +1,6 @@
 //! A verbs device in this process, on which what is above [`calls`](crate::calls) is tested without one.
 //!
-//! A [`Fabric`] joins devices, each a [`Model`]. Reliable connected queue pairs and the connection manager have the states, the
+//! A [`Fabric`] joins devices, each a [`Model`]. Reliable connected queue pairs, those of datagrams, and the connection manager have the states, the
 //! order, and the errors of the InfiniBand Architecture Specification, volume 1, chapters 9 to 11, and where that leaves a
 //! choice, those of Linux and rdma-core, which the comments name. Nothing runs by itself: [`Fabric::step`] lets one pending
 //! thing happen, chosen by a seeded generator among those that could, so that every order that a network can bring about comes
@@ -11,6 +11,7 @@
 mod calls;
 mod completion;
 mod connect;
+mod datagrams;
 mod deliver;
 mod device;
 mod execute;
@@ -25,4 +26,4 @@ mod world;
 
 pub use device::{DeviceConfig, Model};
 pub use fabric::{Counters, Fabric, FabricConfig, Live, Mode};
-pub use faults::Call;
+pub use faults::{Call, DatagramCounts, DatagramFaults};

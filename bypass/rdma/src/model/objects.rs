@@ -57,6 +57,7 @@ pub(super) struct Queue {
 /// The way to a port.
 pub(super) struct Address {
     pub domain: Handle,
+    pub path: Path,
 }
 
 /// A shared receive queue.
@@ -162,7 +163,7 @@ impl World {
         self.enter(device, Call::CreateAddress)?;
         self.handles.check(&self.domains, device, domain)?;
         require(path.port == 1, libc::EINVAL)?;
-        Ok(self.handles.add(&mut self.addresses, device, Address { domain }))
+        Ok(self.handles.add(&mut self.addresses, device, Address { domain, path: *path }))
     }
 
     pub fn destroy_address(&mut self, device: usize, address: Handle) -> io::Result<()> {

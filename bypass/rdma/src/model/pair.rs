@@ -64,7 +64,10 @@ impl Request {
 
     pub fn what(&self) -> Completed {
         match self.operation {
-            Operation::Send | Operation::SendImmediate(_) | Operation::SendInvalidate(_) => Completed::Send,
+            Operation::Send
+            | Operation::SendImmediate(_)
+            | Operation::SendInvalidate(_)
+            | Operation::Datagram { .. } => Completed::Send,
             Operation::Write { .. } | Operation::WriteImmediate { .. } => Completed::Write,
             Operation::Read { .. } => Completed::Read,
             Operation::FetchAdd { .. } => Completed::FetchAdd,
@@ -130,6 +133,8 @@ pub(super) struct Pair {
     pub is_established_told: bool,
     /// Whether it may not send yet: over iWARP the one that was connected to hears the other first (RFC 5044 7.1.2).
     pub hears_first: bool,
+    /// Whether it is one of datagrams: its Q_Key.
+    pub datagrams: Option<u32>,
     /// Requests to fail: how many are tried before, and how.
     pub faults: Vec<(u64, Status)>,
 }
@@ -190,6 +195,7 @@ impl World {
             is_last_told: false,
             is_established_told: false,
             hears_first: false,
+            datagrams: None,
             faults: Vec::new(),
         };
         let handle = self.handles.add(&mut self.pairs, device, pair);
@@ -235,6 +241,7 @@ impl World {
     pub fn modify(&mut self, device: usize, pair: Handle, transition: &Transition) -> io::Result<()> {
         self.enter(device, Call::Modify)?;
         self.handles.check(&self.pairs, device, pair)?;
+        require(self.is_of_its_kind(pair, transition), libc::EINVAL)?;
         let config = &self.devices[device].config;
         let gids = self.devices[device].gids().len();
         let object = &mut self.pairs[pair];
@@ -268,6 +275,9 @@ impl World {
                 require(is_valid, libc::EINVAL)?;
                 object.state = QueuePairState::ReadyToSend;
                 object.sending = Some(Sending { first_packet, timeout, retries, not_ready_retries, reads_asked });
+            }
+            Transition::InitDatagrams { .. } | Transition::ReceiveDatagrams | Transition::SendDatagrams { .. } => {
+                self.modify_datagrams(pair, transition)?;
             }
             Transition::Error => {
                 require(object.state != QueuePairState::Reset, libc::EINVAL)?;
@@ -369,6 +379,8 @@ impl World {
         let capacities = &object.config.capacities;
         require(matches!(object.state, QueuePairState::ReadyToSend | QueuePairState::Error), libc::EINVAL)?;
         require(request.segments.len() <= capacities.send_segments as usize, libc::EINVAL)?;
+        let is_datagram = matches!(request.operation, Operation::Datagram { .. });
+        require(is_datagram == object.datagrams.is_some(), libc::EINVAL)?;
         let len: u64 = request.segments.iter().map(|segment| u64::from(segment.len)).sum();
         require(!request.flags.inline || len <= u64::from(capacities.inline), libc::EINVAL)?;
         let is_possible = match request.operation {
@@ -384,6 +396,10 @@ impl World {
                 request.segments.is_empty()
             }
             Operation::InvalidateLocal(_) => request.segments.is_empty(),
+            Operation::Datagram { address, pair, .. } => {
+                self.handles.check(&self.addresses, device, address)?;
+                pair < 1 << 24
+            }
         };
         require(is_possible, libc::EINVAL)?;
         require(object.posted - object.retired < u64::from(capacities.sends), libc::ENOMEM)
@@ -455,6 +471,8 @@ impl World {
                 pair: number,
                 immediate: None,
                 invalidated: None,
+                source: 0,
+                has_route: false,
             };
             self.complete(queue, completion, Place::Send(pair, request.sequence));
         }

@@ -1,8 +1,10 @@
 //! All that exists on a fabric, behind its lock.
 
 use super::connect::{CmChannel, CmId};
+use super::datagrams::Datagram;
 use super::device::Device;
 use super::fabric::{Counters, FabricConfig};
+use super::faults::{DatagramCounts, DatagramFaults};
 use super::objects::{Address, Channel, Domain, Queue, Region, Shared, Window};
 use super::pair::Pair;
 use crate::calls::Handle;
@@ -135,6 +137,10 @@ pub(super) struct World {
     pub active: BTreeSet<usize>,
     pub counters: BTreeMap<u32, Counters>,
     pub next_port: u16,
+    /// Datagrams on their way, in the order in which they were sent.
+    pub air: Vec<Datagram>,
+    pub datagram_faults: DatagramFaults,
+    pub datagram_counts: DatagramCounts,
 }
 
 impl World {
@@ -160,6 +166,9 @@ impl World {
             active: BTreeSet::new(),
             counters: BTreeMap::new(),
             next_port: 49_152,
+            air: Vec::new(),
+            datagram_faults: DatagramFaults::default(),
+            datagram_counts: DatagramCounts::default(),
         }
     }
 

@@ -164,6 +164,15 @@ unsafe impl Calls for Native {
         unsafe { pair::create(domain, config) }
     }
 
+    unsafe fn create_datagrams(
+        &self,
+        domain: Handle,
+        config: &QueuePairConfig,
+    ) -> io::Result<(Handle, u32, Capacities)> {
+        // SAFETY: our caller keeps the rules, which are the same.
+        unsafe { pair::create_datagrams(domain, config) }
+    }
+
     unsafe fn destroy_pair(&self, pair: Handle) -> io::Result<()> {
         // SAFETY: our caller keeps the rules, which are the same.
         unsafe { pair::destroy(pair) }

@@ -12,13 +12,34 @@ use std::ptr::null_mut;
 /// # Safety
 /// As [`Calls::create_pair`](crate::calls::Calls::create_pair).
 pub(super) unsafe fn create(domain: Handle, config: &QueuePairConfig) -> io::Result<(Handle, u32, Capacities)> {
+    // SAFETY: as the caller says.
+    unsafe { create_of(sys::ibv_qp_type::IBV_QPT_RC, domain, config) }
+}
+
+/// # Safety
+/// As [`Calls::create_datagrams`](crate::calls::Calls::create_datagrams).
+pub(super) unsafe fn create_datagrams(
+    domain: Handle,
+    config: &QueuePairConfig,
+) -> io::Result<(Handle, u32, Capacities)> {
+    // SAFETY: as the caller says.
+    unsafe { create_of(sys::ibv_qp_type::IBV_QPT_UD, domain, config) }
+}
+
+/// # Safety
+/// The domain, and what `config` names, are live.
+unsafe fn create_of(
+    qp_type: sys::ibv_qp_type::Type,
+    domain: Handle,
+    config: &QueuePairConfig,
+) -> io::Result<(Handle, u32, Capacities)> {
     let mut attributes = sys::ibv_qp_init_attr {
         qp_context: null_mut(),
         send_cq: object(config.send_queue),
         recv_cq: object(config.receive_queue),
         srq: config.shared.map_or(null_mut(), object),
         cap: values::capacities(&config.capacities),
-        qp_type: sys::ibv_qp_type::IBV_QPT_RC,
+        qp_type,
         sq_sig_all: 0,
     };
     // SAFETY: the domain and what the structure names are live, and it lives through the call.
@@ -83,6 +104,22 @@ fn attributes(transition: &Transition) -> (sys::ibv_qp_attr, given) {
                 | given::IBV_QP_RETRY_CNT
                 | given::IBV_QP_RNR_RETRY
                 | given::IBV_QP_MAX_QP_RD_ATOMIC
+        }
+        Transition::InitDatagrams { port, partition, key } => {
+            to.qp_state = sys::ibv_qp_state::IBV_QPS_INIT;
+            to.port_num = port;
+            to.pkey_index = partition;
+            to.qkey = key;
+            given::IBV_QP_PORT | given::IBV_QP_PKEY_INDEX | given::IBV_QP_QKEY
+        }
+        Transition::ReceiveDatagrams => {
+            to.qp_state = sys::ibv_qp_state::IBV_QPS_RTR;
+            given(0)
+        }
+        Transition::SendDatagrams { first_packet } => {
+            to.qp_state = sys::ibv_qp_state::IBV_QPS_RTS;
+            to.sq_psn = first_packet;
+            given::IBV_QP_SQ_PSN
         }
         Transition::Error => {
             to.qp_state = sys::ibv_qp_state::IBV_QPS_ERR;
@@ -194,6 +231,14 @@ mod tests {
         assert_eq!((to.qp_state, to.sq_psn, to.timeout), (3, 9, 14));
         assert_eq!((to.retry_cnt, to.rnr_retry, to.max_rd_atomic), (7, 6, 4));
         assert_eq!(which.0, 1 | 512 | 1024 | 2048 | 8192 | 65536);
+
+        let (to, which) = attributes(&Transition::InitDatagrams { port: 2, partition: 3, key: 0x1234_5678 });
+        assert_eq!((to.qp_state, to.port_num, to.pkey_index, to.qkey), (1, 2, 3, 0x1234_5678));
+        assert_eq!(which.0, 1 | 16 | 32 | 64);
+        let (to, which) = attributes(&Transition::ReceiveDatagrams);
+        assert_eq!((to.qp_state, which.0), (2, 1));
+        let (to, which) = attributes(&Transition::SendDatagrams { first_packet: 9 });
+        assert_eq!((to.qp_state, to.sq_psn, which.0), (3, 9, 1 | 65536));
 
         for (transition, number) in [(Transition::Error, 6), (Transition::Reset, 0)] {
             let (to, which) = attributes(&transition);

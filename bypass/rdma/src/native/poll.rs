@@ -67,6 +67,8 @@ fn completion(of: &sys::ibv_wc, invalidated_by: u32) -> WorkCompletion {
         pair: of.qp_num,
         immediate: has(sys::ibv_wc_flags::IBV_WC_WITH_IMM.0).then_some(immediate),
         invalidated: has(invalidated_by).then_some(invalidated),
+        source: of.src_qp,
+        has_route: has(sys::ibv_wc_flags::IBV_WC_GRH.0),
     }
 }
 
@@ -137,6 +139,10 @@ mod tests {
         );
         assert_eq!((read.immediate, read.invalidated), (None, None));
         let mut with = raw();
+        (with.wc_flags, with.src_qp) = (1, 18);
+        let datagram = completion(&with, invalidated_flags(true));
+        assert_eq!((read.has_route, datagram.has_route, datagram.source), (false, true, 18));
+        assert_eq!((datagram.immediate, datagram.invalidated), (None, None));
         with.wc_flags = 2;
         with.imm_data_invalidated_rkey_union.imm_data = 0x0102_0304_u32.to_be();
         assert_eq!(

@@ -225,6 +225,9 @@ fn raw_send(request: &SendRequest<'_>) -> sys::ibv_send_wr {
             raw.opcode = opcode::IBV_WR_LOCAL_INV;
             raw.imm_data_invalidated_rkey_union = key(local_key);
         }
+        Operation::Datagram { address, pair, key } => {
+            raw.wr = sys::wr_t { ud: sys::ud_t { ah: object(address), remote_qpn: pair, remote_qkey: key } };
+        }
     }
     raw
 }

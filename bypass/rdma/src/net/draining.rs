@@ -1,6 +1,6 @@
 //! Queue pairs whose connections are over, until all that was under way has come back.
 
-use super::Net;
+use super::{Early, Net};
 use crate::calls::Calls;
 use crate::connection::Link;
 use crate::verbs::{Completion, Errored, QueuePair};
@@ -36,10 +36,11 @@ impl<C: Calls> Net<C> {
     /// A link is over, of which no connection is left. If its queue pair may be used again, what comes for it is kept until the
     /// connector has said whether it will be.
     pub fn bury(&mut self, link: Link<C>) {
+        let number = link.carrier.number();
         if self.config.reuses() && !self.is_over {
-            self.expected.entry(link.pair.number()).or_default();
+            self.expected.entry(number).or_default();
         } else {
-            self.expect_no_more(link.pair.number());
+            self.expect_no_more(number);
         }
         self.buried.push(link);
     }
@@ -48,8 +49,12 @@ impl<C: Calls> Net<C> {
     pub fn drain(&mut self, pair: QueuePair<C, Errored>) {
         let number = pair.number();
         let mut draining = Draining { pair, since: self.now };
-        let early = self.expected.remove(&number).unwrap_or_default();
-        early.into_iter().for_each(|completion| draining.take_back(completion));
+        for early in self.expected.remove(&number.into()).unwrap_or_default() {
+            // Who has sessions has no queue pairs to be used again.
+            if let Early::Completion(completion) = early {
+                draining.take_back(completion);
+            }
+        }
         self.go_on_draining(number, draining);
     }
 

@@ -3,6 +3,7 @@
 //! Nothing here calls the service. What happens is noted (`opened`, `failed`, `ready`) and the worker delivers it, so that an
 //! event in which the service ends another connection never runs inside one of that other.
 
+mod datagrams;
 mod draining;
 mod receiving;
 mod remote;
@@ -12,8 +13,11 @@ pub(crate) use sending::KEPT;
 
 use crate::Config;
 use crate::calls::{Calls, Completed, Status};
+use crate::carrier::Carrier;
 use crate::connection::{Connection, Link, Pending, Receiving, Sending, Stage};
-use crate::verbs::{Completion, CompletionQueue, Error, Errored, QueuePair, Region, SharedQueue, Window};
+use crate::verbs::{
+    Completion, CompletionQueue, Datagram, Datagrams, Error, Errored, QueuePair, Region, SharedQueue, Window,
+};
 use draining::Draining;
 use linerate_bypass::time::Instant;
 use linerate_bypass::{Arena, CloseReason, ConnId, ConnectError, Origin, Slots, Summary, Timers};
@@ -32,6 +36,8 @@ pub struct Parts<C: Calls> {
     pub queues: Vec<CompletionQueue<C>>,
     /// The buffers that all its connections share, if they do.
     pub shared: Option<SharedQueue<C>>,
+    /// The queue pair that all of them go by, if they are sessions.
+    pub datagrams: Option<Datagrams<C>>,
     /// The memory that the device reaches.
     pub region: Region<C>,
     /// Where what is sent and what is read is put: a part of the region.
@@ -47,6 +53,12 @@ pub struct Parts<C: Calls> {
     pub atomics: bool,
 }
 
+/// What came before the connection that it is for.
+enum Early {
+    Completion(Completion),
+    Datagram(Datagram),
+}
+
 pub(crate) struct Net<C: Calls> {
     pub now: Instant,
     pub worker: usize,
@@ -60,14 +72,20 @@ pub(crate) struct Net<C: Calls> {
     narrow: bool,
     atomics: bool,
     pub slots: Slots<Connection<C>>,
-    /// By the number of the queue pair.
-    by_pair: HashMap<u32, ConnId, foldhash::fast::FixedState>,
-    /// What has come for queue pairs that are being connected, by their numbers.
-    expected: HashMap<u32, Vec<Completion>, foldhash::fast::FixedState>,
+    /// The queue pair by which all sessions go, if there are any.
+    datagrams: Option<Datagrams<C>>,
+    /// By the number of what carries it.
+    by_number: HashMap<u64, ConnId, foldhash::fast::FixedState>,
+    /// What has come for connections that are being made, by their numbers.
+    expected: HashMap<u64, Vec<Early>, foldhash::fast::FixedState>,
     /// Queue pairs of connections that are over, until they are drained, by their numbers; and those that are.
     draining: HashMap<u32, Draining<C>, foldhash::fast::FixedState>,
     pub drained: Vec<QueuePair<C, Errored>>,
     pub timers: Timers,
+    /// When sessions have something to send.
+    pub session_timers: Timers,
+    /// Sessions for whose datagrams there was no room.
+    crowded: Vec<ConnId>,
     pub summary: Summary,
     /// Connections that are established and unknown to the service.
     pub opened: VecDeque<(ConnId, Origin)>,
@@ -81,8 +99,8 @@ pub(crate) struct Net<C: Calls> {
     dirty: Vec<ConnId>,
     /// Connections for which there was no memory.
     starved: Vec<ConnId>,
-    /// The numbers of queue pairs whose connections are lost, and why.
-    pub lost: Vec<(u32, CloseReason)>,
+    /// The numbers of connections that are lost, and why.
+    pub lost: Vec<(u64, CloseReason)>,
     /// Links that are over.
     pub buried: Vec<Link<C>>,
     polled: Vec<Completion>,
@@ -96,12 +114,13 @@ pub(crate) struct Net<C: Calls> {
 
 impl<C: Calls> Net<C> {
     pub fn new(worker: usize, config: Config, parts: Parts<C>) -> Self {
-        let Parts { queues, shared, region, arena, buffers, windows, narrow, atomics } = parts;
+        let Parts { queues, shared, datagrams, region, arena, buffers, windows, narrow, atomics } = parts;
         Net {
             now: Instant::ZERO,
             worker,
             queues,
             shared,
+            datagrams,
             region,
             arena,
             buffers,
@@ -109,11 +128,13 @@ impl<C: Calls> Net<C> {
             narrow,
             atomics,
             slots: Slots::new(worker, config.max_connections),
-            by_pair: HashMap::default(),
+            by_number: HashMap::default(),
             expected: HashMap::default(),
             draining: HashMap::default(),
             drained: Vec::new(),
             timers: Timers::default(),
+            session_timers: Timers::default(),
+            crowded: Vec::new(),
             summary: Summary::default(),
             opened: VecDeque::new(),
             failed: VecDeque::new(),
@@ -138,11 +159,10 @@ impl<C: Calls> Net<C> {
 
     /// A connection has been made, for which there is room.
     pub fn add(&mut self, link: Link<C>, origin: Origin) {
-        let pair = link.pair.number();
+        let number = link.carrier.number();
         let Some(id) = self.slots.insert(Connection::new(link, self.now)) else { unreachable!("there is room") };
-        self.by_pair.insert(pair, id);
-        let early = self.expected.remove(&pair).unwrap_or_default();
-        early.into_iter().for_each(|completion| self.complete(completion));
+        self.by_number.insert(number, id);
+        self.take_in_early(number);
         self.opened.push_back((id, origin));
         // Its ring, if it has one, is opened.
         self.set_dirty(id);
@@ -163,9 +183,9 @@ impl<C: Calls> Net<C> {
         self.windows.len()
     }
 
-    /// The connection whose queue pair has this number.
-    pub fn of_pair(&self, pair: u32) -> Option<ConnId> {
-        self.by_pair.get(&pair).copied()
+    /// The connection whose queue pair, or session, has this number.
+    pub fn of_number(&self, number: u64) -> Option<ConnId> {
+        self.by_number.get(&number).copied()
     }
 
     /// Polls a burst of completions of each queue. What the connector has said before it lets a peer send is heard between this and
@@ -209,14 +229,17 @@ impl<C: Calls> Net<C> {
         self.polled = polled;
         if self.is_drained {
             // What the lost ones had sent before has been taken in.
-            for (pair, why) in std::mem::take(&mut self.lost) {
-                if let Some(id) = self.of_pair(pair) {
+            for (number, why) in std::mem::take(&mut self.lost) {
+                if let Some(id) = self.of_number(number) {
                     self.end_lost(id, why);
                 }
             }
         }
         while let Some(id) = self.timers.pop(self.now) {
             self.timer_event(id);
+        }
+        while let Some(id) = self.session_timers.pop(self.now) {
+            self.session_timer_event(id);
         }
         let wait = if self.starved.is_empty() { self.config.probe_after / 4 } else { PROBE_STARVED };
         if self.now >= self.probed + wait {
@@ -239,11 +262,12 @@ impl<C: Calls> Net<C> {
         for index in 0..self.slots.extent() {
             let Some(id) = self.slots.name(index) else { continue };
             let Some(conn) = self.slots.get_mut(id).filter(|conn| conn.stage == Stage::Open) else { continue };
-            let quiet_for = if conn.link.pair.is_silent() { after / 4 } else { after };
-            let is_due = conn.heard + quiet_for <= self.now || !self.starved.is_empty() && conn.link.pair.is_silent();
+            let quiet_for = if conn.link.carrier.is_silent() { after / 4 } else { after };
+            let is_due =
+                conn.heard + quiet_for <= self.now || !self.starved.is_empty() && conn.link.carrier.is_silent();
             if is_due && !conn.is_probed {
                 conn.is_probed = true;
-                conn.link.pair.probe();
+                conn.link.carrier.probe();
                 self.set_dirty(id);
             }
         }
@@ -263,28 +287,42 @@ impl<C: Calls> Net<C> {
         !self.starved.is_empty()
     }
 
-    /// The queue pair with this number is being connected: what comes for it is kept until it is added.
-    pub fn expect(&mut self, pair: u32) {
+    /// The connection with this number is being made: what comes for it is kept until it is added.
+    pub fn expect(&mut self, number: u64) {
         // What was lost is another that had the number before.
-        self.lost.retain(|(lost, _)| *lost != pair);
-        self.expected.insert(pair, Vec::new());
+        self.lost.retain(|(lost, _)| *lost != number);
+        self.expected.insert(number, Vec::new());
     }
 
     /// It is not.
-    pub fn expect_no_more(&mut self, pair: u32) {
+    pub fn expect_no_more(&mut self, number: u64) {
         // Buffers of the shared queue may be among what has come.
-        let early = self.expected.remove(&pair).unwrap_or_default();
-        early.into_iter().for_each(|completion| self.complete(completion));
+        self.take_in_early(number);
+    }
+
+    fn take_in_early(&mut self, number: u64) {
+        for early in self.expected.remove(&number).unwrap_or_default() {
+            match early {
+                Early::Completion(completion) => self.complete(completion),
+                Early::Datagram(datagram) => self.datagram(datagram),
+            }
+        }
     }
 
     #[inline]
     fn complete(&mut self, completion: Completion) {
         let verbs = &mut self.summary.verbs;
         *if completion.is_buffer() { &mut verbs.buffers_completed } else { &mut verbs.requests_completed } += 1;
-        let id = self.of_pair(completion.pair());
+        if let Some(datagrams) = &self.datagrams
+            && datagrams.owns(&completion)
+        {
+            return self.datagram_completed(completion);
+        }
+        let number = completion.pair().into();
+        let id = self.of_number(number);
         if id.is_none() {
-            if let Some(early) = self.expected.get_mut(&completion.pair()) {
-                return early.push(completion);
+            if let Some(early) = self.expected.get_mut(&number) {
+                return early.push(Early::Completion(completion));
             }
             if self.draining.contains_key(&completion.pair()) {
                 return self.come_back(completion);
@@ -303,18 +341,16 @@ impl<C: Calls> Net<C> {
         // One that is over may have the number of another, whose completions are still to come.
         let Some(id) = id else { return };
         let Some(conn) = self.slots.get_mut(id) else { return };
-        if !conn.link.pair.owns(&completion) {
-            return;
-        }
+        let Some(pair) = conn.link.carrier.pair().filter(|pair| pair.owns(&completion)) else { return };
         if completion.is_buffer() {
             let is_written = completion.what() == Completed::ReceiveWrite;
-            let message = conn.link.pair.received(completion);
+            let message = pair.received(completion);
             if let (true, Ok(copy)) = (is_written, &message) {
                 self.summary.copied_bytes += copy.len() as u64;
             }
             self.message(id, message);
         } else {
-            let done = conn.link.pair.sent(completion);
+            let done = pair.sent(completion);
             self.done(id, done);
         }
     }
@@ -356,7 +392,10 @@ impl<C: Calls> Net<C> {
     pub fn remove(&mut self, id: ConnId) -> Option<Connection<C>> {
         let mut conn = self.slots.remove(id)?;
         self.timers.forget(id, &mut conn.timer);
-        self.by_pair.remove(&conn.link.pair.number());
+        if let Carrier::Session(peer) = &mut conn.link.carrier {
+            self.session_timers.forget(id, &mut peer.timer);
+        }
+        self.by_number.remove(&conn.link.carrier.number());
         Some(conn)
     }
 
@@ -392,6 +431,7 @@ impl<C: Calls> Net<C> {
     pub fn end(&mut self, id: ConnId, reason: CloseReason) {
         let Some(conn) = self.slots.get_mut(id).filter(|conn| conn.stage == Stage::Open) else { return };
         conn.stage = Stage::Ended(reason);
+        let is_session = matches!(conn.link.carrier, Carrier::Session(_));
         conn.tx.clear();
         conn.wants_room = false;
         conn.pending.writable = false;
@@ -399,5 +439,9 @@ impl<C: Calls> Net<C> {
         self.timers.forget(id, &mut conn.timer);
         conn.timer = Default::default();
         self.list(id);
+        if is_session && reason == CloseReason::Finished {
+            // The peer waits to hear that its end has come.
+            self.acknowledge(id);
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::Net;
 use crate::calls::{Calls, Status};
+use crate::carrier::Carrier;
 use crate::connection::{Reader, Receiving, Stage};
 use crate::verbs::RingPlace;
 use crate::wire::{HEADER, Header, Kind, OFFERS, Offer, Senseless};
@@ -23,6 +24,10 @@ impl<C: Calls> Net<C> {
         if let Some(conn) = self.slots.get_mut(id) {
             conn.link.used += 1;
             conn.hear(self.now);
+            if !conn.link.credits.allows(conn.link.used) {
+                // Where buffers are shared, those are others'.
+                return self.refuse(id, &Senseless);
+            }
         }
         if let Err(error) = self.read_message(id, bytes) {
             self.refuse(id, &error);
@@ -65,7 +70,8 @@ impl<C: Calls> Net<C> {
                 if len != all {
                     return Err(Senseless);
                 }
-                conn.link.pair.write_to(RingPlace { address, remote_key, len }, slot);
+                let pair = conn.link.carrier.pair().ok_or(Senseless)?;
+                pair.write_to(RingPlace { address, remote_key, len }, slot);
             }
             Kind::Finish => {
                 conn.receiving = Receiving::Ended;
@@ -94,7 +100,8 @@ impl<C: Calls> Net<C> {
     /// Asks for what the peer offers, as far as there is room for it.
     pub(super) fn ask(&mut self, id: ConnId) {
         let Some(conn) = self.slots.get_mut(id) else { return };
-        while conn.link.pair.room() > super::sending::KEPT
+        let Some(pair) = conn.link.carrier.pair() else { return };
+        while pair.room() > super::sending::KEPT
             && let Some(offer) = conn.rx.wanted(READ, self.config.rx_buffer)
         {
             let len = offer.len as usize;
@@ -102,7 +109,7 @@ impl<C: Calls> Net<C> {
                 self.starved.push(id);
                 return;
             };
-            if conn.link.pair.read(into, offer.address, offer.remote_key).is_err() {
+            if pair.read(into, offer.address, offer.remote_key).is_err() {
                 return;
             }
             conn.readers.push_back(Reader::Stream);
@@ -128,14 +135,16 @@ impl<C: Calls> Net<C> {
         if wanted == 0 {
             return;
         }
-        let posted = match &self.shared {
-            None => {
-                let before = conn.link.pair.buffers_wanted();
-                let result = conn.link.pair.post((0..wanted).map_while(|_| arena.alloc(len)));
-                result.map(|()| before - conn.link.pair.buffers_wanted())
+        let posted = match (&self.shared, &mut conn.link.carrier) {
+            (None, Carrier::Pair(pair)) => {
+                let before = pair.buffers_wanted();
+                let result = pair.post((0..wanted).map_while(|_| arena.alloc(len)));
+                result.map(|()| before - pair.buffers_wanted())
             }
             // All are posted that there may be, or there is no memory.
-            Some(shared) => Ok(if shared.room() == 0 { wanted } else { 0 }),
+            (Some(shared), _) => Ok(if shared.room() == 0 { wanted } else { 0 }),
+            // A datagram that finds no buffer comes again.
+            (None, Carrier::Session(_)) => Ok(wanted),
         };
         match posted {
             Ok(posted) => {

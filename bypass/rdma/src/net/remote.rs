@@ -14,21 +14,25 @@ impl<C: Calls> Net<C> {
     /// Begins an operation on the peer's memory.
     pub fn remote(&mut self, id: ConnId, operation: Remote, token: u64) -> Result<(), NoRemote> {
         let open = self.slots.get_mut(id).filter(|conn| conn.stage == Stage::Open);
-        let conn = open.filter(|conn| conn.link.pair.room() > KEPT).ok_or(NoRemote::NoRoom)?;
+        let conn = open.ok_or(NoRemote::NoRoom)?;
+        let pair = conn.link.carrier.pair().ok_or(NoRemote::Unsupported)?;
+        if pair.room() <= KEPT {
+            return Err(NoRemote::NoRoom);
+        }
         match operation {
             Remote::Read { address, key, len } => {
                 let into = self.arena.alloc(len as usize).ok_or(NoRemote::NoRoom)?;
-                conn.link.pair.read(into, address, key).map_err(|_| NoRemote::NoRoom)?;
+                pair.read(into, address, key).map_err(|_| NoRemote::NoRoom)?;
             }
             Remote::FetchAdd { .. } | Remote::CompareSwap { .. } if !self.atomics => return Err(NoRemote::Unsupported),
             Remote::FetchAdd { address, key, add } => {
                 let into = self.arena.alloc(NUMBER).ok_or(NoRemote::NoRoom)?;
-                conn.link.pair.atomic(into, Atomic::FetchAdd(add), address, key).map_err(|_| NoRemote::NoRoom)?;
+                pair.atomic(into, Atomic::FetchAdd(add), address, key).map_err(|_| NoRemote::NoRoom)?;
             }
             Remote::CompareSwap { address, key, expect, swap } => {
                 let into = self.arena.alloc(NUMBER).ok_or(NoRemote::NoRoom)?;
                 let atomic = Atomic::CompareSwap { expect, swap };
-                conn.link.pair.atomic(into, atomic, address, key).map_err(|_| NoRemote::NoRoom)?;
+                pair.atomic(into, atomic, address, key).map_err(|_| NoRemote::NoRoom)?;
             }
         }
         conn.readers.push_back(Reader::Service(token));

@@ -2,6 +2,7 @@
 
 use super::Net;
 use crate::calls::{Calls, Status};
+use crate::carrier::Carrier;
 use crate::connection::{Connection, Sending, Stage};
 use crate::tx::Made;
 use crate::verbs::{Done, Error, RingPlace};
@@ -34,13 +35,20 @@ impl<C: Calls> Net<C> {
         }
         let Some(conn) = self.slots.get_mut(id) else { return };
         conn.hear(self.now);
-        if conn.sending == Sending::Finishing && conn.link.pair.requests_under_way() == 0 {
+        self.set_dirty(id);
+        self.all_may_be_sent(id);
+    }
+
+    /// If the end of the stream was on its way, and nothing is any more, our half is done.
+    #[inline]
+    pub(super) fn all_may_be_sent(&mut self, id: ConnId) {
+        let Some(conn) = self.slots.get_mut(id) else { return };
+        if conn.sending == Sending::Finishing && conn.link.carrier.under_way() == 0 {
             conn.sending = Sending::Finished;
             if conn.is_finished() {
-                return self.end(id, CloseReason::Finished);
+                self.end(id, CloseReason::Finished);
             }
         }
-        self.set_dirty(id);
     }
 
     /// Bytes that can be queued on a connection now; if there are fewer than `needed`, the service is to be told when there are
@@ -98,24 +106,27 @@ impl<C: Calls> Net<C> {
                 self.end(id, CloseReason::Reset);
             }
         }
+        self.flush_datagrams();
     }
 
     fn flush(&mut self, id: ConnId) -> Result<(), Error> {
         let Some(conn) = self.slots.get_mut(id).filter(|conn| conn.stage == Stage::Open) else { return Ok(()) };
         let before = conn.tx.len();
-        while conn.taken > 0
-            && conn.link.pair.room() > KEPT
-            && let Some(opened) = conn.link.opened.pop_front()
-        {
-            (conn.taken, conn.offered) = (conn.taken - 1, conn.offered - 1);
-            // There is room.
-            let _ = conn.link.pair.close(opened);
+        if let Some(pair) = conn.link.carrier.pair() {
+            while conn.taken > 0
+                && pair.room() > KEPT
+                && let Some(opened) = conn.link.opened.pop_front()
+            {
+                (conn.taken, conn.offered) = (conn.taken - 1, conn.offered - 1);
+                // There is room.
+                let _ = pair.close(opened);
+            }
+            if let Some(place) = pair.open_ring() {
+                conn.link.ring = Some(place);
+            }
         }
         let mut has_memory = true;
-        if let Some(place) = conn.link.pair.open_ring() {
-            conn.link.ring = Some(place);
-        }
-        while has_memory && conn.link.pair.room() > KEPT && conn.link.credits.sendable() > 0 {
+        while has_memory && conn.link.carrier.room() > KEPT && conn.link.credits.sendable() > 0 {
             if conn.to_take > 0 {
                 has_memory = conn.link.say(&self.buffers, Kind::Taken, None)?;
                 conn.to_take -= usize::from(has_memory);
@@ -131,9 +142,10 @@ impl<C: Calls> Net<C> {
             let large = if may_offer { self.config.offer_from } else { usize::MAX };
             if let Some(slice) = conn.tx.take_large(large, |slice| self.region.contains(slice))
                 && let Some(window) = self.windows.pop()
+                && let Some(pair) = conn.link.carrier.pair()
             {
                 let (address, len) = (slice.as_ptr().addr() as u64, slice.len() as u32);
-                let remote_key = match conn.link.pair.open(window, slice, self.narrow) {
+                let remote_key = match pair.open(window, slice, self.narrow) {
                     Ok(key) => key,
                     Err((window, slice)) => {
                         // It can be sent all the same.
@@ -152,9 +164,9 @@ impl<C: Calls> Net<C> {
                 self.summary.tx_bytes += u64::from(len);
             } else if !conn.tx.is_empty() {
                 let Connection { link, tx, .. } = conn;
-                let longest = link.longest;
+                let most = (link.longest, link.carrier.pieces());
                 let reaches = |slice: &[u8]| self.region.contains(slice);
-                let made = tx.message(&self.arena, || link.header(Kind::Data), longest, large, reaches);
+                let made = tx.message(&self.arena, || link.header(Kind::Data), most, large, reaches);
                 has_memory = made.is_some();
                 if let Some(Made { mut message, copied }) = made {
                     self.summary.tx_frames += 1;
@@ -171,19 +183,28 @@ impl<C: Calls> Net<C> {
                 break;
             }
         }
-        if conn.link.credits.is_overdue() && conn.link.pair.room() > 0 {
+        if conn.link.credits.is_overdue() && conn.link.carrier.room() > 0 {
             has_memory &= conn.link.say(&self.buffers, Kind::Credit, None)?;
         }
         if !has_memory {
             self.starved.push(id);
         }
-        let (requests, posts) = conn.link.pair.flush()?;
-        self.summary.verbs.requests += requests;
-        self.summary.verbs.posts += posts;
+        let is_session = match &mut conn.link.carrier {
+            Carrier::Pair(pair) => {
+                let (requests, posts) = pair.flush()?;
+                self.summary.verbs.requests += requests;
+                self.summary.verbs.posts += posts;
+                false
+            }
+            Carrier::Session(_) => true,
+        };
         if conn.wants_room && conn.tx.len() < before && conn.tx.len() <= self.config.tx_buffer / 2 {
             conn.wants_room = false;
             conn.pending.writable = true;
             self.list(id);
+        }
+        if is_session {
+            self.send_datagrams(id)?;
         }
         Ok(())
     }

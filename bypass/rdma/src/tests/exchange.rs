@@ -100,7 +100,7 @@ fn a_peer_that_answers_nonsense_or_leaves_refuses_and_one_that_says_nothing_is_g
     assert_eq!(asked(|_| ()), ConnectError::TimedOut);
     // What it is told itself is of another place than where the peer is.
     let echo = |peer: &mut TcpStream| {
-        let mut record = [0; 44];
+        let mut record = [0; 56];
         peer.read_exact(&mut record).unwrap();
         peer.write_all(&record).unwrap();
     };
@@ -125,8 +125,11 @@ fn who_asks_with_nonsense_or_half_of_it_or_nothing_is_dropped_and_others_are_ser
         stream.write_all(said).unwrap();
         stream
     };
-    let strangers =
-        [asks(b"GET / HTTP/1.1\r\nHost: a.example\r\nUser-Agent: b\r\n\r\n"), asks(b"lrrdma\0\x01half"), asks(b"")];
+    let strangers = [
+        asks(b"GET / HTTP/1.1\r\nHost: a.example\r\nUser-Agent: somebody else\r\n\r\n"),
+        asks(b"lrrdma\0\x01half"),
+        asks(b""),
+    ];
     rig.run_until(|_| strangers.iter().all(is_closed));
     assert!(rig.ends.iter().all(|end| end.worker.service().ended.is_empty()));
     assert_eq!(rig.fabric.live().pairs, 0);

@@ -7,5 +7,6 @@ mod hostile;
 mod pool;
 mod remote;
 mod rig;
+mod sessions;
 mod sleeping;
 mod streams;

@@ -1,15 +1,21 @@
 //! Two workers, each on a device of its own, and what they run.
 
 use crate::calls::{Calls, Path, Transition};
+use crate::carrier::{Carrier, FIRST_SESSION};
+use crate::connector::{DatagramSeat, sessions};
 use crate::model::{DeviceConfig, Fabric, FabricConfig, Live, Model};
-use crate::verbs::{CompletionQueue, Domain, PairConfig, QueueHandle, QueuePair, Region, Ring, SharedQueue, Window};
+use crate::session::Session;
+use crate::verbs::{
+    AddressHandle, CompletionQueue, Domain, PairConfig, QueueHandle, QueuePair, Region, Ring, SharedQueue, Window,
+};
 use crate::wire::Greeting;
 use crate::{Bell, Command, Config, Connect, Connector, Lines, Link, Listeners, Mode, News, Parts, Rest, Seat, Worker};
 use linerate_bypass::arena::ArenaConfig;
 use linerate_bypass::mailbox::{Receiver, Sender, mailbox};
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{
-    Arena, Bytes, CloseReason, ConnId, ConnectError, Letter, NoRemote, Origin, Remote, RemoteDone, Service, Transport,
+    Arena, Bytes, CloseReason, ConnId, ConnectError, Letter, NoRemote, Origin, Remote, RemoteDone, Service, Timer,
+    Transport,
 };
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -28,6 +34,7 @@ pub struct End {
     region: Region<Model>,
     queue: QueueHandle<Model>,
     shared: Option<crate::verbs::SharedHandle<Model>>,
+    pub datagrams: Option<DatagramSeat>,
     news: Sender<News<Model>>,
     asks: Sender<Command<Model>>,
     commands: Option<Receiver<Command<Model>>>,
@@ -70,8 +77,8 @@ impl Default for Setup {
 
 impl Setup {
     fn greeting(&self) -> Greeting {
-        let Config { buffer, buffers, .. } = self.config;
-        Greeting { buffer: buffer as u32, credits: buffers, takes_offers: self.offers }
+        let Config { buffers, .. } = self.config;
+        Greeting { buffer: self.config.message() as u32, credits: buffers, takes_offers: self.offers }
     }
 }
 
@@ -92,6 +99,8 @@ pub struct Rig {
     pub ends: [End; 2],
     pub random: fastrand::Rng,
     pub now: u64,
+    /// Nanoseconds that each step takes.
+    pub tick: u64,
 }
 
 impl End {
@@ -113,11 +122,16 @@ impl End {
             shared.post(posted()).unwrap();
             shared
         });
+        let limits = device.limits().unwrap();
+        let datagrams = (config.mode == Mode::Datagrams)
+            .then(|| sessions::datagrams(&config, &limits, &region, &buffers, queue.handle()).unwrap());
+        let seat = datagrams.as_ref().map(DatagramSeat::of);
         let windows = (0..if setup.offers { WINDOWS } else { 0 }).map(|_| Window::new(&region).unwrap()).collect();
         let handles = (queue.handle().clone(), shared.as_ref().map(|shared| shared.handle().clone()));
         let parts = Parts {
             queues: vec![queue],
             shared,
+            datagrams,
             region: region.clone(),
             arena: arena.clone(),
             buffers: buffers.clone(),
@@ -133,7 +147,7 @@ impl End {
         let peer = Peer { arena: arena.clone(), ..peer };
         let worker = Worker::new(0, config.clone(), parts, lines, peer);
         let (queue, shared) = handles;
-        let (commands, connector) = (Some(commands), None);
+        let (commands, connector, datagrams) = (Some(commands), None, seat);
         End {
             device,
             worker,
@@ -143,6 +157,7 @@ impl End {
             region,
             queue,
             shared,
+            datagrams,
             news,
             asks,
             commands,
@@ -157,6 +172,7 @@ impl End {
             queues: vec![self.queue.clone()],
             most: usize::MAX,
             shared: self.shared.clone(),
+            datagrams: self.datagrams,
             news: self.news.clone(),
         };
         let commands = self.commands.take().unwrap();
@@ -263,12 +279,16 @@ impl Rig {
         let fabric = Fabric::new(FabricConfig { seed: setup.seed, ..FabricConfig::default() });
         let [a, b] = peers;
         let ends = [End::new(&fabric, 1, setup, &configs[0], a), End::new(&fabric, 2, setup, &configs[1], b)];
-        Rig { fabric, ends, random: fastrand::Rng::with_seed(setup.seed), now: 0 }
+        Rig { fabric, ends, random: fastrand::Rng::with_seed(setup.seed), now: 0, tick: 1000 }
     }
 
     /// Makes a connection between both ends.
     pub fn connect(&mut self, setup: &Setup) {
-        let ours = Link::new(self.half(setup), None, ADDRESSES, &setup.greeting(), &setup.greeting());
+        if setup.config.mode == Mode::Datagrams {
+            return self.make_session(setup);
+        }
+        let ours = Carrier::Pair(self.half(setup));
+        let ours = Link::new(ours, None, ADDRESSES, &setup.greeting(), &setup.greeting());
         assert!(self.ends[0].news.send(News::Made(ours, Origin::Connected(1))).is_ok());
     }
 
@@ -280,9 +300,43 @@ impl Rig {
         let [ours, theirs] =
             [(a, ours, names[1]), (b, theirs, names[0])].map(|(end, pair, name)| end.ready(pair, name));
         let greeting = setup.greeting();
+        let theirs = Carrier::Pair(theirs);
         let theirs = Link::new(theirs, None, [ADDRESSES[1], ADDRESSES[0]], &greeting, &greeting);
         assert!(self.ends[1].news.send(News::Made(theirs, Origin::Accepted)).is_ok());
         ours
+    }
+
+    /// Makes a session between both ends.
+    fn make_session(&mut self, setup: &Setup) {
+        for (at, origin) in [Origin::Connected(1), Origin::Accepted].into_iter().enumerate() {
+            let peer = &self.ends[1 - at];
+            let (seat, gid) = (peer.datagrams.unwrap(), peer.device.gids(1).unwrap()[0].raw);
+            let [ours, theirs] = [at as u64, 1 - at as u64].map(|number| FIRST_SESSION + number);
+            self.half_session(setup, (at, ours, origin), (gid, seat.pair, seat.q_key, theirs));
+        }
+    }
+
+    /// Makes one end of a session, which it calls `ours`, with a peer behind `gid` that calls it `theirs`.
+    pub fn half_session(
+        &mut self,
+        setup: &Setup,
+        (at, ours, origin): (usize, u64, Origin),
+        (gid, pair, q_key, theirs): ([u8; 16], u32, u32, u64),
+    ) {
+        let end = &self.ends[at];
+        let to = Path::to(gid, 0, &end.device.gids(1).unwrap()[0]);
+        let carrier = Carrier::Session(Box::new(crate::carrier::Peer {
+            session: Session::new(theirs, setup.config.buffers),
+            ours,
+            to: AddressHandle::new(end.region.domain(), &to).unwrap(),
+            pair,
+            q_key,
+            handle: end.datagrams.unwrap().handle,
+            timer: Timer::default(),
+        }));
+        let greeting = setup.greeting();
+        let link = Link::new(carrier, None, [ADDRESSES[at], ADDRESSES[1 - at]], &greeting, &greeting);
+        assert!(end.news.send(News::Made(link, origin)).is_ok());
     }
 
     /// Another process has begun at one of the ends, whose device is another, too.
@@ -309,7 +363,7 @@ impl Rig {
 
     /// One thing happens, at random.
     pub fn step(&mut self) {
-        self.now += 1000;
+        self.now += self.tick;
         let now = Instant::from_nanos(self.now);
         match self.random.u8(..6) {
             0 => _ = self.ends[0].worker.turn(now),

@@ -2,9 +2,13 @@
 
 use super::{Domain, Error, destroyed};
 use crate::calls::{Calls, Handle, Path};
+use std::sync::Arc;
 
-/// The way to a port, which any queue pair of datagrams of the domain may send by (`ibv_create_ah(3)`).
-pub struct AddressHandle<C: Calls> {
+/// The way to a port, which any queue pair of datagrams of the domain may send by (`ibv_create_ah(3)`). Clones are the same, which is
+/// destroyed with the last; requests that go by it have one.
+pub struct AddressHandle<C: Calls>(Arc<Inner<C>>);
+
+struct Inner<C: Calls> {
     domain: Domain<C>,
     handle: Handle,
 }
@@ -14,18 +18,36 @@ impl<C: Calls> AddressHandle<C> {
     pub fn new(domain: &Domain<C>, path: &Path) -> Result<Self, Error> {
         // SAFETY: the domain is live.
         let made = unsafe { domain.calls().create_address(domain.0.handle, path) };
-        Ok(AddressHandle { domain: domain.clone(), handle: made.map_err(Error::new("make an address"))? })
+        let handle = made.map_err(Error::new("make an address"))?;
+        Ok(AddressHandle(Arc::new(Inner { domain: domain.clone(), handle })))
+    }
+
+    /// Whether queue pairs of `domain` may send by it.
+    #[inline]
+    pub(super) fn is_of(&self, domain: &Domain<C>) -> bool {
+        Arc::ptr_eq(&self.0.domain.0, &domain.0)
+    }
+
+    /// Whether there is a clone of it.
+    pub fn is_shared(&self) -> bool {
+        Arc::strong_count(&self.0) > 1
     }
 
     /// The device's name for it.
     pub fn handle(&self) -> Handle {
-        self.handle
+        self.0.handle
     }
 }
 
-impl<C: Calls> Drop for AddressHandle<C> {
+impl<C: Calls> Clone for AddressHandle<C> {
+    fn clone(&self) -> Self {
+        AddressHandle(self.0.clone())
+    }
+}
+
+impl<C: Calls> Drop for Inner<C> {
     fn drop(&mut self) {
-        // SAFETY: made in `new`, and destroyed once.
+        // SAFETY: made in `new`, and destroyed once; requests that go by it keep it.
         destroyed("address", unsafe { self.domain.calls().destroy_address(self.handle) });
     }
 }

@@ -47,13 +47,8 @@ impl Message {
     }
 
     /// The pieces.
-    pub fn pieces(&self) -> impl Iterator<Item = &Bytes> {
+    pub fn pieces(&self) -> impl ExactSizeIterator<Item = &Bytes> {
         self.pieces[..self.count].iter()
-    }
-
-    /// Whether there is room for another piece.
-    pub fn has_room(&self) -> bool {
-        self.count < MAX_PIECES
     }
 }
 
@@ -66,6 +61,15 @@ pub enum Refused {
     /// It does not lie in the region, and is too long to be sent inline.
     #[error("not in registered memory, and too long to be sent inline")]
     NotInRegion,
+    /// Of a datagram: it is longer than a packet may be.
+    #[error("longer than the port's MTU, which a datagram cannot be")]
+    TooLong,
+    /// Of a datagram: the way is for queue pairs of another domain.
+    #[error("the address is of another protection domain")]
+    OtherDomain,
+    /// Of a datagram: no queue pair has such a number.
+    #[error("a queue pair's number has 24 bits")]
+    NoPair,
 }
 
 /// What belongs to a request while it is under way.

@@ -13,7 +13,7 @@ use std::sync::Arc;
 struct Counting;
 
 thread_local! {
-    static COUNT: Cell<u64> = const { Cell::new(0) };
+    pub static COUNT: Cell<u64> = const { Cell::new(0) };
 }
 
 // SAFETY: it does what the system's does.

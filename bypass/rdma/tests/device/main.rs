@@ -4,6 +4,7 @@
 mod allocations;
 mod atomics;
 mod connections;
+mod datagrams;
 mod messages;
 mod remote_memory;
 mod reset;

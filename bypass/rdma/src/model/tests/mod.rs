@@ -3,6 +3,7 @@
 mod atomics;
 mod completions;
 mod connecting;
+mod datagrams;
 mod failing;
 mod iwarp;
 mod memory;

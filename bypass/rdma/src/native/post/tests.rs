@@ -57,6 +57,15 @@ fn atomic_operations_have_their_numbers() {
 }
 
 #[test]
+fn a_datagram_names_the_way_the_queue_pair_and_its_key() {
+    let raw = raw_send(&request(Operation::Datagram { address: Handle(0x2000), pair: 17, key: 0x1234_5678 }));
+    // SAFETY: this member was written.
+    let to = unsafe { raw.wr.ud };
+    assert_eq!((raw.opcode, raw.num_sge), (2, 1));
+    assert_eq!((to.ah.addr(), to.remote_qpn, to.remote_qkey), (0x2000, 17, 0x1234_5678));
+}
+
+#[test]
 fn segments_are_handed_over_where_they_lie() {
     let segments = [SEGMENT; 3];
     let raw = raw_send(&SendRequest { segments: &segments, ..request(Operation::Send) });

@@ -1,0 +1,217 @@
+//! `linerate rdma connections-bench`: what many connections cost, by the ways in which they can be had.
+
+use super::RdmaError;
+use super::connect_bench::address;
+use crate::load::{Progress, Rounds, Stage};
+use crate::net::{ConnectArg, IdleArg, Listen, ModeArg, NetArgs, Network, Place, RdmaArgs};
+use crate::over::Device;
+use crate::services::Echo;
+use comfy_table::{CellAlignment, Table, presets};
+use linerate_bypass::Via;
+use linerate_rdma::calls::{Calls, TransportKind};
+use linerate_rdma::native::Native;
+use serde::Serialize;
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+/// Buffers of a shared receive queue for each connection: one more than the fewest that there may be.
+const SHARED: u32 = 4;
+/// How often it is looked how far a run is.
+const TICK: Duration = Duration::from_millis(2);
+
+/// `linerate rdma connections-bench`.
+#[derive(Debug, clap::Args)]
+pub struct ConnectionsBenchArgs {
+    /// The device, such as mlx5_0: both ends are on it
+    device: String,
+
+    /// How many connections
+    #[arg(
+        short,
+        long,
+        value_name = "N",
+        value_delimiter = ',',
+        default_values_t = [16, 64, 256, 1024],
+        value_parser = clap::value_parser!(u32).range(2..=65_536)
+    )]
+    connections: Vec<u32>,
+
+    /// How often a message goes there and back on all of them
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    rounds: u32,
+
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// What it found.
+#[derive(Debug, Serialize)]
+struct Report {
+    device: Device,
+    rows: Vec<Row>,
+}
+
+/// Of one way, and so many connections.
+#[derive(Debug, Serialize)]
+struct Row {
+    way: &'static str,
+    connections: u32,
+    /// Memory of one end for each connection beyond the first: of the process, and of the machine with what its kernel has.
+    process_kb: f64,
+    machine_kb: f64,
+    /// How long it took to open each, one after another.
+    open_us: f64,
+    /// How long a message's way there and back took of a round of all of them.
+    echo_us: f64,
+}
+
+/// How connections are had.
+#[derive(Debug, Clone, Copy)]
+enum Way {
+    Own,
+    Shared,
+    Datagrams,
+}
+
+impl Way {
+    const ALL: [Way; 3] = [Way::Own, Way::Shared, Way::Datagrams];
+
+    fn name(self) -> &'static str {
+        match self {
+            Way::Own => "own receive queues",
+            Way::Shared => "shared receive queue",
+            Way::Datagrams => "datagrams",
+        }
+    }
+
+    fn args(self, connections: u32) -> RdmaArgs {
+        let general = RdmaArgs {
+            rdma_connections: Some(connections),
+            rdma_connect: Some(ConnectArg::Tcp),
+            ..RdmaArgs::default()
+        };
+        match self {
+            Way::Own => general,
+            Way::Shared => RdmaArgs { srq: Some(connections * SHARED), ..general },
+            Way::Datagrams => RdmaArgs { rdma_mode: Some(ModeArg::Ud), ..general },
+        }
+    }
+}
+
+/// Memory in use, in bytes.
+#[derive(Debug, Clone, Copy)]
+struct Memory {
+    process: f64,
+    machine: f64,
+}
+
+impl Memory {
+    fn now() -> std::io::Result<Self> {
+        let read = |path, names: &[&str]| {
+            let text = std::fs::read_to_string(path)?;
+            let kb = |name: &&str| {
+                let line = text.lines().find_map(|line| line.strip_prefix(*name)?.strip_prefix(':'));
+                line.and_then(|rest| rest.trim().trim_end_matches(" kB").parse::<f64>().ok()).unwrap_or(0.0)
+            };
+            std::io::Result::Ok(names.iter().map(kb).collect::<Vec<_>>())
+        };
+        let process = read("/proc/self/status", &["VmRSS", "HugetlbPages"])?;
+        let machine = read("/proc/meminfo", &["MemTotal", "MemAvailable"])?;
+        Ok(Memory { process: process.iter().sum::<f64>() * 1024.0, machine: (machine[0] - machine[1]) * 1024.0 })
+    }
+}
+
+/// What one run found.
+struct Run {
+    memory: Memory,
+    opened_in: Duration,
+    took: Duration,
+}
+
+/// Runs the command.
+pub fn run(args: &ConnectionsBenchArgs) -> Result<(), RdmaError> {
+    let native = Native::open(&args.device)?;
+    let failed = |error| RdmaError::Device { name: args.device.clone(), error };
+    if native.limits().map_err(failed)?.transport == TransportKind::Iwarp {
+        let why = format!("{}: iWARP has neither an exchange over TCP nor datagrams to compare", args.device);
+        return Err(RdmaError::Usage(why));
+    }
+    let address = address(&native).map_err(failed)?;
+    let device = Device { name: native.name().to_owned(), emulated_by: native.emulated_by().map(str::to_owned) };
+    drop(native);
+    let mut rows = Vec::new();
+    for way in Way::ALL {
+        // What there is in any case.
+        let base = measure(&args.device, address, way, 1, 1)?;
+        for &connections in &args.connections {
+            let Run { memory, opened_in, took } = measure(&args.device, address, way, connections, args.rounds)?;
+            let each = |all: f64, base: f64| (all - base) / f64::from(connections - 1) / 2.0 / 1024.0;
+            rows.push(Row {
+                way: way.name(),
+                connections,
+                process_kb: each(memory.process, base.memory.process),
+                machine_kb: each(memory.machine, base.memory.machine),
+                open_us: opened_in.as_secs_f64() * 1e6 / f64::from(connections),
+                echo_us: took.as_secs_f64() * 1e6 / f64::from(connections) / f64::from(args.rounds),
+            });
+        }
+    }
+    let report = Report { device, rows };
+    match args.json {
+        true => crate::output::print_line(serde_json::to_string(&report).map_err(std::io::Error::from)?)?,
+        false => crate::output::print_line(&report)?,
+    }
+    Ok(())
+}
+
+/// Connections between two ends on one device.
+fn measure(device: &str, address: IpAddr, way: Way, connections: u32, rounds: u32) -> Result<Run, RdmaError> {
+    let rdma = way.args(connections);
+    // Those who do nothing leave the processors to the others.
+    let args = NetArgs { rdma, idle: Some(IdleArg::Backoff), ..NetArgs::of(Via::Rdma { device: device.to_owned() }) };
+    let stop = Arc::new(AtomicBool::new(false));
+    let listen = Listen { tcp: vec![SocketAddr::new(address, 0)], udp: Vec::new() };
+    let server = Network::open(&args, &listen, Place::First, &stop)?;
+    let remote = server.listening().first().copied().unwrap_or_else(|| SocketAddr::new(address, 0));
+    let serving = server.start(|_| Echo, stop.clone())?;
+    let client = Network::open(&args, &Listen::default(), Place::Last, &stop)?;
+    let progress = Arc::<Progress>::default();
+    let told = progress.clone();
+    let make = move |_| Rounds::new(remote, connections as usize, rounds as usize, told.clone());
+    let running = client.start(make, stop.clone())?;
+    let wait = |until: &[Stage]| {
+        while !until.contains(&progress.stage()) && !running.is_over() && !serving.is_over() {
+            thread::sleep(TICK);
+        }
+    };
+    wait(&[Stage::Open, Stage::Over]);
+    let memory = Memory::now();
+    progress.go();
+    wait(&[Stage::Over]);
+    stop.store(true, Ordering::Relaxed);
+    let ended = running.join();
+    serving.join()?;
+    let service = ended?.0.pop().ok_or(RdmaError::NotConnected(None))?;
+    let (opened_in, took) = service.times().map_err(RdmaError::NotConnected)?;
+    Ok(Run { memory: memory?, opened_in, took })
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut table = Table::new();
+        let head = ["way", "connections", "process kB each", "machine kB each", "open µs each", "echo µs each"];
+        table.load_style(presets::ASCII_MARKDOWN).set_header(head);
+        for Row { way, connections, process_kb, machine_kb, open_us, echo_us } in &self.rows {
+            let figures = [process_kb, machine_kb, open_us, echo_us].map(|figure| format!("{figure:.1}"));
+            table.add_row([&[(*way).to_owned(), connections.to_string()][..], &figures].concat());
+        }
+        table.column_iter_mut().skip(1).for_each(|column| column.set_cell_alignment(CellAlignment::Right));
+        writeln!(f, "{table}\n")?;
+        write!(f, "{}", self.device)
+    }
+}

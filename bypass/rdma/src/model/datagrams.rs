@@ -1,0 +1,228 @@
+//! Queue pairs of datagrams: their states, and datagrams on their way.
+
+use super::memory::{Denied, Need, read, write};
+use super::pair::Request;
+use super::world::{World, errno, require};
+use crate::calls::{
+    Capacities, Completed, GidKind, Handle, Operation, Path, QueuePairConfig, QueuePairState, ROUTE_LEN, Segment,
+    Status, Transition, WorkCompletion,
+};
+use std::io;
+use std::net::IpAddr;
+
+/// A datagram on its way.
+pub(super) struct Datagram {
+    /// The queue pair that sent it, which may be gone, and its number.
+    from: Handle,
+    source: u32,
+    /// Where it goes.
+    gid: [u8; 16],
+    pair: u32,
+    key: u32,
+    /// When it arrives.
+    due: u64,
+    /// What comes before the message in the buffer.
+    route: [u8; ROUTE_LEN],
+    bytes: Vec<u8>,
+}
+
+impl World {
+    pub fn create_datagrams(
+        &mut self,
+        device: usize,
+        domain: Handle,
+        config: &QueuePairConfig,
+    ) -> io::Result<(Handle, u32, Capacities)> {
+        require(!self.devices[device].is_iwarp(), libc::EOPNOTSUPP)?;
+        let made = self.create_pair(device, domain, config)?;
+        self.pairs[made.0].datagrams = Some(0);
+        Ok(made)
+    }
+
+    /// Whether a queue pair has such a transition (IBA table 96).
+    pub fn is_of_its_kind(&self, pair: Handle, transition: &Transition) -> bool {
+        let is_of_datagrams = match transition {
+            Transition::Init { .. } | Transition::ReadyToReceive { .. } | Transition::ReadyToSend { .. } => false,
+            Transition::InitDatagrams { .. } | Transition::ReceiveDatagrams | Transition::SendDatagrams { .. } => true,
+            Transition::Error | Transition::Reset => return true,
+        };
+        is_of_datagrams == self.pairs[pair].datagrams.is_some()
+    }
+
+    /// A transition of a queue pair of datagrams that is none of others.
+    pub fn modify_datagrams(&mut self, pair: Handle, transition: &Transition) -> io::Result<()> {
+        let object = &mut self.pairs[pair];
+        match *transition {
+            Transition::InitDatagrams { port, partition, key } => {
+                require(matches!(object.state, QueuePairState::Reset | QueuePairState::Init), libc::EINVAL)?;
+                require(port == 1 && partition == 0, libc::EINVAL)?;
+                object.state = QueuePairState::Init;
+                object.datagrams = Some(key);
+            }
+            Transition::ReceiveDatagrams => {
+                require(object.state == QueuePairState::Init, libc::EINVAL)?;
+                object.state = QueuePairState::ReadyToReceive;
+            }
+            Transition::SendDatagrams { first_packet } => {
+                let is_valid = object.state == QueuePairState::ReadyToReceive && first_packet < 1 << 24;
+                require(is_valid, libc::EINVAL)?;
+                object.state = QueuePairState::ReadyToSend;
+            }
+            _ => return Err(errno(libc::EINVAL)),
+        }
+        Ok(())
+    }
+
+    /// Sends the next datagram of a queue pair, which completes with that: nobody answers.
+    pub fn emit(&mut self, handle: Handle) {
+        let request = self.pairs[handle].sends[0].clone();
+        let status = match self.due_fault(handle) {
+            Some(status) => status,
+            None => self.send_datagram(handle, &request),
+        };
+        self.end_send(handle, status);
+    }
+
+    fn send_datagram(&mut self, handle: Handle, request: &Request) -> Status {
+        let Operation::Datagram { address, pair, key } = request.operation else { return Status::LocalQueuePair };
+        let (device, sender) = (self.pairs.device(handle), &self.pairs[handle]);
+        let (domain, source, own_key) = (sender.domain, sender.number, sender.datagrams.unwrap_or(0));
+        let Some(address) = self.addresses.get(address).filter(|address| address.domain == domain) else {
+            return Status::LocalQueuePair;
+        };
+        let path = address.path;
+        self.datagram_counts.sent += 1;
+        if request.len() > u64::from(self.devices[device].config.mtu.bytes()) {
+            // No packet, and no error (IBA C10-93.1.1), as Linux' Soft-RoCE has it.
+            self.datagram_counts.too_long += 1;
+            return Status::Success;
+        }
+        let bytes = match &request.inline {
+            Some(bytes) => bytes.clone(),
+            None => match self.local_spans(domain, &request.segments, Need::Read) {
+                Ok(spans) => read(&spans),
+                Err(Denied) => return Status::LocalProtection,
+            },
+        };
+        let faults = self.datagram_faults;
+        let is_lost = faults.lost_percent > 0 && self.random.u32(0..100) < faults.lost_percent;
+        if is_lost || !self.devices[device].carries() {
+            self.datagram_counts.lost += 1;
+            return Status::Success;
+        }
+        let delay = if faults.delay_steps > 0 { self.random.u64(0..=faults.delay_steps) } else { 0 };
+        // A key with the highest bit set stands for our own (IBA 10.2.5).
+        let key = if key >> 31 == 1 { own_key } else { key };
+        let route = self.route(device, &path, bytes.len());
+        let due = self.now + delay;
+        self.air.push(Datagram { from: handle, source, gid: path.gid, pair, key, due, route, bytes });
+        Status::Success
+    }
+
+    /// The datagrams that may come next, and when. Those of one queue pair keep their order unless faults are to change it.
+    pub fn next_datagrams(&self) -> Vec<(usize, u64)> {
+        let is_next = |place: usize| {
+            let from = self.air[place].from;
+            self.datagram_faults.delay_steps > 0 || self.air[..place].iter().all(|before| before.from != from)
+        };
+        (0..self.air.len()).filter(|&place| is_next(place)).map(|place| (place, self.air[place].due)).collect()
+    }
+
+    /// A datagram arrives, or is dropped in silence: what is wrong with it is not the receiver's fault (IBA 9.9.3.1, class D).
+    pub fn arrive(&mut self, place: usize) {
+        let datagram = self.air.remove(place);
+        let peer = self.numbers.get(&datagram.pair).copied().filter(|&peer| {
+            let there = &self.devices[self.pairs.device(peer)];
+            self.pairs[peer].datagrams.is_some() && self.pairs[peer].receives() && there.has_gid(datagram.gid)
+        });
+        let Some(peer) = peer else {
+            self.datagram_counts.unknown += 1;
+            return;
+        };
+        if !self.devices[self.pairs.device(peer)].carries() {
+            self.datagram_counts.lost += 1;
+        } else if self.pairs[peer].datagrams != Some(datagram.key) {
+            self.datagram_counts.wrong_key += 1;
+        } else {
+            self.receive_datagram(peer, &datagram);
+        }
+    }
+
+    /// Puts a datagram into the next buffer. Without one it is dropped, and where it does not fit, too: the buffer stays, unless
+    /// it is of a shared queue (class E, and Linux' Soft-RoCE).
+    fn receive_datagram(&mut self, peer: Handle, datagram: &Datagram) {
+        let needed = ROUTE_LEN + datagram.bytes.len();
+        let fits =
+            |segments: &[Segment]| segments.iter().map(|segment| u64::from(segment.len)).sum::<u64>() >= needed as u64;
+        let receiver = &self.pairs[peer];
+        let is_dropped = receiver.receives.front().is_some_and(|buffer| !fits(&buffer.segments));
+        if is_dropped {
+            self.datagram_counts.short_buffer += 1;
+            return;
+        }
+        let (domain, queue, number) = (receiver.domain, receiver.config.receive_queue, receiver.number);
+        let Some((buffer, place)) = self.take_buffer(peer) else {
+            self.datagram_counts.no_buffer += 1;
+            return;
+        };
+        let status = match self.local_spans(domain, &buffer.segments, Need::Write) {
+            _ if !fits(&buffer.segments) => Status::RemoteInvalidRequest,
+            Err(Denied) => Status::LocalProtection,
+            Ok(spans) => {
+                write(&spans, &[&datagram.route[..], &datagram.bytes].concat());
+                Status::Success
+            }
+        };
+        match status {
+            Status::Success => self.datagram_counts.received += 1,
+            _ => self.datagram_counts.short_buffer += u64::from(status == Status::RemoteInvalidRequest),
+        }
+        let completion = WorkCompletion {
+            id: buffer.id,
+            status,
+            what: Completed::Receive,
+            len: needed as u32,
+            pair: number,
+            immediate: None,
+            invalidated: None,
+            source: datagram.source,
+            has_route: true,
+        };
+        self.complete(queue, completion, place);
+        if status == Status::LocalProtection {
+            self.break_pair(peer, None);
+        }
+    }
+
+    /// What comes before a message of `len` bytes in its buffer: a global route, or the IP header of RoCE version 2.
+    fn route(&self, device: usize, path: &Path, len: usize) -> [u8; ROUTE_LEN] {
+        let gids = self.devices[device].gids();
+        let source = gids.get(usize::from(path.source)).copied();
+        let from = source.map_or([0; 16], |gid| gid.raw);
+        let kind = source.map_or(GidKind::RoceV2, |gid| gid.kind);
+        // The headers behind it (BTH, DETH, and UDP's in version 2), the message, and its check sum.
+        let below = len as u16 + 12 + 8 + 4 + if kind == GidKind::RoceV2 { 8 } else { 0 };
+        let mut route = [0; ROUTE_LEN];
+        let ip = |raw: [u8; 16]| std::net::Ipv6Addr::from(raw).to_canonical();
+        if let (GidKind::RoceV2, IpAddr::V4(from), IpAddr::V4(to)) = (kind, ip(from), ip(path.gid)) {
+            let header = &mut route[20..];
+            header[0] = 0x45;
+            header[2..4].copy_from_slice(&(below + 20).to_be_bytes());
+            (header[8], header[9]) = (path.hop_limit, 17);
+            header[12..16].copy_from_slice(&from.octets());
+            header[16..].copy_from_slice(&to.octets());
+            let words = header.chunks(2).map(|word| u32::from(word[0]) << 8 | u32::from(word[1]));
+            let sum = words.sum::<u32>();
+            let sum = (sum & 0xffff) + (sum >> 16);
+            let sum = !(((sum & 0xffff) + (sum >> 16)) as u16);
+            header[10..12].copy_from_slice(&sum.to_be_bytes());
+        } else {
+            route[0] = 0x60;
+            route[4..6].copy_from_slice(&below.to_be_bytes());
+            (route[6], route[7]) = (if kind == GidKind::RoceV2 { 17 } else { 0x1b }, path.hop_limit);
+            route[8..24].copy_from_slice(&from);
+            route[24..].copy_from_slice(&path.gid);
+        }
+        route
+    }
+}

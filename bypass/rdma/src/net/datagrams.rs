@@ -1,0 +1,166 @@
+//! Sessions: between the queue pair of datagrams and the connections that go by it.
+
+use super::{Early, Net};
+use crate::calls::Calls;
+use crate::carrier::Carrier;
+use crate::connection::Stage;
+use crate::session::{DatagramHeader, WINDOW};
+use crate::verbs::{Completion, Datagram, Error, Message};
+use linerate_bypass::{CloseReason, ConnId};
+
+/// Why a datagram is dropped, in the summary.
+const SENSELESS: &str = "datagram: senseless";
+const STRANGE: &str = "datagram: of no session";
+
+impl<C: Calls> Net<C> {
+    /// A request of the queue pair of datagrams is done, or a datagram has come.
+    pub(super) fn datagram_completed(&mut self, completion: Completion) {
+        let Some(datagrams) = &mut self.datagrams else { return };
+        let failed = if completion.is_buffer() {
+            match datagrams.received(completion) {
+                Ok(received) => return self.datagram(received),
+                Err(status) => status,
+            }
+        } else {
+            let sent = datagrams.sent(completion);
+            while let Some(id) = self.crowded.pop() {
+                self.set_dirty(id);
+            }
+            match sent {
+                Ok(()) => return,
+                Err(status) => status,
+            }
+        };
+        self.datagrams_failed(&failed);
+    }
+
+    /// The queue pair of datagrams has failed: all its sessions are over, and it begins anew.
+    #[cold]
+    fn datagrams_failed(&mut self, why: &dyn std::fmt::Display) {
+        let Some(datagrams) = &mut self.datagrams else { return };
+        tracing::error!("the queue pair of datagrams has failed, and its connections are over: {why}");
+        if let Err(error) = datagrams.rebuild() {
+            tracing::error!("{error}: there will be no connections any more");
+            self.datagrams = None;
+        }
+        for id in self.slots.names() {
+            self.end(id, CloseReason::Reset);
+        }
+    }
+
+    /// A datagram has come, for a session or for none.
+    pub(super) fn datagram(&mut self, received: Datagram) {
+        let Ok(header) = DatagramHeader::read(&received.payload) else {
+            return self.summary.drop_for(SENSELESS, 1);
+        };
+        let Some(id) = self.of_number(header.session) else {
+            match self.expected.get_mut(&header.session) {
+                // No more are sent before there is an answer.
+                Some(early) if early.len() < WINDOW as usize => early.push(Early::Datagram(received)),
+                _ => self.summary.drop_for(STRANGE, 1),
+            }
+            return;
+        };
+        let Some(conn) = self.slots.get_mut(id).filter(|conn| conn.stage == Stage::Open) else { return };
+        let Carrier::Session(peer) = &mut conn.link.carrier else { return };
+        if received.pair != peer.pair {
+            return self.summary.drop_for(STRANGE, 1);
+        }
+        conn.heard = self.now;
+        let mut bytes = received.payload;
+        bytes.advance(DatagramHeader::LEN);
+        if let Err(error) = peer.session.receive(&header, bytes, self.now) {
+            return self.refuse(id, &error);
+        }
+        while let Some(message) = self.next_message(id) {
+            self.message(id, Ok(message));
+        }
+        self.all_may_be_sent(id);
+        // There is something to be acknowledged, or room.
+        self.set_dirty(id);
+    }
+
+    fn next_message(&mut self, id: ConnId) -> Option<linerate_bypass::Bytes> {
+        match &mut self.slots.get_mut(id)?.link.carrier {
+            Carrier::Session(peer) => peer.session.take(),
+            Carrier::Pair(_) => None,
+        }
+    }
+
+    /// A session has something to send again, or to acknowledge, unless that has been done meanwhile.
+    pub(super) fn session_timer_event(&mut self, id: ConnId) {
+        let Some(conn) = self.slots.get_mut(id) else { return };
+        let Carrier::Session(peer) = &mut conn.link.carrier else { return };
+        if self.session_timers.fired(id, &mut peer.timer, self.now) {
+            self.set_dirty(id);
+        }
+    }
+
+    /// Sends what a session has to send now.
+    pub(super) fn send_datagrams(&mut self, id: ConnId) -> Result<(), Error> {
+        let Some(conn) = self.slots.get_mut(id) else { return Ok(()) };
+        let (Carrier::Session(peer), Some(datagrams)) = (&mut conn.link.carrier, &mut self.datagrams) else {
+            return Ok(());
+        };
+        if peer.session.is_given_up() {
+            tracing::debug!("connection {id:?}: nothing is acknowledged any more");
+            self.end(id, CloseReason::TimedOut);
+            return Ok(());
+        }
+        let (mut has_room, mut has_memory) = (true, true);
+        peer.session.send(self.now, |header, message| {
+            has_room = datagrams.room() > 0;
+            if !has_room {
+                return false;
+            }
+            let Some(mut head) = self.buffers.alloc(DatagramHeader::LEN) else {
+                has_memory = false;
+                return false;
+            };
+            if let Some(place) = head.first_chunk_mut() {
+                header.write(place);
+            }
+            let mut datagram = Message::new();
+            let _ = datagram.push(head.freeze());
+            for piece in message.iter().flat_map(|message| message.pieces()) {
+                let _ = datagram.push(piece.clone());
+            }
+            datagrams.send(&peer.to, peer.pair, peer.q_key, &mut datagram, false).is_ok()
+        });
+        let due = peer.session.due();
+        self.session_timers.set(id, &mut peer.timer, due.filter(|_| has_room && has_memory));
+        if !has_room {
+            self.crowded.push(id);
+        }
+        if !has_memory {
+            self.starved.push(id);
+        }
+        Ok(())
+    }
+
+    /// Tells a peer once more what has come, before its session is forgotten. If that is lost, it hears from the end of the TCP
+    /// connection that nobody is there any more.
+    pub(super) fn acknowledge(&mut self, id: ConnId) {
+        let Some(conn) = self.slots.get_mut(id) else { return };
+        if let Carrier::Session(peer) = &mut conn.link.carrier {
+            peer.session.acknowledge();
+        }
+        let _ = self.send_datagrams(id);
+    }
+
+    /// Posts what is to be sent by datagrams, and buffers in the place of those that were used.
+    pub(super) fn flush_datagrams(&mut self) {
+        let Some(datagrams) = &mut self.datagrams else { return };
+        let (arena, len) = (&self.buffers, datagrams.buffer_len());
+        let wanted = datagrams.buffers_wanted();
+        let posted = datagrams.post((0..wanted).map_while(|_| arena.alloc(len)));
+        self.summary.verbs.buffers += (wanted - datagrams.buffers_wanted()) as u64;
+        match posted.and_then(|()| datagrams.flush()) {
+            Ok((requests, posts)) => {
+                self.summary.verbs.requests += requests;
+                self.summary.verbs.posts += posts;
+            }
+            Err(error) => self.datagrams_failed(&error),
+        }
+    }
+}

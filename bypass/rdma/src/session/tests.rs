@@ -1,0 +1,220 @@
+use super::*;
+use linerate_bypass::Arena;
+use linerate_bypass::arena::ArenaConfig;
+use proptest::prelude::*;
+use std::sync::LazyLock;
+
+const SESSION: u64 = 0x0123_4567_89ab_cdef;
+
+/// Of an arena for all tests, so that theirs are not made by the thousand.
+fn bytes(text: &[u8]) -> Bytes {
+    static ARENA: LazyLock<Arena> =
+        LazyLock::new(|| Arena::new(ArenaConfig { bytes: 16 << 20, hugepages: false }).unwrap());
+    let mut block = ARENA.alloc(text.len()).unwrap();
+    block.copy_from_slice(text);
+    block.freeze()
+}
+
+fn message(text: u32) -> Message {
+    let mut message = Message::new();
+    message.push(bytes(&text.to_be_bytes())).unwrap();
+    message
+}
+
+fn text(message: &Message) -> Bytes {
+    bytes(&message.pieces().flat_map(|piece| piece.to_vec()).collect::<Vec<_>>())
+}
+
+/// Both ends, what is on its way to each, and how far they have come.
+struct Pair {
+    ends: [Session; 2],
+    on_way: [Vec<(DatagramHeader, Bytes)>; 2],
+    to_send: [u32; 2],
+    taken: [u32; 2],
+    now: Instant,
+}
+
+impl Pair {
+    fn new(start: u32, to_send: [u32; 2]) -> Self {
+        let session = || Session { first: start, expected: start, ..Session::new(SESSION, 32) };
+        let ends = [session(), session()];
+        Pair { ends, on_way: Default::default(), to_send, taken: [0; 2], now: Instant::from_nanos(1) }
+    }
+
+    /// One end sends what is due; `keeps` says what becomes of each datagram: how many copies arrive.
+    fn send(&mut self, from: usize, mut copies: impl FnMut() -> usize) {
+        let queued = 1000 - self.to_send[from];
+        for at in 0..self.to_send[from].min(self.ends[from].room() as u32) {
+            self.ends[from].push(message(queued + at));
+            self.to_send[from] -= 1;
+        }
+        let (way, now) = (&mut self.on_way[1 - from], self.now);
+        self.ends[from].send(now, |header, message| {
+            for _ in 0..copies() {
+                way.push((*header, message.map(text).unwrap_or_default()));
+            }
+            true
+        });
+    }
+
+    fn receive(&mut self, at: usize, which: usize) {
+        if !self.on_way[at].is_empty() {
+            let which = which % self.on_way[at].len();
+            let (header, message) = self.on_way[at].remove(which);
+            self.ends[at].receive(&header, message, self.now).unwrap();
+        }
+    }
+
+    fn take(&mut self, at: usize, start: u32) {
+        if let Some(message) = self.ends[at].take() {
+            assert_eq!(message[..], (start + self.taken[at]).to_be_bytes(), "twice, lost or out of order");
+            self.taken[at] += 1;
+        }
+    }
+}
+
+proptest! {
+    /// Whatever is lost, comes twice, or is overtaken, each message is delivered once and in order, and all in the end.
+    #[test]
+    fn every_message_is_delivered_once_and_in_order(
+        loads in (0u32..200, 0u32..200),
+        start in prop_oneof![Just(0), Just(u32::MAX - 20), any::<u32>()],
+        loss in 0u32..60,
+        seed: u64,
+    ) {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let loads = [loads.0, loads.1];
+        let mut pair = Pair::new(start, loads);
+        let begins = loads.map(|load| 1000 - load);
+        for turn in 0..400_000 {
+            let (end, which) = (random.usize(..2), random.usize(..));
+            match random.u8(..4) {
+                0 => {
+                    let mut dice = random.fork();
+                    pair.send(end, || match dice.u32(..100) {
+                        n if n < loss => 0,
+                        n if n > 95 => 2,
+                        _ => 1,
+                    });
+                }
+                // Mostly in order.
+                1 => pair.receive(end, if which % 4 == 0 { which } else { 0 }),
+                2 => pair.take(end, begins[1 - end]),
+                _ => pair.now += Duration::from_micros(random.u64(..3000)),
+            }
+            prop_assert!(pair.ends.iter().all(|end| end.under_way() <= 32 && end.ready.len() + end.early.len() <= 64));
+            if turn % 64 == 0 && pair.taken == [loads[1], loads[0]] {
+                break;
+            }
+        }
+        prop_assert_eq!(pair.taken, [loads[1], loads[0]]);
+    }
+
+    #[test]
+    fn whatever_a_peer_sends_is_read_or_refused(datagrams in prop::collection::vec((any::<[u8; 22]>(), 0usize..9), 1..50)) {
+        let mut session = Session::new(SESSION, 32);
+        (0..10).for_each(|n| session.push(message(n)));
+        session.send(Instant::from_nanos(1), |_, _| true);
+        for (at, (noise, len)) in datagrams.into_iter().enumerate() {
+            let datagram = [&DatagramHeader::MAGIC[..], &noise, &vec![0; len]].concat();
+            if let Ok(header) = DatagramHeader::read(&datagram) {
+                // Near what is expected, or nothing would be looked at.
+                let near = DatagramHeader { number: header.number % 100, expected: header.expected % 12, ..header };
+                let _ = session.receive(&near, bytes(b"x"), Instant::from_nanos(at as u64));
+                prop_assert!(session.ready.len() + session.early.len() <= 64);
+            }
+        }
+    }
+}
+
+/// Sends all that is due, and returns the numbers of messages; those that `arrive` says get to the other end.
+fn exchange(pair: &mut Pair, arrive: impl Fn(u32) -> bool) -> Vec<u32> {
+    let mut numbers = Vec::new();
+    pair.send(0, || 1);
+    for (header, message) in std::mem::take(&mut pair.on_way[1]) {
+        numbers.extend(header.has_message.then_some(header.number));
+        if arrive(header.number) {
+            pair.ends[1].receive(&header, message, pair.now).unwrap();
+        }
+    }
+    pair.send(1, || 1);
+    while !pair.on_way[0].is_empty() {
+        pair.receive(0, 0);
+    }
+    numbers
+}
+
+#[test]
+fn what_three_later_ones_have_overtaken_is_sent_again_at_once() {
+    let mut pair = Pair::new(0, [4, 0]);
+    assert_eq!(exchange(&mut pair, |number| number > 0), [0, 1, 2, 3]);
+    // No time has passed.
+    assert_eq!(exchange(&mut pair, |_| true), [0]);
+    assert_eq!(pair.ends[0].under_way(), 0);
+}
+
+#[test]
+fn what_only_two_of_many_have_overtaken_waits_for_its_time() {
+    let mut pair = Pair::new(0, [4, 0]);
+    assert_eq!(exchange(&mut pair, |number| number == 1 || number == 2), [0, 1, 2, 3]);
+    assert_eq!(exchange(&mut pair, |_| true), [0u32; 0]);
+    let wait = pair.ends[0].wait();
+    assert_eq!(pair.ends[0].due(), Some(pair.now + wait));
+    pair.now += wait;
+    assert_eq!(exchange(&mut pair, |_| false), [0, 3]);
+    // The next time is twice as far.
+    assert_eq!(pair.ends[0].due(), Some(pair.now + 2 * wait));
+}
+
+#[test]
+fn few_that_all_have_overtaken_one_are_enough() {
+    for count in [2, 3] {
+        let mut pair = Pair::new(0, [count, 0]);
+        assert_eq!(exchange(&mut pair, |number| number > 0).len(), count as usize);
+        assert_eq!(exchange(&mut pair, |_| true), [0]);
+        assert_eq!(pair.ends[0].under_way(), 0);
+    }
+}
+
+#[test]
+fn what_waited_for_another_that_was_lost_is_no_measure_of_the_way() {
+    let mut pair = Pair::new(0, [3, 0]);
+    exchange(&mut pair, |number| number == 1);
+    let wait = pair.ends[0].wait();
+    for _ in 0..3 {
+        pair.now += LONGEST_WAIT;
+        exchange(&mut pair, |_| false);
+    }
+    pair.now += LONGEST_WAIT;
+    exchange(&mut pair, |_| true);
+    assert_eq!((pair.ends[0].under_way(), pair.ends[0].wait()), (0, wait));
+}
+
+#[test]
+fn what_came_before_is_acknowledged_again_and_not_delivered() {
+    let mut pair = Pair::new(0, [1, 0]);
+    assert_eq!(exchange(&mut pair, |_| true), [0]);
+    pair.take(1, 999);
+    let header = DatagramHeader { session: SESSION, number: 0, has_message: true, expected: 0, room: 32, early: 0 };
+    pair.ends[1].receive(&header, bytes(b"x"), pair.now).unwrap();
+    assert!(pair.ends[1].take().is_none());
+    assert_eq!(pair.ends[1].due(), Some(Instant::ZERO));
+}
+
+#[test]
+fn who_has_no_room_is_asked_now_and_then_and_says_when_there_is_some() {
+    let mut pair = Pair::new(0, [100, 0]);
+    assert_eq!(exchange(&mut pair, |_| true).len(), 32);
+    pair.now += ACK_WITHIN;
+    pair.send(1, || 1);
+    pair.receive(0, 0);
+    // Nobody has taken any: one asks, at its time.
+    assert_eq!(exchange(&mut pair, |_| true), [32]);
+    assert_eq!(exchange(&mut pair, |_| true), [0u32; 0]);
+    pair.take(1, 900);
+    pair.send(1, || 1);
+    pair.receive(0, 0);
+    assert_eq!(pair.ends[0].their_room, 1);
+    pair.now += LONGEST_WAIT;
+    assert_eq!(exchange(&mut pair, |_| true), [32]);
+}

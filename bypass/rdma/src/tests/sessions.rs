@@ -1,0 +1,276 @@
+//! Sessions: streams over datagrams that get lost, in whatever order they come, and peers that are no friends.
+
+use super::rig::{Peer, Rig, Setup};
+use crate::calls::{Calls, Path};
+use crate::carrier::FIRST_SESSION;
+use crate::model::{DatagramFaults, Live};
+use crate::session::DatagramHeader;
+use crate::verbs::{AddressHandle, CompletionQueue, Datagrams, Domain, Message, PairConfig, Region};
+use crate::wire::{HEADER, Header, Kind};
+use crate::{Config, Connect, Mode};
+use linerate_bypass::arena::ArenaConfig;
+use linerate_bypass::{Arena, CloseReason, ConnectError, Origin};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// Nanoseconds of a step: sessions wait milliseconds before they send again.
+const TICK: u64 = 20_000;
+/// What is sent there and back.
+const PARTS: [(usize, bool); 4] = [(100, false), (5000, true), (20, true), (3000, false)];
+const ALL: usize = 8120;
+
+fn setup(seed: u64) -> Setup {
+    let defaults = Setup::default();
+    let config = Config {
+        mode: Mode::Datagrams,
+        connect: Connect::Exchange,
+        connect_timeout: Duration::from_millis(500),
+        offer_from: usize::MAX,
+        max_connections: 16,
+        ..defaults.config
+    };
+    Setup { seed, network: [127, 0, 0], config, offers: false, inline: 64 * (seed as u32 % 2), ..defaults }
+}
+
+/// Two ends of which the second listens, and where it does.
+fn rig(setup: &Setup) -> (Rig, SocketAddr) {
+    let mut rig = Rig::new(setup, [Peer::sends(&PARTS), Peer::echoes()]);
+    rig.tick = TICK;
+    let listening = rig.ends[1].connects(&["127.0.0.2:0".parse().unwrap()]);
+    rig.ends[0].connects(&[]);
+    (rig, listening[0])
+}
+
+/// As [`rig`], and the first end connects to the second.
+fn connecting(setup: &Setup) -> Rig {
+    let (mut rig, address) = rig(setup);
+    rig.connect_to(address);
+    rig
+}
+
+fn are_finished(rig: &mut Rig) {
+    rig.run_until(|ends| ends.iter().all(|end| end.worker.service().ended == [CloseReason::Finished]));
+    assert!(rig.ends.iter().all(|end| end.worker.service().received == ALL));
+}
+
+#[test]
+fn streams_arrive_whatever_is_lost_or_overtaken_and_nothing_is_left() {
+    for seed in 0..60 {
+        let mut rig = connecting(&setup(seed));
+        let faults = DatagramFaults { lost_percent: 5 * (seed as u32 % 3), delay_steps: 20 * (seed % 4) };
+        rig.fabric.set_datagram_faults(faults);
+        are_finished(&mut rig);
+        let counts = rig.fabric.datagram_counts();
+        assert_eq!(counts.lost > 0, faults.lost_percent > 0, "{counts:?}");
+        assert_eq!((counts.too_long, counts.wrong_key, counts.short_buffer), (0, 0, 0), "{counts:?}");
+        let fabric = rig.fabric.clone();
+        rig.ends.iter_mut().for_each(|end| end.bury());
+        let arenas = [0, 1].map(|n| rig.ends[n].arena.clone());
+        drop(rig);
+        assert_eq!(fabric.live(), Live::default());
+        assert!(arenas.iter().all(|arena| arena.stats().used == 0));
+    }
+}
+
+#[test]
+fn a_thousand_sessions_by_one_queue_pair_and_one_address_leave_nothing() {
+    let (mut rig, address) = rig(&setup(1));
+    let before = [0, 1].map(|end| rig.ends[end].holds(&rig.fabric));
+    let service = rig.ends[0].worker.service_mut();
+    (service.remote, service.rounds) = (Some(address), 999);
+    rig.connect_to(address);
+    for count in 1..=1000 {
+        rig.run_until(|ends| ends[0].worker.service().ended.len() == count);
+        let live = rig.fabric.live();
+        assert_eq!((live.pairs, live.addresses), (2, 2));
+    }
+    assert!(rig.ends[0].worker.service().ended.iter().all(|why| *why == CloseReason::Finished));
+    for (end, (live, memory)) in before.into_iter().enumerate() {
+        // The way to the peer is kept.
+        rig.run_until_holds(end, (Live { addresses: 1, ..live }, memory));
+    }
+}
+
+#[test]
+fn no_more_sessions_are_made_than_there_may_be() {
+    let mut setup = setup(2);
+    setup.config.max_connections = 1;
+    let (mut rig, address) = rig(&setup);
+    // Nobody closes.
+    rig.ends[0].worker.service_mut().total = usize::MAX;
+    rig.connect_to(address);
+    rig.run_until(|ends| ends.iter().all(|end| end.worker.service().received == ALL));
+    rig.connect_to(address);
+    rig.run_until(|ends| ends[0].worker.service().failed == [(7, ConnectError::TooMany)]);
+    assert!(rig.ends.iter().all(|end| end.worker.service().ended.is_empty()));
+}
+
+#[test]
+fn who_has_the_other_kind_of_connections_is_told_so() {
+    for ours in [Mode::Datagrams, Mode::Send] {
+        let setup = setup(1);
+        let theirs = if ours == Mode::Send { Mode::Datagrams } else { Mode::Send };
+        let configs = [ours, theirs].map(|mode| Config { mode, ..setup.config.clone() });
+        let mut rig = Rig::with(&setup, &configs, [Peer::sends(&PARTS), Peer::echoes()]);
+        rig.tick = TICK;
+        let listening = rig.ends[1].connects(&["127.0.0.2:0".parse().unwrap()]);
+        rig.ends[0].connects(&[]);
+        let before = [0, 1].map(|end| rig.ends[end].holds(&rig.fabric));
+        rig.connect_to(listening[0]);
+        rig.run_until(|ends| ends[0].worker.service().failed == [(7, ConnectError::Refused)]);
+        (0..2).for_each(|end| rig.run_until_holds(end, before[end]));
+    }
+}
+
+#[test]
+fn a_peer_that_is_killed_leaves_nothing_and_the_other_goes_on() {
+    for seed in 0..30 {
+        let setup = setup(seed);
+        let (mut rig, address) = rig(&setup);
+        rig.connect_to(address);
+        for _ in 0..rig.random.usize(..2000) {
+            rig.step();
+        }
+        let device = rig.ends[0].device.clone();
+        rig.fabric.vanish(&device, true);
+        rig.replace(0, &setup, Peer::sends(&PARTS));
+        rig.ends[0].connects(&[]);
+        rig.connect_to(address);
+        rig.run_until(|ends| ends[0].worker.service().ended == [CloseReason::Finished]);
+        assert_eq!(rig.ends[0].worker.service().received, ALL);
+        let summary = |rig: &Rig| rig.ends[1].worker.summary().clone();
+        rig.run_until(|ends| {
+            let summary = ends[1].worker.summary();
+            summary.accepted == summary.finished + summary.broken
+        });
+        assert!(summary(&rig).accepted <= 2);
+    }
+}
+
+#[test]
+fn a_peer_that_does_not_answer_is_given_up() {
+    // Nobody says that it is over: there is no TCP connection.
+    let setup = setup(3);
+    let mut rig = Rig::new(&setup, [Peer::sends(&PARTS), Peer::echoes()]);
+    rig.tick = TICK;
+    rig.connect(&setup);
+    rig.run_until(|ends| ends[1].worker.service().received > 0);
+    rig.fabric.set_datagram_faults(DatagramFaults { lost_percent: 100, delay_steps: 0 });
+    rig.tick = 1_000_000;
+    rig.run_until(|ends| ends[0].worker.service().ended == [CloseReason::TimedOut]);
+}
+
+#[test]
+fn a_queue_pair_that_fails_ends_all_sessions_and_another_takes_its_place() {
+    for seed in 0..20 {
+        let (mut rig, address) = rig(&setup(seed));
+        rig.connect_to(address);
+        rig.run_until(|ends| ends[1].worker.service().received > 0);
+        let which = seed as usize % 2;
+        let failed = rig.ends[which].datagrams.unwrap().pair;
+        rig.fabric.pair_fatal(failed);
+        rig.run_until(|ends| ends.iter().all(|end| end.worker.service().ended.len() == 1));
+        let service = rig.ends[0].worker.service_mut();
+        *service = Peer { arena: service.arena.clone(), ..Peer::sends(&PARTS) };
+        let before = rig.ends[1].worker.service().received;
+        rig.ends[1].worker.service_mut().received = 0;
+        assert!(before < ALL);
+        rig.connect_to(address);
+        rig.run_until(|ends| ends[0].worker.service().ended == [CloseReason::Finished]);
+        assert_eq!(rig.ends[0].worker.service().received, ALL);
+        assert_eq!(rig.fabric.live().pairs, 2);
+    }
+}
+
+/// Somebody on the network who knows the queue pair of the second end, and its Q_Key.
+struct Stranger {
+    datagrams: Datagrams<crate::model::Model>,
+    _queue: CompletionQueue<crate::model::Model>,
+    to: AddressHandle<crate::model::Model>,
+    arena: Arena,
+    pair: u32,
+    key: u32,
+}
+
+impl Stranger {
+    fn new(rig: &Rig) -> Self {
+        let device = rig.ends[0].device.clone();
+        let domain = Domain::new(&device).unwrap();
+        let arena = Arena::new(ArenaConfig { bytes: 1 << 20, hugepages: false }).unwrap();
+        let region = Region::new(&domain, std::slice::from_ref(&arena), false).unwrap();
+        let queue = CompletionQueue::new(&device, 4096, None).unwrap();
+        let config = PairConfig { sends: 2048, receives: 4, inline: 0, signal_every: 1, list: 1 };
+        let datagrams = Datagrams::new(&region, queue.handle(), &config, 1, None).unwrap();
+        let seat = rig.ends[1].datagrams.unwrap();
+        let (own, theirs) = (device.gids(1).unwrap()[0], &rig.ends[1].device);
+        let path = Path::to(theirs.gids(1).unwrap()[0].raw, 0, &own);
+        let to = AddressHandle::new(&domain, &path).unwrap();
+        Stranger { datagrams, _queue: queue, to, arena, pair: seat.pair, key: seat.q_key }
+    }
+
+    fn send(&mut self, bytes: &[u8]) {
+        let mut block = self.arena.alloc(bytes.len()).unwrap();
+        block.copy_from_slice(bytes);
+        let mut message = Message::new();
+        message.push(block.freeze()).unwrap();
+        self.datagrams.send(&self.to, self.pair, self.key, &mut message, true).unwrap();
+        self.datagrams.flush().unwrap();
+    }
+}
+
+/// A datagram of a session, with `message`.
+fn datagram(session: u64, number: u32, message: &[u8]) -> Vec<u8> {
+    let header = DatagramHeader { session, number, has_message: !message.is_empty(), expected: 0, room: 32, early: 0 };
+    let mut bytes = vec![0; DatagramHeader::LEN];
+    header.write(bytes.first_chunk_mut().unwrap());
+    bytes.extend(message);
+    bytes
+}
+
+#[test]
+fn what_strangers_send_is_dropped_and_nobody_notices() {
+    let setup = setup(5);
+    let mut rig = Rig::new(&setup, [Peer::sends(&PARTS), Peer::echoes()]);
+    rig.tick = TICK;
+    rig.connect(&setup);
+    let mut stranger = Stranger::new(&rig);
+    let mut random = fastrand::Rng::with_seed(5);
+    for n in 0..200 {
+        let noise: Vec<u8> = (0..random.usize(1..200)).map(|_| random.u8(..)).collect();
+        stranger.send(&noise);
+        // The session's own number, from another queue pair; and a session that there is not.
+        stranger.send(&datagram(FIRST_SESSION + 1, n % 32, b"forged"));
+        stranger.send(&datagram(FIRST_SESSION + 77, n, b"forged"));
+        (0..5).for_each(|_| rig.step());
+    }
+    are_finished(&mut rig);
+    let dropped = &rig.ends[1].worker.summary().drops;
+    assert!(dropped.values().sum::<u64>() >= 100, "{dropped:?}");
+}
+
+#[test]
+fn what_a_peer_says_that_makes_no_sense_ends_its_session_alone() {
+    let mut credit = [0; HEADER];
+    Header { kind: Kind::Credit, credits: 9 }.write(&mut credit);
+    for message in [&b"x"[..], &[9; HEADER], &credit, &[]] {
+        let setup = setup(6);
+        let mut rig = Rig::new(&setup, [Peer::sends(&PARTS), Peer::echoes()]);
+        rig.tick = TICK;
+        let mut stranger = Stranger::new(&rig);
+        let gid = rig.ends[0].device.gids(1).unwrap()[0].raw;
+        let number = FIRST_SESSION + 9;
+        let theirs = (gid, stranger.datagrams.number(), stranger.datagrams.key(), number);
+        rig.half_session(&setup, (1, number, Origin::Accepted), theirs);
+        rig.run_until(|ends| ends[1].worker.summary().accepted == 1);
+        // What is far ahead is as senseless as what is said wrong.
+        stranger.send(&datagram(
+            number,
+            if message.is_empty() { 1000 } else { 0 },
+            if message.is_empty() { b"x" } else { message },
+        ));
+        rig.run_until(|ends| ends[1].worker.service().ended == [CloseReason::Reset]);
+        rig.ends[1].worker.service_mut().ended.clear();
+        rig.connect(&setup);
+        are_finished(&mut rig);
+    }
+}

@@ -1,0 +1,202 @@
+//! Queue pairs of unreliable datagrams, one device against itself.
+
+use crate::allocations::COUNT;
+use crate::rig::await_that;
+use linerate_bypass::Arena;
+use linerate_bypass::arena::ArenaConfig;
+use linerate_rdma::calls::{Calls, GidKind, Path, QueuePairState, Status, Transition};
+use linerate_rdma::native::Native;
+use linerate_rdma::verbs::{AddressHandle, CompletionQueue, Datagram, Datagrams, Domain, Message, PairConfig, Region};
+use std::sync::Arc;
+
+/// Datagrams on their way at a time.
+const DEPTH: usize = 8;
+
+struct End {
+    datagrams: Datagrams<Native>,
+    queue: CompletionQueue<Native>,
+    region: Region<Native>,
+    arena: Arena,
+}
+
+impl End {
+    fn post(&mut self, count: usize) {
+        let len = self.datagrams.buffer_len();
+        self.datagrams.post((0..count).map(|_| self.arena.alloc(len).unwrap())).unwrap();
+    }
+
+    fn message(&self, len: usize, byte: u8) -> Message {
+        let mut block = self.arena.alloc(len).unwrap();
+        block.fill(byte);
+        let mut message = Message::new();
+        message.push(block.freeze()).unwrap();
+        message
+    }
+
+    /// Has a message of so many bytes sent at the next flush.
+    fn send(&mut self, way: &AddressHandle<Native>, (pair, key): (u32, u32), len: usize, byte: u8, signalled: bool) {
+        let mut message = self.message(len, byte);
+        self.datagrams.send(way, pair, key, &mut message, signalled).unwrap();
+    }
+
+    fn names(&self) -> (u32, u32) {
+        (self.datagrams.number(), self.datagrams.key())
+    }
+
+    /// Flushes, and awaits that all has left.
+    fn leave(&mut self) -> Result<(), Status> {
+        self.datagrams.flush().unwrap();
+        await_that("requests to leave", || {
+            for completion in self.queue.poll(16).unwrap() {
+                if let Err(status) = self.datagrams.sent(completion) {
+                    return Some(Err(status));
+                }
+            }
+            (self.datagrams.requests_under_way() == 0).then_some(Ok(()))
+        })
+    }
+
+    fn receive(&mut self) -> Datagram {
+        await_that("a datagram", || {
+            let completion = self.queue.poll(1).unwrap().next()?;
+            Some(self.datagrams.received(completion).unwrap())
+        })
+    }
+}
+
+type Found = (Arc<Native>, [End; 2], AddressHandle<Native>, Path);
+
+/// Two ends of the device that is to be tested, and the way from the first to the second; `None` if none is, or it has no datagrams.
+fn ends() -> Option<Found> {
+    let Ok(name) = std::env::var("LINERATE_RDMA_DEVICE") else {
+        eprintln!("skipped: LINERATE_RDMA_DEVICE names no device");
+        return None;
+    };
+    let native = Arc::new(Native::open(&name).unwrap());
+    if native.limits().unwrap().transport == linerate_rdma::calls::TransportKind::Iwarp {
+        eprintln!("skipped: iWARP has no datagrams");
+        return None;
+    }
+    let gids = native.gids(1).unwrap();
+    let found = gids.iter().find(|gid| gid.ip().is_ipv4() && gid.kind == GidKind::RoceV2);
+    let gid = *found.or(gids.first()).expect("the port has no address");
+    let ends = [(), ()].map(|()| {
+        let arena = Arena::new(ArenaConfig { bytes: 1 << 20, hugepages: false }).unwrap();
+        let region = Region::new(&Domain::new(&native).unwrap(), std::slice::from_ref(&arena), false).unwrap();
+        let queue = CompletionQueue::new(&native, 64, None).unwrap();
+        let config = PairConfig { sends: 16, receives: 16, inline: 32, signal_every: 4, list: 4 };
+        let datagrams = Datagrams::new(&region, queue.handle(), &config, 1, None).unwrap();
+        End { datagrams, queue, region, arena }
+    });
+    let path = Path::to(gid.raw, native.port(1).unwrap().lid, &gid);
+    let way = AddressHandle::new(ends[0].region.domain(), &path).unwrap();
+    Some((native, ends, way, path))
+}
+
+#[test]
+fn datagrams_of_every_length_come_behind_the_route_with_their_sender() {
+    let Some((_native, [mut one, mut other], way, path)) = ends() else { return };
+    let longest = one.datagrams.max_message();
+    for (byte, len) in [1, 20, 32, 33, 1000, longest].into_iter().enumerate() {
+        other.post(1);
+        one.send(&way, other.names(), len, byte as u8, true);
+        one.leave().unwrap();
+        let datagram = other.receive();
+        assert_eq!((datagram.pair, datagram.payload.len()), (one.datagrams.number(), len));
+        assert!(datagram.payload.iter().all(|&got| got == byte as u8), "{len} bytes");
+        assert_eq!(datagram.route.is_some(), path.lid == 0);
+        if let Some(route) = datagram.route {
+            assert_eq!(route.source(), Some(path.gid), "{:02x?}", route.bytes());
+        }
+    }
+    let mut message = one.message(longest + 1, 1);
+    let (pair, key) = other.names();
+    assert!(one.datagrams.send(&way, pair, key, &mut message, true).is_err());
+}
+
+/// What comes is what was sent after those: the network of a device with itself keeps the order.
+#[test]
+fn datagrams_for_nobody_and_without_a_buffer_are_dropped_in_silence() {
+    let Some((_native, [mut one, mut other], way, _)) = ends() else { return };
+    let (pair, key) = other.names();
+    one.send(&way, (pair, key), 100, 1, true);
+    one.leave().unwrap();
+    other.post(4);
+    one.send(&way, (pair, key ^ 1), 100, 2, true);
+    one.send(&way, (pair ^ 0x80_0000, key), 100, 3, true);
+    one.send(&way, (pair, key), 100, 4, true);
+    one.leave().unwrap();
+    let datagram = other.receive();
+    // The first may have been late.
+    let datagram = if datagram.payload[0] == 1 { other.receive() } else { datagram };
+    assert_eq!(datagram.payload[..], [4; 100]);
+    assert!(!one.datagrams.is_errored() && !other.datagrams.is_errored());
+}
+
+#[test]
+fn a_way_may_be_dropped_as_soon_as_a_message_goes_by_it() {
+    let Some((_native, [mut one, mut other], way, path)) = ends() else { return };
+    drop(way);
+    for round in 0..20 {
+        other.post(2);
+        let way = AddressHandle::new(one.region.domain(), &path).unwrap();
+        one.send(&way, other.names(), 16, round, false);
+        one.send(&way, other.names(), 600, round, true);
+        drop(way);
+        one.leave().unwrap();
+        assert_eq!((other.receive().payload[..] == [round; 16], other.receive().payload[0]), (true, round));
+    }
+}
+
+#[test]
+fn one_in_the_state_of_error_is_rebuilt() {
+    let Some((native, [mut one, mut other], way, _)) = ends() else { return };
+    let names = one.names();
+    one.post(4);
+    // SAFETY: the queue pair is live.
+    unsafe { native.modify(one.datagrams.handle(), &Transition::Error) }.unwrap();
+    one.send(&way, other.names(), 100, 1, true);
+    one.datagrams.flush().unwrap();
+    let mut flushed = 0;
+    await_that("all to be flushed", || {
+        for completion in one.queue.poll(16).unwrap() {
+            let status = match completion.is_buffer() {
+                true => one.datagrams.received(completion).map(drop),
+                false => one.datagrams.sent(completion),
+            };
+            assert_eq!(status, Err(Status::Flushed));
+            flushed += 1;
+        }
+        (flushed == 5).then_some(())
+    });
+    assert!(one.datagrams.is_errored());
+    one.datagrams.rebuild().unwrap();
+    // SAFETY: the queue pair is live.
+    let state = unsafe { native.query_pair(one.datagrams.handle()) }.unwrap().state;
+    assert_eq!((state, one.names()), (QueuePairState::ReadyToSend, names));
+    other.post(1);
+    one.send(&way, other.names(), 100, 2, true);
+    one.leave().unwrap();
+    assert_eq!(other.receive().payload[..], [2; 100]);
+}
+
+/// Sends some one way, short ones inline and longer ones not, and posts other buffers.
+fn exchange([from, to]: &mut [End; 2], way: &AddressHandle<Native>) {
+    for n in 0..DEPTH {
+        from.send(way, to.names(), if n % 2 == 0 { 16 } else { 200 }, 1, n + 1 == DEPTH);
+    }
+    from.leave().unwrap();
+    (0..DEPTH).for_each(|_| drop(to.receive()));
+    to.post(DEPTH);
+}
+
+#[test]
+fn sending_and_receiving_datagrams_allocates_nothing() {
+    let Some((_native, mut ends, way, _)) = ends() else { return };
+    ends[1].post(16);
+    // What is kept for its memory gets it.
+    (0..10).for_each(|_| exchange(&mut ends, &way));
+    let before = COUNT.get();
+    (0..100).for_each(|_| exchange(&mut ends, &way));
+    assert_eq!(COUNT.get() - before, 0);
+}
