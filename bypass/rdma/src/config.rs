@@ -42,6 +42,9 @@ pub struct Config {
     pub max_connections: usize,
     /// Queue pairs of one worker that are made ahead of the connections that will have them.
     pub pool: usize,
+    /// How long such a queue pair rests between two connections by the connection manager, which takes one that asks for another
+    /// too early for the old connection's (IBA 12.9.8.4, time wait).
+    pub reuse_after: Duration,
     /// Whether workers without work sleep until they are woken, in place of polling on.
     pub rests: bool,
     /// How connections are made; both ends do it the same way.
@@ -90,6 +93,7 @@ impl Default for Config {
             rx_buffer: 256 << 10,
             max_connections: 1024,
             pool: 0,
+            reuse_after: Duration::from_secs(5),
             rests: false,
             connect: Connect::Manager,
             connect_timeout: Duration::from_secs(10),
@@ -209,6 +213,11 @@ impl Config {
     /// learns nothing of them would stand still.
     pub fn most_unsignalled(&self) -> usize {
         usize::from(self.sends).saturating_sub(KEPT + 1).max(1)
+    }
+
+    /// Whether queue pairs are used again. Those that share their buffers are not: what they had of them would have to be found out.
+    pub(crate) fn reuses(&self) -> bool {
+        self.pool > 0 && self.shared.is_none()
     }
 
     /// Bytes of a message, with its header.

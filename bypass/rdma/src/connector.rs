@@ -272,6 +272,7 @@ impl<C: Calls> Connector<C> {
             worked = true;
             match command {
                 Command::Bury(worker, link) => self.bury(worker, link),
+                Command::Drained(worker, pair) => self.come_back(worker, pair, now),
                 Command::Connect { worker, remote, token } => self.connect(worker, remote, token, now),
             }
         }
@@ -294,6 +295,7 @@ impl<C: Calls> Connector<C> {
             self.end_if_down();
         }
         worked |= self.give_up_late(now);
+        worked |= self.take_up(now);
         // Where nothing waits.
         worked = worked || self.prepare_one();
         while let Some((worker, news)) = self.unsent.pop_front() {
@@ -338,7 +340,10 @@ impl<C: Calls> Connector<C> {
             tracing::debug!("{error}");
         }
         drop(opened);
-        drop(carrier);
+        match carrier {
+            Carrier::Pair(pair) => self.retire(worker, pair),
+            Carrier::Session(peer) => drop(peer),
+        }
         for _ in 0..windows {
             match Window::new(&self.region) {
                 Ok(window) => self.tell(worker, News::Window(window)),

@@ -5,7 +5,7 @@ use crate::calls::Calls;
 use crate::connection::{Link, Receiving, Stage};
 use crate::net::{Net, Parts};
 use crate::rest::Rest;
-use crate::verbs::Window;
+use crate::verbs::{Errored, QueuePair, Window};
 use linerate_bypass::mailbox::{Receiver, Sender};
 use linerate_bypass::time::{Clock, Duration, Instant};
 use linerate_bypass::{CloseReason, ConnId, ConnectError, Letter, Origin, Service, Summary};
@@ -34,6 +34,8 @@ pub enum News<C: Calls> {
     Lost(u64, CloseReason),
     /// In the place of one that went with a link.
     Window(Window<C>),
+    /// A queue pair of a link that was over is to be drained, to be used again.
+    Drain(QueuePair<C, Errored>),
 }
 
 /// What a worker asks of the connector.
@@ -49,6 +51,8 @@ pub enum Command<C: Calls> {
     },
     /// A link of this worker's is over.
     Bury(usize, Link<C>),
+    /// A queue pair of this worker's has been drained, or could not be.
+    Drained(usize, QueuePair<C, Errored>),
 }
 
 /// A service running over verbs, on the thread that made it.
@@ -189,8 +193,7 @@ impl<C: Calls, S: Service> Worker<C, S> {
                 News::Unexpected(number) => self.net.expect_no_more(number),
                 News::Made(link, origin) if !self.net.is_full() => self.net.add(link, origin),
                 News::Made(link, origin) => {
-                    self.net.expect_no_more(link.carrier.number());
-                    self.unsent.push_back(Command::Bury(self.net.worker, link));
+                    self.net.bury(link);
                     if let Origin::Connected(token) = origin {
                         self.net.failed.push_back((token, ConnectError::TooMany));
                     }
@@ -198,6 +201,7 @@ impl<C: Calls, S: Service> Worker<C, S> {
                 News::Failed(token, error) => self.net.failed.push_back((token, error)),
                 News::Lost(number, why) => self.net.lost.push((number, why)),
                 News::Window(window) => self.net.add_window(window),
+                News::Drain(pair) => self.net.drain(pair),
             }
         }
         heard
@@ -208,6 +212,7 @@ impl<C: Calls, S: Service> Worker<C, S> {
         let worker = self.net.worker;
         // What is over goes first: there may be no more queue pairs than connections.
         self.unsent.extend(self.net.buried.drain(..).map(|link| Command::Bury(worker, link)));
+        self.unsent.extend(self.net.drained.drain(..).map(|pair| Command::Drained(worker, pair)));
         let connects = self.net.wanted.drain(..).map(|(remote, token)| Command::Connect { worker, remote, token });
         self.unsent.extend(connects);
         while let Some(command) = self.unsent.pop_front() {
@@ -297,7 +302,7 @@ impl<C: Calls, S: Service> Worker<C, S> {
 
     fn bury(&mut self, id: ConnId) {
         if let Some(conn) = self.net.remove(id) {
-            self.net.buried.push(conn.link);
+            self.net.bury(conn.link);
         }
     }
 

@@ -12,7 +12,7 @@ use hdrhistogram::Histogram;
 use linerate_bypass::time::Clock;
 use linerate_rdma::calls::Calls;
 use linerate_rdma::native::{Error as Absent, Native};
-use linerate_rdma::perf::{self, End, Kind, Outcome, Parameters, PerfError, Test, Verb};
+use linerate_rdma::perf::{self, AtomicKind, End, Kind, Outcome, Parameters, PerfError, Test, Verb};
 use serde::Serialize;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
@@ -47,6 +47,10 @@ pub struct PerfArgs {
     /// The address that a server listens at [default: all]
     #[arg(long = "source_ip", value_name = "IP", conflicts_with = "host")]
     source: Option<IpAddr>,
+
+    /// Which atomic operation, as the client says (atomic) [default: FETCH_AND_ADD]
+    #[arg(short = 'A', long = "atomic_type", value_name = "TYPE", value_enum, ignore_case = true)]
+    atomic: Option<AtomicArg>,
 
     #[command(flatten)]
     how: HowArgs,
@@ -87,7 +91,7 @@ struct HowArgs {
     #[arg(short = 'I', long = "inline_size", value_name = "BYTES", value_parser = parse_size_or_none)]
     inline: Option<usize>,
 
-    /// READs that the other end answers at a time, as far as both can (read) [default: as many]
+    /// READs or atomic operations that the other end answers at a time, as far as both can (read, atomic) [default: as many]
     #[arg(short, long = "outs", value_name = "N")]
     outs: Option<u8>,
 
@@ -101,6 +105,15 @@ enum VerbArg {
     Send,
     Write,
     Read,
+    Atomic,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, clap::ValueEnum)]
+enum AtomicArg {
+    #[value(name = "FETCH_AND_ADD")]
+    FetchAdd,
+    #[value(name = "CMP_AND_SWP")]
+    CompareSwap,
 }
 
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
@@ -115,6 +128,10 @@ impl PerfArgs {
             VerbArg::Send => Verb::Send,
             VerbArg::Write => Verb::Write,
             VerbArg::Read => Verb::Read,
+            VerbArg::Atomic => Verb::Atomic(match self.atomic {
+                Some(AtomicArg::CompareSwap) => AtomicKind::CompareSwap,
+                Some(AtomicArg::FetchAdd) | None => AtomicKind::FetchAdd,
+            }),
         };
         let kind = match self.test {
             KindArg::Lat => Kind::Latency,
@@ -124,18 +141,30 @@ impl PerfArgs {
     }
 }
 
+impl PerfArgs {
+    /// What a client says, as far as it belongs to `test`.
+    fn parameters(&self, test: Test) -> Result<Parameters, String> {
+        if self.atomic.is_some() && !matches!(test.verb, Verb::Atomic(_)) {
+            return Err(format!("-A is for atomic: leave it out of {test}"));
+        }
+        self.how.parameters(test)
+    }
+}
+
 impl HowArgs {
     /// What they say of `test`, and perftest's defaults for the rest; or what does not belong to it.
     fn parameters(&self, test: Test) -> Result<Parameters, String> {
         let is_bandwidth = test.kind == Kind::Bandwidth;
+        let is_atomic = matches!(test.verb, Verb::Atomic(_));
         for (is_given, belongs, option, to) in [
             (self.tx_depth.is_some(), is_bandwidth, "-t", "bw"),
             (self.list.is_some(), is_bandwidth, "-l", "bw"),
             (self.signal_every.is_some(), is_bandwidth, "-Q", "bw"),
             (self.bidirectional, is_bandwidth, "-b", "bw"),
             (self.rx_depth.is_some(), test.verb == Verb::Send, "-r", "send"),
-            (self.inline.is_some(), test.verb != Verb::Read, "-I", "send and write"),
-            (self.outs.is_some(), test.verb == Verb::Read, "-o", "read"),
+            (self.inline.is_some(), matches!(test.verb, Verb::Send | Verb::Write), "-I", "send and write"),
+            (self.outs.is_some(), test.verb == Verb::Read || is_atomic, "-o", "read and atomic"),
+            (self.size.is_some(), !is_atomic, "-s", "send, write and read"),
         ] {
             if is_given && !belongs {
                 return Err(format!("{option} is for {to}: leave it out of {test}"));
@@ -163,7 +192,7 @@ impl HowArgs {
 /// Runs the command.
 pub fn run(args: &PerfArgs) -> Result<(), RdmaError> {
     let test = args.test();
-    let parameters = args.how.parameters(test).map_err(RdmaError::Usage)?;
+    let parameters = args.parameters(test).map_err(RdmaError::Usage)?;
     let remote = args.host.as_deref().map(|host| find(host, args.port)).transpose()?;
     let stop = signals::stop_flag().map_err(RdmaError::Signals)?;
     let name = match &args.device {
@@ -176,7 +205,7 @@ pub fn run(args: &PerfArgs) -> Result<(), RdmaError> {
     let end = match remote {
         Some(remote) => End::client(&native, parameters, remote).map_err(failed)?,
         None => {
-            if args.how != HowArgs::default() {
+            if args.how != HowArgs::default() || args.atomic.is_some() {
                 tracing::warn!("how it is done, the client says: what is given here does not matter");
             }
             let listen = SocketAddr::new(args.source.unwrap_or(perf::LISTEN.ip()), args.port);
@@ -215,7 +244,7 @@ fn find(host: &str, port: u16) -> Result<SocketAddr, RdmaError> {
 /// `"rtt_us":{…},"half_us":{…}`, of bandwidth `"bytes":…,"mb_per_s":…,"messages_per_s":…`. What an end did not measure is not there.
 #[derive(Debug, Serialize)]
 struct Measured {
-    /// `send`, `write` or `read`.
+    /// `send`, `write`, `read` or `atomic`.
     verb: String,
     /// `lat` or `bw`.
     test: String,
@@ -258,7 +287,7 @@ impl Measured {
         let bytes = messages.saturating_mul(parameters.size.into());
         let figures = match test.kind {
             _ if messages == 0 => Figures::None {},
-            Kind::Latency if test.verb == Verb::Read => Figures::Trip { rtt_us },
+            Kind::Latency if matches!(test.verb, Verb::Read | Verb::Atomic(_)) => Figures::Trip { rtt_us },
             Kind::Latency => Figures::PingPong { rtt_us, half_us: rtt_us.half() },
             Kind::Bandwidth => {
                 let (mb_per_s, messages_per_s) = (per_second(bytes) / 1e6, per_second(messages));
@@ -321,7 +350,7 @@ mod tests {
 
     fn parameters(text: &str) -> Result<Parameters, String> {
         let args = parse(text);
-        args.how.parameters(args.test())
+        args.parameters(args.test())
     }
 
     #[test]
@@ -346,6 +375,10 @@ mod tests {
         assert_eq!((read.reads, read.size, read.signal_every), (4, 2, 1));
         let send = parameters("send lat -r 64").unwrap();
         assert_eq!((send.rx_depth, send.messages, send.tx_depth), (64, 1000, 50));
+        let atomic = parameters("atomic bw -A cmp_and_swp -o 3 host").unwrap();
+        assert_eq!((atomic.reads, atomic.size), (3, 8));
+        assert_eq!(atomic.test.verb, Verb::Atomic(AtomicKind::CompareSwap));
+        assert_eq!(parse("atomic lat").test().verb, Verb::Atomic(AtomicKind::FetchAdd));
         // A list is signalled once.
         assert_eq!(parameters("send bw -l 8").unwrap().signal_every, 8);
         assert_eq!(parameters("send bw -t 16").unwrap().signal_every, 16);
@@ -361,7 +394,10 @@ mod tests {
             ("send lat -b", "-b is for bw"),
             ("write bw -r 4", "-r is for send"),
             ("read bw -I 4", "-I is for send and write"),
-            ("send bw -o 4", "-o is for read"),
+            ("send bw -o 4", "-o is for read and atomic"),
+            ("atomic lat -s 8", "-s is for send, write and read"),
+            ("atomic bw -I 8", "-I is for send and write"),
+            ("write lat -A CMP_AND_SWP", "-A is for atomic"),
         ] {
             let error = parameters(text).unwrap_err();
             assert!(error.contains(option), "{text}: {error}");

@@ -1,21 +1,34 @@
 //! Queue pairs for connections: prepared ahead, or made when they are asked for.
 
-use super::Connector;
+use super::{Connector, Way};
 use crate::calls::Calls;
-use crate::verbs::{Error, Init, New, QueueHandle, QueuePair, Ring};
-use crate::{Config, Mode};
+use crate::verbs::{Drained, Error, Errored, Init, New, QueueHandle, QueuePair, ReadyToSend, Ring};
+use crate::{Config, Mode, News};
+use linerate_bypass::time::{Duration, Instant};
+use std::collections::VecDeque;
 use std::io::ErrorKind;
 
-/// Queue pairs of one worker that have their buffers, and wait for a peer. The port they would go by is the first; connections by
-/// another have theirs made.
-pub(super) struct Pool<C: Calls>(Vec<QueuePair<C, Init>>);
+/// Queue pairs of one worker for connections to come. The port they would go by is the first; connections by another have theirs
+/// made.
+///
+/// A queue pair whose connection is over comes back, if there is a place for it: it is [drained](Connector::retire) by its worker,
+/// [rests](Connector::come_back) until nothing of the old connection is left on its way, and is [reset](Connector::take_up), so that
+/// nothing but its number is what it was.
+pub(super) struct Pool<C: Calls> {
+    /// Those that have their buffers, and wait for a peer.
+    ready: Vec<QueuePair<C, Init>>,
+    /// How many the worker drains.
+    draining: usize,
+    /// Those that rest, and until when.
+    resting: VecDeque<(Instant, QueuePair<C, Drained>)>,
+}
 
 /// The port that prepared queue pairs go by.
 const PORT: u8 = 1;
 
 impl<C: Calls> Default for Pool<C> {
     fn default() -> Self {
-        Pool(Vec::new())
+        Pool { ready: Vec::new(), draining: 0, resting: VecDeque::new() }
     }
 }
 
@@ -34,12 +47,75 @@ impl<C: Calls> Connector<C> {
 
     fn try_to_prepare(&mut self) -> Result<bool, Error> {
         let wanted = self.config.pool;
-        let lacks =
-            |worker: &usize| self.pools[*worker].0.len() < wanted && self.pairs(*worker) < self.config.max_connections;
+        let lacks = |worker: &usize| {
+            let (pool, pairs) = (&self.pools[*worker], self.pairs(*worker));
+            let to_come = pool.ready.len() + pool.draining;
+            // What is in use comes back: as long as half are there, no others are made.
+            let is_short = to_come < wanted.div_ceil(2) || pairs < wanted;
+            is_short && pool.ready.len() < wanted && pairs < self.config.max_connections
+        };
         let Some(worker) = (0..self.workers.len()).find(lacks) else { return Ok(false) };
         let pair = self.with_buffers(self.make_pair(worker)?.init(PORT)?)?;
-        self.pools[worker].0.push(pair);
+        self.pools[worker].ready.push(pair);
         Ok(true)
+    }
+
+    /// The connection of a queue pair is over. Its worker drains it, if it is to be used again; it is destroyed, if not.
+    pub(super) fn retire(&mut self, worker: usize, pair: QueuePair<C, ReadyToSend>) {
+        if !self.config.reuses() {
+            return;
+        }
+        let number = pair.number();
+        let Pool { ready, draining, resting } = &self.pools[worker];
+        let has_place = ready.len() + draining + resting.len() < self.config.pool;
+        // A connection that is asked for meanwhile needs a place, too.
+        if has_place && self.pairs(worker) < self.config.max_connections {
+            match pair.fail() {
+                Ok(pair) => {
+                    self.pools[worker].draining += 1;
+                    return self.tell(worker, News::Drain(pair));
+                }
+                Err(error) => tracing::debug!("{error}"),
+            }
+        }
+        // The worker keeps what comes for it.
+        self.tell(worker, News::Unexpected(number.into()));
+    }
+
+    /// A queue pair comes back from its worker.
+    pub(super) fn come_back(&mut self, worker: usize, pair: QueuePair<C, Errored>, now: Instant) {
+        let rests = match self.listeners.0 {
+            Way::Manager { .. } => self.config.reuse_after,
+            // The first packet's number, which is drawn anew, is all that it takes.
+            Way::Exchange(_) => Duration::ZERO,
+        };
+        let pool = &mut self.pools[worker];
+        pool.draining -= 1;
+        match pair.drained() {
+            Ok(pair) => pool.resting.push_back((now + rests, pair)),
+            Err(pair) => tracing::debug!("queue pair {} is not drained, and goes", pair.number()),
+        }
+    }
+
+    /// Prepares queue pairs that have rested. Returns whether there were any.
+    pub(super) fn take_up(&mut self, now: Instant) -> bool {
+        let mut any = false;
+        for worker in 0..self.pools.len() {
+            while self.pools[worker].resting.front().is_some_and(|(until, _)| *until <= now)
+                && let Some((_, pair)) = self.pools[worker].resting.pop_front()
+            {
+                any = true;
+                if self.pools[worker].ready.len() >= self.config.pool {
+                    continue;
+                }
+                let renewed = pair.reset().and_then(|pair| self.furnish(pair)?.init(PORT));
+                match renewed.and_then(|pair| self.with_buffers(pair)) {
+                    Ok(pair) => self.pools[worker].ready.push(pair),
+                    Err(error) => tracing::debug!("{error}"),
+                }
+            }
+        }
+        any
     }
 
     /// A queue pair of a worker's, with its buffers, in the state that `init` brings a new one into; or one that was prepared for
@@ -51,9 +127,13 @@ impl<C: Calls> Connector<C> {
         init: impl FnOnce(QueuePair<C, New>) -> Result<QueuePair<C, Init>, Error>,
     ) -> Result<QueuePair<C, Init>, Error> {
         if port.is_none_or(|port| port == PORT)
-            && let Some(pair) = self.pools[worker].0.pop()
+            && let Some(pair) = self.pools[worker].ready.pop()
         {
             return Ok(pair);
+        }
+        if self.pairs(worker) >= self.config.max_connections {
+            // One that rests is in the way.
+            self.pools[worker].resting.pop_front();
         }
         self.with_buffers(init(self.make_pair(worker)?)?)
     }
@@ -61,7 +141,7 @@ impl<C: Calls> Connector<C> {
     /// Queue pairs that are prepared for a worker.
     #[cfg(test)]
     pub(crate) fn prepared(&self, worker: usize) -> usize {
-        self.pools[worker].0.len()
+        self.pools[worker].ready.len()
     }
 
     /// Whether a worker has as many connections as it may have: so many completions its queues have room for, and for so many are
@@ -70,7 +150,8 @@ impl<C: Calls> Connector<C> {
         if self.workers[worker].datagrams.is_some() {
             return self.made.values().filter(|made| made.worker == worker).count() >= self.config.max_connections;
         }
-        self.pairs(worker) >= self.config.max_connections && self.pools[worker].0.is_empty()
+        let Pool { ready, resting, .. } = &self.pools[worker];
+        self.pairs(worker) - resting.len() >= self.config.max_connections && ready.is_empty()
     }
 
     /// Queue pairs of a worker's, with those that are prepared.
@@ -84,6 +165,11 @@ impl<C: Calls> Connector<C> {
         let queue = seat.queues.iter().min_by_key(|queue| queue.pairs()).filter(|queue| queue.pairs() < seat.most);
         let full = || Error { what: "have room for a connection's completions", error: ErrorKind::StorageFull.into() };
         let pair = QueuePair::new(&self.region, queue.ok_or_else(full)?, seat.shared.as_ref(), &self.pair)?;
+        self.furnish(pair)
+    }
+
+    /// Gives a new queue pair what its peer may reach.
+    fn furnish(&self, pair: QueuePair<C, New>) -> Result<QueuePair<C, New>, Error> {
         let pair = if self.counters.is_empty() { pair } else { pair.with_counters() };
         let Config { mode, buffers, buffer, .. } = self.config;
         if mode == Mode::Send {

@@ -4,6 +4,7 @@
 //! event in which the service ends another connection never runs inside one of that other.
 
 mod datagrams;
+mod draining;
 mod receiving;
 mod remote;
 mod sending;
@@ -14,7 +15,10 @@ use crate::Config;
 use crate::calls::{Calls, Completed, Status};
 use crate::carrier::Carrier;
 use crate::connection::{Connection, Link, Pending, Receiving, Sending, Stage};
-use crate::verbs::{Completion, CompletionQueue, Datagram, Datagrams, Error, Region, SharedQueue, Window};
+use crate::verbs::{
+    Completion, CompletionQueue, Datagram, Datagrams, Error, Errored, QueuePair, Region, SharedQueue, Window,
+};
+use draining::Draining;
 use linerate_bypass::time::Instant;
 use linerate_bypass::{Arena, CloseReason, ConnId, ConnectError, Origin, Slots, Summary, Timers};
 use std::collections::{HashMap, VecDeque};
@@ -74,6 +78,9 @@ pub(crate) struct Net<C: Calls> {
     by_number: HashMap<u64, ConnId, foldhash::fast::FixedState>,
     /// What has come for connections that are being made, by their numbers.
     expected: HashMap<u64, Vec<Early>, foldhash::fast::FixedState>,
+    /// Queue pairs of connections that are over, until they are drained, by their numbers; and those that are.
+    draining: HashMap<u32, Draining<C>, foldhash::fast::FixedState>,
+    pub drained: Vec<QueuePair<C, Errored>>,
     pub timers: Timers,
     /// When sessions have something to send.
     pub session_timers: Timers,
@@ -123,6 +130,8 @@ impl<C: Calls> Net<C> {
             slots: Slots::new(worker, config.max_connections),
             by_number: HashMap::default(),
             expected: HashMap::default(),
+            draining: HashMap::default(),
+            drained: Vec::new(),
             timers: Timers::default(),
             session_timers: Timers::default(),
             crowded: Vec::new(),
@@ -204,6 +213,7 @@ impl<C: Calls> Net<C> {
         tracing::error!("{error}: all connections are over, and there will be no others");
         self.is_over = true;
         self.expected.clear();
+        self.drained.extend(self.draining.drain().map(|(_, draining)| draining.into()));
         for id in self.slots.names() {
             self.end(id, CloseReason::Reset);
         }
@@ -246,6 +256,7 @@ impl<C: Calls> Net<C> {
     /// made of is kept until then. When memory is short, that is done soon.
     #[cold]
     fn probe(&mut self) {
+        self.give_up_draining();
         let after = self.config.probe_after;
         self.probed = self.now;
         for index in 0..self.slots.extent() {
@@ -278,6 +289,8 @@ impl<C: Calls> Net<C> {
 
     /// The connection with this number is being made: what comes for it is kept until it is added.
     pub fn expect(&mut self, number: u64) {
+        // What was lost is another that had the number before.
+        self.lost.retain(|(lost, _)| *lost != number);
         self.expected.insert(number, Vec::new());
     }
 
@@ -307,10 +320,13 @@ impl<C: Calls> Net<C> {
         }
         let number = completion.pair().into();
         let id = self.of_number(number);
-        if id.is_none()
-            && let Some(early) = self.expected.get_mut(&number)
-        {
-            return early.push(Early::Completion(completion));
+        if id.is_none() {
+            if let Some(early) = self.expected.get_mut(&number) {
+                return early.push(Early::Completion(completion));
+            }
+            if self.draining.contains_key(&completion.pair()) {
+                return self.come_back(completion);
+            }
         }
         if let Some(shared) = &mut self.shared
             && completion.is_buffer()

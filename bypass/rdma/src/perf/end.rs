@@ -294,7 +294,7 @@ impl<C: Calls> End<C> {
     /// Whether it can be done that is asked for.
     fn check(&self, id: &CmId<C>, ask: Ask) -> Result<Ask, Refusal> {
         match self.purpose {
-            Purpose::Serve(test) if test != ask.parameters.test => return Err(Refusal::Test(test)),
+            Purpose::Serve(test) if !test.serves(ask.parameters.test) => return Err(Refusal::Test(test)),
             _ if !matches!(self.stage, Stage::Waiting) => return Err(Refusal::Busy),
             _ if !id.is_here() => return Err(Refusal::Elsewhere),
             _ => {}

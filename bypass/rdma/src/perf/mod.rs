@@ -8,6 +8,7 @@
 //! | `send lat` | SENDs of either end in turn | from one to the next |
 //! | `write lat` | WRITEs of either end in turn, which the other sees by looking at its memory | from one to the next |
 //! | `read lat` | READs of the client | from one to the next |
+//! | `atomic lat` | atomic operations of the client, on one number | from one to the next |
 //! | `… bw` | those of the client, or with `bidirectional` of both, as many under way as may be | from the first to the last |
 //!
 //! An end that is through sends a message of no bytes, and is done when it has the other's.
@@ -20,7 +21,7 @@ mod run;
 mod tests;
 
 pub use end::{End, Outcome, Turn};
-pub use parameters::{Kind, Parameters, Refusal, Senseless, Test, Verb};
+pub use parameters::{AtomicKind, Kind, Parameters, Refusal, Senseless, Test, Verb};
 
 use crate::calls::Status;
 use crate::verbs;

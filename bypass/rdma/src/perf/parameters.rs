@@ -25,7 +25,21 @@ pub enum Verb {
     Write,
     /// READ.
     Read,
+    /// An atomic operation.
+    Atomic(AtomicKind),
 }
+
+/// Which atomic operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AtomicKind {
+    /// FETCH_AND_ADD.
+    FetchAdd,
+    /// COMPARE_AND_SWAP, or CMP_AND_SWP.
+    CompareSwap,
+}
+
+/// Bytes that atomic operations are done with.
+pub(super) const NUMBER: u32 = 8;
 
 /// What is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,7 +78,7 @@ pub struct Parameters {
     pub signal_every: u16,
     /// `--inline_size`: messages up to so many bytes are sent inline, as far as an end can.
     pub inline: u16,
-    /// `--outs`: READs that an end has answered at a time, as far as both can.
+    /// `--outs`: READs or atomic operations that an end has answered at a time, as far as both can.
     pub reads: u8,
     /// `--bidirectional`: both ends at once.
     pub bidirectional: bool,
@@ -86,6 +100,9 @@ pub enum Refusal {
     /// The device has not as much.
     #[error("its device has queues of {0} requests at most: give less with -t and -r")]
     Depth(u32),
+    /// Its device has none.
+    #[error("its device does no atomic operations: `linerate rdma info` shows which do")]
+    NoAtomics,
     /// Without buffers, iWARP's connections end.
     #[error(
         "over iWARP a message that finds no buffer ends the connection, and nothing keeps a sender from that: `send lat` and the \
@@ -124,18 +141,21 @@ pub enum Senseless {
     SignalEvery,
     /// Nothing can be read.
     Reads,
+    /// Atomic operations of another size.
+    AtomicSize,
     /// An address.
     Address,
 }
 
 impl Senseless {
-    const ALL: [Senseless; 7] = [
+    const ALL: [Senseless; 8] = [
         Senseless::Messages,
         Senseless::TxDepth,
         Senseless::RxDepth,
         Senseless::List,
         Senseless::SignalEvery,
         Senseless::Reads,
+        Senseless::AtomicSize,
         Senseless::Address,
     ];
 
@@ -147,12 +167,22 @@ impl Senseless {
             Senseless::List => "-l, of 1 to 32, of which -t is a multiple,",
             Senseless::SignalEvery => "-Q, which is a multiple of -l, and at most -t,",
             Senseless::Reads => "-o, of 1 at least,",
+            Senseless::AtomicSize => "-s, which is 8 of atomic operations,",
             Senseless::Address => "the address of the memory",
         }
     }
 }
 
 impl Test {
+    /// Whether a server of this test does `asked`: any atomic operation, if one.
+    pub(super) fn serves(self, asked: Test) -> bool {
+        self == asked || self.is_atomic() && asked.is_atomic() && self.kind == asked.kind
+    }
+
+    pub(super) fn is_atomic(self) -> bool {
+        matches!(self.verb, Verb::Atomic(_))
+    }
+
     /// Whether both ends have requests that are measured, whatever else is asked for.
     fn is_ping_pong(self) -> bool {
         self.kind == Kind::Latency && matches!(self.verb, Verb::Send | Verb::Write)
@@ -165,6 +195,7 @@ impl fmt::Display for Test {
             Verb::Send => "send",
             Verb::Write => "write",
             Verb::Read => "read",
+            Verb::Atomic(_) => "atomic",
         };
         let kind = match self.kind {
             Kind::Latency => "lat",
@@ -176,14 +207,18 @@ impl fmt::Display for Test {
 
 impl Parameters {
     /// What perftest does when it is not told otherwise. For latency that is a message of 2 bytes at a time, for bandwidth as many of
-    /// 64 kB as 128.
+    /// 64 kB as 128. Atomic operations have eight bytes.
     pub fn new(test: Test) -> Self {
         let is_latency = test.kind == Kind::Latency;
         let is_signalled = is_latency && test.verb != Verb::Send;
         let tx_depth = if is_latency { 50 } else { 128 };
         Parameters {
             test,
-            size: if is_latency { 2 } else { 65_536 },
+            size: match test.verb {
+                Verb::Atomic(_) => NUMBER,
+                _ if is_latency => 2,
+                _ => 65_536,
+            },
             messages: if test == (Test { verb: Verb::Write, kind: Kind::Bandwidth }) { 5000 } else { 1000 },
             tx_depth,
             rx_depth: 512,
@@ -228,10 +263,14 @@ impl Parameters {
             (self.signal_every <= self.tx_depth && is_multiple(self.signal_every, self.list), Senseless::SignalEvery),
             (self.signal_every > 0, Senseless::SignalEvery),
             (self.reads > 0, Senseless::Reads),
+            (self.size == NUMBER || !self.test.is_atomic(), Senseless::AtomicSize),
         ] {
             if !is_sensible {
                 return Err(Refusal::Senseless(what));
             }
+        }
+        if self.test.is_atomic() && !limits.atomics.any() {
+            return Err(Refusal::NoAtomics);
         }
         let depth = (u32::from(self.tx_depth) + BESIDE).max(self.buffers(false));
         if depth > limits.requests {
@@ -278,6 +317,8 @@ impl Test {
             Verb::Send => 0,
             Verb::Write => 1,
             Verb::Read => 2,
+            Verb::Atomic(AtomicKind::FetchAdd) => 3,
+            Verb::Atomic(AtomicKind::CompareSwap) => 4,
         };
         [verb, (self.kind == Kind::Bandwidth).into()]
     }
@@ -287,6 +328,8 @@ impl Test {
             0 => Verb::Send,
             1 => Verb::Write,
             2 => Verb::Read,
+            3 => Verb::Atomic(AtomicKind::FetchAdd),
+            4 => Verb::Atomic(AtomicKind::CompareSwap),
             _ => return None,
         };
         let kind = match kind {
@@ -395,6 +438,7 @@ impl Refusal {
             Refusal::Busy => (7, [0; 2], 0),
             Refusal::Elsewhere => (8, [0; 2], 0),
             Refusal::Failed => (9, [0; 2], 0),
+            Refusal::NoAtomics => (10, [0; 2], 0),
         };
         let mut bytes = [0; REFUSAL_LEN];
         bytes[..4].copy_from_slice(&REFUSAL);
@@ -422,6 +466,7 @@ impl Refusal {
             7 => Refusal::Busy,
             8 => Refusal::Elsewhere,
             9 => Refusal::Failed,
+            10 => Refusal::NoAtomics,
             _ => return None,
         })
     }

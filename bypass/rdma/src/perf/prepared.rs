@@ -40,9 +40,9 @@ impl<C: Calls> Prepared<C> {
         };
         let queue = CompletionQueue::new(calls, config.sends + config.receives, None)?;
         let bytes = |is_needed: bool| if is_needed { size as usize } else { 1 };
-        let is_read = test.verb == Verb::Read;
+        let (is_read, is_atomic) = (test.verb == Verb::Read, test.is_atomic());
         let ours = Access {
-            local_write: is_read,
+            local_write: is_read || is_atomic,
             // What a READ is answered with comes as a WRITE there.
             remote_write: is_read && limits.transport == TransportKind::Iwarp,
             ..Access::default()
@@ -51,6 +51,7 @@ impl<C: Calls> Prepared<C> {
             local_write: true,
             remote_write: test.verb == Verb::Write,
             remote_read: is_read,
+            remote_atomic: is_atomic,
             ..Access::default()
         };
         let prepared = Prepared {

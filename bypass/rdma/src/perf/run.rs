@@ -1,10 +1,10 @@
 //! The messages of a test, once there is a connection.
 
-use super::parameters::{Kind, Place, Verb};
+use super::parameters::{AtomicKind, Kind, Place, Verb};
 use super::prepared::Prepared;
 use super::{Parameters, PerfError, Turn};
 use crate::calls::{Calls, Status};
-use crate::verbs::{Message, QueuePair, ReadyToSend};
+use crate::verbs::{Atomic, Message, QueuePair, ReadyToSend};
 use linerate_bypass::time::{Duration, Instant};
 
 /// Completions that are polled at a time, as perftest does.
@@ -235,8 +235,8 @@ impl<C: Calls> Run<C> {
                 }
                 self.seen
             }
-            Verb::Read if under_way > 0 || !self.sends => return Ok(Turn::Idle),
-            Verb::Read => self.posted,
+            Verb::Read | Verb::Atomic(_) if under_way > 0 || !self.sends => return Ok(Turn::Idle),
+            Verb::Read | Verb::Atomic(_) => self.posted,
         };
         // One is kept for the last message.
         let has_room = self.pair.room() > 1;
@@ -291,6 +291,12 @@ impl<C: Calls> Run<C> {
             Verb::Send => pair.send_exposed(ours, part, is_last),
             Verb::Write => pair.write_exposed(ours, part, *place, is_last),
             Verb::Read => pair.read_exposed(ours, part, *place, is_last),
+            // As perftest: the numbers do not matter to the device.
+            Verb::Atomic(AtomicKind::FetchAdd) => pair.atomic_exposed(ours, 0, Atomic::FetchAdd(1), *place, is_last),
+            Verb::Atomic(AtomicKind::CompareSwap) => {
+                let atomic = Atomic::CompareSwap { expect: 0, swap: 1 };
+                pair.atomic_exposed(ours, 0, atomic, *place, is_last)
+            }
         };
         noted.map_err(|_| PerfError::Broken("its queue has no room"))
     }

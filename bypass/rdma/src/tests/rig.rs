@@ -12,7 +12,7 @@ use crate::wire::Greeting;
 use crate::{Bell, Command, Config, Connect, Connector, Lines, Link, Listeners, Mode, News, Parts, Rest, Seat, Worker};
 use linerate_bypass::arena::ArenaConfig;
 use linerate_bypass::mailbox::{Receiver, Sender, mailbox};
-use linerate_bypass::time::Instant;
+use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{
     Arena, Bytes, CloseReason, ConnId, ConnectError, Letter, NoRemote, Origin, Remote, RemoteDone, Service, Timer,
     Transport,
@@ -59,7 +59,9 @@ pub struct Setup {
 
 impl Default for Setup {
     fn default() -> Self {
-        let config = Config { buffers: 4, buffer: 256, sends: 8, signal_every: 3, list: 4, ..Config::default() };
+        let reuse_after = Duration::from_micros(10);
+        let config =
+            Config { buffers: 4, buffer: 256, sends: 8, signal_every: 3, list: 4, reuse_after, ..Config::default() };
         Setup {
             seed: 1,
             network: [10, 0, 0],

@@ -25,7 +25,7 @@ pub use counters::Counters;
 pub use datagrams::{Datagram, Datagrams, Route};
 pub use domain::{Domain, Region, Window};
 pub use exposed::Exposed;
-pub use pair::{Errored, Init, New, PairConfig, QueuePair, ReadyToReceive, ReadyToSend};
+pub use pair::{Drained, Errored, Init, New, PairConfig, QueuePair, ReadyToReceive, ReadyToSend};
 pub use queue::{Completion, CompletionQueue, QueueHandle};
 pub use ring::{Ring, RingPlace};
 pub use sends::{Atomic, Done, MAX_PIECES, Message, Opened, Refused};

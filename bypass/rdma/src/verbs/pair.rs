@@ -2,6 +2,7 @@
 
 mod done;
 mod post;
+mod reset;
 
 use super::queue::Owner;
 use super::ring::{Ring, Target};
@@ -23,6 +24,8 @@ pub enum ReadyToReceive {}
 pub enum ReadyToSend {}
 /// All that is under way comes back, flushed.
 pub enum Errored {}
+/// All has come back.
+pub enum Drained {}
 
 /// States in which buffers can be posted.
 pub trait TakesBuffers {}
@@ -47,7 +50,7 @@ pub struct PairConfig {
 
 /// A queue pair in the state `S`.
 ///
-/// It begins as [`New`], and each state leads to the next and to [`Errored`]:
+/// It begins as [`New`], and each state leads to the next and to [`Errored`]; from there by [`Drained`] to `New` again:
 ///
 /// ```compile_fail,E0599
 /// # use linerate_rdma::{calls::Calls, verbs::{New, QueuePair, Message}};
@@ -59,6 +62,12 @@ pub struct PairConfig {
 /// # use linerate_rdma::{calls::{Calls, Transition}, verbs::{New, QueuePair}};
 /// fn skips_a_state<C: Calls>(pair: QueuePair<C, New>, transition: &Transition) {
 ///     pair.ready_to_send(transition);
+/// }
+/// ```
+/// ```compile_fail,E0599
+/// # use linerate_rdma::{calls::Calls, verbs::{Errored, QueuePair}};
+/// fn resets_too_early<C: Calls>(pair: QueuePair<C, Errored>) {
+///     pair.reset();
 /// }
 /// ```
 /// A buffer that was posted is not there to be touched:
@@ -235,9 +244,11 @@ impl<C: Calls, S> QueuePair<C, S> {
         self.core.handle
     }
 
-    /// Lets all that is under way come back.
+    /// Lets all that is under way come back, and closes to the peer what it could reach by this queue pair alone.
     pub fn fail(self) -> Result<QueuePair<C, Errored>, Error> {
-        self.modify(&Transition::Error, "end a queue pair")
+        let mut pair: QueuePair<C, Errored> = self.modify(&Transition::Error, "end a queue pair")?;
+        pair.close();
+        Ok(pair)
     }
 
     fn modify<T>(self, transition: &Transition, what: &'static str) -> Result<QueuePair<C, T>, Error> {

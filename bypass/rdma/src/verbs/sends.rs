@@ -328,6 +328,26 @@ impl<C: Calls> Sends<C> {
         self.push(invalidate, 0, SendFlags { signalled: true, ..SendFlags::default() }, Held::Opened(opened));
     }
 
+    /// Notes a message of nothing, whose completion comes.
+    pub fn mark(&mut self) {
+        self.push(Operation::Send, 0, SendFlags { signalled: true, ..SendFlags::default() }, Held::Nothing);
+    }
+
+    /// What waits to be posted is not.
+    pub fn forget_waiting(&mut self) {
+        self.held.truncate(self.held.len() - self.waiting.len());
+        self.waiting.clear();
+        self.segments.clear();
+        // Whether one of those that are left has a completion coming is not known any more.
+        self.unsignalled = self.held.len();
+    }
+
+    /// It is as if nothing had ever been posted. Nothing is under way.
+    pub fn begin_anew(&mut self, owner: Owner) {
+        debug_assert!(self.held.is_empty());
+        (self.owner, self.first, self.unsignalled) = (owner, 0, 0);
+    }
+
     /// Whether a window is being opened or closed.
     pub fn has_windows(&self) -> bool {
         self.held.iter().any(|held| matches!(held, Held::Opened(_)))
@@ -341,7 +361,7 @@ impl<C: Calls> Sends<C> {
     /// Posts what waits. Returns how many requests that were, and by how many calls.
     ///
     /// # Safety
-    /// The queue pair is live, in the state ReadyToSend, and of the region's domain; it is destroyed before this is dropped.
+    /// The queue pair is live, in the state ReadyToSend or Error, and of the region's domain; it is destroyed before this is dropped.
     pub unsafe fn flush(&mut self, calls: &C, pair: Handle) -> Result<(u64, u64), Error> {
         if self.waiting.is_empty() {
             return Ok((0, 0));

@@ -2,8 +2,10 @@
 //! and not the wire. `LINERATE_RDMA_DEVICE` names it; without it nothing is tried.
 
 mod allocations;
+mod atomics;
 mod connections;
 mod datagrams;
 mod messages;
 mod remote_memory;
+mod reset;
 mod rig;

@@ -84,7 +84,8 @@ impl Rig {
         let port = self.native.port(1).unwrap();
         for (pair, peer) in [(one, other), (other, one)] {
             let path = Path::to(self.gid.raw, port.lid, &self.gid);
-            self.modify(pair, &Transition::Init { port: 1, partition: 0, access: ALL });
+            let access = Access { remote_atomic: self.native.limits().unwrap().atomics.any(), ..ALL };
+            self.modify(pair, &Transition::Init { port: 1, partition: 0, access });
             self.modify(
                 pair,
                 &Transition::ReadyToReceive {

@@ -6,7 +6,7 @@ mod parameters;
 mod refused;
 mod through;
 
-use super::{End, Kind, Outcome, Parameters, PerfError, Test, Turn, Verb};
+use super::{AtomicKind, End, Kind, Outcome, Parameters, PerfError, Test, Turn, Verb};
 use crate::calls::DeviceLimits;
 use crate::model::{DeviceConfig, Fabric, FabricConfig, Live, Model};
 use linerate_bypass::time::{Duration, Instant};
@@ -22,7 +22,7 @@ const SERVER: SocketAddr = address(1);
 
 /// All tests.
 fn tests() -> impl Iterator<Item = Test> {
-    [Verb::Send, Verb::Write, Verb::Read]
+    [Verb::Send, Verb::Write, Verb::Read, Verb::Atomic(AtomicKind::FetchAdd), Verb::Atomic(AtomicKind::CompareSwap)]
         .into_iter()
         .flat_map(|verb| [Kind::Latency, Kind::Bandwidth].map(|kind| Test { verb, kind }))
 }
@@ -30,7 +30,8 @@ fn tests() -> impl Iterator<Item = Test> {
 /// A test that does not take long.
 fn parameters(test: Test) -> Parameters {
     let defaults = Parameters::new(test);
-    Parameters { messages: 300, size: 100, rx_depth: 20, ..defaults }
+    let size = if test.is_atomic() { defaults.size } else { 100 };
+    Parameters { messages: 300, size, rx_depth: 20, ..defaults }
 }
 
 /// Whether iWARP can.

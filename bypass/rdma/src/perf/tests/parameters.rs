@@ -47,6 +47,7 @@ fn each_refusal_arrives() {
         Refusal::Busy,
         Refusal::Elsewhere,
         Refusal::Failed,
+        Refusal::NoAtomics,
     ] {
         let mut told = refusal.write().to_vec();
         told.resize(Private::LEN, 0);
@@ -59,6 +60,20 @@ fn a_release_that_asks_otherwise_is_told_so() {
     let mut ask = Ask { parameters: parameters(tests().next().unwrap()), place: Place::default() }.write();
     ask[4] += 1;
     assert_eq!(Ask::read(&ask), Some(Err(Refusal::Version)));
+}
+
+#[test]
+fn atomic_operations_have_eight_bytes_and_a_device_that_does_them() {
+    let defaults = Parameters::new(Test { verb: Verb::Atomic(AtomicKind::FetchAdd), kind: Kind::Bandwidth });
+    for size in [1, 7, 9, 16] {
+        let refused = Parameters { size, ..defaults }.check(&limits(), 8 << 20);
+        assert_eq!(refused, Err(Refusal::Senseless(Senseless::AtomicSize)));
+    }
+    let without = DeviceLimits { atomics: crate::calls::Atomics::None, ..limits() };
+    assert_eq!(defaults.check(&without, 8 << 20), Err(Refusal::NoAtomics));
+    let swaps = Test { verb: Verb::Atomic(AtomicKind::CompareSwap), ..defaults.test };
+    assert!(defaults.test.serves(swaps) && !swaps.serves(Test { kind: Kind::Latency, ..swaps }));
+    assert!(!swaps.serves(Test { verb: Verb::Read, ..swaps }));
 }
 
 #[test]

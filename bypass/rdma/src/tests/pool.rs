@@ -1,0 +1,215 @@
+//! Queue pairs that are used for one connection after the other, and have nothing of one in the next.
+
+use super::rig::{End, Peer, Rig, Setup, mode};
+use crate::calls::{Calls, GidKind, Mtu, Path, Status, Transition};
+use crate::model::{DeviceConfig, Fabric, FabricConfig, Model};
+use crate::verbs::{
+    Completion, CompletionQueue, Domain, Errored, Init, Message, New, PairConfig, QueuePair, ReadyToSend, Region,
+};
+use crate::{Config, Connect};
+use linerate_bypass::arena::ArenaConfig;
+use linerate_bypass::{Arena, CloseReason};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Connects and closes so often, one after the other, by ends with pools of `pool`. Returns how many queue pairs were made for it.
+fn connects(seed: u64, rounds: usize, connect: Connect, mode: crate::Mode, pool: usize) -> usize {
+    let defaults = Setup::default();
+    let config = Config { connect, mode, pool, max_connections: 8, ..defaults.config };
+    let connect_timeout = Duration::from_millis(100);
+    let setup = Setup { seed, network: [127, 0, 0], config: Config { connect_timeout, ..config }, ..defaults };
+    let parts = [(100, false), (600, true)];
+    let mut rig = Rig::new(&setup, [Peer::sends(&parts), Peer::echoes()]);
+    // A port of the kernel's is whichever is free.
+    let port = if connect == Connect::Exchange { 0 } else { 7 };
+    let listening = rig.ends[1].connects(&[(std::net::Ipv4Addr::new(127, 0, 0, 2), port).into()])[0];
+    rig.ends[0].connects(&[]);
+    let before = [0, 1].map(|end| rig.ends[end].holds(&rig.fabric));
+    let made = rig.fabric.counters().len();
+    let peer = rig.ends[0].worker.service_mut();
+    (peer.remote, peer.rounds) = (Some(listening), rounds - 1);
+    let is_through = |end: &End| end.worker.service().ended.len() == rounds;
+    while !rig.ends.iter().all(is_through) {
+        rig.run_until(|ends| ends[0].worker.service().ended.len().is_multiple_of(50) || is_through(&ends[0]));
+        rig.step();
+    }
+    for end in &rig.ends {
+        assert!(end.worker.service().ended.iter().all(|why| *why == CloseReason::Finished));
+        assert!(end.worker.service().failed.is_empty());
+    }
+    (0..2).for_each(|end| rig.run_until_holds(end, before[end]));
+    rig.fabric.counters().len() - made
+}
+
+#[test]
+fn a_thousand_connections_need_no_more_queue_pairs_than_the_pools_have() {
+    assert_eq!(connects(1, 1000, Connect::Exchange, crate::Mode::Send, 4), 0);
+}
+
+#[test]
+fn so_it_is_by_either_way_and_in_either_mode() {
+    for seed in 0..8 {
+        let connect = if seed % 2 == 0 { Connect::Exchange } else { Connect::Manager };
+        assert_eq!(connects(seed, 50, connect, mode(seed % 4 < 2), 4), 0, "{seed}");
+    }
+}
+
+/// Two queue pairs of one device, and one of another, with a queue for all of each device.
+struct Three {
+    fabric: Fabric,
+    arenas: [Arena; 2],
+    regions: [Region<Model>; 2],
+    queues: [CompletionQueue<Model>; 2],
+}
+
+const CONFIG: PairConfig = PairConfig { sends: 8, receives: 4, inline: 0, signal_every: 100, list: 4 };
+
+impl Three {
+    fn new(keeps_completions: bool) -> Self {
+        let fabric = Fabric::new(FabricConfig::default());
+        let arenas = [0, 1].map(|_| Arena::new(ArenaConfig { bytes: 1 << 20, hugepages: false }).unwrap());
+        let config = |number| DeviceConfig { keeps_completions, ..DeviceConfig::roce([10, 0, 0, number].into()) };
+        let devices = [1, 2].map(|number| fabric.device("model", config(number)));
+        let region = |at: usize| {
+            let domain = Domain::new(&devices[at]).unwrap();
+            Region::new(&domain, std::slice::from_ref(&arenas[at]), false).unwrap()
+        };
+        let queue = |device: &Arc<Model>| CompletionQueue::new(device, 64, None).unwrap();
+        let regions = [region(0), region(1)];
+        Three { fabric, arenas, regions, queues: [queue(&devices[0]), queue(&devices[1])] }
+    }
+
+    fn pair(&self, at: usize) -> QueuePair<Model, New> {
+        QueuePair::new(&self.regions[at], self.queues[at].handle(), None, &CONFIG).unwrap()
+    }
+
+    /// With its buffers.
+    fn ready(&self, at: usize, pair: QueuePair<Model, New>) -> QueuePair<Model, Init> {
+        let mut pair = pair.init(1).unwrap();
+        pair.post((0..4).map(|_| self.arenas[at].alloc(64).unwrap())).unwrap();
+        pair
+    }
+
+    /// Connects it with the queue pair of that number, at the other device, whose packets begin with `first_packet`, as its own do.
+    fn join(
+        &self,
+        at: usize,
+        pair: QueuePair<Model, Init>,
+        number: u32,
+        first_packet: u32,
+    ) -> QueuePair<Model, ReadyToSend> {
+        let gid = |at: usize| {
+            let gids = self.regions[at].domain().calls().gids(1).unwrap();
+            *gids.iter().rfind(|gid| gid.kind == GidKind::RoceV2).unwrap()
+        };
+        let receive = Transition::ReadyToReceive {
+            mtu: Mtu::Mtu1024,
+            pair: number,
+            first_packet,
+            reads_answered: 4,
+            not_ready_timer: 1,
+            path: Path::to(gid(1 - at).raw, 0, &gid(at)),
+        };
+        let send =
+            Transition::ReadyToSend { first_packet, timeout: 14, retries: 1, not_ready_retries: 0, reads_asked: 4 };
+        pair.ready_to_receive(&receive).unwrap().ready_to_send(&send).unwrap()
+    }
+
+    fn send(&self, at: usize, pair: &mut QueuePair<Model, ReadyToSend>, text: &[u8], signalled: bool) {
+        let mut block = self.arenas[at].alloc(text.len()).unwrap();
+        block.copy_from_slice(text);
+        let mut message = Message::new();
+        message.push(block.freeze()).unwrap();
+        pair.send(&mut message, signalled).unwrap();
+        pair.flush().unwrap();
+        self.fabric.run();
+    }
+
+    fn completions(&mut self, at: usize) -> Vec<Completion> {
+        self.queues[at].poll(64).unwrap().collect()
+    }
+
+    /// Takes all back that comes for a queue pair that has failed.
+    fn drain(&mut self, at: usize, pair: &mut QueuePair<Model, Errored>) -> usize {
+        let mut count = 0;
+        while !pair.drain().unwrap() {
+            self.fabric.run();
+            for completion in self.completions(at) {
+                count += 1;
+                if completion.is_buffer() {
+                    assert!(pair.received(completion).is_err());
+                } else {
+                    let _ = pair.sent(completion);
+                }
+            }
+        }
+        count
+    }
+}
+
+#[test]
+fn who_was_connected_to_a_queue_pair_before_does_not_reach_it_again() {
+    for keeps_completions in [false, true] {
+        let mut three = Three::new(keeps_completions);
+        let [ours, old, new] = [three.pair(0), three.pair(1), three.pair(1)];
+        let [ours, old, new] = [three.ready(0, ours), three.ready(1, old), three.ready(1, new)];
+        let number = ours.number();
+        let mut ours = three.join(0, ours, old.number(), 77);
+        let mut old = three.join(1, old, number, 77);
+        three.send(0, &mut ours, b"without a completion", false);
+        three.send(1, &mut old, b"one", true);
+        for completion in three.completions(0) {
+            assert_eq!(&*ours.received(completion).unwrap(), b"one");
+        }
+        // It is not drained before all has come back: three buffers, and what tells of the message.
+        let ours = ours.fail().unwrap().drained();
+        let Err(mut ours) = ours else { panic!("it has buffers posted") };
+        assert_eq!(three.drain(0, &mut ours), 4);
+        let Ok(ours) = ours.drained() else { panic!("all has come back") };
+        let ours = ours.reset().unwrap();
+        assert_eq!((ours.number(), ours.requests_under_way(), ours.buffers_under_way()), (number, 0, 0));
+
+        let ours = three.ready(0, ours);
+        let mut ours = three.join(0, ours, new.number(), 78);
+        let mut new = three.join(1, new, number, 78);
+        drop(three.completions(1));
+        three.send(1, &mut old, b"late", true);
+        let heard = three.completions(1);
+        assert!(heard.iter().any(|completion| completion.status() == Status::RetryExceeded), "{heard:?}");
+        assert_eq!(three.completions(0), []);
+        three.send(1, &mut new, b"two", true);
+        let heard = three.completions(0);
+        assert_eq!(heard.len(), 1);
+        for completion in heard {
+            assert!(ours.owns(&completion));
+            assert_eq!(&*ours.received(completion).unwrap(), b"two");
+        }
+        three.send(0, &mut ours, b"three", true);
+        assert_eq!(three.completions(0).len(), 1);
+    }
+}
+
+#[test]
+fn completions_of_before_are_not_taken_for_those_of_the_new_life() {
+    let mut three = Three::new(true);
+    let [ours, peer] = [three.pair(0), three.pair(1)];
+    let [ours, peer] = [three.ready(0, ours), three.ready(1, peer)];
+    let number = ours.number();
+    let mut ours = three.join(0, ours, peer.number(), 5).fail().unwrap();
+    // They have been polled, and nobody has looked at them.
+    three.fabric.run();
+    let before = three.completions(0);
+    assert_eq!(before.len(), 4);
+    let mut late = Vec::new();
+    for completion in before {
+        assert!(ours.owns(&completion));
+        assert!(ours.received(completion).is_err());
+        late.push(number);
+    }
+    assert_eq!((ours.drain().unwrap(), late.len()), (true, 4));
+    let Ok(ours) = ours.drained() else { panic!("all has come back") };
+    let ours = three.ready(0, ours.reset().unwrap()).fail().unwrap();
+    three.fabric.run();
+    let after = three.completions(0);
+    assert!(after.len() == 4 && after.iter().all(|completion| ours.owns(completion)));
+}
