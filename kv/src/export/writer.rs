@@ -74,6 +74,12 @@ impl Writer {
         self.put(bucket, slot, entry);
     }
 
+    /// Asks for the bucket of `key`, so that it is here when the key is set.
+    #[inline]
+    pub fn prefetch(&self, key: &[u8]) {
+        self.ask_for_bucket(self.layout.hash(key));
+    }
+
     /// `key` is not found any more.
     pub fn remove(&mut self, key: &[u8]) {
         let hash = self.layout.hash(key);

@@ -203,9 +203,9 @@ impl Kv {
     #[inline(always)]
     pub(super) fn recognise(&mut self, session: &Session, data: &[u8]) -> (Range<usize>, usize) {
         let first = self.ahead.len();
-        if self.stores[self.worker].is_none() || !session.is_plain() {
+        let Some(store) = self.stores[self.worker].as_deref().filter(|_| session.is_plain()) else {
             return (first..first, 0);
-        }
+        };
         let mut rest = data;
         while self.ahead.len() - first < AHEAD
             && let Some(known) = Known::of(rest)
@@ -216,6 +216,9 @@ impl Kv {
             }
             self.ahead.push(Ahead { known, hash, seen: Seen::default() });
             rest = &rest[usize::from(known.len)..];
+        }
+        if store.exports(session.space()) {
+            prefetch_export(store, &self.ahead[first..], data);
         }
         (first..self.ahead.len(), data.len() - rest.len())
     }
@@ -333,6 +336,18 @@ impl Kv {
         }
         self.stats.commands += done as u64;
         Some((used, done == ahead.len()))
+    }
+}
+
+/// Asks for the export's part of what is set by the requests of `ahead`, which were recognised at the beginning of `data`.
+#[cold]
+#[inline(never)]
+fn prefetch_export(store: &Store, ahead: &[Ahead], mut data: &[u8]) {
+    for Ahead { known, .. } in ahead {
+        if known.value(data).is_some() {
+            store.prefetch_export(known.key(data));
+        }
+        data = &data[usize::from(known.len)..];
     }
 }
 

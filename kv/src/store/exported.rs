@@ -18,6 +18,20 @@ impl Store {
         self.is_heard = true;
     }
 
+    /// Whether what is set in `space` is written to an export.
+    #[inline(always)]
+    pub fn exports(&self, space: u8) -> bool {
+        self.export.is_some() && space == EXPORTED
+    }
+
+    /// Asks for that part of the export in which `key` will be written, if there is an export.
+    #[inline]
+    pub fn prefetch_export(&self, key: &[u8]) {
+        if let Some(export) = &self.export {
+            export.prefetch(key);
+        }
+    }
+
     /// The item at `location`, of a key of this hash, has been written, or is to expire at another time.
     #[inline(always)]
     pub(super) fn wrote(&mut self, hash: u64, location: Location) {
