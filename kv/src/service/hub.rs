@@ -133,6 +133,11 @@ impl Hub {
         Keys::new(&self.store.key)
     }
 
+    /// Whether there is an export.
+    pub(super) fn exports(&self) -> bool {
+        self.export.is_some()
+    }
+
     /// Where peers may read strings by themselves, and how they lie there.
     pub(super) fn export(&self) -> Option<(RemotePlace, Layout)> {
         let (export, place) = self.export.as_ref()?;

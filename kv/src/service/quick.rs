@@ -154,7 +154,29 @@ impl Kv {
         self.clients = clients;
         self.fetch(0);
         self.fetch_glimpsed();
+        if self.exports {
+            self.fetch_export(net, &readable[..looked_at]);
+        }
         looked_at
+    }
+
+    /// Asks for those parts of the export that will be written by what the clients of `conns` ask for next, as far as it was
+    /// recognised.
+    #[cold]
+    #[inline(never)]
+    fn fetch_export(&self, net: &mut impl Transport, conns: &[ConnId]) {
+        let Some(store) = &self.stores[self.worker] else { return };
+        let clients = conns.iter().filter_map(|conn| self.clients.get(conn.slot())?.as_ref());
+        for client in clients.filter(|client| !client.ahead.is_empty()) {
+            let Speech::Resp { session, .. } = &client.speech else { continue };
+            let mut data = net.peek(client.conn);
+            for Ahead { known, .. } in &self.ahead[client.ahead.clone()] {
+                if known.value(data).is_some() {
+                    store.prefetch_export(session.space(), known.key(data));
+                }
+                data = &data[usize::from(known.len)..];
+            }
+        }
     }
 
     /// Serves the clients of `group`, all of whose requests were looked at ahead.
@@ -203,9 +225,9 @@ impl Kv {
     #[inline(always)]
     pub(super) fn recognise(&mut self, session: &Session, data: &[u8]) -> (Range<usize>, usize) {
         let first = self.ahead.len();
-        let Some(store) = self.stores[self.worker].as_deref().filter(|_| session.is_plain()) else {
+        if self.stores[self.worker].is_none() || !session.is_plain() {
             return (first..first, 0);
-        };
+        }
         let mut rest = data;
         while self.ahead.len() - first < AHEAD
             && let Some(known) = Known::of(rest)
@@ -216,9 +238,6 @@ impl Kv {
             }
             self.ahead.push(Ahead { known, hash, seen: Seen::default() });
             rest = &rest[usize::from(known.len)..];
-        }
-        if store.exports(session.space()) {
-            prefetch_export(store, &self.ahead[first..], data);
         }
         (first..self.ahead.len(), data.len() - rest.len())
     }
@@ -336,18 +355,6 @@ impl Kv {
         }
         self.stats.commands += done as u64;
         Some((used, done == ahead.len()))
-    }
-}
-
-/// Asks for the export's part of what is set by the requests of `ahead`, which were recognised at the beginning of `data`.
-#[cold]
-#[inline(never)]
-fn prefetch_export(store: &Store, ahead: &[Ahead], mut data: &[u8]) {
-    for Ahead { known, .. } in ahead {
-        if known.value(data).is_some() {
-            store.prefetch_export(known.key(data));
-        }
-        data = &data[usize::from(known.len)..];
     }
 }
 

@@ -18,16 +18,9 @@ impl Store {
         self.is_heard = true;
     }
 
-    /// Whether what is set in `space` is written to an export.
-    #[inline(always)]
-    pub fn exports(&self, space: u8) -> bool {
-        self.export.is_some() && space == EXPORTED
-    }
-
-    /// Asks for that part of the export in which `key` will be written, if there is an export.
-    #[inline]
-    pub fn prefetch_export(&self, key: &[u8]) {
-        if let Some(export) = &self.export {
+    /// Asks for that part of the export in which `key` of `space` will be written, if it will.
+    pub fn prefetch_export(&self, space: u8, key: &[u8]) {
+        if let Some(export) = self.export.as_ref().filter(|_| space == EXPORTED) {
             export.prefetch(key);
         }
     }
