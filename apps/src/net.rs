@@ -19,7 +19,7 @@ pub use rdma_args::RdmaArgs;
 
 use crate::over::Device;
 use linerate_bypass::arena::{Arena, ArenaConfig, ArenaError};
-use linerate_bypass::{LaterPlace, Published, Seat, Service, Summary, Via};
+use linerate_bypass::{Counters, LaterPlace, Published, Seat, Service, Summary, Via};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -125,6 +125,19 @@ impl<M: Send + 'static> Network<M> {
             _ => {
                 drop(memory);
                 Err(Error::OnlyWith { what: "--export", with: "--via rdma:DEVICE" })
+            }
+        }
+    }
+
+    /// Opens `memory` to all peers, for atomic operations by themselves; where, is known when the workers have been started. `what` is the
+    /// option that asks for it.
+    pub fn count(&self, memory: Arc<Counters>, what: &'static str) -> Result<LaterPlace, Error> {
+        match &self.port {
+            #[cfg(feature = "rdma")]
+            Port::Rdma(port) => port.count(memory),
+            _ => {
+                drop(memory);
+                Err(Error::OnlyWith { what, with: "--via rdma:DEVICE" })
             }
         }
     }

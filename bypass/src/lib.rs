@@ -3,12 +3,13 @@
 //! - [`Nic`] and [`Packet`]: one queue pair of a port and the frames it moves. [`memory`] has a port without a
 //!   device, for tests.
 //! - [`Arena`], [`Bytes`] and [`mailbox`]: the memory that devices and applications share, and the queue between threads.
-//!   [`Published`]: memory that peers of a device read while it is written.
+//!   [`Published`]: memory that peers of a device read while it is written; [`Counters`]: numbers that they count with.
 //! - [`Service`] and [`Transport`]: an application, and the worker that carries its bytes.
 
 pub mod arena;
 mod blocks;
 mod bytes;
+mod counters;
 #[cfg(feature = "dpdk")]
 pub mod dpdk;
 mod free_list;
@@ -30,6 +31,7 @@ mod via;
 pub use arena::Arena;
 pub use blocks::{Block, BlockPool};
 pub use bytes::{Bytes, Memory, Owner};
+pub use counters::Counters;
 pub use nic::{BURST, Capabilities, ChecksumOffload, InvalidMac, MacAddr, Nic, QueueStats};
 pub use packet::{L4, Packet, RxChecksum, RxInfo, TxOffload};
 pub use prefetch::{prefetch, prefetch_bytes, prefetch_slice, prefetch_whole};

@@ -5,7 +5,7 @@ use crate::over::Device;
 use crate::reach::{PER_WORKER, set_arena};
 use linerate_bypass::arena::{Arena, ArenaError};
 use linerate_bypass::time::Clock;
-use linerate_bypass::{LaterPlace, Published, Seat, Service};
+use linerate_bypass::{Counters, LaterPlace, Published, Seat, Service};
 use linerate_rdma::calls::Calls;
 use linerate_rdma::native::Native;
 use linerate_rdma::{Adapter, Config, Worker, WorkerParts};
@@ -61,6 +61,11 @@ impl<M: Send + 'static> Port<M> {
     /// Opens `memory` to all peers, to be read; where, is known when workers have been made.
     pub fn publish(&self, memory: Arc<Published>) -> LaterPlace {
         self.adapter.publish(memory)
+    }
+
+    /// Opens `memory` to all peers, to be counted with; where, is known when workers have been made.
+    pub fn count(&self, memory: Arc<Counters>) -> Result<LaterPlace, Error> {
+        Ok(self.adapter.count(memory)?)
     }
 
     /// The workers, each to be run on its own thread; each adds one to `ready` when it serves. Who connects them has a thread

@@ -4,11 +4,11 @@ use crate::calls::{Access, Calls, TransportKind};
 use crate::config::{Connect, Mode, Unable};
 use crate::connector::{Connector, ExchangeError, Listeners, Seat};
 use crate::rest::{Bell, Rest};
-use crate::verbs::{CompletionQueue, Domain, Error, Exposed, Region, SharedQueue, Window};
+use crate::verbs::{self, CompletionQueue, Domain, Error, Exposed, Region, SharedQueue, Window};
 use crate::{Config, Lines, Offers, Parts};
 use linerate_bypass::arena::{ArenaConfig, ArenaError};
 use linerate_bypass::mailbox::{Receiver, Sender, mailbox, waking_mailbox};
-use linerate_bypass::{Arena, LaterPlace, Letter, Postbox, Published, RemotePlace};
+use linerate_bypass::{Arena, Counters, LaterPlace, Letter, Postbox, Published, RemotePlace};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -65,6 +65,8 @@ pub struct Adapter<C: Calls, M> {
     arenas: Mutex<Vec<Arena>>,
     /// What peers may read, and where they learn how.
     published: Mutex<Vec<(Arc<Published>, LaterPlace)>>,
+    /// What they may count with, and where they learn how.
+    counters: Mutex<Vec<(Arc<Counters>, LaterPlace)>>,
     postbox: Postbox<M>,
     /// How each worker is written to, and woken.
     #[expect(clippy::type_complexity, reason = "two things of each")]
@@ -112,6 +114,7 @@ impl<C: Calls, M: Send + 'static> Adapter<C, M> {
             listeners,
             arenas: Mutex::new(vec![arena, buffers]),
             published: Mutex::default(),
+            counters: Mutex::default(),
             postbox: Postbox::new(senders),
             workers: messages.into_iter().zip(rests).collect(),
         })
@@ -134,6 +137,19 @@ impl<C: Calls, M: Send + 'static> Adapter<C, M> {
         Ok(arena)
     }
 
+    /// Has `memory` opened to all peers that are connected, for atomic operations and nothing else. Where, is known when workers are
+    /// made.
+    pub fn count(&self, memory: Arc<Counters>) -> Result<LaterPlace, OpenError> {
+        let device = || self.calls.name().to_owned();
+        let limits = self.calls.limits().map_err(Error::of("query the device"));
+        if !limits.map_err(|error| OpenError::Verbs { device: device(), error })?.atomics.any() {
+            return Err(OpenError::Unable { device: device(), error: Unable::NoAtomics });
+        }
+        let place = LaterPlace::default();
+        self.counters.lock().unwrap_or_else(PoisonError::into_inner).push((memory, Arc::clone(&place)));
+        Ok(place)
+    }
+
     /// Has `memory` opened to all peers that are connected, to be read and for nothing else. Where, is known when workers are made.
     pub fn publish(&self, memory: Arc<Published>) -> LaterPlace {
         let place = LaterPlace::default();
@@ -144,7 +160,7 @@ impl<C: Calls, M: Send + 'static> Adapter<C, M> {
     /// The connector, and what each worker is made of.
     #[expect(clippy::type_complexity, reason = "two things that belong together once")]
     pub fn start(self) -> Result<(Connector<C>, Vec<WorkerParts<C, M>>), OpenError> {
-        let Adapter { config, calls, listeners, arenas, published, workers: ways, .. } = self;
+        let Adapter { config, calls, listeners, arenas, published, counters: counted, workers: ways, .. } = self;
         let failed = |error| OpenError::Verbs { device: calls.name().to_owned(), error };
         let arenas = arenas.into_inner().unwrap_or_else(PoisonError::into_inner);
         let (arena, own) = (arenas[0].clone(), arenas[1].clone());
@@ -157,6 +173,12 @@ impl<C: Calls, M: Send + 'static> Adapter<C, M> {
             let memory = Exposed::open(&domain, memory, access).map_err(failed)?;
             let _ = told.set(RemotePlace { address: memory.address(), key: memory.remote_key() });
             exposed.push(memory);
+        }
+        let mut counters = Vec::new();
+        for (memory, told) in counted.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            let memory = verbs::Counters::open(&domain, memory).map_err(failed)?;
+            let _ = told.set(RemotePlace { address: memory.address(), key: memory.remote_key() });
+            counters.push(memory);
         }
         let narrow = Offers::of(&limits, calls.emulated_by()) == Offers::Registered;
         let bell = Bell::new().map_err(failed)?;
@@ -190,12 +212,13 @@ impl<C: Calls, M: Send + 'static> Adapter<C, M> {
                 buffers: own.clone(),
                 windows,
                 narrow,
+                atomics: limits.atomics.any(),
             };
             let lines = Lines { messages, news: told, commands: commands.clone(), rest };
             workers.push(WorkerParts { worker, config: config.clone(), parts, lines });
         }
         let mut connector = Connector::new(&config, listeners, &region, &own, seats, heard, bell).map_err(failed)?;
-        connector.keep(exposed);
+        connector.begin(exposed, counters).map_err(failed)?;
         Ok((connector, workers))
     }
 }

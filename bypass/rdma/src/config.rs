@@ -119,6 +119,11 @@ pub enum Unable {
     /// iWARP's queue pairs are made ready by their connections.
     #[error("queue pairs cannot be prepared over iWARP, whose connections make them ready: leave the pool out")]
     NoPool,
+    /// It has none.
+    #[error(
+        "it does no atomic operations, by which its peers would count: `linerate rdma info` shows which devices do"
+    )]
+    NoAtomics,
     /// A ring is its connection's alone.
     #[error("messages that are written to rings need no shared buffers: choose one of the two")]
     SharedRings,

@@ -14,8 +14,8 @@ pub(crate) use exchange::MOST_ASKING;
 use crate::calls::{Calls, Handle, TransportKind};
 use crate::rest::{self, Bell};
 use crate::verbs::{
-    CmId, CmNews, Error, EventChannel, Exposed, PairConfig, QueueHandle, QueuePair, ReadyToSend, Region, SharedHandle,
-    Window,
+    CmId, CmNews, Counters, Error, EventChannel, Exposed, PairConfig, QueueHandle, QueuePair, ReadyToSend, Region,
+    SharedHandle, Window,
 };
 use crate::wire::Greeting;
 use crate::{Command, Config, Link, News};
@@ -141,6 +141,7 @@ pub struct Connector<C: Calls> {
     unsent: VecDeque<(usize, News<C>)>,
     /// What peers may reach for as long as there are any.
     exposed: Vec<Exposed<C>>,
+    counters: Vec<Counters<C>>,
 }
 
 /// A connection that a worker has.
@@ -187,7 +188,7 @@ impl<C: Calls> Connector<C> {
             takes_offers: config.offer_from < usize::MAX,
         };
         let pools = workers.iter().map(|_| Pool::default()).collect();
-        let mut connector = Connector {
+        Ok(Connector {
             config: config.clone(),
             pair: PairConfig { inline, ..pair },
             greeting,
@@ -208,14 +209,14 @@ impl<C: Calls> Connector<C> {
             has_failed: false,
             unsent: VecDeque::new(),
             exposed: Vec::new(),
-        };
-        connector.fill_pools()?;
-        Ok(connector)
+            counters: Vec::new(),
+        })
     }
 
-    /// Keeps memory open that peers may reach.
-    pub fn keep(&mut self, exposed: Vec<Exposed<C>>) {
-        self.exposed = exposed;
+    /// Keeps memory open that peers may reach, and prepares queue pairs if any are to be.
+    pub fn begin(&mut self, exposed: Vec<Exposed<C>>, counters: Vec<Counters<C>>) -> Result<(), Error> {
+        (self.exposed, self.counters) = (exposed, counters);
+        self.fill_pools()
     }
 
     /// Makes connections until `is_over` says so, and then ends those that workers have given up.

@@ -109,7 +109,7 @@ impl Device {
             connection_manager: native.has_connection_manager(),
             windows_type_2: limits.windows_type_2,
             long_slices: Offers::of(&limits, native.emulated_by()).why(),
-            atomics: limits.atomics,
+            atomics: limits.atomics.any(),
             shared_queues: limits.shared > 0,
             inline_bytes: native.inline_limit()?,
             limits: Limits::of(&limits),
@@ -257,7 +257,7 @@ fn interface(index: u32) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use linerate_rdma::calls::Mtu;
+    use linerate_rdma::calls::{Atomics, Mtu};
 
     fn device() -> Device {
         let limits = DeviceLimits {
@@ -282,7 +282,7 @@ mod tests {
             shared_segments: 0,
             reads_answered: 11,
             reads_asked: 12,
-            atomics: false,
+            atomics: Atomics::None,
         };
         let port = Port {
             state: PortState::Active,
@@ -308,7 +308,7 @@ mod tests {
             connection_manager: false,
             windows_type_2: limits.windows_type_2,
             long_slices: Offers::of(&limits, Some("rxe")).why(),
-            atomics: limits.atomics,
+            atomics: limits.atomics.any(),
             shared_queues: limits.shared > 0,
             inline_bytes: 400,
             limits: Limits::of(&limits),

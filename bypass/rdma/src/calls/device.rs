@@ -68,8 +68,26 @@ pub struct DeviceLimits {
     pub reads_answered: u8,
     /// READs and atomics that a queue pair asks for at a time.
     pub reads_asked: u8,
-    /// Whether it does atomic operations.
-    pub atomics: bool,
+    /// Towards what its atomic operations are atomic.
+    pub atomics: Atomics,
+}
+
+/// Towards what a device's atomic operations are atomic (`enum ibv_atomic_cap`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Atomics {
+    /// It does none.
+    None,
+    /// Towards other such operations by the same device.
+    Device,
+    /// Towards processors and all devices, too.
+    Global,
+}
+
+impl Atomics {
+    /// Whether there are any.
+    pub fn any(self) -> bool {
+        self != Atomics::None
+    }
 }
 
 /// A port's state.

@@ -10,7 +10,7 @@ mod objects;
 mod work;
 
 pub use connect::{CmEvent, CmEventKind, CmParameters, Private};
-pub use device::{AsyncEvent, DeviceLimits, Gid, GidKind, LinkLayer, Mtu, Port, PortState, TransportKind};
+pub use device::{AsyncEvent, Atomics, DeviceLimits, Gid, GidKind, LinkLayer, Mtu, Port, PortState, TransportKind};
 pub use objects::{
     Access, Capacities, Handle, Keys, Path, QueuePairAttributes, QueuePairConfig, QueuePairState, SharedConfig,
     Transition,

@@ -47,6 +47,27 @@ pub enum Operation {
         /// The key of the peer's region or window.
         remote_key: u32,
     },
+    /// Adds to eight bytes of the peer's memory, a number as its machine has them, modulo 2⁶⁴. What it was goes to the segments,
+    /// which are eight bytes, as this machine has numbers (IBA 9.4.5).
+    FetchAdd {
+        /// Where, a multiple of eight.
+        address: u64,
+        /// The key of the peer's region.
+        remote_key: u32,
+        /// How much.
+        add: u64,
+    },
+    /// As `FetchAdd`, but replaces the number if it is what is expected.
+    CompareSwap {
+        /// Where, a multiple of eight.
+        address: u64,
+        /// The key of the peer's region.
+        remote_key: u32,
+        /// What it is to be before.
+        expect: u64,
+        /// What it becomes then.
+        swap: u64,
+    },
     /// Binds a window of type 2; no segments.
     Bind {
         /// The window.
@@ -73,7 +94,7 @@ pub struct SendFlags {
     pub signalled: bool,
     /// The bytes are taken when it is posted.
     pub inline: bool,
-    /// It waits for READs before it.
+    /// It waits for READs and atomic operations before it.
     pub fenced: bool,
     /// Its completion at the peer is an event even where only such are asked for.
     pub solicited: bool,
@@ -84,7 +105,7 @@ pub struct SendFlags {
 pub struct SendRequest<'a> {
     /// Whatever its completion is to have.
     pub id: u64,
-    /// What is sent or, for a READ, filled.
+    /// What is sent or, for a READ or an atomic operation, filled.
     pub segments: &'a [Segment],
     /// What is done.
     pub operation: Operation,
@@ -120,6 +141,10 @@ pub enum Completed {
     Write,
     /// A `Read`.
     Read,
+    /// A `FetchAdd`.
+    FetchAdd,
+    /// A `CompareSwap`.
+    CompareSwap,
     /// A `Bind`.
     Bind,
     /// An `InvalidateLocal`.

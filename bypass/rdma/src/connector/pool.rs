@@ -81,6 +81,7 @@ impl<C: Calls> Connector<C> {
         let queue = seat.queues.iter().min_by_key(|queue| queue.pairs()).filter(|queue| queue.pairs() < seat.most);
         let full = || Error { what: "have room for a connection's completions", error: ErrorKind::StorageFull.into() };
         let pair = QueuePair::new(&self.region, queue.ok_or_else(full)?, seat.shared.as_ref(), &self.pair)?;
+        let pair = if self.counters.is_empty() { pair } else { pair.with_counters() };
         let Config { mode, buffers, buffer, .. } = self.config;
         if mode == Mode::Send {
             return Ok(pair);

@@ -381,7 +381,8 @@ impl World {
                     CmState::Asking | CmState::Asked | CmState::Responded | CmState::Accepted | CmState::Connected
                 );
                 let remote_read = is_asked && reads_answered > 0;
-                let access = Access { remote_write: is_asked, remote_read, ..Access::default() };
+                let access =
+                    Access { remote_write: is_asked, remote_read, remote_atomic: remote_read, ..Access::default() };
                 Transition::Init { port: 1, partition: 0, access }
             }
             // The kernel does it when it connects.

@@ -1,7 +1,7 @@
 //! What requests do, here and at the peer.
 
 use super::completion::Place;
-use super::memory::{Denied, Need, covers, read, write};
+use super::memory::{Denied, Need, atomic, covers, read, write};
 use super::objects::Bound;
 use super::pair::{Answer, Buffer, Request};
 use super::world::World;
@@ -62,7 +62,7 @@ impl World {
         pair.launched += 1;
         pair.not_ready = 0;
         pair.not_ready_until = 0;
-        pair.is_stopped |= !matches!(answer, Answer::Done(Status::Success) | Answer::ReadDue);
+        pair.is_stopped |= !matches!(answer, Answer::Done(Status::Success) | Answer::ReadDue | Answer::Was(_));
     }
 
     /// The message is tried again, as often as the queue pair was told (IBA 9.7.5.2.8).
@@ -121,7 +121,11 @@ impl World {
         if request.len() > u64::from(self.devices[device].config.message) {
             return Outcome::done(Status::LocalLength);
         }
-        let need = match (request.is_read(), is_iwarp) {
+        // The answer of an atomic operation has eight bytes (IBA 9.4.5).
+        if request.is_atomic() && request.len() != 8 {
+            return Outcome::done(Status::LocalLength);
+        }
+        let need = match (request.fetches(), is_iwarp) {
             (false, _) => Need::Read,
             (true, false) => Need::Write,
             (true, true) => Need::Sink,
@@ -129,12 +133,12 @@ impl World {
         let bytes = match &request.inline {
             Some(bytes) => bytes.clone(),
             None => match self.local_spans(domain, &request.segments, need) {
-                Ok(_) if request.is_read() => Vec::new(),
+                Ok(_) if request.fetches() => Vec::new(),
                 Ok(spans) => read(&spans),
                 Err(Denied) => return Outcome::done(Status::LocalProtection),
             },
         };
-        if request.is_read() && self.pairs[handle].sending.is_none_or(|sending| sending.reads_asked == 0) {
+        if request.fetches() && self.pairs[handle].sending.is_none_or(|sending| sending.reads_asked == 0) {
             return Outcome::done(Status::LocalQueuePair);
         }
         let Some(peer) = self.reachable(handle) else { return Outcome::Broken };
@@ -158,6 +162,14 @@ impl World {
             Operation::Read { address, remote_key } => {
                 let under_way = self.pairs[handle].reads_under_way();
                 self.accept_read(peer, under_way, address, request.len(), remote_key)
+            }
+            Operation::FetchAdd { address, remote_key, add } => {
+                let under_way = self.pairs[handle].reads_under_way();
+                self.atomic(peer, under_way, address, remote_key, |was| Some(was.wrapping_add(add)))
+            }
+            Operation::CompareSwap { address, remote_key, expect, swap } => {
+                let under_way = self.pairs[handle].reads_under_way();
+                self.atomic(peer, under_way, address, remote_key, |was| (was == expect).then_some(swap))
             }
             Operation::Bind { .. } | Operation::InvalidateLocal(_) => Outcome::done(Status::LocalQueuePair),
         }
@@ -273,7 +285,11 @@ impl World {
     /// Whether peers may do this to a queue pair at all. iWARP has no such setting.
     fn permits(&self, peer: Handle, need: Need) -> bool {
         let access = self.pairs[peer].access;
-        let permits = if need == Need::RemoteRead { access.remote_read } else { access.remote_write };
+        let permits = match need {
+            Need::RemoteRead => access.remote_read,
+            Need::RemoteAtomic => return access.remote_atomic,
+            _ => access.remote_write,
+        };
         permits || self.devices[self.pairs.device(peer)].is_iwarp()
     }
 
@@ -307,10 +323,36 @@ impl World {
         }
     }
 
+    /// An atomic operation is executed when it comes. What the number was is kept for the answer: the answer may be lost, but the
+    /// operation is not repeated (IBA 9.4.5).
+    fn atomic(
+        &mut self,
+        peer: Handle,
+        under_way: usize,
+        address: u64,
+        key: u32,
+        change: impl Fn(u64) -> Option<u64>,
+    ) -> Outcome {
+        let answers = self.pairs[peer].receiving.map_or(0, |receiving| usize::from(receiving.reads_answered));
+        let is_able = self.devices[self.pairs.device(peer)].config.limits.atomics.any();
+        if !is_able || !self.permits(peer, Need::RemoteAtomic) || under_way >= answers {
+            return Outcome::done(self.refuse(peer, Status::RemoteInvalidRequest));
+        }
+        let Ok(spans) = self.remote_span(peer, address, 8, key, Need::RemoteAtomic) else {
+            return Outcome::done(self.refuse(peer, Status::RemoteAccess));
+        };
+        // Soft-RoCE looks at the address after the key, too.
+        let (true, &[span]) = (address.is_multiple_of(8), &spans[..]) else {
+            return Outcome::done(self.refuse(peer, Status::RemoteInvalidRequest));
+        };
+        Outcome::Answered(Answer::Was(atomic(span, change)))
+    }
+
     /// The queue pair hears how its oldest request ended; a READ's bytes come with that, as they are now.
     pub fn answer(&mut self, handle: Handle) {
         let status = match self.pairs[handle].sends[0].answer {
             Some(Answer::Done(status)) => status,
+            Some(Answer::Was(was)) => self.answer_atomic(handle, was),
             Some(Answer::ReadDue) => {
                 let Some(peer) = self.reachable(handle) else { return };
                 match self.answer_read(handle, peer, 0) {
@@ -321,6 +363,18 @@ impl World {
             None => return,
         };
         self.end_send(handle, status);
+    }
+
+    /// Puts what the peer's number was where the oldest request has it.
+    fn answer_atomic(&mut self, handle: Handle, was: u64) -> Status {
+        let segments = &self.pairs[handle].sends[0].segments;
+        match self.local_spans(self.pairs[handle].domain, segments, Need::Write) {
+            Ok(into) => {
+                write(&into, &was.to_ne_bytes());
+                Status::Success
+            }
+            Err(Denied) => Status::LocalProtection,
+        }
     }
 
     /// Reads the peer's memory for a request that it has accepted, unless it is denied by now.

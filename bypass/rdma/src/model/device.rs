@@ -5,7 +5,7 @@ use super::fabric::{Fabric, Mode};
 use super::faults::CallFault;
 use super::world::{World, errno};
 use crate::calls::{
-    AsyncEvent, Capacities, DeviceLimits, Gid, GidKind, Handle, LinkLayer, Mtu, Port, PortState, TransportKind,
+    AsyncEvent, Atomics, Capacities, DeviceLimits, Gid, GidKind, Handle, LinkLayer, Mtu, Port, PortState, TransportKind,
 };
 use std::collections::BTreeMap;
 use std::io;
@@ -59,7 +59,7 @@ impl DeviceConfig {
             shared_segments: 16,
             reads_answered: 16,
             reads_asked: 16,
-            atomics: false,
+            atomics: Atomics::Device,
         };
         DeviceConfig {
             address,
@@ -73,13 +73,14 @@ impl DeviceConfig {
         }
     }
 
-    /// One for iWARP: no windows, a READ fills one segment.
+    /// One for iWARP: no windows, no atomic operations, a READ fills one segment.
     pub fn iwarp(address: IpAddr) -> Self {
         let mut config = DeviceConfig::roce(address);
         config.limits.transport = TransportKind::Iwarp;
         config.limits.windows = 0;
         config.limits.windows_type_2 = false;
         config.limits.read_segments = 1;
+        config.limits.atomics = Atomics::None;
         config
     }
 }

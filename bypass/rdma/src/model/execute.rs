@@ -115,7 +115,7 @@ impl World {
                 let answer = pair.sends[0].answer;
                 let can_launch = self.can_launch(pair);
                 let can_answer = match answer {
-                    Some(Answer::Done(_)) => self.devices[self.pairs.device(handle)].carries(),
+                    Some(Answer::Done(_) | Answer::Was(_)) => self.devices[self.pairs.device(handle)].carries(),
                     Some(Answer::ReadDue) => self.reachable(handle).is_some(),
                     None => false,
                 };
@@ -155,12 +155,12 @@ impl World {
         things.at(deadline, now, Thing::GiveUp(handle));
     }
 
-    /// Whether the next request may start: READs are limited in number, and a fence waits for those before it (IBA 10.8.3.3).
+    /// Whether the next request may start: READs and atomics are limited in number, and a fence waits for those before it (IBA 10.8.3.3).
     fn can_launch(&self, pair: &Pair) -> bool {
         let Some(next) = pair.sends.get(pair.launched) else { return false };
         let reads = pair.reads_under_way();
         let depth = pair.sending.map_or(0, |sending| usize::from(sending.reads_asked));
-        let has_room = !next.is_read() || reads < depth.max(1);
+        let has_room = !next.fetches() || reads < depth.max(1);
         !pair.is_stopped && has_room && (!next.flags.fenced || reads == 0)
     }
 

@@ -3,6 +3,7 @@
 use super::world::World;
 use crate::calls::{Access, Handle, Segment};
 use std::ptr;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What a request asks of memory, and a region or window must permit (IBA 10.6).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,6 +18,8 @@ pub(super) enum Need {
     RemoteRead,
     /// To write it for the peer.
     RemoteWrite,
+    /// To do atomic operations on it for the peer.
+    RemoteAtomic,
 }
 
 impl Need {
@@ -27,6 +30,7 @@ impl Need {
             Need::Sink => access.local_write && access.remote_write,
             Need::RemoteRead => access.remote_read,
             Need::RemoteWrite => access.remote_write,
+            Need::RemoteAtomic => access.remote_atomic,
         }
     }
 }
@@ -103,6 +107,15 @@ impl World {
         // not matter to a window.
         Ok(vec![self.span(bound.region, address, len, Need::Read)?])
     }
+}
+
+/// Changes the number in a span of eight bytes, at a multiple of eight, to what `change` says, if anything. Returns what it was.
+pub(super) fn atomic(span: Span, change: impl Fn(u64) -> Option<u64>) -> u64 {
+    assert!(span.len == 8 && span.start.addr().is_multiple_of(8), "no number: {span:?}");
+    // SAFETY: the span is eight aligned bytes of a region that is registered for atomic operations, whose memory its owner keeps
+    // mapped, and accesses by atomic operations alone.
+    let number = unsafe { AtomicU64::from_ptr(span.start.cast()) };
+    number.fetch_update(Ordering::Relaxed, Ordering::Relaxed, change).unwrap_or_else(|was| was)
 }
 
 /// The bytes of spans.

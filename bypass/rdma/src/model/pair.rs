@@ -44,11 +44,18 @@ pub(super) enum Answer {
     /// A READ that the peer has accepted: its memory is read when the answer is sent, which may be after later requests were
     /// executed (IBA 10.8.3.3: what is after a READ is ordered by a fence only).
     ReadDue,
+    /// An atomic operation was executed, and the peer's number was this.
+    Was(u64),
 }
 
 impl Request {
-    pub fn is_read(&self) -> bool {
-        matches!(self.operation, Operation::Read { .. })
+    /// Whether its answer has bytes for its segments: the peer answers only so many of these at a time (IBA 9.7.4.1.6).
+    pub fn fetches(&self) -> bool {
+        matches!(self.operation, Operation::Read { .. }) || self.is_atomic()
+    }
+
+    pub fn is_atomic(&self) -> bool {
+        matches!(self.operation, Operation::FetchAdd { .. } | Operation::CompareSwap { .. })
     }
 
     pub fn is_local(&self) -> bool {
@@ -60,6 +67,8 @@ impl Request {
             Operation::Send | Operation::SendImmediate(_) | Operation::SendInvalidate(_) => Completed::Send,
             Operation::Write { .. } | Operation::WriteImmediate { .. } => Completed::Write,
             Operation::Read { .. } => Completed::Read,
+            Operation::FetchAdd { .. } => Completed::FetchAdd,
+            Operation::CompareSwap { .. } => Completed::CompareSwap,
             Operation::Bind { .. } => Completed::Bind,
             Operation::InvalidateLocal(_) => Completed::Invalidate,
         }
@@ -135,8 +144,9 @@ impl Pair {
         matches!(self.state, QueuePairState::ReadyToReceive | QueuePairState::ReadyToSend)
     }
 
+    /// READs and atomic operations that wait for their answers.
     pub fn reads_under_way(&self) -> usize {
-        self.sends.iter().take(self.launched).filter(|request| request.is_read()).count()
+        self.sends.iter().take(self.launched).filter(|request| request.fetches()).count()
     }
 }
 
@@ -365,6 +375,9 @@ impl World {
             Operation::Send | Operation::Write { .. } | Operation::SendInvalidate(_) => true,
             Operation::SendImmediate(_) | Operation::WriteImmediate { .. } => !is_iwarp,
             Operation::Read { .. } => !request.flags.inline && request.segments.len() <= limits.read_segments as usize,
+            Operation::FetchAdd { .. } | Operation::CompareSwap { .. } => {
+                !request.flags.inline && limits.atomics.any() && !is_iwarp
+            }
             Operation::Bind { window, region, .. } => {
                 self.handles.check(&self.windows, device, window)?;
                 self.handles.check(&self.regions, device, region)?;

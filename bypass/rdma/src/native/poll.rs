@@ -96,6 +96,8 @@ fn completed(number: sys::ibv_wc_opcode::Type) -> Completed {
         sys::ibv_wc_opcode::IBV_WC_SEND => Completed::Send,
         sys::ibv_wc_opcode::IBV_WC_RDMA_WRITE => Completed::Write,
         sys::ibv_wc_opcode::IBV_WC_RDMA_READ => Completed::Read,
+        sys::ibv_wc_opcode::IBV_WC_COMP_SWAP => Completed::CompareSwap,
+        sys::ibv_wc_opcode::IBV_WC_FETCH_ADD => Completed::FetchAdd,
         sys::ibv_wc_opcode::IBV_WC_BIND_MW => Completed::Bind,
         sys::ibv_wc_opcode::IBV_WC_LOCAL_INV => Completed::Invalidate,
         sys::ibv_wc_opcode::IBV_WC_RECV => Completed::Receive,
@@ -189,11 +191,13 @@ mod tests {
             (0, Completed::Send),
             (1, Completed::Write),
             (2, Completed::Read),
+            (3, Completed::CompareSwap),
+            (4, Completed::FetchAdd),
             (5, Completed::Bind),
             (6, Completed::Invalidate),
             (128, Completed::Receive),
             (129, Completed::ReceiveWrite),
-            (3, Completed::Other(3)),
+            (7, Completed::Other(7)),
         ];
         for (number, expected) in known {
             assert_eq!(completed(number), expected);

@@ -160,6 +160,9 @@ fn raw_send(request: &SendRequest<'_>) -> sys::ibv_send_wr {
     };
     let (sg_list, num_sge) = raw_segments(segments);
     let remote = |remote_addr, rkey| sys::wr_t { rdma: sys::rdma_t { remote_addr, rkey } };
+    let atomic = |remote_addr, rkey, compare_add, swap| sys::wr_t {
+        atomic: sys::atomic_t { remote_addr, compare_add, swap, rkey },
+    };
     let immediate = |bits: u32| sys::imm_data_invalidated_rkey_union_t { imm_data: bits.to_be() };
     let key = |invalidated_rkey| sys::imm_data_invalidated_rkey_union_t { invalidated_rkey };
     // SAFETY: numbers and pointers, for which zero is a value.
@@ -198,6 +201,14 @@ fn raw_send(request: &SendRequest<'_>) -> sys::ibv_send_wr {
         Operation::Read { address, remote_key } => {
             raw.opcode = opcode::IBV_WR_RDMA_READ;
             raw.wr = remote(address, remote_key);
+        }
+        Operation::FetchAdd { address, remote_key, add } => {
+            raw.opcode = opcode::IBV_WR_ATOMIC_FETCH_AND_ADD;
+            raw.wr = atomic(address, remote_key, add, 0);
+        }
+        Operation::CompareSwap { address, remote_key, expect, swap } => {
+            raw.opcode = opcode::IBV_WR_ATOMIC_CMP_AND_SWP;
+            raw.wr = atomic(address, remote_key, expect, swap);
         }
         Operation::Bind { window, remote_key, region, address, len, access } => {
             raw.opcode = opcode::IBV_WR_BIND_MW;

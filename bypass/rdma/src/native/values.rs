@@ -1,8 +1,8 @@
 //! The libraries' values and ours.
 
 use crate::calls::{
-    Access, Capacities, DeviceLimits, Gid, GidKind, LinkLayer, Mtu, Port, PortState, QueuePairState, SendFlags,
-    TransportKind,
+    Access, Atomics, Capacities, DeviceLimits, Gid, GidKind, LinkLayer, Mtu, Port, PortState, QueuePairState,
+    SendFlags, TransportKind,
 };
 use rdma_mummy_sys as sys;
 use std::ffi::{c_char, c_int, c_uint};
@@ -54,7 +54,11 @@ pub(super) fn limits(attributes: &sys::ibv_device_attr, transport: TransportKind
         shared_segments: count(attributes.max_srq_sge),
         reads_answered: small(attributes.max_qp_rd_atom),
         reads_asked: small(attributes.max_qp_init_rd_atom),
-        atomics: attributes.atomic_cap != sys::ibv_atomic_cap::IBV_ATOMIC_NONE,
+        atomics: match attributes.atomic_cap {
+            sys::ibv_atomic_cap::IBV_ATOMIC_NONE => Atomics::None,
+            sys::ibv_atomic_cap::IBV_ATOMIC_GLOB => Atomics::Global,
+            _ => Atomics::Device,
+        },
     }
 }
 
@@ -247,7 +251,12 @@ mod tests {
         let read = limits(&attributes, TransportKind::InfiniBand);
         assert_eq!((read.firmware.as_str(), read.pairs, read.segments), ("1.2.3", 7, 0));
         assert_eq!((read.reads_answered, read.reads_asked), (255, 16));
-        assert!(read.windows_type_2 && read.atomics);
+        assert!(read.windows_type_2 && read.atomics == Atomics::Device);
+        let atomics = [0, 2].map(|cap| {
+            attributes.atomic_cap = cap;
+            limits(&attributes, TransportKind::InfiniBand).atomics
+        });
+        assert_eq!(atomics, [Atomics::None, Atomics::Global]);
         // IBV_DEVICE_MEM_WINDOW: those of type 1.
         attributes.device_cap_flags = 1 << 17;
         assert!(!limits(&attributes, TransportKind::InfiniBand).windows_type_2);

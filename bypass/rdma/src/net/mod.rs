@@ -41,6 +41,8 @@ pub struct Parts<C: Calls> {
     pub windows: Vec<Window<C>>,
     /// Whether what a window is bound to is registered for that alone, since the device does not keep to a window's bounds.
     pub narrow: bool,
+    /// Whether it does atomic operations.
+    pub atomics: bool,
 }
 
 pub(crate) struct Net<C: Calls> {
@@ -54,6 +56,7 @@ pub(crate) struct Net<C: Calls> {
     buffers: Arena,
     windows: Vec<Window<C>>,
     narrow: bool,
+    atomics: bool,
     pub slots: Slots<Connection<C>>,
     /// By the number of the queue pair.
     by_pair: HashMap<u32, ConnId, foldhash::fast::FixedState>,
@@ -88,7 +91,7 @@ pub(crate) struct Net<C: Calls> {
 
 impl<C: Calls> Net<C> {
     pub fn new(worker: usize, config: Config, parts: Parts<C>) -> Self {
-        let Parts { queues, shared, region, arena, buffers, windows, narrow } = parts;
+        let Parts { queues, shared, region, arena, buffers, windows, narrow, atomics } = parts;
         Net {
             now: Instant::ZERO,
             worker,
@@ -99,6 +102,7 @@ impl<C: Calls> Net<C> {
             buffers,
             windows,
             narrow,
+            atomics,
             slots: Slots::new(worker, config.max_connections),
             by_pair: HashMap::default(),
             expected: HashMap::default(),

@@ -4,7 +4,11 @@ use super::Net;
 use super::sending::KEPT;
 use crate::calls::Calls;
 use crate::connection::{Reader, Stage};
-use linerate_bypass::{ConnId, NoRemote, Remote};
+use crate::verbs::Atomic;
+use linerate_bypass::{ConnId, NoRemote, Remote, RemoteDone};
+
+/// Bytes of what atomic operations are done with.
+const NUMBER: usize = 8;
 
 impl<C: Calls> Net<C> {
     /// Begins an operation on the peer's memory.
@@ -16,10 +20,28 @@ impl<C: Calls> Net<C> {
                 let into = self.arena.alloc(len as usize).ok_or(NoRemote::NoRoom)?;
                 conn.link.pair.read(into, address, key).map_err(|_| NoRemote::NoRoom)?;
             }
-            Remote::FetchAdd { .. } | Remote::CompareSwap { .. } => return Err(NoRemote::Unsupported),
+            Remote::FetchAdd { .. } | Remote::CompareSwap { .. } if !self.atomics => return Err(NoRemote::Unsupported),
+            Remote::FetchAdd { address, key, add } => {
+                let into = self.arena.alloc(NUMBER).ok_or(NoRemote::NoRoom)?;
+                conn.link.pair.atomic(into, Atomic::FetchAdd(add), address, key).map_err(|_| NoRemote::NoRoom)?;
+            }
+            Remote::CompareSwap { address, key, expect, swap } => {
+                let into = self.arena.alloc(NUMBER).ok_or(NoRemote::NoRoom)?;
+                let atomic = Atomic::CompareSwap { expect, swap };
+                conn.link.pair.atomic(into, atomic, address, key).map_err(|_| NoRemote::NoRoom)?;
+            }
         }
         conn.readers.push_back(Reader::Service(token));
         self.set_dirty(id);
         Ok(())
+    }
+
+    /// What a number of the peer's was, of whose waiters this one's turn it is: answers come in the order of asking.
+    pub(super) fn was(&mut self, id: ConnId, was: u64) {
+        let Some(conn) = self.slots.get_mut(id) else { return };
+        if let Some(Reader::Service(token)) = conn.readers.pop_front() {
+            conn.remote_done.push_back((token, RemoteDone::Was(was)));
+            self.list(id);
+        }
     }
 }

@@ -18,6 +18,7 @@ impl<C: Calls> Net<C> {
         match done {
             Ok(Done::Sent) => {}
             Ok(Done::Read(bytes)) => self.read(id, bytes),
+            Ok(Done::Was(was)) => self.was(id, was),
             Ok(Done::Opened(opened)) => {
                 if let Some(conn) = self.slots.get_mut(id) {
                     conn.link.opened.push_back(opened);

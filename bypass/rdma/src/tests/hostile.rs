@@ -16,7 +16,7 @@ fn header(kind: Kind, credits: u16) -> Vec<u8> {
     bytes.to_vec()
 }
 
-fn data() -> Vec<u8> {
+pub fn data() -> Vec<u8> {
     [header(Kind::Data, 0), b"x".to_vec()].concat()
 }
 
@@ -26,7 +26,7 @@ fn offer(len: u32) -> Vec<u8> {
     [header(Kind::Offer, 0), bytes.to_vec()].concat()
 }
 
-fn send(rig: &Rig, pair: &mut Pair, bytes: &[u8]) {
+pub fn send(rig: &Rig, pair: &mut Pair, bytes: &[u8]) {
     let mut block = rig.ends[0].arena.alloc(bytes.len()).unwrap();
     block.copy_from_slice(bytes);
     let mut message = Message::new();
@@ -64,7 +64,7 @@ fn sends_by(setup: &Setup, messages: &[Vec<u8>], begin: impl FnOnce(&mut Pair, R
 }
 
 /// The service's ring, of which its first message tells.
-fn ring_of(rig: &mut Rig, pair: &mut Pair, queue: &mut CompletionQueue<Model>) -> RingPlace {
+pub fn ring_of(rig: &mut Rig, pair: &mut Pair, queue: &mut CompletionQueue<Model>) -> RingPlace {
     loop {
         rig.step();
         if let Some(completion) = queue.poll(1).unwrap().next() {

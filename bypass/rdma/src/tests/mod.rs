@@ -4,6 +4,7 @@ mod connecting;
 mod exchange;
 mod failing;
 mod hostile;
+mod remote;
 mod rig;
 mod sleeping;
 mod streams;

@@ -2,13 +2,15 @@
 
 use crate::calls::{Calls, Path, Transition};
 use crate::model::{DeviceConfig, Fabric, FabricConfig, Live, Model};
-use crate::verbs::{CompletionQueue, Domain, PairConfig, QueuePair, Region, Ring, SharedQueue, Window};
+use crate::verbs::{CompletionQueue, Domain, PairConfig, QueueHandle, QueuePair, Region, Ring, SharedQueue, Window};
 use crate::wire::Greeting;
 use crate::{Bell, Command, Config, Connect, Connector, Lines, Link, Listeners, Mode, News, Parts, Rest, Seat, Worker};
 use linerate_bypass::arena::ArenaConfig;
 use linerate_bypass::mailbox::{Receiver, Sender, mailbox};
 use linerate_bypass::time::Instant;
-use linerate_bypass::{Arena, Bytes, CloseReason, ConnId, ConnectError, Letter, Origin, Service, Transport};
+use linerate_bypass::{
+    Arena, Bytes, CloseReason, ConnId, ConnectError, Letter, NoRemote, Origin, Remote, RemoteDone, Service, Transport,
+};
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -24,7 +26,7 @@ pub struct End {
     pub buffers: Arena,
     config: Config,
     region: Region<Model>,
-    queue: crate::verbs::QueueHandle<Model>,
+    queue: QueueHandle<Model>,
     shared: Option<crate::verbs::SharedHandle<Model>>,
     news: Sender<News<Model>>,
     asks: Sender<Command<Model>>,
@@ -42,6 +44,7 @@ pub struct Setup {
     pub config: Config,
     pub offers: bool,
     pub narrow: bool,
+    pub atomics: bool,
     pub inline: u32,
     /// Bytes that an end has.
     pub memory: usize,
@@ -50,7 +53,16 @@ pub struct Setup {
 impl Default for Setup {
     fn default() -> Self {
         let config = Config { buffers: 4, buffer: 256, sends: 8, signal_every: 3, list: 4, ..Config::default() };
-        Setup { seed: 1, network: [10, 0, 0], config, offers: true, narrow: false, inline: 64, memory: 16 << 20 }
+        Setup {
+            seed: 1,
+            network: [10, 0, 0],
+            config,
+            offers: true,
+            narrow: false,
+            atomics: true,
+            inline: 64,
+            memory: 16 << 20,
+        }
     }
 }
 
@@ -109,6 +121,7 @@ impl End {
             buffers: buffers.clone(),
             windows,
             narrow: setup.narrow,
+            atomics: setup.atomics,
         };
         let (letters, messages) = mailbox(16);
         let (news, heard) = mailbox(64);
@@ -159,7 +172,9 @@ impl End {
             commands,
             Bell::new().unwrap(),
         );
-        self.connector = Some(made.unwrap());
+        let mut connector = made.unwrap();
+        connector.begin(Vec::new(), Vec::new()).unwrap();
+        self.connector = Some(connector);
         listening
     }
 
@@ -171,7 +186,7 @@ impl End {
             let block = self.buffers.alloc(usize::from(buffers) * self.config.buffer).unwrap();
             pair = pair.with_ring(Ring::new(&self.region, block, self.config.buffer).unwrap());
         }
-        let mut pair = pair.init(1).unwrap();
+        let mut pair = pair.with_counters().init(1).unwrap();
         pair.post(
             (0..if self.shared.is_some() { 0 } else { buffers })
                 .map(|_| self.buffers.alloc(self.config.buffer).unwrap()),
@@ -207,6 +222,21 @@ impl End {
     /// Has completions of the queue pairs that are made from now on go to `queue`, and not to the worker.
     pub fn completes_to(&mut self, queue: &CompletionQueue<Model>) {
         self.queue = queue.handle().clone();
+    }
+
+    /// Where they go now.
+    pub fn queue(&self) -> QueueHandle<Model> {
+        self.queue.clone()
+    }
+
+    /// Has them go to the queue of this handle again.
+    pub fn completes_by(&mut self, queue: QueueHandle<Model>) {
+        self.queue = queue;
+    }
+
+    /// The domain of its memory.
+    pub fn domain(&self) -> &Domain<Model> {
+        self.region.domain()
     }
 
     /// What there is of the device, and how much of the memory is in use.
@@ -312,6 +342,8 @@ pub enum Role {
     Sends,
     /// Sends back what comes.
     Echoes,
+    /// Does what it has with the memory of its peers, one thing at a time on each connection, and closes one when nothing is left.
+    Asks,
 }
 
 /// A service that sends so many bytes, or sends back what comes, and notes what happens.
@@ -335,6 +367,10 @@ pub struct Peer {
     pub addresses: Option<(SocketAddr, SocketAddr)>,
     pub ended: Vec<CloseReason>,
     pub failed: Vec<(u64, ConnectError)>,
+    /// What is left to be done with the memory of peers, and what came of it.
+    pub asks: VecDeque<Remote>,
+    pub done: Vec<(u64, RemoteDone)>,
+    pub refused: Vec<NoRemote>,
 }
 
 /// The byte at a place of the stream.
@@ -366,6 +402,26 @@ impl Peer {
             addresses: None,
             ended,
             failed,
+            asks: VecDeque::new(),
+            done: Vec::new(),
+            refused: Vec::new(),
+        }
+    }
+
+    pub fn asks(asks: impl IntoIterator<Item = Remote>) -> Self {
+        Peer { role: Role::Asks, asks: asks.into_iter().collect(), ..Peer::echoes() }
+    }
+
+    /// Begins the next operation on a connection, whose token is how many are left.
+    fn ask(&mut self, net: &mut impl Transport, conn: ConnId) {
+        match self.asks.pop_front() {
+            Some(ask) => {
+                if let Err(why) = net.begin_remote(conn, ask, self.asks.len() as u64) {
+                    self.refused.push(why);
+                    net.close(conn);
+                }
+            }
+            None => net.close(conn),
         }
     }
 
@@ -442,12 +498,14 @@ impl Service for Peer {
         match self.role {
             Role::Sends => self.send(net, conn),
             Role::Echoes => self.received = 0,
+            Role::Asks => self.ask(net, conn),
         }
     }
 
     fn readable(&mut self, net: &mut impl Transport, conn: ConnId, (): &mut ()) {
         match self.role {
             Role::Echoes => self.received += net.forward(conn, conn),
+            Role::Asks => {}
             Role::Sends => {
                 self.receive(net, conn);
                 if self.received == self.total {
@@ -461,7 +519,13 @@ impl Service for Peer {
         match self.role {
             Role::Echoes => self.received += net.forward(conn, conn),
             Role::Sends => self.send(net, conn),
+            Role::Asks => {}
         }
+    }
+
+    fn remote_done(&mut self, net: &mut impl Transport, conn: ConnId, (): &mut (), token: u64, outcome: RemoteDone) {
+        self.done.push((token, outcome));
+        self.ask(net, conn);
     }
 
     fn peer_closed(&mut self, net: &mut impl Transport, conn: ConnId, (): &mut ()) {

@@ -8,6 +8,7 @@
 mod address;
 mod channel;
 mod connect;
+mod counters;
 mod domain;
 mod exposed;
 mod pair;
@@ -19,12 +20,13 @@ mod shared;
 pub use address::AddressHandle;
 pub use channel::CompletionChannel;
 pub use connect::{CmId, CmNews, EventChannel};
+pub use counters::Counters;
 pub use domain::{Domain, Region, Window};
 pub use exposed::Exposed;
 pub use pair::{Errored, Init, New, PairConfig, QueuePair, ReadyToReceive, ReadyToSend};
 pub use queue::{Completion, CompletionQueue, QueueHandle};
 pub use ring::{Ring, RingPlace};
-pub use sends::{Done, MAX_PIECES, Message, Opened, Refused};
+pub use sends::{Atomic, Done, MAX_PIECES, Message, Opened, Refused};
 pub use shared::{SharedHandle, SharedQueue};
 
 use crate::calls::PostError;

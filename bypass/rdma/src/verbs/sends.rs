@@ -75,6 +75,7 @@ enum Held<C: Calls> {
         #[expect(dead_code, reason = "it is there to be dropped when the request is completed")] [Bytes; MAX_PIECES],
     ),
     Read(ArenaMut),
+    Atomic(ArenaMut),
     Opened(Opened<C>),
 }
 
@@ -104,6 +105,31 @@ impl<C: Calls> Opened<C> {
     }
 }
 
+/// What is done with a number of eight bytes in the peer's memory, as its machine has numbers. Nothing else that its device does to
+/// the number comes between; what a processor there writes may.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Atomic {
+    /// Adds, modulo 2⁶⁴.
+    FetchAdd(u64),
+    /// Replaces it if it is what is expected.
+    CompareSwap {
+        /// What it is to be before.
+        expect: u64,
+        /// What it becomes then.
+        swap: u64,
+    },
+}
+
+impl Atomic {
+    #[inline]
+    pub(super) fn at(self, address: u64, remote_key: u32) -> Operation {
+        match self {
+            Atomic::FetchAdd(add) => Operation::FetchAdd { address, remote_key, add },
+            Atomic::CompareSwap { expect, swap } => Operation::CompareSwap { address, remote_key, expect, swap },
+        }
+    }
+}
+
 /// What comes back with a completion.
 #[derive(Debug)]
 pub enum Done<C: Calls> {
@@ -111,6 +137,8 @@ pub enum Done<C: Calls> {
     Sent,
     /// What was read.
     Read(Bytes),
+    /// What the peer's number was before an atomic operation.
+    Was(u64),
     /// The peer may read these bytes, until that is closed.
     Opened(Opened<C>),
     /// The window is closed: the peer reads these bytes no more.
@@ -235,6 +263,15 @@ impl<C: Calls> Sends<C> {
         self.segments.push(segment);
         let flags = SendFlags { signalled: true, ..SendFlags::default() };
         self.push(Operation::Read { address, remote_key }, 1, flags, Held::Read(into));
+        Ok(())
+    }
+
+    /// Notes an atomic operation whose answer fills the first eight bytes of `into`. It comes back when they are not in the region.
+    pub fn atomic(&mut self, region: &Region<C>, into: ArenaMut, operation: Operation) -> Result<(), ArenaMut> {
+        let Some(segment) = into.get(..8).and_then(|number| region.segment(number)) else { return Err(into) };
+        self.segments.push(segment);
+        let flags = SendFlags { signalled: true, ..SendFlags::default() };
+        self.push(operation, 1, flags, Held::Atomic(into));
         Ok(())
     }
 
@@ -363,6 +400,7 @@ impl<C: Calls> Sends<C> {
         }
         Ok(match held {
             Some(Held::Read(block)) => Done::Read(block.freeze()),
+            Some(Held::Atomic(block)) => Done::Was(block.first_chunk().map_or(0, |number| u64::from_ne_bytes(*number))),
             Some(Held::Opened(Opened { window, bytes, .. })) if what == Completed::Invalidate => {
                 Done::Closed(window, bytes)
             }

@@ -1,5 +1,6 @@
 //! Each rule of the model by a test that is named after it.
 
+mod atomics;
 mod completions;
 mod connecting;
 mod failing;
@@ -67,7 +68,7 @@ impl Drop for Memory {
 }
 
 pub const ALL: Access =
-    Access { local_write: true, remote_read: true, remote_write: true, remote_atomic: false, bind: true };
+    Access { local_write: true, remote_read: true, remote_write: true, remote_atomic: true, bind: true };
 pub const LOCAL: Access =
     Access { local_write: true, remote_read: false, remote_write: false, remote_atomic: false, bind: false };
 pub const SIGNALLED: SendFlags = SendFlags { signalled: true, inline: false, fenced: false, solicited: false };

@@ -43,6 +43,20 @@ fn requests_have_the_libraries_layout() {
 }
 
 #[test]
+fn atomic_operations_have_their_numbers() {
+    let (address, remote_key) = (0x5000, 6);
+    let numbers = |operation| {
+        let raw = raw_send(&request(operation));
+        // SAFETY: all members of the union are numbers, and more was written than those are.
+        let atomic = unsafe { raw.wr.atomic };
+        assert_eq!((atomic.remote_addr, atomic.rkey, raw.num_sge), (address, remote_key, 1));
+        (raw.opcode, atomic.compare_add, atomic.swap)
+    };
+    assert_eq!(numbers(Operation::FetchAdd { address, remote_key, add: 7 }), (6, 7, 0));
+    assert_eq!(numbers(Operation::CompareSwap { address, remote_key, expect: 8, swap: 9 }), (5, 8, 9));
+}
+
+#[test]
 fn segments_are_handed_over_where_they_lie() {
     let segments = [SEGMENT; 3];
     let raw = raw_send(&SendRequest { segments: &segments, ..request(Operation::Send) });

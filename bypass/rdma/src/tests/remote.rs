@@ -1,0 +1,239 @@
+//! What services do with the memory of their peers: it is done exactly once, and what is denied ends the asker's connection alone.
+
+use super::rig::{Peer, Rig, Setup, mode};
+use crate::calls::{Access, Atomics, Calls};
+use crate::model::{DeviceConfig, Fabric, FabricConfig, Live, Model};
+use crate::verbs::{Counters, Exposed, Message, RingPlace};
+use crate::{Adapter, Config, OpenError, Unable};
+use linerate_bypass::{self as bypass, CloseReason, NoRemote, Published, Remote, RemoteDone, RemotePlace};
+use std::sync::Arc;
+
+/// Connections at a time.
+const CONNECTIONS: usize = 4;
+
+fn setup(seed: u64) -> Setup {
+    let defaults = Setup::default();
+    Setup { seed, config: Config { mode: mode(seed % 2 == 1), ..defaults.config }, ..defaults }
+}
+
+/// What asks, and a server with so many counters.
+fn counting(setup: &Setup, count: usize) -> (Rig, Counters<Model>) {
+    let rig = Rig::new(setup, [Peer::asks([]), Peer::echoes()]);
+    let memory = Arc::new(bypass::Counters::new(count).unwrap());
+    let counters = Counters::open(rig.ends[1].domain(), memory).unwrap();
+    (rig, counters)
+}
+
+fn add_to(counters: &Counters<Model>, at: usize, add: u64) -> Remote {
+    Remote::FetchAdd { address: counters.address() + at as u64 * 8, key: counters.remote_key(), add }
+}
+
+fn begin(rig: &mut Rig, setup: &Setup, asks: impl IntoIterator<Item = Remote>) {
+    rig.ends[0].worker.service_mut().asks.extend(asks);
+    (0..CONNECTIONS).for_each(|_| rig.connect(setup));
+}
+
+/// What the numbers were, in the order of the answers.
+fn answers(rig: &Rig) -> Vec<u64> {
+    let was = |done: &(u64, RemoteDone)| match done.1 {
+        RemoteDone::Was(was) => was,
+        RemoteDone::Read(_) => panic!("nothing was read"),
+    };
+    rig.ends[0].worker.service().done.iter().map(was).collect()
+}
+
+#[test]
+fn sums_are_exact_whoever_adds_at_once() {
+    for seed in 0..20 {
+        let setup = setup(seed);
+        let (mut rig, counters) = counting(&setup, 3);
+        begin(&mut rig, &setup, (0..300).map(|_| add_to(&counters, 1, 7)));
+        rig.run_until(|ends| ends.iter().all(|end| end.worker.service().ended.len() == CONNECTIONS));
+        for end in &rig.ends {
+            assert_eq!(end.worker.service().ended, [CloseReason::Finished; CONNECTIONS]);
+        }
+        assert_eq!([0, 1, 2].map(|at| counters.load(at)), [0, 2100, 0]);
+        // Nobody was told the same.
+        let mut seen = answers(&rig);
+        seen.sort_unstable();
+        assert_eq!(seen, (0..300).map(|at| at * 7).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn one_alone_takes_what_all_want() {
+    for seed in 0..20 {
+        let setup = setup(seed);
+        let (mut rig, counters) = counting(&setup, 1);
+        let (address, key) = (counters.address(), counters.remote_key());
+        let swaps = (1..=40).map(|swap| Remote::CompareSwap { address, key, expect: 0, swap });
+        begin(&mut rig, &setup, swaps);
+        rig.run_until(|ends| ends[0].worker.service().ended.len() == CONNECTIONS);
+        let seen = answers(&rig);
+        assert_eq!(seen.len(), 40);
+        assert_eq!(seen.iter().filter(|was| **was == 0).count(), 1);
+        assert!(seen.iter().all(|was| [0, counters.load(0)].contains(was)), "{seen:?}");
+    }
+}
+
+/// One asks for what is denied, while the others go on to count. `wrong` is made on the server's end.
+#[track_caller]
+fn denied<T>(seed: u64, wrong: impl FnOnce(&Rig, &Counters<Model>) -> (Remote, T)) {
+    let setup = setup(seed);
+    let (mut rig, counters) = counting(&setup, 2);
+    let (wrong, _kept) = wrong(&rig, &counters);
+    let adds = (0..60).map(|_| add_to(&counters, 0, 1));
+    begin(&mut rig, &setup, adds.clone().chain([wrong]).chain(adds));
+    rig.run_until(|ends| ends.iter().all(|end| end.worker.service().ended.len() == CONNECTIONS));
+    for end in &rig.ends {
+        let mut ended = end.worker.service().ended.clone();
+        ended.sort_by_key(|why| *why == CloseReason::Finished);
+        let expected = [CloseReason::Reset, CloseReason::Finished, CloseReason::Finished, CloseReason::Finished];
+        assert_eq!(ended, expected, "{wrong:?}");
+    }
+    assert_eq!((counters.load(0), counters.load(1), answers(&rig).len()), (120, 0, 120), "{wrong:?}");
+}
+
+#[test]
+fn a_key_that_was_guessed_or_is_no_more_counts_nothing() {
+    for seed in 0..4 {
+        for wrong in [1, 0x100, 0xffff_ff00] {
+            denied(seed, |_, counters| {
+                let (address, key) = (counters.address(), counters.remote_key() ^ wrong);
+                (Remote::FetchAdd { address, key, add: 1 }, ())
+            });
+        }
+        denied(seed, |rig, _| {
+            let memory = Arc::new(bypass::Counters::new(1).unwrap());
+            let gone = Counters::open(rig.ends[1].domain(), memory.clone()).unwrap();
+            (add_to(&gone, 0, 1), memory)
+        });
+    }
+}
+
+#[test]
+fn nothing_beside_the_counters_is_counted_with() {
+    for seed in 0..4 {
+        for at in [-8, 1, 4, 9, 15, 16, 4088] {
+            denied(seed, |_, counters| {
+                let (address, key) = (counters.address().wrapping_add_signed(at), counters.remote_key());
+                (Remote::CompareSwap { address, key, expect: 0, swap: 1 }, ())
+            });
+        }
+    }
+}
+
+#[test]
+fn counters_are_not_read() {
+    for seed in 0..4 {
+        for len in [1, 8, 16] {
+            denied(seed, |_, counters| {
+                (Remote::Read { address: counters.address(), key: counters.remote_key(), len }, ())
+            });
+        }
+    }
+}
+
+#[test]
+fn what_is_there_to_be_read_is_not_counted_with() {
+    for seed in 0..4 {
+        denied(seed, |rig, _| {
+            let memory = Arc::new(Published::new(4096, false).unwrap());
+            let access = Access { remote_read: true, ..Access::default() };
+            let export = Exposed::open(rig.ends[1].domain(), memory, access).unwrap();
+            let (address, key) = (export.address(), export.remote_key());
+            (Remote::FetchAdd { address, key, add: 1 }, export)
+        });
+    }
+}
+
+/// A peer that is none of ours writes where it may not, or counts with a ring, by the place that `wrong` says. Its connection ends,
+/// and the others go on.
+#[track_caller]
+fn hostile(wrong: impl FnOnce(RingPlace, &Counters<Model>) -> (RingPlace, bool)) {
+    let setup = setup(1);
+    let (mut rig, counters) = counting(&setup, 1);
+    let mut queue = crate::verbs::CompletionQueue::new(&rig.ends[0].device, 64, None).unwrap();
+    let usual = rig.ends[0].queue();
+    rig.ends[0].completes_to(&queue);
+    let mut owner = rig.half(&setup);
+    let ring = super::hostile::ring_of(&mut rig, &mut owner, &mut queue);
+    let mut other = rig.half(&setup);
+    rig.ends[0].completes_by(usual);
+    let (place, writes) = wrong(ring, &counters);
+    let slot = setup.config.buffer as u32;
+    if writes {
+        other.write_to(RingPlace { len: slot, ..place }, slot);
+        let mut message = Message::new();
+        let mut block = rig.ends[0].arena.alloc(8).unwrap();
+        block.fill(1);
+        message.push(block.freeze()).unwrap();
+        other.send(&mut message, true).unwrap();
+    } else {
+        let into = rig.ends[0].arena.alloc(8).unwrap();
+        let asked = other.atomic(into, crate::verbs::Atomic::FetchAdd(1), place.address, place.remote_key);
+        assert!(asked.is_ok());
+    }
+    other.flush().unwrap();
+    begin(&mut rig, &setup, (0..60).map(|_| add_to(&counters, 0, 1)));
+    rig.run_until(|ends| {
+        ends[0].worker.service().ended == [CloseReason::Finished; CONNECTIONS]
+            && ends[1].worker.service().ended.len() == CONNECTIONS + 1
+    });
+    let resets = |why: &&CloseReason| **why == CloseReason::Reset;
+    assert_eq!(rig.ends[1].worker.service().ended.iter().filter(resets).count(), 1);
+    assert_eq!((counters.load(0), answers(&rig).len()), (60, 60));
+    // And the ring is its own peer's as before.
+    owner.write_to(ring, slot);
+    super::hostile::send(&rig, &mut owner, &super::hostile::data());
+    owner.flush().unwrap();
+    rig.run_until(|ends| ends[1].worker.service().received == 1);
+}
+
+#[test]
+fn counters_are_not_written() {
+    hostile(|_, counters| {
+        let place = RingPlace { address: counters.address(), remote_key: counters.remote_key(), len: 8 };
+        (place, true)
+    });
+}
+
+#[test]
+fn the_ring_of_another_connection_is_not_counted_with() {
+    hostile(|ring, _| (ring, false));
+}
+
+#[test]
+fn without_atomic_operations_nobody_counts() {
+    let fabric = Fabric::new(FabricConfig::default());
+    let mut config = DeviceConfig::roce([127, 0, 0, 1].into());
+    let device = fabric.device("able", config.clone());
+    config.limits.atomics = Atomics::None;
+    let unable = fabric.device("unable", DeviceConfig { address: [127, 0, 0, 2].into(), ..config });
+    let small = Config { max_connections: 1, ..Config::default() };
+    let memory = Arc::new(bypass::Counters::new(5).unwrap());
+    let refused = Adapter::<_, ()>::open(&unable, &small, &[], 1).unwrap().count(memory.clone());
+    match refused {
+        Err(OpenError::Unable { error: Unable::NoAtomics, .. }) => {}
+        other => panic!("{other:?}"),
+    }
+    let adapter = Adapter::<_, ()>::open(&device, &small, &[], 1).unwrap();
+    let place = adapter.count(memory.clone()).unwrap();
+    assert_eq!(place.get(), None);
+    let (connector, workers) = adapter.start().unwrap();
+    let RemotePlace { address, key } = *place.get().unwrap();
+    assert_eq!(address, memory.range().start as u64);
+    assert!(key > 0 && workers[0].parts.atomics && device.limits().unwrap().atomics.any());
+    drop((workers, connector));
+    assert_eq!(fabric.live(), Live::default());
+}
+
+#[test]
+fn a_service_on_a_device_without_atomic_operations_is_told_so() {
+    let setup = Setup { atomics: false, ..setup(0) };
+    let mut rig = Rig::new(&setup, [Peer::asks([Remote::FetchAdd { address: 8, key: 1, add: 1 }]), Peer::echoes()]);
+    rig.connect(&setup);
+    rig.run_until(|ends| ends[0].worker.service().ended == [CloseReason::Finished]);
+    assert_eq!(rig.ends[0].worker.service().refused, [NoRemote::Unsupported]);
+    assert!(rig.ends[0].worker.service().done.is_empty());
+}
