@@ -1,7 +1,10 @@
 //! The load of a key-value server: GETs and SETs of keys of which some are more popular than others.
 
+mod ask_counters;
 mod asked;
+mod count;
 mod keys;
+mod numbers;
 mod one_sided;
 mod pace;
 mod plan;
@@ -11,6 +14,8 @@ mod values;
 mod versions;
 mod zipf;
 
+pub use ask_counters::{AskCounters, NoCounters};
+pub use count::{CountLoad, CountPlan, Counted, SWAP_EVERY, name as counter_name};
 pub use keys::MOST as MOST_KEYS;
 pub use one_sided::{AskExport, Exported, Reads};
 pub use plan::{Keyspace, KvPlan};

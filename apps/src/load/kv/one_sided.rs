@@ -1,5 +1,6 @@
 //! GETs that the server has no part in: values that this end reads by itself, out of what the server exports.
 
+use super::numbers::{self, Nonsense, Said};
 use super::reply::{Known, Wrong, check};
 use super::request::Request;
 use linerate_bypass::{
@@ -276,24 +277,15 @@ impl AskExport {
     }
 }
 
-/// What an answer says, once it is all there; `Err` if it is no such answer.
-fn parse(answer: &[u8]) -> Result<Option<Option<Exported>>, ()> {
-    let text = std::str::from_utf8(answer).map_err(|_| ())?;
-    let lines: Vec<&str> = text.split("\r\n").collect();
-    match lines[..] {
+/// What an answer says, once it is all there.
+fn parse(answer: &[u8]) -> Result<Option<Option<Exported>>, Nonsense> {
+    let exported = match numbers::parse(answer)? {
+        None => return Ok(None),
+        Some((Said::Numbers(numbers), _)) => Some(Exported::of(numbers).ok_or(Nonsense)?),
         // What is not known there is not exported.
-        ["$-1" | "_", ..] => Ok(Some(None)),
-        [first, _, ..] if first.starts_with('-') => Ok(Some(None)),
-        ["*6", _, a, _, b, _, c, _, d, _, e, _, f, _, ..] => {
-            let numbers = [a, b, c, d, e, f].map(str::parse::<u64>);
-            if numbers.iter().any(Result::is_err) {
-                return Err(());
-            }
-            Exported::of(numbers.map(|number| number.unwrap_or(0))).map(|exported| Some(Some(exported))).ok_or(())
-        }
-        _ if answer.len() > ANSWER => Err(()),
-        _ => Ok(None),
-    }
+        Some((Said::Nothing | Said::Error(_), _)) => None,
+    };
+    Ok(Some(exported))
 }
 
 impl Service for AskExport {
@@ -323,7 +315,7 @@ impl Service for AskExport {
         match parse(&self.answer) {
             Ok(None) => return,
             Ok(Some(said)) => self.outcome = Ok(said),
-            Err(()) => {}
+            Err(Nonsense) => {}
         }
         net.close(conn);
     }
@@ -334,28 +326,4 @@ impl Service for AskExport {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_answer_is_understood_once_it_is_whole() {
-        let answer =
-            b"*6\r\n$5\r\n65536\r\n$1\r\n7\r\n$20\r\n18446744073709551615\r\n$1\r\n2\r\n$3\r\n100\r\n$4\r\n1000\r\n";
-        for end in 0..answer.len() {
-            assert_eq!(parse(&answer[..end]), Ok(None), "{end}");
-        }
-        let layout = Layout::new(u64::MAX, 2, 100, 1000).unwrap();
-        let exported = Exported { place: RemotePlace { address: 65536, key: 7 }, layout };
-        assert_eq!(parse(answer), Ok(Some(Some(exported))));
-        assert_eq!(parse(b"$-1\r\n"), Ok(Some(None)));
-        assert_eq!(parse(b"-ERR unknown command\r\n"), Ok(Some(None)));
-        for nonsense in [
-            "*6\r\n$1\r\nx\r\n$1\r\n7\r\n$1\r\n1\r\n$1\r\n2\r\n$3\r\n100\r\n$4\r\n1000\r\n",
-            "*6\r\n$1\r\n1\r\n$1\r\n7\r\n$1\r\n1\r\n$1\r\n0\r\n$3\r\n100\r\n$4\r\n1000\r\n",
-            "*6\r\n$20\r\n18446744073709551615\r\n$1\r\n7\r\n$1\r\n1\r\n$1\r\n2\r\n$3\r\n100\r\n$4\r\n1000\r\n",
-        ] {
-            assert_eq!(parse(nonsense.as_bytes()), Err(()), "{nonsense}");
-        }
-        assert_eq!(parse(&[b'x'; ANSWER + 1]), Err(()));
-    }
-}
+mod tests;
