@@ -51,6 +51,37 @@ pub enum Error {
     /// There is no memory for keys and values.
     #[error("--memory: {0}")]
     Arena(#[from] ArenaError),
+    /// A server has no counter.
+    #[error("{remote} has no counter {name}: {said}")]
+    NoCounter {
+        /// The server.
+        remote: SocketAddr,
+        /// What it was to be called.
+        name: String,
+        /// What the server said.
+        said: String,
+    },
+    /// Counters are not what operations made of them.
+    #[error(
+        "the counters grew by {grew}: operations that were answered added {added}, and {unknown} were not answered; something counted \
+         wrong, or others counted meanwhile"
+    )]
+    Miscounted {
+        /// By how much they grew.
+        grew: u64,
+        /// What operations added that were answered.
+        added: u64,
+        /// Operations that were not answered, because their connections were lost.
+        unknown: u64,
+    },
+    /// There is no memory for counters.
+    #[error("--counters {count}: {error}: let there be fewer, or give the machine more memory")]
+    Counters {
+        /// How many there were to be.
+        count: u32,
+        /// What was wrong.
+        error: std::io::Error,
+    },
     /// There is no memory to export strings in.
     #[error("--export {bytes}: {error}: give it less, or the machine more")]
     Export {

@@ -23,7 +23,10 @@ pub use bulk::{Bulk, Direction};
 #[cfg(feature = "rdma")]
 pub use connects::Connects;
 pub use echo::EchoLoad;
-pub use kv::{AskExport, Exported, Keyspace, KvLoad, KvPlan, MOST_KEYS, Protocol, Reads, SHORTEST_VERIFIED, Side};
+pub use kv::{
+    AskCounters, AskExport, CountLoad, CountPlan, Counted, Exported, Keyspace, KvLoad, KvPlan, MOST_KEYS, NoCounters,
+    Protocol, Reads, SHORTEST_VERIFIED, SWAP_EVERY, Side, counter_name,
+};
 #[cfg(feature = "rdma")]
 pub use rounds::{Progress, Rounds, Stage};
 
@@ -101,6 +104,12 @@ pub trait Traffic: Send + 'static {
         measuring: bool,
     ) -> Result<(), Corrupt> {
         Ok(())
+    }
+
+    /// Whether nothing is on its way of which it has to be known what came of it: the connection is not closed before.
+    #[expect(unused_variables, reason = "most have nothing to do with it")]
+    fn is_idle(&self, stream: &Self::Stream) -> bool {
+        true
     }
 
     /// A connection is gone.
@@ -367,8 +376,10 @@ impl<T: Traffic> Load<T> {
         let Some((_, stream)) = self.places[place].as_mut().filter(|(current, _)| *current == conn) else {
             return;
         };
+        let was_idle = self.outcome.traffic.is_idle(stream);
         match take(&mut self.outcome.traffic, net, stream, measuring) {
             Ok(()) if sending => self.outcome.traffic.send(net, conn, stream),
+            Ok(()) if !was_idle && self.outcome.traffic.is_idle(stream) => net.close(conn),
             Ok(()) => {}
             Err(Corrupt) => {
                 self.outcome.errors.corrupt += 1;
@@ -380,8 +391,10 @@ impl<T: Traffic> Load<T> {
 
     fn drain(&mut self, net: &mut impl Transport) {
         self.stop_measuring(net.now());
-        for (conn, _) in self.places.iter().flatten() {
-            net.close(*conn);
+        for (conn, stream) in self.places.iter().flatten() {
+            if self.outcome.traffic.is_idle(stream) {
+                net.close(*conn);
+            }
         }
         self.finish_if_over(net);
     }

@@ -1,6 +1,6 @@
 //! What a load measured, as text and as JSON.
 
-use crate::load::Reads;
+use crate::load::{Counted, Reads, SWAP_EVERY};
 use hdrhistogram::Histogram;
 use serde::Serialize;
 use std::fmt;
@@ -137,6 +137,50 @@ pub struct ReadsReport {
     pub torn: u64,
     /// GETs that the server was asked for in the end.
     pub asked: u64,
+}
+
+/// A load that counts by itself. As JSON one object: that of [`Report`], and in it what follows here.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct CountReport {
+    /// The requests.
+    #[serde(flatten)]
+    pub all: Report,
+    /// Counters that there were.
+    pub counters: u64,
+    /// FETCH_AND_ADDs that were answered, at whatever time.
+    pub adds: u64,
+    /// COMPARE_AND_SWAPs that found what they expected.
+    pub swaps: u64,
+    /// Those that did not, after which there was another operation.
+    pub swap_misses: u64,
+    /// Operations whose connections were lost before there was an answer.
+    pub unknown: u64,
+    /// By how much all counters together grew.
+    pub grew: u64,
+    /// Whether that is what was added.
+    pub exact: bool,
+}
+
+impl CountReport {
+    /// A report on what was `counted` with so many counters, which grew by `grew`.
+    pub fn new(all: Report, counted: &Counted, counters: u64, grew: u64) -> Self {
+        let Counted { adds, swaps, misses, unknown } = *counted;
+        CountReport { all, counters, adds, swaps, swap_misses: misses, unknown, grew, exact: counted.added() == grew }
+    }
+}
+
+impl fmt::Display for CountReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let CountReport { all, counters, adds, swaps, swap_misses, unknown, grew, .. } = self;
+        writeln!(f, "{all}")?;
+        writeln!(f, "adds       {adds:>12}")?;
+        writeln!(f, "swaps      {swaps:>12}   (one request of {SWAP_EVERY}; {swap_misses} found another number)")?;
+        write!(f, "counted    {grew:>12}   (by {counters} counters; {} were added", adds + swaps)?;
+        if *unknown > 0 {
+            write!(f, ", and {unknown} operations were not answered")?;
+        }
+        f.write_str(")")
+    }
 }
 
 /// An open loop.

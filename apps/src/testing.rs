@@ -1,7 +1,10 @@
 //! A transport for unit tests: connections are pairs of byte queues, and the test plays the network.
 
 use linerate_bypass::time::{Duration, Instant};
-use linerate_bypass::{Bytes, CloseReason, ConnId, ConnectError, Datagram, Origin, Service, Transport};
+use linerate_bypass::{
+    Bytes, CloseReason, ConnId, ConnectError, Datagram, NoRemote, Origin, Remote, RemoteDone, Service, Transport,
+};
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 
 struct Conn<S> {
@@ -33,6 +36,9 @@ pub struct Fake<S> {
     /// How often something was consumed, and how often a place was reserved.
     pub consumed: usize,
     pub reserved: usize,
+    /// Operations on the peer's memory that have begun, oldest first, and how many there may be: 0 if there are none on this network.
+    pub remotes: VecDeque<(ConnId, Remote, u64)>,
+    pub remote_room: usize,
 }
 
 impl<S> Fake<S> {
@@ -48,6 +54,8 @@ impl<S> Fake<S> {
             timers: Vec::new(),
             consumed: 0,
             reserved: 0,
+            remotes: VecDeque::new(),
+            remote_room: 0,
         }
     }
 
@@ -152,6 +160,14 @@ impl<S> Fake<S> {
         }
     }
 
+    /// The oldest operation on the peer's memory is done, as `act` does it. Returns whether there was one.
+    pub fn do_remote(&mut self, service: &mut impl Service<Conn = S>, act: impl FnOnce(Remote) -> RemoteDone) -> bool {
+        let Some((conn, operation, token)) = self.remotes.pop_front() else { return false };
+        let done = act(operation);
+        self.event(conn, |net, state| service.remote_done(net, conn, state, token, done));
+        true
+    }
+
     /// Time passes, timers fire.
     pub fn pass(&mut self, service: &mut impl Service<Conn = S>, time: Duration) {
         self.now += time;
@@ -243,6 +259,17 @@ impl<S> Transport for Fake<S> {
 
     fn connect(&mut self, _: SocketAddr, token: u64) {
         self.connects.push(token);
+    }
+
+    fn begin_remote(&mut self, conn: ConnId, operation: Remote, token: u64) -> Result<(), NoRemote> {
+        if self.remote_room == 0 {
+            return Err(NoRemote::Unsupported);
+        }
+        if self.remotes.len() >= self.remote_room {
+            return Err(NoRemote::NoRoom);
+        }
+        self.remotes.push_back((conn, operation, token));
+        Ok(())
     }
 
     fn send_datagram(&mut self, datagram: Datagram) -> Result<(), Datagram> {

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 pub mod commands;
+pub mod counters;
 pub mod export;
 pub mod memcached;
 pub mod resp;

@@ -3,13 +3,17 @@
 use super::LoadArgs;
 use super::kv_serve::{self, KvServeArgs};
 use crate::error::Error;
-use crate::load::{AskExport, Exported, Keyspace, KvLoad, KvPlan, MOST_KEYS, Protocol, Reads, SHORTEST_VERIFIED, Side};
+use crate::load::{
+    AskCounters, AskExport, CountLoad, CountPlan, Counted, Exported, Keyspace, KvLoad, KvPlan, MOST_KEYS, NoCounters,
+    Protocol, Reads, SHORTEST_VERIFIED, Side, counter_name,
+};
 use crate::net::{Listen, Network, Place};
-use crate::report::{KvReport, OpenReport, ReadsReport, Report, SideReport};
+use crate::report::{CountReport, KvReport, OpenReport, ReadsReport, Report, SideReport};
 use crate::signals;
 use crate::units::parse_size;
 use hdrhistogram::Histogram;
-use linerate_bypass::Via;
+use linerate_bypass::{RemotePlace, Service, Via};
+use std::convert::Infallible;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -79,6 +83,11 @@ pub struct KvLoadArgs {
     #[arg(long)]
     one_sided: bool,
 
+    /// Instead of GETs and SETs, add 1 to counters where they are (kv serve --counters), without the server's having a part in it: --keys
+    /// says how many counters. Every 16th request compares and swaps. In the end they must have grown by what was added (rdma)
+    #[arg(long, conflicts_with_all = ["one_sided", "verify", "no_fill", "no_miss", "rate", "get_ratio", "value_size", "protocol"])]
+    one_sided_incr: bool,
+
     /// The server evicts nothing: a key that is not there is an error
     #[arg(long, conflicts_with = "no_fill")]
     no_miss: bool,
@@ -93,6 +102,9 @@ pub fn run(command: Command) -> Result<(), Error> {
 }
 
 fn load(args: &KvLoadArgs) -> Result<(), Error> {
+    if args.one_sided_incr {
+        return count(args);
+    }
     if args.verify && (*args.value_size.start() as usize) < SHORTEST_VERIFIED {
         let said =
             format!("--value-size: values of at least {SHORTEST_VERIFIED} bytes can be told apart with --verify");
@@ -157,12 +169,77 @@ fn exported(args: &KvLoadArgs) -> Result<Exported, Error> {
     if args.protocol != Protocol::Resp {
         return Err(usage("the server tells clients of Redis where its values are: leave --protocol out"));
     }
-    let (interrupted, over) = (signals::stop_flag().map_err(Error::Signals)?, Arc::new(AtomicBool::new(false)));
     let remote = args.load.connect;
-    args.load.net.check_remote(remote)?;
+    match ask(args, move |over| AskExport::new(remote, over))?.as_ref().map(AskExport::outcome) {
+        Some(Ok(Some(exported))) => Ok(exported),
+        Some(Ok(None)) => Err(Error::NoExport(remote)),
+        Some(Err(why)) => Err(Error::NoConnection { remote, why }),
+        None => Err(Error::NoConnection { remote, why: None }),
+    }
+}
+
+/// Counts.
+fn count(args: &KvLoadArgs) -> Result<(), Error> {
+    if !matches!(args.load.net.via, Via::Rdma { .. }) {
+        return Err(Error::Usage("--one-sided-incr: counters are reached over --via rdma:DEVICE alone".to_owned()));
+    }
+    let most = 1 << 20;
+    let counters = usize::try_from(args.keys).ok().filter(|count| *count <= most);
+    let counters = counters.ok_or_else(|| {
+        Error::Usage(format!(
+            "--keys: there are {most} counters at most; say how many the server has, as kv serve --counters does"
+        ))
+    })?;
+    let (places, before) = look_at_counters(args, counters, Vec::new())?;
+    let plan = Arc::new(CountPlan { places: places.clone(), depth: args.depth.into(), zipf: args.zipf });
+    let load = super::load::run(&args.load, "requests", move || CountLoad::new(plan.clone()))?;
+    let (_, after) = look_at_counters(args, counters, places)?;
+    let grew =
+        before.iter().zip(&after).fold(0u64, |sum, (before, after)| sum.wrapping_add(after.wrapping_sub(*before)));
+
+    let mut nanos = Histogram::new(3).expect("3 digits are valid");
+    let mut counted = Counted::default();
+    for traffic in &load.traffic {
+        nanos += traffic.nanos();
+        counted += traffic.counted();
+    }
+    let requests = load.traffic.iter().map(CountLoad::requests).sum::<u64>();
+    let all = Report::new(requests, load.measured, requests * 8, load.errors.total(), &nanos);
+    let report = CountReport::new(all, &counted, counters as u64, grew);
+    super::load::print(&args.load, report, load, None)?;
+    let Counted { unknown, .. } = counted;
+    if counted.explains(grew) { Ok(()) } else { Err(Error::Miscounted { grew, added: counted.added(), unknown }) }
+}
+
+/// Where so many counters are, of which `places` are known: all or none; and what they are.
+fn look_at_counters(
+    args: &KvLoadArgs,
+    count: usize,
+    places: Vec<RemotePlace>,
+) -> Result<(Vec<RemotePlace>, Vec<u64>), Error> {
+    let remote = args.load.connect;
+    let asked = ask(args, move |over| AskCounters::new(remote, count, places.clone(), over))?;
+    asked.map_or(Err(NoCounters::Connection(None)), AskCounters::outcome).map_err(|why| match why {
+        NoCounters::Connection(why) => Error::NoConnection { remote, why },
+        NoCounters::Refused(number, said) => {
+            Error::NoCounter { remote, name: counter_name(number as u64).escape_ascii().to_string(), said }
+        }
+        NoCounters::Unsupported => {
+            Error::Usage("--one-sided-incr: the device has no atomic operations: linerate rdma info tells".to_owned())
+        }
+    })
+}
+
+/// Runs what asks the server something until it says that it is over.
+fn ask<S: Service<Message = Infallible> + Send + 'static>(
+    args: &KvLoadArgs,
+    make: impl Fn(Arc<AtomicBool>) -> S + Send + Sync + 'static,
+) -> Result<Option<S>, Error> {
+    let (interrupted, over) = (signals::stop_flag().map_err(Error::Signals)?, Arc::new(AtomicBool::new(false)));
+    args.load.net.check_remote(args.load.connect)?;
     let network = Network::open(&args.load.net.opening(1), &Listen::default(), Place::Last, &interrupted)?;
     let (stop, seen) = (Arc::new(AtomicBool::new(false)), over.clone());
-    let running = network.start(move |_| AskExport::new(remote, seen.clone()), stop.clone())?;
+    let running = network.start(move |_| make(seen.clone()), stop.clone())?;
     let begun = Instant::now();
     while !over.load(Ordering::Acquire) && !running.is_over() && !interrupted.load(Ordering::Relaxed) {
         if begun.elapsed() > ANSWER_LIMIT {
@@ -172,12 +249,7 @@ fn exported(args: &KvLoadArgs) -> Result<Exported, Error> {
     }
     stop.store(true, Ordering::Relaxed);
     let (services, _) = running.join()?;
-    match services.first().map(AskExport::outcome) {
-        Some(Ok(Some(exported))) => Ok(exported),
-        Some(Ok(None)) => Err(Error::NoExport(remote)),
-        Some(Err(why)) => Err(Error::NoConnection { remote, why }),
-        None => Err(Error::NoConnection { remote, why: None }),
-    }
+    Ok(services.into_iter().next())
 }
 
 /// One size, or two with a dash between them.

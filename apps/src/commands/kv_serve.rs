@@ -6,6 +6,7 @@ use crate::net::{Listen, NetArgs, Network};
 use crate::units::{parse_bytes, parse_size_or_none};
 use linerate_bypass::LaterPlace;
 use linerate_kv::commands::Settings;
+use linerate_kv::counters::Names;
 use linerate_kv::export::{Export, Layout};
 use linerate_kv::service::{Config, Hub, Kv};
 use linerate_kv::store::Evict;
@@ -20,6 +21,8 @@ use std::sync::Arc;
 const REDIS: u16 = 6379;
 /// The port of memcached.
 const MEMCACHED: u16 = 11211;
+/// Counters at most: each name takes some hundred bytes.
+const MOST_COUNTERS: i64 = 1 << 20;
 /// Bytes that a file is read for a password, at most.
 const LONGEST_PASSWORD: u64 = 4096;
 
@@ -66,6 +69,10 @@ pub struct KvServeArgs {
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     export: Option<u64>,
 
+    /// Let clients over RDMA count by themselves with so many counters (rdma); 0 is none
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=MOST_COUNTERS))]
+    counters: u32,
+
     /// Print the summary as one JSON object on standard output
     #[arg(long)]
     json: bool,
@@ -92,7 +99,8 @@ pub fn run(args: &KvServeArgs) -> Result<(), Error> {
         let arena = network.arena(args.memory as usize)?;
         let workers = network.workers();
         let export = args.export.map(|bytes| export(network, bytes, workers)).transpose()?;
-        let hub = Hub::new(Config { settings, workers, memcached, arena, export });
+        let counters = (args.counters > 0).then(|| counters(network, args.counters)).transpose()?;
+        let hub = Hub::new(Config { settings, workers, memcached, arena, export, counters });
         Ok(move |seat| Kv::new(hub.clone(), seat))
     })
     .map(|_: Vec<Kv>| ())
@@ -111,6 +119,13 @@ fn export<M: Send + 'static>(
     Ok((Arc::new(export), place))
 }
 
+/// So many counters, and where peers find them.
+fn counters<M: Send + 'static>(network: &Network<M>, count: u32) -> Result<(Arc<Names>, LaterPlace), Error> {
+    let names = Names::new(count as usize).map_err(|error| Error::Counters { count, error })?;
+    let place = network.count(names.numbers().clone(), "--counters")?;
+    Ok((Arc::new(names), place))
+}
+
 /// What one argument says against another.
 fn check(args: &KvServeArgs) -> Result<(), &'static str> {
     if let Some(memcached) = args.memcached {
@@ -125,6 +140,14 @@ fn check(args: &KvServeArgs) -> Result<(), &'static str> {
         return Err(
             "--export: who reads by themselves say no password, and a key of 32 bits can be guessed: leave one of the two out",
         );
+    }
+    if args.password_file.is_some() && args.counters > 0 {
+        return Err(
+            "--counters: who count by themselves say no password, and a key of 32 bits can be guessed: leave one of the two out",
+        );
+    }
+    if args.counters > 0 && args.listen.is_empty() {
+        return Err("--counters: clients of Redis are told where they are, whom --listen serves");
     }
     if args.password_file.is_some() && args.listen.is_empty() {
         return Err(

@@ -1,7 +1,10 @@
 //! The load of a key-value server: GETs and SETs of keys of which some are more popular than others.
 
+mod ask_counters;
 mod asked;
+mod count;
 mod keys;
+mod numbers;
 mod one_sided;
 mod pace;
 mod plan;
@@ -11,6 +14,8 @@ mod values;
 mod versions;
 mod zipf;
 
+pub use ask_counters::{AskCounters, NoCounters};
+pub use count::{CountLoad, CountPlan, Counted, SWAP_EVERY, name as counter_name};
 pub use keys::MOST as MOST_KEYS;
 pub use one_sided::{AskExport, Exported, Reads};
 pub use plan::{Keyspace, KvPlan};
@@ -24,7 +29,7 @@ use hdrhistogram::Histogram;
 use keys::key;
 use linerate_bypass::time::Instant;
 use linerate_bypass::{Bytes, ConnId, RemoteDone, Transport};
-use one_sided::{Lanes, Outcome};
+use one_sided::{Lanes, Outcome, Reader};
 use pace::Pace;
 use reply::{Answer, Reply, shown};
 use request::{Request, What};
@@ -244,7 +249,8 @@ impl KvLoad {
         request: Request,
         exported: &Exported,
     ) {
-        if let Err(request) = stream.lanes.begin(net, conn, exported, request, &mut self.reads) {
+        let mut reader = Reader { net, conn, exported, counts: &mut self.reads };
+        if let Err(request) = stream.lanes.begin(&mut reader, request) {
             self.reads.asked += 1;
             stream.ask(request, &self.space);
         }
@@ -261,21 +267,26 @@ impl KvLoad {
     ) -> Result<(), Corrupt> {
         let Some(exported) = self.space.plan.one_sided else { return Ok(()) };
         let (now, wall) = (net.now(), wall_millis());
-        match stream.lanes.done(net, conn, &exported, read, wall, &mut self.reads) {
-            Outcome::Going => {}
-            Outcome::Ask(request) => stream.ask(request, &self.space),
-            Outcome::Found(request, record, value) => {
-                let value = &record[value];
-                if let Some(known) = self.space.known()
-                    && let Err(wrong) = one_sided::verify(value, &request, known)
-                {
-                    self.note(|| format!("{}: it read {wrong}", name(&request)));
-                    return Err(Corrupt);
+        stream.lanes.done(&mut Reader { net, conn, exported: &exported, counts: &mut self.reads }, read);
+        loop {
+            let mut reader = Reader { net, conn, exported: &exported, counts: &mut self.reads };
+            let Some(outcome) = stream.lanes.next(&mut reader, wall) else { return Ok(()) };
+            let (request, record, value) = match outcome {
+                Outcome::Ask(request) => {
+                    stream.ask(request, &self.space);
+                    continue;
                 }
-                self.count(&request, Answer::Value(value.len() as u32), now, measuring);
+                Outcome::Found(request, record, value) => (request, record, value),
+            };
+            let value = &record[value];
+            if let Some(known) = self.space.known()
+                && let Err(wrong) = one_sided::verify(value, &request, known)
+            {
+                self.note(|| format!("{}: it read {wrong}", name(&request)));
+                return Err(Corrupt);
             }
+            self.count(&request, Answer::Value(value.len() as u32), now, measuring);
         }
-        Ok(())
     }
 
     #[inline]

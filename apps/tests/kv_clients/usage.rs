@@ -33,6 +33,12 @@ fn wrong_arguments_are_told_with_what_would_be_right() {
         ("--listen 127.0.0.1 --client-output-limit x", &["--client-output-limit", "64k"]),
         ("--listen 127.0.0.1 --timeout 5s", &["--timeout", "number of seconds"]),
         ("--listen 127.0.0.1 --max-clients 0", &["--max-clients", "1.."]),
+        ("--listen 127.0.0.1 --export 16m --password-file x", &["--export", "password"]),
+        ("--listen 127.0.0.1 --counters 9 --password-file x", &["--counters", "password"]),
+        ("--memcached 127.0.0.1 --counters 9", &["--counters", "--listen"]),
+        ("--listen 127.0.0.1 --counters 2000000", &["--counters", "1048576"]),
+        ("--listen 127.0.0.1:0 --export 16m", &["--export", "--via rdma:DEVICE"]),
+        ("--listen 127.0.0.1:0 --counters 9", &["--counters", "--via rdma:DEVICE"]),
     ] {
         assert_refused(args, 2, parts);
     }

@@ -27,7 +27,7 @@ pub fn hub(workers: usize, keys: u64, value: usize, export: usize) -> Arc<Hub> {
         let layout = Layout::fitting(export, workers, 1).expect("room for an export");
         (Arc::new(Export::new(layout, false).expect("memory")), Arc::default())
     });
-    Hub::new(Config { settings, workers, memcached: None, arena, export })
+    Hub::new(Config { settings, workers, memcached: None, arena, export, counters: None })
 }
 
 /// Bytes of the answer to a GET of a value of so many.

@@ -1,6 +1,7 @@
 //! What the commands ask of the server as a whole.
 
 use super::session::Client;
+use crate::counters::Names;
 use crate::export::Layout;
 use crate::store::Evict;
 use linerate_bypass::RemotePlace;
@@ -31,6 +32,9 @@ pub trait Server {
 
     /// Where clients may read strings by themselves, and how they lie there, if they may.
     fn export(&self) -> Option<(RemotePlace, Layout)>;
+
+    /// The counters that clients may count with by themselves, if there are any, and where the first of them is.
+    fn counters(&self) -> Option<(&Names, RemotePlace)>;
 }
 
 /// What `CONFIG` shows and sets.

@@ -52,6 +52,7 @@ pub const WATCH_IN_MULTI: Refused = said("ERR WATCH inside MULTI is not allowed"
 pub const EXEC_ALONE: Refused = said("ERR EXEC without MULTI");
 pub const DISCARD_ALONE: Refused = said("ERR DISCARD without MULTI");
 pub const ABORTED: Refused = said("EXECABORT Transaction discarded because of previous errors.");
+pub const NO_COUNTERS: Refused = said("ERR no counters: start the server with kv serve --counters N");
 pub const NO_LFU: Refused = said(
     "ERR An LFU maxmemory policy is not selected, access frequency not tracked. Please note that when switching between \
      policies at runtime LRU and LFU data will take some time to adjust.",

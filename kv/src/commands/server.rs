@@ -1,6 +1,6 @@
 //! The whole of the data, and the time.
 
-use super::refused::{Done, SYNTAX};
+use super::refused::{Done, NO_COUNTERS, Refused, SYNTAX};
 use super::{Context, DATABASES, Request};
 use crate::resp::Reply;
 use linerate_bypass::RemotePlace;
@@ -62,6 +62,30 @@ pub(super) fn export(cx: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Repl
     Ok(())
 }
 
+/// Where a client over RDMA finds the counter of a name, which is 0 when nobody has asked before: address and key. With `VALUE`, what it
+/// is, as far as the processor sees it; nil, if there is none. Without a name, how many there are, and may be.
+pub(super) fn counter(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> Done {
+    let (names, RemotePlace { address, key }) = cx.server.counters().ok_or(NO_COUNTERS)?;
+    let numbers = match (request.args.get(1), request.args.get(2)) {
+        (None, _) => [names.len() as u64, names.most() as u64],
+        (Some(name), None) => {
+            let offset = names.offset(name).map_err(|no| Refused::of(&[b"ERR ", no.to_string().as_bytes()]))?;
+            [address + offset, key.into()]
+        }
+        (Some(name), Some(word)) if request.args.len() == 3 && word.eq_ignore_ascii_case(b"value") => {
+            match names.value(name) {
+                Some(value) => reply.bulk(value.to_string().as_bytes()),
+                None => reply.null(),
+            }
+            return Ok(());
+        }
+        _ => return Err(SYNTAX),
+    };
+    reply.array(numbers.len());
+    numbers.iter().for_each(|number| reply.bulk(number.to_string().as_bytes()));
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::testing::Client;
@@ -90,6 +114,31 @@ mod tests {
     fn where_nothing_is_exported_it_is_said_so() {
         for mut client in Client::each() {
             client.says("linerate.export", "$-1");
+        }
+    }
+
+    #[test]
+    fn a_counter_is_where_it_was_when_it_was_first_asked_for() {
+        for mut client in Client::each() {
+            client.says("linerate.counter a", "-ERR no counters: start the server with kv serve --counters N");
+            client.count(2);
+            client.says("linerate.counter", "*2 $1 0 $1 2");
+            client.says("linerate.counter a value", "$-1");
+            client.says("linerate.counter a", "*2 $4 4096 $1 7");
+            client.says("linerate.counter b", "*2 $4 4104 $1 7");
+            client.says("linerate.counter a", "*2 $4 4096 $1 7");
+            client.says("linerate.counter b VALUE", "$1 0");
+            client.says("linerate.counter", "*2 $1 2 $1 2");
+            let full = "-ERR all 2 counters have names: start the server with a larger kv serve --counters N";
+            client.says("linerate.counter c", full);
+            client.says("linerate.counter \"\"", "-ERR names of counters have 1 to 250 bytes");
+            client.says(&format!("linerate.counter {}", "n".repeat(251)), "-ERR names of counters have 1 to 250 bytes");
+            client.says("linerate.counter a foo", "-ERR syntax error");
+            client.says("linerate.counter a value b", "-ERR syntax error");
+            // They are no keys.
+            client.says("get a", "$-1");
+            client.says("flushall", "+OK");
+            client.says("linerate.counter a value", "$1 0");
         }
     }
 

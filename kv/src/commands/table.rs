@@ -288,6 +288,7 @@ pub(super) static COMMANDS: &[Command] = &[
     C::new("info", -1, LIVE | Flags::DANGEROUS, info::info).touch(Touch::All),
     C::new("time", 1, LIVE | FAST, server::time),
     C::new("linerate.export", 1, LIVE | FAST, server::export),
+    C::new("linerate.counter", -1, LIVE | FAST, server::counter),
     C::new("memory", -2, 0, server::whole)
         .parts(&[C::new("memory|usage", -3, READ, keys::memory_usage).keys(2, 2, 1, "RO")]),
     // Transactions.

@@ -2,11 +2,13 @@
 
 use super::session::Client as Listed;
 use super::{Context, Request, Server, Session, Settings, Stats, Totals};
+use crate::counters::Names;
 use crate::export::tests::{SEED, export, find};
 use crate::export::{Export, Layout};
 use crate::resp::{Limits, Parsed, Parser};
 use crate::shards::Shards;
 use crate::store::{Config, Keys, Store};
+use linerate_bypass::RemotePlace;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
@@ -18,11 +20,16 @@ pub(super) struct Host {
     pub settings: Settings,
     pub killed: Vec<u64>,
     pub totals: Totals,
+    pub counters: Option<Names>,
 }
 
 impl Server for Host {
-    fn export(&self) -> Option<(linerate_bypass::RemotePlace, crate::export::Layout)> {
+    fn export(&self) -> Option<(RemotePlace, Layout)> {
         None
+    }
+
+    fn counters(&self) -> Option<(&Names, RemotePlace)> {
+        self.counters.as_ref().map(|names| (names, RemotePlace { address: 4096, key: 7 }))
     }
 
     fn settings(&self) -> &Settings {
@@ -88,7 +95,7 @@ impl Client {
         };
         Client {
             session: session(7),
-            host: Host { settings: Settings::default(), killed: Vec::new(), totals: Totals::default() },
+            host: Host { settings: Settings::default(), killed: Vec::new(), totals: Totals::default(), counters: None },
             stores: writers.into_iter().map(store).collect(),
             stats: Stats::default(),
             keys: Keys::new(&config.key),
@@ -96,6 +103,11 @@ impl Client {
             export,
             words: BTreeSet::new(),
         }
+    }
+
+    /// There are so many counters.
+    pub fn count(&mut self, counters: usize) {
+        self.host.counters = Some(Names::new(counters).unwrap());
     }
 
     /// Time passes.

@@ -2,12 +2,13 @@
 //!
 //! Numbers have the lowest byte first. Hashes are XXH3, 64 bits of it, as its specification says with a seed.
 //!
-//! First come rows of buckets, then a log for each shard:
+//! First come rows of buckets, then a log for each shard, and last the logs' floors:
 //!
 //! | at | bytes | what |
 //! |----|-------|------|
 //! | (row · shards + shard) · 64 | 64 | the bucket of `shard` in `row` |
 //! | (rows · shards) · 64 + shard · log · 16 | log · 16 | the log of `shard`, in units of 16 bytes |
+//! | (rows · shards) · 64 + (shards · log + shard) · 16 | 16 | the floor of `shard` |
 //!
 //! A key's hash, with the seed that the server chose, leads to its row: hash · rows / 2⁶⁴. Which shard a key is in only the server can
 //! tell, who has a secret for that; so the buckets of all shards lie beside each other, and come by one READ. A bucket has
@@ -32,11 +33,23 @@
 //! | 0..8   | the hash of what follows, with the seed XOR the entry |
 //! | 8..16  | the key's hash |
 //! | 16..24 | when it expires, in milliseconds since 1970; 0 if it does not |
-//! | 24..28 | bytes of the key |
-//! | 28..32 | bytes of the value |
+//! | 24..26 | bytes of the key |
+//! | 26..28 | bytes of the value |
+//! | 28..32 | how often the log had gone round, as far as that goes into 32 bits |
 //! | 32..   | the key, the value, and zeros up to a whole unit |
 //!
 //! No record goes beyond the end of its log. Records do not change but for being overwritten, the oldest first.
+//!
+//! | bytes of a floor | what |
+//! |------------------|------|
+//! | 0..8   | the hash of what follows, with the seed XOR the shard's number from the other end: 2⁶⁴ - 1 - shard |
+//! | 8..12  | the unit of the shard's log at which the first record that counts begins, or will |
+//! | 12..16 | how often the log will have gone round by then, as records say it |
+//!
+//! Records below their log's floor were flushed: they are not there, though an entry leads to them. A record is below it if its times
+//! round and unit, as a number of 64 bits, less the floor's is below 0 as a signed number. A search that wants to find what there is
+//! while it goes on reads the floors any time after it began; they are best read with the row. One word is written for a flush
+//! however many keys there were.
 //!
 //! A READ promises no order of what it reads, and what is written meanwhile may be seen in part, byte by byte. The hashes tell:
 //! who finds another one reads again. That of a bucket vouches for its being, whole, what the bucket was at some time during the READ: an
@@ -64,6 +77,8 @@ pub(super) const LONGEST_BYTES: usize = LONGEST * UNIT;
 const PART: usize = 8;
 /// Bits of a unit's number, and of a place with the times round.
 const UNIT_BITS: u32 = 30;
+/// Bytes of a floor.
+pub(super) const FLOOR: usize = 16;
 pub(super) const PLACE_BITS: u32 = 40;
 /// The part of an export that buckets have: with usual records, half of their entries are taken.
 const INDEX_PART: usize = 6;
@@ -82,10 +97,11 @@ pub struct Layout {
 impl Layout {
     /// That of `shards` shards in `bytes` bytes, or somewhat fewer; `None` if that is too little, or there are too many shards.
     pub fn fitting(bytes: usize, shards: usize, seed: u64) -> Option<Self> {
-        let row = shards.checked_mul(BUCKET)?;
-        let rows = (bytes / INDEX_PART).checked_div(row)?.clamp(1, u32::MAX as usize);
-        let log = bytes.checked_sub(rows * row)? / shards / UNIT;
-        Layout::new(seed, shards.try_into().ok()?, rows as u32, log.min(*LOG.end() as usize) as u32)
+        let count = u32::try_from(shards).ok().filter(|count| SHARDS.contains(count))?;
+        let row = shards * BUCKET;
+        let rows = (bytes / INDEX_PART / row).clamp(1, u32::MAX as usize);
+        let log = bytes.checked_sub(rows * row + shards * FLOOR)? / shards / UNIT;
+        Layout::new(seed, count, rows as u32, log.min(*LOG.end() as usize) as u32)
     }
 
     /// That of `shards` shards with `rows` rows of buckets and logs of `log` units; `None` if there is none.
@@ -115,7 +131,12 @@ impl Layout {
 
     /// Bytes in all.
     pub fn bytes(&self) -> u64 {
-        self.log_at(self.shards)
+        self.floor_at(self.shards)
+    }
+
+    /// Where the floor of `shard` is, in bytes.
+    pub(super) fn floor_at(&self, shard: u32) -> u64 {
+        self.log_at(self.shards) + u64::from(shard) * FLOOR as u64
     }
 
     /// Bytes of the longest key and value together that have a place.
@@ -163,6 +184,12 @@ impl Layout {
         XxHash3_64::oneshot_with_seed(self.seed ^ entry.0, rest)
     }
 
+    /// What the floor of `shard` begins with that has these bytes behind that.
+    #[inline]
+    pub(super) fn check_floor(&self, shard: u32, floor: &[u8; 8]) -> u64 {
+        XxHash3_64::oneshot_with_seed(self.seed ^ !u64::from(shard), floor)
+    }
+
     /// Units of the record of a key and a value of so many bytes, if they are not too long.
     #[inline]
     pub(super) fn units(&self, key: usize, value: usize) -> Option<u32> {
@@ -182,6 +209,12 @@ impl Place {
     #[inline]
     pub fn bits(self) -> u64 {
         (self.lap << UNIT_BITS | u64::from(self.at)) & ((1 << PLACE_BITS) - 1)
+    }
+
+    /// As floors say it.
+    #[inline]
+    pub fn number(self) -> u64 {
+        self.lap << 32 | u64::from(self.at)
     }
 }
 

@@ -1,6 +1,6 @@
 //! What a peer makes of the bytes that it has read. Whatever they are, it ends; what is found is a part of them.
 
-use super::format::{BUCKET, ENTRIES, Entry, HEAD, Layout, UNIT};
+use super::format::{BUCKET, ENTRIES, Entry, FLOOR, HEAD, Layout, UNIT};
 use std::ops::Range;
 
 /// What is to be READ, in bytes from the export's beginning.
@@ -10,6 +10,13 @@ pub struct Extent {
     pub at: u64,
     /// How many.
     pub len: usize,
+}
+
+impl Layout {
+    /// Where the floors are, which tell what has been flushed.
+    pub fn floors(&self) -> Extent {
+        Extent { at: self.floor_at(0), len: self.shards() as usize * FLOOR }
+    }
 }
 
 /// A record that may be the key's.
@@ -30,7 +37,7 @@ pub enum Next {
     Found(Range<usize>),
     /// It is not there, or has expired by the reader's clock: the server is to be asked.
     Absent,
-    /// What was read was being changed: all is to be read again, from the row on. However often that happens, there may be no
+    /// What was read was being changed: all is to be read again, the floors as well, from the row on. However often that happens, there may be no
     /// end to it: the server may be asked any time.
     Retry,
 }
@@ -50,10 +57,11 @@ pub enum Next {
 /// writer.set(b"key", b"value", None);
 /// let search = Search::new(&layout, b"key");
 /// let row = read(search.row());
+/// let floors = read(search.floors());
 /// let mut next = search.in_row(&row);
 /// while let Next::Read(candidate) = next {
 ///     let record = read(candidate.extent);
-///     next = search.in_record(candidate, &record, &row, 0);
+///     next = search.in_record(candidate, &record, (&row, &floors), 0);
 ///     if let Next::Found(value) = &next {
 ///         assert_eq!(record[value.clone()], *b"value");
 ///     }
@@ -80,13 +88,20 @@ impl<'a> Search<'a> {
         Extent { at: self.layout.row_of(self.hash) * len as u64, len }
     }
 
+    /// What is to be read as well, after the search has begun and before a record is [looked at](Self::in_record): at the same time
+    /// as the row is best. Searches that have begun may share it.
+    pub fn floors(&self) -> Extent {
+        self.layout.floors()
+    }
+
     /// What to do when `row` has been read there.
     pub fn in_row(&self, row: &[u8]) -> Next {
         self.from(row, 0)
     }
 
-    /// What to do when `record` has been read, and before it `row`, which led to `candidate`, at `now` milliseconds since 1970.
-    pub fn in_record(&self, candidate: Candidate, record: &[u8], row: &[u8], now: u64) -> Next {
+    /// What to do when `record` has been read, at `now` milliseconds since 1970; and before it `row`, which led to `candidate`, and any
+    /// time `floors`.
+    pub fn in_record(&self, candidate: Candidate, record: &[u8], (row, floors): (&[u8], &[u8]), now: u64) -> Next {
         let Candidate { shard, entry, extent } = candidate;
         let Some((check, rest)) = record.split_first_chunk().filter(|_| record.len() == extent.len) else {
             return Next::Retry;
@@ -96,14 +111,26 @@ impl<'a> Search<'a> {
         }
         let word = |at: usize| record.get(at..)?.first_chunk().map(|bytes| u64::from_le_bytes(*bytes));
         let (Some(expires_at), Some(lens)) = (word(16), word(24)) else { return Next::Absent };
-        let (key, value) = (lens as u32 as usize, (lens >> 32) as usize);
+        let (key, value) = (lens as u16 as usize, (lens >> 16) as u16 as usize);
         let value_at = HEAD.saturating_add(key);
         let value = value_at..value_at.saturating_add(value);
         if record.get(HEAD..value_at) != Some(self.key) {
             return self.from(row, shard + 1);
         }
+        let Some(floor) = self.floor(shard, floors) else { return Next::Retry };
+        let place = lens >> 32 << 32 | u64::from(entry.at());
+        let is_flushed = (place.wrapping_sub(floor) as i64) < 0;
         let has_expired = expires_at != 0 && expires_at <= now;
-        if has_expired || value.end > record.len() { Next::Absent } else { Next::Found(value) }
+        if is_flushed || has_expired || value.end > record.len() { Next::Absent } else { Next::Found(value) }
+    }
+
+    /// The floor of `shard`, if it is whole.
+    fn floor(&self, shard: u32, floors: &[u8]) -> Option<u64> {
+        let (floors, _) = floors.as_chunks::<FLOOR>();
+        let (check, floor) = floors.get(shard as usize)?.split_first_chunk()?;
+        let floor = floor.first_chunk()?;
+        let is_whole = u64::from_le_bytes(*check) == self.layout.check_floor(shard, floor);
+        is_whole.then(|| u64::from_le_bytes(*floor))
     }
 
     /// What the buckets of `row` say, those of the shards before `first` left out.

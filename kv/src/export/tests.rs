@@ -24,13 +24,13 @@ fn read(export: &Export, extent: Extent) -> Vec<u8> {
 /// The value of `key` at `now`, if it is found; nobody writes meanwhile, so nothing is read twice.
 pub(crate) fn find(export: &Export, key: &[u8], now: u64) -> Option<Vec<u8>> {
     let search = Search::new(export.layout(), key);
-    let row = read(export, search.row());
+    let (row, floors) = (read(export, search.row()), read(export, search.floors()));
     let mut next = search.in_row(&row);
     loop {
         let record = match next {
             Next::Read(candidate) => {
                 let record = read(export, candidate.extent);
-                next = search.in_record(candidate, &record, &row, now);
+                next = search.in_record(candidate, &record, (&row, &floors), now);
                 record
             }
             Next::Absent => return None,
@@ -181,7 +181,7 @@ fn the_longest_record_is_a_part_of_the_log() {
 #[test]
 fn it_lies_in_memory_as_it_is_written_down() {
     let layout = Layout::new(SEED, 2, 3, 64).unwrap();
-    assert_eq!(layout.bytes(), 2 * 3 * 64 + 2 * 64 * 16);
+    assert_eq!(layout.bytes(), 2 * 3 * 64 + 2 * 64 * 16 + 2 * 16);
     let (export, mut writers) = export(layout);
     // So that it is not the first.
     writers[1].set(b"another", b"", None);
@@ -193,14 +193,64 @@ fn it_lies_in_memory_as_it_is_written_down() {
     let place = bucket.chunks(8).position(|word| word == entry.to_le_bytes());
     assert!(place.is_some_and(|place| place > 0), "{bucket:x?}");
     let record = read(&export, Extent { at: 6 * 64 + 64 * 16 + 3 * 16, len: 48 });
-    let mut expected = 0x7bf5_4ad1_ba29_057bu64.to_le_bytes().to_vec();
+    let mut expected = 0xa8fb_85e3_2279_42d4u64.to_le_bytes().to_vec();
     expected.extend(hash.to_le_bytes());
-    expected.extend([6, 5, 4, 3, 2, 1, 0, 0, 3, 0, 0, 0, 10, 0, 0, 0]);
+    expected.extend([6, 5, 4, 3, 2, 1, 0, 0, 3, 0, 10, 0, 0, 0, 0, 0]);
     expected.extend(b"keysome value\0\0\0");
     assert_eq!(record, expected);
     let empty = read(&export, Extent { at: ((row * 2) * 64) as u64, len: 64 });
     assert_eq!(empty[..8], 0xc0bd_a4d2_8938_268au64.to_le_bytes());
     assert_eq!(empty[8..], [0; 56]);
+    writers[1].clear();
+    let floor = read(&export, Extent { at: layout.bytes() - 16, len: 16 });
+    assert_eq!(floor[..8], 0x129b_932f_9eaf_5c07u64.to_le_bytes());
+    assert_eq!(floor[8..], [6, 0, 0, 0, 0, 0, 0, 0]);
+}
+
+/// However much there is, and wherever the log is in its round.
+#[test]
+fn a_flush_writes_two_words() {
+    let (export, mut writers) = export(Layout::new(SEED, 2, 200, 640).unwrap());
+    let memory = export.memory();
+    for round in 0..30u32 {
+        let from = round * 90;
+        (from..from + 90).for_each(|n| writers[n as usize % 2].set(&n.to_le_bytes(), b"value", None));
+        let before: Vec<u64> = (0..memory.len()).map(|at| memory.load(at)).collect();
+        writers[0].clear();
+        let changed = (0..memory.len()).filter(|at| memory.load(*at) != before[*at]).count();
+        assert_eq!(changed, 2);
+        for n in from..from + 90 {
+            assert_eq!(find(&export, &n.to_le_bytes(), 0).is_some(), n % 2 == 1, "{round} {n}");
+        }
+    }
+}
+
+/// Places are told apart by fewer bits in entries than in floors.
+#[test]
+fn what_was_flushed_long_ago_does_not_come_back_and_what_came_since_stays() {
+    let (export, mut writers) = export(Layout::new(SEED, 1, 50, 64).unwrap());
+    writers[0].set(b"flushed", b"value", None);
+    writers[0].clear();
+    // The log goes round some 3000 times, which entries count modulo 1024.
+    for n in 0..40_000u32 {
+        writers[0].set(&n.to_le_bytes(), b"value", None);
+        assert_eq!(find(&export, b"flushed", 0), None);
+        assert_eq!(find(&export, &n.to_le_bytes(), 0).as_deref(), Some(&b"value"[..]), "{n}");
+    }
+}
+
+/// The search began before the flush, and read the row then.
+#[test]
+fn what_is_flushed_behind_the_row_is_as_the_floors_say() {
+    let (export, mut writers) = export(Layout::new(SEED, 1, 50, 64).unwrap());
+    writers[0].set(b"key", b"value", None);
+    let search = Search::new(export.layout(), b"key");
+    let (row, before) = (read(&export, search.row()), read(&export, search.floors()));
+    writers[0].clear();
+    let Next::Read(candidate) = search.in_row(&row) else { panic!("no record") };
+    let (record, floors) = (read(&export, candidate.extent), read(&export, search.floors()));
+    assert!(matches!(search.in_record(candidate, &record, (&row, &before), 0), Next::Found(_)));
+    assert_eq!(search.in_record(candidate, &record, (&row, &floors), 0), Next::Absent);
 }
 
 #[test]

@@ -25,6 +25,8 @@ pub struct Writer {
     tail: Place,
     /// Where the records of the round before end.
     end: u32,
+    /// Where the first record is that was not flushed.
+    floor: Place,
     /// A record before it is in the log.
     record: Box<[u8; LONGEST_BYTES]>,
 }
@@ -41,8 +43,9 @@ impl Writer {
         let start = Place { lap: 0, at: 0 };
         let log = (layout.log_at(shard) / 8) as usize;
         let record = Box::new([0; LONGEST_BYTES]);
-        let writer = Writer { memory, layout, shard, log, head: start, tail: start, end: 0, record };
+        let mut writer = Writer { memory, layout, shard, log, head: start, tail: start, end: 0, floor: start, record };
         writer.empty();
+        writer.raise_floor(start);
         writer
     }
 
@@ -56,8 +59,9 @@ impl Writer {
         let record = &mut self.record[..units as usize * UNIT];
         record[8..16].copy_from_slice(&hash.to_le_bytes());
         record[16..24].copy_from_slice(&expires_at.unwrap_or(0).to_le_bytes());
-        record[24..28].copy_from_slice(&(key.len() as u32).to_le_bytes());
-        record[28..32].copy_from_slice(&(value.len() as u32).to_le_bytes());
+        record[24..26].copy_from_slice(&(key.len() as u16).to_le_bytes());
+        record[26..28].copy_from_slice(&(value.len() as u16).to_le_bytes());
+        record[28..32].copy_from_slice(&(place.lap as u32).to_le_bytes());
         let (key_place, rest) = record[HEAD..].split_at_mut(key.len());
         let (value_place, padding) = rest.split_at_mut(value.len());
         key_place.copy_from_slice(key);
@@ -74,6 +78,12 @@ impl Writer {
         self.put(bucket, slot, entry);
     }
 
+    /// Asks for the bucket of `key`, so that it is here when the key is set.
+    #[inline]
+    pub fn prefetch(&self, key: &[u8]) {
+        self.ask_for_bucket(self.layout.hash(key));
+    }
+
     /// `key` is not found any more.
     pub fn remove(&mut self, key: &[u8]) {
         let hash = self.layout.hash(key);
@@ -83,12 +93,18 @@ impl Writer {
         }
     }
 
-    /// Nothing is found any more. It takes as long as there are buckets, if there was anything.
+    /// Nothing is found any more. It takes the same short time however much there was: entries stay, and lead to what does not count
+    /// until its place in the log is needed.
     pub fn clear(&mut self) {
-        if self.tail != self.head {
-            self.empty();
-            self.tail = self.head;
-        }
+        self.raise_floor(self.head);
+    }
+
+    /// Records before `place` do not count any more.
+    fn raise_floor(&mut self, place: Place) {
+        self.floor = place;
+        let (word, number) = ((self.layout.floor_at(self.shard) / 8) as usize, place.number());
+        self.memory.store(word + 1, number);
+        self.memory.store(word, self.layout.check_floor(self.shard, &number.to_le_bytes()));
     }
 
     /// Empties all buckets.
@@ -110,6 +126,8 @@ impl Writer {
             }
             self.end = self.head.at;
             self.head = Place { lap: self.head.lap + 1, at: 0 };
+            // So that it does not stay so far behind that it would be taken for one to come.
+            self.raise_floor(self.floor.max(self.tail));
         }
         while self.tail.lap < self.head.lap && self.tail.at < self.head.at + units {
             self.drop_oldest();
@@ -132,7 +150,7 @@ impl Writer {
         if let Some(slot) = bucket.find(|entry| entry != Entry::EMPTY && entry.place() == place) {
             self.put(bucket, slot, Entry::EMPTY);
         }
-        let units = self.layout.units(lens as u32 as usize, (lens >> 32) as usize);
+        let units = self.layout.units(lens as u16 as usize, (lens >> 16) as u16 as usize);
         self.tail.at += units.expect("what is in the log went into it");
         if self.tail.at != self.end {
             // When its turn comes, its bucket will have come.

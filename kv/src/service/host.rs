@@ -5,6 +5,7 @@ use super::client::Speech;
 use super::hub::{Hub, Tally};
 use super::messages::Message;
 use crate::commands::{Client, Server, Settings, Totals};
+use crate::counters::Names;
 use crate::export::Layout;
 use crate::memcached;
 use crate::store::LONG;
@@ -118,6 +119,10 @@ impl Server for Host {
 
     fn export(&self) -> Option<(RemotePlace, Layout)> {
         self.hub.export()
+    }
+
+    fn counters(&self) -> Option<(&Names, RemotePlace)> {
+        self.hub.counters()
     }
 
     fn kill(&mut self, id: u64) {

@@ -1,6 +1,7 @@
 //! What all workers of a service have in common.
 
 use crate::commands::{Settings, Stats, Totals};
+use crate::counters::Names;
 use crate::export::{Export, Layout};
 use crate::memcached::Counts;
 use crate::store::{self, Keys, LONG, Store};
@@ -29,6 +30,8 @@ pub struct Config {
     /// Where short strings are for peers to read, if they may: laid out for as many shards as there are workers; and where peers find
     /// it, when that is known.
     pub export: Option<(Arc<Export>, LaterPlace)>,
+    /// What peers may count with, if they may, and where they find it, when that is known.
+    pub counters: Option<(Arc<Names>, LaterPlace)>,
 }
 
 /// What all workers of a service have in common. What is asked of it on the way of every request is copied by each worker and
@@ -38,6 +41,7 @@ pub struct Hub {
     memcached: Option<u16>,
     store: store::Config,
     export: Option<(Arc<Export>, LaterPlace)>,
+    counters: Option<(Arc<Names>, LaterPlace)>,
     /// Bytes that it may take at most, for so many are mapped.
     most: u64,
     since: u64,
@@ -98,7 +102,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Hub {
     /// The middle of a service.
     pub fn new(config: Config) -> Arc<Self> {
-        let Config { settings, workers, memcached, arena, export } = config;
+        let Config { settings, workers, memcached, arena, export, counters } = config;
         let store = store::Config {
             memory: settings.memory as usize / workers.max(1),
             evict: settings.evict,
@@ -111,6 +115,7 @@ impl Hub {
             memcached,
             store,
             export,
+            counters,
             most: settings.memory,
             since: wall_millis(),
             settings: Mutex::new(Arc::new(settings)),
@@ -131,6 +136,17 @@ impl Hub {
 
     pub(super) fn keys(&self) -> Keys {
         Keys::new(&self.store.key)
+    }
+
+    /// What peers may count with, and where the first is.
+    pub(super) fn counters(&self) -> Option<(&Names, RemotePlace)> {
+        let (names, place) = self.counters.as_ref()?;
+        Some((names, *place.get()?))
+    }
+
+    /// Whether there is an export.
+    pub(super) fn exports(&self) -> bool {
+        self.export.is_some()
     }
 
     /// Where peers may read strings by themselves, and how they lie there.

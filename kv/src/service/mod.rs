@@ -54,6 +54,8 @@ pub struct Kv {
     /// All shards' places, one for each worker: its own, unless it is lent, and those that it has borrowed.
     stores: Vec<Option<Box<Store>>>,
     keys: Keys,
+    /// Whether what is set is written to an export.
+    exports: bool,
     /// By slot.
     clients: Vec<Option<Box<Client>>>,
     host: Host,
@@ -101,6 +103,7 @@ impl Kv {
             worker,
             stores,
             keys: hub.keys(),
+            exports: hub.exports(),
             clients: Vec::new(),
             host: Host::new(hub, worker),
             outbox: Outbox::new(postbox, worker),

@@ -154,7 +154,29 @@ impl Kv {
         self.clients = clients;
         self.fetch(0);
         self.fetch_glimpsed();
+        if self.exports {
+            self.fetch_export(net, &readable[..looked_at]);
+        }
         looked_at
+    }
+
+    /// Asks for those parts of the export that will be written by what the clients of `conns` ask for next, as far as it was
+    /// recognised.
+    #[cold]
+    #[inline(never)]
+    fn fetch_export(&self, net: &mut impl Transport, conns: &[ConnId]) {
+        let Some(store) = &self.stores[self.worker] else { return };
+        let clients = conns.iter().filter_map(|conn| self.clients.get(conn.slot())?.as_ref());
+        for client in clients.filter(|client| !client.ahead.is_empty()) {
+            let Speech::Resp { session, .. } = &client.speech else { continue };
+            let mut data = net.peek(client.conn);
+            for Ahead { known, .. } in &self.ahead[client.ahead.clone()] {
+                if known.value(data).is_some() {
+                    store.prefetch_export(session.space(), known.key(data));
+                }
+                data = &data[usize::from(known.len)..];
+            }
+        }
     }
 
     /// Serves the clients of `group`, all of whose requests were looked at ahead.

@@ -14,18 +14,32 @@ const EXPORTED: u8 = 0;
 impl Store {
     /// Strings of the first keyspace that are put in or changed from now on are written to `export` as well, if they are short.
     pub fn export_to(&mut self, export: Writer) {
-        self.export = Some(export);
+        self.export = Some(Box::new(export));
+        self.is_heard = true;
     }
 
-    /// The item at `location` has been written, or is to expire at another time.
-    #[inline(always)]
-    pub(super) fn expose(&mut self, location: Location) {
-        if self.export.is_some() {
-            self.write_export(location);
+    /// Asks for that part of the export in which `key` of `space` will be written, if it will.
+    pub fn prefetch_export(&self, space: u8, key: &[u8]) {
+        if let Some(export) = self.export.as_ref().filter(|_| space == EXPORTED) {
+            export.prefetch(key);
         }
     }
 
+    /// The item at `location`, of a key of this hash, has been written, or is to expire at another time.
+    #[inline(always)]
+    pub(super) fn wrote(&mut self, hash: u64, location: Location) {
+        if self.is_heard {
+            self.tell_written(hash, location);
+        }
+    }
+
+    #[cold]
     #[inline(never)]
+    fn tell_written(&mut self, hash: u64, location: Location) {
+        self.watches.changed(hash);
+        self.write_export(location);
+    }
+
     fn write_export(&mut self, location: Location) {
         let item = Item(self.heap.at(location));
         let Some(export) = self.export.as_mut().filter(|_| item.space() == self.spaces.current(EXPORTED)) else {
@@ -42,11 +56,12 @@ impl Store {
     /// The item at `location` goes.
     #[inline(always)]
     pub(super) fn withdraw(&mut self, location: Location) {
-        if self.export.is_some() {
+        if self.is_heard {
             self.remove_export(location);
         }
     }
 
+    #[cold]
     #[inline(never)]
     fn remove_export(&mut self, location: Location) {
         let item = Item(self.heap.at(location));

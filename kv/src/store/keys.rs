@@ -86,8 +86,7 @@ impl Store {
             (false, None) => {}
             (true, Some(at)) => {
                 self.put_off(location, at);
-                self.expose(location);
-                self.watches.changed(key.hash);
+                self.wrote(key.hash, location);
             }
             // The item gets a part more, or has one less: it is another.
             _ => self.rewrite(key, location, at, now)?,
@@ -262,12 +261,14 @@ impl Store {
 
     /// Notes changes of `key` from now on. Returns its [version](Self::version).
     pub fn watch(&mut self, key: &Key) -> u64 {
+        self.is_heard = true;
         self.watches.watch(key.hash, key.space)
     }
 
     /// Ends a [`watch`](Self::watch).
     pub fn unwatch(&mut self, key: &Key) {
         self.watches.unwatch(key.hash);
+        self.is_heard = self.export.is_some() || !self.watches.is_empty();
     }
 
     /// The version of a watched key: another one after every change. What has expired counts when it has come up, by a look at

@@ -143,7 +143,9 @@ pub struct Store {
     spaces: Spaces,
     watches: Watches,
     /// What peers may read.
-    export: Option<Writer>,
+    export: Option<Box<Writer>>,
+    /// Whether there is an export, or a watched key: who writes asks this alone.
+    is_heard: bool,
     evict: Evict,
     memory: usize,
     long: usize,
@@ -184,6 +186,7 @@ impl Store {
             spaces: Spaces::new(),
             watches: Watches::default(),
             export: None,
+            is_heard: false,
             evict: config.evict,
             memory: config.memory,
             long: config.long.min(LONG),

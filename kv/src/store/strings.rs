@@ -121,8 +121,7 @@ impl Store {
             let mut item = Item(self.heap.at_mut(location));
             item.value_mut()[at..at + bytes.len()].copy_from_slice(bytes);
             item.set_changed(true);
-            self.expose(location);
-            self.watches.changed(key.hash);
+            self.wrote(key.hash, location);
             return Ok(());
         }
         self.with_pinned(key, |store| store.replace_part(key, Some(location), at, bytes, now))
@@ -307,8 +306,7 @@ impl Store {
                 if let Some(at) = expires_at {
                     self.put_off(old, at);
                 }
-                self.expose(old);
-                self.watches.changed(key.hash);
+                self.wrote(key.hash, old);
                 return Ok(());
             }
         }
@@ -338,8 +336,7 @@ impl Store {
                 self.spaces.added(space, self.index.cursor_of(key.hash));
             }
         }
-        self.expose(location);
-        self.watches.changed(key.hash);
+        self.wrote(key.hash, location);
         Ok(())
     }
 

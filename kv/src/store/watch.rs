@@ -34,6 +34,11 @@ impl Watches {
         }
     }
 
+    /// Whether no key is watched.
+    pub fn is_empty(&self) -> bool {
+        self.keys.is_empty()
+    }
+
     /// The version of a key that is watched, another one after every change.
     pub fn version(&self, hash: u64) -> u64 {
         self.keys.get(&hash).map_or(0, |watch| watch.version)

@@ -71,7 +71,8 @@ fn play(seed: u64) -> [ImpairmentStats; 2] {
     let [six, few] = [random.bool(), random.u8(..4) == 0];
     let settings = Settings { memory: 64 << 20, ..Settings::default() };
     let arena = Arena::new(ArenaConfig { bytes: settings.memory as usize, hugepages: false }).unwrap();
-    let hub = Hub::new(KvConfig { settings, workers: queues, memcached: Some(11211), arena, export: None });
+    let hub =
+        Hub::new(KvConfig { settings, workers: queues, memcached: Some(11211), arena, export: None, counters: None });
     let (a, b) = Link::with_queues(link.clone(), queues);
     let link_of_a = a[0].link().clone();
     let connections = if few { 2 } else { random.usize(4..24) };

@@ -44,6 +44,10 @@ impl Server for Host {
         None
     }
 
+    fn counters(&self) -> Option<(&linerate_kv::counters::Names, linerate_bypass::RemotePlace)> {
+        None
+    }
+
     fn settings(&self) -> &Settings {
         &self.settings
     }

@@ -180,7 +180,7 @@ impl Host {
         let mut settings = Settings { memory: 64 << 20, ..Settings::default() };
         set(&mut settings);
         let arena = Arena::new(ArenaConfig { bytes: settings.memory as usize, hugepages: false }).unwrap();
-        let config = Config { settings, workers, memcached: Some(MEMCACHED), arena, export: None };
+        let config = Config { settings, workers, memcached: Some(MEMCACHED), arena, export: None, counters: None };
         let hub = Hub::new(config);
         let (senders, mails): (Vec<_>, Vec<_>) = (0..workers).map(|_| mailbox(64)).unzip();
         let postbox = Postbox::new(senders);

@@ -1,11 +1,13 @@
 //! GETs that the server has no part in: values that this end reads by itself, out of what the server exports.
 
+use super::numbers::{self, Nonsense, Said};
 use super::reply::{Known, Wrong, check};
 use super::request::Request;
 use linerate_bypass::{
     Bytes, CloseReason, ConnId, ConnectError, NoRemote, Origin, Remote, RemotePlace, Service, Transport,
 };
 use linerate_kv::export::{Candidate, Extent, Layout, Next, Search};
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::ops::{AddAssign, Range};
@@ -52,24 +54,50 @@ struct Lane {
     request: Request,
     row: Option<Bytes>,
     candidate: Option<Candidate>,
+    /// The candidate's record, which waits for floors.
+    record: Option<Bytes>,
+    /// The first READ of floors that began after it.
+    floors: u64,
     tries: u32,
 }
 
-/// A connection's GETs on their way, which READs know by their places.
+/// The floors of a connection's GETs: one READ is for all that have begun before it, and there is one at a time.
+#[derive(Debug, Default)]
+struct Floors {
+    /// READs that have begun, those that are done, and the last that somebody waits for.
+    begun: u64,
+    done: u64,
+    wanted: u64,
+    bytes: Option<Bytes>,
+}
+
+/// What READs of floors are known by; those of GETs, by their places.
+const FLOORS: u64 = u64::MAX;
+
+/// A connection's GETs on their way.
 #[derive(Debug, Default)]
 pub struct Lanes {
     lanes: Vec<Option<Lane>>,
     free: Vec<usize>,
+    floors: Floors,
+    /// The places of those whose record has come, in the order in which it has.
+    waiting: VecDeque<usize>,
 }
 
 /// What has come of a GET.
 pub enum Outcome {
-    /// It goes on.
-    Going,
     /// This is its value, in what was read.
     Found(Request, Bytes, Range<usize>),
     /// The server has to be asked.
     Ask(Request),
+}
+
+/// The connection on which something is read, and where.
+pub struct Reader<'a, T> {
+    pub net: &'a mut T,
+    pub conn: ConnId,
+    pub exported: &'a Exported,
+    pub counts: &'a mut Reads,
 }
 
 impl Exported {
@@ -80,11 +108,27 @@ impl Exported {
         address.checked_add(layout.bytes())?;
         Some(Exported { place: RemotePlace { address, key: key.try_into().ok()? }, layout })
     }
+}
 
-    fn read(&self, net: &mut impl Transport, conn: ConnId, extent: Extent, token: usize) -> Result<(), NoRemote> {
-        let RemotePlace { address, key } = self.place;
+impl<T: Transport> Reader<'_, T> {
+    fn read(&mut self, extent: Extent, token: u64) -> Result<(), NoRemote> {
+        let RemotePlace { address, key } = self.exported.place;
         let len = u32::try_from(extent.len).map_err(|_| NoRemote::NoRoom)?;
-        net.begin_remote(conn, Remote::Read { address: address + extent.at, key, len }, token as u64)
+        self.net.begin_remote(self.conn, Remote::Read { address: address + extent.at, key, len }, token)?;
+        self.counts.reads += 1;
+        Ok(())
+    }
+}
+
+impl Floors {
+    /// Sees to it that the READ of this number is on its way, or will be when the one before it is done.
+    fn want(&mut self, number: u64, reader: &mut Reader<'_, impl Transport>) -> Result<(), NoRemote> {
+        self.wanted = self.wanted.max(number);
+        if self.begun < self.wanted && self.begun == self.done {
+            reader.read(reader.exported.layout.floors(), FLOORS)?;
+            self.begun += 1;
+        }
+        Ok(())
     }
 }
 
@@ -95,79 +139,107 @@ impl Lanes {
     }
 
     /// Begins to read the value of a GET. It comes back when nothing can be read now.
-    pub fn begin(
-        &mut self,
-        net: &mut impl Transport,
-        conn: ConnId,
-        exported: &Exported,
-        request: Request,
-        counts: &mut Reads,
-    ) -> Result<(), Request> {
+    pub fn begin(&mut self, reader: &mut Reader<'_, impl Transport>, request: Request) -> Result<(), Request> {
         let token = self.free.pop().unwrap_or_else(|| {
             self.lanes.push(None);
             self.lanes.len() - 1
         });
         let name = key(request.number);
-        if exported.read(net, conn, Search::new(&exported.layout, &name).row(), token).is_err() {
+        let search = Search::new(&reader.exported.layout, &name);
+        let floors = self.floors.begun + 1;
+        let is_begun = self.floors.want(floors, reader).is_ok() && reader.read(search.row(), token as u64).is_ok();
+        if !is_begun {
             self.free.push(token);
             return Err(request);
         }
-        counts.reads += 1;
-        self.lanes[token] = Some(Lane { request, row: None, candidate: None, tries: 0 });
+        self.lanes[token] = Some(Lane { request, row: None, candidate: None, record: None, floors, tries: 0 });
         Ok(())
     }
 
-    /// `bytes` have been read for the GET of this `token`, at `now` milliseconds since 1970.
-    pub fn done(
-        &mut self,
-        net: &mut impl Transport,
-        conn: ConnId,
-        exported: &Exported,
-        (token, bytes): (u64, Bytes),
-        now: u64,
-        counts: &mut Reads,
-    ) -> Outcome {
+    /// `bytes` have been read with this `token`. What has come of GETs by that is [`next`](Self::next).
+    pub fn done(&mut self, reader: &mut Reader<'_, impl Transport>, (token, bytes): (u64, Bytes)) {
+        if token == FLOORS {
+            self.floors.done = self.floors.begun;
+            self.floors.bytes = Some(bytes);
+            // If that cannot begin now, it does when somebody comes to wait for it.
+            let _ = self.floors.want(0, reader);
+            return;
+        }
         let token = token as usize;
-        let Some(mut lane) = self.lanes.get_mut(token).and_then(Option::take) else { return Outcome::Going };
-        let name = key(lane.request.number);
-        let search = Search::new(&exported.layout, &name);
-        let next = match (&lane.row, lane.candidate) {
-            (Some(row), Some(candidate)) => search.in_record(candidate, &bytes, row, now),
-            _ => {
-                let next = search.in_row(&bytes);
-                lane.row = Some(bytes.clone());
-                next
+        let Some(Some(lane)) = self.lanes.get_mut(token) else { return };
+        if lane.candidate.is_some() {
+            lane.record = Some(bytes);
+        } else {
+            let name = key(lane.request.number);
+            let next = Search::new(&reader.exported.layout, &name).in_row(&bytes);
+            lane.row = Some(bytes);
+            if lane.go_on(&next, token, &mut self.floors, reader) {
+                return;
             }
-        };
-        let again = match next {
-            Next::Found(value) => {
-                counts.found += 1;
-                self.free.push(token);
-                return Outcome::Found(lane.request, bytes, value);
+        }
+        self.waiting.push_back(token);
+    }
+
+    /// What has come of the next of the GETs of which something has come, at `now` milliseconds since 1970.
+    pub fn next(&mut self, reader: &mut Reader<'_, impl Transport>, now: u64) -> Option<Outcome> {
+        while let Some(&token) = self.waiting.front() {
+            let Some(Some(lane)) = self.lanes.get_mut(token) else {
+                self.waiting.pop_front();
+                continue;
+            };
+            let name = key(lane.request.number);
+            let search = Search::new(&reader.exported.layout, &name);
+            let mut next = Next::Absent;
+            if let (Some(record), Some(row), Some(candidate)) = (&lane.record, &lane.row, lane.candidate) {
+                let can_wait = self.floors.want(lane.floors, reader).is_ok();
+                if self.floors.done < lane.floors && can_wait {
+                    return None;
+                }
+                if let Some(floors) = self.floors.bytes.as_ref().filter(|_| self.floors.done >= lane.floors) {
+                    next = search.in_record(candidate, record, (row, floors), now);
+                }
             }
+            self.waiting.pop_front();
+            if lane.go_on(&next, token, &mut self.floors, reader) {
+                continue;
+            }
+            let Some(lane) = self.lanes[token].take() else { continue };
+            self.free.push(token);
+            if let (Next::Found(value), Some(record)) = (next, lane.record) {
+                reader.counts.found += 1;
+                return Some(Outcome::Found(lane.request, record, value));
+            }
+            reader.counts.asked += 1;
+            return Some(Outcome::Ask(lane.request));
+        }
+        None
+    }
+}
+
+impl Lane {
+    /// Reads what `next` says, if it says so and that can be read. Returns whether it is being read.
+    fn go_on(
+        &mut self,
+        next: &Next,
+        token: usize,
+        floors: &mut Floors,
+        reader: &mut Reader<'_, impl Transport>,
+    ) -> bool {
+        let name = key(self.request.number);
+        let search = Search::new(&reader.exported.layout, &name);
+        match next {
             Next::Read(candidate) => {
-                lane.candidate = Some(candidate);
-                Some(candidate.extent)
+                (self.candidate, self.record) = (Some(*candidate), None);
+                reader.read(candidate.extent, token as u64).is_ok()
             }
-            Next::Retry if lane.tries < TRIES => {
-                counts.torn += 1;
-                lane.tries += 1;
-                (lane.row, lane.candidate) = (None, None);
-                Some(search.row())
+            Next::Retry if self.tries < TRIES => {
+                reader.counts.torn += 1;
+                self.tries += 1;
+                (self.row, self.candidate, self.record) = (None, None, None);
+                self.floors = floors.begun + 1;
+                floors.want(self.floors, reader).is_ok() && reader.read(search.row(), token as u64).is_ok()
             }
-            Next::Retry | Next::Absent => None,
-        };
-        match again {
-            Some(extent) if exported.read(net, conn, extent, token).is_ok() => {
-                counts.reads += 1;
-                self.lanes[token] = Some(lane);
-                Outcome::Going
-            }
-            _ => {
-                counts.asked += 1;
-                self.free.push(token);
-                Outcome::Ask(lane.request)
-            }
+            Next::Found(_) | Next::Retry | Next::Absent => false,
         }
     }
 }
@@ -205,24 +277,15 @@ impl AskExport {
     }
 }
 
-/// What an answer says, once it is all there; `Err` if it is no such answer.
-fn parse(answer: &[u8]) -> Result<Option<Option<Exported>>, ()> {
-    let text = std::str::from_utf8(answer).map_err(|_| ())?;
-    let lines: Vec<&str> = text.split("\r\n").collect();
-    match lines[..] {
+/// What an answer says, once it is all there.
+fn parse(answer: &[u8]) -> Result<Option<Option<Exported>>, Nonsense> {
+    let exported = match numbers::parse(answer)? {
+        None => return Ok(None),
+        Some((Said::Numbers(numbers), _)) => Some(Exported::of(numbers).ok_or(Nonsense)?),
         // What is not known there is not exported.
-        ["$-1" | "_", ..] => Ok(Some(None)),
-        [first, _, ..] if first.starts_with('-') => Ok(Some(None)),
-        ["*6", _, a, _, b, _, c, _, d, _, e, _, f, _, ..] => {
-            let numbers = [a, b, c, d, e, f].map(str::parse::<u64>);
-            if numbers.iter().any(Result::is_err) {
-                return Err(());
-            }
-            Exported::of(numbers.map(|number| number.unwrap_or(0))).map(|exported| Some(Some(exported))).ok_or(())
-        }
-        _ if answer.len() > ANSWER => Err(()),
-        _ => Ok(None),
-    }
+        Some((Said::Nothing | Said::Error(_), _)) => None,
+    };
+    Ok(Some(exported))
 }
 
 impl Service for AskExport {
@@ -252,7 +315,7 @@ impl Service for AskExport {
         match parse(&self.answer) {
             Ok(None) => return,
             Ok(Some(said)) => self.outcome = Ok(said),
-            Err(()) => {}
+            Err(Nonsense) => {}
         }
         net.close(conn);
     }
@@ -263,28 +326,4 @@ impl Service for AskExport {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_answer_is_understood_once_it_is_whole() {
-        let answer =
-            b"*6\r\n$5\r\n65536\r\n$1\r\n7\r\n$20\r\n18446744073709551615\r\n$1\r\n2\r\n$3\r\n100\r\n$4\r\n1000\r\n";
-        for end in 0..answer.len() {
-            assert_eq!(parse(&answer[..end]), Ok(None), "{end}");
-        }
-        let layout = Layout::new(u64::MAX, 2, 100, 1000).unwrap();
-        let exported = Exported { place: RemotePlace { address: 65536, key: 7 }, layout };
-        assert_eq!(parse(answer), Ok(Some(Some(exported))));
-        assert_eq!(parse(b"$-1\r\n"), Ok(Some(None)));
-        assert_eq!(parse(b"-ERR unknown command\r\n"), Ok(Some(None)));
-        for nonsense in [
-            "*6\r\n$1\r\nx\r\n$1\r\n7\r\n$1\r\n1\r\n$1\r\n2\r\n$3\r\n100\r\n$4\r\n1000\r\n",
-            "*6\r\n$1\r\n1\r\n$1\r\n7\r\n$1\r\n1\r\n$1\r\n0\r\n$3\r\n100\r\n$4\r\n1000\r\n",
-            "*6\r\n$20\r\n18446744073709551615\r\n$1\r\n7\r\n$1\r\n1\r\n$1\r\n2\r\n$3\r\n100\r\n$4\r\n1000\r\n",
-        ] {
-            assert_eq!(parse(nonsense.as_bytes()), Err(()), "{nonsense}");
-        }
-        assert_eq!(parse(&[b'x'; ANSWER + 1]), Err(()));
-    }
-}
+mod tests;

@@ -3,7 +3,7 @@
 use super::*;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-/// SETs and DELs, at least.
+/// SETs, DELs and flushes, at least.
 const CHANGES: u64 = if cfg!(miri) { 300 } else { 1_000_000 };
 /// What each reader must have found, and what of it must have been in vain before the writer stops.
 const FOUND: usize = if cfg!(miri) { 20 } else { 20_000 };
@@ -75,6 +75,8 @@ fn reader(export: &Export, seen: &Seen, number: usize) {
         let name = name(key);
         let search = Search::new(export.layout(), &name);
         let oldest = seen.done[key].load(Ordering::Acquire);
+        // They may be read any time, if it is after the beginning.
+        let before = random.bool().then(|| copy(export.memory(), search.floors(), &mut random));
         let row = copy(export.memory(), search.row(), &mut random);
         let mut next = search.in_row(&row);
         while let Next::Read(candidate) = next {
@@ -82,7 +84,8 @@ fn reader(export: &Export, seen: &Seen, number: usize) {
                 std::thread::yield_now();
             }
             let record = copy(export.memory(), candidate.extent, &mut random);
-            next = search.in_record(candidate, &record, &row, 0);
+            let floors = before.clone().unwrap_or_else(|| copy(export.memory(), search.floors(), &mut random));
+            next = search.in_record(candidate, &record, (&row, &floors), 0);
             if let Next::Found(range) = &next {
                 let found = &record[range.clone()];
                 let version = u64::from_le_bytes(*found.first_chunk().unwrap());
@@ -90,13 +93,26 @@ fn reader(export: &Export, seen: &Seen, number: usize) {
                 assert!((oldest..=newest).contains(&version), "{version} is not of {oldest} to {newest}");
                 value(key, version, &mut expected);
                 assert_eq!(found, expected, "{key} {version}");
-                assert!(version % 4 != 3, "{version} was a DEL");
+                assert!(version % 4 != 3, "{version} was a DEL or a flush");
                 seen.found[number].fetch_add(1, Ordering::Relaxed);
             }
         }
         if next == Next::Retry {
             seen.torn[number].fetch_add(1, Ordering::Relaxed);
         }
+    }
+}
+
+/// All keys of `shard` have the next version that is none.
+fn flush(seen: &Seen, writers: &mut [Writer], shard: usize) {
+    let keys = || (shard..KEYS).step_by(writers.len());
+    for key in keys() {
+        let version = seen.begun[key].load(Ordering::Relaxed) / 4 * 4 + 7;
+        seen.begun[key].store(version, Ordering::Release);
+    }
+    writers[shard].clear();
+    for key in (shard..KEYS).step_by(writers.len()) {
+        seen.done[key].store(seen.begun[key].load(Ordering::Relaxed), Ordering::Release);
     }
 }
 
@@ -130,6 +146,10 @@ fn race(layout: Layout) {
             && !readers.iter().any(|reader| reader.is_finished())
         {
             changes += 1;
+            if changes % 64 == 0 {
+                flush(&seen, &mut writers, random.usize(..layout.shards() as usize));
+                continue;
+            }
             // Few of them often.
             let key = random.usize(..KEYS).min(random.usize(..KEYS));
             let version = seen.begun[key].load(Ordering::Relaxed) + 1;

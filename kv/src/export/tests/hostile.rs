@@ -1,7 +1,7 @@
 //! The server may be anybody: whatever is read, the reader does not panic, reads nothing that is not of the export, and finds nothing that is
 //! not of the record.
 
-use super::super::format::{BUCKET, ENTRIES, Entry};
+use super::super::format::{BUCKET, ENTRIES, Entry, FLOOR, LONGEST_BYTES};
 use super::*;
 
 fn layouts() -> impl Strategy<Value = Layout> {
@@ -17,6 +17,99 @@ fn vouch_for_record(layout: &Layout, entry: Entry, record: &mut [u8]) {
     }
 }
 
+/// A change of an image.
+#[derive(Debug, Clone)]
+enum Spoilt {
+    Byte(usize, u8),
+    /// So many units from one place to another.
+    Copy(usize, usize, usize),
+    /// An entry of a bucket is this one, with the tag that it has, and the bucket is whole.
+    Entry(usize, usize, u64),
+    /// A floor is this one, and is whole.
+    Floor(usize, u64),
+    /// Of the record that a bucket leads to first, a byte is another, and it is whole.
+    Record(usize, usize, u8),
+}
+
+fn spoilt() -> impl Strategy<Value = Spoilt> {
+    let any = any::<usize>;
+    prop_oneof![
+        (any(), 1u8..).prop_map(|(at, by)| Spoilt::Byte(at, by)),
+        (any(), any(), 1..40usize).prop_map(|(from, to, units)| Spoilt::Copy(from, to, units)),
+        (any(), any(), 0..1u64 << 48).prop_map(|(bucket, slot, bits)| Spoilt::Entry(bucket, slot, bits)),
+        (any(), any(), (0..256u64, 1..256u64)).prop_map(|(bucket, slot, (at, units))| Spoilt::Entry(
+            bucket,
+            slot,
+            units << 40 | at
+        )),
+        (any(), 0..=u64::MAX).prop_map(|(shard, place)| Spoilt::Floor(shard, place)),
+        (any(), 8..64usize, 1u8..).prop_map(|(bucket, at, by)| Spoilt::Record(bucket, at, by)),
+    ]
+}
+
+/// Spoils `image`. Returns whether a hash was made right again.
+fn spoil(layout: &Layout, image: &mut [u8], how: &Spoilt) -> bool {
+    let buckets = (layout.rows() * layout.shards()) as usize;
+    match *how {
+        Spoilt::Byte(at, by) => image[at % layout.bytes() as usize] ^= by,
+        Spoilt::Copy(from, to, units) => {
+            let last = image.len() / 16 - units;
+            image.copy_within(from % last * 16..(from % last + units) * 16, to % last * 16);
+        }
+        Spoilt::Entry(bucket, slot, bits) => {
+            let number = bucket % buckets;
+            let bucket = &mut image[number * BUCKET..][..BUCKET];
+            let place: &mut [u8] = &mut bucket[8 + slot % ENTRIES * 8..][..6];
+            place.copy_from_slice(&bits.to_le_bytes()[..6]);
+            let check = layout.check_bucket(number as u64, bucket[8..].first_chunk().unwrap());
+            bucket[..8].copy_from_slice(&check.to_le_bytes());
+            return true;
+        }
+        Spoilt::Floor(shard, place) => {
+            let shard = (shard % layout.shards() as usize) as u32;
+            let floor = &mut image[layout.floor_at(shard) as usize..][..FLOOR];
+            floor[8..].copy_from_slice(&place.to_le_bytes());
+            floor[..8].copy_from_slice(&layout.check_floor(shard, &place.to_le_bytes()).to_le_bytes());
+            return true;
+        }
+        Spoilt::Record(bucket, at, by) => {
+            let number = bucket % buckets;
+            let entry = Entry(u64::from_le_bytes(*image[number * BUCKET + 8..].first_chunk().unwrap()));
+            let shard = (number % layout.shards() as usize) as u32;
+            let start = (layout.log_at(shard) + u64::from(entry.at()) * 16) as usize;
+            if let Some(record) = image.get_mut(start..start + entry.units() as usize * 16)
+                && at < record.len()
+            {
+                record[at] ^= by;
+                vouch_for_record(layout, entry, record);
+                return true;
+            }
+        }
+    }
+    false
+}
+
+/// As a reader looks for `key` in `image`: what it reads is of the image, and is read a few times at most.
+fn find_in(image: &[u8], layout: &Layout, key: &[u8]) -> Result<Option<Vec<u8>>, TestCaseError> {
+    let bytes = |Extent { at, len }| {
+        let bytes = image.get(at as usize..).and_then(|rest| rest.get(..len));
+        bytes.ok_or_else(|| TestCaseError::fail(format!("{len} bytes at {at}")))
+    };
+    let search = Search::new(layout, key);
+    let (row, floors) = (bytes(search.row())?, bytes(search.floors())?);
+    let mut next = search.in_row(row);
+    for _ in 0..=layout.shards() {
+        let Next::Read(candidate) = next else { return Ok(None) };
+        let record = bytes(candidate.extent)?;
+        next = search.in_record(candidate, record, (row, floors), 0);
+        if let Next::Found(range) = next {
+            prop_assert!(record[32..].starts_with(key) && range.start == 32 + key.len());
+            return Ok(Some(record[range].to_vec()));
+        }
+    }
+    Err(TestCaseError::fail("too many records"))
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
 
@@ -26,9 +119,10 @@ proptest! {
         key in prop::collection::vec(any::<u8>(), 0..20),
         mut row in prop::collection::vec(any::<u8>(), 0..400),
         mut record in prop::collection::vec(any::<u8>(), 0..200),
-        header in (prop_oneof![Just(0u64), any::<u64>()], prop_oneof![0..30u32, any::<u32>()], prop_oneof![0..30u32, any::<u32>()]),
+        header in (prop_oneof![Just(0u64), any::<u64>()], prop_oneof![0..30u16, any::<u16>()], prop_oneof![0..30u16, any::<u16>()]),
+        mut floors in prop::collection::vec(any::<u8>(), 0..100),
         // Which of the hashes are right, and whether there is an entry of the key.
-        vouched in any::<[bool; 4]>(),
+        vouched in any::<[bool; 5]>(),
         slot in 0..ENTRIES,
         now in any::<u64>(),
     ) {
@@ -50,20 +144,30 @@ proptest! {
                 bucket[..8].copy_from_slice(&check.to_le_bytes());
             }
         }
+        let Extent { at, len } = search.floors();
+        prop_assert!(at >= layout.log_at(0) && at + len as u64 == layout.bytes());
+        if vouched[4] {
+            floors.resize(len, 0);
+            for (shard, floor) in (0..layout.shards()).zip(floors.as_chunks_mut::<FLOOR>().0) {
+                let check = layout.check_floor(shard, floor[8..].first_chunk().unwrap());
+                floor[..8].copy_from_slice(&check.to_le_bytes());
+            }
+        }
         let mut next = search.in_row(&row);
         let mut reads = 0;
         while let Next::Read(candidate) = next {
             reads += 1;
             prop_assert!(reads <= layout.shards());
             let Extent { at, len } = candidate.extent;
-            prop_assert!(at >= layout.log_at(0) && at + len as u64 <= layout.bytes() && len > 0);
+            prop_assert!(at >= layout.log_at(0) && at + len as u64 <= layout.floor_at(0));
+            prop_assert!((1..=LONGEST_BYTES).contains(&len));
             if vouched[3] {
                 record.resize(len, 7);
             }
             if record.len() > 31 {
                 record[16..24].copy_from_slice(&header.0.to_le_bytes());
-                record[24..28].copy_from_slice(&header.1.to_le_bytes());
-                record[28..32].copy_from_slice(&header.2.to_le_bytes());
+                record[24..26].copy_from_slice(&header.1.to_le_bytes());
+                record[26..28].copy_from_slice(&header.2.to_le_bytes());
             }
             if let Some(place) = record.get_mut(32..32 + key.len()) {
                 place.copy_from_slice(&key);
@@ -71,10 +175,39 @@ proptest! {
             if vouched[2] {
                 vouch_for_record(&layout, candidate.entry, &mut record);
             }
-            next = search.in_record(candidate, &record, &row, now);
+            next = search.in_record(candidate, &record, (&row, &floors), now);
             if let Next::Found(range) = &next {
                 prop_assert!(record.get(range.clone()).is_some());
-                prop_assert!(vouched[2] && vouched[1]);
+                prop_assert!(vouched[4] && vouched[2] && vouched[1]);
+                prop_assert!(range.start == 32 + key.len() && record[32..range.start] == key);
+            }
+        }
+    }
+
+    /// Of a server's memory, parts are other bytes, or bytes of elsewhere; hashes are right again, or not.
+    #[test]
+    fn what_is_found_in_a_spoilt_image_is_the_keys_own(
+        spoilt in prop::collection::vec(spoilt(), 0..12),
+        shards in 1..4u32,
+        rows in 1..4u32,
+    ) {
+        let layout = Layout::new(SEED, shards, rows, 200).unwrap();
+        let (export, mut writers) = export(layout);
+        for n in 0..60u8 {
+            writers[usize::from(n) % shards as usize].set(&[n % 20], &[n % 20, n, 7].repeat(usize::from(n % 9)), None);
+        }
+        let mut image = read(&export, Extent { at: 0, len: layout.bytes() as usize });
+        let mut is_vouched = false;
+        for how in &spoilt {
+            is_vouched |= spoil(&layout, &mut image, how);
+        }
+        for n in 0..30u8 {
+            let key = [n];
+            let found = find_in(&image, &layout, &key)?;
+            // Who makes hashes right may have any value found, in a record of this key.
+            if let Some(value) = found.filter(|_| !is_vouched) {
+                let versions = (n..60).step_by(20).map(|v| [n, v, 7].repeat(usize::from(v % 9)));
+                prop_assert!(n < 20 && versions.into_iter().any(|version| version == value), "{} of {}", value.escape_ascii(), n);
             }
         }
     }
@@ -93,15 +226,23 @@ fn no_byte_can_change_unnoticed() {
     let (export, mut writers) = export(Layout::new(SEED, 2, 3, 64).unwrap());
     writers[0].set(b"key", b"value", Some(77));
     let search = Search::new(export.layout(), b"key");
-    let row = read(&export, search.row());
+    let (row, floors) = (read(&export, search.row()), read(&export, search.floors()));
     let Next::Read(candidate) = search.in_row(&row) else { panic!("no record") };
     let record = read(&export, candidate.extent);
-    assert_eq!(search.in_record(candidate, &record, &row, 0), Next::Found(35..40));
+    assert_eq!(search.in_record(candidate, &record, (&row, &floors), 0), Next::Found(35..40));
     for at in 0..record.len() {
         for bit in 0..8 {
             let mut record = record.clone();
             record[at] ^= 1 << bit;
-            assert_eq!(search.in_record(candidate, &record, &row, 0), Next::Retry, "{at}");
+            assert_eq!(search.in_record(candidate, &record, (&row, &floors), 0), Next::Retry, "{at}");
+        }
+    }
+    for at in 0..16 {
+        for bit in 0..8 {
+            let mut floors = floors.clone();
+            floors[at] ^= 1 << bit;
+            assert_eq!(search.in_record(candidate, &record, (&row, &floors), 0), Next::Retry, "{at}");
+            assert_eq!(search.in_record(candidate, &record, (&row, &floors[..at]), 0), Next::Retry, "{at}");
         }
     }
     for at in 0..64 {
@@ -112,7 +253,7 @@ fn no_byte_can_change_unnoticed() {
         }
     }
     for len in 0..record.len() {
-        assert_eq!(search.in_record(candidate, &record[..len], &row, 0), Next::Retry);
+        assert_eq!(search.in_record(candidate, &record[..len], (&row, &floors), 0), Next::Retry);
     }
     for len in 64..row.len() {
         assert_eq!(search.in_row(&row[..len]), search.in_row(&row), "{len}");

@@ -1,0 +1,189 @@
+//! GETs that are read from an export which the test writes.
+
+use super::super::super::{Board, Load, Plan};
+use super::super::{Keyspace, KvLoad, KvPlan, Protocol};
+use super::*;
+use crate::testing::Fake;
+use linerate_bypass::RemoteDone;
+use linerate_bypass::time::Duration;
+use linerate_kv::export::{Export, Writer};
+
+const SECOND: Duration = Duration::from_secs(1);
+const BASE: u64 = 4096;
+const KEYS: u64 = 20;
+
+struct Bench {
+    load: Load<KvLoad>,
+    net: Fake<usize>,
+    export: Export,
+    writers: Vec<Writer>,
+}
+
+impl Bench {
+    fn new(depth: usize, shards: u32) -> Self {
+        let layout = Layout::new(7, shards, 10, 1000).unwrap();
+        let export = Export::new(layout, false).unwrap();
+        let writers = (0..shards as usize).map(|shard| export.writer(shard)).collect();
+        let plan = KvPlan {
+            one_sided: Some(Exported { place: RemotePlace { address: BASE, key: 3 }, layout }),
+            protocol: Protocol::Resp,
+            connections: 1,
+            depth,
+            keys: KEYS,
+            value_size: 20..=40,
+            get_ratio: 1.0,
+            zipf: 0.0,
+            rate: None,
+            fill: false,
+            verify: false,
+        };
+        let life = Plan { remote: "10.0.0.2:6379".parse().unwrap(), connections: 1, duration: SECOND };
+        let board = Arc::new(Board::new(1, 1));
+        let mut load = Load::new(&life, board.clone(), 0, 1, KvLoad::new(Keyspace::new(plan, 7)));
+        let mut net = Fake::new(100_000);
+        net.remote_room = 1000;
+        load.start(&mut net);
+        net.establish(&mut load);
+        let mut bench = Bench { load, net, export, writers };
+        bench.fill();
+        board.prepare();
+        board.begin();
+        bench.net.pass(&mut bench.load, Duration::from_millis(1));
+        bench
+    }
+
+    fn fill(&mut self) {
+        let shards = self.writers.len();
+        (0..KEYS).for_each(|n| self.writers[n as usize % shards].set(&key(n), b"some value", None));
+    }
+
+    /// READs that are on their way are done, in their order.
+    fn turn(&mut self) {
+        for _ in 0..self.net.remotes.len() {
+            let memory = self.export.memory();
+            self.net.do_remote(&mut self.load, |operation| {
+                let Remote::Read { address, key: 3, len } = operation else { panic!("{operation:?}") };
+                let mut bytes = vec![0; len as usize];
+                memory.read((address - BASE) as usize / 8, &mut bytes);
+                RemoteDone::Read(Bytes::from(bytes))
+            });
+        }
+    }
+
+    /// GETs that the server has been asked for since this was called last, which it answers.
+    fn asked(&mut self) -> usize {
+        let conn = self.net.alive()[0];
+        let asked = self.net.drain(&mut self.load, conn);
+        let count = asked.windows(3).filter(|three| three == b"GET").count();
+        self.net.arrive(&mut self.load, conn, &b"$-1\r\n".repeat(count));
+        count
+    }
+
+    fn reads(self) -> Reads {
+        self.load.into_outcome().traffic.reads()
+    }
+}
+
+#[test]
+fn values_are_read_and_floors_by_one_read_for_many() {
+    for (depth, shards, most) in [(1, 1, 3.0), (1, 3, 3.0), (16, 2, 2.2)] {
+        let mut bench = Bench::new(depth, shards);
+        for _ in 0..200 {
+            bench.turn();
+            assert_eq!(bench.asked(), 0);
+        }
+        let Reads { reads, found, torn, asked } = bench.reads();
+        assert_eq!((torn, asked), (0, 0));
+        // Two turns for each GET: no READ of floors is waited for.
+        assert!(found as usize >= depth * 99, "{found} of {depth}");
+        let each = reads as f64 / found as f64;
+        assert!(each <= most + 0.1, "{each} READs for each of {found} GETs, depth {depth}");
+    }
+}
+
+#[test]
+fn what_was_flushed_before_a_get_began_is_asked_for() {
+    for depth in [1, 4, 16] {
+        let mut bench = Bench::new(depth, 2);
+        (0..3).for_each(|_| bench.turn());
+        bench.writers.iter_mut().for_each(Writer::clear);
+        // Those that have begun may find what there was.
+        while bench.asked() == 0 {
+            bench.turn();
+        }
+        (0..4).for_each(|_| bench.turn());
+        bench.asked();
+        let Reads { found: before, .. } = bench.load.outcome.traffic.reads();
+        (0..20).for_each(|_| {
+            bench.turn();
+            bench.asked();
+        });
+        assert_eq!(bench.load.outcome.traffic.reads().found, before, "{depth}");
+        bench.fill();
+        (0..20).for_each(|_| {
+            bench.turn();
+            bench.asked();
+        });
+        assert!(bench.reads().found > before);
+    }
+}
+
+/// The peer may be anybody: whatever its memory holds, each GET ends.
+#[test]
+fn gets_end_whatever_is_read() {
+    let mut random = fastrand::Rng::with_seed(1);
+    let mut bench = Bench::new(4, 2);
+    let layout = *bench.export.layout();
+    let memory = bench.export.memory().clone();
+    for _ in 0..300 {
+        for _ in 0..random.usize(..20) {
+            memory.store(random.usize(..(layout.bytes() / 8) as usize), random.u64(..));
+        }
+        bench.turn();
+        bench.asked();
+    }
+    let Reads { reads, found, torn, asked } = bench.reads();
+    assert!(asked > 0 && torn > 0 && reads < 4 * 300 * 2, "{reads} {found} {torn} {asked}");
+}
+
+#[test]
+fn without_room_for_reads_the_server_is_asked() {
+    let mut bench = Bench::new(4, 1);
+    for room in [1, 2, 3, 4, 5, 1] {
+        bench.net.remote_room = room;
+        for _ in 0..50 {
+            bench.turn();
+            bench.asked();
+        }
+    }
+    let before = bench.load.outcome.traffic.reads();
+    bench.net.remote_room = 1000;
+    for _ in 0..20 {
+        bench.turn();
+        bench.asked();
+    }
+    let after = bench.reads();
+    assert!(before.asked > 0 && after.found > before.found + 20, "{before:?} {after:?}");
+}
+
+#[test]
+fn an_answer_is_understood_once_it_is_whole() {
+    let answer =
+        b"*6\r\n$5\r\n65536\r\n$1\r\n7\r\n$20\r\n18446744073709551615\r\n$1\r\n2\r\n$3\r\n100\r\n$4\r\n1000\r\n";
+    for end in 0..answer.len() {
+        assert_eq!(parse(&answer[..end]), Ok(None), "{end}");
+    }
+    let layout = Layout::new(u64::MAX, 2, 100, 1000).unwrap();
+    let exported = Exported { place: RemotePlace { address: 65536, key: 7 }, layout };
+    assert_eq!(parse(answer), Ok(Some(Some(exported))));
+    assert_eq!(parse(b"$-1\r\n"), Ok(Some(None)));
+    assert_eq!(parse(b"-ERR unknown command\r\n"), Ok(Some(None)));
+    for nonsense in [
+        "*6\r\n$1\r\nx\r\n$1\r\n7\r\n$1\r\n1\r\n$1\r\n2\r\n$3\r\n100\r\n$4\r\n1000\r\n",
+        "*6\r\n$1\r\n1\r\n$1\r\n7\r\n$1\r\n1\r\n$1\r\n0\r\n$3\r\n100\r\n$4\r\n1000\r\n",
+        "*6\r\n$20\r\n18446744073709551615\r\n$1\r\n7\r\n$1\r\n1\r\n$1\r\n2\r\n$3\r\n100\r\n$4\r\n1000\r\n",
+    ] {
+        assert_eq!(parse(nonsense.as_bytes()), Err(Nonsense), "{nonsense}");
+    }
+    assert_eq!(parse(&[b'x'; ANSWER + 1]), Err(Nonsense));
+}
