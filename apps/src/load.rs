@@ -23,7 +23,7 @@ pub use bulk::{Bulk, Direction};
 #[cfg(feature = "rdma")]
 pub use connects::Connects;
 pub use echo::EchoLoad;
-pub use kv::{AskExport, Exported, Keyspace, KvLoad, KvPlan, MOST_KEYS, Protocol, Reads, SHORTEST_VERIFIED, Side};
+pub use kv::{Ask, Exported, Keyspace, KvLoad, KvPlan, MOST_KEYS, Protocol, Reads, SHORTEST_VERIFIED, Side};
 #[cfg(feature = "rdma")]
 pub use rounds::{Progress, Rounds, Stage};
 

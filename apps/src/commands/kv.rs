@@ -3,13 +3,14 @@
 use super::LoadArgs;
 use super::kv_serve::{self, KvServeArgs};
 use crate::error::Error;
-use crate::load::{AskExport, Exported, Keyspace, KvLoad, KvPlan, MOST_KEYS, Protocol, Reads, SHORTEST_VERIFIED, Side};
+use crate::load::{Ask, Exported, Keyspace, KvLoad, KvPlan, MOST_KEYS, Protocol, Reads, SHORTEST_VERIFIED, Side};
 use crate::net::{Listen, Network, Place};
 use crate::report::{KvReport, OpenReport, ReadsReport, Report, SideReport};
 use crate::signals;
 use crate::units::parse_size;
 use hdrhistogram::Histogram;
-use linerate_bypass::Via;
+use linerate_bypass::{ConnectError, Via};
+use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -113,6 +114,7 @@ fn load(args: &KvLoadArgs) -> Result<(), Error> {
         verify: args.verify,
     };
     let space = Keyspace::new(plan, fastrand::u64(..));
+    let before = if args.one_sided { server_time(args)? } else { None };
     let mut load = super::load::run(&args.load, "requests", move || KvLoad::new(space.clone()))?;
     let sum = |of: fn(&KvLoad) -> u64| load.traffic.iter().map(of).sum::<u64>();
     let (misses, filled) = (sum(KvLoad::misses), sum(KvLoad::filled));
@@ -120,6 +122,9 @@ fn load(args: &KvLoadArgs) -> Result<(), Error> {
     load.traffic.iter().for_each(|traffic| reads += traffic.reads());
     load.errors.refusals = sum(KvLoad::refused);
     load.errors.missing = if args.no_miss { misses } else { 0 };
+    // A server that connections were lost to is not asked.
+    let after = if before.is_some() && load.errors.total() == 0 { server_time(args)? } else { None };
+    let server = before.zip(after).map(|(before, after)| after.saturating_sub(before));
     let first = load.traffic.iter().find_map(|traffic| traffic.first_error().map(str::to_owned));
 
     let time = load.measured;
@@ -142,7 +147,7 @@ fn load(args: &KvLoadArgs) -> Result<(), Error> {
         set,
         misses,
         filled,
-        one_sided: args.one_sided.then(|| ReadsReport::new(&reads)),
+        one_sided: args.one_sided.then(|| ReadsReport::new(&reads, server)),
         open: args.rate.map(|rate| OpenReport::new(rate, time, requests, &all(KvLoad::late_nanos))),
     };
     super::load::print(&args.load, report, load, first)
@@ -157,12 +162,30 @@ fn exported(args: &KvLoadArgs) -> Result<Exported, Error> {
     if args.protocol != Protocol::Resp {
         return Err(usage("the server tells clients of Redis where its values are: leave --protocol out"));
     }
+    let remote = args.load.connect;
+    match ask(args, Ask::export)? {
+        Ok(Some(exported)) => Ok(exported),
+        Ok(None) => Err(Error::NoExport(remote)),
+        Err(why) => Err(Error::NoConnection { remote, why }),
+    }
+}
+
+/// How long processors have been busy with the server, if it tells.
+fn server_time(args: &KvLoadArgs) -> Result<Option<Duration>, Error> {
+    Ok(ask(args, Ask::cpu_time)?.unwrap_or(None))
+}
+
+/// Asks the server something, on a connection for this alone. Returns what it said, or why it did not.
+fn ask<T: Send + 'static>(
+    args: &KvLoadArgs,
+    question: fn(SocketAddr, Arc<AtomicBool>) -> Ask<T>,
+) -> Result<Result<T, Option<ConnectError>>, Error> {
     let (interrupted, over) = (signals::stop_flag().map_err(Error::Signals)?, Arc::new(AtomicBool::new(false)));
     let remote = args.load.connect;
     args.load.net.check_remote(remote)?;
     let network = Network::open(&args.load.net.opening(1), &Listen::default(), Place::Last, &interrupted)?;
     let (stop, seen) = (Arc::new(AtomicBool::new(false)), over.clone());
-    let running = network.start(move |_| AskExport::new(remote, seen.clone()), stop.clone())?;
+    let running = network.start(move |_| question(remote, seen.clone()), stop.clone())?;
     let begun = Instant::now();
     while !over.load(Ordering::Acquire) && !running.is_over() && !interrupted.load(Ordering::Relaxed) {
         if begun.elapsed() > ANSWER_LIMIT {
@@ -172,12 +195,7 @@ fn exported(args: &KvLoadArgs) -> Result<Exported, Error> {
     }
     stop.store(true, Ordering::Relaxed);
     let (services, _) = running.join()?;
-    match services.first().map(AskExport::outcome) {
-        Some(Ok(Some(exported))) => Ok(exported),
-        Some(Ok(None)) => Err(Error::NoExport(remote)),
-        Some(Err(why)) => Err(Error::NoConnection { remote, why }),
-        None => Err(Error::NoConnection { remote, why: None }),
-    }
+    Ok(services.into_iter().next().map_or(Err(None), Ask::outcome))
 }
 
 /// One size, or two with a dash between them.

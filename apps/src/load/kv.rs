@@ -1,5 +1,6 @@
 //! The load of a key-value server: GETs and SETs of keys of which some are more popular than others.
 
+mod ask;
 mod asked;
 mod keys;
 mod one_sided;
@@ -11,8 +12,9 @@ mod values;
 mod versions;
 mod zipf;
 
+pub use ask::Ask;
 pub use keys::MOST as MOST_KEYS;
-pub use one_sided::{AskExport, Exported, Reads};
+pub use one_sided::{Exported, Reads};
 pub use plan::{Keyspace, KvPlan};
 pub use request::Protocol;
 pub use values::HEAD as SHORTEST_VERIFIED;
