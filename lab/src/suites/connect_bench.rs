@@ -1,9 +1,13 @@
 //! `linerate rdma connect-bench` on a device of a guest's: it goes through all of its steps, whatever they take there.
 
-use super::pair::{DEVICE, Pair};
+use super::Suite;
+use super::pair::{DEVICE, Pair, Provider};
 use crate::error::{Result, failed};
 use crate::host::Lab;
 use crate::report::Report;
+
+/// This alone.
+pub const SUITE: Suite = Suite { name: "rxe-connect", about: "rdma connect-bench on Soft-RoCE", run: alone };
 
 /// How often each step is done.
 const ROUNDS: u64 = 20;
@@ -12,6 +16,11 @@ const STEPS: [&str; 6] = ["create", "INIT", "post buffers", "RTR", "RTS", "destr
 /// The connections that are made.
 const CONNECTIONS: [&str; 5] =
     ["rdma_cm", "rdma_cm, prepared", "TCP exchange", "TCP exchange, prepared", "TCP stack, in memory"];
+
+fn alone(lab: &Lab, report: &mut Report) {
+    let Some(pair) = report.case("two guests", || Pair::boot(lab, Provider::Rxe)) else { return };
+    run(lab, report, &pair);
+}
 
 /// The case.
 pub fn run(lab: &Lab, report: &mut Report, pair: &Pair) {

@@ -33,4 +33,4 @@ pub const SUITES: &[Suite] = &[rxe::SUITE, siw::SUITE, virtio_pci::SUITE, af_xdp
 
 /// Parts of these, which run when they are named.
 pub const PARTS: &[Suite] =
-    &[rxe::QUICK, counts::SUITE, perf::SUITE, kills::SUITE, one_sided::SUITE, one_sided::MILLION];
+    &[rxe::QUICK, counts::SUITE, perf::SUITE, connect_bench::SUITE, one_sided::SUITE, kills::SUITE, one_sided::MILLION];
