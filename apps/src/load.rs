@@ -24,7 +24,7 @@ pub use bulk::{Bulk, Direction};
 pub use connects::Connects;
 pub use echo::EchoLoad;
 pub use kv::{
-    AskCounters, AskExport, CountLoad, CountPlan, Counted, Exported, Keyspace, KvLoad, KvPlan, MOST_KEYS, NoCounters,
+    Ask, AskCounters, CountLoad, CountPlan, Counted, Exported, Keyspace, KvLoad, KvPlan, MOST_KEYS, NoCounters,
     Protocol, Reads, SHORTEST_VERIFIED, SWAP_EVERY, Side, counter_name,
 };
 #[cfg(feature = "rdma")]

@@ -137,6 +137,9 @@ pub struct ReadsReport {
     pub torn: u64,
     /// GETs that the server was asked for in the end.
     pub asked: u64,
+    /// Seconds that processors were busy with the server meanwhile, connecting and filling included, if it tells.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub server_cpu_seconds: Option<f64>,
 }
 
 /// A load that counts by itself. As JSON one object: that of [`Report`], and in it what follows here.
@@ -195,10 +198,12 @@ pub struct OpenReport {
 }
 
 impl ReadsReport {
-    /// A report on them.
-    pub fn new(reads: &Reads) -> Self {
+    /// A report on them, while processors were busy with the `server` for so long.
+    pub fn new(reads: &Reads, server: Option<Duration>) -> Self {
         let Reads { reads, found, torn, asked } = *reads;
-        ReadsReport { reads, found, reads_per_get: reads as f64 / (found.max(1) as f64), torn, asked }
+        let server_cpu_seconds = server.map(|server| server.as_secs_f64());
+        let reads_per_get = reads as f64 / (found.max(1) as f64);
+        ReadsReport { reads, found, reads_per_get, torn, asked, server_cpu_seconds }
     }
 }
 
@@ -227,11 +232,14 @@ impl fmt::Display for KvReport {
             get.rate, get.requests, get.bytes
         )?;
         writeln!(f, "SETs/s     {:>12.0}   ({}, {} bytes)", set.rate, set.requests, set.bytes)?;
-        if let Some(ReadsReport { reads, found, reads_per_get, torn, asked }) = &self.one_sided {
+        if let Some(ReadsReport { reads, found, reads_per_get, torn, asked, server_cpu_seconds }) = &self.one_sided {
             writeln!(
                 f,
                 "READs/GET  {reads_per_get:>12.2}   ({reads} for {found} GETs, {torn} of them torn; {asked} GETs were asked for)"
             )?;
+            if let Some(seconds) = server_cpu_seconds {
+                writeln!(f, "server CPU {seconds:>12.3} s (from before its connections were made until after them)")?;
+            }
         }
         writeln!(f, "errors     {:>12}", all.errors)?;
         if let Some(open) = &self.open {

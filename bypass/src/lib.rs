@@ -10,6 +10,7 @@ pub mod arena;
 mod blocks;
 mod bytes;
 mod counters;
+mod cpu;
 #[cfg(feature = "dpdk")]
 pub mod dpdk;
 mod free_list;
@@ -32,6 +33,7 @@ pub use arena::Arena;
 pub use blocks::{Block, BlockPool};
 pub use bytes::{Bytes, Memory, Owner};
 pub use counters::Counters;
+pub use cpu::CpuTime;
 pub use nic::{BURST, Capabilities, ChecksumOffload, InvalidMac, MacAddr, Nic, QueueStats};
 pub use packet::{L4, Packet, RxChecksum, RxInfo, TxOffload};
 pub use prefetch::{prefetch, prefetch_bytes, prefetch_slice, prefetch_whole};

@@ -62,7 +62,7 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     if cli.list {
         for suite in SUITES.iter().chain(PARTS) {
-            println!("{:12} {}", suite.name, suite.about);
+            println!("{:14} {}", suite.name, suite.about);
         }
         return ExitCode::SUCCESS;
     }

@@ -4,7 +4,7 @@ use super::LoadArgs;
 use super::kv_serve::{self, KvServeArgs};
 use crate::error::Error;
 use crate::load::{
-    AskCounters, AskExport, CountLoad, CountPlan, Counted, Exported, Keyspace, KvLoad, KvPlan, MOST_KEYS, NoCounters,
+    Ask, AskCounters, CountLoad, CountPlan, Counted, Exported, Keyspace, KvLoad, KvPlan, MOST_KEYS, NoCounters,
     Protocol, Reads, SHORTEST_VERIFIED, Side, counter_name,
 };
 use crate::net::{Listen, Network, Place};
@@ -125,6 +125,7 @@ fn load(args: &KvLoadArgs) -> Result<(), Error> {
         verify: args.verify,
     };
     let space = Keyspace::new(plan, fastrand::u64(..));
+    let before = if args.one_sided { server_time(args)? } else { None };
     let mut load = super::load::run(&args.load, "requests", move || KvLoad::new(space.clone()))?;
     let sum = |of: fn(&KvLoad) -> u64| load.traffic.iter().map(of).sum::<u64>();
     let (misses, filled) = (sum(KvLoad::misses), sum(KvLoad::filled));
@@ -132,6 +133,9 @@ fn load(args: &KvLoadArgs) -> Result<(), Error> {
     load.traffic.iter().for_each(|traffic| reads += traffic.reads());
     load.errors.refusals = sum(KvLoad::refused);
     load.errors.missing = if args.no_miss { misses } else { 0 };
+    // A server that connections were lost to is not asked.
+    let after = if before.is_some() && load.errors.total() == 0 { server_time(args)? } else { None };
+    let server = before.zip(after).map(|(before, after)| after.saturating_sub(before));
     let first = load.traffic.iter().find_map(|traffic| traffic.first_error().map(str::to_owned));
 
     let time = load.measured;
@@ -154,7 +158,7 @@ fn load(args: &KvLoadArgs) -> Result<(), Error> {
         set,
         misses,
         filled,
-        one_sided: args.one_sided.then(|| ReadsReport::new(&reads)),
+        one_sided: args.one_sided.then(|| ReadsReport::new(&reads, server)),
         open: args.rate.map(|rate| OpenReport::new(rate, time, requests, &all(KvLoad::late_nanos))),
     };
     super::load::print(&args.load, report, load, first)
@@ -170,12 +174,17 @@ fn exported(args: &KvLoadArgs) -> Result<Exported, Error> {
         return Err(usage("the server tells clients of Redis where its values are: leave --protocol out"));
     }
     let remote = args.load.connect;
-    match ask(args, move |over| AskExport::new(remote, over))?.as_ref().map(AskExport::outcome) {
-        Some(Ok(Some(exported))) => Ok(exported),
-        Some(Ok(None)) => Err(Error::NoExport(remote)),
-        Some(Err(why)) => Err(Error::NoConnection { remote, why }),
-        None => Err(Error::NoConnection { remote, why: None }),
+    match ask(args, move |over| Ask::export(remote, over))?.map_or(Err(None), Ask::outcome) {
+        Ok(Some(exported)) => Ok(exported),
+        Ok(None) => Err(Error::NoExport(remote)),
+        Err(why) => Err(Error::NoConnection { remote, why }),
     }
+}
+
+/// How long processors have been busy with the server, if it tells.
+fn server_time(args: &KvLoadArgs) -> Result<Option<Duration>, Error> {
+    let remote = args.load.connect;
+    Ok(ask(args, move |over| Ask::cpu_time(remote, over))?.and_then(|asked| asked.outcome().ok()?))
 }
 
 /// Counts.

@@ -1,5 +1,6 @@
 //! The load of a key-value server: GETs and SETs of keys of which some are more popular than others.
 
+mod ask;
 mod ask_counters;
 mod asked;
 mod count;
@@ -14,10 +15,11 @@ mod values;
 mod versions;
 mod zipf;
 
+pub use ask::Ask;
 pub use ask_counters::{AskCounters, NoCounters};
 pub use count::{CountLoad, CountPlan, Counted, SWAP_EVERY, name as counter_name};
 pub use keys::MOST as MOST_KEYS;
-pub use one_sided::{AskExport, Exported, Reads};
+pub use one_sided::{Exported, Reads};
 pub use plan::{Keyspace, KvPlan};
 pub use request::Protocol;
 pub use values::HEAD as SHORTEST_VERIFIED;

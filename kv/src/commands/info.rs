@@ -5,18 +5,20 @@ use super::connection::VERSION;
 use super::refused::Done;
 use super::{Context, DATABASES, Request, Totals};
 use crate::resp::Reply;
+use linerate_bypass::CpuTime;
 use std::fmt::Write;
 
 type Section = fn(&mut String, &mut Context<'_, '_>, &Totals);
 
 /// The sections, in order.
-const SECTIONS: [(&str, Section); 8] = [
+const SECTIONS: [(&str, Section); 9] = [
     ("Server", server),
     ("Clients", clients),
     ("Memory", memory),
     ("Persistence", persistence),
     ("Stats", stats),
     ("Replication", replication),
+    ("CPU", cpu),
     ("Cluster", cluster),
     ("Keyspace", keyspace),
 ];
@@ -102,6 +104,13 @@ fn replication(text: &mut String, _: &mut Context<'_, '_>, _: &Totals) {
     line(text, "connected_slaves", 0);
 }
 
+fn cpu(text: &mut String, _: &mut Context<'_, '_>, _: &Totals) {
+    let CpuTime { user, system } = CpuTime::now();
+    for (name, time) in [("used_cpu_sys", system), ("used_cpu_user", user)] {
+        line(text, name, format_args!("{:.6}", time.as_secs_f64()));
+    }
+}
+
 fn cluster(text: &mut String, _: &mut Context<'_, '_>, _: &Totals) {
     line(text, "cluster_enabled", 0);
 }
@@ -152,6 +161,8 @@ mod tests {
             }
             let two = client.run("info KEYSPACE server");
             assert!(two.contains("# Server") && two.contains("# Keyspace") && !two.contains("# Memory"), "{two}");
+            let cpu = client.run("info cpu");
+            assert!(cpu.contains("# CPU used_cpu_sys:") && cpu.contains(" used_cpu_user:"), "{cpu}");
             client.says("info nosuch", "$0");
         }
     }

@@ -3,14 +3,13 @@
 
 use super::Suite;
 use super::pair::{DEVICE, Pair, Provider};
+use super::perftest::{self, Counts, counted};
 use super::service::{ECHO, End, Service};
 use crate::error::{Error, Result, failed};
 use crate::host::Lab;
 use crate::program::Ended;
 use crate::report::Report;
-use serde::Deserialize;
 use std::fmt;
-use std::ops::Add;
 use std::path::Path;
 
 /// This alone.
@@ -54,38 +53,7 @@ pub fn run(lab: &Lab, report: &mut Report, pair: &Pair) {
     }
 }
 
-/// What the library tells.
-#[derive(Debug, Clone, Copy, Deserialize)]
-struct Counts {
-    requests: u64,
-    buffers: u64,
-    requests_completed: u64,
-    buffers_completed: u64,
-    unseen: u64,
-}
-
-impl Add for Counts {
-    type Output = Counts;
-
-    fn add(self, other: Counts) -> Counts {
-        Counts {
-            requests: self.requests + other.requests,
-            buffers: self.buffers + other.buffers,
-            requests_completed: self.requests_completed + other.requests_completed,
-            buffers_completed: self.buffers_completed + other.buffers_completed,
-            unseen: self.unseen + other.unseen,
-        }
-    }
-}
-
 impl Counts {
-    /// What a program told last but for itself.
-    fn read(ended: &Ended) -> Result<Counts> {
-        let line = ended.err.iter().rfind(|line| line.starts_with(r#"{"requests":"#));
-        let Some(line) = line else { return failed(format!("nothing was counted: {ended:?}")) };
-        Ok(serde_json::from_str(line)?)
-    }
-
     /// What a server of ours counts itself, once its connection is made, is as much.
     fn is_told_by(&self, server: &serde_json::Value) -> Result<()> {
         let verbs = &server["verbs"];
@@ -119,8 +87,8 @@ impl Asked {
 
     /// What is compared.
     fn all(&self) -> [(&'static str, u64); 3] {
-        let Counts { requests, buffers, requests_completed, buffers_completed, .. } = self.counts;
-        [("requests", requests), ("buffers", buffers), ("completions", requests_completed + buffers_completed)]
+        let Counts { requests, buffers, .. } = self.counts;
+        [("requests", requests), ("buffers", buffers), ("completions", self.counts.completions())]
     }
 
     /// For each message, and for each thing that is carried, no more than the others.
@@ -178,31 +146,8 @@ fn ours(lab: &Lab, pair: &Pair, service: Service) -> Result<Asked> {
 
 /// Of perftest, whose ends send `count` messages each.
 fn theirs(lab: &Lab, pair: &Pair, perftest: &Path, test: &str, count: u64) -> Result<Asked> {
-    // What is exchanged by TCP before is not counted.
-    let script = |of: &str| -> Result<String> {
-        Ok(format!(
-            "{}export LD_LIBRARY_PATH={1}/usr/lib/x86_64-linux-gnu
-            gid=$(grep -ls '^0000:0000:0000:0000:0000:ffff:' /sys/class/infiniband/{DEVICE}/ports/1/gids/* | sed -n '1s#.*/##p')
-            exec {1}/usr/bin/{test} --CPU-freq --ib-dev {DEVICE} --gid-index $gid --size 64 --iters {count} {of}",
-            counted(lab)?,
-            perftest.display(),
-        ))
-    };
-    let server = pair.server.start_script("perftest", &script("")?)?;
-    pair.server.run("listening", "until ss -Htln 'sport = :18515' | grep -q .; do sleep 0.05; done")?;
-    let client = pair.client.run("perftest", &script(Pair::SERVER)?)?;
-    let server = server.succeed()?;
-    let counts = Counts::read(&client)? + Counts::read(&server)?;
-    Ok(Asked { messages: 2 * count, carried: 2 * count, counts })
-}
-
-/// A script's beginning, by which the program that it ends in is counted.
-fn counted(lab: &Lab) -> Result<String> {
-    let library = lab.linerate.with_file_name("liblinerate_verbs_count.so");
-    if !library.exists() {
-        return failed(format!("{}: build linerate-verbs-count in the same profile", library.display()));
-    }
-    Ok(format!("export LD_PRELOAD='{}'\n", library.display()))
+    let [client, server] = perftest::run(lab, pair, perftest, test, &format!("--size {SIZE} --iters {count}"))?;
+    Ok(Asked { messages: 2 * count, carried: 2 * count, counts: client + server })
 }
 
 /// How many messages a load says that it sent.

@@ -1,8 +1,13 @@
 //! The suites, a file each. A suite boots what it needs, and reports cases.
 
 mod af_xdp;
+mod connect_bench;
 mod counts;
+mod kills;
+mod one_sided;
 mod pair;
+mod perf;
+mod perftest;
 mod rxe;
 mod service;
 mod siw;
@@ -27,4 +32,5 @@ pub struct Suite {
 pub const SUITES: &[Suite] = &[rxe::SUITE, siw::SUITE, virtio_pci::SUITE, af_xdp::SUITE, vhost::SUITE];
 
 /// Parts of these, which run when they are named.
-pub const PARTS: &[Suite] = &[rxe::QUICK, counts::SUITE];
+pub const PARTS: &[Suite] =
+    &[rxe::QUICK, counts::SUITE, perf::SUITE, connect_bench::SUITE, one_sided::SUITE, kills::SUITE, one_sided::MILLION];

@@ -69,6 +69,20 @@ impl Pair {
         self.server.run("link", &until_it_is(state)).map(drop)
     }
 
+    /// What a server holds: objects of its device, with its descriptors; and kilobytes of resident memory.
+    pub fn held(&self) -> Result<(String, u64)> {
+        let script = format!(
+            "pid=$(pgrep -x linerate)
+            echo $(rdma resource show {DEVICE}) and $(ls /proc/$pid/fd | wc -l) descriptors
+            grep VmRSS /proc/$pid/status | tr -dc 0-9"
+        );
+        let told = self.server.run("what the server holds", &script)?;
+        match told.out.as_slice() {
+            [held, resident] if let Ok(resident) = resident.trim().parse() => Ok((held.clone(), resident)),
+            other => failed(format!("it is not to be seen what the server holds: {other:?}")),
+        }
+    }
+
     /// rdma-core's `rping`, which connects by rdma_cm and checks what comes back.
     pub fn rping(&self) -> Result<()> {
         let server = self.server.start_script("rping", &format!("exec rping -s -a {} -C 10", Self::SERVER))?;
@@ -78,21 +92,21 @@ impl Pair {
     }
 
     /// Starts a server. `words` are arguments that both ends have.
-    pub fn serve(&self, lab: &Lab, service: Service, words: &'static str) -> Result<Program> {
-        let end = End { words, ..End::new(format!("rdma:{DEVICE}"), Self::SERVER) };
+    pub fn serve(&self, lab: &Lab, service: Service, words: &str) -> Result<Program> {
+        let end = End { words: words.to_owned(), ..End::new(format!("rdma:{DEVICE}"), Self::SERVER) };
         let mut server = self.server.start_script(service.name, &lab.in_guest(&service.serve(&end)))?;
         server.wait_for_line("ready ")?;
         Ok(server)
     }
 
     /// Starts a load of it.
-    pub fn load(&self, lab: &Lab, service: Service, words: &'static str) -> Result<Program> {
-        let end = End { words, ..End::new(format!("rdma:{DEVICE}"), Self::CLIENT) };
+    pub fn load(&self, lab: &Lab, service: Service, words: &str) -> Result<Program> {
+        let end = End { words: words.to_owned(), ..End::new(format!("rdma:{DEVICE}"), Self::CLIENT) };
         self.client.start_script(service.name, &lab.in_guest(&service.load(&end, Self::SERVER)))
     }
 
     /// A server answers a load, which is given more time where not even one request has come back.
-    pub fn answers(&self, lab: &Lab, service: Service, words: &'static str) -> Result<()> {
+    pub fn answers(&self, lab: &Lab, service: Service, words: &str) -> Result<()> {
         let server = self.serve(lab, service, words)?;
         let load = self.load(lab, service, words)?.succeed()?;
         let served = server.stop()?;
@@ -141,6 +155,11 @@ fn device(provider: Provider) -> String {
         {}",
         until_it_is("ACTIVE")
     )
+}
+
+/// The objects of a guest's device, of all of its programs.
+pub fn objects(machine: &Machine) -> Result<String> {
+    Ok(machine.run("objects", &format!("rdma resource show {DEVICE}"))?.out.join(" "))
 }
 
 /// A script that waits until the verbs device's port is in a state.

@@ -1,9 +1,8 @@
 //! RDMA verbs over Soft-RoCE, between two guests: real RoCEv2 packets.
 
-use super::Suite;
-use super::counts;
 use super::pair::{DEVICE, Pair, Provider};
 use super::service::{ALL, ECHO, KV, Service};
+use super::{Suite, connect_bench, counts, kills, one_sided, perf};
 use crate::error::{Result, failed};
 use crate::host::Lab;
 use crate::program::wait_for;
@@ -35,9 +34,6 @@ const LOADS: [(&str, Service); 6] = [
     ),
 ];
 
-/// A load that lasts until something happens to it.
-const LASTING: Service = Service { seconds: 600, ..ECHO };
-
 fn quick(lab: &Lab, report: &mut Report) {
     let Some(pair) = report.case("two guests", || Pair::boot(lab, Provider::Rxe)) else { return };
     for service in ALL {
@@ -55,43 +51,14 @@ fn run(lab: &Lab, report: &mut Report) {
         }
     }
     counts::run(lab, report, &pair);
-    report.case("a server is killed and comes back", || server_killed(lab, &pair));
-    report.case("a load is killed, and leaves nothing at its server", || load_killed(lab, &pair));
+    perf::run(lab, report, &pair);
+    connect_bench::run(lab, report, &pair);
+    one_sided::run(lab, report, &pair);
+    kills::run(lab, report, &pair);
     report.case("a thousand connections leave nothing", || thousand(lab, &pair));
     report.case("the link goes down and up", || link_down(lab, &pair));
     report.case("rping is refused by a server", || pair.rping_is_refused(lab));
     report.case("rping is not taken for a server", || pair.rping_is_not_taken_for_a_server(lab));
-}
-
-/// The load ends and says why; the next one is served at the same address.
-fn server_killed(lab: &Lab, pair: &Pair) -> Result<()> {
-    let server = pair.serve(lab, ECHO, "")?;
-    let mut load = pair.load(lab, LASTING, "")?;
-    load.wait_for_line("measuring")?;
-    server.kill()?;
-    let load = load.end()?;
-    if load.status == 0 || load.json()?["errors"] == 0 {
-        return failed(format!("the load does not know that its server is gone: {load:?}"));
-    }
-    pair.answers(lab, ECHO, "")
-}
-
-fn load_killed(lab: &Lab, pair: &Pair) -> Result<()> {
-    let server = pair.serve(lab, ECHO, "")?;
-    let mut load = pair.load(lab, LASTING, "")?;
-    load.wait_for_line("measuring")?;
-    let pairs = |test: &str| {
-        format!("until [ $(rdma resource show qp link {DEVICE} | grep -c 'type RC') {test} ]; do sleep 0.05; done")
-    };
-    pair.server.run("queue pairs", &pairs(&format!("-ge {}", LASTING.connections)))?;
-    load.kill()?;
-    pair.server.run("queue pairs", &pairs("-eq 0"))?;
-    let load = pair.load(lab, ECHO, "")?.succeed()?;
-    let told = server.stop()?.json()?;
-    if told["broken"] != LASTING.connections || told["finished"] != ECHO.connections {
-        return failed(format!("the next load tells {load:?}, the server {told}"));
-    }
-    Ok(())
 }
 
 /// The adapter's own calls, at the device of one guest.
@@ -104,20 +71,6 @@ fn device_tests(lab: &Lab, pair: &Pair) -> Result<()> {
     pair.server.run("the device's tests", &script).map(drop)
 }
 
-/// What a server holds: objects of its device, with its descriptors; and kilobytes of resident memory.
-fn held(pair: &Pair) -> Result<(String, u64)> {
-    let script = format!(
-        "pid=$(pgrep -x linerate)
-        echo $(rdma resource show {DEVICE}) and $(ls /proc/$pid/fd | wc -l) descriptors
-        grep VmRSS /proc/$pid/status | tr -dc 0-9"
-    );
-    let told = pair.server.run("what the server holds", &script)?;
-    match told.out.as_slice() {
-        [held, resident] if let Ok(resident) = resident.trim().parse() => Ok((held.clone(), resident)),
-        other => failed(format!("it is not to be seen what the server holds: {other:?}")),
-    }
-}
-
 /// What a server holds after a thousand connections is what it held before. Its allocators keep what was needed at one time, which may
 /// still rise when more connections happen to be closing while others open, but not with every thousand.
 fn thousand(lab: &Lab, pair: &Pair) -> Result<()> {
@@ -128,16 +81,16 @@ fn thousand(lab: &Lab, pair: &Pair) -> Result<()> {
     let server = pair.serve(lab, MANY, "")?;
     // What the most connections at a time take, their slots keep.
     pair.load(lab, MANY, "")?.succeed()?;
-    let (before, mut resident) = held(pair)?;
+    let (before, mut resident) = pair.held()?;
     let mut told = vec![resident];
     let mut thousands = 0;
     loop {
         for _ in 0..4 {
             pair.load(lab, MANY, "")?.succeed()?;
-            wait_for("the server to hold what it held", || Ok(held(pair)?.0 == before))?;
+            wait_for("the server to hold what it held", || Ok(pair.held()?.0 == before))?;
         }
         thousands += 1;
-        let now = held(pair)?.1;
+        let now = pair.held()?.1;
         told.push(now);
         if now <= resident + SPARE {
             break;

@@ -16,13 +16,15 @@ pub struct Service {
     pub load: &'static str,
     /// On how many connections.
     pub connections: u32,
+    /// And on how many, one after the other, it asks the server something before and after.
+    pub asks: u32,
     /// How long, once they are open.
     pub seconds: u32,
 }
 
 /// Every byte comes back.
 pub const ECHO: Service =
-    Service { name: "echo", port: 7, serve: "", load: "--size 1000 --depth 2", connections: 8, seconds: 2 };
+    Service { name: "echo", port: 7, serve: "", load: "--size 1000 --depth 2", connections: 8, asks: 0, seconds: 2 };
 
 /// Every value is the one that was written.
 pub const KV: Service = Service {
@@ -31,7 +33,17 @@ pub const KV: Service = Service {
     serve: "--memory 64m",
     load: "--keys 1000 --value-size 64-4k --get-ratio 0.5 --verify --no-miss",
     connections: 8,
+    asks: 0,
     seconds: 2,
+};
+
+/// Every value is the one that was written, and a value that is there is read out of the server's memory.
+pub const ONE_SIDED: Service = Service {
+    serve: "--memory 64m --export 64m",
+    load: "--one-sided --keys 1000 --value-size 64-2k --get-ratio 0.5 --verify --no-miss",
+    // Where it exports, and its time before and after.
+    asks: 3,
+    ..KV
 };
 
 /// What verbs drop besides.
@@ -50,7 +62,7 @@ pub struct End {
     /// How many workers.
     pub workers: u16,
     /// What else is to be said of it.
-    pub words: &'static str,
+    pub words: String,
 }
 
 impl End {
@@ -61,7 +73,7 @@ impl End {
 
     /// One worker.
     pub fn new(via: impl Into<String>, ip: impl Into<String>) -> End {
-        End { via: via.into(), ip: ip.into(), workers: 1, words: "" }
+        End { via: via.into(), ip: ip.into(), workers: 1, words: String::new() }
     }
 
     /// The arguments that say so.
@@ -96,8 +108,8 @@ impl Service {
         let (load, server) = (load.json()?, server.json()?);
         let all_is_well = load["errors"] == 0
             && load["requests"].as_u64() > Some(0)
-            && server["accepted"] == self.connections
-            && server["finished"] == self.connections;
+            && server["accepted"] == self.connections + self.asks
+            && server["finished"] == self.connections + self.asks;
         if !all_is_well {
             return failed(format!("the load tells {load}, the server {server}"));
         }

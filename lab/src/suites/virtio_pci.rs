@@ -111,7 +111,8 @@ fn bind(driver: &str, devices: &[String]) -> String {
 fn answers(lab: &Lab, machine: &Machine, namespace: &Namespace, nic: &Nic, service: Service) -> Result<()> {
     // QEMU's own packed rings take frames in one piece only.
     let words = if nic.packed && !matches!(nic.wire, Wire::VhostUser(_)) { "--no-multi-segment" } else { "" };
-    let end = End { workers: nic.queues, words, ..End::new(format!("pci:{}", nic.pci()), address(nic, 2)) };
+    let end =
+        End { workers: nic.queues, words: words.to_owned(), ..End::new(format!("pci:{}", nic.pci()), address(nic, 2)) };
     // A driver begins with somebody at the other end, who leaves then.
     let other = match &nic.wire {
         Wire::VhostUser(socket) => Some(other(lab, &Nic { iommu: machine.has_iommu(), ..nic.clone() }, socket)?),

@@ -1,18 +1,16 @@
 //! GETs that the server has no part in: values that this end reads by itself, out of what the server exports.
 
+use super::ask::Ask;
 use super::numbers::{self, Nonsense, Said};
 use super::reply::{Known, Wrong, check};
 use super::request::Request;
-use linerate_bypass::{
-    Bytes, CloseReason, ConnId, ConnectError, NoRemote, Origin, Remote, RemotePlace, Service, Transport,
-};
+use linerate_bypass::{Bytes, ConnId, NoRemote, Remote, RemotePlace, Transport};
 use linerate_kv::export::{Candidate, Extent, Layout, Next, Search};
 use std::collections::VecDeque;
-use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::ops::{AddAssign, Range};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 
 use super::keys::key;
 
@@ -249,31 +247,10 @@ pub fn verify(value: &[u8], request: &Request, known: Known<'_>) -> Result<(), W
     check(value, request, known)
 }
 
-/// Asks a server where its export is.
-#[derive(Debug)]
-pub struct AskExport {
-    remote: SocketAddr,
-    is_over: Arc<AtomicBool>,
-    answer: Vec<u8>,
-    outcome: Result<Option<Exported>, Option<ConnectError>>,
-}
-
-/// The most bytes of an answer.
-const ANSWER: usize = 1024;
-
-impl AskExport {
-    /// Asks the server at `remote`; `is_over` becomes true when it has answered, or will not.
-    pub fn new(remote: SocketAddr, is_over: Arc<AtomicBool>) -> Self {
-        AskExport { remote, is_over, answer: Vec::new(), outcome: Err(None) }
-    }
-
-    /// What it said: nothing, if it exports nothing; an error, if it did not answer.
-    pub fn outcome(&self) -> Result<Option<Exported>, Option<ConnectError>> {
-        self.outcome
-    }
-
-    fn end(&self) {
-        self.is_over.store(true, Ordering::Release);
+impl Ask<Option<Exported>> {
+    /// Asks the server at `remote` where its export is; it may have none.
+    pub fn export(remote: SocketAddr, is_over: Arc<AtomicBool>) -> Self {
+        Ask::new(remote, b"*1\r\n$15\r\nLINERATE.EXPORT\r\n", parse, is_over)
     }
 }
 
@@ -286,43 +263,6 @@ fn parse(answer: &[u8]) -> Result<Option<Option<Exported>>, Nonsense> {
         Some((Said::Nothing | Said::Error(_), _)) => None,
     };
     Ok(Some(exported))
-}
-
-impl Service for AskExport {
-    type Conn = ();
-    type Message = Infallible;
-
-    fn start(&mut self, net: &mut impl Transport) {
-        net.connect(self.remote, 0);
-    }
-
-    fn opened(&mut self, net: &mut impl Transport, conn: ConnId, _: Origin) {
-        net.write(conn, b"*1\r\n$15\r\nLINERATE.EXPORT\r\n");
-    }
-
-    fn failed(&mut self, _: &mut impl Transport, _: u64, error: ConnectError) {
-        self.outcome = Err(Some(error));
-        self.end();
-    }
-
-    fn readable(&mut self, net: &mut impl Transport, conn: ConnId, (): &mut ()) {
-        while net.received(conn) > 0 {
-            let bytes = net.peek(conn);
-            let n = bytes.len();
-            self.answer.extend_from_slice(&bytes[..n.min(2 * ANSWER - self.answer.len().min(2 * ANSWER))]);
-            net.consume(conn, n);
-        }
-        match parse(&self.answer) {
-            Ok(None) => return,
-            Ok(Some(said)) => self.outcome = Ok(said),
-            Err(Nonsense) => {}
-        }
-        net.close(conn);
-    }
-
-    fn closed(&mut self, _: &mut impl Transport, _: ConnId, (): (), _: CloseReason) {
-        self.end();
-    }
 }
 
 #[cfg(test)]

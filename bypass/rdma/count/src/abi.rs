@@ -1,6 +1,6 @@
 //! What is read and written of libibverbs' structures: their beginnings, which have not changed since its version 1.0.
 
-use std::ffi::c_void;
+use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
@@ -51,6 +51,19 @@ pub struct Request {
     id: u64,
     /// The one after it.
     pub next: *mut Request,
+    /// Where what it carries, or fills, lies.
+    pub pieces: *const Piece,
+    /// How many of these there are.
+    pub count: c_int,
+}
+
+/// `ibv_sge`.
+#[repr(C)]
+pub struct Piece {
+    address: u64,
+    /// Its bytes.
+    pub len: u32,
+    local_key: u32,
 }
 
 /// `ibv_wc`.
@@ -81,6 +94,12 @@ const _: () = {
     assert!(offset_of!(Context, post_receive) == OPS + offset_of!(sys::ibv_context_ops, post_recv));
     assert!(offset_of!(Request, next) == offset_of!(sys::ibv_send_wr, next));
     assert!(offset_of!(Request, next) == offset_of!(sys::ibv_recv_wr, next));
+    assert!(offset_of!(Request, pieces) == offset_of!(sys::ibv_send_wr, sg_list));
+    assert!(offset_of!(Request, pieces) == offset_of!(sys::ibv_recv_wr, sg_list));
+    assert!(offset_of!(Request, count) == offset_of!(sys::ibv_send_wr, num_sge));
+    assert!(offset_of!(Request, count) == offset_of!(sys::ibv_recv_wr, num_sge));
+    assert!(size_of::<Piece>() == size_of::<sys::ibv_sge>());
+    assert!(offset_of!(Piece, len) == offset_of!(sys::ibv_sge, length));
     assert!(size_of::<Completion>() == size_of::<sys::ibv_wc>());
     assert!(offset_of!(Completion, status) == offset_of!(sys::ibv_wc, status));
     assert!(offset_of!(Completion, opcode) == offset_of!(sys::ibv_wc, opcode));
@@ -107,9 +126,18 @@ pub mod testing {
         }
     }
 
-    /// Requests, each linked to the next.
+    /// Two pieces, of 10 and of 7 bytes.
+    static PIECES: [Piece; 2] =
+        [Piece { address: 0, len: 10, local_key: 0 }, Piece { address: 10, len: 7, local_key: 0 }];
+
+    /// Requests, each linked to the next, of 0, 10 and 17 bytes in turn.
     pub fn list<const N: usize>() -> Box<[Request; N]> {
-        let mut list = Box::new(std::array::from_fn(|_| Request { id: 0, next: null_mut() }));
+        let request = |at: usize| {
+            let count = (at % 3) as c_int;
+            let pieces = if count == 0 { std::ptr::null() } else { PIECES.as_ptr() };
+            Request { id: 0, next: null_mut(), pieces, count }
+        };
+        let mut list = Box::new(std::array::from_fn(request));
         for place in 1..N {
             list[place - 1].next = &raw mut list[place];
         }

@@ -8,10 +8,11 @@
 //! When the program ends, by returning from `main` or by `exit`, its standard error has a line more:
 //!
 //! ```text
-//! {"requests":5000,"posts":5000,"buffers":0,"requests_completed":50,"buffers_completed":0,"failed":0,"unseen":0}
+//! {"requests":5000,"posts":5000,"bytes":327680000,"buffers":0,"requests_completed":50,"buffers_completed":0,"failed":0,"unseen":0}
 //! ```
 //!
 //! - `requests`: what was posted to send queues, by `posts` calls (`ibv_post_send`). Of a call that failed, what was taken.
+//! - `bytes`: what these requests send, write or read, before any of it is done.
 //! - `buffers`: what was posted to receive queues, shared or not.
 //! - `requests_completed`, `buffers_completed`: completions that were polled (`ibv_poll_cq`). What is not signalled has none.
 //! - `failed`: completions that tell of a failure, which do not say of what.
@@ -49,6 +50,7 @@ static DRIVER: Driver = Driver::none();
 struct Counts {
     requests: AtomicU64,
     posts: AtomicU64,
+    bytes: AtomicU64,
     buffers: AtomicU64,
     requests_completed: AtomicU64,
     buffers_completed: AtomicU64,
@@ -61,6 +63,7 @@ impl Counts {
         Counts {
             requests: AtomicU64::new(0),
             posts: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
             buffers: AtomicU64::new(0),
             requests_completed: AtomicU64::new(0),
             buffers_completed: AtomicU64::new(0),
@@ -80,15 +83,19 @@ impl Counts {
 
     /// All of them, as a JSON object.
     fn json(&self) -> String {
-        let Counts { requests, posts, buffers, requests_completed, buffers_completed, failed, unseen } = self;
-        let [requests, posts, buffers, requests_completed, buffers_completed, failed, unseen] =
-            [requests, posts, buffers, requests_completed, buffers_completed, failed, unseen]
-                .map(|count| count.load(Ordering::Relaxed));
-        format!(
-            "{{\"requests\":{requests},\"posts\":{posts},\"buffers\":{buffers},\
-             \"requests_completed\":{requests_completed},\"buffers_completed\":{buffers_completed},\
-             \"failed\":{failed},\"unseen\":{unseen}}}"
-        )
+        let Counts { requests, posts, bytes, buffers, requests_completed, buffers_completed, failed, unseen } = self;
+        let counts = [
+            ("requests", requests),
+            ("posts", posts),
+            ("bytes", bytes),
+            ("buffers", buffers),
+            ("requests_completed", requests_completed),
+            ("buffers_completed", buffers_completed),
+            ("failed", failed),
+            ("unseen", unseen),
+        ];
+        let counts = counts.map(|(name, count)| format!("\"{name}\":{}", count.load(Ordering::Relaxed)));
+        format!("{{{}}}", counts.join(","))
     }
 }
 
@@ -149,25 +156,35 @@ extern "C" fn report() {
     let _ = writeln!(std::io::stderr(), "{}", COUNTS.json());
 }
 
-/// How many requests are before `end`: all that are linked, if it is not among them.
+/// How many requests are before `end`, with how many bytes: all that are linked, if it is not among them.
 ///
 /// # Safety
-/// The requests live, and the last is linked to null.
-unsafe fn count(first: *mut Request, end: *mut Request) -> u64 {
-    let (mut at, mut count) = (first, 0);
+/// The requests and their pieces live, and the last is linked to null.
+unsafe fn count(first: *mut Request, end: *mut Request) -> (u64, u64) {
+    let (mut at, mut requests, mut bytes) = (first, 0, 0);
     while !at.is_null() && at != end {
-        count += 1;
+        requests += 1;
         // SAFETY: it is not null, so it is a live request.
-        at = unsafe { (*at).next };
+        let Request { next, pieces, count, .. } = unsafe { &*at };
+        for piece in 0..usize::try_from(*count).unwrap_or(0) {
+            // SAFETY: the request has as many as it says, live as it is.
+            bytes += u64::from(unsafe { (*pieces.add(piece)).len });
+        }
+        at = *next;
     }
-    count
+    (requests, bytes)
 }
 
-/// Posts, and says how many requests the driver has taken.
+/// Posts, and says how many requests the driver has taken, with how many bytes.
 ///
 /// # Safety
 /// `original` is a driver's function for what `queue` is, and the rest what it is to be given.
-unsafe fn post(original: &Function, queue: *mut c_void, first: *mut Request, bad: *mut *mut Request) -> (c_int, u64) {
+unsafe fn post(
+    original: &Function,
+    queue: *mut c_void,
+    first: *mut Request,
+    bad: *mut *mut Request,
+) -> (c_int, (u64, u64)) {
     // SAFETY: whoever is here was called in the place of the driver's function, which has this type, and is known since.
     let original: Post = unsafe { transmute(original.get()) };
     // SAFETY: as the caller says.
@@ -180,22 +197,23 @@ unsafe fn post(original: &Function, queue: *mut c_void, first: *mut Request, bad
 
 unsafe extern "C" fn post_send(pair: *mut c_void, first: *mut Request, bad: *mut *mut Request) -> c_int {
     // SAFETY: it is called in the place of this one.
-    let (returned, taken) = unsafe { post(&DRIVER.post_send, pair, first, bad) };
+    let (returned, (taken, bytes)) = unsafe { post(&DRIVER.post_send, pair, first, bad) };
     add(&COUNTS.posts, 1);
     add(&COUNTS.requests, taken);
+    add(&COUNTS.bytes, bytes);
     returned
 }
 
 unsafe extern "C" fn post_receive(pair: *mut c_void, first: *mut Request, bad: *mut *mut Request) -> c_int {
     // SAFETY: it is called in the place of this one.
-    let (returned, taken) = unsafe { post(&DRIVER.post_receive, pair, first, bad) };
+    let (returned, (taken, _)) = unsafe { post(&DRIVER.post_receive, pair, first, bad) };
     add(&COUNTS.buffers, taken);
     returned
 }
 
 unsafe extern "C" fn post_shared(shared: *mut c_void, first: *mut Request, bad: *mut *mut Request) -> c_int {
     // SAFETY: it is called in the place of this one.
-    let (returned, taken) = unsafe { post(&DRIVER.post_shared, shared, first, bad) };
+    let (returned, (taken, _)) = unsafe { post(&DRIVER.post_shared, shared, first, bad) };
     add(&COUNTS.buffers, taken);
     returned
 }

@@ -53,10 +53,10 @@ fn what_is_asked_is_counted_and_done() {
     let driver = [complete as Poll as *mut c_void, take_two as Post as _, take_two as Post as _, take_all as Post as _];
     let first = context(driver);
     run(&first);
-    assert_eq!(COUNTS.json(), expected([0; 7]));
+    assert_eq!(COUNTS.json(), expected([0; 8]));
     watch(&first);
     run(&first);
-    let once = [2, 1, 7, 1, 3, 1, 0];
+    let once = [2, 1, 10, 7, 1, 3, 1, 0];
     assert_eq!(COUNTS.json(), expected(once));
     // Another domain of it changes nothing, and another device of the same driver is counted as well.
     watch(&first);
@@ -68,17 +68,21 @@ fn what_is_asked_is_counted_and_done() {
     let other = context([driver[0], driver[1], driver[3], driver[3]]);
     watch(&other);
     assert_eq!(other.post_send.get(), driver[3]);
-    assert_eq!(COUNTS.json(), expected([4, 2, 14, 2, 6, 2, 1]));
+    assert_eq!(COUNTS.json(), expected([4, 2, 20, 14, 2, 6, 2, 1]));
 }
 
 #[test]
-fn lists_are_counted_up_to_what_was_not_taken() {
+fn lists_and_their_bytes_are_counted_up_to_what_was_not_taken() {
     let mut requests = list::<3>();
     let mut elsewhere = list::<1>();
     let (first, last, other) = (&raw mut requests[0], &raw mut requests[2], &raw mut elsewhere[0]);
-    for (first, end, expected) in
-        [(first, null_mut(), 3), (first, last, 2), (first, first, 0), (first, other, 3), (null_mut(), null_mut(), 0)]
-    {
+    for (first, end, expected) in [
+        (first, null_mut(), (3, 27)),
+        (first, last, (2, 10)),
+        (first, first, (0, 0)),
+        (first, other, (3, 27)),
+        (null_mut(), null_mut(), (0, 0)),
+    ] {
         // SAFETY: the lists live, and end.
         assert_eq!(unsafe { count(first, end) }, expected);
     }
@@ -89,9 +93,9 @@ fn without_libibverbs_there_is_nothing_to_interpose() {
     assert!(next(c"ibv_alloc_pd_of_another_name").is_null());
 }
 
-fn expected(counts: [u64; 7]) -> String {
-    let [requests, posts, buffers, requests_completed, buffers_completed, failed, unseen] = counts;
+fn expected(counts: [u64; 8]) -> String {
+    let [requests, posts, bytes, buffers, requests_completed, buffers_completed, failed, unseen] = counts;
     format!(
-        r#"{{"requests":{requests},"posts":{posts},"buffers":{buffers},"requests_completed":{requests_completed},"buffers_completed":{buffers_completed},"failed":{failed},"unseen":{unseen}}}"#
+        r#"{{"requests":{requests},"posts":{posts},"bytes":{bytes},"buffers":{buffers},"requests_completed":{requests_completed},"buffers_completed":{buffers_completed},"failed":{failed},"unseen":{unseen}}}"#
     )
 }

@@ -87,6 +87,22 @@ fn and_lists_and_seldom_signalling_and_inline() {
 }
 
 #[test]
+fn a_last_list_that_is_shorter_than_the_others_is_through_as_well() {
+    for test in tests().filter(|test| test.kind == Kind::Bandwidth) {
+        for (messages, bidirectional) in [(1000, false), (1008, false), (5000, false), (200, true)] {
+            let (list, signal_every) = (16, 16);
+            let defaults = Parameters { size: 64, ..Parameters::new(test) };
+            let parameters = Parameters { list, signal_every, messages, bidirectional, ..defaults };
+            let mut rig = Rig::new(messages, parameters);
+            check(&mut rig, &parameters);
+            let posts: Vec<u64> = rig.fabric.counters().into_values().map(|pair| pair.request_posts).collect();
+            assert_eq!(posts.iter().max(), Some(&(messages.div_ceil(16) + 1)), "{parameters:?}: {posts:?}");
+            assert_nothing_is_left(rig);
+        }
+    }
+}
+
+#[test]
 fn messages_of_one_byte_and_of_many_and_few_of_them() {
     for test in tests() {
         for (size, messages, rx_depth) in [(1, 600, 512), (1 << 20, 5, 1), (8 << 20, 5, 512)] {

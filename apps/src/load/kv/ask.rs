@@ -1,0 +1,133 @@
+//! One question to a server, and its answer.
+
+use super::numbers::Nonsense;
+use linerate_bypass::{CloseReason, ConnId, ConnectError, Origin, Service, Transport};
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// The most bytes of an answer.
+const ANSWER: usize = 1024;
+
+/// What an answer says: nothing before it is all there.
+type Parse<T> = fn(&[u8]) -> Result<Option<T>, Nonsense>;
+
+/// Asks a server, as a client of Redis does, and ends.
+#[derive(Debug)]
+pub struct Ask<T> {
+    remote: SocketAddr,
+    question: &'static [u8],
+    parse: Parse<T>,
+    is_over: Arc<AtomicBool>,
+    answer: Vec<u8>,
+    outcome: Result<T, Option<ConnectError>>,
+}
+
+impl<T> Ask<T> {
+    /// Asks the server at `remote` a `question`; `is_over` becomes true when it has answered, or will not.
+    pub(super) fn new(remote: SocketAddr, question: &'static [u8], parse: Parse<T>, is_over: Arc<AtomicBool>) -> Self {
+        Ask { remote, question, parse, is_over, answer: Vec::new(), outcome: Err(None) }
+    }
+
+    /// What it said; an error, if it did not answer.
+    pub fn outcome(self) -> Result<T, Option<ConnectError>> {
+        self.outcome
+    }
+
+    fn end(&self) {
+        self.is_over.store(true, Ordering::Release);
+    }
+}
+
+impl Ask<Option<Duration>> {
+    /// Asks the server at `remote` how long processors have been busy with it; it may not tell.
+    pub fn cpu_time(remote: SocketAddr, is_over: Arc<AtomicBool>) -> Self {
+        Ask::new(remote, b"*2\r\n$4\r\nINFO\r\n$3\r\nCPU\r\n", cpu_time, is_over)
+    }
+}
+
+/// What an answer to `INFO CPU` says: of the server and of the kernel on its behalf, together.
+fn cpu_time(answer: &[u8]) -> Result<Option<Option<Duration>>, Nonsense> {
+    let text = std::str::from_utf8(answer).map_err(|_| Nonsense)?;
+    let Some((head, rest)) = text.split_once("\r\n") else { return Ok(None) };
+    let len = match head.strip_prefix('$') {
+        Some("-1") => return Ok(Some(None)),
+        Some(len) => len.parse::<usize>().map_err(|_| Nonsense)?,
+        None if head.starts_with('-') => return Ok(Some(None)),
+        None => return Err(Nonsense),
+    };
+    let Some(said) = rest.get(..len) else { return Ok(None) };
+    let of = |name: &str| {
+        let seconds = said.split("\r\n").find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+        Duration::try_from_secs_f64(seconds.parse().ok()?).ok()
+    };
+    Ok(Some(of("used_cpu_sys").zip(of("used_cpu_user")).and_then(|(system, user)| system.checked_add(user))))
+}
+
+impl<T: Send + 'static> Service for Ask<T> {
+    type Conn = ();
+    type Message = Infallible;
+
+    fn start(&mut self, net: &mut impl Transport) {
+        net.connect(self.remote, 0);
+    }
+
+    fn opened(&mut self, net: &mut impl Transport, conn: ConnId, _: Origin) {
+        net.write(conn, self.question);
+    }
+
+    fn failed(&mut self, _: &mut impl Transport, _: u64, error: ConnectError) {
+        self.outcome = Err(Some(error));
+        self.end();
+    }
+
+    fn readable(&mut self, net: &mut impl Transport, conn: ConnId, (): &mut ()) {
+        while net.received(conn) > 0 {
+            let bytes = net.peek(conn);
+            let n = bytes.len();
+            self.answer.extend_from_slice(&bytes[..n.min(2 * ANSWER - self.answer.len().min(2 * ANSWER))]);
+            net.consume(conn, n);
+        }
+        match (self.parse)(&self.answer) {
+            Ok(None) if self.answer.len() <= ANSWER => return,
+            Ok(Some(said)) => self.outcome = Ok(said),
+            Ok(None) | Err(Nonsense) => {}
+        }
+        net.close(conn);
+    }
+
+    fn closed(&mut self, _: &mut impl Transport, _: ConnId, (): (), _: CloseReason) {
+        self.end();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_servers_time_is_known_once_all_of_its_answer_is_there() {
+        let answer = b"$55\r\n# CPU\r\nused_cpu_sys:0.250000\r\nused_cpu_user:12.500000\r\n\r\n";
+        for end in 0..answer.len() - 2 {
+            assert_eq!(cpu_time(&answer[..end]), Ok(None), "{end}");
+        }
+        assert_eq!(cpu_time(answer), Ok(Some(Some(Duration::from_millis(12_750)))));
+    }
+
+    #[test]
+    fn a_server_need_not_tell_and_may_tell_nonsense() {
+        for silent in ["$0\r\n\r\n", "$-1\r\n", "-ERR unknown\r\n", "$18\r\nused_cpu_sys:1.0\r\n\r\n"] {
+            assert_eq!(cpu_time(silent.as_bytes()), Ok(Some(None)), "{silent}");
+        }
+        for time in ["-1", "NaN", "1e300", ""] {
+            let said = format!("used_cpu_sys:{time}\r\nused_cpu_user:1\r\n");
+            assert_eq!(cpu_time(format!("${}\r\n{said}", said.len()).as_bytes()), Ok(Some(None)), "{time}");
+        }
+        for nonsense in ["*1\r\n", "$x\r\n", "$99999999999999999999\r\n"] {
+            assert_eq!(cpu_time(nonsense.as_bytes()), Err(Nonsense), "{nonsense}");
+        }
+        assert_eq!(cpu_time(b"\xff"), Err(Nonsense));
+    }
+}

@@ -1,0 +1,47 @@
+//! `linerate rdma connect-bench` on a device of a guest's: it goes through all of its steps, whatever they take there.
+
+use super::Suite;
+use super::pair::{DEVICE, Pair, Provider};
+use crate::error::{Result, failed};
+use crate::host::Lab;
+use crate::report::Report;
+
+/// This alone.
+pub const SUITE: Suite = Suite { name: "rxe-connect", about: "rdma connect-bench on Soft-RoCE", run: alone };
+
+/// How often each step is done.
+const ROUNDS: u64 = 20;
+/// The steps that each connection has.
+const STEPS: [&str; 6] = ["create", "INIT", "post buffers", "RTR", "RTS", "destroy"];
+/// The connections that are made.
+const CONNECTIONS: [&str; 5] =
+    ["rdma_cm", "rdma_cm, prepared", "TCP exchange", "TCP exchange, prepared", "TCP stack, in memory"];
+
+fn alone(lab: &Lab, report: &mut Report) {
+    let Some(pair) = report.case("two guests", || Pair::boot(lab, Provider::Rxe)) else { return };
+    run(lab, report, &pair);
+}
+
+/// The case.
+pub fn run(lab: &Lab, report: &mut Report, pair: &Pair) {
+    report.case("connect-bench tells all steps", || tells_all(lab, pair));
+}
+
+fn tells_all(lab: &Lab, pair: &Pair) -> Result<()> {
+    let script = lab.in_guest(&format!("rdma connect-bench {DEVICE} -n {ROUNDS} --json"));
+    let told = pair.server.run("connect-bench", &script)?.json()?;
+    for (rows, names) in [("steps", &STEPS[..]), ("connections", &CONNECTIONS)] {
+        for name in names {
+            let is_it = |row: &&serde_json::Value| row["what"] == *name && row["times"] == ROUNDS;
+            let found = told[rows].as_array().and_then(|rows| rows.iter().find(is_it));
+            if found.is_none_or(|row| row["p50_us"].as_f64() <= Some(0.0)) {
+                return failed(format!("of {rows} it does not tell {name}: {told}"));
+            }
+        }
+    }
+    let device = &told["device"];
+    if device["name"] == DEVICE && device["emulated_by"] == "rxe" {
+        return Ok(());
+    }
+    failed(format!("it does not say that the device is emulated: {told}"))
+}

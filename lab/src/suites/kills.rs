@@ -1,0 +1,88 @@
+//! Either end is killed while messages are under way, in every mode: the other stays sound, and nothing is left of it.
+
+use super::Suite;
+use super::pair::{DEVICE, Pair, Provider, objects};
+use super::service::{ECHO, ONE_SIDED, Service};
+use crate::error::{Result, failed};
+use crate::host::Lab;
+use crate::program::{Ended, Program, wait_for};
+use crate::report::Report;
+
+/// This alone.
+pub const SUITE: Suite =
+    Suite { name: "rxe-kills", about: "kills of either end over Soft-RoCE, in every mode", run: alone };
+
+/// How messages come to both ends: `--rdma-mode`.
+const MODES: &[&str] = &["send", "write"];
+/// How both ends connect: `--rdma-connect`.
+const WAYS: [(&str, &str); 2] = [("rdma_cm", "cm"), ("TCP", "tcp")];
+
+/// A load lasts until something happens to it, for so many seconds at most.
+const LASTING: u32 = 600;
+
+fn alone(lab: &Lab, report: &mut Report) {
+    let Some(pair) = report.case("two guests", || Pair::boot(lab, Provider::Rxe)) else { return };
+    run(lab, report, &pair);
+}
+
+/// All of them.
+pub fn run(lab: &Lab, report: &mut Report, pair: &Pair) {
+    for (way, connect) in WAYS {
+        let modes = MODES.iter().map(|mode| (*mode, *mode, ECHO));
+        for (what, mode, service) in modes.chain([("one-sided", "send", ONE_SIDED)]) {
+            let words = format!("--rdma-connect {connect} --rdma-mode {mode}");
+            report.case(&format!("{way}, {what}: the server is killed, then a load"), || {
+                kills(lab, pair, service, &words)
+            });
+        }
+    }
+}
+
+/// A load, whose messages are under way.
+fn lasting(lab: &Lab, pair: &Pair, service: Service, words: &str) -> Result<Program> {
+    let mut load = pair.load(lab, Service { seconds: LASTING, ..service }, words)?;
+    load.wait_for_line("measuring")?;
+    let count = format!("rdma resource show qp link {DEVICE} | grep -c 'type RC'");
+    let all = format!("until [ $({count}) -ge {} ]; do sleep 0.05; done", service.connections);
+    pair.server.run("queue pairs", &all)?;
+    Ok(load)
+}
+
+/// A load whose server is killed ends and says why, and nothing is left at either device. The next server, at the same address, holds
+/// after a load was killed what it held before, and serves another.
+fn kills(lab: &Lab, pair: &Pair, service: Service, words: &str) -> Result<()> {
+    let nothing = both(pair)?;
+    let server = pair.serve(lab, service, words)?;
+    let load = lasting(lab, pair, service, words)?;
+    server.kill()?;
+    says_why(&load.end()?, service)?;
+    wait_for("both devices to hold what they held", || Ok(both(pair)? == nothing))?;
+
+    let server = pair.serve(lab, service, words)?;
+    let idle = pair.held()?.0;
+    lasting(lab, pair, service, words)?.kill()?;
+    wait_for("the server to hold what it held", || Ok(pair.held()?.0 == idle))?;
+    let [_, client] = &nothing;
+    wait_for("the load's device to hold what it held", || Ok(objects(&pair.client)? == *client))?;
+    let load = pair.load(lab, service, words)?.succeed()?;
+    let told = server.stop()?.json()?;
+    // The killed load had asked all but what it would have asked at its end.
+    let finished = service.connections + service.asks + service.asks.saturating_sub(1);
+    let is_well = load.json()?["errors"] == 0 && told["broken"] == service.connections && told["finished"] == finished;
+    if is_well { Ok(()) } else { failed(format!("the next load tells {load:?}, the server {told}")) }
+}
+
+/// What both devices hold.
+fn both(pair: &Pair) -> Result<[String; 2]> {
+    Ok([objects(&pair.server)?, objects(&pair.client)?])
+}
+
+/// A load whose server is gone counts its connections among the errors, and its last words are about that.
+fn says_why(load: &Ended, service: Service) -> Result<()> {
+    let is_told = load.err.iter().any(|line| line.contains("look at the server"));
+    let lost = load.json()?["errors"].as_u64();
+    if load.status == 1 && lost >= Some(service.connections.into()) && is_told {
+        return Ok(());
+    }
+    failed(format!("the load does not know that its server is gone: {load:?}"))
+}

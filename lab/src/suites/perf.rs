@@ -1,0 +1,119 @@
+//! `linerate rdma perf` beside perftest: with the same options both move the same bytes, and ours asks its device for no more.
+
+use super::Suite;
+use super::pair::{DEVICE, Pair, Provider};
+use super::perftest::{self, Counts, counted};
+use crate::error::{Result, failed};
+use crate::host::Lab;
+use crate::report::Report;
+use std::path::Path;
+
+/// This alone.
+pub const SUITE: Suite = Suite { name: "rxe-perf", about: "rdma perf on Soft-RoCE, beside perftest", run: alone };
+
+/// What messages are carried by, as both programs call it, and their length for each kind of test, where it can be chosen.
+const VERBS: [(&str, [&str; 2]); 3] = [
+    ("send", ["--size 64", "--size 4096"]),
+    ("write", ["--size 64", "--size 4096"]),
+    ("read", ["--size 64", "--size 4096"]),
+];
+
+/// What is measured, and with which options.
+const TESTS: [(&str, &str); 4] = [
+    ("lat", "--iters 300"),
+    ("bw", "--iters 1024"),
+    ("bw", "--iters 1024 --post_list 16"),
+    ("bw", "--iters 1024 --bidirectional"),
+];
+
+/// What perftest refuses: messages that are not a whole number of lists.
+const UNEVEN: (&str, u64) = ("--size 4096 --iters 200 --post_list 16", 200);
+
+/// What our ends take besides, to say that they are through: a message of nothing, and a buffer for the other's.
+const LAST: u64 = 1;
+
+fn alone(lab: &Lab, report: &mut Report) {
+    let Some(pair) = report.case("two guests", || Pair::boot(lab, Provider::Rxe)) else { return };
+    run(lab, report, &pair);
+}
+
+/// Compares all.
+pub fn run(lab: &Lab, report: &mut Report, pair: &Pair) {
+    report.case(&format!("perf, each bw {}", UNEVEN.0), || uneven(lab, pair));
+    let Some(perftest) = report.case("perftest", || lab.image.perftest(&lab.log)) else { return };
+    for (verb, [lat, bw]) in VERBS {
+        for (kind, options) in TESTS {
+            let options = format!("{} {options}", if kind == "lat" { lat } else { bw });
+            let told = report.case(&format!("perf {verb} {kind} {}, beside perftest", options.trim()), || {
+                compare(lab, pair, &perftest, verb, kind, options.trim())
+            });
+            if let Some(told) = told {
+                println!("    {told}");
+            }
+        }
+    }
+}
+
+/// The last list is shorter, and is the last for all that.
+fn uneven(lab: &Lab, pair: &Pair) -> Result<()> {
+    for (verb, _) in VERBS {
+        let [client, _] = ours(lab, pair, verb, "bw", UNEVEN.0)?.map(|counts| less_last(counts).requests);
+        if client != UNEVEN.1 {
+            return failed(format!("{verb}: {client} requests"));
+        }
+    }
+    Ok(())
+}
+
+/// Runs a test with both programs. Returns what they asked for.
+fn compare(lab: &Lab, pair: &Pair, perftest: &Path, verb: &str, kind: &str, options: &str) -> Result<String> {
+    let ours = ours(lab, pair, verb, kind, options)?;
+    let theirs = perftest::run(lab, pair, perftest, &format!("ib_{verb}_{kind}"), options)?;
+    let mut told = Vec::new();
+    for (end, (ours, theirs)) in ["client", "server"].into_iter().zip(ours.into_iter().zip(theirs)) {
+        let both = format!("{end}: perf: {}; perftest: {}", shown(&less_last(ours)), shown(&theirs));
+        if ours.unseen + theirs.unseen > 0 {
+            return failed(format!("not all was counted: {ours:?}, {theirs:?}"));
+        }
+        if ours.bytes != theirs.bytes {
+            return failed(format!("they do not move the same: {both}"));
+        }
+        if numbers(&less_last(ours)).into_iter().zip(numbers(&theirs)).any(|(ours, theirs)| ours > theirs) {
+            return failed(format!("perf asks for more: {both}"));
+        }
+        told.push(both);
+    }
+    Ok(told.join("\n    "))
+}
+
+/// What is compared.
+fn numbers(counts: &Counts) -> [u64; 3] {
+    [counts.requests, counts.buffers, counts.completions()]
+}
+
+/// Without what an end says at last, and hears.
+fn less_last(mut counts: Counts) -> Counts {
+    counts.requests = counts.requests.saturating_sub(LAST);
+    counts.buffers = counts.buffers.saturating_sub(LAST);
+    counts.requests_completed = counts.requests_completed.saturating_sub(LAST);
+    counts.buffers_completed = counts.buffers_completed.saturating_sub(LAST);
+    counts
+}
+
+fn shown(counts: &Counts) -> String {
+    let ([requests, buffers, completions], bytes) = (numbers(counts), counts.bytes);
+    format!("{requests} requests of {bytes} bytes, {buffers} buffers, {completions} completions")
+}
+
+/// What our client and server ask for.
+fn ours(lab: &Lab, pair: &Pair, verb: &str, kind: &str, options: &str) -> Result<[Counts; 2]> {
+    let script = |rest: &str| -> Result<String> {
+        let arguments = format!("rdma perf {verb} {kind} --ib-dev {DEVICE} --json {rest}");
+        Ok(format!("{}{}", counted(lab)?, lab.in_guest(&arguments)))
+    };
+    let mut server = pair.server.start_script("perf", &script("")?)?;
+    server.wait_for_line("ready ")?;
+    let client = pair.client.run("perf", &script(&format!("{options} {}", Pair::SERVER))?)?;
+    let server = server.succeed()?;
+    Ok([Counts::read(&client)?, Counts::read(&server)?])
+}
