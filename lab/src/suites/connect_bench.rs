@@ -1,4 +1,4 @@
-//! `linerate rdma connect-bench` on a device of a guest's: it goes through all of its steps, whatever they take there.
+//! `linerate rdma connect-bench` and `connections-bench` on a device of a guest's: they go through all of it, whatever it takes there.
 
 use super::Suite;
 use super::pair::{DEVICE, Pair, Provider};
@@ -9,6 +9,9 @@ use crate::report::Report;
 /// This alone.
 pub const SUITE: Suite = Suite { name: "rxe-connect", about: "rdma connect-bench on Soft-RoCE", run: alone };
 
+/// How many connections are compared.
+const FEW: u64 = 4;
+const MORE: u64 = 16;
 /// How often each step is done.
 const ROUNDS: u64 = 20;
 /// The steps that each connection has.
@@ -25,6 +28,22 @@ fn alone(lab: &Lab, report: &mut Report) {
 /// The case.
 pub fn run(lab: &Lab, report: &mut Report, pair: &Pair) {
     report.case("connect-bench tells all steps", || tells_all(lab, pair));
+    report.case("connections-bench tells of all ways", || tells_of_ways(lab, pair));
+}
+
+fn tells_of_ways(lab: &Lab, pair: &Pair) -> Result<()> {
+    let script = lab.in_guest(&format!("rdma connections-bench {DEVICE} -c {FEW},{MORE} -n 5 --json"));
+    let told = pair.server.run("connections-bench", &script)?.json()?;
+    let rows = told["rows"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let is_told = |row: &serde_json::Value| {
+        ["open_us", "echo_us"].iter().all(|figure| row[figure].as_f64() > Some(0.0)) && row["process_kb"].is_number()
+    };
+    let counts: Vec<_> = rows.iter().filter_map(|row| row["connections"].as_u64()).collect();
+    if counts == [FEW, MORE].repeat(3) && rows.iter().all(is_told) {
+        Ok(())
+    } else {
+        failed(format!("it tells {told}"))
+    }
 }
 
 fn tells_all(lab: &Lab, pair: &Pair) -> Result<()> {

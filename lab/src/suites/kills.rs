@@ -12,10 +12,16 @@ use crate::report::Report;
 pub const SUITE: Suite =
     Suite { name: "rxe-kills", about: "kills of either end over Soft-RoCE, in every mode", run: alone };
 
-/// How messages come to both ends: `--rdma-mode`.
-const MODES: &[&str] = &["send", "write"];
-/// How both ends connect: `--rdma-connect`.
-const WAYS: [(&str, &str); 2] = [("rdma_cm", "cm"), ("TCP", "tcp")];
+/// What is killed: its name, how both ends connect and how messages come to them, and what is under way.
+const KILLED: [(&str, &str, Service); 7] = [
+    ("rdma_cm, send", "--rdma-connect cm --rdma-mode send", ECHO),
+    ("rdma_cm, write", "--rdma-connect cm --rdma-mode write", ECHO),
+    ("rdma_cm, one-sided", "--rdma-connect cm", ONE_SIDED),
+    ("TCP, send", "--rdma-connect tcp --rdma-mode send", ECHO),
+    ("TCP, write", "--rdma-connect tcp --rdma-mode write", ECHO),
+    ("TCP, one-sided", "--rdma-connect tcp", ONE_SIDED),
+    ("TCP, datagrams", "--rdma-mode ud", ECHO),
+];
 
 /// A load lasts until something happens to it, for so many seconds at most.
 const LASTING: u32 = 600;
@@ -27,14 +33,8 @@ fn alone(lab: &Lab, report: &mut Report) {
 
 /// All of them.
 pub fn run(lab: &Lab, report: &mut Report, pair: &Pair) {
-    for (way, connect) in WAYS {
-        let modes = MODES.iter().map(|mode| (*mode, *mode, ECHO));
-        for (what, mode, service) in modes.chain([("one-sided", "send", ONE_SIDED)]) {
-            let words = format!("--rdma-connect {connect} --rdma-mode {mode}");
-            report.case(&format!("{way}, {what}: the server is killed, then a load"), || {
-                kills(lab, pair, service, &words)
-            });
-        }
+    for (what, words, service) in KILLED {
+        report.case(&format!("{what}: the server is killed, then a load"), || kills(lab, pair, service, words));
     }
 }
 
@@ -42,9 +42,12 @@ pub fn run(lab: &Lab, report: &mut Report, pair: &Pair) {
 fn lasting(lab: &Lab, pair: &Pair, service: Service, words: &str) -> Result<Program> {
     let mut load = pair.load(lab, Service { seconds: LASTING, ..service }, words)?;
     load.wait_for_line("measuring")?;
-    let count = format!("rdma resource show qp link {DEVICE} | grep -c 'type RC'");
-    let all = format!("until [ $({count}) -ge {} ]; do sleep 0.05; done", service.connections);
-    pair.server.run("queue pairs", &all)?;
+    // Sessions share one queue pair; who measures has them all.
+    if !words.contains("ud") {
+        let count = format!("rdma resource show qp link {DEVICE} | grep -c 'type RC'");
+        let all = format!("until [ $({count}) -ge {} ]; do sleep 0.05; done", service.connections);
+        pair.server.run("queue pairs", &all)?;
+    }
     Ok(load)
 }
 

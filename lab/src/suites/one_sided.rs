@@ -3,7 +3,7 @@
 
 use super::Suite;
 use super::pair::{Pair, Provider};
-use super::service::{ONE_SIDED, Service};
+use super::service::{COUNTING, ONE_SIDED, Service};
 use crate::error::{Result, failed};
 use crate::host::Lab;
 use crate::program::Program;
@@ -73,6 +73,7 @@ pub fn run(lab: &Lab, report: &mut Report, pair: &Pair) {
     if let Some(told) = report.case("one-sided GETs take none of the server's time", || reads(lab, pair, server)) {
         println!("    {told}");
     }
+    report.case("counters are what was added to them", || pair.answers(lab, COUNTING, ""));
 }
 
 /// What came of a load.

@@ -19,6 +19,7 @@ const WAYS: &[(&str, &str)] = &[
     ("TCP", "--rdma-connect tcp"),
     ("shared buffers", "--srq 1024"),
     ("written", "--rdma-mode write"),
+    ("datagrams", "--rdma-mode ud"),
 ];
 
 /// What is exchanged in each of these ways.

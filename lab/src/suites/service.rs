@@ -46,6 +46,15 @@ pub const ONE_SIDED: Service = Service {
     ..KV
 };
 
+/// Every number is in the end what was added to it.
+pub const COUNTING: Service = Service {
+    serve: "--memory 64m --counters 16",
+    load: "--one-sided-incr --keys 16 --depth 8",
+    // Where the counters are, and what they were and are.
+    asks: 2,
+    ..KV
+};
+
 /// What verbs drop besides.
 const SENSELESS: &str = "message: senseless";
 
