@@ -4,7 +4,7 @@ use super::serve::serve_on;
 use crate::error::Error;
 use crate::net::{Listen, NetArgs, Network};
 use crate::units::{parse_bytes, parse_size_or_none};
-use linerate_bypass::LaterPlace;
+use linerate_bypass::{LaterPlace, Via};
 use linerate_kv::commands::Settings;
 use linerate_kv::counters::Names;
 use linerate_kv::export::{Export, Layout};
@@ -148,6 +148,15 @@ fn check(args: &KvServeArgs) -> Result<(), &'static str> {
     }
     if args.counters > 0 && args.listen.is_empty() {
         return Err("--counters: clients of Redis are told where they are, whom --listen serves");
+    }
+    // Before any memory is taken.
+    if !matches!(args.net.via, Via::Rdma { .. }) {
+        if args.export.is_some() {
+            return Err("--export has an effect only with --via rdma:DEVICE: leave it out");
+        }
+        if args.counters > 0 {
+            return Err("--counters has an effect only with --via rdma:DEVICE: leave it out");
+        }
     }
     if args.password_file.is_some() && args.listen.is_empty() {
         return Err(
