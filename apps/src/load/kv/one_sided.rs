@@ -4,6 +4,7 @@ use super::ask::Ask;
 use super::numbers::{self, Nonsense, Said};
 use super::reply::{Known, Wrong, check};
 use super::request::Request;
+use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{Bytes, ConnId, NoRemote, Remote, RemotePlace, Transport};
 use linerate_kv::export::{Candidate, Extent, Layout, Next, Search};
 use std::collections::VecDeque;
@@ -16,6 +17,9 @@ use super::keys::key;
 
 /// How often what is being changed is read again before the server is asked.
 const TRIES: u32 = 8;
+
+/// How long what was read of floors serves GETs that begin later: so late a flush may be noticed.
+const FRESH: Duration = Duration::from_millis(10);
 
 /// Where a server's export is, and how it lies there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,18 +58,20 @@ struct Lane {
     candidate: Option<Candidate>,
     /// The candidate's record, which waits for floors.
     record: Option<Bytes>,
-    /// The first READ of floors that began after it.
+    /// The READ of floors that it goes by, or a later one.
     floors: u64,
     tries: u32,
 }
 
-/// The floors of a connection's GETs: one READ is for all that have begun before it, and there is one at a time.
+/// The floors of a connection's GETs: one READ is for all that have begun before it or [soon](FRESH) after, and there is one at a time.
 #[derive(Debug, Default)]
 struct Floors {
     /// READs that have begun, those that are done, and the last that somebody waits for.
     begun: u64,
     done: u64,
     wanted: u64,
+    /// When the last began.
+    begun_at: Option<Instant>,
     bytes: Option<Bytes>,
 }
 
@@ -125,8 +131,15 @@ impl Floors {
         if self.begun < self.wanted && self.begun == self.done {
             reader.read(reader.exported.layout.floors(), FLOORS)?;
             self.begun += 1;
+            self.begun_at = Some(reader.net.now());
         }
         Ok(())
+    }
+
+    /// The READ that a GET goes by which begins at `now`.
+    fn of_now(&self, now: Instant) -> u64 {
+        let is_fresh = self.begun_at.is_some_and(|at| now < at + FRESH);
+        self.begun + u64::from(!is_fresh)
     }
 }
 
@@ -144,7 +157,7 @@ impl Lanes {
         });
         let name = key(request.number);
         let search = Search::new(&reader.exported.layout, &name);
-        let floors = self.floors.begun + 1;
+        let floors = self.floors.of_now(reader.net.now());
         let is_begun = self.floors.want(floors, reader).is_ok() && reader.read(search.row(), token as u64).is_ok();
         if !is_begun {
             self.free.push(token);
