@@ -12,8 +12,8 @@ mod work;
 pub use connect::{CmEvent, CmEventKind, CmParameters, Private};
 pub use device::{AsyncEvent, Atomics, DeviceLimits, Gid, GidKind, LinkLayer, Mtu, Port, PortState, TransportKind};
 pub use objects::{
-    Access, Capacities, Handle, Keys, Path, QueuePairAttributes, QueuePairConfig, QueuePairState, SharedConfig,
-    Transition,
+    ACK_TIMEOUT, Access, Capacities, Handle, Keys, Path, QueuePairAttributes, QueuePairConfig, QueuePairState,
+    SharedConfig, Transition,
 };
 pub use work::{
     Completed, Operation, PostError, ROUTE_LEN, ReceiveRequest, Segment, SendFlags, SendRequest, Status, WorkCompletion,

@@ -2,7 +2,9 @@
 
 use super::answer::{done, made, object};
 use super::values;
-use crate::calls::{Capacities, Handle, Path, QueuePairAttributes, QueuePairConfig, QueuePairState, Transition};
+use crate::calls::{
+    ACK_TIMEOUT, Capacities, Handle, Path, QueuePairAttributes, QueuePairConfig, QueuePairState, Transition,
+};
 use rdma_mummy_sys as sys;
 use rdma_mummy_sys::ibv_qp_attr_mask as given;
 use std::io;
@@ -178,6 +180,8 @@ unsafe fn step_by(pair: Handle, id: Handle, state: QueuePairState) -> io::Result
         // iWARP's driver does it when it is connected.
         return Ok(());
     }
+    // What is not said here is not looked at.
+    attributes.timeout = attributes.timeout.min(ACK_TIMEOUT);
     // SAFETY: the queue pair is live, and the structure lives through the call.
     done(unsafe { sys::ibv_modify_qp(object(pair), &mut attributes, which) })
 }

@@ -1,7 +1,7 @@
 //! What the ends of a connection by exchange say to each other, and what they make of it.
 
 use super::{Connector, ExchangeError, Stage, Talk};
-use crate::calls::{Calls, Gid, GidKind, Handle, Path, Transition};
+use crate::calls::{ACK_TIMEOUT, Calls, Gid, GidKind, Handle, Path, Transition};
 use crate::carrier::{Carrier, Peer};
 use crate::connection::Link;
 use crate::connector::record::{NUMBERS, READY, Record, SessionRecord};
@@ -15,8 +15,6 @@ use rustix::net::sockopt;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-/// How long an answer may take before a packet is sent again: 4.096 µs times two to the power of this, a quarter of a second.
-const TIMEOUT: u8 = 16;
 /// What a peer that has no buffer posted would be told to wait, which none is: 0.64 ms (IBA table 45).
 const NOT_READY_TIMER: u8 = 12;
 /// How often, and how many times, the kernel asks a silent peer whether it is there.
@@ -195,7 +193,7 @@ fn join_pair<C: Calls>(
     };
     let send = Transition::ReadyToSend {
         first_packet: ours.first_packet,
-        timeout: TIMEOUT,
+        timeout: ACK_TIMEOUT,
         retries: RETRIES,
         // Nobody sends without a buffer at the other end.
         not_ready_retries: 0,
