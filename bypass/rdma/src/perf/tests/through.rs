@@ -91,8 +91,7 @@ fn a_last_list_that_is_shorter_than_the_others_is_through_as_well() {
     for test in tests().filter(|test| test.kind == Kind::Bandwidth) {
         for (messages, bidirectional) in [(1000, false), (1008, false), (5000, false), (200, true)] {
             let (list, signal_every) = (16, 16);
-            let defaults = Parameters { size: 64, ..Parameters::new(test) };
-            let parameters = Parameters { list, signal_every, messages, bidirectional, ..defaults };
+            let parameters = Parameters { list, signal_every, messages, bidirectional, ..parameters(test) };
             let mut rig = Rig::new(messages, parameters);
             check(&mut rig, &parameters);
             let posts: Vec<u64> = rig.fabric.counters().into_values().map(|pair| pair.request_posts).collect();
