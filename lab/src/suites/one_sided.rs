@@ -35,9 +35,14 @@ const READS: Service = Service {
 };
 /// How many SETs are a million.
 const SETS: u64 = 1_000_000;
-/// How long one load of those lasts, and how many there may be.
-const ROUND: Service = Service { seconds: 120, ..MIXED };
-const ROUNDS: u32 = 30;
+/// How long one load of those lasts, and how many there may be. Most are SETs, which go many to a message, where a GET has a READ to wait
+/// for twice.
+const ROUND: Service = Service {
+    load: "--one-sided --keys 200 --value-size 64-1k --get-ratio 0.1 --verify --no-miss --depth 32",
+    seconds: 60,
+    ..MIXED
+};
+const ROUNDS: u32 = 60;
 /// As short as can be, of which the server has the connections, too.
 const SHORT: Service = Service { seconds: 1, ..READS };
 /// Of each second more, how much a server may be busy that looks around now and then: in the other loads it is most of it.
