@@ -23,7 +23,7 @@ pub const MILLION: Suite =
 /// Half of them SETs, of few keys, of which some are asked for all the time.
 const MIXED: Service = Service {
     load: "--one-sided --keys 200 --value-size 64-1k --get-ratio 0.5 --verify --no-miss --depth 8",
-    seconds: 30,
+    seconds: 15,
     ..ONE_SIDED
 };
 /// GETs alone, of the keys that are there.
@@ -69,7 +69,7 @@ fn million(lab: &Lab, report: &mut Report) {
     report.case::<()>("a million SETs", || failed(format!("there were {sets}")));
 }
 
-/// As much of it as goes into half a minute, and what it costs the server.
+/// As much of it as goes into a quarter of a minute, and what it costs the server.
 pub fn run(lab: &Lab, report: &mut Report, pair: &Pair) {
     let Some(server) = report.case("a server that exports its values", || pair.serve(lab, MIXED, "")) else { return };
     if let Some(round) = report.case("one-sided GETs and as many SETs", || mixed(lab, pair, MIXED)) {

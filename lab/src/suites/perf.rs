@@ -35,15 +35,19 @@ const LAST: u64 = 1;
 
 fn alone(lab: &Lab, report: &mut Report) {
     let Some(pair) = report.case("two guests", || Pair::boot(lab, Provider::Rxe)) else { return };
-    run(lab, report, &pair);
+    run(lab, report, &pair, &TESTS);
 }
 
-/// Compares all.
-pub fn run(lab: &Lab, report: &mut Report, pair: &Pair) {
+/// Compares one test of each verb.
+pub fn some(lab: &Lab, report: &mut Report, pair: &Pair) {
+    run(lab, report, pair, &TESTS[2..3]);
+}
+
+fn run(lab: &Lab, report: &mut Report, pair: &Pair, tests: &[(&str, &str)]) {
     report.case(&format!("perf, each bw {}", UNEVEN.0), || uneven(lab, pair));
     let Some(perftest) = report.case("perftest", || lab.image.perftest(&lab.log)) else { return };
     for (verb, [lat, bw]) in VERBS {
-        for (kind, options) in TESTS {
+        for &(kind, options) in tests {
             let options = format!("{} {options}", if kind == "lat" { lat } else { bw });
             let told = report.case(&format!("perf {verb} {kind} {}, beside perftest", options.trim()), || {
                 compare(lab, pair, &perftest, verb, kind, options.trim())

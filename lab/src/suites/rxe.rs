@@ -24,10 +24,10 @@ const WAYS: &[(&str, &str)] = &[
 
 /// What is exchanged in each of these ways.
 const LOADS: [(&str, Service); 6] = [
-    ("echo of 1 byte", Service { load: "--size 1 --depth 4", ..ECHO }),
-    ("echo of 64 bytes", Service { load: "--size 64", connections: 1, ..ECHO }),
-    ("echo of 4 kB", Service { load: "--size 4k --depth 4", ..ECHO }),
-    ("echo of 1 MB", Service { load: "--size 1m", connections: 1, ..ECHO }),
+    ("echo of 1 byte", Service { load: "--size 1 --depth 4", seconds: 1, ..ECHO }),
+    ("echo of 64 bytes", Service { load: "--size 64", connections: 1, seconds: 1, ..ECHO }),
+    ("echo of 4 kB", Service { load: "--size 4k --depth 4", seconds: 1, ..ECHO }),
+    ("echo of 1 MB", Service { load: "--size 1m", connections: 1, seconds: 1, ..ECHO }),
     ("echo on 256 connections", Service { load: "--size 64", connections: 256, ..ECHO }),
     (
         "kv, values up to 48 kB",
@@ -52,10 +52,10 @@ fn run(lab: &Lab, report: &mut Report) {
         }
     }
     counts::run(lab, report, &pair);
-    perf::run(lab, report, &pair);
+    perf::some(lab, report, &pair);
     connect_bench::run(lab, report, &pair);
     one_sided::run(lab, report, &pair);
-    kills::run(lab, report, &pair);
+    kills::some(lab, report, &pair);
     report.case("a thousand connections leave nothing", || thousand(lab, &pair));
     report.case("the link goes down and up", || link_down(lab, &pair));
     report.case("rping is refused by a server", || pair.rping_is_refused(lab));
