@@ -185,11 +185,14 @@ impl World {
         debug_assert_eq!(object.state, QueuePairState::Error);
         let Some(buffer) = object.receives.pop_front() else {
             object.is_last_told = true;
-            let device = self.pairs.device(pair);
-            self.devices[device].events.push(AsyncEvent::LastBuffer(pair));
+            let device = &mut self.devices[self.pairs.device(pair)];
+            if device.config.tells_last {
+                device.events.push(AsyncEvent::LastBuffer(pair));
+            }
             return;
         };
         let (queue, number) = (object.config.receive_queue, object.number);
+        let place = object.config.shared.map_or(Place::Receive(pair), |shared| Place::Shared(shared, pair));
         let completion = WorkCompletion {
             id: buffer.id,
             status: Status::Flushed,
@@ -201,6 +204,24 @@ impl World {
             source: 0,
             has_route: false,
         };
-        self.complete(queue, completion, Place::Receive(pair));
+        self.complete(queue, completion, place);
+    }
+
+    /// A queue pair breaks while a message is coming, if its device is of that kind: it has a buffer for that.
+    pub fn hold_shared(&mut self, pair: Handle) {
+        if self.devices[self.pairs.device(pair)].config.holds_shared
+            && let Some(shared) = self.pairs[pair].config.shared
+        {
+            let held = self.shared[shared].buffers.pop_front();
+            self.pairs[pair].receives.extend(held);
+        }
+    }
+
+    /// What a queue pair that is reset or destroyed has of a shared queue is gone, and its place there is free.
+    pub fn forget_shared(&mut self, pair: Handle) {
+        let Some(shared) = self.pairs[pair].config.shared else { return };
+        for _ in std::mem::take(&mut self.pairs[pair].receives) {
+            self.free(Place::Shared(shared, pair));
+        }
     }
 }

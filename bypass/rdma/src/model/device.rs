@@ -32,6 +32,12 @@ pub struct DeviceConfig {
     /// Whether completions of a queue pair can still be polled after it was destroyed or reset. Drivers of hardware take them
     /// out of the queue, others leave them.
     pub keeps_completions: bool,
+    /// Whether a queue pair that breaks has a buffer of its shared queue in its hands, for a message that was coming. It comes back
+    /// flushed, before the queue pair says that it had its last one; with a queue pair that is destroyed or reset before, it is gone
+    /// without a completion, and its place is free.
+    pub holds_shared: bool,
+    /// Whether a broken queue pair says that it had its last buffer of a shared queue. Linux' Soft-RoCE does from 6.5 on.
+    pub tells_last: bool,
 }
 
 impl DeviceConfig {
@@ -70,6 +76,8 @@ impl DeviceConfig {
             emulated_by: None,
             rounds_up: false,
             keeps_completions: false,
+            holds_shared: false,
+            tells_last: true,
         }
     }
 

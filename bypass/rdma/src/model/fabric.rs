@@ -139,6 +139,12 @@ impl Fabric {
         self.world().counters.clone()
     }
 
+    /// Buffers that wait in the shared receive queues of a device.
+    pub fn shared_buffers(&self, model: &Model) -> usize {
+        let world = self.world();
+        world.shared.of(model.index).into_iter().map(|shared| world.shared[shared].buffers.len()).sum()
+    }
+
     /// How often a message found no buffer, on the whole fabric.
     pub fn not_ready(&self) -> u64 {
         self.world().counters.values().map(|counters| counters.not_ready).sum()

@@ -214,6 +214,7 @@ impl World {
         let is_bound = self.windows.values().any(|window| window.bound.is_some_and(|bound| bound.pair == pair));
         require(!is_bound, libc::EBUSY)?;
         self.forget_completions(pair);
+        self.forget_shared(pair);
         self.sever(pair);
         let object = self.handles.remove(&mut self.pairs, pair);
         self.forget_pair(device, pair, object.number);
@@ -291,6 +292,7 @@ impl World {
     /// What was posted is gone without a completion (IBA 10.3.1.1).
     fn reset(&mut self, pair: Handle) {
         self.forget_completions(pair);
+        self.forget_shared(pair);
         self.sever(pair);
         self.active.remove(&pair.0);
         let object = &mut self.pairs[pair];
@@ -317,8 +319,12 @@ impl World {
         if matches!(object.state, QueuePairState::Error | QueuePairState::Reset) {
             return;
         }
+        let received = object.state != QueuePairState::Init;
         object.state = QueuePairState::Error;
         object.deadline = None;
+        if received {
+            self.hold_shared(pair);
+        }
         self.wake(pair);
         if let Some(event) = event {
             let device = self.pairs.device(pair);

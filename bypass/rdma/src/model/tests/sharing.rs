@@ -78,3 +78,26 @@ fn a_broken_queue_pair_says_when_it_takes_no_more_buffers() {
     assert_eq!(b.ends(), [(0, Status::Success)], "what it did not use stays in the shared queue");
     call!(b.model.destroy_pair(b.pair)).unwrap();
 }
+
+#[test]
+fn a_buffer_in_the_hands_of_a_queue_pair_comes_back_flushed_before_its_last_or_goes_with_it() {
+    for waits in [false, true] {
+        let mut setup = setup(2);
+        setup.devices[1].holds_shared = true;
+        let (fabric, _a, b) = connected(&setup);
+        (0..2).for_each(|id| b.receive(id, 0, 8));
+        b.modify(Transition::Error).unwrap();
+        let shared = b.shared.unwrap();
+        if waits {
+            fabric.run();
+            assert_eq!(b.events(), [AsyncEvent::LastBuffer(b.pair)]);
+            assert_eq!(b.ends(), [(0, Status::Flushed)]);
+        }
+        call!(b.model.destroy_pair(b.pair)).unwrap();
+        fabric.run();
+        assert_eq!((b.ends(), b.events()), (vec![], vec![]));
+        // There is room for another in its place, either way.
+        call!(b.model.post_shared(shared, &[ReceiveRequest { id: 2, segments: &[] }])).unwrap();
+        assert_eq!(fabric.shared_buffers(&b.model), 2);
+    }
+}
