@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Messages that a worker's mailbox holds.
 const MAILBOX: usize = 4096;
 /// What the connector may tell a worker of one connection before it is heard.
-const NEWS: usize = 4;
+const NEWS: usize = 5;
 /// Windows of a worker.
 const WINDOWS: usize = 64;
 /// Memory of a worker for what it sends.
@@ -196,7 +196,7 @@ impl<C: Calls, M: Send + 'static> Adapter<C, M> {
         let (mut seats, mut workers) = (Vec::new(), Vec::new());
         for (worker, (messages, rest)) in ways.into_iter().enumerate() {
             let channel = rest.as_ref().map(Rest::channel);
-            let most = config.connections_of_queue(&limits).min(config.max_connections).max(1);
+            let most = config.pairs_of_queue(&limits).min(config.pairs()).max(1);
             let (queues, datagrams) = match config.mode {
                 Mode::Datagrams => {
                     let (sends, receives) = config.datagrams(&limits);
@@ -206,7 +206,7 @@ impl<C: Calls, M: Send + 'static> Adapter<C, M> {
                 }
                 Mode::Send | Mode::Write => {
                     let queue = |_| CompletionQueue::new(&calls, most as u32 * config.completions(), channel);
-                    let queues = (0..config.max_connections.div_ceil(most)).map(queue).collect::<Result<Vec<_>, _>>();
+                    let queues = (0..config.pairs().div_ceil(most)).map(queue).collect::<Result<Vec<_>, _>>();
                     (queues.map_err(failed)?, None)
                 }
             };

@@ -192,7 +192,9 @@ impl Config {
             }
         }
         config.signal_every = config.signal_every.min(self.most_unsignalled());
-        let most = config.connections_of_queue(limits) * limits.queues.min(QUEUES) as usize;
+        let most = config.pairs_of_queue(limits) * limits.queues.min(QUEUES) as usize;
+        // A fifth is for those that go.
+        let most = if config.shared.is_some() { (most * 4 / 5).max(most.min(1)) } else { most };
         config.max_connections = config.max_connections.min(most);
         if Offers::of(limits, None) == Offers::None {
             config.offer_from = usize::MAX;
@@ -215,7 +217,14 @@ impl Config {
         usize::from(self.sends).saturating_sub(KEPT + 1).max(1)
     }
 
-    /// Whether queue pairs are used again. Those that share their buffers are not: what they had of them would have to be found out.
+    /// Queue pairs that a worker has at a time, at most. Where buffers are shared, they outlast their connections for a moment: a
+    /// quarter more than these is for those that do, whose places are not their successors'.
+    pub(crate) fn pairs(&self) -> usize {
+        let leaving = if self.shared.is_some() { self.max_connections.div_ceil(4) } else { 0 };
+        self.max_connections + leaving
+    }
+
+    /// Whether queue pairs are used again. Those that share their buffers are not.
     pub(crate) fn reuses(&self) -> bool {
         self.pool > 0 && self.shared.is_none()
     }
@@ -241,9 +250,9 @@ impl Config {
         u32::from(self.sends) + u32::from(self.buffers)
     }
 
-    /// Connections whose completions go to one queue: a queue that overflows is lost, and each may have everything completed at
+    /// Queue pairs whose completions go to one queue: a queue that overflows is lost, and each may have everything completed at
     /// once, as when a link goes down.
-    pub(crate) fn connections_of_queue(&self, limits: &DeviceLimits) -> usize {
+    pub(crate) fn pairs_of_queue(&self, limits: &DeviceLimits) -> usize {
         (limits.completions / self.completions()) as usize
     }
 }
@@ -278,7 +287,15 @@ mod tests {
     fn a_queue_has_room_for_all_completions_that_there_may_be() {
         let limits = DeviceLimits { completions: 1000, queues: 2, ..limits() };
         let config = Config { sends: 20, buffers: 30, ..Config::default() }.within(&limits).unwrap();
-        assert_eq!((config.max_connections, config.connections_of_queue(&limits)), (40, 20));
+        assert_eq!((config.max_connections, config.pairs_of_queue(&limits)), (40, 20));
+        // Those that go have room there, too.
+        for asked in 1..50 {
+            let shared =
+                Config { shared: Some(1000), buffers: 3, sends: 20, max_connections: asked, ..Config::default() };
+            let config = shared.within(&limits).unwrap();
+            assert!(config.pairs() > config.max_connections && config.max_connections == asked.min(68), "{asked}");
+            assert!(config.pairs() <= 2 * config.pairs_of_queue(&limits), "{asked}");
+        }
     }
 
     #[test]

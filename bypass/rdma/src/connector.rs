@@ -3,6 +3,7 @@
 
 mod events;
 mod exchange;
+mod leaving;
 mod manager;
 mod pool;
 mod record;
@@ -50,7 +51,7 @@ const LOOK_AROUND: Duration = Duration::from_millis(20);
 pub struct Seat<C: Calls> {
     /// Where completions of the worker's connections go.
     pub queues: Vec<QueueHandle<C>>,
-    /// Connections whose completions each of them has room for.
+    /// Queue pairs whose completions each of them has room for.
     pub most: usize,
     /// The buffers that they share, if they do.
     pub shared: Option<SharedHandle<C>>,
@@ -159,6 +160,8 @@ struct Made {
     /// The connection manager's name for it, if that made it.
     id: Option<Handle>,
     local: IpAddr,
+    /// Whether its queue pair is in the state of error, and has had its last buffer of a shared queue.
+    had_last: bool,
 }
 
 /// What becomes of it.
@@ -271,16 +274,19 @@ impl<C: Calls> Connector<C> {
         while let Some(command) = self.commands.receive() {
             worked = true;
             match command {
-                Command::Bury(worker, link) => self.bury(worker, link),
+                Command::Bury(worker, link) => self.bury(worker, link, now),
                 Command::Drained(worker, pair) => self.come_back(worker, pair, now),
+                Command::Polled(worker, pair) => self.polled(worker, pair),
                 Command::Connect { worker, remote, token } => self.connect(worker, remote, token, now),
             }
         }
+        // Before what a device that is gone answers with an error.
+        worked |= self.leave_late(now);
         while let Some(news) = self.listeners.next_event()? {
             worked = true;
             match news {
                 CmNews::Request { id, event, .. } => self.request(id, &event, now),
-                CmNews::Event(event) => self.event(&event),
+                CmNews::Event(event) => self.event(&event, now),
             }
         }
         worked |= self.exchange_turn(now)?;
@@ -328,9 +334,9 @@ impl<C: Calls> Connector<C> {
     }
 
     /// A link of a worker's is over.
-    fn bury(&mut self, worker: usize, link: Link<C>) {
+    fn bury(&mut self, worker: usize, link: Link<C>, now: Instant) {
         let Link { carrier, id, opened, windows, .. } = link;
-        self.made.remove(&carrier.number());
+        let had_last = self.made.remove(&carrier.number()).is_some_and(|made| made.had_last);
         if let Way::Exchange(exchange) = &mut self.listeners.0 {
             exchange.end(carrier.number());
         }
@@ -341,6 +347,7 @@ impl<C: Calls> Connector<C> {
         }
         drop(opened);
         match carrier {
+            Carrier::Pair(pair) if self.config.shared.is_some() => self.leave(worker, pair, had_last, now),
             Carrier::Pair(pair) => self.retire(worker, pair),
             Carrier::Session(peer) => drop(peer),
         }

@@ -36,6 +36,8 @@ pub enum News<C: Calls> {
     Window(Window<C>),
     /// A queue pair of a link that was over is to be drained, to be used again.
     Drain(QueuePair<C, Errored>),
+    /// All that has been completed for the queue pair with this number, whose connection is over, is to be polled.
+    Poll(u32),
 }
 
 /// What a worker asks of the connector.
@@ -53,6 +55,8 @@ pub enum Command<C: Calls> {
     Bury(usize, Link<C>),
     /// A queue pair of this worker's has been drained, or could not be.
     Drained(usize, QueuePair<C, Errored>),
+    /// All has been polled that was completed for the queue pair with this number, when this worker was told to.
+    Polled(usize, u32),
 }
 
 /// A service running over verbs, on the thread that made it.
@@ -202,6 +206,7 @@ impl<C: Calls, S: Service> Worker<C, S> {
                 News::Lost(number, why) => self.net.lost.push((number, why)),
                 News::Window(window) => self.net.add_window(window),
                 News::Drain(pair) => self.net.drain(pair),
+                News::Poll(pair) => self.net.poll_for(pair),
             }
         }
         heard
@@ -213,6 +218,7 @@ impl<C: Calls, S: Service> Worker<C, S> {
         // What is over goes first: there may be no more queue pairs than connections.
         self.unsent.extend(self.net.buried.drain(..).map(|link| Command::Bury(worker, link)));
         self.unsent.extend(self.net.drained.drain(..).map(|pair| Command::Drained(worker, pair)));
+        self.unsent.extend(self.net.polled_for.drain(..).map(|pair| Command::Polled(worker, pair)));
         let connects = self.net.wanted.drain(..).map(|(remote, token)| Command::Connect { worker, remote, token });
         self.unsent.extend(connects);
         while let Some(command) = self.unsent.pop_front() {

@@ -37,6 +37,7 @@ impl<C: Calls> Connector<C> {
                 tracing::debug!("{device}: {event:?}");
                 self.lose(CloseReason::Reset, |made| made.pair == pair);
             }
+            AsyncEvent::LastBuffer(pair) => self.had_last(pair, now),
             AsyncEvent::QueueError(queue) => {
                 tracing::error!("{device}: a completion queue is out of order, and its connections are over");
                 self.lose_of(|seat| seat.queues.iter().any(|it| it.handle() == queue));

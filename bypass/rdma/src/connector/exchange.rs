@@ -273,7 +273,7 @@ impl<C: Calls> Connector<C> {
                 LISTENER => _ = self.exchange().map(|exchange| exchange.asked = Some(now)),
                 // Nothing is said any more: whatever it is, it is the end.
                 made if made & MADE != 0 => self.peer_is_gone(made & !MADE),
-                talk => self.go_on(talk),
+                talk => self.go_on(talk, now),
             }
         }
         let Some(exchange) = self.exchange() else { return Ok(worked) };
@@ -287,7 +287,7 @@ impl<C: Calls> Connector<C> {
         for key in late {
             worked = true;
             if let Some(talk) = self.exchange().and_then(|exchange| exchange.talks.remove(&key)) {
-                self.not_made(talk.worker, talk.number, talk.origin, ConnectError::TimedOut);
+                self.give_up(talk, ConnectError::TimedOut, now);
             }
         }
         Ok(worked)
@@ -320,14 +320,14 @@ impl<C: Calls> Connector<C> {
     }
 
     /// Something has happened to a connection that is being made.
-    fn go_on(&mut self, key: u64) {
+    fn go_on(&mut self, key: u64, now: Instant) {
         let Some(mut talk) = self.exchange().and_then(|exchange| exchange.talks.remove(&key)) else { return };
         let result = match self.next_step(&mut talk, key) {
             Ok(Step::Wait) => {
                 _ = self.exchange().map(|exchange| exchange.talks.insert(key, talk));
                 return;
             }
-            Ok(Step::Refused(why)) => return self.not_made(talk.worker, talk.number, talk.origin, why),
+            Ok(Step::Refused(why)) => return self.give_up(talk, why, now),
             Ok(Step::Ready(carrier, theirs)) => self.settle(&talk, carrier, &theirs),
             Err(error) => Err(error),
         };
@@ -335,7 +335,8 @@ impl<C: Calls> Connector<C> {
             Ok(link) => {
                 let (worker, origin) = (talk.worker, talk.origin);
                 let number = link.carrier.number();
-                let made = Made { worker, pair: link.carrier.handle(), id: None, local: link.local.ip() };
+                let made =
+                    Made { worker, pair: link.carrier.handle(), id: None, local: link.local.ip(), had_last: false };
                 self.made.insert(number, made);
                 _ = self.exchange().map(|exchange| exchange.made.insert(number, talk.stream));
                 self.tell(worker, News::Made(link, origin));
@@ -345,8 +346,19 @@ impl<C: Calls> Connector<C> {
                     ExchangeError::OtherMode => tracing::warn!("a connection is not made: {error}"),
                     _ => tracing::debug!("a connection is not made: {error}"),
                 }
-                self.not_made(talk.worker, talk.number, talk.origin, error.outcome());
+                self.give_up(talk, error.outcome(), now);
             }
+        }
+    }
+
+    /// A connection is not made.
+    fn give_up(&mut self, talk: Talk<C>, error: ConnectError, now: Instant) {
+        self.not_made(talk.worker, talk.number, talk.origin, error);
+        if let Stage::Answered(Carrier::Pair(pair), _) = talk.stage
+            && self.config.shared.is_some()
+        {
+            // The peer may have sent something.
+            self.leave(talk.worker, pair, false, now);
         }
     }
 }

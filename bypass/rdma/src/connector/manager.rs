@@ -101,7 +101,7 @@ impl<C: Calls> Connector<C> {
     }
 
     /// Something has happened to an identifier of ours.
-    pub(super) fn event(&mut self, event: &CmEvent) {
+    pub(super) fn event(&mut self, event: &CmEvent, now: Instant) {
         use CmEventKind::*;
         let Some(mut pending) = self.pending.remove(&event.id) else {
             if let Disconnected | Removed | TimeWaitExit | AddressChanged = event.kind {
@@ -111,11 +111,11 @@ impl<C: Calls> Connector<C> {
         };
         match self.step(&mut pending, event) {
             Ok(Step::Wait) => _ = self.pending.insert(event.id, pending),
-            Ok(Step::Refused(why)) => self.refused(&pending, why),
+            Ok(Step::Refused(why)) => self.refused(pending, why, now),
             Ok(Step::Ready(carrier, theirs)) => self.hand_over(pending, carrier, theirs),
             Err(error) => {
                 tracing::warn!("a connection is not made: {error}");
-                self.refused(&pending, ConnectError::Unreachable);
+                self.refused(pending, ConnectError::Unreachable, now);
             }
         }
     }
@@ -175,7 +175,7 @@ impl<C: Calls> Connector<C> {
     fn hand_over(&mut self, pending: Pending<C>, carrier: Carrier<C>, theirs: Greeting) {
         let Pending { id, worker, origin, .. } = pending;
         let Some((local, remote)) = id.addresses() else { return };
-        let made = Made { worker, pair: carrier.handle(), id: Some(id.handle()), local: local.ip() };
+        let made = Made { worker, pair: carrier.handle(), id: Some(id.handle()), local: local.ip(), had_last: false };
         self.made.insert(carrier.number(), made);
         let link = Link::new(carrier, Some(id), [local, remote], &self.greeting, &theirs);
         self.tell(worker, News::Made(link, origin));
@@ -187,14 +187,25 @@ impl<C: Calls> Connector<C> {
             self.pending.iter().filter(|(_, pending)| pending.until <= now).map(|(id, _)| *id).collect();
         for id in &late {
             if let Some(pending) = self.pending.remove(id) {
-                self.refused(&pending, ConnectError::TimedOut);
+                self.refused(pending, ConnectError::TimedOut, now);
             }
         }
         !late.is_empty()
     }
 
-    fn refused(&mut self, pending: &Pending<C>, error: ConnectError) {
-        self.not_made(pending.worker, pending.number, pending.origin, error);
+    fn refused(&mut self, pending: Pending<C>, error: ConnectError, now: Instant) {
+        let Pending { worker, origin, number, pair, ready, id, .. } = pending;
+        self.not_made(worker, number, origin, error);
+        if self.config.shared.is_some() {
+            // The peer may have been there, and have sent something. iWARP's is ready before that is known.
+            drop(id);
+            if let Some(ready) = ready {
+                self.leave(worker, ready, false, now);
+            }
+            if let Some(pair) = pair.filter(|_| self.is_iwarp) {
+                self.leave(worker, pair, false, now);
+            }
+        }
     }
 
     fn parameters(&self, pair: u32, asked: u8, answered: u8) -> CmParameters {

@@ -1,11 +1,12 @@
 //! Queue pairs for connections: prepared ahead, or made when they are asked for.
 
-use super::{Connector, Way};
+use super::leaving::Leaving;
+use super::{Connector, Seat, Way};
 use crate::calls::Calls;
 use crate::verbs::{Drained, Error, Errored, Init, New, QueueHandle, QueuePair, ReadyToSend, Ring};
 use crate::{Config, Mode, News};
 use linerate_bypass::time::{Duration, Instant};
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::io::ErrorKind;
 
 /// Queue pairs of one worker for connections to come. The port they would go by is the first; connections by another have theirs
@@ -21,6 +22,8 @@ pub(super) struct Pool<C: Calls> {
     draining: usize,
     /// Those that rest, and until when.
     resting: VecDeque<(Instant, QueuePair<C, Drained>)>,
+    /// Those that go, by their numbers.
+    pub(super) leaving: HashMap<u32, Leaving<C>>,
 }
 
 /// The port that prepared queue pairs go by.
@@ -28,7 +31,7 @@ const PORT: u8 = 1;
 
 impl<C: Calls> Default for Pool<C> {
     fn default() -> Self {
-        Pool { ready: Vec::new(), draining: 0, resting: VecDeque::new() }
+        Pool { ready: Vec::new(), draining: 0, resting: VecDeque::new(), leaving: HashMap::new() }
     }
 }
 
@@ -66,7 +69,7 @@ impl<C: Calls> Connector<C> {
             return;
         }
         let number = pair.number();
-        let Pool { ready, draining, resting } = &self.pools[worker];
+        let Pool { ready, draining, resting, .. } = &self.pools[worker];
         let has_place = ready.len() + draining + resting.len() < self.config.pool;
         // A connection that is asked for meanwhile needs a place, too.
         if has_place && self.pairs(worker) < self.config.max_connections {
@@ -151,12 +154,17 @@ impl<C: Calls> Connector<C> {
             return self.made.values().filter(|made| made.worker == worker).count() >= self.config.max_connections;
         }
         let Pool { ready, resting, .. } = &self.pools[worker];
-        self.pairs(worker) - resting.len() >= self.config.max_connections && ready.is_empty()
+        let is_most = self.pairs(worker) - resting.len() >= self.config.max_connections;
+        // Those that go have room for their completions beside, for as many as go at a time if not all do at once.
+        let Seat { queues, most, .. } = &self.workers[worker];
+        let has_room = !resting.is_empty() || queues.iter().any(|queue| queue.pairs() < *most);
+        ready.is_empty() && (is_most || !has_room)
     }
 
-    /// Queue pairs of a worker's, with those that are prepared.
+    /// Queue pairs of a worker's, with those that are prepared, and without those that go.
     fn pairs(&self, worker: usize) -> usize {
-        self.workers[worker].queues.iter().map(QueueHandle::pairs).sum()
+        let pairs: usize = self.workers[worker].queues.iter().map(QueueHandle::pairs).sum();
+        pairs.saturating_sub(self.pools[worker].leaving.len())
     }
 
     /// A queue pair of a worker's, with its ring if it has one.

@@ -5,6 +5,7 @@
 
 mod datagrams;
 mod draining;
+mod polling;
 mod receiving;
 mod remote;
 mod sending;
@@ -21,6 +22,7 @@ use crate::verbs::{
 use draining::Draining;
 use linerate_bypass::time::Instant;
 use linerate_bypass::{Arena, CloseReason, ConnId, ConnectError, Origin, Slots, Summary, Timers};
+use polling::Polling;
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -81,6 +83,9 @@ pub(crate) struct Net<C: Calls> {
     /// Queue pairs of connections that are over, until they are drained, by their numbers; and those that are.
     draining: HashMap<u32, Draining<C>, foldhash::fast::FixedState>,
     pub drained: Vec<QueuePair<C, Errored>>,
+    /// Queue pairs for which all is to be polled that has been completed, and those for which it has been.
+    polling: Polling,
+    pub polled_for: Vec<u32>,
     pub timers: Timers,
     /// When sessions have something to send.
     pub session_timers: Timers,
@@ -132,6 +137,8 @@ impl<C: Calls> Net<C> {
             expected: HashMap::default(),
             draining: HashMap::default(),
             drained: Vec::new(),
+            polling: Polling::default(),
+            polled_for: Vec::new(),
             timers: Timers::default(),
             session_timers: Timers::default(),
             crowded: Vec::new(),
@@ -192,9 +199,13 @@ impl<C: Calls> Net<C> {
     /// [`take_in`](Self::take_in).
     pub fn poll(&mut self) {
         self.is_drained = true;
-        if self.is_over {
-            return;
+        if !self.is_over {
+            self.poll_queues();
         }
+        self.polling.polled(self.is_drained);
+    }
+
+    fn poll_queues(&mut self) {
         let Net { queues, polled, is_drained, .. } = self;
         let result = queues.iter_mut().try_for_each(|queue| {
             let completions = queue.poll(BURST)?;
@@ -227,6 +238,7 @@ impl<C: Calls> Net<C> {
             self.complete(completion);
         }
         self.polled = polled;
+        self.polling.take_done(&mut self.polled_for);
         if self.is_drained {
             // What the lost ones had sent before has been taken in.
             for (number, why) in std::mem::take(&mut self.lost) {

@@ -4,6 +4,7 @@ mod connecting;
 mod exchange;
 mod failing;
 mod hostile;
+mod leaving;
 mod pool;
 mod remote;
 mod rig;

@@ -55,6 +55,8 @@ pub struct Setup {
     pub inline: u32,
     /// Bytes that an end has.
     pub memory: usize,
+    /// What the devices are like else.
+    pub device: fn(&mut DeviceConfig),
 }
 
 impl Default for Setup {
@@ -71,6 +73,8 @@ impl Default for Setup {
             atomics: true,
             inline: 64,
             memory: 16 << 20,
+            // As hardware is: the completions of a queue pair that is destroyed go with it.
+            device: |device| device.holds_shared = true,
         }
     }
 }
@@ -108,6 +112,7 @@ impl End {
         let [a, b, c] = setup.network;
         let mut device = DeviceConfig::roce([a, b, c, number].into());
         device.inline = setup.inline;
+        (setup.device)(&mut device);
         let device = fabric.device(&format!("model{number}"), device);
         let config = Config { inline: setup.inline, ..config.clone() };
         let arena = Arena::new(ArenaConfig { bytes: setup.memory, hugepages: false }).unwrap();

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 /// A completion queue. Its owner polls it; queue pairs that complete there keep it.
 pub struct CompletionQueue<C: Calls> {
     inner: QueueHandle<C>,
+    entries: u32,
     polled: Vec<WorkCompletion>,
 }
 
@@ -126,12 +127,17 @@ impl<C: Calls> CompletionQueue<C> {
         let handle = made.map_err(Error::new("make a completion queue"))?;
         let inner =
             Arc::new(QueueInner { calls: calls.clone(), handle, pairs: AtomicUsize::new(0), _channel: channel });
-        Ok(CompletionQueue { inner: QueueHandle(inner), polled: Vec::new() })
+        Ok(CompletionQueue { inner: QueueHandle(inner), entries, polled: Vec::new() })
     }
 
     /// What queue pairs are made with.
     pub fn handle(&self) -> &QueueHandle<C> {
         &self.inner
+    }
+
+    /// Completions that it was to have room for.
+    pub fn entries(&self) -> u32 {
+        self.entries
     }
 
     /// Up to `most` completions. Allocates when `most` is more than ever before.

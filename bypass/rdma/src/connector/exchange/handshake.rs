@@ -71,10 +71,15 @@ impl<C: Calls> Connector<C> {
                     talk.stage = Stage::Answered(carrier, theirs.greeting);
                 }
             },
-            Stage::Answered(carrier, theirs) => match talk.next()? {
-                None => talk.stage = Stage::Answered(carrier, theirs),
-                Some([READY]) => return Ok(Step::Ready(carrier, theirs)),
-                Some(_) => return Err(ExchangeError::Senseless),
+            Stage::Answered(carrier, theirs) => match talk.next() {
+                Ok(Some([READY])) => return Ok(Step::Ready(carrier, theirs)),
+                said => {
+                    // The connection has it if it is given up, too.
+                    talk.stage = Stage::Answered(carrier, theirs);
+                    if said?.is_some() {
+                        return Err(ExchangeError::Senseless);
+                    }
+                }
             },
             Stage::Over => {}
         }

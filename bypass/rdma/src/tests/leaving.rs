@@ -1,0 +1,99 @@
+//! Connections that share their buffers end, in whatever way, and all of the buffers are there as before.
+
+use super::connecting::rig;
+use super::rig::{Peer, Rig, Setup};
+use crate::Config;
+use crate::model::DeviceConfig;
+use linerate_bypass::CloseReason;
+use linerate_bypass::time::{Duration, Instant};
+
+const SHARED: u32 = 12;
+const PARTS: [(usize, bool); 3] = [(300, false), (3000, true), (2000, false)];
+
+fn setup(seed: u64, device: fn(&mut DeviceConfig)) -> Setup {
+    let defaults = Setup::default();
+    let config = Config { shared: Some(SHARED), max_connections: 4, ..defaults.config };
+    Setup { seed, config, device, ..defaults }
+}
+
+/// As hardware does it.
+fn hardware(device: &mut DeviceConfig) {
+    device.holds_shared = true;
+}
+
+/// As Soft-RoCE of Linux 6.1 does it.
+fn soft(device: &mut DeviceConfig) {
+    (device.keeps_completions, device.tells_last) = (true, false);
+}
+
+/// Makes one connection after the other, of which the first `killed` end with an error of a queue pair at some moment, and further ones
+/// until `through` have come to their end. All that there was before is there then. Returns how long the connections took.
+fn connects(rig: &mut Rig, killed: usize, through: usize) -> Duration {
+    let before = [0, 1].map(|end| rig.ends[end].holds(&rig.fabric));
+    let peer = rig.ends[0].worker.service_mut();
+    (peer.again, peer.rounds) = (usize::MAX, usize::MAX);
+    for _ in 0..killed {
+        let ended = rig.ends[0].worker.service().ended.len();
+        for _ in 0..rig.random.usize(..800) {
+            rig.step();
+        }
+        // The latest that were made are those that are connected.
+        let pair = rig.fabric.counters().keys().rev().nth(rig.random.usize(..2)).copied();
+        pair.into_iter().for_each(|pair| rig.fabric.pair_fatal(pair));
+        rig.run_until(|ends| ends[0].worker.service().ended.len() > ended);
+    }
+    let finished =
+        |rig: &Rig| rig.ends[0].worker.service().ended.iter().filter(|why| **why == CloseReason::Finished).count();
+    while finished(rig) < through {
+        let ended = rig.ends[0].worker.service().ended.len();
+        rig.run_until(|ends| ends[0].worker.service().ended.len() > ended);
+    }
+    let peer = rig.ends[0].worker.service_mut();
+    (peer.again, peer.rounds) = (0, 0);
+    let outcomes = |peer: &Peer| peer.ended.len() + peer.failed.len();
+    let so_far = outcomes(peer);
+    rig.run_until(|ends| outcomes(ends[0].worker.service()) > so_far);
+    let took = rig.now;
+    (0..2).for_each(|end| rig.run_until_holds(end, before[end]));
+    let fabric = rig.fabric.clone();
+    rig.run_until(|ends| ends.iter().all(|end| fabric.shared_buffers(&end.device) == SHARED as usize));
+    Duration::from_nanos(took)
+}
+
+#[test]
+fn connections_that_are_closed_or_fail_leave_all_shared_buffers_behind() {
+    for seed in 0..12 {
+        let setup = setup(seed, hardware);
+        let mut rig = rig(&setup, &PARTS, true);
+        connects(&mut rig, 30, 10);
+    }
+}
+
+#[test]
+fn where_no_last_buffer_is_told_of_they_do_so_too_and_nobody_waits_for_that() {
+    for seed in 0..4 {
+        let setup = setup(seed, soft);
+        let mut rig = rig(&setup, &PARTS, true);
+        rig.tick = 10_000;
+        let took = connects(&mut rig, 10, 10);
+        let peer = rig.ends[0].worker.service();
+        // One whose queue pair is killed before it is made is not.
+        assert!(peer.failed.len() <= 10, "{peer:?}");
+        assert!(took < Duration::from_millis(50) * peer.ended.len() as u32, "{took:?} for {}", peer.ended.len());
+    }
+}
+
+#[test]
+fn a_queue_pair_whose_worker_has_ended_goes_all_the_same() {
+    let setup = setup(1, hardware);
+    let mut rig = rig(&setup, &PARTS, true);
+    rig.run_until(|ends| ends[0].worker.service().ended.len() == 1);
+    let mut now = rig.now;
+    for _ in 0..100 {
+        // The worker does nothing more.
+        now += 200_000_000;
+        rig.fabric.run();
+        rig.ends[0].connector.as_mut().unwrap().turn(Instant::from_nanos(now)).unwrap();
+    }
+    assert_eq!(rig.fabric.live_of(&rig.ends[0].device).pairs, 0);
+}
