@@ -90,6 +90,15 @@ fn what_makes_no_sense_ends_the_connection() {
     sends(&setup, &[offer(0)]);
 }
 
+#[test]
+fn who_takes_more_of_the_shared_buffers_than_it_may_is_refused() {
+    let mut setup = Setup::default();
+    setup.config.shared = Some(12);
+    let most = usize::from(setup.config.buffers);
+    // What comes at once is as many as it was told of, and one more.
+    sends(&setup, &vec![data(); most + 1]);
+}
+
 fn writing() -> Setup {
     let mut setup = Setup::default();
     setup.config.mode = Mode::Write;

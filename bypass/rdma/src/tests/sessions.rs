@@ -274,3 +274,24 @@ fn what_a_peer_says_that_makes_no_sense_ends_its_session_alone() {
         are_finished(&mut rig);
     }
 }
+
+#[test]
+fn a_peer_that_sends_more_than_it_may_is_refused() {
+    let setup = setup(7);
+    let mut rig = Rig::new(&setup, [Peer::sends(&PARTS), Peer::echoes()]);
+    rig.tick = TICK;
+    let mut stranger = Stranger::new(&rig);
+    let gid = rig.ends[0].device.gids(1).unwrap()[0].raw;
+    let number = FIRST_SESSION + 9;
+    rig.half_session(
+        &setup,
+        (1, number, Origin::Accepted),
+        (gid, stranger.datagrams.number(), stranger.datagrams.key(), number),
+    );
+    rig.run_until(|ends| ends[1].worker.summary().accepted == 1);
+    let mut message = [b'x'; HEADER + 1];
+    Header { kind: Kind::Data, credits: 0 }.write(message.first_chunk_mut().unwrap());
+    // It never says that it has got anything, nor that it has room for what comes back.
+    (0..20).for_each(|at| stranger.send(&datagram(number, at, &message)));
+    rig.run_until(|ends| ends[1].worker.service().ended == [CloseReason::Reset]);
+}
