@@ -86,9 +86,12 @@ impl Program {
         self.child.try_wait().unwrap().is_none()
     }
 
+    /// Kills it. What EAL would have removed at its end is removed for it: a later process may have its number.
     pub fn kill(mut self) {
+        let pid = self.pid();
         self.child.kill().unwrap();
         self.child.wait().unwrap();
+        let _ = std::fs::remove_dir_all(format!("/var/run/dpdk/linerate-{pid}"));
     }
 
     /// Waits for a line on standard output that has `part` in it.
