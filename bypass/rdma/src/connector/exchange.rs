@@ -20,6 +20,7 @@ use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, ipproto, listen, socket_with};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::collections::HashMap;
 use std::io::{self, ErrorKind, Read, Write};
 use std::mem::MaybeUninit;
@@ -151,6 +152,7 @@ impl<C: Calls> Exchange<C> {
         if limits.transport == TransportKind::Iwarp {
             return Err(ExchangeError::Iwarp);
         }
+        raise_descriptor_limit();
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
         let mut listeners = Vec::new();
         for &address in addresses {
@@ -360,6 +362,14 @@ impl<C: Calls> Connector<C> {
             // The peer may have sent something.
             self.leave(talk.worker, pair, false, now);
         }
+    }
+}
+
+/// Lets this process have as many files open as it may: each connection has a socket, and by default there may be 1024.
+fn raise_descriptor_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
+        tracing::debug!("cannot raise the limit of open files: {error}");
     }
 }
 
