@@ -6,6 +6,7 @@
 
 pub mod cli;
 pub mod commands;
+pub mod compare;
 pub mod doctor;
 mod error;
 pub mod load;

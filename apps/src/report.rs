@@ -2,7 +2,7 @@
 
 use crate::load::{Counted, Reads, SWAP_EVERY};
 use hdrhistogram::Histogram;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ pub struct Report {
 }
 
 /// Percentiles in microseconds; all zero when nothing was counted.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Default, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Percentiles {
     /// The median.
     pub p50: f64,

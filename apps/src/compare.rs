@@ -1,0 +1,6 @@
+//! `linerate compare`: the same application over every transport, side by side.
+//!
+//! Data flows one way: what is to be compared ([`results::Settings`]) is run, which makes [`results::Results`]; those are all that
+//! the reports know.
+
+pub mod results;
