@@ -4,22 +4,26 @@ mod args;
 mod cores;
 mod error;
 mod kernel;
+mod port;
 #[cfg(feature = "rdma")]
 mod rdma;
 mod rdma_args;
+mod split;
 #[cfg(feature = "dpdk")]
 mod stack;
 
-pub use args::{EngineArg, IdleArg, NetArgs, ProfileArg};
+pub use args::{EngineArg, IdleArg, NetArgs, ProfileArg, ThreadingArg};
 pub use cores::{CoreList, Place};
 pub use error::Error;
 pub use rdma_args::RdmaArgs;
 #[cfg(feature = "rdma")]
 pub use rdma_args::{ConnectArg, ModeArg};
 
-use crate::over::Device;
-use linerate_bypass::arena::{Arena, ArenaConfig, ArenaError};
-use linerate_bypass::{Counters, LaterPlace, Published, Seat, Service, Summary, Via};
+use crate::over::Basis;
+use linerate_bypass::arena::{Arena, ArenaError};
+use linerate_bypass::{Counters, LaterPlace, Published, Seat, Service, Summary};
+use port::Port;
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -41,20 +45,32 @@ pub struct Listen {
 /// One worker, ready to be run on its own thread: makes its service there, and gives it back in the end.
 type Job<S> = Box<dyn FnOnce() -> Result<(S, Summary), Error> + Send>;
 
+/// Tells what a port has counted by itself, and closes it.
+type Close = Box<dyn FnOnce() -> Summary>;
+
 /// A network that is open, with a core for each worker and no worker running yet. `M` is the message of the
 /// services to be run on it.
 pub struct Network<M> {
     cores: Vec<usize>,
-    listening: Vec<SocketAddr>,
-    port: Port<M>,
+    port: Threaded<M>,
 }
 
-enum Port<M> {
-    Kernel(kernel::Port<M>),
-    #[cfg(feature = "dpdk")]
-    Stack(Box<stack::Port>),
-    #[cfg(feature = "rdma")]
-    Rdma(Box<rdma::Port<M>>),
+/// A port, and where services are run on it.
+enum Threaded<M> {
+    /// On its workers' threads.
+    Inline(Port<M>),
+    /// On threads of their own.
+    Split(split::Port<M>),
+}
+
+/// What `does` with the port of a [`Threaded`], whatever its workers' messages are.
+macro_rules! with_port {
+    ($threaded:expr, $port:ident => $does:expr) => {
+        match $threaded {
+            Threaded::Inline($port) => $does,
+            Threaded::Split(split::Port { port: $port, .. }) => $does,
+        }
+    };
 }
 
 impl<M: Send + 'static> Network<M> {
@@ -63,33 +79,16 @@ impl<M: Send + 'static> Network<M> {
     pub fn open(args: &NetArgs, listen: &Listen, place: Place, stop: &Arc<AtomicBool>) -> Result<Self, Error> {
         args.check(listen)?;
         let cores = cores::choose(args.workers, args.cores.as_ref(), place)?;
-        let (port, listening) = match &args.via {
-            Via::Kernel => {
-                let port = kernel::Port::open(args, listen, cores.len())?;
-                let listening = port.listening();
-                (Port::Kernel(port), listening)
-            }
-            #[cfg(feature = "rdma")]
-            Via::Rdma { device } => {
-                let port = rdma::Port::open(device, args, listen, cores.len())?;
-                let listening = port.listening();
-                (Port::Rdma(Box::new(port)), listening)
-            }
-            #[cfg(feature = "dpdk")]
-            _ => (Port::Stack(Box::new(stack::Port::open(args, listen, cores.len(), stop)?)), listen.tcp.clone()),
-            #[cfg(not(feature = "dpdk"))]
-            via => {
-                // Only DPDK's links are waited for.
-                let _ = stop;
-                return Err(Error::NotInThisBuild { via: via.clone(), feature: "dpdk" });
-            }
+        let port = match args.threading {
+            ThreadingArg::Inline => Threaded::Inline(Port::open(args, listen, cores.len(), stop)?),
+            ThreadingArg::Split => Threaded::Split(split::Port::open(args, listen, &cores, place, stop)?),
         };
-        Ok(Network { cores, listening, port })
+        Ok(Network { cores, port })
     }
 
     /// The TCP addresses listened on, with the ports that were chosen for port 0.
-    pub fn listening(&self) -> &[SocketAddr] {
-        &self.listening
+    pub fn listening(&self) -> Vec<SocketAddr> {
+        with_port!(&self.port, port => port.listening())
     }
 
     /// How many workers there will be.
@@ -97,49 +96,29 @@ impl<M: Send + 'static> Network<M> {
         self.cores.len()
     }
 
-    /// The device below, where it may be emulated.
-    pub fn device(&self) -> Option<Device> {
-        match &self.port {
-            #[cfg(feature = "rdma")]
-            Port::Rdma(port) => Some(port.device()),
-            _ => None,
-        }
+    /// What is below, and how services run on it, where a result says nothing without it.
+    pub fn basis(&self) -> Basis {
+        let threading = match &self.port {
+            Threaded::Inline(_) => None,
+            Threaded::Split(port) => Some(port.threading()),
+        };
+        Basis { device: with_port!(&self.port, port => port.device()), threading }
     }
 
     /// Memory of `bytes` that the network reaches, for what services send from where it lies.
     pub fn arena(&self, bytes: usize) -> Result<Arena, ArenaError> {
-        match &self.port {
-            Port::Kernel(_) => Arena::new(ArenaConfig { bytes, hugepages: true }),
-            #[cfg(feature = "dpdk")]
-            Port::Stack(port) => port.arena(bytes),
-            #[cfg(feature = "rdma")]
-            Port::Rdma(port) => port.arena(bytes),
-        }
+        with_port!(&self.port, port => port.arena(bytes))
     }
 
     /// Opens `memory` to all peers, to be read by themselves; where, is known when the workers have been started.
     pub fn publish(&self, memory: Arc<Published>) -> Result<LaterPlace, Error> {
-        match &self.port {
-            #[cfg(feature = "rdma")]
-            Port::Rdma(port) => port.publish(memory),
-            _ => {
-                drop(memory);
-                Err(Error::OnlyWith { what: "--export", with: "--via rdma:DEVICE" })
-            }
-        }
+        with_port!(&self.port, port => port.publish(memory))
     }
 
     /// Opens `memory` to all peers, for atomic operations by themselves; where, is known when the workers have been started. `what` is the
     /// option that asks for it.
     pub fn count(&self, memory: Arc<Counters>, what: &'static str) -> Result<LaterPlace, Error> {
-        match &self.port {
-            #[cfg(feature = "rdma")]
-            Port::Rdma(port) => port.count(memory, what),
-            _ => {
-                drop(memory);
-                Err(Error::OnlyWith { what, with: "--via rdma:DEVICE" })
-            }
-        }
+        with_port!(&self.port, port => port.count(memory, what))
     }
 
     /// Starts the workers, each on a thread pinned to its core, with the service that `make` makes there. They
@@ -151,16 +130,11 @@ impl<M: Send + 'static> Network<M> {
     ) -> Result<Running<S>, Error> {
         let make = Arc::new(make);
         let ready = Arc::default();
-        let mut running = match self.port {
-            Port::Kernel(port) => Running::start(&self.cores, port.jobs(make, &stop, &ready), stop, Summary::default)?,
-            #[cfg(feature = "dpdk")]
-            Port::Stack(port) => {
-                let jobs = port.jobs(make, &stop, &ready);
-                Running::start(&self.cores, jobs, stop, move || port.summary())?
-            }
-            #[cfg(feature = "rdma")]
-            Port::Rdma(port) => Running::start(&self.cores, port.jobs(make, &stop, &ready)?, stop, Summary::default)?,
+        let (jobs, close) = match self.port {
+            Threaded::Inline(port) => port.jobs(make, &stop, &ready)?,
+            Threaded::Split(port) => port.jobs(make, &stop, &ready)?,
         };
+        let mut running = Running::start(&self.cores, jobs, stop, close)?;
         running.ready = ready;
         Ok(running)
     }
@@ -172,29 +146,14 @@ pub struct Running<S> {
     stop: Arc<AtomicBool>,
     /// How many of them serve.
     ready: Arc<AtomicUsize>,
-    /// Tells what their port has counted, and closes it.
-    close: Box<dyn FnOnce() -> Summary>,
+    close: Close,
 }
 
 impl<S: Send + 'static> Running<S> {
-    fn start(
-        cores: &[usize],
-        jobs: Vec<Job<S>>,
-        stop: Arc<AtomicBool>,
-        close: impl FnOnce() -> Summary + 'static,
-    ) -> Result<Self, Error> {
-        let mut running = Running { threads: Vec::new(), stop, ready: Arc::default(), close: Box::new(close) };
+    fn start(cores: &[usize], jobs: Vec<Job<S>>, stop: Arc<AtomicBool>, close: Close) -> Result<Self, Error> {
+        let mut running = Running { threads: Vec::new(), stop, ready: Arc::default(), close };
         for ((worker, job), core) in jobs.into_iter().enumerate().zip(cores.iter().copied()) {
-            let over = StopOnDrop(running.stop.clone());
-            let thread = std::thread::Builder::new().name(format!("worker-{worker}")).spawn(move || {
-                let _over = over;
-                if core_affinity::set_for_current(core_affinity::CoreId { id: core }) {
-                    job()
-                } else {
-                    Err(Error::NotPinned(core))
-                }
-            });
-            match thread {
+            match spawn(format!("worker-{worker}"), core, &running.stop, job) {
                 Ok(thread) => running.threads.push(thread),
                 Err(source) => {
                     running.stop.store(true, Ordering::Relaxed);
@@ -245,6 +204,24 @@ impl<S: Send + 'static> Running<S> {
     }
 }
 
+/// A thread called `name` on `core`, at whose end everything ends that `stop` stops.
+fn spawn<T: Send + 'static>(
+    name: String,
+    core: usize,
+    stop: &Arc<AtomicBool>,
+    job: impl FnOnce() -> Result<T, Error> + Send + 'static,
+) -> io::Result<JoinHandle<Result<T, Error>>> {
+    let over = StopOnDrop(stop.clone());
+    std::thread::Builder::new().name(name).spawn(move || {
+        let _over = over;
+        if core_affinity::set_for_current(core_affinity::CoreId { id: core }) {
+            job()
+        } else {
+            Err(Error::NotPinned(core))
+        }
+    })
+}
+
 /// Stops all workers when one ends, whether by itself or by a panic: a service that has lost a worker answers only
 /// some of its peers, and nobody would know.
 struct StopOnDrop(Arc<AtomicBool>);
@@ -261,7 +238,7 @@ mod tests {
 
     fn run(jobs: Vec<Job<u8>>) -> Result<Vec<u8>, Error> {
         let core = core_affinity::get_core_ids().unwrap()[0].id;
-        let running = Running::start(&vec![core; jobs.len()], jobs, Arc::default(), Summary::default)?;
+        let running = Running::start(&vec![core; jobs.len()], jobs, Arc::default(), Box::new(Summary::default))?;
         running.join().map(|(services, _)| services)
     }
 
@@ -276,7 +253,7 @@ mod tests {
         let counted = |n| Summary { rx_frames: n, ..Summary::default() };
         let jobs: Vec<Job<u8>> = vec![Box::new(move || Ok((0, counted(1)))), Box::new(move || Ok((0, counted(2))))];
         let core = core_affinity::get_core_ids().unwrap()[0].id;
-        let running = Running::start(&[core, core], jobs, Arc::default(), move || counted(4)).unwrap();
+        let running = Running::start(&[core, core], jobs, Arc::default(), Box::new(move || counted(4))).unwrap();
         assert_eq!(running.join().unwrap().1, counted(7));
     }
 
@@ -300,7 +277,8 @@ mod tests {
     #[test]
     fn a_core_that_cannot_be_had_is_an_error() {
         let jobs: Vec<Job<u8>> = vec![Box::new(|| Ok((0, Summary::default())))];
-        let error = Running::start(&[1023], jobs, Arc::default(), Summary::default).unwrap().join().unwrap_err();
+        let error =
+            Running::start(&[1023], jobs, Arc::default(), Box::new(Summary::default)).unwrap().join().unwrap_err();
         assert!(matches!(error, Error::NotPinned(1023)), "{error}");
     }
 }

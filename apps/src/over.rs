@@ -1,4 +1,5 @@
-//! What a result came over, where that may be a device that is emulated in software: figures of one say nothing of others.
+//! What a result came about by, where its figures say nothing without it: a device that may be emulated in software, and threads that
+//! may have shared a core.
 
 use serde::Serialize;
 use std::fmt;
@@ -21,16 +22,52 @@ impl fmt::Display for Device {
     }
 }
 
-/// A result, and the device that it came over. As JSON the result's object, with `"device":{"name":…,"emulated_by":…}` in it
-/// where there is one.
+/// Services run on threads of their own, beside their workers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Threading {
+    /// For want of cores, some of them share one.
+    pub co_scheduled: bool,
+}
+
+impl fmt::Display for Threading {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.co_scheduled { "split, co-scheduled" } else { "split" })
+    }
+}
+
+impl Serialize for Threading {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// What a result came about by. As JSON what there is of `"device":{"name":…,"emulated_by":…}` and `"threading":"split"` or
+/// `"split, co-scheduled"`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Basis {
+    /// The device.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device: Option<Device>,
+    /// Where services ran, if not on their workers' threads.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub threading: Option<Threading>,
+}
+
+impl From<Device> for Basis {
+    fn from(device: Device) -> Basis {
+        Basis { device: Some(device), threading: None }
+    }
+}
+
+/// A result, and what it came about by. As JSON the result's object, with the [`Basis`] in it.
 #[derive(Debug, Serialize)]
 pub struct Over<T> {
     /// The result.
     #[serde(flatten)]
     pub result: T,
-    /// The device.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub device: Option<Device>,
+    /// What it came about by.
+    #[serde(flatten)]
+    pub basis: Basis,
 }
 
 impl<T: Serialize> Over<T> {
@@ -43,7 +80,9 @@ impl<T: Serialize> Over<T> {
 impl<T: fmt::Display> fmt::Display for Over<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.result)?;
-        self.device.iter().try_for_each(|device| write!(f, "\ndevice      {device}"))
+        let Basis { device, threading } = &self.basis;
+        device.iter().try_for_each(|device| write!(f, "\ndevice      {device}"))?;
+        threading.iter().try_for_each(|threading| write!(f, "\nthreading   {threading}"))
     }
 }
 
@@ -64,7 +103,7 @@ mod tests {
 
     fn over(device: Option<(&str, Option<&str>)>) -> Over<Count> {
         let device = device.map(|(name, by)| Device { name: name.to_owned(), emulated_by: by.map(str::to_owned) });
-        Over { result: Count { requests: 3 }, device }
+        Over { result: Count { requests: 3 }, basis: Basis { device, threading: None } }
     }
 
     #[test]
@@ -75,6 +114,16 @@ mod tests {
         let real = over(Some(("mlx5_0", None)));
         assert_eq!(real.to_string(), "requests    3\ndevice      mlx5_0");
         assert_eq!(real.json(), r#"{"requests":3,"device":{"name":"mlx5_0","emulated_by":null}}"#);
+    }
+
+    #[test]
+    fn a_result_of_threads_that_shared_a_core_says_so() {
+        let split = |co_scheduled| {
+            let basis = Basis { device: None, threading: Some(Threading { co_scheduled }) };
+            Over { result: Count { requests: 3 }, basis }
+        };
+        assert_eq!(split(false).json(), r#"{"requests":3,"threading":"split"}"#);
+        assert_eq!(split(true).to_string(), "requests    3\nthreading   split, co-scheduled");
     }
 
     #[test]

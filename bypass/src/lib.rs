@@ -9,6 +9,7 @@
 pub mod arena;
 mod blocks;
 mod bytes;
+mod bytes_queue;
 mod counters;
 mod cpu;
 #[cfg(feature = "dpdk")]
@@ -32,6 +33,7 @@ mod via;
 pub use arena::Arena;
 pub use blocks::{Block, BlockPool};
 pub use bytes::{Bytes, Memory, Owner};
+pub use bytes_queue::{BytesQueue, VECTOR};
 pub use counters::Counters;
 pub use cpu::CpuTime;
 pub use nic::{BURST, Capabilities, ChecksumOffload, InvalidMac, MacAddr, Nic, QueueStats};

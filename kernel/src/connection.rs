@@ -1,7 +1,6 @@
 //! One TCP connection: its socket, its queues, and how far each side has come.
 
-use crate::queue::{Queue, VECTOR};
-use linerate_bypass::{Block, CloseReason, Timer};
+use linerate_bypass::{Block, BytesQueue, CloseReason, Timer, VECTOR};
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 
@@ -69,8 +68,8 @@ pub(crate) struct Connection {
     pub stage: Stage,
     pub receiving: Receiving,
     pub sending: Sending,
-    pub rx: Queue,
-    pub tx: Queue,
+    pub rx: BytesQueue,
+    pub tx: BytesQueue,
     pub timer: Timer,
     pub pending: Pending,
     /// It is in the worker's list of connections with events.
@@ -97,8 +96,8 @@ impl Connection {
             stage,
             receiving: Receiving::Open,
             sending: Sending::Open,
-            rx: Queue::default(),
-            tx: Queue::default(),
+            rx: BytesQueue::default(),
+            tx: BytesQueue::default(),
             timer: Timer::default(),
             pending: Pending::default(),
             listed: false,

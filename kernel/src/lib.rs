@@ -39,7 +39,6 @@ mod errno;
 mod error;
 mod net;
 mod poller;
-mod queue;
 mod transport;
 mod udp;
 mod worker;

@@ -7,6 +7,7 @@ use crate::load::{
     Ask, AskCounters, CountLoad, CountPlan, Counted, Exported, Keyspace, KvLoad, KvPlan, MOST_KEYS, NoCounters,
     Protocol, Reads, SHORTEST_VERIFIED, Side, counter_name,
 };
+use crate::net::ThreadingArg;
 use crate::net::{Listen, Network, Place};
 use crate::report::{CountReport, KvReport, OpenReport, ReadsReport, Report, SideReport};
 use crate::signals;
@@ -102,6 +103,11 @@ pub fn run(command: Command) -> Result<(), Error> {
 }
 
 fn load(args: &KvLoadArgs) -> Result<(), Error> {
+    if (args.one_sided || args.one_sided_incr) && args.load.net.threading == ThreadingArg::Split {
+        // They are begun on the worker's thread.
+        let with = "--threading inline";
+        return Err(crate::net::Error::OnlyWith { what: "a one-sided load", with }.into());
+    }
     if args.one_sided_incr {
         return count(args);
     }

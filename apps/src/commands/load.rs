@@ -4,7 +4,7 @@ use crate::error::Error;
 use crate::load::{Board, Bulk, Direction, Errors, Load, Plan, Traffic};
 use crate::net::{Listen, NetArgs, Network, Place};
 use crate::output::print_line;
-use crate::over::{Device, Over};
+use crate::over::{Basis, Over};
 use crate::report::BulkReport;
 use crate::signals;
 use crate::summary::Shown;
@@ -59,8 +59,8 @@ pub struct Measured<T> {
     pub errors: Errors,
     /// How long was measured.
     pub measured: Duration,
-    /// The device that it was measured over.
-    pub device: Option<Device>,
+    /// What it was measured over.
+    pub basis: Basis,
 }
 
 /// Runs a load whose progress is counted in `unit`, until its time is over or a signal comes.
@@ -72,7 +72,7 @@ pub fn run<T: Traffic>(
     let interrupted = signals::stop_flag().map_err(Error::Signals)?;
     args.net.check_remote(args.connect)?;
     let network = Network::open(&args.net.opening(args.connections), &Listen::default(), Place::Last, &interrupted)?;
-    let device = network.device();
+    let basis = network.basis();
     let plan = Plan { remote: args.connect, connections: args.connections as usize, duration: args.duration };
     let board = Arc::new(Board::new(network.workers(), plan.connections));
     let stop = Arc::new(AtomicBool::new(false));
@@ -91,7 +91,7 @@ pub fn run<T: Traffic>(
     let opened = board.opened();
     let unopened = plan.connections - opened - board.failed();
 
-    let mut all = Measured { traffic: Vec::new(), errors: Errors::default(), measured: Duration::ZERO, device };
+    let mut all = Measured { traffic: Vec::new(), errors: Errors::default(), measured: Duration::ZERO, basis };
     let mut why = None;
     let (loads, counted) = running.join()?;
     tracing::info!("{}", Shown::from(&counted));
@@ -120,8 +120,8 @@ pub fn print<T>(
     measured: Measured<T>,
     first: Option<String>,
 ) -> Result<(), Error> {
-    let Measured { errors, device, .. } = measured;
-    let report = Over { result: report, device };
+    let Measured { errors, basis, .. } = measured;
+    let report = Over { result: report, basis };
     print_line(if args.json { report.json() } else { report.to_string() }).map_err(Error::Output)?;
     if errors.total() == 0 { Ok(()) } else { Err(Error::Load { errors, first }) }
 }

@@ -51,18 +51,20 @@ where
 {
     let stop = signals::stop_flag().map_err(Error::Signals)?;
     let network = Network::open(net, listen, Place::First, &stop)?;
-    let (workers, device) = (network.workers(), network.device());
+    let (workers, basis) = (network.workers(), network.basis());
     let addresses: Vec<String> = network.listening().iter().map(ToString::to_string).collect();
     let make = make(&network)?;
     let running = network.start(make, stop)?;
     let plural = if workers == 1 { "" } else { "s" };
-    let ready = format!("ready {name} on {} via {}, {workers} worker{plural}", addresses.join(", "), net.via);
+    let threading = basis.threading.map(|threading| format!(", {threading}")).unwrap_or_default();
+    let ready =
+        format!("ready {name} on {} via {}, {workers} worker{plural}{threading}", addresses.join(", "), net.via);
     if running.await_ready() {
         print_line(ready).map_err(Error::Output)?;
     }
 
     let (services, total) = running.join()?;
-    let summary = Over { result: Shown::from(&total), device };
+    let summary = Over { result: Shown::from(&total), basis };
     if json {
         print_line(summary.json()).map_err(Error::Output)?;
     } else {

@@ -51,6 +51,16 @@ pub struct NetArgs {
     #[arg(long, value_name = "LIST")]
     pub cores: Option<CoreList>,
 
+    /// Where services run: inline, on their workers' threads; or split, on threads of their own, one beside each worker, so that
+    /// what a service computes holds no connection up
+    #[arg(long, value_enum, value_name = "HOW", default_value_t)]
+    pub threading: ThreadingArg,
+
+    /// The core of each worker's service with --threading split [default: cores that no worker has; where there are too few, the
+    /// workers' own]
+    #[arg(long, value_name = "LIST")]
+    pub service_cores: Option<CoreList>,
+
     /// What a worker does while nothing arrives: poll, or sleep for ever longer moments [default: poll]
     #[arg(long, value_enum, value_name = "HOW")]
     pub idle: Option<IdleArg>,
@@ -121,6 +131,16 @@ pub enum EngineArg {
     Smoltcp,
 }
 
+/// `--threading`.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum ThreadingArg {
+    /// Run to completion.
+    #[default]
+    Inline,
+    /// A worker and its service on a thread each.
+    Split,
+}
+
 /// `--profile`.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum ProfileArg {
@@ -160,6 +180,9 @@ impl NetArgs {
             && let Some(what) = self.rdma.given()
         {
             return Err(Error::OnlyWith { what, with: "--via rdma:DEVICE" });
+        }
+        if self.threading == ThreadingArg::Inline && self.service_cores.is_some() {
+            return Err(Error::OnlyWith { what: "--service-cores", with: "--threading split" });
         }
         let of_stack = [
             ("--ip", !self.ip.is_empty()),
@@ -245,6 +268,8 @@ impl NetArgs {
             no_multi_segment: false,
             workers: None,
             cores: None,
+            threading: ThreadingArg::default(),
+            service_cores: None,
             idle: None,
             spin: false,
             force: false,
@@ -337,6 +362,11 @@ mod tests {
             ("--via tap:lr0 --ip 10.0.0.2/24", "10.0.0.2:0", "port"),
             ("--via tap:lr0 --dhcp --gateway 10.0.0.1 --gateway 10.0.0.9", "10.0.0.2:7", "10.0.0.9"),
             ("--via tap:lr0 --ip 10.0.0.2/24 --engine smoltcp --ecn", "10.0.0.2:7", "--ecn"),
+            (
+                "--via kernel --service-cores 1",
+                "10.0.0.2:7",
+                "--service-cores has an effect only with --threading split",
+            ),
             ("--via kernel --engine native", "10.0.0.2:7", "--engine"),
             ("--via kernel --no-multi-segment", "10.0.0.2:7", "--no-multi-segment"),
             ("--via kernel --pacing", "10.0.0.2:7", "--pacing"),

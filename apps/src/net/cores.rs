@@ -48,6 +48,39 @@ pub fn choose(workers: Option<usize>, list: Option<&CoreList>, place: Place) -> 
     choose_from(&usable, workers, list, place)
 }
 
+/// The core of each worker's service where that has a thread of its own: those of `list`, or cores that no worker of these has,
+/// or, where there are too few, the workers' own.
+pub fn choose_services(list: Option<&CoreList>, workers: &[usize], place: Place) -> Result<Vec<usize>, Error> {
+    let usable: Vec<usize> = core_affinity::get_core_ids().unwrap_or_default().iter().map(|core| core.id).collect();
+    choose_services_from(&usable, list, workers, place)
+}
+
+fn choose_services_from(
+    usable: &[usize],
+    list: Option<&CoreList>,
+    workers: &[usize],
+    place: Place,
+) -> Result<Vec<usize>, Error> {
+    if let Some(CoreList(cores)) = list {
+        if let Some(&core) = cores.iter().find(|core| !usable.contains(core)) {
+            return Err(Error::NoSuchCore { option: "--service-cores", core, usable: usable.to_vec() });
+        }
+        if cores.len() != workers.len() {
+            return Err(Error::NotOneEach { services: cores.len(), workers: workers.len() });
+        }
+        return Ok(cores.clone());
+    }
+    let mut free: Vec<usize> = usable.iter().copied().filter(|core| !workers.contains(core)).collect();
+    if place == Place::Last {
+        free.reverse();
+    }
+    if free.len() < workers.len() {
+        return Ok(workers.to_vec());
+    }
+    free.truncate(workers.len());
+    Ok(free)
+}
+
 fn choose_from(
     usable: &[usize],
     workers: Option<usize>,
@@ -57,7 +90,7 @@ fn choose_from(
     let cores = match list {
         Some(CoreList(cores)) => {
             if let Some(&core) = cores.iter().find(|core| !usable.contains(core)) {
-                return Err(Error::NoSuchCore { core, usable: usable.to_vec() });
+                return Err(Error::NoSuchCore { option: "--cores", core, usable: usable.to_vec() });
             }
             cores.clone()
         }
@@ -110,6 +143,22 @@ mod tests {
     #[test]
     fn a_list_is_taken_as_it_is() {
         assert_eq!(choose_from(&[2, 5, 6], None, Some(&list("6,2")), Place::First).unwrap(), [6, 2]);
+    }
+
+    #[test]
+    fn services_get_cores_that_no_worker_has_or_share_theirs() {
+        let choose = |list: Option<&str>, workers: &[usize], place| {
+            choose_services_from(&[0, 1, 2, 3], list.map(self::list).as_ref(), workers, place)
+        };
+        assert_eq!(choose(None, &[0], Place::First).unwrap(), [1]);
+        assert_eq!(choose(None, &[3], Place::Last).unwrap(), [2]);
+        assert_eq!(choose(None, &[0, 1], Place::First).unwrap(), [2, 3]);
+        assert_eq!(choose(None, &[0, 1, 2], Place::First).unwrap(), [0, 1, 2]);
+        assert_eq!(choose(Some("0"), &[0], Place::First).unwrap(), [0]);
+        let error = choose(Some("1"), &[0, 2], Place::First).unwrap_err().to_string();
+        assert_eq!(error, "--service-cores: 1 for 2 workers: give one for each worker");
+        let error = choose(Some("7"), &[0], Place::First).unwrap_err().to_string();
+        assert_eq!(error, "--service-cores: core 7 cannot be used by this process: choose from 0,1,2,3");
     }
 
     #[test]

@@ -120,13 +120,26 @@ pub enum Error {
         cores: usize,
     },
     /// A core that is not there, or that this process may not use.
-    #[error("--cores: core {core} cannot be used by this process: choose from {}", listed(.usable))]
+    #[error("{option}: core {core} cannot be used by this process: choose from {}", listed(.usable))]
     NoSuchCore {
+        /// What named it.
+        option: &'static str,
         /// The core.
         core: usize,
         /// The ones that can be used.
         usable: Vec<usize>,
     },
+    /// Not as many cores for services as for workers.
+    #[error("--service-cores: {services} for {workers} workers: give one for each worker")]
+    NotOneEach {
+        /// How many there are.
+        services: usize,
+        /// How many workers.
+        workers: usize,
+    },
+    /// There is no memory in which services on threads of their own could write.
+    #[error("--threading split: {0}")]
+    NoArena(linerate_bypass::arena::ArenaError),
     /// More workers than connection names can tell apart.
     #[error("{0} workers are too many: ask for no more than 256")]
     TooManyWorkers(usize),

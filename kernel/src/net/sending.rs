@@ -3,8 +3,7 @@
 use super::Net;
 use crate::connection::{Connection, Sending, Stage};
 use crate::errno;
-use crate::queue::VECTOR;
-use linerate_bypass::{Bytes, CloseReason, ConnId};
+use linerate_bypass::{Bytes, CloseReason, ConnId, VECTOR};
 
 /// The least that [`Net::place`] gives of what was asked for.
 const LEAST_PLACE: usize = 4 << 10;

@@ -225,7 +225,7 @@ pub fn run(args: &PerfArgs) -> Result<(), RdmaError> {
         Err(PerfError::Interrupted(0)) if remote.is_none() => return Ok(()),
         result => result.map_err(failed)?,
     };
-    let measured = Over { result: Measured::of(&outcome, &nanos), device: Some(device) };
+    let measured = Over { result: Measured::of(&outcome, &nanos), basis: device.into() };
     let printed = if args.json { print_line(measured.json()) } else { print_line(measured) };
     Ok(printed?)
 }
@@ -410,7 +410,7 @@ mod tests {
         let outcome =
             Outcome { parameters: parameters(text).unwrap(), is_client, messages, elapsed: Duration::from_secs(2) };
         let device = Device { name: "rxe0".into(), emulated_by: Some("rxe".into()) };
-        Over { result: Measured::of(&outcome, &nanos), device: Some(device) }
+        Over { result: Measured::of(&outcome, &nanos), basis: device.into() }
     }
 
     #[test]

@@ -1,11 +1,11 @@
 //! A queue of bytes, in the slices in which they came.
 
-use linerate_bypass::Bytes;
+use crate::Bytes;
 use std::collections::VecDeque;
 use std::io::IoSlice;
 
 /// Slices that one vectored write takes.
-pub(crate) const VECTOR: usize = 64;
+pub const VECTOR: usize = 64;
 
 /// A slice of a received block keeps the whole block. Up to this many slices that is worth it whatever their
 /// size; beyond, they should average [`WORTHWHILE`] bytes.
@@ -13,28 +13,30 @@ const SLICES: usize = 64;
 const WORTHWHILE: usize = 4096;
 
 /// Slices of bytes in their order, none of them empty.
-#[derive(Default)]
-pub(crate) struct Queue {
+#[derive(Debug, Default)]
+pub struct BytesQueue {
     slices: VecDeque<Bytes>,
     len: usize,
 }
 
-impl Queue {
+impl BytesQueue {
     /// Bytes in the queue.
-    pub(crate) fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.len
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
+    /// Whether nothing is in it.
+    pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
     /// Slices in the queue.
-    pub(crate) fn slices(&self) -> usize {
+    pub fn slices(&self) -> usize {
         self.slices.len()
     }
 
-    pub(crate) fn push(&mut self, bytes: Bytes) {
+    /// Puts `bytes` at the end.
+    pub fn push(&mut self, bytes: Bytes) {
         if !bytes.is_empty() {
             self.len += bytes.len();
             self.slices.push_back(bytes);
@@ -42,12 +44,12 @@ impl Queue {
     }
 
     /// The first slice; empty if there is none.
-    pub(crate) fn front(&self) -> &[u8] {
+    pub fn front(&self) -> &[u8] {
         self.slices.front().map_or(&[], |slice| slice)
     }
 
     /// Takes the first slice out, or its first `max` bytes.
-    pub(crate) fn take(&mut self, max: usize) -> Option<Bytes> {
+    pub fn take(&mut self, max: usize) -> Option<Bytes> {
         let front = self.slices.front_mut()?;
         if max == 0 {
             return None;
@@ -58,7 +60,7 @@ impl Queue {
     }
 
     /// Drops the first `n` bytes; all, if there are fewer.
-    pub(crate) fn advance(&mut self, n: usize) {
+    pub fn advance(&mut self, n: usize) {
         let mut left = n.min(self.len);
         self.len -= left;
         while left > 0 {
@@ -72,13 +74,14 @@ impl Queue {
         }
     }
 
-    pub(crate) fn clear(&mut self) {
+    /// Drops everything.
+    pub fn clear(&mut self) {
         self.slices.clear();
         self.len = 0;
     }
 
     /// Lays the first slices out for one vectored write: returns how many there are and their length.
-    pub(crate) fn vector<'a>(&'a self, into: &mut [IoSlice<'a>; VECTOR]) -> (usize, usize) {
+    pub fn vector<'a>(&'a self, into: &mut [IoSlice<'a>; VECTOR]) -> (usize, usize) {
         let mut len = 0;
         let mut n = 0;
         for (place, slice) in into.iter_mut().zip(&self.slices) {
@@ -90,12 +93,12 @@ impl Queue {
     }
 
     /// Whether the slices have become so many and so small that the memory they keep is out of proportion.
-    pub(crate) fn is_scattered(&self) -> bool {
+    pub fn is_scattered(&self) -> bool {
         self.slices.len() > SLICES + self.len / WORTHWHILE
     }
 
     /// Copies everything into one slice with memory of its own, and returns how many bytes that were.
-    pub(crate) fn gather(&mut self) -> usize {
+    pub fn gather(&mut self) -> usize {
         if self.is_empty() {
             return 0;
         }
@@ -110,8 +113,8 @@ impl Queue {
 mod tests {
     use super::*;
 
-    fn queue(parts: &[&'static str]) -> Queue {
-        let mut queue = Queue::default();
+    fn queue(parts: &[&'static str]) -> BytesQueue {
+        let mut queue = BytesQueue::default();
         parts.iter().for_each(|part| queue.push(Bytes::from_static(part.as_bytes())));
         queue
     }

@@ -1,0 +1,290 @@
+//! The worker's end: a service that passes everything on.
+
+use crate::Config;
+use crate::crossing::{BATCH, Command, Commands, DATAGRAMS, Event, Events, Shared};
+use crate::flow::Flow;
+use crate::table::Table;
+use linerate_bypass::mailbox::{Receiver, Sender};
+use linerate_bypass::time::Duration;
+use linerate_bypass::{Bytes, CloseReason, ConnId, ConnectError, Datagram, Origin, Seat, Service, Summary, Transport};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Slices of all connections together that the service has not consumed and that may keep packets of the port. Further ones are
+/// copied: connections whose services wait for the rest of something must not hold the others up.
+const SLICES: u64 = 4096;
+/// Events that may wait when no batch is empty, before peers' connections are refused: there is no bound on how many connections
+/// come and go while a service stands still.
+const BACKLOG: usize = 1 << 16;
+/// How soon a worker that sleeps looks again whether something that waits can be passed on.
+const MOMENT: Duration = Duration::from_micros(50);
+
+/// Runs on a worker in the stead of a service, and passes on to its thread what happens, and to the worker what it asks for.
+pub struct Relay {
+    window: usize,
+    yields: bool,
+    shared: Arc<Shared>,
+    events: Sender<Events>,
+    empty: Receiver<Events>,
+    /// The batch that is being filled.
+    batch: Events,
+    commands_back: Sender<Commands>,
+    flows: Table<Flow>,
+    /// Connections with something to pass on, when there is room for it.
+    waiting: Vec<ConnId>,
+    /// Kept for its memory.
+    spare: Vec<ConnId>,
+    /// Slices passed on, of all connections, and how many of them were known to be consumed when that was last looked up.
+    slices: u64,
+    slices_done: u64,
+    /// Datagrams that had no room, and connections that were refused because the service stood still.
+    dropped: u64,
+    refused: u64,
+    /// Bytes that were copied because too many slices were not consumed.
+    copied: u64,
+}
+
+impl Relay {
+    pub(crate) fn new(
+        config: &Config,
+        shared: Arc<Shared>,
+        events: Sender<Events>,
+        empty: Receiver<Events>,
+        commands_back: Sender<Commands>,
+    ) -> Self {
+        Relay {
+            window: config.window,
+            yields: config.co_scheduled,
+            shared,
+            events,
+            empty,
+            batch: Events::default(),
+            commands_back,
+            flows: Table::new(),
+            waiting: Vec::new(),
+            spare: Vec::new(),
+            slices: 0,
+            slices_done: 0,
+            dropped: 0,
+            refused: 0,
+            copied: 0,
+        }
+    }
+
+    /// The relay on the worker of `seat`: the service's thread learns the way to it.
+    pub fn seated(self, seat: Seat<Commands>) -> Self {
+        let _ = self.shared.way.set(seat.postbox);
+        self
+    }
+
+    /// Tells the service's thread that the worker has ended, after everything else. Adds what was copied and dropped on the way to
+    /// what the worker has counted.
+    pub fn end(self, summary: &mut Summary) {
+        summary.copied_bytes += self.copied;
+        summary.drop_for("no room between worker and service: datagram", self.dropped);
+        summary.drop_for("no room between worker and service: connection refused", self.refused);
+    }
+
+    fn push(&mut self, event: Event) {
+        self.batch.items.push(event);
+        if self.batch.items.len() >= BATCH {
+            self.flush();
+        }
+    }
+
+    /// Whether nothing more is to be passed on for now but what must be.
+    fn is_full(&self) -> bool {
+        self.batch.items.len() >= BATCH
+    }
+
+    fn flush(&mut self) {
+        if self.batch.items.is_empty() && self.batch.datagrams.is_empty() {
+            return;
+        }
+        if let Some(empty) = self.empty.receive() {
+            let batch = std::mem::replace(&mut self.batch, empty);
+            // There is room for all batches that there are.
+            let _ = self.events.send(batch);
+        }
+    }
+
+    fn has_slices(&mut self) -> bool {
+        if self.slices - self.slices_done >= SLICES {
+            self.slices_done = self.shared.slices_done.load(Ordering::Relaxed);
+        }
+        self.slices - self.slices_done < SLICES
+    }
+
+    /// Passes on what has been received on `conn`, as far as the service is to have it now.
+    fn pass(&mut self, net: &mut impl Transport, conn: ConnId) {
+        loop {
+            let (full, keeps) = (self.is_full(), self.has_slices());
+            let Some(flow) = self.flows.get_mut(conn) else { return };
+            let allowance = flow.allowance(self.window);
+            if allowance == 0 {
+                flow.blocked = true;
+                return;
+            }
+            match if full { None } else { net.take(conn, allowance) } {
+                Some(mut bytes) => {
+                    flow.passed(bytes.len());
+                    self.slices += 1;
+                    if !keeps {
+                        self.copied += bytes.len() as u64;
+                        bytes = Bytes::from(bytes.to_vec());
+                    }
+                    self.push(Event::Data(conn, bytes));
+                }
+                // For want of room here, or of memory there.
+                None if net.received(conn) > 0 => {
+                    if !flow.waits {
+                        flow.waits = true;
+                        self.waiting.push(conn);
+                    }
+                    return;
+                }
+                None => return,
+            }
+        }
+    }
+
+    fn tell_room(&mut self, conn: ConnId) {
+        let window = self.window;
+        if let Some(room) = self.flows.get_mut(conn).and_then(|flow| flow.room(window)) {
+            self.push(Event::Room(conn, room));
+        }
+    }
+
+    fn obey(&mut self, net: &mut impl Transport, command: Command) {
+        match command {
+            Command::Send(conn, bytes) => {
+                if let Some(flow) = self.flows.get_mut(conn) {
+                    flow.send(net, conn, bytes);
+                    self.tell_room(conn);
+                }
+            }
+            Command::Consumed { conn, bytes, slices } => {
+                if let Some(flow) = self.flows.get_mut(conn) {
+                    flow.consumed(bytes, slices);
+                    if std::mem::take(&mut flow.blocked) {
+                        self.pass(net, conn);
+                    }
+                }
+            }
+            Command::Starved(conn) => {
+                if let Some(flow) = self.flows.get_mut(conn) {
+                    flow.starve();
+                    self.tell_room(conn);
+                }
+            }
+            Command::Close(conn) => {
+                if let Some(flow) = self.flows.get_mut(conn) {
+                    flow.close(net, conn);
+                }
+            }
+            Command::Abort(conn) => net.abort(conn),
+            Command::Connect(remote, token) => net.connect(remote, token),
+        }
+    }
+}
+
+/// However the worker ends, the service's thread does after it.
+impl Drop for Relay {
+    fn drop(&mut self) {
+        self.batch.items.push(Event::End);
+        // There is room for all batches that there are.
+        let _ = self.events.send(std::mem::take(&mut self.batch));
+    }
+}
+
+impl Service for Relay {
+    type Conn = ();
+    type Message = Commands;
+
+    fn start(&mut self, _: &mut impl Transport) {
+        self.push(Event::Start);
+    }
+
+    fn opened(&mut self, net: &mut impl Transport, conn: ConnId, origin: Origin) {
+        let addresses = net.local_addr(conn).zip(net.peer_addr(conn));
+        match addresses {
+            Some((local, peer)) if self.batch.items.len() < BACKLOG || origin != Origin::Accepted => {
+                self.flows.insert(conn, Flow::default());
+                // The first batch that the event is in is the one that these are in.
+                self.batch.addresses.push([local, peer]);
+                self.push(Event::Opened(conn, origin));
+            }
+            _ => {
+                self.refused += 1;
+                net.abort(conn);
+            }
+        }
+    }
+
+    fn failed(&mut self, _: &mut impl Transport, token: u64, error: ConnectError) {
+        self.push(Event::Failed(token, error));
+    }
+
+    fn readable(&mut self, net: &mut impl Transport, conn: ConnId, (): &mut ()) {
+        self.pass(net, conn);
+    }
+
+    fn writable(&mut self, net: &mut impl Transport, conn: ConnId, (): &mut ()) {
+        if let Some(flow) = self.flows.get_mut(conn) {
+            flow.send_more(net, conn);
+            self.tell_room(conn);
+        }
+    }
+
+    fn peer_closed(&mut self, _: &mut impl Transport, conn: ConnId, (): &mut ()) {
+        if self.flows.get(conn).is_some() {
+            self.push(Event::PeerClosed(conn));
+        }
+    }
+
+    fn told(&mut self, net: &mut impl Transport, mut commands: Commands) {
+        for command in commands.items.drain(..) {
+            self.obey(net, command);
+        }
+        for datagram in commands.datagrams.drain(..) {
+            // No room is loss, as anywhere in UDP.
+            self.dropped += u64::from(net.send_datagram(datagram).is_err());
+        }
+        let _ = self.commands_back.send(commands);
+    }
+
+    fn tend(&mut self, net: &mut impl Transport) -> Option<Duration> {
+        if !self.waiting.is_empty() && !self.is_full() {
+            let mut waiting = std::mem::replace(&mut self.waiting, std::mem::take(&mut self.spare));
+            for conn in waiting.drain(..) {
+                if let Some(flow) = self.flows.get_mut(conn) {
+                    flow.waits = false;
+                    self.pass(net, conn);
+                }
+            }
+            self.spare = waiting;
+        }
+        self.flush();
+        if self.yields {
+            std::thread::yield_now();
+        }
+        (!self.waiting.is_empty() || !self.batch.items.is_empty()).then_some(MOMENT)
+    }
+
+    fn datagram(&mut self, _: &mut impl Transport, datagram: Datagram) {
+        if self.batch.datagrams.len() >= DATAGRAMS {
+            self.flush();
+        }
+        if self.batch.datagrams.len() < DATAGRAMS {
+            self.batch.datagrams.push(datagram);
+        } else {
+            self.dropped += 1;
+        }
+    }
+
+    fn closed(&mut self, _: &mut impl Transport, conn: ConnId, (): (), why: CloseReason) {
+        if self.flows.remove(conn).is_some() {
+            self.push(Event::Closed(conn, why));
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! What is kept for each connection, found by its name.
+
+use linerate_bypass::ConnId;
+use std::collections::HashMap;
+
+/// Values by connection.
+///
+/// The worker gives a slot to another connection as soon as one is gone there. One whose last bytes the service has not consumed
+/// yet is moved out of its slot's way.
+pub(crate) struct Table<T> {
+    slots: Vec<Option<(ConnId, T)>>,
+    aside: HashMap<ConnId, T>,
+}
+
+impl<T> Table<T> {
+    pub fn new() -> Self {
+        Table { slots: Vec::new(), aside: HashMap::new() }
+    }
+
+    pub fn insert(&mut self, conn: ConnId, value: T) {
+        if self.slots.len() <= conn.slot() {
+            self.slots.resize_with(conn.slot() + 1, || None);
+        }
+        self.slots[conn.slot()] = Some((conn, value));
+    }
+
+    #[inline]
+    pub fn get(&self, conn: ConnId) -> Option<&T> {
+        match self.slots.get(conn.slot()) {
+            Some(Some((id, value))) if *id == conn => Some(value),
+            _ if self.aside.is_empty() => None,
+            _ => self.aside.get(&conn),
+        }
+    }
+
+    #[inline]
+    pub fn get_mut(&mut self, conn: ConnId) -> Option<&mut T> {
+        match self.slots.get_mut(conn.slot()) {
+            Some(Some((id, value))) if *id == conn => Some(value),
+            _ if self.aside.is_empty() => None,
+            _ => self.aside.get_mut(&conn),
+        }
+    }
+
+    pub fn remove(&mut self, conn: ConnId) -> Option<T> {
+        match self.slots.get_mut(conn.slot()) {
+            Some(slot) if slot.as_ref().is_some_and(|(id, _)| *id == conn) => slot.take().map(|(_, value)| value),
+            _ => self.aside.remove(&conn),
+        }
+    }
+
+    /// Leaves the slot of `conn` to others.
+    pub fn set_aside(&mut self, conn: ConnId) {
+        if let Some(value) = self.remove(conn) {
+            self.aside.insert(conn, value);
+        }
+    }
+
+    /// The names of all there are.
+    pub fn names(&self) -> Vec<ConnId> {
+        let in_slots = self.slots.iter().flatten().map(|(id, _)| *id);
+        in_slots.chain(self.aside.keys().copied()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_that_was_set_aside_is_found_beside_the_next_in_its_slot() {
+        let (old, new) = (ConnId::new(0, 3, 7), ConnId::new(0, 3, 8));
+        let mut table = Table::new();
+        table.insert(old, "old");
+        assert_eq!((table.get(old), table.get(new)), (Some(&"old"), None));
+        table.set_aside(old);
+        table.insert(new, "new");
+        assert_eq!((table.get(old), table.get(new)), (Some(&"old"), Some(&"new")));
+        assert_eq!(table.names().len(), 2);
+        assert_eq!((table.remove(old), table.remove(old)), (Some("old"), None));
+        assert_eq!(table.get_mut(old), None);
+        assert_eq!((table.get_mut(new).copied(), table.remove(new)), (Some("new"), Some("new")));
+    }
+}

@@ -1,0 +1,369 @@
+//! The four small services that every transport must carry, each on a thread of its own beside a worker over kernel sockets; and
+//! what must hold of the two threads.
+
+#[path = "../../kernel/tests/services/mod.rs"]
+mod services;
+
+use linerate_bypass::arena::{Arena, ArenaConfig};
+use linerate_bypass::time::Clock;
+use linerate_bypass::{Bytes, CloseReason, ConnId, Origin, Postbox, Seat, Service, Summary, Transport};
+use linerate_kernel::{Config as KernelConfig, Worker, bind};
+use linerate_split::{Commands, Config, split};
+use services::{Chargen, Deferred, Echo, Proxy, UdpEcho, pattern};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+const DEADLINE: Duration = Duration::from_secs(30);
+const WINDOW: usize = 64 << 10;
+
+/// A service and its worker on a thread each.
+struct Running<S> {
+    address: SocketAddr,
+    stop: Arc<AtomicBool>,
+    worker: JoinHandle<Summary>,
+    service: JoinHandle<S>,
+}
+
+fn local() -> SocketAddr {
+    "127.0.0.1:0".parse().unwrap()
+}
+
+fn listening() -> KernelConfig {
+    KernelConfig { listen: vec![local()], ..KernelConfig::default() }
+}
+
+fn start<S: Service + Send + 'static>(
+    sockets: &KernelConfig,
+    sleeps: bool,
+    make: impl FnOnce(Seat<S::Message>) -> S + Send + 'static,
+) -> Running<S> {
+    let arena = Arena::new(ArenaConfig { bytes: 16 << 20, hugepages: false }).unwrap();
+    let config = Config { window: WINDOW, arena, co_scheduled: !sleeps, sleeps };
+    let (postbox, mut bound) = bind::<Commands>(sockets, 1).unwrap();
+    let bound = bound.remove(0);
+    let address = *bound.tcp_addrs().iter().chain(&bound.udp_addrs()).next().unwrap();
+    let (relay, station) = split::<S::Message>(1, &config).pop().unwrap();
+    let stop = Arc::new(AtomicBool::new(false));
+    let service = std::thread::spawn(move || station.manned(make).run(&Clock::start()));
+    let worker = std::thread::spawn({
+        let stop = stop.clone();
+        move || {
+            let relay = relay.seated(Seat { worker: 0, workers: 1, postbox });
+            let (relay, mut summary) = Worker::new(bound, relay).run(&stop);
+            relay.end(&mut summary);
+            summary
+        }
+    });
+    Running { address, stop, worker, service }
+}
+
+impl<S> Running<S> {
+    fn finish(self) -> (S, Summary) {
+        self.stop.store(true, Ordering::Relaxed);
+        let summary = self.worker.join().unwrap();
+        (self.service.join().unwrap(), summary)
+    }
+}
+
+fn client(server: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(server).unwrap();
+    stream.set_read_timeout(Some(DEADLINE)).unwrap();
+    stream
+}
+
+fn assert_pattern(bytes: &[u8], from: u64) {
+    assert!(bytes.iter().zip(from..).all(|(&byte, at)| byte == pattern(at)));
+}
+
+#[test]
+fn chargen_sends_everything_exact_as_fast_as_it_is_read() {
+    let length = 30_000_000;
+    let server = start(&listening(), true, move |_| Chargen::new(length));
+    let mut stream = client(server.address);
+    let (mut received, mut buffer) = (0, vec![0; 100_000]);
+    loop {
+        let n = stream.read(&mut buffer).unwrap();
+        if n == 0 {
+            break;
+        }
+        assert_pattern(&buffer[..n], received);
+        received += n as u64;
+    }
+    assert_eq!(received, length);
+    let (_, summary) = server.finish();
+    assert_eq!(summary.tx_bytes, length);
+}
+
+#[test]
+fn a_service_is_held_back_when_its_peer_does_not_read() {
+    let config = KernelConfig { tx_buffer: WINDOW, ..listening() };
+    let server = start(&config, false, |_| Chargen::new(u64::MAX));
+    let mut stream = client(server.address);
+    // Both buffers fill: what the kernel took is what can be read now without an end to it; the rest waits.
+    let mut first = [0; 1];
+    stream.read_exact(&mut first).unwrap();
+    stream.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+    stream.shutdown(Shutdown::Read).unwrap();
+    drop(stream);
+    let (service, summary) = server.finish();
+    assert!(service.sent - summary.tx_bytes <= 3 * WINDOW as u64, "{} and {}", service.sent, summary.tx_bytes);
+    assert_eq!((summary.accepted, summary.broken + summary.finished), (1, 1));
+}
+
+#[test]
+fn echo_returns_a_large_stream_through_small_windows() {
+    for sleeps in [true, false] {
+        let server = start(&listening(), sleeps, |_| Echo::default());
+        let mut stream = client(server.address);
+        let length = 3_000_000;
+        let sent: Vec<u8> = (0..length).map(pattern).collect();
+        let writer = {
+            let (mut stream, sent) = (stream.try_clone().unwrap(), sent.clone());
+            std::thread::spawn(move || {
+                stream.write_all(&sent).unwrap();
+                stream.shutdown(Shutdown::Write).unwrap();
+            })
+        };
+        let mut received = Vec::new();
+        stream.read_to_end(&mut received).unwrap();
+        writer.join().unwrap();
+        assert!(received == sent, "{} bytes came back", received.len());
+        let (_, summary) = server.finish();
+        assert_eq!((summary.accepted, summary.finished), (1, 1));
+    }
+}
+
+#[test]
+fn bytes_one_by_one_do_not_stop_a_stream() {
+    let server = start(&listening(), true, |_| Echo::default());
+    let mut stream = client(server.address);
+    stream.set_nodelay(true).unwrap();
+    let mut back = [0; 1];
+    for n in 0..2000 {
+        stream.write_all(&[pattern(n)]).unwrap();
+        stream.read_exact(&mut back).unwrap();
+        assert_eq!(back[0], pattern(n));
+    }
+    server.finish();
+}
+
+#[test]
+fn proxy_splices_both_ways_and_half_closes() {
+    let upstream = TcpListener::bind(local()).unwrap();
+    let to = upstream.local_addr().unwrap();
+    let server = start(&listening(), true, move |_| Proxy::new(to));
+    let mut stream = client(server.address);
+    let (mut far, _) = upstream.accept().unwrap();
+    far.set_read_timeout(Some(DEADLINE)).unwrap();
+    let sent: Vec<u8> = (0..1_000_000).map(pattern).collect();
+    let writer = {
+        let (mut stream, sent) = (stream.try_clone().unwrap(), sent.clone());
+        std::thread::spawn(move || {
+            stream.write_all(&sent).unwrap();
+            stream.shutdown(Shutdown::Write).unwrap();
+        })
+    };
+    let mut there = Vec::new();
+    far.read_to_end(&mut there).unwrap();
+    assert!(there == sent);
+    far.write_all(b"and back").unwrap();
+    drop(far);
+    let mut back = Vec::new();
+    stream.read_to_end(&mut back).unwrap();
+    assert_eq!(back, b"and back");
+    writer.join().unwrap();
+    server.finish();
+}
+
+#[test]
+fn deferred_replies_come_from_another_thread() {
+    let (service, orders) = Deferred::new();
+    let (tell_way, way) = channel::<Postbox<Bytes>>();
+    let server = start(&listening(), true, move |seat| {
+        tell_way.send(seat.postbox).unwrap();
+        service
+    });
+    let postbox = way.recv().unwrap();
+    let helper = std::thread::spawn(move || Deferred::answer(orders, postbox));
+    let mut stream = client(server.address);
+    for text in ["abc", "defgh"] {
+        stream.write_all(text.as_bytes()).unwrap();
+        let mut back = vec![0; text.len()];
+        stream.read_exact(&mut back).unwrap();
+        assert_eq!(back, text.as_bytes());
+    }
+    drop(stream);
+    server.finish();
+    helper.join().unwrap();
+}
+
+#[test]
+fn datagrams_come_back() {
+    let config = KernelConfig { listen_udp: vec![local()], ..KernelConfig::default() };
+    let server = start(&config, true, |_| UdpEcho::default());
+    let socket = UdpSocket::bind(local()).unwrap();
+    socket.set_read_timeout(Some(DEADLINE)).unwrap();
+    let mut buffer = [0; 2000];
+    for n in 1..50 {
+        let sent = vec![n as u8; n * 20];
+        socket.send_to(&sent, server.address).unwrap();
+        let (len, _) = socket.recv_from(&mut buffer).unwrap();
+        assert_eq!(&buffer[..len], sent);
+    }
+    server.finish();
+}
+
+/// Reads nothing until it is told to, and then tells how it ended.
+struct Late {
+    told: Sender<CloseReason>,
+    read: Vec<u8>,
+}
+
+impl Service for Late {
+    type Conn = bool;
+    type Message = ();
+
+    fn opened(&mut self, net: &mut impl Transport, conn: ConnId, _: Origin) -> bool {
+        net.set_timer(conn, Some(Duration::from_millis(50)));
+        net.close(conn);
+        false
+    }
+
+    fn timer(&mut self, net: &mut impl Transport, conn: ConnId, ended: &mut bool) {
+        assert!(!*ended, "the end is told after what comes before it");
+        while let Some(bytes) = net.take(conn, 7) {
+            self.read.extend_from_slice(&bytes);
+        }
+        net.set_timer(conn, Some(Duration::from_millis(1)));
+    }
+
+    fn peer_closed(&mut self, net: &mut impl Transport, conn: ConnId, ended: &mut bool) {
+        assert_eq!(net.received(conn), 0);
+        *ended = true;
+    }
+
+    fn closed(&mut self, _: &mut impl Transport, _: ConnId, ended: bool, why: CloseReason) {
+        assert!(ended || why != CloseReason::Finished);
+        self.told.send(why).unwrap();
+    }
+}
+
+#[test]
+fn what_a_service_reads_late_is_not_lost_when_the_connection_has_finished() {
+    let (told, ends) = channel();
+    let server = start(&listening(), true, |_| Late { told, read: Vec::new() });
+    let sent: Vec<u8> = (0..20_000).map(pattern).collect();
+    for _ in 0..3 {
+        let mut stream = client(server.address);
+        stream.write_all(&sent).unwrap();
+        stream.shutdown(Shutdown::Write).unwrap();
+        stream.read_to_end(&mut Vec::new()).unwrap();
+        assert_eq!(ends.recv_timeout(DEADLINE).unwrap(), CloseReason::Finished);
+    }
+    let (service, _) = server.finish();
+    assert!(service.read == [&sent[..], &sent, &sent].concat());
+}
+
+/// Stands still while `still` is set, and echoes.
+struct Standing {
+    still: Arc<AtomicBool>,
+    most: usize,
+}
+
+impl Service for Standing {
+    type Conn = ();
+    type Message = ();
+
+    fn opened(&mut self, _: &mut impl Transport, _: ConnId, _: Origin) {}
+
+    fn readable(&mut self, net: &mut impl Transport, conn: ConnId, (): &mut ()) {
+        while self.still.load(Ordering::Relaxed) {
+            std::thread::yield_now();
+        }
+        self.most = self.most.max(net.received(conn));
+        net.forward(conn, conn);
+    }
+
+    fn writable(&mut self, net: &mut impl Transport, conn: ConnId, (): &mut ()) {
+        net.forward(conn, conn);
+    }
+
+    fn peer_closed(&mut self, net: &mut impl Transport, conn: ConnId, (): &mut ()) {
+        net.close(conn);
+    }
+}
+
+#[test]
+fn a_service_that_stands_still_closes_windows_and_goes_on_where_it_was() {
+    let still = Arc::new(AtomicBool::new(true));
+    let server = start(&listening(), true, {
+        let still = still.clone();
+        move |_| Standing { still, most: 0 }
+    });
+    let mut stream = client(server.address);
+    stream.set_nonblocking(true).unwrap();
+    let block: Vec<u8> = (0..100_000).map(pattern).collect();
+    let (mut sent, mut full) = (Vec::new(), 0);
+    // Until nothing goes for a while, whatever the kernel's buffers take.
+    while full < 50 {
+        let at = sent.len() % block.len();
+        match stream.write(&block[at..]) {
+            Ok(n) => {
+                sent.extend_from_slice(&block[at..at + n]);
+                full = 0;
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                full += 1;
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+    // Others come while it stands still.
+    let others: Vec<TcpStream> = (0..20).map(|_| client(server.address)).collect();
+    for mut other in &others {
+        other.write_all(b"hello").unwrap();
+    }
+    still.store(false, Ordering::Relaxed);
+    stream.set_nonblocking(false).unwrap();
+    let mut back = vec![0; sent.len()];
+    stream.read_exact(&mut back).unwrap();
+    assert!(back == sent);
+    for mut other in others {
+        let mut back = [0; 5];
+        other.read_exact(&mut back).unwrap();
+        assert_eq!(&back, b"hello");
+    }
+    drop(stream);
+    let (service, _) = server.finish();
+    assert!(service.most <= 2 * WINDOW, "{} bytes at once", service.most);
+}
+
+/// Fails on its first byte.
+struct Failing;
+
+impl Service for Failing {
+    type Conn = ();
+    type Message = ();
+
+    fn opened(&mut self, _: &mut impl Transport, _: ConnId, _: Origin) {}
+
+    fn readable(&mut self, _: &mut impl Transport, _: ConnId, (): &mut ()) {
+        panic!("as a test wants it");
+    }
+}
+
+#[test]
+fn a_worker_whose_service_has_failed_ends_when_it_is_stopped() {
+    let server = start(&listening(), true, |_| Failing);
+    let mut stream = client(server.address);
+    stream.write_all(b"x").unwrap();
+    assert!(server.service.join().is_err());
+    server.stop.store(true, Ordering::Relaxed);
+    server.worker.join().unwrap();
+}
