@@ -1,12 +1,13 @@
 //! Load generators: services that connect.
 //!
-//! A [`Load`] is one worker's part of a load. It goes through four phases. It *opens* its connections; when
+//! A [`Load`] is one worker's part of a load. It goes through five phases. It *opens* its connections; when
 //! all workers' connections are open (the [`Board`] knows), it *prepares* the server, if its [`Traffic`] has to; when
-//! all workers have, it *measures*: its traffic keeps every connection busy, and what completes is counted; when the time
-//! is over, it *drains*: it closes, and waits for its peers to close.
+//! all workers have, it *warms up*, if it is to: its traffic keeps every connection busy, and nothing is counted; it *measures*: the
+//! traffic goes on, and what completes is counted; when the time is over, it *drains*: it closes, and waits for its peers to close.
 //!
 //! A connection that cannot be opened, breaks, or brings other bytes than it should is an error and counted. One
-//! that is lost while measuring is opened again at once; one that cannot be opened, or is lost before, is not tried again.
+//! that is lost while warming up or measuring is opened again at once; one that cannot be opened, or is lost before, is not tried
+//! again. Errors are counted whenever they happen, while warming up too.
 
 mod board;
 mod bulk;
@@ -69,9 +70,13 @@ pub trait Traffic: Send + 'static {
         true
     }
 
-    /// Measuring begins, on `connections` of the `all` connections of the whole load.
+    /// The traffic begins, on `connections` of the `all` connections of the whole load.
     #[expect(unused_variables, reason = "most have nothing to do with it")]
     fn begin(&mut self, now: Instant, connections: usize, all: usize) {}
+
+    /// Measuring begins: from here on it counts. At once when the traffic has begun, or when it is warm.
+    #[expect(unused_variables, reason = "most have nothing to do with it")]
+    fn measure(&mut self, now: Instant) {}
 
     /// When there is something to be sent next on any of the connections, whether or not something is received: the
     /// pace of an open loop.
@@ -166,6 +171,8 @@ pub struct Plan {
     pub remote: SocketAddr,
     /// Connections of all workers together.
     pub connections: usize,
+    /// For how long there is traffic that does not count, before measuring.
+    pub warm_up: Duration,
     /// How long to measure.
     pub duration: Duration,
 }
@@ -187,6 +194,7 @@ pub struct Outcome<T> {
 enum Phase {
     Opening,
     Preparing,
+    WarmingUp { until: Instant },
     Measuring { from: Instant, until: Instant },
     Draining,
 }
@@ -255,7 +263,15 @@ impl<T: Traffic> Load<T> {
     }
 
     fn is_sending(&self) -> bool {
-        matches!(self.phase, Phase::Preparing | Phase::Measuring { .. })
+        matches!(self.phase, Phase::Preparing | Phase::WarmingUp { .. } | Phase::Measuring { .. })
+    }
+
+    /// When this phase is over, if it has the traffic that is measured.
+    fn ends_at(&self) -> Option<Instant> {
+        match self.phase {
+            Phase::WarmingUp { until } | Phase::Measuring { until, .. } => Some(until),
+            _ => None,
+        }
     }
 
     /// Whether `conn` is the connection of `place`, and not one that was given up.
@@ -282,7 +298,7 @@ impl<T: Traffic> Load<T> {
             net.abort(conn);
             self.forget(net, place);
         }
-        if matches!(self.phase, Phase::Measuring { until, .. } if net.now() < until) {
+        if self.ends_at().is_some_and(|until| net.now() < until) {
             self.ask(net, place);
         } else if matches!(self.phase, Phase::Preparing) {
             // What it was to do is for the others.
@@ -297,7 +313,7 @@ impl<T: Traffic> Load<T> {
         };
         let delay = match self.phase {
             Phase::Opening | Phase::Preparing => Some(OPENING_TICK),
-            Phase::Measuring { until, .. } => {
+            Phase::WarmingUp { until } | Phase::Measuring { until, .. } => {
                 let next = until.min(net.now() + MEASURING_TICK);
                 Some(self.outcome.traffic.due().map_or(next, |due| due.min(next)).since(net.now()))
             }
@@ -309,7 +325,7 @@ impl<T: Traffic> Load<T> {
     /// Looks at the clock and the board, and changes phase when it is time.
     #[inline]
     fn advance(&mut self, net: &mut impl Transport) {
-        let goes_on = matches!(self.phase, Phase::Measuring { until, .. } if net.now() < until);
+        let goes_on = self.ends_at().is_some_and(|until| net.now() < until);
         if !goes_on || self.board.is_stopped() {
             self.change(net);
         }
@@ -320,9 +336,13 @@ impl<T: Traffic> Load<T> {
         match self.phase {
             Phase::Opening | Phase::Preparing if self.board.is_stopped() => self.drain(net),
             Phase::Opening | Phase::Preparing if self.board.has_begun() => {
-                let from = net.now();
-                self.phase = Phase::Measuring { from, until: from + self.plan.duration };
-                self.outcome.traffic.begin(from, self.open, self.board.opened());
+                let now = net.now();
+                self.outcome.traffic.begin(now, self.open, self.board.opened());
+                if self.plan.warm_up.is_zero() {
+                    self.measure(now);
+                } else {
+                    self.phase = Phase::WarmingUp { until: now + self.plan.warm_up };
+                }
                 self.send_on_all(net);
             }
             Phase::Opening if self.board.may_prepare() => {
@@ -333,9 +353,16 @@ impl<T: Traffic> Load<T> {
                 self.prepared = true;
                 self.board.worker_prepared();
             }
-            Phase::Measuring { until, .. } if net.now() >= until || self.board.is_stopped() => self.drain(net),
+            Phase::WarmingUp { .. } | Phase::Measuring { .. } if self.board.is_stopped() => self.drain(net),
+            Phase::WarmingUp { until } if net.now() >= until => self.measure(net.now()),
+            Phase::Measuring { until, .. } if net.now() >= until => self.drain(net),
             _ => {}
         }
+    }
+
+    fn measure(&mut self, now: Instant) {
+        self.phase = Phase::Measuring { from: now, until: now + self.plan.duration };
+        self.outcome.traffic.measure(now);
     }
 
     fn send_on_all(&mut self, net: &mut impl Transport) {
@@ -347,7 +374,7 @@ impl<T: Traffic> Load<T> {
     /// Sends what is due, on one connection after another.
     #[inline]
     fn send_due(&mut self, net: &mut impl Transport) {
-        if self.outcome.traffic.due().is_none() || !matches!(self.phase, Phase::Measuring { .. }) {
+        if self.outcome.traffic.due().is_none() || self.ends_at().is_none() {
             return;
         }
         for _ in 0..LOOKED_AT {
@@ -447,7 +474,9 @@ impl<T: Traffic> Service for Load<T> {
         let mut stream = self.outcome.traffic.stream(self.worker + place * self.workers);
         match self.phase {
             Phase::Opening => self.board.connection_opened(),
-            Phase::Preparing | Phase::Measuring { .. } => self.outcome.traffic.send(net, conn, &mut stream),
+            Phase::Preparing | Phase::WarmingUp { .. } | Phase::Measuring { .. } => {
+                self.outcome.traffic.send(net, conn, &mut stream);
+            }
             Phase::Draining => {
                 net.abort(conn);
                 self.finish_if_over(net);

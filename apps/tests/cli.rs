@@ -9,6 +9,7 @@ use free_address::free_address;
 use rustix::process::Signal;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::sync::Once;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -74,6 +75,7 @@ fn wrong_usage_is_one_line_and_status_2() {
         ("echo load --via kernel", "--connect"),
         ("echo load --via kernel --connect 127.0.0.1:0", "port"),
         ("echo load --via kernel --connect 127.0.0.1:7 --duration 5", "--duration"),
+        ("echo load --via kernel --connect 127.0.0.1:7 --warm-up 5", "--warm-up"),
         ("echo load --via kernel --connect 127.0.0.1:7 --size 0", "--size"),
         ("echo load --via kernel --connect 127.0.0.1:7 --depth 0", "--depth"),
         ("echo load --via kernel --connect 127.0.0.1:7 --connections 0", "--connections"),
@@ -237,6 +239,25 @@ fn echo_load_reports_what_it_measured_as_one_json_object() {
         assert!(rtt[0] > 0.0 && rtt.is_sorted(), "{report}");
         assert_eq!(report.as_object().unwrap().len(), 6);
     }
+}
+
+/// The server is slow once, at first.
+#[test]
+fn what_happens_while_a_load_warms_up_does_not_count() {
+    let address = peer(1, |mut stream| {
+        let mut bytes = [0; 64];
+        while stream.read_exact(&mut bytes).is_ok() {
+            static FIRST: Once = Once::new();
+            FIRST.call_once(|| thread::sleep(Duration::from_millis(300)));
+            let _ = stream.write_all(&bytes);
+        }
+    });
+    let args = format!("echo load --via kernel --connect {address} --warm-up 600ms --duration 300ms --json");
+    let output = run(&args);
+    assert!(output.status.success(), "{output:?}");
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(report["rtt_us"]["max"].as_f64().unwrap() < 300_000.0, "{report}");
+    assert!((0.3..0.6).contains(&report["seconds"].as_f64().unwrap()), "{report}");
 }
 
 #[test]

@@ -8,7 +8,7 @@ use crate::over::{Device, Over};
 use crate::report::BulkReport;
 use crate::signals;
 use crate::summary::Shown;
-use crate::units::{parse_address, parse_duration};
+use crate::units::{parse_address, parse_duration, parse_duration_or_none};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 use std::fmt::Display;
@@ -42,6 +42,10 @@ pub struct LoadArgs {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub connections: u32,
 
+    /// How long to send as while measuring, before what is sent counts: 500ms, 5s, 2m
+    #[arg(long, value_name = "TIME", default_value = "0", value_parser = parse_duration_or_none)]
+    warm_up: Duration,
+
     /// How long to measure, once all connections are open: 500ms, 5s, 2m
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = parse_duration)]
     duration: Duration,
@@ -73,7 +77,8 @@ pub fn run<T: Traffic>(
     args.net.check_remote(args.connect)?;
     let network = Network::open(&args.net.opening(args.connections), &Listen::default(), Place::Last, &interrupted)?;
     let device = network.device();
-    let plan = Plan { remote: args.connect, connections: args.connections as usize, duration: args.duration };
+    let (connections, warm_up) = (args.connections as usize, args.warm_up);
+    let plan = Plan { remote: args.connect, connections, warm_up, duration: args.duration };
     let board = Arc::new(Board::new(network.workers(), plan.connections));
     let stop = Arc::new(AtomicBool::new(false));
     let running = {
@@ -144,6 +149,7 @@ struct Watch<'a> {
     /// When the server was last seen to be prepared further, and how far.
     preparing: Option<(Instant, u64)>,
     stalled: bool,
+    /// When measuring began, or will when all is warm.
     began: Option<Instant>,
     /// When draining has taken too long.
     give_up: Option<Instant>,
@@ -174,6 +180,7 @@ impl<'a> Watch<'a> {
         }
         match self.began {
             None => self.lead_to_the_beginning(now),
+            Some(began) if now < began => self.progress.set_message("warming up"),
             Some(began) => {
                 let seconds = (now - began).as_secs_f64();
                 let rate = self.board.total_progress() as f64 / seconds.max(0.001);
@@ -219,10 +226,11 @@ impl<'a> Watch<'a> {
 
     fn begin_when_prepared(&mut self, now: Instant) {
         if self.board.all_prepared() && !self.board.is_stopped() {
-            tracing::info!("measuring");
+            tracing::info!("{}", if self.plan.warm_up.is_zero() { "measuring" } else { "warming up" });
             self.board.begin();
-            self.began = Some(now);
-            self.give_up.get_or_insert(now + self.plan.duration + DRAINING_LIMIT);
+            let began = now + self.plan.warm_up;
+            self.began = Some(began);
+            self.give_up.get_or_insert(began + self.plan.duration + DRAINING_LIMIT);
         }
     }
 }

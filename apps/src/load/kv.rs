@@ -498,6 +498,11 @@ impl Traffic for KvLoad {
         self.pace = self.space.plan.rate.filter(|_| connections > 0).map(|rate| Pace::new(now, rate * part));
     }
 
+    fn measure(&mut self, _: Instant) {
+        self.late_nanos.clear();
+        self.reads = Reads::default();
+    }
+
     fn due(&self) -> Option<Instant> {
         self.pace.as_ref().map(Pace::next)
     }

@@ -7,7 +7,11 @@ use crate::testing::Fake;
 const SECOND: Duration = Duration::from_secs(1);
 
 fn load(connections: usize) -> (Load<EchoLoad>, Arc<Board>, Fake<usize>) {
-    let plan = Plan { remote: "10.0.0.2:7".parse().unwrap(), connections, duration: SECOND };
+    warming(connections, Duration::ZERO)
+}
+
+fn warming(connections: usize, warm_up: Duration) -> (Load<EchoLoad>, Arc<Board>, Fake<usize>) {
+    let plan = Plan { remote: "10.0.0.2:7".parse().unwrap(), connections, warm_up, duration: SECOND };
     let board = Arc::new(Board::new(1, connections));
     let mut load = Load::new(&plan, board.clone(), 0, 1, EchoLoad::new(10, 2));
     let mut net = Fake::new(100);
@@ -76,6 +80,57 @@ fn it_measures_for_its_time_then_closes_and_is_done_when_all_peers_have() {
     assert_eq!(outcome.measured, SECOND);
     assert_eq!(outcome.errors, Errors::default());
     assert_eq!(outcome.traffic.requests(), 20, "what came back after the end does not count");
+}
+
+#[test]
+fn what_is_answered_while_it_warms_up_does_not_count() {
+    let (mut load, board, mut net) = warming(1, 2 * SECOND);
+    let conn = net.establish(&mut load);
+    board.begin();
+    net.pass(&mut load, OPENING_TICK);
+    for _ in 0..19 {
+        net.pass(&mut load, SECOND / 10);
+        echo(&mut load, &mut net, conn);
+    }
+    assert_eq!(load.outcome.traffic.requests(), 0);
+    // These are sent while it is warming up, and answered while it measures.
+    let bytes = net.drain(&mut load, conn);
+    net.pass(&mut load, SECOND / 5);
+    net.arrive(&mut load, conn, &bytes);
+    assert_eq!(load.outcome.traffic.requests(), 2, "a closed loop counts what is answered while measuring");
+    net.pass(&mut load, SECOND / 2);
+    assert!(!net.is_closed(conn));
+    net.pass(&mut load, SECOND / 2);
+    assert!(net.is_closed(conn));
+    assert_eq!(load.into_outcome().measured, SECOND);
+}
+
+#[test]
+fn a_connection_lost_while_it_warms_up_is_an_error_and_opened_again() {
+    let (mut load, board, mut net) = warming(1, SECOND);
+    let first = net.establish(&mut load);
+    board.begin();
+    net.pass(&mut load, OPENING_TICK);
+    net.gone(&mut load, first, CloseReason::Reset);
+    let second = net.establish(&mut load);
+    assert_eq!(net.sent(second).len(), 20);
+    assert_eq!(load.into_outcome().errors, Errors { lost: 1, ..Default::default() });
+}
+
+#[test]
+fn being_stopped_while_it_warms_up_ends_it_with_nothing_measured() {
+    let (mut load, board, mut net) = warming(1, SECOND);
+    let conn = net.establish(&mut load);
+    board.begin();
+    net.pass(&mut load, OPENING_TICK);
+    echo(&mut load, &mut net, conn);
+    board.stop();
+    net.pass(&mut load, MEASURING_TICK);
+    assert!(net.is_closed(conn));
+    net.gone(&mut load, conn, CloseReason::Finished);
+    assert!(board.all_done());
+    let outcome = load.into_outcome();
+    assert_eq!((outcome.measured, outcome.traffic.requests()), (Duration::ZERO, 0));
 }
 
 #[test]
@@ -171,7 +226,8 @@ fn the_clock_passes_on_when_its_connection_is_lost() {
 
 #[test]
 fn connections_are_dealt_out_to_all_workers() {
-    let plan = Plan { remote: "10.0.0.2:7".parse().unwrap(), connections: 5, duration: SECOND };
+    let plan =
+        Plan { remote: "10.0.0.2:7".parse().unwrap(), connections: 5, warm_up: Duration::ZERO, duration: SECOND };
     let board = Arc::new(Board::new(3, 5));
     let shares = [0, 1, 2].map(|worker| {
         let mut net = Fake::<usize>::new(100);
@@ -183,7 +239,8 @@ fn connections_are_dealt_out_to_all_workers() {
 
 #[test]
 fn a_worker_without_connections_is_done_at_once() {
-    let plan = Plan { remote: "10.0.0.2:7".parse().unwrap(), connections: 1, duration: SECOND };
+    let plan =
+        Plan { remote: "10.0.0.2:7".parse().unwrap(), connections: 1, warm_up: Duration::ZERO, duration: SECOND };
     let board = Arc::new(Board::new(2, 1));
     Load::new(&plan, board.clone(), 1, 2, EchoLoad::new(1, 1)).start(&mut Fake::<usize>::new(100));
     board.worker_done();

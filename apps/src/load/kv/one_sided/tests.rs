@@ -36,7 +36,12 @@ impl Bench {
             fill: false,
             verify: false,
         };
-        let life = Plan { remote: "10.0.0.2:6379".parse().unwrap(), connections: 1, duration: SECOND };
+        let life = Plan {
+            remote: "10.0.0.2:6379".parse().unwrap(),
+            connections: 1,
+            warm_up: Duration::ZERO,
+            duration: SECOND,
+        };
         let board = Arc::new(Board::new(1, 1));
         let mut load = Load::new(&life, board.clone(), 0, 1, KvLoad::new(Keyspace::new(plan, 7)));
         let mut net = Fake::new(100_000);
