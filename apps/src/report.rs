@@ -7,7 +7,8 @@ use std::fmt;
 use std::time::Duration;
 
 /// A closed-loop load: requests and their round trips. As JSON one object,
-/// `{"requests":…,"seconds":…,"rate":…,"bytes":…,"errors":…,"rtt_us":{"p50":…,"p90":…,"p99":…,"p999":…,"max":…}}`.
+/// `{"requests":…,"seconds":…,"rate":…,"bytes":…,"errors":…,"rtt_us":{"p50":…,"p90":…,"p99":…,"p999":…,"max":…}}`, with
+/// `"histogram":[[…,…],…]` in it if asked for.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Report {
     /// Requests that were answered.
@@ -22,6 +23,23 @@ pub struct Report {
     pub errors: u64,
     /// Round-trip times.
     pub rtt_us: Percentiles,
+    /// All of them, if asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub histogram: Option<Buckets>,
+}
+
+/// The buckets of a histogram that are not empty, in their order: as JSON `[[upper end in µs, count], …]`. What is counted in a
+/// bucket is no longer than its upper end, and shorter than that by a thousandth at most.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(transparent)]
+pub struct Buckets(Vec<(f64, u64)>);
+
+impl Buckets {
+    /// Of a histogram of nanoseconds.
+    pub fn of_nanos(histogram: &Histogram<u64>) -> Self {
+        let bucket = |upper: u64, count| (upper as f64 / 1000.0, count);
+        Buckets(histogram.iter_recorded().map(|at| bucket(at.value_iterated_to(), at.count_at_value())).collect())
+    }
 }
 
 /// Percentiles in microseconds; all zero when nothing was counted.
@@ -67,7 +85,13 @@ impl Report {
             bytes,
             errors,
             rtt_us: Percentiles::of_nanos(rtt_nanos),
+            histogram: None,
         }
+    }
+
+    /// With all round-trip times, in nanoseconds, if they are `asked` for.
+    pub fn with_histogram(self, asked: bool, rtt_nanos: &Histogram<u64>) -> Self {
+        Report { histogram: asked.then(|| Buckets::of_nanos(rtt_nanos)), ..self }
     }
 }
 
@@ -326,6 +350,29 @@ mod tests {
         for (value, expected) in [(p.p50, 500.0), (p.p90, 900.0), (p.p99, 990.0), (p.p999, 999.0), (p.max, 1000.0)] {
             assert!((value - expected).abs() / expected < 0.001, "{value} is not {expected}");
         }
+    }
+
+    #[test]
+    fn a_histogram_has_every_time_in_a_bucket_that_ends_within_a_thousandth_of_it() {
+        let mut rng = fastrand::Rng::with_seed(1);
+        let nanos: Vec<u64> = (0..10_000).map(|i| rng.u64(1 << (i % 30)..2 << (i % 30))).collect();
+        let mut histogram = crate::load::histogram_of_nanos();
+        nanos.iter().for_each(|nanos| histogram.record(*nanos).unwrap());
+        let Buckets(buckets) = Buckets::of_nanos(&histogram);
+        assert!(buckets.is_sorted_by(|a, b| a.0 < b.0) && buckets.iter().all(|(_, count)| *count > 0));
+        let mut lower = 0.0;
+        for (upper, count) in buckets {
+            let here = nanos.iter().map(|nanos| *nanos as f64 / 1000.0).filter(|us| *us > lower && *us <= upper);
+            let here: Vec<f64> = here.collect();
+            assert_eq!(here.len() as u64, count, "up to {upper}");
+            assert!(here.iter().all(|us| upper - us <= us / 1000.0), "{here:?} up to {upper}");
+            lower = upper;
+        }
+        let report = Report::new(2, Duration::from_secs(1), 0, 0, &histogram);
+        let with =
+            serde_json::to_value(report.clone().with_histogram(true, &self::histogram([3].into_iter()))).unwrap();
+        assert_eq!(with["histogram"], serde_json::json!([[3.001, 1]]));
+        assert_eq!(report.clone().with_histogram(false, &histogram), report);
     }
 
     #[test]

@@ -76,6 +76,7 @@ fn wrong_usage_is_one_line_and_status_2() {
         ("echo load --via kernel --connect 127.0.0.1:0", "port"),
         ("echo load --via kernel --connect 127.0.0.1:7 --duration 5", "--duration"),
         ("echo load --via kernel --connect 127.0.0.1:7 --warm-up 5", "--warm-up"),
+        ("echo load --via kernel --connect 127.0.0.1:7 --histogram", "--histogram"),
         ("echo load --via kernel --connect 127.0.0.1:7 --size 0", "--size"),
         ("echo load --via kernel --connect 127.0.0.1:7 --depth 0", "--depth"),
         ("echo load --via kernel --connect 127.0.0.1:7 --connections 0", "--connections"),
@@ -239,6 +240,23 @@ fn echo_load_reports_what_it_measured_as_one_json_object() {
         assert!(rtt[0] > 0.0 && rtt.is_sorted(), "{report}");
         assert_eq!(report.as_object().unwrap().len(), 6);
     }
+}
+
+#[test]
+fn a_load_prints_the_histogram_of_all_its_requests() {
+    let server = serve("echo", "");
+    let args = format!("echo load --via kernel --connect {} --duration 200ms --json --histogram", address(&server));
+    let report: serde_json::Value = serde_json::from_slice(&run(&args).stdout).unwrap();
+    let buckets = report["histogram"].as_array().unwrap().iter();
+    let buckets: Vec<_> = buckets.map(|bucket| (bucket[0].as_f64().unwrap(), bucket[1].as_u64().unwrap())).collect();
+    assert_eq!(buckets.iter().map(|(_, count)| count).sum::<u64>(), report["requests"], "{report}");
+    let half = report["requests"].as_u64().unwrap().div_ceil(2);
+    let mut below = 0;
+    let median = buckets.iter().find(|(_, count)| {
+        below += count;
+        below >= half
+    });
+    assert_eq!(report["rtt_us"]["p50"].as_f64(), median.map(|(upper, _)| *upper), "{report}");
 }
 
 /// The server is slow once, at first.

@@ -173,6 +173,7 @@ fn wrong_usage_is_one_line_and_status_2() {
         ("--via kernel --connect 127.0.0.1:7 --get-ratio 1.1", "--get-ratio"),
         ("--via kernel --connect 127.0.0.1:7 --zipf=-1", "--zipf"),
         ("--via kernel --connect 127.0.0.1:7 --rate 0", "--rate"),
+        ("--via kernel --connect 127.0.0.1:7 --histogram", "--histogram"),
         ("--via kernel --connect 127.0.0.1:7 --protocol http", "--protocol"),
         ("--via kernel --connect 127.0.0.1:7 --verify --no-fill", "--no-fill"),
         ("--via kernel --connect 127.0.0.1:7 --one-sided-incr --rate 5", "--rate"),

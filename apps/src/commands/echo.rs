@@ -1,6 +1,6 @@
 //! `linerate echo`.
 
-use super::{LoadArgs, ServeArgs};
+use super::{LoadArgs, ServeArgs, TimesArgs};
 use crate::error::Error;
 use crate::load::EchoLoad;
 use crate::report::Report;
@@ -23,6 +23,9 @@ pub struct EchoLoadArgs {
     #[command(flatten)]
     load: LoadArgs,
 
+    #[command(flatten)]
+    times: TimesArgs,
+
     /// Bytes of a request
     #[arg(long, value_name = "BYTES", default_value = "64", value_parser = parse_size)]
     size: usize,
@@ -37,6 +40,7 @@ pub fn run(command: Command) -> Result<(), Error> {
     match command {
         Command::Serve(args) => super::serve::serve("echo", &args, true, |_| Echo).map(|_| ()),
         Command::Load(args) => {
+            args.times.check(&args.load)?;
             let (size, depth) = (args.size, usize::from(args.depth));
             let load = super::load::run(&args.load, "requests", move || EchoLoad::new(size, depth))?;
             let mut requests = 0;
@@ -46,7 +50,8 @@ pub fn run(command: Command) -> Result<(), Error> {
                 rtt_nanos += traffic.rtt_nanos();
             }
             let bytes = requests * size as u64;
-            let report = Report::new(requests, load.measured, bytes, load.errors.total(), &rtt_nanos);
+            let report = Report::new(requests, load.measured, bytes, load.errors.total(), &rtt_nanos)
+                .with_histogram(args.times.histogram, &rtt_nanos);
             super::load::print(&args.load, report, load, None)
         }
     }

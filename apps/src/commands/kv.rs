@@ -1,7 +1,7 @@
 //! `linerate kv`.
 
-use super::LoadArgs;
 use super::kv_serve::{self, KvServeArgs};
+use super::{LoadArgs, TimesArgs};
 use crate::error::Error;
 use crate::load::{
     Ask, AskCounters, CountLoad, CountPlan, Counted, Exported, Keyspace, KvLoad, KvPlan, MOST_KEYS, NoCounters,
@@ -38,6 +38,9 @@ pub enum Command {
 pub struct KvLoadArgs {
     #[command(flatten)]
     load: LoadArgs,
+
+    #[command(flatten)]
+    times: TimesArgs,
 
     /// How the server is spoken to: resp as Redis is, or memcached
     #[arg(long, value_enum, value_name = "NAME", default_value_t)]
@@ -102,6 +105,7 @@ pub fn run(command: Command) -> Result<(), Error> {
 }
 
 fn load(args: &KvLoadArgs) -> Result<(), Error> {
+    args.times.check(&args.load)?;
     if args.one_sided_incr {
         return count(args);
     }
@@ -151,9 +155,10 @@ fn load(args: &KvLoadArgs) -> Result<(), Error> {
     };
     let (gets, sets) = (all(|load| &load.gets().nanos), all(|load| &load.sets().nanos));
     let (get, set) = (side(KvLoad::gets, &gets), side(KvLoad::sets, &sets));
-    let requests = get.requests + set.requests;
+    let (requests, nanos) = (get.requests + set.requests, gets + &sets);
     let report = KvReport {
-        all: Report::new(requests, time, get.bytes + set.bytes, load.errors.total(), &(gets + &sets)),
+        all: Report::new(requests, time, get.bytes + set.bytes, load.errors.total(), &nanos)
+            .with_histogram(args.times.histogram, &nanos),
         get,
         set,
         misses,
@@ -213,7 +218,8 @@ fn count(args: &KvLoadArgs) -> Result<(), Error> {
         counted += traffic.counted();
     }
     let requests = load.traffic.iter().map(CountLoad::requests).sum::<u64>();
-    let all = Report::new(requests, load.measured, requests * 8, load.errors.total(), &nanos);
+    let all = Report::new(requests, load.measured, requests * 8, load.errors.total(), &nanos)
+        .with_histogram(args.times.histogram, &nanos);
     let report = CountReport::new(all, &counted, counters as u64, grew);
     super::load::print(&args.load, report, load, None)?;
     let Counted { unknown, .. } = counted;

@@ -55,6 +55,24 @@ pub struct LoadArgs {
     json: bool,
 }
 
+/// What load commands take that measure how long requests take.
+#[derive(Debug, clap::Args)]
+pub struct TimesArgs {
+    /// Print all times too, not only percentiles: with --json, [[upper end of a bucket in µs, requests], …]
+    #[arg(long)]
+    pub histogram: bool,
+}
+
+impl TimesArgs {
+    /// What they say against those of `load`.
+    pub fn check(&self, load: &LoadArgs) -> Result<(), Error> {
+        if self.histogram && !load.json {
+            return Err(Error::Usage("--histogram: it is a part of the JSON object: give --json too".to_owned()));
+        }
+        Ok(())
+    }
+}
+
 /// What all workers of a load measured.
 pub struct Measured<T> {
     /// Each worker's traffic.
