@@ -12,5 +12,5 @@ mod load;
 pub mod rdma;
 mod serve;
 
-pub use load::{LoadArgs, TimesArgs};
+pub use load::{LoadArgs, OpenArgs, TimesArgs};
 pub use serve::ServeArgs;

@@ -15,6 +15,7 @@ mod bulk;
 mod connects;
 mod echo;
 mod kv;
+mod pace;
 mod pattern;
 #[cfg(feature = "rdma")]
 mod rounds;
@@ -28,6 +29,7 @@ pub use kv::{
     Ask, AskCounters, CountLoad, CountPlan, Counted, Exported, Keyspace, KvLoad, KvPlan, MOST_KEYS, NoCounters,
     Protocol, Reads, SHORTEST_VERIFIED, SWAP_EVERY, Side, counter_name,
 };
+pub use pace::{Arrivals, OpenLoop, Pace};
 #[cfg(feature = "rdma")]
 pub use rounds::{Progress, Rounds, Stage};
 
@@ -77,6 +79,10 @@ pub trait Traffic: Send + 'static {
     /// Measuring begins: from here on it counts. At once when the traffic has begun, or when it is warm.
     #[expect(unused_variables, reason = "most have nothing to do with it")]
     fn measure(&mut self, now: Instant) {}
+
+    /// Measuring is over.
+    #[expect(unused_variables, reason = "most have nothing to do with it")]
+    fn end(&mut self, until: Instant) {}
 
     /// When there is something to be sent next on any of the connections, whether or not something is received: the
     /// pace of an open loop.
@@ -429,6 +435,7 @@ impl<T: Traffic> Load<T> {
     fn stop_measuring(&mut self, now: Instant) {
         if let Phase::Measuring { from, until } = self.phase {
             self.outcome.measured = now.min(until).since(from);
+            self.outcome.traffic.end(now.min(until));
         }
         self.phase = Phase::Draining;
     }
@@ -459,6 +466,20 @@ impl<T: Traffic> Service for Load<T> {
         }
         self.ask_for_more(net);
         self.finish_if_over(net);
+    }
+
+    /// Sends what is due without waiting for a timer, which may come later than the next turn.
+    #[inline]
+    fn tend(&mut self, net: &mut impl Transport) -> Option<Duration> {
+        let due = self.outcome.traffic.due()?;
+        self.ends_at()?;
+        if due > net.now() {
+            return Some(due.since(net.now()));
+        }
+        self.advance(net);
+        self.send_due(net);
+        // What found no connection with room waits for one.
+        self.outcome.traffic.due().filter(|due| *due > net.now()).map(|due| due.since(net.now()))
     }
 
     fn opened(&mut self, net: &mut impl Transport, conn: ConnId, origin: Origin) -> usize {

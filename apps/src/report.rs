@@ -1,6 +1,6 @@
 //! What a load measured, as text and as JSON.
 
-use crate::load::{Counted, Reads, SWAP_EVERY};
+use crate::load::{Arrivals, Counted, OpenLoop, Pace, Reads, SWAP_EVERY};
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -111,9 +111,20 @@ impl fmt::Display for Percentiles {
     }
 }
 
+/// A load of an echo server. As JSON the object of [`Report`], with that of [`OpenReport`] in it as `open` if it was an open loop.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct EchoReport {
+    /// The requests.
+    #[serde(flatten)]
+    pub all: Report,
+    /// How the pace was kept.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub open: Option<OpenReport>,
+}
+
 /// A load of a key-value server. As JSON one object: that of [`Report`] for all requests, and in it
 /// `"get":{"requests":…,"rate":…,"bytes":…,"rtt_us":{…}},"set":{…},"misses":…,"filled":…`, and of an open loop
-/// `"open":{"rate":…,"unanswered":…,"late_us":{…}}`.
+/// `"open":{"rate":…,"arrivals":"poisson","due":…,"unanswered":…,"late_us":{…}}`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct KvReport {
     /// GETs and SETs together.
@@ -215,7 +226,11 @@ impl fmt::Display for CountReport {
 pub struct OpenReport {
     /// Requests that were to be sent per second.
     pub rate: f64,
-    /// Requests that were due, and were not answered in the end.
+    /// How they were to follow each other.
+    pub arrivals: Arrivals,
+    /// Requests that were due while measuring.
+    pub due: u64,
+    /// Those of them that were not answered in the end.
     pub unanswered: u64,
     /// How long after they were due requests were sent.
     pub late_us: Percentiles,
@@ -239,10 +254,32 @@ impl SideReport {
 }
 
 impl OpenReport {
-    /// A report on `requests` that were answered of `rate` a second in `measured`, and how late they were sent.
-    pub fn new(rate: f64, measured: Duration, requests: u64, late_nanos: &Histogram<u64>) -> Self {
-        let due = (rate * measured.as_secs_f64()) as u64;
-        OpenReport { rate, unanswered: due.saturating_sub(requests), late_us: Percentiles::of_nanos(late_nanos) }
+    /// A report on `requests` that were answered, and the `paces` of all workers that kept to `plan`.
+    pub fn new<'a>(plan: OpenLoop, requests: u64, paces: impl Iterator<Item = &'a Pace>) -> Self {
+        let mut late_nanos = Histogram::new(3).expect("3 digits are valid");
+        let due = paces.fold(0, |due, pace| {
+            late_nanos += pace.late_nanos();
+            due + pace.due()
+        });
+        let OpenLoop { rate, arrivals } = plan;
+        let late_us = Percentiles::of_nanos(&late_nanos);
+        OpenReport { rate, arrivals, due, unanswered: due.saturating_sub(requests), late_us }
+    }
+}
+
+impl fmt::Display for OpenReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let OpenReport { rate, due, unanswered, .. } = self;
+        write!(f, "asked for/s{rate:>12.0}   ({due} were due, {unanswered} of them not answered)")
+    }
+}
+
+impl fmt::Display for EchoReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(open) = &self.open else { return self.all.fmt(f) };
+        writeln!(f, "{open}")?;
+        writeln!(f, "{}", self.all)?;
+        write!(f, "sent late  {}", open.late_us)
     }
 }
 
@@ -267,7 +304,7 @@ impl fmt::Display for KvReport {
         }
         writeln!(f, "errors     {:>12}", all.errors)?;
         if let Some(open) = &self.open {
-            writeln!(f, "asked for/s{:>12.0}   ({} due and not answered)", open.rate, open.unanswered)?;
+            writeln!(f, "{open}")?;
         }
         writeln!(f, "RTT in µs  {}", Percentiles::HEAD)?;
         if let Some(open) = &self.open {
@@ -400,8 +437,20 @@ mod tests {
             (&10.into(), &4.0.into(), &128.into())
         );
         assert_eq!((&closed["misses"], &closed["filled"], closed.get("open")), (&3.into(), &7.into(), None));
-        let open = serde_json::to_value(report(Some(OpenReport::new(6.0, time, 10, &none)))).unwrap();
-        assert_eq!((&open["open"]["unanswered"], &open["open"]["late_us"]["max"]), (&2.into(), &0.0.into()));
+        let from = linerate_bypass::time::Instant::ZERO;
+        let plan = OpenLoop { rate: 6.0, arrivals: Arrivals::Even };
+        let paces = [1, 2].map(|part| {
+            let mut pace = Pace::new(plan, from, part, 3, fastrand::Rng::with_seed(1));
+            pace.measure(from);
+            let due = pace.take();
+            pace.sent(due, due + Duration::from_millis(part as u64));
+            pace.end(from + Duration::from_secs(2));
+            pace
+        });
+        let open = serde_json::to_value(report(Some(OpenReport::new(plan, 10, paces.iter())))).unwrap();
+        let open = &open["open"];
+        assert_eq!((&open["due"], &open["unanswered"], &open["arrivals"]), (&12.into(), &2.into(), &"even".into()));
+        assert!((open["late_us"]["max"].as_f64().unwrap() / 2000.0 - 1.0).abs() < 0.001, "{open}");
     }
 
     #[test]

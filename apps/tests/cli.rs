@@ -77,6 +77,9 @@ fn wrong_usage_is_one_line_and_status_2() {
         ("echo load --via kernel --connect 127.0.0.1:7 --duration 5", "--duration"),
         ("echo load --via kernel --connect 127.0.0.1:7 --warm-up 5", "--warm-up"),
         ("echo load --via kernel --connect 127.0.0.1:7 --histogram", "--histogram"),
+        ("echo load --via kernel --connect 127.0.0.1:7 --rate 0", "--rate"),
+        ("echo load --via kernel --connect 127.0.0.1:7 --arrivals even", "--rate"),
+        ("echo load --via kernel --connect 127.0.0.1:7 --rate 5 --arrivals never", "--arrivals"),
         ("echo load --via kernel --connect 127.0.0.1:7 --size 0", "--size"),
         ("echo load --via kernel --connect 127.0.0.1:7 --depth 0", "--depth"),
         ("echo load --via kernel --connect 127.0.0.1:7 --connections 0", "--connections"),
@@ -257,6 +260,59 @@ fn a_load_prints_the_histogram_of_all_its_requests() {
         below >= half
     });
     assert_eq!(report["rtt_us"]["p50"].as_f64(), median.map(|(upper, _)| *upper), "{report}");
+}
+
+/// A server that stalls once, for a tenth of a second.
+fn stalling() -> SocketAddr {
+    peer(1, |mut stream| {
+        let mut bytes = [0; 64];
+        let mut requests = 0;
+        while stream.read_exact(&mut bytes).is_ok() {
+            requests += 1;
+            if requests == 200 {
+                thread::sleep(Duration::from_millis(100));
+            }
+            let _ = stream.write_all(&bytes);
+        }
+    })
+}
+
+#[test]
+fn a_stall_of_the_server_shows_in_an_open_loop_and_not_in_a_closed_one() {
+    let p999 = |more: &str| {
+        let args = format!("echo load --via kernel --connect {} --duration 1s --json {more}", stalling());
+        let output = run(&args);
+        assert!(output.status.success(), "{output:?}");
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert!(report["requests"].as_u64().unwrap() > 500, "{report}");
+        assert!(report["rtt_us"]["max"].as_f64().unwrap() > 99_000.0, "{report}");
+        report["rtt_us"]["p999"].as_f64().unwrap()
+    };
+    let (closed, open) = (p999(""), p999("--rate 1000"));
+    // One request of thousands waited in the closed loop, and of the open one's what was due meanwhile, a tenth of all.
+    assert!(open > 90_000.0 && closed < 50_000.0, "open {open}, closed {closed}");
+}
+
+#[test]
+fn an_open_loop_reports_how_its_pace_was_kept() {
+    let server = serve("echo", "");
+    for (more, arrivals) in [("", "poisson"), ("--arrivals even --connections 3 --warm-up 100ms", "even")] {
+        let args = format!("echo load --via kernel --connect {} --duration 500ms --rate 2000 {more}", address(&server));
+        let output = run(&format!("{args} --json"));
+        assert!(output.status.success(), "{output:?}");
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let open = &report["open"];
+        assert_eq!((&open["rate"], &open["arrivals"]), (&2000.0.into(), &arrivals.into()), "{report}");
+        let [due, unanswered] = ["due", "unanswered"].map(|name| open[name].as_u64().unwrap());
+        // Poisson's thousand is within five standard deviations.
+        assert!((840..=1160).contains(&due), "{report}");
+        assert_eq!(report["requests"].as_u64().unwrap() + unanswered, due, "{report}");
+        assert!(unanswered < due / 2 && open["late_us"]["p50"].as_f64().is_some(), "{report}");
+    }
+    let output = run(&format!("echo load --via kernel --connect {} --duration 100ms --rate 100", address(&server)));
+    for part in ["asked for/s         100", "were due", "RTT in µs", "sent late"] {
+        assert!(text(&output.stdout).contains(part), "{part}: {output:?}");
+    }
 }
 
 /// The server is slow once, at first.

@@ -208,7 +208,8 @@ fn what_a_server_answers_instead_is_told() {
         ),
     ] {
         // One key is filled, and one request is due.
-        let args = format!("--connect {} --keys 1 --get-ratio 0 --rate 0.001 --duration 100ms", peer(answer));
+        let args =
+            format!("--connect {} --keys 1 --get-ratio 0 --rate 0.001 --arrivals even --duration 100ms", peer(answer));
         let output = run(&format!("kv load --via kernel --json {args}"));
         let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
         assert!(report["errors"].as_u64().unwrap() > 0, "{output:?}");

@@ -1,9 +1,9 @@
 //! `linerate echo`.
 
-use super::{LoadArgs, ServeArgs, TimesArgs};
+use super::{LoadArgs, OpenArgs, ServeArgs, TimesArgs};
 use crate::error::Error;
 use crate::load::EchoLoad;
-use crate::report::Report;
+use crate::report::{EchoReport, OpenReport, Report};
 use crate::services::Echo;
 use crate::units::parse_size;
 use hdrhistogram::Histogram;
@@ -26,13 +26,12 @@ pub struct EchoLoadArgs {
     #[command(flatten)]
     times: TimesArgs,
 
+    #[command(flatten)]
+    open: OpenArgs,
+
     /// Bytes of a request
     #[arg(long, value_name = "BYTES", default_value = "64", value_parser = parse_size)]
     size: usize,
-
-    /// Requests on the way on each connection
-    #[arg(long, value_name = "REQUESTS", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=4096))]
-    depth: u16,
 }
 
 /// Runs the command.
@@ -41,8 +40,8 @@ pub fn run(command: Command) -> Result<(), Error> {
         Command::Serve(args) => super::serve::serve("echo", &args, true, |_| Echo).map(|_| ()),
         Command::Load(args) => {
             args.times.check(&args.load)?;
-            let (size, depth) = (args.size, usize::from(args.depth));
-            let load = super::load::run(&args.load, "requests", move || EchoLoad::new(size, depth))?;
+            let (size, depth, open) = (args.size, args.open.depth(), args.open.plan());
+            let load = super::load::run(&args.load, "requests", move || EchoLoad::new(size, depth, open))?;
             let mut requests = 0;
             let mut rtt_nanos = Histogram::new(3).expect("3 digits are valid");
             for traffic in &load.traffic {
@@ -50,9 +49,11 @@ pub fn run(command: Command) -> Result<(), Error> {
                 rtt_nanos += traffic.rtt_nanos();
             }
             let bytes = requests * size as u64;
-            let report = Report::new(requests, load.measured, bytes, load.errors.total(), &rtt_nanos)
+            let all = Report::new(requests, load.measured, bytes, load.errors.total(), &rtt_nanos)
                 .with_histogram(args.times.histogram, &rtt_nanos);
-            super::load::print(&args.load, report, load, None)
+            let paces = load.traffic.iter().filter_map(EchoLoad::pace);
+            let open = open.map(|open| OpenReport::new(open, requests, paces));
+            super::load::print(&args.load, EchoReport { all, open }, load, None)
         }
     }
 }

@@ -1,7 +1,7 @@
 //! What all load commands share: running a load, watching over it, and telling what came out.
 
 use crate::error::Error;
-use crate::load::{Board, Bulk, Direction, Errors, Load, Plan, Traffic};
+use crate::load::{Arrivals, Board, Bulk, Direction, Errors, Load, OpenLoop, Plan, Traffic};
 use crate::net::{Listen, NetArgs, Network, Place};
 use crate::output::print_line;
 use crate::over::{Device, Over};
@@ -71,6 +71,45 @@ impl TimesArgs {
         }
         Ok(())
     }
+}
+
+/// Requests that may be on the way on each connection of an open loop, unless said otherwise: enough that a server that is behind,
+/// and not the load, decides what waits, for as long as it is not far behind.
+const OPEN_DEPTH: u16 = 64;
+
+/// What load commands take that can be open loops.
+#[derive(Debug, clap::Args)]
+pub struct OpenArgs {
+    /// Send so many requests a second in all, whether or not they are answered in time, and count their times from when
+    /// they were due [default: as many as are answered]
+    #[arg(long, value_name = "REQUESTS", value_parser = parse_rate)]
+    rate: Option<f64>,
+
+    /// How the requests of --rate follow each other: poisson, by chance as those of many clients do, or even, at equal distances
+    /// [default: poisson]
+    #[arg(long, value_enum, value_name = "HOW", requires = "rate", hide_possible_values = true)]
+    arrivals: Option<Arrivals>,
+
+    /// Requests on the way on each connection; with --rate, as many as there may be [default: 1; with --rate 64]
+    #[arg(long, value_name = "REQUESTS", value_parser = clap::value_parser!(u16).range(1..=4096))]
+    depth: Option<u16>,
+}
+
+impl OpenArgs {
+    /// The open loop, if it is one.
+    pub fn plan(&self) -> Option<OpenLoop> {
+        self.rate.map(|rate| OpenLoop { rate, arrivals: self.arrivals.unwrap_or_default() })
+    }
+
+    /// Requests on the way on each connection.
+    pub fn depth(&self) -> usize {
+        self.depth.unwrap_or(if self.rate.is_some() { OPEN_DEPTH } else { 1 }).into()
+    }
+}
+
+fn parse_rate(text: &str) -> Result<f64, String> {
+    let rate = text.parse().ok().filter(|rate| (0.001..=1e9).contains(rate));
+    rate.ok_or_else(|| "write a number of requests a second, such as 50000".to_owned())
 }
 
 /// What all workers of a load measured.
@@ -249,6 +288,19 @@ impl<'a> Watch<'a> {
             let began = now + self.plan.warm_up;
             self.began = Some(began);
             self.give_up.get_or_insert(began + self.plan.duration + DRAINING_LIMIT);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_have_bounds() {
+        assert_eq!(parse_rate("50000"), Ok(50_000.0));
+        for text in ["", "-1", "0", "NaN", "inf", "1e10"] {
+            assert!(parse_rate(text).is_err(), "{text}");
         }
     }
 }

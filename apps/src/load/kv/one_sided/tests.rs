@@ -32,7 +32,7 @@ impl Bench {
             value_size: 20..=40,
             get_ratio: 1.0,
             zipf: 0.0,
-            rate: None,
+            open: None,
             fill: false,
             verify: false,
         };
