@@ -1,5 +1,7 @@
 //! Load generators: services that connect.
 //!
+//! Most are a [`Load`], and keep their connections; [`Connects`] makes one for each request.
+//!
 //! A [`Load`] is one worker's part of a load. It goes through five phases. It *opens* its connections; when
 //! all workers' connections are open (the [`Board`] knows), it *prepares* the server, if its [`Traffic`] has to; when
 //! all workers have, it *warms up*, if it is to: its traffic keeps every connection busy, and nothing is counted; it *measures*: the
@@ -11,7 +13,6 @@
 
 mod board;
 mod bulk;
-#[cfg(feature = "rdma")]
 mod connects;
 mod echo;
 mod kv;
@@ -22,8 +23,7 @@ mod rounds;
 
 pub use board::Board;
 pub use bulk::{Bulk, Direction};
-#[cfg(feature = "rdma")]
-pub use connects::Connects;
+pub use connects::{Connected, Connects, Use};
 pub use echo::EchoLoad;
 pub use kv::{
     Ask, AskCounters, CountLoad, CountPlan, Counted, Exported, Keyspace, KvLoad, KvPlan, MOST_KEYS, NoCounters,
@@ -57,6 +57,20 @@ pub(crate) fn histogram_of_nanos() -> Histogram<u64> {
     let mut histogram = Histogram::new_with_max(USUAL_NANOS, 3).expect("the bounds are valid");
     histogram.auto(true);
     histogram
+}
+
+/// One worker's part of a load, whatever it does with connections.
+pub trait Part: Service<Message = Infallible> + Send + 'static {
+    /// What it counts.
+    type Traffic: Send;
+
+    /// What was measured.
+    fn into_outcome(self) -> Outcome<Self::Traffic>;
+}
+
+/// Of so many connections, those of worker `worker` of `workers`.
+fn share(connections: usize, worker: usize, workers: usize) -> usize {
+    (connections + workers - 1 - worker) / workers
 }
 
 /// What a load does on each of its connections.
@@ -231,14 +245,13 @@ pub struct Load<T: Traffic> {
 impl<T: Traffic> Load<T> {
     /// The part of worker `worker` of `workers`.
     pub fn new(plan: &Plan, board: Arc<Board>, worker: usize, workers: usize, traffic: T) -> Self {
-        let share = (plan.connections + workers - 1 - worker) / workers;
         Load {
             plan: plan.clone(),
             board,
             worker,
             workers,
             phase: Phase::Opening,
-            places: (0..share).map(|_| None).collect(),
+            places: (0..share(plan.connections, worker, workers)).map(|_| None).collect(),
             unasked: 0,
             opening: 0,
             open: 0,
@@ -248,11 +261,6 @@ impl<T: Traffic> Load<T> {
             done: false,
             outcome: Outcome { traffic, errors: Errors::default(), measured: Duration::ZERO, last_failure: None },
         }
-    }
-
-    /// What was measured.
-    pub fn into_outcome(self) -> Outcome<T> {
-        self.outcome
     }
 
     fn ask(&mut self, net: &mut impl Transport, place: usize) {
@@ -451,6 +459,14 @@ impl<T: Traffic> Load<T> {
             }
             self.board.worker_done();
         }
+    }
+}
+
+impl<T: Traffic> Part for Load<T> {
+    type Traffic = T;
+
+    fn into_outcome(self) -> Outcome<T> {
+        self.outcome
     }
 }
 

@@ -122,6 +122,24 @@ pub struct EchoReport {
     pub open: Option<OpenReport>,
 }
 
+/// A load that makes a connection for each request. As JSON the object of [`Report`], and in it `"connections":…`: how many there were a
+/// second.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ConnectsReport {
+    /// The requests. The time of each is that of its connection's opening, the request and the answer.
+    #[serde(flatten)]
+    pub all: Report,
+    /// Connections per second: opened, used and closed.
+    pub connections: f64,
+}
+
+impl fmt::Display for ConnectsReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "connections/s {:>9.0}   (one for each request, whose RTT begins with it)", self.connections)?;
+        self.all.fmt(f)
+    }
+}
+
 /// A load of a key-value server. As JSON one object: that of [`Report`] for all requests, and in it
 /// `"get":{"requests":…,"rate":…,"bytes":…,"rtt_us":{…}},"set":{…},"misses":…,"filled":…`, and of an open loop
 /// `"open":{"rate":…,"arrivals":"poisson","due":…,"unanswered":…,"late_us":{…}}`.

@@ -79,6 +79,8 @@ fn wrong_usage_is_one_line_and_status_2() {
         ("echo load --via kernel --connect 127.0.0.1:7 --histogram", "--histogram"),
         ("echo load --via kernel --connect 127.0.0.1:7 --rate 0", "--rate"),
         ("echo load --via kernel --connect 127.0.0.1:7 --arrivals even", "--rate"),
+        ("echo load --via kernel --connect 127.0.0.1:7 --reconnect --depth 2", "--depth"),
+        ("echo load --via kernel --connect 127.0.0.1:7 --reconnect --rate 2", "--rate"),
         ("echo load --via kernel --connect 127.0.0.1:7 --rate 5 --arrivals never", "--arrivals"),
         ("echo load --via kernel --connect 127.0.0.1:7 --size 0", "--size"),
         ("echo load --via kernel --connect 127.0.0.1:7 --depth 0", "--depth"),
@@ -260,6 +262,27 @@ fn a_load_prints_the_histogram_of_all_its_requests() {
         below >= half
     });
     assert_eq!(report["rtt_us"]["p50"].as_f64(), median.map(|(upper, _)| *upper), "{report}");
+}
+
+#[test]
+fn echo_load_makes_a_connection_for_each_request_if_asked_to() {
+    for (more, workers) in [("--connections 1", ""), ("--connections 16 --size 3000 --warm-up 100ms", "--workers 2")] {
+        let server = serve("echo", &format!("--json {workers}"));
+        let args = format!("echo load --via kernel --connect {} --reconnect --duration 300ms --json", address(&server));
+        let output = run(&format!("{args} {more}"));
+        assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let number = |name: &str| report[name].as_f64().unwrap();
+        assert!(number("requests") > 20.0 && number("connections") == number("rate"), "{report}");
+        assert!((0.3..0.6).contains(&number("seconds")) && report["rtt_us"]["p50"].as_f64().unwrap() > 0.0, "{report}");
+        let summary: serde_json::Value = serde_json::from_slice(&server.stop().stdout).unwrap();
+        // Each was opened for one request, and all but the last were closed in order.
+        assert!(summary["accepted"].as_f64().unwrap() >= number("requests"), "{summary} {report}");
+        assert!(summary["finished"].as_f64().unwrap() >= number("requests"), "{summary} {report}");
+    }
+    let server = serve("echo", "");
+    let output = run(&format!("echo load --via kernel --connect {} --reconnect --duration 100ms", address(&server)));
+    assert!(output.status.success() && text(&output.stdout).starts_with("connections/s"), "{output:?}");
 }
 
 /// A server that stalls once, for a tenth of a second.

@@ -2,11 +2,14 @@
 
 use super::{LoadArgs, OpenArgs, ServeArgs, TimesArgs};
 use crate::error::Error;
-use crate::load::EchoLoad;
-use crate::report::{EchoReport, OpenReport, Report};
+use crate::load::{Connected, Connects, EchoLoad, Use};
+use crate::report::{ConnectsReport, EchoReport, OpenReport, Report};
 use crate::services::Echo;
 use crate::units::parse_size;
 use hdrhistogram::Histogram;
+
+/// Connections that may be on their way to be closed, at least, while others are opened.
+const CLOSING: u32 = 32;
 
 /// What to do.
 #[derive(Debug, clap::Subcommand)]
@@ -32,6 +35,11 @@ pub struct EchoLoadArgs {
     /// Bytes of a request
     #[arg(long, value_name = "BYTES", default_value = "64", value_parser = parse_size)]
     size: usize,
+
+    /// Make a connection for each request: open it, send, await the answer, close it, and open the next; --connections is how many there
+    /// are at a time, and the RTT is from when the connection is asked for until the answer is there
+    #[arg(long, conflicts_with_all = ["rate", "arrivals", "depth"])]
+    reconnect: bool,
 }
 
 /// Runs the command.
@@ -40,6 +48,9 @@ pub fn run(command: Command) -> Result<(), Error> {
         Command::Serve(args) => super::serve::serve("echo", &args, true, |_| Echo).map(|_| ()),
         Command::Load(args) => {
             args.times.check(&args.load)?;
+            if args.reconnect {
+                return reconnect(&args);
+            }
             let (size, depth, open) = (args.size, args.open.depth(), args.open.plan());
             let load = super::load::run(&args.load, "requests", move || EchoLoad::new(size, depth, open))?;
             let mut requests = 0;
@@ -56,4 +67,26 @@ pub fn run(command: Command) -> Result<(), Error> {
             super::load::print(&args.load, EchoReport { all, open }, load, None)
         }
     }
+}
+
+/// Makes a connection for each request.
+fn reconnect(args: &EchoLoadArgs) -> Result<(), Error> {
+    let each = Use { request: args.size, most: u64::MAX };
+    // Those that are being closed are there too.
+    let opening = args.load.connections.max(CLOSING) * 2;
+    let load = super::load::run_parts(&args.load, opening, "connections", move |plan, board, worker, workers| {
+        Connects::new(plan, board, worker, workers, each)
+    })?;
+    let mut requests = 0;
+    let mut nanos = Histogram::new(3).expect("3 digits are valid");
+    for Connected { connections, nanos: of_one } in &load.traffic {
+        requests += connections;
+        nanos += of_one;
+    }
+    let bytes = requests * args.size as u64;
+    let all = Report::new(requests, load.measured, bytes, load.errors.total(), &nanos)
+        .with_histogram(args.times.histogram, &nanos);
+    let first = load.why.map(|why| why.to_string());
+    let report = ConnectsReport { connections: all.rate, all };
+    super::load::print(&args.load, report, load, first)
 }

@@ -1,7 +1,7 @@
 //! What all load commands share: running a load, watching over it, and telling what came out.
 
 use crate::error::Error;
-use crate::load::{Arrivals, Board, Bulk, Direction, Errors, Load, OpenLoop, Plan, Traffic};
+use crate::load::{Arrivals, Board, Bulk, Direction, Errors, Load, OpenLoop, Part, Plan, Traffic};
 use crate::net::{Listen, NetArgs, Network, Place};
 use crate::output::print_line;
 use crate::over::{Device, Over};
@@ -10,6 +10,7 @@ use crate::signals;
 use crate::summary::Shown;
 use crate::units::{parse_address, parse_duration, parse_duration_or_none};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use linerate_bypass::ConnectError;
 use serde::Serialize;
 use std::fmt::Display;
 use std::net::SocketAddr;
@@ -122,6 +123,8 @@ pub struct Measured<T> {
     pub measured: Duration,
     /// The device that it was measured over.
     pub device: Option<Device>,
+    /// Why the last connection that could not be opened could not.
+    pub why: Option<ConnectError>,
 }
 
 /// Runs a load whose progress is counted in `unit`, until its time is over or a signal comes.
@@ -130,9 +133,22 @@ pub fn run<T: Traffic>(
     unit: &str,
     traffic: impl Fn() -> T + Send + Sync + 'static,
 ) -> Result<Measured<T>, Error> {
+    run_parts(args, args.connections, unit, move |plan, board, worker, workers| {
+        Load::new(plan, board, worker, workers, traffic())
+    })
+}
+
+/// The same with parts that `make` makes of the plan, the board, a worker and how many there are, and that have up to `opening`
+/// connections at a time, those included that are being closed.
+pub fn run_parts<P: Part>(
+    args: &LoadArgs,
+    opening: u32,
+    unit: &str,
+    make: impl Fn(&Plan, Arc<Board>, usize, usize) -> P + Send + Sync + 'static,
+) -> Result<Measured<P::Traffic>, Error> {
     let interrupted = signals::stop_flag().map_err(Error::Signals)?;
     args.net.check_remote(args.connect)?;
-    let network = Network::open(&args.net.opening(args.connections), &Listen::default(), Place::Last, &interrupted)?;
+    let network = Network::open(&args.net.opening(opening), &Listen::default(), Place::Last, &interrupted)?;
     let device = network.device();
     let (connections, warm_up) = (args.connections as usize, args.warm_up);
     let plan = Plan { remote: args.connect, connections, warm_up, duration: args.duration };
@@ -140,8 +156,7 @@ pub fn run<T: Traffic>(
     let stop = Arc::new(AtomicBool::new(false));
     let running = {
         let (plan, board) = (plan.clone(), board.clone());
-        let make = move |worker, workers| Load::new(&plan, board.clone(), worker, workers, traffic());
-        network.start(move |seat| make(seat.worker, seat.workers), stop.clone())?
+        network.start(move |seat| make(&plan, board.clone(), seat.worker, seat.workers), stop.clone())?
     };
     let mut watch = Watch::new(&plan, &board, unit);
     while !running.is_over() && !watch.is_over(&interrupted) {
@@ -153,8 +168,8 @@ pub fn run<T: Traffic>(
     let opened = board.opened();
     let unopened = plan.connections - opened - board.failed();
 
-    let mut all = Measured { traffic: Vec::new(), errors: Errors::default(), measured: Duration::ZERO, device };
-    let mut why = None;
+    let (traffic, errors, measured) = (Vec::new(), Errors::default(), Duration::ZERO);
+    let mut all = Measured { traffic, errors, measured, device, why: None };
     let (loads, counted) = running.join()?;
     tracing::info!("{}", Shown::from(&counted));
     for load in loads {
@@ -162,10 +177,10 @@ pub fn run<T: Traffic>(
         all.traffic.push(outcome.traffic);
         all.errors += outcome.errors;
         all.measured = all.measured.max(outcome.measured);
-        why = why.or(outcome.last_failure);
+        all.why = all.why.or(outcome.last_failure);
     }
     if opened == 0 {
-        return Err(Error::NoConnection { remote: plan.remote, why });
+        return Err(Error::NoConnection { remote: plan.remote, why: all.why });
     }
     if stalled {
         return Err(Error::Stalled { remote: plan.remote, limit: PREPARING_LIMIT });

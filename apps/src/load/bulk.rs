@@ -81,7 +81,7 @@ impl Traffic for Bulk {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Board, Load, Plan};
+    use super::super::{Board, Load, Part, Plan};
     use super::*;
     use crate::testing::Fake;
     use linerate_bypass::Service;

@@ -1,6 +1,6 @@
 //! The load against a small server that the test plays, and that errs on purpose.
 
-use super::super::{Arrivals, Board, Errors, Load, OpenLoop, Outcome, Plan};
+use super::super::{Arrivals, Board, Errors, Load, OpenLoop, Outcome, Part, Plan};
 use super::keys::Scatter;
 use super::*;
 use crate::testing::Fake;

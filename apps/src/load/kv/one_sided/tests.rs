@@ -1,6 +1,6 @@
 //! GETs that are read from an export which the test writes.
 
-use super::super::super::{Board, Load, Plan};
+use super::super::super::{Board, Load, Part, Plan};
 use super::super::{Keyspace, KvLoad, KvPlan, Protocol};
 use super::*;
 use crate::testing::Fake;
