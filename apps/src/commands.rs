@@ -13,4 +13,4 @@ pub mod rdma;
 mod serve;
 
 pub use load::{LoadArgs, OpenArgs, TimesArgs};
-pub use serve::ServeArgs;
+pub use serve::{ServeArgs, WorkArgs};

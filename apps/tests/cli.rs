@@ -72,6 +72,7 @@ fn wrong_usage_is_one_line_and_status_2() {
         ("echo serve --via rdma:rxe0 --ip 10.0.0.2/24 --listen 10.0.0.2:7", not_with_rdma),
         ("echo load --via kernel --connect 127.0.0.1:7 --srq 64", "--srq has an effect only with --via rdma:DEVICE"),
         ("echo load --via kernel --connect 127.0.0.1:7 --rdma-buffers 2", "--rdma-buffers"),
+        ("echo serve --via kernel --listen 127.0.0.1:0 --service-time 20", "--service-time"),
         ("echo load --via kernel", "--connect"),
         ("echo load --via kernel --connect 127.0.0.1:0", "port"),
         ("echo load --via kernel --connect 127.0.0.1:7 --duration 5", "--duration"),
@@ -262,6 +263,22 @@ fn a_load_prints_the_histogram_of_all_its_requests() {
         below >= half
     });
     assert_eq!(report["rtt_us"]["p50"].as_f64(), median.map(|(upper, _)| *upper), "{report}");
+}
+
+#[test]
+fn a_server_that_is_given_work_answers_that_much_later() {
+    for (service, load) in [("echo", ""), ("kv", "--keys 100")] {
+        let shortest = |more: &str| {
+            let server = serve(service, more);
+            let args = format!("{service} load --via kernel --connect {} --duration 200ms {load}", address(&server));
+            let output = run(&format!("{args} --json --histogram"));
+            assert!(output.status.success(), "{output:?}");
+            let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+            report["histogram"][0][0].as_f64().unwrap()
+        };
+        assert!(shortest("--service-time 2ms") >= 2000.0, "{service}");
+        assert!(shortest("") < 2000.0, "{service}");
+    }
 }
 
 #[test]

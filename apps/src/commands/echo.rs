@@ -1,10 +1,10 @@
 //! `linerate echo`.
 
-use super::{LoadArgs, OpenArgs, ServeArgs, TimesArgs};
+use super::{LoadArgs, OpenArgs, ServeArgs, TimesArgs, WorkArgs};
 use crate::error::Error;
 use crate::load::{Connected, Connects, EchoLoad, Use};
 use crate::report::{ConnectsReport, EchoReport, OpenReport, Report};
-use crate::services::Echo;
+use crate::services::{Busy, Echo};
 use crate::units::parse_size;
 use hdrhistogram::Histogram;
 
@@ -15,9 +15,19 @@ const CLOSING: u32 = 32;
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
     /// Serve echo over TCP and UDP
-    Serve(ServeArgs),
+    Serve(EchoServeArgs),
     /// Send requests to an echo server, check every byte that comes back, and measure the round trips
     Load(EchoLoadArgs),
+}
+
+/// `linerate echo serve`.
+#[derive(Debug, clap::Args)]
+pub struct EchoServeArgs {
+    #[command(flatten)]
+    serve: ServeArgs,
+
+    #[command(flatten)]
+    work: WorkArgs,
 }
 
 /// `linerate echo load`.
@@ -45,7 +55,13 @@ pub struct EchoLoadArgs {
 /// Runs the command.
 pub fn run(command: Command) -> Result<(), Error> {
     match command {
-        Command::Serve(args) => super::serve::serve("echo", &args, true, |_| Echo).map(|_| ()),
+        Command::Serve(EchoServeArgs { serve, work: WorkArgs { service_time } }) => {
+            if service_time.is_zero() {
+                super::serve::serve("echo", &serve, true, |_| Echo).map(|_| ())
+            } else {
+                super::serve::serve("echo", &serve, true, move |_| Busy::new(Echo, service_time)).map(|_| ())
+            }
+        }
         Command::Load(args) => {
             args.times.check(&args.load)?;
             if args.reconnect {
