@@ -12,5 +12,5 @@ mod load;
 pub mod rdma;
 mod serve;
 
-pub use load::LoadArgs;
-pub use serve::ServeArgs;
+pub use load::{LoadArgs, OpenArgs, TimesArgs};
+pub use serve::{ServeArgs, WorkArgs};

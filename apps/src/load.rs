@@ -1,32 +1,35 @@
 //! Load generators: services that connect.
 //!
-//! A [`Load`] is one worker's part of a load. It goes through four phases. It *opens* its connections; when
+//! Most are a [`Load`], and keep their connections; [`Connects`] makes one for each request.
+//!
+//! A [`Load`] is one worker's part of a load. It goes through five phases. It *opens* its connections; when
 //! all workers' connections are open (the [`Board`] knows), it *prepares* the server, if its [`Traffic`] has to; when
-//! all workers have, it *measures*: its traffic keeps every connection busy, and what completes is counted; when the time
-//! is over, it *drains*: it closes, and waits for its peers to close.
+//! all workers have, it *warms up*, if it is to: its traffic keeps every connection busy, and nothing is counted; it *measures*: the
+//! traffic goes on, and what completes is counted; when the time is over, it *drains*: it closes, and waits for its peers to close.
 //!
 //! A connection that cannot be opened, breaks, or brings other bytes than it should is an error and counted. One
-//! that is lost while measuring is opened again at once; one that cannot be opened, or is lost before, is not tried again.
+//! that is lost while warming up or measuring is opened again at once; one that cannot be opened, or is lost before, is not tried
+//! again. Errors are counted whenever they happen, while warming up too.
 
 mod board;
 mod bulk;
-#[cfg(feature = "rdma")]
 mod connects;
 mod echo;
 mod kv;
+mod pace;
 mod pattern;
 #[cfg(feature = "rdma")]
 mod rounds;
 
 pub use board::Board;
 pub use bulk::{Bulk, Direction};
-#[cfg(feature = "rdma")]
-pub use connects::Connects;
+pub use connects::{Connected, Connects, Use};
 pub use echo::EchoLoad;
 pub use kv::{
     Ask, AskCounters, CountLoad, CountPlan, Counted, Exported, Keyspace, KvLoad, KvPlan, MOST_KEYS, NoCounters,
     Protocol, Reads, SHORTEST_VERIFIED, SWAP_EVERY, Side, counter_name,
 };
+pub use pace::{Arrivals, OpenLoop, Pace};
 #[cfg(feature = "rdma")]
 pub use rounds::{Progress, Rounds, Stage};
 
@@ -50,10 +53,24 @@ const LOOKED_AT: usize = 64;
 const USUAL_NANOS: u64 = 60_000_000_000;
 
 /// A histogram of times, to three digits.
-fn histogram_of_nanos() -> Histogram<u64> {
+pub(crate) fn histogram_of_nanos() -> Histogram<u64> {
     let mut histogram = Histogram::new_with_max(USUAL_NANOS, 3).expect("the bounds are valid");
     histogram.auto(true);
     histogram
+}
+
+/// One worker's part of a load, whatever it does with connections.
+pub trait Part: Service<Message = Infallible> + Send + 'static {
+    /// What it counts.
+    type Traffic: Send;
+
+    /// What was measured.
+    fn into_outcome(self) -> Outcome<Self::Traffic>;
+}
+
+/// Of so many connections, those of worker `worker` of `workers`.
+fn share(connections: usize, worker: usize, workers: usize) -> usize {
+    (connections + workers - 1 - worker) / workers
 }
 
 /// What a load does on each of its connections.
@@ -69,9 +86,17 @@ pub trait Traffic: Send + 'static {
         true
     }
 
-    /// Measuring begins, on `connections` of the `all` connections of the whole load.
+    /// The traffic begins, on `connections` of the `all` connections of the whole load.
     #[expect(unused_variables, reason = "most have nothing to do with it")]
     fn begin(&mut self, now: Instant, connections: usize, all: usize) {}
+
+    /// Measuring begins: from here on it counts. At once when the traffic has begun, or when it is warm.
+    #[expect(unused_variables, reason = "most have nothing to do with it")]
+    fn measure(&mut self, now: Instant) {}
+
+    /// Measuring is over.
+    #[expect(unused_variables, reason = "most have nothing to do with it")]
+    fn end(&mut self, until: Instant) {}
 
     /// When there is something to be sent next on any of the connections, whether or not something is received: the
     /// pace of an open loop.
@@ -166,6 +191,8 @@ pub struct Plan {
     pub remote: SocketAddr,
     /// Connections of all workers together.
     pub connections: usize,
+    /// For how long there is traffic that does not count, before measuring.
+    pub warm_up: Duration,
     /// How long to measure.
     pub duration: Duration,
 }
@@ -187,6 +214,7 @@ pub struct Outcome<T> {
 enum Phase {
     Opening,
     Preparing,
+    WarmingUp { until: Instant },
     Measuring { from: Instant, until: Instant },
     Draining,
 }
@@ -217,14 +245,13 @@ pub struct Load<T: Traffic> {
 impl<T: Traffic> Load<T> {
     /// The part of worker `worker` of `workers`.
     pub fn new(plan: &Plan, board: Arc<Board>, worker: usize, workers: usize, traffic: T) -> Self {
-        let share = (plan.connections + workers - 1 - worker) / workers;
         Load {
             plan: plan.clone(),
             board,
             worker,
             workers,
             phase: Phase::Opening,
-            places: (0..share).map(|_| None).collect(),
+            places: (0..share(plan.connections, worker, workers)).map(|_| None).collect(),
             unasked: 0,
             opening: 0,
             open: 0,
@@ -234,11 +261,6 @@ impl<T: Traffic> Load<T> {
             done: false,
             outcome: Outcome { traffic, errors: Errors::default(), measured: Duration::ZERO, last_failure: None },
         }
-    }
-
-    /// What was measured.
-    pub fn into_outcome(self) -> Outcome<T> {
-        self.outcome
     }
 
     fn ask(&mut self, net: &mut impl Transport, place: usize) {
@@ -255,7 +277,15 @@ impl<T: Traffic> Load<T> {
     }
 
     fn is_sending(&self) -> bool {
-        matches!(self.phase, Phase::Preparing | Phase::Measuring { .. })
+        matches!(self.phase, Phase::Preparing | Phase::WarmingUp { .. } | Phase::Measuring { .. })
+    }
+
+    /// When this phase is over, if it has the traffic that is measured.
+    fn ends_at(&self) -> Option<Instant> {
+        match self.phase {
+            Phase::WarmingUp { until } | Phase::Measuring { until, .. } => Some(until),
+            _ => None,
+        }
     }
 
     /// Whether `conn` is the connection of `place`, and not one that was given up.
@@ -282,7 +312,7 @@ impl<T: Traffic> Load<T> {
             net.abort(conn);
             self.forget(net, place);
         }
-        if matches!(self.phase, Phase::Measuring { until, .. } if net.now() < until) {
+        if self.ends_at().is_some_and(|until| net.now() < until) {
             self.ask(net, place);
         } else if matches!(self.phase, Phase::Preparing) {
             // What it was to do is for the others.
@@ -297,7 +327,7 @@ impl<T: Traffic> Load<T> {
         };
         let delay = match self.phase {
             Phase::Opening | Phase::Preparing => Some(OPENING_TICK),
-            Phase::Measuring { until, .. } => {
+            Phase::WarmingUp { until } | Phase::Measuring { until, .. } => {
                 let next = until.min(net.now() + MEASURING_TICK);
                 Some(self.outcome.traffic.due().map_or(next, |due| due.min(next)).since(net.now()))
             }
@@ -309,7 +339,7 @@ impl<T: Traffic> Load<T> {
     /// Looks at the clock and the board, and changes phase when it is time.
     #[inline]
     fn advance(&mut self, net: &mut impl Transport) {
-        let goes_on = matches!(self.phase, Phase::Measuring { until, .. } if net.now() < until);
+        let goes_on = self.ends_at().is_some_and(|until| net.now() < until);
         if !goes_on || self.board.is_stopped() {
             self.change(net);
         }
@@ -320,9 +350,13 @@ impl<T: Traffic> Load<T> {
         match self.phase {
             Phase::Opening | Phase::Preparing if self.board.is_stopped() => self.drain(net),
             Phase::Opening | Phase::Preparing if self.board.has_begun() => {
-                let from = net.now();
-                self.phase = Phase::Measuring { from, until: from + self.plan.duration };
-                self.outcome.traffic.begin(from, self.open, self.board.opened());
+                let now = net.now();
+                self.outcome.traffic.begin(now, self.open, self.board.opened());
+                if self.plan.warm_up.is_zero() {
+                    self.measure(now);
+                } else {
+                    self.phase = Phase::WarmingUp { until: now + self.plan.warm_up };
+                }
                 self.send_on_all(net);
             }
             Phase::Opening if self.board.may_prepare() => {
@@ -333,9 +367,16 @@ impl<T: Traffic> Load<T> {
                 self.prepared = true;
                 self.board.worker_prepared();
             }
-            Phase::Measuring { until, .. } if net.now() >= until || self.board.is_stopped() => self.drain(net),
+            Phase::WarmingUp { .. } | Phase::Measuring { .. } if self.board.is_stopped() => self.drain(net),
+            Phase::WarmingUp { until } if net.now() >= until => self.measure(net.now()),
+            Phase::Measuring { until, .. } if net.now() >= until => self.drain(net),
             _ => {}
         }
+    }
+
+    fn measure(&mut self, now: Instant) {
+        self.phase = Phase::Measuring { from: now, until: now + self.plan.duration };
+        self.outcome.traffic.measure(now);
     }
 
     fn send_on_all(&mut self, net: &mut impl Transport) {
@@ -347,7 +388,7 @@ impl<T: Traffic> Load<T> {
     /// Sends what is due, on one connection after another.
     #[inline]
     fn send_due(&mut self, net: &mut impl Transport) {
-        if self.outcome.traffic.due().is_none() || !matches!(self.phase, Phase::Measuring { .. }) {
+        if self.outcome.traffic.due().is_none() || self.ends_at().is_none() {
             return;
         }
         for _ in 0..LOOKED_AT {
@@ -402,6 +443,7 @@ impl<T: Traffic> Load<T> {
     fn stop_measuring(&mut self, now: Instant) {
         if let Phase::Measuring { from, until } = self.phase {
             self.outcome.measured = now.min(until).since(from);
+            self.outcome.traffic.end(now.min(until));
         }
         self.phase = Phase::Draining;
     }
@@ -420,6 +462,14 @@ impl<T: Traffic> Load<T> {
     }
 }
 
+impl<T: Traffic> Part for Load<T> {
+    type Traffic = T;
+
+    fn into_outcome(self) -> Outcome<T> {
+        self.outcome
+    }
+}
+
 impl<T: Traffic> Service for Load<T> {
     /// The connection's place.
     type Conn = usize;
@@ -432,6 +482,20 @@ impl<T: Traffic> Service for Load<T> {
         }
         self.ask_for_more(net);
         self.finish_if_over(net);
+    }
+
+    /// Sends what is due without waiting for a timer, which may come later than the next turn.
+    #[inline]
+    fn tend(&mut self, net: &mut impl Transport) -> Option<Duration> {
+        let due = self.outcome.traffic.due()?;
+        self.ends_at()?;
+        if due > net.now() {
+            return Some(due.since(net.now()));
+        }
+        self.advance(net);
+        self.send_due(net);
+        // What found no connection with room waits for one.
+        self.outcome.traffic.due().filter(|due| *due > net.now()).map(|due| due.since(net.now()))
     }
 
     fn opened(&mut self, net: &mut impl Transport, conn: ConnId, origin: Origin) -> usize {
@@ -447,7 +511,9 @@ impl<T: Traffic> Service for Load<T> {
         let mut stream = self.outcome.traffic.stream(self.worker + place * self.workers);
         match self.phase {
             Phase::Opening => self.board.connection_opened(),
-            Phase::Preparing | Phase::Measuring { .. } => self.outcome.traffic.send(net, conn, &mut stream),
+            Phase::Preparing | Phase::WarmingUp { .. } | Phase::Measuring { .. } => {
+                self.outcome.traffic.send(net, conn, &mut stream);
+            }
             Phase::Draining => {
                 net.abort(conn);
                 self.finish_if_over(net);

@@ -1,13 +1,14 @@
 //! What a load measured, as text and as JSON.
 
-use crate::load::{Counted, Reads, SWAP_EVERY};
+use crate::load::{Arrivals, Counted, OpenLoop, Pace, Reads, SWAP_EVERY};
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::time::Duration;
 
 /// A closed-loop load: requests and their round trips. As JSON one object,
-/// `{"requests":…,"seconds":…,"rate":…,"bytes":…,"errors":…,"rtt_us":{"p50":…,"p90":…,"p99":…,"p999":…,"max":…}}`.
+/// `{"requests":…,"seconds":…,"rate":…,"bytes":…,"errors":…,"rtt_us":{"p50":…,"p90":…,"p99":…,"p999":…,"max":…}}`, with
+/// `"histogram":[[…,…],…]` in it if asked for.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Report {
     /// Requests that were answered.
@@ -22,6 +23,23 @@ pub struct Report {
     pub errors: u64,
     /// Round-trip times.
     pub rtt_us: Percentiles,
+    /// All of them, if asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub histogram: Option<Buckets>,
+}
+
+/// The buckets of a histogram that are not empty, in their order: as JSON `[[upper end in µs, count], …]`. What is counted in a
+/// bucket is no longer than its upper end, and shorter than that by a thousandth at most.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(transparent)]
+pub struct Buckets(Vec<(f64, u64)>);
+
+impl Buckets {
+    /// Of a histogram of nanoseconds.
+    pub fn of_nanos(histogram: &Histogram<u64>) -> Self {
+        let bucket = |upper: u64, count| (upper as f64 / 1000.0, count);
+        Buckets(histogram.iter_recorded().map(|at| bucket(at.value_iterated_to(), at.count_at_value())).collect())
+    }
 }
 
 /// Percentiles in microseconds; all zero when nothing was counted.
@@ -67,7 +85,13 @@ impl Report {
             bytes,
             errors,
             rtt_us: Percentiles::of_nanos(rtt_nanos),
+            histogram: None,
         }
+    }
+
+    /// With all round-trip times, in nanoseconds, if they are `asked` for.
+    pub fn with_histogram(self, asked: bool, rtt_nanos: &Histogram<u64>) -> Self {
+        Report { histogram: asked.then(|| Buckets::of_nanos(rtt_nanos)), ..self }
     }
 }
 
@@ -87,9 +111,38 @@ impl fmt::Display for Percentiles {
     }
 }
 
+/// A load of an echo server. As JSON the object of [`Report`], with that of [`OpenReport`] in it as `open` if it was an open loop.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct EchoReport {
+    /// The requests.
+    #[serde(flatten)]
+    pub all: Report,
+    /// How the pace was kept.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub open: Option<OpenReport>,
+}
+
+/// A load that makes a connection for each request. As JSON the object of [`Report`], and in it `"connections":…`: how many there were a
+/// second.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ConnectsReport {
+    /// The requests. The time of each is that of its connection's opening, the request and the answer.
+    #[serde(flatten)]
+    pub all: Report,
+    /// Connections per second: opened, used and closed.
+    pub connections: f64,
+}
+
+impl fmt::Display for ConnectsReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "connections/s {:>9.0}   (one for each request, whose RTT begins with it)", self.connections)?;
+        self.all.fmt(f)
+    }
+}
+
 /// A load of a key-value server. As JSON one object: that of [`Report`] for all requests, and in it
 /// `"get":{"requests":…,"rate":…,"bytes":…,"rtt_us":{…}},"set":{…},"misses":…,"filled":…`, and of an open loop
-/// `"open":{"rate":…,"unanswered":…,"late_us":{…}}`.
+/// `"open":{"rate":…,"arrivals":"poisson","due":…,"unanswered":…,"late_us":{…}}`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct KvReport {
     /// GETs and SETs together.
@@ -191,7 +244,11 @@ impl fmt::Display for CountReport {
 pub struct OpenReport {
     /// Requests that were to be sent per second.
     pub rate: f64,
-    /// Requests that were due, and were not answered in the end.
+    /// How they were to follow each other.
+    pub arrivals: Arrivals,
+    /// Requests that were due while measuring.
+    pub due: u64,
+    /// Those of them that were not answered in the end.
     pub unanswered: u64,
     /// How long after they were due requests were sent.
     pub late_us: Percentiles,
@@ -215,10 +272,32 @@ impl SideReport {
 }
 
 impl OpenReport {
-    /// A report on `requests` that were answered of `rate` a second in `measured`, and how late they were sent.
-    pub fn new(rate: f64, measured: Duration, requests: u64, late_nanos: &Histogram<u64>) -> Self {
-        let due = (rate * measured.as_secs_f64()) as u64;
-        OpenReport { rate, unanswered: due.saturating_sub(requests), late_us: Percentiles::of_nanos(late_nanos) }
+    /// A report on `requests` that were answered, and the `paces` of all workers that kept to `plan`.
+    pub fn new<'a>(plan: OpenLoop, requests: u64, paces: impl Iterator<Item = &'a Pace>) -> Self {
+        let mut late_nanos = Histogram::new(3).expect("3 digits are valid");
+        let due = paces.fold(0, |due, pace| {
+            late_nanos += pace.late_nanos();
+            due + pace.due()
+        });
+        let OpenLoop { rate, arrivals } = plan;
+        let late_us = Percentiles::of_nanos(&late_nanos);
+        OpenReport { rate, arrivals, due, unanswered: due.saturating_sub(requests), late_us }
+    }
+}
+
+impl fmt::Display for OpenReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let OpenReport { rate, due, unanswered, .. } = self;
+        write!(f, "asked for/s{rate:>12.0}   ({due} were due, {unanswered} of them not answered)")
+    }
+}
+
+impl fmt::Display for EchoReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(open) = &self.open else { return self.all.fmt(f) };
+        writeln!(f, "{open}")?;
+        writeln!(f, "{}", self.all)?;
+        write!(f, "sent late  {}", open.late_us)
     }
 }
 
@@ -243,7 +322,7 @@ impl fmt::Display for KvReport {
         }
         writeln!(f, "errors     {:>12}", all.errors)?;
         if let Some(open) = &self.open {
-            writeln!(f, "asked for/s{:>12.0}   ({} due and not answered)", open.rate, open.unanswered)?;
+            writeln!(f, "{open}")?;
         }
         writeln!(f, "RTT in µs  {}", Percentiles::HEAD)?;
         if let Some(open) = &self.open {
@@ -329,6 +408,29 @@ mod tests {
     }
 
     #[test]
+    fn a_histogram_has_every_time_in_a_bucket_that_ends_within_a_thousandth_of_it() {
+        let mut rng = fastrand::Rng::with_seed(1);
+        let nanos: Vec<u64> = (0..10_000).map(|i| rng.u64(1 << (i % 30)..2 << (i % 30))).collect();
+        let mut histogram = crate::load::histogram_of_nanos();
+        nanos.iter().for_each(|nanos| histogram.record(*nanos).unwrap());
+        let Buckets(buckets) = Buckets::of_nanos(&histogram);
+        assert!(buckets.is_sorted_by(|a, b| a.0 < b.0) && buckets.iter().all(|(_, count)| *count > 0));
+        let mut lower = 0.0;
+        for (upper, count) in buckets {
+            let here = nanos.iter().map(|nanos| *nanos as f64 / 1000.0).filter(|us| *us > lower && *us <= upper);
+            let here: Vec<f64> = here.collect();
+            assert_eq!(here.len() as u64, count, "up to {upper}");
+            assert!(here.iter().all(|us| upper - us <= us / 1000.0), "{here:?} up to {upper}");
+            lower = upper;
+        }
+        let report = Report::new(2, Duration::from_secs(1), 0, 0, &histogram);
+        let with =
+            serde_json::to_value(report.clone().with_histogram(true, &self::histogram([3].into_iter()))).unwrap();
+        assert_eq!(with["histogram"], serde_json::json!([[3.001, 1]]));
+        assert_eq!(report.clone().with_histogram(false, &histogram), report);
+    }
+
+    #[test]
     fn no_time_is_no_rate() {
         assert_eq!(Report::new(0, Duration::ZERO, 0, 1, &Histogram::new(3).unwrap()).rate, 0.0);
         assert_eq!(BulkReport::new(0, 0, Duration::ZERO, 1).gbit_per_s_up, 0.0);
@@ -353,8 +455,20 @@ mod tests {
             (&10.into(), &4.0.into(), &128.into())
         );
         assert_eq!((&closed["misses"], &closed["filled"], closed.get("open")), (&3.into(), &7.into(), None));
-        let open = serde_json::to_value(report(Some(OpenReport::new(6.0, time, 10, &none)))).unwrap();
-        assert_eq!((&open["open"]["unanswered"], &open["open"]["late_us"]["max"]), (&2.into(), &0.0.into()));
+        let from = linerate_bypass::time::Instant::ZERO;
+        let plan = OpenLoop { rate: 6.0, arrivals: Arrivals::Even };
+        let paces = [1, 2].map(|part| {
+            let mut pace = Pace::new(plan, from, part, 3, fastrand::Rng::with_seed(1));
+            pace.measure(from);
+            let due = pace.take();
+            pace.sent(due, due + Duration::from_millis(part as u64));
+            pace.end(from + Duration::from_secs(2));
+            pace
+        });
+        let open = serde_json::to_value(report(Some(OpenReport::new(plan, 10, paces.iter())))).unwrap();
+        let open = &open["open"];
+        assert_eq!((&open["due"], &open["unanswered"], &open["arrivals"]), (&12.into(), &2.into(), &"even".into()));
+        assert!((open["late_us"]["max"].as_f64().unwrap() / 2000.0 - 1.0).abs() < 0.001, "{open}");
     }
 
     #[test]

@@ -1,9 +1,11 @@
-//! The small services: echo (RFC 862), discard (RFC 863) and chargen (RFC 864).
+//! The small services: echo (RFC 862), discard (RFC 863) and chargen (RFC 864); and work in front of any other.
 
+mod busy;
 mod chargen;
 mod discard;
 mod echo;
 
+pub use busy::Busy;
 pub use chargen::Chargen;
 pub use discard::Discard;
 pub use echo::Echo;

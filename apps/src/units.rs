@@ -3,19 +3,20 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// A length of time: `500ms`, `5s`, `2m`.
+/// A length of time: `20us`, `500ms`, `5s`, `2m`.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
     let unit = text.trim_start_matches(|c: char| c.is_ascii_digit());
-    let millis = match unit {
-        "ms" => 1,
-        "s" => 1_000,
-        "m" => 60_000,
-        _ => return Err("write a number and ms, s or m, such as 500ms, 5s or 2m".to_owned()),
+    let micros = match unit {
+        "us" => 1,
+        "ms" => 1_000,
+        "s" => 1_000_000,
+        "m" => 60_000_000,
+        _ => return Err("write a number and us, ms, s or m, such as 500ms, 5s or 2m".to_owned()),
     };
     let count: u64 = text[..text.len() - unit.len()].parse().map_err(|_| "the number is missing or too large")?;
-    match count.checked_mul(millis) {
+    match count.checked_mul(micros) {
         Some(0) => Err("nothing happens in no time".to_owned()),
-        Some(millis) => Ok(Duration::from_millis(millis)),
+        Some(micros) => Ok(Duration::from_micros(micros)),
         None => Err("the number is too large".to_owned()),
     }
 }
@@ -74,6 +75,7 @@ mod tests {
 
     #[test]
     fn durations_have_a_unit() {
+        assert_eq!(parse_duration("20us"), Ok(Duration::from_micros(20)));
         assert_eq!(parse_duration("500ms"), Ok(Duration::from_millis(500)));
         assert_eq!(parse_duration("5s"), Ok(Duration::from_secs(5)));
         assert_eq!(parse_duration("2m"), Ok(Duration::from_secs(120)));

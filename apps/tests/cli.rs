@@ -9,6 +9,7 @@ use free_address::free_address;
 use rustix::process::Signal;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::sync::Once;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -71,9 +72,17 @@ fn wrong_usage_is_one_line_and_status_2() {
         ("echo serve --via rdma:rxe0 --ip 10.0.0.2/24 --listen 10.0.0.2:7", not_with_rdma),
         ("echo load --via kernel --connect 127.0.0.1:7 --srq 64", "--srq has an effect only with --via rdma:DEVICE"),
         ("echo load --via kernel --connect 127.0.0.1:7 --rdma-buffers 2", "--rdma-buffers"),
+        ("echo serve --via kernel --listen 127.0.0.1:0 --service-time 20", "--service-time"),
         ("echo load --via kernel", "--connect"),
         ("echo load --via kernel --connect 127.0.0.1:0", "port"),
         ("echo load --via kernel --connect 127.0.0.1:7 --duration 5", "--duration"),
+        ("echo load --via kernel --connect 127.0.0.1:7 --warm-up 5", "--warm-up"),
+        ("echo load --via kernel --connect 127.0.0.1:7 --histogram", "--histogram"),
+        ("echo load --via kernel --connect 127.0.0.1:7 --rate 0", "--rate"),
+        ("echo load --via kernel --connect 127.0.0.1:7 --arrivals even", "--rate"),
+        ("echo load --via kernel --connect 127.0.0.1:7 --reconnect --depth 2", "--depth"),
+        ("echo load --via kernel --connect 127.0.0.1:7 --reconnect --rate 2", "--rate"),
+        ("echo load --via kernel --connect 127.0.0.1:7 --rate 5 --arrivals never", "--arrivals"),
         ("echo load --via kernel --connect 127.0.0.1:7 --size 0", "--size"),
         ("echo load --via kernel --connect 127.0.0.1:7 --depth 0", "--depth"),
         ("echo load --via kernel --connect 127.0.0.1:7 --connections 0", "--connections"),
@@ -237,6 +246,132 @@ fn echo_load_reports_what_it_measured_as_one_json_object() {
         assert!(rtt[0] > 0.0 && rtt.is_sorted(), "{report}");
         assert_eq!(report.as_object().unwrap().len(), 6);
     }
+}
+
+#[test]
+fn a_load_prints_the_histogram_of_all_its_requests() {
+    let server = serve("echo", "");
+    let args = format!("echo load --via kernel --connect {} --duration 200ms --json --histogram", address(&server));
+    let report: serde_json::Value = serde_json::from_slice(&run(&args).stdout).unwrap();
+    let buckets = report["histogram"].as_array().unwrap().iter();
+    let buckets: Vec<_> = buckets.map(|bucket| (bucket[0].as_f64().unwrap(), bucket[1].as_u64().unwrap())).collect();
+    assert_eq!(buckets.iter().map(|(_, count)| count).sum::<u64>(), report["requests"], "{report}");
+    let half = report["requests"].as_u64().unwrap().div_ceil(2);
+    let mut below = 0;
+    let median = buckets.iter().find(|(_, count)| {
+        below += count;
+        below >= half
+    });
+    assert_eq!(report["rtt_us"]["p50"].as_f64(), median.map(|(upper, _)| *upper), "{report}");
+}
+
+#[test]
+fn a_server_that_is_given_work_answers_that_much_later() {
+    for (service, load) in [("echo", ""), ("kv", "--keys 100")] {
+        let shortest = |more: &str| {
+            let server = serve(service, more);
+            let args = format!("{service} load --via kernel --connect {} --duration 200ms {load}", address(&server));
+            let output = run(&format!("{args} --json --histogram"));
+            assert!(output.status.success(), "{output:?}");
+            let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+            report["histogram"][0][0].as_f64().unwrap()
+        };
+        assert!(shortest("--service-time 2ms") >= 2000.0, "{service}");
+        assert!(shortest("") < 2000.0, "{service}");
+    }
+}
+
+#[test]
+fn echo_load_makes_a_connection_for_each_request_if_asked_to() {
+    for (more, workers) in [("--connections 1", ""), ("--connections 16 --size 3000 --warm-up 100ms", "--workers 2")] {
+        let server = serve("echo", &format!("--json {workers}"));
+        let args = format!("echo load --via kernel --connect {} --reconnect --duration 300ms --json", address(&server));
+        let output = run(&format!("{args} {more}"));
+        assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let number = |name: &str| report[name].as_f64().unwrap();
+        assert!(number("requests") > 20.0 && number("connections") == number("rate"), "{report}");
+        assert!((0.3..0.6).contains(&number("seconds")) && report["rtt_us"]["p50"].as_f64().unwrap() > 0.0, "{report}");
+        let summary: serde_json::Value = serde_json::from_slice(&server.stop().stdout).unwrap();
+        // Each was opened for one request, and all but the last were closed in order.
+        assert!(summary["accepted"].as_f64().unwrap() >= number("requests"), "{summary} {report}");
+        assert!(summary["finished"].as_f64().unwrap() >= number("requests"), "{summary} {report}");
+    }
+    let server = serve("echo", "");
+    let output = run(&format!("echo load --via kernel --connect {} --reconnect --duration 100ms", address(&server)));
+    assert!(output.status.success() && text(&output.stdout).starts_with("connections/s"), "{output:?}");
+}
+
+/// A server that stalls once, for a tenth of a second.
+fn stalling() -> SocketAddr {
+    peer(1, |mut stream| {
+        let mut bytes = [0; 64];
+        let mut requests = 0;
+        while stream.read_exact(&mut bytes).is_ok() {
+            requests += 1;
+            if requests == 200 {
+                thread::sleep(Duration::from_millis(100));
+            }
+            let _ = stream.write_all(&bytes);
+        }
+    })
+}
+
+#[test]
+fn a_stall_of_the_server_shows_in_an_open_loop_and_not_in_a_closed_one() {
+    let p999 = |more: &str| {
+        let args = format!("echo load --via kernel --connect {} --duration 1s --json {more}", stalling());
+        let output = run(&args);
+        assert!(output.status.success(), "{output:?}");
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert!(report["requests"].as_u64().unwrap() > 500, "{report}");
+        assert!(report["rtt_us"]["max"].as_f64().unwrap() > 99_000.0, "{report}");
+        report["rtt_us"]["p999"].as_f64().unwrap()
+    };
+    let (closed, open) = (p999(""), p999("--rate 1000"));
+    // One request of thousands waited in the closed loop, and of the open one's what was due meanwhile, a tenth of all.
+    assert!(open > 90_000.0 && closed < 50_000.0, "open {open}, closed {closed}");
+}
+
+#[test]
+fn an_open_loop_reports_how_its_pace_was_kept() {
+    let server = serve("echo", "");
+    for (more, arrivals) in [("", "poisson"), ("--arrivals even --connections 3 --warm-up 100ms", "even")] {
+        let args = format!("echo load --via kernel --connect {} --duration 500ms --rate 2000 {more}", address(&server));
+        let output = run(&format!("{args} --json"));
+        assert!(output.status.success(), "{output:?}");
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let open = &report["open"];
+        assert_eq!((&open["rate"], &open["arrivals"]), (&2000.0.into(), &arrivals.into()), "{report}");
+        let [due, unanswered] = ["due", "unanswered"].map(|name| open[name].as_u64().unwrap());
+        // Poisson's thousand is within five standard deviations.
+        assert!((840..=1160).contains(&due), "{report}");
+        assert_eq!(report["requests"].as_u64().unwrap() + unanswered, due, "{report}");
+        assert!(unanswered < due / 2 && open["late_us"]["p50"].as_f64().is_some(), "{report}");
+    }
+    let output = run(&format!("echo load --via kernel --connect {} --duration 100ms --rate 100", address(&server)));
+    for part in ["asked for/s         100", "were due", "RTT in µs", "sent late"] {
+        assert!(text(&output.stdout).contains(part), "{part}: {output:?}");
+    }
+}
+
+/// The server is slow once, at first.
+#[test]
+fn what_happens_while_a_load_warms_up_does_not_count() {
+    let address = peer(1, |mut stream| {
+        let mut bytes = [0; 64];
+        while stream.read_exact(&mut bytes).is_ok() {
+            static FIRST: Once = Once::new();
+            FIRST.call_once(|| thread::sleep(Duration::from_millis(300)));
+            let _ = stream.write_all(&bytes);
+        }
+    });
+    let args = format!("echo load --via kernel --connect {address} --warm-up 600ms --duration 300ms --json");
+    let output = run(&args);
+    assert!(output.status.success(), "{output:?}");
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(report["rtt_us"]["max"].as_f64().unwrap() < 300_000.0, "{report}");
+    assert!((0.3..0.6).contains(&report["seconds"].as_f64().unwrap()), "{report}");
 }
 
 #[test]

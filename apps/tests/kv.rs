@@ -173,6 +173,7 @@ fn wrong_usage_is_one_line_and_status_2() {
         ("--via kernel --connect 127.0.0.1:7 --get-ratio 1.1", "--get-ratio"),
         ("--via kernel --connect 127.0.0.1:7 --zipf=-1", "--zipf"),
         ("--via kernel --connect 127.0.0.1:7 --rate 0", "--rate"),
+        ("--via kernel --connect 127.0.0.1:7 --histogram", "--histogram"),
         ("--via kernel --connect 127.0.0.1:7 --protocol http", "--protocol"),
         ("--via kernel --connect 127.0.0.1:7 --verify --no-fill", "--no-fill"),
         ("--via kernel --connect 127.0.0.1:7 --one-sided-incr --rate 5", "--rate"),
@@ -207,7 +208,8 @@ fn what_a_server_answers_instead_is_told() {
         ),
     ] {
         // One key is filled, and one request is due.
-        let args = format!("--connect {} --keys 1 --get-ratio 0 --rate 0.001 --duration 100ms", peer(answer));
+        let args =
+            format!("--connect {} --keys 1 --get-ratio 0 --rate 0.001 --arrivals even --duration 100ms", peer(answer));
         let output = run(&format!("kv load --via kernel --json {args}"));
         let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
         assert!(report["errors"].as_u64().unwrap() > 0, "{output:?}");

@@ -1,7 +1,7 @@
 //! `linerate kv`.
 
-use super::LoadArgs;
 use super::kv_serve::{self, KvServeArgs};
+use super::{LoadArgs, OpenArgs, TimesArgs};
 use crate::error::Error;
 use crate::load::{
     Ask, AskCounters, CountLoad, CountPlan, Counted, Exported, Keyspace, KvLoad, KvPlan, MOST_KEYS, NoCounters,
@@ -40,13 +40,15 @@ pub struct KvLoadArgs {
     #[command(flatten)]
     load: LoadArgs,
 
+    #[command(flatten)]
+    times: TimesArgs,
+
+    #[command(flatten)]
+    open: OpenArgs,
+
     /// How the server is spoken to: resp as Redis is, or memcached
     #[arg(long, value_enum, value_name = "NAME", default_value_t)]
     protocol: Protocol,
-
-    /// Requests on the way on each connection; with --rate, as many as there may be
-    #[arg(long, value_name = "REQUESTS", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=4096))]
-    depth: u16,
 
     /// How many keys there are
     #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..=MOST_KEYS))]
@@ -64,11 +66,6 @@ pub struct KvLoadArgs {
     /// 0 makes them equal
     #[arg(long, value_name = "THETA", default_value_t = 0.99, value_parser = parse_theta)]
     zipf: f64,
-
-    /// Send so many requests a second in all, whether or not they are answered in time, and count their times from when
-    /// they were due [default: as many as are answered]
-    #[arg(long, value_name = "REQUESTS", value_parser = parse_rate)]
-    rate: Option<f64>,
 
     /// Measure at once, without setting every key before
     #[arg(long)]
@@ -108,6 +105,7 @@ fn load(args: &KvLoadArgs) -> Result<(), Error> {
         let with = "--threading inline";
         return Err(crate::net::Error::OnlyWith { what: "a one-sided load", with }.into());
     }
+    args.times.check(&args.load)?;
     if args.one_sided_incr {
         return count(args);
     }
@@ -121,12 +119,12 @@ fn load(args: &KvLoadArgs) -> Result<(), Error> {
         one_sided,
         protocol: args.protocol,
         connections: args.load.connections as usize,
-        depth: args.depth.into(),
+        depth: args.open.depth(),
         keys: args.keys,
         value_size: args.value_size.clone(),
         get_ratio: args.get_ratio,
         zipf: args.zipf,
-        rate: args.rate,
+        open: args.open.plan(),
         fill: !args.no_fill,
         verify: args.verify,
     };
@@ -157,15 +155,19 @@ fn load(args: &KvLoadArgs) -> Result<(), Error> {
     };
     let (gets, sets) = (all(|load| &load.gets().nanos), all(|load| &load.sets().nanos));
     let (get, set) = (side(KvLoad::gets, &gets), side(KvLoad::sets, &sets));
-    let requests = get.requests + set.requests;
+    let (requests, nanos) = (get.requests + set.requests, gets + &sets);
     let report = KvReport {
-        all: Report::new(requests, time, get.bytes + set.bytes, load.errors.total(), &(gets + &sets)),
+        all: Report::new(requests, time, get.bytes + set.bytes, load.errors.total(), &nanos)
+            .with_histogram(args.times.histogram, &nanos),
         get,
         set,
         misses,
         filled,
         one_sided: args.one_sided.then(|| ReadsReport::new(&reads, server)),
-        open: args.rate.map(|rate| OpenReport::new(rate, time, requests, &all(KvLoad::late_nanos))),
+        open: args
+            .open
+            .plan()
+            .map(|open| OpenReport::new(open, requests, load.traffic.iter().filter_map(KvLoad::pace))),
     };
     super::load::print(&args.load, report, load, first)
 }
@@ -206,7 +208,7 @@ fn count(args: &KvLoadArgs) -> Result<(), Error> {
         ))
     })?;
     let (places, before) = look_at_counters(args, counters, Vec::new())?;
-    let plan = Arc::new(CountPlan { places: places.clone(), depth: args.depth.into(), zipf: args.zipf });
+    let plan = Arc::new(CountPlan { places: places.clone(), depth: args.open.depth(), zipf: args.zipf });
     let load = super::load::run(&args.load, "requests", move || CountLoad::new(plan.clone()))?;
     let (_, after) = look_at_counters(args, counters, places)?;
     let grew =
@@ -219,7 +221,8 @@ fn count(args: &KvLoadArgs) -> Result<(), Error> {
         counted += traffic.counted();
     }
     let requests = load.traffic.iter().map(CountLoad::requests).sum::<u64>();
-    let all = Report::new(requests, load.measured, requests * 8, load.errors.total(), &nanos);
+    let all = Report::new(requests, load.measured, requests * 8, load.errors.total(), &nanos)
+        .with_histogram(args.times.histogram, &nanos);
     let report = CountReport::new(all, &counted, counters as u64, grew);
     super::load::print(&args.load, report, load, None)?;
     let Counted { unknown, .. } = counted;
@@ -291,11 +294,6 @@ fn parse_theta(text: &str) -> Result<f64, String> {
     theta.ok_or_else(|| "write a number from 0 to 10, such as 0.99".to_owned())
 }
 
-fn parse_rate(text: &str) -> Result<f64, String> {
-    let rate = text.parse().ok().filter(|rate| (0.001..=1e9).contains(rate));
-    rate.ok_or_else(|| "write a number of requests a second, such as 50000".to_owned())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -312,11 +310,9 @@ mod tests {
     #[test]
     fn numbers_have_bounds() {
         assert_eq!((parse_ratio("0"), parse_ratio("1"), parse_theta("1.2")), (Ok(0.0), Ok(1.0), Ok(1.2)));
-        assert_eq!(parse_rate("50000"), Ok(50_000.0));
         for text in ["", "-1", "NaN", "inf", "1.01"] {
             assert!(parse_ratio(text).is_err(), "{text}");
         }
         assert!(parse_theta("-0.1").is_err() && parse_theta("NaN").is_err());
-        assert!(parse_rate("0").is_err() && parse_rate("inf").is_err());
     }
 }

@@ -1,10 +1,11 @@
 //! `linerate kv serve`.
 
-use super::serve::serve_on;
+use super::serve::{WorkArgs, serve_on};
 use crate::error::Error;
 use crate::net::{Listen, NetArgs, Network};
+use crate::services::Busy;
 use crate::units::{parse_bytes, parse_size_or_none};
-use linerate_bypass::{LaterPlace, Via};
+use linerate_bypass::{LaterPlace, Service, Via};
 use linerate_kv::commands::Settings;
 use linerate_kv::counters::Names;
 use linerate_kv::export::{Export, Layout};
@@ -73,6 +74,9 @@ pub struct KvServeArgs {
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=MOST_COUNTERS))]
     counters: u32,
 
+    #[command(flatten)]
+    work: WorkArgs,
+
     /// Print the summary as one JSON object on standard output
     #[arg(long)]
     json: bool,
@@ -85,7 +89,7 @@ pub fn run(args: &KvServeArgs) -> Result<(), Error> {
     let mut tcp = args.listen.clone();
     tcp.extend(args.memcached);
     let listen = Listen { tcp, udp: Vec::new() };
-    serve_on("kv", &args.net, &listen, args.json, |network| {
+    let open = |network: &Network<<Kv as Service>::Message>| -> Result<_, Error> {
         let settings = Settings {
             password,
             memory: args.memory,
@@ -100,10 +104,16 @@ pub fn run(args: &KvServeArgs) -> Result<(), Error> {
         let workers = network.workers();
         let export = args.export.map(|bytes| export(network, bytes, workers)).transpose()?;
         let counters = (args.counters > 0).then(|| counters(network, args.counters)).transpose()?;
-        let hub = Hub::new(Config { settings, workers, memcached, arena, export, counters });
-        Ok(move |seat| Kv::new(hub.clone(), seat))
-    })
-    .map(|_: Vec<Kv>| ())
+        Ok(Hub::new(Config { settings, workers, memcached, arena, export, counters }))
+    };
+    let time = args.work.service_time;
+    if time.is_zero() {
+        let make = |network: &_| open(network).map(|hub| move |seat| Kv::new(hub.clone(), seat));
+        serve_on("kv", &args.net, &listen, args.json, make).map(|_: Vec<Kv>| ())
+    } else {
+        let make = |network: &_| open(network).map(|hub| move |seat| Busy::new(Kv::new(hub.clone(), seat), time));
+        serve_on("kv", &args.net, &listen, args.json, make).map(|_: Vec<Busy<Kv>>| ())
+    }
 }
 
 /// Memory in which `workers` workers export strings, and where peers find it.

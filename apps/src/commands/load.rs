@@ -1,15 +1,16 @@
 //! What all load commands share: running a load, watching over it, and telling what came out.
 
 use crate::error::Error;
-use crate::load::{Board, Bulk, Direction, Errors, Load, Plan, Traffic};
+use crate::load::{Arrivals, Board, Bulk, Direction, Errors, Load, OpenLoop, Part, Plan, Traffic};
 use crate::net::{Listen, NetArgs, Network, Place};
 use crate::output::print_line;
 use crate::over::{Basis, Over};
 use crate::report::BulkReport;
 use crate::signals;
 use crate::summary::Shown;
-use crate::units::{parse_address, parse_duration};
+use crate::units::{parse_address, parse_duration, parse_duration_or_none};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use linerate_bypass::ConnectError;
 use serde::Serialize;
 use std::fmt::Display;
 use std::net::SocketAddr;
@@ -42,6 +43,10 @@ pub struct LoadArgs {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub connections: u32,
 
+    /// How long to send as while measuring, before what is sent counts: 500ms, 5s, 2m
+    #[arg(long, value_name = "TIME", default_value = "0", value_parser = parse_duration_or_none)]
+    warm_up: Duration,
+
     /// How long to measure, once all connections are open: 500ms, 5s, 2m
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = parse_duration)]
     duration: Duration,
@@ -49,6 +54,63 @@ pub struct LoadArgs {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
+}
+
+/// What load commands take that measure how long requests take.
+#[derive(Debug, clap::Args)]
+pub struct TimesArgs {
+    /// Print all times too, not only percentiles: with --json, [[upper end of a bucket in µs, requests], …]
+    #[arg(long)]
+    pub histogram: bool,
+}
+
+impl TimesArgs {
+    /// What they say against those of `load`.
+    pub fn check(&self, load: &LoadArgs) -> Result<(), Error> {
+        if self.histogram && !load.json {
+            return Err(Error::Usage("--histogram: it is a part of the JSON object: give --json too".to_owned()));
+        }
+        Ok(())
+    }
+}
+
+/// Requests that may be on the way on each connection of an open loop, unless said otherwise: enough that a server that is behind,
+/// and not the load, decides what waits, for as long as it is not far behind.
+const OPEN_DEPTH: u16 = 64;
+
+/// What load commands take that can be open loops.
+#[derive(Debug, clap::Args)]
+pub struct OpenArgs {
+    /// Send so many requests a second in all, whether or not they are answered in time, and count their times from when
+    /// they were due [default: as many as are answered]
+    #[arg(long, value_name = "REQUESTS", value_parser = parse_rate)]
+    rate: Option<f64>,
+
+    /// How the requests of --rate follow each other: poisson, by chance as those of many clients do, or even, at equal distances
+    /// [default: poisson]
+    #[arg(long, value_enum, value_name = "HOW", requires = "rate", hide_possible_values = true)]
+    arrivals: Option<Arrivals>,
+
+    /// Requests on the way on each connection; with --rate, as many as there may be [default: 1; with --rate 64]
+    #[arg(long, value_name = "REQUESTS", value_parser = clap::value_parser!(u16).range(1..=4096))]
+    depth: Option<u16>,
+}
+
+impl OpenArgs {
+    /// The open loop, if it is one.
+    pub fn plan(&self) -> Option<OpenLoop> {
+        self.rate.map(|rate| OpenLoop { rate, arrivals: self.arrivals.unwrap_or_default() })
+    }
+
+    /// Requests on the way on each connection.
+    pub fn depth(&self) -> usize {
+        self.depth.unwrap_or(if self.rate.is_some() { OPEN_DEPTH } else { 1 }).into()
+    }
+}
+
+fn parse_rate(text: &str) -> Result<f64, String> {
+    let rate = text.parse().ok().filter(|rate| (0.001..=1e9).contains(rate));
+    rate.ok_or_else(|| "write a number of requests a second, such as 50000".to_owned())
 }
 
 /// What all workers of a load measured.
@@ -61,6 +123,8 @@ pub struct Measured<T> {
     pub measured: Duration,
     /// What it was measured over.
     pub basis: Basis,
+    /// Why the last connection that could not be opened could not.
+    pub why: Option<ConnectError>,
 }
 
 /// Runs a load whose progress is counted in `unit`, until its time is over or a signal comes.
@@ -69,17 +133,30 @@ pub fn run<T: Traffic>(
     unit: &str,
     traffic: impl Fn() -> T + Send + Sync + 'static,
 ) -> Result<Measured<T>, Error> {
+    run_parts(args, args.connections, unit, move |plan, board, worker, workers| {
+        Load::new(plan, board, worker, workers, traffic())
+    })
+}
+
+/// The same with parts that `make` makes of the plan, the board, a worker and how many there are, and that have up to `opening`
+/// connections at a time, those included that are being closed.
+pub fn run_parts<P: Part>(
+    args: &LoadArgs,
+    opening: u32,
+    unit: &str,
+    make: impl Fn(&Plan, Arc<Board>, usize, usize) -> P + Send + Sync + 'static,
+) -> Result<Measured<P::Traffic>, Error> {
     let interrupted = signals::stop_flag().map_err(Error::Signals)?;
     args.net.check_remote(args.connect)?;
-    let network = Network::open(&args.net.opening(args.connections), &Listen::default(), Place::Last, &interrupted)?;
+    let network = Network::open(&args.net.opening(opening), &Listen::default(), Place::Last, &interrupted)?;
     let basis = network.basis();
-    let plan = Plan { remote: args.connect, connections: args.connections as usize, duration: args.duration };
+    let (connections, warm_up) = (args.connections as usize, args.warm_up);
+    let plan = Plan { remote: args.connect, connections, warm_up, duration: args.duration };
     let board = Arc::new(Board::new(network.workers(), plan.connections));
     let stop = Arc::new(AtomicBool::new(false));
     let running = {
         let (plan, board) = (plan.clone(), board.clone());
-        let make = move |worker, workers| Load::new(&plan, board.clone(), worker, workers, traffic());
-        network.start(move |seat| make(seat.worker, seat.workers), stop.clone())?
+        network.start(move |seat| make(&plan, board.clone(), seat.worker, seat.workers), stop.clone())?
     };
     let mut watch = Watch::new(&plan, &board, unit);
     while !running.is_over() && !watch.is_over(&interrupted) {
@@ -91,8 +168,8 @@ pub fn run<T: Traffic>(
     let opened = board.opened();
     let unopened = plan.connections - opened - board.failed();
 
-    let mut all = Measured { traffic: Vec::new(), errors: Errors::default(), measured: Duration::ZERO, basis };
-    let mut why = None;
+    let (traffic, errors, measured) = (Vec::new(), Errors::default(), Duration::ZERO);
+    let mut all = Measured { traffic, errors, measured, basis, why: None };
     let (loads, counted) = running.join()?;
     tracing::info!("{}", Shown::from(&counted));
     for load in loads {
@@ -100,10 +177,10 @@ pub fn run<T: Traffic>(
         all.traffic.push(outcome.traffic);
         all.errors += outcome.errors;
         all.measured = all.measured.max(outcome.measured);
-        why = why.or(outcome.last_failure);
+        all.why = all.why.or(outcome.last_failure);
     }
     if opened == 0 {
-        return Err(Error::NoConnection { remote: plan.remote, why });
+        return Err(Error::NoConnection { remote: plan.remote, why: all.why });
     }
     if stalled {
         return Err(Error::Stalled { remote: plan.remote, limit: PREPARING_LIMIT });
@@ -144,6 +221,7 @@ struct Watch<'a> {
     /// When the server was last seen to be prepared further, and how far.
     preparing: Option<(Instant, u64)>,
     stalled: bool,
+    /// When measuring began, or will when all is warm.
     began: Option<Instant>,
     /// When draining has taken too long.
     give_up: Option<Instant>,
@@ -174,6 +252,7 @@ impl<'a> Watch<'a> {
         }
         match self.began {
             None => self.lead_to_the_beginning(now),
+            Some(began) if now < began => self.progress.set_message("warming up"),
             Some(began) => {
                 let seconds = (now - began).as_secs_f64();
                 let rate = self.board.total_progress() as f64 / seconds.max(0.001);
@@ -219,10 +298,24 @@ impl<'a> Watch<'a> {
 
     fn begin_when_prepared(&mut self, now: Instant) {
         if self.board.all_prepared() && !self.board.is_stopped() {
-            tracing::info!("measuring");
+            tracing::info!("{}", if self.plan.warm_up.is_zero() { "measuring" } else { "warming up" });
             self.board.begin();
-            self.began = Some(now);
-            self.give_up.get_or_insert(now + self.plan.duration + DRAINING_LIMIT);
+            let began = now + self.plan.warm_up;
+            self.began = Some(began);
+            self.give_up.get_or_insert(began + self.plan.duration + DRAINING_LIMIT);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_have_bounds() {
+        assert_eq!(parse_rate("50000"), Ok(50_000.0));
+        for text in ["", "-1", "0", "NaN", "inf", "1e10"] {
+            assert!(parse_rate(text).is_err(), "{text}");
         }
     }
 }

@@ -6,9 +6,10 @@ use crate::output::{print_line, tell};
 use crate::over::Over;
 use crate::signals;
 use crate::summary::Shown;
-use crate::units::parse_address;
+use crate::units::{parse_address, parse_duration_or_none};
 use linerate_bypass::{Seat, Service};
 use std::net::SocketAddr;
+use std::time::Duration;
 
 /// What every serve command takes.
 #[derive(Debug, clap::Args)]
@@ -23,6 +24,14 @@ pub struct ServeArgs {
     /// Print the summary as one JSON object on standard output
     #[arg(long)]
     json: bool,
+}
+
+/// What serve commands take whose service may be given work to do.
+#[derive(Debug, clap::Args)]
+pub struct WorkArgs {
+    /// Compute for so long whenever a connection has something to read, as a service that does more would: 20us, 1ms
+    #[arg(long, value_name = "TIME", default_value = "0", value_parser = parse_duration_or_none)]
+    pub service_time: Duration,
 }
 
 /// Serves `name`, over UDP too if `udp` says so, until a signal comes; then prints the summary. Returns each

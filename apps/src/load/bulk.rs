@@ -2,6 +2,7 @@
 
 use super::pattern::Position;
 use super::{Corrupt, Traffic};
+use linerate_bypass::time::Instant;
 use linerate_bypass::{ConnId, Transport};
 
 /// Which way the bytes go.
@@ -48,6 +49,10 @@ impl Traffic for Bulk {
         Position::of_connection(index)
     }
 
+    fn measure(&mut self, _: Instant) {
+        self.up = 0;
+    }
+
     fn send(&mut self, net: &mut impl Transport, conn: ConnId, position: &mut Position) {
         if self.direction == Direction::Up {
             self.up += position.send(net, conn, usize::MAX) as u64;
@@ -76,16 +81,16 @@ impl Traffic for Bulk {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Board, Load, Plan};
+    use super::super::{Board, Load, Part, Plan};
     use super::*;
     use crate::testing::Fake;
     use linerate_bypass::Service;
     use linerate_bypass::time::Duration;
     use std::sync::Arc;
 
-    fn load(direction: Direction) -> (Load<Bulk>, Arc<Board>, Fake<usize>, ConnId) {
+    fn load(direction: Direction, warm_up: Duration) -> (Load<Bulk>, Arc<Board>, Fake<usize>, ConnId) {
         let duration = Duration::from_secs(1);
-        let plan = Plan { remote: "10.0.0.2:9".parse().unwrap(), connections: 1, duration };
+        let plan = Plan { remote: "10.0.0.2:9".parse().unwrap(), connections: 1, warm_up, duration };
         let board = Arc::new(Board::new(1, 1));
         let mut load = Load::new(&plan, board.clone(), 0, 1, Bulk::new(direction));
         let mut net = Fake::new(1000);
@@ -96,7 +101,7 @@ mod tests {
 
     #[test]
     fn up_sends_whenever_there_is_room_while_measuring() {
-        let (mut load, board, mut net, conn) = load(Direction::Up);
+        let (mut load, board, mut net, conn) = load(Direction::Up, Duration::ZERO);
         assert_eq!(net.sent(conn).len(), 0);
         board.begin();
         net.pass(&mut load, Duration::from_millis(1));
@@ -108,8 +113,21 @@ mod tests {
     }
 
     #[test]
+    fn what_goes_up_while_warming_up_does_not_count() {
+        let (mut load, board, mut net, conn) = load(Direction::Up, Duration::from_secs(2));
+        board.begin();
+        net.pass(&mut load, Duration::from_millis(1));
+        for _ in 0..3 {
+            assert_eq!(net.drain(&mut load, conn).len(), 1000);
+        }
+        net.pass(&mut load, Duration::from_secs(2));
+        assert_eq!(net.drain(&mut load, conn).len(), 1000);
+        assert_eq!(load.into_outcome().traffic.up(), 1000);
+    }
+
+    #[test]
     fn down_counts_what_arrives_while_measuring_and_sends_nothing() {
-        let (mut load, board, mut net, conn) = load(Direction::Down);
+        let (mut load, board, mut net, conn) = load(Direction::Down, Duration::ZERO);
         net.arrive(&mut load, conn, &[0; 100]);
         board.begin();
         net.pass(&mut load, Duration::from_millis(1));

@@ -1,25 +1,31 @@
-//! The echo load: requests that must come back as they are, a fixed number of them on the way.
+//! The echo load: requests that must come back as they are, a fixed number of them on the way, or as many as are due.
 
 use super::pattern::Position;
-use super::{Corrupt, Traffic, histogram_of_nanos};
+use super::{Corrupt, OpenLoop, Pace, Traffic, histogram_of_nanos};
+use fastrand::Rng;
 use hdrhistogram::Histogram;
 use linerate_bypass::time::Instant;
 use linerate_bypass::{ConnId, Transport};
 use std::collections::VecDeque;
 
-/// A closed loop: each connection keeps `depth` requests of `size` bytes on the way, and sends the next one when
-/// one has come back. Every byte that comes back is checked.
+/// Requests of `size` bytes, of which up to `depth` are on the way on each connection. Every byte that comes back is checked.
 ///
-/// An RTT is the time from the beginning of the event in which the request's first byte was handed to the
-/// transport, to the beginning of the event in which its last byte came back ([`Transport::now`] of both, which is
-/// when the transport began the burst that the event belongs to). So it includes what the worker still did in its
+/// In a closed loop there are always so many on the way, and the next one is sent when one has come back. An RTT is the time from
+/// the beginning of the event in which the request's first byte was handed to the transport, to the beginning of the event in
+/// which its last byte came back ([`Transport::now`] of both, which is when the transport began the burst that the event belongs
+/// to). So it includes what the worker still did in its
 /// sending burst, everything the transport, the network and the server do, and the time the answer lay waiting
 /// until the worker looked for it; it does not include what the worker did in the receiving burst before it came
 /// to this connection.
+///
+/// In an open loop requests are sent when they are due, on one connection after another, and the time is counted from then: what
+/// waited for the load, or for a connection with room, has waited.
 #[derive(Debug)]
 pub struct EchoLoad {
     size: usize,
     depth: usize,
+    open: Option<OpenLoop>,
+    pace: Option<Pace>,
     requests: u64,
     rtt_nanos: Histogram<u64>,
 }
@@ -28,7 +34,7 @@ pub struct EchoLoad {
 pub struct Stream {
     to_send: Position,
     to_receive: Position,
-    /// When each request was begun that has not come back whole, oldest first.
+    /// When each request was begun, or due, that has not come back whole, oldest first.
     begun: VecDeque<Instant>,
     /// Bytes of the youngest of them that are still to be sent.
     unsent: usize,
@@ -37,16 +43,41 @@ pub struct Stream {
 }
 
 impl EchoLoad {
-    /// Requests of `size` bytes, `depth` of them on the way on each connection.
+    /// Requests of `size` bytes, `depth` of them on the way on each connection; as many at most, if there is an `open` loop.
     ///
     /// # Panics
     /// If one of them is 0.
-    pub fn new(size: usize, depth: usize) -> Self {
+    pub fn new(size: usize, depth: usize, open: Option<OpenLoop>) -> Self {
         assert!(size > 0 && depth > 0);
-        EchoLoad { size, depth, requests: 0, rtt_nanos: histogram_of_nanos() }
+        EchoLoad { size, depth, open, pace: None, requests: 0, rtt_nanos: histogram_of_nanos() }
     }
 
-    /// Requests that came back whole while measuring.
+    /// How the pace of an open loop was kept, if it was begun.
+    pub fn pace(&self) -> Option<&Pace> {
+        self.pace.as_ref()
+    }
+
+    /// Sends what is due, as far as this connection has a part in it, and room.
+    fn send_due(&mut self, net: &mut impl Transport, conn: ConnId, stream: &mut Stream) {
+        stream.unsent -= stream.to_send.send(net, conn, stream.unsent);
+        let Some(pace) = &mut self.pace else { return };
+        let now = net.now();
+        for _ in 0..pace.share(now).min(self.depth - stream.begun.len()) {
+            if stream.unsent > 0 || pace.next() > now {
+                return;
+            }
+            let sent = stream.to_send.send(net, conn, self.size);
+            if sent == 0 {
+                return;
+            }
+            let due = pace.take();
+            pace.sent(due, now);
+            stream.begun.push_back(due);
+            stream.unsent = self.size - sent;
+        }
+    }
+
+    /// Requests that came back whole while measuring, and in an open loop were due then too.
     pub fn requests(&self) -> u64 {
         self.requests
     }
@@ -65,7 +96,28 @@ impl Traffic for EchoLoad {
         Stream { to_send: start, to_receive: start, begun: VecDeque::with_capacity(self.depth), unsent: 0, received: 0 }
     }
 
+    fn begin(&mut self, now: Instant, connections: usize, all: usize) {
+        self.pace =
+            self.open.filter(|_| connections > 0).map(|open| Pace::new(open, now, connections, all, Rng::new()));
+    }
+
+    fn measure(&mut self, now: Instant) {
+        self.pace.iter_mut().for_each(|pace| pace.measure(now));
+    }
+
+    fn end(&mut self, until: Instant) {
+        self.pace.iter_mut().for_each(|pace| pace.end(until));
+    }
+
+    #[inline]
+    fn due(&self) -> Option<Instant> {
+        self.pace.as_ref().map(Pace::next)
+    }
+
     fn send(&mut self, net: &mut impl Transport, conn: ConnId, stream: &mut Stream) {
+        if self.open.is_some() {
+            return self.send_due(net, conn, stream);
+        }
         let wanted = stream.unsent.saturating_add((self.depth - stream.begun.len()).saturating_mul(self.size));
         let sent = stream.to_send.send(net, conn, wanted);
         match sent.checked_sub(stream.unsent) {
@@ -104,7 +156,8 @@ impl Traffic for EchoLoad {
             stream.received += n;
             while stream.received >= self.size {
                 stream.received -= self.size;
-                if let (Some(begun), true) = (stream.begun.pop_front(), measuring) {
+                let counts = |begun: &Instant| measuring && self.pace.as_ref().is_none_or(|pace| pace.counts(*begun));
+                if let Some(begun) = stream.begun.pop_front().filter(counts) {
                     self.requests += 1;
                     self.rtt_nanos.saturating_record(now.since(begun).as_nanos() as u64);
                 }
@@ -133,7 +186,7 @@ mod tests {
 
     impl Bench {
         fn new(size: usize, depth: usize, room: usize) -> Self {
-            let load = EchoLoad::new(size, depth);
+            let load = EchoLoad::new(size, depth, None);
             let mut net = Fake::new(room);
             let conn = net.accept(&mut Discard::default());
             Bench { stream: load.stream(0), load, net, conn }

@@ -7,7 +7,6 @@ mod count;
 mod keys;
 mod numbers;
 mod one_sided;
-mod pace;
 mod plan;
 mod reply;
 mod request;
@@ -24,7 +23,7 @@ pub use plan::{Keyspace, KvPlan};
 pub use request::Protocol;
 pub use values::HEAD as SHORTEST_VERIFIED;
 
-use super::{Corrupt, Traffic, histogram_of_nanos};
+use super::{Corrupt, Pace, Traffic, histogram_of_nanos};
 use asked::Asked;
 use fastrand::Rng;
 use hdrhistogram::Histogram;
@@ -32,7 +31,6 @@ use keys::key;
 use linerate_bypass::time::Instant;
 use linerate_bypass::{Bytes, ConnId, RemoteDone, Transport};
 use one_sided::{Lanes, Outcome, Reader};
-use pace::Pace;
 use reply::{Answer, Reply, shown};
 use request::{Request, What};
 use std::ops::Range;
@@ -84,11 +82,8 @@ pub struct KvLoad {
     rng: Rng,
     filling: Option<Filling>,
     pace: Option<Pace>,
-    /// Connections that there were when measuring began.
-    connections: u64,
     gets: Side,
     sets: Side,
-    late_nanos: Histogram<u64>,
     reads: Reads,
     misses: u64,
     refused: u64,
@@ -159,10 +154,8 @@ impl KvLoad {
             rng: Rng::new(),
             filling: Some(Filling { chunk: 0..0, again: Vec::new(), on_the_way: 0, depth }),
             pace: None,
-            connections: 0,
             gets: Side::new(),
             sets: Side::new(),
-            late_nanos: histogram_of_nanos(),
             reads: Reads::default(),
             misses: 0,
             refused: 0,
@@ -181,9 +174,9 @@ impl KvLoad {
         &self.sets
     }
 
-    /// How long after it was due each request of an open loop was sent, in nanoseconds.
-    pub fn late_nanos(&self) -> &Histogram<u64> {
-        &self.late_nanos
+    /// How the pace of an open loop was kept, if it was begun.
+    pub fn pace(&self) -> Option<&Pace> {
+        self.pace.as_ref()
     }
 
     /// GETs of keys that were not there.
@@ -221,10 +214,14 @@ impl KvLoad {
         let mut free = self.space.plan.depth - under_way.min(self.space.plan.depth);
         if let Some(pace) = &self.pace {
             // What is due is for all connections alike.
-            free = free.min(pace.due(now).div_ceil(self.connections.max(1)) as usize);
+            free = free.min(pace.share(now));
         }
         for _ in 0..free {
-            let at = self.pace.as_mut().map_or(now, Pace::take);
+            let at = match &mut self.pace {
+                None => now,
+                Some(pace) if pace.next() <= now => pace.take(),
+                Some(_) => break,
+            };
             let number = self.space.scatter.of(self.space.zipf.draw(&mut self.rng));
             let bits = self.rng.u64(..);
             let what = if (bits & u64::from(u32::MAX)) < self.space.gets {
@@ -329,7 +326,7 @@ impl KvLoad {
             {
                 let from = if next == first { written } else { 0 };
                 if from == 0 {
-                    begun(request, &self.pace, &mut self.late_nanos, now);
+                    begun(request, &mut self.pace, now);
                 }
                 let n = request.fill(protocol, values, from, &mut place[at..]);
                 (at, next, written) = (at + n, next + 1, from + n);
@@ -366,7 +363,7 @@ impl KvLoad {
             n
         };
         if from == 0 && n > 0 {
-            begun(request, &self.pace, &mut self.late_nanos, now);
+            begun(request, &mut self.pace, now);
         }
         let is_whole = from + n == size;
         stream.unwritten.advance(n, 1, from + n, size);
@@ -415,7 +412,7 @@ impl KvLoad {
                 self.refused += 1;
                 self.note(|| format!("{}: it was answered with {}", name(request), shown(message)));
             }
-            _ if !measuring => {}
+            _ if !measuring || self.pace.as_ref().is_some_and(|pace| !pace.counts(request.at)) => {}
             Answer::Value(len) => self.gets.count(len, nanos),
             Answer::Miss => {
                 self.misses += 1;
@@ -448,11 +445,10 @@ fn name(request: &Request) -> String {
 
 /// The first byte of `request` has been handed over.
 #[inline]
-fn begun(request: &mut Request, pace: &Option<Pace>, late_nanos: &mut Histogram<u64>, now: Instant) {
-    if pace.is_some() {
-        late_nanos.saturating_record(now.as_nanos().saturating_sub(request.at.as_nanos()));
-    } else {
-        request.at = now;
+fn begun(request: &mut Request, pace: &mut Option<Pace>, now: Instant) {
+    match pace {
+        Some(pace) => pace.sent(request.at, now),
+        None => request.at = now,
     }
 }
 
@@ -491,11 +487,19 @@ impl Traffic for KvLoad {
         })
     }
 
-    fn begin(&mut self, now: Instant, connections: usize, of: usize) {
+    fn begin(&mut self, now: Instant, connections: usize, all: usize) {
         self.filling = None;
-        self.connections = connections as u64;
-        let part = connections as f64 / of.max(1) as f64;
-        self.pace = self.space.plan.rate.filter(|_| connections > 0).map(|rate| Pace::new(now, rate * part));
+        let open = self.space.plan.open.filter(|_| connections > 0);
+        self.pace = open.map(|open| Pace::new(open, now, connections, all, self.rng.fork()));
+    }
+
+    fn measure(&mut self, now: Instant) {
+        self.reads = Reads::default();
+        self.pace.iter_mut().for_each(|pace| pace.measure(now));
+    }
+
+    fn end(&mut self, until: Instant) {
+        self.pace.iter_mut().for_each(|pace| pace.end(until));
     }
 
     fn due(&self) -> Option<Instant> {

@@ -7,9 +7,13 @@ use crate::testing::Fake;
 const SECOND: Duration = Duration::from_secs(1);
 
 fn load(connections: usize) -> (Load<EchoLoad>, Arc<Board>, Fake<usize>) {
-    let plan = Plan { remote: "10.0.0.2:7".parse().unwrap(), connections, duration: SECOND };
+    warming(connections, Duration::ZERO)
+}
+
+fn warming(connections: usize, warm_up: Duration) -> (Load<EchoLoad>, Arc<Board>, Fake<usize>) {
+    let plan = Plan { remote: "10.0.0.2:7".parse().unwrap(), connections, warm_up, duration: SECOND };
     let board = Arc::new(Board::new(1, connections));
-    let mut load = Load::new(&plan, board.clone(), 0, 1, EchoLoad::new(10, 2));
+    let mut load = Load::new(&plan, board.clone(), 0, 1, EchoLoad::new(10, 2, None));
     let mut net = Fake::new(100);
     load.start(&mut net);
     (load, board, net)
@@ -76,6 +80,154 @@ fn it_measures_for_its_time_then_closes_and_is_done_when_all_peers_have() {
     assert_eq!(outcome.measured, SECOND);
     assert_eq!(outcome.errors, Errors::default());
     assert_eq!(outcome.traffic.requests(), 20, "what came back after the end does not count");
+}
+
+#[test]
+fn what_is_answered_while_it_warms_up_does_not_count() {
+    let (mut load, board, mut net) = warming(1, 2 * SECOND);
+    let conn = net.establish(&mut load);
+    board.begin();
+    net.pass(&mut load, OPENING_TICK);
+    for _ in 0..19 {
+        net.pass(&mut load, SECOND / 10);
+        echo(&mut load, &mut net, conn);
+    }
+    assert_eq!(load.outcome.traffic.requests(), 0);
+    // These are sent while it is warming up, and answered while it measures.
+    let bytes = net.drain(&mut load, conn);
+    net.pass(&mut load, SECOND / 5);
+    net.arrive(&mut load, conn, &bytes);
+    assert_eq!(load.outcome.traffic.requests(), 2, "a closed loop counts what is answered while measuring");
+    net.pass(&mut load, SECOND / 2);
+    assert!(!net.is_closed(conn));
+    net.pass(&mut load, SECOND / 2);
+    assert!(net.is_closed(conn));
+    assert_eq!(load.into_outcome().measured, SECOND);
+}
+
+/// A load of `connections`, with up to two requests on the way on each, that are due every millisecond.
+fn open(connections: usize, warm_up: Duration) -> (Load<EchoLoad>, Fake<usize>) {
+    let plan = Plan { remote: "10.0.0.2:7".parse().unwrap(), connections, warm_up, duration: SECOND };
+    let board = Arc::new(Board::new(1, connections));
+    let open = OpenLoop { rate: 1000.0, arrivals: Arrivals::Even };
+    let mut load = Load::new(&plan, board.clone(), 0, 1, EchoLoad::new(10, 2, Some(open)));
+    let mut net = Fake::new(100);
+    load.start(&mut net);
+    for _ in 0..connections {
+        net.establish(&mut load);
+    }
+    board.prepare();
+    net.pass(&mut load, OPENING_TICK);
+    assert!(net.alive().iter().all(|conn| net.sent(*conn).is_empty()), "nothing is due before it begins");
+    board.begin();
+    net.pass(&mut load, OPENING_TICK);
+    (load, net)
+}
+
+const MILLISECOND: Duration = Duration::from_millis(1);
+
+#[test]
+fn an_open_loop_sends_what_is_due_on_one_connection_after_another_and_what_finds_no_room_waits() {
+    let (mut load, mut net) = open(3, Duration::ZERO);
+    let conns = net.alive();
+    for due in 1..=9 {
+        let sent: Vec<_> = conns.iter().map(|conn| net.sent(*conn).len()).collect();
+        assert_eq!(sent.iter().sum::<usize>(), 10 * due.min(6), "{sent:?}");
+        assert!(sent.iter().max().unwrap() - sent.iter().min().unwrap() <= 10, "{sent:?}");
+        net.pass(&mut load, MILLISECOND);
+    }
+    // Ten were due: these six are answered after 9 to 4 ms, and the others at once.
+    conns.iter().for_each(|conn| echo(&mut load, &mut net, *conn));
+    let traffic = &load.outcome.traffic;
+    assert_eq!((traffic.requests(), traffic.pace().unwrap().late_nanos().len()), (6, 10));
+    conns.iter().for_each(|conn| echo(&mut load, &mut net, *conn));
+    let traffic = load.outcome.traffic;
+    let millis = |nanos: u64| (nanos + 50_000) / 1_000_000;
+    assert_eq!(traffic.requests(), 10);
+    assert_eq!((millis(traffic.rtt_nanos().min()), millis(traffic.rtt_nanos().max())), (0, 9));
+    let late = traffic.pace().unwrap().late_nanos();
+    assert_eq!((late.min(), millis(late.max())), (0, 3), "the first that waited was due 3 ms before there was room");
+}
+
+#[test]
+fn an_open_loop_counts_what_was_due_while_measuring() {
+    let (mut load, mut net) = open(1, 2 * MILLISECOND);
+    let conn = net.alive()[0];
+    // Two were due before.
+    for _ in 0..4 {
+        net.pass(&mut load, MILLISECOND);
+    }
+    for _ in 0..4 {
+        echo(&mut load, &mut net, conn);
+    }
+    assert_eq!(load.outcome.traffic.requests(), 3);
+    net.pass(&mut load, SECOND);
+    let Outcome { traffic, measured, .. } = load.into_outcome();
+    assert_eq!((traffic.pace().unwrap().due(), measured), (1000, SECOND));
+}
+
+#[test]
+fn each_turn_of_the_worker_sends_what_is_due_before_any_timer() {
+    let (mut load, mut net) = open(1, Duration::ZERO);
+    let conn = net.alive()[0];
+    assert_eq!(load.tend(&mut net), Some(MILLISECOND));
+    net.now += MILLISECOND;
+    assert_eq!((load.tend(&mut net), net.sent(conn).len()), (Some(MILLISECOND), 20));
+    net.now += MILLISECOND;
+    assert_eq!((load.tend(&mut net), net.sent(conn).len()), (None, 20), "there is no room");
+    let (mut closed, _, mut net) = measuring(1);
+    assert_eq!(closed.tend(&mut net), None);
+}
+
+#[test]
+fn requests_of_an_open_loop_that_are_larger_than_the_room_go_out_in_parts() {
+    let plan =
+        Plan { remote: "10.0.0.2:7".parse().unwrap(), connections: 1, warm_up: Duration::ZERO, duration: SECOND };
+    let board = Arc::new(Board::new(1, 1));
+    let open = OpenLoop { rate: 1000.0, arrivals: Arrivals::Poisson };
+    let mut load = Load::new(&plan, board.clone(), 0, 1, EchoLoad::new(1003, 4, Some(open)));
+    let mut net = Fake::new(100);
+    load.start(&mut net);
+    let conn = net.establish(&mut load);
+    board.begin();
+    while !net.is_closed(conn) {
+        net.pass(&mut load, MILLISECOND / 50);
+        echo(&mut load, &mut net, conn);
+    }
+    let outcome = load.into_outcome();
+    let pace = outcome.traffic.pace().unwrap();
+    assert_eq!(outcome.errors, Errors::default());
+    assert!((850..1150).contains(&pace.due()), "{}", pace.due());
+    let unanswered = pace.due() - outcome.traffic.requests();
+    assert!(unanswered <= 4, "{unanswered}");
+}
+
+#[test]
+fn a_connection_lost_while_it_warms_up_is_an_error_and_opened_again() {
+    let (mut load, board, mut net) = warming(1, SECOND);
+    let first = net.establish(&mut load);
+    board.begin();
+    net.pass(&mut load, OPENING_TICK);
+    net.gone(&mut load, first, CloseReason::Reset);
+    let second = net.establish(&mut load);
+    assert_eq!(net.sent(second).len(), 20);
+    assert_eq!(load.into_outcome().errors, Errors { lost: 1, ..Default::default() });
+}
+
+#[test]
+fn being_stopped_while_it_warms_up_ends_it_with_nothing_measured() {
+    let (mut load, board, mut net) = warming(1, SECOND);
+    let conn = net.establish(&mut load);
+    board.begin();
+    net.pass(&mut load, OPENING_TICK);
+    echo(&mut load, &mut net, conn);
+    board.stop();
+    net.pass(&mut load, MEASURING_TICK);
+    assert!(net.is_closed(conn));
+    net.gone(&mut load, conn, CloseReason::Finished);
+    assert!(board.all_done());
+    let outcome = load.into_outcome();
+    assert_eq!((outcome.measured, outcome.traffic.requests()), (Duration::ZERO, 0));
 }
 
 #[test]
@@ -171,11 +323,12 @@ fn the_clock_passes_on_when_its_connection_is_lost() {
 
 #[test]
 fn connections_are_dealt_out_to_all_workers() {
-    let plan = Plan { remote: "10.0.0.2:7".parse().unwrap(), connections: 5, duration: SECOND };
+    let plan =
+        Plan { remote: "10.0.0.2:7".parse().unwrap(), connections: 5, warm_up: Duration::ZERO, duration: SECOND };
     let board = Arc::new(Board::new(3, 5));
     let shares = [0, 1, 2].map(|worker| {
         let mut net = Fake::<usize>::new(100);
-        Load::new(&plan, board.clone(), worker, 3, EchoLoad::new(1, 1)).start(&mut net);
+        Load::new(&plan, board.clone(), worker, 3, EchoLoad::new(1, 1, None)).start(&mut net);
         net.connects.len()
     });
     assert_eq!(shares, [2, 2, 1]);
@@ -183,9 +336,10 @@ fn connections_are_dealt_out_to_all_workers() {
 
 #[test]
 fn a_worker_without_connections_is_done_at_once() {
-    let plan = Plan { remote: "10.0.0.2:7".parse().unwrap(), connections: 1, duration: SECOND };
+    let plan =
+        Plan { remote: "10.0.0.2:7".parse().unwrap(), connections: 1, warm_up: Duration::ZERO, duration: SECOND };
     let board = Arc::new(Board::new(2, 1));
-    Load::new(&plan, board.clone(), 1, 2, EchoLoad::new(1, 1)).start(&mut Fake::<usize>::new(100));
+    Load::new(&plan, board.clone(), 1, 2, EchoLoad::new(1, 1, None)).start(&mut Fake::<usize>::new(100));
     board.worker_done();
     assert!(board.all_done());
 }

@@ -1,12 +1,14 @@
 //! `linerate rdma connect-bench`: how long it takes to have a connection, by all the ways that there are.
 
 use super::RdmaError;
-use crate::load::Connects;
+use crate::load::{Board, Connects, Plan, Use};
 use crate::net::ConnectArg;
 use crate::net::{IdleArg, Listen, NetArgs, Network, Place, RdmaArgs};
 use crate::over::Device;
+use crate::report::Percentiles;
 use crate::services::Discard;
 use comfy_table::{CellAlignment, Table, presets};
+use hdrhistogram::Histogram;
 use linerate_bypass::arena::{Arena, ArenaConfig};
 use linerate_bypass::memory::{Link, LinkConfig};
 use linerate_bypass::time::Clock;
@@ -80,6 +82,14 @@ impl Row {
     }
 }
 
+impl Row {
+    /// Of times in nanoseconds.
+    fn of_nanos(what: &str, nanos: &Histogram<u64>) -> Self {
+        let Percentiles { p50, p99, max, .. } = Percentiles::of_nanos(nanos);
+        Row { what: what.to_owned(), times: nanos.len() as usize, p50_us: p50, p99_us: p99, max_us: max }
+    }
+}
+
 /// Runs the command.
 pub fn run(args: &ConnectBenchArgs) -> Result<(), RdmaError> {
     let rounds = args.rounds as usize;
@@ -117,10 +127,10 @@ pub fn run(args: &ConnectBenchArgs) -> Result<(), RdmaError> {
         ("TCP exchange, prepared", ConnectArg::Tcp, POOL, false),
     ] {
         if is_general || !is_iwarp {
-            connections.push(Row::new(what, over_verbs(&args.device, address, connect, pool, rounds)?));
+            connections.push(Row::of_nanos(what, &over_verbs(&args.device, address, connect, pool, rounds)?));
         }
     }
-    connections.push(Row::new("TCP stack, in memory", over_stack(rounds)?));
+    connections.push(Row::of_nanos("TCP stack, in memory", &over_stack(rounds)?));
     let device = Device { name, emulated_by };
     let report = Report { device, steps, cold_us, warm_us, pooled_us, connections };
     match args.json {
@@ -144,7 +154,7 @@ fn over_verbs(
     connect: ConnectArg,
     pool: u32,
     rounds: usize,
-) -> Result<Vec<Duration>, RdmaError> {
+) -> Result<Histogram<u64>, RdmaError> {
     let rdma = RdmaArgs {
         rdma_connect: Some(connect),
         rdma_pool: (pool > 0).then_some(pool),
@@ -158,22 +168,42 @@ fn over_verbs(
     let server = Network::open(&args, &listen, Place::First, &stop)?;
     let remote = server.listening().first().copied().unwrap_or_else(|| SocketAddr::new(address, 0));
     let serving = server.start(|_| Discard::default(), stop.clone())?;
-    let over = Arc::new(AtomicBool::new(false));
+    let (over, connects) = connects(remote, rounds);
     let client = Network::open(&args, &Listen::default(), Place::Last, &stop)?;
-    let seen = over.clone();
-    let connecting = client.start(move |_| Connects::new(remote, rounds, seen.clone()), stop.clone())?;
-    while !over.load(Ordering::Acquire) && !connecting.is_over() && !serving.is_over() {
+    let connecting = client.start(move |_| connects(), stop.clone())?;
+    while !over.all_done() && !connecting.is_over() && !serving.is_over() {
         thread::sleep(TICK);
     }
     stop.store(true, Ordering::Relaxed);
     let ended = connecting.join();
     serving.join()?;
     let service = ended?.0.pop().ok_or(RdmaError::NotConnected(None))?;
-    service.times().map_err(RdmaError::NotConnected)
+    times(&service, rounds)
+}
+
+/// What makes `rounds` connections to `remote`, one after another, and the board that tells when they have been made.
+fn connects(remote: SocketAddr, rounds: usize) -> (Arc<Board>, impl Fn() -> Connects + Send + Sync + 'static) {
+    let board = Arc::new(Board::new(1, 1));
+    // All of them count.
+    board.begin();
+    let told = board.clone();
+    let plan = Plan { remote, connections: 1, warm_up: Duration::ZERO, duration: Duration::MAX };
+    let each = Use { request: 0, most: rounds as u64 };
+    (board, move || Connects::new(&plan, told.clone(), 0, 1, each))
+}
+
+/// How long they took, if all were made.
+fn times(service: &Connects, rounds: usize) -> Result<Histogram<u64>, RdmaError> {
+    let connected = service.connected().map_err(RdmaError::NotConnected)?;
+    if connected.connections == rounds as u64 {
+        Ok(connected.nanos.clone())
+    } else {
+        Err(RdmaError::NotConnected(None))
+    }
 }
 
 /// Connections of the TCP stack, whose two ends take turns on this thread, over a link in memory.
-fn over_stack(rounds: usize) -> Result<Vec<Duration>, RdmaError> {
+fn over_stack(rounds: usize) -> Result<Histogram<u64>, RdmaError> {
     let [ours, theirs] = [1, 2].map(|host| StackConfig {
         addresses: vec![format!("10.0.0.{host}/24").parse().expect("an address with a prefix")],
         mac: Some(MacAddr([2, 0, 0, 0, 0, host])),
@@ -181,17 +211,17 @@ fn over_stack(rounds: usize) -> Result<Vec<Duration>, RdmaError> {
         ..StackConfig::default()
     });
     let (near, far) = Link::pair(LinkConfig::default());
-    let (clock, over) = (Clock::start(), Arc::new(AtomicBool::new(false)));
+    let clock = Clock::start();
     let crossing = || Crossing::between(1).remove(0);
-    let connects = Connects::new(SocketAddr::from(([10, 0, 0, 2], PORT)), rounds, over.clone());
-    let mut client: Worker<_, Connects> = Worker::new(&ours, crossing(), near, |_| connects, clock.now());
+    let (over, connects) = connects(SocketAddr::from(([10, 0, 0, 2], PORT)), rounds);
+    let mut client: Worker<_, Connects> = Worker::new(&ours, crossing(), near, |_| connects(), clock.now());
     let mut server: Worker<_, Discard> =
         Worker::new(&theirs, Crossing::between(1).remove(0), far, |_| Discard::default(), clock.now());
-    while !over.load(Ordering::Acquire) {
+    while !over.all_done() {
         client.turn(clock.now());
         server.turn(clock.now());
     }
-    client.service().times().map_err(RdmaError::NotConnected)
+    times(client.service(), rounds)
 }
 
 impl fmt::Display for Report {

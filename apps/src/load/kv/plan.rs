@@ -7,6 +7,7 @@ use super::request::Protocol;
 use super::values::Values;
 use super::versions::Versions;
 use super::zipf::Zipf;
+use crate::load::OpenLoop;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -18,7 +19,7 @@ pub struct KvPlan {
     pub protocol: Protocol,
     /// Connections of all workers together.
     pub connections: usize,
-    /// Requests on the way on each connection: as many as there may be if there is a rate, or else as many as there are.
+    /// Requests on the way on each connection: as many as there may be in an open loop, or else as many as there are.
     pub depth: usize,
     /// How many keys there are.
     pub keys: u64,
@@ -28,8 +29,8 @@ pub struct KvPlan {
     pub get_ratio: f64,
     /// The k-th most popular key is asked for in proportion to k to the minus this.
     pub zipf: f64,
-    /// Requests per second on all connections together, whether or not they are answered in time.
-    pub rate: Option<f64>,
+    /// What is kept to, if it is an open loop.
+    pub open: Option<OpenLoop>,
     /// Where values are read that are not asked for.
     pub one_sided: Option<Exported>,
     /// Whether every key is set before.

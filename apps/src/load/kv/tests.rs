@@ -1,6 +1,6 @@
 //! The load against a small server that the test plays, and that errs on purpose.
 
-use super::super::{Board, Errors, Load, Outcome, Plan};
+use super::super::{Arrivals, Board, Errors, Load, OpenLoop, Outcome, Part, Plan};
 use super::keys::Scatter;
 use super::*;
 use crate::testing::Fake;
@@ -10,6 +10,10 @@ use std::collections::HashMap;
 
 const SECOND: Duration = Duration::from_secs(1);
 const TICK: Duration = Duration::from_millis(1);
+
+fn even(rate: f64) -> Option<OpenLoop> {
+    Some(OpenLoop { rate, arrivals: Arrivals::Even })
+}
 
 fn plan() -> KvPlan {
     KvPlan {
@@ -21,7 +25,7 @@ fn plan() -> KvPlan {
         value_size: 20..=40,
         get_ratio: 0.5,
         zipf: 0.99,
-        rate: None,
+        open: None,
         fill: true,
         verify: true,
     }
@@ -115,7 +119,8 @@ impl Bench {
         let connections = plan.connections;
         let mut traffic = KvLoad::new(Keyspace::new(plan, 7));
         traffic.rng = Rng::with_seed(1);
-        let life = Plan { remote: "10.0.0.2:6379".parse().unwrap(), connections, duration: SECOND };
+        let life =
+            Plan { remote: "10.0.0.2:6379".parse().unwrap(), connections, warm_up: Duration::ZERO, duration: SECOND };
         let board = Arc::new(Board::new(1, connections));
         let mut load = Load::new(&life, board.clone(), 0, 1, traffic);
         let mut net = Fake::new(room);
@@ -481,7 +486,7 @@ fn a_worker_that_lost_all_connections_while_filling_is_not_waited_for() {
 
 #[test]
 fn an_open_loop_counts_from_when_a_request_was_due() {
-    let plan = KvPlan { rate: Some(1000.0), verify: false, get_ratio: 1.0, ..plan() };
+    let plan = KvPlan { open: even(1000.0), verify: false, get_ratio: 1.0, ..plan() };
     let mut bench = Bench::measuring(plan, 10_000);
     let conn = bench.net.alive()[0];
     assert_eq!(bench.net.sent(conn).iter().filter(|byte| **byte == b'*').count(), 1);
@@ -493,7 +498,7 @@ fn an_open_loop_counts_from_when_a_request_was_due() {
         bench.serve();
     }
     let traffic = bench.outcome().traffic;
-    let (gets, late) = (&traffic.gets().nanos, traffic.late_nanos());
+    let (gets, late) = (&traffic.gets().nanos, traffic.pace().unwrap().late_nanos());
     assert_eq!((gets.len(), late.len()), (11, 11));
     let millis = |nanos: u64| (nanos + 50_000) / 1_000_000;
     assert_eq!((millis(gets.min()), millis(gets.max())), (0, 10), "the last was due when it was answered");
@@ -502,7 +507,7 @@ fn an_open_loop_counts_from_when_a_request_was_due() {
 
 #[test]
 fn the_pace_of_an_open_loop_is_kept_without_answers_up_to_the_depth() {
-    let plan = KvPlan { rate: Some(10_000.0), depth: 4, connections: 5, ..plan() };
+    let plan = KvPlan { open: even(10_000.0), depth: 4, connections: 5, ..plan() };
     let mut bench = Bench::measuring(plan, 10_000);
     let asked = |bench: &Bench| -> Vec<usize> {
         let asked = |conn| bench.net.sent(conn).windows(5).filter(|w| *w == b"GET\r\n" || *w == b"SET\r\n").count();
@@ -519,12 +524,12 @@ fn the_pace_of_an_open_loop_is_kept_without_answers_up_to_the_depth() {
     for _ in 0..100 {
         bench.serve();
     }
-    assert_eq!(bench.outcome().traffic.late_nanos().len(), 211);
+    assert_eq!(bench.outcome().traffic.pace().unwrap().late_nanos().len(), 211);
 }
 
 #[test]
 fn a_slow_open_loop_is_woken_for_each_request() {
-    let mut bench = Bench::measuring(KvPlan { rate: Some(400.0), ..plan() }, 10_000);
+    let mut bench = Bench::measuring(KvPlan { open: even(400.0), ..plan() }, 10_000);
     for _ in 0..100 {
         bench.serve();
         let (_, when) = bench.net.timers[0];
@@ -532,5 +537,9 @@ fn a_slow_open_loop_is_woken_for_each_request() {
         bench.net.pass(&mut bench.load, when.since(bench.net.now));
     }
     let traffic = bench.outcome().traffic;
-    assert!(traffic.late_nanos().len() >= 100 && traffic.late_nanos().max() == 0, "{:?}", traffic.late_nanos().max());
+    assert!(
+        traffic.pace().unwrap().late_nanos().len() >= 100 && traffic.pace().unwrap().late_nanos().max() == 0,
+        "{:?}",
+        traffic.pace().unwrap().late_nanos().max()
+    );
 }

@@ -1,6 +1,6 @@
 //! GETs that are read from an export which the test writes.
 
-use super::super::super::{Board, Load, Plan};
+use super::super::super::{Board, Load, Part, Plan};
 use super::super::{Keyspace, KvLoad, KvPlan, Protocol};
 use super::*;
 use crate::testing::Fake;
@@ -32,11 +32,16 @@ impl Bench {
             value_size: 20..=40,
             get_ratio: 1.0,
             zipf: 0.0,
-            rate: None,
+            open: None,
             fill: false,
             verify: false,
         };
-        let life = Plan { remote: "10.0.0.2:6379".parse().unwrap(), connections: 1, duration: SECOND };
+        let life = Plan {
+            remote: "10.0.0.2:6379".parse().unwrap(),
+            connections: 1,
+            warm_up: Duration::ZERO,
+            duration: SECOND,
+        };
         let board = Arc::new(Board::new(1, 1));
         let mut load = Load::new(&life, board.clone(), 0, 1, KvLoad::new(Keyspace::new(plan, 7)));
         let mut net = Fake::new(100_000);

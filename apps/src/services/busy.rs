@@ -1,0 +1,151 @@
+//! A service whose work takes time.
+
+use linerate_bypass::{CloseReason, ConnId, ConnectError, Datagram, Origin, RemoteDone, Service, Transport};
+use std::time::{Duration, Instant};
+
+/// Another service, in front of which the processor is kept busy for a time whenever a connection has something to read: as if the
+/// service computed for so long, for each request where there is one at a time. The worker does nothing else meanwhile.
+#[derive(Debug)]
+pub struct Busy<S> {
+    service: S,
+    time: Duration,
+}
+
+impl<S> Busy<S> {
+    /// `service`, behind work of `time` for each of its events in which there is something to read.
+    pub fn new(service: S, time: Duration) -> Self {
+        Busy { service, time }
+    }
+
+    /// Works. It is the clock that says for how long: a loop that was timed once would take longer on a slower core.
+    fn work(&self) {
+        let begun = Instant::now();
+        while begun.elapsed() < self.time {
+            std::hint::spin_loop();
+        }
+    }
+}
+
+impl<S: Service> Service for Busy<S> {
+    type Conn = S::Conn;
+    type Message = S::Message;
+
+    fn start(&mut self, net: &mut impl Transport) {
+        self.service.start(net);
+    }
+
+    fn burst(&mut self, net: &mut impl Transport, readable: &[ConnId]) {
+        self.service.burst(net, readable);
+    }
+
+    fn opened(&mut self, net: &mut impl Transport, conn: ConnId, origin: Origin) -> S::Conn {
+        self.service.opened(net, conn, origin)
+    }
+
+    fn failed(&mut self, net: &mut impl Transport, token: u64, error: ConnectError) {
+        self.service.failed(net, token, error);
+    }
+
+    fn readable(&mut self, net: &mut impl Transport, conn: ConnId, state: &mut S::Conn) {
+        self.work();
+        self.service.readable(net, conn, state);
+    }
+
+    fn writable(&mut self, net: &mut impl Transport, conn: ConnId, state: &mut S::Conn) {
+        self.service.writable(net, conn, state);
+    }
+
+    fn peer_closed(&mut self, net: &mut impl Transport, conn: ConnId, state: &mut S::Conn) {
+        self.service.peer_closed(net, conn, state);
+    }
+
+    fn timer(&mut self, net: &mut impl Transport, conn: ConnId, state: &mut S::Conn) {
+        self.service.timer(net, conn, state);
+    }
+
+    fn woken(&mut self, net: &mut impl Transport, conn: ConnId, state: &mut S::Conn, message: S::Message) {
+        self.service.woken(net, conn, state, message);
+    }
+
+    fn told(&mut self, net: &mut impl Transport, message: S::Message) {
+        self.service.told(net, message);
+    }
+
+    fn tend(&mut self, net: &mut impl Transport) -> Option<Duration> {
+        self.service.tend(net)
+    }
+
+    fn datagram(&mut self, net: &mut impl Transport, datagram: Datagram) {
+        self.work();
+        self.service.datagram(net, datagram);
+    }
+
+    fn remote_done(
+        &mut self,
+        net: &mut impl Transport,
+        conn: ConnId,
+        state: &mut S::Conn,
+        token: u64,
+        outcome: RemoteDone,
+    ) {
+        self.service.remote_done(net, conn, state, token, outcome);
+    }
+
+    fn closed(&mut self, net: &mut impl Transport, conn: ConnId, state: S::Conn, why: CloseReason) {
+        self.service.closed(net, conn, state, why);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::services::{Chargen, Discard, Echo};
+    use crate::testing::Fake;
+
+    const TIME: Duration = Duration::from_millis(2);
+
+    #[test]
+    fn each_event_with_something_to_read_takes_the_time_and_no_other_does() {
+        let mut service = Busy::new(Echo, TIME);
+        let mut net = Fake::new(4);
+        let begun = Instant::now();
+        let conn = net.accept(&mut service);
+        net.arrive(&mut service, conn, b"hello");
+        assert!(begun.elapsed() >= TIME);
+        net.arrive(&mut service, conn, b", world");
+        assert!(begun.elapsed() >= 2 * TIME);
+        net.end(&mut service, conn);
+        // What follows takes no time, whatever the machine does meanwhile: the shortest of many tries says so.
+        let quickest = (0..20).map(|_| {
+            let begun = Instant::now();
+            net.drain(&mut service, conn);
+            begun.elapsed()
+        });
+        assert!(quickest.min().unwrap() < TIME);
+    }
+
+    #[test]
+    fn what_the_service_does_is_what_it_did() {
+        let mut net = Fake::new(4);
+        let mut busy = Busy::new(Echo, Duration::ZERO);
+        let conn = net.accept(&mut busy);
+        net.arrive(&mut busy, conn, b"hello, world");
+        net.end(&mut busy, conn);
+        let mut back = Vec::new();
+        while !net.is_closed(conn) {
+            back.extend(net.drain(&mut busy, conn));
+        }
+        back.extend(net.drain(&mut busy, conn));
+        assert_eq!(back, b"hello, world");
+
+        let mut busy = Busy::new(Chargen, Duration::ZERO);
+        let mut net = Fake::new(100);
+        let conn = net.accept(&mut busy);
+        assert_eq!(net.sent(conn).len(), 100, "it is told what is opened");
+        let mut busy = Busy::new(Discard::default(), Duration::ZERO);
+        let mut net = Fake::new(100);
+        let conn = net.accept(&mut busy);
+        net.arrive(&mut busy, conn, b"hello");
+        assert_eq!(busy.service.bytes(), 5);
+    }
+}
