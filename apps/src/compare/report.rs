@@ -5,7 +5,21 @@
 //!                └──── charts ─┴─ pages (a Doc) ── html | markdown | terminal
 //! ```
 
+mod chart;
+mod diff;
+mod doc;
+#[cfg(test)]
+mod fixture;
+mod html;
+mod markdown;
+mod names;
+mod pages;
 mod read;
+mod stats;
+mod tables;
+mod terminal;
+mod view;
+mod words;
 
 use super::results::Results;
 use std::path::{Path, PathBuf};
@@ -29,26 +43,29 @@ pub fn write(results: &Results, dir: &Path) -> Result<Vec<PathBuf>, ReportError>
 }
 
 /// The page: whole in itself, with no script, and nothing to fetch.
-pub fn html(_results: &Results) -> String {
-    String::new()
+pub fn html(results: &Results) -> String {
+    html::page(&format!("Linerate, side by side: {}", results.began), &pages::full(results))
 }
 
 /// The page as Markdown, without its plots.
-pub fn markdown(_results: &Results) -> String {
-    String::new()
+pub fn markdown(results: &Results) -> String {
+    markdown::page(&pages::full(results))
 }
 
-/// What was found, for a terminal: words and a table for each application and setting.
-pub fn terminal(_results: &Results) -> String {
-    String::new()
+/// What was found, for a terminal: a table for each application and setting, and words. No end of line at its end.
+pub fn terminal(results: &Results) -> String {
+    terminal::page(&pages::brief(results))
 }
 
 /// Two runs side by side, for a terminal: what differs between them first, then each row that both have.
-pub fn diff(_a: &Results, _b: &Results) -> String {
-    String::new()
+pub fn diff(a: &Results, b: &Results) -> String {
+    terminal::page(&diff::blocks(a, b))
 }
 
 /// The same as Markdown.
-pub fn diff_markdown(_a: &Results, _b: &Results) -> String {
-    String::new()
+pub fn diff_markdown(a: &Results, b: &Results) -> String {
+    markdown::page(&diff::blocks(a, b))
 }
+
+#[cfg(test)]
+mod tests;
