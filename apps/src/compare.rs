@@ -3,4 +3,5 @@
 //! Data flows one way: what is to be compared ([`results::Settings`]) is run, which makes [`results::Results`]; those are all that
 //! the reports know.
 
+pub mod report;
 pub mod results;

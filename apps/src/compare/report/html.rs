@@ -1,0 +1,75 @@
+//! A report as a page that is whole in itself: no script, and nothing to fetch.
+
+use super::chart::escape;
+use super::doc::{Block, Cell, Table};
+
+/// How it looks.
+const STYLE: &str = include_str!("style.css");
+
+/// The page.
+pub fn page(title: &str, blocks: &[Block]) -> String {
+    let body: String = blocks.iter().map(block).collect();
+    format!(
+        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <title>{}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<main>\n{body}</main>\n</body>\n</html>\n",
+        escape(title)
+    )
+}
+
+fn block(block: &Block) -> String {
+    match block {
+        Block::Heading(level, text) => format!("<h{level}>{}</h{level}>\n", escape(text)),
+        Block::Text(text) => format!("<p>{}</p>\n", escape(text)),
+        Block::Findings(findings) => {
+            let each = findings
+                .iter()
+                .map(|found| format!("<dt>{}</dt><dd>{}</dd>\n", escape(&found.topic), escape(&found.text)));
+            format!("<dl class=\"findings\">\n{}</dl>\n", each.collect::<String>())
+        }
+        Block::Facts(facts) => {
+            let each = facts.iter().map(|(name, is)| format!("<dt>{}</dt><dd>{}</dd>\n", escape(name), escape(is)));
+            format!("<dl class=\"facts\">\n{}</dl>\n", each.collect::<String>())
+        }
+        Block::List(sentences) => {
+            let each = sentences.iter().map(|sentence| format!("<li>{}</li>\n", escape(sentence)));
+            format!("<ul>\n{}</ul>\n", each.collect::<String>())
+        }
+        Block::Table(of) => table(of),
+        Block::Figure(figure) => {
+            format!("<figure>\n{}\n<figcaption>{}</figcaption>\n</figure>\n", figure.svg, escape(&figure.caption))
+        }
+        Block::Commands(commands) => commands
+            .iter()
+            .map(|(of, lines)| format!("<h4>{}</h4>\n<pre>{}</pre>\n", escape(of), escape(&lines.join("\n"))))
+            .collect(),
+        Block::Folded(title, blocks) => {
+            let inner: String = blocks.iter().map(self::block).collect();
+            format!("<details>\n<summary>{}</summary>\n{inner}</details>\n", escape(title))
+        }
+    }
+}
+
+fn table(table: &Table) -> String {
+    let class = |at: usize| if table.columns[at].is_figure { " class=\"n\"" } else { "" };
+    let heads: String = table
+        .columns
+        .iter()
+        .enumerate()
+        .map(|(at, column)| format!("<th{}>{}</th>", class(at), escape(&column.head)))
+        .collect();
+    let cell = |(at, Cell { text, small }): (usize, &Cell)| {
+        let small = small.as_ref().map_or(String::new(), |small| format!("<small>{}</small>", escape(small)));
+        format!("<td{}>{}{small}</td>", class(at), escape(text))
+    };
+    let rows: String = table
+        .rows
+        .iter()
+        .map(|row| format!("<tr>{}</tr>\n", row.iter().enumerate().map(cell).collect::<String>()))
+        .collect();
+    let title =
+        if table.title.is_empty() { String::new() } else { format!("<caption>{}</caption>\n", escape(&table.title)) };
+    format!(
+        "<div class=\"wide\"><table>\n{title}<thead><tr>{heads}</tr></thead>\n<tbody>\n{rows}</tbody>\n</table></div>\n"
+    )
+}
