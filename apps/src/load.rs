@@ -50,7 +50,7 @@ const LOOKED_AT: usize = 64;
 const USUAL_NANOS: u64 = 60_000_000_000;
 
 /// A histogram of times, to three digits.
-fn histogram_of_nanos() -> Histogram<u64> {
+pub(crate) fn histogram_of_nanos() -> Histogram<u64> {
     let mut histogram = Histogram::new_with_max(USUAL_NANOS, 3).expect("the bounds are valid");
     histogram.auto(true);
     histogram

@@ -2,8 +2,11 @@
 
 mod args;
 mod cores;
+#[cfg(feature = "dpdk")]
+mod dpdk_port;
 mod error;
 mod kernel;
+mod raw;
 #[cfg(feature = "rdma")]
 mod rdma;
 mod rdma_args;
@@ -13,6 +16,7 @@ mod stack;
 pub use args::{EngineArg, IdleArg, NetArgs, ProfileArg};
 pub use cores::{CoreList, Place};
 pub use error::Error;
+pub use raw::{Frames, PortArgs};
 pub use rdma_args::RdmaArgs;
 #[cfg(feature = "rdma")]
 pub use rdma_args::{ConnectArg, ModeArg};
