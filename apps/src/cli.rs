@@ -2,7 +2,7 @@
 
 use crate::commands::doctor::{self, DoctorArgs};
 use crate::commands::hugepages::{self, HugepagesArgs};
-use crate::commands::{chargen, discard, echo, kv};
+use crate::commands::{chargen, discard, echo, kv, raw};
 use crate::error::Error;
 use crate::output::{print_line, tell};
 use clap::error::ErrorKind;
@@ -37,6 +37,9 @@ enum Command {
     /// Measure a key-value server that Redis or memcached clients talk to
     #[command(subcommand)]
     Kv(kv::Command),
+    /// Move frames with no protocol: what a port can do by itself
+    #[command(subcommand)]
+    Raw(raw::Command),
     /// Reserve, release and inspect hugepages, per NUMA node
     Hugepages(HugepagesArgs),
     /// Show the RDMA devices of this machine, and measure them
@@ -73,6 +76,7 @@ pub fn main() -> ExitCode {
         Command::Discard(command) => discard::run(command),
         Command::Chargen(command) => chargen::run(command),
         Command::Kv(command) => kv::run(command),
+        Command::Raw(command) => raw::run(command),
         Command::Hugepages(args) => hugepages::run(args).map_err(Error::from),
         #[cfg(feature = "rdma")]
         Command::Rdma(command) => crate::commands::rdma::run(command).map_err(Error::from),

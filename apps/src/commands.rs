@@ -8,6 +8,7 @@ pub mod hugepages;
 pub mod kv;
 mod kv_serve;
 mod load;
+pub mod raw;
 #[cfg(feature = "rdma")]
 pub mod rdma;
 mod serve;

@@ -4,8 +4,8 @@ use crate::commands::doctor::DoctorError;
 use crate::commands::hugepages::HugepagesError;
 use crate::load::Errors;
 use crate::net;
-use linerate_bypass::ConnectError;
 use linerate_bypass::arena::ArenaError;
+use linerate_bypass::{ConnectError, Via};
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -25,6 +25,20 @@ pub enum Error {
         remote: SocketAddr,
         /// Why the last of them could not be opened; `None` if nothing was heard in time.
         why: Option<ConnectError>,
+    },
+    /// Nobody gives frames back.
+    #[error("{0}: no frame came back in 10 s: run raw reflect at the other end, or mend the link")]
+    NoReflector(Via),
+    /// Frames did not come back as they were sent.
+    #[error(
+        "{lost} frames were lost, {corrupt} came back with wrong bytes: the figures are of the others; look at the link, or let fewer \
+             be on their way with --depth"
+    )]
+    Frames {
+        /// They did not come back in time.
+        lost: u64,
+        /// They came back with other bytes.
+        corrupt: u64,
     },
     /// A server exports nothing.
     #[error("{0} exports nothing: start it with kv serve --export BYTES")]

@@ -13,6 +13,7 @@ pub mod load;
 pub mod net;
 mod output;
 mod over;
+pub mod raw;
 mod reach;
 pub mod report;
 pub mod services;

@@ -2,9 +2,12 @@
 
 mod args;
 mod cores;
+#[cfg(feature = "dpdk")]
+mod dpdk_port;
 mod error;
 mod kernel;
 mod port;
+mod raw;
 #[cfg(feature = "rdma")]
 mod rdma;
 mod rdma_args;
@@ -15,6 +18,7 @@ mod stack;
 pub use args::{EngineArg, IdleArg, NetArgs, ProfileArg, ThreadingArg};
 pub use cores::{CoreList, Place};
 pub use error::Error;
+pub use raw::{Frames, PortArgs};
 pub use rdma_args::RdmaArgs;
 #[cfg(feature = "rdma")]
 pub use rdma_args::{ConnectArg, ModeArg};

@@ -80,6 +80,20 @@ pub enum Error {
         /// The missing feature.
         feature: &'static str,
     },
+    /// There are no frames where there is no port.
+    #[error("--via {0}: no frames to be had there: name a DPDK port, such as virtio-user:SOCKET or pci:ADDRESS")]
+    NoFrames(Via),
+    /// Frames without a protocol are moved by one worker.
+    #[error("--cores: {0} cores for one worker: give one")]
+    OneCore(usize),
+    /// A frame does not fit.
+    #[error("--size {size}: this port's frames carry {most} bytes at most: give no more, or a larger --mtu")]
+    FrameTooLong {
+        /// Bytes of payload.
+        size: usize,
+        /// What there may be.
+        most: usize,
+    },
     /// The kernel's sockets could not be had.
     #[error(transparent)]
     Kernel(#[from] linerate_kernel::Error),
@@ -108,7 +122,6 @@ pub enum Error {
     #[error(transparent)]
     Verbs(#[from] linerate_rdma::verbs::Error),
     /// The system has no randomness to give.
-    #[cfg(feature = "dpdk")]
     #[error("no randomness from the system: {0}")]
     NoRandomness(getrandom::Error),
     /// A worker needs a core of its own.
@@ -176,6 +189,8 @@ impl Error {
                 | NotAHost(_)
                 | SecondGateway(_)
                 | NotInThisBuild { .. }
+                | NoFrames(_)
+                | OneCore(_)
         )
     }
 }

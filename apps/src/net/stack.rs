@@ -1,20 +1,14 @@
 //! Every `--via` but `kernel`: workers of the TCP/IP stack on the queue pairs of a DPDK port.
 
-use super::{EngineArg, Error, Job, Listen, NetArgs, ProfileArg};
+use super::{EngineArg, Error, Job, Listen, NetArgs, ProfileArg, dpdk_port};
 use crate::reach::{PER_WORKER, set_arena};
 use linerate_bypass::arena::{Arena, ArenaConfig, ArenaError};
-use linerate_bypass::dpdk::{self, Backing, Eal, EalConfig, Mbuf, PortConfig, QueuePair};
+use linerate_bypass::dpdk::{self, Eal, Mbuf, PortConfig, QueuePair};
 use linerate_bypass::time::Clock;
 use linerate_bypass::{Seat, Service, Summary};
 use linerate_stack::{Config, Crossing, Engine, NativeEngine, RSS_KEY, SmoltcpEngine, Worker};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
-
-/// How long a link may take to come up before who connects begins all the same: some devices do not tell.
-const LINK_LIMIT: Duration = Duration::from_secs(10);
-/// How often it is looked at.
-const LINK_PERIOD: Duration = Duration::from_millis(5);
 
 /// An open port of DPDK, and what the stack's workers are told about the network behind it.
 pub struct Port {
@@ -28,17 +22,12 @@ impl Port {
     /// Starts EAL, and opens the port with a queue pair for each of `workers` workers. While it waits for the other
     /// end of a link, `stop` ends it.
     pub fn open(args: &NetArgs, listen: &Listen, workers: usize, stop: &Arc<AtomicBool>) -> Result<Self, Error> {
-        let eal = Eal::start(&EalConfig::for_via(&args.via, args.eal.clone()))?;
-        if let Backing::OrdinaryPages { remedy } = eal.backing() {
-            tracing::warn!("ordinary pages instead of hugepages: {remedy}");
-        }
-        let queues = u16::try_from(workers).map_err(|_| Error::TooManyWorkers(workers))?;
+        let eal = dpdk_port::start_eal(&args.via, &args.eal)?;
         match eal.arena(workers * PER_WORKER) {
             Ok(arena) => set_arena(arena),
             Err(error) => tracing::warn!("what services send over and over is copied for each packet: {error}"),
         }
         let port = PortConfig {
-            queues,
             mtu: args.mtu,
             mac: args.mac,
             rss_key: RSS_KEY.first_chunk().copied(),
@@ -47,9 +36,9 @@ impl Port {
             stop: stop.clone(),
             ..PortConfig::default()
         };
-        let port = dpdk::Port::open(&eal, &args.via, port)?;
+        let port = dpdk_port::open(&eal, &args.via, workers, port)?;
         if listen.tcp.is_empty() && listen.udp.is_empty() {
-            await_link(&port, stop);
+            dpdk_port::await_link(&port, stop);
         }
         let defaults = match args.profile.unwrap_or_default() {
             ProfileArg::Internet => Config::default(),
@@ -128,20 +117,6 @@ impl Port {
     /// What the port's devices dropped by themselves. To be asked once the workers have ended; dropping the port
     /// then closes its devices.
     pub fn summary(&self) -> Summary {
-        let drops = self.port.drops();
-        let mut summary = Summary::default();
-        summary.drop_for("not taken from the port in time", drops.rx_missed);
-        summary.drop_for("received in error", drops.rx_errors);
-        summary.drop_for("no packet to receive into", drops.rx_no_mbuf);
-        summary.drop_for("sent in error", drops.tx_errors);
-        summary
-    }
-}
-
-/// Waits until the link is up: whoever connects before finds nobody there.
-fn await_link(port: &dpdk::Port, stop: &AtomicBool) {
-    let end = Instant::now() + LINK_LIMIT;
-    while !port.link_up() && !stop.load(Ordering::Relaxed) && Instant::now() < end {
-        std::thread::sleep(LINK_PERIOD);
+        dpdk_port::summary_of(&self.port)
     }
 }

@@ -8,6 +8,7 @@ mod links;
 mod linux;
 mod namespace;
 mod program;
+mod raw;
 mod refusals;
 mod wire;
 mod workers;

@@ -1,0 +1,162 @@
+//! `linerate raw`.
+
+use crate::error::Error;
+use crate::net::{self, Frames, Place, PortArgs};
+use crate::output::{print_line, tell};
+use crate::over::{Basis, Over};
+use crate::raw::{Counts, Load, Plan, Reflector, SMALLEST, summary_of};
+use crate::report::Report;
+use crate::signals;
+use crate::summary::Shown;
+use crate::units::{parse_duration, parse_duration_or_none};
+use linerate_bypass::time::Clock;
+use linerate_bypass::{Nic, Summary};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// What to do.
+#[derive(Debug, clap::Subcommand)]
+pub enum Command {
+    /// Give every frame back with its Ethernet addresses swapped
+    Reflect(ReflectArgs),
+    /// Send frames to a reflector, and measure how many come back, and when
+    Load(RawLoadArgs),
+}
+
+/// `linerate raw reflect`.
+#[derive(Debug, clap::Args)]
+pub struct ReflectArgs {
+    #[command(flatten)]
+    port: PortArgs,
+
+    /// Print the summary as one JSON object on standard output
+    #[arg(long)]
+    json: bool,
+}
+
+/// `linerate raw load`.
+#[derive(Debug, clap::Args)]
+pub struct RawLoadArgs {
+    #[command(flatten)]
+    port: PortArgs,
+
+    /// Bytes of a frame's payload, behind the 14 of its Ethernet header
+    #[arg(long, value_name = "BYTES", default_value_t = 64, value_parser = clap::value_parser!(u16).range(SMALLEST as i64..))]
+    size: u16,
+
+    /// Frames on the way
+    #[arg(long, value_name = "FRAMES", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=4096))]
+    depth: u16,
+
+    /// How long to measure: 500ms, 5s, 2m
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = parse_duration)]
+    duration: Duration,
+
+    /// How long frames are sent before that and do not count, or 0
+    #[arg(long, value_name = "TIME", default_value = "0", value_parser = parse_duration_or_none)]
+    warm_up: Duration,
+
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the command.
+pub fn run(command: Command) -> Result<(), Error> {
+    match command {
+        Command::Reflect(args) => reflect(&args),
+        Command::Load(args) => load(&args),
+    }
+}
+
+fn reflect(args: &ReflectArgs) -> Result<(), Error> {
+    let stop = signals::stop_flag().map_err(Error::Signals)?;
+    let ready = format!("ready raw reflect via {}, 1 worker", args.port.via);
+    let mut printed = Ok(());
+    let ((), total) = args.port.run(Place::First, Reflect, &stop, || printed = print_line(ready))?;
+    printed.map_err(Error::Output)?;
+    let summary = Over { result: Shown::from(&total), basis: Basis::default() };
+    if args.json {
+        return print_line(summary.json()).map_err(Error::Output);
+    }
+    tell(summary);
+    Ok(())
+}
+
+struct Reflect;
+
+impl Frames for Reflect {
+    type Outcome = ();
+
+    fn opened(&self, _: usize) -> Result<(), net::Error> {
+        Ok(())
+    }
+
+    fn awaits_link(&self) -> bool {
+        false
+    }
+
+    fn run(self, nic: impl Nic, stop: &AtomicBool) -> ((), Summary) {
+        let mut reflector = Reflector::new(nic);
+        while !stop.load(Ordering::Relaxed) {
+            if reflector.turn() == 0 {
+                std::hint::spin_loop();
+            }
+        }
+        let mut summary = summary_of(reflector.nic().stats());
+        summary.drop_for("not to be given back", reflector.unanswered());
+        ((), summary)
+    }
+}
+
+fn load(args: &RawLoadArgs) -> Result<(), Error> {
+    let stop = signals::stop_flag().map_err(Error::Signals)?;
+    let mut run = [0; 8];
+    getrandom::fill(&mut run).map_err(net::Error::NoRandomness)?;
+    let plan =
+        Plan { size: args.size.into(), depth: args.depth.into(), warm_up: args.warm_up, duration: args.duration };
+    let worker = Send { plan, run: u64::from_ne_bytes(run) };
+    let ((counts, measured), total) = args.port.run(Place::Last, worker, &stop, || ())?;
+    tracing::info!("{}", Shown::from(&total));
+    if measured.is_zero() {
+        return Err(Error::NoReflector(args.port.via.clone()));
+    }
+    let Counts { frames, lost, corrupt, rtt_nanos, .. } = counts;
+    let report = Report::new(frames, measured, frames * u64::from(args.size), lost + corrupt, &rtt_nanos);
+    let report = Over { result: report, basis: Basis::default() };
+    print_line(if args.json { report.json() } else { report.to_string() }).map_err(Error::Output)?;
+    if lost + corrupt == 0 { Ok(()) } else { Err(Error::Frames { lost, corrupt }) }
+}
+
+struct Send {
+    plan: Plan,
+    run: u64,
+}
+
+impl Frames for Send {
+    type Outcome = (Counts, Duration);
+
+    fn opened(&self, mtu: usize) -> Result<(), net::Error> {
+        let size = self.plan.size;
+        if size <= mtu { Ok(()) } else { Err(net::Error::FrameTooLong { size, most: mtu }) }
+    }
+
+    fn awaits_link(&self) -> bool {
+        true
+    }
+
+    fn run(self, nic: impl Nic, stop: &AtomicBool) -> (Self::Outcome, Summary) {
+        let clock = Clock::start();
+        let mut load = Load::new(nic, self.plan, self.run);
+        while load.turn(clock.now()) {
+            if stop.load(Ordering::Relaxed) {
+                load.stop(clock.now());
+            }
+        }
+        let (counts, measured) = load.result();
+        let mut summary = summary_of(load.nic().stats());
+        summary.drop_for("came back too late, or twice", counts.late);
+        summary.drop_for("not of this load", load.strange());
+        ((counts.clone(), measured), summary)
+    }
+}
