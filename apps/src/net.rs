@@ -273,8 +273,10 @@ mod tests {
             Ok((0, Summary::default()))
         });
         let panics: Job<u8> = Box::new(|| panic!("on purpose"));
-        let error =
-            Running::start(&[core, core], vec![runs, panics], stop, Summary::default).unwrap().join().unwrap_err();
+        let error = Running::start(&[core, core], vec![runs, panics], stop, Box::new(Summary::default))
+            .unwrap()
+            .join()
+            .unwrap_err();
         assert!(matches!(error, Error::Panicked(1)), "{error}");
     }
 

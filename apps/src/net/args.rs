@@ -53,7 +53,7 @@ pub struct NetArgs {
 
     /// Where services run: inline, on their workers' threads; or split, on threads of their own, one beside each worker, so that
     /// what a service computes holds no connection up
-    #[arg(long, value_enum, value_name = "HOW", default_value_t)]
+    #[arg(long, value_enum, value_name = "HOW", default_value_t, env = "LINERATE_THREADING")]
     pub threading: ThreadingArg,
 
     /// The core of each worker's service with --threading split [default: cores that no worker has; where there are too few, the
