@@ -47,6 +47,8 @@ pub struct Runner<S: Service> {
     /// What is to be delivered of a batch: connections with something to read, and then what else happened, in its order.
     readable: Vec<ConnId>,
     others: Vec<Other>,
+    /// Connections whose timers have come.
+    due: Vec<ConnId>,
     /// Kept for its memory.
     spare: Vec<ConnId>,
 }
@@ -76,6 +78,7 @@ impl<M: Send + 'static> Station<M> {
             tends_at: None,
             readable: Vec::new(),
             others: Vec::new(),
+            due: Vec::new(),
             spare: Vec::new(),
         }
     }
@@ -302,18 +305,25 @@ impl<S: Service> Runner<S> {
 
     fn fire_timers(&mut self) -> usize {
         let now = self.net.now;
-        let mut fired = 0;
-        while let Some(conn) = self.net.timers.pop(now) {
-            fired += 1;
-            let Net { streams, timers, .. } = &mut self.net;
-            let Some(stream) = streams.get_mut(conn) else { continue };
-            if timers.fired(conn, &mut stream.timer, now)
-                && !stream.aborted
+        let Net { streams, timers, .. } = &mut self.net;
+        // All that are due before any is told: one that asks for the time that it is gets it in the next turn.
+        while let Some(conn) = timers.pop(now) {
+            if let Some(stream) = streams.get_mut(conn)
+                && timers.fired(conn, &mut stream.timer, now)
+            {
+                self.due.push(conn);
+            }
+        }
+        let fired = self.due.len();
+        let mut due = std::mem::take(&mut self.due);
+        for conn in due.drain(..) {
+            if self.net.stream_mut(conn).is_some()
                 && let Some(state) = self.states.get_mut(conn)
             {
                 self.service.timer(&mut self.net, conn, state);
             }
         }
+        self.due = due;
         fired
     }
 

@@ -367,3 +367,38 @@ fn a_worker_whose_service_has_failed_ends_when_it_is_stopped() {
     server.stop.store(true, Ordering::Relaxed);
     server.worker.join().unwrap();
 }
+
+/// Asks again and again for the time that it is.
+struct Restless {
+    timers: u64,
+}
+
+impl Service for Restless {
+    type Conn = ();
+    type Message = ();
+
+    fn opened(&mut self, net: &mut impl Transport, conn: ConnId, _: Origin) {
+        net.set_timer(conn, Some(Duration::ZERO));
+    }
+
+    fn readable(&mut self, net: &mut impl Transport, conn: ConnId, (): &mut ()) {
+        net.forward(conn, conn);
+    }
+
+    fn timer(&mut self, net: &mut impl Transport, conn: ConnId, (): &mut ()) {
+        self.timers += 1;
+        net.set_timer(conn, Some(Duration::ZERO));
+    }
+}
+
+#[test]
+fn a_timer_that_is_always_due_does_not_stop_anything_else() {
+    let server = start(&listening(), true, |_| Restless { timers: 0 });
+    let mut stream = client(server.address);
+    for _ in 0..100 {
+        stream.write_all(b"x").unwrap();
+        stream.read_exact(&mut [0]).unwrap();
+    }
+    let (service, _) = server.finish();
+    assert!(service.timers > 100);
+}
