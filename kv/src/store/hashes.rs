@@ -53,7 +53,7 @@ impl Store {
         };
         let long = result?;
         let len = long.len();
-        let number = self.keep_long(long);
+        let number = self.keep_long(long, now)?;
         let result = self.hset_near(key, Field { name: field, value: Near::Far(number) }, len, now);
         if result.is_err() {
             self.drop_long(number);
@@ -180,7 +180,7 @@ impl Store {
     fn fit(&mut self, key: &Key, location: Location, now: u64) {
         let item = self.item(location);
         let (size, at) = (item.size(), item.expires_at());
-        if Heap::slot_len(size) * 2 <= self.heap.slot_at(location) && self.has_room(size, 1) {
+        if Heap::slot_len(size) * 2 <= self.heap.slot_at(location) && self.has_room(size, 1, None) {
             // Else it stays where it is.
             let _ = self.rewrite(key, location, at, now);
         }
