@@ -144,8 +144,13 @@ impl Store {
         let Some(location) = self.find_hash(key, now)? else { return Ok(false) };
         let item = self.item(location);
         let is_small = item.form() == Form::Fields;
-        let (was_there, is_empty) =
-            if is_small { self.hdel_small(location, field) } else { self.hdel_large(item.number(), field, now) };
+        let (was_there, is_empty) = if is_small {
+            self.hdel_small(location, field)
+        } else {
+            let number = item.number();
+            // It does not go for the room that a bucket of its own needs meanwhile.
+            self.with_pinned(key, |store| store.hdel_large(number, field, now))
+        };
         if is_empty {
             self.remove(key, now);
         } else if was_there && is_small {

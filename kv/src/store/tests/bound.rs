@@ -146,3 +146,36 @@ fn values_that_go_take_no_memory_for_that() {
         used = store.used();
     }
 }
+
+/// What a field is taken out of does not go for the room that its bucket needs meanwhile.
+#[test]
+fn a_hash_that_loses_fields_is_not_evicted_for_it() {
+    const HASHES: usize = 40;
+    let mut store = store(32 << 20, Evict::Random(From::All));
+    let mut random = fastrand::Rng::with_seed(3);
+    let mut fields = [0u32; HASHES];
+    for n in 0..100_000u32 {
+        let which = random.usize(..HASHES);
+        let name = [which as u8];
+        let key = store.key(0, &name);
+        let len = store.hlen(&key, 0).unwrap();
+        if len == 0 {
+            fields[which] = 0;
+        }
+        if random.u8(..5) < 3 {
+            let field = fields[which].to_le_bytes();
+            store.hset(&key, &field, &vec![1; random.usize(..1400)][..], 0).unwrap();
+            fields[which] += 1;
+        } else if len > 0 {
+            // A bucket that has lost half its bytes is put into a smaller place.
+            let field = random.u32(..fields[which]).to_le_bytes();
+            let was_there = store.hdel(&key, &field, 0).unwrap();
+            assert_eq!(store.hlen(&key, 0), Ok(len - usize::from(was_there)), "{n}");
+        }
+        // Few others are there that may go.
+        let name = random.u32(..2000).to_le_bytes();
+        store.set(&store.key(1, &name), &vec![1; random.usize(..100_000)][..], Expiry::Never, 0).unwrap();
+        assert!(store.used() <= 32 << 20);
+    }
+    assert!(store.counts().evicted > 1000);
+}
