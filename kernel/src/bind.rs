@@ -3,9 +3,8 @@
 use crate::poller::{Poller, Token};
 use crate::{Config, Error, Protocol};
 use linerate_bypass::mailbox::{Receiver, mailbox, waking_mailbox};
-use linerate_bypass::{ConnId, Letter, Postbox};
+use linerate_bypass::{ConnId, Letter, Postbox, raise_open_files};
 use rustix::io::Errno;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use socket2::{Domain, SockAddr, Socket, Type};
 use std::io;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
@@ -153,18 +152,13 @@ fn explain(protocol: Protocol, address: SocketAddr, source: io::Error) -> Error 
 }
 
 fn raise_descriptor_limit(connections: usize) {
-    let limit = getrlimit(Resource::Nofile);
     let wanted = connections as u64 + 64;
-    if limit.current.is_none_or(|current| current >= wanted) {
-        return;
-    }
-    let raised = limit.maximum.map_or(wanted, |maximum| maximum.min(wanted));
-    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: Some(raised), maximum: limit.maximum }) {
-        tracing::warn!("cannot raise the limit of open files to {raised}: {error}");
-    } else if raised < wanted {
-        tracing::info!(
-            "the limit of open files allows about {raised} connections, not {connections}: raise it with \
+    match raise_open_files(Some(wanted)) {
+        Ok(allowed) if allowed < wanted => tracing::info!(
+            "the limit of open files allows about {allowed} connections, not {connections}: raise it with \
              `ulimit -Hn` or LimitNOFILE= for more"
-        );
+        ),
+        Ok(_) => {}
+        Err(error) => tracing::warn!("cannot raise the limit of open files to {wanted}: {error}"),
     }
 }

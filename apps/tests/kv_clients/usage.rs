@@ -137,6 +137,14 @@ fn ctrl_c_in_the_middle_of_requests_ends_it_with_a_summary() {
     assert!(ended.status.success() && ended.json()["accepted"] == 6, "{ended:?}");
     let ended = load.wait();
     assert_eq!(ended.status.code(), Some(1), "{ended:?}");
+    let line = ended.stderr.iter().find(|line| line.contains(" were lost")).expect("the lost ones are told");
+    let number = |what: &str| {
+        let (before, _) = line.split_once(what)?;
+        before.rsplit(' ').next()?.parse::<u64>().ok()
+    };
+    let [all, lost, refused] = [" errors: ", " were lost", " refused"].map(number);
     // One that is opened again before all is over is lost again.
-    assert!(ended.stderr.iter().any(|line| line.contains(" were lost")), "{ended:?}");
+    assert!(lost >= Some(4), "{ended:?}");
+    // Nothing else went wrong.
+    assert_eq!(all, lost.zip(refused).map(|(lost, refused)| lost + refused), "{ended:?}");
 }

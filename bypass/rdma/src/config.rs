@@ -5,6 +5,7 @@ use crate::credit::LEAST_BUFFERS;
 use crate::net::KEPT;
 use crate::offers::Offers;
 use crate::session::DatagramHeader;
+use crate::verbs::PairConfig;
 use std::time::Duration;
 
 /// Datagrams of a worker that are being sent at a time, and buffers for those that come unless there are connections for more.
@@ -148,6 +149,17 @@ pub enum Unable {
 }
 
 impl Config {
+    /// Of each queue pair, but that it sends nothing inline.
+    pub(crate) fn pair(&self) -> PairConfig {
+        PairConfig {
+            sends: self.sends.into(),
+            receives: self.buffers.into(),
+            inline: 0,
+            signal_every: self.signal_every,
+            list: self.list,
+        }
+    }
+
     /// As much of it as a device with these limits can do; an error for what cannot be less.
     pub(crate) fn within(&self, limits: &DeviceLimits) -> Result<Config, Unable> {
         let mut config = self.clone();

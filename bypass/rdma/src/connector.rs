@@ -185,13 +185,7 @@ impl<C: Calls> Connector<C> {
         let calls = region.domain().calls();
         let limits = calls.limits().map_err(Error::of("query the device"))?;
         let is_iwarp = limits.transport == TransportKind::Iwarp;
-        let pair = PairConfig {
-            sends: config.sends.into(),
-            receives: config.buffers.into(),
-            inline: 0,
-            signal_every: config.signal_every,
-            list: config.list,
-        };
+        let pair = config.pair();
         let inline = workers.first().map_or(0, |seat| inline(region, seat, &pair, config.inline));
         let greeting = Greeting {
             buffer: u32::try_from(config.message()).unwrap_or(u32::MAX),

@@ -2,7 +2,7 @@
 
 use crate::Config;
 use crate::calls::{Calls, GidKind, Mtu, Path, Transition};
-use crate::verbs::{CompletionQueue, Domain, Error, Init, PairConfig, QueuePair, ReadyToSend, Region};
+use crate::verbs::{CompletionQueue, Domain, Error, Init, QueuePair, ReadyToSend, Region};
 use linerate_bypass::Arena;
 use linerate_bypass::time::Duration;
 use std::io::ErrorKind;
@@ -61,13 +61,7 @@ pub fn steps<C: Calls>(
     let region = watch.time("register memory", false, || Region::new(&domain, std::slice::from_ref(arena), false))?;
     let queue =
         watch.time("completion queue", false, || CompletionQueue::new(calls, 2 * config.completions(), None))?;
-    let pair = PairConfig {
-        sends: config.sends.into(),
-        receives: config.buffers.into(),
-        inline: 0,
-        signal_every: config.signal_every,
-        list: config.list,
-    };
+    let pair = config.pair();
     let transitions = |peer: u32| {
         let receive = Transition::ReadyToReceive {
             mtu: Mtu::Mtu1024,

@@ -98,6 +98,9 @@ impl Pieces {
     /// Bytes of the largest piece.
     pub const LARGEST: usize = CHUNK;
 
+    /// Pages of a chunk.
+    pub const PAGES: usize = PAGES;
+
     /// Nothing yet of `arena`.
     pub fn new(arena: Arena) -> Self {
         // As many as there may ever be: moving them all when there are more would take a hundred microseconds.
@@ -147,6 +150,11 @@ impl Pieces {
         }
     }
 
+    /// Chunks that it has had at once: pages have numbers below this times [`PAGES`](Self::PAGES).
+    pub fn chunks(&self) -> usize {
+        self.rows.len()
+    }
+
     /// Bytes in chunks.
     pub fn held(&self) -> usize {
         self.inner().held * CHUNK
@@ -159,11 +167,18 @@ impl Pieces {
 
     /// A piece with room for `len` bytes, [`LARGEST`](Self::LARGEST) at most, if there is one.
     pub fn take(&mut self, len: usize) -> Option<Piece> {
+        self.take_within(len, usize::MAX)
+    }
+
+    /// As [`take`](Self::take), if what is [used](Self::used) grows by no more than `most` bytes: by the piece, and by what is to
+    /// be known of a chunk's pieces if it is the chunk's first.
+    pub fn take_within(&mut self, len: usize, most: usize) -> Option<Piece> {
         if len > CHUNK {
             return None;
         }
         let order = order_of(len);
-        let (chunk, unit) = self.take_part(order)?;
+        let details = most.checked_sub(UNIT << order)?;
+        let (chunk, unit) = self.take_part(order, details)?;
         let home = Arc::as_ptr(&self.home);
         let inner = self.inner_mut();
         let part = inner.chunks[chunk].as_mut()?;
@@ -220,7 +235,8 @@ impl Pieces {
 
     /// Keeps a page. Returns its number.
     pub fn open_page(&mut self) -> Option<u32> {
-        let (chunk, unit) = self.take_part(PAGE_ORDER)?;
+        // A page has no details.
+        let (chunk, unit) = self.take_part(PAGE_ORDER, DETAILS)?;
         let page = unit * UNIT / PAGE;
         self.rows[chunk].kept |= 1 << page;
         Some((chunk * PAGES + page) as u32)
@@ -353,10 +369,15 @@ impl Pieces {
         self.release_if_free(chunk);
     }
 
-    fn take_part(&mut self, order: usize) -> Option<(usize, usize)> {
+    /// A part of a chunk: of one that has details if there are no `details` bytes for them.
+    fn take_part(&mut self, order: usize, details: usize) -> Option<(usize, usize)> {
         self.collect(COLLECTED);
-        let found = self.inner().roomy_chunk(order).or_else(|| self.take_chunk());
-        let chunk = found?;
+        let found = self.inner().roomy_chunk(order);
+        let has_details = |chunk: usize| self.inner().chunks[chunk].as_ref().is_some_and(|part| part.details.is_some());
+        if details < DETAILS && !found.is_some_and(has_details) {
+            return None;
+        }
+        let chunk = found.or_else(|| self.take_chunk())?;
         let inner = self.inner_mut();
         let part = inner.chunks[chunk].as_mut()?;
         let unit = part.buddies.take(order)?;

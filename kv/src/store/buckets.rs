@@ -47,6 +47,7 @@ impl Store {
         let mut table = Table::new();
         (table.count, table.bytes, table.is_wide) = (count, fields.len(), is_wide);
         let size = table.size();
+        self.make_room_beside(size + self.tables.growth(1), now)?;
         self.beside += size;
         let table = self.tables.insert(table);
         let result = self.put_bucket(table, 0, fields, now).and_then(|()| {
@@ -277,9 +278,9 @@ impl Store {
         }
         match (first, others) {
             (None, _) => {}
-            (Some(size), 0) => self.make_room(size, 1, now)?,
+            (Some(size), 0) => self.make_room(size, 1, None, now)?,
             // How large they are makes no difference if there are as many pages.
-            _ => self.make_room(heap::LARGEST, others + 1, now)?,
+            _ => self.make_room(heap::LARGEST, others + 1, None, now)?,
         }
         let [a, b, c, d] = table.to_le_bytes();
         let [e, f, g, h] = bucket.to_le_bytes();
@@ -309,7 +310,7 @@ impl Store {
         let Some(head) = head else { return };
         let size = draft(&[0; 8], bytes.len().min(PART)).size();
         // Where it saves little, and where it would cost others their place, it stays where it is.
-        let is_worth_it = Heap::slot_len(size) * 2 <= self.heap.slot_at(head) && self.has_room(heap::LARGEST, 2);
+        let is_worth_it = Heap::slot_len(size) * 2 <= self.heap.slot_at(head) && self.has_room(heap::LARGEST, 2, None);
         if (bytes.is_empty() || is_worth_it) && self.put_bucket(table, bucket, bytes, now).is_ok() {
             return;
         }
@@ -368,6 +369,10 @@ impl Store {
     }
 
     fn split(&mut self, number: u32, now: u64) -> bool {
+        let growth = self.tables.get(number).map_or(0, Table::growth);
+        if self.make_room_beside(growth, now).is_err() {
+            return false;
+        }
         let Some(table) = self.tables.get_mut(number) else { return false };
         self.beside -= table.size();
         table.grow();
@@ -401,7 +406,10 @@ impl Store {
         for _ in 0..STEPS {
             let Some(table) = self.tables.get(number) else { return };
             let last = table.buckets() - 1;
-            if last == 0 || table.bytes >= table.buckets() as usize * BUCKET / 4 || !self.has_room(heap::LARGEST, 2) {
+            if last == 0
+                || table.bytes >= table.buckets() as usize * BUCKET / 4
+                || !self.has_room(heap::LARGEST, 2, None)
+            {
                 return;
             }
             let mut scratch = std::mem::take(&mut self.scratch);

@@ -53,7 +53,7 @@ impl Store {
         };
         let long = result?;
         let len = long.len();
-        let number = self.keep_long(long);
+        let number = self.keep_long(long, now)?;
         let result = self.hset_near(key, Field { name: field, value: Near::Far(number) }, len, now);
         if result.is_err() {
             self.drop_long(number);
@@ -144,8 +144,13 @@ impl Store {
         let Some(location) = self.find_hash(key, now)? else { return Ok(false) };
         let item = self.item(location);
         let is_small = item.form() == Form::Fields;
-        let (was_there, is_empty) =
-            if is_small { self.hdel_small(location, field) } else { self.hdel_large(item.number(), field, now) };
+        let (was_there, is_empty) = if is_small {
+            self.hdel_small(location, field)
+        } else {
+            let number = item.number();
+            // It does not go for the room that a bucket of its own needs meanwhile.
+            self.with_pinned(key, |store| store.hdel_large(number, field, now))
+        };
         if is_empty {
             self.remove(key, now);
         } else if was_there && is_small {
@@ -180,7 +185,7 @@ impl Store {
     fn fit(&mut self, key: &Key, location: Location, now: u64) {
         let item = self.item(location);
         let (size, at) = (item.size(), item.expires_at());
-        if Heap::slot_len(size) * 2 <= self.heap.slot_at(location) && self.has_room(size, 1) {
+        if Heap::slot_len(size) * 2 <= self.heap.slot_at(location) && self.has_room(size, 1, None) {
             // Else it stays where it is.
             let _ = self.rewrite(key, location, at, now);
         }

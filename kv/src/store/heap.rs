@@ -94,6 +94,12 @@ impl Heap {
         self.classes[class_of(len)].free > 0
     }
 
+    /// Bytes by which what it takes grows at most with `count` pages more.
+    pub fn growth(&self, count: usize) -> usize {
+        let most = (self.pieces.chunks() + count.div_ceil(Pieces::PAGES)) * Pieces::PAGES;
+        count * PAGE + most.saturating_sub(self.pages.len()) * size_of::<Page>()
+    }
+
     /// Gets a page for slots of `len` bytes, if there is one.
     pub fn add_page(&mut self, len: usize) -> bool {
         self.open(class_of(len)).is_some()

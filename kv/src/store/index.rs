@@ -98,9 +98,8 @@ impl Index {
         let at = self.segment_of(hash);
         let segment = &mut self.segments[at];
         let before = segment.places.capacity();
-        if segment.len as usize + 1 > segment.homes as usize * 4 / 5 {
-            let homes = (segment.homes as usize * 5 / 4).max(FEWEST);
-            segment.set_homes(homes as u32);
+        if segment.is_full() {
+            segment.set_homes(segment.more_homes() as u32);
         }
         segment.put(entry(hash as u32, location));
         segment.len += 1;
@@ -185,6 +184,20 @@ impl Index {
         count.min(self.segments.len()) * each + count * 2 * size_of::<u64>()
     }
 
+    /// The most bytes by which it grows when an entry is added under `hash`.
+    pub fn growth_under(&self, hash: u64) -> usize {
+        let segment = &self.segments[self.segment_of(hash)];
+        let (homes, len) = (segment.homes as usize, segment.places.len());
+        let places = if segment.is_full() {
+            let more = segment.more_homes();
+            // With more homes no more entries go on beyond the last than now, but for the new one and a rounding.
+            places_for(more).max(more + (len - homes + 2).next_multiple_of(FEWEST))
+        } else {
+            len + if len == segment.places.capacity() { FEWEST } else { 0 }
+        };
+        places.saturating_sub(segment.places.capacity()) * size_of::<u64>()
+    }
+
     /// An entry near where `random`, a number of all 64 bits, leads: nearly any.
     pub fn sample(&self, random: u64) -> Option<Location> {
         let start = self.segment_of(random);
@@ -200,6 +213,16 @@ impl Segment {
     #[inline(always)]
     fn home(&self, tag: u32) -> usize {
         ((u64::from(tag) * u64::from(self.homes)) >> 32) as usize
+    }
+
+    /// Whether another entry makes it grow.
+    fn is_full(&self) -> bool {
+        self.len as usize + 1 > self.homes as usize * 4 / 5
+    }
+
+    /// Homes that it has when it has grown.
+    fn more_homes(&self) -> usize {
+        (self.homes as usize * 5 / 4).max(FEWEST)
     }
 
     /// The first tag whose home is `home` or behind it; 2³² if there is none.
@@ -262,9 +285,7 @@ impl Segment {
     }
 
     fn set_homes(&mut self, homes: u32) {
-        // Some more for what goes on beyond the last home, so that it seldom has to be moved for that.
-        let room = homes as usize + if homes == 0 { 0 } else { 8 + homes as usize / 64 };
-        let mut places = Vec::with_capacity(room);
+        let mut places = Vec::with_capacity(places_for(homes as usize));
         places.resize(homes as usize, 0);
         let old = std::mem::replace(&mut self.places, places);
         self.homes = homes;
@@ -272,6 +293,11 @@ impl Segment {
             self.put(entry);
         }
     }
+}
+
+/// Places with `homes`: some more for what goes on beyond the last home, so that it seldom has to be moved for that.
+fn places_for(homes: usize) -> usize {
+    homes + if homes == 0 { 0 } else { 8 + homes / 64 }
 }
 
 fn entry(tag: u32, Location(location): Location) -> u64 {

@@ -73,11 +73,12 @@ impl Long {
         2 * size_of::<usize>() + size_of_val(&*self.pieces) + if self.is_lent { self.len } else { 0 }
     }
 
-    /// Bytes of what is in `clearing` move elsewhere, if there is room.
-    pub(super) fn leave(&mut self, clearing: &Clearing, label: u32, memory: &mut Pieces) {
+    /// Bytes of what is in `clearing` move elsewhere, if there is room and `memory` has no more than `most` in use then.
+    pub(super) fn leave(&mut self, clearing: &Clearing, label: u32, memory: &mut Pieces, most: usize) {
         let mut pieces = self.pieces.to_vec();
         for piece in pieces.iter_mut().filter(|piece| clearing.contains(piece)) {
-            let Some(mut moved) = memory.take(piece.len()) else { continue };
+            let room = most.saturating_sub(memory.used());
+            let Some(mut moved) = memory.take_within(piece.len(), room) else { continue };
             moved.copy_from_slice(piece);
             *piece = moved.freeze();
             memory.set_label(piece, label);
@@ -373,7 +374,8 @@ impl Store {
         while left > 0 {
             let whole = left.next_power_of_two().max(Pieces::SMALLEST);
             let size = if whole - left <= len / WASTE { whole } else { whole / 2 }.min(most);
-            match self.heap.pieces.take(size.min(left)) {
+            let room = self.memory.saturating_sub(self.used() + SLACK);
+            match self.heap.pieces.take_within(size.min(left), room) {
                 Some(piece) => pieces.push(piece),
                 None if size / 2 >= smallest => {
                     most = size / 2;
@@ -383,18 +385,18 @@ impl Store {
             }
             left -= size.min(left);
         }
-        // What is not used of them counts, too.
-        (self.used() + SLACK <= self.memory).then_some(pieces)
+        Some(pieces)
     }
 
-    /// Keeps `long`. Returns its number.
-    pub(super) fn keep_long(&mut self, long: Long) -> u32 {
+    /// Keeps `long`, if there is room for what it takes beside its pieces. Returns its number.
+    pub(super) fn keep_long(&mut self, long: Long, now: u64) -> Result<u32, Error> {
+        self.make_room_beside(long.beside() + self.longs.growth(1), now)?;
         self.beside += long.beside();
         let number = self.longs.insert(long);
         if let Some(long) = self.longs.get(number) {
             long.pieces.iter().for_each(|piece| self.heap.pieces.set_label(piece, number + 1));
         }
-        number
+        Ok(number)
     }
 
     /// Lets the one with this number go.
@@ -414,15 +416,7 @@ impl Store {
 
     /// `long` as it can be kept here: itself, or a copy if it is in another store's memory and was not lent.
     pub(super) fn own(&mut self, long: Long, now: u64) -> Result<Long, Error> {
-        if long.is_lent {
-            while self.used() + long.len + SLACK > self.memory {
-                if !self.clear_some(now) {
-                    return Err(Error::Full);
-                }
-            }
-            return Ok(long);
-        }
-        if long.pieces.iter().all(|piece| self.heap.pieces.owns(piece)) {
+        if long.is_lent || long.pieces.iter().all(|piece| self.heap.pieces.owns(piece)) {
             return Ok(long);
         }
         self.copy(&long, now)

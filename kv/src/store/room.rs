@@ -8,7 +8,7 @@ use linerate_bypass::arena::Pieces;
 
 /// Places of the index that are looked at together for flushed items.
 const SWEPT: usize = 256;
-/// Bytes by which the index and the lists may grow in one call.
+/// Bytes that are left when a page or a long value is taken, by which the index and the lists may grow next.
 pub(super) const SLACK: usize = 16 << 10;
 /// Pieces of work that are done by the way when memory is nearly full: so many when the reserve is, more the less there is of it.
 const PIECES: usize = 3;
@@ -38,18 +38,22 @@ impl Store {
     pub fn make_room_for(&mut self, items: impl Iterator<Item = (usize, usize)>, now: u64) -> Result<(), Error> {
         /// Bytes of an item beside its key and value, at most.
         const BESIDE: usize = 48;
+        /// Bytes of the list of a long value's pieces, as many as there are seldom more of.
+        const LIST: usize = 2 << 10;
         /// Slots of different sizes that the parts of a hash pass through.
         const SIZES: usize = 32;
-        let (mut count, mut short, mut long) = (0, 0, 0);
+        let (mut count, mut short, mut long, mut longs) = (0, 0, 0, 0);
         for (name, value) in items {
             let is_long = value >= self.long;
             count += 1;
             short += Heap::slot_len((BESIDE + name + if is_long { 0 } else { value }).min(heap::LARGEST));
             // Of pieces, an eighth may be wasted.
             long += if is_long { value + value / 8 + 2 * Pieces::SMALLEST } else { 0 };
+            longs += usize::from(is_long);
         }
         let pages = short.div_ceil(heap::PAGE - heap::LARGEST) + (count + 1).min(SIZES);
-        let needed = pages * heap::PAGE + long + self.index.growth(count) + SLACK;
+        let lists = self.longs.growth(longs) + longs * LIST + self.tables.growth(1);
+        let needed = self.heap.growth(pages) + long + lists + self.index.growth(count) + SLACK;
         loop {
             let has_bytes = self.used() + needed <= self.memory;
             self.heap.pieces.set_limit(self.chunks());
@@ -102,14 +106,15 @@ impl Store {
         self.found = found;
     }
 
-    /// Whether there is room for `count` items of at most `size` bytes. There is no more of it before the next item.
+    /// Whether there is room for `count` items of at most `size` bytes, and for the entry of `key` in the index. There is no more
+    /// of it before the next item.
     #[inline]
-    pub(super) fn has_room(&mut self, size: usize, count: usize) -> bool {
+    pub(super) fn has_room(&mut self, size: usize, count: usize, key: Option<&Key>) -> bool {
+        let used = self.used() + key.map_or(0, |key| self.entry_growth(key));
         if count == 1 && self.heap.has_slot(size) {
-            // Its entry may make the index grow.
-            return self.used() + self.index.growth(1) <= self.memory;
+            return used <= self.memory;
         }
-        if self.used() + count * heap::PAGE + SLACK > self.memory {
+        if used + self.heap.growth(count) + SLACK > self.memory {
             return false;
         }
         self.heap.pieces.set_limit(self.chunks());
@@ -121,13 +126,32 @@ impl Store {
         self.memory.saturating_sub(self.index.bytes()) + Pieces::LARGEST
     }
 
-    /// Makes room for `count` items of at most `size` bytes.
+    /// The most bytes by which the index grows for an item of `key`.
+    fn entry_growth(&self, key: &Key) -> usize {
+        match self.index.growth_under(key.hash) {
+            0 => 0,
+            _ if self.find_any(key).is_some() => 0,
+            growth => growth,
+        }
+    }
+
+    /// Makes room for `count` items of at most `size` bytes, and for the entry of `key` in the index.
     #[inline]
-    pub(super) fn make_room(&mut self, size: usize, count: usize, now: u64) -> Result<(), Error> {
+    pub(super) fn make_room(&mut self, size: usize, count: usize, key: Option<&Key>, now: u64) -> Result<(), Error> {
         if count == 1 && self.heap.has_slot(size) && self.used() + self.reserve() <= self.memory {
             return Ok(());
         }
-        self.clear_room(size, count, now)
+        self.clear_room(size, count, key, now)
+    }
+
+    /// Makes room for `bytes` that are not in items.
+    pub(super) fn make_room_beside(&mut self, bytes: usize, now: u64) -> Result<(), Error> {
+        while bytes > 0 && self.used() + bytes > self.memory {
+            if !self.clear_some(now) {
+                return Err(Error::Full);
+            }
+        }
+        Ok(())
     }
 
     /// Bytes that are kept free when there is anything that may go, so that no call has to wait for a page's worth of items to
@@ -153,17 +177,17 @@ impl Store {
     }
 
     #[cold]
-    fn clear_room(&mut self, size: usize, count: usize, now: u64) -> Result<(), Error> {
+    fn clear_room(&mut self, size: usize, count: usize, key: Option<&Key>, now: u64) -> Result<(), Error> {
         if size > heap::LARGEST {
             return Err(Error::Full);
         }
         let more = self.missing().min(self.reserve()) * (MORE_PIECES - PIECES) / self.reserve();
         self.make_up(PIECES + more, now);
-        while !self.has_room(size, count) {
+        while !self.has_room(size, count, key) {
             // Where bytes are free, but no page is, what is in the way is moved.
-            let is_scattered = self.used() + count * heap::PAGE + SLACK <= self.memory;
+            let is_scattered = self.used() + self.heap.growth(count) + SLACK <= self.memory;
             // A page that is free already must not be taken for progress when several are needed.
-            if is_scattered && (0..count).any(|_| self.clear_page() && self.has_room(size, count)) {
+            if is_scattered && (0..count).any(|_| self.clear_page() && self.has_room(size, count, key)) {
                 return Ok(());
             }
             if !self.clear_some(now) {
@@ -237,10 +261,11 @@ impl Store {
     /// Moves parts of long values so that a page is free. Returns whether it is.
     fn clear_page(&mut self) -> bool {
         let mut labels = std::mem::take(&mut self.labels);
+        let most = self.memory.saturating_sub(self.used() - self.heap.pieces.used());
         if let Some(clearing) = self.heap.pieces.begin_clearing(&mut labels) {
             for label in labels.drain(..) {
                 if let Some(long) = label.checked_sub(1).and_then(|number| self.longs.get_mut(number)) {
-                    long.leave(&clearing, label, &mut self.heap.pieces);
+                    long.leave(&clearing, label, &mut self.heap.pieces, most);
                 }
             }
             self.heap.pieces.collect(usize::MAX);

@@ -255,7 +255,7 @@ impl Store {
         expiry: Expiry,
         now: u64,
     ) -> Result<(), Error> {
-        let number = self.keep_long(long);
+        let number = self.keep_long(long, now)?;
         let value = &number.to_le_bytes();
         let result = self.write(key, What { form: Form::Long, value, tag, changed, stays: false }, expiry, now);
         if result.is_err() {
@@ -311,7 +311,7 @@ impl Store {
             }
         }
         // What is overwritten may be what goes.
-        self.make_room(draft.size(), 1, now)?;
+        self.make_room(draft.size(), 1, Some(key), now)?;
         let location = self.heap.allocate(draft.size()).ok_or(Error::Full)?;
         let slot = self.heap.at_mut(location);
         draft.write(slot).copy_from_slice(value);

@@ -37,6 +37,17 @@ impl Table {
         (self.heads.len().saturating_sub(1) * PIECE + last) * size_of::<Option<Location>>()
     }
 
+    /// Bytes by which it grows at most with a bucket more.
+    pub fn growth(&self) -> usize {
+        /// What a list has room for when it has any.
+        const FEWEST: usize = 4;
+        match self.heads.last() {
+            Some(last) if last.len() < last.capacity() => 0,
+            Some(last) if last.len() < PIECE => last.capacity() * size_of::<Option<Location>>(),
+            _ => FEWEST * size_of::<Option<Location>>(),
+        }
+    }
+
     pub fn buckets(&self) -> u32 {
         self.buckets
     }
@@ -142,7 +153,9 @@ mod tests {
             }
             seen.sort();
             assert_eq!(seen, (0..buckets).collect::<Vec<_>>());
+            let most = table.size() + table.growth();
             table.grow();
+            assert!(table.size() <= most, "{buckets}");
         }
     }
 }

@@ -15,12 +15,11 @@ use crate::verbs::Error;
 use crate::wire::Greeting;
 use handshake::{Half, gid_of};
 use linerate_bypass::time::{Duration, Instant};
-use linerate_bypass::{CloseReason, ConnectError, Origin};
+use linerate_bypass::{CloseReason, ConnectError, Origin, raise_open_files};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, ipproto, listen, socket_with};
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::collections::HashMap;
 use std::io::{self, ErrorKind, Read, Write};
 use std::mem::MaybeUninit;
@@ -152,7 +151,10 @@ impl<C: Calls> Exchange<C> {
         if limits.transport == TransportKind::Iwarp {
             return Err(ExchangeError::Iwarp);
         }
-        raise_descriptor_limit();
+        // Each connection has a socket, and by default there may be 1024.
+        if let Err(error) = raise_open_files(None) {
+            tracing::debug!("cannot raise the limit of open files: {error}");
+        }
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
         let mut listeners = Vec::new();
         for &address in addresses {
@@ -362,14 +364,6 @@ impl<C: Calls> Connector<C> {
             // The peer may have sent something.
             self.leave(talk.worker, pair, false, now);
         }
-    }
-}
-
-/// Lets this process have as many files open as it may: each connection has a socket, and by default there may be 1024.
-fn raise_descriptor_limit() {
-    let limit = getrlimit(Resource::Nofile);
-    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
-        tracing::debug!("cannot raise the limit of open files: {error}");
     }
 }
 

@@ -4,9 +4,7 @@ use super::queue::{NUMBERS, Owner};
 use super::sends::Sends;
 use super::shared::LIST;
 use super::{AddressHandle, Completion, Error, Message, PairConfig, QueueHandle, Refused, Region, destroyed};
-use crate::calls::{
-    Calls, Capacities, Handle, Operation, QueuePairConfig, ROUTE_LEN, ReceiveRequest, Segment, Status, Transition,
-};
+use crate::calls::{Calls, Capacities, Handle, Operation, QueuePairConfig, ROUTE_LEN, Segment, Status, Transition};
 use linerate_bypass::Bytes;
 use linerate_bypass::arena::ArenaMut;
 use std::collections::VecDeque;
@@ -381,11 +379,7 @@ impl<C: Calls> Datagrams<C> {
     fn post_noted(&mut self, segments: &[Segment]) -> Result<(), Error> {
         let count = segments.len();
         let start = self.posted.len() - count;
-        let request = |at: usize| ReceiveRequest {
-            id: self.owner.buffer((self.first + (start + at) as u32) % NUMBERS),
-            segments: segments.get(at..=at).unwrap_or(&[]),
-        };
-        let requests: [ReceiveRequest<'_>; LIST] = std::array::from_fn(request);
+        let requests = self.owner.buffers(self.first + start as u32, segments);
         // SAFETY: it is live, in a state that takes buffers. The segments are blocks that we own, in a region that we keep, until they
         // are completed, the queue pair is reset, or it is destroyed.
         let posted = unsafe { self.region.domain().calls().post_receive(self.handle, &requests[..count]) };

@@ -1,8 +1,9 @@
 //! Completion queues.
 
 use super::channel::ChannelInner;
+use super::shared::LIST;
 use super::{CompletionChannel, Error, destroyed};
-use crate::calls::{Calls, Completed, Handle, Status, WorkCompletion};
+use crate::calls::{Calls, Completed, Handle, ReceiveRequest, Segment, Status, WorkCompletion};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -79,6 +80,16 @@ impl Owner {
     #[inline]
     pub fn buffer(self, number: u32) -> u64 {
         IS_BUFFER | self.send(number)
+    }
+
+    /// The requests for buffers in `segments`, a request for each, which have the numbers from `first` on. Those behind them are
+    /// of no buffer.
+    #[inline]
+    pub fn buffers(self, first: u32, segments: &[Segment]) -> [ReceiveRequest<'_>; LIST] {
+        std::array::from_fn(|at| ReceiveRequest {
+            id: self.buffer((first + at as u32) % NUMBERS),
+            segments: segments.get(at..=at).unwrap_or(&[]),
+        })
     }
 }
 

@@ -1,8 +1,7 @@
 //! What is posted to a queue pair: requests, and buffers.
 
 use super::{Core, QueuePair, ReadyToSend, TakesBuffers};
-use crate::calls::{Calls, Operation, ReceiveRequest, Segment};
-use crate::verbs::queue::NUMBERS;
+use crate::calls::{Calls, Operation, Segment};
 use crate::verbs::ring::{RingPlace, Target};
 use crate::verbs::shared::LIST;
 use crate::verbs::{Atomic, Error, Exposed, Message, Opened, Refused, Window};
@@ -248,11 +247,7 @@ impl<C: Calls> Core<C> {
 fn post_noted<C: Calls>(core: &mut Core<C>, segments: &[Segment]) -> Result<(), Error> {
     let count = segments.len();
     let start = core.posted.len() - count;
-    let request = |at: usize| ReceiveRequest {
-        id: core.owner.buffer((core.first + (start + at) as u32) % NUMBERS),
-        segments: segments.get(at..=at).unwrap_or(&[]),
-    };
-    let requests: [ReceiveRequest<'_>; LIST] = std::array::from_fn(request);
+    let requests = core.owner.buffers(core.first + start as u32, segments);
     // SAFETY: it is live, in a state that takes buffers. The segments are blocks that we own, in a region that we keep, until they are
     // completed or the queue pair is destroyed; or memory that is exposed, to which nobody has a reference, kept until it is destroyed.
     let posted = unsafe { core.region.domain().calls().post_receive(core.handle, &requests[..count]) };
