@@ -1,6 +1,6 @@
 //! A report as a page that is whole in itself: no script, and nothing to fetch.
 
-use super::chart::escape;
+use super::chart::{Figure, escape};
 use super::doc::{Block, Cell, Table};
 
 /// How it looks.
@@ -36,8 +36,9 @@ fn block(block: &Block) -> String {
             format!("<ul>\n{}</ul>\n", each.collect::<String>())
         }
         Block::Table(of) => table(of),
-        Block::Figure(figure) => {
-            format!("<figure>\n{}\n<figcaption>{}</figcaption>\n</figure>\n", figure.svg, escape(&figure.caption))
+        Block::Figure(Figure { title, svg, caption }) => {
+            let title = if title.is_empty() { String::new() } else { format!("<h4>{}</h4>\n", escape(title)) };
+            format!("<figure>\n{title}{svg}\n<figcaption>{}</figcaption>\n</figure>\n", escape(caption))
         }
         Block::Commands(commands) => commands
             .iter()

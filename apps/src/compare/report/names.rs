@@ -47,13 +47,13 @@ pub fn design(row: &Row) -> String {
         Design::Datagrams => "UDP datagrams".to_owned(),
         Design::Native => "native".to_owned(),
         Design::Smoltcp => "smoltcp".to_owned(),
-        Design::KernelSleeping => "kernel, sleeping".to_owned(),
-        Design::KernelSpinning => "kernel, spinning".to_owned(),
-        Design::Verbs(mode) => format!("verbs, {mode}"),
+        Design::KernelSleeping => "kernel sleeping".to_owned(),
+        Design::KernelSpinning => "kernel spinning".to_owned(),
+        Design::Verbs(mode) => format!("verbs {mode}"),
     };
     match row.threading {
-        Some(Threading::Inline) => name += ", inline",
-        Some(Threading::Split) => name += ", split",
+        Some(Threading::Inline) => name += " inline",
+        Some(Threading::Split) => name += " split",
         None => {}
     }
     name
@@ -74,8 +74,9 @@ pub fn whole(of: &Row) -> String {
 /// A fixed setting.
 pub fn point(point: Point) -> String {
     let Point { connections, depth } = point;
-    let many = if connections == 1 { "" } else { "s" };
-    format!("{connections} connection{many}, {depth} request{} on the way on each", if depth == 1 { "" } else { "s" })
+    let many = |count: u32, one: &str| if count == 1 { format!("1 {one}") } else { format!("{count} {one}s") };
+    let each = if connections == 1 { "" } else { " on the way on each" };
+    format!("{} with {}{each}", many(connections, "connection"), many(depth, "request"))
 }
 
 /// The same in a few characters.
