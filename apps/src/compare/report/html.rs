@@ -22,9 +22,11 @@ fn block(block: &Block) -> String {
         Block::Heading(level, text) => format!("<h{level}>{}</h{level}>\n", escape(text)),
         Block::Text(text) => format!("<p>{}</p>\n", escape(text)),
         Block::Findings(findings) => {
-            let each = findings
-                .iter()
-                .map(|found| format!("<dt>{}</dt><dd>{}</dd>\n", escape(&found.topic), escape(&found.text)));
+            let said = |sentence: &String| format!("<dd>{}</dd>", escape(sentence));
+            let each = findings.iter().map(|found| {
+                let said: String = found.sentences.iter().map(said).collect();
+                format!("<div><dt>{}</dt>{said}</div>\n", escape(&found.topic))
+            });
             format!("<dl class=\"findings\">\n{}</dl>\n", each.collect::<String>())
         }
         Block::Facts(facts) => {

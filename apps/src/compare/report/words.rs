@@ -20,8 +20,8 @@ pub const NOT_RUN: &str = "Did not run";
 pub struct Finding {
     /// The thing.
     pub topic: String,
-    /// What was found, in sentences.
-    pub text: String,
+    /// What was found: a sentence or two each.
+    pub sentences: Vec<String>,
 }
 
 /// All that was found, the most important first.
@@ -29,7 +29,7 @@ pub fn findings(view: &View) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut say = |topic: String, sentences: Vec<String>| {
         if !sentences.is_empty() {
-            findings.push(Finding { topic, text: sentences.join(" ") });
+            findings.push(Finding { topic, sentences });
         }
     };
     say("This run".to_owned(), caveats::run(view));

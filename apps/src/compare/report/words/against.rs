@@ -25,39 +25,46 @@ pub fn kernel(view: &View, app: App) -> Vec<String> {
     let mut said = Vec::new();
     let points = view.points(app);
     let (Some(&least), Some(&most)) = (points.first(), points.last()) else { return said };
-    let mut natives = view.ran(app).filter(|seen| seen.is_inline(&Design::Native)).peekable();
-    if natives.peek().is_none() {
+    let natives: Vec<_> = view
+        .ran(app)
+        .filter(|seen| seen.is_inline(&Design::Native))
+        .filter_map(|seen| Some((seen, seen.rate(most)?)))
+        .collect();
+    // Where it ran over several links, the tables have the others.
+    let Some((native, _)) = best(&natives, Ordering::Greater).0.first().copied() else {
         return vec!["There is no row of the native engine with its service inline to compare.".to_owned()];
+    };
+    let (mut rates, mut trips, mut kinds) = (Vec::new(), Vec::new(), Vec::new());
+    for mode in [Design::KernelSleeping, Design::KernelSpinning] {
+        if let Some(own) = native.rate(most)
+            && let Some((kernel, theirs)) = baseline(view, app, &mode, Ordering::Greater, |seen| seen.rate(most))
+        {
+            kinds.push(kernel.row.link.kind);
+            rates.push(match (own.against(&theirs), own.times(&theirs)) {
+                (Some(_), Some(more)) => format!("{} the requests/s of {}", times(more), kernel.name),
+                _ => format!("{NO_DIFFERENCE} from {}", kernel.name),
+            });
+        }
+        if let Some(own) = native.p50(least)
+            && let Some((kernel, theirs)) = baseline(view, app, &mode, Ordering::Less, |seen| seen.p50(least))
+        {
+            trips.push(match (own.against(&theirs), theirs.times(&own), own.times(&theirs)) {
+                (Some(Ordering::Less), Some(shorter), _) => {
+                    format!("{} shorter than over {}", times(shorter), kernel.name)
+                }
+                (Some(_), _, Some(longer)) => format!("{} as long as over {}", times(longer), kernel.name),
+                _ => format!("with {NO_DIFFERENCE} from {}", kernel.name),
+            });
+        }
     }
-    for native in natives {
-        let (mut rates, mut trips) = (Vec::new(), Vec::new());
-        for mode in [Design::KernelSleeping, Design::KernelSpinning] {
-            if let Some(own) = native.rate(most)
-                && let Some((kernel, theirs)) = baseline(view, app, &mode, Ordering::Greater, |seen| seen.rate(most))
-            {
-                rates.push(match (own.against(&theirs), own.times(&theirs)) {
-                    (Some(_), Some(more)) => format!("{} the requests/s of {}", times(more), kernel.name),
-                    _ => format!("{NO_DIFFERENCE} from {}", kernel.name),
-                });
-            }
-            if let Some(own) = native.p50(least)
-                && let Some((kernel, theirs)) = baseline(view, app, &mode, Ordering::Less, |seen| seen.p50(least))
-            {
-                trips.push(match (own.against(&theirs), theirs.times(&own), own.times(&theirs)) {
-                    (Some(Ordering::Less), Some(shorter), _) => {
-                        format!("{} shorter than over {}", times(shorter), kernel.name)
-                    }
-                    (Some(_), _, Some(longer)) => format!("{} as long as over {}", times(longer), kernel.name),
-                    _ => format!("with {NO_DIFFERENCE} from {}", kernel.name),
-                });
-            }
-        }
-        if !rates.is_empty() {
-            said.push(format!("On {}, {} had {}.", called::point(most), native.name, called::list(&rates)));
-        }
-        if !trips.is_empty() {
-            said.push(format!("On {}, its median round trips were {}.", called::point(least), called::list(&trips)));
-        }
+    if !rates.is_empty() {
+        said.push(format!("On {}, {} had {}.", called::point(most), native.name, called::list(&rates)));
+    }
+    if !trips.is_empty() {
+        said.push(format!("On {}, its median round trips were {}.", called::point(least), called::list(&trips)));
+    }
+    if kinds.iter().any(|kind| *kind != native.row.link.kind) {
+        said.push("These rows are over different kinds of links, so not all of it is the stack's doing.".to_owned());
     }
     if said.is_empty() {
         said.push("No row of kernel sockets ran that the native engine could be compared with.".to_owned());

@@ -8,7 +8,7 @@ fn said(results: &Results, topic: &str) -> String {
     let all = findings(&View::new(results));
     all.iter()
         .filter(|finding| finding.topic.contains(topic))
-        .map(|finding| finding.text.as_str())
+        .map(|finding| finding.sentences.join(" "))
         .collect::<Vec<_>>()
         .join(" ")
 }
