@@ -99,7 +99,11 @@ fn tables(both: &[(&Seen, &Seen)]) -> Vec<Table> {
         let mut table = Table::new(names::point(point), &heads);
         for (one, other) in both {
             if let (Some(a), Some(b)) = (one.at(point), other.at(point)) {
-                table.rows.extend(rows(&named(one), a, b));
+                let first = table.rows.len();
+                table.rows.extend(rows(a, b));
+                if let Some(row) = table.rows.get_mut(first) {
+                    row[0] = named(one).into();
+                }
             }
         }
         table
@@ -107,8 +111,8 @@ fn tables(both: &[(&Seen, &Seen)]) -> Vec<Table> {
     points.into_iter().map(of).filter(|table| !table.rows.is_empty()).collect()
 }
 
-/// What two rows are compared by.
-fn rows(name: &str, a: &PointStats, b: &PointStats) -> Vec<Vec<Cell>> {
+/// What two rows are compared by, without their name.
+fn rows(a: &PointStats, b: &PointStats) -> Vec<Vec<Cell>> {
     type Of = fn(&PointStats) -> Option<Spread>;
     let all: [(&str, Of); 6] = [
         ("requests/s", |stats| stats.rate),
@@ -132,7 +136,7 @@ fn rows(name: &str, a: &PointStats, b: &PointStats) -> Vec<Vec<Cell>> {
                 Some(std::cmp::Ordering::Greater) => "more",
                 Some(_) => "less",
             };
-            vec![name.into(), what.into(), cell(a), cell(b), ratio.into(), said.into()]
+            vec![Cell::default(), what.into(), cell(a), cell(b), ratio.into(), said.into()]
         })
         .collect()
 }

@@ -68,7 +68,7 @@ pub fn plot(view: &View, app: App, of: Swept, styles: &Styles) -> Option<Figure>
             .collect()
     });
     for (at, panel) in panels.iter().enumerate() {
-        draw(&mut svg, panel, of, wide * at as f64, wide, &rows, shared.as_deref(), styles)?;
+        draw(&mut svg, panel, of, (wide * at as f64, wide), &rows, shared.as_deref(), styles)?;
     }
     let mut y = TOP + HEIGHT + BELOW + 10.0;
     let columns = 2;
@@ -90,13 +90,11 @@ pub fn plot(view: &View, app: App, of: Swept, styles: &Styles) -> Option<Figure>
     })
 }
 
-#[expect(clippy::too_many_arguments, reason = "a panel is drawn in one place, from all of these")]
 fn draw(
     svg: &mut Svg,
     panel: &Panel,
     of: Swept,
-    left: f64,
-    wide: f64,
+    (left, wide): (f64, f64),
     rows: &[(&Seen, &Sweep)],
     shared: Option<&[f64]>,
     styles: &Styles,
