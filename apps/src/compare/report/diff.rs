@@ -29,6 +29,9 @@ pub fn blocks(a: &Results, b: &Results) -> Vec<Block> {
         .iter()
         .filter_map(|one| Some((one, second.rows.iter().find(|other| other.row.id == one.row.id)?)))
         .collect();
+    blocks.push(Block::Text(format!(
+        "Medians, and in brackets the least and the most of the rounds. Where these overlap, there is {NO_DIFFERENCE}."
+    )));
     blocks.extend(tables(&both).into_iter().map(Block::Table));
     let mut besides = Vec::new();
     for (one, other) in &both {
@@ -132,7 +135,7 @@ fn rows(a: &PointStats, b: &PointStats) -> Vec<Vec<Cell>> {
             };
             let ratio = if a.median > 0.0 { format!("{:.2}", b.median / a.median) } else { String::new() };
             let said = match b.against(&a) {
-                None => NO_DIFFERENCE,
+                None => "overlap",
                 Some(std::cmp::Ordering::Greater) => "more",
                 Some(_) => "less",
             };

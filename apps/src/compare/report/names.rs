@@ -168,12 +168,12 @@ pub fn grouped(value: f64, decimals: usize) -> String {
     out + rest
 }
 
-/// Digits after the point that the figures of one column need: at least two that count.
+/// Digits after the point that the figures of one column need: at least two that count, three from one on.
 pub fn decimals(values: impl IntoIterator<Item = f64>) -> usize {
     let least = values.into_iter().map(f64::abs).filter(|&value| value > 0.0).fold(f64::INFINITY, f64::min);
     match least {
         v if !v.is_finite() || v >= 100.0 => 0,
-        v if v >= 1.0 => 1,
+        v if v >= 10.0 => 1,
         v if v >= 0.1 => 2,
         _ => 3,
     }
@@ -231,7 +231,7 @@ mod tests {
 
     #[test]
     fn the_smallest_of_a_column_says_how_many_digits_it_has() {
-        assert_eq!([decimals([5.0, 900.0]), decimals([100.0, 0.0]), decimals([0.3]), decimals([])], [1, 0, 2, 0]);
+        assert_eq!([decimals([5.0, 900.0]), decimals([100.0, 0.0]), decimals([0.3]), decimals([])], [2, 0, 2, 0]);
     }
 
     #[test]
