@@ -17,6 +17,8 @@ pub use svg::escape;
 /// A plot, and what stands under it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Figure {
+    /// What it is of. Empty where a heading says it.
+    pub title: String,
     /// An `<svg>` element.
     pub svg: String,
     /// What it shows, and at which settings.

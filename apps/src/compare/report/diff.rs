@@ -29,6 +29,9 @@ pub fn blocks(a: &Results, b: &Results) -> Vec<Block> {
         .iter()
         .filter_map(|one| Some((one, second.rows.iter().find(|other| other.row.id == one.row.id)?)))
         .collect();
+    blocks.push(Block::Text(format!(
+        "Medians, and in brackets the least and the most of the rounds. Where these overlap, there is {NO_DIFFERENCE}."
+    )));
     blocks.extend(tables(&both).into_iter().map(Block::Table));
     let mut besides = Vec::new();
     for (one, other) in &both {
@@ -99,7 +102,11 @@ fn tables(both: &[(&Seen, &Seen)]) -> Vec<Table> {
         let mut table = Table::new(names::point(point), &heads);
         for (one, other) in both {
             if let (Some(a), Some(b)) = (one.at(point), other.at(point)) {
-                table.rows.extend(rows(&named(one), a, b));
+                let first = table.rows.len();
+                table.rows.extend(rows(a, b));
+                if let Some(row) = table.rows.get_mut(first) {
+                    row[0] = named(one).into();
+                }
             }
         }
         table
@@ -107,8 +114,8 @@ fn tables(both: &[(&Seen, &Seen)]) -> Vec<Table> {
     points.into_iter().map(of).filter(|table| !table.rows.is_empty()).collect()
 }
 
-/// What two rows are compared by.
-fn rows(name: &str, a: &PointStats, b: &PointStats) -> Vec<Vec<Cell>> {
+/// What two rows are compared by, without their name.
+fn rows(a: &PointStats, b: &PointStats) -> Vec<Vec<Cell>> {
     type Of = fn(&PointStats) -> Option<Spread>;
     let all: [(&str, Of); 6] = [
         ("requests/s", |stats| stats.rate),
@@ -128,11 +135,11 @@ fn rows(name: &str, a: &PointStats, b: &PointStats) -> Vec<Vec<Cell>> {
             };
             let ratio = if a.median > 0.0 { format!("{:.2}", b.median / a.median) } else { String::new() };
             let said = match b.against(&a) {
-                None => NO_DIFFERENCE,
+                None => "overlap",
                 Some(std::cmp::Ordering::Greater) => "more",
                 Some(_) => "less",
             };
-            vec![name.into(), what.into(), cell(a), cell(b), ratio.into(), said.into()]
+            vec![Cell::default(), what.into(), cell(a), cell(b), ratio.into(), said.into()]
         })
         .collect()
 }

@@ -99,7 +99,7 @@ fn sweeps(ns: f64, rtt_us: f64, split: bool, random: &mut fastrand::Rng) -> Vec<
         }),
         sweep(Swept::Depth, "1 connection, 64 bytes", &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0], &|x| closed(x, ns)),
         sweep(Swept::ServiceTime, "64 connections, depth 1, 64 bytes", &[0.0, 0.5, 1.0, 2.0, 5.0, 10.0, 50.0], &|x| {
-            let (wire, hand) = (ns, if split { ns * 0.6 } else { 0.0 });
+            let (wire, hand) = (ns, if split { ns * 0.1 } else { 0.0 });
             closed(64.0, if split { (wire + hand).max(x * 1000.0 + hand) } else { wire + x * 1000.0 })
         }),
         sweep(Swept::NewConnections, "one request on each", &[1.0, 8.0, 64.0], &|x| closed(x / 4.0, ns * 7.0)),

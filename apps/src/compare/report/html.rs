@@ -1,6 +1,6 @@
 //! A report as a page that is whole in itself: no script, and nothing to fetch.
 
-use super::chart::escape;
+use super::chart::{Figure, escape};
 use super::doc::{Block, Cell, Table};
 
 /// How it looks.
@@ -22,9 +22,11 @@ fn block(block: &Block) -> String {
         Block::Heading(level, text) => format!("<h{level}>{}</h{level}>\n", escape(text)),
         Block::Text(text) => format!("<p>{}</p>\n", escape(text)),
         Block::Findings(findings) => {
-            let each = findings
-                .iter()
-                .map(|found| format!("<dt>{}</dt><dd>{}</dd>\n", escape(&found.topic), escape(&found.text)));
+            let said = |sentence: &String| format!("<dd>{}</dd>", escape(sentence));
+            let each = findings.iter().map(|found| {
+                let said: String = found.sentences.iter().map(said).collect();
+                format!("<div><dt>{}</dt>{said}</div>\n", escape(&found.topic))
+            });
             format!("<dl class=\"findings\">\n{}</dl>\n", each.collect::<String>())
         }
         Block::Facts(facts) => {
@@ -36,8 +38,9 @@ fn block(block: &Block) -> String {
             format!("<ul>\n{}</ul>\n", each.collect::<String>())
         }
         Block::Table(of) => table(of),
-        Block::Figure(figure) => {
-            format!("<figure>\n{}\n<figcaption>{}</figcaption>\n</figure>\n", figure.svg, escape(&figure.caption))
+        Block::Figure(Figure { title, svg, caption }) => {
+            let title = if title.is_empty() { String::new() } else { format!("<h4>{}</h4>\n", escape(title)) };
+            format!("<figure>\n{title}{svg}\n<figcaption>{}</figcaption>\n</figure>\n", escape(caption))
         }
         Block::Commands(commands) => commands
             .iter()

@@ -29,7 +29,9 @@ fn block(block: &Block) -> String {
         Block::Heading(level, text) => format!("{} {}", "#".repeat(usize::from(*level)), escape(text)),
         Block::Text(text) => escape(text),
         Block::Findings(findings) => {
-            let each = findings.iter().map(|found| format!("**{}.** {}", escape(&found.topic), escape(&found.text)));
+            let each = findings
+                .iter()
+                .map(|found| format!("**{}.** {}", escape(&found.topic), escape(&found.sentences.join(" "))));
             each.collect::<Vec<_>>().join("\n\n")
         }
         Block::Facts(facts) => {

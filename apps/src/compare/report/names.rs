@@ -47,13 +47,13 @@ pub fn design(row: &Row) -> String {
         Design::Datagrams => "UDP datagrams".to_owned(),
         Design::Native => "native".to_owned(),
         Design::Smoltcp => "smoltcp".to_owned(),
-        Design::KernelSleeping => "kernel, sleeping".to_owned(),
-        Design::KernelSpinning => "kernel, spinning".to_owned(),
-        Design::Verbs(mode) => format!("verbs, {mode}"),
+        Design::KernelSleeping => "kernel sleeping".to_owned(),
+        Design::KernelSpinning => "kernel spinning".to_owned(),
+        Design::Verbs(mode) => format!("verbs {mode}"),
     };
     match row.threading {
-        Some(Threading::Inline) => name += ", inline",
-        Some(Threading::Split) => name += ", split",
+        Some(Threading::Inline) => name += " inline",
+        Some(Threading::Split) => name += " split",
         None => {}
     }
     name
@@ -74,8 +74,9 @@ pub fn whole(of: &Row) -> String {
 /// A fixed setting.
 pub fn point(point: Point) -> String {
     let Point { connections, depth } = point;
-    let many = if connections == 1 { "" } else { "s" };
-    format!("{connections} connection{many}, {depth} request{} on the way on each", if depth == 1 { "" } else { "s" })
+    let many = |count: u32, one: &str| if count == 1 { format!("1 {one}") } else { format!("{count} {one}s") };
+    let each = if connections == 1 { "" } else { " on the way on each" };
+    format!("{} with {}{each}", many(connections, "connection"), many(depth, "request"))
 }
 
 /// The same in a few characters.
@@ -167,12 +168,12 @@ pub fn grouped(value: f64, decimals: usize) -> String {
     out + rest
 }
 
-/// Digits after the point that the figures of one column need: at least two that count.
+/// Digits after the point that the figures of one column need: at least two that count, three from one on.
 pub fn decimals(values: impl IntoIterator<Item = f64>) -> usize {
     let least = values.into_iter().map(f64::abs).filter(|&value| value > 0.0).fold(f64::INFINITY, f64::min);
     match least {
         v if !v.is_finite() || v >= 100.0 => 0,
-        v if v >= 1.0 => 1,
+        v if v >= 10.0 => 1,
         v if v >= 0.1 => 2,
         _ => 3,
     }
@@ -230,7 +231,7 @@ mod tests {
 
     #[test]
     fn the_smallest_of_a_column_says_how_many_digits_it_has() {
-        assert_eq!([decimals([5.0, 900.0]), decimals([100.0, 0.0]), decimals([0.3]), decimals([])], [1, 0, 2, 0]);
+        assert_eq!([decimals([5.0, 900.0]), decimals([100.0, 0.0]), decimals([0.3]), decimals([])], [2, 0, 2, 0]);
     }
 
     #[test]

@@ -21,9 +21,7 @@ pub fn full(results: &Results) -> Vec<Block> {
         for point in view.points(app) {
             blocks.push(Block::Heading(3, upper(&names::point(point))));
             blocks.extend(figures.next().map(Block::Figure));
-            let mut speeds = tables::speeds(&view, app, point);
-            speeds.title = "Rates and round trips: medians, and under them the least and the most".to_owned();
-            blocks.push(Block::Table(speeds));
+            blocks.push(Block::Table(tables::speeds(&view, app, point)));
             blocks.push(Block::Table(tables::costs(&view, app, point)));
         }
         let sweeps = chart::sweeps(&view, app);
@@ -141,9 +139,9 @@ fn settings(results: &Results) -> Vec<(String, String)> {
         (
             "Keys".to_owned(),
             format!(
-                "{}, {} % of requests are GETs, asked for by Zipf's law with exponent {}",
+                "{}, {:.0} % of requests are GETs, asked for by Zipf's law with exponent {}",
                 grouped(settings.keys as f64, 0),
-                names::three(settings.get_ratio * 100.0),
+                settings.get_ratio * 100.0,
                 settings.zipf
             ),
         ),

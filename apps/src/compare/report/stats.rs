@@ -112,8 +112,11 @@ pub struct PointStats {
     pub of_ceiling: Option<f64>,
 }
 
+/// One of the percentiles.
+type Of = fn(&Percentiles) -> f64;
+
 /// What [`PointStats::rtt`] has.
-pub const QUANTILES: [(&str, fn(&Percentiles) -> f64); 5] = [
+pub const QUANTILES: [(&str, Of); 5] = [
     ("p50", |rtt| rtt.p50),
     ("p90", |rtt| rtt.p90),
     ("p99", |rtt| rtt.p99),

@@ -23,7 +23,7 @@ fn name(seen: &Seen, point: Point) -> Cell {
 }
 
 /// A table with a row for each of the application's, and these columns.
-fn of(view: &View, app: App, point: Point, title: String, figures: &[(&str, Figure)]) -> Table {
+fn of(view: &View, app: App, point: Point, title: &str, figures: &[(&str, Figure)]) -> Table {
     let mut heads = vec!["row".to_owned()];
     heads.extend(figures.iter().map(|(head, _)| format!("#{head}")));
     let mut table = Table::new(title, &heads.iter().map(String::as_str).collect::<Vec<_>>());
@@ -50,13 +50,16 @@ fn thousands(rate: Spread) -> Spread {
     Spread { median: rate.median / 1e3, min: rate.min / 1e3, max: rate.max / 1e3, quartiles, ..rate }
 }
 
+/// What stands above rates and round trips.
+const RATES: &str = "Rates and round trips: medians, and under them the least and the most";
+
 /// Rates and round trips.
 pub fn speeds(view: &View, app: App, point: Point) -> Table {
     of(
         view,
         app,
         point,
-        names::point(point),
+        RATES,
         &[
             ("k requests/s", |stats| stats.rate.map(thousands)),
             ("p50 µs", |stats| stats.rtt[0]),
@@ -75,7 +78,7 @@ pub fn brief(view: &View, app: App, point: Point) -> Table {
         view,
         app,
         point,
-        title,
+        &title,
         &[
             ("k requests/s", |stats| stats.rate.map(thousands)),
             ("p50 µs", |stats| stats.rtt[0]),
@@ -95,7 +98,7 @@ pub fn costs(view: &View, app: App, point: Point) -> Table {
         view,
         app,
         point,
-        format!("For each request, {}", names::short_point(point)),
+        "What a request costs the server",
         &[
             ("server CPU µs", |stats| stats.cpu_us),
             ("cycles", |stats| stats.cycles),

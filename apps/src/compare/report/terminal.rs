@@ -38,7 +38,9 @@ fn block(block: &Block) -> String {
         Block::Heading(_, text) => plain(text),
         Block::Text(text) => wrapped(text, 0),
         Block::Findings(findings) => {
-            let each = findings.iter().map(|found| format!("{}\n  {}", plain(&found.topic), wrapped(&found.text, 2)));
+            let each = findings
+                .iter()
+                .map(|found| format!("{}\n  {}", plain(&found.topic), wrapped(&found.sentences.join(" "), 2)));
             each.collect::<Vec<_>>().join("\n")
         }
         Block::Facts(facts) => {

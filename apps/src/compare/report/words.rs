@@ -20,8 +20,8 @@ pub const NOT_RUN: &str = "Did not run";
 pub struct Finding {
     /// The thing.
     pub topic: String,
-    /// What was found, in sentences.
-    pub text: String,
+    /// What was found: a sentence or two each.
+    pub sentences: Vec<String>,
 }
 
 /// All that was found, the most important first.
@@ -29,7 +29,7 @@ pub fn findings(view: &View) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut say = |topic: String, sentences: Vec<String>| {
         if !sentences.is_empty() {
-            findings.push(Finding { topic, text: sentences.join(" ") });
+            findings.push(Finding { topic, sentences });
         }
     };
     say("This run".to_owned(), caveats::run(view));
@@ -50,11 +50,11 @@ pub fn findings(view: &View) -> Vec<Finding> {
     findings
 }
 
+/// A row, and what is looked at of it.
+type Figure<'v, 'a> = (&'v Seen<'a>, Spread);
+
 /// The rows that nothing that was measured is better than, the best median first, and the best of the others.
-fn best<'v, 'a>(
-    rows: &[(&'v Seen<'a>, Spread)],
-    better: Ordering,
-) -> (Vec<(&'v Seen<'a>, Spread)>, Option<(&'v Seen<'a>, Spread)>) {
+fn best<'v, 'a>(rows: &[Figure<'v, 'a>], better: Ordering) -> (Vec<Figure<'v, 'a>>, Option<Figure<'v, 'a>>) {
     let mut sorted = rows.to_vec();
     sorted.sort_by(|(_, a), (_, b)| match better {
         Ordering::Greater => b.median.total_cmp(&a.median),
@@ -94,13 +94,13 @@ fn throughput(view: &View, app: App) -> Vec<String> {
     let with = names::point(most);
     match &equal[..] {
         [_] => said.push(format!(
-            "With {with}, {} answered the most: {} requests/s{}.",
+            "On {with}, {} answered the most: {} requests/s{}.",
             first.name,
             si(rate.median),
             range(&rate, si)
         )),
         several => said.push(format!(
-            "With {with}, {} answered the most, between {} and {} requests/s; between them there is {NO_DIFFERENCE}.",
+            "On {with}, {} answered the most, between {} and {} requests/s; between them there is {NO_DIFFERENCE}.",
             names(several),
             si(several.iter().map(|(_, rate)| rate.min).fold(f64::INFINITY, f64::min)),
             si(several.iter().map(|(_, rate)| rate.max).fold(0.0, f64::max)),
@@ -159,14 +159,14 @@ fn latency(view: &View, app: App) -> Vec<String> {
             let p99 = first.at(least).and_then(|stats| stats.rtt[2]);
             let p99 = p99.map_or(String::new(), |p99| format!(", p99 {}{}", micros(p99.median), range(&p99, micros)));
             said.push(format!(
-                "With {with}, {} had the shortest round trips: p50 {}{}{p99}.",
+                "On {with}, {} had the shortest round trips: p50 {}{}{p99}.",
                 first.name,
                 micros(p50.median),
                 range(&p50, micros)
             ));
         }
         several => said.push(format!(
-            "With {with}, {} had the shortest round trips, p50 {} to {}; between them there is {NO_DIFFERENCE}.",
+            "On {with}, {} had the shortest round trips, p50 {} to {}; between them there is {NO_DIFFERENCE}.",
             names(several),
             micros(several.iter().map(|(_, p50)| p50.min).fold(f64::INFINITY, f64::min)),
             micros(several.iter().map(|(_, p50)| p50.max).fold(0.0, f64::max)),

@@ -85,9 +85,9 @@ pub fn plot(view: &View, app: App, point: Point, styles: &Styles) -> Option<Figu
         ),
     };
     let dagger = if all().any(PointStats::is_limited_by_client) { " † limited by its client." } else { "" };
-    let what = format!("{}. {spread}{dagger}", names::point(point));
-    let title = format!("{}: {}", app.title(), names::point(point));
-    Some(Figure { svg: svg.end(bottom + 44.0, &title), caption: under(view, app, &what) })
+    let what = format!("{}, {} bytes. {spread}{dagger}", names::point(point), view.results.settings.size);
+    let label = format!("{}: {}", app.title(), names::point(point));
+    Some(Figure { title: String::new(), svg: svg.end(bottom + 44.0, &label), caption: under(view, app, &what) })
 }
 
 fn whisker(svg: &mut Svg, scale: &Scale, y: f64, spread: &Spread, colour: &str) {

@@ -68,32 +68,33 @@ pub fn plot(view: &View, app: App, of: Swept, styles: &Styles) -> Option<Figure>
             .collect()
     });
     for (at, panel) in panels.iter().enumerate() {
-        draw(&mut svg, panel, of, wide * at as f64, wide, &rows, shared.as_deref(), styles)?;
+        draw(&mut svg, panel, of, (wide * at as f64, wide), &rows, shared.as_deref(), styles)?;
     }
     let mut y = TOP + HEIGHT + BELOW + 10.0;
     let columns = 2;
+    let lines = rows.len().div_ceil(columns);
     for (at, (seen, _)) in rows.iter().enumerate() {
-        let x = LEFT + WIDTH / columns as f64 * (at % columns) as f64;
+        let (column, line) = (at / lines, at % lines);
+        let x = LEFT + WIDTH / columns as f64 * column as f64;
         let style = styles.style(&seen.name);
-        let middle = y + LEGEND_LINE * (at / columns) as f64;
+        let middle = y + LEGEND_LINE * line as f64;
         svg.path(style.colour, style.dashes, &[(x, middle), (x + 44.0, middle)]);
         svg.marker(style.marker, style.colour, true, (x + 22.0, middle), &seen.name);
         svg.text("label", Anchor::Start, (x + 52.0, middle + 4.0), &seen.name);
     }
-    y += LEGEND_LINE * rows.len().div_ceil(columns) as f64;
+    y += LEGEND_LINE * lines as f64;
     Some(Figure {
+        title: of.title().to_owned(),
         svg: svg.end(y, &format!("{}: {}", app.title(), of.title())),
         caption: caption(view, app, of, &rows),
     })
 }
 
-#[expect(clippy::too_many_arguments, reason = "a panel is drawn in one place, from all of these")]
 fn draw(
     svg: &mut Svg,
     panel: &Panel,
     of: Swept,
-    left: f64,
-    wide: f64,
+    (left, wide): (f64, f64),
     rows: &[(&Seen, &Sweep)],
     shared: Option<&[f64]>,
     styles: &Styles,

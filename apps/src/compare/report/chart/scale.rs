@@ -99,6 +99,9 @@ fn label(value: f64) -> String {
         v if v >= 0.999e4 => (value / 1e3, " k"),
         _ => (value, ""),
     };
+    if prefix == " k" && value < 1e5 && (scaled * 10.0).fract().abs() > 1e-6 {
+        return format!("{value:.0}");
+    }
     // As many digits as it takes, of those that are not the error of a division.
     let text = format!("{scaled:.4}");
     format!("{}{prefix}", text.trim_end_matches('0').trim_end_matches('.'))

@@ -25,39 +25,46 @@ pub fn kernel(view: &View, app: App) -> Vec<String> {
     let mut said = Vec::new();
     let points = view.points(app);
     let (Some(&least), Some(&most)) = (points.first(), points.last()) else { return said };
-    let mut natives = view.ran(app).filter(|seen| seen.is_inline(&Design::Native)).peekable();
-    if natives.peek().is_none() {
+    let natives: Vec<_> = view
+        .ran(app)
+        .filter(|seen| seen.is_inline(&Design::Native))
+        .filter_map(|seen| Some((seen, seen.rate(most)?)))
+        .collect();
+    // Where it ran over several links, the tables have the others.
+    let Some((native, _)) = best(&natives, Ordering::Greater).0.first().copied() else {
         return vec!["There is no row of the native engine with its service inline to compare.".to_owned()];
+    };
+    let (mut rates, mut trips, mut kinds) = (Vec::new(), Vec::new(), Vec::new());
+    for mode in [Design::KernelSleeping, Design::KernelSpinning] {
+        if let Some(own) = native.rate(most)
+            && let Some((kernel, theirs)) = baseline(view, app, &mode, Ordering::Greater, |seen| seen.rate(most))
+        {
+            kinds.push(kernel.row.link.kind);
+            rates.push(match (own.against(&theirs), own.times(&theirs)) {
+                (Some(_), Some(more)) => format!("{} the requests/s of {}", times(more), kernel.name),
+                _ => format!("{NO_DIFFERENCE} from {}", kernel.name),
+            });
+        }
+        if let Some(own) = native.p50(least)
+            && let Some((kernel, theirs)) = baseline(view, app, &mode, Ordering::Less, |seen| seen.p50(least))
+        {
+            trips.push(match (own.against(&theirs), theirs.times(&own), own.times(&theirs)) {
+                (Some(Ordering::Less), Some(shorter), _) => {
+                    format!("{} shorter than over {}", times(shorter), kernel.name)
+                }
+                (Some(_), _, Some(longer)) => format!("{} as long as over {}", times(longer), kernel.name),
+                _ => format!("with {NO_DIFFERENCE} from {}", kernel.name),
+            });
+        }
     }
-    for native in natives {
-        let (mut rates, mut trips) = (Vec::new(), Vec::new());
-        for mode in [Design::KernelSleeping, Design::KernelSpinning] {
-            if let Some(own) = native.rate(most)
-                && let Some((kernel, theirs)) = baseline(view, app, &mode, Ordering::Greater, |seen| seen.rate(most))
-            {
-                rates.push(match (own.against(&theirs), own.times(&theirs)) {
-                    (Some(_), Some(more)) => format!("{} the requests/s of {}", times(more), kernel.name),
-                    _ => format!("{NO_DIFFERENCE} from {}", kernel.name),
-                });
-            }
-            if let Some(own) = native.p50(least)
-                && let Some((kernel, theirs)) = baseline(view, app, &mode, Ordering::Less, |seen| seen.p50(least))
-            {
-                trips.push(match (own.against(&theirs), theirs.times(&own), own.times(&theirs)) {
-                    (Some(Ordering::Less), Some(shorter), _) => {
-                        format!("{} shorter than over {}", times(shorter), kernel.name)
-                    }
-                    (Some(_), _, Some(longer)) => format!("{} as long as over {}", times(longer), kernel.name),
-                    _ => format!("with {NO_DIFFERENCE} from {}", kernel.name),
-                });
-            }
-        }
-        if !rates.is_empty() {
-            said.push(format!("With {}, {} had {}.", called::point(most), native.name, called::list(&rates)));
-        }
-        if !trips.is_empty() {
-            said.push(format!("With {}, its median round trips were {}.", called::point(least), called::list(&trips)));
-        }
+    if !rates.is_empty() {
+        said.push(format!("On {}, {} had {}.", called::point(most), native.name, called::list(&rates)));
+    }
+    if !trips.is_empty() {
+        said.push(format!("On {}, its median round trips were {}.", called::point(least), called::list(&trips)));
+    }
+    if kinds.iter().any(|kind| *kind != native.row.link.kind) {
+        said.push("These rows are over different kinds of links, so not all of it is the stack's doing.".to_owned());
     }
     if said.is_empty() {
         said.push("No row of kernel sockets ran that the native engine could be compared with.".to_owned());
@@ -88,9 +95,9 @@ fn at(inline: &Seen, split: &Seen, point: Point) -> Option<String> {
     let (own, theirs) = (inline.rate(point)?, split.rate(point)?);
     let with = called::point(point);
     Some(match own.against(&theirs) {
-        None => format!("with {with}, {NO_DIFFERENCE}"),
-        Some(Ordering::Less) => format!("with {with}, split had {} the requests/s", times(theirs.times(&own)?)),
-        Some(_) => format!("with {with}, inline had {} the requests/s", times(own.times(&theirs)?)),
+        None => format!("on {with}, {NO_DIFFERENCE}"),
+        Some(Ordering::Less) => format!("on {with}, split had {} the requests/s", times(theirs.times(&own)?)),
+        Some(_) => format!("on {with}, inline had {} the requests/s", times(own.times(&theirs)?)),
     })
 }
 
@@ -110,37 +117,38 @@ fn overtakes(inline: &Seen, split: &Seen) -> Option<String> {
         .collect();
     let (first, last) = (shown.first()?.0, shown.last()?.0);
     let us = |x: f64| format!("{x} µs");
-    // From there on it is ahead at each value that was measured.
-    let behind = shown.iter().rposition(|(_, ahead)| *ahead != Some(Ordering::Greater));
-    Some(match behind {
-        None => format!("Split was ahead at every service time that was measured, {} to {}.", us(first), us(last)),
-        Some(at) if at + 1 < shown.len() => {
-            let until = match shown[at].1 {
-                None => format!("at {} there is {NO_DIFFERENCE}", us(shown[at].0)),
-                Some(_) => format!("at {} inline was still ahead", us(shown[at].0)),
-            };
-            format!(
-                "Split overtakes inline once the service takes {} for a request ({until}), at a core more.",
-                us(shown[at + 1].0)
-            )
-        }
-        Some(_) if shown.iter().any(|(_, ahead)| *ahead == Some(Ordering::Greater)) => {
-            let ahead: Vec<_> =
-                shown.iter().filter(|(_, ahead)| *ahead == Some(Ordering::Greater)).map(|(x, _)| us(*x)).collect();
-            format!(
-                "Split was ahead where the service takes {}, and not up to the end of what was measured.",
-                called::list(&ahead)
-            )
-        }
-        Some(_) if shown.iter().all(|(_, ahead)| ahead.is_none()) => {
-            format!(
-                "From {} to {} of service time there is {NO_DIFFERENCE} between inline and split.",
-                us(first),
-                us(last)
-            )
-        }
-        Some(_) => format!("Up to {} of service time, split did not overtake inline.", us(last)),
-    })
+    let is_ahead = |at: usize| shown[at].1 == Some(Ordering::Greater);
+    let ahead: Vec<usize> = (0..shown.len()).filter(|&at| is_ahead(at)).collect();
+    let how = |at: usize| match shown[at].1 {
+        None => format!("at {} there is {NO_DIFFERENCE}", us(shown[at].0)),
+        Some(_) => format!("at {} inline is ahead", us(shown[at].0)),
+    };
+    let (Some(&from), Some(&until)) = (ahead.first(), ahead.last()) else {
+        return Some(match shown.iter().all(|(_, ahead)| ahead.is_none()) {
+            true => {
+                let (first, last) = (us(first), us(last));
+                format!("From {first} to {last} of service time there is {NO_DIFFERENCE} between inline and split.")
+            }
+            false => format!("Up to {} of service time, split did not overtake inline.", us(last)),
+        });
+    };
+    if until - from + 1 > ahead.len() {
+        let at: Vec<_> = ahead.iter().map(|&at| us(shown[at].0)).collect();
+        return Some(format!("Split was ahead where the service takes {}, and not between.", called::list(&at)));
+    }
+    let mut said = match from {
+        0 => format!("Split was ahead from the shortest service time that was measured, {},", us(first)),
+        _ => format!(
+            "Split overtakes inline once the service takes {} for a request ({}),",
+            us(shown[from].0),
+            how(from - 1)
+        ),
+    };
+    said += &match until + 1 < shown.len() {
+        true => format!(" up to {}; {}.", us(shown[until].0), how(until + 1)),
+        false => format!(" up to the longest, {}.", us(last)),
+    };
+    Some(said + " Its service has a thread more.")
 }
 
 /// Verbs against the native engine.
@@ -171,7 +179,7 @@ pub fn verbs(view: &View, app: App) -> Vec<String> {
             }
         });
         said.push(format!(
-            "With {}, {} had the most requests/s of the verbs rows{among}: {}{to}.",
+            "On {}, {} had the most requests/s of the verbs rows{among}: {}{to}.",
             called::point(most),
             names(&equal),
             called::si(rate.median)
@@ -188,7 +196,7 @@ pub fn verbs(view: &View, app: App) -> Vec<String> {
             }
         });
         said.push(format!(
-            "With {}, {} had their shortest median round trip{among}: {}{to}.",
+            "On {}, {} had their shortest median round trip{among}: {}{to}.",
             called::point(least),
             names(&equal),
             super::micros(p50.median)

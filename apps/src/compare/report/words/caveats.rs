@@ -95,7 +95,7 @@ pub fn clients(view: &View) -> Vec<String> {
             near.push(format!("{} ({})", names::whole(seen.row), at.join(", ")));
         }
     }
-    let part = three(NEAR_CEILING * 100.0);
+    let part = format!("{:.0}", NEAR_CEILING * 100.0);
     match (near.is_empty(), known) {
         (false, _) => vec![format!(
             "These reached {part} % and more of what their client can do against a server that does nearly nothing, and may be faster \
