@@ -8,4 +8,6 @@ pub mod priority;
 pub mod process;
 pub mod report;
 pub mod results;
+pub mod run;
 pub mod transfer;
+pub mod utc;
