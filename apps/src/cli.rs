@@ -1,5 +1,6 @@
 //! The command line of `linerate`.
 
+use crate::commands::compare::{self, CompareArgs};
 use crate::commands::doctor::{self, DoctorArgs};
 use crate::commands::hugepages::{self, HugepagesArgs};
 use crate::commands::{chargen, discard, echo, kv, raw};
@@ -37,6 +38,8 @@ enum Command {
     /// Measure a key-value server that Redis or memcached clients talk to
     #[command(subcommand)]
     Kv(kv::Command),
+    /// Compare the same application over every transport that this host has, and write a report
+    Compare(Box<CompareArgs>),
     /// Move frames with no protocol: what a port can do by itself
     #[command(subcommand)]
     Raw(raw::Command),
@@ -76,6 +79,7 @@ pub fn main() -> ExitCode {
         Command::Discard(command) => discard::run(command),
         Command::Chargen(command) => chargen::run(command),
         Command::Kv(command) => kv::run(command),
+        Command::Compare(args) => compare::run(*args).map_err(Error::from),
         Command::Raw(command) => raw::run(command),
         Command::Hugepages(args) => hugepages::run(args).map_err(Error::from),
         #[cfg(feature = "rdma")]

@@ -1,6 +1,7 @@
 //! One file for each subcommand: its arguments, and what it prints. What several share is here too.
 
 pub mod chargen;
+pub mod compare;
 pub mod discard;
 pub mod doctor;
 pub mod echo;

@@ -3,5 +3,11 @@
 //! Data flows one way: what is to be compared ([`results::Settings`]) is run, which makes [`results::Results`]; those are all that
 //! the reports know.
 
+pub mod hosts;
+pub mod priority;
+pub mod process;
 pub mod report;
 pub mod results;
+pub mod run;
+pub mod transfer;
+pub mod utc;

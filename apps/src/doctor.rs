@@ -5,6 +5,7 @@
 
 mod cpu;
 mod dpdk;
+mod facts;
 mod interfaces;
 mod iommu;
 mod machine;
@@ -15,7 +16,9 @@ mod pmd;
 mod privileges;
 mod rdma;
 
+pub use facts::facts;
 pub use machine::{AfXdpSocket, Machine};
+pub use networks::missing_for;
 
 use serde::Serialize;
 

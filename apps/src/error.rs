@@ -1,5 +1,6 @@
 //! What ends a command.
 
+use crate::commands::compare::CompareError;
 use crate::commands::doctor::DoctorError;
 use crate::commands::hugepages::HugepagesError;
 use crate::load::Errors;
@@ -112,6 +113,9 @@ pub enum Error {
         /// What was wrong.
         error: io::Error,
     },
+    /// `linerate compare` failed.
+    #[error(transparent)]
+    Compare(#[from] CompareError),
     /// `linerate doctor` failed.
     #[error(transparent)]
     Doctor(#[from] DoctorError),
@@ -135,7 +139,7 @@ impl Error {
     pub fn status(&self) -> u8 {
         match self {
             Error::Net(error) if error.is_usage() => 2,
-            Error::Usage(_) => 2,
+            Error::Usage(_) | Error::Compare(CompareError::Usage(_)) => 2,
             #[cfg(feature = "rdma")]
             Error::Rdma(crate::commands::rdma::RdmaError::Usage(_)) => 2,
             _ => 1,

@@ -16,7 +16,7 @@ mod split;
 mod stack;
 
 pub use args::{EngineArg, IdleArg, NetArgs, ProfileArg, ThreadingArg};
-pub use cores::{CoreList, Place};
+pub use cores::{CoreList, Place, usable as usable_cores};
 pub use error::Error;
 pub use raw::{Frames, PortArgs};
 pub use rdma_args::RdmaArgs;

@@ -6,14 +6,13 @@ pub mod distance;
 pub mod echo_pair;
 pub mod engine;
 pub mod goodput;
-pub mod hosts;
 pub mod impair;
 pub mod kv;
 pub mod limit;
 pub mod loopback;
-pub mod priority;
 pub mod process;
 pub mod ratios;
 pub mod sockperf;
 pub mod testpmd;
-pub mod transfer;
+
+pub use linerate_apps::compare::{hosts, priority, transfer};

@@ -59,6 +59,10 @@ pub struct RawLoadArgs {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
+
+    /// Print in it how often each time was measured: [µs, times], in buckets of three digits
+    #[arg(long, requires = "json")]
+    histogram: bool,
 }
 
 /// Runs the command.
@@ -122,7 +126,8 @@ fn load(args: &RawLoadArgs) -> Result<(), Error> {
         return Err(Error::NoReflector(args.port.via.clone()));
     }
     let Counts { frames, lost, corrupt, rtt_nanos, .. } = counts;
-    let report = Report::new(frames, measured, frames * u64::from(args.size), lost + corrupt, &rtt_nanos);
+    let report = Report::new(frames, measured, frames * u64::from(args.size), lost + corrupt, &rtt_nanos)
+        .with_histogram(args.histogram, &rtt_nanos);
     let report = Over { result: report, basis: Basis::default() };
     print_line(if args.json { report.json() } else { report.to_string() }).map_err(Error::Output)?;
     if lost + corrupt == 0 { Ok(()) } else { Err(Error::Frames { lost, corrupt }) }

@@ -39,11 +39,22 @@ pub(super) fn checks(details: &[Check]) -> Vec<Check> {
     std::iter::once(kernel).chain(FORMS.into_iter().map(|(name, via, needs)| form(details, name, via, needs))).collect()
 }
 
-fn form(details: &[Check], name: &str, via: &str, needs: &[Need]) -> Check {
+/// What the form of `--via` called `name` needs and is missing among `details`. Whether there is a device or an interface to use it with
+/// is not asked.
+pub fn missing_for<'a>(name: &str, details: &'a [Check]) -> Vec<&'a Check> {
+    let needs = FORMS.iter().find(|(form, _, _)| *form == name).map_or(&[][..], |(_, _, needs)| *needs);
+    missing(details, needs)
+}
+
+fn missing<'a>(details: &'a [Check], needs: &[Need]) -> Vec<&'a Check> {
     let of = |&(subject, name): &Need| {
         details.iter().find(|check| check.subject == subject && check.name == name && check.state == State::Missing)
     };
-    let missing: Vec<&Check> = DPDK.iter().chain(needs).filter_map(of).collect();
+    DPDK.iter().chain(needs).filter_map(of).collect()
+}
+
+fn form(details: &[Check], name: &str, via: &str, needs: &[Need]) -> Check {
+    let missing = missing(details, needs);
     let new = |state, found: String| Check::new(Subject::Networks, name, state, found);
     if let Some(first) = missing.first() {
         let found = match missing.as_slice() {

@@ -11,6 +11,18 @@ const CORES: usize = 1024;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CoreList(Vec<usize>);
 
+impl CoreList {
+    /// The cores, in the order in which they were written: at least one.
+    pub fn cores(&self) -> &[usize] {
+        &self.0
+    }
+}
+
+/// The cores that this process may use.
+pub fn usable() -> Vec<usize> {
+    core_affinity::get_core_ids().unwrap_or_default().iter().map(|core| core.id).collect()
+}
+
 impl FromStr for CoreList {
     type Err = String;
 
@@ -44,8 +56,7 @@ pub enum Place {
 
 /// The core of each worker, in order, out of those that this process may use.
 pub fn choose(workers: Option<usize>, list: Option<&CoreList>, place: Place) -> Result<Vec<usize>, Error> {
-    let usable: Vec<usize> = core_affinity::get_core_ids().unwrap_or_default().iter().map(|core| core.id).collect();
-    choose_from(&usable, workers, list, place)
+    choose_from(&usable(), workers, list, place)
 }
 
 /// The core of each worker's service where that has a thread of its own: those of `list`, or cores that no worker of these has,

@@ -211,6 +211,7 @@ impl<N: Nic> Load<N> {
         }
         self.free.extend(1..self.plan.depth as u32);
         self.phase = Phase::WarmingUp { until: now + self.plan.warm_up };
+        tracing::info!("{}", if self.plan.warm_up.is_zero() { "measuring" } else { "warming up" });
     }
 
     /// Fills a burst with what may be sent, and hands it to the port.

@@ -34,7 +34,8 @@ pub fn nanoseconds(one: usize, other: usize) -> io::Result<f64> {
 #[repr(align(128))]
 struct Line(AtomicU32);
 
-pub(crate) fn pin(core: usize) -> io::Result<()> {
+/// Has the calling thread run on this core alone (sched_setaffinity(2)).
+pub fn pin(core: usize) -> io::Result<()> {
     let mut set = CpuSet::new();
     set.set(core);
     Ok(sched_setaffinity(None, &set)?)

@@ -1,7 +1,7 @@
 //! Hosts that are network namespaces of this machine. They need root; what was set up goes when they do, and what an
 //! interrupted run left goes when the next ones are made.
 
-use crate::process::{Error, Process};
+use super::process::{Error, Process};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::ffi::OsStr;
@@ -17,7 +17,7 @@ use std::{fs, io, thread};
 /// What the names of the namespaces begin with; the number of their process follows.
 const PREFIX: &str = "lrpath-";
 /// How long a command of the set-up may take.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+pub const PATIENCE: Duration = Duration::from_secs(10);
 /// What a kernel would leave to a network card, and whoever takes frames from the other end would have to do.
 const OFFLOADS: [&str; 8] = ["tx", "off", "tso", "off", "gso", "off", "gro", "off"];
 
@@ -34,17 +34,25 @@ pub struct Host {
 
 impl Host {
     /// The host with this number, from 1 on, in a network of all these hosts.
-    pub(crate) fn new(namespace: Namespace, interface: &'static str, number: u8) -> Self {
+    pub fn new(namespace: Namespace, interface: &'static str, number: u8) -> Self {
         let v6 = Ipv6Addr::new(0xfd99, 0, 0, 0, 0, 0, 0, number.into());
         Host { namespace, interface, v4: Ipv4Addr::new(10, 99, 0, number), v6 }
     }
 
     /// Two hosts, the ends of one veth pair, whose kernels leave nothing to a network card. They have no addresses yet.
     pub fn pair(interrupted: &AtomicBool) -> Result<[Host; 2], Error> {
+        let hosts = Host::offloading_pair(interrupted)?;
+        for Host { namespace, interface, .. } in &hosts {
+            namespace.leave_nothing_to(interface, interrupted)?;
+        }
+        Ok(hosts)
+    }
+
+    /// The same, whose kernels leave to each other what they would leave to a network card: what they do by themselves.
+    pub fn offloading_pair(interrupted: &AtomicBool) -> Result<[Host; 2], Error> {
         let [near, far] = Namespace::all(["near", "far"], interrupted)?;
         near.cable("lr0", &far, "lr1", interrupted)?;
         for (namespace, interface) in [(&near, "lr0"), (&far, "lr1")] {
-            namespace.leave_nothing_to(interface, interrupted)?;
             namespace.up(interface, interrupted)?;
         }
         Ok([Host::new(near, "lr0", 1), Host::new(far, "lr1", 2)])
@@ -63,7 +71,7 @@ impl Host {
     }
 
     /// The namespace's name.
-    pub(crate) fn namespace(&self) -> &Namespace {
+    pub fn namespace(&self) -> &Namespace {
         &self.namespace
     }
 
@@ -113,11 +121,11 @@ impl Host {
 
 /// A network namespace. Nothing runs in it any more when it is dropped: what was started there was stopped before.
 #[derive(Debug)]
-pub(crate) struct Namespace(String);
+pub struct Namespace(String);
 
 impl Namespace {
     /// New ones, whose names end like this.
-    pub(crate) fn all<const N: usize>(ends: [&str; N], interrupted: &AtomicBool) -> Result<[Namespace; N], Error> {
+    pub fn all<const N: usize>(ends: [&str; N], interrupted: &AtomicBool) -> Result<[Namespace; N], Error> {
         sweep();
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let begin = format!("{PREFIX}{}-{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
@@ -127,7 +135,7 @@ impl Namespace {
     }
 
     /// Makes a veth pair from this one's `interface` to the `other`'s.
-    pub(crate) fn cable(
+    pub fn cable(
         &self,
         interface: &str,
         other: &Namespace,
@@ -139,12 +147,12 @@ impl Namespace {
     }
 
     /// Has the kernel do all of what it would leave to a network card.
-    pub(crate) fn leave_nothing_to(&self, interface: &str, interrupted: &AtomicBool) -> Result<(), Error> {
+    pub fn leave_nothing_to(&self, interface: &str, interrupted: &AtomicBool) -> Result<(), Error> {
         self.run(&[&["ethtool", "-K", interface], &OFFLOADS[..]].concat(), interrupted).map(drop)
     }
 
     /// Brings an interface up.
-    pub(crate) fn up(&self, interface: &str, interrupted: &AtomicBool) -> Result<(), Error> {
+    pub fn up(&self, interface: &str, interrupted: &AtomicBool) -> Result<(), Error> {
         ip(&["-n", &self.0, "link", "set", interface, "up"], interrupted).map(drop)
     }
 
@@ -155,7 +163,8 @@ impl Namespace {
         Ok(namespace)
     }
 
-    pub(crate) fn command(&self, program: &OsStr) -> Command {
+    /// A command that runs `program` in it.
+    pub fn command(&self, program: &OsStr) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.0]).arg(program).env_remove("RUST_LOG");
         command
@@ -168,7 +177,7 @@ impl Namespace {
     }
 
     /// Runs a command of the set-up, and returns what it prints.
-    pub(crate) fn run(&self, words: &[&str], interrupted: &AtomicBool) -> Result<String, Error> {
+    pub fn run(&self, words: &[&str], interrupted: &AtomicBool) -> Result<String, Error> {
         ip(&[&["netns", "exec", &self.0], words].concat(), interrupted)
     }
 }

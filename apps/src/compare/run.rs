@@ -1,0 +1,299 @@
+//! Running a comparison: a server process and a load process for each row, on cores of their own, in turns.
+
+pub mod cores;
+pub mod counters;
+pub mod joint;
+pub mod load;
+pub mod obstacles;
+pub mod plan;
+mod rounds;
+pub mod schedule;
+pub mod server;
+pub mod sweep;
+mod sweeps;
+pub mod way;
+
+use super::process::Error;
+use super::results::{FORMAT, Machine, Measured, Outcome, Results, Row, Settings};
+use super::utc::Utc;
+use cores::Cores;
+use joint::Joint;
+use plan::Planned;
+use schedule::{POINTS, Schedule, Step, Task};
+use server::Values;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use way::Way;
+
+/// Bytes of an echo's request and of a value.
+pub const SIZE: u32 = 64;
+/// How many requests of a key-value service are GETs, and how popular keys are.
+pub const GETS: f64 = 0.9;
+/// See [`GETS`].
+pub const ZIPF: f64 = 0.99;
+/// How often a row may fail before it is left alone.
+const PATIENCE: u32 = 2;
+
+/// What stays the same in all measurements.
+#[derive(Debug, Clone)]
+pub struct Setting {
+    /// The `linerate` to start.
+    pub linerate: PathBuf,
+    /// The cores.
+    pub cores: Cores,
+    /// See [`Settings::get_ratio`].
+    pub get_ratio: f64,
+    /// See [`Settings::zipf`].
+    pub zipf: f64,
+}
+
+/// Where a comparison stands.
+pub struct Standing<'a> {
+    /// What is done now.
+    pub now: String,
+    /// How many steps are done, and how many there are.
+    pub steps: (usize, usize),
+    /// How long it will take from now on.
+    pub left: Duration,
+    /// The task.
+    pub task: &'a Task,
+}
+
+/// A comparison that runs.
+pub struct Comparison {
+    setting: Setting,
+    rows: Vec<Planned>,
+    schedule: Schedule,
+    values: Values,
+    results: Results,
+    joints: HashMap<Way, Joint>,
+    /// How often each row has failed.
+    failed: Vec<u32>,
+    began: Instant,
+    interrupted: Arc<AtomicBool>,
+    /// Steps that there was no time for.
+    skipped: usize,
+}
+
+/// What a comparison is of.
+pub struct Of {
+    /// The `linerate` to start.
+    pub linerate: PathBuf,
+    /// The rows.
+    pub rows: Vec<Planned>,
+    /// The cores.
+    pub cores: Cores,
+    /// What is done.
+    pub schedule: Schedule,
+    /// Whether it is the short comparison.
+    pub quick: bool,
+    /// Keys of a key-value server.
+    pub keys: u64,
+    /// Whether kernel sockets get what they can.
+    pub kernel_tuning: bool,
+    /// The machine.
+    pub machine: Machine,
+}
+
+impl Comparison {
+    /// Sets up the links of all rows, with sockets in `scratch`. Links that cannot be had are rows that were not run.
+    ///
+    /// # Errors
+    /// [`Error::Interrupted`].
+    pub fn new(of: Of, scratch: &Path, interrupted: Arc<AtomicBool>) -> Result<Comparison, Error> {
+        let Of { linerate, mut rows, cores, schedule, quick, keys, kernel_tuning, machine } = of;
+        let (mut joints, mut tuning) = (HashMap::new(), Vec::new());
+        for row in &mut rows {
+            if row.obstacle.is_some() || joints.contains_key(&row.way) {
+                continue;
+            }
+            match Joint::make(&row.way, scratch, kernel_tuning, &interrupted) {
+                Ok((joint, done)) => {
+                    let new: Vec<String> = done.into_iter().filter(|done| !tuning.contains(done)).collect();
+                    tuning.extend(new);
+                    joints.insert(row.way.clone(), joint);
+                }
+                Err(Error::Interrupted) => return Err(Error::Interrupted),
+                Err(error) => {
+                    let remedy = "run it as root, with iproute2 and ethtool installed".to_owned();
+                    row.obstacle = Some((one_line(&error), remedy));
+                }
+            }
+        }
+        if !kernel_tuning {
+            tuning.push("No sysctl was set (--no-kernel-tuning).".to_owned());
+        }
+        let settings = Settings {
+            quick,
+            rounds: schedule.times.rounds,
+            round_seconds: schedule.times.round.as_secs_f64(),
+            warm_up_seconds: schedule.times.warm_up.as_secs_f64(),
+            size: SIZE,
+            points: POINTS.to_vec(),
+            keys,
+            get_ratio: GETS,
+            zipf: ZIPF,
+            server_cores: cores.servers(),
+            load_cores: vec![cores.load],
+            kernel_tuning: if rows.iter().any(|row| row.way.is_kernel()) { tuning } else { Vec::new() },
+        };
+        let results = Results {
+            format: FORMAT,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            began: Utc::now().rfc_3339(),
+            seconds: 0.0,
+            finished: false,
+            machine,
+            settings,
+            rows: rows.iter().map(Planned::row).collect(),
+            notes: Vec::new(),
+        };
+        let setting = Setting { linerate, cores, get_ratio: GETS, zipf: ZIPF };
+        let (failed, values) = (vec![0; rows.len()], Values { keys, size: SIZE });
+        let began = Instant::now();
+        let skipped = 0;
+        Ok(Comparison { setting, rows, schedule, values, results, joints, failed, began, interrupted, skipped })
+    }
+
+    /// Does all that is to be done, unless it is interrupted, and returns what was found in any case. `show` is told where it stands.
+    pub fn run(mut self, mut show: impl FnMut(&Standing<'_>)) -> Results {
+        let steps = self.schedule.steps.clone();
+        let mut left: Duration = self.schedule.takes();
+        self.results.finished = true;
+        for (number, step) in steps.iter().enumerate() {
+            left = left.saturating_sub(step.takes);
+            let row = &self.rows[step.row];
+            if row.obstacle.is_some() || self.failed[step.row] >= PATIENCE {
+                continue;
+            }
+            if self.began.elapsed() + step.takes > self.schedule.limit {
+                self.skipped += 1;
+                continue;
+            }
+            let now = format!("{}: {}", row.id, step.task.name(self.schedule.times.rounds));
+            show(&Standing { now, steps: (number, steps.len()), left: left + step.takes, task: &step.task });
+            let from = Instant::now();
+            let done = self.step(step);
+            tracing::info!(
+                "{}, {:?}: {:.1?}, not {:.1?}",
+                self.rows[step.row].id,
+                step.task,
+                from.elapsed(),
+                step.takes
+            );
+            match done {
+                Ok(()) => {}
+                Err(_) if self.interrupted.load(Ordering::Relaxed) => {
+                    self.results.finished = false;
+                    break;
+                }
+                Err(error) => self.has_failed(step, &error),
+            }
+        }
+        self.end()
+    }
+
+    fn step(&mut self, step: &Step) -> Result<(), Error> {
+        match step.task {
+            Task::Round { round, apart } => self.round(step.row, round, apart),
+            Task::Ceiling => self.ceiling(step.row),
+            Task::Sweep(of) => self.sweep(step.row, of),
+        }
+    }
+
+    fn has_failed(&mut self, step: &Step, error: &Error) {
+        self.failed[step.row] += 1;
+        let (id, said) = (self.rows[step.row].id.clone(), one_line(error));
+        tracing::warn!("{id}: {said}");
+        let Row { outcome, .. } = &mut self.results.rows[step.row];
+        let nothing = matches!(outcome, Outcome::Ran(measured) if measured.fixed.is_empty());
+        if nothing && self.failed[step.row] >= PATIENCE {
+            let remedy = "run the two commands by hand, the server's first: linerate compare -v shows them".to_owned();
+            *outcome = Outcome::NotRun { why: said, remedy };
+        } else {
+            self.results.notes.push(format!("{id}, {}: {said}", step.task.name(self.schedule.times.rounds)));
+        }
+    }
+
+    /// What was measured of a row.
+    fn measured(&mut self, row: usize) -> &mut Measured {
+        let Row { outcome, .. } = &mut self.results.rows[row];
+        if let Outcome::NotRun { .. } = outcome {
+            *outcome = Outcome::Ran(Box::default());
+        }
+        match outcome {
+            Outcome::Ran(measured) => measured,
+            Outcome::NotRun { .. } => unreachable!("it was made one that ran"),
+        }
+    }
+
+    fn end(mut self) -> Results {
+        self.set_ceilings();
+        // What failed once, or was never reached, has nothing to show.
+        for row in &mut self.results.rows {
+            if matches!(&row.outcome, Outcome::Ran(measured) if measured.fixed.is_empty() && measured.sweeps.is_empty())
+            {
+                let (why, remedy) = match self.results.finished {
+                    true => ("nothing was measured in the time that there was", "give it more: without --quick"),
+                    false => ("it was interrupted before", "let it run to its end"),
+                };
+                row.outcome = Outcome::NotRun { why: why.to_owned(), remedy: remedy.to_owned() };
+            }
+        }
+        let notes = &mut self.results.notes;
+        if self.skipped > 0 {
+            let of = self.schedule.steps.len();
+            notes.push(format!("{} of {of} steps were left out: the time did not suffice.", self.skipped));
+        }
+        if !self.schedule.left_out.is_empty() {
+            let names: Vec<&str> = self.schedule.left_out.iter().map(|of| schedule::name(*of)).collect();
+            notes.push(format!("Sweeps that there was no time for: {}.", names.join(", ")));
+        }
+        self.results.seconds = self.began.elapsed().as_secs_f64();
+        self.results
+    }
+}
+
+/// An error as one line that is not too long.
+fn one_line(error: &Error) -> String {
+    let said = match error {
+        // What the program itself said is what counts; its last line is why it ended.
+        Error::Failed { what, said, .. } => match said.lines().rev().find(|line| !line.trim().is_empty()) {
+            Some(line) => format!("{what}: {}", line.trim()),
+            None => what.clone(),
+        },
+        error => error.to_string(),
+    };
+    let words: Vec<&str> = said.split_whitespace().collect();
+    let line = words.join(" ");
+    match line.char_indices().nth(300) {
+        Some((end, _)) => format!("{}…", &line[..end]),
+        None => line,
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// Cores and shares as they are on two cores.
+    pub(in super::super) fn setting() -> Setting {
+        let cores = Cores::choose(&[0, 1], None, None).unwrap();
+        Setting { linerate: "linerate".into(), cores, get_ratio: GETS, zipf: ZIPF }
+    }
+
+    #[test]
+    fn an_error_is_told_by_the_last_thing_that_was_said() {
+        let failed = |said: &str| Error::Failed {
+            command: "linerate echo serve".into(),
+            what: "failed (exit status: 1)".into(),
+            said: said.into(),
+        };
+        assert_eq!(one_line(&failed("INFO x\nlinerate: no such\n\n")), "failed (exit status: 1): linerate: no such");
+        assert_eq!(one_line(&failed("")), "failed (exit status: 1)");
+        assert!(one_line(&failed(&"é".repeat(1000))).chars().count() <= 301);
+    }
+}
