@@ -28,6 +28,7 @@ const LOOK_EVERY: u32 = 64;
 
 /// The listened ports of one worker, and what their services keep of the pool.
 pub(crate) struct Direct {
+    /// In the order of their ports.
     listen: Vec<SocketAddr>,
     /// Packets that may be out of the pool before what arrives is copied.
     most: usize,
@@ -42,17 +43,18 @@ impl Direct {
     pub fn new(config: &Config, port: &Capabilities) -> Self {
         // As for TCP: what was received may hold five sevenths.
         let packets = config.max_packets.unwrap_or(usize::MAX).min(port.pool - port.pool / 8);
-        let listen = config.listen_udp.iter().copied().filter(|bound| bound.port() != 0).collect();
+        let mut listen: Vec<_> = config.listen_udp.iter().copied().filter(|bound| bound.port() != 0).collect();
+        listen.sort_by_key(SocketAddr::port);
         Direct { listen, most: packets / 7 * 5, is_low: false, left: 0, copies: Copies::new() }
     }
 
     /// Whether datagrams from or to this address of ours are a service's.
     #[inline]
     pub fn listens(&self, local: &SocketAddr) -> bool {
-        self.listen.iter().any(|bound| {
-            bound.port() == local.port()
-                && (bound.ip() == local.ip() || bound.ip().is_unspecified() && bound.is_ipv4() == local.is_ipv4())
-        })
+        let from = self.listen.partition_point(|bound| bound.port() < local.port());
+        let mut of_port = self.listen[from..].iter().take_while(|bound| bound.port() == local.port());
+        of_port
+            .any(|bound| bound.ip() == local.ip() || bound.ip().is_unspecified() && bound.is_ipv4() == local.is_ipv4())
     }
 
     /// The datagram in `frame`, which [`Host::classify`](crate::demux::Host::classify) found to be one.
