@@ -4,6 +4,7 @@ pub mod chargen;
 pub mod discard;
 pub mod doctor;
 pub mod echo;
+mod echo_udp;
 pub mod hugepages;
 pub mod kv;
 mod kv_serve;

@@ -13,22 +13,29 @@ mod bulk;
 #[cfg(feature = "rdma")]
 mod connects;
 mod echo;
+mod flight;
 mod kv;
 mod pattern;
+mod probe;
 #[cfg(feature = "rdma")]
 mod rounds;
+mod udp_echo;
 
 pub use board::Board;
 pub use bulk::{Bulk, Direction};
 #[cfg(feature = "rdma")]
 pub use connects::Connects;
 pub use echo::EchoLoad;
+pub use flight::{Counts, Flight, FlightPlan, NO_ANSWER};
 pub use kv::{
     Ask, AskCounters, CountLoad, CountPlan, Counted, Exported, Keyspace, KvLoad, KvPlan, MOST_KEYS, NoCounters,
     Protocol, Reads, SHORTEST_VERIFIED, SWAP_EVERY, Side, counter_name,
 };
 #[cfg(feature = "rdma")]
 pub use rounds::{Progress, Rounds, Stage};
+
+pub use probe::{Arrival, Probe};
+pub use udp_echo::UdpEchoLoad;
 
 use hdrhistogram::Histogram;
 use linerate_bypass::time::{Duration, Instant};
@@ -50,7 +57,7 @@ const LOOKED_AT: usize = 64;
 const USUAL_NANOS: u64 = 60_000_000_000;
 
 /// A histogram of times, to three digits.
-pub(crate) fn histogram_of_nanos() -> Histogram<u64> {
+fn histogram_of_nanos() -> Histogram<u64> {
     let mut histogram = Histogram::new_with_max(USUAL_NANOS, 3).expect("the bounds are valid");
     histogram.auto(true);
     histogram

@@ -30,12 +30,17 @@ pub struct EchoLoadArgs {
     /// Requests on the way on each connection
     #[arg(long, value_name = "REQUESTS", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=4096))]
     depth: u16,
+
+    /// Over UDP: each connection is a port of ours, and a request without an answer in 100 ms is lost (one worker only)
+    #[arg(long)]
+    udp: bool,
 }
 
 /// Runs the command.
 pub fn run(command: Command) -> Result<(), Error> {
     match command {
         Command::Serve(args) => super::serve::serve("echo", &args, true, |_| Echo).map(|_| ()),
+        Command::Load(args) if args.udp => super::echo_udp::run(&args.load, args.size, args.depth),
         Command::Load(args) => {
             let (size, depth) = (args.size, usize::from(args.depth));
             let load = super::load::run(&args.load, "requests", move || EchoLoad::new(size, depth))?;

@@ -51,6 +51,18 @@ pub struct LoadArgs {
     json: bool,
 }
 
+impl LoadArgs {
+    /// How long to measure.
+    pub fn duration(&self) -> Duration {
+        self.duration
+    }
+
+    /// Whether one JSON object is to be printed.
+    pub fn is_json(&self) -> bool {
+        self.json
+    }
+}
+
 /// What all workers of a load measured.
 pub struct Measured<T> {
     /// Each worker's traffic.
