@@ -5,6 +5,7 @@ pub mod compare;
 pub mod discard;
 pub mod doctor;
 pub mod echo;
+mod echo_udp;
 pub mod hugepages;
 pub mod kv;
 mod kv_serve;

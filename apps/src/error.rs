@@ -32,7 +32,7 @@ pub enum Error {
     NoReflector(Via),
     /// Frames did not come back as they were sent.
     #[error(
-        "{lost} frames were lost, {corrupt} came back with wrong bytes: the figures are of the others; look at the link, or let fewer \
+        "{lost} requests were lost, {corrupt} came back with wrong bytes: the figures are of the others; look at the way, or let fewer \
              be on their way with --depth"
     )]
     Frames {

@@ -15,16 +15,20 @@ mod board;
 mod bulk;
 mod connects;
 mod echo;
+mod flight;
 mod kv;
 mod pace;
 mod pattern;
+mod probe;
 #[cfg(feature = "rdma")]
 mod rounds;
+mod udp_echo;
 
 pub use board::Board;
 pub use bulk::{Bulk, Direction};
 pub use connects::{Connected, Connects, Use};
 pub use echo::EchoLoad;
+pub use flight::{Counts, Flight, FlightPlan, NO_ANSWER};
 pub use kv::{
     Ask, AskCounters, CountLoad, CountPlan, Counted, Exported, Keyspace, KvLoad, KvPlan, MOST_KEYS, NoCounters,
     Protocol, Reads, SHORTEST_VERIFIED, SWAP_EVERY, Side, counter_name,
@@ -32,6 +36,9 @@ pub use kv::{
 pub use pace::{Arrivals, OpenLoop, Pace};
 #[cfg(feature = "rdma")]
 pub use rounds::{Progress, Rounds, Stage};
+
+pub use probe::{Arrival, Probe};
+pub use udp_echo::UdpEchoLoad;
 
 use hdrhistogram::Histogram;
 use linerate_bypass::time::{Duration, Instant};

@@ -1,20 +1,18 @@
 //! Frames with no protocol: what a port can do by itself, for whatever has a protocol to be held against.
 //!
-//! A [`Reflector`] gives every frame back. A [`Load`] sends frames of a [`Probe`] and takes them in again. Both move
+//! A [`Reflector`] gives every frame back. A [`Load`] sends frames and takes them in again. Both move
 //! bursts, and neither allocates.
 
 mod load;
-mod probe;
 mod reflect;
 
-pub use load::{Counts, Load, Plan};
-pub use probe::{HEADER, Probe, SMALLEST};
+pub use load::{Load, SMALLEST};
 pub use reflect::Reflector;
 
 use linerate_bypass::{QueueStats, Summary};
 
 /// Bytes of an Ethernet header.
-const ETHERNET: usize = 14;
+pub const ETHERNET: usize = 14;
 
 /// What a queue pair has counted, as a summary.
 pub fn summary_of(stats: QueueStats) -> Summary {

@@ -73,6 +73,10 @@ fn wrong_usage_is_one_line_and_status_2() {
         ("echo load --via kernel --connect 127.0.0.1:7 --srq 64", "--srq has an effect only with --via rdma:DEVICE"),
         ("echo load --via kernel --connect 127.0.0.1:7 --rdma-buffers 2", "--rdma-buffers"),
         ("echo serve --via kernel --listen 127.0.0.1:0 --service-time 20", "--service-time"),
+        ("echo load --udp --via kernel --connect 127.0.0.1:7 --size 27", "--udp --size 27"),
+        ("echo load --udp --via kernel --connect 127.0.0.1:7 --connections 257", "257"),
+        ("echo load --udp --via tap:lr0 --dhcp --connect 10.0.0.2:7", "--ip"),
+        ("echo load --udp --via rdma:rxe0 --connect 10.0.0.2:7", "--udp"),
         ("raw reflect --via kernel", "--via kernel: no frames"),
         ("raw load --via rdma:rxe0", "--via rdma:rxe0: no frames"),
         ("raw load --via tap:lr0 --ip 10.0.0.2/24", "--ip"),
@@ -544,4 +548,24 @@ fn await_catching(id: u32) {
         assert!(Instant::now() < deadline);
         thread::sleep(Duration::from_millis(1));
     }
+}
+
+#[test]
+fn a_load_over_udp_reports_what_came_back_and_fails_if_nothing_does() {
+    let server = serve("echo", "--json");
+    let load = format!(
+        "echo load --udp --via kernel --connect {} --connections 3 --depth 2 --duration 300ms",
+        address(&server)
+    );
+    let output = run(&format!("{load} --json"));
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let number = |name: &str| report[name].as_f64().unwrap();
+    assert!(
+        number("requests") > 0.0 && number("errors") == 0.0 && number("bytes") == 64.0 * number("requests"),
+        "{report}"
+    );
+    assert!(report["rtt_us"]["p50"].as_f64() > Some(0.0), "{report}");
+    server.program.signal(Signal::INT);
+    assert!(server.program.wait().status.success());
 }

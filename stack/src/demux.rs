@@ -8,6 +8,7 @@ use crate::drops::Cause;
 use crate::egress::ETHERNET;
 use crate::engine::IcmpError;
 use crate::tuple::Tuple;
+use crate::udp;
 use linerate_bypass::{MacAddr, Packet, RxChecksum};
 use smoltcp::wire::{
     EthernetFrame, EthernetProtocol, Icmpv4Message, Icmpv4Packet, Icmpv6Message, Icmpv6Packet, IpProtocol, Ipv4Packet,
@@ -35,7 +36,9 @@ pub(crate) enum Kind {
         /// What is wrong with it.
         error: IcmpError,
     },
-    /// Other IP: ICMP, UDP, fragments, unknown protocols.
+    /// A UDP datagram that lies in one piece, between two hosts, with a right checksum.
+    Udp(Udp),
+    /// Other IP: ICMP, other UDP, fragments, unknown protocols.
     Ip,
 }
 
@@ -50,6 +53,19 @@ pub(crate) struct Tcp {
     pub end: usize,
 }
 
+/// A UDP datagram, and where in the first segment of a frame its payload lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Udp {
+    /// Our end.
+    pub local: SocketAddr,
+    /// The peer.
+    pub remote: SocketAddr,
+    /// Where the payload begins.
+    pub start: usize,
+    /// Where it ends.
+    pub end: usize,
+}
+
 /// The host's side of the question.
 pub(crate) struct Host<'a> {
     pub mac: MacAddr,
@@ -61,7 +77,8 @@ pub(crate) struct Host<'a> {
 
 /// TCP's protocol number.
 pub(crate) const TCP: u8 = 6;
-const UDP: u8 = 17;
+/// UDP's.
+pub(crate) const UDP: u8 = 17;
 
 impl Host<'_> {
     /// What `frame` is, or why it is to be dropped.
@@ -117,7 +134,10 @@ impl Host<'_> {
             TCP if !unicast => Err(Cause::NotOurs),
             TCP if fragment => Err(Cause::Fragment),
             TCP => self.tcp(frame, source, destination, header, l4, l4_len),
-            UDP if !fragment => self.udp(frame, source, destination, header, l4, l4_len),
+            UDP if !fragment => {
+                let datagram = self.udp(frame, source, destination, header, l4, l4_len)?;
+                Ok(if unicast && header == 20 { datagram } else { Kind::Ip })
+            }
             _ if unicast && !fragment && ip.next_header() == IpProtocol::Icmp => Ok(self.icmpv4(l4)),
             _ => Ok(Kind::Ip),
         }
@@ -154,7 +174,10 @@ impl Host<'_> {
         match next {
             TCP if !unicast => Err(Cause::NotOurs),
             TCP => self.tcp(frame, source.into(), destination.into(), HEADER, l4, l4_len),
-            UDP => self.udp(frame, source.into(), destination.into(), HEADER, l4, l4_len),
+            UDP => {
+                let datagram = self.udp(frame, source.into(), destination.into(), HEADER, l4, l4_len)?;
+                Ok(if unicast { datagram } else { Kind::Ip })
+            }
             _ if ip.next_header() == IpProtocol::Icmpv6 => Ok(self.icmpv6(source, destination, l4, unicast)),
             _ if leads_to_tcp(next, l4) => Err(Cause::Fragment),
             _ => Ok(Kind::Ip),
@@ -189,15 +212,25 @@ impl Host<'_> {
         l4: &[u8],
         l4_len: usize,
     ) -> Result<Kind, Cause> {
-        if l4.len() < 8 || usize::from(u16::from_be_bytes([l4[4], l4[5]])) > l4_len {
+        let &[a, b, c, d, e, f, g, h, ..] = l4 else { return Err(Cause::Truncated) };
+        let [from, to, len, stored] = [[a, b], [c, d], [e, f], [g, h]].map(u16::from_be_bytes);
+        if !(udp::HEADER..=l4_len).contains(&len.into()) {
             return Err(Cause::Truncated);
         }
-        // Zero over IPv4: the sender computed none (RFC 768).
-        if !(source.is_ipv4() && l4[6..8] == [0, 0]) {
-            let stored = u16::from_be_bytes([l4[6], l4[7]]);
-            self.checksum(frame, source, destination, UDP, stored, ip_header, l4_len)?;
+        match stored {
+            // The sender computed none (RFC 768). Over IPv6 there has to be one (RFC 8200 §8.1).
+            0 if source.is_ipv4() => {}
+            0 => return Err(Cause::L4Checksum),
+            _ => self.checksum(frame, source, destination, UDP, stored, ip_header, len.into())?,
         }
-        Ok(Kind::Ip)
+        let start = ETHERNET + ip_header + udp::HEADER;
+        let end = ETHERNET + ip_header + usize::from(len);
+        // Who sent it from no port wants no answer, and no service is at port 0.
+        if from == 0 || to == 0 || end > frame.data().len() {
+            return Ok(Kind::Ip);
+        }
+        let (local, remote) = (SocketAddr::new(destination, to), SocketAddr::new(source, from));
+        Ok(Kind::Udp(Udp { local, remote, start, end }))
     }
 
     #[expect(clippy::too_many_arguments, reason = "the pseudo-header's fields and where the rest lies")]
@@ -327,7 +360,7 @@ mod tests {
     use linerate_bypass::Nic;
     use linerate_bypass::memory::{Link, LinkConfig, MemoryPacket};
     use smoltcp::phy::ChecksumCapabilities;
-    use smoltcp::wire::{IpRepr, TcpControl, TcpRepr, TcpSeqNumber};
+    use smoltcp::wire::{IpRepr, TcpControl, TcpRepr, TcpSeqNumber, UdpPacket};
 
     const OURS: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
 
@@ -483,6 +516,108 @@ mod tests {
         frame.extend([UDP, 0, 1, 4, 0, 0, 0, 0]);
         frame.extend(&plain[54..]);
         assert_eq!(classify(&frame), Ok(Kind::Ip));
+    }
+
+    /// A datagram with `payload` from `from` to `to`, as a frame.
+    fn udp(from: &str, to: &str, payload: &[u8]) -> Vec<u8> {
+        let (from, to): (SocketAddr, SocketAddr) = (from.parse().unwrap(), to.parse().unwrap());
+        let (source, destination) = (from.ip().into(), to.ip().into());
+        let repr = smoltcp::wire::UdpRepr { src_port: from.port(), dst_port: to.port() };
+        let ip = IpRepr::new(source, destination, IpProtocol::Udp, 8 + payload.len(), 64);
+        let mut frame = vec![0; ETHERNET + ip.buffer_len()];
+        let mut ethernet = EthernetFrame::new_unchecked(&mut frame);
+        ethernet.set_dst_addr(smoltcp::wire::EthernetAddress(OURS.0));
+        ethernet.set_ethertype(if from.is_ipv4() { EthernetProtocol::Ipv4 } else { EthernetProtocol::Ipv6 });
+        let all = ChecksumCapabilities::default();
+        ip.emit(ethernet.payload_mut(), &all);
+        let rest = &mut frame[ETHERNET + ip.header_len()..];
+        let fill = |place: &mut [u8]| place.copy_from_slice(payload);
+        repr.emit(&mut UdpPacket::new_unchecked(rest), &source, &destination, payload.len(), fill, &all);
+        frame
+    }
+
+    /// Changes the UDP header of `frame`, and puts its checksum right again.
+    fn with_udp(mut frame: Vec<u8>, (from, to): (&str, &str), change: impl FnOnce(&mut [u8])) -> Vec<u8> {
+        let at = ETHERNET + if from.starts_with('[') { 40 } else { 20 };
+        change(&mut frame[at..]);
+        let (from, to): (SocketAddr, SocketAddr) = (from.parse().unwrap(), to.parse().unwrap());
+        let mut udp = UdpPacket::new_unchecked(&mut frame[at..]);
+        if usize::from(udp.len()) >= 8 && usize::from(udp.len()) <= udp.as_ref().len() {
+            udp.fill_checksum(&from.ip().into(), &to.ip().into());
+        }
+        frame
+    }
+
+    #[test]
+    fn a_datagram_is_told_from_what_is_behind_it() {
+        for (ends, header) in [(FOUR, 20), (SIX, 40)] {
+            let start = ETHERNET + header + 8;
+            let found = |len| {
+                let (remote, local) = (ends.0.parse().unwrap(), ends.1.parse().unwrap());
+                Ok(Kind::Udp(Udp { local, remote, start, end: start + len }))
+            };
+            let mut frame = udp(ends.0, ends.1, b"hello");
+            frame.extend([0xaa; 20]);
+            assert_eq!(classify(&frame), found(5));
+            assert_eq!(classify(&udp(ends.0, ends.1, b"")), found(0));
+            // The UDP length ends it before the IP packet does; the checksum is of that part.
+            let shorter = with_udp(udp(ends.0, ends.1, b"hello"), ends, |udp| udp[4..6].copy_from_slice(&[0, 11]));
+            assert_eq!(classify(&shorter), found(3));
+        }
+    }
+
+    #[test]
+    fn datagrams_with_lengths_that_lie_are_dropped() {
+        for ends in [FOUR, SIX] {
+            for len in [0_u16, 1, 7, 14, 1000, 65535] {
+                let frame =
+                    with_udp(udp(ends.0, ends.1, b"hello"), ends, |udp| udp[4..6].copy_from_slice(&len.to_be_bytes()));
+                assert_eq!(classify(&frame), Err(Cause::Truncated), "{len}");
+            }
+            let frame = udp(ends.0, ends.1, b"hello");
+            for len in 1..frame.len() {
+                assert_eq!(classify(&frame[..len]), Err(Cause::Truncated), "{len} bytes");
+            }
+        }
+    }
+
+    #[test]
+    fn a_datagram_without_a_checksum_is_taken_over_ipv4_only() {
+        for (ends, taken) in [(FOUR, true), (SIX, false)] {
+            let at = ETHERNET + if taken { 20 } else { 40 } + 6;
+            let mut frame = udp(ends.0, ends.1, b"hello");
+            frame[at..at + 2].fill(0);
+            assert_eq!(matches!(classify(&frame), Ok(Kind::Udp(_))), taken);
+            assert!(taken || classify(&frame) == Err(Cause::L4Checksum));
+            let mut frame = udp(ends.0, ends.1, b"hello");
+            *frame.last_mut().unwrap() ^= 1;
+            assert_eq!(classify(&frame), Err(Cause::L4Checksum));
+        }
+    }
+
+    #[test]
+    fn what_is_unusual_in_a_datagram_is_smoltcp_s_business() {
+        for ends in [FOUR, SIX] {
+            for port in [0, 2] {
+                let frame = with_udp(udp(ends.0, ends.1, b"hello"), ends, |udp| udp[port..port + 2].fill(0));
+                assert_eq!(classify(&frame), Ok(Kind::Ip));
+            }
+        }
+        let mut fragment = udp(FOUR.0, FOUR.1, b"hello");
+        let mut ip = Ipv4Packet::new_unchecked(&mut fragment[ETHERNET..]);
+        ip.set_more_frags(true);
+        ip.fill_checksum();
+        assert_eq!(classify(&fragment), Ok(Kind::Ip));
+        // To our address by a broadcast frame, and to groups.
+        let mut broadcast = udp(FOUR.0, FOUR.1, b"hello");
+        broadcast[..6].fill(0xff);
+        assert_eq!(classify(&broadcast), Ok(Kind::Ip));
+        for to in ["10.0.0.255:7", "224.0.0.1:7"] {
+            assert_eq!(classify(&udp(FOUR.0, to, b"hello")), Ok(Kind::Ip));
+        }
+        for from in ["224.0.0.1:1", "10.0.0.255:1", "0.0.0.0:1"] {
+            assert_eq!(classify(&udp(from, FOUR.1, b"hello")), Err(Cause::BadSource), "{from}");
+        }
     }
 
     #[test]

@@ -191,7 +191,7 @@ impl<P: Packet> Ingress<P> {
             Kind::Tcp(tcp) => self.home(&tcp.tuple, &frame),
             Kind::IcmpError { tuple, .. } => owner(toeplitz(&tuple), self.others.len()),
             Kind::Dhcp => 0,
-            Kind::Arp | Kind::Ndp | Kind::Ip => self.worker,
+            Kind::Arp | Kind::Ndp | Kind::Ip | Kind::Udp(_) => self.worker,
         };
         if home != self.worker {
             return self.pass_on(frame, home, egress);
@@ -199,6 +199,12 @@ impl<P: Packet> Ingress<P> {
         match kind {
             Kind::Tcp(tcp) => self.take_segment(frame, tcp, egress, engine, now),
             Kind::IcmpError { tuple, sequence, error } => engine.icmp_error(tuple, sequence, error),
+            Kind::Udp(udp) if slow.direct.listens(&udp.local) => {
+                let datagram = slow.direct.receive(frame, &udp, egress);
+                self.datagrams.push(datagram);
+            }
+            // Nobody listens, which the sender is told.
+            Kind::Udp(_) => self.take_slow_path(&frame, Kind::Ip, egress, slow, now),
             Kind::Arp | Kind::Ndp | Kind::Dhcp | Kind::Ip => self.take_slow_path(&frame, kind, egress, slow, now),
         }
     }

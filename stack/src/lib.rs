@@ -27,6 +27,7 @@ mod smoltcp_engine;
 mod steering;
 mod time_wait;
 mod tuple;
+mod udp;
 mod wheel;
 mod worker;
 

@@ -1,4 +1,4 @@
-//! The slow path of a worker: everything that is not TCP, by smoltcp's interfaces.
+//! The slow path of a worker: everything that is not TCP, by smoltcp's interfaces; of UDP, what [`Direct`] leaves.
 //!
 //! Two of them. One at the Ethernet level answers ARP and neighbour solicitations and speaks DHCP. The other, at the
 //! IP level, answers ICMP and carries UDP; what it sends finds its neighbour in our own table. Neither ever sees a TCP
@@ -11,6 +11,7 @@ use crate::device::{Device, our_time, smoltcp_time};
 use crate::drops::Cause;
 use crate::egress::{ETHERNET, Egress};
 use crate::seed;
+use crate::udp::Direct;
 use linerate_bypass::time::Instant;
 use linerate_bypass::{Datagram, MacAddr, Nic};
 use smoltcp::iface::{Interface, SocketHandle, SocketSet};
@@ -59,6 +60,8 @@ pub(crate) struct SlowPath {
     ip: Interface,
     udp_sockets: SocketSet<'static>,
     udp: Vec<UdpSocket>,
+    /// UDP as it nearly always is.
+    pub direct: Direct,
     copies: Copies,
     ethernet_deadline: Option<Instant>,
     ip_deadline: Option<Instant>,
@@ -86,6 +89,7 @@ impl SlowPath {
             Some(UdpSocket { bound, handle: udp_sockets.add(socket) })
         });
         let udp = udp.collect();
+        let direct = Direct::new(config, egress.capabilities());
         let mut slow = SlowPath {
             ethernet,
             ethernet_sockets,
@@ -93,6 +97,7 @@ impl SlowPath {
             ip,
             udp_sockets,
             udp,
+            direct,
             copies: Copies::new(),
             ethernet_deadline: Some(now),
             ip_deadline: None,

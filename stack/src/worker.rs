@@ -9,6 +9,7 @@ use crate::ingress::Ingress;
 use crate::native::NativeEngine;
 use crate::seed;
 use crate::slow::{Lease, SlowPath};
+use crate::udp::Outcome;
 use linerate_bypass::mailbox::Receiver;
 use linerate_bypass::time::{Clock, Duration, Instant};
 use linerate_bypass::{BURST, Bytes, ConnId, Datagram, Letter, Nic, Seat, Service, Summary, Transport};
@@ -489,6 +490,10 @@ impl<N: Nic, E: Engine<N>> Transport for Core<N, E> {
     }
 
     fn send_datagram(&mut self, datagram: Datagram) -> Result<(), Datagram> {
-        self.slow.send(datagram, self.now)
+        match self.slow.direct.send(&datagram, &mut self.egress, self.now) {
+            Outcome::Sent => Ok(()),
+            Outcome::Full => Err(datagram),
+            Outcome::Other => self.slow.send(datagram, self.now),
+        }
     }
 }

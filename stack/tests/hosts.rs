@@ -432,6 +432,16 @@ fn seeds() -> Vec<Vec<u8>> {
         seeds.push(frames::tcp(mac_of(1), OURS, from4, four, segment));
         seeds.push(frames::tcp(mac_of(1), OURS, from6, six, segment));
     }
+    for (from, to) in [(from4, four), (from6, six)] {
+        let (source, destination): (SocketAddr, SocketAddr) = (from, to);
+        let write = |bytes: &mut [u8], from: IpAddress, to: IpAddress| {
+            let udp = UdpRepr { src_port: source.port(), dst_port: destination.port() };
+            udp.emit(&mut UdpPacket::new_unchecked(bytes), &from, &to, 56, |b| b.fill(5), &Default::default());
+        };
+        seeds.push(frames::ip(mac_of(1), OURS, from.ip(), to.ip(), IpProtocol::Udp, 64, |b, from, to| {
+            write(b, from, to)
+        }));
+    }
     for protocol in [IpProtocol::Icmp, IpProtocol::Udp, IpProtocol::Igmp, IpProtocol::Unknown(200)] {
         seeds.push(frames::ip(mac_of(1), OURS, from4.ip(), four.ip(), protocol, 64, |b, _, _| b.fill(3)));
     }
@@ -466,6 +476,12 @@ fn mend(frame: &mut [u8]) {
     let payload = ip.payload_mut();
     match protocol {
         IpProtocol::Tcp if payload.len() >= 20 => TcpPacket::new_unchecked(payload).fill_checksum(&source, &to),
+        IpProtocol::Udp if payload.len() >= 8 => {
+            let mut udp = UdpPacket::new_unchecked(payload);
+            if usize::from(udp.len()) >= 8 && usize::from(udp.len()) <= udp.as_ref().len() {
+                udp.fill_checksum(&source, &to);
+            }
+        }
         IpProtocol::Icmp if payload.len() >= 8 => Icmpv4Packet::new_unchecked(payload).fill_checksum(),
         _ => {}
     }

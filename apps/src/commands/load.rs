@@ -113,6 +113,23 @@ fn parse_rate(text: &str) -> Result<f64, String> {
     rate.ok_or_else(|| "write a number of requests a second, such as 50000".to_owned())
 }
 
+impl LoadArgs {
+    /// How long to measure.
+    pub fn duration(&self) -> Duration {
+        self.duration
+    }
+
+    /// How long requests are sent before they count.
+    pub fn warm_up(&self) -> Duration {
+        self.warm_up
+    }
+
+    /// Whether one JSON object is to be printed.
+    pub fn is_json(&self) -> bool {
+        self.json
+    }
+}
+
 /// What all workers of a load measured.
 pub struct Measured<T> {
     /// Each worker's traffic.

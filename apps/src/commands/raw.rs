@@ -1,10 +1,11 @@
 //! `linerate raw`.
 
 use crate::error::Error;
+use crate::load::{Counts, FlightPlan};
 use crate::net::{self, Frames, Place, PortArgs};
 use crate::output::{print_line, tell};
 use crate::over::{Basis, Over};
-use crate::raw::{Counts, Load, Plan, Reflector, SMALLEST, summary_of};
+use crate::raw::{Load, Reflector, SMALLEST, summary_of};
 use crate::report::Report;
 use crate::signals;
 use crate::summary::Shown;
@@ -117,15 +118,19 @@ fn load(args: &RawLoadArgs) -> Result<(), Error> {
     let stop = signals::stop_flag().map_err(Error::Signals)?;
     let mut run = [0; 8];
     getrandom::fill(&mut run).map_err(net::Error::NoRandomness)?;
-    let plan =
-        Plan { size: args.size.into(), depth: args.depth.into(), warm_up: args.warm_up, duration: args.duration };
+    let plan = FlightPlan {
+        size: args.size.into(),
+        places: args.depth.into(),
+        warm_up: args.warm_up,
+        duration: args.duration,
+    };
     let worker = Send { plan, run: u64::from_ne_bytes(run) };
     let ((counts, measured), total) = args.port.run(Place::Last, worker, &stop, || ())?;
     tracing::info!("{}", Shown::from(&total));
     if measured.is_zero() {
         return Err(Error::NoReflector(args.port.via.clone()));
     }
-    let Counts { frames, lost, corrupt, rtt_nanos, .. } = counts;
+    let Counts { answered: frames, lost, corrupt, rtt_nanos, .. } = counts;
     let report = Report::new(frames, measured, frames * u64::from(args.size), lost + corrupt, &rtt_nanos)
         .with_histogram(args.histogram, &rtt_nanos);
     let report = Over { result: report, basis: Basis::default() };
@@ -134,7 +139,7 @@ fn load(args: &RawLoadArgs) -> Result<(), Error> {
 }
 
 struct Send {
-    plan: Plan,
+    plan: FlightPlan,
     run: u64,
 }
 
@@ -155,13 +160,14 @@ impl Frames for Send {
         let mut load = Load::new(nic, self.plan, self.run);
         while load.turn(clock.now()) {
             if stop.load(Ordering::Relaxed) {
-                load.stop(clock.now());
+                load.flight().stop(clock.now());
             }
         }
-        let (counts, measured) = load.result();
+        let (counts, measured) = load.flight().result();
+        let counts = counts.clone();
         let mut summary = summary_of(load.nic().stats());
         summary.drop_for("came back too late, or twice", counts.late);
         summary.drop_for("not of this load", load.strange());
-        ((counts.clone(), measured), summary)
+        ((counts, measured), summary)
     }
 }

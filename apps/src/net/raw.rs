@@ -72,7 +72,7 @@ impl PortArgs {
         let config = PortConfig { mtu: self.mtu, force: self.force, stop: stop.clone(), ..PortConfig::default() };
         let port = dpdk_port::open(&eal, &self.via, cores.len(), config)?;
         let can = port.capabilities();
-        frames.opened(usize::from(can.mtu).min(can.data_room.saturating_sub(crate::raw::HEADER)))?;
+        frames.opened(usize::from(can.mtu).min(can.data_room.saturating_sub(crate::raw::ETHERNET)))?;
         if frames.awaits_link() {
             dpdk_port::await_link(&port, stop);
         }

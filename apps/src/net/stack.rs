@@ -37,7 +37,8 @@ impl Port {
             ..PortConfig::default()
         };
         let port = dpdk_port::open(&eal, &args.via, workers, port)?;
-        if listen.tcp.is_empty() && listen.udp.is_empty() {
+        // Who serves nothing connects, or sends datagrams.
+        if listen.tcp.is_empty() {
             dpdk_port::await_link(&port, stop);
         }
         let defaults = match args.profile.unwrap_or_default() {

@@ -196,3 +196,15 @@ fn a_vhost_server_survives_the_death_of_its_load() {
 fn a_memif_server_survives_the_death_of_its_load() {
     load_killed(Link::memif());
 }
+
+#[test]
+fn a_load_of_datagrams_over_virtio_user_has_no_errors() {
+    let _turn = turn();
+    let link = Link::vhost();
+    let server = Program::serve(link.server());
+    let more = "--udp --connections 8 --depth 4 --duration 500ms";
+    assert_no_errors(&Program::start(load(&link.load, more)).wait());
+    let summary = link.stop(server);
+    assert_eq!(summary["accepted"], 0, "{summary}");
+    assert!(summary["rx_frames"].as_u64() > Some(100), "{summary}");
+}

@@ -1,0 +1,189 @@
+//! The echo load over UDP: datagrams that must come back as they are, or are lost.
+
+use super::flight::{Counts, Flight, FlightPlan, LOOK};
+use super::probe::{Arrival, Probe};
+use linerate_bypass::time::Duration;
+use linerate_bypass::{BlockPool, ConnId, Datagram, Origin, Service, Transport};
+use std::convert::Infallible;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Datagrams that are sent in one event at most, so that what comes back meanwhile does not wait.
+const AT_ONCE: usize = 64;
+/// When it is tried again to send what the transport did not take.
+const AGAIN: Duration = Duration::from_micros(50);
+
+/// A closed loop over UDP. Each connection is a port of ours that the datagrams of its share of the places are sent from; an answer
+/// counts only if it comes from where the request went to, to where it came from.
+///
+/// A round trip is from the beginning of the event in which a datagram was sent to that of the event in which it came back.
+pub struct UdpEchoLoad {
+    remote: SocketAddr,
+    local: IpAddr,
+    /// The first of the ports.
+    first: u16,
+    /// Places of each of them.
+    depth: usize,
+    probe: Probe,
+    flight: Flight,
+    memory: BlockPool,
+    over: Arc<AtomicBool>,
+    strange: u64,
+}
+
+impl UdpEchoLoad {
+    /// Requests to `remote` from our address `local`, from ports from `first` on, `depth` on the way from each. `run` tells them from
+    /// those of others. `over` is set in the end, and ends it if it is set before.
+    pub fn new(
+        remote: SocketAddr,
+        (local, first): (IpAddr, u16),
+        depth: usize,
+        plan: FlightPlan,
+        run: u64,
+        over: Arc<AtomicBool>,
+    ) -> Self {
+        let (probe, flight) = (Probe::new(plan.size, run), Flight::new(plan));
+        // Those that are sent have been copied, or are in the port's hands for a moment.
+        let memory = BlockPool::new(plan.size, plan.places.min(1024), 2 * plan.places + 1024);
+        UdpEchoLoad { remote, local, first, depth: depth.max(1), probe, flight, memory, over, strange: 0 }
+    }
+
+    /// What was counted, and for how long; no time at all if nothing ever came back.
+    pub fn result(&self) -> (&Counts, Duration) {
+        self.flight.result()
+    }
+
+    /// Datagrams that arrived and were no answers of this load's.
+    pub fn strange(&self) -> u64 {
+        self.strange
+    }
+
+    fn address_of(&self, place: u32) -> SocketAddr {
+        SocketAddr::new(self.local, self.first.wrapping_add((place as usize / self.depth) as u16))
+    }
+
+    /// Sends what may be sent. Returns whether the transport took all of it.
+    fn send(&mut self, net: &mut impl Transport) -> bool {
+        for _ in 0..AT_ONCE {
+            let Some(stamp) = self.flight.next(net.now()) else { return true };
+            let Some(mut block) = self.memory.take() else { return false };
+            self.probe.write(stamp, &mut block[..self.probe.size()]);
+            let payload = block.freeze(self.probe.size());
+            let datagram = Datagram { local: self.address_of(stamp.place), remote: self.remote, payload };
+            if net.send_datagram(datagram).is_err() {
+                return false;
+            }
+            self.flight.sent(stamp);
+        }
+        false
+    }
+}
+
+impl Service for UdpEchoLoad {
+    type Conn = ();
+    type Message = Infallible;
+
+    fn opened(&mut self, net: &mut impl Transport, conn: ConnId, _: Origin) {
+        net.abort(conn);
+    }
+
+    fn tend(&mut self, net: &mut impl Transport) -> Option<Duration> {
+        if self.over.load(Ordering::Relaxed) {
+            self.flight.stop(net.now());
+        }
+        if !self.flight.turn(net.now()) {
+            self.over.store(true, Ordering::Relaxed);
+            return None;
+        }
+        Some(if self.send(net) { LOOK } else { AGAIN })
+    }
+
+    fn datagram(&mut self, net: &mut impl Transport, datagram: Datagram) {
+        match self.probe.read(&datagram.payload) {
+            Arrival::Ours(stamp)
+                if datagram.payload.len() == self.probe.size()
+                    && datagram.remote == self.remote
+                    && datagram.local.port() == self.address_of(stamp.place).port() =>
+            {
+                self.flight.came_back(stamp, net.now());
+                self.send(net);
+            }
+            Arrival::Ours(_) | Arrival::Strange => self.strange += 1,
+            Arrival::Corrupt => self.flight.came_back_corrupt(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Fake;
+
+    const PLAN: FlightPlan =
+        FlightPlan { size: 64, places: 6, warm_up: Duration::ZERO, duration: Duration::from_secs(1) };
+
+    fn load() -> UdpEchoLoad {
+        let (remote, local) = ("10.0.0.2:7".parse().unwrap(), [10, 0, 0, 1].into());
+        UdpEchoLoad::new(remote, (local, 9000), 2, PLAN, 5, Arc::default())
+    }
+
+    /// What was sent is answered.
+    fn answer(net: &mut Fake<()>, load: &mut UdpEchoLoad) -> usize {
+        let sent = std::mem::take(&mut net.datagrams);
+        let n = sent.len();
+        for datagram in sent {
+            load.datagram(net, datagram);
+        }
+        n
+    }
+
+    #[test]
+    fn one_request_goes_first_and_then_as_many_from_each_port_as_the_depth() {
+        let (mut net, mut load) = (Fake::<()>::new(1000), load());
+        load.tend(&mut net);
+        assert_eq!(answer(&mut net, &mut load), 1);
+        load.tend(&mut net);
+        let mut ports: Vec<u16> = net.datagrams.iter().map(|datagram| datagram.local.port()).collect();
+        ports.sort_unstable();
+        assert_eq!(ports, [9000, 9000, 9001, 9001, 9002, 9002]);
+        assert_eq!(answer(&mut net, &mut load), 6);
+        load.tend(&mut net);
+        net.now += PLAN.duration;
+        load.tend(&mut net);
+        assert!(load.over.load(Ordering::Relaxed));
+        assert_eq!(load.result().1, PLAN.duration);
+    }
+
+    #[test]
+    fn an_answer_from_elsewhere_or_to_another_port_or_with_more_bytes_does_not_count() {
+        let (mut net, mut load) = (Fake::<()>::new(1000), load());
+        load.tend(&mut net);
+        let Datagram { local, remote, payload } = net.datagrams.remove(0);
+        let elsewhere = Datagram { local, remote: "10.0.0.3:7".parse().unwrap(), payload: payload.clone() };
+        let other_port = Datagram { local: "10.0.0.1:9001".parse().unwrap(), remote, payload: payload.clone() };
+        let longer = [&payload[..], b"x"].concat();
+        let longer = Datagram { local, remote, payload: longer.into() };
+        for wrong in [elsewhere, other_port, longer] {
+            load.datagram(&mut net, wrong);
+        }
+        assert_eq!((load.strange(), load.result().0.answered), (3, 0));
+        load.datagram(&mut net, Datagram { local, remote, payload: payload.clone() });
+        assert_eq!(load.result().0.answered, 1);
+        load.datagram(&mut net, Datagram { local, remote, payload });
+        assert_eq!((load.result().0.answered, load.result().0.late), (1, 1));
+    }
+
+    #[test]
+    fn a_lost_request_frees_its_place() {
+        let (mut net, mut load) = (Fake::<()>::new(1000), load());
+        load.tend(&mut net);
+        net.datagrams.clear();
+        net.now += Duration::from_millis(99);
+        load.tend(&mut net);
+        assert_eq!((net.datagrams.len(), load.result().0.lost), (0, 0));
+        net.now += Duration::from_millis(6);
+        load.tend(&mut net);
+        assert_eq!((net.datagrams.len(), load.result().0.lost), (1, 1));
+    }
+}

@@ -1,0 +1,204 @@
+//! UDP by the short way: nothing is copied, what is sent is right to the byte, and services cannot keep a port's packets from it.
+
+mod common;
+
+use common::{Host, host};
+use linerate_bypass::memory::{Link, LinkConfig, MemoryNic};
+use linerate_bypass::time::{Duration, Instant};
+use linerate_bypass::{Bytes, ConnId, Datagram, Nic, Origin, Packet, Service, Transport};
+use linerate_stack::Config;
+use smoltcp::phy::ChecksumCapabilities;
+use smoltcp::wire::*;
+use std::convert::Infallible;
+use std::net::SocketAddr;
+
+const OURS: [u8; 6] = [2, 0, 0, 0, 0, 2];
+const THEIRS: [u8; 6] = [2, 0, 0, 0, 0, 9];
+const US: &str = "10.0.0.2:7";
+const THEM: &str = "10.0.0.9:5000";
+
+/// Keeps what it is sent, and sends what it is given.
+#[derive(Default)]
+struct Keeper {
+    kept: Vec<Bytes>,
+    to_send: Vec<Datagram>,
+    refused: usize,
+}
+
+impl Service for Keeper {
+    type Conn = ();
+    type Message = Infallible;
+
+    fn opened(&mut self, _: &mut impl Transport, _: ConnId, _: Origin) {}
+
+    fn tend(&mut self, net: &mut impl Transport) -> Option<Duration> {
+        for datagram in self.to_send.drain(..) {
+            self.refused += usize::from(net.send_datagram(datagram).is_err());
+        }
+        None
+    }
+
+    fn datagram(&mut self, _: &mut impl Transport, datagram: Datagram) {
+        self.kept.push(datagram.payload);
+    }
+}
+
+struct Bench {
+    nic: MemoryNic,
+    host: Host<Keeper>,
+}
+
+impl Bench {
+    fn new(link: LinkConfig) -> Self {
+        let (nic, other) = Link::pair(link);
+        let listen_udp = vec!["0.0.0.0:7".parse().unwrap(), "[::]:7".parse().unwrap()];
+        let config = Config { listen_udp, ..host(2) };
+        let mut bench = Bench { nic, host: Host::new(&config, vec![other], Keeper::default) };
+        bench.turn();
+        // A question about our address makes the asker known.
+        let request = ArpRepr::EthernetIpv4 {
+            operation: ArpOperation::Request,
+            source_hardware_addr: EthernetAddress(THEIRS),
+            source_protocol_addr: [10, 0, 0, 9].into(),
+            target_hardware_addr: EthernetAddress([0; 6]),
+            target_protocol_addr: [10, 0, 0, 2].into(),
+        };
+        let mut frame = vec![0; 14 + request.buffer_len()];
+        let mut ethernet = EthernetFrame::new_unchecked(&mut frame);
+        ethernet.set_dst_addr(EthernetAddress::BROADCAST);
+        ethernet.set_src_addr(EthernetAddress(THEIRS));
+        ethernet.set_ethertype(EthernetProtocol::Arp);
+        request.emit(&mut ArpPacket::new_unchecked(ethernet.payload_mut()));
+        bench.send(&frame);
+        bench.turn();
+        bench
+    }
+
+    /// A turn of the host; what it sent.
+    fn turn(&mut self) -> Vec<Vec<u8>> {
+        self.host.workers[0].turn(Instant::ZERO);
+        let mut frames = Vec::with_capacity(32);
+        let mut all = Vec::new();
+        while self.nic.rx_burst(&mut frames) > 0 {
+            all.extend(frames.drain(..).map(|frame| frame.segments().flatten().copied().collect()));
+        }
+        all
+    }
+
+    /// Where the bytes lie that were sent.
+    fn send(&mut self, bytes: &[u8]) -> usize {
+        let mut frame = self.nic.allocate().unwrap();
+        frame.append(bytes.len()).unwrap().copy_from_slice(bytes);
+        let at = frame.data().as_ptr() as usize;
+        assert_eq!(self.nic.tx_burst(&mut vec![frame]), 1);
+        at
+    }
+
+    fn service(&mut self) -> &mut Keeper {
+        self.host.workers[0].service_mut()
+    }
+}
+
+fn address(text: &str) -> SocketAddr {
+    text.parse().unwrap()
+}
+
+/// A datagram to us, as a frame.
+fn frame(payload: &[u8]) -> Vec<u8> {
+    let (from, to) = (address(THEM), address(US));
+    let (source, destination) = (from.ip().into(), to.ip().into());
+    let ip = IpRepr::new(source, destination, IpProtocol::Udp, 8 + payload.len(), 64);
+    let mut frame = vec![0; 14 + ip.buffer_len()];
+    let mut ethernet = EthernetFrame::new_unchecked(&mut frame);
+    ethernet.set_dst_addr(EthernetAddress(OURS));
+    ethernet.set_src_addr(EthernetAddress(THEIRS));
+    ethernet.set_ethertype(EthernetProtocol::Ipv4);
+    let all = ChecksumCapabilities::default();
+    ip.emit(ethernet.payload_mut(), &all);
+    let udp = UdpRepr { src_port: from.port(), dst_port: to.port() };
+    let place = &mut frame[34..];
+    let fill = |bytes: &mut [u8]| bytes.copy_from_slice(payload);
+    udp.emit(&mut UdpPacket::new_unchecked(place), &source, &destination, payload.len(), fill, &all);
+    frame
+}
+
+fn datagram(payload: Vec<u8>) -> Datagram {
+    Datagram { local: address(US), remote: address(THEM), payload: payload.into() }
+}
+
+#[test]
+fn a_service_has_the_payload_where_the_port_put_it() {
+    let mut bench = Bench::new(LinkConfig::default());
+    let at = bench.send(&frame(b"some payload"));
+    bench.turn();
+    let kept = &bench.service().kept;
+    assert_eq!((&kept[0][..], kept[0].as_ptr() as usize), (&b"some payload"[..], at + 42));
+    assert_eq!(bench.host.workers[0].summary().copied_bytes, 0);
+}
+
+#[test]
+fn what_is_sent_is_right_to_the_byte_short_or_long_with_and_without_the_port_s_help() {
+    for (offload, multi_segment) in [(false, true), (true, true), (false, false), (true, false)] {
+        let config = LinkConfig { checksum_offload: offload, multi_segment, ..LinkConfig::default() };
+        let mut bench = Bench::new(config);
+        for size in [0_usize, 1, 63, 256, 257, 999, 1472] {
+            let payload: Vec<u8> = (0..size).map(|n| n as u8).collect();
+            bench.service().to_send.push(datagram(payload.clone()));
+            let sent = bench.turn();
+            assert_eq!(sent.len(), 1, "{size}: at once, in the turn");
+            let ethernet = EthernetFrame::new_checked(&sent[0][..]).unwrap();
+            assert_eq!((ethernet.dst_addr().0, ethernet.src_addr().0), (THEIRS, OURS));
+            let ip = Ipv4Packet::new_checked(ethernet.payload()).unwrap();
+            assert!(offload || ip.verify_checksum());
+            assert_eq!((usize::from(ip.total_len()), ip.dont_frag(), ip.hop_limit()), (28 + size, true, 64));
+            let (source, destination) = (ip.src_addr().into(), ip.dst_addr().into());
+            let udp = UdpPacket::new_checked(ip.payload()).unwrap();
+            // With the port's help the memory NIC leaves the pseudo-header's sum.
+            assert!(offload || udp.verify_checksum(&source, &destination), "{size}");
+            assert!(offload || udp.checksum() != 0);
+            assert_eq!((udp.src_port(), udp.dst_port(), udp.payload()), (7, 5000, &payload[..]));
+        }
+        assert_eq!(bench.service().refused, 0);
+    }
+}
+
+#[test]
+fn a_long_payload_is_sent_from_where_it_lies() {
+    let mut bench = Bench::new(LinkConfig::default());
+    let payload = vec![7; 1000];
+    let at = payload.as_ptr() as usize;
+    bench.service().to_send.push(datagram(payload));
+    bench.host.workers[0].turn(Instant::ZERO);
+    let mut frames = Vec::with_capacity(32);
+    assert_eq!(bench.nic.rx_burst(&mut frames), 1);
+    let segments: Vec<(usize, usize)> = frames[0].segments().map(|part| (part.as_ptr() as usize, part.len())).collect();
+    assert_eq!((segments.len(), segments[1]), (2, (at, 1000)));
+}
+
+#[test]
+fn a_full_transmit_queue_gives_datagrams_back_and_no_packet_is_lost() {
+    let mut bench = Bench::new(LinkConfig { ring: 8, ..LinkConfig::default() });
+    bench.service().to_send = (0..2000).map(|_| datagram(vec![1; 64])).collect();
+    let mut sent = bench.turn().len();
+    loop {
+        match bench.turn().len() {
+            0 => break,
+            more => sent += more,
+        }
+    }
+    let refused = bench.service().refused;
+    assert!(refused > 1000 && sent > 0 && sent + refused == 2000, "{sent} sent, {refused} refused");
+    let nic = bench.host.workers[0].nic();
+    assert_eq!(nic.pool_available(), nic.pool_capacity());
+}
+
+#[test]
+fn a_neighbour_that_is_not_known_is_asked_for_first() {
+    let mut bench = Bench::new(LinkConfig::default());
+    let stranger = Datagram { remote: address("10.0.0.44:5000"), ..datagram(vec![1; 64]) };
+    bench.service().to_send.push(stranger);
+    let mut sent = bench.turn();
+    sent.extend(bench.turn());
+    assert!(sent.iter().any(|frame| frame[12..14] == [8, 6]), "a question");
+    assert!(!sent.iter().any(|frame| frame[12..14] == [8, 0]), "and no datagram");
+}
