@@ -113,22 +113,21 @@ fn no_call_takes_more_than_the_bound() {
     }
 }
 
-/// What was begun of it may need what is to be known of the first piece in a chunk, and that stays.
+/// The first piece in a chunk needs that there is something to be known of pieces, which stays when the value is refused.
 #[test]
-fn a_long_value_that_is_refused_leaves_the_bound_as_it_was() {
-    let mut store = store(1 << 20, Evict::None);
-    let mut kept = 0u32;
-    while store.set(&store.key(0, &kept.to_le_bytes()), &[1; 100], Expiry::Never, 0).is_ok() {
-        kept += 1;
+fn a_long_value_that_is_refused_does_not_leave_more_than_the_bound() {
+    let mut refused = 0;
+    // In steps of less than what is to be known of a chunk's pieces.
+    for memory in (1 << 20..(1 << 20) + (80 << 10)).step_by(2 << 10) {
+        let mut store = store(memory, Evict::None);
+        let mut kept = 0u32;
+        while store.set(&store.key(0, &kept.to_le_bytes()), &[1; 100], Expiry::Never, 0).is_ok() {
+            kept += 1;
+        }
+        refused += usize::from(store.set(&store.key(1, b"long"), &[2; LONG], Expiry::Never, 0).is_err());
+        assert!(store.used() <= memory, "{} bytes of {memory}, {:?}", store.used(), parts(&store));
     }
-    let mut gone = 0;
-    // The room for it comes bit by bit.
-    while store.set(&store.key(1, b"long"), &[2; 40_000], Expiry::Never, 0).is_err() {
-        assert!(store.used() <= 1 << 20, "{} bytes, {:?}", store.used(), parts(&store));
-        assert!(store.remove(&store.key(0, &u32::to_le_bytes(gone)), 0));
-        gone += 1;
-    }
-    assert!(store.used() <= 1 << 20 && gone > 100);
+    assert!(refused > 0);
 }
 
 #[test]
