@@ -11,6 +11,8 @@ use std::time::Duration;
 
 /// What a server is asked whose keys alone are to be set.
 const FILL: Point = Point { connections: 1, depth: 1 };
+/// From this part of a row's rate on a ceiling below it may be the same by chance.
+const DISTURBED: f64 = 0.9;
 const FILL_TIME: Duration = Duration::from_millis(1);
 
 impl Comparison {
@@ -165,14 +167,20 @@ impl Comparison {
                 fixed.client_ceiling = reached.iter().find(|(point, _)| *point == fixed.point).map(|(_, rate)| *rate);
             }
         }
-        // What a load has reached here it can reach.
         for row in &mut self.results.rows {
             let Outcome::Ran(measured) = &mut row.outcome else { continue };
             for fixed in &mut measured.fixed {
-                fixed.client_ceiling = fixed.client_ceiling.map(|ceiling| ceiling.max(median(fixed).unwrap_or(0.0)));
+                let rate = median(fixed).unwrap_or(0.0);
+                fixed.client_ceiling = fixed.client_ceiling.and_then(|ceiling| believed(ceiling, rate));
             }
         }
     }
+}
+
+/// A ceiling as far as it can be believed of a row with this `rate`: what a load has reached there it can reach; and one that is far below
+/// that was disturbed, and says nothing.
+fn believed(ceiling: f64, rate: f64) -> Option<f64> {
+    (ceiling >= DISTURBED * rate).then_some(ceiling.max(rate))
 }
 
 /// The median rate of all rounds.
@@ -185,4 +193,16 @@ pub(super) fn median(fixed: &Fixed) -> Option<f64> {
         .collect();
     rates.sort_by(f64::total_cmp);
     rates.get(rates.len() / 2).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ceiling_is_no_lower_than_what_was_reached_unless_it_was_disturbed() {
+        assert_eq!(believed(200.0, 100.0), Some(200.0));
+        assert_eq!(believed(95.0, 100.0), Some(100.0));
+        assert_eq!(believed(60.0, 100.0), None);
+    }
 }
