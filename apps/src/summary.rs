@@ -16,6 +16,9 @@ pub struct Shown<'a>(#[serde(serialize_with = "Fields::serialize")] &'a Summary)
 struct Fields {
     rx_frames: u64,
     rx_bytes: u64,
+    turns: u64,
+    busy_turns: u64,
+    bursts: u64,
     tx_frames: u64,
     tx_bytes: u64,
     misdirected: u64,
@@ -54,6 +57,7 @@ impl<'a> From<&'a Summary> for Shown<'a> {
 impl fmt::Display for Shown<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Summary { rx_frames, rx_bytes, tx_frames, tx_bytes, misdirected, .. } = self.0;
+        let Summary { turns, busy_turns, bursts, .. } = self.0;
         let Summary { accepted, connected, failed, finished, broken, copied_bytes, verbs, .. } = self.0;
         let drops = match self.0.drops.iter().map(|(cause, n)| format!("{n} {cause}")).collect::<Vec<_>>() {
             none if none.is_empty() => "none".to_owned(),
@@ -62,6 +66,7 @@ impl fmt::Display for Shown<'_> {
         write!(
             f,
             "received    {rx_frames} frames, {rx_bytes} bytes; {misdirected} frames at another worker than their flow's\n\
+             turns       {turns}, {busy_turns} with work, {bursts} of them with something received\n\
              sent        {tx_frames} frames, {tx_bytes} bytes\n\
              connections {accepted} accepted, {connected} opened, {failed} failed, {finished} finished, {broken} broken\n\
              drops       {drops}\n\
@@ -85,6 +90,7 @@ mod tests {
 
     fn summary() -> Summary {
         let mut summary = Summary { rx_frames: 1, rx_bytes: 2, misdirected: 5, copied_bytes: 10, ..Default::default() };
+        (summary.turns, summary.busy_turns, summary.bursts) = (30, 20, 15);
         summary.drop_for("checksum", 3);
         summary.drop_for("no listener", 4);
         summary
@@ -95,6 +101,7 @@ mod tests {
         let value: serde_json::Value = serde_json::to_value(Shown::from(&summary())).unwrap();
         assert_eq!(value["rx_bytes"], 2);
         assert_eq!(value["misdirected"], 5);
+        assert_eq!((&value["turns"], &value["busy_turns"], &value["bursts"]), (&30.into(), &20.into(), &15.into()));
         assert_eq!(value["copied_bytes"], 10);
         assert_eq!(value["drops"], serde_json::json!({"checksum": 3, "no listener": 4}));
     }

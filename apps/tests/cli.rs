@@ -492,6 +492,11 @@ fn with_json_a_servers_summary_is_one_object_on_standard_output() {
     assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
     let summary: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(summary["accepted"], 2, "{summary}");
+    let [turns, busy, bursts] = ["turns", "busy_turns", "bursts"].map(|name| summary[name].as_u64().unwrap());
+    assert!(
+        bursts >= 1 && bursts <= busy && busy <= turns && bursts <= summary["rx_frames"].as_u64().unwrap(),
+        "{summary}"
+    );
     assert!(summary["drops"].is_object() && summary["copied_bytes"].is_u64(), "{summary}");
 }
 

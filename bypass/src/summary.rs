@@ -10,6 +10,13 @@ pub struct Summary {
     pub rx_frames: u64,
     /// Bytes in them.
     pub rx_bytes: u64,
+    /// Turns of the worker.
+    pub turns: u64,
+    /// Turns in which there was something to do: frames, messages of other threads, or events of connections.
+    pub busy_turns: u64,
+    /// Turns in which frames (stack), bytes or datagrams (kernel), or completions (RDMA) came. Frames for each of them are how many
+    /// came together.
+    pub bursts: u64,
     /// Frames (stack) or writes (kernel) that took something away.
     pub tx_frames: u64,
     /// Bytes in them.
@@ -72,6 +79,9 @@ impl AddAssign<&Summary> for Summary {
     fn add_assign(&mut self, other: &Summary) {
         self.rx_frames += other.rx_frames;
         self.rx_bytes += other.rx_bytes;
+        self.turns += other.turns;
+        self.busy_turns += other.busy_turns;
+        self.bursts += other.bursts;
         self.tx_frames += other.tx_frames;
         self.tx_bytes += other.tx_bytes;
         self.misdirected += other.misdirected;

@@ -99,6 +99,7 @@ impl<S: Service> Worker<S> {
         if asleep && !self.mailbox.about_to_sleep() {
             timeout = Some(Duration::ZERO);
         }
+        let read = self.net.summary.rx_frames;
         if self.spin {
             self.net.gather_spinning();
         } else {
@@ -107,10 +108,16 @@ impl<S: Service> Worker<S> {
         if asleep {
             self.mailbox.awake();
         }
+        let events = self.net.opened.len() + self.net.failed.len() + self.net.ready.len();
         self.deliver_outcomes();
         self.deliver_ready();
         self.deliver_datagrams();
-        self.deliver_messages();
+        let messages = self.deliver_messages();
+        let summary = &mut self.net.summary;
+        let has_read = summary.rx_frames > read;
+        summary.turns += 1;
+        summary.busy_turns += u64::from(has_read || events + messages > 0);
+        summary.bursts += u64::from(has_read);
     }
 
     /// Connections made and not made.
@@ -206,9 +213,12 @@ impl<S: Service> Worker<S> {
         self.net.summary.drop_for("datagram: no memory", dropped);
     }
 
-    fn deliver_messages(&mut self) {
-        for _ in 0..BUDGET {
-            let Some(Letter { to, message }) = self.mailbox.receive() else { break };
+    fn deliver_messages(&mut self) -> usize {
+        let mut delivered = 0;
+        while delivered < BUDGET
+            && let Some(Letter { to, message }) = self.mailbox.receive()
+        {
+            delivered += 1;
             let Some(id) = to else {
                 self.service.told(&mut self.net, message);
                 continue;
@@ -220,6 +230,7 @@ impl<S: Service> Worker<S> {
             }
         }
         self.net.flush_all();
+        delivered
     }
 
     fn finish(mut self) -> (S, Summary) {

@@ -57,6 +57,10 @@ pub struct Worker<N: Nic, S: Service, E: Engine<N> = NativeEngine<<N as Nic>::Pa
     /// When the service wants the next turn at the latest.
     tends_at: Option<Instant>,
     received: Vec<N::Packet>,
+    /// Turns so far, those with work, and those that brought frames.
+    turns: u64,
+    busy_turns: u64,
+    bursts: u64,
     news: News,
     /// The link's state when it was last looked at.
     link_up: Option<bool>,
@@ -95,6 +99,9 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
             started: false,
             tends_at: None,
             received: Vec::with_capacity(BURST),
+            turns: 0,
+            busy_turns: 0,
+            bursts: 0,
             news: News::default(),
             link_up: None,
             link_checked: now,
@@ -108,7 +115,9 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
     pub fn turn(&mut self, now: Instant) -> usize {
         self.core.now = now;
         let mut work = self.read_mail();
-        work += self.core.egress.nic().rx_burst(&mut self.received);
+        let came = self.core.egress.nic().rx_burst(&mut self.received);
+        self.bursts += u64::from(came > 0);
+        work += came;
         let Core { engine, egress, slow, .. } = &mut self.core;
         self.ingress.burst(&mut self.received, egress, engine, slow, now);
         self.ingress.end_burst(egress, engine, now);
@@ -123,6 +132,8 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
         if self.core.engine.connections() == 0 {
             self.core.egress.set_nothing_aside();
         }
+        self.turns += 1;
+        self.busy_turns += u64::from(work > 0);
         work
     }
 
@@ -199,6 +210,9 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
         let port = egress.nic().stats();
         summary.rx_frames = port.rx_frames;
         summary.rx_bytes = port.rx_bytes;
+        summary.turns = self.turns;
+        summary.busy_turns = self.busy_turns;
+        summary.bursts = self.bursts;
         summary.tx_frames = port.tx_frames;
         summary.tx_bytes = port.tx_bytes;
         summary.misdirected = self.ingress.misdirected();

@@ -8,7 +8,7 @@ use common::services::Echo;
 use common::{Host, Net, SERVER, SERVER6, host, server};
 use linerate_bypass::memory::{Link, LinkConfig, MemoryNic, Steering};
 use linerate_bypass::time::{Duration, Instant};
-use linerate_bypass::{ConnectError, Nic, Packet};
+use linerate_bypass::{ConnectError, Nic, Packet, Summary};
 use linerate_stack::{Config, Tuple, owner, toeplitz};
 use proptest::prelude::*;
 use smoltcp::phy::ChecksumCapabilities;
@@ -536,4 +536,18 @@ proptest! {
         prop_assert!(drops <= n);
         prop_assert_eq!(bench.nic.pool_available(), bench.nic.pool_capacity());
     }
+}
+
+#[test]
+fn turns_are_counted_and_those_that_brought_frames() {
+    let mut bench = Bench::new(&server());
+    let before = bench.host.workers[0].summary();
+    let mut frames: Vec<_> = (0..3).map(|_| bench.nic.allocate().unwrap()).collect();
+    frames.iter_mut().for_each(|frame| frame.append(60).unwrap().fill(0));
+    assert_eq!(bench.nic.tx_burst(&mut frames), 3);
+    bench.replies();
+    let after = bench.host.workers[0].summary();
+    let counts = |summary: &Summary| [summary.rx_frames, summary.bursts, summary.busy_turns, summary.turns];
+    let grown: Vec<u64> = counts(&after).iter().zip(counts(&before)).map(|(after, before)| after - before).collect();
+    assert_eq!(grown, [3, 1, 1, 4]);
 }

@@ -138,12 +138,17 @@ impl<C: Calls, S: Service> Worker<C, S> {
         let mut work = self.deliver_messages();
         self.net.poll();
         work += self.hear();
-        work += self.net.take_in();
+        let came = self.net.take_in();
+        work += came;
         self.tends_at = self.service.tend(&mut self.net).map(|rest| now + rest);
         work += self.deliver_outcomes();
         work += self.deliver_ready();
         self.net.flush_all();
         self.tell();
+        let summary = &mut self.net.summary;
+        summary.turns += 1;
+        summary.busy_turns += u64::from(work > 0);
+        summary.bursts += u64::from(came > 0);
         work
     }
 

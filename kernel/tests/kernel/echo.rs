@@ -1,11 +1,12 @@
 //! Streams arrive exact, over however many connections.
 
-use crate::common::{DEADLINE, Running, listening};
+use crate::common::{DEADLINE, Running, listening, turn_until};
 use crate::services::{Echo, pattern};
-use linerate_bypass::CloseReason;
-use linerate_kernel::{Config, bind};
+use linerate_bypass::{CloseReason, Summary};
+use linerate_kernel::{Config, Worker, bind};
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
+use std::time::Duration;
 
 fn client(server: std::net::SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(server).unwrap();
@@ -115,4 +116,29 @@ fn ipv6_works_as_ipv4_does() {
         Running::start(&Config { listen: vec!["[::1]:0".parse().unwrap()], ..Config::default() }, Echo::default());
     echo_exact(server.address, 100_000);
     assert_eq!(server.finish().1.finished, 1);
+}
+
+#[test]
+fn turns_are_counted_and_those_that_brought_bytes() {
+    for spin in [false, true] {
+        let (_, mut sockets) = bind(&Config { spin, ..listening() }, 1).unwrap();
+        let mut worker = Worker::new(sockets.remove(0), Echo::default());
+        let address = worker.tcp_addrs()[0];
+        let mut streams: Vec<TcpStream> = (0..3).map(|_| client(address)).collect();
+        turn_until(&mut worker, "they are accepted", |worker| worker.summary().accepted == 3);
+        worker.turn(Duration::ZERO);
+        let before = worker.summary().clone();
+        // Over loopback, what has been sent is there.
+        streams.iter_mut().for_each(|stream| stream.write_all(b"hello").unwrap());
+        worker.turn(Duration::ZERO);
+        let after = worker.summary().clone();
+        let counts = |summary: &Summary| [summary.rx_frames, summary.bursts, summary.busy_turns, summary.turns];
+        let grown = |after: &Summary| -> Vec<u64> {
+            counts(after).iter().zip(counts(&before)).map(|(after, before)| after - before).collect()
+        };
+        assert_eq!(grown(&after), [3, 1, 1, 1], "spin: {spin}");
+        (0..5).for_each(|_| worker.turn(Duration::ZERO));
+        let [.., busy, turns] = grown(worker.summary())[..] else { unreachable!() };
+        assert!(busy < 5 && turns == 6, "spin: {spin}: {busy} of {turns}");
+    }
 }

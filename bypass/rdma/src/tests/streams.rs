@@ -24,6 +24,8 @@ fn echo_by(setup: &Setup, configs: &[Config; 2], parts: &[(usize, bool)]) -> Sum
     let fabric = rig.fabric.clone();
     rig.ends.iter_mut().for_each(|end| end.bury());
     let sent = rig.ends[0].worker.summary().clone();
+    assert!(sent.bursts > 0 && sent.bursts <= sent.busy_turns && sent.busy_turns <= sent.turns, "{sent:?}");
+    assert!(sent.bursts <= sent.verbs.requests_completed + sent.verbs.buffers_completed, "{sent:?}");
     let arenas = [0, 1].map(|n| rig.ends[n].arena.clone());
     drop(rig);
     assert_eq!(fabric.live(), Live::default());
