@@ -130,7 +130,7 @@ mod tests {
                 sent = sent.wrapping_add(u8::from(nic.tx_burst(&mut vec![frame]) == 1) * 2);
             }
             reflector.turn();
-            if sent % 3 == 0 {
+            if sent.is_multiple_of(3) {
                 back.extend(received(&mut nic));
             }
         }
