@@ -140,8 +140,13 @@ impl Net {
         self.events = events;
     }
 
-    fn take_in(&mut self, events: &Events) {
+    /// What is told from here on happens now.
+    pub fn look_at_the_clock(&mut self) {
         self.now = self.clock.now();
+    }
+
+    fn take_in(&mut self, events: &Events) {
+        self.look_at_the_clock();
         self.memory.reset();
         self.udp.reset();
         self.quench();

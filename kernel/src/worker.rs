@@ -204,6 +204,8 @@ impl<S: Service> Worker<S> {
     fn deliver_datagrams(&mut self) {
         for _ in 0..BUDGET {
             let Some(datagram) = self.net.udp.receive() else { break };
+            // It may answer what was sent in an event of this turn.
+            self.net.look_at_the_clock();
             self.net.summary.rx_frames += 1;
             self.net.summary.rx_bytes += datagram.payload.len() as u64;
             self.service.datagram(&mut self.net, datagram);

@@ -131,6 +131,12 @@ fn unprotected(view: &View, app: App, point: Point) -> Vec<String> {
             .filter_map(|seen| {
                 let own = seen.rate(point)?;
                 Some(match own.against(&rate) {
+                    // Only because requests of one connection that wait share a segment.
+                    Some(_) if own.median > rate.median && point.depth > 1 => format!(
+                        "{} answered {:.2} times as many requests, which several to a segment allow",
+                        seen.name,
+                        own.median / rate.median
+                    ),
                     Some(_) => format!("{} reached {:.0} % of that", seen.name, 100.0 * own.median / rate.median),
                     None => format!("to {} there is {NO_DIFFERENCE}", seen.name),
                 })
