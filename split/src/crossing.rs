@@ -74,6 +74,8 @@ pub(crate) struct Shared {
     pub thread: OnceLock<Thread>,
     /// Slices that the service has consumed, of all connections.
     pub slices_done: AtomicU64,
+    /// Bytes of payload that were copied on the way, by either thread.
+    pub copied: AtomicU64,
 }
 
 impl Shared {

@@ -25,6 +25,8 @@ pub(crate) struct Net {
     /// The batch that is being filled, and those that are empty.
     commands: Commands,
     empty: Receiver<Commands>,
+    /// One that is empty and was not needed in the end.
+    spare: Option<Commands>,
     /// Connections whose peer has finished and whose last bytes have just been consumed.
     pub ended: Vec<ConnId>,
     /// Those with a place that is being written.
@@ -35,8 +37,6 @@ pub(crate) struct Net {
     reserved: usize,
     /// Slices consumed, of all connections.
     slices_done: u64,
-    /// Bytes of them that were copied because the service left them lying.
-    pub copied: u64,
 }
 
 impl Net {
@@ -50,12 +50,12 @@ impl Net {
             timers: Timers::default(),
             commands: Commands::default(),
             empty,
+            spare: None,
             ended: Vec::new(),
             placed: Vec::new(),
             out_of_memory: Vec::new(),
             reserved: 0,
             slices_done: 0,
-            copied: 0,
         }
     }
 
@@ -87,7 +87,7 @@ impl Net {
         if stream.received.is_scattered() {
             // What the service leaves lying is worth a copy: its slices may keep packets of the port.
             let before = (stream.received.len(), stream.received.slices());
-            self.copied += stream.received.gather() as u64;
+            self.shared.copied.fetch_add(stream.received.gather() as u64, Ordering::Relaxed);
             self.has_consumed(conn, before);
         }
         news
@@ -107,20 +107,18 @@ impl Net {
             return;
         }
         let Some(way) = self.shared.way.get() else { return };
-        if let Some(empty) = self.empty.receive() {
+        if let Some(empty) = self.spare.take().or_else(|| self.empty.receive()) {
             let commands = std::mem::replace(&mut self.commands, empty);
-            if let Err(mut commands) = way.tell(self.worker, commands) {
-                // Others have filled its mailbox. What is newer goes behind, in their order.
-                commands.items.append(&mut self.commands.items);
-                commands.datagrams.append(&mut self.commands.datagrams);
-                self.commands = commands;
+            if let Err(commands) = way.tell(self.worker, commands) {
+                // The mailbox is full: another time.
+                self.spare = Some(std::mem::replace(&mut self.commands, commands));
             }
         }
     }
 
     /// Whether there is something that has not been asked for yet, for want of room.
     pub fn is_backed_up(&self) -> bool {
-        !self.commands.items.is_empty()
+        !self.commands.items.is_empty() || !self.commands.datagrams.is_empty()
     }
 
     fn command(&mut self, command: Command) {
@@ -323,5 +321,71 @@ impl Transport for Net {
         }
         self.commands.datagrams.push(datagram);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::crossing::BATCHES;
+    use linerate_bypass::Postbox;
+    use linerate_bypass::arena::{Arena, ArenaConfig};
+    use linerate_bypass::mailbox::mailbox;
+
+    const CONN: fn() -> ConnId = || ConnId::new(0, 0, 0);
+
+    fn net() -> (Net, Arc<Shared>) {
+        let arena = Arena::new(ArenaConfig { bytes: 1 << 20, hugepages: false }).unwrap();
+        let config = Config { window: 1 << 16, arena, co_scheduled: false, sleeps: false };
+        let (back, empty) = mailbox(BATCHES);
+        for _ in 1..BATCHES {
+            back.send(Commands::default()).ok().unwrap();
+        }
+        let shared = Arc::new(Shared::default());
+        let mut net = Net::new(0, config, shared.clone(), empty);
+        let address = "127.0.0.1:7".parse().unwrap();
+        net.streams.insert(CONN(), Stream::new([address, address], 1 << 16));
+        (net, shared)
+    }
+
+    #[test]
+    fn what_is_left_lying_in_many_slices_is_gathered_and_counted() {
+        let (mut net, shared) = net();
+        for n in 0..1000_u32 {
+            net.receive(CONN(), Bytes::from(vec![n as u8]));
+        }
+        let stream = net.streams.get(CONN()).unwrap();
+        assert!(stream.received.len() == 1000 && stream.received.slices() < 100);
+        assert!(shared.copied.load(Ordering::Relaxed) > 0);
+        let mut read = Vec::new();
+        while let Some(bytes) = net.take(CONN(), usize::MAX) {
+            read.extend_from_slice(&bytes);
+        }
+        assert!(read.iter().copied().eq((0..1000_u32).map(|n| n as u8)));
+        // Each slice that came has been told, or is to be, as consumed.
+        assert_eq!(net.slices_done, 1000);
+    }
+
+    #[test]
+    fn a_mailbox_that_is_full_loses_nothing_and_no_batch() {
+        let (mut net, shared) = net();
+        let (way, mut worker) = mailbox(1);
+        shared.way.set(Postbox::new(vec![way])).ok().unwrap();
+        net.connect("127.0.0.1:1".parse().unwrap(), 0);
+        net.flush();
+        for token in 1..1000 {
+            net.connect("127.0.0.1:1".parse().unwrap(), token);
+            net.flush();
+        }
+        let mut tokens = Vec::new();
+        while let Some(letter) = worker.receive() {
+            let asked = letter.message.items.into_iter().map(|command| match command {
+                Command::Connect(_, token) => token,
+                _ => panic!("nothing else was asked for"),
+            });
+            tokens.extend(asked);
+            net.flush();
+        }
+        assert_eq!(tokens, (0..1000).collect::<Vec<u64>>());
     }
 }

@@ -40,8 +40,6 @@ pub struct Relay {
     /// Datagrams that had no room, and connections that were refused because the service stood still.
     dropped: u64,
     refused: u64,
-    /// Bytes that were copied because too many slices were not consumed.
-    copied: u64,
 }
 
 impl Relay {
@@ -67,7 +65,6 @@ impl Relay {
             slices_done: 0,
             dropped: 0,
             refused: 0,
-            copied: 0,
         }
     }
 
@@ -80,7 +77,7 @@ impl Relay {
     /// Tells the service's thread that the worker has ended, after everything else. Adds what was copied and dropped on the way to
     /// what the worker has counted.
     pub fn end(self, summary: &mut Summary) {
-        summary.copied_bytes += self.copied;
+        summary.copied_bytes += self.shared.copied.load(Ordering::Relaxed);
         summary.drop_for("no room between worker and service: datagram", self.dropped);
         summary.drop_for("no room between worker and service: connection refused", self.refused);
     }
@@ -130,7 +127,7 @@ impl Relay {
                     flow.passed(bytes.len());
                     self.slices += 1;
                     if !keeps {
-                        self.copied += bytes.len() as u64;
+                        self.shared.copied.fetch_add(bytes.len() as u64, Ordering::Relaxed);
                         bytes = Bytes::from(bytes.to_vec());
                     }
                     self.push(Event::Data(conn, bytes));
@@ -268,7 +265,8 @@ impl Service for Relay {
         if self.yields {
             std::thread::yield_now();
         }
-        (!self.waiting.is_empty() || !self.batch.items.is_empty()).then_some(MOMENT)
+        let waits = !self.waiting.is_empty() || !self.batch.items.is_empty() || !self.batch.datagrams.is_empty();
+        waits.then_some(MOMENT)
     }
 
     fn datagram(&mut self, _: &mut impl Transport, datagram: Datagram) {

@@ -7,8 +7,7 @@ use crate::stream::{End, Stream};
 use crate::table::Table;
 use linerate_bypass::mailbox::{Receiver, Sender};
 use linerate_bypass::time::{Clock, Duration, Instant};
-use linerate_bypass::{CloseReason, ConnId, Datagram, Letter, Postbox, Seat, Service};
-use std::net::SocketAddr;
+use linerate_bypass::{CloseReason, ConnId, Letter, Postbox, Seat, Service};
 use std::sync::Arc;
 
 /// Batches and messages that are taken in in one turn.
@@ -175,12 +174,14 @@ impl<S: Service> Runner<S> {
                     self.service.start(&mut self.net);
                 }
                 Event::Opened(conn, origin) => {
-                    if self.states.get(conn).is_some() || !self.others.is_empty() {
+                    if !self.others.is_empty() {
                         // Another one may have to be told that it is gone first: its slot may be this one's.
                         self.deliver();
                     }
                     if let Some(addresses) = addresses.next() {
-                        self.open(conn, addresses, |service, net| service.opened(net, conn, origin));
+                        self.net.streams.insert(conn, Stream::new(addresses, self.net.config.window));
+                        let state = self.service.opened(&mut self.net, conn, origin);
+                        self.states.insert(conn, state);
                     }
                 }
                 Event::Failed(token, error) => self.service.failed(&mut self.net, token, error),
@@ -206,7 +207,7 @@ impl<S: Service> Runner<S> {
         drop(addresses);
         self.deliver();
         for datagram in batch.datagrams.drain(..) {
-            self.datagram(datagram);
+            self.service.datagram(&mut self.net, datagram);
         }
         // There is room for all batches that there are.
         let _ = self.events_back.send(batch);
@@ -215,16 +216,6 @@ impl<S: Service> Runner<S> {
                 self.close(conn, CloseReason::Aborted);
             }
         }
-    }
-
-    fn datagram(&mut self, datagram: Datagram) {
-        self.service.datagram(&mut self.net, datagram);
-    }
-
-    fn open(&mut self, conn: ConnId, addresses: [SocketAddr; 2], opened: impl FnOnce(&mut S, &mut Net) -> S::Conn) {
-        self.net.streams.insert(conn, Stream::new(addresses, self.net.config.window));
-        let state = opened(&mut self.service, &mut self.net);
-        self.states.insert(conn, state);
     }
 
     /// Delivers what was taken in.

@@ -9,7 +9,7 @@ use linerate_bypass::time::Clock;
 use linerate_bypass::{Bytes, CloseReason, ConnId, Origin, Postbox, Seat, Service, Summary, Transport};
 use linerate_kernel::{Config as KernelConfig, Worker, bind};
 use linerate_split::{Commands, Config, split};
-use services::{Chargen, Deferred, Echo, Proxy, UdpEcho, pattern};
+use services::{Chargen, Deferred, Echo, Proxy, UdpEcho, assert_pattern, pattern};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::Arc;
@@ -74,10 +74,6 @@ fn client(server: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(server).unwrap();
     stream.set_read_timeout(Some(DEADLINE)).unwrap();
     stream
-}
-
-fn assert_pattern(bytes: &[u8], from: u64) {
-    assert!(bytes.iter().zip(from..).all(|(&byte, at)| byte == pattern(at)));
 }
 
 #[test]
