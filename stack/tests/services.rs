@@ -11,7 +11,7 @@ use linerate_bypass::memory::{Impairments, Link, LinkConfig};
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{Bytes, CloseReason, ConnId, ConnectError, Datagram, Origin, Service, Transport};
 use linerate_stack::{Config, Crossing, Worker};
-use services::{Chargen, Deferred, Echo, Proxy, UdpEcho, pattern};
+use services::{Chargen, Deferred, Echo, Proxy, UdpEcho, assert_pattern, pattern};
 use std::net::SocketAddr;
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -40,7 +40,7 @@ impl Service for Reader {
     fn readable(&mut self, net: &mut impl Transport, conn: ConnId, _: &mut ()) {
         while self.until.is_none_or(|until| self.received < until) {
             let Some(bytes) = net.take(conn, usize::MAX) else { break };
-            assert!(bytes.iter().zip(self.received..).all(|(&byte, at)| byte == pattern(at)));
+            assert_pattern(&bytes, self.received);
             self.received += bytes.len() as u64;
         }
     }

@@ -1,7 +1,7 @@
 //! The four small services that every transport must carry.
 
 use crate::common::{DEADLINE, Running, listening, local, turn_until};
-use crate::services::{Chargen, Deferred, Echo, Proxy, UdpEcho, pattern};
+use crate::services::{Chargen, Deferred, Echo, Proxy, UdpEcho, assert_pattern, pattern};
 use linerate_bypass::{CloseReason, ConnectError};
 use linerate_kernel::{Config, Worker, bind};
 use std::io::{Read, Write};
@@ -11,10 +11,6 @@ fn client(server: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(server).unwrap();
     stream.set_read_timeout(Some(DEADLINE)).unwrap();
     stream
-}
-
-fn assert_pattern(bytes: &[u8], from: u64) {
-    assert!(bytes.iter().zip(from..).all(|(&byte, at)| byte == pattern(at)));
 }
 
 #[test]

@@ -7,6 +7,11 @@ pub fn pattern(n: u64) -> u8 {
     (n % 251) as u8
 }
 
+/// `bytes` are those of the stream from byte `from` on.
+pub fn assert_pattern(bytes: &[u8], from: u64) {
+    assert!(bytes.iter().zip(from..).all(|(&byte, at)| byte == pattern(at)));
+}
+
 /// Sends `length` bytes on each connection.
 pub struct Chargen {
     pub length: u64,

@@ -7,7 +7,7 @@ mod echo;
 mod proxy;
 mod udp_echo;
 
-pub use chargen::{Chargen, pattern};
+pub use chargen::{Chargen, assert_pattern, pattern};
 pub use deferred::Deferred;
 pub use echo::Echo;
 pub use proxy::Proxy;
