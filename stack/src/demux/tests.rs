@@ -1,0 +1,277 @@
+use super::*;
+use linerate_bypass::Nic;
+use linerate_bypass::memory::{Link, LinkConfig, MemoryPacket};
+use smoltcp::phy::ChecksumCapabilities;
+use smoltcp::wire::{IpRepr, TcpControl, TcpRepr, TcpSeqNumber, UdpPacket};
+
+const OURS: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
+
+fn packet(bytes: &[u8]) -> MemoryPacket {
+    let (mut nic, _) = Link::pair(LinkConfig { pool: 4, ..LinkConfig::default() });
+    let mut packet = nic.allocate().unwrap();
+    packet.append(bytes.len()).unwrap().copy_from_slice(bytes);
+    packet
+}
+
+fn classify(bytes: &[u8]) -> Result<Kind, Cause> {
+    classify_on(bytes, false)
+}
+
+fn classify_on(bytes: &[u8], partial_checksums: bool) -> Result<Kind, Cause> {
+    let own = ["10.0.0.2/24", "fd00::2/64"].map(|cidr| cidr.parse().unwrap());
+    let addresses = Addresses::new(&own, &[], OURS);
+    Host { mac: OURS, addresses: &addresses, dhcp: false, partial_checksums }.classify(&packet(bytes))
+}
+
+/// A segment with `len` bytes of payload from `from` to `to`, as a frame.
+fn tcp(from: &str, to: &str, len: usize) -> Vec<u8> {
+    let (from, to): (SocketAddr, SocketAddr) = (from.parse().unwrap(), to.parse().unwrap());
+    let payload: Vec<u8> = (0..len).map(|n| n as u8).collect();
+    let segment = TcpRepr {
+        src_port: from.port(),
+        dst_port: to.port(),
+        control: TcpControl::None,
+        seq_number: TcpSeqNumber(1),
+        ack_number: Some(TcpSeqNumber(2)),
+        window_len: 1000,
+        window_scale: None,
+        max_seg_size: None,
+        sack_permitted: false,
+        sack_ranges: [None; 3],
+        timestamp: None,
+        payload: &payload,
+    };
+    let (source, destination) = (from.ip().into(), to.ip().into());
+    let ip = IpRepr::new(source, destination, IpProtocol::Tcp, segment.buffer_len(), 64);
+    let mut frame = vec![0; ETHERNET + ip.buffer_len()];
+    let mut ethernet = EthernetFrame::new_unchecked(&mut frame);
+    ethernet.set_dst_addr(smoltcp::wire::EthernetAddress(OURS.0));
+    ethernet.set_ethertype(if from.is_ipv4() { EthernetProtocol::Ipv4 } else { EthernetProtocol::Ipv6 });
+    let all = ChecksumCapabilities::default();
+    ip.emit(ethernet.payload_mut(), &all);
+    let rest = &mut frame[ETHERNET + ip.header_len()..];
+    segment.emit(&mut TcpPacket::new_unchecked(rest), &source, &destination, &all);
+    frame
+}
+
+const FOUR: (&str, &str) = ("10.0.0.1:5000", "10.0.0.2:7");
+const SIX: (&str, &str) = ("[fd00::1]:5000", "[fd00::2]:7");
+
+#[test]
+fn a_segment_is_told_from_the_padding_behind_it() {
+    for ((from, to), header) in [(FOUR, 20), (SIX, 40)] {
+        let mut frame = tcp(from, to, 3);
+        frame.extend([0xaa; 20]);
+        let tuple = Tuple::new(to.parse().unwrap(), from.parse().unwrap());
+        assert_eq!(classify(&frame), Ok(Kind::Tcp(Tcp { tuple, start: 14 + header, end: 14 + header + 23 })));
+    }
+}
+
+#[test]
+fn every_truncation_is_noticed() {
+    for (from, to) in [FOUR, SIX] {
+        let frame = tcp(from, to, 3);
+        for len in 1..frame.len() {
+            assert_eq!(classify(&frame[..len]), Err(Cause::Truncated), "{len} bytes");
+        }
+    }
+}
+
+#[test]
+fn a_flipped_bit_is_noticed_wherever_it_is() {
+    for (from, to) in [FOUR, SIX] {
+        let frame = tcp(from, to, 20);
+        let right = classify(&frame);
+        for bit in ETHERNET * 8..frame.len() * 8 {
+            let mut wrong = frame.clone();
+            wrong[bit / 8] ^= 1 << (bit % 8);
+            // IPv6 has no checksum over its traffic class, flow label and hop limit, and they mean nothing here.
+            let unprotected = from.starts_with('[') && matches!(bit / 8, 14..=17 | 21);
+            if !(unprotected && classify(&wrong) == right) {
+                assert!(!matches!(classify(&wrong), Ok(Kind::Tcp(_))), "bit {bit}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_partial_checksum_is_taken_only_from_a_kernel_on_this_host() {
+    for (from, to) in [FOUR, SIX] {
+        let mut frame = tcp(from, to, 20);
+        let header = if from.starts_with('[') { 40 } else { 20 };
+        let (from, to): (SocketAddr, SocketAddr) = (from.parse().unwrap(), to.parse().unwrap());
+        let sum = checksum::partial(from.ip(), to.ip(), TCP, 40);
+        TcpPacket::new_unchecked(&mut frame[ETHERNET + header..]).set_checksum(sum);
+        assert_eq!(classify_on(&frame, false), Err(Cause::L4Checksum));
+        assert!(matches!(classify_on(&frame, true), Ok(Kind::Tcp(_))));
+        TcpPacket::new_unchecked(&mut frame[ETHERNET + header..]).set_checksum(sum ^ 0x100);
+        assert_eq!(classify_on(&frame, true), Err(Cause::L4Checksum));
+    }
+}
+
+#[test]
+fn what_is_not_for_us_is_left_alone() {
+    let elsewhere = [("10.0.0.1:1", "10.0.0.3:7"), ("[fd00::1]:1", "[fd00::3]:7")];
+    let groups = [("10.0.0.1:1", "10.0.0.255:7"), ("10.0.0.1:1", "224.0.0.1:7"), ("[fd00::1]:1", "[ff02::1]:7")];
+    for (from, to) in elsewhere.into_iter().chain(groups) {
+        assert_eq!(classify(&tcp(from, to, 0)), Err(Cause::NotOurs), "{to}");
+    }
+    let mut frame = tcp(FOUR.0, FOUR.1, 0);
+    frame[5] ^= 1;
+    assert_eq!(classify(&frame), Err(Cause::NotOurs));
+    // Broadcast at the Ethernet level with our IP address inside: no TCP by that way (RFC 1122 §4.2.3.10).
+    frame[..6].fill(0xff);
+    assert_eq!(classify(&frame), Err(Cause::NotOurs));
+}
+
+#[test]
+fn no_host_sends_from_a_group_or_from_nowhere() {
+    for from in ["224.0.0.1:1", "10.0.0.255:1", "255.255.255.255:1", "0.0.0.0:1"] {
+        assert_eq!(classify(&tcp(from, FOUR.1, 0)), Err(Cause::BadSource), "{from}");
+    }
+    for from in ["[ff02::1]:1", "[::]:1", "[::1]:1", "[::ffff:10.0.0.1]:1"] {
+        assert_eq!(classify(&tcp(from, SIX.1, 0)), Err(Cause::BadSource), "{from}");
+    }
+}
+
+#[test]
+fn tcp_in_fragments_and_behind_extension_headers_is_dropped() {
+    let mut frame = tcp(FOUR.0, FOUR.1, 0);
+    let mut ip = Ipv4Packet::new_unchecked(&mut frame[ETHERNET..]);
+    ip.set_more_frags(true);
+    ip.fill_checksum();
+    assert_eq!(classify(&frame), Err(Cause::Fragment));
+
+    let plain = tcp(SIX.0, SIX.1, 0);
+    for (kind, header) in [(0, 8), (60, 8), (43, 8), (44, 8), (51, 8)] {
+        let mut frame = plain[..54].to_vec();
+        frame[20] = kind;
+        frame[18..20].copy_from_slice(&(20u16 + header).to_be_bytes());
+        frame.extend([TCP, 0, 0, 0, 0, 0, 0, 0]);
+        frame.extend(&plain[54..]);
+        assert_eq!(classify(&frame), Err(Cause::Fragment), "extension header {kind}");
+    }
+    // UDP behind one is smoltcp's business.
+    let mut frame = plain[..54].to_vec();
+    frame[20] = 60;
+    frame[18..20].copy_from_slice(&28u16.to_be_bytes());
+    frame.extend([UDP, 0, 1, 4, 0, 0, 0, 0]);
+    frame.extend(&plain[54..]);
+    assert_eq!(classify(&frame), Ok(Kind::Ip));
+}
+
+/// A datagram with `payload` from `from` to `to`, as a frame.
+fn udp(from: &str, to: &str, payload: &[u8]) -> Vec<u8> {
+    let (from, to): (SocketAddr, SocketAddr) = (from.parse().unwrap(), to.parse().unwrap());
+    let (source, destination) = (from.ip().into(), to.ip().into());
+    let repr = smoltcp::wire::UdpRepr { src_port: from.port(), dst_port: to.port() };
+    let ip = IpRepr::new(source, destination, IpProtocol::Udp, 8 + payload.len(), 64);
+    let mut frame = vec![0; ETHERNET + ip.buffer_len()];
+    let mut ethernet = EthernetFrame::new_unchecked(&mut frame);
+    ethernet.set_dst_addr(smoltcp::wire::EthernetAddress(OURS.0));
+    ethernet.set_ethertype(if from.is_ipv4() { EthernetProtocol::Ipv4 } else { EthernetProtocol::Ipv6 });
+    let all = ChecksumCapabilities::default();
+    ip.emit(ethernet.payload_mut(), &all);
+    let rest = &mut frame[ETHERNET + ip.header_len()..];
+    let fill = |place: &mut [u8]| place.copy_from_slice(payload);
+    repr.emit(&mut UdpPacket::new_unchecked(rest), &source, &destination, payload.len(), fill, &all);
+    frame
+}
+
+/// Changes the UDP header of `frame`, and puts its checksum right again.
+fn with_udp(mut frame: Vec<u8>, (from, to): (&str, &str), change: impl FnOnce(&mut [u8])) -> Vec<u8> {
+    let at = ETHERNET + if from.starts_with('[') { 40 } else { 20 };
+    change(&mut frame[at..]);
+    let (from, to): (SocketAddr, SocketAddr) = (from.parse().unwrap(), to.parse().unwrap());
+    let mut udp = UdpPacket::new_unchecked(&mut frame[at..]);
+    if usize::from(udp.len()) >= 8 && usize::from(udp.len()) <= udp.as_ref().len() {
+        udp.fill_checksum(&from.ip().into(), &to.ip().into());
+    }
+    frame
+}
+
+#[test]
+fn a_datagram_is_told_from_what_is_behind_it() {
+    for (ends, header) in [(FOUR, 20), (SIX, 40)] {
+        let start = ETHERNET + header + 8;
+        let found = |len| {
+            let (remote, local) = (ends.0.parse().unwrap(), ends.1.parse().unwrap());
+            Ok(Kind::Udp(Udp { local, remote, start, end: start + len }))
+        };
+        let mut frame = udp(ends.0, ends.1, b"hello");
+        frame.extend([0xaa; 20]);
+        assert_eq!(classify(&frame), found(5));
+        assert_eq!(classify(&udp(ends.0, ends.1, b"")), found(0));
+        // The UDP length ends it before the IP packet does; the checksum is of that part.
+        let shorter = with_udp(udp(ends.0, ends.1, b"hello"), ends, |udp| udp[4..6].copy_from_slice(&[0, 11]));
+        assert_eq!(classify(&shorter), found(3));
+    }
+}
+
+#[test]
+fn datagrams_with_lengths_that_lie_are_dropped() {
+    for ends in [FOUR, SIX] {
+        for len in [0_u16, 1, 7, 14, 1000, 65535] {
+            let frame =
+                with_udp(udp(ends.0, ends.1, b"hello"), ends, |udp| udp[4..6].copy_from_slice(&len.to_be_bytes()));
+            assert_eq!(classify(&frame), Err(Cause::Truncated), "{len}");
+        }
+        let frame = udp(ends.0, ends.1, b"hello");
+        for len in 1..frame.len() {
+            assert_eq!(classify(&frame[..len]), Err(Cause::Truncated), "{len} bytes");
+        }
+    }
+}
+
+#[test]
+fn a_datagram_without_a_checksum_is_taken_over_ipv4_only() {
+    for (ends, taken) in [(FOUR, true), (SIX, false)] {
+        let at = ETHERNET + if taken { 20 } else { 40 } + 6;
+        let mut frame = udp(ends.0, ends.1, b"hello");
+        frame[at..at + 2].fill(0);
+        assert_eq!(matches!(classify(&frame), Ok(Kind::Udp(_))), taken);
+        assert!(taken || classify(&frame) == Err(Cause::L4Checksum));
+        let mut frame = udp(ends.0, ends.1, b"hello");
+        *frame.last_mut().unwrap() ^= 1;
+        assert_eq!(classify(&frame), Err(Cause::L4Checksum));
+    }
+}
+
+#[test]
+fn what_is_unusual_in_a_datagram_is_smoltcp_s_business() {
+    for ends in [FOUR, SIX] {
+        for port in [0, 2] {
+            let frame = with_udp(udp(ends.0, ends.1, b"hello"), ends, |udp| udp[port..port + 2].fill(0));
+            assert_eq!(classify(&frame), Ok(Kind::Ip));
+        }
+    }
+    let mut fragment = udp(FOUR.0, FOUR.1, b"hello");
+    let mut ip = Ipv4Packet::new_unchecked(&mut fragment[ETHERNET..]);
+    ip.set_more_frags(true);
+    ip.fill_checksum();
+    assert_eq!(classify(&fragment), Ok(Kind::Ip));
+    // To our address by a broadcast frame, and to groups.
+    let mut broadcast = udp(FOUR.0, FOUR.1, b"hello");
+    broadcast[..6].fill(0xff);
+    assert_eq!(classify(&broadcast), Ok(Kind::Ip));
+    for to in ["10.0.0.255:7", "224.0.0.1:7"] {
+        assert_eq!(classify(&udp(FOUR.0, to, b"hello")), Ok(Kind::Ip));
+    }
+    for from in ["224.0.0.1:1", "10.0.0.255:1", "0.0.0.0:1"] {
+        assert_eq!(classify(&udp(from, FOUR.1, b"hello")), Err(Cause::BadSource), "{from}");
+    }
+}
+
+#[test]
+fn other_protocols_go_their_ways() {
+    let mut arp = tcp(FOUR.0, FOUR.1, 0);
+    arp[12..14].copy_from_slice(&[8, 6]);
+    assert_eq!(classify(&arp), Ok(Kind::Arp));
+    arp[12..14].copy_from_slice(&[0x81, 0]);
+    assert_eq!(classify(&arp), Err(Cause::EtherType));
+    let mut unknown = tcp(FOUR.0, FOUR.1, 0);
+    let mut ip = Ipv4Packet::new_unchecked(&mut unknown[ETHERNET..]);
+    ip.set_next_header(IpProtocol::Unknown(200));
+    ip.fill_checksum();
+    assert_eq!(classify(&unknown), Ok(Kind::Ip));
+}
