@@ -67,16 +67,11 @@ pub fn run(args: &LoadArgs, times: &TimesArgs, size: usize, depth: usize) -> Res
     let over = Arc::new(AtomicBool::new(false));
     let stop = Arc::new(AtomicBool::new(false));
     let running = {
-        let over = over.clone();
+        let flags = (interrupted, over.clone());
         network
-            .start(move |_| UdpEchoLoad::new(remote, (local, first), depth, plan, run, over.clone()), stop.clone())?
+            .start(move |_| UdpEchoLoad::new(remote, (local, first), depth, plan, run, flags.clone()), stop.clone())?
     };
     while !running.is_over() && !over.load(Ordering::Relaxed) {
-        if interrupted.load(Ordering::Relaxed) {
-            over.store(true, Ordering::Relaxed);
-            // The load sees that in its next turn, and ends what it measures.
-            thread::sleep(2 * TICK);
-        }
         thread::sleep(TICK);
     }
     stop.store(true, Ordering::Relaxed);

@@ -28,25 +28,26 @@ pub struct UdpEchoLoad {
     probe: Probe,
     flight: Flight,
     memory: BlockPool,
+    interrupted: Arc<AtomicBool>,
     over: Arc<AtomicBool>,
     strange: u64,
 }
 
 impl UdpEchoLoad {
     /// Requests to `remote` from our address `local`, from ports from `first` on, `depth` on the way from each. `run` tells them from
-    /// those of others. `over` is set in the end, and ends it if it is set before.
+    /// those of others. `interrupted` ends it; `over` is set in the end.
     pub fn new(
         remote: SocketAddr,
         (local, first): (IpAddr, u16),
         depth: usize,
         plan: FlightPlan,
         run: u64,
-        over: Arc<AtomicBool>,
+        (interrupted, over): (Arc<AtomicBool>, Arc<AtomicBool>),
     ) -> Self {
         let (probe, flight) = (Probe::new(plan.size, run), Flight::new(plan));
         // Those that are sent have been copied, or are in the port's hands for a moment.
         let memory = BlockPool::new(plan.size, plan.places.min(1024), 2 * plan.places + 1024);
-        UdpEchoLoad { remote, local, first, depth: depth.max(1), probe, flight, memory, over, strange: 0 }
+        UdpEchoLoad { remote, local, first, depth: depth.max(1), probe, flight, memory, interrupted, over, strange: 0 }
     }
 
     /// What was counted, and for how long; no time at all if nothing ever came back.
@@ -89,7 +90,7 @@ impl Service for UdpEchoLoad {
     }
 
     fn tend(&mut self, net: &mut impl Transport) -> Option<Duration> {
-        if self.over.load(Ordering::Relaxed) {
+        if self.interrupted.load(Ordering::Relaxed) {
             self.flight.stop(net.now());
         }
         if !self.flight.turn(net.now()) {
@@ -125,7 +126,7 @@ mod tests {
 
     fn load() -> UdpEchoLoad {
         let (remote, local) = ("10.0.0.2:7".parse().unwrap(), [10, 0, 0, 1].into());
-        UdpEchoLoad::new(remote, (local, 9000), 2, PLAN, 5, Arc::default())
+        UdpEchoLoad::new(remote, (local, 9000), 2, PLAN, 5, Default::default())
     }
 
     /// What was sent is answered.
