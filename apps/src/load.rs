@@ -22,6 +22,7 @@ mod pattern;
 mod probe;
 #[cfg(feature = "rdma")]
 mod rounds;
+mod traffic;
 mod udp_echo;
 
 pub use board::Board;
@@ -36,6 +37,7 @@ pub use kv::{
 pub use pace::{Arrivals, OpenLoop, Pace};
 #[cfg(feature = "rdma")]
 pub use rounds::{Progress, Rounds, Stage};
+pub use traffic::{Corrupt, Traffic};
 
 pub use probe::{Arrival, Probe};
 pub use udp_echo::UdpEchoLoad;
@@ -79,82 +81,6 @@ pub trait Part: Service<Message = Infallible> + Send + 'static {
 fn share(connections: usize, worker: usize, workers: usize) -> usize {
     (connections + workers - 1 - worker) / workers
 }
-
-/// What a load does on each of its connections.
-pub trait Traffic: Send + 'static {
-    /// What it keeps for each connection.
-    type Stream: Send;
-
-    /// A new connection: the `index`th of the whole load.
-    fn stream(&self, index: usize) -> Self::Stream;
-
-    /// Whether all that has to be sent before measuring has been sent and answered. Until it is, what is sent is that.
-    fn is_prepared(&self) -> bool {
-        true
-    }
-
-    /// The traffic begins, on `connections` of the `all` connections of the whole load.
-    #[expect(unused_variables, reason = "most have nothing to do with it")]
-    fn begin(&mut self, now: Instant, connections: usize, all: usize) {}
-
-    /// Measuring begins: from here on it counts. At once when the traffic has begun, or when it is warm.
-    #[expect(unused_variables, reason = "most have nothing to do with it")]
-    fn measure(&mut self, now: Instant) {}
-
-    /// Measuring is over.
-    #[expect(unused_variables, reason = "most have nothing to do with it")]
-    fn end(&mut self, until: Instant) {}
-
-    /// When there is something to be sent next on any of the connections, whether or not something is received: the
-    /// pace of an open loop.
-    fn due(&self) -> Option<Instant> {
-        None
-    }
-
-    /// Sends what may be sent now. Called first when preparing and when measuring begins, then whenever there is room
-    /// or something has been received or is due.
-    fn send(&mut self, net: &mut impl Transport, conn: ConnId, stream: &mut Self::Stream);
-
-    /// Takes in what has been received; `measuring` says whether it counts. Before and after measuring there may
-    /// be something to receive too.
-    fn receive(
-        &mut self,
-        net: &mut impl Transport,
-        conn: ConnId,
-        stream: &mut Self::Stream,
-        measuring: bool,
-    ) -> Result<(), Corrupt>;
-
-    /// Takes in what came of an operation on the peer's memory.
-    #[expect(unused_variables, reason = "most have nothing to do with it")]
-    fn remote_done(
-        &mut self,
-        net: &mut impl Transport,
-        conn: ConnId,
-        stream: &mut Self::Stream,
-        done: (u64, RemoteDone),
-        measuring: bool,
-    ) -> Result<(), Corrupt> {
-        Ok(())
-    }
-
-    /// Whether nothing is on its way of which it has to be known what came of it: the connection is not closed before.
-    #[expect(unused_variables, reason = "most have nothing to do with it")]
-    fn is_idle(&self, stream: &Self::Stream) -> bool {
-        true
-    }
-
-    /// A connection is gone.
-    #[expect(unused_variables, reason = "most have nothing to do with it")]
-    fn lost(&mut self, stream: Self::Stream) {}
-
-    /// What has been done so far, in the units that a progress line shows.
-    fn progress(&self) -> u64;
-}
-
-/// Other bytes arrived than had to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Corrupt;
 
 /// What went wrong, in numbers.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
