@@ -2,7 +2,7 @@ use super::*;
 use linerate_bypass::Nic;
 use linerate_bypass::memory::{Link, LinkConfig, MemoryPacket};
 use smoltcp::phy::ChecksumCapabilities;
-use smoltcp::wire::{IpRepr, TcpControl, TcpRepr, TcpSeqNumber, UdpPacket};
+use smoltcp::wire::{IpAddress, IpRepr, TcpControl, TcpRepr, TcpSeqNumber, UdpPacket};
 
 const OURS: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
 
@@ -41,8 +41,20 @@ fn tcp(from: &str, to: &str, len: usize) -> Vec<u8> {
         timestamp: None,
         payload: &payload,
     };
+    frame_of((from, to), IpProtocol::Tcp, segment.buffer_len(), |place, source, destination, all| {
+        segment.emit(&mut TcpPacket::new_unchecked(place), source, destination, all);
+    })
+}
+
+/// A frame to us with `len` bytes of `protocol`, which `emit` writes.
+fn frame_of(
+    (from, to): (SocketAddr, SocketAddr),
+    protocol: IpProtocol,
+    len: usize,
+    emit: impl FnOnce(&mut [u8], &IpAddress, &IpAddress, &ChecksumCapabilities),
+) -> Vec<u8> {
     let (source, destination) = (from.ip().into(), to.ip().into());
-    let ip = IpRepr::new(source, destination, IpProtocol::Tcp, segment.buffer_len(), 64);
+    let ip = IpRepr::new(source, destination, protocol, len, 64);
     let mut frame = vec![0; ETHERNET + ip.buffer_len()];
     let mut ethernet = EthernetFrame::new_unchecked(&mut frame);
     ethernet.set_dst_addr(smoltcp::wire::EthernetAddress(OURS.0));
@@ -50,7 +62,7 @@ fn tcp(from: &str, to: &str, len: usize) -> Vec<u8> {
     let all = ChecksumCapabilities::default();
     ip.emit(ethernet.payload_mut(), &all);
     let rest = &mut frame[ETHERNET + ip.header_len()..];
-    segment.emit(&mut TcpPacket::new_unchecked(rest), &source, &destination, &all);
+    emit(rest, &source, &destination, &all);
     frame
 }
 
@@ -163,19 +175,11 @@ fn tcp_in_fragments_and_behind_extension_headers_is_dropped() {
 /// A datagram with `payload` from `from` to `to`, as a frame.
 fn udp(from: &str, to: &str, payload: &[u8]) -> Vec<u8> {
     let (from, to): (SocketAddr, SocketAddr) = (from.parse().unwrap(), to.parse().unwrap());
-    let (source, destination) = (from.ip().into(), to.ip().into());
     let repr = smoltcp::wire::UdpRepr { src_port: from.port(), dst_port: to.port() };
-    let ip = IpRepr::new(source, destination, IpProtocol::Udp, 8 + payload.len(), 64);
-    let mut frame = vec![0; ETHERNET + ip.buffer_len()];
-    let mut ethernet = EthernetFrame::new_unchecked(&mut frame);
-    ethernet.set_dst_addr(smoltcp::wire::EthernetAddress(OURS.0));
-    ethernet.set_ethertype(if from.is_ipv4() { EthernetProtocol::Ipv4 } else { EthernetProtocol::Ipv6 });
-    let all = ChecksumCapabilities::default();
-    ip.emit(ethernet.payload_mut(), &all);
-    let rest = &mut frame[ETHERNET + ip.header_len()..];
-    let fill = |place: &mut [u8]| place.copy_from_slice(payload);
-    repr.emit(&mut UdpPacket::new_unchecked(rest), &source, &destination, payload.len(), fill, &all);
-    frame
+    frame_of((from, to), IpProtocol::Udp, 8 + payload.len(), |place, source, destination, all| {
+        let fill = |place: &mut [u8]| place.copy_from_slice(payload);
+        repr.emit(&mut UdpPacket::new_unchecked(place), source, destination, payload.len(), fill, all);
+    })
 }
 
 /// Changes the UDP header of `frame`, and puts its checksum right again.
