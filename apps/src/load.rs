@@ -122,12 +122,22 @@ impl AddAssign for Errors {
 pub struct Plan {
     /// The server.
     pub remote: SocketAddr,
+    /// On how many ports it listens, from that of `remote` on, to which connections go in turn.
+    pub ports: u16,
     /// Connections of all workers together.
     pub connections: usize,
     /// For how long there is traffic that does not count, before measuring.
     pub warm_up: Duration,
     /// How long to measure.
     pub duration: Duration,
+}
+
+impl Plan {
+    /// Where the connection in `place` goes to.
+    pub fn remote_of(&self, place: usize) -> SocketAddr {
+        let port = self.remote.port() + (place % usize::from(self.ports)) as u16;
+        SocketAddr::new(self.remote.ip(), port)
+    }
 }
 
 /// What one worker measured.
@@ -198,7 +208,7 @@ impl<T: Traffic> Load<T> {
 
     fn ask(&mut self, net: &mut impl Transport, place: usize) {
         self.opening += 1;
-        net.connect(self.plan.remote, place as u64);
+        net.connect(self.plan.remote_of(place), place as u64);
     }
 
     fn ask_for_more(&mut self, net: &mut impl Transport) {

@@ -5,8 +5,8 @@ use crate::tuple::Tuple;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 
-/// The dynamic ports (RFC 6335 §6).
-const RANGE: RangeInclusive<u16> = 49152..=65535;
+/// All but the well-known ports (RFC 6056 §3.2).
+const RANGE: RangeInclusive<u16> = 1024..=65535;
 
 /// Chooses source ports such that the answers reach the worker that connects.
 pub(crate) struct Ports {

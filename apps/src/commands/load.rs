@@ -39,6 +39,11 @@ pub struct LoadArgs {
     #[arg(long, value_name = "ADDR:PORT", value_parser = parse_address)]
     pub connect: SocketAddr,
 
+    /// On how many ports the server listens, from that of --connect on: connections go to them in turn, of which there can be 64512 to
+    /// each from one address
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
+    ports: u16,
+
     /// How many connections, spread over the workers
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub connections: u32,
@@ -165,10 +170,13 @@ pub fn run_parts<P: Part>(
 ) -> Result<Measured<P::Traffic>, Error> {
     let interrupted = signals::stop_flag().map_err(Error::Signals)?;
     args.net.check_remote(args.connect)?;
+    if args.connect.port().checked_add(args.ports - 1).is_none() {
+        return Err(Error::Usage(format!("--ports {}: there are not so many from {} on", args.ports, args.connect)));
+    }
     let network = Network::open(&args.net.opening(opening), &Listen::default(), Place::Last, &interrupted)?;
     let basis = network.basis();
-    let (connections, warm_up) = (args.connections as usize, args.warm_up);
-    let plan = Plan { remote: args.connect, connections, warm_up, duration: args.duration };
+    let (ports, connections, warm_up) = (args.ports, args.connections as usize, args.warm_up);
+    let plan = Plan { remote: args.connect, ports, connections, warm_up, duration: args.duration };
     let board = Arc::new(Board::new(network.workers(), plan.connections));
     let stop = Arc::new(AtomicBool::new(false));
     let running = {

@@ -90,7 +90,7 @@ mod tests {
 
     fn load(direction: Direction, warm_up: Duration) -> (Load<Bulk>, Arc<Board>, Fake<usize>, ConnId) {
         let duration = Duration::from_secs(1);
-        let plan = Plan { remote: "10.0.0.2:9".parse().unwrap(), connections: 1, warm_up, duration };
+        let plan = Plan { remote: "10.0.0.2:9".parse().unwrap(), ports: 1, connections: 1, warm_up, duration };
         let board = Arc::new(Board::new(1, 1));
         let mut load = Load::new(&plan, board.clone(), 0, 1, Bulk::new(direction));
         let mut net = Fake::new(1000);

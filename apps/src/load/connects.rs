@@ -143,7 +143,7 @@ impl Connects {
             self.begun += 1;
             self.opening += 1;
             self.asked[place] = net.now();
-            net.connect(self.plan.remote, place as u64);
+            net.connect(self.plan.remote_of(place), place as u64);
         }
         if self.open == 0 && self.opening == 0 && !self.done {
             self.done = true;
@@ -291,7 +291,7 @@ mod tests {
 
     fn connects(connections: usize, request: usize, most: u64) -> (Fake<Used>, Connects, Arc<Board>) {
         let (warm_up, duration) = (SECOND, SECOND);
-        let plan = Plan { remote: "10.0.0.2:7".parse().unwrap(), connections, warm_up, duration };
+        let plan = Plan { remote: "10.0.0.2:7".parse().unwrap(), ports: 1, connections, warm_up, duration };
         let board = Arc::new(Board::new(1, connections));
         let mut service = Connects::new(&plan, board.clone(), 0, 1, Use { request, most });
         let mut net = Fake::new(100);

@@ -9,6 +9,7 @@ use super::isn::Secrets;
 use super::settings::Settings;
 use super::tick::Tick;
 use super::time_wait::TimeWait;
+use super::waiting::Waiting;
 use super::{Counts, milliseconds};
 use crate::congestion::CongestionControl;
 use crate::engine::{Event, News};
@@ -57,10 +58,12 @@ pub(super) struct Shared<P> {
     pub challenges: (Instant, u32),
     /// Connections with news for their service or something to send.
     pub active: Vec<u32>,
+    /// Connections with something to send that the port did not take.
+    pub waiting: Waiting,
     /// What services are to be told.
     pub news: News,
-    /// Connections whose service found no packet to write to.
-    pub starved: Vec<u32>,
+    /// Connections whose service found no packet to write to, the first to be asked again first.
+    pub starved: VecDeque<u32>,
     /// The time of the worker's turn, and what follows from it: the clock that timestamps go by, and the soonest that timers
     /// of what is sent now can expire, where the path has nothing to say of that and where it has.
     pub now: Instant,

@@ -10,7 +10,7 @@ use super::options::Options;
 use super::seq::Seq;
 use super::settings::Settings;
 use super::tick::Tick;
-use super::time_wait::{self, Answer};
+use super::time_wait::{self, Answer, Before};
 use super::{MAX_CHALLENGES, NativeEngine};
 use crate::congestion::CongestionControl;
 use crate::drops::Cause;
@@ -199,12 +199,17 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         let blocks = &self.blocks;
         let taken = |tuple: &Tuple| {
             table.find(tuple.hash_with(key), |slot| blocks[slot as usize].tuple == *tuple).is_some()
-                || time_wait.contains(tuple)
+                || time_wait.before(tuple, now) == Before::Recent
         };
         let tuple = ports.choose(local, remote, taken).ok_or(ConnectError::NoLocalAddress)?;
         let hash = tuple.hash_with(&self.shared.key);
         let flags = Flags::ACTIVE | Flags::ACK_NOW;
-        let block = Block { state: State::SynSent, flags, ..self.shared.begin(&tuple, now) };
+        let mut block = Block { state: State::SynSent, flags, ..self.shared.begin(&tuple, now) };
+        if let Before::Past { isn_floor } = self.shared.time_wait.before(&tuple, now) {
+            self.shared.time_wait.remove(&tuple);
+            block.una = self.shared.secrets.isn_after(&tuple, now, isn_floor);
+            block.nxt = block.una + 1;
+        }
         let mut connection = self.insert(hash, block).ok_or(ConnectError::TooMany)?;
         connection.shared.connecting.insert(connection.slot, token);
         connection.dirty();

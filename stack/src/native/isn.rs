@@ -12,7 +12,7 @@ use std::hash::Hasher;
 const ISN_TICK: u64 = 4_000;
 
 /// Nanoseconds of a tick of the timestamp clock: as fine as RFC 7323 §5.4 allows.
-const TIMESTAMP_TICK: u64 = 1_000_000;
+pub(super) const TIMESTAMP_TICK: u64 = 1_000_000;
 
 /// How far beyond an old connection a new one begins at least, where the clock has not got there.
 const GAP: u32 = 1 << 16;

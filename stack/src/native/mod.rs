@@ -39,6 +39,7 @@ mod steps;
 mod tick;
 mod time_wait;
 mod timers;
+mod waiting;
 mod window;
 
 use crate::config::Config;
@@ -58,16 +59,20 @@ use flow_table::FlowTable;
 use hashbrown::HashMap;
 use isn::Secrets;
 use linerate_bypass::time::{Duration, Instant};
-use linerate_bypass::{Bytes, ConnId, Names, Nic, Packet, Summary};
+use linerate_bypass::{BURST, Bytes, ConnId, Names, Nic, Packet, Summary};
 use seq::Seq;
 use settings::Settings;
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use tick::Tick;
 use time_wait::TimeWait;
+use waiting::Waiting;
 
 /// Segments that one connection sends before the next gets its turn.
 const SEGMENTS_PER_TURN: usize = 32;
+
+/// Connections whose service found no packet that are asked again in a turn.
+const STARVED_PER_TURN: usize = 4 * BURST;
 
 /// Connections whose state fits into the caches next to the core: looking for it ahead costs more than it saves.
 const NEAR: usize = 1280;
@@ -222,8 +227,9 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
             pool_asked: now,
             challenges: (now, 0),
             active: Vec::new(),
+            waiting: Waiting::default(),
             news: News::default(),
-            starved: Vec::new(),
+            starved: VecDeque::new(),
             now,
             milliseconds: milliseconds(now),
             soonest: [Tick::NONE; 2],
@@ -276,7 +282,8 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
 
     fn expire(&mut self, now: Instant) {
         self.shared.set_now(now);
-        for slot in std::mem::take(&mut self.shared.starved) {
+        for _ in 0..self.shared.starved.len().min(STARVED_PER_TURN) {
+            let Some(slot) = self.shared.starved.pop_front() else { break };
             self.connection(slot).touch();
         }
         self.reopen_windows();
@@ -319,21 +326,16 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
             self.count_kept(egress);
         }
         self.end_turns(egress, now);
-        // Those that are not done are collected anew.
+        self.go_on(egress, now);
+        // What there is to send in the next turn is collected anew.
         let mut active = std::mem::replace(&mut self.shared.active, std::mem::take(&mut self.sending));
         for &slot in &active {
             let Some(block) = self.blocks.get_mut(slot as usize) else { continue };
             let had = block.flags;
             let data = block.unsent > 0;
             block.flags.clear(Flags::DIRTY | Flags::TOUCHED);
-            if had.has(Flags::DIRTY) {
-                let done = if data { self.send_whole(slot, egress, now) } else { self.send_fin(slot, egress, now) };
-                if !done {
-                    let mut connection = self.connection(slot);
-                    if connection.send_all(egress, now) {
-                        connection.dirty();
-                    }
-                }
+            if had.has(Flags::DIRTY) && !self.send(slot, data, egress, now) {
+                self.shared.waiting.push(slot);
             }
             if had.has(Flags::TOUCHED) {
                 self.connection(slot).touch();
@@ -347,7 +349,8 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
         let reopens = !self.shared.held_back.is_empty() && !self.shared.is_low();
         // Whose service found no packet asks for one as long as there is none.
         let asks = !self.shared.starved.is_empty();
-        let news = !self.shared.active.is_empty() || self.shared.exchanges.has_news() || !self.shared.news.is_empty();
+        let sends = !self.shared.active.is_empty() || !self.shared.waiting.is_empty();
+        let news = sends || self.shared.exchanges.has_news() || !self.shared.news.is_empty();
         if news || reopens || asks {
             return Some(Instant::ZERO);
         }

@@ -124,7 +124,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         }
         if self.is_crowded() {
             self.want_room();
-            self.shared.starved.push(self.slot);
+            self.shared.starved.push_back(self.slot);
             return Err(bytes);
         }
         if bytes.is_empty() {
@@ -288,7 +288,7 @@ impl<'a, P: Packet, C: CongestionControl> Connection<'a, P, C> {
                     shared.active.push(slot);
                 }
                 block.flags |= Flags::WANTS_ROOM | Flags::DIRTY;
-                shared.starved.push(slot);
+                shared.starved.push_back(slot);
                 return None;
             };
             buffers.queue.push_packet(end, packet);

@@ -1,11 +1,12 @@
 //! Connections in TIME-WAIT (RFC 9293 §3.3.2): a record of 48 bytes each, in a table of 16 bytes each.
 
 use super::flow_table::FlowTable;
+use super::isn::TIMESTAMP_TICK;
 use super::options::Timestamp;
 use super::seq::Seq;
 use crate::engine::TIME_WAIT;
 use crate::tuple::{Address, HashKey, Tuple};
-use linerate_bypass::time::Instant;
+use linerate_bypass::time::{Duration, Instant};
 
 /// Records that end in one call of [`TimeWait::expire`]: a few microseconds of work.
 const BATCH: usize = 64;
@@ -78,6 +79,21 @@ pub(crate) enum Answer {
     },
 }
 
+/// What is known of an earlier connection to somebody who wants to open another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Before {
+    /// Nothing.
+    Nothing,
+    /// It has ended just now, or there is no way to tell its segments from new ones.
+    Recent,
+    /// Its segments will not be taken for new ones: another may begin, with an initial sequence number that does not come before
+    /// `isn_floor`.
+    Past {
+        /// What our next sequence number would have been.
+        isn_floor: Seq,
+    },
+}
+
 /// What is kept of a connection. The tuple is in parts: our address is one of few.
 struct Record {
     remote: Address,
@@ -140,6 +156,18 @@ impl TimeWait {
     /// Whether there is a record of `tuple`.
     pub fn contains(&self, tuple: &Tuple) -> bool {
         self.find(tuple).is_some()
+    }
+
+    /// Our next sequence number of the connection `tuple`, if there is a record of it that keeps us from opening a new one, or
+    /// an old one that does not: what is new then has timestamps that are greater than all that the old one has sent, so that its
+    /// peer tells one from the other (RFC 6191 §2, seen from the other end; RFC 7323 §5.2).
+    pub fn before(&self, tuple: &Tuple, now: Instant) -> Before {
+        let Some(record) = self.find(tuple).and_then(|at| self.records.get(at as usize)) else {
+            return Before::Nothing;
+        };
+        let ends = Instant::from_nanos(u64::from(record.until) << TICK_SHIFT);
+        let is_past = now + TIME_WAIT > ends + Duration::from_nanos(TIMESTAMP_TICK);
+        if record.timestamps && is_past { Before::Past { isn_floor: record.next } } else { Before::Recent }
     }
 
     /// Notes that a connection has entered TIME-WAIT. A record that is there of its tuple is replaced.

@@ -187,7 +187,7 @@ fn connects(remote: SocketAddr, rounds: usize) -> (Arc<Board>, impl Fn() -> Conn
     // All of them count.
     board.begin();
     let told = board.clone();
-    let plan = Plan { remote, connections: 1, warm_up: Duration::ZERO, duration: Duration::MAX };
+    let plan = Plan { remote, ports: 1, connections: 1, warm_up: Duration::ZERO, duration: Duration::MAX };
     let each = Use { request: 0, most: rounds as u64 };
     (board, move || Connects::new(&plan, told.clone(), 0, 1, each))
 }

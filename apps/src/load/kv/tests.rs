@@ -119,8 +119,13 @@ impl Bench {
         let connections = plan.connections;
         let mut traffic = KvLoad::new(Keyspace::new(plan, 7));
         traffic.rng = Rng::with_seed(1);
-        let life =
-            Plan { remote: "10.0.0.2:6379".parse().unwrap(), connections, warm_up: Duration::ZERO, duration: SECOND };
+        let life = Plan {
+            remote: "10.0.0.2:6379".parse().unwrap(),
+            ports: 1,
+            connections,
+            warm_up: Duration::ZERO,
+            duration: SECOND,
+        };
         let board = Arc::new(Board::new(1, connections));
         let mut load = Load::new(&life, board.clone(), 0, 1, traffic);
         let mut net = Fake::new(room);

@@ -1,5 +1,4 @@
 use super::*;
-use linerate_bypass::time::Duration;
 use proptest::prelude::*;
 use std::collections::HashSet;
 use std::net::SocketAddr;
@@ -58,6 +57,19 @@ fn restarted(table: &TimeWait) -> bool {
     let anew = since(START + Duration::from_secs(10));
     assert!(anew || since(START), "{deadline:?}");
     anew
+}
+
+#[test]
+fn another_connection_may_be_opened_once_its_timestamps_are_greater() {
+    let ticks = TICK + Duration::from_millis(2);
+    let with = one(true);
+    assert_eq!(with.before(&tuple(2), START), Before::Nothing);
+    assert_eq!(with.before(&tuple(1), START), Before::Recent);
+    assert_eq!(with.before(&tuple(1), START + ticks), Before::Past { isn_floor: NEXT });
+    // Without timestamps nothing tells segments of one from those of the other.
+    let without = one(false);
+    assert_eq!(without.before(&tuple(1), START + TIME_WAIT), Before::Recent);
+    check(&with);
 }
 
 /// Everything that must hold between records, list, table and addresses.

@@ -38,6 +38,7 @@ impl Bench {
         };
         let life = Plan {
             remote: "10.0.0.2:6379".parse().unwrap(),
+            ports: 1,
             connections: 1,
             warm_up: Duration::ZERO,
             duration: SECOND,
