@@ -16,6 +16,9 @@ use linerate_bypass::{BURST, Bytes, ConnId, Datagram, Letter, Nic, Seat, Service
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+/// Bursts of frames taken in one turn, as long as they are whole: what has piled up for a connection is then told to its service at
+/// once, and answered by one segment. Under load there are fewer segments for it; else it does nothing.
+const BURSTS: usize = 8;
 /// Rounds of events in one turn: what a service does may be an event for it.
 const ROUNDS: usize = 4;
 /// Mail read in one turn.
@@ -115,12 +118,17 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
     pub fn turn(&mut self, now: Instant) -> usize {
         self.core.now = now;
         let mut work = self.read_mail();
-        let came = self.core.egress.nic().rx_burst(&mut self.received);
-        self.bursts += u64::from(came > 0);
-        work += came;
-        let Core { engine, egress, slow, .. } = &mut self.core;
-        self.ingress.burst(&mut self.received, egress, engine, slow, now);
-        self.ingress.end_burst(egress, engine, now);
+        for _ in 0..BURSTS {
+            let came = self.core.egress.nic().rx_burst(&mut self.received);
+            self.bursts += u64::from(came > 0);
+            work += came;
+            let Core { engine, egress, slow, .. } = &mut self.core;
+            self.ingress.burst(&mut self.received, egress, engine, slow, now);
+            self.ingress.end_burst(egress, engine, now);
+            if came < BURST {
+                break;
+            }
+        }
         self.keep_time();
         if !self.started && !self.core.egress.addresses().own().is_empty() {
             self.started = true;
