@@ -6,6 +6,7 @@ use crate::commands::hugepages::{self, HugepagesArgs};
 use crate::commands::{chargen, discard, echo, kv, raw};
 use crate::error::Error;
 use crate::output::{print_line, tell};
+use crate::supervised;
 use clap::error::ErrorKind;
 use clap::{ArgAction, Parser, Subcommand};
 use std::io::{self, IsTerminal};
@@ -19,6 +20,11 @@ struct Cli {
     /// Say more on standard error; -vv and -vvv say more still. RUST_LOG, if set, decides instead
     #[arg(short, long, action = ArgAction::Count, global = true)]
     verbose: u8,
+
+    /// End when standard input ends, as by SIGTERM; and at each line that comes, print what processors have done for this process until
+    /// then, as one JSON object. For who runs this on another machine, as linerate compare --server-on does
+    #[arg(long, global = true)]
+    supervised: bool,
 
     #[command(subcommand)]
     command: Command,
@@ -74,6 +80,12 @@ pub fn main() -> ExitCode {
         }
     };
     log_to_stderr(cli.verbose);
+    if cli.supervised
+        && let Err(error) = supervised::begin()
+    {
+        tell(format_args!("linerate: --supervised: {error}"));
+        return ExitCode::FAILURE;
+    }
     let result = match cli.command {
         Command::Echo(command) => echo::run(command),
         Command::Discard(command) => discard::run(command),

@@ -4,6 +4,7 @@
 //! the reports know.
 
 pub mod hosts;
+pub mod place;
 pub mod priority;
 pub mod process;
 pub mod report;

@@ -20,10 +20,11 @@ pub use facts::facts;
 pub use machine::{AfXdpSocket, Machine};
 pub use networks::missing_for;
 
-use serde::Serialize;
+use crate::compare::results;
+use serde::{Deserialize, Serialize};
 
 /// What a check is about.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Subject {
     /// The forms of `--via`, each with what it needs.
@@ -47,7 +48,7 @@ pub enum Subject {
 }
 
 /// How it stands with what was checked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
     /// As it should be, or not needed.
@@ -59,7 +60,7 @@ pub enum State {
 }
 
 /// One thing that was looked at. The field names are those of `--json` and stay as they are.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Check {
     /// What it belongs to.
     pub subject: Subject,
@@ -90,7 +91,7 @@ impl Check {
 }
 
 /// Everything that was looked at, by subject.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report {
     /// In the order in which people read it.
     pub checks: Vec<Check>,
@@ -100,6 +101,26 @@ impl Report {
     /// How many checks are in a state.
     pub fn count(&self, state: State) -> usize {
         self.checks.iter().filter(|check| check.state == state).count()
+    }
+}
+
+/// All that is known of a machine, as `--json` has it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Examined {
+    /// What was looked at.
+    #[serde(flatten)]
+    pub report: Report,
+    /// What it is.
+    pub machine: results::Machine,
+    /// The cores that a process may use.
+    pub cores: Vec<usize>,
+}
+
+impl Examined {
+    /// `machine`, which is the one that this runs on.
+    pub fn new(machine: &Machine) -> Examined {
+        let report = examine(machine);
+        Examined { machine: facts(machine, &report), report, cores: crate::net::usable_cores() }
     }
 }
 

@@ -19,6 +19,7 @@ pub mod report;
 pub mod services;
 mod signals;
 mod summary;
+mod supervised;
 #[cfg(test)]
 mod testing;
 mod units;

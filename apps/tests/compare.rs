@@ -1,11 +1,14 @@
-//! `linerate compare`, shortened, over kernel sockets: what it writes, and what is left when it is interrupted.
+//! `linerate compare`, shortened, over kernel sockets: what it writes, and what is left when it is interrupted; on one machine, and between
+//! two, which are network namespaces here.
 
+use linerate_apps::compare::hosts::Host;
 use linerate_apps::compare::results::{App, Design, LinkKind, Outcome, Results, Row, Swept};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::AtomicBool;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -75,7 +78,7 @@ fn kernel_sockets_are_compared_and_reports_are_written() {
             let [round] = &fixed.rounds[..] else { panic!("{:?}", fixed.rounds) };
             assert!(round.requests > 0 && round.errors == 0 && round.rtt_us.p50 > 0.0, "{round:?}");
             assert_eq!(round.histogram.iter().map(|(_, count)| count).sum::<u64>(), round.requests);
-            assert!(round.server.requests >= round.requests && round.server.cpu_seconds > 0.0, "{round:?}");
+            assert!(round.server.requests >= round.requests && round.server.cpu_seconds.unwrap() > 0.0, "{round:?}");
         }
         let offered = measured.sweeps.iter().find(|sweep| sweep.of == Swept::OfferedRate).unwrap();
         assert!(offered.points.iter().all(|point| point.x > 0.0 && point.rate > 0.0), "{offered:?}");
@@ -109,6 +112,93 @@ fn what_is_interrupted_leaves_its_report_and_no_child() {
     assert!(!measured.fixed[0].rounds.is_empty());
 }
 
+/// Two namespaces that are joined, and the arguments that make machines of them; none without root.
+fn two_machines() -> Option<([Host; 2], Vec<String>)> {
+    if !rustix::process::getuid().is_root() {
+        eprintln!("skipped: network namespaces are made by root only");
+        return None;
+    }
+    let never = AtomicBool::new(false);
+    let hosts = Host::offloading_pair(&never).unwrap();
+    hosts.iter().for_each(|host| host.address(&never).unwrap());
+    let [load, server] = &hosts;
+    let on = |host: &Host| {
+        let command = host.command(Path::new("env"));
+        let words = std::iter::once(command.get_program()).chain(command.get_args());
+        words.map(|word| word.to_str().unwrap().to_owned()).collect::<Vec<_>>().join(" ")
+    };
+    let args = [
+        "--server-on",
+        &on(server),
+        "--load-on",
+        &on(load),
+        "--server-ip",
+        &format!("{}/24", server.v4),
+        "--load-ip",
+        &format!("{}/24", load.v4),
+    ]
+    .map(str::to_owned);
+    Some((hosts, args.to_vec()))
+}
+
+fn compare_between(dir: &Path, machines: &[String], more: &str) -> Child {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_linerate"));
+    command.args(["compare", "--quick", "--no-sweeps", "--round-time", "50ms", "--out"]).arg(dir).args(machines);
+    command.args(more.split_whitespace()).env_remove("RUST_LOG").stdin(Stdio::null());
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+#[test]
+fn two_machines_are_compared_and_servers_tell_what_they_used() {
+    let Some((_hosts, machines)) = two_machines() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let more = "--via kernel --rounds 1 --points 2x2 --keys 100";
+    let output = wait(compare_between(dir.path(), &machines, more));
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let results = results(dir.path());
+    assert!(results.finished && results.load_machine.is_some());
+    assert!(results.settings.kernel_tuning.iter().any(|said| said.contains("No sysctl was set")));
+    let ids: Vec<&str> = results.rows.iter().map(|row| &*row.id).collect();
+    assert_eq!(ids, ["echo/kernel/sleeping", "echo/kernel/spinning", "kv/kernel/sleeping", "kv/kernel/spinning"]);
+    for row in &results.rows {
+        assert_eq!(row.link.kind, LinkKind::Network);
+        let Outcome::Ran(measured) = &row.outcome else { panic!("{:?}", row.outcome) };
+        assert_eq!(measured.server[..3], machines[1].split(' ').take(3).collect::<Vec<_>>(), "{:?}", measured.server);
+        let [fixed] = &measured.fixed[..] else { panic!("{:?}", measured.fixed) };
+        assert_eq!((fixed.point.connections, fixed.point.depth, fixed.rounds.len()), (2, 2, 1));
+        let round = &fixed.rounds[0];
+        assert!(round.requests > 0 && round.errors == 0, "{round:?}");
+        assert!(round.server.cpu_seconds.unwrap() > 0.0 && round.transfer_ns.is_none(), "{round:?}");
+        assert!(round.server.copied.is_some(), "its summary came: {round:?}");
+    }
+}
+
+#[test]
+fn what_is_interrupted_leaves_nothing_on_other_machines() {
+    let Some((hosts, machines)) = two_machines() else { return };
+    for signal in [Signal::INT, Signal::KILL] {
+        let dir = tempfile::tempdir().unwrap();
+        let mut program = compare_between(dir.path(), &machines, "--via kernel --rounds 100 --apps echo");
+        let said = BufReader::new(program.stderr.take().unwrap());
+        assert!(said.lines().map_while(Result::ok).any(|line| line.starts_with("round 2")), "no second round");
+        kill_process(Pid::from_child(&program), signal).unwrap();
+        assert!(!wait(program).status.success());
+        let until = Instant::now() + LONG;
+        while hosts.iter().any(|host| !running(host).is_empty()) {
+            assert!(Instant::now() < until, "{signal:?}: {:?}", hosts.each_ref().map(running));
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+/// The processes in a namespace.
+fn running(host: &Host) -> String {
+    let inside = host.command(Path::new("true"));
+    let name = inside.get_args().nth(2).unwrap().to_str().unwrap().to_owned();
+    let listed = Command::new("ip").args(["netns", "pids", &name]).output().unwrap();
+    text(&listed.stdout).to_owned()
+}
+
 #[test]
 fn rows_that_cannot_be_measured_say_why() {
     let dir = tempfile::tempdir().unwrap();
@@ -132,6 +222,12 @@ fn what_cannot_be_compared_is_refused() {
         ("compare --via ethernet", "rdma:DEVICE"),
         ("compare --server-cores 1023", "core 1023 may not be used"),
         ("compare --quick render x.json", "cannot be used with"),
+        ("compare --points 64", "64x16"),
+        ("compare --server-ip 10.0.0.1/24", "--server-ip has an effect only with --server-on"),
+        ("compare --via pci:0000:03:00.0", "say with --server-on"),
+        ("compare --server-on false --via kernel", "false"),
+        ("compare --server-on env --via veth", "joins processes of one machine"),
+        ("compare --server-on env --via kernel", "--server-ip"),
         ("compare render /nowhere/x.json", "/nowhere/x.json"),
     ] {
         let output = run(args);

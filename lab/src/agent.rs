@@ -28,6 +28,16 @@ pub enum Request {
         id: u64,
         /// The script.
         script: String,
+        /// Whether its standard input is what [`Request::Input`] says, in place of nothing.
+        #[serde(default)]
+        reads: bool,
+    },
+    /// To give a script's process a line to read.
+    Input {
+        /// The script.
+        id: u64,
+        /// The line; none: there are no more.
+        line: Option<String>,
     },
     /// To send a signal to a script's process.
     Signal {
@@ -64,22 +74,30 @@ pub fn serve() -> io::Result<()> {
         }
     };
     let output = Arc::new(Mutex::new(port.try_clone()?));
-    let mut processes = HashMap::new();
+    let (mut processes, mut inputs) = (HashMap::new(), HashMap::new());
     tell(&output, &Reply::Up);
     for line in BufReader::new(port).lines() {
         match serde_json::from_str(&line?)? {
-            Request::Run { id, script } => {
+            Request::Run { id, script, reads } => {
                 let mut command = Command::new("bash");
-                command.args(["-euc", &script]).stdin(Stdio::null());
+                command.args(["-euc", &script]).stdin(if reads { Stdio::piped() } else { Stdio::null() });
                 let to = output.clone();
                 match Process::spawn(command, move |event| tell(&to, &Reply::Event { id, event })) {
-                    Ok(process) => drop(processes.insert(id, process)),
+                    Ok(mut process) => {
+                        inputs.extend(process.take_stdin().map(|input| (id, input)));
+                        processes.insert(id, process);
+                    }
                     Err(error) => {
                         tell(&output, &Reply::Event { id, event: Event::Err(error.to_string()) });
                         tell(&output, &Reply::Event { id, event: Event::Ended(127) });
                     }
                 }
             }
+            Request::Input { id, line: Some(line) } => {
+                // One that reads no more is about to end.
+                let _ = inputs.get_mut(&id).map(|input| writeln!(input, "{line}"));
+            }
+            Request::Input { id, line: None } => drop(inputs.remove(&id)),
             Request::Signal { id, signal } => {
                 if let (Some(process), Some(signal)) = (processes.get(&id), Signal::from_named_raw(signal)) {
                     process.signal(signal);

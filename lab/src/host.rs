@@ -22,12 +22,14 @@ pub struct Lab {
     pub initramfs: PathBuf,
     /// The program under test.
     pub linerate: PathBuf,
+    /// Where reports go.
+    pub out: PathBuf,
     scratch: tempfile::TempDir,
 }
 
 impl Lab {
-    /// Looks for everything, and makes the rest.
-    pub fn open(log: Log) -> Result<Lab> {
+    /// Looks for everything, and makes the rest. Reports go to `out`, or beside this program.
+    pub fn open(log: Log, out: Option<PathBuf>) -> Result<Lab> {
         sweep(&log)?;
         let lab = std::env::current_exe().context("this program")?;
         let linerate = lab.with_file_name("linerate");
@@ -37,7 +39,8 @@ impl Lab {
         let scratch = tempfile::Builder::new().prefix("linerate-lab-").tempdir().context("a directory")?;
         let image = Image::open(&log)?;
         let initramfs = image.initramfs(scratch.path(), &log)?;
-        Ok(Lab { log, image, initramfs, linerate, scratch })
+        let out = out.unwrap_or_else(|| lab.with_file_name("lab-compare"));
+        Ok(Lab { log, image, initramfs, linerate, out, scratch })
     }
 
     /// The path of a socket.

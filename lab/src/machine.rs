@@ -11,10 +11,10 @@ use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What a guest consists of.
@@ -65,6 +65,8 @@ pub enum Wire {
         /// Whether this guest makes it.
         serves: bool,
     },
+    /// The other devices of this guest that have this, and another guest if one of them has the wire to it.
+    Hub(Option<(PathBuf, bool)>),
 }
 
 impl Nic {
@@ -89,9 +91,13 @@ impl Nic {
                 arguments.push(format!("socket,id=c{id},path={},reconnect=1", socket.display()));
                 format!("vhost-user,id={id},chardev=c{id},queues={queues}")
             }
-            Wire::Guest { socket, serves } => {
-                let server = if *serves { "on" } else { "off" };
-                format!("stream,id={id},server={server},addr.type=unix,addr.path={}", socket.display())
+            Wire::Guest { socket, serves } => stream(&id, socket, *serves),
+            Wire::Hub(uplink) => {
+                if let Some((socket, serves)) = uplink {
+                    arguments.extend(["-netdev".to_owned(), stream(&format!("u{id}"), socket, *serves)]);
+                    arguments.extend(["-netdev".to_owned(), format!("hubport,id=h{id},hubid=0,netdev=u{id}")]);
+                }
+                format!("hubport,id={id},hubid=0")
             }
         };
         let mut device = format!(
@@ -121,23 +127,30 @@ impl Nic {
     }
 }
 
+/// QEMU's name of a wire to another guest.
+fn stream(id: &str, socket: &Path, serves: bool) -> String {
+    let server = if serves { "on" } else { "off" };
+    format!("stream,id={id},server={server},addr.type=unix,addr.path={}", socket.display())
+}
+
 /// A running guest, which ends when it is dropped.
 pub struct Machine {
     qemu: Process,
     monitor: PathBuf,
     name: &'static str,
     iommu: bool,
-    log: Log,
     port: Arc<Port>,
     is_up: Arc<AtomicBool>,
-    has_ended: Arc<AtomicBool>,
-    next: AtomicU64,
 }
 
 /// The way to a guest's agent, and who waits for what it tells.
 struct Port {
+    name: &'static str,
+    log: Log,
     input: Mutex<ChildStdin>,
     programs: Programs,
+    has_ended: Arc<AtomicBool>,
+    next: AtomicU64,
 }
 
 type Programs = Arc<Mutex<HashMap<u64, (String, Sender<Event>)>>>;
@@ -168,15 +181,16 @@ impl Machine {
         };
         let mut qemu = Process::spawn(command, tell).context("QEMU")?;
         let Some(input) = qemu.take_stdin() else { return failed("QEMU has no standard input") };
-        let port = Arc::new(Port { input: Mutex::new(input), programs });
+        let next = AtomicU64::new(1);
+        let port = Arc::new(Port { name, log, input: Mutex::new(input), programs, has_ended, next });
         let monitor = monitor(lab, setup);
-        Ok(Machine { qemu, monitor, name, iommu: setup.iommu, log, port, is_up, has_ended, next: AtomicU64::new(1) })
+        Ok(Machine { qemu, monitor, name, iommu: setup.iommu, port, is_up })
     }
 
     /// Waits until the guest has booted.
     pub fn wait_until_up(&self) -> Result<()> {
         wait_for(&format!("{}: its boot", self.name), || {
-            if self.has_ended.load(Ordering::Acquire) {
+            if self.port.has_ended.load(Ordering::Acquire) {
                 return failed(format!("{} did not boot", self.name));
             }
             Ok(self.is_up.load(Ordering::Acquire))
@@ -185,16 +199,13 @@ impl Machine {
 
     /// Starts a script in the guest. What is to get signals is run by `exec`.
     pub fn start_script(&self, name: &str, script: &str) -> Result<Program> {
-        let id = self.next.fetch_add(1, Ordering::Relaxed);
-        let name = format!("{}: {name}", self.name);
-        self.log.line(&name, &format!("$ {}", script.trim()));
-        let (sender, events) = channel();
-        lock(&self.port.programs).insert(id, (name.clone(), sender));
-        if self.has_ended.load(Ordering::Acquire) {
-            return failed(format!("{name}: the guest has ended"));
-        }
-        self.port.ask(&Request::Run { id, script: script.to_owned() });
-        Ok(Program::new(name, events, Box::new(InGuest { id, port: self.port.clone() })))
+        let (script, events) = InGuest::start(&self.port, name, script, false)?;
+        Ok(Program::new(format!("{}: {name}", self.name), events, Box::new(script)))
+    }
+
+    /// What starts scripts in the guest from elsewhere.
+    pub fn starter(&self) -> Starter {
+        Starter(self.port.clone())
     }
 
     /// Whether there is an IOMMU.
@@ -269,10 +280,41 @@ impl Port {
     }
 }
 
+/// Starts scripts in a guest.
+#[derive(Clone)]
+pub struct Starter(Arc<Port>);
+
+impl Starter {
+    /// Starts one that reads what it is told.
+    pub fn start(&self, name: &str, script: &str) -> Result<(InGuest, Receiver<Event>)> {
+        InGuest::start(&self.0, name, script, true)
+    }
+}
+
 /// A script's process in a guest.
-struct InGuest {
+pub struct InGuest {
     id: u64,
     port: Arc<Port>,
+}
+
+impl InGuest {
+    fn start(port: &Arc<Port>, name: &str, script: &str, reads: bool) -> Result<(InGuest, Receiver<Event>)> {
+        let id = port.next.fetch_add(1, Ordering::Relaxed);
+        let name = format!("{}: {name}", port.name);
+        port.log.line(&name, &format!("$ {}", script.trim()));
+        let (sender, events) = channel();
+        lock(&port.programs).insert(id, (name.clone(), sender));
+        if port.has_ended.load(Ordering::Acquire) {
+            return failed(format!("{name}: the guest has ended"));
+        }
+        port.ask(&Request::Run { id, script: script.to_owned(), reads });
+        Ok((InGuest { id, port: port.clone() }, events))
+    }
+
+    /// Gives it a line to read; none: there are no more.
+    pub fn tell(&self, line: Option<String>) {
+        self.port.ask(&Request::Input { id: self.id, line });
+    }
 }
 
 impl Target for InGuest {

@@ -3,6 +3,7 @@
 
 mod agent;
 mod error;
+mod gate;
 mod host;
 mod image;
 mod log;
@@ -19,6 +20,7 @@ use log::Log;
 use report::Report;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -41,6 +43,14 @@ struct Cli {
     /// Show what machines and programs say, as they say it
     #[arg(short, long)]
     verbose: bool,
+
+    /// Where the suite compare writes its reports [default: lab-compare beside this program]
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+
+    /// Run a program in a guest of a lab that is running, as if it ran here: the guest's socket, the program, and its arguments
+    #[arg(long, value_names = ["SOCKET", "PROGRAM"], num_args = 2.., allow_hyphen_values = true, exclusive = true)]
+    guest: Vec<String>,
 }
 
 fn parse_suite(name: &str) -> Result<&'static Suite, String> {
@@ -60,6 +70,12 @@ fn main() -> ExitCode {
         return ExitCode::FAILURE;
     }
     let cli = Cli::parse();
+    if let [socket, words @ ..] = &cli.guest[..] {
+        return gate::enter(Path::new(socket), words).unwrap_or_else(|error| {
+            eprintln!("lab: {socket}: {error}");
+            ExitCode::FAILURE
+        });
+    }
     if cli.list {
         for suite in SUITES.iter().chain(PARTS) {
             println!("{:14} {}", suite.name, suite.about);
@@ -88,7 +104,7 @@ fn run(cli: &Cli) -> error::Result<bool> {
         flag::register(signal, stop.clone()).context("signals")?;
     }
     let log = Log::new(cli.verbose);
-    let lab = Lab::open(log.clone())?;
+    let lab = Lab::open(log.clone(), cli.out.clone())?;
     let mut report = Report::new(log);
     let chosen: Vec<&Suite> = if cli.suites.is_empty() { SUITES.iter().collect() } else { cli.suites.clone() };
     for suite in chosen {

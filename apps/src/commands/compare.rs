@@ -1,21 +1,21 @@
 //! `linerate compare`: the same application over every transport that the host has, side by side.
 
+mod machines;
+
 use crate::compare::priority::come_first;
 use crate::compare::report::{self, ReportError};
-use crate::compare::results::{App, Results, Threading};
-use crate::compare::run::cores::Cores;
-use crate::compare::run::obstacles::{Obstacles, devices};
+use crate::compare::results::{App, Point, Results, Threading};
 use crate::compare::run::plan::{Wanted, rows};
 use crate::compare::run::schedule::{Asked, Schedule, Task};
 use crate::compare::run::way::Way;
 use crate::compare::run::{Comparison, Of, Standing};
 use crate::compare::{process, utc::Utc};
-use crate::doctor::{Machine, examine, facts};
-use crate::net::{CoreList, EngineArg, usable_cores};
+use crate::net::{CoreList, EngineArg};
 use crate::output::{print_line, tell};
 use crate::signals;
 use crate::units::parse_duration;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use machines::MachinesArgs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -24,7 +24,7 @@ use std::time::Duration;
 const KEYS: [u64; 2] = [100_000, 1_000_000];
 
 /// Compare the same application over kernel sockets, the TCP stack, plain frames and RDMA: with no arguments over all that this host
-/// has.
+/// has, or between two machines.
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub struct CompareArgs {
@@ -68,7 +68,8 @@ struct RunArgs {
     apps: Vec<App>,
 
     /// What joins the two processes: kernel (loopback), veth (kernel sockets over a pair of interfaces), virtio-user, memif, af_xdp,
-    /// rdma:DEVICE [default: virtio-user, kernel, and the RDMA devices that there are]
+    /// rdma:DEVICE; between two machines kernel, rdma:DEVICE, pci:ADDRESS, af_xdp:INTERFACE, with a name for each end where they differ:
+    /// rdma:SERVER/LOAD [default: virtio-user (on one machine), kernel, and the RDMA devices that there are]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     via: Vec<Way>,
 
@@ -109,9 +110,25 @@ struct RunArgs {
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     round_time: Option<Duration>,
 
+    /// The fixed settings: connections x requests on the way on each
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1x1,64x1,64x16", value_parser = parse_point)]
+    points: Vec<Point>,
+
+    /// Measure the fixed settings only
+    #[arg(long)]
+    no_sweeps: bool,
+
+    /// Be done within so long, such as 10m [default: 2m with --quick, else 30m]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    within: Option<Duration>,
+
     /// How many keys the key-value service has [default: 100000 with --quick, else 1000000]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
     keys: Option<u64>,
+
+    /// Where servers and loads run.
+    #[command(flatten)]
+    machines: MachinesArgs,
 }
 
 /// Why there is no comparison, or not all of one.
@@ -162,21 +179,13 @@ pub fn run(args: CompareArgs) -> Result<(), CompareError> {
 fn compare(args: &RunArgs) -> Result<(), CompareError> {
     let begin = |what| move |error| CompareError::Begin { what, error };
     let interrupted = signals::stop_flag().map_err(begin("signals"))?;
-    let machine = Machine::this();
-    let examined = examine(&machine);
-    let facts = facts(&machine, &examined);
-
-    let ways = if args.via.is_empty() {
-        let mut devices: Vec<Option<String>> = devices(&examined).into_iter().map(Some).collect();
-        // Its rows say what would be needed.
-        devices.resize(devices.len().max(1), None);
-        [Way::VirtioUser, Way::Kernel].into_iter().chain(devices.into_iter().map(Way::Rdma)).collect()
-    } else {
-        args.via.clone()
-    };
+    let linerate = std::env::current_exe().map_err(begin("the program itself"))?;
+    let machines = args.machines.look(&linerate, &interrupted)?;
+    let ways = if args.via.is_empty() { machines.ways() } else { args.via.clone() };
+    machines.check(&ways).map_err(CompareError::Usage)?;
     let cores = |list: &Option<CoreList>| list.as_ref().map(|list| list.cores().to_vec());
     let (servers, loads) = (cores(&args.server_cores), cores(&args.load_cores));
-    let cores = Cores::choose(&usable_cores(), servers.as_deref(), loads.as_deref()).map_err(CompareError::Usage)?;
+    let cores = machines.cores(servers.as_deref(), loads.as_deref()).map_err(CompareError::Usage)?;
     let wanted = Wanted {
         apps: args.apps.clone(),
         engines: args.engines.clone(),
@@ -184,9 +193,18 @@ fn compare(args: &RunArgs) -> Result<(), CompareError> {
         quick: args.quick,
         ways,
     };
-    let rows = rows(&wanted, &cores, &Obstacles::find(&wanted.ways, &examined));
+    let rows = rows(&wanted, &cores, &machines.obstacles(&wanted.ways));
     let keys = args.keys.unwrap_or(KEYS[usize::from(!args.quick)]);
-    let asked = Asked { quick: args.quick, rounds: args.rounds, round: args.round_time, keys };
+    let asked = Asked {
+        quick: args.quick,
+        rounds: args.rounds,
+        round: args.round_time,
+        keys,
+        points: &args.points,
+        sweeps: !args.no_sweeps,
+        within: args.within,
+        slower: machines.slower(),
+    };
     let schedule = Schedule::plan(&rows, asked);
 
     let out = args.out.clone().unwrap_or_else(|| format!("linerate-compare-{}", Utc::now().compact()).into());
@@ -198,11 +216,11 @@ fn compare(args: &RunArgs) -> Result<(), CompareError> {
         schedule.times.round.as_millis(),
         time(schedule.takes())
     ));
-    let linerate = std::env::current_exe().map_err(begin("the program itself"))?;
     let scratch = tempfile::tempdir().map_err(begin("a directory for sockets"))?;
     let (quick, kernel_tuning) = (args.quick, !args.no_kernel_tuning);
     let first = come_first();
-    let of = Of { linerate, rows, cores, schedule, quick, keys, kernel_tuning, machine: facts };
+    let (machine, other) = machines.apart();
+    let of = Of { linerate, rows, cores, schedule, quick, keys, kernel_tuning, machine, other };
     let mut results = {
         let comparison = Comparison::new(of, scratch.path(), interrupted)?;
         let mut progress = Progress::new();
@@ -221,10 +239,17 @@ fn compare(args: &RunArgs) -> Result<(), CompareError> {
 /// What has to be known of the figures.
 fn notes(results: &Results) -> Vec<String> {
     let mut notes = Vec::new();
-    if results.machine.emulated {
+    let machines = || std::iter::once(&results.machine).chain(&results.load_machine);
+    if machines().any(|machine| machine.emulated) {
         notes.push("The processor is emulated in software: no time here says anything of hardware.".to_owned());
     }
-    if results.machine.hugepages == 0 {
+    if results.load_machine.is_some() {
+        notes.push(
+            "Servers and loads ran on a machine each. Processor time is what each server said of itself when it was asked, over the way              that leads to its machine; it is asked later than it would be here by as long as that takes."
+                .to_owned(),
+        );
+    }
+    if machines().any(|machine| machine.hugepages == 0) {
         notes.push("No hugepage was free: ports used small pages, which is slower (linerate doctor).".to_owned());
     }
     if results.rows.iter().any(|row| row.co_scheduled) {
@@ -304,5 +329,33 @@ fn parse_threading(text: &str) -> Result<Threading, String> {
         "inline" => Ok(Threading::Inline),
         "split" => Ok(Threading::Split),
         _ => Err("write inline, split or both with a comma".to_owned()),
+    }
+}
+
+fn parse_point(text: &str) -> Result<Point, String> {
+    let number = |text: &str| text.parse().ok().filter(|number| (1..=100_000).contains(number));
+    let point = text
+        .split_once('x')
+        .and_then(|(connections, depth)| Some(Point { connections: number(connections)?, depth: number(depth)? }));
+    point.ok_or_else(|| "write connections and requests on the way on each, such as 64x16".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::compare::run::schedule::POINTS;
+
+    #[test]
+    fn settings_are_connections_and_requests_on_each() {
+        assert_eq!(parse_point("64x16"), Ok(Point { connections: 64, depth: 16 }));
+        for text in ["", "64", "x16", "0x1", "1x0", "100001x1", "1x1x1"] {
+            assert!(parse_point(text).unwrap_err().contains("64x16"), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_measured_by_default_is_what_schedules_say() {
+        let told: Vec<Point> = "1x1,64x1,64x16".split(',').map(|text| parse_point(text).unwrap()).collect();
+        assert_eq!(told, POINTS);
     }
 }

@@ -1,9 +1,9 @@
 //! `linerate doctor`: what this host can do, and the commands that mend its shortfalls.
 //!
-//! It is a report: the exit status is 0 whatever it says. With `--json` it prints one object, `{"checks": […]}`, whose
-//! entries have the fields of [`Check`].
+//! It is a report: the exit status is 0 whatever it says. With `--json` it prints one object, `{"checks": […], "machine": {…}, "cores":
+//! […]}`: entries with the fields of [`Check`], what the machine is, and the cores that a process may use.
 
-use crate::doctor::{Check, Machine, Report, State, Subject, examine};
+use crate::doctor::{Check, Examined, Machine, State, Subject};
 use std::io::{self, Write};
 
 /// Show what this host can do, and for every shortfall the command that mends it.
@@ -26,18 +26,19 @@ pub struct DoctorError(#[from] io::Error);
 /// # Errors
 /// [`DoctorError`].
 pub fn run(args: DoctorArgs) -> Result<(), DoctorError> {
-    let report = examine(&Machine::this());
-    match print(&report, args.json, &mut io::stdout().lock()) {
+    let examined = Examined::new(&Machine::this());
+    match print(&examined, args.json, &mut io::stdout().lock()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         result => Ok(result?),
     }
 }
 
-fn print(report: &Report, json: bool, out: &mut dyn Write) -> io::Result<()> {
+fn print(examined: &Examined, json: bool, out: &mut dyn Write) -> io::Result<()> {
     if json {
-        serde_json::to_writer(&mut *out, report)?;
+        serde_json::to_writer(&mut *out, examined)?;
         return writeln!(out);
     }
+    let report = &examined.report;
     let width = |check: &Check| check.name.chars().count();
     let width = report.checks.iter().map(width).max().unwrap_or(0);
     for checks in report.checks.chunk_by(|a, b| a.subject == b.subject) {
@@ -84,6 +85,8 @@ fn title(subject: Subject) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::compare::results;
+    use crate::doctor::{Report, examine};
 
     fn report() -> Report {
         let check = |subject, name: &str, state, via: &[&str], remedy: Option<&str>| Check {
@@ -104,7 +107,8 @@ mod tests {
 
     fn printed(report: &Report, json: bool) -> String {
         let mut out = Vec::new();
-        print(report, json, &mut out).unwrap();
+        let machine = results::Machine { cpu: "EPYC".into(), ..results::Machine::default() };
+        print(&Examined { report: report.clone(), machine, cores: vec![0, 2] }, json, &mut out).unwrap();
         String::from_utf8(out).unwrap()
     }
 
@@ -119,6 +123,8 @@ mod tests {
             })
         );
         assert_eq!(value["checks"][1]["remedy"], "sudo ip link set dev eth0 up");
+        assert_eq!((&value["machine"]["cpu"], &value["cores"]), (&"EPYC".into(), &serde_json::json!([0, 2])));
+        assert!(serde_json::from_str::<Examined>(&printed(&report(), true)).is_ok());
     }
 
     #[test]

@@ -2,16 +2,16 @@
 
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read, Seek};
+use std::io::{BufRead, BufReader, Read, Seek, Write};
 use std::os::unix::fs::FileExt;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 use std::{io, thread};
 
 /// How long a server may take to be ready, and any program to stop when told to.
-const PATIENCE: Duration = Duration::from_secs(20);
+pub const PATIENCE: Duration = Duration::from_secs(20);
 /// How often it is looked whether a program has ended.
 const TICK: Duration = Duration::from_millis(10);
 /// How often it is looked whether a program has said something.
@@ -66,6 +66,10 @@ pub struct Ended {
 #[derive(Debug)]
 pub struct Process {
     child: Child,
+    /// Its standard input, if it is [supervised](Self::supervised).
+    input: Option<ChildStdin>,
+    /// How long it may take to be ready, and to stop.
+    patience: Duration,
     command: String,
     /// Its standard output, once somebody waits for lines of it.
     lines: Option<mpsc::Receiver<String>>,
@@ -75,23 +79,61 @@ pub struct Process {
 
 impl Process {
     /// Starts `command` with its standard output in a pipe.
-    pub fn start(mut command: Command) -> Result<Self, Error> {
+    pub fn start(command: Command) -> Result<Self, Error> {
+        Process::spawn(command, Stdio::null(), PATIENCE)
+    }
+
+    /// The same for a `linerate --supervised` that runs on another machine: it is told to end by the end of its standard input, and may
+    /// take so long to be ready, and to stop.
+    pub fn supervised(command: Command, patience: Duration) -> Result<Self, Error> {
+        Process::spawn(command, Stdio::piped(), patience)
+    }
+
+    fn spawn(mut command: Command, input: Stdio, patience: Duration) -> Result<Self, Error> {
         let program = command.get_program().to_string_lossy().into_owned();
         let line = format!("{command:?}").replace('"', "");
         let fail = |error| Error::Start { program: program.clone(), error };
         let said = tempfile::tempfile().map_err(fail)?;
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(said.try_clone().map_err(fail)?);
-        let child = command.spawn().map_err(fail)?;
+        command.stdin(input).stdout(Stdio::piped()).stderr(said.try_clone().map_err(fail)?);
+        let mut child = command.spawn().map_err(fail)?;
         tracing::info!("started {line}");
-        Ok(Process { child, command: line, lines: None, said })
+        Ok(Process { input: child.stdin.take(), child, patience, command: line, lines: None, said })
+    }
+
+    /// Whether it is told to end by the end of its standard input.
+    pub fn is_supervised(&self) -> bool {
+        self.input.is_some()
+    }
+
+    /// What a supervised one answers to a line.
+    pub fn ask(&mut self, interrupted: &AtomicBool) -> Result<String, Error> {
+        let asked = self.input.as_mut().map(|input| input.write_all(b"\n").and_then(|()| input.flush()));
+        if !matches!(asked, Some(Ok(()))) {
+            return Err(self.failed("cannot be asked anything"));
+        }
+        match self.next_line(Instant::now() + self.patience, interrupted)? {
+            Some(line) => Ok(line),
+            None => Err(self.failed("answers nothing")),
+        }
+    }
+
+    /// Asks it to end.
+    fn tell_to_end(&mut self) {
+        if self.input.take().is_some() {
+            return;
+        }
+        if let Some(pid) = self.pid() {
+            // It may have ended by itself; it has not been waited for, so the number is still its own.
+            let _ = kill_process(pid, Signal::TERM);
+        }
     }
 
     /// Waits for the first line on its standard output, which begins with `begin`, and returns it.
     pub fn wait_for_line(&mut self, begin: &str, interrupted: &AtomicBool) -> Result<String, Error> {
-        match self.next_line(Instant::now() + PATIENCE, interrupted)? {
+        match self.next_line(Instant::now() + self.patience, interrupted)? {
             Some(line) if line.starts_with(begin) => Ok(line),
             Some(printed) => Err(Error::Unexpected { command: self.command.clone(), printed }),
-            None => Err(self.failed(&format!("was not ready within {} s", PATIENCE.as_secs()))),
+            None => Err(self.failed(&format!("was not ready within {} s", self.patience.as_secs()))),
         }
     }
 
@@ -196,11 +238,8 @@ impl Process {
 
     /// Asks it to end, waits until it has, and returns what it printed after the line that was waited for.
     pub fn stop(mut self) -> Result<String, Error> {
-        if let Some(pid) = self.pid() {
-            // It may have ended by itself.
-            let _ = kill_process(pid, Signal::TERM);
-        }
-        match self.wait(PATIENCE, None)? {
+        self.tell_to_end();
+        match self.wait(self.patience, None)? {
             Some(status) if status.success() => {}
             Some(status) => return Err(self.failed(&format!("failed ({status})"))),
             None => return Err(self.failed("did not end when it was asked to")),
@@ -258,14 +297,15 @@ impl Drop for Process {
         if let Ok(Some(_)) = self.child.try_wait() {
             return;
         }
-        if let Some(pid) = self.pid() {
-            // It has not been waited for, so the number is still its own.
-            let _ = kill_process(pid, Signal::TERM);
+        // What leads to another machine is asked itself where the end of its input does nothing.
+        for _ in 0..if self.is_supervised() { 2 } else { 1 } {
+            self.tell_to_end();
+            if matches!(self.wait(self.patience, None), Ok(Some(_))) {
+                return;
+            }
         }
-        if !matches!(self.wait(PATIENCE, None), Ok(Some(_))) {
-            let _ = self.child.kill();
-            let _ = self.child.wait();
-        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 
@@ -323,6 +363,32 @@ mod tests {
         let mut server = shell(script);
         server.wait_for_line("ready", &AtomicBool::new(false)).unwrap();
         assert_eq!(server.stop().unwrap(), "one\ntwo");
+    }
+
+    fn supervised(script: &str) -> Process {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        Process::supervised(command, PATIENCE).unwrap()
+    }
+
+    #[test]
+    fn one_that_is_supervised_answers_and_ends_with_its_standard_input() {
+        let mut server = supervised("echo ready; while read line; do echo asked; done; echo over");
+        let never = AtomicBool::new(false);
+        server.wait_for_line("ready", &never).unwrap();
+        assert_eq!(server.ask(&never).unwrap(), "asked");
+        assert_eq!(server.stop().unwrap(), "over");
+        assert!(shell("exec sleep 1000").ask(&never).is_err());
+    }
+
+    #[test]
+    fn one_that_is_supervised_and_does_not_end_by_that_is_asked_by_a_signal() {
+        let mut command = Command::new("sleep");
+        command.arg("1000");
+        let server = Process::supervised(command, TICK).unwrap();
+        let pid = server.child.id();
+        drop(server);
+        assert!(!std::path::Path::new(&format!("/proc/{pid}")).exists());
     }
 
     #[test]

@@ -21,8 +21,11 @@ pub struct Results {
     pub seconds: f64,
     /// Whether it came to its end: it may have been interrupted.
     pub finished: bool,
-    /// Where it ran.
+    /// Where it ran; where servers ran, if loads had a machine of their own.
     pub machine: Machine,
+    /// Where loads ran, if that was another machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub load_machine: Option<Machine>,
     /// What was the same for every row.
     pub settings: Settings,
     /// The rows, in the order in which they are shown.
@@ -144,7 +147,7 @@ pub enum Design {
 pub struct Link {
     /// What kind.
     pub kind: LinkKind,
-    /// What makes it or emulates it in software, if that is so: `rxe`, `QEMU`.
+    /// What makes it or emulates it in software, if that is so: `rxe`, `QEMU`, `rxe in QEMU`.
     pub emulated_by: Option<String>,
 }
 
@@ -242,8 +245,8 @@ pub struct Round {
 pub struct ServerSide {
     /// Requests that it answered.
     pub requests: u64,
-    /// Seconds that processors were busy with it. A server that polls is always busy.
-    pub cpu_seconds: f64,
+    /// Seconds that processors were busy with it, if that is known. A server that polls is always busy.
+    pub cpu_seconds: Option<f64>,
     /// Cycles and instructions of its threads, where the machine counts them.
     pub cycles: Option<u64>,
     /// See `cycles`.

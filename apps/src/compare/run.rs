@@ -4,6 +4,7 @@ pub mod cores;
 pub mod counters;
 pub mod joint;
 pub mod load;
+pub mod network;
 pub mod obstacles;
 pub mod plan;
 mod rounds;
@@ -14,12 +15,13 @@ mod sweeps;
 pub mod way;
 
 use super::process::Error;
-use super::results::{FORMAT, Machine, Measured, Outcome, Results, Row, Settings};
+use super::results::{FORMAT, LinkKind, Machine, Measured, Outcome, Results, Row, Settings};
 use super::utc::Utc;
 use cores::Cores;
 use joint::Joint;
+use network::Network;
 use plan::Planned;
-use schedule::{POINTS, Schedule, Step, Task};
+use schedule::{Schedule, Step, Task};
 use server::Values;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -94,8 +96,10 @@ pub struct Of {
     pub keys: u64,
     /// Whether kernel sockets get what they can.
     pub kernel_tuning: bool,
-    /// The machine.
+    /// The machine; the server's, if there are two.
     pub machine: Machine,
+    /// The load's, and the network between the two, if it is another.
+    pub other: Option<(Machine, Network)>,
 }
 
 impl Comparison {
@@ -104,13 +108,18 @@ impl Comparison {
     /// # Errors
     /// [`Error::Interrupted`].
     pub fn new(of: Of, scratch: &Path, interrupted: Arc<AtomicBool>) -> Result<Comparison, Error> {
-        let Of { linerate, mut rows, cores, schedule, quick, keys, kernel_tuning, machine } = of;
+        let Of { linerate, mut rows, cores, schedule, quick, keys, kernel_tuning, machine, other } = of;
+        let (load_machine, network) = other.unzip();
         let (mut joints, mut tuning) = (HashMap::new(), Vec::new());
         for row in &mut rows {
             if row.obstacle.is_some() || joints.contains_key(&row.way) {
                 continue;
             }
-            match Joint::make(&row.way, scratch, kernel_tuning, &interrupted) {
+            let made = match &network {
+                Some(network) => Ok(Joint::of(network, &row.way)),
+                None => Joint::make(&row.way, scratch, kernel_tuning, &interrupted),
+            };
+            match made {
                 Ok((joint, done)) => {
                     let new: Vec<String> = done.into_iter().filter(|done| !tuning.contains(done)).collect();
                     tuning.extend(new);
@@ -123,7 +132,7 @@ impl Comparison {
                 }
             }
         }
-        if !kernel_tuning {
+        if !kernel_tuning && network.is_none() {
             tuning.push("No sysctl was set (--no-kernel-tuning).".to_owned());
         }
         let settings = Settings {
@@ -132,7 +141,7 @@ impl Comparison {
             round_seconds: schedule.times.round.as_secs_f64(),
             warm_up_seconds: schedule.times.warm_up.as_secs_f64(),
             size: SIZE,
-            points: POINTS.to_vec(),
+            points: schedule.points.clone(),
             keys,
             get_ratio: GETS,
             zipf: ZIPF,
@@ -147,8 +156,9 @@ impl Comparison {
             seconds: 0.0,
             finished: false,
             machine,
+            load_machine,
             settings,
-            rows: rows.iter().map(Planned::row).collect(),
+            rows: rows.iter().map(|row| shown(row, network.as_ref())).collect(),
             notes: Vec::new(),
         };
         let setting = Setting { linerate, cores, get_ratio: GETS, zipf: ZIPF };
@@ -257,6 +267,15 @@ impl Comparison {
     }
 }
 
+/// A row of the results: between two machines, what joins them is a network, whatever it is called.
+fn shown(row: &Planned, network: Option<&Network>) -> Row {
+    let mut row = row.row();
+    if let Some(network) = network {
+        (row.link.kind, row.link.emulated_by) = (LinkKind::Network, network.emulated_by(None));
+    }
+    row
+}
+
 /// An error as one line that is not too long.
 fn one_line(error: &Error) -> String {
     let said = match error {
@@ -283,6 +302,17 @@ pub(super) mod tests {
     pub(in super::super) fn setting() -> Setting {
         let cores = Cores::choose(&[0, 1], None, None).unwrap();
         Setting { linerate: "linerate".into(), cores, get_ratio: GETS, zipf: ZIPF }
+    }
+
+    #[test]
+    fn between_two_machines_every_link_is_a_network_and_says_what_emulates_it() {
+        let row = plan::tests::row("echo/kernel/sleeping");
+        let link = |network: Option<&Network>| shown(&row, network).link;
+        assert_eq!(link(None).kind, LinkKind::Loopback);
+        let mut network = network::tests::network();
+        assert_eq!((link(Some(&network)).kind, link(Some(&network)).emulated_by), (LinkKind::Network, None));
+        network.emulated_by = Some("QEMU".to_owned());
+        assert_eq!(link(Some(&network)).emulated_by.as_deref(), Some("QEMU"));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The suites, a file each. A suite boots what it needs, and reports cases.
 
 mod af_xdp;
+mod compare;
 mod connect_bench;
 mod counts;
 mod kills;
@@ -29,7 +30,7 @@ pub struct Suite {
 }
 
 /// All of them, in the order in which they run.
-pub const SUITES: &[Suite] = &[rxe::SUITE, siw::SUITE, virtio_pci::SUITE, af_xdp::SUITE, vhost::SUITE];
+pub const SUITES: &[Suite] = &[rxe::SUITE, siw::SUITE, virtio_pci::SUITE, af_xdp::SUITE, vhost::SUITE, compare::SUITE];
 
 /// Parts of these, which run when they are named.
 pub const PARTS: &[Suite] =

@@ -10,7 +10,7 @@ use std::path::Path;
 /// The verbs device of each guest.
 pub const DEVICE: &str = "lr0";
 /// What it is on.
-const INTERFACE: &str = "eth0";
+pub const INTERFACE: &str = "eth0";
 
 /// Waits until somebody listens.
 const LISTENING: &str = "until rdma resource show cm_id | grep -q LISTEN; do sleep 0.05; done";
@@ -142,7 +142,7 @@ impl Pair {
 }
 
 /// A script that makes the verbs device, and waits until it can be used.
-fn device(provider: Provider) -> String {
+pub fn device(provider: Provider) -> String {
     let (kind, load) = match provider {
         Provider::Rxe => ("rxe", "modprobe rdma_rxe".to_owned()),
         // It is not among the kernel's modules, so what it needs is named here.

@@ -91,7 +91,7 @@ fn boot(lab: &Lab, driver: &str, nics: &[Nic]) -> Result<(Machine, Namespace)> {
 }
 
 /// A script that binds devices to a driver, and makes room for what uses them.
-fn bind(driver: &str, devices: &[String]) -> String {
+pub fn bind(driver: &str, devices: &[String]) -> String {
     let devices = devices.join(" ");
     format!(
         "modprobe {driver}

@@ -58,7 +58,7 @@ pub fn round(point: Point, ns: f64, rtt_us: f64) -> Round {
     let batch = (waiting / 4.0).clamp(1.0, 32.0);
     let server = ServerSide {
         requests: requests * 4 / 3,
-        cpu_seconds: 4.0,
+        cpu_seconds: Some(4.0),
         cycles: None,
         instructions: Some((requests as f64 * ns * 2.4) as u64),
         copied: Some(0),
@@ -153,6 +153,7 @@ pub fn results() -> Results {
             versions: ["linerate 0.1.0", "DPDK 22.11.7", "rdma-core 44"].map(str::to_owned).to_vec(),
             hugepages: 1 << 30,
         },
+        load_machine: None,
         settings: Settings {
             quick: false,
             rounds: 5,

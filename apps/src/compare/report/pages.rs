@@ -4,7 +4,7 @@ use super::doc::Block;
 use super::names::{self, grouped};
 use super::view::View;
 use super::{chart, tables, words};
-use crate::compare::results::{Results, Swept};
+use crate::compare::results::{Machine, Results, Swept};
 use std::time::Duration;
 
 /// All of it.
@@ -163,7 +163,16 @@ fn tuning(results: &Results, blocks: &mut Vec<Block>) {
 }
 
 fn machine(results: &Results) -> Vec<(String, String)> {
-    let machine = &results.machine;
+    let mut facts = facts(&results.machine);
+    if let Some(machine) = &results.load_machine {
+        facts.iter_mut().for_each(|(name, _)| *name = format!("Server's {}", name.to_lowercase()));
+        let of_load = self::facts(machine).into_iter();
+        facts.extend(of_load.map(|(name, is)| (format!("Load's {}", name.to_lowercase()), is)));
+    }
+    facts
+}
+
+fn facts(machine: &Machine) -> Vec<(String, String)> {
     let virtualised = match (&machine.virtualised_by, machine.emulated) {
         (Some(by), true) => format!("{by}, its processor emulated in software"),
         (Some(by), false) => by.clone(),

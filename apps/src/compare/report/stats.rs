@@ -136,7 +136,7 @@ impl PointStats {
         PointStats {
             rate,
             rtt: QUANTILES.map(|(_, at)| over(&|round| (round.requests > 0).then(|| at(&round.rtt_us)))),
-            cpu_us: each(&|round| Some(round.server.cpu_seconds * 1e6)),
+            cpu_us: each(&|round| Some(round.server.cpu_seconds? * 1e6)),
             cycles: each(&|round| whole(round.server.cycles)),
             instructions: each(&|round| whole(round.server.instructions)),
             copied: each(&|round| whole(round.server.copied)),
@@ -236,7 +236,7 @@ mod tests {
     fn costs_are_of_the_servers_requests_and_rates_of_the_loads() {
         let server = ServerSide {
             requests: 400,
-            cpu_seconds: 0.002,
+            cpu_seconds: Some(0.002),
             cycles: Some(4000),
             rx_frames: Some(400),
             tx_frames: Some(200),

@@ -9,6 +9,8 @@ pub struct Cores {
     pub service: usize,
     /// Of the load.
     pub load: usize,
+    /// The load's is another machine's.
+    pub two_machines: bool,
 }
 
 impl Cores {
@@ -42,7 +44,34 @@ impl Cores {
                 (worker, free.next().unwrap_or(worker))
             }
         };
-        Ok(Cores { worker, service, load })
+        Ok(Cores { worker, service, load, two_machines: false })
+    }
+
+    /// The same where servers and loads have a machine each, with these usable cores.
+    ///
+    /// # Errors
+    /// What is wrong with them, in words.
+    pub fn choose_on_two(
+        usable: [&[usize]; 2],
+        servers: Option<&[usize]>,
+        loads: Option<&[usize]>,
+    ) -> Result<Cores, String> {
+        for (option, cores, usable) in [("--server-cores", servers, usable[0]), ("--load-cores", loads, usable[1])] {
+            if let Some(core) = cores.into_iter().flatten().find(|core| !usable.contains(core)) {
+                return Err(format!("{option}: core {core} may not be used there: name one of {usable:?}"));
+            }
+        }
+        let first = |cores: &[usize], machine: &str| {
+            cores.first().copied().ok_or_else(|| format!("no core of the {machine}'s machine may be used"))
+        };
+        let of_server = servers.unwrap_or(usable[0]);
+        let worker = first(of_server, "server")?;
+        let service = of_server.get(1).copied().unwrap_or(worker);
+        let load = match loads {
+            Some(loads) => first(loads, "load")?,
+            None => usable[1].last().copied().map_or_else(|| first(usable[1], "load"), Ok)?,
+        };
+        Ok(Cores { worker, service, load, two_machines: true })
     }
 
     /// Those of servers, as results name them.
@@ -52,7 +81,8 @@ impl Cores {
 
     /// Whether polling threads share a core: those of a server with a service on a thread of its own, if `split`.
     pub fn shared(&self, split: bool) -> bool {
-        self.worker == self.load || split && (self.service == self.worker || self.service == self.load)
+        let with_load = |core| !self.two_machines && core == self.load;
+        with_load(self.worker) || split && (self.service == self.worker || with_load(self.service))
     }
 }
 
@@ -61,7 +91,7 @@ mod tests {
     use super::*;
 
     fn chosen(usable: &[usize], servers: Option<&[usize]>, loads: Option<&[usize]>) -> (usize, usize, usize) {
-        let Cores { worker, service, load } = Cores::choose(usable, servers, loads).unwrap();
+        let Cores { worker, service, load, .. } = Cores::choose(usable, servers, loads).unwrap();
         (worker, service, load)
     }
 
@@ -90,5 +120,19 @@ mod tests {
         assert!(!three.shared(false) && !three.shared(true));
         assert!(Cores::choose(&[0], None, None).unwrap().shared(false));
         assert_eq!((two.servers(), three.servers()), (vec![0], vec![0, 1]));
+    }
+
+    #[test]
+    fn two_machines_share_no_core() {
+        let cores = Cores::choose_on_two([&[0, 1], &[0, 1]], None, None).unwrap();
+        assert_eq!((cores.worker, cores.service, cores.load), (0, 1, 1));
+        assert!(!cores.shared(false) && !cores.shared(true));
+        let few = Cores::choose_on_two([&[0], &[0]], None, None).unwrap();
+        assert!(!few.shared(false) && few.shared(true));
+        let named = Cores::choose_on_two([&[0, 1, 2], &[4]], Some(&[2]), Some(&[4])).unwrap();
+        assert_eq!((named.worker, named.service, named.load), (2, 2, 4));
+        let error = Cores::choose_on_two([&[0], &[0]], None, Some(&[1])).unwrap_err();
+        assert!(error.contains("--load-cores: core 1"), "{error}");
+        assert!(Cores::choose_on_two([&[0], &[]], None, None).is_err());
     }
 }

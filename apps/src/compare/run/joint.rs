@@ -1,13 +1,15 @@
 //! Links between two processes: how each is set up, and what both ends are told of it. What was set up goes when they do.
 
+use super::network::{Between, Network, TUNING};
 use super::way::Way;
 use crate::compare::hosts::{Host, Namespace};
-use crate::compare::process::Error;
+use crate::compare::process::{Error, PATIENCE, Process};
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 /// The addresses of the two ends where there is nobody else.
 const SERVER: &str = "10.0.0.2";
@@ -56,9 +58,17 @@ pub enum Joint {
         /// Whether the kernel has no connection manager for programs.
         without_manager: bool,
     },
+    /// By a network between two machines.
+    Network(Box<Between>),
 }
 
 impl Joint {
+    /// Two machines by `way`. Returns what was done for kernel sockets.
+    pub fn of(network: &Network, way: &Way) -> (Joint, Vec<String>) {
+        let tuning = if way.is_kernel() { TUNING.map(str::to_owned).to_vec() } else { Vec::new() };
+        (Joint::Network(Box::new(Between { network: network.clone(), way: way.clone() })), tuning)
+    }
+
     /// Joins two ends by `way`, with sockets in `scratch`; `tuned` as well as it can be for kernel sockets. Returns what was done for
     /// these.
     pub fn make(
@@ -98,11 +108,15 @@ impl Joint {
             Way::AfXdp => Joint::AfXdp(Host::pair(interrupted)?),
             Way::VirtioUser => Joint::VirtioUser(scratch.join("virtio.sock")),
             Way::Memif => Joint::Memif(scratch.join("memif.sock")),
-            Way::Rdma(device) => {
-                let device = device.clone().unwrap_or_default();
+            Way::Rdma(devices) => {
+                let device = devices.as_ref().map(|devices| devices.server.clone()).unwrap_or_default();
                 let address = address_of(Path::new("/"), &device).unwrap_or_else(|| "127.0.0.1".to_owned());
                 let without_manager = !Path::new("/sys/class/misc/rdma_cm").exists();
                 Joint::Rdma { device, address, without_manager }
+            }
+            Way::Port(..) => {
+                let error = std::io::Error::other("a port of another machine");
+                return Err(Error::Start { program: format!("--via {way}"), error });
             }
         };
         Ok((joint, done))
@@ -112,6 +126,7 @@ impl Joint {
     pub fn at_server(&self, program: &Path) -> Command {
         match self {
             Joint::Veth([_, far]) | Joint::AfXdp([_, far]) => far.command(program),
+            Joint::Network(between) => between.at_server(),
             _ => self.within(program),
         }
     }
@@ -120,6 +135,7 @@ impl Joint {
     pub fn at_load(&self, program: &Path) -> Command {
         match self {
             Joint::Veth([near, _]) | Joint::AfXdp([near, _]) => near.command(program),
+            Joint::Network(between) => between.at_load(),
             _ => self.within(program),
         }
     }
@@ -137,6 +153,7 @@ impl Joint {
     pub fn server_words(&self) -> Vec<String> {
         match self {
             Joint::AfXdp([_, far]) => far.taken_over()[..4].to_vec(),
+            Joint::Network(between) => between.server_words(),
             Joint::VirtioUser(socket) => {
                 words(["--via", &format!("vhost:{}", socket.display()), "--ip", &cidr(SERVER)])
             }
@@ -151,6 +168,7 @@ impl Joint {
     pub fn load_words(&self) -> Vec<String> {
         match self {
             Joint::AfXdp([near, _]) => near.taken_over()[..4].to_vec(),
+            Joint::Network(between) => between.load_words(),
             Joint::VirtioUser(socket) => {
                 words(["--via", &format!("virtio-user:{}", socket.display()), "--ip", &cidr(LOAD)])
             }
@@ -178,6 +196,7 @@ impl Joint {
             Joint::AfXdp([_, far]) => format!("{}:{port}", far.v4),
             Joint::VirtioUser(_) | Joint::Memif(_) => format!("{SERVER}:{port}"),
             Joint::Rdma { address, .. } => format!("{address}:{port}"),
+            Joint::Network(between) => between.listen(port),
         }
     }
 
@@ -185,7 +204,32 @@ impl Joint {
     /// memory; vhost and memif copy each frame, and so does AF_XDP on a veth pair, whose driver cannot do without. Of verbs it depends
     /// on the device.
     pub fn copies(&self) -> bool {
-        !matches!(self, Joint::Rdma { .. })
+        match self {
+            Joint::Network(between) => between.copies(),
+            Joint::Rdma { .. } => false,
+            _ => true,
+        }
+    }
+
+    /// The network between two machines, if it is one.
+    pub fn network(&self) -> Option<&Network> {
+        match self {
+            Joint::Network(between) => Some(&between.network),
+            _ => None,
+        }
+    }
+
+    /// Starts a command of [`at_server`](Self::at_server) or [`at_load`](Self::at_load).
+    pub fn start(&self, command: Command) -> Result<Process, Error> {
+        match self.network() {
+            Some(_) => Process::supervised(command, self.patience(PATIENCE)),
+            None => Process::start(command),
+        }
+    }
+
+    /// How long something may take here that takes no longer than `time` on this machine.
+    pub fn patience(&self, time: Duration) -> Duration {
+        time * self.network().map_or(1, Network::slower)
     }
 }
 
@@ -252,5 +296,15 @@ mod tests {
         assert_eq!(address_of(tree.path(), "rxe0"), None);
         fs::write(gids.join("1"), "0000:0000:0000:0000:0000:ffff:0a01:0001\n").unwrap();
         assert_eq!(address_of(tree.path(), "rxe0").as_deref(), Some("10.1.0.1"));
+    }
+
+    #[test]
+    fn a_network_is_given_time_and_this_machine_no_more_than_was_said() {
+        let network = super::super::network::tests::network();
+        let (joint, tuning) = Joint::of(&network, &Way::Kernel);
+        assert!(joint.patience(PATIENCE) > PATIENCE && tuning.iter().any(|said| said.contains("No sysctl")));
+        assert_eq!((joint.listen(7), joint.copies()), ("10.1.0.1:0".to_owned(), true));
+        assert_eq!(Joint::Loopback(None).patience(PATIENCE), PATIENCE);
+        assert!(Joint::Loopback(None).network().is_none());
     }
 }

@@ -1,11 +1,11 @@
 //! Loads of rows: what they are told, and what they print.
 
 use super::Setting;
-use super::counters::{Observed, Used};
+use super::counters::Used;
 use super::joint::Joint;
 use super::plan::Planned;
 use super::server::{Served, Server, Values, words};
-use crate::compare::process::{Ended, Error, Process};
+use crate::compare::process::{Ended, Error};
 use crate::compare::results::{App, Design, Point, Round, ServerSide, SweepPoint};
 use crate::report::Percentiles;
 use serde::Deserialize;
@@ -99,8 +99,8 @@ struct Bulk {
 pub struct Done {
     /// What it measured.
     pub loaded: Loaded,
-    /// What its server used meanwhile, the warm-up included.
-    pub used: Used,
+    /// What its server used meanwhile, the warm-up included, if that is known.
+    pub used: Option<Used>,
     /// Its command line.
     pub command: Vec<String>,
 }
@@ -110,7 +110,7 @@ pub fn run(
     setting: &Setting,
     joint: &Joint,
     row: &Planned,
-    server: &Server,
+    server: &mut Server,
     measure: Measure,
     interrupted: &AtomicBool,
 ) -> Result<Done, Error> {
@@ -134,26 +134,26 @@ fn watched(
     setting: &Setting,
     joint: &Joint,
     row: &Planned,
-    server: &Server,
+    server: &mut Server,
     measure: Measure,
     interrupted: &AtomicBool,
-) -> Result<(Ended, Used, Vec<String>), Error> {
+) -> Result<(Ended, Option<Used>, Vec<String>), Error> {
     let command = command(setting, joint, row, &server.address, measure);
     let line = words(&command);
-    let mut observed = Observed::new(server.id());
-    let limit =
-        AROUND + if measure.fill { PER_MILLION.mul_f64(measure.values.keys as f64 / 1e6) } else { Duration::ZERO };
-    let mut load = Process::start(command)?;
-    let mut used = Used::default();
+    server.watch(interrupted);
+    let filling = if measure.fill { PER_MILLION.mul_f64(measure.values.keys as f64 / 1e6) } else { Duration::ZERO };
+    let (limit, around) = (joint.patience(AROUND + filling), joint.patience(AROUND));
+    let mut load = joint.start(command)?;
+    let mut used = None;
     if load.wait_until_said(&["warming up", "measuring"], limit, interrupted)? {
-        let (begun, before) = (Instant::now(), observed.used());
+        let (begun, before) = (Instant::now(), server.used(interrupted));
         let lasts = measure.warm_up + measure.time;
         while !interrupted.load(Ordering::Relaxed) && begun.elapsed() < lasts {
             thread::sleep(NAP.min(lasts.saturating_sub(begun.elapsed())));
         }
-        used = observed.used().since(before);
+        used = server.used(interrupted).zip(before).map(|(after, before)| after.since(before));
     }
-    Ok((load.end(AROUND, interrupted)?, used, line))
+    Ok((load.end(around, interrupted)?, used, line))
 }
 
 fn command(setting: &Setting, joint: &Joint, row: &Planned, address: &str, measure: Measure) -> Command {
@@ -240,9 +240,9 @@ impl Done {
         let whole = if loaded.seconds > 0.0 { 1.0 + warm_up.as_secs_f64() / loaded.seconds } else { 1.0 };
         let server = ServerSide {
             requests: (loaded.requests as f64 * whole) as u64,
-            cpu_seconds: used.cpu.as_secs_f64(),
-            cycles: used.cycles,
-            instructions: used.instructions,
+            cpu_seconds: used.map(|used| used.cpu.as_secs_f64()),
+            cycles: used.and_then(|used| used.cycles),
+            instructions: used.and_then(|used| used.instructions),
             ..ServerSide::default()
         };
         Round {
@@ -371,8 +371,9 @@ mod tests {
         )
         .unwrap();
         let used = Used { cpu: Duration::from_millis(2500), cycles: Some(7), instructions: None };
-        let round = Done { loaded, used, command: Vec::new() }.round(Some(30.0), Duration::from_millis(500));
+        let round =
+            Done { loaded, used: Some(used), command: Vec::new() }.round(Some(30.0), Duration::from_millis(500));
         assert_eq!((round.requests, round.errors, round.server.requests), (100, 3, 125));
-        assert_eq!((round.server.cpu_seconds, round.server.cycles, round.server.copied), (2.5, Some(7), None));
+        assert_eq!((round.server.cpu_seconds, round.server.cycles, round.server.copied), (Some(2.5), Some(7), None));
     }
 }

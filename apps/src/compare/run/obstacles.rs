@@ -1,6 +1,6 @@
 //! What stands in the way of a link on this host, as `linerate doctor` knows it.
 
-use super::way::Way;
+use super::way::{Ends, Form, Way};
 use crate::doctor::{Check, Report, State, Subject, missing_for};
 
 /// The links that cannot be had, each with why, and what would change that.
@@ -13,6 +13,22 @@ impl Obstacles {
         let mut obstacles = Obstacles::default();
         for way in ways {
             if let Some((why, remedy)) = stands_in_the_way(way, report) {
+                obstacles.put(way.clone(), why, remedy);
+            }
+        }
+        obstacles
+    }
+
+    /// Those of `ways` between two machines that were examined, the server's and the load's.
+    pub fn between(ways: &[Way], server: &Report, load: &Report) -> Obstacles {
+        let mut obstacles = Obstacles::default();
+        for way in ways {
+            let at = |end: &str, name: fn(&Ends) -> &String, report| {
+                let (why, remedy) = stands_in_the_way_there(way, name, report)?;
+                Some((format!("at the {end}, {why}"), remedy))
+            };
+            let found = at("server", |ends| &ends.server, server).or_else(|| at("load", |ends| &ends.load, load));
+            if let Some((why, remedy)) = found {
                 obstacles.put(way.clone(), why, remedy);
             }
         }
@@ -45,10 +61,38 @@ fn stands_in_the_way(way: &Way, report: &Report) -> Option<(String, String)> {
         Way::VirtioUser => &["vhost", "virtio-user"],
         Way::Memif => &["memif"],
         Way::AfXdp => &["af_xdp"],
-        Way::Rdma(device) => return verbs(device.as_deref(), report),
+        Way::Rdma(devices) => return verbs(devices.as_ref().map(|devices| &*devices.server), report),
+        Way::Port(form, ends) => return port(*form, &ends.server, report),
     };
     let missing = forms.iter().flat_map(|form| missing_for(form, &report.checks)).next();
     missing.map(said).or_else(|| if *way == Way::AfXdp { namespaces(report) } else { None })
+}
+
+/// At one of two machines, where what it has is called by that `name` of the two.
+fn stands_in_the_way_there(way: &Way, name: fn(&Ends) -> &String, report: &Report) -> Option<(String, String)> {
+    match way {
+        Way::Rdma(devices) => verbs(devices.as_ref().map(|devices| &**name(devices)), report),
+        Way::Port(form, ends) => port(*form, name(ends), report),
+        _ => stands_in_the_way(way, report),
+    }
+}
+
+fn port(form: Form, name: &str, report: &Report) -> Option<(String, String)> {
+    if let Some(missing) = missing_for(form.name(), &report.checks).first() {
+        return Some(said(missing));
+    }
+    let subject = match form {
+        Form::Pci => Subject::Pci,
+        Form::AfXdp => Subject::Interfaces,
+    };
+    match report.checks.iter().find(|check| check.subject == subject && check.name == name) {
+        Some(check) if check.state != State::Ok => Some(said(check)),
+        Some(_) => None,
+        None => {
+            let why = format!("there is no {} {name}", if form == Form::Pci { "network device" } else { "interface" });
+            Some((why, "run linerate doctor there: it lists those that there are".to_owned()))
+        }
+    }
 }
 
 /// Pairs of interfaces are made in namespaces.
@@ -140,5 +184,34 @@ mod tests {
         assert!(why("rdma:rxe0", vec![up]).unwrap().0.contains("rxe0"));
         let support = check(Subject::Rdma, "support", State::Warn, "built without RDMA", "build it");
         assert!(why("rdma", vec![support]).unwrap().0.contains("without RDMA"));
+    }
+
+    #[test]
+    fn each_of_two_machines_has_to_have_its_own_end() {
+        let device = |name: &str| check(Subject::Rdma, name, State::Ok, "port 1 active", "");
+        let report = |checks: Vec<Check>| Report { checks };
+        let way: Way = "rdma:x/y".parse().unwrap();
+        let between = |server: &Report, load: &Report| {
+            Obstacles::between(std::slice::from_ref(&way), server, load).to(&way).map(|(why, _)| why)
+        };
+        let (x, y) = (report(vec![device("x")]), report(vec![device("y")]));
+        assert_eq!(between(&x, &y), None);
+        assert_eq!(between(&x, &x).unwrap(), "at the load, no RDMA device y");
+        assert_eq!(between(&y, &y).unwrap(), "at the server, no RDMA device x");
+    }
+
+    #[test]
+    fn a_port_has_to_be_there_and_to_be_bound() {
+        let mut bound = check(Subject::Pci, "0000:00:10.0", State::Ok, "virtio, uio_pci_generic", "");
+        bound.via = vec!["pci:0000:00:10.0".to_owned()];
+        let unbound = check(Subject::Pci, "0000:00:11.0", State::Warn, "virtio, eth0", "bind it");
+        let report = Report { checks: vec![bound, unbound] };
+        let found = |text: &str| {
+            let way: Way = text.parse().unwrap();
+            Obstacles::between(std::slice::from_ref(&way), &report, &report).to(&way)
+        };
+        assert_eq!(found("pci:0000:00:10.0"), None);
+        assert_eq!(found("pci:0000:00:10.0/0000:00:11.0").unwrap().1, "bind it");
+        assert!(found("pci:0000:00:12.0").unwrap().0.contains("no network device 0000:00:12.0"));
     }
 }

@@ -1,7 +1,6 @@
 //! The fixed settings: each measured once in each round.
 
 use super::load::{self, Done, Measure};
-use super::schedule::POINTS;
 use super::server::{Served, Server, Summary};
 use super::{Comparison, SIZE};
 use crate::compare::process::Error;
@@ -19,17 +18,17 @@ impl Comparison {
     /// Measures each fixed setting of a row once.
     pub(super) fn round(&mut self, row: usize, round: u32, apart: bool) -> Result<(), Error> {
         if !apart {
-            let server = self.server(row, Served::PLAIN)?;
-            for (number, point) in POINTS.into_iter().enumerate() {
-                let measured = self.point(row, &server, point, number == 0)?;
+            let mut server = self.server(row, Served::PLAIN)?;
+            for (number, point) in self.schedule.points.clone().into_iter().enumerate() {
+                let measured = self.point(row, &mut server, point, number == 0)?;
                 self.keep(row, point, measured);
             }
             return server.stop().map(drop);
         }
         let filled = if round == 0 && self.rows[row].app == App::Kv { Some(self.filled(row)?) } else { None };
-        for point in POINTS {
-            let server = self.server(row, Served::PLAIN)?;
-            let mut measured = self.point(row, &server, point, true)?;
+        for point in self.schedule.points.clone() {
+            let mut server = self.server(row, Served::PLAIN)?;
+            let mut measured = self.point(row, &mut server, point, true)?;
             let counted = server.stop()?;
             // What it did for the keys to be there is not what it did for the load; known only where it was measured.
             if self.rows[row].app == App::Echo || filled.is_some() {
@@ -54,10 +53,10 @@ impl Comparison {
 
     /// What a server counts whose keys are set, and that serves nothing else.
     fn filled(&mut self, row: usize) -> Result<Summary, Error> {
-        let server = self.server(row, Served::PLAIN)?;
+        let mut server = self.server(row, Served::PLAIN)?;
         let measure = Measure { time: FILL_TIME, warm_up: Duration::ZERO, ..self.plain(FILL, true) };
         let planned = &self.rows[row];
-        load::run(&self.setting, &self.joints[&planned.way], planned, &server, measure, &self.interrupted)?;
+        load::run(&self.setting, &self.joints[&planned.way], planned, &mut server, measure, &self.interrupted)?;
         server.stop()
     }
 
@@ -76,10 +75,10 @@ impl Comparison {
         }
     }
 
-    fn point(&mut self, row: usize, server: &Server, point: Point, fill: bool) -> Result<Round, Error> {
+    fn point(&mut self, row: usize, server: &mut Server, point: Point, fill: bool) -> Result<Round, Error> {
         let cores = &self.setting.cores;
-        // Two threads that wait for each other on one core take for ever.
-        let apart = cores.worker != cores.load;
+        // Two threads that wait for each other on one core take for ever; and two machines share no cache.
+        let apart = cores.worker != cores.load && !cores.two_machines;
         let transfer_ns = if apart { transfer::nanoseconds(cores.worker, cores.load).ok() } else { None };
         let planned = &self.rows[row];
         let joint = &self.joints[&planned.way];
@@ -104,7 +103,12 @@ impl Comparison {
     /// Keeps the command line of a row's first load, and what emulates the device that it came over.
     fn know(&mut self, row: usize, done: &Done) {
         if let Some(device) = &done.loaded.device {
-            self.results.rows[row].link.emulated_by.clone_from(&device.emulated_by);
+            let network = self.joints[&self.rows[row].way].network();
+            let emulated_by = device.emulated_by.as_deref();
+            self.results.rows[row].link.emulated_by = match network {
+                Some(network) => network.emulated_by(emulated_by),
+                None => emulated_by.map(str::to_owned),
+            };
         }
         let measured = self.measured(row);
         if measured.load.is_empty() {
@@ -135,12 +139,13 @@ impl Comparison {
         let planned = self.rows[row].clone();
         let Some(least) = planned.least(&self.rows).cloned() else { return Ok(()) };
         let joint = &self.joints[&planned.way];
-        let server = Server::start(&self.setting, joint, &least, Served::PLAIN, self.values, &self.interrupted)?;
+        let mut server = Server::start(&self.setting, joint, &least, Served::PLAIN, self.values, &self.interrupted)?;
         let mut fill = true;
-        for point in POINTS.into_iter().cycle().take(POINTS.len() * self.schedule.times.ceilings as usize) {
+        let points = self.schedule.points.clone();
+        for point in points.iter().copied().cycle().take(points.len() * self.schedule.times.ceilings as usize) {
             let measure = self.plain(point, fill);
             let joint = &self.joints[&planned.way];
-            let done = load::run(&self.setting, joint, &planned, &server, measure, &self.interrupted)?;
+            let done = load::run(&self.setting, joint, &planned, &mut server, measure, &self.interrupted)?;
             fill = false;
             let fixed = self.measured(row).fixed.iter_mut().find(|fixed| fixed.point == point);
             if let Some(fixed) = fixed {

@@ -87,6 +87,8 @@ pub struct Schedule {
     pub times: Times,
     /// In this order.
     pub steps: Vec<Step>,
+    /// The fixed settings.
+    pub points: Vec<Point>,
     /// Sweeps that there is no time for.
     pub left_out: Vec<Swept>,
     /// When it has to be over.
@@ -95,7 +97,7 @@ pub struct Schedule {
 
 /// What is asked of a schedule.
 #[derive(Debug, Clone, Copy)]
-pub struct Asked {
+pub struct Asked<'a> {
     /// Whether it is the short comparison.
     pub quick: bool,
     /// Rounds.
@@ -104,6 +106,14 @@ pub struct Asked {
     pub round: Option<Duration>,
     /// Keys that a key-value server has.
     pub keys: u64,
+    /// The fixed settings.
+    pub points: &'a [Point],
+    /// Whether there are sweeps, as far as there is time.
+    pub sweeps: bool,
+    /// When it has to be over; without it, as [`LIMITS`] say.
+    pub within: Option<Duration>,
+    /// How often as long it takes to start and to stop programs as on this machine.
+    pub slower: u32,
 }
 
 /// What is spent beside measuring, in seconds.
@@ -117,7 +127,7 @@ struct Cost {
 }
 
 impl Cost {
-    fn of(row: &Planned, keys: u64) -> Cost {
+    fn of(row: &Planned, keys: u64, slower: u32) -> Cost {
         // EAL takes its time; a second of a busy machine is longer than one of an idle machine.
         let (server, load, per_key) = match row.design {
             Design::Raw => (0.4, 0.3, 0.0),
@@ -127,15 +137,21 @@ impl Cost {
             Design::KernelSleeping | Design::KernelSpinning => (0.06, 0.05, 4e-6),
             Design::Verbs(_) => (0.4, 0.3, 4e-6),
         };
-        Cost { server, load, fill: if row.app == App::Kv { per_key * keys as f64 } else { 0.0 } }
+        let fill = if row.app == App::Kv { per_key * keys as f64 } else { 0.0 };
+        let slower = f64::from(slower);
+        Cost { server: server * slower, load: load * slower, fill: fill * slower }
     }
 }
 
 impl Schedule {
     /// Of the `rows` that can be measured.
-    pub fn plan(rows: &[Planned], asked: Asked) -> Schedule {
-        let limit = LIMITS[usize::from(!asked.quick)];
-        let mut sweeps: Vec<Swept> = if asked.quick { sweep::SHORT.to_vec() } else { sweep::ALL.to_vec() };
+    pub fn plan(rows: &[Planned], asked: Asked<'_>) -> Schedule {
+        let limit = asked.within.unwrap_or(LIMITS[usize::from(!asked.quick)]);
+        let mut sweeps: Vec<Swept> = match asked {
+            Asked { sweeps: false, .. } => Vec::new(),
+            Asked { quick: true, .. } => sweep::SHORT.to_vec(),
+            Asked { quick: false, .. } => sweep::ALL.to_vec(),
+        };
         let mut left_out = Vec::new();
         // As long as what is measured would be too short to be worth much, there are fewer sweeps.
         let (least, worth, most) = if asked.quick { (0.06, 0.2, 0.3) } else { (0.25, 1.0, 3.0) };
@@ -157,7 +173,8 @@ impl Schedule {
                 None => break times,
             }
         };
-        Schedule { times, steps: steps(rows, asked, times, &sweeps), left_out, limit }
+        let points = asked.points.to_vec();
+        Schedule { times, steps: steps(rows, asked, times, &sweeps), points, left_out, limit }
     }
 
     /// How long it is expected to take.
@@ -166,7 +183,7 @@ impl Schedule {
     }
 }
 
-fn times(asked: Asked, round: f64) -> Times {
+fn times(asked: Asked<'_>, round: f64) -> Times {
     let round = Duration::from_millis((round * 1000.0) as u64);
     let sweep = if asked.quick { round } else { (round / 2).max(Duration::from_millis(200)).min(round) };
     let warm_up = (round / 5).clamp(Duration::from_millis(10), Duration::from_millis(300));
@@ -175,23 +192,23 @@ fn times(asked: Asked, round: f64) -> Times {
 }
 
 /// The seconds of a round with which all is done in `limit`: what is spent grows with them evenly, as long as no bound is met.
-fn round_that_fits(rows: &[Planned], asked: Asked, sweeps: &[Swept], limit: f64) -> f64 {
+fn round_that_fits(rows: &[Planned], asked: Asked<'_>, sweeps: &[Swept], limit: f64) -> f64 {
     let total = |round| steps(rows, asked, times(asked, round), sweeps).iter().map(|step| step.takes).sum::<Duration>();
     let (one, two) = (total(0.5).as_secs_f64(), total(1.0).as_secs_f64());
     let per_second = 2.0 * (two - one);
     if per_second <= 0.0 { f64::INFINITY } else { 0.5 + (limit - one) / per_second }
 }
 
-fn steps(rows: &[Planned], asked: Asked, times: Times, sweeps: &[Swept]) -> Vec<Step> {
+fn steps(rows: &[Planned], asked: Asked<'_>, times: Times, sweeps: &[Swept]) -> Vec<Step> {
     let mut steps = Vec::new();
     let runs = || rows.iter().enumerate().filter(|(_, row)| row.obstacle.is_none());
     let mut add = |row: usize, task, loads: u32, servers: u32, measured: Duration| {
-        let cost = Cost::of(&rows[row], asked.keys);
+        let cost = Cost::of(&rows[row], asked.keys, asked.slower);
         let each = cost.load + (times.warm_up + measured).as_secs_f64();
         let takes = f64::from(servers) * (cost.server + cost.fill) + f64::from(loads) * each;
         steps.push(Step { row, task, takes: Duration::from_secs_f64(takes) });
     };
-    let points = POINTS.len() as u32;
+    let points = asked.points.len() as u32;
     // Round by round over all rows, so that what disturbs the machine for a while disturbs all alike.
     for round in 0..times.rounds {
         for (number, row) in runs() {
@@ -224,8 +241,17 @@ mod tests {
     use super::super::plan::tests::all;
     use super::*;
 
-    const QUICK: Asked = Asked { quick: true, rounds: 5, round: None, keys: 100_000 };
-    const FULL: Asked = Asked { quick: false, rounds: 5, round: None, keys: 1_000_000 };
+    const QUICK: Asked<'_> = Asked {
+        quick: true,
+        rounds: 5,
+        round: None,
+        keys: 100_000,
+        points: &POINTS,
+        sweeps: true,
+        within: None,
+        slower: 1,
+    };
+    const FULL: Asked<'_> = Asked { quick: false, keys: 1_000_000, ..QUICK };
 
     #[test]
     fn the_short_one_is_over_within_two_minutes_and_the_other_within_thirty() {
@@ -286,5 +312,25 @@ mod tests {
         let schedule = Schedule::plan(&all(&["kernel"], true), asked);
         assert_eq!((schedule.times.round, schedule.times.rounds), (Duration::from_millis(50), 1));
         assert!(schedule.takes() < Duration::from_secs(20), "{:?}", schedule.takes());
+    }
+
+    #[test]
+    fn what_is_asked_for_less_takes_less() {
+        let rows = all(&["kernel"], true);
+        let asked = Asked { rounds: 1, round: Some(Duration::from_millis(50)), ..QUICK };
+        let takes = |asked| Schedule::plan(&rows, asked).takes();
+        let none = Schedule::plan(&rows, Asked { sweeps: false, ..asked });
+        assert!(none.steps.iter().all(|step| !matches!(step.task, Task::Sweep(_))) && none.left_out.is_empty());
+        assert!(takes(Asked { points: &POINTS[..1], ..asked }) < takes(asked));
+        assert!(takes(Asked { slower: 8, ..asked }) > takes(asked));
+        assert_eq!(Schedule::plan(&rows, Asked { points: &POINTS[1..], ..asked }).points, POINTS[1..]);
+    }
+
+    #[test]
+    fn a_limit_that_is_given_is_kept() {
+        let rows = all(&["virtio-user", "kernel"], true);
+        let within = Duration::from_secs(1_000);
+        let schedule = Schedule::plan(&rows, Asked { within: Some(within), ..FULL });
+        assert!(schedule.takes() < within && schedule.limit == within, "{:?}", schedule.takes());
     }
 }

@@ -1,10 +1,12 @@
 //! Servers of rows, each on its core until it is stopped.
 
 use super::Setting;
+use super::counters::{Observed, Used};
 use super::joint::Joint;
 use super::plan::Planned;
 use crate::compare::process::{Error, Process};
 use crate::compare::results::{App, Design, Threading};
+use crate::supervised::Usage;
 use serde::Deserialize;
 use std::process::Command;
 use std::sync::atomic::AtomicBool;
@@ -55,6 +57,18 @@ pub struct Server {
     pub address: String,
     /// Its command line.
     pub command: Vec<String>,
+    watched: Watched,
+}
+
+/// How it is seen what a server has of the processors.
+#[derive(Debug)]
+enum Watched {
+    /// From outside, on this machine.
+    Here(Box<Observed>),
+    /// It is asked, on another.
+    Asked,
+    /// It is not.
+    Not,
 }
 
 /// What a server prints in the end, as far as it is used here.
@@ -99,14 +113,37 @@ impl Server {
     ) -> Result<Server, Error> {
         let command = command(setting, joint, row, served, values);
         let line = words(&command);
-        let mut process = Process::start(command)?;
+        let mut process = joint.start(command)?;
         let ready = process.wait_for_line("ready ", interrupted)?;
-        Ok(Server { process, address: address(&ready), command: line })
+        Ok(Server { process, address: address(&ready), command: line, watched: Watched::Not })
     }
 
-    /// The number of its process.
-    pub fn id(&self) -> u32 {
-        self.process.id()
+    /// Begins to watch what it has of the processors.
+    pub fn watch(&mut self, interrupted: &AtomicBool) {
+        self.watched = if self.process.is_supervised() {
+            Watched::Asked
+        } else {
+            Watched::Here(Box::new(Observed::new(self.process.id())))
+        };
+        // Another's counters begin to count when it is first asked.
+        self.used(interrupted);
+    }
+
+    /// What it has had until now, if that is known.
+    pub fn used(&mut self, interrupted: &AtomicBool) -> Option<Used> {
+        match &mut self.watched {
+            Watched::Here(observed) => Some(observed.used()),
+            Watched::Not => None,
+            Watched::Asked => {
+                let told = self.process.ask(interrupted).ok();
+                let used = told.and_then(|line| serde_json::from_str::<Usage>(&line).ok()).map(Used::from);
+                if used.is_none() {
+                    // What it might answer later would be taken for the answer to another question.
+                    self.watched = Watched::Not;
+                }
+                used
+            }
+        }
     }
 
     /// Stops it, and returns what it counted.

@@ -1,7 +1,6 @@
 //! The sweeps: one thing changes, and the server stays where it can.
 
 use super::load::{self, Measure};
-use super::schedule::POINTS;
 use super::server::{Served, Server, Values};
 use super::sweep::{self, CONNECTIONS, OPEN_DEPTH, SIZE_CONNECTIONS};
 use super::{Comparison, SIZE, one_line};
@@ -63,7 +62,7 @@ impl Comparison {
     /// The rate that a row reaches with the most on the way: the median of the rounds.
     fn peak(&self, row: usize) -> Option<f64> {
         let Outcome::Ran(measured) = &self.results.rows[row].outcome else { return None };
-        let most = measured.fixed.iter().find(|fixed| fixed.point == POINTS[POINTS.len() - 1])?;
+        let most = measured.fixed.iter().find(|fixed| Some(&fixed.point) == self.schedule.points.last())?;
         super::rounds::median(most).filter(|peak| *peak > 0.0)
     }
 

@@ -22,7 +22,7 @@ pub fn run(view: &View) -> Vec<String> {
         (ran, all) if ran == all => said.push(format!("All {all} rows ran.")),
         (ran, all) => said.push(format!("{ran} of {all} rows ran.")),
     }
-    if results.machine.emulated {
+    if results.machine.emulated || results.load_machine.as_ref().is_some_and(|machine| machine.emulated) {
         said.push("The processor is emulated in software: no time or rate here says anything of hardware.".to_owned());
     }
     if ran > 0 && results.settings.rounds < 3 {

@@ -1,0 +1,227 @@
+//! Where servers and loads of a comparison run: both here, or each on a machine of its own.
+
+use super::CompareError;
+use crate::compare::place::Place;
+use crate::compare::results::Machine;
+use crate::compare::run::cores::Cores;
+use crate::compare::run::network::{End, Network};
+use crate::compare::run::obstacles::{Obstacles, devices};
+use crate::compare::run::way::{Ends, Way};
+use crate::doctor::{self, Examined, State};
+use linerate_stack::IpCidr;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+
+/// Which machines.
+#[derive(Debug, Clone, clap::Args)]
+pub struct MachinesArgs {
+    /// Run servers on another machine: a command that runs there what follows it, such as 'ssh root@a'; its words are parted by white
+    /// space
+    #[arg(long, value_name = "COMMAND")]
+    server_on: Option<String>,
+
+    /// The same for loads [default: they run here]
+    #[arg(long, value_name = "COMMAND")]
+    load_on: Option<String>,
+
+    /// Where linerate lies on other machines [default: where it does here]
+    #[arg(long, value_name = "PATH")]
+    program: Option<PathBuf>,
+
+    /// The address of the server's machine on the network that joins the two, such as 10.0.0.1/24
+    #[arg(long, value_name = "CIDR")]
+    server_ip: Option<IpCidr>,
+
+    /// That of the load's
+    #[arg(long, value_name = "CIDR")]
+    load_ip: Option<IpCidr>,
+
+    /// The address of the server's port over pci and af_xdp, which is not the kernel's any more [default: --server-ip]
+    #[arg(long, value_name = "CIDR")]
+    server_port_ip: Option<IpCidr>,
+
+    /// That of the load's [default: --load-ip]
+    #[arg(long, value_name = "CIDR")]
+    load_port_ip: Option<IpCidr>,
+}
+
+/// The machines of a comparison, and what is known of them.
+pub struct Machines {
+    server: Examined,
+    /// The load's, and what joins the two, if it is another.
+    other: Option<(Examined, Network)>,
+}
+
+impl MachinesArgs {
+    /// Looks at the machines. `program` is where `linerate` lies here.
+    ///
+    /// # Errors
+    /// What the arguments say cannot be, or a machine cannot be reached.
+    pub fn look(&self, program: &Path, interrupted: &AtomicBool) -> Result<Machines, CompareError> {
+        let Some([server, load]) = self.places(program).map_err(CompareError::Usage)? else {
+            return Ok(Machines { server: Examined::new(&doctor::Machine::this()), other: None });
+        };
+        let examined = [&server, &load].map(|place| place.examine(interrupted));
+        let [server_is, load_is] = examined;
+        let (server_is, load_is) = (server_is?, load_is?);
+        let network = Network {
+            server: End {
+                place: server,
+                ip: self.server_ip,
+                port_ip: self.server_port_ip.or(self.server_ip),
+                without_manager: without_manager(&server_is),
+            },
+            load: End {
+                place: load,
+                ip: self.load_ip,
+                port_ip: self.load_port_ip.or(self.load_ip),
+                without_manager: without_manager(&load_is),
+            },
+            emulated_by: [&server_is, &load_is]
+                .into_iter()
+                .find(|examined| examined.machine.emulated)
+                // Nothing else is known by being emulated.
+                .map(|_| "QEMU".to_owned()),
+        };
+        Ok(Machines { server: server_is, other: Some((load_is, network)) })
+    }
+
+    /// Where servers and loads run, if that is not both on this machine.
+    fn places(&self, program: &Path) -> Result<Option<[Place; 2]>, String> {
+        let given = [
+            ("--program", self.program.is_some()),
+            ("--server-ip", self.server_ip.is_some()),
+            ("--load-ip", self.load_ip.is_some()),
+            ("--server-port-ip", self.server_port_ip.is_some()),
+            ("--load-port-ip", self.load_port_ip.is_some()),
+        ];
+        if self.server_on.is_none() && self.load_on.is_none() {
+            return match given.iter().find(|(_, given)| *given) {
+                Some((option, _)) => {
+                    Err(format!("{option} has an effect only with --server-on or --load-on: leave it out"))
+                }
+                None => Ok(None),
+            };
+        }
+        let there = self.program.as_deref().unwrap_or(program);
+        let place = |option: &str, on: &Option<String>| match on {
+            Some(way) => Place::on(way, there.to_owned()).map_err(|error| format!("{option}: {error}")),
+            None => Ok(Place::here(program.to_owned())),
+        };
+        Ok(Some([place("--server-on", &self.server_on)?, place("--load-on", &self.load_on)?]))
+    }
+}
+
+impl Machines {
+    /// The server's machine; the load's, and the network between the two, if it is another.
+    pub fn apart(self) -> (Machine, Option<(Machine, Network)>) {
+        (self.server.machine, self.other.map(|(load, network)| (load.machine, network)))
+    }
+
+    /// How often as long it takes to start and to stop programs as on this machine.
+    pub fn slower(&self) -> u32 {
+        self.other.as_ref().map_or(1, |(_, network)| network.slower())
+    }
+
+    /// The ways that there are, if none are asked for.
+    pub fn ways(&self) -> Vec<Way> {
+        let devices = devices(&self.server.report);
+        let Some((load, _)) = &self.other else {
+            let mut devices: Vec<_> = devices.iter().map(|device| Some(Ends::both(device))).collect();
+            // Its rows say what would be needed.
+            devices.resize(devices.len().max(1), None);
+            return [Way::VirtioUser, Way::Kernel].into_iter().chain(devices.into_iter().map(Way::Rdma)).collect();
+        };
+        let there = self::devices(&load.report);
+        let ends = devices.first().zip(there.first()).map(|(server, load)| Ends::new(server, load));
+        vec![Way::Kernel, Way::Rdma(ends)]
+    }
+
+    /// What is wrong with `ways` on these machines.
+    pub fn check(&self, ways: &[Way]) -> Result<(), String> {
+        let network = self.other.as_ref().map(|(_, network)| network);
+        let unfit = |way: &Way| way.unfit(network.is_some()).or_else(|| network.and_then(|network| network.lacks(way)));
+        ways.iter().find_map(unfit).map_or(Ok(()), Err)
+    }
+
+    /// What stands in the way of some of them.
+    pub fn obstacles(&self, ways: &[Way]) -> Obstacles {
+        match &self.other {
+            None => Obstacles::find(ways, &self.server.report),
+            Some((load, _)) => Obstacles::between(ways, &self.server.report, &load.report),
+        }
+    }
+
+    /// The core of each thread.
+    ///
+    /// # Errors
+    /// What is wrong with those that are named, in words.
+    pub fn cores(&self, servers: Option<&[usize]>, loads: Option<&[usize]>) -> Result<Cores, String> {
+        match &self.other {
+            None => Cores::choose(&self.server.cores, servers, loads),
+            Some((load, _)) => Cores::choose_on_two([&self.server.cores, &load.cores], servers, loads),
+        }
+    }
+}
+
+/// Whether a kernel has no connection manager for programs.
+fn without_manager(examined: &Examined) -> bool {
+    let is = |check: &&doctor::Check| check.subject == doctor::Subject::Rdma && check.name == "rdma_ucm";
+    examined.report.checks.iter().find(is).is_some_and(|check| check.state != State::Ok)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Cli {
+        #[command(flatten)]
+        machines: MachinesArgs,
+    }
+
+    fn places(words: &[&str]) -> Result<Option<[Place; 2]>, String> {
+        let words = std::iter::once("linerate").chain(words.iter().copied());
+        Cli::try_parse_from(words).map_err(|error| error.to_string())?.machines.places(Path::new("/here/linerate"))
+    }
+
+    #[test]
+    fn either_end_may_be_on_another_machine() {
+        let here = || Place::here("/here/linerate".into());
+        let there = |way: &str| Place::on(way, "/here/linerate".into()).unwrap();
+        assert_eq!(places(&[]), Ok(None));
+        assert_eq!(places(&["--server-on", "ssh a"]), Ok(Some([there("ssh a"), here()])));
+        assert_eq!(places(&["--load-on", "ssh b"]), Ok(Some([here(), there("ssh b")])));
+        let elsewhere = Place::on("ssh a", "/opt/linerate".into()).unwrap();
+        assert_eq!(places(&["--server-on", "ssh a", "--program", "/opt/linerate"]), Ok(Some([elsewhere, here()])));
+    }
+
+    #[test]
+    fn what_says_nothing_without_another_machine_is_refused() {
+        for words in [["--server-ip", "10.0.0.1/24"], ["--load-port-ip", "10.0.0.1/24"], ["--program", "/opt/linerate"]]
+        {
+            let error = places(&words).unwrap_err();
+            assert!(error.contains(words[0]) && error.contains("--server-on"), "{error}");
+        }
+        assert!(places(&["--server-on", " "]).unwrap_err().contains("--server-on: write a command"));
+        assert!(places(&["--server-on", "ssh a", "--server-ip", "10.0.0.1"]).is_err(), "a prefix is missing");
+    }
+
+    #[test]
+    fn ways_are_those_of_one_machine_or_of_two() {
+        let examined = || Examined::new(&doctor::Machine::this());
+        let one = Machines { server: examined(), other: None };
+        assert!(one.check(&["kernel".parse().unwrap(), "veth".parse().unwrap()]).is_ok());
+        assert!(one.check(&["pci:0000:03:00.0".parse().unwrap()]).unwrap_err().contains("--server-on"));
+        assert!(one.ways().contains(&Way::VirtioUser) && one.slower() == 1);
+        let here = || Place::here("linerate".into());
+        let end = || End { place: here(), ip: "10.0.0.1/24".parse().ok(), port_ip: None, without_manager: false };
+        let network = Network { server: end(), load: end(), emulated_by: None };
+        let two = Machines { server: examined(), other: Some((examined(), network)) };
+        assert!(two.check(&["veth".parse().unwrap()]).unwrap_err().contains("one machine"));
+        assert!(two.check(&["pci:0000:03:00.0".parse().unwrap()]).unwrap_err().contains("--server-port-ip"));
+        assert!(two.check(&two.ways()).is_ok() && !two.ways().contains(&Way::VirtioUser));
+        assert!(two.cores(None, None).unwrap().two_machines && two.slower() > 1);
+    }
+}
