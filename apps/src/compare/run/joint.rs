@@ -4,6 +4,7 @@ use super::network::{Between, Network, TUNING};
 use super::way::Way;
 use crate::compare::hosts::{Host, Namespace};
 use crate::compare::process::{Error, PATIENCE, Process};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -27,6 +28,9 @@ const SYSCTLS: [&str; 8] = [
     "net.ipv4.tcp_wmem=4096 131072 33554432",
     "net.ipv4.tcp_max_tw_buckets=400000",
 ];
+
+/// Files that a server or a load may have open, each connection being one.
+const OPEN_FILES: u64 = 262_144;
 
 /// What is done for kernel sockets anyway, and what is known to do nothing.
 const ALWAYS: [&str; 4] = [
@@ -80,6 +84,9 @@ impl Joint {
         let mut done = Vec::new();
         if way.is_kernel() {
             done.extend(ALWAYS.map(str::to_owned));
+            if tuned && may_open(OPEN_FILES).is_ok() {
+                done.push(format!("Servers and loads may have {OPEN_FILES} files open (RLIMIT_NOFILE)."));
+            }
         }
         let joint = match way {
             Way::Kernel if tuned => match Namespace::all(["kernel"], interrupted) {
@@ -200,6 +207,20 @@ impl Joint {
         }
     }
 
+    /// The same with just this `port`, whoever else may have it.
+    pub fn listen_on(&self, port: u16) -> String {
+        let any = self.listen(port);
+        match any.strip_suffix(":0") {
+            Some(address) => format!("{address}:{port}"),
+            None => any,
+        }
+    }
+
+    /// Whether all ports are free there: what joins the two has no other user. Verbs have no ports that could run out.
+    pub fn has_ports(&self) -> bool {
+        !matches!(self, Joint::Loopback(None) | Joint::Rdma { .. } | Joint::Network(_))
+    }
+
     /// Whether what is below our code copies each byte that the server receives or sends once: the kernel copies to and from its own
     /// memory; vhost and memif copy each frame, and so does AF_XDP on a veth pair, whose driver cannot do without. Of verbs it depends
     /// on the device.
@@ -240,6 +261,13 @@ fn tune(namespace: &Namespace, interrupted: &AtomicBool) -> Vec<String> {
         return vec!["Nothing could be set by sysctl(8) in the namespace that they are in.".to_owned()];
     }
     vec![format!("In a network namespace of their own, which goes when all is done: {}.", set.join(", "))]
+}
+
+/// Lets what is started from now on have so many files open, or as many as it could before if that was more.
+fn may_open(files: u64) -> rustix::io::Result<()> {
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    let at_least = |limit: Option<u64>| limit.map(|limit| limit.max(files));
+    setrlimit(Resource::Nofile, Rlimit { current: at_least(current), maximum: at_least(maximum) })
 }
 
 fn words<'a>(words: impl IntoIterator<Item = &'a str>) -> Vec<String> {

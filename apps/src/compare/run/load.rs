@@ -6,7 +6,7 @@ use super::joint::Joint;
 use super::plan::Planned;
 use super::server::{Served, Server, Values, words};
 use crate::compare::process::{Ended, Error};
-use crate::compare::results::{App, Design, Point, Round, ServerSide, SweepPoint};
+use crate::compare::results::{App, Design, Point, Round, ServerSide, SweepPoint, Swept};
 use crate::report::Percentiles;
 use serde::Deserialize;
 use std::process::Command;
@@ -138,7 +138,7 @@ fn watched(
     measure: Measure,
     interrupted: &AtomicBool,
 ) -> Result<(Ended, Option<Used>, Vec<String>), Error> {
-    let command = command(setting, joint, row, &server.address, measure);
+    let command = command(setting, joint, row, (&server.address, server.ports), measure);
     let line = words(&command);
     server.watch(interrupted);
     let filling = if measure.fill { PER_MILLION.mul_f64(measure.values.keys as f64 / 1e6) } else { Duration::ZERO };
@@ -156,7 +156,13 @@ fn watched(
     Ok((load.end(around, interrupted)?, used, line))
 }
 
-fn command(setting: &Setting, joint: &Joint, row: &Planned, address: &str, measure: Measure) -> Command {
+fn command(
+    setting: &Setting,
+    joint: &Joint,
+    row: &Planned,
+    (address, ports): (&str, u16),
+    measure: Measure,
+) -> Command {
     let Measure { point, size, served, time, warm_up, rate, reconnect, values, fill } = measure;
     let mut command = joint.at_load(&setting.linerate);
     // It says when it begins.
@@ -182,6 +188,9 @@ fn command(setting: &Setting, joint: &Joint, row: &Planned, address: &str, measu
         return command;
     }
     command.args(words).args(&row.load).args(["--connect", address]);
+    if ports > 1 {
+        command.args(["--ports", &ports.to_string()]);
+    }
     command.args(["--connections", &point.connections.to_string()]);
     if !requests {
         return command;
@@ -256,6 +265,18 @@ impl Done {
         }
     }
 
+    /// With fewer connections than there should be, a figure is none of so many.
+    ///
+    /// # Errors
+    /// [`Error::Failed`], if this is one of a sweep of connections and some were not opened or were lost.
+    pub fn check(&self, of: Swept) -> Result<(), Error> {
+        if of != Swept::Connections || self.loaded.errors == 0 {
+            return Ok(());
+        }
+        let what = format!("{} connections were not there, or not to the end", self.loaded.errors);
+        Err(Error::Failed { command: self.command.join(" "), what, said: String::new() })
+    }
+
     /// The same as one of a sweep.
     pub fn point(&self, x: f64, measure: &Measure) -> SweepPoint {
         let Loaded { requests, seconds, rate, errors, misses, rtt_us, open, .. } = &self.loaded;
@@ -309,7 +330,7 @@ mod tests {
         };
         let line = |id: &str, measure: Measure| {
             let joint = if id.contains("virtio") { Joint::VirtioUser("/s".into()) } else { Joint::Loopback(None) };
-            let command = command(&setting(), &joint, &row(id), "10.0.0.2:7", measure);
+            let command = command(&setting(), &joint, &row(id), ("10.0.0.2:7", 1), measure);
             words(&command).join(" ")
         };
         let common = "--json --cores 1 --duration 300ms --warm-up 60ms";

@@ -42,7 +42,7 @@ impl Comparison {
     fn server(&mut self, row: usize, served: Served) -> Result<Server, Error> {
         let planned = &self.rows[row];
         let joint = &self.joints[&planned.way];
-        let server = Server::start(&self.setting, joint, planned, served, self.values, &self.interrupted)?;
+        let server = Server::start(&self.setting, joint, planned, (served, self.values), 1, &self.interrupted)?;
         let line = server.command.clone();
         let measured = self.measured(row);
         if measured.server.is_empty() {
@@ -139,7 +139,8 @@ impl Comparison {
         let planned = self.rows[row].clone();
         let Some(least) = planned.least(&self.rows).cloned() else { return Ok(()) };
         let joint = &self.joints[&planned.way];
-        let mut server = Server::start(&self.setting, joint, &least, Served::PLAIN, self.values, &self.interrupted)?;
+        let mut server =
+            Server::start(&self.setting, joint, &least, (Served::PLAIN, self.values), 1, &self.interrupted)?;
         let mut fill = true;
         let points = self.schedule.points.clone();
         for point in points.iter().copied().cycle().take(points.len() * self.schedule.times.ceilings as usize) {

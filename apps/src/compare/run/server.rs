@@ -55,6 +55,8 @@ pub struct Server {
     process: Process,
     /// Where it listens, if it has an address.
     pub address: String,
+    /// On how many ports, from that of `address` on.
+    pub ports: u16,
     /// Its command line.
     pub command: Vec<String>,
     watched: Watched,
@@ -102,20 +104,21 @@ impl Summary {
 }
 
 impl Server {
-    /// Starts what serves `row` over `joint`, and waits until it is ready.
+    /// Starts what serves `row` over `joint` on so many ports, where there may be several, and waits until it is ready.
     pub fn start(
         setting: &Setting,
         joint: &Joint,
         row: &Planned,
-        served: Served,
-        values: Values,
+        (served, values): (Served, Values),
+        ports: u16,
         interrupted: &AtomicBool,
     ) -> Result<Server, Error> {
-        let command = command(setting, joint, row, served, values);
+        let ports = if row.has_connections() && joint.has_ports() { ports } else { 1 };
+        let command = command(setting, joint, row, (served, values), ports);
         let line = words(&command);
         let mut process = joint.start(command)?;
         let ready = process.wait_for_line("ready ", interrupted)?;
-        Ok(Server { process, address: address(&ready), command: line, watched: Watched::Not })
+        Ok(Server { process, address: address(&ready), ports, command: line, watched: Watched::Not })
     }
 
     /// Begins to watch what it has of the processors.
@@ -155,7 +158,7 @@ impl Server {
     }
 }
 
-fn command(setting: &Setting, joint: &Joint, row: &Planned, served: Served, values: Values) -> Command {
+fn command(setting: &Setting, joint: &Joint, row: &Planned, (served, values): (Served, Values), ports: u16) -> Command {
     let mut command = joint.at_server(&setting.linerate);
     let port = match (served, row.app) {
         (Served::App { .. }, App::Echo) => ECHO,
@@ -174,7 +177,14 @@ fn command(setting: &Setting, joint: &Joint, row: &Planned, served: Served, valu
         command.args(&joint.server_words()[..2]);
         return command;
     }
-    command.args(joint.server_words()).args(&row.server).args(["--listen", &joint.listen(port)]);
+    command.args(joint.server_words()).args(&row.server);
+    if ports > 1 {
+        for port in port..port + ports {
+            command.args(["--listen", &joint.listen_on(port)]);
+        }
+    } else {
+        command.args(["--listen", &joint.listen(port)]);
+    }
     if row.threading == Some(Threading::Split) {
         command.args(["--threading", "split", "--service-cores", &setting.cores.service.to_string()]);
     }
@@ -209,7 +219,7 @@ mod tests {
 
     fn line(id: &str, served: Served) -> String {
         let joint = if id.contains("virtio") { Joint::VirtioUser("/s".into()) } else { Joint::Loopback(None) };
-        words(&command(&setting(), &joint, &row(id), served, Values { keys: 1000, size: 64 })).join(" ")
+        words(&command(&setting(), &joint, &row(id), (served, Values { keys: 1000, size: 64 }), 1)).join(" ")
     }
 
     #[test]
@@ -249,6 +259,14 @@ mod tests {
                 && line(id, Served::Chargen).ends_with(":19")
         );
         assert!(line(id, Served::App { service_us: 20.0 }).ends_with("--service-time 20us"));
+    }
+
+    #[test]
+    fn a_server_of_many_connections_has_several_ports() {
+        let joint = Joint::VirtioUser("/s".into());
+        let served = (Served::PLAIN, Values { keys: 1000, size: 64 });
+        let line = words(&command(&setting(), &joint, &row("echo/virtio-user/smoltcp"), served, 2)).join(" ");
+        assert!(line.ends_with("--listen 10.0.0.2:7 --listen 10.0.0.2:8"), "{line}");
     }
 
     #[test]

@@ -22,6 +22,8 @@ pub const CONNECTIONS: u32 = 64;
 pub const OPEN_DEPTH: u32 = 64;
 /// Connections where the size of requests changes.
 pub const SIZE_CONNECTIONS: u32 = 16;
+/// Connections to one port of a server.
+const PER_PORT: f64 = 50_000.0;
 /// Bytes of payload that go into one frame over every link that has frames.
 const ONE_FRAME: f64 = 1024.0;
 
@@ -53,9 +55,9 @@ pub fn values(of: Swept, row: &Planned, quick: bool) -> Vec<f64> {
         Swept::Size => {
             let mut sizes = vec![8.0, 64.0, 512.0, ONE_FRAME, 4096.0, 32_768.0, 262_144.0, 1_048_576.0];
             match row.design {
-                // A frame has headers to be known by.
+                // A frame has headers to be known by, and a datagram says when it was sent.
                 Design::Raw => sizes.retain(|size| (64.0..=ONE_FRAME).contains(size)),
-                Design::Datagrams => sizes.retain(|size| *size <= ONE_FRAME),
+                Design::Datagrams => sizes.retain(|size| (64.0..=ONE_FRAME).contains(size)),
                 _ => {}
             }
             sizes
@@ -65,6 +67,12 @@ pub fn values(of: Swept, row: &Planned, quick: bool) -> Vec<f64> {
         Swept::Bulk if streams && row.app == App::Echo => vec![1.0, 16.0],
         Swept::Connections | Swept::NewConnections | Swept::Bulk => Vec::new(),
     }
+}
+
+/// On how many ports a server of a sweep listens: to each an address of the load's has fewer than 64512 of its own.
+pub fn ports(of: Swept, values: &[f64]) -> u16 {
+    let most = values.iter().copied().fold(1.0, f64::max);
+    if of == Swept::Connections { (most / PER_PORT).ceil() as u16 } else { 1 }
 }
 
 /// How many loads a sweep of `row` takes at most, and how many servers.

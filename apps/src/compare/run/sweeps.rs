@@ -22,6 +22,8 @@ struct Sweeping<'a> {
     server: Option<Server>,
     /// Whether each value has a server of its own.
     own: bool,
+    /// On how many ports its server listens.
+    ports: u16,
     failure: Option<Error>,
 }
 
@@ -40,8 +42,9 @@ impl Comparison {
         let (planned, quick) = (&self.rows[row], self.results.settings.quick);
         let own = of == Swept::ServiceTime || of == Swept::Size && planned.app == App::Kv;
         let values = sweep::values(of, planned, quick);
+        let ports = sweep::ports(of, &values);
         let (setting, peak) = (self.setting_of(row, of, served), self.peak(row));
-        let mut sweeping = Sweeping { comparison: self, row, of, served, server: None, own, failure: None };
+        let mut sweeping = Sweeping { comparison: self, row, of, served, server: None, own, ports, failure: None };
         let (points, ended) = match (of, peak) {
             (Swept::OfferedRate, Some(peak)) => sweep::offered_rate(peak, quick, |rate| sweeping.at(rate)),
             (Swept::OfferedRate, None) => return Ok(()),
@@ -154,10 +157,12 @@ impl Sweeping<'_> {
             Some(server) => server,
             none => {
                 measure.fill = true;
-                none.insert(Server::start(setting, joint, planned, measure.served, measure.values, interrupted)?)
+                let served = (measure.served, measure.values);
+                none.insert(Server::start(setting, joint, planned, served, self.ports, interrupted)?)
             }
         };
         let done = load::run(setting, joint, planned, server, measure, interrupted)?;
+        done.check(self.of)?;
         Ok(done.point(x, &measure))
     }
 }
