@@ -52,7 +52,7 @@ pub struct EchoLoadArgs {
     reconnect: bool,
 
     /// Over UDP: each connection is a port of ours, and a request without an answer in 100 ms is lost (one worker only)
-    #[arg(long, conflicts_with_all = ["rate", "arrivals", "reconnect"])]
+    #[arg(long, conflicts_with_all = ["reconnect"])]
     udp: bool,
 }
 
@@ -66,7 +66,7 @@ pub fn run(command: Command) -> Result<(), Error> {
                 super::serve::serve("echo", &serve, true, move |_| Busy::new(Echo, service_time)).map(|_| ())
             }
         }
-        Command::Load(args) if args.udp => super::echo_udp::run(&args.load, &args.times, args.size, args.open.depth()),
+        Command::Load(args) if args.udp => super::echo_udp::run(&args.load, &args.times, args.size, &args.open),
         Command::Load(args) => {
             args.times.check(&args.load)?;
             if args.reconnect {

@@ -1,12 +1,12 @@
 //! `linerate echo load --udp`.
 
-use super::{LoadArgs, TimesArgs};
+use super::{LoadArgs, OpenArgs, TimesArgs};
 use crate::error::Error;
 use crate::load::{Counts, FlightPlan, Probe, UdpEchoLoad};
 use crate::net::{self, Listen, Network, Place};
 use crate::output::print_line;
 use crate::over::Over;
-use crate::report::Report;
+use crate::report::{EchoReport, OpenReport, Report};
 use crate::signals;
 use crate::summary::Shown;
 use linerate_bypass::Via;
@@ -28,7 +28,7 @@ const ATTEMPTS: usize = 8;
 const TICK: Duration = Duration::from_millis(5);
 
 /// Runs it and prints its report.
-pub fn run(args: &LoadArgs, times: &TimesArgs, size: usize, depth: usize) -> Result<(), Error> {
+pub fn run(args: &LoadArgs, times: &TimesArgs, size: usize, open: &OpenArgs) -> Result<(), Error> {
     times.check(args)?;
     let (remote, connections) = (args.connect, args.connections);
     args.net.check_remote(remote)?;
@@ -62,8 +62,9 @@ pub fn run(args: &LoadArgs, times: &TimesArgs, size: usize, depth: usize) -> Res
         return usage(format!("--udp: answers may reach any of {} workers: give one", network.workers()));
     }
     let basis = network.basis();
+    let (depth, open) = (open.depth(), open.plan());
     let places = connections as usize * depth;
-    let plan = FlightPlan { size, places, warm_up: args.warm_up(), duration: args.duration() };
+    let plan = FlightPlan { size, places, warm_up: args.warm_up(), duration: args.duration(), open };
     let over = Arc::new(AtomicBool::new(false));
     let stop = Arc::new(AtomicBool::new(false));
     let running = {
@@ -77,14 +78,17 @@ pub fn run(args: &LoadArgs, times: &TimesArgs, size: usize, depth: usize) -> Res
     stop.store(true, Ordering::Relaxed);
     let (loads, counted) = running.join()?;
     tracing::info!("{}", Shown::from(&counted));
-    let Some((counts, measured)) = loads.first().map(UdpEchoLoad::result).filter(|(_, time)| !time.is_zero()) else {
+    let load = loads.first();
+    let Some((counts, measured)) = load.map(UdpEchoLoad::result).filter(|(_, time)| !time.is_zero()) else {
         return Err(Error::NoConnection { remote, why: None });
     };
     let Counts { answered, lost, corrupt, rtt_nanos, .. } = counts;
     let errors = lost + corrupt;
     let report = Report::new(*answered, measured, answered * size as u64, errors, rtt_nanos)
         .with_histogram(times.histogram, rtt_nanos);
-    let report = Over { result: report, basis };
+    let paces = load.and_then(UdpEchoLoad::pace).into_iter();
+    let open = open.map(|open| OpenReport::new(open, *answered, paces));
+    let report = Over { result: EchoReport { all: report, open }, basis };
     print_line(if args.is_json() { report.json() } else { report.to_string() }).map_err(Error::Output)?;
     if errors == 0 { Ok(()) } else { Err(Error::Frames { lost: *lost, corrupt: *corrupt }) }
 }

@@ -123,6 +123,7 @@ fn load(args: &RawLoadArgs) -> Result<(), Error> {
         places: args.depth.into(),
         warm_up: args.warm_up,
         duration: args.duration,
+        open: None,
     };
     let worker = Send { plan, run: u64::from_ne_bytes(run) };
     let ((counts, measured), total) = args.port.run(Place::Last, worker, &stop, || ())?;

@@ -1,6 +1,7 @@
-//! A closed loop of requests that may be lost on the way.
+//! Requests that may be lost on the way: in a closed loop, or when they are due.
 
 use super::histogram_of_nanos;
+use super::pace::{OpenLoop, Pace};
 use super::probe::Stamp;
 use hdrhistogram::Histogram;
 use linerate_bypass::time::{Duration, Instant};
@@ -23,6 +24,8 @@ pub struct FlightPlan {
     pub warm_up: Duration,
     /// How long they count.
     pub duration: Duration,
+    /// When they are due; without it, as soon as there is a place.
+    pub open: Option<OpenLoop>,
 }
 
 /// What was counted.
@@ -70,7 +73,10 @@ enum Phase {
 pub struct Flight {
     plan: FlightPlan,
     phase: Phase,
-    places: Vec<Option<Stamp>>,
+    /// What is on its way, and since when: it may have been due before.
+    places: Vec<Option<(Stamp, Instant)>>,
+    /// Of an open loop, from the first answer on.
+    pace: Option<Pace>,
     free: Vec<u32>,
     sequence: u64,
     looked: Instant,
@@ -88,6 +94,7 @@ impl Flight {
         Flight {
             phase: Phase::Calling { since: None },
             places: vec![None; plan.places],
+            pace: None,
             free,
             sequence: 0,
             looked: Instant::ZERO,
@@ -108,6 +115,9 @@ impl Flight {
             }
             Phase::WarmingUp { until } if now >= *until => {
                 self.counts = Counts::new();
+                if let Some(pace) = &mut self.pace {
+                    pace.measure(now);
+                }
                 self.phase = Phase::Measuring { from: now, until: now + self.plan.duration };
             }
             Phase::Measuring { until, .. } if now >= *until => self.stop(now),
@@ -123,7 +133,7 @@ impl Flight {
     fn look_for_lost(&mut self, now: Instant) {
         self.looked = now;
         for (place, stamp) in (0..).zip(&mut self.places) {
-            if stamp.is_some_and(|stamp| now.since(stamp.sent) >= LOST_AFTER) {
+            if stamp.is_some_and(|(_, since)| now.since(since) >= LOST_AFTER) {
                 *stamp = None;
                 self.free.push(place);
                 self.counts.lost += 1;
@@ -131,37 +141,55 @@ impl Flight {
         }
     }
 
-    /// What the next request is to be, if there is a place for it.
+    /// What the next request is to be, if there is a place for it and it is due. In an open loop its time counts from then.
     #[inline]
     pub fn next(&self, now: Instant) -> Option<Stamp> {
         let place = *self.free.last()?;
-        Some(Stamp { sequence: self.sequence, sent: now, place })
+        let sent = match &self.pace {
+            Some(pace) => Some(pace.next()).filter(|due| *due <= now)?,
+            None => now,
+        };
+        Some(Stamp { sequence: self.sequence, sent, place })
+    }
+
+    /// How long nothing is to be sent, at most, if there is a place.
+    pub fn rest(&self, now: Instant) -> Duration {
+        self.pace.as_ref().map_or(LOOK, |pace| LOOK.min(pace.next().since(now)))
     }
 
     /// That request, which [`next`](Self::next) gave, is on its way.
     #[inline]
-    pub fn sent(&mut self, stamp: Stamp) {
+    pub fn sent(&mut self, stamp: Stamp, now: Instant) {
         self.free.pop();
         self.sequence += 1;
-        self.places[stamp.place as usize] = Some(stamp);
+        self.places[stamp.place as usize] = Some((stamp, now));
+        if let Some(pace) = &mut self.pace {
+            let due = pace.take();
+            pace.sent(due, now);
+        }
     }
 
     /// A request has come back. Returns whether it was the first one.
     #[inline]
     pub fn came_back(&mut self, stamp: Stamp, now: Instant) -> bool {
         match self.places.get_mut(stamp.place as usize) {
-            Some(place) if *place == Some(stamp) => *place = None,
+            Some(place) if place.is_some_and(|(sent, _)| sent == stamp) => *place = None,
             _ => {
                 self.counts.late += 1;
                 return false;
             }
         }
-        self.counts.answered += 1;
-        self.counts.rtt_nanos.saturating_record(now.since(stamp.sent).as_nanos() as u64);
+        // Of an open loop only what was due since it counts.
+        if self.pace.as_ref().is_none_or(|pace| pace.counts(stamp.sent)) {
+            self.counts.answered += 1;
+            self.counts.rtt_nanos.saturating_record(now.since(stamp.sent).as_nanos() as u64);
+        }
         self.free.push(stamp.place);
         let first = matches!(self.phase, Phase::Calling { .. });
         if first {
             self.free.extend(1..self.plan.places as u32);
+            let pace = |open| Pace::new(open, now, 1, 1, fastrand::Rng::new());
+            self.pace = self.plan.open.map(pace);
             self.phase = Phase::WarmingUp { until: now + self.plan.warm_up };
             tracing::info!("{}", if self.plan.warm_up.is_zero() { "measuring" } else { "warming up" });
         }
@@ -177,6 +205,9 @@ impl Flight {
     pub fn stop(&mut self, now: Instant) {
         if let Phase::Measuring { from, .. } = self.phase {
             self.measured = now.since(from);
+            if let Some(pace) = &mut self.pace {
+                pace.end(now);
+            }
         }
         self.phase = Phase::Over;
     }
@@ -185,6 +216,11 @@ impl Flight {
     #[cfg(test)]
     pub fn is_measuring(&self) -> bool {
         matches!(self.phase, Phase::Measuring { .. })
+    }
+
+    /// How the requests of an open loop were sent.
+    pub fn pace(&self) -> Option<&Pace> {
+        self.pace.as_ref()
     }
 
     /// What was counted, and for how long; no time at all if nothing ever came back.

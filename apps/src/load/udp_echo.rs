@@ -1,6 +1,7 @@
 //! The echo load over UDP: datagrams that must come back as they are, or are lost.
 
-use super::flight::{Counts, Flight, FlightPlan, LOOK};
+use super::flight::{Counts, Flight, FlightPlan};
+use super::pace::Pace;
 use super::probe::{Arrival, Probe};
 use linerate_bypass::time::Duration;
 use linerate_bypass::{BlockPool, ConnId, Datagram, Origin, Service, Transport};
@@ -14,10 +15,11 @@ const AT_ONCE: usize = 64;
 /// When it is tried again to send what the transport did not take.
 const AGAIN: Duration = Duration::from_micros(50);
 
-/// A closed loop over UDP. Each connection is a port of ours that the datagrams of its share of the places are sent from; an answer
+/// A load over UDP, in a closed loop or an open one. Each connection is a port of ours that the datagrams of its share of the places are sent from; an answer
 /// counts only if it comes from where the request went to, to where it came from.
 ///
-/// A round trip is from the beginning of the event in which a datagram was sent to that of the event in which it came back.
+/// A round trip is from the beginning of the event in which a datagram was sent, or in an open loop from when it was due, to that of the
+/// event in which it came back.
 pub struct UdpEchoLoad {
     remote: SocketAddr,
     local: IpAddr,
@@ -55,6 +57,11 @@ impl UdpEchoLoad {
         self.flight.result()
     }
 
+    /// How the requests of an open loop were sent.
+    pub fn pace(&self) -> Option<&Pace> {
+        self.flight.pace()
+    }
+
     /// Datagrams that arrived and were no answers of this load's.
     pub fn strange(&self) -> u64 {
         self.strange
@@ -67,7 +74,8 @@ impl UdpEchoLoad {
     /// Sends what may be sent. Returns whether the transport took all of it.
     fn send(&mut self, net: &mut impl Transport) -> bool {
         for _ in 0..AT_ONCE {
-            let Some(stamp) = self.flight.next(net.now()) else { return true };
+            let now = net.now();
+            let Some(stamp) = self.flight.next(now) else { return true };
             let Some(mut block) = self.memory.take() else { return false };
             self.probe.write(stamp, &mut block[..self.probe.size()]);
             let payload = block.freeze(self.probe.size());
@@ -75,7 +83,7 @@ impl UdpEchoLoad {
             if net.send_datagram(datagram).is_err() {
                 return false;
             }
-            self.flight.sent(stamp);
+            self.flight.sent(stamp, now);
         }
         false
     }
@@ -97,7 +105,8 @@ impl Service for UdpEchoLoad {
             self.over.store(true, Ordering::Relaxed);
             return None;
         }
-        Some(if self.send(net) { LOOK } else { AGAIN })
+        let took_all = self.send(net);
+        Some(if took_all { self.flight.rest(net.now()) } else { AGAIN })
     }
 
     fn datagram(&mut self, net: &mut impl Transport, datagram: Datagram) {
@@ -119,14 +128,19 @@ impl Service for UdpEchoLoad {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::load::{Arrivals, OpenLoop};
     use crate::testing::Fake;
 
     const PLAN: FlightPlan =
-        FlightPlan { size: 64, places: 6, warm_up: Duration::ZERO, duration: Duration::from_secs(1) };
+        FlightPlan { size: 64, places: 6, warm_up: Duration::ZERO, duration: Duration::from_secs(1), open: None };
 
     fn load() -> UdpEchoLoad {
+        load_of(PLAN)
+    }
+
+    fn load_of(plan: FlightPlan) -> UdpEchoLoad {
         let (remote, local) = ("10.0.0.2:7".parse().unwrap(), [10, 0, 0, 1].into());
-        UdpEchoLoad::new(remote, (local, 9000), 2, PLAN, 5, Default::default())
+        UdpEchoLoad::new(remote, (local, 9000), 2, plan, 5, Default::default())
     }
 
     /// What was sent is answered.
@@ -154,6 +168,31 @@ mod tests {
         load.tend(&mut net);
         assert!(load.over.load(Ordering::Relaxed));
         assert_eq!(load.result().1, PLAN.duration);
+    }
+
+    #[test]
+    fn requests_of_an_open_loop_go_when_they_are_due_and_count_from_then() {
+        let open = Some(OpenLoop { rate: 1000.0, arrivals: Arrivals::Even });
+        let (mut net, mut load) = (Fake::<()>::new(1000), load_of(FlightPlan { open, ..PLAN }));
+        load.tend(&mut net);
+        assert_eq!(answer(&mut net, &mut load), 1);
+        let from = net.now;
+        // The first is due at once, and the others a millisecond apart.
+        assert_eq!(load.tend(&mut net), Some(Duration::from_millis(1)));
+        assert_eq!(answer(&mut net, &mut load), 1);
+        net.now = from + Duration::from_millis(3);
+        load.tend(&mut net);
+        assert_eq!(net.datagrams.len(), 3, "they are due, whatever has come back");
+        net.now = from + Duration::from_millis(20);
+        load.tend(&mut net);
+        assert_eq!(net.datagrams.len(), 6, "there are no more places");
+        answer(&mut net, &mut load);
+        let longest = load.result().0.rtt_nanos.max();
+        assert!((18_900_000..19_100_000).contains(&longest), "{longest}");
+        net.now = from + PLAN.duration;
+        load.tend(&mut net);
+        let pace = load.pace().unwrap();
+        assert!(load.over.load(Ordering::Relaxed) && (999..=1001).contains(&pace.due()), "{}", pace.due());
     }
 
     #[test]

@@ -101,7 +101,7 @@ impl<N: Nic> Load<N> {
             let Some((header, payload)) = place.and_then(|place| place.split_first_chunk_mut()) else { return };
             *header = self.header;
             self.probe.write(stamp, payload);
-            self.flight.sent(stamp);
+            self.flight.sent(stamp, now);
             self.to_send.push(frame);
         }
         if !self.to_send.is_empty() {
@@ -118,8 +118,13 @@ mod tests {
     use linerate_bypass::memory::{End, Impairments, Link, LinkConfig, MemoryNic};
     use linerate_bypass::time::Duration;
 
-    const PLAN: FlightPlan =
-        FlightPlan { size: 64, places: 3, warm_up: Duration::from_millis(10), duration: Duration::from_millis(1000) };
+    const PLAN: FlightPlan = FlightPlan {
+        size: 64,
+        places: 3,
+        warm_up: Duration::from_millis(10),
+        duration: Duration::from_millis(1000),
+        open: None,
+    };
     const STEP: Duration = Duration::from_micros(100);
 
     struct Rig {
