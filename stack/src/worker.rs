@@ -19,6 +19,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Bursts of frames taken in one turn, as long as they are whole: what has piled up for a connection is then told to its service at
 /// once, and answered by one segment. Under load there are fewer segments for it; else it does nothing.
 const BURSTS: usize = 8;
+/// Frames that the transmit queue must have room for if another burst is to be taken: what is answered by itself finds room.
+const ROOM: usize = 4 * BURST;
 /// Rounds of events in one turn: what a service does may be an event for it.
 const ROUNDS: usize = 4;
 /// Mail read in one turn.
@@ -125,7 +127,7 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
             let Core { engine, egress, slow, .. } = &mut self.core;
             self.ingress.burst(&mut self.received, egress, engine, slow, now);
             self.ingress.end_burst(egress, engine, now);
-            if came < BURST {
+            if came < BURST || egress.room() < ROOM {
                 break;
             }
         }
