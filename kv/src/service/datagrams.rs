@@ -6,6 +6,7 @@
 
 use super::Kv;
 use super::lending::Job;
+use super::quick::FEW;
 use crate::memcached::udp::{self, Frame};
 use crate::memcached::{Count, Data, Limits, LongLine, Parsed, Parser, Request};
 use crate::shards::ShardSet;
@@ -13,8 +14,6 @@ use crate::sink::Sink;
 use linerate_bypass::{BlockPool, Bytes, Datagram, Transport};
 use std::net::SocketAddr;
 
-/// Datagrams that are looked at together.
-const GROUP: usize = 32;
 /// Datagrams whose requests are run by other workers, or wait for shards, at most.
 const AWAY: usize = 4096;
 /// Datagrams of answers that are not sent at most, and blocks that are kept for them.
@@ -55,6 +54,8 @@ pub(super) struct Datagrams {
     port: Option<u16>,
     /// Those that have come in this turn.
     waiting: Vec<Asked>,
+    /// The hashes of their first keys, as far as they are in our shard.
+    hashes: Vec<u64>,
     /// Those that are run elsewhere, or wait for shards.
     away: usize,
     memory: BlockPool,
@@ -62,8 +63,13 @@ pub(super) struct Datagrams {
 
 impl Datagrams {
     pub fn new(port: Option<u16>) -> Self {
-        let waiting = Vec::with_capacity(if port.is_some() { GROUP } else { 0 });
-        Datagrams { port, waiting, away: 0, memory: BlockPool::new(udp::DATAGRAM, KEPT, ANSWERS) }
+        Datagrams {
+            port,
+            waiting: Vec::new(),
+            hashes: Vec::new(),
+            away: 0,
+            memory: BlockPool::new(udp::DATAGRAM, KEPT, ANSWERS),
+        }
     }
 }
 
@@ -79,9 +85,10 @@ impl Kv {
             Some((Frame { id, total: 1, .. }, requests)) if !requests.is_empty() && remote.port() != 0 => id,
             _ => return self.counts.add(Count::UdpIgnored),
         };
-        self.glimpse_datagram(&payload[udp::HEADER..]);
+        let hash = self.glimpse_datagram(&payload[udp::HEADER..]);
+        self.datagrams.hashes.extend(hash);
         self.datagrams.waiting.push(Asked { asker: Asker { local, remote, id }, datagram: payload });
-        if self.datagrams.waiting.len() == GROUP {
+        if self.datagrams.waiting.len() == FEW {
             self.now = self.clock.millis(net.now());
             self.serve_datagrams(net);
         }
@@ -91,7 +98,10 @@ impl Kv {
     #[inline]
     pub(super) fn serve_datagrams(&mut self, net: &mut impl Transport) {
         if !self.datagrams.waiting.is_empty() {
-            self.fetch_glimpsed();
+            if let Some(store) = &self.stores[self.worker] {
+                self.datagrams.hashes.iter().for_each(|hash| _ = store.prefetch_item(*hash));
+            }
+            self.datagrams.hashes.clear();
             let mut waiting = std::mem::take(&mut self.datagrams.waiting);
             waiting.drain(..).for_each(|asked| self.serve_datagram(net, asked));
             self.datagrams.waiting = waiting;

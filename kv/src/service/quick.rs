@@ -253,7 +253,7 @@ impl Kv {
 
     /// Asks for the items of keys that were noted.
     #[inline(always)]
-    pub(super) fn fetch_glimpsed(&mut self) {
+    fn fetch_glimpsed(&mut self) {
         if let Some(store) = &self.stores[self.worker] {
             self.glimpsed.drain(..).for_each(|hash| _ = store.prefetch_item(hash));
         }

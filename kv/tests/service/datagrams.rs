@@ -205,6 +205,25 @@ fn a_long_answer_is_several_datagrams_and_one_that_is_too_long_an_error() {
 }
 
 #[test]
+fn datagrams_and_connections_are_served_in_the_same_turn() {
+    for mut host in hosts() {
+        let clients: Vec<_> = (0..20).flat_map(|_| [host.connect(0), host.connect_to_memcached(0)]).collect();
+        for count in 0..100 {
+            for n in 0..count {
+                host.datagram(0, FROM, &datagram(n, format!("set key{n} 0 0 1\r\nx\r\n").as_bytes()));
+            }
+            for (n, client) in clients.iter().enumerate() {
+                host.send(*client, if n % 2 == 0 { b"GET key\r\n" } else { b"get k\r\n" });
+            }
+            host.settle();
+            let said: Vec<_> = clients.iter().map(|client| host.received(*client)).collect();
+            assert!(said.chunks(2).all(|pair| pair == [&b"$-1\r\n"[..], b"END\r\n"]), "{said:?}");
+            assert_eq!(host.datagrams(0).len(), usize::from(count));
+        }
+    }
+}
+
+#[test]
 fn a_server_that_was_not_told_to_answers_no_datagrams() {
     let mut host = Host::new(1);
     host.datagram(0, FROM, &datagram(1, b"mn\r\n"));
