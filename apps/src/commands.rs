@@ -9,11 +9,13 @@ mod echo_udp;
 pub mod hugepages;
 pub mod kv;
 mod kv_serve;
+mod kv_udp;
 mod load;
 pub mod raw;
 #[cfg(feature = "rdma")]
 pub mod rdma;
 mod serve;
+mod udp;
 
 pub use load::{LoadArgs, OpenArgs, TimesArgs};
 pub use serve::{ServeArgs, WorkArgs};

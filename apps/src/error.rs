@@ -41,6 +41,20 @@ pub enum Error {
         /// They came back with other bytes.
         corrupt: u64,
     },
+    /// Requests to a key-value server in datagrams did not all go well.
+    #[error("{}", astray(.lost, .corrupt, .refused, .missing, .first))]
+    Datagrams {
+        /// They were not answered in time.
+        lost: u64,
+        /// They were answered with other bytes than they had to be.
+        corrupt: u64,
+        /// They were answered with an error.
+        refused: u64,
+        /// They asked for something that was not there and had to be.
+        missing: u64,
+        /// What the first of it was, but for what was lost.
+        first: Option<String>,
+    },
     /// A server exports nothing.
     #[error("{0} exports nothing: start it with kv serve --export BYTES")]
     NoExport(SocketAddr),
@@ -169,6 +183,20 @@ fn wrong(errors: &Errors, first: &Option<String>) -> String {
         said += &format!("; the first: {first}");
     }
     said
+}
+
+/// What went wrong with requests in datagrams.
+fn astray(lost: &u64, corrupt: &u64, refused: &u64, missing: &u64, first: &Option<String>) -> String {
+    let mut said = format!("{lost} requests were lost, {corrupt} were answered with wrong bytes");
+    for (count, what) in [(refused, "with an error"), (missing, "that nothing is there, and had to be")] {
+        if *count > 0 {
+            said += &format!(", {count} {what}");
+        }
+    }
+    if let Some(first) = first {
+        said += &format!("; the first: {first}");
+    }
+    said + ": the figures are of the others; look at the server and the way to it, or let fewer be on their way with --depth"
 }
 
 fn reason(why: &Option<ConnectError>) -> String {

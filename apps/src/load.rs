@@ -31,8 +31,8 @@ pub use connects::{Connected, Connects, Use};
 pub use echo::EchoLoad;
 pub use flight::{Counts, Flight, FlightPlan, NO_ANSWER};
 pub use kv::{
-    Ask, AskCounters, CountLoad, CountPlan, Counted, Exported, Keyspace, KvLoad, KvPlan, MOST_KEYS, NoCounters,
-    Protocol, Reads, SHORTEST_VERIFIED, SWAP_EVERY, Side, counter_name,
+    Ask, AskCounters, Astray, CountLoad, CountPlan, Counted, Exported, Keyspace, KvLoad, KvPlan, LONGEST_IN_DATAGRAM,
+    MOST_KEYS, NoCounters, Protocol, Reads, SHORTEST_VERIFIED, SWAP_EVERY, Side, UdpKvLoad, UdpPlan, counter_name,
 };
 pub use pace::{Arrivals, OpenLoop, Pace};
 #[cfg(feature = "rdma")]

@@ -177,7 +177,7 @@ fn wrong_usage_is_one_line_and_status_2() {
         ("--via kernel --connect 127.0.0.1:7 --protocol http", "--protocol"),
         ("--via kernel --connect 127.0.0.1:7 --verify --no-fill", "--no-fill"),
         ("--via kernel --connect 127.0.0.1:7 --one-sided-incr --rate 5", "--rate"),
-        ("--via kernel --connect 127.0.0.1:7 --one-sided-incr", "--via rdma:DEVICE"),
+        ("--via kernel --threading inline --connect 127.0.0.1:7 --one-sided-incr", "--via rdma:DEVICE"),
     ] {
         assert_fails(&format!("kv load {args}"), 2, part);
     }

@@ -14,7 +14,7 @@ fn the_input_in_the_environment() {
 
 macro_rules! short_passes {
     ($($name:ident: $mutations:literal,)*) => {
-        const TARGETS: [Target; 3] = [$(Target { name: stringify!($name), run: fuzz::$name }),*];
+        const TARGETS: [Target; 4] = [$(Target { name: stringify!($name), run: fuzz::$name }),*];
 
         $(
             #[test]
@@ -30,4 +30,5 @@ short_passes! {
     resp: 20_000,
     memcached: 20_000,
     sessions: 3000,
+    datagrams: 3000,
 }

@@ -1,6 +1,7 @@
 //! `linerate kv`.
 
 use super::kv_serve::{self, KvServeArgs};
+use super::kv_udp;
 use super::{LoadArgs, OpenArgs, TimesArgs};
 use crate::error::Error;
 use crate::load::{
@@ -38,17 +39,17 @@ pub enum Command {
 #[derive(Debug, clap::Args)]
 pub struct KvLoadArgs {
     #[command(flatten)]
-    load: LoadArgs,
+    pub(super) load: LoadArgs,
 
     #[command(flatten)]
-    times: TimesArgs,
+    pub(super) times: TimesArgs,
 
     #[command(flatten)]
-    open: OpenArgs,
+    pub(super) open: OpenArgs,
 
     /// How the server is spoken to: resp as Redis is, or memcached
     #[arg(long, value_enum, value_name = "NAME", default_value_t)]
-    protocol: Protocol,
+    pub(super) protocol: Protocol,
 
     /// How many keys there are
     #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..=MOST_KEYS))]
@@ -56,7 +57,7 @@ pub struct KvLoadArgs {
 
     /// Bytes of a value, or from how many to how many: 64, 64-4k
     #[arg(long, value_name = "BYTES", default_value = "64", value_parser = parse_sizes)]
-    value_size: RangeInclusive<u32>,
+    pub(super) value_size: RangeInclusive<u32>,
 
     /// How many of the requests are GETs; the others are SETs
     #[arg(long, value_name = "0..1", default_value_t = 0.9, value_parser = parse_ratio)]
@@ -88,7 +89,12 @@ pub struct KvLoadArgs {
 
     /// The server evicts nothing: a key that is not there is an error
     #[arg(long, conflicts_with = "no_fill")]
-    no_miss: bool,
+    pub(super) no_miss: bool,
+
+    /// Over UDP, with --protocol memcached: each connection is a port of ours, and a request without an answer in 100 ms is lost
+    /// (one worker only)
+    #[arg(long, conflicts_with_all = ["one_sided", "one_sided_incr"])]
+    pub(super) udp: bool,
 }
 
 /// Runs the command.
@@ -114,25 +120,15 @@ fn load(args: &KvLoadArgs) -> Result<(), Error> {
             format!("--value-size: values of at least {SHORTEST_VERIFIED} bytes can be told apart with --verify");
         return Err(Error::Usage(said));
     }
+    if args.udp {
+        return kv_udp::run(args);
+    }
     let one_sided = if args.one_sided { Some(exported(args)?) } else { None };
-    let plan = KvPlan {
-        one_sided,
-        protocol: args.protocol,
-        connections: args.load.connections as usize,
-        depth: args.open.depth(),
-        keys: args.keys,
-        value_size: args.value_size.clone(),
-        get_ratio: args.get_ratio,
-        zipf: args.zipf,
-        open: args.open.plan(),
-        fill: !args.no_fill,
-        verify: args.verify,
-    };
-    let space = Keyspace::new(plan, fastrand::u64(..));
+    let space = args.keyspace(one_sided);
     let before = if args.one_sided { server_time(args)? } else { None };
     let mut load = super::load::run(&args.load, "requests", move || KvLoad::new(space.clone()))?;
     let sum = |of: fn(&KvLoad) -> u64| load.traffic.iter().map(of).sum::<u64>();
-    let (misses, filled) = (sum(KvLoad::misses), sum(KvLoad::filled));
+    let misses = sum(KvLoad::misses);
     let mut reads = Reads::default();
     load.traffic.iter().for_each(|traffic| reads += traffic.reads());
     load.errors.refusals = sum(KvLoad::refused);
@@ -141,35 +137,61 @@ fn load(args: &KvLoadArgs) -> Result<(), Error> {
     let after = if before.is_some() && load.errors.total() == 0 { server_time(args)? } else { None };
     let server = before.zip(after).map(|(before, after)| after.saturating_sub(before));
     let first = load.traffic.iter().find_map(|traffic| traffic.first_error().map(str::to_owned));
-
-    let time = load.measured;
-    let all = |of: fn(&KvLoad) -> &Histogram<u64>| {
-        let mut all = Histogram::new(3).expect("3 digits are valid");
-        load.traffic.iter().for_each(|traffic| all += of(traffic));
-        all
-    };
-    let side = |of: fn(&KvLoad) -> &Side, nanos| {
-        let sides = load.traffic.iter().map(of);
-        let (requests, bytes) = sides.fold((0, 0), |(n, bytes), side| (n + side.requests, bytes + side.bytes));
-        SideReport::new(requests, time, bytes, nanos)
-    };
-    let (gets, sets) = (all(|load| &load.gets().nanos), all(|load| &load.sets().nanos));
-    let (get, set) = (side(KvLoad::gets, &gets), side(KvLoad::sets, &sets));
-    let (requests, nanos) = (get.requests + set.requests, gets + &sets);
-    let report = KvReport {
-        all: Report::new(requests, time, get.bytes + set.bytes, load.errors.total(), &nanos)
-            .with_histogram(args.times.histogram, &nanos),
-        get,
-        set,
-        misses,
-        filled,
-        one_sided: args.one_sided.then(|| ReadsReport::new(&reads, server)),
-        open: args
-            .open
-            .plan()
-            .map(|open| OpenReport::new(open, requests, load.traffic.iter().filter_map(KvLoad::pace))),
-    };
+    let parts: Vec<&KvLoad> = load.traffic.iter().collect();
+    let one_sided = args.one_sided.then(|| ReadsReport::new(&reads, server));
+    let report = KvReport { one_sided, ..args.report(&parts, load.measured, load.errors.total()) };
     super::load::print(&args.load, report, load, first)
+}
+
+impl KvLoadArgs {
+    /// What the load is of.
+    pub(super) fn keyspace(&self, one_sided: Option<Exported>) -> Arc<Keyspace> {
+        let plan = KvPlan {
+            one_sided,
+            protocol: self.protocol,
+            connections: self.load.connections as usize,
+            depth: self.open.depth(),
+            keys: self.keys,
+            value_size: self.value_size.clone(),
+            get_ratio: self.get_ratio,
+            zipf: self.zipf,
+            open: self.open.plan(),
+            fill: !self.no_fill,
+            verify: self.verify,
+        };
+        Keyspace::new(plan, fastrand::u64(..))
+    }
+
+    /// What all `parts` of the load measured together in `time`, in which so many things went wrong.
+    pub(super) fn report(&self, parts: &[&KvLoad], time: Duration, errors: u64) -> KvReport {
+        let all = |of: fn(&KvLoad) -> &Histogram<u64>| {
+            let mut all = Histogram::new(3).expect("3 digits are valid");
+            parts.iter().for_each(|part| all += of(part));
+            all
+        };
+        let sum = |of: fn(&KvLoad) -> u64| parts.iter().map(|part| of(part)).sum::<u64>();
+        let side = |of: fn(&KvLoad) -> &Side, nanos| {
+            let sides = parts.iter().map(|part| of(part));
+            let (requests, bytes) = sides.fold((0, 0), |(n, bytes), side| (n + side.requests, bytes + side.bytes));
+            SideReport::new(requests, time, bytes, nanos)
+        };
+        let (gets, sets) = (all(|load| &load.gets().nanos), all(|load| &load.sets().nanos));
+        let (get, set) = (side(KvLoad::gets, &gets), side(KvLoad::sets, &sets));
+        let (requests, nanos) = (get.requests + set.requests, gets + &sets);
+        KvReport {
+            all: Report::new(requests, time, get.bytes + set.bytes, errors, &nanos)
+                .with_histogram(self.times.histogram, &nanos),
+            get,
+            set,
+            misses: sum(KvLoad::misses),
+            filled: sum(KvLoad::filled),
+            one_sided: None,
+            open: self
+                .open
+                .plan()
+                .map(|open| OpenReport::new(open, requests, parts.iter().filter_map(|part| part.pace()))),
+        }
+    }
 }
 
 /// Where the server exports its strings.

@@ -41,6 +41,11 @@ pub struct KvServeArgs {
     #[arg(long, value_name = "ADDR[:PORT]", value_parser = parse_memcached)]
     memcached: Option<SocketAddr>,
 
+    /// Answer datagrams on the address of --memcached, too, with memcached's UDP protocol. Nobody need say who he is, and whoever
+    /// can send from a forged address can have answers sent there: not for a network that others reach
+    #[arg(long, requires = "memcached")]
+    udp: bool,
+
     /// Bytes that keys and values may take, and all that is kept beside them: 512m, 4g
     #[arg(long, value_name = "BYTES", default_value = "1g", value_parser = parse_bytes)]
     memory: u64,
@@ -88,7 +93,7 @@ pub fn run(args: &KvServeArgs) -> Result<(), Error> {
     let password = args.password_file.as_deref().map(read_password).transpose()?;
     let mut tcp = args.listen.clone();
     tcp.extend(args.memcached);
-    let listen = Listen { tcp, udp: Vec::new() };
+    let listen = Listen { tcp, udp: args.memcached.filter(|_| args.udp).into_iter().collect() };
     let open = |network: &Network<<Kv as Service>::Message>| -> Result<_, Error> {
         let settings = Settings {
             password,
@@ -104,7 +109,11 @@ pub fn run(args: &KvServeArgs) -> Result<(), Error> {
         let workers = network.workers();
         let export = args.export.map(|bytes| export(network, bytes, workers)).transpose()?;
         let counters = (args.counters > 0).then(|| counters(network, args.counters)).transpose()?;
-        Ok(Hub::new(Config { settings, workers, memcached, arena, export, counters }))
+        let hub = Hub::new(Config { settings, workers, memcached, arena, export, counters });
+        if args.udp {
+            hub.answer_datagrams();
+        }
+        Ok(hub)
     };
     let time = args.work.service_time;
     if time.is_zero() {
@@ -150,6 +159,12 @@ fn check(args: &KvServeArgs) -> Result<(), &'static str> {
         return Err(
             "--export: who reads by themselves say no password, and a key of 32 bits can be guessed: leave one of the two out",
         );
+    }
+    if args.password_file.is_some() && args.udp {
+        return Err("--udp: a datagram says no password, and anybody may have sent it: leave one of the two out");
+    }
+    if args.udp && matches!(args.net.via, Via::Rdma { .. }) {
+        return Err("--udp has no effect with --via rdma, which has no datagrams of its own: leave it out");
     }
     if args.password_file.is_some() && args.counters > 0 {
         return Err(

@@ -10,6 +10,7 @@ mod one_sided;
 mod plan;
 mod reply;
 mod request;
+mod udp;
 mod values;
 mod versions;
 mod zipf;
@@ -21,6 +22,7 @@ pub use keys::MOST as MOST_KEYS;
 pub use one_sided::{Exported, Reads};
 pub use plan::{Keyspace, KvPlan};
 pub use request::Protocol;
+pub use udp::{Astray, LONGEST as LONGEST_IN_DATAGRAM, UdpKvLoad, UdpPlan};
 pub use values::HEAD as SHORTEST_VERIFIED;
 
 use super::{Corrupt, Pace, Traffic, histogram_of_nanos};
@@ -222,20 +224,26 @@ impl KvLoad {
                 Some(pace) if pace.next() <= now => pace.take(),
                 Some(_) => break,
             };
-            let number = self.space.scatter.of(self.space.zipf.draw(&mut self.rng));
-            let bits = self.rng.u64(..);
-            let what = if (bits & u64::from(u32::MAX)) < self.space.gets {
-                What::Get { lowest: self.space.versions.as_ref().map_or(0, |versions| versions.lowest(number)) }
-            } else {
-                What::Set(self.issue(number, (bits >> 32) as u32))
-            };
-            let request = Request { at, number, what };
-            if let (Some(exported), What::Get { .. }) = (&self.space.plan.one_sided, what) {
+            let request = self.draw(at);
+            if let (Some(exported), What::Get { .. }) = (&self.space.plan.one_sided, request.what) {
                 self.begin_reading(net, conn, stream, request, &exported.clone());
             } else {
                 stream.ask(request, &self.space);
             }
         }
+    }
+
+    /// A request, which is due `at` that time.
+    #[inline]
+    fn draw(&mut self, at: Instant) -> Request {
+        let number = self.space.scatter.of(self.space.zipf.draw(&mut self.rng));
+        let bits = self.rng.u64(..);
+        let what = if (bits & u64::from(u32::MAX)) < self.space.gets {
+            What::Get { lowest: self.space.versions.as_ref().map_or(0, |versions| versions.lowest(number)) }
+        } else {
+            What::Set(self.issue(number, (bits >> 32) as u32))
+        };
+        Request { at, number, what }
     }
 
     /// Begins to read the value of a GET, or asks for it if that cannot be.

@@ -363,7 +363,7 @@ mod tests {
             ("--via tap:lr0 --dhcp --gateway 10.0.0.1 --gateway 10.0.0.9", "10.0.0.2:7", "10.0.0.9"),
             ("--via tap:lr0 --ip 10.0.0.2/24 --engine smoltcp --ecn", "10.0.0.2:7", "--ecn"),
             (
-                "--via kernel --service-cores 1",
+                "--via kernel --threading inline --service-cores 1",
                 "10.0.0.2:7",
                 "--service-cores has an effect only with --threading split",
             ),

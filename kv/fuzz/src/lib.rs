@@ -6,6 +6,7 @@
 #[path = "../../../stack/fuzz/src/corpus.rs"]
 mod corpus;
 mod cuts;
+mod datagrams;
 mod memcached;
 #[path = "../../tests/service/net.rs"]
 #[allow(dead_code, reason = "the tests of the service use the rest")]
@@ -15,6 +16,7 @@ mod resp;
 mod sessions;
 
 pub use corpus::Target;
+pub use datagrams::datagrams;
 pub use memcached::memcached;
 pub use resp::resp;
 pub use sessions::sessions;

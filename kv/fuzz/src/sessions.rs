@@ -11,7 +11,7 @@ use linerate_kv::store::{Evict, From};
 use linerate_kv::{memcached, resp};
 
 /// What parts begin with.
-const PART: u8 = 0xff;
+pub const PART: u8 = 0xff;
 /// What repetitions begin with: how often, times 64, and which byte follow.
 const REPEAT: u8 = 0xfe;
 /// Bytes sent in one session at most.
@@ -310,7 +310,7 @@ impl Speaker {
 }
 
 /// `bytes` with their repetitions.
-fn expanded(mut bytes: &[u8]) -> Vec<u8> {
+pub fn expanded(mut bytes: &[u8]) -> Vec<u8> {
     let mut all = Vec::new();
     while let Some(at) = bytes.iter().position(|byte| *byte == REPEAT) {
         all.extend_from_slice(&bytes[..at]);

@@ -4,7 +4,7 @@ use std::ops::{AddAssign, Index, IndexMut, SubAssign};
 
 /// Something that is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[expect(missing_docs, reason = "memcached's names, which its documentation explains")]
+#[expect(missing_docs, reason = "memcached's names, which its documentation explains; the others are explained")]
 pub enum Count {
     CmdGet,
     CmdSet,
@@ -27,10 +27,16 @@ pub enum Count {
     StoreTooLarge,
     StoreNoMemory,
     TotalItems,
+    /// Datagrams with requests that were run.
+    UdpRequests,
+    /// Datagrams that were no requests, and were not answered.
+    UdpIgnored,
+    /// Datagrams that there was no room for: requests that were not run, and parts of answers that were not sent.
+    UdpDropped,
 }
 
 /// How `stats` calls them, in their order.
-const NAMES: [&str; Count::TotalItems as usize + 1] = [
+const NAMES: [&str; Count::UdpDropped as usize + 1] = [
     "cmd_get",
     "cmd_set",
     "cmd_flush",
@@ -52,6 +58,9 @@ const NAMES: [&str; Count::TotalItems as usize + 1] = [
     "store_too_large",
     "store_no_memory",
     "total_items",
+    "udp_requests",
+    "udp_ignored",
+    "udp_dropped",
 ];
 
 /// How often each happened.

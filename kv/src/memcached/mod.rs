@@ -20,6 +20,7 @@ mod parse;
 mod put;
 mod request;
 mod stats;
+pub mod udp;
 mod words;
 
 pub use counts::{Count, Counts};

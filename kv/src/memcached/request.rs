@@ -103,6 +103,11 @@ impl<'a> Request<'a> {
         matches!(self.command, Command::Flush(_) | Command::Stats(_))
     }
 
+    /// Whether it is none, and answered with `ERROR`.
+    pub fn is_unknown(&self) -> bool {
+        matches!(self.command, Command::Say(ERROR))
+    }
+
     /// The request that `line` is, which has no end of a line, and what follows.
     pub(super) fn read(line: &'a [u8], limits: &Limits) -> (Self, Body) {
         // A string ends there for memcached.

@@ -40,6 +40,8 @@ pub struct Facts {
     pub output: u64,
     /// Where it listens.
     pub port: u16,
+    /// Where it listens for datagrams; 0 is nowhere.
+    pub udp: u16,
     /// What all workers counted.
     pub counts: Counts,
 }
@@ -127,7 +129,7 @@ fn settings(cx: &mut Context<'_, '_>, stat: &mut impl FnMut(&str, Is)) {
     stat("maxbytes", Is::Number(memory));
     stat("maxconns", Is::Number(facts.most_connections));
     stat("tcpport", Is::Number(facts.port.into()));
-    stat("udpport", Is::Number(0));
+    stat("udpport", Is::Number(facts.udp.into()));
     stat("verbosity", Is::Number(0));
     stat("evictions", Is::Word(if evicts { "on" } else { "off" }));
     stat("num_threads", Is::Number(facts.workers));

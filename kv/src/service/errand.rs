@@ -2,11 +2,12 @@
 
 use super::Kv;
 use super::client::{Asked, Client, Speech};
+use super::datagrams::Asker;
 use super::messages::Message;
 use super::output::{Mark, Replies};
 use super::quick::FEW;
 use crate::commands::{Request, Session};
-use crate::memcached::Data;
+use crate::memcached::{Data, udp};
 use crate::resp::{self, Protocol};
 use crate::shards::ShardSet;
 use crate::store::LONG;
@@ -29,11 +30,21 @@ pub struct Errand {
     /// One behind them, of the last part, that was kept because parts of it were received apart.
     pub(super) last: Option<Asked>,
     replies: Replies,
+    /// Who is to be answered, of those who sent datagrams.
+    askers: Vec<Asker>,
 }
 
-/// What an errand has of one connection.
+/// Whom requests come from.
+#[derive(Debug, Clone, Copy)]
+enum Of {
+    Client(ConnId),
+    /// Who sent a datagram, by the place among the errand's askers.
+    Asker(usize),
+}
+
+/// What an errand has of one connection, or of one datagram.
 struct Part {
-    conn: ConnId,
+    of: Of,
     /// The keyspace of a client of Redis, and its protocol; nothing for a memcached client.
     redis: Option<(u8, Protocol)>,
     /// Where its requests begin.
@@ -73,19 +84,32 @@ impl Kv {
             return None;
         }
         if open.is_none() {
-            if self.errands[worker].as_ref().is_some_and(|errand| !errand.has_room(0)) {
-                self.send_errand(worker);
-            }
-            let errand = self.errands[worker].get_or_insert_with(|| self.idle_errands.pop().unwrap_or_default());
-            errand.home = self.worker;
-            let text = errand.text.len();
-            errand.parts.push(Part { conn, redis, text, replied: None, ahead: 0..0 });
+            self.errand_with_room(worker).begin(Of::Client(conn), redis);
             *open = Some(worker);
         }
         // That of an open part is not sent.
         let errand = self.errands[worker].as_deref_mut()?;
         let begun = errand.parts.last()?.text;
         errand.has_room(begun).then_some(errand)
+    }
+
+    /// Has `worker` run the requests in `text`, for whoever sent them in a datagram.
+    pub(super) fn send_for(&mut self, asker: Asker, worker: usize, text: &[u8]) {
+        let errand = self.errand_with_room(worker);
+        errand.begin(Of::Asker(errand.askers.len()), None);
+        errand.askers.push(asker);
+        errand.text.extend_from_slice(text);
+    }
+
+    /// The errand to `worker`, to which requests of somebody else can be added.
+    #[inline]
+    fn errand_with_room(&mut self, worker: usize) -> &mut Errand {
+        if self.errands[worker].as_ref().is_some_and(|errand| !errand.has_room(0)) {
+            self.send_errand(worker);
+        }
+        let errand = self.errands[worker].get_or_insert_with(|| self.idle_errands.pop().unwrap_or_default());
+        errand.home = self.worker;
+        errand
     }
 
     /// Sends what goes to other workers.
@@ -112,7 +136,7 @@ impl Kv {
 
     fn run_errand(&mut self, mut errand: Box<Errand>) {
         let Some(mut guest) = self.guest.take() else { return };
-        let Errand { home, parts, text, last, replies } = &mut *errand;
+        let Errand { home, parts, text, last, replies, .. } = &mut *errand;
         // Whatever was being replied here goes on behind it.
         std::mem::swap(&mut self.replies, replies);
         let most = self.settings().output;
@@ -128,13 +152,15 @@ impl Kv {
             let part = &mut parts[at];
             let text = &text[part.text..until];
             let before = self.replies.mark();
-            self.replies.set_most_behind(before, most);
-            match part.redis {
-                Some((space, protocol)) => {
+            self.replies
+                .set_most_behind(before, if matches!(part.of, Of::Asker(_)) { udp::ANSWER as u64 } else { most });
+            match (part.redis, part.of) {
+                (Some((space, protocol)), _) => {
                     guest.visit(space, protocol);
                     self.run_as_guest(&mut guest, text, part.ahead.clone(), last);
                 }
-                None => self.run_for_memcached(text, last),
+                (None, Of::Client(_)) => self.run_for_memcached(text, last),
+                (None, Of::Asker(_)) => self.run_datagram(text),
             }
             part.replied = self.replies.mark_unless_cut(before);
         }
@@ -203,15 +229,22 @@ impl Kv {
     pub(super) fn finish_errand(&mut self, net: &mut impl Transport, mut errand: Box<Errand>) {
         let mut from = Mark::default();
         for part in errand.parts.drain(..) {
-            self.with_client(net, part.conn, |kv, net, client| {
-                client.awaits -= 1;
-                kv.replies.append(&mut errand.replies, from, part.replied);
-                kv.reply(net, client);
-                kv.resume(net, client);
-            });
+            match part.of {
+                Of::Client(conn) => self.with_client(net, conn, |kv, net, client| {
+                    client.awaits -= 1;
+                    kv.replies.append(&mut errand.replies, from, part.replied);
+                    kv.reply(net, client);
+                    kv.resume(net, client);
+                }),
+                Of::Asker(at) => {
+                    self.replies.append(&mut errand.replies, from, part.replied);
+                    self.answer_from_elsewhere(net, &errand.askers[at]);
+                }
+            }
             from = part.replied.unwrap_or(from);
         }
         errand.replies.clear();
+        errand.askers.clear();
         if self.idle_errands.len() < IDLE {
             self.idle_errands.push(errand);
         }
@@ -219,6 +252,12 @@ impl Kv {
 }
 
 impl Errand {
+    /// What is added from here on is of somebody else.
+    #[inline]
+    fn begin(&mut self, of: Of, redis: Option<(u8, Protocol)>) {
+        self.parts.push(Part { of, redis, text: self.text.len(), replied: None, ahead: 0..0 });
+    }
+
     /// Whether there is room for more behind the requests from `begun` on.
     #[inline]
     fn has_room(&self, begun: usize) -> bool {

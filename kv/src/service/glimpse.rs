@@ -48,6 +48,19 @@ fn of_memcached(data: &[u8]) -> Option<(&[u8], usize)> {
 }
 
 impl Kv {
+    /// Asks for the part of the index that leads to the key of the request of a memcached client that `data` begin with. Returns the
+    /// key's hash, if it is in our shard.
+    pub(super) fn glimpse_datagram(&self, data: &[u8]) -> Option<u64> {
+        let store = self.stores[self.worker].as_ref()?;
+        let (key, _) = of_memcached(data)?;
+        let hash = self.keys.key(memcached::SPACE, key).hash();
+        let is_ours = self.stores.len() == 1 || shard_of(hash, self.stores.len()) == self.worker;
+        is_ours.then(|| {
+            store.prefetch_index(hash);
+            hash
+        })
+    }
+
     /// Asks for the part of the index that leads to the keys of requests of `client` at the beginning of `data`.
     pub(super) fn glimpse(&mut self, client: &Client, data: &[u8]) {
         let Some(store) = &self.stores[self.worker] else { return };

@@ -154,6 +154,7 @@ impl memcached::Server for Host {
             input: totals.input,
             output: totals.output,
             port: self.hub.memcached(),
+            udp: self.hub.datagrams().unwrap_or_default(),
             counts,
         }
     }

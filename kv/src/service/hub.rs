@@ -8,7 +8,7 @@ use crate::store::{self, Keys, LONG, Store};
 use linerate_bypass::arena::Arena;
 use linerate_bypass::{LaterPlace, RemotePlace};
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -39,6 +39,8 @@ pub struct Config {
 pub struct Hub {
     workers: usize,
     memcached: Option<u16>,
+    /// Whether memcached's clients may come with datagrams.
+    datagrams: AtomicBool,
     store: store::Config,
     export: Option<(Arc<Export>, LaterPlace)>,
     counters: Option<(Arc<Names>, LaterPlace)>,
@@ -113,6 +115,7 @@ impl Hub {
         Arc::new(Hub {
             workers,
             memcached,
+            datagrams: AtomicBool::new(false),
             store,
             export,
             counters,
@@ -169,6 +172,17 @@ impl Hub {
 
     pub(super) fn memcached(&self) -> u16 {
         self.memcached.unwrap_or_default()
+    }
+
+    /// Lets workers that are made from now on answer datagrams, too, which come to memcached's port: without a password, and whoever
+    /// seems to have sent them. Otherwise they take no notice of them.
+    pub fn answer_datagrams(&self) {
+        self.datagrams.store(true, Ordering::Relaxed);
+    }
+
+    /// Where datagrams are answered, if they are.
+    pub(super) fn datagrams(&self) -> Option<u16> {
+        self.memcached.filter(|_| self.datagrams.load(Ordering::Relaxed))
     }
 
     pub(super) fn next_client(&self) -> u64 {

@@ -4,6 +4,7 @@
 //! at home when it is its turn: so nobody waits for one that waits for him. A worker borrows for one request at a time.
 
 use super::Kv;
+use super::datagrams::Asked;
 use super::errand::Errand;
 use super::messages::Message;
 use crate::commands::Session;
@@ -16,6 +17,8 @@ use std::collections::VecDeque;
 pub(super) enum Job {
     /// The request that the client of this connection waits with.
     Ask(ConnId),
+    /// The requests of a datagram.
+    Datagram(Box<Asked>),
     /// To tell the shards of the keys watched for a client that it has gone.
     Unwatch(Session),
 }
@@ -119,6 +122,7 @@ impl Kv {
                 }
                 kv.resume(net, client);
             }),
+            Job::Datagram(asked) => self.run_waiting(net, &asked),
             Job::Unwatch(mut session) => session.unwatch(&mut Shards::new(&mut self.stores), &self.keys),
         }
     }

@@ -8,6 +8,7 @@
 //! | `glimpse.rs` | the keys of the others, to be fetched ahead |
 //! | `intake.rs` | what clients send, in whatever pieces it comes |
 //! | `requests.rs` | the other requests are read, and run where their shards are |
+//! | `datagrams.rs` | requests of memcached's clients that come in datagrams, without a connection |
 //! | `errand.rs`, `lending.rs`, `messages.rs` | requests for other workers' shards: sent there, or the shards fetched |
 //! | `host.rs` | what commands ask of the server as a whole |
 //! | `tending.rs` | what is done in the background |
@@ -18,6 +19,7 @@
 //! each other in a circle.
 
 mod client;
+mod datagrams;
 mod errand;
 mod glimpse;
 mod host;
@@ -37,11 +39,12 @@ use crate::commands::{Session, Settings, Stats};
 use crate::memcached;
 use crate::store::{Keys, Store};
 use client::{Client, Speech};
+use datagrams::Datagrams;
 use errand::Errand;
 use host::Host;
 use lending::Lending;
 use linerate_bypass::time::Duration;
-use linerate_bypass::{CloseReason, ConnId, Origin, Seat, Service, Transport};
+use linerate_bypass::{CloseReason, ConnId, Datagram, Origin, Seat, Service, Transport};
 use messages::Outbox;
 use output::Replies;
 use quick::Ahead;
@@ -73,6 +76,7 @@ pub struct Kv {
     ahead: Vec<Ahead>,
     /// The hashes of keys of other requests, while they are looked at.
     glimpsed: Vec<u64>,
+    datagrams: Datagrams,
     /// Bursts so far.
     burst: u64,
     /// Connections of which there is more to be read.
@@ -103,6 +107,7 @@ impl Kv {
             worker,
             stores,
             keys: hub.keys(),
+            datagrams: Datagrams::new(hub.datagrams()),
             exports: hub.exports(),
             clients: Vec::new(),
             host: Host::new(hub, worker),
@@ -213,6 +218,10 @@ impl Service for Kv {
     fn told(&mut self, net: &mut impl Transport, message: Message) {
         self.now = self.clock.millis(net.now());
         self.hear(net, message);
+    }
+
+    fn datagram(&mut self, net: &mut impl Transport, datagram: Datagram) {
+        self.take_datagram(net, datagram);
     }
 
     fn tend(&mut self, net: &mut impl Transport) -> Option<Duration> {

@@ -84,6 +84,17 @@ impl Replies {
         self.is_cut
     }
 
+    /// All of them, a piece after the other.
+    pub fn pieces(&self) -> impl Iterator<Item = &[u8]> {
+        let mut from = 0;
+        let values = self.values.iter().flat_map(move |(at, value)| {
+            let text = &self.text[std::mem::replace(&mut from, *at)..*at];
+            [text, &value[..]]
+        });
+        let last = self.values.last().map_or(0, |(at, _)| *at);
+        values.chain([&self.text[last..self.end]])
+    }
+
     /// Whether they had better be sent before there are more.
     #[inline]
     pub fn are_many(&self) -> bool {

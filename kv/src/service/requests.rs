@@ -275,7 +275,7 @@ impl Kv {
     }
 
     /// The shards that a request of a memcached client needs.
-    fn memcached_needs(&self, request: &memcached::Request<'_>) -> ShardSet {
+    pub(super) fn memcached_needs(&self, request: &memcached::Request<'_>) -> ShardSet {
         let count = self.stores.len();
         if count == 1 {
             return ShardSet::NONE;
@@ -301,7 +301,7 @@ impl Kv {
 
     /// Whether all shards of `needs` are there.
     #[inline]
-    fn has(&self, needs: &ShardSet) -> bool {
+    pub(super) fn has(&self, needs: &ShardSet) -> bool {
         needs.iter().all(|shard| self.stores[shard].is_some())
     }
 

@@ -80,6 +80,7 @@ impl Kv {
         if has_more {
             self.clock.next = now;
         }
+        self.serve_datagrams(net);
         for conn in std::mem::take(&mut self.unfinished) {
             self.with_client(net, conn, |kv, net, client| kv.serve(net, client));
         }

@@ -1,5 +1,6 @@
 //! The service as its clients see it, on one worker and on several.
 
+mod datagrams;
 mod net;
 mod pieces;
 

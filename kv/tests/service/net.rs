@@ -45,6 +45,9 @@ struct Net {
     /// Of connections that are gone.
     nobody: End,
     place: Vec<u8>,
+    /// What has been sent, and how many datagrams more may be.
+    datagrams: Vec<Datagram>,
+    datagram_room: usize,
 }
 
 impl Net {
@@ -152,7 +155,13 @@ impl Transport for Net {
     fn connect(&mut self, _: SocketAddr, _: u64) {}
 
     fn send_datagram(&mut self, datagram: Datagram) -> Result<(), Datagram> {
-        Err(datagram)
+        if self.datagram_room == 0 {
+            return Err(datagram);
+        }
+        self.datagram_room -= 1;
+        // Once it is on its way, its memory is free.
+        self.datagrams.push(Datagram { payload: datagram.payload.to_vec().into(), ..datagram });
+        Ok(())
     }
 }
 
@@ -177,16 +186,34 @@ impl Host {
     }
 
     pub fn with(workers: usize, set: impl FnOnce(&mut Settings)) -> Self {
+        Self::that(workers, set, |_| {})
+    }
+
+    /// One that answers datagrams.
+    pub fn with_datagrams(workers: usize, set: impl FnOnce(&mut Settings)) -> Self {
+        Self::that(workers, set, Hub::answer_datagrams)
+    }
+
+    fn that(workers: usize, set: impl FnOnce(&mut Settings), prepare: impl FnOnce(&Hub)) -> Self {
         let mut settings = Settings { memory: 64 << 20, ..Settings::default() };
         set(&mut settings);
         let arena = Arena::new(ArenaConfig { bytes: settings.memory as usize, hugepages: false }).unwrap();
         let config = Config { settings, workers, memcached: Some(MEMCACHED), arena, export: None, counters: None };
         let hub = Hub::new(config);
+        prepare(&hub);
         let (senders, mails): (Vec<_>, Vec<_>) = (0..workers).map(|_| mailbox(64)).unzip();
         let postbox = Postbox::new(senders);
         let worker = |(worker, mail)| Worker {
             kv: Kv::new(hub.clone(), Seat { worker, workers, postbox: postbox.clone() }),
-            net: Net { worker, now: Instant::ZERO, ends: Vec::new(), nobody: End::default(), place: Vec::new() },
+            net: Net {
+                worker,
+                now: Instant::ZERO,
+                ends: Vec::new(),
+                nobody: End::default(),
+                place: Vec::new(),
+                datagrams: Vec::new(),
+                datagram_room: usize::MAX,
+            },
             mail,
         };
         Host { workers: mails.into_iter().enumerate().map(worker).collect() }
@@ -211,6 +238,28 @@ impl Host {
         let conn = net.conn(slot);
         kv.opened(net, conn, Origin::Accepted);
         Client(conn)
+    }
+
+    /// A datagram comes to the worker `worker` on memcached's port, from the port `from` of the client.
+    pub fn datagram(&mut self, worker: usize, from: u16, payload: &[u8]) {
+        self.datagram_to(MEMCACHED, worker, from, payload);
+    }
+
+    /// The same on any port of the server.
+    pub fn datagram_to(&mut self, port: u16, worker: usize, from: u16, payload: &[u8]) {
+        let (local, remote) = (([10, 0, 0, 2], port).into(), ([10, 0, 0, 1], from).into());
+        let Worker { kv, net, .. } = &mut self.workers[worker];
+        kv.datagram(net, Datagram { local, remote, payload: payload.to_vec().into() });
+    }
+
+    /// The datagrams that `worker` has sent since it was last asked.
+    pub fn datagrams(&mut self, worker: usize) -> Vec<Datagram> {
+        std::mem::take(&mut self.workers[worker].net.datagrams)
+    }
+
+    /// `worker` can send so many datagrams more.
+    pub fn set_datagram_room(&mut self, worker: usize, room: usize) {
+        self.workers[worker].net.datagram_room = room;
     }
 
     pub fn end(&mut self, client: Client) -> &mut End {

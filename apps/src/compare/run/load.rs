@@ -350,6 +350,14 @@ mod tests {
                 ),
             ),
             (
+                "kv/virtio-user/datagrams",
+                Measure { rate: Some(5e4), ..measure },
+                format!(
+                    "linerate -v kv load {common} {via} --udp --protocol memcached {to} --histogram --depth 16 --rate 50000 \
+                     --keys 1000 --value-size 64 --get-ratio 0.9 --zipf 0.99 --no-fill"
+                ),
+            ),
+            (
                 "echo/kernel/spinning",
                 Measure { reconnect: true, ..measure },
                 format!("linerate -v echo load {common} --via kernel --spin {to} --histogram --size 64 --reconnect"),

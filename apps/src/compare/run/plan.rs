@@ -84,7 +84,7 @@ pub fn rows(wanted: &Wanted, cores: &Cores, obstacles: &Obstacles) -> Vec<Planne
     }
     for row in &mut rows {
         row.co_scheduled = cores.shared(row.threading == Some(Threading::Split));
-        row.obstacle = obstacles.to(&row.way).or_else(|| row.lacks());
+        row.obstacle = obstacles.to(&row.way);
     }
     rows
 }
@@ -122,7 +122,12 @@ fn of_way(wanted: &Wanted, app: App, way: &Way) -> Vec<Planned> {
         if app == App::Echo {
             add("raw", &Design::Raw, None, &[], &[]);
         }
-        add("datagrams", &Design::Datagrams, None, &[], &["--udp"]);
+        // memcached's protocol is the one that has datagrams.
+        let (server, load): (&[_], &[_]) = match app {
+            App::Echo => (&[], &["--udp"]),
+            App::Kv => (&["--udp"], &["--udp", "--protocol", "memcached"]),
+        };
+        add("datagrams", &Design::Datagrams, None, server, load);
         for engine in &wanted.engines {
             let (name, design) = match engine {
                 EngineArg::Native => ("native", Design::Native),
@@ -155,14 +160,6 @@ fn of_way(wanted: &Wanted, app: App, way: &Way) -> Vec<Planned> {
 }
 
 impl Planned {
-    /// What the program has not got for it, and what can be done instead.
-    fn lacks(&self) -> Option<(String, String)> {
-        (self.app == App::Kv && self.design == Design::Datagrams).then(|| {
-            let why = "kv serve answers no datagrams: a request has to come over a connection";
-            (why.to_owned(), "nothing: see what datagrams do for echo over the same link".to_owned())
-        })
-    }
-
     /// The row of the results, with nothing measured yet.
     pub fn row(&self) -> Row {
         let outcome = match &self.obstacle {

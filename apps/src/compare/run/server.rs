@@ -11,10 +11,11 @@ use serde::Deserialize;
 use std::process::Command;
 use std::sync::atomic::AtomicBool;
 
-/// The ports of echo, discard, chargen and Redis where one has to be named.
+/// The ports of echo, discard, chargen, Redis and memcached where one has to be named.
 const PORTS: [(Served, u16); 2] = [(Served::Discard, 9), (Served::Chargen, 19)];
 const ECHO: u16 = 7;
 const REDIS: u16 = 6379;
+const MEMCACHED: u16 = 11211;
 /// Bytes that a key-value server is given beside each value, for the key and all that is kept of it, and beside all.
 const BESIDE: u64 = 96;
 const MEMORY: u64 = 96 << 20;
@@ -162,6 +163,7 @@ fn command(setting: &Setting, joint: &Joint, row: &Planned, (served, values): (S
     let mut command = joint.at_server(&setting.linerate);
     let port = match (served, row.app) {
         (Served::App { .. }, App::Echo) => ECHO,
+        (Served::App { .. }, App::Kv) if row.design == Design::Datagrams => MEMCACHED,
         (Served::App { .. }, App::Kv) => REDIS,
         _ => PORTS.iter().find(|(other, _)| *other == served).map_or(ECHO, |(_, port)| *port),
     };
@@ -178,12 +180,13 @@ fn command(setting: &Setting, joint: &Joint, row: &Planned, (served, values): (S
         return command;
     }
     command.args(joint.server_words()).args(&row.server);
+    let listen = if port == MEMCACHED { "--memcached" } else { "--listen" };
     if ports > 1 {
         for port in port..port + ports {
-            command.args(["--listen", &joint.listen_on(port)]);
+            command.args([listen, &joint.listen_on(port)]);
         }
     } else {
-        command.args(["--listen", &joint.listen(port)]);
+        command.args([listen, &joint.listen(port)]);
     }
     if row.threading == Some(Threading::Split) {
         command.args(["--threading", "split", "--service-cores", &setting.cores.service.to_string()]);
@@ -236,6 +239,13 @@ mod tests {
                 format!(
                     "linerate echo serve --json --cores 0 {stack} --engine native --listen 10.0.0.2:7 --threading split \
                      --service-cores 0"
+                ),
+            ),
+            (
+                "kv/virtio-user/datagrams",
+                format!(
+                    "linerate kv serve --json --cores 0 {stack} --udp --memcached 10.0.0.2:11211 --memory 100823296 \
+                     --max-clients 1000000"
                 ),
             ),
             (

@@ -1,0 +1,46 @@
+//! `linerate kv load --udp`.
+
+use super::kv::KvLoadArgs;
+use super::udp::{self, Ports};
+use crate::error::Error;
+use crate::load::{Astray, KvLoad, LONGEST_IN_DATAGRAM, NO_ANSWER, Protocol, UdpKvLoad, UdpPlan};
+use crate::output::print_line;
+use crate::over::Over;
+use crate::signals;
+
+/// Runs it and prints its report.
+pub fn run(args: &KvLoadArgs) -> Result<(), Error> {
+    udp::check(&args.load)?;
+    let usage = |said: String| Err(Error::Usage(said));
+    if args.protocol != Protocol::Memcached {
+        return usage("--udp: Redis has no protocol for datagrams: add --protocol memcached".to_owned());
+    }
+    let longest = *args.value_size.end();
+    if longest > LONGEST_IN_DATAGRAM {
+        return usage(format!(
+            "--udp --value-size {longest}: a SET has to fit into one datagram: give {LONGEST_IN_DATAGRAM} bytes at most"
+        ));
+    }
+    let ports = Ports::open(&args.load, signals::stop_flag().map_err(Error::Signals)?)?;
+    let space = args.keyspace(None);
+    let (remote, local, first) = (args.load.connect, ports.local, ports.first);
+    let plan = UdpPlan { remote, local, first, warm_up: args.load.warm_up(), duration: args.load.duration() };
+    let (load, basis) = ports.run(move |flags| UdpKvLoad::new(space.clone(), plan, flags))?;
+    let Some(udp) = load.filter(UdpKvLoad::has_been_answered) else {
+        return Err(Error::NoConnection { remote, why: None });
+    };
+    if udp.has_stalled() {
+        return Err(Error::Stalled { remote, limit: NO_ANSWER });
+    }
+    let load = udp.load();
+    let Astray { lost, corrupt, .. } = udp.astray();
+    let (refused, missing) = (load.refused(), if args.no_miss { load.misses() } else { 0 });
+    let errors = lost + corrupt + refused + missing;
+    let report = Over { result: args.report(&[load], udp.measured(), errors), basis };
+    print_line(if args.load.is_json() { report.json() } else { report.to_string() }).map_err(Error::Output)?;
+    if errors == 0 {
+        return Ok(());
+    }
+    let first = KvLoad::first_error(load).map(str::to_owned);
+    Err(Error::Datagrams { lost, corrupt, refused, missing, first })
+}

@@ -1,0 +1,230 @@
+//! `kv serve --udp` and `kv load --udp`, by running the program: against each other over kernel sockets, against a client that the test
+//! plays, and against memcached, where it is installed.
+
+mod common;
+#[path = "common/free_address.rs"]
+mod free_address;
+
+use common::{PATIENCE, Program, Server, run, text};
+use free_address::free_address;
+use rustix::process::Signal;
+use std::net::{SocketAddr, UdpSocket};
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// A server with this address on kernel sockets.
+fn serve(args: &str) -> (Server, SocketAddr) {
+    let address = free_address();
+    let server = Server::start("kv", &format!("--via kernel --memory 64m --memcached {address} --udp {args}"));
+    assert!(server.ready.starts_with("ready kv on "), "{}", server.ready);
+    (server, address)
+}
+
+/// A client without connections.
+struct Client(UdpSocket);
+
+impl Client {
+    fn of(address: SocketAddr) -> Self {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.connect(address).unwrap();
+        Client(socket)
+    }
+
+    fn send(&self, id: u16, requests: &[u8]) {
+        let header = [id.to_be_bytes(), [0, 0], [0, 1], [0, 0]].concat();
+        self.0.send(&[&header, requests].concat()).unwrap();
+    }
+
+    /// The next message in answer, which has the name `id` and comes in its datagrams' order.
+    fn receive(&self, id: u16, patience: Duration) -> Option<Vec<u8>> {
+        self.0.set_read_timeout(Some(patience)).unwrap();
+        let (mut message, mut bytes) = (Vec::new(), [0; 2000]);
+        for sequence in 0.. {
+            let n = self.0.recv(&mut bytes).ok()?;
+            let number = |at: usize| u16::from_be_bytes([bytes[at], bytes[at + 1]]);
+            assert_eq!((number(0), number(2), number(6)), (id, sequence, 0), "{}", bytes[..n].escape_ascii());
+            message.extend_from_slice(&bytes[8..n]);
+            if sequence + 1 == number(4) {
+                break;
+            }
+        }
+        Some(message)
+    }
+
+    #[track_caller]
+    fn ask(&self, id: u16, requests: &[u8]) -> Vec<u8> {
+        self.send(id, requests);
+        self.receive(id, PATIENCE).unwrap_or_else(|| panic!("no answer to {}", requests.escape_ascii()))
+    }
+}
+
+#[test]
+fn a_client_without_connections_is_served() {
+    let (server, address) = serve("");
+    let client = Client::of(address);
+    assert_eq!(client.ask(1, b"set key 3 0 5\r\nvalue\r\n"), b"STORED\r\n");
+    assert_eq!(client.ask(0xfedc, b"get key none\r\n"), b"VALUE key 3 5\r\nvalue\r\nEND\r\n");
+    let long = [&b"set long 0 0 5000\r\n"[..], &[b'x'; 5000], b"\r\n"].concat();
+    assert_eq!(client.ask(2, &long), b"STORED\r\n");
+    assert_eq!(client.ask(3, b"get long\r\n"), [b"VALUE long 0 5000\r\n", &[b'x'; 5000][..], b"\r\nEND\r\n"].concat());
+    // Neither of these is answered, but what comes behind them.
+    client.send(4, b"nonsense\r\n");
+    client.0.send(b"mn\r\n").unwrap();
+    assert_eq!(client.ask(5, b"mn\r\n"), b"MN\r\n");
+    assert!(server.stop().status.success());
+}
+
+#[test]
+fn a_server_that_was_not_told_to_hears_no_datagrams() {
+    let address = free_address();
+    let server = Server::start("kv", &format!("--via kernel --memory 64m --memcached {address}"));
+    let client = Client::of(address);
+    client.send(1, b"mn\r\n");
+    // The kernel says that nobody listens there.
+    assert_eq!(client.receive(1, Duration::from_secs(5)), None);
+    assert!(server.stop().status.success());
+}
+
+/// Loads `address` in all ways, and checks the reports.
+fn loads(address: SocketAddr, more: &str) {
+    for args in [
+        "--connections 4 --depth 4 --keys 1000 --no-miss --verify --value-size 8-1411 --get-ratio 0.5",
+        "--connections 1 --depth 1 --keys 10 --no-miss --zipf 0 --warm-up 100ms",
+        "--connections 4 --depth 16 --keys 1000 --no-miss --verify --rate 2000",
+        "--connections 2 --keys 1000 --no-fill",
+    ] {
+        let args = format!("{args} {more}");
+        let load = format!(
+            "kv load --udp --protocol memcached --via kernel --connect {address} --duration 300ms --json {args}"
+        );
+        let output = run(&load);
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"));
+        let number = |of: &serde_json::Value, name: &str| of[name].as_f64().unwrap();
+        // A socket's buffer may overflow where others have the processor; what is answered is right.
+        let lost = text(&output.stderr).contains(" requests were lost, 0 were answered with wrong bytes: the figures");
+        assert!(output.status.success() || lost && output.status.code() == Some(1), "{args}: {output:?}");
+        assert_eq!(output.status.success(), number(&report, "errors") == 0.0);
+        assert!(number(&report, "requests") > 0.0 && report["misses"] == 0, "{report}");
+        let (get, set) = (&report["get"], &report["set"]);
+        assert_eq!(number(&report, "requests"), number(get, "requests") + number(set, "requests"));
+        assert_eq!(report.get("open").is_some(), args.contains("--rate"));
+        assert!(report["rtt_us"]["p50"].as_f64() > Some(0.0), "{report}");
+        let filled = args.split(' ').skip_while(|arg| *arg != "--keys").nth(1).unwrap().parse().unwrap();
+        assert_eq!(report["filled"], if args.contains("--no-fill") { 0u64 } else { filled });
+    }
+}
+
+#[test]
+fn a_load_without_connections_is_served() {
+    let (server, address) = serve("--json");
+    loads(address, "");
+    let output = server.stop();
+    let summary: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(summary["accepted"], 0, "{summary}");
+}
+
+#[test]
+fn a_load_without_connections_is_served_by_two_workers() {
+    if thread::available_parallelism().unwrap().get() < 2 {
+        return;
+    }
+    let (server, address) = serve("--workers 2");
+    loads(address, "");
+    assert!(server.stop().status.success());
+}
+
+#[test]
+fn memcached_is_loaded_without_connections() {
+    let address = free_address();
+    let port = address.port().to_string();
+    let mut command = Command::new("memcached");
+    command.args(["-l", "127.0.0.1", "-p", "0", "-U", &port, "-t", "1", "-u", "root"]);
+    let Ok(child) = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn() else {
+        return eprintln!("skipped: it needs memcached: apt-get install memcached");
+    };
+    let mut memcached = Program::of(child);
+    let (client, deadline) = (Client::of(address), Instant::now() + PATIENCE);
+    loop {
+        // Until it listens, the kernel says that nobody does.
+        _ = client.0.send(&[0, 0, 0, 0, 0, 1, 0, 0, b'm', b'n', b'\r', b'\n']);
+        if client.receive(0, Duration::from_millis(50)).is_some() {
+            break;
+        }
+        assert!(Instant::now() < deadline && memcached.child().try_wait().unwrap().is_none());
+    }
+    loads(address, "");
+}
+
+#[test]
+fn a_load_that_nobody_answers_ends_and_so_does_one_that_is_interrupted() {
+    let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let address = silent.local_addr().unwrap();
+    let load = format!("kv load --udp --protocol memcached --via kernel --connect {address}");
+    let output = run(&load);
+    assert!(output.status.code() == Some(1) && output.stdout.is_empty(), "{output:?}");
+    assert!(text(&output.stderr).contains(&format!("{address}: no answer in time")), "{output:?}");
+
+    let (server, address) = serve("");
+    let load =
+        format!("kv load --udp --protocol memcached --via kernel --connect {address} --keys 10 --duration 10m --json");
+    let load = Program::start(&load);
+    let client = Client::of(address);
+    // Once there is a key, it has begun.
+    let deadline = Instant::now() + PATIENCE;
+    while client.ask(1, b"get key:000000000001\r\n") == b"END\r\n" {
+        assert!(Instant::now() < deadline);
+    }
+    load.signal(Signal::INT);
+    let output = load.wait();
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(report["seconds"].as_f64().unwrap() < 60.0, "{report}");
+    assert!(server.stop().status.success());
+}
+
+#[test]
+fn a_load_whose_server_goes_away_ends_and_says_what_was_lost() {
+    let (server, address) = serve("");
+    let load = format!(
+        "kv load --udp --protocol memcached --via kernel --connect {address} --keys 10 --depth 4 --duration 2s --json"
+    );
+    let load = Program::start(&load);
+    let client = Client::of(address);
+    // All keys are set before the first GET.
+    let deadline = Instant::now() + PATIENCE;
+    let gets = || {
+        let stats = client.ask(1, b"stats\r\n");
+        let gets = text(&stats).lines().find_map(|line| line.strip_prefix("STAT cmd_get ")).unwrap();
+        gets.parse::<u64>().unwrap()
+    };
+    while gets() < 20 {
+        assert!(Instant::now() < deadline);
+    }
+    assert!(server.stop().status.success());
+    let output = load.wait();
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(report["errors"].as_u64() > Some(0), "{report}");
+    assert!(output.status.code() == Some(1) && text(&output.stderr).contains("requests were lost"), "{output:?}");
+}
+
+#[test]
+fn wrong_usage_is_one_line_and_status_2() {
+    let load = "kv load --udp --via kernel --connect 127.0.0.1:7";
+    let serve = "kv serve --udp --via kernel --memory 64m";
+    for (args, part) in [
+        (load.to_owned(), "--protocol memcached"),
+        (format!("{load} --protocol memcached --value-size 1412"), "1411 bytes at most"),
+        (format!("{load} --protocol memcached --connections 257"), "257"),
+        (format!("{load} --protocol memcached --one-sided"), "--one-sided"),
+        ("kv load --udp --protocol memcached --via tap:lr0 --dhcp --connect 10.0.0.2:7".to_owned(), "--ip"),
+        ("kv load --udp --protocol memcached --via rdma:rxe0 --connect 10.0.0.2:7".to_owned(), "--udp"),
+        (format!("{serve} --listen 127.0.0.1:0"), "--memcached"),
+        (format!("{serve} --listen 127.0.0.1:0 --memcached 127.0.0.1 --password-file /none"), "says no password"),
+        ("kv serve --udp --via rdma:rxe0 --memcached 10.0.0.2".to_owned(), "--udp"),
+    ] {
+        let output = run(&args);
+        let stderr = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{args}: {output:?}");
+        assert!(stderr.contains(part), "{args}: {stderr}");
+    }
+}

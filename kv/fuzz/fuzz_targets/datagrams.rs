@@ -1,0 +1,4 @@
+//! See [`linerate_kv_fuzz::datagrams`].
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| linerate_kv_fuzz::datagrams(data));
