@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 fn serve(args: &str) -> (Server, SocketAddr) {
     let address = free_address();
     let server = Server::start("kv", &format!("--via kernel --memory 64m --memcached {address} --udp {args}"));
+    assert!(server.ready.starts_with(&format!("ready kv on {address} via kernel")), "{}", server.ready);
     (server, address)
 }
 
@@ -211,7 +212,7 @@ fn wrong_usage_is_one_line_and_status_2() {
     let load = "kv load --udp --via kernel --connect 127.0.0.1:7";
     let serve = "kv serve --udp --via kernel --memory 64m";
     for (args, part) in [
-        (format!("{load}"), "--protocol memcached"),
+        (load.to_owned(), "--protocol memcached"),
         (format!("{load} --protocol memcached --value-size 1412"), "1411 bytes at most"),
         (format!("{load} --protocol memcached --connections 257"), "257"),
         (format!("{load} --protocol memcached --one-sided"), "--one-sided"),
