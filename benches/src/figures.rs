@@ -1,7 +1,7 @@
 //! Figures that the documentation shows: fragments of Markdown, which the book includes and the README repeats.
 //!
 //! A fragment is what a program printed, between a comment that names the command and a line that names the machine. Nobody edits
-//! one: [`write`] does, and has the README repeat it between `<!-- figures: NAME -->` and `<!-- end -->`.
+//! one: [`write()`] does, and has the README repeat it between `<!-- figures: NAME -->` and `<!-- end -->`.
 
 use linerate_apps::compare::utc::Utc;
 use linerate_apps::doctor::{Machine, examine, facts};
