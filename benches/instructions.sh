@@ -67,7 +67,7 @@ by_address() {
         END { for (at in cost) if (cost[at]) print at, cost[at] / operations }' "$scratch/$few" "$scratch/$many"
 }
 
-# Prints instructions, the function that was called, and the file, the most first.
+# Prints instructions, the function that was called, and the file, the most first, in Markdown.
 profile() {
     by_address >"$scratch/addresses"
     awk '/^0x/ { print $1 }' "$scratch/addresses" | addr2line -a -i -f -C -e "$program" | awk -v root="$PWD/" '
@@ -77,16 +77,20 @@ profile() {
             sub(/^.*::/, "", name)
             return name
         }
-        function take() { if (at != "") cost[sprintf("%-16s", called) (file == "" ? "(library)" : file)] += each[at] }
+        function take() { if (at != "") cost["`" called "` | " (file == "" ? "(library)" : file)] += each[at] }
         BEGIN { while ((getline <ARGV[1]) > 0) { sub(/^0x0*/, "", $1); each[$1] = $2 } ARGV[1] = "-" }
         /^0x/ { take(); sub(/^0x0*/, ""); at = $0; file = ""; next }
         { called = short($0); getline } # the last is what was called
         file == "" && index($0, root) == 1 { sub(/:[0-9?].*$/, ""); file = substr($0, length(root) + 1) }
         END {
             take()
-            if (each["elsewhere"]) cost["(other objects)"] = each["elsewhere"]
-            for (what in cost) printf "%8.1f  %s\n", cost[what], what
-        }' "$scratch/addresses" | sort -rn
+            if (each["elsewhere"]) cost["(other objects) |"] = each["elsewhere"]
+            for (what in cost) print cost[what], what
+        }' "$scratch/addresses" | sort -rn | awk -v each="$each" '
+        BEGIN { print "\n| instructions | called | file |\n|-------------:|--------|------|" }
+        $1 < each / 100 { rest += $1; next }
+        { n = $1; sub(/^[^ ]* /, ""); printf "| %.0f | %s |\n", n, $0 }
+        END { printf "| %.0f | less than 1 %% each | |\n", rest }'
 }
 
 first=$(count "$few" "$@")

@@ -1,12 +1,15 @@
 //! What the benches share. Each published figure comes from one of the programs in `src/bin`.
 #![forbid(unsafe_code)]
 
+pub mod baseline;
 pub mod client;
 pub mod distance;
 pub mod echo_pair;
 pub mod engine;
+pub mod figures;
 pub mod goodput;
 pub mod impair;
+pub mod instructions;
 pub mod kv;
 pub mod limit;
 pub mod loopback;

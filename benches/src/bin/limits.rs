@@ -2,10 +2,10 @@
 #![forbid(unsafe_code)]
 
 use clap::Parser;
+use linerate_benches::instructions::{Failed, count, run};
 use linerate_benches::limit::{Limit, table};
 use serde::{Deserialize, Serialize};
-use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
+use std::process::ExitCode;
 
 /// Instructions of the server for one 64-byte echo on one of 1 000 connections, checksums offloaded.
 const ECHO: f64 = 700.0;
@@ -35,13 +35,6 @@ struct Report {
     limits: Vec<Limit>,
 }
 
-#[derive(Debug, thiserror::Error)]
-#[error("{command} {what}")]
-struct Failed {
-    command: String,
-    what: String,
-}
-
 fn main() -> ExitCode {
     let args = Args::parse();
     let limits = match measure() {
@@ -61,10 +54,10 @@ fn main() -> ExitCode {
 }
 
 fn measure() -> Result<Vec<Limit>, Failed> {
-    let first = |args: &str| Ok(instructions(args)?[0]);
+    let first = |args: &str| Ok(count(args)?[0]);
     let echo = first("--engine native")?;
     let smoltcp = first("--engine smoltcp")?;
-    let per_segment = instructions("--engine native --mode stream --no-offload")?;
+    let per_segment = count("--engine native --mode stream --no-offload")?;
     let mut limits = vec![
         Limit::new("instructions per 64-byte echo, 1 000 connections", echo, ECHO),
         Limit::new("the same, to the smoltcp engine's", echo / smoltcp, ECHO_OF_SMOLTCP),
@@ -77,36 +70,11 @@ fn measure() -> Result<Vec<Limit>, Failed> {
     Ok(limits)
 }
 
-/// What `instructions.sh` prints, given these arguments: the numbers in it.
-fn instructions(args: &str) -> Result<Vec<f64>, Failed> {
-    let printed = run(&Path::new(env!("CARGO_MANIFEST_DIR")).join("instructions.sh"), args)?;
-    let numbers: Vec<f64> = printed.split_whitespace().filter_map(|word| word.parse().ok()).collect();
-    if numbers.is_empty() {
-        return Err(Failed {
-            command: format!("instructions.sh {args}"),
-            what: format!("printed no number: {printed}"),
-        });
-    }
-    Ok(numbers)
-}
-
 /// What `engine` reports in JSON, given these arguments.
 fn engine(args: &str) -> Result<String, Failed> {
     let failed = |error: std::io::Error| Failed { command: "engine".to_owned(), what: error.to_string() };
     let engine = std::env::current_exe().map_err(failed)?.with_file_name("engine");
     run(&engine, &format!("{args} --json"))
-}
-
-/// What the program prints. Its status is not asked: it may fail because of a limit, which is for us to say.
-fn run(program: &PathBuf, args: &str) -> Result<String, Failed> {
-    let command = format!("{} {args}", program.file_name().unwrap_or_default().display());
-    eprintln!("{command}");
-    let output = Command::new(program).args(args.split(' ')).stderr(Stdio::inherit()).output();
-    let output = output.map_err(|error| Failed { command: command.clone(), what: error.to_string() })?;
-    match String::from_utf8(output.stdout) {
-        Ok(printed) if !printed.is_empty() => Ok(printed),
-        _ => Err(Failed { command, what: format!("failed ({})", output.status) }),
-    }
 }
 
 /// The ratios of a curve that have a limit.

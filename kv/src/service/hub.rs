@@ -104,11 +104,17 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Hub {
     /// The middle of a service.
     pub fn new(config: Config) -> Arc<Self> {
+        Hub::with_key(config, random_key())
+    }
+
+    /// The same, with a key of the hash that is known, so that two runs do exactly the same: for measurements. Clients who know it can
+    /// choose keys that are all in one place.
+    pub fn with_key(config: Config, key: [u8; 16]) -> Arc<Self> {
         let Config { settings, workers, memcached, arena, export, counters } = config;
         let store = store::Config {
             memory: settings.memory as usize / workers.max(1),
             evict: settings.evict,
-            key: random_key(),
+            key,
             long: LONG,
             arena,
         };

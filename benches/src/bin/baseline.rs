@@ -1,0 +1,101 @@
+//! Counts the instructions of the hot paths, and holds them against those that were accepted.
+#![forbid(unsafe_code)]
+
+use clap::Parser;
+use comfy_table::{CellAlignment, Table, presets};
+use linerate_benches::baseline::{Baseline, Compiler, complaints};
+use linerate_benches::figures::root;
+use linerate_benches::instructions::{OPERATIONS, count};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::{fs, io};
+
+/// Fail where a hot path takes more than 5 % more instructions than was accepted in benches/baseline.json (needs valgrind; counts
+/// of another compiler are not compared)
+#[derive(Parser)]
+struct Args {
+    /// Count all paths, not only the few that stand for the others
+    #[arg(long)]
+    all: bool,
+
+    /// Accept what all paths take now: write it to benches/baseline.json
+    #[arg(long)]
+    accept: bool,
+}
+
+/// Why nothing was told.
+#[derive(Debug, thiserror::Error)]
+enum Error {
+    #[error("{}: {error}", path.display())]
+    File { path: PathBuf, error: io::Error },
+    #[error("{}: {error}", path.display())]
+    Content { path: PathBuf, error: serde_json::Error },
+    #[error(transparent)]
+    Count(#[from] linerate_benches::instructions::Failed),
+    #[error("rustc does not say what it is: see that rustc -V works")]
+    Compiler,
+}
+
+fn main() -> ExitCode {
+    match run(&Args::parse()) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("baseline: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(args: &Args) -> Result<ExitCode, Error> {
+    if Command::new("valgrind").arg("--version").stdout(Stdio::null()).status().is_err() {
+        eprintln!("SKIPPED: instructions are not counted without valgrind: apt-get install valgrind");
+        return Ok(ExitCode::SUCCESS);
+    }
+    let path = root().join("benches/baseline.json");
+    let compiler = Compiler::here().ok_or(Error::Compiler)?;
+    if args.accept {
+        let counts = counts(true)?;
+        println!("{}", table(&BTreeMap::new(), &counts));
+        return write(&path, &Baseline { compiler, counts }).map(|()| ExitCode::SUCCESS);
+    }
+    let text = fs::read_to_string(&path).map_err(|error| Error::File { path: path.clone(), error })?;
+    let baseline: Baseline = serde_json::from_str(&text).map_err(|error| Error::Content { path, error })?;
+    // The counts are figures even if they are not compared.
+    if compiler != baseline.compiler {
+        let said = |Compiler { rustc, target_cpu }: &Compiler| format!("{rustc} for {target_cpu}");
+        let (here, there) = (said(&compiler), said(&baseline.compiler));
+        eprintln!("SKIPPED: instructions by {here} are not compared with those by {there}");
+        if args.all {
+            println!("{}", table(&BTreeMap::new(), &counts(true)?));
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    let counts = counts(args.all)?;
+    println!("{}", table(&baseline.counts, &counts));
+    let complaints = complaints(&baseline.counts, &counts);
+    complaints.iter().for_each(|complaint| eprintln!("baseline: {complaint}"));
+    Ok(if complaints.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn counts(all: bool) -> Result<BTreeMap<String, u64>, Error> {
+    let operations = OPERATIONS.iter().filter(|operation| all || operation.quick);
+    operations.map(|operation| Ok((operation.name.to_owned(), count(operation.args)?[0] as u64))).collect()
+}
+
+fn write(path: &Path, baseline: &Baseline) -> Result<(), Error> {
+    let text = serde_json::to_string_pretty(baseline).expect("a baseline is made of plain values");
+    fs::write(path, text + "\n").map_err(|error| Error::File { path: path.to_owned(), error })
+}
+
+/// The counts for people, in the order in which they are counted.
+fn table(accepted: &BTreeMap<String, u64>, counts: &BTreeMap<String, u64>) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::ASCII_MARKDOWN);
+    table.set_header(["operation", "instructions", "accepted"]);
+    for (name, count) in OPERATIONS.iter().filter_map(|operation| counts.get_key_value(operation.name)) {
+        table.add_row([name.clone(), count.to_string(), accepted.get(name).map(u64::to_string).unwrap_or_default()]);
+    }
+    table.column_iter_mut().skip(1).for_each(|column| column.set_cell_alignment(CellAlignment::Right));
+    table
+}
