@@ -36,6 +36,8 @@ pub const SIZE: u32 = 64;
 pub const GETS: f64 = 0.9;
 /// See [`GETS`].
 pub const ZIPF: f64 = 0.99;
+/// Clients at a time from which on a key-value server has to be told: it takes twice as many by itself.
+const MANY_CLIENTS: u32 = 5_000;
 /// How often a row may fail before it is left alone.
 const PATIENCE: u32 = 2;
 
@@ -50,6 +52,8 @@ pub struct Setting {
     pub get_ratio: f64,
     /// See [`Settings::zipf`].
     pub zipf: f64,
+    /// Whether there will be more clients at a time than a server takes without being told: room for them takes time to be made.
+    pub many_clients: bool,
 }
 
 /// Where a comparison stands.
@@ -161,7 +165,8 @@ impl Comparison {
             rows: rows.iter().map(|row| shown(row, network.as_ref())).collect(),
             notes: Vec::new(),
         };
-        let setting = Setting { linerate, cores, get_ratio: GETS, zipf: ZIPF };
+        let many_clients = schedule.most_connections() > MANY_CLIENTS;
+        let setting = Setting { linerate, cores, get_ratio: GETS, zipf: ZIPF, many_clients };
         let (failed, values) = (vec![0; rows.len()], Values { keys, size: SIZE });
         let began = Instant::now();
         let skipped = 0;
@@ -301,7 +306,7 @@ pub(super) mod tests {
     /// Cores and shares as they are on two cores.
     pub(in super::super) fn setting() -> Setting {
         let cores = Cores::choose(&[0, 1], None, None).unwrap();
-        Setting { linerate: "linerate".into(), cores, get_ratio: GETS, zipf: ZIPF }
+        Setting { linerate: "linerate".into(), cores, get_ratio: GETS, zipf: ZIPF, many_clients: true }
     }
 
     #[test]

@@ -23,7 +23,7 @@ const DRIVER: &str = "uio_pci_generic";
 /// Memory of a guest: a key-value server's export and hugepages are in it.
 const MEGABYTES: u32 = 1536;
 /// How long the comparison may take.
-const WITHIN: Duration = Duration::from_secs(720);
+const WITHIN: Duration = Duration::from_secs(780);
 /// What the comparison may need beside, to look at the machines and to write its reports.
 const BESIDE: Duration = Duration::from_secs(120);
 /// The addresses of ports of DPDK's, the server's and the load's.

@@ -177,6 +177,13 @@ impl Schedule {
         Schedule { times, steps: steps(rows, asked, times, &sweeps), points, left_out, limit }
     }
 
+    /// Connections that there are at a time, at most.
+    pub fn most_connections(&self) -> u32 {
+        let sweeps = self.steps.iter().any(|step| step.task == Task::Sweep(Swept::Connections));
+        let points = self.points.iter().map(|point| point.connections);
+        points.chain(sweeps.then_some(sweep::MOST_CONNECTIONS)).max().unwrap_or(0)
+    }
+
     /// How long it is expected to take.
     pub fn takes(&self) -> Duration {
         self.steps.iter().map(|step| step.takes).sum()
@@ -321,6 +328,8 @@ mod tests {
         let takes = |asked| Schedule::plan(&rows, asked).takes();
         let none = Schedule::plan(&rows, Asked { sweeps: false, ..asked });
         assert!(none.steps.iter().all(|step| !matches!(step.task, Task::Sweep(_))) && none.left_out.is_empty());
+        assert_eq!(none.most_connections(), 64);
+        assert_eq!(Schedule::plan(&all(&["kernel"], false), FULL).most_connections(), sweep::MOST_CONNECTIONS);
         assert!(takes(Asked { points: &POINTS[..1], ..asked }) < takes(asked));
         assert!(takes(Asked { slower: 8, ..asked }) > takes(asked));
         assert_eq!(Schedule::plan(&rows, Asked { points: &POINTS[1..], ..asked }).points, POINTS[1..]);

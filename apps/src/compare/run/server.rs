@@ -198,7 +198,8 @@ fn command(setting: &Setting, joint: &Joint, row: &Planned, (served, values): (S
     }
     if let (Served::App { .. }, App::Kv) = (served, row.app) {
         let memory = values.keys * (u64::from(values.size) + BESIDE) + MEMORY;
-        command.args(["--memory", &memory.to_string(), "--max-clients", MOST_CLIENTS]);
+        command.args(["--memory", &memory.to_string()]);
+        command.args(setting.many_clients.then_some(["--max-clients", MOST_CLIENTS]).into_iter().flatten());
     }
     command
 }
@@ -255,6 +256,16 @@ mod tests {
         ] {
             assert_eq!(line(id, Served::PLAIN), expected);
         }
+    }
+
+    #[test]
+    fn a_server_makes_room_for_as_many_clients_as_will_come() {
+        let joint = Joint::Loopback(None);
+        let served = (Served::PLAIN, Values { keys: 1000, size: 64 });
+        let few = Setting { many_clients: false, ..setting() };
+        let line =
+            |setting: &Setting| words(&command(setting, &joint, &row("kv/kernel/sleeping"), served, 1)).join(" ");
+        assert!(line(&setting()).contains("--max-clients") && !line(&few).contains("--max-clients"));
     }
 
     #[test]

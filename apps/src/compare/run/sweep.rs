@@ -22,6 +22,8 @@ pub const CONNECTIONS: u32 = 64;
 pub const OPEN_DEPTH: u32 = 64;
 /// Connections where the size of requests changes.
 pub const SIZE_CONNECTIONS: u32 = 16;
+/// Connections that there are at most, where their number changes.
+pub const MOST_CONNECTIONS: u32 = 100_000;
 /// Connections to one port of a server.
 const PER_PORT: f64 = 50_000.0;
 /// Bytes of payload that go into one frame over every link that has frames.
@@ -51,7 +53,7 @@ pub fn values(of: Swept, row: &Planned, quick: bool) -> Vec<f64> {
         Swept::ServiceTime if row.design == Design::Raw || one_sided => Vec::new(),
         Swept::ServiceTime if quick => vec![0.0, 10.0],
         Swept::ServiceTime => vec![0.0, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0],
-        Swept::Connections if streams => vec![1.0, 10.0, 100.0, 1_000.0, 10_000.0, 100_000.0],
+        Swept::Connections if streams => vec![1.0, 10.0, 100.0, 1_000.0, 10_000.0, f64::from(MOST_CONNECTIONS)],
         Swept::Size => {
             let mut sizes = vec![8.0, 64.0, 512.0, ONE_FRAME, 4096.0, 32_768.0, 262_144.0, 1_048_576.0];
             match row.design {
