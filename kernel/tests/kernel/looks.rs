@@ -44,7 +44,8 @@ fn looked_at(config: &Config) {
     }
     let mut told: Vec<_> = all.iter().map(|info| info.remote).collect();
     let mut ours: Vec<_> = streams.iter().map(|stream| stream.local_addr().unwrap()).collect();
-    (told.sort(), ours.sort());
+    told.sort();
+    ours.sort();
     assert_eq!(told, ours);
     drop(server.finish());
 }
