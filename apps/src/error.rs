@@ -3,6 +3,7 @@
 use crate::commands::compare::CompareError;
 use crate::commands::doctor::DoctorError;
 use crate::commands::hugepages::HugepagesError;
+use crate::inspect;
 use crate::load::Errors;
 use crate::net;
 use linerate_bypass::arena::ArenaError;
@@ -19,6 +20,9 @@ pub enum Error {
     /// The network could not be opened, or failed.
     #[error(transparent)]
     Net(#[from] net::Error),
+    /// Nobody can look in.
+    #[error(transparent)]
+    Inspect(#[from] inspect::Error),
     /// A load could open none of its connections.
     #[error("{remote}: {}: start a server there, or mend the way to it", reason(.why))]
     NoConnection {

@@ -9,6 +9,7 @@ pub mod commands;
 pub mod compare;
 pub mod doctor;
 mod error;
+mod inspect;
 pub mod load;
 pub mod net;
 mod output;

@@ -23,6 +23,7 @@ pub use rdma_args::RdmaArgs;
 #[cfg(feature = "rdma")]
 pub use rdma_args::{ConnectArg, ModeArg};
 
+use crate::inspect::Way;
 use crate::over::Basis;
 use linerate_bypass::arena::{Arena, ArenaError};
 use linerate_bypass::{Counters, LaterPlace, Published, Seat, Service, Summary};
@@ -57,6 +58,7 @@ type Close = Box<dyn FnOnce() -> Summary>;
 pub struct Network<M> {
     cores: Vec<usize>,
     port: Threaded<M>,
+    way: Way,
 }
 
 /// A port, and where services are run on it.
@@ -87,7 +89,7 @@ impl<M: Send + 'static> Network<M> {
             ThreadingArg::Inline => Threaded::Inline(Port::open(args, listen, cores.len(), stop)?),
             ThreadingArg::Split => Threaded::Split(split::Port::open(args, listen, &cores, place, stop)?),
         };
-        Ok(Network { cores, port })
+        Ok(Network { cores, port, way: Way::default() })
     }
 
     /// The TCP addresses listened on, with the ports that were chosen for port 0.
@@ -98,6 +100,11 @@ impl<M: Send + 'static> Network<M> {
     /// How many workers there will be.
     pub fn workers(&self) -> usize {
         self.cores.len()
+    }
+
+    /// The way to ask the workers how they are, which leads nowhere before they have been started.
+    pub fn way(&self) -> Way {
+        self.way.clone()
     }
 
     /// What is below, and how services run on it, where a result says nothing without it.
@@ -135,8 +142,8 @@ impl<M: Send + 'static> Network<M> {
         let make = Arc::new(make);
         let ready = Arc::default();
         let (jobs, close) = match self.port {
-            Threaded::Inline(port) => port.jobs(make, &stop, &ready)?,
-            Threaded::Split(port) => port.jobs(make, &stop, &ready)?,
+            Threaded::Inline(port) => port.jobs(make, &stop, &ready, &self.way)?,
+            Threaded::Split(port) => port.jobs(make, &stop, &ready, &self.way)?,
         };
         let mut running = Running::start(&self.cores, jobs, stop, close)?;
         running.ready = ready;

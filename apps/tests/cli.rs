@@ -210,6 +210,61 @@ fn echo_answers_datagrams() {
     }
 }
 
+/// The page that a server's ready line points to.
+fn metrics(server: &Server) -> String {
+    let (_, at) = server.ready.trim_end().split_once(", metrics at http://").unwrap();
+    let mut stream = TcpStream::connect(at.strip_suffix("/metrics").unwrap()).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, page) = answer.split_once("\r\n\r\n").unwrap();
+    assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
+    page.to_owned()
+}
+
+/// What `page` says of the metric `name` of all workers together.
+#[track_caller]
+fn value(page: &str, name: &str) -> u64 {
+    let lines = page.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix("{worker=\""));
+    let values: Vec<u64> = lines.map(|line| line.split_once("\"} ").unwrap().1.parse().unwrap()).collect();
+    assert!(!values.is_empty(), "{name}: {page}");
+    values.iter().sum()
+}
+
+#[test]
+fn counters_can_be_read_while_a_server_runs() {
+    for threading in ["inline", "split"] {
+        let server = serve("echo", &format!("--threading {threading} --workers 2 --metrics 127.0.0.1:0"));
+        let page = metrics(&server);
+        assert_eq!(value(&page, "linerate_worker_up"), 2, "{page}");
+        for name in ["linerate_rx_bytes_total", "linerate_connections", "linerate_connections_accepted_total"] {
+            assert_eq!(value(&page, name), 0, "{page}");
+        }
+        let mut streams: Vec<_> = (0..5).map(|_| connect(&server)).collect();
+        for stream in &mut streams {
+            stream.write_all(&[7; 1000]).unwrap();
+            stream.read_exact(&mut [0; 1000]).unwrap();
+        }
+        let page = metrics(&server);
+        assert_eq!((value(&page, "linerate_rx_bytes_total"), value(&page, "linerate_tx_bytes_total")), (5000, 5000));
+        assert_eq!((value(&page, "linerate_connections"), value(&page, "linerate_connections_accepted_total")), (5, 5));
+        drop(streams);
+        let deadline = Instant::now() + PATIENCE;
+        while value(&metrics(&server), "linerate_connections") > 0 {
+            assert!(Instant::now() < deadline, "{}", metrics(&server));
+        }
+        assert_eq!(value(&metrics(&server), "linerate_connections_finished_total"), 5);
+        assert!(server.stop().status.success());
+    }
+}
+
+#[test]
+fn metrics_at_an_address_that_cannot_be_had_end_the_server_at_once() {
+    assert_refused("echo serve --via kernel --listen 127.0.0.1:0 --metrics 192.0.2.1:1", 1, "--metrics 192.0.2.1:1");
+    assert_refused("echo serve --via kernel --listen 127.0.0.1:0 --metrics 9107", 2, "--metrics");
+}
+
 #[test]
 fn discard_takes_everything_and_returns_nothing() {
     let server = serve("discard", "");

@@ -4,7 +4,7 @@
 //!   device, for tests.
 //! - [`Arena`], [`Bytes`] and [`mailbox`]: the memory that devices and applications share, and the queue between threads.
 //!   [`Published`]: memory that peers of a device read while it is written; [`Counters`]: numbers that they count with.
-//! - [`Service`] and [`Transport`]: an application, and the worker that carries its bytes.
+//! - [`Service`] and [`Transport`]: an application, and the worker that carries its bytes. [`inspect`]: a look into a worker.
 
 pub mod arena;
 mod blocks;
@@ -15,6 +15,7 @@ mod cpu;
 #[cfg(feature = "dpdk")]
 pub mod dpdk;
 mod free_list;
+pub mod inspect;
 pub mod mailbox;
 pub mod memory;
 mod nic;

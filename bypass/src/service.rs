@@ -5,6 +5,7 @@
 //! call, and one service source serves every transport.
 
 use crate::Bytes;
+use crate::inspect::Look;
 use crate::mailbox::Sender;
 use crate::time::{Duration, Instant};
 use crate::{NoRemote, Remote, RemoteDone};
@@ -323,15 +324,21 @@ pub trait Service {
     fn closed(&mut self, net: &mut impl Transport, conn: ConnId, state: Self::Conn, why: CloseReason) {}
 }
 
-/// A message, and to whom it goes.
-pub struct Letter<M> {
-    /// The connection, or `None` for the worker's service.
-    pub to: Option<ConnId>,
-    /// What it says.
-    pub message: M,
+/// What other threads leave at a worker.
+pub enum Letter<M> {
+    /// A message, and to whom it goes.
+    Message {
+        /// The connection, or `None` for the worker's service.
+        to: Option<ConnId>,
+        /// What it says.
+        message: M,
+    },
+    /// A question to the worker itself.
+    Look(Box<Look>),
 }
 
-/// The way for other threads to wake a connection or a service: one [`Mailbox`](crate::mailbox) per worker.
+/// The way for other threads to wake a connection or a service, and to ask a worker how it is: one [`Mailbox`](crate::mailbox) per
+/// worker.
 pub struct Postbox<M> {
     workers: Vec<Sender<Letter<M>>>,
 }
@@ -342,13 +349,18 @@ impl<M> Postbox<M> {
         Postbox { workers }
     }
 
+    /// How many workers it reaches.
+    pub fn workers(&self) -> usize {
+        self.workers.len()
+    }
+
     /// Sends `message` to the worker that owns `conn`, where [`Service::woken`] delivers it; if the connection
     /// is gone by then, the message is dropped. It comes back when that worker's mailbox is full.
     ///
     /// # Panics
     /// If `conn` is of a worker that this postbox does not reach.
     pub fn post(&self, conn: ConnId, message: M) -> Result<(), M> {
-        self.send(conn.worker(), Letter { to: Some(conn), message })
+        self.send(conn.worker(), Some(conn), message)
     }
 
     /// Sends `message` to the service of `worker`, where [`Service::told`] delivers it for as long as the worker runs. It comes
@@ -357,11 +369,23 @@ impl<M> Postbox<M> {
     /// # Panics
     /// If this postbox does not reach such a worker.
     pub fn tell(&self, worker: usize, message: M) -> Result<(), M> {
-        self.send(worker, Letter { to: None, message })
+        self.send(worker, None, message)
     }
 
-    fn send(&self, worker: usize, letter: Letter<M>) -> Result<(), M> {
-        self.workers[worker].send(letter).map_err(|letter| letter.message)
+    /// Asks `worker`, which answers in its next turn; one that sleeps is woken. Returns whether there was room in its mailbox.
+    ///
+    /// # Panics
+    /// If this postbox does not reach such a worker.
+    pub fn look(&self, worker: usize, look: Look) -> bool {
+        self.workers[worker].send(Letter::Look(Box::new(look))).is_ok()
+    }
+
+    fn send(&self, worker: usize, to: Option<ConnId>, message: M) -> Result<(), M> {
+        match self.workers[worker].send(Letter::Message { to, message }) {
+            Err(Letter::Message { message, .. }) => Err(message),
+            // A mailbox gives back what it was given.
+            Ok(()) | Err(Letter::Look(_)) => Ok(()),
+        }
     }
 }
 

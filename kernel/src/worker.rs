@@ -1,12 +1,13 @@
 //! One thread's loop: wait, take in what has happened, tell the service, write what it has to say.
 
 use crate::bind::Sockets;
-use crate::connection::{Receiving, Stage};
+use crate::connection::{Receiving, Sending, Stage};
 use crate::net::Net;
 use crate::udp::Udp;
+use linerate_bypass::inspect::{ConnInfo, ConnState, Inspect, Levels, Snapshot, TcpInfo};
 use linerate_bypass::mailbox::Receiver;
 use linerate_bypass::time::Duration;
-use linerate_bypass::{CloseReason, ConnId, Letter, Service, Summary};
+use linerate_bypass::{CloseReason, ConnId, Letter, Service, Summary, Transport};
 use std::net::SocketAddr;
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -218,9 +219,16 @@ impl<S: Service> Worker<S> {
     fn deliver_messages(&mut self) -> usize {
         let mut delivered = 0;
         while delivered < BUDGET
-            && let Some(Letter { to, message }) = self.mailbox.receive()
+            && let Some(letter) = self.mailbox.receive()
         {
             delivered += 1;
+            let (to, message) = match letter {
+                Letter::Message { to, message } => (to, message),
+                Letter::Look(look) => {
+                    look.answer(self);
+                    continue;
+                }
+            };
             let Some(id) = to else {
                 self.service.told(&mut self.net, message);
                 continue;
@@ -248,5 +256,37 @@ impl<S: Service> Worker<S> {
             }
         }
         (self.service, self.net.summary)
+    }
+}
+
+impl<S: Service> Inspect for Worker<S> {
+    fn snapshot(&mut self) -> Snapshot {
+        let levels = Levels { connections: self.net.slots.len() as u64, ..Levels::default() };
+        Snapshot { worker: self.net.worker(), summary: self.net.summary.clone(), levels, shortages: None }
+    }
+
+    fn slots(&self) -> usize {
+        self.net.slots.extent()
+    }
+
+    fn connection(&self, slot: usize) -> Option<ConnInfo> {
+        let conn = self.net.slots.name(slot)?;
+        let connection = self.net.slots.get(conn)?;
+        let state = match connection.stage {
+            Stage::Connecting(_) => ConnState::SynSent,
+            Stage::Open => {
+                ConnState::of_ends(connection.receiving != Receiving::Open, connection.sending == Sending::Finished)
+            }
+            Stage::Ended(_) => ConnState::Closed,
+        };
+        Some(ConnInfo {
+            conn,
+            local: self.net.local_addr(conn),
+            remote: connection.remote,
+            state,
+            unread: connection.rx.len() as u64,
+            unsent: connection.tx.len() as u64,
+            tcp: TcpInfo::default(),
+        })
     }
 }

@@ -328,9 +328,9 @@ impl Transport for Net {
 mod tests {
     use super::*;
     use crate::crossing::BATCHES;
-    use linerate_bypass::Postbox;
     use linerate_bypass::arena::{Arena, ArenaConfig};
     use linerate_bypass::mailbox::mailbox;
+    use linerate_bypass::{Letter, Postbox};
 
     const CONN: fn() -> ConnId = || ConnId::new(0, 0, 0);
 
@@ -379,7 +379,8 @@ mod tests {
         }
         let mut tokens = Vec::new();
         while let Some(letter) = worker.receive() {
-            let asked = letter.message.items.into_iter().map(|command| match command {
+            let Letter::Message { message, .. } = letter else { panic!("nobody looked") };
+            let asked = message.items.into_iter().map(|command| match command {
                 Command::Connect(_, token) => token,
                 _ => panic!("nothing else was asked for"),
             });

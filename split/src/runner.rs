@@ -150,10 +150,12 @@ impl<S: Service> Runner<S> {
 
     fn deliver_letters(&mut self) -> usize {
         for n in 0..MESSAGES_PER_TURN {
-            let Some(Letter { to, message }) = self.letters.receive() else { return n };
-            match to {
-                None => self.service.told(&mut self.net, message),
-                Some(conn) => {
+            let Some(letter) = self.letters.receive() else { return n };
+            match letter {
+                // It is the worker that has connections and counters; who asks here hears that nobody answers.
+                Letter::Look(_) => {}
+                Letter::Message { to: None, message } => self.service.told(&mut self.net, message),
+                Letter::Message { to: Some(conn), message } => {
                     if self.net.stream_mut(conn).is_some()
                         && let Some(state) = self.states.get_mut(conn)
                     {

@@ -152,6 +152,11 @@ impl<N: Nic> Egress<N> {
         QUEUE.saturating_sub(self.queue.len())
     }
 
+    /// Frames that wait for the port.
+    pub(crate) fn queued(&self) -> usize {
+        self.queue.len()
+    }
+
     /// A packet whose data are `bytes`; see [`Nic::attach`].
     pub(crate) fn attach(&mut self, bytes: Bytes) -> Result<N::Packet, Bytes> {
         self.nic.attach(bytes)

@@ -7,6 +7,7 @@
 use crate::config::Config;
 use crate::egress::Egress;
 use crate::tuple::Tuple;
+use linerate_bypass::inspect::{ConnInfo, Levels};
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{Bytes, CloseReason, ConnId, ConnectError, Nic, Origin, Summary};
 use std::net::{IpAddr, SocketAddr};
@@ -197,6 +198,15 @@ pub trait Engine<N: Nic>: Sized {
 
     /// Adds the engine's counters to `summary`.
     fn summarize(&self, summary: &mut Summary);
+
+    /// Puts what the engine has at the moment into `levels`.
+    fn measure(&self, levels: &mut Levels);
+
+    /// Slots that connections are in or have been in: all are below.
+    fn extent(&self) -> usize;
+
+    /// What is known of the connection in `slot`, if there is one.
+    fn describe(&self, slot: usize) -> Option<ConnInfo>;
 
     /// Our address of the connection.
     fn local_addr(&self, conn: ConnId) -> Option<SocketAddr>;

@@ -25,6 +25,11 @@ impl<T> Slots<T> {
         self.slots.len() - self.free.len()
     }
 
+    /// Slots that values are in or have been in.
+    pub fn extent(&self) -> usize {
+        self.slots.len()
+    }
+
     /// Puts `value` into a free slot; `None` when a [`ConnId`] could not tell one more apart.
     pub fn insert(&mut self, value: T) -> Option<u32> {
         if let Some(slot) = self.free.pop() {

@@ -47,6 +47,11 @@ impl TimeWait {
         TimeWait { records: HashMap::with_hasher(foldhash::fast::FixedState::with_seed(seed)), order: VecDeque::new() }
     }
 
+    /// Connections in it.
+    pub fn len(&self) -> usize {
+        self.records.len()
+    }
+
     pub fn contains(&self, tuple: &Tuple) -> bool {
         self.records.contains_key(tuple)
     }

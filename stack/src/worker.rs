@@ -10,6 +10,7 @@ use crate::native::NativeEngine;
 use crate::seed;
 use crate::slow::{Lease, SlowPath};
 use crate::udp::Outcome;
+use linerate_bypass::inspect::{ConnInfo, Inspect, Levels, Shortages, Snapshot};
 use linerate_bypass::mailbox::Receiver;
 use linerate_bypass::time::{Clock, Duration, Instant};
 use linerate_bypass::{BURST, Bytes, ConnId, Datagram, Letter, Nic, Seat, Service, Summary, Transport};
@@ -277,11 +278,12 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
             }
         }
         while read < MAIL_PER_TURN {
-            let Some(Letter { to, message }) = self.messages.receive() else { break };
+            let Some(letter) = self.messages.receive() else { break };
             read += 1;
-            match to {
-                None => self.service.told(&mut self.core, message),
-                Some(conn) => {
+            match letter {
+                Letter::Look(look) => look.answer(self),
+                Letter::Message { to: None, message } => self.service.told(&mut self.core, message),
+                Letter::Message { to: Some(conn), message } => {
                     if self.core.engine.local_addr(conn).is_some()
                         && let Some(Some(state)) = self.states.get_mut(conn.slot())
                     {
@@ -417,6 +419,31 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
             }
         }
         news.clear();
+    }
+}
+
+impl<N: Nic, S: Service, E: Engine<N>> Inspect for Worker<N, S, E> {
+    fn snapshot(&mut self) -> Snapshot {
+        let summary = self.summary();
+        let Core { worker, engine, egress, .. } = &mut self.core;
+        let mut levels = Levels {
+            tx_queued: Some(egress.queued() as u64),
+            pool_left: egress.nic().pool_left().map(|left| left as u64),
+            pool_share: Some(egress.capabilities().pool as u64),
+            ..Levels::default()
+        };
+        engine.measure(&mut levels);
+        let port = egress.nic().stats();
+        let shortages = Some(Shortages { tx_full: port.tx_full, pool_empty: port.pool_empty });
+        Snapshot { worker: *worker, summary, levels, shortages }
+    }
+
+    fn slots(&self) -> usize {
+        self.core.engine.extent()
+    }
+
+    fn connection(&self, slot: usize) -> Option<ConnInfo> {
+        self.core.engine.describe(slot)
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::serve::{WorkArgs, serve_on};
 use crate::error::Error;
+use crate::inspect::InspectArgs;
 use crate::net::{Listen, NetArgs, Network};
 use crate::services::Busy;
 use crate::units::{parse_bytes, parse_size_or_none};
@@ -82,6 +83,9 @@ pub struct KvServeArgs {
     #[command(flatten)]
     work: WorkArgs,
 
+    #[command(flatten)]
+    inspect: InspectArgs,
+
     /// Print the summary as one JSON object on standard output
     #[arg(long)]
     json: bool,
@@ -118,10 +122,10 @@ pub fn run(args: &KvServeArgs) -> Result<(), Error> {
     let time = args.work.service_time;
     if time.is_zero() {
         let make = |network: &_| open(network).map(|hub| move |seat| Kv::new(hub.clone(), seat));
-        serve_on("kv", &args.net, &listen, args.json, make).map(|_: Vec<Kv>| ())
+        serve_on("kv", &args.net, &listen, &args.inspect, args.json, make).map(|_: Vec<Kv>| ())
     } else {
         let make = |network: &_| open(network).map(|hub| move |seat| Busy::new(Kv::new(hub.clone(), seat), time));
-        serve_on("kv", &args.net, &listen, args.json, make).map(|_: Vec<Busy<Kv>>| ())
+        serve_on("kv", &args.net, &listen, &args.inspect, args.json, make).map(|_: Vec<Busy<Kv>>| ())
     }
 }
 

@@ -1,6 +1,7 @@
 //! What all serve commands share: running a service until a signal comes, and telling what it did.
 
 use crate::error::Error;
+use crate::inspect::InspectArgs;
 use crate::net::{Listen, NetArgs, Network, Place};
 use crate::output::{print_line, tell};
 use crate::over::Over;
@@ -20,6 +21,9 @@ pub struct ServeArgs {
     /// An address to serve on, such as 10.0.0.2:7 or [::]:7; may be given several times
     #[arg(long, value_name = "ADDR:PORT", required = true, value_parser = parse_address)]
     listen: Vec<SocketAddr>,
+
+    #[command(flatten)]
+    inspect: InspectArgs,
 
     /// Print the summary as one JSON object on standard output
     #[arg(long)]
@@ -43,7 +47,7 @@ pub fn serve<S: Service + Send + 'static>(
     make: impl Fn(Seat<S::Message>) -> S + Send + Sync + 'static,
 ) -> Result<Vec<S>, Error> {
     let listen = Listen { tcp: args.listen.clone(), udp: if udp { args.listen.clone() } else { Vec::new() } };
-    serve_on(name, &args.net, &listen, args.json, |_| Ok(make))
+    serve_on(name, &args.net, &listen, &args.inspect, args.json, |_| Ok(make))
 }
 
 /// Serves `name` on `listen` until a signal comes; then prints the summary. Returns each worker's service. `make` is told what
@@ -52,6 +56,7 @@ pub fn serve_on<S: Service + Send + 'static, M>(
     name: &str,
     net: &NetArgs,
     listen: &Listen,
+    inspect: &InspectArgs,
     json: bool,
     make: impl FnOnce(&Network<S::Message>) -> Result<M, Error>,
 ) -> Result<Vec<S>, Error>
@@ -59,15 +64,19 @@ where
     M: Fn(Seat<S::Message>) -> S + Send + Sync + 'static,
 {
     let stop = signals::stop_flag().map_err(Error::Signals)?;
+    let metrics = inspect.listen()?;
     let network = Network::open(net, listen, Place::First, &stop)?;
     let (workers, basis) = (network.workers(), network.basis());
     let addresses: Vec<String> = network.listening().iter().map(ToString::to_string).collect();
     let make = make(&network)?;
+    let told = metrics.as_ref().map(|metrics| format!(", metrics at http://{}/metrics", metrics.address()));
+    let told = told.unwrap_or_default();
+    let _metrics = metrics.map(|metrics| metrics.serve(network.way(), workers)).transpose()?;
     let running = network.start(make, stop)?;
     let plural = if workers == 1 { "" } else { "s" };
     let threading = basis.threading.map(|threading| format!(", {threading}")).unwrap_or_default();
     let ready =
-        format!("ready {name} on {} via {}, {workers} worker{plural}{threading}", addresses.join(", "), net.via);
+        format!("ready {name} on {} via {}, {workers} worker{plural}{threading}{told}", addresses.join(", "), net.via);
     if running.await_ready() {
         print_line(ready).map_err(Error::Output)?;
     }

@@ -5,6 +5,7 @@ use super::rdma;
 #[cfg(feature = "dpdk")]
 use super::stack;
 use super::{Close, Error, Job, Listen, NetArgs, kernel};
+use crate::inspect::Way;
 use crate::over::Device;
 use linerate_bypass::arena::{Arena, ArenaConfig, ArenaError};
 use linerate_bypass::{Counters, LaterPlace, Published, Seat, Service, Summary, Via};
@@ -98,13 +99,15 @@ impl<M: Send + 'static> Port<M> {
     }
 
     /// The workers, each to be run on its own thread, where it makes its service and adds one to `ready` when it serves; and what is to
-    /// be done when all have ended.
+    /// be done when all have ended. The first that is made tells `way`.
     pub fn jobs<S: Service<Message = M> + Send + 'static>(
         self,
         make: Arc<impl Fn(Seat<M>) -> S + Send + Sync + 'static>,
         stop: &Arc<AtomicBool>,
         ready: &Arc<AtomicUsize>,
+        way: &Way,
     ) -> Result<(Vec<Job<S>>, Close), Error> {
+        let make = way.told_by(make);
         match self {
             Port::Kernel(port) => Ok((port.jobs(make, stop, ready), Box::new(Summary::default))),
             #[cfg(feature = "dpdk")]

@@ -1,6 +1,7 @@
 //! `--threading split`: workers that run nothing but their transport, and services on threads of their own beside them.
 
 use super::{Close, Error, IdleArg, Job, Listen, NetArgs, Place, cores, port, spawn};
+use crate::inspect::Way;
 use crate::over::Threading;
 use linerate_bypass::arena::{Arena, ArenaConfig};
 use linerate_bypass::time::Clock;
@@ -60,6 +61,7 @@ impl<M: Send + 'static> Port<M> {
         make: Arc<impl Fn(Seat<M>) -> S + Send + Sync + 'static>,
         stop: &Arc<AtomicBool>,
         ready: &Arc<AtomicUsize>,
+        way: &Way,
     ) -> Result<(Vec<Job<S>>, Close), Error> {
         let (relays, stations): (Vec<_>, Vec<_>) = split::<M>(self.services.len(), &self.config).into_iter().unzip();
         let relays = Arc::new(Mutex::new(relays.into_iter().map(Some).collect::<Vec<Option<Relay>>>()));
@@ -71,7 +73,7 @@ impl<M: Send + 'static> Port<M> {
             let take = take.clone();
             move |seat: Seat<Commands>| take(seat.worker).expect("each worker makes its relay once").seated(seat)
         };
-        let (workers, close) = self.port.jobs(Arc::new(seated), stop, ready)?;
+        let (workers, close) = self.port.jobs(Arc::new(seated), stop, ready, way)?;
         let mut jobs: Vec<Job<S>> = Vec::new();
         for (worker, (run, station)) in workers.into_iter().zip(stations).enumerate() {
             let make = make.clone();

@@ -270,7 +270,9 @@ impl Worker {
         let Worker { kv, mail, net, readable, .. } = self;
         let mut has_worked = !readable.is_empty();
         while let Some(letter) = mail.receive() {
-            kv.told(net, letter.message);
+            if let Letter::Message { message, .. } = letter {
+                kv.told(net, message);
+            }
             has_worked = true;
         }
         kv.tend(net);

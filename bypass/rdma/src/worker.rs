@@ -2,10 +2,11 @@
 
 use crate::Config;
 use crate::calls::Calls;
-use crate::connection::{Link, Receiving, Stage};
+use crate::connection::{Link, Receiving, Sending, Stage};
 use crate::net::{Net, Parts};
 use crate::rest::Rest;
 use crate::verbs::{Errored, QueuePair, Window};
+use linerate_bypass::inspect::{ConnInfo, ConnState, Inspect, Levels, Snapshot, TcpInfo};
 use linerate_bypass::mailbox::{Receiver, Sender};
 use linerate_bypass::time::{Clock, Duration, Instant};
 use linerate_bypass::{CloseReason, ConnId, ConnectError, Letter, Origin, Service, Summary};
@@ -328,9 +329,16 @@ impl<C: Calls, S: Service> Worker<C, S> {
     fn deliver_messages(&mut self) -> usize {
         let mut read = 0;
         while read < BUDGET
-            && let Some(Letter { to, message }) = self.messages.receive()
+            && let Some(letter) = self.messages.receive()
         {
             read += 1;
+            let (to, message) = match letter {
+                Letter::Message { to, message } => (to, message),
+                Letter::Look(look) => {
+                    look.answer(self);
+                    continue;
+                }
+            };
             let Some(id) = to else {
                 self.service.told(&mut self.net, message);
                 continue;
@@ -356,5 +364,37 @@ impl<C: Calls, S: Service> Worker<C, S> {
         }
         self.tell();
         (self.service, self.net.summary)
+    }
+}
+
+impl<C: Calls, S: Service> Inspect for Worker<C, S> {
+    fn snapshot(&mut self) -> Snapshot {
+        let levels = Levels { connections: self.net.slots.len() as u64, ..Levels::default() };
+        Snapshot { worker: self.net.worker, summary: self.net.summary.clone(), levels, shortages: None }
+    }
+
+    fn slots(&self) -> usize {
+        self.net.slots.extent()
+    }
+
+    fn connection(&self, slot: usize) -> Option<ConnInfo> {
+        let conn = self.net.slots.name(slot)?;
+        let connection = self.net.slots.get(conn)?;
+        let state = match connection.stage {
+            Stage::Open => {
+                let we_finished = matches!(connection.sending, Sending::Finishing | Sending::Finished);
+                ConnState::of_ends(connection.receiving != Receiving::Open, we_finished)
+            }
+            Stage::Ended(_) => ConnState::Closed,
+        };
+        Some(ConnInfo {
+            conn,
+            local: Some(connection.link.local),
+            remote: connection.link.remote,
+            state,
+            unread: connection.rx.len() as u64,
+            unsent: connection.tx.len() as u64,
+            tcp: TcpInfo::default(),
+        })
     }
 }

@@ -5,6 +5,7 @@ mod echo;
 mod endings;
 mod four_services;
 mod limits;
+mod looks;
 mod outgoing;
 mod sending;
 #[path = "../services/mod.rs"]

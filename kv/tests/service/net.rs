@@ -334,8 +334,8 @@ impl Worker {
         let mut worked = false;
         while let Some(letter) = mail.receive() {
             worked = true;
-            assert!(letter.to.is_none());
-            kv.told(net, letter.message);
+            let Letter::Message { to: None, message } = letter else { panic!("a letter that is not for the service") };
+            kv.told(net, message);
         }
         net.now += Duration::from_micros(1);
         worked |= kv.tend(net) == Some(Duration::ZERO);

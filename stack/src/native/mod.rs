@@ -14,6 +14,7 @@ mod closing;
 mod cold;
 mod connection;
 mod cookies;
+mod described;
 mod exchange;
 mod fast_path;
 mod flow_table;
@@ -58,6 +59,7 @@ use exchange::Exchanges;
 use flow_table::FlowTable;
 use hashbrown::HashMap;
 use isn::Secrets;
+use linerate_bypass::inspect::{ConnInfo, Levels};
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{BURST, Bytes, ConnId, Names, Nic, Packet, Summary};
 use seq::Seq;
@@ -382,6 +384,21 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
         summary.copied_bytes += self.shared.counts.copied;
         summary.drop_for("receive queue full", self.shared.counts.pruned);
         summary.drop_for("TIME-WAIT ended early", self.shared.time_wait.ended_early());
+    }
+
+    fn measure(&self, levels: &mut Levels) {
+        levels.connections = self.len() as u64;
+        levels.half_open = Some(self.half_open() as u64);
+        levels.time_wait = Some(self.time_wait() as u64);
+        levels.packets_held = Some(self.shared.pinned.all as u64);
+    }
+
+    fn extent(&self) -> usize {
+        self.blocks.len()
+    }
+
+    fn describe(&self, slot: usize) -> Option<ConnInfo> {
+        self.described(slot)
     }
 
     fn local_addr(&self, conn: ConnId) -> Option<SocketAddr> {

@@ -4,6 +4,7 @@ use crate::device::Sent;
 use crate::engine::{Event, News};
 use crate::reply::{Control, Reply};
 use crate::tuple::Tuple;
+use linerate_bypass::inspect::ConnState;
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{CloseReason, ConnId, ConnectError, Origin};
 use smoltcp::iface::{SocketHandle, SocketSet};
@@ -76,6 +77,22 @@ pub(super) fn new_set(rx_buffer: usize, tx_buffer: usize) -> (SocketSet<'static>
 }
 
 impl Flow {
+    /// The socket's state.
+    pub fn conn_state(&self) -> ConnState {
+        match self.socket().state() {
+            State::Closed | State::Listen => ConnState::Closed,
+            State::SynSent => ConnState::SynSent,
+            State::SynReceived => ConnState::SynReceived,
+            State::Established => ConnState::Established,
+            State::FinWait1 => ConnState::FinWait1,
+            State::FinWait2 => ConnState::FinWait2,
+            State::CloseWait => ConnState::CloseWait,
+            State::Closing => ConnState::Closing,
+            State::LastAck => ConnState::LastAck,
+            State::TimeWait => ConnState::TimeWait,
+        }
+    }
+
     pub fn new(tuple: Tuple, phase: Phase, (sockets, handle): (SocketSet<'static>, SocketHandle)) -> Self {
         Flow {
             tuple,

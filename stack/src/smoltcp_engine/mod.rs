@@ -26,6 +26,7 @@ use crate::tuple::Tuple;
 use crate::wheel::Wheel;
 use flow::{Fate, Flow, Phase};
 use hashbrown::HashMap;
+use linerate_bypass::inspect::{ConnInfo, Levels, TcpInfo};
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{Bytes, CloseReason, ConnId, ConnectError, Nic, Summary};
 use smoltcp::iface::{Interface, SocketHandle, SocketSet};
@@ -322,6 +323,32 @@ impl<N: Nic> Engine<N> for SmoltcpEngine {
         summary.finished += self.counts.finished;
         summary.broken += self.counts.broken;
         summary.copied_bytes += self.copied_bytes;
+    }
+
+    fn measure(&self, levels: &mut Levels) {
+        levels.connections = self.slots.len() as u64;
+        levels.half_open = Some(self.half_open as u64);
+        levels.time_wait = Some(self.time_wait.len() as u64);
+    }
+
+    fn extent(&self) -> usize {
+        self.slots.extent()
+    }
+
+    fn describe(&self, slot: usize) -> Option<ConnInfo> {
+        let flow = self.slots.get(slot as u32)?;
+        let socket = flow.socket();
+        let (local, remote) = flow.addresses();
+        Some(ConnInfo {
+            conn: self.slots.id(slot as u32),
+            local: Some(local),
+            remote,
+            state: flow.conn_state(),
+            unread: socket.recv_queue() as u64,
+            // What is queued includes what is in flight, which the socket does not tell apart.
+            unsent: socket.send_queue() as u64,
+            tcp: TcpInfo::default(),
+        })
     }
 
     fn local_addr(&self, conn: ConnId) -> Option<SocketAddr> {

@@ -3,6 +3,7 @@
 use super::rig::{Peer, Rig, Setup};
 use crate::model::{DeviceConfig, Fabric, FabricConfig, Mode, Model};
 use crate::{Adapter, Config, Connect, Worker, WorkerParts};
+use linerate_bypass::inspect::{ConnState, Look};
 use linerate_bypass::time::{Clock, Duration, Instant};
 use linerate_bypass::{CloseReason, ConnId, Origin, Postbox, Service, Transport};
 use std::net::SocketAddr;
@@ -149,6 +150,19 @@ fn nobody_is_left_asleep(connect: Connect, mode: crate::Mode) {
         postbox.tell(0, Order::Ping).unwrap();
         expect(Event::Echo);
     }
+    // Questions.
+    let (reply, answer) = mpsc::channel();
+    assert!(postbox.look(0, Look::Counters { reply }));
+    let told = answer.recv_timeout(PATIENCE).unwrap();
+    assert_eq!((told.worker, told.levels.connections, told.summary.connected), (0, 1, 1));
+    assert!(told.summary.rx_frames >= 500, "{told:?}");
+    let (reply, answer) = mpsc::channel();
+    assert!(postbox.look(0, Look::Connections { from: 0, most: 10, reply }));
+    let told = answer.recv_timeout(PATIENCE).unwrap();
+    assert_eq!((told.connections.len(), told.next), (1, None));
+    let info = &told.connections[0];
+    assert_eq!((info.state, info.unread, info.unsent), (ConnState::Established, 0, 0));
+    assert_eq!(info.remote, listening[0]);
     // Time.
     postbox.tell(0, Order::SetTimer).unwrap();
     expect(Event::Timer);

@@ -178,7 +178,6 @@ impl Flight {
 
     /// What the sender is doing.
     #[inline]
-    #[cfg(test)]
     pub(crate) fn phase(&self) -> Phase {
         self.phase
     }

@@ -45,9 +45,7 @@ use crate::config::Config;
 use crate::congestion::{Cause, CongestionControl, Delivery};
 
 pub(crate) use acknowledge::Answer;
-#[cfg(test)]
-pub(crate) use flight::Phase;
-pub(crate) use flight::{Flight, Setup};
+pub(crate) use flight::{Flight, Phase, Setup};
 pub(crate) use path::Path;
 pub(crate) use rtt::RttEstimator;
 

@@ -1,8 +1,6 @@
 //! What is known of the path and the peer while nothing is in flight.
 
-#[cfg(test)]
-use linerate_bypass::time::Duration;
-use linerate_bypass::time::Instant;
+use linerate_bypass::time::{Duration, Instant};
 
 use super::Limits;
 #[cfg(test)]
@@ -114,9 +112,13 @@ impl Default for Path {
 
 impl Path {
     /// The smallest round-trip time of the last minutes (RACK.min_RTT, RFC 8985 §6.2 step 1).
-    #[cfg(test)]
     pub(crate) fn min_rtt(&self) -> Option<Duration> {
         self.min_rtt_nanos().map(Duration::from_nanos)
+    }
+
+    /// The retransmission time-out of a connection with this path and this `rtt`, back-off included.
+    pub(crate) fn time_out(&self, rtt: &RttEstimator, limits: &Limits) -> Duration {
+        Duration::from_nanos(time_out(rtt, self, limits))
     }
 
     pub(super) fn min_rtt_nanos(&self) -> Option<u64> {

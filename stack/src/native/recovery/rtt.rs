@@ -59,7 +59,6 @@ impl RttEstimator {
     }
 
     /// RTTVAR.
-    #[cfg(test)]
     pub(crate) fn variation(&self) -> Duration {
         Duration::from_nanos(self.variation_nanos())
     }

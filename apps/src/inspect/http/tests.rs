@@ -1,0 +1,124 @@
+use super::*;
+
+/// How long anything in a test may take: longer than clients are waited for.
+const DEADLINE: Duration = Duration::from_secs(20);
+
+fn server() -> (Server, SocketAddr) {
+    let listener = Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let address = listener.address().unwrap();
+    (listener.serve(|| "the page\n".to_owned()).unwrap(), address)
+}
+
+fn client(address: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(DEADLINE)).unwrap();
+    stream
+}
+
+fn told(mut stream: TcpStream) -> String {
+    let mut told = String::new();
+    stream.read_to_string(&mut told).unwrap();
+    told
+}
+
+fn ask(address: SocketAddr, request: &[u8]) -> String {
+    let mut stream = client(address);
+    stream.write_all(request).unwrap();
+    told(stream)
+}
+
+#[test]
+fn the_page_comes_whole_with_its_type_and_length() {
+    let (_server, address) = server();
+    let answer = "HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n\
+                  Content-Length: 9\r\nConnection: close\r\n\r\nthe page\n";
+    for request in [
+        "GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n",
+        "GET /metrics HTTP/1.0\r\n\r\n",
+        "GET /metrics?of=all HTTP/1.1\r\nHost: here\r\n\r\n",
+        "GET /metrics HTTP/1.1\nHost: here\n\n",
+    ] {
+        assert_eq!(ask(address, request.as_bytes()), answer, "{request}");
+    }
+}
+
+#[test]
+fn a_request_may_come_byte_by_byte() {
+    let (_server, address) = server();
+    let mut stream = client(address);
+    stream.set_nodelay(true).unwrap();
+    for byte in b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n" {
+        stream.write_all(&[*byte]).unwrap();
+    }
+    assert!(told(stream).ends_with("the page\n"));
+}
+
+#[test]
+fn whatever_else_is_asked_is_refused_by_its_status() {
+    let (_server, address) = server();
+    let long = format!("GET /metrics HTTP/1.1\r\nCookie: {}\r\n\r\n", "x".repeat(2 * HEAD));
+    for (request, status) in [
+        ("GET / HTTP/1.1\r\n\r\n", "404"),
+        ("GET /metrics/ HTTP/1.1\r\n\r\n", "404"),
+        ("GET /metricsandmore HTTP/1.1\r\n\r\n", "404"),
+        ("POST / HTTP/1.1\r\n\r\n", "404"),
+        ("HEAD /metrics HTTP/1.1\r\n\r\n", "405"),
+        ("POST /metrics HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc", "405"),
+        ("GET /metrics HTTP/2.0\r\n\r\n", "400"),
+        ("GET  /metrics HTTP/1.1\r\n\r\n", "400"),
+        ("GET /metrics\r\n\r\n", "400"),
+        ("get /metrics HTTP/1.1\r\n\r\n", "400"),
+        ("\r\n\r\n", "400"),
+        (&long, "431"),
+    ] {
+        let answer = ask(address, request.as_bytes());
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{request:.40}: {answer}");
+        assert!(!answer.contains("the page"), "{request:.40}: {answer}");
+    }
+    assert!(ask(address, b"\x16\x03\x01\xff\x00\n\n").starts_with("HTTP/1.1 400 "));
+}
+
+#[test]
+fn a_head_has_its_longest_length_and_no_more() {
+    let head = |length: usize| {
+        let mut head = b"GET /metrics HTTP/1.1\r\nA: ".to_vec();
+        head.resize(length - 4, b'a');
+        head.extend_from_slice(b"\r\n\r\n");
+        head
+    };
+    assert_eq!(asked(&head(HEAD)), Some(Asked::Page));
+    assert_eq!(asked(&head(HEAD + 1)), Some(Asked::TooLong));
+    assert_eq!(asked(&head(HEAD)[..HEAD - 1]), None);
+}
+
+#[test]
+fn who_says_nothing_is_dropped_in_time_and_those_behind_get_their_turn() {
+    let (_server, address) = server();
+    let began = Instant::now();
+    let silent: Vec<_> = (0..CONNECTIONS).map(|_| client(address)).collect();
+    // It is answered when the silent ones are gone.
+    assert!(ask(address, b"GET /metrics HTTP/1.1\r\n\r\n").ends_with("the page\n"));
+    assert!(began.elapsed() >= PATIENCE);
+    for mut stream in silent {
+        assert_eq!(stream.read(&mut [0; 1]).unwrap(), 0);
+    }
+}
+
+#[test]
+fn who_goes_in_the_middle_leaves_its_place() {
+    let (_server, address) = server();
+    for request in ["", "GET /met", "GET /metrics HTTP/1.1\r\n\r\n"] {
+        for _ in 0..3 * CONNECTIONS {
+            client(address).write_all(request.as_bytes()).unwrap();
+        }
+        assert!(ask(address, b"GET /metrics HTTP/1.1\r\n\r\n").ends_with("the page\n"));
+    }
+}
+
+#[test]
+fn it_ends_with_who_holds_it() {
+    let (server, address) = server();
+    let _silent = client(address);
+    drop(server);
+    assert!(TcpStream::connect(address).is_err());
+}

@@ -1,0 +1,72 @@
+//! What is told of a running worker from outside.
+
+use crate::common::{DEADLINE, Running, listening};
+use crate::services::Echo;
+use linerate_bypass::inspect::{ConnState, Look, Page, Snapshot};
+use linerate_bypass::{ConnId, Postbox};
+use linerate_kernel::{Config, bind};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::mpsc::channel;
+
+fn snapshot<M>(postbox: &Postbox<M>) -> Snapshot {
+    let (reply, answer) = channel();
+    assert!(postbox.look(0, Look::Counters { reply }));
+    answer.recv_timeout(DEADLINE).unwrap()
+}
+
+fn page<M>(postbox: &Postbox<M>, from: usize, most: usize) -> Page {
+    let (reply, answer) = channel();
+    assert!(postbox.look(0, Look::Connections { from, most, reply }));
+    answer.recv_timeout(DEADLINE).unwrap()
+}
+
+fn looked_at(config: &Config) {
+    let (postbox, mut sockets) = bind(config, 1).unwrap();
+    let server = Running::on(sockets.remove(0), Echo::default());
+    assert_eq!((snapshot(&postbox).levels.connections, page(&postbox, 0, 10)), (0, Page::default()));
+
+    let mut streams: Vec<_> = (0..3).map(|_| TcpStream::connect(server.address).unwrap()).collect();
+    for stream in &mut streams {
+        stream.write_all(b"there").unwrap();
+        stream.read_exact(&mut [0; 5]).unwrap();
+    }
+    let told = snapshot(&postbox);
+    assert_eq!((told.worker, told.levels.connections, told.summary.accepted), (0, 3, 3));
+    assert_eq!((told.summary.rx_bytes, told.summary.tx_bytes), (15, 15));
+
+    let (first, rest) = (page(&postbox, 0, 2), page(&postbox, 2, 2));
+    assert_eq!((first.connections.len(), first.next, rest.connections.len(), rest.next), (2, Some(2), 1, None));
+    let all: Vec<_> = first.connections.into_iter().chain(rest.connections).collect();
+    for (slot, info) in all.iter().enumerate() {
+        assert_eq!((info.conn, info.local), (ConnId::new(0, slot, 0), Some(server.address)));
+        assert_eq!((info.state, info.unread, info.unsent), (ConnState::Established, 0, 0));
+    }
+    let mut told: Vec<_> = all.iter().map(|info| info.remote).collect();
+    let mut ours: Vec<_> = streams.iter().map(|stream| stream.local_addr().unwrap()).collect();
+    told.sort();
+    ours.sort();
+    assert_eq!(told, ours);
+    drop(server.finish());
+}
+
+#[test]
+fn a_sleeping_worker_wakes_up_and_tells_of_its_connections() {
+    looked_at(&listening());
+}
+
+#[test]
+fn a_spinning_worker_tells_of_its_connections() {
+    looked_at(&Config { spin: true, ..listening() });
+}
+
+#[test]
+fn a_worker_that_has_ended_leaves_no_asker_waiting_for_ever() {
+    let (postbox, mut sockets) = bind(&listening(), 1).unwrap();
+    drop(Running::on(sockets.remove(0), Echo::default()).finish());
+    let (reply, answer) = channel();
+    // It is in the mailbox, which nobody reads any more.
+    assert!(postbox.look(0, Look::Counters { reply }));
+    drop(postbox);
+    assert!(answer.recv_timeout(DEADLINE).is_err());
+}

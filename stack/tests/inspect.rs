@@ -1,0 +1,141 @@
+//! What is told of a running worker from outside is what is the case.
+
+mod common;
+
+use common::client::{Client, Close};
+use common::services::Echo;
+use common::{Host, SERVER, host, server};
+use linerate_bypass::Postbox;
+use linerate_bypass::inspect::{ConnState, Look, Page, Snapshot};
+use linerate_bypass::memory::{Link, LinkConfig, MemoryNic};
+use linerate_bypass::time::{Duration, Instant};
+use linerate_stack::{Config, Crossing, Engine, Worker};
+use std::convert::Infallible;
+use std::sync::mpsc::channel;
+
+with_each_engine! {
+    connections_and_counters_are_told_as_they_are,
+    a_connection_begun_by_a_peer_that_goes_away_is_told_as_half_open,
+}
+
+/// A client, and a server that can be asked.
+struct Watched<A: Engine<MemoryNic>, B: Engine<MemoryNic>> {
+    client: Host<Client, A>,
+    server: Worker<MemoryNic, Echo, B>,
+    postbox: Postbox<Infallible>,
+    link: Link,
+}
+
+impl<A: Engine<MemoryNic>, B: Engine<MemoryNic>> Watched<A, B> {
+    fn new(config: &Config, client: Client) -> Self {
+        let (a, b) = Link::pair(LinkConfig::default());
+        let link = a.link().clone();
+        let mut client = Some(client);
+        let client = Host::<_, A>::start(&host(1), vec![a], || client.take().unwrap());
+        let crossing = Crossing::between(1).pop().unwrap();
+        let postbox = crossing.postbox();
+        let server = Worker::new(config, crossing, b, |_| Echo::default(), Instant::ZERO);
+        Watched { client, server, postbox, link }
+    }
+
+    fn run(&mut self, milliseconds: usize) {
+        for _ in 0..milliseconds {
+            self.link.clock().advance(Duration::from_millis(1));
+            self.client.workers[0].turn(self.link.clock().now());
+            self.server.turn(self.link.clock().now());
+        }
+    }
+
+    fn snapshot(&mut self) -> Snapshot {
+        let (reply, answer) = channel();
+        assert!(self.postbox.look(0, Look::Counters { reply }));
+        self.server.turn(self.link.clock().now());
+        answer.try_recv().unwrap()
+    }
+
+    fn page(&mut self, from: usize, most: usize) -> Page {
+        let (reply, answer) = channel();
+        assert!(self.postbox.look(0, Look::Connections { from, most, reply }));
+        self.server.turn(self.link.clock().now());
+        answer.try_recv().unwrap()
+    }
+}
+
+fn connections_and_counters_are_told_as_they_are<A: Engine<MemoryNic>, B: Engine<MemoryNic>>() {
+    let client = Client::new(SERVER, 5, 3000).closing(Close::Never);
+    let mut net = Watched::<A, B>::new(&server(), client);
+    assert_eq!(net.snapshot().levels.connections, 0);
+    assert_eq!(net.page(0, 100), Page::default());
+    net.run(300);
+
+    let told = net.snapshot();
+    assert_eq!((told.worker, told.levels.connections, told.summary.accepted), (0, 5, 5));
+    assert_eq!((told.levels.half_open, told.levels.time_wait), (Some(0), Some(0)));
+    assert_eq!(told.levels.tx_queued, Some(0));
+    assert!(told.levels.pool_left <= told.levels.pool_share.max(told.levels.pool_left));
+    assert!(told.levels.pool_share.unwrap() > 0);
+    assert!(told.summary.rx_bytes > 5 * 3000 && told.summary.tx_bytes > 5 * 3000, "{:?}", told.summary);
+    let counted = net.server.summary();
+    assert_eq!((told.summary.rx_frames, told.summary.tx_frames), (counted.rx_frames, counted.tx_frames));
+
+    // Two and two and one, each once.
+    let (mut infos, mut from) = (Vec::new(), Some(0));
+    while let Some(slot) = from {
+        let page = net.page(slot, 2);
+        assert!(page.connections.len() <= 2);
+        infos.extend(page.connections);
+        from = page.next;
+    }
+    assert_eq!(infos.iter().map(|info| info.conn.slot()).collect::<Vec<_>>(), [0, 1, 2, 3, 4]);
+    for info in &infos {
+        assert_eq!(info.local.unwrap().to_string(), "10.0.0.2:7");
+        assert_eq!(info.remote.ip().to_string(), "10.0.0.1");
+        assert_eq!(info.state, ConnState::Established);
+        assert_eq!((info.unread, info.unsent), (0, 0));
+    }
+}
+
+fn a_connection_begun_by_a_peer_that_goes_away_is_told_as_half_open<A: Engine<MemoryNic>, B: Engine<MemoryNic>>() {
+    let mut net = Watched::<A, B>::new(&server(), Client::new(SERVER, 1, 10));
+    // The client asks for the server's address and sends its SYN, and has no turn after that.
+    while net.snapshot().levels.half_open == Some(0) {
+        net.link.clock().advance(Duration::from_millis(1));
+        net.client.workers[0].turn(net.link.clock().now());
+        net.server.turn(net.link.clock().now());
+        assert!(net.link.clock().now() < Instant::ZERO + Duration::from_secs(5));
+    }
+    let page = net.page(0, 10);
+    assert_eq!(page.connections.len(), 1);
+    assert_eq!(page.connections[0].state, ConnState::SynReceived);
+    assert_eq!(net.snapshot().summary.accepted, 0);
+    net.run(300);
+    assert_eq!(net.snapshot().levels.half_open, Some(0));
+    assert_eq!(net.snapshot().summary.accepted, 1);
+}
+
+#[test]
+fn the_native_engine_tells_of_windows_times_and_time_wait() {
+    let config = Config { pacing: true, ..server() };
+    let mut net =
+        Watched::<common::Native, common::Native>::new(&config, Client::new(SERVER, 1, 100_000).closing(Close::Never));
+    net.run(500);
+    let info = net.page(0, 1).connections.remove(0);
+    let tcp = &info.tcp;
+    assert_eq!(tcp.in_flight, Some(0));
+    assert!(tcp.congestion_window.unwrap() >= 10 * u64::from(tcp.mss.unwrap()), "{info:?}");
+    assert!(tcp.send_window.unwrap() > 0 && tcp.receive_window.unwrap() > 0, "{info:?}");
+    let (rtt, rto) = (tcp.rtt.unwrap(), tcp.rto.unwrap());
+    assert!(tcp.min_rtt.unwrap() <= rtt && rtt < rto, "{info:?}");
+    assert_eq!((tcp.time_outs, tcp.is_recovering, tcp.reorders), (Some(0), Some(false), Some(false)));
+    assert!(tcp.pacing_rate.unwrap() > 0, "{info:?}");
+
+    // What the peer does not take stays, is told, and so is that nothing is acknowledged.
+    let mut net = Watched::<common::Native, common::Native>::new(&server(), Client::new(SERVER, 1, 1000));
+    net.client.workers[0].turn(net.link.clock().now());
+    net.run(300);
+    // Who closes first, the client, has it in TIME-WAIT; here nothing is left.
+    let told = net.snapshot();
+    assert_eq!((told.levels.connections, told.levels.time_wait, told.summary.finished), (0, Some(0), 1));
+    assert_eq!(told.levels.packets_held, Some(0));
+    assert_eq!(net.page(0, 1), Page::default());
+}
