@@ -71,6 +71,12 @@ impl<T> Slots<T> {
         Some(ConnId::new(self.worker, index, slot.generation))
     }
 
+    /// How many connections there are.
+    #[expect(clippy::len_without_is_empty, reason = "nobody asks")]
+    pub fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
     /// How many connections there have been at a time at most: all are in slots below this.
     pub fn extent(&self) -> usize {
         self.slots.len()

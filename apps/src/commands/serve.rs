@@ -21,6 +21,18 @@ pub struct ServeArgs {
     #[arg(long, value_name = "ADDR:PORT", required = true, value_parser = parse_address)]
     listen: Vec<SocketAddr>,
 
+    #[command(flatten)]
+    end: EndArgs,
+}
+
+/// What every serve command takes about its end.
+#[derive(Debug, clap::Args)]
+pub struct EndArgs {
+    /// When asked to end, take in no new connections and go on with those that there are until they end by themselves, for so long at
+    /// most: 500ms, 30s, 5m; 0 ends them at once. The second signal does, too
+    #[arg(long, value_name = "TIME", default_value = "0", value_parser = parse_duration_or_none)]
+    drain: Duration,
+
     /// Print the summary as one JSON object on standard output
     #[arg(long)]
     json: bool,
@@ -43,7 +55,7 @@ pub fn serve<S: Service + Send + 'static>(
     make: impl Fn(Seat<S::Message>) -> S + Send + Sync + 'static,
 ) -> Result<Vec<S>, Error> {
     let listen = Listen { tcp: args.listen.clone(), udp: if udp { args.listen.clone() } else { Vec::new() } };
-    serve_on(name, &args.net, &listen, args.json, |_| Ok(make))
+    serve_on(name, &args.net, &listen, &args.end, |_| Ok(make))
 }
 
 /// Serves `name` on `listen` until a signal comes; then prints the summary. Returns each worker's service. `make` is told what
@@ -52,14 +64,14 @@ pub fn serve_on<S: Service + Send + 'static, M>(
     name: &str,
     net: &NetArgs,
     listen: &Listen,
-    json: bool,
+    end: &EndArgs,
     make: impl FnOnce(&Network<S::Message>) -> Result<M, Error>,
 ) -> Result<Vec<S>, Error>
 where
     M: Fn(Seat<S::Message>) -> S + Send + Sync + 'static,
 {
-    let stop = signals::stop_flag().map_err(Error::Signals)?;
-    let network = Network::open(net, listen, Place::First, &stop)?;
+    let (stop, signalled) = signals::stop(end.drain).map_err(Error::Signals)?;
+    let network = Network::open(net, listen, Place::First, &signalled)?;
     let (workers, basis) = (network.workers(), network.basis());
     let addresses: Vec<String> = network.listening().iter().map(ToString::to_string).collect();
     let make = make(&network)?;
@@ -74,7 +86,7 @@ where
 
     let (services, total) = running.join()?;
     let summary = Over { result: Shown::from(&total), basis };
-    if json {
+    if end.json {
         print_line(summary.json()).map_err(Error::Output)?;
     } else {
         tell(summary);

@@ -7,7 +7,7 @@ use super::stack;
 use super::{Close, Error, Job, Listen, NetArgs, kernel};
 use crate::over::Device;
 use linerate_bypass::arena::{Arena, ArenaConfig, ArenaError};
-use linerate_bypass::{Counters, LaterPlace, Published, Seat, Service, Summary, Via};
+use linerate_bypass::{Counters, LaterPlace, Published, Seat, Service, Stop, Summary, Via};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
@@ -102,7 +102,7 @@ impl<M: Send + 'static> Port<M> {
     pub fn jobs<S: Service<Message = M> + Send + 'static>(
         self,
         make: Arc<impl Fn(Seat<M>) -> S + Send + Sync + 'static>,
-        stop: &Arc<AtomicBool>,
+        stop: &Stop,
         ready: &Arc<AtomicUsize>,
     ) -> Result<(Vec<Job<S>>, Close), Error> {
         match self {

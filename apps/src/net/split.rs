@@ -4,7 +4,7 @@ use super::{Close, Error, IdleArg, Job, Listen, NetArgs, Place, cores, port, spa
 use crate::over::Threading;
 use linerate_bypass::arena::{Arena, ArenaConfig};
 use linerate_bypass::time::Clock;
-use linerate_bypass::{Seat, Service, Via};
+use linerate_bypass::{Seat, Service, Stop, Via};
 use linerate_split::{Commands, Config, Relay, Station, split};
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
@@ -58,7 +58,7 @@ impl<M: Send + 'static> Port<M> {
     pub fn jobs<S: Service<Message = M> + Send + 'static>(
         self,
         make: Arc<impl Fn(Seat<M>) -> S + Send + Sync + 'static>,
-        stop: &Arc<AtomicBool>,
+        stop: &Stop,
         ready: &Arc<AtomicUsize>,
     ) -> Result<(Vec<Job<S>>, Close), Error> {
         let (relays, stations): (Vec<_>, Vec<_>) = split::<M>(self.services.len(), &self.config).into_iter().unzip();
