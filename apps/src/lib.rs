@@ -7,6 +7,7 @@
 pub mod cli;
 pub mod commands;
 pub mod compare;
+mod config;
 pub mod doctor;
 mod error;
 pub mod load;
