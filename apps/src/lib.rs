@@ -12,6 +12,7 @@ pub mod doctor;
 mod error;
 pub mod load;
 pub mod net;
+mod notify;
 mod output;
 mod over;
 pub mod raw;

@@ -1,5 +1,6 @@
 //! Being asked to stop.
 
+use crate::notify;
 use crate::output::tell;
 use linerate_bypass::Stop;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -49,6 +50,7 @@ fn end_by(mut signals: Signals, stop: &Stop, drain: Duration) {
         return;
     }
     stop.drain();
+    notify::stopping();
     let until = Instant::now() + drain;
     let mut told = false;
     while !stop.is_stopped() && Instant::now() < until && signals.pending().next().is_none() {

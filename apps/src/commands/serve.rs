@@ -2,6 +2,7 @@
 
 use crate::error::Error;
 use crate::net::{Listen, NetArgs, Network, Place};
+use crate::notify;
 use crate::output::{print_line, tell};
 use crate::over::Over;
 use crate::signals;
@@ -82,9 +83,11 @@ where
         format!("ready {name} on {} via {}, {workers} worker{plural}{threading}", addresses.join(", "), net.via);
     if running.await_ready() {
         print_line(ready).map_err(Error::Output)?;
+        notify::ready();
     }
 
     let (services, total) = running.join()?;
+    notify::stopping();
     let summary = Over { result: Shown::from(&total), basis };
     if end.json {
         print_line(summary.json()).map_err(Error::Output)?;
