@@ -4,12 +4,14 @@ use crate::commands::compare::{self, CompareArgs};
 use crate::commands::doctor::{self, DoctorArgs};
 use crate::commands::hugepages::{self, HugepagesArgs};
 use crate::commands::{chargen, discard, echo, kv, raw};
+use crate::config::{self, Words};
 use crate::error::Error;
 use crate::output::{print_line, tell};
 use crate::supervised;
-use clap::error::ErrorKind;
-use clap::{ArgAction, Parser, Subcommand};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{ArgAction, CommandFactory, Parser, Subcommand};
 use std::io::{self, IsTerminal};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use tracing_subscriber::EnvFilter;
 
@@ -25,6 +27,11 @@ struct Cli {
     /// then, as one JSON object. For who runs this on another machine, as linerate compare --server-on does
     #[arg(long, global = true)]
     supervised: bool,
+
+    /// Take options from a TOML file whose keys are their names without the dashes, in a table such as [kv.serve] those for one
+    /// command; what is given here replaces what the file says
+    #[arg(long, global = true, value_name = "FILE")]
+    config: Option<PathBuf>,
 
     #[command(subcommand)]
     command: Command,
@@ -62,7 +69,16 @@ enum Command {
 /// Runs the program: exit status 0, or 2 for a wrong usage and 1 for any other failure, which is said in one line
 /// on standard error.
 pub fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let mut program = Cli::command();
+    program.build();
+    let words = match config::words(&program, std::env::args_os().collect()) {
+        Ok(words) => words,
+        Err(error) => {
+            tell(format_args!("linerate: {error}"));
+            return ExitCode::from(2);
+        }
+    };
+    let cli = match Cli::try_parse_from(&words.words) {
         Ok(cli) => cli,
         Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
             return match print_line(error.to_string().trim_end()) {
@@ -75,7 +91,7 @@ pub fn main() -> ExitCode {
                 ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => "a subcommand is missing".to_owned(),
                 _ => error.to_string(),
             };
-            tell(format_args!("linerate: {}", one_line(&said)));
+            tell(format_args!("linerate: {}{}", place_of(&error, &words), one_line(&said)));
             return ExitCode::from(2);
         }
     };
@@ -107,6 +123,12 @@ pub fn main() -> ExitCode {
     }
 }
 
+/// Where the file of options has what clap found wrong, if that is of the file.
+fn place_of(error: &clap::Error, words: &Words) -> String {
+    let Some(ContextValue::String(option)) = error.get(ContextKind::InvalidArg) else { return String::new() };
+    words.place_of(option).map(|place| format!("{place}: ")).unwrap_or_default()
+}
+
 fn log_to_stderr(verbose: u8) {
     let level = ["warn", "info", "debug", "trace"][usize::from(verbose.min(3))];
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
@@ -130,7 +152,6 @@ fn one_line(error: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn the_definition_is_sound() {

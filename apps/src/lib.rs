@@ -7,11 +7,13 @@
 pub mod cli;
 pub mod commands;
 pub mod compare;
+mod config;
 pub mod doctor;
 mod error;
 mod inspect;
 pub mod load;
 pub mod net;
+mod notify;
 mod output;
 mod over;
 pub mod raw;

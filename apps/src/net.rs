@@ -26,7 +26,7 @@ pub use rdma_args::{ConnectArg, ModeArg};
 use crate::inspect::Way;
 use crate::over::Basis;
 use linerate_bypass::arena::{Arena, ArenaError};
-use linerate_bypass::{Counters, LaterPlace, Published, Seat, Service, Summary};
+use linerate_bypass::{Counters, LaterPlace, Published, Seat, Service, Stop, Summary};
 use port::Port;
 use std::io;
 use std::net::SocketAddr;
@@ -133,13 +133,14 @@ impl<M: Send + 'static> Network<M> {
     }
 
     /// Starts the workers, each on a thread pinned to its core, with the service that `make` makes there. They
-    /// run until `stop` is set, or until one of them fails.
+    /// run until `stop` says so, or until one of them fails.
     pub fn start<S: Service<Message = M> + Send + 'static>(
         self,
         make: impl Fn(Seat<M>) -> S + Send + Sync + 'static,
-        stop: Arc<AtomicBool>,
+        stop: impl Into<Stop>,
     ) -> Result<Running<S>, Error> {
-        let make = Arc::new(make);
+        let (make, stop) = (Arc::new(make), stop.into());
+        stop.begin(self.cores.len());
         let ready = Arc::default();
         let (jobs, close) = match self.port {
             Threaded::Inline(port) => port.jobs(make, &stop, &ready, &self.way)?,
@@ -154,20 +155,20 @@ impl<M: Send + 'static> Network<M> {
 /// Running workers.
 pub struct Running<S> {
     threads: Vec<JoinHandle<Result<(S, Summary), Error>>>,
-    stop: Arc<AtomicBool>,
+    stop: Stop,
     /// How many of them serve.
     ready: Arc<AtomicUsize>,
     close: Close,
 }
 
 impl<S: Send + 'static> Running<S> {
-    fn start(cores: &[usize], jobs: Vec<Job<S>>, stop: Arc<AtomicBool>, close: Close) -> Result<Self, Error> {
+    fn start(cores: &[usize], jobs: Vec<Job<S>>, stop: Stop, close: Close) -> Result<Self, Error> {
         let mut running = Running { threads: Vec::new(), stop, ready: Arc::default(), close };
         for ((worker, job), core) in jobs.into_iter().enumerate().zip(cores.iter().copied()) {
             match spawn(format!("worker-{worker}"), core, &running.stop, job) {
                 Ok(thread) => running.threads.push(thread),
                 Err(source) => {
-                    running.stop.store(true, Ordering::Relaxed);
+                    running.stop.stop();
                     // What ended first is what is told.
                     let _ = running.join();
                     return Err(Error::Spawn { worker, source });
@@ -177,10 +178,11 @@ impl<S: Send + 'static> Running<S> {
         Ok(running)
     }
 
-    /// Waits until all workers serve, which takes a while where DHCP gives the address; `false` if they end first.
+    /// Waits until all workers serve, which takes a while where DHCP gives the address; `false` if they end first, or
+    /// are to drain.
     pub fn await_ready(&self) -> bool {
         while self.ready.load(Ordering::Relaxed) < self.threads.len() {
-            if self.is_over() {
+            if self.is_over() || self.stop.is_draining() {
                 return false;
             }
             std::thread::sleep(READY_PERIOD);
@@ -219,7 +221,7 @@ impl<S: Send + 'static> Running<S> {
 fn spawn<T: Send + 'static>(
     name: String,
     core: usize,
-    stop: &Arc<AtomicBool>,
+    stop: &Stop,
     job: impl FnOnce() -> Result<T, Error> + Send + 'static,
 ) -> io::Result<JoinHandle<Result<T, Error>>> {
     let over = StopOnDrop(stop.clone());
@@ -235,11 +237,11 @@ fn spawn<T: Send + 'static>(
 
 /// Stops all workers when one ends, whether by itself or by a panic: a service that has lost a worker answers only
 /// some of its peers, and nobody would know.
-struct StopOnDrop(Arc<AtomicBool>);
+struct StopOnDrop(Stop);
 
 impl Drop for StopOnDrop {
     fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
+        self.0.stop();
     }
 }
 
@@ -249,7 +251,7 @@ mod tests {
 
     fn run(jobs: Vec<Job<u8>>) -> Result<Vec<u8>, Error> {
         let core = core_affinity::get_core_ids().unwrap()[0].id;
-        let running = Running::start(&vec![core; jobs.len()], jobs, Arc::default(), Box::new(Summary::default))?;
+        let running = Running::start(&vec![core; jobs.len()], jobs, Stop::default(), Box::new(Summary::default))?;
         running.join().map(|(services, _)| services)
     }
 
@@ -264,17 +266,17 @@ mod tests {
         let counted = |n| Summary { rx_frames: n, ..Summary::default() };
         let jobs: Vec<Job<u8>> = vec![Box::new(move || Ok((0, counted(1)))), Box::new(move || Ok((0, counted(2))))];
         let core = core_affinity::get_core_ids().unwrap()[0].id;
-        let running = Running::start(&[core, core], jobs, Arc::default(), Box::new(move || counted(4))).unwrap();
+        let running = Running::start(&[core, core], jobs, Stop::default(), Box::new(move || counted(4))).unwrap();
         assert_eq!(running.join().unwrap().1, counted(7));
     }
 
     #[test]
     fn a_worker_that_panics_stops_the_others_and_is_named() {
         let core = core_affinity::get_core_ids().unwrap()[0].id;
-        let stop = Arc::new(AtomicBool::new(false));
+        let stop = Stop::default();
         let seen = stop.clone();
         let runs: Job<u8> = Box::new(move || {
-            while !seen.load(Ordering::Relaxed) {
+            while !seen.is_stopped() {
                 std::thread::yield_now();
             }
             Ok((0, Summary::default()))
@@ -291,7 +293,7 @@ mod tests {
     fn a_core_that_cannot_be_had_is_an_error() {
         let jobs: Vec<Job<u8>> = vec![Box::new(|| Ok((0, Summary::default())))];
         let error =
-            Running::start(&[1023], jobs, Arc::default(), Box::new(Summary::default)).unwrap().join().unwrap_err();
+            Running::start(&[1023], jobs, Stop::default(), Box::new(Summary::default)).unwrap().join().unwrap_err();
         assert!(matches!(error, Error::NotPinned(1023)), "{error}");
     }
 }

@@ -111,3 +111,36 @@ fn await_words(program: &mut Program, words: &'static str) {
     });
     heard.recv_timeout(common::PATIENCE).unwrap_or_else(|_| panic!("it did not say: {words}"));
 }
+
+/// A server is told to end while a load goes on, which is answered to its end.
+fn a_load_outlasts_a_drain(engine: &str) {
+    if !possible() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("link.sock");
+    let socket = socket.display();
+    let server = format!("--via vhost:{socket} --ip 10.9.0.1/24 --listen 10.9.0.1:7 --idle backoff --engine {engine}");
+    let mut server = Server::start("echo", &format!("{server} --drain 1m --json"));
+    let load = format!("echo load --via virtio-user:{socket} --ip 10.9.0.2/24 --connect 10.9.0.1:7 --idle backoff");
+    let running = Program::start(&format!("{load} --connections 16 --duration 5s --json"));
+    // No table of this machine's tells when it is connected.
+    std::thread::sleep(std::time::Duration::from_secs(3));
+    server.program.signal(rustix::process::Signal::TERM);
+    await_words(&mut server.program, "draining: 16 connections");
+    assert!(answered(&running.wait()) > 0);
+    let output = server.program.wait();
+    assert!(output.status.success(), "{output:?}");
+    let summary: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&summary["accepted"], &summary["broken"]), (&16.into(), &0.into()), "{summary}");
+}
+
+#[test]
+fn a_load_over_a_link_outlasts_a_drain() {
+    a_load_outlasts_a_drain("native");
+}
+
+#[test]
+fn so_it_does_with_smoltcps_sockets() {
+    a_load_outlasts_a_drain("smoltcp");
+}

@@ -27,6 +27,7 @@ mod refcount;
 mod remote;
 mod service;
 mod slots;
+mod stop;
 mod summary;
 pub mod time;
 mod timers;
@@ -48,6 +49,7 @@ pub use service::{
     CloseReason, ConnId, ConnectError, Datagram, Letter, Names, Origin, Postbox, Seat, Service, Transport,
 };
 pub use slots::Slots;
+pub use stop::{Drain, Stop};
 pub use summary::{Summary, Verbs};
 pub use timers::{Timer, Timers};
 pub use via::{InvalidVia, Via};

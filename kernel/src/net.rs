@@ -158,7 +158,12 @@ impl Net {
         for event in events.iter() {
             match event {
                 (Token::Connection(slot), readiness) => self.stream_event(slot, readiness),
-                (Token::Listener(index), _) => self.listeners[index].ready = true,
+                (Token::Listener(index), _) => {
+                    // It may have been closed since.
+                    if let Some(listener) = self.listeners.get_mut(index) {
+                        listener.ready = true;
+                    }
+                }
                 (Token::Udp(index), _) => self.udp.set_ready(index),
                 (Token::Wake, _) => {}
                 (Token::Tick, _) => self.ticker.iter().for_each(Ticker::ticked),

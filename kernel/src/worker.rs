@@ -7,10 +7,9 @@ use crate::udp::Udp;
 use linerate_bypass::inspect::{ConnInfo, ConnState, Inspect, Levels, Snapshot, TcpInfo};
 use linerate_bypass::mailbox::Receiver;
 use linerate_bypass::time::Duration;
-use linerate_bypass::{CloseReason, ConnId, Letter, Service, Summary, Transport};
+use linerate_bypass::{CloseReason, ConnId, Drain, Letter, Service, Stop, Summary, Transport};
 use std::net::SocketAddr;
 use std::num::NonZeroU64;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 /// How soon a sleeping worker sees that it is to stop.
 const STOP_CHECK: Duration = Duration::from_millis(20);
@@ -61,8 +60,8 @@ impl<S: Service> Worker<S> {
     }
 
     /// Runs until `stop` is set, then resets all connections, and returns the service and what happened. A
-    /// sleeping worker sees `stop` within 20 ms.
-    pub fn run(mut self, stop: &AtomicBool) -> (S, Summary) {
+    /// sleeping worker sees `stop` within 20 ms. While it is to drain, it tells how many connections it has left.
+    pub fn run(mut self, stop: &Stop) -> (S, Summary) {
         // The kernel may let a sleep last this much longer than asked for; by default 50 µs.
         if let Err(error) = rustix::thread::set_current_timer_slack(NonZeroU64::new(1)) {
             tracing::debug!("timers may come 50 µs late: {error}");
@@ -74,10 +73,23 @@ impl<S: Service> Worker<S> {
             tracing::warn!("every sleep costs a timer, for want of one for all: {error}");
             longest = Some(STOP_CHECK);
         }
-        while !stop.load(Ordering::Relaxed) {
+        let mut drain = Drain::default();
+        while !stop.is_stopped() {
             self.turn_within(longest);
+            if stop.is_draining() {
+                if drain.begins() {
+                    self.stop_listening();
+                }
+                drain.tell(stop, self.net.slots.len());
+            }
         }
         self.finish()
+    }
+
+    /// Accepts the connections that the kernel has made, and then no more: listening sockets are closed, and who connects is
+    /// refused. Datagrams are answered as before.
+    pub fn stop_listening(&mut self) {
+        self.net.stop_listening();
     }
 
     /// One turn of the loop: waits until something happens, but no longer than `timeout` and, when spinning, not

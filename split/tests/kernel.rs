@@ -6,7 +6,7 @@ mod services;
 
 use linerate_bypass::arena::{Arena, ArenaConfig};
 use linerate_bypass::time::Clock;
-use linerate_bypass::{Bytes, CloseReason, ConnId, Origin, Postbox, Seat, Service, Summary, Transport};
+use linerate_bypass::{Bytes, CloseReason, ConnId, Origin, Postbox, Seat, Service, Stop, Summary, Transport};
 use linerate_kernel::{Config as KernelConfig, Worker, bind};
 use linerate_split::{Commands, Config, split};
 use services::{Chargen, Deferred, Echo, Proxy, UdpEcho, assert_pattern, pattern};
@@ -24,7 +24,7 @@ const WINDOW: usize = 64 << 10;
 /// A service and its worker on a thread each.
 struct Running<S> {
     address: SocketAddr,
-    stop: Arc<AtomicBool>,
+    stop: Stop,
     worker: JoinHandle<Summary>,
     service: JoinHandle<S>,
 }
@@ -48,7 +48,7 @@ fn start<S: Service + Send + 'static>(
     let bound = bound.remove(0);
     let address = *bound.tcp_addrs().iter().chain(&bound.udp_addrs()).next().unwrap();
     let (relay, station) = split::<S::Message>(1, &config).pop().unwrap();
-    let stop = Arc::new(AtomicBool::new(false));
+    let stop = Stop::default();
     let service = std::thread::spawn(move || station.manned(make).run(&Clock::start()));
     let worker = std::thread::spawn({
         let stop = stop.clone();
@@ -64,7 +64,7 @@ fn start<S: Service + Send + 'static>(
 
 impl<S> Running<S> {
     fn finish(self) -> (S, Summary) {
-        self.stop.store(true, Ordering::Relaxed);
+        self.stop.stop();
         let summary = self.worker.join().unwrap();
         (self.service.join().unwrap(), summary)
     }
@@ -360,7 +360,7 @@ fn a_worker_whose_service_has_failed_ends_when_it_is_stopped() {
     let mut stream = client(server.address);
     stream.write_all(b"x").unwrap();
     assert!(server.service.join().is_err());
-    server.stop.store(true, Ordering::Relaxed);
+    server.stop.stop();
     server.worker.join().unwrap();
 }
 

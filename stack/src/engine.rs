@@ -190,6 +190,10 @@ pub trait Engine<N: Nic>: Sized {
     /// Connections that exist, in whatever state.
     fn connections(&self) -> usize;
 
+    /// Accepts no new connections: a SYN is answered as where nobody listens. One that has been answered may still become a
+    /// connection, unless nothing was kept of it.
+    fn stop_listening(&mut self);
+
     /// Closes every connection as if its service had, so that the worker can stop.
     fn close_all(&mut self);
 

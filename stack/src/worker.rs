@@ -13,9 +13,8 @@ use crate::udp::Outcome;
 use linerate_bypass::inspect::{ConnInfo, Inspect, Levels, Shortages, Snapshot};
 use linerate_bypass::mailbox::Receiver;
 use linerate_bypass::time::{Clock, Duration, Instant};
-use linerate_bypass::{BURST, Bytes, ConnId, Datagram, Letter, Nic, Seat, Service, Summary, Transport};
+use linerate_bypass::{BURST, Bytes, ConnId, Datagram, Drain, Letter, Nic, Seat, Service, Stop, Summary, Transport};
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Bursts of frames taken in one turn, as long as they are whole: what has piled up for a connection is then told to its service at
 /// once, and answered by one segment. Under load there are fewer segments for it; else it does nothing.
@@ -161,14 +160,27 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
         self.started
     }
 
-    /// Runs until `stop`, then closes all connections and returns the service and what the worker has counted.
-    /// `ready` is called once the service has been started.
-    pub fn run(mut self, clock: &Clock, stop: &AtomicBool, ready: impl FnOnce()) -> (S, Summary) {
+    /// Accepts no new connections: a SYN is answered with a reset. A connection whose SYN has been answered may still be
+    /// established, except by a SYN cookie. Datagrams are answered as before.
+    pub fn stop_listening(&mut self) {
+        self.core.engine.stop_listening();
+    }
+
+    /// Runs until `stop`, then closes all connections and returns the service and what the worker has counted. While it is
+    /// to drain, it tells how many connections it has left. `ready` is called once the service has been started.
+    pub fn run(mut self, clock: &Clock, stop: &Stop, ready: impl FnOnce()) -> (S, Summary) {
         let mut ready = Some(ready);
+        let mut drain = Drain::default();
         let mut idle_turns = 0;
         let mut sleep = *SLEEP.start();
-        while !stop.load(Ordering::Relaxed) {
+        while !stop.is_stopped() {
             let work = self.turn(clock.now());
+            if stop.is_draining() {
+                if drain.begins() {
+                    self.stop_listening();
+                }
+                drain.tell(stop, self.core.engine.connections());
+            }
             if ready.is_some()
                 && self.started
                 && let Some(ready) = ready.take()

@@ -16,6 +16,7 @@ const MINUTE: Duration = Duration::from_secs(60);
 
 with_each_engine! {
     a_closed_port_refuses_at_once,
+    who_listens_no_more_refuses_and_goes_on_with_who_is_there,
     a_listener_on_one_address_does_not_answer_on_another,
     an_absent_neighbour_is_unreachable_and_so_is_what_has_no_route,
     beyond_the_link_packets_go_to_the_gateway,
@@ -35,6 +36,7 @@ with_each_engine! {
 
 with_unlike_engines! {
     a_closed_port_refuses_at_once,
+    who_listens_no_more_refuses_and_goes_on_with_who_is_there,
     a_listener_on_one_address_does_not_answer_on_another,
     an_absent_neighbour_is_unreachable_and_so_is_what_has_no_route,
     beyond_the_link_packets_go_to_the_gateway,
@@ -74,6 +76,21 @@ fn a_closed_port_refuses_at_once<A: Engine<MemoryNic>, B: Engine<MemoryNic>>() {
         let deaf = Config { listen: vec!["10.0.0.2:8".parse().unwrap()], ..server() };
         assert_eq!(failure(&client_with::<A, B>(to, &host(1), &deaf, SECOND)), Some(ConnectError::Refused));
     }
+}
+
+fn who_listens_no_more_refuses_and_goes_on_with_who_is_there<A: Engine<MemoryNic>, B: Engine<MemoryNic>>() {
+    let client = || Client::new(SERVER, 3, 300_000).closing(Close::WhenBack);
+    let mut net = Both::<A, B>::start(LinkConfig::default(), client, Echo::default);
+    net.expect("some bytes back", MINUTE, |net| net.a.service().outcomes.iter().all(|it| it.received > 1000));
+    net.b.workers[0].stop_listening();
+    net.expect("every connection over", MINUTE, |net| net.a.service().all_finished());
+    net.a.service().assert_exact();
+    // A program that is started anew.
+    let nic = net.a.workers.remove(0).into_nic();
+    net.a = Host::start(&host(1), vec![nic], || Client::new(SERVER, 1, 1000));
+    net.expect("an answer", SECOND, |net| net.a.service().all_finished());
+    assert_eq!(failure(&net), Some(ConnectError::Refused));
+    assert_eq!(net.b.workers[0].summary().accepted, 3);
 }
 
 fn a_listener_on_one_address_does_not_answer_on_another<A: Engine<MemoryNic>, B: Engine<MemoryNic>>() {

@@ -1,6 +1,6 @@
 //! `linerate kv serve`.
 
-use super::serve::{WorkArgs, serve_on};
+use super::serve::{EndArgs, WorkArgs, serve_on};
 use crate::error::Error;
 use crate::inspect::InspectArgs;
 use crate::net::{Listen, NetArgs, Network};
@@ -86,9 +86,8 @@ pub struct KvServeArgs {
     #[command(flatten)]
     inspect: InspectArgs,
 
-    /// Print the summary as one JSON object on standard output
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    end: EndArgs,
 }
 
 /// Runs the command.
@@ -122,10 +121,10 @@ pub fn run(args: &KvServeArgs) -> Result<(), Error> {
     let time = args.work.service_time;
     if time.is_zero() {
         let make = |network: &_| open(network).map(|hub| move |seat| Kv::new(hub.clone(), seat));
-        serve_on("kv", &args.net, &listen, &args.inspect, args.json, make).map(|_: Vec<Kv>| ())
+        serve_on("kv", &args.net, &listen, &args.inspect, &args.end, make).map(|_: Vec<Kv>| ())
     } else {
         let make = |network: &_| open(network).map(|hub| move |seat| Busy::new(Kv::new(hub.clone(), seat), time));
-        serve_on("kv", &args.net, &listen, &args.inspect, args.json, make).map(|_: Vec<Busy<Kv>>| ())
+        serve_on("kv", &args.net, &listen, &args.inspect, &args.end, make).map(|_: Vec<Busy<Kv>>| ())
     }
 }
 

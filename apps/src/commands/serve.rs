@@ -3,6 +3,7 @@
 use crate::error::Error;
 use crate::inspect::InspectArgs;
 use crate::net::{Listen, NetArgs, Network, Place};
+use crate::notify;
 use crate::output::{print_line, tell};
 use crate::over::Over;
 use crate::signals;
@@ -24,6 +25,18 @@ pub struct ServeArgs {
 
     #[command(flatten)]
     inspect: InspectArgs,
+
+    #[command(flatten)]
+    end: EndArgs,
+}
+
+/// What every serve command takes about its end.
+#[derive(Debug, clap::Args)]
+pub struct EndArgs {
+    /// When asked to end, take in no new connections and go on with those that there are until they end by themselves, for so long at
+    /// most: 500ms, 30s, 5m; 0 ends them at once. The second signal does, too
+    #[arg(long, value_name = "TIME", default_value = "0", value_parser = parse_duration_or_none)]
+    drain: Duration,
 
     /// Print the summary as one JSON object on standard output
     #[arg(long)]
@@ -47,7 +60,7 @@ pub fn serve<S: Service + Send + 'static>(
     make: impl Fn(Seat<S::Message>) -> S + Send + Sync + 'static,
 ) -> Result<Vec<S>, Error> {
     let listen = Listen { tcp: args.listen.clone(), udp: if udp { args.listen.clone() } else { Vec::new() } };
-    serve_on(name, &args.net, &listen, &args.inspect, args.json, |_| Ok(make))
+    serve_on(name, &args.net, &listen, &args.inspect, &args.end, |_| Ok(make))
 }
 
 /// Serves `name` on `listen` until a signal comes; then prints the summary. Returns each worker's service. `make` is told what
@@ -57,15 +70,15 @@ pub fn serve_on<S: Service + Send + 'static, M>(
     net: &NetArgs,
     listen: &Listen,
     inspect: &InspectArgs,
-    json: bool,
+    end: &EndArgs,
     make: impl FnOnce(&Network<S::Message>) -> Result<M, Error>,
 ) -> Result<Vec<S>, Error>
 where
     M: Fn(Seat<S::Message>) -> S + Send + Sync + 'static,
 {
-    let stop = signals::stop_flag().map_err(Error::Signals)?;
+    let (stop, signalled) = signals::stop(end.drain).map_err(Error::Signals)?;
     let metrics = inspect.listen()?;
-    let network = Network::open(net, listen, Place::First, &stop)?;
+    let network = Network::open(net, listen, Place::First, &signalled)?;
     let (workers, basis) = (network.workers(), network.basis());
     let addresses: Vec<String> = network.listening().iter().map(ToString::to_string).collect();
     let make = make(&network)?;
@@ -79,11 +92,13 @@ where
         format!("ready {name} on {} via {}, {workers} worker{plural}{threading}{told}", addresses.join(", "), net.via);
     if running.await_ready() {
         print_line(ready).map_err(Error::Output)?;
+        notify::ready();
     }
 
     let (services, total) = running.join()?;
+    notify::stopping();
     let summary = Over { result: Shown::from(&total), basis };
-    if json {
+    if end.json {
         print_line(summary.json()).map_err(Error::Output)?;
     } else {
         tell(summary);

@@ -1,11 +1,11 @@
 //! `--via kernel`: workers on ordinary sockets.
 
 use super::{Error, Job, Listen, NetArgs};
-use linerate_bypass::{Postbox, Seat, Service};
+use linerate_bypass::{Postbox, Seat, Service, Stop};
 use linerate_kernel::{Config, Sockets, Worker, bind};
 use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Free ports to look at before the kernel may say that there is none.
 const ATTEMPTS: usize = 16;
@@ -42,7 +42,7 @@ impl<M: Send + 'static> Port<M> {
     pub fn jobs<S: Service<Message = M> + 'static>(
         self,
         make: Arc<impl Fn(Seat<M>) -> S + Send + Sync + 'static>,
-        stop: &Arc<AtomicBool>,
+        stop: &Stop,
         ready: &Arc<AtomicUsize>,
     ) -> Vec<Job<S>> {
         let Port { postbox, sockets } = self;

@@ -8,7 +8,7 @@ use super::{Close, Error, Job, Listen, NetArgs, kernel};
 use crate::inspect::Way;
 use crate::over::Device;
 use linerate_bypass::arena::{Arena, ArenaConfig, ArenaError};
-use linerate_bypass::{Counters, LaterPlace, Published, Seat, Service, Summary, Via};
+use linerate_bypass::{Counters, LaterPlace, Published, Seat, Service, Stop, Summary, Via};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
@@ -103,7 +103,7 @@ impl<M: Send + 'static> Port<M> {
     pub fn jobs<S: Service<Message = M> + Send + 'static>(
         self,
         make: Arc<impl Fn(Seat<M>) -> S + Send + Sync + 'static>,
-        stop: &Arc<AtomicBool>,
+        stop: &Stop,
         ready: &Arc<AtomicUsize>,
         way: &Way,
     ) -> Result<(Vec<Job<S>>, Close), Error> {

@@ -82,7 +82,8 @@ impl PortArgs {
             let _known_to_eal = eal.register_thread()?;
             Ok(frames.run(queue, &stopped))
         });
-        let running = Running::start(&cores, vec![job], stop.clone(), Box::new(move || dpdk_port::summary_of(&port)))?;
+        let running =
+            Running::start(&cores, vec![job], stop.clone().into(), Box::new(move || dpdk_port::summary_of(&port)))?;
         ready();
         while !running.is_over() {
             std::thread::sleep(READY_PERIOD);

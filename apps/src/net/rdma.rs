@@ -5,13 +5,13 @@ use crate::over::Device;
 use crate::reach::{PER_WORKER, set_arena};
 use linerate_bypass::arena::{Arena, ArenaError};
 use linerate_bypass::time::Clock;
-use linerate_bypass::{Counters, LaterPlace, Published, Seat, Service};
+use linerate_bypass::{Counters, LaterPlace, Published, Seat, Service, Stop};
 use linerate_rdma::calls::Calls;
 use linerate_rdma::native::Native;
 use linerate_rdma::{Adapter, Config, Mode, Worker, WorkerParts};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A device that is listened on.
 pub struct Port<M> {
@@ -84,7 +84,7 @@ impl<M: Send + 'static> Port<M> {
     pub fn jobs<S: Service<Message = M> + 'static>(
         self,
         make: Arc<impl Fn(Seat<M>) -> S + Send + Sync + 'static>,
-        stop: &Arc<AtomicBool>,
+        stop: &Stop,
         ready: &Arc<AtomicUsize>,
     ) -> Result<Vec<Job<S>>, Error> {
         let Port { adapter, workers: count, .. } = self;

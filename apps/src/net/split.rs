@@ -5,7 +5,7 @@ use crate::inspect::Way;
 use crate::over::Threading;
 use linerate_bypass::arena::{Arena, ArenaConfig};
 use linerate_bypass::time::Clock;
-use linerate_bypass::{Seat, Service, Via};
+use linerate_bypass::{Seat, Service, Stop, Via};
 use linerate_split::{Commands, Config, Relay, Station, split};
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
@@ -59,7 +59,7 @@ impl<M: Send + 'static> Port<M> {
     pub fn jobs<S: Service<Message = M> + Send + 'static>(
         self,
         make: Arc<impl Fn(Seat<M>) -> S + Send + Sync + 'static>,
-        stop: &Arc<AtomicBool>,
+        stop: &Stop,
         ready: &Arc<AtomicUsize>,
         way: &Way,
     ) -> Result<(Vec<Job<S>>, Close), Error> {

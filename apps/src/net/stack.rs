@@ -5,7 +5,7 @@ use crate::reach::{PER_WORKER, set_arena};
 use linerate_bypass::arena::{Arena, ArenaConfig, ArenaError};
 use linerate_bypass::dpdk::{self, Eal, Mbuf, PortConfig, QueuePair};
 use linerate_bypass::time::Clock;
-use linerate_bypass::{Seat, Service, Summary};
+use linerate_bypass::{Seat, Service, Stop, Summary};
 use linerate_stack::{Config, Crossing, Engine, NativeEngine, RSS_KEY, SmoltcpEngine, Worker};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -82,7 +82,7 @@ impl Port {
     pub fn jobs<S: Service + 'static>(
         &self,
         make: Arc<impl Fn(Seat<S::Message>) -> S + Send + Sync + 'static>,
-        stop: &Arc<AtomicBool>,
+        stop: &Stop,
         ready: &Arc<AtomicUsize>,
     ) -> Vec<Job<S>> {
         match self.engine {
@@ -94,7 +94,7 @@ impl Port {
     fn jobs_of<S: Service + 'static, E: Engine<QueuePair> + 'static>(
         &self,
         make: Arc<impl Fn(Seat<S::Message>) -> S + Send + Sync + 'static>,
-        stop: &Arc<AtomicBool>,
+        stop: &Stop,
         ready: &Arc<AtomicUsize>,
     ) -> Vec<Job<S>> {
         let clock = Clock::start();

@@ -146,6 +146,8 @@ pub struct Connector<C: Calls> {
     down_since: Option<Instant>,
     /// A turn has failed, and that has been said.
     has_failed: bool,
+    /// Nobody is accepted any more.
+    refuses: bool,
     /// What workers had no room for.
     unsent: VecDeque<(usize, News<C>)>,
     /// What peers may reach for as long as there are any.
@@ -213,6 +215,7 @@ impl<C: Calls> Connector<C> {
             ways: Ways::default(),
             down_since: None,
             has_failed: false,
+            refuses: false,
             unsent: VecDeque::new(),
             exposed: Vec::new(),
             counters: Vec::new(),
@@ -268,6 +271,7 @@ impl<C: Calls> Connector<C> {
         while let Some(command) = self.commands.receive() {
             worked = true;
             match command {
+                Command::Refuse => self.refuses = true,
                 Command::Bury(worker, link) => self.bury(worker, link, now),
                 Command::Drained(worker, pair) => self.come_back(worker, pair, now),
                 Command::Polled(worker, pair) => self.polled(worker, pair),
@@ -284,6 +288,9 @@ impl<C: Calls> Connector<C> {
             }
         }
         worked |= self.exchange_turn(now)?;
+        if self.refuses {
+            self.close_exchange();
+        }
         while let Some(event) =
             self.region.domain().calls().async_event().map_err(Error::of("read the device's events"))?
         {

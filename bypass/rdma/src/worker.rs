@@ -9,10 +9,9 @@ use crate::verbs::{Errored, QueuePair, Window};
 use linerate_bypass::inspect::{ConnInfo, ConnState, Inspect, Levels, Snapshot, TcpInfo};
 use linerate_bypass::mailbox::{Receiver, Sender};
 use linerate_bypass::time::{Clock, Duration, Instant};
-use linerate_bypass::{CloseReason, ConnId, ConnectError, Letter, Origin, Service, Summary};
+use linerate_bypass::{CloseReason, ConnId, ConnectError, Drain, Letter, Origin, Service, Stop, Summary};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Messages that are delivered in one turn at most.
 const BUDGET: usize = 256;
@@ -43,6 +42,8 @@ pub enum News<C: Calls> {
 
 /// What a worker asks of the connector.
 pub enum Command<C: Calls> {
+    /// Accept no more connections, of whichever worker.
+    Refuse,
     /// Connect `worker` to `remote`.
     Connect {
         /// Who asks.
@@ -155,9 +156,17 @@ impl<C: Calls, S: Service> Worker<C, S> {
 
     /// Runs until `stop`; then ends all connections, and returns the service and what happened. When the device fails, its
     /// connections end, and the worker goes on. One that may sleep does after a while without work, and sees `stop` within 20 ms.
-    pub fn run(mut self, clock: &Clock, stop: &AtomicBool) -> (S, Summary) {
+    /// While it is to drain, it tells how many connections it has left.
+    pub fn run(mut self, clock: &Clock, stop: &Stop) -> (S, Summary) {
         let mut idle_turns = 0;
-        while !stop.load(Ordering::Relaxed) {
+        let mut drain = Drain::default();
+        while !stop.is_stopped() {
+            if stop.is_draining() {
+                if drain.begins() {
+                    self.stop_listening();
+                }
+                drain.tell(stop, self.net.connections());
+            }
             match self.turn(clock.now()) {
                 0 if idle_turns > IDLE_TURNS && self.rest.is_some() => self.sleep(clock),
                 0 => {
@@ -169,6 +178,11 @@ impl<C: Calls, S: Service> Worker<C, S> {
         }
         tracing::debug!("worker {} has slept {} times", self.net.worker, self.waits());
         self.finish()
+    }
+
+    /// Has the connector accept no more connections: who asks for one is refused.
+    pub fn stop_listening(&mut self) {
+        self.unsent.push_back(Command::Refuse);
     }
 
     /// Sleeps until there is something to do, if it may.

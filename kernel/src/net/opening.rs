@@ -70,6 +70,18 @@ impl Net {
         }
     }
 
+    /// Accepts the connections that peers have made, and closes the listeners. What the system has no descriptor or memory for is
+    /// reset, and so is what comes between the last look and the end.
+    pub(crate) fn stop_listening(&mut self) {
+        self.listeners.iter_mut().for_each(|listener| listener.ready = true);
+        self.accept_again = None;
+        while self.accept_again.is_none() && self.listeners.iter().any(|listener| listener.ready) {
+            self.accept();
+        }
+        self.listeners.clear();
+        self.accept_again = None;
+    }
+
     /// Begins to connect to `remote`.
     pub(crate) fn begin_connect(&mut self, remote: SocketAddr, token: u64) {
         if self.slots.is_full() {

@@ -1,10 +1,8 @@
 //! Workers on threads of their own, and clients for them.
 
-use linerate_bypass::{Service, Summary};
+use linerate_bypass::{Service, Stop, Summary};
 use linerate_kernel::{Config, Sockets, Worker, bind};
 use std::net::SocketAddr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -22,7 +20,7 @@ pub fn listening() -> Config {
 /// A worker that runs until it is asked what happened.
 pub struct Running<S: Service> {
     pub address: SocketAddr,
-    stop: Arc<AtomicBool>,
+    pub stop: Stop,
     thread: JoinHandle<(S, Summary)>,
 }
 
@@ -34,7 +32,8 @@ impl<S: Service + Send + 'static> Running<S> {
 
     pub fn on(sockets: Sockets<S::Message>, service: S) -> Self {
         let address = *sockets.tcp_addrs().iter().chain(&sockets.udp_addrs()).next().unwrap();
-        let stop = Arc::new(AtomicBool::new(false));
+        let stop = Stop::default();
+        stop.begin(1);
         let thread = std::thread::spawn({
             let stop = stop.clone();
             move || Worker::new(sockets, service).run(&stop)
@@ -43,7 +42,7 @@ impl<S: Service + Send + 'static> Running<S> {
     }
 
     pub fn finish(self) -> (S, Summary) {
-        self.stop.store(true, Ordering::Relaxed);
+        self.stop.stop();
         self.thread.join().unwrap()
     }
 }

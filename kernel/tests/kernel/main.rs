@@ -1,6 +1,7 @@
 //! Services over kernel sockets, against ordinary sockets of the standard library.
 
 mod common;
+mod draining;
 mod echo;
 mod endings;
 mod four_services;

@@ -2,7 +2,7 @@
 
 use crate::common::{Running, listening, local, turn_until};
 use crate::services::Echo;
-use linerate_bypass::{CloseReason, ConnId, ConnectError, Origin, Service, Transport};
+use linerate_bypass::{CloseReason, ConnId, ConnectError, Origin, Service, Stop, Transport};
 use linerate_kernel::{Config, Worker, bind};
 use std::net::{SocketAddr, TcpListener};
 use std::time::Duration;
@@ -71,7 +71,9 @@ fn run(config: &Config, client: Client) -> (Client, linerate_bypass::Summary) {
     let mut worker = Worker::new(sockets.remove(0), client);
     turn_until(&mut worker, "all is done", |worker| worker.service().finished());
     // Stops at once: nothing is left to do.
-    worker.run(&true.into())
+    let stop = Stop::default();
+    stop.stop();
+    worker.run(&stop)
 }
 
 #[test]

@@ -363,6 +363,10 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
         self.len()
     }
 
+    fn stop_listening(&mut self) {
+        self.shared.settings.listen.clear();
+    }
+
     fn close_all(&mut self) {
         for slot in self.slots() {
             self.connection(slot).close();

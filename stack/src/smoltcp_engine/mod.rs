@@ -299,6 +299,10 @@ impl<N: Nic> Engine<N> for SmoltcpEngine {
         self.slots.len()
     }
 
+    fn stop_listening(&mut self) {
+        self.listen.clear();
+    }
+
     fn close_all(&mut self) {
         let all: Vec<u32> = self.slots.iter_mut().map(|(slot, _)| slot).collect();
         for slot in all {

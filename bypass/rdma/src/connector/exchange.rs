@@ -297,6 +297,15 @@ impl<C: Calls> Connector<C> {
         Ok(worked)
     }
 
+    /// Closes the listeners, once those who had asked are accepted.
+    pub(super) fn close_exchange(&mut self) {
+        if let Some(exchange) = self.exchange()
+            && exchange.asked.is_none()
+        {
+            exchange.listeners.clear();
+        }
+    }
+
     /// A worker asks for a connection.
     pub(super) fn exchange_connect(&mut self, worker: usize, remote: SocketAddr, token: u64, now: Instant) {
         let until = now + self.config.connect_timeout;

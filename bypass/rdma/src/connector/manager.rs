@@ -36,6 +36,9 @@ impl<C: Calls> Connector<C> {
         let Ok(theirs) = Greeting::read(event.private.bytes()) else {
             return refusal(b"this is linerate, and you are not", id);
         };
+        if self.refuses {
+            return refusal(b"no more connections", id);
+        }
         if !id.is_here() {
             return refusal(b"not on this device", id);
         }

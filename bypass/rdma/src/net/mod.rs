@@ -299,6 +299,11 @@ impl<C: Calls> Net<C> {
         !self.starved.is_empty()
     }
 
+    /// How many connections there are, those included that are being made for peers.
+    pub fn connections(&self) -> usize {
+        self.slots.len() + self.expected.len()
+    }
+
     /// The connection with this number is being made: what comes for it is kept until it is added.
     pub fn expect(&mut self, number: u64) {
         // What was lost is another that had the number before.

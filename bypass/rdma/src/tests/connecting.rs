@@ -79,6 +79,13 @@ fn where_nobody_listens_a_connection_is_refused() {
 }
 
 #[test]
+fn who_listens_no_more_refuses() {
+    let mut rig = rig(&Setup::default(), &[(100, false)], true);
+    rig.ends[1].worker.stop_listening();
+    rig.run_until(|ends| ends[0].worker.service().failed == [(7, ConnectError::Refused)]);
+}
+
+#[test]
 fn a_connector_goes_with_its_identifiers_before_its_channel() {
     let mut rig = rig(&Setup::default(), &[(100, false)], true);
     for _ in 0..50 {

@@ -78,6 +78,18 @@ fn where_nobody_listens_a_connection_is_refused() {
     rig.run_until(|ends| ends[0].worker.service().failed == [(7, ConnectError::Refused)]);
 }
 
+#[test]
+fn who_listens_no_more_answers_who_has_asked_and_refuses_the_next() {
+    let (mut rig, address) = rig(&setup(1, defaults()), &[(100, false)]);
+    rig.connect_to(address);
+    rig.run_until(|ends| ends[1].worker.service().addresses.is_some());
+    rig.ends[1].worker.stop_listening();
+    rig.run_until(|ends| ends.iter().all(|end| !end.worker.service().ended.is_empty()));
+    assert_eq!(rig.ends[1].worker.service().received, 100);
+    rig.connect_to(address);
+    rig.run_until(|ends| ends[0].worker.service().failed == [(7, ConnectError::Refused)]);
+}
+
 /// What `peer` does once the first end has connected to it; what becomes of the connection.
 fn asked(peer: impl FnOnce(&mut TcpStream)) -> ConnectError {
     let listener = TcpListener::bind("127.0.0.2:0").unwrap();

@@ -1,0 +1,78 @@
+//! A worker that drains: nobody new comes in, and those who are there lose nothing.
+
+use crate::common::{DEADLINE, Running, listening};
+use crate::services::Echo;
+use linerate_bypass::CloseReason;
+use linerate_kernel::Config;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+fn client(server: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(server).unwrap();
+    stream.set_read_timeout(Some(DEADLINE)).unwrap();
+    stream
+}
+
+fn ask(stream: &mut TcpStream) {
+    stream.write_all(b"hello").unwrap();
+    let mut answer = [0; 5];
+    stream.read_exact(&mut answer).unwrap();
+    assert_eq!(&answer, b"hello");
+}
+
+fn await_left(server: &Running<Echo>, connections: usize) {
+    let deadline = Instant::now() + DEADLINE;
+    while server.stop.left() != Some(connections) {
+        assert!(Instant::now() < deadline, "{:?} left, not {connections}", server.stop.left());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn drains(config: &Config) {
+    let server = Running::start(config, Echo::default());
+    let mut old = client(server.address);
+    ask(&mut old);
+    assert_eq!(server.stop.left(), None);
+    server.stop.drain();
+    await_left(&server, 1);
+    let refused = TcpStream::connect(server.address).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
+    ask(&mut old);
+    drop(old);
+    await_left(&server, 0);
+    let (echo, summary) = server.finish();
+    assert_eq!(echo.closed, [CloseReason::Finished]);
+    assert_eq!((summary.accepted, summary.broken), (1, 0));
+}
+
+#[test]
+fn a_worker_that_drains_refuses_who_is_new_and_answers_who_is_there() {
+    drains(&listening());
+}
+
+#[test]
+fn so_does_one_that_spins() {
+    drains(&Config { spin: true, ..listening() });
+}
+
+#[test]
+fn connections_that_the_kernel_has_made_are_accepted_first() {
+    // More than are accepted in one turn.
+    const CLIENTS: usize = 300;
+    let (_, mut sockets) = linerate_kernel::bind(&listening(), 1).unwrap();
+    let sockets = sockets.remove(0);
+    let mut clients: Vec<_> = (0..CLIENTS).map(|_| client(sockets.tcp_addrs()[0])).collect();
+    let mut worker = linerate_kernel::Worker::new(sockets, Echo::default());
+    worker.stop_listening();
+    assert_eq!(worker.summary().accepted, CLIENTS as u64);
+    clients.iter_mut().for_each(|client| client.write_all(b"hello").unwrap());
+    let deadline = Instant::now() + DEADLINE;
+    while worker.summary().tx_bytes < 5 * CLIENTS as u64 {
+        assert!(Instant::now() < deadline);
+        worker.turn(Duration::from_millis(1));
+    }
+    for client in &mut clients {
+        client.read_exact(&mut [0; 5]).unwrap();
+    }
+}
