@@ -256,7 +256,9 @@ fn what_there_is_no_room_for_is_dropped_and_counted_and_the_rest_is_served() {
         host.datagram(0, FROM, &datagram(2, b"mn\r\n"));
         host.settle();
         assert_eq!(host.datagrams(0).len(), 2);
-        assert_eq!(stat(&mut host, "udp_dropped"), before + 2);
+        // An answer of another worker's shard comes last, and what is short has gone.
+        let dropped = stat(&mut host, "udp_dropped") - before;
+        assert!(dropped == 2 || workers > 1 && dropped == 1, "{dropped}");
         host.set_datagram_room(0, usize::MAX);
         assert_eq!(ask(&mut host, 0, b"mn\r\n"), "MN\r\n");
     }
