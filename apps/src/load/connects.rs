@@ -285,13 +285,12 @@ impl Service for Connects {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::Fake;
+    use crate::testing::{Fake, a_second};
 
     const SECOND: Duration = Duration::from_secs(1);
 
     fn connects(connections: usize, request: usize, most: u64) -> (Fake<Used>, Connects, Arc<Board>) {
-        let (warm_up, duration) = (SECOND, SECOND);
-        let plan = Plan { remote: "10.0.0.2:7".parse().unwrap(), ports: 1, connections, warm_up, duration };
+        let plan = Plan { warm_up: SECOND, ..a_second(connections) };
         let board = Arc::new(Board::new(1, connections));
         let mut service = Connects::new(&plan, board.clone(), 0, 1, Use { request, most });
         let mut net = Fake::new(100);

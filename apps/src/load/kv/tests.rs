@@ -3,7 +3,7 @@
 use super::super::{Arrivals, Board, Errors, Load, OpenLoop, Outcome, Part, Plan};
 use super::keys::Scatter;
 use super::*;
-use crate::testing::Fake;
+use crate::testing::{Fake, a_second};
 use linerate_bypass::time::Duration;
 use linerate_bypass::{CloseReason, Service};
 use std::collections::HashMap;
@@ -119,13 +119,7 @@ impl Bench {
         let connections = plan.connections;
         let mut traffic = KvLoad::new(Keyspace::new(plan, 7));
         traffic.rng = Rng::with_seed(1);
-        let life = Plan {
-            remote: "10.0.0.2:6379".parse().unwrap(),
-            ports: 1,
-            connections,
-            warm_up: Duration::ZERO,
-            duration: SECOND,
-        };
+        let life = a_second(connections);
         let board = Arc::new(Board::new(1, connections));
         let mut load = Load::new(&life, board.clone(), 0, 1, traffic);
         let mut net = Fake::new(room);
