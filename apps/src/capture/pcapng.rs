@@ -194,7 +194,7 @@ mod tests {
         ];
         assert_eq!(blocks[1].1, interface.concat());
         // Of five bytes that are kept there is some padding, and of the others their number.
-        assert_eq!(blocks[3].1[12..28], *b"\x05\0\0\0\x09\0\0\012345\0\0\0");
+        assert_eq!(blocks[3].1[12..28], *b"\x05\0\0\0\x09\0\0\x0012345\0\0\0");
         assert_eq!(blocks[3].1[28..], [2, 0, 4, 0, 2, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(blocks[4].1[..12], [0, 0, 0, 0, 1, 0, 0, 0, 7, 0, 0, 0]);
         assert_eq!(blocks[4].1[16..24], 4_u64.to_le_bytes());
