@@ -10,6 +10,7 @@ pub mod arena;
 mod blocks;
 mod bytes;
 mod bytes_queue;
+pub mod capture;
 mod counters;
 mod cpu;
 #[cfg(feature = "dpdk")]

@@ -3,6 +3,7 @@
 use super::cores::CoreList;
 use super::rdma_args::RdmaArgs;
 use super::{Error, Listen};
+use crate::capture::CaptureArgs;
 use crate::units::{parse_duration_or_none, parse_size};
 use linerate_bypass::{MacAddr, Via};
 use linerate_stack::congestion::Algorithm;
@@ -112,6 +113,10 @@ pub struct NetArgs {
     #[arg(long, value_name = "N", value_parser = at_least_one)]
     pub max_packets_per_connection: Option<usize>,
 
+    /// What passes the port, in a file.
+    #[command(flatten)]
+    pub capture: CaptureArgs,
+
     /// How queue pairs are made and used.
     #[command(flatten)]
     pub rdma: RdmaArgs,
@@ -192,6 +197,7 @@ impl NetArgs {
             ("--mtu", self.mtu.is_some()),
             ("--no-multi-segment", self.no_multi_segment),
             ("--engine", self.engine.is_some()),
+            ("--pcap", self.capture.is_given()),
             ("EAL's arguments", !self.eal.is_empty()),
         ];
         let of_native = [
@@ -282,6 +288,7 @@ impl NetArgs {
             buffer: None,
             max_packets: None,
             max_packets_per_connection: None,
+            capture: CaptureArgs::default(),
             rdma: RdmaArgs::default(),
             eal: Vec::new(),
         }

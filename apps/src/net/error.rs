@@ -109,6 +109,10 @@ pub enum Error {
     #[cfg(feature = "dpdk")]
     #[error(transparent)]
     Port(#[from] linerate_bypass::dpdk::OpenError),
+    /// What passes the port cannot be written.
+    #[cfg(feature = "dpdk")]
+    #[error(transparent)]
+    Capture(#[from] crate::capture::Error),
     /// The RDMA device could not be opened.
     #[cfg(feature = "rdma")]
     #[error(transparent)]
@@ -176,6 +180,10 @@ impl Error {
     /// Whether the arguments alone show it, without a look at the machine.
     pub fn is_usage(&self) -> bool {
         use Error::*;
+        #[cfg(feature = "dpdk")]
+        if let Capture(error) = self {
+            return matches!(error, crate::capture::Error::Filter { .. });
+        }
         matches!(
             self,
             NotWith { .. }

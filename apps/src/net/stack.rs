@@ -1,11 +1,12 @@
 //! Every `--via` but `kernel`: workers of the TCP/IP stack on the queue pairs of a DPDK port.
 
 use super::{EngineArg, Error, Job, Listen, NetArgs, ProfileArg, dpdk_port};
+use crate::capture::{Output, Writing};
 use crate::reach::{PER_WORKER, set_arena};
 use linerate_bypass::arena::{Arena, ArenaConfig, ArenaError};
 use linerate_bypass::dpdk::{self, Eal, Mbuf, PortConfig, QueuePair};
 use linerate_bypass::time::Clock;
-use linerate_bypass::{Seat, Service, Stop, Summary};
+use linerate_bypass::{Seat, Service, Stop, Summary, Via};
 use linerate_stack::{Config, Crossing, Engine, NativeEngine, RSS_KEY, SmoltcpEngine, Worker};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -16,12 +17,17 @@ pub struct Port {
     port: dpdk::Port,
     config: Config,
     engine: EngineArg,
+    via: Via,
+    /// Where what passes is to be written, before the workers are there and while they are.
+    output: Option<Output>,
+    writing: Option<Writing>,
 }
 
 impl Port {
     /// Starts EAL, and opens the port with a queue pair for each of `workers` workers. While it waits for the other
     /// end of a link, `stop` ends it.
     pub fn open(args: &NetArgs, listen: &Listen, workers: usize, stop: &Arc<AtomicBool>) -> Result<Self, Error> {
+        let output = args.capture.create()?;
         let eal = dpdk_port::start_eal(&args.via, &args.eal)?;
         match eal.arena(workers * PER_WORKER) {
             Ok(arena) => set_arena(arena),
@@ -67,7 +73,8 @@ impl Port {
             seed: u128::from_ne_bytes(seed),
             ..defaults
         };
-        Ok(Port { eal, port, config, engine: args.engine.unwrap_or_default() })
+        let (engine, via) = (args.engine.unwrap_or_default(), args.via.clone());
+        Ok(Port { eal, port, config, engine, via, output, writing: None })
     }
 
     /// Memory of `bytes` that the port reaches; if EAL does not have so much, of the process's.
@@ -80,25 +87,29 @@ impl Port {
 
     /// The workers, each to be run on its own thread; each adds one to `ready` when it serves.
     pub fn jobs<S: Service + 'static>(
-        &self,
+        &mut self,
         make: Arc<impl Fn(Seat<S::Message>) -> S + Send + Sync + 'static>,
         stop: &Stop,
         ready: &Arc<AtomicUsize>,
-    ) -> Vec<Job<S>> {
-        match self.engine {
-            EngineArg::Native => self.jobs_of::<S, NativeEngine<Mbuf>>(make, stop, ready),
-            EngineArg::Smoltcp => self.jobs_of::<S, SmoltcpEngine>(make, stop, ready),
+    ) -> Result<Vec<Job<S>>, Error> {
+        let mut queues = self.port.take_queues();
+        if let Some(output) = self.output.take() {
+            self.writing = Some(output.begin(&self.via, self.port.capabilities(), &mut queues)?);
         }
+        Ok(match self.engine {
+            EngineArg::Native => self.jobs_of::<S, NativeEngine<Mbuf>>(queues, make, stop, ready),
+            EngineArg::Smoltcp => self.jobs_of::<S, SmoltcpEngine>(queues, make, stop, ready),
+        })
     }
 
     fn jobs_of<S: Service + 'static, E: Engine<QueuePair> + 'static>(
         &self,
+        queues: Vec<QueuePair>,
         make: Arc<impl Fn(Seat<S::Message>) -> S + Send + Sync + 'static>,
         stop: &Stop,
         ready: &Arc<AtomicUsize>,
     ) -> Vec<Job<S>> {
         let clock = Clock::start();
-        let queues = self.port.take_queues();
         let crossings = Crossing::between(queues.len());
         let job = |(queue, crossing): (QueuePair, Crossing<_, S::Message>)| -> Job<S> {
             let (eal, config, make) = (self.eal.clone(), self.config.clone(), make.clone());

@@ -1,6 +1,6 @@
 //! The load against a small server that the test plays, and that errs on purpose.
 
-use super::super::{Arrivals, Board, Errors, Load, OpenLoop, Outcome, Part, Plan};
+use super::super::{Arrivals, Board, Errors, Load, OpenLoop, Outcome, Part};
 use super::keys::Scatter;
 use super::*;
 use crate::testing::{Fake, a_second};
@@ -8,7 +8,6 @@ use linerate_bypass::time::Duration;
 use linerate_bypass::{CloseReason, Service};
 use std::collections::HashMap;
 
-const SECOND: Duration = Duration::from_secs(1);
 const TICK: Duration = Duration::from_millis(1);
 
 fn even(rate: f64) -> Option<OpenLoop> {

@@ -1,6 +1,6 @@
 //! The load against counters that the test plays.
 
-use super::super::super::{Board, Load, Outcome, Part, Plan};
+use super::super::super::{Board, Load, Outcome, Part};
 use super::*;
 use crate::load::AskCounters;
 use crate::testing::{Fake, a_second};

@@ -1,13 +1,12 @@
 //! GETs that are read from an export which the test writes.
 
-use super::super::super::{Board, Load, Part, Plan};
+use super::super::super::{Board, Load, Part};
 use super::super::{Keyspace, KvLoad, KvPlan, Protocol};
 use super::*;
 use crate::testing::{Fake, a_second};
 use linerate_bypass::{RemoteDone, Service};
 use linerate_kv::export::{Export, Writer};
 
-const SECOND: Duration = Duration::from_secs(1);
 const BASE: u64 = 4096;
 const KEYS: u64 = 20;
 
