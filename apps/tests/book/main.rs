@@ -19,7 +19,8 @@ const HOST: &str = "LINERATE_BOOK_HOST";
 /// What it says at its end.
 const DONE: &str = "the host did all";
 /// What is installed in other packages than Linerate's own.
-const PROGRAMS: [&str; 6] = ["redis-cli", "redis-benchmark", "curl", "haproxy", "ethtool", "ping"];
+const PROGRAMS: [&str; 8] =
+    ["redis-cli", "redis-benchmark", "curl", "haproxy", "nutcracker", "tcpdump", "ethtool", "ping"];
 
 /// The pages and their paths, by their names.
 fn pages() -> BTreeMap<String, (PathBuf, Page)> {

@@ -122,9 +122,29 @@ fn steps(body: &[&str]) -> Result<Vec<Step>, String> {
     if steps.is_empty() { Err("there is no command in it".to_owned()) } else { Ok(steps) }
 }
 
+/// Whether a command is a load, of `linerate`.
+fn is_load(command: &str) -> bool {
+    command.contains("linerate ") && command.contains(" load ")
+}
+
+/// Whether what a command printed at its end is that it lost datagrams, as a load does on a machine that is busy, and no worse.
+pub fn only_lost(command: &str, printed: &str) -> bool {
+    let last = printed.lines().last().unwrap_or_default();
+    let is_lossy = is_load(command) && (command.contains(" raw ") || command.split(' ').any(|word| word == "--udp"));
+    let rest = last.split_once(" requests were lost, 0 ").map_or("", |(_, rest)| rest);
+    is_lossy
+        && ["came back", "were answered"].iter().any(|how| {
+            rest.strip_prefix(how)
+                .and_then(|rest| rest.strip_prefix(" with wrong bytes"))
+                .is_some_and(|rest| rest.starts_with([':', ';']))
+        })
+}
+
 /// The command, with loads that measure for less time.
 pub fn shortened(command: &str) -> String {
-    let is_load = |line: &str| line.contains("linerate ") && line.contains(" load ");
+    if command.starts_with("redis-benchmark ") {
+        return command.replace(" -n 100000 ", " -n 10000 ");
+    }
     if !is_load(command) {
         return command.to_owned();
     }
@@ -249,4 +269,24 @@ fn loads_measure_for_less_time() {
         "linerate echo load --warm-up 100ms --duration 300ms"
     );
     assert_eq!(short("linerate echo serve --drain 5s"), "linerate echo serve --drain 5s");
+    assert_eq!(short("redis-benchmark -n 100000 -q"), "redis-benchmark -n 10000 -q");
+}
+
+#[test]
+fn datagrams_may_be_lost_and_nothing_else() {
+    let lost = "errors 3\nlinerate: 3 requests were lost, 0 came back with wrong bytes: look at the way\n";
+    let wrong = "linerate: 3 requests were lost, 1 came back with wrong bytes: look at the way\n";
+    assert!(only_lost("linerate echo load --udp --connect 127.0.0.1:7", lost));
+    assert!(only_lost("linerate raw load    --via memif:/tmp/a", lost));
+    assert!(!only_lost("linerate echo load --udp --connect 127.0.0.1:7", wrong));
+    assert!(only_lost(
+        "linerate kv load --udp",
+        "linerate: 1 requests were lost, 0 were answered with wrong bytes: look\n"
+    ));
+    assert!(!only_lost(
+        "linerate kv load --udp",
+        "linerate: 1 requests were lost, 0 were answered with wrong bytes, 2 with an error: look\n"
+    ));
+    assert!(!only_lost("linerate echo load --connect 127.0.0.1:7", lost));
+    assert!(!only_lost("linerate echo load --udp --connect 127.0.0.1:7", "linerate: host unreachable\n"));
 }
