@@ -121,6 +121,9 @@ pub struct Config {
     pub mac: Option<MacAddr>,
     /// The largest IP packet in bytes; the port's own if `None`. Never more than that.
     pub mtu: Option<u16>,
+    /// Take datagrams in fragments of IPv4 packets (RFC 791 §3.2), and put together four at a time; what is not whole after a minute is
+    /// dropped. Without, fragments are dropped and counted. Those of TCP always are, and those of IPv6.
+    pub fragments: bool,
     /// TCP addresses to accept connections on. An unspecified address means all of ours.
     pub listen: Vec<SocketAddr>,
     /// UDP addresses to receive datagrams on. An unspecified address means all of ours.
@@ -194,6 +197,7 @@ impl Default for Config {
             dhcp: false,
             mac: None,
             mtu: None,
+            fragments: false,
             listen: Vec::new(),
             listen_udp: Vec::new(),
             max_connections: 1 << 17,

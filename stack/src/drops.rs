@@ -26,8 +26,10 @@ causes! {
     IpChecksum = "bad IPv4 checksum",
     /// The TCP or UDP checksum is wrong.
     L4Checksum = "bad TCP or UDP checksum",
-    /// TCP in IP fragments, or behind IPv6 extension headers.
-    Fragment = "TCP in a fragment or behind an extension header",
+    /// A fragment of an IP packet (RFC 791 §3.2, RFC 8200 §4.5), of whatever protocol: nothing is put together here.
+    Fragment = "IP fragment",
+    /// TCP behind IPv6 extension headers (RFC 8200 §4), or headers that cannot be followed to their end.
+    ExtensionHeader = "TCP behind an extension header",
     /// The owner's mailbox was full.
     MailboxFull = "mailbox of the owning worker full",
     /// A SYN beyond the limit of half-open connections.

@@ -1,5 +1,6 @@
 //! The way in of a worker: received frames to the engine, the slow path, or the worker that owns them.
 
+use crate::config::Config;
 use crate::crossing::Mail;
 use crate::demux::{Host, Kind, Tcp};
 use crate::drops::Cause;
@@ -31,6 +32,7 @@ pub(crate) struct Ingress<P> {
     others: Vec<Sender<Mail<P>>>,
     port_hash: PortHash,
     dhcp: bool,
+    fragments: bool,
     /// Frames passed on to their owner.
     misdirected: u64,
     /// A chain in one piece, for the slow path.
@@ -44,13 +46,14 @@ pub(crate) struct Ingress<P> {
 }
 
 impl<P: Packet> Ingress<P> {
-    pub fn new(worker: usize, others: Vec<Sender<Mail<P>>>, dhcp: bool) -> Self {
+    pub fn new(worker: usize, others: Vec<Sender<Mail<P>>>, config: &Config) -> Self {
         let (scratch, burst, datagrams) = (Vec::new(), Segments::new(), Vec::new());
         Ingress {
             worker,
             others,
             port_hash: PortHash::OnTrial(HASHES_CHECKED),
-            dhcp,
+            dhcp: config.dhcp,
+            fragments: config.fragments,
             misdirected: 0,
             scratch,
             burst,
@@ -138,6 +141,7 @@ impl<P: Packet> Ingress<P> {
             mac: egress.mac(),
             addresses: egress.addresses(),
             dhcp: self.dhcp,
+            fragments: self.fragments,
             partial_checksums: egress.capabilities().rx_partial_checksum,
         }
     }

@@ -95,7 +95,7 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
         let slow = SlowPath::new(config, &mut egress, config.dhcp && worker == 0, now);
         Worker {
             core: Core { worker, now, engine, egress, slow, stopping: false },
-            ingress: Ingress::new(worker, crossing.others, config.dhcp),
+            ingress: Ingress::new(worker, crossing.others, config),
             service: service(Seat { worker, workers, postbox: crossing.postbox }),
             states: Vec::new(),
             config: config.clone(),

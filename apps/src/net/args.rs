@@ -39,6 +39,10 @@ pub struct NetArgs {
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u16).range(576..))]
     pub mtu: Option<u16>,
 
+    /// Take UDP datagrams in IPv4 fragments, and put them together; without, all fragments are dropped and counted
+    #[arg(long)]
+    pub fragments: bool,
+
     /// Send each frame as one buffer, copied where it is not: for a device that does not take several although its driver does, as
     /// the packed rings of QEMU do not
     #[arg(long)]
@@ -195,6 +199,7 @@ impl NetArgs {
             ("--dhcp", self.dhcp),
             ("--mac", self.mac.is_some()),
             ("--mtu", self.mtu.is_some()),
+            ("--fragments", self.fragments),
             ("--no-multi-segment", self.no_multi_segment),
             ("--engine", self.engine.is_some()),
             ("--pcap", self.capture.is_given()),
@@ -271,6 +276,7 @@ impl NetArgs {
             dhcp: false,
             mac: None,
             mtu: None,
+            fragments: false,
             no_multi_segment: false,
             workers: None,
             cores: None,
@@ -376,6 +382,7 @@ mod tests {
             ),
             ("--via kernel --engine native", "10.0.0.2:7", "--engine"),
             ("--via kernel --no-multi-segment", "10.0.0.2:7", "--no-multi-segment"),
+            ("--via kernel --fragments", "10.0.0.2:7", "--fragments has no effect with --via kernel"),
             ("--via kernel --pacing", "10.0.0.2:7", "--pacing"),
             ("--via kernel --linger 2s", "10.0.0.2:7", "--linger"),
             ("--via tap:lr0 --ip 10.0.0.2/24 --engine smoltcp --linger 0", "10.0.0.2:7", "--linger"),

@@ -59,6 +59,7 @@ impl Port {
             dhcp: args.dhcp,
             mac: args.mac,
             mtu: args.mtu,
+            fragments: args.fragments,
             listen: listen.tcp.clone(),
             listen_udp: listen.udp.clone(),
             rx_buffer: args.buffer,
