@@ -18,6 +18,8 @@ causes! {
     Truncated = "truncated frame",
     /// For another station, or for an address that is not ours.
     NotOurs = "not addressed to us",
+    /// ARP or neighbour discovery by which another station says that it has an address of ours (RFC 5227 §2.4, RFC 4862 §5.4.4).
+    Claimed = "address of ours claimed by another station",
     /// Neither IP nor ARP.
     EtherType = "unknown EtherType",
     /// A source that no host can have: multicast, broadcast, unspecified, or IPv4-mapped.

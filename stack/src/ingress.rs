@@ -3,16 +3,18 @@
 use crate::config::Config;
 use crate::crossing::Mail;
 use crate::demux::{Host, Kind, Tcp};
+use crate::discovery::Message;
 use crate::drops::Cause;
 use crate::egress::{ETHERNET, Egress};
 use crate::engine::{Engine, Head, Segments};
 use crate::shortcut::Shortcut;
-use crate::slow::{self, Learnt, Lease, SlowPath};
+use crate::slow::{self, Heard, Learnt, Lease, SlowPath};
 use crate::steering::{owner, toeplitz};
 use crate::tuple::Tuple;
 use linerate_bypass::mailbox::Sender;
 use linerate_bypass::time::Instant;
 use linerate_bypass::{Datagram, Nic, Packet};
+use std::net::IpAddr;
 
 /// Frames whose RSS hash is compared with ours before the port's is trusted.
 const HASHES_CHECKED: u32 = 64;
@@ -238,29 +240,35 @@ impl<P: Packet> Ingress<P> {
             frame.segments().for_each(|bytes| scratch.extend_from_slice(bytes));
             &scratch
         };
-        let learnt = match kind {
-            Kind::Arp => match slow::learn_from_arp(data, egress.addresses()) {
-                Ok(learnt) => learnt,
-                Err(cause) => {
-                    egress.drop_for(cause);
-                    None
-                }
-            },
-            Kind::Ndp => slow::learn_from_ndp(data, egress.addresses()),
-            _ => None,
+        let heard = match kind {
+            Kind::Arp => slow::hear_arp(data, egress.addresses(), egress.mac()).unwrap_or_else(|cause| {
+                egress.drop_for(cause);
+                Heard::Nothing
+            }),
+            Kind::Ndp => slow::hear_ndp(data, egress.addresses(), egress.mac()),
+            _ => Heard::Nothing,
         };
-        if let Some(Learnt { ip, mac, new }) = learnt {
-            egress.learn(ip, mac, new, now);
-            for (worker, other) in self.others.iter().enumerate() {
-                if worker != self.worker {
-                    // A full mailbox costs the other a question of its own.
-                    let _ = other.send(Mail::Neighbor(Learnt { ip, mac, new }));
+        match heard {
+            Heard::Nothing => {}
+            Heard::Neighbor(Learnt { ip, mac, new }) => {
+                egress.learn(ip, mac, new, now);
+                for (worker, other) in self.others.iter().enumerate() {
+                    if worker != self.worker {
+                        // A full mailbox costs the other a question of its own.
+                        let _ = other.send(Mail::Neighbor(Learnt { ip, mac, new }));
+                    }
                 }
             }
+            Heard::Claim(ip, mac) => slow.presence.claimed(ip, mac, egress, now),
+            // smoltcp answers nobody who has no address.
+            Heard::Probe(IpAddr::V4(own), to) => egress.say(Message::AnswerProbe { own, to }),
+            // RFC 4861 §7.2.4: to all.
+            Heard::Probe(own, _) => egress.say(Message::Announce(own)),
         }
+        let is_answered = matches!(heard, Heard::Claim(..) | Heard::Probe(..));
         if kind == Kind::Ip {
             slow.ip_packet(&data[ETHERNET..], egress, &mut self.datagrams, now);
-        } else {
+        } else if !is_answered {
             slow.ethernet_frame(data, egress, now);
         }
         self.scratch = scratch;

@@ -92,7 +92,7 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
         let addresses = Addresses::new(&config.addresses, &config.gateways, mac);
         let mut egress = Egress::new(nic, addresses, mac, mtu, seed::draw(config.seed, "neighbors", worker));
         let engine = E::new(config, worker, workers, &mut egress, now);
-        let slow = SlowPath::new(config, &mut egress, config.dhcp && worker == 0, now);
+        let slow = SlowPath::new(config, &mut egress, worker == 0, now);
         Worker {
             core: Core { worker, now, engine, egress, slow, stopping: false },
             ingress: Ingress::new(worker, crossing.others, config),
@@ -328,6 +328,7 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
             self.link_checked = now;
             self.core.egress.next_link_epoch();
             let up = self.core.egress.nic().link_up();
+            self.core.slow.presence.set_link(up, now);
             if self.core.worker == 0 {
                 match (self.link_up, up) {
                     (Some(true), false) => tracing::warn!("link down"),
@@ -476,7 +477,7 @@ impl<N: Nic, E: Engine<N>> Core<N, E> {
             None => {}
         }
         let addresses = Addresses::new(&own, &gateways, self.egress.mac());
-        self.slow.set_addresses(&addresses);
+        self.slow.set_addresses(&addresses, self.now);
         self.egress.set_addresses(addresses);
     }
 }
