@@ -1,6 +1,7 @@
 //! What a worker of the stack is told about its network.
 
 use crate::congestion::Algorithm;
+use crate::vlan::VlanId;
 use linerate_bypass::MacAddr;
 use linerate_bypass::time::Duration;
 use std::fmt;
@@ -121,6 +122,9 @@ pub struct Config {
     pub mac: Option<MacAddr>,
     /// The largest IP packet in bytes; the port's own if `None`. Never more than that.
     pub mtu: Option<u16>,
+    /// The VLAN that we are in (IEEE 802.1Q): what is sent gets its tag, by the port where it can, and other frames are dropped and
+    /// counted. With `None` frames have no tag, or one that tells a priority alone. The MTU is that without the tag.
+    pub vlan: Option<VlanId>,
     /// Take datagrams in fragments of IPv4 packets (RFC 791 §3.2), and put together four at a time; what is not whole after a minute is
     /// dropped. Without, fragments are dropped and counted. Those of TCP always are, and those of IPv6.
     pub fragments: bool,
@@ -197,6 +201,7 @@ impl Default for Config {
             dhcp: false,
             mac: None,
             mtu: None,
+            vlan: None,
             fragments: false,
             listen: Vec::new(),
             listen_udp: Vec::new(),

@@ -20,6 +20,8 @@ causes! {
     NotOurs = "not addressed to us",
     /// ARP or neighbour discovery by which another station says that it has an address of ours (RFC 5227 §2.4, RFC 4862 §5.4.4).
     Claimed = "address of ours claimed by another station",
+    /// A frame without the tag of our VLAN, with that of another, or with two (IEEE 802.1Q).
+    Vlan = "frame of another VLAN",
     /// Neither IP nor ARP.
     EtherType = "unknown EtherType",
     /// A source that no host can have: multicast, broadcast, unspecified, or IPv4-mapped.

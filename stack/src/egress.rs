@@ -4,6 +4,7 @@ use crate::addresses::Addresses;
 use crate::discovery::{Message, group_address};
 use crate::drops::{Cause, Drops};
 use crate::neighbors::{Lookup, Neighbors, Question};
+use crate::vlan::VlanId;
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{Bytes, Capabilities, MacAddr, Nic, Packet};
 use smoltcp::wire::{EthernetAddress, EthernetFrame, EthernetProtocol};
@@ -50,6 +51,9 @@ pub struct Egress<N: Nic> {
     /// Neighbours that did not answer, until the engine has been told.
     lost: Vec<IpAddr>,
     copied_bytes: u64,
+    /// The VLAN that we are in, and how many of the first frames of the queue have its tag.
+    vlan: Option<VlanId>,
+    tagged: usize,
     /// The port has taken frames since [`is_stuck`](Self::is_stuck) was asked.
     took_some: bool,
 }
@@ -69,8 +73,21 @@ impl<N: Nic> Egress<N> {
             drops: Drops::default(),
             lost: Vec::new(),
             copied_bytes: 0,
+            vlan: None,
+            tagged: 0,
             took_some: false,
         }
+    }
+
+    /// Puts the tag of `vlan` into all frames from now on.
+    pub(crate) fn set_vlan(&mut self, vlan: Option<VlanId>) {
+        self.vlan = vlan;
+    }
+
+    /// The VLAN that we are in.
+    #[inline]
+    pub(crate) fn vlan(&self) -> Option<VlanId> {
+        self.vlan
     }
 
     pub(crate) fn nic(&mut self) -> &mut N {
@@ -271,6 +288,9 @@ impl<N: Nic> Egress<N> {
 
     /// Hands what is queued to the port. What it does not take stays queued. Returns how many frames it took.
     pub(crate) fn flush(&mut self) -> usize {
+        if let Some(vlan) = self.vlan {
+            self.tag(vlan);
+        }
         let mut sent = 0;
         while !self.queue.is_empty() {
             match self.nic.tx_burst(&mut self.queue) {
@@ -279,7 +299,31 @@ impl<N: Nic> Egress<N> {
             }
         }
         self.took_some |= sent > 0;
+        self.tagged = self.queue.len();
         sent
+    }
+
+    /// Puts the tag of `vlan` into the frames of the queue that have none yet, or has the port do it.
+    #[inline(never)]
+    fn tag(&mut self, vlan: VlanId) {
+        let Egress { nic, queue, drops, tagged, .. } = self;
+        let by_port = nic.capabilities().vlan;
+        let mut at = 0;
+        queue.retain_mut(|frame| {
+            at += 1;
+            if at <= *tagged {
+                return true;
+            }
+            if by_port {
+                frame.set_tx_vlan(vlan.get());
+                return true;
+            }
+            let is_tagged = frame.tag(vlan.get(), || nic.allocate());
+            if !is_tagged {
+                drops.count(Cause::NoPacket);
+            }
+            is_tagged
+        });
     }
 
     /// Whether the port has taken none of the frames that wait for it since this was asked last.

@@ -11,6 +11,7 @@ use crate::shortcut::Shortcut;
 use crate::slow::{self, Heard, Learnt, Lease, SlowPath};
 use crate::steering::{owner, toeplitz};
 use crate::tuple::Tuple;
+use crate::vlan::{self, VlanId};
 use linerate_bypass::mailbox::Sender;
 use linerate_bypass::time::Instant;
 use linerate_bypass::{Datagram, Nic, Packet};
@@ -79,6 +80,18 @@ impl<P: Packet> Ingress<P> {
             engine.segments(&mut self.burst, egress, now);
         }
         self.at_once = engine.takes_at_once();
+    }
+
+    /// Drops those of `received` that are not of the VLAN `vlan`, and takes the tags off the others.
+    #[inline(never)]
+    pub fn enter_vlan<N: Nic<Packet = P>>(&self, received: &mut Vec<P>, vlan: VlanId, egress: &mut Egress<N>) {
+        received.retain_mut(|frame| match vlan::take_tag(frame, Some(vlan)) {
+            Ok(()) => true,
+            Err(cause) => {
+                egress.drop_for(cause);
+                false
+            }
+        });
     }
 
     /// Takes in the frames that the port received, and leaves `received` empty. TCP waits for
@@ -181,13 +194,19 @@ impl<P: Packet> Ingress<P> {
     #[inline(never)]
     pub fn frame<N: Nic<Packet = P>, E: Engine<N>>(
         &mut self,
-        frame: P,
+        mut frame: P,
         passed_on: bool,
         egress: &mut Egress<N>,
         engine: &mut E,
         slow: &mut SlowPath,
         now: Instant,
     ) {
+        // In a VLAN no frame has a tag any more.
+        if vlan::is_tagged(&frame)
+            && let Err(cause) = vlan::take_tag(&mut frame, None)
+        {
+            return egress.drop_for(cause);
+        }
         let kind = match self.host(egress).classify(&frame) {
             Ok(kind) => kind,
             Err(cause) => return egress.drop_for(cause),

@@ -30,6 +30,7 @@ mod steering;
 mod time_wait;
 mod tuple;
 mod udp;
+mod vlan;
 mod wheel;
 mod worker;
 
@@ -43,5 +44,6 @@ pub use slow::{Learnt, Lease};
 pub use smoltcp_engine::SmoltcpEngine;
 pub use steering::{RSS_KEY, TABLE_ENTRIES, owner, toeplitz};
 pub use tuple::{HashKey, Tuple};
+pub use vlan::{InvalidVlan, VlanId};
 pub use wheel::Wheel;
 pub use worker::Worker;

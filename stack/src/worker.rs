@@ -91,6 +91,7 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
         let mac = config.mac.unwrap_or_else(|| nic.mac());
         let addresses = Addresses::new(&config.addresses, &config.gateways, mac);
         let mut egress = Egress::new(nic, addresses, mac, mtu, seed::draw(config.seed, "neighbors", worker));
+        egress.set_vlan(config.vlan);
         let engine = E::new(config, worker, workers, &mut egress, now);
         let slow = SlowPath::new(config, &mut egress, worker == 0, now);
         Worker {
@@ -125,6 +126,9 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
             self.bursts += u64::from(came > 0);
             work += came;
             let Core { engine, egress, slow, .. } = &mut self.core;
+            if let Some(vlan) = egress.vlan() {
+                self.ingress.enter_vlan(&mut self.received, vlan, egress);
+            }
             self.ingress.burst(&mut self.received, egress, engine, slow, now);
             self.ingress.end_burst(egress, engine, now);
             if came < BURST || egress.room() < ROOM {

@@ -7,7 +7,7 @@ use crate::capture::CaptureArgs;
 use crate::units::{parse_duration_or_none, parse_size};
 use linerate_bypass::{MacAddr, Via};
 use linerate_stack::congestion::Algorithm;
-use linerate_stack::{Idle, IpCidr};
+use linerate_stack::{Idle, IpCidr, VlanId};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
@@ -38,6 +38,10 @@ pub struct NetArgs {
     /// The largest IP packet in bytes, if less than the port can do
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u16).range(576..))]
     pub mtu: Option<u16>,
+
+    /// The VLAN that we are in, from 1 to 4094: what is sent gets its tag, and other frames are dropped and counted
+    #[arg(long, value_name = "ID")]
+    pub vlan: Option<VlanId>,
 
     /// Take UDP datagrams in IPv4 fragments, and put them together; without, all fragments are dropped and counted
     #[arg(long)]
@@ -199,6 +203,7 @@ impl NetArgs {
             ("--dhcp", self.dhcp),
             ("--mac", self.mac.is_some()),
             ("--mtu", self.mtu.is_some()),
+            ("--vlan", self.vlan.is_some()),
             ("--fragments", self.fragments),
             ("--no-multi-segment", self.no_multi_segment),
             ("--engine", self.engine.is_some()),
@@ -276,6 +281,7 @@ impl NetArgs {
             dhcp: false,
             mac: None,
             mtu: None,
+            vlan: None,
             fragments: false,
             no_multi_segment: false,
             workers: None,
@@ -382,6 +388,7 @@ mod tests {
             ),
             ("--via kernel --engine native", "10.0.0.2:7", "--engine"),
             ("--via kernel --no-multi-segment", "10.0.0.2:7", "--no-multi-segment"),
+            ("--via kernel --vlan 5", "10.0.0.2:7", "--vlan has no effect with --via kernel"),
             ("--via kernel --fragments", "10.0.0.2:7", "--fragments has no effect with --via kernel"),
             ("--via kernel --pacing", "10.0.0.2:7", "--pacing"),
             ("--via kernel --linger 2s", "10.0.0.2:7", "--linger"),

@@ -7,6 +7,7 @@ use super::interface;
 use super::mempool::CACHE_FULL;
 use super::port::PortConfig;
 use super::vdev::{Kind, Plan};
+use crate::packet::TAG;
 use crate::{BURST, Capabilities, ChecksumOffload};
 use dpdk_sys as sys;
 
@@ -49,6 +50,8 @@ pub(super) struct Choice {
     pub cold: bool,
     /// Its pool must be one piece of memory.
     pub one_piece: bool,
+    /// Bytes of a VLAN tag that sent frames may have beside their headers.
+    pub tag: usize,
     /// Segments of one sent frame at most; with 1, it must also be exclusive and of the port's own pool.
     pub max_segments: usize,
     /// The same for a frame that the device is to segment.
@@ -101,6 +104,14 @@ pub(super) fn choose(
     } | if rss_types != 0 { sys::LR_RX_OFFLOAD_RSS_HASH } else { 0 }
         | if scatter { sys::LR_RX_OFFLOAD_SCATTER } else { 0 }
         | if lro { sys::LR_RX_OFFLOAD_TCP_LRO } else { 0 };
+    let virtio = info.driver.starts_with(&b"net_virtio".map(|byte| byte as std::ffi::c_char));
+    // What moves the addresses by a program would do so for a frame that nobody else has a share in, and no other.
+    let vlan = config.vlan
+        && plan.kind == Kind::Other
+        && !virtio
+        && info.rx_offloads & sys::LR_RX_OFFLOAD_VLAN_STRIP != 0
+        && info.tx_offloads & sys::LR_TX_OFFLOAD_VLAN_INSERT != 0;
+    let wanted_rx = wanted_rx | if vlan { sys::LR_RX_OFFLOAD_VLAN_STRIP } else { 0 };
     let rx_offloads = info.rx_offloads & wanted_rx;
     let wanted_tx = sys::LR_TX_OFFLOAD_IPV4_CKSUM
         | sys::LR_TX_OFFLOAD_UDP_CKSUM
@@ -112,6 +123,7 @@ pub(super) fn choose(
             _ => sys::LR_TX_OFFLOAD_TCP_CKSUM | sys::LR_TX_OFFLOAD_TCP_TSO,
         };
     let unwanted = if config.multi_segment { 0 } else { sys::LR_TX_OFFLOAD_MULTI_SEGS | sys::LR_TX_OFFLOAD_TCP_TSO };
+    let wanted_tx = wanted_tx | if vlan { sys::LR_TX_OFFLOAD_VLAN_INSERT } else { 0 };
     let tx_offloads = info.tx_offloads & wanted_tx & !unwanted;
 
     // A device with a longer key hashes more fields; ours goes on as it began.
@@ -172,14 +184,13 @@ pub(super) fn choose(
         multi_segment_tx,
         scatter_rx: scatter || chains,
         rss: rss_types != 0,
-        vlan: false,
+        vlan,
         rx_partial_checksum: match &plan.kind {
             Kind::Tap(_) => true,
             Kind::AfXdp(name) => leaves_checksums_partial(name),
             _ => false,
         },
     };
-    let virtio = info.driver.starts_with(&b"net_virtio".map(|byte| byte as std::ffi::c_char));
     Ok(Choice {
         setup,
         capabilities,
@@ -189,6 +200,7 @@ pub(super) fn choose(
         may_vanish: is_memif(plan),
         cold: virtio || plan.kind == Kind::Other,
         one_piece: is_xdp,
+        tag: if config.vlan && !vlan { TAG } else { 0 },
         max_segments: segments(info.tx_mtu_segments_max),
         max_tso_segments: segments(info.tx_segments_max),
     })
