@@ -136,6 +136,11 @@ pub struct Config {
     pub max_connections: usize,
     /// Connections of one worker that a peer has begun and not completed. A further SYN is dropped and counted.
     pub max_half_open: usize,
+    /// Of those, connections of one source: an IPv4 address, or the /64 of an IPv6 address. A further SYN is counted, and answered by
+    /// the native engine without keeping anything, by a SYN cookie (RFC 4987 §3.6). No limit if `None`.
+    pub max_half_open_per_source: Option<usize>,
+    /// Connections of one worker with one source that has opened them. A further SYN is dropped and counted. No limit if `None`.
+    pub max_connections_per_source: Option<usize>,
     /// Connections in TIME-WAIT of one worker, where the native engine remembers them; for a further one the oldest ends early.
     pub max_time_wait: usize,
     /// How long a peer may take to complete a connection.
@@ -207,6 +212,8 @@ impl Default for Config {
             listen_udp: Vec::new(),
             max_connections: 1 << 17,
             max_half_open: 4096,
+            max_half_open_per_source: None,
+            max_connections_per_source: None,
             max_time_wait: 1 << 18,
             half_open_timeout: Duration::from_secs(10),
             user_timeout: Duration::from_secs(300),

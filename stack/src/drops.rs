@@ -40,6 +40,10 @@ causes! {
     HalfOpenFull = "too many half-open connections",
     /// A SYN beyond the limit of connections.
     TooMany = "too many connections",
+    /// A SYN beyond the limit of half-open connections of its source.
+    HalfOpenPerSource = "too many half-open connections of one source",
+    /// A SYN beyond the limit of connections of its source.
+    TooManyPerSource = "too many connections of one source",
     /// A segment without the timestamp that was negotiated (RFC 7323 §3.2).
     NoTimestamp = "segment without the negotiated timestamp",
     /// Nothing to send from: no route, or the neighbour did not answer.

@@ -26,6 +26,7 @@ mod shortcut;
 mod slots;
 mod slow;
 mod smoltcp_engine;
+mod sources;
 mod steering;
 mod time_wait;
 mod tuple;

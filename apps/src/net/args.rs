@@ -87,6 +87,16 @@ pub struct NetArgs {
     #[arg(long, value_enum, value_name = "NAME")]
     pub engine: Option<EngineArg>,
 
+    /// Connections that one source may have with a worker; a source is an IPv4 address, or the /64 of an IPv6 address
+    /// [default: as many as there may be]
+    #[arg(long, value_name = "N", value_parser = at_least_one)]
+    pub max_connections_per_source: Option<usize>,
+
+    /// Connections that one source may have begun with a worker and not completed; further ones are answered by SYN cookies
+    /// [default: as many as there may be]
+    #[arg(long, value_name = "N", value_parser = at_least_one)]
+    pub max_half_open_per_source: Option<usize>,
+
     /// Congestion control of the native engine: cubic, newreno or dctcp [default: cubic]
     #[arg(long, value_name = "NAME")]
     pub congestion: Option<Algorithm>,
@@ -208,6 +218,8 @@ impl NetArgs {
             ("--no-multi-segment", self.no_multi_segment),
             ("--engine", self.engine.is_some()),
             ("--pcap", self.capture.is_given()),
+            ("--max-connections-per-source", self.max_connections_per_source.is_some()),
+            ("--max-half-open-per-source", self.max_half_open_per_source.is_some()),
             ("EAL's arguments", !self.eal.is_empty()),
         ];
         let of_native = [
@@ -292,6 +304,8 @@ impl NetArgs {
             spin: false,
             force: false,
             engine: None,
+            max_connections_per_source: None,
+            max_half_open_per_source: None,
             congestion: None,
             profile: None,
             pacing: false,
@@ -389,6 +403,7 @@ mod tests {
             ("--via kernel --engine native", "10.0.0.2:7", "--engine"),
             ("--via kernel --no-multi-segment", "10.0.0.2:7", "--no-multi-segment"),
             ("--via kernel --vlan 5", "10.0.0.2:7", "--vlan has no effect with --via kernel"),
+            ("--via kernel --max-connections-per-source 5", "10.0.0.2:7", "--max-connections-per-source has no effect"),
             ("--via kernel --fragments", "10.0.0.2:7", "--fragments has no effect with --via kernel"),
             ("--via kernel --pacing", "10.0.0.2:7", "--pacing"),
             ("--via kernel --linger 2s", "10.0.0.2:7", "--linger"),

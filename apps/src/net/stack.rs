@@ -68,6 +68,8 @@ impl Port {
             tx_buffer: args.buffer,
             max_packets: args.max_packets,
             max_packets_per_connection: args.max_packets_per_connection,
+            max_connections_per_source: args.max_connections_per_source,
+            max_half_open_per_source: args.max_half_open_per_source,
             congestion: args.congestion.unwrap_or_default(),
             linger: args.linger,
             pacing: args.pacing,

@@ -14,6 +14,7 @@ use super::{Counts, milliseconds};
 use crate::congestion::CongestionControl;
 use crate::engine::{Event, News};
 use crate::ports::Ports;
+use crate::sources::Sources;
 use crate::tuple::HashKey;
 use crate::wheel::Wheel;
 use hashbrown::HashMap;
@@ -47,6 +48,8 @@ pub(super) struct Shared<P> {
     pub connecting: HashMap<u32, u64, foldhash::fast::FixedState>,
     /// Connections that a peer has begun and not completed.
     pub half_open: usize,
+    /// How many connections each source has, if that is limited.
+    pub sources: Option<Box<Sources>>,
     /// When cookies were last sent: answers to them are believed for a while.
     pub cookies_sent: Option<Instant>,
     pub pinned: Pinned,
@@ -249,6 +252,11 @@ impl<P: Packet> Shared<P> {
         if !self.service_timers.is_empty() || !self.lingering.is_empty() {
             self.forget_times(slot);
         }
+        if let Some(sources) = &mut self.sources
+            && !block.flags.has(Flags::ACTIVE)
+        {
+            sources.leave(&block.tuple);
+        }
         block.state = State::Closed;
         block.generation = block.generation.wrapping_add(1);
         // In the list of those to be looked at it is passed over.
@@ -346,6 +354,9 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     pub fn leave_half_open(&mut self) {
         if self.block.state == State::SynReceived && !self.block.flags.has(Flags::ACTIVE) {
             self.shared.half_open -= 1;
+            if let Some(sources) = &mut self.shared.sources {
+                sources.complete(&self.block.tuple);
+            }
         }
     }
 

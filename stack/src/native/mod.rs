@@ -49,6 +49,7 @@ use crate::egress::Egress;
 use crate::engine::{Engine, Event, Head, IcmpError, News, Segments};
 use crate::ports::Ports;
 use crate::seed;
+use crate::sources::Sources;
 use crate::tuple::Tuple;
 use crate::wheel::Wheel;
 use block::{Block, Flags, State};
@@ -223,6 +224,7 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
             lingering: HashMap::with_hasher(foldhash::fast::FixedState::default()),
             connecting: HashMap::with_hasher(foldhash::fast::FixedState::with_seed(random.u64(..))),
             half_open: 0,
+            sources: Sources::of(config, random.u64(..)),
             cookies_sent: None,
             pinned: Pinned::default(),
             held_back: VecDeque::new(),

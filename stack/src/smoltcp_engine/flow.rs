@@ -44,6 +44,8 @@ pub(super) struct Flow {
     pub sockets: SocketSet<'static>,
     handle: SocketHandle,
     pub phase: Phase,
+    /// The peer has begun it.
+    pub is_accepted: bool,
     /// Bytes in the receive queue that the service has been told of.
     told: usize,
     /// An operation found too little room.
@@ -99,6 +101,7 @@ impl Flow {
             sockets,
             handle,
             phase,
+            is_accepted: phase == Phase::HalfOpen,
             told: 0,
             wants_room: false,
             told_end: false,
