@@ -6,6 +6,7 @@ use super::external::PRIVATE_SIZE;
 use super::interface;
 use super::mempool::CACHE_FULL;
 use super::port::PortConfig;
+use super::queue::FURTHER;
 use super::vdev::{Kind, Plan};
 use crate::packet::TAG;
 use crate::{BURST, Capabilities, ChecksumOffload};
@@ -19,7 +20,7 @@ const TAGS: usize = 8;
 const MAX_IP: usize = 65_535;
 /// The largest TCP payload of one packet: what an IPv4 packet holds beside the longest headers.
 pub(super) const TSO_PAYLOAD: usize = MAX_IP - 60 - 60;
-/// Data room of a packet where a frame may be a chain.
+/// Data room of a packet at least.
 const DATA_ROOM: usize = 2048;
 /// The kernel puts received frames this far into an AF_XDP buffer (`XDP_PACKET_HEADROOM`).
 const XDP_HEADROOM: usize = 256;
@@ -29,6 +30,8 @@ const XDP_FILL: u16 = 2048;
 const DESCRIPTORS: u16 = 512;
 /// Packets that each queue pair's owner may hold, unless the pool's size is given.
 const PACKETS: u32 = 16_384;
+/// Fewer where packets are long: as many as have so much room together.
+const POOL_BYTES: usize = 64 << 20;
 
 /// A port's configuration, and what comes of it.
 #[derive(Debug, Clone)]
@@ -82,12 +85,9 @@ pub(super) fn choose(
     // These copy a long frame into a chain, whatever is configured.
     let chains = matches!(plan.kind, Kind::Vhost | Kind::MemifServer) || is_memif(plan);
     let can_scatter = info.rx_offloads & sys::LR_RX_OFFLOAD_SCATTER != 0;
-    let data_room = match (is_xdp, config.multi_segment && (chains || can_scatter)) {
-        (true, _) => (frame + XDP_HEADROOM).next_multiple_of(64).max(DATA_ROOM),
-        (false, true) => DATA_ROOM,
-        (false, false) => frame.next_multiple_of(64).max(DATA_ROOM),
-    }
-    .max(info.min_rx_bufsize as usize);
+    // What is sent in one piece, headers and all, has to fit into one packet, whatever may arrive in several.
+    let data_room = (frame + if is_xdp { XDP_HEADROOM } else { 0 }).next_multiple_of(64).max(DATA_ROOM);
+    let data_room = data_room.max(info.min_rx_bufsize as usize);
     // Merged segments arrive as chains, with checksums that somebody must have verified.
     let merging = sys::LR_RX_OFFLOAD_TCP_LRO | sys::LR_RX_OFFLOAD_TCP_CKSUM | sys::LR_RX_OFFLOAD_SCATTER;
     let lro = info.rx_offloads & merging == merging;
@@ -161,7 +161,8 @@ pub(super) fn choose(
     let needed = rings + ((longest + 1) * BURST) as u32 + CACHE_FULL;
     let queue_pairs = u32::from(plan.queues);
     let least = queue_pairs * (u32::from(rx_descriptors.max(fill)) + 64);
-    let packets = config.pool_size.unwrap_or(queue_pairs * (needed + PACKETS)).max(least);
+    let owned = PACKETS.min((POOL_BYTES / data_room) as u32);
+    let packets = config.pool_size.unwrap_or(queue_pairs * (needed + owned)).max(least);
     let rx = |bit| rx_offloads & bit != 0;
     let tx = |bit| tx_offloads & bit != 0;
     let capabilities = Capabilities {
@@ -234,7 +235,10 @@ fn leaves_checksums_partial(name: &str) -> bool {
 
 fn mtu(plan: &Plan, config: &PortConfig, info: &sys::lr_port_info) -> Result<u16, OpenError> {
     const USUAL: u16 = 1500;
+    // A packet's room and headroom are counted in 16 bits.
+    let room = usize::from(u16::MAX) / 64 * 64 - sys::LR_MBUF_HEADROOM as usize - FURTHER;
     let device = u32::from(info.max_mtu).min(info.max_rx_pktlen.saturating_sub(ETHERNET as u32));
+    let device = device.min((room - ETHERNET - TAGS) as u32);
     let (max, remedy) = match &plan.kind {
         Kind::AfXdp(name) => {
             // A buffer is at most a page, of which the mempool, the mbuf and both headrooms take their part.
