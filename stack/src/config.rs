@@ -1,5 +1,6 @@
 //! What a worker of the stack is told about its network.
 
+use crate::addresses::Addresses;
 use crate::congestion::Algorithm;
 use crate::vlan::VlanId;
 use linerate_bypass::MacAddr;
@@ -112,10 +113,13 @@ impl Default for Keepalive {
 /// The network and the limits of a worker. All workers of one port share one.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Our addresses. With [`dhcp`](Self::dhcp) there may be none at first.
+    /// Our addresses, [`MAX_ADDRESSES`](Self::MAX_ADDRESSES) at most. With [`dhcp`](Self::dhcp) there may be none at first.
     pub addresses: Vec<IpCidr>,
     /// Where what is not on the link goes: at most one of each family.
     pub gateways: Vec<IpAddr>,
+    /// Those of our addresses that connections are made from, in turn. Where there is none of a family, the one that is on the same link
+    /// as the peer, or else the first.
+    pub connect_from: Vec<IpAddr>,
     /// Ask a DHCP server for an IPv4 address, prefix and gateway.
     pub dhcp: bool,
     /// Our Ethernet address; the port's own if `None`.
@@ -192,6 +196,14 @@ pub struct Config {
 }
 
 impl Config {
+    /// As many addresses as a host may have here, among them one of DHCP's and, where there are others of IPv6, the link-local one.
+    pub const MAX_ADDRESSES: usize = 8;
+
+    /// How many addresses there will be.
+    pub fn count_addresses(&self) -> usize {
+        Addresses::new(&self.addresses, &[], MacAddr::default()).own().len() + usize::from(self.dhcp)
+    }
+
     /// The default within a data centre, between hosts that all acknowledge promptly: time-outs from 5 ms on.
     pub fn datacenter() -> Self {
         Config { rto_floor: Duration::from_millis(5), ack_delay: Duration::from_millis(1), ..Config::default() }
@@ -203,6 +215,7 @@ impl Default for Config {
         Config {
             addresses: Vec::new(),
             gateways: Vec::new(),
+            connect_from: Vec::new(),
             dhcp: false,
             mac: None,
             mtu: None,

@@ -118,7 +118,7 @@ impl SlowPath {
             interface.update_ip_addrs(|own| {
                 own.clear();
                 for cidr in addresses.own() {
-                    // As many as it can hold: the caller has refused more.
+                    // It holds `Config::MAX_ADDRESSES`, which the caller has seen to.
                     let _ = own.push(smoltcp::wire::IpCidr::new(cidr.address().into(), cidr.prefix()));
                 }
             });

@@ -7,7 +7,7 @@ use crate::capture::CaptureArgs;
 use crate::units::{parse_duration_or_none, parse_size};
 use linerate_bypass::{MacAddr, Via};
 use linerate_stack::congestion::Algorithm;
-use linerate_stack::{Idle, IpCidr, VlanId};
+use linerate_stack::{Config, Idle, IpCidr, VlanId};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
@@ -22,6 +22,10 @@ pub struct NetArgs {
     /// Our address and prefix, such as 10.0.0.2/24 or fd00::2/64; may be given several times
     #[arg(long, value_name = "CIDR")]
     pub ip: Vec<IpCidr>,
+
+    /// Connect from this address of ours; given several times, from each in turn [default: the one on the peer's link]
+    #[arg(long, value_name = "ADDR")]
+    pub from: Vec<IpAddr>,
 
     /// The router for what is not on the link; once for IPv4, once for IPv6
     #[arg(long, value_name = "ADDR")]
@@ -209,6 +213,7 @@ impl NetArgs {
         }
         let of_stack = [
             ("--ip", !self.ip.is_empty()),
+            ("--from", !self.from.is_empty()),
             ("--gateway", !self.gateway.is_empty()),
             ("--dhcp", self.dhcp),
             ("--mac", self.mac.is_some()),
@@ -262,6 +267,16 @@ impl NetArgs {
                 if self.ip.is_empty() && !self.dhcp {
                     return Err(Error::NoAddress(self.via.clone()));
                 }
+                let count =
+                    Config { addresses: self.ip.clone(), dhcp: self.dhcp, ..Config::default() }.count_addresses();
+                if count > Config::MAX_ADDRESSES {
+                    return Err(Error::TooManyAddresses { count, most: Config::MAX_ADDRESSES });
+                }
+                for from in &self.from {
+                    if !self.has(*from) {
+                        return Err(Error::FromNotOurs { address: *from, own: self.ip.clone() });
+                    }
+                }
                 for family in [IpAddr::is_ipv4, IpAddr::is_ipv6] {
                     if let [_, second, ..] = self.gateway.iter().filter(|ip| family(ip)).collect::<Vec<_>>()[..] {
                         return Err(Error::SecondGateway(*second));
@@ -276,11 +291,14 @@ impl NetArgs {
         if address.port() == 0 {
             return Err(Error::NoPort(address));
         }
-        // What DHCP will give us is not known yet.
-        let ours = address.ip().is_unspecified()
-            || self.dhcp && address.is_ipv4()
-            || self.ip.iter().any(|own| own.address() == address.ip());
+        let ours = address.ip().is_unspecified() || self.has(address.ip());
         if ours { Ok(()) } else { Err(Error::NotOurs { address, own: self.ip.clone() }) }
+    }
+
+    /// Whether `ip` is an address of ours, or may be.
+    fn has(&self, ip: IpAddr) -> bool {
+        // What DHCP will give us is not known yet.
+        self.dhcp && ip.is_ipv4() || self.ip.iter().any(|own| own.address() == ip)
     }
 
     /// Nothing but the network.
@@ -289,6 +307,7 @@ impl NetArgs {
         NetArgs {
             via,
             ip: Vec::new(),
+            from: Vec::new(),
             gateway: Vec::new(),
             dhcp: false,
             mac: None,
@@ -375,6 +394,8 @@ mod tests {
         let stack = "--via tap:lr0 --ip 10.0.0.2/24 --ip fd00::2/64 --gateway 10.0.0.1 --gateway fd00::1 -- -l 1";
         assert_eq!(check(stack, &["10.0.0.2:7", "[fd00::2]:7", "0.0.0.0:8", "[::]:8"]), "");
         assert_eq!(args(stack).eal, ["-l", "1"]);
+        let several = "--via tap:lr0 --ip 10.0.0.2/24 --ip 10.0.0.3/24 --from 10.0.0.3 --from 10.0.0.2";
+        assert_eq!(check(several, &["10.0.0.2:7", "10.0.0.3:7"]), "");
         assert_eq!(check("--via tap:lr0 --dhcp", &["10.0.0.2:7"]), "");
         for (text, time) in [("0", Duration::ZERO), ("2s", Duration::from_secs(2))] {
             let lingering = format!("--via tap:lr0 --ip 10.0.0.2/24 --linger {text}");
@@ -404,6 +425,14 @@ mod tests {
             ("--via kernel --no-multi-segment", "10.0.0.2:7", "--no-multi-segment"),
             ("--via kernel --vlan 5", "10.0.0.2:7", "--vlan has no effect with --via kernel"),
             ("--via kernel --max-connections-per-source 5", "10.0.0.2:7", "--max-connections-per-source has no effect"),
+            ("--via kernel --from 10.0.0.2", "10.0.0.2:7", "--from has no effect with --via kernel"),
+            ("--via tap:lr0 --ip 10.0.0.2/24 --from 10.0.0.3", "10.0.0.2:7", "--from 10.0.0.3: not an address of ours"),
+            (
+                "--via tap:lr0 --ip 10.0.0.2/24 --ip 10.0.0.3/24 --ip 10.0.0.4/24 --ip 10.0.0.5/24 --ip 10.0.0.6/24 --ip 10.0.0.7/24 \
+                 --ip 10.0.0.8/24 --ip fd00::2/64",
+                "10.0.0.2:7",
+                "--ip: 9 addresses",
+            ),
             ("--via kernel --fragments", "10.0.0.2:7", "--fragments has no effect with --via kernel"),
             ("--via kernel --pacing", "10.0.0.2:7", "--pacing"),
             ("--via kernel --linger 2s", "10.0.0.2:7", "--linger"),

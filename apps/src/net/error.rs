@@ -63,6 +63,24 @@ pub enum Error {
         /// Our addresses.
         own: Vec<IpCidr>,
     },
+    /// An address to connect from is not ours.
+    #[error("--from {address}: not an address of ours: connect from {}, or give it with --ip", listed(.own))]
+    FromNotOurs {
+        /// The address.
+        address: IpAddr,
+        /// Our addresses.
+        own: Vec<IpCidr>,
+    },
+    /// More than the stack answers for.
+    #[error(
+        "--ip: {count} addresses, with the link-local one that comes with IPv6 and that of DHCP: give so few that it is {most} at most"
+    )]
+    TooManyAddresses {
+        /// How many there would be.
+        count: usize,
+        /// How many there may be.
+        most: usize,
+    },
     /// A port number is needed.
     #[error("{0}: port 0 is none: give a port from 1 to 65535")]
     NoPort(SocketAddr),
@@ -193,6 +211,8 @@ impl Error {
                 | NoAddress(_)
                 | NoAddressFor(_)
                 | NotOurs { .. }
+                | FromNotOurs { .. }
+                | TooManyAddresses { .. }
                 | NoPort(_)
                 | NotAHost(_)
                 | SecondGateway(_)

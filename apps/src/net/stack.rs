@@ -57,6 +57,7 @@ impl Port {
         let config = Config {
             addresses: args.ip.clone(),
             gateways: args.gateway.clone(),
+            connect_from: args.from.clone(),
             dhcp: args.dhcp,
             mac: args.mac,
             mtu: args.mtu,

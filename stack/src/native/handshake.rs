@@ -204,14 +204,13 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         if unusable || egress.addresses().next_hop(remote.ip()).is_none() {
             return Err(ConnectError::Unreachable);
         }
-        let local = egress.addresses().source_for(remote.ip()).ok_or(ConnectError::NoLocalAddress)?;
         let Shared { table, key, time_wait, ports, .. } = &mut self.shared;
         let blocks = &self.blocks;
         let taken = |tuple: &Tuple| {
             table.find(tuple.hash_with(key), |slot| blocks[slot as usize].tuple == *tuple).is_some()
                 || time_wait.before(tuple, now) == Before::Recent
         };
-        let tuple = ports.choose(local, remote, taken).ok_or(ConnectError::NoLocalAddress)?;
+        let tuple = ports.choose(egress.addresses(), remote, taken).ok_or(ConnectError::NoLocalAddress)?;
         let hash = tuple.hash_with(&self.shared.key);
         let flags = Flags::ACTIVE | Flags::ACK_NOW;
         let mut block = Block { state: State::SynSent, flags, ..self.shared.begin(&tuple, now) };

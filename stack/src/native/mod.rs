@@ -218,7 +218,7 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
             time_wait: TimeWait::new(config.max_time_wait, secrets.table_key()),
             usual_mss: settings.mss(true) - options::TIMESTAMP_LEN as u16,
             secrets,
-            ports: Ports::new(worker, workers, random.u64(..)),
+            ports: Ports::new(worker, workers, random.u64(..), &config.connect_from),
             wheel: Wheel::new(now),
             service_timers: HashMap::with_hasher(foldhash::fast::FixedState::default()),
             lingering: HashMap::with_hasher(foldhash::fast::FixedState::default()),

@@ -172,7 +172,7 @@ impl<N: Nic> Engine<N> for SmoltcpEngine {
             time_wait: TimeWait::new(random.u64(..)),
             wheel: Wheel::new(now),
             fired: Vec::new(),
-            ports: Ports::new(worker, workers, random.u64(..)),
+            ports: Ports::new(worker, workers, random.u64(..), &config.connect_from),
             listen: config.listen.clone(),
             limits: Limits {
                 connections: config.max_connections.min(ConnId::MAX_SLOTS),
