@@ -97,7 +97,7 @@ mod tests {
         let from = ["10.0.0.3", "10.0.0.4", "fd00::1", "10.0.0.9"].map(|ip| ip.parse().unwrap());
         let mut ports = Ports::new(0, 1, 12345, &from);
         let remote = "10.0.0.2:7".parse().unwrap();
-        let mut local = |ports: &mut Ports, taken: &dyn Fn(IpAddr) -> bool| {
+        let local = |ports: &mut Ports, taken: &dyn Fn(IpAddr) -> bool| {
             let chosen = ports.choose(&addresses(), remote, |tuple| taken(tuple.local().ip()));
             chosen.map(|tuple| tuple.local().ip().to_string())
         };

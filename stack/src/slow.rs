@@ -114,6 +114,14 @@ impl SlowPath {
     /// Answers for `addresses` from now on.
     pub fn set_addresses(&mut self, addresses: &Addresses, now: Instant) {
         self.presence.set_addresses(addresses.own(), now);
+        // DHCP servers behind a relay are asked to renew by way of the gateway.
+        self.ethernet.routes_mut().remove_default_ipv4_route();
+        for gateway in addresses.gateways() {
+            if let IpAddr::V4(gateway) = *gateway {
+                // There is room for one.
+                let _ = self.ethernet.routes_mut().add_default_ipv4_route(gateway);
+            }
+        }
         for interface in [&mut self.ethernet, &mut self.ip] {
             interface.update_ip_addrs(|own| {
                 own.clear();

@@ -1,7 +1,7 @@
 //! A worker: one queue pair, one engine, one service, run to completion.
 
 use crate::addresses::Addresses;
-use crate::config::{Config, Idle};
+use crate::config::{Config, Idle, IpCidr};
 use crate::crossing::{Crossing, Mail};
 use crate::egress::{ETHERNET, Egress};
 use crate::engine::{Engine, Event, News};
@@ -481,6 +481,10 @@ impl<N: Nic, E: Engine<N>> Core<N, E> {
             None => {}
         }
         let addresses = Addresses::new(&own, &gateways, self.egress.mac());
+        let lost = |cidr: &&IpCidr| !addresses.is_ours(cidr.address());
+        for lost in self.egress.addresses().own().iter().filter(lost) {
+            self.engine.address_lost(lost.address());
+        }
         self.slow.set_addresses(&addresses, self.now);
         self.egress.set_addresses(addresses);
     }

@@ -199,6 +199,8 @@ impl<P: Packet> Shared<P> {
             CloseReason::Reset
         } else if block.flags.has(Flags::WAS_ABORTED) {
             CloseReason::Aborted
+        } else if block.flags.has(Flags::ADDRESS_LOST) {
+            CloseReason::AddressLost
         } else if block.flags.has_any(Flags::TIMED_OUT | Flags::UNREACHABLE) {
             CloseReason::TimedOut
         } else {
@@ -214,6 +216,8 @@ impl<P: Packet> Shared<P> {
             self.counts.failed += 1;
             let error = if block.flags.has(Flags::WAS_RESET) {
                 ConnectError::Refused
+            } else if block.flags.has(Flags::ADDRESS_LOST) {
+                ConnectError::NoLocalAddress
             } else if block.flags.has(Flags::UNREACHABLE) {
                 ConnectError::Unreachable
             } else {

@@ -284,6 +284,16 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
         }
     }
 
+    fn address_lost(&mut self, ip: IpAddr) {
+        for slot in self.slots() {
+            let mut connection = self.connection(slot);
+            let block = &*connection.block;
+            if block.tuple.local().ip() == ip && !matches!(block.state, State::Closed | State::TimeWait) {
+                connection.end(Flags::ADDRESS_LOST);
+            }
+        }
+    }
+
     fn expire(&mut self, now: Instant) {
         self.shared.set_now(now);
         for _ in 0..self.shared.starved.len().min(STARVED_PER_TURN) {

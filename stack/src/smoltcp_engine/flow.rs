@@ -79,6 +79,13 @@ pub(super) fn new_set(rx_buffer: usize, tx_buffer: usize) -> (SocketSet<'static>
 }
 
 impl Flow {
+    /// Ends it for the reason `why` without another segment: its socket is replaced by one that has no peer.
+    pub fn silence(&mut self, (sockets, handle): (SocketSet<'static>, SocketHandle), why: CloseReason) {
+        (self.sockets, self.handle) = (sockets, handle);
+        self.reason = Some(why);
+        self.dirty = false;
+    }
+
     /// The socket's state.
     pub fn conn_state(&self) -> ConnState {
         match self.socket().state() {

@@ -232,6 +232,22 @@ impl<N: Nic> Engine<N> for SmoltcpEngine {
         }
     }
 
+    fn address_lost(&mut self, ip: IpAddr) {
+        let of_it = |(slot, flow): (u32, &mut Box<Flow>)| (flow.tuple.local().ip() == ip).then_some((slot, flow.phase));
+        for (slot, phase) in self.slots.iter_mut().filter_map(of_it).collect::<Vec<_>>() {
+            let Some(flow) = self.slots.get_mut(slot) else { continue };
+            match phase {
+                Phase::HalfOpen => self.remove(slot, Instant::ZERO),
+                Phase::Connecting(token) => self.fail(slot, token, ConnectError::NoLocalAddress),
+                Phase::Open if !matches!(flow.socket().state(), State::Closed | State::TimeWait) => {
+                    flow.silence(flow::new_set(self.limits.rx_buffer, self.limits.tx_buffer), CloseReason::AddressLost);
+                    self.touch(slot);
+                }
+                Phase::Open | Phase::Gone => {}
+            }
+        }
+    }
+
     fn expire(&mut self, now: Instant) {
         let mut fired = std::mem::take(&mut self.fired);
         self.wheel.expire(now, &mut fired);
