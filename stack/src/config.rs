@@ -120,6 +120,9 @@ pub struct Config {
     /// Those of our addresses that connections are made from, in turn. Where there is none of a family, the one that is on the same link
     /// as the peer, or else the first.
     pub connect_from: Vec<IpAddr>,
+    /// Probes for each IPv6 address, a second apart and a second before the address is used (RFC 4862 §5.1: DupAddrDetectTransmits). Another
+    /// station that has it ends the worker with an error. None, and addresses are used at once, if 0.
+    pub dad_transmits: u8,
     /// Ask a DHCP server for an IPv4 address, prefix and gateway.
     pub dhcp: bool,
     /// Our Ethernet address; the port's own if `None`.
@@ -216,6 +219,7 @@ impl Default for Config {
             addresses: Vec::new(),
             gateways: Vec::new(),
             connect_from: Vec::new(),
+            dad_transmits: 1,
             dhcp: false,
             mac: None,
             mtu: None,

@@ -18,6 +18,8 @@ pub(crate) enum Message {
     /// The address is ours, which everybody is to know: an ARP announcement (RFC 5227 §2.3), or an unsolicited neighbour
     /// advertisement (RFC 4861 §7.2.6).
     Announce(IpAddr),
+    /// Has anybody this address (RFC 4862 §5.4.2)? It is not ours yet.
+    Probe(Ipv6Addr),
     /// The IPv4 address is ours, for `to`, who has no address yet and probes for this one (RFC 5227 §2.1.1).
     AnswerProbe { own: Ipv4Addr, to: MacAddr },
 }
@@ -48,6 +50,13 @@ impl Message {
                 let lladdr = Some(link_layer(mac));
                 ndisc(packet, own, ALL_NODES, NdiscRepr::NeighborAdvert { flags, target_addr: own, lladdr })?;
                 Some((group_address(ALL_NODES.into()), EthernetProtocol::Ipv6))
+            }
+            Message::Probe(target) => {
+                // Without an address of the link layer: nobody is to take the sender for a neighbour.
+                let solicitation = NdiscRepr::NeighborSolicit { target_addr: target, lladdr: None };
+                let group = solicited_node(target);
+                ndisc(packet, Ipv6Addr::UNSPECIFIED, group, solicitation)?;
+                Some((group_address(group.into()), EthernetProtocol::Ipv6))
             }
             Message::AnswerProbe { own, to } => {
                 arp(packet, ArpOperation::Reply, (mac, own), (to, nobody))?;

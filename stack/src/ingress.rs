@@ -36,6 +36,8 @@ pub(crate) struct Ingress<P> {
     port_hash: PortHash,
     dhcp: bool,
     fragments: bool,
+    /// There are addresses that are not used yet, which the first worker sees to.
+    pub tries_addresses: bool,
     /// Frames passed on to their owner.
     misdirected: u64,
     /// A chain in one piece, for the slow path.
@@ -57,6 +59,7 @@ impl<P: Packet> Ingress<P> {
             port_hash: PortHash::OnTrial(HASHES_CHECKED),
             dhcp: config.dhcp,
             fragments: config.fragments,
+            tries_addresses: false,
             misdirected: 0,
             scratch,
             burst,
@@ -216,6 +219,7 @@ impl<P: Packet> Ingress<P> {
             Kind::Tcp(tcp) => self.home(&tcp.tuple, &frame),
             Kind::IcmpError { tuple, .. } => owner(toeplitz(&tuple), self.others.len()),
             Kind::Dhcp => 0,
+            Kind::Ndp if self.tries_addresses => 0,
             Kind::Arp | Kind::Ndp | Kind::Ip | Kind::Udp(_) => self.worker,
         };
         if home != self.worker {
@@ -236,9 +240,18 @@ impl<P: Packet> Ingress<P> {
 
     /// Tells the other workers what DHCP came to.
     pub fn tell_lease(&self, lease: Option<Lease>) {
+        self.tell(|| Mail::Lease(lease));
+    }
+
+    /// Tells the other workers that the addresses that were tried are ours.
+    pub fn tell_verified(&self) {
+        self.tell(|| Mail::Verified);
+    }
+
+    fn tell(&self, mail: impl Fn() -> Mail<P>) {
         for (worker, other) in self.others.iter().enumerate() {
-            if worker != self.worker && other.send(Mail::Lease(lease)).is_err() {
-                tracing::warn!("DHCP: worker {worker} does not read its mail and was not told");
+            if worker != self.worker && other.send(mail()).is_err() {
+                tracing::warn!("worker {worker} does not read its mail, and was not told of our addresses");
             }
         }
     }
@@ -264,7 +277,10 @@ impl<P: Packet> Ingress<P> {
                 egress.drop_for(cause);
                 Heard::Nothing
             }),
-            Kind::Ndp => slow::hear_ndp(data, egress.addresses(), egress.mac()),
+            Kind::Ndp => {
+                slow.duplicate = slow.duplicate.or(slow.dad.as_ref().and_then(|dad| dad.hear(data, egress.mac())));
+                slow::hear_ndp(data, |ip| egress.addresses().is_ours(ip), egress.mac())
+            }
             _ => Heard::Nothing,
         };
         match heard {

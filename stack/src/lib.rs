@@ -7,6 +7,7 @@ mod config;
 pub mod congestion;
 mod copies;
 mod crossing;
+mod dad;
 mod demux;
 mod device;
 mod discovery;
@@ -37,6 +38,7 @@ mod worker;
 
 pub use config::{Config, Idle, InvalidCidr, IpCidr, Keepalive};
 pub use crossing::Crossing;
+pub use dad::Duplicate;
 pub use drops::{Cause, Drops};
 pub use egress::Egress;
 pub use engine::{Engine, Event, Head, IcmpError, News, Segments};

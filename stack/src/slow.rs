@@ -7,6 +7,7 @@
 use crate::addresses::Addresses;
 use crate::config::{Config, IpCidr};
 use crate::copies::Copies;
+use crate::dad::{Dad, Duplicate};
 use crate::device::{Device, our_time, smoltcp_time};
 use crate::drops::Cause;
 use crate::egress::{ETHERNET, Egress};
@@ -66,6 +67,10 @@ pub(crate) struct SlowPath {
     copies: Copies,
     /// How our addresses are seen on the link.
     pub presence: Presence,
+    /// Addresses that are not used yet, on the worker that speaks for all.
+    pub dad: Option<Dad>,
+    /// One of them that another station has.
+    pub duplicate: Option<Duplicate>,
     ethernet_deadline: Option<Instant>,
     ip_deadline: Option<Instant>,
 }
@@ -104,6 +109,8 @@ impl SlowPath {
             direct,
             copies: Copies::new(),
             presence: Presence::new(first),
+            dad: None,
+            duplicate: None,
             ethernet_deadline: Some(now),
             ip_deadline: None,
         };
@@ -213,7 +220,8 @@ impl SlowPath {
     }
 
     pub fn next_deadline(&self) -> Option<Instant> {
-        [self.ip_deadline, self.ethernet_deadline, self.presence.next_deadline()].into_iter().flatten().min()
+        let dad = self.dad.as_ref().and_then(Dad::next_deadline);
+        [self.ip_deadline, self.ethernet_deadline, self.presence.next_deadline(), dad].into_iter().flatten().min()
     }
 }
 
@@ -251,12 +259,13 @@ pub(crate) fn hear_arp(frame: &[u8], addresses: &Addresses, mac: MacAddr) -> Res
     })
 }
 
-/// What a neighbour solicitation or advertisement (RFC 4861 §7.2.3, §7.2.5) says to the station `mac`.
-pub(crate) fn hear_ndp(frame: &[u8], addresses: &Addresses, mac: MacAddr) -> Heard {
-    heard_ndp(frame, addresses, mac).unwrap_or(Heard::Nothing)
+/// What a neighbour solicitation or advertisement (RFC 4861 §7.2.3, §7.2.5) says to the station `mac`, which has the addresses that
+/// `is_ours` tells.
+pub(crate) fn hear_ndp(frame: &[u8], is_ours: impl Fn(IpAddr) -> bool, mac: MacAddr) -> Heard {
+    heard_ndp(frame, is_ours, mac).unwrap_or(Heard::Nothing)
 }
 
-fn heard_ndp(frame: &[u8], addresses: &Addresses, mac: MacAddr) -> Option<Heard> {
+fn heard_ndp(frame: &[u8], is_ours: impl Fn(IpAddr) -> bool, mac: MacAddr) -> Option<Heard> {
     let ip = Ipv6Packet::new_checked(&frame[ETHERNET..]).ok()?;
     // §7.1: a lower hop limit means that it came from off the link.
     if ip.hop_limit() != 255 {
@@ -272,14 +281,14 @@ fn heard_ndp(frame: &[u8], addresses: &Addresses, mac: MacAddr) -> Option<Heard>
         NdiscRepr::NeighborSolicit { target_addr, lladdr } if source.is_unspecified() => {
             // RFC 4862 §5.4.3: it says nothing else of its sender than what the frame does.
             let sender = MacAddr(*frame[6..].first_chunk()?);
-            let wants_ours = lladdr.is_none() && sender != mac && addresses.is_ours(target_addr.into());
+            let wants_ours = lladdr.is_none() && sender != mac && is_ours(target_addr.into());
             wants_ours.then_some(Heard::Probe(target_addr.into(), sender))
         }
         NdiscRepr::NeighborSolicit { target_addr, lladdr } => {
-            let (mac, new) = (station(lladdr?)?, addresses.is_ours(target_addr.into()));
+            let (mac, new) = (station(lladdr?)?, is_ours(target_addr.into()));
             Some(Heard::Neighbor(Learnt { ip: source.into(), mac, new }))
         }
-        NdiscRepr::NeighborAdvert { target_addr, lladdr, .. } if addresses.is_ours(target_addr.into()) => {
+        NdiscRepr::NeighborAdvert { target_addr, lladdr, .. } if is_ours(target_addr.into()) => {
             let sender = lladdr.and_then(station).unwrap_or(MacAddr(*frame[6..].first_chunk()?));
             (sender != mac).then_some(Heard::Claim(target_addr.into(), sender))
         }

@@ -2,11 +2,13 @@
 
 mod common;
 
+use common::client::Client;
 use common::services::Echo;
-use common::{Host, server};
+use common::{Host, Net, SERVER6, host, server};
 use linerate_bypass::memory::{Link, LinkConfig, MemoryNic};
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{Nic, Packet};
+use linerate_stack::Config;
 use proptest::prelude::*;
 use smoltcp::phy::ChecksumCapabilities;
 use smoltcp::wire::*;
@@ -26,6 +28,8 @@ enum Word {
     Announced(IpAddr),
     /// It is mine: to this station.
     Told(IpAddr, [u8; 6]),
+    /// Has anybody this one? I have none yet.
+    Tried(IpAddr),
 }
 
 /// The station at one end of a link, and the host at the other.
@@ -37,8 +41,14 @@ struct Bench {
 
 impl Bench {
     fn new() -> Self {
+        Bench::with(0)
+    }
+
+    /// With so many probes for each IPv6 address.
+    fn with(dad_transmits: u8) -> Self {
         let (nic, other) = Link::pair(LinkConfig::default());
-        Bench { nic, host: Host::new(&server(), vec![other], Echo::default), now: Instant::ZERO }
+        let config = Config { dad_transmits, ..server() };
+        Bench { nic, host: Host::new(&config, vec![other], Echo::default), now: Instant::ZERO }
     }
 
     /// As [`new`](Self::new), after all announcements.
@@ -115,6 +125,13 @@ fn read(frame: &[u8]) -> Option<Word> {
             let icmp = Icmpv6Packet::new_checked(ip.payload()).ok()?;
             let checked = ChecksumCapabilities::default();
             let repr = Icmpv6Repr::parse(&ip.src_addr(), &ip.dst_addr(), &icmp, &checked).ok()?;
+            if let Icmpv6Repr::Ndisc(NdiscRepr::NeighborSolicit { target_addr, lladdr }) = repr {
+                let [.., a, b, c] = target_addr.octets();
+                // RFC 4862 §5.4.2, RFC 4861 §4.3.
+                assert_eq!((ip.src_addr(), lladdr, ip.hop_limit()), (Ipv6Addr::UNSPECIFIED, None, 255));
+                assert_eq!(to.0, [0x33, 0x33, 0xff, a, b, c]);
+                return Some(Word::Tried(target_addr.into()));
+            }
             let Icmpv6Repr::Ndisc(NdiscRepr::NeighborAdvert { flags, target_addr, lladdr }) = repr else { return None };
             assert_eq!(ip.hop_limit(), 255);
             assert_eq!(lladdr.unwrap().as_bytes(), OURS);
@@ -265,6 +282,126 @@ fn what_comes_back_of_our_own_words_is_no_claim() {
     assert_eq!(bench.hears(&arp(ArpOperation::Request, (OURS, FOUR), FOUR)), []);
     assert_eq!(bench.hears(&advertisement(OURS, SIX, NdiscNeighborFlags::OVERRIDE)), []);
     assert_eq!(bench.host.drops(CLAIMED), 0);
+}
+
+/// Who wants to know where `target` is.
+fn solicitation(target: Ipv6Addr) -> Vec<u8> {
+    let lladdr = Some(HardwareAddress::Ethernet(EthernetAddress(OTHER)).into());
+    let [.., a, b, c] = target.octets();
+    let group = format!("ff02::1:ff{a:02x}:{b:02x}{c:02x}").parse().unwrap();
+    ndisc(OTHER, "fd00::1".parse().unwrap(), group, NdiscRepr::NeighborSolicit { target_addr: target, lladdr })
+}
+
+/// Who tries `target`, as RFC 4862 §5.4.2 has it.
+fn probe(mac: [u8; 6], target: Ipv6Addr) -> Vec<u8> {
+    let [.., a, b, c] = target.octets();
+    let group = format!("ff02::1:ff{a:02x}:{b:02x}{c:02x}").parse().unwrap();
+    ndisc(mac, Ipv6Addr::UNSPECIFIED, group, NdiscRepr::NeighborSolicit { target_addr: target, lladdr: None })
+}
+
+#[test]
+fn an_ipv6_address_is_tried_before_it_is_used_and_one_of_ipv4_is_used_meanwhile() {
+    let local: Ipv6Addr = "fe80::ff:fe00:2".parse().unwrap();
+    for transmits in [1, 3] {
+        let mut bench = Bench::with(transmits);
+        let said = bench.go_on(Duration::from_millis(950) + Duration::from_secs(u64::from(transmits) - 1));
+        for ip in [SIX, local] {
+            let tried: Vec<_> =
+                said.iter().filter(|(_, word)| *word == Word::Tried(ip.into())).map(|(at, _)| *at).collect();
+            assert_eq!(tried.len(), usize::from(transmits), "{said:?}");
+            assert!(tried.windows(2).all(|two| two[1] - two[0] == Duration::from_secs(1)), "{tried:?}");
+            assert!(said.iter().all(|(_, word)| *word != Word::Announced(ip.into())));
+            assert_eq!(bench.hears(&solicitation(ip)), []);
+        }
+        assert!(!bench.host.workers[0].has_started());
+        let question = arp(ArpOperation::Request, (OTHER, Ipv4Addr::new(10, 0, 0, 9)), FOUR);
+        assert_eq!(bench.hears(&question), [Word::Told(FOUR.into(), OTHER)]);
+        let said = bench.go_on(Duration::from_millis(300));
+        assert!(bench.host.workers[0].has_started());
+        for ip in [SIX, local] {
+            assert!(said.iter().any(|(_, word)| *word == Word::Announced(ip.into())), "{said:?}");
+            assert_eq!(bench.hears(&solicitation(ip)), [Word::Told(ip.into(), OTHER)]);
+        }
+        assert_eq!(bench.host.workers[0].duplicate(), None);
+    }
+}
+
+#[test]
+fn an_address_that_another_has_or_tries_too_is_an_error_that_names_both() {
+    let local = "fe80::ff:fe00:2".parse().unwrap();
+    let words = [
+        (SIX, advertisement(OTHER, SIX, NdiscNeighborFlags::OVERRIDE)),
+        (SIX, advertisement(OTHER, SIX, NdiscNeighborFlags::empty())),
+        (local, advertisement(OTHER, local, NdiscNeighborFlags::OVERRIDE)),
+        (SIX, probe(OTHER, SIX)),
+    ];
+    for (ip, word) in words {
+        let mut bench = Bench::with(1);
+        bench.go_on(Duration::from_millis(500));
+        bench.hears(&word);
+        let error = bench.host.workers[0].duplicate().expect("a duplicate").to_string();
+        assert!(error.contains(&ip.to_string()) && error.contains("02:01:00:00:00:01"), "{error}");
+    }
+    // Ours that comes back, who asks where it is, another address, and what came from off the link.
+    let mut from_afar = advertisement(OTHER, SIX, NdiscNeighborFlags::OVERRIDE);
+    from_afar[21] = 254;
+    let other = "fd00::3".parse().unwrap();
+    let harmless = [
+        probe(OURS, SIX),
+        advertisement(OURS, SIX, NdiscNeighborFlags::OVERRIDE),
+        solicitation(SIX),
+        advertisement(OTHER, other, NdiscNeighborFlags::OVERRIDE),
+        probe(OTHER, other),
+        from_afar,
+    ];
+    let mut bench = Bench::with(1);
+    bench.go_on(Duration::from_millis(500));
+    for word in harmless {
+        bench.hears(&word);
+        assert_eq!(bench.host.workers[0].duplicate(), None);
+    }
+    bench.go_on(Duration::from_millis(800));
+    assert_eq!(bench.hears(&solicitation(SIX)), [Word::Told(SIX.into(), OTHER)]);
+    // Once it is ours it is defended.
+    bench.hears(&advertisement(OTHER, SIX, NdiscNeighborFlags::OVERRIDE));
+    assert_eq!((bench.host.workers[0].duplicate(), bench.host.drops(CLAIMED)), (None, 1));
+}
+
+/// The other end may wait for us to be ready.
+#[test]
+fn where_the_link_is_down_the_service_starts_and_addresses_are_tried_when_it_is_up() {
+    let mut bench = Bench::with(1);
+    let link = bench.nic.link().clone();
+    link.set_up(false);
+    bench.go_on(Duration::from_millis(200));
+    assert!(bench.host.workers[0].has_started());
+    bench.go_on(Duration::from_secs(5));
+    link.set_up(true);
+    let said = bench.go_on(Duration::from_secs(1));
+    assert!(said.iter().any(|(_, word)| *word == Word::Tried(SIX.into())), "{said:?}");
+    assert_eq!(bench.hears(&solicitation(SIX)), []);
+    bench.go_on(Duration::from_millis(300));
+    assert_eq!(bench.hears(&solicitation(SIX)), [Word::Told(SIX.into(), OTHER)]);
+}
+
+#[test]
+fn all_workers_learn_that_addresses_are_ours() {
+    let mut net = {
+        let (a, b) = (Config { dad_transmits: 1, ..host(1) }, Config { dad_transmits: 1, ..server() });
+        Net::with(LinkConfig::default(), 3, &a, || Client::new(SERVER6, 5, 1000), &b, Echo::default)
+    };
+    // Only time itself brings the link's state to light.
+    let over = |net: &Net<Client, Echo>| net.a.workers.iter().all(|worker| worker.service().all_finished());
+    for _ in 0..500 {
+        net.link.clock().advance(Duration::from_millis(10));
+        net.turn();
+        let started = net.a.workers.iter().all(|worker| worker.has_started());
+        if started && over(&net) {
+            break;
+        }
+    }
+    net.a.workers.iter().for_each(|worker| worker.service().assert_exact());
+    assert!(net.b.workers.iter_mut().all(|worker| worker.summary().accepted == 5));
 }
 
 proptest! {

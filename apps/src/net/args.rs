@@ -35,6 +35,10 @@ pub struct NetArgs {
     #[arg(long)]
     pub dhcp: bool,
 
+    /// Use IPv6 addresses at once, without asking for a second whether another host on the link has them
+    #[arg(long)]
+    pub no_dad: bool,
+
     /// Our Ethernet address, if not the port's own
     #[arg(long, value_name = "MAC")]
     pub mac: Option<MacAddr>,
@@ -216,6 +220,7 @@ impl NetArgs {
             ("--from", !self.from.is_empty()),
             ("--gateway", !self.gateway.is_empty()),
             ("--dhcp", self.dhcp),
+            ("--no-dad", self.no_dad),
             ("--mac", self.mac.is_some()),
             ("--mtu", self.mtu.is_some()),
             ("--vlan", self.vlan.is_some()),
@@ -310,6 +315,7 @@ impl NetArgs {
             from: Vec::new(),
             gateway: Vec::new(),
             dhcp: false,
+            no_dad: false,
             mac: None,
             mtu: None,
             vlan: None,
@@ -433,6 +439,7 @@ mod tests {
                 "10.0.0.2:7",
                 "--ip: 9 addresses",
             ),
+            ("--via kernel --no-dad", "10.0.0.2:7", "--no-dad has no effect with --via kernel"),
             ("--via kernel --fragments", "10.0.0.2:7", "--fragments has no effect with --via kernel"),
             ("--via kernel --pacing", "10.0.0.2:7", "--pacing"),
             ("--via kernel --linger 2s", "10.0.0.2:7", "--linger"),

@@ -143,6 +143,9 @@ pub enum Error {
     #[cfg(feature = "rdma")]
     #[error(transparent)]
     Verbs(#[from] linerate_rdma::verbs::Error),
+    /// Another host has an address of ours.
+    #[error("--ip {0}; --no-dad does not look")]
+    Duplicate(#[from] linerate_stack::Duplicate),
     /// The system has no randomness to give.
     #[error("no randomness from the system: {0}")]
     NoRandomness(getrandom::Error),

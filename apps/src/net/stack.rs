@@ -59,6 +59,7 @@ impl Port {
             gateways: args.gateway.clone(),
             connect_from: args.from.clone(),
             dhcp: args.dhcp,
+            dad_transmits: if args.no_dad { 0 } else { 1 },
             mac: args.mac,
             mtu: args.mtu,
             vlan: args.vlan,
@@ -126,7 +127,7 @@ impl Port {
                 let serves = || {
                     ready.fetch_add(1, Ordering::Relaxed);
                 };
-                Ok(worker.run(&clock, &stop, serves))
+                Ok(worker.run(&clock, &stop, serves)?)
             })
         };
         queues.into_iter().zip(crossings).map(job).collect()

@@ -102,6 +102,19 @@ fn the_kernel_learns_of_a_take_over_from_its_announcement() {
 }
 
 #[test]
+fn an_address_that_the_kernel_has_ends_the_program_unless_it_is_not_to_look() {
+    in_namespaces("network::an_address_that_the_kernel_has_ends_the_program_unless_it_is_not_to_look", |namespace| {
+        Wire::AfXdp.connect(namespace);
+        ip("addr add fd09::2/64 dev lr0 nodad");
+        let serve = |more: &str| linerate_in(namespace, &format!("echo serve --via af_xdp:lr1 {ADDRESSES} {more}"));
+        let ended = Program::start(serve("")).wait();
+        assert_eq!(ended.status.code(), Some(1), "{ended:?}");
+        assert!(ended.stderr.iter().any(|line| line.contains("fd09::2") && line.contains("--no-dad")), "{ended:?}");
+        assert!(Program::serve(serve("--no-dad")).stop().status.success());
+    });
+}
+
+#[test]
 fn datagrams_in_fragments_are_counted_or_put_together() {
     in_namespaces("network::datagrams_in_fragments_are_counted_or_put_together", |namespace| {
         Wire::AfXdp.connect(namespace);
