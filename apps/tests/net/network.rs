@@ -135,6 +135,42 @@ fn datagrams_in_fragments_are_counted_or_put_together() {
     });
 }
 
+/// A lease of two minutes, which is to be renewed after four seconds.
+#[test]
+fn dnsmasq_gives_an_address_and_renews_it() {
+    in_namespaces("network::dnsmasq_gives_an_address_and_renews_it", |namespace| {
+        if Command::new("dnsmasq").arg("--version").output().is_err() {
+            return eprintln!("skipped: there is no dnsmasq");
+        }
+        Wire::AfXdp.connect(namespace);
+        let mut command = Command::new("dnsmasq");
+        command.args([
+            "--no-daemon",
+            "--conf-file=/dev/null",
+            "--port=0",
+            "--user=root",
+            "--leasefile-ro",
+            "--pid-file",
+        ]);
+        command.args(["--interface=lr0", "--bind-interfaces", "--dhcp-authoritative", "--no-ping"]);
+        command.args(["--dhcp-range=10.9.0.50,10.9.0.50,255.255.255.0,2m", "--dhcp-option=option:router,10.9.0.1"]);
+        command.args(["--dhcp-option=option:T1,4", "--dhcp-option=option:T2,60"]);
+        let dnsmasq = Program::start(command);
+        dnsmasq.wait_for_log("DHCP, sockets bound");
+        let serve = "echo serve --via af_xdp:lr1 --dhcp --listen 0.0.0.0:7 --idle backoff --json";
+        let server = Program::serve(linerate_in(namespace, serve));
+        let address = "10.9.0.50:7".parse().unwrap();
+        dnsmasq.wait_for_log("DHCPACK(lr0) 10.9.0.50");
+        exchange(address, &random(100_000), 4);
+        for _ in 0..2 {
+            dnsmasq.wait_for_log("DHCPREQUEST(lr0) 10.9.0.50");
+            dnsmasq.wait_for_log("DHCPACK(lr0) 10.9.0.50");
+            exchange(address, &random(1000), 1);
+        }
+        assert_eq!(server.stop().json()["accepted"], 6);
+    });
+}
+
 /// `--no-multi-segment` has each segment be a frame of its own.
 #[test]
 fn long_frames_cross_a_vhost_link() {
