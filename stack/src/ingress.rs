@@ -284,7 +284,7 @@ impl<P: Packet> Ingress<P> {
             _ => Heard::Nothing,
         };
         match heard {
-            Heard::Nothing => {}
+            Heard::Nothing | Heard::Ourselves => {}
             Heard::Neighbor(Learnt { ip, mac, new }) => {
                 egress.learn(ip, mac, new, now);
                 for (worker, other) in self.others.iter().enumerate() {
@@ -300,7 +300,7 @@ impl<P: Packet> Ingress<P> {
             // RFC 4861 §7.2.4: to all.
             Heard::Probe(own, _) => egress.say(Message::Announce(own)),
         }
-        let is_answered = matches!(heard, Heard::Claim(..) | Heard::Probe(..));
+        let is_answered = matches!(heard, Heard::Ourselves | Heard::Claim(..) | Heard::Probe(..));
         if kind == Kind::Ip {
             slow.ip_packet(&data[ETHERNET..], egress, &mut self.datagrams, now);
         } else if !is_answered {

@@ -228,6 +228,8 @@ impl SlowPath {
 /// What a message of ARP or neighbour discovery says about its sender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Heard {
+    /// A word of our own that came back: it is nobody's question.
+    Ourselves,
     /// Nothing.
     Nothing,
     /// Where a neighbour is.
@@ -249,7 +251,7 @@ pub(crate) fn hear_arp(frame: &[u8], addresses: &Addresses, mac: MacAddr) -> Res
     let sender = MacAddr(source_hardware_addr.0);
     let asks_for_us = operation == ArpOperation::Request && addresses.is_ours(target_protocol_addr.into());
     Ok(if sender == mac {
-        Heard::Nothing
+        Heard::Ourselves
     } else if source_protocol_addr.is_unspecified() {
         if asks_for_us { Heard::Probe(target_protocol_addr.into(), sender) } else { Heard::Nothing }
     } else if addresses.is_ours(source_protocol_addr.into()) {

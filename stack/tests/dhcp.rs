@@ -174,7 +174,8 @@ fn reply(request: &DhcpRepr, asked: Asked, address: Ipv4Addr) -> Vec<u8> {
 }
 
 fn asking() -> Config {
-    Config { addresses: vec![], dhcp: true, ..server() }
+    // smoltcp gives a peer up that is silent for so long, whether something was sent to it or not.
+    Config { addresses: vec![], dhcp: true, user_timeout: Duration::from_secs(86_400), ..server() }
 }
 
 fn open<E: Engine<MemoryNic>>(bench: &mut Bench<E>) {

@@ -45,7 +45,7 @@ fn hosts_of_one_vlan_exchange_streams<A: Engine<MemoryNic>, B: Engine<MemoryNic>
             net.expect("every connection over", MINUTE, |net| net.a.service().all_finished());
             net.a.service().assert_exact();
             let captured = net.link.captured();
-            assert!(captured.len() > 100);
+            assert!(captured.len() > 10, "{by}: {}", captured.len());
             for frame in captured {
                 // What a port puts in it puts in behind us.
                 assert_eq!(frame.bytes[12..16] == [0x81, 0, 0, 5], !by_port, "{by}: {:x?}", &frame.bytes[..16]);
