@@ -172,7 +172,7 @@ fn a_tag_goes_in_front_of_retained_payload_where_it_lies() {
             assert_eq!((frame.untag(), frame.data()), (None, FRAME));
         }
         // What others see, and what has no room in front, is chained behind a packet with the addresses.
-        let mut cloned = packet(pool, FRAME);
+        let cloned = packet(pool, FRAME);
         let clone = cloned.try_clone().unwrap();
         let mut seen = packet(pool, FRAME);
         let all = seen.retain(0).unwrap();
