@@ -1,7 +1,9 @@
 //! A worker: one queue pair, one engine, one service, run to completion.
 
+mod transport;
+
 use crate::addresses::Addresses;
-use crate::config::{Config, Idle, IpCidr};
+use crate::config::{Config, Idle};
 use crate::crossing::{Crossing, Mail};
 use crate::dad::{Dad, Duplicate};
 use crate::egress::{ETHERNET, Egress};
@@ -9,15 +11,12 @@ use crate::engine::{Engine, Event, News};
 use crate::ingress::Ingress;
 use crate::native::NativeEngine;
 use crate::seed;
-use crate::slow::{Lease, SlowPath};
-use crate::udp::Outcome;
+use crate::slow::SlowPath;
 use linerate_bypass::inspect::{ConnInfo, Inspect, Levels, Shortages, Snapshot};
 use linerate_bypass::mailbox::Receiver;
 use linerate_bypass::time::{Clock, Duration, Instant};
-use linerate_bypass::{
-    BURST, Bytes, ConnId, Datagram, Drain, Letter, MacAddr, Nic, Seat, Service, Stop, Summary, Transport,
-};
-use std::net::SocketAddr;
+use linerate_bypass::{BURST, Drain, Letter, Nic, Seat, Service, Stop, Summary};
+use transport::{Core, addresses_of};
 
 /// Bursts of frames taken in one turn, as long as they are whole: what has piled up for a connection is then told to its service at
 /// once, and answered by one segment. Under load there are fewer segments for it; else it does nothing.
@@ -41,20 +40,6 @@ const LAST_WORDS: Duration = Duration::from_millis(50);
 const IDLE_TURNS: u32 = 1000;
 /// Its sleeps grow from the first to the second.
 const SLEEP: std::ops::RangeInclusive<Duration> = Duration::from_micros(1)..=Duration::from_millis(1);
-
-/// What a service acts on: the engine and the way out, in a burst of events.
-struct Core<N: Nic, E> {
-    worker: usize,
-    now: Instant,
-    engine: E,
-    egress: Egress<N>,
-    slow: SlowPath,
-    /// What DHCP came to.
-    lease: Option<Lease>,
-    /// Our IPv6 addresses are known to be nobody else's.
-    is_verified: bool,
-    stopping: bool,
-}
 
 /// A worker of the stack over the queue pair `N` with the service `S`, by the engine `E`.
 pub struct Worker<N: Nic, S: Service, E: Engine<N> = NativeEngine<<N as Nic>::Packet>> {
@@ -509,117 +494,5 @@ impl<N: Nic, S: Service, E: Engine<N>> Inspect for Worker<N, S, E> {
 
     fn connection(&self, slot: usize) -> Option<ConnInfo> {
         self.core.engine.describe(slot)
-    }
-}
-
-/// The addresses that may be used with this lease, those of IPv6 only when they have been verified.
-fn addresses_of(config: &Config, lease: Option<Lease>, is_verified: bool, mac: MacAddr) -> Addresses {
-    let given = config.addresses.iter().filter(|cidr| is_verified || cidr.address().is_ipv4());
-    let own: Vec<_> = given.copied().chain(lease.map(|lease| lease.address)).collect();
-    let gateways = config.gateways.iter().copied().chain(lease.and_then(|lease| lease.gateway));
-    Addresses::new(&own, &gateways.collect::<Vec<_>>(), mac)
-}
-
-impl<N: Nic, E: Engine<N>> Core<N, E> {
-    /// Goes by what DHCP says from now on.
-    fn take_lease(&mut self, config: &Config, lease: Option<Lease>) {
-        match lease {
-            Some(Lease { address, .. }) if self.worker == 0 => tracing::info!("DHCP: {address}"),
-            None if self.worker == 0 => tracing::warn!("DHCP: no address"),
-            _ => {}
-        }
-        self.lease = lease;
-        self.renew_addresses(config);
-    }
-
-    /// Has the addresses from now on that we may use.
-    fn renew_addresses(&mut self, config: &Config) {
-        let addresses = addresses_of(config, self.lease, self.is_verified, self.egress.mac());
-        let lost = |cidr: &&IpCidr| !addresses.is_ours(cidr.address());
-        for lost in self.egress.addresses().own().iter().filter(lost) {
-            self.engine.address_lost(lost.address());
-        }
-        self.slow.set_addresses(&addresses, self.now);
-        self.egress.set_addresses(addresses);
-    }
-}
-
-impl<N: Nic, E: Engine<N>> Transport for Core<N, E> {
-    fn now(&self) -> Instant {
-        self.now
-    }
-
-    fn worker(&self) -> usize {
-        self.worker
-    }
-
-    fn local_addr(&self, conn: ConnId) -> Option<SocketAddr> {
-        self.engine.local_addr(conn)
-    }
-
-    fn peer_addr(&self, conn: ConnId) -> Option<SocketAddr> {
-        self.engine.peer_addr(conn)
-    }
-
-    fn received(&self, conn: ConnId) -> usize {
-        self.engine.received(conn)
-    }
-
-    fn peek(&mut self, conn: ConnId) -> &[u8] {
-        self.engine.peek(conn)
-    }
-
-    fn consume(&mut self, conn: ConnId, n: usize) {
-        self.engine.consume(conn, n);
-    }
-
-    fn take(&mut self, conn: ConnId, max: usize) -> Option<Bytes> {
-        self.engine.take(conn, max)
-    }
-
-    fn room(&mut self, conn: ConnId) -> usize {
-        self.engine.room(conn)
-    }
-
-    fn send(&mut self, conn: ConnId, bytes: Bytes) -> Result<(), Bytes> {
-        self.engine.send(conn, bytes)
-    }
-
-    fn reserve(&mut self, conn: ConnId, max: usize) -> Option<&mut [u8]> {
-        self.engine.reserve(conn, max, &mut self.egress)
-    }
-
-    fn commit(&mut self, conn: ConnId, n: usize) {
-        self.engine.commit(conn, n);
-    }
-
-    fn forward(&mut self, from: ConnId, to: ConnId) -> usize {
-        self.engine.forward(from, to, &mut self.egress, self.now)
-    }
-
-    fn close(&mut self, conn: ConnId) {
-        self.engine.close(conn);
-    }
-
-    fn abort(&mut self, conn: ConnId) {
-        self.engine.abort(conn);
-    }
-
-    fn set_timer(&mut self, conn: ConnId, delay: Option<Duration>) {
-        self.engine.set_timer(conn, delay.map(|delay| self.now + delay));
-    }
-
-    fn connect(&mut self, remote: SocketAddr, token: u64) {
-        if !self.stopping {
-            self.engine.connect(remote, token, &mut self.egress, self.now);
-        }
-    }
-
-    fn send_datagram(&mut self, datagram: Datagram) -> Result<(), Datagram> {
-        match self.slow.direct.send(&datagram, &mut self.egress, self.now) {
-            Outcome::Sent => Ok(()),
-            Outcome::Full => Err(datagram),
-            Outcome::Other => self.slow.send(datagram, self.now),
-        }
     }
 }
