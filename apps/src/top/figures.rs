@@ -345,9 +345,9 @@ pub mod tests {
     #[test]
     fn drops_are_told_by_cause_the_latest_first() {
         let (before, after) = two();
-        let told = drops(&after, Some(&before));
+        let latest = drops(&after, Some(&before));
         // The second worker did not answer before, so that all of its drops look new.
-        assert_eq!(told, [("no listener".to_owned(), Some(5.0), 20), ("checksum".to_owned(), Some(1.5), 4)]);
+        assert_eq!(latest, [("no listener".to_owned(), Some(5.0), 20), ("checksum".to_owned(), Some(1.5), 4)]);
         assert_eq!(losses(&after, None), "drops: no listener -/s (20), checksum -/s (4)");
         assert_eq!(losses(&sample(0, vec![]), None), "drops: none");
         let again = |at, n| sample(at, vec![told(&[("retransmitted_segments_total", n)], &[])]);

@@ -8,7 +8,7 @@ use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Termios, Winsize, tcgetattr, tcsetwinsize};
 use std::fs::File;
 use std::io::{Read, Write};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
@@ -51,7 +51,16 @@ impl Terminal {
 
     /// `linerate top` at it, once it shows something.
     fn top(&self, place: &Place) -> Program {
-        let mut command = place.command("top --interval 100ms");
+        let top = place.command("top --interval 100ms");
+        // In a session of its own it has no terminal but this one: it would ask the one that tests are run at for its size.
+        let mut command = Command::new("setsid");
+        command.arg(top.get_program()).args(top.get_args());
+        for (name, value) in top.get_envs() {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
         command.stdin(self.screen.try_clone().unwrap()).stdout(self.screen.try_clone().unwrap()).stderr(Stdio::piped());
         let top = Program::of(command.env("TERM", "xterm").spawn().unwrap());
         // What is drawn comes in pieces, as what is there already is left out.
