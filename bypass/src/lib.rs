@@ -43,7 +43,7 @@ pub use counters::Counters;
 pub use cpu::CpuTime;
 pub use nic::{BURST, Capabilities, ChecksumOffload, InvalidMac, MacAddr, Nic, QueueStats};
 pub use open_files::raise_open_files;
-pub use packet::{L4, Packet, RxChecksum, RxInfo, TxOffload};
+pub use packet::{L4, Packet, RxChecksum, RxInfo, TxOffload, VLAN_TAG};
 pub use prefetch::{prefetch, prefetch_bytes, prefetch_slice, prefetch_whole};
 pub use published::Published;
 pub use remote::{LaterPlace, NoRemote, Remote, RemoteDone, RemotePlace};

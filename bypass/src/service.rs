@@ -133,6 +133,8 @@ pub enum CloseReason {
     Aborted,
     /// The peer stopped answering.
     TimedOut,
+    /// The address that it was from is no longer ours: the time has run out for which a DHCP server had given it. The peer is not told.
+    AddressLost,
 }
 
 /// A UDP datagram.
