@@ -49,7 +49,9 @@ fn the_only_process_is_found_and_several_are_listed() {
     let Err(error) = find(&directory, None) else { panic!("one of two") };
     let said = error.to_string();
     assert!(said.ends_with("--pid: 14 (echo serve?[2J), 15 (echo serve?[2J)"), "{said}");
-    threads.map(|thread| thread.join().unwrap());
+    for thread in threads {
+        thread.join().unwrap();
+    }
 }
 
 #[test]
