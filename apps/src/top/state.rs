@@ -131,8 +131,8 @@ impl State {
             KeyCode::Down | KeyCode::Char('j') => self.choose(|at| at + 1),
             KeyCode::PageUp => self.choose(|at| at.saturating_sub(PAGE)),
             KeyCode::PageDown => self.choose(|at| at + PAGE),
-            KeyCode::Home => self.choose(|_| 0),
-            KeyCode::End => self.choose(|_| last),
+            KeyCode::Home => self.choose_at(0),
+            KeyCode::End => self.choose_at(last),
             KeyCode::Enter => {
                 self.opened = self.connections().get(self.chosen().unwrap_or(0)).cloned();
                 self.chosen = self.opened.as_ref().map(name);
@@ -157,7 +157,12 @@ impl State {
 
     /// Chooses the connection at another place, the first if none was; none, where there are none.
     fn choose(&mut self, to: impl FnOnce(usize) -> usize) {
-        let at = self.chosen().map_or(0, to).min(self.connections().len().saturating_sub(1));
+        self.choose_at(self.chosen().map_or(0, to));
+    }
+
+    /// Chooses the connection in place `at`, or the last.
+    fn choose_at(&mut self, at: usize) {
+        let at = at.min(self.connections().len().saturating_sub(1));
         self.chosen = self.connections().get(at).map(name);
         if self.opened.is_some() {
             self.opened = self.connections().get(at).cloned();
