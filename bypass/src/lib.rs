@@ -30,6 +30,7 @@ mod service;
 mod slots;
 mod stop;
 mod summary;
+mod tcp_info;
 pub mod time;
 mod timers;
 mod via;
@@ -52,5 +53,6 @@ pub use service::{
 pub use slots::Slots;
 pub use stop::{Drain, Stop};
 pub use summary::{Summary, Verbs};
+pub use tcp_info::tcp_info;
 pub use timers::{Timer, Timers};
 pub use via::{InvalidVia, Via};

@@ -322,6 +322,12 @@ pub trait Service {
     ) {
     }
 
+    /// Requests that it has done so far, if it knows what a request is and counts them anyway. Asked for by who looks into a running
+    /// worker, and never else.
+    fn requests(&self) -> Option<u64> {
+        None
+    }
+
     /// The connection is gone, and here is its state back. The last event of `conn`, which names nothing any more.
     fn closed(&mut self, net: &mut impl Transport, conn: ConnId, state: Self::Conn, why: CloseReason) {}
 }

@@ -112,6 +112,8 @@ struct Counts {
     failed: u64,
     finished: u64,
     broken: u64,
+    /// Segments with data sent again.
+    retransmitted: u64,
     /// Payload bytes copied.
     copied: u64,
     /// Segments for which a receive queue had no place.
@@ -397,6 +399,7 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
         summary.failed += self.shared.counts.failed;
         summary.finished += self.shared.counts.finished;
         summary.broken += self.shared.counts.broken;
+        summary.retransmitted = Some(self.shared.counts.retransmitted);
         summary.copied_bytes += self.shared.counts.copied;
         summary.drop_for("receive queue full", self.shared.counts.pruned);
         summary.drop_for("TIME-WAIT ended early", self.shared.time_wait.ended_early());
