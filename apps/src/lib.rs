@@ -26,6 +26,7 @@ mod summary;
 mod supervised;
 #[cfg(test)]
 mod testing;
+mod top;
 mod units;
 
 pub use error::Error;

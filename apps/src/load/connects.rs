@@ -212,6 +212,10 @@ impl Service for Connects {
         }
     }
 
+    fn requests(&self) -> Option<u64> {
+        Some(self.outcome.traffic.connections)
+    }
+
     fn opened(&mut self, net: &mut impl Transport, conn: ConnId, origin: Origin) -> Used {
         let stream = Position::of_connection(self.worker + self.begun * self.workers);
         let (unsent, awaited) = (self.request, self.request);

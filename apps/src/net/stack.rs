@@ -37,6 +37,7 @@ impl Port {
             mtu: args.mtu,
             mac: args.mac,
             rss_key: RSS_KEY.first_chunk().copied(),
+            vlan: args.vlan.is_some(),
             multi_segment: !args.no_multi_segment,
             force: args.force,
             stop: stop.clone(),
@@ -56,15 +57,21 @@ impl Port {
         let config = Config {
             addresses: args.ip.clone(),
             gateways: args.gateway.clone(),
+            connect_from: args.from.clone(),
             dhcp: args.dhcp,
+            dad_transmits: if args.no_dad { 0 } else { 1 },
             mac: args.mac,
             mtu: args.mtu,
+            vlan: args.vlan,
+            fragments: args.fragments,
             listen: listen.tcp.clone(),
             listen_udp: listen.udp.clone(),
             rx_buffer: args.buffer,
             tx_buffer: args.buffer,
             max_packets: args.max_packets,
             max_packets_per_connection: args.max_packets_per_connection,
+            max_connections_per_source: args.max_connections_per_source,
+            max_half_open_per_source: args.max_half_open_per_source,
             congestion: args.congestion.unwrap_or_default(),
             linger: args.linger,
             pacing: args.pacing,
@@ -120,7 +127,7 @@ impl Port {
                 let serves = || {
                     ready.fetch_add(1, Ordering::Relaxed);
                 };
-                Ok(worker.run(&clock, &stop, serves))
+                Ok(worker.run(&clock, &stop, serves)?)
             })
         };
         queues.into_iter().zip(crossings).map(job).collect()

@@ -8,6 +8,7 @@ mod client;
 mod links;
 mod linux;
 mod namespace;
+mod network;
 mod program;
 mod raw;
 mod refusals;

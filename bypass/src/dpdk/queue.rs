@@ -8,6 +8,7 @@ use super::port::Shared;
 use super::segment::OFFLOADS;
 use super::setup::ETHERNET;
 use crate::capture::Capture;
+use crate::packet::TAG;
 use crate::prefetch::{CACHE_LINE, prefetch_to_write};
 use crate::{BURST, Bytes, Capabilities, MacAddr, Nic, Packet, QueueStats};
 use dpdk_sys as sys;
@@ -16,7 +17,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 /// The largest frame that segmentation offload takes.
-const MAX_TSO_FRAME: usize = 65_535 + ETHERNET;
+const MAX_TSO_FRAME: usize = 65_535 + ETHERNET + TAG;
 
 /// A queue pair of a [`Port`](super::Port), from [`Port::take_queues`](super::Port::take_queues).
 ///
@@ -72,7 +73,7 @@ impl QueuePair {
             pass: shared.gate.enter(index),
             index,
             pool: shared.pool.clone(),
-            longest: usize::from(shared.choice.capabilities.mtu) + ETHERNET,
+            longest: usize::from(shared.choice.capabilities.mtu) + ETHERNET + shared.choice.tag,
             mac: shared.mac,
             max_segments: shared.choice.max_segments,
             max_tso_segments: shared.choice.max_tso_segments,
@@ -161,6 +162,7 @@ impl QueuePair {
         }
         copy.head().set_flags(frame.head().flags() & sys::LR_TX_OFFLOAD_MASK);
         copy.head().set_tx_offload(frame.head().tx_offload());
+        copy.head().set_vlan_tci(frame.head().vlan_tci());
         self.stats.copied_bytes += frame.len() as u64;
         Some(copy)
     }
