@@ -19,8 +19,19 @@ const HOST: &str = "LINERATE_BOOK_HOST";
 /// What it says at its end.
 const DONE: &str = "the host did all";
 /// What is installed in other packages than Linerate's own.
-const PROGRAMS: [&str; 8] =
-    ["redis-cli", "redis-benchmark", "curl", "haproxy", "nutcracker", "tcpdump", "ethtool", "ping"];
+const PROGRAMS: [&str; 11] = [
+    "redis-cli",
+    "redis-benchmark",
+    "curl",
+    "haproxy",
+    "nutcracker",
+    "tcpdump",
+    "ethtool",
+    "ping",
+    "pgrep",
+    "jq",
+    "socat",
+];
 
 /// The pages and their paths, by their names.
 fn pages() -> BTreeMap<String, (PathBuf, Page)> {
@@ -56,7 +67,8 @@ fn lacks(blocks: &[Block]) -> Option<&'static str> {
         Step::Run { command, .. } => Some(command.as_str()),
         Step::Interrupt { .. } => None,
     });
-    let words: Vec<&str> = commands.flat_map(str::split_whitespace).collect();
+    let is_apart = |c: char| !(c.is_ascii_alphanumeric() || c == '-');
+    let words: Vec<&str> = commands.flat_map(|command| command.split(is_apart)).collect();
     let is_there =
         |program: &str| ["/usr/sbin", "/usr/bin"].iter().any(|place| Path::new(place).join(program).exists());
     PROGRAMS.into_iter().find(|program| words.contains(program) && !is_there(program))
