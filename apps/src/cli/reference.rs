@@ -35,7 +35,8 @@ fn cell(text: &str) -> String {
             let (option, after) = rest.split_at(rest.find(ends).unwrap_or(rest.len()));
             format!("{before}`{option}`{after}")
         } else if word.contains(['*', '_', '<']) {
-            format!("`{word}`")
+            let code = word.trim_matches(['(', '[', ']', ')', ',', ';', '.', ':']);
+            word.replacen(code, &format!("`{code}`"), 1)
         } else {
             word.to_owned()
         }
@@ -62,7 +63,7 @@ fn written(arg: &Arg) -> String {
 fn told(arg: &Arg) -> String {
     let help = arg.get_long_help().or(arg.get_help()).map(ToString::to_string).unwrap_or_default();
     let mut told = cell(&help);
-    if !told.ends_with(['.', ')', ']']) {
+    if !told.ends_with('.') {
         told.push('.');
     }
     let takes = arg.get_action().takes_values();
@@ -158,5 +159,5 @@ fn the_documentation_has_every_option() {
 fn options_are_code_and_nothing_is_markup_by_chance() {
     assert_eq!(cell("of --rate\n  REQUESTS (--json, a|b)"), "of `--rate` REQUESTS (`--json`, a\\|b)");
     assert_eq!(cell("as --config=FILE or -- says"), "as `--config`=FILE or -- says");
-    assert_eq!(cell("to 1_000 <b>"), "to `1_000` `<b>`");
+    assert_eq!(cell("to 1_000, <b> [a_b]"), "to `1_000`, `<b>` [`a_b`]");
 }

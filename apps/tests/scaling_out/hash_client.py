@@ -8,7 +8,7 @@ from pymemcache import Client, HashClient
 
 PATIENCE = 20
 PORTS = [int(port) for port in sys.argv[1:]]
-KEYS = [f"key:{n}" for n in range(1000)]
+KEYS = [f"key:{n}" for n in range(200)]
 
 
 def sharded():

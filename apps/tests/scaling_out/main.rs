@@ -100,7 +100,7 @@ fn haproxy_spreads_connections_and_one_that_drains_gets_no_more() {
     let [first, second] = addresses;
     let text = format!(
         "defaults\n mode tcp\n timeout connect 5s\n timeout client 1m\n timeout server 1m\n retries 3\n option redispatch 1\n\
-         listen echo\n bind {front}\n balance roundrobin\n default-server check inter 50ms fall 1\n\
+         listen echo\n bind {front}\n balance roundrobin\n default-server check inter 500ms fall 1\n\
          server one {first}\n server two {second}\n"
     );
     std::fs::write(&file, text).unwrap();
