@@ -53,7 +53,7 @@ fn what_passes_is_what_all_filters_let_through() {
 
 #[test]
 fn numbers_are_sorted_from_the_greatest_and_addresses_from_the_smallest() {
-    let mut all = vec![
+    let mut all = [
         Connection { rtt_us: Some(9.0), ..connection(0, "10.0.0.2:7", "10.0.0.1:900", "established") },
         Connection { rtt_us: None, ..connection(1, "10.0.0.2:7", "10.0.0.1:10000", "closed") },
         Connection { rtt_us: Some(10.5), ..connection(2, "10.0.0.2:7", "9.0.0.1:1", "time-wait") },
