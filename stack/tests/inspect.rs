@@ -155,10 +155,11 @@ fn the_native_engine_tells_the_round_trip_time_of_the_path_and_of_segments_that_
     let info = net.page(0, 1).connections.remove(0);
     let tcp = &info.tcp;
     let (least, rtt) = (tcp.min_rtt.unwrap(), tcp.rtt.unwrap());
-    // Turns are a millisecond apart, at either end.
-    assert!(least >= 2 * delay && least < 2 * delay + Duration::from_millis(4), "{info:?}");
+    // Turns are a millisecond apart, at either end; times are kept to some tens of nanoseconds.
+    assert!(least + Duration::from_nanos(64) >= 2 * delay && least < 2 * delay + Duration::from_millis(4), "{info:?}");
     assert!(rtt >= 2 * delay && tcp.slow_start_threshold.is_some(), "{info:?}");
-    // It is not known which connections they were of.
-    assert_eq!(tcp.retransmitted, None);
-    assert!(net.snapshot().summary.retransmitted.unwrap() > 0);
+    let again = net.snapshot().summary.retransmitted;
+    assert!(again.unwrap() > 0);
+    // There is one connection only.
+    assert_eq!(tcp.retransmitted, again);
 }

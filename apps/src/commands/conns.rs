@@ -248,7 +248,6 @@ pub fn known(of: &Connection) -> Vec<String> {
         number("in_flight", of.in_flight_bytes),
         number("retrans", of.retransmitted_segments),
         number("timeouts", of.time_outs.filter(|times| *times > 0).map(u64::from)),
-        number("copied", of.copied_bytes),
         of.pacing_bytes_per_second.map(|rate| format!("pacing:{rate}B/s")),
         is("recovering", of.is_recovering),
         is("reordering", of.reorders),

@@ -59,10 +59,13 @@ impl AsFd for Listener {
     }
 }
 
+/// Takes what is answered out of the bytes that a client has said.
+type React = Box<dyn FnMut(&mut Vec<u8>) -> Reaction + Send>;
+
 /// A listener, and what its clients are answered.
 pub struct Post {
     listener: Listener,
-    react: Box<dyn FnMut(&mut Vec<u8>) -> Reaction + Send>,
+    react: React,
     /// How long a client may say nothing.
     idle: Duration,
     clients: usize,

@@ -147,8 +147,6 @@ pub struct Connection {
     pub time_outs: Option<u32>,
     /// Segments that were sent again.
     pub retransmitted_segments: Option<u64>,
-    /// Payload bytes that were copied.
-    pub copied_bytes: Option<u64>,
     /// Whether something was lost that is being repaired.
     pub is_recovering: Option<bool>,
     /// Whether the path has been seen to reorder.
@@ -182,8 +180,6 @@ impl From<&ConnInfo> for Connection {
             retransmission_time_out_us: micros(tcp.rto),
             time_outs: tcp.time_outs,
             retransmitted_segments: tcp.retransmitted,
-            // Nobody counts them for a connection.
-            copied_bytes: None,
             is_recovering: tcp.is_recovering,
             reorders: tcp.reorders,
             pacing_bytes_per_second: tcp.pacing_rate,

@@ -64,7 +64,7 @@ pub enum Builtin {
 }
 
 // Each of a million connections has one.
-const _: () = assert!(size_of::<Builtin>() <= 56);
+const _: () = assert!(size_of::<Builtin>() <= 52);
 
 macro_rules! each {
     ($self:expr, $algorithm:ident => $call:expr) => {

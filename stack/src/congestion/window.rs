@@ -2,6 +2,7 @@
 
 use super::{Delivery, after};
 use linerate_bypass::time::Duration;
+use std::num::NonZeroU32;
 
 /// The largest window in bytes: 1 GB, all that window scaling can offer (RFC 7323 §2.3).
 pub const MAX_WINDOW: u32 = 1 << 30;
@@ -253,28 +254,28 @@ fn segment(mss: u32) -> u16 {
 /// therefore forgotten.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Round {
-    end: u32,
-    running: bool,
+    /// One that would end with 0 ends a byte later, so that four bytes tell whether one runs too.
+    end: Option<NonZeroU32>,
 }
 
 impl Round {
     /// None yet.
-    pub const NONE: Round = Round { end: 0, running: false };
+    pub const NONE: Round = Round { end: None };
 
     /// One that lasts until all that has been sent is acknowledged.
     pub fn begin(delivery: &Delivery) -> Self {
-        Round { end: delivery.next, running: true }
+        Round { end: NonZeroU32::new(delivery.next.max(1)) }
     }
 
     /// Whether one runs that this delivery does not complete: its end has not been acknowledged.
     pub fn until_acknowledged(&mut self, delivery: &Delivery) -> bool {
-        self.running &= after(self.end, delivery.acknowledged);
-        self.running
+        self.end = self.end.filter(|end| after(end.get(), delivery.acknowledged));
+        self.end.is_some()
     }
 
     /// Whether one runs that this delivery does not go beyond: nothing sent after it has been acknowledged.
     pub fn until_passed(&mut self, delivery: &Delivery) -> bool {
-        self.running &= !after(delivery.acknowledged, self.end);
-        self.running
+        self.end = self.end.filter(|end| !after(delivery.acknowledged, end.get()));
+        self.end.is_some()
     }
 }

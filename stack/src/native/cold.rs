@@ -25,6 +25,8 @@ pub(super) struct Cold<C> {
     challenged: u16,
     /// Milliseconds at which the connection was last seen idle: for the age of TS.Recent, and the restart after idleness.
     pub idle_since: u32,
+    /// Segments with data that were sent again, since the connection was begun: for who looks into it.
+    pub retransmitted: u32,
 }
 
 /// Nanoseconds per unit of the time between two challenges, as a power of two: 17 ms.
@@ -49,6 +51,7 @@ impl<C: CongestionControl> Cold<C> {
             largest_window: 0,
             challenged: 0,
             idle_since: 0,
+            retransmitted: 0,
         }
     }
 

@@ -11,6 +11,8 @@ pub(super) struct Tick(u32);
 impl Tick {
     /// No moment.
     pub const NONE: Tick = Tick(0);
+    /// How long a tick is.
+    pub const LENGTH: Duration = Duration::from_nanos(1 << TICK_SHIFT);
     /// The furthest ahead that a moment may lie.
     pub const REACH: Duration = Duration::from_secs(38 * 3600);
 

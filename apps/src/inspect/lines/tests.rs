@@ -109,7 +109,7 @@ impl Client {
         self.hear()
     }
 
-    fn is_over(mut self) -> bool {
+    fn has_ended(mut self) -> bool {
         let mut rest = Vec::new();
         self.0.read_to_end(&mut rest).is_ok_and(|_| rest.is_empty())
     }
@@ -200,7 +200,7 @@ fn nonsense_is_refused_and_ends_the_connection() {
         let answer = client.ask(line);
         assert!(answer["error"].as_str().unwrap().contains(part), "{line:.60}: {answer}");
         client.0.get_ref().shutdown(std::net::Shutdown::Write).unwrap();
-        assert!(client.is_over(), "{line:.60}");
+        assert!(client.has_ended(), "{line:.60}");
     }
     let mut client = world.client();
     client.say(b"\xff\xfe\x00\n");
@@ -225,7 +225,7 @@ fn half_a_line_is_waited_for_no_longer_than_others_can_bear() {
     let mut client = world.client();
     let began = Instant::now();
     client.say(&ABOUT.as_bytes()[..10]);
-    assert!(client.is_over());
+    assert!(client.has_ended());
     assert!(began.elapsed() >= PATIENCE && began.elapsed() < DEADLINE);
 }
 
@@ -236,7 +236,7 @@ fn clients_that_are_too_many_wait_until_silent_ones_are_dropped() {
     let silent: Vec<_> = (0..CONNECTIONS).map(|_| world.client()).collect();
     assert!(world.client().ask(ABOUT)["about"].is_object());
     assert!(began.elapsed() >= IDLE);
-    assert!(silent.into_iter().all(Client::is_over));
+    assert!(silent.into_iter().all(Client::has_ended));
 }
 
 #[test]
