@@ -1,5 +1,5 @@
 //! Every message that the page on troubleshooting quotes is one that the program has: it stands in the source, in one piece but for the
-//! `…`, which is what a message puts there when it is told.
+//! `…`, which is what a message puts there when it is told. And the page has every cause of drops.
 
 use std::fs;
 use std::path::Path;
@@ -60,4 +60,15 @@ fn what_the_page_on_troubleshooting_quotes_is_said_by_the_program() {
     });
     let unknown: Vec<_> = unknown.collect();
     assert!(unknown.is_empty(), "no source has {unknown:#?}");
+}
+
+#[test]
+fn the_page_on_troubleshooting_has_every_cause_of_drops() {
+    let page = fs::read_to_string(format!("{ROOT}/docs/src/troubleshooting.md")).unwrap();
+    let causes = fs::read_to_string(format!("{ROOT}/stack/src/drops.rs")).unwrap();
+    let causes: Vec<&str> = causes.lines().filter_map(|line| line.split_once(" = \"")?.1.strip_suffix("\",")).collect();
+    assert!(causes.len() > 15, "{causes:?}");
+    let messages = quoted(&page);
+    let missing: Vec<_> = causes.iter().filter(|cause| !messages.contains(cause)).collect();
+    assert!(missing.is_empty(), "the page has nothing on {missing:#?}");
 }
