@@ -1,35 +1,20 @@
 //! The book is whole: it builds, all of its pages are in its summary, and everything that is named inside it is there: pages, anchors,
 //! images and included files. Of links to the outside only the form is looked at; tests have no network.
 //!
-//! What is looked at are the pages as mdBook writes them, for that is what is read. The README, which is read where it lies, is looked
-//! at as Markdown.
+//! What is looked at are the pages as mdBook writes them, for that is what is read.
+
+#[path = "links/places.rs"]
+mod places;
 
 use mdbook_driver::MDBook;
 use mdbook_driver::config::Config;
-use pulldown_cmark::{Event, Parser, Tag};
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use places::{files, outside, plain};
+use std::collections::{BTreeMap, HashSet};
 use std::fs;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 /// The directory of `book.toml`.
 const BOOK: &str = env!("CARGO_MANIFEST_DIR");
-
-/// All files below `directory` whose names end in `.ending`, by their paths from there.
-fn files(directory: &Path, ending: &str) -> BTreeSet<PathBuf> {
-    let mut found = BTreeSet::new();
-    let mut left = vec![directory.to_owned()];
-    while let Some(place) = left.pop() {
-        for entry in fs::read_dir(place).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() {
-                left.push(path);
-            } else if path.extension().is_some_and(|it| it == ending) {
-                found.insert(path.strip_prefix(directory).unwrap().to_owned());
-            }
-        }
-    }
-    found
-}
 
 /// The pages of the book at `book`, built elsewhere: `main` of each, by its path.
 fn pages(book: &Path) -> Result<(tempfile::TempDir, BTreeMap<PathBuf, String>), String> {
@@ -60,29 +45,6 @@ fn attributes(html: &str, name: &str) -> Vec<String> {
     let tags = html.split('<').skip(1).filter_map(|rest| rest.split_once('>')).map(|(tag, _)| tag);
     let values = tags.flat_map(|tag| tag.split(start.as_str()).skip(1).filter_map(|rest| rest.split('"').next()));
     values.map(|value| value.replace("&amp;", "&").replace("&#39;", "'")).collect()
-}
-
-/// `path` without `.` and `..`; `None` if it leads out of where it begins.
-fn plain(path: &Path) -> Option<PathBuf> {
-    let mut plain = PathBuf::new();
-    for part in path.components() {
-        match part {
-            Component::Normal(name) => plain.push(name),
-            Component::CurDir => {}
-            Component::ParentDir if plain.pop() => {}
-            Component::ParentDir | Component::RootDir | Component::Prefix(_) => return None,
-        }
-    }
-    Some(plain)
-}
-
-/// What is wrong with the form of a link to the outside, if it is one.
-fn outside(link: &str) -> Option<Result<(), String>> {
-    let (scheme, rest) = link.split_once(':').filter(|(scheme, _)| !scheme.contains(['/', '#', '.']))?;
-    let host = rest.strip_prefix("//").and_then(|rest| rest.split(['/', '?', '#']).next()).unwrap_or_default();
-    let is_host = host.contains('.') && host.bytes().all(|b| b.is_ascii_alphanumeric() || b".-".contains(&b));
-    let is_sound = scheme == "https" && is_host && !link.contains(|c: char| c.is_whitespace() || c == '"');
-    Some(if is_sound { Ok(()) } else { Err(format!("{link} is no https://host/path")) })
 }
 
 /// What is wrong with the book at `book`: a line for each.
@@ -174,21 +136,4 @@ fn what_is_not_there_is_found() {
     let faults = faults(book.path());
     assert!(faults.len() == 1 && faults[0].starts_with("it does not build: "), "{faults:?}");
     assert!(!source.join("two.md").exists(), "a page was made up");
-}
-
-#[test]
-fn what_the_readme_and_the_changelog_link_to_is_there() {
-    let root = Path::new(BOOK).parent().unwrap();
-    for name in ["README.md", "CHANGELOG.md"] {
-        let text = fs::read_to_string(root.join(name)).unwrap();
-        for event in Parser::new(&text) {
-            let Event::Start(Tag::Link { dest_url: link, .. } | Tag::Image { dest_url: link, .. }) = event else {
-                continue;
-            };
-            match outside(&link) {
-                Some(form) => form.unwrap_or_else(|why| panic!("{name}: {why}")),
-                None => assert!(root.join(&*link).exists(), "{name}: {link} is not there"),
-            }
-        }
-    }
 }
