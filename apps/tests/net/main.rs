@@ -10,5 +10,6 @@ mod namespace;
 mod program;
 mod raw;
 mod refusals;
+mod unprivileged;
 mod wire;
 mod workers;
