@@ -3,7 +3,7 @@
 #[expect(dead_code, reason = "each target of tests uses a part of it")]
 mod common;
 
-use common::{Program, Server, linerate, text};
+use common::Server;
 use serde_json::Value;
 use std::fs;
 use std::io::Write;
@@ -137,8 +137,9 @@ fn the_program_takes_the_arguments_for_every_network() {
             "/run/switch/linerate.sock" => "/nonexistent/linerate.sock".to_owned(),
             _ => word.replace("$(PCIDEVICE_EXAMPLE_COM_VF)", "0000:ff:1f.7").replace("/run/switch", "/nonexistent"),
         });
-        let output = Program::of(linerate("").args(args).args(["--workers", "1"]).spawn().unwrap()).wait();
-        assert_eq!(output.status.code(), Some(1), "{kind}: {}", text(&output.stderr));
+        let output =
+            common::Program::of(common::linerate("").args(args).args(["--workers", "1"]).spawn().unwrap()).wait();
+        assert_eq!(output.status.code(), Some(1), "{kind}: {}", common::text(&output.stderr));
     }
 }
 
