@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Instructions of each operation on a packet, as callgrind counts them, in bursts of 32: on the memory NIC and, with
-# DPDK installed, on a net_ring port. The operations are those of examples/packet_costs.rs.
-# bypass/packet-costs.sh [memory|ring]...
+# DPDK installed, on a net_ring port, and on one of whose frames copies are kept. The operations are those of
+# examples/packet_costs.rs.
+# bypass/packet-costs.sh [memory|ring|captured]...
 set -euo pipefail
 
 cd "$(dirname "$0")/.."
@@ -11,7 +12,7 @@ if ! command -v valgrind > /dev/null; then
 fi
 if pkg-config --exists libdpdk 2> /dev/null; then
     features=(--features dpdk)
-    [ $# -gt 0 ] || set -- memory ring
+    [ $# -gt 0 ] || set -- memory ring captured
 else
     features=()
     [ $# -gt 0 ] || set -- memory

@@ -3,7 +3,7 @@
 use crate::commands::compare::{self, CompareArgs};
 use crate::commands::doctor::{self, DoctorArgs};
 use crate::commands::hugepages::{self, HugepagesArgs};
-use crate::commands::{chargen, discard, echo, kv, raw};
+use crate::commands::{chargen, conns, discard, echo, kv, raw, top};
 use crate::config::{self, Words};
 use crate::error::Error;
 use crate::output::{print_line, tell};
@@ -56,6 +56,10 @@ enum Command {
     /// Move frames with no protocol: what a port can do by itself
     #[command(subcommand)]
     Raw(raw::Command),
+    /// Watch a running server or load: its workers and their connections, on a screen
+    Top(top::TopArgs),
+    /// List the connections of a running server or load, with what their transport knows of them
+    Conns(Box<conns::ConnsArgs>),
     /// Reserve, release and inspect hugepages, per NUMA node
     Hugepages(HugepagesArgs),
     /// Show the RDMA devices of this machine, and measure them
@@ -114,6 +118,8 @@ pub fn main() -> ExitCode {
         Command::Kv(command) => kv::run(command),
         Command::Compare(args) => compare::run(*args).map_err(Error::from),
         Command::Raw(command) => raw::run(command),
+        Command::Top(args) => top::run(&args),
+        Command::Conns(args) => conns::run(&args),
         Command::Hugepages(args) => hugepages::run(args).map_err(Error::from),
         #[cfg(feature = "rdma")]
         Command::Rdma(command) => crate::commands::rdma::run(command).map_err(Error::from),

@@ -2,6 +2,7 @@
 
 pub mod chargen;
 pub mod compare;
+pub mod conns;
 pub mod discard;
 pub mod doctor;
 pub mod echo;
@@ -15,6 +16,7 @@ pub mod raw;
 #[cfg(feature = "rdma")]
 pub mod rdma;
 mod serve;
+pub mod top;
 mod udp;
 
 pub use load::{LoadArgs, OpenArgs, TimesArgs};

@@ -23,6 +23,12 @@ pub enum Error {
     /// Nobody can look in.
     #[error(transparent)]
     Inspect(#[from] inspect::Error),
+    /// Another process cannot be looked into.
+    #[error(transparent)]
+    Ask(#[from] inspect::AskError),
+    /// There can be no screen.
+    #[error("the terminal: {0}: use --once")]
+    Terminal(io::Error),
     /// A load could open none of its connections.
     #[error("{remote}: {}: start a server there, or mend the way to it", reason(.why))]
     NoConnection {
@@ -158,6 +164,7 @@ impl Error {
         match self {
             Error::Net(error) if error.is_usage() => 2,
             Error::Usage(_) | Error::Compare(CompareError::Usage(_)) => 2,
+            Error::Ask(inspect::AskError::Several(_)) => 2,
             #[cfg(feature = "rdma")]
             Error::Rdma(crate::commands::rdma::RdmaError::Usage(_)) => 2,
             _ => 1,

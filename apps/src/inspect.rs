@@ -1,19 +1,37 @@
-//! A look into the running program, for whoever asks from outside.
+//! A look into the running program, for whoever asks from outside: Prometheus over HTTP, and `linerate top` and `linerate conns` over a
+//! socket of this machine.
 
+mod answering;
 mod http;
+mod lines;
 mod metrics;
+mod place;
+mod process;
+mod way;
+mod wire;
+
+pub use process::{AskError, Asked, Process, WatchArgs, find};
+pub use way::Way;
+pub use wire::{About, Connection, Counters, Value};
 
 use crate::units::parse_address;
-use linerate_bypass::inspect::{Look, Snapshot};
-use linerate_bypass::{Seat, Service};
+use answering::{Listener, PATIENCE, Post, Server};
+use lines::Told;
 use std::io;
-use std::net::SocketAddr;
-use std::sync::mpsc::channel;
-use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::net::{SocketAddr, TcpListener};
+use std::os::unix::net::UnixListener;
+use std::time::Duration;
 
-/// How long workers may take to answer. They do in their next turn, if no service holds them up.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// How long who looks in may say nothing.
+const IDLE: Duration = Duration::from_secs(60);
+
+/// What whatever can be looked into takes.
+#[derive(Debug, Default, Clone, clap::Args)]
+pub struct LookArgs {
+    /// Let nobody look in: make no socket for linerate top and linerate conns
+    #[arg(long)]
+    no_inspect: bool,
+}
 
 /// What servers take that can be looked into.
 #[derive(Debug, Default, Clone, clap::Args)]
@@ -22,12 +40,31 @@ pub struct InspectArgs {
     /// reaches the address can read them
     #[arg(long, value_name = "ADDR:PORT", value_parser = parse_address)]
     metrics: Option<SocketAddr>,
+
+    #[command(flatten)]
+    look: LookArgs,
 }
 
 impl InspectArgs {
-    /// Begins to listen, if it is asked for.
-    pub fn listen(&self) -> Result<Option<Metrics>, Error> {
-        self.metrics.map(Metrics::bind).transpose()
+    /// Begins to listen for who reads metrics, if that is asked for.
+    pub fn listen(&self) -> Result<Windows, Error> {
+        Ok(Windows { metrics: self.metrics.map(Metrics::bind).transpose()?, look: self.look.clone() })
+    }
+}
+
+impl LookArgs {
+    /// Answers those who look in, about so many workers to which `way` leads, until what is returned is dropped.
+    pub fn open(&self, way: &Way, workers: usize) -> Result<Open, Error> {
+        Windows { metrics: None, look: self.clone() }.open(way, workers)
+    }
+
+    /// A program that nobody can look into works all the same.
+    fn bind(&self) -> Option<(UnixListener, place::Socket)> {
+        if self.no_inspect {
+            return None;
+        }
+        let said = |error: &place::NoPlace| tracing::info!("linerate top and conns do not see this process: {error}");
+        place::Socket::bind().inspect_err(said).ok()
     }
 }
 
@@ -43,137 +80,66 @@ pub enum Error {
         source: io::Error,
     },
     /// There can be no thread for it.
-    #[error("--metrics: cannot start a thread: {0}: raise the limit of threads")]
+    #[error("cannot start the thread that answers who looks in: {0}: raise the limit of threads")]
     Spawn(io::Error),
 }
 
-/// Where metrics are asked for, before there is anything to tell.
-pub struct Metrics {
-    listener: http::Listener,
+/// Where metrics are asked for.
+struct Metrics {
+    listener: TcpListener,
     address: SocketAddr,
 }
 
 impl Metrics {
     fn bind(address: SocketAddr) -> Result<Self, Error> {
         let failed = |source| Error::Bind { address, source };
-        let listener = http::Listener::bind(address).map_err(failed)?;
-        let address = listener.address().map_err(failed)?;
+        let listener = TcpListener::bind(address).map_err(failed)?;
+        let address = listener.local_addr().map_err(failed)?;
         Ok(Metrics { listener, address })
     }
+}
 
-    /// The address, with the port that was found for 0.
-    pub fn address(&self) -> SocketAddr {
-        self.address
+/// Where the program can be looked into, before there is anything to tell.
+pub struct Windows {
+    metrics: Option<Metrics>,
+    look: LookArgs,
+}
+
+/// Those who look in are answered, until this is dropped.
+pub struct Open {
+    // In this order: whoever finds the socket finds somebody there.
+    _socket: Option<place::Socket>,
+    _server: Option<Server>,
+}
+
+impl Windows {
+    /// The address of the metrics, with the port that was found for 0.
+    pub fn metrics(&self) -> Option<SocketAddr> {
+        self.metrics.as_ref().map(|metrics| metrics.address)
     }
 
-    /// Answers, until what is returned is dropped.
-    pub fn serve(self, way: Way, workers: usize) -> Result<http::Server, Error> {
-        self.listener.serve(move || metrics::page(&way.snapshots(workers))).map_err(Error::Spawn)
+    /// Answers those who look in, about so many workers to which `way` leads.
+    pub fn open(self, way: &Way, workers: usize) -> Result<Open, Error> {
+        let mut posts = Vec::new();
+        if let Some(Metrics { listener, .. }) = self.metrics {
+            let way = way.clone();
+            let react = move |heard: &mut Vec<u8>| http::react(heard, || metrics::page(&way.snapshots(workers)));
+            posts.push(Post::new(Listener::Tcp(listener), PATIENCE, react).map_err(Error::Spawn)?);
+        }
+        // Not before: until a network is open, another process may have to be waited for, and who found the socket would wait too.
+        let socket = self.look.bind().and_then(|(listener, socket)| {
+            let told = Told::new(about(workers), way.clone());
+            let react = move |heard: &mut Vec<u8>| told.react(heard);
+            posts.push(Post::new(Listener::Unix(listener), IDLE, react).ok()?);
+            Some(socket)
+        });
+        let server = (!posts.is_empty()).then(|| answering::answer(posts)).transpose().map_err(Error::Spawn)?;
+        Ok(Open { _socket: socket, _server: server })
     }
 }
 
-/// What leaves a question at a worker, and says whether there was room for it.
-type Ask = Box<dyn Fn(usize, Look) -> bool + Send + Sync>;
-
-/// The way to the workers of a network, whatever their services' messages are. It is known once one of them has been made.
-#[derive(Clone, Default)]
-pub struct Way(Arc<OnceLock<Ask>>);
-
-impl Way {
-    /// `make`, which also tells the way.
-    pub fn told_by<M: Send + 'static, S: Service<Message = M>>(
-        &self,
-        make: Arc<impl Fn(Seat<M>) -> S + Send + Sync + 'static>,
-    ) -> Arc<impl Fn(Seat<M>) -> S + Send + Sync + 'static> {
-        let way = self.clone();
-        Arc::new(move |seat: Seat<M>| {
-            let postbox = seat.postbox.clone();
-            way.0
-                .get_or_init(|| Box::new(move |worker, look| worker < postbox.workers() && postbox.look(worker, look)));
-            make(seat)
-        })
-    }
-
-    /// What each of the first `workers` workers has counted; `None` for one that does not answer in time.
-    pub fn snapshots(&self, workers: usize) -> Vec<Option<Snapshot>> {
-        let mut told = vec![None; workers];
-        let Some(ask) = self.0.get() else { return told };
-        let (reply, answers) = channel();
-        let mut due = (0..workers).filter(|worker| ask(*worker, Look::Counters { reply: reply.clone() })).count();
-        // When those have answered or gone that were asked, nothing more is to come.
-        drop(reply);
-        let until = Instant::now() + PATIENCE;
-        while due > 0
-            && let Ok(snapshot) = answers.recv_timeout(until.saturating_duration_since(Instant::now()))
-        {
-            due -= 1;
-            let worker = snapshot.worker;
-            if let Some(place) = told.get_mut(worker) {
-                *place = Some(snapshot);
-            }
-        }
-        told
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::services::Echo;
-    use linerate_bypass::Postbox;
-    use linerate_bypass::mailbox::{Receiver, mailbox};
-    use linerate_bypass::{Letter, inspect};
-
-    type Mail = Receiver<Letter<<Echo as Service>::Message>>;
-
-    fn way_to(workers: usize, room: usize) -> (Way, Vec<Mail>) {
-        let (senders, mails): (Vec<_>, Vec<_>) = (0..workers).map(|_| mailbox(room)).unzip();
-        let way = Way::default();
-        let make = way.told_by(Arc::new(|_: Seat<_>| Echo));
-        make(Seat { worker: 0, workers, postbox: Postbox::new(senders) });
-        (way, mails)
-    }
-
-    fn answer(mail: &mut Mail, worker: usize) {
-        if let Some(Letter::Look(look)) = mail.receive()
-            && let inspect::Look::Counters { reply } = *look
-        {
-            reply.send(Snapshot { worker, ..Snapshot::default() }).unwrap();
-        }
-    }
-
-    #[test]
-    fn nobody_answers_before_there_is_a_worker() {
-        assert_eq!(Way::default().snapshots(2), [None, None]);
-    }
-
-    #[test]
-    fn each_worker_is_asked_once_and_answers_are_in_their_places() {
-        let (way, mut mails) = way_to(3, 4);
-        let asking = std::thread::spawn(move || way.snapshots(3));
-        for worker in [2, 0, 1] {
-            while mails[worker].is_empty() {
-                std::thread::yield_now();
-            }
-            answer(&mut mails[worker], worker);
-            assert!(mails[worker].is_empty());
-        }
-        let told: Vec<_> = asking.join().unwrap().into_iter().map(|told| told.unwrap().worker).collect();
-        assert_eq!(told, [0, 1, 2]);
-    }
-
-    #[test]
-    fn who_has_no_room_or_lets_the_question_fall_is_not_waited_for() {
-        let (way, mut mails) = way_to(2, 1);
-        // The first has no room from now on.
-        assert_eq!(way.0.get().map(|ask| ask(0, Look::Counters { reply: channel().0 })), Some(true));
-        let asking = std::thread::spawn(move || (Instant::now(), way.snapshots(2)));
-        while mails[1].is_empty() {
-            std::thread::yield_now();
-        }
-        drop(mails[1].receive());
-        let (began, told) = asking.join().unwrap();
-        assert_eq!(told, [None, None]);
-        assert!(began.elapsed() < PATIENCE);
-    }
+/// This process, with so many workers.
+fn about(workers: usize) -> About {
+    let words: Vec<_> = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
+    About { pid: std::process::id(), program: env!("CARGO_PKG_VERSION").to_owned(), command: words.join(" "), workers }
 }

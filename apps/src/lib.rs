@@ -4,6 +4,7 @@
 //! over whichever network the command line names.
 #![forbid(unsafe_code)]
 
+mod capture;
 pub mod cli;
 pub mod commands;
 pub mod compare;
@@ -25,6 +26,7 @@ mod summary;
 mod supervised;
 #[cfg(test)]
 mod testing;
+mod top;
 mod units;
 
 pub use error::Error;

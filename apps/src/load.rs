@@ -536,6 +536,10 @@ impl<T: Traffic> Service for Load<T> {
         self.wind_clock(net);
     }
 
+    fn requests(&self) -> Option<u64> {
+        self.outcome.traffic.answered()
+    }
+
     fn closed(&mut self, net: &mut impl Transport, conn: ConnId, place: usize, _: CloseReason) {
         if self.is_current(place, conn) {
             if !matches!(self.phase, Phase::Draining) {

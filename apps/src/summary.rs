@@ -27,6 +27,8 @@ struct Fields {
     failed: u64,
     finished: u64,
     broken: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retransmitted: Option<u64>,
     copied_bytes: u64,
     #[serde(with = "Asked", skip_serializing_if = "is_nothing")]
     verbs: Verbs,
@@ -63,11 +65,12 @@ impl fmt::Display for Shown<'_> {
             none if none.is_empty() => "none".to_owned(),
             some => some.join(", "),
         };
+        let again = self.0.retransmitted.map_or_else(String::new, |again| format!("; {again} segments again"));
         write!(
             f,
             "received    {rx_frames} frames, {rx_bytes} bytes; {misdirected} frames at another worker than their flow's\n\
              turns       {turns}, {busy_turns} with work, {bursts} of them with something received\n\
-             sent        {tx_frames} frames, {tx_bytes} bytes\n\
+             sent        {tx_frames} frames, {tx_bytes} bytes{again}\n\
              connections {accepted} accepted, {connected} opened, {failed} failed, {finished} finished, {broken} broken\n\
              drops       {drops}\n\
              copied      {copied_bytes} bytes of payload"

@@ -1,11 +1,23 @@
 //! A transport for unit tests: connections are pairs of byte queues, and the test plays the network.
 
+use crate::load::Plan;
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{
     Bytes, CloseReason, ConnId, ConnectError, Datagram, NoRemote, Origin, Remote, RemoteDone, Service, Transport,
 };
 use std::collections::VecDeque;
 use std::net::SocketAddr;
+
+/// A load of `connections` to one port, which measures for a second and does not warm up.
+pub fn a_second(connections: usize) -> Plan {
+    Plan {
+        remote: ([10, 0, 0, 2], 7).into(),
+        ports: 1,
+        connections,
+        warm_up: Duration::ZERO,
+        duration: Duration::from_secs(1),
+    }
+}
 
 struct Conn<S> {
     state: Option<S>,

@@ -224,8 +224,10 @@ fn run<N: Nic>(to: &mut N, from: &mut impl FnMut(&mut N, &mut Vec<N::Packet>), b
     assert_eq!(to.stats().copied_bytes, 0);
 }
 
+/// A port of DPDK that is two ends of one ring, of whose frames copies are kept if `captured`.
 #[cfg(feature = "dpdk")]
-fn ring(bursts: usize) {
+fn ring(bursts: usize, captured: bool) {
+    use linerate_bypass::capture::capture;
     use linerate_bypass::dpdk::{Eal, EalConfig, Hugepages, Port, PortConfig};
     let arguments = ["--no-pci", "--vdev=net_ring0"].map(str::to_owned).to_vec();
     let config = EalConfig { hugepages: Hugepages::Never, memory_mb: Some(64), arguments, ..EalConfig::default() };
@@ -233,7 +235,16 @@ fn ring(bursts: usize) {
     let config = PortConfig { pool_size: Some(4096), ..PortConfig::default() };
     let port = Port::open(&eal, &"eal".parse().expect("a network"), config).expect("the ring opens");
     let mut queue = port.take_queues().remove(0);
-    run(&mut queue, &mut |queue, received| op_rx_burst(queue, received), bursts);
+    let (keeps, mut reader) = capture(4 * BURST, 256, None);
+    if captured {
+        queue.keep_copies(keeps);
+    }
+    let from = &mut |queue: &mut _, received: &mut _| {
+        op_rx_burst(queue, received);
+        while reader.read(|record| black_box(record.len)).is_some() {}
+    };
+    run(&mut queue, from, bursts);
+    assert_eq!(reader.missed(), 0);
 }
 
 fn main() {
@@ -241,7 +252,9 @@ fn main() {
     let bursts = arguments.get(2).map_or(1_000, |n| n.parse().expect("a number of bursts"));
     match arguments.get(1).map(String::as_str) {
         #[cfg(feature = "dpdk")]
-        Some("ring") => ring(bursts),
+        Some("ring") => ring(bursts, false),
+        #[cfg(feature = "dpdk")]
+        Some("captured") => ring(bursts, true),
         _ => {
             let config = LinkConfig { checksum_offload: true, ..LinkConfig::default() };
             let (mut a, mut b) = Link::pair(config);

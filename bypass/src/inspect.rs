@@ -26,7 +26,7 @@ pub enum Look {
     Connections {
         /// The slot to begin with: 0, and then the [`next`](Page::next) of the last answer.
         from: usize,
-        /// Slots to look at, of which many may be empty: no more than [`SLOTS_PER_LOOK`] are.
+        /// Slots to look at, of which many may be empty: no more than the worker's [`SLOTS_PER_LOOK`](Inspect::SLOTS_PER_LOOK) are.
         most: usize,
         /// To whom.
         reply: Sender<Page>,
@@ -35,6 +35,9 @@ pub enum Look {
 
 /// What can be seen of a worker, on its own thread.
 pub trait Inspect {
+    /// Slots that are looked at for one letter at most: fewer than [`SLOTS_PER_LOOK`] where to look at one takes long.
+    const SLOTS_PER_LOOK: usize = SLOTS_PER_LOOK;
+
     /// What it has counted so far, and what there is now.
     fn snapshot(&mut self) -> Snapshot;
 
@@ -69,6 +72,8 @@ pub struct Snapshot {
     pub levels: Levels,
     /// Times that the port took less than was to be sent, and that its packet pool was empty; `None` where there is no port of ours.
     pub shortages: Option<Shortages>,
+    /// Requests that its service has done: [`Service::requests`](crate::Service::requests).
+    pub requests: Option<u64>,
 }
 
 /// How often a port could not do what it was asked.
@@ -109,10 +114,11 @@ pub struct Page {
 }
 
 impl Page {
-    /// Those of `worker` in `most` slots, no more than [`SLOTS_PER_LOOK`] and one at least, beginning with `from`.
-    pub fn of(worker: &impl Inspect, from: usize, most: usize) -> Self {
+    /// Those of `worker` in `most` slots, no more than its [`SLOTS_PER_LOOK`](Inspect::SLOTS_PER_LOOK) and one at least, beginning
+    /// with `from`.
+    pub fn of<W: Inspect>(worker: &W, from: usize, most: usize) -> Self {
         let slots = worker.slots();
-        let end = from.saturating_add(most.clamp(1, SLOTS_PER_LOOK)).min(slots);
+        let end = from.saturating_add(most.clamp(1, W::SLOTS_PER_LOOK)).min(slots);
         let connections = (from..end).filter_map(|slot| worker.connection(slot)).collect();
         Page { connections, next: (end < slots).then_some(end) }
     }
@@ -133,11 +139,11 @@ pub struct ConnInfo {
     pub unread: u64,
     /// Bytes that the service has sent and that have not left: for the peer, or for the kernel.
     pub unsent: u64,
-    /// What TCP of our own knows beside.
+    /// What TCP knows beside.
     pub tcp: TcpInfo,
 }
 
-/// What a TCP of our own knows of a connection. `None` is what an engine does not have or has not measured yet.
+/// What TCP, ours or the kernel's, knows of a connection. `None` is what it does not tell or has not measured yet.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct TcpInfo {
     /// The most payload in one segment, in bytes, options deducted.
@@ -162,6 +168,8 @@ pub struct TcpInfo {
     pub rto: Option<Duration>,
     /// Retransmission time-outs in a row, since anything was acknowledged.
     pub time_outs: Option<u32>,
+    /// Segments that were sent again, since the connection was begun.
+    pub retransmitted: Option<u64>,
     /// Whether something was lost that is being repaired.
     pub is_recovering: Option<bool>,
     /// Whether the path has been seen to reorder.
@@ -196,6 +204,20 @@ pub enum ConnState {
 }
 
 impl ConnState {
+    /// All of them.
+    pub const ALL: [ConnState; 10] = [
+        ConnState::Closed,
+        ConnState::SynSent,
+        ConnState::SynReceived,
+        ConnState::Established,
+        ConnState::FinWait1,
+        ConnState::FinWait2,
+        ConnState::CloseWait,
+        ConnState::Closing,
+        ConnState::LastAck,
+        ConnState::TimeWait,
+    ];
+
     /// Its name, as tools of Linux write it: `ESTAB` is `established` here.
     pub fn name(self) -> &'static str {
         match self {

@@ -3,6 +3,24 @@
 use crate::Bytes;
 use std::ops::Range;
 
+/// The EtherType of a VLAN tag (IEEE 802.1Q §9.6).
+pub const VLAN_TAG: u16 = 0x8100;
+/// Bytes of a VLAN tag.
+pub(crate) const TAG: usize = 4;
+/// Bytes of both Ethernet addresses.
+pub(crate) const ADDRESSES: usize = 12;
+/// Bytes of the header of a frame with a tag.
+const TAGGED: usize = ADDRESSES + TAG + 2;
+
+/// The Ethernet addresses with a tag of `tci` behind them.
+pub(crate) fn with_tag(addresses: [u8; ADDRESSES], tci: u16) -> [u8; ADDRESSES + TAG] {
+    let mut bytes = [0; ADDRESSES + TAG];
+    bytes[..ADDRESSES].copy_from_slice(&addresses);
+    bytes[ADDRESSES..][..2].copy_from_slice(&VLAN_TAG.to_be_bytes());
+    bytes[ADDRESSES + 2..].copy_from_slice(&tci.to_be_bytes());
+    bytes
+}
+
 /// What the port found out about a received frame's checksums.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub enum RxChecksum {
@@ -138,4 +156,28 @@ pub trait Packet: Sized + Send {
 
     /// Asks the port for `offload` when it sends this frame.
     fn set_tx_offload(&mut self, offload: TxOffload);
+
+    /// Asks the port to put a VLAN tag of `tci` (PCP, DEI and VID) into this frame when it sends it, where
+    /// [`Capabilities::vlan`](crate::Capabilities::vlan) says that it can. To be asked last: another request ends it.
+    fn set_tx_vlan(&mut self, tci: u16);
+
+    /// Puts a VLAN tag of `tci` behind the Ethernet addresses (IEEE 802.1Q §9.5). These move into the headroom, also in front of
+    /// payload that was [retained](Self::retain); where somebody else may see them there, they go into a `spare` packet, which
+    /// is empty, with the rest chained behind. Offloads that were asked for go by the longer header.
+    ///
+    /// `false`, and the frame is not to be sent, if it has no Ethernet addresses, or there was no packet where one was needed.
+    #[must_use]
+    fn tag(&mut self, tci: u16, spare: impl FnOnce() -> Option<Self>) -> bool;
+
+    /// Takes the VLAN tag off that is behind the Ethernet addresses, and returns it; `None`, with nothing changed, if there
+    /// is none, or the first segment is shared and cannot be copied.
+    fn untag(&mut self) -> Option<u16> {
+        let start: &mut [u8; TAGGED] = self.data_mut()?.first_chunk_mut()?;
+        let [.., a, b, c, d, _, _] = *start;
+        if u16::from_be_bytes([a, b]) != VLAN_TAG {
+            return None;
+        }
+        start.copy_within(..ADDRESSES, TAG);
+        self.adjust(TAG).then_some(u16::from_be_bytes([c, d]))
+    }
 }

@@ -133,6 +133,8 @@ pub enum CloseReason {
     Aborted,
     /// The peer stopped answering.
     TimedOut,
+    /// The address that it was from is no longer ours: the time has run out for which a DHCP server had given it. The peer is not told.
+    AddressLost,
 }
 
 /// A UDP datagram.
@@ -318,6 +320,12 @@ pub trait Service {
         token: u64,
         outcome: RemoteDone,
     ) {
+    }
+
+    /// Requests that it has done so far, if it knows what a request is and counts them anyway. Asked for by who looks into a running
+    /// worker, and never else.
+    fn requests(&self) -> Option<u64> {
+        None
     }
 
     /// The connection is gone, and here is its state back. The last event of `conn`, which names nothing any more.

@@ -33,6 +33,8 @@ pub struct Summary {
     pub finished: u64,
     /// Connections that ended by a reset, a time-out or an abort.
     pub broken: u64,
+    /// Segments with data that were sent again; `None` where nobody counts them: it is no TCP of our own.
+    pub retransmitted: Option<u64>,
     /// Payload bytes copied between the port's memory and the service's view of them, either way.
     pub copied_bytes: u64,
     /// What was asked of RDMA devices.
@@ -90,6 +92,7 @@ impl AddAssign<&Summary> for Summary {
         self.failed += other.failed;
         self.finished += other.finished;
         self.broken += other.broken;
+        self.retransmitted = self.retransmitted.into_iter().chain(other.retransmitted).reduce(|a, b| a + b);
         self.copied_bytes += other.copied_bytes;
         self.verbs += other.verbs;
         for (cause, n) in &other.drops {

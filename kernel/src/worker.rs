@@ -4,10 +4,10 @@ use crate::bind::Sockets;
 use crate::connection::{Receiving, Sending, Stage};
 use crate::net::Net;
 use crate::udp::Udp;
-use linerate_bypass::inspect::{ConnInfo, ConnState, Inspect, Levels, Snapshot, TcpInfo};
+use linerate_bypass::inspect::{ConnInfo, ConnState, Inspect, Levels, Snapshot};
 use linerate_bypass::mailbox::Receiver;
 use linerate_bypass::time::Duration;
-use linerate_bypass::{CloseReason, ConnId, Drain, Letter, Service, Stop, Summary, Transport};
+use linerate_bypass::{CloseReason, ConnId, Drain, Letter, Service, Stop, Summary, Transport, tcp_info};
 use std::net::SocketAddr;
 use std::num::NonZeroU64;
 
@@ -272,9 +272,18 @@ impl<S: Service> Worker<S> {
 }
 
 impl<S: Service> Inspect for Worker<S> {
+    /// What the kernel knows of a connection is a system call.
+    const SLOTS_PER_LOOK: usize = 64;
+
     fn snapshot(&mut self) -> Snapshot {
         let levels = Levels { connections: self.net.slots.len() as u64, ..Levels::default() };
-        Snapshot { worker: self.net.worker(), summary: self.net.summary.clone(), levels, shortages: None }
+        Snapshot {
+            worker: self.net.worker(),
+            summary: self.net.summary.clone(),
+            levels,
+            shortages: None,
+            requests: self.service.requests(),
+        }
     }
 
     fn slots(&self) -> usize {
@@ -298,7 +307,8 @@ impl<S: Service> Inspect for Worker<S> {
             state,
             unread: connection.rx.len() as u64,
             unsent: connection.tx.len() as u64,
-            tcp: TcpInfo::default(),
+            // One that has just been closed is none of the kernel's any more.
+            tcp: connection.stream.as_ref().and_then(|stream| tcp_info(stream).ok()).unwrap_or_default(),
         })
     }
 }

@@ -48,6 +48,11 @@ impl Addresses {
         &self.own
     }
 
+    /// Our gateways.
+    pub fn gateways(&self) -> &[IpAddr] {
+        &self.gateways
+    }
+
     /// Whether `ip` is one of our addresses.
     #[inline]
     pub fn is_ours(&self, ip: IpAddr) -> bool {

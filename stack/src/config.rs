@@ -1,6 +1,8 @@
 //! What a worker of the stack is told about its network.
 
+use crate::addresses::Addresses;
 use crate::congestion::Algorithm;
+use crate::vlan::VlanId;
 use linerate_bypass::MacAddr;
 use linerate_bypass::time::Duration;
 use std::fmt;
@@ -111,16 +113,28 @@ impl Default for Keepalive {
 /// The network and the limits of a worker. All workers of one port share one.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Our addresses. With [`dhcp`](Self::dhcp) there may be none at first.
+    /// Our addresses, [`MAX_ADDRESSES`](Self::MAX_ADDRESSES) at most. With [`dhcp`](Self::dhcp) there may be none at first.
     pub addresses: Vec<IpCidr>,
     /// Where what is not on the link goes: at most one of each family.
     pub gateways: Vec<IpAddr>,
+    /// Those of our addresses that connections are made from, in turn. Where there is none of a family, the one that is on the same link
+    /// as the peer, or else the first.
+    pub connect_from: Vec<IpAddr>,
+    /// Probes for each IPv6 address, a second apart and a second before the address is used (RFC 4862 §5.1: DupAddrDetectTransmits). Another
+    /// station that has it ends the worker with an error. None, and addresses are used at once, if 0.
+    pub dad_transmits: u8,
     /// Ask a DHCP server for an IPv4 address, prefix and gateway.
     pub dhcp: bool,
     /// Our Ethernet address; the port's own if `None`.
     pub mac: Option<MacAddr>,
     /// The largest IP packet in bytes; the port's own if `None`. Never more than that.
     pub mtu: Option<u16>,
+    /// The VLAN that we are in (IEEE 802.1Q): what is sent gets its tag, by the port where it can, and other frames are dropped and
+    /// counted. With `None` frames have no tag, or one that tells a priority alone. The MTU is that without the tag.
+    pub vlan: Option<VlanId>,
+    /// Take datagrams in fragments of IPv4 packets (RFC 791 §3.2), and put together four at a time; what is not whole after a minute is
+    /// dropped. Without, fragments are dropped and counted. Those of TCP always are, and those of IPv6.
+    pub fragments: bool,
     /// TCP addresses to accept connections on. An unspecified address means all of ours.
     pub listen: Vec<SocketAddr>,
     /// UDP addresses to receive datagrams on. An unspecified address means all of ours.
@@ -129,6 +143,11 @@ pub struct Config {
     pub max_connections: usize,
     /// Connections of one worker that a peer has begun and not completed. A further SYN is dropped and counted.
     pub max_half_open: usize,
+    /// Of those, connections of one source: an IPv4 address, or the /64 of an IPv6 address. A further SYN is counted, and answered by
+    /// the native engine without keeping anything, by a SYN cookie (RFC 4987 §3.6). No limit if `None`.
+    pub max_half_open_per_source: Option<usize>,
+    /// Connections of one worker with one source that has opened them. A further SYN is dropped and counted. No limit if `None`.
+    pub max_connections_per_source: Option<usize>,
     /// Connections in TIME-WAIT of one worker, where the native engine remembers them; for a further one the oldest ends early.
     pub max_time_wait: usize,
     /// How long a peer may take to complete a connection.
@@ -180,6 +199,14 @@ pub struct Config {
 }
 
 impl Config {
+    /// As many addresses as a host may have here, among them one of DHCP's and, where there are others of IPv6, the link-local one.
+    pub const MAX_ADDRESSES: usize = 8;
+
+    /// How many addresses there will be.
+    pub fn count_addresses(&self) -> usize {
+        Addresses::new(&self.addresses, &[], MacAddr::default()).own().len() + usize::from(self.dhcp)
+    }
+
     /// The default within a data centre, between hosts that all acknowledge promptly: time-outs from 5 ms on.
     pub fn datacenter() -> Self {
         Config { rto_floor: Duration::from_millis(5), ack_delay: Duration::from_millis(1), ..Config::default() }
@@ -191,13 +218,19 @@ impl Default for Config {
         Config {
             addresses: Vec::new(),
             gateways: Vec::new(),
+            connect_from: Vec::new(),
+            dad_transmits: 1,
             dhcp: false,
             mac: None,
             mtu: None,
+            vlan: None,
+            fragments: false,
             listen: Vec::new(),
             listen_udp: Vec::new(),
             max_connections: 1 << 17,
             max_half_open: 4096,
+            max_half_open_per_source: None,
+            max_connections_per_source: None,
             max_time_wait: 1 << 18,
             half_open_timeout: Duration::from_secs(10),
             user_timeout: Duration::from_secs(300),

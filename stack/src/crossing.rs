@@ -17,6 +17,8 @@ pub(crate) enum Mail<P> {
     Neighbor(Learnt),
     /// What DHCP came to.
     Lease(Option<Lease>),
+    /// The IPv6 addresses that were tried are ours.
+    Verified,
 }
 
 /// One worker's mailboxes: the way in, and the ways to all the others. `P` is the port's packet, `M` the service's

@@ -38,7 +38,7 @@ pub(crate) enum Kind {
     },
     /// A UDP datagram that lies in one piece, between two hosts, with a right checksum.
     Udp(Udp),
-    /// Other IP: ICMP, other UDP, fragments, unknown protocols.
+    /// Other IP: ICMP, other UDP, unknown protocols.
     Ip,
 }
 
@@ -71,6 +71,8 @@ pub(crate) struct Host<'a> {
     pub mac: MacAddr,
     pub addresses: &'a Addresses,
     pub dhcp: bool,
+    /// See [`Config::fragments`](crate::Config::fragments).
+    pub fragments: bool,
     /// See [`Capabilities::rx_partial_checksum`](linerate_bypass::Capabilities).
     pub partial_checksums: bool,
 }
@@ -116,7 +118,9 @@ impl Host<'_> {
         let (source, destination) = (ip.src_addr(), ip.dst_addr());
         let protocol = u8::from(ip.next_header());
         let l4 = &data[header..len.min(data.len())];
-        if self.dhcp && protocol == UDP && ip.frag_offset() == 0 && l4.get(..4) == Some(&[0, 67, 0, 68]) {
+        // RFC 791 §3.1: "more fragments", or an offset.
+        let fragment = ip.more_frags() || ip.frag_offset() != 0;
+        if self.dhcp && protocol == UDP && !fragment && l4.get(..4) == Some(&[0, 67, 0, 68]) {
             return Ok(Kind::Dhcp);
         }
         if source.is_multicast() || self.addresses.is_broadcast(source) || source.is_unspecified() {
@@ -126,19 +130,20 @@ impl Host<'_> {
         if !ours && !destination.is_multicast() && !self.addresses.is_broadcast(destination) {
             return Err(Cause::NotOurs);
         }
+        if fragment {
+            return if self.fragments && protocol != TCP { Ok(Kind::Ip) } else { Err(Cause::Fragment) };
+        }
         let unicast = ours && to == self.mac;
-        let fragment = ip.more_frags() || ip.frag_offset() != 0;
         let (source, destination) = (source.into(), destination.into());
         let l4_len = len - header;
         match protocol {
             TCP if !unicast => Err(Cause::NotOurs),
-            TCP if fragment => Err(Cause::Fragment),
             TCP => self.tcp(frame, source, destination, header, l4, l4_len),
-            UDP if !fragment => {
+            UDP => {
                 let datagram = self.udp(frame, source, destination, header, l4, l4_len)?;
                 Ok(if unicast && header == 20 { datagram } else { Kind::Ip })
             }
-            _ if unicast && !fragment && ip.next_header() == IpProtocol::Icmp => Ok(self.icmpv4(l4)),
+            _ if unicast && ip.next_header() == IpProtocol::Icmp => Ok(self.icmpv4(l4)),
             _ => Ok(Kind::Ip),
         }
     }
@@ -179,8 +184,10 @@ impl Host<'_> {
                 Ok(if unicast { datagram } else { Kind::Ip })
             }
             _ if ip.next_header() == IpProtocol::Icmpv6 => Ok(self.icmpv6(source, destination, l4, unicast)),
-            _ if leads_to_tcp(next, l4) => Err(Cause::Fragment),
-            _ => Ok(Kind::Ip),
+            _ => match refused_behind(next, l4) {
+                Some(cause) => Err(cause),
+                None => Ok(Kind::Ip),
+            },
         }
     }
 
@@ -332,24 +339,25 @@ fn quoted_segment(source: IpAddr, destination: IpAddr, tcp: &[u8], error: IcmpEr
     Some(Kind::IcmpError { tuple, sequence: u32::from_be_bytes([e, f, g, h]), error })
 }
 
-/// Whether a chain of IPv6 extension headers (RFC 8200 §4) ends in TCP, or cannot be followed to its end.
-fn leads_to_tcp(mut next: u8, mut rest: &[u8]) -> bool {
+/// Why a packet is not taken whose IPv6 header is followed by `rest`, which begins with a header of the kind `next`: the chain of
+/// extension headers (RFC 8200 §4) has a fragment's among them, ends in TCP, or cannot be followed to its end.
+fn refused_behind(mut next: u8, mut rest: &[u8]) -> Option<Cause> {
     const HOP_BY_HOP: u8 = 0;
     const ROUTING: u8 = 43;
     const FRAGMENT: u8 = 44;
     const AUTHENTICATION: u8 = 51;
     const DESTINATION: u8 = 60;
     loop {
-        let Some(&[following, length, ..]) = rest.first_chunk::<2>().map(|chunk| chunk as &[u8]) else {
-            return next == TCP || matches!(next, HOP_BY_HOP | ROUTING | FRAGMENT | AUTHENTICATION | DESTINATION);
+        let units = match next {
+            // What is said to be the only fragment (RFC 6946), too: nobody is to send it (RFC 8021).
+            FRAGMENT => return Some(Cause::Fragment),
+            TCP => return Some(Cause::ExtensionHeader),
+            HOP_BY_HOP | ROUTING | DESTINATION | AUTHENTICATION => rest.get(1),
+            _ => return None,
         };
-        let len = match next {
-            HOP_BY_HOP | ROUTING | DESTINATION => (usize::from(length) + 1) * 8,
-            FRAGMENT => 8,
-            AUTHENTICATION => (usize::from(length) + 2) * 4,
-            _ => return next == TCP,
-        };
-        next = following;
+        let Some(&units) = units else { return Some(Cause::ExtensionHeader) };
+        let len = if next == AUTHENTICATION { (usize::from(units) + 2) * 4 } else { (usize::from(units) + 1) * 8 };
+        next = rest[0];
         rest = rest.get(len..).unwrap_or_default();
     }
 }

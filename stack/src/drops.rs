@@ -18,6 +18,10 @@ causes! {
     Truncated = "truncated frame",
     /// For another station, or for an address that is not ours.
     NotOurs = "not addressed to us",
+    /// ARP or neighbour discovery by which another station says that it has an address of ours (RFC 5227 §2.4, RFC 4862 §5.4.4).
+    Claimed = "address of ours claimed by another station",
+    /// A frame without the tag of our VLAN, with that of another, or with two (IEEE 802.1Q).
+    Vlan = "frame of another VLAN",
     /// Neither IP nor ARP.
     EtherType = "unknown EtherType",
     /// A source that no host can have: multicast, broadcast, unspecified, or IPv4-mapped.
@@ -26,14 +30,20 @@ causes! {
     IpChecksum = "bad IPv4 checksum",
     /// The TCP or UDP checksum is wrong.
     L4Checksum = "bad TCP or UDP checksum",
-    /// TCP in IP fragments, or behind IPv6 extension headers.
-    Fragment = "TCP in a fragment or behind an extension header",
+    /// A fragment of an IP packet (RFC 791 §3.2, RFC 8200 §4.5), of whatever protocol: nothing is put together here.
+    Fragment = "IP fragment",
+    /// TCP behind IPv6 extension headers (RFC 8200 §4), or headers that cannot be followed to their end.
+    ExtensionHeader = "TCP behind an extension header",
     /// The owner's mailbox was full.
     MailboxFull = "mailbox of the owning worker full",
     /// A SYN beyond the limit of half-open connections.
     HalfOpenFull = "too many half-open connections",
     /// A SYN beyond the limit of connections.
     TooMany = "too many connections",
+    /// A SYN beyond the limit of half-open connections of its source.
+    HalfOpenPerSource = "too many half-open connections of one source",
+    /// A SYN beyond the limit of connections of its source.
+    TooManyPerSource = "too many connections of one source",
     /// A segment without the timestamp that was negotiated (RFC 7323 §3.2).
     NoTimestamp = "segment without the negotiated timestamp",
     /// Nothing to send from: no route, or the neighbour did not answer.

@@ -1,15 +1,14 @@
 //! The way out of a worker: IP packets in, Ethernet frames on the port's transmit queue.
 
 use crate::addresses::Addresses;
+use crate::discovery::{Message, group_address};
 use crate::drops::{Cause, Drops};
 use crate::neighbors::{Lookup, Neighbors, Question};
+use crate::vlan::VlanId;
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{Bytes, Capabilities, MacAddr, Nic, Packet};
-use smoltcp::wire::{
-    ArpOperation, ArpPacket, ArpRepr, EthernetAddress, EthernetFrame, EthernetProtocol, HardwareAddress, Icmpv6Packet,
-    Icmpv6Repr, IpProtocol, Ipv6Packet, Ipv6Repr, NdiscRepr,
-};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use smoltcp::wire::{EthernetAddress, EthernetFrame, EthernetProtocol};
+use std::net::{IpAddr, Ipv6Addr};
 
 /// Frames that wait for the port at most. Beyond, nothing more is produced: connections hold back, replies are
 /// dropped and counted.
@@ -52,6 +51,9 @@ pub struct Egress<N: Nic> {
     /// Neighbours that did not answer, until the engine has been told.
     lost: Vec<IpAddr>,
     copied_bytes: u64,
+    /// The VLAN that we are in, and how many of the first frames of the queue have its tag.
+    vlan: Option<VlanId>,
+    tagged: usize,
     /// The port has taken frames since [`is_stuck`](Self::is_stuck) was asked.
     took_some: bool,
 }
@@ -71,8 +73,21 @@ impl<N: Nic> Egress<N> {
             drops: Drops::default(),
             lost: Vec::new(),
             copied_bytes: 0,
+            vlan: None,
+            tagged: 0,
             took_some: false,
         }
+    }
+
+    /// Puts the tag of `vlan` into all frames from now on.
+    pub(crate) fn set_vlan(&mut self, vlan: Option<VlanId>) {
+        self.vlan = vlan;
+    }
+
+    /// The VLAN that we are in.
+    #[inline]
+    pub(crate) fn vlan(&self) -> Option<VlanId> {
+        self.vlan
     }
 
     pub(crate) fn nic(&mut self) -> &mut N {
@@ -273,6 +288,9 @@ impl<N: Nic> Egress<N> {
 
     /// Hands what is queued to the port. What it does not take stays queued. Returns how many frames it took.
     pub(crate) fn flush(&mut self) -> usize {
+        if let Some(vlan) = self.vlan {
+            self.tag(vlan);
+        }
         let mut sent = 0;
         while !self.queue.is_empty() {
             match self.nic.tx_burst(&mut self.queue) {
@@ -281,7 +299,31 @@ impl<N: Nic> Egress<N> {
             }
         }
         self.took_some |= sent > 0;
+        self.tagged = self.queue.len();
         sent
+    }
+
+    /// Puts the tag of `vlan` into the frames of the queue that have none yet, or has the port do it.
+    #[inline(never)]
+    fn tag(&mut self, vlan: VlanId) {
+        let Egress { nic, queue, drops, tagged, .. } = self;
+        let by_port = nic.capabilities().vlan;
+        let mut at = 0;
+        queue.retain_mut(|frame| {
+            at += 1;
+            if at <= *tagged {
+                return true;
+            }
+            if by_port {
+                frame.set_tx_vlan(vlan.get());
+                return true;
+            }
+            let is_tagged = frame.tag(vlan.get(), || nic.allocate());
+            if !is_tagged {
+                drops.count(Cause::NoPacket);
+            }
+            is_tagged
+        });
     }
 
     /// Whether the port has taken none of the frames that wait for it since this was asked last.
@@ -333,22 +375,17 @@ impl<N: Nic> Egress<N> {
 
     /// Puts a question for a neighbour's address on the link.
     fn ask(&mut self, question: Question) {
-        let Some(source) = self.addresses.source_for(question.ip) else { return };
+        let Question { ip: target, to } = question;
+        if let Some(source) = self.addresses.source_for(target) {
+            self.say(Message::Ask { source, target, to });
+        }
+    }
+
+    /// Puts a message of ARP or neighbour discovery on the link; without a packet for it, not.
+    pub(crate) fn say(&mut self, message: Message) {
         let Some(mut packet) = self.allocate() else { return };
-        let written = match (source, question.ip) {
-            (IpAddr::V4(source), IpAddr::V4(target)) => {
-                arp_request(&mut packet, self.mac, source, target).map(|()| EthernetProtocol::Arp)
-            }
-            (IpAddr::V6(source), IpAddr::V6(target)) => {
-                neighbor_solicitation(&mut packet, self.mac, source, target).map(|()| EthernetProtocol::Ipv6)
-            }
-            _ => None,
-        };
-        let to = question.to.unwrap_or_else(|| match question.ip {
-            IpAddr::V4(_) => MacAddr::BROADCAST,
-            IpAddr::V6(ip) => group_address(solicited_node(ip).into()),
-        });
-        let (Some(protocol), Some(header)) = (written, packet.prepend(ETHERNET)) else {
+        let written = message.write(&mut packet, self.mac);
+        let (Some((to, protocol)), Some(header)) = (written, packet.prepend(ETHERNET)) else {
             return self.drops.count(Cause::NoPacket);
         };
         write_ethernet(header, to, self.mac, protocol);
@@ -361,62 +398,6 @@ fn write_ethernet(header: &mut [u8], to: MacAddr, from: MacAddr, protocol: Ether
     header.set_dst_addr(EthernetAddress(to.0));
     header.set_src_addr(EthernetAddress(from.0));
     header.set_ethertype(protocol);
-}
-
-/// The Ethernet group address of a multicast (RFC 1112 §6.4, RFC 2464 §7) or broadcast address.
-fn group_address(ip: IpAddr) -> MacAddr {
-    match ip {
-        IpAddr::V4(ip) if ip.is_multicast() => {
-            let [_, b, c, d] = ip.octets();
-            MacAddr([0x01, 0x00, 0x5e, b & 0x7f, c, d])
-        }
-        IpAddr::V4(_) => MacAddr::BROADCAST,
-        IpAddr::V6(ip) => {
-            let octets = ip.octets();
-            MacAddr([0x33, 0x33, octets[12], octets[13], octets[14], octets[15]])
-        }
-    }
-}
-
-/// RFC 4291 §2.7.1.
-fn solicited_node(ip: Ipv6Addr) -> Ipv6Addr {
-    Ipv6Addr::from_bits(0xff02_0000_0000_0000_0000_0001_ff00_0000 | ip.to_bits() & 0xff_ffff)
-}
-
-fn arp_request(packet: &mut impl Packet, mac: MacAddr, source: Ipv4Addr, target: Ipv4Addr) -> Option<()> {
-    let request = ArpRepr::EthernetIpv4 {
-        operation: ArpOperation::Request,
-        source_hardware_addr: EthernetAddress(mac.0),
-        source_protocol_addr: source,
-        target_hardware_addr: EthernetAddress([0; 6]),
-        target_protocol_addr: target,
-    };
-    request.emit(&mut ArpPacket::new_unchecked(packet.append(request.buffer_len())?));
-    Some(())
-}
-
-/// RFC 4861 §4.3, §7.2.2.
-fn neighbor_solicitation(packet: &mut impl Packet, mac: MacAddr, source: Ipv6Addr, target: Ipv6Addr) -> Option<()> {
-    let solicitation = Icmpv6Repr::Ndisc(NdiscRepr::NeighborSolicit {
-        target_addr: target,
-        lladdr: Some(HardwareAddress::Ethernet(EthernetAddress(mac.0)).into()),
-    });
-    let ip = Ipv6Repr {
-        src_addr: source,
-        dst_addr: solicited_node(target),
-        next_header: IpProtocol::Icmpv6,
-        payload_len: solicitation.buffer_len(),
-        hop_limit: 255,
-    };
-    let (header, body) = packet.append(ip.buffer_len() + ip.payload_len)?.split_at_mut(ip.buffer_len());
-    ip.emit(&mut Ipv6Packet::new_unchecked(header));
-    solicitation.emit(
-        &ip.src_addr,
-        &ip.dst_addr,
-        &mut Icmpv6Packet::new_unchecked(body),
-        &smoltcp::phy::ChecksumCapabilities::default(),
-    );
-    Some(())
 }
 
 #[cfg(test)]

@@ -170,6 +170,9 @@ pub trait Engine<N: Nic>: Sized {
     /// No neighbour answered for `ip`.
     fn neighbor_lost(&mut self, ip: IpAddr);
 
+    /// `ip` is no longer an address of ours: its connections end at once, and nothing more is sent from it.
+    fn address_lost(&mut self, ip: IpAddr);
+
     /// Lets the timers due at `now` do their work.
     fn expire(&mut self, now: Instant);
 

@@ -1,17 +1,21 @@
 //! The way in of a worker: received frames to the engine, the slow path, or the worker that owns them.
 
+use crate::config::Config;
 use crate::crossing::Mail;
 use crate::demux::{Host, Kind, Tcp};
+use crate::discovery::Message;
 use crate::drops::Cause;
 use crate::egress::{ETHERNET, Egress};
 use crate::engine::{Engine, Head, Segments};
 use crate::shortcut::Shortcut;
-use crate::slow::{self, Learnt, Lease, SlowPath};
+use crate::slow::{self, Heard, Learnt, Lease, SlowPath};
 use crate::steering::{owner, toeplitz};
 use crate::tuple::Tuple;
+use crate::vlan::{self, VlanId};
 use linerate_bypass::mailbox::Sender;
 use linerate_bypass::time::Instant;
 use linerate_bypass::{Datagram, Nic, Packet};
+use std::net::IpAddr;
 
 /// Frames whose RSS hash is compared with ours before the port's is trusted.
 const HASHES_CHECKED: u32 = 64;
@@ -31,6 +35,9 @@ pub(crate) struct Ingress<P> {
     others: Vec<Sender<Mail<P>>>,
     port_hash: PortHash,
     dhcp: bool,
+    fragments: bool,
+    /// There are addresses that are not used yet, which the first worker sees to.
+    pub tries_addresses: bool,
     /// Frames passed on to their owner.
     misdirected: u64,
     /// A chain in one piece, for the slow path.
@@ -44,13 +51,15 @@ pub(crate) struct Ingress<P> {
 }
 
 impl<P: Packet> Ingress<P> {
-    pub fn new(worker: usize, others: Vec<Sender<Mail<P>>>, dhcp: bool) -> Self {
+    pub fn new(worker: usize, others: Vec<Sender<Mail<P>>>, config: &Config) -> Self {
         let (scratch, burst, datagrams) = (Vec::new(), Segments::new(), Vec::new());
         Ingress {
             worker,
             others,
             port_hash: PortHash::OnTrial(HASHES_CHECKED),
-            dhcp,
+            dhcp: config.dhcp,
+            fragments: config.fragments,
+            tries_addresses: false,
             misdirected: 0,
             scratch,
             burst,
@@ -74,6 +83,18 @@ impl<P: Packet> Ingress<P> {
             engine.segments(&mut self.burst, egress, now);
         }
         self.at_once = engine.takes_at_once();
+    }
+
+    /// Drops those of `received` that are not of the VLAN `vlan`, and takes the tags off the others.
+    #[inline(never)]
+    pub fn enter_vlan<N: Nic<Packet = P>>(&self, received: &mut Vec<P>, vlan: VlanId, egress: &mut Egress<N>) {
+        received.retain_mut(|frame| match vlan::take_tag(frame, Some(vlan)) {
+            Ok(()) => true,
+            Err(cause) => {
+                egress.drop_for(cause);
+                false
+            }
+        });
     }
 
     /// Takes in the frames that the port received, and leaves `received` empty. TCP waits for
@@ -138,6 +159,7 @@ impl<P: Packet> Ingress<P> {
             mac: egress.mac(),
             addresses: egress.addresses(),
             dhcp: self.dhcp,
+            fragments: self.fragments,
             partial_checksums: egress.capabilities().rx_partial_checksum,
         }
     }
@@ -175,13 +197,19 @@ impl<P: Packet> Ingress<P> {
     #[inline(never)]
     pub fn frame<N: Nic<Packet = P>, E: Engine<N>>(
         &mut self,
-        frame: P,
+        mut frame: P,
         passed_on: bool,
         egress: &mut Egress<N>,
         engine: &mut E,
         slow: &mut SlowPath,
         now: Instant,
     ) {
+        // In a VLAN no frame has a tag any more.
+        if vlan::is_tagged(&frame)
+            && let Err(cause) = vlan::take_tag(&mut frame, None)
+        {
+            return egress.drop_for(cause);
+        }
         let kind = match self.host(egress).classify(&frame) {
             Ok(kind) => kind,
             Err(cause) => return egress.drop_for(cause),
@@ -191,6 +219,7 @@ impl<P: Packet> Ingress<P> {
             Kind::Tcp(tcp) => self.home(&tcp.tuple, &frame),
             Kind::IcmpError { tuple, .. } => owner(toeplitz(&tuple), self.others.len()),
             Kind::Dhcp => 0,
+            Kind::Ndp if self.tries_addresses => 0,
             Kind::Arp | Kind::Ndp | Kind::Ip | Kind::Udp(_) => self.worker,
         };
         if home != self.worker {
@@ -211,9 +240,18 @@ impl<P: Packet> Ingress<P> {
 
     /// Tells the other workers what DHCP came to.
     pub fn tell_lease(&self, lease: Option<Lease>) {
+        self.tell(|| Mail::Lease(lease));
+    }
+
+    /// Tells the other workers that the addresses that were tried are ours.
+    pub fn tell_verified(&self) {
+        self.tell(|| Mail::Verified);
+    }
+
+    fn tell(&self, mail: impl Fn() -> Mail<P>) {
         for (worker, other) in self.others.iter().enumerate() {
-            if worker != self.worker && other.send(Mail::Lease(lease)).is_err() {
-                tracing::warn!("DHCP: worker {worker} does not read its mail and was not told");
+            if worker != self.worker && other.send(mail()).is_err() {
+                tracing::warn!("worker {worker} does not read its mail, and was not told of our addresses");
             }
         }
     }
@@ -234,29 +272,38 @@ impl<P: Packet> Ingress<P> {
             frame.segments().for_each(|bytes| scratch.extend_from_slice(bytes));
             &scratch
         };
-        let learnt = match kind {
-            Kind::Arp => match slow::learn_from_arp(data, egress.addresses()) {
-                Ok(learnt) => learnt,
-                Err(cause) => {
-                    egress.drop_for(cause);
-                    None
-                }
-            },
-            Kind::Ndp => slow::learn_from_ndp(data, egress.addresses()),
-            _ => None,
+        let heard = match kind {
+            Kind::Arp => slow::hear_arp(data, egress.addresses(), egress.mac()).unwrap_or_else(|cause| {
+                egress.drop_for(cause);
+                Heard::Nothing
+            }),
+            Kind::Ndp => {
+                slow.duplicate = slow.duplicate.or(slow.dad.as_ref().and_then(|dad| dad.hear(data, egress.mac())));
+                slow::hear_ndp(data, |ip| egress.addresses().is_ours(ip), egress.mac())
+            }
+            _ => Heard::Nothing,
         };
-        if let Some(Learnt { ip, mac, new }) = learnt {
-            egress.learn(ip, mac, new, now);
-            for (worker, other) in self.others.iter().enumerate() {
-                if worker != self.worker {
-                    // A full mailbox costs the other a question of its own.
-                    let _ = other.send(Mail::Neighbor(Learnt { ip, mac, new }));
+        match heard {
+            Heard::Nothing | Heard::Ourselves => {}
+            Heard::Neighbor(Learnt { ip, mac, new }) => {
+                egress.learn(ip, mac, new, now);
+                for (worker, other) in self.others.iter().enumerate() {
+                    if worker != self.worker {
+                        // A full mailbox costs the other a question of its own.
+                        let _ = other.send(Mail::Neighbor(Learnt { ip, mac, new }));
+                    }
                 }
             }
+            Heard::Claim(ip, mac) => slow.presence.claimed(ip, mac, egress, now),
+            // smoltcp answers nobody who has no address.
+            Heard::Probe(IpAddr::V4(own), to) => egress.say(Message::AnswerProbe { own, to }),
+            // RFC 4861 §7.2.4: to all.
+            Heard::Probe(own, _) => egress.say(Message::Announce(own)),
         }
+        let is_answered = matches!(heard, Heard::Ourselves | Heard::Claim(..) | Heard::Probe(..));
         if kind == Kind::Ip {
             slow.ip_packet(&data[ETHERNET..], egress, &mut self.datagrams, now);
-        } else {
+        } else if !is_answered {
             slow.ethernet_frame(data, egress, now);
         }
         self.scratch = scratch;

@@ -1,5 +1,6 @@
-//! Ephemeral ports for outgoing connections.
+//! Addresses and ephemeral ports of ours for outgoing connections.
 
+use crate::addresses::Addresses;
 use crate::steering::{owner, toeplitz};
 use crate::tuple::Tuple;
 use std::net::{IpAddr, SocketAddr};
@@ -8,21 +9,50 @@ use std::ops::RangeInclusive;
 /// All but the well-known ports (RFC 6056 §3.2).
 const RANGE: RangeInclusive<u16> = 1024..=65535;
 
-/// Chooses source ports such that the answers reach the worker that connects.
+/// Chooses addresses and ports of ours such that the answers reach the worker that connects.
 pub(crate) struct Ports {
     worker: usize,
     workers: usize,
     next: u16,
+    /// The addresses to connect from, in turn; of a family that has none here, the one that is nearest.
+    from: Vec<IpAddr>,
+    turn: usize,
 }
 
 impl Ports {
-    pub fn new(worker: usize, workers: usize, random: u64) -> Self {
+    /// For connections from the addresses `from`, if there are any.
+    pub fn new(worker: usize, workers: usize, random: u64, from: &[IpAddr]) -> Self {
         let next = RANGE.start() + (random % RANGE.len() as u64) as u16;
-        Ports { worker, workers, next }
+        Ports { worker, workers, next, from: from.to_vec(), turn: 0 }
     }
 
-    /// The connection from a free port of `local` to `remote`; `None` when all are `taken`.
-    pub fn choose(&mut self, local: IpAddr, remote: SocketAddr, taken: impl Fn(&Tuple) -> bool) -> Option<Tuple> {
+    /// The connection from a free port of ours to `remote`; `None` when all of all addresses that it can be from are `taken`, or there
+    /// is none.
+    pub fn choose(
+        &mut self,
+        addresses: &Addresses,
+        remote: SocketAddr,
+        taken: impl Fn(&Tuple) -> bool,
+    ) -> Option<Tuple> {
+        let can_be = |ip: &&IpAddr| ip.is_ipv4() == remote.is_ipv4() && addresses.is_ours(**ip);
+        let choices = self.from.iter().filter(can_be).count();
+        if choices == 0 {
+            // Not one that was not asked for, where some were.
+            let is_free = self.from.iter().all(|ip| ip.is_ipv4() != remote.is_ipv4());
+            let local = addresses.source_for(remote.ip()).filter(|_| is_free)?;
+            return self.choose_port(local, remote, taken);
+        }
+        for _ in 0..choices {
+            self.turn = (self.turn + 1) % choices;
+            let local = self.from.iter().filter(can_be).nth(self.turn).copied()?;
+            if let Some(tuple) = self.choose_port(local, remote, &taken) {
+                return Some(tuple);
+            }
+        }
+        None
+    }
+
+    fn choose_port(&mut self, local: IpAddr, remote: SocketAddr, taken: impl Fn(&Tuple) -> bool) -> Option<Tuple> {
         for _ in RANGE {
             let port = self.next;
             self.next = if port == *RANGE.end() { *RANGE.start() } else { port + 1 };
@@ -38,22 +68,51 @@ impl Ports {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use linerate_bypass::MacAddr;
     use std::collections::HashSet;
+
+    fn addresses() -> Addresses {
+        let own = ["10.0.0.1/24", "10.0.0.3/24", "10.0.0.4/24", "fd00::1/64"].map(|cidr| cidr.parse().unwrap());
+        Addresses::new(&own, &[], MacAddr::default())
+    }
 
     #[test]
     fn ports_hash_home_differ_and_run_out() {
-        let local = IpAddr::from([10, 0, 0, 1]);
         let remote = "10.0.0.2:7".parse().unwrap();
         let mut chosen = HashSet::new();
         for worker in 0..2 {
-            let mut ports = Ports::new(worker, 2, 12345);
+            let mut ports = Ports::new(worker, 2, 12345, &[]);
             let mut taken = HashSet::new();
-            while let Some(tuple) = ports.choose(local, remote, |tuple| taken.contains(&tuple.local())) {
+            while let Some(tuple) = ports.choose(&addresses(), remote, |tuple| taken.contains(&tuple.local())) {
                 assert_eq!(owner(toeplitz(&tuple), 2), worker);
                 assert!(taken.insert(tuple.local()));
             }
             chosen.extend(taken);
         }
         assert_eq!(chosen.len(), RANGE.len());
+    }
+
+    #[test]
+    fn the_addresses_to_connect_from_take_turns_and_one_whose_ports_are_taken_is_passed_over() {
+        let from = ["10.0.0.3", "10.0.0.4", "fd00::1", "10.0.0.9"].map(|ip| ip.parse().unwrap());
+        let mut ports = Ports::new(0, 1, 12345, &from);
+        let remote = "10.0.0.2:7".parse().unwrap();
+        let local = |ports: &mut Ports, taken: &dyn Fn(IpAddr) -> bool| {
+            let chosen = ports.choose(&addresses(), remote, |tuple| taken(tuple.local().ip()));
+            chosen.map(|tuple| tuple.local().ip().to_string())
+        };
+        let chosen: Vec<_> = (0..4).map(|_| local(&mut ports, &|_| false).unwrap()).collect();
+        assert_eq!(chosen.iter().filter(|ip| **ip == "10.0.0.3").count(), 2, "{chosen:?}");
+        assert_eq!(chosen.iter().filter(|ip| **ip == "10.0.0.4").count(), 2, "{chosen:?}");
+        let of_three = |ip: IpAddr| ip == from[0];
+        (0..3).for_each(|_| assert_eq!(local(&mut ports, &of_three).unwrap(), "10.0.0.4"));
+        assert_eq!(local(&mut ports, &|_| true), None);
+        // Of the other family nothing was asked for here.
+        let mut ports = Ports::new(0, 1, 12345, &from[..2]);
+        let six = ports.choose(&addresses(), "[fd00::2]:7".parse().unwrap(), |_| false);
+        assert_eq!(six.map(|tuple| tuple.local().ip()), Some(from[2]));
+        // An address that is not ours yet is not replaced by another.
+        let mut ports = Ports::new(0, 1, 12345, &from[3..]);
+        assert_eq!(local(&mut ports, &|_| false), None);
     }
 }

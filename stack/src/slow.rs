@@ -7,9 +7,11 @@
 use crate::addresses::Addresses;
 use crate::config::{Config, IpCidr};
 use crate::copies::Copies;
+use crate::dad::{Dad, Duplicate};
 use crate::device::{Device, our_time, smoltcp_time};
 use crate::drops::Cause;
 use crate::egress::{ETHERNET, Egress};
+use crate::presence::Presence;
 use crate::seed;
 use crate::udp::Direct;
 use linerate_bypass::time::Instant;
@@ -19,7 +21,7 @@ use smoltcp::phy::Medium;
 use smoltcp::socket::{dhcpv4, udp};
 use smoltcp::wire::{
     ArpOperation, ArpPacket, ArpRepr, EthernetAddress, HardwareAddress, Icmpv6Packet, Icmpv6Repr, Ipv6Packet,
-    NdiscNeighborFlags, NdiscRepr,
+    NdiscNeighborFlags, NdiscRepr, RawHardwareAddress,
 };
 use std::net::{IpAddr, SocketAddr};
 
@@ -63,12 +65,19 @@ pub(crate) struct SlowPath {
     /// UDP as it nearly always is.
     pub direct: Direct,
     copies: Copies,
+    /// How our addresses are seen on the link.
+    pub presence: Presence,
+    /// Addresses that are not used yet, on the worker that speaks for all.
+    pub dad: Option<Dad>,
+    /// One of them that another station has.
+    pub duplicate: Option<Duplicate>,
     ethernet_deadline: Option<Instant>,
     ip_deadline: Option<Instant>,
 }
 
 impl SlowPath {
-    pub fn new<N: Nic>(config: &Config, egress: &mut Egress<N>, dhcp: bool, now: Instant) -> Self {
+    /// Those of one worker; the `first` of a port also speaks for all of them: with DHCP servers, and of our addresses.
+    pub fn new<N: Nic>(config: &Config, egress: &mut Egress<N>, first: bool, now: Instant) -> Self {
         let mac = HardwareAddress::Ethernet(EthernetAddress(egress.mac().0));
         let mut interface = |address, medium, n| {
             let mut settings = smoltcp::iface::Config::new(address);
@@ -78,7 +87,7 @@ impl SlowPath {
         let ethernet = interface(mac, Medium::Ethernet, 1);
         let ip = interface(HardwareAddress::Ip, Medium::Ip, 2);
         let mut ethernet_sockets = SocketSet::new(Vec::new());
-        let dhcp = dhcp.then(|| ethernet_sockets.add(dhcpv4::Socket::new()));
+        let dhcp = (config.dhcp && first).then(|| ethernet_sockets.add(dhcpv4::Socket::new()));
         let mut udp_sockets = SocketSet::new(Vec::new());
         let udp = config.listen_udp.iter().filter_map(|&bound| {
             let buffer =
@@ -99,20 +108,32 @@ impl SlowPath {
             udp,
             direct,
             copies: Copies::new(),
+            presence: Presence::new(first),
+            dad: None,
+            duplicate: None,
             ethernet_deadline: Some(now),
             ip_deadline: None,
         };
-        slow.set_addresses(egress.addresses());
+        slow.set_addresses(egress.addresses(), now);
         slow
     }
 
     /// Answers for `addresses` from now on.
-    pub fn set_addresses(&mut self, addresses: &Addresses) {
+    pub fn set_addresses(&mut self, addresses: &Addresses, now: Instant) {
+        self.presence.set_addresses(addresses.own(), now);
+        // DHCP servers behind a relay are asked to renew by way of the gateway.
+        self.ethernet.routes_mut().remove_default_ipv4_route();
+        for gateway in addresses.gateways() {
+            if let IpAddr::V4(gateway) = *gateway {
+                // There is room for one.
+                let _ = self.ethernet.routes_mut().add_default_ipv4_route(gateway);
+            }
+        }
         for interface in [&mut self.ethernet, &mut self.ip] {
             interface.update_ip_addrs(|own| {
                 own.clear();
                 for cidr in addresses.own() {
-                    // As many as it can hold: the caller has refused more.
+                    // It holds `Config::MAX_ADDRESSES`, which the caller has seen to.
                     let _ = own.push(smoltcp::wire::IpCidr::new(cidr.address().into(), cidr.prefix()));
                 }
             });
@@ -176,6 +197,7 @@ impl SlowPath {
     /// Does what is due, and returns what DHCP came to: `Some(None)` is a lease that has run out.
     pub fn poll<N: Nic>(&mut self, egress: &mut Egress<N>, now: Instant) -> Option<Option<Lease>> {
         let at = smoltcp_time(now);
+        self.presence.tend(egress, now);
         if self.ip_deadline.is_some_and(|deadline| deadline <= now) {
             let mut device = Device::new(Medium::Ip, egress, now);
             self.ip.poll(at, &mut device, &mut self.udp_sockets);
@@ -198,28 +220,54 @@ impl SlowPath {
     }
 
     pub fn next_deadline(&self) -> Option<Instant> {
-        [self.ip_deadline, self.ethernet_deadline].into_iter().flatten().min()
+        let dad = self.dad.as_ref().and_then(Dad::next_deadline);
+        [self.ip_deadline, self.ethernet_deadline, self.presence.next_deadline(), dad].into_iter().flatten().min()
     }
 }
 
-/// What an ARP packet (RFC 826) says about its sender.
-pub(crate) fn learn_from_arp(frame: &[u8], addresses: &Addresses) -> Result<Option<Learnt>, Cause> {
+/// What a message of ARP or neighbour discovery says about its sender.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Heard {
+    /// A word of our own that came back: it is nobody's question.
+    Ourselves,
+    /// Nothing.
+    Nothing,
+    /// Where a neighbour is.
+    Neighbor(Learnt),
+    /// It says that it has this address of ours.
+    Claim(IpAddr, MacAddr),
+    /// It wants this address of ours for itself, unless somebody has it.
+    Probe(IpAddr, MacAddr),
+}
+
+/// What an ARP packet (RFC 826, RFC 5227) says to the station `mac`.
+pub(crate) fn hear_arp(frame: &[u8], addresses: &Addresses, mac: MacAddr) -> Result<Heard, Cause> {
     let packet = ArpPacket::new_checked(&frame[ETHERNET..]).map_err(|_| Cause::Truncated)?;
     let ArpRepr::EthernetIpv4 { operation, source_hardware_addr, source_protocol_addr, target_protocol_addr, .. } =
         ArpRepr::parse(&packet).map_err(|_| Cause::EtherType)?
     else {
         return Err(Cause::EtherType);
     };
-    if source_protocol_addr.is_unspecified() {
-        // A probe for a duplicate address (RFC 5227).
-        return Ok(None);
-    }
-    let new = operation == ArpOperation::Request && addresses.is_ours(target_protocol_addr.into());
-    Ok(Some(Learnt { ip: source_protocol_addr.into(), mac: MacAddr(source_hardware_addr.0), new }))
+    let sender = MacAddr(source_hardware_addr.0);
+    let asks_for_us = operation == ArpOperation::Request && addresses.is_ours(target_protocol_addr.into());
+    Ok(if sender == mac {
+        Heard::Ourselves
+    } else if source_protocol_addr.is_unspecified() {
+        if asks_for_us { Heard::Probe(target_protocol_addr.into(), sender) } else { Heard::Nothing }
+    } else if addresses.is_ours(source_protocol_addr.into()) {
+        Heard::Claim(source_protocol_addr.into(), sender)
+    } else {
+        Heard::Neighbor(Learnt { ip: source_protocol_addr.into(), mac: sender, new: asks_for_us })
+    })
 }
 
-/// What a neighbour solicitation or advertisement (RFC 4861 §7.2.3, §7.2.5) says about a neighbour.
-pub(crate) fn learn_from_ndp(frame: &[u8], addresses: &Addresses) -> Option<Learnt> {
+/// What a neighbour solicitation or advertisement (RFC 4861 §7.2.3, §7.2.5) says to the station `mac`, which has the addresses that
+/// `is_ours` tells.
+pub(crate) fn hear_ndp(frame: &[u8], is_ours: impl Fn(IpAddr) -> bool, mac: MacAddr) -> Heard {
+    heard_ndp(frame, is_ours, mac).unwrap_or(Heard::Nothing)
+}
+
+fn heard_ndp(frame: &[u8], is_ours: impl Fn(IpAddr) -> bool, mac: MacAddr) -> Option<Heard> {
     let ip = Ipv6Packet::new_checked(&frame[ETHERNET..]).ok()?;
     // §7.1: a lower hop limit means that it came from off the link.
     if ip.hop_limit() != 255 {
@@ -230,17 +278,27 @@ pub(crate) fn learn_from_ndp(frame: &[u8], addresses: &Addresses) -> Option<Lear
     let Icmpv6Repr::Ndisc(ndisc) = Icmpv6Repr::parse(&source, &destination, &icmp, &Default::default()).ok()? else {
         return None;
     };
-    let (ip, address, new) = match ndisc {
-        NdiscRepr::NeighborSolicit { target_addr, lladdr } if !source.is_unspecified() => {
-            (source, lladdr?, addresses.is_ours(target_addr.into()))
+    let station = |address: RawHardwareAddress| address.as_bytes().try_into().ok().map(MacAddr);
+    match ndisc {
+        NdiscRepr::NeighborSolicit { target_addr, lladdr } if source.is_unspecified() => {
+            // RFC 4862 §5.4.3: it says nothing else of its sender than what the frame does.
+            let sender = MacAddr(*frame[6..].first_chunk()?);
+            let wants_ours = lladdr.is_none() && sender != mac && is_ours(target_addr.into());
+            wants_ours.then_some(Heard::Probe(target_addr.into(), sender))
+        }
+        NdiscRepr::NeighborSolicit { target_addr, lladdr } => {
+            let (mac, new) = (station(lladdr?)?, is_ours(target_addr.into()));
+            Some(Heard::Neighbor(Learnt { ip: source.into(), mac, new }))
+        }
+        NdiscRepr::NeighborAdvert { target_addr, lladdr, .. } if is_ours(target_addr.into()) => {
+            let sender = lladdr.and_then(station).unwrap_or(MacAddr(*frame[6..].first_chunk()?));
+            (sender != mac).then_some(Heard::Claim(target_addr.into(), sender))
         }
         NdiscRepr::NeighborAdvert { flags, target_addr, lladdr }
             if flags.intersects(NdiscNeighborFlags::SOLICITED | NdiscNeighborFlags::OVERRIDE) =>
         {
-            (target_addr, lladdr?, false)
+            Some(Heard::Neighbor(Learnt { ip: target_addr.into(), mac: station(lladdr?)?, new: false }))
         }
-        _ => return None,
-    };
-    let mac = MacAddr(address.as_bytes().try_into().ok()?);
-    Some(Learnt { ip: ip.into(), mac, new })
+        _ => None,
+    }
 }

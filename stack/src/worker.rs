@@ -1,20 +1,22 @@
 //! A worker: one queue pair, one engine, one service, run to completion.
 
+mod transport;
+
 use crate::addresses::Addresses;
 use crate::config::{Config, Idle};
 use crate::crossing::{Crossing, Mail};
+use crate::dad::{Dad, Duplicate};
 use crate::egress::{ETHERNET, Egress};
 use crate::engine::{Engine, Event, News};
 use crate::ingress::Ingress;
 use crate::native::NativeEngine;
 use crate::seed;
-use crate::slow::{Lease, SlowPath};
-use crate::udp::Outcome;
+use crate::slow::SlowPath;
 use linerate_bypass::inspect::{ConnInfo, Inspect, Levels, Shortages, Snapshot};
 use linerate_bypass::mailbox::Receiver;
 use linerate_bypass::time::{Clock, Duration, Instant};
-use linerate_bypass::{BURST, Bytes, ConnId, Datagram, Drain, Letter, Nic, Seat, Service, Stop, Summary, Transport};
-use std::net::SocketAddr;
+use linerate_bypass::{BURST, Drain, Letter, Nic, Seat, Service, Stop, Summary};
+use transport::{Core, addresses_of};
 
 /// Bursts of frames taken in one turn, as long as they are whole: what has piled up for a connection is then told to its service at
 /// once, and answered by one segment. Under load there are fewer segments for it; else it does nothing.
@@ -38,16 +40,6 @@ const LAST_WORDS: Duration = Duration::from_millis(50);
 const IDLE_TURNS: u32 = 1000;
 /// Its sleeps grow from the first to the second.
 const SLEEP: std::ops::RangeInclusive<Duration> = Duration::from_micros(1)..=Duration::from_millis(1);
-
-/// What a service acts on: the engine and the way out, in a burst of events.
-struct Core<N: Nic, E> {
-    worker: usize,
-    now: Instant,
-    engine: E,
-    egress: Egress<N>,
-    slow: SlowPath,
-    stopping: bool,
-}
 
 /// A worker of the stack over the queue pair `N` with the service `S`, by the engine `E`.
 pub struct Worker<N: Nic, S: Service, E: Engine<N> = NativeEngine<<N as Nic>::Packet>> {
@@ -90,12 +82,19 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
         let mtu = config.mtu.map_or(port_mtu, |mtu| port_mtu.min(mtu.into()));
         let mac = config.mac.unwrap_or_else(|| nic.mac());
         let addresses = Addresses::new(&config.addresses, &config.gateways, mac);
+        let dad = Dad::new(&addresses, config.dad_transmits);
+        let is_verified = dad.is_none();
+        let addresses = if is_verified { addresses } else { addresses_of(config, None, false, mac) };
         let mut egress = Egress::new(nic, addresses, mac, mtu, seed::draw(config.seed, "neighbors", worker));
+        egress.set_vlan(config.vlan);
         let engine = E::new(config, worker, workers, &mut egress, now);
-        let slow = SlowPath::new(config, &mut egress, config.dhcp && worker == 0, now);
+        let mut slow = SlowPath::new(config, &mut egress, worker == 0, now);
+        slow.dad = dad.filter(|_| worker == 0);
+        let mut ingress = Ingress::new(worker, crossing.others, config);
+        ingress.tries_addresses = !is_verified;
         Worker {
-            core: Core { worker, now, engine, egress, slow, stopping: false },
-            ingress: Ingress::new(worker, crossing.others, config.dhcp),
+            core: Core { worker, now, engine, egress, slow, lease: None, is_verified, stopping: false },
+            ingress,
             service: service(Seat { worker, workers, postbox: crossing.postbox }),
             states: Vec::new(),
             config: config.clone(),
@@ -125,6 +124,9 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
             self.bursts += u64::from(came > 0);
             work += came;
             let Core { engine, egress, slow, .. } = &mut self.core;
+            if let Some(vlan) = egress.vlan() {
+                self.ingress.enter_vlan(&mut self.received, vlan, egress);
+            }
             self.ingress.burst(&mut self.received, egress, engine, slow, now);
             self.ingress.end_burst(egress, engine, now);
             if came < BURST || egress.room() < ROOM {
@@ -132,7 +134,7 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
             }
         }
         self.keep_time();
-        if !self.started && !self.core.egress.addresses().own().is_empty() {
+        if !self.started && self.may_start() {
             self.started = true;
             self.service.start(&mut self.core);
         }
@@ -145,6 +147,16 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
         self.turns += 1;
         self.busy_turns += u64::from(work > 0);
         work
+    }
+
+    /// Whether there is an address, or there will be when the link is up: the other end of one may wait for us to be ready.
+    fn may_start(&self) -> bool {
+        if self.core.is_verified { !self.core.egress.addresses().own().is_empty() } else { self.link_up == Some(false) }
+    }
+
+    /// An IPv6 address of ours that another station on the link was found to have, before it was used. It never will be.
+    pub fn duplicate(&self) -> Option<Duplicate> {
+        self.core.slow.duplicate
     }
 
     /// When there is something to do next if nothing arrives.
@@ -168,13 +180,18 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
 
     /// Runs until `stop`, then closes all connections and returns the service and what the worker has counted. While it is
     /// to drain, it tells how many connections it has left. `ready` is called once the service has been started.
-    pub fn run(mut self, clock: &Clock, stop: &Stop, ready: impl FnOnce()) -> (S, Summary) {
+    ///
+    /// A [duplicate](Self::duplicate) address of ours ends it, too, with an error.
+    pub fn run(mut self, clock: &Clock, stop: &Stop, ready: impl FnOnce()) -> Result<(S, Summary), Duplicate> {
         let mut ready = Some(ready);
         let mut drain = Drain::default();
         let mut idle_turns = 0;
         let mut sleep = *SLEEP.start();
         while !stop.is_stopped() {
             let work = self.turn(clock.now());
+            if self.duplicate().is_some() {
+                break;
+            }
             if stop.is_draining() {
                 if drain.begins() {
                     self.stop_listening();
@@ -203,7 +220,10 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
         }
         self.shut_down(clock);
         let summary = self.summary();
-        (self.service, summary)
+        match self.duplicate() {
+            Some(duplicate) => Err(duplicate),
+            None => Ok((self.service, summary)),
+        }
     }
 
     /// Closes all connections, in grace or not.
@@ -287,6 +307,7 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
                 Mail::Frame(frame) => self.ingress.frame(frame, true, egress, engine, slow, now),
                 Mail::Neighbor(learnt) => egress.learn(learnt.ip, learnt.mac, learnt.new, now),
                 Mail::Lease(lease) => self.core.take_lease(&self.config, lease),
+                Mail::Verified => self.verified(),
             }
         }
         while read < MAIL_PER_TURN {
@@ -324,10 +345,20 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
             self.core.take_lease(&self.config, lease);
             self.ingress.tell_lease(lease);
         }
+        let Core { egress, slow, .. } = &mut self.core;
+        if slow.dad.as_mut().is_some_and(|dad| dad.tend(egress, now)) {
+            slow.dad = None;
+            self.verified();
+            self.ingress.tell_verified();
+        }
         if now.since(self.link_checked) >= LINK_PERIOD {
             self.link_checked = now;
             self.core.egress.next_link_epoch();
             let up = self.core.egress.nic().link_up();
+            self.core.slow.presence.set_link(up, now);
+            if let Some(dad) = &mut self.core.slow.dad {
+                dad.set_link(up, now);
+            }
             if self.core.worker == 0 {
                 match (self.link_up, up) {
                     (Some(true), false) => tracing::warn!("link down"),
@@ -343,6 +374,13 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
             self.link_up = Some(up);
             self.watch_transmit(up);
         }
+    }
+
+    /// The addresses that were tried are ours from now on.
+    fn verified(&mut self) {
+        self.core.is_verified = true;
+        self.ingress.tries_addresses = false;
+        self.core.renew_addresses(&self.config);
     }
 
     /// Says once when the port, its link up, takes nothing for long: on a vhost-user link, a queue that the other end has
@@ -447,7 +485,7 @@ impl<N: Nic, S: Service, E: Engine<N>> Inspect for Worker<N, S, E> {
         engine.measure(&mut levels);
         let port = egress.nic().stats();
         let shortages = Some(Shortages { tx_full: port.tx_full, pool_empty: port.pool_empty });
-        Snapshot { worker: *worker, summary, levels, shortages }
+        Snapshot { worker: *worker, summary, levels, shortages, requests: self.service.requests() }
     }
 
     fn slots(&self) -> usize {
@@ -456,107 +494,5 @@ impl<N: Nic, S: Service, E: Engine<N>> Inspect for Worker<N, S, E> {
 
     fn connection(&self, slot: usize) -> Option<ConnInfo> {
         self.core.engine.describe(slot)
-    }
-}
-
-impl<N: Nic, E: Engine<N>> Core<N, E> {
-    /// Goes by what DHCP says from now on.
-    fn take_lease(&mut self, config: &Config, lease: Option<Lease>) {
-        let mut own = config.addresses.clone();
-        let mut gateways = config.gateways.clone();
-        match lease {
-            Some(Lease { address, gateway }) => {
-                own.push(address);
-                gateways.extend(gateway);
-                if self.worker == 0 {
-                    tracing::info!("DHCP: {address}");
-                }
-            }
-            None if self.worker == 0 => tracing::warn!("DHCP: no address"),
-            None => {}
-        }
-        let addresses = Addresses::new(&own, &gateways, self.egress.mac());
-        self.slow.set_addresses(&addresses);
-        self.egress.set_addresses(addresses);
-    }
-}
-
-impl<N: Nic, E: Engine<N>> Transport for Core<N, E> {
-    fn now(&self) -> Instant {
-        self.now
-    }
-
-    fn worker(&self) -> usize {
-        self.worker
-    }
-
-    fn local_addr(&self, conn: ConnId) -> Option<SocketAddr> {
-        self.engine.local_addr(conn)
-    }
-
-    fn peer_addr(&self, conn: ConnId) -> Option<SocketAddr> {
-        self.engine.peer_addr(conn)
-    }
-
-    fn received(&self, conn: ConnId) -> usize {
-        self.engine.received(conn)
-    }
-
-    fn peek(&mut self, conn: ConnId) -> &[u8] {
-        self.engine.peek(conn)
-    }
-
-    fn consume(&mut self, conn: ConnId, n: usize) {
-        self.engine.consume(conn, n);
-    }
-
-    fn take(&mut self, conn: ConnId, max: usize) -> Option<Bytes> {
-        self.engine.take(conn, max)
-    }
-
-    fn room(&mut self, conn: ConnId) -> usize {
-        self.engine.room(conn)
-    }
-
-    fn send(&mut self, conn: ConnId, bytes: Bytes) -> Result<(), Bytes> {
-        self.engine.send(conn, bytes)
-    }
-
-    fn reserve(&mut self, conn: ConnId, max: usize) -> Option<&mut [u8]> {
-        self.engine.reserve(conn, max, &mut self.egress)
-    }
-
-    fn commit(&mut self, conn: ConnId, n: usize) {
-        self.engine.commit(conn, n);
-    }
-
-    fn forward(&mut self, from: ConnId, to: ConnId) -> usize {
-        self.engine.forward(from, to, &mut self.egress, self.now)
-    }
-
-    fn close(&mut self, conn: ConnId) {
-        self.engine.close(conn);
-    }
-
-    fn abort(&mut self, conn: ConnId) {
-        self.engine.abort(conn);
-    }
-
-    fn set_timer(&mut self, conn: ConnId, delay: Option<Duration>) {
-        self.engine.set_timer(conn, delay.map(|delay| self.now + delay));
-    }
-
-    fn connect(&mut self, remote: SocketAddr, token: u64) {
-        if !self.stopping {
-            self.engine.connect(remote, token, &mut self.egress, self.now);
-        }
-    }
-
-    fn send_datagram(&mut self, datagram: Datagram) -> Result<(), Datagram> {
-        match self.slow.direct.send(&datagram, &mut self.egress, self.now) {
-            Outcome::Sent => Ok(()),
-            Outcome::Full => Err(datagram),
-            Outcome::Other => self.slow.send(datagram, self.now),
-        }
     }
 }

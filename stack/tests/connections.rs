@@ -10,6 +10,7 @@ use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{CloseReason, ConnId, ConnectError, Nic, Origin, Packet, Postbox, Seat, Service, Transport};
 use linerate_stack::{Config, Crossing, Engine, Worker};
 use smoltcp::wire::{TcpControl, TcpRepr, TcpSeqNumber};
+use std::net::IpAddr;
 
 const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);
@@ -454,4 +455,63 @@ fn a_peer_that_was_started_again_gets_through_from_the_ports_it_had<A: Engine<Me
         target.workers[0].turn(link.clock().now());
     }
     client.service().assert_exact();
+}
+
+/// Opens a connection, sends a byte, closes when it has come back, and opens the next.
+#[derive(Default)]
+struct Again {
+    done: usize,
+    failed: Vec<ConnectError>,
+}
+
+impl Service for Again {
+    type Conn = ();
+    type Message = ();
+
+    fn start(&mut self, net: &mut impl Transport) {
+        net.connect((SERVER.parse::<IpAddr>().unwrap(), 7).into(), 0);
+    }
+
+    fn opened(&mut self, net: &mut impl Transport, conn: ConnId, _: Origin) {
+        assert_eq!(net.write(conn, b"x"), 1);
+    }
+
+    fn failed(&mut self, _: &mut impl Transport, _: u64, why: ConnectError) {
+        self.failed.push(why);
+    }
+
+    fn readable(&mut self, net: &mut impl Transport, conn: ConnId, (): &mut ()) {
+        net.consume(conn, 1);
+        net.close(conn);
+    }
+
+    fn closed(&mut self, net: &mut impl Transport, _: ConnId, (): (), why: CloseReason) {
+        assert_eq!(why, CloseReason::Finished);
+        self.done += 1;
+        self.start(net);
+    }
+}
+
+#[test]
+fn ports_whose_last_connection_is_in_time_wait_are_opened_from_again() {
+    // One of so many workers has 252 ports.
+    const WORKERS: usize = 256;
+    const PORTS: usize = (65_536 - 1024) / WORKERS;
+    let (a, b) = Link::pair(LinkConfig::default());
+    let clock = a.link().clock().clone();
+    let mut crossings = Crossing::between(WORKERS);
+    let mut client: Worker<_, _> = Worker::new(&host(1), crossings.remove(0), a, |_| Again::default(), Instant::ZERO);
+    let mut target = Host::new(&server(), vec![b], Echo::default);
+    let mut turns = 0;
+    while client.service().done < 3 * PORTS {
+        clock.advance(Duration::from_millis(1));
+        client.turn(clock.now());
+        target.workers[0].turn(clock.now());
+        turns += 1;
+        assert!(turns < 100_000 && client.service().failed.is_empty(), "{:?}", client.service().failed);
+    }
+    let summary = target.workers[0].summary();
+    assert!(summary.accepted >= 3 * PORTS as u64 && summary.broken == 0, "{summary:?}");
+    // Well before the first of them would have been forgotten.
+    assert!(turns < 60_000, "{turns}");
 }

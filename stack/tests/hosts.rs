@@ -165,6 +165,39 @@ fn a_datagram_to_a_closed_port_is_unreachable() {
     assert_eq!(Icmpv4Packet::new_checked(ip.payload()).unwrap().msg_type(), Icmpv4Message::DstUnreachable);
 }
 
+/// Nothing is kept for them (RFC 8200 §4.5 wants them put together), and nothing is said of them.
+#[test]
+fn fragments_are_counted_and_not_answered() {
+    let mut bench = Bench::new(&server());
+    bench.introduce(Ipv4Addr::new(10, 0, 0, 1), mac_of(1));
+    for port in [7, 1001] {
+        let (from, to) = (IpAddr::from([10, 0, 0, 1]), SERVER.parse().unwrap());
+        let mut bytes = frames::ip(mac_of(1), OURS, from, to, IpProtocol::Udp, 16, |bytes, source, to| {
+            let udp = UdpRepr { src_port: 1000, dst_port: port };
+            udp.emit(&mut UdpPacket::new_unchecked(bytes), &source, &to, 8, |b| b.fill(1), &Default::default());
+        });
+        let mut ip = Ipv4Packet::new_unchecked(&mut bytes[14..]);
+        ip.set_more_frags(true);
+        ip.fill_checksum();
+        assert_eq!(bench.send(&bytes), Vec::<Vec<u8>>::new());
+    }
+    let bytes = frames::ip(
+        mac_of(1),
+        OURS,
+        "fd00::1".parse().unwrap(),
+        SERVER6.parse().unwrap(),
+        IpProtocol::Ipv6Frag,
+        16,
+        |b, _, _| {
+            b.fill(0);
+            b[0] = 17;
+        },
+    );
+    assert_eq!(bench.send(&bytes), Vec::<Vec<u8>>::new());
+    assert_eq!(bench.host.drops("IP fragment"), 3);
+    assert_eq!(bench.host.workers[0].summary().drops.values().sum::<u64>(), 3);
+}
+
 #[test]
 fn when_a_link_is_back_a_neighbour_is_asked_for_and_sent_to_where_it_was_meanwhile() {
     // RFC 4861 §7.3.3: what is not known to be true any more is used until it is known not to be.

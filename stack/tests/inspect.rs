@@ -7,7 +7,7 @@ use common::services::Echo;
 use common::{Host, SERVER, host, server};
 use linerate_bypass::Postbox;
 use linerate_bypass::inspect::{ConnState, Look, Page, Snapshot};
-use linerate_bypass::memory::{Link, LinkConfig, MemoryNic};
+use linerate_bypass::memory::{Impairments, Link, LinkConfig, MemoryNic};
 use linerate_bypass::time::{Duration, Instant};
 use linerate_stack::{Config, Crossing, Engine, Worker};
 use std::convert::Infallible;
@@ -28,7 +28,11 @@ struct Watched<A: Engine<MemoryNic>, B: Engine<MemoryNic>> {
 
 impl<A: Engine<MemoryNic>, B: Engine<MemoryNic>> Watched<A, B> {
     fn new(config: &Config, client: Client) -> Self {
-        let (a, b) = Link::pair(LinkConfig::default());
+        Self::over(Impairments::default(), config, client)
+    }
+
+    fn over(impairments: Impairments, config: &Config, client: Client) -> Self {
+        let (a, b) = Link::pair(LinkConfig { impairments, ..LinkConfig::default() });
         let link = a.link().clone();
         let mut client = Some(client);
         let client = Host::<_, A>::start(&host(1), vec![a], || client.take().unwrap());
@@ -138,4 +142,23 @@ fn the_native_engine_tells_of_windows_times_and_time_wait() {
     assert_eq!((told.levels.connections, told.levels.time_wait, told.summary.finished), (0, Some(0), 1));
     assert_eq!(told.levels.packets_held, Some(0));
     assert_eq!(net.page(0, 1), Page::default());
+}
+
+#[test]
+fn the_native_engine_tells_the_round_trip_time_of_the_path_and_of_segments_that_it_sent_again() {
+    let delay = Duration::from_millis(5);
+    let way = Impairments { delay, loss: 0.02, seed: 7, ..Impairments::default() };
+    let client = Client::new(SERVER, 1, 1_000_000).closing(Close::Never);
+    let mut net = Watched::<common::Native, common::Native>::over(way, &server(), client);
+    assert_eq!(net.snapshot().summary.retransmitted, Some(0));
+    net.run(5000);
+    let info = net.page(0, 1).connections.remove(0);
+    let tcp = &info.tcp;
+    let (least, rtt) = (tcp.min_rtt.unwrap(), tcp.rtt.unwrap());
+    // Turns are a millisecond apart, at either end.
+    assert!(least >= 2 * delay && least < 2 * delay + Duration::from_millis(4), "{info:?}");
+    assert!(rtt >= 2 * delay && tcp.slow_start_threshold.is_some(), "{info:?}");
+    // It is not known which connections they were of.
+    assert_eq!(tcp.retransmitted, None);
+    assert!(net.snapshot().summary.retransmitted.unwrap() > 0);
 }

@@ -211,8 +211,9 @@ impl Service for Asker {
 #[test]
 fn datagrams_come_back_from_the_address_they_were_sent_to() {
     let listen_udp = vec![address("0.0.0.0:4000"), address("[::]:4000")];
-    let a = Config { listen_udp, ..host(1) };
-    let mut net = Net::with(LinkConfig::default(), 1, &a, Asker::default, &server(), UdpEcho::default);
+    let a = Config { listen_udp, fragments: true, ..host(1) };
+    let b = Config { fragments: true, ..server() };
+    let mut net = Net::with(LinkConfig::default(), 1, &a, Asker::default, &b, UdpEcho::default);
     net.run_until(Duration::from_secs(5), |net| net.a.service().back.len() == 9);
     let back: Vec<_> = net.a.service().back.iter().map(|d| (d.local, d.remote, d.payload.len())).collect();
     let expected = |local, remote, sizes: &[usize]| {

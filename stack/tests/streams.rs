@@ -16,6 +16,7 @@ with_each_engine! {
     a_thousand_connections_at_once_each_get_their_own_bytes,
     checksums_are_computed_where_the_port_does_not,
     small_frames_will_do,
+    jumbo_frames_are_filled,
     a_full_ring_and_an_empty_pool_hold_back_and_lose_nothing,
     streams_over_a_bad_link_are_exact_or_their_connection_reports_failure,
     a_slow_link_with_a_short_queue_is_shared_by_all,
@@ -70,6 +71,20 @@ fn checksums_are_computed_where_the_port_does_not<A: Engine<MemoryNic>, B: Engin
 fn small_frames_will_do<A: Engine<MemoryNic>, B: Engine<MemoryNic>>() {
     let link = LinkConfig { mtu: 576, ..LinkConfig::default() };
     echo::<A, B>(link, SERVER, 3, 100_000, MINUTE).a.service().assert_exact();
+}
+
+fn jumbo_frames_are_filled<A: Engine<MemoryNic>, B: Engine<MemoryNic>>() {
+    for (to, asked) in [(SERVER, None), (SERVER6, None), (SERVER, Some(4000))] {
+        let link = LinkConfig { mtu: 9000, data_room: 9216, ..LinkConfig::default() };
+        let a = Config { mtu: asked, ..host(1) };
+        let client = || Client::new(to, 2, 300_000);
+        let mut net = Both::<A, B>::start_with(link, 1, &a, client, &server(), Echo::default);
+        net.link.capture();
+        net.expect("every connection over", MINUTE, |net| net.a.service().all_finished());
+        net.a.service().assert_exact();
+        let longest = net.link.captured().iter().map(|frame| frame.bytes.len()).max();
+        assert_eq!(longest, Some(14 + usize::from(asked.unwrap_or(9000))));
+    }
 }
 
 fn a_full_ring_and_an_empty_pool_hold_back_and_lose_nothing<A: Engine<MemoryNic>, B: Engine<MemoryNic>>() {

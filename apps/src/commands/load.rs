@@ -1,6 +1,7 @@
 //! What all load commands share: running a load, watching over it, and telling what came out.
 
 use crate::error::Error;
+use crate::inspect::LookArgs;
 use crate::load::{Arrivals, Board, Bulk, Direction, Errors, Load, OpenLoop, Part, Plan, Traffic};
 use crate::net::{Listen, NetArgs, Network, Place};
 use crate::output::print_line;
@@ -59,6 +60,10 @@ pub struct LoadArgs {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
+
+    /// Who may look in while it runs.
+    #[command(flatten)]
+    pub look: LookArgs,
 }
 
 /// What load commands take that measure how long requests take.
@@ -179,6 +184,7 @@ pub fn run_parts<P: Part>(
     let plan = Plan { remote: args.connect, ports, connections, warm_up, duration: args.duration };
     let board = Arc::new(Board::new(network.workers(), plan.connections));
     let stop = Arc::new(AtomicBool::new(false));
+    let _open = args.look.open(&network.way(), network.workers())?;
     let running = {
         let (plan, board) = (plan.clone(), board.clone());
         network.start(move |seat| make(&plan, board.clone(), seat.worker, seat.workers), stop.clone())?

@@ -77,14 +77,13 @@ where
     M: Fn(Seat<S::Message>) -> S + Send + Sync + 'static,
 {
     let (stop, signalled) = signals::stop(end.drain).map_err(Error::Signals)?;
-    let metrics = inspect.listen()?;
+    let windows = inspect.listen()?;
     let network = Network::open(net, listen, Place::First, &signalled)?;
     let (workers, basis) = (network.workers(), network.basis());
     let addresses: Vec<String> = network.listening().iter().map(ToString::to_string).collect();
     let make = make(&network)?;
-    let told = metrics.as_ref().map(|metrics| format!(", metrics at http://{}/metrics", metrics.address()));
-    let told = told.unwrap_or_default();
-    let _metrics = metrics.map(|metrics| metrics.serve(network.way(), workers)).transpose()?;
+    let told = windows.metrics().map(|address| format!(", metrics at http://{address}/metrics")).unwrap_or_default();
+    let _open = windows.open(&network.way(), workers)?;
     let running = network.start(make, stop)?;
     let plural = if workers == 1 { "" } else { "s" };
     let threading = basis.threading.map(|threading| format!(", {threading}")).unwrap_or_default();

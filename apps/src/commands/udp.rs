@@ -2,6 +2,7 @@
 
 use super::LoadArgs;
 use crate::error::Error;
+use crate::inspect::LookArgs;
 use crate::net::{self, Listen, Network, Place};
 use crate::over::Basis;
 use crate::summary::Shown;
@@ -25,6 +26,7 @@ const TICK: Duration = Duration::from_millis(5);
 /// A network on which as many ports are listened on as a load has connections.
 pub struct Ports {
     network: Network<Infallible>,
+    look: LookArgs,
     interrupted: Arc<AtomicBool>,
     /// Our address.
     pub local: IpAddr,
@@ -67,7 +69,7 @@ impl Ports {
             let said = format!("--udp: answers may reach any of {} workers: give one", network.workers());
             return Err(Error::Usage(said));
         }
-        Ok(Ports { network, interrupted, local, first })
+        Ok(Ports { network, look: args.look.clone(), interrupted, local, first })
     }
 
     /// Runs the load that `make` makes of what ends it and of what it sets in the end. Returns it, and what it ran on.
@@ -75,8 +77,9 @@ impl Ports {
         self,
         make: impl Fn((Arc<AtomicBool>, Arc<AtomicBool>)) -> S + Send + Sync + 'static,
     ) -> Result<(Option<S>, Basis), Error> {
-        let Ports { network, interrupted, .. } = self;
+        let Ports { network, look, interrupted, .. } = self;
         let basis = network.basis();
+        let _open = look.open(&network.way(), network.workers())?;
         let (over, stop) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
         let flags = (interrupted, over.clone());
         let running = network.start(move |_| make(flags.clone()), stop.clone())?;

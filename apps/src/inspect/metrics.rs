@@ -1,7 +1,10 @@
-//! What is told to Prometheus, in one table: the page is made of it, and so is the list in the documentation.
+//! What is told of workers, in one table: Prometheus' page is made of it, what `linerate top` asks for, and the list in the
+//! documentation.
 
+use super::wire::Value;
 use linerate_bypass::Verbs;
 use linerate_bypass::inspect::Snapshot;
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 /// What becomes of a metric's value.
@@ -76,6 +79,11 @@ const METRICS: &[Metric] = &[
         |told| Some(told.summary.busy_turns),
     ),
     counter(
+        "linerate_requests_total",
+        "Requests that the service did (key-value: commands, and keys of memcached's clients) or the load had answered; others have none.",
+        |told| told.requests,
+    ),
+    counter(
         "linerate_rx_bursts_total",
         "Turns in which frames (kernel: bytes or datagrams, RDMA: completions) came.",
         |told| Some(told.summary.bursts),
@@ -88,6 +96,11 @@ const METRICS: &[Metric] = &[
         Some(told.summary.tx_frames)
     }),
     counter("linerate_tx_bytes_total", "Bytes in them.", |told| Some(told.summary.tx_bytes)),
+    counter(
+        "linerate_retransmitted_segments_total",
+        "Segments with data that TCP of our own (--engine native) sent again.",
+        |told| told.summary.retransmitted,
+    ),
     counter(
         "linerate_rx_misdirected_frames_total",
         "Received frames that were passed on to the worker that owns their flow.",
@@ -197,6 +210,19 @@ pub fn page(told: &[Option<Snapshot>]) -> String {
         }
     }
     page
+}
+
+/// What a worker has told, by the names of the metrics.
+pub fn values(told: &Snapshot) -> BTreeMap<String, Value> {
+    let value = |metric: &Metric| match metric.values {
+        Values::Each(value) => value(told).map(Value::One),
+        Values::By(_, all) => {
+            Some(Value::Each(all(told).into_iter().map(|(text, value)| (text.to_owned(), value)).collect()))
+        }
+        // An answer says by itself that the worker is up, and of which version it is.
+        Values::Up | Values::Version => None,
+    };
+    METRICS.iter().filter_map(|metric| Some((metric.name.to_owned(), value(metric)?))).collect()
 }
 
 /// The text of a label: `\`, `"` and line feeds are escaped, and nothing else.

@@ -83,14 +83,13 @@ impl Traffic for Bulk {
 mod tests {
     use super::super::{Board, Load, Part, Plan};
     use super::*;
-    use crate::testing::Fake;
+    use crate::testing::{Fake, a_second};
     use linerate_bypass::Service;
     use linerate_bypass::time::Duration;
     use std::sync::Arc;
 
     fn load(direction: Direction, warm_up: Duration) -> (Load<Bulk>, Arc<Board>, Fake<usize>, ConnId) {
-        let duration = Duration::from_secs(1);
-        let plan = Plan { remote: "10.0.0.2:9".parse().unwrap(), ports: 1, connections: 1, warm_up, duration };
+        let plan = Plan { warm_up, ..a_second(1) };
         let board = Arc::new(Board::new(1, 1));
         let mut load = Load::new(&plan, board.clone(), 0, 1, Bulk::new(direction));
         let mut net = Fake::new(1000);

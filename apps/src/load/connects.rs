@@ -212,6 +212,10 @@ impl Service for Connects {
         }
     }
 
+    fn requests(&self) -> Option<u64> {
+        Some(self.outcome.traffic.connections)
+    }
+
     fn opened(&mut self, net: &mut impl Transport, conn: ConnId, origin: Origin) -> Used {
         let stream = Position::of_connection(self.worker + self.begun * self.workers);
         let (unsent, awaited) = (self.request, self.request);
@@ -285,13 +289,12 @@ impl Service for Connects {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::Fake;
+    use crate::testing::{Fake, a_second};
 
     const SECOND: Duration = Duration::from_secs(1);
 
     fn connects(connections: usize, request: usize, most: u64) -> (Fake<Used>, Connects, Arc<Board>) {
-        let (warm_up, duration) = (SECOND, SECOND);
-        let plan = Plan { remote: "10.0.0.2:7".parse().unwrap(), ports: 1, connections, warm_up, duration };
+        let plan = Plan { warm_up: SECOND, ..a_second(connections) };
         let board = Arc::new(Board::new(1, connections));
         let mut service = Connects::new(&plan, board.clone(), 0, 1, Use { request, most });
         let mut net = Fake::new(100);

@@ -165,6 +165,10 @@ impl Traffic for EchoLoad {
         }
     }
 
+    fn answered(&self) -> Option<u64> {
+        Some(self.requests)
+    }
+
     fn progress(&self) -> u64 {
         self.requests
     }

@@ -10,6 +10,10 @@ use linerate_bypass::time::{Duration, Instant};
 pub const LOST_AFTER: Duration = Duration::from_millis(100);
 /// How often it is looked for such ones.
 pub const LOOK: Duration = Duration::from_millis(5);
+/// Datagrams that are sent in one event at most, so that what comes back meanwhile does not wait.
+pub const AT_ONCE: usize = 64;
+/// When it is tried again to send what the transport did not take.
+pub const AGAIN: Duration = Duration::from_micros(50);
 /// How long nothing may come back at the beginning.
 pub const NO_ANSWER: Duration = Duration::from_secs(10);
 

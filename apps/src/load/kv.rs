@@ -566,6 +566,10 @@ impl Traffic for KvLoad {
         }
     }
 
+    fn answered(&self) -> Option<u64> {
+        Some(self.gets.requests + self.sets.requests)
+    }
+
     fn progress(&self) -> u64 {
         if self.filling.is_some() { self.filled + self.refused } else { self.gets.requests + self.sets.requests }
     }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::services::Echo;
-use crate::testing::Fake;
+use crate::testing::{Fake, a_second};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -11,7 +11,7 @@ fn load(connections: usize) -> (Load<EchoLoad>, Arc<Board>, Fake<usize>) {
 }
 
 fn warming(connections: usize, warm_up: Duration) -> (Load<EchoLoad>, Arc<Board>, Fake<usize>) {
-    let plan = Plan { remote: "10.0.0.2:7".parse().unwrap(), ports: 1, connections, warm_up, duration: SECOND };
+    let plan = Plan { warm_up, ..a_second(connections) };
     let board = Arc::new(Board::new(1, connections));
     let mut load = Load::new(&plan, board.clone(), 0, 1, EchoLoad::new(10, 2, None));
     let mut net = Fake::new(100);
@@ -107,7 +107,7 @@ fn what_is_answered_while_it_warms_up_does_not_count() {
 
 /// A load of `connections`, with up to two requests on the way on each, that are due every millisecond.
 fn open(connections: usize, warm_up: Duration) -> (Load<EchoLoad>, Fake<usize>) {
-    let plan = Plan { remote: "10.0.0.2:7".parse().unwrap(), ports: 1, connections, warm_up, duration: SECOND };
+    let plan = Plan { warm_up, ..a_second(connections) };
     let board = Arc::new(Board::new(1, connections));
     let open = OpenLoop { rate: 1000.0, arrivals: Arrivals::Even };
     let mut load = Load::new(&plan, board.clone(), 0, 1, EchoLoad::new(10, 2, Some(open)));
@@ -181,13 +181,7 @@ fn each_turn_of_the_worker_sends_what_is_due_before_any_timer() {
 
 #[test]
 fn requests_of_an_open_loop_that_are_larger_than_the_room_go_out_in_parts() {
-    let plan = Plan {
-        remote: "10.0.0.2:7".parse().unwrap(),
-        ports: 1,
-        connections: 1,
-        warm_up: Duration::ZERO,
-        duration: SECOND,
-    };
+    let plan = a_second(1);
     let board = Arc::new(Board::new(1, 1));
     let open = OpenLoop { rate: 1000.0, arrivals: Arrivals::Poisson };
     let mut load = Load::new(&plan, board.clone(), 0, 1, EchoLoad::new(1003, 4, Some(open)));
@@ -328,13 +322,7 @@ fn the_clock_passes_on_when_its_connection_is_lost() {
 
 #[test]
 fn connections_are_dealt_out_to_all_workers() {
-    let plan = Plan {
-        remote: "10.0.0.2:7".parse().unwrap(),
-        ports: 1,
-        connections: 5,
-        warm_up: Duration::ZERO,
-        duration: SECOND,
-    };
+    let plan = a_second(5);
     let board = Arc::new(Board::new(3, 5));
     let shares = [0, 1, 2].map(|worker| {
         let mut net = Fake::<usize>::new(100);
@@ -346,26 +334,14 @@ fn connections_are_dealt_out_to_all_workers() {
 
 #[test]
 fn connections_go_to_all_ports_of_the_server_in_turn() {
-    let plan = Plan {
-        remote: "10.0.0.2:7".parse().unwrap(),
-        ports: 2,
-        connections: 3,
-        warm_up: Duration::ZERO,
-        duration: SECOND,
-    };
+    let plan = Plan { ports: 2, ..a_second(3) };
     let ports = [0, 1, 2].map(|place| plan.remote_of(place).port());
     assert_eq!(ports, [7, 8, 7]);
 }
 
 #[test]
 fn a_worker_without_connections_is_done_at_once() {
-    let plan = Plan {
-        remote: "10.0.0.2:7".parse().unwrap(),
-        ports: 1,
-        connections: 1,
-        warm_up: Duration::ZERO,
-        duration: SECOND,
-    };
+    let plan = a_second(1);
     let board = Arc::new(Board::new(2, 1));
     Load::new(&plan, board.clone(), 1, 2, EchoLoad::new(1, 1, None)).start(&mut Fake::<usize>::new(100));
     board.worker_done();

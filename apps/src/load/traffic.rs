@@ -71,6 +71,11 @@ pub trait Traffic: Send + 'static {
     #[expect(unused_variables, reason = "most have nothing to do with it")]
     fn lost(&mut self, stream: Self::Stream) {}
 
+    /// Requests that were answered while measuring, if it has any.
+    fn answered(&self) -> Option<u64> {
+        None
+    }
+
     /// What has been done so far, in the units that a progress line shows.
     fn progress(&self) -> u64;
 }

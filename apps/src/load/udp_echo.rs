@@ -1,6 +1,6 @@
 //! The echo load over UDP: datagrams that must come back as they are, or are lost.
 
-use super::flight::{Counts, Flight, FlightPlan};
+use super::flight::{AGAIN, AT_ONCE, Counts, Flight, FlightPlan};
 use super::pace::Pace;
 use super::probe::{Arrival, Probe};
 use linerate_bypass::time::Duration;
@@ -9,11 +9,6 @@ use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-
-/// Datagrams that are sent in one event at most, so that what comes back meanwhile does not wait.
-const AT_ONCE: usize = 64;
-/// When it is tried again to send what the transport did not take.
-const AGAIN: Duration = Duration::from_micros(50);
 
 /// A load over UDP, in a closed loop or an open one. Each connection is a port of ours that the datagrams of its share of the places are sent from; an answer
 /// counts only if it comes from where the request went to, to where it came from.

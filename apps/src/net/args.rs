@@ -3,10 +3,11 @@
 use super::cores::CoreList;
 use super::rdma_args::RdmaArgs;
 use super::{Error, Listen};
+use crate::capture::CaptureArgs;
 use crate::units::{parse_duration_or_none, parse_size};
 use linerate_bypass::{MacAddr, Via};
 use linerate_stack::congestion::Algorithm;
-use linerate_stack::{Idle, IpCidr};
+use linerate_stack::{Config, Idle, IpCidr, VlanId};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
@@ -22,6 +23,10 @@ pub struct NetArgs {
     #[arg(long, value_name = "CIDR")]
     pub ip: Vec<IpCidr>,
 
+    /// Connect from this address of ours; given several times, from each in turn [default: the one on the peer's link]
+    #[arg(long, value_name = "ADDR")]
+    pub from: Vec<IpAddr>,
+
     /// The router for what is not on the link; once for IPv4, once for IPv6
     #[arg(long, value_name = "ADDR")]
     pub gateway: Vec<IpAddr>,
@@ -30,6 +35,10 @@ pub struct NetArgs {
     #[arg(long)]
     pub dhcp: bool,
 
+    /// Use IPv6 addresses at once, without asking for a second whether another host on the link has them
+    #[arg(long)]
+    pub no_dad: bool,
+
     /// Our Ethernet address, if not the port's own
     #[arg(long, value_name = "MAC")]
     pub mac: Option<MacAddr>,
@@ -37,6 +46,14 @@ pub struct NetArgs {
     /// The largest IP packet in bytes, if less than the port can do
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u16).range(576..))]
     pub mtu: Option<u16>,
+
+    /// The VLAN that we are in, from 1 to 4094: what is sent gets its tag, and other frames are dropped and counted
+    #[arg(long, value_name = "ID")]
+    pub vlan: Option<VlanId>,
+
+    /// Take UDP datagrams in IPv4 fragments, and put them together; without, all fragments are dropped and counted
+    #[arg(long)]
+    pub fragments: bool,
 
     /// Send each frame as one buffer, copied where it is not: for a device that does not take several although its driver does, as
     /// the packed rings of QEMU do not
@@ -78,6 +95,16 @@ pub struct NetArgs {
     #[arg(long, value_enum, value_name = "NAME")]
     pub engine: Option<EngineArg>,
 
+    /// Connections that one source may have with a worker; a source is an IPv4 address, or the /64 of an IPv6 address
+    /// [default: as many as there may be]
+    #[arg(long, value_name = "N", value_parser = at_least_one)]
+    pub max_connections_per_source: Option<usize>,
+
+    /// Connections that one source may have begun with a worker and not completed; further ones are answered by SYN cookies
+    /// [default: as many as there may be]
+    #[arg(long, value_name = "N", value_parser = at_least_one)]
+    pub max_half_open_per_source: Option<usize>,
+
     /// Congestion control of the native engine: cubic, newreno or dctcp [default: cubic]
     #[arg(long, value_name = "NAME")]
     pub congestion: Option<Algorithm>,
@@ -111,6 +138,10 @@ pub struct NetArgs {
     /// Packets that one connection may hold, either way [default: one for every 256 bytes of its buffer]
     #[arg(long, value_name = "N", value_parser = at_least_one)]
     pub max_packets_per_connection: Option<usize>,
+
+    /// What passes the port, in a file.
+    #[command(flatten)]
+    pub capture: CaptureArgs,
 
     /// How queue pairs are made and used.
     #[command(flatten)]
@@ -186,12 +217,19 @@ impl NetArgs {
         }
         let of_stack = [
             ("--ip", !self.ip.is_empty()),
+            ("--from", !self.from.is_empty()),
             ("--gateway", !self.gateway.is_empty()),
             ("--dhcp", self.dhcp),
+            ("--no-dad", self.no_dad),
             ("--mac", self.mac.is_some()),
             ("--mtu", self.mtu.is_some()),
+            ("--vlan", self.vlan.is_some()),
+            ("--fragments", self.fragments),
             ("--no-multi-segment", self.no_multi_segment),
             ("--engine", self.engine.is_some()),
+            ("--pcap", self.capture.is_given()),
+            ("--max-connections-per-source", self.max_connections_per_source.is_some()),
+            ("--max-half-open-per-source", self.max_half_open_per_source.is_some()),
             ("EAL's arguments", !self.eal.is_empty()),
         ];
         let of_native = [
@@ -234,6 +272,16 @@ impl NetArgs {
                 if self.ip.is_empty() && !self.dhcp {
                     return Err(Error::NoAddress(self.via.clone()));
                 }
+                let count =
+                    Config { addresses: self.ip.clone(), dhcp: self.dhcp, ..Config::default() }.count_addresses();
+                if count > Config::MAX_ADDRESSES {
+                    return Err(Error::TooManyAddresses { count, most: Config::MAX_ADDRESSES });
+                }
+                for from in &self.from {
+                    if !self.has(*from) {
+                        return Err(Error::FromNotOurs { address: *from, own: self.ip.clone() });
+                    }
+                }
                 for family in [IpAddr::is_ipv4, IpAddr::is_ipv6] {
                     if let [_, second, ..] = self.gateway.iter().filter(|ip| family(ip)).collect::<Vec<_>>()[..] {
                         return Err(Error::SecondGateway(*second));
@@ -248,11 +296,14 @@ impl NetArgs {
         if address.port() == 0 {
             return Err(Error::NoPort(address));
         }
-        // What DHCP will give us is not known yet.
-        let ours = address.ip().is_unspecified()
-            || self.dhcp && address.is_ipv4()
-            || self.ip.iter().any(|own| own.address() == address.ip());
+        let ours = address.ip().is_unspecified() || self.has(address.ip());
         if ours { Ok(()) } else { Err(Error::NotOurs { address, own: self.ip.clone() }) }
+    }
+
+    /// Whether `ip` is an address of ours, or may be.
+    fn has(&self, ip: IpAddr) -> bool {
+        // What DHCP will give us is not known yet.
+        self.dhcp && ip.is_ipv4() || self.ip.iter().any(|own| own.address() == ip)
     }
 
     /// Nothing but the network.
@@ -261,10 +312,14 @@ impl NetArgs {
         NetArgs {
             via,
             ip: Vec::new(),
+            from: Vec::new(),
             gateway: Vec::new(),
             dhcp: false,
+            no_dad: false,
             mac: None,
             mtu: None,
+            vlan: None,
+            fragments: false,
             no_multi_segment: false,
             workers: None,
             cores: None,
@@ -274,6 +329,8 @@ impl NetArgs {
             spin: false,
             force: false,
             engine: None,
+            max_connections_per_source: None,
+            max_half_open_per_source: None,
             congestion: None,
             profile: None,
             pacing: false,
@@ -282,6 +339,7 @@ impl NetArgs {
             buffer: None,
             max_packets: None,
             max_packets_per_connection: None,
+            capture: CaptureArgs::default(),
             rdma: RdmaArgs::default(),
             eal: Vec::new(),
         }
@@ -342,6 +400,8 @@ mod tests {
         let stack = "--via tap:lr0 --ip 10.0.0.2/24 --ip fd00::2/64 --gateway 10.0.0.1 --gateway fd00::1 -- -l 1";
         assert_eq!(check(stack, &["10.0.0.2:7", "[fd00::2]:7", "0.0.0.0:8", "[::]:8"]), "");
         assert_eq!(args(stack).eal, ["-l", "1"]);
+        let several = "--via tap:lr0 --ip 10.0.0.2/24 --ip 10.0.0.3/24 --from 10.0.0.3 --from 10.0.0.2";
+        assert_eq!(check(several, &["10.0.0.2:7", "10.0.0.3:7"]), "");
         assert_eq!(check("--via tap:lr0 --dhcp", &["10.0.0.2:7"]), "");
         for (text, time) in [("0", Duration::ZERO), ("2s", Duration::from_secs(2))] {
             let lingering = format!("--via tap:lr0 --ip 10.0.0.2/24 --linger {text}");
@@ -369,6 +429,18 @@ mod tests {
             ),
             ("--via kernel --engine native", "10.0.0.2:7", "--engine"),
             ("--via kernel --no-multi-segment", "10.0.0.2:7", "--no-multi-segment"),
+            ("--via kernel --vlan 5", "10.0.0.2:7", "--vlan has no effect with --via kernel"),
+            ("--via kernel --max-connections-per-source 5", "10.0.0.2:7", "--max-connections-per-source has no effect"),
+            ("--via kernel --from 10.0.0.2", "10.0.0.2:7", "--from has no effect with --via kernel"),
+            ("--via tap:lr0 --ip 10.0.0.2/24 --from 10.0.0.3", "10.0.0.2:7", "--from 10.0.0.3: not an address of ours"),
+            (
+                "--via tap:lr0 --ip 10.0.0.2/24 --ip 10.0.0.3/24 --ip 10.0.0.4/24 --ip 10.0.0.5/24 --ip 10.0.0.6/24 --ip 10.0.0.7/24 \
+                 --ip 10.0.0.8/24 --ip fd00::2/64",
+                "10.0.0.2:7",
+                "--ip: 9 addresses",
+            ),
+            ("--via kernel --no-dad", "10.0.0.2:7", "--no-dad has no effect with --via kernel"),
+            ("--via kernel --fragments", "10.0.0.2:7", "--fragments has no effect with --via kernel"),
             ("--via kernel --pacing", "10.0.0.2:7", "--pacing"),
             ("--via kernel --linger 2s", "10.0.0.2:7", "--linger"),
             ("--via tap:lr0 --ip 10.0.0.2/24 --engine smoltcp --linger 0", "10.0.0.2:7", "--linger"),

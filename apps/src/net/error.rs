@@ -63,6 +63,24 @@ pub enum Error {
         /// Our addresses.
         own: Vec<IpCidr>,
     },
+    /// An address to connect from is not ours.
+    #[error("--from {address}: not an address of ours: connect from {}, or give it with --ip", listed(.own))]
+    FromNotOurs {
+        /// The address.
+        address: IpAddr,
+        /// Our addresses.
+        own: Vec<IpCidr>,
+    },
+    /// More than the stack answers for.
+    #[error(
+        "--ip: {count} addresses, with the link-local one that comes with IPv6 and that of DHCP: give so few that it is {most} at most"
+    )]
+    TooManyAddresses {
+        /// How many there would be.
+        count: usize,
+        /// How many there may be.
+        most: usize,
+    },
     /// A port number is needed.
     #[error("{0}: port 0 is none: give a port from 1 to 65535")]
     NoPort(SocketAddr),
@@ -109,6 +127,10 @@ pub enum Error {
     #[cfg(feature = "dpdk")]
     #[error(transparent)]
     Port(#[from] linerate_bypass::dpdk::OpenError),
+    /// What passes the port cannot be written.
+    #[cfg(feature = "dpdk")]
+    #[error(transparent)]
+    Capture(#[from] crate::capture::Error),
     /// The RDMA device could not be opened.
     #[cfg(feature = "rdma")]
     #[error(transparent)]
@@ -121,6 +143,9 @@ pub enum Error {
     #[cfg(feature = "rdma")]
     #[error(transparent)]
     Verbs(#[from] linerate_rdma::verbs::Error),
+    /// Another host has an address of ours.
+    #[error("--ip {0}; --no-dad does not look")]
+    Duplicate(#[from] linerate_stack::Duplicate),
     /// The system has no randomness to give.
     #[error("no randomness from the system: {0}")]
     NoRandomness(getrandom::Error),
@@ -176,6 +201,10 @@ impl Error {
     /// Whether the arguments alone show it, without a look at the machine.
     pub fn is_usage(&self) -> bool {
         use Error::*;
+        #[cfg(feature = "dpdk")]
+        if let Capture(error) = self {
+            return matches!(error, crate::capture::Error::Filter { .. });
+        }
         matches!(
             self,
             NotWith { .. }
@@ -185,6 +214,8 @@ impl Error {
                 | NoAddress(_)
                 | NoAddressFor(_)
                 | NotOurs { .. }
+                | FromNotOurs { .. }
+                | TooManyAddresses { .. }
                 | NoPort(_)
                 | NotAHost(_)
                 | SecondGateway(_)

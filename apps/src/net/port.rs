@@ -111,8 +111,8 @@ impl<M: Send + 'static> Port<M> {
         match self {
             Port::Kernel(port) => Ok((port.jobs(make, stop, ready), Box::new(Summary::default))),
             #[cfg(feature = "dpdk")]
-            Port::Stack(port, _) => {
-                let jobs = port.jobs(make, stop, ready);
+            Port::Stack(mut port, _) => {
+                let jobs = port.jobs(make, stop, ready)?;
                 Ok((jobs, Box::new(move || port.summary())))
             }
             #[cfg(feature = "rdma")]

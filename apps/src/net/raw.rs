@@ -1,6 +1,7 @@
 //! A queue pair of a port by itself: one worker that moves frames, and no stack.
 
 use super::{CoreList, Error, Place, cores};
+use crate::capture::CaptureArgs;
 use linerate_bypass::{Nic, Summary, Via};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -24,6 +25,10 @@ pub struct PortArgs {
     /// Take an interface over even if it carries this host's default route
     #[arg(long)]
     pub force: bool,
+
+    /// What passes the port, in a file.
+    #[command(flatten)]
+    pub capture: CaptureArgs,
 
     /// Arguments for EAL, after a lone --
     #[arg(last = true, value_name = "EAL ARGS")]
@@ -68,6 +73,7 @@ impl PortArgs {
         use super::{Job, READY_PERIOD, Running, dpdk_port};
         use linerate_bypass::dpdk::PortConfig;
         let cores = self.check(place)?;
+        let file = self.capture.create()?;
         let eal = dpdk_port::start_eal(&self.via, &self.eal)?;
         let config = PortConfig { mtu: self.mtu, force: self.force, stop: stop.clone(), ..PortConfig::default() };
         let port = dpdk_port::open(&eal, &self.via, cores.len(), config)?;
@@ -76,7 +82,9 @@ impl PortArgs {
         if frames.awaits_link() {
             dpdk_port::await_link(&port, stop);
         }
-        let queue = port.take_queues().remove(0);
+        let mut queues = port.take_queues();
+        let _capture = file.map(|file| file.begin(&self.via, can, &mut queues)).transpose()?;
+        let queue = queues.remove(0);
         let stopped = stop.clone();
         let job: Job<F::Outcome> = Box::new(move || {
             let _known_to_eal = eal.register_thread()?;

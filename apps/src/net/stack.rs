@@ -1,11 +1,12 @@
 //! Every `--via` but `kernel`: workers of the TCP/IP stack on the queue pairs of a DPDK port.
 
 use super::{EngineArg, Error, Job, Listen, NetArgs, ProfileArg, dpdk_port};
+use crate::capture::{Output, Writing};
 use crate::reach::{PER_WORKER, set_arena};
 use linerate_bypass::arena::{Arena, ArenaConfig, ArenaError};
 use linerate_bypass::dpdk::{self, Eal, Mbuf, PortConfig, QueuePair};
 use linerate_bypass::time::Clock;
-use linerate_bypass::{Seat, Service, Stop, Summary};
+use linerate_bypass::{Seat, Service, Stop, Summary, Via};
 use linerate_stack::{Config, Crossing, Engine, NativeEngine, RSS_KEY, SmoltcpEngine, Worker};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -16,12 +17,17 @@ pub struct Port {
     port: dpdk::Port,
     config: Config,
     engine: EngineArg,
+    via: Via,
+    /// Where what passes is to be written, before the workers are there and while they are.
+    output: Option<Output>,
+    writing: Option<Writing>,
 }
 
 impl Port {
     /// Starts EAL, and opens the port with a queue pair for each of `workers` workers. While it waits for the other
     /// end of a link, `stop` ends it.
     pub fn open(args: &NetArgs, listen: &Listen, workers: usize, stop: &Arc<AtomicBool>) -> Result<Self, Error> {
+        let output = args.capture.create()?;
         let eal = dpdk_port::start_eal(&args.via, &args.eal)?;
         match eal.arena(workers * PER_WORKER) {
             Ok(arena) => set_arena(arena),
@@ -31,6 +37,7 @@ impl Port {
             mtu: args.mtu,
             mac: args.mac,
             rss_key: RSS_KEY.first_chunk().copied(),
+            vlan: args.vlan.is_some(),
             multi_segment: !args.no_multi_segment,
             force: args.force,
             stop: stop.clone(),
@@ -50,15 +57,21 @@ impl Port {
         let config = Config {
             addresses: args.ip.clone(),
             gateways: args.gateway.clone(),
+            connect_from: args.from.clone(),
             dhcp: args.dhcp,
+            dad_transmits: if args.no_dad { 0 } else { 1 },
             mac: args.mac,
             mtu: args.mtu,
+            vlan: args.vlan,
+            fragments: args.fragments,
             listen: listen.tcp.clone(),
             listen_udp: listen.udp.clone(),
             rx_buffer: args.buffer,
             tx_buffer: args.buffer,
             max_packets: args.max_packets,
             max_packets_per_connection: args.max_packets_per_connection,
+            max_connections_per_source: args.max_connections_per_source,
+            max_half_open_per_source: args.max_half_open_per_source,
             congestion: args.congestion.unwrap_or_default(),
             linger: args.linger,
             pacing: args.pacing,
@@ -67,7 +80,8 @@ impl Port {
             seed: u128::from_ne_bytes(seed),
             ..defaults
         };
-        Ok(Port { eal, port, config, engine: args.engine.unwrap_or_default() })
+        let (engine, via) = (args.engine.unwrap_or_default(), args.via.clone());
+        Ok(Port { eal, port, config, engine, via, output, writing: None })
     }
 
     /// Memory of `bytes` that the port reaches; if EAL does not have so much, of the process's.
@@ -80,25 +94,29 @@ impl Port {
 
     /// The workers, each to be run on its own thread; each adds one to `ready` when it serves.
     pub fn jobs<S: Service + 'static>(
-        &self,
+        &mut self,
         make: Arc<impl Fn(Seat<S::Message>) -> S + Send + Sync + 'static>,
         stop: &Stop,
         ready: &Arc<AtomicUsize>,
-    ) -> Vec<Job<S>> {
-        match self.engine {
-            EngineArg::Native => self.jobs_of::<S, NativeEngine<Mbuf>>(make, stop, ready),
-            EngineArg::Smoltcp => self.jobs_of::<S, SmoltcpEngine>(make, stop, ready),
+    ) -> Result<Vec<Job<S>>, Error> {
+        let mut queues = self.port.take_queues();
+        if let Some(output) = self.output.take() {
+            self.writing = Some(output.begin(&self.via, self.port.capabilities(), &mut queues)?);
         }
+        Ok(match self.engine {
+            EngineArg::Native => self.jobs_of::<S, NativeEngine<Mbuf>>(queues, make, stop, ready),
+            EngineArg::Smoltcp => self.jobs_of::<S, SmoltcpEngine>(queues, make, stop, ready),
+        })
     }
 
     fn jobs_of<S: Service + 'static, E: Engine<QueuePair> + 'static>(
         &self,
+        queues: Vec<QueuePair>,
         make: Arc<impl Fn(Seat<S::Message>) -> S + Send + Sync + 'static>,
         stop: &Stop,
         ready: &Arc<AtomicUsize>,
     ) -> Vec<Job<S>> {
         let clock = Clock::start();
-        let queues = self.port.take_queues();
         let crossings = Crossing::between(queues.len());
         let job = |(queue, crossing): (QueuePair, Crossing<_, S::Message>)| -> Job<S> {
             let (eal, config, make) = (self.eal.clone(), self.config.clone(), make.clone());
@@ -109,7 +127,7 @@ impl Port {
                 let serves = || {
                     ready.fetch_add(1, Ordering::Relaxed);
                 };
-                Ok(worker.run(&clock, &stop, serves))
+                Ok(worker.run(&clock, &stop, serves)?)
             })
         };
         queues.into_iter().zip(crossings).map(job).collect()

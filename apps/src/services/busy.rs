@@ -91,6 +91,10 @@ impl<S: Service> Service for Busy<S> {
         self.service.remote_done(net, conn, state, token, outcome);
     }
 
+    fn requests(&self) -> Option<u64> {
+        self.service.requests()
+    }
+
     fn closed(&mut self, net: &mut impl Transport, conn: ConnId, state: S::Conn, why: CloseReason) {
         self.service.closed(net, conn, state, why);
     }

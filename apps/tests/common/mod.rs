@@ -13,6 +13,8 @@ pub const PATIENCE: Duration = Duration::from_secs(20);
 pub fn linerate(args: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_linerate"));
     command.args(args.split_whitespace()).env_remove("RUST_LOG").stdin(Stdio::null());
+    // What can be looked into has its socket there.
+    command.env("RUNTIME_DIRECTORY", env!("CARGO_TARGET_TMPDIR"));
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
@@ -71,13 +73,18 @@ pub struct Server {
 impl Server {
     /// `linerate SERVICE serve ARGS`.
     pub fn start(service: &str, args: &str) -> Self {
-        let mut program = Program::start(&format!("{service} serve {args}"));
+        Self::of(linerate(&format!("{service} serve {args}")))
+    }
+
+    /// The server that `command` starts.
+    pub fn of(mut command: Command) -> Self {
+        let mut program = Program::of(command.spawn().unwrap());
         let mut ready = String::new();
         // One byte at a time, so that what follows the line stays for `wait`.
         let stdout = program.0.as_mut().unwrap().stdout.as_mut().unwrap();
         BufReader::with_capacity(1, stdout).read_line(&mut ready).unwrap();
         if ready.is_empty() {
-            panic!("{service} serve {args}: {:?}", program.wait());
+            panic!("{command:?}: {:?}", program.wait());
         }
         Server { program, ready }
     }

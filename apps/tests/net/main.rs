@@ -3,10 +3,12 @@
 //! Linux clients live in network namespaces, which need root: without it a test says so in one line and does nothing.
 //! What polls, and everything here does, takes its turn ([`program::turn`]).
 
+mod capture;
 mod client;
 mod links;
 mod linux;
 mod namespace;
+mod network;
 mod program;
 mod raw;
 mod refusals;

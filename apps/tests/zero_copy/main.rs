@@ -70,6 +70,7 @@ fn an_echo_stays_where_it_is(name: &str, ours: &str, theirs: &str) {
         let notes = queue.notes();
         let config = Config {
             addresses: vec!["10.9.0.1/24".parse().unwrap(), "fd09::1/64".parse().unwrap()],
+            dad_transmits: 0,
             listen: vec!["0.0.0.0:7".parse().unwrap(), "[::]:7".parse().unwrap()],
             ..Config::default()
         };

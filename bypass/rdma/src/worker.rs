@@ -384,7 +384,13 @@ impl<C: Calls, S: Service> Worker<C, S> {
 impl<C: Calls, S: Service> Inspect for Worker<C, S> {
     fn snapshot(&mut self) -> Snapshot {
         let levels = Levels { connections: self.net.slots.len() as u64, ..Levels::default() };
-        Snapshot { worker: self.net.worker, summary: self.net.summary.clone(), levels, shortages: None }
+        Snapshot {
+            worker: self.net.worker,
+            summary: self.net.summary.clone(),
+            levels,
+            shortages: None,
+            requests: self.service.requests(),
+        }
     }
 
     fn slots(&self) -> usize {

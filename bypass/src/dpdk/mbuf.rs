@@ -3,7 +3,8 @@
 use super::external;
 use super::mempool;
 use super::own;
-use super::segment::Segment;
+use super::segment::{OFFLOADS, Segment};
+use crate::packet::{ADDRESSES, TAG, with_tag};
 use crate::{Bytes, L4, Memory, Owner, Packet, RxChecksum, RxInfo, TxOffload};
 use dpdk_sys as sys;
 use std::ops::Range;
@@ -291,6 +292,48 @@ impl Packet for Mbuf {
         let kept = self.head.flags() & (sys::LR_MBUF_INDIRECT | sys::LR_MBUF_EXTERNAL | own::flag());
         self.head.set_flags(kept | flags);
         self.head.set_tx_offload(word);
+    }
+
+    #[inline]
+    fn set_tx_vlan(&mut self, tci: u16) {
+        self.head.set_flags(self.head.flags() | sys::LR_TX_VLAN);
+        self.head.set_vlan_tci(tci);
+    }
+
+    fn tag(&mut self, tci: u16, spare: impl FnOnce() -> Option<Self>) -> bool {
+        let head = self.head;
+        let Some(addresses) = self.data().first_chunk().copied() else { return false };
+        let bytes = with_tag(addresses, tci);
+        match head.data_off().checked_sub(TAG).filter(|_| own::is_own(head, ADDRESSES)) {
+            Some(offset) => {
+                head.set_data_off(offset);
+                head.set_data_len(head.data_len() + TAG);
+                head.set_pkt_len(head.pkt_len() + TAG);
+                // SAFETY: the place is within the buffer, since the headroom was no shorter than the tag and the data no shorter
+                // than the addresses. Nobody else sees what is in front of the end of the packet's own bytes, which the
+                // addresses are among (`own`), and the headroom is in front of them.
+                unsafe { head.data().cast::<[u8; ADDRESSES + TAG]>().write(bytes) };
+            }
+            None => {
+                let Some(mut front) = spare() else { return false };
+                let Some(place) = front.append(bytes.len()) else { return false };
+                place.copy_from_slice(&bytes);
+                if !self.adjust(ADDRESSES) {
+                    return false;
+                }
+                front.head.set_flags(front.head.flags() | head.flags() & sys::LR_TX_OFFLOAD_MASK);
+                front.head.set_tx_offload(head.tx_offload());
+                let rest = std::mem::replace(self, front);
+                if self.chain(rest).is_err() {
+                    return false;
+                }
+            }
+        }
+        if self.head.flags() & OFFLOADS != 0 {
+            // An Ethernet header is far from the most that the field takes.
+            self.head.set_tx_offload(self.head.tx_offload() + ((TAG as u64) << sys::LR_TX_L2_LEN_SHIFT));
+        }
+        true
     }
 }
 

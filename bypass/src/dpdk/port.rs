@@ -34,6 +34,9 @@ pub struct PortConfig {
     /// The key of the RSS hash. With one, and several queues, flows are spread over the queues by the hash: entry `i`
     /// of the redirection table sends to queue `(i % 128) % queues`.
     pub rss_key: Option<[u8; 40]>,
+    /// Frames have a VLAN tag, beside the MTU. The device takes it off and puts it in where it can
+    /// ([`Capabilities::vlan`]).
+    pub vlan: bool,
     /// Send a frame in several segments, if the driver takes them. Without, each is copied into one: for a device that does not do
     /// what its driver says, such as QEMU's packed rings, which take the buffer id of a chain from its first descriptor where virtio
     /// 1.1 (2.7.6) has it in the last.
@@ -56,6 +59,7 @@ impl Default for PortConfig {
             mac: None,
             pool_size: None,
             rss_key: None,
+            vlan: false,
             multi_segment: true,
             force: false,
             peer_timeout: None,

@@ -7,6 +7,8 @@ use super::own;
 use super::port::Shared;
 use super::segment::OFFLOADS;
 use super::setup::ETHERNET;
+use crate::capture::Capture;
+use crate::packet::TAG;
 use crate::prefetch::{CACHE_LINE, prefetch_to_write};
 use crate::{BURST, Bytes, Capabilities, MacAddr, Nic, Packet, QueueStats};
 use dpdk_sys as sys;
@@ -15,7 +17,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 /// The largest frame that segmentation offload takes.
-const MAX_TSO_FRAME: usize = 65_535 + ETHERNET;
+const MAX_TSO_FRAME: usize = 65_535 + ETHERNET + TAG;
 
 /// A queue pair of a [`Port`](super::Port), from [`Port::take_queues`](super::Port::take_queues).
 ///
@@ -44,6 +46,8 @@ pub struct QueuePair {
     /// Frames arrive cold, and empty packets begin further.
     cold: bool,
     stats: QueueStats,
+    /// Who keeps copies of what passes.
+    capture: Option<Box<Capture>>,
     not_sync: PhantomData<Cell<()>>,
 }
 
@@ -69,7 +73,7 @@ impl QueuePair {
             pass: shared.gate.enter(index),
             index,
             pool: shared.pool.clone(),
-            longest: usize::from(shared.choice.capabilities.mtu) + ETHERNET,
+            longest: usize::from(shared.choice.capabilities.mtu) + ETHERNET + shared.choice.tag,
             mac: shared.mac,
             max_segments: shared.choice.max_segments,
             max_tso_segments: shared.choice.max_tso_segments,
@@ -78,6 +82,7 @@ impl QueuePair {
             may_vanish: shared.choice.may_vanish,
             cold: shared.choice.cold,
             stats: QueueStats::default(),
+            capture: None,
             not_sync: PhantomData,
             shared,
         }
@@ -86,6 +91,19 @@ impl QueuePair {
     /// The pool that the packets of this port come from.
     pub fn mempool(&self) -> &Mempool {
         &self.pool
+    }
+
+    /// Lets `capture` keep copies of what passes from now on, until nobody reads them any more.
+    pub fn keep_copies(&mut self, capture: Capture) {
+        self.capture = Some(Box::new(capture));
+    }
+
+    /// Who keeps copies, if anybody still reads them.
+    #[cold]
+    #[inline(never)]
+    fn capture(&mut self) -> Option<&mut Capture> {
+        self.capture.take_if(|capture| capture.is_over());
+        self.capture.as_deref_mut()
     }
 
     #[inline]
@@ -144,6 +162,7 @@ impl QueuePair {
         }
         copy.head().set_flags(frame.head().flags() & sys::LR_TX_OFFLOAD_MASK);
         copy.head().set_tx_offload(frame.head().tx_offload());
+        copy.head().set_vlan_tci(frame.head().vlan_tci());
         self.stats.copied_bytes += frame.len() as u64;
         Some(copy)
     }
@@ -279,6 +298,11 @@ impl Nic for QueuePair {
         unsafe { into.set_len(before + received) };
         self.stats.rx_frames += received as u64;
         self.stats.rx_bytes += bytes(&into[before..]);
+        if self.capture.is_some()
+            && let Some(capture) = self.capture()
+        {
+            capture.received(&into[before..]);
+        }
         if self.cold {
             // From another core's cache, or from memory: payload, and headers that others are going to be written over, now or
             // when the packet is used again.
@@ -306,6 +330,11 @@ impl Nic for QueuePair {
             if ready == 0 && held_up == Some(Fit::Copy) {
                 break;
             }
+            if self.capture.is_some()
+                && let Some(capture) = self.capture()
+            {
+                capture.sending(&from[taken..taken + ready]);
+            }
             // SAFETY: virtio frees what the other end has read, and shows it the frames of a call when it has looked at
             // all of them.
             let mut lent = if self.lends { unsafe { lend(&from[taken..taken + ready]) } } else { 0 };
@@ -326,6 +355,9 @@ impl Nic for QueuePair {
                 // SAFETY: lent above, and kept alive by that, whoever has it now.
                 unsafe { frame.head().reclaim() };
                 lent &= lent - 1;
+            }
+            if let Some(capture) = &mut self.capture {
+                capture.sent(sent);
             }
             self.stats.tx_frames += sent as u64;
             taken += sent;

@@ -193,6 +193,11 @@ impl Segment {
         self.get(sys::LR_MBUF_VLAN_TCI)
     }
 
+    #[inline]
+    pub fn set_vlan_tci(self, tci: u16) {
+        self.set(sys::LR_MBUF_VLAN_TCI, tci);
+    }
+
     /// The pool that the mbuf itself came from.
     #[inline]
     pub fn pool(self) -> *mut sys::rte_mempool {

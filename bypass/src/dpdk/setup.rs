@@ -6,7 +6,9 @@ use super::external::PRIVATE_SIZE;
 use super::interface;
 use super::mempool::CACHE_FULL;
 use super::port::PortConfig;
+use super::queue::FURTHER;
 use super::vdev::{Kind, Plan};
+use crate::packet::TAG;
 use crate::{BURST, Capabilities, ChecksumOffload};
 use dpdk_sys as sys;
 
@@ -18,7 +20,7 @@ const TAGS: usize = 8;
 const MAX_IP: usize = 65_535;
 /// The largest TCP payload of one packet: what an IPv4 packet holds beside the longest headers.
 pub(super) const TSO_PAYLOAD: usize = MAX_IP - 60 - 60;
-/// Data room of a packet where a frame may be a chain.
+/// Data room of a packet at least.
 const DATA_ROOM: usize = 2048;
 /// The kernel puts received frames this far into an AF_XDP buffer (`XDP_PACKET_HEADROOM`).
 const XDP_HEADROOM: usize = 256;
@@ -28,6 +30,8 @@ const XDP_FILL: u16 = 2048;
 const DESCRIPTORS: u16 = 512;
 /// Packets that each queue pair's owner may hold, unless the pool's size is given.
 const PACKETS: u32 = 16_384;
+/// Fewer where packets are long: as many as have so much room together.
+const POOL_BYTES: usize = 64 << 20;
 
 /// A port's configuration, and what comes of it.
 #[derive(Debug, Clone)]
@@ -49,6 +53,8 @@ pub(super) struct Choice {
     pub cold: bool,
     /// Its pool must be one piece of memory.
     pub one_piece: bool,
+    /// Bytes of a VLAN tag that sent frames may have beside their headers.
+    pub tag: usize,
     /// Segments of one sent frame at most; with 1, it must also be exclusive and of the port's own pool.
     pub max_segments: usize,
     /// The same for a frame that the device is to segment.
@@ -79,12 +85,9 @@ pub(super) fn choose(
     // These copy a long frame into a chain, whatever is configured.
     let chains = matches!(plan.kind, Kind::Vhost | Kind::MemifServer) || is_memif(plan);
     let can_scatter = info.rx_offloads & sys::LR_RX_OFFLOAD_SCATTER != 0;
-    let data_room = match (is_xdp, config.multi_segment && (chains || can_scatter)) {
-        (true, _) => (frame + XDP_HEADROOM).next_multiple_of(64).max(DATA_ROOM),
-        (false, true) => DATA_ROOM,
-        (false, false) => frame.next_multiple_of(64).max(DATA_ROOM),
-    }
-    .max(info.min_rx_bufsize as usize);
+    // What is sent in one piece, headers and all, has to fit into one packet, whatever may arrive in several.
+    let data_room = (frame + if is_xdp { XDP_HEADROOM } else { 0 }).next_multiple_of(64).max(DATA_ROOM);
+    let data_room = data_room.max(info.min_rx_bufsize as usize);
     // Merged segments arrive as chains, with checksums that somebody must have verified.
     let merging = sys::LR_RX_OFFLOAD_TCP_LRO | sys::LR_RX_OFFLOAD_TCP_CKSUM | sys::LR_RX_OFFLOAD_SCATTER;
     let lro = info.rx_offloads & merging == merging;
@@ -101,6 +104,14 @@ pub(super) fn choose(
     } | if rss_types != 0 { sys::LR_RX_OFFLOAD_RSS_HASH } else { 0 }
         | if scatter { sys::LR_RX_OFFLOAD_SCATTER } else { 0 }
         | if lro { sys::LR_RX_OFFLOAD_TCP_LRO } else { 0 };
+    let virtio = info.driver.starts_with(&b"net_virtio".map(|byte| byte as std::ffi::c_char));
+    // What moves the addresses by a program would do so for a frame that nobody else has a share in, and no other.
+    let vlan = config.vlan
+        && plan.kind == Kind::Other
+        && !virtio
+        && info.rx_offloads & sys::LR_RX_OFFLOAD_VLAN_STRIP != 0
+        && info.tx_offloads & sys::LR_TX_OFFLOAD_VLAN_INSERT != 0;
+    let wanted_rx = wanted_rx | if vlan { sys::LR_RX_OFFLOAD_VLAN_STRIP } else { 0 };
     let rx_offloads = info.rx_offloads & wanted_rx;
     let wanted_tx = sys::LR_TX_OFFLOAD_IPV4_CKSUM
         | sys::LR_TX_OFFLOAD_UDP_CKSUM
@@ -112,6 +123,7 @@ pub(super) fn choose(
             _ => sys::LR_TX_OFFLOAD_TCP_CKSUM | sys::LR_TX_OFFLOAD_TCP_TSO,
         };
     let unwanted = if config.multi_segment { 0 } else { sys::LR_TX_OFFLOAD_MULTI_SEGS | sys::LR_TX_OFFLOAD_TCP_TSO };
+    let wanted_tx = wanted_tx | if vlan { sys::LR_TX_OFFLOAD_VLAN_INSERT } else { 0 };
     let tx_offloads = info.tx_offloads & wanted_tx & !unwanted;
 
     // A device with a longer key hashes more fields; ours goes on as it began.
@@ -149,7 +161,8 @@ pub(super) fn choose(
     let needed = rings + ((longest + 1) * BURST) as u32 + CACHE_FULL;
     let queue_pairs = u32::from(plan.queues);
     let least = queue_pairs * (u32::from(rx_descriptors.max(fill)) + 64);
-    let packets = config.pool_size.unwrap_or(queue_pairs * (needed + PACKETS)).max(least);
+    let owned = PACKETS.min((POOL_BYTES / data_room) as u32);
+    let packets = config.pool_size.unwrap_or(queue_pairs * (needed + owned)).max(least);
     let rx = |bit| rx_offloads & bit != 0;
     let tx = |bit| tx_offloads & bit != 0;
     let capabilities = Capabilities {
@@ -172,14 +185,13 @@ pub(super) fn choose(
         multi_segment_tx,
         scatter_rx: scatter || chains,
         rss: rss_types != 0,
-        vlan: false,
+        vlan,
         rx_partial_checksum: match &plan.kind {
             Kind::Tap(_) => true,
             Kind::AfXdp(name) => leaves_checksums_partial(name),
             _ => false,
         },
     };
-    let virtio = info.driver.starts_with(&b"net_virtio".map(|byte| byte as std::ffi::c_char));
     Ok(Choice {
         setup,
         capabilities,
@@ -189,6 +201,7 @@ pub(super) fn choose(
         may_vanish: is_memif(plan),
         cold: virtio || plan.kind == Kind::Other,
         one_piece: is_xdp,
+        tag: if config.vlan && !vlan { TAG } else { 0 },
         max_segments: segments(info.tx_mtu_segments_max),
         max_tso_segments: segments(info.tx_segments_max),
     })
@@ -222,7 +235,10 @@ fn leaves_checksums_partial(name: &str) -> bool {
 
 fn mtu(plan: &Plan, config: &PortConfig, info: &sys::lr_port_info) -> Result<u16, OpenError> {
     const USUAL: u16 = 1500;
+    // A packet's room and headroom are counted in 16 bits.
+    let room = usize::from(u16::MAX) / 64 * 64 - sys::LR_MBUF_HEADROOM as usize - FURTHER;
     let device = u32::from(info.max_mtu).min(info.max_rx_pktlen.saturating_sub(ETHERNET as u32));
+    let device = device.min((room - ETHERNET - TAGS) as u32);
     let (max, remedy) = match &plan.kind {
         Kind::AfXdp(name) => {
             // A buffer is at most a page, of which the mempool, the mbuf and both headrooms take their part.

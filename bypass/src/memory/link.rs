@@ -70,6 +70,9 @@ pub struct LinkConfig {
     pub tso: Option<usize>,
     /// The only end that cuts, if there is but one: the other sends no large frames and this one receives none.
     pub tso_from: Option<End>,
+    /// Claim to put VLAN tags into sent frames and to take them from received ones: a tag crosses the link beside its
+    /// frame, which then has no RSS hash.
+    pub vlan: bool,
     /// Send chains, clones and attached bytes as they are. Without it they are copied into one packet first, as
     /// on AF_XDP, and [`copied_bytes`](crate::QueueStats::copied_bytes) says how many bytes that were.
     pub multi_segment: bool,
@@ -91,6 +94,7 @@ impl Default for LinkConfig {
             checksum_offload: false,
             tso: None,
             tso_from: None,
+            vlan: false,
             multi_segment: true,
             steering: None,
             impairments: Impairments::default(),

@@ -73,7 +73,7 @@ impl MemoryNic {
             multi_segment_tx: config.multi_segment,
             scatter_rx: config.multi_segment,
             rss: config.steering.is_some(),
-            vlan: false,
+            vlan: config.vlan,
             rx_partial_checksum: false,
         };
         MemoryNic {

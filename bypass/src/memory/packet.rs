@@ -54,8 +54,8 @@ pub(super) struct Rest {
     last: Option<NonNull<Slot>>,
     /// How many segments follow the first, in the first of several.
     more: u32,
-    /// The RSS hash, in the first segment of a packet that has one.
-    rss_hash: u32,
+    /// The RSS hash, or the VLAN tag that is beside the frame, in the first segment of a packet that has one.
+    hash_or_tag: u32,
     /// Where the data lie, in a segment without a buffer. They are dropped with the segment.
     attached: MaybeUninit<Bytes>,
 }
@@ -351,11 +351,11 @@ impl MemoryPacket {
 
     /// Takes over what is said about a frame, other than its bytes.
     fn inherit(&mut self, from: &MemoryPacket) {
-        let (view, rss_hash) = (from.head(), from.rest(from.head).rss_hash);
+        let (view, hash_or_tag) = (from.head(), from.rest(from.head).hash_or_tag);
         let head = self.head_mut();
         head.port = view.port;
         head.sent_at = view.sent_at;
-        self.rest_mut().rss_hash = rss_hash;
+        self.rest_mut().hash_or_tag = hash_or_tag;
     }
 
     /// What the ports have to do with the frame.
@@ -376,7 +376,7 @@ impl MemoryPacket {
         head.sent_at = now;
         head.port.send(rss_hash.is_some());
         if let Some(hash) = rss_hash {
-            self.rest_mut().rss_hash = hash;
+            self.rest_mut().hash_or_tag = hash;
         }
     }
 

@@ -153,6 +153,49 @@ fn retained_bytes_share_the_packet_and_either_may_end_first() {
 }
 
 #[test]
+fn a_tag_goes_in_front_of_retained_payload_where_it_lies() {
+    with_pool("packets::a_tag_goes_in_front_of_retained_payload_where_it_lies", |pool| {
+        const FRAME: &[u8] = b"aaaaaabbbbbb\x08\x00payload";
+        const TAGGED: &[u8] = b"aaaaaabbbbbb\x81\x00\x20\x05\x08\x00payload";
+        for retained in [false, true] {
+            let mut frame = packet(pool, FRAME);
+            let payload = retained.then(|| frame.retain(14).unwrap());
+            let address = frame.data()[14..].as_ptr();
+            assert!(frame.tag(0x2005, || None));
+            assert_eq!((frame.data(), frame.len()), (TAGGED, TAGGED.len()));
+            assert_eq!(frame.data()[18..].as_ptr(), address);
+            if let Some(payload) = payload {
+                assert_eq!((&payload[..], payload.as_ptr()), (&b"payload"[..], address));
+                assert_eq!(frame.untag(), None, "the payload's holder could see its addresses move");
+            }
+            assert_eq!((frame.untag(), frame.data()), (Some(0x2005), FRAME));
+            assert_eq!((frame.untag(), frame.data()), (None, FRAME));
+        }
+        // What others see, and what has no room in front, is chained behind a packet with the addresses.
+        let cloned = packet(pool, FRAME);
+        let clone = cloned.try_clone().unwrap();
+        let mut seen = packet(pool, FRAME);
+        let all = seen.retain(0).unwrap();
+        let mut full = packet(pool, &FRAME[12..]);
+        assert!(full.prepend(116).is_some());
+        full.prepend(12).unwrap().copy_from_slice(&FRAME[..12]);
+        let of_full = full.data()[12..].to_vec();
+        let rest = [&FRAME[12..], &FRAME[12..], &of_full];
+        for (mut frame, rest) in [cloned, seen, full].into_iter().zip(rest) {
+            assert!(frame.tag(0x2005, || pool.allocate()));
+            assert_eq!(frame.segments().count(), 2);
+            let bytes: Vec<u8> = frame.segments().flatten().copied().collect();
+            assert_eq!(bytes, [&TAGGED[..16], rest].concat());
+        }
+        assert_eq!((clone.data(), &all[..]), (FRAME, FRAME));
+        let mut without = packet(pool, FRAME);
+        let _clone = without.try_clone().unwrap();
+        assert!(!without.tag(0x2005, || None));
+        assert!(!packet(pool, &FRAME[..11]).tag(0x2005, || pool.allocate()));
+    });
+}
+
+#[test]
 fn a_clone_and_attached_bytes_are_retained_too() {
     with_pool("packets::a_clone_and_attached_bytes_are_retained_too", |pool| {
         let original = packet(pool, b"headpayload");

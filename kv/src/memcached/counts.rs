@@ -74,6 +74,21 @@ impl Counts {
         self[what] += 1;
     }
 
+    /// Keys that were fetched, stored, deleted and counted up or down, found or not.
+    pub fn keys(&self) -> u64 {
+        let each = [
+            Count::CmdGet,
+            Count::CmdSet,
+            Count::DeleteHits,
+            Count::DeleteMisses,
+            Count::IncrHits,
+            Count::IncrMisses,
+            Count::DecrHits,
+            Count::DecrMisses,
+        ];
+        each.into_iter().map(|what| self[what]).sum()
+    }
+
     /// All of them, by their names.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
         NAMES.into_iter().zip(self.0)

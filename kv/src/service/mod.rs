@@ -228,6 +228,11 @@ impl Service for Kv {
         self.work_in_background(net)
     }
 
+    /// Commands of Redis' clients, and keys of memcached's, of which one command may have several.
+    fn requests(&self) -> Option<u64> {
+        Some(self.stats.commands + self.counts.keys())
+    }
+
     fn closed(&mut self, _: &mut impl Transport, conn: ConnId, (): (), _: CloseReason) {
         if self.client(conn).is_none() {
             return;

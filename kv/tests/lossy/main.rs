@@ -28,6 +28,7 @@ fn host(n: u8, listen: &[&str]) -> Config {
     Config {
         addresses: vec![format!("10.0.0.{n}/24").parse().unwrap(), format!("fd00::{n}/64").parse().unwrap()],
         mac: Some(format!("02:00:00:00:00:{n:02x}").parse().unwrap()),
+        dad_transmits: 0,
         seed: n.into(),
         listen: listen.iter().map(|address| address.parse().unwrap()).collect(),
         ..Config::default()

@@ -140,6 +140,7 @@ impl Setup {
         Config {
             addresses: ["10.0.0.2/24", "fd00::2/64"].map(|cidr| cidr.parse().expect("an address")).to_vec(),
             mac: Some(super::frames::ENDPOINT_MAC),
+            dad_transmits: 0,
             listen: listen(7),
             listen_udp: if self.bit(13) { listen(7) } else { Vec::new() },
             max_connections: if self.bit(14) { 3 } else { 32 },

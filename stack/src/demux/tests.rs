@@ -20,7 +20,7 @@ fn classify(bytes: &[u8]) -> Result<Kind, Cause> {
 fn classify_on(bytes: &[u8], partial_checksums: bool) -> Result<Kind, Cause> {
     let own = ["10.0.0.2/24", "fd00::2/64"].map(|cidr| cidr.parse().unwrap());
     let addresses = Addresses::new(&own, &[], OURS);
-    Host { mac: OURS, addresses: &addresses, dhcp: false, partial_checksums }.classify(&packet(bytes))
+    Host { mac: OURS, addresses: &addresses, dhcp: false, fragments: false, partial_checksums }.classify(&packet(bytes))
 }
 
 /// A segment with `len` bytes of payload from `from` to `to`, as a frame.
@@ -146,30 +146,100 @@ fn no_host_sends_from_a_group_or_from_nowhere() {
     }
 }
 
-#[test]
-fn tcp_in_fragments_and_behind_extension_headers_is_dropped() {
-    let mut frame = tcp(FOUR.0, FOUR.1, 0);
-    let mut ip = Ipv4Packet::new_unchecked(&mut frame[ETHERNET..]);
-    ip.set_more_frags(true);
-    ip.fill_checksum();
-    assert_eq!(classify(&frame), Err(Cause::Fragment));
+/// `frame`, over IPv4, as one of several fragments: the first, one in the middle, the last.
+fn fragments(frame: &[u8]) -> [Vec<u8>; 3] {
+    [(true, 0), (true, 1480), (false, 2960)].map(|(more, offset)| {
+        let mut fragment = frame.to_vec();
+        let mut ip = Ipv4Packet::new_unchecked(&mut fragment[ETHERNET..]);
+        ip.set_more_frags(more);
+        ip.set_frag_offset(offset);
+        ip.fill_checksum();
+        fragment
+    })
+}
 
-    let plain = tcp(SIX.0, SIX.1, 0);
-    for (kind, header) in [(0, 8), (60, 8), (43, 8), (44, 8), (51, 8)] {
-        let mut frame = plain[..54].to_vec();
-        frame[20] = kind;
-        frame[18..20].copy_from_slice(&(20u16 + header).to_be_bytes());
-        frame.extend([TCP, 0, 0, 0, 0, 0, 0, 0]);
-        frame.extend(&plain[54..]);
-        assert_eq!(classify(&frame), Err(Cause::Fragment), "extension header {kind}");
+/// `frame`, over IPv6, with extension headers of these kinds and eight bytes each behind the first.
+fn behind(frame: &[u8], kinds: &[u8]) -> Vec<u8> {
+    let mut extended = frame[..54].to_vec();
+    let mut next = frame[20];
+    let mut headers = Vec::new();
+    for &kind in kinds.iter().rev() {
+        headers = [&[next, 0, 0, 0, 0, 0, 0, 0][..], &headers].concat();
+        next = kind;
     }
+    extended[20] = next;
+    let len = u16::from_be_bytes([frame[18], frame[19]]) + 8 * kinds.len() as u16;
+    extended[18..20].copy_from_slice(&len.to_be_bytes());
+    extended.extend(headers);
+    extended.extend(&frame[54..]);
+    extended
+}
+
+#[test]
+fn fragments_are_refused_whatever_they_carry() {
+    for fragment in fragments(&tcp(FOUR.0, FOUR.1, 0)).iter().chain(&fragments(&udp(FOUR.0, FOUR.1, b"hello"))) {
+        assert_eq!(classify(fragment), Err(Cause::Fragment));
+    }
+    let mut echo = udp(FOUR.0, FOUR.1, b"hello");
+    echo[23] = 1;
+    for fragment in fragments(&echo) {
+        assert_eq!(classify(&fragment), Err(Cause::Fragment));
+    }
+    // Those for others are not ours to count.
+    assert_eq!(classify(&fragments(&tcp(FOUR.0, "10.0.0.3:7", 0))[0]), Err(Cause::NotOurs));
+
+    for plain in [tcp(SIX.0, SIX.1, 0), udp(SIX.0, SIX.1, b"hello")] {
+        for kinds in [&[44][..], &[0, 44], &[60, 43, 44], &[44, 60]] {
+            assert_eq!(classify(&behind(&plain, kinds)), Err(Cause::Fragment), "extension headers {kinds:?}");
+        }
+    }
+}
+
+#[test]
+fn fragments_of_datagrams_are_taken_where_that_is_wanted() {
+    let addresses = Addresses::new(&["10.0.0.2/24".parse().unwrap(), "fd00::2/64".parse().unwrap()], &[], OURS);
+    let host = Host { mac: OURS, addresses: &addresses, dhcp: true, fragments: true, partial_checksums: false };
+    for fragment in fragments(&udp(FOUR.0, FOUR.1, b"hello")) {
+        assert_eq!(host.classify(&packet(&fragment)), Ok(Kind::Ip));
+    }
+    for fragment in fragments(&tcp(FOUR.0, FOUR.1, 0)) {
+        assert_eq!(host.classify(&packet(&fragment)), Err(Cause::Fragment));
+    }
+    assert_eq!(host.classify(&packet(&behind(&udp(SIX.0, SIX.1, b"hello"), &[44]))), Err(Cause::Fragment));
+}
+
+/// RFC 6980: neighbour discovery in fragments is not to be heeded.
+#[test]
+fn a_neighbour_s_word_in_a_fragment_is_refused() {
+    let mut plain = udp(SIX.0, SIX.1, b"hello");
+    plain[20] = 58;
+    assert_eq!(classify(&behind(&plain, &[44])), Err(Cause::Fragment));
+}
+
+#[test]
+fn dhcp_in_a_fragment_is_refused() {
+    let frame = udp("10.0.0.1:67", "255.255.255.255:68", b"hello");
+    let addresses = Addresses::new(&["10.0.0.2/24".parse().unwrap()], &[], OURS);
+    let host = Host { mac: OURS, addresses: &addresses, dhcp: true, fragments: false, partial_checksums: false };
+    assert_eq!(host.classify(&packet(&frame)), Ok(Kind::Dhcp));
+    for fragment in fragments(&frame) {
+        assert_eq!(host.classify(&packet(&fragment)), Err(Cause::Fragment));
+    }
+}
+
+#[test]
+fn tcp_behind_extension_headers_is_dropped() {
+    let plain = tcp(SIX.0, SIX.1, 0);
+    for kinds in [&[0][..], &[60], &[43], &[51], &[0, 60, 43]] {
+        let frame = behind(&plain, kinds);
+        assert_eq!(classify(&frame), Err(Cause::ExtensionHeader), "extension headers {kinds:?}");
+    }
+    // What cannot be followed to its end may lead there.
+    let mut endless = behind(&plain, &[60, 60]);
+    endless[54 + 1] = 200;
+    assert_eq!(classify(&endless), Err(Cause::ExtensionHeader));
     // UDP behind one is smoltcp's business.
-    let mut frame = plain[..54].to_vec();
-    frame[20] = 60;
-    frame[18..20].copy_from_slice(&28u16.to_be_bytes());
-    frame.extend([UDP, 0, 1, 4, 0, 0, 0, 0]);
-    frame.extend(&plain[54..]);
-    assert_eq!(classify(&frame), Ok(Kind::Ip));
+    assert_eq!(classify(&behind(&udp(SIX.0, SIX.1, b"hello"), &[60])), Ok(Kind::Ip));
 }
 
 /// A datagram with `payload` from `from` to `to`, as a frame.
@@ -249,11 +319,6 @@ fn what_is_unusual_in_a_datagram_is_smoltcp_s_business() {
             assert_eq!(classify(&frame), Ok(Kind::Ip));
         }
     }
-    let mut fragment = udp(FOUR.0, FOUR.1, b"hello");
-    let mut ip = Ipv4Packet::new_unchecked(&mut fragment[ETHERNET..]);
-    ip.set_more_frags(true);
-    ip.fill_checksum();
-    assert_eq!(classify(&fragment), Ok(Kind::Ip));
     // To our address by a broadcast frame, and to groups.
     let mut broadcast = udp(FOUR.0, FOUR.1, b"hello");
     broadcast[..6].fill(0xff);

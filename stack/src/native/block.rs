@@ -128,6 +128,9 @@ impl Flags {
     /// An ICMP error said that the peer cannot be reached.
     pub const UNREACHABLE: Flags = Flags(1 << 30);
 
+    /// The address of ours that it was from is not ours any more. Both at once: it ends but once.
+    pub const ADDRESS_LOST: Flags = Flags::TIMED_OUT.or(Flags::UNREACHABLE);
+
     /// The slot is nobody's.
     pub const VACANT: Flags = Flags(1 << 31);
 

@@ -14,6 +14,7 @@ use super::{Counts, milliseconds};
 use crate::congestion::CongestionControl;
 use crate::engine::{Event, News};
 use crate::ports::Ports;
+use crate::sources::Sources;
 use crate::tuple::HashKey;
 use crate::wheel::Wheel;
 use hashbrown::HashMap;
@@ -47,6 +48,8 @@ pub(super) struct Shared<P> {
     pub connecting: HashMap<u32, u64, foldhash::fast::FixedState>,
     /// Connections that a peer has begun and not completed.
     pub half_open: usize,
+    /// How many connections each source has, if that is limited.
+    pub sources: Option<Box<Sources>>,
     /// When cookies were last sent: answers to them are believed for a while.
     pub cookies_sent: Option<Instant>,
     pub pinned: Pinned,
@@ -196,6 +199,8 @@ impl<P: Packet> Shared<P> {
             CloseReason::Reset
         } else if block.flags.has(Flags::WAS_ABORTED) {
             CloseReason::Aborted
+        } else if block.flags.has(Flags::ADDRESS_LOST) {
+            CloseReason::AddressLost
         } else if block.flags.has_any(Flags::TIMED_OUT | Flags::UNREACHABLE) {
             CloseReason::TimedOut
         } else {
@@ -211,6 +216,8 @@ impl<P: Packet> Shared<P> {
             self.counts.failed += 1;
             let error = if block.flags.has(Flags::WAS_RESET) {
                 ConnectError::Refused
+            } else if block.flags.has(Flags::ADDRESS_LOST) {
+                ConnectError::NoLocalAddress
             } else if block.flags.has(Flags::UNREACHABLE) {
                 ConnectError::Unreachable
             } else {
@@ -248,6 +255,11 @@ impl<P: Packet> Shared<P> {
         }
         if !self.service_timers.is_empty() || !self.lingering.is_empty() {
             self.forget_times(slot);
+        }
+        if let Some(sources) = &mut self.sources
+            && !block.flags.has(Flags::ACTIVE)
+        {
+            sources.leave(&block.tuple);
         }
         block.state = State::Closed;
         block.generation = block.generation.wrapping_add(1);
@@ -346,6 +358,9 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     pub fn leave_half_open(&mut self) {
         if self.block.state == State::SynReceived && !self.block.flags.has(Flags::ACTIVE) {
             self.shared.half_open -= 1;
+            if let Some(sources) = &mut self.shared.sources {
+                sources.complete(&self.block.tuple);
+            }
         }
     }
 

@@ -59,6 +59,8 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
             min_rtt: path.min_rtt(),
             rto: Some(path.time_out(rtt, &settings.limits)),
             time_outs: Some(flight.map_or(0, |flight| flight.time_outs().into())),
+            // A block has no room to count them.
+            retransmitted: None,
             is_recovering: Some(flight.is_some_and(|flight| matches!(flight.phase(), Phase::Recovery | Phase::Loss))),
             reorders: Some(path.reordering_seen()),
             pacing_rate: (settings.pacing && rtt.has_sample()).then(|| control.pacing_rate(rtt.smoothed())),

@@ -15,6 +15,7 @@ use crate::congestion::CongestionControl;
 use crate::egress::Egress;
 use crate::engine::Head;
 use crate::shortcut::field;
+use crate::sources::Verdict;
 use linerate_bypass::time::Instant;
 use linerate_bypass::{Nic, Packet};
 
@@ -39,6 +40,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
             *half_open < settings.half_open
                 && !(time_wait.len() > 0 && time_wait.contains(tuple))
                 && self.listens(tuple)
+                && self.shared.judge(tuple) == Verdict::Begins
         });
         match usual {
             Some((arrival, peer)) => {

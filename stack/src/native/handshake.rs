@@ -15,6 +15,7 @@ use super::{MAX_CHALLENGES, NativeEngine};
 use crate::congestion::CongestionControl;
 use crate::drops::Cause;
 use crate::egress::Egress;
+use crate::sources::Verdict;
 use crate::tuple::Tuple;
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{ConnectError, Nic, Packet};
@@ -125,10 +126,16 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         // RFC 3168 §6.1.1: both flags ask for ECN.
         let wants_ecn = arrival.control.has(Control::ECE.and(Control::CWR));
         let peer = Peer::of(options, tuple.is_ipv4(), wants_ecn && self.uses_ecn());
-        if self.shared.half_open >= self.shared.settings.half_open {
+        let verdict = self.shared.judge(tuple);
+        if verdict == Verdict::Refused {
+            return egress.drop_for(verdict.cause());
+        }
+        let is_full = self.shared.half_open >= self.shared.settings.half_open;
+        if is_full || verdict == Verdict::Unkept {
             if floor.is_some() {
                 self.shared.time_wait.remove(tuple);
             }
+            egress.drop_for(if is_full { Cause::HalfOpenFull } else { verdict.cause() });
             return self.send_cookie(tuple, arrival, &peer, egress, now);
         }
         let mut block = Block { state: State::SynReceived, ..self.shared.begin(tuple, now) };
@@ -158,6 +165,9 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         block.syn_went(&self.shared.settings, now);
         let Some(mut connection) = self.insert(hash, block) else { return egress.drop_for(Cause::TooMany) };
         connection.shared.half_open += 1;
+        if let Some(sources) = &mut connection.shared.sources {
+            sources.join(tuple, true);
+        }
         connection.fit_control();
         if connection.shared.send_syn(tuple, &syn, carrier, egress, now) {
             let due = connection.block.retransmit_at;
@@ -194,14 +204,13 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         if unusable || egress.addresses().next_hop(remote.ip()).is_none() {
             return Err(ConnectError::Unreachable);
         }
-        let local = egress.addresses().source_for(remote.ip()).ok_or(ConnectError::NoLocalAddress)?;
         let Shared { table, key, time_wait, ports, .. } = &mut self.shared;
         let blocks = &self.blocks;
         let taken = |tuple: &Tuple| {
             table.find(tuple.hash_with(key), |slot| blocks[slot as usize].tuple == *tuple).is_some()
                 || time_wait.before(tuple, now) == Before::Recent
         };
-        let tuple = ports.choose(local, remote, taken).ok_or(ConnectError::NoLocalAddress)?;
+        let tuple = ports.choose(egress.addresses(), remote, taken).ok_or(ConnectError::NoLocalAddress)?;
         let hash = tuple.hash_with(&self.shared.key);
         let flags = Flags::ACTIVE | Flags::ACK_NOW;
         let mut block = Block { state: State::SynSent, flags, ..self.shared.begin(&tuple, now) };
@@ -227,7 +236,6 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         now: Instant,
     ) {
         self.shared.cookies_sent = Some(now);
-        egress.drop_for(Cause::HalfOpenFull);
         let isn = cookies::make(&self.shared.secrets, tuple, arrival.seq, peer.mss, now);
         let mut timestamp = peer.timestamp.map(|echo| self.shared.timestamp(tuple, echo, now));
         if let Some(timestamp) = &mut timestamp {
@@ -275,11 +283,18 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         egress: &mut Egress<N>,
         now: Instant,
     ) {
+        if self.shared.has_all(tuple) {
+            egress.drop_for(Cause::TooManyPerSource);
+            return self.shared.reset_for(tuple, arrival, egress, now);
+        }
         let mut block =
             Block { state: State::Established, una: arrival.ack, nxt: arrival.ack, ..self.shared.begin(tuple, now) };
         let syn = Arrival { seq: arrival.seq - 1, ..*arrival };
         block.take_peer(&syn, &peer, &self.shared.settings);
         let Some(mut connection) = self.insert(hash, block) else { return egress.drop_for(Cause::TooMany) };
+        if let Some(sources) = &mut connection.shared.sources {
+            sources.join(tuple, false);
+        }
         connection.fit_control();
         connection.establish(arrival, now);
         connection.take_rest(arrival, packet, now);
@@ -294,6 +309,18 @@ pub(super) fn emptied<P: Packet>(mut packet: P) -> Option<P> {
 }
 
 impl<P: Packet> Shared<P> {
+    /// What becomes of a SYN on `tuple`, by the limits of its source.
+    #[inline(always)]
+    pub(super) fn judge(&self, tuple: &Tuple) -> Verdict {
+        self.sources.as_ref().map_or(Verdict::Begins, |sources| sources.judge(tuple))
+    }
+
+    /// Whether the peer of `tuple` has all the connections that it may have.
+    #[inline(always)]
+    pub(super) fn has_all(&self, tuple: &Tuple) -> bool {
+        self.sources.as_ref().is_some_and(|sources| sources.has_all(tuple))
+    }
+
     /// What every connection of `tuple` begins with.
     #[inline(always)]
     pub(super) fn begin(&mut self, tuple: &Tuple, now: Instant) -> Block {
@@ -378,6 +405,9 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         let block = &mut *self.block;
         if block.state == State::SynReceived && !block.flags.has(Flags::ACTIVE) {
             self.shared.half_open -= 1;
+            if let Some(sources) = &mut self.shared.sources {
+                sources.complete(&block.tuple);
+            }
             // What was left of the connection before this one.
             if self.shared.time_wait.len() > 0 {
                 self.shared.time_wait.remove(&block.tuple);

@@ -276,6 +276,13 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
                 let tuple = block.tuple;
                 return self.shared.reset_for(&tuple, &arrival, egress, now);
             }
+            if !block.flags.has(Flags::ACTIVE) && self.shared.has_all(&block.tuple) {
+                // Others were completed by SYN cookies meanwhile.
+                egress.drop_for(Cause::TooManyPerSource);
+                let tuple = block.tuple;
+                self.shared.reset_for(&tuple, &arrival, egress, now);
+                return self.end(Flags::WAS_RESET);
+            }
             self.establish(&arrival, now);
         }
         let block = &mut *self.block;

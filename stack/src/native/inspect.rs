@@ -124,6 +124,19 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         assert_eq!(pinned, self.shared.pinned.all, "packets that queues hold, and what was counted");
         assert_eq!(queued, self.shared.pinned.queued, "packets that send queues hold, and what was counted");
         assert_eq!(half_open, self.shared.half_open, "half-open connections, and what was counted");
+        if let Some(sources) = &self.shared.sources {
+            let accepted = |block: &&Block| !block.flags.has_any(Flags::VACANT | Flags::ACTIVE);
+            let all = self.blocks.iter().enumerate().filter(|(slot, _)| !free.contains(&(*slot as u32)));
+            let all = all.map(|(_, block)| block).filter(accepted).count();
+            let (counted_half_open, counted, entries) = sources.totals();
+            assert_eq!(
+                (counted_half_open, counted),
+                (half_open, all),
+                "connections of all sources, and what was counted"
+            );
+            assert!(sources.are_within_limits(), "a source has more than it may have");
+            assert!(entries <= all, "{entries} sources of {all} connections");
+        }
         assert_eq!(tuples, self.shared.table.len(), "connections in the table, and entries");
         self.shared.buffers.assert_owned(&owned);
         self.shared.exchanges.assert_owned(exchanges, ours);

@@ -49,6 +49,7 @@ use crate::egress::Egress;
 use crate::engine::{Engine, Event, Head, IcmpError, News, Segments};
 use crate::ports::Ports;
 use crate::seed;
+use crate::sources::Sources;
 use crate::tuple::Tuple;
 use crate::wheel::Wheel;
 use block::{Block, Flags, State};
@@ -111,6 +112,8 @@ struct Counts {
     failed: u64,
     finished: u64,
     broken: u64,
+    /// Segments with data sent again.
+    retransmitted: u64,
     /// Payload bytes copied.
     copied: u64,
     /// Segments for which a receive queue had no place.
@@ -217,12 +220,13 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
             time_wait: TimeWait::new(config.max_time_wait, secrets.table_key()),
             usual_mss: settings.mss(true) - options::TIMESTAMP_LEN as u16,
             secrets,
-            ports: Ports::new(worker, workers, random.u64(..)),
+            ports: Ports::new(worker, workers, random.u64(..), &config.connect_from),
             wheel: Wheel::new(now),
             service_timers: HashMap::with_hasher(foldhash::fast::FixedState::default()),
             lingering: HashMap::with_hasher(foldhash::fast::FixedState::default()),
             connecting: HashMap::with_hasher(foldhash::fast::FixedState::with_seed(random.u64(..))),
             half_open: 0,
+            sources: Sources::of(config, random.u64(..)),
             cookies_sent: None,
             pinned: Pinned::default(),
             held_back: VecDeque::new(),
@@ -278,6 +282,16 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
             let mut connection = self.connection(slot);
             if connection.block.state == State::SynSent && connection.block.tuple.remote().ip() == ip {
                 connection.end(Flags::UNREACHABLE);
+            }
+        }
+    }
+
+    fn address_lost(&mut self, ip: IpAddr) {
+        for slot in self.slots() {
+            let mut connection = self.connection(slot);
+            let block = &*connection.block;
+            if block.tuple.local().ip() == ip && !matches!(block.state, State::Closed | State::TimeWait) {
+                connection.end(Flags::ADDRESS_LOST);
             }
         }
     }
@@ -385,6 +399,7 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
         summary.failed += self.shared.counts.failed;
         summary.finished += self.shared.counts.finished;
         summary.broken += self.shared.counts.broken;
+        summary.retransmitted = Some(self.shared.counts.retransmitted);
         summary.copied_bytes += self.shared.counts.copied;
         summary.drop_for("receive queue full", self.shared.counts.pruned);
         summary.drop_for("TIME-WAIT ended early", self.shared.time_wait.ended_early());

@@ -260,6 +260,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         } else {
             buffers.flight.retransmitted(seq, span, now, timestamp.map_or(0, |timestamp| timestamp.value));
             buffers.probe = None;
+            self.shared.counts.retransmitted += u64::from(len.div_ceil(block.mss.max(1).into()).max(1));
         }
         block.flags.clear(Flags::PROBE | Flags::WINDOW_PROBE);
         block.retransmit_at = deadline(buffers, block, self.cold, &self.shared.settings.limits);

@@ -63,7 +63,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
             }
         }
         match block.state {
-            State::SynReceived if control == Control::ACK => {
+            State::SynReceived if control == Control::ACK && !self.shared.has_all(&head.tuple) => {
                 block.ts_recent = ts_recent;
                 let window = rest as u16;
                 let arrival = Arrival { seq, ack, control, window, header: 0, len: 0, marked: false };

@@ -159,8 +159,8 @@ impl TimeWait {
     }
 
     /// Our next sequence number of the connection `tuple`, if there is a record of it that keeps us from opening a new one, or
-    /// an old one that does not: what is new then has timestamps that are greater than all that the old one has sent, so that its
-    /// peer tells one from the other (RFC 6191 §2, seen from the other end; RFC 7323 §5.2).
+    /// an old one that does not: what is new then has timestamps that are greater than all that the old one sent before it
+    /// was in TIME-WAIT, so that its peer tells one from the other (RFC 6191 §2, seen from the other end; RFC 7323 §5.2).
     pub fn before(&self, tuple: &Tuple, now: Instant) -> Before {
         let Some(record) = self.find(tuple).and_then(|at| self.records.get(at as usize)) else {
             return Before::Nothing;

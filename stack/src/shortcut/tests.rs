@@ -55,7 +55,7 @@ fn shortcut(frame: &MemoryPacket, addresses: &Addresses) -> Option<Tcp> {
 }
 
 fn long_way(frame: &MemoryPacket, addresses: &Addresses) -> Option<Tcp> {
-    let host = Host { mac: OURS, addresses, dhcp: true, partial_checksums: false };
+    let host = Host { mac: OURS, addresses, dhcp: true, fragments: true, partial_checksums: false };
     match host.classify(frame) {
         Ok(Kind::Tcp(tcp)) => Some(tcp),
         _ => None,

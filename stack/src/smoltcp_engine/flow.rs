@@ -44,6 +44,8 @@ pub(super) struct Flow {
     pub sockets: SocketSet<'static>,
     handle: SocketHandle,
     pub phase: Phase,
+    /// The peer has begun it.
+    pub is_accepted: bool,
     /// Bytes in the receive queue that the service has been told of.
     told: usize,
     /// An operation found too little room.
@@ -77,6 +79,13 @@ pub(super) fn new_set(rx_buffer: usize, tx_buffer: usize) -> (SocketSet<'static>
 }
 
 impl Flow {
+    /// Ends it for the reason `why` without another segment: its socket is replaced by one that has no peer.
+    pub fn silence(&mut self, (sockets, handle): (SocketSet<'static>, SocketHandle), why: CloseReason) {
+        (self.sockets, self.handle) = (sockets, handle);
+        self.reason = Some(why);
+        self.dirty = false;
+    }
+
     /// The socket's state.
     pub fn conn_state(&self) -> ConnState {
         match self.socket().state() {
@@ -99,6 +108,7 @@ impl Flow {
             sockets,
             handle,
             phase,
+            is_accepted: phase == Phase::HalfOpen,
             told: 0,
             wants_room: false,
             told_end: false,

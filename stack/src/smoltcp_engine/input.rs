@@ -7,6 +7,7 @@ use crate::drops::Cause;
 use crate::egress::{ETHERNET, Egress};
 use crate::engine::Head;
 use crate::reply::Reply;
+use crate::sources::Verdict;
 use crate::time_wait::Answer;
 use crate::tuple::Tuple;
 use linerate_bypass::time::Instant;
@@ -106,12 +107,20 @@ impl SmoltcpEngine {
             egress.drop_for(Cause::HalfOpenFull);
             return None;
         }
+        let verdict = self.sources.as_ref().map_or(Verdict::Begins, |sources| sources.judge(&tuple));
+        if verdict != Verdict::Begins {
+            egress.drop_for(verdict.cause());
+            return None;
+        }
         let Some(slot) = self.insert(tuple, Phase::HalfOpen) else {
             egress.drop_for(Cause::TooMany);
             return None;
         };
         // `remove` takes it off again.
         self.half_open += 1;
+        if let Some(sources) = &mut self.sources {
+            sources.join(&tuple, true);
+        }
         let local = tuple.local();
         let timeout = self.limits.half_open_timeout;
         let socket = self.slots.get_mut(slot)?.socket_mut();

@@ -21,6 +21,7 @@ use crate::engine::{Engine, Event, Head, IcmpError, News, Segments};
 use crate::ports::Ports;
 use crate::seed;
 use crate::slots::Slots;
+use crate::sources::Sources;
 use crate::time_wait::TimeWait;
 use crate::tuple::Tuple;
 use crate::wheel::Wheel;
@@ -54,6 +55,8 @@ pub struct SmoltcpEngine {
     listen: Vec<SocketAddr>,
     limits: Limits,
     half_open: usize,
+    /// How many connections each source has, if that is limited.
+    sources: Option<Box<Sources>>,
     /// The slots of a burst's flows.
     burst: Vec<u32>,
     touched: Vec<u32>,
@@ -119,6 +122,13 @@ impl SmoltcpEngine {
         Some(slot)
     }
 
+    fn leave_half_open(&mut self, tuple: &Tuple) {
+        self.half_open -= 1;
+        if let Some(sources) = &mut self.sources {
+            sources.complete(tuple);
+        }
+    }
+
     /// Forgets the flow in `slot`, but for a record if it is in TIME-WAIT.
     fn remove(&mut self, slot: u32, now: Instant) {
         let Some(flow) = self.slots.remove(slot) else { return };
@@ -126,7 +136,12 @@ impl SmoltcpEngine {
         self.wheel.disarm(2 * slot);
         self.wheel.disarm(2 * slot + 1);
         if flow.phase == Phase::HalfOpen {
-            self.half_open -= 1;
+            self.leave_half_open(&flow.tuple);
+        }
+        if flow.is_accepted
+            && let Some(sources) = &mut self.sources
+        {
+            sources.leave(&flow.tuple);
         }
         if let (State::TimeWait, Some(sent)) = (flow.socket().state(), flow.sent) {
             self.time_wait.insert(flow.tuple, sent.next_sequence, sent.acknowledged, sent.window, now);
@@ -157,7 +172,7 @@ impl<N: Nic> Engine<N> for SmoltcpEngine {
             time_wait: TimeWait::new(random.u64(..)),
             wheel: Wheel::new(now),
             fired: Vec::new(),
-            ports: Ports::new(worker, workers, random.u64(..)),
+            ports: Ports::new(worker, workers, random.u64(..), &config.connect_from),
             listen: config.listen.clone(),
             limits: Limits {
                 connections: config.max_connections.min(ConnId::MAX_SLOTS),
@@ -168,6 +183,7 @@ impl<N: Nic> Engine<N> for SmoltcpEngine {
                 tx_buffer: config.tx_buffer.unwrap_or(BUFFER),
             },
             half_open: 0,
+            sources: Sources::of(config, random.u64(..)),
             burst: Vec::new(),
             touched: Vec::new(),
             dirty: Vec::new(),
@@ -216,6 +232,22 @@ impl<N: Nic> Engine<N> for SmoltcpEngine {
         }
     }
 
+    fn address_lost(&mut self, ip: IpAddr) {
+        let of_it = |(slot, flow): (u32, &mut Box<Flow>)| (flow.tuple.local().ip() == ip).then_some((slot, flow.phase));
+        for (slot, phase) in self.slots.iter_mut().filter_map(of_it).collect::<Vec<_>>() {
+            let Some(flow) = self.slots.get_mut(slot) else { continue };
+            match phase {
+                Phase::HalfOpen => self.remove(slot, Instant::ZERO),
+                Phase::Connecting(token) => self.fail(slot, token, ConnectError::NoLocalAddress),
+                Phase::Open if !matches!(flow.socket().state(), State::Closed | State::TimeWait) => {
+                    flow.silence(flow::new_set(self.limits.rx_buffer, self.limits.tx_buffer), CloseReason::AddressLost);
+                    self.touch(slot);
+                }
+                Phase::Open | Phase::Gone => {}
+            }
+        }
+    }
+
     fn expire(&mut self, now: Instant) {
         let mut fired = std::mem::take(&mut self.fired);
         self.wheel.expire(now, &mut fired);
@@ -248,8 +280,9 @@ impl<N: Nic> Engine<N> for SmoltcpEngine {
                 Fate::Stays => {}
                 Fate::Opened => {
                     flow.socket_mut().set_timeout(Some(self.limits.user_timeout));
+                    let tuple = flow.tuple;
                     if phase == Phase::HalfOpen {
-                        self.half_open -= 1;
+                        self.leave_half_open(&tuple);
                         self.counts.accepted += 1;
                     } else {
                         self.counts.connected += 1;

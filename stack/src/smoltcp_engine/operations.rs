@@ -144,11 +144,10 @@ impl SmoltcpEngine {
         if unusable || egress.addresses().next_hop(remote.ip()).is_none() {
             return Err(ConnectError::Unreachable);
         }
-        let local = egress.addresses().source_for(remote.ip()).ok_or(ConnectError::NoLocalAddress)?;
         let (table, time_wait) = (&self.table, &self.time_wait);
         let tuple = self
             .ports
-            .choose(local, remote, |tuple| table.contains_key(tuple) || time_wait.contains(tuple))
+            .choose(egress.addresses(), remote, |tuple| table.contains_key(tuple) || time_wait.contains(tuple))
             .ok_or(ConnectError::NoLocalAddress)?;
         let slot = self.insert(tuple, Phase::Connecting(token)).ok_or(ConnectError::TooMany)?;
         let timeout = self.limits.half_open_timeout;

@@ -294,6 +294,7 @@ fn draw_config(dice: &mut Dice, end: End, mtu: u16, weather: Weather, engine: En
     Config {
         addresses: vec![format!("10.0.0.{n}/24").parse().unwrap(), format!("fd00::{n}/64").parse().unwrap()],
         mac: Some(format!("02:00:00:00:00:{n:02x}").parse().unwrap()),
+        dad_transmits: 0,
         // IPv6 needs 1280 (RFC 8200 §5).
         mtu: dice.chance(0.1).then_some(mtu - mtu / 10).filter(|own| *own >= 1280 || mtu < 1280),
         listen: vec!["0.0.0.0:7".parse().unwrap(), "[::]:7".parse().unwrap()],

@@ -1,12 +1,17 @@
+use super::super::answering::{self, CONNECTIONS, Listener, PATIENCE, Post, Server};
 use super::*;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::time::{Duration, Instant};
 
 /// How long anything in a test may take: longer than clients are waited for.
 const DEADLINE: Duration = Duration::from_secs(20);
 
 fn server() -> (Server, SocketAddr) {
-    let listener = Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
-    let address = listener.address().unwrap();
-    (listener.serve(|| "the page\n".to_owned()).unwrap(), address)
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let post = Post::new(Listener::Tcp(listener), PATIENCE, |heard| react(heard, || "the page\n".to_owned()));
+    (answering::answer(vec![post.unwrap()]).unwrap(), address)
 }
 
 fn client(address: SocketAddr) -> TcpStream {

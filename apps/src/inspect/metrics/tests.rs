@@ -49,6 +49,28 @@ fn what_there_is_not_has_neither_a_line_nor_a_head() {
 }
 
 #[test]
+fn what_is_told_to_others_are_the_values_of_the_page_by_their_names() {
+    let mut told = told(0);
+    told.requests = Some(5);
+    let (values, page) = (values(&told), page(&[Some(told)]));
+    let mut lines = 0;
+    for (name, value) in &values {
+        match value {
+            Value::One(value) => {
+                lines += 1;
+                assert!(page.contains(&format!("\n{name}{{worker=\"0\"}} {value}\n")), "{name}: {page}");
+            }
+            Value::Each(each) => lines += each.len(),
+        }
+    }
+    // Beside them the page has the version, and that the worker is up.
+    assert_eq!(page.lines().filter(|line| !line.starts_with('#')).count(), lines + 2);
+    assert_eq!(values["linerate_requests_total"], Value::One(5));
+    assert!(matches!(&values["linerate_drops_total"], Value::Each(causes) if causes.values().eq([&7])));
+    assert!(!values.contains_key("linerate_pool_free_packets"));
+}
+
+#[test]
 fn a_worker_that_does_not_answer_is_down() {
     let page = page(&[None, Some(told(1))]);
     assert!(page.contains("linerate_worker_up{worker=\"0\"} 0\nlinerate_worker_up{worker=\"1\"} 1\n"), "{page}");

@@ -1,14 +1,13 @@
 //! The load against a small server that the test plays, and that errs on purpose.
 
-use super::super::{Arrivals, Board, Errors, Load, OpenLoop, Outcome, Part, Plan};
+use super::super::{Arrivals, Board, Errors, Load, OpenLoop, Outcome, Part};
 use super::keys::Scatter;
 use super::*;
-use crate::testing::Fake;
+use crate::testing::{Fake, a_second};
 use linerate_bypass::time::Duration;
 use linerate_bypass::{CloseReason, Service};
 use std::collections::HashMap;
 
-const SECOND: Duration = Duration::from_secs(1);
 const TICK: Duration = Duration::from_millis(1);
 
 fn even(rate: f64) -> Option<OpenLoop> {
@@ -119,13 +118,7 @@ impl Bench {
         let connections = plan.connections;
         let mut traffic = KvLoad::new(Keyspace::new(plan, 7));
         traffic.rng = Rng::with_seed(1);
-        let life = Plan {
-            remote: "10.0.0.2:6379".parse().unwrap(),
-            ports: 1,
-            connections,
-            warm_up: Duration::ZERO,
-            duration: SECOND,
-        };
+        let life = a_second(connections);
         let board = Arc::new(Board::new(1, connections));
         let mut load = Load::new(&life, board.clone(), 0, 1, traffic);
         let mut net = Fake::new(room);

@@ -3,7 +3,7 @@
 use super::reply::{Reply, Wrong, shown};
 use super::request::{Protocol, Request, What};
 use super::{KvLoad, begun, name};
-use crate::load::flight::{LOOK, LOST_AFTER, NO_ANSWER};
+use crate::load::flight::{AGAIN, AT_ONCE, LOOK, LOST_AFTER, NO_ANSWER};
 use crate::load::{Keyspace, Traffic};
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{BlockPool, Bytes, ConnId, Datagram, Origin, Service, Transport};
@@ -24,10 +24,6 @@ const AROUND: usize = 31 + 2;
 const PIECES: usize = 2;
 /// Requests on the way while keys are set, at least: few enough for a kernel socket's buffer.
 const FILLING: usize = 256;
-/// Datagrams that are sent in one event at most, so that what comes back meanwhile does not wait.
-const AT_ONCE: usize = 64;
-/// When it is tried again to send what the transport did not take.
-const AGAIN: Duration = Duration::from_micros(50);
 
 /// What a load over UDP is to do, beside what its [`Keyspace`] says.
 #[derive(Debug, Clone, Copy)]

@@ -2,6 +2,7 @@
 
 use super::{MAX_SEGMENTS, MemoryPacket, Rest};
 use crate::memory::pool::Slot;
+use crate::packet::{ADDRESSES, TAG, VLAN_TAG, with_tag};
 use crate::{Bytes, Memory, Owner, Packet, RxInfo, TxOffload};
 use std::mem::ManuallyDrop;
 use std::ops::Range;
@@ -181,13 +182,57 @@ impl Packet for MemoryPacket {
 
     #[inline(always)]
     fn rx_info(&self) -> RxInfo {
-        self.head().port.found(|| self.rest(self.head).rss_hash)
+        self.head().port.found(|| self.rest(self.head).hash_or_tag)
     }
 
     // The lengths are known where it is asked for, mostly, and the word is a constant there.
     #[inline(always)]
     fn set_tx_offload(&mut self, offload: TxOffload) {
         self.head_mut().port.ask(&offload);
+    }
+
+    fn set_tx_vlan(&mut self, tci: u16) {
+        self.rest_mut().hash_or_tag = tci.into();
+        self.head_mut().port.ask_tag();
+    }
+
+    fn tag(&mut self, tci: u16, spare: impl FnOnce() -> Option<Self>) -> bool {
+        let Some(addresses) = self.data().first_chunk().copied() else { return false };
+        let bytes = with_tag(addresses, tci);
+        if self.prepend(TAG).is_some() {
+            let Some(place) = self.data_mut().and_then(|data| data.get_mut(..bytes.len())) else { return false };
+            place.copy_from_slice(&bytes);
+        } else {
+            let Some(mut front) = spare() else { return false };
+            let Some(place) = front.append(bytes.len()) else { return false };
+            place.copy_from_slice(&bytes);
+            if !self.adjust(ADDRESSES) {
+                return false;
+            }
+            front.inherit(self);
+            let rest = std::mem::replace(self, front);
+            if self.chain(rest).is_err() {
+                return false;
+            }
+        }
+        self.head_mut().port.lengthen(TAG);
+        true
+    }
+
+    fn untag(&mut self) -> Option<u16> {
+        let mut tag = [0; TAG];
+        let behind = self.segments().flatten().skip(ADDRESSES);
+        tag.iter_mut().zip(behind).for_each(|(to, from)| *to = *from);
+        let [a, b, c, d] = tag;
+        if u16::from_be_bytes([a, b]) != VLAN_TAG || self.len() < ADDRESSES + TAG {
+            return None;
+        }
+        if self.data().len() < ADDRESSES + TAG || self.data_mut().is_none() {
+            // The sender holds on to what it sent.
+            *self = self.copy(None)?;
+        }
+        self.data_mut()?.get_mut(..ADDRESSES + TAG)?.copy_within(..ADDRESSES, TAG);
+        self.adjust(TAG).then_some(u16::from_be_bytes([c, d]))
     }
 }
 

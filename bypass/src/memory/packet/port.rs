@@ -13,6 +13,8 @@ const L4_GOOD: u64 = 1 << 2;
 const BAD: u32 = 1;
 /// There is an RSS hash.
 const HASHED: u64 = 1 << 4;
+/// A VLAN tag was taken off, and is where the hash would be.
+const UNTAGGED: u64 = 1 << 5;
 const FOUND: u64 = 0xff;
 
 /// From what was found to what is asked: where something is asked that makes a checksum good, it has the same bit.
@@ -20,6 +22,7 @@ const ASKED: u32 = 8;
 const ASKS_L4_CHECKSUM: u64 = 1 << 9;
 const ASKS_CUT: u64 = 1 << 11;
 const ASKS: u64 = 1 << 12;
+const ASKS_TAG: u64 = 1 << 13;
 
 const L2_LEN: u32 = 16;
 const L4_LEN: u32 = 24;
@@ -46,6 +49,19 @@ impl Port {
         let field = |len: usize, most: u64, at: u32| (len as u64).min(most) << at;
         let headers = field(l2_len, MAX_L2, L2_LEN) | field(l3_len, MAX_L3, L3_LEN) | field(l4_len, MAX_L4, L4_LEN);
         self.0 = found | asked | headers | u64::from(tso.unwrap_or(0)) << CUT;
+    }
+
+    /// Asks for a VLAN tag.
+    pub(super) fn ask_tag(&mut self) {
+        self.0 |= ASKS_TAG;
+    }
+
+    /// The Ethernet header is `n` bytes longer than what was asked for said.
+    pub(super) fn lengthen(&mut self, n: usize) {
+        if self.asks() {
+            let l2_len = (self.0 >> L2_LEN & MAX_L2).saturating_add(n as u64).min(MAX_L2);
+            self.0 = self.0 & !(MAX_L2 << L2_LEN) | l2_len << L2_LEN;
+        }
     }
 
     /// What is asked for, as a number: equal for those who ask for the same.
@@ -81,7 +97,12 @@ impl Port {
     #[inline]
     pub(super) fn send(&mut self, is_hashed: bool) {
         let good = self.0 >> ASKED & (IPV4_GOOD | L4_GOOD);
-        self.0 = self.0 & !FOUND | good | if is_hashed { HASHED } else { 0 };
+        let rest = match (self.0 & ASKS_TAG != 0, is_hashed) {
+            (true, _) => UNTAGGED,
+            (false, true) => HASHED,
+            (false, false) => 0,
+        };
+        self.0 = self.0 & !FOUND | good | rest;
     }
 
     /// A checksum that the port computed before the frame was damaged is found wrong by the port at the other end.
@@ -96,9 +117,9 @@ impl Port {
         self.0 &= FOUND;
     }
 
-    /// What was found; `hash` is the RSS hash if there is one.
+    /// What was found; `word` is the RSS hash or the tag if there is one.
     #[inline(always)]
-    pub(super) fn found(self, hash: impl FnOnce() -> u32) -> RxInfo {
+    pub(super) fn found(self, word: impl Fn() -> u32) -> RxInfo {
         let checksum = |good: u64| match self.0 & (good | good << BAD) {
             0 => RxChecksum::Unknown,
             found if found == good => RxChecksum::Good,
@@ -107,8 +128,8 @@ impl Port {
         RxInfo {
             ipv4_checksum: checksum(IPV4_GOOD),
             l4_checksum: checksum(L4_GOOD),
-            rss_hash: (self.0 & HASHED != 0).then(hash),
-            vlan: None,
+            rss_hash: (self.0 & HASHED != 0).then(&word),
+            vlan: (self.0 & UNTAGGED != 0).then(|| word() as u16),
         }
     }
 }

@@ -66,6 +66,7 @@ impl Setup {
         let mut config = Config {
             addresses: vec!["10.0.0.2/24".parse().unwrap(), "fd00::2/64".parse().unwrap()],
             mac: Some(MacAddr(WORKER_MAC)),
+            dad_transmits: 0,
             listen: vec!["0.0.0.0:7".parse().unwrap(), "[::]:7".parse().unwrap()],
             seed: 1,
             ..Config::default()

@@ -1,9 +1,9 @@
 //! The load against counters that the test plays.
 
-use super::super::super::{Board, Load, Outcome, Part, Plan};
+use super::super::super::{Board, Load, Outcome, Part};
 use super::*;
 use crate::load::AskCounters;
-use crate::testing::Fake;
+use crate::testing::{Fake, a_second};
 use linerate_bypass::time::Duration;
 use linerate_bypass::{CloseReason, Service};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -44,13 +44,7 @@ impl Bench {
         let plan = Arc::new(CountPlan { places: places(counters), depth, zipf: 0.99 });
         let mut traffic = CountLoad::new(plan);
         traffic.rng = Rng::with_seed(1);
-        let life = Plan {
-            remote: "10.0.0.2:6379".parse().unwrap(),
-            ports: 1,
-            connections,
-            warm_up: Duration::ZERO,
-            duration: SECOND,
-        };
+        let life = a_second(connections);
         let board = Arc::new(Board::new(1, connections));
         let mut load = Load::new(&life, board.clone(), 0, 1, traffic);
         let mut net = Fake::new(100);

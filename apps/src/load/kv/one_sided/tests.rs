@@ -1,13 +1,12 @@
 //! GETs that are read from an export which the test writes.
 
-use super::super::super::{Board, Load, Part, Plan};
+use super::super::super::{Board, Load, Part};
 use super::super::{Keyspace, KvLoad, KvPlan, Protocol};
 use super::*;
-use crate::testing::Fake;
+use crate::testing::{Fake, a_second};
 use linerate_bypass::{RemoteDone, Service};
 use linerate_kv::export::{Export, Writer};
 
-const SECOND: Duration = Duration::from_secs(1);
 const BASE: u64 = 4096;
 const KEYS: u64 = 20;
 
@@ -36,13 +35,7 @@ impl Bench {
             fill: false,
             verify: false,
         };
-        let life = Plan {
-            remote: "10.0.0.2:6379".parse().unwrap(),
-            ports: 1,
-            connections: 1,
-            warm_up: Duration::ZERO,
-            duration: SECOND,
-        };
+        let life = a_second(1);
         let board = Arc::new(Board::new(1, 1));
         let mut load = Load::new(&life, board.clone(), 0, 1, KvLoad::new(Keyspace::new(plan, 7)));
         let mut net = Fake::new(100_000);

@@ -1,0 +1,125 @@
+//! What passes a port, in a file that libpcap reads.
+
+use super::links::{assert_no_errors, load, socket};
+use super::program::{Ended, Program, linerate, turn};
+use pcap::{Capture, Precision};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+/// A frame in a file.
+#[derive(Debug)]
+struct Frame {
+    /// Since 1970.
+    at: Duration,
+    len: usize,
+    bytes: Vec<u8>,
+}
+
+/// The frames in `file`, as libpcap tells them.
+fn frames(file: &Path) -> Vec<Frame> {
+    let mut capture = Capture::from_file_with_precision(file, Precision::Nano).unwrap();
+    let mut frames = Vec::new();
+    while let Ok(packet) = capture.next_packet() {
+        let header = packet.header;
+        let at = Duration::new(header.ts.tv_sec as u64, header.ts.tv_usec as u32);
+        frames.push(Frame { at, len: header.len as usize, bytes: packet.data.to_vec() });
+    }
+    frames
+}
+
+/// The directions of the frames in `file`, which libpcap does not tell: the bits of the option epb_flags.
+fn directions(file: &Path) -> Vec<u32> {
+    let file = std::fs::read(file).unwrap();
+    let word = |at: usize| u32::from_le_bytes(file[at..at + 4].try_into().unwrap());
+    let (mut at, mut directions) = (0, Vec::new());
+    while at < file.len() {
+        let len = word(at + 4) as usize;
+        if word(at) == 6 {
+            let options = at + 28 + (word(at + 20) as usize).next_multiple_of(4);
+            assert_eq!(word(options), 4 << 16 | 2);
+            directions.push(word(options + 4));
+        }
+        at += len;
+    }
+    directions
+}
+
+/// An echo server and a load of one connection between them, of which the server writes what passes, as `words` say.
+fn captured(words: &[&str]) -> (tempfile::TempDir, PathBuf, Ended) {
+    let directory = tempfile::tempdir().unwrap();
+    let (socket, file) = (socket(&directory), directory.path().join("frames.pcapng"));
+    let mut server = linerate(&format!("echo serve --via memif:{socket},server --ip 10.9.0.2/24 --listen 10.9.0.2:7"));
+    server.args(["--idle", "backoff", "--json", "--pcap"]).arg(&file).args(words);
+    let server = Program::serve(server);
+    assert_no_errors(&Program::start(load(&format!("memif:{socket}"), "--connections 1 --duration 200ms")).wait());
+    let ended = server.stop();
+    assert!(ended.status.success(), "{ended:?}");
+    (directory, file, ended)
+}
+
+#[test]
+fn every_frame_is_there_with_its_time_and_direction() {
+    let _turn = turn();
+    let before = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
+    let (_directory, file, ended) = captured(&[]);
+    let after = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
+    let (frames, directions, summary) = (frames(&file), directions(&file), ended.json());
+    let count = |direction| directions.iter().filter(|it| **it == direction).count();
+    assert_eq!(count(1), summary["rx_frames"].as_u64().unwrap() as usize, "{summary}");
+    assert_eq!(count(2), summary["tx_frames"].as_u64().unwrap() as usize, "{summary}");
+    assert_eq!(frames.len(), directions.len());
+    assert!(frames.is_sorted_by_key(|frame| frame.at), "one worker's frames are in order");
+    assert!(frames[0].at >= before && frames[frames.len() - 1].at <= after);
+    // The first segment is the SYN that was received, and each end's frames have its address.
+    let is_from = |frame: &Frame, last: u8| frame.bytes[26..30] == [10, 9, 0, last];
+    let ip: Vec<_> = frames.iter().zip(&directions).filter(|(frame, _)| frame.bytes[12..14] == [8, 0]).collect();
+    assert!(ip[0].0.bytes[47] & 0x12 == 2 && *ip[0].1 == 1, "{:?}", ip[0]);
+    assert!(ip.iter().all(|(frame, direction)| is_from(frame, if **direction == 1 { 1 } else { 2 })));
+    assert!(frames.iter().all(|frame| frame.bytes.len() == frame.len));
+}
+
+#[test]
+fn a_filter_and_a_length_make_less_of_it() {
+    let _turn = turn();
+    let syn = "tcp[tcpflags] & tcp-syn != 0";
+    let (_directory, file, _) = captured(&["--pcap-filter", syn, "--pcap-snap", "54"]);
+    let frames = frames(&file);
+    assert_eq!(directions(&file), [1, 2]);
+    assert!(frames.iter().all(|frame| frame.bytes.len() == 54 && frame.len > 54), "{frames:?}");
+}
+
+#[test]
+fn a_file_that_is_full_ends_in_order_and_the_service_goes_on() {
+    let _turn = turn();
+    let directory = tempfile::tempdir().unwrap();
+    let (socket, file) = (socket(&directory), directory.path().join("frames.pcapng"));
+    let mut server = linerate(&format!("echo serve --via memif:{socket},server --ip 10.9.0.2/24 --listen 10.9.0.2:7"));
+    server.args(["--idle", "backoff", "--json", "--pcap-size", "4m", "--pcap"]).arg(&file);
+    let server = Program::serve(server);
+    let more = "--connections 8 --depth 8 --size 1400 --duration 500ms";
+    let ended = Program::start(load(&format!("memif:{socket}"), more)).wait();
+    assert!(ended.status.success() && ended.json()["errors"] == 0, "{ended:?}");
+    server.wait_for_log("as long as it may be");
+    assert!(server.stop().status.success());
+    let len = std::fs::metadata(&file).unwrap().len();
+    assert!((4 << 20) - 2000 < len && len <= 4 << 20, "{len}");
+    assert_eq!(frames(&file).len(), directions(&file).len());
+}
+
+#[test]
+fn what_cannot_be_written_is_refused_before_anything_is_opened() {
+    let port = "echo serve --via memif:/nowhere/sock --ip 10.9.0.2/24 --listen 10.9.0.2:7";
+    let refused = |words: &[&str], status, said: &str| {
+        let mut command = linerate(port);
+        command.args(words);
+        let ended = Program::start(command).wait();
+        assert_eq!(ended.status.code(), Some(status), "{ended:?}");
+        assert!(ended.stderr.len() == 1 && ended.stderr[0].contains(said), "{ended:?}");
+    };
+    refused(&["--pcap", "/nowhere/frames"], 1, "--pcap /nowhere/frames: No such file");
+    refused(&["--pcap", "/dev/null", "--pcap-filter", "tcp prot 7"], 2, "--pcap-filter 'tcp prot 7': ");
+    refused(&["--pcap-filter", "tcp"], 2, "--pcap");
+    let kernel = "echo serve --via kernel --listen 127.0.0.1:0 --pcap /dev/null";
+    let ended = Program::start(linerate(kernel)).wait();
+    assert!(ended.status.code() == Some(2) && ended.stderr[0].contains("--pcap has no effect"), "{ended:?}");
+}

@@ -1,0 +1,214 @@
+//! What networks ask of a host beside streams: VLANs, announcements, fragments, long frames, several addresses.
+
+use super::client::{exchange, random};
+use super::links::{assert_no_errors, load, socket};
+use super::namespace::{in_namespaces, ip};
+use super::program::{PATIENCE, Program, linerate, linerate_in, turn, wait_for};
+use super::wire::{ADDRESSES, V4, Wire, servers};
+use std::net::UdpSocket;
+use std::process::Command;
+use std::time::Duration;
+
+/// Gives the kernel's end of the wire an interface in VLAN 5, and addresses there; says so if the kernel has no VLANs, which are a module.
+fn join_vlan() -> bool {
+    ip("link set lr0 up");
+    let added = Command::new("ip").args("link add link lr0 name lr0.5 type vlan id 5".split(' ')).output().unwrap();
+    if String::from_utf8_lossy(&added.stderr).contains("Unknown device type") {
+        eprintln!("skipped: this kernel has no VLANs (module 8021q)");
+        return false;
+    }
+    assert!(added.status.success(), "{added:?}");
+    ip("addr add 10.9.0.1/24 dev lr0.5");
+    ip("addr add fd09::1/64 dev lr0.5 nodad");
+    ip("link set lr0.5 up");
+    true
+}
+
+/// A megabyte over either family, and what was counted meanwhile.
+fn exchange_in_vlan(program: Program) {
+    for server in servers() {
+        exchange(server, &random(1 << 20), 4);
+    }
+    let ping =
+        Command::new("ping").args(["-c", "1", "-W", "5", "-s", "1472", "-M", "do", "10.9.0.2"]).output().unwrap();
+    assert!(ping.status.success(), "the tag is not counted in the MTU: {ping:?}");
+    let ended = program.stop();
+    assert!(ended.status.success(), "{ended:?}");
+    let summary = ended.json();
+    assert_eq!(summary["accepted"], 8, "{summary}");
+    assert!(summary["drops"].get("bad TCP or UDP checksum").is_none(), "{summary}");
+}
+
+#[test]
+fn a_vlan_of_the_kernel_s_is_served_over_tap() {
+    in_namespaces("network::a_vlan_of_the_kernel_s_is_served_over_tap", |_| {
+        let program = Program::serve(linerate(&format!("echo serve --via tap:lr0 {ADDRESSES} --vlan 5")));
+        if join_vlan() {
+            exchange_in_vlan(program);
+        }
+    });
+}
+
+#[test]
+fn a_vlan_of_the_kernel_s_is_served_over_af_xdp() {
+    in_namespaces("network::a_vlan_of_the_kernel_s_is_served_over_af_xdp", |namespace| {
+        ip(&format!("link add lr0 type veth peer name lr1 netns {namespace}"));
+        ip(&format!("-n {namespace} link set lr1 up"));
+        // AF_XDP does not see a tag that is beside the frame.
+        let told = Command::new("ethtool").args(["-K", "lr0", "txvlan", "off"]).output();
+        if !told.is_ok_and(|output| output.status.success()) {
+            return eprintln!("skipped: there is no ethtool");
+        }
+        if !join_vlan() {
+            return;
+        }
+        let program = linerate_in(namespace, &format!("echo serve --via af_xdp:lr1 {ADDRESSES} --vlan 5"));
+        exchange_in_vlan(Program::serve(program));
+    });
+}
+
+#[test]
+fn two_processes_in_a_vlan_hear_each_other_over_vhost_and_those_in_two_do_not() {
+    let _turn = turn();
+    for (ours, heard) in [(5, true), (6, false)] {
+        let directory = tempfile::tempdir().unwrap();
+        let socket = socket(&directory);
+        let addresses = "--ip 10.9.0.2/24 --listen 10.9.0.2:7 --idle backoff --json";
+        let server = Program::serve(linerate(&format!("echo serve --via vhost:{socket} {addresses} --vlan 5")));
+        let more = format!("--vlan {ours} --connections 8 --duration 300ms");
+        let ended = Program::start(load(&format!("virtio-user:{socket}"), &more)).wait();
+        assert_eq!(ended.status.success(), heard, "{ended:?}");
+        if heard {
+            assert_no_errors(&ended);
+        }
+        let summary = server.stop().json();
+        assert_eq!(summary["drops"].get("frame of another VLAN").is_none(), heard, "{summary}");
+    }
+}
+
+/// Whether the kernel takes `ip` for that of the station `mac`.
+fn knows(address: &str, mac: &str) -> bool {
+    let output = Command::new("ip").args(["neigh", "show", address]).output().unwrap();
+    String::from_utf8_lossy(&output.stdout).contains(&format!("lladdr {mac}"))
+}
+
+/// The kernel has no reason to ask: what it knows is not old.
+#[test]
+fn the_kernel_learns_of_a_take_over_from_its_announcement() {
+    in_namespaces("network::the_kernel_learns_of_a_take_over_from_its_announcement", |namespace| {
+        Wire::AfXdp.connect(namespace);
+        for mac in ["02:00:00:00:00:11", "02:00:00:00:00:12"] {
+            let server = Wire::AfXdp.serve(&format!("echo --mac {mac}"), namespace);
+            if mac.ends_with("11") {
+                for server in servers() {
+                    exchange(server, b"hello", 1);
+                }
+            }
+            wait_for("the kernel's table", || knows("10.9.0.2", mac) && knows("fd09::2", mac));
+            assert!(server.stop().status.success());
+        }
+    });
+}
+
+#[test]
+fn an_address_that_the_kernel_has_ends_the_program_unless_it_is_not_to_look() {
+    in_namespaces("network::an_address_that_the_kernel_has_ends_the_program_unless_it_is_not_to_look", |namespace| {
+        Wire::AfXdp.connect(namespace);
+        ip("addr add fd09::2/64 dev lr0 nodad");
+        let serve = |more: &str| linerate_in(namespace, &format!("echo serve --via af_xdp:lr1 {ADDRESSES} {more}"));
+        let ended = Program::start(serve("")).wait();
+        assert_eq!(ended.status.code(), Some(1), "{ended:?}");
+        assert!(ended.stderr.iter().any(|line| line.contains("fd09::2") && line.contains("--no-dad")), "{ended:?}");
+        assert!(Program::serve(serve("--no-dad")).stop().status.success());
+    });
+}
+
+#[test]
+fn datagrams_in_fragments_are_counted_or_put_together() {
+    in_namespaces("network::datagrams_in_fragments_are_counted_or_put_together", |namespace| {
+        Wire::AfXdp.connect(namespace);
+        let socket = UdpSocket::bind("10.9.0.1:0").unwrap();
+        socket.connect(V4).unwrap();
+        let datagram = random(3000);
+        for taken in [false, true] {
+            let server = Wire::AfXdp.serve(if taken { "echo --fragments" } else { "echo" }, namespace);
+            exchange(V4.parse().unwrap(), b"hello", 1);
+            socket.set_read_timeout(Some(if taken { PATIENCE } else { Duration::from_millis(300) })).unwrap();
+            socket.send(&datagram).unwrap();
+            let mut back = [0; 4000];
+            let came = socket.recv(&mut back).ok().map(|n| back[..n] == datagram);
+            assert_eq!(came, taken.then_some(true));
+            let summary = server.stop().json();
+            assert_eq!(summary["drops"]["IP fragment"].as_u64(), (!taken).then_some(3), "{summary}");
+        }
+    });
+}
+
+/// A lease of two minutes, which is to be renewed after four seconds.
+#[test]
+fn dnsmasq_gives_an_address_and_renews_it() {
+    in_namespaces("network::dnsmasq_gives_an_address_and_renews_it", |namespace| {
+        if Command::new("dnsmasq").arg("--version").output().is_err() {
+            return eprintln!("skipped: there is no dnsmasq");
+        }
+        Wire::AfXdp.connect(namespace);
+        let mut command = Command::new("dnsmasq");
+        command.args([
+            "--no-daemon",
+            "--conf-file=/dev/null",
+            "--port=0",
+            "--user=root",
+            "--leasefile-ro",
+            "--pid-file",
+        ]);
+        command.args(["--interface=lr0", "--bind-interfaces", "--dhcp-authoritative", "--no-ping"]);
+        command.args(["--dhcp-range=10.9.0.50,10.9.0.50,255.255.255.0,2m", "--dhcp-option=option:router,10.9.0.1"]);
+        command.args(["--dhcp-option=option:T1,4", "--dhcp-option=option:T2,60"]);
+        let dnsmasq = Program::start(command);
+        dnsmasq.wait_for_log("DHCP, sockets bound");
+        let serve = "echo serve --via af_xdp:lr1 --dhcp --listen 0.0.0.0:7 --idle backoff --json";
+        let server = Program::serve(linerate_in(namespace, serve));
+        let address = "10.9.0.50:7".parse().unwrap();
+        dnsmasq.wait_for_log("DHCPACK(lr0) 10.9.0.50");
+        exchange(address, &random(100_000), 4);
+        for _ in 0..2 {
+            dnsmasq.wait_for_log("DHCPREQUEST(lr0) 10.9.0.50");
+            dnsmasq.wait_for_log("DHCPACK(lr0) 10.9.0.50");
+            exchange(address, &random(1000), 1);
+        }
+        assert_eq!(server.stop().json()["accepted"], 6);
+    });
+}
+
+/// `--no-multi-segment` has each segment be a frame of its own.
+#[test]
+fn long_frames_cross_a_vhost_link() {
+    let _turn = turn();
+    let directory = tempfile::tempdir().unwrap();
+    let socket = socket(&directory);
+    let addresses = "--ip 10.9.0.2/24 --listen 10.9.0.2:7 --idle backoff --json --mtu 9000 --no-multi-segment";
+    let server = Program::serve(linerate(&format!("discard serve --via vhost:{socket} {addresses}")));
+    let ours = "--ip 10.9.0.1/24 --connect 10.9.0.2:7 --idle backoff --json --mtu 9000 --no-multi-segment";
+    let load = linerate(&format!("discard load --via virtio-user:{socket} {ours} --connections 2 --duration 500ms"));
+    let ended = Program::start(load).wait();
+    assert!(ended.status.success(), "{ended:?}");
+    let summary = server.stop().json();
+    let number = |name: &str| summary[name].as_f64().unwrap();
+    assert!(number("rx_bytes") / number("rx_frames") > 8000.0, "{summary}");
+}
+
+#[test]
+fn every_address_is_answered_for_and_served() {
+    in_namespaces("network::every_address_is_answered_for_and_served", |namespace| {
+        Wire::AfXdp.connect(namespace);
+        let more = "--ip 10.9.0.3/24 --ip fd09::3/64 --listen 10.9.0.3:7 --listen [fd09::3]:7";
+        let server = Wire::AfXdp.serve(&format!("echo {more}"), namespace);
+        for to in ["10.9.0.2:7", "10.9.0.3:7", "[fd09::2]:7", "[fd09::3]:7"].map(|to| to.parse().unwrap()) {
+            exchange(to, &random(1000), 2);
+            let to = to.ip().to_string();
+            let ping = Command::new("ping").args(["-c", "1", "-W", "5", &to]).output().unwrap();
+            assert!(ping.status.success(), "{ping:?}");
+        }
+        assert_eq!(server.stop().json()["accepted"], 8);
+    });
+}

@@ -1,0 +1,248 @@
+//! How many connections each source has with us, where that is limited: none may take them all.
+//!
+//! A source is an IPv4 address, or the /64 of an IPv6 address, which is what one customer or one host has of them (RFC 6177
+//! §2, RFC 7934 §5.1). It has an entry while it has a connection, so there are never more entries than connections.
+
+use crate::drops::Cause;
+use crate::tuple::Tuple;
+use hashbrown::HashMap;
+use hashbrown::hash_map::Entry;
+use std::hash::{Hash, Hasher};
+
+/// The most that one source may have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Limits {
+    /// Half-open connections.
+    pub half_open: usize,
+    /// Connections.
+    pub connections: usize,
+}
+
+/// What becomes of a SYN.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// It may begin a connection.
+    Begins,
+    /// Nothing may be kept of it: whoever sent it may have said that it was another. A connection may come of it all the same, by a
+    /// SYN cookie.
+    Unkept,
+    /// The source has all the connections that it may have.
+    Refused,
+}
+
+impl Verdict {
+    /// What a SYN is counted under that does not begin a connection.
+    pub fn cause(self) -> Cause {
+        match self {
+            Verdict::Refused => Cause::TooManyPerSource,
+            Verdict::Begins | Verdict::Unkept => Cause::HalfOpenPerSource,
+        }
+    }
+}
+
+/// A source's address: of IPv6 the upper half, of IPv4 what is no upper half of an address in use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Source(u64);
+
+impl Source {
+    fn of(tuple: &Tuple) -> Self {
+        let bits = tuple.remote_v6().to_bits();
+        Source(if tuple.is_ipv4() { bits as u64 & 0xffff_ffff_ffff } else { (bits >> 64) as u64 })
+    }
+}
+
+impl Hash for Source {
+    /// As a lower half of what foldhash takes at a time, as in a [`Tuple`]'s hash: the upper is hidden only behind a constant that
+    /// everybody knows, and sources are free to choose.
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u128(self.0.into());
+    }
+}
+
+#[derive(Debug, Default, Clone, Copy)]
+struct Counts {
+    /// Those that are half-open.
+    half_open: u32,
+    /// All, half-open or not.
+    all: u32,
+}
+
+/// The sources that have connections.
+pub(crate) struct Sources {
+    limits: Limits,
+    counts: HashMap<Source, Counts, foldhash::fast::FixedState>,
+}
+
+impl Sources {
+    /// None yet, in a table whose hash is keyed by `seed`.
+    pub fn new(limits: Limits, seed: u64) -> Self {
+        Sources { limits, counts: HashMap::with_hasher(foldhash::fast::FixedState::with_seed(seed)) }
+    }
+
+    /// With the limits of `config`, if it has any.
+    pub fn of(config: &crate::Config, seed: u64) -> Option<Box<Self>> {
+        let (half_open, connections) = (config.max_half_open_per_source, config.max_connections_per_source);
+        let limits =
+            Limits { half_open: half_open.unwrap_or(usize::MAX), connections: connections.unwrap_or(usize::MAX) };
+        (half_open.is_some() || connections.is_some()).then(|| Box::new(Sources::new(limits, seed)))
+    }
+
+    /// What becomes of a SYN on `tuple`.
+    pub fn judge(&self, tuple: &Tuple) -> Verdict {
+        let Counts { half_open, all } = self.counts.get(&Source::of(tuple)).copied().unwrap_or_default();
+        let Limits { half_open: most_half_open, connections: most } = self.limits;
+        if (all - half_open) as usize >= most {
+            Verdict::Refused
+        } else if half_open as usize >= most_half_open || all as usize >= most {
+            Verdict::Unkept
+        } else {
+            Verdict::Begins
+        }
+    }
+
+    /// Whether the peer of `tuple` has as many connections as it may have, half-open ones not counted.
+    pub fn has_all(&self, tuple: &Tuple) -> bool {
+        self.judge(tuple) == Verdict::Refused
+    }
+
+    /// The peer of `tuple` has one more connection, which is half-open or not.
+    pub fn join(&mut self, tuple: &Tuple, is_half_open: bool) {
+        let counts = self.counts.entry(Source::of(tuple)).or_default();
+        counts.all += 1;
+        counts.half_open += u32::from(is_half_open);
+    }
+
+    /// One that was is no longer half-open.
+    pub fn complete(&mut self, tuple: &Tuple) {
+        if let Some(counts) = self.counts.get_mut(&Source::of(tuple)) {
+            counts.half_open -= 1;
+        }
+    }
+
+    /// One that was not half-open is gone.
+    pub fn leave(&mut self, tuple: &Tuple) {
+        if let Entry::Occupied(mut entry) = self.counts.entry(Source::of(tuple)) {
+            let counts = entry.get_mut();
+            counts.all -= 1;
+            if counts.all == 0 {
+                entry.remove();
+            }
+        }
+    }
+
+    /// Whether each source has no more than it may have: half-open, and all others.
+    pub fn are_within_limits(&self) -> bool {
+        let Limits { half_open, connections } = self.limits;
+        let is_within =
+            |has: &Counts| has.half_open as usize <= half_open && (has.all - has.half_open) as usize <= connections;
+        self.counts.values().all(is_within)
+    }
+
+    /// Half-open connections and all of them, of all sources, and how many sources there are.
+    pub fn totals(&self) -> (usize, usize, usize) {
+        let sum = |of: fn(&Counts) -> u32| self.counts.values().map(|counts| of(counts) as usize).sum();
+        (sum(|counts| counts.half_open), sum(|counts| counts.all), self.counts.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::HashSet;
+    use std::hash::BuildHasher;
+
+    fn tuple(remote: &str) -> Tuple {
+        let remote: std::net::SocketAddr = remote.parse().unwrap();
+        Tuple::new(if remote.is_ipv4() { "10.0.0.1:7" } else { "[fd00::1]:7" }.parse().unwrap(), remote)
+    }
+
+    fn sources(half_open: usize, connections: usize) -> Sources {
+        Sources::new(Limits { half_open, connections }, 1)
+    }
+
+    #[test]
+    fn a_source_is_an_ipv4_address_or_a_prefix_of_64_bits() {
+        let same = [("10.0.0.2:1", "10.0.0.2:2"), ("[2001:db8::1]:1", "[2001:db8::ffff:0:0:1]:1")];
+        let others = [
+            ("10.0.0.2:1", "10.0.0.3:1"),
+            ("[2001:db8::1]:1", "[2001:db8:0:1::1]:1"),
+            ("10.0.0.2:1", "[::1:0:0:1]:1"),
+            ("10.0.0.2:1", "[0:0:a00:2::]:1"),
+        ];
+        let is_same = |(a, b)| Source::of(&tuple(a)) == Source::of(&tuple(b));
+        assert!(same.into_iter().all(is_same));
+        assert!(!others.into_iter().any(is_same));
+    }
+
+    #[test]
+    fn who_has_too_many_half_open_is_kept_nothing_of_and_who_has_all_is_refused() {
+        let (one, other) = (tuple("10.0.0.2:1"), tuple("10.0.0.3:1"));
+        let mut sources = sources(2, 4);
+        for _ in 0..2 {
+            assert_eq!(sources.judge(&one), Verdict::Begins);
+            sources.join(&one, true);
+        }
+        assert_eq!((sources.judge(&one), sources.judge(&other)), (Verdict::Unkept, Verdict::Begins));
+        // By cookies.
+        (0..2).for_each(|_| sources.join(&one, false));
+        sources.complete(&one);
+        assert_eq!(sources.judge(&one), Verdict::Unkept);
+        sources.complete(&one);
+        assert_eq!((sources.judge(&one), sources.judge(&other)), (Verdict::Refused, Verdict::Begins));
+        sources.leave(&one);
+        assert_eq!(sources.judge(&one), Verdict::Begins);
+        (0..3).for_each(|_| sources.leave(&one));
+        assert_eq!(sources.totals(), (0, 0, 0));
+    }
+
+    #[test]
+    fn no_source_makes_the_hash_forget_the_rest() {
+        // What foldhash hides the upper of two words behind.
+        const PUBLIC: [u64; 2] = [0xc0ac_29b7_c97c_50dd, 0x3f84_d5b5_b547_0917];
+        let state = foldhash::fast::FixedState::with_seed(5);
+        for word in PUBLIC.into_iter().flat_map(|word| [word, word.swap_bytes(), 0]) {
+            let hashes: HashSet<u64> = (0..1000).map(|n| state.hash_one(Source(word ^ n))).collect();
+            assert_eq!(hashes.len(), 1000);
+        }
+    }
+
+    proptest! {
+        /// Whatever comes and goes, there is an entry for whoever has a connection, and for nobody else.
+        #[test]
+        fn there_are_as_many_entries_as_sources_with_connections(
+            steps in prop::collection::vec((0u8..20, 0u8..4), 1..300)
+        ) {
+            let mut sources = sources(3, 5);
+            let mut has = [[0_u32; 2]; 20];
+            for (peer, step) in steps {
+                let tuple = tuple(&format!("10.0.0.{peer}:1"));
+                let [half_open, open] = &mut has[usize::from(peer)];
+                match step {
+                    0 if sources.judge(&tuple) == Verdict::Begins => {
+                        sources.join(&tuple, true);
+                        *half_open += 1;
+                    }
+                    1 if !sources.has_all(&tuple) => {
+                        sources.join(&tuple, false);
+                        *open += 1;
+                    }
+                    2 if *half_open > 0 => {
+                        sources.complete(&tuple);
+                        *half_open -= 1;
+                        *open += 1;
+                    }
+                    3 if *open > 0 => {
+                        sources.leave(&tuple);
+                        *open -= 1;
+                    }
+                    _ => {}
+                }
+                prop_assert!(*half_open <= 3);
+            }
+            let sum = |of: fn(&[u32; 2]) -> u32| has.iter().map(of).sum::<u32>() as usize;
+            let peers = has.iter().filter(|[half_open, open]| half_open + open > 0).count();
+            prop_assert_eq!(sources.totals(), (sum(|has| has[0]), sum(|has| has[0] + has[1]), peers));
+        }
+    }
+}
