@@ -157,7 +157,8 @@ fn value<'a>(text: &'a str, key: &str) -> &'a str {
 fn the_program_takes_the_packages_configurations_and_drains_before_systemd_kills_it() {
     let unit = fs::read_to_string(packaging().join("linerate@.service")).unwrap();
     let seconds = |time: &str| time.strip_suffix('s').unwrap().parse::<u32>().unwrap();
-    for (service, ours) in [("echo", ""), ("kv", "--memcached 127.0.0.1:0 --memory 64m")] {
+    let memcached = format!("--memcached {} --memory 64m", free_address());
+    for (service, ours) in [("echo", ""), ("kv", &memcached)] {
         let file = packaging().join(format!("config/{service}.toml"));
         let config = fs::read_to_string(&file).unwrap();
         assert!(seconds(value(&config, "drain")) < seconds(value(&unit, "TimeoutStopSec")), "{service}");

@@ -14,7 +14,7 @@ use std::process::{Command, Stdio};
 const TO_JSON: &str = "import json, sys, yaml; print(json.dumps(list(yaml.safe_load_all(sys.stdin))))";
 
 /// The manifest's objects, with the lines of one kind uncommented; `None` where there is nothing that reads YAML.
-fn manifest(kind: Option<&str>) -> Option<(String, Vec<Value>)> {
+fn manifest(kind: Option<&str>) -> Option<Vec<Value>> {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging/kubernetes/linerate.yaml");
     let mut manifest = fs::read_to_string(file).unwrap();
     if let Some(kind) = kind {
@@ -28,7 +28,7 @@ fn manifest(kind: Option<&str>) -> Option<(String, Vec<Value>)> {
         return None;
     }
     let output = fed(Command::new("python3").args(["-c", TO_JSON]), &manifest);
-    Some((manifest, serde_json::from_str(&output).unwrap()))
+    Some(serde_json::from_str(&output).unwrap())
 }
 
 /// What a command prints for an input.
@@ -61,7 +61,7 @@ fn configured<'a>(config: &'a str, key: &str) -> &'a str {
 
 #[test]
 fn the_server_takes_the_configuration_of_the_manifest() {
-    let Some((_, objects)) = manifest(None) else { return };
+    let Some(objects) = manifest(None) else { return };
     let map = of_kind(&objects, "ConfigMap");
     let config = map["data"]["kv.toml"].as_str().unwrap();
     let directory = tempfile::tempdir().unwrap();
@@ -81,7 +81,7 @@ fn the_server_takes_the_configuration_of_the_manifest() {
 #[test]
 fn what_it_says_in_several_places_fits_together() {
     for kind in [None, Some("vf"), Some("link")] {
-        let Some((_, objects)) = manifest(kind) else { return };
+        let Some(objects) = manifest(kind) else { return };
         let (map, pod) = (of_kind(&objects, "ConfigMap"), pod(&objects));
         let config = map["data"]["kv.toml"].as_str().unwrap();
         let container = &pod["containers"][0];
@@ -129,7 +129,7 @@ fn what_it_says_in_several_places_fits_together() {
 fn the_program_takes_the_arguments_for_every_network() {
     let directory = tempfile::tempdir().unwrap();
     for kind in ["vf", "link"] {
-        let Some((_, objects)) = manifest(Some(kind)) else { return };
+        let Some(objects) = manifest(Some(kind)) else { return };
         let file = directory.path().join("kv.toml");
         fs::write(&file, of_kind(&objects, "ConfigMap")["data"]["kv.toml"].as_str().unwrap()).unwrap();
         let args = words(&pod(&objects)["containers"][0]).into_iter().map(|word| match word.as_str() {
@@ -151,12 +151,12 @@ fn kubernetes_own_program_knows_every_field_of_the_deployment() {
         return;
     }
     for kind in [None, Some("vf"), Some("link")] {
-        let Some((yaml, objects)) = manifest(kind) else { return };
+        let Some(objects) = manifest(kind) else { return };
+        let deployment = of_kind(&objects, "Deployment");
         let mut kubectl = Command::new("kubectl");
         kubectl.args(["set", "env", "--local", "--filename=-", "--output=json", "CHECKED=yes"]);
-        let read: Value = serde_json::from_str(&fed(&mut kubectl, &yaml)).unwrap();
-        assert_eq!(read["kind"], "Deployment");
-        is_within(of_kind(&objects, "Deployment"), &read, "Deployment");
+        let read: Value = serde_json::from_str(&fed(&mut kubectl, &deployment.to_string())).unwrap();
+        is_within(deployment, &read, "Deployment");
     }
 }
 
