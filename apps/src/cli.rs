@@ -74,6 +74,11 @@ enum Command {
     Doctor(DoctorArgs),
 }
 
+/// The definition of the command line, for who writes manual pages and completions from it.
+pub fn definition() -> clap::Command {
+    Cli::command()
+}
+
 /// Runs the program: exit status 0, or 2 for a wrong usage and 1 for any other failure, which is said in one line
 /// on standard error.
 pub fn main() -> ExitCode {

@@ -96,21 +96,78 @@ fn unit(directory: &Path) -> Option<PathBuf> {
     Some(unit)
 }
 
+/// The unit with one of the drop-ins, as systemd's tools take it.
+fn unit_with(directory: &Path, drop_in: Option<&str>) -> Option<PathBuf> {
+    let unit = unit(directory)?;
+    if let Some(name) = drop_in {
+        let place = directory.join("linerate@test.service.d");
+        fs::create_dir(&place).unwrap();
+        fs::copy(packaging().join(format!("drop-ins/{name}.conf")), place.join("drop-in.conf")).unwrap();
+    }
+    Some(unit)
+}
+
+/// The drop-ins, and what `systemd-analyze security` gives the unit with each at most, in tenths: 10 of 10 is everything exposed. The
+/// first is the unit as it is.
+const EXPOSED: [(Option<&str>, u32); 6] =
+    [(None, 19), (Some("link"), 17), (Some("tap"), 21), (Some("af_xdp"), 25), (Some("vfio"), 19), (Some("rdma"), 19)];
+
+#[test]
+fn each_drop_in_is_known() {
+    let drop_ins = fs::read_dir(packaging().join("drop-ins")).unwrap();
+    let mut there: Vec<String> = drop_ins.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    there.sort();
+    let mut known: Vec<String> = EXPOSED.iter().filter_map(|(name, _)| Some(format!("{}.conf", (*name)?))).collect();
+    known.sort();
+    assert_eq!(there, known);
+}
+
 #[test]
 fn systemd_finds_nothing_wrong_in_the_unit() {
-    let directory = tempfile::tempdir().unwrap();
-    let Some(unit) = unit(directory.path()) else { return };
-    let output = Command::new("systemd-analyze").args(["verify", "--man=no"]).arg(&unit).output().unwrap();
-    let said = text(&output.stderr);
-    assert!(output.status.success() && !said.contains("linerate@"), "{said}");
+    for (drop_in, _) in EXPOSED {
+        let directory = tempfile::tempdir().unwrap();
+        let Some(unit) = unit_with(directory.path(), drop_in) else { return };
+        let output = Command::new("systemd-analyze").args(["verify", "--man=no"]).arg(&unit).output().unwrap();
+        let said = text(&output.stderr);
+        assert!(
+            output.status.success() && !said.contains("linerate@") && !said.contains("drop-in"),
+            "{drop_in:?}: {said}"
+        );
+    }
 }
 
 #[test]
 fn what_the_unit_exposes_is_little() {
-    let directory = tempfile::tempdir().unwrap();
-    let Some(unit) = unit(directory.path()) else { return };
-    // In tenths of what systemd gives: 2.5 of 10.
-    let args = ["security", "--offline=true", "--threshold=25", "--no-pager"];
-    let output = Command::new("systemd-analyze").args(args).arg(&unit).output().unwrap();
-    assert!(output.status.success(), "{}\n{}", text(&output.stdout), text(&output.stderr));
+    for (drop_in, most) in EXPOSED {
+        let directory = tempfile::tempdir().unwrap();
+        let Some(unit) = unit_with(directory.path(), drop_in) else { return };
+        let args = ["security", "--offline=true", "--no-pager", &format!("--threshold={most}")];
+        let output = Command::new("systemd-analyze").args(args).arg(&unit).output().unwrap();
+        assert!(output.status.success(), "{drop_in:?}: {}\n{}", text(&output.stdout), text(&output.stderr));
+    }
+}
+
+/// The value of a key of a file of `key = value` or `key=value`.
+fn value<'a>(text: &'a str, key: &str) -> &'a str {
+    let line = text.lines().find_map(|line| line.strip_prefix(key)?.trim_start().strip_prefix('='));
+    line.unwrap().trim().trim_matches('"')
+}
+
+#[test]
+fn the_program_takes_the_packages_configurations_and_drains_before_systemd_kills_it() {
+    let unit = fs::read_to_string(packaging().join("linerate@.service")).unwrap();
+    let seconds = |time: &str| time.strip_suffix('s').unwrap().parse::<u32>().unwrap();
+    let memcached = format!("--memcached {} --memory 64m", free_address());
+    for (service, ours) in [("echo", ""), ("kv", &memcached)] {
+        let file = packaging().join(format!("config/{service}.toml"));
+        let config = fs::read_to_string(&file).unwrap();
+        assert!(seconds(value(&config, "drain")) < seconds(value(&unit, "TimeoutStopSec")), "{service}");
+        for key in ["listen", "metrics"] {
+            assert!(value(&config, key).contains("127.0.0.1:"), "{service}: {key}");
+        }
+        let ours = format!("--config {} --listen 127.0.0.1:0 --metrics 127.0.0.1:0 {ours}", file.display());
+        let server = Server::start(service, &ours);
+        assert!(server.ready.contains("metrics at"), "{}", server.ready);
+        assert!(server.stop().status.success());
+    }
 }

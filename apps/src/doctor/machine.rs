@@ -1,6 +1,7 @@
 //! The machine that is looked at.
 
 use linerate_hugepages::Host;
+use rustix::fs::{Access, AtFlags, CWD};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use std::fs;
@@ -55,7 +56,6 @@ pub(super) mod capability {
     pub(in super::super) const NET_RAW: u32 = 13;
     pub(in super::super) const IPC_LOCK: u32 = 14;
     pub(in super::super) const SYS_ADMIN: u32 = 21;
-    pub(in super::super) const BPF: u32 = 39;
 }
 
 /// As one word of a shell.
@@ -90,6 +90,12 @@ impl Machine {
 
     pub(super) fn exists(&self, path: impl AsRef<Path>) -> bool {
         self.path(path).exists()
+    }
+
+    /// Whether this user may read and write a file, such as a device's.
+    pub(super) fn may_use(&self, path: impl AsRef<Path>) -> bool {
+        let wanted = Access::READ_OK | Access::WRITE_OK;
+        rustix::fs::accessat(CWD, self.path(path), wanted, AtFlags::EACCESS).is_ok()
     }
 
     /// What is in a file, without white space at its ends; `None` when there is no such file or it cannot be read.
@@ -263,6 +269,6 @@ pub(super) mod tests {
         fake.write("proc/self/status", "Uid:\t0\t1000\t0\t0\nCapPrm:\tffffffffff\nCapEff:\t0000000000003000\n");
         assert_eq!(fake.machine.user(), Some(1000));
         assert!(fake.machine.capable(capability::NET_ADMIN) && fake.machine.capable(capability::NET_RAW));
-        assert!(!fake.machine.capable(capability::IPC_LOCK) && !fake.machine.capable(capability::BPF));
+        assert!(!fake.machine.capable(capability::IPC_LOCK) && !fake.machine.capable(capability::SYS_ADMIN));
     }
 }

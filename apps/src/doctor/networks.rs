@@ -15,7 +15,7 @@ const FORMS: [(&str, &str, &[Need]); 7] = [
             (Subject::Interfaces, "af_xdp socket"),
             (Subject::Privileges, "cap_net_admin"),
             (Subject::Privileges, "cap_net_raw"),
-            (Subject::Privileges, "cap_bpf"),
+            (Subject::Privileges, "cap_sys_admin"),
         ],
     ),
     (

@@ -34,7 +34,8 @@ struct Device {
     driver: Option<String>,
     /// The kernel's interfaces on it.
     interfaces: Vec<String>,
-    behind_iommu: bool,
+    /// Its group of the IOMMU, which VFIO has a file for.
+    group: Option<String>,
 }
 
 impl Device {
@@ -54,7 +55,7 @@ impl Device {
             ids,
             driver: machine.link(format!("{directory}/driver")),
             interfaces,
-            behind_iommu: machine.exists(format!("{directory}/iommu_group")),
+            group: machine.link(format!("{directory}/iommu_group")),
             address,
         }
     }
@@ -83,9 +84,12 @@ impl Device {
             return check(State::Ok, format!("{found} works beside it")).via(via);
         }
         if PASS_THROUGH.contains(&driver) {
-            return check(State::Ok, found).via(via);
+            return match self.refused(machine, driver) {
+                None => check(State::Ok, found).via(via),
+                Some((why, remedy)) => check(State::Warn, format!("{found}; {why}")).remedy(remedy),
+            };
         }
-        let vfio_takes_it = self.behind_iommu || iommu::is_unsafe(machine);
+        let vfio_takes_it = self.group.is_some() || iommu::is_unsafe(machine);
         if !vfio_takes_it && !PASS_THROUGH[1..].iter().any(|driver| pmd.runs_on(driver)) {
             let check = check(State::Warn, format!("{found}; it needs vfio-pci, and that an IOMMU"));
             return Check { remedy: iommu::iommu(machine).remedy, ..check };
@@ -98,6 +102,24 @@ impl Device {
             found += "; carries the default route: binding it cuts this host off";
         }
         check(State::Warn, format!("{found}; to be bound to {target}")).remedy(self.bind(machine, target, module))
+    }
+
+    /// Why this user may not open it, and what mends that.
+    fn refused(&self, machine: &Machine, driver: &str) -> Option<(String, String)> {
+        if machine.user() == Some(0) {
+            return None;
+        }
+        let Some(group) = self.group.as_ref().filter(|_| driver == "vfio-pci") else {
+            // Without an IOMMU the device is told physical addresses, which the kernel tells root only.
+            return Some((format!("{driver} is for root"), format!("sudo {} …", machine.program)));
+        };
+        let files = ["vfio".to_owned(), group.clone()].map(|name| format!("dev/vfio/{name}"));
+        let file = files.into_iter().find(|file| !machine.may_use(file))?;
+        let remedy = format!(
+            "sudo chown $(id -u) /{file}  # until it is bound anew; for good: \
+             echo 'SUBSYSTEM==\"vfio\", GROUP=\"'$(id -gn)'\", MODE=\"0660\"' | sudo tee /etc/udev/rules.d/70-vfio.rules"
+        );
+        Some((format!("this user may not open /{file}"), remedy))
     }
 
     /// What to bind it to: VFIO behind an IOMMU, UIO otherwise, whichever this kernel has.
@@ -158,6 +180,12 @@ mod tests {
         fake.link(&format!("sys/bus/pci/devices/{ADDRESS}/driver"), &format!("../../../bus/pci/drivers/{driver}"));
     }
 
+    /// The device is behind an IOMMU.
+    fn grouped(fake: &Fake) {
+        let link = format!("sys/bus/pci/devices/{ADDRESS}/iommu_group");
+        fake.link(&link, "../../../../kernel/iommu_groups/7");
+    }
+
     fn of(fake: &Fake) -> Check {
         let dpdk = Dpdk::find(&fake.machine);
         let mut checks = checks(&fake.machine, dpdk.as_ref(), &interfaces::list(&fake.machine));
@@ -175,10 +203,31 @@ mod tests {
     }
 
     #[test]
+    fn a_user_needs_the_files_of_vfio() {
+        let fake = machine();
+        fake.write("proc/self/status", "Uid:\t1000\t1000\t1000\t1000\n");
+        bound(&fake, "vfio-pci");
+        grouped(&fake);
+        fake.write("dev/vfio/vfio", "");
+        assert!(of(&fake).found.ends_with("this user may not open /dev/vfio/7") && of(&fake).via.is_empty());
+        assert!(of(&fake).remedy.unwrap().starts_with("sudo chown $(id -u) /dev/vfio/7  #"));
+        fake.write("dev/vfio/7", "");
+        assert_eq!((of(&fake).state, of(&fake).via), (State::Ok, vec![format!("pci:{ADDRESS}")]));
+    }
+
+    #[test]
+    fn without_an_iommu_only_root_opens_a_device() {
+        let fake = machine();
+        fake.write("proc/self/status", "Uid:\t1000\t1000\t1000\t1000\n");
+        bound(&fake, "uio_pci_generic");
+        assert!(of(&fake).found.ends_with("uio_pci_generic is for root"), "{:?}", of(&fake));
+    }
+
+    #[test]
     fn behind_an_iommu_a_device_is_bound_to_vfio() {
         let fake = machine();
         bound(&fake, "virtio-pci");
-        fake.write(&format!("sys/bus/pci/devices/{ADDRESS}/iommu_group/type"), "DMA\n");
+        grouped(&fake);
         fake.write(&format!("sys/bus/pci/devices/{ADDRESS}/virtio1/net/eth1/mtu"), "1500\n");
         fake.write("usr/bin/dpdk-devbind.py", "");
         fake.loadable(&["vfio-pci", "uio_pci_generic"]);

@@ -12,5 +12,6 @@ mod network;
 mod program;
 mod raw;
 mod refusals;
+mod unprivileged;
 mod wire;
 mod workers;

@@ -1,0 +1,186 @@
+//! The dashboard for Grafana: what it asks Prometheus for is there.
+
+#[expect(dead_code, reason = "each target of tests uses a part of it")]
+mod common;
+
+use common::{PATIENCE, Program, Server, run};
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+fn dashboard() -> Value {
+    serde_json::from_slice(&fs::read(root().join("packaging/grafana/linerate.json")).unwrap()).unwrap()
+}
+
+fn panels(dashboard: &Value) -> &Vec<Value> {
+    dashboard["panels"].as_array().unwrap()
+}
+
+/// What panels ask for, with their titles.
+fn queries(dashboard: &Value) -> Vec<(String, String)> {
+    let targets = panels(dashboard).iter().flat_map(|panel| {
+        let targets = panel["targets"].as_array().into_iter().flatten();
+        targets.map(|target| (panel["title"].as_str().unwrap().to_owned(), target["expr"].as_str().unwrap().to_owned()))
+    });
+    targets.collect()
+}
+
+/// The metrics that an expression names.
+fn metrics(expression: &str) -> BTreeSet<String> {
+    let words = expression.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    words.filter(|word| word.starts_with("linerate_")).map(str::to_owned).collect()
+}
+
+/// The metrics that the documentation lists, which another test writes from the program's table.
+fn documented() -> BTreeSet<String> {
+    let page = fs::read_to_string(root().join("docs/src/metrics.md")).unwrap();
+    let rows = page.lines().filter_map(|line| line.strip_prefix("| `")?.split_once('`'));
+    rows.map(|(name, _)| name.to_owned()).collect()
+}
+
+#[test]
+fn it_names_the_programs_metrics_all_of_them_and_no_others() {
+    let dashboard = dashboard();
+    let named = queries(&dashboard).iter().flat_map(|(_, expression)| metrics(expression)).collect::<BTreeSet<_>>();
+    assert_eq!(named, documented());
+    for variable in dashboard["templating"]["list"].as_array().unwrap() {
+        let query = variable["definition"].as_str().unwrap_or_default();
+        assert!(metrics(query).is_subset(&documented()), "{query}");
+    }
+}
+
+#[test]
+fn grafana_finds_what_it_wants_and_no_panel_lies_on_another() {
+    let dashboard = dashboard();
+    assert!(dashboard["schemaVersion"].as_u64() >= Some(30) && dashboard["uid"].is_string(), "{dashboard}");
+    assert!(dashboard["title"].is_string() && dashboard["id"].is_null(), "{dashboard}");
+    let variables = dashboard["templating"]["list"].as_array().unwrap();
+    let source = variables.iter().find(|variable| variable["type"] == "datasource").unwrap();
+    assert_eq!((&source["name"], &source["query"]), (&"datasource".into(), &"prometheus".into()));
+    let (mut ids, mut taken) = (BTreeSet::new(), BTreeSet::new());
+    for panel in panels(&dashboard) {
+        assert!(ids.insert(panel["id"].as_u64().unwrap()), "{panel}");
+        let [x, y, w, h] = ["x", "y", "w", "h"].map(|side| panel["gridPos"][side].as_u64().unwrap());
+        assert!(w > 0 && h > 0 && x + w <= 24, "{panel}");
+        for place in (x..x + w).flat_map(|x| (y..y + h).map(move |y| (x, y))) {
+            assert!(taken.insert(place), "{panel}");
+        }
+        let targets = panel["targets"].as_array().map_or(&[][..], Vec::as_slice);
+        assert_eq!(targets.is_empty(), panel["type"] == "row", "{panel}");
+        let references: BTreeSet<_> = targets.iter().map(|target| target["refId"].as_str().unwrap()).collect();
+        assert_eq!(references.len(), targets.len(), "{panel}");
+        for asked in targets.iter().map(|target| &target["datasource"]).chain(panel.get("datasource")) {
+            assert_eq!(asked["uid"], "${datasource}", "{panel}");
+        }
+    }
+    // Every variable that an expression uses is there, but for Grafana's own.
+    let known: BTreeSet<_> = variables.iter().map(|variable| variable["name"].as_str().unwrap()).collect();
+    for (title, expression) in queries(&dashboard) {
+        let used = expression.split('$').skip(1).map(|rest| {
+            let end = rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(rest.len());
+            &rest[..end]
+        });
+        let unknown: Vec<_> = used.filter(|name| !name.starts_with("__") && !known.contains(name)).collect();
+        assert!(unknown.is_empty(), "{title}: {unknown:?}");
+    }
+}
+
+/// A GET over HTTP, and the answer's body.
+fn get(address: SocketAddr, path: &str) -> Option<String> {
+    let mut stream = TcpStream::connect(address).ok()?;
+    stream.set_read_timeout(Some(PATIENCE)).ok()?;
+    write!(stream, "GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n").ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).ok()?;
+    let (head, body) = answer.split_once("\r\n\r\n")?;
+    head.split(' ').nth(1).filter(|status| *status == "200").map(|_| body.to_owned())
+}
+
+/// What Prometheus has for an expression: its series, or why it does not take it.
+fn asked(prometheus: SocketAddr, expression: &str) -> Option<Vec<Value>> {
+    let escaped: String = expression.bytes().map(|byte| format!("%{byte:02X}")).collect();
+    let answer: Value = serde_json::from_str(&get(prometheus, &format!("/api/v1/query?query={escaped}"))?).ok()?;
+    answer["data"]["result"].as_array().cloned()
+}
+
+/// Where a server's line `ready` says that its metrics are.
+fn metrics_of(server: &Server) -> String {
+    let (_, rest) = server.ready.split_once("metrics at http://").unwrap();
+    rest.split('/').next().unwrap().to_owned()
+}
+
+fn free_port() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+}
+
+#[test]
+#[ignore = "it starts Prometheus and looks at it for some seconds: ./run test --all"]
+fn prometheus_has_a_value_for_each_query() {
+    if Command::new("prometheus").arg("--version").output().is_err() {
+        eprintln!("skipped: there is no prometheus");
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let link = directory.path().join("a.sock");
+    let link = link.display();
+    let kernel = Server::start("echo", "--via kernel --listen 127.0.0.1:0 --metrics 127.0.0.1:0");
+    // The service that counts requests.
+    let kv = Server::start("kv", "--via kernel --listen 127.0.0.1:0 --memory 64m --metrics 127.0.0.1:0");
+    let mut servers = vec![metrics_of(&kernel), metrics_of(&kv)];
+    let there = "--ip 10.9.0.2/24 --listen 10.9.0.2:7 --idle backoff --metrics 127.0.0.1:0";
+    let stack = cfg!(feature = "dpdk").then(|| Server::start("echo", &format!("--via vhost:{link} {there}")));
+    servers.extend(stack.as_ref().map(metrics_of));
+    if stack.is_some() {
+        // Frames of no protocol: drops.
+        let drops = run(&format!("raw load --via virtio-user:{link} --duration 500ms --json"));
+        assert!(drops.status.code().is_some(), "{drops:?}");
+    }
+
+    let address = free_port();
+    let targets: Vec<String> = servers.iter().map(|server| format!("'{server}'")).collect();
+    let config = format!(
+        "global: {{scrape_interval: 1s}}\nscrape_configs:\n- {{job_name: linerate, static_configs: [{{targets: [{}]}}]}}\n",
+        targets.join(", ")
+    );
+    fs::write(directory.path().join("prometheus.yml"), config).unwrap();
+    let mut prometheus = Command::new("prometheus");
+    prometheus.current_dir(directory.path()).arg("--config.file=prometheus.yml").arg("--storage.tsdb.path=data");
+    prometheus.arg(format!("--web.listen-address={address}")).stdout(Stdio::null()).stderr(Stdio::null());
+    let _prometheus = Program::of(prometheus.spawn().unwrap());
+
+    let to = kernel.ready.split_once(" on ").unwrap().1.split_once(" via ").unwrap().0;
+    let mut loads = vec![Program::start(&format!("echo load --via kernel --connect {to} --duration 60s"))];
+    if stack.is_some() {
+        let here = "--ip 10.9.0.1/24 --connect 10.9.0.2:7 --idle backoff --duration 60s";
+        loads.push(Program::start(&format!("echo load --via virtio-user:{link} {here}")));
+    }
+
+    let filled =
+        |text: &str| text.replace("$__rate_interval", "10s").replace("$job", "linerate").replace("$instance", ".*");
+    // There is no RDMA device here: what they are asked about is only looked at for its form.
+    let (rdma, mut waiting): (Vec<_>, Vec<_>) =
+        queries(&dashboard()).into_iter().partition(|(_, query)| query.contains("_rdma_"));
+    if stack.is_none() {
+        let of_ports = ["pool", "queued", "held", "full", "half_open", "time_wait", "drops", "retransmitted"];
+        waiting.retain(|(_, query)| !of_ports.iter().any(|part| query.contains(part)));
+    }
+    let end = Instant::now() + Duration::from_secs(50);
+    while !waiting.is_empty() {
+        assert!(Instant::now() < end, "no value for {waiting:#?}");
+        waiting.retain(|(_, query)| asked(address, &filled(query)).is_none_or(|series| series.is_empty()));
+        thread::sleep(Duration::from_millis(300));
+    }
+    for (title, query) in rdma {
+        assert!(asked(address, &filled(&query)).is_some(), "{title}: {query}");
+    }
+}

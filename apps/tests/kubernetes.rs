@@ -1,0 +1,179 @@
+//! The manifest for Kubernetes: it says what the program takes, and fits together.
+
+#[expect(dead_code, reason = "each target of tests uses a part of it")]
+mod common;
+
+use common::Server;
+use serde_json::Value;
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// Reads YAML, prints JSON.
+const TO_JSON: &str = "import json, sys, yaml; print(json.dumps(list(yaml.safe_load_all(sys.stdin))))";
+
+/// The manifest's objects, with the lines of one kind uncommented; `None` where there is nothing that reads YAML.
+fn manifest(kind: Option<&str>) -> Option<Vec<Value>> {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging/kubernetes/linerate.yaml");
+    let mut manifest = fs::read_to_string(file).unwrap();
+    if let Some(kind) = kind {
+        let mark = format!("\n#{kind} ");
+        assert!(manifest.contains(&mark), "{kind}");
+        manifest = manifest.replace(&mark, "\n");
+    }
+    let has_yaml = Command::new("python3").args(["-c", "import yaml"]).stderr(Stdio::null()).status();
+    if !has_yaml.is_ok_and(|status| status.success()) {
+        eprintln!("skipped: there is no python3-yaml");
+        return None;
+    }
+    let output = fed(Command::new("python3").args(["-c", TO_JSON]), &manifest);
+    Some(serde_json::from_str(&output).unwrap())
+}
+
+/// What a command prints for an input.
+#[track_caller]
+fn fed(command: &mut Command, input: &str) -> String {
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{command:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn of_kind<'a>(objects: &'a [Value], kind: &str) -> &'a Value {
+    objects.iter().find(|object| object["kind"] == kind).unwrap()
+}
+
+fn pod(objects: &[Value]) -> &Value {
+    &of_kind(objects, "Deployment")["spec"]["template"]["spec"]
+}
+
+fn words(container: &Value) -> Vec<String> {
+    container["args"].as_array().unwrap().iter().map(|word| word.as_str().unwrap().to_owned()).collect()
+}
+
+/// The value of a key of the server's configuration, without quotes.
+fn configured<'a>(config: &'a str, key: &str) -> &'a str {
+    let line = config.lines().find_map(|line| line.strip_prefix(key)?.trim().strip_prefix('='));
+    line.unwrap().trim().trim_matches('"')
+}
+
+#[test]
+fn the_server_takes_the_configuration_of_the_manifest() {
+    let Some(objects) = manifest(None) else { return };
+    let map = of_kind(&objects, "ConfigMap");
+    let config = map["data"]["kv.toml"].as_str().unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("kv.toml");
+    fs::write(&file, config).unwrap();
+    let [first, second, option, place] = &words(&pod(&objects)["containers"][0])[..] else { panic!("{objects:?}") };
+    assert_eq!(
+        [first, second, option, place].map(String::as_str),
+        ["kv", "serve", "--config", "/etc/linerate/kv.toml"]
+    );
+    let ours = "--listen 127.0.0.1:0 --metrics 127.0.0.1:0 --workers 1 --memory 64m";
+    let server = Server::start("kv", &format!("--config {} {ours}", file.display()));
+    assert!(server.ready.contains("metrics at"), "{}", server.ready);
+    assert!(server.stop().status.success());
+}
+
+#[test]
+fn what_it_says_in_several_places_fits_together() {
+    for kind in [None, Some("vf"), Some("link")] {
+        let Some(objects) = manifest(kind) else { return };
+        let (map, pod) = (of_kind(&objects, "ConfigMap"), pod(&objects));
+        let config = map["data"]["kv.toml"].as_str().unwrap();
+        let container = &pod["containers"][0];
+
+        // Guaranteed, with whole processors: one for each worker.
+        let resources = &container["resources"];
+        assert_eq!(resources["requests"], resources["limits"], "{resources}");
+        assert_eq!(resources["limits"]["cpu"].as_str().unwrap(), configured(config, "workers"));
+        assert!(resources["limits"]["hugepages-2Mi"].is_string() && resources["limits"]["memory"].is_string());
+        assert_eq!(resources["limits"]["example.com/vf"].is_string(), kind == Some("vf"));
+
+        let drain: u64 = configured(config, "drain").strip_suffix('s').unwrap().parse().unwrap();
+        assert!(pod["terminationGracePeriodSeconds"].as_u64() > Some(drain));
+
+        let port = |name: &str| {
+            let ports = container["ports"].as_array().unwrap();
+            ports.iter().find(|port| port["name"] == name).unwrap()["containerPort"].to_string()
+        };
+        let ends_with_port = |key: &str, name: &str| configured(config, key).ends_with(&format!(":{}", port(name)));
+        assert!(ends_with_port("metrics", "metrics") && ends_with_port("listen", "kv"), "{config}");
+        for probe in ["livenessProbe", "readinessProbe", "startupProbe"] {
+            let get = &container[probe]["httpGet"];
+            assert_eq!((&get["path"], &get["port"]), (&"/metrics".into(), &"metrics".into()), "{probe}");
+        }
+
+        assert_eq!(pod["securityContext"]["runAsNonRoot"], true);
+        assert_eq!(container["securityContext"]["capabilities"]["drop"], serde_json::json!(["ALL"]));
+        let names = |list: &Value| {
+            let mut names: Vec<_> = list.as_array().unwrap().iter().map(|it| it["name"].to_string()).collect();
+            names.sort();
+            names
+        };
+        assert_eq!(names(&container["volumeMounts"]), names(&pod["volumes"]));
+        assert_eq!(pod["volumes"][0]["configMap"]["name"], map["metadata"]["name"]);
+        let deployment = &of_kind(&objects, "Deployment")["spec"];
+        assert_eq!(deployment["selector"]["matchLabels"], deployment["template"]["metadata"]["labels"]);
+        assert_eq!(deployment["selector"]["matchLabels"], of_kind(&objects, "Service")["spec"]["selector"]);
+        assert!(container["image"].as_str().unwrap().ends_with(concat!(":", env!("CARGO_PKG_VERSION"))));
+    }
+}
+
+/// There is neither the device nor the link here: that is what the program says (1), and not that it does not know an option (2).
+#[cfg(feature = "dpdk")]
+#[test]
+fn the_program_takes_the_arguments_for_every_network() {
+    let directory = tempfile::tempdir().unwrap();
+    for kind in ["vf", "link"] {
+        let Some(objects) = manifest(Some(kind)) else { return };
+        let file = directory.path().join("kv.toml");
+        fs::write(&file, of_kind(&objects, "ConfigMap")["data"]["kv.toml"].as_str().unwrap()).unwrap();
+        let args = words(&pod(&objects)["containers"][0]).into_iter().map(|word| match word.as_str() {
+            "/etc/linerate/kv.toml" => file.to_str().unwrap().to_owned(),
+            "/run/switch/linerate.sock" => "/nonexistent/linerate.sock".to_owned(),
+            _ => word.replace("$(PCIDEVICE_EXAMPLE_COM_VF)", "0000:ff:1f.7").replace("/run/switch", "/nonexistent"),
+        });
+        let output =
+            common::Program::of(common::linerate("").args(args).args(["--workers", "1"]).spawn().unwrap()).wait();
+        assert_eq!(output.status.code(), Some(1), "{kind}: {}", common::text(&output.stderr));
+    }
+}
+
+/// kubectl drops what it does not know when it sets a variable of a Deployment.
+#[test]
+fn kubernetes_own_program_knows_every_field_of_the_deployment() {
+    if Command::new("kubectl").args(["version", "--client"]).output().is_err() {
+        eprintln!("skipped: there is no kubectl");
+        return;
+    }
+    for kind in [None, Some("vf"), Some("link")] {
+        let Some(objects) = manifest(kind) else { return };
+        let deployment = of_kind(&objects, "Deployment");
+        let mut kubectl = Command::new("kubectl");
+        kubectl.args(["set", "env", "--local", "--filename=-", "--output=json", "CHECKED=yes"]);
+        let read: Value = serde_json::from_str(&fed(&mut kubectl, &deployment.to_string())).unwrap();
+        is_within(deployment, &read, "Deployment");
+    }
+}
+
+/// Every field of `object` is in `read`; values may be written in another way.
+#[track_caller]
+fn is_within(object: &Value, read: &Value, place: &str) {
+    match object {
+        Value::Object(fields) => {
+            for (name, value) in fields {
+                assert!(!read[name].is_null(), "{place}: {name}");
+                is_within(value, &read[name], &format!("{place}.{name}"));
+            }
+        }
+        Value::Array(values) => {
+            assert_eq!(Some(values.len()), read.as_array().map(Vec::len), "{place}");
+            values.iter().zip(read.as_array().unwrap()).for_each(|(value, read)| is_within(value, read, place));
+        }
+        _ => {}
+    }
+}

@@ -1,0 +1,142 @@
+//! What a user who is not root can do with what he is given: `nobody`, with the capabilities that a network needs and no others.
+
+use super::links::{assert_no_errors, socket};
+use super::namespace::{in_namespaces, ip, is_root};
+use super::program::{Program, linerate, turn};
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::Command;
+use tempfile::TempDir;
+
+/// A directory that everybody may write to, with the program: a checkout may be where `nobody` cannot go.
+struct Nobody {
+    directory: TempDir,
+    program: PathBuf,
+}
+
+impl Nobody {
+    /// `None` without root, who alone becomes another user.
+    fn new(name: &str) -> Option<Nobody> {
+        if !is_root() {
+            eprintln!("skipped: {name} needs root, to become nobody");
+            return None;
+        }
+        let directory = tempfile::tempdir().unwrap();
+        fs::set_permissions(directory.path(), Permissions::from_mode(0o777)).unwrap();
+        let program = directory.path().join("linerate");
+        fs::copy(env!("CARGO_BIN_EXE_linerate"), &program).unwrap();
+        Some(Nobody { directory, program })
+    }
+
+    /// `linerate` with the words of `args` as nobody, who has these capabilities.
+    fn linerate(&self, capabilities: &[&str], args: &str) -> Command {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid=nobody", "--regid=nogroup", "--clear-groups", "--no-new-privs"]);
+        let only: Vec<String> = capabilities.iter().map(|name| format!("+{name}")).collect();
+        let only = ["-all".to_owned()].into_iter().chain(only).collect::<Vec<_>>().join(",");
+        command.args(["--inh-caps", &only, "--ambient-caps", &only, "--bounding-set", &only]);
+        command.arg(&self.program).args(args.split_whitespace());
+        // EAL's directory: another user's may be in /tmp.
+        command.env_remove("RUST_LOG").env("XDG_RUNTIME_DIR", self.directory.path());
+        command
+    }
+}
+
+/// Two processes of nobody's on the ends of a link, with neither capabilities nor files but the socket; hugepages if there are any.
+fn a_link(name: &str, serve: fn(&str) -> String, load: fn(&str) -> String) {
+    let Some(nobody) = Nobody::new(name) else { return };
+    let _turn = turn();
+    let socket = socket(&nobody.directory);
+    let ours = "--ip 10.9.0.2/24 --listen 10.9.0.2:7 --idle backoff";
+    let server = Program::serve(nobody.linerate(&[], &format!("echo serve --via {} {ours}", serve(&socket))));
+    let ours = "--ip 10.9.0.1/24 --connect 10.9.0.2:7 --idle backoff --connections 8 --duration 300ms --json";
+    assert_no_errors(
+        &Program::start(nobody.linerate(&[], &format!("echo load --via {} {ours}", load(&socket)))).wait(),
+    );
+    let ended = server.stop();
+    assert!(ended.status.success(), "{ended:?}");
+    if free_hugepages() > 256 {
+        assert!(!ended.stderr.iter().any(|line| line.contains("hugepages")), "{ended:?}");
+    }
+}
+
+/// Those of 2 MB.
+fn free_hugepages() -> u64 {
+    let free = fs::read_to_string("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages");
+    free.ok().and_then(|free| free.trim().parse().ok()).unwrap_or(0)
+}
+
+#[test]
+fn a_vhost_user_link_needs_no_capability() {
+    let virtio = |socket: &str| format!("virtio-user:{socket}");
+    a_link("unprivileged::a_vhost_user_link_needs_no_capability", |socket| format!("vhost:{socket}"), virtio);
+}
+
+#[test]
+fn a_memif_link_needs_no_capability() {
+    let memif = |socket: &str| format!("memif:{socket}");
+    a_link("unprivileged::a_memif_link_needs_no_capability", |socket| format!("memif:{socket},server"), memif);
+}
+
+/// A server on an interface answers this namespace's kernel with these capabilities, and is not to be had without any of them.
+fn an_interface(name: &'static str, via: &'static str, needed: &'static [&'static str], client: &'static str) {
+    in_namespaces(name, |_| {
+        let Some(nobody) = Nobody::new(name) else { return };
+        if via.starts_with("af_xdp") {
+            ip("link add lr0 type veth peer name lr1");
+            ip("link set lr1 up");
+        }
+        let serve = format!("echo serve --via {via} --ip 10.9.0.2/24 --listen 10.9.0.2:7 --idle backoff");
+        // In place of a limit of locked memory that is high enough.
+        let with = |names: Vec<&'static str>| names.into_iter().chain(["ipc_lock"]).collect::<Vec<_>>();
+        for missing in needed {
+            let rest = with(needed.iter().copied().filter(|name| name != missing).collect());
+            let ended = Program::start(nobody.linerate(&rest, &serve)).wait();
+            assert_eq!(ended.status.code(), Some(1), "without {missing}: {ended:?}");
+        }
+        let server = Program::serve(nobody.linerate(&with(needed.to_vec()), &serve));
+        ip(&format!("addr add 10.9.0.1/24 dev {client}"));
+        ip(&format!("link set {client} up"));
+        let load = "echo load --via kernel --connect 10.9.0.2:7 --connections 8 --duration 300ms --json";
+        assert_no_errors(&Program::start(linerate(load)).wait());
+        let ended = server.stop();
+        assert!(ended.status.success(), "{ended:?}");
+    });
+}
+
+#[test]
+fn tap_needs_one_capability() {
+    an_interface("unprivileged::tap_needs_one_capability", "tap:lr0", &["net_admin"], "lr0");
+}
+
+#[test]
+fn af_xdp_needs_three_capabilities() {
+    let needed = &["net_admin", "net_raw", "sys_admin"];
+    an_interface("unprivileged::af_xdp_needs_three_capabilities", "af_xdp:lr1", needed, "lr0");
+}
+
+/// What `doctor` says of a network.
+fn doctors_word(nobody: &Nobody, capabilities: &[&str], network: &str) -> (String, String) {
+    let report = Program::start(nobody.linerate(capabilities, "doctor --json")).wait().json();
+    let checks = report["checks"].as_array().unwrap();
+    let check = checks.iter().find(|check| check["subject"] == "networks" && check["name"] == network).unwrap();
+    (check["state"].as_str().unwrap().to_owned(), check["found"].as_str().unwrap().to_owned())
+}
+
+#[test]
+fn the_doctor_tells_this_user_what_he_has_not() {
+    let Some(nobody) = Nobody::new("unprivileged::the_doctor_tells_this_user_what_he_has_not") else { return };
+    for network in ["kernel", "vhost", "virtio-user", "memif"] {
+        assert_eq!(doctors_word(&nobody, &[], network).0, "ok", "{network}");
+    }
+    for (network, needed) in [("tap", &["net_admin"][..]), ("af_xdp", &["net_admin", "net_raw", "sys_admin"])] {
+        for missing in needed {
+            let rest: Vec<&str> = needed.iter().copied().filter(|name| name != missing).collect();
+            let (state, found) = doctors_word(&nobody, &rest, network);
+            assert!(state == "missing" && found.contains(&format!("cap_{missing}")), "{network}: {found}");
+        }
+        let (_, found) = doctors_word(&nobody, needed, network);
+        assert!(!found.contains("cap_"), "{network}: {found}");
+    }
+}
