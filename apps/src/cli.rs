@@ -15,6 +15,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use tracing_subscriber::EnvFilter;
 
+// With all features: the documentation has the commands for RDMA, too.
+#[cfg(all(test, feature = "rdma"))]
+mod reference;
+
 /// Services and load generators over DPDK ports and kernel sockets.
 #[derive(Debug, Parser)]
 #[command(name = "linerate", version, propagate_version = true)]

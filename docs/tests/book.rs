@@ -1,0 +1,139 @@
+//! The book is whole: it builds, all of its pages are in its summary, and everything that is named inside it is there: pages, anchors,
+//! images and included files. Of links to the outside only the form is looked at; tests have no network.
+//!
+//! What is looked at are the pages as mdBook writes them, for that is what is read.
+
+#[path = "links/places.rs"]
+mod places;
+
+use mdbook_driver::MDBook;
+use mdbook_driver::config::Config;
+use places::{files, outside, plain};
+use std::collections::{BTreeMap, HashSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The directory of `book.toml`.
+const BOOK: &str = env!("CARGO_MANIFEST_DIR");
+
+/// The pages of the book at `book`, built elsewhere: `main` of each, by its path.
+fn pages(book: &Path) -> Result<(tempfile::TempDir, BTreeMap<PathBuf, String>), String> {
+    let to = tempfile::tempdir().unwrap();
+    let mut config = Config::from_disk(book.join("book.toml")).map_err(|error| error.to_string())?;
+    // Neither pages that are missing nor the book's own directory are written.
+    config.build.create_missing = false;
+    config.build.build_dir = to.path().to_owned();
+    let built = MDBook::load_with_config(book, config).and_then(|book| book.build());
+    built.map_err(|error| format!("{error:#}"))?;
+    let mut pages = BTreeMap::new();
+    for path in files(to.path(), "html") {
+        let text = fs::read_to_string(to.path().join(&path)).unwrap();
+        let main = text.split_once("<main>").and_then(|(_, rest)| rest.rsplit_once("</main>"));
+        // All pages in one, and the one for addresses that there are not: mdBook makes them of the others.
+        if let Some((main, _)) = main
+            && !["print.html", "404.html"].iter().any(|it| path.ends_with(it))
+        {
+            pages.insert(path, main.to_owned());
+        }
+    }
+    Ok((to, pages))
+}
+
+/// The values of the attribute `name` in the tags of `html`.
+fn attributes(html: &str, name: &str) -> Vec<String> {
+    let start = format!(" {name}=\"");
+    let tags = html.split('<').skip(1).filter_map(|rest| rest.split_once('>')).map(|(tag, _)| tag);
+    let values = tags.flat_map(|tag| tag.split(start.as_str()).skip(1).filter_map(|rest| rest.split('"').next()));
+    values.map(|value| value.replace("&amp;", "&").replace("&#39;", "'")).collect()
+}
+
+/// What is wrong with the book at `book`: a line for each.
+fn faults(book: &Path) -> Vec<String> {
+    let (to, pages) = match pages(book) {
+        Ok(built) => built,
+        Err(error) => return vec![format!("it does not build: {error}")],
+    };
+    let ids: BTreeMap<&Path, HashSet<String>> =
+        pages.iter().map(|(path, main)| (path.as_path(), attributes(main, "id").into_iter().collect())).collect();
+    let mut faults = Vec::new();
+    for (page, main) in &pages {
+        let name = page.display();
+        if main.contains("{{#") {
+            faults.push(format!("{name}: something that is included is not there"));
+        }
+        for link in attributes(main, "href").into_iter().chain(attributes(main, "src")) {
+            match outside(&link) {
+                Some(Ok(())) => continue,
+                Some(Err(why)) => {
+                    faults.push(format!("{name}: {why}"));
+                    continue;
+                }
+                None => {}
+            }
+            let (path, anchor) = link.split_once('#').unwrap_or((&link, ""));
+            let target = if path.is_empty() {
+                Some(page.clone())
+            } else {
+                plain(&page.parent().unwrap_or(Path::new("")).join(path))
+            };
+            let Some(target) = target.filter(|target| to.path().join(target).is_file()) else {
+                faults.push(format!("{name}: {link} is not there"));
+                continue;
+            };
+            if !anchor.is_empty() && !ids.get(target.as_path()).is_some_and(|ids| ids.contains(anchor)) {
+                faults.push(format!("{name}: {link}: {} has no such heading", target.display()));
+            }
+        }
+    }
+    // What is written for each page of the summary, and nothing for the others.
+    let parts: HashSet<PathBuf> =
+        files(&book.join("src"), "md").into_iter().filter(|it| it.starts_with("figures")).collect();
+    for page in files(&book.join("src"), "md").into_iter().filter(|page| !parts.contains(page)) {
+        if page != Path::new("SUMMARY.md") && !pages.contains_key(&page.with_extension("html")) {
+            faults.push(format!("{} is not in SUMMARY.md", page.display()));
+        }
+    }
+    faults
+}
+
+#[test]
+fn the_book_is_whole() {
+    let faults = faults(Path::new(BOOK));
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+#[test]
+fn what_is_not_there_is_found() {
+    let book = tempfile::tempdir().unwrap();
+    let source = book.path().join("src");
+    fs::create_dir(&source).unwrap();
+    fs::write(book.path().join("book.toml"), "[book]\ntitle = 'Small'\n").unwrap();
+    fs::write(source.join("SUMMARY.md"), "- [One](one.md)\n- [Two](two.md)\n").unwrap();
+    let sound =
+        "# Two\n\n[there](one.md#a-part), [here](#two), [outside](https://example.com/a?b#c)\n\n![it](it.svg)\n";
+    let faults_of = |one: &str, two: &str| {
+        fs::write(source.join("one.md"), one).unwrap();
+        fs::write(source.join("two.md"), two).unwrap();
+        faults(book.path())
+    };
+    fs::write(source.join("it.svg"), "<svg xmlns='http://www.w3.org/2000/svg'/>").unwrap();
+    assert_eq!(faults_of("# One\n\n## A part\n", sound), [""; 0]);
+    for (one, fault) in [
+        ("## Another part\n", "two.html: one.html#a-part: one.html has no such heading"),
+        ("## A part\n[gone](three.md)\n", "one.html: three.html is not there"),
+        ("## A part\n[up](../../etc/passwd)\n", "one.html: ../../etc/passwd is not there"),
+        ("## A part\n[here](#b)\n", "one.html: #b: one.html has no such heading"),
+        ("## A part\n![it](that.svg)\n", "one.html: that.svg is not there"),
+        ("## A part\n{{#include three.txt}}\n", "one.html: something that is included is not there"),
+        ("## A part\n[out](http://example.com/)\n", "one.html: http://example.com/ is no https://host/path"),
+        ("## A part\n[out](https:/example.com/)\n", "one.html: https:/example.com/ is no https://host/path"),
+    ] {
+        assert!(faults_of(one, sound).contains(&fault.to_owned()), "{one}: {:?}", faults_of(one, sound));
+    }
+    fs::write(source.join("three.md"), "# Three\n").unwrap();
+    assert_eq!(faults_of("## A part\n", sound), ["three.md is not in SUMMARY.md"]);
+    fs::remove_file(source.join("two.md")).unwrap();
+    let faults = faults(book.path());
+    assert!(faults.len() == 1 && faults[0].starts_with("it does not build: "), "{faults:?}");
+    assert!(!source.join("two.md").exists(), "a page was made up");
+}

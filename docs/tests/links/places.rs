@@ -1,0 +1,45 @@
+//! Where links lead.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Component, Path, PathBuf};
+
+/// All files below `directory` whose names end in `.ending`, by their paths from there.
+pub fn files(directory: &Path, ending: &str) -> BTreeSet<PathBuf> {
+    let mut found = BTreeSet::new();
+    let mut left = vec![directory.to_owned()];
+    while let Some(place) = left.pop() {
+        for entry in fs::read_dir(place).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                left.push(path);
+            } else if path.extension().is_some_and(|it| it == ending) {
+                found.insert(path.strip_prefix(directory).unwrap().to_owned());
+            }
+        }
+    }
+    found
+}
+
+/// `path` without `.` and `..`; `None` if it leads out of where it begins.
+pub fn plain(path: &Path) -> Option<PathBuf> {
+    let mut plain = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::Normal(name) => plain.push(name),
+            Component::CurDir => {}
+            Component::ParentDir if plain.pop() => {}
+            Component::ParentDir | Component::RootDir | Component::Prefix(_) => return None,
+        }
+    }
+    Some(plain)
+}
+
+/// What is wrong with the form of a link to the outside, if it is one.
+pub fn outside(link: &str) -> Option<Result<(), String>> {
+    let (scheme, rest) = link.split_once(':').filter(|(scheme, _)| !scheme.contains(['/', '#', '.']))?;
+    let host = rest.strip_prefix("//").and_then(|rest| rest.split(['/', '?', '#']).next()).unwrap_or_default();
+    let is_host = host.contains('.') && host.bytes().all(|b| b.is_ascii_alphanumeric() || b".-".contains(&b));
+    let is_sound = scheme == "https" && is_host && !link.contains(|c: char| c.is_whitespace() || c == '"');
+    Some(if is_sound { Ok(()) } else { Err(format!("{link} is no https://host/path")) })
+}
