@@ -415,12 +415,13 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         }
         let block = &mut *self.block;
         if block.attempts == 1 && block.retransmit_at.is_some() {
-            // Karn: a SYN sent more than once says nothing of the round-trip time. Its timer was rounded up to a tick. The earliest that
-            // it may have been sent is taken: a minimum that is too long is put right by the next round trip, one too short by none.
-            let sent = block.retransmit_at.instant(now) - self.shared.settings.first_syn_timeout - Tick::LENGTH;
+            // Karn: a SYN sent more than once says nothing of the round-trip time. The timer was rounded up to a tick, as those that are
+            // made of the mean will be; the minimum takes the earliest that the SYN may have been sent, for one that is too long is put
+            // right by the next round trip, and one too short by none.
+            let sent = block.retransmit_at.instant(now) - self.shared.settings.first_syn_timeout;
             let round_trip = now.as_nanos().saturating_sub(sent.as_nanos());
             block.rtt.sample_nanos(round_trip, 0);
-            self.cold.path.measured_nanos(round_trip, now);
+            self.cold.path.measured_nanos(round_trip + Tick::LENGTH.as_nanos() as u64, now);
         } else if block.attempts > 1 {
             let cold = &mut *self.cold;
             cold.control.handshake_lost();
