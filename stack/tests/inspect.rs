@@ -129,7 +129,9 @@ fn the_native_engine_tells_of_windows_times_and_time_wait() {
     assert!(tcp.congestion_window.unwrap() >= 10 * u64::from(tcp.mss.unwrap()), "{info:?}");
     assert!(tcp.send_window.unwrap() > 0 && tcp.receive_window.unwrap() > 0, "{info:?}");
     let (rtt, rto) = (tcp.rtt.unwrap(), tcp.rto.unwrap());
-    assert!(tcp.min_rtt.unwrap() <= rtt && rtt < rto, "{info:?}");
+    // The mean begins up to a tick of the timers too short.
+    let tick = Duration::from_micros(66);
+    assert!(tcp.min_rtt.unwrap() <= rtt + tick && rtt < rto, "{info:?}");
     assert_eq!((tcp.time_outs, tcp.is_recovering, tcp.reorders), (Some(0), Some(false), Some(false)));
     assert!(tcp.pacing_rate.unwrap() > 0, "{info:?}");
 
