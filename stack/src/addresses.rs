@@ -1,6 +1,7 @@
 //! Our addresses and where packets go next.
 
 use crate::config::IpCidr;
+use crate::six::Network;
 use linerate_bypass::MacAddr;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -9,6 +10,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 pub(crate) struct Addresses {
     own: Vec<IpCidr>,
     gateways: Vec<IpAddr>,
+    /// What is on the link with us.
+    on_link: Vec<IpCidr>,
+    /// Addresses of ours that nothing new is to be sent from, if there is another (RFC 4862 §5.5.4).
+    deprecated: Vec<IpAddr>,
     /// What is asked for every packet, of the IPv4 addresses in `own`.
     own_v4: Vec<OwnV4>,
     /// The IPv6 addresses in `own`.
@@ -25,22 +30,66 @@ pub(crate) struct OwnV4 {
 }
 
 impl Addresses {
-    /// `own` addresses and `gateways`; with an IPv6 address comes a link-local one made of `mac` (RFC 4291 §2.5.6, appendix A).
+    /// `own` addresses and `gateways`; with an IPv6 address comes a link-local one made of `mac`.
     pub fn new(own: &[IpCidr], gateways: &[IpAddr], mac: MacAddr) -> Self {
-        let mut own = own.to_vec();
-        let six = own.iter().filter(|cidr| cidr.address().is_ipv6());
-        if six.clone().count() > 0 && !six.clone().any(|cidr| is_link_local(cidr.address())) {
-            let [a, b, c, d, e, f] = mac.0;
-            let host = [a ^ 2, b, c, 0xff, 0xfe, d, e, f];
-            let address = Ipv6Addr::from_bits(0xfe80 << 112 | u128::from(u64::from_be_bytes(host)));
-            own.extend(IpCidr::new(address.into(), 64));
+        let has_six = own.iter().any(|cidr| cidr.address().is_ipv6());
+        let addresses = Addresses {
+            own: own.to_vec(),
+            gateways: gateways.to_vec(),
+            on_link: own.to_vec(),
+            deprecated: Vec::new(),
+            own_v4: Vec::new(),
+            own_v6: Vec::new(),
+        };
+        if has_six { addresses.with_link_local(mac) } else { addresses.indexed() }
+    }
+
+    /// These, and a link-local address made of `mac`, unless there is one.
+    pub fn with_link_local(mut self, mac: MacAddr) -> Self {
+        if !self.own.iter().any(|cidr| is_link_local(cidr.address())) {
+            let own = IpCidr::new(from_mac(0xfe80 << 112, mac).into(), 64);
+            self.own.extend(own.clone());
+            self.on_link.extend(own);
         }
-        let own_v4 = own.iter().filter_map(OwnV4::of).collect();
-        let own_v6 = own.iter().filter_map(|cidr| match cidr.address() {
-            IpAddr::V6(ip) => Some(ip.to_bits()),
+        self.indexed()
+    }
+
+    /// These, and what routers have advertised. An address that is there already stays as it is; what is given comes first.
+    pub fn with_network(mut self, network: &Network) -> Self {
+        for (cidr, is_deprecated) in network.addresses() {
+            if !self.is_ours(cidr.address()) {
+                self.own.push(cidr);
+                self.deprecated.extend(is_deprecated.then_some(cidr.address()));
+            }
+        }
+        self.on_link.extend(network.on_link());
+        self.gateways.extend(network.router().map(IpAddr::V6));
+        self.indexed()
+    }
+
+    /// With the lists that are looked into for every packet.
+    fn indexed(mut self) -> Self {
+        self.own_v4 = self.own.iter().filter_map(OwnV4::of).collect();
+        self.own_v6 = self.own_v6().map(Ipv6Addr::to_bits).collect();
+        self
+    }
+
+    /// Our IPv6 addresses.
+    pub fn own_v6(&self) -> impl Iterator<Item = Ipv6Addr> + '_ {
+        self.own.iter().filter_map(|cidr| match cidr.address() {
+            IpAddr::V6(ip) => Some(ip),
             IpAddr::V4(_) => None,
-        });
-        Addresses { own_v6: own_v6.collect(), own_v4, own, gateways: gateways.to_vec() }
+        })
+    }
+
+    /// Our link-local address.
+    pub fn link_local(&self) -> Option<Ipv6Addr> {
+        self.own_v6().find(Ipv6Addr::is_unicast_link_local)
+    }
+
+    /// Whether one of them is of use beyond the link.
+    pub fn reach_beyond_link(&self) -> bool {
+        self.own.iter().any(|cidr| !is_link_local(cidr.address()))
     }
 
     /// Our addresses with their prefixes.
@@ -88,20 +137,29 @@ impl Addresses {
     /// The neighbour to hand a packet for `destination` to: itself if it is on the link, else a gateway.
     #[inline]
     pub fn next_hop(&self, destination: IpAddr) -> Option<IpAddr> {
-        if is_link_local(destination) || self.own.iter().any(|cidr| cidr.contains(destination)) {
+        if is_link_local(destination) || self.on_link.iter().any(|cidr| cidr.contains(destination)) {
             return Some(destination);
         }
         self.gateways.iter().copied().find(|gateway| gateway.is_ipv4() == destination.is_ipv4())
     }
 
-    /// The address of ours to reach `destination` from: one on the same link if there is one, else the first of its
-    /// family that is not confined to the link.
+    /// The address of ours to reach `destination` from: of its family, and not confined to the link where the destination is not; not a
+    /// deprecated one if there is another; one on the same link if there is one; over IPv6 the one that has most in common with it
+    /// (RFC 6724 §5, rules 2, 3 and 8); the first of these.
     pub fn source_for(&self, destination: IpAddr) -> Option<IpAddr> {
-        let family = || self.own.iter().filter(|cidr| cidr.address().is_ipv4() == destination.is_ipv4());
-        family()
-            .find(|cidr| cidr.contains(destination))
-            .or_else(|| family().find(|cidr| !is_link_local(cidr.address())))
-            .map(IpCidr::address)
+        let reaches = |cidr: &&IpCidr| {
+            let own = cidr.address();
+            own.is_ipv4() == destination.is_ipv4() && (cidr.contains(destination) || !is_link_local(own))
+        };
+        let rank = |cidr: &&IpCidr| {
+            let own = cidr.address();
+            let differ = match (own, destination) {
+                (IpAddr::V6(own), IpAddr::V6(other)) => 128 - (own.to_bits() ^ other.to_bits()).leading_zeros(),
+                _ => 0,
+            };
+            (self.deprecated.contains(&own), !cidr.contains(destination), differ)
+        };
+        self.own.iter().filter(reaches).min_by_key(rank).map(IpCidr::address)
     }
 }
 
@@ -121,6 +179,13 @@ impl OwnV4 {
         let host_bits = if cidr.prefix() < 31 { u32::MAX >> cidr.prefix() } else { u32::MAX };
         Some(OwnV4 { address: address.into(), broadcast: address | host_bits })
     }
+}
+
+/// The address of the station `mac` with the 64 bits of `prefix` (RFC 4291 §2.5.6, appendix A; RFC 2464 §4).
+pub(crate) fn from_mac(prefix: u128, mac: MacAddr) -> Ipv6Addr {
+    let [a, b, c, d, e, f] = mac.0;
+    let host = [a ^ 2, b, c, 0xff, 0xfe, d, e, f];
+    Ipv6Addr::from_bits(prefix | u128::from(u64::from_be_bytes(host)))
 }
 
 fn is_link_local(ip: IpAddr) -> bool {
