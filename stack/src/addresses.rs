@@ -200,6 +200,10 @@ mod tests {
         text.parse().unwrap()
     }
 
+    fn ip6(text: &str) -> Ipv6Addr {
+        text.parse().unwrap()
+    }
+
     fn addresses() -> Addresses {
         let own = ["10.0.0.2/24", "192.0.2.9/30", "fd00::2/64"].map(|cidr| cidr.parse().unwrap());
         Addresses::new(&own, &[ip("10.0.0.1")], "02:00:00:00:00:07".parse().unwrap())
@@ -228,6 +232,55 @@ mod tests {
         assert_eq!(addresses.source_for(ip("198.51.100.1")), Some(ip("10.0.0.2")));
         assert_eq!(addresses.source_for(ip("2001:db8::1")), Some(ip("fd00::2")));
         assert_eq!(addresses.source_for(ip("fe80::1")), Some(ip("fe80::ff:fe00:7")));
+    }
+
+    /// What routers have advertised: two addresses, the first of them deprecated, and a prefix on the link.
+    fn network() -> Network {
+        let of = |text: &str, deprecated| Some((text.parse().unwrap(), deprecated));
+        let addresses = [of("2001:db8:1::2/64", true), of("2001:db8:2::2/64", false), of("fd00::2/64", false), None];
+        let mut on_link = [None; 8];
+        on_link[3] = Some("2001:db8:2::/64".parse().unwrap());
+        let router = Some("fe80::1".parse().unwrap());
+        Network { addresses, on_link, router, ..Network::default() }
+    }
+
+    #[test]
+    fn what_routers_advertise_comes_behind_what_is_given() {
+        let mac = "02:00:00:00:00:07".parse().unwrap();
+        let addresses = addresses().with_network(&network());
+        assert_eq!(addresses.own().iter().filter(|cidr| cidr.address() == ip("fd00::2")).count(), 1, "it was there");
+        assert!(addresses.is_our_v6(ip6("2001:db8:1::2").to_bits()));
+        assert_eq!(addresses.next_hop(ip("2001:db8:2::9")), Some(ip("2001:db8:2::9")), "on the link");
+        assert_eq!(
+            addresses.next_hop(ip("2001:db8:1::9")),
+            Some(ip("fe80::1")),
+            "an address does not make its prefix be"
+        );
+        assert_eq!(addresses.next_hop(ip("198.51.100.1")), Some(ip("10.0.0.1")));
+        let given = Addresses::new(&["fd00::2/64".parse().unwrap()], &[ip("fd00::1")], mac).with_network(&network());
+        assert_eq!(given.next_hop(ip("2001:db8:1::9")), Some(ip("fd00::1")));
+        let local = Addresses::new(&[], &[], mac).with_link_local(mac);
+        assert_eq!((local.link_local(), local.reach_beyond_link()), (Some(ip6("fe80::ff:fe00:7")), false));
+        assert!(local.with_network(&network()).reach_beyond_link());
+    }
+
+    /// RFC 6724 §5, rules 2, 3 and 8.
+    #[test]
+    fn a_deprecated_address_is_the_last_resort_and_the_longest_common_prefix_decides() {
+        let addresses = addresses().with_network(&network());
+        for (to, from) in [
+            ("2001:db8:1::9", "2001:db8:2::2"),
+            ("2001:db8:7::9", "2001:db8:2::2"),
+            ("fd12::9", "fd00::2"),
+            ("fe80::9", "fe80::ff:fe00:7"),
+        ] {
+            assert_eq!(addresses.source_for(ip(to)), Some(ip(from)), "{to}");
+        }
+        let mac = MacAddr::default();
+        let mut only = network();
+        (only.addresses[1], only.addresses[2]) = (None, None);
+        let only = Addresses::new(&[], &[], mac).with_link_local(mac).with_network(&only);
+        assert_eq!(only.source_for(ip("2001:db8:7::9")), Some(ip("2001:db8:1::2")));
     }
 
     #[test]

@@ -226,7 +226,11 @@ impl<P: Packet> Ingress<P> {
             Kind::Arp | Kind::Ndp | Kind::Ip | Kind::Udp(_) => self.worker,
         };
         if home != self.worker {
-            return self.pass_on(frame, home, egress);
+            return match kind {
+                Kind::Tcp(_) | Kind::IcmpError { .. } => self.pass_on(frame, home, egress),
+                // Who speaks for all is no owner that the port could know of.
+                _ => self.leave_at(frame, home, egress),
+            };
         }
         match kind {
             Kind::Tcp(tcp) => self.take_segment(frame, tcp, egress, engine, now),
@@ -351,6 +355,10 @@ impl<P: Packet> Ingress<P> {
             );
         }
         self.misdirected += 1;
+        self.leave_at(frame, home, egress);
+    }
+
+    fn leave_at<N: Nic<Packet = P>>(&self, frame: P, home: usize, egress: &mut Egress<N>) {
         if self.others[home].send(Mail::Frame(frame)).is_err() {
             egress.drop_for(Cause::MailboxFull);
         }

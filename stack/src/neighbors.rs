@@ -332,6 +332,22 @@ mod tests {
     }
 
     #[test]
+    fn times_that_routers_say_are_of_ipv6() {
+        let mut table = Neighbors::<u32>::new(0);
+        let six = IpAddr::from([0xfe80, 0, 0, 0, 0, 0, 0, 1]);
+        for ip in [ip(1), six] {
+            table.learn(ip, MAC, true, at(0));
+        }
+        table.set_times(Some(Duration::from_secs(10)), Some(Duration::from_secs(5)));
+        assert_eq!(table.look_up(ip(1), at(12)), Lookup::Known(MAC));
+        assert!(matches!(table.look_up(six, at(12)), Lookup::Confirm(..)));
+        assert_eq!(table.next_deadline(), Some(at(17)));
+        table.set_times(None, None);
+        table.learn(six, MAC, true, at(13));
+        assert_eq!(table.look_up(six, at(42)), Lookup::Known(MAC));
+    }
+
+    #[test]
     fn who_is_doubted_is_asked_for_among_all_and_sent_to_meanwhile() {
         let other = MacAddr([2, 0, 0, 0, 0, 8]);
         let [first, second] = [1, 2].map(|n| Question { ip: ip(n), to: None });

@@ -34,6 +34,7 @@ pub(crate) struct Six {
     dad: Option<Dad>,
     autoconf: Option<Autoconf>,
     listener: Listener,
+    link_up: bool,
     /// When there is something to do next.
     due: Option<Instant>,
 }
@@ -61,11 +62,15 @@ impl Six {
         let autoconf = config
             .slaac
             .then(|| Autoconf::new(egress.mac(), egress.mtu(), config.dad_transmits, seed("autoconfiguration")));
-        Some(Six { dad, autoconf, listener: Listener::new(seed("listener")), due: Some(now) })
+        Some(Six { dad, autoconf, listener: Listener::new(seed("listener")), link_up: false, due: Some(now) })
     }
 
     /// The link is up or down from now on.
     pub fn set_link(&mut self, up: bool, now: Instant) {
+        if self.link_up == up {
+            return;
+        }
+        self.link_up = up;
         if let Some(dad) = &mut self.dad {
             dad.set_link(up, now);
         }
