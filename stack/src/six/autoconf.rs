@@ -298,6 +298,11 @@ impl Autoconf {
         }
         if self.solicitation.is_due(now) {
             egress.say(Message::SolicitRouters { source: egress.addresses().link_local() });
+            if self.solicitation.is_in_vain() {
+                tracing::warn!(
+                    "SLAAC: no router on this link answers, and it is asked on: does one advertise itself here?"
+                );
+            }
         }
         let network = self.network(now);
         if network == self.told || now < self.tell_at {

@@ -60,6 +60,11 @@ impl Solicitation {
         true
     }
 
+    /// Whether the last question was the first after those that all hosts ask: somebody should know.
+    pub fn is_in_vain(&self) -> bool {
+        self.asked == FIRST + 1 && !self.answered
+    }
+
     /// When to ask next.
     pub fn next_deadline(&self) -> Option<Instant> {
         self.at
