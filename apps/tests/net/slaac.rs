@@ -10,7 +10,8 @@ use std::process::Command;
 
 /// Where the server is, by its Ethernet address.
 const SERVER: &str = "[fd0a::ff:fe00:11]:7";
-const SERVE: &str = "echo serve --via af_xdp:lr1 --slaac --mac 02:00:00:00:00:11 --listen [::]:7 --idle backoff --json";
+const SERVE: &str =
+    "echo serve --via af_xdp:lr1 --slaac --mac 02:00:00:00:00:11 --listen [::]:7 --idle backoff --json -v";
 
 fn server() -> SocketAddr {
     SERVER.parse().unwrap()
@@ -23,6 +24,10 @@ fn connect(namespace: &str, router: &str) -> bool {
         return false;
     }
     Wire::AfXdp.connect(namespace);
+    // The kernel at the server's end would have a default route there, with which the interface is not taken.
+    let deaf = "echo 0 > /proc/sys/net/ipv6/conf/lr1/accept_ra";
+    let told = Command::new("ip").args(["netns", "exec", namespace, "sh", "-c", deaf]).output().unwrap();
+    assert!(told.status.success(), "{told:?}");
     ip("addr add fd0a::1/64 dev lr0 nodad");
     std::fs::write("/proc/sys/net/ipv6/conf/all/forwarding", "1").unwrap();
     // Routers advertise from their link-local address, which is tried first.
