@@ -1,6 +1,7 @@
 //! Our addresses and where packets go next.
 
 use crate::config::IpCidr;
+use crate::six::Network;
 use linerate_bypass::MacAddr;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -9,6 +10,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 pub(crate) struct Addresses {
     own: Vec<IpCidr>,
     gateways: Vec<IpAddr>,
+    /// What is on the link with us.
+    on_link: Vec<IpCidr>,
+    /// Addresses of ours that nothing new is to be sent from, if there is another (RFC 4862 §5.5.4).
+    deprecated: Vec<IpAddr>,
     /// What is asked for every packet, of the IPv4 addresses in `own`.
     own_v4: Vec<OwnV4>,
     /// The IPv6 addresses in `own`.
@@ -25,22 +30,66 @@ pub(crate) struct OwnV4 {
 }
 
 impl Addresses {
-    /// `own` addresses and `gateways`; with an IPv6 address comes a link-local one made of `mac` (RFC 4291 §2.5.6, appendix A).
+    /// `own` addresses and `gateways`; with an IPv6 address comes a link-local one made of `mac`.
     pub fn new(own: &[IpCidr], gateways: &[IpAddr], mac: MacAddr) -> Self {
-        let mut own = own.to_vec();
-        let six = own.iter().filter(|cidr| cidr.address().is_ipv6());
-        if six.clone().count() > 0 && !six.clone().any(|cidr| is_link_local(cidr.address())) {
-            let [a, b, c, d, e, f] = mac.0;
-            let host = [a ^ 2, b, c, 0xff, 0xfe, d, e, f];
-            let address = Ipv6Addr::from_bits(0xfe80 << 112 | u128::from(u64::from_be_bytes(host)));
-            own.extend(IpCidr::new(address.into(), 64));
+        let has_six = own.iter().any(|cidr| cidr.address().is_ipv6());
+        let addresses = Addresses {
+            own: own.to_vec(),
+            gateways: gateways.to_vec(),
+            on_link: own.to_vec(),
+            deprecated: Vec::new(),
+            own_v4: Vec::new(),
+            own_v6: Vec::new(),
+        };
+        if has_six { addresses.with_link_local(mac) } else { addresses.indexed() }
+    }
+
+    /// These, and a link-local address made of `mac`, unless there is one.
+    pub fn with_link_local(mut self, mac: MacAddr) -> Self {
+        if !self.own.iter().any(|cidr| is_link_local(cidr.address())) {
+            let own = IpCidr::new(from_mac(0xfe80 << 112, mac).into(), 64);
+            self.own.extend(own.clone());
+            self.on_link.extend(own);
         }
-        let own_v4 = own.iter().filter_map(OwnV4::of).collect();
-        let own_v6 = own.iter().filter_map(|cidr| match cidr.address() {
-            IpAddr::V6(ip) => Some(ip.to_bits()),
+        self.indexed()
+    }
+
+    /// These, and what routers have advertised. An address that is there already stays as it is; what is given comes first.
+    pub fn with_network(mut self, network: &Network) -> Self {
+        for (cidr, is_deprecated) in network.addresses() {
+            if !self.is_ours(cidr.address()) {
+                self.own.push(cidr);
+                self.deprecated.extend(is_deprecated.then_some(cidr.address()));
+            }
+        }
+        self.on_link.extend(network.on_link());
+        self.gateways.extend(network.router().map(IpAddr::V6));
+        self.indexed()
+    }
+
+    /// With the lists that are looked into for every packet.
+    fn indexed(mut self) -> Self {
+        self.own_v4 = self.own.iter().filter_map(OwnV4::of).collect();
+        self.own_v6 = self.own_v6().map(Ipv6Addr::to_bits).collect();
+        self
+    }
+
+    /// Our IPv6 addresses.
+    pub fn own_v6(&self) -> impl Iterator<Item = Ipv6Addr> + '_ {
+        self.own.iter().filter_map(|cidr| match cidr.address() {
+            IpAddr::V6(ip) => Some(ip),
             IpAddr::V4(_) => None,
-        });
-        Addresses { own_v6: own_v6.collect(), own_v4, own, gateways: gateways.to_vec() }
+        })
+    }
+
+    /// Our link-local address.
+    pub fn link_local(&self) -> Option<Ipv6Addr> {
+        self.own_v6().find(Ipv6Addr::is_unicast_link_local)
+    }
+
+    /// Whether one of them is of use beyond the link.
+    pub fn reach_beyond_link(&self) -> bool {
+        self.own.iter().any(|cidr| !is_link_local(cidr.address()))
     }
 
     /// Our addresses with their prefixes.
@@ -88,20 +137,29 @@ impl Addresses {
     /// The neighbour to hand a packet for `destination` to: itself if it is on the link, else a gateway.
     #[inline]
     pub fn next_hop(&self, destination: IpAddr) -> Option<IpAddr> {
-        if is_link_local(destination) || self.own.iter().any(|cidr| cidr.contains(destination)) {
+        if is_link_local(destination) || self.on_link.iter().any(|cidr| cidr.contains(destination)) {
             return Some(destination);
         }
         self.gateways.iter().copied().find(|gateway| gateway.is_ipv4() == destination.is_ipv4())
     }
 
-    /// The address of ours to reach `destination` from: one on the same link if there is one, else the first of its
-    /// family that is not confined to the link.
+    /// The address of ours to reach `destination` from: of its family, and not confined to the link where the destination is not; not a
+    /// deprecated one if there is another; one on the same link if there is one; over IPv6 the one that has most in common with it
+    /// (RFC 6724 §5, rules 2, 3 and 8); the first of these.
     pub fn source_for(&self, destination: IpAddr) -> Option<IpAddr> {
-        let family = || self.own.iter().filter(|cidr| cidr.address().is_ipv4() == destination.is_ipv4());
-        family()
-            .find(|cidr| cidr.contains(destination))
-            .or_else(|| family().find(|cidr| !is_link_local(cidr.address())))
-            .map(IpCidr::address)
+        let reaches = |cidr: &&IpCidr| {
+            let own = cidr.address();
+            own.is_ipv4() == destination.is_ipv4() && (cidr.contains(destination) || !is_link_local(own))
+        };
+        let rank = |cidr: &&IpCidr| {
+            let own = cidr.address();
+            let differ = match (own, destination) {
+                (IpAddr::V6(own), IpAddr::V6(other)) => 128 - (own.to_bits() ^ other.to_bits()).leading_zeros(),
+                _ => 0,
+            };
+            (self.deprecated.contains(&own), !cidr.contains(destination), differ)
+        };
+        self.own.iter().filter(reaches).min_by_key(rank).map(IpCidr::address)
     }
 }
 
@@ -123,6 +181,13 @@ impl OwnV4 {
     }
 }
 
+/// The address of the station `mac` with the 64 bits of `prefix` (RFC 4291 §2.5.6, appendix A; RFC 2464 §4).
+pub(crate) fn from_mac(prefix: u128, mac: MacAddr) -> Ipv6Addr {
+    let [a, b, c, d, e, f] = mac.0;
+    let host = [a ^ 2, b, c, 0xff, 0xfe, d, e, f];
+    Ipv6Addr::from_bits(prefix | u128::from(u64::from_be_bytes(host)))
+}
+
 fn is_link_local(ip: IpAddr) -> bool {
     matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local())
 }
@@ -132,6 +197,10 @@ mod tests {
     use super::*;
 
     fn ip(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    fn ip6(text: &str) -> Ipv6Addr {
         text.parse().unwrap()
     }
 
@@ -163,6 +232,55 @@ mod tests {
         assert_eq!(addresses.source_for(ip("198.51.100.1")), Some(ip("10.0.0.2")));
         assert_eq!(addresses.source_for(ip("2001:db8::1")), Some(ip("fd00::2")));
         assert_eq!(addresses.source_for(ip("fe80::1")), Some(ip("fe80::ff:fe00:7")));
+    }
+
+    /// What routers have advertised: two addresses, the first of them deprecated, and a prefix on the link.
+    fn network() -> Network {
+        let of = |text: &str, deprecated| Some((text.parse().unwrap(), deprecated));
+        let addresses = [of("2001:db8:1::2/64", true), of("2001:db8:2::2/64", false), of("fd00::2/64", false), None];
+        let mut on_link = [None; 8];
+        on_link[3] = Some("2001:db8:2::/64".parse().unwrap());
+        let router = Some("fe80::1".parse().unwrap());
+        Network { addresses, on_link, router, ..Network::default() }
+    }
+
+    #[test]
+    fn what_routers_advertise_comes_behind_what_is_given() {
+        let mac = "02:00:00:00:00:07".parse().unwrap();
+        let addresses = addresses().with_network(&network());
+        assert_eq!(addresses.own().iter().filter(|cidr| cidr.address() == ip("fd00::2")).count(), 1, "it was there");
+        assert!(addresses.is_our_v6(ip6("2001:db8:1::2").to_bits()));
+        assert_eq!(addresses.next_hop(ip("2001:db8:2::9")), Some(ip("2001:db8:2::9")), "on the link");
+        assert_eq!(
+            addresses.next_hop(ip("2001:db8:1::9")),
+            Some(ip("fe80::1")),
+            "an address does not make its prefix be"
+        );
+        assert_eq!(addresses.next_hop(ip("198.51.100.1")), Some(ip("10.0.0.1")));
+        let given = Addresses::new(&["fd00::2/64".parse().unwrap()], &[ip("fd00::1")], mac).with_network(&network());
+        assert_eq!(given.next_hop(ip("2001:db8:1::9")), Some(ip("fd00::1")));
+        let local = Addresses::new(&[], &[], mac).with_link_local(mac);
+        assert_eq!((local.link_local(), local.reach_beyond_link()), (Some(ip6("fe80::ff:fe00:7")), false));
+        assert!(local.with_network(&network()).reach_beyond_link());
+    }
+
+    /// RFC 6724 §5, rules 2, 3 and 8.
+    #[test]
+    fn a_deprecated_address_is_the_last_resort_and_the_longest_common_prefix_decides() {
+        let addresses = addresses().with_network(&network());
+        for (to, from) in [
+            ("2001:db8:1::9", "2001:db8:2::2"),
+            ("2001:db8:7::9", "2001:db8:2::2"),
+            ("fd12::9", "fd00::2"),
+            ("fe80::9", "fe80::ff:fe00:7"),
+        ] {
+            assert_eq!(addresses.source_for(ip(to)), Some(ip(from)), "{to}");
+        }
+        let mac = MacAddr::default();
+        let mut only = network();
+        (only.addresses[1], only.addresses[2]) = (None, None);
+        let only = Addresses::new(&[], &[], mac).with_link_local(mac).with_network(&only);
+        assert_eq!(only.source_for(ip("2001:db8:7::9")), Some(ip("2001:db8:1::2")));
     }
 
     #[test]

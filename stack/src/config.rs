@@ -2,6 +2,7 @@
 
 use crate::addresses::Addresses;
 use crate::congestion::Algorithm;
+use crate::six::FORMED;
 use crate::vlan::VlanId;
 use linerate_bypass::MacAddr;
 use linerate_bypass::time::Duration;
@@ -113,7 +114,8 @@ impl Default for Keepalive {
 /// The network and the limits of a worker. All workers of one port share one.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Our addresses, [`MAX_ADDRESSES`](Self::MAX_ADDRESSES) at most. With [`dhcp`](Self::dhcp) there may be none at first.
+    /// Our addresses, [`MAX_ADDRESSES`](Self::MAX_ADDRESSES) at most. With [`dhcp`](Self::dhcp) or [`slaac`](Self::slaac) there may be none
+    /// at first.
     pub addresses: Vec<IpCidr>,
     /// Where what is not on the link goes: at most one of each family.
     pub gateways: Vec<IpAddr>,
@@ -125,6 +127,9 @@ pub struct Config {
     pub dad_transmits: u8,
     /// Ask a DHCP server for an IPv4 address, prefix and gateway.
     pub dhcp: bool,
+    /// Form IPv6 addresses of the prefixes that routers advertise, four at most, and go by what else they say (RFC 4862, RFC 4861): the
+    /// default router, unless there is one in [`gateways`](Self::gateways), what is on the link, its MTU.
+    pub slaac: bool,
     /// Our Ethernet address; the port's own if `None`.
     pub mac: Option<MacAddr>,
     /// The largest IP packet in bytes; the port's own if `None`. Never more than that.
@@ -199,12 +204,20 @@ pub struct Config {
 }
 
 impl Config {
-    /// As many addresses as a host may have here, among them one of DHCP's and, where there are others of IPv6, the link-local one.
+    /// As many addresses as a host may have here, among them one of DHCP's, four of routers' prefixes and, where there are others of IPv6,
+    /// the link-local one.
     pub const MAX_ADDRESSES: usize = 8;
 
-    /// How many addresses there will be.
+    /// How many addresses there may be.
     pub fn count_addresses(&self) -> usize {
-        Addresses::new(&self.addresses, &[], MacAddr::default()).own().len() + usize::from(self.dhcp)
+        let formed = if self.slaac { FORMED } else { 0 };
+        self.first_addresses(MacAddr::default()).own().len() + usize::from(self.dhcp) + formed
+    }
+
+    /// The addresses from the start of the station `mac`.
+    pub(crate) fn first_addresses(&self, mac: MacAddr) -> Addresses {
+        let addresses = Addresses::new(&self.addresses, &self.gateways, mac);
+        if self.slaac { addresses.with_link_local(mac) } else { addresses }
     }
 
     /// The default within a data centre, between hosts that all acknowledge promptly: time-outs from 5 ms on.
@@ -221,6 +234,7 @@ impl Default for Config {
             connect_from: Vec::new(),
             dad_transmits: 1,
             dhcp: false,
+            slaac: false,
             mac: None,
             mtu: None,
             vlan: None,

@@ -1,8 +1,10 @@
 //! What crosses between the workers of one port, and to them from other threads: all through mailboxes.
 
+use crate::six::Network;
 use crate::slow::{Learnt, Lease};
 use linerate_bypass::mailbox::{Receiver, Sender, mailbox};
 use linerate_bypass::{Letter, Postbox};
+use std::net::IpAddr;
 
 /// Things that one worker may leave at another before the other has read any.
 const MAIL: usize = 1024;
@@ -19,6 +21,10 @@ pub(crate) enum Mail<P> {
     Lease(Option<Lease>),
     /// The IPv6 addresses that were tried are ours.
     Verified,
+    /// What routers have advertised. Apart, so that frames do not lie in letters of its size.
+    Network(Box<Network>),
+    /// No neighbour answered for the address.
+    NeighborLost(IpAddr),
 }
 
 /// One worker's mailboxes: the way in, and the ways to all the others. `P` is the port's packet, `M` the service's

@@ -21,62 +21,119 @@ pub struct Duplicate {
     pub station: MacAddr,
 }
 
-/// The addresses that are being tried, all together.
+/// How far the trial of an address, or of several together, has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Trial {
+    /// Probes to come.
+    left: u8,
+    /// When the next is due, or the end.
+    at: Instant,
+    has_asked: bool,
+}
+
+/// What a trial that is due has come to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// Nothing yet.
+    Waits,
+    /// It is time to ask.
+    Ask,
+    /// Nobody has said anything against it.
+    Passed,
+}
+
+impl Trial {
+    /// By so many probes, from `at` on.
+    pub fn new(transmits: u8, at: Instant) -> Self {
+        Trial { left: transmits, at, has_asked: false }
+    }
+
+    /// What is to be done by now.
+    pub fn step(&mut self, now: Instant) -> Step {
+        if self.at > now {
+            return Step::Waits;
+        }
+        if self.left == 0 {
+            return Step::Passed;
+        }
+        self.left -= 1;
+        self.has_asked = true;
+        self.at = now + RETRY;
+        Step::Ask
+    }
+
+    /// Whether it is time for its first probe, or was.
+    pub fn has_begun(&self, now: Instant) -> bool {
+        self.has_asked || self.at <= now
+    }
+
+    /// When [`step`](Self::step) has something to do next.
+    pub fn next_deadline(&self) -> Instant {
+        self.at
+    }
+}
+
+/// The addresses that are being tried from the start, all together.
 pub(crate) struct Dad {
     tentative: Vec<Ipv6Addr>,
-    /// Probes for each of them, and how many of these are to come.
+    /// Probes for each of them.
     transmits: u8,
-    left: u8,
-    /// When something is to be done next; nothing before the link is up.
-    at: Option<Instant>,
+    /// Nothing before the link is up.
+    trial: Option<Trial>,
 }
 
 impl Dad {
     /// Tries the IPv6 addresses in `addresses` by so many probes each; `None` if there is nothing to try.
     pub fn new(addresses: &Addresses, transmits: u8) -> Option<Self> {
-        let six = |ip: IpAddr| if let IpAddr::V6(ip) = ip { Some(ip) } else { None };
-        let tentative: Vec<_> = addresses.own().iter().filter_map(|cidr| six(cidr.address())).collect();
+        let tentative: Vec<_> = addresses.own_v6().collect();
         let is_to_be = transmits > 0 && !tentative.is_empty();
-        is_to_be.then_some(Dad { tentative, transmits, left: transmits, at: None })
+        is_to_be.then_some(Dad { tentative, transmits, trial: None })
+    }
+
+    /// Those that are being tried, once the link is up.
+    pub fn tentative(&self) -> &[Ipv6Addr] {
+        if self.trial.is_some() { &self.tentative } else { &[] }
     }
 
     /// The link is up or down from now on: when it comes up, all begins anew.
     pub fn set_link(&mut self, up: bool, now: Instant) {
-        match (up, self.at) {
-            (true, None) => (self.left, self.at) = (self.transmits, Some(now)),
-            (false, _) => self.at = None,
+        match (up, self.trial) {
+            (true, None) => self.trial = Some(Trial::new(self.transmits, now)),
+            (false, _) => self.trial = None,
             (true, Some(_)) => {}
         }
     }
 
     /// Does what is due; whether the addresses are ours now.
     pub fn tend<N: Nic>(&mut self, egress: &mut Egress<N>, now: Instant) -> bool {
-        if self.at.is_none_or(|at| at > now) {
-            return false;
+        match self.trial.as_mut().map_or(Step::Waits, |trial| trial.step(now)) {
+            Step::Waits => false,
+            Step::Ask => {
+                self.tentative.iter().for_each(|&ip| egress.say(Message::Probe(ip)));
+                false
+            }
+            Step::Passed => true,
         }
-        if self.left == 0 {
-            return true;
-        }
-        self.tentative.iter().for_each(|&ip| egress.say(Message::Probe(ip)));
-        self.left -= 1;
-        self.at = Some(now + RETRY);
-        false
     }
 
     /// When [`tend`](Self::tend) has something to do next.
     pub fn next_deadline(&self) -> Option<Instant> {
-        self.at
+        self.trial.as_ref().map(Trial::next_deadline)
     }
 
-    /// What a message of neighbour discovery, heard by the station `mac`, which is ours, says against one of the addresses: somebody
-    /// has it (RFC 4862 §5.4.4), or is trying it, too (§5.4.3).
+    /// What a message of neighbour discovery, heard by the station `mac`, which is ours, says against one of the addresses.
     pub fn hear(&self, frame: &[u8], mac: MacAddr) -> Option<Duplicate> {
-        let is_tried = |ip: IpAddr| matches!(ip, IpAddr::V6(ip) if self.tentative.contains(&ip));
-        match hear_ndp(frame, is_tried, mac) {
-            Heard::Claim(IpAddr::V6(address), station) | Heard::Probe(IpAddr::V6(address), station) => {
-                Some(Duplicate { address, station })
-            }
-            _ => None,
+        objection(frame, |ip| self.tentative.contains(&ip), mac)
+    }
+}
+
+/// What a message of neighbour discovery, heard by the station `mac`, which is ours, says against an address that is tried: somebody
+/// has it (RFC 4862 §5.4.4), or is trying it, too (§5.4.3).
+pub(crate) fn objection(frame: &[u8], is_tried: impl Fn(Ipv6Addr) -> bool, mac: MacAddr) -> Option<Duplicate> {
+    match hear_ndp(frame, |ip| matches!(ip, IpAddr::V6(ip) if is_tried(ip)), mac) {
+        Heard::Claim(IpAddr::V6(address), station) | Heard::Probe(IpAddr::V6(address), station) => {
+            Some(Duplicate { address, station })
         }
+        _ => None,
     }
 }

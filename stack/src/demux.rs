@@ -7,6 +7,7 @@ use crate::checksum::{self, Verdict};
 use crate::drops::Cause;
 use crate::egress::ETHERNET;
 use crate::engine::IcmpError;
+use crate::six::LISTENER_QUERY;
 use crate::tuple::Tuple;
 use crate::udp;
 use linerate_bypass::{MacAddr, Packet, RxChecksum};
@@ -25,6 +26,8 @@ pub(crate) enum Kind {
     Arp,
     /// Neighbour discovery and what else ICMPv6 does on the link.
     Ndp,
+    /// A question which groups this host listens to (RFC 3810).
+    ListenerQuery,
     /// DHCP, from a server.
     Dhcp,
     /// An ICMP error about a TCP segment that this host has sent, or is said to have.
@@ -186,6 +189,7 @@ impl Host<'_> {
             _ if ip.next_header() == IpProtocol::Icmpv6 => Ok(self.icmpv6(source, destination, l4, unicast)),
             _ => match refused_behind(next, l4) {
                 Some(cause) => Err(cause),
+                None if is_listener_query(next, l4) => Ok(Kind::ListenerQuery),
                 None => Ok(Kind::Ip),
             },
         }
@@ -337,6 +341,15 @@ fn quoted_segment(source: IpAddr, destination: IpAddr, tcp: &[u8], error: IcmpEr
     let remote = SocketAddr::new(destination, u16::from_be_bytes([c, d]));
     let tuple = Tuple::new(local, remote);
     Some(Kind::IcmpError { tuple, sequence: u32::from_be_bytes([e, f, g, h]), error })
+}
+
+/// Whether hop-by-hop options, which a header of the kind `next` is, and which `l4` begins with, are followed by a question of multicast
+/// listener discovery.
+fn is_listener_query(next: u8, l4: &[u8]) -> bool {
+    const HOP_BY_HOP: u8 = 0;
+    let [after, units, ..] = *l4 else { return false };
+    let behind = l4.get(8 * (usize::from(units) + 1));
+    next == HOP_BY_HOP && after == u8::from(IpProtocol::Icmpv6) && behind == Some(&LISTENER_QUERY)
 }
 
 /// Why a packet is not taken whose IPv6 header is followed by `rest`, which begins with a header of the kind `next`: the chain of

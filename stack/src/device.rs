@@ -129,11 +129,19 @@ impl<N: Nic> phy::TxToken for Transmit<'_, N> {
         let Some(mut packet) = packet else { return result };
         if self.medium == Medium::Ethernet {
             self.egress.send_frame(packet);
+        } else if packet.len() > self.egress.mtu_v6() && is_untold_v6(packet.data()) {
+            // smoltcp goes by the port's MTU.
+            self.egress.drop_for(Cause::TooLong);
         } else if let Some(destination) = finish(&mut packet, self.egress, self.sent) {
             self.egress.send_ip(packet, destination, self.now);
         }
         result
     }
+}
+
+/// Whether an IP packet is of IPv6, and not of TCP, whose peers have been told how much they may send.
+fn is_untold_v6(data: &[u8]) -> bool {
+    data.first().is_some_and(|byte| byte >> 4 == 6) && data.get(6) != Some(&IpProtocol::Tcp.into())
 }
 
 /// Looks at an IP packet that smoltcp wrote: where it goes, and whether the port is to compute its TCP checksum.

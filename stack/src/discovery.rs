@@ -7,8 +7,9 @@ use smoltcp::wire::{
 };
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// All hosts on the link (RFC 4291 §2.7.1).
+/// All hosts on the link, and all routers (RFC 4291 §2.7.1).
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
+pub(crate) const ALL_ROUTERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 2);
 
 /// What is put on the link, and for whom.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,6 +21,8 @@ pub(crate) enum Message {
     Announce(IpAddr),
     /// Has anybody this address (RFC 4862 §5.4.2)? It is not ours yet.
     Probe(Ipv6Addr),
+    /// Which routers are there (RFC 4861 §4.1)? Our link-local address asks, if we have it yet.
+    SolicitRouters { source: Option<Ipv6Addr> },
     /// The IPv4 address is ours, for `to`, who has no address yet and probes for this one (RFC 5227 §2.1.1).
     AnswerProbe { own: Ipv4Addr, to: MacAddr },
 }
@@ -58,6 +61,16 @@ impl Message {
                 ndisc(packet, Ipv6Addr::UNSPECIFIED, group, solicitation)?;
                 Some((group_address(group.into()), EthernetProtocol::Ipv6))
             }
+            Message::SolicitRouters { source } => {
+                let lladdr = source.map(|_| link_layer(mac));
+                ndisc(
+                    packet,
+                    source.unwrap_or(Ipv6Addr::UNSPECIFIED),
+                    ALL_ROUTERS,
+                    NdiscRepr::RouterSolicit { lladdr },
+                )?;
+                Some((group_address(ALL_ROUTERS.into()), EthernetProtocol::Ipv6))
+            }
             Message::AnswerProbe { own, to } => {
                 arp(packet, ArpOperation::Reply, (mac, own), (to, nobody))?;
                 Some((to, EthernetProtocol::Arp))
@@ -81,8 +94,8 @@ pub(crate) fn group_address(ip: IpAddr) -> MacAddr {
     }
 }
 
-/// RFC 4291 §2.7.1.
-fn solicited_node(ip: Ipv6Addr) -> Ipv6Addr {
+/// The group in which whoever has `ip` is asked for (RFC 4291 §2.7.1).
+pub(crate) fn solicited_node(ip: Ipv6Addr) -> Ipv6Addr {
     Ipv6Addr::from_bits(0xff02_0000_0000_0000_0000_0001_ff00_0000 | ip.to_bits() & 0xff_ffff)
 }
 

@@ -22,6 +22,10 @@ causes! {
     Claimed = "address of ours claimed by another station",
     /// A frame without the tag of our VLAN, with that of another, or with two (IEEE 802.1Q).
     Vlan = "frame of another VLAN",
+    /// A router advertisement that is not valid (RFC 4861 §6.1.2).
+    BadAdvertisement = "invalid router advertisement",
+    /// A router, a prefix on the link or an address that a router advertised beyond those that are kept.
+    Beyond = "router or prefix beyond those that are kept",
     /// Neither IP nor ARP.
     EtherType = "unknown EtherType",
     /// A source that no host can have: multicast, broadcast, unspecified, or IPv4-mapped.
@@ -48,6 +52,8 @@ causes! {
     NoTimestamp = "segment without the negotiated timestamp",
     /// Nothing to send from: no route, or the neighbour did not answer.
     Unreachable = "no route or no neighbour",
+    /// A datagram that is longer than what the link takes over IPv6, by what routers say.
+    TooLong = "datagram longer than the link's MTU",
     /// A reply that found no packet or no place in the transmit queue.
     NoPacket = "no packet or queue space for a reply",
     /// A datagram for which the service's queue had no room.

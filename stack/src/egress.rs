@@ -4,6 +4,7 @@ use crate::addresses::Addresses;
 use crate::discovery::{Message, group_address};
 use crate::drops::{Cause, Drops};
 use crate::neighbors::{Lookup, Neighbors, Question};
+use crate::six::Network;
 use crate::vlan::VlanId;
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{Bytes, Capabilities, MacAddr, Nic, Packet};
@@ -47,6 +48,7 @@ pub struct Egress<N: Nic> {
     addresses: Addresses,
     mac: MacAddr,
     mtu: usize,
+    mtu_v6: usize,
     drops: Drops,
     /// Neighbours that did not answer, until the engine has been told.
     lost: Vec<IpAddr>,
@@ -70,6 +72,7 @@ impl<N: Nic> Egress<N> {
             addresses,
             mac,
             mtu,
+            mtu_v6: mtu,
             drops: Drops::default(),
             lost: Vec::new(),
             copied_bytes: 0,
@@ -127,6 +130,17 @@ impl<N: Nic> Egress<N> {
     /// The largest IP packet in bytes to be sent or received.
     pub fn mtu(&self) -> usize {
         self.mtu
+    }
+
+    /// The largest IPv6 packet in bytes to be sent: that of the link, by what routers say, if it is less.
+    pub fn mtu_v6(&self) -> usize {
+        self.mtu_v6
+    }
+
+    /// Goes by what routers say of the link.
+    pub(crate) fn set_link(&mut self, network: &Network) {
+        self.mtu_v6 = network.mtu.map_or(self.mtu, |mtu| self.mtu.min(mtu.into()));
+        self.neighbors.set_times(network.reachable, network.retransmit);
     }
 
     /// Counts one drop.
@@ -383,8 +397,14 @@ impl<N: Nic> Egress<N> {
 
     /// Puts a message of ARP or neighbour discovery on the link; without a packet for it, not.
     pub(crate) fn say(&mut self, message: Message) {
+        self.put(|packet, mac| message.write(packet, mac));
+    }
+
+    /// Puts on the link what `write` writes into an empty packet, without the Ethernet header, for which it returns where that goes and its
+    /// EtherType.
+    pub(crate) fn put(&mut self, write: impl FnOnce(&mut N::Packet, MacAddr) -> Option<(MacAddr, EthernetProtocol)>) {
         let Some(mut packet) = self.allocate() else { return };
-        let written = message.write(&mut packet, self.mac);
+        let written = write(&mut packet, self.mac);
         let (Some((to, protocol)), Some(header)) = (written, packet.prepend(ETHERNET)) else {
             return self.drops.count(Cause::NoPacket);
         };

@@ -173,6 +173,11 @@ pub trait Engine<N: Nic>: Sized {
     /// `ip` is no longer an address of ours: its connections end at once, and nothing more is sent from it.
     fn address_lost(&mut self, ip: IpAddr);
 
+    /// The largest IPv6 packet on the link has `mtu` bytes from now on. An engine whose connections cannot be told goes on as before.
+    fn set_mtu_v6(&mut self, mtu: usize) {
+        let _ = mtu;
+    }
+
     /// Lets the timers due at `now` do their work.
     fn expire(&mut self, now: Instant);
 

@@ -8,6 +8,7 @@ use crate::drops::Cause;
 use crate::egress::{ETHERNET, Egress};
 use crate::engine::{Engine, Head, Segments};
 use crate::shortcut::Shortcut;
+use crate::six::Network;
 use crate::slow::{self, Heard, Learnt, Lease, SlowPath};
 use crate::steering::{owner, toeplitz};
 use crate::tuple::Tuple;
@@ -36,8 +37,9 @@ pub(crate) struct Ingress<P> {
     port_hash: PortHash,
     dhcp: bool,
     fragments: bool,
-    /// There are addresses that are not used yet, which the first worker sees to.
+    /// There are addresses that are not used yet, which the first worker sees to; routers may bring more.
     pub tries_addresses: bool,
+    slaac: bool,
     /// Frames passed on to their owner.
     misdirected: u64,
     /// A chain in one piece, for the slow path.
@@ -60,6 +62,7 @@ impl<P: Packet> Ingress<P> {
             dhcp: config.dhcp,
             fragments: config.fragments,
             tries_addresses: false,
+            slaac: config.slaac,
             misdirected: 0,
             scratch,
             burst,
@@ -218,12 +221,16 @@ impl<P: Packet> Ingress<P> {
             _ if passed_on || self.others.len() == 1 => self.worker,
             Kind::Tcp(tcp) => self.home(&tcp.tuple, &frame),
             Kind::IcmpError { tuple, .. } => owner(toeplitz(&tuple), self.others.len()),
-            Kind::Dhcp => 0,
-            Kind::Ndp if self.tries_addresses => 0,
+            Kind::Dhcp | Kind::ListenerQuery => 0,
+            Kind::Ndp if self.tries_addresses || self.slaac => 0,
             Kind::Arp | Kind::Ndp | Kind::Ip | Kind::Udp(_) => self.worker,
         };
         if home != self.worker {
-            return self.pass_on(frame, home, egress);
+            return match kind {
+                Kind::Tcp(_) | Kind::IcmpError { .. } => self.pass_on(frame, home, egress),
+                // Who speaks for all is no owner that the port could know of.
+                _ => self.leave_at(frame, home, egress),
+            };
         }
         match kind {
             Kind::Tcp(tcp) => self.take_segment(frame, tcp, egress, engine, now),
@@ -234,7 +241,9 @@ impl<P: Packet> Ingress<P> {
             }
             // Nobody listens, which the sender is told.
             Kind::Udp(_) => self.take_slow_path(&frame, Kind::Ip, egress, slow, now),
-            Kind::Arp | Kind::Ndp | Kind::Dhcp | Kind::Ip => self.take_slow_path(&frame, kind, egress, slow, now),
+            Kind::Arp | Kind::Ndp | Kind::ListenerQuery | Kind::Dhcp | Kind::Ip => {
+                self.take_slow_path(&frame, kind, egress, slow, now);
+            }
         }
     }
 
@@ -246,6 +255,19 @@ impl<P: Packet> Ingress<P> {
     /// Tells the other workers that the addresses that were tried are ours.
     pub fn tell_verified(&self) {
         self.tell(|| Mail::Verified);
+    }
+
+    /// Tells the other workers what routers have advertised.
+    pub fn tell_network(&self, network: &Network) {
+        self.tell(|| Mail::Network(Box::new(*network)));
+    }
+
+    /// Tells the first worker that nobody answered for `ip`, which may be a router's.
+    pub fn tell_lost(&self, ip: IpAddr) {
+        if self.slaac && self.worker != 0 {
+            // A full mailbox costs the first a question of its own.
+            let _ = self.others[0].send(Mail::NeighborLost(ip));
+        }
     }
 
     fn tell(&self, mail: impl Fn() -> Mail<P>) {
@@ -278,8 +300,21 @@ impl<P: Packet> Ingress<P> {
                 Heard::Nothing
             }),
             Kind::Ndp => {
-                slow.duplicate = slow.duplicate.or(slow.dad.as_ref().and_then(|dad| dad.hear(data, egress.mac())));
-                slow::hear_ndp(data, |ip| egress.addresses().is_ours(ip), egress.mac())
+                let (duplicate, router) = match &mut slow.six {
+                    Some(six) => six.hear(data, egress, now),
+                    None => (None, None),
+                };
+                slow.duplicate = slow.duplicate.or(duplicate);
+                match router {
+                    Some(router) => Heard::Neighbor(router),
+                    None => slow::hear_ndp(data, |ip| egress.addresses().is_ours(ip), egress.mac()),
+                }
+            }
+            Kind::ListenerQuery => {
+                if let Some(six) = &mut slow.six {
+                    six.hear_query(data, now);
+                }
+                Heard::Nothing
             }
             _ => Heard::Nothing,
         };
@@ -301,7 +336,9 @@ impl<P: Packet> Ingress<P> {
             Heard::Probe(own, _) => egress.say(Message::Announce(own)),
         }
         let is_answered = matches!(heard, Heard::Ourselves | Heard::Claim(..) | Heard::Probe(..));
-        if kind == Kind::Ip {
+        if kind == Kind::ListenerQuery {
+            // smoltcp knows of no groups.
+        } else if kind == Kind::Ip {
             slow.ip_packet(&data[ETHERNET..], egress, &mut self.datagrams, now);
         } else if !is_answered {
             slow.ethernet_frame(data, egress, now);
@@ -318,6 +355,10 @@ impl<P: Packet> Ingress<P> {
             );
         }
         self.misdirected += 1;
+        self.leave_at(frame, home, egress);
+    }
+
+    fn leave_at<N: Nic<Packet = P>>(&self, frame: P, home: usize, egress: &mut Egress<N>) {
         if self.others[home].send(Mail::Frame(frame)).is_err() {
             egress.drop_for(Cause::MailboxFull);
         }

@@ -24,6 +24,7 @@ mod presence;
 mod reply;
 mod seed;
 mod shortcut;
+mod six;
 mod slots;
 mod slow;
 mod smoltcp_engine;

@@ -18,10 +18,10 @@ const MAX_ASKED: usize = 1 << 10;
 const MAX_PARKED: usize = 256;
 /// Packets that wait for all neighbours together; beyond, one for each still may (RFC 4861 §7.2.2: at least one).
 const MAX_PARKED_IN_ALL: usize = 1024;
-/// Between questions, and how many (RFC 4861 §10: RETRANS_TIMER, MAX_MULTICAST_SOLICIT).
+/// Between questions, unless routers say otherwise, and how many (RFC 4861 §10: RETRANS_TIMER, MAX_MULTICAST_SOLICIT).
 const RETRY: Duration = Duration::from_secs(1);
 const TRIES: u8 = 3;
-/// How long a confirmed neighbour is believed before it is asked again (RFC 4861 §10: REACHABLE_TIME).
+/// How long a confirmed neighbour is believed before it is asked again, unless routers say otherwise (RFC 4861 §10: REACHABLE_TIME).
 const REACHABLE: Duration = Duration::from_secs(30);
 
 /// What to do to reach a neighbour.
@@ -97,6 +97,9 @@ pub(crate) struct Neighbors<P> {
     parked: usize,
     /// No neighbour was old enough to be replaced: not to be looked for again before this.
     full_until: Instant,
+    /// The times of neighbours over IPv6.
+    reachable_v6: Duration,
+    retry_v6: Duration,
 }
 
 impl<P> Neighbors<P> {
@@ -107,7 +110,15 @@ impl<P> Neighbors<P> {
             asked: Vec::new(),
             parked: 0,
             full_until: Instant::ZERO,
+            reachable_v6: REACHABLE,
+            retry_v6: RETRY,
         }
+    }
+
+    /// Goes by these times over IPv6 from now on: how long a neighbour is believed, and the time between questions.
+    pub fn set_times(&mut self, reachable: Option<Duration>, retry: Option<Duration>) {
+        self.reachable_v6 = reachable.unwrap_or(REACHABLE);
+        self.retry_v6 = retry.unwrap_or(RETRY);
     }
 
     /// The address of `ip`, if it is known.
@@ -118,13 +129,14 @@ impl<P> Neighbors<P> {
     /// The way to `ip`.
     #[inline]
     pub fn look_up(&mut self, ip: IpAddr, now: Instant) -> Lookup {
+        let (reachable, retry) = if ip.is_ipv4() { (REACHABLE, RETRY) } else { (self.reachable_v6, self.retry_v6) };
         if let Some(entry) = self.entries.get_mut(&Key(ip)) {
             match (entry.mac, entry.asked) {
-                (Some(mac), None) if now.since(entry.heard) < REACHABLE && !entry.doubted => return Lookup::Known(mac),
+                (Some(mac), None) if now.since(entry.heard) < reachable && !entry.doubted => return Lookup::Known(mac),
                 (Some(mac), Some(_)) => return Lookup::Known(mac),
                 (Some(mac), None) if self.asked.len() >= MAX_ASKED => return Lookup::Known(mac),
                 (Some(mac), None) => {
-                    entry.asked = Some(Asked { tries: 1, again: now + RETRY });
+                    entry.asked = Some(Asked { tries: 1, again: now + retry });
                     self.asked.push(ip);
                     return Lookup::Confirm(mac, entry.question(ip));
                 }
@@ -134,7 +146,7 @@ impl<P> Neighbors<P> {
         if self.asked.len() >= MAX_ASKED || !self.make_room(now) {
             return Lookup::Refused;
         }
-        let asked = Some(Asked { tries: 1, again: now + RETRY });
+        let asked = Some(Asked { tries: 1, again: now + retry });
         self.entries.insert(Key(ip), Entry { mac: None, heard: now, doubted: false, asked, parked: Vec::new() });
         self.asked.push(ip);
         Lookup::Ask
@@ -176,7 +188,7 @@ impl<P> Neighbors<P> {
     /// Repeats questions that have not been answered and gives up those asked often enough: `ask` gets what to put on
     /// the link, `lost` each neighbour that did not answer with the packets that waited for it.
     pub fn tend(&mut self, now: Instant, mut ask: impl FnMut(Question), mut lost: impl FnMut(IpAddr, Vec<P>)) {
-        let (entries, parked) = (&mut self.entries, &mut self.parked);
+        let (entries, parked, retry_v6) = (&mut self.entries, &mut self.parked, self.retry_v6);
         self.asked.retain(|ip| {
             let Some(entry) = entries.get_mut(&Key(*ip)) else { return false };
             let Some(asked) = &mut entry.asked else { return false };
@@ -190,7 +202,8 @@ impl<P> Neighbors<P> {
                 }
                 return false;
             }
-            *asked = Asked { tries: asked.tries + 1, again: now + RETRY };
+            let retry = if ip.is_ipv4() { RETRY } else { retry_v6 };
+            *asked = Asked { tries: asked.tries + 1, again: now + retry };
             ask(entry.question(*ip));
             true
         });
@@ -316,6 +329,22 @@ mod tests {
         assert_eq!(tend(&mut table, at(31)).0, [question]);
         table.learn(ip(1), MAC, false, at(31));
         assert_eq!(table.look_up(ip(1), at(60)), Lookup::Known(MAC));
+    }
+
+    #[test]
+    fn times_that_routers_say_are_of_ipv6() {
+        let mut table = Neighbors::<u32>::new(0);
+        let six = IpAddr::from([0xfe80, 0, 0, 0, 0, 0, 0, 1]);
+        for ip in [ip(1), six] {
+            table.learn(ip, MAC, true, at(0));
+        }
+        table.set_times(Some(Duration::from_secs(10)), Some(Duration::from_secs(5)));
+        assert_eq!(table.look_up(ip(1), at(12)), Lookup::Known(MAC));
+        assert!(matches!(table.look_up(six, at(12)), Lookup::Confirm(..)));
+        assert_eq!(table.next_deadline(), Some(at(17)));
+        table.set_times(None, None);
+        table.learn(six, MAC, true, at(13));
+        assert_eq!(table.look_up(six, at(42)), Lookup::Known(MAC));
     }
 
     #[test]

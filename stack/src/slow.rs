@@ -7,12 +7,13 @@
 use crate::addresses::Addresses;
 use crate::config::{Config, IpCidr};
 use crate::copies::Copies;
-use crate::dad::{Dad, Duplicate};
+use crate::dad::Duplicate;
 use crate::device::{Device, our_time, smoltcp_time};
 use crate::drops::Cause;
 use crate::egress::{ETHERNET, Egress};
 use crate::presence::Presence;
 use crate::seed;
+use crate::six::{Outcome, Six};
 use crate::udp::Direct;
 use linerate_bypass::time::Instant;
 use linerate_bypass::{Datagram, MacAddr, Nic};
@@ -67,8 +68,8 @@ pub(crate) struct SlowPath {
     copies: Copies,
     /// How our addresses are seen on the link.
     pub presence: Presence,
-    /// Addresses that are not used yet, on the worker that speaks for all.
-    pub dad: Option<Dad>,
+    /// IPv6 on the link, on the worker that speaks for all. Apart, since it is seldom looked at.
+    pub six: Option<Box<Six>>,
     /// One of them that another station has.
     pub duplicate: Option<Duplicate>,
     ethernet_deadline: Option<Instant>,
@@ -109,7 +110,7 @@ impl SlowPath {
             direct,
             copies: Copies::new(),
             presence: Presence::new(first),
-            dad: None,
+            six: None,
             duplicate: None,
             ethernet_deadline: Some(now),
             ip_deadline: None,
@@ -219,9 +220,24 @@ impl SlowPath {
         }
     }
 
+    /// Does what is due about IPv6.
+    pub fn tend_six<N: Nic>(&mut self, egress: &mut Egress<N>, now: Instant) -> Outcome {
+        match &mut self.six {
+            Some(six) if six.next_deadline().is_some_and(|at| at <= now) => six.tend(egress, now),
+            _ => Outcome::default(),
+        }
+    }
+
+    /// No neighbour answered for `ip`.
+    pub fn neighbor_lost(&mut self, ip: IpAddr, now: Instant) {
+        if let Some(six) = &mut self.six {
+            six.neighbor_lost(ip, now);
+        }
+    }
+
     pub fn next_deadline(&self) -> Option<Instant> {
-        let dad = self.dad.as_ref().and_then(Dad::next_deadline);
-        [self.ip_deadline, self.ethernet_deadline, self.presence.next_deadline(), dad].into_iter().flatten().min()
+        let six = self.six.as_ref().and_then(|six| six.next_deadline());
+        [self.ip_deadline, self.ethernet_deadline, self.presence.next_deadline(), six].into_iter().flatten().min()
     }
 }
 

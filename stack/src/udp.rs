@@ -78,13 +78,13 @@ impl Direct {
     /// Sends `datagram` at once, if that can be done.
     pub fn send<N: Nic>(&self, datagram: &Datagram, egress: &mut Egress<N>, now: Instant) -> Outcome {
         let Datagram { local, remote, payload } = datagram;
-        let (ip_header, to) = match remote.ip() {
-            IpAddr::V4(ip) => (IPV4, ip.to_ipv6_mapped()),
-            IpAddr::V6(ip) => (IPV6, ip),
+        let (ip_header, to, mtu) = match remote.ip() {
+            IpAddr::V4(ip) => (IPV4, ip.to_ipv6_mapped(), egress.mtu()),
+            IpAddr::V6(ip) => (IPV6, ip, egress.mtu_v6()),
         };
         let udp_len = HEADER + payload.len();
         if local.is_ipv4() != remote.is_ipv4()
-            || ip_header + udp_len > egress.mtu()
+            || ip_header + udp_len > mtu
             || remote.port() == 0
             || !egress.addresses().is_ours(local.ip())
             || !self.listens(local)

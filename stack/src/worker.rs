@@ -1,8 +1,8 @@
 //! A worker: one queue pair, one engine, one service, run to completion.
 
 mod transport;
+mod upkeep;
 
-use crate::addresses::Addresses;
 use crate::config::{Config, Idle};
 use crate::crossing::{Crossing, Mail};
 use crate::dad::{Dad, Duplicate};
@@ -11,6 +11,7 @@ use crate::engine::{Engine, Event, News};
 use crate::ingress::Ingress;
 use crate::native::NativeEngine;
 use crate::seed;
+use crate::six::Six;
 use crate::slow::SlowPath;
 use linerate_bypass::inspect::{ConnInfo, Inspect, Levels, Shortages, Snapshot};
 use linerate_bypass::mailbox::Receiver;
@@ -27,10 +28,6 @@ const ROOM: usize = 4 * BURST;
 const ROUNDS: usize = 4;
 /// Mail read in one turn.
 const MAIL_PER_TURN: usize = 4 * BURST;
-/// How often the link's state is looked at.
-const LINK_PERIOD: Duration = Duration::from_millis(100);
-/// How long a port may take nothing before that is said.
-const STUCK: Duration = Duration::from_secs(2);
 /// How long connections may take to close when the worker stops.
 const GRACE: Duration = Duration::from_millis(250);
 /// How long a worker that has had connections goes on when the last is closed: on a link that is memory shared with another
@@ -81,19 +78,19 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
         let port_mtu = usize::from(capabilities.mtu).min(capabilities.data_room - ETHERNET);
         let mtu = config.mtu.map_or(port_mtu, |mtu| port_mtu.min(mtu.into()));
         let mac = config.mac.unwrap_or_else(|| nic.mac());
-        let addresses = Addresses::new(&config.addresses, &config.gateways, mac);
-        let dad = Dad::new(&addresses, config.dad_transmits);
+        let first = config.first_addresses(mac);
+        let dad = Dad::new(&first, config.dad_transmits);
         let is_verified = dad.is_none();
-        let addresses = if is_verified { addresses } else { addresses_of(config, None, false, mac) };
-        let mut egress = Egress::new(nic, addresses, mac, mtu, seed::draw(config.seed, "neighbors", worker));
+        let addresses = if is_verified { &first } else { &addresses_of(config, None, None, false, mac) };
+        let mut egress = Egress::new(nic, addresses.clone(), mac, mtu, seed::draw(config.seed, "neighbors", worker));
         egress.set_vlan(config.vlan);
         let engine = E::new(config, worker, workers, &mut egress, now);
         let mut slow = SlowPath::new(config, &mut egress, worker == 0, now);
-        slow.dad = dad.filter(|_| worker == 0);
+        slow.six = Six::new(config, &first, dad, &egress, now).filter(|_| worker == 0).map(Box::new);
         let mut ingress = Ingress::new(worker, crossing.others, config);
         ingress.tries_addresses = !is_verified;
         Worker {
-            core: Core { worker, now, engine, egress, slow, lease: None, is_verified, stopping: false },
+            core: Core { worker, now, engine, egress, slow, lease: None, network: None, is_verified, stopping: false },
             ingress,
             service: service(Seat { worker, workers, postbox: crossing.postbox }),
             states: Vec::new(),
@@ -151,7 +148,14 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
 
     /// Whether there is an address, or there will be when the link is up: the other end of one may wait for us to be ready.
     fn may_start(&self) -> bool {
-        if self.core.is_verified { !self.core.egress.addresses().own().is_empty() } else { self.link_up == Some(false) }
+        let own = self.core.egress.addresses();
+        if !self.core.is_verified {
+            // Routers do not say anything on a link that is down.
+            self.link_up == Some(false) && !self.config.addresses.is_empty()
+        } else {
+            // With the link-local address alone there is nobody to serve yet, unless it was asked for.
+            own.reach_beyond_link() || !self.config.slaac && !own.own().is_empty()
+        }
     }
 
     /// An IPv6 address of ours that another station on the link was found to have, before it was used. It never will be.
@@ -308,6 +312,8 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
                 Mail::Neighbor(learnt) => egress.learn(learnt.ip, learnt.mac, learnt.new, now),
                 Mail::Lease(lease) => self.core.take_lease(&self.config, lease),
                 Mail::Verified => self.verified(),
+                Mail::Network(network) => self.core.take_network(&self.config, *network),
+                Mail::NeighborLost(ip) => slow.neighbor_lost(ip, now),
             }
         }
         while read < MAIL_PER_TURN {
@@ -326,79 +332,6 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
             }
         }
         read
-    }
-
-    /// Lets everything do what is due by now.
-    fn keep_time(&mut self) {
-        let now = self.core.now;
-        let Core { engine, egress, slow, .. } = &mut self.core;
-        engine.expire(now);
-        if egress.next_deadline().is_some_and(|at| at <= now) {
-            egress.tend(now);
-            for ip in egress.take_lost() {
-                engine.neighbor_lost(ip);
-            }
-        }
-        if slow.next_deadline().is_some_and(|at| at <= now)
-            && let Some(lease) = slow.poll(egress, now)
-        {
-            self.core.take_lease(&self.config, lease);
-            self.ingress.tell_lease(lease);
-        }
-        let Core { egress, slow, .. } = &mut self.core;
-        if slow.dad.as_mut().is_some_and(|dad| dad.tend(egress, now)) {
-            slow.dad = None;
-            self.verified();
-            self.ingress.tell_verified();
-        }
-        if now.since(self.link_checked) >= LINK_PERIOD {
-            self.link_checked = now;
-            self.core.egress.next_link_epoch();
-            let up = self.core.egress.nic().link_up();
-            self.core.slow.presence.set_link(up, now);
-            if let Some(dad) = &mut self.core.slow.dad {
-                dad.set_link(up, now);
-            }
-            if self.core.worker == 0 {
-                match (self.link_up, up) {
-                    (Some(true), false) => tracing::warn!("link down"),
-                    (Some(false), true) => tracing::info!("link up"),
-                    (None, false) => tracing::info!("link not up yet"),
-                    _ => {}
-                }
-            }
-            if up && self.link_up == Some(false) {
-                // A peer that was started again may have another Ethernet address.
-                self.core.egress.doubt_neighbors();
-            }
-            self.link_up = Some(up);
-            self.watch_transmit(up);
-        }
-    }
-
-    /// The addresses that were tried are ours from now on.
-    fn verified(&mut self) {
-        self.core.is_verified = true;
-        self.ingress.tries_addresses = false;
-        self.core.renew_addresses(&self.config);
-    }
-
-    /// Says once when the port, its link up, takes nothing for long: on a vhost-user link, a queue that the other end has
-    /// not enabled.
-    fn watch_transmit(&mut self, link_up: bool) {
-        let now = self.core.now;
-        if !link_up || !self.core.egress.is_stuck() {
-            self.stuck_since = None;
-            return;
-        }
-        let since = *self.stuck_since.get_or_insert(now);
-        if now.since(since) >= STUCK && !self.stuck_told {
-            self.stuck_told = true;
-            tracing::warn!(
-                "worker {}: the port has taken no frame for {STUCK:?}: has the other end of the link as many workers?",
-                self.core.worker
-            );
-        }
     }
 
     /// Delivers events and lets the engine send, until nothing is left or for as many rounds as a turn has.

@@ -35,6 +35,10 @@ pub struct NetArgs {
     #[arg(long)]
     pub dhcp: bool,
 
+    /// Form IPv6 addresses of what routers on the link advertise, and take the default router and the MTU from them (SLAAC)
+    #[arg(long)]
+    pub slaac: bool,
+
     /// Use IPv6 addresses at once, without asking for a second whether another host on the link has them
     #[arg(long)]
     pub no_dad: bool,
@@ -220,6 +224,7 @@ impl NetArgs {
             ("--from", !self.from.is_empty()),
             ("--gateway", !self.gateway.is_empty()),
             ("--dhcp", self.dhcp),
+            ("--slaac", self.slaac),
             ("--no-dad", self.no_dad),
             ("--mac", self.mac.is_some()),
             ("--mtu", self.mtu.is_some()),
@@ -269,11 +274,11 @@ impl NetArgs {
                 {
                     return Err(Error::OnlyWith { what, with: "--engine native" });
                 }
-                if self.ip.is_empty() && !self.dhcp {
+                if self.ip.is_empty() && !self.dhcp && !self.slaac {
                     return Err(Error::NoAddress(self.via.clone()));
                 }
-                let count =
-                    Config { addresses: self.ip.clone(), dhcp: self.dhcp, ..Config::default() }.count_addresses();
+                let (addresses, dhcp, slaac) = (self.ip.clone(), self.dhcp, self.slaac);
+                let count = Config { addresses, dhcp, slaac, ..Config::default() }.count_addresses();
                 if count > Config::MAX_ADDRESSES {
                     return Err(Error::TooManyAddresses { count, most: Config::MAX_ADDRESSES });
                 }
@@ -302,8 +307,9 @@ impl NetArgs {
 
     /// Whether `ip` is an address of ours, or may be.
     fn has(&self, ip: IpAddr) -> bool {
-        // What DHCP will give us is not known yet.
-        self.dhcp && ip.is_ipv4() || self.ip.iter().any(|own| own.address() == ip)
+        // What DHCP or routers will give us is not known yet.
+        let may_be_given = if ip.is_ipv4() { self.dhcp } else { self.slaac };
+        may_be_given || self.ip.iter().any(|own| own.address() == ip)
     }
 
     /// Nothing but the network.
@@ -315,6 +321,7 @@ impl NetArgs {
             from: Vec::new(),
             gateway: Vec::new(),
             dhcp: false,
+            slaac: false,
             no_dad: false,
             mac: None,
             mtu: None,
@@ -364,7 +371,7 @@ impl NetArgs {
         }
         let same_family = |own: &IpCidr| own.address().is_ipv4() == remote.is_ipv4();
         if matches!(self.via, Via::Kernel | Via::Rdma { .. })
-            || self.dhcp && remote.is_ipv4()
+            || if remote.is_ipv4() { self.dhcp } else { self.slaac }
             || self.ip.iter().any(same_family)
         {
             Ok(())
@@ -403,6 +410,8 @@ mod tests {
         let several = "--via tap:lr0 --ip 10.0.0.2/24 --ip 10.0.0.3/24 --from 10.0.0.3 --from 10.0.0.2";
         assert_eq!(check(several, &["10.0.0.2:7", "10.0.0.3:7"]), "");
         assert_eq!(check("--via tap:lr0 --dhcp", &["10.0.0.2:7"]), "");
+        assert_eq!(check("--via tap:lr0 --slaac", &["[2001:db8::2]:7", "[::]:8"]), "");
+        assert_eq!(check("--via tap:lr0 --slaac --dhcp --ip 10.0.0.2/24 --ip fd00::2/64", &["[::]:8"]), "");
         for (text, time) in [("0", Duration::ZERO), ("2s", Duration::from_secs(2))] {
             let lingering = format!("--via tap:lr0 --ip 10.0.0.2/24 --linger {text}");
             assert_eq!(check(&lingering, &["10.0.0.2:7"]), "");
@@ -439,6 +448,13 @@ mod tests {
                 "10.0.0.2:7",
                 "--ip: 9 addresses",
             ),
+            ("--via kernel --slaac", "10.0.0.2:7", "--slaac has no effect with --via kernel"),
+            ("--via tap:lr0 --slaac", "10.0.0.2:7", "10.0.0.2:7: not an address of ours"),
+            (
+                "--via tap:lr0 --slaac --dhcp --ip 10.0.0.2/24 --ip fd00::2/64 --ip fd00::3/64",
+                "10.0.0.2:7",
+                "--ip: 9 addresses",
+            ),
             ("--via kernel --no-dad", "10.0.0.2:7", "--no-dad has no effect with --via kernel"),
             ("--via kernel --fragments", "10.0.0.2:7", "--fragments has no effect with --via kernel"),
             ("--via kernel --pacing", "10.0.0.2:7", "--pacing"),
@@ -467,5 +483,7 @@ mod tests {
         for text in ["[fd00::1]:7", "10.0.0.1:0", "0.0.0.0:7", "224.0.0.1:7"] {
             assert!(net.check_remote(remote(text)).is_err(), "{text}");
         }
+        let net = args("--via tap:lr0 --slaac");
+        assert!(net.check_remote(remote("[fd00::1]:7")).is_ok() && net.check_remote(remote("10.0.0.1:7")).is_err());
     }
 }

@@ -50,7 +50,7 @@ pub enum Error {
         why: &'static str,
     },
     /// The stack needs to know who it is.
-    #[error("--via {0}: no address of ours: give --ip ADDRESS/PREFIX or --dhcp")]
+    #[error("--via {0}: no address of ours: give --ip ADDRESS/PREFIX, --dhcp or --slaac")]
     NoAddress(Via),
     /// There is no local address to connect from.
     #[error("--connect {0}: no address of that family is ours: give --ip ADDRESS/PREFIX")]
@@ -73,7 +73,8 @@ pub enum Error {
     },
     /// More than the stack answers for.
     #[error(
-        "--ip: {count} addresses, with the link-local one that comes with IPv6 and that of DHCP: give so few that it is {most} at most"
+        "--ip: {count} addresses, with the link-local one that comes with IPv6, that of DHCP and four of routers' prefixes: give so few that \
+         it is {most} at most"
     )]
     TooManyAddresses {
         /// How many there would be.

@@ -59,6 +59,7 @@ impl Port {
             gateways: args.gateway.clone(),
             connect_from: args.from.clone(),
             dhcp: args.dhcp,
+            slaac: args.slaac,
             dad_transmits: if args.no_dad { 0 } else { 1 },
             mac: args.mac,
             mtu: args.mtu,

@@ -12,6 +12,7 @@ mod network;
 mod program;
 mod raw;
 mod refusals;
+mod slaac;
 mod unprivileged;
 mod wire;
 mod workers;

@@ -296,6 +296,16 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
         }
     }
 
+    fn set_mtu_v6(&mut self, mtu: usize) {
+        self.shared.settings.set_mtu_v6(mtu);
+        for slot in self.slots() {
+            let mut connection = self.connection(slot);
+            if !connection.block.tuple.is_ipv4() && connection.block.state.is_synchronized() {
+                connection.take_mtu(mtu as u16);
+            }
+        }
+    }
+
     fn expire(&mut self, now: Instant) {
         self.shared.set_now(now);
         for _ in 0..self.shared.starved.len().min(STARVED_PER_TURN) {

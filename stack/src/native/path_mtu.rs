@@ -34,7 +34,8 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         }
     }
 
-    fn take_mtu(&mut self, mtu: u16) {
+    /// Sends no longer packets than of `mtu` bytes from now on.
+    pub(super) fn take_mtu(&mut self, mtu: u16) {
         let block = &*self.block;
         let (least, ip) = if block.tuple.is_ipv4() { (LEAST_V4, 20) } else { (LEAST_V6, 40) };
         // Everything that makes a packet longer than its payload, TCP's options included.

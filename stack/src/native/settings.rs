@@ -141,7 +141,7 @@ impl Settings {
             exact_ecn_echo: control.exact_ecn_echo(),
             limits: Limits::of(config),
             rto_floor: config.rto_floor,
-            mss: [40, 60].map(|headers| egress.mtu().saturating_sub(headers).clamp(64, 65_495) as u16),
+            mss: [mss(egress.mtu(), 40), mss(egress.mtu_v6(), 60)],
             offload: Offload::of(port),
             only_headers: port.multi_segment_tx && Offload::of(port).tcp,
             tso: port.tso.filter(|_| port.multi_segment_tx),
@@ -165,11 +165,21 @@ impl Settings {
         self.tso = port.tso.filter(|_| port.multi_segment_tx);
     }
 
+    /// Goes by another largest IPv6 packet.
+    pub fn set_mtu_v6(&mut self, mtu: usize) {
+        self.mss[1] = mss(mtu, 60);
+    }
+
     /// The largest segment, TCP header options not deducted, of either family (RFC 6691).
     #[inline]
     pub fn mss(&self, ipv4: bool) -> u16 {
         self.mss[usize::from(!ipv4)]
     }
+}
+
+/// The largest segment where packets of `mtu` bytes have headers of `headers`.
+fn mss(mtu: usize, headers: usize) -> u16 {
+    mtu.saturating_sub(headers).clamp(64, 65_495) as u16
 }
 
 /// The least shift by which 16 bits express a window of `bytes` (RFC 7323 §2.2).

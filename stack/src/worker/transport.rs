@@ -4,6 +4,7 @@ use crate::addresses::Addresses;
 use crate::config::{Config, IpCidr};
 use crate::egress::Egress;
 use crate::engine::Engine;
+use crate::six::Network;
 use crate::slow::{Lease, SlowPath};
 use crate::udp::Outcome;
 use linerate_bypass::time::{Duration, Instant};
@@ -19,17 +20,30 @@ pub(super) struct Core<N: Nic, E> {
     pub slow: SlowPath,
     /// What DHCP came to.
     pub lease: Option<Lease>,
+    /// What routers have advertised.
+    pub network: Option<Network>,
     /// Our IPv6 addresses are known to be nobody else's.
     pub is_verified: bool,
     pub stopping: bool,
 }
 
-/// The addresses that may be used with this lease, those of IPv6 only when they have been verified.
-pub(super) fn addresses_of(config: &Config, lease: Option<Lease>, is_verified: bool, mac: MacAddr) -> Addresses {
+/// The addresses that may be used with this lease and on this network, those of IPv6 only when they have been verified.
+pub(super) fn addresses_of(
+    config: &Config,
+    lease: Option<Lease>,
+    network: Option<&Network>,
+    is_verified: bool,
+    mac: MacAddr,
+) -> Addresses {
     let given = config.addresses.iter().filter(|cidr| is_verified || cidr.address().is_ipv4());
     let own: Vec<_> = given.copied().chain(lease.map(|lease| lease.address)).collect();
     let gateways = config.gateways.iter().copied().chain(lease.and_then(|lease| lease.gateway));
-    Addresses::new(&own, &gateways.collect::<Vec<_>>(), mac)
+    let addresses = Addresses::new(&own, &gateways.collect::<Vec<_>>(), mac);
+    let addresses = if config.slaac && is_verified { addresses.with_link_local(mac) } else { addresses };
+    match network.filter(|_| is_verified) {
+        Some(network) => addresses.with_network(network),
+        None => addresses,
+    }
 }
 
 impl<N: Nic, E: Engine<N>> Core<N, E> {
@@ -44,9 +58,22 @@ impl<N: Nic, E: Engine<N>> Core<N, E> {
         self.renew_addresses(config);
     }
 
+    /// Goes by what routers have advertised from now on.
+    pub fn take_network(&mut self, config: &Config, network: Network) {
+        let old = self.network.replace(network).unwrap_or_default();
+        if self.worker == 0 {
+            network.log(&old);
+        }
+        self.egress.set_link(&network);
+        if old.mtu != network.mtu {
+            self.engine.set_mtu_v6(self.egress.mtu_v6());
+        }
+        self.renew_addresses(config);
+    }
+
     /// Has the addresses from now on that we may use.
     pub fn renew_addresses(&mut self, config: &Config) {
-        let addresses = addresses_of(config, self.lease, self.is_verified, self.egress.mac());
+        let addresses = addresses_of(config, self.lease, self.network.as_ref(), self.is_verified, self.egress.mac());
         let lost = |cidr: &&IpCidr| !addresses.is_ours(cidr.address());
         for lost in self.egress.addresses().own().iter().filter(lost) {
             self.engine.address_lost(lost.address());

@@ -1,0 +1,125 @@
+//! IPv6 addresses of what routers advertise: dnsmasq and radvd, which run beside the kernel.
+
+use super::client::{exchange, random};
+use super::namespace::{in_namespaces, ip};
+use super::program::{Program, linerate_in, wait_for};
+use super::wire::Wire;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::process::Command;
+
+/// Where the server is, by its Ethernet address.
+const SERVER: &str = "[fd0a::ff:fe00:11]:7";
+const SERVE: &str =
+    "echo serve --via af_xdp:lr1 --slaac --mac 02:00:00:00:00:11 --listen [::]:7 --idle backoff --json -v";
+
+fn server() -> SocketAddr {
+    SERVER.parse().unwrap()
+}
+
+/// Connects this namespace, the router's, with `namespace`; says so if there is no `router`.
+fn connect(namespace: &str, router: &str) -> bool {
+    if Command::new(router).arg("--version").output().is_err() {
+        eprintln!("skipped: there is no {router}");
+        return false;
+    }
+    Wire::AfXdp.connect(namespace);
+    // The kernel at the server's end would have a default route there, with which the interface is not taken.
+    let deaf = "echo 0 > /proc/sys/net/ipv6/conf/lr1/accept_ra";
+    let told = Command::new("ip").args(["netns", "exec", namespace, "sh", "-c", deaf]).output().unwrap();
+    assert!(told.status.success(), "{told:?}");
+    ip("addr add fd0a::1/64 dev lr0 nodad");
+    std::fs::write("/proc/sys/net/ipv6/conf/all/forwarding", "1").unwrap();
+    // Routers advertise from their link-local address, which is tried first.
+    wait_for("the router's address", || {
+        let shown = Command::new("ip").args(["-6", "addr", "show", "dev", "lr0", "scope", "link"]).output().unwrap();
+        let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
+        shown.contains("fe80::") && !shown.contains("tentative")
+    });
+    true
+}
+
+/// What the kernel knows of its connection with the server.
+fn connection() -> String {
+    let shown = Command::new("ss").args(["-6tin", "dst", SERVER]).output().unwrap();
+    String::from_utf8_lossy(&shown.stdout).into_owned()
+}
+
+/// Echoes `bytes` over `stream`.
+fn echo(stream: &mut TcpStream, bytes: &[u8]) {
+    for part in bytes.chunks(10_000) {
+        stream.write_all(part).unwrap();
+        let mut back = vec![0; part.len()];
+        stream.read_exact(&mut back).unwrap();
+        assert!(back == part);
+    }
+}
+
+#[test]
+fn an_address_of_dnsmasq_s_prefix_is_served_within_the_mtu_that_it_says() {
+    in_namespaces("slaac::an_address_of_dnsmasq_s_prefix_is_served_within_the_mtu_that_it_says", |namespace| {
+        if !connect(namespace, "dnsmasq") {
+            return;
+        }
+        let mut command = Command::new("dnsmasq");
+        command.args(["--no-daemon", "--conf-file=/dev/null", "--port=0", "--user=root", "--leasefile-ro"]);
+        command.args(["--pid-file", "--interface=lr0", "--bind-interfaces", "--enable-ra"]);
+        command.args(["--dhcp-range=fd0a::,ra-only,64,10m", "--ra-param=lr0,mtu:1400,60,1800"]);
+        let dnsmasq = Program::start(command);
+        dnsmasq.wait_for_log("router advertisement on fd0a::");
+        let server = Program::serve(linerate_in(namespace, SERVE));
+        server.wait_for_log("SLAAC: fd0a::ff:fe00:11/64");
+        exchange(self::server(), &random(1 << 20), 4);
+        let mut stream = TcpStream::connect(self::server()).unwrap();
+        echo(&mut stream, &random(100_000));
+        // 1400, less the headers of IPv6 and TCP and the timestamps, either way.
+        let shown = connection();
+        assert!(shown.contains(" mss:1328") && shown.contains(" rcvmss:1328"), "{shown}");
+        drop(stream);
+        assert_eq!(server.stop().json()["accepted"], 5);
+    });
+}
+
+#[test]
+fn an_address_of_radvd_s_prefix_is_over_when_nobody_renews_it() {
+    in_namespaces("slaac::an_address_of_radvd_s_prefix_is_over_when_nobody_renews_it", |namespace| {
+        if !connect(namespace, "radvd") {
+            return;
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let (config, pid) = (directory.path().join("radvd.conf"), directory.path().join("radvd.pid"));
+        std::fs::write(
+            &config,
+            "interface lr0 { AdvSendAdvert on; MinRtrAdvInterval 3; MaxRtrAdvInterval 4; AdvDefaultLifetime 60;
+             prefix fd0a::/64 { AdvValidLifetime 8; AdvPreferredLifetime 8; }; };",
+        )
+        .unwrap();
+        let advertise = || {
+            let mut command = Command::new("radvd");
+            command.args(["--nodaemon", "--logmethod", "stderr", "--debug", "1"]);
+            Program::start({
+                command.arg("--config").arg(&config).arg("--pidfile").arg(&pid);
+                command
+            })
+        };
+        let radvd = advertise();
+        let server = Program::serve(linerate_in(namespace, SERVE));
+        server.wait_for_log("SLAAC: fd0a::ff:fe00:11/64");
+        let mut stream = TcpStream::connect(self::server()).unwrap();
+        echo(&mut stream, &random(1000));
+        // Its last word is that it is no router any more.
+        radvd.stop();
+        server.wait_for_log("SLAAC: no router");
+        server.wait_for_log("SLAAC: fd0a::ff:fe00:11/64 is ours no more");
+        let radvd = advertise();
+        server.wait_for_log("SLAAC: fd0a::ff:fe00:11/64");
+        exchange(self::server(), &random(1000), 1);
+        radvd.stop();
+        let summary = server.stop().json();
+        assert_eq!(
+            (&summary["accepted"], summary["drops"].get("invalid router advertisement")),
+            (&2.into(), None),
+            "{summary}"
+        );
+    });
+}

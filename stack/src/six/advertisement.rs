@@ -1,0 +1,316 @@
+//! Router advertisements (RFC 4861 §4.2): read where they lie, nothing is kept.
+
+use crate::drops::Cause;
+use crate::egress::ETHERNET;
+use linerate_bypass::MacAddr;
+use linerate_bypass::time::Duration;
+use smoltcp::wire::{Icmpv6Packet, IpProtocol, Ipv6Packet};
+use std::net::Ipv6Addr;
+
+/// The type of the ICMPv6 message.
+const ROUTER_ADVERTISEMENT: u8 = 134;
+/// Its length without options.
+const HEADER: usize = 16;
+
+/// The kinds of options that are read (RFC 4861 §4.6).
+const SOURCE_LINK_LAYER: u8 = 1;
+const PREFIX_INFORMATION: u8 = 3;
+const MTU: u8 = 5;
+
+/// How much a router wants to be the default one, in the order of their strength (RFC 4191 §2.1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Preference {
+    Low,
+    Medium,
+    High,
+}
+
+/// A router advertisement that is valid by RFC 4861 §6.1.2.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Advertisement<'a> {
+    /// Who sent it: a link-local address.
+    pub router: Ipv6Addr,
+    /// It went to a group, so that others form an address at the same moment.
+    pub to_all: bool,
+    pub preference: Preference,
+    /// For how long it is a default router; it is none if zero.
+    pub lifetime: Duration,
+    /// How long neighbours that have been heard of are to be believed, if it says.
+    pub reachable: Option<Duration>,
+    /// The time between two questions, if it says.
+    pub retransmit: Option<Duration>,
+    options: &'a [u8],
+}
+
+/// What a router says of a prefix (RFC 4861 §4.6.2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Prefix {
+    /// The prefix; all bits behind it are zero.
+    pub bits: u128,
+    pub len: u8,
+    /// Its addresses are on this link.
+    pub on_link: bool,
+    /// Addresses of ours may be formed of it.
+    pub autonomous: bool,
+    /// For how long either holds; for ever if `None`.
+    pub valid: Option<Duration>,
+    /// For how long such addresses are preferred; for ever if `None`.
+    pub preferred: Option<Duration>,
+}
+
+impl<'a> Advertisement<'a> {
+    /// What the Ethernet frame `frame` says, if it is a router advertisement at all; an error if it is not to be believed.
+    pub fn parse(frame: &'a [u8]) -> Result<Option<Self>, Cause> {
+        let ip = frame.get(ETHERNET..).and_then(|data| Ipv6Packet::new_checked(data).ok());
+        let Some(ip) = ip.filter(|ip| ip.next_header() == IpProtocol::Icmpv6) else { return Ok(None) };
+        let (source, destination, hop_limit) = (ip.src_addr(), ip.dst_addr(), ip.hop_limit());
+        // The payload for as long as the frame is there, not the packet that reads it.
+        let len = usize::from(ip.payload_len());
+        let Some(message) = frame.get(ETHERNET + 40..ETHERNET + 40 + len) else { return Ok(None) };
+        if message.first() != Some(&ROUTER_ADVERTISEMENT) {
+            return Ok(None);
+        }
+        let Some((header, options)) = message.split_first_chunk::<HEADER>() else {
+            return Err(Cause::BadAdvertisement);
+        };
+        let is_sound = hop_limit == 255
+            && source.is_unicast_link_local()
+            && header[1] == 0
+            && Icmpv6Packet::new_checked(message).is_ok_and(|icmp| icmp.verify_checksum(&source, &destination))
+            && Options(options).all(|option| option.is_ok());
+        if !is_sound {
+            return Err(Cause::BadAdvertisement);
+        }
+        let &[_, _, _, _, _, flags, lifetime @ .., a, b, c, d, e, f, g, h] = header;
+        let milliseconds = |word: [u8; 4]| match u32::from_be_bytes(word) {
+            0 => None,
+            n => Some(Duration::from_millis(n.into())),
+        };
+        let preference = match flags >> 3 & 3 {
+            1 => Preference::High,
+            3 => Preference::Low,
+            // What is reserved counts as medium (RFC 4191 §2.2).
+            _ => Preference::Medium,
+        };
+        Ok(Some(Advertisement {
+            router: source,
+            to_all: destination.is_multicast(),
+            preference,
+            lifetime: Duration::from_secs(u16::from_be_bytes(lifetime).into()),
+            reachable: milliseconds([a, b, c, d]),
+            retransmit: milliseconds([e, f, g, h]),
+            options,
+        }))
+    }
+
+    /// The Ethernet address of the router, if it says.
+    pub fn station(&self) -> Option<MacAddr> {
+        let body = self.options(SOURCE_LINK_LAYER).next()?;
+        // Longer ones are of other links.
+        let mac = MacAddr(body.try_into().ok()?);
+        mac.is_unicast().then_some(mac)
+    }
+
+    /// The MTU that all on the link are to use, if it says.
+    pub fn mtu(&self) -> Option<u32> {
+        let &[_, _, a, b, c, d] = self.options(MTU).next()? else { return None };
+        Some(u32::from_be_bytes([a, b, c, d]))
+    }
+
+    /// What it says of prefixes.
+    pub fn prefixes(&self) -> impl Iterator<Item = Prefix> + use<'a> {
+        self.options(PREFIX_INFORMATION).filter_map(|body| {
+            let (&[len, flags], rest) = body.split_first_chunk()?;
+            let (&valid, rest) = rest.split_first_chunk()?;
+            let (&preferred, rest) = rest.split_first_chunk()?;
+            let (_reserved, prefix) = rest.split_first_chunk::<4>()?;
+            let bits = u128::from_be_bytes(prefix.try_into().ok()?);
+            let seconds = |word| match u32::from_be_bytes(word) {
+                u32::MAX => None,
+                n => Some(Duration::from_secs(n.into())),
+            };
+            (len <= 128).then(|| Prefix {
+                bits: bits & u128::MAX.checked_shl(128 - u32::from(len)).unwrap_or(0),
+                len,
+                on_link: flags & 0x80 != 0,
+                autonomous: flags & 0x40 != 0,
+                valid: seconds(valid),
+                preferred: seconds(preferred),
+            })
+        })
+    }
+
+    /// What is in its options of this kind.
+    fn options(&self, kind: u8) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+        Options(self.options).flatten().filter_map(move |(of, body)| (of == kind).then_some(body))
+    }
+}
+
+/// The options of a message of neighbour discovery: their kinds, and what follows kind and length. An error is the last item.
+struct Options<'a>(&'a [u8]);
+
+impl<'a> Iterator for Options<'a> {
+    type Item = Result<(u8, &'a [u8]), Cause>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let (&[kind, units], _) = match self.0 {
+            [] => return None,
+            bytes => bytes.split_first_chunk().unwrap_or((&[0, 0], &[])),
+        };
+        let len = 8 * usize::from(units);
+        if len == 0 || len > self.0.len() {
+            self.0 = &[];
+            return Some(Err(Cause::BadAdvertisement));
+        }
+        let (option, rest) = self.0.split_at(len);
+        self.0 = rest;
+        Some(Ok((kind, &option[2..])))
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use smoltcp::wire::{EthernetAddress, EthernetFrame, EthernetProtocol};
+
+    /// A router on the link, and its station.
+    pub const ROUTER: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
+    pub const STATION: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
+    const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
+
+    /// A frame with the ICMPv6 message `message` and its checksum, to all nodes.
+    pub fn frame(source: Ipv6Addr, message: &[u8]) -> Vec<u8> {
+        let mut frame = vec![0; ETHERNET + 40];
+        let mut ethernet = EthernetFrame::new_unchecked(&mut frame[..]);
+        ethernet.set_src_addr(EthernetAddress(STATION.0));
+        ethernet.set_dst_addr(EthernetAddress([0x33, 0x33, 0, 0, 0, 1]));
+        ethernet.set_ethertype(EthernetProtocol::Ipv6);
+        let mut ip = Ipv6Packet::new_unchecked(&mut frame[ETHERNET..]);
+        ip.set_version(6);
+        ip.set_hop_limit(255);
+        ip.set_next_header(IpProtocol::Icmpv6);
+        ip.set_payload_len(message.len() as u16);
+        ip.set_src_addr(source);
+        ip.set_dst_addr(ALL_NODES);
+        frame.extend_from_slice(message);
+        if message.len() >= 4 {
+            Icmpv6Packet::new_unchecked(&mut frame[ETHERNET + 40..]).fill_checksum(&source, &ALL_NODES);
+        }
+        frame
+    }
+
+    /// The message of a router that is one for `lifetime` seconds, with `options`.
+    pub fn message(flags: u8, lifetime: u16, options: &[&[u8]]) -> Vec<u8> {
+        let [a, b] = lifetime.to_be_bytes();
+        let mut message = vec![134, 0, 0, 0, 64, flags, a, b, 0, 0, 0, 0, 0, 0, 0, 0];
+        options.iter().for_each(|option| message.extend_from_slice(option));
+        message
+    }
+
+    /// The option that tells a prefix: `flags` are L 0x80 and A 0x40.
+    pub fn prefix(text: &str, len: u8, flags: u8, valid: u32, preferred: u32) -> Vec<u8> {
+        let mut option = vec![3, 4, len, flags];
+        option.extend_from_slice(&valid.to_be_bytes());
+        option.extend_from_slice(&preferred.to_be_bytes());
+        option.extend_from_slice(&[0; 4]);
+        option.extend_from_slice(&text.parse::<Ipv6Addr>().unwrap().octets());
+        option
+    }
+
+    /// The option that tells the link's MTU.
+    pub fn mtu(mtu: u32) -> Vec<u8> {
+        let mut option = vec![5, 1, 0, 0];
+        option.extend_from_slice(&mtu.to_be_bytes());
+        option
+    }
+
+    #[test]
+    fn what_a_router_says_is_read() {
+        let station = [1, 1, 2, 0, 0, 0, 0, 1];
+        let (mtu, prefix) = (mtu(1400), prefix("2001:db8::77", 64, 0xc0, 100, u32::MAX));
+        let mut message = message(0x08, 1800, &[&station, &mtu, &[200, 1, 0, 0, 0, 0, 0, 0], &prefix]);
+        message[8..16].copy_from_slice(&[0, 0, 0x75, 0x30, 0, 0, 3, 0xe8]);
+        let frame = frame(ROUTER, &message);
+        let said = Advertisement::parse(&frame).unwrap().unwrap();
+        assert_eq!((said.router, said.to_all, said.preference), (ROUTER, true, Preference::High));
+        assert_eq!(said.lifetime, Duration::from_secs(1800));
+        assert_eq!((said.reachable, said.retransmit), (Some(Duration::from_secs(30)), Some(Duration::from_secs(1))));
+        assert_eq!((said.station(), said.mtu()), (Some(STATION), Some(1400)));
+        let prefixes: Vec<_> = said.prefixes().collect();
+        let bits = "2001:db8::".parse::<Ipv6Addr>().unwrap().to_bits();
+        let valid = Some(Duration::from_secs(100));
+        assert_eq!(prefixes, [Prefix { bits, len: 64, on_link: true, autonomous: true, valid, preferred: None }]);
+    }
+
+    #[test]
+    fn preferences_are_those_of_rfc_4191() {
+        for (flags, preference) in
+            [(0x00, Preference::Medium), (0x08, Preference::High), (0x10, Preference::Medium), (0x18, Preference::Low)]
+        {
+            let frame = frame(ROUTER, &message(flags, 1, &[]));
+            assert_eq!(Advertisement::parse(&frame).unwrap().unwrap().preference, preference);
+        }
+    }
+
+    /// Each of the conditions of RFC 4861 §6.1.2.
+    #[test]
+    fn what_is_not_valid_is_not_believed() {
+        let good = message(0, 1800, &[&mtu(1400)]);
+        assert!(Advertisement::parse(&frame(ROUTER, &good)).unwrap().is_some());
+        let changed = |at: usize, byte: u8| {
+            let mut frame = frame(ROUTER, &good);
+            frame[at] = byte;
+            frame
+        };
+        let code = {
+            let mut message = good.clone();
+            message[1] = 1;
+            frame(ROUTER, &message)
+        };
+        for (what, frame) in [
+            ("hop limit", changed(ETHERNET + 7, 254)),
+            ("source", frame("2001:db8::1".parse().unwrap(), &good)),
+            ("no source", frame(Ipv6Addr::UNSPECIFIED, &good)),
+            ("checksum", changed(ETHERNET + 40 + 7, 7)),
+            ("code", code),
+            ("short", frame(ROUTER, &good[..15])),
+            ("an option of no length", frame(ROUTER, &message(0, 1, &[&[5, 0, 0, 0, 0, 0, 5, 0x78]]))),
+            ("an option beyond the end", frame(ROUTER, &message(0, 1, &[&[5, 2, 0, 0, 0, 0, 5, 0x78]]))),
+            ("half an option", frame(ROUTER, &message(0, 1, &[&[5]]))),
+        ] {
+            assert_eq!(Advertisement::parse(&frame).err(), Some(Cause::BadAdvertisement), "{what}");
+        }
+        // Others' messages are none.
+        let solicitation = frame(ROUTER, &[133, 0, 0, 0, 0, 0, 0, 0]);
+        assert!(matches!(Advertisement::parse(&solicitation), Ok(None)));
+        assert!(matches!(Advertisement::parse(&[]), Ok(None)));
+    }
+
+    #[test]
+    fn options_of_the_wrong_length_say_nothing() {
+        let long_mtu = [&mtu(1400)[..], &[0; 8]].concat();
+        let long_mtu = [&[5, 2], &long_mtu[2..]].concat();
+        let short_prefix = [&[3, 3], &prefix("2001:db8::", 64, 0xc0, 1, 1)[2..24]].concat();
+        let far_prefix = prefix("2001:db8::", 129, 0xc0, 1, 1);
+        let frame = frame(ROUTER, &message(0, 1, &[&long_mtu, &short_prefix, &far_prefix]));
+        let said = Advertisement::parse(&frame).unwrap().unwrap();
+        assert_eq!((said.mtu(), said.station(), said.prefixes().count()), (None, None, 0));
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_panic(bytes in prop::collection::vec(any::<u8>(), 0..200), link_local: bool) {
+            let source = if link_local { ROUTER } else { Ipv6Addr::UNSPECIFIED };
+            let mut message = message(0, 1800, &[]);
+            message.extend_from_slice(&bytes);
+            for frame in [bytes.clone(), frame(source, &message), frame(source, &bytes)] {
+                if let Ok(Some(said)) = Advertisement::parse(&frame) {
+                    prop_assert!(said.router.is_unicast_link_local());
+                    prop_assert!(said.prefixes().all(|prefix| prefix.len <= 128));
+                    let _ = (said.mtu(), said.station());
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,274 @@
+//! Which groups we listen to, told to the link (multicast listener discovery, RFC 3810): switches that look at that hand no question
+//! for an address of ours to us otherwise.
+//!
+//! Those are the groups in which neighbours are asked for; that of all nodes is never told (RFC 3810 §6). Who asks by version 1 is
+//! answered by version 1 (RFC 2710), and so is everybody for a while.
+
+use super::solicitation::by_chance;
+use crate::checksum;
+use crate::config::Config;
+use crate::discovery::{ALL_ROUTERS, group_address};
+use crate::egress::{ETHERNET, Egress};
+use linerate_bypass::time::{Duration, Instant};
+use linerate_bypass::{MacAddr, Nic, Packet};
+use smoltcp::wire::EthernetProtocol;
+use std::net::Ipv6Addr;
+
+/// Groups at a time: those of our addresses, of some that are tried, and of as many that were ours until a moment ago.
+const GROUPS: usize = 2 * Config::MAX_ADDRESSES;
+/// How often a change is told, as one may be lost, and the time between at most (RFC 3810 §9.1, §9.11).
+const ROBUSTNESS: u8 = 2;
+const REPEAT: Duration = Duration::from_secs(1);
+/// For how long a querier of version 1 counts: twice the time between its questions, and what answers may take (RFC 3810 §9.12).
+const OLD_QUERIER: Duration = Duration::from_secs(2 * 125 + 10);
+/// The time between two answers at least, however often we are asked.
+const ANSWERS: Duration = Duration::from_millis(100);
+
+/// All routers that speak version 2 (RFC 3810 §5.2.14).
+const ALL_V2_ROUTERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 0x16);
+/// Kinds of messages (RFC 2710 §3.1, RFC 3810 §5).
+pub(crate) const QUERY: u8 = 130;
+const REPORT_V1: u8 = 131;
+const DONE_V1: u8 = 132;
+const REPORT_V2: u8 = 143;
+/// Kinds of records in a report of version 2 (RFC 3810 §5.2.12): we listen, we begin to, we end.
+const IS_EXCLUDE: u8 = 2;
+const TO_EXCLUDE: u8 = 4;
+const TO_INCLUDE: u8 = 3;
+
+/// An extension header that routers are to look at (RFC 2711), which ICMPv6 follows.
+const ROUTER_ALERT: [u8; 8] = [ICMPV6, 0, 5, 2, 0, 0, 1, 0];
+const ICMPV6: u8 = 58;
+const IP: usize = 40;
+const HEADERS: usize = IP + ROUTER_ALERT.len();
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Group {
+    ip: Ipv6Addr,
+    /// Times that the change is still to be told, and when the next is due.
+    left: u8,
+    at: Instant,
+    /// We listen to it no more.
+    ends: bool,
+}
+
+/// What one worker tells of the groups of all.
+pub(super) struct Listener {
+    groups: [Option<Group>; GROUPS],
+    link_up: bool,
+    /// When a question is to be answered, and when the last one was.
+    answer_at: Option<Instant>,
+    answered: Option<Instant>,
+    /// Until when version 1 is spoken.
+    old_until: Instant,
+    random: fastrand::Rng,
+}
+
+impl Listener {
+    /// In no group yet.
+    pub fn new(seed: u64) -> Self {
+        Listener {
+            groups: [None; GROUPS],
+            link_up: false,
+            answer_at: None,
+            answered: None,
+            old_until: Instant::ZERO,
+            random: fastrand::Rng::with_seed(seed),
+        }
+    }
+
+    /// The link is up or down from now on; when it comes up, all groups are told.
+    pub fn set_link(&mut self, up: bool, now: Instant) {
+        if up && !self.link_up {
+            self.tell_again(now);
+        }
+        self.link_up = up;
+    }
+
+    /// Tells all groups anew: there was no address to tell them from before (RFC 3590 §4).
+    pub fn tell_again(&mut self, now: Instant) {
+        for group in self.groups.iter_mut().flatten().filter(|group| !group.ends) {
+            (group.left, group.at) = (ROBUSTNESS, now);
+        }
+    }
+
+    /// We listen to `groups` from now on.
+    pub fn set_groups(&mut self, groups: impl Iterator<Item = Ipv6Addr> + Clone, now: Instant) {
+        for group in self.groups.iter_mut().flatten() {
+            if !group.ends && !groups.clone().any(|ip| ip == group.ip) {
+                (group.ends, group.left, group.at) = (true, ROBUSTNESS, now);
+            }
+        }
+        for ip in groups {
+            let known = self.groups.iter().position(|place| place.is_some_and(|group| group.ip == ip));
+            let free = || self.groups.iter().position(Option::is_none);
+            // Who has left may have been heard once only.
+            let left = || self.groups.iter().position(|place| place.is_some_and(|group| group.ends));
+            let Some(at) = known.or_else(free).or_else(left) else { return };
+            if self.groups[at].is_none_or(|group| group.ip != ip || group.ends) {
+                self.groups[at] = Some(Group { ip, left: ROBUSTNESS, at: now, ends: false });
+            }
+        }
+    }
+
+    /// Hears a question which groups we listen to, if `frame` is one (RFC 3810 §5.1, §6.2).
+    pub fn hear(&mut self, frame: &[u8], now: Instant) {
+        let Some((version, within, group)) = read_query(frame) else { return };
+        if version == 1 {
+            self.old_until = now + OLD_QUERIER;
+        }
+        if !group.is_unspecified() && !self.groups.iter().flatten().any(|own| !own.ends && own.ip == group) {
+            return;
+        }
+        let at = now + by_chance(within, &mut self.random);
+        let at = self.answered.map_or(at, |last| at.max(last + ANSWERS));
+        self.answer_at = Some(self.answer_at.map_or(at, |before| before.min(at)));
+    }
+
+    /// Tells what is due, from our link-local address if there is one.
+    pub fn tend<N: Nic>(&mut self, egress: &mut Egress<N>, now: Instant) {
+        if !self.link_up {
+            return;
+        }
+        let source = egress.addresses().link_local().unwrap_or(Ipv6Addr::UNSPECIFIED);
+        let is_old = now < self.old_until;
+        let is_due = |group: &Group| group.left > 0 && group.at <= now;
+        let change = |group: &Group| (if group.ends { TO_INCLUDE } else { TO_EXCLUDE }, group.ip);
+        if self.groups.iter().flatten().any(is_due) {
+            tell(egress, source, is_old, self.groups.iter().flatten().filter(|group| is_due(group)).map(change));
+            for place in &mut self.groups {
+                let Some(group) = place.as_mut().filter(|group| is_due(group)) else { continue };
+                group.left -= 1;
+                group.at = now + by_chance(REPEAT, &mut self.random);
+                if group.ends && group.left == 0 {
+                    *place = None;
+                }
+            }
+        }
+        if self.answer_at.is_some_and(|at| at <= now) {
+            self.answer_at = None;
+            self.answered = Some(now);
+            let listened = self.groups.iter().flatten().filter(|group| !group.ends);
+            tell(egress, source, is_old, listened.map(|group| (IS_EXCLUDE, group.ip)));
+        }
+    }
+
+    /// When [`tend`](Self::tend) has something to do next.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        let changes = self.groups.iter().flatten().filter(|group| group.left > 0).map(|group| group.at);
+        changes.chain(self.answer_at).min().filter(|_| self.link_up)
+    }
+}
+
+/// Puts on the link what became of groups: in one report, or, by version 1, in one for each.
+fn tell<N: Nic>(
+    egress: &mut Egress<N>,
+    source: Ipv6Addr,
+    is_old: bool,
+    records: impl Iterator<Item = (u8, Ipv6Addr)> + Clone,
+) {
+    if !is_old {
+        if records.clone().next().is_some() {
+            egress.put(|packet, _| write_report(packet, source, records));
+        }
+        return;
+    }
+    for (kind, group) in records {
+        let (kind, to) = if kind == TO_INCLUDE { (DONE_V1, ALL_ROUTERS) } else { (REPORT_V1, group) };
+        egress.put(|packet, _| {
+            let message = packet.append(HEADERS + 24)?;
+            message[HEADERS] = kind;
+            message[HEADERS + 1..HEADERS + 8].fill(0);
+            message[HEADERS + 8..].copy_from_slice(&group.octets());
+            finish(message, source, to)
+        });
+    }
+}
+
+/// Writes a report of version 2 (RFC 3810 §5.2) into the empty `packet`.
+fn write_report(
+    packet: &mut impl Packet,
+    source: Ipv6Addr,
+    records: impl Iterator<Item = (u8, Ipv6Addr)> + Clone,
+) -> Option<(MacAddr, EthernetProtocol)> {
+    let count = records.clone().count();
+    let message = packet.append(HEADERS + 8 + 20 * count)?;
+    message[HEADERS..HEADERS + 8].copy_from_slice(&[REPORT_V2, 0, 0, 0, 0, 0, 0, count as u8]);
+    for (place, (kind, group)) in message[HEADERS + 8..].chunks_exact_mut(20).zip(records) {
+        place[..4].copy_from_slice(&[kind, 0, 0, 0]);
+        place[4..].copy_from_slice(&group.octets());
+    }
+    finish(message, source, ALL_V2_ROUTERS)
+}
+
+/// Puts the headers in front of an ICMPv6 message behind the room for them, and its checksum into it.
+fn finish(bytes: &mut [u8], source: Ipv6Addr, to: Ipv6Addr) -> Option<(MacAddr, EthernetProtocol)> {
+    let (headers, message) = bytes.split_at_mut(HEADERS);
+    let len = message.len();
+    let pseudo = checksum::partial(source.into(), to.into(), ICMPV6, len);
+    let sum = !checksum::sum_of([&pseudo.to_be_bytes()[..], message].into_iter());
+    message[2..4].copy_from_slice(&sum.to_be_bytes());
+    let payload = u16::try_from(len + ROUTER_ALERT.len()).ok()?.to_be_bytes();
+    // Not to go farther than the link.
+    headers[..8].copy_from_slice(&[0x60, 0, 0, 0, payload[0], payload[1], 0, 1]);
+    headers[8..24].copy_from_slice(&source.octets());
+    headers[24..40].copy_from_slice(&to.octets());
+    headers[40..].copy_from_slice(&ROUTER_ALERT);
+    Some((group_address(to.into()), EthernetProtocol::Ipv6))
+}
+
+/// The version of the question in `frame`, how long answers may take, and the group that is asked for, or none for all. `None` where it
+/// is not one, or not a valid one: from a link-local address of this link, with a router alert.
+fn read_query(frame: &[u8]) -> Option<(u8, Duration, Ipv6Addr)> {
+    let (ip, rest) = frame.get(ETHERNET..)?.split_first_chunk::<IP>()?;
+    let octets = |at: usize| ip[at..].first_chunk::<16>().copied().map(Ipv6Addr::from);
+    let (source, destination) = (octets(8)?, octets(24)?);
+    let rest = rest.get(..usize::from(u16::from_be_bytes([ip[4], ip[5]])))?;
+    if ip[6] != 0 || ip[7] != 1 || !source.is_unicast_link_local() {
+        return None;
+    }
+    let &[next, units, ..] = rest else { return None };
+    let (options, message) = rest.split_at_checked(8 * (usize::from(units) + 1))?;
+    if next != ICMPV6 || !has_router_alert(&options[2..]) || message.first() != Some(&QUERY) {
+        return None;
+    }
+    let pseudo = checksum::partial(source.into(), destination.into(), ICMPV6, message.len());
+    if checksum::sum_of([&pseudo.to_be_bytes()[..], message].into_iter()) != 0xffff {
+        return None;
+    }
+    let (header, _) = message.split_first_chunk::<24>()?;
+    let code = u16::from_be_bytes([header[4], header[5]]);
+    let group = Ipv6Addr::from(*header[8..].first_chunk::<16>()?);
+    // RFC 3810 §8.1: what is of neither length is not heard.
+    let (version, within) = match message.len() {
+        24 => (1, u64::from(code)),
+        28.. => (2, milliseconds(code)),
+        _ => return None,
+    };
+    Some((version, Duration::from_millis(within), group))
+}
+
+/// The time that a code stands for (RFC 3810 §5.1.3).
+fn milliseconds(code: u16) -> u64 {
+    let code = u64::from(code);
+    if code < 0x8000 { code } else { (code & 0xfff | 0x1000) << ((code >> 12 & 7) + 3) }
+}
+
+/// Whether a router alert (RFC 2711) is among hop-by-hop options.
+fn has_router_alert(mut options: &[u8]) -> bool {
+    loop {
+        match options {
+            // One byte of padding, which has no length.
+            [0, rest @ ..] => options = rest,
+            [5, 2, ..] => return true,
+            [_, len, rest @ ..] => match rest.get(usize::from(*len)..) {
+                Some(rest) => options = rest,
+                None => return false,
+            },
+            _ => return false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,248 @@
+use super::*;
+use crate::addresses::Addresses;
+use linerate_bypass::memory::{Link, LinkConfig, MemoryNic};
+use proptest::prelude::*;
+
+const MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 9]);
+const LINK_LOCAL: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0xff, 0xfe00, 9);
+const ROUTER: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
+const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
+
+fn group(n: u16) -> Ipv6Addr {
+    Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00, n)
+}
+
+/// What is told: the kind of message, the source, where it goes, and the records.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Told {
+    kind: u8,
+    source: Ipv6Addr,
+    to: Ipv6Addr,
+    records: Vec<(u8, Ipv6Addr)>,
+}
+
+fn report(records: &[(u8, u16)]) -> Told {
+    let records = records.iter().map(|(kind, n)| (*kind, group(*n))).collect();
+    Told { kind: REPORT_V2, source: LINK_LOCAL, to: ALL_V2_ROUTERS, records }
+}
+
+struct Bench {
+    listener: Listener,
+    egress: Egress<MemoryNic>,
+    peer: MemoryNic,
+    now: Instant,
+}
+
+impl Bench {
+    fn new(has_address: bool) -> Self {
+        let (nic, peer) = Link::pair(LinkConfig::default());
+        let addresses = Addresses::new(&[], &[], MAC);
+        let addresses = if has_address { addresses.with_link_local(MAC) } else { addresses };
+        let egress = Egress::new(nic, addresses, MAC, 1500, 0);
+        let mut listener = Listener::new(3);
+        listener.set_link(true, Instant::ZERO);
+        Bench { listener, egress, peer, now: Instant::ZERO }
+    }
+
+    fn listen(&mut self, groups: &[u16]) {
+        self.listener.set_groups(groups.iter().copied().map(group), self.now);
+    }
+
+    /// What is told within `time`, and when, from then on.
+    fn go_on(&mut self, time: Duration) -> Vec<(Duration, Told)> {
+        let (start, end) = (self.now, self.now + time);
+        let mut told = Vec::new();
+        while let Some(at) = self.listener.next_deadline().filter(|at| *at <= end) {
+            self.now = at.max(self.now);
+            told.extend(self.tend().into_iter().map(|said| (self.now.since(start), said)));
+        }
+        self.now = end;
+        told
+    }
+
+    fn tend(&mut self) -> Vec<Told> {
+        self.listener.tend(&mut self.egress, self.now);
+        self.egress.flush();
+        let mut frames = Vec::with_capacity(32);
+        self.peer.rx_burst(&mut frames);
+        frames.iter().map(|frame| read(frame.data())).collect()
+    }
+
+    fn told(&mut self) -> Vec<Told> {
+        self.go_on(Duration::from_secs(20)).into_iter().map(|(_, told)| told).collect()
+    }
+}
+
+/// What a frame tells, whose headers are as RFC 3810 §5.2 has them.
+fn read(frame: &[u8]) -> Told {
+    let ip = &frame[ETHERNET..];
+    let address = |at: usize| Ipv6Addr::from(*ip[at..].first_chunk::<16>().unwrap());
+    let (source, to) = (address(8), address(24));
+    assert_eq!((ip[0], ip[6], ip[7], &ip[40..48]), (0x60, 0, 1, &ROUTER_ALERT[..]));
+    assert_eq!(usize::from(u16::from_be_bytes([ip[4], ip[5]])), ip.len() - 40);
+    assert_eq!(frame[..6], group_address(to.into()).0);
+    let message = &ip[48..];
+    let pseudo = checksum::partial(source.into(), to.into(), ICMPV6, message.len());
+    assert_eq!(checksum::sum_of([&pseudo.to_be_bytes()[..], message].into_iter()), 0xffff);
+    let records = match message[0] {
+        REPORT_V2 => {
+            let records = message[8..].chunks_exact(20);
+            assert_eq!(records.len(), usize::from(message[7]));
+            records.map(|record| (record[0], Ipv6Addr::from(*record[4..].first_chunk::<16>().unwrap()))).collect()
+        }
+        _ => vec![(0, Ipv6Addr::from(*message[8..].first_chunk::<16>().unwrap()))],
+    };
+    Told { kind: message[0], source, to, records }
+}
+
+/// A question which of `group`, or of all where it is unspecified, we listen to: by version 1 of 24 bytes, by version 2 of more.
+fn query(group: Ipv6Addr, code: u16, len: usize) -> Vec<u8> {
+    let mut frame = vec![0; ETHERNET + HEADERS + len];
+    let bytes = &mut frame[ETHERNET..];
+    bytes[HEADERS] = QUERY;
+    bytes[HEADERS + 4..HEADERS + 6].copy_from_slice(&code.to_be_bytes());
+    bytes[HEADERS + 8..HEADERS + 24].copy_from_slice(&group.octets());
+    finish(bytes, ROUTER, ALL_NODES).unwrap();
+    frame
+}
+
+#[test]
+fn a_group_is_told_twice_when_we_begin_to_listen_and_when_we_end() {
+    let mut bench = Bench::new(true);
+    bench.listen(&[1, 2]);
+    let told = bench.go_on(Duration::from_secs(5));
+    assert_eq!(told[0], (Duration::ZERO, report(&[(TO_EXCLUDE, 1), (TO_EXCLUDE, 2)])));
+    let of = |n: u16| told.iter().filter(|(_, told)| told.records.contains(&(TO_EXCLUDE, group(n)))).count();
+    assert_eq!((of(1), of(2)), (2, 2));
+    assert!(told.iter().all(|(at, _)| *at < Duration::from_secs(1)));
+    bench.listen(&[2, 3]);
+    let told = bench.told();
+    assert_eq!(told[0], report(&[(TO_INCLUDE, 1), (TO_EXCLUDE, 3)]));
+    assert_eq!(told.iter().flat_map(|told| &told.records).filter(|(kind, _)| *kind == TO_INCLUDE).count(), 2);
+    assert_eq!(bench.listener.groups.iter().flatten().count(), 2);
+}
+
+#[test]
+fn before_there_is_an_address_it_is_told_from_none_and_when_the_link_is_up() {
+    let mut bench = Bench::new(false);
+    bench.listener.set_link(false, bench.now);
+    bench.listen(&[1]);
+    assert_eq!(bench.told(), []);
+    bench.listener.set_link(true, bench.now);
+    let told = bench.told();
+    assert_eq!((told.len(), told[0].source), (2, Ipv6Addr::UNSPECIFIED));
+    bench.listener.tell_again(bench.now);
+    assert_eq!(bench.told().len(), 2);
+}
+
+#[test]
+fn questions_are_answered_in_time() {
+    let mut bench = Bench::new(true);
+    bench.listen(&[1, 2]);
+    bench.told();
+    for (of, len, is_answered) in [
+        (Ipv6Addr::UNSPECIFIED, 28, true),
+        (Ipv6Addr::UNSPECIFIED, 44, true),
+        (group(2), 28, true),
+        (group(3), 28, false),
+        (Ipv6Addr::UNSPECIFIED, 26, false),
+    ] {
+        bench.listener.hear(&query(of, 10_000, len), bench.now);
+        // Asked twice, answered once.
+        bench.listener.hear(&query(of, 10_000, len), bench.now);
+        let told = bench.go_on(Duration::from_secs(10));
+        let expected = if is_answered { vec![report(&[(IS_EXCLUDE, 1), (IS_EXCLUDE, 2)])] } else { vec![] };
+        assert_eq!(told.into_iter().map(|(_, told)| told).collect::<Vec<_>>(), expected, "{of} {len}");
+    }
+}
+
+#[test]
+fn version_1_is_answered_by_version_1_for_a_while() {
+    let mut bench = Bench::new(true);
+    bench.listen(&[1]);
+    bench.told();
+    bench.listener.hear(&query(Ipv6Addr::UNSPECIFIED, 1000, 24), bench.now);
+    let told = |kind, to| Told { kind, source: LINK_LOCAL, to, records: vec![(0, group(1))] };
+    assert_eq!(bench.told(), [told(REPORT_V1, group(1))]);
+    bench.listen(&[]);
+    assert_eq!(bench.told()[0], told(DONE_V1, ALL_ROUTERS));
+    bench.go_on(OLD_QUERIER);
+    bench.listen(&[2]);
+    assert_eq!(bench.told()[0], report(&[(TO_EXCLUDE, 2)]));
+}
+
+#[test]
+fn questions_that_are_not_valid_are_not_heard() {
+    let mut bench = Bench::new(true);
+    bench.listen(&[1]);
+    bench.told();
+    let good = query(Ipv6Addr::UNSPECIFIED, 0, 28);
+    let changed = |at: usize, byte: u8| {
+        let mut frame = good.clone();
+        frame[ETHERNET + at] = byte;
+        frame
+    };
+    for (what, frame) in [
+        ("hop limit", changed(7, 2)),
+        ("source", changed(8, 0x20)),
+        ("no router alert", changed(42, 6)),
+        ("checksum", changed(HEADERS + 2, 0x55)),
+        ("not ICMPv6", changed(40, 59)),
+        ("a length beyond the frame", changed(5, 255)),
+    ] {
+        bench.listener.hear(&frame, bench.now);
+        assert_eq!(bench.told(), [], "{what}");
+    }
+    bench.listener.hear(&good, bench.now);
+    assert_eq!(bench.told().len(), 1);
+}
+
+#[test]
+fn a_flood_of_questions_makes_no_flood_of_answers() {
+    let mut bench = Bench::new(true);
+    bench.listen(&[1]);
+    bench.told();
+    let mut answers = 0;
+    for _ in 0..1000 {
+        bench.listener.hear(&query(Ipv6Addr::UNSPECIFIED, 0, 28), bench.now);
+        answers += bench.tend().len();
+        bench.now += Duration::from_millis(1);
+    }
+    assert!((1..=11).contains(&answers), "{answers}");
+}
+
+#[test]
+fn codes_of_time_are_those_of_rfc_3810() {
+    for (code, time) in [(0, 0), (0x7fff, 0x7fff), (0x8000, 0x8000), (0x8001, 0x8008), (0xffff, 0x1fff << 10)] {
+        assert_eq!(milliseconds(code), time, "{code:#x}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn no_bytes_panic(bytes in prop::collection::vec(any::<u8>(), 0..120), at in 0_usize..100, kept in 0_usize..100) {
+        let mut bench = Bench::new(true);
+        bench.listen(&[1]);
+        bench.listener.hear(&bytes, bench.now);
+        let mut frame = query(group(1), 5, 28);
+        let at = at.min(frame.len());
+        frame.splice(at.., bytes);
+        frame.truncate(at + kept);
+        bench.listener.hear(&frame, bench.now);
+        prop_assert!(bench.told().len() <= 3);
+    }
+
+    /// However many groups there are and were: places are enough, and what is told is what is.
+    #[test]
+    fn groups_are_bounded(changes in prop::collection::vec(prop::collection::vec(0_u16..40, 0..30), 1..20)) {
+        let mut bench = Bench::new(true);
+        for groups in changes {
+            bench.listen(&groups);
+            bench.go_on(Duration::from_millis(200));
+        }
+        bench.listen(&[5]);
+        bench.told();
+        bench.listener.hear(&query(Ipv6Addr::UNSPECIFIED, 0, 28), bench.now);
+        prop_assert_eq!(bench.told(), [report(&[(IS_EXCLUDE, 5)])]);
+    }
+}

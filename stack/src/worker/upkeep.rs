@@ -1,0 +1,104 @@
+//! What a worker looks after between bursts: timers, neighbours, the link, and by which addresses it may go.
+
+use super::Worker;
+use super::transport::Core;
+use crate::engine::Engine;
+use crate::six::Outcome;
+use linerate_bypass::time::Duration;
+use linerate_bypass::{Nic, Service};
+
+/// How often the link's state is looked at.
+const LINK_PERIOD: Duration = Duration::from_millis(100);
+/// How long a port may take nothing before that is said.
+const STUCK: Duration = Duration::from_secs(2);
+
+impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
+    /// Lets everything do what is due by now.
+    pub(super) fn keep_time(&mut self) {
+        let now = self.core.now;
+        let Core { engine, egress, slow, .. } = &mut self.core;
+        engine.expire(now);
+        if egress.next_deadline().is_some_and(|at| at <= now) {
+            egress.tend(now);
+            for ip in egress.take_lost() {
+                engine.neighbor_lost(ip);
+                slow.neighbor_lost(ip, now);
+                self.ingress.tell_lost(ip);
+            }
+        }
+        if slow.next_deadline().is_some_and(|at| at <= now) {
+            self.tend_link();
+        }
+        if now.since(self.link_checked) >= LINK_PERIOD {
+            self.link_checked = now;
+            self.core.egress.next_link_epoch();
+            let up = self.core.egress.nic().link_up();
+            self.core.slow.presence.set_link(up, now);
+            if let Some(six) = &mut self.core.slow.six {
+                six.set_link(up, now);
+            }
+            if self.core.worker == 0 {
+                match (self.link_up, up) {
+                    (Some(true), false) => tracing::warn!("link down"),
+                    (Some(false), true) => tracing::info!("link up"),
+                    (None, false) => tracing::info!("link not up yet"),
+                    _ => {}
+                }
+            }
+            if up && self.link_up == Some(false) {
+                // A peer that was started again may have another Ethernet address.
+                self.core.egress.doubt_neighbors();
+            }
+            self.link_up = Some(up);
+            self.watch_transmit(up);
+        }
+    }
+
+    /// Does what is due on the link. What comes about there is so for all workers.
+    fn tend_link(&mut self) {
+        let Core { egress, slow, now, .. } = &mut self.core;
+        let lease = slow.poll(egress, *now);
+        let Outcome { is_verified, network } = slow.tend_six(egress, *now);
+        if let Some(lease) = lease {
+            self.core.take_lease(&self.config, lease);
+            self.ingress.tell_lease(lease);
+        }
+        if is_verified {
+            self.verified();
+            self.ingress.tell_verified();
+        }
+        if let Some(network) = network {
+            self.core.take_network(&self.config, network);
+            self.ingress.tell_network(&network);
+        }
+    }
+
+    /// The addresses that were tried are ours from now on.
+    pub(super) fn verified(&mut self) {
+        self.core.is_verified = true;
+        self.ingress.tries_addresses = false;
+        self.core.renew_addresses(&self.config);
+        let Core { slow, egress, now, .. } = &mut self.core;
+        if let Some(six) = &mut slow.six {
+            six.verified(egress.addresses(), *now);
+        }
+    }
+
+    /// Says once when the port, its link up, takes nothing for long: on a vhost-user link, a queue that the other end has
+    /// not enabled.
+    fn watch_transmit(&mut self, link_up: bool) {
+        let now = self.core.now;
+        if !link_up || !self.core.egress.is_stuck() {
+            self.stuck_since = None;
+            return;
+        }
+        let since = *self.stuck_since.get_or_insert(now);
+        if now.since(since) >= STUCK && !self.stuck_told {
+            self.stuck_told = true;
+            tracing::warn!(
+                "worker {}: the port has taken no frame for {STUCK:?}: has the other end of the link as many workers?",
+                self.core.worker
+            );
+        }
+    }
+}
