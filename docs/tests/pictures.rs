@@ -16,12 +16,29 @@ fn names(directory: &str) -> BTreeSet<String> {
 
 #[test]
 fn every_picture_is_the_one_of_its_source() {
-    assert_eq!(names("pictures"), names("src/pictures"));
+    // That one is of a program at work.
+    let mut pictures = names("src/pictures");
+    assert!(pictures.remove("top"));
+    assert_eq!(names("pictures"), pictures);
     for name in names("pictures") {
         let source = fs::read_to_string(format!("{BOOK}/pictures/{name}.dot")).unwrap();
         let picture = fs::read_to_string(format!("{BOOK}/src/pictures/{name}.svg")).unwrap();
         let (line, picture) = picture.split_once('\n').unwrap();
         assert_eq!(line, stamp(&source, picture), "{name}: draw it anew: ./run pictures");
+    }
+}
+
+/// Both are of the same program.
+#[test]
+fn the_picture_of_top_has_the_columns_that_the_page_explains() {
+    let page = fs::read_to_string(format!("{BOOK}/src/looking-inside.md")).unwrap();
+    let picture = fs::read_to_string(format!("{BOOK}/src/pictures/top.svg")).unwrap();
+    let table = page.lines().skip_while(|line| !line.starts_with("| column |")).skip(2);
+    let rows = table.take_while(|line| line.starts_with('|'));
+    let names: Vec<_> = rows.flat_map(|row| row.split('|').nth(1).unwrap().split('`').skip(1).step_by(2)).collect();
+    assert!(names.contains(&"busy%") && names.contains(&"rtt"), "{names:?}");
+    for name in names {
+        assert!(picture.split(['>', '<', ' ']).any(|word| word == name), "{name}: draw it anew: ./run pictures");
     }
 }
 

@@ -1,0 +1,138 @@
+//! Draws what `linerate top` shows of a key-value server under load, as `./run pictures` asks: `docs/src/pictures/top.svg`. The word is
+//! the program. It needs hugepages for two processes on a virtio-user link, or what DPDK takes in their place.
+
+use rustix::fs::{Mode, OFlags, open};
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::termios::{Winsize, tcsetwinsize};
+use std::fmt::Write as _;
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+const COLUMNS: u16 = 110;
+const ROWS: u16 = 24;
+/// How long the load has run when the picture is taken: a few intervals.
+const UNDER_LOAD: Duration = Duration::from_secs(6);
+/// Sizes of a character in the picture, in its units.
+const WIDTH: f32 = 8.43;
+const HEIGHT: f32 = 18.0;
+const MARGIN: f32 = 8.0;
+
+/// A program that ends with this.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn main() -> io::Result<()> {
+    let program =
+        std::env::args().nth(1).ok_or_else(|| io::Error::other("say which program: target/release/linerate"))?;
+    // Where others are not found, and do not find it.
+    let place = tempfile::tempdir()?;
+    let linerate = |words: &str| {
+        let mut command = Command::new(&program);
+        command.args(words.split(' ')).env("RUNTIME_DIRECTORY", place.path());
+        command
+    };
+    let link = place.path().join("link");
+    let link = link.display();
+    // At a rate that leaves something of two processors for `top`, whose workers share them.
+    let server = format!("kv serve --via vhost:{link} --ip 10.77.1.2/24 --listen 10.77.1.2:6379 --cores 0,1");
+    let load = format!(
+        "kv load --via virtio-user:{link} --ip 10.77.1.1/24 --connect 10.77.1.2:6379 --cores 0,1 --connections 64 --rate 20000 \
+         --keys 10000 --duration 60s"
+    );
+    let mut server = Running(linerate(&server).stdout(Stdio::piped()).spawn()?);
+    let mut ready = String::new();
+    BufReader::new(server.0.stdout.take().expect("it is a pipe")).read_line(&mut ready)?;
+    let mut load = Running(linerate(&load).stdout(Stdio::null()).spawn()?);
+    let mut top = linerate(&format!("top --pid {}", server.0.id()));
+    let screen = shown(top.env("TERM", "xterm-256color"))?;
+    if load.0.try_wait()?.is_some() {
+        return Err(io::Error::other("the load has ended before the picture was taken"));
+    }
+    fs::write(format!("{}/src/pictures/top.svg", env!("CARGO_MANIFEST_DIR")), drawn(screen.screen()))?;
+    println!("docs/src/pictures/top.svg");
+    Ok(())
+}
+
+/// What a terminal shows on which `command` has run for a while.
+fn shown(command: &Command) -> io::Result<vt100::Parser> {
+    let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?;
+    grantpt(&master)?;
+    unlockpt(&master)?;
+    let name = ptsname(&master, Vec::new())?;
+    let terminal = File::from(open(name.as_c_str(), OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty())?);
+    tcsetwinsize(&terminal, Winsize { ws_row: ROWS, ws_col: COLUMNS, ws_xpixel: 0, ws_ypixel: 0 })?;
+    let mut keyboard = File::from(master);
+    // In a session of its own it has no terminal but this one.
+    let mut session = Command::new("setsid");
+    session.arg(command.get_program()).args(command.get_args());
+    session.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let _top = Running(session.stdin(terminal.try_clone()?).stdout(terminal.try_clone()?).stderr(terminal).spawn()?);
+    let mut parser = vt100::Parser::new(ROWS, COLUMNS, 0);
+    let (begin, mut bytes) = (Instant::now(), [0; 4096]);
+    // It draws every second.
+    while begin.elapsed() < UNDER_LOAD {
+        let n = keyboard.read(&mut bytes)?;
+        parser.process(&bytes[..n]);
+    }
+    keyboard.write_all(b"q")?;
+    Ok(parser)
+}
+
+/// What is on `screen`, as SVG.
+fn drawn(screen: &vt100::Screen) -> String {
+    let (width, height) = (f32::from(COLUMNS) * WIDTH + 2.0 * MARGIN, f32::from(ROWS) * HEIGHT + 2.0 * MARGIN);
+    let mut svg = format!(
+        "<!-- Made by ./run pictures; do not edit. -->\n\
+         <svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" font-family=\"monospace\" font-size=\"14\">\n\
+         <title>linerate top</title>\n\
+         <rect width=\"{width}\" height=\"{height}\" rx=\"6\" fill=\"white\" stroke=\"#888888\"/>\n"
+    );
+    for row in 0..ROWS {
+        let look = |column| screen.cell(row, column).map(|cell| (cell.bold(), cell.inverse())).unwrap_or_default();
+        let mut column = 0;
+        while column < COLUMNS {
+            let (begin, (bold, inverse)) = (column, look(column));
+            let mut text = String::new();
+            while column < COLUMNS && look(column) == (bold, inverse) {
+                let said = screen.cell(row, column).map_or("", |cell| cell.contents());
+                text.push_str(if said.is_empty() { " " } else { said });
+                column += 1;
+            }
+            draw(&mut svg, row, begin, &text, bold, inverse);
+        }
+    }
+    svg + "</svg>\n"
+}
+
+/// Draws `text`, whose characters look alike.
+fn draw(svg: &mut String, row: u16, column: u16, text: &str, bold: bool, inverse: bool) {
+    let (x, y) = (MARGIN + f32::from(column) * WIDTH, MARGIN + f32::from(row) * HEIGHT);
+    let length = text.chars().count() as f32 * WIDTH;
+    if inverse {
+        let _ = writeln!(
+            svg,
+            "<rect x=\"{x:.1}\" y=\"{y:.1}\" width=\"{length:.1}\" height=\"{HEIGHT}\" fill=\"#222222\"/>"
+        );
+    }
+    if text.trim().is_empty() {
+        return;
+    }
+    let text = text.replace('&', "&amp;").replace('<', "&lt;");
+    let fill = if inverse { "white" } else { "black" };
+    let weight = if bold { " font-weight=\"bold\"" } else { "" };
+    // The line that letters stand on.
+    let y = y + HEIGHT * 0.75;
+    let _ = writeln!(
+        svg,
+        "<text x=\"{x:.1}\" y=\"{y:.1}\" fill=\"{fill}\"{weight} xml:space=\"preserve\" textLength=\"{length:.1}\">{text}</text>"
+    );
+}
