@@ -3,7 +3,7 @@
 use super::sample::Sample;
 use super::units::{short, time};
 use crate::inspect::Value;
-use std::cmp::Ordering;
+use std::cmp::{Ordering, Reverse};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -140,25 +140,33 @@ pub fn total(rows: &[Figures], after: &Sample, before: Option<&Sample>) -> Figur
     }
 }
 
-/// What was dropped of all workers: the cause, how often in a second, and how often ever, the latest first.
+/// What a worker has dropped, by cause.
+fn by_cause(told: &Told) -> Option<&BTreeMap<String, u64>> {
+    match told.get("linerate_drops_total")? {
+        Value::Each(each) => Some(each),
+        Value::One(_) => None,
+    }
+}
+
+/// What was dropped of all workers: the cause, how often in a second, and how often ever, the latest first. A worker that did not answer
+/// before has no rate, as in its row.
 pub fn drops(after: &Sample, before: Option<&Sample>) -> Vec<(String, Option<f64>, u64)> {
-    let causes = |sample: &Sample| {
-        let mut causes = BTreeMap::<String, u64>::new();
-        for told in sample.counters.workers.iter().flatten() {
-            if let Some(Value::Each(each)) = told.get("linerate_drops_total") {
-                each.iter().for_each(|(cause, n)| *causes.entry(cause.clone()).or_default() += n);
-            }
+    let seconds = before.map(|before| seconds(after, before)).filter(|seconds| *seconds > 0.0);
+    // Of each cause how many there were ever, and in the interval.
+    let mut causes = BTreeMap::<&String, (u64, u64)>::new();
+    for (worker, told) in after.counters.workers.iter().enumerate() {
+        let earlier = before.and_then(|before| before.counters.workers.get(worker)?.as_ref());
+        for (cause, n) in told.iter().flat_map(by_cause).flatten() {
+            let had = earlier.map(|told| by_cause(told).and_then(|each| each.get(cause)).copied().unwrap_or(0));
+            let (ever, grown) = causes.entry(cause).or_default();
+            *ever += n;
+            *grown += had.map_or(0, |had| n.saturating_sub(had));
         }
-        causes
-    };
-    let earlier = before.map(|before| (causes(before), seconds(after, before)));
-    let rate = |cause: &str, n: u64| {
-        let (earlier, seconds) = earlier.as_ref().filter(|(_, seconds)| *seconds > 0.0)?;
-        Some(n.saturating_sub(earlier.get(cause).copied().unwrap_or(0)) as f64 / seconds)
-    };
-    let mut all: Vec<_> = causes(after).into_iter().map(|(cause, n)| (rate(&cause, n), cause, n)).collect();
-    all.sort_by(|a, b| b.0.unwrap_or(0.0).total_cmp(&a.0.unwrap_or(0.0)).then(b.2.cmp(&a.2)));
-    all.into_iter().map(|(rate, cause, n)| (cause, rate, n)).collect()
+    }
+    let mut all: Vec<_> = causes.into_iter().collect();
+    all.sort_by_key(|(_, (ever, grown))| Reverse((*grown, *ever)));
+    let rate = |grown| seconds.map(|seconds| grown as f64 / seconds);
+    all.into_iter().map(|(cause, (ever, grown))| (cause.clone(), rate(grown), ever)).collect()
 }
 
 /// A column of the table of workers.
@@ -346,8 +354,8 @@ pub mod tests {
     fn drops_are_told_by_cause_the_latest_first() {
         let (before, after) = two();
         let latest = drops(&after, Some(&before));
-        // The second worker did not answer before, so that all of its drops look new.
-        assert_eq!(latest, [("no listener".to_owned(), Some(5.0), 20), ("checksum".to_owned(), Some(1.5), 4)]);
+        // The second worker did not answer before: what it has dropped until now is no rate.
+        assert_eq!(latest, [("checksum".to_owned(), Some(1.0), 4), ("no listener".to_owned(), Some(0.0), 20)]);
         assert_eq!(losses(&after, None), "drops: no listener -/s (20), checksum -/s (4)");
         assert_eq!(losses(&sample(0, vec![]), None), "drops: none");
         let again = |at, n| sample(at, vec![told(&[("retransmitted_segments_total", n)], &[])]);

@@ -4,7 +4,7 @@ use super::clients::{Server, bounded, said};
 use super::redis_cli::redis_cli;
 
 /// Requests of each kind.
-const REQUESTS: &str = "10000";
+const REQUESTS: &str = "2000";
 /// What is asked for, and what it is called in the end.
 const TESTS: &str = "ping,set,get,incr,mset,hset";
 const NAMES: [&str; 7] = ["PING_INLINE", "PING_MBULK", "SET", "GET", "INCR", "HSET", "MSET (10 keys)"];

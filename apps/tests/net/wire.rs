@@ -8,8 +8,10 @@ use std::path::Path;
 /// Where `linerate` serves over IPv4 and over IPv6, whatever the service.
 pub const V4: &str = "10.9.0.2:7";
 pub const V6: &str = "[fd09::2]:7";
-/// What `linerate` is told besides its service and network. It sleeps when idle, for the kernel's sake.
+/// What a load is told besides its service and network. It sleeps when idle, for the kernel's sake.
 const OURS: &str = "--ip 10.9.0.2/24 --ip fd09::2/64 --idle backoff --json";
+/// Nobody else is on the wire who could have our address, and a second for each program is a minute for all.
+const AT_ONCE: &str = "--no-dad";
 /// What a server is told.
 pub const ADDRESSES: &str =
     "--ip 10.9.0.2/24 --ip fd09::2/64 --listen 10.9.0.2:7 --listen [fd09::2]:7 --idle backoff --json";
@@ -55,11 +57,13 @@ impl Wire {
     pub fn serve(self, service: &str, namespace: &str) -> Program {
         let (service, more) = service.split_once(' ').unwrap_or((service, ""));
         match self {
-            Wire::AfXdp => {
-                Program::serve(linerate_in(namespace, &format!("{service} serve --via af_xdp:lr1 {ADDRESSES} {more}")))
-            }
+            Wire::AfXdp => Program::serve(linerate_in(
+                namespace,
+                &format!("{service} serve --via af_xdp:lr1 {ADDRESSES} {AT_ONCE} {more}"),
+            )),
             Wire::Tap => {
-                let program = Program::serve(linerate(&format!("{service} serve --via tap:lr0 {ADDRESSES} {more}")));
+                let program =
+                    Program::serve(linerate(&format!("{service} serve --via tap:lr0 {ADDRESSES} {AT_ONCE} {more}")));
                 address("lr0");
                 program
             }
@@ -71,11 +75,12 @@ impl Wire {
     pub fn load(self, service: &str, namespace: &str) -> Program {
         let (service, more) = service.split_once(' ').unwrap_or((service, ""));
         match self {
-            Wire::AfXdp => {
-                Program::start(linerate_in(namespace, &format!("{service} load --via af_xdp:lr1 {OURS} {more}")))
-            }
+            Wire::AfXdp => Program::start(linerate_in(
+                namespace,
+                &format!("{service} load --via af_xdp:lr1 {OURS} {AT_ONCE} {more}"),
+            )),
             Wire::Tap => {
-                let load = Program::start(linerate(&format!("{service} load --via tap:lr0 {OURS} {more}")));
+                let load = Program::start(linerate(&format!("{service} load --via tap:lr0 {OURS} {AT_ONCE} {more}")));
                 wait_for("the interface", || Path::new("/sys/class/net/lr0").exists());
                 address("lr0");
                 load

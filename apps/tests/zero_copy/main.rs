@@ -3,12 +3,12 @@
 #[path = "../common/mod.rs"]
 #[expect(dead_code, reason = "each target of tests uses a part of it")]
 mod common;
-#[path = "../../../stack/tests/common/observer.rs"]
+#[path = "../../../stack/tests/workers/common/observer.rs"]
 mod observer;
 #[path = "../../../bypass/tests/dpdk/process.rs"]
 #[expect(dead_code, reason = "each target of tests uses a part of it")]
 mod process;
-#[path = "../../../stack/tests/common/recorder.rs"]
+#[path = "../../../stack/tests/workers/common/recorder.rs"]
 #[expect(dead_code, reason = "each target of tests uses a part of it")]
 mod recorder;
 
@@ -42,8 +42,8 @@ fn possible() -> bool {
 }
 
 /// What the load is told besides its network and its messages. However slow the machine, some of the longest messages
-/// must make it.
-const LOAD: &str = "--ip 10.9.0.2/24 --ip fd09::2/64 --duration 500ms --json";
+/// must make it. Nobody else is on the link who could have its address.
+const LOAD: &str = "--ip 10.9.0.2/24 --ip fd09::2/64 --no-dad --duration 500ms --json";
 
 /// Serves on the end `ours` of a link, watched, while a load of messages of each size and way runs at its other end.
 fn an_echo_stays_where_it_is(name: &str, ours: &str, theirs: &str) {
@@ -140,7 +140,7 @@ fn nothing_is_counted(serve_via: &str, load_via: &str) {
     let socket = dir.path().join("link.sock");
     let named = |via: &str| via.replace("SOCKET", socket.to_str().unwrap());
     let (serve_via, load_via) = (named(serve_via), named(load_via));
-    let addresses = "--ip 10.9.0.1/24 --ip fd09::1/64 --listen 10.9.0.1:7 --listen [fd09::1]:7";
+    let addresses = "--ip 10.9.0.1/24 --ip fd09::1/64 --no-dad --listen 10.9.0.1:7 --listen [fd09::1]:7";
     let server = Server::start("echo", &format!("--via {serve_via} --threading inline {addresses} --json"));
     for (size, to) in SIZES.into_iter().zip(["10.9.0.1:7", "[fd09::1]:7"].into_iter().cycle()) {
         for load in ["", "--connections 8 --depth 4", "--connections 8 --depth 4 --pacing"] {

@@ -1,9 +1,7 @@
 //! An address from a DHCP server (RFC 2131): for as long as its lease is renewed, and no longer.
 
-mod common;
-
-use common::services::Echo;
-use common::{Host, Native, frames, server};
+use crate::common::services::Echo;
+use crate::common::{Host, Native, frames, server};
 use linerate_bypass::memory::{Link, LinkConfig, MemoryNic};
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{CloseReason, Nic, Packet};

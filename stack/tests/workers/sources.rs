@@ -1,10 +1,8 @@
 //! What one source may have of a server's connections.
 
-mod common;
-
-use common::client::{Client, Close, Outcome};
-use common::services::Echo;
-use common::{Host, Net, SERVER, SERVER6, frames, host, server};
+use crate::common::client::{Client, Close, Outcome};
+use crate::common::services::Echo;
+use crate::common::{Host, Net, SERVER, SERVER6, frames, host, server};
 use linerate_bypass::memory::{Link, LinkConfig, MemoryNic};
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{Nic, Packet};

@@ -1,10 +1,8 @@
 //! VLANs: hosts of one hear each other and nobody else, and nothing inside knows of it.
 
-mod common;
-
-use common::client::Client;
-use common::services::Echo;
-use common::{Host, Net, SERVER, SERVER6, frames, host, server};
+use crate::common::client::Client;
+use crate::common::services::Echo;
+use crate::common::{Host, Net, SERVER, SERVER6, frames, host, server};
 use linerate_bypass::memory::{Link, LinkConfig, MemoryNic};
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{Nic, Packet};

@@ -1,5 +1,4 @@
 //! Workers on a link in memory, on a virtual clock: a whole network in one test.
-#![allow(dead_code, reason = "each test uses a part of it")]
 
 pub mod client;
 pub mod frames;
@@ -42,7 +41,6 @@ pub fn server() -> Config {
 pub type Native = NativeEngine<MemoryPacket>;
 
 /// Makes a module of tests for each engine, at both ends, out of functions that are generic over the two.
-#[macro_export]
 macro_rules! with_each_engine {
     ($($test:ident),* $(,)?) => {
         mod native_to_native {
@@ -57,7 +55,6 @@ macro_rules! with_each_engine {
 
 /// Makes a module of tests for each pair of different engines, client's and server's, out of functions that are generic
 /// over both.
-#[macro_export]
 macro_rules! with_unlike_engines {
     ($($test:ident),* $(,)?) => {
         mod native_to_smoltcp {

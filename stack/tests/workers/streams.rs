@@ -1,10 +1,8 @@
 //! Streams arrive exact, or their connection reports its failure: over clean links and over bad ones.
 
-mod common;
-
-use common::client::Client;
-use common::services::Echo;
-use common::{Net, SERVER, SERVER6, host, server};
+use crate::common::client::Client;
+use crate::common::services::Echo;
+use crate::common::{Net, SERVER, SERVER6, host, server};
 use linerate_bypass::memory::{End, Impairments, LinkConfig, MemoryNic, Rate, Reordering};
 use linerate_bypass::time::Duration;
 use linerate_stack::{Config, Engine};
@@ -147,7 +145,12 @@ fn a_slow_link_with_a_short_queue_is_shared_by_all<A: Engine<MemoryNic>, B: Engi
 }
 
 /// The two hosts, both sending paced, or neither, with windows of 128 KB.
-fn spread(pacing: bool, link: LinkConfig, connections: usize, bytes: usize) -> Both<common::Native, common::Native> {
+fn spread(
+    pacing: bool,
+    link: LinkConfig,
+    connections: usize,
+    bytes: usize,
+) -> Both<crate::common::Native, crate::common::Native> {
     let [a, b] = [host(1), server()].map(|host| Config { pacing, rx_buffer: Some(1 << 17), ..host });
     Net::with(link, 1, &a, || Client::new(SERVER, connections, bytes), &b, Echo::default)
 }

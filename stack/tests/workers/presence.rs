@@ -1,10 +1,8 @@
 //! How our addresses are seen on the link: announced, defended, and answered for to those who have none yet.
 
-mod common;
-
-use common::client::Client;
-use common::services::Echo;
-use common::{Host, Net, SERVER6, host, server};
+use crate::common::client::Client;
+use crate::common::services::Echo;
+use crate::common::{Host, Net, SERVER6, host, server};
 use linerate_bypass::memory::{Link, LinkConfig, MemoryNic};
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{Nic, Packet};

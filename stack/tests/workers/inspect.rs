@@ -1,10 +1,8 @@
 //! What is told of a running worker from outside is what is the case.
 
-mod common;
-
-use common::client::{Client, Close};
-use common::services::Echo;
-use common::{Host, SERVER, host, server};
+use crate::common::client::{Client, Close};
+use crate::common::services::Echo;
+use crate::common::{Host, SERVER, host, server};
 use linerate_bypass::Postbox;
 use linerate_bypass::inspect::{ConnState, Look, Page, Snapshot};
 use linerate_bypass::memory::{Impairments, Link, LinkConfig, MemoryNic};
@@ -120,8 +118,10 @@ fn a_connection_begun_by_a_peer_that_goes_away_is_told_as_half_open<A: Engine<Me
 #[test]
 fn the_native_engine_tells_of_windows_times_and_time_wait() {
     let config = Config { pacing: true, ..server() };
-    let mut net =
-        Watched::<common::Native, common::Native>::new(&config, Client::new(SERVER, 1, 100_000).closing(Close::Never));
+    let mut net = Watched::<crate::common::Native, crate::common::Native>::new(
+        &config,
+        Client::new(SERVER, 1, 100_000).closing(Close::Never),
+    );
     net.run(500);
     let info = net.page(0, 1).connections.remove(0);
     let tcp = &info.tcp;
@@ -136,7 +136,7 @@ fn the_native_engine_tells_of_windows_times_and_time_wait() {
     assert!(tcp.pacing_rate.unwrap() > 0, "{info:?}");
 
     // What the peer does not take stays, is told, and so is that nothing is acknowledged.
-    let mut net = Watched::<common::Native, common::Native>::new(&server(), Client::new(SERVER, 1, 1000));
+    let mut net = Watched::<crate::common::Native, crate::common::Native>::new(&server(), Client::new(SERVER, 1, 1000));
     net.client.workers[0].turn(net.link.clock().now());
     net.run(300);
     // Who closes first, the client, has it in TIME-WAIT; here nothing is left.
@@ -151,7 +151,7 @@ fn the_native_engine_tells_the_round_trip_time_of_the_path_and_of_segments_that_
     let delay = Duration::from_millis(5);
     let way = Impairments { delay, loss: 0.02, seed: 7, ..Impairments::default() };
     let client = Client::new(SERVER, 1, 1_000_000).closing(Close::Never);
-    let mut net = Watched::<common::Native, common::Native>::over(way, &server(), client);
+    let mut net = Watched::<crate::common::Native, crate::common::Native>::over(way, &server(), client);
     assert_eq!(net.snapshot().summary.retransmitted, Some(0));
     net.run(5000);
     let info = net.page(0, 1).connections.remove(0);

@@ -1,11 +1,9 @@
 //! Payload is not copied, by address: what a service is given lies where the port received it, what it sends goes to the
 //! port where the service put it, and goes there again from the same place when it is lost.
 
-mod common;
-
-use common::observer::{How, Observer};
-use common::recorder::{Notes, Recorder, Stream};
-use common::{host, server};
+use crate::common::observer::{How, Observer};
+use crate::common::recorder::{Notes, Recorder, Stream};
+use crate::common::{host, server};
 use linerate_bypass::memory::{End, Impairments, Link, LinkConfig, MemoryNic};
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{CloseReason, ConnId, Origin, Service, Transport};

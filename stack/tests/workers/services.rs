@@ -1,17 +1,16 @@
 //! The four small services that every transport must carry, over the stack: the same sources that run over kernel
 //! sockets.
 
-mod common;
-#[path = "../../kernel/tests/services/mod.rs"]
-mod services;
+#[path = "../../../kernel/tests/services/mod.rs"]
+mod kinds;
 
-use common::client::Client;
-use common::{Net, SERVER, host, server};
+use crate::common::client::Client;
+use crate::common::{Net, SERVER, host, server};
+use kinds::{Chargen, Deferred, Echo, Proxy, UdpEcho, assert_pattern, pattern};
 use linerate_bypass::memory::{Impairments, Link, LinkConfig};
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{Bytes, CloseReason, ConnId, ConnectError, Datagram, Origin, Service, Transport};
 use linerate_stack::{Config, Crossing, Worker};
-use services::{Chargen, Deferred, Echo, Proxy, UdpEcho, assert_pattern, pattern};
 use std::net::SocketAddr;
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -156,8 +155,8 @@ fn replies_come_from_another_thread() {
     let postbox = crossing.postbox();
     let answering = std::thread::spawn(move || Deferred::answer(orders, postbox));
     let mut target: Worker<_, _> = Worker::new(&server(), crossing, b, |_| service, Instant::ZERO);
-    let mut source = common::Host::new(&host(1), vec![a], || {
-        Client::new(SERVER, 20, 20_000).closing(common::client::Close::WhenBack)
+    let mut source = crate::common::Host::new(&host(1), vec![a], || {
+        Client::new(SERVER, 20, 20_000).closing(crate::common::client::Close::WhenBack)
     });
     let deadline = std::time::Instant::now() + Duration::from_secs(20);
     // The other thread lives in real time: only what is yet to come of the virtual one is bounded.
@@ -236,6 +235,6 @@ fn datagrams_come_back_from_the_address_they_were_sent_to() {
         fn opened(&mut self, _: &mut impl Transport, _: ConnId, _: Origin) {}
     }
     let (nic, _peer) = Link::pair(LinkConfig::default());
-    let refused = common::Host::new(&a, vec![nic], || Refused(Some(datagram.clone())));
+    let refused = crate::common::Host::new(&a, vec![nic], || Refused(Some(datagram.clone())));
     assert_eq!(refused.service().0, Some(datagram));
 }

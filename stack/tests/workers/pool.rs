@@ -1,10 +1,8 @@
 //! How many of a port's packets connections and services may hold, and what happens before there are none.
 
-mod common;
-
-use common::client::{Client, Close};
-use common::services::Echo;
-use common::{Host, Net, SERVER, host, server};
+use crate::common::client::{Client, Close};
+use crate::common::services::Echo;
+use crate::common::{Host, Net, SERVER, host, server};
 use linerate_bypass::memory::{Link, LinkConfig, MemoryNic, MemoryPacket};
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{Bytes, Capabilities, ConnId, MacAddr, Nic, Origin, QueueStats, Service, Transport};

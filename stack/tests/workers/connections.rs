@@ -1,10 +1,8 @@
 //! How connections begin, end and fail, and that one connection's trouble is its own.
 
-mod common;
-
-use common::client::{Client, Close};
-use common::services::Echo;
-use common::{Host, Net, SERVER, SERVER6, host, server};
+use crate::common::client::{Client, Close};
+use crate::common::services::Echo;
+use crate::common::{Host, Net, SERVER, SERVER6, host, server};
 use linerate_bypass::memory::{DropIf, End, Impairments, Link, LinkConfig, MemoryNic};
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{CloseReason, ConnId, ConnectError, Nic, Origin, Packet, Postbox, Seat, Service, Transport};
@@ -230,12 +228,17 @@ fn a_flood_of_syns_leaves_room_for_who_answers<A: Engine<MemoryNic>, B: Engine<M
     let (mut nic, server_nic) = Link::pair(LinkConfig::default());
     let link = nic.link().clone();
     let mut target = Host::<_, B>::start(&flooded, vec![server_nic], Echo::default);
-    let syn = TcpRepr { control: TcpControl::Syn, window_len: 1000, ..common::frames::segment() };
+    let syn = TcpRepr { control: TcpControl::Syn, window_len: 1000, ..crate::common::frames::segment() };
     let mut sent = 0;
     for n in 0..1000u16 {
         let from = std::net::SocketAddr::from(([10, 0, 0, 100], 1000 + n));
-        let bytes =
-            common::frames::tcp([2, 0, 0, 0, 0, 9], [2, 0, 0, 0, 0, 2], from, "10.0.0.2:7".parse().unwrap(), syn);
+        let bytes = crate::common::frames::tcp(
+            [2, 0, 0, 0, 0, 9],
+            [2, 0, 0, 0, 0, 2],
+            from,
+            "10.0.0.2:7".parse().unwrap(),
+            syn,
+        );
         let mut frame = nic.allocate().unwrap();
         frame.append(bytes.len()).unwrap().copy_from_slice(&bytes);
         sent += nic.tx_burst(&mut vec![frame]);
@@ -416,11 +419,11 @@ fn a_segment_of_no_connection_gets_the_reset_that_the_rfc_says<A: Engine<MemoryN
     let mut target = Host::<_, B>::start(&server(), vec![server_nic], Echo::default);
     let from = "10.0.0.1:1234".parse().unwrap();
     let to = "10.0.0.2:7".parse().unwrap();
-    let base = TcpRepr { seq_number: TcpSeqNumber(100), payload: b"abc", ..common::frames::segment() };
+    let base = TcpRepr { seq_number: TcpSeqNumber(100), payload: b"abc", ..crate::common::frames::segment() };
     let with_ack = TcpRepr { ack_number: Some(TcpSeqNumber(777)), ..base };
     let reset = TcpRepr { control: TcpControl::Rst, ..with_ack };
     let mut exchange = |segment| {
-        let bytes = common::frames::tcp([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2], from, to, segment);
+        let bytes = crate::common::frames::tcp([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2], from, to, segment);
         let mut frame = nic.allocate().unwrap();
         frame.append(bytes.len()).unwrap().copy_from_slice(&bytes);
         nic.tx_burst(&mut vec![frame]);

@@ -1,9 +1,7 @@
 //! IPv6 as routers on the link have it: addresses of the prefixes that they advertise (RFC 4862), for as long as they say.
 
-mod common;
-
-use common::services::Echo;
-use common::{Host, Native, frames, server};
+use crate::common::services::Echo;
+use crate::common::{Host, Native, frames, server};
 use linerate_bypass::memory::{Link, LinkConfig, MemoryNic};
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{CloseReason, Nic, Packet};

@@ -1,11 +1,9 @@
 //! What a host on the link sees of the stack beside TCP streams: ARP, NDP, ping, UDP, DHCP; and what hostile bytes do.
 
-mod common;
-
-use common::client::Client;
-use common::frames;
-use common::services::Echo;
-use common::{Host, Net, SERVER, SERVER6, host, server};
+use crate::common::client::Client;
+use crate::common::frames;
+use crate::common::services::Echo;
+use crate::common::{Host, Net, SERVER, SERVER6, host, server};
 use linerate_bypass::memory::{Link, LinkConfig, MemoryNic, Steering};
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{ConnectError, Nic, Packet, Summary};

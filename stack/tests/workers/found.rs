@@ -1,10 +1,8 @@
 //! What the simulator has found, each in its smallest form.
 
-mod common;
-
-use common::client::{Client, Close};
-use common::services::Echo;
-use common::{Net, SERVER, host, server};
+use crate::common::client::{Client, Close};
+use crate::common::services::Echo;
+use crate::common::{Net, SERVER, host, server};
 use linerate_bypass::memory::{End, LinkConfig, MemoryNic};
 use linerate_bypass::time::Duration;
 use linerate_bypass::{Bytes, CloseReason, ConnId, Origin, Service, Transport};
