@@ -61,6 +61,15 @@ impl Drop for Namespace {
 /// Runs `body` of the test `name` in a process of its own in a new network namespace, the client's; it is given the
 /// name of another new one, the server's. Afterwards no process may be left in them, and they are removed.
 pub fn in_namespaces(name: &str, body: impl FnOnce(&str)) {
+    run(name, true, body);
+}
+
+/// The same for tests whose programs wait nearly all the time: others run meanwhile.
+pub fn beside_others(name: &str, body: impl FnOnce(&str)) {
+    run(name, false, body);
+}
+
+fn run(name: &str, alone: bool, body: impl FnOnce(&str)) {
     match std::env::var(ROLE) {
         Ok(role) if role == MAIN => {
             body(&std::env::var(SERVER).unwrap());
@@ -68,12 +77,14 @@ pub fn in_namespaces(name: &str, body: impl FnOnce(&str)) {
         }
         Ok(role) => panic!("{name} has no part '{role}'"),
         Err(_) if !is_root() => eprintln!("skipped: {name} needs root, to make network namespaces"),
-        Err(_) => run_in_namespaces(name),
+        Err(_) => {
+            let _turn = alone.then(program::turn);
+            run_in_namespaces(name);
+        }
     }
 }
 
 fn run_in_namespaces(name: &str) {
-    let _turn = program::turn();
     Namespace::sweep();
     let (client, server) = (Namespace::new("client"), Namespace::new("server"));
     let mut command = Command::new("ip");

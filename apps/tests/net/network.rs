@@ -2,7 +2,7 @@
 
 use super::client::{exchange, random};
 use super::links::{assert_no_errors, load, socket};
-use super::namespace::{in_namespaces, ip};
+use super::namespace::{beside_others, ip};
 use super::program::{PATIENCE, Program, linerate, linerate_in, turn, wait_for};
 use super::wire::{ADDRESSES, V4, Wire, servers};
 use std::net::UdpSocket;
@@ -41,7 +41,7 @@ fn exchange_in_vlan(program: Program) {
 
 #[test]
 fn a_vlan_of_the_kernel_s_is_served_over_tap() {
-    in_namespaces("network::a_vlan_of_the_kernel_s_is_served_over_tap", |_| {
+    beside_others("network::a_vlan_of_the_kernel_s_is_served_over_tap", |_| {
         let program = Program::serve(linerate(&format!("echo serve --via tap:lr0 {ADDRESSES} --vlan 5")));
         if join_vlan() {
             exchange_in_vlan(program);
@@ -51,7 +51,7 @@ fn a_vlan_of_the_kernel_s_is_served_over_tap() {
 
 #[test]
 fn a_vlan_of_the_kernel_s_is_served_over_af_xdp() {
-    in_namespaces("network::a_vlan_of_the_kernel_s_is_served_over_af_xdp", |namespace| {
+    beside_others("network::a_vlan_of_the_kernel_s_is_served_over_af_xdp", |namespace| {
         ip(&format!("link add lr0 type veth peer name lr1 netns {namespace}"));
         ip(&format!("-n {namespace} link set lr1 up"));
         // AF_XDP does not see a tag that is beside the frame.
@@ -95,7 +95,7 @@ fn knows(address: &str, mac: &str) -> bool {
 /// The kernel has no reason to ask: what it knows is not old.
 #[test]
 fn the_kernel_learns_of_a_take_over_from_its_announcement() {
-    in_namespaces("network::the_kernel_learns_of_a_take_over_from_its_announcement", |namespace| {
+    beside_others("network::the_kernel_learns_of_a_take_over_from_its_announcement", |namespace| {
         Wire::AfXdp.connect(namespace);
         for mac in ["02:00:00:00:00:11", "02:00:00:00:00:12"] {
             let server = Wire::AfXdp.serve(&format!("echo --mac {mac}"), namespace);
@@ -112,7 +112,7 @@ fn the_kernel_learns_of_a_take_over_from_its_announcement() {
 
 #[test]
 fn an_address_that_the_kernel_has_ends_the_program_unless_it_is_not_to_look() {
-    in_namespaces("network::an_address_that_the_kernel_has_ends_the_program_unless_it_is_not_to_look", |namespace| {
+    beside_others("network::an_address_that_the_kernel_has_ends_the_program_unless_it_is_not_to_look", |namespace| {
         Wire::AfXdp.connect(namespace);
         ip("addr add fd09::2/64 dev lr0 nodad");
         let serve = |more: &str| linerate_in(namespace, &format!("echo serve --via af_xdp:lr1 {ADDRESSES} {more}"));
@@ -125,7 +125,7 @@ fn an_address_that_the_kernel_has_ends_the_program_unless_it_is_not_to_look() {
 
 #[test]
 fn datagrams_in_fragments_are_counted_or_put_together() {
-    in_namespaces("network::datagrams_in_fragments_are_counted_or_put_together", |namespace| {
+    beside_others("network::datagrams_in_fragments_are_counted_or_put_together", |namespace| {
         Wire::AfXdp.connect(namespace);
         let socket = UdpSocket::bind("10.9.0.1:0").unwrap();
         socket.connect(V4).unwrap();
@@ -147,7 +147,7 @@ fn datagrams_in_fragments_are_counted_or_put_together() {
 /// A lease of two minutes, which is to be renewed after four seconds.
 #[test]
 fn dnsmasq_gives_an_address_and_renews_it() {
-    in_namespaces("network::dnsmasq_gives_an_address_and_renews_it", |namespace| {
+    beside_others("network::dnsmasq_gives_an_address_and_renews_it", |namespace| {
         if Command::new("dnsmasq").arg("--version").output().is_err() {
             return eprintln!("skipped: there is no dnsmasq");
         }
@@ -199,7 +199,7 @@ fn long_frames_cross_a_vhost_link() {
 
 #[test]
 fn every_address_is_answered_for_and_served() {
-    in_namespaces("network::every_address_is_answered_for_and_served", |namespace| {
+    beside_others("network::every_address_is_answered_for_and_served", |namespace| {
         Wire::AfXdp.connect(namespace);
         let more = "--ip 10.9.0.3/24 --ip fd09::3/64 --listen 10.9.0.3:7 --listen [fd09::3]:7";
         let server = Wire::AfXdp.serve(&format!("echo {more}"), namespace);

@@ -1,7 +1,7 @@
 //! IPv6 addresses of what routers advertise: dnsmasq and radvd, which run beside the kernel.
 
 use super::client::{exchange, random};
-use super::namespace::{in_namespaces, ip};
+use super::namespace::{beside_others, ip};
 use super::program::{Program, linerate_in, wait_for};
 use super::wire::Wire;
 use std::io::{Read, Write};
@@ -57,7 +57,7 @@ fn echo(stream: &mut TcpStream, bytes: &[u8]) {
 
 #[test]
 fn an_address_of_dnsmasq_s_prefix_is_served_within_the_mtu_that_it_says() {
-    in_namespaces("slaac::an_address_of_dnsmasq_s_prefix_is_served_within_the_mtu_that_it_says", |namespace| {
+    beside_others("slaac::an_address_of_dnsmasq_s_prefix_is_served_within_the_mtu_that_it_says", |namespace| {
         if !connect(namespace, "dnsmasq") {
             return;
         }
@@ -82,7 +82,7 @@ fn an_address_of_dnsmasq_s_prefix_is_served_within_the_mtu_that_it_says() {
 
 #[test]
 fn an_address_of_radvd_s_prefix_is_over_when_nobody_renews_it() {
-    in_namespaces("slaac::an_address_of_radvd_s_prefix_is_over_when_nobody_renews_it", |namespace| {
+    beside_others("slaac::an_address_of_radvd_s_prefix_is_over_when_nobody_renews_it", |namespace| {
         if !connect(namespace, "radvd") {
             return;
         }
