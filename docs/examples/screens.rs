@@ -33,25 +33,21 @@ impl Drop for Running {
 fn main() -> io::Result<()> {
     let program =
         std::env::args().nth(1).ok_or_else(|| io::Error::other("say which program: target/release/linerate"))?;
+    let program = fs::canonicalize(program)?;
     // Where others are not found, and do not find it.
     let place = tempfile::tempdir()?;
     let linerate = |words: &str| {
         let mut command = Command::new(&program);
-        command.args(words.split(' ')).env("RUNTIME_DIRECTORY", place.path());
+        command.args(words.split(' ')).env("RUNTIME_DIRECTORY", place.path()).current_dir(place.path());
         command
     };
-    let link = place.path().join("link");
-    let link = link.display();
-    // At a rate that leaves something of two processors for `top`, whose workers share them.
-    let server = format!("kv serve --via vhost:{link} --ip 10.77.1.2/24 --listen 10.77.1.2:6379 --cores 0,1");
-    let load = format!(
-        "kv load --via virtio-user:{link} --ip 10.77.1.1/24 --connect 10.77.1.2:6379 --cores 0,1 --connections 64 --rate 20000 \
-         --keys 10000 --duration 60s"
-    );
-    let mut server = Running(linerate(&server).stdout(Stdio::piped()).spawn()?);
+    let server = "kv serve --via vhost:link --ip 10.77.1.2/24 --listen 10.77.1.2:6379 --cores 0";
+    let load = "kv load --via virtio-user:link --ip 10.77.1.1/24 --connect 10.77.1.2:6379 --cores 1 --connections 64 --depth 4 \
+                --keys 10000 --duration 60s";
+    let mut server = Running(linerate(server).stdout(Stdio::piped()).spawn()?);
     let mut ready = String::new();
     BufReader::new(server.0.stdout.take().expect("it is a pipe")).read_line(&mut ready)?;
-    let mut load = Running(linerate(&load).stdout(Stdio::null()).spawn()?);
+    let mut load = Running(linerate(load).stdout(Stdio::null()).spawn()?);
     let mut top = linerate(&format!("top --pid {}", server.0.id()));
     let screen = shown(top.env("TERM", "xterm-256color"))?;
     if load.0.try_wait()?.is_some() {
