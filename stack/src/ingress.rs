@@ -300,7 +300,7 @@ impl<P: Packet> Ingress<P> {
                 Heard::Nothing
             }),
             Kind::Ndp => {
-                let (duplicate, router) = match &mut slow.six {
+                let (duplicate, router) = match slow.six() {
                     Some(six) => six.hear(data, egress, now),
                     None => (None, None),
                 };
@@ -311,7 +311,7 @@ impl<P: Packet> Ingress<P> {
                 }
             }
             Kind::ListenerQuery => {
-                if let Some(six) = &mut slow.six {
+                if let Some(six) = slow.six() {
                     six.hear_query(data, now);
                 }
                 Heard::Nothing
@@ -329,7 +329,7 @@ impl<P: Packet> Ingress<P> {
                     }
                 }
             }
-            Heard::Claim(ip, mac) => slow.presence.claimed(ip, mac, egress, now),
+            Heard::Claim(ip, mac) => slow.presence().claimed(ip, mac, egress, now),
             // smoltcp answers nobody who has no address.
             Heard::Probe(IpAddr::V4(own), to) => egress.say(Message::AnswerProbe { own, to }),
             // RFC 4861 §7.2.4: to all.

@@ -67,14 +67,19 @@ pub(crate) struct SlowPath {
     pub direct: Direct,
     copies: Copies,
     /// How our addresses are seen on the link.
-    pub presence: Presence,
+    presence: Presence,
     /// IPv6 on the link, on the worker that speaks for all. Apart, since it is seldom looked at.
-    pub six: Option<Box<Six>>,
+    six: Option<Box<Six>>,
     /// One of them that another station has.
     pub duplicate: Option<Duplicate>,
     ethernet_deadline: Option<Instant>,
     ip_deadline: Option<Instant>,
+    /// When there is something to do next, which every turn asks for: at once, after whatever happened here.
+    due: Option<Instant>,
 }
+
+/// What is due at whatever time.
+const AT_ONCE: Option<Instant> = Some(Instant::ZERO);
 
 impl SlowPath {
     /// Those of one worker; the `first` of a port also speaks for all of them: with DHCP servers, and of our addresses.
@@ -114,6 +119,7 @@ impl SlowPath {
             duplicate: None,
             ethernet_deadline: Some(now),
             ip_deadline: None,
+            due: AT_ONCE,
         };
         slow.set_addresses(egress.addresses(), now);
         slow
@@ -121,7 +127,7 @@ impl SlowPath {
 
     /// Answers for `addresses` from now on.
     pub fn set_addresses(&mut self, addresses: &Addresses, now: Instant) {
-        self.presence.set_addresses(addresses.own(), now);
+        self.presence().set_addresses(addresses.own(), now);
         // DHCP servers behind a relay are asked to renew by way of the gateway.
         self.ethernet.routes_mut().remove_default_ipv4_route();
         for gateway in addresses.gateways() {
@@ -145,7 +151,7 @@ impl SlowPath {
     pub fn ethernet_frame<N: Nic>(&mut self, frame: &[u8], egress: &mut Egress<N>, now: Instant) {
         let mut device = Device::new(Medium::Ethernet, egress, now).receiving(frame);
         self.ethernet.poll_ingress_single(smoltcp_time(now), &mut device, &mut self.ethernet_sockets);
-        self.ethernet_deadline = Some(now);
+        (self.ethernet_deadline, self.due) = (Some(now), AT_ONCE);
     }
 
     /// An IP packet that is not TCP. The datagrams it completes go to `received`.
@@ -158,7 +164,7 @@ impl SlowPath {
     ) {
         let mut device = Device::new(Medium::Ip, egress, now).receiving(packet);
         self.ip.poll_ingress_single(smoltcp_time(now), &mut device, &mut self.udp_sockets);
-        self.ip_deadline = Some(now);
+        (self.ip_deadline, self.due) = (Some(now), AT_ONCE);
         for UdpSocket { bound, handle } in &self.udp {
             let socket = self.udp_sockets.get_mut::<udp::Socket>(*handle);
             while let Ok((payload, from)) = socket.recv() {
@@ -172,7 +178,7 @@ impl SlowPath {
         }
     }
 
-    /// Queues a datagram; [`poll`](Self::poll) sends it.
+    /// Queues a datagram; [`tend`](Self::tend) sends it.
     pub fn send(&mut self, datagram: Datagram, now: Instant) -> Result<(), Datagram> {
         let Datagram { local, remote, .. } = datagram;
         let from = self.udp.iter().find(|socket| {
@@ -188,17 +194,56 @@ impl SlowPath {
         };
         match socket.send_slice(&datagram.payload, to) {
             Ok(()) => {
-                self.ip_deadline = Some(now);
+                (self.ip_deadline, self.due) = (Some(now), AT_ONCE);
                 Ok(())
             }
             Err(_) => Err(datagram),
         }
     }
 
-    /// Does what is due, and returns what DHCP came to: `Some(None)` is a lease that has run out.
-    pub fn poll<N: Nic>(&mut self, egress: &mut Egress<N>, now: Instant) -> Option<Option<Lease>> {
-        let at = smoltcp_time(now);
+    /// How our addresses are seen on the link.
+    pub fn presence(&mut self) -> &mut Presence {
+        self.due = AT_ONCE;
+        &mut self.presence
+    }
+
+    /// IPv6 on the link, if this worker sees to it.
+    pub fn six(&mut self) -> Option<&mut Six> {
+        self.due = AT_ONCE;
+        self.six.as_deref_mut()
+    }
+
+    /// This worker sees to IPv6 from now on.
+    pub fn set_six(&mut self, six: Six) {
+        self.six = Some(Box::new(six));
+        self.due = AT_ONCE;
+    }
+
+    /// The link is up from now on, or down.
+    pub fn set_link(&mut self, up: bool, now: Instant) {
+        self.presence().set_link(up, now);
+        if let Some(six) = self.six() {
+            six.set_link(up, now);
+        }
+    }
+
+    /// Does what is due, and returns what DHCP came to (`Some(None)` is a lease that has run out), and IPv6.
+    pub fn tend<N: Nic>(&mut self, egress: &mut Egress<N>, now: Instant) -> (Option<Option<Lease>>, Outcome) {
         self.presence.tend(egress, now);
+        let lease = self.poll(egress, now);
+        let outcome = match &mut self.six {
+            Some(six) if six.next_deadline().is_some_and(|at| at <= now) => six.tend(egress, now),
+            _ => Outcome::default(),
+        };
+        let six = self.six.as_ref().and_then(|six| six.next_deadline());
+        let deadlines = [self.ip_deadline, self.ethernet_deadline, self.presence.next_deadline(), six];
+        self.due = deadlines.into_iter().flatten().min();
+        (lease, outcome)
+    }
+
+    /// Lets smoltcp's interfaces do what is due.
+    fn poll<N: Nic>(&mut self, egress: &mut Egress<N>, now: Instant) -> Option<Option<Lease>> {
+        let at = smoltcp_time(now);
         if self.ip_deadline.is_some_and(|deadline| deadline <= now) {
             let mut device = Device::new(Medium::Ip, egress, now);
             self.ip.poll(at, &mut device, &mut self.udp_sockets);
@@ -220,24 +265,10 @@ impl SlowPath {
         }
     }
 
-    /// Does what is due about IPv6.
-    pub fn tend_six<N: Nic>(&mut self, egress: &mut Egress<N>, now: Instant) -> Outcome {
-        match &mut self.six {
-            Some(six) if six.next_deadline().is_some_and(|at| at <= now) => six.tend(egress, now),
-            _ => Outcome::default(),
-        }
-    }
-
-    /// No neighbour answered for `ip`.
-    pub fn neighbor_lost(&mut self, ip: IpAddr, now: Instant) {
-        if let Some(six) = &mut self.six {
-            six.neighbor_lost(ip, now);
-        }
-    }
-
+    /// When [`tend`](Self::tend) has something to do next.
+    #[inline]
     pub fn next_deadline(&self) -> Option<Instant> {
-        let six = self.six.as_ref().and_then(|six| six.next_deadline());
-        [self.ip_deadline, self.ethernet_deadline, self.presence.next_deadline(), six].into_iter().flatten().min()
+        self.due
     }
 }
 

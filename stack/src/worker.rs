@@ -86,7 +86,9 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
         egress.set_vlan(config.vlan);
         let engine = E::new(config, worker, workers, &mut egress, now);
         let mut slow = SlowPath::new(config, &mut egress, worker == 0, now);
-        slow.six = Six::new(config, &first, dad, &egress, now).filter(|_| worker == 0).map(Box::new);
+        if let Some(six) = Six::new(config, &first, dad, &egress, now).filter(|_| worker == 0) {
+            slow.set_six(six);
+        }
         let mut ingress = Ingress::new(worker, crossing.others, config);
         ingress.tries_addresses = !is_verified;
         Worker {
@@ -313,7 +315,7 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
                 Mail::Lease(lease) => self.core.take_lease(&self.config, lease),
                 Mail::Verified => self.verified(),
                 Mail::Network(network) => self.core.take_network(&self.config, *network),
-                Mail::NeighborLost(ip) => slow.neighbor_lost(ip, now),
+                Mail::NeighborLost(ip) => _ = slow.six().map(|six| six.neighbor_lost(ip, now)),
             }
         }
         while read < MAIL_PER_TURN {

@@ -13,7 +13,8 @@ const LINK_PERIOD: Duration = Duration::from_millis(100);
 const STUCK: Duration = Duration::from_secs(2);
 
 impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
-    /// Lets everything do what is due by now.
+    /// Lets everything do what is due by now: in each turn, and seldom is anything.
+    #[inline]
     pub(super) fn keep_time(&mut self) {
         let now = self.core.now;
         let Core { engine, egress, slow, .. } = &mut self.core;
@@ -22,43 +23,51 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
             egress.tend(now);
             for ip in egress.take_lost() {
                 engine.neighbor_lost(ip);
-                slow.neighbor_lost(ip, now);
+                if let Some(six) = slow.six() {
+                    six.neighbor_lost(ip, now);
+                }
                 self.ingress.tell_lost(ip);
             }
         }
-        if slow.next_deadline().is_some_and(|at| at <= now) {
+        if self.core.slow.next_deadline().is_some_and(|at| at <= now) {
             self.tend_link();
         }
         if now.since(self.link_checked) >= LINK_PERIOD {
-            self.link_checked = now;
-            self.core.egress.next_link_epoch();
-            let up = self.core.egress.nic().link_up();
-            self.core.slow.presence.set_link(up, now);
-            if let Some(six) = &mut self.core.slow.six {
-                six.set_link(up, now);
-            }
-            if self.core.worker == 0 {
-                match (self.link_up, up) {
-                    (Some(true), false) => tracing::warn!("link down"),
-                    (Some(false), true) => tracing::info!("link up"),
-                    (None, false) => tracing::info!("link not up yet"),
-                    _ => {}
-                }
-            }
-            if up && self.link_up == Some(false) {
-                // A peer that was started again may have another Ethernet address.
-                self.core.egress.doubt_neighbors();
-            }
-            self.link_up = Some(up);
-            self.watch_transmit(up);
+            self.look_at_link();
         }
     }
 
+    /// Sees whether the link is up.
+    #[inline(never)]
+    fn look_at_link(&mut self) {
+        let now = self.core.now;
+        self.link_checked = now;
+        self.core.egress.next_link_epoch();
+        let up = self.core.egress.nic().link_up();
+        if self.link_up != Some(up) {
+            self.core.slow.set_link(up, now);
+        }
+        if self.core.worker == 0 {
+            match (self.link_up, up) {
+                (Some(true), false) => tracing::warn!("link down"),
+                (Some(false), true) => tracing::info!("link up"),
+                (None, false) => tracing::info!("link not up yet"),
+                _ => {}
+            }
+        }
+        if up && self.link_up == Some(false) {
+            // A peer that was started again may have another Ethernet address.
+            self.core.egress.doubt_neighbors();
+        }
+        self.link_up = Some(up);
+        self.watch_transmit(up);
+    }
+
     /// Does what is due on the link. What comes about there is so for all workers.
+    #[inline(never)]
     fn tend_link(&mut self) {
         let Core { egress, slow, now, .. } = &mut self.core;
-        let lease = slow.poll(egress, *now);
-        let Outcome { is_verified, network } = slow.tend_six(egress, *now);
+        let (lease, Outcome { is_verified, network }) = slow.tend(egress, *now);
         if let Some(lease) = lease {
             self.core.take_lease(&self.config, lease);
             self.ingress.tell_lease(lease);
@@ -79,7 +88,7 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
         self.ingress.tries_addresses = false;
         self.core.renew_addresses(&self.config);
         let Core { slow, egress, now, .. } = &mut self.core;
-        if let Some(six) = &mut slow.six {
+        if let Some(six) = slow.six() {
             six.verified(egress.addresses(), *now);
         }
     }
