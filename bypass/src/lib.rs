@@ -49,6 +49,7 @@ pub use published::Published;
 pub use remote::{LaterPlace, NoRemote, Remote, RemoteDone, RemotePlace};
 pub use service::{
     CloseReason, ConnId, ConnectError, Datagram, Letter, Names, Origin, Postbox, Seat, Service, Transport,
+    answer_in_steps,
 };
 pub use slots::Slots;
 pub use stop::{Drain, Stop};

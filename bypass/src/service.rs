@@ -213,6 +213,19 @@ pub trait Transport {
         written
     }
 
+    /// Consumes the first `request` received bytes, and sends `len` bytes, which `write` writes where they are sent from. Returns
+    /// whether there was such a place; without one, the request has been consumed all the same, and nothing was written.
+    ///
+    /// What [`consume`](Self::consume), [`reserve`](Self::reserve) and [`commit`](Self::commit) do, in fewer steps where the
+    /// request is all that was received and its answer fits into one segment. That goes out at once, so an answer should be whole:
+    /// what is sent after it goes by itself.
+    fn answer(&mut self, conn: ConnId, request: usize, len: usize, write: impl FnOnce(&mut [u8])) -> bool
+    where
+        Self: Sized,
+    {
+        answer_in_steps(self, conn, request, len, write)
+    }
+
     /// Sends on `to` what was received on `from`, up to what `to` has room for, and returns how much that was.
     /// The two may be the same connection. Copies nothing where the transport can avoid it.
     fn forward(&mut self, from: ConnId, to: ConnId) -> usize {
@@ -253,6 +266,21 @@ pub trait Transport {
     fn begin_remote(&mut self, conn: ConnId, operation: Remote, token: u64) -> Result<(), NoRemote> {
         Err(NoRemote::Unsupported)
     }
+}
+
+/// What [`Transport::answer`] does where it has no shorter way.
+pub fn answer_in_steps(
+    net: &mut impl Transport,
+    conn: ConnId,
+    request: usize,
+    len: usize,
+    write: impl FnOnce(&mut [u8]),
+) -> bool {
+    net.consume(conn, request);
+    let Some(place) = net.reserve(conn, len).filter(|place| place.len() == len) else { return false };
+    write(place);
+    net.commit(conn, len);
+    true
 }
 
 /// An application: one value per worker, made and used on the worker's thread, so it needs neither locks nor

@@ -240,6 +240,19 @@ pub trait Engine<N: Nic>: Sized {
     fn reserve(&mut self, conn: ConnId, max: usize, egress: &mut Egress<N>) -> Option<&mut [u8]>;
     /// Sends the first `n` bytes of that place.
     fn commit(&mut self, conn: ConnId, n: usize);
+    /// Consumes the first `request` bytes received, and sends `len` that `write` writes, if that can be done at once; otherwise
+    /// nothing has been sent or written, and `write` comes back. What belongs to the request may have been consumed.
+    #[expect(unused_variables, reason = "the default has no shorter way than its steps")]
+    fn answer_at_once<W: FnOnce(&mut [u8])>(
+        &mut self,
+        conn: ConnId,
+        (request, len): (usize, usize),
+        write: W,
+        egress: &mut Egress<N>,
+        now: Instant,
+    ) -> Result<(), W> {
+        Err(write)
+    }
     /// Sends on `to` what was received on `from`.
     fn forward(&mut self, from: ConnId, to: ConnId, egress: &mut Egress<N>, now: Instant) -> usize;
     /// Finishes sending.

@@ -29,18 +29,15 @@ impl Service for Write {
     fn opened(&mut self, _: &mut impl Transport, _: ConnId, _: Origin) {}
 
     fn readable(&mut self, net: &mut impl Transport, conn: ConnId, _: &mut ()) {
-        let mut len = 0;
-        loop {
+        while net.received(conn) > 0 {
             let piece = net.peek(conn);
-            let n = piece.len().min(self.place.len() - len);
-            if n == 0 {
-                break;
+            let n = piece.len().min(self.place.len());
+            let answer = &mut self.place[..n];
+            answer.copy_from_slice(&piece[..n]);
+            if !net.answer(conn, n, n, |place| place.copy_from_slice(answer)) {
+                net.write(conn, answer);
             }
-            self.place[len..len + n].copy_from_slice(&piece[..n]);
-            net.consume(conn, n);
-            len += n;
         }
-        net.write(conn, &self.place[..len]);
     }
 }
 

@@ -5,7 +5,7 @@
 
 use super::Kv;
 use super::client::{Client, Speech};
-use super::output::{Replies, bulk_len, write_bulk};
+use super::output::{bulk_len, write_bulk};
 use crate::commands::{Quick, Session};
 use crate::resp::Protocol;
 use crate::shards::shard_of;
@@ -17,7 +17,7 @@ use std::ops::Range;
 /// Requests of one client that are recognised ahead at most.
 pub(super) const AHEAD: usize = 16;
 /// When so many have been recognised, they are done: what was fetched is near then, and may not be when more has been.
-pub(super) const FEW: usize = 24;
+pub(super) const FEW: usize = 31;
 
 /// A request that is recognised: where in its bytes the key and the value are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,6 +36,9 @@ pub(super) struct Ahead {
     hash: u64,
     seen: Seen,
 }
+
+/// What a SET is answered with.
+const OK: &[u8] = b"+OK\r\n";
 
 /// The beginning of each, in upper case.
 const GET: &[u8; HEAD] = b"*2\r\n$3\r\nGET\r\n$";
@@ -270,7 +273,7 @@ impl Kv {
     #[inline]
     pub(super) fn serve_ahead(&mut self, net: &mut impl Transport, client: &mut Client) -> bool {
         let ahead = std::mem::take(&mut client.ahead);
-        if ahead.len() == 1 && client.output.is_empty() && self.serve_get(net, client, self.ahead[ahead.start]) {
+        if ahead.len() == 1 && client.output.is_empty() && self.serve_one(net, client, self.ahead[ahead.start]) {
             return true;
         }
         let Speech::Resp { session, .. } = &mut client.speech else { return false };
@@ -281,36 +284,47 @@ impl Kv {
         is_all
     }
 
-    /// Answers what `client` asks for next, if that is `ahead` and nothing else, a GET of a short value. Returns whether it was.
+    /// Does what `client` asks for next, `ahead`, if that is a GET of a short value or a SET that there is room for. Returns whether
+    /// it was.
     ///
     /// The answer is written where it is sent from.
     #[inline(always)]
-    fn serve_get(&mut self, net: &mut impl Transport, client: &mut Client, ahead: Ahead) -> bool {
+    fn serve_one(&mut self, net: &mut impl Transport, client: &mut Client, ahead: Ahead) -> bool {
         let Ahead { known, hash, seen } = ahead;
         let Speech::Resp { session, .. } = &mut client.speech else { return false };
         let Some(store) = &mut self.stores[self.worker] else { return false };
         let data = net.peek(client.conn);
-        if known.value(data).is_some() {
-            return false;
-        }
         let key = self.keys.known(session.space(), known.key(data), hash);
-        let Ok(Some(Str::Short(value))) = store.get_seen(&key, seen, self.now) else { return false };
-        self.stats.hits += 1;
+        let found = match known.value(data) {
+            None => {
+                let Ok(Some(Str::Short(value))) = store.get_seen(&key, seen, self.now) else { return false };
+                self.stats.hits += 1;
+                session.used_for(Quick::Get, self.now);
+                Some(value)
+            }
+            Some(value) => {
+                if !set(store, &key, seen, value, self.now) {
+                    return false;
+                }
+                session.used_for(Quick::Set, self.now);
+                None
+            }
+        };
         self.stats.commands += 1;
-        session.used_for(Quick::Get, self.now);
         self.host.read(known.len.into());
-        net.consume(client.conn, known.len.into());
-        let len = bulk_len(value.len());
-        match net.reserve(client.conn, len) {
-            Some(place) if place.len() == len => {
-                write_bulk(value, place);
-                net.commit(client.conn, len);
-                self.host.wrote(len);
+        let len = found.map_or(OK.len(), |value| bulk_len(value.len()));
+        let is_written = net.answer(client.conn, known.len.into(), len, |place| match found {
+            Some(value) => write_bulk(value, place),
+            None => place.copy_from_slice(OK),
+        });
+        if is_written {
+            self.host.wrote(len);
+        } else {
+            match found {
+                Some(value) => self.replies.bulk(value),
+                None => self.replies.put(OK),
             }
-            _ => {
-                self.replies.bulk(value);
-                self.reply(net, client);
-            }
+            self.reply(net, client);
         }
         true
     }
@@ -342,7 +356,13 @@ impl Kv {
                     // Long, or no string.
                     _ => false,
                 },
-                Some(value) => set(store, &key, value, self.now, &mut self.replies),
+                Some(value) => {
+                    let is_set = set(store, &key, *seen, value, self.now);
+                    if is_set {
+                        self.replies.put(OK);
+                    }
+                    is_set
+                }
             };
             if !is_done {
                 break;
@@ -358,14 +378,10 @@ impl Kv {
     }
 }
 
-/// Puts `value` under `key`. Returns whether there was room; otherwise nothing has changed.
+/// Puts `value` under `key`, whose item may have been seen. Returns whether there was room; otherwise nothing has changed.
 #[inline(always)]
-fn set(store: &mut Store, key: &Key<'_>, value: &[u8], now: u64, replies: &mut Replies) -> bool {
-    let is_done = store.set(key, value, Expiry::Never, now).is_ok();
-    if is_done {
-        replies.put(b"+OK\r\n");
-    }
-    is_done
+fn set(store: &mut Store, key: &Key<'_>, seen: Seen, value: &[u8], now: u64) -> bool {
+    store.set_seen(key, seen, value, now) || store.set(key, value, Expiry::Never, now).is_ok()
 }
 
 #[cfg(test)]

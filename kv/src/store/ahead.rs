@@ -4,7 +4,7 @@
 //! others' keys have been looked at. What was seen holds until an item goes or is moved.
 
 use super::index::Location;
-use super::item::{Head, Item};
+use super::item::{Form, Head, Item};
 use super::strings::string;
 use super::{Error, Key, Store, Str};
 use linerate_bypass::{prefetch, prefetch_bytes};
@@ -47,6 +47,21 @@ impl Store {
         let slot = self.heap.at_mut(location);
         self.evict.note_use(Item(&mut *slot), head.access(), now, &mut self.random);
         string(&self.longs, head, slot).map(Some)
+    }
+
+    /// Writes `value` over a string that may have been seen, if it is `key`'s, as long, and nothing but its value changes. Returns
+    /// whether it was; otherwise nothing has changed, and [`set`](Self::set) may still do it.
+    #[inline(always)]
+    pub fn set_seen(&mut self, key: &Key, seen: Seen, value: &[u8], now: u64) -> bool {
+        let Some((location, head)) = self.seen(key, seen) else { return false };
+        if !head.is_bare() || head.form() != Form::Short || head.value_len() != value.len() {
+            return false;
+        }
+        let mut item = Item(self.heap.at_mut(location));
+        item.set_access(self.evict.note(Some(head.access()), now, 0));
+        item.value_mut().copy_from_slice(value);
+        self.wrote(key.hash, location);
+        true
     }
 
     /// Where the item of `key` lies that was seen, and how it begins, if nothing has to be asked about it: it never expires.

@@ -149,6 +149,12 @@ impl Head {
         self.parts() & EXPIRES != 0
     }
 
+    /// Whether it is a key and a value, and nothing is to be known beside them.
+    #[inline(always)]
+    pub fn is_bare(self) -> bool {
+        self.parts() & (EXPIRES | TAGGED | CHANGED) == 0
+    }
+
     #[inline(always)]
     fn key_at(self) -> usize {
         KEY_AT[usize::from(self.parts() >> 4 & 3)]
@@ -165,7 +171,7 @@ impl Head {
     }
 
     #[inline(always)]
-    fn value_len(self) -> usize {
+    pub fn value_len(self) -> usize {
         usize::from((self.0 >> 48) as u16)
     }
 

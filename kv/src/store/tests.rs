@@ -14,6 +14,33 @@ fn name(key: u8) -> Vec<u8> {
     vec![key; 1 + usize::from(key)]
 }
 
+#[test]
+fn what_was_seen_is_written_over_where_it_lies_if_nothing_but_its_value_changes() {
+    let mut store = store(8 << 20, Evict::None);
+    let [key, other, tagged, expiring, list] =
+        [&b"key"[..], b"other", b"tagged", b"expiring", b"hash"].map(|name| store.keys().key(0, name));
+    store.set(&key, &b"one"[..], Expiry::Never, 0).unwrap();
+    store.set_tagged(&tagged, &b"one"[..], 7, 0, Expiry::Never, 0).unwrap();
+    store.set(&expiring, &b"one"[..], Expiry::At(99), 0).unwrap();
+    store.hset(&list, b"one", &b"two"[..], 0).unwrap();
+    let seen = store.prefetch_item(key.hash());
+    assert!(store.set_seen(&key, seen, b"two", 1));
+    assert!(store.get(&key, 1).unwrap().unwrap() == b"two"[..]);
+    // Another length, another key, nothing seen, and what more is to be known of than key and value.
+    assert!(!store.set_seen(&key, seen, b"three", 1));
+    assert!(!store.set_seen(&other, seen, b"two", 1));
+    assert!(!store.set_seen(&key, Seen::default(), b"two", 1));
+    for key in [&tagged, &expiring, &list] {
+        let seen = store.prefetch_item(key.hash());
+        assert!(!store.set_seen(key, seen, b"two", 1), "{key:?}");
+    }
+    // What has gone since is not there any more, even if something else lies there now.
+    assert!(store.remove(&key, 1));
+    store.set(&other, &b"tw"[..], Expiry::Never, 1).unwrap();
+    assert!(!store.set_seen(&key, seen, b"two", 1));
+    assert!(store.get(&key, 1).unwrap().is_none() && store.get(&other, 1).unwrap().unwrap() == b"tw"[..]);
+}
+
 /// What the model keeps: the value, and when it expires.
 type Model = HashMap<(u8, Vec<u8>), (Vec<u8>, Option<u64>)>;
 

@@ -494,6 +494,20 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
         }
     }
 
+    fn answer_at_once<W: FnOnce(&mut [u8])>(
+        &mut self,
+        conn: ConnId,
+        (request, len): (usize, usize),
+        write: W,
+        egress: &mut Egress<N>,
+        now: Instant,
+    ) -> Result<(), W> {
+        match self.find(conn) {
+            Some(slot) => self.answer_in_place(slot, (request, len), write, egress, now),
+            None => Err(write),
+        }
+    }
+
     fn forward(&mut self, from: ConnId, to: ConnId, egress: &mut Egress<N>, now: Instant) -> usize {
         self.forward_received(from, to, egress, now)
     }

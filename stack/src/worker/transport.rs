@@ -8,7 +8,7 @@ use crate::six::Network;
 use crate::slow::{Lease, SlowPath};
 use crate::udp::Outcome;
 use linerate_bypass::time::{Duration, Instant};
-use linerate_bypass::{Bytes, ConnId, Datagram, MacAddr, Nic, Transport};
+use linerate_bypass::{Bytes, ConnId, Datagram, MacAddr, Nic, Transport, answer_in_steps};
 use std::net::SocketAddr;
 
 /// What a service acts on: the engine and the way out, in a burst of events.
@@ -130,6 +130,13 @@ impl<N: Nic, E: Engine<N>> Transport for Core<N, E> {
 
     fn commit(&mut self, conn: ConnId, n: usize) {
         self.engine.commit(conn, n);
+    }
+
+    fn answer(&mut self, conn: ConnId, request: usize, len: usize, write: impl FnOnce(&mut [u8])) -> bool {
+        match self.engine.answer_at_once(conn, (request, len), write, &mut self.egress, self.now) {
+            Ok(()) => true,
+            Err(write) => answer_in_steps(self, conn, request, len, write),
+        }
     }
 
     fn forward(&mut self, from: ConnId, to: ConnId) -> usize {

@@ -2,7 +2,8 @@
 //!
 //! Most of these scripts are played twice: to an engine that keeps such a connection in an exchange, and to one that
 //! watches over silent peers as well, and therefore does not. What it sends, and when, must be the same to the byte. And
-//! they are played to a service that sends back what arrives, and to one that consumes it and writes the same.
+//! they are played to a service that sends back what arrives, to one that consumes it and writes the same, and to one that does
+//! that in one step.
 
 mod loss;
 mod packets;
@@ -57,7 +58,7 @@ fn link(pool: usize) -> LinkConfig {
     LinkConfig { checksum_offload: true, pool, ..LinkConfig::default() }
 }
 
-/// Plays `script` on a connection to each of `peers` and to either service, to both engines.
+/// Plays `script` on a connection to each of `peers` and to each service, to both engines.
 #[track_caller]
 fn play_with(peers: Vec<Peer>, configure: impl Fn(&mut Config), script: impl Fn(&mut Script)) {
     play_over(4096, peers, configure, script);
@@ -69,7 +70,7 @@ fn play_over(pool: usize, peers: Vec<Peer>, configure: impl Fn(&mut Config), scr
     if !runs_native_scripts() {
         return;
     }
-    let services = [Command::Echo, Command::Repeat];
+    let services = [Command::Echo, Command::Repeat, Command::RepeatAtOnce];
     for (peer, service) in peers.iter().flat_map(|peer| services.clone().map(|service| (peer, service))) {
         let [exchange, ordinary] = [true, false].map(|exchanges| {
             let mut taken = true;

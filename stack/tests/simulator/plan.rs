@@ -22,6 +22,7 @@ pub enum Echo {
     Forward,
     TakeAndSend,
     PeekAndWrite,
+    PeekAndAnswer,
 }
 
 /// By which operations bytes are sent, and in what sizes at most.
@@ -142,9 +143,9 @@ impl Plan {
         let bytes = dice.spread(0, bounds.bytes);
         let back = dice.spread(0, bounds.bytes);
         let echo = Source::Echo(dice.pick(&if bounds.piece > 1 {
-            [Echo::Forward, Echo::PeekAndWrite, Echo::PeekAndWrite]
+            [Echo::Forward, Echo::PeekAndWrite, Echo::PeekAndWrite, Echo::PeekAndAnswer]
         } else {
-            [Echo::Forward, Echo::TakeAndSend, Echo::PeekAndWrite]
+            [Echo::Forward, Echo::TakeAndSend, Echo::PeekAndWrite, Echo::PeekAndAnswer]
         }));
         let first = if bounds.client_speaks { Source::Bulk(1) } else { Source::Nothing };
         let after = Finish::After(dice.time(MILLISECOND, 500 * MILLISECOND));

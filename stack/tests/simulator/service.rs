@@ -322,16 +322,30 @@ impl Actor {
                 net.consume(id, len);
                 self.sent(conn.n, len);
                 conn.reading.passed(len as u64, now);
+            } else if how == Echo::PeekAndAnswer {
+                let slice = net.peek(id).to_vec();
+                let bytes = &slice[..slice.len().min(allowance).min(self.at_a_time())];
+                let len = bytes.len();
+                self.received(conn, Some(bytes), len);
+                conn.reading.passed(len as u64, now);
+                if net.answer(id, len, len, |place| place.copy_from_slice(bytes)) {
+                    self.sent(conn.n, len);
+                } else {
+                    conn.backlog = Some(Bytes::from(bytes.to_vec()));
+                }
             } else {
-                // What is taken must fit when there is room again.
-                let buffer = self.ledger.borrow().scenario.host(self.end).config.tx_buffer.unwrap_or(LONGEST);
-                let most = allowance.min(conn.dice.0.usize(1..=buffer / 4));
+                let most = allowance.min(conn.dice.0.usize(1..=self.at_a_time()));
                 let Some(bytes) = net.take(id, most) else { return };
                 self.received(conn, Some(&bytes), bytes.len());
                 conn.reading.passed(bytes.len() as u64, now);
                 conn.backlog = Some(bytes);
             }
         }
+    }
+
+    /// Bytes that are read at most before they are sent: they must fit when there is room again.
+    fn at_a_time(&self) -> usize {
+        self.ledger.borrow().scenario.host(self.end).config.tx_buffer.unwrap_or(LONGEST) / 4
     }
 
     /// Passes on what `from` has received to `to`, and notes it.

@@ -329,6 +329,10 @@ impl World {
         self.assert_consistent();
         let finished = crate::verdict::check(&self.ledger.borrow(), complete);
         self.run(Some(SETTLE), |_| false);
+        // What was sent to a host that is down lies at its port until it is back.
+        while self.hosts.iter().any(|host| host.down.is_some()) {
+            self.run(Some(SETTLE), |_| false);
+        }
         self.assert_consistent();
         let clean = self.scenario.is_clean() && complete;
         for host in &mut self.hosts {

@@ -21,10 +21,22 @@ enum Do {
     Append(usize, u8),
     SetRange(usize, usize, u8),
     Get,
+    /// Looks for the key ahead of the `Get`s and `SetSeen`s that follow, however much later.
+    See,
+    /// Sets a value as long as the one there, by where it was seen.
+    SetSeen(u8),
     Remove,
     Expiry(Option<u64>),
-    HSet { first: u16, count: u16, len: usize, fill: u8 },
-    HDel { first: u16, count: u16 },
+    HSet {
+        first: u16,
+        count: u16,
+        len: usize,
+        fill: u8,
+    },
+    HDel {
+        first: u16,
+        count: u16,
+    },
     Copy(u8),
     Flush,
     Wait(u64),
@@ -44,6 +56,8 @@ fn what() -> impl Strategy<Value = Do> {
         2 => (len(), any::<u8>()).prop_map(|(a, b)| Do::Append(a, b)),
         2 => (len(), len(), any::<u8>()).prop_map(|(a, b, c)| Do::SetRange(a, b, c)),
         3 => Just(Do::Get),
+        3 => Just(Do::See),
+        3 => any::<u8>().prop_map(Do::SetSeen),
         2 => Just(Do::Remove),
         3 => prop::option::of(delay()).prop_map(Do::Expiry),
         8 => (0..300u16, 1..100u16, prop_oneof![3 => 0..40usize, 2 => 0..600usize, 1 => 0..9000usize], any::<u8>())
@@ -68,6 +82,8 @@ struct Bench {
     store: Store,
     export: Export,
     map: Map,
+    /// Where keys were seen last.
+    seen: HashMap<(u8, u8), Seen>,
     now: u64,
 }
 
@@ -230,13 +246,27 @@ impl Bench {
                 }
             }
             Do::Get => {
-                let there = store.get(&key, now).map(|it| it.map(|it| it.to_vec()));
+                let seen = self.seen.get(&name.0).copied().unwrap_or_default();
+                let there = store.get_seen(&key, seen, now).map(|it| it.map(|it| it.to_vec()));
                 let expected = match &before {
                     None => Ok(None),
                     Some((Value::String(value), _)) => Ok(Some(value.clone())),
                     Some(_) => Err(Error::WrongType),
                 };
                 prop_assert_eq!(there, expected);
+            }
+            Do::See => _ = self.seen.insert(name.0, store.prefetch_item(key.hash())),
+            Do::SetSeen(fill) => {
+                let Some((Value::String(old), at)) = &before else {
+                    self.store.unwatch(&key);
+                    return Ok(());
+                };
+                let value = vec![fill; old.len()];
+                let seen = self.seen.get(&name.0).copied().unwrap_or_default();
+                if store.set_seen(&key, seen, &value, now) {
+                    prop_assert_eq!(*at, None, "it never expires from then on");
+                    self.map.insert(name.0, (Value::String(value), None));
+                }
             }
             Do::Remove => prop_assert_eq!(store.remove(&key, now), self.map.remove(&name.0).is_some()),
             Do::Expiry(delay) => {
@@ -355,7 +385,7 @@ fn run(evict: Evict, memory: usize, steps: Vec<((u8, u8), Do)>) -> Result<(), Te
     let room = !may_refuse;
     let layout = if room { Layout::new(SEED, 1, 500, 1 << 17) } else { Layout::new(SEED, 1, 2, 500) };
     let (export, writers) = export(layout.unwrap());
-    let mut bench = Bench { store: store(memory, evict), export, map: Map::new(), now: 1 };
+    let mut bench = Bench { store: store(memory, evict), export, map: Map::new(), seen: HashMap::new(), now: 1 };
     writers.into_iter().for_each(|writer| bench.store.export_to(writer));
     for ((space, key), what) in steps {
         bench.step(&((space, key), name(key)), what, may_refuse)?;

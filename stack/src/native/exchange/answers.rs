@@ -1,13 +1,52 @@
 //! What services do in their turn: send back what was received, or consume it and write something else.
 
 use super::super::NativeEngine;
+use super::super::block::Block;
+use super::super::connection::Shared;
 use super::super::fast_path::dress;
 use super::super::header::Control;
 use super::{Ours, Turn};
 use crate::congestion::CongestionControl;
-use crate::egress::Egress;
+use crate::egress::{ETHERNET, Egress};
 use linerate_bypass::time::Instant;
 use linerate_bypass::{Nic, Packet};
+
+impl Block {
+    /// Whether an answer of `len` bytes may go out as one segment.
+    #[inline(always)]
+    fn lets_through(&self, len: u32) -> bool {
+        let mss = u32::from(self.mss);
+        // With room for another segment the congestion window is not what limits it (RFC 9438 §5.8), and need not be told.
+        len <= mss && len + mss <= self.cwnd && len <= self.snd_wnd
+    }
+}
+
+/// Makes `link` right for now, which was right `at` that time, if it is known how to reach the peer of `block`.
+#[inline(always)]
+fn renew<N: Nic>(
+    (link, at): (&mut [u8; ETHERNET], &mut u32),
+    block: &Block,
+    egress: &mut Egress<N>,
+    now: Instant,
+) -> Option<()> {
+    if *at != egress.link_epoch() {
+        *link = *egress.link_header(block.tuple.remote_v6().to_bits(), now)?;
+        *at = egress.link_epoch();
+    }
+    Some(())
+}
+
+impl<P> Shared<P> {
+    /// The connection of `block`, in `slot`, has answered the peer's turn by `len` bytes.
+    #[inline(always)]
+    fn turn_taken(&mut self, slot: u32, block: &mut Block, len: u32) {
+        self.exchanges.ours -= 1;
+        block.nxt += len;
+        block.rcv_acked = block.rcv_nxt;
+        block.retransmit_at = self.soonest[usize::from(block.rtt.consults_path())];
+        self.arm_for(slot, block, block.retransmit_at);
+    }
+}
 
 impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     /// Answers the peer's turn of the connection in `slot`: with what the service has written, `WRITTEN`, if it has consumed all
@@ -31,21 +70,15 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         // The segment came in this turn of the worker, or the exchange would have been settled.
         debug_assert_eq!(now, self.shared.now);
         let settings = &self.shared.settings;
-        // With room for another segment the congestion window is not what limits it (RFC 9438 §5.8), and need not be told.
         if other.is_some()
             || WRITTEN && (ours.reserved > 0 || len == 0)
-            || len > u32::from(block.mss)
-            || len + u32::from(block.mss) > block.cwnd
-            || len > block.snd_wnd
             || !settings.only_headers
+            || !block.lets_through(len)
             || egress.room() == 0
         {
             return None;
         }
-        if exchange.link_epoch != egress.link_epoch() {
-            exchange.link = *egress.link_header(block.tuple.remote_v6().to_bits(), now)?;
-            exchange.link_epoch = egress.link_epoch();
-        }
+        renew((&mut exchange.link, &mut exchange.link_epoch), block, egress, now)?;
         let window = block.offer_all(is_low)?;
         let (link, milliseconds) = (&exchange.link, self.shared.milliseconds);
         let kept = dress(packet, block, len, Control::PSH, window, link, settings.offload, milliseconds)?;
@@ -55,18 +88,73 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         };
         exchange.sent_at = now;
         egress.send_frame(if WRITTEN { written? } else { received? });
-        self.shared.exchanges.ours -= 1;
         if WRITTEN {
             self.shared.pinned.queued -= 1;
             block.unsent = 0;
         } else {
             block.received = 0;
         }
-        block.nxt += len;
-        block.rcv_acked = block.rcv_nxt;
-        block.retransmit_at = self.shared.soonest[usize::from(block.rtt.consults_path())];
-        self.shared.arm_for(slot, block, block.retransmit_at);
+        self.shared.turn_taken(slot, block, len);
         Some(len as usize)
+    }
+
+    /// Answers the peer's turn of the connection in `slot`, if the first `request` bytes are all that was received, with `len`
+    /// bytes, which `write` writes where the request was. Otherwise it gives `write` back; what was received may be gone
+    /// then.
+    #[inline(always)]
+    pub(in super::super) fn answer_in_place<N: Nic<Packet = P>, W: FnOnce(&mut [u8])>(
+        &mut self,
+        slot: u32,
+        (request, len): (usize, usize),
+        write: W,
+        egress: &mut Egress<N>,
+        now: Instant,
+    ) -> Result<(), W> {
+        let is_low = self.shared.is_low();
+        let Some(block) = self.blocks.get_mut(slot as usize) else { return Err(write) };
+        let Some(exchange) = self.shared.exchanges.of_mut(block) else { return Err(write) };
+        let Turn::Ours(ours) = &mut exchange.turn else { return Err(write) };
+        let (Some(packet), None) = (&mut ours.received, &ours.written) else { return Err(write) };
+        debug_assert_eq!(now, self.shared.now);
+        let settings = &self.shared.settings;
+        let size = u32::try_from(len).unwrap_or(u32::MAX);
+        if request < block.received as usize
+            || len == 0
+            || !settings.only_headers
+            || !block.lets_through(size)
+            || egress.room() == 0
+            || renew((&mut exchange.link, &mut exchange.link_epoch), block, egress, now).is_none()
+        {
+            return Err(write);
+        }
+        let Some(window) = block.offer_all(is_low) else { return Err(write) };
+        if !packet.trim(packet.len()) {
+            return Err(write);
+        }
+        // From here on the request is consumed.
+        block.received = 0;
+        let Some(place) = packet.append(len) else {
+            ours.written = ours.received.take();
+            self.shared.pinned.queued += 1;
+            return Err(write);
+        };
+        write(place);
+        let (link, milliseconds) = (&exchange.link, self.shared.milliseconds);
+        let Some(kept) = dress(packet, block, size, Control::PSH, window, link, settings.offload, milliseconds) else {
+            // It goes at the end of the turn.
+            ours.written = ours.received.take();
+            self.shared.pinned.queued += 1;
+            block.unsent = size;
+            return Ok(());
+        };
+        if let Turn::Ours(Ours { received: Some(answer), .. }) =
+            std::mem::replace(&mut exchange.turn, Turn::Theirs(kept))
+        {
+            egress.send_frame(answer);
+        }
+        exchange.sent_at = now;
+        self.shared.turn_taken(slot, block, size);
+        Ok(())
     }
 
     /// Drops the first `n` bytes received in the exchange of the connection in `slot`, or all. Returns whether it has one.

@@ -127,6 +127,15 @@ fn a_service_may_do_with_its_turn_what_it_likes() {
         vec![Command::Read(whole), Command::Write(half), Command::Send(half)],
         vec![Command::Read(whole), Command::Fill(half), Command::Fill(half)],
         vec![Command::Fill(half), Command::Read(whole), Command::Fill(0), Command::Write(half)],
+        vec![Command::AnswerAtOnce(whole, whole)],
+        vec![Command::AnswerAtOnce(whole + 1, whole)],
+        vec![Command::AnswerAtOnce(half, half), Command::AnswerAtOnce(half, half)],
+        vec![Command::AnswerAtOnce(half, whole), Command::Read(half)],
+        vec![Command::Read(half), Command::Peek, Command::AnswerAtOnce(half, whole)],
+        vec![Command::Write(half), Command::AnswerAtOnce(whole, half)],
+        vec![Command::Reserve(half), Command::AnswerAtOnce(whole, whole)],
+        vec![Command::AnswerAtOnce(half, 0), Command::AnswerAtOnce(half, whole)],
+        vec![Command::AnswerAtOnce(whole, 0), Command::Write(whole)],
         vec![Command::Timer(None), Command::Forward],
         vec![Command::Forward, Command::Forward],
         vec![Command::Forward, Command::Peek, Command::Read(whole)],
@@ -154,10 +163,14 @@ fn a_service_may_do_with_its_turn_what_it_likes() {
 #[test]
 fn an_answer_may_have_any_length() {
     // RFC 9293 §3.7.1: no segment is longer than the peer's MSS; RFC 1122 §4.2.3.4: what is short goes when all is acknowledged.
-    for len in [10, LEN, SEG - 1, SEG, SEG + 1, 2 * SEG, 3 * SEG + 500] {
+    let (request_len, lens) = (LEN as usize, [10, LEN, SEG - 1, SEG, SEG + 1, 2 * SEG, 3 * SEG + 500]);
+    for (len, at_once) in lens.iter().flat_map(|len| [(*len, false), (*len, true)]) {
         play(|s| {
             let at = begin(s);
-            s.next(vec![Command::Read(LEN as usize), Command::Write(10), Command::Write(len as usize - 10)]);
+            s.next(match at_once {
+                true => vec![Command::AnswerAtOnce(request_len, len as usize)],
+                false => vec![Command::Read(request_len), Command::Write(10), Command::Write(len as usize - 10)],
+            });
             s.inject(request(at, LEN));
             let sent = s.drain();
             let lens: Vec<Rel> = sent.iter().map(|got| got.len).collect();
@@ -177,6 +190,28 @@ fn an_answer_may_have_any_length() {
             s.expect_delivered(at - 1 + 2 * LEN);
             s.expect_all_packets_back();
         });
+    }
+}
+
+#[test]
+fn what_follows_an_answer_made_in_one_step_goes_by_itself() {
+    // With Nagle's algorithm it waits for the acknowledgement (RFC 1122 §4.2.3.4).
+    let half = LEN / 2;
+    for (peer, nagle) in peers().into_iter().flat_map(|peer| [(peer.clone(), false), (peer, true)]) {
+        let mut s = Script::accepted_over_with(peer, link(4096), |config| config.nagle = nagle);
+        s.exchanges = true;
+        s.order(Command::Repeat);
+        let at = begin(&mut s);
+        s.next(vec![Command::AnswerAtOnce(LEN as usize, half as usize), Command::Write(half as usize)]);
+        s.inject(request(at, LEN));
+        s.expect(data(at, half).ack(at + LEN).push());
+        if nagle {
+            s.expect_nothing();
+            s.inject(ack(at + LEN, at + half));
+        }
+        s.expect(data(at + half, half).ack(at + LEN).push());
+        s.pass(RTT);
+        goes_on(&mut s, at + LEN);
     }
 }
 

@@ -41,8 +41,12 @@ pub enum Command {
     Echo,
     /// Consume what arrives and write as much, from now on and of what is there already.
     Repeat,
+    /// [`Repeat`](Self::Repeat), each piece in one step.
+    RepeatAtOnce,
     /// Send back what is there.
     Forward,
+    /// Consume so many bytes and write so many of the stream, in one step.
+    AnswerAtOnce(usize, usize),
     /// Look at what has been received, and leave it.
     Peek,
     /// Ask how much can be sent.
@@ -77,6 +81,7 @@ enum Habit {
     Consume,
     Echo,
     Repeat,
+    RepeatAtOnce,
 }
 
 /// What is known of one connection, by the peer's port.
@@ -200,6 +205,7 @@ impl App {
             Habit::Consume => self.read(net, conn, port, usize::MAX),
             Habit::Echo => self.forward(net, conn, port),
             Habit::Repeat => self.repeat(net, conn, port),
+            Habit::RepeatAtOnce => self.repeat_at_once(net, conn, port),
         }
     }
 
@@ -208,6 +214,42 @@ impl App {
         self.read(net, conn, port, n);
         self.log.borrow_mut().conns.entry(port).or_default().to_write += n;
         self.pump(net, conn, port);
+    }
+
+    fn repeat_at_once(&self, net: &mut impl Transport, conn: ConnId, port: u16) {
+        loop {
+            self.peek(net, conn, port);
+            match net.peek(conn).len() {
+                0 => break,
+                n => self.answer_at_once(net, conn, port, n, n),
+            }
+        }
+    }
+
+    /// Consumes `request` bytes and writes `len`, those behind what is waiting for room.
+    fn answer_at_once(&self, net: &mut impl Transport, conn: ConnId, port: u16, request: usize, len: usize) {
+        let received = net.received(conn);
+        let mut log = self.log.borrow_mut();
+        let state = log.conns.entry(port).or_default();
+        state.delivered = state.consumed + received as Rel;
+        state.consumed += request.min(received) as Rel;
+        if state.to_write > 0 {
+            net.consume(conn, request);
+            state.to_write += len;
+            return;
+        }
+        let written = state.written;
+        let is_written = net.answer(conn, request, len, |place| {
+            assert_eq!(place.len(), len, "the place is as long as the answer");
+            place.iter_mut().zip(written..).for_each(|(byte, at)| *byte = stream_byte(at));
+        });
+        if is_written {
+            state.written += len as u64;
+        } else {
+            state.to_write += len;
+            drop(log);
+            self.pump(net, conn, port);
+        }
     }
 
     fn obey(&self, net: &mut impl Transport, conn: ConnId, port: u16, command: Command) {
@@ -263,7 +305,15 @@ impl App {
                 self.log.borrow_mut().conns.entry(port).or_default().habit = Habit::Repeat;
                 self.act(net, conn, port, Habit::Repeat);
             }
+            Command::RepeatAtOnce => {
+                self.log.borrow_mut().conns.entry(port).or_default().habit = Habit::RepeatAtOnce;
+                self.act(net, conn, port, Habit::RepeatAtOnce);
+            }
             Command::Forward => self.forward(net, conn, port),
+            Command::AnswerAtOnce(request, len) => {
+                self.peek(net, conn, port);
+                self.answer_at_once(net, conn, port, request, len);
+            }
             Command::Peek => self.peek(net, conn, port),
             Command::Room => _ = net.room(conn),
             Command::Take(n) => self.take(net, conn, port, n),
