@@ -178,7 +178,7 @@ impl Kv {
     fn look_ahead_in(&mut self, parts: &mut [Part], text: &[u8], guest: &mut Session) -> usize {
         self.ahead.clear();
         let mut looked_at = 0;
-        while looked_at < parts.len() && self.ahead.len() <= FEW {
+        while looked_at < parts.len() && self.ahead.len() < FEW {
             let until = parts.get(looked_at + 1).map_or(text.len(), |next| next.text);
             let part = &mut parts[looked_at];
             if let Some((space, protocol)) = part.redis {

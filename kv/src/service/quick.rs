@@ -11,13 +11,14 @@ use crate::resp::Protocol;
 use crate::shards::shard_of;
 use crate::sink::Sink;
 use crate::store::{Expiry, Key, LONG, Seen, Store, Str};
-use linerate_bypass::{ConnId, Transport};
+use linerate_bypass::{BURST, ConnId, Transport};
 use std::ops::Range;
 
 /// Requests of one client that are recognised ahead at most.
 pub(super) const AHEAD: usize = 16;
-/// When so many have been recognised, they are done: what was fetched is near then, and may not be when more has been.
-pub(super) const FEW: usize = 31;
+/// When so many have been recognised, they are done: what was fetched is near then, and may not be when more has been. One of each
+/// client that a burst of the port brings is as many.
+pub(super) const FEW: usize = BURST;
 
 /// A request that is recognised: where in its bytes the key and the value are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -144,7 +145,7 @@ impl Kv {
         let mut clients = std::mem::take(&mut self.clients);
         let mut looked_at = 0;
         for conn in readable {
-            if self.ahead.len() + self.glimpsed.len() > FEW {
+            if self.ahead.len() + self.glimpsed.len() >= FEW {
                 break;
             }
             looked_at += 1;

@@ -175,8 +175,25 @@ impl Probe {
         self.tell(Told::Wrote { conn, len: done });
     }
 
-    /// Reads everything and writes as much, in two parts each.
+    /// Reads what is there in one place and writes as much, in one step.
+    fn answer_at_once(&mut self, net: &mut impl Transport, conn: ConnId, port: u16) {
+        let bytes = net.peek(conn).to_vec();
+        let len = bytes.len();
+        self.tell(Told::Read { conn, bytes });
+        let sent = self.sent.entry(conn).or_default();
+        let is_written = net.answer(conn, len, len, |place| {
+            (*sent..).zip(place).for_each(|(at, byte)| *byte = written(at, port));
+        });
+        let len = if is_written { len } else { 0 };
+        *sent += len as u32;
+        self.tell(Told::Wrote { conn, len });
+    }
+
+    /// Reads everything and writes as much, in two parts each or in one step.
     fn answer(&mut self, net: &mut impl Transport, conn: ConnId, port: u16) {
+        if !self.setup.answers_first() && !self.setup.reserves() {
+            return self.answer_at_once(net, conn, port);
+        }
         let len = net.received(conn);
         for part in [len / 2, len - len / 2] {
             if self.setup.answers_first() {

@@ -104,7 +104,7 @@ impl Setup {
         self.habits & Self::ANSWERS_FIRST != 0
     }
 
-    /// It reserves more than it writes.
+    /// It reserves more than it writes. Neither of both: it answers in one step.
     pub fn reserves(self) -> bool {
         self.habits & Self::RESERVES != 0
     }
