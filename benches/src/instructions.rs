@@ -15,7 +15,7 @@ pub struct Operation {
 }
 
 /// All of them; of 1 000 connections, with time stamps, checksums offloaded unless it says otherwise.
-pub const OPERATIONS: [Operation; 12] = [
+pub const OPERATIONS: [Operation; 13] = [
     rarely("64-byte echo", "--engine native").always(),
     rarely("64-byte echo, read and written by the service", "--engine native --write"),
     rarely("connection, one request and close", "--engine native --mode connect").always(),
@@ -27,6 +27,7 @@ pub const OPERATIONS: [Operation; 12] = [
     rarely("smoltcp: 16 KB message, TSO and LRO", "--engine smoltcp --mode stream"),
     rarely("smoltcp: 16 KB message, neither", "--engine smoltcp --mode stream --no-offload"),
     rarely("key-value GET, one at a time", "kv --depth 1"),
+    rarely("key-value SET, one at a time", "kv --depth 1 --gets 0"),
     rarely("key-value GET, 16 together", "kv --depth 16").always(),
 ];
 
