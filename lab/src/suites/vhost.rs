@@ -2,7 +2,7 @@
 //! vhost-user.
 
 use super::Suite;
-use super::service::{ECHO, End, KV, Service};
+use super::service::{ALL, ECHO, End, KV, Service};
 use crate::error::Result;
 use crate::host::Lab;
 use crate::machine::{Machine, Nic, Setup, Wire};
@@ -14,6 +14,10 @@ pub const SUITE: Suite =
 
 const HOST: &str = "10.82.0.1";
 const GUEST: &str = "10.82.0.2";
+/// A VLAN, and the addresses there.
+const VLAN: u16 = 7;
+const HOST_THERE: &str = "10.82.7.1";
+const GUEST_THERE: &str = "10.82.7.2";
 /// In the guest.
 const INTERFACE: &str = "eth0";
 
@@ -21,22 +25,46 @@ fn run(lab: &Lab, report: &mut Report) {
     let Some((machine, echo)) = report.case("a guest on a server's socket", || boot(lab)) else { return };
     report
         .case("the guest's kernel pings the server", || machine.run("ping", &format!("ping -c 3 -i 0.2 -w 60 {HOST}")));
-    report.case("echo answers the guest's kernel", || load(lab, &machine, ECHO, echo));
+    report.case("echo answers the guest's kernel", || load(lab, &machine, ECHO, echo, HOST));
     report.case("kv answers the guest's kernel, on the socket that echo has left", || {
-        let server = serve(lab, KV)?;
-        load(lab, &machine, KV, server)
+        let server = serve(lab, KV, &end(lab))?;
+        load(lab, &machine, KV, server, HOST)
     });
+    for service in ALL {
+        report.case(&format!("{} in a VLAN answers the guest's kernel", service.name), || {
+            let there = End { ip: HOST_THERE.to_owned(), words: format!("--vlan {VLAN}"), ..end(lab) };
+            let server = serve(lab, service, &there)?;
+            machine.run("vlan", &join_vlan())?;
+            load(lab, &machine, service, server, HOST_THERE)
+        });
+    }
 }
 
-fn serve(lab: &Lab, service: Service) -> Result<Program> {
-    let end = End::new(format!("vhost:{}", lab.socket("vhost").display()), HOST);
-    let mut server = lab.linerate(None, &service.serve(&end))?;
+/// The host's end.
+fn end(lab: &Lab) -> End {
+    End::new(format!("vhost:{}", lab.socket("vhost").display()), HOST)
+}
+
+/// A script by which the guest's kernel is in the VLAN, too, if it is not yet.
+fn join_vlan() -> String {
+    let name = format!("{INTERFACE}.{VLAN}");
+    format!(
+        "modprobe 8021q
+        [ ! -e /sys/class/net/{name} ] || exit 0
+        ip link add link {INTERFACE} name {name} type vlan id {VLAN}
+        ip addr add {GUEST_THERE}/24 dev {name}
+        ip link set {name} up"
+    )
+}
+
+fn serve(lab: &Lab, service: Service, end: &End) -> Result<Program> {
+    let mut server = lab.linerate(None, &service.serve(end))?;
     server.wait_for_line("ready ")?;
     Ok(server)
 }
 
 fn boot(lab: &Lab) -> Result<(Machine, Program)> {
-    let server = serve(lab, ECHO)?;
+    let server = serve(lab, ECHO, &end(lab))?;
     let nic = Nic { interrupts: false, ..Nic::new(16, Wire::VhostUser(lab.socket("vhost"))) };
     let machine =
         Machine::start(lab, &Setup { name: "guest", megabytes: 512, cpus: 1, nics: vec![nic], ..Setup::default() })?;
@@ -45,9 +73,9 @@ fn boot(lab: &Lab) -> Result<(Machine, Program)> {
     Ok((machine, server))
 }
 
-/// A load in the guest, against a server on the host.
-fn load(lab: &Lab, machine: &Machine, service: Service, server: Program) -> Result<()> {
+/// A load in the guest, against a server on the host, which is at `address`.
+fn load(lab: &Lab, machine: &Machine, service: Service, server: Program, address: &str) -> Result<()> {
     machine.run("carrier", &format!("until [ $(cat /sys/class/net/{INTERFACE}/carrier) = 1 ]; do sleep 0.05; done"))?;
-    let load = machine.run(service.name, &lab.in_guest(&service.load(&End::kernel(), HOST)))?;
+    let load = machine.run(service.name, &lab.in_guest(&service.load(&End::kernel(), address)))?;
     service.check(&load, &server.stop()?)
 }
