@@ -8,4 +8,4 @@ mod reply;
 
 pub use args::{Args, OwnedArgs};
 pub use parse::{Limits, Parsed, Parser, ProtocolError};
-pub use reply::{Protocol, Reply};
+pub use reply::{OK, Protocol, Reply};

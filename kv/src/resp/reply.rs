@@ -15,6 +15,9 @@ pub enum Protocol {
     Resp3,
 }
 
+/// What is done without an answer of its own is answered with this.
+pub const OK: &[u8] = b"+OK\r\n";
+
 /// Writes replies to a client, in its protocol.
 pub struct Reply<'a> {
     sink: &'a mut dyn Sink,
@@ -32,7 +35,7 @@ impl<'a> Reply<'a> {
     /// `OK`.
     #[inline]
     pub fn ok(&mut self) {
-        self.sink.put(b"+OK\r\n");
+        self.sink.put(OK);
     }
 
     /// A short text without line ends.

@@ -7,7 +7,7 @@ use super::Kv;
 use super::client::{Client, Speech};
 use super::output::{bulk_len, write_bulk};
 use crate::commands::{Quick, Session};
-use crate::resp::Protocol;
+use crate::resp::{OK, Protocol};
 use crate::shards::shard_of;
 use crate::sink::Sink;
 use crate::store::{Expiry, Key, LONG, Seen, Store, Str};
@@ -37,9 +37,6 @@ pub(super) struct Ahead {
     hash: u64,
     seen: Seen,
 }
-
-/// What a SET is answered with.
-const OK: &[u8] = b"+OK\r\n";
 
 /// The beginning of each, in upper case.
 const GET: &[u8; HEAD] = b"*2\r\n$3\r\nGET\r\n$";
