@@ -109,25 +109,20 @@ pub fn bind(driver: &str, devices: &[String]) -> String {
 
 /// A server in the guest answers a load on the host.
 fn answers(lab: &Lab, machine: &Machine, namespace: &Namespace, nic: &Nic, service: Service) -> Result<()> {
+    let nic = &Nic { iommu: machine.has_iommu(), ..nic.clone() };
     // QEMU's own packed rings take frames in one piece only.
     let words = if nic.packed && !matches!(nic.wire, Wire::VhostUser(_)) { "--no-multi-segment" } else { "" };
     let end =
         End { workers: nic.queues, words: words.to_owned(), ..End::new(format!("pci:{}", nic.pci()), address(nic, 2)) };
     let load = || match &nic.wire {
-        Wire::VhostUser(socket) => {
-            let iommu = machine.has_iommu();
-            let ours = host_end(&Nic { iommu, ..nic.clone() }, socket);
-            lab.linerate(None, &service.load(&ours, &end.ip))
-        }
+        Wire::VhostUser(socket) => lab.linerate(None, &service.load(&host_end(nic, socket), &end.ip)),
         _ => lab.linerate(Some(namespace), &service.load(&End::kernel(), &end.ip)),
     };
     // A driver begins with somebody at the other end of vhost-user, who leaves then. Of a packed ring QEMU cannot tell who comes
     // next how far it has been used, so that with these it is the load from the beginning.
     let (early, other) = match &nic.wire {
         Wire::VhostUser(_) if nic.packed => (Some(load()?), None),
-        Wire::VhostUser(socket) => {
-            (None, Some(other(lab, &Nic { iommu: machine.has_iommu(), ..nic.clone() }, socket)?))
-        }
+        Wire::VhostUser(socket) => (None, Some(other(lab, nic, socket)?)),
         _ => (None, None),
     };
     let mut server = machine.start_script(service.name, &lab.in_guest(&service.serve(&end)))?;
