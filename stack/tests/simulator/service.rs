@@ -1,9 +1,11 @@
 //! A service that does what the plans of its connections say, and checks what it is told.
 
-use crate::content::{LONGEST, Stream};
+mod echo;
+
+use crate::content::Stream;
 use crate::dice::Dice;
 use crate::ledger::Ledger;
-use crate::plan::{Abort, Echo, EndPlan, Finish, Pace, Reading, Source, Writing};
+use crate::plan::{Abort, EndPlan, Finish, Pace, Reading, Source, Writing};
 use linerate_bypass::memory::End;
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{Bytes, CloseReason, ConnId, ConnectError, Origin, Service, Transport};
@@ -13,8 +15,6 @@ use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
-/// How long a connection to be relayed waits for a partner; then it echoes.
-const PARTNER_PATIENCE: Duration = Duration::from_millis(700);
 /// What may be received beyond the receive buffer: a window field is rounded up to its unit, 16 bytes for 1 MB.
 const WINDOW_UNIT: usize = 64;
 
@@ -290,112 +290,6 @@ impl Actor {
             }
             idle = if sent == 0 { idle + 1 } else { 0 };
         }
-    }
-
-    fn echo(&mut self, net: &mut impl Transport, id: ConnId, conn: &mut Conn, how: Echo, now: Instant) {
-        if how == Echo::Forward && conn.plan.reading_pace == Pace::Eager {
-            let moved = net.forward(id, id);
-            self.received(conn, None, moved);
-            self.sent(conn.n, moved);
-            return;
-        }
-        loop {
-            if let Some(bytes) = conn.backlog.take() {
-                let len = bytes.len();
-                if let Err(bytes) = net.send(id, bytes) {
-                    conn.backlog = Some(bytes);
-                    return;
-                }
-                self.sent(conn.n, len);
-            }
-            let allowance = usize::try_from(conn.reading.allowance(now)).unwrap_or(usize::MAX);
-            if allowance == 0 || net.received(id) == 0 {
-                return;
-            }
-            if how == Echo::PeekAndWrite {
-                let slice = net.peek(id).to_vec();
-                let len = net.write(id, &slice[..slice.len().min(allowance)]);
-                if len == 0 {
-                    return;
-                }
-                self.received(conn, Some(&slice[..len]), len);
-                net.consume(id, len);
-                self.sent(conn.n, len);
-                conn.reading.passed(len as u64, now);
-            } else if how == Echo::PeekAndAnswer {
-                let slice = net.peek(id).to_vec();
-                let bytes = &slice[..slice.len().min(allowance).min(self.at_a_time())];
-                let len = bytes.len();
-                self.received(conn, Some(bytes), len);
-                conn.reading.passed(len as u64, now);
-                if net.answer(id, len, len, |place| place.copy_from_slice(bytes)) {
-                    self.sent(conn.n, len);
-                } else {
-                    conn.backlog = Some(Bytes::from(bytes.to_vec()));
-                }
-            } else {
-                let most = allowance.min(conn.dice.0.usize(1..=self.at_a_time()));
-                let Some(bytes) = net.take(id, most) else { return };
-                self.received(conn, Some(&bytes), bytes.len());
-                conn.reading.passed(bytes.len() as u64, now);
-                conn.backlog = Some(bytes);
-            }
-        }
-    }
-
-    /// Bytes that are read at most before they are sent: they must fit when there is room again.
-    fn at_a_time(&self) -> usize {
-        self.ledger.borrow().scenario.host(self.end).config.tx_buffer.unwrap_or(LONGEST) / 4
-    }
-
-    /// Passes on what `from` has received to `to`, and notes it.
-    fn pass_on(&self, net: &mut impl Transport, (from, n): (ConnId, usize), (to, m): (ConnId, usize)) {
-        let moved = net.forward(from, to);
-        let mut ledger = self.ledger.borrow_mut();
-        ledger.note(n, self.end).received += moved as u64;
-        ledger.note(m, self.end).sent += moved as u64;
-        let sent = ledger.of(n, self.end.other()).sent;
-        assert!(ledger.of(n, self.end).received <= sent, "connection {n}: more received than sent");
-    }
-
-    fn partner(&self, id: ConnId) -> Option<(ConnId, usize)> {
-        self.partners.iter().find(|(own, ..)| *own == id).map(|(_, partner, n)| (*partner, *n))
-    }
-
-    fn relay(&mut self, net: &mut impl Transport, id: ConnId, conn: &mut Conn, now: Instant) {
-        if self.partner(id).is_none() && conn.partner_by.is_some_and(|by| by <= now) {
-            conn.partner_by = None;
-            self.alone = self.alone.filter(|(alone, _)| *alone != id);
-            conn.source = Source::Echo(Echo::Forward);
-            return self.echo(net, id, conn, Echo::Forward, now);
-        }
-        let Some((partner, m)) = self.partner(id) else { return };
-        conn.partner_by = None;
-        self.pass_on(net, (id, conn.n), (partner, m));
-        self.pass_on(net, (partner, m), (id, conn.n));
-        // The end of one stream is the end of the other.
-        let mut ledger = self.ledger.borrow_mut();
-        for (n, to, m) in [(conn.n, partner, m), (m, id, conn.n)] {
-            if ledger.of(n, self.end).peer_closed && !ledger.of(m, self.end).closed {
-                ledger.note(m, self.end).closed = true;
-                net.close(to);
-            }
-        }
-    }
-
-    /// Joins two connections to be relayed.
-    fn find_partner(&mut self, id: ConnId, conn: &mut Conn, now: Instant) {
-        let Some((other, m)) = self.alone.take() else {
-            self.alone = Some((id, conn.n));
-            conn.partner_by = Some(now + PARTNER_PATIENCE);
-            return;
-        };
-        self.partners.push((id, other, m));
-        self.partners.push((other, id, conn.n));
-        let mut ledger = self.ledger.borrow_mut();
-        let streams = [conn.n, m].map(|n| ledger.incoming(n, self.end));
-        ledger.note(m, self.end).outgoing = streams[0];
-        ledger.note(conn.n, self.end).outgoing = streams[1];
     }
 
     fn finish(&self, net: &mut impl Transport, id: ConnId, conn: &mut Conn, now: Instant) {
