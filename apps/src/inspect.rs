@@ -10,7 +10,7 @@ mod process;
 mod way;
 mod wire;
 
-pub use process::{AskError, Asked, Process, WatchArgs, find};
+pub use process::{AskError, Asked, Process, WatchArgs, find, with_pid};
 pub use way::Way;
 pub use wire::{About, Connection, Counters, Value};
 

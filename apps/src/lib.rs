@@ -11,7 +11,7 @@ pub mod compare;
 mod config;
 pub mod doctor;
 mod error;
-mod inspect;
+pub mod inspect;
 pub mod load;
 pub mod net;
 mod notify;

@@ -26,7 +26,8 @@ impl Cores {
         held(|| self.distance(), measure)
     }
 
-    fn distance(&self) -> Result<f64, Error> {
+    /// Nanoseconds that a cache line takes from one to the other now.
+    pub fn distance(&self) -> Result<f64, Error> {
         let measured = transfer::nanoseconds(self.server, self.load);
         measured.map_err(|error| Error::Start { program: "the two cores' threads".to_owned(), error })
     }
@@ -50,7 +51,7 @@ fn held<T>(
 }
 
 /// Whether cores that a cache line takes so many nanoseconds to get across were as far from each other both times.
-fn is_alike(one: f64, other: f64) -> bool {
+pub fn is_alike(one: f64, other: f64) -> bool {
     one.max(other) <= one.min(other) * COMPARABLE
 }
 

@@ -150,19 +150,33 @@ pub fn measure(
     connections: &[u32],
     interrupted: &AtomicBool,
 ) -> Result<Vec<Measured>, Error> {
-    let socket = setting.scratch.join("link.sock");
-    let mut server = Process::start(serve(setting, network, &socket))?;
-    let ready = server.wait_for_line("ready ", interrupted)?;
-    let address = ready.split(' ').nth(3).unwrap_or_default();
-    connections.iter().map(|n| load(setting, network, &socket, address, *n, interrupted)).collect()
+    let (_server, address) = start_server(setting, network, interrupted)?;
+    connections.iter().map(|n| load(setting, network, &address, *n, interrupted)).collect()
 }
 
-fn serve(setting: &Setting, network: Network, socket: &Path) -> Command {
+/// Starts a server on `network`. Returns it when it is ready, and its address.
+pub(crate) fn start_server(
+    setting: &Setting,
+    network: Network,
+    interrupted: &AtomicBool,
+) -> Result<(Process, String), Error> {
+    let mut server = Process::start(serve(setting, network))?;
+    let ready = server.wait_for_line("ready ", interrupted)?;
+    let address = ready.split(' ').nth(3).unwrap_or_default().to_owned();
+    Ok((server, address))
+}
+
+/// Where the two ends of a virtio link find each other.
+fn socket(setting: &Setting) -> PathBuf {
+    setting.scratch.join("link.sock")
+}
+
+fn serve(setting: &Setting, network: Network) -> Command {
     let mut command = Command::new(&setting.linerate);
     command.args(["echo", "serve", "--cores", &setting.server_core.to_string(), "--via"]);
     match network {
         Network::Virtio(engine) => {
-            command.arg(format!("vhost:{}", socket.display())).args(choice(engine));
+            command.arg(format!("vhost:{}", socket(setting).display())).args(choice(engine));
             command.args(["--ip", "10.0.0.2/24", "--listen", "10.0.0.2:7"]);
         }
         Network::Sleeping => {
@@ -178,18 +192,30 @@ fn serve(setting: &Setting, network: Network, socket: &Path) -> Command {
 fn load(
     setting: &Setting,
     network: Network,
-    socket: &Path,
     address: &str,
     connections: u32,
     interrupted: &AtomicBool,
 ) -> Result<Measured, Error> {
+    let load = start_load(setting, network, address, connections)?;
+    let line = load.command().to_owned();
+    let printed = load.output(setting.duration + AROUND, interrupted)?;
+    serde_json::from_str(&printed).map_err(|_| Error::Unexpected { command: line, printed })
+}
+
+/// Starts a load of the server at `address`.
+pub(crate) fn start_load(
+    setting: &Setting,
+    network: Network,
+    address: &str,
+    connections: u32,
+) -> Result<Process, Error> {
     let mut command = Command::new(&setting.linerate);
     command.args(["echo", "load", "--json", "--cores", &setting.load_core.to_string(), "--connect", address]);
     command.args(["--connections", &connections.to_string(), "--size", &setting.size.to_string(), "--depth", "1"]);
     command.args(["--duration", &format!("{}ms", setting.duration.as_millis()), "--via"]);
     match network {
         Network::Virtio(engine) => {
-            command.arg(format!("virtio-user:{}", socket.display())).args(["--ip", "10.0.0.1/24"]);
+            command.arg(format!("virtio-user:{}", socket(setting).display())).args(["--ip", "10.0.0.1/24"]);
             command.args(choice(engine));
         }
         Network::Sleeping => {
@@ -199,10 +225,7 @@ fn load(
             command.args(["kernel", "--spin"]);
         }
     }
-    let load = Process::start(command)?;
-    let line = load.command().to_owned();
-    let printed = load.output(setting.duration + AROUND, interrupted)?;
-    serde_json::from_str(&printed).map_err(|_| Error::Unexpected { command: line, printed })
+    Process::start(command)
 }
 
 fn choice(engine: StackEngine) -> impl Iterator<Item = &'static str> {

@@ -122,9 +122,25 @@ impl Process {
         if self.input.take().is_some() {
             return;
         }
+        self.signal(Signal::TERM);
+        // Who is paused ends no sooner than it goes on.
+        self.resume();
+    }
+
+    /// Stops it where it is, until it is told to [go on](Self::resume), or to end.
+    pub fn pause(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    /// Lets it go on, if it was paused.
+    pub fn resume(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    fn signal(&self, signal: Signal) {
         if let Some(pid) = self.pid() {
             // It may have ended by itself; it has not been waited for, so the number is still its own.
-            let _ = kill_process(pid, Signal::TERM);
+            let _ = kill_process(pid, signal);
         }
     }
 
@@ -323,6 +339,27 @@ mod tests {
     fn what_a_program_printed_comes_back() {
         let printed = shell("echo one; echo two").output(PATIENCE, &AtomicBool::new(false)).unwrap();
         assert_eq!(printed, "one\ntwo\n");
+    }
+
+    #[test]
+    fn who_is_paused_goes_on_when_told_to_and_ends_when_told_to() {
+        let never = AtomicBool::new(false);
+        let mut process = shell("trap 'exit 0' TERM; echo ready; while :; do sleep 0.01; done");
+        process.wait_for_line("ready", &never).unwrap();
+        let stat = format!("/proc/{}/stat", process.id());
+        let await_stopped = |is_stopped| {
+            let until = Instant::now() + PATIENCE;
+            while std::fs::read_to_string(&stat).unwrap().contains(") T ") != is_stopped {
+                assert!(Instant::now() < until, "stopped: {is_stopped}");
+            }
+        };
+        process.pause();
+        await_stopped(true);
+        process.resume();
+        await_stopped(false);
+        process.pause();
+        await_stopped(true);
+        process.stop().unwrap();
     }
 
     #[test]

@@ -110,6 +110,11 @@ pub fn find(which: &WatchArgs) -> Asked<Process> {
     find_in(&place::directories(), which.pid)
 }
 
+/// The process with this number.
+pub fn with_pid(pid: u32) -> Asked<Process> {
+    find_in(&place::directories(), Some(pid))
+}
+
 fn find_in(directories: &[PathBuf], pid: Option<u32>) -> Asked<Process> {
     let (mut sockets, mut found, mut refused) = (Vec::new(), Vec::new(), Vec::new());
     for directory in directories {

@@ -1,6 +1,7 @@
 //! Key-value servers under load, two processes pinned to a core each: this project's over a link of its own and on an
 //! interface of the kernel, and those that it is held against.
 
+pub mod by_turns;
 mod fill;
 mod memory;
 mod redis_benchmark;
@@ -263,6 +264,14 @@ impl Setting {
         command
     }
 
+    /// One that asks for all keys, GETs and SETs, and sets them first.
+    fn load_both(&self, words: &[String], address: SocketAddr, depth: u32) -> Command {
+        let mut load = self.load(words, address, depth);
+        load.args(["--keys", &self.keys.to_string(), "--value-size", &self.pair.size.to_string()]);
+        load.args(["--get-ratio", &GETS.to_string()]);
+        load
+    }
+
     fn loaded(&self, load: Command, interrupted: &AtomicBool) -> Result<Loaded, Error> {
         let load = Process::start(load)?;
         let command = load.command().to_owned();
@@ -282,9 +291,7 @@ impl Setting {
     ) -> Result<Vec<Row>, Error> {
         let mut rows = Vec::new();
         for depth in depths {
-            let mut load = self.load(words, address, *depth);
-            load.args(["--keys", &self.keys.to_string(), "--value-size", &self.pair.size.to_string()]);
-            load.args(["--get-ratio", &GETS.to_string()]);
+            let mut load = self.load_both(words, address, *depth);
             // What is there for the first is there for the others.
             load.args((!rows.is_empty()).then_some("--no-fill"));
             let Loaded { rate, errors, misses, rtt_us, .. } = self.loaded(load, interrupted)?;

@@ -20,7 +20,7 @@ const PORT: u16 = 6379;
 
 /// A server that is ready.
 pub(super) struct Server {
-    process: Process,
+    pub process: Process,
     /// Where.
     pub address: SocketAddr,
 }

@@ -7,6 +7,7 @@ use linerate_benches::client::Wrong;
 use linerate_benches::distance::{Cores, apart, of};
 use linerate_benches::echo_pair;
 use linerate_benches::engine::Bench;
+use linerate_benches::kv::by_turns::{self, ByTurns, TURN};
 use linerate_benches::kv::turns::{Plan, Turns};
 use linerate_benches::kv::{CONNECTIONS, LONG, Row, Setting, Way, answer_to_get, copied, measure, obstacle};
 use linerate_benches::priority::come_first;
@@ -122,6 +123,14 @@ pub fn run(args: &Args) -> Result<Report, Error> {
             runs.extend(cores.held(|| measure(&setting, *way, &interrupted))?);
         }
     }
+    let mut turns = Vec::new();
+    if ways.lacking(&required::OVER_VIRTIO).is_none() {
+        eprintln!("kv and echo over virtio, by turns");
+        // Some are lost when the cores move: twice as long as each load measures in all rounds that were asked for.
+        let each = setting.pair.duration * args.rounds * 2;
+        turns = by_turns::measure(&setting, cores, each.div_duration_f64(TURN).ceil() as usize, &interrupted)?;
+    }
+    let by_turns = ByTurns::of(&turns);
     let mut limits = Vec::new();
     if ways.measured.contains(&Way::Virtio) {
         eprintln!("GETs of {LONG} bytes");
@@ -129,9 +138,10 @@ pub fn run(args: &Args) -> Result<Report, Error> {
     }
     let distances = at_distances(&runs);
     limits.extend(required::errors(&distances));
-    let ratios = required::ratios(&ways, &distances);
+    let mut ratios = required::of_echo(&ways, &by_turns);
+    ratios.extend(required::ratios(&ways, &distances));
     let Args { seconds, keys, size, .. } = *args;
-    Ok(Report { connections: CONNECTIONS, rounds: round, seconds, keys, size, distances, ratios, limits })
+    Ok(Report { connections: CONNECTIONS, rounds: round, seconds, keys, size, distances, by_turns, ratios, limits })
 }
 
 /// Bytes that the service copies for each long value that it sends.

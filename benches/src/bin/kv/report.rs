@@ -2,6 +2,7 @@
 
 use comfy_table::{CellAlignment, Table, presets};
 use linerate_benches::distance::median;
+use linerate_benches::kv::by_turns::{ByTurns, Rates, TURN};
 use linerate_benches::kv::{Asked, Row, Way};
 use linerate_benches::limit::{self, Limit};
 use linerate_benches::ratios::{self, AtDistance, Ratio};
@@ -18,6 +19,8 @@ pub struct Report {
     pub size: u32,
     /// The nearest first.
     pub distances: Vec<Distance>,
+    /// The service and echo over virtio; the nearest first.
+    pub by_turns: Vec<ByTurns>,
     pub ratios: Vec<Ratio>,
     pub limits: Vec<Limit>,
 }
@@ -105,14 +108,37 @@ impl fmt::Display for Report {
         table.column_iter_mut().skip(2).for_each(|column| column.set_cell_alignment(CellAlignment::Right));
         let Report { connections, keys, size, .. } = self;
         writeln!(f, "{connections} connections, {keys} keys, values of {size} bytes\n\n{table}\n")?;
+        if !self.by_turns.is_empty() {
+            writeln!(f, "{}\n", by_turns(&self.by_turns))?;
+        }
         writeln!(f, "{}\n", ratios::table(&self.ratios))?;
         writeln!(f, "{}\n", limit::table("in the same run", &self.limits))?;
         write!(
             f,
             "line: what a cache line took from one core to the other, before and after; only figures of the same distance are \
-             compared"
+             compared. By turns: while the processes of one run, those of the other are stopped"
         )
     }
+}
+
+/// The turns for people.
+fn by_turns(all: &[ByTurns]) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::ASCII_MARKDOWN);
+    let turns = format!("turns of {} s", TURN.as_secs());
+    table.set_header(["line ns", &turns, "kv over virtio, requests/s", "echo", "ratio", "its quartiles"]);
+    for ByTurns { transfer_ns, turns, rates: Rates { kv, echo }, ratio: [low, middle, high] } in all {
+        table.add_row([
+            format!("{transfer_ns:.0}"),
+            turns.to_string(),
+            format!("{kv:.0}"),
+            format!("{echo:.0}"),
+            format!("{middle:.2}"),
+            format!("{low:.2} to {high:.2}"),
+        ]);
+    }
+    table.column_iter_mut().for_each(|column| column.set_cell_alignment(CellAlignment::Right));
+    table
 }
 
 #[cfg(test)]

@@ -2,12 +2,15 @@
 
 use crate::links::Ways;
 use crate::report::Distance;
+use linerate_benches::kv::by_turns::ByTurns;
 use linerate_benches::kv::{ALONE, Asked, Copied, GETS, PIPELINED, Way};
 use linerate_benches::limit::Limit;
 use linerate_benches::ratios::{self, Figures, Kind, Ratio};
 
 /// Over virtio, by what echo reaches there.
 const OF_ECHO: f64 = 0.75;
+/// What that takes.
+pub const OVER_VIRTIO: [Way; 2] = [Way::Virtio, Way::Echo];
 /// By redis-server over loopback, one request on the way on each connection, and a pipeline of them.
 const OF_REDIS: f64 = 15.0;
 const OF_REDIS_PIPELINED: f64 = 5.0;
@@ -16,7 +19,14 @@ const OF_MEMCACHED: f64 = 10.0;
 /// On an interface of the kernel, by redis-server on another of the same kind.
 const OF_REDIS_OVER_VETH: f64 = 1.0;
 
-/// All ratios that something is required of, at each distance at which there are both figures.
+/// The service's ratios to echo, at each distance.
+pub fn of_echo(ways: &Ways, by_turns: &[ByTurns]) -> Vec<Ratio> {
+    let figures: Box<Figures<ByTurns>> = Box::new(|by_turns| Some((by_turns.ratio[1], 1.0)));
+    let kind = Kind::new("requests/s over virtio, to echo's, by turns", OF_ECHO, figures);
+    ratios::all(vec![Kind { lacking: ways.lacking(&OVER_VIRTIO), ..kind }], by_turns)
+}
+
+/// All other ratios that something is required of, at each distance at which there are both figures.
 pub fn ratios(ways: &Ways, distances: &[Distance]) -> Vec<Ratio> {
     ratios::all(kinds(ways), distances)
 }
@@ -27,17 +37,10 @@ fn kinds(ways: &Ways) -> Vec<Kind<Distance>> {
         ..Kind::new(what, required, figures)
     };
     let over_virtio = |distance: &Distance, depth| distance.rate(Way::Virtio, Asked::Both, depth);
-    let mut kinds = vec![kind(
-        "requests/s over virtio, to echo's".to_owned(),
-        OF_ECHO,
-        &[Way::Virtio, Way::Echo],
-        Box::new(move |distance| {
-            Some((over_virtio(distance, ALONE)?, distance.rate(Way::Echo, Asked::Echoes, ALONE)?))
-        }),
-    )];
+    let mut kinds = Vec::new();
     for (depth, required) in [(ALONE, OF_REDIS), (PIPELINED, OF_REDIS_PIPELINED)] {
         kinds.push(kind(
-            format!("the same at depth {depth}, to redis-server's by the faster client"),
+            format!("requests/s over virtio at depth {depth}, to redis-server's by the faster client"),
             required,
             &[Way::Virtio, Way::Redis, Way::RedisByBenchmark],
             Box::new(move |distance| Some((over_virtio(distance, depth)?, redis(distance, depth)?))),
@@ -101,6 +104,7 @@ pub fn errors(distances: &[Distance]) -> [Limit; 1] {
 mod tests {
     use super::*;
     use linerate_benches::kv::Row;
+    use linerate_benches::kv::by_turns::Rates;
 
     const FIGURES: [(Way, Asked, u32, f64); 13] = [
         (Way::Echo, Asked::Echoes, ALONE, 4000.0),
@@ -131,10 +135,27 @@ mod tests {
         let ways = Ways { measured: Way::ALL.to_vec(), missing: Vec::new() };
         let verdicts: Vec<_> =
             ratios(&ways, &[distance(&FIGURES)]).iter().map(|ratio| (ratio.ratio, ratio.met)).collect();
-        let expected = [(0.75, true), (15.0, true), (5.0, true), (7.5, false), (1.25, true)];
-        assert_eq!(verdicts[..5], expected.map(|(ratio, met)| (Some(ratio), met)));
+        let expected = [(15.0, true), (5.0, true), (7.5, false), (1.25, true)];
+        assert_eq!(verdicts[..4], expected.map(|(ratio, met)| (Some(ratio), met)));
         // Of the rest there is only one figure or none.
-        assert_eq!(verdicts[5..], [(None, false); 3]);
+        assert_eq!(verdicts[4..], [(None, false); 3]);
+    }
+
+    #[test]
+    fn echo_is_held_against_by_turns() {
+        let by_turns = |turns: &[(f64, f64)]| {
+            let each = turns.iter().flat_map(|(distance, kv)| [(*distance, Rates { kv: *kv, echo: 100.0 }); 3]);
+            ByTurns::of(&each.collect::<Vec<_>>())
+        };
+        let verdicts = |ways: &Ways, by_turns: Vec<ByTurns>| -> Vec<_> {
+            let ratios = of_echo(ways, &by_turns);
+            ratios.into_iter().map(|ratio| (ratio.transfer_ns, ratio.ratio, ratio.met, ratio.lacking)).collect()
+        };
+        let ways = Ways { measured: Way::ALL.to_vec(), missing: Vec::new() };
+        let [near, far] = [(Some(30.0), Some(0.74), false, None), (Some(160.0), Some(0.75), true, None)];
+        assert_eq!(verdicts(&ways, by_turns(&[(160.0, 75.0), (30.0, 74.0)])), [near, far]);
+        let ways = Ways { measured: vec![Way::Virtio], missing: vec![(Way::Echo, "why".to_owned())] };
+        assert_eq!(verdicts(&ways, Vec::new()), [(None, None, false, Some("why".to_owned()))]);
     }
 
     #[test]
@@ -142,8 +163,8 @@ mod tests {
         let why = "memcached is not installed";
         let ways = Ways { measured: vec![Way::Virtio, Way::Tap], missing: vec![(Way::Memcached, why.to_owned())] };
         let ratios = ratios(&ways, &[distance(&FIGURES[..9])]);
-        assert_eq!((ratios[3].lacking.as_deref(), ratios[3].met), (Some(why), false));
-        assert!(ratios[4].what.contains("TAP") && ratios.len() == 8);
+        assert_eq!((ratios[2].lacking.as_deref(), ratios[2].met), (Some(why), false));
+        assert!(ratios[3].what.contains("TAP") && ratios.len() == 7);
     }
 
     #[test]

@@ -1,0 +1,224 @@
+//! The service and echo by turns: each has its two processes, and while those of one run, those of the other are stopped. So what
+//! else happens on a shared machine happens to both alike, and their ratio says more than that of two loads one after the other.
+
+use super::servers::Server;
+use super::{ALONE, CONNECTIONS, PER_MILLION, Setting};
+use crate::distance::{Cores, apart, is_alike, of};
+use crate::echo_pair::{self, Network, StackEngine};
+use crate::process::{Error, Process};
+use crate::ratios::AtDistance;
+use linerate_apps::inspect::{self, Value};
+use serde::Serialize;
+use std::fs;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How long one turn is measured.
+pub const TURN: Duration = Duration::from_secs(1);
+/// What passes after both processes go on until they are measured: by then what they use most is in the caches again.
+const SETTLING: Duration = Duration::from_millis(250);
+/// How long the processes may be under load: ends by itself what nobody ends.
+const LONGEST: Duration = Duration::from_secs(3600);
+/// How long a load may take to begin, beside what it sets first.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// How often it is looked whether it has begun.
+const GLANCE: Duration = Duration::from_millis(20);
+/// What a load counts.
+const REQUESTS: &str = "linerate_requests_total";
+
+/// Requests per second in two turns, one after the other.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Rates {
+    /// Of the service.
+    pub kv: f64,
+    /// Of echo.
+    pub echo: f64,
+}
+
+/// What came of all turns with the cores at one distance.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct ByTurns {
+    /// Nanoseconds that a cache line took from one of the two cores to the other, before and after: the median.
+    pub transfer_ns: f64,
+    /// How many each had.
+    pub turns: usize,
+    /// The medians of the rates.
+    pub rates: Rates,
+    /// The quartiles of the ratios of each turn of the service to its neighbour of echo.
+    pub ratio: [f64; 3],
+}
+
+/// Fewer turns at one distance say nothing.
+const FEWEST: usize = 3;
+
+impl ByTurns {
+    /// What `turns` say, each with its distance, for each distance at which there were enough; the nearest first.
+    pub fn of(turns: &[(f64, Rates)]) -> Vec<ByTurns> {
+        let alike = apart(turns.iter().map(|(distance, _)| *distance).collect());
+        let enough = alike.iter().filter(|alike| alike.len() >= FEWEST);
+        let at_one = |alike: &Vec<f64>| {
+            let quartiles = |figure: fn(&Rates) -> f64| {
+                let mut figures: Vec<f64> = of(alike, turns).map(figure).collect();
+                figures.sort_by(f64::total_cmp);
+                [1, 2, 3].map(|quarter| figures[(figures.len() - 1) * quarter / 4])
+            };
+            ByTurns {
+                transfer_ns: alike[alike.len() / 2],
+                turns: alike.len(),
+                rates: Rates { kv: quartiles(|rates| rates.kv)[1], echo: quartiles(|rates| rates.echo)[1] },
+                ratio: quartiles(|rates| rates.kv / rates.echo),
+            }
+        };
+        enough.map(at_one).collect()
+    }
+}
+
+impl AtDistance for ByTurns {
+    fn transfer_ns(&self) -> f64 {
+        self.transfer_ns
+    }
+}
+
+/// Has `turns` of the service and of echo measured, over a link each, one request on the way on each connection. Returns them with
+/// the distance of the cores, but for those during which that changed.
+pub fn measure(
+    setting: &Setting,
+    cores: Cores,
+    turns: usize,
+    interrupted: &AtomicBool,
+) -> Result<Vec<(f64, Rates)>, Error> {
+    let mut setting = setting.clone();
+    setting.pair.duration = LONGEST;
+    let mut kv = Pair::kv(&setting, interrupted)?;
+    let mut echo = Pair::echo(&setting.pair, interrupted)?;
+    let mut rates = Vec::with_capacity(turns);
+    let mut before = cores.distance()?;
+    for turn in 0..turns {
+        if interrupted.load(Ordering::Relaxed) {
+            return Err(Error::Interrupted);
+        }
+        // What gets better or worse all the time is for nobody's good.
+        let (first, second) = if turn % 2 == 0 { (&mut kv, &mut echo) } else { (&mut echo, &mut kv) };
+        let (first, second) = (first.rate()?, second.rate()?);
+        let (kv, echo) = if turn % 2 == 0 { (first, second) } else { (second, first) };
+        let after = cores.distance()?;
+        if is_alike(before, after) {
+            rates.push((before.max(after), Rates { kv, echo }));
+        }
+        before = after;
+    }
+    kv.end()?;
+    echo.end()?;
+    Ok(rates)
+}
+
+/// A server and its load, stopped but for their turns.
+struct Pair {
+    load: Process,
+    server: Process,
+    counters: inspect::Process,
+}
+
+impl Pair {
+    fn kv(setting: &Setting, interrupted: &AtomicBool) -> Result<Pair, Error> {
+        let link = setting.link();
+        let server = Server::linerate(setting.serve(&link.server), interrupted)?;
+        let load = Process::start(setting.load_both(&link.load, server.address, ALONE))?;
+        let limit = PATIENCE + PER_MILLION.mul_f64(setting.keys as f64 / 1e6);
+        Pair::begun(load, server.process, limit, interrupted)
+    }
+
+    fn echo(setting: &echo_pair::Setting, interrupted: &AtomicBool) -> Result<Pair, Error> {
+        // Its link is another.
+        let setting = echo_pair::Setting { scratch: setting.scratch.join("echo"), ..setting.clone() };
+        let failed = |error| Error::Start { program: setting.scratch.display().to_string(), error };
+        fs::create_dir_all(&setting.scratch).map_err(failed)?;
+        let network = Network::Virtio(StackEngine::Native);
+        let (server, address) = echo_pair::start_server(&setting, network, interrupted)?;
+        let load = echo_pair::start_load(&setting, network, &address, CONNECTIONS)?;
+        Pair::begun(load, server, PATIENCE, interrupted)
+    }
+
+    /// Waits until `load` measures, and stops both.
+    fn begun(load: Process, server: Process, limit: Duration, interrupted: &AtomicBool) -> Result<Pair, Error> {
+        let until = Instant::now() + limit;
+        let counters = loop {
+            match inspect::with_pid(load.id()) {
+                Ok(counters) => break counters,
+                Err(error) if Instant::now() > until => return Err(unexpected(&load, &error)),
+                Err(_) => thread::sleep(GLANCE),
+            }
+        };
+        let mut pair = Pair { load, server, counters };
+        while pair.requests()?.1 == 0 {
+            if interrupted.load(Ordering::Relaxed) {
+                return Err(Error::Interrupted);
+            }
+            if Instant::now() > until {
+                return Err(unexpected(&pair.load, &"no requests were answered"));
+            }
+            thread::sleep(GLANCE);
+        }
+        pair.pause();
+        Ok(pair)
+    }
+
+    /// Has its turn. Returns requests per second.
+    fn rate(&mut self) -> Result<f64, Error> {
+        self.server.resume();
+        self.load.resume();
+        thread::sleep(SETTLING);
+        let (from, before) = self.requests()?;
+        thread::sleep(TURN);
+        let (until, after) = self.requests()?;
+        self.pause();
+        Ok((after - before) as f64 / (until - from).max(1) as f64 * 1e6)
+    }
+
+    fn pause(&self) {
+        self.load.pause();
+        self.server.pause();
+    }
+
+    /// Microseconds of the load's clock, and how many of its requests had been answered by then.
+    fn requests(&mut self) -> Result<(u64, u64), Error> {
+        let counters = self.counters.counters().map_err(|error| unexpected(&self.load, &error))?;
+        let requests = counters.workers.iter().flatten().filter_map(|worker| match worker.get(REQUESTS)? {
+            Value::One(requests) => Some(requests),
+            Value::Each(_) => None,
+        });
+        Ok((counters.at_us, requests.sum()))
+    }
+
+    /// Ends both; a load with errors has failed.
+    fn end(self) -> Result<(), Error> {
+        self.server.resume();
+        self.load.stop()?;
+        self.server.stop().map(|_| ())
+    }
+}
+
+fn unexpected(process: &Process, what: &dyn std::fmt::Display) -> Error {
+    Error::Unexpected { command: process.command().to_owned(), printed: what.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ratio_is_that_of_neighbours_with_the_cores_at_one_distance_and_quartiles_are_told() {
+        // What is slow for a while is slow for both.
+        let near = [(30.0, 40.0), (3.0, 4.0), (30.0, 60.0), (30.0, 30.0), (15.0, 20.0)];
+        let mut turns: Vec<_> = near.into_iter().map(|(kv, echo)| (35.0, Rates { kv, echo })).collect();
+        turns.extend([(160.0, Rates { kv: 9.0, echo: 10.0 }); FEWEST]);
+        turns.extend([(900.0, Rates { kv: 1.0, echo: 10.0 }); FEWEST - 1]);
+        let [near, far] = ByTurns::of(&turns)[..] else { panic!("too few at 900 ns") };
+        assert_eq!((near.transfer_ns, near.turns, near.ratio), (35.0, 5, [0.75, 0.75, 0.75]));
+        assert_eq!(near.rates, Rates { kv: 30.0, echo: 30.0 });
+        assert_eq!((far.transfer_ns, far.turns, far.ratio), (160.0, 3, [0.9, 0.9, 0.9]));
+        assert_eq!(ByTurns::of(&turns[2..5])[0].ratio, [0.5, 0.75, 0.75]);
+        assert_eq!(ByTurns::of(&[]), []);
+    }
+}
