@@ -196,19 +196,14 @@ fn load(
     connections: u32,
     interrupted: &AtomicBool,
 ) -> Result<Measured, Error> {
-    let load = start_load(setting, network, address, connections)?;
+    let load = Process::start(load_command(setting, network, address, connections))?;
     let line = load.command().to_owned();
     let printed = load.output(setting.duration + AROUND, interrupted)?;
     serde_json::from_str(&printed).map_err(|_| Error::Unexpected { command: line, printed })
 }
 
-/// Starts a load of the server at `address`.
-pub(crate) fn start_load(
-    setting: &Setting,
-    network: Network,
-    address: &str,
-    connections: u32,
-) -> Result<Process, Error> {
+/// A load of the server at `address`.
+pub(crate) fn load_command(setting: &Setting, network: Network, address: &str, connections: u32) -> Command {
     let mut command = Command::new(&setting.linerate);
     command.args(["echo", "load", "--json", "--cores", &setting.load_core.to_string(), "--connect", address]);
     command.args(["--connections", &connections.to_string(), "--size", &setting.size.to_string(), "--depth", "1"]);
@@ -225,7 +220,7 @@ pub(crate) fn start_load(
             command.args(["kernel", "--spin"]);
         }
     }
-    Process::start(command)
+    command
 }
 
 fn choice(engine: StackEngine) -> impl Iterator<Item = &'static str> {

@@ -293,7 +293,8 @@ impl Process {
         }
     }
 
-    fn failed(&mut self, what: &str) -> Error {
+    /// That it `what`, with what it wrote to standard error so far.
+    pub fn failed(&mut self, what: &str) -> Error {
         Error::Failed { command: self.command.clone(), what: what.to_owned(), said: self.said() }
     }
 

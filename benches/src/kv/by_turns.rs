@@ -7,23 +7,21 @@ use crate::distance::{Cores, apart, is_alike, of};
 use crate::echo_pair::{self, Network, StackEngine};
 use crate::process::{Error, Process};
 use crate::ratios::AtDistance;
-use linerate_apps::inspect::{self, Value};
+use linerate_apps::inspect::{self, Counters, Value};
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::fs;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long one turn is measured.
 pub const TURN: Duration = Duration::from_secs(1);
 /// What passes after both processes go on until they are measured: by then what they use most is in the caches again.
 const SETTLING: Duration = Duration::from_millis(250);
-/// How long the processes may be under load: ends by itself what nobody ends.
-const LONGEST: Duration = Duration::from_secs(3600);
 /// How long a load may take to begin, beside what it sets first.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How often it is looked whether it has begun.
-const GLANCE: Duration = Duration::from_millis(20);
 /// What a load counts.
 const REQUESTS: &str = "linerate_requests_total";
 
@@ -89,8 +87,10 @@ pub fn measure(
     interrupted: &AtomicBool,
 ) -> Result<Vec<(f64, Rates)>, Error> {
     let mut setting = setting.clone();
-    setting.pair.duration = LONGEST;
-    let mut kv = Pair::kv(&setting, interrupted)?;
+    let filling = PATIENCE + PER_MILLION.mul_f64(setting.keys as f64 / 1e6);
+    // The loads end by themselves when nobody ends them: after twice what both begin and have their turns in.
+    setting.pair.duration = 2 * (filling + PATIENCE + 2 * (SETTLING + TURN) * turns.try_into().unwrap_or(u32::MAX));
+    let mut kv = Pair::kv(&setting, filling, interrupted)?;
     let mut echo = Pair::echo(&setting.pair, interrupted)?;
     let mut rates = Vec::with_capacity(turns);
     let mut before = cores.distance()?;
@@ -99,12 +99,14 @@ pub fn measure(
             return Err(Error::Interrupted);
         }
         // What gets better or worse all the time is for nobody's good.
-        let (first, second) = if turn % 2 == 0 { (&mut kv, &mut echo) } else { (&mut echo, &mut kv) };
-        let (first, second) = (first.rate()?, second.rate()?);
-        let (kv, echo) = if turn % 2 == 0 { (first, second) } else { (second, first) };
+        let both = if turn % 2 == 0 {
+            Rates { kv: kv.rate()?, echo: echo.rate()? }
+        } else {
+            Rates { echo: echo.rate()?, kv: kv.rate()? }
+        };
         let after = cores.distance()?;
         if is_alike(before, after) {
-            rates.push((before.max(after), Rates { kv, echo }));
+            rates.push((before.max(after), both));
         }
         before = after;
     }
@@ -121,12 +123,11 @@ struct Pair {
 }
 
 impl Pair {
-    fn kv(setting: &Setting, interrupted: &AtomicBool) -> Result<Pair, Error> {
+    fn kv(setting: &Setting, filling: Duration, interrupted: &AtomicBool) -> Result<Pair, Error> {
         let link = setting.link();
         let server = Server::linerate(setting.serve(&link.server), interrupted)?;
-        let load = Process::start(setting.load_both(&link.load, server.address, ALONE))?;
-        let limit = PATIENCE + PER_MILLION.mul_f64(setting.keys as f64 / 1e6);
-        Pair::begun(load, server.process, limit, interrupted)
+        let load = setting.load_both(&link.load, server.address, ALONE);
+        Pair::begun(load, server.process, filling, interrupted)
     }
 
     fn echo(setting: &echo_pair::Setting, interrupted: &AtomicBool) -> Result<Pair, Error> {
@@ -136,30 +137,20 @@ impl Pair {
         fs::create_dir_all(&setting.scratch).map_err(failed)?;
         let network = Network::Virtio(StackEngine::Native);
         let (server, address) = echo_pair::start_server(&setting, network, interrupted)?;
-        let load = echo_pair::start_load(&setting, network, &address, CONNECTIONS)?;
+        let load = echo_pair::load_command(&setting, network, &address, CONNECTIONS);
         Pair::begun(load, server, PATIENCE, interrupted)
     }
 
-    /// Waits until `load` measures, and stops both.
-    fn begun(load: Process, server: Process, limit: Duration, interrupted: &AtomicBool) -> Result<Pair, Error> {
-        let until = Instant::now() + limit;
-        let counters = loop {
-            match inspect::with_pid(load.id()) {
-                Ok(counters) => break counters,
-                Err(error) if Instant::now() > until => return Err(unexpected(&load, &error)),
-                Err(_) => thread::sleep(GLANCE),
-            }
-        };
-        let mut pair = Pair { load, server, counters };
-        while pair.requests()?.1 == 0 {
-            if interrupted.load(Ordering::Relaxed) {
-                return Err(Error::Interrupted);
-            }
-            if Instant::now() > until {
-                return Err(unexpected(&pair.load, &"no requests were answered"));
-            }
-            thread::sleep(GLANCE);
+    /// Starts `load`, waits until it measures, and stops both.
+    fn begun(mut load: Command, server: Process, limit: Duration, interrupted: &AtomicBool) -> Result<Pair, Error> {
+        load.arg("--verbose").env_remove("RUST_LOG");
+        let mut load = Process::start(load)?;
+        if !load.wait_until_said(&["measuring"], limit, interrupted)? {
+            return Err(load.failed("ended before it measured"));
         }
+        let counters = inspect::with_pid(load.id());
+        let counters = counters.map_err(|error| load.failed(&format!("cannot be looked into ({error})")))?;
+        let pair = Pair { load, server, counters };
         pair.pause();
         Ok(pair)
     }
@@ -183,12 +174,11 @@ impl Pair {
 
     /// Microseconds of the load's clock, and how many of its requests had been answered by then.
     fn requests(&mut self) -> Result<(u64, u64), Error> {
-        let counters = self.counters.counters().map_err(|error| unexpected(&self.load, &error))?;
-        let requests = counters.workers.iter().flatten().filter_map(|worker| match worker.get(REQUESTS)? {
-            Value::One(requests) => Some(requests),
-            Value::Each(_) => None,
-        });
-        Ok((counters.at_us, requests.sum()))
+        let counters = self.counters.counters();
+        let counters = counters.map_err(|error| self.load.failed(&format!("cannot be looked into ({error})")))?;
+        let requests =
+            requests(&counters).ok_or_else(|| self.load.failed("did not tell its requests within a second"))?;
+        Ok((counters.at_us, requests))
     }
 
     /// Ends both; a load with errors has failed.
@@ -199,8 +189,13 @@ impl Pair {
     }
 }
 
-fn unexpected(process: &Process, what: &dyn std::fmt::Display) -> Error {
-    Error::Unexpected { command: process.command().to_owned(), printed: what.to_string() }
+/// The requests of all workers, if all have told them.
+fn requests(counters: &Counters) -> Option<u64> {
+    let of_one = |worker: &Option<BTreeMap<String, Value>>| match worker.as_ref()?.get(REQUESTS)? {
+        Value::One(requests) => Some(*requests),
+        Value::Each(_) => None,
+    };
+    counters.workers.iter().map(of_one).sum()
 }
 
 #[cfg(test)]
@@ -220,5 +215,14 @@ mod tests {
         assert_eq!((far.transfer_ns, far.turns, far.ratio), (160.0, 3, [0.9, 0.9, 0.9]));
         assert_eq!(ByTurns::of(&turns[2..5])[0].ratio, [0.5, 0.75, 0.75]);
         assert_eq!(ByTurns::of(&[]), []);
+    }
+
+    #[test]
+    fn requests_are_known_when_all_workers_have_told_them() {
+        let told = |requests| Some(BTreeMap::from([(REQUESTS.to_owned(), Value::One(requests))]));
+        let counters = |workers| requests(&Counters { at_us: 1, workers });
+        assert_eq!(counters(vec![told(2), told(3)]), Some(5));
+        assert_eq!(counters(vec![told(2), None]), None);
+        assert_eq!(counters(vec![Some(BTreeMap::new())]), None);
     }
 }
