@@ -37,6 +37,11 @@ pub fn prefetch_slice(bytes: &[u8]) {
 #[inline(always)]
 pub fn prefetch_bytes(bytes: &[u8]) {
     let mut next = bytes.as_ptr();
+    let Some(last) = bytes.len().checked_sub(1) else { return };
+    if last <= 2 * CACHE_LINE {
+        // One to three lines: how many could not be predicted.
+        return [0, last / 2, last].into_iter().for_each(|at| line(next.wrapping_add(at)));
+    }
     let end = next.wrapping_add(bytes.len());
     next = next.wrapping_sub(next.addr() % CACHE_LINE);
     while next < end {

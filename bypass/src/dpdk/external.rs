@@ -16,7 +16,7 @@ struct Attached {
     bytes: Bytes,
 }
 
-/// Bytes of private area that every mbuf of our pools has, a multiple of the 8 that DPDK demands.
+/// Bytes of private area that every mbuf of our pools has at least, a multiple of the 8 that DPDK demands.
 pub(super) const PRIVATE_SIZE: u16 = {
     assert!(align_of::<Attached>() <= 8);
     (size_of::<Attached>().div_ceil(8) * 8) as u16

@@ -6,6 +6,7 @@ use super::log;
 use super::mbuf::Mbuf;
 use super::segment::Segment;
 use crate::Bytes;
+use crate::prefetch::CACHE_LINE;
 use dpdk_sys as sys;
 use std::ffi::CString;
 use std::ptr::NonNull;
@@ -23,11 +24,13 @@ pub struct MempoolConfig {
     pub numa_node: Option<u16>,
     /// One piece of memory without gaps, as AF_XDP needs; not for a device that is given physical addresses.
     pub one_piece: bool,
+    /// Bytes in front of a frame that the device reads and writes with it: they and the frame begin a cache line together.
+    pub in_front: u16,
 }
 
 impl Default for MempoolConfig {
     fn default() -> Self {
-        MempoolConfig { packets: 16_384, data_room: 2048, numa_node: None, one_piece: false }
+        MempoolConfig { packets: 16_384, data_room: 2048, numa_node: None, one_piece: false, in_front: 0 }
     }
 }
 
@@ -68,6 +71,16 @@ unsafe impl Sync for Pool {}
 static IDLE: Mutex<Vec<Pool>> = Mutex::new(Vec::new());
 static NAMES: AtomicU64 = AtomicU64::new(0);
 
+/// Bytes of private area behind which what is `in_front` of a frame that begins at the headroom's end begins a cache line, or a few
+/// bytes into it: the area is a multiple of 8.
+fn private_size(in_front: u16) -> u16 {
+    const LINE: u16 = CACHE_LINE as u16;
+    // DPDK aligns mbufs to cache lines.
+    const BEHIND_AREA: u16 = (sys::LR_MBUF_SIZE + sys::LR_MBUF_HEADROOM) as u16;
+    let into_line = (BEHIND_AREA + PRIVATE_SIZE) % LINE;
+    PRIVATE_SIZE + (in_front.next_multiple_of(8) % LINE + LINE - into_line) % LINE
+}
+
 /// Packets that each polling thread keeps for itself.
 const CACHE: u32 = 256;
 /// Packets that it has for itself at most: DPDK lets a cache grow by half before it gives any back.
@@ -95,7 +108,7 @@ impl Mempool {
                     name.as_ptr(),
                     config.packets,
                     cache,
-                    PRIVATE_SIZE,
+                    private_size(config.in_front),
                     room,
                     config.numa_node.map_or(-1, i32::from),
                     i32::from(!config.one_piece),

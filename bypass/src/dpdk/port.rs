@@ -331,6 +331,7 @@ fn open_once(eal: &Eal, plan: &Plan, config: &PortConfig) -> Result<Shared, Open
         data_room: choice.data_room + if choice.cold { FURTHER as u16 } else { 0 },
         numa_node: u16::try_from(info.numa_node).ok(),
         one_piece: choice.one_piece,
+        in_front: choice.in_front,
     };
     let pool = Mempool::new(eal, pool)?;
     if matches!(plan.kind, Kind::AfXdp(_)) {

@@ -22,6 +22,8 @@ const MAX_IP: usize = 65_535;
 pub(super) const TSO_PAYLOAD: usize = MAX_IP - 60 - 60;
 /// Data room of a packet at least.
 const DATA_ROOM: usize = 2048;
+/// Bytes of `struct virtio_net_hdr` with the number of buffers (virtio 1.2, 5.1.6).
+const VIRTIO_HEADER: u16 = 12;
 /// The kernel puts received frames this far into an AF_XDP buffer (`XDP_PACKET_HEADROOM`).
 const XDP_HEADROOM: usize = 256;
 /// The AF_XDP driver puts so many packets into a fill ring at once, whatever the descriptors.
@@ -53,6 +55,8 @@ pub(super) struct Choice {
     pub cold: bool,
     /// Its pool must be one piece of memory.
     pub one_piece: bool,
+    /// Bytes in front of a frame that the device reads and writes with it.
+    pub in_front: u16,
     /// Bytes of a VLAN tag that sent frames may have beside their headers.
     pub tag: usize,
     /// Segments of one sent frame at most; with 1, it must also be exclusive and of the port's own pool.
@@ -201,6 +205,7 @@ pub(super) fn choose(
         may_vanish: is_memif(plan),
         cold: virtio || plan.kind == Kind::Other,
         one_piece: is_xdp,
+        in_front: if virtio || plan.kind == Kind::Vhost { VIRTIO_HEADER } else { 0 },
         tag: if config.vlan && !vlan { TAG } else { 0 },
         max_segments: segments(info.tx_mtu_segments_max),
         max_tso_segments: segments(info.tx_segments_max),

@@ -26,6 +26,8 @@ pub(super) struct Client {
     pub has_more: bool,
     /// Which of the requests that were recognised ahead are its next.
     pub ahead: Range<usize>,
+    /// That is one, and all that has come; and no reply to it waits.
+    pub asks_once: bool,
     /// The other worker that its requests are being put together for.
     pub errand: Option<usize>,
     pub output: Output,
@@ -125,6 +127,7 @@ impl Client {
             awaits: 0,
             has_more: false,
             ahead: 0..0,
+            asks_once: false,
             errand: None,
             output: Output::default(),
             has_peer_finished: false,

@@ -177,6 +177,17 @@ pub(super) struct Mark {
 
 const _: () = assert!(LONG <= 10_000);
 
+/// The two digits of each number below a hundred.
+const DIGITS: [[u8; 2]; 100] = {
+    let mut digits = [[0; 2]; 100];
+    let mut number = 0;
+    while number < 100 {
+        digits[number] = [b'0' + number as u8 / 10, b'0' + number as u8 % 10];
+        number += 1;
+    }
+    digits
+};
+
 /// Bytes of a value of `len`, fewer than [`LONG`], with the line in front of it and the end of its own.
 #[inline(always)]
 pub(super) fn bulk_len(len: usize) -> usize {
@@ -187,30 +198,21 @@ pub(super) fn bulk_len(len: usize) -> usize {
 /// Writes `value`, with the line in front of it, into `place`, which is as long as [`bulk_len`] says.
 #[inline(always)]
 pub(super) fn write_bulk(value: &[u8], place: &mut [u8]) {
-    let len = value.len();
-    let digit = |at: usize| b'0' + (at % 10) as u8;
-    let (line, rest) = place.split_at_mut(place.len() - len - 2);
-    match line {
-        [dollar, a, end @ ..] if end.len() == 2 => {
-            (*dollar, *a) = (b'$', digit(len));
-            end.copy_from_slice(b"\r\n");
+    let (line, rest) = place.split_at_mut(place.len() - value.len() - 2);
+    if let [dollar, digits @ .., cr, lf] = line {
+        [*dollar, *cr, *lf] = *b"$\r\n";
+        let len = value.len();
+        match digits {
+            [a] => *a = b'0' + len as u8,
+            [a, b] => [*a, *b] = DIGITS[len],
+            [a, b, c] => [*a, *b, *c] = [b'0' + (len / 100) as u8, DIGITS[len % 100][0], DIGITS[len % 100][1]],
+            [a, b, c, d] => ([*a, *b], [*c, *d]) = (DIGITS[len / 100], DIGITS[len % 100]),
+            _ => {}
         }
-        [dollar, a, b, end @ ..] if end.len() == 2 => {
-            (*dollar, *a, *b) = (b'$', digit(len / 10), digit(len));
-            end.copy_from_slice(b"\r\n");
-        }
-        [dollar, a, b, c, end @ ..] if end.len() == 2 => {
-            (*dollar, *a, *b, *c) = (b'$', digit(len / 100), digit(len / 10), digit(len));
-            end.copy_from_slice(b"\r\n");
-        }
-        [dollar, a, b, c, d, end @ ..] => {
-            (*dollar, *a, *b, *c, *d) = (b'$', digit(len / 1000), digit(len / 100), digit(len / 10), digit(len));
-            end.copy_from_slice(b"\r\n");
-        }
-        _ => {}
     }
-    rest[..len].copy_from_slice(value);
-    rest[len..].copy_from_slice(b"\r\n");
+    let (place, end) = rest.split_at_mut(value.len());
+    place.copy_from_slice(value);
+    end.copy_from_slice(b"\r\n");
 }
 
 /// Room that is kept for the next replies.

@@ -189,12 +189,7 @@ impl Kv {
                 continue;
             }
             client.served_in = self.burst;
-            let is_done = !client.ahead.is_empty()
-                && self.serve_ahead(net, client)
-                && !client.has_peer_finished
-                && net.received(*conn) == 0;
-            if is_done {
-                client.heard = self.now;
+            if client.asks_once && self.serve_one(net, client) {
                 continue;
             }
             self.clients = clients;
@@ -208,6 +203,7 @@ impl Kv {
     #[inline(always)]
     fn recognise_next(&mut self, net: &mut impl Transport, client: &mut Client, with_others: bool) {
         client.ahead = 0..0;
+        client.asks_once = false;
         if !client.is_fresh() {
             return;
         }
@@ -219,6 +215,10 @@ impl Kv {
         if with_others && used < data.len() && client.ahead.len() < AHEAD {
             self.glimpse(client, &data[used..]);
         }
+        client.asks_once = client.ahead.len() == 1
+            && client.output.is_empty()
+            && !client.has_peer_finished
+            && net.received(client.conn) == used;
     }
 
     /// Recognises requests of `session` at the beginning of `data` that can be done here, and asks for the part of the index that
@@ -268,12 +268,8 @@ impl Kv {
     }
 
     /// Does what was recognised ahead of what `client` asks for. Returns whether all of it has been done.
-    #[inline]
     pub(super) fn serve_ahead(&mut self, net: &mut impl Transport, client: &mut Client) -> bool {
         let ahead = std::mem::take(&mut client.ahead);
-        if ahead.len() == 1 && client.output.is_empty() && self.serve_one(net, client, self.ahead[ahead.start]) {
-            return true;
-        }
         let Speech::Resp { session, .. } = &mut client.speech else { return false };
         let Some((used, is_all)) = self.answer(session, net.peek(client.conn), ahead) else { return false };
         self.host.read(used);
@@ -282,32 +278,34 @@ impl Kv {
         is_all
     }
 
-    /// Does what `client` asks for next, `ahead`, if that is a GET of a short value or a SET that there is room for. Returns whether
-    /// it was.
+    /// Does what `client`, which [asks once](Client::asks_once), asks for, if that is a GET of a short value that was seen or a SET
+    /// that there is room for. Returns whether it was.
     ///
     /// The answer is written where it is sent from.
     #[inline(always)]
-    fn serve_one(&mut self, net: &mut impl Transport, client: &mut Client, ahead: Ahead) -> bool {
-        let Ahead { known, hash, seen } = ahead;
+    fn serve_one(&mut self, net: &mut impl Transport, client: &mut Client) -> bool {
+        let Some(Ahead { known, hash, seen }) = self.ahead.get(client.ahead.start) else { return false };
         let Speech::Resp { session, .. } = &mut client.speech else { return false };
         let Some(store) = &mut self.stores[self.worker] else { return false };
         let data = net.peek(client.conn);
-        let key = self.keys.known(session.space(), known.key(data), hash);
+        let key = self.keys.known(session.space(), known.key(data), *hash);
         let found = match known.value(data) {
             None => {
-                let Ok(Some(Str::Short(value))) = store.get_seen(&key, seen, self.now) else { return false };
+                let Some(value) = store.get_seen(&key, *seen, self.now) else { return false };
                 self.stats.hits += 1;
                 session.used_for(Quick::Get, self.now);
                 Some(value)
             }
             Some(value) => {
-                if !set(store, &key, seen, value, self.now) {
+                if !set(store, &key, *seen, value, self.now) {
                     return false;
                 }
                 session.used_for(Quick::Set, self.now);
                 None
             }
         };
+        client.ahead = 0..0;
+        client.heard = self.now;
         self.stats.commands += 1;
         self.host.read(known.len.into());
         let len = found.map_or(OK.len(), |value| bulk_len(value.len()));
@@ -339,21 +337,28 @@ impl Kv {
             let data = &data[used..];
             let key = self.keys.known(session.space(), known.key(data), *hash);
             let is_done = match known.value(data) {
-                None => match store.get_seen(&key, *seen, self.now) {
-                    Ok(Some(Str::Short(value))) => {
-                        self.replies.bulk(value);
-                        self.stats.hits += 1;
-                        true
+                None => {
+                    let found = if let Some(value) = store.get_seen(&key, *seen, self.now) {
+                        Ok(Some(Str::Short(value)))
+                    } else {
+                        store.get(&key, self.now)
+                    };
+                    match found {
+                        Ok(Some(Str::Short(value))) => {
+                            self.replies.bulk(value);
+                            self.stats.hits += 1;
+                            true
+                        }
+                        Ok(None) => {
+                            let is_2 = session.protocol() == Protocol::Resp2;
+                            self.replies.put(if is_2 { b"$-1\r\n" } else { b"_\r\n" });
+                            self.stats.misses += 1;
+                            true
+                        }
+                        // Long, or no string.
+                        _ => false,
                     }
-                    Ok(None) => {
-                        let is_2 = session.protocol() == Protocol::Resp2;
-                        self.replies.put(if is_2 { b"$-1\r\n" } else { b"_\r\n" });
-                        self.stats.misses += 1;
-                        true
-                    }
-                    // Long, or no string.
-                    _ => false,
-                },
+                }
                 Some(value) => {
                     let is_set = set(store, &key, *seen, value, self.now);
                     if is_set {

@@ -4,10 +4,9 @@
 //! others' keys have been looked at. What was seen holds until an item goes or is moved.
 
 use super::index::Location;
-use super::item::{Form, Head, Item};
-use super::strings::string;
-use super::{Error, Key, Store, Str};
-use linerate_bypass::{prefetch, prefetch_bytes};
+use super::item::{Form, Item};
+use super::{Key, Store};
+use linerate_bypass::prefetch_bytes;
 
 /// Where an item was that may be a key's.
 #[derive(Debug, Default, Clone, Copy)]
@@ -21,9 +20,7 @@ impl Store {
     /// Asks for the part of the index that leads to keys of `hash`.
     #[inline(always)]
     pub fn prefetch_index(&self, hash: u64) {
-        if let Some(first) = self.index.first(hash) {
-            prefetch(first);
-        }
+        self.index.prefetch(hash);
     }
 
     /// Asks for the item under `hash`, if there is one, when the index is here: all of it, if it is not long.
@@ -31,8 +28,7 @@ impl Store {
     pub fn prefetch_item(&self, hash: u64) -> Seen {
         /// Where more is read, the processor sees that by itself.
         const MOST: usize = 256;
-        // The first whose tag is the same is seldom another.
-        let location = self.index.find(hash, |_| true);
+        let location = self.index.likely(hash);
         if let Some(location) = location {
             let slot = self.heap.slot(location);
             prefetch_bytes(&slot[..slot.len().min(MOST)]);
@@ -40,35 +36,42 @@ impl Store {
         Seen { location, released: self.heap.released() }
     }
 
-    /// As [`get`](Self::get), of a key whose item may have been seen.
+    /// The short string under `key` at `now`, if it has been seen: it has been used once more. Otherwise [`get`](Self::get) knows
+    /// what there is.
     #[inline(always)]
-    pub fn get_seen(&mut self, key: &Key, seen: Seen, now: u64) -> Result<Option<Str<'_>>, Error> {
-        let Some((location, head)) = self.seen(key, seen) else { return self.get(key, now) };
+    pub fn get_seen(&mut self, key: &Key, seen: Seen, now: u64) -> Option<&[u8]> {
+        let location = self.still(seen)?;
+        let space = self.spaces.current(key.space);
         let slot = self.heap.at_mut(location);
+        let item = Item(&*slot);
+        let head = item.head_if(space, key.bytes)?;
+        if head.form() != Form::Short || item.expires_at().is_some_and(|at| at <= now) {
+            return None;
+        }
         self.evict.note_use(Item(&mut *slot), head.access(), now, &mut self.random);
-        string(&self.longs, head, slot).map(Some)
+        Some(head.value_of(slot))
     }
 
     /// Writes `value` over a string that may have been seen, if it is `key`'s, as long, and nothing but its value changes. Returns
     /// whether it was; otherwise nothing has changed, and [`set`](Self::set) may still do it.
     #[inline(always)]
     pub fn set_seen(&mut self, key: &Key, seen: Seen, value: &[u8], now: u64) -> bool {
-        let Some((location, head)) = self.seen(key, seen) else { return false };
+        let Some(location) = self.still(seen) else { return false };
+        let space = self.spaces.current(key.space);
+        let mut item = Item(self.heap.at_mut(location));
+        let Some(head) = item.head_if(space, key.bytes) else { return false };
         if !head.is_bare() || head.form() != Form::Short || head.value_len() != value.len() {
             return false;
         }
-        let mut item = Item(self.heap.at_mut(location));
         item.set_access(self.evict.note(Some(head.access()), now, 0));
         item.value_mut().copy_from_slice(value);
         self.wrote(key.hash, location);
         true
     }
 
-    /// Where the item of `key` lies that was seen, and how it begins, if nothing has to be asked about it: it never expires.
+    /// Where an item was seen, if it is one still.
     #[inline(always)]
-    fn seen(&self, key: &Key, seen: Seen) -> Option<(Location, Head)> {
-        let location = seen.location.filter(|_| seen.released == self.heap.released())?;
-        let head = self.item(location).head_if(self.spaces.current(key.space), key.bytes)?;
-        (!head.expires()).then_some((location, head))
+    fn still(&self, seen: Seen) -> Option<Location> {
+        seen.location.filter(|_| seen.released == self.heap.released())
     }
 }

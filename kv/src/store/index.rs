@@ -1,6 +1,8 @@
 //! Which items a hash leads to.
 
+use linerate_bypass::prefetch;
 use std::num::NonZeroU32;
+use std::ops::BitOr;
 
 /// Where an item lies, for whoever keeps items.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -8,38 +10,45 @@ pub(crate) struct Location(pub NonZeroU32);
 
 /// Entries that a segment has when there are as many as were expected: growing it takes some ten microseconds.
 const SEGMENT: usize = 1024;
-/// The fewest homes of a segment that has any.
-const FEWEST: usize = 8;
+/// Places of a line: as many as a processor's cache line has room for.
+const LINE: usize = 8;
 
 /// A table of locations by hash, in segments that grow by themselves.
 ///
 /// The upper half of a hash chooses the segment, whose number never changes. The lower half, the tag, lies in the entry beside
-/// the location, so that a segment grows without a look at any item. In a segment an entry's home is the tag scaled to their
-/// number, so that homes are in the order of tags however many there are; it lies there or, by linear probing, behind. The last
-/// home's entries go on beyond it: nothing wraps around. A segment grows by a quarter when it is four fifths full: growth
-/// costs no request more than a segment's, and an entry takes 10 to 13 bytes.
+/// the location, so that a segment grows without a look at any item. In a segment an entry's home is a line: the tag scaled to their
+/// number, so that homes are in the order of tags however many there are. An entry lies there, in any place, or if the line is
+/// full in the first behind that is not. The last home's entries go on beyond it: nothing wraps around. A segment grows by a
+/// quarter when it is four fifths full: growth costs no request more than a segment's, and an entry takes 10 to 13 bytes.
 pub(crate) struct Index {
     segments: Box<[Segment]>,
     len: usize,
-    /// Places of all segments, taken or not.
-    places: usize,
+    /// Lines of all segments.
+    lines: usize,
     /// How often a segment was made smaller, as long as that is known.
     shrunk: u32,
 }
 
 #[derive(Default, Clone)]
 struct Segment {
-    /// The tag in the upper half, the location in the lower; 0 is nothing.
-    places: Vec<u64>,
+    lines: Vec<Line>,
     homes: u32,
     len: u32,
+}
+
+/// Places, those without a location free.
+#[derive(Default, Clone, Copy)]
+#[repr(align(64))]
+struct Line {
+    tags: [u32; LINE],
+    locations: [Option<Location>; LINE],
 }
 
 impl Index {
     /// A table for about `expected` entries. It may have more.
     pub fn new(expected: usize) -> Self {
         let segments = expected.div_ceil(SEGMENT).max(1);
-        Index { segments: vec![Segment::default(); segments].into(), len: 0, places: 0, shrunk: 0 }
+        Index { segments: vec![Segment::default(); segments].into(), len: 0, lines: 0, shrunk: 0 }
     }
 
     /// Entries.
@@ -54,7 +63,7 @@ impl Index {
 
     /// Bytes of memory that it takes.
     pub fn bytes(&self) -> usize {
-        self.places * size_of::<u64>() + self.segments.len() * size_of::<Segment>()
+        self.lines * size_of::<Line>() + self.segments.len() * size_of::<Segment>()
     }
 
     #[inline(always)]
@@ -62,11 +71,21 @@ impl Index {
         ((u128::from(hash) * self.segments.len() as u128) >> 64) as usize
     }
 
-    /// Where the search for `hash` begins, to be fetched ahead.
+    /// Fetches ahead what [`likely`](Self::likely) and [`find`](Self::find) read first.
     #[inline]
-    pub fn first(&self, hash: u64) -> Option<&u64> {
+    pub fn prefetch(&self, hash: u64) {
         let segment = &self.segments[self.segment_of(hash)];
-        segment.places.get(segment.home(hash as u32))
+        if let Some(line) = segment.lines.get(segment.home(hash as u32)) {
+            prefetch(line);
+        }
+    }
+
+    /// A location under `hash`, if there is one: nearly always the only one.
+    #[inline(always)]
+    pub fn likely(&self, hash: u64) -> Option<Location> {
+        let segment = &self.segments[self.segment_of(hash)];
+        let line = segment.lines.get(segment.home(hash as u32))?;
+        line.likely(hash as u32).or_else(|| self.find(hash, |_| true))
     }
 
     /// The location under `hash` that `is_it` says yes to.
@@ -79,14 +98,15 @@ impl Index {
     #[inline(always)]
     pub fn find_map<T>(&self, hash: u64, mut is_it: impl FnMut(Location) -> Option<T>) -> Option<T> {
         let segment = &self.segments[self.segment_of(hash)];
-        for entry in segment.places.get(segment.home(hash as u32)..)? {
-            if tag_of(*entry) == hash as u32
-                && let Some(location) = location_of(*entry)
-                && let found @ Some(_) = is_it(location)
-            {
-                return found;
+        for line in segment.lines.get(segment.home(hash as u32)..)? {
+            for (tag, location) in line.entries() {
+                if tag == hash as u32
+                    && let found @ Some(_) = is_it(location)
+                {
+                    return found;
+                }
             }
-            if *entry == 0 {
+            if !line.is_full() {
                 return None;
             }
         }
@@ -97,13 +117,13 @@ impl Index {
     pub fn insert(&mut self, hash: u64, location: Location) {
         let at = self.segment_of(hash);
         let segment = &mut self.segments[at];
-        let before = segment.places.capacity();
+        let before = segment.lines.capacity();
         if segment.is_full() {
-            segment.set_homes(segment.more_homes() as u32);
+            segment.set_homes(segment.more_homes());
         }
-        segment.put(entry(hash as u32, location));
+        segment.put(hash as u32, location);
         segment.len += 1;
-        self.places = self.places - before + segment.places.capacity();
+        self.lines = self.lines - before + segment.lines.capacity();
         self.len += 1;
     }
 
@@ -111,10 +131,8 @@ impl Index {
     pub fn relocate(&mut self, hash: u64, from: Location, to: Location) -> bool {
         let at = self.segment_of(hash);
         let segment = &mut self.segments[at];
-        let Some((at, _)) = segment.candidates(hash as u32).find(|(_, location)| *location == from) else {
-            return false;
-        };
-        segment.places[at] = entry(hash as u32, to);
+        let Some((line, at)) = segment.place_of(hash as u32, from) else { return false };
+        segment.lines[line].locations[at] = Some(to);
         true
     }
 
@@ -122,15 +140,14 @@ impl Index {
     pub fn remove(&mut self, hash: u64, location: Location) -> bool {
         let at = self.segment_of(hash);
         let segment = &mut self.segments[at];
-        let Some((at, _)) = segment.candidates(hash as u32).find(|(_, it)| *it == location) else { return false };
-        segment.take(at);
+        let Some(place) = segment.place_of(hash as u32, location) else { return false };
+        segment.take(place);
         segment.len -= 1;
         self.len -= 1;
         if segment.may_shrink() {
-            let before = segment.places.capacity();
-            let homes = if segment.len == 0 { 0 } else { (segment.len as usize * 3 / 2).max(FEWEST) };
-            segment.set_homes(homes as u32);
-            self.places = self.places - before + segment.places.capacity();
+            let before = segment.lines.capacity();
+            segment.set_homes((segment.len as usize * 3 / 2).div_ceil(LINE));
+            self.lines = self.lines - before + segment.lines.capacity();
             self.shrunk = self.shrunk.wrapping_add(1);
         }
         true
@@ -148,18 +165,14 @@ impl Index {
                 left = left.saturating_sub(1);
             } else {
                 let first = segment.home(tag);
-                let end = (first + left).min(segment.homes as usize);
-                left = left.saturating_sub(end - first);
+                let end = (first + left.div_ceil(LINE)).min(segment.homes as usize);
+                left = left.saturating_sub((end - first) * LINE);
                 let beyond = segment.first_tag(end);
-                for (place, entry) in segment.places.iter().enumerate().skip(first) {
-                    if place >= end && *entry == 0 {
+                for (line, places) in segment.lines.iter().enumerate().skip(first) {
+                    let between = |it: &(u32, Location)| u64::from(it.0) < beyond && it.0 >= tag;
+                    places.entries().filter(between).for_each(|(_, location)| visit(location));
+                    if line + 1 >= end && !places.is_full() {
                         break;
-                    }
-                    if let Some(location) = location_of(*entry)
-                        && u64::from(tag_of(*entry)) < beyond
-                        && tag_of(*entry) >= tag
-                    {
-                        visit(location);
                     }
                 }
                 (at, tag) = if end == segment.homes as usize { (at + 1, 0) } else { (at, beyond as u32) };
@@ -187,15 +200,15 @@ impl Index {
     /// The most bytes by which it grows when an entry is added under `hash`.
     pub fn growth_under(&self, hash: u64) -> usize {
         let segment = &self.segments[self.segment_of(hash)];
-        let (homes, len) = (segment.homes as usize, segment.places.len());
-        let places = if segment.is_full() {
+        let (homes, lines) = (segment.homes as usize, segment.lines.len());
+        let lines = if segment.is_full() {
             let more = segment.more_homes();
-            // With more homes no more entries go on beyond the last than now, but for the new one and a rounding.
-            places_for(more).max(more + (len - homes + 2).next_multiple_of(FEWEST))
+            // With more homes no more entries go on beyond the last than now, but for the new one and a line's by rounding.
+            lines_for(more).max(more + (lines - homes) + 2)
         } else {
-            len + if len == segment.places.capacity() { FEWEST } else { 0 }
+            lines + usize::from(lines == segment.lines.capacity())
         };
-        places.saturating_sub(segment.places.capacity()) * size_of::<u64>()
+        lines.saturating_sub(segment.lines.capacity()) * size_of::<Line>()
     }
 
     /// An entry near where `random`, a number of all 64 bits, leads: nearly any.
@@ -203,13 +216,15 @@ impl Index {
         let start = self.segment_of(random);
         let later = self.segments[start..].iter().chain(&self.segments[..start]);
         let segment = later.into_iter().find(|segment| segment.len > 0)?;
-        let (front, back) = segment.places.split_at(segment.home(random as u32));
-        back.iter().chain(front).find_map(|entry| location_of(*entry))
+        let (front, back) = segment.lines.split_at(segment.home(random as u32));
+        let places = back.iter().chain(front).flat_map(|line| line.locations);
+        // The lowest bits, which say next to nothing of the line, choose the place.
+        places.clone().skip(random as usize % LINE).chain(places).flatten().next()
     }
 }
 
 impl Segment {
-    /// The place where an entry with `tag` belongs.
+    /// The line where an entry with `tag` belongs.
     #[inline(always)]
     fn home(&self, tag: u32) -> usize {
         ((u64::from(tag) * u64::from(self.homes)) >> 32) as usize
@@ -217,12 +232,13 @@ impl Segment {
 
     /// Whether another entry makes it grow.
     fn is_full(&self) -> bool {
-        self.len as usize + 1 > self.homes as usize * 4 / 5
+        self.len as usize + 1 > self.homes as usize * LINE * 4 / 5
     }
 
     /// Homes that it has when it has grown.
     fn more_homes(&self) -> usize {
-        (self.homes as usize * 5 / 4).max(FEWEST)
+        let homes = self.homes as usize;
+        homes + (homes / 4).max(1)
     }
 
     /// The first tag whose home is `home` or behind it; 2³² if there is none.
@@ -230,44 +246,51 @@ impl Segment {
         ((home as u64) << 32).div_ceil(u64::from(self.homes))
     }
 
-    /// Places and locations of the entries with `tag`.
-    #[inline(always)]
-    fn candidates(&self, tag: u32) -> impl Iterator<Item = (usize, Location)> {
-        let first = self.home(tag);
-        let places = self.places.get(first..).unwrap_or_default();
-        let run = places.iter().take_while(|entry| **entry != 0).enumerate();
-        run.filter(move |(_, entry)| tag_of(**entry) == tag)
-            .filter_map(move |(at, entry)| Some((first + at, location_of(*entry)?)))
-    }
-
-    /// Puts `entry` into the first free place from its home on.
-    fn put(&mut self, entry: u64) {
-        let home = self.home(tag_of(entry));
-        match self.places[home..].iter_mut().find(|place| **place == 0) {
-            Some(place) => *place = entry,
-            None => {
-                if self.places.len() == self.places.capacity() {
-                    // By itself it would double.
-                    self.places.reserve_exact(FEWEST);
-                }
-                self.places.push(entry);
+    /// The line and the place in it where `location` is under `tag`.
+    fn place_of(&self, tag: u32, location: Location) -> Option<(usize, usize)> {
+        for (line, places) in self.lines.iter().enumerate().skip(self.home(tag)) {
+            if let found @ Some(_) = places.locations.iter().position(|it| *it == Some(location)) {
+                return found.map(|at| (line, at));
             }
-        }
-    }
-
-    /// Empties the place `hole` and moves what would not be found behind it any more.
-    fn take(&mut self, mut hole: usize) {
-        for at in hole + 1..self.places.len() {
-            let entry = self.places[at];
-            if entry == 0 {
+            if !places.is_full() {
                 break;
             }
-            if self.home(tag_of(entry)) <= hole {
-                self.places[hole] = entry;
-                hole = at;
+        }
+        None
+    }
+
+    /// Puts `location` into the first line from the home of `tag` on that is not full.
+    fn put(&mut self, tag: u32, location: Location) {
+        let home = self.home(tag);
+        if self.lines[home..].iter_mut().any(|line| line.put(tag, location)) {
+            return;
+        }
+        if self.lines.len() == self.lines.capacity() {
+            // By itself it would double.
+            self.lines.reserve_exact(1);
+        }
+        let mut line = Line::default();
+        line.put(tag, location);
+        self.lines.push(line);
+    }
+
+    /// Empties a place, and moves what would not be found any more because its line is not full now.
+    fn take(&mut self, (mut line, mut at): (usize, usize)) {
+        let mut was_full = self.lines[line].is_full();
+        for behind in line + 1..self.lines.len() {
+            if !was_full {
+                break;
+            }
+            let places = self.lines[behind];
+            was_full = places.is_full();
+            let movable = |at: &usize| places.locations[*at].is_some() && self.home(places.tags[*at]) <= line;
+            if let Some(found) = (0..LINE).find(movable) {
+                self.lines[line].tags[at] = places.tags[found];
+                self.lines[line].locations[at] = places.locations[found];
+                (line, at) = (behind, found);
             }
         }
-        self.places[hole] = 0;
+        self.lines[line].locations[at] = None;
     }
 
     /// Whether it is time for fewer homes: when it has become much emptier, and what is left is spread over all tags. It is not
@@ -275,43 +298,53 @@ impl Segment {
     fn may_shrink(&self) -> bool {
         /// Parts of the tags whose entries are counted, as a power of two.
         const PARTS: u32 = 3;
-        if self.len == 0 || self.len >= self.homes / 4 || !self.len.is_power_of_two() {
+        if self.len == 0 || self.homes == 1 || self.len >= self.homes * LINE as u32 / 4 || !self.len.is_power_of_two() {
             return self.len == 0;
         }
         let mut counts = [0; 1 << PARTS];
-        let tags = self.places.iter().filter(|entry| **entry != 0).map(|entry| tag_of(*entry));
-        tags.for_each(|tag| counts[(tag >> (u32::BITS - PARTS)) as usize] += 1);
-        counts.iter().all(|count| *count <= self.len >> PARTS << 1 | FEWEST as u32)
+        let entries = self.lines.iter().flat_map(Line::entries);
+        entries.for_each(|(tag, _)| counts[(tag >> (u32::BITS - PARTS)) as usize] += 1);
+        counts.iter().all(|count| *count <= self.len >> PARTS << 1 | LINE as u32)
     }
 
-    fn set_homes(&mut self, homes: u32) {
-        let mut places = Vec::with_capacity(places_for(homes as usize));
-        places.resize(homes as usize, 0);
-        let old = std::mem::replace(&mut self.places, places);
-        self.homes = homes;
-        for entry in old.into_iter().filter(|entry| *entry != 0) {
-            self.put(entry);
-        }
+    fn set_homes(&mut self, homes: usize) {
+        let mut lines = Vec::with_capacity(lines_for(homes));
+        lines.resize(homes, Line::default());
+        let old = std::mem::replace(&mut self.lines, lines);
+        self.homes = homes as u32;
+        old.iter().flat_map(Line::entries).for_each(|(tag, location)| self.put(tag, location));
     }
 }
 
-/// Places with `homes`: some more for what goes on beyond the last home, so that it seldom has to be moved for that.
-fn places_for(homes: usize) -> usize {
-    homes + if homes == 0 { 0 } else { 8 + homes / 64 }
+impl Line {
+    fn entries(&self) -> impl Iterator<Item = (u32, Location)> {
+        self.tags.into_iter().zip(self.locations).filter_map(|(tag, location)| Some((tag, location?)))
+    }
+
+    /// A location under `tag`, if there is one. All places are looked at together: which has it cannot be predicted.
+    #[inline(always)]
+    fn likely(&self, tag: u32) -> Option<Location> {
+        const BITS: [u32; LINE] = [1, 2, 4, 8, 16, 32, 64, 128];
+        let bits: [u32; LINE] = std::array::from_fn(|at| if self.tags[at] == tag { BITS[at] } else { 0 });
+        let bits = bits.into_iter().fold(0, u32::bitor);
+        *self.locations.get(bits.trailing_zeros() as usize)?
+    }
+
+    #[inline(always)]
+    fn is_full(&self) -> bool {
+        self.locations.iter().all(Option::is_some)
+    }
+
+    /// Returns whether there was room.
+    fn put(&mut self, tag: u32, location: Location) -> bool {
+        let free = self.locations.iter().position(Option::is_none);
+        free.inspect(|at| (self.tags[*at], self.locations[*at]) = (tag, Some(location))).is_some()
+    }
 }
 
-fn entry(tag: u32, Location(location): Location) -> u64 {
-    u64::from(tag) << 32 | u64::from(location.get())
-}
-
-#[inline(always)]
-fn tag_of(entry: u64) -> u32 {
-    (entry >> 32) as u32
-}
-
-#[inline(always)]
-fn location_of(entry: u64) -> Option<Location> {
-    NonZeroU32::new(entry as u32).map(Location)
+/// Lines with `homes`: some more for what goes on beyond the last home, so that it seldom has to be moved for that.
+fn lines_for(homes: usize) -> usize {
+    homes + if homes == 0 { 0 } else { 1 + homes / 64 }
 }
 
 #[cfg(test)]
@@ -445,11 +478,11 @@ mod tests {
         while let Some(tag) = tags.pop() {
             assert!(index.remove(tag, location(tags.len() as u32 + 1)));
             // The longest run of places that are taken.
-            let places = &index.segments[0].places;
-            let longest = places.split(|entry| *entry == 0).map(<[u64]>::len).max().unwrap_or(0);
+            let lines = &index.segments[0].lines;
+            let longest = lines.split(|line| !line.is_full()).map(<[Line]>::len).max().unwrap_or(0) * LINE;
             assert!(longest < 200, "{longest} of {}", tags.len());
         }
-        assert_eq!(index.places, 0);
+        assert_eq!(index.lines, 0);
     }
 
     #[test]

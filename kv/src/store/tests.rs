@@ -24,7 +24,14 @@ fn what_was_seen_is_written_over_where_it_lies_if_nothing_but_its_value_changes(
     store.set(&expiring, &b"one"[..], Expiry::At(99), 0).unwrap();
     store.hset(&list, b"one", &b"two"[..], 0).unwrap();
     let seen = store.prefetch_item(key.hash());
+    assert_eq!(store.get_seen(&key, seen, 1), Some(&b"one"[..]));
     assert!(store.set_seen(&key, seen, b"two", 1));
+    assert_eq!(store.get_seen(&key, seen, 1), Some(&b"two"[..]));
+    // It has expired, or is no short string: what there is, others say.
+    let [seen_expiring, seen_hash] = [&expiring, &list].map(|key| store.prefetch_item(key.hash()));
+    assert_eq!(store.get_seen(&expiring, seen_expiring, 98), Some(&b"one"[..]));
+    assert_eq!(store.get_seen(&expiring, seen_expiring, 99), None);
+    assert_eq!(store.get_seen(&list, seen_hash, 1), None);
     assert!(store.get(&key, 1).unwrap().unwrap() == b"two"[..]);
     // Another length, another key, nothing seen, and what more is to be known of than key and value.
     assert!(!store.set_seen(&key, seen, b"three", 1));

@@ -247,7 +247,10 @@ impl Bench {
             }
             Do::Get => {
                 let seen = self.seen.get(&name.0).copied().unwrap_or_default();
-                let there = store.get_seen(&key, seen, now).map(|it| it.map(|it| it.to_vec()));
+                let there = match store.get_seen(&key, seen, now) {
+                    Some(value) => Ok(Some(value.to_vec())),
+                    None => store.get(&key, now).map(|it| it.map(|it| it.to_vec())),
+                };
                 let expected = match &before {
                     None => Ok(None),
                     Some((Value::String(value), _)) => Ok(Some(value.clone())),
