@@ -85,7 +85,17 @@ impl Index {
     pub fn likely(&self, hash: u64) -> Option<Location> {
         let segment = &self.segments[self.segment_of(hash)];
         let line = segment.lines.get(segment.home(hash as u32))?;
-        line.likely(hash as u32).or_else(|| self.find(hash, |_| true))
+        match line.likely(hash as u32) {
+            Some(location) => Some(location),
+            None => self.beyond_home(hash),
+        }
+    }
+
+    /// As [`likely`](Self::likely), where the home line is full, or there is none.
+    #[cold]
+    #[inline(never)]
+    fn beyond_home(&self, hash: u64) -> Option<Location> {
+        self.find(hash, |_| true)
     }
 
     /// The location under `hash` that `is_it` says yes to.
