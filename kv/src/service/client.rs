@@ -26,8 +26,6 @@ pub(super) struct Client {
     pub has_more: bool,
     /// Which of the requests that were recognised ahead are its next.
     pub ahead: Range<usize>,
-    /// That is one, and all that has come; and no reply to it waits.
-    pub asks_once: bool,
     /// The other worker that its requests are being put together for.
     pub errand: Option<usize>,
     pub output: Output,
@@ -35,8 +33,6 @@ pub(super) struct Client {
     /// It is closed once all replies are sent.
     is_closing: bool,
     is_admitted: bool,
-    /// The last burst in which it was served.
-    pub served_in: u64,
     /// When it last said something, in milliseconds since 1970.
     pub heard: u64,
 }
@@ -127,13 +123,11 @@ impl Client {
             awaits: 0,
             has_more: false,
             ahead: 0..0,
-            asks_once: false,
             errand: None,
             output: Output::default(),
             has_peer_finished: false,
             is_closing: false,
             is_admitted: true,
-            served_in: 0,
             heard: now,
         }
     }
@@ -158,6 +152,13 @@ impl Client {
         }
     }
 
+    pub fn session_mut(&mut self) -> Option<&mut Session> {
+        match &mut self.speech {
+            Speech::Resp { session, .. } => Some(session),
+            Speech::Memcached { .. } => None,
+        }
+    }
+
     pub fn into_session(self) -> Option<Session> {
         match self.speech {
             Speech::Resp { session, .. } => Some(*session),
@@ -174,6 +175,16 @@ impl Client {
     /// Whether what there is to read of it begins with a request that can be begun now.
     pub fn is_fresh(&self) -> bool {
         self.is_ready() && self.errand.is_none() && self.input.is_empty() && self.incoming.is_none()
+    }
+
+    /// The keyspace in which its next requests may be recognised ahead, if they may be.
+    pub fn recognised_in(&self) -> Option<u8> {
+        self.session().filter(|session| session.is_plain() && self.is_fresh()).map(Session::space)
+    }
+
+    /// Whether no reply to it waits, and it has not finished.
+    pub fn is_quiet(&self) -> bool {
+        self.output.is_empty() && !self.has_peer_finished
     }
 
     /// The request that was read and not begun, if it can be begun now.

@@ -143,7 +143,7 @@ impl Kv {
         let mut looked_at = 0;
         for at in 0..parts.len() {
             if at == looked_at {
-                looked_at += self.look_ahead_in(&mut parts[at..], text, &mut guest);
+                looked_at += self.look_ahead_in(&mut parts[at..], text);
             }
             let (until, last) = match parts.get(at + 1) {
                 Some(next) => (next.text, None),
@@ -175,15 +175,14 @@ impl Kv {
 
     /// Recognises the requests that the first of the `parts` of `text` begin with, and fetches what they will touch. Returns how
     /// many parts were looked at.
-    fn look_ahead_in(&mut self, parts: &mut [Part], text: &[u8], guest: &mut Session) -> usize {
+    fn look_ahead_in(&mut self, parts: &mut [Part], text: &[u8]) -> usize {
         self.ahead.clear();
         let mut looked_at = 0;
         while looked_at < parts.len() && self.ahead.len() < FEW {
             let until = parts.get(looked_at + 1).map_or(text.len(), |next| next.text);
             let part = &mut parts[looked_at];
-            if let Some((space, protocol)) = part.redis {
-                guest.visit(space, protocol);
-                (part.ahead, _) = self.recognise(guest, &text[part.text..until]);
+            if let Some((space, _)) = part.redis {
+                (part.ahead, _) = self.recognise(space, &text[part.text..until]);
             }
             looked_at += 1;
         }
@@ -206,7 +205,7 @@ impl Kv {
             }
             rest = &rest[done..];
             let first = self.ahead.len();
-            (ahead, _) = self.recognise(guest, rest);
+            (ahead, _) = self.recognise(space, rest);
             self.fetch(first);
         }
         if let Some(Asked::Resp(args)) = last {

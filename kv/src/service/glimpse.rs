@@ -2,10 +2,11 @@
 //! saves time; the parsers decide.
 
 use super::Kv;
-use super::client::{Client, Speech};
+use super::client::Speech;
 use super::quick::{AHEAD, Bulk};
 use crate::memcached;
 use crate::shards::shard_of;
+use linerate_bypass::ConnId;
 
 /// Bytes of a memcached client's line at most.
 const LINE: usize = 300;
@@ -61,9 +62,10 @@ impl Kv {
         })
     }
 
-    /// Asks for the part of the index that leads to the keys of requests of `client` at the beginning of `data`.
-    pub(super) fn glimpse(&mut self, client: &Client, data: &[u8]) {
+    /// Asks for the part of the index that leads to the keys of requests of the client of `conn` at the beginning of `data`.
+    pub(super) fn glimpse(&mut self, conn: ConnId, data: &[u8]) {
         let Some(store) = &self.stores[self.worker] else { return };
+        let Some(client) = self.clients[conn.slot()].as_ref().filter(|client| client.is_fresh()) else { return };
         let (space, of): (u8, Glimpse) = match &client.speech {
             Speech::Resp { session, .. } => (session.space(), of_redis),
             Speech::Memcached { .. } => (memcached::SPACE, of_memcached),

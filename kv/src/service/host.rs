@@ -171,8 +171,13 @@ impl memcached::Server for Host {
 
 impl Kv {
     /// The clients of this worker as others see them.
-    pub(super) fn listed(&self) -> Vec<Client> {
-        let clients = self.clients.iter().flatten();
+    pub(super) fn listed(&mut self) -> Vec<Client> {
+        let clients = self.clients.iter_mut().zip(&mut self.lanes);
+        let clients = clients.filter_map(|(client, lane)| client.as_mut().map(|client| (client, lane)));
+        let clients = clients.map(|(client, lane)| {
+            lane.tell(client);
+            client
+        });
         clients.filter_map(|client| client.session()).map(|session| session.client(self.now)).collect()
     }
 

@@ -25,6 +25,7 @@ mod glimpse;
 mod host;
 mod hub;
 mod intake;
+mod lane;
 mod lending;
 mod messages;
 mod output;
@@ -42,6 +43,7 @@ use client::{Client, Speech};
 use datagrams::Datagrams;
 use errand::Errand;
 use host::Host;
+use lane::Lane;
 use lending::Lending;
 use linerate_bypass::time::Duration;
 use linerate_bypass::{CloseReason, ConnId, Datagram, Origin, Seat, Service, Transport};
@@ -61,6 +63,8 @@ pub struct Kv {
     exports: bool,
     /// By slot.
     clients: Vec<Option<Box<Client>>>,
+    /// By slot.
+    lanes: Vec<Lane>,
     host: Host,
     outbox: Outbox,
     lending: Lending,
@@ -110,6 +114,7 @@ impl Kv {
             datagrams: Datagrams::new(hub.datagrams()),
             exports: hub.exports(),
             clients: Vec::new(),
+            lanes: Vec::new(),
             host: Host::new(hub, worker),
             outbox: Outbox::new(postbox, worker),
             lending: Lending::default(),
@@ -149,7 +154,9 @@ impl Kv {
             return;
         }
         let Some(mut client) = self.clients[conn.slot()].take() else { return };
+        self.lanes[conn.slot()].tell(&mut client);
         act(self, net, &mut client);
+        self.lanes[conn.slot()].follow(&client);
         self.clients[conn.slot()] = Some(client);
     }
 }
@@ -176,7 +183,9 @@ impl Service for Kv {
         }
         if self.clients.len() <= conn.slot() {
             self.clients.resize_with(conn.slot() + 1, || None);
+            self.lanes.resize(conn.slot() + 1, Lane::IDLE);
         }
+        self.lanes[conn.slot()] = Lane::of(&client);
         self.clients[conn.slot()] = Some(client);
     }
 
@@ -194,8 +203,7 @@ impl Service for Kv {
 
     fn readable(&mut self, net: &mut impl Transport, conn: ConnId, (): &mut ()) {
         // What had not been opened before the burst has not been served in it.
-        let burst = self.burst;
-        if self.client(conn).is_none_or(|client| client.served_in == burst) {
+        if self.lanes.get(conn.slot()).is_none_or(|lane| lane.is_of(conn) && lane.served_in == self.burst) {
             return;
         }
         self.with_client(net, conn, |kv, net, client| kv.serve(net, client));
@@ -238,6 +246,7 @@ impl Service for Kv {
             return;
         }
         let Some(client) = self.clients[conn.slot()].take() else { return };
+        self.lanes[conn.slot()] = Lane::IDLE;
         self.host.dismiss(client.is_admitted());
         if let Some(session) = (*client).into_session() {
             self.borrow_to_unwatch(session);

@@ -5,6 +5,7 @@
 
 use super::Kv;
 use super::client::{Client, Speech};
+use super::lane::Lane;
 use super::output::{bulk_len, write_bulk};
 use crate::commands::{Quick, Session};
 use crate::resp::{OK, Protocol};
@@ -139,20 +140,28 @@ impl Kv {
     /// clients were looked at.
     pub(super) fn look_ahead(&mut self, net: &mut impl Transport, readable: &[ConnId]) -> usize {
         self.ahead.clear();
-        let mut clients = std::mem::take(&mut self.clients);
         let mut looked_at = 0;
         for conn in readable {
             if self.ahead.len() + self.glimpsed.len() >= FEW {
                 break;
             }
             looked_at += 1;
-            if let Some(Some(client)) = clients.get_mut(conn.slot())
-                && client.conn == *conn
-            {
-                self.recognise_next(net, client, true);
+            let Some(lane) = self.lanes.get_mut(conn.slot()).filter(|lane| lane.is_of(*conn)) else { continue };
+            (lane.ahead, lane.asks_once) = (0..0, false);
+            let (space, is_quiet) = (lane.space, lane.is_quiet);
+            let data = net.peek(*conn);
+            let mut used = 0;
+            let mut ahead = 0..0;
+            if let Some(space) = space {
+                (ahead, used) = self.recognise(space, data);
             }
+            if used < data.len() && ahead.len() < AHEAD {
+                self.glimpse(*conn, &data[used..]);
+            }
+            let lane = &mut self.lanes[conn.slot()];
+            lane.asks_once = is_quiet && ahead.len() == 1 && net.received(*conn) == used;
+            lane.ahead = ahead.start as u32..ahead.end as u32;
         }
-        self.clients = clients;
         self.fetch(0);
         self.fetch_glimpsed();
         if self.exports {
@@ -167,13 +176,12 @@ impl Kv {
     #[inline(never)]
     fn fetch_export(&self, net: &mut impl Transport, conns: &[ConnId]) {
         let Some(store) = &self.stores[self.worker] else { return };
-        let clients = conns.iter().filter_map(|conn| self.clients.get(conn.slot())?.as_ref());
-        for client in clients.filter(|client| !client.ahead.is_empty()) {
-            let Speech::Resp { session, .. } = &client.speech else { continue };
-            let mut data = net.peek(client.conn);
-            for Ahead { known, .. } in &self.ahead[client.ahead.clone()] {
+        for conn in conns {
+            let Some(Lane { space: Some(space), ahead, .. }) = self.lanes.get(conn.slot()) else { continue };
+            let mut data = net.peek(*conn);
+            for Ahead { known, .. } in &self.ahead[ahead.start as usize..ahead.end as usize] {
                 if known.value(data).is_some() {
-                    store.prefetch_export(session.space(), known.key(data));
+                    store.prefetch_export(*space, known.key(data));
                 }
                 data = &data[usize::from(known.len)..];
             }
@@ -182,58 +190,32 @@ impl Kv {
 
     /// Serves the clients of `group`, all of whose requests were looked at ahead.
     pub(super) fn serve_group(&mut self, net: &mut impl Transport, group: &[ConnId]) {
-        let mut clients = std::mem::take(&mut self.clients);
         for conn in group {
-            let Some(Some(client)) = clients.get_mut(conn.slot()) else { continue };
-            if client.conn != *conn {
+            let Some(lane) = self.lanes.get_mut(conn.slot()).filter(|lane| lane.is_of(*conn)) else { continue };
+            lane.served_in = self.burst;
+            if lane.asks_once && self.serve_one(net, *conn) {
                 continue;
             }
-            client.served_in = self.burst;
-            if client.asks_once && self.serve_one(net, client) {
-                continue;
-            }
-            self.clients = clients;
-            self.with_client(net, *conn, |kv, net, client| kv.serve(net, client));
-            clients = std::mem::take(&mut self.clients);
+            let ahead = std::mem::take(&mut self.lanes[conn.slot()].ahead);
+            self.with_client(net, *conn, |kv, net, client| {
+                client.ahead = ahead.start as usize..ahead.end as usize;
+                kv.serve(net, client);
+            });
         }
-        self.clients = clients;
     }
 
-    /// Recognises what `client` asks for next. Of what is not recognised, the keys are noted if `with_others` says so.
+    /// Recognises requests in `space` at the beginning of `data` that can be done here. Returns which they are, and how many bytes.
     #[inline(always)]
-    fn recognise_next(&mut self, net: &mut impl Transport, client: &mut Client, with_others: bool) {
-        client.ahead = 0..0;
-        client.asks_once = false;
-        if !client.is_fresh() {
-            return;
-        }
-        let data = net.peek(client.conn);
-        let mut used = 0;
-        if let Speech::Resp { session, .. } = &client.speech {
-            (client.ahead, used) = self.recognise(session, data);
-        }
-        if with_others && used < data.len() && client.ahead.len() < AHEAD {
-            self.glimpse(client, &data[used..]);
-        }
-        client.asks_once = client.ahead.len() == 1
-            && client.output.is_empty()
-            && !client.has_peer_finished
-            && net.received(client.conn) == used;
-    }
-
-    /// Recognises requests of `session` at the beginning of `data` that can be done here, and asks for the part of the index that
-    /// leads to their keys. Returns which they are, and how many bytes.
-    #[inline(always)]
-    pub(super) fn recognise(&mut self, session: &Session, data: &[u8]) -> (Range<usize>, usize) {
+    pub(super) fn recognise(&mut self, space: u8, data: &[u8]) -> (Range<usize>, usize) {
         let first = self.ahead.len();
-        if self.stores[self.worker].is_none() || !session.is_plain() {
+        if self.stores[self.worker].is_none() {
             return (first..first, 0);
         }
         let mut rest = data;
         while self.ahead.len() - first < AHEAD
             && let Some(known) = Known::of(rest)
         {
-            let hash = self.keys.key(session.space(), known.key(rest)).hash();
+            let hash = self.keys.key(space, known.key(rest)).hash();
             if self.stores.len() > 1 && shard_of(hash, self.stores.len()) != self.worker {
                 break;
             }
@@ -263,8 +245,11 @@ impl Kv {
     /// Recognises what `client` asks for next, and fetches what it will touch.
     pub(super) fn look_further(&mut self, net: &mut impl Transport, client: &mut Client) {
         let first = self.ahead.len();
-        self.recognise_next(net, client, false);
-        self.fetch(first);
+        client.ahead = 0..0;
+        if let Some(space) = client.recognised_in() {
+            (client.ahead, _) = self.recognise(space, net.peek(client.conn));
+            self.fetch(first);
+        }
     }
 
     /// Does what was recognised ahead of what `client` asks for. Returns whether all of it has been done.
@@ -278,38 +263,37 @@ impl Kv {
         is_all
     }
 
-    /// Does what `client`, which [asks once](Client::asks_once), asks for, if that is a GET of a short value that was seen or a SET
-    /// that there is room for. Returns whether it was.
+    /// Does what the client of `conn`, which [asks once](Lane::asks_once), asks for, if that is a GET of a short value that was seen
+    /// or a SET that there is room for. Returns whether it was.
     ///
     /// The answer is written where it is sent from.
     #[inline(always)]
-    fn serve_one(&mut self, net: &mut impl Transport, client: &mut Client) -> bool {
-        let Some(Ahead { known, hash, seen }) = self.ahead.get(client.ahead.start) else { return false };
-        let Speech::Resp { session, .. } = &mut client.speech else { return false };
+    fn serve_one(&mut self, net: &mut impl Transport, conn: ConnId) -> bool {
+        let lane = &mut self.lanes[conn.slot()];
+        let Some(space) = lane.space else { return false };
+        let Some(Ahead { known, hash, seen }) = self.ahead.get(lane.ahead.start as usize) else { return false };
         let Some(store) = &mut self.stores[self.worker] else { return false };
-        let data = net.peek(client.conn);
-        let key = self.keys.known(session.space(), known.key(data), *hash);
+        let data = net.peek(conn);
+        let key = self.keys.known(space, known.key(data), *hash);
         let found = match known.value(data) {
             None => {
                 let Some(value) = store.get_seen(&key, *seen, self.now) else { return false };
                 self.stats.hits += 1;
-                session.used_for(Quick::Get, self.now);
+                lane.answered(Quick::Get, self.now);
                 Some(value)
             }
             Some(value) => {
                 if !set(store, &key, *seen, value, self.now) {
                     return false;
                 }
-                session.used_for(Quick::Set, self.now);
+                lane.answered(Quick::Set, self.now);
                 None
             }
         };
-        client.ahead = 0..0;
-        client.heard = self.now;
         self.stats.commands += 1;
         self.host.read(known.len.into());
         let len = found.map_or(OK.len(), |value| bulk_len(value.len()));
-        let is_written = net.answer(client.conn, known.len.into(), len, |place| match found {
+        let is_written = net.answer(conn, known.len.into(), len, |place| match found {
             Some(value) => write_bulk(value, place),
             None => place.copy_from_slice(OK),
         });
@@ -320,7 +304,7 @@ impl Kv {
                 Some(value) => self.replies.bulk(value),
                 None => self.replies.put(OK),
             }
-            self.reply(net, client);
+            self.with_client(net, conn, |kv, net, client| kv.reply(net, client));
         }
         true
     }

@@ -109,7 +109,7 @@ impl Kv {
             self.swept = (self.swept + 1) % self.clients.len();
             if let Some(client) = &self.clients[self.swept]
                 && client.awaits == 0
-                && self.now.saturating_sub(client.heard) > timeout
+                && self.now.saturating_sub(client.heard.max(self.lanes[self.swept].heard())) > timeout
             {
                 net.abort(client.conn);
             }

@@ -1,0 +1,81 @@
+//! What is to be known of a client while it asks for nothing but what the fast path recognises: a cache line, where the client
+//! itself is many.
+
+use super::client::Client;
+use crate::commands::Quick;
+use linerate_bypass::ConnId;
+use std::ops::Range;
+
+/// The client in a slot, for the fast path.
+#[derive(Clone)]
+#[repr(align(64))]
+pub(super) struct Lane {
+    conn: Option<ConnId>,
+    /// The keyspace in which its requests are recognised, if they may be.
+    pub space: Option<u8>,
+    /// No reply to it waits, and it has not finished.
+    pub is_quiet: bool,
+    /// What was recognised ahead is one request, and all that has come; and it is quiet.
+    pub asks_once: bool,
+    /// What was its last request, if that was answered here.
+    last: Option<Quick>,
+    /// When that was.
+    heard: u64,
+    /// Which of the requests that were recognised ahead are its next.
+    pub ahead: Range<u32>,
+    /// The last burst in which it was served.
+    pub served_in: u64,
+}
+
+impl Lane {
+    /// Nobody's.
+    pub const IDLE: Lane = Lane {
+        conn: None,
+        space: None,
+        is_quiet: false,
+        asks_once: false,
+        last: None,
+        heard: 0,
+        ahead: 0..0,
+        served_in: 0,
+    };
+
+    /// That of `client`.
+    pub fn of(client: &Client) -> Self {
+        let mut lane = Lane { conn: Some(client.conn), ..Lane::IDLE };
+        lane.follow(client);
+        lane
+    }
+
+    /// Whether it is that of the client of `conn`.
+    #[inline(always)]
+    pub fn is_of(&self, conn: ConnId) -> bool {
+        self.conn == Some(conn)
+    }
+
+    /// A request of it was answered here, at `now`.
+    #[inline(always)]
+    pub fn answered(&mut self, request: Quick, now: u64) {
+        self.ahead = 0..0;
+        (self.last, self.heard) = (Some(request), now);
+    }
+
+    /// When it said something last that was answered here.
+    pub fn heard(&self) -> u64 {
+        self.heard
+    }
+
+    /// Tells `client` what it has been answered here.
+    pub fn tell(&mut self, client: &mut Client) {
+        client.heard = client.heard.max(self.heard);
+        if let (Some(last), Some(session)) = (self.last.take(), client.session_mut()) {
+            session.used_for(last, self.heard);
+        }
+    }
+
+    /// Is as `client` says from now on.
+    pub fn follow(&mut self, client: &Client) {
+        self.space = client.recognised_in();
+        self.is_quiet = client.is_quiet();
+    }
+}
