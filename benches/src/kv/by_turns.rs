@@ -47,6 +47,9 @@ pub struct ByTurns {
     pub ratio: [f64; 3],
 }
 
+/// Turns after which all processes are begun anew: how fast one is depends on where its memory happens to lie, too, for as long as
+/// it runs.
+const TOGETHER: usize = 4;
 /// Fewer turns at one distance say nothing.
 const FEWEST: usize = 3;
 
@@ -78,9 +81,23 @@ impl AtDistance for ByTurns {
     }
 }
 
-/// Has `turns` of the service and of echo measured, over a link each, one request on the way on each connection. Returns them with
-/// the distance of the cores, but for those during which that changed.
+/// Has `turns` of the service and of echo measured, or a few more, over a link each, one request on the way on each connection.
+/// Returns them with the distance of the cores, but for those during which that changed.
 pub fn measure(
+    setting: &Setting,
+    cores: Cores,
+    turns: usize,
+    interrupted: &AtomicBool,
+) -> Result<Vec<(f64, Rates)>, Error> {
+    let mut rates = Vec::with_capacity(turns);
+    for _ in 0..turns.div_ceil(TOGETHER) {
+        rates.extend(measure_together(setting, cores, TOGETHER, interrupted)?);
+    }
+    Ok(rates)
+}
+
+/// As [`measure`], by the same processes.
+fn measure_together(
     setting: &Setting,
     cores: Cores,
     turns: usize,
