@@ -246,7 +246,6 @@ impl Service for Kv {
             return;
         }
         let Some(client) = self.clients[conn.slot()].take() else { return };
-        self.lanes[conn.slot()] = Lane::IDLE;
         self.host.dismiss(client.is_admitted());
         if let Some(session) = (*client).into_session() {
             self.borrow_to_unwatch(session);

@@ -384,7 +384,9 @@ mod tests {
                 let there: Vec<(Location, u64)> = model.iter().map(|(location, hash)| (*location, *hash)).collect();
                 match what {
                     0 | 1 => {
+                        let most = index.bytes() + index.growth_under(hash);
                         index.insert(hash, location(n as u32 + 1));
+                        prop_assert!(index.bytes() <= most);
                         model.insert(location(n as u32 + 1), hash);
                     }
                     2 if !there.is_empty() => {

@@ -296,13 +296,46 @@ fn one_client_too_many_is_told_so() {
 #[test]
 fn who_is_silent_for_too_long_is_disconnected() {
     let mut host = Host::with(1, |settings| settings.timeout = 5);
-    let (silent, lively) = (host.connect(0), host.connect(0));
+    let (silent, lively, brief) = (host.connect(0), host.connect(0), host.connect(0));
+    says(&mut host, lively, "set key value", "+OK\r\n");
     for _ in 0..8 {
         host.pass(Duration::from_secs(1));
         says(&mut host, lively, "ping", "+PONG\r\n");
+        says(&mut host, brief, "get key", "$5\r\nvalue\r\n");
     }
     assert!(host.end(silent).is_aborted);
-    assert!(!host.end(lively).is_aborted);
+    assert!(!host.end(lively).is_aborted && !host.end(brief).is_aborted);
+}
+
+#[test]
+fn the_last_of_a_clients_requests_is_listed_with_its_time_however_it_was_answered() {
+    let mut host = Host::new(1);
+    let (one, other) = (host.connect(0), host.connect(0));
+    says(&mut host, one, "set key value", "+OK\r\n");
+    for (words, reply, name) in
+        [("ping", "+PONG\r\n", "ping"), ("get key", "$5\r\nvalue\r\n", "get"), ("set key other", "+OK\r\n", "set")]
+    {
+        host.pass(Duration::from_secs(60));
+        says(&mut host, one, words, reply);
+        host.pass(Duration::from_secs(7));
+        let list = host.ask(other, &line("client list"));
+        let own = list.lines().find(|line| line.starts_with("id=1 ")).unwrap();
+        assert!(own.contains(" idle=7 ") && own.contains(&format!(" cmd={name} ")), "{own}");
+        says(&mut host, one, "set key value", "+OK\r\n");
+    }
+}
+
+#[test]
+fn no_answer_overtakes_one_that_waits() {
+    let mut host = Host::new(1);
+    let client = host.connect(0);
+    says(&mut host, client, "mset a 1 b 2 c 3", "+OK\r\n");
+    host.set_room(client, 0);
+    assert_eq!(host.ask(client, &line("get a")), "");
+    // There is room again, and the next request comes before anybody has made use of that.
+    host.set_room(client, 1000);
+    assert_eq!(host.ask(client, &line("get b")), "$1\r\n1\r\n$1\r\n2\r\n");
+    says(&mut host, client, "get c", "$1\r\n3\r\n");
 }
 
 #[test]
