@@ -7,7 +7,7 @@ use crate::neighbors::{Lookup, Neighbors, Question};
 use crate::six::Network;
 use crate::vlan::VlanId;
 use linerate_bypass::time::{Duration, Instant};
-use linerate_bypass::{Bytes, Capabilities, MacAddr, Nic, Packet};
+use linerate_bypass::{BURST, Bytes, Capabilities, MacAddr, Nic, Packet};
 use smoltcp::wire::{EthernetAddress, EthernetFrame, EthernetProtocol};
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -269,7 +269,8 @@ impl<N: Nic> Egress<N> {
         self.send_to(packet, mac);
     }
 
-    /// Sends a complete Ethernet frame.
+    /// Sends a complete Ethernet frame. Those that wait are handed to the port when they are a whole burst, so that the other end may
+    /// begin on them while the turn goes on.
     #[inline]
     pub(crate) fn send_frame(&mut self, frame: N::Packet) {
         // Never more than there is memory for, so that none is asked for here.
@@ -277,6 +278,10 @@ impl<N: Nic> Egress<N> {
             return self.refuse(frame);
         }
         self.queue.push(frame);
+        // What the port does not take then waits for the end of the turn.
+        if self.queue.len() == BURST {
+            self.flush();
+        }
     }
 
     #[cold]
@@ -301,6 +306,7 @@ impl<N: Nic> Egress<N> {
     }
 
     /// Hands what is queued to the port. What it does not take stays queued. Returns how many frames it took.
+    #[inline(never)]
     pub(crate) fn flush(&mut self) -> usize {
         if let Some(vlan) = self.vlan {
             self.tag(vlan);
@@ -459,6 +465,24 @@ mod tests {
         }
         assert_eq!(total, queued);
         assert_eq!(egress.nic().pool_available(), 10_000);
+    }
+
+    #[test]
+    fn a_whole_burst_does_not_wait_for_the_end_of_the_turn() {
+        let (mut egress, mut peer) = egress(LinkConfig::default());
+        let mut send = |frames: usize| {
+            (0..frames).for_each(|_| {
+                let mut frame = egress.allocate().unwrap();
+                frame.append(60).unwrap().fill(0);
+                egress.send_frame(frame);
+            });
+            let mut received = Vec::with_capacity(2 * BURST);
+            peer.rx_burst(&mut received)
+        };
+        assert_eq!(send(BURST - 1), 0);
+        assert_eq!(send(1), BURST);
+        assert_eq!(send(BURST + 1), BURST);
+        assert_eq!(egress.flush(), 1);
     }
 
     #[test]

@@ -20,6 +20,9 @@ pub(super) const AHEAD: usize = 16;
 /// When so many have been recognised, they are done: what was fetched is near then, and may not be when more has been. One of each
 /// client that a burst of the port brings is as many.
 pub(super) const FEW: usize = BURST;
+/// When so many have been, the lines of the index that they need are asked for, which come while others are recognised. Not one by one:
+/// what leads there is not near either, and few at a time wait for it if much is done in between.
+const SOME: usize = FEW / 2;
 
 /// A request that is recognised: where in its bytes the key and the value are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,17 +58,18 @@ fn words(head: &[u8; HEAD]) -> (u64, u64) {
 }
 
 impl Known {
-    /// What `data` begin with, if that is recognised.
+    /// What `data` begin with, if that is recognised, and its key.
     #[inline(always)]
-    pub fn of(data: &[u8]) -> Option<Self> {
+    pub fn of(data: &[u8]) -> Option<(Self, &[u8])> {
         let head = words(data.first_chunk()?);
         let key = Bulk::of(data, HEAD - 1)?;
+        let bytes = &data[key.start..key.end];
         if head == words(GET) {
-            return Some(Known { key: key.range(), value: (0, 0), len: key.behind as u16 });
+            return Some((Known { key: key.range(), value: (0, 0), len: key.behind as u16 }, bytes));
         }
         let value = Bulk::of(data, key.behind)?;
         let is_set = head == words(SET) && value.end - value.start < LONG;
-        is_set.then(|| Known { key: key.range(), value: value.range(), len: value.behind as u16 })
+        is_set.then(|| (Known { key: key.range(), value: value.range(), len: value.behind as u16 }, bytes))
     }
 
     /// Its key in `data`, which it was recognised in.
@@ -81,15 +85,31 @@ impl Known {
     }
 }
 
-/// The length, and its digits, whose first two are those of `begun`, if it has three or four.
-#[inline]
-fn further(begun: usize, [c, d, e]: [u8; 3]) -> Option<(usize, usize)> {
-    let [third, fourth] = [c, d].map(|byte| usize::from(byte.wrapping_sub(b'0')));
-    match (third, fourth) {
-        (0..10, _) if d == b'\r' => Some((begun * 10 + third, 3)),
-        (0..10, 0..10) if e == b'\r' => Some((begun * 100 + third * 10 + fourth, 4)),
-        _ => None,
+/// The length of an argument of which these are the first bytes, if that has two digits, as most have.
+#[inline(always)]
+fn tens(word: u64) -> Option<usize> {
+    const OTHERS: u64 = u64::from_le_bytes(*b"\xff\0\0\xff\xff\0\0\0");
+    const EXPECTED: u64 = u64::from_le_bytes(*b"$\0\0\r\n\0\0\0");
+    if word & OTHERS != EXPECTED {
+        return None;
     }
+    let (tens, ones) = (((word >> 8) as u8).wrapping_sub(b'1'), ((word >> 16) as u8).wrapping_sub(b'0'));
+    if tens > 8 || ones > 9 {
+        return None;
+    }
+    Some(usize::from(tens) * 10 + usize::from(ones) + 10)
+}
+
+/// The length of the argument that `data` begin with, and its digits, of which there are four at most.
+#[inline]
+fn length(data: &[u8]) -> Option<(usize, usize)> {
+    let digits = data.get(1..)?.iter().take(5).take_while(|byte| byte.is_ascii_digit()).count();
+    let (number, rest) = data[1..].split_at(digits);
+    // "01" is for the parser to judge.
+    if data[0] != b'$' || !(1..=4).contains(&digits) || digits > 1 && number[0] == b'0' || !rest.starts_with(b"\r\n") {
+        return None;
+    }
+    Some((number.iter().fold(0, |len, digit| len * 10 + usize::from(digit - b'0')), digits))
 }
 
 /// An argument: where it begins and ends, and what is behind it.
@@ -103,25 +123,10 @@ impl Bulk {
     /// That whose `$` is at `at`, if all of it is there and its length has four digits at most.
     #[inline(always)]
     pub fn of(data: &[u8], at: usize) -> Option<Self> {
-        // Of the shortest, which has no bytes, six are there.
-        let [dollar, a, b, c, d, e] = *data.get(at..)?.first_chunk()?;
-        let [tens, ones] = [a, b].map(|byte| usize::from(byte.wrapping_sub(b'0')));
-        if dollar != b'$' || tens > 9 {
-            return None;
-        }
-        let (len, digits) = if b == b'\r' {
-            (tens, 1)
-        } else if tens == 0 || ones > 9 {
-            // "01" is for the parser to judge.
-            return None;
-        } else if c == b'\r' {
-            (tens * 10 + ones, 2)
-        } else {
-            further(tens * 10 + ones, [c, d, e])?
+        let (len, digits) = match data.get(at..)?.first_chunk().and_then(|word| tens(u64::from_le_bytes(*word))) {
+            Some(len) => (len, 2),
+            None => length(&data[at..])?,
         };
-        if data.get(at + digits + 2) != Some(&b'\n') {
-            return None;
-        }
         let start = at + digits + 3;
         let end = start + len;
         let is_whole = data.get(end..)?.first_chunk() == Some(b"\r\n");
@@ -141,6 +146,7 @@ impl Kv {
     pub(super) fn look_ahead(&mut self, net: &mut impl Transport, readable: &[ConnId]) -> usize {
         self.ahead.clear();
         let mut looked_at = 0;
+        let mut asked = 0;
         for conn in readable {
             if self.ahead.len() + self.glimpsed.len() >= FEW {
                 break;
@@ -161,8 +167,13 @@ impl Kv {
             let lane = &mut self.lanes[conn.slot()];
             lane.asks_once = is_quiet && ahead.len() == 1 && net.received(*conn) == used;
             lane.ahead = ahead.start as u32..ahead.end as u32;
+            if self.ahead.len() >= asked + SOME {
+                self.fetch_index(asked);
+                asked = self.ahead.len();
+            }
         }
-        self.fetch(0);
+        self.fetch_index(asked);
+        self.fetch_items(0);
         self.fetch_glimpsed();
         if self.exports {
             self.fetch_export(net, &readable[..looked_at]);
@@ -211,25 +222,41 @@ impl Kv {
         if self.stores[self.worker].is_none() {
             return (first..first, 0);
         }
-        let mut rest = data;
-        while self.ahead.len() - first < AHEAD
-            && let Some(known) = Known::of(rest)
-        {
-            let hash = self.keys.key(space, known.key(rest)).hash();
-            if self.stores.len() > 1 && shard_of(hash, self.stores.len()) != self.worker {
+        let shards = self.stores.len();
+        let mut used = 0;
+        while let Some((known, key)) = Known::of(&data[used..]) {
+            let hash = self.keys.key(space, key).hash();
+            if shards > 1 && shard_of(hash, shards) != self.worker {
                 break;
             }
             self.ahead.push(Ahead { known, hash, seen: Seen::default() });
-            rest = &rest[usize::from(known.len)..];
+            used += usize::from(known.len);
+            if used >= data.len() || self.ahead.len() - first >= AHEAD {
+                break;
+            }
         }
-        (first..self.ahead.len(), data.len() - rest.len())
+        (first..self.ahead.len(), used)
     }
 
     /// Asks for the items of the requests that were recognised from the number `first` on.
     #[inline(always)]
     pub(super) fn fetch(&mut self, first: usize) {
+        self.fetch_index(first);
+        self.fetch_items(first);
+    }
+
+    /// Asks for what leads to them.
+    #[inline(always)]
+    fn fetch_index(&self, first: usize) {
         if let Some(store) = &self.stores[self.worker] {
             self.ahead[first..].iter().for_each(|ahead| store.prefetch_index(ahead.hash));
+        }
+    }
+
+    /// Asks for them, when what leads to them is here.
+    #[inline(always)]
+    fn fetch_items(&mut self, first: usize) {
+        if let Some(store) = &self.stores[self.worker] {
             self.ahead[first..].iter_mut().for_each(|ahead| ahead.seen = store.prefetch_item(ahead.hash));
         }
     }
@@ -380,13 +407,13 @@ mod tests {
 
     /// What is recognised is what the parser reads.
     fn check(data: &[u8]) -> bool {
-        let Some(known) = Known::of(data) else { return false };
+        let Some((known, key)) = Known::of(data) else { return false };
         let mut parser = Parser::default();
         assert_eq!(parser.parse(data, LIMITS), Ok(Parsed::Request(known.len as usize)), "{data:?}");
         let args: Vec<&[u8]> = parser.args(data).iter().collect();
         let name: &[u8] = if args.len() == 2 { b"GET" } else { b"SET" };
         assert!(args[0].eq_ignore_ascii_case(name));
-        assert_eq!((known.key(data), known.value(data)), (args[1], args.get(2).copied()));
+        assert_eq!((key, known.key(data), known.value(data)), (args[1], args[1], args.get(2).copied()));
         true
     }
 

@@ -131,10 +131,10 @@ impl Kv {
             if (used > 0 || self.stores.len() > 1)
                 && session.is_plain()
                 && !parser.is_within()
-                && let Some(known) = Known::of(rest)
+                && let Some((known, key)) = Known::of(rest)
             {
                 let redis = Some((session.space(), session.protocol()));
-                if let Some(worker) = self.elsewhere(session.space(), known.key(rest), client.errand) {
+                if let Some(worker) = self.elsewhere(session.space(), key, client.errand) {
                     if let Some(errand) = self.errand_to(worker, &mut client.errand, client.conn, redis) {
                         let len = usize::from(known.len);
                         errand.text.extend_from_slice(&rest[..len]);
