@@ -162,6 +162,13 @@ enum Phase {
     Draining,
 }
 
+/// What is done in a phase.
+#[derive(Clone, Copy)]
+struct Now {
+    measuring: bool,
+    sending: bool,
+}
+
 /// One worker's part of a load.
 pub struct Load<T: Traffic> {
     plan: Plan,
@@ -345,24 +352,24 @@ impl<T: Traffic> Load<T> {
         }
     }
 
-    /// Something has come on a connection: `take` takes it in.
+    /// Something has come on a connection: `take` takes it in and, if it is told to, sends what may be sent then. It is told too
+    /// whether what has come counts.
     #[inline]
     fn take_in<N: Transport>(
         &mut self,
         net: &mut N,
         conn: ConnId,
         place: usize,
-        take: impl FnOnce(&mut T, &mut N, &mut T::Stream, bool) -> Result<(), Corrupt>,
+        take: impl FnOnce(&mut T, &mut N, &mut T::Stream, Now) -> Result<(), Corrupt>,
     ) {
         self.advance(net);
-        let measuring = matches!(self.phase, Phase::Measuring { .. });
-        let sending = self.is_sending();
+        let now = Now { measuring: matches!(self.phase, Phase::Measuring { .. }), sending: self.is_sending() };
         let Some((_, stream)) = self.places[place].as_mut().filter(|(current, _)| *current == conn) else {
             return;
         };
         let was_idle = self.outcome.traffic.is_idle(stream);
-        match take(&mut self.outcome.traffic, net, stream, measuring) {
-            Ok(()) if sending => self.outcome.traffic.send(net, conn, stream),
+        match take(&mut self.outcome.traffic, net, stream, now) {
+            Ok(()) if now.sending => {}
             Ok(()) if !was_idle && self.outcome.traffic.is_idle(stream) => net.close(conn),
             Ok(()) => {}
             Err(Corrupt) => {
@@ -488,8 +495,9 @@ impl<T: Traffic> Service for Load<T> {
     }
 
     fn readable(&mut self, net: &mut impl Transport, conn: ConnId, place: &mut usize) {
-        self.take_in(net, conn, *place, |traffic, net, stream, measuring| {
-            traffic.receive(net, conn, stream, measuring)
+        self.take_in(net, conn, *place, |traffic, net, stream, now| match now.sending {
+            true => traffic.exchange(net, conn, stream, now.measuring),
+            false => traffic.receive(net, conn, stream, now.measuring),
         });
     }
 
@@ -501,8 +509,12 @@ impl<T: Traffic> Service for Load<T> {
         token: u64,
         outcome: RemoteDone,
     ) {
-        self.take_in(net, conn, *place, |traffic, net, stream, measuring| {
-            traffic.remote_done(net, conn, stream, (token, outcome), measuring)
+        self.take_in(net, conn, *place, |traffic, net, stream, now| {
+            traffic.remote_done(net, conn, stream, (token, outcome), now.measuring)?;
+            if now.sending {
+                traffic.send(net, conn, stream);
+            }
+            Ok(())
         });
     }
 

@@ -326,26 +326,36 @@ impl KvLoad {
                 }
                 continue;
             }
-            let (protocol, values) = (self.space.plan.protocol, &self.space.values);
             let Some(place) = net.reserve(conn, stream.unwritten.bytes) else { return };
-            let (mut at, mut next, mut written) = (0, first, stream.unwritten.written);
-            while at < place.len()
-                && let Some(request) = stream.asked.get_mut(next)
-            {
-                let from = if next == first { written } else { 0 };
-                if from == 0 {
-                    begun(request, &mut self.pace, now);
-                }
-                let n = request.fill(protocol, values, from, &mut place[at..]);
-                (at, next, written) = (at + n, next + 1, from + n);
-            }
+            let (at, next, written) = self.fill(stream, place, now);
             if at == stream.unwritten.bytes {
                 stream.unwritten = Unwritten::default();
             } else if let Some(last) = stream.asked.get(next - 1) {
-                stream.unwritten.advance(at, next - first, written, last.size(protocol, values).0);
+                let size = last.size(self.space.plan.protocol, &self.space.values).0;
+                stream.unwritten.advance(at, next - first, written, size);
             }
             net.commit(conn, at);
         }
+    }
+
+    /// Writes what has not been written, of which nothing is long, into `place`, as far as it has room. Returns how many bytes that
+    /// were, the number of the request behind the last of them, and how many bytes of that one have been written in all.
+    #[inline]
+    fn fill(&mut self, stream: &mut Stream, place: &mut [u8], now: Instant) -> (usize, usize, usize) {
+        let (protocol, values) = (self.space.plan.protocol, &self.space.values);
+        let first = stream.asked.len() - stream.unwritten.requests;
+        let (mut at, mut next, mut written) = (0, first, stream.unwritten.written);
+        while at < place.len()
+            && let Some(request) = stream.asked.get_mut(next)
+        {
+            let from = if next == first { written } else { 0 };
+            if from == 0 {
+                begun(request, &mut self.pace, now);
+            }
+            let n = request.fill(protocol, values, from, &mut place[at..]);
+            (at, next, written) = (at + n, next + 1, from + n);
+        }
+        (at, next, written)
     }
 
     /// Writes the request at `first`, by itself, as far as there is room in one place. Returns whether there was any.
@@ -557,6 +567,36 @@ impl Traffic for KvLoad {
                 return Ok(());
             }
         }
+    }
+
+    /// In one step, if all that has come is at hand: the next requests are written where the answers were.
+    #[inline]
+    fn exchange(
+        &mut self,
+        net: &mut impl Transport,
+        conn: ConnId,
+        stream: &mut Stream,
+        measuring: bool,
+    ) -> Result<(), Corrupt> {
+        let now = net.now();
+        let all = net.received(conn);
+        let bytes = net.peek(conn);
+        let n = bytes.len();
+        if n == 0 || n < all || stream.unwritten.bytes > 0 {
+            self.receive(net, conn, stream, measuring)?;
+            self.send(net, conn, stream);
+            return Ok(());
+        }
+        self.take(stream, bytes, now, measuring)?;
+        self.ask(net, conn, stream, now);
+        let len = stream.unwritten.bytes;
+        if len == 0 || stream.unwritten.long > 0 {
+            net.consume(conn, n);
+        } else if net.answer(conn, n, len, |place| _ = self.fill(stream, place, now)) {
+            stream.unwritten = Unwritten::default();
+        }
+        self.write(net, conn, stream, now);
+        Ok(())
     }
 
     fn lost(&mut self, stream: Stream) {

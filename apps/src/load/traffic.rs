@@ -48,6 +48,19 @@ pub trait Traffic: Send + 'static {
         measuring: bool,
     ) -> Result<(), Corrupt>;
 
+    /// Takes in what has been received, as [`receive`](Self::receive) does, and sends what may be sent then.
+    fn exchange(
+        &mut self,
+        net: &mut impl Transport,
+        conn: ConnId,
+        stream: &mut Self::Stream,
+        measuring: bool,
+    ) -> Result<(), Corrupt> {
+        self.receive(net, conn, stream, measuring)?;
+        self.send(net, conn, stream);
+        Ok(())
+    }
+
     /// Takes in what came of an operation on the peer's memory.
     #[expect(unused_variables, reason = "most have nothing to do with it")]
     fn remote_done(

@@ -164,7 +164,7 @@ impl Kv {
             }
             part.replied = self.replies.mark_unless_cut(before);
         }
-        self.ahead.clear();
+        self.forget_ahead();
         self.guest = Some(guest);
         text.clear();
         text.shrink_to(2 * MOST);
@@ -176,7 +176,7 @@ impl Kv {
     /// Recognises the requests that the first of the `parts` of `text` begin with, and fetches what they will touch. Returns how
     /// many parts were looked at.
     fn look_ahead_in(&mut self, parts: &mut [Part], text: &[u8]) -> usize {
-        self.ahead.clear();
+        self.forget_ahead();
         let mut looked_at = 0;
         while looked_at < parts.len() && self.ahead.len() < FEW {
             let until = parts.get(looked_at + 1).map_or(text.len(), |next| next.text);

@@ -4,7 +4,6 @@
 use super::client::Client;
 use crate::commands::Quick;
 use linerate_bypass::ConnId;
-use std::ops::Range;
 
 /// The client in a slot, for the fast path.
 #[derive(Clone)]
@@ -15,30 +14,17 @@ pub(super) struct Lane {
     pub space: Option<u8>,
     /// No reply to it waits, and it has not finished.
     pub is_quiet: bool,
-    /// What was recognised ahead is one request, and all that has come; and it is quiet.
-    pub asks_once: bool,
     /// What was its last request, if that was answered here.
     last: Option<Quick>,
     /// When that was.
     heard: u64,
-    /// Which of the requests that were recognised ahead are its next.
-    pub ahead: Range<u32>,
     /// The last burst in which it was served.
     pub served_in: u64,
 }
 
 impl Lane {
     /// Nobody's.
-    pub const IDLE: Lane = Lane {
-        conn: None,
-        space: None,
-        is_quiet: false,
-        asks_once: false,
-        last: None,
-        heard: 0,
-        ahead: 0..0,
-        served_in: 0,
-    };
+    pub const IDLE: Lane = Lane { conn: None, space: None, is_quiet: false, last: None, heard: 0, served_in: 0 };
 
     /// That of `client`.
     pub fn of(client: &Client) -> Self {
@@ -56,7 +42,6 @@ impl Lane {
     /// A request of it was answered here, at `now`.
     #[inline(always)]
     pub fn answered(&mut self, request: Quick, now: u64) {
-        self.ahead = 0..0;
         (self.last, self.heard) = (Some(request), now);
     }
 

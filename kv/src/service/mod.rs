@@ -38,7 +38,7 @@ pub use messages::Message;
 
 use crate::commands::{Session, Settings, Stats};
 use crate::memcached;
-use crate::store::{Keys, Store};
+use crate::store::{Batch, Keys, Store};
 use client::{Client, Speech};
 use datagrams::Datagrams;
 use errand::Errand;
@@ -51,6 +51,7 @@ use messages::Outbox;
 use output::Replies;
 use quick::Ahead;
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// A worker's part of the service.
@@ -76,13 +77,21 @@ pub struct Kv {
     /// Who runs what others have sent here.
     guest: Option<Session>,
     replies: Replies,
-    /// Requests that were recognised ahead.
+    /// Requests that were recognised ahead, and for how many of them the index has been asked for.
     ahead: Vec<Ahead>,
+    asked: usize,
+    /// The keys of those others whose hashes are not known yet.
+    unhashed: Batch,
+    /// Clients that ask for more than one of these, or for something else, and which of these they ask for first.
+    others: Vec<(ConnId, Range<usize>)>,
     /// The hashes of keys of other requests, while they are looked at.
     glimpsed: Vec<u64>,
     datagrams: Datagrams,
     /// Bursts so far.
     burst: u64,
+    /// The clients of the last one, if all of them were served in it, and how many of them there have been events of since.
+    served: Vec<ConnId>,
+    told: usize,
     /// Connections of which there is more to be read.
     unfinished: Vec<ConnId>,
     stats: Stats,
@@ -123,8 +132,13 @@ impl Kv {
             guest: Some(Session::new(u64::MAX, nowhere, nowhere, true, now)),
             replies: Replies::default(),
             ahead: Vec::new(),
+            asked: 0,
+            unhashed: Batch::default(),
+            others: Vec::new(),
             glimpsed: Vec::new(),
             burst: 1,
+            served: Vec::new(),
+            told: 0,
             unfinished: Vec::new(),
             stats: Stats::default(),
             counts: memcached::Counts::default(),
@@ -192,16 +206,23 @@ impl Service for Kv {
     fn burst(&mut self, net: &mut impl Transport, readable: &[ConnId]) {
         self.now = self.clock.millis(net.now());
         self.burst += 1;
+        self.served.clear();
+        self.served.extend_from_slice(readable);
+        self.told = 0;
         let mut rest = readable;
         while !rest.is_empty() {
-            let (group, others) = rest.split_at(self.look_ahead(net, rest));
-            rest = others;
-            self.serve_group(net, group);
+            rest = &rest[self.look_ahead(net, rest)..];
+            self.serve_group(net);
         }
         self.send_errands();
     }
 
     fn readable(&mut self, net: &mut impl Transport, conn: ConnId, (): &mut ()) {
+        // They come in the order of the burst.
+        if self.served.get(self.told) == Some(&conn) {
+            self.told += 1;
+            return;
+        }
         // What had not been opened before the burst has not been served in it.
         if self.lanes.get(conn.slot()).is_none_or(|lane| lane.is_of(conn) && lane.served_in == self.burst) {
             return;

@@ -5,7 +5,6 @@
 
 use super::Kv;
 use super::client::{Client, Speech};
-use super::lane::Lane;
 use super::output::{bulk_len, write_bulk};
 use crate::commands::{Quick, Session};
 use crate::resp::{OK, Protocol};
@@ -27,17 +26,20 @@ const SOME: usize = FEW / 2;
 /// A request that is recognised: where in its bytes the key and the value are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Known {
-    key: (u16, u16),
-    /// Empty at 0 for a GET.
-    value: (u16, u16),
+    /// Where the key begins and ends, and where the value does, which is empty at 0 for a GET: 16 bits each, the lowest first. In one
+    /// word, as it is written and read: a processor that reads as a whole what has just been written in parts waits for that.
+    places: u64,
     /// Bytes of it.
-    pub len: u16,
+    pub len: usize,
 }
 
 /// A request that was recognised ahead, the hash of its key, and what was seen of that.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Ahead {
     known: Known,
+    space: u8,
+    /// Who asks for it and for nothing else, if no reply to it waits.
+    lone: Option<ConnId>,
     hash: u64,
     seen: Seen,
 }
@@ -48,6 +50,9 @@ const SET: &[u8; HEAD] = b"*3\r\n$3\r\nSET\r\n$";
 const HEAD: usize = 14;
 /// In the last eight bytes of it, of which the third is the first letter: what tells upper case from lower.
 const CASE: u64 = 0x20_2020 << 16;
+/// Where the key is, if its length has two digits.
+const KEY: usize = HEAD + 4;
+const END: &[u8; 2] = b"\r\n";
 
 /// The first eight bytes of a beginning, and the last eight with letters in upper case.
 #[inline(always)]
@@ -58,30 +63,75 @@ fn words(head: &[u8; HEAD]) -> (u64, u64) {
 }
 
 impl Known {
+    /// With a key and a value there, each at most [`LONG`] bytes behind some lines.
+    #[inline(always)]
+    fn new(key: Range<usize>, value: Range<usize>, len: usize) -> Self {
+        let places = key.start as u64 | (key.end as u64) << 16 | (value.start as u64) << 32 | (value.end as u64) << 48;
+        Known { places, len }
+    }
+
+    /// The place number `n`.
+    #[inline(always)]
+    fn place(&self, n: u32) -> usize {
+        (self.places >> (16 * n)) as u16 as usize
+    }
+
     /// What `data` begin with, if that is recognised, and its key.
     #[inline(always)]
     pub fn of(data: &[u8]) -> Option<(Self, &[u8])> {
+        // Most have keys and values whose lengths have two digits.
+        if let Some(start) = data.first_chunk::<{ HEAD + 7 }>()
+            && let (Some(head), Some(line)) = (start.first_chunk(), start.last_chunk())
+            && let Some(len) = tens(u64::from_le_bytes(*line))
+            && let Some((key, behind)) = data[KEY..].split_at_checked(len)
+            && let Some((END, behind)) = behind.split_first_chunk()
+        {
+            let (head, end) = (words(head), KEY + len);
+            if head == words(GET) {
+                return Some((Known::new(KEY..end, 0..0, end + 2), key));
+            }
+            if head == words(SET)
+                && let Some(line) = behind.first_chunk()
+                && let Some(len) = tens(u64::from_le_bytes(*line))
+                && behind.get(5 + len..).is_some_and(|behind| behind.first_chunk() == Some(END))
+            {
+                let (from, to) = (end + 7, end + 7 + len);
+                return Some((Known::new(KEY..end, from..to, to + 2), key));
+            }
+        }
+        Known::of_another(data)
+    }
+
+    /// As [`of`](Self::of), for all that is recognised.
+    #[inline(never)]
+    fn of_another(data: &[u8]) -> Option<(Self, &[u8])> {
         let head = words(data.first_chunk()?);
         let key = Bulk::of(data, HEAD - 1)?;
         let bytes = &data[key.start..key.end];
         if head == words(GET) {
-            return Some((Known { key: key.range(), value: (0, 0), len: key.behind as u16 }, bytes));
+            return Some((Known::new(key.range(), 0..0, key.behind), bytes));
         }
         let value = Bulk::of(data, key.behind)?;
         let is_set = head == words(SET) && value.end - value.start < LONG;
-        is_set.then(|| (Known { key: key.range(), value: value.range(), len: value.behind as u16 }, bytes))
+        is_set.then(|| (Known::new(key.range(), value.range(), value.behind), bytes))
     }
 
     /// Its key in `data`, which it was recognised in.
     #[inline(always)]
     pub fn key<'a>(&self, data: &'a [u8]) -> &'a [u8] {
-        &data[self.key.0.into()..self.key.1.into()]
+        &data[self.place(0)..self.place(1)]
+    }
+
+    /// Whether it is a SET.
+    #[inline(always)]
+    fn is_set(&self) -> bool {
+        self.places >> 32 > 0
     }
 
     /// The value that it sets, if it is a SET.
     #[inline(always)]
     fn value<'a>(&self, data: &'a [u8]) -> Option<&'a [u8]> {
-        (self.value.0 > 0).then(|| &data[self.value.0.into()..self.value.1.into()])
+        self.is_set().then(|| &data[self.place(2)..self.place(3)])
     }
 }
 
@@ -90,14 +140,10 @@ impl Known {
 fn tens(word: u64) -> Option<usize> {
     const OTHERS: u64 = u64::from_le_bytes(*b"\xff\0\0\xff\xff\0\0\0");
     const EXPECTED: u64 = u64::from_le_bytes(*b"$\0\0\r\n\0\0\0");
-    if word & OTHERS != EXPECTED {
-        return None;
-    }
-    let (tens, ones) = (((word >> 8) as u8).wrapping_sub(b'1'), ((word >> 16) as u8).wrapping_sub(b'0'));
-    if tens > 8 || ones > 9 {
-        return None;
-    }
-    Some(usize::from(tens) * 10 + usize::from(ones) + 10)
+    // Two digits in a byte each, the tens first, of which none is zero.
+    let digits = (word >> 8 & 0xffff) ^ 0x3030;
+    let is_number = (digits | (digits + 0x7676)) & 0x8080 == 0 && digits & 0xff > 0;
+    (word & OTHERS == EXPECTED && is_number).then_some(((digits * 0x0a01) >> 8 & 0xff) as usize)
 }
 
 /// The length of the argument that `data` begin with, and its digits, of which there are four at most.
@@ -129,108 +175,139 @@ impl Bulk {
         };
         let start = at + digits + 3;
         let end = start + len;
-        let is_whole = data.get(end..)?.first_chunk() == Some(b"\r\n");
+        let is_whole = data.get(end..)?.first_chunk() == Some(END);
         is_whole.then_some(Bulk { start, end, behind: end + 2 })
     }
 
-    /// Both lengths of four digits fit.
     #[inline(always)]
-    fn range(&self) -> (u16, u16) {
-        (self.start as u16, self.end as u16)
+    fn range(&self) -> Range<usize> {
+        self.start..self.end
     }
 }
 
 impl Kv {
     /// Recognises what the first of the clients of `readable` ask for next, and fetches what it will touch. Returns how many
     /// clients were looked at.
+    #[inline(never)]
     pub(super) fn look_ahead(&mut self, net: &mut impl Transport, readable: &[ConnId]) -> usize {
-        self.ahead.clear();
+        self.forget_ahead();
+        let is_here = self.stores[self.worker].is_some();
         let mut looked_at = 0;
-        let mut asked = 0;
         for conn in readable {
             if self.ahead.len() + self.glimpsed.len() >= FEW {
                 break;
             }
             looked_at += 1;
-            let Some(lane) = self.lanes.get_mut(conn.slot()).filter(|lane| lane.is_of(*conn)) else { continue };
-            (lane.ahead, lane.asks_once) = (0..0, false);
+            let Some(lane) = self.lanes.get_mut(conn.slot()).filter(|lane| lane.is_of(*conn)) else {
+                self.served.clear();
+                continue;
+            };
+            lane.served_in = self.burst;
             let (space, is_quiet) = (lane.space, lane.is_quiet);
+            let all = net.received(*conn);
             let data = net.peek(*conn);
-            let mut used = 0;
-            let mut ahead = 0..0;
-            if let Some(space) = space {
-                (ahead, used) = self.recognise(space, data);
+            let (mut ahead, mut used) = (0..0, 0);
+            if let Some(space) = space.filter(|_| is_here) {
+                (ahead, used) = self.recognise_ours(space, data);
             }
-            if used < data.len() && ahead.len() < AHEAD {
-                self.glimpse(*conn, &data[used..]);
+            if is_quiet && used == all && ahead.len() == 1 {
+                self.ahead[ahead.start].lone = Some(*conn);
+            } else {
+                if used < data.len() && ahead.len() < AHEAD {
+                    self.glimpse(*conn, &data[used..]);
+                }
+                self.others.push((*conn, ahead));
             }
-            let lane = &mut self.lanes[conn.slot()];
-            lane.asks_once = is_quiet && ahead.len() == 1 && net.received(*conn) == used;
-            lane.ahead = ahead.start as u32..ahead.end as u32;
-            if self.ahead.len() >= asked + SOME {
-                self.fetch_index(asked);
-                asked = self.ahead.len();
+            if self.ahead.len() >= self.asked + SOME {
+                self.fetch_index();
             }
         }
-        self.fetch_index(asked);
-        self.fetch_items(0);
+        self.fetch(0);
         self.fetch_glimpsed();
         if self.exports {
-            self.fetch_export(net, &readable[..looked_at]);
+            self.fetch_export(net);
         }
         looked_at
     }
 
-    /// Asks for those parts of the export that will be written by what the clients of `conns` ask for next, as far as it was
-    /// recognised.
+    /// Asks for those parts of the export that will be written by what was recognised.
     #[cold]
     #[inline(never)]
-    fn fetch_export(&self, net: &mut impl Transport, conns: &[ConnId]) {
+    fn fetch_export(&self, net: &mut impl Transport) {
         let Some(store) = &self.stores[self.worker] else { return };
-        for conn in conns {
-            let Some(Lane { space: Some(space), ahead, .. }) = self.lanes.get(conn.slot()) else { continue };
-            let mut data = net.peek(*conn);
-            for Ahead { known, .. } in &self.ahead[ahead.start as usize..ahead.end as usize] {
+        let lone = self.ahead.iter().enumerate().filter_map(|(at, ahead)| Some((ahead.lone?, at..at + 1)));
+        for (conn, ahead) in lone.chain(self.others.iter().cloned()) {
+            let mut data = net.peek(conn);
+            for Ahead { known, space, .. } in &self.ahead[ahead] {
                 if known.value(data).is_some() {
                     store.prefetch_export(*space, known.key(data));
                 }
-                data = &data[usize::from(known.len)..];
+                data = &data[known.len..];
             }
         }
     }
 
-    /// Serves the clients of `group`, all of whose requests were looked at ahead.
-    pub(super) fn serve_group(&mut self, net: &mut impl Transport, group: &[ConnId]) {
-        for conn in group {
-            let Some(lane) = self.lanes.get_mut(conn.slot()).filter(|lane| lane.is_of(*conn)) else { continue };
-            lane.served_in = self.burst;
-            if lane.asks_once && self.serve_one(net, *conn) {
-                continue;
+    /// Serves those clients that were looked at ahead.
+    #[inline(never)]
+    pub(super) fn serve_group(&mut self, net: &mut impl Transport) {
+        // What is recognised further is behind these.
+        for at in 0..self.ahead.len() {
+            if let Some(conn) = self.ahead[at].lone
+                && !self.serve_one(net, conn, at)
+            {
+                self.serve_known(net, conn, at..at + 1);
             }
-            let ahead = std::mem::take(&mut self.lanes[conn.slot()].ahead);
-            self.with_client(net, *conn, |kv, net, client| {
-                client.ahead = ahead.start as usize..ahead.end as usize;
-                kv.serve(net, client);
-            });
         }
+        let mut others = std::mem::take(&mut self.others);
+        others.drain(..).for_each(|(conn, ahead)| self.serve_known(net, conn, ahead));
+        self.others = others;
+    }
+
+    /// Serves the client of `conn`, whose next requests are those of `ahead`.
+    #[inline(never)]
+    fn serve_known(&mut self, net: &mut impl Transport, conn: ConnId, ahead: Range<usize>) {
+        self.with_client(net, conn, |kv, net, client| {
+            client.ahead = ahead;
+            kv.serve(net, client);
+        });
+    }
+
+    /// Nothing has been recognised.
+    pub(super) fn forget_ahead(&mut self) {
+        self.ahead.clear();
+        self.asked = 0;
     }
 
     /// Recognises requests in `space` at the beginning of `data` that can be done here. Returns which they are, and how many bytes.
-    #[inline(always)]
+    /// They must be [fetched](Self::fetch) before they are answered.
+    #[inline]
     pub(super) fn recognise(&mut self, space: u8, data: &[u8]) -> (Range<usize>, usize) {
-        let first = self.ahead.len();
-        if self.stores[self.worker].is_none() {
-            return (first..first, 0);
+        match self.stores[self.worker] {
+            Some(_) => self.recognise_ours(space, data),
+            None => (0..0, 0),
         }
+    }
+
+    /// As [`recognise`](Self::recognise), while our shard is here.
+    #[inline(always)]
+    fn recognise_ours(&mut self, space: u8, data: &[u8]) -> (Range<usize>, usize) {
+        let first = self.ahead.len();
         let shards = self.stores.len();
         let mut used = 0;
         while let Some((known, key)) = Known::of(&data[used..]) {
-            let hash = self.keys.key(space, key).hash();
-            if shards > 1 && shard_of(hash, shards) != self.worker {
-                break;
+            if self.unhashed.is_full() {
+                self.fetch_index();
             }
-            self.ahead.push(Ahead { known, hash, seen: Seen::default() });
-            used += usize::from(known.len);
+            // That of a key that is hashed together with others is not known yet.
+            let mut hash = 0;
+            if shards > 1 || !self.keys.add(&mut self.unhashed, self.ahead.len() as u32, space, key) {
+                hash = self.keys.key(space, key).hash();
+                if shard_of(hash, shards) != self.worker {
+                    break;
+                }
+            }
+            self.ahead.push(Ahead { known, space, lone: None, hash, seen: Seen::default() });
+            used += known.len;
             if used >= data.len() || self.ahead.len() - first >= AHEAD {
                 break;
             }
@@ -241,31 +318,31 @@ impl Kv {
     /// Asks for the items of the requests that were recognised from the number `first` on.
     #[inline(always)]
     pub(super) fn fetch(&mut self, first: usize) {
-        self.fetch_index(first);
-        self.fetch_items(first);
-    }
-
-    /// Asks for what leads to them.
-    #[inline(always)]
-    fn fetch_index(&self, first: usize) {
+        self.fetch_index();
         if let Some(store) = &self.stores[self.worker] {
-            self.ahead[first..].iter().for_each(|ahead| store.prefetch_index(ahead.hash));
+            self.ahead[first..].iter_mut().for_each(|ahead| {
+                ahead.seen = store.see(ahead.hash);
+                store.prefetch_item(ahead.seen);
+            });
         }
     }
 
-    /// Asks for them, when what leads to them is here.
+    /// Finds the hashes of those that have been recognised since, and asks for what leads to their items.
     #[inline(always)]
-    fn fetch_items(&mut self, first: usize) {
+    fn fetch_index(&mut self) {
+        let ahead = &mut self.ahead;
+        self.keys.hash_all(&mut self.unhashed, |at, hash| ahead[at as usize].hash = hash);
         if let Some(store) = &self.stores[self.worker] {
-            self.ahead[first..].iter_mut().for_each(|ahead| ahead.seen = store.prefetch_item(ahead.hash));
+            ahead[self.asked..].iter().for_each(|ahead| store.prefetch_index(ahead.hash));
         }
+        self.asked = ahead.len();
     }
 
     /// Asks for the items of keys that were noted.
     #[inline(always)]
     fn fetch_glimpsed(&mut self) {
         if let Some(store) = &self.stores[self.worker] {
-            self.glimpsed.drain(..).for_each(|hash| _ = store.prefetch_item(hash));
+            self.glimpsed.drain(..).for_each(|hash| store.prefetch_item(store.see(hash)));
         }
     }
 
@@ -290,37 +367,30 @@ impl Kv {
         is_all
     }
 
-    /// Does what the client of `conn`, which [asks once](Lane::asks_once), asks for, if that is a GET of a short value that was seen
-    /// or a SET that there is room for. Returns whether it was.
+    /// Does what the client of `conn` asks for, the request number `at` of those that were recognised, if that is a GET of a short
+    /// value that was seen or a SET that there is room for. Returns whether it was.
     ///
     /// The answer is written where it is sent from.
     #[inline(always)]
-    fn serve_one(&mut self, net: &mut impl Transport, conn: ConnId) -> bool {
-        let lane = &mut self.lanes[conn.slot()];
-        let Some(space) = lane.space else { return false };
-        let Some(Ahead { known, hash, seen }) = self.ahead.get(lane.ahead.start as usize) else { return false };
+    fn serve_one(&mut self, net: &mut impl Transport, conn: ConnId, at: usize) -> bool {
+        let Ahead { known, space, hash, seen, .. } = &self.ahead[at];
         let Some(store) = &mut self.stores[self.worker] else { return false };
         let data = net.peek(conn);
-        let key = self.keys.known(space, known.key(data), *hash);
-        let found = match known.value(data) {
+        let key = self.keys.known(*space, known.key(data), *hash);
+        let (found, last) = match known.value(data) {
             None => {
                 let Some(value) = store.get_seen(&key, *seen, self.now) else { return false };
                 self.stats.hits += 1;
-                lane.answered(Quick::Get, self.now);
-                Some(value)
+                (Some(value), Quick::Get)
             }
-            Some(value) => {
-                if !set(store, &key, *seen, value, self.now) {
-                    return false;
-                }
-                lane.answered(Quick::Set, self.now);
-                None
-            }
+            Some(value) if set(store, &key, *seen, value, self.now) => (None, Quick::Set),
+            Some(_) => return false,
         };
+        self.lanes[conn.slot()].answered(last, self.now);
         self.stats.commands += 1;
-        self.host.read(known.len.into());
+        self.host.read(known.len);
         let len = found.map_or(OK.len(), |value| bulk_len(value.len()));
-        let is_written = net.answer(conn, known.len.into(), len, |place| match found {
+        let is_written = net.answer(conn, known.len, len, |place| match found {
             Some(value) => write_bulk(value, place),
             None => place.copy_from_slice(OK),
         });
@@ -344,7 +414,7 @@ impl Kv {
         let store = self.stores[self.worker].as_mut()?;
         let mut used = 0;
         let mut done = 0;
-        for Ahead { known, hash, seen } in ahead {
+        for Ahead { known, hash, seen, .. } in ahead {
             let data = &data[used..];
             let key = self.keys.known(session.space(), known.key(data), *hash);
             let is_done = match known.value(data) {
@@ -381,11 +451,11 @@ impl Kv {
             if !is_done {
                 break;
             }
-            used += usize::from(known.len);
+            used += known.len;
             done += 1;
         }
         if let Some(last) = ahead[..done].last() {
-            session.used_for(if last.known.value.0 == 0 { Quick::Get } else { Quick::Set }, self.now);
+            session.used_for(if last.known.is_set() { Quick::Set } else { Quick::Get }, self.now);
         }
         self.stats.commands += done as u64;
         Some((used, done == ahead.len()))
@@ -409,7 +479,7 @@ mod tests {
     fn check(data: &[u8]) -> bool {
         let Some((known, key)) = Known::of(data) else { return false };
         let mut parser = Parser::default();
-        assert_eq!(parser.parse(data, LIMITS), Ok(Parsed::Request(known.len as usize)), "{data:?}");
+        assert_eq!(parser.parse(data, LIMITS), Ok(Parsed::Request(known.len)), "{data:?}");
         let args: Vec<&[u8]> = parser.args(data).iter().collect();
         let name: &[u8] = if args.len() == 2 { b"GET" } else { b"SET" };
         assert!(args[0].eq_ignore_ascii_case(name));

@@ -136,7 +136,7 @@ impl Kv {
                 let redis = Some((session.space(), session.protocol()));
                 if let Some(worker) = self.elsewhere(session.space(), key, client.errand) {
                     if let Some(errand) = self.errand_to(worker, &mut client.errand, client.conn, redis) {
-                        let len = usize::from(known.len);
+                        let len = known.len;
                         errand.text.extend_from_slice(&rest[..len]);
                         used += len;
                         continue;

@@ -23,17 +23,21 @@ impl Store {
         self.index.prefetch(hash);
     }
 
-    /// Asks for the item under `hash`, if there is one, when the index is here: all of it, if it is not long.
+    /// Where the item under `hash` is, if there is one, when the index is here.
     #[inline(always)]
-    pub fn prefetch_item(&self, hash: u64) -> Seen {
+    pub fn see(&self, hash: u64) -> Seen {
+        Seen { location: self.index.likely(hash), released: self.heap.released() }
+    }
+
+    /// Asks for an item that has just been seen: all of it, if it is not long.
+    #[inline(always)]
+    pub fn prefetch_item(&self, seen: Seen) {
         /// Where more is read, the processor sees that by itself.
         const MOST: usize = 256;
-        let location = self.index.likely(hash);
-        if let Some(location) = location {
+        if let Some(location) = seen.location {
             let slot = self.heap.slot(location);
             prefetch_bytes(&slot[..slot.len().min(MOST)]);
         }
-        Seen { location, released: self.heap.released() }
     }
 
     /// The short string under `key` at `now`, if it has been seen: it has been used once more. Otherwise [`get`](Self::get) knows

@@ -2,7 +2,7 @@
 
 use linerate_bypass::prefetch;
 use std::num::NonZeroU32;
-use std::ops::BitOr;
+use wide::u32x8;
 
 /// Where an item lies, for whoever keeps items.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -335,10 +335,8 @@ impl Line {
     /// A location under `tag`, if there is one. All places are looked at together: which has it cannot be predicted.
     #[inline(always)]
     fn likely(&self, tag: u32) -> Option<Location> {
-        const BITS: [u32; LINE] = [1, 2, 4, 8, 16, 32, 64, 128];
-        let bits: [u32; LINE] = std::array::from_fn(|at| if self.tags[at] == tag { BITS[at] } else { 0 });
-        let bits = bits.into_iter().fold(0, u32::bitor);
-        *self.locations.get(bits.trailing_zeros() as usize)?
+        let found = u32x8::from(self.tags).simd_eq(u32x8::splat(tag)).to_bitmask();
+        *self.locations.get(found.trailing_zeros() as usize)?
     }
 
     #[inline(always)]

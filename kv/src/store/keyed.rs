@@ -1,5 +1,6 @@
 //! Keys are hashed without a store.
 
+use super::siphash::Batch;
 use super::{Key, SPACES, Store};
 use siphasher::sip::SipHasher13;
 
@@ -10,6 +11,8 @@ pub struct Keys {
     of: [SipHasher13; SPACES],
     /// That of names of fields.
     of_fields: SipHasher13,
+    /// The halves of what they are all made of.
+    halves: [u64; 2],
 }
 
 impl Keys {
@@ -18,7 +21,7 @@ impl Keys {
         let (low, high) = key.split_at(8);
         let [low, high] = [low, high].map(|half| half.iter().rfold(0, |word, byte| word << 8 | u64::from(*byte)));
         let of = |space: u8| SipHasher13::new_with_keys(low ^ u64::from(space), high);
-        Keys { of: std::array::from_fn(|space| of(space as u8)), of_fields: of(u8::MAX) }
+        Keys { of: std::array::from_fn(|space| of(space as u8)), of_fields: of(u8::MAX), halves: [low, high] }
     }
 
     /// What has the hash `hash`, which this found before.
@@ -32,6 +35,19 @@ impl Keys {
     #[inline]
     pub fn key<'a>(&self, space: u8, bytes: &'a [u8]) -> Key<'a> {
         Key { space, bytes, hash: self.of[usize::from(space)].hash(bytes) }
+    }
+
+    /// Adds the key `bytes` of `space`, which is called `name`, to those that are to be hashed together. Returns whether there was
+    /// room, and it is not too long for that.
+    #[inline(always)]
+    pub fn add(&self, batch: &mut Batch, name: u32, space: u8, bytes: &[u8]) -> bool {
+        batch.push(name, self.halves[0] ^ u64::from(space), bytes)
+    }
+
+    /// Tells `take` what each key of `batch` is called, and its hash. None is left of them.
+    #[inline(always)]
+    pub fn hash_all(&self, batch: &mut Batch, take: impl FnMut(u32, u64)) {
+        batch.hash_all(self.halves[1], take);
     }
 
     /// The hash of a hash's field.

@@ -15,6 +15,7 @@ mod keyed;
 mod keys;
 mod long;
 mod room;
+mod siphash;
 mod slab;
 mod spaces;
 mod strings;
@@ -30,6 +31,7 @@ pub use item::Tag;
 pub use keyed::Keys;
 pub use keys::Owned;
 pub use long::{Long, LongWriter, Str, Value};
+pub use siphash::Batch;
 pub use spaces::SPACES;
 
 use crate::export::Writer;

@@ -23,12 +23,12 @@ fn what_was_seen_is_written_over_where_it_lies_if_nothing_but_its_value_changes(
     store.set_tagged(&tagged, &b"one"[..], 7, 0, Expiry::Never, 0).unwrap();
     store.set(&expiring, &b"one"[..], Expiry::At(99), 0).unwrap();
     store.hset(&list, b"one", &b"two"[..], 0).unwrap();
-    let seen = store.prefetch_item(key.hash());
+    let seen = store.see(key.hash());
     assert_eq!(store.get_seen(&key, seen, 1), Some(&b"one"[..]));
     assert!(store.set_seen(&key, seen, b"two", 1));
     assert_eq!(store.get_seen(&key, seen, 1), Some(&b"two"[..]));
     // It has expired, or is no short string: what there is, others say.
-    let [seen_expiring, seen_hash] = [&expiring, &list].map(|key| store.prefetch_item(key.hash()));
+    let [seen_expiring, seen_hash] = [&expiring, &list].map(|key| store.see(key.hash()));
     assert_eq!(store.get_seen(&expiring, seen_expiring, 98), Some(&b"one"[..]));
     assert_eq!(store.get_seen(&expiring, seen_expiring, 99), None);
     assert_eq!(store.get_seen(&list, seen_hash, 1), None);
@@ -38,7 +38,7 @@ fn what_was_seen_is_written_over_where_it_lies_if_nothing_but_its_value_changes(
     assert!(!store.set_seen(&other, seen, b"two", 1));
     assert!(!store.set_seen(&key, Seen::default(), b"two", 1));
     for key in [&tagged, &expiring, &list] {
-        let seen = store.prefetch_item(key.hash());
+        let seen = store.see(key.hash());
         assert!(!store.set_seen(key, seen, b"two", 1), "{key:?}");
     }
     // What has gone since is not there any more, even if something else lies there now.

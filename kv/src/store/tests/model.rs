@@ -258,7 +258,7 @@ impl Bench {
                 };
                 prop_assert_eq!(there, expected);
             }
-            Do::See => _ = self.seen.insert(name.0, store.prefetch_item(key.hash())),
+            Do::See => _ = self.seen.insert(name.0, store.see(key.hash())),
             Do::SetSeen(fill) => {
                 let Some((Value::String(old), at)) = &before else {
                     self.store.unwatch(&key);
