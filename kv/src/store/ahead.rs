@@ -67,8 +67,9 @@ impl Store {
         if !head.is_bare() || head.form() != Form::Short || head.value_len() != value.len() {
             return false;
         }
-        item.set_access(self.evict.note(Some(head.access()), now, 0));
+        // In this order: where the value is is read from the head as a whole, of which a part is written then.
         item.value_mut().copy_from_slice(value);
+        item.set_access(self.evict.note(Some(head.access()), now, 0));
         self.wrote(key.hash, location);
         true
     }
