@@ -1,5 +1,5 @@
-//! SipHash-1-3 of several keys at once, lane by lane of the processor's vectors: the keys of a burst are hashed together in a
-//! third of the instructions that they take one by one.
+//! SipHash-1-3 of several keys at once, lane by lane of the processor's vectors: each step of one key's hash waits for the step before,
+//! and four keys take it together.
 //!
 //! Aumasson and Bernstein, "SipHash: a fast short-input PRF", 2012, §2, with one round for each word and three at the end. A key is
 //! taken in words of eight bytes, the last filled up with zeros and, in its highest byte, the key's length.
