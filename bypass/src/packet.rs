@@ -94,10 +94,6 @@ pub trait Packet: Sized + Send {
         self.len() == 0
     }
 
-    /// Asks the processor for what [`data`](Self::data) reads first.
-    #[inline(always)]
-    fn prefetch(&self) {}
-
     /// The bytes of the first segment.
     fn data(&self) -> &[u8];
 

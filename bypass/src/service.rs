@@ -173,12 +173,6 @@ pub trait Transport {
     /// The first slice of them, in place. Empty only when nothing is there.
     fn peek(&mut self, conn: ConnId) -> &[u8];
 
-    /// Asks the processor for what [`peek`](Self::peek) reads of this connection, a step at a time: 0, and 1 and 2 when what the one
-    /// before asked for is here. It only ever costs or saves time.
-    #[inline(always)]
-    #[expect(unused_variables, reason = "the default has nothing to ask for")]
-    fn prefetch(&self, conn: ConnId, step: u8) {}
-
     /// Drops the first `n` received bytes (all, if there are fewer).
     fn consume(&mut self, conn: ConnId, n: usize);
 

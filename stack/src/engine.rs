@@ -228,10 +228,6 @@ pub trait Engine<N: Nic>: Sized {
     fn received(&self, conn: ConnId) -> usize;
     /// The first slice of them.
     fn peek(&mut self, conn: ConnId) -> &[u8];
-    /// Asks the processor for what that reads first, a step at a time.
-    #[inline(always)]
-    #[expect(unused_variables, reason = "the default has nothing to ask for")]
-    fn prefetch(&self, conn: ConnId, step: u8) {}
     /// Drops the first `n` of them.
     fn consume(&mut self, conn: ConnId, n: usize);
     /// Takes the first slice of them, at most `max` bytes.

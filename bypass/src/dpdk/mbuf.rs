@@ -5,7 +5,6 @@ use super::mempool;
 use super::own;
 use super::segment::{OFFLOADS, Segment};
 use crate::packet::{ADDRESSES, TAG, with_tag};
-use crate::prefetch::prefetch_to_write;
 use crate::{Bytes, L4, Memory, Owner, Packet, RxChecksum, RxInfo, TxOffload};
 use dpdk_sys as sys;
 use std::ops::Range;
@@ -98,11 +97,6 @@ impl Packet for Mbuf {
     #[inline]
     fn len(&self) -> usize {
         self.head.pkt_len()
-    }
-
-    #[inline(always)]
-    fn prefetch(&self) {
-        prefetch_to_write(self.head.as_ptr().cast_const().cast());
     }
 
     #[inline]

@@ -193,11 +193,10 @@ impl Kv {
         self.forget_ahead();
         let is_here = self.stores[self.worker].is_some();
         let mut looked_at = 0;
-        for (at, conn) in readable.iter().enumerate() {
+        for conn in readable {
             if self.ahead.len() + self.glimpsed.len() >= FEW {
                 break;
             }
-            prefetch(net, |ahead| readable.get(at + ahead).copied());
             looked_at += 1;
             let Some(lane) = self.lanes.get_mut(conn.slot()).filter(|lane| lane.is_of(*conn)) else {
                 self.served.clear();
@@ -253,7 +252,6 @@ impl Kv {
     pub(super) fn serve_group(&mut self, net: &mut impl Transport) {
         // What is recognised further is behind these.
         for at in 0..self.ahead.len() {
-            prefetch(net, |ahead| self.ahead.get(at + ahead)?.lone);
             if let Some(conn) = self.ahead[at].lone
                 && !self.serve_one(net, conn, at)
             {
@@ -461,18 +459,6 @@ impl Kv {
         }
         self.stats.commands += done as u64;
         Some((used, done == ahead.len()))
-    }
-}
-
-/// Asks for what the transport reads of clients that come next, of which `next` knows who is so many behind this one: each step for
-/// one two ahead of the step after it, so that no step waits for what the one before asked for. Between the passes over a burst it leaves the
-/// nearest cache.
-#[inline(always)]
-fn prefetch(net: &impl Transport, next: impl Fn(usize) -> Option<ConnId>) {
-    for (step, ahead) in [(0, 6), (1, 4), (2, 2)] {
-        if let Some(conn) = next(ahead) {
-            net.prefetch(conn, step);
-        }
     }
 }
 

@@ -154,17 +154,6 @@ impl<P> Exchanges<P> {
 }
 
 impl<P: Packet> Exchanges<P> {
-    /// Asks for the exchange of `block`, if it has one, or in the second step for the packet that has come.
-    #[inline(always)]
-    pub fn prefetch(&self, block: &Block, step: u8) {
-        let Some(exchange) = self.of(block) else { return };
-        if step == 1 {
-            linerate_bypass::prefetch_whole(exchange);
-        } else if let Turn::Ours(Ours { received: Some(packet), .. }) = &exchange.turn {
-            packet.prefetch();
-        }
-    }
-
     /// The first bytes received on the connection of `block`, if it has an exchange.
     pub fn peek(&self, block: &Block) -> Option<&[u8]> {
         match &self.of(block)?.turn {

@@ -442,15 +442,6 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
         self.find(conn).map_or(0, |slot| self.blocks[slot as usize].received as usize)
     }
 
-    #[inline(always)]
-    fn prefetch(&self, conn: ConnId, step: u8) {
-        let Some(block) = self.blocks.get(conn.slot()) else { return };
-        if step == 0 {
-            return linerate_bypass::prefetch_whole(block);
-        }
-        self.shared.exchanges.prefetch(block, step);
-    }
-
     fn peek(&mut self, conn: ConnId) -> &[u8] {
         let Some(slot) = self.find(conn) else { return &[] };
         let block = &self.blocks[slot as usize];

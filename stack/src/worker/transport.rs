@@ -108,11 +108,6 @@ impl<N: Nic, E: Engine<N>> Transport for Core<N, E> {
         self.engine.peek(conn)
     }
 
-    #[inline(always)]
-    fn prefetch(&self, conn: ConnId, step: u8) {
-        self.engine.prefetch(conn, step);
-    }
-
     fn consume(&mut self, conn: ConnId, n: usize) {
         self.engine.consume(conn, n);
     }
