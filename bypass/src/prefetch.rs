@@ -36,13 +36,18 @@ pub fn prefetch_slice(bytes: &[u8]) {
 /// Begins to load all cache lines that `bytes` are in.
 #[inline(always)]
 pub fn prefetch_bytes(bytes: &[u8]) {
-    let mut next = bytes.as_ptr();
-    let Some(last) = bytes.len().checked_sub(1) else { return };
+    prefetch_range(bytes.as_ptr(), bytes.len());
+}
+
+/// Begins to load all cache lines that the `len` bytes at `next` are in, whatever is there.
+#[inline(always)]
+pub(crate) fn prefetch_range(mut next: *const u8, len: usize) {
+    let Some(last) = len.checked_sub(1) else { return };
     if last <= 2 * CACHE_LINE {
         // One to three lines: how many could not be predicted.
         return [0, last / 2, last].into_iter().for_each(|at| line(next.wrapping_add(at)));
     }
-    let end = next.wrapping_add(bytes.len());
+    let end = next.wrapping_add(len);
     next = next.wrapping_sub(next.addr() % CACHE_LINE);
     while next < end {
         line(next);

@@ -300,8 +300,11 @@ pub trait Service {
     fn start(&mut self, net: &mut impl Transport) {}
 
     /// These connections have something to read; their [`readable`](Self::readable) events follow. The time to
-    /// prefetch for all of them.
-    fn burst(&mut self, net: &mut impl Transport, readable: &[ConnId]) {}
+    /// prefetch for all of them, or to serve them together: returns how many of them, the first ones, have been served,
+    /// whose events a worker may leave out.
+    fn burst(&mut self, net: &mut impl Transport, readable: &[ConnId]) -> usize {
+        0
+    }
 
     /// A connection is established and can be sent on. Returns its state.
     fn opened(&mut self, net: &mut impl Transport, conn: ConnId, origin: Origin) -> Self::Conn;

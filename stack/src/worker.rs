@@ -362,9 +362,7 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
     /// Delivers the news.
     fn dispatch(&mut self) {
         let Worker { core: net, service, states, news, .. } = self;
-        if !news.readable.is_empty() {
-            service.burst(net, &news.readable);
-        }
+        let served = if news.readable.is_empty() { 0 } else { service.burst(net, &news.readable) };
         for &(conn, origin) in &news.opened {
             let state = service.opened(net, conn, origin);
             if states.len() <= conn.slot() {
@@ -377,7 +375,7 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
                 service.timer(net, conn, state);
             }
         }
-        for &conn in &news.readable {
+        for &conn in news.readable.iter().skip(served) {
             if let Some(Some(state)) = states.get_mut(conn.slot()) {
                 service.readable(net, conn, state);
             }

@@ -34,8 +34,10 @@ impl<S: Service> Service for Busy<S> {
         self.service.start(net);
     }
 
-    fn burst(&mut self, net: &mut impl Transport, readable: &[ConnId]) {
+    fn burst(&mut self, net: &mut impl Transport, readable: &[ConnId]) -> usize {
         self.service.burst(net, readable);
+        // Each has its work to be done.
+        0
     }
 
     fn opened(&mut self, net: &mut impl Transport, conn: ConnId, origin: Origin) -> S::Conn {

@@ -18,10 +18,11 @@ impl Service for Echo {
     type Conn = ();
     type Message = ();
 
-    fn burst(&mut self, net: &mut impl Transport, readable: &[ConnId]) {
+    fn burst(&mut self, net: &mut impl Transport, readable: &[ConnId]) -> usize {
         assert!(readable.iter().all(|&conn| net.received(conn) > 0));
         self.burst = readable.len();
         self.bursts += readable.len();
+        0
     }
 
     fn opened(&mut self, _: &mut impl Transport, _: ConnId, _: Origin) {}

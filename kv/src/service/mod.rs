@@ -82,6 +82,8 @@ pub struct Kv {
     asked: usize,
     /// The keys of those others whose hashes are not known yet.
     unhashed: Batch,
+    /// Clients that ask for one of these and nothing else, and which that is.
+    lone: Vec<(ConnId, u32)>,
     /// Clients that ask for more than one of these, or for something else, and which of these they ask for first.
     others: Vec<(ConnId, Range<usize>)>,
     /// The hashes of keys of other requests, while they are looked at.
@@ -89,9 +91,6 @@ pub struct Kv {
     datagrams: Datagrams,
     /// Bursts so far.
     burst: u64,
-    /// The clients of the last one, if all of them were served in it, and how many of them there have been events of since.
-    served: Vec<ConnId>,
-    told: usize,
     /// Connections of which there is more to be read.
     unfinished: Vec<ConnId>,
     stats: Stats,
@@ -134,11 +133,10 @@ impl Kv {
             ahead: Vec::new(),
             asked: 0,
             unhashed: Batch::default(),
+            lone: Vec::new(),
             others: Vec::new(),
             glimpsed: Vec::new(),
             burst: 1,
-            served: Vec::new(),
-            told: 0,
             unfinished: Vec::new(),
             stats: Stats::default(),
             counts: memcached::Counts::default(),
@@ -203,26 +201,22 @@ impl Service for Kv {
         self.clients[conn.slot()] = Some(client);
     }
 
-    fn burst(&mut self, net: &mut impl Transport, readable: &[ConnId]) {
+    fn burst(&mut self, net: &mut impl Transport, readable: &[ConnId]) -> usize {
         self.now = self.clock.millis(net.now());
         self.burst += 1;
-        self.served.clear();
-        self.served.extend_from_slice(readable);
-        self.told = 0;
         let mut rest = readable;
+        let mut are_all = true;
         while !rest.is_empty() {
-            rest = &rest[self.look_ahead(net, rest)..];
+            let (looked_at, are_known) = self.look_ahead(net, rest);
+            rest = &rest[looked_at..];
+            are_all &= are_known;
             self.serve_group(net);
         }
         self.send_errands();
+        if are_all { readable.len() } else { 0 }
     }
 
     fn readable(&mut self, net: &mut impl Transport, conn: ConnId, (): &mut ()) {
-        // They come in the order of the burst.
-        if self.served.get(self.told) == Some(&conn) {
-            self.told += 1;
-            return;
-        }
         // What had not been opened before the burst has not been served in it.
         if self.lanes.get(conn.slot()).is_none_or(|lane| lane.is_of(conn) && lane.served_in == self.burst) {
             return;

@@ -37,11 +37,9 @@ pub(super) struct Known {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Ahead {
     known: Known,
-    space: u8,
-    /// Who asks for it and for nothing else, if no reply to it waits.
-    lone: Option<ConnId>,
     hash: u64,
     seen: Seen,
+    space: u8,
 }
 
 /// The beginning of each, in upper case.
@@ -187,19 +185,19 @@ impl Bulk {
 
 impl Kv {
     /// Recognises what the first of the clients of `readable` ask for next, and fetches what it will touch. Returns how many
-    /// clients were looked at.
+    /// clients were looked at, and whether all of them are known.
     #[inline(never)]
-    pub(super) fn look_ahead(&mut self, net: &mut impl Transport, readable: &[ConnId]) -> usize {
+    pub(super) fn look_ahead(&mut self, net: &mut impl Transport, readable: &[ConnId]) -> (usize, bool) {
         self.forget_ahead();
         let is_here = self.stores[self.worker].is_some();
-        let mut looked_at = 0;
+        let (mut looked_at, mut are_known) = (0, true);
         for conn in readable {
             if self.ahead.len() + self.glimpsed.len() >= FEW {
                 break;
             }
             looked_at += 1;
             let Some(lane) = self.lanes.get_mut(conn.slot()).filter(|lane| lane.is_of(*conn)) else {
-                self.served.clear();
+                are_known = false;
                 continue;
             };
             lane.served_in = self.burst;
@@ -211,7 +209,7 @@ impl Kv {
                 (ahead, used) = self.recognise_ours(space, data);
             }
             if is_quiet && used == all && ahead.len() == 1 {
-                self.ahead[ahead.start].lone = Some(*conn);
+                self.lone.push((*conn, ahead.start as u32));
             } else {
                 if used < data.len() && ahead.len() < AHEAD {
                     self.glimpse(*conn, &data[used..]);
@@ -227,7 +225,7 @@ impl Kv {
         if self.exports {
             self.fetch_export(net);
         }
-        looked_at
+        (looked_at, are_known)
     }
 
     /// Asks for those parts of the export that will be written by what was recognised.
@@ -235,7 +233,7 @@ impl Kv {
     #[inline(never)]
     fn fetch_export(&self, net: &mut impl Transport) {
         let Some(store) = &self.stores[self.worker] else { return };
-        let lone = self.ahead.iter().enumerate().filter_map(|(at, ahead)| Some((ahead.lone?, at..at + 1)));
+        let lone = self.lone.iter().map(|(conn, at)| (*conn, *at as usize..*at as usize + 1));
         for (conn, ahead) in lone.chain(self.others.iter().cloned()) {
             let mut data = net.peek(conn);
             for Ahead { known, space, .. } in &self.ahead[ahead] {
@@ -250,14 +248,13 @@ impl Kv {
     /// Serves those clients that were looked at ahead.
     #[inline(never)]
     pub(super) fn serve_group(&mut self, net: &mut impl Transport) {
-        // What is recognised further is behind these.
-        for at in 0..self.ahead.len() {
-            if let Some(conn) = self.ahead[at].lone
-                && !self.serve_one(net, conn, at)
-            {
-                self.serve_known(net, conn, at..at + 1);
+        let mut lone = std::mem::take(&mut self.lone);
+        for (conn, at) in lone.drain(..) {
+            if !self.serve_one(net, conn, at as usize) {
+                self.serve_known(net, conn, at as usize..at as usize + 1);
             }
         }
+        self.lone = lone;
         let mut others = std::mem::take(&mut self.others);
         others.drain(..).for_each(|(conn, ahead)| self.serve_known(net, conn, ahead));
         self.others = others;
@@ -306,7 +303,7 @@ impl Kv {
                     break;
                 }
             }
-            self.ahead.push(Ahead { known, space, lone: None, hash, seen: Seen::default() });
+            self.ahead.push(Ahead { known, hash, seen: Seen::default(), space });
             used += known.len;
             if used >= data.len() || self.ahead.len() - first >= AHEAD {
                 break;

@@ -6,7 +6,6 @@
 use super::index::Location;
 use super::item::{Form, Item};
 use super::{Key, Store};
-use linerate_bypass::prefetch_bytes;
 
 /// Where an item was that may be a key's.
 #[derive(Debug, Default, Clone, Copy)]
@@ -32,11 +31,8 @@ impl Store {
     /// Asks for an item that has just been seen: all of it, if it is not long.
     #[inline(always)]
     pub fn prefetch_item(&self, seen: Seen) {
-        /// Where more is read, the processor sees that by itself.
-        const MOST: usize = 256;
         if let Some(location) = seen.location {
-            let slot = self.heap.slot(location);
-            prefetch_bytes(&slot[..slot.len().min(MOST)]);
+            self.heap.prefetch(location);
         }
     }
 

@@ -345,8 +345,10 @@ impl Worker {
         net.ends.iter_mut().for_each(|end| end.has_news = false);
         if !readable.is_empty() {
             worked = true;
-            kv.burst(net, &readable);
-            readable.iter().for_each(|conn| kv.readable(net, *conn, &mut ()));
+            // Of some workers' events of those that have been served are left out, others deliver them.
+            let served = kv.burst(net, &readable);
+            let left_out = if net.now.as_micros() % 2 == 0 { served } else { 0 };
+            readable.iter().skip(left_out).for_each(|conn| kv.readable(net, *conn, &mut ()));
         }
         for slot in 0..net.ends.len() {
             let conn = net.conn(slot);

@@ -420,10 +420,11 @@ impl Service for Actor {
         self.connect(net);
     }
 
-    fn burst(&mut self, net: &mut impl Transport, readable: &[ConnId]) {
+    fn burst(&mut self, net: &mut impl Transport, readable: &[ConnId]) -> usize {
         for id in readable {
             assert!(net.received(*id) > 0, "{id:?} is readable and has nothing to be read");
         }
+        0
     }
 
     fn readable(&mut self, net: &mut impl Transport, id: ConnId, conn: &mut Conn) {
