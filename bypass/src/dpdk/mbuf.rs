@@ -170,6 +170,18 @@ impl Packet for Mbuf {
         fits
     }
 
+    #[inline(always)]
+    fn rewrite(&mut self, n: usize) -> Option<&mut [u8]> {
+        let head = self.head;
+        if head.next().is_some() || n > head.buf_len() - head.data_off() || !head.is_exclusive() {
+            return None;
+        }
+        head.set_data_len(n);
+        head.set_pkt_len(n);
+        // SAFETY: exclusive, and from where the data begin there are `n` bytes of the buffer.
+        Some(unsafe { std::slice::from_raw_parts_mut(head.data().as_ptr(), n) })
+    }
+
     #[inline]
     fn chain(&mut self, tail: Self) -> Result<(), Self> {
         let segments = self.head.segments() + tail.head.segments();

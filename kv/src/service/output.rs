@@ -198,6 +198,21 @@ pub(super) fn bulk_len(len: usize) -> usize {
 /// Writes `value`, with the line in front of it, into `place`, which is as long as [`bulk_len`] says.
 #[inline(always)]
 pub(super) fn write_bulk(value: &[u8], place: &mut [u8]) {
+    const LINE: u64 = u64::from_le_bytes(*b"$\0\0\r\n\0\0\0");
+    // Most have two digits. What is written beyond the line is the value's.
+    if let (10..100, Some(line)) = (value.len(), place.first_chunk_mut()) {
+        *line = (LINE | u64::from(u16::from_le_bytes(DIGITS[value.len()])) << 8).to_le_bytes();
+        let (place, end) = place[5..].split_at_mut(value.len());
+        place.copy_from_slice(value);
+        end.copy_from_slice(b"\r\n");
+    } else {
+        write_any_bulk(value, place);
+    }
+}
+
+/// [`write_bulk`] of any length.
+#[inline(never)]
+fn write_any_bulk(value: &[u8], place: &mut [u8]) {
     let (line, rest) = place.split_at_mut(place.len() - value.len() - 2);
     if let [dollar, digits @ .., cr, lf] = line {
         [*dollar, *cr, *lf] = *b"$\r\n";

@@ -250,8 +250,10 @@ impl Kv {
     pub(super) fn serve_group(&mut self, net: &mut impl Transport) {
         let mut lone = std::mem::take(&mut self.lone);
         for (conn, at) in lone.drain(..) {
-            if !self.serve_one(net, conn, at as usize) {
-                self.serve_known(net, conn, at as usize..at as usize + 1);
+            let at = at as usize;
+            let is_set = self.ahead[at].known.is_set();
+            if !(if is_set { self.set_one(net, conn, at) } else { self.get_one(net, conn, at) }) {
+                self.serve_known(net, conn, at..at + 1);
             }
         }
         self.lone = lone;
@@ -365,39 +367,47 @@ impl Kv {
     }
 
     /// Does what the client of `conn` asks for, the request number `at` of those that were recognised, if that is a GET of a short
-    /// value that was seen or a SET that there is room for. Returns whether it was.
+    /// value that was seen. Returns whether it was.
     ///
     /// The answer is written where it is sent from.
     #[inline(always)]
-    fn serve_one(&mut self, net: &mut impl Transport, conn: ConnId, at: usize) -> bool {
+    fn get_one(&mut self, net: &mut impl Transport, conn: ConnId, at: usize) -> bool {
         let Ahead { known, space, hash, seen, .. } = &self.ahead[at];
         let Some(store) = &mut self.stores[self.worker] else { return false };
         let data = net.peek(conn);
         let key = self.keys.known(*space, known.key(data), *hash);
-        let (found, last) = match known.value(data) {
-            None => {
-                let Some(value) = store.get_seen(&key, *seen, self.now) else { return false };
-                self.stats.hits += 1;
-                (Some(value), Quick::Get)
-            }
-            Some(value) if set(store, &key, *seen, value, self.now) => (None, Quick::Set),
-            Some(_) => return false,
-        };
-        self.lanes[conn.slot()].answered(last, self.now);
+        let Some(value) = store.get_seen(&key, *seen, self.now) else { return false };
+        self.stats.hits += 1;
+        self.lanes[conn.slot()].answered(Quick::Get, self.now);
         self.stats.commands += 1;
         self.host.read(known.len);
-        let len = found.map_or(OK.len(), |value| bulk_len(value.len()));
-        let is_written = net.answer(conn, known.len, len, |place| match found {
-            Some(value) => write_bulk(value, place),
-            None => place.copy_from_slice(OK),
-        });
-        if is_written {
+        let len = bulk_len(value.len());
+        if net.answer(conn, known.len, len, |place| write_bulk(value, place)) {
             self.host.wrote(len);
         } else {
-            match found {
-                Some(value) => self.replies.bulk(value),
-                None => self.replies.put(OK),
-            }
+            self.replies.bulk(value);
+            self.with_client(net, conn, |kv, net, client| kv.reply(net, client));
+        }
+        true
+    }
+
+    /// As [`get_one`](Self::get_one), if it is a SET that there is room for.
+    #[inline(never)]
+    fn set_one(&mut self, net: &mut impl Transport, conn: ConnId, at: usize) -> bool {
+        let Ahead { known, space, hash, seen, .. } = &self.ahead[at];
+        let Some(store) = &mut self.stores[self.worker] else { return false };
+        let data = net.peek(conn);
+        let key = self.keys.known(*space, known.key(data), *hash);
+        if !known.value(data).is_some_and(|value| set(store, &key, *seen, value, self.now)) {
+            return false;
+        }
+        self.lanes[conn.slot()].answered(Quick::Set, self.now);
+        self.stats.commands += 1;
+        self.host.read(known.len);
+        if net.answer(conn, known.len, OK.len(), |place| place.copy_from_slice(OK)) {
+            self.host.wrote(OK.len());
+        } else {
+            self.replies.put(OK);
             self.with_client(net, conn, |kv, net, client| kv.reply(net, client));
         }
         true

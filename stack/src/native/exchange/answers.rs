@@ -99,8 +99,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     }
 
     /// Answers the peer's turn of the connection in `slot`, if the first `request` bytes are all that was received, with `len`
-    /// bytes, which `write` writes where the request was. Otherwise it gives `write` back; what was received may be gone
-    /// then.
+    /// bytes, which `write` writes where the request was. Otherwise it gives `write` back, and nothing has changed.
     #[inline(always)]
     pub(in super::super) fn answer_in_place<N: Nic<Packet = P>, W: FnOnce(&mut [u8])>(
         &mut self,
@@ -128,16 +127,9 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
             return Err(write);
         }
         let Some(window) = block.offer_all(is_low) else { return Err(write) };
-        if !packet.trim(packet.len()) {
-            return Err(write);
-        }
+        let Some(place) = packet.rewrite(len) else { return Err(write) };
         // From here on the request is consumed.
         block.received = 0;
-        let Some(place) = packet.append(len) else {
-            ours.written = ours.received.take();
-            self.shared.pinned.queued += 1;
-            return Err(write);
-        };
         write(place);
         let (link, milliseconds) = (&exchange.link, self.shared.milliseconds);
         let Some(kept) = dress(packet, block, size, Control::PSH, window, link, settings.offload, milliseconds) else {
