@@ -44,7 +44,7 @@ pub use cpu::CpuTime;
 pub use nic::{BURST, Capabilities, ChecksumOffload, InvalidMac, MacAddr, Nic, QueueStats};
 pub use open_files::raise_open_files;
 pub use packet::{L4, Packet, RxChecksum, RxInfo, TxOffload, VLAN_TAG};
-pub use prefetch::{prefetch, prefetch_bytes, prefetch_slice, prefetch_whole};
+pub use prefetch::{prefetch, prefetch_slice, prefetch_whole};
 pub use published::Published;
 pub use remote::{LaterPlace, NoRemote, Remote, RemoteDone, RemotePlace};
 pub use service::{

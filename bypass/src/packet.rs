@@ -124,7 +124,7 @@ pub trait Packet: Sized + Send {
     #[inline]
     fn rewrite(&mut self, n: usize) -> Option<&mut [u8]> {
         let old = self.len();
-        if self.data_mut()?.len() != old || !self.trim(old) {
+        if self.segments().nth(1).is_some() || self.data_mut().is_none() || !self.trim(old) {
             return None;
         }
         if self.append(n).is_none() {

@@ -33,12 +33,6 @@ pub fn prefetch_slice(bytes: &[u8]) {
     }
 }
 
-/// Begins to load all cache lines that `bytes` are in.
-#[inline(always)]
-pub fn prefetch_bytes(bytes: &[u8]) {
-    prefetch_range(bytes.as_ptr(), bytes.len());
-}
-
 /// Begins to load all cache lines that the `len` bytes at `next` are in, whatever is there.
 #[inline(always)]
 pub(crate) fn prefetch_range(mut next: *const u8, len: usize) {

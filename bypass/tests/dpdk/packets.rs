@@ -42,6 +42,13 @@ fn the_ends_move_within_the_buffer_and_not_beyond() {
         assert!(packet.prepend(usize::MAX).is_none() && packet.append(usize::MAX).is_none());
         packet.data_mut().unwrap()[0] = b'A';
         assert_eq!(&packet.data()[..6], b"Adpayl");
+        assert!(packet.rewrite(usize::MAX).is_none() && packet.rewrite(pool.data_room() + 127).is_none());
+        assert_eq!(&packet.data()[..6], b"Adpayl");
+        packet.rewrite(5).unwrap().copy_from_slice(b"other");
+        assert_eq!((packet.data(), packet.len()), (&b"other"[..], 5));
+        let kept = packet.retain(0).unwrap();
+        assert!(packet.rewrite(1).is_none());
+        assert_eq!((packet.data(), &kept[..]), (&b"other"[..], &b"other"[..]));
     });
 }
 

@@ -3,7 +3,8 @@
 
 use super::Kv;
 use super::client::Speech;
-use super::quick::{AHEAD, Bulk};
+use super::known::Bulk;
+use super::quick::AHEAD;
 use crate::memcached;
 use crate::shards::shard_of;
 use linerate_bypass::ConnId;
@@ -63,6 +64,7 @@ impl Kv {
     }
 
     /// Asks for the part of the index that leads to the keys of requests of the client of `conn` at the beginning of `data`.
+    #[inline(never)]
     pub(super) fn glimpse(&mut self, conn: ConnId, data: &[u8]) {
         let Some(store) = &self.stores[self.worker] else { return };
         let Some(client) = self.clients[conn.slot()].as_ref().filter(|client| client.is_fresh()) else { return };

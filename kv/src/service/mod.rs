@@ -4,7 +4,7 @@
 //! |------|---------------|
 //! | `hub.rs` | what all workers know: settings, counters, the data's secret |
 //! | `client.rs`, `output.rs` | a connection: what it says, what has come of it, what waits to be sent |
-//! | `quick.rs` | nearly every request, by a few comparisons |
+//! | `known.rs`, `quick.rs` | nearly every request: told by a few comparisons; fetched ahead and answered |
 //! | `glimpse.rs` | the keys of the others, to be fetched ahead |
 //! | `intake.rs` | what clients send, in whatever pieces it comes |
 //! | `requests.rs` | the other requests are read, and run where their shards are |
@@ -25,6 +25,7 @@ mod glimpse;
 mod host;
 mod hub;
 mod intake;
+mod known;
 mod lane;
 mod lending;
 mod messages;

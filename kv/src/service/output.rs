@@ -191,7 +191,12 @@ const DIGITS: [[u8; 2]; 100] = {
 /// Bytes of a value of `len`, fewer than [`LONG`], with the line in front of it and the end of its own.
 #[inline(always)]
 pub(super) fn bulk_len(len: usize) -> usize {
-    let digits = 1 + usize::from(len > 9) + usize::from(len > 99) + usize::from(len > 999);
+    // Most have two digits.
+    let digits = if (10..100).contains(&len) {
+        2
+    } else {
+        1 + usize::from(len > 9) + usize::from(len > 99) + usize::from(len > 999)
+    };
     1 + digits + 2 + len + 2
 }
 

@@ -3,8 +3,8 @@
 use super::Kv;
 use super::client::{Asked, Client, Speech};
 use super::intake::Stop;
+use super::known::Known;
 use super::lending::Job;
-use super::quick::Known;
 use crate::commands::{self, Request, Session};
 use crate::memcached::{self, Data, Flow};
 use crate::resp::{self, OwnedArgs};

@@ -54,6 +54,72 @@ impl Service for Reader {
     }
 }
 
+/// Answers some of those that have something to read together, and the others one by one.
+#[derive(Default)]
+struct Together {
+    together: usize,
+    alone: usize,
+}
+
+impl Service for Together {
+    type Conn = ();
+    type Message = ();
+
+    fn burst(&mut self, net: &mut impl Transport, readable: &[ConnId]) -> usize {
+        let some = readable.len().div_ceil(2);
+        readable[..some].iter().for_each(|conn| assert_eq!(net.forward(*conn, *conn), 64));
+        self.together += some;
+        some
+    }
+
+    fn opened(&mut self, _: &mut impl Transport, _: ConnId, _: Origin) {}
+
+    fn readable(&mut self, net: &mut impl Transport, conn: ConnId, (): &mut ()) {
+        assert_eq!(net.forward(conn, conn), 64, "had been served");
+        self.alone += 1;
+    }
+}
+
+/// Has eight connections, each of which asks again when it has been answered.
+#[derive(Default)]
+struct Repeater {
+    answered: usize,
+}
+
+impl Service for Repeater {
+    type Conn = ();
+    type Message = ();
+
+    fn start(&mut self, net: &mut impl Transport) {
+        (0..8).for_each(|n| net.connect(address("10.0.0.2:7"), n));
+    }
+
+    fn opened(&mut self, net: &mut impl Transport, conn: ConnId, _: Origin) {
+        assert_eq!(net.write(conn, &[1; 64]), 64);
+    }
+
+    fn readable(&mut self, net: &mut impl Transport, conn: ConnId, (): &mut ()) {
+        let came = net.received(conn);
+        net.consume(conn, came);
+        self.answered += came / 64;
+        if self.answered < 1000 {
+            assert_eq!(net.write(conn, &[1; 64]), 64);
+        }
+    }
+}
+
+#[test]
+fn connections_that_were_served_together_are_not_told_of_alone() {
+    let mut net = Net::new(LinkConfig::default(), Repeater::default, Together::default);
+    net.expect("the answers", MINUTE, |net| net.a.service().answered >= 1000);
+    net.expect("the rest", MINUTE, |net| {
+        let Together { together, alone } = net.b.service();
+        together + alone == net.a.service().answered
+    });
+    let Together { together, alone } = *net.b.service();
+    assert!(together > 500 && alone > 0, "{together} together, {alone} alone");
+}
+
 fn address(text: &str) -> SocketAddr {
     text.parse().unwrap()
 }

@@ -19,6 +19,7 @@ enum Op {
     Append { packet: usize, n: usize },
     Adjust { packet: usize, n: usize },
     Trim { packet: usize, n: usize },
+    Rewrite { packet: usize, n: usize },
     Chain { packet: usize, tail: usize },
     Unchain { packet: usize },
     Clone { packet: usize },
@@ -45,6 +46,7 @@ fn op() -> impl Strategy<Value = Op> {
         5 => (i.clone(), n.clone()).prop_map(|(packet, n)| Op::Append { packet, n }),
         2 => (i.clone(), n.clone()).prop_map(|(packet, n)| Op::Adjust { packet, n }),
         2 => (i.clone(), n.clone()).prop_map(|(packet, n)| Op::Trim { packet, n }),
+        2 => (i.clone(), n.clone()).prop_map(|(packet, n)| Op::Rewrite { packet, n }),
         3 => (i.clone(), i.clone()).prop_map(|(packet, tail)| Op::Chain { packet, tail }),
         2 => i.clone().prop_map(|packet| Op::Unchain { packet }),
         3 => i.clone().prop_map(|packet| Op::Clone { packet }),
@@ -216,6 +218,21 @@ impl World {
                 let last = &mut model.last_mut().unwrap().bytes;
                 assert_eq!(packet.trim(n), n <= last.len());
                 last.truncate(last.len() - if n <= last.len() { n } else { 0 });
+            }
+            Op::Rewrite { packet, n } if has(packet) => {
+                let (first, alone) = {
+                    let segments = &self.packets[packet].1;
+                    (&segments[0], segments.len() == 1)
+                };
+                let fits = alone && self.is_writable(first) && n <= HEADROOM + DATA_ROOM - first.start;
+                let fill = self.fill();
+                let (packet, model) = &mut self.packets[packet];
+                let place = packet.rewrite(n);
+                assert_eq!(place.as_ref().map(|place| place.len()), fits.then_some(n));
+                if let Some(place) = place {
+                    place.fill(fill);
+                    model[0].bytes = std::iter::repeat_n(fill, n).collect();
+                }
             }
             Op::Chain { packet, tail } if has(packet) && has(tail) && packet != tail => {
                 let (tail, segments) = self.packets.remove(tail);
