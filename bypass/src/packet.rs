@@ -121,19 +121,7 @@ pub trait Packet: Sized + Send {
 
     /// Replaces all bytes by `n` others, which begin where the first did, and returns them; `None`, with nothing changed, when
     /// there are several segments, this one is shared, or there is no room. The bytes returned hold whatever was there.
-    #[inline]
-    fn rewrite(&mut self, n: usize) -> Option<&mut [u8]> {
-        let old = self.len();
-        if self.segments().nth(1).is_some() || self.data_mut().is_none() || !self.trim(old) {
-            return None;
-        }
-        if self.append(n).is_none() {
-            // They are all there.
-            self.append(old);
-            return None;
-        }
-        self.data_mut()
-    }
+    fn rewrite(&mut self, n: usize) -> Option<&mut [u8]>;
 
     /// Puts `tail` behind the last segment. It comes back when the chain would be longer than a frame can be.
     fn chain(&mut self, tail: Self) -> Result<(), Self>;

@@ -92,6 +92,18 @@ impl Packet for MemoryPacket {
         true
     }
 
+    #[inline(always)]
+    fn rewrite(&mut self, n: usize) -> Option<&mut [u8]> {
+        let end = self.sole_buffer(self.head)?.end;
+        let head = self.head_mut();
+        if head.next.is_some() || n > end.addr().get() - head.data.addr().get() {
+            return None;
+        }
+        (head.data_len, head.pkt_len) = (n as u32, n as u32);
+        // SAFETY: from where the data begin there are `n` bytes of the buffer, which has no other holder.
+        Some(unsafe { std::slice::from_raw_parts_mut(head.data.as_ptr(), n) })
+    }
+
     #[inline]
     fn chain(&mut self, tail: Self) -> Result<(), Self> {
         let ((own_last, own_more), (last, tail_more)) = (self.end(), tail.end());
