@@ -241,7 +241,7 @@ pub trait Engine<N: Nic>: Sized {
     /// Sends the first `n` bytes of that place.
     fn commit(&mut self, conn: ConnId, n: usize);
     /// Consumes the first `request` bytes received, and sends `len` that `write` writes, if that can be done at once; otherwise
-    /// nothing has been sent or written, and `write` comes back. What belongs to the request may have been consumed.
+    /// nothing has been consumed, sent or written, and `write` comes back.
     #[expect(unused_variables, reason = "the default has no shorter way than its steps")]
     fn answer_at_once<W: FnOnce(&mut [u8])>(
         &mut self,

@@ -215,7 +215,7 @@ pub(super) fn write_bulk(value: &[u8], place: &mut [u8]) {
     }
 }
 
-/// [`write_bulk`] of any length.
+/// [`write_bulk`] of a value whose length has not two digits.
 #[inline(never)]
 fn write_any_bulk(value: &[u8], place: &mut [u8]) {
     let (line, rest) = place.split_at_mut(place.len() - value.len() - 2);
@@ -224,7 +224,6 @@ fn write_any_bulk(value: &[u8], place: &mut [u8]) {
         let len = value.len();
         match digits {
             [a] => *a = b'0' + len as u8,
-            [a, b] => [*a, *b] = DIGITS[len],
             [a, b, c] => [*a, *b, *c] = [b'0' + (len / 100) as u8, DIGITS[len % 100][0], DIGITS[len % 100][1]],
             [a, b, c, d] => ([*a, *b], [*c, *d]) = (DIGITS[len / 100], DIGITS[len % 100]),
             _ => {}

@@ -99,7 +99,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     }
 
     /// Answers the peer's turn of the connection in `slot`, if the first `request` bytes are all that was received, with `len`
-    /// bytes, which `write` writes where the request was. Otherwise it gives `write` back, and nothing has changed.
+    /// bytes, which `write` writes where the request was. Otherwise it gives `write` back, and the request is still there.
     #[inline(always)]
     pub(in super::super) fn answer_in_place<N: Nic<Packet = P>, W: FnOnce(&mut [u8])>(
         &mut self,
