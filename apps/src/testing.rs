@@ -35,6 +35,8 @@ pub struct Fake<S> {
     room: usize,
     /// Bytes of a place in an outgoing buffer, at most.
     pub longest_place: usize,
+    /// The most that is seen at once of what was received.
+    pub longest_block: usize,
     scratch: Vec<u8>,
     conns: Vec<Conn<S>>,
     /// The time now.
@@ -58,6 +60,7 @@ impl<S> Fake<S> {
         Fake {
             room,
             longest_place: usize::MAX,
+            longest_block: usize::MAX,
             scratch: Vec::new(),
             conns: Vec::new(),
             now: Instant::from_nanos(1),
@@ -213,7 +216,8 @@ impl<S> Transport for Fake<S> {
     }
 
     fn peek(&mut self, conn: ConnId) -> &[u8] {
-        &self.conns[conn.slot()].rx
+        let rx = &self.conns[conn.slot()].rx;
+        &rx[..rx.len().min(self.longest_block)]
     }
 
     fn consume(&mut self, conn: ConnId, n: usize) {

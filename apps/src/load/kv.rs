@@ -4,12 +4,14 @@ mod ask;
 mod ask_counters;
 mod asked;
 mod count;
+mod filling;
 mod keys;
 mod numbers;
 mod one_sided;
 mod plan;
 mod reply;
 mod request;
+mod stream;
 mod udp;
 mod values;
 mod versions;
@@ -22,32 +24,23 @@ pub use keys::MOST as MOST_KEYS;
 pub use one_sided::{Exported, Reads};
 pub use plan::{Keyspace, KvPlan};
 pub use request::Protocol;
+pub use stream::Stream;
 pub use udp::{Astray, LONGEST as LONGEST_IN_DATAGRAM, UdpKvLoad, UdpPlan};
 pub use values::HEAD as SHORTEST_VERIFIED;
 
 use super::{Corrupt, Pace, Traffic, histogram_of_nanos};
-use asked::Asked;
 use fastrand::Rng;
+use filling::Filling;
 use hdrhistogram::Histogram;
 use keys::key;
 use linerate_bypass::time::Instant;
 use linerate_bypass::{Bytes, ConnId, RemoteDone, Transport};
-use one_sided::{Lanes, Outcome, Reader};
-use reply::{Answer, Reply, shown};
+use one_sided::{Outcome, Reader};
+use reply::{Answer, shown};
 use request::{Request, What};
-use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::{SystemTime, UNIX_EPOCH};
 use versions::Issued;
-
-/// Keys that a worker takes at a time to fill.
-const CHUNK: u64 = 256;
-/// Requests on the way on all connections together while keys are filled, and on each at least.
-const FILLING: usize = 4096;
-const FILLING_AT_LEAST: usize = 8;
-/// And at most.
-const FILLING_AT_MOST: usize = 256;
 
 /// GETs, or SETs, that have been answered while measuring.
 #[derive(Debug)]
@@ -93,68 +86,14 @@ pub struct KvLoad {
     first_error: Option<String>,
 }
 
-#[derive(Debug)]
-struct Filling {
-    /// Keys that were taken, and keys whose SET was lost with its connection.
-    chunk: Range<u64>,
-    again: Vec<u64>,
-    on_the_way: u64,
-    /// SETs on the way on each connection.
-    depth: usize,
-}
-
-/// A connection of a [`KvLoad`].
-pub struct Stream {
-    /// Requests without an answer, oldest first.
-    asked: Asked,
-    unwritten: Unwritten,
-    reply: Reply,
-    /// GETs that are read and not asked for.
-    lanes: Lanes,
-}
-
-/// What a connection's youngest requests still lack.
-#[derive(Debug, Default)]
-struct Unwritten {
-    /// Requests that have not been written whole; of the first of them, `written` bytes have.
-    requests: usize,
-    written: usize,
-    /// Bytes that they lack, and how many of them are long.
-    bytes: usize,
-    long: usize,
-}
-
-impl Unwritten {
-    /// `bytes` more have been written, of `requests` requests, of the last of which `written` of `size` bytes have.
-    #[cold]
-    fn advance(&mut self, bytes: usize, requests: usize, written: usize, size: usize) {
-        let is_whole = written == size;
-        self.bytes -= bytes;
-        self.requests -= requests - usize::from(!is_whole);
-        self.written = if is_whole { 0 } else { written };
-    }
-}
-
-impl Stream {
-    #[inline]
-    fn ask(&mut self, request: Request, space: &Keyspace) {
-        let (size, is_long) = request.size(space.plan.protocol, &space.values);
-        self.asked.push(request);
-        self.unwritten.requests += 1;
-        self.unwritten.bytes += size;
-        self.unwritten.long += usize::from(is_long);
-    }
-}
-
 impl KvLoad {
     /// A part of the load of `space`.
     pub fn new(space: Arc<Keyspace>) -> Self {
-        let per_connection = (FILLING / space.plan.connections.max(1)).clamp(FILLING_AT_LEAST, FILLING_AT_MOST);
-        let depth = per_connection.max(space.plan.depth);
+        let filling = Some(Filling::new(&space));
         KvLoad {
             space,
             rng: Rng::new(),
-            filling: Some(Filling { chunk: 0..0, again: Vec::new(), on_the_way: 0, depth }),
+            filling,
             pace: None,
             gets: Side::new(),
             sets: Side::new(),
@@ -307,86 +246,12 @@ impl KvLoad {
     #[cold]
     fn ask_to_fill(&mut self, stream: &mut Stream, now: Instant) {
         while let Some(filling) = &mut self.filling
-            && stream.asked.len() < filling.depth
+            && stream.asked.len() < filling.depth()
             && let Some(number) = filling.next(&self.space)
         {
             let set = self.issue(number, 0);
             stream.ask(Request { at: now, number, what: What::Set(set) }, &self.space);
         }
-    }
-
-    /// Writes what has not been written, as far as there is room.
-    #[inline]
-    fn write(&mut self, net: &mut impl Transport, conn: ConnId, stream: &mut Stream, now: Instant) {
-        while stream.unwritten.bytes > 0 {
-            let first = stream.asked.len() - stream.unwritten.requests;
-            if stream.unwritten.long > 0 {
-                if !self.write_one(net, conn, stream, first, now) {
-                    return;
-                }
-                continue;
-            }
-            let Some(place) = net.reserve(conn, stream.unwritten.bytes) else { return };
-            let (at, next, written) = self.fill(stream, place, now);
-            if at == stream.unwritten.bytes {
-                stream.unwritten = Unwritten::default();
-            } else if let Some(last) = stream.asked.get(next - 1) {
-                let size = last.size(self.space.plan.protocol, &self.space.values).0;
-                stream.unwritten.advance(at, next - first, written, size);
-            }
-            net.commit(conn, at);
-        }
-    }
-
-    /// Writes what has not been written, of which nothing is long, into `place`, as far as it has room. Returns how many bytes that
-    /// were, the number of the request behind the last of them, and how many bytes of that one have been written in all.
-    #[inline]
-    fn fill(&mut self, stream: &mut Stream, place: &mut [u8], now: Instant) -> (usize, usize, usize) {
-        let (protocol, values) = (self.space.plan.protocol, &self.space.values);
-        let first = stream.asked.len() - stream.unwritten.requests;
-        let (mut at, mut next, mut written) = (0, first, stream.unwritten.written);
-        while at < place.len()
-            && let Some(request) = stream.asked.get_mut(next)
-        {
-            let from = if next == first { written } else { 0 };
-            if from == 0 {
-                begun(request, &mut self.pace, now);
-            }
-            let n = request.fill(protocol, values, from, &mut place[at..]);
-            (at, next, written) = (at + n, next + 1, from + n);
-        }
-        (at, next, written)
-    }
-
-    /// Writes the request at `first`, by itself, as far as there is room in one place. Returns whether there was any.
-    #[cold]
-    fn write_one(
-        &mut self,
-        net: &mut impl Transport,
-        conn: ConnId,
-        stream: &mut Stream,
-        first: usize,
-        now: Instant,
-    ) -> bool {
-        let (protocol, values) = (self.space.plan.protocol, &self.space.values);
-        let Some(request) = stream.asked.get_mut(first) else { return false };
-        let (size, is_long) = request.size(protocol, values);
-        let from = stream.unwritten.written;
-        let n = if is_long {
-            request.send_long(protocol, values, from, net, conn)
-        } else {
-            let Some(place) = net.reserve(conn, size - from) else { return false };
-            let n = request.fill(protocol, values, from, place);
-            net.commit(conn, n);
-            n
-        };
-        if from == 0 && n > 0 {
-            begun(request, &mut self.pace, now);
-        }
-        let is_whole = from + n == size;
-        stream.unwritten.advance(n, 1, from + n, size);
-        stream.unwritten.long -= usize::from(is_long && is_whole);
-        n > 0
     }
 
     /// Takes in `bytes`, of which all belong to answers that are waited for, or something is wrong.
@@ -422,7 +287,7 @@ impl KvLoad {
             versions.answered(request.number, set, answer == Answer::Done);
         }
         if let Some(filling) = &mut self.filling {
-            filling.on_the_way -= 1;
+            filling.answered();
             self.filled += u64::from(answer == Answer::Done);
         }
         match answer {
@@ -461,48 +326,15 @@ fn name(request: &Request) -> String {
     format!("{what} {}", key(request.number).escape_ascii())
 }
 
-/// The first byte of `request` has been handed over.
-#[inline]
-fn begun(request: &mut Request, pace: &mut Option<Pace>, now: Instant) {
-    match pace {
-        Some(pace) => pace.sent(request.at, now),
-        None => request.at = now,
-    }
-}
-
-impl Filling {
-    /// A key that is to be set.
-    fn next(&mut self, space: &Keyspace) -> Option<u64> {
-        let number = self.again.pop().or_else(|| {
-            if self.chunk.is_empty() && space.to_fill.load(Relaxed) < space.plan.keys {
-                let from = space.to_fill.fetch_add(CHUNK, Relaxed).min(space.plan.keys);
-                self.chunk = from..(from + CHUNK).min(space.plan.keys);
-            }
-            self.chunk.next()
-        })?;
-        self.on_the_way += 1;
-        Some(number)
-    }
-}
-
 impl Traffic for KvLoad {
     type Stream = Stream;
 
     fn stream(&self, _: usize) -> Stream {
-        let depth = self.filling.as_ref().map_or(0, |filling| filling.depth).max(self.space.plan.depth);
-        Stream {
-            asked: Asked::new(depth),
-            unwritten: Unwritten::default(),
-            reply: Reply::new(),
-            lanes: Lanes::default(),
-        }
+        Stream::new(self.filling.as_ref().map_or(self.space.plan.depth, Filling::depth))
     }
 
     fn is_prepared(&self) -> bool {
-        self.filling.as_ref().is_none_or(|filling| {
-            let nothing_left = filling.chunk.is_empty() && filling.again.is_empty();
-            nothing_left && filling.on_the_way == 0 && self.space.to_fill.load(Relaxed) >= self.space.plan.keys
-        })
+        self.filling.as_ref().is_none_or(|filling| filling.is_done(&self.space))
     }
 
     fn begin(&mut self, now: Instant, connections: usize, all: usize) {
@@ -528,7 +360,7 @@ impl Traffic for KvLoad {
     fn send(&mut self, net: &mut impl Transport, conn: ConnId, stream: &mut Stream) {
         let now = net.now();
         self.ask(net, conn, stream, now);
-        self.write(net, conn, stream, now);
+        stream.write(net, conn, &self.space, &mut self.pace, now);
     }
 
     fn remote_done(
@@ -582,27 +414,21 @@ impl Traffic for KvLoad {
         let all = net.received(conn);
         let bytes = net.peek(conn);
         let n = bytes.len();
-        if n == 0 || n < all || stream.unwritten.bytes > 0 {
+        if n == 0 || n < all {
             self.receive(net, conn, stream, measuring)?;
             self.send(net, conn, stream);
             return Ok(());
         }
         self.take(stream, bytes, now, measuring)?;
         self.ask(net, conn, stream, now);
-        let len = stream.unwritten.bytes;
-        if len == 0 || stream.unwritten.long > 0 {
-            net.consume(conn, n);
-        } else if net.answer(conn, n, len, |place| _ = self.fill(stream, place, now)) {
-            stream.unwritten = Unwritten::default();
-        }
-        self.write(net, conn, stream, now);
+        stream.write_over(net, conn, n, &self.space, &mut self.pace, now);
+        stream.write(net, conn, &self.space, &mut self.pace, now);
         Ok(())
     }
 
     fn lost(&mut self, stream: Stream) {
         if let Some(filling) = &mut self.filling {
-            filling.on_the_way -= stream.asked.len() as u64;
-            filling.again.extend(stream.asked.iter().map(|request| request.number));
+            filling.lost(stream.asked.iter().map(|request| request.number));
         }
     }
 

@@ -185,9 +185,9 @@ fn every_key_is_set_before_measuring() {
 }
 
 #[test]
-fn requests_that_are_longer_than_a_place_go_on_behind_it() {
+fn what_is_longer_than_a_place_or_a_block_goes_on_behind_it() {
     let mut bench = Bench::new(KvPlan { keys: 1000, value_size: 1000..=4000, ..plan() }, 10_000);
-    bench.net.longest_place = 700;
+    (bench.net.longest_place, bench.net.longest_block) = (700, 3);
     // Without a word of the clock.
     for _ in 0..4000 {
         bench.serve();

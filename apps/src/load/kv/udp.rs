@@ -2,7 +2,8 @@
 
 use super::reply::{Reply, Wrong, shown};
 use super::request::{Protocol, Request, What};
-use super::{KvLoad, begun, name};
+use super::stream::begun;
+use super::{KvLoad, name};
 use crate::load::flight::{AGAIN, AT_ONCE, LOOK, LOST_AFTER, NO_ANSWER};
 use crate::load::{Keyspace, Traffic};
 use linerate_bypass::time::{Duration, Instant};
@@ -247,8 +248,7 @@ impl UdpKvLoad {
                 self.vacate(place);
                 self.astray.lost += 1;
                 if let (Some(filling), What::Set(_)) = (&mut self.load.filling, request.what) {
-                    filling.on_the_way -= 1;
-                    filling.again.push(request.number);
+                    filling.lost([request.number]);
                 }
             }
         }
@@ -348,7 +348,7 @@ impl UdpKvLoad {
             self.reply = Reply::new();
             if let Some(filling) = &mut self.load.filling {
                 // It is not set again: the next answer would be as wrong.
-                filling.on_the_way = filling.on_the_way.saturating_sub(1);
+                filling.answered();
             }
         }
         self.vacate(place);
