@@ -1,0 +1,288 @@
+//! What loads report, of servers that do well and of such that do not, and how they end.
+
+use crate::common::{PATIENCE, Program, run, text};
+use crate::free_address::free_address;
+use crate::{address, assert_refused, serve};
+use rustix::process::Signal;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Once;
+use std::thread;
+use std::time::{Duration, Instant};
+
+#[test]
+fn echo_load_reports_what_it_measured_as_one_json_object() {
+    let server = serve("echo", "");
+    for (more, size) in [
+        ("--connections 64", 64),
+        ("--connections 3 --size 1000 --depth 16", 1000),
+        ("--connections 2 --size 3m --depth 2", 3 << 20),
+    ] {
+        let args = format!("echo load --via kernel --connect {} --duration 500ms --json {more}", address(&server));
+        let output = run(&args);
+        assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+        let stdout = text(&output.stdout);
+        assert_eq!(stdout.lines().count(), 1, "{stdout}");
+        let report: serde_json::Value = serde_json::from_str(stdout).unwrap();
+        let number = |name: &str| report[name].as_f64().unwrap();
+        assert_eq!(number("errors"), 0.0);
+        assert!(number("requests") > 0.0, "{report}");
+        assert_eq!(number("bytes"), number("requests") * f64::from(size));
+        assert!((0.5..1.0).contains(&number("seconds")), "{report}");
+        assert!((number("rate") - number("requests") / number("seconds")).abs() < 1.0);
+        let rtt = &report["rtt_us"];
+        let rtt = ["p50", "p90", "p99", "p999", "max"].map(|name| rtt[name].as_f64().unwrap());
+        assert!(rtt[0] > 0.0 && rtt.is_sorted(), "{report}");
+        let more = report.as_object().unwrap().keys().filter(|name| *name != "threading").count();
+        assert_eq!(more, 6, "{report}");
+    }
+}
+
+#[test]
+fn a_load_prints_the_histogram_of_all_its_requests() {
+    let server = serve("echo", "");
+    let args = format!("echo load --via kernel --connect {} --duration 200ms --json --histogram", address(&server));
+    let report: serde_json::Value = serde_json::from_slice(&run(&args).stdout).unwrap();
+    let buckets = report["histogram"].as_array().unwrap().iter();
+    let buckets: Vec<_> = buckets.map(|bucket| (bucket[0].as_f64().unwrap(), bucket[1].as_u64().unwrap())).collect();
+    assert_eq!(buckets.iter().map(|(_, count)| count).sum::<u64>(), report["requests"], "{report}");
+    let half = report["requests"].as_u64().unwrap().div_ceil(2);
+    let mut below = 0;
+    let median = buckets.iter().find(|(_, count)| {
+        below += count;
+        below >= half
+    });
+    assert_eq!(report["rtt_us"]["p50"].as_f64(), median.map(|(upper, _)| *upper), "{report}");
+}
+
+#[test]
+fn a_server_that_is_given_work_answers_that_much_later() {
+    for (service, load) in [("echo", ""), ("kv", "--keys 10")] {
+        let shortest = |more: &str| {
+            let server = serve(service, more);
+            let args = format!("{service} load --via kernel --connect {} --duration 200ms {load}", address(&server));
+            let output = run(&format!("{args} --json --histogram"));
+            assert!(output.status.success(), "{output:?}");
+            let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+            report["histogram"][0][0].as_f64().unwrap()
+        };
+        // A busy machine may hold up each answer for milliseconds.
+        assert!(shortest("--service-time 20ms") >= 20_000.0, "{service}");
+        assert!(shortest("") < 20_000.0, "{service}");
+    }
+}
+
+#[test]
+fn echo_load_makes_a_connection_for_each_request_if_asked_to() {
+    for (more, workers) in [("--connections 1", ""), ("--connections 16 --size 3000 --warm-up 100ms", "--workers 2")] {
+        let server = serve("echo", &format!("--json {workers}"));
+        let args = format!("echo load --via kernel --connect {} --reconnect --duration 300ms --json", address(&server));
+        let output = run(&format!("{args} {more}"));
+        assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let number = |name: &str| report[name].as_f64().unwrap();
+        assert!(number("requests") > 1.0 && number("connections") == number("rate"), "{report}");
+        assert!((0.3..0.6).contains(&number("seconds")) && report["rtt_us"]["p50"].as_f64().unwrap() > 0.0, "{report}");
+        let summary: serde_json::Value = serde_json::from_slice(&server.stop().stdout).unwrap();
+        // Each was opened for one request, and all but the last were closed in order.
+        assert!(summary["accepted"].as_f64().unwrap() >= number("requests"), "{summary} {report}");
+        assert!(summary["finished"].as_f64().unwrap() >= number("requests"), "{summary} {report}");
+    }
+    let server = serve("echo", "");
+    let output = run(&format!("echo load --via kernel --connect {} --reconnect --duration 100ms", address(&server)));
+    assert!(output.status.success() && text(&output.stdout).starts_with("connections/s"), "{output:?}");
+}
+
+/// A server that stalls once, for a tenth of a second.
+fn stalling() -> SocketAddr {
+    peer(1, |mut stream| {
+        let mut bytes = [0; 64];
+        let mut requests = 0;
+        while stream.read_exact(&mut bytes).is_ok() {
+            requests += 1;
+            if requests == 200 {
+                thread::sleep(Duration::from_millis(100));
+            }
+            let _ = stream.write_all(&bytes);
+        }
+    })
+}
+
+#[test]
+fn a_stall_of_the_server_shows_in_an_open_loop_and_not_in_a_closed_one() {
+    let p999 = |more: &str| {
+        let args = format!("echo load --via kernel --connect {} --duration 1s --json {more}", stalling());
+        let output = run(&args);
+        assert!(output.status.success(), "{output:?}");
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert!(report["requests"].as_u64().unwrap() > 500, "{report}");
+        assert!(report["rtt_us"]["max"].as_f64().unwrap() > 99_000.0, "{report}");
+        report["rtt_us"]["p999"].as_f64().unwrap()
+    };
+    let (closed, open) = (p999(""), p999("--rate 1000"));
+    // One request of thousands waited in the closed loop, and of the open one's what was due meanwhile, a tenth of all.
+    assert!(open > 90_000.0 && closed < 50_000.0, "open {open}, closed {closed}");
+}
+
+#[test]
+fn an_open_loop_reports_how_its_pace_was_kept() {
+    let server = serve("echo", "");
+    for (more, arrivals) in [("", "poisson"), ("--arrivals even --connections 3 --warm-up 100ms", "even")] {
+        let args = format!("echo load --via kernel --connect {} --duration 500ms --rate 2000 {more}", address(&server));
+        let output = run(&format!("{args} --json"));
+        assert!(output.status.success(), "{output:?}");
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let open = &report["open"];
+        assert_eq!((&open["rate"], &open["arrivals"]), (&2000.0.into(), &arrivals.into()), "{report}");
+        let [due, unanswered] = ["due", "unanswered"].map(|name| open[name].as_u64().unwrap());
+        // Poisson's thousand is within five standard deviations.
+        assert!((840..=1160).contains(&due), "{report}");
+        assert_eq!(report["requests"].as_u64().unwrap() + unanswered, due, "{report}");
+        assert!(unanswered < due && open["late_us"]["p50"].as_f64().is_some(), "{report}");
+    }
+    let output = run(&format!("echo load --via kernel --connect {} --duration 100ms --rate 100", address(&server)));
+    for part in ["asked for/s         100", "were due", "RTT in µs", "sent late"] {
+        assert!(text(&output.stdout).contains(part), "{part}: {output:?}");
+    }
+}
+
+/// The server is slow once, at first.
+#[test]
+fn what_happens_while_a_load_warms_up_does_not_count() {
+    let address = peer(1, |mut stream| {
+        let mut bytes = [0; 64];
+        while stream.read_exact(&mut bytes).is_ok() {
+            static FIRST: Once = Once::new();
+            FIRST.call_once(|| thread::sleep(Duration::from_millis(300)));
+            let _ = stream.write_all(&bytes);
+        }
+    });
+    let args = format!("echo load --via kernel --connect {address} --warm-up 600ms --duration 300ms --json");
+    let output = run(&args);
+    assert!(output.status.success(), "{output:?}");
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(report["rtt_us"]["max"].as_f64().unwrap() < 300_000.0, "{report}");
+    assert!((0.3..0.6).contains(&report["seconds"].as_f64().unwrap()), "{report}");
+}
+
+#[test]
+fn echo_load_reports_for_people_too() {
+    let server = serve("echo", "");
+    let output = run(&format!("echo load --via kernel --connect {} --duration 200ms", address(&server)));
+    assert!(output.status.success(), "{output:?}");
+    for part in ["requests/s", "errors                0", "RTT in µs", "p99.9", "max"] {
+        assert!(text(&output.stdout).contains(part), "{part}: {output:?}");
+    }
+}
+
+#[test]
+fn bulk_loads_report_gigabits_each_way() {
+    for (service, busy, idle) in [("discard", "up", "down"), ("chargen", "down", "up")] {
+        let server = serve(service, "");
+        let connect = format!("--connect {} --connections 2 --duration 500ms", address(&server));
+        let output = run(&format!("{service} load --via kernel --json {connect}"));
+        assert!(output.status.success(), "{output:?}");
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert!(report[format!("gbit_per_s_{busy}")].as_f64().unwrap() > 0.1, "{report}");
+        assert_eq!(report[format!("bytes_{idle}")], 0);
+        assert_eq!(report["errors"], 0);
+        let output = run(&format!("{service} load --via kernel {connect}"));
+        assert!(text(&output.stdout).contains(&format!("Gbit/s {busy}")), "{output:?}");
+    }
+}
+
+#[test]
+fn a_load_without_a_server_says_so() {
+    let free = free_address();
+    let args = format!("echo load --via kernel --connect {free} --duration 1s --json");
+    assert_refused(&args, 1, &format!("{free}: connection refused: start a server there"));
+}
+
+/// Serves `connections` connections with `answer`, each on a thread.
+fn peer(connections: usize, answer: fn(TcpStream)) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        for stream in listener.incoming().take(connections) {
+            thread::spawn(move || answer(stream.unwrap()));
+        }
+    });
+    address
+}
+
+#[track_caller]
+fn assert_errors(address: SocketAddr, part: &str) {
+    let output = run(&format!("echo load --via kernel --connect {address} --duration 300ms --json"));
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(report["errors"].as_u64().unwrap() > 0, "{report}");
+    assert!(text(&output.stderr).contains(part) && text(&output.stderr).lines().count() == 1, "{output:?}");
+}
+
+#[test]
+fn a_server_that_changes_a_byte_is_found_out() {
+    let address = peer(1, |mut stream| {
+        let mut bytes = [0; 64];
+        for round in 0.. {
+            if stream.read_exact(&mut bytes).is_err() {
+                return;
+            }
+            bytes[13] ^= u8::from(round == 20);
+            let _ = stream.write_all(&bytes);
+        }
+    });
+    assert_errors(address, "1 connections brought wrong bytes");
+}
+
+#[test]
+fn a_server_that_goes_away_is_an_error() {
+    let address = peer(1, |mut stream| {
+        let mut bytes = [0; 64];
+        stream.read_exact(&mut bytes).unwrap();
+        stream.write_all(&bytes).unwrap();
+    });
+    assert_errors(address, "1 were lost");
+}
+
+#[test]
+fn sigint_ends_a_load_early_with_what_it_measured() {
+    let server = serve("echo", "");
+    let load = Program::start(&format!("echo load --via kernel --connect {} --duration 10m --json", address(&server)));
+    // Only once it is connected is it past its start, and the signal caught.
+    let deadline = Instant::now() + PATIENCE;
+    while !has_connection_to(address(&server)) {
+        assert!(Instant::now() < deadline);
+        thread::sleep(Duration::from_millis(5));
+    }
+    load.signal(Signal::INT);
+    let output = load.wait();
+    assert!(output.status.success(), "{output:?}");
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(report["seconds"].as_f64().unwrap() < 60.0 && report["errors"] == 0, "{report}");
+}
+
+/// Whether someone is connected to a port of the loopback interface, by the kernel's table.
+fn has_connection_to(address: SocketAddr) -> bool {
+    let established = format!(":{:04X} 01 ", address.port());
+    std::fs::read_to_string("/proc/self/net/tcp").unwrap().contains(&established)
+}
+
+#[test]
+fn a_load_over_udp_reports_what_came_back_and_fails_if_nothing_does() {
+    let server = serve("echo", "--json");
+    let load = format!(
+        "echo load --udp --via kernel --connect {} --connections 3 --depth 2 --duration 300ms",
+        address(&server)
+    );
+    let output = run(&format!("{load} --json"));
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let number = |name: &str| report[name].as_f64().unwrap();
+    assert!(
+        number("requests") > 0.0 && number("errors") == 0.0 && number("bytes") == 64.0 * number("requests"),
+        "{report}"
+    );
+    assert!(report["rtt_us"]["p50"].as_f64() > Some(0.0), "{report}");
+    server.program.signal(Signal::INT);
+    assert!(server.program.wait().status.success());
+}

@@ -1,0 +1,170 @@
+//! The command line, by running the program: what is refused and how, what servers and loads say, how they end.
+
+#[path = "../common/mod.rs"]
+mod common;
+#[path = "../common/free_address.rs"]
+mod free_address;
+mod loads;
+mod servers;
+
+use common::{PATIENCE, Program, Server, linerate, run, text};
+use rustix::process::Signal;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// A server over kernel sockets, on a free port of the loopback interface.
+fn serve(service: &str, more: &str) -> Server {
+    Server::start(service, &format!("--via kernel --listen 127.0.0.1:0 {more}"))
+}
+
+/// The addresses that a server says it serves on.
+fn addresses(server: &Server) -> Vec<SocketAddr> {
+    let (what, rest) = server.ready.split_once(" on ").unwrap();
+    assert!(what.starts_with("ready ") && rest.contains(" via kernel, "), "{}", server.ready);
+    rest.split_once(" via ").unwrap().0.split(", ").map(|address| address.parse().unwrap()).collect()
+}
+
+fn address(server: &Server) -> SocketAddr {
+    addresses(server)[0]
+}
+
+/// A client of the kernel's, patient but not for ever.
+fn connect(server: &Server) -> TcpStream {
+    let stream = TcpStream::connect(address(server)).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_write_timeout(Some(PATIENCE)).unwrap();
+    stream
+}
+
+/// One line on standard error that begins with the program's name and has `part` in it, nothing on standard output.
+#[track_caller]
+fn assert_refused(args: &str, status: i32, part: &str) {
+    let output = run(args);
+    let stderr = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(status), "{args}: {stderr}");
+    assert_eq!(stderr.lines().count(), 1, "{args}: {stderr}");
+    assert!(stderr.starts_with("linerate: ") && stderr.contains(part), "{args}: {stderr}");
+    assert_eq!(text(&output.stdout), "", "{args}");
+}
+
+#[test]
+fn wrong_usage_is_one_line_and_status_2() {
+    let not_with_rdma =
+        if cfg!(feature = "rdma") { "--ip has no effect with --via rdma" } else { "rdma:rxe0: not in this build" };
+    for (args, part) in [
+        ("", "subcommand"),
+        ("ecko", "ecko"),
+        ("echo serve", "--via"),
+        ("echo serve --via kernel", "--listen"),
+        ("echo serve --via ethernet:eth0 --listen 127.0.0.1:7", "unknown network 'ethernet:eth0'"),
+        ("echo serve --via af_xdp --listen 127.0.0.1:7", "af_xdp:eth0"),
+        ("echo serve --via kernel --listen 127.0.0.1", "--listen"),
+        ("echo serve --via kernel --listen 127.0.0.1:0 --workers 0", "--workers"),
+        ("echo serve --via kernel --listen 127.0.0.1:0 --cores 3-1", "--cores"),
+        ("echo serve --via kernel --listen 127.0.0.1:0 --workers 1 --cores 0", "--cores"),
+        ("echo serve --via kernel --listen 127.0.0.1:0 --ip 10.0.0.2/24", "--ip"),
+        ("echo serve --via kernel --listen 127.0.0.1:0 --linger 2s", "--linger"),
+        ("echo serve --via tap:lr0 --ip 10.0.0.2/24 --listen 10.0.0.2:7 --linger 2", "--linger"),
+        ("echo serve --via tap:lr0 --listen 10.0.0.2:7", "--ip ADDRESS/PREFIX"),
+        ("echo serve --via tap:lr0 --ip 10.0.0.2 --listen 10.0.0.2:7", "prefix"),
+        ("echo serve --via tap:lr0 --ip 10.0.0.2/24 --listen 10.0.0.3:7", "10.0.0.3:7: not an address of ours"),
+        ("echo serve --via rdma:rxe0 --ip 10.0.0.2/24 --listen 10.0.0.2:7", not_with_rdma),
+        ("echo load --via kernel --connect 127.0.0.1:7 --srq 64", "--srq has an effect only with --via rdma:DEVICE"),
+        ("echo load --via kernel --connect 127.0.0.1:7 --rdma-buffers 2", "--rdma-buffers"),
+        ("echo serve --via kernel --listen 127.0.0.1:0 --service-time 20", "--service-time"),
+        ("echo load --udp --via kernel --connect 127.0.0.1:7 --size 27", "--udp --size 27"),
+        ("echo load --udp --via kernel --connect 127.0.0.1:7 --connections 257", "257"),
+        ("echo load --udp --via tap:lr0 --dhcp --connect 10.0.0.2:7", "--ip"),
+        ("echo load --udp --via rdma:rxe0 --connect 10.0.0.2:7", "--udp"),
+        ("raw reflect --via kernel", "--via kernel: no frames"),
+        ("raw load --via rdma:rxe0", "--via rdma:rxe0: no frames"),
+        ("raw load --via tap:lr0 --ip 10.0.0.2/24", "--ip"),
+        ("raw load --via tap:lr0 --size 45", "--size"),
+        ("raw load --via tap:lr0 --depth 4097", "--depth"),
+        ("raw reflect --via tap:lr0 --warm-up 1s", "--warm-up"),
+        ("echo load --via kernel", "--connect"),
+        ("echo load --via kernel --connect 127.0.0.1:0", "port"),
+        ("echo load --via kernel --connect 127.0.0.1:7 --duration 5", "--duration"),
+        ("echo load --via kernel --connect 127.0.0.1:7 --warm-up 5", "--warm-up"),
+        ("echo load --via kernel --connect 127.0.0.1:7 --histogram", "--histogram"),
+        ("echo load --via kernel --connect 127.0.0.1:7 --rate 0", "--rate"),
+        ("echo load --via kernel --connect 127.0.0.1:7 --arrivals even", "--rate"),
+        ("echo load --via kernel --connect 127.0.0.1:7 --reconnect --depth 2", "--depth"),
+        ("echo load --via kernel --connect 127.0.0.1:7 --reconnect --rate 2", "--rate"),
+        ("echo load --via kernel --connect 127.0.0.1:7 --rate 5 --arrivals never", "--arrivals"),
+        ("echo load --via kernel --connect 127.0.0.1:7 --size 0", "--size"),
+        ("echo load --via kernel --connect 127.0.0.1:7 --depth 0", "--depth"),
+        ("echo load --via kernel --connect 127.0.0.1:7 --connections 0", "--connections"),
+    ] {
+        assert_refused(args, 2, part);
+    }
+}
+
+#[test]
+fn what_the_machine_has_not_is_one_line_and_status_1() {
+    assert_refused("echo serve --via kernel --listen 127.0.0.1:0 --workers 1000", 1, "cores can be used");
+    assert_refused("echo serve --via kernel --listen 127.0.0.1:0 --cores 1000", 1, "core 1000");
+    assert_refused("echo serve --via kernel --listen 192.0.2.1:7", 1, "192.0.2.1:7");
+}
+
+#[test]
+fn a_taken_port_is_named() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().map(|address| address.to_string());
+    let taken = (TcpListener::bind(taken.as_ref().unwrap()).unwrap(), taken.unwrap());
+    assert_refused(&format!("echo serve --via kernel --listen {}", taken.1), 1, &taken.1);
+    assert_refused(&format!("echo serve --via kernel --workers 2 --listen {}", taken.1), 1, &taken.1);
+}
+
+#[cfg(not(feature = "dpdk"))]
+#[test]
+fn without_dpdk_other_networks_are_refused() {
+    assert_refused("echo serve --via tap:lr0 --ip 10.0.0.2/24 --listen 10.0.0.2:7", 2, "feature dpdk");
+}
+
+#[cfg(feature = "dpdk")]
+#[test]
+fn an_unknown_interface_is_named() {
+    let args = "echo serve --via af_xdp:no-such-if --ip 10.0.0.2/24 --listen 10.0.0.2:7";
+    assert_refused(args, 1, "no-such-if");
+}
+
+#[test]
+fn help_and_version_go_to_standard_output() {
+    for (args, part) in [("--help", "echo"), ("echo load --help", "--connections"), ("--version", "linerate 0.")] {
+        let output = run(args);
+        assert!(output.status.success() && text(&output.stdout).contains(part), "{output:?}");
+    }
+}
+
+#[test]
+fn pipes_that_nobody_reads_are_no_panic() {
+    for (args, status) in [("--help", 0), ("no-such-command", 2), ("echo serve --via kernel --listen 192.0.2.1:7", 1)] {
+        let mut child = linerate(args).spawn().unwrap();
+        drop((child.stdout.take(), child.stderr.take()));
+        let status_then = Program::of(child).wait().status;
+        assert_eq!(status_then.code(), Some(status), "{args}");
+    }
+    let mut command = linerate("echo serve --via kernel --listen 127.0.0.1:0 --json");
+    let mut child = command.spawn().unwrap();
+    drop(child.stdout.take());
+    let mut program = Program::of(child);
+    await_catching(program.child().id());
+    program.signal(Signal::INT);
+    let output = program.wait();
+    assert!(output.status.success() && !text(&output.stderr).contains("panicked"), "{output:?}");
+}
+
+/// Waits until process `id` catches SIGINT, by the kernel's word: one that came before would kill it.
+fn await_catching(id: u32) {
+    let catches = || {
+        let status = std::fs::read_to_string(format!("/proc/{id}/status")).unwrap();
+        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap().trim();
+        u64::from_str_radix(caught, 16).unwrap() & 1 << (Signal::INT.as_raw() - 1) != 0
+    };
+    let deadline = Instant::now() + PATIENCE;
+    while !catches() {
+        assert!(Instant::now() < deadline);
+        thread::sleep(Duration::from_millis(1));
+    }
+}

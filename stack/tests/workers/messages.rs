@@ -1,0 +1,158 @@
+//! What reaches a service beside its peers: messages of other threads, timers, and its turn.
+
+use crate::common::client::{Client, Close};
+use crate::common::{Host, Net, SERVER, host, server};
+use linerate_bypass::memory::{Link, LinkConfig, MemoryNic};
+use linerate_bypass::time::{Duration, Instant};
+use linerate_bypass::{CloseReason, ConnId, Origin, Postbox, Seat, Service, Transport};
+use linerate_stack::{Crossing, Engine, Worker};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+with_each_engine! {
+    messages_from_threads_timers_and_aborts_reach_their_connection,
+}
+
+with_unlike_engines! {
+    messages_from_threads_timers_and_aborts_reach_their_connection,
+}
+
+/// Answers each connection with what another thread says, and keeps time.
+struct Deferred {
+    postbox: Postbox<&'static str>,
+    told: Vec<&'static str>,
+    /// When it was last called in a turn, and for how long it lets the worker rest then.
+    tended: Instant,
+    rest: Option<Duration>,
+    answered: Vec<(ConnId, &'static str)>,
+    ticks: Vec<Instant>,
+    conns: Vec<ConnId>,
+    closed: Vec<CloseReason>,
+}
+
+impl Deferred {
+    fn new(seat: Seat<&'static str>) -> Self {
+        let tended = Instant::ZERO;
+        let postbox = seat.postbox;
+        Deferred {
+            postbox,
+            told: vec![],
+            tended,
+            rest: None,
+            answered: vec![],
+            ticks: vec![],
+            conns: vec![],
+            closed: vec![],
+        }
+    }
+}
+
+impl Service for Deferred {
+    type Conn = u32;
+    type Message = &'static str;
+
+    fn opened(&mut self, net: &mut impl Transport, conn: ConnId, _: Origin) -> u32 {
+        net.set_timer(conn, Some(SECOND));
+        self.conns.push(conn);
+        let postbox = self.postbox.clone();
+        std::thread::spawn(move || postbox.post(conn, "later").unwrap()).join().unwrap();
+        0
+    }
+
+    fn woken(&mut self, net: &mut impl Transport, conn: ConnId, _: &mut u32, message: &'static str) {
+        assert_eq!(net.write(conn, message.as_bytes()), message.len());
+        self.answered.push((conn, message));
+    }
+
+    fn told(&mut self, _: &mut impl Transport, message: &'static str) {
+        self.told.push(message);
+    }
+
+    fn tend(&mut self, net: &mut impl Transport) -> Option<Duration> {
+        self.tended = net.now();
+        self.rest
+    }
+
+    fn timer(&mut self, net: &mut impl Transport, conn: ConnId, ticks: &mut u32) {
+        self.ticks.push(net.now());
+        *ticks += 1;
+        if *ticks < 3 {
+            net.set_timer(conn, Some(SECOND));
+        } else {
+            net.abort(conn);
+        }
+    }
+
+    fn closed(&mut self, net: &mut impl Transport, conn: ConnId, ticks: u32, why: CloseReason) {
+        assert_eq!((ticks, net.peer_addr(conn)), (3, None));
+        self.closed.push(why);
+    }
+}
+
+fn messages_from_threads_timers_and_aborts_reach_their_connection<A: Engine<MemoryNic>, B: Engine<MemoryNic>>() {
+    let (a, b) = Link::pair(LinkConfig::default());
+    let link = a.link().clone();
+    let mut client = Host::<_, A>::start(&host(1), vec![a], || Client::new(SERVER, 1, 0).closing(Close::Never));
+    let crossing = Crossing::between(1).pop().unwrap();
+    let postbox = crossing.postbox();
+    let mut worker: Worker<_, Deferred, B> = Worker::new(&server(), crossing, b, Deferred::new, Instant::ZERO);
+    for _ in 0..5000 {
+        link.clock().advance(Duration::from_millis(1));
+        client.workers[0].turn(link.clock().now());
+        worker.turn(link.clock().now());
+    }
+    let service = worker.service();
+    let conn = service.conns[0];
+    assert_eq!(service.answered, [(conn, "later")]);
+    assert_eq!(service.ticks.len(), 3);
+    assert!(service.ticks.windows(2).all(|w| (SECOND..SECOND * 11 / 10).contains(&w[1].since(w[0]))));
+    assert_eq!(service.closed, [CloseReason::Aborted]);
+    assert_eq!(client.service().outcomes[0].closed, Some(CloseReason::Reset));
+    // The name is void now.
+    postbox.post(conn, "too late").unwrap();
+    worker.turn(link.clock().now());
+    assert_eq!(worker.service().answered.len(), 1);
+    // The service is still there, and is called in every turn.
+    postbox.tell(0, "all of you").unwrap();
+    assert_eq!(worker.next_deadline(), None);
+    worker.service_mut().rest = Some(SECOND);
+    link.clock().advance(SECOND);
+    let now = link.clock().now();
+    worker.turn(now);
+    let service = worker.service();
+    assert_eq!((&service.told[..], service.tended, service.answered.len()), (&["all of you"][..], now, 1));
+    assert_eq!(worker.next_deadline(), Some(now + SECOND));
+}
+
+/// Asks to be called in `after`, in place of an hour before.
+struct Alarm {
+    after: Duration,
+    rung: Vec<Instant>,
+}
+
+impl Service for Alarm {
+    type Conn = ();
+    type Message = ();
+
+    fn opened(&mut self, net: &mut impl Transport, conn: ConnId, _: Origin) {
+        net.set_timer(conn, Some(Duration::from_secs(3600)));
+        net.set_timer(conn, Some(self.after));
+    }
+
+    fn timer(&mut self, net: &mut impl Transport, _: ConnId, _: &mut ()) {
+        self.rung.push(net.now());
+    }
+}
+
+/// The wheel reaches 39 hours. (smoltcp's sockets give a silent peer up long before.)
+#[test]
+fn a_timer_that_is_days_ahead_comes_once_and_not_before() {
+    const DAYS: Duration = Duration::from_secs(5 * 86_400);
+    let client = || Client::new(SERVER, 1, 0).closing(Close::Never);
+    let alarm = || Alarm { after: DAYS, rung: Vec::new() };
+    let mut net = Net::new(LinkConfig::default(), client, alarm);
+    net.run_until(DAYS - SECOND, |_| false);
+    assert_eq!(net.b.service().rung, []);
+    net.run_until(DAYS, |_| false);
+    assert_eq!(net.b.service().rung.len(), 1);
+}
