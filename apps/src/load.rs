@@ -17,6 +17,7 @@ mod connects;
 mod echo;
 mod flight;
 mod kv;
+mod outcome;
 mod pace;
 mod pattern;
 mod probe;
@@ -34,6 +35,8 @@ pub use kv::{
     Ask, AskCounters, Astray, CountLoad, CountPlan, Counted, Exported, Keyspace, KvLoad, KvPlan, LONGEST_IN_DATAGRAM,
     MOST_KEYS, NoCounters, Protocol, Reads, SHORTEST_VERIFIED, SWAP_EVERY, Side, UdpKvLoad, UdpPlan, counter_name,
 };
+pub(crate) use outcome::histogram_of_nanos;
+pub use outcome::{Errors, Outcome};
 pub use pace::{Arrivals, OpenLoop, Pace};
 #[cfg(feature = "rdma")]
 pub use rounds::{Progress, Rounds, Stage};
@@ -42,12 +45,10 @@ pub use traffic::{Corrupt, Traffic};
 pub use probe::{Arrival, Probe};
 pub use udp_echo::UdpEchoLoad;
 
-use hdrhistogram::Histogram;
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{CloseReason, ConnId, ConnectError, Origin, RemoteDone, Service, Transport};
 use std::convert::Infallible;
 use std::net::SocketAddr;
-use std::ops::AddAssign;
 use std::sync::Arc;
 
 /// Connections that one worker asks for at a time, so that no peer's backlog overflows.
@@ -58,16 +59,6 @@ const OPENING_TICK: Duration = Duration::from_millis(1);
 const MEASURING_TICK: Duration = Duration::from_millis(20);
 /// Connections that are looked at in one event for one that can take what is due.
 const LOOKED_AT: usize = 64;
-/// Times up to a minute are counted without a histogram having to grow.
-const USUAL_NANOS: u64 = 60_000_000_000;
-
-/// A histogram of times, to three digits.
-pub(crate) fn histogram_of_nanos() -> Histogram<u64> {
-    let mut histogram = Histogram::new_with_max(USUAL_NANOS, 3).expect("the bounds are valid");
-    histogram.auto(true);
-    histogram
-}
-
 /// One worker's part of a load, whatever it does with connections.
 pub trait Part: Service<Message = Infallible> + Send + 'static {
     /// What it counts.
@@ -80,41 +71,6 @@ pub trait Part: Service<Message = Infallible> + Send + 'static {
 /// Of so many connections, those of worker `worker` of `workers`.
 fn share(connections: usize, worker: usize, workers: usize) -> usize {
     (connections + workers - 1 - worker) / workers
-}
-
-/// What went wrong, in numbers.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub struct Errors {
-    /// Connections that brought other bytes than they had to.
-    pub corrupt: u64,
-    /// Connections that the peer closed or reset, or whose peer stopped answering.
-    pub lost: u64,
-    /// Connections that were refused.
-    pub refused: u64,
-    /// Connections that could not be opened for another reason.
-    pub unopened: u64,
-    /// Requests that were answered with an error.
-    pub refusals: u64,
-    /// Requests for something that was not there and had to be.
-    pub missing: u64,
-}
-
-impl Errors {
-    /// All of them.
-    pub fn total(&self) -> u64 {
-        self.corrupt + self.lost + self.refused + self.unopened + self.refusals + self.missing
-    }
-}
-
-impl AddAssign for Errors {
-    fn add_assign(&mut self, other: Errors) {
-        self.corrupt += other.corrupt;
-        self.lost += other.lost;
-        self.refused += other.refused;
-        self.unopened += other.unopened;
-        self.refusals += other.refusals;
-        self.missing += other.missing;
-    }
 }
 
 /// What a load is to do; the same for all workers.
@@ -138,19 +94,6 @@ impl Plan {
         let port = self.remote.port() + (place % usize::from(self.ports)) as u16;
         SocketAddr::new(self.remote.ip(), port)
     }
-}
-
-/// What one worker measured.
-#[derive(Debug)]
-pub struct Outcome<T> {
-    /// The traffic, with its counts.
-    pub traffic: T,
-    /// What went wrong.
-    pub errors: Errors,
-    /// How long was measured: the plan's duration, unless stopped earlier or all connections were lost.
-    pub measured: Duration,
-    /// Why the last connection that could not be opened could not.
-    pub last_failure: Option<ConnectError>,
 }
 
 #[derive(Debug, Clone, Copy)]

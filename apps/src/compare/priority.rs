@@ -12,7 +12,7 @@ const FIRST: i32 = -20;
 #[derive(Debug)]
 #[must_use = "the session loses its priority again when this is dropped"]
 pub struct Priority {
-    /// The niceness that the session had.
+    /// The niceness that the session had, if it is to have it again.
     before: Option<i32>,
 }
 
@@ -31,10 +31,11 @@ pub fn come_first() -> Priority {
     }
 }
 
-/// Returns the niceness that the session had, if sessions have any.
+/// Returns the niceness that the session is to have again, if sessions have any and this one does not come first already: then
+/// another comparison has raised it, and lowers it, and to put back what was found here would leave it first for ever.
 fn raise_session() -> io::Result<Option<i32>> {
     let Ok(said) = fs::read_to_string(SESSION) else { return Ok(None) };
-    let before = parse(&said);
+    let before = parse(&said).filter(|niceness| *niceness != FIRST);
     fs::write(SESSION, FIRST.to_string())?;
     Ok(before)
 }
@@ -62,5 +63,20 @@ mod tests {
         assert_eq!(parse("/autogroup-11 nice 0\n"), Some(0));
         assert_eq!(parse("/autogroup-3 nice -5\n"), Some(-5));
         assert_eq!(parse("nothing"), None);
+    }
+
+    #[test]
+    fn a_session_does_not_come_first_for_ever_because_of_two_at_once() {
+        let niceness = || fs::read_to_string(SESSION).ok().and_then(|said| parse(&said));
+        let before = niceness().filter(|niceness| *niceness != FIRST);
+        let Ok(one) = raise_session().map(|before| Priority { before }) else {
+            return println!("skipped: it takes root to raise the priority of a session");
+        };
+        let other = Priority { before: raise_session().unwrap() };
+        drop(one);
+        drop(other);
+        if before.is_some() {
+            assert_eq!(niceness(), before);
+        }
     }
 }
