@@ -59,6 +59,7 @@ const OPENING_TICK: Duration = Duration::from_millis(1);
 const MEASURING_TICK: Duration = Duration::from_millis(20);
 /// Connections that are looked at in one event for one that can take what is due.
 const LOOKED_AT: usize = 64;
+
 /// One worker's part of a load, whatever it does with connections.
 pub trait Part: Service<Message = Infallible> + Send + 'static {
     /// What it counts.

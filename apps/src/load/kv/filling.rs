@@ -7,10 +7,10 @@ use std::sync::atomic::Ordering::Relaxed;
 /// Keys that a worker takes at a time.
 const CHUNK: u64 = 256;
 /// SETs on the way on all connections together, and on each at least.
-const FILLING: usize = 4096;
-const FILLING_AT_LEAST: usize = 8;
+const TOGETHER: usize = 4096;
+const EACH_AT_LEAST: usize = 8;
 /// And at most.
-const FILLING_AT_MOST: usize = 256;
+const EACH_AT_MOST: usize = 256;
 
 /// The keys of one worker, which takes them from all that are left.
 #[derive(Debug)]
@@ -25,7 +25,7 @@ pub struct Filling {
 impl Filling {
     /// Nothing has been taken yet.
     pub fn new(space: &Keyspace) -> Self {
-        let per_connection = (FILLING / space.plan.connections.max(1)).clamp(FILLING_AT_LEAST, FILLING_AT_MOST);
+        let per_connection = (TOGETHER / space.plan.connections.max(1)).clamp(EACH_AT_LEAST, EACH_AT_MOST);
         let depth = per_connection.max(space.plan.depth);
         Filling { chunk: 0..0, again: Vec::new(), on_the_way: 0, depth }
     }

@@ -138,7 +138,8 @@ impl Stream {
         (at, next, written)
     }
 
-    /// Writes the first request that has not been written whole, by itself, as far as there is room in one place. Returns whether there was any.
+    /// Writes the first request that has not been written whole, by itself, as far as there is room in one place. Returns whether there
+    /// was any.
     #[cold]
     fn write_one(
         &mut self,
