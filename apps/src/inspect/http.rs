@@ -1,64 +1,87 @@
-//! One page over HTTP/1.1: what its requests are answered.
+//! HTTP/1.1 server side of `--metrics`: one page, one request per connection.
 
 use super::answering::Reaction;
 
-/// Bytes of a request's head at most.
+/// Maximum length of a request head in bytes.
 const HEAD: usize = 8 << 10;
 
-/// What is made of what a client has said: the answer to its one request, with what `page` makes if it is GET /metrics.
-pub fn react(heard: &[u8], page: impl Fn() -> String) -> Reaction {
-    asked(heard).map_or(Reaction::Wait, |asked| Reaction::Last(answer(asked, page)))
+/// Handles the bytes received so far from a client: waits for a complete request head, then sends one response. `page` is called
+/// for a GET or HEAD of `/metrics`.
+pub fn react(received: &[u8], page: impl Fn() -> String) -> Reaction {
+    parse(received).map_or(Reaction::Wait, |request| Reaction::Last(respond(request, page)))
 }
 
-/// What a request comes to.
+/// A parsed request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Asked {
-    Page,
-    Elsewhere,
-    OtherMethod,
-    TooLong,
-    Nonsense,
+struct Request {
+    response: Response,
+    /// The method is HEAD: the response has no content (RFC 9110 §9.3.2).
+    head_only: bool,
 }
 
-/// What `head` asks for; `None` while it is not all there.
-fn asked(head: &[u8]) -> Option<Asked> {
+/// Response to a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Response {
+    Page,
+    NotFound,
+    MethodNotAllowed,
+    TooLong,
+    BadRequest,
+}
+
+impl From<Response> for Request {
+    fn from(response: Response) -> Self {
+        Request { response, head_only: false }
+    }
+}
+
+/// Parses a request head; `None` while it is incomplete.
+fn parse(head: &[u8]) -> Option<Request> {
     let within = &head[..head.len().min(HEAD)];
     // RFC 9112 §2.2: a line feed alone ends a line, too.
     let ends = within.windows(4).any(|end| end == b"\r\n\r\n") || within.windows(2).any(|end| end == b"\n\n");
     if !ends {
-        return (head.len() >= HEAD).then_some(Asked::TooLong);
+        return (head.len() >= HEAD).then_some(Response::TooLong.into());
     }
     let line = within.split(|byte| *byte == b'\n').next().unwrap_or_default();
     let line = line.strip_suffix(b"\r").unwrap_or(line);
     let mut words = line.split(|byte| *byte == b' ');
     let (method, target, version, more) = (words.next(), words.next(), words.next(), words.next());
     let (Some(method), Some(target), Some(b"HTTP/1.0" | b"HTTP/1.1"), None) = (method, target, version, more) else {
-        return Some(Asked::Nonsense);
+        return Some(Response::BadRequest.into());
     };
     if method.is_empty() || !method.iter().all(u8::is_ascii_uppercase) {
-        return Some(Asked::Nonsense);
+        return Some(Response::BadRequest.into());
     }
-    Some(match (target.split(|byte| *byte == b'?').next(), method) {
-        (Some(b"/metrics"), b"GET") => Asked::Page,
-        (Some(b"/metrics"), _) => Asked::OtherMethod,
-        _ => Asked::Elsewhere,
-    })
+    let response = match (target.split(|byte| *byte == b'?').next(), method) {
+        (Some(b"/metrics"), b"GET" | b"HEAD") => Response::Page,
+        (Some(b"/metrics"), _) => Response::MethodNotAllowed,
+        _ => Response::NotFound,
+    };
+    Some(Request { response, head_only: method == b"HEAD" })
 }
 
-/// The whole answer. The connection ends with it.
-fn answer(asked: Asked, page: impl Fn() -> String) -> Vec<u8> {
-    let (status, more, body) = match asked {
-        // The type is that of Prometheus' text format.
-        Asked::Page => ("200 OK", "Content-Type: text/plain; version=0.0.4; charset=utf-8\r\n", page()),
-        Asked::Elsewhere => ("404 Not Found", PLAIN, "here is only /metrics\n".to_owned()),
-        Asked::OtherMethod => {
-            ("405 Method Not Allowed", "Allow: GET\r\nContent-Type: text/plain\r\n", "only GET\n".to_owned())
-        }
-        Asked::TooLong => ("431 Request Header Fields Too Large", PLAIN, "the request is too long\n".to_owned()),
-        Asked::Nonsense => ("400 Bad Request", PLAIN, "this is no request of HTTP/1.1\n".to_owned()),
+/// Returns the complete response, after which the connection is closed.
+fn respond(request: Request, page: impl Fn() -> String) -> Vec<u8> {
+    let (status, fields, content) = match request.response {
+        // Media type of the Prometheus text format.
+        Response::Page => ("200 OK", "Content-Type: text/plain; version=0.0.4; charset=utf-8\r\n", page()),
+        Response::NotFound => ("404 Not Found", PLAIN, "the only page is /metrics\n".to_owned()),
+        Response::MethodNotAllowed => (
+            "405 Method Not Allowed",
+            "Allow: GET, HEAD\r\nContent-Type: text/plain\r\n",
+            "the methods are GET and HEAD\n".to_owned(),
+        ),
+        Response::TooLong => ("431 Request Header Fields Too Large", PLAIN, "the request is too long\n".to_owned()),
+        Response::BadRequest => ("400 Bad Request", PLAIN, "not an HTTP/1.1 request\n".to_owned()),
     };
-    let length = body.len();
-    format!("HTTP/1.1 {status}\r\n{more}Content-Length: {length}\r\nConnection: close\r\n\r\n{body}").into_bytes()
+    let length = content.len();
+    let mut response =
+        format!("HTTP/1.1 {status}\r\n{fields}Content-Length: {length}\r\nConnection: close\r\n\r\n").into_bytes();
+    if !request.head_only {
+        response.extend_from_slice(content.as_bytes());
+    }
+    response
 }
 
 const PLAIN: &str = "Content-Type: text/plain\r\n";

@@ -67,7 +67,6 @@ fn whatever_else_is_asked_is_refused_by_its_status() {
         ("GET /metrics/ HTTP/1.1\r\n\r\n", "404"),
         ("GET /metricsandmore HTTP/1.1\r\n\r\n", "404"),
         ("POST / HTTP/1.1\r\n\r\n", "404"),
-        ("HEAD /metrics HTTP/1.1\r\n\r\n", "405"),
         ("POST /metrics HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc", "405"),
         ("GET /metrics HTTP/2.0\r\n\r\n", "400"),
         ("GET  /metrics HTTP/1.1\r\n\r\n", "400"),
@@ -84,6 +83,25 @@ fn whatever_else_is_asked_is_refused_by_its_status() {
 }
 
 #[test]
+fn head_response_has_the_fields_of_get_and_no_content() {
+    let (_server, address) = server();
+    for (target, status) in [("/metrics", "200"), ("/metrics?of=all", "200"), ("/", "404")] {
+        let get = ask(address, format!("GET {target} HTTP/1.1\r\nHost: here\r\n\r\n").as_bytes());
+        let head = ask(address, format!("HEAD {target} HTTP/1.1\r\nHost: here\r\n\r\n").as_bytes());
+        assert!(head.starts_with(&format!("HTTP/1.1 {status} ")), "{target}: {head}");
+        let (fields, content) = get.split_at(get.find("\r\n\r\n").unwrap() + 4);
+        assert!(!content.is_empty(), "{target}: {get}");
+        assert_eq!(head, fields, "{target}");
+    }
+}
+
+#[test]
+fn method_not_allowed_names_the_allowed_methods() {
+    let (_server, address) = server();
+    assert!(ask(address, b"POST /metrics HTTP/1.1\r\n\r\n").contains("\r\nAllow: GET, HEAD\r\n"));
+}
+
+#[test]
 fn a_head_has_its_longest_length_and_no_more() {
     let head = |length: usize| {
         let mut head = b"GET /metrics HTTP/1.1\r\nA: ".to_vec();
@@ -91,9 +109,9 @@ fn a_head_has_its_longest_length_and_no_more() {
         head.extend_from_slice(b"\r\n\r\n");
         head
     };
-    assert_eq!(asked(&head(HEAD)), Some(Asked::Page));
-    assert_eq!(asked(&head(HEAD + 1)), Some(Asked::TooLong));
-    assert_eq!(asked(&head(HEAD)[..HEAD - 1]), None);
+    assert_eq!(parse(&head(HEAD)), Some(Response::Page.into()));
+    assert_eq!(parse(&head(HEAD + 1)), Some(Response::TooLong.into()));
+    assert_eq!(parse(&head(HEAD)[..HEAD - 1]), None);
 }
 
 #[test]
