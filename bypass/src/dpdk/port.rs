@@ -150,6 +150,14 @@ const ATTEMPT: Duration = Duration::from_millis(50);
 /// How long a peer that has been reached may take to answer, beyond the time in which it must be reached.
 const SILENCE: Duration = Duration::from_secs(2);
 
+/// Maximum time for which an AF_XDP socket is retried. When a process ends, the kernel releases its AF_XDP sockets from the
+/// interface's queues after an RCU grace period and in deferred work (`xp_release_deferred` in `net/xdp/xsk_buff_pool.c`); until
+/// then a bind to the queue fails with EBUSY, so that a server that is restarted at once would not start.
+const XSK_RELEASE: Duration = Duration::from_secs(5);
+
+/// Interval between two attempts to open an AF_XDP socket.
+const XSK_RETRY: Duration = Duration::from_millis(20);
+
 impl Port {
     /// Opens the network that `via` names. If it is the end of a link that connects, and nobody serves the link's
     /// socket yet, it waits, as `config` says how long.
@@ -177,6 +185,10 @@ impl Port {
                 Ok(shared) => break shared,
                 Err(error) => error,
             };
+            if is_busy_xsk(&error) && began.elapsed() < XSK_RELEASE && !config.stop.load(Ordering::Relaxed) {
+                std::thread::sleep(XSK_RETRY);
+                continue;
+            }
             let Kind::Client { socket, peer } = &plan.kind else { return Err(error) };
             if matches!(error, OpenError::Stopped | OpenError::NoPeer { .. }) {
                 return Err(error);
@@ -255,6 +267,12 @@ impl Drop for Port {
         // It ends before the devices can, so they are never closed by a thread that the process does not wait for.
         drop(self.supervisor.take());
     }
+}
+
+/// Returns true if the kernel refused an AF_XDP socket, as it does while another socket is bound to the queue. The driver's message
+/// has no error number.
+fn is_busy_xsk(error: &OpenError) -> bool {
+    matches!(error, OpenError::Device { reason, .. } if reason.contains("Failed to create xsk socket"))
 }
 
 /// Whether the device failed because nobody accepted its connection.
