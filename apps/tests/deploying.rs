@@ -2,17 +2,17 @@
 
 #[expect(dead_code, reason = "each target of tests uses a part of it")]
 mod common;
-#[path = "common/free_address.rs"]
-mod free_address;
+#[path = "../../benches/src/unused_address.rs"]
+mod unused_address;
 
 use common::{PATIENCE, Program, Server, linerate, run, text};
-use free_address::free_address;
 use rustix::process::Signal;
 use std::fs;
 use std::net::TcpStream;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use unused_address::unused_address;
 
 /// A directory with `linerate.toml`, and the file's path.
 fn config(text: &str) -> (tempfile::TempDir, String) {
@@ -69,7 +69,7 @@ fn a_service_manager_is_told_when_a_server_serves_and_when_it_ends() {
         let n = manager.recv(&mut bytes).unwrap();
         text(&bytes[..n]).to_owned()
     };
-    let address = free_address();
+    let address = unused_address();
     let mut command = linerate(&format!("echo serve --via kernel --listen {address} --drain 5m"));
     let program = Program::of(command.env("NOTIFY_SOCKET", &socket).spawn().unwrap());
     assert_eq!(heard(), "READY=1");
@@ -157,7 +157,7 @@ fn value<'a>(text: &'a str, key: &str) -> &'a str {
 fn the_program_takes_the_packages_configurations_and_drains_before_systemd_kills_it() {
     let unit = fs::read_to_string(packaging().join("linerate@.service")).unwrap();
     let seconds = |time: &str| time.strip_suffix('s').unwrap().parse::<u32>().unwrap();
-    let memcached = format!("--memcached {} --memory 64m", free_address());
+    let memcached = format!("--memcached {} --memory 64m", unused_address());
     for (service, ours) in [("echo", ""), ("kv", &memcached)] {
         let file = packaging().join(format!("config/{service}.toml"));
         let config = fs::read_to_string(&file).unwrap();

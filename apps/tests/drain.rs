@@ -2,8 +2,11 @@
 
 #[expect(dead_code, reason = "each target of tests uses a part of it")]
 mod common;
+#[path = "common/metrics.rs"]
+mod metrics;
 
 use common::{PATIENCE, Program, Server, text};
+use metrics::await_metric;
 use rustix::process::Signal;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
@@ -61,7 +64,7 @@ fn ask(stream: &mut TcpStream) {
 
 /// A load that runs until it is over by itself, during which the server is told to end.
 fn no_request_is_lost(service: &str, serve: &str, load: &str) {
-    let server = Draining::start(service, &format!("--drain 1m {serve}"));
+    let server = Draining::start(service, &format!("--drain 1m --metrics 127.0.0.1:0 {serve}"));
     let connect = format!("--connect {} --connections 8 --duration 2s --json", server.address());
     let load = Program::start(&format!("{service} load --via kernel {connect} {load}"));
     let deadline = Instant::now() + PATIENCE;
@@ -69,8 +72,7 @@ fn no_request_is_lost(service: &str, serve: &str, load: &str) {
         assert!(Instant::now() < deadline, "not connected");
         thread::sleep(Duration::from_millis(5));
     }
-    // Some requests on.
-    thread::sleep(Duration::from_millis(300));
+    await_metric(&server.server, "linerate_rx_frames_total", 100);
     server.drain("8 connections");
     let report = load.wait();
     assert!(report.status.success(), "{report:?}");

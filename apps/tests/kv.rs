@@ -2,17 +2,17 @@
 //! ones that the test plays; and what `kv serve` says of its port.
 
 mod common;
-#[path = "common/free_address.rs"]
-mod free_address;
+#[path = "../../benches/src/unused_address.rs"]
+mod unused_address;
 
 use common::{PATIENCE, Program, Server, run, text};
-use free_address::free_address;
 use rustix::process::Signal;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
+use unused_address::unused_address;
 
 /// A server of others, ended with the test.
 struct Theirs {
@@ -21,12 +21,13 @@ struct Theirs {
 }
 
 impl Theirs {
-    /// Starts `program` on a free port of the loopback interface; says so if it is not installed.
-    fn start(program: &str, args: fn(&str) -> Vec<String>) -> Option<Self> {
-        let address = free_address();
+    /// Starts `program` on an unused loopback address; `args` takes the IP address and the port. Prints a message and returns
+    /// `None` if the program is not installed.
+    fn start(program: &str, args: fn(&str, &str) -> Vec<String>) -> Option<Self> {
+        let address = unused_address();
         let mut command = Command::new(program);
         command
-            .args(args(&address.port().to_string()))
+            .args(args(&address.ip().to_string(), &address.port().to_string()))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null());
@@ -44,15 +45,15 @@ impl Theirs {
     }
 
     fn redis() -> Option<Self> {
-        Self::start("redis-server", |port| {
-            ["--bind", "127.0.0.1", "--port", port, "--save", "", "--maxmemory", "300mb"].map(str::to_owned).into()
+        Self::start("redis-server", |ip, port| {
+            ["--bind", ip, "--port", port, "--save", "", "--maxmemory", "300mb"].map(str::to_owned).into()
         })
     }
 
     fn memcached() -> Option<Self> {
-        let args = |port: &str| {
+        let args = |ip: &str, port: &str| {
             // It does not run as root unless told to.
-            ["-l", "127.0.0.1", "-p", port, "-U", "0", "-t", "1", "-u", "root"].map(str::to_owned).into()
+            ["-l", ip, "-p", port, "-U", "0", "-t", "1", "-u", "root"].map(str::to_owned).into()
         };
         Self::start("memcached", args)
     }

@@ -7,16 +7,16 @@
 mod churn;
 #[allow(dead_code, reason = "other tests use the rest")]
 mod common;
-#[path = "common/free_address.rs"]
-mod free_address;
+#[path = "../../benches/src/unused_address.rs"]
+mod unused_address;
 
 use churn::{Churn, Connection};
 use common::{Server, run};
-use free_address::free_address;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
+use unused_address::unused_address;
 
 /// What the server is given where all keys go, and where only those go that expire.
 const MEMORY: [u64; 2] = [128 << 20, 64 << 20];
@@ -76,7 +76,7 @@ fn watch(server: SocketAddr, pid: u32, memory: u64, done: &AtomicBool) -> (u64, 
 fn soak(number: usize, time: Duration) {
     let (policy, all_go) = POLICIES[number];
     let memory = MEMORY[usize::from(!all_go)];
-    let memcached = free_address();
+    let memcached = unused_address();
     let args = format!("--via kernel --listen 127.0.0.1:0 --memcached {memcached} --memory {memory} --evict {policy}");
     let mut server = Server::start("kv", &args);
     let pid = server.program.child().id();

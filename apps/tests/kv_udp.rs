@@ -2,20 +2,20 @@
 //! plays, and against memcached, where it is installed.
 
 mod common;
-#[path = "common/free_address.rs"]
-mod free_address;
+#[path = "../../benches/src/unused_address.rs"]
+mod unused_address;
 
 use common::{PATIENCE, Program, Server, run, text};
-use free_address::free_address;
 use rustix::process::Signal;
 use std::net::{SocketAddr, UdpSocket};
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
+use unused_address::unused_address;
 
 /// A server with this address on kernel sockets.
 fn serve(args: &str) -> (Server, SocketAddr) {
-    let address = free_address();
+    let address = unused_address();
     let server = Server::start("kv", &format!("--via kernel --memory 64m --memcached {address} --udp {args}"));
     assert!(server.ready.starts_with("ready kv on "), "{}", server.ready);
     (server, address)
@@ -77,7 +77,7 @@ fn a_client_without_connections_is_served() {
 
 #[test]
 fn a_server_that_was_not_told_to_hears_no_datagrams() {
-    let address = free_address();
+    let address = unused_address();
     let server = Server::start("kv", &format!("--via kernel --memory 64m --memcached {address}"));
     let client = Client::of(address);
     client.send(1, b"mn\r\n");
@@ -136,10 +136,10 @@ fn a_load_without_connections_is_served_by_two_workers() {
 
 #[test]
 fn memcached_is_loaded_without_connections() {
-    let address = free_address();
-    let port = address.port().to_string();
+    let address = unused_address();
+    let (ip, port) = (address.ip().to_string(), address.port().to_string());
     let mut command = Command::new("memcached");
-    command.args(["-l", "127.0.0.1", "-p", "0", "-U", &port, "-t", "1", "-u", "root"]);
+    command.args(["-l", &ip, "-p", "0", "-U", &port, "-t", "1", "-u", "root"]);
     let Ok(child) = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn() else {
         return eprintln!("skipped: it needs memcached: apt-get install memcached");
     };

@@ -2,8 +2,11 @@
 #![cfg(feature = "dpdk")]
 
 mod common;
+#[path = "common/metrics.rs"]
+mod metrics;
 
 use common::{Program, Server, run, text};
+use metrics::await_metric;
 use std::io::{BufRead, BufReader};
 
 /// Hugepages that two processes take, in kB.
@@ -121,11 +124,11 @@ fn a_load_outlasts_a_drain(engine: &str) {
     let socket = dir.path().join("link.sock");
     let socket = socket.display();
     let server = format!("--via vhost:{socket} --ip 10.9.0.1/24 --listen 10.9.0.1:7 --idle backoff --engine {engine}");
-    let mut server = Server::start("echo", &format!("{server} --drain 1m --json"));
+    let mut server = Server::start("echo", &format!("{server} --drain 1m --metrics 127.0.0.1:0 --json"));
     let load = format!("echo load --via virtio-user:{socket} --ip 10.9.0.2/24 --connect 10.9.0.1:7 --idle backoff");
     let running = Program::start(&format!("{load} --connections 16 --duration 5s --json"));
-    // No table of this machine's tells when it is connected.
-    std::thread::sleep(std::time::Duration::from_secs(3));
+    await_metric(&server, "linerate_connections", 16);
+    await_metric(&server, "linerate_rx_frames_total", 100);
     server.program.signal(rustix::process::Signal::TERM);
     await_words(&mut server.program, "draining: 16 connections");
     assert!(answered(&running.wait()) > 0);

@@ -17,5 +17,6 @@ pub mod process;
 pub mod ratios;
 pub mod sockperf;
 pub mod testpmd;
+mod unused_address;
 
 pub use linerate_apps::compare::{hosts, priority, transfer};

@@ -1,19 +1,13 @@
 //! Servers on the loopback interface that do not choose a port by themselves, nor say when they are ready.
 
 use crate::process::Error;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 /// How long a server may take to listen.
 const PATIENCE: Duration = Duration::from_secs(10);
-
-/// An address on which nobody listens now.
-pub fn free_address() -> Result<SocketAddr, Error> {
-    let bound = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|listener| listener.local_addr());
-    bound.map_err(|error| Error::Start { program: "a server on a free port".to_owned(), error })
-}
 
 /// Waits until `program` listens at `address`.
 pub fn wait_for(address: SocketAddr, program: &str, interrupted: &AtomicBool) -> Result<(), Error> {

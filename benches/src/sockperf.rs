@@ -2,6 +2,7 @@
 
 use crate::loopback;
 use crate::process::{Error, Process, pinned};
+use crate::unused_address::unused_address;
 use std::process::Command;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -32,17 +33,17 @@ pub fn ping_pong(
     duration: Duration,
     interrupted: &AtomicBool,
 ) -> Result<PingPong, Error> {
-    let address = loopback::free_address()?;
-    let port = address.port().to_string();
+    let address = unused_address();
+    let (ip, port) = (address.ip().to_string(), address.port().to_string());
     let sockperf = |core, args: &[&str]| {
         let mut command = pinned(core, "sockperf");
         command.args(args);
         Process::start(command)
     };
-    let server = sockperf(server_core, &["server", "--tcp", "-i", "127.0.0.1", "-p", &port])?;
+    let server = sockperf(server_core, &["server", "--tcp", "-i", &ip, "-p", &port])?;
     loopback::wait_for(address, "sockperf", interrupted)?;
     let (size, seconds) = (size.to_string(), duration.as_secs().max(1).to_string());
-    let client = ["ping-pong", "--tcp", "--full-rtt", "-i", "127.0.0.1", "-p", &port, "-m", &size, "-t", &seconds];
+    let client = ["ping-pong", "--tcp", "--full-rtt", "-i", &ip, "-p", &port, "-m", &size, "-t", &seconds];
     let client = sockperf(client_core, &client)?;
     let command = client.command().to_owned();
     let printed = client.output(duration + AROUND, interrupted)?;

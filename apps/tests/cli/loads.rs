@@ -1,7 +1,7 @@
 //! What loads report, of servers that do well and of such that do not, and how they end.
 
 use crate::common::{PATIENCE, Program, run, text};
-use crate::free_address::free_address;
+use crate::unused_address::unused_address;
 use crate::{address, assert_refused, serve};
 use rustix::process::Signal;
 use std::io::{Read, Write};
@@ -28,7 +28,7 @@ fn echo_load_reports_what_it_measured_as_one_json_object() {
         assert_eq!(number("errors"), 0.0);
         assert!(number("requests") > 0.0, "{report}");
         assert_eq!(number("bytes"), number("requests") * f64::from(size));
-        assert!((0.5..1.0).contains(&number("seconds")), "{report}");
+        assert!(number("seconds") >= 0.5, "{report}");
         assert!((number("rate") - number("requests") / number("seconds")).abs() < 1.0);
         let rtt = &report["rtt_us"];
         let rtt = ["p50", "p90", "p99", "p999", "max"].map(|name| rtt[name].as_f64().unwrap());
@@ -82,7 +82,7 @@ fn echo_load_makes_a_connection_for_each_request_if_asked_to() {
         let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
         let number = |name: &str| report[name].as_f64().unwrap();
         assert!(number("requests") > 1.0 && number("connections") == number("rate"), "{report}");
-        assert!((0.3..0.6).contains(&number("seconds")) && report["rtt_us"]["p50"].as_f64().unwrap() > 0.0, "{report}");
+        assert!(number("seconds") >= 0.3 && report["rtt_us"]["p50"].as_f64().unwrap() > 0.0, "{report}");
         let summary: serde_json::Value = serde_json::from_slice(&server.stop().stdout).unwrap();
         // Each was opened for one request, and all but the last were closed in order.
         assert!(summary["accepted"].as_f64().unwrap() >= number("requests"), "{summary} {report}");
@@ -93,15 +93,15 @@ fn echo_load_makes_a_connection_for_each_request_if_asked_to() {
     assert!(output.status.success() && text(&output.stdout).starts_with("connections/s"), "{output:?}");
 }
 
-/// A server that stalls once, for a tenth of a second.
+/// Starts a server that stalls once, for 400 ms.
 fn stalling() -> SocketAddr {
     peer(1, |mut stream| {
         let mut bytes = [0; 64];
         let mut requests = 0;
         while stream.read_exact(&mut bytes).is_ok() {
             requests += 1;
-            if requests == 200 {
-                thread::sleep(Duration::from_millis(100));
+            if requests == 50 {
+                thread::sleep(Duration::from_millis(400));
             }
             let _ = stream.write_all(&bytes);
         }
@@ -110,18 +110,20 @@ fn stalling() -> SocketAddr {
 
 #[test]
 fn a_stall_of_the_server_shows_in_an_open_loop_and_not_in_a_closed_one() {
-    let p999 = |more: &str| {
-        let args = format!("echo load --via kernel --connect {} --duration 1s --json {more}", stalling());
+    // Requests that took 100 ms or longer, more than a busy machine delays many of them by.
+    let slow = |more: &str| {
+        let args = format!("echo load --via kernel --connect {} --duration 1s --json --histogram {more}", stalling());
         let output = run(&args);
         assert!(output.status.success(), "{output:?}");
         let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-        assert!(report["requests"].as_u64().unwrap() > 500, "{report}");
-        assert!(report["rtt_us"]["max"].as_f64().unwrap() > 99_000.0, "{report}");
-        report["rtt_us"]["p999"].as_f64().unwrap()
+        assert!(report["rtt_us"]["max"].as_f64().unwrap() > 399_000.0, "{report}");
+        let buckets = report["histogram"].as_array().unwrap().iter();
+        let slow = buckets.filter(|bucket| bucket[0].as_f64().unwrap() >= 100_000.0);
+        slow.map(|bucket| bucket[1].as_u64().unwrap()).sum::<u64>()
     };
-    let (closed, open) = (p999(""), p999("--rate 1000"));
-    // One request of thousands waited in the closed loop, and of the open one's what was due meanwhile, a tenth of all.
-    assert!(open > 90_000.0 && closed < 50_000.0, "open {open}, closed {closed}");
+    // The stall delays one request of the closed loop, and in the open loop every request that was due in its first 300 ms.
+    let (closed, open) = (slow(""), slow("--rate 1000"));
+    assert!((1..=5).contains(&closed) && open >= 200, "closed {closed}, open {open}");
 }
 
 #[test]
@@ -153,16 +155,16 @@ fn what_happens_while_a_load_warms_up_does_not_count() {
         let mut bytes = [0; 64];
         while stream.read_exact(&mut bytes).is_ok() {
             static FIRST: Once = Once::new();
-            FIRST.call_once(|| thread::sleep(Duration::from_millis(300)));
+            FIRST.call_once(|| thread::sleep(Duration::from_millis(500)));
             let _ = stream.write_all(&bytes);
         }
     });
-    let args = format!("echo load --via kernel --connect {address} --warm-up 600ms --duration 300ms --json");
+    let args = format!("echo load --via kernel --connect {address} --warm-up 700ms --duration 300ms --json");
     let output = run(&args);
     assert!(output.status.success(), "{output:?}");
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert!(report["rtt_us"]["max"].as_f64().unwrap() < 300_000.0, "{report}");
-    assert!((0.3..0.6).contains(&report["seconds"].as_f64().unwrap()), "{report}");
+    assert!(report["rtt_us"]["max"].as_f64().unwrap() < 500_000.0, "{report}");
+    assert!((0.3..1.0).contains(&report["seconds"].as_f64().unwrap()), "{report}");
 }
 
 #[test]
@@ -193,7 +195,7 @@ fn bulk_loads_report_gigabits_each_way() {
 
 #[test]
 fn a_load_without_a_server_says_so() {
-    let free = free_address();
+    let free = unused_address();
     let args = format!("echo load --via kernel --connect {free} --duration 1s --json");
     assert_refused(&args, 1, &format!("{free}: connection refused: start a server there"));
 }

@@ -2,10 +2,10 @@
 
 #[path = "../common/mod.rs"]
 mod common;
-#[path = "../common/free_address.rs"]
-mod free_address;
 mod loads;
 mod servers;
+#[path = "../../../benches/src/unused_address.rs"]
+mod unused_address;
 
 use common::{PATIENCE, Program, Server, linerate, run, text};
 use rustix::process::Signal;
@@ -110,10 +110,10 @@ fn what_the_machine_has_not_is_one_line_and_status_1() {
 
 #[test]
 fn a_taken_port_is_named() {
-    let taken = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().map(|address| address.to_string());
-    let taken = (TcpListener::bind(taken.as_ref().unwrap()).unwrap(), taken.unwrap());
-    assert_refused(&format!("echo serve --via kernel --listen {}", taken.1), 1, &taken.1);
-    assert_refused(&format!("echo serve --via kernel --workers 2 --listen {}", taken.1), 1, &taken.1);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = listener.local_addr().unwrap().to_string();
+    assert_refused(&format!("echo serve --via kernel --listen {taken}"), 1, &taken);
+    assert_refused(&format!("echo serve --via kernel --workers 2 --listen {taken}"), 1, &taken);
 }
 
 #[cfg(not(feature = "dpdk"))]

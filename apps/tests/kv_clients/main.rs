@@ -4,8 +4,6 @@
 //! What they rely on holds of Redis and memcached as well, which is tested in the same way. A client that is not installed
 //! is skipped, and so are links without root; the tests say so.
 
-#[path = "../common/free_address.rs"]
-mod free_address;
 #[cfg(feature = "dpdk")]
 #[path = "../net/namespace.rs"]
 #[expect(dead_code, reason = "each target of tests uses a part of it")]
@@ -13,6 +11,8 @@ mod namespace;
 #[path = "../net/program.rs"]
 #[allow(dead_code, reason = "each target of tests uses a part of it")]
 mod program;
+#[path = "../../../benches/src/unused_address.rs"]
+mod unused_address;
 #[cfg(feature = "dpdk")]
 #[path = "../net/wire.rs"]
 #[expect(dead_code, reason = "each target of tests uses a part of it")]

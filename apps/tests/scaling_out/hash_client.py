@@ -1,5 +1,5 @@
-"""Keys that a client spreads over two servers, of which one drains: hash_client.py PORT PORT, the first of which drains once this
-program has said `drain it` and been given a line. Ends with a traceback where something is not so."""
+"""Usage: hash_client.py IP:PORT IP:PORT. Spreads keys over two memcached servers. The first server drains after this program has
+printed `drain it` and before it receives a line. A failed check ends the program with a traceback."""
 
 import socket
 import sys
@@ -7,14 +7,14 @@ import sys
 from pymemcache import Client, HashClient
 
 PATIENCE = 20
-PORTS = [int(port) for port in sys.argv[1:]]
+SERVERS = [(ip, int(port)) for ip, port in (server.rsplit(":", 1) for server in sys.argv[1:])]
 KEYS = [f"key:{n}" for n in range(200)]
 
 
 def sharded():
     # A server that refuses is left out at once, and its keys are the other's.
     return HashClient(
-        [("127.0.0.1", port) for port in PORTS],
+        SERVERS,
         retry_attempts=0,
         ignore_exc=True,
         default_noreply=False,
@@ -23,8 +23,8 @@ def sharded():
     )
 
 
-def items(port):
-    client = Client(("127.0.0.1", port), timeout=PATIENCE, connect_timeout=PATIENCE)
+def items(server):
+    client = Client(server, timeout=PATIENCE, connect_timeout=PATIENCE)
     n = int(client.stats()[b"curr_items"])
     client.close()
     return n
@@ -33,7 +33,7 @@ def items(port):
 old = sharded()
 assert all(old.set(key, key) for key in KEYS)
 assert all(old.get(key) == key.encode() for key in KEYS)
-shares = [items(port) for port in PORTS]
+shares = [items(server) for server in SERVERS]
 assert sum(shares) == len(KEYS) and min(shares) > len(KEYS) / 4, shares
 
 print("drain it", flush=True)
@@ -47,9 +47,9 @@ found = sum(new.get(key) is not None for key in KEYS)
 assert found == shares[1], (found, shares)
 assert all(new.set(key, key) for key in KEYS)
 assert all(new.get(key) == key.encode() for key in KEYS)
-assert items(PORTS[1]) == len(KEYS)
+assert items(SERVERS[1]) == len(KEYS)
 try:
-    socket.create_connection(("127.0.0.1", PORTS[0]), PATIENCE)
+    socket.create_connection(SERVERS[0], PATIENCE)
     raise AssertionError("it takes connections")
 except ConnectionRefusedError:
     pass

@@ -4,17 +4,17 @@
 #[path = "../common/mod.rs"]
 #[expect(dead_code, reason = "each target of tests uses a part of it")]
 mod common;
-#[path = "../common/free_address.rs"]
-mod free_address;
+#[path = "../../../benches/src/unused_address.rs"]
+mod unused_address;
 
 use common::{PATIENCE, Program, Server};
-use free_address::free_address;
 use rustix::process::Signal;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::process::{Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
+use unused_address::unused_address;
 
 /// Debian's, which finds Debian's libraries.
 const PYTHON: &str = "/usr/bin/python3";
@@ -66,9 +66,10 @@ fn clients(to: SocketAddr) -> Vec<Client> {
     clients
 }
 
-/// Whether somebody listens at an address of the loopback interface, by the kernel's table: who connects to see is a connection more.
+/// Returns true if a socket listens at `address`, according to the kernel's table. A trial connection would count as a client.
 fn listens(address: SocketAddr) -> bool {
-    let listening = format!(":{:04X} 00000000:0000 0A ", address.port());
+    let IpAddr::V4(ip) = address.ip() else { panic!("{address}: not IPv4") };
+    let listening = format!("{:08X}:{:04X} 00000000:0000 0A ", u32::from_ne_bytes(ip.octets()), address.port());
     std::fs::read_to_string("/proc/self/net/tcp").unwrap().contains(&listening)
 }
 
@@ -91,7 +92,7 @@ fn haproxy_spreads_connections_and_one_that_drains_gets_no_more() {
     if !is_installed("haproxy", &["-v"], "haproxy") {
         return;
     }
-    let (front, addresses) = (free_address(), [free_address(), free_address()]);
+    let (front, addresses) = (unused_address(), [unused_address(), unused_address()]);
     let serve =
         |address: SocketAddr| Server::start("echo", &format!("--via kernel --listen {address} --json --drain 1m"));
     let [one, two] = addresses.map(serve);
@@ -128,14 +129,14 @@ fn a_client_spreads_keys_and_one_that_drains_has_them_go_to_the_other() {
     if !is_installed(PYTHON, &["-c", "import pymemcache"], "python3-pymemcache") {
         return;
     }
-    let addresses = [free_address(), free_address()];
+    let addresses = [unused_address(), unused_address()];
     let serve = |address: SocketAddr| {
         Server::start("kv", &format!("--via kernel --memcached {address} --memory 64m --json --drain 1m"))
     };
     let [one, two] = addresses.map(serve);
     let mut client = Command::new(PYTHON);
     client.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/scaling_out/hash_client.py"));
-    client.args(addresses.map(|address| address.port().to_string()));
+    client.args(addresses.map(|address| address.to_string()));
     client.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut client = Program::of(client.spawn().unwrap());
     let mut said = String::new();

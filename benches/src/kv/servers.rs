@@ -4,6 +4,7 @@ use super::{Setting, Way};
 use crate::hosts::Host;
 use crate::loopback;
 use crate::process::{Error, Process, pinned};
+use crate::unused_address::unused_address;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
@@ -39,7 +40,7 @@ impl Server {
     /// redis-server on loopback.
     pub fn redis(setting: &Setting, interrupted: &AtomicBool) -> Result<Server, Error> {
         let command = pinned(setting.pair.server_core, REDIS);
-        Server::redis_at(command, loopback::free_address()?, setting, interrupted)
+        Server::redis_at(command, unused_address(), setting, interrupted)
     }
 
     /// `command`, which runs redis-server.
@@ -60,7 +61,7 @@ impl Server {
 
     /// memcached on loopback, with one thread.
     pub fn memcached(setting: &Setting, interrupted: &AtomicBool) -> Result<Server, Error> {
-        let address = loopback::free_address()?;
+        let address = unused_address();
         let mut command = pinned(setting.pair.server_core, MEMCACHED);
         command.args(["-t", "1", "-m", "1024", "-U", "0", "-l", &address.ip().to_string()]);
         // It does not run as root unless told to.

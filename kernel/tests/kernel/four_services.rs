@@ -2,10 +2,11 @@
 
 use crate::common::{DEADLINE, Running, listening, local, turn_until};
 use crate::services::{Chargen, Deferred, Echo, Proxy, UdpEcho, assert_pattern, pattern};
+use crate::unused_address::unused_address;
 use linerate_bypass::{CloseReason, ConnectError};
 use linerate_kernel::{Config, Worker, bind};
 use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{Shutdown, SocketAddr, TcpStream, UdpSocket};
 
 fn client(server: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(server).unwrap();
@@ -104,7 +105,7 @@ fn a_proxy_passes_on_an_end_that_comes_before_the_other_side_is_there() {
 
 #[test]
 fn a_proxy_whose_upstream_is_closed_resets_its_client() {
-    let closed = TcpListener::bind(local()).unwrap().local_addr().unwrap();
+    let closed = unused_address();
     let proxy = Running::start(&listening(), Proxy::new(closed));
     let error = client(proxy.address).read(&mut [0; 1]).unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);

@@ -2,9 +2,10 @@
 
 use crate::common::{Running, listening, local, turn_until};
 use crate::services::Echo;
+use crate::unused_address::unused_address;
 use linerate_bypass::{CloseReason, ConnId, ConnectError, Origin, Service, Stop, Transport};
 use linerate_kernel::{Config, Worker, bind};
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 /// Connects to all of `remotes` at the start, and sends and checks `rounds` requests on each connection.
@@ -88,7 +89,7 @@ fn a_service_connects_asks_checks_and_closes() {
 
 #[test]
 fn each_failure_has_its_name_and_its_token() {
-    let refused = TcpListener::bind(local()).unwrap().local_addr().unwrap();
+    let refused = unused_address();
     let server = Running::start(&listening(), Echo::default());
     let no_host = "255.255.255.255:9".parse().unwrap();
     let remotes = vec![refused, server.address, no_host, server.address, server.address];
