@@ -2,6 +2,7 @@
 
 use crate::addresses::Addresses;
 use crate::congestion::Algorithm;
+use crate::fast_paths::FastPaths;
 use crate::six::FORMED;
 use crate::vlan::VlanId;
 use linerate_bypass::MacAddr;
@@ -201,12 +202,24 @@ pub struct Config {
     /// The origin of all randomness: initial sequence numbers, SYN cookies, ports, hash keys. Take it from the system's
     /// generator, except in a test that must repeat: whoever knows it can forge connections.
     pub seed: u128,
+    /// Fast paths in use: all of them, except in a test that compares them with the general path.
+    #[cfg(feature = "fast-path-switches")]
+    #[doc(hidden)]
+    pub fast_paths: FastPaths,
 }
 
 impl Config {
     /// As many addresses as a host may have here, among them one of DHCP's, four of routers' prefixes and, where there are others of IPv6,
     /// the link-local one.
     pub const MAX_ADDRESSES: usize = 8;
+
+    /// Returns the fast paths in use.
+    pub(crate) fn fast_paths(&self) -> FastPaths {
+        #[cfg(feature = "fast-path-switches")]
+        return self.fast_paths;
+        #[cfg(not(feature = "fast-path-switches"))]
+        FastPaths::ALL
+    }
 
     /// How many addresses there may be.
     pub fn count_addresses(&self) -> usize {
@@ -262,6 +275,8 @@ impl Default for Config {
             keepalive: None,
             idle: Idle::Poll,
             seed: 0,
+            #[cfg(feature = "fast-path-switches")]
+            fast_paths: FastPaths::ALL,
         }
     }
 }

@@ -7,6 +7,7 @@ use crate::discovery::Message;
 use crate::drops::Cause;
 use crate::egress::{ETHERNET, Egress};
 use crate::engine::{Engine, Head, Segments};
+use crate::fast_paths::{FastPath, FastPaths};
 use crate::shortcut::Shortcut;
 use crate::six::Network;
 use crate::slow::{self, Heard, Learnt, Lease, SlowPath};
@@ -40,6 +41,7 @@ pub(crate) struct Ingress<P> {
     /// There are addresses that are not used yet, which the first worker sees to; routers may bring more.
     pub tries_addresses: bool,
     slaac: bool,
+    fast_paths: FastPaths,
     /// Frames passed on to their owner.
     misdirected: u64,
     /// A chain in one piece, for the slow path.
@@ -63,6 +65,7 @@ impl<P: Packet> Ingress<P> {
             fragments: config.fragments,
             tries_addresses: false,
             slaac: config.slaac,
+            fast_paths: config.fast_paths(),
             misdirected: 0,
             scratch,
             burst,
@@ -111,6 +114,10 @@ impl<P: Packet> Ingress<P> {
         slow: &mut SlowPath,
         now: Instant,
     ) {
+        if !self.fast_paths.has(FastPath::Demux) {
+            self.burst.reserve(received.len());
+            return received.drain(..).for_each(|frame| self.frame(frame, false, egress, engine, slow, now));
+        }
         let alone = self.others.len() == 1;
         let shortcut = Shortcut::new(egress.mac(), egress.addresses());
         self.burst.reserve(received.len());

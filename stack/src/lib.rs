@@ -14,6 +14,7 @@ mod discovery;
 mod drops;
 mod egress;
 mod engine;
+mod fast_paths;
 #[doc(hidden)]
 pub mod fuzzing;
 mod ingress;
@@ -43,6 +44,9 @@ pub use dad::Duplicate;
 pub use drops::{Cause, Drops};
 pub use egress::Egress;
 pub use engine::{Engine, Event, Head, IcmpError, News, Segments};
+#[cfg(feature = "fast-path-switches")]
+#[doc(hidden)]
+pub use fast_paths::{FastPath, FastPaths};
 pub use native::NativeEngine;
 pub use slow::{Learnt, Lease};
 pub use smoltcp_engine::SmoltcpEngine;

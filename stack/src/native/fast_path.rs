@@ -20,6 +20,7 @@ use super::{NativeEngine, SEGMENTS_PER_TURN};
 use crate::congestion::CongestionControl;
 use crate::egress::{ETHERNET, Egress};
 use crate::engine::Head;
+use crate::fast_paths::FastPath;
 use crate::shortcut::field;
 use linerate_bypass::time::Instant;
 use linerate_bypass::{Bytes, Nic, Packet};
@@ -49,6 +50,9 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     /// had been done.
     #[inline]
     pub(super) fn take_predicted(&mut self, slot: u32, head: &Head, mut packet: P, now: Instant) -> Option<P> {
+        if !self.shared.settings.fast_paths.has(FastPath::HeaderPrediction) {
+            return Some(packet);
+        }
         let Some(block) = self.blocks.get_mut(slot as usize) else { return Some(packet) };
         let data = packet.data();
         let Some((_, tcp)) = data.split_at_checked(head.tcp) else { return Some(packet) };
@@ -185,6 +189,9 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         egress: &mut Egress<N>,
         now: Instant,
     ) -> Option<usize> {
+        if !self.shared.settings.fast_paths.has(FastPath::EchoLone) {
+            return None;
+        }
         let is_low = self.shared.is_low();
         let block = self.blocks.get_mut(slot as usize)?;
         let buffers = self.shared.buffers.of_mut(block)?;
@@ -226,6 +233,9 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     /// matter. Returns whether it was all that.
     #[inline(always)]
     pub(super) fn send_whole<N: Nic<Packet = P>>(&mut self, slot: u32, egress: &mut Egress<N>, now: Instant) -> bool {
+        if !self.shared.settings.fast_paths.has(FastPath::SendWhole) {
+            return false;
+        }
         let is_low = self.shared.is_low();
         let Some(block) = self.blocks.get(slot as usize) else { return false };
         if block.unsent > 0 && self.shared.buffers.of(block).is_some_and(|buffers| buffers.idle) {

@@ -14,6 +14,7 @@ use super::seq::Seq;
 use crate::congestion::CongestionControl;
 use crate::egress::Egress;
 use crate::engine::Head;
+use crate::fast_paths::FastPath;
 use crate::shortcut::field;
 use crate::sources::Verdict;
 use linerate_bypass::time::Instant;
@@ -37,7 +38,8 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         let tuple = &head.tuple;
         let usual = usual_syn(&packet, head).filter(|_| {
             let Shared { half_open, settings, time_wait, .. } = &self.shared;
-            *half_open < settings.half_open
+            settings.fast_paths.has(FastPath::Syn)
+                && *half_open < settings.half_open
                 && !(time_wait.len() > 0 && time_wait.contains(tuple))
                 && self.listens(tuple)
                 && self.shared.judge(tuple) == Verdict::Begins

@@ -47,6 +47,7 @@ use crate::config::Config;
 use crate::congestion::{Builtin, CongestionControl};
 use crate::egress::Egress;
 use crate::engine::{Engine, Event, Head, IcmpError, News, Segments};
+use crate::fast_paths::FastPath;
 use crate::ports::Ports;
 use crate::seed;
 use crate::sources::Sources;
@@ -258,7 +259,7 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
 
     #[inline]
     fn takes_at_once(&self) -> bool {
-        self.blocks.len() <= NEAR
+        self.blocks.len() <= NEAR && self.shared.settings.fast_paths.has(FastPath::Immediate)
     }
 
     #[inline(always)]

@@ -8,6 +8,7 @@ use super::tick::Tick;
 use crate::config::{Config, Keepalive};
 use crate::congestion::CongestionControl;
 use crate::egress::Egress;
+use crate::fast_paths::FastPaths;
 use crate::tuple::Tuple;
 use linerate_bypass::time::Duration;
 use linerate_bypass::{BURST, Capabilities, ConnId, Nic};
@@ -99,6 +100,8 @@ pub(super) struct Settings {
     pub only_headers: bool,
     /// The most payload that the port cuts into segments by itself.
     pub tso: Option<usize>,
+    /// Fast paths in use.
+    pub fast_paths: FastPaths,
 }
 
 impl Settings {
@@ -145,6 +148,7 @@ impl Settings {
             offload: Offload::of(port),
             only_headers: port.multi_segment_tx && Offload::of(port).tcp,
             tso: port.tso.filter(|_| port.multi_segment_tx),
+            fast_paths: config.fast_paths(),
         };
         settings.leave(0);
         settings

@@ -13,6 +13,7 @@ use super::seq::Seq;
 use crate::congestion::CongestionControl;
 use crate::egress::Egress;
 use crate::engine::Head;
+use crate::fast_paths::FastPath;
 use crate::shortcut::field;
 use linerate_bypass::time::Instant;
 use linerate_bypass::{Nic, Packet};
@@ -33,6 +34,9 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     /// nothing else. Returns whether it was; otherwise nothing has changed.
     #[inline(always)]
     pub(super) fn take_step(&mut self, slot: u32, head: &Head, hash: u64, packet: &P, now: Instant) -> bool {
+        if !self.shared.settings.fast_paths.has(FastPath::Lifecycle) {
+            return false;
+        }
         let Some(block) = self.blocks.get_mut(slot as usize) else { return false };
         let data = packet.data();
         let Some((_, tcp)) = data.split_at_checked(head.tcp) else { return false };
@@ -133,6 +137,9 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     /// whether it went.
     #[inline(always)]
     pub(super) fn send_fin<N: Nic<Packet = P>>(&mut self, slot: u32, egress: &mut Egress<N>, now: Instant) -> bool {
+        if !self.shared.settings.fast_paths.has(FastPath::Lifecycle) {
+            return false;
+        }
         let is_low = self.shared.is_low();
         let Some(block) = self.blocks.get_mut(slot as usize) else { return false };
         if block.flags & (Flags::FIN_QUEUED | UNUSUAL_TO_END) != Flags::FIN_QUEUED

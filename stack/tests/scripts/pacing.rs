@@ -3,6 +3,7 @@
 //! (`net.ipv4.tcp_pacing_ss_ratio`, `net.ipv4.tcp_pacing_ca_ratio`).
 
 use super::harness::*;
+use linerate_bypass::memory::LinkConfig;
 
 const RTT: Duration = ms(100);
 
@@ -18,7 +19,7 @@ fn paced(config: &mut linerate_stack::Config) {
 
 /// What a worker sends of `segments` segments to a peer that acknowledges each, and how long that takes.
 fn transfer(segments: Rel, configure: impl FnOnce(&mut linerate_stack::Config)) -> (Vec<Got>, Duration) {
-    let mut s = Script::accepted_with(far(), configure);
+    let mut s = Script::accepted_over_with(far(), LinkConfig { pool: 4096, ..LinkConfig::default() }, configure);
     let began = s.now();
     s.write(segments * SEG);
     let sent = Receiver::new(1, RTT, true).play(&mut s, 1 + segments * SEG, secs(60), |_| false);

@@ -8,6 +8,7 @@ use super::{Exchange, Ours, Turn};
 use crate::congestion::CongestionControl;
 use crate::egress::Egress;
 use crate::engine::Head;
+use crate::fast_paths::FastPath;
 use crate::shortcut::field;
 use linerate_bypass::time::Instant;
 use linerate_bypass::{Nic, Packet};
@@ -146,6 +147,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         if block.received > 0
             || block.unsent > 0
             || block.flags & (Flags::OPEN | Flags::WANTS_ROOM) != Flags::OPEN
+            || !self.shared.settings.fast_paths.has(FastPath::RequestResponse)
             || self.shared.settings.keepalive.is_some()
             || self.shared.settings.pacing
             || !block.rtt.has_sample()

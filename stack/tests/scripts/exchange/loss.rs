@@ -378,7 +378,7 @@ fn the_shortest_round_trip_of_the_turns_is_known() {
 fn without_a_round_trip_measured_nothing_is_taken_for_lost_too_early() {
     // RFC 6298 §3, §5.7: a SYN sent twice measures nothing; three seconds at least, and the engine doubles twice.
     native_only!();
-    let mut s = Script::listen_over(peer(), link(4096));
+    let mut s = Script::listen_over(peer(), link(POOL));
     s.inject_hello(syn(0));
     s.expect(syn_ack(0, 1));
     s.expect_after(secs(1), syn_ack(0, 1));

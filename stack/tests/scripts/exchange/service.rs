@@ -7,6 +7,7 @@ fn the_service_closes_when_it_is_its_turn() {
     // RFC 9293 §3.10.4: what is queued goes first.
     play(|s| {
         let at = begin(s);
+        s.without_controls();
         s.next(vec![Command::Forward, Command::Close]);
         s.inject(request(at, LEN));
         let sent = s.drain();
@@ -81,6 +82,7 @@ fn the_service_aborts_whoever_has_the_turn() {
     }
     play(|s| {
         let at = begin(s);
+        s.without_controls();
         s.next(vec![Command::Forward, Command::Abort]);
         s.inject(request(at, LEN));
         assert!(s.drain().last().is_some_and(|got| got.has(RST)));
@@ -198,10 +200,11 @@ fn what_follows_an_answer_made_in_one_step_goes_by_itself() {
     // With Nagle's algorithm it waits for the acknowledgement (RFC 1122 §4.2.3.4).
     let half = LEN / 2;
     for (peer, nagle) in peers().into_iter().flat_map(|peer| [(peer.clone(), false), (peer, true)]) {
-        let mut s = Script::accepted_over_with(peer, link(4096), |config| config.nagle = nagle);
+        let mut s = Script::accepted_over_with(peer, link(POOL), |config| config.nagle = nagle);
         s.exchanges = true;
         s.order(Command::Repeat);
         let at = begin(&mut s);
+        s.without_controls();
         s.next(vec![Command::AnswerAtOnce(LEN as usize, half as usize), Command::Write(half as usize)]);
         s.inject(request(at, LEN));
         s.expect(data(at, half).ack(at + LEN).push());
@@ -330,6 +333,7 @@ fn a_place_that_is_never_filled_is_nothing() {
 fn a_service_may_say_more_than_its_answer() {
     play(|s| {
         let at = begin(s);
+        s.without_controls();
         s.next(vec![Command::Forward, Command::Write(50)]);
         s.inject(request(at, LEN));
         assert_eq!(s.drain().iter().map(|got| got.len).sum::<Rel>(), LEN + 50);

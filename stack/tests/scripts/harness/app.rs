@@ -110,8 +110,26 @@ pub struct Conn {
 #[derive(Debug, Default)]
 pub struct Log {
     pub conns: BTreeMap<u16, Conn>,
+    /// Events since the arms of the script were last compared, by the peer's port.
+    pub news: Vec<(u16, Instant, AppEvent)>,
     /// Something was delivered that was never sent.
     pub wrong: Option<String>,
+}
+
+impl Log {
+    /// The events since the last comparison, each connection's in order.
+    pub fn news_by_port(&self) -> Vec<(u16, Instant, AppEvent)> {
+        let mut news = self.news.clone();
+        news.sort_by_key(|(port, ..)| *port);
+        news
+    }
+}
+
+impl Conn {
+    /// Bytes delivered, consumed, written, and still to be written.
+    pub fn progress(&self) -> (Rel, Rel, u64, usize) {
+        (self.delivered, self.consumed, self.written, self.to_write)
+    }
 }
 
 /// The service.
@@ -123,12 +141,14 @@ pub struct App {
 
 impl App {
     fn event(&self, port: u16, at: Instant, event: AppEvent) {
-        self.log.borrow_mut().conns.entry(port).or_default().events.push_back((at, event));
+        let mut log = self.log.borrow_mut();
+        log.conns.entry(port).or_default().events.push_back((at, event));
+        log.news.push((port, at, event));
     }
 
     fn read(&self, net: &mut impl Transport, conn: ConnId, port: u16, most: usize) {
         let mut log = self.log.borrow_mut();
-        let Log { conns, wrong } = &mut *log;
+        let Log { conns, wrong, .. } = &mut *log;
         let state = conns.entry(port).or_default();
         state.delivered = state.consumed + net.received(conn) as Rel;
         let mut left = most;
@@ -164,7 +184,7 @@ impl App {
     /// Checks that what was received is of the stream.
     fn peek(&self, net: &mut impl Transport, conn: ConnId, port: u16) {
         let mut log = self.log.borrow_mut();
-        let Log { conns, wrong } = &mut *log;
+        let Log { conns, wrong, .. } = &mut *log;
         let consumed = conns.entry(port).or_default().consumed;
         let received = net.received(conn);
         let slice = net.peek(conn);
@@ -188,7 +208,7 @@ impl App {
     /// Checks that what was kept is still what it was.
     fn check_kept(&self) {
         let mut log = self.log.borrow_mut();
-        let Log { conns, wrong } = &mut *log;
+        let Log { conns, wrong, .. } = &mut *log;
         for bytes in conns.values().flat_map(|state| &state.kept) {
             // Long enough to be found in one place only.
             let is_stream =

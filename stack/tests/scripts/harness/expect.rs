@@ -170,7 +170,8 @@ impl Script {
     #[track_caller]
     fn next_event(&mut self) -> Option<(Instant, AppEvent)> {
         self.settle();
-        self.log.borrow_mut().conns.get_mut(&self.port).and_then(|conn| conn.events.pop_front())
+        let mut log = self.arms[0].log.borrow_mut();
+        log.conns.get_mut(&self.port).and_then(|conn| conn.events.pop_front())
     }
 
     #[track_caller]
@@ -245,7 +246,7 @@ impl Script {
     #[track_caller]
     pub fn expect_delivered(&mut self, bytes: Rel) {
         self.settle();
-        let delivered = self.log.borrow().conns.get(&self.port).map_or(0, |conn| conn.delivered);
+        let delivered = self.arms[0].log.borrow().conns.get(&self.port).map_or(0, |conn| conn.delivered);
         if delivered != bytes {
             self.fail(&format!("{bytes} bytes were to have been delivered to the service, but {delivered} have been"));
         }

@@ -5,8 +5,12 @@
 //! relative to the two initial ones. The service on the worker is told what to do in between. Time passes only where a
 //! script says so, and what the worker sends unexpectedly fails the script with a trace of all that happened. Every
 //! segment of the worker is checked besides for what must always hold; see [`flow::Flow::check`].
+//!
+//! A script runs on several workers at the same time: with and without checksum offload, with all fast paths and with none. After every step
+//! they must have sent the same packets; see [`arm`].
 
 mod app;
+mod arm;
 mod expect;
 mod flow;
 mod orders;

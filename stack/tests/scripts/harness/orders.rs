@@ -8,10 +8,13 @@ impl Script {
     /// Tells the connection of the current port's service to do something.
     #[track_caller]
     pub(super) fn command(&mut self, command: Command) {
-        let id = self.log.borrow().conns.get(&self.port).and_then(|conn| conn.id);
         self.note(format_args!("app {command:?}"));
-        let Some(id) = id else { self.fail("the service has no connection of this port") };
-        assert!(self.postbox.post(id, command).is_ok(), "the worker reads its mail");
+        let port = self.port;
+        for at in 0..self.arms.len() {
+            if !self.arms[at].command(port, command.clone()) {
+                self.fail(&format!("the service has no connection of this port with {}", self.arms[at].name));
+            }
+        }
         self.settle();
     }
 

@@ -1,38 +1,33 @@
 //! The script itself: the worker, the wire, the clock, and how a connection is brought about.
 
-use super::app::{App, Command, Log};
+use super::arm::{Arm, Received};
 use super::flow::{Flow, Got};
-use super::params::{DELAYED_ACK, Engine, Peer, assert_consistent, is_exchanging, ms};
+use super::params::{DELAYED_ACK, Peer, is_exchanging, ms};
 use super::segment::{Rel, SEG, Seg, Want, ack, data, syn, syn_ack};
 use super::trace::{describe, describe_got};
 use super::wire::{self, CWR, ECE, PEER_MAC, SYN, WORKER_MAC};
-use linerate_bypass::memory::{Link, LinkConfig, MemoryNic, MemoryPacket, VirtualClock};
+use linerate_bypass::memory::{LinkConfig, MemoryNic, MemoryPacket, VirtualClock};
 use linerate_bypass::time::{Duration, Instant};
-use linerate_bypass::{MacAddr, Nic, Packet, Postbox, RxChecksum};
-use linerate_stack::{Config, Crossing, Worker};
-use std::cell::RefCell;
+use linerate_bypass::{MacAddr, Nic, Packet};
+use linerate_stack::Config;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write;
 use std::net::{IpAddr, SocketAddr};
-use std::rc::Rc;
 
 /// The worker's listening port, and the peer's ports when it connects and when it is connected to.
 const LISTEN: u16 = 7;
 const CLIENT: u16 = 5000;
 const SERVER: u16 = 80;
 /// Packets of each end of the link.
-const POOL: usize = 4096;
+const POOL: usize = 1024;
 /// Turns without time passing after which the worker is taken to spin.
 const TURNS: usize = 1000;
 
 /// A script under way.
 pub struct Script {
-    /// Boxed: a worker is large, and a script is moved about.
-    pub(super) worker: Box<Worker<MemoryNic, App, Engine>>,
-    nic: MemoryNic,
+    /// The workers: the first is the one whose segments are expected, see [`Arm`].
+    pub(super) arms: Vec<Arm>,
     clock: VirtualClock,
-    pub(super) log: Rc<RefCell<Log>>,
-    pub(super) postbox: Postbox<Command>,
     pub(super) flows: BTreeMap<u16, Flow>,
     /// The peer's port where none is said.
     pub(super) port: u16,
@@ -68,6 +63,8 @@ impl Setup {
             mac: Some(MacAddr(WORKER_MAC)),
             dad_transmits: 0,
             listen: vec!["0.0.0.0:7".parse().unwrap(), "[::]:7".parse().unwrap()],
+            // A table for more takes longer to make than most scripts take.
+            max_connections: 4096,
             seed: 1,
             ..Config::default()
         };
@@ -79,33 +76,22 @@ impl Setup {
     fn start(self) -> Script {
         let Setup { config, link, connect, peer } = self;
         let clock = link.clock.clone();
-        let (nic, worker_nic) = Link::pair(link);
-        let crossing = Crossing::between(1).remove(0);
-        let postbox = crossing.postbox();
-        let log = Rc::new(RefCell::new(Log::default()));
         let port = if connect { SERVER } else { CLIENT };
         let remote = SocketAddr::new(peer_ip(peer.ipv6), port);
-        let app = App { log: log.clone(), connect: if connect { vec![remote] } else { Vec::new() } };
-        let worker = Box::new(Worker::new(&config, crossing, worker_nic, |_| app, Instant::ZERO));
-        let (flows, pending, others) = (BTreeMap::new(), VecDeque::new(), Vec::new());
-        let trace = String::new();
-        let (sent, exchanges, questions, mac) = (Vec::new(), true, 0, PEER_MAC);
+        let arms = Arm::all(&config, &link, connect.then_some(remote));
         let mut script = Script {
-            worker,
-            nic,
+            arms,
             clock,
-            log,
-            postbox,
-            flows,
+            flows: BTreeMap::new(),
             port,
             peer,
-            pending,
-            sent,
-            exchanges,
-            questions,
-            mac,
-            others,
-            trace,
+            pending: VecDeque::new(),
+            sent: Vec::new(),
+            exchanges: true,
+            questions: 0,
+            mac: PEER_MAC,
+            others: Vec::new(),
+            trace: String::new(),
         };
         script.settle();
         script
@@ -243,15 +229,30 @@ impl Script {
     }
 
     /// Injects `seg`, a SYN, with the options of the peer, in a packet that nobody may write to as long as what is returned
-    /// is kept.
-    pub fn inject_shared_hello(&mut self, seg: Seg) -> MemoryPacket {
+    /// is kept: one for each worker.
+    pub fn inject_shared_hello(&mut self, seg: Seg) -> Vec<MemoryPacket> {
         let hello = self.hello(seg);
         let frame = self.frame(&hello);
-        let packet = self.packet(&frame);
-        let share = packet.try_clone().expect("the peer's packets come back");
-        assert_eq!(self.nic.tx_burst(&mut vec![packet]), 1, "the link takes a frame");
+        let share = |arm: &mut Arm| {
+            let packet = arm.packet(&frame);
+            let share = packet.try_clone().expect("the peer's packets come back");
+            arm.put(packet);
+            share
+        };
+        let shares = self.arms.iter_mut().map(share).collect();
         self.settle();
-        share
+        shares
+    }
+
+    /// From here on the script is about the worker whose segments it expects, and no other: what a fast path sends at once, the general
+    /// path sends at the end of the turn, together with what else the service has written by then.
+    pub fn without_controls(&mut self) {
+        self.arms.truncate(1);
+    }
+
+    /// The worker whose segments are expected.
+    pub(super) fn own(&mut self) -> &mut Arm {
+        &mut self.arms[0]
     }
 
     /// Lets what follows be about the peer's port `port`, where nothing else is said.
@@ -357,15 +358,11 @@ impl Script {
         let raw = flow.emit(&seg, now);
         let frame = wire::tcp_frame(flow.remote, flow.local, &raw);
         self.note(format_args!("inject in two pieces {}", describe(&seg)));
-        let (front, rest) = frame.split_at(frame.len() - raw.payload.len() + first);
-        let pieces = [front, rest].map(|bytes| {
-            let mut packet = self.nic.allocate().expect("the peer's packets come back");
-            packet.append(bytes.len()).expect("a piece fits into a packet").copy_from_slice(bytes);
-            packet
-        });
-        let [mut packet, tail] = pieces;
-        assert!(packet.chain(tail).is_ok());
-        assert_eq!(self.nic.tx_burst(&mut vec![packet]), 1, "the link takes a frame");
+        let at = frame.len() - raw.payload.len() + first;
+        for arm in &mut self.arms {
+            let packet = arm.chain(&frame, at);
+            arm.put(packet);
+        }
         self.settle();
     }
 
@@ -380,14 +377,16 @@ impl Script {
     /// The link goes down, or up.
     pub fn set_link(&mut self, up: bool) {
         self.note(format_args!("link {}", if up { "up" } else { "down" }));
-        self.nic.link().set_up(up);
+        self.arms.iter().for_each(|arm| arm.nic.link().set_up(up));
     }
 
     /// Whether the connection of the current port is one whose ends take turns.
     pub fn is_exchanging(&mut self) -> bool {
         self.settle();
-        let id = self.log.borrow().conns.get(&self.port).and_then(|conn| conn.id);
-        id.is_some_and(|id| is_exchanging(self.worker.engine(), id))
+        let port = self.port;
+        let own = self.own();
+        let id = own.log.borrow().conns.get(&port).and_then(|conn| conn.id);
+        id.is_some_and(|id| is_exchanging(own.worker.engine(), id))
     }
 
     /// The connection of the current port is, or is not, one whose ends take turns, if it may be.
@@ -398,15 +397,8 @@ impl Script {
         }
     }
 
-    fn packet(&mut self, frame: &[u8]) -> MemoryPacket {
-        let mut packet = self.nic.allocate().expect("the peer's packets come back");
-        packet.append(frame.len()).expect("a frame fits into a packet").copy_from_slice(frame);
-        packet
-    }
-
     fn put(&mut self, frame: &[u8]) {
-        let packet = self.packet(frame);
-        assert_eq!(self.nic.tx_burst(&mut vec![packet]), 1, "the link takes a frame");
+        self.arms.iter_mut().for_each(|arm| arm.put_frame(frame));
     }
 
     /// Lets time pass; what the worker sends meanwhile can be expected afterwards.
@@ -415,22 +407,49 @@ impl Script {
         self.run_until(self.now() + time, |_| false);
     }
 
-    /// Lets everything happen that happens at this time.
+    /// Lets everything happen that happens at this time, to each worker.
     #[track_caller]
     pub(super) fn settle(&mut self) {
-        for _ in 0..TURNS {
-            let now = self.now();
-            let work = self.worker.turn(now);
-            assert_consistent(self.worker.engine());
-            if self.take_frames() + work == 0 {
-                let wrong = self.log.borrow_mut().wrong.take();
-                if let Some(wrong) = wrong {
-                    self.fail(&wrong);
+        let mut is_busy = false;
+        for arm in 0..self.arms.len() {
+            is_busy |= self.settle_arm(arm);
+        }
+        if !is_busy {
+            return;
+        }
+        let (own, others) = self.arms.split_at(1);
+        if let Some(difference) = others.iter().find_map(|arm| arm.difference(&own[0])) {
+            self.fail(&difference);
+        }
+        self.arms.iter_mut().for_each(Arm::forget);
+    }
+
+    /// Lets everything happen to one worker. Returns whether anything did. What the script's own sends is noted, to be expected.
+    #[track_caller]
+    fn settle_arm(&mut self, at: usize) -> bool {
+        let now = self.now();
+        for turn in 0..TURNS {
+            let (received, is_busy) = match self.arms[at].turn(now, self.mac) {
+                Ok(turn) => turn,
+                Err(error) => self.fail(&error),
+            };
+            for frame in received {
+                match frame {
+                    _ if at > 0 => {}
+                    Received::Segment(captured) => self.take_segment(captured),
+                    Received::Question => self.questions += 1,
+                    Received::Other(bytes) => self.others.push(bytes),
                 }
-                return;
+            }
+            if !is_busy {
+                let wrong = self.arms[at].log.borrow_mut().wrong.take();
+                if let Some(wrong) = wrong {
+                    self.fail(&format!("{wrong}, with {}", self.arms[at].name));
+                }
+                return turn > 0;
             }
         }
-        self.fail("the worker does not come to rest");
+        self.fail(&format!("the worker does not come to rest, with {}", self.arms[at].name));
     }
 
     /// Lets time pass until `until`, or until `done`.
@@ -438,35 +457,12 @@ impl Script {
     pub(super) fn run_until(&mut self, until: Instant, mut done: impl FnMut(&mut Self) -> bool) {
         self.settle();
         while self.now() < until && !done(self) {
-            let next = self.worker.next_deadline().unwrap_or(until).min(until);
+            let deadlines = self.arms.iter_mut().filter_map(|arm| arm.worker.next_deadline());
+            let next = deadlines.min().unwrap_or(until).min(until);
             // A deadline that led to nothing: a microsecond on.
             self.clock.advance_to(next.max(self.now() + Duration::from_micros(1)));
             self.settle();
         }
-    }
-
-    /// Takes what the worker has sent, and answers for its neighbours.
-    #[track_caller]
-    fn take_frames(&mut self) -> usize {
-        let mut frames = Vec::with_capacity(256);
-        while self.nic.rx_burst(&mut frames) > 0 && frames.len() + 32 <= frames.capacity() {}
-        let n = frames.len();
-        for frame in frames {
-            let bytes: Vec<u8> = frame.segments().flatten().copied().collect();
-            let port_sums = frame.rx_info().l4_checksum == RxChecksum::Good;
-            match wire::read_tcp(&bytes, self.mac, port_sums) {
-                Err(error) => self.fail(&format!("the worker sends {error}: {bytes:02x?}")),
-                Ok(Some(captured)) => self.take_segment(captured),
-                Ok(None) => match wire::neighbor_answer(&bytes, self.mac) {
-                    Some(answer) => {
-                        self.questions += 1;
-                        self.put(&answer);
-                    }
-                    None => self.others.push(bytes),
-                },
-            }
-        }
-        n
     }
 
     #[track_caller]
@@ -501,18 +497,20 @@ impl Script {
 
     /// What the worker has dropped for `cause`.
     pub fn drops(&mut self, cause: &str) -> u64 {
-        self.worker.summary().drops.get(cause).copied().unwrap_or(0)
+        self.own().worker.summary().drops.get(cause).copied().unwrap_or(0)
     }
 
     /// Packets of the peer's and the worker's pools that nobody holds.
     pub fn free_packets(&mut self) -> usize {
         self.settle();
-        self.nic.pool_available() + self.worker.nic().pool_available()
+        let own = self.own();
+        own.nic.pool_available() + own.worker.nic().pool_available()
     }
 
-    /// Takes all packets that the worker's port has left, for as long as they are kept.
+    /// Takes all packets that each worker's port has left, for as long as they are kept.
     pub fn take_packets(&mut self) -> Vec<MemoryPacket> {
-        std::iter::from_fn(|| self.worker.nic().allocate()).collect()
+        let take = |arm: &mut Arm| std::iter::from_fn(|| arm.worker.nic().allocate()).collect::<Vec<_>>();
+        self.arms.iter_mut().flat_map(take).collect()
     }
 
     /// Ends the script: whatever the worker has sent must have been expected, and no packet may be lost for good.
@@ -521,15 +519,20 @@ impl Script {
     #[track_caller]
     pub fn expect_all_packets_back(&mut self) {
         self.pass(ms(1));
-        if self.nic.pool_available() != self.nic.pool_capacity() {
-            self.fail("packets of the peer that have not come back");
-        }
-        let (available, capacity) = (self.worker.nic().pool_available(), self.worker.nic().pool_capacity());
-        // While a service writes, some are set aside for what is not payload.
-        let has_connections = linerate_stack::Engine::<MemoryNic>::connections(self.worker.engine()) > 0;
-        let set_aside = if has_connections { SET_ASIDE } else { 0 };
-        if available != capacity && available + set_aside != capacity {
-            self.fail(&format!("{available} of {capacity} packets of the worker are free"));
+        for at in 0..self.arms.len() {
+            let Arm { name, worker, nic, .. } = &mut self.arms[at];
+            let free = |nic: &MemoryNic| (nic.pool_available(), nic.pool_capacity());
+            let ((peers, of_peers), (available, capacity)) = (free(nic), free(worker.nic()));
+            // While a service writes, some are set aside for what is not payload.
+            let has_connections = linerate_stack::Engine::<MemoryNic>::connections(worker.engine()) > 0;
+            let set_aside = if has_connections { SET_ASIDE } else { 0 };
+            let is_back = available == capacity || available + set_aside == capacity;
+            if peers != of_peers || !is_back {
+                let why = format!(
+                    "{peers} of {of_peers} packets of the peer are free, {available} of {capacity} of the worker, with {name}"
+                );
+                self.fail(&why);
+            }
         }
     }
 }

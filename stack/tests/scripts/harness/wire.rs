@@ -258,6 +258,35 @@ pub fn read_tcp(frame: &[u8], to: [u8; 6], port_sums: bool) -> Result<Option<Cap
     }))
 }
 
+/// Whether `frame` carries a TCP segment whose checksum is right.
+pub fn has_right_tcp_checksum(frame: &[u8]) -> bool {
+    let Ok(ethernet) = EthernetFrame::new_checked(frame) else { return false };
+    let (source, destination, bytes): (IpAddress, IpAddress, _) = match ethernet.ethertype() {
+        EthernetProtocol::Ipv4 => match Ipv4Packet::new_checked(ethernet.payload()) {
+            Ok(ip) if ip.next_header() == IpProtocol::Tcp => (ip.src_addr().into(), ip.dst_addr().into(), ip.payload()),
+            _ => return false,
+        },
+        EthernetProtocol::Ipv6 => match Ipv6Packet::new_checked(ethernet.payload()) {
+            Ok(ip) if ip.next_header() == IpProtocol::Tcp => (ip.src_addr().into(), ip.dst_addr().into(), ip.payload()),
+            _ => return false,
+        },
+        _ => return false,
+    };
+    TcpPacket::new_checked(bytes).is_ok_and(|tcp| tcp.verify_checksum(&source, &destination))
+}
+
+/// `packet`, an IP packet with a TCP segment, with zeros in place of the checksums, which a port may have to compute.
+pub fn without_checksums(packet: &[u8]) -> Vec<u8> {
+    let mut packet = packet.to_vec();
+    let ipv4 = packet[0] >> 4 == 4;
+    if ipv4 {
+        packet[10..12].fill(0);
+    }
+    let tcp = if ipv4 { 20 } else { 40 };
+    packet[tcp + 16..tcp + 18].fill(0);
+    packet
+}
+
 /// The sum of the pseudo-header of `len` bytes of TCP (RFC 9293 §3.1, RFC 8200 §8.1), not complemented.
 fn pseudo_sum(from: IpAddr, to: IpAddr, len: usize) -> u16 {
     let octets = |ip| match ip {
