@@ -1,6 +1,8 @@
 //! Whole networks in virtual time, drawn from seeds: two hosts, a link that is as bad as it gets, and services that do all
 //! that services can do. Whatever happens, streams are exact, packets come back, and nothing is forgotten.
 //!
+//! The services must see the same whichever engines the two ends have: see [`engines`].
+//!
 //! `cargo test -p linerate-stack --test simulator` runs a few thousand seeds. More, or others:
 //! `SIMULATOR_SEEDS=100000 SIMULATOR_FROM=1000000`. One that failed, again, and what was on the wire:
 //! `SIMULATOR_SEED=1234 SIMULATOR_PCAP=/tmp/1234.pcap cargo test -p linerate-stack --test simulator -- --nocapture replay`.
@@ -9,6 +11,8 @@
 mod content;
 #[path = "simulator/dice.rs"]
 mod dice;
+#[path = "simulator/engines.rs"]
+mod engines;
 #[path = "simulator/ledger.rs"]
 mod ledger;
 #[path = "simulator/plan.rs"]

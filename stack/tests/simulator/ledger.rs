@@ -14,6 +14,15 @@ use std::rc::Rc;
 /// How late a timer of a service may be: the timing wheel has ticks, and a host may look at them only now and then.
 const TIMER_SLACK: Duration = Duration::from_millis(20);
 
+/// An event that the service of one end has received.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SeenEvent {
+    Opened,
+    Failed(ConnectError),
+    PeerClosed,
+    Ended(CloseReason),
+}
+
 /// What is known of one end of a connection.
 #[derive(Debug, Clone)]
 pub struct Record {
@@ -37,6 +46,8 @@ pub struct Record {
     pub lost: bool,
     /// The service has asked for a timer.
     pub timer: Option<Instant>,
+    /// Events but for those of data and timers.
+    pub events: Vec<SeenEvent>,
 }
 
 impl Record {
@@ -53,6 +64,7 @@ impl Record {
             failed: None,
             lost: false,
             timer: None,
+            events: Vec::new(),
         }
     }
 

@@ -1,7 +1,7 @@
 //! What a simulation consists of: drawn from its seed, and from nothing else.
 
 use crate::dice::Dice;
-use crate::plan::{Bounds, Plan};
+use crate::plan::{Bounds, Echo, Plan, Source};
 use linerate_bypass::memory::{End, Impairments, LinkConfig, Rate, Reordering, Steering};
 use linerate_bypass::time::{Duration, Instant};
 use linerate_stack::congestion::Algorithm;
@@ -139,6 +139,60 @@ impl Scenario {
         // Last, so that the rest of a seed that has found something stays as it was.
         hosts.iter_mut().for_each(|host| host.config.pacing = dice.chance(0.2));
         Scenario { seed, weather, begins, queues, steer, link, hosts, at_once, connections, timeline }
+    }
+
+    /// A scenario over a lossy link whose outcome depends on neither the engines nor the timing: every connection is made, delivers all its
+    /// bytes and finishes. The hosts have the engines `engines`, and all else is drawn from `seed`.
+    pub fn draw_lossy(seed: u64, engines: [EngineKind; 2]) -> Scenario {
+        let mut dice = Dice::new(seed);
+        let dice = &mut dice;
+        let connections = dice.weighted(&[(4, 1..=1), (4, 2..=4), (4, 5..=20), (1, 40..=80)]);
+        let connections = dice.0.usize(connections);
+        let mut link = draw_link(dice, Weather::Far, 1, Steer::Straight, connections);
+        link.impairments = Impairments {
+            seed: dice.0.u64(..),
+            loss: dice.0.f64() * 0.08,
+            duplication: dice.0.f64() * 0.08,
+            reordering: Reordering {
+                chance: dice.0.f64() * 0.1,
+                frames: dice.spread(1, 20) as u32,
+                within: dice.time(100 * MICROSECOND, 20 * MILLISECOND),
+            },
+            ..draw_impairments(dice, Weather::Far)
+        };
+        let hosts = [End::A, End::B].map(|end| {
+            // The engine of the configuration only limits it.
+            let config = draw_config(dice, end, link.mtu, Weather::Bad, EngineKind::Smoltcp);
+            // A peer that falls silent for its own reasons is no outcome of the network.
+            let pacing = dice.chance(0.2);
+            // Time for so many SYNs that they are not all lost.
+            let config = Config { keepalive: None, pacing, half_open_timeout: 100 * SECOND, ..config };
+            HostPlan { engine: engines[end as usize], config, period: None }
+        });
+        let budget = dice.weighted(&[(4, 10_000u64), (5, 60_000), (3, 200_000)]);
+        let bounds = Bounds {
+            bytes: (budget / connections as u64).max(100),
+            buffer: hosts.iter().filter_map(|host| host.config.tx_buffer).min().unwrap_or(1 << 16).min(1 << 16),
+            piece: 1,
+            slices: (link.pool / (32 * connections)).clamp(1, 64),
+            aborts: false,
+            cookies: [false; 2],
+            slow: dice.chance(0.3),
+            ipv6: link.mtu >= 1280,
+            both_connect: dice.chance(0.3),
+            client_speaks: false,
+        };
+        let mut plans: Vec<Plan> = (0..connections).map(|_| Plan::draw(dice, &bounds)).collect();
+        // Which two connections are relayed to each other depends on the order in which they are opened.
+        for end in plans.iter_mut().flat_map(|plan| [&mut plan.client, &mut plan.server]) {
+            if end.source == Source::Relay {
+                end.source = Source::Echo(Echo::Forward);
+            }
+        }
+        let begins = draw_beginning(dice);
+        let at_once = dice.pick(&[1, 4, 16, usize::MAX]);
+        let (weather, steer, timeline) = (Weather::Bad, Steer::Straight, Vec::new());
+        Scenario { seed, weather, begins, queues: 1, steer, link, hosts, at_once, connections: plans, timeline }
     }
 
     pub fn host(&self, end: End) -> &HostPlan {

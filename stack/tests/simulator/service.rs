@@ -4,7 +4,7 @@ mod echo;
 
 use crate::content::Stream;
 use crate::dice::Dice;
-use crate::ledger::Ledger;
+use crate::ledger::{Ledger, SeenEvent};
 use crate::plan::{Abort, EndPlan, Finish, Pace, Reading, Source, Writing};
 use linerate_bypass::memory::End;
 use linerate_bypass::time::{Duration, Instant};
@@ -381,6 +381,7 @@ impl Service for Actor {
         let incoming = ledger.incoming(n, self.end);
         let record = ledger.note(n, self.end);
         record.opened = true;
+        record.events.push(SeenEvent::Opened);
         if matches!(plan.source, Source::Echo(_) | Source::Relay) {
             record.outgoing = incoming;
         }
@@ -415,7 +416,11 @@ impl Service for Actor {
     fn failed(&mut self, net: &mut impl Transport, token: u64, error: ConnectError) {
         let n = token as usize;
         assert!(!self.ledger.borrow().of(n, self.end).opened, "connection {n} failed after it was opened");
-        self.ledger.borrow_mut().note(n, self.end).failed = Some(error);
+        let mut ledger = self.ledger.borrow_mut();
+        let record = ledger.note(n, self.end);
+        record.failed = Some(error);
+        record.events.push(SeenEvent::Failed(error));
+        drop(ledger);
         self.under_way -= 1;
         self.connect(net);
     }
@@ -445,6 +450,7 @@ impl Service for Actor {
             assert!(!record.peer_closed, "connection {}: the end has come twice", conn.n);
         }
         record.peer_closed = true;
+        record.events.push(SeenEvent::PeerClosed);
         drop(ledger);
         self.act(net, id, conn);
     }
@@ -471,6 +477,7 @@ impl Service for Actor {
         let record = ledger.note(conn.n, self.end);
         assert_eq!(record.ended, None, "connection {}: ended twice", conn.n);
         record.ended = Some(why);
+        record.events.push(SeenEvent::Ended(why));
         record.timer = None;
         drop(ledger);
         if self.alone.is_some_and(|(alone, _)| alone == id) {

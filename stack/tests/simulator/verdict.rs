@@ -1,6 +1,6 @@
 //! Whether what became of the connections is what had to.
 
-use crate::ledger::Ledger;
+use crate::ledger::{Ledger, SeenEvent};
 use crate::scenario::EngineKind;
 use linerate_bypass::memory::End;
 use linerate_bypass::{CloseReason, ConnectError};
@@ -22,6 +22,36 @@ pub fn check(ledger: &Ledger, complete: bool) -> usize {
         finished += usize::from([client, server].iter().all(|end| end.ended == Some(CloseReason::Finished)));
     }
     finished
+}
+
+/// What the service of one end of a connection has seen of it: what must not depend on the engines of the two ends.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EndOutcome {
+    /// The events in their order. [`Actor`](crate::service::Actor) has compared the bytes and their order with what the peer sent.
+    pub events: Vec<SeenEvent>,
+    pub sent: u64,
+    pub received: u64,
+}
+
+/// Returns the outcome of both ends of every connection.
+///
+/// A reset after both ends have finished counts as the end of the connection. smoltcp takes a reset in TIME-WAIT for one (RFC 1337), and
+/// its service loses what it has not read by then: the peer has finished, so all of it was acknowledged.
+pub fn outcomes(ledger: &Ledger) -> Vec<[EndOutcome; 2]> {
+    let outcome = |n, end: End| {
+        let record = ledger.of(n, end);
+        let (mut events, mut received) = (record.events.clone(), record.received);
+        if is_late(ledger, n, end) {
+            events.retain(|event| *event != SeenEvent::Ended(CloseReason::Reset));
+            if ledger.scenario.host(end).engine == EngineKind::Smoltcp && !record.peer_closed {
+                events.push(SeenEvent::PeerClosed);
+                received = ledger.of(n, end.other()).sent;
+            }
+            events.push(SeenEvent::Ended(CloseReason::Finished));
+        }
+        EndOutcome { events, sent: record.sent, received }
+    };
+    (0..ledger.scenario.connections.len()).map(|n| [End::A, End::B].map(|end| outcome(n, end))).collect()
 }
 
 /// Whether the way that `own` ended is one that it can end by.

@@ -3,6 +3,7 @@
 use crate::ledger::Ledger;
 use crate::scenario::{Change, EngineKind, HostPlan, Scenario};
 use crate::service::Actor;
+use crate::verdict::EndOutcome;
 use crate::wire::Wire;
 use linerate_bypass::memory::{End, Frame, Link, MemoryNic, MemoryPacket};
 use linerate_bypass::time::{Duration, Instant};
@@ -176,6 +177,8 @@ pub struct Outcome {
     pub connections: usize,
     /// Those that ended at both ends by both closing.
     pub finished: usize,
+    /// What the services of both ends of each connection have seen of it.
+    pub ends: Vec<[EndOutcome; 2]>,
 }
 
 /// A simulation under way.
@@ -328,6 +331,7 @@ impl World {
         let complete = self.run(None, |world| world.ledger.borrow().is_complete());
         self.assert_consistent();
         let finished = crate::verdict::check(&self.ledger.borrow(), complete);
+        let ends = crate::verdict::outcomes(&self.ledger.borrow());
         self.run(Some(SETTLE), |_| false);
         // What was sent to a host that is down lies at its port until it is back.
         while self.hosts.iter().any(|host| host.down.is_some()) {
@@ -348,7 +352,7 @@ impl World {
         }
         self.end();
         let connections = self.scenario.connections.len();
-        Outcome { frames: std::mem::take(&mut self.frames), connections, finished }
+        Outcome { frames: std::mem::take(&mut self.frames), connections, finished, ends }
     }
 
     /// Ends the hosts, after which every packet must be in its pool.
