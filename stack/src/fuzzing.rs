@@ -31,9 +31,9 @@ pub fn parse_options(bytes: &[u8]) -> ParsedOptions {
     }
 }
 
-/// The timestamp as header prediction reads it, if the options are of the shape that it expects.
-pub fn predicted_timestamp(bytes: &[u8]) -> Option<(u32, u32)> {
-    Options::timestamp_only(bytes).map(|timestamp| (timestamp.value, timestamp.echo))
+/// Returns the TSval that header prediction accepts from these options, on a connection whose TS.Recent is `ts_recent`.
+pub fn predicted_timestamp(bytes: &[u8], ts_recent: u32) -> Option<u32> {
+    crate::native::inspect::predicted_timestamp(bytes, ts_recent)
 }
 
 /// Options of a SYN as the engine writes them; those that a SYN has none of are left out.

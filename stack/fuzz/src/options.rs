@@ -10,9 +10,14 @@ pub fn options(data: &[u8]) {
     if let Some(by_smoltcp) = by_smoltcp(data) {
         assert_eq!(parsed, by_smoltcp, "{data:?}");
     }
-    if let Some(predicted) = predicted_timestamp(data) {
-        let alone = ParsedOptions { timestamp: Some(predicted), ..ParsedOptions::default() };
-        assert_eq!(parsed, alone, "header prediction overlooks something");
+    // Every timestamp is not older than one of these (RFC 7323 §5.3).
+    for ts_recent in [0, 1 << 31] {
+        if let Some(predicted) = predicted_timestamp(data, ts_recent) {
+            let timestamp = parsed.timestamp.filter(|(value, _)| *value == predicted);
+            assert!(timestamp.is_some() && (predicted.wrapping_sub(ts_recent) as i32) >= 0, "{predicted} {ts_recent}");
+            let alone = ParsedOptions { timestamp, ..ParsedOptions::default() };
+            assert_eq!(parsed, alone, "header prediction overlooks something");
+        }
     }
     // What a SYN can say comes back as it was.
     let said = ParsedOptions { mss: Some(parsed.mss.unwrap_or(536)), sack: Vec::new(), ..parsed };

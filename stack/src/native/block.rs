@@ -386,3 +386,37 @@ impl Block {
         if self.flags.has(Flags::TIMESTAMPS) { 32 } else { 20 }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::options::{Options, Timestamp, emit_timestamp};
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// RFC 7323 §5.3 R1: a timestamp before TS.Recent is old.
+        #[test]
+        fn header_prediction_accepts_the_timestamp_that_the_parser_reads(
+            value: u32, echo: u32, ahead in prop_oneof![-2i32..=2, Just(i32::MIN), Just(i32::MAX), any::<i32>()],
+            damage in prop::option::of((0usize..TIMESTAMP_LEN, any::<u8>())),
+        ) {
+            let mut bytes = [0; TIMESTAMP_LEN];
+            emit_timestamp(&mut bytes, Timestamp { value, echo });
+            if let Some((at, byte)) = damage {
+                bytes[at] = byte;
+            }
+            let block = Block { ts_recent: value.wrapping_sub(ahead as u32), ..Block::vacant(Tuple::received_v4(0, 0, 0)) };
+            let alone = |timestamp| Options { timestamp: Some(timestamp), ..Options::default() };
+            let read = Options::parse(&bytes);
+            let newer = read.timestamp.filter(|read| read.value.wrapping_sub(block.ts_recent) as i32 >= 0);
+            match block.newer(&bytes) {
+                Some(accepted) => {
+                    prop_assert_eq!(newer.map(|newer| newer.value), Some(accepted));
+                    prop_assert_eq!(read, alone(newer.unwrap()));
+                }
+                // Any other layout is for the parser (RFC 7323 appendix A).
+                None => prop_assert!(newer.is_none() || damage.is_some_and(|(at, _)| at < 4)),
+            }
+        }
+    }
+}

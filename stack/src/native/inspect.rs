@@ -5,6 +5,7 @@ use super::block::{Block, Flags, State};
 use super::buffers::Buffers;
 use super::tick::Tick;
 use crate::congestion::CongestionControl;
+use crate::tuple::Tuple;
 use linerate_bypass::{ConnId, Packet};
 use std::collections::HashSet;
 
@@ -31,6 +32,12 @@ pub struct Numbers {
     pub rcv_scale: u8,
     /// The most payload that we put into a segment.
     pub mss: u16,
+}
+
+/// Returns the TSval that header prediction accepts from `options`, on a connection whose TS.Recent is `ts_recent`.
+pub(crate) fn predicted_timestamp(options: &[u8], ts_recent: u32) -> Option<u32> {
+    let block = Block { ts_recent, ..Block::vacant(Tuple::received_v4(0, 0, 0)) };
+    block.newer(options.try_into().ok()?)
 }
 
 impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {

@@ -175,17 +175,6 @@ impl Options {
         }
     }
 
-    /// The timestamp of a segment whose options are a timestamp padded in front and nothing else, as nearly every
-    /// segment's are where timestamps are in use. For others, [`parse`](Self::parse).
-    #[inline]
-    pub fn timestamp_only(bytes: &[u8]) -> Option<Timestamp> {
-        let (head, numbers) = bytes.split_first_chunk()?;
-        match numbers.try_into() {
-            Ok(numbers) if *head == TIMESTAMP_HEAD => Some(Timestamp::read(numbers)),
-            _ => None,
-        }
-    }
-
     fn read(&mut self, kind: u8, value: &[u8]) {
         match (kind, value) {
             (MSS, &[high, low]) => self.mss = Some(u16::from_be_bytes([high, low])),
@@ -447,20 +436,6 @@ mod tests {
             prop_assert_eq!(len, sack_len(blocks.len()));
             let options = Options::parse(&bytes[..at + len]);
             prop_assert_eq!((&options.sack[..], options.timestamp), (blocks, timestamp));
-        }
-
-        #[test]
-        fn the_fast_path_reads_what_the_whole_one_does(sent in timestamps(), at in 0usize..TIMESTAMP_LEN, other: u8) {
-            let mut bytes = [0; TIMESTAMP_LEN];
-            emit_timestamp(&mut bytes, sent);
-            prop_assert_eq!(Options::timestamp_only(&bytes), Some(sent));
-            prop_assert_eq!(Options::parse(&bytes), Options { timestamp: Some(sent), ..Options::default() });
-            prop_assert_eq!(Options::timestamp_only(&bytes[..at]), None);
-            prop_assert_eq!(Options::timestamp_only(&[&bytes[..], &[NOP; 4]].concat()), None);
-            bytes[at] = other;
-            if let Some(read) = Options::timestamp_only(&bytes) {
-                prop_assert_eq!(Options::parse(&bytes), Options { timestamp: Some(read), ..Options::default() });
-            }
         }
 
         #[test]
