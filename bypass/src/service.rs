@@ -244,13 +244,31 @@ pub trait Transport {
         moved
     }
 
-    /// Finishes sending: the peer sees the end of the stream after everything sent so far. Receiving goes on.
+    /// Finishes sending: the peer sees the end of the stream after everything sent so far. Receiving goes on, without a bound
+    /// on bytes or time; [`lingering_close`](Self::lingering_close) has one.
     fn close(&mut self, conn: ConnId);
 
-    /// Ends the connection at once with a reset; what was queued is dropped.
+    /// Closes a connection whose further input is of no use (RFC 9112 §9.6): the peer sees the end of the stream after
+    /// everything sent so far, and input is discarded until the peer closes, too. A peer that sends more than
+    /// [`LINGER_BYTES`](crate::LINGER_BYTES) is reset, and so is one that has not closed within
+    /// [`LINGER_TIME`](crate::LINGER_TIME), or, while it has not acknowledged everything, within
+    /// [`LINGER_LIMIT`](crate::LINGER_LIMIT).
+    ///
+    /// [`Service::closed`] is the only further event of the connection, with [`CloseReason::Aborted`] after a reset by these
+    /// bounds. No operation on it but [`abort`](Self::abort) is of use from then on.
+    ///
+    /// The default is for transports in memory, whose peers close.
+    fn lingering_close(&mut self, conn: ConnId) {
+        self.close(conn);
+        self.consume(conn, usize::MAX);
+    }
+
+    /// Ends the connection at once with a reset; what was queued is dropped. [`Service::closed`] is the only further event of
+    /// the connection.
     fn abort(&mut self, conn: ConnId);
 
-    /// Asks for [`Service::timer`] after `delay`, in place of any time asked for before; `None` asks for none.
+    /// Asks for [`Service::timer`] after `delay`, in place of any time asked for before; `None` asks for none. An expiry of the
+    /// earlier time that has not been delivered is dropped.
     fn set_timer(&mut self, conn: ConnId, delay: Option<Duration>);
 
     /// Begins to connect to `remote`. [`Service::opened`] or [`Service::failed`] says with the same `token` how
@@ -286,8 +304,35 @@ pub fn answer_in_steps(
 /// An application: one value per worker, made and used on the worker's thread, so it needs neither locks nor
 /// `Send`.
 ///
-/// Events of one connection come in the order in which things happened. All have a default that does nothing
-/// but [`opened`](Self::opened), which makes the connection's state.
+/// All events have a default that does nothing but [`opened`](Self::opened), which makes the connection's state.
+///
+/// # Order of events
+///
+/// Every transport keeps to the following order. A turn of a worker may go through it several times.
+///
+/// 1. [`opened`](Self::opened) of every connection that was established.
+/// 2. [`burst`](Self::burst), if any connection has something to read. It names each such connection once. Every connection that
+///    it names has been opened, and is neither closed, nor aborted, nor subject to a lingering close.
+/// 3. [`readable`](Self::readable) of each connection that `burst` named and did not count as served. `readable` never comes
+///    without a `burst` before it.
+/// 4. [`writable`](Self::writable), [`peer_closed`](Self::peer_closed), [`timer`](Self::timer) and [`closed`](Self::closed). Those
+///    of one connection come in this order, and [`remote_done`](Self::remote_done) comes before `peer_closed`. Steps 3 and 4 of
+///    different connections may interleave.
+///
+/// `opened` is the first event of a connection and `closed` the last; each comes once. `peer_closed` comes at most once, when all
+/// that the peer sent has been consumed. [`woken`](Self::woken), [`told`](Self::told), [`tend`](Self::tend), `datagram` and
+/// `failed` may come before, between and after these steps.
+///
+/// A service may act on any of its connections in any event, `burst` included:
+///
+/// - After [`Transport::close`], input is delivered as before and `peer_closed` follows, but `writable` does not come.
+/// - After [`Transport::lingering_close`] and [`Transport::abort`], nothing but `closed` comes, even if another event was due in the
+///   same turn.
+/// - `closed` is never delivered within an event, but in step 4 of this or a later turn. Until then the [`ConnId`] stays valid.
+/// - An event may find less than it announces, because the service has consumed or used it in an earlier event of the turn.
+///
+/// A peer that resets its connection, or that is lost, may take bytes along that have arrived and not been delivered: `closed` may
+/// come without `readable` and `peer_closed`.
 #[expect(unused_variables, reason = "the default of an event ignores what it is told")]
 pub trait Service {
     /// What the service keeps for each connection.
@@ -299,9 +344,11 @@ pub trait Service {
     /// The worker runs: the time to connect out.
     fn start(&mut self, net: &mut impl Transport) {}
 
-    /// These connections have something to read; their [`readable`](Self::readable) events follow. The time to
-    /// prefetch for all of them, or to serve them together: returns how many of them, the first ones, have been served,
-    /// whose events a worker may leave out.
+    /// These connections have something to read: the time to prefetch for all of them, or to serve them together. Returns how many
+    /// of them, the first ones, have been served. The worker leaves their [`readable`](Self::readable) events out, as if they had
+    /// been delivered; those of the others follow. Events of step 4 come for both (see [Order of events](Self#order-of-events)).
+    ///
+    /// A connection that the service closes or aborts here may be counted as served or not.
     fn burst(&mut self, net: &mut impl Transport, readable: &[ConnId]) -> usize {
         0
     }
@@ -316,7 +363,7 @@ pub trait Service {
     /// arrive.
     fn readable(&mut self, net: &mut impl Transport, conn: ConnId, state: &mut Self::Conn) {}
 
-    /// There is room again after an operation found too little.
+    /// There is room again after an operation found too little. Never comes after [`Transport::close`].
     fn writable(&mut self, net: &mut impl Transport, conn: ConnId, state: &mut Self::Conn) {}
 
     /// The peer has finished sending and everything it sent has been consumed. Sending can go on until

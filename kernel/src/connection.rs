@@ -1,6 +1,6 @@
 //! One TCP connection: its socket, its queues, and how far each side has come.
 
-use linerate_bypass::{Block, BytesQueue, CloseReason, Timer, VECTOR};
+use linerate_bypass::{Block, BytesQueue, CloseReason, Linger, Timer, VECTOR};
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 
@@ -24,6 +24,8 @@ pub(crate) enum Receiving {
     Ended,
     /// The service has been told so, after it consumed everything.
     Told,
+    /// A lingering close: whatever comes is discarded.
+    Discarding(Linger),
 }
 
 /// How far our half has come.
@@ -113,6 +115,11 @@ impl Connection {
     /// Whether the service may still send.
     pub(crate) fn may_send(&self) -> bool {
         self.stage == Stage::Open && self.sending == Sending::Open
+    }
+
+    /// Whether its input is discarded, and its service gets no event but `closed`.
+    pub(crate) fn is_lingering(&self) -> bool {
+        matches!(self.receiving, Receiving::Discarding(_))
     }
 
     /// Whether the service is to be told now that the peer has finished.

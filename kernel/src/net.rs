@@ -3,6 +3,7 @@
 //! Nothing here calls the service. What happens is noted (`opened`, `failed`, `ready`) and the worker delivers it,
 //! so that an event in which the service ends another connection never runs inside one of that other.
 
+mod lingering;
 mod memory;
 mod opening;
 mod receiving;
@@ -215,6 +216,8 @@ impl Net {
         }
         if let Stage::Connecting(_) = conn.stage {
             self.fail(id, ConnectError::TimedOut);
+        } else if let Receiving::Discarding(linger) = conn.receiving {
+            self.linger_expired(id, linger);
         } else {
             conn.pending.timer = true;
             self.list(id);

@@ -160,7 +160,12 @@ impl<S: Service> Worker<S> {
         let readable = |id: &ConnId| self.net.slots.get(*id).is_some_and(|conn| conn.pending.readable);
         self.burst.extend(self.net.ready.iter().copied().filter(readable));
         if !self.burst.is_empty() {
-            self.service.burst(&mut self.net, &self.burst);
+            let served = self.service.burst(&mut self.net, &self.burst);
+            for id in self.burst.iter().take(served) {
+                if let Some(conn) = self.net.slots.get_mut(*id) {
+                    conn.pending.readable = false;
+                }
+            }
         }
         for _ in 0..count {
             let Some(id) = self.net.ready.pop_front() else { break };
@@ -180,6 +185,9 @@ impl<S: Service> Worker<S> {
             if net.slots.get_mut(id).is_some_and(|conn| std::mem::take(&mut conn.pending.readable)) {
                 service.readable(net, id, state);
             }
+            if net.slots.get_mut(id).is_some_and(|conn| std::mem::take(&mut conn.pending.writable)) {
+                service.writable(net, id, state);
+            }
             if let Some(conn) = net.slots.get_mut(id)
                 && conn.peer_closed_is_due()
             {
@@ -188,9 +196,6 @@ impl<S: Service> Worker<S> {
                 if net.slots.get(id).is_some_and(|conn| conn.is_finished()) {
                     net.end(id, CloseReason::Finished);
                 }
-            }
-            if net.slots.get_mut(id).is_some_and(|conn| std::mem::take(&mut conn.pending.writable)) {
-                service.writable(net, id, state);
             }
             if net.slots.get_mut(id).is_some_and(|conn| std::mem::take(&mut conn.pending.timer)) {
                 service.timer(net, id, state);
@@ -245,7 +250,7 @@ impl<S: Service> Worker<S> {
                 self.service.told(&mut self.net, message);
                 continue;
             };
-            if self.net.slots.get(id).is_some_and(|conn| conn.stage == Stage::Open)
+            if self.net.slots.get(id).is_some_and(|conn| conn.stage == Stage::Open && !conn.is_lingering())
                 && let Some(Some(state)) = self.states.get_mut(id.slot())
             {
                 self.service.woken(&mut self.net, id, state, message);
@@ -296,7 +301,8 @@ impl<S: Service> Inspect for Worker<S> {
         let state = match connection.stage {
             Stage::Connecting(_) => ConnState::SynSent,
             Stage::Open => {
-                ConnState::of_ends(connection.receiving != Receiving::Open, connection.sending == Sending::Finished)
+                let peer_finished = matches!(connection.receiving, Receiving::Ended | Receiving::Told);
+                ConnState::of_ends(peer_finished, connection.sending == Sending::Finished)
             }
             Stage::Ended(_) => ConnState::Closed,
         };

@@ -52,6 +52,8 @@ pub(crate) enum Command {
     Starved(ConnId),
     /// Finish sending.
     Close(ConnId),
+    /// Finish sending, and discard what is received, within the bounds of a lingering close.
+    LingeringClose(ConnId),
     /// Reset it.
     Abort(ConnId),
     /// Connect, with this token.

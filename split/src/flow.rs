@@ -7,6 +7,24 @@ use std::collections::VecDeque;
 /// than are left lying at the service's thread before they are copied.
 const SLICES: usize = 256;
 
+/// How a service closes a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Close {
+    /// Input is delivered as before.
+    Half,
+    /// Input is discarded.
+    Lingering,
+}
+
+impl Close {
+    fn run(self, net: &mut impl Transport, conn: ConnId) {
+        match self {
+            Close::Half => net.close(conn),
+            Close::Lingering => net.lingering_close(conn),
+        }
+    }
+}
+
 /// What the relay keeps for a connection.
 #[derive(Default)]
 pub(crate) struct Flow {
@@ -19,8 +37,8 @@ pub(crate) struct Flow {
     taken: usize,
     /// The service waits for room.
     starved: bool,
-    /// To be closed when everything is sent.
-    closing: bool,
+    /// The close that is to follow when everything is sent.
+    closing: Option<Close>,
     /// In the relay's list of those that wait to pass something on.
     pub waits: bool,
     /// There may be more to take when the service has consumed something.
@@ -80,18 +98,17 @@ impl Flow {
                 }
             }
         }
-        if self.closing {
-            self.closing = false;
-            net.close(conn);
+        if let Some(close) = self.closing.take() {
+            close.run(net, conn);
         }
     }
 
     /// Closes it after everything before.
-    pub fn close(&mut self, net: &mut impl Transport, conn: ConnId) {
+    pub fn close(&mut self, net: &mut impl Transport, conn: ConnId, close: Close) {
         if self.unsent.is_empty() {
-            net.close(conn);
+            close.run(net, conn);
         } else {
-            self.closing = true;
+            self.closing = Some(close);
         }
     }
 

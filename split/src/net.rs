@@ -33,6 +33,8 @@ pub(crate) struct Net {
     placed: Vec<ConnId>,
     /// Those that found no memory to write in.
     pub out_of_memory: Vec<ConnId>,
+    /// The service has aborted or closed a connection with a lingering close since it was last told of a burst.
+    pub has_silenced: bool,
     /// How long the place is that was given last.
     reserved: usize,
     /// Slices consumed, of all connections.
@@ -54,6 +56,7 @@ impl Net {
             ended: Vec::new(),
             placed: Vec::new(),
             out_of_memory: Vec::new(),
+            has_silenced: false,
             reserved: 0,
             slices_done: 0,
         }
@@ -151,6 +154,21 @@ impl Net {
             place.truncate(written);
             self.command(Command::Send(conn, place.freeze()));
         }
+    }
+
+    /// Leaves nothing to happen on `conn` but its end.
+    fn silence(&mut self, conn: ConnId) {
+        let Some(stream) = self.stream_mut(conn) else { return };
+        stream.aborted = true;
+        stream.place = None;
+        let slices = stream.received.slices() as u64;
+        stream.received.clear();
+        if stream.finished {
+            // The worker does not know it any more.
+            self.ended.push(conn);
+        }
+        self.slices_done += slices;
+        self.has_silenced = true;
     }
 
     /// The service has found too little room on `conn`.
@@ -287,23 +305,25 @@ impl Transport for Net {
         }
     }
 
-    fn abort(&mut self, conn: ConnId) {
-        let Some(stream) = self.stream_mut(conn) else { return };
-        stream.aborted = true;
-        stream.place = None;
-        let slices = stream.received.slices() as u64;
-        stream.received.clear();
-        if stream.finished {
-            // The worker does not know it any more.
-            self.ended.push(conn);
+    fn lingering_close(&mut self, conn: ConnId) {
+        if self.stream_mut(conn).is_some() {
+            self.send_place(conn);
+            self.silence(conn);
+            self.command(Command::LingeringClose(conn));
         }
-        self.slices_done += slices;
-        self.command(Command::Abort(conn));
+    }
+
+    fn abort(&mut self, conn: ConnId) {
+        if self.stream_mut(conn).is_some() {
+            self.silence(conn);
+            self.command(Command::Abort(conn));
+        }
     }
 
     fn set_timer(&mut self, conn: ConnId, delay: Option<Duration>) {
         let wanted = delay.map(|delay| self.now + delay);
-        if let Some(stream) = self.streams.get_mut(conn) {
+        if let Some(stream) = self.streams.get_mut(conn).filter(|stream| !stream.aborted) {
+            stream.timer_due = false;
             self.timers.set(conn, &mut stream.timer, wanted);
         }
     }

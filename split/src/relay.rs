@@ -2,7 +2,7 @@
 
 use crate::Config;
 use crate::crossing::{BATCH, Command, Commands, DATAGRAMS, Event, Events, Shared};
-use crate::flow::Flow;
+use crate::flow::{Close, Flow};
 use crate::table::Table;
 use linerate_bypass::mailbox::{Receiver, Sender};
 use linerate_bypass::time::Duration;
@@ -152,6 +152,12 @@ impl Relay {
         }
     }
 
+    fn close(&mut self, net: &mut impl Transport, conn: ConnId, close: Close) {
+        if let Some(flow) = self.flows.get_mut(conn) {
+            flow.close(net, conn, close);
+        }
+    }
+
     fn obey(&mut self, net: &mut impl Transport, command: Command) {
         match command {
             Command::Send(conn, bytes) => {
@@ -174,11 +180,8 @@ impl Relay {
                     self.tell_room(conn);
                 }
             }
-            Command::Close(conn) => {
-                if let Some(flow) = self.flows.get_mut(conn) {
-                    flow.close(net, conn);
-                }
-            }
+            Command::Close(conn) => self.close(net, conn, Close::Half),
+            Command::LingeringClose(conn) => self.close(net, conn, Close::Lingering),
             Command::Abort(conn) => net.abort(conn),
             Command::Connect(remote, token) => net.connect(remote, token),
         }

@@ -43,8 +43,10 @@ pub struct Runner<S: Service> {
     /// The worker has ended.
     over: bool,
     tends_at: Option<Instant>,
-    /// What is to be delivered of a batch: connections with something to read, and then what else happened, in its order.
+    /// What is to be delivered of a batch: connections with something to read, those with room again, and then what else happened,
+    /// in its order.
     readable: Vec<ConnId>,
+    writable: Vec<ConnId>,
     others: Vec<Other>,
     /// Connections whose timers have come.
     due: Vec<ConnId>,
@@ -52,9 +54,8 @@ pub struct Runner<S: Service> {
     spare: Vec<ConnId>,
 }
 
-/// What happened to a connection beside bytes.
+/// What happened to a connection beside bytes and room.
 enum Other {
-    Writable(ConnId),
     PeerClosed(ConnId),
     Closed(ConnId, CloseReason),
 }
@@ -76,6 +77,7 @@ impl<M: Send + 'static> Station<M> {
             over: false,
             tends_at: None,
             readable: Vec::new(),
+            writable: Vec::new(),
             others: Vec::new(),
             due: Vec::new(),
             spare: Vec::new(),
@@ -176,7 +178,7 @@ impl<S: Service> Runner<S> {
                     self.service.start(&mut self.net);
                 }
                 Event::Opened(conn, origin) => {
-                    if !self.others.is_empty() {
+                    if !self.others.is_empty() || !self.writable.is_empty() {
                         // Another one may have to be told that it is gone first: its slot may be this one's.
                         self.deliver();
                     }
@@ -197,7 +199,7 @@ impl<S: Service> Runner<S> {
                         stream.credit += room;
                         stream.starved = false;
                         if std::mem::take(&mut stream.wants_room) {
-                            self.others.push(Other::Writable(conn));
+                            self.writable.push(conn);
                         }
                     }
                 }
@@ -224,21 +226,30 @@ impl<S: Service> Runner<S> {
     fn deliver(&mut self) {
         if !self.readable.is_empty() {
             let mut readable = std::mem::replace(&mut self.readable, std::mem::take(&mut self.spare));
-            self.service.burst(&mut self.net, &readable);
-            for conn in readable.drain(..) {
+            if std::mem::take(&mut self.net.has_silenced) {
+                readable.retain(|conn| self.net.stream_mut(*conn).is_some());
+            }
+            let served = if readable.is_empty() { 0 } else { self.service.burst(&mut self.net, &readable) };
+            for (at, conn) in readable.drain(..).enumerate() {
                 let Some(stream) = self.net.stream_mut(conn) else { continue };
                 stream.listed = false;
-                if let Some(state) = self.states.get_mut(conn) {
+                if at >= served
+                    && let Some(state) = self.states.get_mut(conn)
+                {
                     self.service.readable(&mut self.net, conn, state);
                 }
-                self.deliver_ends();
             }
             self.spare = readable;
         }
+        let mut writable = std::mem::take(&mut self.writable);
+        for conn in writable.drain(..) {
+            self.tell_writable(conn);
+        }
+        self.writable = writable;
+        self.deliver_ends();
         let mut others = std::mem::take(&mut self.others);
         for other in others.drain(..) {
             match other {
-                Other::Writable(conn) => self.writable(conn),
                 Other::PeerClosed(conn) => {
                     if let Some(stream) = self.net.stream_mut(conn) {
                         stream.end = End::Due;
@@ -265,8 +276,8 @@ impl<S: Service> Runner<S> {
         self.others = others;
     }
 
-    fn writable(&mut self, conn: ConnId) {
-        if self.net.stream_mut(conn).is_some()
+    fn tell_writable(&mut self, conn: ConnId) {
+        if self.net.stream_mut(conn).is_some_and(|stream| !stream.closed)
             && let Some(state) = self.states.get_mut(conn)
         {
             self.service.writable(&mut self.net, conn, state);
@@ -304,13 +315,14 @@ impl<S: Service> Runner<S> {
             if let Some(stream) = streams.get_mut(conn)
                 && timers.fired(conn, &mut stream.timer, now)
             {
+                stream.timer_due = true;
                 self.due.push(conn);
             }
         }
         let fired = self.due.len();
         let mut due = std::mem::take(&mut self.due);
         for conn in due.drain(..) {
-            if self.net.stream_mut(conn).is_some()
+            if self.net.stream_mut(conn).is_some_and(|stream| std::mem::take(&mut stream.timer_due))
                 && let Some(state) = self.states.get_mut(conn)
             {
                 self.service.timer(&mut self.net, conn, state);
@@ -324,7 +336,7 @@ impl<S: Service> Runner<S> {
     fn retry(&mut self) {
         for conn in std::mem::take(&mut self.net.out_of_memory) {
             if self.net.stream_mut(conn).is_some_and(|stream| std::mem::take(&mut stream.wants_room)) {
-                self.writable(conn);
+                self.tell_writable(conn);
             }
         }
     }

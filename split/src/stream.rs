@@ -41,12 +41,14 @@ pub(crate) struct Stream {
     pub starved: bool,
     /// Nothing more is sent.
     pub closed: bool,
-    /// It was reset: nothing happens on it any more but its end.
+    /// It was reset, or closed with a lingering close: nothing happens on it any more but its end.
     pub aborted: bool,
     pub end: End,
     /// The connection is gone at the worker: when everything has been consumed, it is here.
     pub finished: bool,
     pub timer: Timer,
+    /// The timer has expired, and the service has not been told.
+    pub timer_due: bool,
     /// It is among those that have something to read, in this burst.
     pub listed: bool,
 }
@@ -67,6 +69,7 @@ impl Stream {
             end: End::Open,
             finished: false,
             timer: Timer::default(),
+            timer_due: false,
             listed: false,
         }
     }

@@ -17,7 +17,7 @@ use linerate_bypass::inspect::{ConnInfo, Inspect, Levels, Shortages, Snapshot};
 use linerate_bypass::mailbox::Receiver;
 use linerate_bypass::time::{Clock, Duration, Instant};
 use linerate_bypass::{BURST, Drain, Letter, Nic, Seat, Service, Stop, Summary};
-use transport::{Core, addresses_of};
+use transport::{Core, Silenced, addresses_of};
 
 /// Bursts of frames taken in one turn, as long as they are whole: what has piled up for a connection is then told to its service at
 /// once, and answered by one segment. Under load there are fewer segments for it; else it does nothing.
@@ -92,7 +92,18 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
         let mut ingress = Ingress::new(worker, crossing.others, config);
         ingress.tries_addresses = !is_verified;
         Worker {
-            core: Core { worker, now, engine, egress, slow, lease: None, network: None, is_verified, stopping: false },
+            core: Core {
+                worker,
+                now,
+                engine,
+                egress,
+                slow,
+                lease: None,
+                network: None,
+                is_verified,
+                stopping: false,
+                silenced: Silenced::default(),
+            },
             ingress,
             service: service(Seat { worker, workers, postbox: crossing.postbox }),
             states: Vec::new(),
@@ -132,6 +143,7 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
                 break;
             }
         }
+        self.core.silenced.timers_pending = true;
         self.keep_time();
         if !self.started && self.may_start() {
             self.started = true;
@@ -326,6 +338,7 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
                 Letter::Message { to: None, message } => self.service.told(&mut self.core, message),
                 Letter::Message { to: Some(conn), message } => {
                     if self.core.engine.local_addr(conn).is_some()
+                        && !self.core.silenced.has(conn)
                         && let Some(Some(state)) = self.states.get_mut(conn.slot())
                     {
                         self.service.woken(&mut self.core, conn, state, message);
@@ -356,52 +369,80 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
                 break;
             }
         }
+        self.core.silenced.end_timers();
         delivered
     }
 
-    /// Delivers the news.
+    /// Delivers the news in the order that [`Service`] defines.
     fn dispatch(&mut self) {
         let Worker { core: net, service, states, news, .. } = self;
+        let is_plain = news.readable.len() == news.len();
+        if !is_plain {
+            for &(conn, origin) in &news.opened {
+                let state = service.opened(net, conn, origin);
+                if states.len() <= conn.slot() {
+                    states.resize_with(conn.slot() + 1, || None);
+                }
+                states[conn.slot()] = Some(state);
+            }
+            // `opened` may have read what came with it.
+            news.readable.retain(|conn| net.engine.received(*conn) > 0);
+        }
+        if !net.silenced.is_empty() {
+            news.readable.retain(|conn| net.keeps_readable(*conn));
+        }
         let served = if news.readable.is_empty() { 0 } else { service.burst(net, &news.readable) };
-        for &(conn, origin) in &news.opened {
-            let state = service.opened(net, conn, origin);
-            if states.len() <= conn.slot() {
-                states.resize_with(conn.slot() + 1, || None);
-            }
-            states[conn.slot()] = Some(state);
-        }
-        for &conn in &news.due {
-            if let Some(Some(state)) = states.get_mut(conn.slot()) {
-                service.timer(net, conn, state);
-            }
-        }
         for &conn in news.readable.iter().skip(served) {
+            if !net.silenced.is_empty() && !net.keeps_readable(conn) {
+                continue;
+            }
             if let Some(Some(state)) = states.get_mut(conn.slot()) {
                 service.readable(net, conn, state);
             }
         }
-        for &event in &news.others {
-            match event {
-                Event::Writable(conn) => {
+        if !is_plain {
+            self.dispatch_others();
+        }
+        self.news.clear();
+    }
+
+    /// Delivers what is neither a new connection nor something to read.
+    fn dispatch_others(&mut self) {
+        let Worker { core: net, service, states, news, .. } = self;
+        // One that closes releases its slot, so timers come before `closed`, which is the last in the list of its connection.
+        let is_closed = |event: &&Event| matches!(event, Event::Closed(..));
+        for event in news.others.iter().filter(|event| !is_closed(event)) {
+            match *event {
+                // There is none after `close`, nor where it has been used since.
+                Event::Writable(conn) if !net.silenced.has(conn) && net.engine.room(conn) > 0 => {
                     if let Some(Some(state)) = states.get_mut(conn.slot()) {
                         service.writable(net, conn, state);
                     }
                 }
-                Event::PeerClosed(conn) => {
+                Event::PeerClosed(conn) if !net.silenced.has(conn) => {
                     if let Some(Some(state)) = states.get_mut(conn.slot()) {
                         service.peer_closed(net, conn, state);
                     }
                 }
                 Event::Failed(token, error) => service.failed(net, token, error),
-                Event::Closed(conn, why) => {
-                    net.engine.release(conn, net.now);
-                    if let Some(state) = states.get_mut(conn.slot()).and_then(Option::take) {
-                        service.closed(net, conn, state, why);
-                    }
-                }
+                Event::Writable(_) | Event::PeerClosed(_) | Event::Closed(..) => {}
             }
         }
-        news.clear();
+        for &conn in &news.due {
+            if net.keeps_timer(conn)
+                && let Some(Some(state)) = states.get_mut(conn.slot())
+            {
+                service.timer(net, conn, state);
+            }
+        }
+        for event in news.others.iter().filter(is_closed) {
+            let Event::Closed(conn, why) = *event else { continue };
+            net.silenced.forget(conn);
+            net.engine.release(conn, net.now);
+            if let Some(state) = states.get_mut(conn.slot()).and_then(Option::take) {
+                service.closed(net, conn, state, why);
+            }
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use crate::tx::Tx;
 use crate::verbs::{CmId, Error, Message, Opened, RingPlace};
 use crate::wire::{Greeting, HEADER, Header, Kind, OFFER, Offer};
 use linerate_bypass::time::Instant;
-use linerate_bypass::{Arena, CloseReason, RemoteDone, Timer};
+use linerate_bypass::{Arena, CloseReason, Linger, RemoteDone, Timer};
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
@@ -110,6 +110,8 @@ pub(crate) enum Receiving {
     Ended,
     /// The service has been told so, after it consumed everything.
     Told,
+    /// A lingering close: whatever comes is discarded.
+    Discarding(Linger),
 }
 
 /// How far our half has come.
@@ -208,6 +210,16 @@ impl<C: Calls> Connection<C> {
     /// Whether the service may still send.
     pub fn may_send(&self) -> bool {
         self.stage == Stage::Open && self.sending == Sending::Open
+    }
+
+    /// Whether its input is discarded, and its service gets no event but `closed`.
+    pub fn is_lingering(&self) -> bool {
+        matches!(self.receiving, Receiving::Discarding(_))
+    }
+
+    /// Whether the end of the peer's half has come.
+    pub fn peer_has_finished(&self) -> bool {
+        matches!(self.receiving, Receiving::Ended | Receiving::Told)
     }
 
     /// Whether the service is to be told now that the peer has finished.

@@ -1,7 +1,7 @@
 //! What a service can do with connections over verbs.
 
 use crate::calls::Calls;
-use crate::connection::Stage;
+use crate::connection::{Connection, Stage};
 use crate::net::Net;
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{Bytes, ConnId, Datagram, NoRemote, Remote, Transport};
@@ -75,12 +75,17 @@ impl<C: Calls> Transport for Net<C> {
         self.begin_close(conn);
     }
 
+    fn lingering_close(&mut self, conn: ConnId) {
+        self.begin_lingering_close(conn);
+    }
+
     fn abort(&mut self, conn: ConnId) {
         self.abort_now(conn);
     }
 
     fn set_timer(&mut self, conn: ConnId, delay: Option<Duration>) {
-        if let Some(connection) = self.slots.get_mut(conn).filter(|conn| conn.stage == Stage::Open) {
+        let is_open = |conn: &&mut Connection<C>| conn.stage == Stage::Open && !conn.is_lingering();
+        if let Some(connection) = self.slots.get_mut(conn).filter(is_open) {
             connection.pending.timer = false;
             let wanted = delay.map(|delay| self.now + delay);
             self.timers.set(conn, &mut connection.timer, wanted);

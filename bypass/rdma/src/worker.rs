@@ -277,7 +277,12 @@ impl<C: Calls, S: Service> Worker<C, S> {
         let readable = |id: &ConnId| self.net.slots.get(*id).is_some_and(|conn| conn.pending.readable);
         self.burst.extend(self.net.ready.iter().copied().filter(readable));
         if !self.burst.is_empty() {
-            self.service.burst(&mut self.net, &self.burst);
+            let served = self.service.burst(&mut self.net, &self.burst);
+            for id in self.burst.iter().take(served) {
+                if let Some(conn) = self.net.slots.get_mut(*id) {
+                    conn.pending.readable = false;
+                }
+            }
         }
         for _ in 0..count {
             let Some(id) = self.net.ready.pop_front() else { break };
@@ -299,6 +304,9 @@ impl<C: Calls, S: Service> Worker<C, S> {
             while let Some((token, outcome)) = net.slots.get_mut(id).and_then(|conn| conn.remote_done.pop_front()) {
                 service.remote_done(net, id, state, token, outcome);
             }
+            if net.slots.get_mut(id).is_some_and(|conn| std::mem::take(&mut conn.pending.writable)) {
+                service.writable(net, id, state);
+            }
             if let Some(conn) = net.slots.get_mut(id)
                 && conn.peer_closed_is_due()
             {
@@ -307,9 +315,6 @@ impl<C: Calls, S: Service> Worker<C, S> {
                 if net.slots.get(id).is_some_and(|conn| conn.is_finished()) {
                     net.end(id, CloseReason::Finished);
                 }
-            }
-            if net.slots.get_mut(id).is_some_and(|conn| std::mem::take(&mut conn.pending.writable)) {
-                service.writable(net, id, state);
             }
             if net.slots.get_mut(id).is_some_and(|conn| std::mem::take(&mut conn.pending.timer)) {
                 service.timer(net, id, state);
@@ -357,7 +362,7 @@ impl<C: Calls, S: Service> Worker<C, S> {
                 self.service.told(&mut self.net, message);
                 continue;
             };
-            if self.net.slots.get(id).is_some_and(|conn| conn.stage == Stage::Open)
+            if self.net.slots.get(id).is_some_and(|conn| conn.stage == Stage::Open && !conn.is_lingering())
                 && let Some(Some(state)) = self.states.get_mut(id.slot())
             {
                 self.service.woken(&mut self.net, id, state, message);
@@ -403,7 +408,7 @@ impl<C: Calls, S: Service> Inspect for Worker<C, S> {
         let state = match connection.stage {
             Stage::Open => {
                 let we_finished = matches!(connection.sending, Sending::Finishing | Sending::Finished);
-                ConnState::of_ends(connection.receiving != Receiving::Open, we_finished)
+                ConnState::of_ends(connection.peer_has_finished(), we_finished)
             }
             Stage::Ended(_) => ConnState::Closed,
         };

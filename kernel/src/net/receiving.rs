@@ -6,9 +6,9 @@ use crate::errno;
 use linerate_bypass::ConnId;
 
 /// The least of a block that is worth reading into.
-const LEAST_READ: usize = 16 << 10;
+pub(super) const LEAST_READ: usize = 16 << 10;
 /// Bytes that one connection is read in one turn, so that the others have theirs.
-const READ_BUDGET: usize = 128 << 10;
+pub(super) const READ_BUDGET: usize = 128 << 10;
 
 impl Net {
     /// Reads what has come for a connection, within its share of the turn and its buffer.
@@ -16,7 +16,7 @@ impl Net {
         let Some(conn) = self.slots.get_mut(id) else { return };
         conn.unread = false;
         if conn.stage != Stage::Open || conn.paused {
-            return;
+            return self.discard(id);
         }
         let mut budget = READ_BUDGET;
         let mut broken = None;
@@ -67,7 +67,7 @@ impl Net {
         let Some(conn) = self.slots.get_mut(id) else { return };
         if conn.peer_closed_is_due() {
             self.list(id);
-        } else if conn.paused && conn.rx.len() <= self.config.rx_buffer / 2 {
+        } else if conn.paused && !conn.is_lingering() && conn.rx.len() <= self.config.rx_buffer / 2 {
             conn.paused = false;
             self.set_unread(id);
         }

@@ -1,11 +1,13 @@
 //! Services over kernel sockets, against ordinary sockets of the standard library.
 
 mod common;
+mod contract;
 mod draining;
 mod echo;
 mod endings;
 mod four_services;
 mod limits;
+mod lingering;
 mod looks;
 mod outgoing;
 mod sending;

@@ -1,5 +1,5 @@
 //! Small services that between them use all of the seam. They know no transport: the tests of each transport run
-//! the same ones.
+//! the same ones. `contract.rs` and `lingering.rs` are included by themselves.
 
 mod chargen;
 mod deferred;

@@ -7,8 +7,10 @@ use crate::engine::Engine;
 use crate::six::Network;
 use crate::slow::{Lease, SlowPath};
 use crate::udp::Outcome;
+use hashbrown::{HashMap, HashSet};
+use linerate_bypass::inspect::ConnState;
 use linerate_bypass::time::{Duration, Instant};
-use linerate_bypass::{Bytes, ConnId, Datagram, MacAddr, Nic, Transport, answer_in_steps};
+use linerate_bypass::{Bytes, ConnId, Datagram, LINGER_TIME, Linger, MacAddr, Nic, Transport, answer_in_steps};
 use std::net::SocketAddr;
 
 /// What a service acts on: the engine and the way out, in a burst of events.
@@ -25,6 +27,47 @@ pub(super) struct Core<N: Nic, E> {
     /// Our IPv6 addresses are known to be nobody else's.
     pub is_verified: bool,
     pub stopping: bool,
+    pub silenced: Silenced,
+}
+
+/// Connections whose service gets no event but `closed`, and timers that are not to be delivered.
+#[derive(Default)]
+pub(super) struct Silenced {
+    /// Connections that the service has aborted (`None`) or closed with a lingering close, until `closed` is delivered.
+    conns: HashMap<ConnId, Option<Linger>, foldhash::fast::FixedState>,
+    /// Connections whose timer was set since expired timers were collected. Their expiry is out of date.
+    rearmed: HashSet<ConnId, foldhash::fast::FixedState>,
+    /// Timers have expired, or may have, and have not been delivered.
+    pub timers_pending: bool,
+}
+
+impl Silenced {
+    /// Returns whether there is no such connection: then no event needs a look at its connection.
+    #[inline(always)]
+    pub fn is_empty(&self) -> bool {
+        self.conns.is_empty()
+    }
+
+    /// Returns whether `conn` is such a connection.
+    pub fn has(&self, conn: ConnId) -> bool {
+        !self.is_empty() && self.conns.contains_key(&conn)
+    }
+
+    /// Forgets `conn`, whose `closed` is delivered.
+    pub fn forget(&mut self, conn: ConnId) {
+        if !self.is_empty() {
+            self.conns.remove(&conn);
+        }
+    }
+
+    /// Notes that all expired timers have been delivered.
+    #[inline(always)]
+    pub fn end_timers(&mut self) {
+        self.timers_pending = false;
+        if !self.rearmed.is_empty() {
+            self.rearmed.clear();
+        }
+    }
 }
 
 /// The addresses that may be used with this lease and on this network, those of IPv6 only when they have been verified.
@@ -80,6 +123,40 @@ impl<N: Nic, E: Engine<N>> Core<N, E> {
         }
         self.slow.set_addresses(&addresses, self.now);
         self.egress.set_addresses(addresses);
+    }
+}
+
+impl<N: Nic, E: Engine<N>> Core<N, E> {
+    /// Returns whether `conn` has something to read for its service. Discards the input of a connection that is silenced, and
+    /// resets one whose lingering close has discarded too much.
+    #[cold]
+    pub fn keeps_readable(&mut self, conn: ConnId) -> bool {
+        let Some(silenced) = self.silenced.conns.get_mut(&conn) else { return true };
+        let received = self.engine.received(conn);
+        self.engine.consume(conn, received);
+        if silenced.as_mut().is_some_and(|linger| !linger.discard(received)) {
+            self.abort(conn);
+        }
+        false
+    }
+
+    /// Returns whether the expired timer of `conn` is for its service. The timer of a lingering close is not: it resets the
+    /// connection.
+    pub fn keeps_timer(&mut self, conn: ConnId) -> bool {
+        match self.silenced.conns.get(&conn) {
+            None => !self.silenced.rearmed.contains(&conn),
+            Some(None) => false,
+            Some(Some(linger)) => {
+                let state = self.engine.describe(conn.slot()).map(|info| info.state);
+                let is_delivered =
+                    !matches!(state, Some(ConnState::FinWait1 | ConnState::Closing | ConnState::LastAck));
+                match linger.extend(self.now, is_delivered) {
+                    Some(delay) => self.engine.set_timer(conn, Some(self.now + delay)),
+                    None => self.abort(conn),
+                }
+                false
+            }
+        }
     }
 }
 
@@ -147,11 +224,33 @@ impl<N: Nic, E: Engine<N>> Transport for Core<N, E> {
         self.engine.close(conn);
     }
 
+    fn lingering_close(&mut self, conn: ConnId) {
+        if self.engine.peer_addr(conn).is_none() || self.silenced.has(conn) {
+            return;
+        }
+        self.engine.close(conn);
+        self.engine.set_timer(conn, Some(self.now + LINGER_TIME));
+        self.silenced.conns.insert(conn, Some(Linger::new(self.now)));
+        self.keeps_readable(conn);
+    }
+
     fn abort(&mut self, conn: ConnId) {
-        self.engine.abort(conn);
+        if self.engine.peer_addr(conn).is_some() {
+            self.silenced.conns.insert(conn, None);
+            self.engine.abort(conn);
+            // smoltcp's sockets keep what was received.
+            let received = self.engine.received(conn);
+            self.engine.consume(conn, received);
+        }
     }
 
     fn set_timer(&mut self, conn: ConnId, delay: Option<Duration>) {
+        if self.silenced.has(conn) {
+            return;
+        }
+        if self.silenced.timers_pending {
+            self.silenced.rearmed.insert(conn);
+        }
         self.engine.set_timer(conn, delay.map(|delay| self.now + delay));
     }
 

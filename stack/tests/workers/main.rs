@@ -5,12 +5,14 @@
 mod common;
 
 mod connections;
+mod contract;
 mod datagrams;
 mod dhcp;
 mod found;
 mod hostile;
 mod hosts;
 mod inspect;
+mod lingering;
 mod messages;
 mod pool;
 mod presence;

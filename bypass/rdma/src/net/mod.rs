@@ -5,6 +5,7 @@
 
 mod datagrams;
 mod draining;
+mod lingering;
 mod polling;
 mod receiving;
 mod remote;
@@ -375,6 +376,9 @@ impl<C: Calls> Net<C> {
     fn timer_event(&mut self, id: ConnId) {
         let Some(conn) = self.slots.get_mut(id) else { return };
         if self.timers.fired(id, &mut conn.timer, self.now) {
+            if let Receiving::Discarding(linger) = conn.receiving {
+                return self.linger_expired(id, linger);
+            }
             conn.pending.timer = true;
             self.list(id);
         }
@@ -393,7 +397,7 @@ impl<C: Calls> Net<C> {
     /// The connection is lost: that is no error where both had finished.
     fn end_lost(&mut self, id: ConnId, why: CloseReason) {
         let is_over = self.slots.get(id).is_some_and(|conn| {
-            conn.receiving != Receiving::Open && matches!(conn.sending, Sending::Finishing | Sending::Finished)
+            conn.peer_has_finished() && matches!(conn.sending, Sending::Finishing | Sending::Finished)
         });
         self.end(id, if is_over { CloseReason::Finished } else { why });
     }
@@ -441,6 +445,7 @@ impl<C: Calls> Net<C> {
         conn.rx.clear();
         conn.receiving = Receiving::Told;
         conn.pending = Pending::default();
+        conn.remote_done.clear();
         self.end(id, CloseReason::Aborted);
     }
 

@@ -40,7 +40,7 @@ impl<C: Calls> Net<C> {
         let Header { kind, credits } = Header::read(&bytes)?;
         conn.link.credits.gain(credits).map_err(|_| Senseless)?;
         if conn.receiving != Receiving::Open && matches!(kind, Kind::Data | Kind::Offer | Kind::Finish) {
-            return Err(Senseless);
+            return self.discard_message(id, kind, &bytes);
         }
         match kind {
             Kind::Data => {
@@ -87,7 +87,11 @@ impl<C: Calls> Net<C> {
     pub(super) fn read(&mut self, id: ConnId, bytes: Bytes) {
         let Some(conn) = self.slots.get_mut(id) else { return };
         self.summary.rx_bytes += bytes.len() as u64;
-        if let Some(Reader::Service(token)) = conn.readers.pop_front() {
+        let reader = conn.readers.pop_front();
+        if conn.is_lingering() {
+            return self.discard_read(id, bytes, reader == Some(Reader::Stream));
+        }
+        if let Some(Reader::Service(token)) = reader {
             conn.remote_done.push_back((token, RemoteDone::Read(bytes)));
             return self.list(id);
         }

@@ -43,7 +43,9 @@ impl<C: Calls> Net<C> {
     /// What a number of the peer's was, of whose waiters this one's turn it is: answers come in the order of asking.
     pub(super) fn was(&mut self, id: ConnId, was: u64) {
         let Some(conn) = self.slots.get_mut(id) else { return };
-        if let Some(Reader::Service(token)) = conn.readers.pop_front() {
+        if let Some(Reader::Service(token)) = conn.readers.pop_front()
+            && !conn.is_lingering()
+        {
             conn.remote_done.push_back((token, RemoteDone::Was(was)));
             self.list(id);
         }

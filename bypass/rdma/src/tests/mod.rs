@@ -1,10 +1,12 @@
 //! Connections over a model of a device: services at both ends, in random interleavings.
 
 mod connecting;
+mod contract;
 mod exchange;
 mod failing;
 mod hostile;
 mod leaving;
+mod lingering;
 mod pool;
 mod remote;
 mod rig;

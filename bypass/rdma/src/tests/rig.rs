@@ -1,5 +1,6 @@
 //! Two workers, each on a device of its own, and what they run.
 
+use super::contract::Hosted;
 use crate::calls::{Calls, Path, Transition};
 use crate::carrier::{Carrier, FIRST_SESSION};
 use crate::connector::{DatagramSeat, sessions};
@@ -25,9 +26,9 @@ use std::sync::Arc;
 pub const WINDOWS: usize = 8;
 
 /// One end.
-pub struct End {
+pub struct End<S: Service = Peer> {
     pub device: Arc<Model>,
-    pub worker: Worker<Model, Peer>,
+    pub worker: Worker<Model, S>,
     pub arena: Arena,
     pub buffers: Arena,
     config: Config,
@@ -98,17 +99,17 @@ const fn address(number: u8, port: u16) -> SocketAddr {
     SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, number)), port)
 }
 
-pub struct Rig {
+pub struct Rig<S: Service = Peer> {
     pub fabric: Fabric,
-    pub ends: [End; 2],
+    pub ends: [End<S>; 2],
     pub random: fastrand::Rng,
     pub now: u64,
     /// Nanoseconds that each step takes.
     pub tick: u64,
 }
 
-impl End {
-    fn new(fabric: &Fabric, number: u8, setup: &Setup, config: &Config, peer: Peer) -> Self {
+impl<S: Hosted> End<S> {
+    fn new(fabric: &Fabric, number: u8, setup: &Setup, config: &Config, peer: S) -> Self {
         let [a, b, c] = setup.network;
         let mut device = DeviceConfig::roce([a, b, c, number].into());
         device.inline = setup.inline;
@@ -149,8 +150,7 @@ impl End {
         let (said, commands) = mailbox(64);
         let asks = said.clone();
         let lines = Lines { messages, news: heard, commands: said, rest };
-        let peer = Peer { arena: arena.clone(), ..peer };
-        let worker = Worker::new(0, config.clone(), parts, lines, peer);
+        let worker = Worker::new(0, config.clone(), parts, lines, peer.with_arena(&arena));
         let (queue, shared) = handles;
         let (commands, connector, datagrams) = (Some(commands), None, seat);
         End {
@@ -273,14 +273,14 @@ impl End {
     }
 }
 
-impl Rig {
+impl<S: Hosted> Rig<S> {
     /// Two ends, of which the first begins.
-    pub fn new(setup: &Setup, peers: [Peer; 2]) -> Self {
+    pub fn new(setup: &Setup, peers: [S; 2]) -> Self {
         Rig::with(setup, &[setup.config.clone(), setup.config.clone()], peers)
     }
 
     /// As [`new`](Self::new), with a configuration for each.
-    pub fn with(setup: &Setup, configs: &[Config; 2], peers: [Peer; 2]) -> Self {
+    pub fn with(setup: &Setup, configs: &[Config; 2], peers: [S; 2]) -> Self {
         let fabric = Fabric::new(FabricConfig { seed: setup.seed, ..FabricConfig::default() });
         let [a, b] = peers;
         let ends = [End::new(&fabric, 1, setup, &configs[0], a), End::new(&fabric, 2, setup, &configs[1], b)];
@@ -345,7 +345,7 @@ impl Rig {
     }
 
     /// Another process has begun at one of the ends, whose device is another, too.
-    pub fn replace(&mut self, which: usize, setup: &Setup, peer: Peer) {
+    pub fn replace(&mut self, which: usize, setup: &Setup, peer: S) {
         self.ends[which] = End::new(&self.fabric, which as u8 + 1, setup, &setup.config, peer);
     }
 
@@ -384,14 +384,14 @@ impl Rig {
 
     /// Things happen until `done`.
     #[track_caller]
-    pub fn run_until(&mut self, done: impl Fn(&[End; 2]) -> bool) {
+    pub fn run_until(&mut self, done: impl Fn(&[End<S>; 2]) -> bool) {
         for _ in 0..200_000 {
             if done(&self.ends) {
                 return;
             }
             self.step();
         }
-        let told = |end: &End| format!("{:?}", end.worker.service());
+        let told = |end: &End<S>| format!("{:?}", end.worker.service());
         panic!("it does not come about: {:#?}", self.ends.each_ref().map(told));
     }
 }

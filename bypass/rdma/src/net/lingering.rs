@@ -1,0 +1,95 @@
+//! Lingering close: input is discarded, within bounds, until the peer closes, too.
+
+use super::Net;
+use crate::calls::Calls;
+use crate::connection::{Pending, Receiving, Sending, Stage};
+use crate::wire::{HEADER, Kind, OFFERS, Offer, Senseless};
+use linerate_bypass::{Bytes, CloseReason, ConnId, LINGER_TIME, Linger};
+
+impl<C: Calls> Net<C> {
+    /// Closes a connection and discards its input from now on. Its timer, which its service has no use for any more, is the
+    /// deadline.
+    pub fn begin_lingering_close(&mut self, id: ConnId) {
+        self.begin_close(id);
+        let now = self.now;
+        let Some(conn) = self.slots.get_mut(id).filter(|conn| conn.stage == Stage::Open) else { return };
+        if conn.is_lingering() {
+            return;
+        }
+        conn.pending = Pending::default();
+        conn.remote_done.clear();
+        if conn.receiving == Receiving::Open {
+            conn.receiving = Receiving::Discarding(Linger::new(now));
+            self.timers.set(id, &mut conn.timer, Some(now + LINGER_TIME));
+            let received = conn.rx.len();
+            return self.discard(id, received);
+        }
+        // The peer has closed. It ends once everything is sent.
+        conn.rx.clear();
+        conn.receiving = Receiving::Told;
+        self.timers.set(id, &mut conn.timer, None);
+        if conn.is_finished() {
+            self.end(id, CloseReason::Finished);
+        }
+        self.set_dirty(id);
+    }
+
+    /// Counts `n` bytes that have come for a connection with a lingering close, and discards what can be consumed.
+    fn discard(&mut self, id: ConnId, n: usize) {
+        let Some(conn) = self.slots.get_mut(id) else { return };
+        conn.rx.advance(usize::MAX);
+        if let Receiving::Discarding(linger) = &mut conn.receiving
+            && !linger.discard(n)
+        {
+            return self.abort_now(id);
+        }
+        self.set_dirty(id);
+    }
+
+    /// Takes in a message of the stream that came after the end of it, or during a lingering close.
+    #[cold]
+    pub(super) fn discard_message(&mut self, id: ConnId, kind: Kind, bytes: &Bytes) -> Result<(), Senseless> {
+        let Some(conn) = self.slots.get_mut(id).filter(|conn| conn.is_lingering()) else { return Err(Senseless) };
+        match kind {
+            Kind::Data => self.discard(id, bytes.len() - HEADER),
+            Kind::Offer => {
+                conn.open_offers += 1;
+                if conn.open_offers > OFFERS || !conn.link.takes_offers {
+                    return Err(Senseless);
+                }
+                // It is read as any other, since offers are taken in their order, and counted as it comes.
+                conn.rx.offer(Offer::read(bytes)?);
+            }
+            Kind::Finish => {
+                conn.receiving = Receiving::Told;
+                self.timers.set(id, &mut conn.timer, None);
+                if conn.is_finished() {
+                    self.end(id, CloseReason::Finished);
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Discards what was read from the peer's memory during a lingering close.
+    #[cold]
+    pub(super) fn discard_read(&mut self, id: ConnId, bytes: Bytes, is_of_stream: bool) {
+        let Some(conn) = self.slots.get_mut(id) else { return };
+        let n = bytes.len();
+        if is_of_stream {
+            conn.to_take += usize::from(conn.rx.read(bytes));
+        }
+        self.discard(id, n);
+    }
+
+    /// The deadline of a lingering close has come.
+    pub(super) fn linger_expired(&mut self, id: ConnId, linger: Linger) {
+        let now = self.now;
+        let Some(conn) = self.slots.get_mut(id) else { return };
+        match linger.extend(now, conn.sending == Sending::Finished) {
+            Some(delay) => self.timers.set(id, &mut conn.timer, Some(now + delay)),
+            None => self.abort_now(id),
+        }
+    }
+}

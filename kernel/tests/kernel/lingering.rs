@@ -1,0 +1,58 @@
+//! Lingering close: the last reply arrives, and neither input nor time is without a bound.
+
+#[path = "../services/lingering.rs"]
+mod service;
+
+use crate::common::{DEADLINE, listening};
+use linerate_bypass::{CloseReason, LINGER_BYTES, LINGER_TIME};
+use linerate_kernel::{Config, Worker, bind};
+use service::{Manner, REFUSAL, Refused, Refuser};
+use std::time::{Duration, Instant};
+
+/// Runs a client of `manner` until both ends have closed, and checks that the client has the reply.
+fn run(spin: bool, manner: Manner) -> (Worker<Refused>, Worker<Refuser>) {
+    let sockets = bind(&Config { spin, ..listening() }, 1).unwrap().1.remove(0);
+    let mut server = Worker::new(sockets, Refuser::default());
+    let client = Refused::new(Some(server.tcp_addrs()[0]), manner);
+    let mut client = Worker::new(bind(&Config { spin, ..Config::default() }, 1).unwrap().1.remove(0), client);
+    let deadline = Instant::now() + DEADLINE;
+    while client.service().closed.is_none() || server.service().closed.is_empty() {
+        assert!(Instant::now() < deadline, "{:?} and {:?}", client.service(), server.service());
+        client.turn(Duration::ZERO);
+        server.turn(Duration::from_millis(1));
+    }
+    assert_eq!(client.service().received, REFUSAL);
+    (client, server)
+}
+
+#[test]
+fn lingering_close_finishes_without_a_reset_when_the_peer_closes() {
+    for spin in [false, true] {
+        let (client, server) = run(spin, Manner::Closes);
+        assert_eq!(server.service().closed, [CloseReason::Finished]);
+        assert_eq!(client.service().closed, Some(CloseReason::Finished));
+    }
+}
+
+#[test]
+fn lingering_close_resets_a_peer_that_sends_without_end() {
+    for spin in [false, true] {
+        let begun = Instant::now();
+        let (client, server) = run(spin, Manner::SendsOn);
+        assert_eq!(server.service().closed, [CloseReason::Aborted]);
+        assert_eq!(client.service().closed, Some(CloseReason::Reset));
+        let (sent, taken) = (client.service().sent, server.summary().rx_bytes as usize);
+        // What had come before the close was no more than one read, and what went beyond the bound neither.
+        let bound = LINGER_BYTES..LINGER_BYTES + (512 << 10);
+        assert!(sent > LINGER_BYTES && bound.contains(&taken), "{sent} sent, {taken} taken in {:?}", begun.elapsed());
+    }
+}
+
+#[test]
+fn lingering_close_resets_a_peer_that_never_closes() {
+    let begun = Instant::now();
+    let (client, server) = run(false, Manner::Waits);
+    assert!(begun.elapsed() >= LINGER_TIME);
+    assert_eq!(server.service().closed, [CloseReason::Aborted]);
+    assert_eq!(client.service().closed, Some(CloseReason::Reset));
+}
