@@ -213,14 +213,13 @@ impl Client {
         if !has_said_all || !self.output.is_empty() {
             return;
         }
-        if !self.is_closing || self.has_peer_finished {
+        if self.has_peer_finished {
             net.close(self.conn);
-            self.is_closing = true;
-            return;
+        } else {
+            // The peer may still be sending, and is to read the last reply before a reset can destroy it.
+            net.lingering_close(self.conn);
         }
-        // The peer has not finished; what it still sends is of no interest.
-        net.close(self.conn);
-        net.consume(self.conn, usize::MAX);
+        self.is_closing = true;
     }
 
     pub fn is_closing(&self) -> bool {

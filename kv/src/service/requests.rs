@@ -25,8 +25,7 @@ impl Kv {
         client.heard = self.now;
         client.has_more = false;
         if client.is_closing() {
-            // What it still sends is of no interest.
-            net.consume(client.conn, usize::MAX);
+            // Its input waits until all replies are sent, and closes its window. The lingering close then discards it.
             return client.close_if_done(net);
         }
         let before = self.host.tally.input;

@@ -281,6 +281,47 @@ fn what_is_no_request_is_refused_in_redis_words_and_the_connection_closed() {
 }
 
 #[test]
+fn client_that_is_refused_is_closed_with_a_lingering_close() {
+    for (bytes, reply) in
+        [(&b"*1\r\n$-1\r\n"[..], "-ERR Protocol error: invalid bulk length\r\n"), (b"quit\r\n", "+OK\r\n")]
+    {
+        let mut host = Host::new(1);
+        let client = host.connect(0);
+        assert_eq!(host.ask(client, &[bytes, &line("ping")].concat()), reply);
+        assert!(host.end(client).is_lingering);
+        assert_eq!(host.unread(client), 0);
+    }
+    let mut host = Host::with(1, |settings| settings.clients = 0);
+    let client = host.connect(0);
+    assert!(host.end(client).is_lingering);
+    // Nothing more can come of a client that has finished.
+    let mut host = Host::new(1);
+    let client = host.connect(0);
+    host.finish(client);
+    assert_eq!(host.ask(client, &line("ping")), "+PONG\r\n");
+    assert!(host.end(client).is_closed && !host.end(client).is_lingering);
+}
+
+#[test]
+fn input_of_a_refused_client_waits_until_it_has_taken_its_replies() {
+    let mut host = Host::new(1);
+    let client = host.connect(0);
+    host.set_room(client, 3);
+    host.send(client, b"*1\r\n$-1\r\n");
+    for _ in 0..10 {
+        host.send(client, &line("ping").repeat(1000));
+        host.settle();
+    }
+    assert!(!host.end(client).is_closed);
+    assert_eq!(host.unread(client), 10 * 1000 * line("ping").len());
+    host.set_room(client, 1000);
+    host.settle();
+    assert_eq!(host.received(client), b"-ERR Protocol error: invalid bulk length\r\n");
+    assert!(host.end(client).is_lingering);
+    assert_eq!(host.unread(client), 0);
+}
+
+#[test]
 fn one_client_too_many_is_told_so() {
     let mut host = Host::with(2, |settings| settings.clients = 2);
     let (one, two, three) = (host.connect(0), host.connect(1), host.connect(0));

@@ -31,6 +31,8 @@ pub struct End {
     has_finished: bool,
     is_told: bool,
     pub is_closed: bool,
+    /// It is closed, and its input discarded.
+    pub is_lingering: bool,
     pub is_aborted: bool,
     port: u16,
     /// Connections that have had this slot before.
@@ -144,6 +146,13 @@ impl Transport for Net {
 
     fn close(&mut self, conn: ConnId) {
         self.end(conn).is_closed = true;
+    }
+
+    fn lingering_close(&mut self, conn: ConnId) {
+        self.close(conn);
+        let end = self.end(conn);
+        (end.is_lingering, end.has_news) = (true, false);
+        end.input.clear();
     }
 
     fn abort(&mut self, conn: ConnId) {
@@ -269,8 +278,15 @@ impl Host {
     /// `bytes` come from the client, in one slice.
     pub fn send(&mut self, client: Client, bytes: &[u8]) {
         let end = self.end(client);
-        end.input.push_back(bytes.to_vec());
-        end.has_news = true;
+        if !end.is_lingering {
+            end.input.push_back(bytes.to_vec());
+            end.has_news = true;
+        }
+    }
+
+    /// Bytes of the client that the service has not consumed.
+    pub fn unread(&mut self, client: Client) -> usize {
+        self.end(client).input.iter().map(Vec::len).sum()
     }
 
     /// The client sends nothing more.
@@ -362,7 +378,7 @@ impl Worker {
                 kv.writable(net, conn, &mut ());
             }
             let end = net.end(conn);
-            if end.has_finished && !end.is_told && end.input.is_empty() {
+            if end.has_finished && !end.is_told && !end.is_lingering && end.input.is_empty() {
                 end.is_told = true;
                 worked = true;
                 kv.peer_closed(net, conn, &mut ());
