@@ -219,7 +219,7 @@ fn wrong_usage_is_one_line_and_status_2() {
         ("kv load --udp --protocol memcached --via tap:lr0 --dhcp --connect 10.0.0.2:7".to_owned(), "--ip"),
         ("kv load --udp --protocol memcached --via rdma:rxe0 --connect 10.0.0.2:7".to_owned(), "--udp"),
         (format!("{serve} --listen 127.0.0.1:0"), "--memcached"),
-        (format!("{serve} --listen 127.0.0.1:0 --memcached 127.0.0.1 --password-file /none"), "says no password"),
+        (format!("{serve} --listen 127.0.0.1:0 --memcached 127.0.0.1 --password-file /none"), "carries no password"),
         ("kv serve --udp --via rdma:rxe0 --memcached 10.0.0.2".to_owned(), "--udp"),
     ] {
         let output = run(&args);

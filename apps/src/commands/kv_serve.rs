@@ -10,7 +10,7 @@ use linerate_bypass::{LaterPlace, Service, Via};
 use linerate_kv::commands::Settings;
 use linerate_kv::counters::Names;
 use linerate_kv::export::{Export, Layout};
-use linerate_kv::service::{Config, Hub, Kv};
+use linerate_kv::service::{Config, Hub, Kv, PasswordConflict};
 use linerate_kv::store::Evict;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
@@ -92,6 +92,7 @@ pub struct KvServeArgs {
 
 /// Runs the command.
 pub fn run(args: &KvServeArgs) -> Result<(), Error> {
+    check_password(args)?;
     check(args).map_err(|said| Error::Usage(said.to_owned()))?;
     let password = args.password_file.as_deref().map(read_password).transpose()?;
     let mut tcp = args.listen.clone();
@@ -148,6 +149,16 @@ fn counters<M: Send + 'static>(network: &Network<M>, count: u32) -> Result<(Arc<
     Ok((Arc::new(names), place))
 }
 
+/// Rejects a password together with an option that gives access without it, as `CONFIG SET requirepass` does.
+fn check_password(args: &KvServeArgs) -> Result<(), Error> {
+    match PasswordConflict::find(args.udp, args.export.is_some(), args.counters > 0) {
+        Some(conflict) if args.password_file.is_some() => {
+            Err(Error::Usage(format!("{conflict}: leave out this option or --password-file")))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// What one argument says against another.
 fn check(args: &KvServeArgs) -> Result<(), &'static str> {
     if let Some(memcached) = args.memcached {
@@ -158,21 +169,8 @@ fn check(args: &KvServeArgs) -> Result<(), &'static str> {
             return Err("--memcached: clients of Redis have that port; give it another");
         }
     }
-    if args.password_file.is_some() && args.export.is_some() {
-        return Err(
-            "--export: who reads by themselves say no password, and a key of 32 bits can be guessed: leave one of the two out",
-        );
-    }
-    if args.password_file.is_some() && args.udp {
-        return Err("--udp: a datagram says no password, and anybody may have sent it: leave one of the two out");
-    }
     if args.udp && matches!(args.net.via, Via::Rdma { .. }) {
         return Err("--udp has no effect with --via rdma, which has no datagrams of its own: leave it out");
-    }
-    if args.password_file.is_some() && args.counters > 0 {
-        return Err(
-            "--counters: who count by themselves say no password, and a key of 32 bits can be guessed: leave one of the two out",
-        );
     }
     if args.counters > 0 && args.listen.is_empty() {
         return Err("--counters: clients of Redis are told where they are, whom --listen serves");

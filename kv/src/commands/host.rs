@@ -1,5 +1,6 @@
 //! What the commands ask of the server as a whole.
 
+use super::DATABASES;
 use super::session::Client;
 use crate::counters::Names;
 use crate::export::Layout;
@@ -14,9 +15,11 @@ pub trait Server {
     /// How the server is set at present.
     fn settings(&self) -> &Settings;
 
-    /// Sets the server so, on all workers: for connections and requests, not for shards, which the command itself has at hand.
-    /// Refused with the reason, as in "maxclients is more than there are files".
-    fn set(&mut self, settings: Settings) -> Result<(), String>;
+    /// Changes the settings of all workers, but not those of shards that the command has at hand.
+    ///
+    /// `change` gets a copy of the current settings, which replaces them unless the change is rejected. Changes that workers make at
+    /// the same time are applied one after the other, so none is lost.
+    fn update(&mut self, change: &mut Change<'_>) -> Result<(), Rejected>;
 
     /// All connections. The one whose command it is may be as it was when the command came.
     fn clients(&mut self) -> Vec<Client>;
@@ -24,17 +27,34 @@ pub trait Server {
     /// Closes the connection `id`, which is not the one whose command it is.
     fn kill(&mut self, id: u64);
 
-    /// What was counted, on all workers.
-    fn totals(&mut self) -> Totals;
+    /// Returns the figures of all workers. `stats` are the current ones of this worker; those of others may be some
+    /// milliseconds old.
+    fn totals(&mut self, stats: &Stats) -> Totals;
 
-    /// What was counted is 0 again, but for what is at present.
-    fn reset_totals(&mut self);
+    /// Lets the figures of all workers count from 0, except those of the present state. `stats` are the current ones of this
+    /// worker, and stay as they are: they never decrease.
+    fn reset_totals(&mut self, stats: &Stats);
+
+    /// Returns the number of keys in the database `space`, in all shards.
+    fn keys(&self, space: u8) -> u64;
 
     /// Where clients may read strings by themselves, and how they lie there, if they may.
     fn export(&self) -> Option<(RemotePlace, Layout)>;
 
     /// The counters that clients may count with by themselves, if there are any, and where the first of them is.
     fn counters(&self) -> Option<(&Names, RemotePlace)>;
+}
+
+/// Change of the settings.
+pub type Change<'a> = dyn FnMut(&mut Settings) -> Result<(), Rejected> + 'a;
+
+/// Reason why a parameter was not set.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rejected {
+    /// Name of the parameter.
+    pub parameter: &'static str,
+    /// Reason, as `CONFIG SET` reports it.
+    pub reason: String,
 }
 
 /// What `CONFIG` shows and sets.
@@ -106,4 +126,12 @@ pub struct Totals {
     pub since: u64,
     /// Workers.
     pub workers: usize,
+    /// Bytes that all shards take.
+    pub used: u64,
+    /// Keys that expired.
+    pub expired: u64,
+    /// Keys that were evicted.
+    pub evicted: u64,
+    /// Number of keys, and of those that have an expiry time, of each database.
+    pub databases: [(u64, u64); DATABASES as usize],
 }

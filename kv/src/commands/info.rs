@@ -3,7 +3,7 @@
 use super::config::policy_name;
 use super::connection::VERSION;
 use super::refused::Done;
-use super::{Context, DATABASES, Request, Totals};
+use super::{Context, Request, Totals};
 use crate::resp::Reply;
 use linerate_bypass::CpuTime;
 use std::fmt::Write;
@@ -29,7 +29,9 @@ pub(super) fn info(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut 
         let every = [section, "all", "default", "everything"];
         request.args.len() == 1 || asked.any(|name| every.iter().any(|is| name.eq_ignore_ascii_case(is.as_bytes())))
     };
-    let totals = cx.server.totals();
+    // The shards of other workers have stored theirs.
+    cx.shards.all().for_each(|store| store.publish_used());
+    let totals = cx.server.totals(cx.stats);
     let mut text = String::new();
     for (name, section) in SECTIONS.iter().filter(|(name, _)| is_asked(name)) {
         if !text.is_empty() {
@@ -68,11 +70,10 @@ fn clients(text: &mut String, cx: &mut Context<'_, '_>, totals: &Totals) {
     line(text, "blocked_clients", 0);
 }
 
-fn memory(text: &mut String, cx: &mut Context<'_, '_>, _: &Totals) {
-    let used = cx.shards.all().map(|store| store.used() as u64).sum();
+fn memory(text: &mut String, cx: &mut Context<'_, '_>, totals: &Totals) {
     let settings = cx.server.settings();
-    line(text, "used_memory", used);
-    line(text, "used_memory_human", human(used));
+    line(text, "used_memory", totals.used);
+    line(text, "used_memory_human", human(totals.used));
     line(text, "maxmemory", settings.memory);
     line(text, "maxmemory_human", human(settings.memory));
     line(text, "maxmemory_policy", policy_name(settings.evict));
@@ -84,16 +85,14 @@ fn persistence(text: &mut String, _: &mut Context<'_, '_>, _: &Totals) {
     line(text, "aof_enabled", 0);
 }
 
-fn stats(text: &mut String, cx: &mut Context<'_, '_>, totals: &Totals) {
-    let counts = cx.shards.all().map(|store| store.counts());
-    let (expired, evicted) = counts.fold((0, 0), |(a, b), counts| (a + counts.expired, b + counts.evicted));
+fn stats(text: &mut String, _: &mut Context<'_, '_>, totals: &Totals) {
     line(text, "total_connections_received", totals.accepted);
     line(text, "total_commands_processed", totals.stats.commands);
     line(text, "total_net_input_bytes", totals.input);
     line(text, "total_net_output_bytes", totals.output);
     line(text, "rejected_connections", totals.rejected);
-    line(text, "expired_keys", expired);
-    line(text, "evicted_keys", evicted);
+    line(text, "expired_keys", totals.expired);
+    line(text, "evicted_keys", totals.evicted);
     line(text, "keyspace_hits", totals.stats.hits);
     line(text, "keyspace_misses", totals.stats.misses);
     line(text, "total_error_replies", totals.stats.errors);
@@ -115,11 +114,9 @@ fn cluster(text: &mut String, _: &mut Context<'_, '_>, _: &Totals) {
     line(text, "cluster_enabled", 0);
 }
 
-fn keyspace(text: &mut String, cx: &mut Context<'_, '_>, _: &Totals) {
-    for space in 0..DATABASES {
-        let counts = cx.shards.all().map(|store| (store.len(space), store.expiring(space)));
-        let (keys, expires) = counts.fold((0, 0), |(a, b), (keys, expires)| (a + keys, b + expires));
-        if keys > 0 {
+fn keyspace(text: &mut String, _: &mut Context<'_, '_>, totals: &Totals) {
+    for (space, (keys, expires)) in totals.databases.iter().enumerate() {
+        if *keys > 0 {
             // How long they live is not counted.
             line(text, &format!("db{space}"), format_args!("keys={keys},expires={expires},avg_ttl=0"));
         }

@@ -34,7 +34,7 @@ mod transactions;
 #[cfg(test)]
 mod testing;
 
-pub use host::{Server, Settings, Stats, Totals};
+pub use host::{Change, Rejected, Server, Settings, Stats, Totals};
 pub use refused::Refused;
 pub use session::{Client, Session};
 pub use table::{Command, Quick};
@@ -203,6 +203,10 @@ impl<'a> Request<'a> {
         let mut reply = Reply::new(sink, cx.session.protocol);
         let command = match &self.command {
             Ok(command) => *command,
+            Err(_) if is_http(self.args.at(0)) => {
+                (cx.session.is_closing, cx.session.is_http) = (true, true);
+                return;
+            }
             Err(refused) => {
                 cx.session.spoil();
                 return cx.refuse(refused, &mut reply);
@@ -239,6 +243,15 @@ impl<'a> Request<'a> {
     fn arity(&self) -> Refused {
         Refused::arity(self.command.as_ref().map_or("", |command| command.name))
     }
+}
+
+/// Whether `name` is no command but the beginning of a line of an HTTP request (`securityWarningCommand` of Redis).
+///
+/// A web page can have a browser send such a request to any port. Its lines are unknown commands up to the body, whose commands
+/// would be run. Redis compares C strings, which end at a zero.
+pub(crate) fn is_http(name: &[u8]) -> bool {
+    let name = name.split(|byte| *byte == 0).next().unwrap_or_default();
+    name.eq_ignore_ascii_case(b"post") || name.eq_ignore_ascii_case(b"host:")
 }
 
 /// Whether `command`, if there is one, takes the long ones of `args` as they are; what is unknown is only shown.

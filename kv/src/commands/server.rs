@@ -12,7 +12,7 @@ pub(super) fn whole(_: &mut Context<'_, '_>, request: &Request<'_>, _: &mut Repl
 
 pub(super) fn dbsize(cx: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<'_>) -> Done {
     let space = cx.session.space;
-    reply.count(cx.shards.all().map(|store| store.len(space)).sum());
+    reply.count(cx.server.keys(space) as usize);
     Ok(())
 }
 

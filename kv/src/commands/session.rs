@@ -17,6 +17,8 @@ pub struct Session {
     pub(super) protocol: Protocol,
     pub(super) is_authenticated: bool,
     pub(super) is_closing: bool,
+    /// The client sent an HTTP request.
+    pub(super) is_http: bool,
     pub(super) name: Vec<u8>,
     pub(super) library: Vec<u8>,
     pub(super) library_version: Vec<u8>,
@@ -63,6 +65,7 @@ impl Session {
             protocol: Protocol::default(),
             is_authenticated,
             is_closing: false,
+            is_http: false,
             name: Vec::new(),
             library: Vec::new(),
             library_version: Vec::new(),
@@ -99,6 +102,11 @@ impl Session {
     /// Whether the connection is to be closed once what was replied has been sent.
     pub fn is_closing(&self) -> bool {
         self.is_closing
+    }
+
+    /// Whether the client sent an HTTP request: its connection is reset, and it gets no more replies.
+    pub fn is_http(&self) -> bool {
+        self.is_http
     }
 
     /// When its last command came.

@@ -1,16 +1,17 @@
 //! A client and a server for tests.
 
 use super::session::Client as Listed;
-use super::{Context, Request, Server, Session, Settings, Stats, Totals};
+use super::{Change, Context, DATABASES, Rejected, Request, Server, Session, Settings, Stats, Totals};
 use crate::counters::Names;
 use crate::export::tests::{SEED, export, find};
 use crate::export::{Export, Layout};
 use crate::resp::{Limits, Parsed, Parser};
 use crate::shards::Shards;
-use crate::store::{Config, Keys, Store};
+use crate::store::{Config, Keys, ShardStats, Store};
 use linerate_bypass::RemotePlace;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 /// The time at which a client comes.
 pub(super) const START: u64 = 1_700_000_000_000;
@@ -21,6 +22,9 @@ pub(super) struct Host {
     pub killed: Vec<u64>,
     pub totals: Totals,
     pub counters: Option<Names>,
+    shards: Vec<Arc<ShardStats>>,
+    /// Counters at the last reset.
+    reset_at: Stats,
 }
 
 impl Server for Host {
@@ -36,9 +40,11 @@ impl Server for Host {
         &self.settings
     }
 
-    fn set(&mut self, settings: Settings) -> Result<(), String> {
+    fn update(&mut self, change: &mut Change<'_>) -> Result<(), Rejected> {
+        let mut settings = self.settings.clone();
+        change(&mut settings)?;
         if settings.clients > 50_000 {
-            return Err("there are not so many".to_owned());
+            return Err(Rejected { parameter: "maxclients", reason: "there are not so many".to_owned() });
         }
         self.settings = settings;
         Ok(())
@@ -52,12 +58,26 @@ impl Server for Host {
         self.killed.push(id);
     }
 
-    fn totals(&mut self) -> Totals {
-        self.totals
+    fn totals(&mut self, stats: &Stats) -> Totals {
+        let mut databases = [(0, 0); DATABASES as usize];
+        for (space, (keys, expiring)) in (0..).zip(&mut databases) {
+            *keys = self.keys(space);
+            *expiring = self.shards.iter().map(|shard| shard.expiring(space)).sum();
+        }
+        let stats = Stats {
+            commands: stats.commands - self.reset_at.commands,
+            misses: stats.misses - self.reset_at.misses,
+            ..*stats
+        };
+        Totals { databases, stats, ..self.totals }
     }
 
-    fn reset_totals(&mut self) {
-        self.totals = Totals::default();
+    fn reset_totals(&mut self, stats: &Stats) {
+        self.reset_at = *stats;
+    }
+
+    fn keys(&self, space: u8) -> u64 {
+        self.shards.iter().map(|shard| shard.keys(space)).sum()
     }
 }
 
@@ -93,10 +113,18 @@ impl Client {
             store.export_to(writer);
             Some(Box::new(store))
         };
+        let stores: Vec<Option<Box<Store>>> = writers.into_iter().map(store).collect();
         Client {
             session: session(7),
-            host: Host { settings: Settings::default(), killed: Vec::new(), totals: Totals::default(), counters: None },
-            stores: writers.into_iter().map(store).collect(),
+            host: Host {
+                settings: Settings::default(),
+                killed: Vec::new(),
+                totals: Totals::default(),
+                counters: None,
+                shards: stores.iter().flatten().map(|store| store.stats().clone()).collect(),
+                reset_at: Stats::default(),
+            },
+            stores,
             stats: Stats::default(),
             keys: Keys::new(&config.key),
             now: START,

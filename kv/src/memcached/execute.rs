@@ -44,6 +44,8 @@ pub enum Flow {
     On,
     /// It is closed.
     Close,
+    /// It is reset, and replies that are not sent yet are dropped: the client sent an HTTP request.
+    Reset,
 }
 
 /// Runs `request` with its `data`, and answers.
@@ -96,6 +98,7 @@ pub fn execute(request: &Request<'_>, data: Data<'_>, cx: &mut Context<'_, '_>, 
             return Flow::On;
         }
         Command::Quit => return Flow::Close,
+        Command::Http => return Flow::Reset,
         Command::MetaGet(meta) => {
             meta::get(&meta, request.quiet, cx, sink);
             return Flow::On;

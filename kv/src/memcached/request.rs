@@ -52,6 +52,8 @@ pub(super) enum Command<'a> {
     Flush(i32),
     Stats(Words<'a>),
     Quit,
+    /// Request line of HTTP.
+    Http,
     MetaGet(Meta<'a>),
     MetaSet(Meta<'a>, How),
     MetaDelete(Meta<'a>),
@@ -94,18 +96,18 @@ impl<'a> Request<'a> {
             | Command::MetaDelete(meta)
             | Command::MetaCount(meta, _)
             | Command::MetaDebug(meta) => visit(meta.key(&mut [0; KEY])),
-            Command::Say(_) | Command::Flush(_) | Command::Stats(_) | Command::Quit => {}
+            Command::Say(_) | Command::Flush(_) | Command::Stats(_) | Command::Quit | Command::Http => {}
         }
     }
 
     /// Whether it needs all shards, and not only those of its keys.
     pub fn needs_all(&self) -> bool {
-        matches!(self.command, Command::Flush(_) | Command::Stats(_))
+        matches!(self.command, Command::Flush(_))
     }
 
-    /// Whether it is none, and answered with `ERROR`.
+    /// Whether it is none: one that is answered with `ERROR`, or an HTTP request.
     pub fn is_unknown(&self) -> bool {
-        matches!(self.command, Command::Say(ERROR))
+        matches!(self.command, Command::Say(ERROR) | Command::Http)
     }
 
     /// The request that `line` is, which has no end of a line, and what follows.
@@ -137,9 +139,21 @@ impl<'a> Request<'a> {
             b"touch" => few(words, |args, _| touch(args)),
             b"flush_all" => few(words, flush),
             b"verbosity" => few(words, |args, _| verbosity(args)),
+            _ if is_http(line) => plain(Command::Http),
             _ => plain(Command::Say(ERROR)),
         }
     }
+}
+
+/// Words of a line that memcached tells apart; the rest of the line belongs to none.
+const TOKENS: usize = 23;
+
+/// Whether `line`, which is no command, is the request line of HTTP, which ends with the version (RFC 9112 §3).
+///
+/// A web page can have a browser send an HTTP request to any port. Its lines are unknown commands up to the body, whose commands
+/// would be run.
+fn is_http(line: &[u8]) -> bool {
+    Words(line).take(TOKENS).last().is_some_and(|word| word.starts_with(b"HTTP/"))
 }
 
 /// Words of a line behind its first at most, where they are not any number of keys.

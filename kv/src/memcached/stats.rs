@@ -2,17 +2,16 @@
 
 use super::line::Line;
 use super::words::Words;
-use super::{Context, Counts, SPACE};
+use super::{Context, Counts};
 use crate::sink::Sink;
-use crate::store::Evict;
 
 /// The server around the worker that runs a request.
 pub trait Server {
-    /// What is known of it.
-    fn facts(&mut self) -> Facts;
+    /// Returns what is known of it. `counts` are the current ones of this worker; those of others may be some milliseconds old.
+    fn facts(&mut self, counts: &Counts) -> Facts;
 
-    /// What all workers counted is 0 again.
-    fn reset(&mut self);
+    /// Lets the counts of all workers start from 0. `counts` are the current ones of this worker, and stay as they are.
+    fn reset(&mut self, counts: &Counts);
 
     /// Every worker flushes the keyspace of memcached clients in its shard when it is `at` milliseconds since 1970, before the
     /// next request, or does not. What was said before is forgotten.
@@ -44,6 +43,18 @@ pub struct Facts {
     pub udp: u16,
     /// What all workers counted.
     pub counts: Counts,
+    /// Bytes that the shards may take.
+    pub memory: u64,
+    /// Bytes that the shards take.
+    pub used: u64,
+    /// Whether items are evicted when memory is full.
+    pub evicts: bool,
+    /// Items of memcached clients.
+    pub items: u64,
+    /// Items that expired.
+    pub expired: u64,
+    /// Items that were evicted.
+    pub evicted: u64,
 }
 
 /// A figure, or a word.
@@ -63,23 +74,23 @@ pub(super) fn answer(mut words: Words<'_>, cx: &mut Context<'_, '_>, sink: &mut 
         sink.put(line.put(b"\r\n").bytes());
     };
     match words.next() {
-        None => general(cx, &mut stat),
-        Some(b"settings") => settings(cx, &mut stat),
+        None => general(&facts(cx), cx.now, &mut stat),
+        Some(b"settings") => settings(&facts(cx), cx.limits.item, &mut stat),
         // One class is all there are.
         Some(b"items") => {
-            let (number, evicted) = items(cx);
-            if number > 0 {
-                stat("items:1:number", Is::Number(number));
-                stat("items:1:evicted", Is::Number(evicted));
+            let facts = facts(cx);
+            if facts.items > 0 {
+                stat("items:1:number", Is::Number(facts.items));
+                stat("items:1:evicted", Is::Number(facts.evicted));
             }
         }
         Some(b"slabs") => {
             stat("active_slabs", Is::Number(1));
-            stat("total_malloced", Is::Number(cx.shards.all().map(|store| store.used() as u64).sum()));
+            stat("total_malloced", Is::Number(facts(cx).used));
         }
         Some(b"sizes") => stat("sizes_status", Is::Word("disabled")),
         Some(b"reset") => {
-            cx.server.reset();
+            cx.server.reset(cx.counts);
             return sink.put(b"RESET\r\n");
         }
         Some(_) => return sink.put(b"ERROR\r\n"),
@@ -87,19 +98,17 @@ pub(super) fn answer(mut words: Words<'_>, cx: &mut Context<'_, '_>, sink: &mut 
     sink.put(b"END\r\n");
 }
 
-/// Items there are, and how many were evicted.
-fn items(cx: &mut Context<'_, '_>) -> (u64, u64) {
-    cx.shards
-        .all()
-        .fold((0, 0), |(number, evicted), store| (number + store.len(SPACE) as u64, evicted + store.counts().evicted))
+/// Returns what is known of the server. The shards that are there store how much they take before; others have.
+fn facts(cx: &mut Context<'_, '_>) -> Facts {
+    cx.shards.all().for_each(|store| store.publish_used());
+    cx.server.facts(cx.counts)
 }
 
-fn general(cx: &mut Context<'_, '_>, stat: &mut impl FnMut(&str, Is)) {
-    let facts = cx.server.facts();
+fn general(facts: &Facts, now: u64, stat: &mut impl FnMut(&str, Is)) {
     let mut number = |name: &str, value| stat(name, Is::Number(value));
     number("pid", std::process::id().into());
-    number("uptime", cx.now.saturating_sub(facts.since) / 1000);
-    number("time", cx.now / 1000);
+    number("uptime", now.saturating_sub(facts.since) / 1000);
+    number("time", now / 1000);
     stat("version", Is::Word(super::VERSION_NUMBER));
     let mut number = |name: &str, value| stat(name, Is::Number(value));
     number("pointer_size", usize::BITS.into());
@@ -110,33 +119,26 @@ fn general(cx: &mut Context<'_, '_>, stat: &mut impl FnMut(&str, Is)) {
     facts.counts.iter().for_each(|(name, count)| number(name, count));
     number("bytes_read", facts.input);
     number("bytes_written", facts.output);
-    let (memory, used, expired) = cx.shards.all().fold((0, 0, 0), |(memory, used, expired), store| {
-        (memory + store.memory() as u64, used + store.used() as u64, expired + store.counts().expired)
-    });
-    let (items, evicted) = items(cx);
-    number("limit_maxbytes", memory);
+    number("limit_maxbytes", facts.memory);
     number("threads", facts.workers);
-    number("bytes", used);
-    number("curr_items", items);
-    number("evictions", evicted);
-    number("reclaimed", expired);
+    number("bytes", facts.used);
+    number("curr_items", facts.items);
+    number("evictions", facts.evicted);
+    number("reclaimed", facts.expired);
 }
 
-fn settings(cx: &mut Context<'_, '_>, stat: &mut impl FnMut(&str, Is)) {
-    let facts = cx.server.facts();
-    let memory = cx.shards.all().map(|store| store.memory() as u64).sum();
-    let evicts = cx.shards.all().any(|store| store.evict() != Evict::None);
-    stat("maxbytes", Is::Number(memory));
+fn settings(facts: &Facts, item: usize, stat: &mut impl FnMut(&str, Is)) {
+    stat("maxbytes", Is::Number(facts.memory));
     stat("maxconns", Is::Number(facts.most_connections));
     stat("tcpport", Is::Number(facts.port.into()));
     stat("udpport", Is::Number(facts.udp.into()));
     stat("verbosity", Is::Number(0));
-    stat("evictions", Is::Word(if evicts { "on" } else { "off" }));
+    stat("evictions", Is::Word(if facts.evicts { "on" } else { "off" }));
     stat("num_threads", Is::Number(facts.workers));
     stat("cas_enabled", Is::Word("yes"));
     stat("auth_enabled_sasl", Is::Word("no"));
     stat("auth_enabled_ascii", Is::Word("no"));
-    stat("item_size_max", Is::Number(cx.limits.item as u64));
+    stat("item_size_max", Is::Number(item as u64));
     stat("flush_enabled", Is::Word("yes"));
     stat("dump_enabled", Is::Word("no"));
 }

@@ -30,6 +30,8 @@ pub(super) struct Client {
     pub errand: Option<usize>,
     pub output: Output,
     pub has_peer_finished: bool,
+    /// It has sent an HTTP request, and is disconnected at once.
+    pub is_http: bool,
     /// It is closed once all replies are sent.
     is_closing: bool,
     is_admitted: bool,
@@ -126,6 +128,7 @@ impl Client {
             errand: None,
             output: Output::default(),
             has_peer_finished: false,
+            is_http: false,
             is_closing: false,
             is_admitted: true,
             heard: now,

@@ -121,7 +121,7 @@ impl Kv {
 
     fn send_errand(&mut self, worker: usize) {
         if let Some(errand) = self.errands[worker].take() {
-            self.outbox.send(worker, Message::Errand(errand));
+            self.host.outbox.send(worker, Message::Errand(errand));
         }
     }
 
@@ -170,7 +170,7 @@ impl Kv {
         text.shrink_to(2 * MOST);
         std::mem::swap(&mut self.replies, replies);
         let home = *home;
-        self.outbox.send(home, Message::Back(errand));
+        self.host.outbox.send(home, Message::Back(errand));
     }
 
     /// Recognises the requests that the first of the `parts` of `text` begin with, and fetches what they will touch. Returns how

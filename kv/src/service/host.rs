@@ -3,13 +3,14 @@
 use super::Kv;
 use super::client::Speech;
 use super::hub::{Hub, Tally};
-use super::messages::Message;
-use crate::commands::{Client, Server, Settings, Totals};
+use super::messages::{Message, Outbox};
+use crate::commands::{Change, Client, Rejected, Server, Settings, Stats, Totals};
 use crate::counters::Names;
 use crate::export::Layout;
 use crate::memcached;
-use crate::store::LONG;
+use crate::store::{Evict, LONG};
 use linerate_bypass::{ConnId, RemotePlace, Transport};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// Bytes of a memcached item at most.
@@ -21,6 +22,7 @@ pub(super) struct Host {
     worker: usize,
     settings: Arc<Settings>,
     version: u64,
+    pub outbox: Outbox,
     /// What this worker has counted by itself.
     pub tally: Tally,
     /// The clients of all workers, where a command wants to know.
@@ -34,10 +36,11 @@ pub(super) struct Host {
 }
 
 impl Host {
-    pub fn new(hub: Arc<Hub>, worker: usize) -> Self {
+    pub fn new(hub: Arc<Hub>, worker: usize, outbox: Outbox) -> Self {
         Host {
             settings: hub.settings(),
             version: hub.version(),
+            outbox,
             worker,
             hub,
             tally: Tally::default(),
@@ -89,15 +92,48 @@ impl Host {
         self.clients = clients;
     }
 
-    /// Goes by what is set now, and says what was counted.
-    pub fn refresh(&mut self) {
+    /// Goes by what is set now, and says what was counted. Returns whether the settings have changed.
+    pub fn refresh(&mut self) -> bool {
         self.hub.count(self.worker, self.tally);
         let version = self.hub.version();
-        if version != self.version {
+        let has_changed = version != self.version;
+        if has_changed {
             (self.version, self.settings) = (version, self.hub.settings());
         }
         if let Some(flush) = self.hub.flush_since(self.flush.0) {
             self.flush = flush;
+        }
+        has_changed
+    }
+
+    /// Lets the figures of this worker count from 0.
+    pub fn reset_own_tally(&mut self) {
+        self.hub.reset_tally_of(self.worker, self.tally);
+    }
+
+    /// Has all workers let their figures count from 0.
+    fn reset_tallies(&mut self) {
+        self.hub.count(self.worker, self.tally);
+        self.hub.reset_tally();
+        // What they have counted and not told yet was before, too.
+        self.tell_others(|| Message::StatsReset);
+    }
+
+    fn tell_others(&mut self, message: impl Fn() -> Message) {
+        for worker in self.outbox.others(self.hub.workers()) {
+            self.outbox.send(worker, message());
+        }
+    }
+
+    /// Logs that a client at `peer` has sent an HTTP request, once a minute as Redis does, for each log entry costs more than the
+    /// request.
+    pub fn warn_of_http(&self, peer: Option<SocketAddr>, now: u64) {
+        if self.hub.may_warn(now) {
+            let peer = peer.map_or_else(|| "a client".to_owned(), |peer| peer.to_string());
+            tracing::warn!(
+                "possible attack: {peer} sent an HTTP request to the port of the key-value service, as a browser does that a web \
+                 page made to (cross-protocol scripting); the connection was reset"
+            );
         }
     }
 }
@@ -107,9 +143,10 @@ impl Server for Host {
         &self.settings
     }
 
-    fn set(&mut self, settings: Settings) -> Result<(), String> {
-        self.hub.set(settings)?;
+    fn update(&mut self, change: &mut Change<'_>) -> Result<(), Rejected> {
+        self.hub.update(change)?;
         self.refresh();
+        self.tell_others(|| Message::SettingsChanged);
         Ok(())
     }
 
@@ -129,19 +166,25 @@ impl Server for Host {
         self.killed.push(id);
     }
 
-    fn totals(&mut self) -> Totals {
+    fn totals(&mut self, stats: &Stats) -> Totals {
+        self.tally.stats = *stats;
         self.hub.count(self.worker, self.tally);
         self.hub.totals().0
     }
 
-    fn reset_totals(&mut self) {
-        self.hub.count(self.worker, self.tally);
-        self.hub.reset_tally();
+    fn reset_totals(&mut self, stats: &Stats) {
+        self.tally.stats = *stats;
+        self.reset_tallies();
+    }
+
+    fn keys(&self, space: u8) -> u64 {
+        self.hub.keys_in(space)
     }
 }
 
 impl memcached::Server for Host {
-    fn facts(&mut self) -> memcached::Facts {
+    fn facts(&mut self, counts: &memcached::Counts) -> memcached::Facts {
+        self.tally.counts = *counts;
         self.hub.count(self.worker, self.tally);
         let (totals, counts) = self.hub.totals();
         memcached::Facts {
@@ -156,11 +199,18 @@ impl memcached::Server for Host {
             port: self.hub.memcached(),
             udp: self.hub.datagrams().unwrap_or_default(),
             counts,
+            memory: self.settings.memory,
+            used: totals.used,
+            evicts: self.settings.evict != Evict::None,
+            items: self.hub.keys_in(memcached::SPACE),
+            expired: totals.expired,
+            evicted: totals.evicted,
         }
     }
 
-    fn reset(&mut self) {
-        Server::reset_totals(self);
+    fn reset(&mut self, counts: &memcached::Counts) {
+        self.tally.counts = *counts;
+        self.reset_tallies();
     }
 
     fn flush_at(&mut self, at: Option<u64>) {
@@ -185,14 +235,14 @@ impl Kv {
     pub(super) fn list_for(&mut self, conn: ConnId, own: Client) -> bool {
         let mut clients = self.listed();
         clients.push(own);
-        let others: Vec<usize> = self.outbox.others(self.stores.len()).collect();
+        let others: Vec<usize> = self.host.outbox.others(self.stores.len()).collect();
         if others.is_empty() {
             self.host.show(sorted(clients));
             return true;
         }
         self.host.lists.push((conn, others.len(), clients));
         for worker in others {
-            self.outbox.send(worker, Message::WhoIsThere(self.worker, conn));
+            self.host.outbox.send(worker, Message::WhoIsThere(self.worker, conn));
         }
         false
     }

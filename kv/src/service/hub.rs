@@ -1,10 +1,11 @@
 //! What all workers of a service have in common.
 
-use crate::commands::{Settings, Stats, Totals};
+use super::access::PasswordConflict;
+use crate::commands::{Change, Rejected, Settings, Stats, Totals};
 use crate::counters::Names;
 use crate::export::{Export, Layout};
 use crate::memcached::Counts;
-use crate::store::{self, Keys, LONG, Store};
+use crate::store::{self, Keys, LONG, ShardStats, Store};
 use linerate_bypass::arena::Arena;
 use linerate_bypass::{LaterPlace, RemotePlace};
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -14,6 +15,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Bytes that it may be told to take at least, so that there is room for something.
 const LEAST_MEMORY: u64 = 4 << 20;
+
+/// Milliseconds between two log entries of HTTP requests.
+const WARNED: u64 = 60_000;
 
 /// What a service is made of.
 #[derive(Debug, Clone)]
@@ -52,12 +56,25 @@ pub struct Hub {
     version: AtomicU64,
     next_client: AtomicU64,
     clients: AtomicU32,
-    tallies: Vec<Mutex<Tally>>,
-    /// What was counted when it was last said to be 0.
-    before: Mutex<Tally>,
+    tallies: Vec<Mutex<Counted>>,
+    /// Counters of the shards.
+    shards: Vec<Arc<ShardStats>>,
+    /// Expired and evicted keys at the last reset.
+    removed_before: Mutex<store::Counts>,
+    /// When an HTTP request was last logged, in milliseconds since 1970.
+    warned: AtomicU64,
     /// When memcached clients' keys are flushed, 0 if never, and how often that was said.
     flush: Mutex<(u64, Option<u64>)>,
     flushes: AtomicU64,
+}
+
+/// Figures of one worker.
+#[derive(Debug, Default, Clone, Copy)]
+struct Counted {
+    /// Since the worker began. They never decrease.
+    now: Tally,
+    /// At the last reset.
+    before: Tally,
 }
 
 /// What is counted.
@@ -132,7 +149,9 @@ impl Hub {
             next_client: AtomicU64::new(1),
             clients: AtomicU32::new(0),
             tallies: (0..workers).map(|_| Mutex::default()).collect(),
-            before: Mutex::default(),
+            shards: (0..workers).map(|_| Arc::default()).collect(),
+            removed_before: Mutex::default(),
+            warned: AtomicU64::new(0),
             flush: Mutex::default(),
             flushes: AtomicU64::new(0),
         })
@@ -165,7 +184,7 @@ impl Hub {
     }
 
     pub(super) fn store(&self, worker: usize, now: u64) -> Store {
-        let mut store = Store::new(&self.store, now);
+        let mut store = Store::with_stats(&self.store, now, self.shards[worker].clone());
         if let Some((export, _)) = &self.export {
             store.export_to(export.writer(worker));
         }
@@ -203,14 +222,31 @@ impl Hub {
         self.version.load(Ordering::Relaxed)
     }
 
-    pub(super) fn set(&self, settings: Settings) -> Result<(), String> {
-        let range = LEAST_MEMORY..=self.most;
+    /// Applies `change` to the settings. No other change comes between, so all that are made at the same time are kept.
+    pub(super) fn update(&self, change: &mut Change<'_>) -> Result<(), Rejected> {
         let mut current = lock(&self.settings);
-        if settings.memory != current.memory && !range.contains(&settings.memory) {
-            return Err(format!("argument must be between {} and {} inclusive", range.start(), range.end()));
-        }
+        let mut settings = Settings::clone(&current);
+        change(&mut settings)?;
+        self.check(&settings, &current)?;
         *current = Arc::new(settings);
         self.version.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Checks the changes from `current` to `settings`.
+    fn check(&self, settings: &Settings, current: &Settings) -> Result<(), Rejected> {
+        let rejected = |parameter, reason| Err(Rejected { parameter, reason });
+        let range = LEAST_MEMORY..=self.most;
+        if settings.memory != current.memory && !range.contains(&settings.memory) {
+            let reason = format!("argument must be between {} and {} inclusive", range.start(), range.end());
+            return rejected("maxmemory", reason);
+        }
+        let udp = self.datagrams.load(Ordering::Relaxed);
+        if settings.password.is_some()
+            && let Some(conflict) = PasswordConflict::find(udp, self.export.is_some(), self.counters.is_some())
+        {
+            return rejected("requirepass", conflict.to_string());
+        }
         Ok(())
     }
 
@@ -229,25 +265,56 @@ impl Hub {
 
     /// Takes down what `worker` has counted.
     pub(super) fn count(&self, worker: usize, tally: Tally) {
-        *lock(&self.tallies[worker]) = tally;
+        lock(&self.tallies[worker]).now = tally;
     }
 
-    /// What all have counted.
-    pub(super) fn tally(&self) -> Tally {
+    /// What all have counted since the last reset.
+    fn tally(&self) -> Tally {
         let mut all = Tally::default();
-        self.tallies.iter().for_each(|tally| all.add(&lock(tally)));
+        for counted in &self.tallies {
+            let Counted { mut now, before } = *lock(counted);
+            now.subtract(&before);
+            all.add(&now);
+        }
         all
     }
 
-    /// What is counted from now on is counted from 0.
+    /// What is counted from now on is counted from 0, as far as workers have told what they counted before.
     pub(super) fn reset_tally(&self) {
-        *lock(&self.before) = self.tally();
+        for counted in &self.tallies {
+            let mut counted = lock(counted);
+            counted.before = counted.now;
+        }
+        *lock(&self.removed_before) = self.removed();
+    }
+
+    /// The same of `worker`, which has counted `tally`.
+    pub(super) fn reset_tally_of(&self, worker: usize, tally: Tally) {
+        *lock(&self.tallies[worker]) = Counted { now: tally, before: tally };
+    }
+
+    /// Number of keys in `space`, in all shards.
+    pub(super) fn keys_in(&self, space: u8) -> u64 {
+        self.shards.iter().map(|shard| shard.keys(space)).sum()
+    }
+
+    /// Keys that have expired and that were evicted, in all shards.
+    fn removed(&self) -> store::Counts {
+        self.shards.iter().map(|shard| shard.counts()).fold(store::Counts::default(), |all, shard| store::Counts {
+            expired: all.expired + shard.expired,
+            evicted: all.evicted + shard.evicted,
+        })
+    }
+
+    /// Whether an HTTP request may be logged at `now` milliseconds since 1970: none was for a minute.
+    pub(super) fn may_warn(&self, now: u64) -> bool {
+        let due = |last: u64| (now.saturating_sub(last) >= WARNED).then_some(now);
+        self.warned.fetch_update(Ordering::Relaxed, Ordering::Relaxed, due).is_ok()
     }
 
     /// What has been counted since it was last 0.
     pub(super) fn totals(&self) -> (Totals, Counts) {
-        let (mut all, before) = (self.tally(), *lock(&self.before));
-        all.subtract(&before);
+        let (all, removed, before) = (self.tally(), self.removed(), *lock(&self.removed_before));
         let totals = Totals {
             stats: all.stats,
             clients: self.clients.load(Ordering::Relaxed).into(),
@@ -257,6 +324,13 @@ impl Hub {
             output: all.output,
             since: self.since,
             workers: self.workers,
+            used: self.shards.iter().map(|shard| shard.used()).sum(),
+            expired: removed.expired.saturating_sub(before.expired),
+            evicted: removed.evicted.saturating_sub(before.evicted),
+            databases: std::array::from_fn(|space| {
+                let expiring = self.shards.iter().map(|shard| shard.expiring(space as u8)).sum();
+                (self.keys_in(space as u8), expiring)
+            }),
         };
         (totals, all.counts)
     }
@@ -286,5 +360,85 @@ impl Tally {
         less(&mut self.rejected, other.rejected);
         less(&mut self.input, other.input);
         less(&mut self.output, other.output);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::export::tests::{SEED, export};
+    use linerate_bypass::arena::ArenaConfig;
+
+    fn config() -> Config {
+        let arena = Arena::new(ArenaConfig { bytes: 4 << 20, hugepages: false }).unwrap();
+        let settings = Settings { memory: 8 << 20, ..Settings::default() };
+        Config { settings, workers: 1, memcached: None, arena, export: None, counters: None }
+    }
+
+    fn set_password(hub: &Hub, password: Option<&[u8]>) -> Result<(), Rejected> {
+        hub.update(&mut |settings| {
+            settings.password = password.map(<[u8]>::to_vec);
+            Ok(())
+        })
+    }
+
+    #[test]
+    fn update_loses_no_change_of_another_thread() {
+        const TIMES: u32 = 10_000;
+        let hub = Hub::new(config());
+        let before = hub.settings();
+        std::thread::scope(|scope| {
+            let hub = &hub;
+            let change = |add: fn(&mut Settings)| {
+                move || {
+                    for _ in 0..TIMES {
+                        let mut change = |settings: &mut Settings| {
+                            add(settings);
+                            Ok(())
+                        };
+                        hub.update(&mut change).unwrap();
+                    }
+                }
+            };
+            scope.spawn(change(|settings| settings.timeout += 1));
+            scope.spawn(change(|settings| settings.clients += 1));
+        });
+        let after = hub.settings();
+        assert_eq!((after.timeout, after.clients), (before.timeout + TIMES, before.clients + TIMES));
+    }
+
+    #[test]
+    fn update_that_is_rejected_changes_nothing() {
+        let hub = Hub::new(config());
+        let (before, version) = (hub.settings(), hub.version());
+        let rejected = |memory| {
+            let change = &mut |settings: &mut Settings| {
+                (settings.memory, settings.timeout) = (memory, 9);
+                Ok(())
+            };
+            hub.update(change).unwrap_err()
+        };
+        for memory in [0, (4 << 20) - 1, (8 << 20) + 1] {
+            let reason = "argument must be between 4194304 and 8388608 inclusive".to_owned();
+            assert_eq!(rejected(memory), Rejected { parameter: "maxmemory", reason });
+        }
+        assert_eq!((hub.settings(), hub.version()), (before, version));
+    }
+
+    #[test]
+    fn password_is_rejected_with_each_option_that_gives_access_without_one() {
+        let udp = Hub::new(Config { memcached: Some(1), ..config() });
+        udp.answer_datagrams();
+        let (exported, _) = export(Layout::new(SEED, 1, 100, 1 << 12).unwrap());
+        let export = Hub::new(Config { export: Some((Arc::new(exported), LaterPlace::default())), ..config() });
+        let names = Arc::new(Names::new(1).unwrap());
+        let counters = Hub::new(Config { counters: Some((names, LaterPlace::default())), ..config() });
+        for (hub, option) in [(udp, "--udp: "), (export, "--export: "), (counters, "--counters: ")] {
+            let Rejected { parameter, reason } = set_password(&hub, Some(b"secret")).unwrap_err();
+            assert!(parameter == "requirepass" && reason.starts_with(option), "{reason}");
+            assert_eq!((set_password(&hub, None), &hub.settings().password), (Ok(()), &None));
+        }
+        let hub = Hub::new(config());
+        assert_eq!(set_password(&hub, Some(b"secret")), Ok(()));
     }
 }

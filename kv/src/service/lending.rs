@@ -73,7 +73,7 @@ impl Kv {
         }
         let Some(store) = self.stores[self.worker].take() else { return };
         if let Some(borrower) = self.lending.borrowers.pop_front() {
-            self.outbox.send(borrower, Message::Lent(self.worker, store));
+            self.host.outbox.send(borrower, Message::Lent(self.worker, store));
         }
     }
 
@@ -81,6 +81,8 @@ impl Kv {
     pub(super) fn take_in(&mut self, net: &mut impl Transport, shard: usize, store: Box<Store>) {
         self.stores[shard] = Some(store);
         if shard == self.worker {
+            // They may have changed meanwhile.
+            self.apply_settings();
             // What has waited for it goes first, or it might be away again before.
             self.run_errands();
         }
@@ -95,7 +97,7 @@ impl Kv {
                     need.keeps_own = self.stores[shard].is_some();
                 } else if self.stores[shard].is_none() && need.asked_for != Some(shard) {
                     need.asked_for = Some(shard);
-                    self.outbox.send(shard, Message::Borrow(self.worker));
+                    self.host.outbox.send(shard, Message::Borrow(self.worker));
                 }
                 if self.stores[shard].is_none() {
                     return;
@@ -105,7 +107,7 @@ impl Kv {
             self.do_job(net, need.job);
             for shard in need.shards.iter().filter(|shard| *shard != self.worker) {
                 if let Some(store) = self.stores[shard].take() {
-                    self.outbox.send(shard, Message::Returned(store));
+                    self.host.outbox.send(shard, Message::Returned(store));
                 }
             }
             self.lend_to_next();

@@ -25,6 +25,10 @@ pub enum Message {
     There(ConnId, Vec<Client>),
     /// The client with this number is to be disconnected.
     Kill(u64),
+    /// The settings have changed. It comes before all that its sender sends after the change.
+    SettingsChanged,
+    /// The figures count from 0 again.
+    StatsReset,
 }
 
 /// What is on its way to other workers.
@@ -83,10 +87,15 @@ impl Kv {
             Message::Returned(store) => self.take_in(net, self.worker, store),
             Message::WhoIsThere(worker, conn) => {
                 let clients = self.listed();
-                self.outbox.send(worker, Message::There(conn, clients));
+                self.host.outbox.send(worker, Message::There(conn, clients));
             }
             Message::There(conn, clients) => self.list(net, conn, clients),
             Message::Kill(id) => self.disconnect(net, id),
+            Message::SettingsChanged => {
+                self.host.refresh();
+                self.apply_settings();
+            }
+            Message::StatsReset => self.reset_stats(),
         }
     }
 }

@@ -3,6 +3,7 @@
 //! | file | what is in it |
 //! |------|---------------|
 //! | `hub.rs` | what all workers know: settings, counters, the data's secret |
+//! | `access.rs` | ways to the data that no password protects |
 //! | `client.rs`, `output.rs` | a connection: what it says, what has come of it, what waits to be sent |
 //! | `known.rs`, `quick.rs` | nearly every request: told by a few comparisons; fetched ahead and answered |
 //! | `glimpse.rs` | the keys of the others, to be fetched ahead |
@@ -18,6 +19,7 @@
 //! needs several shards borrows them whole, in the order of their numbers, so that it is done at one go and nobody waits for
 //! each other in a circle.
 
+mod access;
 mod client;
 mod datagrams;
 mod errand;
@@ -34,6 +36,7 @@ mod quick;
 mod requests;
 mod tending;
 
+pub use access::PasswordConflict;
 pub use hub::{Config, Hub};
 pub use messages::Message;
 
@@ -68,7 +71,6 @@ pub struct Kv {
     /// By slot.
     lanes: Vec<Lane>,
     host: Host,
-    outbox: Outbox,
     lending: Lending,
     /// What is put together for each worker, until the turn is over.
     errands: Vec<Option<Box<Errand>>>,
@@ -124,8 +126,7 @@ impl Kv {
             exports: hub.exports(),
             clients: Vec::new(),
             lanes: Vec::new(),
-            host: Host::new(hub, worker),
-            outbox: Outbox::new(postbox, worker),
+            host: Host::new(hub, worker, Outbox::new(postbox, worker)),
             lending: Lending::default(),
             errands: (0..workers).map(|_| None).collect(),
             idle_errands: Vec::new(),

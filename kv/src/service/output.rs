@@ -79,7 +79,12 @@ impl Replies {
         self.most = usize::try_from(most).unwrap_or(usize::MAX);
     }
 
-    /// Whether some were too many to be kept.
+    /// Drops all of them with the next [`clear`](Self::clear), and with them the connection.
+    pub fn cut(&mut self) {
+        self.is_cut = true;
+    }
+
+    /// Whether some were too many to be kept, or are not to be sent.
     pub fn is_cut(&self) -> bool {
         self.is_cut
     }

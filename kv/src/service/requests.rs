@@ -86,6 +86,9 @@ impl Kv {
         if self.replies.is_cut() {
             // What is left of them makes no sense.
             self.replies.clear();
+            if client.is_http {
+                self.host.warn_of_http(net.peer_addr(client.conn), self.now);
+            }
             return Self::disconnect_now(net, client);
         }
         if self.replies.is_empty() {
@@ -162,7 +165,7 @@ impl Kv {
             let whole = Request::whole(args);
             let args = whole.as_ref().map_or(args, OwnedArgs::args);
             used += len;
-            if std::mem::take(has_no_room) {
+            if std::mem::take(has_no_room) && !args.get(0).is_some_and(commands::is_http) {
                 session.spoil();
                 parser.forget();
                 self.refuse(client, NO_ROOM, false);
@@ -184,7 +187,7 @@ impl Kv {
                 let is_closing = session.is_closing();
                 parser.forget();
                 if is_closing {
-                    client.finish();
+                    self.finish_session(client);
                 }
                 continue;
             }
@@ -227,9 +230,8 @@ impl Kv {
             used += len;
             let needs = self.memcached_needs(&request);
             if client.errand.is_none() && self.has(&needs) {
-                if self.run_text(&request, value) == Flow::Close {
-                    client.finish();
-                }
+                let flow = self.run_text(&request, value);
+                self.follow(client, flow);
                 continue;
             }
             let (text, is_portable) = (&rest[..len], !request.needs_all());
@@ -261,6 +263,27 @@ impl Kv {
         self.replies.put(what);
         if closes {
             client.finish();
+        }
+    }
+
+    /// Reads no more requests of `client`, whose session is closing.
+    #[cold]
+    fn finish_session(&mut self, client: &mut Client) {
+        let is_http = client.session().is_some_and(Session::is_http);
+        self.follow(client, if is_http { Flow::Reset } else { Flow::Close });
+    }
+
+    /// Does with the connection of `client` what comes of a request.
+    #[inline]
+    fn follow(&mut self, client: &mut Client, flow: Flow) {
+        match flow {
+            Flow::On => {}
+            Flow::Close => client.finish(),
+            Flow::Reset => {
+                client.is_http = true;
+                client.finish();
+                self.replies.cut();
+            }
         }
     }
 
@@ -341,12 +364,12 @@ impl Kv {
                 }
                 self.run(&Request::new(args.args(), session.space(), &self.keys), session);
                 if session.is_closing() {
-                    client.finish();
+                    self.finish_session(client);
                 }
             }
             (Asked::Memcached(bytes, value), _) => {
-                if matches!(self.run_bytes(&bytes, value), Some((_, Flow::Close))) {
-                    client.finish();
+                if let Some((_, flow)) = self.run_bytes(&bytes, value) {
+                    self.follow(client, flow);
                 }
             }
             (Asked::Refused(what, closes), _) => self.refuse(client, &what, closes),

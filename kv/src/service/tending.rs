@@ -59,21 +59,23 @@ impl Kv {
     pub(super) fn work_in_background(&mut self, net: &mut impl Transport) -> Option<Duration> {
         let now = net.now();
         self.now = self.clock.millis(now);
-        let is_full = self.outbox.go_on();
+        let is_full = self.host.outbox.go_on();
         self.borrow(net);
         let is_due = now >= self.clock.next;
         if is_due {
             self.clock.next = now + PERIOD;
             self.host.tally.stats = self.stats;
             self.host.tally.counts = self.counts;
-            self.host.refresh();
+            if self.host.refresh() {
+                self.apply_settings();
+            }
             self.replies.set_most(self.host.settings().output);
             self.disconnect_idle(net);
         }
         for id in std::mem::take(&mut self.host.killed) {
             self.disconnect(net, id);
-            for worker in self.outbox.others(self.stores.len()) {
-                self.outbox.send(worker, Message::Kill(id));
+            for worker in self.host.outbox.others(self.stores.len()) {
+                self.host.outbox.send(worker, Message::Kill(id));
             }
         }
         let has_more = is_due && self.tend_shard();
@@ -96,7 +98,26 @@ impl Kv {
             self.host.flush.1 = None;
             store.flush(memcached::SPACE);
         }
-        store.tick(now, Store::TICK)
+        let has_more = store.tick(now, Store::TICK);
+        store.publish_used();
+        has_more
+    }
+
+    /// Applies the memory limit and the eviction policy to our shard, if it is here.
+    pub(super) fn apply_settings(&mut self) {
+        let settings = self.host.settings();
+        let memory = (settings.memory / self.stores.len() as u64) as usize;
+        if let Some(store) = &mut self.stores[self.worker] {
+            store.set_memory(memory);
+            store.set_evict(settings.evict);
+        }
+    }
+
+    /// Lets the figures of this worker count from 0, as another worker has been told to.
+    pub(super) fn reset_stats(&mut self) {
+        self.host.tally.stats = self.stats;
+        self.host.tally.counts = self.counts;
+        self.host.reset_own_tally();
     }
 
     /// Disconnects some of those who have been silent for too long.

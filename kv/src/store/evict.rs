@@ -129,7 +129,7 @@ impl Store {
         for attempt in 0..TRIES {
             let Some(victim) = self.victim(now, attempt) else { return false };
             if self.pinned.is_none() || self.pinned != Some(self.hash_at(victim)) {
-                self.counts.evicted += u64::from(!self.spaces.is_flushed(self.item(victim).space()));
+                self.stats.add_evicted(u64::from(!self.spaces.is_flushed(self.item(victim).space())));
                 self.discard(victim);
                 return true;
             }

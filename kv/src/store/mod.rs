@@ -18,6 +18,7 @@ mod room;
 mod siphash;
 mod slab;
 mod spaces;
+mod stats;
 mod strings;
 mod table;
 mod watch;
@@ -33,6 +34,7 @@ pub use keys::Owned;
 pub use long::{Long, LongWriter, Str, Value};
 pub use siphash::Batch;
 pub use spaces::SPACES;
+pub use stats::ShardStats;
 
 use crate::export::Writer;
 use heap::Heap;
@@ -41,6 +43,7 @@ use item::{Form, Head, Item};
 use linerate_bypass::arena::{Arena, ArenaConfig};
 use slab::Slab;
 use spaces::Spaces;
+use std::sync::Arc;
 use table::Table;
 use watch::Watches;
 use wheel::Wheel;
@@ -153,7 +156,8 @@ pub struct Store {
     long: usize,
     keys: Keys,
     random: fastrand::Rng,
-    counts: Counts,
+    /// Counters for other workers.
+    stats: Arc<ShardStats>,
     /// The unique number of the last tag.
     unique: u64,
     /// Where flushed items are looked for next.
@@ -176,6 +180,11 @@ impl Store {
 
     /// An empty store, at `now` milliseconds.
     pub fn new(config: &Config, now: u64) -> Self {
+        Store::with_stats(config, now, Arc::default())
+    }
+
+    /// An empty store, at `now` milliseconds, that counts in `stats`, which no other store does.
+    pub fn with_stats(config: &Config, now: u64, stats: Arc<ShardStats>) -> Self {
         let seed = u64::from_le_bytes(*config.key.first_chunk().expect("a key has 16 bytes"));
         Store {
             index: Index::new(config.memory / USUAL_ITEM),
@@ -185,7 +194,7 @@ impl Store {
             tables: Slab::new(),
             doomed: Vec::new(),
             beside: 0,
-            spaces: Spaces::new(),
+            spaces: Spaces::new(stats.clone()),
             watches: Watches::default(),
             export: None,
             is_heard: false,
@@ -194,7 +203,7 @@ impl Store {
             long: config.long.min(LONG),
             keys: Keys::new(&config.key),
             random: fastrand::Rng::with_seed(seed),
-            counts: Counts::default(),
+            stats,
             unique: 0,
             sweep: 0,
             found: Vec::new(),
@@ -218,7 +227,17 @@ impl Store {
 
     /// What has gone without being asked to.
     pub fn counts(&self) -> Counts {
-        self.counts
+        self.stats.counts()
+    }
+
+    /// Counters for other workers.
+    pub fn stats(&self) -> &Arc<ShardStats> {
+        &self.stats
+    }
+
+    /// Stores the [bytes that it takes](Self::used) in its [counters](Self::stats).
+    pub fn publish_used(&self) {
+        self.stats.set_used(self.used());
     }
 
     /// Bytes that it may take.
@@ -270,7 +289,7 @@ impl Store {
     /// The item at `location`, of `key`, has expired.
     #[cold]
     fn let_expire(&mut self, key: &Key, location: Location) {
-        self.counts.expired += 1;
+        self.stats.add_expired(1);
         self.watches.changed(key.hash);
         self.drop_item(key.hash, location);
     }

@@ -82,7 +82,7 @@ impl Store {
             self.wheel.insert(location, &mut self.heap);
             let item = self.item(location);
             if item.expires_at().is_some_and(|at| at <= now) {
-                self.counts.expired += u64::from(!self.spaces.is_flushed(item.space()));
+                self.stats.add_expired(u64::from(!self.spaces.is_flushed(item.space())));
                 self.discard(location);
             }
         }

@@ -1,5 +1,8 @@
 //! Keyspaces, which are flushed at once and emptied later.
 
+use super::stats::ShardStats;
+use std::sync::Arc;
+
 /// Keyspaces that there are: 16 databases, memcached's, and some more.
 pub const SPACES: usize = 32;
 
@@ -18,10 +21,12 @@ pub(crate) struct Spaces {
     near: [u64; SPACES],
     /// Items that are nobody's.
     flushed: usize,
+    /// Counts of each keyspace for other workers.
+    stats: Arc<ShardStats>,
 }
 
 impl Spaces {
-    pub fn new() -> Self {
+    pub fn new(stats: Arc<ShardStats>) -> Self {
         let outer = std::array::from_fn(|n| if n < SPACES { n as u8 } else { 0 });
         Spaces {
             current: std::array::from_fn(|n| n as u8),
@@ -30,6 +35,7 @@ impl Spaces {
             expiring: [0; 256],
             near: [0; SPACES],
             flushed: 0,
+            stats,
         }
     }
 
@@ -69,8 +75,10 @@ impl Spaces {
     /// There is an item more that says `number`, at the index's cursor `at`.
     #[inline]
     pub fn added(&mut self, number: u8, at: u64) {
-        self.len[usize::from(number)] += 1;
-        self.near[usize::from(self.outer(number))] = at;
+        let (len, space) = (&mut self.len[usize::from(number)], self.outer[usize::from(number)]);
+        *len += 1;
+        self.near[usize::from(space)] = at;
+        self.stats.set_keys(space, *len);
     }
 
     /// A cursor of the index near which there is a key of `space`, or was.
@@ -87,19 +95,35 @@ impl Spaces {
     #[inline]
     pub fn removed(&mut self, number: u8) {
         self.len[usize::from(number)] -= 1;
-        self.flushed -= usize::from(self.is_flushed(number));
+        if self.is_flushed(number) {
+            self.flushed -= 1;
+        } else {
+            self.stats.set_keys(self.outer(number), self.len[usize::from(number)]);
+        }
     }
 
     /// One of the items that say `number` expires some time.
     #[inline]
     pub fn expires(&mut self, number: u8) {
         self.expiring[usize::from(number)] += 1;
+        self.publish_expiring(number);
     }
 
     /// It does not any more, or has gone.
     #[inline]
     pub fn expires_no_more(&mut self, number: u8) {
         self.expiring[usize::from(number)] -= 1;
+        self.publish_expiring(number);
+    }
+
+    /// Stores the number of expiring items of the keyspace of `number`, unless `number` is from before its last flush.
+    #[inline]
+    fn publish_expiring(&self, number: u8) {
+        let space = self.outer(number);
+        // The last flushed item has been taken from `flushed` before this, so that does not tell.
+        if self.current(space) == number {
+            self.stats.set_expiring(space, self.expiring[usize::from(number)]);
+        }
     }
 
     /// Makes the items of `space` nobody's. Returns whether it did: it cannot while there are others of too many flushes.
@@ -114,6 +138,8 @@ impl Spaces {
         self.outer[usize::from(new)] = space;
         self.current[usize::from(space)] = new;
         self.flushed += self.len[usize::from(old)];
+        self.stats.set_keys(space, 0);
+        self.stats.set_expiring(space, 0);
         true
     }
 }

@@ -2,7 +2,8 @@
 
 use linerate_kv::memcached::{Context, Counts, Data, Facts, Flow, Limits, Parsed, Parser, SPACE, Server, execute};
 use linerate_kv::shards::{Shards, shard_of};
-use linerate_kv::store::{Config, LongWriter, Store};
+use linerate_kv::store::{Config, LongWriter, ShardStats, Store};
+use std::sync::Arc;
 
 pub const NOW: u64 = 1_700_000_000_000;
 /// memcached's limit, and a length from which data are received apart.
@@ -27,14 +28,16 @@ struct Host {
     facts: Facts,
     was_reset: bool,
     flush_at: Option<u64>,
+    shards: Vec<Arc<ShardStats>>,
 }
 
 impl Server for Host {
-    fn facts(&mut self) -> Facts {
-        self.facts
+    fn facts(&mut self, counts: &Counts) -> Facts {
+        let items = self.shards.iter().map(|shard| shard.keys(SPACE)).sum();
+        Facts { counts: *counts, items, ..self.facts }
     }
 
-    fn reset(&mut self) {
+    fn reset(&mut self, _: &Counts) {
         self.was_reset = true;
     }
 
@@ -51,10 +54,16 @@ impl Client {
     pub fn with(shards: usize, config: Config) -> Self {
         // The same keys are in the same shards every time.
         let config = Config { key: *b"0123456789abcdef", ..config };
+        let stores: Vec<_> = (0..shards).map(|_| Some(Box::new(Store::new(&config, NOW)))).collect();
+        let stats = stores.iter().flatten().map(|store| store.stats().clone()).collect();
         Client {
-            stores: (0..shards).map(|_| Some(Box::new(Store::new(&config, NOW)))).collect(),
+            stores,
             parser: Parser::default(),
-            host: Host { facts: Facts { since: NOW, workers: shards as u64, ..Facts::default() }, ..Host::default() },
+            host: Host {
+                facts: Facts { since: NOW, workers: shards as u64, ..Facts::default() },
+                shards: stats,
+                ..Host::default()
+            },
             counts: Counts::default(),
             limits: LIMITS,
             now: NOW,
@@ -156,10 +165,9 @@ impl Client {
             limits: self.limits,
             now: self.now,
         };
-        self.is_closed = execute(request, data, &mut cx, out) == Flow::Close;
-        self.host.facts.counts = self.counts;
+        self.is_closed = execute(request, data, &mut cx, out) != Flow::On;
         if std::mem::take(&mut self.host.was_reset) {
-            (self.counts, self.host.facts.counts) = Default::default();
+            self.counts = Counts::default();
         }
         for (n, store) in lent.into_iter().enumerate().filter(|(_, store)| store.is_some()) {
             self.stores[n] = store;

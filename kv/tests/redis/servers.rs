@@ -1,14 +1,15 @@
 //! The commands run in this process, and by Redis.
 
 use crate::reply::Value;
-use linerate_kv::commands::{Client, Context, Request, Server, Session, Settings, Stats, Totals};
+use linerate_kv::commands::{Change, Client, Context, Rejected, Request, Server, Session, Settings, Stats, Totals};
 use linerate_kv::resp::{Limits, Parsed, Parser};
 use linerate_kv::shards::Shards;
-use linerate_kv::store::{Config, Keys, Store};
+use linerate_kv::store::{Config, Keys, ShardStats, Store};
 use std::io::{BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -37,6 +38,7 @@ pub fn now() -> u64 {
 struct Host {
     settings: Settings,
     sessions: Vec<Client>,
+    shards: Vec<Arc<ShardStats>>,
 }
 
 impl Server for Host {
@@ -52,7 +54,9 @@ impl Server for Host {
         &self.settings
     }
 
-    fn set(&mut self, settings: Settings) -> Result<(), String> {
+    fn update(&mut self, change: &mut Change<'_>) -> Result<(), Rejected> {
+        let mut settings = self.settings.clone();
+        change(&mut settings)?;
         self.settings = settings;
         Ok(())
     }
@@ -63,11 +67,17 @@ impl Server for Host {
 
     fn kill(&mut self, _: u64) {}
 
-    fn totals(&mut self) -> Totals {
-        Totals::default()
+    fn totals(&mut self, _: &Stats) -> Totals {
+        let sum = |of: fn(&ShardStats, u8) -> u64, space| self.shards.iter().map(|shard| of(shard, space)).sum();
+        let of = |space| (sum(ShardStats::keys, space), sum(ShardStats::expiring, space));
+        Totals { databases: std::array::from_fn(|space| of(space as u8)), ..Totals::default() }
     }
 
-    fn reset_totals(&mut self) {}
+    fn reset_totals(&mut self, _: &Stats) {}
+
+    fn keys(&self, space: u8) -> u64 {
+        self.shards.iter().map(|shard| shard.keys(space)).sum()
+    }
 }
 
 /// The commands, on shards in this process.
@@ -86,13 +96,15 @@ impl Ours {
         let address = "127.0.0.1:6379".parse().expect("an address");
         let session = |id| Session::new(id, address, address, true, now());
         let sessions: Vec<Session> = (0..CLIENTS as u64).map(|at| session(at + 1)).collect();
+        let stores: Vec<_> = (0..count).map(|_| Some(Box::new(Store::new(&config, now())))).collect();
         Ours {
-            stores: (0..count).map(|_| Some(Box::new(Store::new(&config, now())))).collect(),
             keys: Keys::new(&config.key),
             host: Host {
                 settings: Settings::default(),
                 sessions: sessions.iter().map(|session| session.client(now())).collect(),
+                shards: stores.iter().flatten().map(|store| store.stats().clone()).collect(),
             },
+            stores,
             sessions,
             stats: Stats::default(),
             parser: Parser::default(),

@@ -1,8 +1,11 @@
 //! The service as its clients see it, on one worker and on several.
 
 mod datagrams;
+mod figures;
+mod http;
 mod net;
 mod pieces;
+mod settings;
 
 use linerate_bypass::time::Duration;
 use net::{Client, Host};

@@ -8,6 +8,7 @@ use linerate_kv::commands::Settings;
 use linerate_kv::service::{Config, Hub, Kv, Message};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Turns after which everything has come to rest, or never will.
 const TURNS: usize = 10_000;
@@ -185,6 +186,9 @@ pub struct Host {
     workers: Vec<Worker>,
 }
 
+/// What is replied to a client's bytes, as soon as that is so many lines.
+pub type Ask<'a> = dyn FnMut(Client, &[u8], usize) -> String + 'a;
+
 /// A client's connection.
 #[derive(Debug, Clone, Copy)]
 pub struct Client(ConnId);
@@ -330,6 +334,41 @@ impl Host {
         panic!("the service does not come to rest");
     }
 
+    /// Only the worker `worker` has a turn.
+    pub fn turn_of(&mut self, worker: usize) {
+        self.workers[worker].turn();
+    }
+
+    /// Requests that `worker` counts for its metrics.
+    pub fn requests(&self, worker: usize) -> u64 {
+        self.workers[worker].kv.requests().unwrap()
+    }
+
+    /// Runs each worker on a thread of its own. `run` asks the worker of this number; workers go on having turns until all have
+    /// returned from it.
+    pub fn run_on_threads(&mut self, run: impl Fn(usize, &mut Ask<'_>) + Sync) {
+        let running = AtomicUsize::new(self.workers.len());
+        std::thread::scope(|scope| {
+            for (number, worker) in self.workers.iter_mut().enumerate() {
+                let (running, run) = (&running, &run);
+                scope.spawn(move || {
+                    // One that fails does not keep the others waiting.
+                    let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                        run(number, &mut |client, bytes, lines| worker.ask(client, bytes, lines));
+                    }));
+                    running.fetch_sub(1, Ordering::Release);
+                    if let Err(panic) = outcome {
+                        std::panic::resume_unwind(panic);
+                    }
+                    while running.load(Ordering::Acquire) > 0 {
+                        worker.turn();
+                        std::thread::yield_now();
+                    }
+                });
+            }
+        });
+    }
+
     /// All workers have a turn.
     pub fn turn(&mut self) {
         self.workers.iter_mut().for_each(|worker| _ = worker.turn());
@@ -344,6 +383,21 @@ impl Host {
 }
 
 impl Worker {
+    /// What is replied to `bytes`, as soon as that is so many lines.
+    fn ask(&mut self, client: Client, bytes: &[u8], lines: usize) -> String {
+        let end = self.net.end(client.0);
+        end.input.push_back(bytes.to_vec());
+        end.has_news = true;
+        loop {
+            self.turn();
+            let output = &mut self.net.end(client.0).output;
+            if output.iter().filter(|byte| **byte == b'\n').count() >= lines {
+                return String::from_utf8_lossy(&std::mem::take(output)).into_owned();
+            }
+            std::thread::yield_now();
+        }
+    }
+
     /// One turn. Returns whether anything happened.
     fn turn(&mut self) -> bool {
         let Worker { kv, net, mail } = self;

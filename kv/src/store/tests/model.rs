@@ -392,6 +392,11 @@ fn run(evict: Evict, memory: usize, steps: Vec<((u8, u8), Do)>) -> Result<(), Te
     writers.into_iter().for_each(|writer| bench.store.export_to(writer));
     for ((space, key), what) in steps {
         bench.step(&((space, key), name(key)), what, may_refuse)?;
+        for space in 0..2 {
+            let stats = bench.store.stats();
+            let published = (stats.keys(space) as usize, stats.expiring(space) as usize);
+            prop_assert_eq!(published, (bench.store.len(space), bench.store.expiring(space)));
+        }
         bench.compare_export(room)?;
     }
     // All that there is, is as it should be; and all memory comes back.

@@ -1,0 +1,23 @@
+//! Ways to the data that no password protects.
+
+/// Option of `kv serve` that gives access without a password, and so excludes one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum PasswordConflict {
+    /// Datagrams of memcached clients.
+    #[error("--udp: a datagram carries no password, and its source address can be forged")]
+    Udp,
+    /// Strings that peers read over RDMA.
+    #[error("--export: an RDMA READ carries no password, and a remote key of 32 bits can be guessed")]
+    Export,
+    /// Counters that peers change over RDMA.
+    #[error("--counters: an RDMA atomic operation carries no password, and a remote key of 32 bits can be guessed")]
+    Counters,
+}
+
+impl PasswordConflict {
+    /// Returns the first of the options in use that excludes a password.
+    pub fn find(udp: bool, export: bool, counters: bool) -> Option<Self> {
+        let options = [(udp, Self::Udp), (export, Self::Export), (counters, Self::Counters)];
+        options.into_iter().find_map(|(is_used, conflict)| is_used.then_some(conflict))
+    }
+}
