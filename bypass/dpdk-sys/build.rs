@@ -16,7 +16,6 @@ const FUNCTIONS: &[&str] = &[
     "rte_eth_dev_close",
     "rte_eth_dev_get_port_by_name",
     "rte_eth_dev_set_mtu",
-    "rte_eth_dev_start",
     "rte_eth_dev_stop",
     "rte_eth_find_next_owned_by",
     "rte_eth_promiscuous_disable",

@@ -412,6 +412,26 @@ int lr_port_configure(uint16_t port, const struct lr_port_conf *conf)
 	return rte_eth_dev_configure(port, conf->queues, conf->queues, &eth);
 }
 
+int lr_port_start(uint16_t port)
+{
+	/* The type is that of the driver if it is loaded, and otherwise a new one that nothing logs by. */
+	int type = rte_log_register("pmd.net.virtio.init");
+	int level = type < 0 ? -1 : rte_log_get_level((uint32_t)type);
+	uint32_t global = rte_log_get_global_level();
+	int ret;
+
+	if (level >= 0 && level < (int)RTE_LOG_INFO)
+		rte_log_set_level((uint32_t)type, RTE_LOG_INFO);
+	if (global < RTE_LOG_INFO)
+		rte_log_set_global_level(RTE_LOG_INFO);
+	ret = rte_eth_dev_start(port);
+	if (global < RTE_LOG_INFO)
+		rte_log_set_global_level(global);
+	if (level >= 0 && level < (int)RTE_LOG_INFO)
+		rte_log_set_level((uint32_t)type, (uint32_t)level);
+	return ret;
+}
+
 int lr_port_descriptors(uint16_t port, uint16_t *rx, uint16_t *tx)
 {
 	return rte_eth_dev_adjust_nb_rx_tx_desc(port, rx, tx);

@@ -176,6 +176,8 @@ struct lr_port_conf {
 	uint16_t mtu;
 	uint32_t max_lro;
 };
+/* Starts the port, and has the virtio driver log at RTE_LOG_INFO the transmit function that it selects. */
+int lr_port_start(uint16_t port);
 int lr_port_configure(uint16_t port, const struct lr_port_conf *conf);
 /* Rounds numbers of descriptors to what the port can have. */
 int lr_port_descriptors(uint16_t port, uint16_t *rx, uint16_t *tx);

@@ -137,9 +137,16 @@ impl Ethdev {
             log::reason(|| unsafe { sys::lr_tx_queue_setup(port, queue, setup.tx_descriptors, setup.numa_node) })
                 .map_err(|reason| ("given a transmit queue", reason))?;
         }
+        log::forget_tx(port);
         // SAFETY: no pointers.
-        log::reason(|| unsafe { sys::rte_eth_dev_start(port) }).map_err(|reason| ("started", reason))?;
+        log::reason(|| unsafe { sys::lr_port_start(port) }).map_err(|reason| ("started", reason))?;
         Ok(())
+    }
+
+    /// Returns whether the driver is virtio's, and transmits by a function for split virtqueues, since the device was started.
+    /// DPDK has no call that tells, but the driver logs the function that it selects. Without the message, the answer is no.
+    pub fn has_split_tx(&self) -> bool {
+        log::has_split_tx(self.port)
     }
 
     /// Programs the redirection table; whether the device took it.
@@ -213,6 +220,7 @@ impl Drop for Ethdev {
             sys::rte_eth_dev_stop(self.port);
             sys::rte_eth_dev_close(self.port);
         }
+        log::forget_tx(self.port);
         open_ports().remove(&self.port);
         if let Some((bus, name)) = &self.device {
             // SAFETY: two strings.

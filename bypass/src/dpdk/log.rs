@@ -1,13 +1,39 @@
 //! DPDK's log: handed on to `tracing`, and its errors kept for the moment in which something fails.
 
 use dpdk_sys as sys;
-use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard};
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Errors remembered: what one failed call leaves behind is a handful.
 const REMEMBERED: usize = 16;
 
 static ERRORS: Mutex<VecDeque<String>> = Mutex::new(VecDeque::new());
+
+/// Ports on which the virtio driver transmits by a function for split virtqueues, by its log.
+static SPLIT_TX: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
+
+fn split_tx() -> MutexGuard<'static, BTreeSet<u16>> {
+    SPLIT_TX.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Returns whether the virtio driver has logged, when it started `port` last, that it transmits by a function for split
+/// virtqueues.
+pub(super) fn has_split_tx(port: u16) -> bool {
+    split_tx().contains(&port)
+}
+
+/// Forgets the transmit function of `port`.
+pub(super) fn forget_tx(port: u16) {
+    split_tx().remove(&port);
+}
+
+/// Parses the line by which `set_rxtx_funcs` of the virtio driver names the transmit function of a port. Returns the port, and
+/// whether the function is `virtio_xmit_pkts` ("standard") or `virtio_xmit_pkts_inorder` ("inorder"). Those for packed virtqueues
+/// are "packed ring standard" and "packed ring vectorized".
+fn transmit_function(line: &str) -> Option<(u16, bool)> {
+    let (path, port) = line.split_once("virtio: using ")?.1.split_once(" Tx path on port ")?;
+    Some((port.parse().ok()?, matches!(path, "standard" | "inorder")))
+}
 
 fn errors() -> MutexGuard<'static, VecDeque<String>> {
     ERRORS.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
@@ -37,6 +63,14 @@ unsafe extern "C" fn sink(level: u32, text: *const std::ffi::c_char, len: usize)
                 errors.pop_front();
             }
             errors.push_back(without_origin(line).to_owned());
+        }
+        if let Some((port, is_split)) = transmit_function(line) {
+            let mut ports = split_tx();
+            if is_split {
+                ports.insert(port)
+            } else {
+                ports.remove(&port)
+            };
         }
         // An error in DPDK's eyes is a peer that went away in ours: what fails is reported by who called.
         if level <= sys::LR_LOG_WARNING {
@@ -86,5 +120,17 @@ mod tests {
         assert_eq!(without_origin("vhost_user_setup(): connect error, No such file"), "connect error, No such file");
         assert_eq!(without_origin("EAL: Cannot get hugepage information."), "Cannot get hugepage information.");
         assert_eq!(without_origin("VHOST_CONFIG: (a b): c"), "VHOST_CONFIG: (a b): c");
+    }
+
+    #[test]
+    fn transmit_function_is_read_from_the_drivers_log() {
+        let path = |path: &str| transmit_function(&format!("set_rxtx_funcs(): virtio: using {path} path on port 12"));
+        assert_eq!(path("standard Tx"), Some((12, true)));
+        assert_eq!(path("inorder Tx"), Some((12, true)));
+        assert_eq!(path("packed ring standard Tx"), Some((12, false)));
+        assert_eq!(path("packed ring vectorized Tx"), Some((12, false)));
+        assert_eq!(path("another Tx"), Some((12, false)), "of an unknown function nothing is known");
+        assert_eq!(path("standard Rx"), None);
+        assert_eq!(transmit_function("virtio: using standard Tx path on port ?"), None);
     }
 }

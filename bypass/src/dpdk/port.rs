@@ -357,6 +357,7 @@ fn open_once(eal: &Eal, plan: &Plan, config: &PortConfig) -> Result<Shared, Open
         pool.taint();
     }
     start(plan, &choice, &devices, &pool)?;
+    choice.note_virtqueues(devices.iter().all(Ethdev::has_split_tx));
     if choice.setup.rss_types != 0 {
         choice.capabilities.rss = devices.iter().all(|device| device.spread(&choice.setup));
     }

@@ -8,16 +8,12 @@ use super::port::Shared;
 use super::segment::OFFLOADS;
 use super::setup::ETHERNET;
 use crate::capture::Capture;
-use crate::packet::TAG;
 use crate::prefetch::{CACHE_LINE, prefetch_to_write};
 use crate::{BURST, Bytes, Capabilities, MacAddr, Nic, Packet, QueueStats};
 use dpdk_sys as sys;
 use std::cell::Cell;
 use std::marker::PhantomData;
 use std::sync::Arc;
-
-/// The largest frame that segmentation offload takes.
-const MAX_TSO_FRAME: usize = 65_535 + ETHERNET + TAG;
 
 /// A queue pair of a [`Port`](super::Port), from [`Port::take_queues`](super::Port::take_queues).
 ///
@@ -37,9 +33,10 @@ pub struct QueuePair {
     mac: MacAddr,
     max_segments: usize,
     max_tso_segments: usize,
+    max_tso_frame: usize,
     /// What a frame asks for that the driver wants to prepare.
     to_prepare: u64,
-    /// Frames are lent to the driver.
+    /// Frames are lent to the driver, which transmits into a split virtqueue.
     lends: bool,
     /// The driver's memory may vanish within a burst.
     may_vanish: bool,
@@ -77,8 +74,9 @@ impl QueuePair {
             mac: shared.mac,
             max_segments: shared.choice.max_segments,
             max_tso_segments: shared.choice.max_tso_segments,
+            max_tso_frame: shared.choice.max_tso_frame,
             to_prepare: if shared.choice.virtio { sys::LR_TX_TCP_SEG } else { OFFLOADS },
-            lends: shared.choice.virtio,
+            lends: shared.choice.split_tx,
             may_vanish: shared.choice.may_vanish,
             cold: shared.choice.cold,
             stats: QueueStats::default(),
@@ -91,6 +89,12 @@ impl QueuePair {
     /// The pool that the packets of this port come from.
     pub fn mempool(&self) -> &Mempool {
         &self.pool
+    }
+
+    /// Returns whether a frame whose payload is [retained](Packet::retain) is presented to the driver as one without other holders,
+    /// so that the driver puts its header in front of the frame and not into a descriptor of its own: on split virtqueues.
+    pub fn masks_reference_counts(&self) -> bool {
+        self.lends
     }
 
     /// Lets `capture` keep copies of what passes from now on, until nobody reads them any more.
@@ -118,7 +122,7 @@ impl QueuePair {
         let (max, max_segments) = if flags & sys::LR_TX_TCP_SEG == 0 {
             (self.longest, self.max_segments)
         } else if self.capabilities().tso.is_some() {
-            (MAX_TSO_FRAME, self.max_tso_segments)
+            (self.max_tso_frame, self.max_tso_segments)
         } else {
             (0, 0)
         };
@@ -335,8 +339,23 @@ impl Nic for QueuePair {
             {
                 capture.sending(&from[taken..taken + ready]);
             }
-            // SAFETY: virtio frees what the other end has read, and shows it the frames of a call when it has looked at
-            // all of them.
+            // SAFETY: between `lend` and `reclaim` the driver does not free these frames. `lends` says that the driver
+            // transmits by `virtio_xmit_pkts` or `virtio_xmit_pkts_inorder` of DPDK's virtio driver, for split virtqueues:
+            // - Both fill descriptors and the available ring (`virtqueue_enqueue_xmit`, `virtqueue_enqueue_xmit_inorder`,
+            //   `vq_update_avail_ring`) for all frames of the call, and store `avail->idx` once, behind the loop
+            //   (`vq_update_avail_idx`). The device may not look at a frame before it sees that index.
+            // - Within the call they free frames in `virtio_xmit_cleanup` and `virtio_xmit_cleanup_inorder` only, and of those
+            //   no more than `virtqueue_nused` says that the device has put into the used ring. So these are of earlier calls.
+            // - They free no frame that they refuse, short of one in which `rte_vlan_insert` fails: no frame for a virtio port
+            //   has `LR_TX_VLAN` (`setup::choose` clears `vlan`).
+            // - No other thread frees frames of this queue: `lr_tx_reclaim` and the closing of the device need the queue pair
+            //   or a closed gate.
+            // It is taken for granted that the device puts no descriptor into the used ring that was not made available to it;
+            // the driver does not survive one that does.
+            // The functions for packed virtqueues are not masked for. `virtio_xmit_pkts_packed` and
+            // `virtio_xmit_pkts_packed_vec` make each frame available within the loop (`virtqueue_store_flags_packed`), and free
+            // what the device has used in the same loop (`virtio_xmit_cleanup_packed`). Other drivers are not, either:
+            // `eth_vhost_tx`, for one, frees every frame that it has copied.
             let mut lent = if self.lends { unsafe { lend(&from[taken..taken + ready]) } } else { 0 };
             // SAFETY: an `Mbuf` is a pointer to an mbuf; the driver takes the first ones that it returns the number
             // of, which are forgotten below. The queue has no other user, and exists while the gate is open.

@@ -19,7 +19,11 @@ const TAGS: usize = 8;
 /// The largest IP packet.
 const MAX_IP: usize = 65_535;
 /// The largest TCP payload of one packet: what an IPv4 packet holds beside the longest headers.
-pub(super) const TSO_PAYLOAD: usize = MAX_IP - 60 - 60;
+pub(super) const TSO_PAYLOAD: usize = MAX_IP - TCP_IP_HEADERS;
+/// The longest headers of TCP over IPv4.
+const TCP_IP_HEADERS: usize = 60 + 60;
+/// The largest frame that segmentation offload takes.
+const MAX_TSO_FRAME: usize = MAX_IP + ETHERNET + TAG;
 /// Data room of a packet at least.
 const DATA_ROOM: usize = 2048;
 /// Bytes of `struct virtio_net_hdr` with the number of buffers (virtio 1.2, 5.1.6).
@@ -48,6 +52,8 @@ pub(super) struct Choice {
     /// else by an indirect descriptor. Before, it wants to be asked to prepare only what it is to segment: the sums that it
     /// would put into other frames are there.
     pub virtio: bool,
+    /// The driver is virtio's, and transmits into split virtqueues.
+    pub split_tx: bool,
     /// The driver is memif's, which frees the shared memory on a thread of EAL's when the other end goes away, and waits for
     /// nobody: a burst may have to be left.
     pub may_vanish: bool,
@@ -63,6 +69,31 @@ pub(super) struct Choice {
     pub max_segments: usize,
     /// The same for a frame that the device is to segment.
     pub max_tso_segments: usize,
+    /// Bytes of such a frame at most, with its headers.
+    pub max_tso_frame: usize,
+}
+
+/// Segments of a frame that the virtio driver sends by an indirect descriptor, at most (`VIRTIO_MAX_TX_INDIRECT` - 1).
+const INDIRECT_SEGMENTS: usize = 7;
+
+impl Choice {
+    /// Notes which virtqueues the started virtio driver transmits into.
+    ///
+    /// On packed virtqueues every frame must be short enough for an indirect descriptor. For such a frame
+    /// `virtqueue_enqueue_xmit_packed` does not write the buffer id into the descriptor of the ring unless VIRTIO_F_IN_ORDER was
+    /// negotiated, so that the device returns the id that was there. That is the right one only as long as every frame takes one
+    /// descriptor; after one that took several, the driver loses ids and writes past its tables (DPDK 22.11).
+    pub fn note_virtqueues(&mut self, split_tx: bool) {
+        self.split_tx = self.virtio && split_tx;
+        if self.virtio && !split_tx {
+            self.max_segments = self.max_segments.min(INDIRECT_SEGMENTS);
+            self.max_tso_segments = self.max_tso_segments.min(INDIRECT_SEGMENTS);
+            // What a copy has room for.
+            self.max_tso_frame = self.max_tso_frame.min(INDIRECT_SEGMENTS * usize::from(self.data_room));
+            let payload = self.max_tso_frame - (ETHERNET + TAGS + TCP_IP_HEADERS);
+            self.capabilities.tso = self.capabilities.tso.map(|most| most.min(payload));
+        }
+    }
 }
 
 /// Chooses the configuration of `plan`, whose devices report `info` and have `devices` of them.
@@ -202,6 +233,7 @@ pub(super) fn choose(
         data_room: data_room as u16,
         packets,
         virtio,
+        split_tx: false,
         may_vanish: is_memif(plan),
         cold: virtio || plan.kind == Kind::Other,
         one_piece: is_xdp,
@@ -209,6 +241,7 @@ pub(super) fn choose(
         tag: if config.vlan && !vlan { TAG } else { 0 },
         max_segments: segments(info.tx_mtu_segments_max),
         max_tso_segments: segments(info.tx_segments_max),
+        max_tso_frame: MAX_TSO_FRAME,
     })
 }
 

@@ -127,7 +127,15 @@ fn connect(shared: &Shared) -> bool {
             tracing::warn!("{}: the other end is back and offers less than before: not used", shared.plan.via);
             return Ok(None);
         }
-        port::start(&shared.plan, &shared.choice, &devices, &shared.pool).map(|()| Some(devices))
+        port::start(&shared.plan, &shared.choice, &devices, &shared.pool)?;
+        if shared.choice.split_tx && !devices.iter().all(Ethdev::has_split_tx) {
+            tracing::warn!(
+                "{}: the other end is back with packed virtqueues in place of split ones: not used",
+                shared.plan.via
+            );
+            return Ok(None);
+        }
+        Ok(Some(devices))
     });
     match connected {
         Ok(Some(made)) => {

@@ -16,7 +16,7 @@ const QUEUES: &str = "LINERATE_TEST_QUEUES";
 const MEMORY: &str = "LINERATE_TEST_MEMORY";
 
 /// Runs one end here and the other in a peer, which echoes; `ours` begins when the peer is being started.
-fn between(name: &str, peers: fn(&str) -> String, queues: u16, memory: &str, ours: impl FnOnce(String)) {
+pub fn between(name: &str, peers: fn(&str) -> String, queues: u16, memory: &str, ours: impl FnOnce(String)) {
     parts(name, |role| match role {
         "peer" => {
             let huge = std::env::var_os(MEMORY).is_some_and(|memory| memory == "huge");

@@ -11,3 +11,4 @@ mod packets;
 mod ports;
 mod process;
 mod survival;
+mod virtqueues;
