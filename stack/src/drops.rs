@@ -40,6 +40,8 @@ causes! {
     ExtensionHeader = "TCP behind an extension header",
     /// The owner's mailbox was full.
     MailboxFull = "mailbox of the owning worker full",
+    /// A segment to a listening port without SYN, RST or ACK (RFC 9293 §3.10.7.2), or with SYN and FIN.
+    InvalidFlags = "segment to a listening port with invalid flags",
     /// A SYN beyond the limit of half-open connections.
     HalfOpenFull = "too many half-open connections",
     /// A SYN beyond the limit of connections.

@@ -102,6 +102,11 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         {
             return self.accept_cookie(tuple, arrival, hash, peer, packet, egress, now);
         }
+        if flags & (Control::ACK.0 | Control::RST.0) == 0 {
+            // RFC 9293 §3.10.7.2, fourth. A reset would acknowledge the segment's number, and refuse the connection of a SYN
+            // that has the same number and is under way.
+            return egress.drop_for(Cause::InvalidFlags);
+        }
         self.shared.reset_for(tuple, arrival, egress, now);
     }
 

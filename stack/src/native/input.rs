@@ -205,6 +205,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         match block.state {
             State::SynSent => return self.syn_sent(&arrival, &options, packet, egress, now),
             State::Closed => return,
+            _ if control.has(Control::RST) => return self.take_reset(&arrival, egress, now),
             State::SynReceived if control.has(Control::SYN) && arrival.seq + 1 == block.rcv_nxt => {
                 if !control.has(Control::ACK) {
                     // The SYN again: ours was lost.
@@ -225,26 +226,22 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
                     let old = (timestamp.value.wrapping_sub(block.ts_recent) as i32) < 0;
                     if old && self.ts_recent_is_outdated(now) {
                         self.block.ts_recent = timestamp.value;
-                    } else if old && !control.has(Control::RST) {
+                    } else if old {
                         // RFC 7323 §5.3 R1.
-                        return self.answer_out_of_order(&arrival, now);
+                        return self.answer_out_of_order(&arrival, egress, now);
                     }
                     Some(timestamp)
                 }
                 // RFC 7323 §3.2.
-                None if !control.has(Control::RST) => return egress.drop_for(Cause::NoTimestamp),
-                None => None,
+                None => return egress.drop_for(Cause::NoTimestamp),
             }
         } else {
             None
         };
         let block = &mut *self.block;
         if !is_acceptable(block, &arrival) {
-            if control.has(Control::RST) {
-                return;
-            }
             let probes = block.rcv_window() == 0 && arrival.seq == block.rcv_nxt && !control.has(Control::SYN);
-            self.answer_out_of_order(&arrival, now);
+            self.answer_out_of_order(&arrival, egress, now);
             if !probes {
                 return;
             }
@@ -254,18 +251,9 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         }
         let block = &mut *self.block;
         let control = arrival.control;
-        if control.has(Control::RST) {
-            // RFC 5961 §3.2.
-            if arrival.seq == block.rcv_nxt {
-                self.end(Flags::WAS_RESET);
-            } else {
-                self.challenge(now);
-            }
-            return;
-        }
         if control.has(Control::SYN) {
             // RFC 5961 §4.2.
-            return self.challenge(now);
+            return self.challenge(egress, now);
         }
         if !control.has(Control::ACK) {
             return;
@@ -290,7 +278,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         if arrival.ack.after(block.nxt)
             || i64::from(block.una.distance(arrival.ack)) > i64::from(self.cold.largest_window(block.snd_scale()))
         {
-            return self.challenge(now);
+            return self.challenge(egress, now);
         }
         if let Some(timestamp) = timestamp
             && !arrival.seq.after(block.rcv_acked)
@@ -381,6 +369,8 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         }
         let mut send = block.unsent > 0 || outcome.window_changed || block.flags.has(Flags::FIN_QUEUED);
         if forward {
+            // A tail loss probe that the port has not taken is needless (RFC 8985 §7.2).
+            block.flags.clear(Flags::PROBE);
             block.una = arrival.ack;
             let packets = buffers.queue.acknowledge(arrival.ack);
             self.shared.pinned.unqueue(packets);
@@ -424,10 +414,10 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
 
     /// Answers a segment that is not acceptable or old (RFC 9293 §3.10.7.4, first; RFC 7323 §5.3), saying which data of it
     /// were known (RFC 2883 §4).
-    fn answer_out_of_order(&mut self, arrival: &Arrival, now: Instant) {
+    fn answer_out_of_order<N: Nic<Packet = P>>(&mut self, arrival: &Arrival, egress: &mut Egress<N>, now: Instant) {
         let block = &mut *self.block;
         if arrival.len == 0 && arrival.span() == 0 {
-            return self.challenge(now);
+            return self.challenge(egress, now);
         }
         let end = arrival.seq + arrival.len;
         if arrival.len > 0 && !end.after(block.rcv_nxt) && block.state.is_synchronized() {
@@ -440,14 +430,29 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
 
     /// Acknowledges what we have, unless that was done just now: a peer that knows nothing of the connection answers with a
     /// reset that we believe (RFC 5961 §3.2, §7).
-    pub(super) fn challenge(&mut self, now: Instant) {
+    fn challenge<N: Nic<Packet = P>>(&mut self, egress: &mut Egress<N>, now: Instant) {
         if !self.cold.may_challenge(now) {
             return;
         }
-        // In SYN-RECEIVED, ACK_NOW would be our SYN again.
-        let how = if self.block.state == State::SynReceived { Flags::PROBE } else { Flags::ACK_NOW };
-        self.block.flags |= how;
+        if self.block.state == State::SynReceived {
+            // `ACK_NOW` would send the SYN-ACK again.
+            let seq = self.block.nxt;
+            self.send_empty(seq, Control::ACK, egress, now);
+            return;
+        }
+        self.block.flags |= Flags::ACK_NOW;
         self.dirty();
+    }
+
+    /// Processes a reset (RFC 5961 §3.2). Only its sequence number counts: neither a payload nor an old timestamp (RFC 7323
+    /// §5.2) makes it acceptable or unacceptable.
+    fn take_reset<N: Nic<Packet = P>>(&mut self, arrival: &Arrival, egress: &mut Egress<N>, now: Instant) {
+        let block = &*self.block;
+        if arrival.seq == block.rcv_nxt {
+            self.end(Flags::WAS_RESET);
+        } else if arrival.seq.after(block.rcv_nxt) && arrival.seq.before(block.rcv_edge) {
+            self.challenge(egress, now);
+        }
     }
 
     /// Whether the connection has been silent for so long that its peer's timestamps may have wrapped (RFC 7323 §5.5).

@@ -42,18 +42,12 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             }
             State::Closed => return false,
             State::SynSent | State::SynReceived => {
-                let challenges = block.flags.take(Flags::PROBE);
                 if block.flags.take(Flags::ACK_NOW) {
-                    // Our SYN says all that a challenge would.
                     let went = self.send_syn(egress, now);
                     if !went {
                         self.block.flags |= Flags::ACK_NOW;
                     }
                     return !went;
-                }
-                if challenges {
-                    let seq = block.nxt;
-                    self.send_empty(seq, Control::ACK, egress, now);
                 }
                 return false;
             }
@@ -62,6 +56,8 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         let more = self.send_data(egress, now);
         self.send_signals(egress, now);
         if !more {
+            // A probe that found nothing to send must not widen the window later.
+            self.block.flags.clear(Flags::PROBE);
             self.idle(now);
         }
         more
@@ -126,8 +122,8 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         let block = &mut *self.block;
         let buffers = self.shared.buffers.attach(block);
         let mut allowance = block.cwnd;
+        let probe = outstanding > 0 && block.flags.has(Flags::PROBE);
         if outstanding > 0 {
-            let probe = block.flags.has(Flags::PROBE);
             // Unless it has been acknowledged while the port took nothing.
             if probe
                 && let Some((seq, len)) = buffers.probe
@@ -157,7 +153,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
                 len = 0;
             }
         }
-        if len > 0 && len < mss && self.shared.settings.nagle && outstanding > 0 && !fin_waits {
+        if len > 0 && len < mss && self.shared.settings.nagle && outstanding > 0 && !fin_waits && !probe {
             len = 0;
         }
         let ends = len == block.unsent;

@@ -145,7 +145,8 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         let Some(buffers) = self.shared.buffers.of_mut(block) else { return };
         let cold = &mut *self.cold;
         let limits = &self.shared.settings.limits;
-        let unsent = block.unsent > 0 && block.window_left() > 0;
+        // A segment that the window has no room for is not sent in part (RFC 9293 §3.8.6.2.1).
+        let unsent = block.unsent > 0 && block.window_left() >= block.unsent.min(block.mss.into());
         let mut time_outs = 0;
         let expired = buffers.flight.expire(now, unsent, &mut block.rtt, &mut cold.path, &mut cold.control, limits);
         block.cwnd = cold.control.window();

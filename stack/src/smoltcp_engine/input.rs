@@ -97,7 +97,13 @@ impl SmoltcpEngine {
             }
         }
         let begins = tcp.syn() && !tcp.ack() && !tcp.rst() && !tcp.fin();
-        if !begins || !self.listens(tuple.local()) {
+        let listens = self.listens(tuple.local());
+        if listens && !begins && !tcp.ack() && !tcp.rst() {
+            // RFC 9293 §3.10.7.2, fourth: discarded silently. A SYN+FIN begins no connection.
+            egress.drop_for(Cause::InvalidFlags);
+            return None;
+        }
+        if !begins || !listens {
             if let Some(reset) = Reply::reset_for(tcp) {
                 reset.send(&tuple, egress, now);
             }

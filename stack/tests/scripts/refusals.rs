@@ -2,6 +2,9 @@
 
 use super::harness::*;
 
+/// The name of the cause under which such segments are counted.
+const INVALID_FLAGS: &str = "segment to a listening port with invalid flags";
+
 #[test]
 fn a_closed_port_refuses_every_segment_but_a_reset() {
     // RFC 9293 §3.10.7.1.
@@ -53,6 +56,68 @@ fn a_listener_refuses_what_acknowledges_something_and_ignores_resets() {
         s.expect_nothing();
     }
     s.shake_hands();
+}
+
+/// Segments without SYN, RST or ACK, as port scanners send them (FIN, NULL, XMAS), and a SYN that is a FIN too.
+fn probes() -> [Seg; 6] {
+    let with = |flags| data(0, 0).no_ack().flags(flags);
+    [with(FIN), with(0), with(FIN | PSH | URG), with(URG), with(SYN | FIN), data(0, 10).no_ack()]
+}
+
+#[test]
+fn a_listener_discards_segments_without_syn_rst_or_ack() {
+    // RFC 9293 §3.10.7.2, fourth: dropped silently. A SYN+FIN begins nothing, and is dropped as other systems do.
+    for peer in [peer(), peer().ipv6()] {
+        let mut s = Script::listen(peer, |_| {});
+        for probe in probes() {
+            s.inject(probe);
+            s.expect_nothing();
+        }
+        assert_eq!(s.drops(INVALID_FLAGS), probes().len() as u64);
+        s.shake_hands();
+    }
+}
+
+#[test]
+fn a_full_listener_discards_segments_without_syn_rst_or_ack() {
+    // As above, where SYNs are answered by cookies (RFC 4987 §3.6).
+    native_only!();
+    let mut s = Script::listen(peer(), |config| config.max_half_open = 0);
+    s.inject_hello(syn(0).port(5001));
+    s.expect(syn_ack(0, 1).port(5001));
+    for probe in probes() {
+        s.inject(probe);
+        s.expect_nothing();
+    }
+    s.shake_hands();
+}
+
+#[test]
+fn a_probe_before_a_syn_does_not_refuse_the_connection() {
+    // RFC 9293 §3.10.7.3, second: a reset that acknowledges the SYN would refuse the connection that begins behind the probe.
+    let usual = peer().sack().timestamps().window_scale(7);
+    for probe in probes() {
+        for peer in [peer(), usual.clone()] {
+            let mut s = Script::listen(peer.clone(), |_| {});
+            let hello = s.hello(syn(0));
+            s.inject_burst([probe.clone(), hello]);
+            s.expect(syn_ack(0, 1));
+            s.inject(ack(1, 1));
+            s.expect_opened();
+            s.expect_alive(1, 1);
+        }
+    }
+}
+
+#[test]
+fn a_closed_port_refuses_a_syn_that_is_a_fin_too() {
+    // RFC 9293 §3.10.7.1: all segments but resets are refused; SYN and FIN take up a number each.
+    let mut s = Script::listen(peer(), |config| config.listen = vec!["10.0.0.2:8".parse().unwrap()]);
+    for (flags, ack) in [(SYN | FIN, 2), (0, 0), (FIN | PSH | URG, 1)] {
+        s.inject(data(0, 0).no_ack().flags(flags));
+        s.expect(refusal(ack));
+    }
+    assert_eq!(s.drops(INVALID_FLAGS), 0);
 }
 
 #[test]

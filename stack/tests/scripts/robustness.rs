@@ -201,6 +201,81 @@ fn a_reset_in_syn_received_must_be_exact_too() {
     s.expect_alive(1, 1);
 }
 
+/// A connection in SYN-RECEIVED, begun by the peer or by both ends at once (RFC 9293 §3.5, figures 6 and 8).
+fn syn_received(both_open: bool) -> Script {
+    let mut s = if both_open { Script::connecting(peer(), |_| {}) } else { Script::listen(peer(), |_| {}) };
+    if both_open {
+        s.expect(syn(0));
+    }
+    s.inject_hello(syn(0));
+    s.expect(syn_ack(0, 1));
+    s
+}
+
+#[test]
+fn syn_received_discards_a_reset_outside_the_window() {
+    // RFC 5961 §3.2, 1): silently. It is the number of the reset itself that counts, whatever it carries.
+    native_only!();
+    for both_open in [false, true] {
+        let mut s = syn_received(both_open);
+        let edge = s.flow().right_edge;
+        for offset in [0, -1, -5, -1000, edge, edge + 1, 100_000, 1 << 31] {
+            for reset in [rst(offset), rst_ack(offset, 1), rst(offset).len(10).junk(), rst(offset).with(SYN)] {
+                s.inject(reset);
+                s.expect_nothing();
+            }
+        }
+        s.expect_no_event();
+        s.inject(ack(1, 1));
+        s.expect_opened();
+        s.expect_alive(1, 1);
+    }
+}
+
+#[test]
+fn a_reset_with_data_or_at_the_edge_outside_the_window_is_ignored() {
+    // RFC 5961 §3.2, 1).
+    native_only!();
+    for state in STATES {
+        let (mut s, ours, theirs) = in_state(state);
+        let edge = theirs + 65_535;
+        for reset in [rst(edge), rst_ack(edge, ours), rst(theirs - 5).len(10).junk(), rst(theirs - 1).with(FIN)] {
+            s.inject(reset);
+            s.expect_nothing();
+        }
+        s.expect_no_event();
+    }
+}
+
+#[test]
+fn a_reset_at_a_closed_window_ends_the_connection() {
+    // RFC 9293 §3.10.7.4, first: with a window of zero, resets are looked at all the same.
+    native_only!();
+    let mut s = Script::accepted_with(peer(), |config| settings::receive_buffer(config, 16 << 10));
+    s.stop_reading();
+    let next = s.fill_window(1, 0);
+    assert_eq!(s.flow().right_edge, next);
+    s.inject(rst(next + 1));
+    s.expect_nothing();
+    s.inject(rst(next));
+    s.expect_closed(CloseReason::Reset);
+}
+
+#[test]
+fn a_challenge_in_syn_received_does_not_widen_the_congestion_window() {
+    // RFC 5961 §3.2, 3); RFC 6928 §2: ten segments, though the challenge and the end of the handshake come in one burst.
+    native_only!();
+    for challenged in [rst(100), ack(0, 1)] {
+        let mut s = syn_received(false);
+        s.inject_burst([challenged, ack(1, 1)]);
+        s.expect(ack(1, 1));
+        s.expect_opened();
+        s.write(20 * SEG);
+        s.expect_flight(1, INITIAL_WINDOW);
+        s.expect_nothing();
+    }
+}
+
 #[test]
 fn a_reset_refuses_a_simultaneous_open() {
     // RFC 9293 §3.10.7.4, second, SYN-RECEIVED from an active OPEN.

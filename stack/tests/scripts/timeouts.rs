@@ -252,6 +252,34 @@ fn a_probe_does_not_go_beyond_the_window_of_the_peer() {
 }
 
 #[test]
+fn a_probe_does_not_split_a_segment_to_fit_the_window_of_the_peer() {
+    // RFC 8985 §7.3: new data only if the window has room for the segment. RFC 9293 §3.8.6.2.1: no part of one.
+    native_only!();
+    let mut s = Script::accepted(peer().sack().rtt(NEAR).window(4500));
+    s.write(6000);
+    s.expect_flight(1, 4);
+    expect_tail_probe(&mut s, data(3001, 1000));
+    // The window's opening finds no probe that is still owed.
+    s.inject(ack(1, 1).window(5000));
+    s.expect(data(4001, 1000));
+    s.expect_nothing();
+}
+
+#[test]
+fn a_probe_is_not_held_back_by_nagle() {
+    // RFC 8985 §7.3: what has not been sent goes as the probe, however short it is.
+    native_only!();
+    let mut s = Script::accepted_with(peer().sack().rtt(NEAR), settings::nagle);
+    s.write(5100);
+    s.expect_flight(1, 5);
+    s.expect_nothing();
+    expect_tail_probe(&mut s, data(5001, 100));
+    s.write(10_000);
+    s.expect_flight(5101, 4);
+    s.expect_nothing();
+}
+
+#[test]
 fn a_probe_that_is_not_answered_is_followed_by_the_time_out() {
     // RFC 8985 §7.3: one probe, then the timer for the time-out is armed again; a probe backs nothing off.
     native_only!();

@@ -216,7 +216,7 @@ impl Script {
     }
 
     /// `seg`, a SYN, with the options of the peer.
-    fn hello(&self, seg: Seg) -> Seg {
+    pub fn hello(&self, seg: Seg) -> Seg {
         let port = seg.port.unwrap_or(self.port);
         let echo = self.flows.get(&port).and_then(|flow| flow.last_tsval).unwrap_or(0);
         self.peer.hello(seg, self.now(), echo)
