@@ -15,6 +15,7 @@ mod scripts {
     mod congestion;
     mod cookies;
     mod data;
+    mod dsack;
     mod ecn;
     mod exchange;
     mod half_open;

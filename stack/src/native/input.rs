@@ -412,17 +412,16 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         }
     }
 
-    /// Answers a segment that is not acceptable or old (RFC 9293 §3.10.7.4, first; RFC 7323 §5.3), saying which data of it
-    /// were known (RFC 2883 §4).
+    /// Answers a segment that is not acceptable or old (RFC 9293 §3.10.7.4, first; RFC 7323 §5.3), reporting which of its
+    /// data were received before (RFC 2883 §4).
     fn answer_out_of_order<N: Nic<Packet = P>>(&mut self, arrival: &Arrival, egress: &mut Egress<N>, now: Instant) {
         let block = &mut *self.block;
         if arrival.len == 0 && arrival.span() == 0 {
             return self.challenge(egress, now);
         }
-        let end = arrival.seq + arrival.len;
-        if arrival.len > 0 && !end.after(block.rcv_nxt) && block.state.is_synchronized() {
-            self.shared.buffers.attach(block).duplicate = (arrival.seq, end);
-            block.flags |= Flags::DUPLICATE;
+        let known = arrival.seq.before(block.rcv_nxt) || block.has_buffers();
+        if arrival.len > 0 && known && block.state.is_synchronized() {
+            self.shared.buffers.attach(block).note_duplicate(block, arrival);
         }
         block.flags |= Flags::ACK_NOW;
         self.dirty();

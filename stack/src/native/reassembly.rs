@@ -148,7 +148,16 @@ impl<P: Packet> Reassembly<P> {
         }
     }
 
-    fn note_recent(&mut self, seq: Seq) {
+    /// The first part of `start..end` that is held.
+    pub fn first_held(&self, start: Seq, end: Seq) -> Option<(Seq, Seq)> {
+        let at = self.runs.partition_point(|run| !run.end.after(start));
+        let run = self.runs.get(at)?;
+        let (left, right) = (run.start.max(start), run.end.min(end));
+        right.after(left).then_some((left, right))
+    }
+
+    /// Has the stretch that holds `seq`, if one does, reported first.
+    pub fn note_recent(&mut self, seq: Seq) {
         let Some(run) = self.run_of(seq) else { return };
         let mut kept = [seq; MAX_SACK_BLOCKS];
         let mut n = 1;

@@ -1,7 +1,7 @@
 //! What arrives becomes the stream: payload in order, out of order and known already, and its end.
 
-use super::block::{Flags, State};
-use super::buffers::CROWDED;
+use super::block::{Block, Flags, State};
+use super::buffers::{Buffers, CROWDED};
 use super::connection::Connection;
 use super::input::Arrival;
 use super::reassembly::Inserted;
@@ -13,6 +13,24 @@ use linerate_bypass::time::Instant;
 /// The longest payload that is put together with others in a [crowded](CROWDED) queue, and what all in the queue have on
 /// average then: the short ones among many long ones, the ends of messages, are not worth a copy.
 const SHORT: u32 = 256;
+
+impl<P: Packet> Buffers<P> {
+    /// Notes what of `arrival`, whose payload has not been taken in, was received before, for the next acknowledgement to
+    /// report: the first contiguous part of it, and next the larger block that holds this part (RFC 2883 §4, §4.2).
+    pub(super) fn note_duplicate(&mut self, block: &mut Block, arrival: &Arrival) {
+        let end = arrival.seq + arrival.len;
+        let duplicate = if arrival.seq.before(block.rcv_nxt) {
+            (arrival.seq, end.min(block.rcv_nxt))
+        } else if let Some(held) = self.reassembly.first_held(arrival.seq, end) {
+            self.reassembly.note_recent(held.0);
+            held
+        } else {
+            return;
+        };
+        self.duplicate = duplicate;
+        block.flags |= Flags::DUPLICATE;
+    }
+}
 
 impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     /// Takes in the payload of an acceptable segment.
@@ -48,6 +66,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         }
         let before = block.rcv_nxt;
         let gap = !buffers.reassembly.is_empty();
+        buffers.note_duplicate(block, arrival);
         let mut seq = arrival.seq;
         let mut next = Some(packet);
         let mut rest = tail;
@@ -128,8 +147,6 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         }
         if seq.before(block.rcv_nxt) {
             let known = (block.rcv_nxt - seq).min(len);
-            buffers.duplicate = (seq, seq + known);
-            block.flags |= Flags::DUPLICATE;
             if known == len || !packet.adjust(known as usize) {
                 return;
             }
@@ -178,11 +195,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         } else {
             let limit = self.shared.settings.rx_scattered;
             match buffers.reassembly.insert(seq, packet, limit) {
-                Inserted::Held => {}
-                Inserted::Duplicate => {
-                    buffers.duplicate = (seq, seq + len);
-                    block.flags |= Flags::DUPLICATE;
-                }
+                Inserted::Held | Inserted::Duplicate => {}
                 Inserted::Full => self.shared.counts.pruned += 1,
             }
         }
