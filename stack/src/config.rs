@@ -147,7 +147,8 @@ pub struct Config {
     pub listen_udp: Vec<SocketAddr>,
     /// Connections of one worker, those in TIME-WAIT not counted. A further SYN is dropped and counted.
     pub max_connections: usize,
-    /// Connections of one worker that a peer has begun and not completed. A further SYN is dropped and counted.
+    /// Connections of one worker that a peer has begun and not completed. A further SYN is counted; the native engine answers it with
+    /// a SYN cookie and keeps nothing of it (RFC 4987 §3.6), the smoltcp engine drops it.
     pub max_half_open: usize,
     /// Of those, connections of one source: an IPv4 address, or the /64 of an IPv6 address. A further SYN is counted, and answered by
     /// the native engine without keeping anything, by a SYN cookie (RFC 4987 §3.6). No limit if `None`.

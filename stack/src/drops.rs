@@ -52,6 +52,8 @@ causes! {
     TooManyPerSource = "too many connections of one source",
     /// A segment without the timestamp that was negotiated (RFC 7323 §3.2).
     NoTimestamp = "segment without the negotiated timestamp",
+    /// A SYN-ACK whose TSecr is not a TSval that was sent (RFC 7323 §3.2).
+    BadEcho = "SYN-ACK that echoes a timestamp never sent",
     /// Nothing to send from: no route, or the neighbour did not answer.
     Unreachable = "no route or no neighbour",
     /// A datagram that is longer than what the link takes over IPv6, by what routers say.

@@ -23,7 +23,8 @@ pub(super) struct Cold<C> {
     largest_window: u16,
     /// When the last challenge was sent (RFC 5961 §7), in units of [`CHALLENGE_SHIFT`]; zero if none was.
     challenged: u16,
-    /// Milliseconds at which the connection was last seen idle: for the age of TS.Recent, and the restart after idleness.
+    /// Milliseconds at which the connection was last seen idle: for the age of TS.Recent, and the restart after idleness. In
+    /// SYN-SENT, those at which the first SYN was sent.
     pub idle_since: u32,
     /// Segments with data that were sent again, since the connection was begun: for who looks into it.
     pub retransmitted: u32,

@@ -57,8 +57,6 @@ pub(super) struct Shared<P> {
     pub held_back: VecDeque<u32>,
     /// When the port's pool was last asked what is left in it.
     pub pool_asked: Instant,
-    /// Challenges sent from TIME-WAIT in the second that began at the time noted.
-    pub challenges: (Instant, u32),
     /// Connections with news for their service or something to send.
     pub active: Vec<u32>,
     /// Connections with something to send that the port did not take.

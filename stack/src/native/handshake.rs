@@ -1,17 +1,17 @@
 //! How a connection begins (RFC 9293 §3.5, §3.10.7.1 to §3.10.7.3).
 
+use super::NativeEngine;
 use super::bare::Syn;
 use super::block::{Block, Flags, State};
 use super::connection::{Connection, Shared};
 use super::cookies::{self, CookieOptions};
 use super::header::Control;
 use super::input::Arrival;
-use super::options::Options;
+use super::options::{Options, Timestamp};
 use super::seq::Seq;
 use super::settings::Settings;
 use super::tick::Tick;
 use super::time_wait::{self, Answer, Before};
-use super::{MAX_CHALLENGES, NativeEngine};
 use crate::congestion::CongestionControl;
 use crate::drops::Cause;
 use crate::egress::Egress;
@@ -81,7 +81,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         match held.then(|| self.shared.time_wait.answer(tuple, &segment(), now)).flatten() {
             None => {}
             Some(Answer::Ignore) => return,
-            Some(Answer::Challenge(_)) if !self.may_challenge(now) => return,
+            Some(Answer::Challenge(_)) if !self.shared.time_wait.may_challenge(tuple, now) => return,
             Some(Answer::Acknowledge(reply) | Answer::Challenge(reply)) => {
                 let timestamp = reply.ts_recent.map(|echo| self.shared.timestamp(tuple, echo, now));
                 let (seq, ack) = (reply.seq, reply.ack);
@@ -181,16 +181,6 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
             connection.block.syn_stayed();
             connection.dirty();
         }
-    }
-
-    /// Whether one more challenge may be sent from TIME-WAIT.
-    fn may_challenge(&mut self, now: Instant) -> bool {
-        let (since, sent) = &mut self.shared.challenges;
-        if now.since(*since) >= Duration::from_secs(1) {
-            (*since, *sent) = (now, 0);
-        }
-        *sent += 1;
-        *sent <= MAX_CHALLENGES
     }
 
     fn uses_ecn(&self) -> bool {
@@ -449,6 +439,13 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         self.touch();
     }
 
+    /// Whether `echo` is the TSval of a SYN of this connection, or may be. Zero is taken for no echo, as common systems do.
+    fn has_sent_timestamp(&self, echo: u32, now: Instant) -> bool {
+        let now = super::milliseconds(now);
+        let age = now.wrapping_add(self.block.ts_offset).wrapping_sub(echo);
+        echo == 0 || age <= now.wrapping_sub(self.cold.idle_since)
+    }
+
     /// A segment for a connection whose SYN we have sent (RFC 9293 §3.10.7.3).
     pub(super) fn syn_sent<N: Nic<Packet = P>>(
         &mut self,
@@ -477,7 +474,14 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         if !control.has(Control::SYN) {
             return;
         }
-        // An echo that is not of our SYN's timestamp is somebody else's segment (RFC 7323 §3.2).
+        if acknowledges
+            && let Some(Timestamp { echo, .. }) = options.timestamp
+            && !self.has_sent_timestamp(echo, now)
+        {
+            // Of an earlier connection (RFC 7323 §3.2).
+            return egress.drop_for(Cause::BadEcho);
+        }
+        let block = &mut *self.block;
         let asked_for_ecn = self.shared.settings.ecn && block.attempts <= 1;
         let ecn = match acknowledges {
             // RFC 3168 §6.1.1: a SYN-ACK has ECE alone; one that has both is a reflection.

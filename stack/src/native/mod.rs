@@ -84,9 +84,6 @@ const NEAR: usize = 1280;
 /// How often the port's pool is asked what is left in it, which looks at more than one cache line.
 const POOL_PERIOD: Duration = Duration::from_millis(1);
 
-/// Challenges to segments of connections in TIME-WAIT in a second at most (RFC 5961 §7).
-const MAX_CHALLENGES: u32 = 1000;
-
 /// What an idle connection takes in bytes; its service may keep something of its own beside it.
 const IDLE_CONNECTION: usize = size_of::<Block>() + size_of::<Cold<Builtin>>() + Wheel::TIMER + FlowTable::ENTRY;
 
@@ -232,7 +229,6 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
             pinned: Pinned::default(),
             held_back: VecDeque::new(),
             pool_asked: now,
-            challenges: (now, 0),
             active: Vec::new(),
             waiting: Waiting::default(),
             news: News::default(),

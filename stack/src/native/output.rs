@@ -202,7 +202,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             if new && len > 0 {
                 // RFC 3168 §6.1.5: not on what is sent again.
                 ecn = Ecn::Capable0;
-                if block.flags.take(Flags::CWR) {
+                if block.flags.has(Flags::CWR) {
                     control = control.and(Control::CWR);
                 }
             }
@@ -250,6 +250,9 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             buffers.flight.sent(span, now, block.cwnd);
             block.nxt += span;
             block.unsent -= len;
+            if control.has(Control::CWR) {
+                block.flags.clear(Flags::CWR);
+            }
             if fin {
                 block.flags |= Flags::FIN_SENT;
             }
@@ -336,6 +339,10 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     /// Sends our SYN, or SYN and ACK once the peer's has come. Returns whether it went.
     pub(super) fn send_syn<N: Nic<Packet = P>>(&mut self, egress: &mut Egress<N>, now: Instant) -> bool {
         let syn = Syn::of(self.block, &self.shared.settings, now);
+        if self.block.attempts == 0 {
+            // Before its TSval no other was sent.
+            self.cold.idle_since = super::milliseconds(now);
+        }
         let went = self.shared.send_syn(&self.block.tuple, &syn, None, egress, now);
         if went {
             self.block.syn_went(&self.shared.settings, now);

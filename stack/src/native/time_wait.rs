@@ -14,6 +14,13 @@ const BATCH: usize = 64;
 /// Nanoseconds of the ticks that deadlines are counted in, as a power of two: 134 ms, so that 32 bits last 18 years.
 const TICK_SHIFT: u32 = 27;
 
+/// Ticks between two challenges of one connection (RFC 5961 §7): half a second, as of one that is not in TIME-WAIT.
+const CHALLENGE_PERIOD: u8 = 4;
+
+/// In how many ticks the time of a challenge repeats. A challenge of then is taken for one of just now, once in 17 s; the peer
+/// asks again.
+const CHALLENGE_WRAP: u64 = 127;
+
 /// No record: the end of a list.
 const NONE: u32 = u32::MAX;
 
@@ -109,8 +116,12 @@ struct Record {
     earlier: u32,
     window: u16,
     local: LocalId,
-    timestamps: bool,
+    marks: Marks,
 }
+
+/// Whether timestamps were negotiated, and when the last challenge was sent, in one byte.
+#[derive(Debug, Clone, Copy)]
+struct Marks(u8);
 
 /// The connections of a worker that are in TIME-WAIT: a bounded number, of which the oldest ends early for a new one.
 pub(crate) struct TimeWait {
@@ -167,7 +178,7 @@ impl TimeWait {
         };
         let ends = Instant::from_nanos(u64::from(record.until) << TICK_SHIFT);
         let is_past = now + TIME_WAIT > ends + Duration::from_nanos(TIMESTAMP_TICK);
-        if record.timestamps && is_past { Before::Past { isn_floor: record.next } } else { Before::Recent }
+        if record.marks.timestamps() && is_past { Before::Past { isn_floor: record.next } } else { Before::Recent }
     }
 
     /// Notes that a connection has entered TIME-WAIT. A record that is there of its tuple is replaced.
@@ -198,7 +209,7 @@ impl TimeWait {
             earlier: NONE,
             window: closed.window,
             local,
-            timestamps: closed.ts_recent.is_some(),
+            marks: Marks::new(closed.ts_recent.is_some()),
         };
         let at = if self.free == NONE {
             self.records.push(record);
@@ -232,6 +243,13 @@ impl TimeWait {
             self.append(at, now);
         }
         Some(answer)
+    }
+
+    /// Whether the record of `tuple` may send a challenge now; if so, it is noted that it does. The limit is each connection's
+    /// own: what one gets says nothing of the others (CVE-2016-5696).
+    pub fn may_challenge(&mut self, tuple: &Tuple, now: Instant) -> bool {
+        let Some(at) = self.find(tuple) else { return false };
+        self.records[at as usize].marks.may_challenge(now)
     }
 
     /// Forgets what has ended, some at a time: while there is more, [`next_deadline`](Self::next_deadline) is past.
@@ -310,6 +328,31 @@ impl TimeWait {
     }
 }
 
+impl Marks {
+    const TIMESTAMPS: u8 = 1 << 7;
+
+    fn new(timestamps: bool) -> Self {
+        Marks(if timestamps { Self::TIMESTAMPS } else { 0 })
+    }
+
+    fn timestamps(self) -> bool {
+        self.0 & Self::TIMESTAMPS != 0
+    }
+
+    /// Whether no challenge was sent of late; if so, one is now.
+    fn may_challenge(&mut self, now: Instant) -> bool {
+        // From one on: zero is none.
+        let tick = ((now.as_nanos() >> TICK_SHIFT) % CHALLENGE_WRAP) as u8 + 1;
+        let last = self.0 & !Self::TIMESTAMPS;
+        let since = if tick >= last { tick - last } else { CHALLENGE_WRAP as u8 - (last - tick) };
+        if last != 0 && since < CHALLENGE_PERIOD {
+            return false;
+        }
+        self.0 = self.0 & Self::TIMESTAMPS | tick;
+        true
+    }
+}
+
 impl Record {
     /// What `segment` gets, and whether the time begins anew.
     fn meet(&mut self, segment: &Segment) -> (Answer, bool) {
@@ -329,18 +372,18 @@ impl Record {
             return (answer, false);
         }
         // RFC 9293 §3.10.7.4, fifth. RFC 7323 §3.2: once negotiated, timestamps are in every segment.
-        if !has(ACK) || self.timestamps && segment.timestamp.is_none() {
+        if !has(ACK) || self.marks.timestamps() && segment.timestamp.is_none() {
             return (Answer::Ignore, false);
         }
         // PAWS (RFC 7323 §5.3, R1), and acknowledgements of what we have never sent (RFC 5961 §5.2).
         let advance =
-            segment.timestamp.filter(|_| self.timestamps).map(|t| t.value.wrapping_sub(self.ts_recent) as i32);
+            segment.timestamp.filter(|_| self.marks.timestamps()).map(|t| t.value.wrapping_sub(self.ts_recent) as i32);
         let credible = advance.is_none_or(|advance| advance >= 0) && !segment.ack.after(self.next);
         let span = segment.len + u32::from(has(FIN));
         // Up to now the peer can only have sent again what ends with its FIN, or nothing behind that.
         let end = segment.seq + span;
         let expected = credible && end == self.peer_next && (has(FIN) || segment.len == 0);
-        if expected && let Some(timestamp) = segment.timestamp.filter(|_| self.timestamps) {
+        if expected && let Some(timestamp) = segment.timestamp.filter(|_| self.marks.timestamps()) {
             // RFC 7323 §4.3.
             self.ts_recent = timestamp.value;
         }
@@ -357,7 +400,7 @@ impl Record {
         // Greater than the last sequence number seen, the one of the peer's FIN.
         let beyond = segment.seq.at_or_after(self.peer_next);
         match segment.timestamp {
-            Some(timestamp) if self.timestamps => match timestamp.value.wrapping_sub(self.ts_recent) as i32 {
+            Some(timestamp) if self.marks.timestamps() => match timestamp.value.wrapping_sub(self.ts_recent) as i32 {
                 0 => beyond,
                 advance => advance > 0,
             },
@@ -368,7 +411,7 @@ impl Record {
     }
 
     fn reply(&self) -> Reply {
-        let ts_recent = self.timestamps.then_some(self.ts_recent);
+        let ts_recent = self.marks.timestamps().then_some(self.ts_recent);
         Reply { seq: self.next, ack: self.peer_next, window: self.window, ts_recent }
     }
 }

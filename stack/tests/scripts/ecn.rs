@@ -284,3 +284,18 @@ fn dctcp_reacts_little_to_few_marks() {
     let after = s.drain().len() as Rel;
     assert!(after * 10 >= before * 9, "from {before} segments to {after} of {flight}");
 }
+
+#[test]
+fn cwr_is_sent_though_the_first_segment_found_no_packet() {
+    // RFC 3168 §6.1.2: CWR on the first new data packet that is sent after the reduction, not on one that was to be.
+    native_only!();
+    let mut s = with_ecn();
+    s.send(20 * SEG);
+    s.expect_flight(1, INITIAL_WINDOW);
+    let packets = s.take_packets();
+    s.inject(ack(1, 1 + INITIAL_WINDOW * SEG).ece());
+    s.expect_nothing();
+    drop(packets);
+    s.expect_within(ms(1), data(10_001, 1000).cwr().ecn(ECT0));
+    s.expect(data(11_001, 1000).ecn(ECT0));
+}

@@ -209,3 +209,29 @@ fn it_takes_up_no_place_of_a_connection() {
         s.expect(ack(2, 2));
     }
 }
+
+#[test]
+fn challenges_in_time_wait_are_limited_for_each_connection_alone() {
+    // RFC 5961 §7. A limit that connections share would tell each what the others get (CVE-2016-5696).
+    native_only!();
+    let mut s = in_time_wait(peer());
+    s.on_port(6000).shake_hands();
+    s.close();
+    s.expect(fin(1, 1));
+    s.inject(fin(1, 2));
+    s.expect_within(DELAYED_ACK, ack(2, 2));
+    s.pass(secs(1));
+    let mut challenges = 0;
+    for n in 0..3000 {
+        s.inject(ack(100 + n, 2).port(5000));
+        challenges += s.drain().len();
+    }
+    assert!((1..=CHALLENGES).contains(&challenges), "{challenges} challenges");
+    s.inject(ack(100, 2).port(6000));
+    s.expect(ack(2, 2).port(6000));
+    s.pass(CHALLENGE_PERIOD);
+    for port in [5000, 6000] {
+        s.inject(ack(100, 2).port(port));
+        s.expect(ack(2, 2).port(port));
+    }
+}

@@ -185,3 +185,38 @@ fn a_connection_made_by_the_worker_echoes_the_timestamp_of_the_syn_ack() {
     s.write(10);
     s.expect(data(1, 10).echoing(777));
 }
+
+#[test]
+fn a_syn_ack_that_echoes_a_timestamp_never_sent_is_discarded() {
+    // RFC 7323 §3.2: TSecr is a TSval of ours. A SYN-ACK with another is of an earlier connection.
+    native_only!();
+    let mut s = Script::connecting(peer().timestamps(), |_| {});
+    let first = s.expect(syn(0)).tsval();
+    for wrong in [first.wrapping_add(1), first.wrapping_sub(1), first.wrapping_sub(100_000), first ^ 1 << 31] {
+        s.inject(syn_ack(0, 1).mss(1012).timestamp(777, wrong));
+        s.expect_nothing();
+    }
+    let last = s.expect_after(INITIAL_RTO, syn(0)).tsval();
+    s.inject(syn_ack(0, 1).mss(1012).timestamp(778, last.wrapping_add(1)));
+    s.expect_nothing();
+    s.expect_no_event();
+    assert_eq!(s.drops("SYN-ACK that echoes a timestamp never sent"), 5);
+    // The answer to the first SYN is as good as that to the last.
+    s.inject(syn_ack(0, 1).mss(1012).timestamp(779, first));
+    s.expect(ack(1, 1).echoing(779));
+    s.expect_opened();
+}
+
+#[test]
+fn a_syn_ack_may_echo_the_last_of_several_timestamps_or_none() {
+    // RFC 7323 §3.2. A TSecr of zero is taken as none, as common systems do.
+    native_only!();
+    for echoes_last in [true, false] {
+        let mut s = Script::connecting(peer().timestamps(), |_| {});
+        s.expect(syn(0));
+        let last = s.expect_after(INITIAL_RTO, syn(0)).tsval();
+        s.inject(syn_ack(0, 1).mss(1012).timestamp(777, if echoes_last { last } else { 0 }));
+        s.expect(ack(1, 1).echoing(777));
+        s.expect_opened();
+    }
+}
