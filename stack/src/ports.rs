@@ -3,6 +3,7 @@
 use crate::addresses::Addresses;
 use crate::steering::{owner, toeplitz};
 use crate::tuple::Tuple;
+use linerate_bypass::time::Instant;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 
@@ -17,23 +18,38 @@ pub(crate) struct Ports {
     /// The addresses to connect from, in turn; of a family that has none here, the one that is nearest.
     from: Vec<IpAddr>,
     turn: usize,
+    /// Peer for which no port was free, and when. Another search of all ports at the same time would find none either.
+    exhausted: Option<(SocketAddr, Instant)>,
 }
 
 impl Ports {
     /// For connections from the addresses `from`, if there are any.
     pub fn new(worker: usize, workers: usize, random: u64, from: &[IpAddr]) -> Self {
         let next = RANGE.start() + (random % RANGE.len() as u64) as u16;
-        Ports { worker, workers, next, from: from.to_vec(), turn: 0 }
+        Ports { worker, workers, next, from: from.to_vec(), turn: 0, exhausted: None }
     }
 
     /// The connection from a free port of ours to `remote`; `None` when all of all addresses that it can be from are `taken`, or there
-    /// is none.
+    /// is none. After a search in vain the answer for that peer stays the same until the clock has gone on from `now`: a service that asks
+    /// for many connections at a time costs one search.
     pub fn choose(
         &mut self,
         addresses: &Addresses,
         remote: SocketAddr,
+        now: Instant,
         taken: impl Fn(&Tuple) -> bool,
     ) -> Option<Tuple> {
+        if self.exhausted == Some((remote, now)) {
+            return None;
+        }
+        let chosen = self.search(addresses, remote, taken);
+        if chosen.is_none() {
+            self.exhausted = Some((remote, now));
+        }
+        chosen
+    }
+
+    fn search(&mut self, addresses: &Addresses, remote: SocketAddr, taken: impl Fn(&Tuple) -> bool) -> Option<Tuple> {
         let can_be = |ip: &&IpAddr| ip.is_ipv4() == remote.is_ipv4() && addresses.is_ours(**ip);
         let choices = self.from.iter().filter(can_be).count();
         if choices == 0 {
@@ -69,7 +85,10 @@ impl Ports {
 mod tests {
     use super::*;
     use linerate_bypass::MacAddr;
+    use std::cell::Cell;
     use std::collections::HashSet;
+
+    const NOW: Instant = Instant::from_nanos(1_000_000);
 
     fn addresses() -> Addresses {
         let own = ["10.0.0.1/24", "10.0.0.3/24", "10.0.0.4/24", "fd00::1/64"].map(|cidr| cidr.parse().unwrap());
@@ -83,7 +102,7 @@ mod tests {
         for worker in 0..2 {
             let mut ports = Ports::new(worker, 2, 12345, &[]);
             let mut taken = HashSet::new();
-            while let Some(tuple) = ports.choose(&addresses(), remote, |tuple| taken.contains(&tuple.local())) {
+            while let Some(tuple) = ports.choose(&addresses(), remote, NOW, |tuple| taken.contains(&tuple.local())) {
                 assert_eq!(owner(toeplitz(&tuple), 2), worker);
                 assert!(taken.insert(tuple.local()));
             }
@@ -98,7 +117,7 @@ mod tests {
         let mut ports = Ports::new(0, 1, 12345, &from);
         let remote = "10.0.0.2:7".parse().unwrap();
         let local = |ports: &mut Ports, taken: &dyn Fn(IpAddr) -> bool| {
-            let chosen = ports.choose(&addresses(), remote, |tuple| taken(tuple.local().ip()));
+            let chosen = ports.choose(&addresses(), remote, NOW, |tuple| taken(tuple.local().ip()));
             chosen.map(|tuple| tuple.local().ip().to_string())
         };
         let chosen: Vec<_> = (0..4).map(|_| local(&mut ports, &|_| false).unwrap()).collect();
@@ -109,10 +128,28 @@ mod tests {
         assert_eq!(local(&mut ports, &|_| true), None);
         // Of the other family nothing was asked for here.
         let mut ports = Ports::new(0, 1, 12345, &from[..2]);
-        let six = ports.choose(&addresses(), "[fd00::2]:7".parse().unwrap(), |_| false);
+        let six = ports.choose(&addresses(), "[fd00::2]:7".parse().unwrap(), NOW, |_| false);
         assert_eq!(six.map(|tuple| tuple.local().ip()), Some(from[2]));
         // An address that is not ours yet is not replaced by another.
         let mut ports = Ports::new(0, 1, 12345, &from[3..]);
         assert_eq!(local(&mut ports, &|_| false), None);
+    }
+
+    #[test]
+    fn search_in_vain_is_made_once_for_a_peer_at_a_time() {
+        let mut ports = Ports::new(0, 1, 12345, &[]);
+        let tried = Cell::new(0);
+        let all_taken = |_: &Tuple| {
+            tried.set(tried.get() + 1);
+            true
+        };
+        let [a, b] = ["10.0.0.2:7", "10.0.0.2:8"].map(|remote| remote.parse().unwrap());
+        for _ in 0..256 {
+            assert_eq!(ports.choose(&addresses(), a, NOW, all_taken), None);
+        }
+        assert_eq!(tried.get(), RANGE.len());
+        assert!(ports.choose(&addresses(), b, NOW, |_| false).is_some(), "other peers have ports of their own");
+        let later = Instant::from_nanos(NOW.as_nanos() + 1);
+        assert!(ports.choose(&addresses(), a, later, |_| false).is_some());
     }
 }

@@ -205,7 +205,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
             table.find(tuple.hash_with(key), |slot| blocks[slot as usize].tuple == *tuple).is_some()
                 || time_wait.before(tuple, now) == Before::Recent
         };
-        let tuple = ports.choose(egress.addresses(), remote, taken).ok_or(ConnectError::NoLocalAddress)?;
+        let tuple = ports.choose(egress.addresses(), remote, now, taken).ok_or(ConnectError::NoLocalAddress)?;
         let hash = tuple.hash_with(&self.shared.key);
         let flags = Flags::ACTIVE | Flags::ACK_NOW;
         let mut block = Block { state: State::SynSent, flags, ..self.shared.begin(&tuple, now) };

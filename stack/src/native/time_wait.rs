@@ -11,14 +11,19 @@ use linerate_bypass::time::{Duration, Instant};
 /// Records that end in one call of [`TimeWait::expire`]: a few microseconds of work.
 const BATCH: usize = 64;
 
-/// Nanoseconds of the ticks that deadlines are counted in, as a power of two: 134 ms, so that 32 bits last 18 years.
-const TICK_SHIFT: u32 = 27;
+/// Length of a tick, the unit of deadlines, in nanoseconds, as a power of two: 1.05 ms. A coarser unit would delay the reuse of a
+/// port, for which the time of entry is derived from the deadline.
+const TICK_SHIFT: u32 = 20;
 
-/// Ticks between two challenges of one connection (RFC 5961 §7): half a second, as of one that is not in TIME-WAIT.
+/// Unit of the time between two challenges, in nanoseconds, as a power of two: 134 ms.
+const CHALLENGE_SHIFT: u32 = 27;
+
+/// Time between two challenges of one connection (RFC 5961 §7), in units of [`CHALLENGE_SHIFT`]: half a second, as in the other
+/// states.
 const CHALLENGE_PERIOD: u8 = 4;
 
-/// In how many ticks the time of a challenge repeats. A challenge of then is taken for one of just now, once in 17 s; the peer
-/// asks again.
+/// Period, in units of [`CHALLENGE_SHIFT`], after which the recorded time of a challenge repeats: 17 s. One challenge that is due then
+/// may be suppressed; the peer retransmits.
 const CHALLENGE_WRAP: u64 = 127;
 
 /// No record: the end of a list.
@@ -108,7 +113,7 @@ struct Record {
     next: Seq,
     peer_next: Seq,
     ts_recent: u32,
-    /// When it ends, in ticks.
+    /// Deadline in ticks: the low 32 bits, which repeat after 52 days. [`TimeWait::deadline`] restores the others.
     until: u32,
     /// The record that ends next after this one, or the next free place.
     later: u32,
@@ -119,7 +124,7 @@ struct Record {
     marks: Marks,
 }
 
-/// Whether timestamps were negotiated, and when the last challenge was sent, in one byte.
+/// Use of timestamps, and time of the last challenge, in one byte.
 #[derive(Debug, Clone, Copy)]
 struct Marks(u8);
 
@@ -135,6 +140,8 @@ pub(crate) struct TimeWait {
     first: u32,
     /// The record that ends last.
     last: u32,
+    /// Latest deadline of all records so far, in ticks.
+    latest: u64,
     ended_early: u64,
 }
 
@@ -150,6 +157,7 @@ impl TimeWait {
             free: NONE,
             first: NONE,
             last: NONE,
+            latest: 0,
             ended_early: 0,
         }
     }
@@ -176,8 +184,7 @@ impl TimeWait {
         let Some(record) = self.find(tuple).and_then(|at| self.records.get(at as usize)) else {
             return Before::Nothing;
         };
-        let ends = Instant::from_nanos(u64::from(record.until) << TICK_SHIFT);
-        let is_past = now + TIME_WAIT > ends + Duration::from_nanos(TIMESTAMP_TICK);
+        let is_past = now + TIME_WAIT > self.deadline(record) + Duration::from_nanos(TIMESTAMP_TICK);
         if record.marks.timestamps() && is_past { Before::Past { isn_floor: record.next } } else { Before::Recent }
     }
 
@@ -245,8 +252,8 @@ impl TimeWait {
         Some(answer)
     }
 
-    /// Whether the record of `tuple` may send a challenge now; if so, it is noted that it does. The limit is each connection's
-    /// own: what one gets says nothing of the others (CVE-2016-5696).
+    /// Returns true and records the time if a challenge ACK may be sent for `tuple` now. Each connection has a limit of its own, so
+    /// that one connection reveals nothing of another (CVE-2016-5696).
     pub fn may_challenge(&mut self, tuple: &Tuple, now: Instant) -> bool {
         let Some(at) = self.find(tuple) else { return false };
         self.records[at as usize].marks.may_challenge(now)
@@ -254,10 +261,9 @@ impl TimeWait {
 
     /// Forgets what has ended, some at a time: while there is more, [`next_deadline`](Self::next_deadline) is past.
     pub fn expire(&mut self, now: Instant) {
-        let now = now.as_nanos() >> TICK_SHIFT;
         for _ in 0..BATCH {
             match self.records.get(self.first as usize) {
-                Some(record) if u64::from(record.until) <= now => self.end(self.first),
+                Some(record) if self.deadline(record) <= now => self.end(self.first),
                 _ => return,
             }
         }
@@ -265,8 +271,13 @@ impl TimeWait {
 
     /// When the first record ends.
     pub fn next_deadline(&self) -> Option<Instant> {
-        let record = self.records.get(self.first as usize)?;
-        Some(Instant::from_nanos(u64::from(record.until) << TICK_SHIFT))
+        self.records.get(self.first as usize).map(|record| self.deadline(record))
+    }
+
+    /// Returns the time at which `record` ends.
+    fn deadline(&self, record: &Record) -> Instant {
+        let before_latest = (self.latest as u32).wrapping_sub(record.until);
+        Instant::from_nanos(self.latest.saturating_sub(before_latest.into()) << TICK_SHIFT)
     }
 
     #[inline]
@@ -302,10 +313,10 @@ impl TimeWait {
 
     /// Puts the record at `at`, which is in no list, behind all others, to end in the time of TIME-WAIT from `now`.
     fn append(&mut self, at: u32, now: Instant) {
-        let until = (now + TIME_WAIT).as_nanos().div_ceil(1 << TICK_SHIFT);
+        self.latest = (now + TIME_WAIT).as_nanos().div_ceil(1 << TICK_SHIFT);
         let last = self.last;
         let record = &mut self.records[at as usize];
-        record.until = u32::try_from(until).unwrap_or(u32::MAX);
+        record.until = self.latest as u32;
         (record.earlier, record.later) = (last, NONE);
         match self.records.get_mut(last as usize) {
             Some(before) => before.later = at,
@@ -339,10 +350,10 @@ impl Marks {
         self.0 & Self::TIMESTAMPS != 0
     }
 
-    /// Whether no challenge was sent of late; if so, one is now.
+    /// Returns true and records the time if no challenge was sent within [`CHALLENGE_PERIOD`].
     fn may_challenge(&mut self, now: Instant) -> bool {
-        // From one on: zero is none.
-        let tick = ((now.as_nanos() >> TICK_SHIFT) % CHALLENGE_WRAP) as u8 + 1;
+        // Zero stands for no challenge.
+        let tick = ((now.as_nanos() >> CHALLENGE_SHIFT) % CHALLENGE_WRAP) as u8 + 1;
         let last = self.0 & !Self::TIMESTAMPS;
         let since = if tick >= last { tick - last } else { CHALLENGE_WRAP as u8 - (last - tick) };
         if last != 0 && since < CHALLENGE_PERIOD {

@@ -461,8 +461,8 @@ impl<N: Nic> Engine<N> for SmoltcpEngine {
         }
     }
 
-    fn connect(&mut self, remote: SocketAddr, token: u64, egress: &mut Egress<N>, _now: Instant) {
-        if let Err(error) = self.begin(remote, token, egress) {
+    fn connect(&mut self, remote: SocketAddr, token: u64, egress: &mut Egress<N>, now: Instant) {
+        if let Err(error) = self.begin(remote, token, egress, now) {
             self.counts.failed += 1;
             self.news.others.push(Event::Failed(token, error));
         }

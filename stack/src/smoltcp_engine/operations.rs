@@ -139,6 +139,7 @@ impl SmoltcpEngine {
         remote: SocketAddr,
         token: u64,
         egress: &Egress<N>,
+        now: Instant,
     ) -> Result<(), ConnectError> {
         let unusable = remote.ip().is_unspecified() || remote.ip().is_multicast() || remote.port() == 0;
         if unusable || egress.addresses().next_hop(remote.ip()).is_none() {
@@ -147,7 +148,7 @@ impl SmoltcpEngine {
         let (table, time_wait) = (&self.table, &self.time_wait);
         let tuple = self
             .ports
-            .choose(egress.addresses(), remote, |tuple| table.contains_key(tuple) || time_wait.contains(tuple))
+            .choose(egress.addresses(), remote, now, |tuple| table.contains_key(tuple) || time_wait.contains(tuple))
             .ok_or(ConnectError::NoLocalAddress)?;
         let slot = self.insert(tuple, Phase::Connecting(token)).ok_or(ConnectError::TooMany)?;
         let timeout = self.limits.half_open_timeout;

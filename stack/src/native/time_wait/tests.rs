@@ -72,6 +72,39 @@ fn another_connection_may_be_opened_once_its_timestamps_are_greater() {
     check(&with);
 }
 
+#[test]
+fn reuse_of_a_connection_with_timestamps_takes_two_milliseconds_at_most_at_any_time_of_entry() {
+    let millisecond = Duration::from_nanos(TIMESTAMP_TICK);
+    for i in 0..1000 {
+        let entered = START + Duration::from_nanos(i * 1_000_003);
+        let mut table = table(16);
+        table.insert(closed(tuple(1), true), entered);
+        assert_eq!(table.before(&tuple(1), entered + millisecond), Before::Recent, "{i}: the timestamps may be equal");
+        let reusable = entered + millisecond + TICK;
+        assert_eq!(table.before(&tuple(1), reusable), Before::Past { isn_floor: NEXT }, "{i}");
+    }
+}
+
+#[test]
+fn deadline_is_exact_where_the_low_bits_of_ticks_wrap() {
+    let wrap = Instant::from_nanos(1 << (32 + TICK_SHIFT));
+    let mut table = table(16);
+    let entered = [Duration::from_secs(70), Duration::from_secs(60), Duration::from_secs(30), Duration::ZERO]
+        .map(|before| Instant::from_nanos(wrap.as_nanos() - before.as_nanos() as u64));
+    for (number, at) in entered.iter().enumerate() {
+        table.insert(closed(tuple(number as u16), true), *at);
+    }
+    for at in entered {
+        let deadline = table.next_deadline().unwrap();
+        assert!((at + TIME_WAIT..at + TIME_WAIT + TICK).contains(&deadline), "{deadline:?}");
+        let before = table.len();
+        table.expire(at + TIME_WAIT - Duration::from_nanos(1));
+        assert_eq!(table.len(), before);
+        table.expire(deadline);
+        assert_eq!(table.len(), before - 1);
+    }
+}
+
 /// Everything that must hold between records, list, table and addresses.
 fn check(table: &TimeWait) {
     let mut listed = Vec::new();
