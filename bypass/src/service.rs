@@ -278,6 +278,11 @@ pub trait Transport {
     /// Sends a datagram. It comes back when there is no room for it now, or no way to it.
     fn send_datagram(&mut self, datagram: Datagram) -> Result<(), Datagram>;
 
+    /// Drops a datagram that [`send_datagram`](Self::send_datagram) has given back, and counts it.
+    fn drop_datagram(&mut self, datagram: Datagram) {
+        drop(datagram);
+    }
+
     /// Begins an operation on the memory of the connection's peer. [`Service::remote_done`] says with the same `token` what came of it.
     /// Those of one connection are done in their order.
     #[expect(unused_variables, reason = "the default has no such operations")]

@@ -99,4 +99,8 @@ impl Transport for Net {
         self.summary.tx_bytes += datagram.payload.len() as u64;
         Ok(())
     }
+
+    fn drop_datagram(&mut self, _: Datagram) {
+        self.summary.drop_for("datagram not sent", 1);
+    }
 }

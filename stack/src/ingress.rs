@@ -17,10 +17,15 @@ use crate::vlan::{self, VlanId};
 use linerate_bypass::mailbox::Sender;
 use linerate_bypass::time::Instant;
 use linerate_bypass::{Datagram, Nic, Packet};
+use std::collections::VecDeque;
 use std::net::IpAddr;
 
 /// Frames whose RSS hash is compared with ours before the port's is trusted.
 const HASHES_CHECKED: u32 = 64;
+
+/// Datagrams that wait at most while the transmit queue has no room for what services answer to them. Beyond, the newest is dropped: a
+/// worker that received nothing more would keep a peer waiting that receives nothing more itself.
+const DATAGRAMS: usize = 16_384;
 
 /// Whether the port computes the hash that we do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,12 +56,12 @@ pub(crate) struct Ingress<P> {
     /// Whether it does. The same for all of a burst, so that none gets ahead of another.
     at_once: bool,
     /// Datagrams received and not yet delivered.
-    pub datagrams: Vec<Datagram>,
+    pub datagrams: VecDeque<Datagram>,
 }
 
 impl<P: Packet> Ingress<P> {
     pub fn new(worker: usize, others: Vec<Sender<Mail<P>>>, config: &Config) -> Self {
-        let (scratch, burst, datagrams) = (Vec::new(), Segments::new(), Vec::new());
+        let (scratch, burst, datagrams) = (Vec::new(), Segments::new(), VecDeque::new());
         Ingress {
             worker,
             others,
@@ -243,8 +248,11 @@ impl<P: Packet> Ingress<P> {
             Kind::Tcp(tcp) => self.take_segment(frame, tcp, egress, engine, now),
             Kind::IcmpError { tuple, sequence, error } => engine.icmp_error(tuple, sequence, error),
             Kind::Udp(udp) if slow.direct.listens(&udp.local) => {
+                if self.datagrams.len() >= DATAGRAMS {
+                    return egress.drop_for(Cause::DatagramQueue);
+                }
                 let datagram = slow.direct.receive(frame, &udp, egress);
-                self.datagrams.push(datagram);
+                self.datagrams.push_back(datagram);
             }
             // Nobody listens, which the sender is told.
             Kind::Udp(_) => self.take_slow_path(&frame, Kind::Ip, egress, slow, now),
@@ -347,6 +355,10 @@ impl<P: Packet> Ingress<P> {
             // smoltcp knows of no groups.
         } else if kind == Kind::Ip {
             slow.ip_packet(&data[ETHERNET..], egress, &mut self.datagrams, now);
+            while self.datagrams.len() > DATAGRAMS {
+                self.datagrams.pop_back();
+                egress.drop_for(Cause::DatagramQueue);
+            }
         } else if !is_answered {
             slow.ethernet_frame(data, egress, now);
         }

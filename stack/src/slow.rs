@@ -24,6 +24,7 @@ use smoltcp::wire::{
     ArpOperation, ArpPacket, ArpRepr, EthernetAddress, HardwareAddress, Icmpv6Packet, Icmpv6Repr, Ipv6Packet,
     NdiscNeighborFlags, NdiscRepr, RawHardwareAddress,
 };
+use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 
 /// Datagrams, and bytes in them, that wait in each direction of a UDP socket.
@@ -159,7 +160,7 @@ impl SlowPath {
         &mut self,
         packet: &[u8],
         egress: &mut Egress<N>,
-        received: &mut Vec<Datagram>,
+        received: &mut VecDeque<Datagram>,
         now: Instant,
     ) {
         let mut device = Device::new(Medium::Ip, egress, now).receiving(packet);
@@ -169,7 +170,7 @@ impl SlowPath {
             let socket = self.udp_sockets.get_mut::<udp::Socket>(*handle);
             while let Ok((payload, from)) = socket.recv() {
                 let ip = from.local_address.map_or(bound.ip(), IpAddr::from);
-                received.push(Datagram {
+                received.push_back(Datagram {
                     local: SocketAddr::new(ip, bound.port()),
                     remote: SocketAddr::new(from.endpoint.addr.into(), from.endpoint.port),
                     payload: self.copies.copy(payload),

@@ -351,11 +351,7 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
 
     /// Delivers events and lets the engine send, until nothing is left or for as many rounds as a turn has.
     fn deliver(&mut self) -> usize {
-        let mut delivered = 0;
-        for datagram in self.ingress.datagrams.drain(..) {
-            delivered += 1;
-            self.service.datagram(&mut self.core, datagram);
-        }
+        let mut delivered = if self.ingress.datagrams.is_empty() { 0 } else { self.deliver_datagrams() };
         for _ in 0..ROUNDS {
             self.core.engine.collect(&mut self.news);
             let news = self.news.len();
@@ -371,6 +367,16 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
         }
         self.core.silenced.end_timers();
         delivered
+    }
+
+    /// Delivers as many datagrams as the transmit queue has room for, so that each can be answered. The others wait for the next turn.
+    #[inline(never)]
+    fn deliver_datagrams(&mut self) -> usize {
+        let most = self.ingress.datagrams.len().min(self.core.egress.room());
+        for datagram in self.ingress.datagrams.drain(..most) {
+            self.service.datagram(&mut self.core, datagram);
+        }
+        most
     }
 
     /// Delivers the news in the order that [`Service`] defines.

@@ -28,9 +28,10 @@ impl Service for Echo {
 
     fn datagram(&mut self, net: &mut impl Transport, datagram: Datagram) {
         // One forged datagram would keep two echo services busy with each other for ever.
-        if datagram.remote.port() != datagram.local.port() {
-            // No room is loss, as anywhere in UDP.
-            let _ = net.send_datagram(datagram);
+        if datagram.remote.port() != datagram.local.port()
+            && let Err(datagram) = net.send_datagram(datagram)
+        {
+            net.drop_datagram(datagram);
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::addresses::Addresses;
 use crate::config::{Config, IpCidr};
+use crate::drops::Cause;
 use crate::egress::Egress;
 use crate::engine::Engine;
 use crate::six::Network;
@@ -266,5 +267,9 @@ impl<N: Nic, E: Engine<N>> Transport for Core<N, E> {
             Outcome::Full => Err(datagram),
             Outcome::Other => self.slow.send(datagram, self.now),
         }
+    }
+
+    fn drop_datagram(&mut self, _: Datagram) {
+        self.egress.drop_for(Cause::NoPacket);
     }
 }

@@ -41,17 +41,43 @@ impl Service for Keeper {
     }
 }
 
-struct Bench {
+/// Sends every datagram back, and counts those that it could not.
+#[derive(Default)]
+struct Answerer {
+    refused: usize,
+}
+
+impl Service for Answerer {
+    type Conn = ();
+    type Message = Infallible;
+
+    fn opened(&mut self, _: &mut impl Transport, _: ConnId, _: Origin) {}
+
+    fn datagram(&mut self, net: &mut impl Transport, datagram: Datagram) {
+        if let Err(datagram) = net.send_datagram(datagram) {
+            self.refused += 1;
+            net.drop_datagram(datagram);
+        }
+    }
+}
+
+struct Bench<S: Service = Keeper> {
     nic: MemoryNic,
-    host: Host<Keeper>,
+    host: Host<S>,
 }
 
 impl Bench {
     fn new(link: LinkConfig) -> Self {
+        Bench::serving(link)
+    }
+}
+
+impl<S: Service<Message = Infallible> + Default> Bench<S> {
+    fn serving(link: LinkConfig) -> Self {
         let (nic, other) = Link::pair(link);
         let listen_udp = vec!["0.0.0.0:7".parse().unwrap(), "[::]:7".parse().unwrap()];
         let config = Config { listen_udp, ..host(2) };
-        let mut bench = Bench { nic, host: Host::new(&config, vec![other], Keeper::default) };
+        let mut bench = Bench { nic, host: Host::new(&config, vec![other], S::default) };
         bench.turn();
         // A question about our address makes the asker known.
         let request = ArpRepr::EthernetIpv4 {
@@ -75,6 +101,11 @@ impl Bench {
     /// A turn of the host; what it sent.
     fn turn(&mut self) -> Vec<Vec<u8>> {
         self.host.workers[0].turn(Instant::ZERO);
+        self.read()
+    }
+
+    /// What the host has sent.
+    fn read(&mut self) -> Vec<Vec<u8>> {
         let mut frames = Vec::with_capacity(32);
         let mut all = Vec::new();
         while self.nic.rx_burst(&mut frames) > 0 {
@@ -92,7 +123,7 @@ impl Bench {
         at
     }
 
-    fn service(&mut self) -> &mut Keeper {
+    fn service(&mut self) -> &mut S {
         self.host.workers[0].service_mut()
     }
 }
@@ -122,6 +153,44 @@ fn frame(payload: &[u8]) -> Vec<u8> {
 
 fn datagram(payload: Vec<u8>) -> Datagram {
     Datagram { local: address(US), remote: address(THEM), payload: payload.into() }
+}
+
+/// Sends the host so many datagrams, each with its number, without reading anything, and returns what it answers then.
+fn answers_of_full_link(bench: &mut Bench<Answerer>, datagrams: u32) -> Vec<u32> {
+    for numbers in (0..datagrams).collect::<Vec<_>>().chunks(32) {
+        numbers.iter().for_each(|number| _ = bench.send(&frame(&number.to_be_bytes())));
+        bench.host.workers[0].turn(Instant::ZERO);
+    }
+    let mut answers = Vec::new();
+    loop {
+        let frames = bench.turn();
+        if frames.is_empty() {
+            return answers;
+        }
+        answers.extend(frames.iter().map(|frame| u32::from_be_bytes(frame[42..46].try_into().unwrap())));
+    }
+}
+
+#[test]
+fn datagrams_wait_while_the_port_takes_no_answers_and_none_is_lost() {
+    // The port takes 64 frames and the transmit queue 512.
+    let link = LinkConfig { ring: 64, pool: 8192, ..LinkConfig::default() };
+    let mut bench = Bench::<Answerer>::serving(link);
+    assert_eq!(answers_of_full_link(&mut bench, 4000), (0..4000).collect::<Vec<_>>());
+    assert_eq!(bench.service().refused, 0);
+    assert_eq!(bench.host.workers[0].summary().drops, Default::default());
+}
+
+#[test]
+fn datagrams_beyond_those_that_may_wait_are_dropped_and_counted() {
+    let link = LinkConfig { ring: 64, pool: 32_768, ..LinkConfig::default() };
+    let mut bench = Bench::<Answerer>::serving(link);
+    let sent = 20_000;
+    let answers = answers_of_full_link(&mut bench, sent);
+    assert!(answers.len() >= 16_384 && answers.is_sorted_by(|a, b| a < b), "{}", answers.len());
+    let summary = bench.host.workers[0].summary();
+    let dropped = summary.drops["datagram queue full"];
+    assert_eq!((answers.len() as u64 + dropped, bench.service().refused), (sent.into(), 0));
 }
 
 #[test]
