@@ -20,6 +20,7 @@ mod kv;
 mod outcome;
 mod pace;
 mod pattern;
+mod port_wait;
 mod probe;
 #[cfg(feature = "rdma")]
 mod rounds;
@@ -38,6 +39,7 @@ pub use kv::{
 pub(crate) use outcome::histogram_of_nanos;
 pub use outcome::{Errors, Outcome};
 pub use pace::{Arrivals, OpenLoop, Pace};
+pub use port_wait::PortWaits;
 #[cfg(feature = "rdma")]
 pub use rounds::{Progress, Rounds, Stage};
 pub use traffic::{Corrupt, Traffic};

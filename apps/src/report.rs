@@ -1,6 +1,6 @@
 //! What a load measured, as text and as JSON.
 
-use crate::load::{Arrivals, Counted, OpenLoop, Pace, Reads, SWAP_EVERY};
+use crate::load::{Arrivals, Counted, OpenLoop, Pace, PortWaits, Reads, SWAP_EVERY};
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -111,7 +111,8 @@ impl fmt::Display for Percentiles {
     }
 }
 
-/// A load of an echo server. As JSON the object of [`Report`], with that of [`OpenReport`] in it as `open` if it was an open loop.
+/// A load of an echo server. As JSON the object of [`Report`], with that of [`OpenReport`] in it as `open` if it was an open loop,
+/// and that of [`DatagramsReport`] as `datagrams` if it was over UDP.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct EchoReport {
     /// The requests.
@@ -120,10 +121,31 @@ pub struct EchoReport {
     /// How the pace was kept.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub open: Option<OpenReport>,
+    /// Fate of the datagrams without a valid answer in time, of a load over UDP.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub datagrams: Option<DatagramsReport>,
+}
+
+/// Datagrams of a load over UDP that were not answered as they should have been.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct DatagramsReport {
+    /// Requests without an answer in time.
+    pub lost: u64,
+    /// Answers that came after their requests had been counted as lost, or more than once.
+    pub late: u64,
+    /// Answers with wrong bytes.
+    pub corrupt: u64,
+}
+
+impl fmt::Display for DatagramsReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let DatagramsReport { lost, late, corrupt } = self;
+        write!(f, "datagrams  {lost:>12}   lost ({late} answers came late, {corrupt} with wrong bytes)")
+    }
 }
 
 /// A load that makes a connection for each request. As JSON the object of [`Report`], and in it `"connections":…`: how many there were a
-/// second.
+/// second; and, if connections waited for a local port, `"port_waits":{"connections":…,"seconds":…}`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ConnectsReport {
     /// The requests. The time of each is that of its connection's opening, the request and the answer.
@@ -131,11 +153,38 @@ pub struct ConnectsReport {
     pub all: Report,
     /// Connections per second: opened, used and closed.
     pub connections: f64,
+    /// Waits for a local port, if there were any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub port_waits: Option<PortWaitsReport>,
+}
+
+/// Waits for a local port while measuring.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct PortWaitsReport {
+    /// Connections that waited.
+    pub connections: u64,
+    /// Time during which no port was free, in seconds, of the worker with the longest.
+    pub seconds: f64,
+}
+
+impl PortWaitsReport {
+    /// Report on the waits of all workers; none if there were none.
+    pub fn new(workers: impl Iterator<Item = PortWaits>) -> Option<Self> {
+        let all = workers.fold(PortWaits::default(), |all, one| PortWaits {
+            connections: all.connections + one.connections,
+            time: all.time.max(one.time),
+        });
+        let PortWaits { connections, time } = all;
+        (all != PortWaits::default()).then(|| PortWaitsReport { connections, seconds: time.as_secs_f64() })
+    }
 }
 
 impl fmt::Display for ConnectsReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "connections/s {:>9.0}   (one for each request, whose RTT begins with it)", self.connections)?;
+        if let Some(PortWaitsReport { connections, seconds }) = self.port_waits {
+            writeln!(f, "port waits {connections:>12}   (connections; no local port was free for {seconds:.2} s)")?;
+        }
         self.all.fmt(f)
     }
 }
@@ -294,10 +343,17 @@ impl fmt::Display for OpenReport {
 
 impl fmt::Display for EchoReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Some(open) = &self.open else { return self.all.fmt(f) };
-        writeln!(f, "{open}")?;
-        writeln!(f, "{}", self.all)?;
-        write!(f, "sent late  {}", open.late_us)
+        if let Some(open) = &self.open {
+            writeln!(f, "{open}")?;
+        }
+        if let Some(datagrams) = &self.datagrams {
+            writeln!(f, "{datagrams}")?;
+        }
+        self.all.fmt(f)?;
+        match &self.open {
+            Some(open) => write!(f, "\nsent late  {}", open.late_us),
+            None => Ok(()),
+        }
     }
 }
 
@@ -469,6 +525,26 @@ mod tests {
         let open = &open["open"];
         assert_eq!((&open["due"], &open["unanswered"], &open["arrivals"]), (&12.into(), &2.into(), &"even".into()));
         assert!((open["late_us"]["max"].as_f64().unwrap() / 2000.0 - 1.0).abs() < 0.001, "{open}");
+    }
+
+    #[test]
+    fn waits_for_ports_are_reported_if_there_were_any() {
+        let none = Histogram::new(3).unwrap();
+        let report = |waits: [PortWaits; 2]| {
+            let all = Report::new(10, Duration::from_secs(2), 640, 0, &none);
+            let port_waits = PortWaitsReport::new(waits.into_iter());
+            ConnectsReport { connections: all.rate, all, port_waits }
+        };
+        let without = report([PortWaits::default(); 2]);
+        assert_eq!(serde_json::to_value(&without).unwrap().get("port_waits"), None);
+        assert!(!without.to_string().contains("port waits"), "{without}");
+        let wait = |connections, millis| PortWaits { connections, time: Duration::from_millis(millis) };
+        let with = report([wait(3, 500), wait(4, 1500)]);
+        let json = serde_json::to_value(&with).unwrap();
+        assert_eq!(json["port_waits"], serde_json::json!({"connections": 7, "seconds": 1.5}));
+        assert!(
+            with.to_string().contains("port waits            7   (connections; no local port was free for 1.50 s)")
+        );
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use super::{LoadArgs, OpenArgs, ServeArgs, TimesArgs, WorkArgs};
 use crate::error::Error;
 use crate::load::{Connected, Connects, EchoLoad, Use};
-use crate::report::{ConnectsReport, EchoReport, OpenReport, Report};
+use crate::report::{ConnectsReport, EchoReport, OpenReport, PortWaitsReport, Report};
 use crate::services::{Busy, Echo};
 use crate::units::parse_size;
 use hdrhistogram::Histogram;
@@ -47,7 +47,8 @@ pub struct EchoLoadArgs {
     size: usize,
 
     /// Make a connection for each request: open it, send, await the answer, close it, and open the next; --connections is how many there
-    /// are at a time, and the RTT is from when the connection is asked for until the answer is there
+    /// are at a time, and the RTT is from when the connection is asked for until the answer is there; where no local port is free, the
+    /// connection waits for one
     #[arg(long, conflicts_with_all = ["rate", "arrivals", "depth"])]
     reconnect: bool,
 
@@ -85,7 +86,7 @@ pub fn run(command: Command) -> Result<(), Error> {
                 .with_histogram(args.times.histogram, &rtt_nanos);
             let paces = load.traffic.iter().filter_map(EchoLoad::pace);
             let open = open.map(|open| OpenReport::new(open, requests, paces));
-            super::load::print(&args.load, EchoReport { all, open }, load, None)
+            super::load::print(&args.load, EchoReport { all, open, datagrams: None }, load, None)
         }
     }
 }
@@ -100,7 +101,7 @@ fn reconnect(args: &EchoLoadArgs) -> Result<(), Error> {
     })?;
     let mut requests = 0;
     let mut nanos = Histogram::new(3).expect("3 digits are valid");
-    for Connected { connections, nanos: of_one } in &load.traffic {
+    for Connected { connections, nanos: of_one, .. } in &load.traffic {
         requests += connections;
         nanos += of_one;
     }
@@ -108,6 +109,7 @@ fn reconnect(args: &EchoLoadArgs) -> Result<(), Error> {
     let all = Report::new(requests, load.measured, bytes, load.errors.total(), &nanos)
         .with_histogram(args.times.histogram, &nanos);
     let first = load.why.map(|why| why.to_string());
-    let report = ConnectsReport { connections: all.rate, all };
+    let port_waits = PortWaitsReport::new(load.traffic.iter().map(|traffic| traffic.port_waits));
+    let report = ConnectsReport { connections: all.rate, all, port_waits };
     super::load::print(&args.load, report, load, first)
 }

@@ -6,7 +6,7 @@ use crate::error::Error;
 use crate::load::{Counts, FlightPlan, Probe, UdpEchoLoad};
 use crate::output::print_line;
 use crate::over::Over;
-use crate::report::{EchoReport, OpenReport, Report};
+use crate::report::{DatagramsReport, EchoReport, OpenReport, Report};
 use crate::signals;
 
 /// The most bytes of a request: what UDP over IPv4 carries.
@@ -30,13 +30,14 @@ pub fn run(args: &LoadArgs, times: &TimesArgs, size: usize, open: &OpenArgs) -> 
     let Some((counts, measured)) = load.as_ref().map(UdpEchoLoad::result).filter(|(_, time)| !time.is_zero()) else {
         return Err(Error::NoConnection { remote, why: None });
     };
-    let Counts { answered, lost, corrupt, rtt_nanos, .. } = counts;
+    let Counts { answered, lost, corrupt, late, rtt_nanos } = counts;
     let errors = lost + corrupt;
     let report = Report::new(*answered, measured, answered * size as u64, errors, rtt_nanos)
         .with_histogram(times.histogram, rtt_nanos);
     let paces = load.as_ref().and_then(UdpEchoLoad::pace).into_iter();
     let open = open.map(|open| OpenReport::new(open, *answered, paces));
-    let report = Over { result: EchoReport { all: report, open }, basis };
+    let datagrams = Some(DatagramsReport { lost: *lost, late: *late, corrupt: *corrupt });
+    let report = Over { result: EchoReport { all: report, open, datagrams }, basis };
     print_line(if args.is_json() { report.json() } else { report.to_string() }).map_err(Error::Output)?;
     if errors == 0 { Ok(()) } else { Err(Error::Frames { lost: *lost, corrupt: *corrupt }) }
 }

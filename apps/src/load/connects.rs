@@ -1,10 +1,12 @@
 //! Connections that are opened, used once and closed, each followed by another.
 
 use super::pattern::Position;
+use super::port_wait::{PortWait, PortWaits, Step};
 use super::{Board, Errors, OPENING_AT_ONCE, OPENING_TICK, Outcome, Part, Plan, histogram_of_nanos, share};
 use hdrhistogram::Histogram;
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{CloseReason, ConnId, ConnectError, Origin, Service, Transport};
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::sync::Arc;
 
@@ -44,6 +46,11 @@ pub struct Connects {
     told: Vec<bool>,
     /// Places without a connection.
     idle: Vec<usize>,
+    /// Places whose connections wait for a port, in the order in which they were asked for.
+    waiting: VecDeque<usize>,
+    port_wait: Option<PortWait>,
+    /// A wait for a port has begun at some time.
+    has_waited: bool,
     opening: usize,
     open: usize,
     /// Connections that have been asked for, and may still be.
@@ -60,6 +67,8 @@ pub struct Connected {
     pub connections: u64,
     /// How long that took, in nanoseconds, to three digits.
     pub nanos: Histogram<u64>,
+    /// Waits for a port of ours while measuring.
+    pub port_waits: PortWaits,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -86,7 +95,8 @@ impl Connects {
     /// The part of worker `worker` of `workers`.
     pub fn new(plan: &Plan, board: Arc<Board>, worker: usize, workers: usize, each: Use) -> Self {
         let places = share(plan.connections, worker, workers);
-        let traffic = Connected { connections: 0, nanos: histogram_of_nanos() };
+        let port_waits = PortWaits::default();
+        let traffic = Connected { connections: 0, nanos: histogram_of_nanos(), port_waits };
         Connects {
             plan: plan.clone(),
             board,
@@ -97,6 +107,9 @@ impl Connects {
             asked: vec![Instant::ZERO; places],
             told: vec![false; places],
             idle: (0..places).rev().collect(),
+            waiting: VecDeque::new(),
+            port_wait: None,
+            has_waited: false,
             opening: 0,
             open: 0,
             begun: 0,
@@ -125,30 +138,124 @@ impl Connects {
     }
 
     fn drain(&mut self, now: Instant) {
+        self.end_port_wait(now);
+        self.waiting.clear();
         if let Phase::Measuring { from, until } = self.phase {
             self.outcome.measured = now.min(until).since(from);
         }
         self.phase = Phase::Draining;
     }
 
-    /// Asks for connections in the places that have none.
+    /// Asks for connections in the places that have none, as far as there are ports for them.
     fn ask(&mut self, net: &mut impl Transport) {
-        self.advance(net.now());
-        while self.phase != Phase::Draining
-            && self.left > 0
-            && self.opening < OPENING_AT_ONCE
-            && let Some(place) = self.idle.pop()
-        {
-            self.left -= 1;
-            self.begun += 1;
-            self.opening += 1;
-            self.asked[place] = net.now();
-            net.connect(self.plan.remote_of(place), place as u64);
+        let now = net.now();
+        self.advance(now);
+        if self.port_wait.is_some() {
+            self.wait_for_port(net, now);
         }
-        if self.open == 0 && self.opening == 0 && !self.done {
+        while self.phase != Phase::Draining
+            && self.port_wait.is_none()
+            && self.opening < OPENING_AT_ONCE
+            && let Some(place) = self.waiting.pop_front().or_else(|| self.next_place(now))
+        {
+            self.connect(net, place);
+        }
+        if self.open == 0 && self.opening == 0 && self.waiting.is_empty() && !self.done {
             self.done = true;
-            self.drain(net.now());
+            self.drain(now);
             self.board.worker_done();
+        }
+    }
+
+    /// Takes a place without a connection, if there may be another connection, which counts as asked for from now on.
+    fn next_place(&mut self, now: Instant) -> Option<usize> {
+        let place = if self.left > 0 { self.idle.pop() } else { None }?;
+        self.left -= 1;
+        self.asked[place] = now;
+        Some(place)
+    }
+
+    fn connect(&mut self, net: &mut impl Transport, place: usize) {
+        self.begun += 1;
+        self.opening += 1;
+        net.connect(self.plan.remote_of(place), place as u64);
+    }
+
+    /// Goes on waiting for a port: connections are held back, but for an attempt now and then.
+    fn wait_for_port(&mut self, net: &mut impl Transport, now: Instant) {
+        while self.opening + self.waiting.len() < OPENING_AT_ONCE
+            && let Some(place) = self.next_place(now)
+        {
+            self.hold_back(place);
+        }
+        let Some(wait) = &mut self.port_wait else { return };
+        match wait.step(now) {
+            Step::Rest => {}
+            Step::Attempt => match self.waiting.pop_front() {
+                Some(place) => {
+                    wait.attempted(place, now);
+                    self.connect(net, place);
+                }
+                None => self.end_port_wait(now),
+            },
+            Step::End => self.end_port_wait(now),
+            Step::GiveUp => {
+                self.end_port_wait(now);
+                while let Some(place) = self.waiting.pop_front() {
+                    self.give_up(place, ConnectError::NoLocalAddress);
+                }
+            }
+        }
+    }
+
+    /// Has the connection of `place` wait for a port.
+    fn hold_back(&mut self, place: usize) {
+        self.waiting.push_back(place);
+        if let Phase::Measuring { .. } = self.phase {
+            self.outcome.traffic.port_waits.connections += 1;
+        }
+    }
+
+    /// Found no port for the connection of `place`.
+    fn no_port(&mut self, place: usize, now: Instant) {
+        if let Some(wait) = &mut self.port_wait {
+            if wait.refused(place, now) {
+                // It was held back before.
+                return self.waiting.push_front(place);
+            }
+        } else {
+            if !std::mem::replace(&mut self.has_waited, true) {
+                tracing::info!("no local port is free: connections wait until one may be reused");
+            }
+            self.port_wait = Some(PortWait::begin(now));
+        }
+        self.hold_back(place);
+    }
+
+    /// Ends the wait if the connection of `place` was the attempt to end it: there was a port for it.
+    fn port_found(&mut self, place: usize, now: Instant) {
+        if self.port_wait.as_ref().is_some_and(|wait| wait.is_attempt(place)) {
+            self.end_port_wait(now);
+        }
+    }
+
+    /// Ends the wait for a port, of which the part while measuring counts.
+    fn end_port_wait(&mut self, now: Instant) {
+        let Some(wait) = self.port_wait.take() else { return };
+        if let Phase::Measuring { from, until } = self.phase {
+            self.outcome.traffic.port_waits.time += now.min(until).since(wait.since().max(from));
+        }
+    }
+
+    /// Counts a connection that could not be made.
+    fn give_up(&mut self, place: usize, error: ConnectError) {
+        match error {
+            ConnectError::Refused => self.outcome.errors.refused += 1,
+            _ => self.outcome.errors.unopened += 1,
+        }
+        self.outcome.last_failure = Some(error);
+        if !std::mem::replace(&mut self.told[place], true) {
+            self.board.connection_failed();
         }
     }
 
@@ -188,7 +295,11 @@ impl Connects {
 impl Part for Connects {
     type Traffic = Connected;
 
-    fn into_outcome(self) -> Outcome<Connected> {
+    fn into_outcome(mut self) -> Outcome<Connected> {
+        if self.has_waited && self.told.contains(&false) {
+            // Connections that were never made had no port.
+            self.outcome.last_failure.get_or_insert(ConnectError::NoLocalAddress);
+        }
         self.outcome
     }
 }
@@ -204,7 +315,11 @@ impl Service for Connects {
     }
 
     fn tend(&mut self, net: &mut impl Transport) -> Option<Duration> {
-        self.advance(net.now());
+        match self.port_wait {
+            // Nothing else may happen meanwhile.
+            Some(_) => self.ask(net),
+            None => self.advance(net.now()),
+        }
         self.board.progress(self.worker, self.outcome.traffic.connections);
         match self.phase {
             Phase::Draining => None,
@@ -230,6 +345,7 @@ impl Service for Connects {
         used.place = Some(token as usize);
         self.opening -= 1;
         self.open += 1;
+        self.port_found(token as usize, net.now());
         if !std::mem::replace(&mut self.told[token as usize], true) {
             self.board.connection_opened();
         }
@@ -242,14 +358,16 @@ impl Service for Connects {
     }
 
     fn failed(&mut self, net: &mut impl Transport, token: u64, error: ConnectError) {
+        let (now, place) = (net.now(), token as usize);
         self.opening -= 1;
+        self.advance(now);
         match error {
-            ConnectError::Refused => self.outcome.errors.refused += 1,
-            _ => self.outcome.errors.unopened += 1,
-        }
-        self.outcome.last_failure = Some(error);
-        if !std::mem::replace(&mut self.told[token as usize], true) {
-            self.board.connection_failed();
+            ConnectError::NoLocalAddress if self.phase == Phase::Draining => {}
+            ConnectError::NoLocalAddress => self.no_port(place, now),
+            _ => {
+                self.port_found(place, now);
+                self.give_up(place, error);
+            }
         }
         self.ask(net);
     }
@@ -287,149 +405,6 @@ impl Service for Connects {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::testing::{Fake, a_second};
-
-    const SECOND: Duration = Duration::from_secs(1);
-
-    fn connects(connections: usize, request: usize, most: u64) -> (Fake<Used>, Connects, Arc<Board>) {
-        let plan = Plan { warm_up: SECOND, ..a_second(connections) };
-        let board = Arc::new(Board::new(1, connections));
-        let mut service = Connects::new(&plan, board.clone(), 0, 1, Use { request, most });
-        let mut net = Fake::new(100);
-        service.start(&mut net);
-        (net, service, board)
-    }
-
-    /// Time passes, and the worker has a turn.
-    fn pass(net: &mut Fake<Used>, service: &mut Connects, time: Duration) {
-        net.now += time;
-        service.tend(net);
-    }
-
-    fn echo(net: &mut Fake<Used>, service: &mut Connects, conn: ConnId) {
-        let bytes = net.drain(service, conn);
-        net.arrive(service, conn, &bytes);
-    }
-
-    fn gone(net: &mut Fake<Used>, service: &mut Connects, conn: ConnId) {
-        net.end(service, conn);
-        net.gone(service, conn, CloseReason::Finished);
-    }
-
-    #[test]
-    fn each_connection_has_one_request_and_is_closed_before_the_next_is_opened() {
-        let (mut net, mut service, board) = connects(1, 64, u64::MAX);
-        let mut before = Vec::new();
-        for _ in 0..3 {
-            assert_eq!(net.connects.len(), 1);
-            let conn = net.establish(&mut service);
-            assert_eq!((net.sent(conn).len(), net.is_closed(conn)), (64, false));
-            assert!(!before.contains(&net.sent(conn)), "what came from an earlier one would show");
-            before.push(net.sent(conn));
-            echo(&mut net, &mut service, conn);
-            assert!(net.is_closed(conn) && net.connects.is_empty());
-            gone(&mut net, &mut service, conn);
-        }
-        assert!(board.all_decided() && board.opened() == 1 && !board.all_done());
-        assert!(service.connected().is_ok());
-    }
-
-    #[test]
-    fn there_are_as_many_at_a_time_as_the_plan_has_connections() {
-        let (mut net, mut service, _) = connects(1000, 10, u64::MAX);
-        assert_eq!(net.connects.len(), OPENING_AT_ONCE);
-        for _ in 0..1000 {
-            net.establish(&mut service);
-        }
-        assert!(net.connects.is_empty());
-        let conn = net.alive()[500];
-        echo(&mut net, &mut service, conn);
-        gone(&mut net, &mut service, conn);
-        assert_eq!((net.connects.len(), net.alive().len()), (1, 999));
-    }
-
-    #[test]
-    fn what_is_answered_while_measuring_counts_from_when_its_connection_was_asked_for() {
-        let (mut net, mut service, board) = connects(1, 10, u64::MAX);
-        let mut go_on = |service: &mut Connects, took: Duration| {
-            pass(&mut net, service, took / 4);
-            let conn = net.establish(service);
-            pass(&mut net, service, took / 4);
-            echo(&mut net, service, conn);
-            pass(&mut net, service, took / 2);
-            gone(&mut net, service, conn);
-        };
-        go_on(&mut service, SECOND);
-        board.begin();
-        // The first tick begins to warm up.
-        for _ in 0..5 {
-            go_on(&mut service, SECOND / 5);
-        }
-        assert_eq!(service.connected().unwrap().connections, 0);
-        for _ in 0..5 {
-            go_on(&mut service, SECOND / 5);
-        }
-        assert!(!board.all_done());
-        go_on(&mut service, SECOND / 5);
-        assert!(board.all_done());
-        let outcome = service.into_outcome();
-        let Connected { connections, nanos } = outcome.traffic;
-        assert_eq!((outcome.measured, outcome.errors, connections), (SECOND, Errors::default(), 5));
-        assert!(nanos.equivalent(nanos.max(), 100_000_000), "{}", nanos.max());
-    }
-
-    #[test]
-    fn so_many_connections_without_a_request_are_opened_and_timed() {
-        let (mut net, mut service, board) = connects(1, 0, 2);
-        service.plan.warm_up = Duration::ZERO;
-        board.begin();
-        service.tend(&mut net);
-        for _ in 0..2 {
-            assert!(!board.all_done());
-            net.now += SECOND / 4;
-            let conn = net.establish(&mut service);
-            assert!(net.is_closed(conn) && net.connects.is_empty());
-            net.gone(&mut service, conn, CloseReason::Finished);
-        }
-        assert!(board.all_done() && net.connects.is_empty());
-        assert_eq!(service.connected().unwrap().nanos.len(), 2);
-    }
-
-    #[test]
-    fn one_that_cannot_be_made_is_not_tried_again() {
-        let (mut net, mut service, board) = connects(2, 10, u64::MAX);
-        net.refuse(&mut service, ConnectError::Refused);
-        net.establish(&mut service);
-        assert!(board.all_decided() && net.connects.is_empty() && !board.all_done());
-        let conn = net.alive()[0];
-        echo(&mut net, &mut service, conn);
-        gone(&mut net, &mut service, conn);
-        net.refuse(&mut service, ConnectError::NoLocalAddress);
-        assert!(board.all_done());
-        assert_eq!(service.connected().err(), Some(Some(ConnectError::NoLocalAddress)));
-        assert_eq!(service.into_outcome().errors, Errors { refused: 1, unopened: 1, ..Errors::default() });
-    }
-
-    #[test]
-    fn one_that_is_lost_or_brings_other_bytes_is_an_error_and_followed_by_another() {
-        let (mut net, mut service, _) = connects(1, 10, u64::MAX);
-        let conn = net.establish(&mut service);
-        net.gone(&mut service, conn, CloseReason::Reset);
-        let conn = net.establish(&mut service);
-        net.end(&mut service, conn);
-        assert!(net.is_aborted(conn));
-        net.gone(&mut service, conn, CloseReason::Aborted);
-        let conn = net.establish(&mut service);
-        net.arrive(&mut service, conn, &[b'x'; 10]);
-        assert!(net.is_aborted(conn));
-        net.gone(&mut service, conn, CloseReason::Aborted);
-        let conn = net.establish(&mut service);
-        let bytes = net.drain(&mut service, conn);
-        net.arrive(&mut service, conn, &[&bytes[..], b"x"].concat());
-        net.gone(&mut service, conn, CloseReason::Aborted);
-        assert_eq!(net.connects.len(), 1);
-        assert_eq!(service.into_outcome().errors, Errors { lost: 2, corrupt: 2, ..Errors::default() });
-    }
-}
+mod over_stack;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,80 @@
+//! Connections of a load over the stack, on a link in memory and a virtual clock.
+
+use super::*;
+use crate::services::Echo;
+use crate::testing::a_second;
+use linerate_bypass::MacAddr;
+use linerate_bypass::memory::{Link, LinkConfig, MemoryNic};
+use linerate_stack::{Config, Crossing, Engine, NativeEngine, SmoltcpEngine, Worker};
+
+/// Ephemeral ports of an address.
+const PORTS: u64 = 64_512;
+const SECOND: Duration = Duration::from_secs(1);
+
+type Native = NativeEngine<<MemoryNic as linerate_bypass::Nic>::Packet>;
+
+/// Load of a server that has one address and one port.
+struct Bench<E: Engine<MemoryNic>> {
+    load: Worker<MemoryNic, Connects>,
+    server: Worker<MemoryNic, Echo, E>,
+    board: Arc<Board>,
+    now: Instant,
+}
+
+impl<E: Engine<MemoryNic>> Bench<E> {
+    /// Load with `places` connections at a time, for `duration`, by the first of `workers` workers, which share the ports.
+    fn new(places: usize, duration: Duration, workers: usize) -> Self {
+        let now = Instant::ZERO + SECOND;
+        let [ours, theirs] = [1, 2].map(|host: u8| Config {
+            addresses: vec![format!("10.0.0.{host}/24").parse().unwrap()],
+            mac: Some(MacAddr([2, 0, 0, 0, 0, host])),
+            listen: if host == 2 { vec!["10.0.0.2:7".parse().unwrap()] } else { Vec::new() },
+            max_connections: 1024,
+            seed: host.into(),
+            ..Config::default()
+        });
+        let (near, far) = Link::pair(LinkConfig::default());
+        let board = Arc::new(Board::new(1, places));
+        board.begin();
+        let plan = Plan { duration, ..a_second(places) };
+        let service = Connects::new(&plan, board.clone(), 0, 1, Use { request: 64, most: u64::MAX });
+        let load = Worker::new(&ours, Crossing::between(workers).remove(0), near, |_| service, now);
+        let server = Worker::new(&theirs, Crossing::between(1).remove(0), far, |_| Echo, now);
+        Bench { load, server, board, now }
+    }
+
+    /// Turns of both hosts until the load is over, between which `step` passes, or a millisecond while the load waits for a port.
+    fn run(&mut self, step: Duration) -> &Outcome<Connected> {
+        while !self.board.all_done() {
+            self.load.turn(self.now);
+            self.server.turn(self.now);
+            self.now += if self.load.service().port_wait.is_some() { Duration::from_millis(1) } else { step };
+        }
+        &self.load.service().outcome
+    }
+}
+
+#[test]
+fn ports_are_reused_at_nearly_a_million_connections_a_second() {
+    let mut bench = Bench::<Native>::new(64, SECOND * 2 / 5, 1);
+    let Outcome { traffic, errors, measured, .. } = bench.run(Duration::from_micros(16));
+    let rate = traffic.connections as f64 / measured.as_secs_f64();
+    assert_eq!((*errors, traffic.port_waits), (Errors::default(), PortWaits::default()));
+    assert!(traffic.connections > 300_000 && rate > 750_000.0, "{} at {rate}/s", traffic.connections);
+    assert!(traffic.connections > 4 * PORTS);
+}
+
+#[test]
+fn load_of_a_server_without_timestamps_waits_for_the_end_of_time_wait() {
+    // The first of 64 workers has a thousand ports.
+    let mut bench = Bench::<SmoltcpEngine>::new(16, 70 * SECOND, 64);
+    let Outcome { traffic, errors, measured, .. } = bench.run(Duration::from_micros(16));
+    let connections = traffic.connections as f64 / (PORTS / 64) as f64;
+    assert_eq!((*errors, *measured), (Errors::default(), 70 * SECOND));
+    assert!((1.8..2.2).contains(&connections), "each port is used twice in the time, and not {connections} times");
+    let waited = traffic.port_waits.time;
+    assert!(waited > 60 * SECOND && waited < 70 * SECOND, "{waited:?}");
+    // An attempt every 64 ms.
+    let failed = bench.load.summary().failed;
+    assert!((900..1200).contains(&failed), "{failed} attempts");
+}

@@ -1,0 +1,265 @@
+//! Connections of a load over a transport that the test plays.
+
+use super::*;
+use crate::testing::{Fake, a_second};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn connects(connections: usize, request: usize, most: u64) -> (Fake<Used>, Connects, Arc<Board>) {
+    let plan = Plan { warm_up: SECOND, ..a_second(connections) };
+    let board = Arc::new(Board::new(1, connections));
+    let mut service = Connects::new(&plan, board.clone(), 0, 1, Use { request, most });
+    let mut net = Fake::new(100);
+    service.start(&mut net);
+    (net, service, board)
+}
+
+/// Time passes, and the worker has a turn.
+fn pass(net: &mut Fake<Used>, service: &mut Connects, time: Duration) {
+    net.now += time;
+    service.tend(net);
+}
+
+fn echo(net: &mut Fake<Used>, service: &mut Connects, conn: ConnId) {
+    let bytes = net.drain(service, conn);
+    net.arrive(service, conn, &bytes);
+}
+
+fn gone(net: &mut Fake<Used>, service: &mut Connects, conn: ConnId) {
+    net.end(service, conn);
+    net.gone(service, conn, CloseReason::Finished);
+}
+
+#[test]
+fn each_connection_has_one_request_and_is_closed_before_the_next_is_opened() {
+    let (mut net, mut service, board) = connects(1, 64, u64::MAX);
+    let mut before = Vec::new();
+    for _ in 0..3 {
+        assert_eq!(net.connects.len(), 1);
+        let conn = net.establish(&mut service);
+        assert_eq!((net.sent(conn).len(), net.is_closed(conn)), (64, false));
+        assert!(!before.contains(&net.sent(conn)), "what came from an earlier one would show");
+        before.push(net.sent(conn));
+        echo(&mut net, &mut service, conn);
+        assert!(net.is_closed(conn) && net.connects.is_empty());
+        gone(&mut net, &mut service, conn);
+    }
+    assert!(board.all_decided() && board.opened() == 1 && !board.all_done());
+    assert!(service.connected().is_ok());
+}
+
+#[test]
+fn there_are_as_many_at_a_time_as_the_plan_has_connections() {
+    let (mut net, mut service, _) = connects(1000, 10, u64::MAX);
+    assert_eq!(net.connects.len(), OPENING_AT_ONCE);
+    for _ in 0..1000 {
+        net.establish(&mut service);
+    }
+    assert!(net.connects.is_empty());
+    let conn = net.alive()[500];
+    echo(&mut net, &mut service, conn);
+    gone(&mut net, &mut service, conn);
+    assert_eq!((net.connects.len(), net.alive().len()), (1, 999));
+}
+
+#[test]
+fn what_is_answered_while_measuring_counts_from_when_its_connection_was_asked_for() {
+    let (mut net, mut service, board) = connects(1, 10, u64::MAX);
+    let mut go_on = |service: &mut Connects, took: Duration| {
+        pass(&mut net, service, took / 4);
+        let conn = net.establish(service);
+        pass(&mut net, service, took / 4);
+        echo(&mut net, service, conn);
+        pass(&mut net, service, took / 2);
+        gone(&mut net, service, conn);
+    };
+    go_on(&mut service, SECOND);
+    board.begin();
+    // The first tick begins to warm up.
+    for _ in 0..5 {
+        go_on(&mut service, SECOND / 5);
+    }
+    assert_eq!(service.connected().unwrap().connections, 0);
+    for _ in 0..5 {
+        go_on(&mut service, SECOND / 5);
+    }
+    assert!(!board.all_done());
+    go_on(&mut service, SECOND / 5);
+    assert!(board.all_done());
+    let outcome = service.into_outcome();
+    let Connected { connections, nanos, port_waits } = outcome.traffic;
+    assert_eq!(port_waits, PortWaits::default());
+    assert_eq!((outcome.measured, outcome.errors, connections), (SECOND, Errors::default(), 5));
+    assert!(nanos.equivalent(nanos.max(), 100_000_000), "{}", nanos.max());
+}
+
+#[test]
+fn so_many_connections_without_a_request_are_opened_and_timed() {
+    let (mut net, mut service, board) = connects(1, 0, 2);
+    service.plan.warm_up = Duration::ZERO;
+    board.begin();
+    service.tend(&mut net);
+    for _ in 0..2 {
+        assert!(!board.all_done());
+        net.now += SECOND / 4;
+        let conn = net.establish(&mut service);
+        assert!(net.is_closed(conn) && net.connects.is_empty());
+        net.gone(&mut service, conn, CloseReason::Finished);
+    }
+    assert!(board.all_done() && net.connects.is_empty());
+    assert_eq!(service.connected().unwrap().nanos.len(), 2);
+}
+
+#[test]
+fn one_that_cannot_be_made_is_not_tried_again() {
+    let (mut net, mut service, board) = connects(2, 10, u64::MAX);
+    net.refuse(&mut service, ConnectError::Refused);
+    net.establish(&mut service);
+    assert!(board.all_decided() && net.connects.is_empty() && !board.all_done());
+    let conn = net.alive()[0];
+    echo(&mut net, &mut service, conn);
+    gone(&mut net, &mut service, conn);
+    net.refuse(&mut service, ConnectError::TimedOut);
+    assert!(board.all_done());
+    assert_eq!(service.connected().err(), Some(Some(ConnectError::TimedOut)));
+    assert_eq!(service.into_outcome().errors, Errors { refused: 1, unopened: 1, ..Errors::default() });
+}
+
+#[test]
+fn one_that_is_lost_or_brings_other_bytes_is_an_error_and_followed_by_another() {
+    let (mut net, mut service, _) = connects(1, 10, u64::MAX);
+    let conn = net.establish(&mut service);
+    net.gone(&mut service, conn, CloseReason::Reset);
+    let conn = net.establish(&mut service);
+    net.end(&mut service, conn);
+    assert!(net.is_aborted(conn));
+    net.gone(&mut service, conn, CloseReason::Aborted);
+    let conn = net.establish(&mut service);
+    net.arrive(&mut service, conn, &[b'x'; 10]);
+    assert!(net.is_aborted(conn));
+    net.gone(&mut service, conn, CloseReason::Aborted);
+    let conn = net.establish(&mut service);
+    let bytes = net.drain(&mut service, conn);
+    net.arrive(&mut service, conn, &[&bytes[..], b"x"].concat());
+    net.gone(&mut service, conn, CloseReason::Aborted);
+    assert_eq!(net.connects.len(), 1);
+    assert_eq!(service.into_outcome().errors, Errors { lost: 2, corrupt: 2, ..Errors::default() });
+}
+
+const MILLISECOND: Duration = Duration::from_millis(1);
+
+/// Load of one connection at a time that measures, and whose connection has found no port.
+fn without_port() -> (Fake<Used>, Connects, Arc<Board>) {
+    let (mut net, mut service, board) = connects(1, 10, u64::MAX);
+    service.plan.warm_up = Duration::ZERO;
+    let conn = net.establish(&mut service);
+    echo(&mut net, &mut service, conn);
+    board.begin();
+    service.tend(&mut net);
+    gone(&mut net, &mut service, conn);
+    net.refuse(&mut service, ConnectError::NoLocalAddress);
+    (net, service, board)
+}
+
+#[test]
+fn connection_without_a_port_is_attempted_again_at_growing_intervals() {
+    let (mut net, mut service, _) = without_port();
+    let (begun, mut attempts) = (net.now, Vec::new());
+    while net.now < begun + SECOND / 2 {
+        pass(&mut net, &mut service, MILLISECOND);
+        if !net.connects.is_empty() {
+            attempts.push(net.now.since(begun).as_millis());
+            net.refuse(&mut service, ConnectError::NoLocalAddress);
+        }
+    }
+    assert_eq!(attempts, [1, 3, 7, 15, 31, 63, 127, 191, 255, 319, 383, 447]);
+    assert!(service.connected().is_ok());
+}
+
+#[test]
+fn wait_for_a_port_counts_in_the_connection_s_time_and_in_the_report() {
+    let (mut net, mut service, board) = without_port();
+    let mut waited = Duration::ZERO;
+    while net.connects.is_empty() || waited < SECOND / 5 {
+        if !net.connects.is_empty() {
+            net.refuse(&mut service, ConnectError::NoLocalAddress);
+        }
+        pass(&mut net, &mut service, MILLISECOND);
+        waited += MILLISECOND;
+    }
+    let conn = net.establish(&mut service);
+    echo(&mut net, &mut service, conn);
+    gone(&mut net, &mut service, conn);
+    assert_eq!(net.connects.len(), 1, "the next one does not wait");
+    let conn = net.establish(&mut service);
+    pass(&mut net, &mut service, SECOND);
+    echo(&mut net, &mut service, conn);
+    gone(&mut net, &mut service, conn);
+    assert!(board.all_done());
+    let Outcome { traffic, errors, measured, .. } = service.into_outcome();
+    assert_eq!((errors, measured, traffic.connections), (Errors::default(), SECOND, 1));
+    assert!(traffic.nanos.equivalent(traffic.nanos.max(), waited.as_nanos() as u64), "{}", traffic.nanos.max());
+    let PortWaits { connections, time } = traffic.port_waits;
+    assert!(connections == 1 && time > SECOND / 6 && time <= waited, "{connections}, {time:?}");
+}
+
+#[test]
+fn load_that_waits_for_ports_ends_when_its_time_is_over() {
+    let (mut net, mut service, board) = without_port();
+    for _ in 0..999 {
+        pass(&mut net, &mut service, MILLISECOND);
+        if !net.connects.is_empty() {
+            net.refuse(&mut service, ConnectError::NoLocalAddress);
+        }
+    }
+    assert!(!board.all_done());
+    pass(&mut net, &mut service, MILLISECOND);
+    assert!(board.all_done());
+    let Outcome { traffic, errors, measured, .. } = service.into_outcome();
+    assert_eq!((errors, measured, traffic.port_waits.time), (Errors::default(), SECOND, SECOND));
+}
+
+#[test]
+fn only_one_connection_is_attempted_while_others_wait() {
+    let (mut net, mut service, _) = connects(300, 10, u64::MAX);
+    for _ in 0..OPENING_AT_ONCE {
+        net.refuse(&mut service, ConnectError::NoLocalAddress);
+    }
+    assert!(net.connects.is_empty());
+    pass(&mut net, &mut service, MILLISECOND);
+    assert_eq!(net.connects.len(), 1);
+    net.refuse(&mut service, ConnectError::NoLocalAddress);
+    pass(&mut net, &mut service, 2 * MILLISECOND);
+    assert_eq!(net.connects.len(), 1);
+    net.establish(&mut service);
+    assert_eq!(net.connects.len(), OPENING_AT_ONCE, "there are ports again");
+}
+
+#[test]
+fn connection_that_finds_no_port_for_longer_than_time_wait_lasts_is_an_error() {
+    let (mut net, mut service, board) = connects(2, 10, u64::MAX);
+    let begun = net.now;
+    net.refuse(&mut service, ConnectError::NoLocalAddress);
+    net.refuse(&mut service, ConnectError::NoLocalAddress);
+    while !board.all_decided() {
+        pass(&mut net, &mut service, MILLISECOND);
+        if !net.connects.is_empty() {
+            net.refuse(&mut service, ConnectError::NoLocalAddress);
+        }
+    }
+    let waited = net.now.since(begun);
+    assert!(waited > 60 * SECOND && waited < 90 * SECOND, "{waited:?}");
+    assert!(board.all_done());
+    assert_eq!(service.connected().err(), Some(Some(ConnectError::NoLocalAddress)));
+    assert_eq!(service.into_outcome().errors, Errors { unopened: 2, ..Errors::default() });
+}
+
+#[test]
+fn connection_that_waited_in_vain_until_the_end_has_the_lack_of_ports_as_its_reason() {
+    let (mut net, mut service, board) = connects(1, 10, u64::MAX);
+    net.refuse(&mut service, ConnectError::NoLocalAddress);
+    board.stop();
+    pass(&mut net, &mut service, MILLISECOND);
+    assert!(board.all_done());
+    assert_eq!(service.into_outcome().last_failure, Some(ConnectError::NoLocalAddress));
+}
