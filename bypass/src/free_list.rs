@@ -1,6 +1,6 @@
 //! The places of a pool that are free: a stack that any thread may push to and pop from without a lock.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// No place: the end of the list.
 const NONE: u32 = u32::MAX;
@@ -20,7 +20,7 @@ pub(crate) struct FreeList {
 
 impl FreeList {
     /// Nothing is free.
-    pub(crate) const fn new() -> Self {
+    pub(crate) fn new() -> Self {
         FreeList { head: AtomicU64::new(NONE as u64) }
     }
 
@@ -66,7 +66,7 @@ impl FreeList {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use std::sync::atomic::AtomicBool;

@@ -4,9 +4,10 @@
 //! connections, and whatever else crosses threads. A full mailbox refuses: what was to be sent stays with the
 //! sender, and the refusal is counted.
 
+use crate::sleep_flag::SleepFlag;
 use crossbeam_queue::ArrayQueue;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Wakes the reader of a mailbox out of its sleep.
 pub type Wake = Box<dyn Fn() + Send + Sync>;
@@ -15,7 +16,7 @@ struct Shared<T> {
     queue: ArrayQueue<T>,
     sent: AtomicU64,
     refused: AtomicU64,
-    sleeping: AtomicBool,
+    sleeping: SleepFlag,
     wake: Option<Wake>,
 }
 
@@ -41,7 +42,7 @@ fn build<T: Send>(capacity: usize, wake: Option<Wake>) -> (Sender<T>, Receiver<T
         queue: ArrayQueue::new(capacity),
         sent: AtomicU64::new(0),
         refused: AtomicU64::new(0),
-        sleeping: AtomicBool::new(false),
+        sleeping: SleepFlag::new(),
         wake,
     });
     (Sender { shared: shared.clone() }, Receiver { shared })
@@ -64,13 +65,10 @@ impl<T> Sender<T> {
         match shared.queue.push(thing) {
             Ok(()) => {
                 shared.sent.fetch_add(1, Ordering::Relaxed);
-                if let Some(wake) = &shared.wake {
-                    // Pairs with the fence of `about_to_sleep`: either the reader sees the thing, or we see
-                    // that it sleeps.
-                    std::sync::atomic::fence(Ordering::SeqCst);
-                    if shared.sleeping.load(Ordering::Relaxed) && shared.sleeping.swap(false, Ordering::Relaxed) {
-                        wake();
-                    }
+                if let Some(wake) = &shared.wake
+                    && shared.sleeping.must_wake()
+                {
+                    wake();
                 }
                 Ok(())
             }
@@ -115,19 +113,12 @@ impl<T> Receiver<T> {
     /// Says that the reader is going to sleep, and returns whether it may: not if something has come. What is
     /// sent from now until the next [`awake`](Self::awake) wakes it.
     pub fn about_to_sleep(&mut self) -> bool {
-        self.shared.sleeping.store(true, Ordering::Relaxed);
-        std::sync::atomic::fence(Ordering::SeqCst);
-        if self.is_empty() {
-            true
-        } else {
-            self.awake();
-            false
-        }
+        self.shared.sleeping.prepare(|| self.is_empty())
     }
 
     /// Says that the reader polls again.
     pub fn awake(&mut self) {
-        self.shared.sleeping.store(false, Ordering::Relaxed);
+        self.shared.sleeping.clear();
     }
 
     /// Things sent so far, by all writers.

@@ -26,6 +26,7 @@ mod class;
 mod piece;
 mod pieces;
 mod region;
+mod return_list;
 
 pub use block::ArenaMut;
 pub use piece::Piece;

@@ -2,18 +2,19 @@
 
 use super::buddies::UNITS;
 use super::pieces::Inner;
+use super::return_list::ReturnList;
 use crate::refcount::RefCount;
+use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::{Bytes, Memory, Owner};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Where pieces come back to.
 pub(super) struct Home {
-    /// One more than the number of the first that has come back; 0 is none.
-    pub(super) returned: AtomicU32,
+    /// Pieces that have come back, by their numbers.
+    pub(super) returned: ReturnList,
     /// What the owner left while there were pieces elsewhere.
     pub(super) left: std::sync::Mutex<Option<Box<Inner>>>,
 }
@@ -63,15 +64,7 @@ impl Entry {
             let entries = entries.as_ref();
             (entries.number as usize * UNITS + unit, Arc::from_raw(entries.home))
         };
-        let mut head = home.returned.load(Ordering::Relaxed);
-        loop {
-            entry.link.store(head, Ordering::Relaxed);
-            // Release: the owner sees the link, and all that was done with the piece. Nothing of the entry is touched behind it.
-            match home.returned.compare_exchange_weak(head, number as u32 + 1, Ordering::Release, Ordering::Relaxed) {
-                Ok(_) => return,
-                Err(now) => head = now,
-            }
-        }
+        home.returned.push(number as u32, &entry.link);
     }
 }
 

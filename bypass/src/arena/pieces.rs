@@ -8,13 +8,14 @@ use super::Arena;
 use super::buddies::{Buddies, ORDERS, UNIT, UNITS};
 use super::chunk::{CHUNK, Chunk};
 use super::piece::{DEVICE, Entries, Entry, Home, PROCESS, Piece};
+use super::return_list::ReturnList;
 use crate::Bytes;
 use crate::prefetch::prefetch_range;
 use crate::refcount::RefCount;
+use crate::sync::atomic::{AtomicU32, Ordering};
 use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Bytes of a page.
 const PAGE: usize = 64 << 10;
@@ -127,7 +128,7 @@ impl Pieces {
             inner: Some(Box::new(inner)),
             rows: Vec::with_capacity(most),
             returned: 0,
-            home: Arc::new(Home { returned: AtomicU32::new(0), left: std::sync::Mutex::new(None) }),
+            home: Arc::new(Home { returned: ReturnList::new(), left: std::sync::Mutex::new(None) }),
             most: usize::MAX,
         }
     }
@@ -211,11 +212,10 @@ impl Pieces {
     #[inline]
     pub fn collect(&mut self, most: usize) -> bool {
         if self.returned == 0 {
-            if self.home.returned.load(Ordering::Relaxed) == 0 {
+            if self.home.returned.is_empty() {
                 return false;
             }
-            // Acquire: what others did with the pieces comes before what is done with them next.
-            self.returned = self.home.returned.swap(0, Ordering::Acquire);
+            self.returned = self.home.returned.take();
         }
         self.collect_some(most);
         true

@@ -6,7 +6,7 @@
 //! the new one before it does anything else. When all have acknowledged a closed gate, none is within a burst, and
 //! none will begin one.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// The place of one queue pair in DPDK: a port, and a queue of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,13 +45,16 @@ impl Gate {
     /// Closes the gate. No queue pair uses the devices once [`is_quiet`](Self::is_quiet) says so.
     pub fn close(&self) {
         debug_assert!(self.epoch.load(Ordering::Relaxed).is_multiple_of(2));
-        self.epoch.fetch_add(1, Ordering::SeqCst);
+        self.epoch.fetch_add(1, Ordering::Release);
     }
 
     /// Whether every queue pair has seen that the gate is closed.
     pub fn is_quiet(&self) -> bool {
-        let epoch = self.epoch.load(Ordering::SeqCst);
-        self.seats.iter().all(|seat| seat.seen.load(Ordering::SeqCst) >= epoch)
+        let epoch = self.epoch.load(Ordering::Relaxed);
+        // Pairs with the fence of `enter`.
+        fence(Ordering::SeqCst);
+        // Acquire: what the queue pairs did with the devices happens before what the supervisor does to them.
+        self.seats.iter().all(|seat| seat.seen.load(Ordering::Acquire) >= epoch)
     }
 
     /// Opens the closed gate, the queue pairs now being at `places`.
@@ -60,15 +63,16 @@ impl Gate {
             seat.place.store(pack(*place), Ordering::Relaxed);
         }
         // Publishes the places, and whatever was done to the devices.
-        self.epoch.fetch_add(1, Ordering::SeqCst);
+        self.epoch.fetch_add(1, Ordering::Release);
     }
 
     /// The pass of queue pair `index`, which begins to exist.
     pub fn enter(&self, index: usize) -> Pass {
         let seat = &self.seats[index];
         // From here the supervisor waits for this queue pair; or it closed before, and then the load sees it.
-        seat.seen.store(0, Ordering::SeqCst);
-        let epoch = self.epoch.load(Ordering::SeqCst);
+        seat.seen.store(0, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        let epoch = self.epoch.load(Ordering::Acquire);
         let mut pass = Pass { seen: epoch, place: None };
         self.acknowledge(index, epoch, &mut pass);
         pass
@@ -76,7 +80,7 @@ impl Gate {
 
     /// Queue pair `index` exists no longer.
     pub fn leave(&self, index: usize) {
-        self.seats[index].seen.store(NOBODY, Ordering::SeqCst);
+        self.seats[index].seen.store(NOBODY, Ordering::Release);
     }
 
     /// Where queue pair `index` may receive and send now, if anywhere.
@@ -96,7 +100,7 @@ impl Gate {
         pass.place = is_open.then(|| unpack(seat.place.load(Ordering::Relaxed)));
         pass.seen = epoch;
         // What this queue pair did with the devices happens before what the supervisor does to them.
-        seat.seen.store(epoch, Ordering::SeqCst);
+        seat.seen.store(epoch, Ordering::Release);
     }
 }
 
@@ -115,7 +119,7 @@ fn unpack(place: u32) -> Place {
     Place { port: (place >> 16) as u16, queue: place as u16 }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use std::sync::atomic::AtomicUsize;

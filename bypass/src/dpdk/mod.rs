@@ -28,6 +28,7 @@ mod error;
 mod ethdev;
 mod external;
 mod gate;
+mod holders;
 mod interface;
 mod log;
 mod mbuf;

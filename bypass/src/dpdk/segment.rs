@@ -1,17 +1,10 @@
 //! One `rte_mbuf`: a pointer, and its fields at the offsets that the compiler found in DPDK's headers.
 
+use super::holders::{Counts, SATURATED};
 use super::own;
+use crate::sync::atomic::{AtomicU16, Ordering};
 use dpdk_sys as sys;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU16, Ordering};
-
-/// From this count of references or holders on, a segment is never freed: the fields have 16 bits, and safe code can clone
-/// [`Bytes`](crate::Bytes) without end. Losing a packet buffer beats losing count.
-const SATURATED: u16 = 0x4000;
-/// Where a saturated count of holders is put: threads that are just leaving do not bring it below [`SATURATED`] again.
-const STUCK: u16 = 0x6000;
-/// Part of a count of holders: the segment has been [lent](Segment::lend) since its first holder came.
-const LENT: u16 = 0x8000;
 
 /// What makes a driver write into a frame's headers while sending it.
 pub(super) const OFFLOADS: u64 = sys::LR_TX_L4_MASK | sys::LR_TX_TCP_SEG | sys::LR_TX_IP_CKSUM;
@@ -63,13 +56,17 @@ impl Segment {
         unsafe { AtomicU16::from_ptr(self.field(sys::LR_MBUF_REFCNT)) }
     }
 
-    /// How many [`Bytes`](crate::Bytes) there are over it. Together they have one of its references, as long as there are
-    /// any, so that only the first and the last of them touch what DPDK counts.
+    /// The number of [`Bytes`](crate::Bytes) over it.
     #[inline]
     fn holders(&self) -> &AtomicU16 {
         // SAFETY: a field of ours, reserved before there were packets, that lives as long as the mbuf and that only this
         // reads and writes.
         unsafe { AtomicU16::from_ptr(self.field(own::holders())) }
+    }
+
+    #[inline]
+    fn counts(&self) -> Counts<'_> {
+        Counts { references: self.references(), holders: self.holders() }
     }
 
     #[inline]
@@ -237,8 +234,7 @@ impl Segment {
     /// Whether it has one reference: its packet's.
     #[inline]
     pub fn is_sole(self) -> bool {
-        // Acquire: what those did who gave their references back has happened before we write.
-        self.references().load(Ordering::Acquire) == 1
+        self.counts().is_sole()
     }
 
     /// Whether nobody else can see its bytes: they are in its own buffer, and it has one reference.
@@ -254,37 +250,6 @@ impl Segment {
         unsafe { sys::lr_references(self.as_ptr()) >= SATURATED - 1 }
     }
 
-    /// One holder more, and `mark` on their count, if there is a holder.
-    #[inline]
-    fn join(self, mark: u16) -> bool {
-        let joined = |count: u16| match count & !LENT {
-            0 => None,
-            1..SATURATED => Some((count + 1) | mark),
-            _ => Some(STUCK | count & LENT | mark),
-        };
-        self.holders().fetch_update(Ordering::Relaxed, Ordering::Relaxed, joined).is_ok()
-    }
-
-    /// One holder less; the last gives their reference back.
-    #[inline]
-    fn leave(self) {
-        let holders = self.holders();
-        if holders.load(Ordering::Relaxed) & !LENT < SATURATED && holders.fetch_sub(1, Ordering::AcqRel) & !LENT == 1 {
-            self.give_back();
-        }
-    }
-
-    /// Gives a reference back; the last one frees the segment.
-    #[inline]
-    fn give_back(self) {
-        let references = self.references();
-        let count = references.load(Ordering::Acquire);
-        if count >= SATURATED || (count > 1 && references.fetch_sub(1, Ordering::AcqRel) > 1) {
-            return;
-        }
-        self.free();
-    }
-
     /// Frees it: the caller's reference is the last.
     #[inline]
     fn free(self) {
@@ -297,7 +262,7 @@ impl Segment {
     /// One holder more, beside the caller.
     #[inline]
     pub fn share(self) {
-        self.join(0);
+        self.counts().share();
     }
 
     /// Makes the packet's reference that of a first holder, or gives it back if there are holders, of which the caller is
@@ -307,10 +272,8 @@ impl Segment {
     /// The caller has the packet's reference, and does not use it again.
     #[inline]
     pub unsafe fn hold(self) {
-        if self.join(0) {
-            self.give_back();
-        } else {
-            self.holders().store(1, Ordering::Relaxed);
+        if self.counts().hold() {
+            self.free();
         }
     }
 
@@ -324,18 +287,11 @@ impl Segment {
         let end = self.data_off() + from;
         if self.is_sole() {
             own::set_end(self, self.is_direct().then_some(end));
-            // Nobody else has a reference to change the counts by.
-            self.holders().store(1, Ordering::Relaxed);
-            self.references().store(2, Ordering::Relaxed);
+            self.counts().retain_sole();
             return true;
         }
-        if !self.join(0) {
-            if self.references().load(Ordering::Relaxed) >= SATURATED - 1 {
-                return false;
-            }
-            // The others are packets, or the last holder on its way out, which is done with this count.
-            self.holders().store(1, Ordering::Relaxed);
-            self.references().fetch_add(1, Ordering::Relaxed);
+        if !self.counts().retain_shared() {
+            return false;
         }
         own::set_end(self, own::end(self).map(|before| before.min(end)));
         true
@@ -347,12 +303,8 @@ impl Segment {
     /// The caller is a holder, and does not use the segment again.
     #[inline]
     pub unsafe fn release(self) {
-        // One reference: the holders'. Unless the segment is lent, and then its mark is seen with the reference.
-        if self.references().load(Ordering::Acquire) == 1 && self.holders().load(Ordering::Relaxed) == 1 {
-            self.holders().store(0, Ordering::Relaxed);
+        if self.counts().release() {
             self.free();
-        } else {
-            self.leave();
         }
     }
 
@@ -367,14 +319,7 @@ impl Segment {
     /// The caller has the packet's reference to itself, and until it reclaims the segment nobody gives that back.
     #[inline]
     pub unsafe fn lend(self) -> bool {
-        let lends = self.references().load(Ordering::Relaxed) == 2
-            && own::end(self).is_some_and(|end| self.data_off() <= end)
-            && self.join(LENT);
-        if lends {
-            // Release: who sees this sees the mark.
-            self.references().store(1, Ordering::Release);
-        }
-        lends
+        own::end(self).is_some_and(|end| self.data_off() <= end) && self.counts().lend()
     }
 
     /// Ends what [`lend`](Self::lend) began, when the driver has decided; it may have taken the packet over.
@@ -383,7 +328,8 @@ impl Segment {
     /// The segment is lent, by the caller.
     #[inline]
     pub unsafe fn reclaim(self) {
-        self.references().store(2, Ordering::Release);
-        self.leave();
+        if self.counts().reclaim() {
+            self.free();
+        }
     }
 }

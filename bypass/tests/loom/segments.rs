@@ -1,0 +1,177 @@
+//! References and holders of a segment, while a driver has its packet and other threads have its payload.
+
+use super::holders::Counts;
+use super::model;
+use super::sync::atomic::{AtomicU16, Ordering};
+use loom::cell::UnsafeCell;
+use loom::sync::Arc;
+use loom::thread;
+
+struct Segment {
+    references: AtomicU16,
+    holders: AtomicU16,
+    /// Bytes that holders read, and whoever frees the segment writes.
+    payload: UnsafeCell<u32>,
+    /// Bytes in front of them.
+    headers: UnsafeCell<u32>,
+}
+
+impl Segment {
+    /// A segment whose packet has the only reference; the holders' count is what was left of a packet before.
+    fn of_a_packet() -> Arc<Segment> {
+        Arc::new(Segment {
+            references: AtomicU16::new(1),
+            holders: AtomicU16::new(0),
+            payload: UnsafeCell::new(0),
+            headers: UnsafeCell::new(0),
+        })
+    }
+
+    fn counts(&self) -> Counts<'_> {
+        Counts { references: &self.references, holders: &self.holders }
+    }
+
+    fn retain(&self) {
+        if self.counts().is_sole() {
+            self.counts().retain_sole();
+        } else {
+            assert!(self.counts().retain_shared());
+        }
+    }
+
+    fn read(&self) {
+        // SAFETY: the caller is a holder; loom reports whoever writes meanwhile.
+        self.payload.with(|word| unsafe { *word });
+    }
+
+    fn free(&self) {
+        // As DPDK wants what it frees.
+        self.references.store(1, Ordering::Relaxed);
+        // SAFETY: the caller has the segment alone; loom reports whoever else uses it.
+        self.payload.with_mut(|word| unsafe { *word += 1 });
+        // SAFETY: as above.
+        self.headers.with_mut(|word| unsafe { *word += 1 });
+    }
+
+    /// Reads the payload as a holder, and stops being one.
+    fn read_and_release(&self) {
+        self.read();
+        if self.counts().release() {
+            self.free();
+        }
+    }
+
+    /// Gives the packet's reference back as `rte_pktmbuf_prefree_seg` does.
+    fn free_packet(&self) {
+        if self.references.load(Ordering::Relaxed) == 1 || self.references.fetch_sub(1, Ordering::AcqRel) == 1 {
+            // The order in which DPDK's own load is enough is that of `rte_mbuf_refcnt_read` on the processor.
+            loom::sync::atomic::fence(Ordering::Acquire);
+            self.free();
+        }
+    }
+
+    /// Sends the packet as a virtio driver does: lent, with the driver's header in front if it looks unshared.
+    fn send(&self) {
+        let lent = self.counts().lend();
+        if self.references.load(Ordering::Relaxed) == 1 {
+            // SAFETY: bytes in front of those that were retained belong to the packet.
+            self.headers.with_mut(|word| unsafe { *word += 1 });
+        }
+        if lent && self.counts().reclaim() {
+            self.free();
+        }
+    }
+
+    fn frees(&self) -> u32 {
+        // SAFETY: all threads have been joined.
+        self.payload.with(|word| unsafe { *word })
+    }
+}
+
+#[test]
+fn lent_segment_is_freed_once_behind_its_last_reader() {
+    model(|| {
+        let segment = Segment::of_a_packet();
+        segment.retain();
+        let other = segment.clone();
+        let holder = thread::spawn(move || {
+            other.counts().share();
+            other.read_and_release();
+            other.read_and_release();
+        });
+        segment.send();
+        segment.free_packet();
+        holder.join().unwrap();
+        assert_eq!(segment.frees(), 1);
+    });
+}
+
+#[test]
+fn segment_of_two_holders_on_two_threads_is_lent_and_freed_once() {
+    model(|| {
+        let segment = Segment::of_a_packet();
+        segment.retain();
+        segment.retain();
+        let holders: Vec<_> = (0..2)
+            .map(|_| {
+                let other = segment.clone();
+                thread::spawn(move || other.read_and_release())
+            })
+            .collect();
+        segment.send();
+        segment.free_packet();
+        holders.into_iter().for_each(|holder| holder.join().unwrap());
+        assert_eq!(segment.frees(), 1);
+    });
+}
+
+#[test]
+fn segment_that_is_retained_while_its_last_holder_leaves_is_freed_once() {
+    model(|| {
+        let segment = Segment::of_a_packet();
+        segment.retain();
+        let other = segment.clone();
+        let holder = thread::spawn(move || other.read_and_release());
+        segment.send();
+        segment.retain();
+        segment.read_and_release();
+        segment.send();
+        segment.free_packet();
+        holder.join().unwrap();
+        assert_eq!(segment.frees(), 1);
+    });
+}
+
+#[test]
+fn packet_that_becomes_a_holder_while_another_leaves_is_freed_once() {
+    model(|| {
+        let segment = Segment::of_a_packet();
+        segment.retain();
+        let other = segment.clone();
+        let holder = thread::spawn(move || other.read_and_release());
+        if segment.counts().hold() {
+            segment.free();
+        } else {
+            segment.read_and_release();
+        }
+        holder.join().unwrap();
+        assert_eq!(segment.frees(), 1);
+    });
+}
+
+#[test]
+fn packet_writes_its_segment_only_when_every_holder_has_left() {
+    model(|| {
+        let segment = Segment::of_a_packet();
+        segment.retain();
+        let other = segment.clone();
+        let holder = thread::spawn(move || other.read_and_release());
+        while !segment.counts().is_sole() {
+            thread::yield_now();
+        }
+        // SAFETY: there is no other reference; loom reports whoever still reads.
+        segment.payload.with_mut(|word| unsafe { *word = 0 });
+        holder.join().unwrap();
+        assert!(segment.counts().give_back());
+    });
+}
