@@ -175,7 +175,7 @@ impl PortWaitsReport {
             time: all.time.max(one.time),
         });
         let PortWaits { connections, time } = all;
-        (all != PortWaits::default()).then(|| PortWaitsReport { connections, seconds: time.as_secs_f64() })
+        (all != PortWaits::default()).then_some(PortWaitsReport { connections, seconds: time.as_secs_f64() })
     }
 }
 
