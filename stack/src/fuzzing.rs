@@ -1,6 +1,7 @@
 //! What fuzzing needs to see of the inside: not for applications.
 
 use crate::native::options::{Options, SynOptions, Timestamp};
+use crate::tuple::Tuple;
 
 pub use crate::native::inspect::Numbers;
 
@@ -34,6 +35,11 @@ pub fn parse_options(bytes: &[u8]) -> ParsedOptions {
 /// Returns the TSval that header prediction accepts from these options, on a connection whose TS.Recent is `ts_recent`.
 pub fn predicted_timestamp(bytes: &[u8], ts_recent: u32) -> Option<u32> {
     crate::native::inspect::predicted_timestamp(bytes, ts_recent)
+}
+
+/// Returns the part of the hash of `tuple` that the native engine's flow table keeps, in a worker whose configuration has the seed `seed`.
+pub fn flow_tag(seed: u128, tuple: &Tuple) -> u32 {
+    crate::native::inspect::flow_tag(seed, tuple)
 }
 
 /// Options of a SYN as the engine writes them; those that a SYN has none of are left out.

@@ -18,6 +18,7 @@ mod scripts {
     mod dsack;
     mod ecn;
     mod exchange;
+    mod flow_table;
     mod half_open;
     mod handshake;
     mod icmp;

@@ -3,6 +3,8 @@
 use super::NativeEngine;
 use super::block::{Block, Flags, State};
 use super::buffers::Buffers;
+use super::flow_table;
+use super::isn::Secrets;
 use super::tick::Tick;
 use crate::congestion::CongestionControl;
 use crate::tuple::Tuple;
@@ -38,6 +40,11 @@ pub struct Numbers {
 pub(crate) fn predicted_timestamp(options: &[u8], ts_recent: u32) -> Option<u32> {
     let block = Block { ts_recent, ..Block::vacant(Tuple::received_v4(0, 0, 0)) };
     block.newer(options.try_into().ok()?)
+}
+
+/// Returns the part of the hash of `tuple` that the flow table keeps, in a worker whose configuration has the seed `seed`.
+pub(crate) fn flow_tag(seed: u128, tuple: &Tuple) -> u32 {
+    flow_table::tag_of(tuple.hash_with(&Secrets::from_seed(seed).table_key()))
 }
 
 impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {

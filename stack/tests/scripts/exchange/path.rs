@@ -106,6 +106,24 @@ fn an_answer_of_several_segments_goes_in_as_many() {
 }
 
 #[test]
+fn the_first_answer_is_cut_into_segments() {
+    // RFC 9293 §3.7.1: before the ends are known to take turns, too.
+    let small = |peer: Peer| if peer.timestamps { peer.mss(512) } else { peer.mss(500) };
+    for len in [499, 500, 501, 502, 1000] {
+        play_with(
+            peers().into_iter().map(small).collect(),
+            |_| {},
+            |s| {
+                s.inject(request(1, len));
+                let sent = s.drain();
+                assert!(sent.iter().all(|got| got.len <= 500), "{sent:?}");
+                assert_eq!(sent.last().map(|got| (got.end(), got.ack)), Some((1 + len, 1 + len)));
+            },
+        );
+    }
+}
+
+#[test]
 fn a_request_in_a_chain_of_packets_is_answered() {
     play(|s| {
         let mut at = begin(s);
