@@ -45,7 +45,9 @@ impl<E: Engine<MemoryNic>> Bench<E> {
 
     /// Turns of both hosts until the load is over, between which `step` passes, or a millisecond while the load waits for a port.
     fn run(&mut self, step: Duration) -> &Outcome<Connected> {
+        let begun = self.now;
         while !self.board.all_done() {
+            assert!(self.now.since(begun) < 120 * SECOND, "the load does not end");
             self.load.turn(self.now);
             self.server.turn(self.now);
             self.now += if self.load.service().port_wait.is_some() { Duration::from_millis(1) } else { step };

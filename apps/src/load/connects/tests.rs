@@ -186,6 +186,7 @@ fn wait_for_a_port_counts_in_the_connection_s_time_and_in_the_report() {
         }
         pass(&mut net, &mut service, MILLISECOND);
         waited += MILLISECOND;
+        assert!(waited < SECOND / 2, "no other attempt is made");
     }
     let conn = net.establish(&mut service);
     echo(&mut net, &mut service, conn);
@@ -242,6 +243,7 @@ fn connection_that_finds_no_port_for_longer_than_time_wait_lasts_is_an_error() {
     net.refuse(&mut service, ConnectError::NoLocalAddress);
     net.refuse(&mut service, ConnectError::NoLocalAddress);
     while !board.all_decided() {
+        assert!(net.now.since(begun) < 90 * SECOND, "the wait has no end");
         pass(&mut net, &mut service, MILLISECOND);
         if !net.connects.is_empty() {
             net.refuse(&mut service, ConnectError::NoLocalAddress);
