@@ -133,6 +133,8 @@ pub enum CloseReason {
     Aborted,
     /// The peer stopped answering.
     TimedOut,
+    /// No data moved in either direction for as long as the transport's idle timeout. The peer has been sent a reset.
+    IdleTimeout,
     /// The address that it was from is no longer ours: the time has run out for which a DHCP server had given it. The peer is not told.
     AddressLost,
 }

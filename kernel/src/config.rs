@@ -30,6 +30,9 @@ pub struct Config {
     pub connect_timeout: Duration,
     /// How long a peer may leave our data unacknowledged before its connection is given up.
     pub user_timeout: Duration,
+    /// An established connection from which nothing was read and to which nothing was written for so long is reset and ends as
+    /// [`IdleTimeout`](linerate_bypass::CloseReason::IdleTimeout); it may last up to a quarter longer. No limit if `None`.
+    pub idle_timeout: Option<Duration>,
 }
 
 impl Default for Config {
@@ -45,6 +48,7 @@ impl Default for Config {
             mailbox: 4096,
             connect_timeout: Duration::from_secs(10),
             user_timeout: Duration::from_secs(60),
+            idle_timeout: None,
         }
     }
 }

@@ -1,5 +1,6 @@
 //! One TCP connection: its socket, its queues, and how far each side has come.
 
+use linerate_bypass::time::Instant;
 use linerate_bypass::{Block, BytesQueue, CloseReason, Linger, Timer, VECTOR};
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -73,6 +74,8 @@ pub(crate) struct Connection {
     pub rx: BytesQueue,
     pub tx: BytesQueue,
     pub timer: Timer,
+    /// When bytes were last read or written, or it was made.
+    pub moved: Instant,
     pub pending: Pending,
     /// It is in the worker's list of connections with events.
     pub listed: bool,
@@ -91,7 +94,7 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    pub(crate) fn new(stream: TcpStream, remote: SocketAddr, stage: Stage) -> Self {
+    pub(crate) fn new(stream: TcpStream, remote: SocketAddr, stage: Stage, now: Instant) -> Self {
         Connection {
             stream: Some(stream),
             remote,
@@ -101,6 +104,7 @@ impl Connection {
             rx: BytesQueue::default(),
             tx: BytesQueue::default(),
             timer: Timer::default(),
+            moved: now,
             pending: Pending::default(),
             listed: false,
             dirty: false,

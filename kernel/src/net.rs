@@ -3,6 +3,7 @@
 //! Nothing here calls the service. What happens is noted (`opened`, `failed`, `ready`) and the worker delivers it,
 //! so that an event in which the service ends another connection never runs inside one of that other.
 
+mod idle;
 mod lingering;
 mod memory;
 mod opening;
@@ -13,6 +14,7 @@ use crate::connection::{Connection, Pending, Receiving, Stage};
 use crate::poller::{Events, Poller, Readiness, Ticker, Token};
 use crate::udp::Udp;
 use crate::{Config, errno};
+use idle::Idle;
 use linerate_bypass::time::{Clock, Duration, Instant};
 use linerate_bypass::{CloseReason, ConnId, ConnectError, Origin, Slots, Summary, Timers};
 use memory::Memory;
@@ -56,6 +58,8 @@ pub(crate) struct Net {
     dirty: Vec<ConnId>,
     memory: Memory,
     placing: Option<Placing>,
+    /// The search for idle connections, if there is an idle timeout.
+    idle: Option<Idle>,
 }
 
 impl Net {
@@ -88,6 +92,7 @@ impl Net {
             dirty: Vec::new(),
             memory: Memory::new(config.memory),
             placing: None,
+            idle: config.idle_timeout.map(Idle::new),
             config,
         }
     }
@@ -105,7 +110,8 @@ impl Net {
         if busy {
             return Some(Duration::ZERO);
         }
-        let timer = [self.timers.next(), self.accept_again].into_iter().flatten().min();
+        let idle = self.idle.as_ref().filter(|_| self.slots.len() > 0).map(Idle::next);
+        let timer = [self.timers.next(), self.accept_again, idle].into_iter().flatten().min();
         let timer = timer.map(|at| at.since(self.clock.now()));
         [longest, timer, self.memory.pause()].into_iter().flatten().min()
     }
@@ -174,6 +180,7 @@ impl Net {
         while let Some(id) = self.timers.pop(self.now) {
             self.timer_event(id);
         }
+        self.end_idle();
     }
 
     fn stream_event(&mut self, slot: usize, readiness: Readiness) {
@@ -261,6 +268,11 @@ impl Net {
 
     /// Resets a connection, and forgets what was queued either way.
     pub(crate) fn abort_now(&mut self, id: ConnId) {
+        self.reset_as(id, CloseReason::Aborted);
+    }
+
+    /// Resets a connection for `reason`, and forgets what was queued either way.
+    fn reset_as(&mut self, id: ConnId, reason: CloseReason) {
         let Some(conn) = self.slots.get_mut(id) else { return };
         if let Some(stream) = &conn.stream {
             reset(stream);
@@ -268,7 +280,7 @@ impl Net {
         conn.rx.clear();
         conn.receiving = Receiving::Told;
         conn.pending = Pending::default();
-        self.end(id, CloseReason::Aborted);
+        self.end(id, reason);
     }
 
     /// Closes the socket of a connection, whose last event follows after those that came before.

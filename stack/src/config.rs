@@ -166,6 +166,14 @@ pub struct Config {
     /// [`Aborted`](linerate_bypass::CloseReason::Aborted). Zero resets at once, whatever is queued, as `SO_LINGER` does. For as
     /// long as the peer answers within the [`user_timeout`](Self::user_timeout) if `None` (RFC 9293 §3.10.4).
     pub linger: Option<Duration>,
+    /// FIN-WAIT-2 timeout of the native engine: how long a connection whose service has closed may wait for data or the FIN of the peer,
+    /// once our FIN has been acknowledged. Each segment with data restarts it, and it does not expire while received data wait for the
+    /// service. Then the connection is reset and ends as [`TimedOut`](linerate_bypass::CloseReason::TimedOut). No limit if `None`.
+    pub fin_timeout: Option<Duration>,
+    /// Idle timeout of the native engine: an established connection on which no data were sent, acknowledged or received for so long is
+    /// reset and ends as [`IdleTimeout`](linerate_bypass::CloseReason::IdleTimeout). Keepalive probes and their answers are no data. A
+    /// connection with unread or unacknowledged data may last up to a quarter longer. No limit if `None`.
+    pub idle_timeout: Option<Duration>,
     /// The receive buffer of a connection in bytes: the largest window we offer. The engine's own choice if `None`: the native
     /// engine begins with 64 KB and goes up to 4 MB where path and service take so much; the smoltcp engine has 64 KB.
     pub rx_buffer: Option<usize>,
@@ -263,6 +271,8 @@ impl Default for Config {
             half_open_timeout: Duration::from_secs(10),
             user_timeout: Duration::from_secs(300),
             linger: None,
+            fin_timeout: Some(Duration::from_secs(60)),
+            idle_timeout: None,
             rx_buffer: None,
             tx_buffer: None,
             max_packets: None,

@@ -30,6 +30,7 @@ mod scripts {
     mod pmtud;
     mod refusals;
     mod robustness;
+    mod silence;
     mod time_wait;
     mod timeouts;
     mod timestamps;

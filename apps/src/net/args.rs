@@ -4,7 +4,7 @@ use super::cores::CoreList;
 use super::rdma_args::RdmaArgs;
 use super::{Error, Listen};
 use crate::capture::CaptureArgs;
-use crate::units::{parse_duration_or_none, parse_size};
+use crate::units::{parse_duration, parse_duration_or_none, parse_size};
 use linerate_bypass::{MacAddr, Via};
 use linerate_stack::congestion::Algorithm;
 use linerate_stack::{Config, Idle, IpCidr, VlanId};
@@ -131,6 +131,16 @@ pub struct NetArgs {
     #[arg(long, value_name = "TIME", value_parser = parse_duration_or_none)]
     pub linger: Option<Duration>,
 
+    /// How long a connection that the service has closed waits for data or the end of the peer's, once its own end has been
+    /// acknowledged (FIN-WAIT-2); then it is reset. 0 waits without limit [default: 60s]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration_or_none)]
+    pub fin_timeout: Option<Duration>,
+
+    /// Reset connections on which no data moved in either direction for this long, such as 5m (native engine or --via kernel)
+    /// [default: never]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    pub idle_timeout: Option<Duration>,
+
     /// Send and receive buffer of each connection, such as 256k
     #[arg(long, value_name = "BYTES", value_parser = parse_size)]
     pub buffer: Option<usize>,
@@ -243,6 +253,7 @@ impl NetArgs {
             ("--pacing", self.pacing),
             ("--ecn", self.ecn),
             ("--linger", self.linger.is_some()),
+            ("--fin-timeout", self.fin_timeout.is_some()),
             ("--max-packets", self.max_packets.is_some()),
             ("--max-packets-per-connection", self.max_packets_per_connection.is_some()),
         ];
@@ -262,12 +273,16 @@ impl NetArgs {
             Via::Rdma { .. } => {
                 none("rdma", &of_stack)?;
                 none("rdma", &of_native)?;
+                none("rdma", &[("--idle-timeout", self.idle_timeout.is_some())])?;
                 none("rdma", &[("--spin", self.spin)])?;
                 self.rdma.check()
             }
             _ => {
                 if self.spin {
                     return Err(Error::OnlyWith { what: "--spin", with: "--via kernel" });
+                }
+                if self.engine == Some(EngineArg::Smoltcp) && self.idle_timeout.is_some() {
+                    return Err(Error::OnlyWith { what: "--idle-timeout", with: "--engine native" });
                 }
                 if self.engine == Some(EngineArg::Smoltcp)
                     && let Some((what, _)) = of_native.iter().find(|(_, given)| *given)
@@ -343,6 +358,8 @@ impl NetArgs {
             pacing: false,
             ecn: false,
             linger: None,
+            fin_timeout: None,
+            idle_timeout: None,
             buffer: None,
             max_packets: None,
             max_packets_per_connection: None,
@@ -412,6 +429,9 @@ mod tests {
         assert_eq!(check("--via tap:lr0 --dhcp", &["10.0.0.2:7"]), "");
         assert_eq!(check("--via tap:lr0 --slaac", &["[2001:db8::2]:7", "[::]:8"]), "");
         assert_eq!(check("--via tap:lr0 --slaac --dhcp --ip 10.0.0.2/24 --ip fd00::2/64", &["[::]:8"]), "");
+        for text in ["--via kernel", "--via tap:lr0 --ip 10.0.0.2/24 --fin-timeout 0"] {
+            assert_eq!(check(&format!("{text} --idle-timeout 5m"), &["10.0.0.2:7"]), "");
+        }
         for (text, time) in [("0", Duration::ZERO), ("2s", Duration::from_secs(2))] {
             let lingering = format!("--via tap:lr0 --ip 10.0.0.2/24 --linger {text}");
             assert_eq!(check(&lingering, &["10.0.0.2:7"]), "");
@@ -460,6 +480,17 @@ mod tests {
             ("--via kernel --pacing", "10.0.0.2:7", "--pacing"),
             ("--via kernel --linger 2s", "10.0.0.2:7", "--linger"),
             ("--via tap:lr0 --ip 10.0.0.2/24 --engine smoltcp --linger 0", "10.0.0.2:7", "--linger"),
+            ("--via kernel --fin-timeout 5s", "10.0.0.2:7", "--fin-timeout has no effect with --via kernel"),
+            (
+                "--via rdma:rxe0 --idle-timeout 5s",
+                "10.0.0.2:7",
+                if cfg!(feature = "rdma") { "--idle-timeout" } else { "" },
+            ),
+            (
+                "--via tap:lr0 --ip 10.0.0.2/24 --engine smoltcp --idle-timeout 5s",
+                "10.0.0.2:7",
+                "--idle-timeout has an effect only with --engine native",
+            ),
             ("--via kernel --max-packets 100", "10.0.0.2:7", "--max-packets"),
             ("--via kernel --idle poll", "10.0.0.2:7", "--idle"),
             ("--via kernel --srq 64", "10.0.0.2:7", "--srq has an effect only with --via rdma:DEVICE: leave it out"),

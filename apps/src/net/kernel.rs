@@ -27,6 +27,7 @@ impl<M: Send + 'static> Port<M> {
             spin: args.spin,
             rx_buffer: args.buffer.unwrap_or(defaults.rx_buffer),
             tx_buffer: args.buffer.unwrap_or(defaults.tx_buffer),
+            idle_timeout: args.idle_timeout,
             ..defaults
         };
         let (postbox, sockets) = bind(&config, workers)?;

@@ -75,6 +75,10 @@ impl Port {
             max_half_open_per_source: args.max_half_open_per_source,
             congestion: args.congestion.unwrap_or_default(),
             linger: args.linger,
+            fin_timeout: args
+                .fin_timeout
+                .map_or(defaults.fin_timeout, |timeout| (!timeout.is_zero()).then_some(timeout)),
+            idle_timeout: args.idle_timeout,
             pacing: args.pacing,
             ecn: args.ecn,
             idle: args.idle.map_or(defaults.idle, Into::into),

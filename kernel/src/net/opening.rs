@@ -57,7 +57,9 @@ impl Net {
                     self.summary.drop_for("accept: too many connections", 1);
                     continue;
                 }
-                let Some(id) = self.slots.insert(Connection::new(stream, remote, Stage::Open)) else { continue };
+                let Some(id) = self.slots.insert(Connection::new(stream, remote, Stage::Open, self.now)) else {
+                    continue;
+                };
                 let stream = self.slots.get(id).and_then(|conn| conn.stream.as_ref());
                 if stream.is_some_and(|stream| self.poller.add_stream(stream, Token::Connection(id.slot())).is_err()) {
                     self.slots.remove(id);
@@ -91,7 +93,9 @@ impl Net {
             Ok(stream) => stream,
             Err(error) => return self.failed.push_back((token, errno::connect_error(&error))),
         };
-        let Some(id) = self.slots.insert(Connection::new(stream, remote, Stage::Connecting(token))) else { return };
+        let Some(id) = self.slots.insert(Connection::new(stream, remote, Stage::Connecting(token), self.now)) else {
+            return;
+        };
         let Some(conn) = self.slots.get_mut(id) else { return };
         let deadline = self.now + self.config.connect_timeout;
         self.timers.set(id, &mut conn.timer, Some(deadline));

@@ -41,6 +41,7 @@ impl Net {
                 self.summary.rx_frames += 1;
                 self.summary.rx_bytes += n as u64;
                 budget -= n;
+                conn.moved = self.now;
             }
             match received {
                 Received::Some(_) => {}

@@ -136,6 +136,9 @@ impl Net {
         if conn.blocked && conn.tx.is_scattered() {
             self.summary.copied_bytes += conn.tx.gather() as u64;
         }
+        if progress {
+            conn.moved = self.now;
+        }
         if progress && conn.wants_room && conn.tx.len() <= self.config.tx_buffer / 2 {
             conn.wants_room = false;
             conn.pending.writable = true;

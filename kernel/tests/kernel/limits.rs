@@ -290,3 +290,25 @@ fn a_port_is_free_again_as_soon_as_its_service_is_gone() {
     drop(stream);
     bind::<()>(&config, 2).unwrap();
 }
+
+#[test]
+fn an_idle_connection_is_reset_and_one_in_use_is_not() {
+    let idle_timeout = Some(Duration::from_millis(400));
+    let mut worker = worker(&Config { idle_timeout, ..listening() }, Echo::default());
+    let address = worker.tcp_addrs()[0];
+    let mut idle = TcpStream::connect(address).unwrap();
+    let mut used = TcpStream::connect(address).unwrap();
+    used.set_nonblocking(true).unwrap();
+    turn_until(&mut worker, "the idle one is reset", |worker| {
+        used.write_all(b"x").unwrap();
+        let _ = used.read(&mut [0; 64]);
+        !worker.service().closed.is_empty()
+    });
+    assert_eq!(worker.service().closed, [CloseReason::IdleTimeout]);
+    assert_eq!(worker.summary().drops.get("connection idle for too long"), Some(&1));
+    assert_eq!(worker.summary().broken, 1);
+    idle.set_read_timeout(Some(DEADLINE)).unwrap();
+    assert_eq!(idle.read(&mut [0; 1]).unwrap_err().kind(), ErrorKind::ConnectionReset);
+    // Now the other is not used any more.
+    turn_until(&mut worker, "the other is reset", |worker| worker.service().closed.len() == 2);
+}

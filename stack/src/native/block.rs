@@ -131,6 +131,9 @@ impl Flags {
     /// The address of ours that it was from is not ours any more. Both at once: it ends but once.
     pub const ADDRESS_LOST: Flags = Flags::TIMED_OUT.or(Flags::UNREACHABLE);
 
+    /// The idle timeout has expired. Both at once, as above.
+    pub const IDLE: Flags = Flags::TIMED_OUT.or(Flags::WAS_ABORTED);
+
     /// The slot is nobody's.
     pub const VACANT: Flags = Flags(1 << 31);
 

@@ -43,6 +43,9 @@ pub(super) struct Buffers<P> {
     pub turned: bool,
     /// A duplicate to be reported in the next acknowledgement (RFC 2883).
     pub duplicate: (Seq, Seq),
+    /// RCV.NXT, SND.UNA and SND.NXT as a timer last found them, and when it first did: for the time since which no data moved. What
+    /// another connection has left there is taken for movement.
+    pub seen: ([Seq; 3], Instant),
     /// The place of [`extend`](SendQueue::extend) that the service has not committed yet, in bytes.
     pub reserved: u32,
 }
@@ -60,6 +63,7 @@ impl<P: Packet> Buffers<P> {
             idle: false,
             turned: false,
             duplicate: (Seq(0), Seq(0)),
+            seen: ([Seq(0); 3], Instant::ZERO),
             reserved: 0,
         }
     }

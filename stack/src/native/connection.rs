@@ -195,6 +195,8 @@ impl<P: Packet> Shared<P> {
         block.flags |= Flags::GONE;
         let why = if block.flags.has(Flags::WAS_RESET) {
             CloseReason::Reset
+        } else if block.flags.has(Flags::IDLE) {
+            CloseReason::IdleTimeout
         } else if block.flags.has(Flags::WAS_ABORTED) {
             CloseReason::Aborted
         } else if block.flags.has(Flags::ADDRESS_LOST) {

@@ -79,7 +79,6 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
             || len == 0 && acknowledged == 0
             || packet.len() != data.len()
             || self.shared.is_low()
-            || self.shared.settings.keepalive.is_some()
         {
             return Some(packet);
         }

@@ -435,7 +435,9 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         block.flags |= Flags::NEWLY_OPEN;
         self.cold.offered(block.snd_wnd, block.snd_scale());
         self.cold.idle_since = super::milliseconds(now);
-        self.keep_alive(now);
+        if self.shared.settings.watches_silence {
+            self.watch_silence(now);
+        }
         self.touch();
     }
 

@@ -36,6 +36,7 @@ mod recovery;
 mod send_queue;
 mod seq;
 mod settings;
+mod silence;
 mod steps;
 mod tick;
 mod time_wait;
@@ -116,6 +117,10 @@ struct Counts {
     copied: u64,
     /// Segments for which a receive queue had no place.
     pruned: u64,
+    /// Connections ended by the FIN-WAIT-2 timeout.
+    fin_timeouts: u64,
+    /// Connections ended by the idle timeout.
+    idle_timeouts: u64,
 }
 
 impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
@@ -409,6 +414,8 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
         summary.retransmitted = Some(self.shared.counts.retransmitted);
         summary.copied_bytes += self.shared.counts.copied;
         summary.drop_for("receive queue full", self.shared.counts.pruned);
+        summary.drop_for("FIN-WAIT-2 timed out", self.shared.counts.fin_timeouts);
+        summary.drop_for("connection idle for too long", self.shared.counts.idle_timeouts);
         summary.drop_for("TIME-WAIT ended early", self.shared.time_wait.ended_early());
     }
 

@@ -248,11 +248,18 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             }
             _ => {}
         }
-        self.end(Flags::WAS_ABORTED);
         if resets {
-            self.block.flags |= Flags::RESET;
-            self.dirty();
+            self.end_with_reset(Flags::WAS_ABORTED);
+        } else {
+            self.end(Flags::WAS_ABORTED);
         }
+    }
+
+    /// Ends the connection for the reason `why`, and resets the peer's.
+    pub(super) fn end_with_reset(&mut self, why: Flags) {
+        self.end(why);
+        self.block.flags |= Flags::RESET;
+        self.dirty();
     }
 }
 

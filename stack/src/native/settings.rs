@@ -59,6 +59,10 @@ pub(super) struct Settings {
     pub user_timeout: Duration,
     pub linger: Option<Duration>,
     pub keepalive: Option<Keepalive>,
+    pub fin_timeout: Option<Duration>,
+    pub idle_timeout: Option<Duration>,
+    /// Whether a timer watches established connections without data in flight.
+    pub watches_silence: bool,
     /// The receive queue's size to begin with, and the most that tuning makes of it.
     pub rx_first: u32,
     pub rx_most: u32,
@@ -125,6 +129,9 @@ impl Settings {
                 interval: interval.min(Tick::REACH),
                 probes,
             }),
+            fin_timeout: config.fin_timeout.map(|timeout| timeout.min(Tick::REACH)),
+            idle_timeout: config.idle_timeout.map(|timeout| timeout.min(Tick::REACH)),
+            watches_silence: config.keepalive.is_some() || config.idle_timeout.is_some(),
             rx_first: rx_most.min(FIRST_WINDOW) as u32,
             rx_most: rx_most as u32,
             rx_scale: scale_for(rx_most),

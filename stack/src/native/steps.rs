@@ -54,7 +54,6 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
             || !block.flags.has(Flags::IN_TABLE)
             || block.is_exchanging()
             || block.flags.has_any(Flags::ECN | Flags::PERSIST | Flags::ACTIVE)
-            || self.shared.settings.keepalive.is_some()
         {
             return false;
         }

@@ -6,7 +6,6 @@ use super::connection::Connection;
 use super::handshake::SYN_TIMEOUT;
 use super::recovery::Expired;
 use super::tick::Tick;
-use crate::config::Keepalive;
 use crate::congestion::CongestionControl;
 use linerate_bypass::Packet;
 use linerate_bypass::time::{Duration, Instant};
@@ -35,6 +34,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         block.wheel_at = Tick::NONE;
         self.expire_service_timer(now);
         self.expire_linger(now);
+        self.expire_idle(now);
         let block = &mut *self.block;
         if block.flags.has(Flags::VACANT) || block.state == State::Closed {
             return;
@@ -54,6 +54,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
                 _ if self.shared.buffers.of(block).is_some_and(|buffers| !buffers.flight.is_settled()) => {
                     self.retransmit(now);
                 }
+                State::FinWait2 if self.shared.settings.fin_timeout.is_some() => self.expire_fin_wait_2(now),
                 _ => self.probe_peer(now),
             }
         }
@@ -203,43 +204,6 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         let wait = first.saturating_mul(1 << block.attempts.min(10)).min(MAX_PROBE_INTERVAL);
         block.retransmit_at = Tick::at_or_after(now + wait);
         self.arm();
-    }
-
-    /// A segment has come, where silence is watched.
-    #[inline(never)]
-    pub(super) fn heard(&mut self, now: Instant) {
-        let block = &*self.block;
-        let settled = self.shared.buffers.of(block).is_none_or(|buffers| buffers.flight.is_settled());
-        if block.state.is_synchronized() && settled {
-            self.keep_alive(now);
-        }
-    }
-
-    /// Asks the peer for a sign of life when it is silent for long from now on (RFC 9293 §3.8.4).
-    pub(super) fn keep_alive(&mut self, now: Instant) {
-        let Some(Keepalive { idle, .. }) = self.shared.settings.keepalive else { return };
-        let block = &mut *self.block;
-        if block.state == State::TimeWait {
-            // The peer has said everything, and owes no sign of life.
-            return;
-        }
-        if block.outstanding() == 0 && !block.flags.has(Flags::PERSIST) {
-            block.attempts = 0;
-            block.retransmit_at = Tick::at_or_after(now + idle);
-            self.arm();
-        }
-    }
-
-    fn probe_peer(&mut self, now: Instant) {
-        let Some(Keepalive { interval, probes, .. }) = self.shared.settings.keepalive else { return };
-        let block = &mut *self.block;
-        if block.attempts >= probes {
-            return self.end(Flags::TIMED_OUT);
-        }
-        block.attempts += 1;
-        block.flags |= Flags::KEEPALIVE;
-        block.retransmit_at = Tick::at_or_after(now + interval);
-        self.dirty();
     }
 
     /// After everything that could be sent has been: a closed window is probed, and queues that are empty go back.

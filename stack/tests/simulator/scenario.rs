@@ -368,6 +368,8 @@ fn draw_config(dice: &mut Dice, end: End, mtu: u16, weather: Weather, engine: En
             interval: dice.time(3 * SECOND, 30 * SECOND),
             probes: dice.0.u8(8..12),
         }),
+        // Longer than any service takes for what a peer that has closed waits for, and shorter than the patience with a silent one.
+        fin_timeout: Some(600 * SECOND),
         seed: dice.0.u64(..).into(),
         ..Config::default()
     }

@@ -148,7 +148,6 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
             || block.unsent > 0
             || block.flags & (Flags::OPEN | Flags::WANTS_ROOM) != Flags::OPEN
             || !self.shared.settings.fast_paths.has(FastPath::RequestResponse)
-            || self.shared.settings.keepalive.is_some()
             || self.shared.settings.pacing
             || !block.rtt.has_sample()
             || cold.path.backoff() > 0
@@ -174,6 +173,10 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         }
         block.wheel_at = Tick::NONE;
         self.shared.arm_for(slot, block, block.retransmit_at);
+        if let Some(timeout) = self.shared.settings.idle_timeout {
+            // A connection that comes to rest before leaves its exchange, and notes when.
+            self.shared.arm_for(slot, block, Tick::at_or_after(now + timeout));
+        }
         true
     }
 

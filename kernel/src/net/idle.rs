@@ -1,0 +1,56 @@
+//! The idle timeout: connections on which no bytes moved for too long are reset.
+//!
+//! Reading and writing note the time. The connections are searched a part at a time, so that no turn looks at all of them.
+
+use super::Net;
+use crate::connection::Stage;
+use linerate_bypass::CloseReason;
+use linerate_bypass::time::{Duration, Instant};
+
+/// Parts in which all connections are searched.
+const PARTS: usize = 16;
+/// Searches of a part within an idle timeout: each connection is found at most a quarter of the timeout late.
+const PER_TIMEOUT: u32 = 64;
+/// The longest time between two searches.
+const LONGEST: Duration = Duration::from_millis(100);
+
+/// Progress of the search.
+pub(super) struct Idle {
+    timeout: Duration,
+    interval: Duration,
+    next: Instant,
+    /// The slot where the next search begins.
+    slot: usize,
+}
+
+impl Idle {
+    pub fn new(timeout: Duration) -> Self {
+        let interval = (timeout / PER_TIMEOUT).clamp(Duration::from_millis(1), LONGEST);
+        Idle { timeout, interval, next: Instant::ZERO, slot: 0 }
+    }
+
+    /// When the next part is to be searched.
+    pub fn next(&self) -> Instant {
+        self.next
+    }
+}
+
+impl Net {
+    /// Resets the idle connections of one part, if it is time to search it.
+    pub(super) fn end_idle(&mut self) {
+        let (now, extent) = (self.now, self.slots.extent());
+        let Some(idle) = self.idle.as_mut().filter(|idle| idle.next <= now) else { return };
+        idle.next = now + idle.interval;
+        let (timeout, first) = (idle.timeout, if idle.slot < extent { idle.slot } else { 0 });
+        let end = extent.min(first + extent.div_ceil(PARTS));
+        idle.slot = end;
+        for slot in first..end {
+            let Some(id) = self.slots.name(slot) else { continue };
+            let is_idle = |stage, moved| stage == Stage::Open && now.since(moved) >= timeout;
+            if self.slots.get(id).is_some_and(|conn| is_idle(conn.stage, conn.moved)) {
+                self.summary.drop_for("connection idle for too long", 1);
+                self.reset_as(id, CloseReason::IdleTimeout);
+            }
+        }
+    }
+}

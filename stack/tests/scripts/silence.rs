@@ -1,0 +1,279 @@
+//! Connections on which nothing moves: the FIN-WAIT-2 timeout and the idle timeout. Keepalive has scripts of its own.
+
+use super::harness::*;
+use linerate_bypass::memory::LinkConfig;
+
+const FIN_TIMEOUT: Duration = secs(60);
+const IDLE: Duration = secs(30);
+
+/// A connection in FIN-WAIT-2: the worker has closed, and the peer has acknowledged its FIN.
+fn fin_wait_2(configure: impl FnOnce(&mut linerate_stack::Config)) -> Script {
+    let mut s = Script::accepted_with(peer(), configure);
+    s.close();
+    s.expect(fin(1, 1));
+    s.inject(ack(1, 2));
+    s
+}
+
+fn with_idle_timeout(peer: Peer) -> Script {
+    Script::accepted_with(peer, |config| config.idle_timeout = Some(IDLE))
+}
+
+/// A port that sums, without which there is no fast path.
+fn summing() -> LinkConfig {
+    LinkConfig { checksum_offload: true, ..LinkConfig::default() }
+}
+
+#[test]
+fn fin_wait_2_times_out() {
+    // RFC 9293 §3.6 leaves FIN-WAIT-2 without an end; RFC 9293 §3.10.5 for the reset.
+    native_only!();
+    let mut s = fin_wait_2(|_| {});
+    s.expect_after(FIN_TIMEOUT, rst_ack(2, 1));
+    s.expect_closed(CloseReason::TimedOut);
+    assert_eq!(s.drops("FIN-WAIT-2 timed out"), 1);
+    s.inject(data(1, 100).ack(2));
+    s.expect(rst(2));
+    s.expect_all_packets_back();
+}
+
+#[test]
+fn fin_wait_2_times_out_where_keepalive_would_probe() {
+    // The FIN-WAIT-2 timeout takes the place of keepalive, whose answers would not end it.
+    native_only!();
+    let mut s = fin_wait_2(|config| settings::keepalive(config, secs(7), secs(7), 9));
+    s.expect_nothing_for(secs(50));
+    s.inject(ack(1, 2));
+    s.expect_between(secs(9), secs(11), rst_ack(2, 1));
+    s.expect_closed(CloseReason::TimedOut);
+}
+
+#[test]
+fn fin_wait_2_lasts_while_data_arrive() {
+    // RFC 9293 §3.6, case 1: the peer may go on.
+    native_only!();
+    let mut s = fin_wait_2(|_| {});
+    for n in 0..5 {
+        s.expect_nothing_for(secs(55));
+        s.inject(data(1 + n * SEG, 1000).ack(2));
+        s.expect_within(DELAYED_ACK, ack(2, 1001 + n * SEG));
+    }
+    s.expect_delivered(5000);
+    s.expect_after(FIN_TIMEOUT, rst_ack(2, 5001));
+    s.expect_closed(CloseReason::TimedOut);
+}
+
+#[test]
+fn fin_wait_2_is_not_extended_by_segments_without_data() {
+    native_only!();
+    let mut s = fin_wait_2(|_| {});
+    for _ in 0..5 {
+        s.expect_nothing_for(secs(10));
+        s.inject(ack(1, 2));
+        s.expect_nothing();
+    }
+    s.expect_between(secs(9), secs(12), rst_ack(2, 1));
+}
+
+#[test]
+fn fin_wait_2_lasts_while_the_service_has_not_read() {
+    // The peer may be waiting for window.
+    native_only!();
+    let mut s = Script::accepted(peer());
+    s.stop_reading();
+    s.inject(data(1, 1000));
+    s.drain_for(DELAYED_ACK);
+    s.close();
+    s.expect(fin(1, 1001));
+    s.inject(ack(1001, 2));
+    s.expect_nothing_for(5 * FIN_TIMEOUT);
+    s.expect_no_event();
+    s.start_reading();
+    s.expect_delivered(1000);
+    s.drain();
+    s.expect_between(secs(1), FIN_TIMEOUT + secs(2), rst_ack(2, 1001));
+    s.expect_closed(CloseReason::TimedOut);
+}
+
+#[test]
+fn fin_wait_2_has_no_end_without_a_timeout() {
+    let mut s = fin_wait_2(|config| config.fin_timeout = None);
+    s.expect_nothing_for(secs(3600));
+    s.inject(fin(1, 2));
+    s.expect_within(DELAYED_ACK, ack(2, 2));
+    s.expect_peer_closed();
+    s.expect_closed(CloseReason::Finished);
+}
+
+#[test]
+fn close_wait_has_no_fin_timeout() {
+    // It is the service that has not closed.
+    let mut s = Script::accepted(peer());
+    s.inject(fin(1, 1));
+    s.expect_within(DELAYED_ACK, ack(1, 2));
+    s.expect_peer_closed();
+    s.expect_nothing_for(secs(3600));
+    s.write(10);
+    s.expect(data(1, 10).ack(2));
+}
+
+#[test]
+fn an_idle_connection_is_reset() {
+    native_only!();
+    for mut s in [with_idle_timeout(peer()), Script::connected_with(peer(), |config| config.idle_timeout = Some(IDLE))]
+    {
+        s.expect_nothing_for(IDLE - secs(1));
+        s.expect_between(ms(990), ms(1100), rst_ack(1, 1));
+        s.expect_closed(CloseReason::IdleTimeout);
+        assert_eq!(s.drops("connection idle for too long"), 1);
+        s.expect_all_packets_back();
+    }
+}
+
+#[test]
+fn an_idle_connection_is_reset_though_its_peer_answers_keepalive_probes() {
+    // Probes and their answers are no data.
+    native_only!();
+    let mut s = Script::accepted_with(peer(), |config| {
+        config.idle_timeout = Some(IDLE);
+        settings::keepalive(config, secs(8), secs(8), 9);
+    });
+    for _ in 0..3 {
+        s.expect_probe_after(secs(8), 1);
+        s.inject(ack(1, 1));
+    }
+    s.expect_between(secs(5), secs(7), rst_ack(1, 1));
+    s.expect_closed(CloseReason::IdleTimeout);
+}
+
+#[test]
+fn a_connection_that_is_half_closed_by_the_peer_is_idle_too() {
+    native_only!();
+    let mut s = with_idle_timeout(peer());
+    s.inject(fin(1, 1));
+    s.expect_within(DELAYED_ACK, ack(1, 2));
+    s.expect_peer_closed();
+    s.expect_between(IDLE - secs(1), IDLE + secs(1), rst_ack(1, 2));
+    s.expect_closed(CloseReason::IdleTimeout);
+}
+
+#[test]
+fn the_idle_timeout_counts_from_the_last_data() {
+    native_only!();
+    for peer in [peer(), peer().sack().timestamps()] {
+        let mut s = with_idle_timeout(peer);
+        for n in 0..4 {
+            s.expect_nothing_for(IDLE - secs(5));
+            s.inject(data(1 + 100 * n, 100).ack(1 + 50 * n));
+            s.expect_within(DELAYED_ACK, ack(1 + 50 * n, 101 + 100 * n));
+            s.expect_nothing_for(IDLE - secs(5));
+            s.write(50);
+            s.expect(data(1 + 50 * n, 50));
+            s.inject(ack(101 + 100 * n, 51 + 50 * n));
+        }
+        s.expect_nothing_for(IDLE - secs(1));
+        s.expect_between(ms(900), ms(1100), rst_ack(201, 401));
+        s.expect_closed(CloseReason::IdleTimeout);
+    }
+}
+
+#[test]
+fn a_connection_with_unread_data_is_idle_too() {
+    // A request that is never completed: up to a quarter later.
+    native_only!();
+    let mut s = with_idle_timeout(peer());
+    s.stop_reading();
+    s.pass(IDLE / 2);
+    s.inject(data(1, 100));
+    s.expect_within(DELAYED_ACK, ack(1, 101));
+    s.expect_nothing_for(IDLE - secs(1));
+    s.expect_between(Duration::ZERO, IDLE / 4 + secs(2), rst_ack(1, 101));
+    s.expect_closed(CloseReason::IdleTimeout);
+    s.expect_all_packets_back();
+}
+
+#[test]
+fn a_connection_whose_peer_keeps_its_window_closed_is_idle_too() {
+    // RFC 9293 §3.8.6.1 keeps it open for as long as the peer answers probes, which are no data.
+    native_only!();
+    let mut s = with_idle_timeout(peer());
+    s.write(1000);
+    s.expect(data(1, 1000));
+    s.inject(ack(1, 1001).window(0));
+    s.write(1000);
+    let began = s.now();
+    loop {
+        s.pass(ms(100));
+        match s.drain().last() {
+            Some(got) if got.has(RST) => break,
+            Some(_) => s.inject(ack(1, 1001).window(0)),
+            None => assert!(s.now().since(began) < 2 * IDLE, "it is never ended"),
+        }
+    }
+    assert!(s.now().since(began) >= IDLE, "it ends too soon");
+    s.expect_closed(CloseReason::IdleTimeout);
+}
+
+#[test]
+fn a_connection_without_an_idle_timeout_is_left_alone() {
+    let mut s = Script::accepted(peer());
+    s.expect_nothing_for(secs(100_000));
+    s.expect_no_event();
+}
+
+/// Requests that are echoed, `pause` apart, on a connection with this configuration whose ends take turns. Returns the peer's
+/// next number.
+fn take_turns(s: &mut Script, turns: Rel, pause: Duration) -> Rel {
+    s.order(Command::Echo);
+    for n in 0..turns {
+        let at = 1 + 100 * n;
+        s.inject(data(at, 100).ack(at).push());
+        s.expect(data(at, 100).ack(at + 100).push());
+        s.pass(pause);
+        s.expect_exchanging(n > 1);
+    }
+    1 + 100 * turns
+}
+
+#[test]
+fn turns_are_taken_with_keepalive_and_an_idle_timeout() {
+    // Neither keeps a connection off the fast path, and neither ends or probes it while turns are taken.
+    native_only!();
+    for peer in [peer().rtt(ms(10)), peer().rtt(ms(10)).sack().timestamps().ipv6()] {
+        let mut s = Script::accepted_over_with(peer, summing(), |config| {
+            config.idle_timeout = Some(secs(3));
+            settings::keepalive(config, secs(1), ms(500), 2);
+        });
+        let at = take_turns(&mut s, 400, ms(20));
+        s.expect_no_event();
+        s.inject(ack(at, at));
+        // Now it is idle.
+        for _ in 0..2 {
+            s.expect_probe_between(ms(490), ms(1100), at);
+            s.inject(ack(at, at));
+        }
+        s.expect_between(ms(1), ms(1600), rst_ack(at, at));
+        s.expect_closed(CloseReason::IdleTimeout);
+    }
+}
+
+#[test]
+fn a_probe_is_put_off_by_data_that_the_fast_path_takes() {
+    // RFC 9293 §3.8.4 MUST-26: only when nothing was received for the interval, though the service leaves it where it is.
+    native_only!();
+    let mut s =
+        Script::accepted_over_with(peer(), summing(), |config| settings::keepalive(config, secs(60), secs(10), 3));
+    s.stop_reading();
+    for n in 0..5 {
+        s.expect_nothing_for(secs(40));
+        s.inject(data(1 + 100 * n, 100));
+        s.expect_within(DELAYED_ACK, ack(1, 101 + 100 * n));
+    }
+    s.expect_probe_between(secs(59), secs(125), 1);
+    // Data between probes begin the count anew.
+    s.expect_probe_after(secs(10), 1);
+    s.inject(data(501, 100));
+    s.expect_within(DELAYED_ACK, ack(1, 601));
+    s.expect_nothing_for(secs(59));
+    s.expect_no_event();
+}
