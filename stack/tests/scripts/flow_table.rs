@@ -5,8 +5,7 @@ use linerate_stack::Tuple;
 use linerate_stack::fuzzing::flow_tag;
 use std::collections::HashMap;
 
-/// A seed, and two ports of the peer whose connections have the same entry in the flow table: the first that is found is the one of the
-/// connection that was opened first.
+/// A seed, and two ports of the peer whose connections have the same tag in the flow table, so that a search for one finds the other.
 fn colliding() -> (u128, [u16; 2]) {
     let local = "10.0.0.2:7".parse().unwrap();
     let find = |seed: u128| {
@@ -20,17 +19,15 @@ fn colliding() -> (u128, [u16; 2]) {
     (1..100).find_map(find).expect("one seed in two has such ports")
 }
 
-/// Two connections with the same entry, of which the service sends back what arrives, and what the sequence numbers of the worker on the
-/// first are ahead of those on the second.
-fn pair(peer: Peer) -> (Script, [u16; 2], Rel) {
+/// Two connections with the same tag, by the peer's ports. Their service sends back what arrives.
+fn pair(peer: Peer) -> (Script, [u16; 2]) {
     let (seed, ports) = colliding();
     let mut s = Script::listen(peer, |config| config.seed = seed);
-    let isns = ports.map(|port| {
+    for port in ports {
         s.on_port(port).shake_hands();
         s.echo();
-        s.flow().worker_isn.unwrap()
-    });
-    (s, ports, Rel::from(isns[0].wrapping_sub(isns[1]) as i32))
+    }
+    (s, ports)
 }
 
 #[test]
@@ -38,7 +35,7 @@ fn connections_with_the_same_hash_receive_their_own_segments() {
     // RFC 9293 §3.3.1: a connection is identified by both sockets.
     native_only!();
     for peer in [peer(), peer().sack().timestamps().window_scale(2)] {
-        let (mut s, ports, _) = pair(peer);
+        let (mut s, ports) = pair(peer);
         for n in 0..4 {
             for port in ports {
                 s.on_port(port).inject(data(1 + n * 100, 100).ack(1 + n * 100).push());
@@ -62,26 +59,37 @@ fn connections_with_the_same_hash_receive_their_own_segments() {
 fn a_segment_with_the_numbers_of_a_connection_with_the_same_hash_is_not_of_it() {
     // RFC 9293 §3.3.1; RFC 5961 §5.2: on its own connection it acknowledges what was never sent.
     native_only!();
-    for (turns, forged) in [0, 1, 3].into_iter().flat_map(|turns| [(turns, data(0, 50).junk()), (turns, fin(0, 0))]) {
-        let (mut s, [first, second], ahead) = pair(peer());
-        s.on_port(first);
+    for (turns, latest, forged) in [0, 1, 3].into_iter().flat_map(|turns| {
+        [false, true]
+            .into_iter()
+            .flat_map(move |latest| [(turns, latest, data(0, 50).junk()), (turns, latest, fin(0, 0))])
+    }) {
+        let (mut s, mut ports) = pair(peer());
+        // The search for one of the two finds the other first, and that for the other does not.
+        if latest {
+            ports.reverse();
+        }
+        let [target, other] = ports;
+        let [target_isn, other_isn] = ports.map(|port| s.on_port(port).flow().worker_isn.unwrap());
+        s.on_port(target);
         let mut at = 1;
         for _ in 0..turns {
             s.inject(data(at, 100).ack(at).push());
             s.expect(data(at, 100).ack(at + 100).push());
             at += 100;
         }
-        // The second connection has come as far as the first in what the peer sends.
-        s.on_port(second);
+        // The other connection has come as far in what the peer sends.
+        s.on_port(other);
         if at > 1 {
             s.stop_reading();
             s.inject(data(1, at - 1));
             s.drain_for(DELAYED_ACK);
         }
-        s.inject(Seg { seq: at, ..forged.clone() }.ack(at + ahead));
+        let number = at + Rel::from(target_isn.wrapping_sub(other_isn) as i32);
+        s.inject(Seg { seq: at, ..forged.clone() }.ack(number));
         s.expect(ack(1, at));
         s.expect_no_event();
-        s.on_port(first).expect_no_event();
+        s.on_port(target).expect_no_event();
         s.expect_delivered(at - 1);
         s.inject(data(at, 100).ack(at).push());
         s.expect(data(at, 100).ack(at + 100).push());
