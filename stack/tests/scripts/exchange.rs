@@ -61,7 +61,7 @@ fn play_over(pool: usize, peers: Vec<Peer>, configure: impl Fn(&mut Config), scr
         let mut taken = true;
         let mut s = Script::accepted_over_with(peer.clone(), link(pool), |config| {
             configure(config);
-            taken = config.keepalive.is_none() && !config.pacing && !config.ecn;
+            taken = !config.pacing && !config.ecn;
         });
         s.exchanges = taken;
         s.order(service);
