@@ -196,7 +196,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         egress: &mut Egress<N>,
         now: Instant,
     ) {
-        if self.shared.settings.keepalive.is_some() {
+        if self.shared.settings.keepalive.is_some() && arrival.len == 0 && arrival.ack == self.block.una {
             self.heard(now);
         }
         let options = Options::parse(&packet.data()[tcp + 20..arrival.header]);

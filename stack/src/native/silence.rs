@@ -24,7 +24,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         }
     }
 
-    /// Restarts keepalive: a segment has arrived that the fast path did not take.
+    /// Restarts keepalive: a segment has arrived that moved no data, such as the answer to a probe.
     #[inline(never)]
     pub(super) fn heard(&mut self, now: Instant) {
         let block = &*self.block;
