@@ -34,9 +34,9 @@ impl<S: Service> Service for Busy<S> {
         self.service.start(net);
     }
 
-    fn burst(&mut self, net: &mut impl Transport, readable: &[ConnId]) -> usize {
-        self.service.burst(net, readable);
-        // Each has its work to be done.
+    /// Serves none of `readable`: the work precedes each request, so [`readable`](Service::readable) forwards each connection as a burst
+    /// of one.
+    fn burst(&mut self, _: &mut impl Transport, _: &[ConnId]) -> usize {
         0
     }
 
@@ -50,7 +50,9 @@ impl<S: Service> Service for Busy<S> {
 
     fn readable(&mut self, net: &mut impl Transport, conn: ConnId, state: &mut S::Conn) {
         self.work();
-        self.service.readable(net, conn, state);
+        if self.service.burst(net, &[conn]) == 0 {
+            self.service.readable(net, conn, state);
+        }
     }
 
     fn writable(&mut self, net: &mut impl Transport, conn: ConnId, state: &mut S::Conn) {
@@ -128,6 +130,41 @@ mod tests {
             begun.elapsed()
         });
         assert!(quickest.min().unwrap() < TIME);
+    }
+
+    /// Counts its events, and serves every other burst.
+    #[derive(Default)]
+    struct Counter {
+        bursts: usize,
+        readable: usize,
+    }
+
+    impl Service for Counter {
+        type Conn = ();
+        type Message = ();
+
+        fn burst(&mut self, _: &mut impl Transport, readable: &[ConnId]) -> usize {
+            self.bursts += 1;
+            readable.len() * (self.bursts % 2)
+        }
+
+        fn opened(&mut self, _: &mut impl Transport, _: ConnId, _: Origin) {}
+
+        fn readable(&mut self, _: &mut impl Transport, _: ConnId, (): &mut ()) {
+            self.readable += 1;
+        }
+    }
+
+    #[test]
+    fn readable_is_left_out_for_a_connection_that_the_service_has_served_in_its_burst() {
+        let mut net = Fake::new(4);
+        let mut busy = Busy::new(Counter::default(), Duration::ZERO);
+        let conn = net.accept(&mut busy);
+        for n in 1..=4 {
+            assert_eq!(busy.burst(&mut net, &[conn]), 0);
+            net.arrive(&mut busy, conn, b"x");
+            assert_eq!((busy.service.bursts, busy.service.readable), (n, n / 2));
+        }
     }
 
     #[test]
