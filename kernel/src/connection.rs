@@ -74,7 +74,7 @@ pub(crate) struct Connection {
     pub rx: BytesQueue,
     pub tx: BytesQueue,
     pub timer: Timer,
-    /// When bytes were last read or written, or it was made.
+    /// Time of the last read or write of bytes, or of creation.
     pub moved: Instant,
     pub pending: Pending,
     /// It is in the worker's list of connections with events.
@@ -121,7 +121,7 @@ impl Connection {
         self.stage == Stage::Open && self.sending == Sending::Open
     }
 
-    /// Whether its input is discarded, and its service gets no event but `closed`.
+    /// Returns true in a lingering close: input is discarded, and the service gets no event but `closed`.
     pub(crate) fn is_lingering(&self) -> bool {
         matches!(self.receiving, Receiving::Discarding(_))
     }

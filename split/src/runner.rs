@@ -54,7 +54,7 @@ pub struct Runner<S: Service> {
     spare: Vec<ConnId>,
 }
 
-/// What happened to a connection beside bytes and room.
+/// Event of a connection other than bytes and room.
 enum Other {
     PeerClosed(ConnId),
     Closed(ConnId, CloseReason),

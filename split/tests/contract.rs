@@ -18,7 +18,7 @@ use order::Contract;
 use std::net::SocketAddr;
 
 const WINDOW: usize = 64 << 10;
-/// How long anything may take.
+/// Time limit of each wait.
 const DEADLINE: Duration = Duration::from_secs(60);
 /// Connections of the client: several of each action, both with an early close and without one.
 const CONNECTIONS: usize = 50;

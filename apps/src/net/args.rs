@@ -131,8 +131,8 @@ pub struct NetArgs {
     #[arg(long, value_name = "TIME", value_parser = parse_duration_or_none)]
     pub linger: Option<Duration>,
 
-    /// How long a connection that the service has closed waits for data or the end of the peer's, once its own end has been
-    /// acknowledged (FIN-WAIT-2); then it is reset. 0 waits without limit [default: 60s]
+    /// Reset connections in FIN-WAIT-2 (closed here, not by the peer) that receive no data for this long; 0 sets no limit
+    /// [default: 60s]
     #[arg(long, value_name = "TIME", value_parser = parse_duration_or_none)]
     pub fin_timeout: Option<Duration>,
 

@@ -212,12 +212,12 @@ impl<C: Calls> Connection<C> {
         self.stage == Stage::Open && self.sending == Sending::Open
     }
 
-    /// Whether its input is discarded, and its service gets no event but `closed`.
+    /// Returns true in a lingering close: input is discarded, and the service gets no event but `closed`.
     pub fn is_lingering(&self) -> bool {
         matches!(self.receiving, Receiving::Discarding(_))
     }
 
-    /// Whether the end of the peer's half has come.
+    /// Returns true once the peer has finished sending.
     pub fn peer_has_finished(&self) -> bool {
         matches!(self.receiving, Receiving::Ended | Receiving::Told)
     }

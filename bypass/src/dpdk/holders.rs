@@ -6,7 +6,7 @@ use crate::sync::atomic::{AtomicU16, Ordering};
 /// From this count of references or holders on, a segment is never freed: the fields have 16 bits, and safe code can clone
 /// [`Bytes`](crate::Bytes) without end. Losing a packet buffer beats losing count.
 pub(crate) const SATURATED: u16 = 0x4000;
-/// Where a saturated count of holders is put: threads that are just leaving do not bring it below [`SATURATED`] again.
+/// Value of a saturated count of holders. Its distance from [`SATURATED`] exceeds the number of threads that may be leaving.
 const STUCK: u16 = 0x6000;
 /// Part of a count of holders: the segment has been [lent](Counts::lend) since its first holder came.
 const LENT: u16 = 0x8000;
@@ -82,7 +82,7 @@ impl Counts<'_> {
     /// Adds the first holder beside a packet that has the only reference.
     #[inline]
     pub(crate) fn retain_sole(self) {
-        // Nobody else has a reference to change the counts by.
+        // No other thread has a reference, and so none can change the counts.
         self.holders.store(1, Ordering::Relaxed);
         self.references.store(2, Ordering::Relaxed);
     }

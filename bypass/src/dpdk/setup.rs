@@ -88,7 +88,7 @@ impl Choice {
         if self.virtio && !split_tx {
             self.max_segments = self.max_segments.min(INDIRECT_SEGMENTS);
             self.max_tso_segments = self.max_tso_segments.min(INDIRECT_SEGMENTS);
-            // What a copy has room for.
+            // Room of a copy.
             self.max_tso_frame = self.max_tso_frame.min(INDIRECT_SEGMENTS * usize::from(self.data_room));
             let payload = self.max_tso_frame - (ETHERNET + TAGS + TCP_IP_HEADERS);
             self.capabilities.tso = self.capabilities.tso.map(|most| most.min(payload));

@@ -13,7 +13,7 @@ const THERE: Place = Place { port: 3, queue: 4 };
 
 struct Port {
     gate: Gate,
-    /// What queue pairs use, and the supervisor replaces.
+    /// Device that queue pairs use and the supervisor replaces.
     device: UnsafeCell<Place>,
 }
 

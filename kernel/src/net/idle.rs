@@ -29,7 +29,7 @@ impl Idle {
         Idle { timeout, interval, next: Instant::ZERO, slot: 0 }
     }
 
-    /// When the next part is to be searched.
+    /// Returns the time at which the next part is due for a search.
     pub fn next(&self) -> Instant {
         self.next
     }

@@ -42,7 +42,7 @@ fn lingering_close_resets_a_peer_that_sends_without_end() {
         assert_eq!(server.service().closed, [CloseReason::Aborted]);
         assert_eq!(client.service().closed, Some(CloseReason::Reset));
         let (sent, taken) = (client.service().sent, server.summary().rx_bytes as usize);
-        // What had come before the close was no more than one read, and what went beyond the bound neither.
+        // At most one read had arrived before the close, and at most one exceeded the bound.
         let bound = LINGER_BYTES..LINGER_BYTES + (512 << 10);
         assert!(sent > LINGER_BYTES && bound.contains(&taken), "{sent} sent, {taken} taken in {:?}", begun.elapsed());
     }

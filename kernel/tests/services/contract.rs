@@ -9,10 +9,10 @@ use std::net::SocketAddr;
 const MESSAGE: usize = 64;
 /// Messages that a client sends on a connection whose server echoes them.
 const MESSAGES: usize = 20;
-/// How long after its last message the server's timer of a connection expires.
+/// Delay of the server's timer of a connection after its last message.
 const TIMER: Duration = Duration::from_micros(50);
 
-/// What the server does with a connection, by the first byte of a message.
+/// Server's action on a connection, selected by the first byte of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
     /// Sends the message back.
@@ -29,7 +29,7 @@ pub enum Action {
 
 const ACTIONS: [Action; 5] = [Action::Echo, Action::Close, Action::Linger, Action::Abort, Action::AbortTwo];
 
-/// What has happened to a connection.
+/// Events of a connection so far.
 #[derive(Debug, Default)]
 struct Record {
     /// `close`, `lingering_close` or `abort` was called.

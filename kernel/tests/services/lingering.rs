@@ -14,7 +14,7 @@ pub struct Refuser {
 }
 
 impl Service for Refuser {
-    /// Whether it has been refused.
+    /// Set once the connection has been refused.
     type Conn = bool;
     type Message = ();
 
@@ -43,7 +43,7 @@ impl Service for Refuser {
     }
 }
 
-/// What a client does after its first message.
+/// Client's action after its first message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Manner {
     /// Closes when the server has.

@@ -245,7 +245,7 @@ impl<'a> Request<'a> {
     }
 }
 
-/// Whether `name` is no command but the beginning of a line of an HTTP request (`securityWarningCommand` of Redis).
+/// Returns true if `name` starts a line of an HTTP request instead of a command (`securityWarningCommand` of Redis).
 ///
 /// A web page can have a browser send such a request to any port. Its lines are unknown commands up to the body, whose commands
 /// would be run. Redis compares C strings, which end at a zero.

@@ -104,7 +104,7 @@ impl Session {
         self.is_closing
     }
 
-    /// Whether the client sent an HTTP request: its connection is reset, and it gets no more replies.
+    /// Set if the client sent an HTTP request: its connection is reset without further replies.
     pub fn is_http(&self) -> bool {
         self.is_http
     }

@@ -105,7 +105,7 @@ impl<'a> Request<'a> {
         matches!(self.command, Command::Flush(_))
     }
 
-    /// Whether it is none: one that is answered with `ERROR`, or an HTTP request.
+    /// Returns true for an unknown command, which is answered with `ERROR`, and for an HTTP request.
     pub fn is_unknown(&self) -> bool {
         matches!(self.command, Command::Say(ERROR) | Command::Http)
     }
@@ -148,7 +148,7 @@ impl<'a> Request<'a> {
 /// Words of a line that memcached tells apart; the rest of the line belongs to none.
 const TOKENS: usize = 23;
 
-/// Whether `line`, which is no command, is the request line of HTTP, which ends with the version (RFC 9112 §3).
+/// Returns true if `line`, which is not a command, is an HTTP request line, which ends with the version (RFC 9112 §3).
 ///
 /// A web page can have a browser send an HTTP request to any port. Its lines are unknown commands up to the body, whose commands
 /// would be run.

@@ -115,7 +115,7 @@ impl Host {
     fn reset_tallies(&mut self) {
         self.hub.count(self.worker, self.tally);
         self.hub.reset_tally();
-        // What they have counted and not told yet was before, too.
+        // Counts that the other workers have not published yet precede the reset, too.
         self.tell_others(|| Message::StatsReset);
     }
 

@@ -61,7 +61,7 @@ pub struct Hub {
     shards: Vec<Arc<ShardStats>>,
     /// Expired and evicted keys at the last reset.
     removed_before: Mutex<store::Counts>,
-    /// When an HTTP request was last logged, in milliseconds since 1970.
+    /// Time of the last log entry of an HTTP request, in milliseconds since 1970.
     warned: AtomicU64,
     /// When memcached clients' keys are flushed, 0 if never, and how often that was said.
     flush: Mutex<(u64, Option<u64>)>,
@@ -268,7 +268,7 @@ impl Hub {
         lock(&self.tallies[worker]).now = tally;
     }
 
-    /// What all have counted since the last reset.
+    /// Returns the counters of all workers since the last reset.
     fn tally(&self) -> Tally {
         let mut all = Tally::default();
         for counted in &self.tallies {
@@ -279,7 +279,7 @@ impl Hub {
         all
     }
 
-    /// What is counted from now on is counted from 0, as far as workers have told what they counted before.
+    /// Restarts the counters at 0, as far as workers have published their counts.
     pub(super) fn reset_tally(&self) {
         for counted in &self.tallies {
             let mut counted = lock(counted);
@@ -306,7 +306,7 @@ impl Hub {
         })
     }
 
-    /// Whether an HTTP request may be logged at `now` milliseconds since 1970: none was for a minute.
+    /// Returns true and records the time if no HTTP request was logged in the minute before `now`, in milliseconds since 1970.
     pub(super) fn may_warn(&self, now: u64) -> bool {
         let due = |last: u64| (now.saturating_sub(last) >= WARNED).then_some(now);
         self.warned.fetch_update(Ordering::Relaxed, Ordering::Relaxed, due).is_ok()

@@ -106,7 +106,7 @@ fn http_request_line_that_is_another_command_is_answered_as_that() {
 fn http_request_line_on_the_memcached_port_resets_the_connection() {
     for workers in [1, 3] {
         let mut host = Host::new(workers);
-        // What memcached 1.6.18 does with each.
+        // Replies of memcached 1.6.18.
         for (line, is_http) in [
             ("GET / HTTP/1.1".to_owned(), true),
             ("POST / HTTP/1.0".to_owned(), true),

@@ -441,7 +441,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         self.touch();
     }
 
-    /// Whether `echo` is the TSval of a SYN of this connection, or may be. Zero is taken for no echo, as common systems do.
+    /// Returns true if `echo` can be the TSval of a SYN of this connection. Zero stands for no echo, as in common systems.
     fn has_sent_timestamp(&self, echo: u32, now: Instant) -> bool {
         let now = super::milliseconds(now);
         let age = now.wrapping_add(self.block.ts_offset).wrapping_sub(echo);

@@ -61,7 +61,7 @@ pub(super) struct Settings {
     pub keepalive: Option<Keepalive>,
     pub fin_timeout: Option<Duration>,
     pub idle_timeout: Option<Duration>,
-    /// Whether a timer watches established connections without data in flight.
+    /// Set if a timer watches established connections without data in flight.
     pub watches_silence: bool,
     /// The receive queue's size to begin with, and the most that tuning makes of it.
     pub rx_first: u32,

@@ -34,7 +34,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         }
     }
 
-    /// Whether the FIN-WAIT-2 timeout is running, which takes the place of keepalive.
+    /// Returns true while the FIN-WAIT-2 timeout runs, which replaces keepalive.
     fn has_fin_timeout(&self) -> bool {
         self.block.state == State::FinWait2 && self.shared.settings.fin_timeout.is_some()
     }
@@ -100,7 +100,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         self.arm_by(if self.block.has_buffers() { due.min(now + look) } else { due });
     }
 
-    /// When data were last sent, acknowledged or received, at the latest.
+    /// Returns the latest possible time of the last data sent, acknowledged or received.
     fn last_moved(&mut self, now: Instant) -> Instant {
         let block = &*self.block;
         let Some(buffers) = self.shared.buffers.of_mut(block) else {

@@ -24,7 +24,7 @@ pub fn check(ledger: &Ledger, complete: bool) -> usize {
     finished
 }
 
-/// What the service of one end of a connection has seen of it: what must not depend on the engines of the two ends.
+/// Outcome of a connection at one end, as its service saw it. It must not depend on the engines of the two ends.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EndOutcome {
     /// The events in their order. [`Actor`](crate::service::Actor) has compared the bytes and their order with what the peer sent.

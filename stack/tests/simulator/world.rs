@@ -177,7 +177,7 @@ pub struct Outcome {
     pub connections: usize,
     /// Those that ended at both ends by both closing.
     pub finished: usize,
-    /// What the services of both ends of each connection have seen of it.
+    /// Returns the outcomes of each connection at both ends.
     pub ends: Vec<[EndOutcome; 2]>,
 }
 

@@ -104,7 +104,7 @@ impl<S: Service<Message = Infallible> + Default> Bench<S> {
         self.read()
     }
 
-    /// What the host has sent.
+    /// Reads the frames that the host has sent.
     fn read(&mut self) -> Vec<Vec<u8>> {
         let mut frames = Vec::with_capacity(32);
         let mut all = Vec::new();

@@ -10,7 +10,7 @@ use linerate_bypass::{CloseReason, LINGER_BYTES, LINGER_TIME};
 use linerate_stack::Engine;
 use service::{Manner, REFUSAL, Refused, Refuser};
 
-/// What a socket of either end may hold besides what was discarded.
+/// Bytes that the sockets of both ends may hold beside the discarded ones.
 const QUEUED: usize = 8 << 20;
 
 type Ends<EA, EB> = Net<Refused, Refuser, EA, EB>;

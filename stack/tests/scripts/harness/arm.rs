@@ -22,7 +22,7 @@ const EACH: &str = "LINERATE_SCRIPTS_EACH_FAST_PATH";
 
 /// A worker, its service, and the peer's port.
 pub(super) struct Arm {
-    /// What distinguishes it from the other arms.
+    /// Name, which lists the fast paths and offloads in use.
     pub name: String,
     /// Boxed: a worker is large, and a script is moved about.
     pub worker: Box<Worker<MemoryNic, App, Engine>>,

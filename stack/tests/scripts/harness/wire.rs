@@ -258,7 +258,7 @@ pub fn read_tcp(frame: &[u8], to: [u8; 6], port_sums: bool) -> Result<Option<Cap
     }))
 }
 
-/// Whether `frame` carries a TCP segment whose checksum is right.
+/// Returns true if `frame` carries a TCP segment with a correct checksum.
 pub fn has_right_tcp_checksum(frame: &[u8]) -> bool {
     let Ok(ethernet) = EthernetFrame::new_checked(frame) else { return false };
     let (source, destination, bytes): (IpAddress, IpAddress, _) = match ethernet.ethertype() {
