@@ -15,7 +15,7 @@ const SERVER: &str = "LINERATE_TEST_SERVER_NAMESPACE";
 /// What such a process says when it has done it.
 const DONE: &str = "the part was played";
 /// No test takes longer, short of a hang.
-const DEADLINE: Duration = Duration::from_secs(150);
+const DEADLINE: Duration = Duration::from_secs(300);
 
 /// A network namespace, which goes with everything that runs in it.
 struct Namespace(String);

@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Nothing here takes longer, short of a hang.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Held by a test while programs of its run: they poll, and two cores are enough for two.
 pub fn turn() -> MutexGuard<'static, ()> {

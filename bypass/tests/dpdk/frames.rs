@@ -37,7 +37,7 @@ fn start(config: EalConfig) -> Eal {
 
 /// A small port of `via`, with a pool that it does not take long to look through.
 pub fn small() -> PortConfig {
-    PortConfig { pool_size: Some(4096), peer_timeout: Some(Duration::from_secs(15)), ..PortConfig::default() }
+    PortConfig { pool_size: Some(4096), peer_timeout: Some(Duration::from_secs(45)), ..PortConfig::default() }
 }
 
 pub fn open(eal: &Eal, via: &str, config: PortConfig) -> Port {
