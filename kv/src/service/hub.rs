@@ -408,6 +408,16 @@ mod tests {
     }
 
     #[test]
+    fn update_lets_no_other_change_come_between() {
+        let hub = Hub::new(config());
+        let mut change = |_: &mut Settings| {
+            assert!(hub.settings.try_lock().is_err(), "the settings are locked from the copy to the replacement");
+            Ok(())
+        };
+        assert_eq!(hub.update(&mut change), Ok(()));
+    }
+
+    #[test]
     fn update_that_is_rejected_changes_nothing() {
         let hub = Hub::new(config());
         let (before, version) = (hub.settings(), hub.version());

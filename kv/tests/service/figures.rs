@@ -25,9 +25,7 @@ fn host_with_a_lent_shard() -> (Host, Client) {
     let borrower = host.connect(0);
     let keys: Vec<String> = (0..9).map(|n| format!("set key{n} x")).collect();
     host.ask(borrower, &lines(&keys.iter().map(String::as_str).collect::<Vec<_>>()));
-    host.send(borrower, &line("keys *"));
-    host.turn_of(0);
-    host.turn_of(1);
+    host.lend_shard_of_worker_1(borrower, &line("keys *"));
     (host, borrower)
 }
 

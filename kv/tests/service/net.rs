@@ -339,6 +339,16 @@ impl Host {
         self.workers[worker].turn();
     }
 
+    /// Sends a request of `client`, which is one of worker 0, that borrows all shards, and has worker 1 lend its own. Worker 0 does not
+    /// take it in before its next turn.
+    pub fn lend_shard_of_worker_1(&mut self, client: Client, request: &[u8]) {
+        self.send(client, request);
+        self.turn_of(0);
+        // It asks for the shard at the beginning of its next turn.
+        self.turn_of(0);
+        self.turn_of(1);
+    }
+
     /// Requests that `worker` counts for its metrics.
     pub fn requests(&self, worker: usize) -> u64 {
         self.workers[worker].kv.requests().unwrap()

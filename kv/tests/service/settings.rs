@@ -36,6 +36,8 @@ fn parameters_that_two_workers_set_at_the_same_time_are_both_kept() {
 fn a_password_counts_on_all_workers_for_who_comes_after_the_reply() {
     let mut host = Host::new(3);
     let client = host.connect(0);
+    // No worker looks for new settings by itself in the next turns.
+    says(&mut host, client, "ping", "+PONG\r\n");
     says(&mut host, client, "config set requirepass secret", "+OK\r\n");
     for worker in 0..3 {
         let late = host.connect(worker);
@@ -90,9 +92,7 @@ fn a_memory_limit_binds_a_shard_that_was_lent_when_it_was_set() {
     let mut host = Host::new(2);
     let (borrower, client) = (host.connect(0), host.connect(1));
     says(&mut host, borrower, "set a 1", "+OK\r\n");
-    host.send(borrower, &line("keys *"));
-    host.turn_of(0);
-    host.turn_of(1);
+    host.lend_shard_of_worker_1(borrower, &line("keys *"));
     host.send(client, &line("config set maxmemory 4mb"));
     host.turn_of(1);
     assert_eq!(host.received(client), b"+OK\r\n");
