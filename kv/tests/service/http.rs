@@ -3,8 +3,10 @@
 use super::net::{Client, Host};
 use super::{line, lines, request, says};
 use linerate_bypass::time::Duration;
+use linerate_kv::commands::Settings;
+use std::cell::RefCell;
 use std::fmt::Debug;
-use std::sync::{Arc, Mutex};
+use std::sync::Once;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
@@ -33,7 +35,7 @@ fn assert_reset(host: &mut Host, client: Client, sent: &[u8]) {
 #[test]
 fn http_request_on_the_redis_port_resets_the_connection_and_its_body_is_not_run() {
     for workers in [1, 3] {
-        let mut host = Host::new(workers);
+        let mut host = host(workers);
         let other = host.connect(0);
         for http in http_on_redis_port() {
             // Some of these keys are in the shards of other workers, and GET and SET go through the fast parser.
@@ -55,7 +57,7 @@ fn http_request_on_the_redis_port_resets_the_connection_and_its_body_is_not_run(
 fn http_request_resets_the_connection_in_whatever_pieces_it_comes() {
     for http in http_on_redis_port() {
         for cut in 1..http.len() {
-            let mut host = Host::new(2);
+            let mut host = host(2);
             let client = host.connect(0);
             host.send(client, &http[..cut]);
             host.settle();
@@ -69,7 +71,7 @@ fn http_request_resets_the_connection_in_whatever_pieces_it_comes() {
 
 #[test]
 fn http_request_resets_the_connection_of_a_client_without_the_password() {
-    let mut host = Host::with(1, |settings| settings.password = Some(b"secret".to_vec()));
+    let mut host = host_with(1, |settings| settings.password = Some(b"secret".to_vec()));
     let client = host.connect(0);
     says(&mut host, client, "ping", "-NOAUTH Authentication required.\r\n");
     host.send(client, b"POST / HTTP/1.1\r\n");
@@ -79,7 +81,7 @@ fn http_request_resets_the_connection_of_a_client_without_the_password() {
 
 #[test]
 fn http_request_resets_the_connection_if_a_long_argument_has_no_room() {
-    let mut host = Host::with(1, |settings| settings.memory = 4 << 20);
+    let mut host = host_with(1, |settings| settings.memory = 4 << 20);
     let client = host.connect(0);
     let bytes = request(&["POST", &"x".repeat(5 << 20)]);
     bytes.chunks(100_000).for_each(|piece| host.send(client, piece));
@@ -89,7 +91,7 @@ fn http_request_resets_the_connection_if_a_long_argument_has_no_room() {
 
 #[test]
 fn http_request_line_that_is_another_command_is_answered_as_that() {
-    let mut host = Host::new(1);
+    let mut host = host(1);
     let client = host.connect(0);
     // As Redis does: the header that follows gives it away.
     let error = "-ERR wrong number of arguments for 'get' command\r\n";
@@ -105,7 +107,7 @@ fn http_request_line_that_is_another_command_is_answered_as_that() {
 #[test]
 fn http_request_line_on_the_memcached_port_resets_the_connection() {
     for workers in [1, 3] {
-        let mut host = Host::new(workers);
+        let mut host = host(workers);
         // Replies of memcached 1.6.18.
         for (line, is_http) in [
             ("GET / HTTP/1.1".to_owned(), true),
@@ -145,20 +147,40 @@ fn http_request_line_on_the_memcached_port_resets_the_connection() {
 
 #[test]
 fn http_request_in_a_datagram_is_not_answered() {
+    collect_warnings();
     let mut host = Host::with_datagrams(2, |_| {});
     host.datagram(0, 1, b"\0\x01\0\0\0\x01\0\0GET / HTTP/1.1\r\n");
     host.settle();
     assert!(host.datagrams(0).is_empty());
 }
 
-/// Log of warnings.
-#[derive(Clone, Default)]
-struct Warnings(Arc<Mutex<Vec<String>>>);
+/// Log of the warnings of the thread that reads it. It is the subscriber of the whole process from the first host on: the
+/// interest in an event is cached process-wide when any thread first reaches it, without the subscribers of other threads.
+struct Warnings;
+
+thread_local! {
+    static WARNINGS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Lets the warnings of each thread be read there. Precedes all HTTP requests.
+fn collect_warnings() {
+    static INSTALLED: Once = Once::new();
+    INSTALLED.call_once(|| tracing::subscriber::set_global_default(Warnings).unwrap());
+}
+
+fn host(workers: usize) -> Host {
+    host_with(workers, |_| {})
+}
+
+fn host_with(workers: usize, set: impl FnOnce(&mut Settings)) -> Host {
+    collect_warnings();
+    Host::with(workers, set)
+}
 
 impl Visit for Warnings {
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
         if field.name() == "message" {
-            self.0.lock().unwrap().push(format!("{value:?}"));
+            WARNINGS.with_borrow_mut(|warnings| warnings.push(format!("{value:?}")));
         }
     }
 }
@@ -177,7 +199,7 @@ impl Subscriber for Warnings {
     fn record_follows_from(&self, _: &Id, _: &Id) {}
 
     fn event(&self, event: &Event<'_>) {
-        event.record(&mut self.clone());
+        event.record(&mut Warnings);
     }
 
     fn enter(&self, _: &Id) {}
@@ -187,27 +209,24 @@ impl Subscriber for Warnings {
 
 #[test]
 fn http_requests_are_logged_with_the_peer_once_a_minute() {
-    let warnings = Warnings::default();
-    tracing::subscriber::with_default(warnings.clone(), || {
-        let mut host = Host::new(2);
-        let send = |host: &mut Host, worker| {
-            let client = if worker == 0 { host.connect(0) } else { host.connect_to_memcached(worker) };
-            host.send(client, b"POST / HTTP/1.1\r\n");
-            host.settle();
-            assert!(host.end(client).is_aborted);
-        };
-        let logged = || std::mem::take(&mut *warnings.0.lock().unwrap());
-        send(&mut host, 0);
-        let [warning] = &logged()[..] else { panic!("not one warning") };
-        assert!(warning.contains("10.0.0.1:40000 sent an HTTP request"), "{warning}");
-        send(&mut host, 0);
-        send(&mut host, 1);
-        host.pass(Duration::from_secs(59));
-        send(&mut host, 1);
-        assert!(logged().is_empty());
-        host.pass(Duration::from_secs(2));
-        send(&mut host, 1);
-        send(&mut host, 0);
-        assert_eq!(logged().len(), 1);
-    });
+    let mut host = host(2);
+    let send = |host: &mut Host, worker| {
+        let client = if worker == 0 { host.connect(0) } else { host.connect_to_memcached(worker) };
+        host.send(client, b"POST / HTTP/1.1\r\n");
+        host.settle();
+        assert!(host.end(client).is_aborted);
+    };
+    let logged = || WARNINGS.take();
+    send(&mut host, 0);
+    let [warning] = &logged()[..] else { panic!("not one warning") };
+    assert!(warning.contains("10.0.0.1:40000 sent an HTTP request"), "{warning}");
+    send(&mut host, 0);
+    send(&mut host, 1);
+    host.pass(Duration::from_secs(59));
+    send(&mut host, 1);
+    assert!(logged().is_empty());
+    host.pass(Duration::from_secs(2));
+    send(&mut host, 1);
+    send(&mut host, 0);
+    assert_eq!(logged().len(), 1);
 }
