@@ -160,3 +160,36 @@ impl fmt::Debug for OwnedArgs {
         self.args().fmt(f)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::{Config, Store};
+
+    #[test]
+    fn args_index_arguments_by_number() {
+        let owned: OwnedArgs = [&b"set"[..], b"", b"value"].into_iter().collect();
+        let args = owned.args();
+        assert_eq!((args.len(), args.is_empty()), (3, false));
+        assert_eq!((args.get(0), args.get(1), args.get(3)), (Some(&b"set"[..]), Some(&b""[..]), None));
+        assert_eq!((&args[2], args.at(2)), (&b"value"[..], &b"value"[..]));
+        assert_eq!(args.beginning(2, 3), b"val");
+        assert_eq!(args.beginning(2, 9), b"value");
+        assert!(OwnedArgs::default().args().is_empty());
+    }
+
+    #[test]
+    fn owned_args_bytes_include_long_arguments() {
+        let mut owned: OwnedArgs = [&b"set"[..], b"key", b""].into_iter().collect();
+        let short = 6 + 3 * size_of::<Range<usize>>();
+        assert_eq!(owned.bytes(), short);
+        let mut store = Store::new(&Config::new(4 << 20), 0);
+        let mut writer = store.long(5000, 0).unwrap();
+        assert_eq!(writer.fill(&[b'x'; 5000]), 5000);
+        owned.longs.push((2, writer.finish()));
+        assert_eq!(owned.bytes(), short + size_of::<(usize, Long)>() + 5000);
+        assert_eq!(owned.args().beginning(2, 4), b"xxxx");
+        assert_eq!(owned.args().longs().collect::<Vec<_>>(), [2]);
+        assert_eq!(owned.args().to_whole().args()[2].len(), 5000);
+    }
+}

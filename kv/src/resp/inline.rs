@@ -111,6 +111,8 @@ mod tests {
     fn quotes_keep_spaces_and_escapes_stand_for_bytes() {
         assert_eq!(split(r#"set "a b" 'c d'"#), Some(vec!["set".into(), "a b".into(), "c d".into()]));
         assert_eq!(split(r#""\x00\n\r\t\b\a\\\"\q""#), Some(vec![r#"\x00\n\r\t\x08\x07\\\"q"#.into()]));
+        assert_eq!(split(r#""\xaF\x7e""#), Some(vec![r"\xaf~".into()]));
+        assert_eq!(split(r#""\xg1 \x1g \x1""#), Some(vec!["xg1 x1g x1".into()]));
         assert_eq!(split(r"'\n\''"), Some(vec![r"\\n\'".into()]));
         assert_eq!(split(r#"a"b c"d"#), None);
         assert_eq!(split(r#"a"b c""#), Some(vec!["ab c".into()]));

@@ -200,6 +200,8 @@ mod tests {
         assert_eq!(written(|reply| reply.value(&Str::Short(b"abc"))), alike(r"$3\r\nabc\r\n"));
         assert_eq!(written(|reply| reply.part(&Str::Short(b"abcd"), 1..3)), alike(r"$2\r\nbc\r\n"));
         assert_eq!(written(|reply| reply.array(12)), alike(r"*12\r\n"));
+        assert_eq!(written(|reply| reply.count(34)), alike(r":34\r\n"));
+        assert_eq!(written(|reply| reply.attach(Bytes::from(b"ab".to_vec()))), alike("ab"));
     }
 
     #[test]
@@ -207,7 +209,7 @@ mod tests {
         let each = |two: &str, three: &str| [two.to_owned(), three.to_owned()];
         assert_eq!(written(|reply| reply.null()), each(r"$-1\r\n", r"_\r\n"));
         assert_eq!(written(|reply| reply.null_array()), each(r"*-1\r\n", r"_\r\n"));
-        assert_eq!(written(|reply| reply.map(2)), each(r"*4\r\n", r"%2\r\n"));
+        assert_eq!(written(|reply| reply.map(3)), each(r"*6\r\n", r"%3\r\n"));
         assert_eq!(written(|reply| reply.set(2)), each(r"*2\r\n", r"~2\r\n"));
         assert_eq!(written(|reply| reply.verbatim(b"a")), each(r"$1\r\na\r\n", r"=5\r\ntxt:a\r\n"));
     }

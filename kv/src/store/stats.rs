@@ -70,3 +70,51 @@ impl ShardStats {
         self.used.store(bytes as u64, Ordering::Relaxed);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::{Config, Evict, Expiry, Store};
+
+    #[test]
+    fn stats_hold_used_bytes_of_the_last_publication() {
+        let mut store = Store::new(&Config::new(4 << 20), 0);
+        let stats = store.stats().clone();
+        assert_eq!(stats.used(), 0);
+        store.publish_used();
+        let before = stats.used();
+        assert_eq!(before, store.used() as u64);
+        let key = store.key(0, b"key");
+        store.set(&key, &[b'x'; 3000], Expiry::Never, 0).unwrap();
+        assert_eq!(stats.used(), before);
+        store.publish_used();
+        assert!(stats.used() > before && stats.used() == store.used() as u64);
+    }
+
+    #[test]
+    fn stats_count_keys_of_each_space_and_expired_and_evicted_keys() {
+        let mut store = Store::new(&Config { evict: Evict::named("lru").unwrap(), ..Config::new(4 << 20) }, 0);
+        let stats = store.stats().clone();
+        for n in 0..10u8 {
+            let name = [n];
+            let key = store.key(n % 2, &name);
+            store.set(&key, b"x", if n < 6 { Expiry::At(5) } else { Expiry::Never }, 0).unwrap();
+        }
+        assert_eq!([0, 1, 2].map(|space| (stats.keys(space), stats.expiring(space))), [(5, 3), (5, 3), (0, 0)]);
+        // A lookup removes one expired key, the background removes the others.
+        let key = store.key(0, &[0]);
+        assert!(!store.exists(&key, 1000));
+        assert_eq!(stats.counts(), Counts { expired: 1, evicted: 0 });
+        while store.tick(1000, Store::TICK) {}
+        assert_eq!(stats.counts(), Counts { expired: 6, evicted: 0 });
+        assert_eq!([0, 1].map(|space| (stats.keys(space), stats.expiring(space))), [(2, 0), (2, 0)]);
+        for n in 0..3000u32 {
+            let name = n.to_le_bytes();
+            let key = store.key(2, &name);
+            store.set(&key, &[b'x'; 3000], Expiry::Never, 1000).unwrap();
+        }
+        let left = stats.keys(0) + stats.keys(1) + stats.keys(2);
+        assert!(left < 3000);
+        assert_eq!(stats.counts(), Counts { expired: 6, evicted: 3004 - left });
+    }
+}

@@ -125,6 +125,15 @@ fn whoever_has_not_said_the_password_may_say_little() {
     assert_eq!(requests(b"*11\r\n", &[], limits), Err(ProtocolError::UnknownCount));
     assert_eq!(requests(b"*1\r\n$16385\r\n", &[], limits), Err(ProtocolError::UnknownLength));
     assert_eq!(requests(b"*2\r\n$4\r\nAUTH\r\n$3\r\nabc\r\n", &[], limits).map(|all| all.len()), Ok(1));
+    // The limits themselves are permitted.
+    assert_eq!(requests(b"*10\r\n$16384\r\n", &[], limits), Ok(vec![]));
+}
+
+#[test]
+fn argument_of_the_maximum_length_is_accepted() {
+    let limits = Limits { bulk: 3, ..KNOWN };
+    assert_eq!(requests(b"*1\r\n$3\r\nabc\r\n", &[], limits).map(|all| all.len()), Ok(1));
+    assert_eq!(requests(b"*1\r\n$4\r\n", &[], limits), Err(ProtocolError::Length));
 }
 
 #[test]
