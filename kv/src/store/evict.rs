@@ -169,3 +169,65 @@ impl Store {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LFU: Evict = Evict::Lfu(From::All);
+    const LRU: Evict = Evict::Lru(From::All);
+
+    /// What LFU notes: minutes of the decay clock, and uses.
+    fn noted(minutes: u16, uses: u16) -> u16 {
+        minutes << 8 | uses
+    }
+
+    /// The time at which the decay clock is at `minutes`.
+    fn at(minutes: u64) -> u64 {
+        minutes << DECAY_BITS
+    }
+
+    #[test]
+    fn policies_have_names() {
+        for (name, evict) in NAMES {
+            assert_eq!(Evict::named(name), Some(evict));
+        }
+        assert_eq!(Evict::named("allkeys-lru"), None);
+    }
+
+    #[test]
+    fn lfu_counter_starts_at_five_and_grows_more_slowly_the_higher_it_is() {
+        assert_eq!(LFU.note(None, at(3), 0), noted(3, 5));
+        assert_eq!(LFU.note(Some(noted(3, 5)), at(3), 1), noted(3, 6));
+        // With seven uses, one use in 21 counts.
+        let after = [13, 19, 20, 21, 22, 42].map(|random| LFU.note(Some(noted(3, 7)), at(3), random));
+        assert_eq!(after, [7, 7, 7, 8, 7, 8].map(|uses| noted(3, uses)));
+        assert_eq!(LFU.note(Some(noted(3, 255)), at(3), 0), noted(3, 255));
+    }
+
+    #[test]
+    fn lfu_counter_decays_by_one_in_a_minute() {
+        assert_eq!(LFU.frequency(noted(3, 9), at(5)), 7);
+        assert_eq!(LFU.frequency(noted(3, 9), at(5) - 1), 8);
+        assert_eq!(LFU.frequency(noted(3, 9), at(100)), 0);
+        assert_eq!(LFU.note(Some(noted(3, 7)), at(5), 0), noted(5, 6));
+        assert_eq!(LRU.frequency(noted(3, 9), at(5)), 0);
+    }
+
+    #[test]
+    fn idle_time_is_that_since_the_last_use() {
+        assert_eq!(LRU.note(None, 7 << AGE_BITS, 0), 7);
+        assert_eq!(LRU.note(Some(3), 7 << AGE_BITS, 0), 7);
+        // 3 steps of 4.096 s each, and 2 of 65.536 s each.
+        assert_eq!(LRU.idle(7, 10 << AGE_BITS), 12);
+        assert_eq!(LFU.idle(noted(3, 9), at(5)), 131);
+    }
+
+    #[test]
+    fn badness_is_age_or_rarity_of_use() {
+        assert_eq!(LRU.badness(7, 10 << AGE_BITS), 3);
+        // The clock has wrapped around between the use and now.
+        assert_eq!(LRU.badness(u16::MAX, 1 << AGE_BITS), 2);
+        assert_eq!(LFU.badness(noted(3, 9), at(5)), 255 - 7);
+    }
+}

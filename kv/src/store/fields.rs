@@ -113,11 +113,25 @@ mod tests {
                 field(written, &mut alone);
                 prop_assert_eq!(&bytes[range.clone()], &alone[..]);
                 prop_assert_eq!((read.name, read.size()), (&written.0[..], alone.len()));
-                prop_assert_eq!(find(&bytes, &written.0).map(|(range, _)| range.start <= bytes.len()), Some(true));
+                let first = fields(&bytes).find(|(_, field)| field.name == read.name);
+                prop_assert_eq!(find(&bytes, &written.0), first.map(|(range, field)| (range, field.value)));
             }
             let parts: Vec<&[u8]> = parts(&bytes, most).collect();
             prop_assert!(parts.iter().all(|part| part.len() <= most || fields(part).count() == 1));
             prop_assert_eq!(parts.concat(), bytes);
         }
+    }
+
+    #[test]
+    fn parts_have_as_many_fields_as_fit() {
+        let mut bytes = Vec::new();
+        for name in [b"a", b"b", b"c", b"d", b"e"] {
+            Field { name, value: Near::Here(b"value") }.write(&mut bytes);
+        }
+        let sizes = |most| parts(&bytes, most).map(<[u8]>::len).collect::<Vec<_>>();
+        assert_eq!(sizes(20), [20, 20, 10]);
+        assert_eq!(sizes(29), [20, 20, 10]);
+        assert_eq!(sizes(30), [30, 20]);
+        assert_eq!(sizes(1), [10; 5]);
     }
 }

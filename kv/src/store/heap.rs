@@ -454,4 +454,52 @@ mod tests {
         assert!(put(&mut heap, 3000, 2).is_some());
         assert!(kept.iter().all(|location| heap.slot(*location).iter().all(|byte| *byte == 1)));
     }
+
+    #[test]
+    fn page_is_emptied_when_more_than_a_page_and_a_quarter_of_its_slots_are_free() {
+        let mut heap = heap(64);
+        let slots = PAGE / Heap::slot_len(1000);
+        let mut items: Vec<Location> = (0..3 * slots).map(|_| put(&mut heap, 1000, 1).unwrap()).collect();
+        // All of one page but a slot, then some of another.
+        let mut sparse = Vec::new();
+        let kept = items.remove(0);
+        for (n, location) in items.drain(..slots + slots / 4).enumerate() {
+            assert!(!heap.sparse_page(100, &mut sparse), "{n} of {slots} are free");
+            if n + 1 != slots {
+                heap.release(location);
+            }
+        }
+        assert!(!heap.sparse_page(100, &mut sparse));
+        heap.release(items.pop().unwrap());
+        assert!(!heap.sparse_page(100, &mut sparse));
+        heap.release(items.pop().unwrap());
+        assert!(heap.sparse_page(0, &mut sparse) && sparse.is_empty());
+        assert!(heap.sparse_page(100, &mut sparse) && sparse.first() == Some(&kept));
+        // Given up, its free slots are taken before another page is.
+        let used = heap.used();
+        heap.keep_page();
+        let mut free = 0;
+        while heap.has_slot(1000) {
+            heap.allocate(1000).unwrap();
+            free += 1;
+        }
+        assert_eq!((free, heap.used()), (slots + slots / 4 + 1, used));
+    }
+
+    #[test]
+    fn growth_bounds_what_pages_take() {
+        let mut heap = heap(64);
+        for len in [16, 1000, LARGEST, 24] {
+            for count in [1, 3] {
+                let most = heap.used() + heap.growth(count);
+                (0..count).for_each(|_| assert!(heap.add_page(len)));
+                assert!(heap.used() <= most);
+            }
+        }
+        let used = heap.used();
+        let left = (0..).take_while(|count| heap.has_pages(*count)).count() - 1;
+        assert_eq!(heap.used(), used);
+        assert!((0..left).all(|_| heap.add_page(100)) && !heap.add_page(100));
+        assert!(heap.has_pages(0) && !heap.has_pages(1));
+    }
 }

@@ -507,4 +507,54 @@ mod tests {
         let seen: BTreeSet<_> = (0..10_000).map(|_| index.sample(random.u64(..)).unwrap()).collect();
         assert!(seen.len() > 900, "{}", seen.len());
     }
+
+    #[test]
+    fn sample_finds_the_only_entry_among_many_segments() {
+        let mut random = fastrand::Rng::with_seed(4);
+        let mut index = Index::new(8 * SEGMENT);
+        index.insert(5 << 61 | 9, location(1));
+        for _ in 0..1000 {
+            assert_eq!(index.sample(random.u64(..)), Some(location(1)));
+        }
+    }
+
+    #[test]
+    fn segment_shrinks_to_two_thirds_full_when_most_entries_have_gone() {
+        let mut random = fastrand::Rng::with_seed(6);
+        let mut index = Index::new(SEGMENT);
+        let mut hashes: Vec<u64> = (0..4096).map(|_| random.u64(..)).collect();
+        for (n, hash) in hashes.iter().enumerate() {
+            index.insert(*hash, location(n as u32 + 1));
+        }
+        let full = index.lines;
+        while hashes.len() > 1024 {
+            assert_eq!((index.lines, index.shrunk()), (full, 0), "{} entries", hashes.len());
+            let hash = hashes.pop().unwrap();
+            assert!(index.remove(hash, location(hashes.len() as u32 + 1)));
+        }
+        // 1536 places of 8 to a line, and the lines behind the last home.
+        assert_eq!((index.lines, index.shrunk()), (lines_for(192), 1));
+        for (n, hash) in hashes.iter().enumerate() {
+            assert_eq!(index.find(*hash, |_| true), Some(location(n as u32 + 1)));
+        }
+    }
+
+    #[test]
+    fn scan_begins_with_the_tag_of_its_cursor() {
+        let mut index = Index::new(2 * SEGMENT);
+        let hashes: Vec<u64> = (0..100u64).map(|n| (n % 2) << 63 | n << 25).collect();
+        for (n, hash) in hashes.iter().enumerate() {
+            index.insert(*hash, location(n as u32 + 1));
+        }
+        for (n, hash) in hashes.iter().enumerate() {
+            let (segment, tag) = (n as u64 % 2, u64::from(*hash as u32));
+            assert_eq!(index.cursor_of(*hash), segment << 32 | tag);
+            let mut first = BTreeSet::new();
+            index.scan(index.cursor_of(*hash), 1, |location| {
+                first.insert(location);
+            });
+            assert!(first.contains(&location(n as u32 + 1)), "{n}");
+            assert!(first.iter().all(|it| it.0.get() > n as u32), "{n}: {first:?}");
+        }
+    }
 }

@@ -399,4 +399,44 @@ mod tests {
             }
         }
     }
+
+    #[test]
+    fn keys_that_differ_in_any_byte_or_in_length_are_not_the_same() {
+        for len in 1..40 {
+            let key: Vec<u8> = (0..len).collect();
+            assert!(is_same(&key, &key.clone()));
+            for at in 0..key.len() {
+                let mut other = key.clone();
+                other[at] ^= 0x80;
+                assert!(!is_same(&key, &other), "{at} of {len}");
+            }
+            assert!(!is_same(&key, &key[1..]) && !is_same(&key[1..], &key));
+        }
+    }
+
+    #[test]
+    fn bare_item_has_no_optional_part_and_was_not_changed() {
+        for (expires, tag, changed) in [
+            (false, None, false),
+            (true, None, false),
+            (false, Some(Tag { flags: 1, unique: 2, marks: 3 }), false),
+            (false, None, true),
+        ] {
+            let draft = Draft { form: Form::Buckets, space: 7, key: b"key", expires, tag, len: 4 };
+            let mut slot = vec![0; draft.size()];
+            draft.write(&mut slot).copy_from_slice(&9u32.to_le_bytes());
+            let mut item = Item(&mut slot[..]);
+            item.set_changed(changed);
+            assert_eq!((item.head().is_bare(), item.is_changed()), (!expires && tag.is_none() && !changed, changed));
+            item.set_form(Form::Long);
+            assert_eq!(
+                (item.form(), item.expires(), item.tag(), item.is_changed()),
+                (Form::Long, expires, tag, changed)
+            );
+            item.set_changed(false);
+            assert_eq!((item.form(), item.is_changed(), item.number()), (Form::Long, false, 9));
+            assert!(item.head_if(7, b"key").is_some());
+            assert!(item.head_if(6, b"key").is_none() && item.head_if(7, b"kez").is_none());
+        }
+    }
 }

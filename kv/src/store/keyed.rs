@@ -62,3 +62,26 @@ impl Store {
         &self.keys
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hashes_are_those_of_siphash_with_the_key_of_the_space() {
+        let secret: [u8; 16] = std::array::from_fn(|n| n as u8 * 16 + 1);
+        let [low, high] = [0, 8].map(|at| u64::from_le_bytes(*secret[at..].first_chunk().unwrap()));
+        let keys = Keys::new(&secret);
+        let mut batch = Batch::default();
+        for space in 0..SPACES as u8 {
+            let expected = SipHasher13::new_with_keys(low ^ u64::from(space), high).hash(b"key");
+            assert_eq!(keys.key(space, b"key").hash(), expected);
+            assert!(keys.add(&mut batch, 7, space, b"key"));
+            let mut hashes = Vec::new();
+            keys.hash_all(&mut batch, |name, hash| hashes.push((name, hash)));
+            assert_eq!(hashes, [(7, expected)]);
+        }
+        assert!(!keys.add(&mut batch, 7, 0, &[b'k'; 64]));
+        assert_eq!(keys.field(b"key"), SipHasher13::new_with_keys(low ^ 255, high).hash(b"key") as u32);
+    }
+}

@@ -429,3 +429,102 @@ impl Store {
         Ok(writer.finish())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Config, Evict, Expiry, From as Whose};
+    use super::*;
+
+    /// A value of pieces of these lengths.
+    fn of(lens: &[usize]) -> Long {
+        let pieces = lens.iter().map(|len| Bytes::from(vec![7; *len])).collect();
+        Long { pieces, len: lens.iter().sum(), is_lent: false }
+    }
+
+    #[test]
+    fn change_within_a_value_rewrites_the_pieces_that_it_touches() {
+        let long = of(&[10, 20, 30]);
+        for (change, rewritten) in [
+            (0..1, 0..10),
+            (9..10, 0..10),
+            (10..30, 10..30),
+            (15..18, 10..30),
+            (29..31, 10..60),
+            (0..60, 0..60),
+            (35..60, 30..60),
+        ] {
+            assert_eq!(long.rewritten(change.start, change.end), rewritten, "{change:?}");
+        }
+    }
+
+    #[test]
+    fn change_beyond_the_end_takes_in_pieces_that_are_no_longer_than_what_is_behind_them() {
+        let long = of(&[10, 20, 30]);
+        for (change, rewritten) in
+            [(60..65, 60..60), (60..89, 60..60), (60..90, 0..60), (70..75, 60..60), (70..95, 0..60), (35..61, 0..60)]
+        {
+            assert_eq!(long.rewritten(change.start, change.end), rewritten, "{change:?}");
+        }
+        const HALF: usize = MERGED / 2;
+        let long = of(&[HALF, HALF]);
+        assert_eq!(long.rewritten(2 * HALF, 3 * HALF), HALF..2 * HALF);
+        assert_eq!(long.rewritten(2 * HALF, 3 * HALF + 1), 2 * HALF..2 * HALF);
+    }
+
+    #[test]
+    fn value_lies_in_one_piece_unless_that_wastes_more_than_an_eighth() {
+        let mut store = Store::new(&Config::new(64 << 20), 0);
+        let pieces = |store: &mut Store, len| store.long(len, 0).unwrap().pieces.len();
+        // An eighth of 58 255 bytes is missing to 64 KB.
+        assert_eq!((pieces(&mut store, 58_255), pieces(&mut store, 65_536)), (1, 1));
+        assert!(pieces(&mut store, 58_254) > 1);
+        for len in [4096, 5000, 100_000, 1_000_000, 10_000_000] {
+            let writer = store.long(len, 0).unwrap();
+            assert_eq!((writer.left(), writer.room()), (len, len));
+            let taken = |piece: &Piece| piece.len().next_power_of_two().max(Pieces::SMALLEST);
+            assert!(writer.pieces.iter().map(taken).sum::<usize>() <= len + len / WASTE + Pieces::SMALLEST, "{len}");
+            assert!(writer.pieces.len() <= 4 + len / Pieces::LARGEST, "{len}: {}", writer.pieces.len());
+        }
+    }
+
+    #[test]
+    fn writer_is_extended_by_64_kb_or_a_64th_of_the_value() {
+        let mut store = Store::new(&Config::new(64 << 20), 0);
+        for (len, step) in [(1000, 1000), (1 << 20, STEP), (16 << 20, 256 << 10)] {
+            let mut writer = LongWriter::new(len);
+            store.extend_long(&mut writer, 0).unwrap();
+            assert_eq!((writer.room(), writer.left()), (step, len));
+            // There is no more as long as there is room.
+            store.extend_long(&mut writer, 0).unwrap();
+            assert_eq!(writer.fill(&vec![1; step + 1]), step);
+            assert_eq!((writer.room(), writer.left()), (0, len - step));
+        }
+    }
+
+    #[test]
+    fn value_longer_than_memory_is_refused_before_anything_goes() {
+        let config = Config { evict: Evict::Lru(Whose::All), ..Config::new(1 << 20) };
+        let mut store = Store::new(&config, 0);
+        for n in 0..1000u32 {
+            store.set(&store.key(0, &n.to_le_bytes()), &[0; 100], Expiry::Never, 0).unwrap();
+        }
+        for len in [(1 << 20) + 1, 2 << 20] {
+            assert_eq!(store.long(len, 0).err(), Some(Error::Full));
+            assert_eq!((store.len(0), store.counts().evicted), (1000, 0));
+        }
+    }
+
+    #[test]
+    fn string_equals_the_same_bytes_only() {
+        let bytes = [7; 60];
+        let long = of(&[10, 20, 30]);
+        for string in [Str::Long(&long), Str::Short(&bytes)] {
+            assert!(string == bytes[..] && string != bytes[..59] && string != [7; 61][..] && string != [0; 0][..]);
+            let mut other = bytes;
+            other[35] = 8;
+            assert!(string != other[..]);
+            assert_eq!((string.len(), string.is_empty(), string.to_vec()), (60, false, bytes.to_vec()));
+        }
+        assert!(Str::Short(b"").is_empty() && Str::Short(b"") == [0; 0][..]);
+    }
+}

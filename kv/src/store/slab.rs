@@ -121,4 +121,18 @@ mod tests {
             }
         }
     }
+
+    #[test]
+    fn growth_is_that_of_whole_pieces() {
+        let mut slab = Slab::new();
+        let piece = Slab::<u64>::PIECE_BYTES;
+        assert_eq!([0, 1, PIECE, PIECE + 1].map(|count| slab.growth(count)), [0, piece, piece, 2 * piece]);
+        for n in 0..PIECE as u64 + 3 {
+            slab.insert(n);
+        }
+        assert_eq!(slab.bytes(), 2 * piece);
+        assert_eq!([PIECE - 3, PIECE - 2, 2 * PIECE].map(|count| slab.growth(count)), [0, piece, 2 * piece]);
+        (0..PIECE as u32 + 3).for_each(|number| assert_eq!(slab.remove(number), Some(number.into())));
+        assert_eq!((slab.bytes(), slab.growth(1)), (0, piece));
+    }
 }

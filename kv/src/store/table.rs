@@ -158,4 +158,25 @@ mod tests {
             assert!(table.size() <= most, "{buckets}");
         }
     }
+
+    #[test]
+    fn heads_stay_where_they_are_while_the_table_grows_and_shrinks() {
+        let location = |n| std::num::NonZeroU32::new(n).map(Location);
+        let mut table = Table::new();
+        for buckets in 1..=2 * PIECE as u32 + 100 {
+            table.set_head(buckets - 1, location(buckets));
+            let size = table.size() + table.growth();
+            table.grow();
+            assert_eq!((table.size(), table.head(buckets)), (size, None));
+        }
+        assert_eq!(table.shrink(), None);
+        while table.buckets() > 1 {
+            let last = table.buckets() - 1;
+            assert_eq!((table.head(last), table.head(0)), (location(last + 1), location(1)));
+            let size = table.size();
+            assert_eq!(table.shrink(), location(last + 1));
+            assert!(table.size() <= size);
+        }
+        assert!(table.size() <= PIECE * size_of::<Option<Location>>());
+    }
 }

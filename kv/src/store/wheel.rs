@@ -265,4 +265,37 @@ mod tests {
         }
         assert_eq!(bench.wheel.soonest(), None);
     }
+
+    /// The last slot of the last level is reached after 64 of its slots, which are 2³⁰ ticks each.
+    #[test]
+    fn item_that_expires_beyond_the_last_level_waits_for_its_time() {
+        let round = 64 << (30 + TICK_BITS);
+        for start in [0, 5 << (30 + TICK_BITS)] {
+            for at in [round - 1, round, round + 1, 3 * round] {
+                let mut bench = Bench::new(start);
+                bench.add(start + at);
+                assert_eq!(bench.advance(start), []);
+                assert_eq!(bench.advance(start + at - 1), []);
+                assert_eq!(bench.advance(start + at + (1 << TICK_BITS)), [start + at]);
+            }
+        }
+    }
+
+    #[test]
+    fn item_may_stay_if_it_expires_no_earlier_than_before() {
+        let mut bench = Bench::new(0);
+        let location = bench.add(100);
+        let may_stay = [99, 100, 101].map(|at| bench.wheel.may_stay(location, at, &bench.heap));
+        assert_eq!(may_stay, [false, true, true]);
+    }
+
+    #[test]
+    fn sample_finds_the_only_item_from_every_slot() {
+        let mut bench = Bench::new(0);
+        assert_eq!(bench.wheel.sample(7), None);
+        let location = bench.add(1000);
+        for random in 0..2 * (LEVELS * SLOTS) as u64 {
+            assert_eq!(bench.wheel.sample(random), Some(location));
+        }
+    }
 }

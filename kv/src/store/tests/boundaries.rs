@@ -1,0 +1,263 @@
+//! Lengths and times at the boundaries of what is kept in one way or another.
+
+use super::*;
+
+#[test]
+fn value_of_the_configured_length_lies_in_the_arena() {
+    for long in [100, LONG] {
+        let mut store = Store::new(&Config { long, ..Config::new(4 << 20) }, 0);
+        let [string, hash] = [&b"string"[..], b"hash"].map(|name| store.keys().key(0, name));
+        let value = vec![7; long];
+        for (len, longs) in [(long - 1, 0), (long, 2)] {
+            store.set(&string, &value[..len], Expiry::Never, 0).unwrap();
+            store.hset(&hash, b"field", &value[..len], 0).unwrap();
+            assert_eq!(store.longs.len(), longs, "{len} bytes");
+            assert!(store.get(&string, 0).unwrap().unwrap() == value[..len]);
+            assert!(store.hget(&hash, b"field", 0).unwrap().unwrap() == value[..len]);
+        }
+        // The same values, received apart.
+        for (len, longs) in [(long - 1, 0), (long, 2)] {
+            let received = store.long_of(&value[..len], 0).unwrap();
+            store.set(&string, received.clone(), Expiry::Never, 0).unwrap();
+            store.hset(&hash, b"field", received, 0).unwrap();
+            assert_eq!(store.longs.len(), longs, "{len} bytes");
+            assert!(store.get(&string, 0).unwrap().unwrap() == value[..len]);
+            assert!(store.hget(&hash, b"field", 0).unwrap().unwrap() == value[..len]);
+        }
+        store.set(&string, &value[1..], Expiry::Never, 0).unwrap();
+        assert_eq!((store.append(&string, b"x", 0), store.longs.len()), (Ok(long), 2));
+    }
+}
+
+#[test]
+fn keys_and_fields_have_a_longest_length() {
+    let mut store = store(4 << 20, Evict::None);
+    let name = [b'n'; Store::LONGEST_KEY + 2];
+    let short = store.keys().key(0, b"hash");
+    for len in [Store::LONGEST_KEY, Store::LONGEST_KEY + 1, Store::LONGEST_KEY + 2] {
+        let is_refused = len > Store::LONGEST_KEY;
+        let key = store.keys().key(0, &name[..len]);
+        // The longest values that are stored with the key, and with the field.
+        let value = [7; LONG - 1];
+        let expected = if is_refused { Err(Error::TooLong) } else { Ok(()) };
+        assert_eq!(store.set(&key, &value, Expiry::At(9), 0), expected, "{len} bytes");
+        assert_eq!(store.set_tagged(&key, &value, 7, 0, Expiry::At(9), 0).map(|_| ()), expected, "{len} bytes");
+        assert_eq!(store.remove(&key, 0), !is_refused);
+        let expected = if is_refused { Err(Error::TooLong) } else { Ok(true) };
+        assert_eq!(store.hset(&key, b"field", b"value", 0), expected, "{len} bytes");
+        assert_eq!(store.hset(&short, &name[..len], &value, 0), expected, "{len} bytes");
+        assert_eq!(store.exists(&key, 0), !is_refused);
+    }
+}
+
+#[test]
+fn set_range_within_the_first_bytes_of_a_long_string_keeps_the_rest() {
+    let mut store = store(4 << 20, Evict::None);
+    let key = store.keys().key(0, b"key");
+    let mut value = vec![7; 10_000];
+    store.set(&key, &value[..], Expiry::Never, 0).unwrap();
+    for len in 1..6 {
+        value[..len].fill(len as u8);
+        assert_eq!(store.set_range(&key, 0, &vec![len as u8; len], 0), Ok(10_000));
+        assert!(store.get(&key, 0).unwrap().unwrap() == value[..]);
+    }
+    assert_eq!(store.longs.len(), 1);
+}
+
+#[test]
+fn tag_comes_and_goes_with_the_value_though_its_slot_is_large_enough() {
+    let mut store = store(4 << 20, Evict::None);
+    let key = store.keys().key(0, b"key");
+    let tag = |flags, unique| Some(Tag { flags, unique, marks: 0 });
+    // A tag takes 13 bytes.
+    for (untagged, tagged) in [(&b"thirteen and 7"[..], &b"7"[..]), (b"", b""), (b"1234567890123", b"")] {
+        store.set(&key, untagged, Expiry::Never, 0).unwrap();
+        assert_eq!(store.tag(&key, 0), tag(0, 0));
+        let unique = store.set_tagged(&key, tagged, 7, 0, Expiry::Never, 0).unwrap();
+        assert_eq!(store.tag(&key, 0), tag(7, unique));
+        assert!(store.get(&key, 0).unwrap().unwrap() == *tagged);
+        store.set(&key, untagged, Expiry::Never, 0).unwrap();
+        assert_eq!(store.tag(&key, 0), tag(0, 0));
+        assert!(store.get(&key, 0).unwrap().unwrap() == *untagged);
+    }
+    let unique = store.set_tagged(&key, b"value", 7, 0, Expiry::Never, 0).unwrap();
+    assert_eq!([store.next_unique(), store.next_unique()], [unique + 1, unique + 2]);
+    assert!(store.set_tag(&key, Tag { flags: 8, unique: unique + 9, marks: 1 }, 0));
+    assert_eq!(store.tag(&key, 0), Some(Tag { flags: 8, unique: unique + 9, marks: 1 }));
+    assert_eq!(store.next_unique(), unique + 10);
+    let other = store.keys().key(0, b"other");
+    assert_eq!((store.tag(&other, 0), store.set_tag(&other, Tag { flags: 8, unique: 1, marks: 0 }, 0)), (None, false));
+    store.set(&other, b"untagged", Expiry::Never, 0).unwrap();
+    assert!(!store.set_tag(&other, Tag { flags: 8, unique: 1, marks: 0 }, 0));
+}
+
+#[test]
+fn key_is_gone_at_the_millisecond_at_which_it_expires() {
+    let mut store = store(4 << 20, Evict::None);
+    let key = store.keys().key(0, b"key");
+    store.set(&key, b"value", Expiry::At(1000), 0).unwrap();
+    let visited = |store: &Store, now| {
+        let mut count = 0;
+        store.scan(0, 0, 100, now, |_, _| count += 1);
+        count
+    };
+    assert_eq!((visited(&store, 999), visited(&store, 1000), visited(&store, 1001)), (1, 0, 0));
+    assert_eq!(store.random_key(0, 999), Some(b"key".to_vec()));
+    assert_eq!((store.random_key(0, 1000), store.random_key(0, 1001)), (None, None));
+    assert!(store.exists(&key, 999) && !store.exists(&key, 1000));
+    assert_eq!(store.counts(), Counts { expired: 1, evicted: 0 });
+}
+
+#[test]
+fn random_key_is_found_before_and_behind_the_place_where_the_search_begins() {
+    let mut store = store(32 << 20, Evict::None);
+    for n in 0..100_000u32 {
+        store.set(&store.key(0, &n.to_le_bytes()), &[0; 10], Expiry::Never, 0).unwrap();
+    }
+    let mut names: Vec<[u8; 4]> = (0..10u32).map(u32::to_le_bytes).collect();
+    let place = |store: &Store, name: &[u8]| store.index.cursor_of(store.key(1, name).hash);
+    names.sort_by_key(|name| place(&store, name));
+    for name in &names {
+        store.set(&store.key(1, name), &[0; 10], Expiry::Never, 0).unwrap();
+        let only = place(&store, name);
+        for start in [0, only, only + 1, place(&store, &names[0]), place(&store, &names[9]), u64::MAX] {
+            store.spaces.set_near(1, start);
+            assert_eq!(store.random_key(1, 0), Some(name.to_vec()), "from {start}");
+            assert_eq!(store.spaces.near(1), only, "the next search begins there");
+        }
+        store.remove(&store.key(1, name), 0);
+    }
+}
+
+#[test]
+fn watched_key_changes_when_it_expires_or_is_evicted_in_the_background_but_not_when_flushed_items_go() {
+    let mut store = store(1 << 20, Evict::Lru(From::All));
+    let key = store.keys().key(0, b"key");
+    store.set(&key, b"value", Expiry::At(1000), 0).unwrap();
+    let version = store.watch(&key);
+    while store.tick(2000, Store::TICK) {}
+    assert_eq!(store.len(0), 0);
+    assert_ne!(store.version(&key), version);
+
+    store.set(&key, b"value", Expiry::Never, 2000).unwrap();
+    let version = store.version(&key);
+    for n in 0..20_000u32 {
+        store.set(&store.key(0, &n.to_le_bytes()), &[0; 100], Expiry::Never, 1_000_000).unwrap();
+    }
+    assert_ne!(store.version(&key), version, "the key was evicted");
+
+    store.set(&key, b"value", Expiry::Never, 1_000_000).unwrap();
+    let before = store.version(&key);
+    store.flush(0);
+    let version = store.version(&key);
+    assert_ne!(version, before);
+    store.flush(0);
+    assert_eq!(store.version(&key), version, "an empty space was flushed");
+    while store.tick(1_000_000, Store::TICK) {}
+    assert_eq!((store.version(&key), store.spaces.flushed()), (version, 0));
+}
+
+#[test]
+fn key_that_grows_is_not_evicted_for_its_own_room() {
+    let mut store = store(1 << 20, Evict::Lru(From::All));
+    for n in 0..20_000u32 {
+        store.set(&store.key(0, &n.to_le_bytes()), &[0; 100], Expiry::Never, 0).unwrap();
+    }
+    let evicted = store.counts().evicted;
+    assert!(evicted > 0);
+    let key = store.keys().key(0, b"key");
+    let mut value = Vec::new();
+    for n in 0..400usize {
+        let piece = vec![n as u8; 1000];
+        value.extend_from_slice(&piece);
+        assert_eq!(store.append(&key, &piece, 0), Ok(value.len()));
+    }
+    assert!(store.peek(&key, 0).unwrap().unwrap() == value[..]);
+    assert!(store.counts().evicted > evicted);
+}
+
+#[test]
+fn small_hash_takes_a_large_slot_only_as_long_as_it_needs_it() {
+    let mut store = store(4 << 20, Evict::None);
+    let key = store.keys().key(0, b"hash");
+    let form = |store: &Store| store.item(store.find_any(&key).unwrap()).form();
+    // The head of the hash and that of the field take 3 and 4 bytes.
+    let most = super::super::hashes::SMALL - 3 - 4 - 1;
+    store.hset(&key, b"a", &vec![7; most][..], 0).unwrap();
+    assert_eq!(form(&store), Form::Fields);
+    store.hset(&key, b"a", &vec![7; most + 1][..], 0).unwrap();
+    assert_eq!(form(&store), Form::Buckets);
+    assert!(store.remove(&key, 0));
+    store.hset(&key, b"a", &[7; 2000], 0).unwrap();
+    store.hset(&key, b"b", &[7; 200], 0).unwrap();
+    assert!(store.size_of(&key, 0).unwrap() > 2000);
+    assert_eq!(store.hdel(&key, b"a", 0), Ok(true));
+    assert!(store.size_of(&key, 0).unwrap() < 300);
+    assert_eq!(store.hstrlen(&key, b"b", 0), Ok(200));
+    // It stays where that saves less than half.
+    store.hset(&key, b"c", &[7; 100], 0).unwrap();
+    let size = store.size_of(&key, 0);
+    assert_eq!(store.hdel(&key, b"c", 0), Ok(true));
+    assert_eq!(store.size_of(&key, 0), size);
+}
+
+#[test]
+fn large_hash_has_as_many_buckets_as_its_fields_need() {
+    /// Bytes of fields of a bucket.
+    const BUCKET: usize = 512;
+    let mut store = store(16 << 20, Evict::None);
+    let key = store.keys().key(0, b"hash");
+    let names: Vec<[u8; 4]> = (0..3000u32).map(u32::to_le_bytes).collect();
+    for (n, name) in names.iter().enumerate() {
+        store.hset(&key, name, &[7; 32], 0).unwrap();
+        let expected = if n < 512 { "listpack" } else { "hashtable" };
+        assert_eq!(store.encoding(&key, 0), Some(expected), "{n}");
+        let Some(table) = store.tables.get(0) else { continue };
+        assert_eq!((table.count, table.bytes), (n + 1, (n + 1) * 40));
+        let fewest = table.bytes.div_ceil(BUCKET);
+        let buckets = table.buckets() as usize;
+        // It begins with one bucket, and gets two more with each field until they are enough.
+        assert!(buckets == fewest || n < 110 && buckets < fewest, "{buckets} of {fewest} for {n} fields");
+        assert_eq!(store.beside, table.size());
+    }
+    assert!(store.size_of(&key, 0).unwrap() > 3000 * 40);
+    let table = store.tables.get(0).unwrap();
+    let filled = (0..table.buckets()).filter(|bucket| table.head(*bucket).is_some()).count();
+    assert!(filled > table.buckets() as usize / 2, "{filled} of {} buckets have fields", table.buckets());
+    for (n, name) in names.iter().enumerate().rev() {
+        assert_eq!(store.hdel(&key, name, 0), Ok(true));
+        let Some(table) = store.tables.get(0).filter(|_| n > 0) else { continue };
+        assert_eq!((table.count, table.bytes), (n, n * 40));
+        let buckets = table.buckets() as usize;
+        assert!(buckets == 1 || buckets <= table.bytes * 4 / BUCKET + 1, "{buckets} for {n} fields");
+        assert_eq!(store.beside, table.size());
+    }
+    assert!(!store.exists(&key, 0));
+    while store.tick(0, 10) {}
+    assert_eq!((store.beside, store.tables.len()), (0, 0));
+}
+
+#[test]
+fn hash_is_a_table_to_redis_beyond_64_bytes_or_512_fields() {
+    use super::super::hashes::is_wide;
+    assert!(!is_wide(&[7; 64], 64, 512));
+    assert!(is_wide(&[7; 65], 64, 512) && is_wide(&[7; 64], 65, 512) && is_wide(&[7; 64], 64, 513));
+    assert!(is_wide(&[7; 66], 1, 1) && is_wide(&[7; 1], 66, 1) && is_wide(&[7; 1], 1, 514));
+}
+
+#[test]
+fn change_of_a_watched_key_is_noted_as_long_as_any_watch_of_it_lasts() {
+    let mut store = store(4 << 20, Evict::None);
+    let [one, other] = [&b"one"[..], b"other"].map(|name| store.keys().key(0, name));
+    let [first, second] = [&one, &other].map(|key| store.watch(key));
+    assert_eq!(store.watch(&one), first);
+    store.unwatch(&one);
+    store.set(&one, b"value", Expiry::Never, 0).unwrap();
+    assert!(store.version(&one) != first && store.version(&other) == second);
+    store.unwatch(&one);
+    assert_eq!(store.version(&one), 0);
+    store.set(&other, b"value", Expiry::Never, 0).unwrap();
+    assert_ne!(store.version(&other), second);
+    store.unwatch(&other);
+    assert_eq!((store.version(&other), store.is_heard), (0, false));
+}
