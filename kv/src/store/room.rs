@@ -178,9 +178,6 @@ impl Store {
 
     #[cold]
     fn clear_room(&mut self, size: usize, count: usize, key: Option<&Key>, now: u64) -> Result<(), Error> {
-        if size > heap::LARGEST {
-            return Err(Error::Full);
-        }
         let more = self.missing().min(self.reserve()) * (MORE_PIECES - PIECES) / self.reserve();
         self.make_up(PIECES + more, now);
         while !self.has_room(size, count, key) {
@@ -273,5 +270,167 @@ impl Store {
         }
         self.labels = labels;
         self.heap.pieces.has_free(heap::PAGE)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Config, Counts, Evict, Expiry, From};
+    use super::*;
+
+    fn store(memory: usize) -> Store {
+        Store::new(&Config { key: *b"0123456789abcdef", ..Config::new(memory) }, 0)
+    }
+
+    #[test]
+    fn reserve_is_a_64th_of_memory_but_no_less_than_the_slack() {
+        let mut store = store(1 << 20);
+        for (memory, reserve) in [(0, SLACK), (1 << 20, SLACK), (4 << 20, 64 << 10), (1 << 30, 16 << 20)] {
+            store.set_memory(memory);
+            assert_eq!(store.reserve(), reserve);
+        }
+        let used = store.used();
+        for (memory, missing) in [(used, SLACK), (used + SLACK - 1, 1), (used + SLACK, 0), (used + 2 * SLACK, 0)] {
+            store.set_memory(memory);
+            assert_eq!(store.missing(), missing);
+        }
+    }
+
+    #[test]
+    fn room_is_all_memory_to_the_last_byte() {
+        let mut store = store(4 << 20);
+        store.set(&store.key(0, b"key"), b"value", Expiry::Never, 0).unwrap();
+        // A slot of a page that is there.
+        let used = store.used();
+        for (memory, has_room) in [(used - 1, false), (used, true), (used + 1, true)] {
+            store.set_memory(memory);
+            assert_eq!(store.has_room(16, 1, None), has_room);
+        }
+        // Pages.
+        for count in [1, 3] {
+            let needed = store.used() + store.heap.growth(count) + SLACK;
+            for (memory, has_room) in [(needed - 1, false), (needed, true)] {
+                store.set_memory(memory);
+                assert_eq!(store.has_room(heap::LARGEST, count, None), has_room, "{count} pages");
+            }
+        }
+        // Bytes beside the heap, where nothing may go.
+        let used = store.used();
+        for (memory, result) in [(used + 99, Err(Error::Full)), (used + 100, Ok(())), (used + 101, Ok(()))] {
+            store.set_memory(memory);
+            assert_eq!(store.make_room_beside(100, 0), result);
+        }
+        store.set_memory(used - 1);
+        assert_eq!(store.make_room_beside(0, 0), Ok(()));
+    }
+
+    #[test]
+    fn room_is_needed_for_the_entry_of_a_new_key_only() {
+        let mut store = store(4 << 20);
+        let mut names = (0..u32::MAX).map(u32::to_le_bytes);
+        let grows = loop {
+            let name = names.next().unwrap();
+            store.set(&store.key(0, &name), b"value", Expiry::Never, 0).unwrap();
+            let there = store.key(0, &name);
+            let growth = store.index.growth_under(there.hash);
+            if growth > 0 {
+                assert_eq!(store.entry_growth(&there), 0);
+                break growth;
+            }
+        };
+        let hash = store.key(0, &names.next().unwrap()).hash;
+        let new = names
+            .find(|name| store.index.growth_under(store.key(0, name).hash) == grows && store.key(0, name).hash != hash)
+            .unwrap();
+        let new = store.keys().key(0, &new);
+        assert_eq!(store.entry_growth(&new), grows);
+        for (missing, has_room) in [(0, true), (1, false)] {
+            store.set_memory(store.used() + grows - missing);
+            assert_eq!(store.has_room(17, 1, Some(&new)), has_room);
+        }
+    }
+
+    #[test]
+    fn make_up_works_until_the_reserve_is_free() {
+        let mut store = Store::new(&Config { evict: Evict::Lru(From::All), ..Config::new(4 << 20) }, 0);
+        for n in 0..20_000u32 {
+            store.set(&store.key(0, &n.to_le_bytes()), &[0; 100], Expiry::Never, 0).unwrap();
+        }
+        assert_eq!(store.missing(), 0);
+        assert!(!store.make_up(10, 0) && !store.make_up(0, 0));
+        assert_eq!(store.counts().evicted, 0);
+        store.set_memory(store.used() - (256 << 10));
+        assert!(store.make_up(0, 0) && store.make_up(1, 0));
+        while store.make_up(5, 0) {}
+        assert_eq!(store.missing(), 0);
+        assert!(store.missing() == 0 && store.used() + store.reserve() <= store.memory());
+        // No more than a page is cleared in vain.
+        assert!(store.used() + store.reserve() + (128 << 10) > store.memory());
+        store.set_evict(Evict::None);
+        store.set_memory(store.used() / 2);
+        while store.make_up(100, 0) {}
+        assert!(store.missing() > 0 && !store.make_up(100, 0), "nothing may go");
+    }
+
+    #[test]
+    fn tick_has_more_to_do_until_nothing_is_left() {
+        let mut store = store(8 << 20);
+        assert!(!store.tick(0, 10));
+        for n in 0..100u32 {
+            store.set(&store.key(0, &n.to_le_bytes()), b"value", Expiry::At(100), 0).unwrap();
+            store.hset(&store.key(1, b"hash"), &n.to_le_bytes(), &[0; 400], 0).unwrap();
+        }
+        assert!(!store.tick(99, 10) && store.len(0) == 100);
+        // Ten at a time, and fewer where the index shrinks.
+        let mut left = vec![100];
+        while store.tick(1000, 10) {
+            left.push(store.len(0));
+        }
+        assert!(left.windows(2).all(|of| of[0] - of[1] <= 10) && left.windows(2).any(|of| of[0] - of[1] == 10));
+        assert_eq!((store.len(0), store.counts().expired), (0, 100));
+        // The buckets of a large hash.
+        assert!(store.remove(&store.key(1, b"hash"), 1000));
+        assert!(!store.doomed.is_empty() && store.tick(1000, 10));
+        while store.tick(1000, 10) {}
+        assert_eq!((store.doomed.len(), store.beside, store.tables.len()), (0, 0, 0));
+        // Flushed items.
+        for n in 0..1000u32 {
+            store.set(&store.key(0, &n.to_le_bytes()), b"value", Expiry::Never, 1000).unwrap();
+        }
+        store.flush(0);
+        assert!(store.tick(1000, 10) && store.spaces.flushed() > 900);
+        while store.tick(1000, 10) {}
+        assert_eq!((store.spaces.flushed(), store.index.len()), (0, 0));
+        assert_eq!(store.counts(), Counts { expired: 100, evicted: 0 });
+    }
+
+    #[test]
+    fn items_for_which_room_was_made_are_not_refused() {
+        let mut random = fastrand::Rng::with_seed(8);
+        let mut refused = 0;
+        for round in 0..60 {
+            let mut store = store((1 << 20) + random.usize(..2 << 20));
+            let (count, longest) = [(300, 30), (300, 600), (200, 4000), (20, 50_000)][round % 4];
+            let lens: Vec<usize> = (0..random.usize(1..count)).map(|_| random.usize(..longest)).collect();
+            let items = || lens.iter().map(|len| (4, *len));
+            // Other items take all but a part of memory.
+            let most = random.usize(..store.memory());
+            for n in 0u32.. {
+                let result = store.set(&store.key(0, &n.to_le_bytes()), &[1; 900], Expiry::Never, 0);
+                if result.is_err() || store.used() > most {
+                    break;
+                }
+            }
+            if store.make_room_for(items(), 0).is_err() {
+                refused += 1;
+                continue;
+            }
+            for (n, len) in lens.iter().enumerate() {
+                let result = store.set(&store.key(1, &(n as u32).to_le_bytes()), &vec![2; *len][..], Expiry::Never, 0);
+                assert_eq!(result, Ok(()), "item {n} of {lens:?}");
+            }
+            assert!(store.used() <= store.memory());
+        }
+        assert!((5..50).contains(&refused), "{refused}");
     }
 }
