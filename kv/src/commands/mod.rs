@@ -122,12 +122,6 @@ impl<'a> Request<'a> {
         self.command.as_ref().ok().copied()
     }
 
-    /// Its first key, if it has one, and if it is known in which keyspace it is.
-    #[inline]
-    pub fn key(&self) -> Option<&Key<'a>> {
-        self.key.as_ref()
-    }
-
     /// Which of `count` shards have to be there when it is run for `session`.
     pub fn needs(&self, session: &Session, keys: &Keys, count: usize) -> ShardSet {
         match &self.command {

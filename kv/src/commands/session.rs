@@ -109,11 +109,6 @@ impl Session {
         self.is_http
     }
 
-    /// When its last command came.
-    pub fn used(&self) -> u64 {
-        self.used
-    }
-
     /// Bytes that its queued commands take.
     pub fn queued_bytes(&self) -> usize {
         self.transaction.as_ref().map_or(0, |transaction| transaction.bytes)
