@@ -408,6 +408,9 @@ mod tests {
             for (location, hash) in &model {
                 prop_assert_eq!(index.find(*hash, |it| it == *location), Some(*location));
                 prop_assert_eq!(index.find(!*hash, |it| it == *location), None);
+                // The tag is all that is compared.
+                let likely = index.likely(*hash);
+                prop_assert_eq!(likely.map(|it| model[&it] as u32), Some(*hash as u32));
             }
             let mut seen = BTreeSet::new();
             let mut cursor = 0;
@@ -555,6 +558,24 @@ mod tests {
             });
             assert!(first.contains(&location(n as u32 + 1)), "{n}");
             assert!(first.iter().all(|it| it.0.get() > n as u32), "{n}: {first:?}");
+        }
+    }
+
+    #[test]
+    fn growth_bounds_what_many_entries_take() {
+        let mut random = fastrand::Rng::with_seed(2);
+        for segments in [1, 8] {
+            let mut index = Index::new(segments * SEGMENT);
+            let mut last = 0;
+            for count in [1, 10, 100, 1000, 5000, 20_000] {
+                let most = index.bytes() + index.growth(count);
+                for _ in 0..count {
+                    last += 1;
+                    index.insert(random.u64(..), location(last));
+                }
+                assert!(index.bytes() <= most, "{count} entries in {segments} segments");
+            }
+            assert!(index.growth(1) < index.bytes() / segments, "a segment does not double");
         }
     }
 }

@@ -527,4 +527,13 @@ mod tests {
         }
         assert!(Str::Short(b"").is_empty() && Str::Short(b"") == [0; 0][..]);
     }
+
+    #[test]
+    fn list_of_pieces_and_lent_bytes_are_counted_beside_the_heap() {
+        let mut long = of(&[10, 20, 30]);
+        let list = 2 * size_of::<usize>() + 3 * size_of::<Bytes>();
+        assert_eq!(long.beside(), list);
+        long.is_lent = true;
+        assert_eq!(long.beside(), list + 60);
+    }
 }

@@ -393,6 +393,14 @@ mod tests {
         assert!(!store.doomed.is_empty() && store.tick(1000, 10));
         while store.tick(1000, 10) {}
         assert_eq!((store.doomed.len(), store.beside, store.tables.len()), (0, 0, 0));
+        // Pieces of long values.
+        for n in 0..20u32 {
+            store.set(&store.key(2, &n.to_le_bytes()), &[0; 5000], Expiry::Never, 1000).unwrap();
+        }
+        (0..20u32).for_each(|n| assert!(store.remove(&store.key(2, &n.to_le_bytes()), 1000)));
+        assert!(store.tick(1000, 1));
+        while store.tick(1000, 1) {}
+        assert!(!store.heap.pieces.collect(1));
         // Flushed items.
         for n in 0..1000u32 {
             store.set(&store.key(0, &n.to_le_bytes()), b"value", Expiry::Never, 1000).unwrap();
@@ -402,6 +410,15 @@ mod tests {
         while store.tick(1000, 10) {}
         assert_eq!((store.spaces.flushed(), store.index.len()), (0, 0));
         assert_eq!(store.counts(), Counts { expired: 100, evicted: 0 });
+        // The reserve.
+        store.set_evict(Evict::Lru(From::All));
+        for n in 0..10_000u32 {
+            store.set(&store.key(0, &n.to_le_bytes()), &[0; 100], Expiry::Never, 1000).unwrap();
+        }
+        store.set_memory(store.used());
+        assert!(store.tick(1000, 80));
+        while store.tick(1000, 80) {}
+        assert_eq!(store.missing(), 0);
     }
 
     #[test]
@@ -412,7 +429,8 @@ mod tests {
             let mut store = store((1 << 20) + random.usize(..2 << 20));
             let (count, longest) = [(300, 30), (300, 600), (200, 4000), (20, 50_000)][round % 4];
             let lens: Vec<usize> = (0..random.usize(1..count)).map(|_| random.usize(..longest)).collect();
-            let items = || lens.iter().map(|len| (4, *len));
+            let name = |n: usize| (n as u32).to_le_bytes().repeat([1, 40][round / 4 % 2]);
+            let items = || lens.iter().enumerate().map(|(n, len)| (name(n).len(), *len));
             // Other items take all but a part of memory.
             let most = random.usize(..store.memory());
             for n in 0u32.. {
@@ -426,11 +444,78 @@ mod tests {
                 continue;
             }
             for (n, len) in lens.iter().enumerate() {
-                let result = store.set(&store.key(1, &(n as u32).to_le_bytes()), &vec![2; *len][..], Expiry::Never, 0);
+                let result = store.set(&store.key(1, &name(n)), &vec![2; *len][..], Expiry::Never, 0);
                 assert_eq!(result, Ok(()), "item {n} of {lens:?}");
             }
             assert!(store.used() <= store.memory());
         }
         assert!((5..50).contains(&refused), "{refused}");
+    }
+
+    #[test]
+    fn room_for_more_than_memory_is_refused() {
+        let mut store = store(48 << 20);
+        // Items in slots, items with long names, long values, and many long values.
+        for (count, name, value) in [(12_000, 4, 4000), (13_000, 3900, 4), (1, 4, 49 << 20), (700, 4, 70_000)] {
+            let fewer = count * 2 / 3;
+            assert_eq!(
+                store.make_room_for((0..count).map(|_| (name, value)), 0),
+                Err(Error::Full),
+                "{count} of {value}"
+            );
+            assert_eq!(store.make_room_for((0..fewer).map(|_| (name, value)), 0), Ok(()), "{fewer} of {value}");
+        }
+    }
+
+    #[test]
+    fn expired_and_flushed_items_go_before_any_is_refused_or_evicted() {
+        for evict in [Evict::None, Evict::Lru(From::All)] {
+            for is_flushed in [false, true] {
+                let mut store = Store::new(&Config { evict, ..Config::new(1 << 20) }, 0);
+                let mut count = 0u32;
+                while store.counts().evicted == 0
+                    && store.set(&store.key(0, &count.to_le_bytes()), &[0; 100], Expiry::At(10), 0).is_ok()
+                {
+                    count += 1;
+                }
+                let evicted = store.counts().evicted;
+                if is_flushed {
+                    store.flush(0);
+                }
+                let now = if is_flushed { 0 } else { 100 };
+                for n in 0..count / 2 {
+                    assert_eq!(store.set(&store.key(1, &n.to_le_bytes()), &[0; 100], Expiry::Never, now), Ok(()));
+                }
+                assert_eq!((store.len(1), store.counts().evicted), (count as usize / 2, evicted));
+            }
+        }
+    }
+
+    #[test]
+    fn items_of_a_bucket_are_found_wherever_they_were_moved() {
+        let mut store = store(16 << 20);
+        let key = store.keys().key(0, b"hash");
+        let names: Vec<[u8; 4]> = (0..600u32).map(u32::to_le_bytes).collect();
+        for name in &names {
+            store.hset(&key, name, &name.repeat(800)[..], 0).unwrap();
+        }
+        let mut moved = [0; 3];
+        for bucket in 0..store.tables.get(0).unwrap().buckets() {
+            for (depth, moved) in moved.iter_mut().enumerate() {
+                // Each item begins with the location of the next one.
+                let mut at = store.tables.get(0).unwrap().head(bucket);
+                for _ in 0..depth {
+                    let next = at.and_then(|at| store.item(at).value().first_chunk().copied());
+                    at = next.and_then(|next| std::num::NonZeroU32::new(u32::from_le_bytes(next))).map(Location);
+                }
+                if let Some(at) = at {
+                    *moved += usize::from(store.move_item(at));
+                }
+            }
+        }
+        assert!(moved.iter().all(|count| *count > 0), "{moved:?}");
+        for name in &names {
+            assert!(store.hget(&key, name, 0).unwrap().unwrap() == name.repeat(800)[..]);
+        }
     }
 }

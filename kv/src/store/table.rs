@@ -98,9 +98,9 @@ impl Table {
     pub fn at(&self, place: u32) -> (u32, u64) {
         let bucket = self.bucket_of(place.reverse_bits());
         let bits = self.most_bits();
-        // Those that have not been split yet, or are no more, choose by one bit less.
+        // A bucket that is not split chooses by one bit less. The second half of one that is ends where the two halves do.
         let half = 1u64 << bits.saturating_sub(1);
-        let is_split = u64::from(bucket) >= half || u64::from(bucket) + half < u64::from(self.buckets);
+        let is_split = u64::from(bucket) + half < u64::from(self.buckets);
         let bits = if is_split { bits } else { bits.saturating_sub(1) };
         let width = 1u64 << (u32::BITS - bits);
         (bucket, (u64::from(place) / width + 1) * width)

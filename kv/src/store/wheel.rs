@@ -298,4 +298,39 @@ mod tests {
             assert_eq!(bench.wheel.sample(random), Some(location));
         }
     }
+
+    #[test]
+    fn moved_item_keeps_its_place_among_its_neighbours() {
+        for which in 0..3 {
+            let mut bench = Bench::new(0);
+            let mut items: Vec<Location> = (0..3).map(|_| bench.add(1000)).collect();
+            let new = bench.heap.allocate(bench.heap.slot_at(items[which])).unwrap();
+            bench.heap.copy(items[which], new, bench.heap.slot_at(new));
+            bench.wheel.moved(new, &mut bench.heap);
+            bench.heap.slot_mut(items[which]).fill(0xff);
+            items[which] = new;
+            items.sort();
+            let mut came = Vec::new();
+            while let Some(location) = bench.wheel.next(2000, &mut bench.heap) {
+                came.push(location);
+            }
+            came.sort();
+            assert_eq!(came, items);
+        }
+    }
+
+    #[test]
+    fn soonest_is_found_whatever_the_time() {
+        let mut random = fastrand::Rng::with_seed(9);
+        for _ in 0..1000 {
+            let mut bench = Bench::new(random.u64(..1 << 40));
+            let start = bench.now;
+            bench.add(start + 3 * 3_600_000);
+            let first = bench.add(start + 5 * 60_000);
+            bench.add(start + 100 * 86_400_000);
+            let soonest = bench.wheel.soonest().unwrap();
+            let [soonest, first] = [soonest, first].map(|location| Item(bench.heap.slot(location)).wheel_slot());
+            assert_eq!(soonest, first);
+        }
+    }
 }

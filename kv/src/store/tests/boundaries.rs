@@ -231,6 +231,11 @@ fn large_hash_has_as_many_buckets_as_its_fields_need() {
         let buckets = table.buckets() as usize;
         assert!(buckets == 1 || buckets <= table.bytes * 4 / BUCKET + 1, "{buckets} for {n} fields");
         assert_eq!(store.beside, table.size());
+        // No slot of a bucket is twice as large as the one that it needs.
+        let heads = (0..table.buckets()).filter_map(|bucket| table.head(bucket)).filter(|_| n % 100 == 0);
+        for head in heads {
+            assert!(super::super::Heap::slot_len(store.item(head).size()) * 2 > store.heap.slot_at(head), "{n} fields");
+        }
     }
     assert!(!store.exists(&key, 0));
     while store.tick(0, 10) {}
