@@ -333,4 +333,15 @@ mod tests {
             assert_eq!(soonest, first);
         }
     }
+
+    #[test]
+    fn soonest_is_found_across_the_end_of_the_last_level() {
+        let slot = 1 << (30 + TICK_BITS);
+        let mut bench = Bench::new(60 * slot);
+        for slots in [10, 2, 20] {
+            bench.add((60 + slots) * slot);
+        }
+        let soonest = bench.wheel.soonest().unwrap();
+        assert_eq!(Item(bench.heap.slot(soonest)).expires_at(), Some(62 * slot));
+    }
 }

@@ -125,6 +125,10 @@ fn random_key_is_found_before_and_behind_the_place_where_the_search_begins() {
             assert_eq!(store.random_key(1, 0), Some(name.to_vec()), "from {start}");
             assert_eq!(store.spaces.near(1), only, "the next search begins there");
         }
+        // The key that was added last has gone.
+        store.set(&store.key(1, b"last"), &[0; 10], Expiry::Never, 0).unwrap();
+        store.remove(&store.key(1, b"last"), 0);
+        assert_eq!((store.random_key(1, 0), store.spaces.near(1)), (Some(name.to_vec()), only));
         store.remove(&store.key(1, name), 0);
     }
 }
