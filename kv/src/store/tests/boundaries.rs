@@ -225,6 +225,9 @@ fn large_hash_has_as_many_buckets_as_its_fields_need() {
         assert_eq!(store.beside, table.size());
     }
     assert!(store.size_of(&key, 0).unwrap() > 3000 * 40);
+    let parts = [store.heap.used(), store.index.bytes(), store.longs.bytes(), store.tables.bytes(), store.beside];
+    assert_eq!((store.used(), store.is_empty()), (parts.iter().sum(), false));
+    assert!(store.tables.bytes() > 0);
     let table = store.tables.get(0).unwrap();
     let filled = (0..table.buckets()).filter(|bucket| table.head(*bucket).is_some()).count();
     assert!(filled > table.buckets() as usize / 2, "{filled} of {} buckets have fields", table.buckets());
