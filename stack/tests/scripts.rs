@@ -34,5 +34,6 @@ mod scripts {
     mod time_wait;
     mod timeouts;
     mod timestamps;
+    mod tso;
     mod window;
 }
