@@ -30,6 +30,8 @@ pub(super) struct Arm {
     pub log: Rc<RefCell<Log>>,
     postbox: Postbox<Command>,
     offloads: bool,
+    /// The peer's port receives; otherwise what the worker sends stays in its port, and in its transmit queue once that is full.
+    pub receives: bool,
     /// IP packets sent since the last comparison, by the peer's port; those without one carry no TCP.
     sent: BTreeMap<Option<u16>, Vec<Sent>>,
 }
@@ -83,7 +85,7 @@ impl Arm {
         let log = Rc::new(RefCell::new(Log::default()));
         let app = App { log: log.clone(), connect: connect.into_iter().collect() };
         let worker = Box::new(Worker::new(config, crossing, worker_nic, |_| app, Instant::ZERO));
-        Arm { name, worker, nic, log, postbox, offloads, sent: BTreeMap::new() }
+        Arm { name, worker, nic, log, postbox, offloads, receives: true, sent: BTreeMap::new() }
     }
 
     /// Lets the worker do what it can do at `now`, and takes what it has sent to the peer with the Ethernet address `mac`. Returns that, and
@@ -157,7 +159,7 @@ impl Arm {
     /// Takes what the worker has sent to the peer with the Ethernet address `mac`, and answers questions for neighbours.
     fn take_frames(&mut self, mac: [u8; 6]) -> Result<Vec<Received>, String> {
         let mut frames = Vec::with_capacity(256);
-        while self.nic.rx_burst(&mut frames) > 0 && frames.len() + 32 <= frames.capacity() {}
+        while self.receives && self.nic.rx_burst(&mut frames) > 0 && frames.len() + 32 <= frames.capacity() {}
         let mut received = Vec::with_capacity(frames.len());
         for frame in frames {
             let bytes: Vec<u8> = frame.segments().flatten().copied().collect();

@@ -380,6 +380,12 @@ impl Script {
         self.arms.iter().for_each(|arm| arm.nic.link().set_up(up));
     }
 
+    /// The peer's port stops receiving, or receives again.
+    pub fn set_receiving(&mut self, receives: bool) {
+        self.note(format_args!("the peer's port {}", if receives { "receives" } else { "stops receiving" }));
+        self.arms.iter_mut().for_each(|arm| arm.receives = receives);
+    }
+
     /// Whether the connection of the current port is one whose ends take turns.
     pub fn is_exchanging(&mut self) -> bool {
         self.settle();
