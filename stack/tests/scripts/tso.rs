@@ -121,3 +121,17 @@ fn lost_segment_of_a_cut_packet_is_sent_again_alone() {
         s.expect_nothing();
     }
 }
+
+#[test]
+fn probe_of_a_cut_packet_is_its_last_segment() {
+    // RFC 8985 §7.3: the segment with the highest sequence number.
+    native_only!();
+    for (len, last) in [(3 * SEG, SEG), (3 * SEG - 1, SEG - 1), (2 * SEG + 1, 1)] {
+        for peer in peers() {
+            let mut s = Script::accepted_over(peer.sack().rtt(ms(10)), link(65_000));
+            s.write(len);
+            assert_eq!(lengths(&mut s), [(len, true)]);
+            s.expect_within(ms(100), data(1 + len - last, last));
+        }
+    }
+}
