@@ -114,16 +114,21 @@ impl Arm {
         packet
     }
 
-    /// A packet of the peer with these bytes, those from `at` on in a packet of their own.
-    pub fn chain(&mut self, frame: &[u8], at: usize) -> MemoryPacket {
-        let (front, rest) = frame.split_at(at);
-        let pieces = [front, rest].map(|bytes| {
+    /// A chain of packets of the peer with these bytes; a packet begins at each of `cuts`.
+    pub fn chain(&mut self, frame: &[u8], cuts: &[usize]) -> MemoryPacket {
+        let mut rest = frame;
+        let mut chain: Option<MemoryPacket> = None;
+        for at in cuts.iter().rev().copied().chain([0]) {
+            let (front, bytes) = rest.split_at(at);
+            rest = front;
             let mut packet = self.nic.allocate().expect("the peer's packets come back");
             packet.append(bytes.len()).expect("a piece fits into a packet").copy_from_slice(bytes);
-            packet
-        });
-        let [mut packet, tail] = pieces;
-        assert!(packet.chain(tail).is_ok());
+            if let Some(tail) = chain.take() {
+                assert!(packet.chain(tail).is_ok());
+            }
+            chain = Some(packet);
+        }
+        let mut packet = chain.expect("a packet begins at 0");
         self.vouch(frame, &mut packet);
         packet
     }
