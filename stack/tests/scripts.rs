@@ -34,5 +34,7 @@ mod scripts {
     mod time_wait;
     mod timeouts;
     mod timestamps;
+    mod transmit_queue;
+    mod tso;
     mod window;
 }

@@ -6,7 +6,7 @@ use super::seq::Seq;
 use super::tick::Tick;
 use crate::shortcut::field;
 use crate::tuple::Tuple;
-use std::ops::{BitAnd, BitOr, BitOrAssign, Not};
+use std::ops::{BitAnd, BitOr, BitOrAssign};
 
 /// The states of RFC 9293 §3.3.2. LISTEN has no control block; TIME-WAIT has one only while the service has not been told of
 /// everything, beside the compact record that answers segments.
@@ -189,14 +189,6 @@ impl BitAnd for Flags {
 
     fn bitand(self, other: Flags) -> Flags {
         Flags(self.0 & other.0)
-    }
-}
-
-impl Not for Flags {
-    type Output = Flags;
-
-    fn not(self) -> Flags {
-        Flags(!self.0)
     }
 }
 

@@ -245,3 +245,49 @@ fn with_nagles_algorithm_the_end_of_the_stream_does_not_wait() {
     s.close();
     s.expect(data(11, 20).with_fin());
 }
+
+#[test]
+fn chain_of_packets_is_delivered_whole_behind_a_crowded_queue() {
+    native_only!();
+    for queued in 60..66 {
+        let mut s = Script::accepted(peer());
+        s.stop_reading();
+        for n in 0..queued {
+            s.inject(data(1 + 10 * n, 10));
+        }
+        let next = 1 + 10 * queued;
+        s.inject_pieces(data(next, 40), &[10, 20, 30]);
+        s.pass(DELAYED_ACK + ms(5));
+        assert_eq!(s.drain().last().map(|got| got.ack), Some(next + 40), "{queued}");
+        s.start_reading();
+        s.expect_delivered(next + 39);
+        s.expect_all_packets_back();
+    }
+}
+
+#[test]
+fn echo_beyond_the_send_buffer_goes_on_as_the_peer_acknowledges() {
+    native_only!();
+    let end = 1 + 6 * SEG;
+    for in_one_burst in [false, true] {
+        let mut s = Script::accepted_with(peer(), |config| settings::send_buffer(config, 4096));
+        s.echo();
+        s.inject(ack(1, 1).window(0));
+        let segs = (0..6).map(|n| data(1 + n * SEG, SEG).window(0));
+        if in_one_burst {
+            s.inject_burst(segs);
+        } else {
+            segs.for_each(|seg| s.inject(seg));
+        }
+        let mut next = 1;
+        while next < end {
+            s.inject(ack(end, next).window(2 * SEG as u16));
+            let before = next;
+            next = s.drain().iter().map(|got| got.end()).fold(next, Rel::max);
+            assert!(next > before, "nothing has come behind {next}");
+        }
+        s.inject(ack(end, end));
+        s.expect_delivered(6 * SEG);
+        s.expect_all_packets_back();
+    }
+}

@@ -355,3 +355,36 @@ fn nothing_that_was_sacked_is_sent_again_after_a_time_out() {
     s.inject(ack(1, 10_001));
     s.expect_nothing_for(secs(10));
 }
+
+#[test]
+fn acknowledgements_with_nothing_in_flight_are_no_duplicates() {
+    // RFC 5681 §2: a duplicate acknowledgement comes while data are outstanding.
+    native_only!();
+    for recovered in [false, true] {
+        let mut s = Script::accepted(peer().rtt(ms(20)));
+        s.write(5 * SEG);
+        s.expect_flight(1, 5);
+        s.pass(ms(20));
+        if recovered {
+            (0..3).for_each(|_| s.inject(ack(1, 1)));
+            s.expect(data(1, SEG));
+            s.pass(ms(20));
+        }
+        let end = 1 + 5 * SEG;
+        s.inject(ack(1, end));
+        (0..5).for_each(|_| s.inject(ack(1, end)));
+        // Acknowledged, so that an episode that may have been is over.
+        s.write(SEG);
+        s.expect(data(end, SEG));
+        s.pass(ms(20));
+        let end = end + SEG;
+        s.inject(ack(1, end));
+        (0..5).for_each(|_| s.inject(ack(1, end)));
+        s.write(3 * SEG);
+        s.expect_flight(end, 3);
+        (0..2).for_each(|_| s.inject(ack(1, end)));
+        s.expect_nothing();
+        s.inject(ack(1, end));
+        s.expect(data(end, SEG));
+    }
+}

@@ -107,3 +107,52 @@ fn what_there_was_no_packet_to_send_with_is_sent_again_as_often_as_anything() {
     }
     s.expect_alive(6, 101);
 }
+
+#[test]
+fn peer_may_send_a_segment_while_data_to_be_sent_hold_the_packets() {
+    // Both ends might else wait for each other: the peer for window, and the worker for acknowledgements.
+    native_only!();
+    let mut s =
+        Script::accepted_over_with(peer().window(0), link(POOL), |config| settings::receive_buffer(config, 4096));
+    // Enough for packets to run low, and no more than there is room for.
+    s.write(24 * SEG);
+    let mut next = 1;
+    for _ in 0..8 {
+        let len = SEG.min(s.flow().right_edge - next);
+        assert!(len > 0, "the window is closed at {next}");
+        s.inject(data(next, len));
+        next += len;
+        s.pass(DELAYED_ACK + ms(5));
+        s.drain();
+    }
+    s.expect_delivered(next - 1);
+    assert!(s.flow().right_edge <= next + SEG, "packets are not low");
+}
+
+#[test]
+fn peer_gets_no_window_while_unread_data_hold_the_packets() {
+    // RFC 9293 §3.8.6: what was promised, and no more, until there are packets again.
+    native_only!();
+    let mut s = Script::accepted_over_with(peer(), link(POOL), |config| settings::receive_buffer(config, 4096));
+    s.on_port(5001).shake_hands();
+    s.stop_reading();
+    for n in 0..21 {
+        s.inject(data(1 + 10 * n, 10));
+    }
+    s.drain();
+    s.on_port(5000);
+    let edge = s.flow().right_edge;
+    let mut next = 1;
+    while next < edge {
+        let len = SEG.min(edge - next);
+        s.inject(data(next, len));
+        next += len;
+        s.pass(DELAYED_ACK + ms(5));
+        s.drain();
+    }
+    s.expect_delivered(edge - 1);
+    assert_eq!(s.flow().right_edge, edge);
+    s.on_port(5001).start_reading();
+    s.drain();
+    assert!(s.on_port(5000).flow().right_edge > edge, "the window stays closed");
+}

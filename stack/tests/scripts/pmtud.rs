@@ -173,6 +173,20 @@ fn a_path_that_swallows_large_packets_in_silence_is_found_out() {
 }
 
 #[test]
+fn path_of_the_least_mtu_that_swallows_larger_packets_is_found_out() {
+    // RFC 4821 §7.7: smaller segments once more time-outs have gone by.
+    native_only!();
+    let peer = peer().sack().mss(1440).rtt(ms(20));
+    for (peer, mtu) in [(peer.clone(), MIN_PMTU.into()), (peer.ipv6(), 1280)] {
+        let mut s = Script::accepted_with(peer, |config| settings::user_timeout(config, secs(300)));
+        s.write(30_000);
+        let mut receiver = Receiver::new(1, ms(20), true);
+        let sent = receiver.play(&mut s, 30_001, secs(200), |got| got.raw.ip_len > mtu);
+        assert!(longest(&sent[sent.len() - 5..]) <= mtu);
+    }
+}
+
+#[test]
 fn losses_of_another_kind_do_not_shrink_segments() {
     // RFC 4821 §7.5: a short loss says nothing about the path's MTU.
     native_only!();

@@ -422,3 +422,47 @@ fn the_packets_of_a_connection_are_bounded() {
     s.expect_delivered(80 * 300);
     assert_eq!(s.drops("receive queue full"), 1 + (119 - 40));
 }
+
+#[test]
+fn window_update_is_sent_once_a_segment_fits_again() {
+    // RFC 9293 §3.8.6.2.2: a segment, where that is less than half of the buffer.
+    native_only!();
+    let mut s = Script::accepted_with(peer(), |config| settings::receive_buffer(config, 16 << 10));
+    s.stop_reading();
+    let next = s.fill_window(1, 0);
+    s.read(SEG - 1);
+    s.expect_nothing();
+    s.read(1);
+    s.expect(ack(1, next).window(SEG as u16));
+}
+
+#[test]
+fn window_update_is_sent_for_half_of_the_buffer() {
+    // RFC 9293 §3.8.6.2.2, though a segment fits already.
+    native_only!();
+    let mut s = Script::accepted_with(peer(), |config| settings::receive_buffer(config, 16 << 10));
+    s.stop_reading();
+    let next = s.fill_window(1, 4000);
+    s.read((8 << 10) - 1);
+    s.expect_nothing();
+    s.read(1);
+    let got = s.expect(ack(1, next));
+    assert!(Rel::from(got.raw.window) >= 4000 + (8 << 10), "{}", got.raw.window);
+}
+
+#[test]
+fn right_edge_stays_where_a_scaled_window_is_not_read() {
+    // RFC 7323 §2.4: the field is rounded up only where it would take back what was promised. The unit is 32 bytes.
+    native_only!();
+    let mut s = Script::accepted_with(peer().window_scale(2), |config| settings::receive_buffer(config, 1 << 20));
+    s.stop_reading();
+    s.inject(data(1, 96));
+    s.pass(DELAYED_ACK + ms(5));
+    let edge = s.flow().right_edge;
+    for n in 1..40 {
+        s.inject(data(1 + 96 * n, 96));
+        s.pass(DELAYED_ACK + ms(5));
+    }
+    s.drain();
+    assert_eq!(s.flow().right_edge, edge);
+}

@@ -140,4 +140,17 @@ mod tests {
         prr.acknowledged(0, 0, false, MSS);
         assert_eq!(send(&mut prr), 1);
     }
+
+    #[test]
+    fn quota_stays_where_nothing_is_delivered() {
+        // RFC 9937 §6.2: an acknowledgement that delivers nothing lets nothing out.
+        let mut prr = Prr::start(20 * MSS, 10 * MSS);
+        prr.acknowledged(MSS, 5 * MSS, false, MSS);
+        assert_eq!(prr.quota(), MSS);
+        prr.acknowledged(0, 5 * MSS, true, MSS);
+        assert_eq!(prr.quota(), MSS);
+        prr.sent(MSS);
+        prr.acknowledged(0, 5 * MSS, true, MSS);
+        assert_eq!(prr.quota(), 0);
+    }
 }

@@ -199,4 +199,10 @@ mod tests {
         rtt.set_consults_path(false);
         assert!(!rtt.consults_path());
     }
+
+    #[test]
+    fn nanoseconds_leave_room_for_a_sum_of_four() {
+        assert_eq!(nanos(Duration::MAX), u64::MAX >> 2);
+        assert_eq!(nanos(Duration::from_secs(100)), 100_000_000_000);
+    }
 }

@@ -222,3 +222,30 @@ impl Flight {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn undo_ends_a_round_trip_after_the_recovery() {
+        // RFC 3708 §3: a report of a duplicate that comes later is of something else.
+        let mut undo = Undo::start(Seq(1), false);
+        undo.retransmitted(Seq(1), 1000, 0);
+        undo.recovered(Seq(5001));
+        undo.expire(Seq(5001), true);
+        assert!(undo.is_active() && undo.covers(Seq(1), Seq(1001)));
+        undo.expire(Seq(5002), true);
+        assert!(!undo.is_active() && !undo.covers(Seq(1), Seq(1001)));
+    }
+
+    #[test]
+    fn undo_of_the_last_data_waits_for_late_reports() {
+        // With nothing outstanding no acknowledgement passes the end of the recovery.
+        let mut undo = Undo::start(Seq(1), false);
+        undo.retransmitted(Seq(1), 1000, 0);
+        undo.recovered(Seq(5001));
+        undo.expire(Seq(5002), false);
+        assert!(undo.is_active());
+    }
+}

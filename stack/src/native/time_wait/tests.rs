@@ -484,3 +484,17 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn challenges_keep_their_distance_where_the_recorded_time_wraps() {
+    let at = |tick: u64| Instant::from_nanos(tick << CHALLENGE_SHIFT);
+    for first in CHALLENGE_WRAP - 8..CHALLENGE_WRAP + 8 {
+        let mut marks = Marks::new(true);
+        assert!(marks.may_challenge(at(first)), "{first}");
+        for later in 0..u64::from(CHALLENGE_PERIOD) {
+            assert!(!marks.may_challenge(at(first + later)), "{first} {later}");
+        }
+        assert!(marks.may_challenge(at(first + u64::from(CHALLENGE_PERIOD))), "{first}");
+        assert!(marks.timestamps());
+    }
+}

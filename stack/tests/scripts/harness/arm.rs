@@ -30,6 +30,8 @@ pub(super) struct Arm {
     pub log: Rc<RefCell<Log>>,
     postbox: Postbox<Command>,
     offloads: bool,
+    /// The peer's port receives; otherwise what the worker sends stays in its port, and in its transmit queue once that is full.
+    pub receives: bool,
     /// IP packets sent since the last comparison, by the peer's port; those without one carry no TCP.
     sent: BTreeMap<Option<u16>, Vec<Sent>>,
 }
@@ -83,7 +85,7 @@ impl Arm {
         let log = Rc::new(RefCell::new(Log::default()));
         let app = App { log: log.clone(), connect: connect.into_iter().collect() };
         let worker = Box::new(Worker::new(config, crossing, worker_nic, |_| app, Instant::ZERO));
-        Arm { name, worker, nic, log, postbox, offloads, sent: BTreeMap::new() }
+        Arm { name, worker, nic, log, postbox, offloads, receives: true, sent: BTreeMap::new() }
     }
 
     /// Lets the worker do what it can do at `now`, and takes what it has sent to the peer with the Ethernet address `mac`. Returns that, and
@@ -112,16 +114,21 @@ impl Arm {
         packet
     }
 
-    /// A packet of the peer with these bytes, those from `at` on in a packet of their own.
-    pub fn chain(&mut self, frame: &[u8], at: usize) -> MemoryPacket {
-        let (front, rest) = frame.split_at(at);
-        let pieces = [front, rest].map(|bytes| {
+    /// A chain of packets of the peer with these bytes; a packet begins at each of `cuts`.
+    pub fn chain(&mut self, frame: &[u8], cuts: &[usize]) -> MemoryPacket {
+        let mut rest = frame;
+        let mut chain: Option<MemoryPacket> = None;
+        for at in cuts.iter().rev().copied().chain([0]) {
+            let (front, bytes) = rest.split_at(at);
+            rest = front;
             let mut packet = self.nic.allocate().expect("the peer's packets come back");
             packet.append(bytes.len()).expect("a piece fits into a packet").copy_from_slice(bytes);
-            packet
-        });
-        let [mut packet, tail] = pieces;
-        assert!(packet.chain(tail).is_ok());
+            if let Some(tail) = chain.take() {
+                assert!(packet.chain(tail).is_ok());
+            }
+            chain = Some(packet);
+        }
+        let mut packet = chain.expect("a packet begins at 0");
         self.vouch(frame, &mut packet);
         packet
     }
@@ -157,7 +164,7 @@ impl Arm {
     /// Takes what the worker has sent to the peer with the Ethernet address `mac`, and answers questions for neighbours.
     fn take_frames(&mut self, mac: [u8; 6]) -> Result<Vec<Received>, String> {
         let mut frames = Vec::with_capacity(256);
-        while self.nic.rx_burst(&mut frames) > 0 && frames.len() + 32 <= frames.capacity() {}
+        while self.receives && self.nic.rx_burst(&mut frames) > 0 && frames.len() + 32 <= frames.capacity() {}
         let mut received = Vec::with_capacity(frames.len());
         for frame in frames {
             let bytes: Vec<u8> = frame.segments().flatten().copied().collect();

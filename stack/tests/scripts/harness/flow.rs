@@ -298,7 +298,12 @@ impl Flow {
         }
         let carried = got.len + got.raw.options_len as Rel;
         // RFC 9293 §3.7.1: options count. An MSS too small to be taken at its word is another matter.
-        if got.len > 0 && carried > self.peer_mss() && self.peer_mss() >= 64 {
+        if got.raw.tso {
+            // The port cuts it: what fits into one segment needs no cutting.
+            if carried <= self.peer_mss() {
+                return Err(format!("a request to cut {carried} bytes, and the peer's MSS is {}", self.peer_mss()));
+            }
+        } else if got.len > 0 && carried > self.peer_mss() && self.peer_mss() >= 64 {
             return Err(format!(
                 "{carried} bytes of options and data in a segment to a peer with MSS {}",
                 self.peer_mss()

@@ -353,14 +353,21 @@ impl Script {
     /// the rest in another.
     #[track_caller]
     pub fn inject_chain(&mut self, seg: Seg, first: usize) {
+        self.inject_pieces(seg, &[first]);
+    }
+
+    /// Sends a segment to the worker as a chain of packets: at each of `cuts`, places in the payload, another packet begins.
+    #[track_caller]
+    pub fn inject_pieces(&mut self, seg: Seg, cuts: &[usize]) {
         let now = self.now();
         let flow = self.flow_of(self.port);
         let raw = flow.emit(&seg, now);
         let frame = wire::tcp_frame(flow.remote, flow.local, &raw);
-        self.note(format_args!("inject in two pieces {}", describe(&seg)));
-        let at = frame.len() - raw.payload.len() + first;
+        self.note(format_args!("inject in {} pieces {}", cuts.len() + 1, describe(&seg)));
+        let payload = frame.len() - raw.payload.len();
+        let cuts: Vec<usize> = cuts.iter().map(|at| payload + at).collect();
         for arm in &mut self.arms {
-            let packet = arm.chain(&frame, at);
+            let packet = arm.chain(&frame, &cuts);
             arm.put(packet);
         }
         self.settle();
@@ -378,6 +385,12 @@ impl Script {
     pub fn set_link(&mut self, up: bool) {
         self.note(format_args!("link {}", if up { "up" } else { "down" }));
         self.arms.iter().for_each(|arm| arm.nic.link().set_up(up));
+    }
+
+    /// The peer's port stops receiving, or receives again.
+    pub fn set_receiving(&mut self, receives: bool) {
+        self.note(format_args!("the peer's port {}", if receives { "receives" } else { "stops receiving" }));
+        self.arms.iter_mut().for_each(|arm| arm.receives = receives);
     }
 
     /// Whether the connection of the current port is one whose ends take turns.

@@ -187,6 +187,8 @@ pub struct Captured {
     pub ecn: u8,
     /// The IPv4 header forbids fragmentation, as every IPv6 header does.
     pub dont_fragment: bool,
+    /// The port is to cut the payload into segments (TSO).
+    pub tso: bool,
     /// Length of the IP packet in bytes.
     pub ip_len: usize,
     /// The IP packet, for errors to quote.
@@ -229,8 +231,10 @@ pub fn read_tcp(frame: &[u8], to: [u8; 6], port_sums: bool) -> Result<Option<Cap
     let packet = &packet[..len];
     let bytes = &packet[header..];
     let tcp = TcpPacket::new_checked(bytes).map_err(|_| "a bad TCP header")?;
+    // `rte_mbuf_core.h`: the pseudo-header of a packet that the port cuts has no length.
+    let tso = port_sums && tcp.checksum() == pseudo_sum(source, destination, 0);
     let is_right = if port_sums {
-        tcp.checksum() == pseudo_sum(source, destination, bytes.len())
+        tso || tcp.checksum() == pseudo_sum(source, destination, bytes.len())
     } else {
         tcp.verify_checksum(&source.into(), &destination.into())
     };
@@ -253,6 +257,7 @@ pub fn read_tcp(frame: &[u8], to: [u8; 6], port_sums: bool) -> Result<Option<Cap
         payload: bytes[header_len..].to_vec(),
         ecn,
         dont_fragment,
+        tso,
         ip_len: len,
         packet: packet.to_vec(),
     }))
