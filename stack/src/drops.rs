@@ -54,6 +54,11 @@ causes! {
     NoTimestamp = "segment without the negotiated timestamp",
     /// A SYN-ACK whose TSecr is not a TSval that was sent (RFC 7323 §3.2).
     BadEcho = "SYN-ACK that echoes a timestamp never sent",
+    /// An unsolicited message of ARP or neighbour discovery beyond the rate at which such messages create entries in the
+    /// neighbour table (RFC 6583 §6).
+    UnsolicitedNeighbor = "unsolicited neighbour beyond the rate limit",
+    /// A packet to a neighbour that is not in the neighbour table, which has no entry left that can be replaced.
+    NeighborTableFull = "neighbour table full",
     /// Nothing to send from: no route, or the neighbour did not answer.
     Unreachable = "no route or no neighbour",
     /// A datagram that is longer than what the link takes over IPv6, by what routers say.

@@ -14,6 +14,7 @@ mod hosts;
 mod inspect;
 mod lingering;
 mod messages;
+mod neighbors;
 mod pool;
 mod presence;
 mod services;
