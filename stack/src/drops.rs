@@ -28,7 +28,8 @@ causes! {
     Beyond = "router or prefix beyond those that are kept",
     /// Neither IP nor ARP.
     EtherType = "unknown EtherType",
-    /// A source that no host can have: multicast, broadcast, unspecified, or IPv4-mapped.
+    /// A source that no packet on the link can have (RFC 1122 §3.2.1.3, RFC 6890, RFC 4291 §2.5, §2.7): multicast, broadcast,
+    /// loopback, unspecified, reserved (0.0.0.0/8, 240.0.0.0/4), IPv4-mapped, or an address of ours.
     BadSource = "impossible source address",
     /// The IPv4 header's checksum is wrong.
     IpChecksum = "bad IPv4 checksum",

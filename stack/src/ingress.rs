@@ -337,7 +337,7 @@ impl<P: Packet> Ingress<P> {
         let heard = match kind {
             Kind::Arp => slow::hear_arp(data, egress.addresses(), egress.mac()).unwrap_or_else(|cause| {
                 egress.drop_for(cause);
-                Heard::Nothing
+                Heard::Dropped
             }),
             Kind::Ndp => {
                 let (duplicate, router) = match slow.six() {
@@ -359,7 +359,7 @@ impl<P: Packet> Ingress<P> {
             _ => Heard::Nothing,
         };
         match heard {
-            Heard::Nothing | Heard::Ourselves => {}
+            Heard::Nothing | Heard::Ourselves | Heard::Dropped => {}
             Heard::Neighbor(Learnt { ip, mac, new }) => {
                 egress.learn(ip, mac, new, now);
                 if self.others.len() > 1 && egress.can_be_neighbor(ip, mac) && self.resolving.forwards(ip, now) {
@@ -373,7 +373,7 @@ impl<P: Packet> Ingress<P> {
             // RFC 4861 §7.2.4: to all.
             Heard::Probe(own, _) => egress.say(Message::Announce(own)),
         }
-        let is_answered = matches!(heard, Heard::Ourselves | Heard::Claim(..) | Heard::Probe(..));
+        let is_answered = matches!(heard, Heard::Ourselves | Heard::Dropped | Heard::Claim(..) | Heard::Probe(..));
         if kind == Kind::ListenerQuery {
             // smoltcp knows of no groups.
         } else if kind == Kind::Ip {

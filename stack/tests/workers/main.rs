@@ -13,6 +13,7 @@ mod hostile;
 mod hosts;
 mod inspect;
 mod lingering;
+mod martians;
 mod messages;
 mod neighbors;
 mod pool;
