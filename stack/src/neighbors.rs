@@ -32,6 +32,9 @@ use std::net::IpAddr;
 const MAX_NEIGHBORS: usize = 1 << 14;
 /// Entries of one family that unsolicited messages created and that no packet was sent to yet, at most.
 const MAX_UNUSED: usize = 1 << 10;
+/// Unsolicited messages of one family that create entries at once after a quiet time: as many hosts may look for a server that
+/// was started again.
+const UNSOLICITED_BURST: u32 = 1024;
 /// Entries of one family from which on a scan looks for those that can be replaced, so that it ends before the last is taken.
 const NEARLY_FULL: usize = MAX_NEIGHBORS - MAX_NEIGHBORS / 8;
 /// The time between the beginnings of two scans, which bounds their share of the worker's time.
@@ -169,7 +172,7 @@ impl Family {
             oldest: VecDeque::new(),
             replaceable: Vec::new(),
             scanned: Instant::ZERO,
-            unsolicited: RateLimit::default(),
+            unsolicited: RateLimit::new(UNSOLICITED_BURST),
             asked: Vec::new(),
             parked: 0,
             reachable: REACHABLE,

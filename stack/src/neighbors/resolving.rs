@@ -11,6 +11,8 @@ use std::net::IpAddr;
 
 /// Neighbours at most.
 const MAX: usize = 4096;
+/// Other messages that are forwarded at once after a quiet time: a part of what the mailbox of a worker that is busy can hold.
+const BURST: u32 = 256;
 /// How long an answer is waited for: until the last question has been given up.
 const WAIT: Duration = Duration::from_secs(4);
 
@@ -25,7 +27,7 @@ impl Resolving {
     /// None yet; the hash is keyed by `seed`.
     pub fn new(seed: u64) -> Self {
         let asked = HashMap::with_hasher(foldhash::fast::FixedState::with_seed(seed));
-        Resolving { asked, others: RateLimit::default() }
+        Resolving { asked, others: RateLimit::new(BURST) }
     }
 
     /// Notes that another worker is asking for `ip`.

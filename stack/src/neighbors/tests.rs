@@ -148,7 +148,7 @@ fn full() -> Neighbors<u32> {
     for n in 0..MAX_NEIGHBORS as u32 {
         let now = at(if n == 0 { 0 } else { 10 });
         if n % 1000 == 0 {
-            table.v4.unsolicited = RateLimit::default();
+            table.v4.unsolicited = RateLimit::new(UNSOLICITED_BURST);
         }
         learn(&mut table, ip(n), MAC, true, now);
         assert_eq!(table.look_up(ip(n), now), Lookup::Known(MAC));

@@ -5,7 +5,7 @@ use crate::common::services::Echo;
 use crate::common::{Host, Native, frames, server};
 use linerate_bypass::memory::{Link, LinkConfig, MemoryNic, Steering};
 use linerate_bypass::time::{Duration, Instant};
-use linerate_bypass::{Nic, Packet};
+use linerate_bypass::{L4, Nic, Packet, TxOffload};
 use linerate_stack::{Config, Engine, Tuple, owner, toeplitz};
 use smoltcp::wire::*;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -55,6 +55,9 @@ impl<E: Engine<MemoryNic>> Bench<E> {
     fn put(&mut self, bytes: &[u8]) {
         let mut frame = self.nics[0].allocate().unwrap();
         frame.append(bytes.len()).unwrap().copy_from_slice(bytes);
+        if self.nics[0].capabilities().tx_checksum.tcp {
+            offload_tcp(&mut frame);
+        }
         assert_eq!(self.nics[0].tx_burst(&mut vec![frame]), 1);
     }
 
@@ -151,6 +154,29 @@ impl<E: Engine<MemoryNic>> Bench<E> {
     }
 }
 
+/// Asks the port for the checksums of a TCP segment, so that the receiving port reports them as verified.
+fn offload_tcp(frame: &mut impl Packet) {
+    let bytes = frame.data();
+    let (ipv4, protocol) = match bytes[12..14] {
+        [0x08, 0x00] => (true, bytes[23]),
+        [0x86, 0xdd] => (false, bytes[20]),
+        _ => return,
+    };
+    if protocol == 6 {
+        let (l3_len, l4_checksum) = (if ipv4 { 20 } else { 40 }, Some(L4::Tcp));
+        let l4_len = usize::from(bytes[14 + l3_len + 12] >> 4) * 4;
+        frame.set_tx_offload(TxOffload {
+            l2_len: 14,
+            l3_len,
+            l4_len,
+            ipv4,
+            ipv4_checksum: ipv4,
+            l4_checksum,
+            tso: None,
+        });
+    }
+}
+
 /// The question of the station `mac`, which has `ip`, for our address of that family.
 pub fn question((mac, ip): ([u8; 6], IpAddr)) -> Vec<u8> {
     match ip {
@@ -168,7 +194,7 @@ fn made_up(n: u32) -> ([u8; 6], Ipv4Addr, Ipv6Addr) {
     (
         [2, 0xee, a, b, c, d],
         Ipv4Addr::from_bits(0x0a10_0000 + n),
-        Ipv6Addr::from_bits(0xfd00 << 112 | 1 << 64 - 1 | u128::from(n)),
+        Ipv6Addr::from_bits(0xfd00 << 112 | 1 << 63 | u128::from(n)),
     )
 }
 
@@ -346,23 +372,48 @@ with_one_engine!(
     idle_connection_survives_flood_of_pings,
 );
 
+/// The `n`th made-up address as the sender of a reply that nobody asked for.
+fn unsolicited_reply(n: u32) -> Vec<u8> {
+    frames::arp(ArpOperation::Reply, (made_up(n).0, made_up(n).1), (OURS, FOUR))
+}
+
+/// The worker that owns a connection is busy while ARP arrives at the other, and reads its mail later.
+#[test]
+fn neighbor_flood_does_not_fill_mailboxes() {
+    // Everything arrives at the first worker.
+    let link = LinkConfig { steering: Some(Steering::new(|_| (0, None))), ..LinkConfig::default() };
+    let mut bench = Bench::<Native>::with(link, 2, &config());
+    let now = bench.now;
+    for n in 0..3000 {
+        bench.put(&unsolicited_reply(n));
+        bench.host.workers[0].turn(now);
+    }
+    let peer = second_worker_s_peer();
+    let syn = TcpRepr { control: TcpControl::Syn, ..frames::segment() };
+    bench.put(&frames::tcp(peer.mac, OURS, peer.end, SocketAddr::new(FOUR.into(), 7), syn));
+    bench.host.workers[0].turn(now);
+    assert_eq!(bench.host.workers[0].misdirected(), 1);
+    assert_eq!(bench.host.drops("mailbox of the owning worker full"), 0);
+}
+
+/// A host that has not asked for us, and whose connection the second of two workers owns.
+fn second_worker_s_peer() -> Peer {
+    let (ip, local) = (IpAddr::from([10, 0, 0, 1]), SocketAddr::new(FOUR.into(), 7));
+    let is_of_second = |port: &u16| owner(toeplitz(&Tuple::new(local, SocketAddr::new(ip, *port))), 2) == 1;
+    let end = SocketAddr::new(ip, (5000..).find(is_of_second).unwrap());
+    Peer { end, mac: [2, 0xaa, 0, 0, 0, 0], seq: 1, ack: 0 }
+}
+
 /// ARP arrives at the first worker, TCP at the second. The flood must not keep an answer from the worker that asked.
 #[test]
 fn neighbor_flood_does_not_keep_answers_from_other_workers() {
     let steering = Steering::new(|frame| (usize::from(frame[12..14] == [8, 0]), None));
     let link = LinkConfig { steering: Some(steering), ..LinkConfig::default() };
     let mut bench = Bench::<Native>::with(link, 2, &config());
-    for n in 0..3000 {
-        bench.send(&frames::arp(ArpOperation::Reply, (made_up(n).0, made_up(n).1), (OURS, FOUR)));
-    }
-    let ip: IpAddr = "10.0.0.1".parse().unwrap();
-    let mac = [2, 0xaa, 0, 0, 0, 0];
-    bench.real.push((ip, mac));
-    let local = SocketAddr::new(FOUR.into(), 7);
-    let is_of_second = |port: &u16| owner(toeplitz(&Tuple::new(local, SocketAddr::new(ip, *port))), 2) == 1;
-    let port = (5000..).find(is_of_second).unwrap();
-    let mut peer = Peer { end: SocketAddr::new(ip, port), mac, seq: 1, ack: 0 };
+    (0..3000).for_each(|n| bench.send(&unsolicited_reply(n)));
+    let mut peer = second_worker_s_peer();
+    bench.real.push((peer.end.ip(), peer.mac));
     peer.open(&mut bench);
     peer.talk(&mut bench);
-    assert_eq!(bench.sought, [ip]);
+    assert_eq!(bench.sought, [peer.end.ip()]);
 }
