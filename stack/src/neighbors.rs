@@ -200,7 +200,7 @@ pub(crate) struct Neighbors<P> {
     due: Option<Instant>,
 }
 
-/// Entries of the family of an address, as a place of its own so that other fields can be borrowed beside it.
+/// Limits and times of the family of `$ip`. A macro, so that other fields of the table can be borrowed beside them.
 macro_rules! family {
     ($table:expr, $ip:expr) => {
         if $ip.is_ipv4() { &mut $table.v4 } else { &mut $table.v6 }
