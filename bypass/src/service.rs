@@ -113,6 +113,10 @@ pub enum ConnectError {
     /// No route, no neighbour, or an ICMP error said so.
     #[error("host unreachable")]
     Unreachable,
+    /// The address cannot be that of another host: it is this host's own, a loopback, broadcast or reserved one. The stack has
+    /// no loopback.
+    #[error("not the address of another host (own, loopback, broadcast or reserved)")]
+    InvalidAddress,
     /// No local address of that family, or no ephemeral port is left.
     #[error("no local address or port left for it")]
     NoLocalAddress,

@@ -2,6 +2,7 @@
 
 use crate::config::IpCidr;
 use crate::six::Network;
+use crate::tuple::Tuple;
 use linerate_bypass::MacAddr;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -114,6 +115,43 @@ impl Addresses {
         ip == Ipv4Addr::BROADCAST || self.own_v4.iter().any(|own| own.broadcast == ip.to_bits())
     }
 
+    /// Returns true if no packet on the link can have the IPv4 source address `source`: it is not that of a host (RFC 1122
+    /// §3.2.1.3, RFC 6890 §2.2.2), or it is ours. A reply would go to many hosts, to nobody, or to us.
+    #[inline]
+    pub fn is_martian_v4(&self, source: u32) -> bool {
+        !is_host_v4(source) || self.own_v4.iter().any(|own| own.address == source.into() || own.broadcast == source)
+    }
+
+    /// Returns true if no packet on the link can have the IPv6 source address `source` (RFC 4291 §2.5.3, §2.5.5.2, §2.7), or
+    /// it is ours. The unspecified address is one that neighbour discovery has (RFC 4861 §4.3).
+    #[inline]
+    pub fn is_martian_v6(&self, source: Ipv6Addr) -> bool {
+        !can_send_v6(source) || self.is_our_v6(source.to_bits())
+    }
+
+    /// Returns true if no segment of `tuple` can come from a peer: see [`is_martian_v4`](Self::is_martian_v4).
+    #[inline]
+    pub fn is_martian_peer(&self, tuple: &Tuple) -> bool {
+        match tuple.remote_v4() {
+            Some(ip) => self.is_martian_v4(ip.to_bits()),
+            None => self.is_martian_v6(tuple.remote_v6()),
+        }
+    }
+
+    /// Returns true if `ip` can be the address of another host, which a connection can be made to.
+    pub fn can_be_remote(&self, ip: IpAddr) -> bool {
+        match ip {
+            IpAddr::V4(ip) => !self.is_martian_v4(ip.to_bits()),
+            IpAddr::V6(ip) => !ip.is_unspecified() && !self.is_martian_v6(ip),
+        }
+    }
+
+    /// Whether the IPv4 address `ip` is one of ours.
+    #[inline]
+    pub fn is_our_v4(&self, ip: u32) -> bool {
+        self.own_v4.iter().any(|own| own.address == ip.into())
+    }
+
     /// Whether a packet can be from the IPv4 address `source` to us: `destination` is one of our addresses, and `source`
     /// is not the broadcast address of one of our links.
     #[inline]
@@ -186,6 +224,19 @@ pub(crate) fn from_mac(prefix: u128, mac: MacAddr) -> Ipv6Addr {
     let [a, b, c, d, e, f] = mac.0;
     let host = [a ^ 2, b, c, 0xff, 0xfe, d, e, f];
     Ipv6Addr::from_bits(prefix | u128::from(u64::from_be_bytes(host)))
+}
+
+/// Returns true if `ip` is in a range of IPv4 addresses of single hosts on networks: above 0.0.0.0/8, below 224.0.0.0/3, and
+/// not in 127.0.0.0/8.
+#[inline]
+fn is_host_v4(ip: u32) -> bool {
+    (0x0100_0000..0xe000_0000).contains(&ip) && ip >> 24 != 127
+}
+
+/// Returns true unless `ip` is a multicast, loopback or IPv4-mapped address.
+#[inline]
+pub(crate) fn can_send_v6(ip: Ipv6Addr) -> bool {
+    !ip.is_multicast() && !ip.is_loopback() && ip.to_ipv4_mapped().is_none()
 }
 
 fn is_link_local(ip: IpAddr) -> bool {
@@ -306,6 +357,41 @@ mod tests {
             };
             assert_eq!(found, addresses.is_ours(ip(text)), "{text}");
         }
+    }
+
+    #[test]
+    fn martian_sources_are_those_of_no_other_host() {
+        let addresses = addresses();
+        for (text, is_martian) in [
+            ("0.255.255.255", true),
+            ("1.0.0.0", false),
+            ("126.255.255.255", false),
+            ("127.0.0.0", true),
+            ("127.255.255.255", true),
+            ("128.0.0.0", false),
+            ("223.255.255.255", false),
+            ("224.0.0.0", true),
+            ("240.0.0.0", true),
+            ("255.255.255.255", true),
+            ("10.0.0.2", true),
+            ("10.0.0.3", false),
+            ("192.0.2.11", true),
+            ("::1", true),
+            ("ff02::1", true),
+            ("::ffff:1.2.3.4", true),
+            ("fd00::2", true),
+            ("fe80::ff:fe00:7", true),
+            ("fd00::3", false),
+            ("2001:db8::1", false),
+        ] {
+            let local = if text.contains(':') { "[fd00::2]:7" } else { "10.0.0.2:7" };
+            let tuple = Tuple::new(local.parse().unwrap(), (ip(text), 7).into());
+            if !text.contains("ffff:1") {
+                assert_eq!(addresses.is_martian_peer(&tuple), is_martian, "{text}");
+            }
+            assert_eq!(addresses.can_be_remote(ip(text)), !is_martian, "{text}");
+        }
+        assert!(!addresses.can_be_remote(ip("::")) && !addresses.is_martian_v6(ip6("::")));
     }
 
     #[test]

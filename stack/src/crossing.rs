@@ -17,6 +17,8 @@ pub(crate) enum Mail<P> {
     Frame(P),
     /// What ARP or NDP taught.
     Neighbor(Learnt),
+    /// The sender is asking the link for this neighbour; the answer may arrive at the receiver.
+    Resolving(IpAddr),
     /// What DHCP came to.
     Lease(Option<Lease>),
     /// The IPv6 addresses that were tried are ours.

@@ -2,7 +2,7 @@
 //!
 //! Everything is checked here once, so that what is handed on has the headers that it claims.
 
-use crate::addresses::Addresses;
+use crate::addresses::{Addresses, can_send_v6};
 use crate::checksum::{self, Verdict};
 use crate::drops::Cause;
 use crate::egress::ETHERNET;
@@ -123,13 +123,14 @@ impl Host<'_> {
         let l4 = &data[header..len.min(data.len())];
         // RFC 791 §3.1: "more fragments", or an offset.
         let fragment = ip.more_frags() || ip.frag_offset() != 0;
+        let is_martian = self.addresses.is_martian_v4(source.to_bits());
         if self.dhcp && protocol == UDP && !fragment && l4.get(..4) == Some(&[0, 67, 0, 68]) {
-            return Ok(Kind::Dhcp);
+            return if is_martian && !source.is_unspecified() { Err(Cause::BadSource) } else { Ok(Kind::Dhcp) };
         }
-        if source.is_multicast() || self.addresses.is_broadcast(source) || source.is_unspecified() {
+        if is_martian {
             return Err(Cause::BadSource);
         }
-        let ours = self.addresses.is_ours(destination.into());
+        let ours = self.addresses.is_our_v4(destination.to_bits());
         if !ours && !destination.is_multicast() && !self.addresses.is_broadcast(destination) {
             return Err(Cause::NotOurs);
         }
@@ -162,11 +163,10 @@ impl Host<'_> {
             return Err(Cause::Truncated);
         }
         let (source, destination) = (ip.src_addr(), ip.dst_addr());
-        let mapped = |ip: Ipv6Addr| ip.to_ipv4_mapped().is_some();
-        if source.is_multicast() || source.is_loopback() || mapped(source) || mapped(destination) {
+        if !can_send_v6(source) || destination.to_ipv4_mapped().is_some() {
             return Err(Cause::BadSource);
         }
-        let ours = self.addresses.is_ours(destination.into());
+        let ours = self.addresses.is_our_v6(destination.to_bits());
         if !ours && !destination.is_multicast() {
             return Err(Cause::NotOurs);
         }
@@ -179,6 +179,11 @@ impl Host<'_> {
         if source.is_unspecified() && !matches!(ip.next_header(), IpProtocol::Icmpv6 | IpProtocol::HopByHop) {
             return Err(Cause::BadSource);
         }
+        // Another station that has an address of ours advertises it from there (RFC 4862 §5.4.4), which is to be known.
+        let advertises = ip.next_header() == IpProtocol::Icmpv6 && l4.first() == Some(&NEIGHBOR_ADVERTISEMENT);
+        if self.addresses.is_our_v6(source.to_bits()) && !advertises {
+            return Err(Cause::BadSource);
+        }
         match next {
             TCP if !unicast => Err(Cause::NotOurs),
             TCP => self.tcp(frame, source.into(), destination.into(), HEADER, l4, l4_len),
@@ -186,7 +191,11 @@ impl Host<'_> {
                 let datagram = self.udp(frame, source.into(), destination.into(), HEADER, l4, l4_len)?;
                 Ok(if unicast { datagram } else { Kind::Ip })
             }
-            _ if ip.next_header() == IpProtocol::Icmpv6 => Ok(self.icmpv6(source, destination, l4, unicast)),
+            _ if ip.next_header() == IpProtocol::Icmpv6 => match self.icmpv6(source, destination, l4, unicast) {
+                Kind::Ndp => Ok(Kind::Ndp),
+                _ if source.is_unspecified() => Err(Cause::BadSource),
+                kind => Ok(kind),
+            },
             _ => match refused_behind(next, l4) {
                 Some(cause) => Err(cause),
                 None if is_listener_query(next, l4) => Ok(Kind::ListenerQuery),
@@ -330,6 +339,9 @@ impl Host<'_> {
         }
     }
 }
+
+/// ICMPv6's type of a neighbour advertisement (RFC 4861 §4.4).
+const NEIGHBOR_ADVERTISEMENT: u8 = 136;
 
 /// ICMP's code for a packet that is too long and must not be fragmented (RFC 792).
 const FRAGMENTATION_NEEDED: u8 = 4;

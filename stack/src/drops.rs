@@ -28,7 +28,8 @@ causes! {
     Beyond = "router or prefix beyond those that are kept",
     /// Neither IP nor ARP.
     EtherType = "unknown EtherType",
-    /// A source that no host can have: multicast, broadcast, unspecified, or IPv4-mapped.
+    /// A source that no packet on the link can have (RFC 1122 §3.2.1.3, RFC 6890, RFC 4291 §2.5, §2.7): multicast, broadcast,
+    /// loopback, unspecified, reserved (0.0.0.0/8, 240.0.0.0/4), IPv4-mapped, or an address of ours.
     BadSource = "impossible source address",
     /// The IPv4 header's checksum is wrong.
     IpChecksum = "bad IPv4 checksum",
@@ -54,6 +55,11 @@ causes! {
     NoTimestamp = "segment without the negotiated timestamp",
     /// A SYN-ACK whose TSecr is not a TSval that was sent (RFC 7323 §3.2).
     BadEcho = "SYN-ACK that echoes a timestamp never sent",
+    /// An unsolicited message of ARP or neighbour discovery beyond the rate at which such messages create entries in the
+    /// neighbour table (RFC 6583 §6).
+    UnsolicitedNeighbor = "unsolicited neighbour beyond the rate limit",
+    /// A packet to a neighbour that is not in the neighbour table, which has no entry left that can be replaced.
+    NeighborTableFull = "neighbour table full",
     /// Nothing to send from: no route, or the neighbour did not answer.
     Unreachable = "no route or no neighbour",
     /// A datagram that is longer than what the link takes over IPv6, by what routers say.

@@ -3,7 +3,7 @@
 use crate::addresses::Addresses;
 use crate::discovery::{Message, group_address};
 use crate::drops::{Cause, Drops};
-use crate::neighbors::{Lookup, Neighbors, Question};
+use crate::neighbors::{Lookup, Neighbors, Question, Update};
 use crate::six::Network;
 use crate::vlan::VlanId;
 use linerate_bypass::time::{Duration, Instant};
@@ -43,6 +43,10 @@ pub struct Egress<N: Nic> {
     queue: Vec<N::Packet>,
     set_aside: Vec<N::Packet>,
     neighbors: Neighbors<N::Packet>,
+    /// Neighbours being asked for, until other workers have been told.
+    resolving: Vec<IpAddr>,
+    /// There are other workers.
+    tells_resolving: bool,
     ready: Box<[Ready; READY_HEADERS]>,
     link_epoch: u32,
     addresses: Addresses,
@@ -62,11 +66,15 @@ pub struct Egress<N: Nic> {
 
 impl<N: Nic> Egress<N> {
     pub(crate) fn new(nic: N, addresses: Addresses, mac: MacAddr, mtu: usize, seed: u64) -> Self {
+        let mut neighbors = Neighbors::new(seed);
+        neighbors.set_gateways(addresses.gateways());
         Egress {
             nic,
             queue: Vec::with_capacity(QUEUE),
             set_aside: Vec::with_capacity(SET_ASIDE),
-            neighbors: Neighbors::new(seed),
+            neighbors,
+            resolving: Vec::new(),
+            tells_resolving: false,
             ready: Box::new([NOT_READY; READY_HEADERS]),
             link_epoch: 1,
             addresses,
@@ -110,6 +118,7 @@ impl<N: Nic> Egress<N> {
     }
 
     pub(crate) fn set_addresses(&mut self, addresses: Addresses) {
+        self.neighbors.set_gateways(addresses.gateways());
         self.addresses = addresses;
         self.renew_links();
     }
@@ -253,7 +262,7 @@ impl<N: Nic> Egress<N> {
                         self.ask(question);
                         mac
                     }
-                    Lookup::Refused => return self.drops.count(Cause::Unreachable),
+                    Lookup::Refused => return self.drops.count(Cause::NeighborTableFull),
                     lookup => {
                         if self.neighbors.park(hop, packet).is_some() {
                             self.drops.count(Cause::Unreachable);
@@ -353,13 +362,26 @@ impl<N: Nic> Egress<N> {
 
     /// Notes a neighbour's address and sends what waited for it. `new`: see [`Neighbors::learn`].
     pub(crate) fn learn(&mut self, ip: IpAddr, mac: MacAddr, new: bool, now: Instant) {
-        if !mac.is_unicast() || self.addresses.is_ours(ip) || self.addresses.next_hop(ip) != Some(ip) {
+        if !self.can_be_neighbor(ip, mac) {
             return;
         }
-        self.renew_links();
-        for packet in self.neighbors.learn(ip, mac, new, now) {
-            self.send_to(packet, mac);
+        match self.neighbors.learn(ip, mac, new, now) {
+            Update::Known { parked, changed } => {
+                if changed {
+                    self.renew_links();
+                }
+                for packet in parked {
+                    self.send_to(packet, mac);
+                }
+            }
+            Update::Limited => self.drops.count(Cause::UnsolicitedNeighbor),
+            Update::Created | Update::Ignored => {}
         }
+    }
+
+    /// Returns true if `ip` is an address on the link that is not ours, and `mac` can be that of a station.
+    pub(crate) fn can_be_neighbor(&self, ip: IpAddr, mac: MacAddr) -> bool {
+        mac.is_unicast() && !self.addresses.is_ours(ip) && self.addresses.next_hop(ip) == Some(ip)
     }
 
     /// Asks anew for every neighbour that is sent to from now on, while what was known is used.
@@ -371,7 +393,7 @@ impl<N: Nic> Egress<N> {
     /// Repeats unanswered questions.
     pub(crate) fn tend(&mut self, now: Instant) {
         let mut questions = Vec::new();
-        self.renew_links();
+        let lost_before = self.lost.len();
         let (drops, lost) = (&mut self.drops, &mut self.lost);
         self.neighbors.tend(
             now,
@@ -381,11 +403,43 @@ impl<N: Nic> Egress<N> {
                 lost.push(ip);
             },
         );
+        if self.lost.len() > lost_before {
+            self.renew_links();
+        }
         questions.into_iter().for_each(|question| self.ask(question));
     }
 
+    /// When [`tend`](Self::tend), a scan of the connections or telling other workers is due next.
+    #[inline]
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         self.neighbors.next_deadline()
+    }
+
+    /// Number of connection slots that the running scan for unneeded neighbours has looked at; `None` if none runs.
+    pub(crate) fn neighbor_scan(&self) -> Option<usize> {
+        self.neighbors.scan()
+    }
+
+    /// Notes that a connection to `remote` needs its next hop's entry, for the running scan.
+    pub(crate) fn mark_in_use(&mut self, remote: IpAddr) {
+        if let Some(hop) = self.addresses.next_hop(remote) {
+            self.neighbors.mark_in_use(hop);
+        }
+    }
+
+    /// See [`Neighbors::scanned`].
+    pub(crate) fn scanned(&mut self, slots: usize, all: bool) {
+        self.neighbors.scanned(slots, all);
+    }
+
+    /// Keeps the neighbours being asked for from now on, for [`take_resolving`](Self::take_resolving).
+    pub(crate) fn tell_resolving(&mut self) {
+        self.tells_resolving = true;
+    }
+
+    /// Takes the neighbours being asked for since the last call.
+    pub(crate) fn take_resolving(&mut self) -> Vec<IpAddr> {
+        std::mem::take(&mut self.resolving)
     }
 
     /// Neighbours that did not answer since the last call.
@@ -396,6 +450,10 @@ impl<N: Nic> Egress<N> {
     /// Puts a question for a neighbour's address on the link.
     fn ask(&mut self, question: Question) {
         let Question { ip: target, to } = question;
+        if self.tells_resolving {
+            self.resolving.push(target);
+            self.neighbors.is_due_by(Instant::ZERO);
+        }
         if let Some(source) = self.addresses.source_for(target) {
             self.say(Message::Ask { source, target, to });
         }

@@ -8,6 +8,8 @@ use crate::drops::Cause;
 use crate::egress::{ETHERNET, Egress};
 use crate::engine::{Engine, Head, Segments};
 use crate::fast_paths::{FastPath, FastPaths};
+use crate::neighbors::Resolving;
+use crate::seed;
 use crate::shortcut::Shortcut;
 use crate::six::Network;
 use crate::slow::{self, Heard, Learnt, Lease, SlowPath};
@@ -47,6 +49,8 @@ pub(crate) struct Ingress<P> {
     pub tries_addresses: bool,
     slaac: bool,
     fast_paths: FastPaths,
+    /// Neighbours that other workers are asking for.
+    resolving: Resolving,
     /// Frames passed on to their owner.
     misdirected: u64,
     /// A chain in one piece, for the slow path.
@@ -71,6 +75,7 @@ impl<P: Packet> Ingress<P> {
             tries_addresses: false,
             slaac: config.slaac,
             fast_paths: config.fast_paths(),
+            resolving: Resolving::new(seed::draw(config.seed, "resolving", worker)),
             misdirected: 0,
             scratch,
             burst,
@@ -285,6 +290,26 @@ impl<P: Packet> Ingress<P> {
         }
     }
 
+    /// Tells the other workers that this one is asking for `neighbors`, so that an answer which arrives there is forwarded.
+    pub fn tell_resolving(&self, neighbors: Vec<IpAddr>) {
+        for ip in neighbors {
+            // A full mailbox costs a question more when a flood keeps the answer from being forwarded.
+            self.tell_all(|| Mail::Resolving(ip));
+        }
+    }
+
+    /// Notes that another worker is asking for `ip`.
+    pub fn note_resolving(&mut self, ip: IpAddr, now: Instant) {
+        self.resolving.insert(ip, now);
+    }
+
+    /// Sends mail that may be lost to all other workers.
+    fn tell_all(&self, mail: impl Fn() -> Mail<P>) {
+        for (_, other) in self.others.iter().enumerate().filter(|(worker, _)| *worker != self.worker) {
+            let _ = other.send(mail());
+        }
+    }
+
     fn tell(&self, mail: impl Fn() -> Mail<P>) {
         for (worker, other) in self.others.iter().enumerate() {
             if worker != self.worker && other.send(mail()).is_err() {
@@ -312,7 +337,7 @@ impl<P: Packet> Ingress<P> {
         let heard = match kind {
             Kind::Arp => slow::hear_arp(data, egress.addresses(), egress.mac()).unwrap_or_else(|cause| {
                 egress.drop_for(cause);
-                Heard::Nothing
+                Heard::Dropped
             }),
             Kind::Ndp => {
                 let (duplicate, router) = match slow.six() {
@@ -334,14 +359,12 @@ impl<P: Packet> Ingress<P> {
             _ => Heard::Nothing,
         };
         match heard {
-            Heard::Nothing | Heard::Ourselves => {}
+            Heard::Nothing | Heard::Ourselves | Heard::Dropped => {}
             Heard::Neighbor(Learnt { ip, mac, new }) => {
                 egress.learn(ip, mac, new, now);
-                for (worker, other) in self.others.iter().enumerate() {
-                    if worker != self.worker {
-                        // A full mailbox costs the other a question of its own.
-                        let _ = other.send(Mail::Neighbor(Learnt { ip, mac, new }));
-                    }
+                if self.others.len() > 1 && egress.can_be_neighbor(ip, mac) && self.resolving.forwards(ip, now) {
+                    // A full mailbox costs the other a question of its own.
+                    self.tell_all(|| Mail::Neighbor(Learnt { ip, mac, new }));
                 }
             }
             Heard::Claim(ip, mac) => slow.presence().claimed(ip, mac, egress, now),
@@ -350,7 +373,7 @@ impl<P: Packet> Ingress<P> {
             // RFC 4861 §7.2.4: to all.
             Heard::Probe(own, _) => egress.say(Message::Announce(own)),
         }
-        let is_answered = matches!(heard, Heard::Ourselves | Heard::Claim(..) | Heard::Probe(..));
+        let is_answered = matches!(heard, Heard::Ourselves | Heard::Dropped | Heard::Claim(..) | Heard::Probe(..));
         if kind == Kind::ListenerQuery {
             // smoltcp knows of no groups.
         } else if kind == Kind::Ip {

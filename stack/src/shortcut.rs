@@ -2,6 +2,9 @@
 //!
 //! It makes the checks that [`Host::classify`](crate::demux::Host::classify) makes, and finds what that finds. What it does not recognise is not
 //! wrong, only not ordinary, and goes the long way.
+//!
+//! One check is left to the engine: a source that is a loopback address or ours. No connection has such a peer, so only segments
+//! that belong to no connection need the check ([`Addresses::is_martian_peer`]).
 
 use crate::addresses::{Addresses, OwnV4};
 use crate::demux::{TCP, Tcp};
@@ -16,8 +19,10 @@ const TCP_HEADER: usize = 20;
 /// Where in the TCP header its length is (RFC 9293 §3.1).
 const DATA_OFFSET: usize = 12;
 
-/// The last number of an IPv4 address below the groups (RFC 1112 §4).
-const LAST_V4: u32 = 0xdfff_ffff;
+/// The first IPv4 address above 0.0.0.0/8 (RFC 1122 §3.2.1.3), and the number of those from there up to the groups (RFC 1112
+/// §4).
+const FIRST_V4: u32 = 0x0100_0000;
+const COUNT_V4: u32 = 0xe000_0000 - FIRST_V4;
 /// The last upper half of an IPv6 address below the groups (RFC 4291 §2.7).
 const LAST_V6: u64 = 0xfeff_ffff_ffff_ffff;
 
@@ -63,8 +68,8 @@ impl Shortcut {
             return None;
         }
         let (source, destination) = (field(start, ETHERNET + 12), field(start, ETHERNET + 16));
-        // Not 0.0.0.0 either: it wraps.
-        if source.wrapping_sub(1) >= LAST_V4
+        // Below the first, it wraps.
+        if source.wrapping_sub(FIRST_V4) >= COUNT_V4
             || !self.own_v4.are_ends(source, destination) && !addresses.are_v4_ends(source, destination)
         {
             return None;

@@ -280,6 +280,8 @@ pub(crate) enum Heard {
     Ourselves,
     /// Nothing.
     Nothing,
+    /// The message was dropped, and counted: nobody answers it.
+    Dropped,
     /// Where a neighbour is.
     Neighbor(Learnt),
     /// It says that it has this address of ours.
@@ -298,11 +300,16 @@ pub(crate) fn hear_arp(frame: &[u8], addresses: &Addresses, mac: MacAddr) -> Res
     };
     let sender = MacAddr(source_hardware_addr.0);
     let asks_for_us = operation == ArpOperation::Request && addresses.is_ours(target_protocol_addr.into());
-    Ok(if sender == mac {
-        Heard::Ourselves
-    } else if source_protocol_addr.is_unspecified() {
+    if sender == mac {
+        return Ok(Heard::Ourselves);
+    }
+    let (source, is_ours) = (source_protocol_addr.to_bits(), addresses.is_ours(source_protocol_addr.into()));
+    if !sender.is_unicast() || source != 0 && !is_ours && addresses.is_martian_v4(source) {
+        return Err(Cause::BadSource);
+    }
+    Ok(if source_protocol_addr.is_unspecified() {
         if asks_for_us { Heard::Probe(target_protocol_addr.into(), sender) } else { Heard::Nothing }
-    } else if addresses.is_ours(source_protocol_addr.into()) {
+    } else if is_ours {
         Heard::Claim(source_protocol_addr.into(), sender)
     } else {
         Heard::Neighbor(Learnt { ip: source_protocol_addr.into(), mac: sender, new: asks_for_us })

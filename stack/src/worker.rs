@@ -84,6 +84,9 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
         let addresses = if is_verified { &first } else { &addresses_of(config, None, None, false, mac) };
         let mut egress = Egress::new(nic, addresses.clone(), mac, mtu, seed::draw(config.seed, "neighbors", worker));
         egress.set_vlan(config.vlan);
+        if workers > 1 {
+            egress.tell_resolving();
+        }
         let engine = E::new(config, worker, workers, &mut egress, now);
         let mut slow = SlowPath::new(config, &mut egress, worker == 0, now);
         if let Some(six) = Six::new(config, &first, dad, &egress, now).filter(|_| worker == 0) {
@@ -324,6 +327,7 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
             match mail {
                 Mail::Frame(frame) => self.ingress.frame(frame, true, egress, engine, slow, now),
                 Mail::Neighbor(learnt) => egress.learn(learnt.ip, learnt.mac, learnt.new, now),
+                Mail::Resolving(ip) => self.ingress.note_resolving(ip, now),
                 Mail::Lease(lease) => self.core.take_lease(&self.config, lease),
                 Mail::Verified => self.verified(),
                 Mail::Network(network) => self.core.take_network(&self.config, *network),

@@ -1,4 +1,5 @@
-//! A flood of SYNs from addresses that do not answer, and Linux clients that go on working meanwhile (RFC 4987).
+//! A flood of SYNs from addresses that do not answer (RFC 4987), or of neighbour solicitations from made-up addresses (RFC 6583),
+//! and Linux clients that go on working meanwhile.
 
 use super::client::{connect, exchange, random};
 use super::engine::{is_native_for, on_engine};
@@ -66,6 +67,52 @@ fn echo(stream: &mut TcpStream) {
     stream.write_all(&bytes).unwrap();
     stream.read_exact(&mut back).unwrap();
     assert!(back == bytes, "other bytes came back");
+}
+
+/// Solicitations in a millisecond, and those before anything is measured: more than the neighbour table holds.
+const SOLICITATIONS: u32 = 100;
+const BEFORE_SOLICITED: u64 = 25_000;
+/// The time after which so many may have been within the rate limit.
+const SLOW: Duration = Duration::from_secs(20);
+
+/// During a flood of solicitations an open connection over IPv6 works, and a host connects over IPv4 that was not known before.
+fn neighbors_are_served_during_solicitation_flood(name: &str, wire: Wire) {
+    in_namespaces(name, |namespace| {
+        let [v4, v6] = [V4, V6].map(|to| to.parse().unwrap());
+        wire.connect(namespace);
+        let program = wire.serve(&on_engine("echo"), namespace);
+        let mut before = connect(v6);
+        echo(&mut before);
+        let (sent, stop) = (AtomicU64::new(0), AtomicBool::new(false));
+        let began = Instant::now();
+        std::thread::scope(|scope| {
+            let _stop = StopOnDrop(&stop);
+            scope.spawn(|| Flood::of_solicitations(v6).run(SOLICITATIONS, &sent, &stop));
+            wait_for("the flood", || sent.load(Ordering::Relaxed) >= BEFORE_SOLICITED);
+            echo(&mut before);
+            echo(&mut connect(v4));
+            echo(&mut connect(v6));
+        });
+        let was_slow = began.elapsed() > SLOW;
+        drop(before);
+        let ended = program.stop();
+        assert!(ended.status.success(), "{ended:?}");
+        let drops = &ended.json()["drops"];
+        assert!(was_slow || drops["unsolicited neighbour beyond the rate limit"].as_u64() > Some(0), "{drops}");
+        assert!(drops.get("neighbour table full").is_none(), "{drops}");
+    });
+}
+
+#[test]
+fn neighbors_are_served_during_solicitation_flood_over_af_xdp() {
+    let name = "flood::neighbors_are_served_during_solicitation_flood_over_af_xdp";
+    neighbors_are_served_during_solicitation_flood(name, Wire::AfXdp);
+}
+
+#[test]
+fn neighbors_are_served_during_solicitation_flood_over_tap() {
+    let name = "flood::neighbors_are_served_during_solicitation_flood_over_tap";
+    neighbors_are_served_during_solicitation_flood(name, Wire::Tap);
 }
 
 fn an_open_connection_works_on(name: &str, wire: Wire, to: &str) {

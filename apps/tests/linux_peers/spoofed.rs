@@ -1,4 +1,4 @@
-//! SYN segments whose source address is not ours, over a raw socket of the kernel's.
+//! SYN segments and neighbour solicitations whose source address is not ours, over a raw socket of the kernel's.
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SendFlags, SocketType, ipproto, sendto, socket};
@@ -9,21 +9,38 @@ use std::time::{Duration, Instant};
 
 /// The number of TCP (RFC 9293 §3.1).
 const TCP: u8 = 6;
+/// The number of ICMPv6 (RFC 4443 §1).
+const ICMPV6: u8 = 58;
+/// Upper half of the addresses on the link.
+const ON_LINK: u128 = 0xfd09 << 112;
 
-/// Sends SYNs to one address, each from another of the ranges that are kept for benchmarks (RFC 2544, RFC 5180).
+/// Sends packets to one address, each from another: SYNs from the ranges that are kept for benchmarks (RFC 2544, RFC 5180), or
+/// neighbour solicitations from the link.
 pub struct Flood {
     socket: OwnedFd,
     to: SocketAddr,
     random: fastrand::Rng,
+    message: Message,
+}
+
+#[derive(Clone, Copy)]
+enum Message {
+    Syn,
+    NeighborSolicitation,
 }
 
 impl Flood {
+    /// A flood of neighbour solicitations for the IPv6 address `to`, each from another address on the link.
+    pub fn of_solicitations(to: SocketAddr) -> Flood {
+        Flood { message: Message::NeighborSolicitation, ..Flood::new(to) }
+    }
+
     /// A flood of SYNs to `to`.
     pub fn new(to: SocketAddr) -> Flood {
         let family = if to.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         // With this protocol the kernel expects the IP header too.
         let socket = socket(family, SocketType::RAW, Some(ipproto::RAW)).unwrap();
-        Flood { socket, to, random: fastrand::Rng::with_seed(u64::from(to.is_ipv6())) }
+        Flood { socket, to, random: fastrand::Rng::with_seed(u64::from(to.is_ipv6())), message: Message::Syn }
     }
 
     /// Sends `per_millisecond` of them every millisecond until `stop`, and counts them in `sent`.
@@ -45,7 +62,12 @@ impl Flood {
             SocketAddr::V6(_) => IpAddr::V6(Ipv6Addr::from(0x2001_0002_u128 << 96 | u128::from(self.random.u64(..)))),
         };
         let from = SocketAddr::new(source, self.random.u16(1024..));
-        let packet = syn(from, self.to, self.random.u32(..));
+        let packet = match (self.message, self.to.ip()) {
+            (Message::NeighborSolicitation, IpAddr::V6(target)) => {
+                solicitation(Ipv6Addr::from(ON_LINK | u128::from(self.random.u64(..))), target)
+            }
+            _ => syn(from, self.to, self.random.u32(..)),
+        };
         // The port of a raw socket's address is its protocol, or none.
         match sendto(&self.socket, &packet, SendFlags::empty(), &SocketAddr::new(self.to.ip(), 0)) {
             Ok(_) => true,
@@ -92,6 +114,26 @@ fn syn(from: SocketAddr, to: SocketAddr, sequence: u32) -> Vec<u8> {
     let sum = checksum(&[pseudo, segment.clone()].concat());
     segment[16..18].copy_from_slice(&sum.to_be_bytes());
     packet.extend(segment);
+    packet
+}
+
+/// An IPv6 packet with a solicitation of `from` for the address `target`, to which it goes (RFC 4861 §4.3, §7.2.2).
+fn solicitation(from: Ipv6Addr, target: Ipv6Addr) -> Vec<u8> {
+    let mut message = vec![135, 0, 0, 0, 0, 0, 0, 0];
+    message.extend(target.octets());
+    // The Ethernet address of the sender (RFC 4861 §4.6.1): one for each.
+    message.extend([1, 1, 2]);
+    message.extend(&from.octets()[11..]);
+    let addresses = [from.octets(), target.octets()].concat();
+    let length = message.len() as u16;
+    let pseudo = [addresses.clone(), vec![0, ICMPV6], length.to_be_bytes().to_vec()].concat();
+    let sum = checksum(&[pseudo, message.clone()].concat());
+    message[2..4].copy_from_slice(&sum.to_be_bytes());
+    let mut packet = vec![0x60, 0, 0, 0];
+    packet.extend(length.to_be_bytes());
+    packet.extend([ICMPV6, 255]);
+    packet.extend(addresses);
+    packet.extend(message);
     packet
 }
 

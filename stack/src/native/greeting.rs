@@ -42,6 +42,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
                 && *half_open < settings.half_open
                 && !(time_wait.len() > 0 && time_wait.contains(tuple))
                 && self.listens(tuple)
+                && !egress.addresses().is_martian_peer(tuple)
                 && self.shared.judge(tuple) == Verdict::Begins
         });
         match usual {

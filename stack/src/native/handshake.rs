@@ -67,6 +67,9 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         egress: &mut Egress<N>,
         now: Instant,
     ) {
+        if egress.addresses().is_martian_peer(tuple) {
+            return egress.drop_for(Cause::BadSource);
+        }
         let control = arrival.control;
         let options = Options::parse(&packet.data()[tcp + 20..arrival.header]);
         let mut floor = None;
@@ -196,6 +199,9 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         now: Instant,
     ) -> Result<(), ConnectError> {
         let unusable = remote.ip().is_unspecified() || remote.ip().is_multicast() || remote.port() == 0;
+        if !unusable && !egress.addresses().can_be_remote(remote.ip()) {
+            return Err(ConnectError::InvalidAddress);
+        }
         if unusable || egress.addresses().next_hop(remote.ip()).is_none() {
             return Err(ConnectError::Unreachable);
         }

@@ -88,6 +88,10 @@ impl SmoltcpEngine {
         egress: &mut Egress<N>,
         now: Instant,
     ) -> Option<u32> {
+        if egress.addresses().is_martian_peer(&tuple) {
+            egress.drop_for(Cause::BadSource);
+            return None;
+        }
         match self.time_wait.answer(&tuple, tcp) {
             None | Some(Answer::Reopen) => {}
             Some(Answer::Ignore) => return None,

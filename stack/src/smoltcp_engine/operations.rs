@@ -142,6 +142,9 @@ impl SmoltcpEngine {
         now: Instant,
     ) -> Result<(), ConnectError> {
         let unusable = remote.ip().is_unspecified() || remote.ip().is_multicast() || remote.port() == 0;
+        if !unusable && !egress.addresses().can_be_remote(remote.ip()) {
+            return Err(ConnectError::InvalidAddress);
+        }
         if unusable || egress.addresses().next_hop(remote.ip()).is_none() {
             return Err(ConnectError::Unreachable);
         }

@@ -4,11 +4,14 @@ use super::Worker;
 use super::transport::Core;
 use crate::engine::Engine;
 use crate::six::Outcome;
+use linerate_bypass::inspect::ConnState;
 use linerate_bypass::time::Duration;
 use linerate_bypass::{Nic, Service};
 
 /// How often the link's state is looked at.
 const LINK_PERIOD: Duration = Duration::from_millis(100);
+/// Connections looked at in one turn for the neighbours that they need.
+const SLOTS_PER_TURN: usize = 256;
 /// How long a port may take nothing before that is said.
 const STUCK: Duration = Duration::from_secs(2);
 
@@ -28,6 +31,8 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
                 }
                 self.ingress.tell_lost(ip);
             }
+            self.ingress.tell_resolving(egress.take_resolving());
+            self.scan_connections();
         }
         if self.core.slow.next_deadline().is_some_and(|at| at <= now) {
             self.tend_link();
@@ -35,6 +40,23 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
         if now.since(self.link_checked) >= LINK_PERIOD {
             self.look_at_link();
         }
+    }
+
+    /// Marks the neighbours that connections need, a bounded number of connections in a turn, if the neighbour table asks for
+    /// it.
+    #[inline(never)]
+    fn scan_connections(&mut self) {
+        let Core { engine, egress, .. } = &mut self.core;
+        let Some(from) = egress.neighbor_scan() else { return };
+        let extent = engine.extent();
+        let to = extent.min(from + SLOTS_PER_TURN);
+        for conn in (from..to).filter_map(|slot| engine.describe(slot)) {
+            // Half-open connections cost their senders nothing, and those that are over are not sent to.
+            if !matches!(conn.state, ConnState::SynReceived | ConnState::TimeWait | ConnState::Closed) {
+                egress.mark_in_use(conn.remote.ip());
+            }
+        }
+        egress.scanned(to, to == extent);
     }
 
     /// Sees whether the link is up.

@@ -2,7 +2,7 @@
 
 use smoltcp::phy::ChecksumCapabilities;
 use smoltcp::wire::*;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// An Ethernet frame that carries a TCP segment.
 pub fn tcp(source_mac: [u8; 6], to_mac: [u8; 6], from: SocketAddr, to: SocketAddr, segment: TcpRepr) -> Vec<u8> {
@@ -50,4 +50,39 @@ pub fn segment() -> TcpRepr<'static> {
         timestamp: None,
         payload: &[],
     }
+}
+
+/// An Ethernet frame that carries an ARP packet: sender and target addresses are those of the packet.
+pub fn arp(operation: ArpOperation, (mac, ip): ([u8; 6], Ipv4Addr), (to_mac, target): ([u8; 6], Ipv4Addr)) -> Vec<u8> {
+    let target_mac = if operation == ArpOperation::Request { [0; 6] } else { to_mac };
+    let arp = ArpRepr::EthernetIpv4 {
+        operation,
+        source_hardware_addr: EthernetAddress(mac),
+        source_protocol_addr: ip,
+        target_hardware_addr: EthernetAddress(target_mac),
+        target_protocol_addr: target,
+    };
+    let mut bytes = vec![0; 14 + arp.buffer_len()];
+    let mut frame = EthernetFrame::new_unchecked(&mut bytes);
+    frame.set_src_addr(EthernetAddress(mac));
+    frame.set_dst_addr(EthernetAddress(to_mac));
+    frame.set_ethertype(EthernetProtocol::Arp);
+    arp.emit(&mut ArpPacket::new_unchecked(frame.payload_mut()));
+    bytes
+}
+
+/// An Ethernet frame that carries a message of neighbour discovery.
+pub fn ndisc(mac: [u8; 6], to_mac: [u8; 6], from: Ipv6Addr, to: Ipv6Addr, message: NdiscRepr) -> Vec<u8> {
+    let message = Icmpv6Repr::Ndisc(message);
+    let mut bytes = ip(mac, to_mac, from.into(), to.into(), IpProtocol::Icmpv6, message.buffer_len(), |bytes, _, _| {
+        message.emit(&from, &to, &mut Icmpv6Packet::new_unchecked(bytes), &ChecksumCapabilities::default());
+    });
+    // RFC 4861 §7.1: the hop limit proves that the message comes from the link.
+    Ipv6Packet::new_unchecked(&mut bytes[14..]).set_hop_limit(255);
+    bytes
+}
+
+/// The link-layer address option for `mac`.
+pub fn link_layer(mac: [u8; 6]) -> RawHardwareAddress {
+    HardwareAddress::Ethernet(EthernetAddress(mac)).into()
 }

@@ -53,6 +53,18 @@ macro_rules! with_each_engine {
     };
 }
 
+/// Makes a module of tests for each engine out of functions that are generic over the one engine they need.
+macro_rules! with_one_engine {
+    ($($test:ident),* $(,)?) => {
+        mod native_engine {
+            $(#[test] fn $test() { super::$test::<$crate::common::Native>(); })*
+        }
+        mod smoltcp_engine {
+            $(#[test] fn $test() { super::$test::<linerate_stack::SmoltcpEngine>(); })*
+        }
+    };
+}
+
 /// Makes a module of tests for each pair of different engines, client's and server's, out of functions that are generic
 /// over both.
 macro_rules! with_unlike_engines {

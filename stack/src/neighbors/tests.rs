@@ -1,0 +1,294 @@
+use super::*;
+
+const MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 9]);
+
+fn ip(n: u32) -> IpAddr {
+    IpAddr::from((0x0a00_0000 + n).to_be_bytes())
+}
+
+fn at(seconds: u64) -> Instant {
+    Instant::ZERO + Duration::from_secs(seconds)
+}
+
+/// Learns, and returns the packets that waited.
+fn learn(table: &mut Neighbors<u32>, ip: IpAddr, mac: MacAddr, new: bool, now: Instant) -> Vec<u32> {
+    match table.learn(ip, mac, new, now) {
+        Update::Known { parked, .. } => parked,
+        _ => Vec::new(),
+    }
+}
+
+fn tend(table: &mut Neighbors<u32>, now: Instant) -> (Vec<Question>, Vec<(IpAddr, Vec<u32>)>) {
+    let (mut asked, mut lost) = (Vec::new(), Vec::new());
+    table.tend(now, |question| asked.push(question), |ip, parked| lost.push((ip, parked)));
+    (asked, lost)
+}
+
+#[test]
+fn packets_wait_for_the_answer_and_the_oldest_give_way() {
+    let mut table = Neighbors::new(0);
+    assert_eq!(table.look_up(ip(1), at(0)), Lookup::Ask);
+    assert_eq!(table.park(ip(1), 0), None);
+    for n in 1..=MAX_PARKED as u32 {
+        assert_eq!(table.look_up(ip(1), at(0)), Lookup::Asked);
+        assert_eq!(table.park(ip(1), n), (n == MAX_PARKED as u32).then_some(0));
+    }
+    assert_eq!(learn(&mut table, ip(1), MAC, false, at(0)), (1..=MAX_PARKED as u32).collect::<Vec<_>>());
+    assert_eq!(table.look_up(ip(1), at(1)), Lookup::Known(MAC));
+}
+
+#[test]
+fn packets_that_wait_are_bounded_in_all_and_one_may_always_wait() {
+    let mut table = Neighbors::new(0);
+    let wait = |table: &mut Neighbors<u32>, neighbor, packet| {
+        table.look_up(ip(neighbor), at(0));
+        table.park(ip(neighbor), packet)
+    };
+    for n in 0..MAX_PARKED_IN_ALL as u32 {
+        assert_eq!(wait(&mut table, n / MAX_PARKED as u32, n), None);
+    }
+    assert_eq!(wait(&mut table, 100, 0), None);
+    assert_eq!(wait(&mut table, 100, 1), Some(0));
+    // Whether they are sent or given up, their places are free again.
+    assert_eq!(learn(&mut table, ip(0), MAC, false, at(0)).len(), MAX_PARKED);
+    assert_eq!(wait(&mut table, 100, 2), None);
+    for seconds in 1..=3 {
+        tend(&mut table, at(seconds));
+    }
+    assert_eq!(table.v4.parked, 0);
+}
+
+#[test]
+fn an_unanswered_question_is_repeated_and_given_up() {
+    let mut table = Neighbors::new(0);
+    table.look_up(ip(1), at(0));
+    table.park(ip(1), 7);
+    assert_eq!(tend(&mut table, at(0)), (vec![], vec![]));
+    let question = vec![Question { ip: ip(1), to: None }];
+    assert_eq!(tend(&mut table, at(1)), (question.clone(), vec![]));
+    assert_eq!(tend(&mut table, at(2)), (question, vec![]));
+    assert_eq!(tend(&mut table, at(3)), (vec![], vec![(ip(1), vec![7])]));
+    assert_eq!(table.next_deadline(), None);
+    assert_eq!(table.look_up(ip(1), at(4)), Lookup::Ask);
+}
+
+#[test]
+fn an_old_neighbour_is_used_while_it_is_asked_again() {
+    let mut table = Neighbors::<u32>::new(0);
+    learn(&mut table, ip(1), MAC, true, at(0));
+    assert_eq!(table.look_up(ip(1), at(29)), Lookup::Known(MAC));
+    let question = Question { ip: ip(1), to: Some(MAC) };
+    assert_eq!(table.look_up(ip(1), at(30)), Lookup::Confirm(MAC, question));
+    assert_eq!(table.look_up(ip(1), at(30)), Lookup::Known(MAC));
+    assert_eq!(tend(&mut table, at(31)).0, [question]);
+    learn(&mut table, ip(1), MAC, false, at(31));
+    assert_eq!(table.look_up(ip(1), at(60)), Lookup::Known(MAC));
+}
+
+#[test]
+fn times_that_routers_say_are_of_ipv6() {
+    let mut table = Neighbors::<u32>::new(0);
+    let six = IpAddr::from([0xfe80, 0, 0, 0, 0, 0, 0, 1]);
+    for ip in [ip(1), six] {
+        learn(&mut table, ip, MAC, true, at(0));
+    }
+    table.set_times(Some(Duration::from_secs(10)), Some(Duration::from_secs(5)));
+    assert_eq!(table.look_up(ip(1), at(12)), Lookup::Known(MAC));
+    assert!(matches!(table.look_up(six, at(12)), Lookup::Confirm(..)));
+    assert_eq!(table.next_deadline(), Some(at(17)));
+    table.set_times(None, None);
+    learn(&mut table, six, MAC, true, at(13));
+    assert_eq!(table.look_up(six, at(42)), Lookup::Known(MAC));
+}
+
+#[test]
+fn who_is_doubted_is_asked_for_among_all_and_sent_to_meanwhile() {
+    let other = MacAddr([2, 0, 0, 0, 0, 8]);
+    let [first, second] = [1, 2].map(|n| Question { ip: ip(n), to: None });
+    let mut table = Neighbors::new(0);
+    learn(&mut table, ip(1), MAC, true, at(0));
+    learn(&mut table, ip(2), MAC, true, at(0));
+    // One of them is being asked where it was.
+    assert!(matches!(table.look_up(ip(2), at(30)), Lookup::Confirm(MAC, Question { to: Some(MAC), .. })));
+    assert_eq!(table.look_up(ip(3), at(30)), Lookup::Ask);
+    table.park(ip(3), 7);
+    table.doubt();
+    assert_eq!(table.look_up(ip(1), at(30)), Lookup::Confirm(MAC, first));
+    assert_eq!(table.look_up(ip(2), at(30)), Lookup::Confirm(MAC, second));
+    assert_eq!(table.look_up(ip(1), at(30)), Lookup::Known(MAC));
+    assert_eq!(table.look_up(ip(3), at(30)), Lookup::Asked);
+    let mut questions = tend(&mut table, at(31)).0;
+    questions.sort_by_key(|question| question.ip);
+    assert_eq!(questions, [first, second, Question { ip: ip(3), to: None }]);
+    learn(&mut table, ip(1), other, false, at(31));
+    assert_eq!(table.look_up(ip(1), at(31)), Lookup::Known(other));
+    assert_eq!(learn(&mut table, ip(3), MAC, false, at(31)), [7]);
+    // Whoever does not answer is gone.
+    (32..=33).for_each(|second| _ = tend(&mut table, at(second)));
+    assert_eq!(table.look_up(ip(2), at(34)), Lookup::Ask);
+}
+
+#[test]
+fn what_nobody_asked_for_is_learnt_only_on_request() {
+    let mut table = Neighbors::<u32>::new(0);
+    learn(&mut table, ip(1), MAC, false, at(0));
+    assert_eq!(table.look_up(ip(1), at(0)), Lookup::Ask);
+    learn(&mut table, ip(2), MAC, true, at(0));
+    assert_eq!(table.look_up(ip(2), at(0)), Lookup::Known(MAC));
+}
+
+/// An IPv6 address on the link.
+fn ip6(n: u32) -> IpAddr {
+    IpAddr::from([0xfe80, 0, 0, 0, 0, 0, (n >> 16) as u16, n as u16])
+}
+
+/// A table full of entries that were looked up, the first at `at(0)`, the others at `at(10)`.
+fn full() -> Neighbors<u32> {
+    let mut table = Neighbors::new(0);
+    for n in 0..MAX_NEIGHBORS as u32 {
+        let now = at(if n == 0 { 0 } else { 10 });
+        if n % 1000 == 0 {
+            table.v4.unsolicited = RateLimit::new(UNSOLICITED_BURST);
+        }
+        learn(&mut table, ip(n), MAC, true, now);
+        assert_eq!(table.look_up(ip(n), now), Lookup::Known(MAC));
+    }
+    table
+}
+
+#[test]
+fn unsolicited_messages_are_limited_by_rate_and_replace_only_unused_entries() {
+    let mut table = Neighbors::<u32>::new(0);
+    learn(&mut table, ip(0), MAC, true, at(0));
+    assert_eq!(table.look_up(ip(0), at(0)), Lookup::Known(MAC));
+    let (mut limited, mut last) = (0, 0);
+    for n in 1..100_000 {
+        // 2000 per second.
+        let now = at(0) + Duration::from_micros(500) * n;
+        match table.learn(ip(n), MAC, true, now) {
+            Update::Created => last = n,
+            update => limited += u32::from(update == Update::Limited),
+        }
+    }
+    assert!((47_000..48_000).contains(&limited), "{limited}");
+    assert_eq!((table.entries.len(), table.v4.entries, table.v4.unused), (MAX_UNUSED + 1, MAX_UNUSED + 1, MAX_UNUSED));
+    assert!(table.v4.oldest.len() < 2 * MAX_UNUSED);
+    assert_eq!(table.known(ip(0)), Some(MAC), "it was looked up");
+    assert_eq!((table.known(ip(1)), table.known(ip(last))), (None, Some(MAC)), "the oldest go first");
+}
+
+#[test]
+fn families_have_limits_of_their_own() {
+    let mut table = Neighbors::<u32>::new(0);
+    for n in 0..40_000 {
+        table.learn(ip6(n), MAC, true, at(0));
+    }
+    for n in 0..MAX_ASKED as u32 {
+        assert_eq!(table.look_up(ip6(1 << 20 | n), at(0)), Lookup::Ask);
+    }
+    assert_eq!(table.look_up(ip6(1 << 21), at(0)), Lookup::Refused);
+    assert_eq!(table.learn(ip(1), MAC, true, at(0)), Update::Created);
+    assert_eq!(table.look_up(ip(2), at(0)), Lookup::Ask);
+}
+
+#[test]
+fn used_entry_is_replaced_only_after_scan_and_if_no_connection_needs_it() {
+    let mut table = full();
+    assert_eq!(table.scan(), Some(0), "it began when the table was nearly full");
+    table.mark_in_use(ip(1));
+    table.scanned(100, false);
+    assert_eq!((table.scan(), table.next_deadline()), (Some(100), Some(Instant::ZERO)));
+    assert_eq!(table.look_up(ip(1 << 20), at(11)), Lookup::Refused, "the scan has not ended");
+    table.scanned(200, true);
+    assert_eq!(table.scan(), None);
+    // Entries that were used when the scan began may belong to connections that it did not see.
+    assert_eq!(table.look_up(ip(1 << 20), at(11)), Lookup::Ask, "the entry not used since then is replaced");
+    assert_eq!(table.known(ip(0)), None);
+    assert_eq!(table.look_up(ip(2 << 20), at(11)), Lookup::Refused, "and no other");
+    assert_eq!(table.scan(), Some(0), "so another scan begins");
+    table.mark_in_use(ip(1));
+    assert_eq!(table.look_up(ip(2), at(12)), Lookup::Known(MAC));
+    table.scanned(200, true);
+    let replaced = (0..500).filter(|n| table.look_up(ip(2 << 20 | n), at(12)) == Lookup::Ask).count();
+    assert_eq!(replaced, 500);
+    assert_eq!((table.known(ip(1)), table.known(ip(2))), (Some(MAC), Some(MAC)), "in use, and used since");
+    assert_eq!((table.entries.len(), table.v4.entries), (MAX_NEIGHBORS, MAX_NEIGHBORS));
+}
+
+#[test]
+fn mark_of_earlier_scan_does_not_outlast_it() {
+    let mut table = full();
+    table.mark_in_use(ip(0));
+    table.scanned(1, true);
+    assert_eq!(table.look_up(ip(1 << 20), at(11)), Lookup::Refused);
+    table.scanned(1, true);
+    for n in 0..MAX_NEIGHBORS as u32 - 1 {
+        assert_eq!(table.look_up(ip(1 << 20 | n), at(11)), Lookup::Ask);
+        table.learn(ip(1 << 20 | n), MAC, false, at(11));
+        if table.known(ip(0)).is_none() {
+            return;
+        }
+    }
+    panic!("the least recently used entry is still there");
+}
+
+#[test]
+fn scans_do_not_follow_each_other_closely() {
+    let mut table = full();
+    (0..MAX_NEIGHBORS as u32).for_each(|n| table.mark_in_use(ip(n)));
+    table.scanned(1, true);
+    assert_eq!(table.look_up(ip(1 << 20), at(10)), Lookup::Refused);
+    assert_eq!(table.scan(), None, "every entry is in use");
+    table.look_up(ip(1 << 20), at(11));
+    assert_eq!(table.scan(), Some(0));
+}
+
+#[test]
+fn gateway_is_learnt_beyond_rate_and_never_replaced() {
+    let mut table = Neighbors::<u32>::new(0);
+    let gateway = ip(1 << 22);
+    // It becomes one when it is known already, and another is known to be one before.
+    table.learn(ip(0), MAC, true, at(0));
+    table.set_gateways(&[gateway, ip(0)]);
+    (1..5000).for_each(|n| _ = table.learn(ip(n), MAC, true, at(0)));
+    assert_eq!(table.learn(ip(9999), MAC, true, at(0)), Update::Limited);
+    assert_eq!(table.learn(gateway, MAC, true, at(0)), Update::Created);
+    (5000..40_000).for_each(|n| _ = table.learn(ip(n), MAC, true, at(n.into())));
+    let mut now = 100_000;
+    for n in 0..2 * MAX_NEIGHBORS as u32 {
+        now += 1;
+        table.look_up(ip(1 << 20 | n), at(now));
+        table.learn(ip(1 << 20 | n), MAC, false, at(now));
+        if table.scan().is_some() {
+            table.scanned(1, true);
+        }
+    }
+    assert_eq!(table.entries.len(), MAX_NEIGHBORS);
+    assert_eq!((table.known(gateway), table.known(ip(0))), (Some(MAC), Some(MAC)));
+}
+
+/// Half of an address may be free to choose: the prefix on the link is as short as the user has it.
+#[test]
+fn no_address_of_a_neighbour_makes_the_hash_forget_the_rest() {
+    use std::collections::HashSet;
+    use std::hash::BuildHasher;
+    // What foldhash hides the upper of two words behind, of an integer and of bytes.
+    const PUBLIC: [u64; 2] = [0xc0ac_29b7_c97c_50dd, 0x3f84_d5b5_b547_0917];
+    let state = foldhash::fast::FixedState::with_seed(5);
+    let hash = |high: u64, low: u64| {
+        state.hash_one(Key(std::net::Ipv6Addr::from(u128::from(high) << 64 | u128::from(low)).into()))
+    };
+    for word in PUBLIC.into_iter().flat_map(|word| [word, word.swap_bytes()]) {
+        assert_eq!((0..1000).map(|n| hash(n, word)).collect::<HashSet<_>>().len(), 1000);
+        assert_eq!((0..1000).map(|n| hash(word, n)).collect::<HashSet<_>>().len(), 1000);
+    }
+}
+
+#[test]
+fn questions_are_bounded() {
+    let mut table = Neighbors::<u32>::new(0);
+    for n in 0..MAX_ASKED as u32 {
+        assert_eq!(table.look_up(ip(n), at(0)), Lookup::Ask);
+    }
+    assert_eq!(table.look_up(ip(1 << 20), at(0)), Lookup::Refused);
+}
