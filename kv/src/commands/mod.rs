@@ -30,6 +30,7 @@ mod session;
 mod strings;
 mod table;
 mod transactions;
+mod watched;
 
 #[cfg(test)]
 mod testing;
@@ -168,9 +169,9 @@ impl<'a> Request<'a> {
             Touch::Cursor => needed.add(scan::shard(&self.args[1], count).unwrap_or(0)),
             Touch::All => *needed = ShardSet::all(count),
             Touch::Select => *space = connection::selected(&self.args[1]).unwrap_or(*space),
-            Touch::Watched => needed.extend(session.watches(keys, count)),
+            Touch::Watched => needed.extend(session.watches(count)),
             Touch::Queue => {
-                needed.extend(session.watches(keys, count));
+                needed.extend(session.watches(count));
                 // Nothing of a spoiled one is done.
                 let transaction = session.transaction.iter().filter(|transaction| !transaction.is_spoiled);
                 for queued in transaction.flat_map(|transaction| &transaction.queue) {

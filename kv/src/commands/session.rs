@@ -1,9 +1,9 @@
 //! What a connection is to the commands.
 
 use super::table::{Command, Quick};
+use super::watched::WatchedKeys;
 use crate::resp::{Limits, OwnedArgs, Protocol};
-use crate::shards::{ShardSet, Shards, shard_of};
-use crate::store::Keys;
+use crate::shards::{ShardSet, Shards};
 use std::net::SocketAddr;
 
 /// One client's state.
@@ -24,7 +24,7 @@ pub struct Session {
     pub(super) library_version: Vec<u8>,
     /// What follows `MULTI`.
     pub(super) transaction: Option<Box<Transaction>>,
-    pub(super) watched: Vec<Watched>,
+    pub(super) watched: WatchedKeys,
     pub(super) since: u64,
     pub(super) used: u64,
     pub(super) last: Option<&'static Command>,
@@ -45,15 +45,6 @@ pub(super) struct Queued {
     pub args: OwnedArgs,
 }
 
-/// A key whose change lets the transaction fail.
-#[derive(Debug)]
-pub(super) struct Watched {
-    pub space: u8,
-    pub key: Box<[u8]>,
-    /// What it was when the watch began.
-    pub version: u64,
-}
-
 impl Session {
     /// A connection between `peer` and `local`, from `now` on. No other has the number `id`, ever; it is no 0.
     pub fn new(id: u64, peer: SocketAddr, local: SocketAddr, is_authenticated: bool, now: u64) -> Self {
@@ -70,7 +61,7 @@ impl Session {
             library: Vec::new(),
             library_version: Vec::new(),
             transaction: None,
-            watched: Vec::new(),
+            watched: WatchedKeys::default(),
             since: now,
             used: now,
             last: None,
@@ -114,9 +105,9 @@ impl Session {
         self.used
     }
 
-    /// Bytes that its queued commands take.
+    /// Bytes that its queued commands and its watched keys take.
     pub fn queued_bytes(&self) -> usize {
-        self.transaction.as_ref().map_or(0, |transaction| transaction.bytes)
+        self.transaction.as_ref().map_or(0, |transaction| transaction.bytes) + self.watched.bytes()
     }
 
     /// Whether a request of it is just that: it may do all, and is not within a transaction.
@@ -144,18 +135,13 @@ impl Session {
     }
 
     /// The shards, of `count`, in which keys are watched for it: whoever closes the connection [lets them go](Self::unwatch).
-    pub fn watches(&self, keys: &Keys, count: usize) -> ShardSet {
-        self.watched.iter().map(|watched| shard_of(keys.key(watched.space, &watched.key).hash(), count)).collect()
+    pub fn watches(&self, count: usize) -> ShardSet {
+        self.watched.shards(count)
     }
 
     /// Lets all keys go that are watched for it, whose shards are there.
-    pub fn unwatch(&mut self, shards: &mut Shards<'_>, keys: &Keys) {
-        for watched in self.watched.drain(..) {
-            let key = keys.key(watched.space, &watched.key);
-            shards.of(&key).unwatch(&key);
-        }
-        // A client that watches once may watch often, but not many.
-        self.watched.shrink_to(16);
+    pub fn unwatch(&mut self, shards: &mut Shards<'_>) {
+        self.watched.clear(shards);
     }
 
     /// A command was refused: one among those of a transaction lets all of it fail.
@@ -209,7 +195,7 @@ pub struct Client {
     pub database: u8,
     /// Commands that wait for `EXEC`.
     pub queued: Option<usize>,
-    /// Bytes that they take.
+    /// Bytes that they and the watched keys take.
     pub queued_bytes: usize,
     /// Whether keys are watched for it.
     pub watches: bool,

@@ -50,9 +50,10 @@ impl<'a> Args<'a> {
     /// If there is none.
     #[inline]
     pub fn value(&self, at: usize) -> Value<'a> {
-        match self.longs.iter().find(|(number, _)| *number == at) {
-            None => Value::Short(self.at(at)),
-            Some((_, long)) => Value::Long(long.clone()),
+        // They are in the order of their numbers; most requests have none.
+        match self.longs.binary_search_by_key(&at, |(number, _)| *number) {
+            Err(_) => Value::Short(self.at(at)),
+            Ok(found) => Value::Long(self.longs[found].1.clone()),
         }
     }
 

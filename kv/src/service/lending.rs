@@ -54,7 +54,7 @@ impl Lending {
 impl Kv {
     /// The keys watched for a client that has gone are not watched any more.
     pub(super) fn borrow_to_unwatch(&mut self, session: Session) {
-        let shards = session.watches(&self.keys, self.stores.len());
+        let shards = session.watches(self.stores.len());
         if !shards.is_empty() {
             self.lending.queue(shards, Job::Unwatch(session));
         }
@@ -125,7 +125,7 @@ impl Kv {
                 kv.resume(net, client);
             }),
             Job::Datagram(asked) => self.run_waiting(net, &asked),
-            Job::Unwatch(mut session) => session.unwatch(&mut Shards::new(&mut self.stores), &self.keys),
+            Job::Unwatch(mut session) => session.unwatch(&mut Shards::new(&mut self.stores)),
         }
     }
 }

@@ -219,10 +219,7 @@ impl Store {
 
     /// Takes away all keys of `space`. Their memory comes back by and by.
     pub fn flush(&mut self, space: u8) {
-        let old = self.spaces.current(space);
-        let (index, heap) = (&self.index, &self.heap);
-        let is_there = |hash| index.find(hash, |location| super::Item(heap.at(location)).space() == old).is_some();
-        self.watches.flushed(space, is_there);
+        self.watches.flushed(space);
         while !self.spaces.flush(space) {
             self.sweep_some(usize::MAX);
         }
@@ -262,7 +259,7 @@ impl Store {
     /// Notes changes of `key` from now on. Returns its [version](Self::version).
     pub fn watch(&mut self, key: &Key) -> u64 {
         self.is_heard = true;
-        self.watches.watch(key.hash, key.space)
+        self.watches.watch(key.hash)
     }
 
     /// Ends a [`watch`](Self::watch).
@@ -271,10 +268,16 @@ impl Store {
         self.is_heard = self.export.is_some() || !self.watches.is_empty();
     }
 
-    /// The version of a watched key: another one after every change. What has expired counts when it has come up, by a look at
-    /// the key for one.
+    /// The version of a watched key: another one after every change but a [flush](Self::flushes). What has expired counts when it
+    /// has come up, by a look at the key for one.
     pub fn version(&self, key: &Key) -> u64 {
         self.watches.version(key.hash)
+    }
+
+    /// Returns the number of flushes of `space`. A flush changes all keys that exist, so a watched key that existed when the watch
+    /// began has changed if this number has.
+    pub fn flushes(&self, space: u8) -> u64 {
+        self.watches.flushes(space)
     }
 }
 

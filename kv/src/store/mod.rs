@@ -105,7 +105,12 @@ pub struct Key<'a> {
     hash: u64,
 }
 
-impl Key<'_> {
+impl<'a> Key<'a> {
+    /// Creates a key of `space` with the hash that [`Keys`] computed of it before.
+    pub(crate) fn with_hash(space: u8, bytes: &'a [u8], hash: u64) -> Self {
+        Key { space, bytes, hash }
+    }
+
     /// Its hash, by the key that all shards have.
     #[inline]
     pub fn hash(&self) -> u64 {
