@@ -1,5 +1,6 @@
 //! What a connection is to the commands.
 
+use super::scan::Progress;
 use super::table::{Command, Quick};
 use super::watched::WatchedKeys;
 use crate::resp::{Limits, OwnedArgs, Protocol};
@@ -25,9 +26,22 @@ pub struct Session {
     /// What follows `MULTI`.
     pub(super) transaction: Option<Box<Transaction>>,
     pub(super) watched: WatchedKeys,
+    /// Its commands may be done in pieces.
+    pub(super) may_pause: bool,
+    /// State of its command if that has been done in part.
+    pub(super) paused: Option<Paused>,
     pub(super) since: u64,
     pub(super) used: u64,
     pub(super) last: Option<&'static Command>,
+}
+
+/// State of a command between two of its pieces.
+#[derive(Debug)]
+pub(super) enum Paused {
+    /// `KEYS`.
+    Keys(Box<Progress>),
+    /// `FLUSHDB` or `FLUSHALL`, which waits for the removal of keys flushed before.
+    Flush,
 }
 
 /// Commands that wait for `EXEC`.
@@ -62,6 +76,8 @@ impl Session {
             library_version: Vec::new(),
             transaction: None,
             watched: WatchedKeys::default(),
+            may_pause: false,
+            paused: None,
             since: now,
             used: now,
             last: None,
@@ -108,6 +124,18 @@ impl Session {
     /// Bytes that its queued commands and its watched keys take.
     pub fn queued_bytes(&self) -> usize {
         self.transaction.as_ref().map_or(0, |transaction| transaction.bytes) + self.watched.bytes()
+    }
+
+    /// Allows commands that take long to be done in pieces. While the session [is paused](Self::is_paused) after
+    /// [`Request::run`](super::Request::run), the same request has to be run again, after others have had their turn, until it has
+    /// replied.
+    pub fn allow_pieces(&mut self) {
+        self.may_pause = true;
+    }
+
+    /// Returns true if its last request has been done in part and has not replied.
+    pub fn is_paused(&self) -> bool {
+        self.paused.is_some()
     }
 
     /// Whether a request of it is just that: it may do all, and is not within a transaction.

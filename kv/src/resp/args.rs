@@ -29,6 +29,12 @@ impl<'a> Args<'a> {
         self.ranges.is_empty()
     }
 
+    /// Returns the number of bytes from the first to the last one, without those received apart.
+    #[inline]
+    pub fn len_of_text(&self) -> usize {
+        self.ranges.last().map_or(0, |last| last.end)
+    }
+
     /// The one at `at`, the command's being 0.
     #[inline]
     pub fn get(&self, at: usize) -> Option<&'a [u8]> {

@@ -4,6 +4,7 @@ use super::item::{Form, Tag};
 use super::long::{Long, Str, Value};
 use super::strings::What;
 use super::{Error, Expiry, Key, Kind, Store};
+use std::ops::Range;
 
 /// The bytes of a string or a field that are nobody else's.
 #[derive(Debug, Clone)]
@@ -129,6 +130,38 @@ impl Store {
         Some(Owned { value, expires_at: item.expires_at(), tag: item.tag(), changed: item.is_changed() })
     }
 
+    /// Moves the value of `from` to `to`, with its time to expire, in place of the value there. The time does not depend on the number of
+    /// fields of a hash. Returns false if nothing is under `from`. If there is no memory, both are as they were, unless what was under
+    /// `to` has been evicted.
+    ///
+    /// # Panics
+    /// If the keys are the same.
+    pub fn rename(&mut self, from: &Key, to: &Key, now: u64) -> Result<bool, Error> {
+        assert!((from.space, from.bytes) != (to.space, to.bytes), "a key is not renamed to itself");
+        let Some(location) = self.find(from, now) else { return Ok(false) };
+        let mut scratch = std::mem::take(&mut self.scratch);
+        let item = self.item(location);
+        let (form, tag, changed) = (item.form(), item.tag(), item.is_changed());
+        let expiry = item.expires_at().map_or(Expiry::Never, Expiry::At);
+        scratch.extend_from_slice(item.value());
+        let what = What { form, value: &scratch, tag, changed, stays: false };
+        // Until the item is removed, both lead to the same value: what makes room must not release it.
+        let result = self.with_pinned(from, |store| store.write(to, what, expiry, now));
+        scratch.clear();
+        self.scratch = scratch;
+        result?;
+        if form.kind() == Kind::Hash {
+            self.withdraw_string(to);
+        }
+        self.watches.changed(from.hash);
+        // It may lie elsewhere now.
+        if let Some(location) = self.find_any(from) {
+            self.unlink(from.hash, location);
+            self.free(location);
+        }
+        Ok(true)
+    }
+
     /// Puts what was under another key under `key`, instead of whatever is there. A hash takes as long as there are fields. If there is no memory for it, nothing is
     /// under `key`.
     pub fn import(&mut self, key: &Key, owned: Owned, now: u64) -> Result<(), Error> {
@@ -217,7 +250,17 @@ impl Store {
         self.index.len() == self.spaces.flushed()
     }
 
-    /// Takes away all keys of `space`. Their memory comes back by and by.
+    /// Returns true if all of `spaces` can be flushed at once. Otherwise too many keys are left of earlier flushes, and those at about
+    /// `most` places are removed.
+    pub fn prepare_flush(&mut self, spaces: Range<u8>, most: usize) -> bool {
+        if !self.spaces.can_flush(spaces.clone()) {
+            self.sweep_some(most);
+        }
+        self.spaces.can_flush(spaces)
+    }
+
+    /// Takes away all keys of `space`. Their memory comes back by and by. After some 200 flushes whose keys have not been removed yet,
+    /// it removes all of them, which takes as long as there are keys: [`prepare_flush`](Self::prepare_flush) is for those who cannot wait.
     pub fn flush(&mut self, space: u8) {
         self.watches.flushed(space);
         while !self.spaces.flush(space) {

@@ -329,10 +329,15 @@ impl Store {
         self.drop_item(hash, location);
     }
 
-    fn drop_item(&mut self, hash: u64, location: Location) {
+    /// Takes the item at `location` out of the index.
+    fn unlink(&mut self, hash: u64, location: Location) {
         self.withdraw(location);
         self.index.remove(hash, location);
         self.spaces.removed(self.item(location).space());
+    }
+
+    fn drop_item(&mut self, hash: u64, location: Location) {
+        self.unlink(hash, location);
         self.release_value(location);
         self.free(location);
     }
