@@ -13,9 +13,9 @@ use linerate_bypass::Bytes;
 /// Maximum number of places of the index that a call of `SCAN` looks at, or a piece of `KEYS`.
 const PLACES: usize = 1 << 13;
 /// Steps of work after which a call of `SCAN` or a piece of `KEYS` ends: some milliseconds.
-const WORK: usize = 1 << 20;
+pub(super) const WORK: usize = 1 << 20;
 /// Steps of work that a key takes beside its bytes and the comparison with the pattern: a cache miss.
-const KEY_WORK: usize = 64;
+pub(super) const KEY_WORK: usize = 64;
 
 /// State of a `KEYS` that has not looked at all keys yet.
 #[derive(Debug, Default)]
@@ -43,8 +43,12 @@ pub(super) fn keys(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut 
         progress.cursor = store.scan(space, progress.cursor, together, now, |key, _| found.take(key, None));
         places += together;
         progress.shard += usize::from(progress.cursor == 0);
-        if progress.shard == cx.shards.count() || most > 0 && found.replies.text.len() as u64 > most {
+        if progress.shard == cx.shards.count() {
             break;
+        }
+        if found.replies.exceed(most) {
+            found.replies.overflow(reply);
+            return Ok(());
         }
         if is_done_in_pieces && (progress.cursor == 0 || places >= PLACES || found.work >= WORK) {
             progress.found = found.replies;
@@ -128,7 +132,7 @@ impl<'a> Options<'a> {
 
 /// Replies that are collected before their number is known. Long values are not copied.
 #[derive(Debug, Default)]
-struct Replies {
+pub(super) struct Replies {
     count: usize,
     text: Vec<u8>,
     /// Long values, and the position of each in the text.
@@ -146,9 +150,29 @@ impl Sink for Replies {
 }
 
 impl Replies {
+    /// Returns true if the text is longer than `most` bytes, unless that is 0.
+    pub fn exceed(&self, most: u64) -> bool {
+        most > 0 && self.text.len() as u64 > most
+    }
+
     /// Writes an array of the replies.
     fn reply(&mut self, reply: &mut Reply<'_>) {
         reply.array(self.count);
+        self.write(reply);
+    }
+
+    /// Writes all text at once, which has the client disconnected if it exceeds the limit of its output.
+    pub fn overflow(&self, reply: &mut Reply<'_>) {
+        reply.put(&self.text);
+    }
+
+    /// Writes the replies. Long text is not copied, but is sent as there is room.
+    pub fn write(&mut self, reply: &mut Reply<'_>) {
+        /// Text that is copied at once.
+        const SHORT: usize = 64 << 10;
+        if self.values.is_empty() && self.text.len() > SHORT {
+            return reply.attach(std::mem::take(&mut self.text).into());
+        }
         let mut from = 0;
         for (at, bytes) in self.values.drain(..) {
             reply.put(&self.text[from..at]);

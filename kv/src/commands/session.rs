@@ -1,5 +1,6 @@
 //! What a connection is to the commands.
 
+use super::hashes::Fields;
 use super::scan::Progress;
 use super::table::{Command, Quick};
 use super::watched::WatchedKeys;
@@ -40,6 +41,8 @@ pub struct Session {
 pub(super) enum Paused {
     /// `KEYS`.
     Keys(Box<Progress>),
+    /// `HGETALL`, `HKEYS` or `HVALS`.
+    Fields(Box<Fields>),
     /// `FLUSHDB` or `FLUSHALL`, which waits for the removal of keys flushed before.
     Flush,
 }

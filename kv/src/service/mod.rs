@@ -263,6 +263,10 @@ impl Service for Kv {
         Some(self.stats.commands + self.counts.keys())
     }
 
+    fn slow_requests(&self) -> Option<u64> {
+        Some(self.stats.slow)
+    }
+
     fn closed(&mut self, _: &mut impl Transport, conn: ConnId, (): (), _: CloseReason) {
         if self.client(conn).is_none() {
             return;

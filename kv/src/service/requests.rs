@@ -425,7 +425,8 @@ impl Kv {
                     client.awaits += 1;
                     return;
                 }
-                (self.needs(&request, session), request.is_portable())
+                // What has been done in part here goes on here.
+                (self.needs(&request, session), request.is_portable() && !session.is_paused())
             }
             (Asked::Memcached(bytes, _), _) => {
                 let mut needs = ShardSet::NONE;

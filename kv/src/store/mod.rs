@@ -148,6 +148,8 @@ pub struct Store {
     tables: Slab<Table>,
     /// Those of them that are nobody's.
     doomed: Vec<u32>,
+    /// Number of changes of large hashes.
+    table_changes: u64,
     /// Bytes that they take beside the heap.
     beside: usize,
     spaces: Spaces,
@@ -198,6 +200,7 @@ impl Store {
             longs: Slab::new(),
             tables: Slab::new(),
             doomed: Vec::new(),
+            table_changes: 0,
             beside: 0,
             spaces: Spaces::new(stats.clone()),
             watches: Watches::default(),

@@ -55,6 +55,77 @@ fn keys_serves_other_clients_between_its_pieces() {
     }
 }
 
+/// Sets the fields `k0`, `k1`, … of the hash `h`.
+fn fill_hash(host: &mut Host, client: Client) {
+    let names: Vec<String> = (0..KEYS).map(|n| format!("k{n}")).collect();
+    for names in names.chunks(1000) {
+        let fields = names.iter().flat_map(|name| [name.as_str(), "v"]);
+        let words: Vec<&str> = ["hset", "h"].into_iter().chain(fields).collect();
+        assert_eq!(host.ask(client, &request(&words)), ":1000\r\n");
+    }
+}
+
+#[test]
+fn commands_that_read_all_fields_serve_other_clients_between_their_pieces() {
+    let mut host = Host::new(1);
+    let (client, other) = (host.connect(0), host.connect(0));
+    fill_hash(&mut host, client);
+    let mut expected: Vec<String> = (0..KEYS).map(|n| format!("k{n}")).collect();
+    expected.sort();
+    for (command, elements) in [("hgetall h", 2 * KEYS), ("hkeys h", KEYS)] {
+        host.send(client, &line(command));
+        let (reply, turns) = answered_between(&mut host, client, other);
+        assert!(turns > 2, "{turns} turns");
+        assert!(keys_in(&reply) == expected);
+        assert!(reply.starts_with(format!("*{elements}\r\n").as_bytes()));
+    }
+    host.send(client, &lines(&["hvals h", "multi", "hkeys h", "exec", "ping"]));
+    host.settle();
+    let reply = String::from_utf8(host.received(client)).unwrap();
+    assert_eq!(reply.matches("$1\r\nv\r\n").count(), KEYS);
+    assert!(reply.contains(&format!("*1\r\n*{KEYS}\r\n")) && reply.ends_with("\r\n+PONG\r\n"));
+}
+
+#[test]
+fn fields_that_are_read_in_pieces_are_those_of_one_moment() {
+    // The hash changes once while it is read, or all the time, or goes.
+    for (change, changes) in
+        [("hset h new v", 1), ("hincrby h new 1", 1000), ("hdel h k0", 1), ("del h", 1), ("set h x", 1)]
+    {
+        let mut host = Host::new(1);
+        let (client, other) = (host.connect(0), host.connect(0));
+        fill_hash(&mut host, other);
+        host.send(client, &line("hgetall h"));
+        host.turn();
+        let mut reply = host.received(client);
+        assert!(reply.is_empty());
+        for n in 0..1000 {
+            if n < changes {
+                host.send(other, &line(change));
+            }
+            host.turn();
+            reply = host.received(client);
+            if !reply.is_empty() {
+                break;
+            }
+        }
+        let text = String::from_utf8(reply).unwrap();
+        let (elements, fields) = match change {
+            "hset h new v" => (2 * (KEYS + 1), KEYS),
+            "hincrby h new 1" => (2 * (KEYS + 1), KEYS),
+            "hdel h k0" => (2 * (KEYS - 1), KEYS - 1),
+            "del h" => (0, 0),
+            _ => {
+                assert!(text.starts_with("-WRONGTYPE "), "{text}");
+                continue;
+            }
+        };
+        assert!(text.starts_with(&format!("*{elements}\r\n")), "{change}");
+        assert_eq!(keys_in(text.as_bytes()).len(), fields, "{change}");
+        says(&mut host, client, "ping", "+PONG\r\n");
+    }
+}
+
 #[test]
 fn requests_behind_keys_are_answered_behind_it() {
     for workers in [1, 2] {
