@@ -43,6 +43,10 @@ pub(super) enum Paused {
     Keys(Box<Progress>),
     /// `HGETALL`, `HKEYS` or `HVALS`.
     Fields(Box<Fields>),
+    /// `WATCH`, with the argument that is watched next.
+    Watch(usize),
+    /// `UNWATCH` or `DISCARD`.
+    Unwatch,
     /// `FLUSHDB` or `FLUSHALL`, which waits for the removal of keys flushed before.
     Flush,
 }

@@ -1,10 +1,13 @@
 //! Commands that are done together.
 
 use super::refused::{ABORTED, DISCARD_ALONE, Done, EXEC_ALONE, NESTED_MULTI, Refused, WATCH_IN_MULTI};
-use super::session::{Queued, Transaction};
+use super::session::{Paused, Queued, Transaction};
 use super::watched::MAX_WATCHED;
 use super::{Context, Request};
 use crate::resp::Reply;
+
+/// Keys that are watched, or no longer watched, in a piece of work.
+const TOGETHER: usize = 2048;
 
 impl Transaction {
     /// One command more.
@@ -23,11 +26,11 @@ pub(super) fn multi(cx: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply
     Ok(())
 }
 
-pub(super) fn discard(cx: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<'_>) -> Done {
-    cx.session.transaction.take().ok_or(DISCARD_ALONE)?;
-    cx.session.unwatch(cx.shards);
-    reply.ok();
-    Ok(())
+pub(super) fn discard(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> Done {
+    if cx.session.paused.is_none() {
+        cx.session.transaction.take().ok_or(DISCARD_ALONE)?;
+    }
+    unwatch(cx, request, reply)
 }
 
 pub(super) fn exec(cx: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<'_>) -> Done {
@@ -53,9 +56,20 @@ pub(super) fn watch(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut
     if cx.session.transaction.is_some() {
         return Err(WATCH_IN_MULTI);
     }
+    if request.args.len() > MAX_WATCHED + 1 {
+        return Err(too_many_watched());
+    }
+    let first = match cx.session.paused.take() {
+        Some(Paused::Watch(at)) => at,
+        _ => 1,
+    };
     let space = cx.session.space;
-    for bytes in request.args.iter().skip(1) {
-        let key = cx.keys.key(space, bytes);
+    for at in first..request.args.len() {
+        if at - first == TOGETHER && request.is_done_in_pieces(cx.session) {
+            cx.session.paused = Some(Paused::Watch(at));
+            return Ok(());
+        }
+        let key = cx.keys.key(space, request.args.at(at));
         if !cx.session.watched.watch(&key, cx.shards, cx.now) {
             return Err(too_many_watched());
         }
@@ -69,8 +83,14 @@ fn too_many_watched() -> Refused {
     Refused::of(&[format!("ERR too many watched keys: {MAX_WATCHED} at most").as_bytes()])
 }
 
-pub(super) fn unwatch(cx: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<'_>) -> Done {
-    cx.session.unwatch(cx.shards);
+pub(super) fn unwatch(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> Done {
+    cx.session.paused = None;
+    if !request.is_done_in_pieces(cx.session) {
+        cx.session.unwatch(cx.shards);
+    } else if !cx.session.watched.clear_some(cx.shards, TOGETHER) {
+        cx.session.paused = Some(Paused::Unwatch);
+        return Ok(());
+    }
     reply.ok();
     Ok(())
 }

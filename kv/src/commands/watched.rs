@@ -96,6 +96,23 @@ impl WatchedKeys {
         self.keys.keys().map(|hash| shard_of(hash.0, count)).collect()
     }
 
+    /// Ends up to `most` watches. Returns true if none is left. The shards of the keys are among `shards`.
+    pub fn clear_some(&mut self, shards: &mut Shards<'_>, most: usize) -> bool {
+        if self.keys.len() <= most {
+            self.clear(shards);
+            return true;
+        }
+        let some: Vec<KeyHash> = self.keys.keys().take(most).copied().collect();
+        for hash in some {
+            if let Some(watched) = self.keys.remove(&hash) {
+                let key = watched.key(hash);
+                shards.of(&key).unwatch(&key);
+                self.bytes -= ENTRY + watched.key.len();
+            }
+        }
+        false
+    }
+
     /// Ends all watches. The shards of the keys are among `shards`.
     pub fn clear(&mut self, shards: &mut Shards<'_>) {
         for (hash, watched) in self.keys.drain() {

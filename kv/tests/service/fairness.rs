@@ -256,6 +256,35 @@ fn pattern_that_is_too_long_is_refused() {
 }
 
 #[test]
+fn watch_of_many_keys_serves_other_clients_between_its_pieces() {
+    for workers in [1, 2] {
+        let mut host = Host::new(workers);
+        let (client, other) = (host.connect(0), host.connect(0));
+        let names: Vec<String> = (0..60_000).map(|n| format!("k{n}")).collect();
+        let words: Vec<&str> = ["watch"].into_iter().chain(names.iter().map(String::as_str)).collect();
+        for end in ["unwatch", "discard", "exec"] {
+            host.send(client, &request(&words));
+            let (reply, turns) = answered_between(&mut host, client, other);
+            assert_eq!((&reply[..], turns > 20), (&b"+OK\r\n"[..], true), "{turns} turns");
+            if end == "exec" {
+                // The last of the keys is watched as the first is.
+                says(&mut host, other, "set k59999 x", "+OK\r\n");
+            }
+            if end != "unwatch" {
+                says(&mut host, client, "multi", "+OK\r\n");
+            }
+            host.send(client, &line(end));
+            let (reply, turns) = answered_between(&mut host, client, other);
+            let (expected, is_in_pieces) = if end == "exec" { ("*-1\r\n", false) } else { ("+OK\r\n", true) };
+            assert_eq!((&reply[..], turns > 20), (expected.as_bytes(), is_in_pieces), "{end}: {turns} turns");
+            says(&mut host, client, "discard", "-ERR DISCARD without MULTI\r\n");
+        }
+        let many = request(&["watch"].into_iter().chain(std::iter::repeat_n("k", (1 << 16) + 1)).collect::<Vec<_>>());
+        assert_eq!(host.ask(client, &many), "-ERR too many watched keys: 65536 at most\r\n");
+    }
+}
+
+#[test]
 fn client_that_watches_more_than_its_memory_allows_is_disconnected() {
     for workers in [1, 2] {
         let mut host = Host::with(workers, |settings: &mut Settings| settings.query = 1 << 20);
