@@ -40,8 +40,8 @@ fn flush(spaces: std::ops::Range<u8>, cx: &mut Context<'_, '_>, request: &Reques
     cx.session.paused = None;
     if request.is_done_in_pieces(cx.session) {
         // All shards are flushed together, when each can be without a wait.
-        let are_ready = cx.shards.all().fold(true, |ready, store| store.prepare_flush(spaces.clone(), PLACES) && ready);
-        if !are_ready {
+        let busy = cx.shards.all().filter_map(|store| (!store.prepare_flush(spaces.clone(), PLACES)).then_some(()));
+        if busy.count() > 0 {
             cx.session.paused = Some(Paused::Flush);
             return Ok(());
         }

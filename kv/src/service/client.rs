@@ -166,9 +166,9 @@ impl Client {
         }
     }
 
-    pub fn into_session(self) -> Option<Session> {
+    pub fn into_session(self) -> Option<Box<Session>> {
         match self.speech {
-            Speech::Resp { session, .. } => Some(*session),
+            Speech::Resp { session, .. } => Some(session),
             Speech::Memcached { .. } => None,
         }
     }
