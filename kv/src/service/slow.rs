@@ -119,6 +119,12 @@ impl Kv {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::commands::Settings;
+    use crate::resp::OwnedArgs;
+    use crate::service::{Config, Hub};
+    use linerate_bypass::arena::{Arena, ArenaConfig};
+    use linerate_bypass::mailbox::mailbox;
+    use linerate_bypass::{Postbox, Seat, Service};
 
     fn request(micros: u64) -> SlowRequest {
         SlowRequest { id: 0, time: 0, micros, args: vec![b"keys".to_vec()], peer: String::new(), name: Vec::new() }
@@ -140,6 +146,27 @@ mod tests {
         assert_eq!(log.list(4)[0].id, 10, "numbers go on");
         log.add(1, request(2), 0);
         assert!(log.list(4).is_empty());
+    }
+
+    #[test]
+    fn request_of_more_than_10_ms_is_counted_and_logged_and_a_shorter_one_is_not() {
+        let arena = Arena::new(ArenaConfig { bytes: 4 << 20, hugepages: false }).unwrap();
+        let settings = Settings { memory: 8 << 20, ..Settings::default() };
+        let hub = Hub::new(Config { settings, workers: 1, memcached: None, arena, export: None, counters: None });
+        let (sender, _mail) = mailbox(4);
+        let mut kv = Kv::new(hub.clone(), Seat { worker: 0, workers: 1, postbox: Postbox::new(vec![sender]) });
+        let session = kv.guest.take().unwrap();
+        let args: OwnedArgs = [&b"keys"[..], b"*"].into_iter().collect();
+        let keys = kv.keys.clone();
+        let request = Request::new(args.args(), 0, &keys);
+        assert!(request.may_take_long());
+        for micros in [9_999, 10_000, 70_000] {
+            kv.note_slow(&request, &session, micros);
+        }
+        assert_eq!(kv.slow_requests(), Some(2));
+        assert_eq!(hub.slow_log().list(9).iter().map(|slow| slow.micros).collect::<Vec<_>>(), [70_000, 10_000]);
+        let get: OwnedArgs = [&b"get"[..], b"k"].into_iter().collect();
+        assert!(!Request::new(get.args(), 0, &keys).may_take_long());
     }
 
     #[test]
