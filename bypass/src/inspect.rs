@@ -74,6 +74,8 @@ pub struct Snapshot {
     pub shortages: Option<Shortages>,
     /// Requests that its service has done: [`Service::requests`](crate::Service::requests).
     pub requests: Option<u64>,
+    /// Requests that held the worker for long: [`Service::slow_requests`](crate::Service::slow_requests).
+    pub slow_requests: Option<u64>,
 }
 
 /// How often a port could not do what it was asked.

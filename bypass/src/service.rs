@@ -417,6 +417,12 @@ pub trait Service {
         None
     }
 
+    /// Returns the number of requests so far that held the worker for so long that other connections noticed, if the service measures
+    /// that. It is asked for as [`requests`](Self::requests) is.
+    fn slow_requests(&self) -> Option<u64> {
+        None
+    }
+
     /// The connection is gone, and here is its state back. The last event of `conn`, which names nothing any more.
     fn closed(&mut self, net: &mut impl Transport, conn: ConnId, state: Self::Conn, why: CloseReason) {}
 }

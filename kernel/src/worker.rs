@@ -288,6 +288,7 @@ impl<S: Service> Inspect for Worker<S> {
             levels,
             shortages: None,
             requests: self.service.requests(),
+            slow_requests: self.service.slow_requests(),
         }
     }
 

@@ -42,6 +42,11 @@ impl<'a> Shards<'a> {
         self.stores[at].as_mut().expect("the shards of a command's keys are there")
     }
 
+    /// Returns true if both keys are in the same shard.
+    pub fn are_together(&self, one: &Key, other: &Key) -> bool {
+        shard_of(one.hash(), self.stores.len()) == shard_of(other.hash(), self.stores.len())
+    }
+
     /// Asks for what is under keys of these hashes, several of which are about to be looked for: first for all parts of the
     /// index, then for all items. What is there behind the first few hundred is not asked for; it would push those out again.
     pub fn fetch_ahead(&self, hashes: impl Iterator<Item = u64>) {

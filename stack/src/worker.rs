@@ -469,7 +469,8 @@ impl<N: Nic, S: Service, E: Engine<N>> Inspect for Worker<N, S, E> {
         engine.measure(&mut levels);
         let port = egress.nic().stats();
         let shortages = Some(Shortages { tx_full: port.tx_full, pool_empty: port.pool_empty });
-        Snapshot { worker: *worker, summary, levels, shortages, requests: self.service.requests() }
+        let (requests, slow_requests) = (self.service.requests(), self.service.slow_requests());
+        Snapshot { worker: *worker, summary, levels, shortages, requests, slow_requests }
     }
 
     fn slots(&self) -> usize {

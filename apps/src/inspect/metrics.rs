@@ -84,6 +84,11 @@ const METRICS: &[Metric] = &[
         |told| told.requests,
     ),
     counter(
+        "linerate_slow_requests_total",
+        "Requests that held the worker for more than 10 ms, in which it served nobody else (key-value only).",
+        |told| told.slow_requests,
+    ),
+    counter(
         "linerate_rx_bursts_total",
         "Turns in which frames (kernel: bytes or datagrams, RDMA: completions) came.",
         |told| Some(told.summary.bursts),

@@ -99,6 +99,10 @@ impl<S: Service> Service for Busy<S> {
         self.service.requests()
     }
 
+    fn slow_requests(&self) -> Option<u64> {
+        self.service.slow_requests()
+    }
+
     fn closed(&mut self, net: &mut impl Transport, conn: ConnId, state: S::Conn, why: CloseReason) {
         self.service.closed(net, conn, state, why);
     }

@@ -395,6 +395,7 @@ impl<C: Calls, S: Service> Inspect for Worker<C, S> {
             levels,
             shortages: None,
             requests: self.service.requests(),
+            slow_requests: self.service.slow_requests(),
         }
     }
 

@@ -7,6 +7,9 @@ use crate::resp::{Args, Reply, number};
 use crate::store::{Evict, From};
 use std::ops::RangeInclusive;
 
+/// Maximum of `slowlog-max-len`. An entry takes up to 5 KB, and each worker keeps as many.
+const MAX_SLOW_ENTRIES: i64 = 1 << 16;
+
 /// What goes when memory is full, as Redis calls it.
 const POLICIES: [(&str, Evict); 8] = [
     ("volatile-lru", Evict::Lru(From::Volatile)),
@@ -98,6 +101,22 @@ const PARAMETERS: &[Parameter] = &[
             Ok(())
         },
     ),
+    settable(
+        "slowlog-log-slower-than",
+        |settings, _| settings.slow_micros.to_string(),
+        |settings, value| {
+            settings.slow_micros = integer(value, -1..=i64::MAX)?;
+            Ok(())
+        },
+    ),
+    settable(
+        "slowlog-max-len",
+        |settings, _| settings.slow_entries.to_string(),
+        |settings, value| {
+            settings.slow_entries = integer(value, 0..=MAX_SLOW_ENTRIES)? as u64;
+            Ok(())
+        },
+    ),
     fixed("client-output-buffer-limit", |settings, _| {
         format!("normal {} 0 0 slave 268435456 67108864 60 pubsub 33554432 8388608 60", settings.output)
     }),
@@ -159,7 +178,9 @@ pub(super) fn get(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut R
     let settings = cx.server.settings();
     let is_asked = |parameter: &&Parameter| {
         let name = parameter.name.as_bytes();
-        request.args.iter().skip(2).any(|pattern| glob::is_match_ignoring_case(pattern, name))
+        // No name is so long that a longer pattern would be of use.
+        let mut patterns = request.args.iter().skip(2).filter(|pattern| pattern.len() <= glob::LONGEST);
+        patterns.any(|pattern| glob::is_match_ignoring_case(pattern, name))
     };
     let asked: Vec<&Parameter> = PARAMETERS.iter().filter(is_asked).collect();
     reply.map(asked.len());

@@ -31,7 +31,7 @@ pub(super) fn quit(cx: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<
 }
 
 pub(super) fn reset(cx: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<'_>) -> Done {
-    cx.session.unwatch(cx.shards, cx.keys);
+    cx.session.unwatch(cx.shards);
     let session = &mut *cx.session;
     session.transaction = None;
     session.space = 0;

@@ -1,20 +1,25 @@
 //! Patterns of keys.
 
+/// Maximum length of a pattern. It bounds the time of a match with a key.
+pub const LONGEST: usize = 256;
+
 /// Whether `text` is as `pattern` has it: `*` is any bytes, `?` is one, `[a-c]` one of some, `[^a]` none of them, and a
 /// backslash makes the next one ordinary.
 ///
 /// A star is tried again at the next place only until another star is reached, so that the time is at most the product of the
 /// lengths.
-pub fn is_match(pattern: &[u8], text: &[u8]) -> bool {
-    is_match_by(pattern, text, |byte| byte)
+///
+/// Adds the number of steps to `steps`.
+pub fn is_match(pattern: &[u8], text: &[u8], steps: &mut usize) -> bool {
+    is_match_by(pattern, text, |byte| byte, steps)
 }
 
 /// As [`is_match`], without regard to case.
 pub fn is_match_ignoring_case(pattern: &[u8], text: &[u8]) -> bool {
-    is_match_by(pattern, text, |byte| byte.to_ascii_lowercase())
+    is_match_by(pattern, text, |byte| byte.to_ascii_lowercase(), &mut 0)
 }
 
-fn is_match_by(mut pattern: &[u8], mut text: &[u8], as_one: impl Fn(u8) -> u8) -> bool {
+fn is_match_by(mut pattern: &[u8], mut text: &[u8], as_one: impl Fn(u8) -> u8, steps: &mut usize) -> bool {
     if text.is_empty() {
         // Not even a star is like nothing at all for Redis; its commands do not ask about a single one.
         return pattern.is_empty();
@@ -22,6 +27,8 @@ fn is_match_by(mut pattern: &[u8], mut text: &[u8], as_one: impl Fn(u8) -> u8) -
     // What follows the last star, and where it began to be tried.
     let mut retry: Option<(&[u8], &[u8])> = None;
     loop {
+        // A class may be read to the end of the pattern.
+        *steps += if pattern.first() == Some(&b'[') { pattern.len() } else { 1 };
         let step = match (pattern, text) {
             ([b'*', rest @ ..], _) => {
                 retry = Some((rest, text));
@@ -120,7 +127,7 @@ mod tests {
             ("a", "", false),
             ("**", "", false),
         ] {
-            assert_eq!(is_match(pattern.as_bytes(), text.as_bytes()), expected, "{pattern} {text}");
+            assert_eq!(is_match(pattern.as_bytes(), text.as_bytes(), &mut 0), expected, "{pattern} {text}");
         }
         assert!(is_match_ignoring_case(b"Max[M-O]*", b"MAXMEMORY"));
     }
@@ -128,6 +135,16 @@ mod tests {
     #[test]
     fn many_stars_take_no_long_time() {
         let pattern = b"*a".repeat(1000);
-        assert!(!is_match(&[&pattern[..], b"b"].concat(), &[b'a'; 5000]));
+        assert!(!is_match(&[&pattern[..], b"b"].concat(), &[b'a'; 5000], &mut 0));
+    }
+
+    #[test]
+    fn match_takes_at_most_the_product_of_the_lengths() {
+        let text = [b'a'; 500];
+        for pattern in [&b"*aaaaaaaaaaaaaaab"[..], b"*a*a*a*a*a*a*a*b", b"*[b-z][b-z][b-z]", b"a", b"*"] {
+            let mut steps = 0;
+            is_match(pattern, &text, &mut steps);
+            assert!((1..=(pattern.len() + 1) * (text.len() + 1)).contains(&steps), "{steps} steps");
+        }
     }
 }

@@ -3,9 +3,12 @@
 use super::counters::number_in;
 use super::options::integer;
 use super::refused::{Done, HASH_INTEGER, OVERFLOW};
+use super::scan::{KEY_WORK, Replies, WORK};
+use super::session::Paused;
 use super::{Context, Request};
 use crate::resp::Reply;
 use crate::resp::number::Digits;
+use crate::store::Str;
 
 /// Puts the fields in. Returns how many are new.
 fn put(cx: &mut Context<'_, '_>, request: &Request<'_>) -> Result<usize, super::Refused> {
@@ -92,33 +95,93 @@ pub(super) fn hdel(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut 
 }
 
 pub(super) fn hgetall(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> Done {
-    visit(cx, request, reply, Reply::map, |reply, field, value| {
-        reply.bulk(field);
-        reply.value(&value);
-    })
+    visit(
+        cx,
+        request,
+        reply,
+        |reply, len| reply.map(len),
+        |reply, field, value| {
+            reply.bulk(field);
+            reply.value(&value);
+        },
+    )
 }
 
 pub(super) fn hkeys(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> Done {
-    visit(cx, request, reply, Reply::array, |reply, field, _| reply.bulk(field))
+    visit(cx, request, reply, |reply, len| reply.array(len), |reply, field, _| reply.bulk(field))
 }
 
 pub(super) fn hvals(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> Done {
-    visit(cx, request, reply, Reply::array, |reply, _, value| reply.value(&value))
+    visit(cx, request, reply, |reply, len| reply.array(len), |reply, _, value| reply.value(&value))
+}
+
+/// Fields up to which a hash is read at one go.
+const FEW: usize = 4096;
+/// Fields that a piece of work looks at before it is compared with its limit.
+const TOGETHER: usize = 256;
+/// Times that reading is begun again because the hash has changed meanwhile, before it is read at one go.
+const RESTARTS: usize = 3;
+
+/// State of a command that reads all fields of a large hash and has not read all of them.
+#[derive(Debug, Default)]
+pub(super) struct Fields {
+    version: Option<u64>,
+    place: u64,
+    restarts: usize,
+    read: Replies,
 }
 
 /// Replies with something of each field, after the `head` for so many.
-fn visit<'a>(
+///
+/// A large hash is read in pieces if the session may be paused. The reply is that of one moment: if the hash has changed between two
+/// pieces, reading begins again.
+fn visit(
     cx: &mut Context<'_, '_>,
     request: &Request<'_>,
-    reply: &mut Reply<'a>,
-    head: impl Fn(&mut Reply<'a>, usize),
-    each: impl Fn(&mut Reply<'a>, &[u8], crate::store::Str<'_>),
+    reply: &mut Reply<'_>,
+    head: impl Fn(&mut Reply<'_>, usize),
+    each: impl Fn(&mut Reply<'_>, &[u8], Str<'_>),
 ) -> Done {
     let key = cx.key(request, 1);
+    let mut progress = match cx.session.paused.take() {
+        Some(Paused::Fields(progress)) => progress,
+        _ => Box::default(),
+    };
+    let may_pause = request.is_done_in_pieces(cx.session);
     let store = cx.shards.of(&key);
     let len = store.hlen(&key, cx.now)?;
-    head(reply, len);
-    store.hvisit(&key, cx.now, |field, value| each(reply, field, value))?;
+    let version = store.hversion(&key, cx.now)?;
+    if progress.place > 0 && progress.version != version {
+        *progress = Fields { restarts: progress.restarts + 1, ..Fields::default() };
+    }
+    if may_pause && len > FEW && progress.restarts <= RESTARTS {
+        progress.version = version;
+        let most = cx.server.settings().output;
+        let (protocol, mut work) = (reply.protocol, 0);
+        loop {
+            let Fields { place, read, .. } = &mut *progress;
+            *place = store.hscan(&key, *place, TOGETHER, cx.now, |field, value| {
+                work += KEY_WORK + field.len() + value.short().map_or(KEY_WORK, <[u8]>::len);
+                each(&mut Reply::new(read, protocol), field, value);
+            })?;
+            if read.exceed(most) {
+                read.overflow(reply);
+                return Ok(());
+            }
+            if *place == 0 {
+                head(reply, len);
+                read.write(reply);
+                break;
+            }
+            if work > WORK {
+                cx.session.paused = Some(Paused::Fields(progress));
+                return Ok(());
+            }
+        }
+    } else {
+        head(reply, len);
+        store.hvisit(&key, cx.now, |field, value| each(reply, field, value))?;
+    }
     cx.looked(len > 0);
     Ok(())
 }

@@ -2,6 +2,7 @@
 
 use super::DATABASES;
 use super::session::Client;
+use super::slowlog::SlowRequest;
 use crate::counters::Names;
 use crate::export::Layout;
 use crate::store::Evict;
@@ -37,6 +38,12 @@ pub trait Server {
 
     /// Returns the number of keys in the database `space`, in all shards.
     fn keys(&self, space: u8) -> u64;
+
+    /// Returns the slow requests of all workers, the newest first, at most [`Settings::slow_entries`].
+    fn slow_log(&self) -> Vec<SlowRequest>;
+
+    /// Removes all requests from the slow log.
+    fn reset_slow_log(&mut self);
 
     /// Where clients may read strings by themselves, and how they lie there, if they may.
     fn export(&self) -> Option<(RemotePlace, Layout)>;
@@ -77,6 +84,10 @@ pub struct Settings {
     /// Bytes of requests that are kept for a client at most: of one that has not come whole, but for long values, and of those
     /// that wait for `EXEC`.
     pub query: u64,
+    /// Microseconds for which a request holds a worker before it is in the slow log (`slowlog-log-slower-than`). If negative, none is.
+    pub slow_micros: i64,
+    /// Maximum number of requests in the slow log (`slowlog-max-len`).
+    pub slow_entries: u64,
 }
 
 impl Default for Settings {
@@ -90,6 +101,8 @@ impl Default for Settings {
             output: 0,
             bulk: 512 << 20,
             query: 64 << 20,
+            slow_micros: 10_000,
+            slow_entries: 128,
         }
     }
 }
@@ -105,6 +118,8 @@ pub struct Stats {
     pub hits: u64,
     /// Keys that were looked for and not found.
     pub misses: u64,
+    /// Requests that held a worker for more than 10 ms.
+    pub slow: u64,
 }
 
 /// What `INFO` says of the server.

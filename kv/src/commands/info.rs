@@ -96,6 +96,7 @@ fn stats(text: &mut String, _: &mut Context<'_, '_>, totals: &Totals) {
     line(text, "keyspace_hits", totals.stats.hits);
     line(text, "keyspace_misses", totals.stats.misses);
     line(text, "total_error_replies", totals.stats.errors);
+    line(text, "slow_requests", totals.stats.slow);
 }
 
 fn replication(text: &mut String, _: &mut Context<'_, '_>, _: &Totals) {

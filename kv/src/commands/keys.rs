@@ -74,8 +74,12 @@ fn move_to(cx: &mut Context<'_, '_>, request: &Request<'_>, replace: bool) -> Re
     if !replace && cx.shards.of(&to).exists(&to, cx.now) {
         return Ok(false);
     }
-    transfer(cx, &from, &to)?;
-    cx.shards.of(&from).remove(&from, cx.now);
+    if cx.shards.are_together(&from, &to) {
+        cx.shards.of(&from).rename(&from, &to, cx.now)?;
+    } else {
+        transfer(cx, &from, &to)?;
+        cx.shards.of(&from).remove(&from, cx.now);
+    }
     Ok(true)
 }
 

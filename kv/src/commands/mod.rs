@@ -27,9 +27,11 @@ mod refused;
 mod scan;
 mod server;
 mod session;
+mod slowlog;
 mod strings;
 mod table;
 mod transactions;
+mod watched;
 
 #[cfg(test)]
 mod testing;
@@ -37,6 +39,7 @@ mod testing;
 pub use host::{Change, Rejected, Server, Settings, Stats, Totals};
 pub use refused::Refused;
 pub use session::{Client, Session};
+pub use slowlog::SlowRequest;
 pub use table::{Command, Quick};
 
 use crate::resp::{Args, OwnedArgs, Reply};
@@ -44,7 +47,7 @@ use crate::shards::{ShardSet, Shards, shard_of};
 use crate::sink::Sink;
 use crate::store::{Key, Keys, Value};
 use refused::{NO_AUTH, TOO_LONG};
-use session::Queued;
+use session::{Paused, Queued};
 use table::{Flags, Touch};
 
 /// Databases, of which each client has one.
@@ -74,6 +77,8 @@ pub struct Request<'a> {
     args: Args<'a>,
     /// Its first key.
     key: Option<Key<'a>>,
+    /// It is one of a transaction, which is done at one go.
+    is_queued: bool,
 }
 
 impl<'a> Request<'a> {
@@ -96,12 +101,12 @@ impl<'a> Request<'a> {
             Ok(command) if command.first > 0 => Some(keys.key(space, args.at(command.first.into()))),
             _ => None,
         };
-        Request { command, args, key }
+        Request { command, args, key, is_queued: false }
     }
 
     /// The command of a transaction, which was found before.
     fn queued(queued: &'a Queued) -> Self {
-        Request { command: Ok(queued.command), args: queued.args.args(), key: None }
+        Request { command: Ok(queued.command), args: queued.args.args(), key: None, is_queued: true }
     }
 
     /// Bytes of the names that are every other argument from `first` on, and of the values behind them that are to be stored. A
@@ -160,11 +165,16 @@ impl<'a> Request<'a> {
                 add(keys::copy_space(self.args, *space).unwrap_or(*space), &self.args[2]);
             }
             Touch::Cursor => needed.add(scan::shard(&self.args[1], count).unwrap_or(0)),
-            Touch::All => *needed = ShardSet::all(count),
+            // The handler looks at one shard after the other.
+            Touch::EachShard if self.is_done_in_pieces(session) => needed.add(match &session.paused {
+                Some(Paused::Keys(progress)) => progress.shard,
+                _ => 0,
+            }),
+            Touch::All | Touch::EachShard => *needed = ShardSet::all(count),
             Touch::Select => *space = connection::selected(&self.args[1]).unwrap_or(*space),
-            Touch::Watched => needed.extend(session.watches(keys, count)),
+            Touch::Watched => needed.extend(session.watches(count)),
             Touch::Queue => {
-                needed.extend(session.watches(keys, count));
+                needed.extend(session.watches(count));
                 // Nothing of a spoiled one is done.
                 let transaction = session.transaction.iter().filter(|transaction| !transaction.is_spoiled);
                 for queued in transaction.flat_map(|transaction| &transaction.queue) {
@@ -178,6 +188,11 @@ impl<'a> Request<'a> {
     #[inline]
     pub fn is_portable(&self) -> bool {
         self.command().is_some_and(|command| command.touch == Touch::Keys && !command.flags.has(Flags::TRANSACTION))
+    }
+
+    /// Returns true if its handler may [pause](Session::is_paused) the session.
+    fn is_done_in_pieces(&self, session: &Session) -> bool {
+        session.may_pause && !self.is_queued
     }
 
     /// Whether it asks for the [list of connections](Server::clients).
@@ -222,7 +237,7 @@ impl<'a> Request<'a> {
     }
 
     fn execute(&self, command: &'static Command, cx: &mut Context<'_, '_>, reply: &mut Reply<'_>) {
-        cx.stats.commands += 1;
+        cx.stats.commands += u64::from(!cx.session.is_paused());
         if command.last != command.first as i8 && command.touch == Touch::Keys {
             let places = table::key_places(command, self.args.len());
             let hash = |at| cx.keys.key(cx.session.space, self.args.at(at)).hash();

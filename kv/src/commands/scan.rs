@@ -2,31 +2,67 @@
 
 use super::keys::kind_name;
 use super::options::integer;
-use super::refused::{CURSOR, Done, Refused, SYNTAX};
+use super::refused::{CURSOR, Done, LONG_PATTERN, Refused, SYNTAX};
+use super::session::Paused;
 use super::{Context, Request, glob};
 use crate::resp::{Args, Protocol, Reply};
 use crate::sink::Sink;
 use crate::store::Str;
+use linerate_bypass::Bytes;
 
-/// Places that are looked at together where all are.
-const TOGETHER: usize = 1 << 16;
-/// Places that a turn of a scan looks at, if it finds little.
+/// Maximum number of places of the index that a call of `SCAN` looks at, or a piece of `KEYS`.
 const PLACES: usize = 1 << 13;
+/// Steps of work after which a call of `SCAN` or a piece of `KEYS` ends: some milliseconds.
+pub(super) const WORK: usize = 1 << 20;
+/// Steps of work that a key takes beside its bytes and the comparison with the pattern: a cache miss.
+pub(super) const KEY_WORK: usize = 64;
 
+/// State of a `KEYS` that has not looked at all keys yet.
+#[derive(Debug, Default)]
+pub(super) struct Progress {
+    /// Shard that is looked at next, and the cursor there.
+    pub shard: usize,
+    cursor: u64,
+    found: Replies,
+}
+
+/// Looks at some of the keys and leaves the session paused, or at all of them where it must not be.
 pub(super) fn keys(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> Done {
     let (space, now) = (cx.session.space, cx.now);
-    let mut found = Found::new(&request.args[1], reply.protocol);
-    for store in cx.shards.all() {
-        let mut cursor = 0;
-        loop {
-            cursor = store.scan(space, cursor, TOGETHER, now, |key, _| found.take(key, None));
-            if cursor == 0 {
-                break;
-            }
+    let pattern = pattern(&request.args[1])?;
+    let is_done_in_pieces = request.is_done_in_pieces(cx.session);
+    let mut progress = match cx.session.paused.take() {
+        Some(Paused::Keys(progress)) => progress,
+        _ => Box::default(),
+    };
+    let most = cx.server.settings().output;
+    let mut found = Found::new(pattern, reply.protocol, std::mem::take(&mut progress.found));
+    let mut places = 0;
+    while let Some(store) = cx.shards.at(progress.shard) {
+        let together = found.places();
+        progress.cursor = store.scan(space, progress.cursor, together, now, |key, _| found.take(key, None));
+        places += together;
+        progress.shard += usize::from(progress.cursor == 0);
+        if progress.shard == cx.shards.count() {
+            break;
+        }
+        if found.replies.exceed(most) {
+            found.replies.overflow(reply);
+            return Ok(());
+        }
+        if is_done_in_pieces && (progress.cursor == 0 || places >= PLACES || found.work >= WORK) {
+            progress.found = found.replies;
+            cx.session.paused = Some(Paused::Keys(progress));
+            return Ok(());
         }
     }
-    found.reply(reply);
+    found.replies.reply(reply);
     Ok(())
+}
+
+/// Returns `pattern` if its length is allowed.
+fn pattern(pattern: &[u8]) -> Result<&[u8], Refused> {
+    if pattern.len() > glob::LONGEST { Err(LONG_PATTERN) } else { Ok(pattern) }
 }
 
 pub(super) fn randomkey(cx: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<'_>) -> Done {
@@ -81,7 +117,7 @@ impl<'a> Options<'a> {
         while let Some(option) = rest.next() {
             let value = rest.next().ok_or(SYNTAX)?;
             match &option.to_ascii_lowercase()[..] {
-                b"match" => options.pattern = value,
+                b"match" => options.pattern = pattern(value)?,
                 b"type" if takes_kind => options.kind = Some(value),
                 b"count" => {
                     let count = usize::try_from(integer(value)?).unwrap_or(0);
@@ -94,35 +130,92 @@ impl<'a> Options<'a> {
     }
 }
 
-/// What is replied, while it is not known yet how much it is.
+/// Replies that are collected before their number is known. Long values are not copied.
+#[derive(Debug, Default)]
+pub(super) struct Replies {
+    count: usize,
+    text: Vec<u8>,
+    /// Long values, and the position of each in the text.
+    values: Vec<(usize, Bytes)>,
+}
+
+impl Sink for Replies {
+    fn put(&mut self, bytes: &[u8]) {
+        self.text.extend_from_slice(bytes);
+    }
+
+    fn attach(&mut self, bytes: Bytes) {
+        self.values.push((self.text.len(), bytes));
+    }
+}
+
+impl Replies {
+    /// Returns true if the text is longer than `most` bytes, unless that is 0.
+    pub fn exceed(&self, most: u64) -> bool {
+        most > 0 && self.text.len() as u64 > most
+    }
+
+    /// Writes an array of the replies.
+    fn reply(&mut self, reply: &mut Reply<'_>) {
+        reply.array(self.count);
+        self.write(reply);
+    }
+
+    /// Writes all text at once, which has the client disconnected if it exceeds the limit of its output.
+    pub fn overflow(&self, reply: &mut Reply<'_>) {
+        reply.put(&self.text);
+    }
+
+    /// Writes the replies. Long text is not copied, but is sent as there is room.
+    pub fn write(&mut self, reply: &mut Reply<'_>) {
+        /// Text that is copied at once.
+        const SHORT: usize = 64 << 10;
+        if self.values.is_empty() && self.text.len() > SHORT {
+            return reply.attach(std::mem::take(&mut self.text).into());
+        }
+        let mut from = 0;
+        for (at, bytes) in self.values.drain(..) {
+            reply.put(&self.text[from..at]);
+            reply.attach(bytes);
+            from = at;
+        }
+        reply.put(&self.text[from..]);
+    }
+}
+
+/// Keys or fields that match a pattern.
 struct Found<'a> {
     pattern: &'a [u8],
     protocol: Protocol,
-    replies: Vec<u8>,
-    count: usize,
+    replies: Replies,
+    /// Steps of work that were done.
+    work: usize,
 }
 
 impl<'a> Found<'a> {
-    fn new(pattern: &'a [u8], protocol: Protocol) -> Self {
-        Found { pattern, protocol, replies: Vec::new(), count: 0 }
+    fn new(pattern: &'a [u8], protocol: Protocol, replies: Replies) -> Self {
+        Found { pattern, protocol, replies, work: 0 }
+    }
+
+    /// Returns the number of places to look at before the work is compared with its limit: the fewer the longer the pattern is.
+    fn places(&self) -> usize {
+        const FEWEST: usize = 8;
+        const MOST: usize = 512;
+        (4 * MOST / self.pattern.len().max(1)).clamp(FEWEST, MOST)
     }
 
     fn take(&mut self, name: &[u8], value: Option<&Str<'_>>) {
-        if self.pattern != b"*" && !glob::is_match(self.pattern, name) {
+        self.work += KEY_WORK + name.len();
+        if self.pattern != b"*" && !glob::is_match(self.pattern, name, &mut self.work) {
             return;
         }
         let mut reply = Reply::new(&mut self.replies, self.protocol);
         reply.bulk(name);
-        self.count += 1;
         if let Some(value) = value {
             reply.value(value);
-            self.count += 1;
+            self.work += value.short().map_or(KEY_WORK, <[u8]>::len);
         }
-    }
-
-    fn reply(&self, reply: &mut Reply<'_>) {
-        reply.array(self.count);
-        reply.put(&self.replies);
+        self.replies.count += 1 + usize::from(value.is_some());
     }
 }
 
@@ -131,7 +224,7 @@ pub(super) fn scan(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut 
     let options = Options::parse(request.args, 2, true)?;
     let shards = cx.shards.count() as u64;
     let number = cursor % shards;
-    let mut found = Found::new(options.pattern, reply.protocol);
+    let mut found = Found::new(options.pattern, reply.protocol, Replies::default());
     let is_kind = |name: &str| options.kind.is_none_or(|kind| kind.eq_ignore_ascii_case(name.as_bytes()));
     let (space, now) = (cx.session.space, cx.now);
     let mut next = 0;
@@ -139,14 +232,15 @@ pub(super) fn scan(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut 
         next = cursor / shards;
         let (mut keys, mut places) = (0, 0);
         // Where few keys are, more places are looked at, to a limit.
-        while keys < options.count && places < options.count.max(PLACES) {
-            next = store.scan(space, next, options.count, now, |key, kind| {
+        while keys < options.count && places < PLACES && found.work < WORK {
+            let together = options.count.min(found.places());
+            next = store.scan(space, next, together, now, |key, kind| {
                 keys += 1;
                 if is_kind(kind_name(kind)) {
                     found.take(key, None);
                 }
             });
-            places += options.count;
+            places += together;
             if next == 0 {
                 break;
             }
@@ -157,27 +251,34 @@ pub(super) fn scan(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut 
         0 => number + 1,
         next => next * shards + number,
     };
-    reply_scanned(next, &found, reply);
+    reply_scanned(next, &mut found.replies, reply);
     Ok(())
 }
 
 pub(super) fn hscan(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> Done {
-    let cursor = parse_cursor(&request.args[2])?;
+    let mut next = parse_cursor(&request.args[2])?;
     let key = cx.key(request, 1);
     let store = cx.shards.of(&key);
     if store.hlen(&key, cx.now)? == 0 {
-        reply_scanned(0, &Found::new(b"*", reply.protocol), reply);
+        reply_scanned(0, &mut Replies::default(), reply);
         return Ok(());
     }
     let options = Options::parse(request.args, 3, false)?;
-    let mut found = Found::new(options.pattern, reply.protocol);
-    let take = |field: &[u8], value: Str<'_>| found.take(field, Some(&value));
-    let next = store.hscan(&key, cursor, options.count, cx.now, take)?;
-    reply_scanned(next, &found, reply);
+    let mut found = Found::new(options.pattern, reply.protocol, Replies::default());
+    let mut left = options.count.min(PLACES);
+    while left > 0 && found.work < WORK {
+        let together = left.min(found.places());
+        next = store.hscan(&key, next, together, cx.now, |field, value| found.take(field, Some(&value)))?;
+        left -= together;
+        if next == 0 {
+            break;
+        }
+    }
+    reply_scanned(next, &mut found.replies, reply);
     Ok(())
 }
 
-fn reply_scanned(next: u64, found: &Found<'_>, reply: &mut Reply<'_>) {
+fn reply_scanned(next: u64, found: &mut Replies, reply: &mut Reply<'_>) {
     reply.array(2);
     reply.bulk(next.to_string().as_bytes());
     found.reply(reply);

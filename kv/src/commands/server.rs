@@ -1,6 +1,7 @@
 //! The whole of the data, and the time.
 
 use super::refused::{Done, NO_COUNTERS, Refused, SYNTAX};
+use super::session::Paused;
 use super::{Context, DATABASES, Request};
 use crate::resp::Reply;
 use linerate_bypass::RemotePlace;
@@ -25,6 +26,9 @@ pub(super) fn flushall(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &
     flush(0..DATABASES, cx, request, reply)
 }
 
+/// Places of the index that are looked at in each turn for keys flushed before, while a flush waits for them.
+const PLACES: usize = 1 << 12;
+
 fn flush(spaces: std::ops::Range<u8>, cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> Done {
     // It takes no time in either way.
     let is_way = |word: &[u8]| word.eq_ignore_ascii_case(b"async") || word.eq_ignore_ascii_case(b"sync");
@@ -32,6 +36,15 @@ fn flush(spaces: std::ops::Range<u8>, cx: &mut Context<'_, '_>, request: &Reques
         None => {}
         Some(how) if request.args.len() == 2 && is_way(how) => {}
         Some(_) => return Err(SYNTAX),
+    }
+    cx.session.paused = None;
+    if request.is_done_in_pieces(cx.session) {
+        // All shards are flushed together, when each can be without a wait.
+        let busy = cx.shards.all().filter_map(|store| (!store.prepare_flush(spaces.clone(), PLACES)).then_some(()));
+        if busy.count() > 0 {
+            cx.session.paused = Some(Paused::Flush);
+            return Ok(());
+        }
     }
     for store in cx.shards.all() {
         spaces.clone().for_each(|space| store.flush(space));

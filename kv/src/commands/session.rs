@@ -1,9 +1,11 @@
 //! What a connection is to the commands.
 
+use super::hashes::Fields;
+use super::scan::Progress;
 use super::table::{Command, Quick};
+use super::watched::WatchedKeys;
 use crate::resp::{Limits, OwnedArgs, Protocol};
-use crate::shards::{ShardSet, Shards, shard_of};
-use crate::store::Keys;
+use crate::shards::{ShardSet, Shards};
 use std::net::SocketAddr;
 
 /// One client's state.
@@ -24,10 +26,29 @@ pub struct Session {
     pub(super) library_version: Vec<u8>,
     /// What follows `MULTI`.
     pub(super) transaction: Option<Box<Transaction>>,
-    pub(super) watched: Vec<Watched>,
+    pub(super) watched: WatchedKeys,
+    /// Its commands may be done in pieces.
+    pub(super) may_pause: bool,
+    /// State of its command if that has been done in part.
+    pub(super) paused: Option<Paused>,
     pub(super) since: u64,
     pub(super) used: u64,
     pub(super) last: Option<&'static Command>,
+}
+
+/// State of a command between two of its pieces.
+#[derive(Debug)]
+pub(super) enum Paused {
+    /// `KEYS`.
+    Keys(Box<Progress>),
+    /// `HGETALL`, `HKEYS` or `HVALS`.
+    Fields(Box<Fields>),
+    /// `WATCH`, with the argument that is watched next.
+    Watch(usize),
+    /// `UNWATCH` or `DISCARD`.
+    Unwatch,
+    /// `FLUSHDB` or `FLUSHALL`, which waits for the removal of keys flushed before.
+    Flush,
 }
 
 /// Commands that wait for `EXEC`.
@@ -43,15 +64,6 @@ pub(super) struct Transaction {
 pub(super) struct Queued {
     pub command: &'static Command,
     pub args: OwnedArgs,
-}
-
-/// A key whose change lets the transaction fail.
-#[derive(Debug)]
-pub(super) struct Watched {
-    pub space: u8,
-    pub key: Box<[u8]>,
-    /// What it was when the watch began.
-    pub version: u64,
 }
 
 impl Session {
@@ -70,7 +82,9 @@ impl Session {
             library: Vec::new(),
             library_version: Vec::new(),
             transaction: None,
-            watched: Vec::new(),
+            watched: WatchedKeys::default(),
+            may_pause: false,
+            paused: None,
             since: now,
             used: now,
             last: None,
@@ -109,9 +123,21 @@ impl Session {
         self.is_http
     }
 
-    /// Bytes that its queued commands take.
+    /// Bytes that its queued commands and its watched keys take.
     pub fn queued_bytes(&self) -> usize {
-        self.transaction.as_ref().map_or(0, |transaction| transaction.bytes)
+        self.transaction.as_ref().map_or(0, |transaction| transaction.bytes) + self.watched.bytes()
+    }
+
+    /// Allows commands that take long to be done in pieces. While the session [is paused](Self::is_paused) after
+    /// [`Request::run`](super::Request::run), the same request has to be run again, after others have had their turn, until it has
+    /// replied.
+    pub fn allow_pieces(&mut self) {
+        self.may_pause = true;
+    }
+
+    /// Returns true if its last request has been done in part and has not replied.
+    pub fn is_paused(&self) -> bool {
+        self.paused.is_some()
     }
 
     /// Whether a request of it is just that: it may do all, and is not within a transaction.
@@ -139,18 +165,13 @@ impl Session {
     }
 
     /// The shards, of `count`, in which keys are watched for it: whoever closes the connection [lets them go](Self::unwatch).
-    pub fn watches(&self, keys: &Keys, count: usize) -> ShardSet {
-        self.watched.iter().map(|watched| shard_of(keys.key(watched.space, &watched.key).hash(), count)).collect()
+    pub fn watches(&self, count: usize) -> ShardSet {
+        self.watched.shards(count)
     }
 
     /// Lets all keys go that are watched for it, whose shards are there.
-    pub fn unwatch(&mut self, shards: &mut Shards<'_>, keys: &Keys) {
-        for watched in self.watched.drain(..) {
-            let key = keys.key(watched.space, &watched.key);
-            shards.of(&key).unwatch(&key);
-        }
-        // A client that watches once may watch often, but not many.
-        self.watched.shrink_to(16);
+    pub fn unwatch(&mut self, shards: &mut Shards<'_>) {
+        self.watched.clear(shards);
     }
 
     /// A command was refused: one among those of a transaction lets all of it fail.
@@ -204,7 +225,7 @@ pub struct Client {
     pub database: u8,
     /// Commands that wait for `EXEC`.
     pub queued: Option<usize>,
-    /// Bytes that they take.
+    /// Bytes that they and the watched keys take.
     pub queued_bytes: usize,
     /// Whether keys are watched for it.
     pub watches: bool,

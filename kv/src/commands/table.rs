@@ -3,7 +3,9 @@
 use super::refused::{Done, Refused};
 use super::transactions;
 use super::{Context, Request};
-use super::{clients, config, connection, counters, describe, expiry, hashes, info, keys, scan, server, strings};
+use super::{
+    clients, config, connection, counters, describe, expiry, hashes, info, keys, scan, server, slowlog, strings,
+};
 use crate::resp::{Args, Reply};
 use std::fmt;
 
@@ -58,6 +60,8 @@ pub(super) enum Touch {
     Cursor,
     /// All.
     All,
+    /// All, one after the other unless it is one of a transaction.
+    EachShard,
     /// None, but it changes the database of the commands after it.
     Select,
     /// Those of watched keys.
@@ -102,6 +106,8 @@ impl Flags {
     pub const AT_ONCE: u32 = 1 << 24;
     /// It asks for the list of connections.
     pub const CLIENTS: u32 = 1 << 25;
+    /// Its time depends on the size of the data, and not on its arguments alone.
+    pub const SIZED: u32 = 1 << 26;
 
     #[inline]
     pub fn has(self, flag: u32) -> bool {
@@ -159,6 +165,12 @@ impl Command {
         if self.arity < 0 { len >= arity } else { len == arity }
     }
 
+    /// Returns true if its time depends on the size of the data, and not on its arguments alone.
+    #[inline]
+    pub(super) fn depends_on_size(&self) -> bool {
+        self.flags.has(Flags::SIZED)
+    }
+
     /// Whether the argument at `at` may have been received apart.
     pub(super) fn takes_long(&self, at: usize) -> bool {
         match self.long {
@@ -180,6 +192,7 @@ const MORE: u32 = Flags::WRITE | Flags::DENY_OOM;
 const READ: u32 = Flags::READ;
 const FAST: u32 = Flags::FAST;
 const LIVE: u32 = Flags::LOADING | Flags::STALE;
+const SIZED: u32 = Flags::SIZED;
 const STRING: u32 = Flags::STRING;
 const HASH: u32 = Flags::HASH;
 const KEY: u32 = Flags::KEYSPACE;
@@ -208,7 +221,7 @@ pub(super) static COMMANDS: &[Command] = &[
     C::new("append", 3, MORE | FAST | STRING, strings::append).key("RW insert"),
     C::new("strlen", 2, READ | FAST | STRING, strings::strlen).key("RO"),
     C::new("getrange", 4, READ | STRING, strings::getrange).key("RO access"),
-    C::new("setrange", 4, MORE | STRING, strings::setrange).key("RW update"),
+    C::new("setrange", 4, MORE | STRING | SIZED, strings::setrange).key("RW update"),
     C::new("incr", 2, MORE | FAST | STRING, counters::incr).key("RW access update"),
     C::new("decr", 2, MORE | FAST | STRING, counters::decr).key("RW access update"),
     C::new("incrby", 3, MORE | FAST | STRING, counters::incrby).key("RW access update"),
@@ -220,20 +233,20 @@ pub(super) static COMMANDS: &[Command] = &[
     C::new("exists", -2, READ | FAST | KEY, keys::exists).keys(1, -1, 1, "RO"),
     C::new("touch", -2, READ | FAST | KEY, keys::touch).keys(1, -1, 1, "RO"),
     C::new("type", 2, READ | FAST | KEY, keys::kind).key("RO"),
-    C::new("rename", 3, WRITE | KEY, keys::rename).keys(1, 2, 1, "RW access delete,OW update"),
-    C::new("renamenx", 3, WRITE | FAST | KEY, keys::renamenx).keys(1, 2, 1, "RW access delete,OW insert"),
-    C::new("copy", -3, MORE | KEY, keys::copy).keys(1, 2, 1, "RO access,OW update").touch(Touch::Copy),
+    C::new("rename", 3, WRITE | KEY | SIZED, keys::rename).keys(1, 2, 1, "RW access delete,OW update"),
+    C::new("renamenx", 3, WRITE | FAST | KEY | SIZED, keys::renamenx).keys(1, 2, 1, "RW access delete,OW insert"),
+    C::new("copy", -3, MORE | KEY | SIZED, keys::copy).keys(1, 2, 1, "RO access,OW update").touch(Touch::Copy),
     C::new("object", -2, 0, server::whole).parts(&[
         C::new("object|encoding", 3, READ | KEY, keys::encoding).keys(2, 2, 1, "RO"),
         C::new("object|freq", 3, READ | KEY, keys::frequency).keys(2, 2, 1, "RO"),
         C::new("object|idletime", 3, READ | KEY, keys::idle).keys(2, 2, 1, "RO"),
     ]),
-    C::new("keys", 2, READ | KEY | Flags::DANGEROUS, scan::keys).touch(Touch::All),
-    C::new("scan", -2, READ | KEY, scan::scan).touch(Touch::Cursor),
-    C::new("randomkey", 1, READ | KEY, scan::randomkey).touch(Touch::All),
+    C::new("keys", 2, READ | KEY | Flags::DANGEROUS | SIZED, scan::keys).touch(Touch::EachShard),
+    C::new("scan", -2, READ | KEY | SIZED, scan::scan).touch(Touch::Cursor),
+    C::new("randomkey", 1, READ | KEY | SIZED, scan::randomkey).touch(Touch::All),
     C::new("dbsize", 1, READ | FAST | KEY, server::dbsize),
-    C::new("flushdb", -1, WRITE | KEY | Flags::DANGEROUS, server::flushdb).touch(Touch::All),
-    C::new("flushall", -1, WRITE | KEY | Flags::DANGEROUS, server::flushall).touch(Touch::All),
+    C::new("flushdb", -1, WRITE | KEY | Flags::DANGEROUS | SIZED, server::flushdb).touch(Touch::All),
+    C::new("flushall", -1, WRITE | KEY | Flags::DANGEROUS | SIZED, server::flushall).touch(Touch::All),
     C::new("expire", -3, WRITE | FAST | KEY, expiry::expire).key("RW update"),
     C::new("pexpire", -3, WRITE | FAST | KEY, expiry::pexpire).key("RW update"),
     C::new("expireat", -3, WRITE | FAST | KEY, expiry::expireat).key("RW update"),
@@ -250,30 +263,30 @@ pub(super) static COMMANDS: &[Command] = &[
     C::new("hget", 3, READ | FAST | HASH, hashes::hget).key("RO access"),
     C::new("hmget", -3, READ | FAST | HASH, hashes::hmget).key("RO access"),
     C::new("hdel", -3, WRITE | FAST | HASH, hashes::hdel).key("RW delete"),
-    C::new("hgetall", 2, READ | HASH, hashes::hgetall).key("RO access"),
-    C::new("hkeys", 2, READ | HASH, hashes::hkeys).key("RO access"),
-    C::new("hvals", 2, READ | HASH, hashes::hvals).key("RO access"),
+    C::new("hgetall", 2, READ | HASH | SIZED, hashes::hgetall).key("RO access"),
+    C::new("hkeys", 2, READ | HASH | SIZED, hashes::hkeys).key("RO access"),
+    C::new("hvals", 2, READ | HASH | SIZED, hashes::hvals).key("RO access"),
     C::new("hexists", 3, READ | FAST | HASH, hashes::hexists).key("RO"),
     C::new("hlen", 2, READ | FAST | HASH, hashes::hlen).key("RO"),
     C::new("hstrlen", 3, READ | FAST | HASH, hashes::hstrlen).key("RO"),
     C::new("hincrby", 4, MORE | FAST | HASH, hashes::hincrby).key("RW access update"),
-    C::new("hscan", -3, READ | HASH, scan::hscan).key("RO access"),
+    C::new("hscan", -3, READ | HASH | SIZED, scan::hscan).key("RO access"),
     // Connection.
     C::new("ping", -1, FAST | CLIENT, connection::ping),
     C::new("echo", 2, LIVE | FAST | CLIENT, connection::echo),
     C::new("quit", -1, FIRST | Flags::AT_ONCE, connection::quit),
-    C::new("reset", 1, FIRST | Flags::AT_ONCE, connection::reset).touch(Touch::Watched),
+    C::new("reset", 1, FIRST | Flags::AT_ONCE | SIZED, connection::reset).touch(Touch::Watched),
     C::new("select", 2, LIVE | FAST | CLIENT, connection::select).touch(Touch::Select),
     C::new("auth", -2, FIRST, connection::auth),
     C::new("hello", -1, FIRST, connection::hello),
     C::new("client", -2, 0, server::whole).parts(&[
         C::new("client|id", 2, OF_CLIENT, clients::id),
         C::new("client|info", 2, OF_CLIENT, clients::info),
-        C::new("client|list", -2, ADMIN | CLIENT | Flags::CLIENTS, clients::list),
+        C::new("client|list", -2, ADMIN | CLIENT | Flags::CLIENTS | SIZED, clients::list),
         C::new("client|setname", 3, OF_CLIENT, clients::setname),
         C::new("client|getname", 2, OF_CLIENT, clients::getname),
         C::new("client|setinfo", 4, OF_CLIENT, clients::setinfo),
-        C::new("client|kill", -3, ADMIN | CLIENT | Flags::CLIENTS, clients::kill),
+        C::new("client|kill", -3, ADMIN | CLIENT | Flags::CLIENTS | SIZED, clients::kill),
     ]),
     // Server.
     C::new("command", -1, LIVE | CLIENT, describe::command).parts(&[
@@ -285,7 +298,12 @@ pub(super) static COMMANDS: &[Command] = &[
         C::new("config|set", -4, ADMIN, config::set),
         C::new("config|resetstat", 2, ADMIN, config::resetstat),
     ]),
-    C::new("info", -1, LIVE | Flags::DANGEROUS, info::info),
+    C::new("info", -1, LIVE | Flags::DANGEROUS | SIZED, info::info),
+    C::new("slowlog", -2, 0, server::whole).parts(&[
+        C::new("slowlog|get", -2, LIVE | Flags::ADMIN, slowlog::get),
+        C::new("slowlog|len", 2, LIVE | Flags::ADMIN, slowlog::len),
+        C::new("slowlog|reset", 2, LIVE | Flags::ADMIN, slowlog::reset),
+    ]),
     C::new("time", 1, LIVE | FAST, server::time),
     C::new("linerate.export", 1, LIVE | FAST, server::export),
     C::new("linerate.counter", -1, LIVE | FAST, server::counter),
@@ -296,13 +314,13 @@ pub(super) static COMMANDS: &[Command] = &[
     C::new(
         "exec",
         1,
-        LIVE | Flags::NO_SCRIPT | Flags::SKIP_SLOWLOG | Flags::TRANSACTION | Flags::AT_ONCE,
+        LIVE | Flags::NO_SCRIPT | Flags::SKIP_SLOWLOG | Flags::TRANSACTION | Flags::AT_ONCE | SIZED,
         transactions::exec,
     )
     .touch(Touch::Queue),
-    C::new("discard", 1, BATCH | Flags::AT_ONCE, transactions::discard).touch(Touch::Watched),
+    C::new("discard", 1, BATCH | Flags::AT_ONCE | SIZED, transactions::discard).touch(Touch::Watched),
     C::new("watch", -2, BATCH | Flags::AT_ONCE, transactions::watch).keys(1, -1, 1, "RO"),
-    C::new("unwatch", 1, BATCH, transactions::unwatch).touch(Touch::Watched),
+    C::new("unwatch", 1, BATCH | SIZED, transactions::unwatch).touch(Touch::Watched),
 ];
 
 /// Places for names, several times as many as there are commands.

@@ -1,7 +1,7 @@
 //! A client and a server for tests.
 
 use super::session::Client as Listed;
-use super::{Change, Context, DATABASES, Rejected, Request, Server, Session, Settings, Stats, Totals};
+use super::{Change, Context, DATABASES, Rejected, Request, Server, Session, Settings, SlowRequest, Stats, Totals};
 use crate::counters::Names;
 use crate::export::tests::{SEED, export, find};
 use crate::export::{Export, Layout};
@@ -22,6 +22,7 @@ pub(super) struct Host {
     pub killed: Vec<u64>,
     pub totals: Totals,
     pub counters: Option<Names>,
+    pub slow: Vec<SlowRequest>,
     shards: Vec<Arc<ShardStats>>,
     /// Counters at the last reset.
     reset_at: Stats,
@@ -76,6 +77,14 @@ impl Server for Host {
         self.reset_at = *stats;
     }
 
+    fn slow_log(&self) -> Vec<SlowRequest> {
+        self.slow.clone()
+    }
+
+    fn reset_slow_log(&mut self) {
+        self.slow.clear();
+    }
+
     fn keys(&self, space: u8) -> u64 {
         self.shards.iter().map(|shard| shard.keys(space)).sum()
     }
@@ -121,6 +130,7 @@ impl Client {
                 killed: Vec::new(),
                 totals: Totals::default(),
                 counters: None,
+                slow: Vec::new(),
                 shards: stores.iter().flatten().map(|store| store.stats().clone()).collect(),
                 reset_at: Stats::default(),
             },

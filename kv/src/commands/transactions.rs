@@ -1,9 +1,13 @@
 //! Commands that are done together.
 
-use super::refused::{ABORTED, DISCARD_ALONE, Done, EXEC_ALONE, NESTED_MULTI, WATCH_IN_MULTI};
-use super::session::{Queued, Transaction, Watched};
+use super::refused::{ABORTED, DISCARD_ALONE, Done, EXEC_ALONE, NESTED_MULTI, Refused, WATCH_IN_MULTI};
+use super::session::{Paused, Queued, Transaction};
+use super::watched::MAX_WATCHED;
 use super::{Context, Request};
 use crate::resp::Reply;
+
+/// Keys that are watched, or no longer watched, in a piece of work.
+const TOGETHER: usize = 2048;
 
 impl Transaction {
     /// One command more.
@@ -22,23 +26,17 @@ pub(super) fn multi(cx: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply
     Ok(())
 }
 
-pub(super) fn discard(cx: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<'_>) -> Done {
-    cx.session.transaction.take().ok_or(DISCARD_ALONE)?;
-    cx.session.unwatch(cx.shards, cx.keys);
-    reply.ok();
-    Ok(())
+pub(super) fn discard(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> Done {
+    if cx.session.paused.is_none() {
+        cx.session.transaction.take().ok_or(DISCARD_ALONE)?;
+    }
+    unwatch(cx, request, reply)
 }
 
 pub(super) fn exec(cx: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<'_>) -> Done {
     let transaction = cx.session.transaction.take().ok_or(EXEC_ALONE)?;
-    let is_changed = cx.session.watched.iter().any(|watched| {
-        let key = cx.keys.key(watched.space, &watched.key);
-        let store = cx.shards.of(&key);
-        // What has expired counts once somebody has looked.
-        store.exists(&key, cx.now);
-        store.version(&key) != watched.version
-    });
-    cx.session.unwatch(cx.shards, cx.keys);
+    let is_changed = cx.session.watched.is_changed(cx.shards, cx.now);
+    cx.session.unwatch(cx.shards);
     if transaction.is_spoiled {
         return Err(ABORTED);
     }
@@ -58,24 +56,41 @@ pub(super) fn watch(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut
     if cx.session.transaction.is_some() {
         return Err(WATCH_IN_MULTI);
     }
+    if request.args.len() > MAX_WATCHED + 1 {
+        return Err(too_many_watched());
+    }
+    let first = match cx.session.paused.take() {
+        Some(Paused::Watch(at)) => at,
+        _ => 1,
+    };
     let space = cx.session.space;
-    for bytes in request.args.iter().skip(1) {
-        if cx.session.watched.iter().any(|watched| watched.space == space && &*watched.key == bytes) {
-            continue;
+    for at in first..request.args.len() {
+        if at - first == TOGETHER && request.is_done_in_pieces(cx.session) {
+            cx.session.paused = Some(Paused::Watch(at));
+            return Ok(());
         }
-        let key = cx.keys.key(space, bytes);
-        let store = cx.shards.of(&key);
-        // What has expired by now has not changed when it goes.
-        store.exists(&key, cx.now);
-        let version = store.watch(&key);
-        cx.session.watched.push(Watched { space, key: bytes.into(), version });
+        let key = cx.keys.key(space, request.args.at(at));
+        if !cx.session.watched.watch(&key, cx.shards, cx.now) {
+            return Err(too_many_watched());
+        }
     }
     reply.ok();
     Ok(())
 }
 
-pub(super) fn unwatch(cx: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<'_>) -> Done {
-    cx.session.unwatch(cx.shards, cx.keys);
+#[cold]
+fn too_many_watched() -> Refused {
+    Refused::of(&[format!("ERR too many watched keys: {MAX_WATCHED} at most").as_bytes()])
+}
+
+pub(super) fn unwatch(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> Done {
+    cx.session.paused = None;
+    if !request.is_done_in_pieces(cx.session) {
+        cx.session.unwatch(cx.shards);
+    } else if !cx.session.watched.clear_some(cx.shards, TOGETHER) {
+        cx.session.paused = Some(Paused::Unwatch);
+        return Ok(());
+    }
     reply.ok();
     Ok(())
 }
@@ -83,7 +98,6 @@ pub(super) fn unwatch(cx: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Rep
 #[cfg(test)]
 mod tests {
     use super::super::testing::Client;
-    use crate::store::Keys;
 
     #[test]
     fn commands_wait_and_are_done_together() {
@@ -174,7 +188,7 @@ mod tests {
             client.says("watch a", "+OK");
             client.says("multi", "+OK");
             client.says("discard", "+OK");
-            assert!(client.session.watches(&Keys::new(&[0; 16]), 4).is_empty());
+            assert!(client.session.watches(4).is_empty());
             client.run("hello 3");
             client.says("watch a", "+OK");
             client.says("set a 1", "+OK");

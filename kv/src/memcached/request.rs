@@ -105,6 +105,14 @@ impl<'a> Request<'a> {
         matches!(self.command, Command::Flush(_))
     }
 
+    /// Returns true if it names many keys.
+    #[inline]
+    pub fn may_take_long(&self) -> bool {
+        /// Bytes of keys that take far less than a millisecond.
+        const SHORT: usize = 4096;
+        matches!(&self.command, Command::Get { keys, .. } if keys.0.len() > SHORT)
+    }
+
     /// Returns true for an unknown command, which is answered with `ERROR`, and for an HTTP request.
     pub fn is_unknown(&self) -> bool {
         matches!(self.command, Command::Say(ERROR) | Command::Http)

@@ -29,6 +29,12 @@ impl<'a> Args<'a> {
         self.ranges.is_empty()
     }
 
+    /// Returns the number of bytes from the first to the last one, without those received apart.
+    #[inline]
+    pub fn len_of_text(&self) -> usize {
+        self.ranges.last().map_or(0, |last| last.end)
+    }
+
     /// The one at `at`, the command's being 0.
     #[inline]
     pub fn get(&self, at: usize) -> Option<&'a [u8]> {
@@ -50,9 +56,10 @@ impl<'a> Args<'a> {
     /// If there is none.
     #[inline]
     pub fn value(&self, at: usize) -> Value<'a> {
-        match self.longs.iter().find(|(number, _)| *number == at) {
-            None => Value::Short(self.at(at)),
-            Some((_, long)) => Value::Long(long.clone()),
+        // They are in the order of their numbers; most requests have none.
+        match self.longs.binary_search_by_key(&at, |(number, _)| *number) {
+            Err(_) => Value::Short(self.at(at)),
+            Ok(found) => Value::Long(self.longs[found].1.clone()),
         }
     }
 

@@ -18,6 +18,8 @@ pub(super) struct Client {
     pub incoming: Option<Incoming>,
     /// A request that waits for shards.
     pub asked: Option<Asked>,
+    /// A request that has been done in part, and goes on in the next turn.
+    pub paused: Option<Asked>,
     /// All clients, for that request, if they are known.
     pub list: Option<Vec<commands::Client>>,
     /// What is under way for it at other workers, so many things: no other request is begun before all of that is there.
@@ -46,7 +48,8 @@ pub(super) enum Speech {
 }
 
 impl Speech {
-    pub fn resp(session: Session) -> Self {
+    pub fn resp(mut session: Session) -> Self {
+        session.allow_pieces();
         Speech::Resp { session: Box::new(session), parser: resp::Parser::default(), has_no_room: false }
     }
 
@@ -121,6 +124,7 @@ impl Client {
             input: Vec::new(),
             incoming: None,
             asked: None,
+            paused: None,
             list: None,
             awaits: 0,
             has_more: false,
@@ -162,9 +166,9 @@ impl Client {
         }
     }
 
-    pub fn into_session(self) -> Option<Session> {
+    pub fn into_session(self) -> Option<Box<Session>> {
         match self.speech {
-            Speech::Resp { session, .. } => Some(*session),
+            Speech::Resp { session, .. } => Some(session),
             Speech::Memcached { .. } => None,
         }
     }
@@ -172,7 +176,7 @@ impl Client {
     /// Whether a request of it can be begun now.
     #[inline]
     pub fn is_ready(&self) -> bool {
-        self.awaits == 0 && self.asked.is_none() && !self.is_closing
+        self.awaits == 0 && self.asked.is_none() && self.paused.is_none() && !self.is_closing
     }
 
     /// Whether what there is to read of it begins with a request that can be begun now.
@@ -212,7 +216,8 @@ impl Client {
 
     /// Closes if nothing is left to be said.
     pub fn close_if_done(&mut self, net: &mut impl Transport) {
-        let has_said_all = self.is_closing || self.has_peer_finished && self.awaits == 0 && !self.has_more;
+        let is_busy = self.awaits > 0 || self.paused.is_some() || self.has_more;
+        let has_said_all = self.is_closing || self.has_peer_finished && !is_busy;
         if !has_said_all || !self.output.is_empty() {
             return;
         }

@@ -4,7 +4,7 @@ use super::Kv;
 use super::client::Speech;
 use super::hub::{Hub, Tally};
 use super::messages::{Message, Outbox};
-use crate::commands::{Change, Client, Rejected, Server, Settings, Stats, Totals};
+use crate::commands::{Change, Client, Rejected, Server, Settings, SlowRequest, Stats, Totals};
 use crate::counters::Names;
 use crate::export::Layout;
 use crate::memcached;
@@ -179,6 +179,14 @@ impl Server for Host {
 
     fn keys(&self, space: u8) -> u64 {
         self.hub.keys_in(space)
+    }
+
+    fn slow_log(&self) -> Vec<SlowRequest> {
+        self.hub.slow_log().list(usize::try_from(self.settings.slow_entries).unwrap_or(usize::MAX))
+    }
+
+    fn reset_slow_log(&mut self) {
+        self.hub.slow_log().clear();
     }
 }
 

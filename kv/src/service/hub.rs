@@ -1,6 +1,7 @@
 //! What all workers of a service have in common.
 
 use super::access::PasswordConflict;
+use super::slow::SlowLog;
 use crate::commands::{Change, Rejected, Settings, Stats, Totals};
 use crate::counters::Names;
 use crate::export::{Export, Layout};
@@ -63,6 +64,7 @@ pub struct Hub {
     removed_before: Mutex<store::Counts>,
     /// Time of the last log entry of an HTTP request, in milliseconds since 1970.
     warned: AtomicU64,
+    slow_log: SlowLog,
     /// When memcached clients' keys are flushed, 0 if never, and how often that was said.
     flush: Mutex<(u64, Option<u64>)>,
     flushes: AtomicU64,
@@ -94,6 +96,7 @@ impl Tally {
         self.stats.errors += other.stats.errors;
         self.stats.hits += other.stats.hits;
         self.stats.misses += other.stats.misses;
+        self.stats.slow += other.stats.slow;
         self.counts += other.counts;
         self.accepted += other.accepted;
         self.rejected += other.rejected;
@@ -114,7 +117,7 @@ fn random_key() -> [u8; 16] {
 }
 
 /// What a lock protects is whole after every step.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -152,6 +155,7 @@ impl Hub {
             shards: (0..workers).map(|_| Arc::default()).collect(),
             removed_before: Mutex::default(),
             warned: AtomicU64::new(0),
+            slow_log: SlowLog::new(workers),
             flush: Mutex::default(),
             flushes: AtomicU64::new(0),
         })
@@ -193,6 +197,10 @@ impl Hub {
 
     pub(super) fn is_memcached(&self, port: u16) -> bool {
         self.memcached == Some(port)
+    }
+
+    pub(super) fn slow_log(&self) -> &SlowLog {
+        &self.slow_log
     }
 
     pub(super) fn memcached(&self) -> u16 {
@@ -355,6 +363,7 @@ impl Tally {
         less(&mut self.stats.errors, other.stats.errors);
         less(&mut self.stats.hits, other.stats.hits);
         less(&mut self.stats.misses, other.stats.misses);
+        less(&mut self.stats.slow, other.stats.slow);
         self.counts -= other.counts;
         less(&mut self.accepted, other.accepted);
         less(&mut self.rejected, other.rejected);

@@ -20,7 +20,7 @@ pub(super) enum Job {
     /// The requests of a datagram.
     Datagram(Box<Asked>),
     /// To tell the shards of the keys watched for a client that it has gone.
-    Unwatch(Session),
+    Unwatch(Box<Session>),
 }
 
 /// Shards that are needed together.
@@ -53,8 +53,8 @@ impl Lending {
 
 impl Kv {
     /// The keys watched for a client that has gone are not watched any more.
-    pub(super) fn borrow_to_unwatch(&mut self, session: Session) {
-        let shards = session.watches(&self.keys, self.stores.len());
+    pub(super) fn borrow_to_unwatch(&mut self, session: Box<Session>) {
+        let shards = session.watches(self.stores.len());
         if !shards.is_empty() {
             self.lending.queue(shards, Job::Unwatch(session));
         }
@@ -125,7 +125,7 @@ impl Kv {
                 kv.resume(net, client);
             }),
             Job::Datagram(asked) => self.run_waiting(net, &asked),
-            Job::Unwatch(mut session) => session.unwatch(&mut Shards::new(&mut self.stores), &self.keys),
+            Job::Unwatch(mut session) => session.unwatch(&mut Shards::new(&mut self.stores)),
         }
     }
 }

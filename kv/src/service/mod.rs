@@ -12,6 +12,7 @@
 //! | `datagrams.rs` | requests of memcached's clients that come in datagrams, without a connection |
 //! | `errand.rs`, `lending.rs`, `messages.rs` | requests for other workers' shards: sent there, or the shards fetched |
 //! | `host.rs` | what commands ask of the server as a whole |
+//! | `slow.rs` | requests that hold a worker for long: counted and logged |
 //! | `tending.rs` | what is done in the background |
 //!
 //! A connection's requests are done one after the other. One whose keys are in the worker's own shard is done at once. One whose
@@ -34,6 +35,7 @@ mod messages;
 mod output;
 mod quick;
 mod requests;
+mod slow;
 mod tending;
 
 pub use access::PasswordConflict;
@@ -49,7 +51,7 @@ use errand::Errand;
 use host::Host;
 use lane::Lane;
 use lending::Lending;
-use linerate_bypass::time::Duration;
+use linerate_bypass::time::{Clock, Duration};
 use linerate_bypass::{CloseReason, ConnId, Datagram, Origin, Seat, Service, Transport};
 use messages::Outbox;
 use output::Replies;
@@ -99,6 +101,8 @@ pub struct Kv {
     stats: Stats,
     counts: memcached::Counts,
     clock: tending::Clock,
+    /// Measures requests that may take long.
+    stopwatch: Clock,
     /// Milliseconds since 1970.
     now: u64,
     /// The slot of the client that is looked at next, whether it is idle.
@@ -143,6 +147,7 @@ impl Kv {
             stats: Stats::default(),
             counts: memcached::Counts::default(),
             clock,
+            stopwatch: Clock::start(),
             now,
             swept: 0,
         }
@@ -256,6 +261,10 @@ impl Service for Kv {
     /// Commands of Redis' clients, and keys of memcached's, of which one command may have several.
     fn requests(&self) -> Option<u64> {
         Some(self.stats.commands + self.counts.keys())
+    }
+
+    fn slow_requests(&self) -> Option<u64> {
+        Some(self.stats.slow)
     }
 
     fn closed(&mut self, _: &mut impl Transport, conn: ConnId, (): (), _: CloseReason) {

@@ -62,6 +62,16 @@ impl Kv {
         self.serve(net, client);
     }
 
+    /// Goes on with `client` after others have had their turn: with its request that has been done in part, if it has one.
+    pub(super) fn take_turn(&mut self, net: &mut impl Transport, client: &mut Client) {
+        if let Some(asked) = client.paused.take().filter(|_| !client.is_closing()) {
+            self.ask_again(client, asked);
+            self.reply(net, client);
+            return self.resume(net, client);
+        }
+        self.serve(net, client);
+    }
+
     /// Who sends more than is kept for it is disconnected, as Redis does.
     fn limit_input(&mut self, net: &mut impl Transport, client: &mut Client) {
         let queued = client.session().map_or(0, Session::queued_bytes);
@@ -183,6 +193,10 @@ impl Kv {
                     client.awaits += 1;
                 } else {
                     self.run(&request, session);
+                    if session.is_paused() {
+                        client.paused = Some(Asked::Resp(args.to_owned()));
+                        self.unfinished.push(client.conn);
+                    }
                 }
                 let is_closing = session.is_closing();
                 parser.forget();
@@ -328,7 +342,8 @@ impl Kv {
     }
 
     /// Runs `request`, whose shards are there.
-    pub(super) fn run(&mut self, request: &Request<'_>, session: &mut Session) {
+    #[inline]
+    pub(super) fn run_untimed(&mut self, request: &Request<'_>, session: &mut Session) {
         let mut cx = commands::Context {
             shards: &mut Shards::new(&mut self.stores),
             keys: &self.keys,
@@ -341,7 +356,8 @@ impl Kv {
     }
 
     /// Runs `request` of a memcached client, whose shards are there.
-    pub(super) fn run_text(&mut self, request: &memcached::Request<'_>, value: Data<'_>) -> Flow {
+    #[inline]
+    pub(super) fn run_text_untimed(&mut self, request: &memcached::Request<'_>, value: Data<'_>) -> Flow {
         if self.host.flush.1.is_some_and(|at| at <= self.now) {
             self.tend_shard();
         }
@@ -363,7 +379,10 @@ impl Kv {
                     self.host.show(list);
                 }
                 self.run(&Request::new(args.args(), session.space(), &self.keys), session);
-                if session.is_closing() {
+                if session.is_paused() {
+                    client.paused = Some(Asked::Resp(args));
+                    self.unfinished.push(client.conn);
+                } else if session.is_closing() {
                     self.finish_session(client);
                 }
             }
@@ -406,7 +425,8 @@ impl Kv {
                     client.awaits += 1;
                     return;
                 }
-                (self.needs(&request, session), request.is_portable())
+                // What has been done in part here goes on here.
+                (self.needs(&request, session), request.is_portable() && !session.is_paused())
             }
             (Asked::Memcached(bytes, _), _) => {
                 let mut needs = ShardSet::NONE;

@@ -84,7 +84,7 @@ impl Kv {
         }
         self.serve_datagrams(net);
         for conn in std::mem::take(&mut self.unfinished) {
-            self.with_client(net, conn, |kv, net, client| kv.serve(net, client));
+            self.with_client(net, conn, |kv, net, client| kv.take_turn(net, client));
         }
         self.send_errands();
         Some(if is_full || has_more || !self.unfinished.is_empty() { Duration::ZERO } else { REST })

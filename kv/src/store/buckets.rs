@@ -62,12 +62,22 @@ impl Store {
             self.beside -= size;
             return result;
         }
+        self.note_change(table);
         self.split_some(table, now);
         Ok(())
     }
 
+    /// Gives the large hash `table` another version.
+    fn note_change(&mut self, table: u32) {
+        self.table_changes += 1;
+        if let Some(table) = self.tables.get_mut(table) {
+            table.version = self.table_changes;
+        }
+    }
+
     /// As [`Store::hset`], where the hash is the large one with the number `table`.
     pub(super) fn hset_large(&mut self, table: u32, field: Field<'_>, len: usize, now: u64) -> Result<bool, Error> {
+        self.note_change(table);
         let bucket = self.bucket_of(table, field.name);
         let old = self.find_in(table, bucket, field.name);
         if let (Some((location, range)), Near::Here(new)) = (&old, field.value) {
@@ -110,6 +120,7 @@ impl Store {
         if self.tables.get(table).is_some_and(|table| table.count == 1) {
             return (true, true);
         }
+        self.note_change(table);
         let mut scratch = std::mem::take(&mut self.scratch);
         let removed = self.gather(table, bucket, Some(name), &mut scratch);
         self.shrink_bucket(table, bucket, &scratch, now);

@@ -74,6 +74,13 @@ impl Store {
         }
     }
 
+    /// Removes the string that was under `key`, where a hash is now.
+    pub(super) fn withdraw_string(&mut self, key: &super::Key) {
+        if let Some(export) = self.export.as_mut().filter(|_| key.space == EXPORTED) {
+            export.remove(key.bytes);
+        }
+    }
+
     /// The keys of `space` have gone.
     pub(super) fn withdraw_all(&mut self, space: u8) {
         if space == EXPORTED

@@ -201,6 +201,16 @@ impl Store {
         })
     }
 
+    /// Returns the version of the hash under `key` if it is a large one: the fields and values are the same while the version is.
+    pub fn hversion(&mut self, key: &Key, now: u64) -> Result<Option<u64>, Error> {
+        let Some(location) = self.find_hash(key, now)? else { return Ok(None) };
+        let item = self.item(location);
+        Ok(match item.form() {
+            Form::Fields => None,
+            _ => self.tables.get(item.number()).map(|table| table.version),
+        })
+    }
+
     /// Bytes of what is under `field` of the hash under `key`.
     pub fn hstrlen(&mut self, key: &Key, field: &[u8], now: u64) -> Result<usize, Error> {
         Ok(self.hget(key, field, now)?.map_or(0, |value| value.len()))

@@ -4,6 +4,7 @@ use super::item::{Form, Tag};
 use super::long::{Long, Str, Value};
 use super::strings::What;
 use super::{Error, Expiry, Key, Kind, Store};
+use std::ops::Range;
 
 /// The bytes of a string or a field that are nobody else's.
 #[derive(Debug, Clone)]
@@ -129,6 +130,38 @@ impl Store {
         Some(Owned { value, expires_at: item.expires_at(), tag: item.tag(), changed: item.is_changed() })
     }
 
+    /// Moves the value of `from` to `to`, with its time to expire, in place of the value there. The time does not depend on the number of
+    /// fields of a hash. Returns false if nothing is under `from`. If there is no memory, both are as they were, unless what was under
+    /// `to` has been evicted.
+    ///
+    /// # Panics
+    /// If the keys are the same.
+    pub fn rename(&mut self, from: &Key, to: &Key, now: u64) -> Result<bool, Error> {
+        assert!((from.space, from.bytes) != (to.space, to.bytes), "a key is not renamed to itself");
+        let Some(location) = self.find(from, now) else { return Ok(false) };
+        let mut scratch = std::mem::take(&mut self.scratch);
+        let item = self.item(location);
+        let (form, tag, changed) = (item.form(), item.tag(), item.is_changed());
+        let expiry = item.expires_at().map_or(Expiry::Never, Expiry::At);
+        scratch.extend_from_slice(item.value());
+        let what = What { form, value: &scratch, tag, changed, stays: false };
+        // Until the item is removed, both lead to the same value: what makes room must not release it.
+        let result = self.with_pinned(from, |store| store.write(to, what, expiry, now));
+        scratch.clear();
+        self.scratch = scratch;
+        result?;
+        if form.kind() == Kind::Hash {
+            self.withdraw_string(to);
+        }
+        self.watches.changed(from.hash);
+        // It may lie elsewhere now.
+        if let Some(location) = self.find_any(from) {
+            self.unlink(from.hash, location);
+            self.free(location);
+        }
+        Ok(true)
+    }
+
     /// Puts what was under another key under `key`, instead of whatever is there. A hash takes as long as there are fields. If there is no memory for it, nothing is
     /// under `key`.
     pub fn import(&mut self, key: &Key, owned: Owned, now: u64) -> Result<(), Error> {
@@ -217,12 +250,19 @@ impl Store {
         self.index.len() == self.spaces.flushed()
     }
 
-    /// Takes away all keys of `space`. Their memory comes back by and by.
+    /// Returns true if all of `spaces` can be flushed at once. Otherwise too many keys are left of earlier flushes, and those at about
+    /// `most` places are removed.
+    pub fn prepare_flush(&mut self, spaces: Range<u8>, most: usize) -> bool {
+        if !self.spaces.can_flush(spaces.clone()) {
+            self.sweep_some(most);
+        }
+        self.spaces.can_flush(spaces)
+    }
+
+    /// Takes away all keys of `space`. Their memory comes back by and by. After some 200 flushes whose keys have not been removed yet,
+    /// it removes all of them, which takes as long as there are keys: [`prepare_flush`](Self::prepare_flush) is for those who cannot wait.
     pub fn flush(&mut self, space: u8) {
-        let old = self.spaces.current(space);
-        let (index, heap) = (&self.index, &self.heap);
-        let is_there = |hash| index.find(hash, |location| super::Item(heap.at(location)).space() == old).is_some();
-        self.watches.flushed(space, is_there);
+        self.watches.flushed(space);
         while !self.spaces.flush(space) {
             self.sweep_some(usize::MAX);
         }
@@ -262,7 +302,7 @@ impl Store {
     /// Notes changes of `key` from now on. Returns its [version](Self::version).
     pub fn watch(&mut self, key: &Key) -> u64 {
         self.is_heard = true;
-        self.watches.watch(key.hash, key.space)
+        self.watches.watch(key.hash)
     }
 
     /// Ends a [`watch`](Self::watch).
@@ -271,10 +311,16 @@ impl Store {
         self.is_heard = self.export.is_some() || !self.watches.is_empty();
     }
 
-    /// The version of a watched key: another one after every change. What has expired counts when it has come up, by a look at
-    /// the key for one.
+    /// The version of a watched key: another one after every change but a [flush](Self::flushes). What has expired counts when it
+    /// has come up, by a look at the key for one.
     pub fn version(&self, key: &Key) -> u64 {
         self.watches.version(key.hash)
+    }
+
+    /// Returns the number of flushes of `space`. A flush changes all keys that exist, so a watched key that existed when the watch
+    /// began has changed if this number has.
+    pub fn flushes(&self, space: u8) -> u64 {
+        self.watches.flushes(space)
     }
 }
 

@@ -105,7 +105,12 @@ pub struct Key<'a> {
     hash: u64,
 }
 
-impl Key<'_> {
+impl<'a> Key<'a> {
+    /// Creates a key of `space` with the hash that [`Keys`] computed of it before.
+    pub(crate) fn with_hash(space: u8, bytes: &'a [u8], hash: u64) -> Self {
+        Key { space, bytes, hash }
+    }
+
     /// Its hash, by the key that all shards have.
     #[inline]
     pub fn hash(&self) -> u64 {
@@ -143,6 +148,8 @@ pub struct Store {
     tables: Slab<Table>,
     /// Those of them that are nobody's.
     doomed: Vec<u32>,
+    /// Number of changes of large hashes.
+    table_changes: u64,
     /// Bytes that they take beside the heap.
     beside: usize,
     spaces: Spaces,
@@ -193,6 +200,7 @@ impl Store {
             longs: Slab::new(),
             tables: Slab::new(),
             doomed: Vec::new(),
+            table_changes: 0,
             beside: 0,
             spaces: Spaces::new(stats.clone()),
             watches: Watches::default(),
@@ -324,10 +332,15 @@ impl Store {
         self.drop_item(hash, location);
     }
 
-    fn drop_item(&mut self, hash: u64, location: Location) {
+    /// Takes the item at `location` out of the index.
+    fn unlink(&mut self, hash: u64, location: Location) {
         self.withdraw(location);
         self.index.remove(hash, location);
         self.spaces.removed(self.item(location).space());
+    }
+
+    fn drop_item(&mut self, hash: u64, location: Location) {
+        self.unlink(hash, location);
         self.release_value(location);
         self.free(location);
     }

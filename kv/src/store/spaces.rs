@@ -1,6 +1,7 @@
 //! Keyspaces, which are flushed at once and emptied later.
 
 use super::stats::ShardStats;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Keyspaces that there are: 16 databases, memcached's, and some more.
@@ -126,14 +127,24 @@ impl Spaces {
         }
     }
 
+    /// Returns true if numbers are free for the flush of all of `spaces`.
+    pub fn can_flush(&self, spaces: Range<u8>) -> bool {
+        let needed = spaces.filter(|space| self.len(*space) > 0).count();
+        (0..u8::MAX).filter(|number| self.is_free(*number)).take(needed).count() == needed
+    }
+
+    /// Returns true if `number` stands for no keyspace, and no item says it.
+    fn is_free(&self, number: u8) -> bool {
+        self.len[usize::from(number)] == 0 && self.current(self.outer(number)) != number
+    }
+
     /// Makes the items of `space` nobody's. Returns whether it did: it cannot while there are others of too many flushes.
     pub fn flush(&mut self, space: u8) -> bool {
         let old = self.current(space);
         if self.len[usize::from(old)] == 0 {
             return true;
         }
-        let is_free = |number: &u8| self.len[usize::from(*number)] == 0 && self.current(self.outer(*number)) != *number;
-        let Some(new) = (0..u8::MAX).find(is_free) else { return false };
+        let Some(new) = (0..u8::MAX).find(|number| self.is_free(*number)) else { return false };
         debug_assert_eq!(self.expiring[usize::from(new)], 0);
         self.outer[usize::from(new)] = space;
         self.current[usize::from(space)] = new;

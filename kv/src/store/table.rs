@@ -21,6 +21,8 @@ pub(crate) struct Table {
     pub doomed: bool,
     /// Redis would keep it as a table, too.
     pub is_wide: bool,
+    /// Number of its last change, which no other table of the store has had.
+    pub version: u64,
 }
 
 impl Table {

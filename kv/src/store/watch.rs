@@ -1,30 +1,36 @@
-//! Keys that somebody waits for a change of.
+//! Watched keys (`WATCH`).
 
-use std::collections::HashMap;
+use super::SPACES;
+use std::collections::BTreeMap;
 
-/// Watched keys, by hash: that another of the same hash counts as well does no harm.
+/// Table of the watched keys of a shard, by hash.
+///
+/// Two keys with the same hash share an entry: a change of either counts as a change of both, which lets a transaction fail without need
+/// and is harmless. The table is a tree because clients decide how large it gets: a hash table would move all entries at once when it
+/// grows.
 #[derive(Default)]
 pub(crate) struct Watches {
-    keys: HashMap<u64, Watch>,
-    /// Changes of watched keys, so far.
+    keys: BTreeMap<u64, Watch>,
+    /// Number of changes of watched keys.
     changes: u64,
+    /// Number of flushes of each keyspace.
+    flushes: [u64; SPACES],
 }
 
 struct Watch {
     by: usize,
-    space: u8,
     version: u64,
 }
 
 impl Watches {
-    /// The key is watched by one more. Returns its version.
-    pub fn watch(&mut self, hash: u64, space: u8) -> u64 {
-        let watch = self.keys.entry(hash).or_insert(Watch { by: 0, space, version: self.changes });
+    /// Adds a watch of the key. Returns the version of the key.
+    pub fn watch(&mut self, hash: u64) -> u64 {
+        let watch = self.keys.entry(hash).or_insert(Watch { by: 0, version: self.changes });
         watch.by += 1;
         watch.version
     }
 
-    /// The key is watched by one less.
+    /// Removes a watch of the key.
     pub fn unwatch(&mut self, hash: u64) {
         if let Some(watch) = self.keys.get_mut(&hash) {
             watch.by -= 1;
@@ -34,17 +40,17 @@ impl Watches {
         }
     }
 
-    /// Whether no key is watched.
+    /// Returns true if no key is watched.
     pub fn is_empty(&self) -> bool {
         self.keys.is_empty()
     }
 
-    /// The version of a key that is watched, another one after every change.
+    /// Returns the version of a watched key, which differs after every change except a flush of its keyspace.
     pub fn version(&self, hash: u64) -> u64 {
         self.keys.get(&hash).map_or(0, |watch| watch.version)
     }
 
-    /// The key has changed.
+    /// Notes a change of the key.
     #[inline]
     pub fn changed(&mut self, hash: u64) {
         if !self.keys.is_empty() {
@@ -60,11 +66,13 @@ impl Watches {
         }
     }
 
-    /// All keys of `space` have changed that `was_there` says yes to.
-    pub fn flushed(&mut self, space: u8, was_there: impl Fn(u64) -> bool) {
-        self.changes += 1;
-        for (_, watch) in self.keys.iter_mut().filter(|(hash, watch)| watch.space == space && was_there(**hash)) {
-            watch.version = self.changes;
-        }
+    /// Notes a flush of `space`, in a time that does not depend on the number of watched keys.
+    pub fn flushed(&mut self, space: u8) {
+        self.flushes[usize::from(space)] += 1;
+    }
+
+    /// Returns the number of flushes of `space`.
+    pub fn flushes(&self, space: u8) -> u64 {
+        self.flushes[usize::from(space)]
     }
 }

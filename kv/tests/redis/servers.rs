@@ -75,6 +75,12 @@ impl Server for Host {
 
     fn reset_totals(&mut self, _: &Stats) {}
 
+    fn slow_log(&self) -> Vec<linerate_kv::commands::SlowRequest> {
+        Vec::new()
+    }
+
+    fn reset_slow_log(&mut self) {}
+
     fn keys(&self, space: u8) -> u64 {
         self.shards.iter().map(|shard| shard.keys(space)).sum()
     }

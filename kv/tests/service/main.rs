@@ -1,6 +1,7 @@
 //! The service as its clients see it, on one worker and on several.
 
 mod datagrams;
+mod fairness;
 mod figures;
 mod http;
 mod net;

@@ -38,6 +38,7 @@ enum Do {
         count: u16,
     },
     Copy(u8),
+    Rename(u8),
     Flush,
     Wait(u64),
     Tick(usize),
@@ -64,6 +65,7 @@ fn what() -> impl Strategy<Value = Do> {
             .prop_map(|(first, count, len, fill)| Do::HSet { first, count: if len > 1000 { count % 4 } else { count }, len, fill }),
         4 => (0..300u16, 1..300u16).prop_map(|(first, count)| Do::HDel { first, count }),
         2 => any::<u8>().prop_map(Do::Copy),
+        2 => any::<u8>().prop_map(Do::Rename),
         1 => prop::bool::weighted(0.2).prop_map(|flush| if flush { Do::Flush } else { Do::Scan }),
         2 => delay().prop_map(Do::Wait),
         3 => (1..100usize).prop_map(Do::Tick),
@@ -171,7 +173,7 @@ impl Bench {
     fn step(&mut self, name: &Name, what: Do, may_refuse: bool) -> Result<(), TestCaseError> {
         self.compare(name)?;
         let (key, now) = (self.key(name), self.now);
-        let version = self.store.watch(&key);
+        let (version, flushes) = (self.store.watch(&key), self.store.flushes(name.0.0));
         let before = self.map.get(&name.0).cloned();
         let store = &mut self.store;
         let refused = |result: Result<(), Error>| {
@@ -334,6 +336,20 @@ impl Bench {
                     self.compare(&to)?;
                 }
             }
+            Do::Rename(other) if other % 40 != name.0.1 => {
+                let to: Name = ((name.0.0, other % 40), super::name(other % 40));
+                self.compare(&to)?;
+                let (key, to_key) = (self.key(name), self.key(&to));
+                let result = self.store.rename(&key, &to_key, now);
+                prop_assert!(result.is_err() || result == Ok(before.is_some()));
+                if !refused(result.map(|_| ()))?
+                    && let Some(value) = self.map.remove(&name.0)
+                {
+                    self.map.insert(to.0, value);
+                }
+                self.compare(&to)?;
+            }
+            Do::Rename(_) => {}
             Do::Flush => {
                 store.flush(name.0.0);
                 prop_assert_eq!((store.len(name.0.0), store.expiring(name.0.0)), (0, 0));
@@ -376,7 +392,8 @@ impl Bench {
         let (key, now) = (self.key(name), self.now);
         self.compare(name)?;
         let after = self.map.get(&name.0).cloned();
-        prop_assert!(after == before || self.store.version(&key) != version, "a change was not noted");
+        let is_noted = self.store.version(&key) != version || self.store.flushes(name.0.0) != flushes;
+        prop_assert!(after == before || is_noted, "a change was not noted");
         self.store.unwatch(&key);
         let _ = now;
         Ok(())
