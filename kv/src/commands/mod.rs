@@ -3,7 +3,7 @@
 //! Whoever serves a connection keeps a [`Session`] for it, and for each request of its client
 //!
 //! 1. makes the arguments [whole](Request::whole), if there are long ones that have to be,
-//! 2. makes a [`Request`] of them: its [key](Request::key) is hashed, so that what it leads to can be fetched ahead,
+//! 2. makes a [`Request`] of them: its key is hashed, so that what it leads to can be fetched ahead,
 //! 3. sees to it that the shards are there that the request [needs](Request::needs); before it the requests that came before it
 //!    have run, for a transaction or another database changes what is needed,
 //! 4. [runs](Request::run) it, and closes the connection if the session is [closing](Session::is_closing) then.
