@@ -174,6 +174,10 @@ pub struct Config {
     /// reset and ends as [`IdleTimeout`](linerate_bypass::CloseReason::IdleTimeout). Keepalive probes and their answers are no data. A
     /// connection with unread or unacknowledged data may last up to a quarter longer. No limit if `None`.
     pub idle_timeout: Option<Duration>,
+    /// Stall timeout of the native engine: a connection that has data to send and whose peer has not acknowledged any for so long is reset
+    /// and ends as [`TimedOut`](linerate_bypass::CloseReason::TimedOut), even if the peer answers probes of its closed window. This bounds
+    /// how long a peer that does not read may hold memory (RFC 6429). It expires up to a second late. No limit if `None`.
+    pub stall_timeout: Option<Duration>,
     /// The receive buffer of a connection in bytes: the largest window we offer. The engine's own choice if `None`: the native
     /// engine begins with 64 KB and goes up to 4 MB where path and service take so much; the smoltcp engine has 64 KB.
     pub rx_buffer: Option<usize>,
@@ -183,8 +187,9 @@ pub struct Config {
     /// Packets that the connections of a worker of the native engine may hold together, received ones and ones to be sent; 32
     /// at least. Each takes a buffer of the port, however short it is. Seven eighths of the worker's share of the port's pool
     /// if `None`, and never more than that: the rest is for receiving acknowledgements with. When four sevenths of them are
-    /// held, no peer is offered more window than it has; when what was received holds five, no more of it is taken in; when six
-    /// are held, nothing more is queued to be sent behind something else.
+    /// held, packets run low: a connection may hold its share of them, and a peer is offered no more window than a segment beyond what the
+    /// service has read. When received data hold five sevenths, a connection may add at most four; when six are held, nothing more is queued to
+    /// be sent behind something else.
     pub max_packets: Option<usize>,
     /// Packets that one connection of the native engine may hold in either direction, 64 at least; beyond a gap in what it
     /// has received, half as many more. One for every 256 bytes of its buffer if `None`.
@@ -273,6 +278,7 @@ impl Default for Config {
             linger: None,
             fin_timeout: Some(Duration::from_secs(60)),
             idle_timeout: None,
+            stall_timeout: Some(Duration::from_secs(300)),
             rx_buffer: None,
             tx_buffer: None,
             max_packets: None,

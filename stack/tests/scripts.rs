@@ -18,6 +18,7 @@ mod scripts {
     mod dsack;
     mod ecn;
     mod exchange;
+    mod fair_share;
     mod flow_table;
     mod half_open;
     mod handshake;

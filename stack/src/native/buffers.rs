@@ -2,6 +2,7 @@
 
 use super::block::{Block, Flags, NO_BUFFERS};
 use super::connection::Pinned;
+use super::fair_share::Progress;
 use super::pacing::Pace;
 use super::queue::Queue;
 use super::reassembly::Reassembly;
@@ -46,6 +47,8 @@ pub(super) struct Buffers<P> {
     /// RCV.NXT, SND.UNA and SND.NXT as a timer last found them, and when it first did: for the time since which no data moved. What
     /// another connection has left there is taken for movement.
     pub seen: ([Seq; 3], Instant),
+    /// Progress as the search for connections that hold packets for too long has seen it.
+    pub progress: Progress,
     /// The place of [`extend`](SendQueue::extend) that the service has not committed yet, in bytes.
     pub reserved: u32,
 }
@@ -64,6 +67,7 @@ impl<P: Packet> Buffers<P> {
             turned: false,
             duplicate: (Seq(0), Seq(0)),
             seen: ([Seq(0); 3], Instant::ZERO),
+            progress: Progress::default(),
             reserved: 0,
         }
     }
@@ -83,6 +87,14 @@ impl<P: Packet> Buffers<P> {
         self.reassembly.clear();
         self.queue.clear();
         held
+    }
+
+    /// Gives memory back that queues have had for many packets.
+    #[cold]
+    #[inline(never)]
+    fn shrink(&mut self) {
+        self.received.shrink_to(KEPT);
+        self.queue.shrink_to(KEPT);
     }
 
     /// Packets of the port that the receiving side holds.
@@ -134,6 +146,7 @@ impl<P: Packet> Pool<P> {
         buffers.probe = None;
         buffers.pace = Pace::default();
         buffers.turned = false;
+        buffers.progress = Progress::default();
         buffers.idle = block.cwnd > initial_window(block.mss.into());
     }
 
@@ -147,6 +160,11 @@ impl<P: Packet> Pool<P> {
     #[inline]
     pub fn of_mut(&mut self, block: &Block) -> Option<&mut Buffers<P>> {
         self.buffers.get_mut(block.buffers as usize)
+    }
+
+    /// Returns the number of connections that have buffers.
+    pub fn attached(&self) -> usize {
+        self.buffers.len() - self.spare.len()
     }
 
     /// Panics unless each of the buffers is either spare, and empty, or in `owned`.
@@ -166,8 +184,8 @@ impl<P: Packet> Pool<P> {
         if !buffers.received.is_empty() || !buffers.queue.is_empty() || !buffers.reassembly.is_empty() {
             held = Some(buffers.clear());
         }
-        if buffers.received.capacity() > KEPT {
-            buffers.received.shrink_to(KEPT);
+        if buffers.received.capacity() > KEPT || buffers.queue.capacity() > KEPT {
+            buffers.shrink();
         }
         buffers.reserved = 0;
         // What it was went with them.

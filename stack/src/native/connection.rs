@@ -4,6 +4,7 @@ use super::block::{Block, Flags, State};
 use super::buffers::Pool;
 use super::cold::Cold;
 use super::exchange::Exchanges;
+use super::fair_share::Sweep;
 use super::flow_table::FlowTable;
 use super::isn::Secrets;
 use super::settings::Settings;
@@ -57,6 +58,8 @@ pub(super) struct Shared<P> {
     pub held_back: VecDeque<u32>,
     /// When the port's pool was last asked what is left in it.
     pub pool_asked: Instant,
+    /// Search for connections that hold packets for too long or too many of them.
+    pub sweep: Sweep,
     /// Connections with news for their service or something to send.
     pub active: Vec<u32>,
     /// Connections with something to send that the port did not take.

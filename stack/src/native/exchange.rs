@@ -128,9 +128,14 @@ impl<P> Exchanges<P> {
         Some(was)
     }
 
+    /// Number of connections with an exchange.
+    pub fn len(&self) -> usize {
+        self.places.len() - self.spare.len()
+    }
+
     /// Packets sent and not acknowledged: one in each exchange in which it is the peer's turn.
     pub fn sent(&self) -> usize {
-        self.places.len() - self.spare.len() - self.ours
+        self.len() - self.ours
     }
 
     /// Whether there are turns that services have to be told of, or have not answered.

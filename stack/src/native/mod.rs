@@ -16,6 +16,7 @@ mod connection;
 mod cookies;
 mod described;
 mod exchange;
+mod fair_share;
 mod fast_path;
 mod flow_table;
 mod greeting;
@@ -59,6 +60,7 @@ use buffers::Pool;
 use cold::Cold;
 use connection::{Connection, Pinned, Shared};
 use exchange::Exchanges;
+use fair_share::Sweep;
 use flow_table::FlowTable;
 use hashbrown::HashMap;
 use isn::Secrets;
@@ -121,6 +123,12 @@ struct Counts {
     fin_timeouts: u64,
     /// Connections ended by the idle timeout.
     idle_timeouts: u64,
+    /// Connections ended by the stall timeout.
+    stalled: u64,
+    /// Connections reset because they held more than their share of packets and made no progress.
+    shed: u64,
+    /// Out-of-order segments discarded after they were accepted.
+    discarded: u64,
 }
 
 impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
@@ -234,6 +242,7 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
             pinned: Pinned::default(),
             held_back: VecDeque::new(),
             pool_asked: now,
+            sweep: Sweep::new(now),
             active: Vec::new(),
             waiting: Waiting::default(),
             news: News::default(),
@@ -353,6 +362,7 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
             self.shared.pool_asked = now;
             self.count_kept(egress);
         }
+        self.sweep_if_due(now);
         self.end_turns(egress, now);
         self.go_on(egress, now);
         // What there is to send in the next turn is collected anew.
@@ -382,7 +392,9 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
         if news || reopens || asks {
             return Some(Instant::ZERO);
         }
-        [self.shared.wheel.next_expiry(), self.shared.time_wait.next_deadline()].into_iter().flatten().min()
+        let deadlines =
+            [self.shared.wheel.next_expiry(), self.shared.time_wait.next_deadline(), self.shared.next_sweep()];
+        deadlines.into_iter().flatten().min()
     }
 
     fn connections(&self) -> usize {
@@ -416,6 +428,9 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
         summary.drop_for("receive queue full", self.shared.counts.pruned);
         summary.drop_for("FIN-WAIT-2 timed out", self.shared.counts.fin_timeouts);
         summary.drop_for("connection idle for too long", self.shared.counts.idle_timeouts);
+        summary.drop_for("peer acknowledged nothing for too long", self.shared.counts.stalled);
+        summary.drop_for("reset under memory pressure", self.shared.counts.shed);
+        summary.drop_for("out-of-order data discarded", self.shared.counts.discarded);
         summary.drop_for("TIME-WAIT ended early", self.shared.time_wait.ended_early());
     }
 

@@ -2,11 +2,24 @@
 
 use super::NativeEngine;
 use super::block::{Block, Flags, State};
+use super::buffers::CROWDED;
 use super::connection::{Connection, Shared};
+use super::fair_share::MIN_SHARE;
 use crate::congestion::CongestionControl;
 use crate::egress::Egress;
 use linerate_bypass::time::Instant;
 use linerate_bypass::{Bytes, ConnId, Nic, Packet};
+
+/// Longest payload that is copied behind others in a crowded send queue.
+const SHORT: usize = 256;
+
+/// Returns the bytes of payload that are put into one outgoing packet: a segment, which is then sent from where it lies, or as many whole
+/// segments as have room if `mss` is at most a quarter of that. A peer that announces a small MSS pins hardly more packets than others.
+#[inline]
+fn payload_of_packet(mss: u16, room: usize) -> usize {
+    let mss = usize::from(mss.max(1));
+    if 4 * mss > room { mss } else { room - room % mss }
+}
 
 impl<P: Packet> Shared<P> {
     /// Bytes that can be queued on the connection of `block`.
@@ -112,8 +125,8 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     /// Whether what is queued has to go before more is: packets run low. One piece each may always be, so that no two
     /// connections wait for each other.
     fn is_crowded(&self) -> bool {
-        self.shared.pinned.all >= self.shared.settings.packets_in_advance
-            && self.shared.buffers.of(self.block).is_some_and(|buffers| !buffers.queue.is_empty())
+        let pieces = self.shared.buffers.of(self.block).map_or(0, |buffers| buffers.queue.pieces());
+        pieces > 0 && !self.shared.may_queue_packet(pieces)
     }
 
     pub(super) fn send_bytes(&mut self, bytes: Bytes) -> Result<(), Bytes> {
@@ -123,8 +136,8 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             return Err(bytes);
         }
         if self.is_crowded() {
+            // An acknowledgement of what is queued makes room.
             self.want_room();
-            self.shared.starved.push_back(self.slot);
             return Err(bytes);
         }
         if bytes.is_empty() {
@@ -154,8 +167,13 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         if self.room() < n as usize {
             return None;
         }
+        let is_low = self.shared.is_low();
         let block = &mut *self.block;
         let buffers = self.shared.buffers.of_mut(block)?;
+        if is_low || buffers.queue.pieces() + buffers.received.len() > CROWDED {
+            // Piece by piece, within the share and with short ones put together.
+            return None;
+        }
         let mut end = block.nxt + block.unsent;
         self.shared.pinned.queued += buffers.received.len();
         while let Some(packet) = buffers.received.pop_front() {
@@ -193,13 +211,32 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         Some(part)
     }
 
+    /// Queues a received packet, which is counted. A short one is copied behind others if there are many of them.
     #[inline]
     fn queue_packet(&mut self, packet: P) {
         self.discard_reserved();
-        let end = self.block.nxt + self.block.unsent;
-        self.block.unsent += packet.len() as u32;
-        self.shared.buffers.attach(self.block).queue.push_packet(end, packet);
+        let is_low = self.shared.is_low();
+        let block = &mut *self.block;
+        let end = block.nxt + block.unsent;
+        block.unsent += packet.len() as u32;
+        let queue = &mut self.shared.buffers.attach(block).queue;
+        let crowded = if is_low { MIN_SHARE } else { CROWDED };
+        if queue.pieces() >= crowded
+            && packet.len() <= SHORT
+            && queue.append_copy(packet.data(), usize::from(block.mss))
+        {
+            self.shared.pinned.all -= 1;
+            self.shared.counts.copied += packet.len() as u64;
+            return;
+        }
+        queue.push_packet(end, packet);
         self.shared.pinned.queued += 1;
+    }
+
+    /// Returns true if more may be queued only when some of what is queued has been acknowledged: the connection holds its share.
+    fn holds_its_share(&self) -> bool {
+        let pieces = self.shared.buffers.of(self.block).map_or(0, |buffers| buffers.queue.pieces());
+        pieces > 0 && self.shared.may_not_forward(pieces)
     }
 
     fn queue_bytes(&mut self, bytes: Bytes) {
@@ -279,29 +316,31 @@ impl<'a, P: Packet, C: CongestionControl> Connection<'a, P, C> {
         // The flush takes back what is not committed by then.
         self.dirty();
         let Connection { slot, block, shared, .. } = self;
-        let most = usize::from(block.mss);
+        let most = payload_of_packet(block.mss, egress.capabilities().data_room);
         let end = block.nxt + block.unsent;
-        let buffers = shared.buffers.attach(block);
-        let mut n = buffers.queue.extend(max, most);
+        let queue = &mut shared.buffers.attach(block).queue;
+        let mut n = queue.extend(max, most);
         if n == 0 {
-            let packet = if shared.pinned.all < shared.settings.packets_in_advance {
-                egress.allocate_for_payload()
-            } else {
-                None
-            };
+            let pieces = queue.pieces();
+            let packet = if shared.may_queue_packet(pieces) { egress.allocate_for_payload() } else { None };
             let Some(packet) = packet else {
                 // To be sent from, if only to give back the queues that it may have got for nothing.
                 if !block.flags.has_any(Flags::TOUCHED | Flags::DIRTY) {
                     shared.active.push(slot);
                 }
                 block.flags |= Flags::WANTS_ROOM | Flags::DIRTY;
-                shared.starved.push_back(slot);
+                // Otherwise an acknowledgement of what is queued makes room.
+                if pieces == 0 {
+                    shared.starved.push_back(slot);
+                }
                 return None;
             };
-            buffers.queue.push_packet(end, packet);
             shared.pinned.queue(1);
-            n = buffers.queue.extend(max, most);
+            let queue = &mut shared.buffers.attach(block).queue;
+            queue.push_packet(end, packet);
+            n = queue.extend(max, most);
         }
+        let buffers = shared.buffers.attach(block);
         buffers.reserved = n as u32;
         buffers.queue.end_mut(n)
     }
@@ -351,17 +390,18 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         loop {
             let to = self.connection(sink);
             let room = to.room();
+            let is_full = to.holds_its_share();
             let mut from = self.connection(source);
             let Some(len) = from.first_len() else { break };
+            if room == 0 || is_full {
+                self.connection(sink).want_room();
+                break;
+            }
             if len <= room {
                 let Some(packet) = from.pop_received() else { break };
                 self.connection(sink).queue_packet(packet);
                 moved += len;
                 continue;
-            }
-            if room == 0 {
-                self.connection(sink).want_room();
-                break;
             }
             // A part of it, shared from here on.
             let Some(part) = from.split_received(room) else { break };

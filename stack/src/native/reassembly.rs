@@ -5,6 +5,12 @@ use super::seq::Seq;
 use linerate_bypass::Packet;
 use std::collections::VecDeque;
 
+/// Longest payload that is copied behind the piece before it, so that it pins no packet of its own.
+const SHORT: usize = 256;
+
+/// Pieces for which memory is kept when all are let go of.
+const KEPT: usize = 64;
+
 /// A piece of the stream, in the single packet that it came in. Its data is the payload.
 struct Held<P> {
     seq: Seq,
@@ -23,6 +29,8 @@ pub(super) struct Reassembly<P> {
     held: VecDeque<Held<P>>,
     /// The stretches that they make up, in order.
     runs: Vec<Run>,
+    /// Bytes held.
+    bytes: usize,
     /// A byte of the runs that grew last, the latest first: what is reported first (RFC 2018 §4).
     recent: [Seq; MAX_SACK_BLOCKS],
     recent_len: usize,
@@ -35,6 +43,8 @@ pub(super) struct Reassembly<P> {
 pub(super) enum Inserted {
     /// It is held, or part of it.
     Held,
+    /// It was short, and was copied behind the piece before it.
+    Copied,
     /// All of it had come before.
     Duplicate,
     /// There is no place for it.
@@ -46,6 +56,7 @@ impl<P: Packet> Reassembly<P> {
         Reassembly {
             held: VecDeque::new(),
             runs: Vec::new(),
+            bytes: 0,
             recent: [Seq(0); MAX_SACK_BLOCKS],
             recent_len: 0,
             fin: None,
@@ -62,6 +73,11 @@ impl<P: Packet> Reassembly<P> {
         self.held.len()
     }
 
+    /// Bytes held.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// Notes the sequence number of the peer's FIN, beyond a gap.
     pub fn set_fin(&mut self, at: Seq) {
         self.fin = Some(at);
@@ -70,7 +86,10 @@ impl<P: Packet> Reassembly<P> {
     /// Forgets everything.
     pub fn clear(&mut self) {
         self.held.clear();
+        self.held.shrink_to(KEPT);
         self.runs.clear();
+        self.runs.shrink_to(KEPT);
+        self.bytes = 0;
         self.recent_len = 0;
         self.fin = None;
     }
@@ -116,6 +135,7 @@ impl<P: Packet> Reassembly<P> {
                 break;
             }
             if end.at_or_after(next_end) {
+                self.bytes -= next.packet.len();
                 self.held.remove(at);
                 continue;
             }
@@ -125,10 +145,22 @@ impl<P: Packet> Reassembly<P> {
             end = next.seq;
             break;
         }
-        self.held.insert(at, Held { seq, packet });
+        let len = packet.len();
+        self.bytes += len;
+        let mut inserted = Inserted::Held;
+        if len <= SHORT
+            && let Some(before) = at.checked_sub(1).and_then(|i| self.held.get_mut(i))
+            && before.seq + before.packet.len() as u32 == seq
+            && let Some(place) = before.packet.append(len)
+        {
+            place.copy_from_slice(packet.data());
+            inserted = Inserted::Copied;
+        } else {
+            self.held.insert(at, Held { seq, packet });
+        }
         self.cover(seq, end);
         self.note_recent(seq);
-        Inserted::Held
+        inserted
     }
 
     /// Adds `start..end`, which no run holds whole, to the runs.
@@ -202,6 +234,7 @@ impl<P: Packet> Reassembly<P> {
             }
             let mut first = self.held.pop_front()?;
             let len = first.packet.len() as u32;
+            self.bytes -= len as usize;
             let end = first.seq + len;
             let skip = next - first.seq;
             self.uncover(end);
@@ -239,6 +272,7 @@ impl<P: Packet> Reassembly<P> {
         }
         assert!(!at.after(edge), "{at:?} is beyond the window {edge:?}");
         assert_eq!(runs, self.runs, "the runs");
+        assert_eq!(self.held.iter().map(|held| held.packet.len()).sum::<usize>(), self.bytes, "bytes held");
         assert!(runs.first().is_none_or(|run| run.start.after(next)), "{next:?} is held and was not taken");
     }
 
@@ -340,7 +374,7 @@ mod tests {
             for (at, len) in pieces {
                 let new = (at..at + len).any(|i| !there[i as usize]);
                 let inserted = reassembly.insert(Seq(base) + at, packet(&mut nic, at, len), usize::MAX);
-                prop_assert_eq!(inserted == Inserted::Held, new);
+                prop_assert_eq!(matches!(inserted, Inserted::Held | Inserted::Copied), new);
                 (at..at + len).for_each(|i| there[i as usize] = true);
                 // The runs are the stretches that are there.
                 let expected: Vec<_> = (0..500).filter(|i| there[*i] && (*i == 0 || !there[*i - 1])).map(|start| {

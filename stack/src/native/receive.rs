@@ -3,6 +3,7 @@
 use super::block::{Block, Flags, State};
 use super::buffers::{Buffers, CROWDED};
 use super::connection::Connection;
+use super::fair_share::MIN_SHARE;
 use super::input::Arrival;
 use super::reassembly::Inserted;
 use super::seq::Seq;
@@ -13,6 +14,14 @@ use linerate_bypass::time::Instant;
 /// The longest payload that is put together with others in a [crowded](CROWDED) queue, and what all in the queue have on
 /// average then: the short ones among many long ones, the ends of messages, are not worth a copy.
 const SHORT: u32 = 256;
+
+/// Kinds of data for which a connection may hold one more packet.
+struct ReceiveRoom {
+    /// Packets run low.
+    is_low: bool,
+    in_order: bool,
+    out_of_order: bool,
+}
 
 impl<P: Packet> Buffers<P> {
     /// Notes what of `arrival`, whose payload has not been taken in, was received before, for the next acknowledgement to
@@ -135,9 +144,25 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         self.fin_in_order(now);
     }
 
+    /// Returns the kinds of data for which the connection may hold one more packet.
+    fn receive_room(&self) -> ReceiveRoom {
+        let (shared, settings) = (&self.shared, &self.shared.settings);
+        let (all, unread, is_low) = (shared.pinned.all, shared.unread(), shared.is_low());
+        let (queued, held) =
+            shared.buffers.of(self.block).map_or((0, 0), |it| (it.received.len(), it.received_packets()));
+        ReceiveRoom {
+            is_low,
+            // Beyond the limit for all, only for a service that reads nearly at once.
+            in_order: all < settings.packets && (unread < settings.packets_received || queued < MIN_SHARE),
+            out_of_order: all < settings.packets_in_advance
+                && unread < settings.pressure
+                && (!is_low || held < shared.share()),
+        }
+    }
+
     /// Takes in one piece of payload at `seq`, in a single segment.
     fn take_piece(&mut self, mut seq: Seq, mut packet: P) {
-        let unread = self.shared.unread();
+        let room = self.receive_room();
         let block = &mut *self.block;
         let Some(buffers) = self.shared.buffers.of_mut(block) else { return };
         let len = packet.len() as u32;
@@ -163,7 +188,8 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         if seq == block.rcv_nxt {
             // What fills a gap makes the queue longer by what lay behind it.
             let fits = buffers.received.len() < self.shared.settings.rx_packets;
-            if buffers.received.len() >= CROWDED
+            let crowded = if room.is_low { MIN_SHARE } else { CROWDED };
+            if buffers.received.len() >= crowded
                 && (fits || buffers.reassembly.is_empty())
                 && len <= SHORT
                 && block.received as usize <= buffers.received.len() * SHORT as usize
@@ -172,10 +198,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             {
                 place.copy_from_slice(packet.data());
                 self.shared.counts.copied += u64::from(len);
-            } else if !fits
-                || self.shared.pinned.all >= self.shared.settings.packets
-                || unread >= self.shared.settings.packets_received
-            {
+            } else if !fits || !room.in_order {
                 self.shared.counts.pruned += 1;
                 return;
             } else {
@@ -188,14 +211,15 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
                 block.rcv_nxt += len;
                 block.received += len;
             }
-        } else if self.shared.pinned.all >= self.shared.settings.packets_in_advance
-            || unread >= self.shared.settings.pressure
-        {
+        } else if !room.out_of_order {
             self.shared.counts.pruned += 1;
         } else {
-            let limit = self.shared.settings.rx_scattered;
+            // Each packet pins a buffer of the port: short ones are held only as many as long ones would be worth.
+            let worth = CROWDED + buffers.reassembly.bytes() / SHORT as usize;
+            let limit = self.shared.settings.rx_scattered.min(worth);
             match buffers.reassembly.insert(seq, packet, limit) {
                 Inserted::Held | Inserted::Duplicate => {}
+                Inserted::Copied => self.shared.counts.copied += u64::from(len),
                 Inserted::Full => self.shared.counts.pruned += 1,
             }
         }

@@ -8,6 +8,9 @@ use linerate_bypass::{Bytes, Nic, Packet};
 /// Pieces in one frame at most: enough for 64 KB in segments of an ordinary link.
 const MAX_PIECES: usize = 48;
 
+/// Bytes of a piece on the heap: few allocations, and each of them is freed soon after a peer reads again.
+const HEAP_PIECE: usize = 16 << 10;
+
 /// A piece of the stream, which lies in one of two places.
 struct Piece<P> {
     seq: Seq,
@@ -72,6 +75,65 @@ impl<P: Packet> SendQueue<P> {
     pub fn clear(&mut self) {
         self.pieces.clear();
         self.unsent = 0;
+    }
+
+    /// Number of pieces that it has memory for.
+    #[inline]
+    pub fn capacity(&self) -> usize {
+        self.pieces.capacity()
+    }
+
+    /// Gives memory back that is for more than `most` pieces.
+    pub fn shrink_to(&mut self, most: usize) {
+        self.pieces.shrink_to(most);
+    }
+
+    /// Appends `bytes` to the last piece, if it lies in a packet that has never been sent, has room, and stays within `most` bytes.
+    /// Returns whether it did.
+    pub fn append_copy(&mut self, bytes: &[u8], most: usize) -> bool {
+        let Some(piece) = self.pieces.back_mut() else { return false };
+        let Some(packet) = &mut piece.packet else { return false };
+        if piece.len as usize + bytes.len() > most {
+            return false;
+        }
+        let Some(place) = packet.append(bytes.len()) else { return false };
+        place.copy_from_slice(bytes);
+        piece.len += bytes.len() as u32;
+        true
+    }
+
+    /// Copies all data to the heap, in pieces of [`HEAP_PIECE`] bytes, if packets of the port hold some. `nxt` is SND.NXT. Returns the
+    /// packets let go of, and the bytes copied.
+    pub fn move_to_heap(&mut self, nxt: Seq) -> (usize, usize) {
+        let packets = self.packets();
+        let Some(mut seq) = self.pieces.front().map(|piece| piece.seq).filter(|_| packets > 0) else { return (0, 0) };
+        let (mut copied, mut copy) = (0, Vec::new());
+        let mut moved = Queue::new();
+        let mut push = |seq: &mut Seq, copy: &mut Vec<u8>| {
+            let bytes = Bytes::from(std::mem::take(copy));
+            let len = bytes.len() as u32;
+            moved.push_back(Piece { seq: *seq, len, packet: None, kept: Some(bytes), pins: false });
+            *seq += len;
+        };
+        while let Some(piece) = self.pieces.pop_front() {
+            let mut bytes = piece.bytes().unwrap_or_default();
+            copied += bytes.len();
+            while !bytes.is_empty() {
+                let (part, rest) = bytes.split_at(bytes.len().min(HEAP_PIECE - copy.len()));
+                copy.extend_from_slice(part);
+                bytes = rest;
+                if copy.len() == HEAP_PIECE {
+                    push(&mut seq, &mut copy);
+                }
+            }
+        }
+        if !copy.is_empty() {
+            copy.shrink_to_fit();
+            push(&mut seq, &mut copy);
+        }
+        self.pieces = moved;
+        self.unsent = self.pieces.partition_point(|piece| !piece.end().after(nxt));
+        (packets, copied)
     }
 
     /// Queues the data of `packet`, a single segment, at `seq`, where the queue ends.

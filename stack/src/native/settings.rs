@@ -61,6 +61,7 @@ pub(super) struct Settings {
     pub keepalive: Option<Keepalive>,
     pub fin_timeout: Option<Duration>,
     pub idle_timeout: Option<Duration>,
+    pub stall_timeout: Option<Duration>,
     /// Set if a timer watches established connections without data in flight.
     pub watches_silence: bool,
     /// The receive queue's size to begin with, and the most that tuning makes of it.
@@ -86,6 +87,8 @@ pub(super) struct Settings {
     /// Packets that they may pin before less window is offered, and with what was received before nothing beyond a gap is
     /// taken in.
     pub pressure: usize,
+    /// Bytes of queued data that may lie on the heap instead of in packets: as many as the packets have room for.
+    pub parked_at_most: usize,
     pub tx_buffer: usize,
     /// Pieces that one connection's send queue may hold.
     pub tx_pieces: usize,
@@ -131,6 +134,7 @@ impl Settings {
             }),
             fin_timeout: config.fin_timeout.map(|timeout| timeout.min(Tick::REACH)),
             idle_timeout: config.idle_timeout.map(|timeout| timeout.min(Tick::REACH)),
+            stall_timeout: config.stall_timeout,
             watches_silence: config.keepalive.is_some() || config.idle_timeout.is_some(),
             rx_first: rx_most.min(FIRST_WINDOW) as u32,
             rx_most: rx_most as u32,
@@ -142,6 +146,7 @@ impl Settings {
             packets_in_advance: packets,
             packets_received: packets,
             pressure: packets,
+            parked_at_most: packets.saturating_mul(port.data_room),
             tx_buffer,
             tx_pieces: per_connection.unwrap_or((tx_buffer / 256).max(64)),
             ack_delay: config.ack_delay,

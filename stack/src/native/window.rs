@@ -18,11 +18,6 @@ impl<P> Shared<P> {
     pub(super) fn is_low(&self) -> bool {
         self.pinned.all >= self.settings.pressure
     }
-
-    /// Whether what services have not read holds hardly any packets.
-    fn has_read(&self) -> bool {
-        self.unread() < (self.settings.packets - self.settings.packets_in_advance) / 2
-    }
 }
 
 impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
@@ -57,13 +52,18 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     fn free(&mut self) -> u32 {
         if self.shared.is_low() {
             self.hold_back();
-            // No more than was promised: but one segment, if it is our own data that make packets run low and all of the peer's
-            // has been read. Both ends might else wait for each other.
-            let read = self.block.received == 0 && self.shared.has_read();
-            let segment = u32::from(self.block.mss).min(self.cold.rx_limit);
-            return if read { segment.max(self.block.rcv_window()) } else { 0 };
+            // No more than was promised: but one segment, if all data have been read. Whoever reads at once is served while others do not
+            // read, and two ends that both have much to send do not wait for each other.
+            let has_read = self.block.received == 0;
+            let has_packets = self.shared.pinned.all < self.shared.settings.packets_in_advance;
+            return if has_read && has_packets { self.segment().max(self.block.rcv_window()) } else { 0 };
         }
         self.cold.rx_limit.saturating_sub(self.block.received)
+    }
+
+    /// The least window that a full segment fits into, as the window field expresses it.
+    fn segment(&self) -> u32 {
+        u32::from(self.block.mss).next_multiple_of(1 << self.block.rcv_scale()).min(self.cold.rx_limit)
     }
 
     /// The window field of the next segment of the connection in `slot`, and the edge that it stands for. The edge moves
@@ -77,12 +77,14 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         }
         let free = self.free();
         let rx_limit = self.cold.rx_limit;
+        // The peer of a window below one segment waits for its persist timer, where the increase alone is no whole segment.
+        let reopens = self.shared.is_low() && self.block.rcv_window() < self.segment() && free >= self.segment();
         let block = &mut *self.block;
         block.flags.clear(Flags::CONSUMED);
         let scale = block.rcv_scale();
         let offered = block.rcv_window();
         let mut window = offered;
-        if free > offered && (free - offered >= u32::from(block.mss).min(rx_limit / 2) || free >= rx_limit) {
+        if free > offered && (free - offered >= u32::from(block.mss).min(rx_limit / 2) || free >= rx_limit || reopens) {
             window = free;
         }
         let mut field = (window >> scale).min(65_535);

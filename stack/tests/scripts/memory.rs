@@ -109,7 +109,7 @@ fn what_there_was_no_packet_to_send_with_is_sent_again_as_often_as_anything() {
 }
 
 #[test]
-fn peer_may_send_a_segment_while_data_to_be_sent_hold_the_packets() {
+fn peer_may_send_while_data_to_be_sent_hold_the_packets() {
     // Both ends might else wait for each other: the peer for window, and the worker for acknowledgements.
     native_only!();
     let mut s =
@@ -126,12 +126,11 @@ fn peer_may_send_a_segment_while_data_to_be_sent_hold_the_packets() {
         s.drain();
     }
     s.expect_delivered(next - 1);
-    assert!(s.flow().right_edge <= next + SEG, "packets are not low");
 }
 
 #[test]
-fn peer_gets_no_window_while_unread_data_hold_the_packets() {
-    // RFC 9293 §3.8.6: what was promised, and no more, until there are packets again.
+fn peer_of_a_service_that_reads_may_send_while_unread_data_hold_the_packets() {
+    // RFC 9293 §3.8.6: what was promised, and then a segment at a time, until there are packets again.
     native_only!();
     let mut s = Script::accepted_over_with(peer(), link(POOL), |config| settings::receive_buffer(config, 4096));
     s.on_port(5001).shake_hands();
@@ -143,16 +142,13 @@ fn peer_gets_no_window_while_unread_data_hold_the_packets() {
     s.on_port(5000);
     let edge = s.flow().right_edge;
     let mut next = 1;
-    while next < edge {
-        let len = SEG.min(edge - next);
+    while next < edge + 10 * SEG {
+        let len = SEG.min(s.flow().right_edge - next);
+        assert!(len > 0, "the window is closed at {next}");
         s.inject(data(next, len));
         next += len;
         s.pass(DELAYED_ACK + ms(5));
         s.drain();
     }
-    s.expect_delivered(edge - 1);
-    assert_eq!(s.flow().right_edge, edge);
-    s.on_port(5001).start_reading();
-    s.drain();
-    assert!(s.on_port(5000).flow().right_edge > edge, "the window stays closed");
+    s.expect_delivered(next - 1);
 }

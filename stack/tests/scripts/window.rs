@@ -333,18 +333,31 @@ fn a_window_held_back_while_packets_ran_low_opens_without_being_asked() {
     let ports = [6000, 6001, 6002, 6003, 6004];
     let mut s = unread(&ports, |config| {
         settings::receive_buffer(config, BUFFER);
-        // Four connections that fill their windows, seventeen packets each, hold four sevenths of them.
-        config.max_packets = Some(119);
+        // Four connections that fill their windows, with twelve packets each that hold too much to be packed, hold four sevenths.
+        config.max_packets = Some(84);
     });
-    let next = ports.map(|port| s.on_port(port).fill_window(1, 0))[0];
-    s.on_port(6001).start_reading();
-    s.expect_nothing_for(secs(60));
-    s.on_port(6000).start_reading();
-    let update = s.expect(ack(1, next));
-    assert!(update.raw.window >= 1460);
+    let next = 1 + BUFFER as Rel;
+    for port in ports {
+        s.on_port(port);
+        for n in 0..12 {
+            s.inject(data(1 + 1400 * n, (BUFFER as Rel - 1400 * n).min(1400)));
+        }
+        s.pass(DELAYED_ACK);
+        s.drain();
+    }
     s.on_port(6001);
-    let update = s.expect(ack(1, next));
-    assert!(update.raw.window >= 1460);
+    // A service that reads gets a segment.
+    let edge = s.on_port(6001).flow().right_edge;
+    s.start_reading();
+    s.expect(ack(1, next));
+    let opened = s.flow().right_edge;
+    assert!(opened > edge && opened <= next + 1460, "{edge} {opened} {next}");
+    s.on_port(6000).start_reading();
+    s.expect(ack(1, next));
+    assert!(s.flow().right_edge > next + 1460);
+    s.on_port(6001);
+    s.expect(ack(1, next));
+    assert!(s.flow().right_edge > next + 1460);
     assert_eq!(s.drops("receive queue full"), 0);
 }
 
@@ -375,18 +388,18 @@ fn no_more_window_is_offered_when_packets_run_low_and_what_was_offered_is_taken(
 fn the_packets_of_a_worker_are_bounded() {
     // However many connections there are, and however much window they have been offered.
     native_only!();
-    let mut s = unread(&[6000, 6001], |config| config.max_packets = Some(70));
+    let mut s = unread(&[6000, 6001], |config| config.max_packets = Some(56));
     for port in [6000, 6001] {
-        for n in 0..60 {
-            s.on_port(port).inject(data(1 + 300 * n, 300));
+        for n in 0..44 {
+            s.on_port(port).inject(data(1 + 1460 * n, 1460));
         }
         s.pass(DELAYED_ACK);
         s.drain();
     }
-    // Five sevenths; the others are for answers.
-    s.on_port(6000).expect_delivered(50 * 300);
-    s.on_port(6001).expect_delivered(0);
-    assert_eq!(s.drops("receive queue full"), 70);
+    // Five sevenths; the others are for answers, and for the least share of a connection.
+    s.on_port(6000).expect_delivered(40 * 1460);
+    s.on_port(6001).expect_delivered(4 * 1460);
+    assert_eq!(s.drops("receive queue full"), 44);
 }
 
 #[test]

@@ -193,6 +193,7 @@ pub mod settings {
     /// How long data may go unacknowledged.
     pub fn user_timeout(config: &mut Config, timeout: Duration) {
         config.user_timeout = timeout;
+        config.stall_timeout = None;
     }
 
     /// The largest receive window.

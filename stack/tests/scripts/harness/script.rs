@@ -152,6 +152,16 @@ impl Script {
         Setup { link, ..Setup::new(peer, |_| {}) }.start()
     }
 
+    /// A worker on such a link with this configuration, that listens.
+    pub fn listen_over_with(peer: Peer, link: LinkConfig, configure: impl FnOnce(&mut Config)) -> Self {
+        Setup { link, ..Setup::new(peer, configure) }.start()
+    }
+
+    /// Lets connections that are opened from now on be those of another peer.
+    pub fn use_peer(&mut self, peer: Peer) {
+        self.peer = peer;
+    }
+
     /// A connection that the peer has opened over such a link.
     pub fn accepted_over(peer: Peer, link: LinkConfig) -> Self {
         Self::accepted_over_with(peer, link, |_| {})

@@ -1,0 +1,275 @@
+//! Fair shares of the port's packets: limits of one connection while packets run low, and the sweep that takes packets back from
+//! connections that hold more than their share or have stopped to progress.
+//!
+//! A connection may hold any number of packets up to its buffer limits while all connections together hold less than the pressure
+//! limit. Beyond it, the share of a connection is the limit divided by the number of connections that hold packets, at most half of the
+//! packets that are left, and at least [`MIN_SHARE`]. The sweep visits connections in order of their slots. Under pressure it takes packets from the largest holders first:
+//! each pass over all connections halves the number of packets from which on a connection is a target. It discards out-of-order data,
+//! which the peer retransmits (RFC 2018 §8 permits it), moves queued data to the heap, and packs unread data into fewer packets.
+//! A connection whose peer has not acknowledged anything for [`SHED_AFTER`] and that still holds more is reset. Linux does the same
+//! below `tcp_mem`: it collapses and prunes queues, and kills orphans.
+
+use super::NativeEngine;
+use super::block::Flags;
+use super::buffers::Buffers;
+use super::connection::{Connection, Shared};
+use super::queue::Queue;
+use super::seq::Seq;
+use crate::congestion::CongestionControl;
+use linerate_bypass::Packet;
+use linerate_bypass::time::{Duration, Instant};
+
+/// Packets that a connection may hold in each direction, however many others hold packets.
+pub(super) const MIN_SHARE: usize = 4;
+
+/// Time without an acknowledgement after which queued data move to the heap.
+const PARK_AFTER: Duration = Duration::from_secs(15);
+/// Time without an acknowledgement after which a connection beyond its share is reset while packets run low.
+const SHED_AFTER: Duration = Duration::from_secs(5);
+/// The same while there is no packet for a connection that holds none.
+const SHED_AFTER_IF_STARVED: Duration = Duration::from_millis(500);
+/// Time after which out-of-order data are discarded if the first gap has not been filled.
+const GAP_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Time between two steps of the sweep.
+const PERIOD: Duration = Duration::from_millis(16);
+/// The same while packets run low.
+const PERIOD_UNDER_PRESSURE: Duration = Duration::from_micros(100);
+/// Steps of a pass over all connections, which takes about a second.
+const STEPS: usize = 64;
+/// Least number of connections that a step visits.
+const VISITS: usize = 16;
+/// Number of connections that a step visits while packets run low.
+const VISITS_UNDER_PRESSURE: usize = 256;
+
+/// Position and findings of the sweep.
+pub(super) struct Sweep {
+    /// Slot that is visited next.
+    cursor: usize,
+    /// Time of the next step while packets do not run low.
+    due: Instant,
+    /// Time of the last step.
+    last: Instant,
+    /// Packets from which on a connection is a target while packets run low.
+    threshold: usize,
+    /// Bytes on the heap: the result of the last pass and what was moved since.
+    parked: usize,
+    /// Bytes on the heap found by the present pass.
+    parked_in_pass: usize,
+}
+
+impl Sweep {
+    pub fn new(now: Instant) -> Self {
+        Sweep { cursor: 0, due: now, last: now, threshold: usize::MAX, parked: 0, parked_in_pass: 0 }
+    }
+
+    /// Notes `bytes` moved to the heap.
+    fn park(&mut self, bytes: usize) {
+        self.parked += bytes;
+        self.parked_in_pass += bytes;
+    }
+
+    /// Begins the next pass over all connections.
+    fn wrap(&mut self, pressure: usize, is_low: bool) {
+        self.cursor = 0;
+        self.parked = std::mem::take(&mut self.parked_in_pass);
+        self.threshold = if is_low { (self.threshold.min(pressure) / 2).max(MIN_SHARE) } else { pressure / 2 };
+    }
+}
+
+/// Times at which a connection last made progress in each direction, as far as the sweep has seen.
+#[derive(Debug, Default)]
+pub(super) struct Progress {
+    /// SND.UNA, and when it was first seen. [`Instant::ZERO`] before the first visit.
+    sent: (Seq, Instant),
+    /// RCV.NXT, and when it was first seen.
+    received: (Seq, Instant),
+    /// End of the queued data that have been moved to the heap.
+    parked_to: Option<Seq>,
+}
+
+/// Returns the time that has passed since `number` became what it is, none while nothing waits.
+fn age(seen: &mut (Seq, Instant), number: Seq, waits: bool, now: Instant) -> Duration {
+    if !waits || seen.1 == Instant::ZERO || seen.0 != number {
+        *seen = (number, now);
+    }
+    now.since(seen.1)
+}
+
+impl<P: Packet> Shared<P> {
+    /// Returns the packets that one connection may hold in one direction while packets run low: its part of the pressure limit, but no
+    /// more than half of what is left, so that connections that come later find some (Choudhury and Hahne, "Dynamic Queue Length
+    /// Thresholds for Shared-Memory Packet Switches", 1998).
+    #[cold]
+    #[inline(never)]
+    pub(super) fn share(&self) -> usize {
+        let left = self.settings.packets_in_advance.saturating_sub(self.pinned.all);
+        (self.settings.pressure / self.holders()).min(left / 2).max(MIN_SHARE)
+    }
+
+    /// Returns the number of connections that hold packets, at least one.
+    fn holders(&self) -> usize {
+        (self.buffers.attached() + self.exchanges.len()).max(1)
+    }
+
+    /// Returns true if received packets may not be added to a send queue of `pieces`, which needs no further packets.
+    #[inline]
+    pub(super) fn may_not_forward(&self, pieces: usize) -> bool {
+        self.is_low() && pieces >= (self.settings.packets_in_advance / self.holders()).max(MIN_SHARE)
+    }
+
+    /// Returns true if a packet may be added to a send queue of `pieces`.
+    #[inline]
+    pub(super) fn may_queue_packet(&self, pieces: usize) -> bool {
+        !self.is_low() || self.pinned.all < self.settings.packets_in_advance && pieces < self.share()
+    }
+
+    /// Returns the time of the next step of the sweep, if it has connections to visit.
+    pub(super) fn next_sweep(&self) -> Option<Instant> {
+        if self.buffers.attached() == 0 {
+            return None;
+        }
+        Some(if self.is_low() { self.sweep.last + PERIOD_UNDER_PRESSURE } else { self.sweep.due })
+    }
+}
+
+impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
+    /// Visits connections if the next step of the sweep is due.
+    #[inline]
+    pub(super) fn sweep_if_due(&mut self, now: Instant) {
+        if now >= self.shared.sweep.due || self.shared.is_low() {
+            self.sweep(now);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn sweep(&mut self, now: Instant) {
+        let (is_low, is_starved) = (self.shared.is_low(), !self.shared.starved.is_empty());
+        let sweep = &mut self.shared.sweep;
+        if now < sweep.due && now.since(sweep.last) < PERIOD_UNDER_PRESSURE && !is_starved {
+            return;
+        }
+        sweep.last = now;
+        sweep.due = now + PERIOD;
+        if self.shared.buffers.attached() == 0 {
+            return;
+        }
+        let visits = if is_low { VISITS_UNDER_PRESSURE } else { self.blocks.len() / STEPS + VISITS };
+        for _ in 0..visits.min(self.blocks.len()) {
+            if self.shared.sweep.cursor >= self.blocks.len() {
+                self.shared.sweep.wrap(self.shared.settings.pressure, is_low);
+            }
+            let slot = self.shared.sweep.cursor as u32;
+            self.shared.sweep.cursor += 1;
+            let block = &self.blocks[slot as usize];
+            if block.has_buffers() && !block.is_exchanging() {
+                self.connection(slot).visit(now);
+                if is_low && !self.shared.is_low() {
+                    break;
+                }
+            }
+        }
+    }
+}
+
+impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
+    /// Looks for data that have not moved for too long and, while packets run low, for packets beyond the share.
+    fn visit(&mut self, now: Instant) {
+        let block = &*self.block;
+        let Some(buffers) = self.shared.buffers.of_mut(block) else { return };
+        let waits = !buffers.queue.is_empty();
+        let stalled = age(&mut buffers.progress.sent, block.una, waits, now);
+        let gap = age(&mut buffers.progress.received, block.rcv_nxt, !buffers.reassembly.is_empty(), now);
+        let parked = buffers.progress.parked_to.filter(|end| end.after(block.una));
+        buffers.progress.parked_to = parked;
+        let held = buffers.received_packets() + buffers.queue.pieces();
+        self.shared.sweep.parked_in_pass += parked.map_or(0, |end| (end - block.una) as usize);
+        if gap >= GAP_TIMEOUT {
+            self.discard_out_of_order();
+        }
+        if self.shared.settings.stall_timeout.is_some_and(|timeout| stalled >= timeout) {
+            self.shared.counts.stalled += 1;
+            return self.end_with_reset(Flags::TIMED_OUT);
+        }
+        if stalled >= PARK_AFTER {
+            self.park();
+        }
+        if self.shared.is_low() && held >= self.shared.sweep.threshold {
+            self.shed(stalled);
+        }
+    }
+
+    /// Takes packets from the connection, which holds more than others.
+    fn shed(&mut self, stalled: Duration) {
+        let threshold = self.shared.sweep.threshold;
+        self.discard_out_of_order();
+        self.park();
+        self.pack_unread();
+        let block = &*self.block;
+        let limit = if self.shared.starved.is_empty() { SHED_AFTER } else { SHED_AFTER_IF_STARVED };
+        if stalled >= limit && self.shared.buffers.of(block).is_some_and(|buffers| buffers.pinned() >= threshold) {
+            self.shared.counts.shed += 1;
+            self.end_with_reset(Flags::TIMED_OUT);
+        }
+    }
+
+    /// Discards what lies beyond a gap. The peer has to retransmit it, although it may have been reported (RFC 2018 §8).
+    fn discard_out_of_order(&mut self) {
+        let Some(buffers) = self.shared.buffers.of_mut(self.block) else { return };
+        if buffers.reassembly.is_empty() {
+            return;
+        }
+        let packets = buffers.reassembly.packets();
+        buffers.reassembly.clear();
+        self.shared.pinned.all -= packets;
+        self.shared.counts.discarded += packets as u64;
+        // Buffers without anything in them are given back by the next flush.
+        self.dirty();
+    }
+
+    /// Moves queued data to the heap, unless the heap holds as much of them as the pool could.
+    fn park(&mut self) {
+        let block = &*self.block;
+        let Some(buffers) = self.shared.buffers.of_mut(block) else { return };
+        let bytes = (block.outstanding() + block.unsent + buffers.reserved) as usize;
+        if self.shared.sweep.parked + bytes > self.shared.settings.parked_at_most {
+            return;
+        }
+        self.discard_reserved();
+        let block = &*self.block;
+        let Some(buffers) = self.shared.buffers.of_mut(block) else { return };
+        let (packets, bytes) = buffers.queue.move_to_heap(block.nxt);
+        if packets > 0 {
+            buffers.progress.parked_to = Some(block.nxt + block.unsent);
+            self.shared.sweep.park(bytes);
+            self.shared.pinned.unqueue(packets);
+            self.shared.counts.copied += bytes as u64;
+        }
+    }
+
+    /// Packs what the service has not read into as few packets as it fits into.
+    fn pack_unread(&mut self) {
+        let Some(buffers) = self.shared.buffers.of_mut(self.block) else { return };
+        let before = buffers.received.len();
+        let copied = pack(buffers);
+        self.shared.pinned.all -= before - buffers.received.len();
+        self.shared.counts.copied += copied as u64;
+    }
+}
+
+/// Appends each unread packet to the one before it, where that has room. Returns the bytes copied.
+fn pack<P: Packet>(buffers: &mut Buffers<P>) -> usize {
+    let mut copied = 0;
+    let mut unread = std::mem::replace(&mut buffers.received, Queue::new());
+    while let Some(packet) = unread.pop_front() {
+        let len = packet.len();
+        if let Some(place) = buffers.received.back_mut().and_then(|last| last.append(len)) {
+            place.copy_from_slice(packet.data());
+            copied += len;
+        } else {
+            buffers.received.push_back(packet);
+        }
+    }
+    copied
+}
