@@ -136,6 +136,16 @@ pub struct NetArgs {
     #[arg(long, value_name = "TIME", value_parser = parse_duration_or_none)]
     pub fin_timeout: Option<Duration>,
 
+    /// Reset connections that have data to send and whose peer acknowledges none of them for this long, even if it answers; 0 sets no
+    /// limit [default: 5m]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration_or_none)]
+    pub stall_timeout: Option<Duration>,
+
+    /// Probe the peer of a connection that has been idle for this long, such as 2h, and reset it after nine probes at intervals of
+    /// 75s without an answer; 0 sends none [default: 5m for servers, 0 for loads]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration_or_none)]
+    pub keepalive: Option<Duration>,
+
     /// Reset connections on which no data moved in either direction for this long, such as 5m (native engine or --via kernel)
     /// [default: never]
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
@@ -254,6 +264,8 @@ impl NetArgs {
             ("--ecn", self.ecn),
             ("--linger", self.linger.is_some()),
             ("--fin-timeout", self.fin_timeout.is_some()),
+            ("--stall-timeout", self.stall_timeout.is_some()),
+            ("--keepalive", self.keepalive.is_some()),
             ("--max-packets", self.max_packets.is_some()),
             ("--max-packets-per-connection", self.max_packets_per_connection.is_some()),
         ];
@@ -359,6 +371,8 @@ impl NetArgs {
             ecn: false,
             linger: None,
             fin_timeout: None,
+            stall_timeout: None,
+            keepalive: None,
             idle_timeout: None,
             buffer: None,
             max_packets: None,
@@ -481,6 +495,8 @@ mod tests {
             ("--via kernel --linger 2s", "10.0.0.2:7", "--linger"),
             ("--via tap:lr0 --ip 10.0.0.2/24 --engine smoltcp --linger 0", "10.0.0.2:7", "--linger"),
             ("--via kernel --fin-timeout 5s", "10.0.0.2:7", "--fin-timeout has no effect with --via kernel"),
+            ("--via kernel --stall-timeout 5s", "10.0.0.2:7", "--stall-timeout has no effect with --via kernel"),
+            ("--via kernel --keepalive 5s", "10.0.0.2:7", "--keepalive has no effect with --via kernel"),
             (
                 "--via rdma:rxe0 --idle-timeout 5s",
                 "10.0.0.2:7",

@@ -5,11 +5,22 @@ use crate::capture::{Output, Writing};
 use crate::reach::{PER_WORKER, set_arena};
 use linerate_bypass::arena::{Arena, ArenaConfig, ArenaError};
 use linerate_bypass::dpdk::{self, Eal, Mbuf, PortConfig, QueuePair};
-use linerate_bypass::time::Clock;
+use linerate_bypass::time::{Clock, Duration};
 use linerate_bypass::{Seat, Service, Stop, Summary, Via};
-use linerate_stack::{Config, Crossing, Engine, NativeEngine, RSS_KEY, SmoltcpEngine, Worker};
+use linerate_stack::{Config, Crossing, Engine, Keepalive, NativeEngine, RSS_KEY, SmoltcpEngine, Worker};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+/// Idle time after which servers probe their clients, that of Redis (`tcp-keepalive`): clients that have gone without a FIN or RST are
+/// not kept for hours.
+const KEEPALIVE: Duration = Duration::from_secs(300);
+
+/// Returns the keepalive of `args`, or of a server without such.
+fn keepalive(args: &NetArgs, listen: &Listen) -> Option<Keepalive> {
+    let serves = !listen.tcp.is_empty();
+    let idle = args.keepalive.or(serves.then_some(KEEPALIVE))?;
+    (!idle.is_zero()).then(|| Keepalive { idle, ..Keepalive::default() })
+}
 
 /// An open port of DPDK, and what the stack's workers are told about the network behind it.
 pub struct Port {
@@ -78,6 +89,10 @@ impl Port {
             fin_timeout: args
                 .fin_timeout
                 .map_or(defaults.fin_timeout, |timeout| (!timeout.is_zero()).then_some(timeout)),
+            stall_timeout: args
+                .stall_timeout
+                .map_or(defaults.stall_timeout, |timeout| (!timeout.is_zero()).then_some(timeout)),
+            keepalive: keepalive(args, listen),
             idle_timeout: args.idle_timeout,
             pacing: args.pacing,
             ecn: args.ecn,
