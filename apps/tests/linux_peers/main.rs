@@ -21,3 +21,4 @@ mod flood;
 mod iperf;
 mod options;
 mod spoofed;
+mod starvation;

@@ -1,8 +1,9 @@
 //! Network namespaces, and tests that run in them.
 
 use super::program::{self, Program};
+use std::io::Write;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -121,6 +122,16 @@ pub fn plays(role: &str) -> bool {
 pub fn ip(arguments: &str) {
     let output = Command::new("ip").args(arguments.split(' ')).output().unwrap();
     assert!(output.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// Runs several commands of `ip` in one process.
+pub fn ip_batch(commands: &[&str]) {
+    let mut command = Command::new("ip");
+    command.args(["-batch", "-"]).stdin(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    child.stdin.take().unwrap().write_all(commands.join("\n").as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "ip {commands:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
 pub fn is_root() -> bool {

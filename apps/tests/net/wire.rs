@@ -1,6 +1,6 @@
 //! The wire between a Linux kernel and `linerate`: an AF_XDP port or a TAP port.
 
-use super::namespace::ip;
+use super::namespace::{ip, ip_batch};
 use super::program::{Program, linerate, linerate_in, wait_for};
 use std::net::SocketAddr;
 use std::path::Path;
@@ -21,11 +21,13 @@ pub fn servers() -> [SocketAddr; 2] {
     [V4, V6].map(|address| address.parse().unwrap())
 }
 
-/// Gives the kernel's end of the wire its addresses.
+/// Gives the kernel's end of the wire its addresses, in one process: over TAP a load is already waiting for answers to its solicitations.
 fn address(interface: &str) {
-    ip(&format!("addr add 10.9.0.1/24 dev {interface}"));
-    ip(&format!("addr add fd09::1/64 dev {interface} nodad"));
-    ip(&format!("link set {interface} up"));
+    ip_batch(&[
+        &format!("addr add 10.9.0.1/24 dev {interface}"),
+        &format!("addr add fd09::1/64 dev {interface} nodad"),
+        &format!("link set {interface} up"),
+    ]);
 }
 
 /// How the kernel is connected with `linerate`.

@@ -1,0 +1,92 @@
+//! Linux clients that do not read what an echo server sends them, and one that does and goes on being served.
+
+use super::client::{connect, random};
+use super::engine::is_native_for;
+use super::namespace::in_namespaces;
+use super::program::wait_for;
+use super::wire::{V4, Wire};
+use rustix::net::{AddressFamily, SocketType, socket, sockopt};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+/// Clients that do not read: enough to hold all packets of the server's port.
+const CLIENTS: usize = 24;
+/// Receive buffer of each, in bytes, so that they wait in the server.
+const RECEIVE_BUFFER: usize = 4096;
+/// Writes that no room was found for, one after the other, after which the server takes no more of a client.
+const REFUSALS: u32 = 100;
+/// Time in which the other client is served, and requests that are answered meanwhile at least. On an idle machine they are thousands.
+const TIME: Duration = Duration::from_secs(2);
+const LEAST: u32 = 100;
+
+/// Connects with a small receive buffer.
+fn connect_with_small_buffer(to: SocketAddr) -> TcpStream {
+    let socket = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    sockopt::set_socket_recv_buffer_size(&socket, RECEIVE_BUFFER).unwrap();
+    rustix::net::connect(&socket, &to).unwrap();
+    let stream = TcpStream::from(socket);
+    stream.set_nodelay(true).unwrap();
+    stream.set_nonblocking(true).unwrap();
+    stream
+}
+
+/// Writes messages of `len` bytes as long as there is room. Returns whether there was any.
+fn write_all_that_fits(stream: &mut TcpStream, len: usize) -> bool {
+    let message = vec![7; len];
+    let mut has_written = false;
+    loop {
+        match stream.write(&message) {
+            Ok(_) => has_written = true,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return has_written,
+            // The server may end the connection of a client that holds too much.
+            Err(_) => return false,
+        }
+    }
+}
+
+/// Serves one client beside others that send messages of `len` bytes and read no answer.
+fn client_is_served_beside_clients_that_do_not_read(name: &str, len: usize) {
+    if !is_native_for(name) {
+        return;
+    }
+    in_namespaces(name, |namespace| {
+        let to: SocketAddr = V4.parse().unwrap();
+        Wire::AfXdp.connect(namespace);
+        let program = Wire::AfXdp.serve("echo", namespace);
+        let mut client = connect(to);
+        let mut others: Vec<_> = (0..CLIENTS).map(|_| connect_with_small_buffer(to)).collect();
+        let mut refusals = 0;
+        wait_for("the others to be refused", || {
+            let written =
+                others.iter_mut().map(|other| write_all_that_fits(other, len)).filter(|written| *written).count();
+            refusals = if written == 0 { refusals + 1 } else { 0 };
+            refusals >= REFUSALS
+        });
+        let (request, mut answer) = (random(10_000), vec![0; 10_000]);
+        let (end, mut answered) = (Instant::now() + TIME, 0);
+        while Instant::now() < end {
+            client.write_all(&request).unwrap();
+            client.read_exact(&mut answer).unwrap();
+            assert!(answer == request, "other bytes came back");
+            others.iter_mut().for_each(|other| drop(write_all_that_fits(other, len)));
+            answered += 1;
+        }
+        assert!(answered >= LEAST, "{answered} requests were answered in {TIME:?}");
+        drop((client, others));
+        let ended = program.stop();
+        assert!(ended.status.success(), "{ended:?}");
+    });
+}
+
+#[test]
+fn client_is_served_beside_clients_that_do_not_read_long_messages() {
+    let name = "starvation::client_is_served_beside_clients_that_do_not_read_long_messages";
+    client_is_served_beside_clients_that_do_not_read(name, 16 << 10);
+}
+
+#[test]
+fn client_is_served_beside_clients_that_do_not_read_short_messages() {
+    let name = "starvation::client_is_served_beside_clients_that_do_not_read_short_messages";
+    client_is_served_beside_clients_that_do_not_read(name, 10);
+}
