@@ -24,12 +24,18 @@ pub(super) const MIN_SHARE: usize = 4;
 
 /// Time without an acknowledgement after which queued data move to the heap.
 const PARK_AFTER: Duration = Duration::from_secs(15);
+/// Time without progress after which a connection is a target while packets run low. Data of connections that make progress are neither
+/// copied nor discarded, unless there is no packet for a connection that holds none.
+const STALLED: Duration = Duration::from_millis(100);
 /// Time without an acknowledgement after which a connection beyond its share is reset while packets run low.
 const SHED_AFTER: Duration = Duration::from_secs(5);
 /// The same while there is no packet for a connection that holds none.
 const SHED_AFTER_IF_STARVED: Duration = Duration::from_millis(500);
 /// Time after which out-of-order data are discarded if the first gap has not been filled.
 const GAP_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Bytes in a packet on average up to which unread data are packed.
+const SPARSE: usize = 512;
 
 /// Time between two steps of the sweep.
 const PERIOD: Duration = Duration::from_millis(16);
@@ -196,15 +202,20 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             self.park();
         }
         if self.shared.is_low() && held >= self.shared.sweep.threshold {
-            self.shed(stalled);
+            self.shed(stalled, gap);
         }
     }
 
     /// Takes packets from the connection, which holds more than others.
-    fn shed(&mut self, stalled: Duration) {
+    fn shed(&mut self, stalled: Duration, gap: Duration) {
         let threshold = self.shared.sweep.threshold;
-        self.discard_out_of_order();
-        self.park();
+        let is_starved = !self.shared.starved.is_empty();
+        if is_starved || gap >= STALLED {
+            self.discard_out_of_order();
+        }
+        if is_starved || stalled >= STALLED {
+            self.park();
+        }
         self.pack_unread();
         let block = &*self.block;
         let limit = if self.shared.starved.is_empty() { SHED_AFTER } else { SHED_AFTER_IF_STARVED };
@@ -248,9 +259,12 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         }
     }
 
-    /// Packs what the service has not read into as few packets as it fits into.
+    /// Packs what the service has not read into as few packets as it fits into, if packets hold little of it on average.
     fn pack_unread(&mut self) {
         let Some(buffers) = self.shared.buffers.of_mut(self.block) else { return };
+        if self.block.received as usize > buffers.received.len() * SPARSE {
+            return;
+        }
         let before = buffers.received.len();
         let copied = pack(buffers);
         self.shared.pinned.all -= before - buffers.received.len();

@@ -221,7 +221,10 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         block.unsent += packet.len() as u32;
         let queue = &mut self.shared.buffers.attach(block).queue;
         let crowded = if is_low { MIN_SHARE } else { CROWDED };
+        // The short end of a message among full segments is not worth a copy.
+        let is_sparse = end - block.una <= (queue.pieces() * SHORT) as u32;
         if queue.pieces() >= crowded
+            && is_sparse
             && packet.len() <= SHORT
             && queue.append_copy(packet.data(), usize::from(block.mss))
         {

@@ -8,6 +8,9 @@ use std::collections::VecDeque;
 /// Longest payload that is copied behind the piece before it, so that it pins no packet of its own.
 const SHORT: usize = 256;
 
+/// Pieces from which on short ones are copied.
+const MANY: usize = 16;
+
 /// Pieces for which memory is kept when all are let go of.
 const KEPT: usize = 64;
 
@@ -149,6 +152,8 @@ impl<P: Packet> Reassembly<P> {
         self.bytes += len;
         let mut inserted = Inserted::Held;
         if len <= SHORT
+            && self.held.len() >= MANY
+            && self.bytes <= self.held.len() * SHORT
             && let Some(before) = at.checked_sub(1).and_then(|i| self.held.get_mut(i))
             && before.seq + before.packet.len() as u32 == seq
             && let Some(place) = before.packet.append(len)
