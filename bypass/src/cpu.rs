@@ -33,6 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
+    #[cfg_attr(miri, ignore = "Miri has no getrusage(2)")]
     fn who_computes_is_seen_to_have_computed() {
         let before = CpuTime::now();
         let mut number = 1_u64;

@@ -108,6 +108,7 @@ mod tests {
     #[test]
     fn no_place_has_two_owners_and_none_is_lost() {
         const PLACES: u32 = 8;
+        const ROUNDS: usize = if cfg!(miri) { 300 } else { 50_000 };
         let links: Vec<_> = (0..PLACES).map(|_| AtomicU32::new(0)).collect();
         let owned: Vec<_> = (0..PLACES).map(|_| AtomicBool::new(false)).collect();
         let link = |place: u32| &links[place as usize];
@@ -122,7 +123,7 @@ mod tests {
                         assert!(owned[place as usize].swap(false, Ordering::Relaxed));
                         list.push(place, link);
                     };
-                    for round in 0..50_000 {
+                    for round in 0..ROUNDS {
                         if (round + thread) % 3 != 0
                             && let Some(place) = list.pop(link)
                         {

@@ -149,12 +149,13 @@ mod tests {
 
     #[test]
     fn every_thing_of_every_writer_arrives_once_and_in_its_order() {
+        const EACH: u64 = if cfg!(miri) { 30 } else { 10_000 };
         let (tx, mut rx) = mailbox(64);
         let writers: Vec<_> = (0..3u64)
             .map(|writer| {
                 let tx = tx.clone();
                 thread::spawn(move || {
-                    for n in 0..10_000u64 {
+                    for n in 0..EACH {
                         while tx.send((writer, n)).is_err() {
                             thread::yield_now();
                         }
@@ -163,7 +164,7 @@ mod tests {
             })
             .collect();
         let mut next = [0; 3];
-        while next != [10_000; 3] {
+        while next != [EACH; 3] {
             match rx.receive() {
                 Some((writer, n)) => {
                     assert_eq!(n, next[writer as usize]);
@@ -173,22 +174,23 @@ mod tests {
             }
         }
         writers.into_iter().for_each(|writer| writer.join().unwrap());
-        assert_eq!(rx.sent(), 30_000);
+        assert_eq!(rx.sent(), 3 * EACH);
     }
 
     #[test]
     fn a_sleeping_reader_is_woken_for_each_thing() {
+        const MESSAGES: u64 = if cfg!(miri) { 100 } else { 1_000 };
         let reader = thread::current();
         let (tx, mut rx) = waking_mailbox(4, Box::new(move || reader.unpark()));
         let writer = thread::spawn(move || {
-            for n in 0..1_000 {
+            for n in 0..MESSAGES {
                 while tx.send(n).is_err() {
                     thread::yield_now();
                 }
             }
         });
         let mut expected = 0;
-        while expected < 1_000 {
+        while expected < MESSAGES {
             if let Some(n) = rx.receive() {
                 assert_eq!(n, expected);
                 expected += 1;

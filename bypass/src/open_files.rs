@@ -29,6 +29,7 @@ mod tests {
     use super::*;
 
     #[test]
+    #[cfg_attr(miri, ignore = "Miri has no getrlimit(2)")]
     fn the_limit_is_raised_as_far_as_it_may_be_and_never_lowered() {
         let before = raise_open_files(Some(0)).unwrap();
         assert!(before > 0);

@@ -87,6 +87,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "Miri starts no other process")]
     fn too_many_holders_end_the_process_instead_of_wrapping() {
         use std::os::unix::process::ExitStatusExt;
         const IN_CHILD: &str = "LINERATE_TEST_TOO_MANY_HOLDERS";

@@ -74,6 +74,7 @@ mod tests {
     use std::net::{TcpListener, TcpStream, UdpSocket};
 
     #[test]
+    #[cfg_attr(miri, ignore = "Miri has no TCP_INFO")]
     fn what_the_kernel_knows_of_a_connection_is_told() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -91,6 +92,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "Miri has no TCP_INFO")]
     fn what_a_peer_has_not_acknowledged_is_in_flight() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -121,6 +123,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "Miri has no TCP_INFO")]
     fn what_is_no_tcp_socket_is_an_error() {
         assert!(tcp_info(UdpSocket::bind("127.0.0.1:0").unwrap()).is_err());
     }

@@ -101,6 +101,7 @@ mod tests {
     proptest! {
         /// No part overlaps another, and when all have been given back the chunk is one again.
         #[test]
+        #[cfg_attr(miri, ignore = "too many steps for Miri, and no unsafe code")]
         fn parts_do_not_overlap(steps in prop::collection::vec((0..ORDERS, any::<prop::sample::Index>(), 0..5u8), 1..400)) {
             let mut buddies = Buddies::new();
             let mut taken: Vec<(usize, usize)> = Vec::new();

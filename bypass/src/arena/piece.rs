@@ -61,8 +61,8 @@ impl Entry {
         let (entries, unit) = unsafe { Entry::place(this) };
         // SAFETY: as above; and the hold on the home was taken for this piece in `Pieces::take`.
         let (number, home) = unsafe {
-            let entries = entries.as_ref();
-            (entries.number as usize * UNITS + unit, Arc::from_raw(entries.home))
+            let entries = entries.as_ptr();
+            ((*entries).number as usize * UNITS + unit, Arc::from_raw((*entries).home))
         };
         home.returned.push(number as u32, &entry.link);
     }

@@ -229,8 +229,9 @@ impl Pieces {
                 unreachable!("a piece came back to a chunk that is not there")
             };
             let (order, is_lent) = (details.orders[unit].into(), details.labels[unit] == LENT);
-            // SAFETY: the entries are there as long as the details.
-            self.returned = unsafe { details.entries.as_ref() }.entries[unit].link.load(Ordering::Relaxed);
+            // SAFETY: the entries exist as long as the details. Only the link is borrowed.
+            let link = unsafe { &(*details.entries.as_ptr()).entries[unit].link };
+            self.returned = link.load(Ordering::Relaxed);
             if is_lent {
                 self.inner_mut().lent -= UNIT << order;
             }
@@ -321,9 +322,9 @@ impl Pieces {
         let entry = bytes.owner_of(&PROCESS).or_else(|| bytes.owner_of(&DEVICE))?;
         // SAFETY: the owner of bytes with these tables is an entry, which is there as long as they are.
         let (entries, unit) = unsafe { Entry::place(NonNull::new_unchecked(entry.cast_mut().cast())) };
-        // SAFETY: as above.
-        let entries = unsafe { entries.as_ref() };
-        (entries.home == Arc::as_ptr(&self.home)).then_some((entries.number as usize, unit))
+        // SAFETY: as above. Neither field changes once it has been written.
+        let (home, number) = unsafe { ((*entries.as_ptr()).home, (*entries.as_ptr()).number) };
+        (home == Arc::as_ptr(&self.home)).then_some((number as usize, unit))
     }
 
     /// A part of a chunk: of one that has details if there are no `details` bytes for them.

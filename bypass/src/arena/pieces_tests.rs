@@ -19,6 +19,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
 
     #[test]
+    #[cfg_attr(miri, ignore = "Miri takes too long to make as many chunks")]
     fn pieces_and_pages_keep_what_was_written(
         steps in prop::collection::vec((0..7u8, prop_oneof![0..3000usize, 0..100_000usize, 0..=Pieces::LARGEST], any::<prop::sample::Index>()), 1..300),
     ) {
@@ -48,6 +49,7 @@ proptest! {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "Miri takes too long to make as many chunks")]
 fn all_of_the_memory_serves_one_size_after_another() {
     let mut pieces = pieces(4 << 20);
     for len in [512usize, 100_000, 4096, 1 << 20, 700] {
@@ -65,6 +67,7 @@ fn all_of_the_memory_serves_one_size_after_another() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "Miri takes too long to make as many chunks")]
 fn owners_of_one_arena_and_its_blocks_share_its_memory() {
     let arena = Arena::new(ArenaConfig { bytes: 4 << 20, hugepages: false }).unwrap();
     let mut owners = [Pieces::new(arena.clone()), Pieces::new(arena.clone())];
@@ -104,13 +107,22 @@ fn what_is_lent_is_not_counted_until_it_is_back() {
 
 #[test]
 fn pieces_outlive_their_owner_and_its_memory_comes_back_with_the_last() {
+    const SIZE: usize = if cfg!(miri) { 32 << 10 } else { 1 << 10 };
+    // They take two chunks and do not fill the second.
+    const LIVE: usize = 2000 * 1024 / SIZE;
     let arena = Arena::new(ArenaConfig { bytes: 2 << 20, hugepages: false }).unwrap();
     let mut owner = Pieces::new(arena.clone());
-    let live: Vec<Bytes> = (0..2000).map(|n| filled(&mut owner, 700, n as u8).unwrap()).collect();
+    let mut live = Vec::new();
+    for n in 0..LIVE {
+        let mut piece = owner.take(SIZE).unwrap();
+        piece.truncate(700);
+        piece.fill(n as u8);
+        live.push(piece.freeze());
+    }
     drop(owner);
     let mut other = Pieces::new(arena);
     assert!(other.take(1).is_none());
-    let (kept, gone) = live.split_at(1000);
+    let (kept, gone) = live.split_at(LIVE / 2);
     let kept = kept.to_vec();
     drop(gone.to_vec());
     assert!(kept.iter().enumerate().all(|(n, bytes)| bytes.iter().all(|byte| *byte == n as u8)));
@@ -120,6 +132,8 @@ fn pieces_outlive_their_owner_and_its_memory_comes_back_with_the_last() {
 
 #[test]
 fn pieces_come_back_from_other_threads() {
+    const ROUNDS: usize = if cfg!(miri) { 50 } else { 10_000 };
+    const LONGEST: usize = if cfg!(miri) { 1_000 } else { 20_000 };
     let mut owner = pieces(2 << 20);
     let mut random = fastrand::Rng::with_seed(1);
     std::thread::scope(|scope| {
@@ -141,8 +155,8 @@ fn pieces_come_back_from_other_threads() {
             })
             .collect();
         let mut refused = 0;
-        for n in 0..10_000 {
-            match filled(&mut owner, random.usize(2..20_000), n as u8) {
+        for n in 0..ROUNDS {
+            match filled(&mut owner, random.usize(2..LONGEST), n as u8) {
                 Some(bytes) => {
                     senders[random.usize(..3)].send(bytes.clone()).unwrap();
                     senders[random.usize(..3)].send(bytes).unwrap();
@@ -153,7 +167,7 @@ fn pieces_come_back_from_other_threads() {
                 }
             }
         }
-        assert!(refused < 10_000);
+        assert!(refused < ROUNDS);
     });
     while owner.collect(100) {}
     assert_eq!((owner.used(), owner.held()), (0, 0));

@@ -51,8 +51,8 @@ impl Region {
 
     fn pages(len: usize) -> io::Result<Region> {
         let start = map(len, 0)?;
-        // SAFETY: the mapping was made just now. This is a wish, so nothing depends on whether it is granted.
-        unsafe { libc::madvise(start.as_ptr().cast(), len, libc::MADV_HUGEPAGE) };
+        // Nothing depends on whether the kernel follows it.
+        advise(start, len, libc::MADV_HUGEPAGE);
         Ok(Region { start, len, backing: Backing::Pages, release: None })
     }
 
@@ -70,10 +70,18 @@ fn map(len: usize, flags: libc::c_int) -> io::Result<NonNull<u8>> {
     if start == libc::MAP_FAILED {
         return Err(io::Error::last_os_error());
     }
+    let start = NonNull::new(start.cast()).ok_or_else(|| io::Error::other("mapped at address 0"))?;
     // A page that a device reads or writes must not move to the child of a fork while this process gets a copy.
-    // SAFETY: the mapping was made just now.
-    unsafe { libc::madvise(start, len, libc::MADV_DONTFORK) };
-    NonNull::new(start.cast()).ok_or_else(|| io::Error::other("mapped at address 0"))
+    advise(start, len, libc::MADV_DONTFORK);
+    Ok(start)
+}
+
+/// Advises the kernel on the use of a mapping that [`map`] made. Miri has no `madvise`.
+fn advise(start: NonNull<u8>, len: usize, advice: libc::c_int) {
+    if !cfg!(miri) {
+        // SAFETY: the mapping is `len` bytes long and exists; neither advice that is given changes its contents.
+        unsafe { libc::madvise(start.as_ptr().cast(), len, advice) };
+    }
 }
 
 impl Drop for Region {

@@ -16,6 +16,7 @@ fn fill(arena: &Arena, len: usize) -> Vec<ArenaMut> {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "Miri takes too long to make as many blocks")]
 fn a_full_arena_gives_nothing_until_a_block_comes_back() {
     let arena = arena(1 << 20);
     let mut blocks = fill(&arena, 1_000);
@@ -33,6 +34,7 @@ fn a_full_arena_gives_nothing_until_a_block_comes_back() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "Miri takes too long to make as many blocks")]
 fn a_block_up_to_twice_as_large_stands_in() {
     let arena = arena(1 << 20);
     drop(fill(&arena, 1_008));
@@ -47,7 +49,7 @@ fn every_length_up_to_the_longest_fits_and_is_writable() {
         let mut block = arena.alloc(len).unwrap();
         block.fill(7);
         assert_eq!(block.len(), len);
-        assert!(block.freeze().iter().all(|byte| *byte == 7));
+        assert!(block.freeze()[..] == vec![7; len]);
     }
     assert!(arena.alloc(Arena::MAX_LEN + 1).is_none());
     assert!(arena.alloc(usize::MAX).is_none());
@@ -71,6 +73,7 @@ fn frozen_bytes_stay_where_they_were_written_and_are_freed_with_the_last_handle(
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "Miri takes too long to make as many blocks")]
 fn blocks_lie_within_the_regions() {
     let arena = arena(1 << 20);
     let region = arena.regions().next().unwrap();
@@ -122,6 +125,7 @@ fn number_after(name: &str, text: &str) -> usize {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "Miri has no hugepages")]
 fn an_arena_says_truly_whether_it_got_hugepages() {
     let reserved = number_after("HugePages_Total:", &std::fs::read_to_string("/proc/meminfo").unwrap());
     for bytes in [2 << 20, (reserved + 1) * (2 << 20)] {
@@ -144,6 +148,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(100))]
 
     #[test]
+    #[cfg_attr(miri, ignore = "Miri takes too long to make as many blocks")]
     fn blocks_keep_what_was_written_whatever_else_is_allocated_and_freed(
         ops in prop::collection::vec((any::<bool>(), 0usize..20_000, any::<prop::sample::Index>()), 1..300),
     ) {
@@ -174,6 +179,8 @@ proptest! {
 #[test]
 fn threads_that_allocate_and_free_each_others_blocks_never_share_one() {
     const THREADS: usize = 4;
+    const ROUNDS: usize = if cfg!(miri) { 30 } else { 20_000 };
+    const LONGEST: usize = if cfg!(miri) { 200 } else { 2_000 };
     let arena = arena(512 << 10);
     let (senders, receivers): (Vec<_>, Vec<_>) = (0..THREADS).map(|_| channel::<Bytes>()).unzip();
     let refused = Mutex::new(0);
@@ -184,8 +191,8 @@ fn threads_that_allocate_and_free_each_others_blocks_never_share_one() {
                 let mut random = fastrand::Rng::with_seed(thread as u64);
                 let mut kept: Vec<Bytes> = Vec::new();
                 let check = |bytes: &Bytes| assert!(bytes.iter().all(|byte| *byte == bytes[0]));
-                for n in 0..20_000usize {
-                    match arena.alloc(random.usize(1..2_000)) {
+                for n in 0..ROUNDS {
+                    match arena.alloc(random.usize(1..LONGEST)) {
                         Some(mut block) => {
                             block.fill((n * THREADS + thread) as u8);
                             let bytes = block.freeze();
@@ -205,5 +212,5 @@ fn threads_that_allocate_and_free_each_others_blocks_never_share_one() {
         drop(senders);
     });
     assert_eq!(arena.stats().used, 0);
-    assert!(*refused.lock().unwrap() < THREADS * 20_000);
+    assert!(*refused.lock().unwrap() < THREADS * ROUNDS);
 }
