@@ -203,8 +203,8 @@ fn flush_that_waits_for_earlier_ones_serves_other_clients() {
         let (client, other) = (host.connect(0), host.connect(0));
         fill(&mut host, client);
         says(&mut host, client, "select 1", "+OK\r\n");
-        // Each flush leaves a key behind until the background has come to it.
-        const FLUSHES: usize = 300;
+        // Each flush leaves keys behind until the background has come to them, after one or many turns.
+        const FLUSHES: usize = 1000;
         host.send(client, &lines(&["set a 1", "set b 1", "set c 1", "set d 1", "flushall"]).repeat(FLUSHES));
         let mut replies = Vec::new();
         let mut turns = 0;
