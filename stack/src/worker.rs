@@ -33,6 +33,8 @@ const GRACE: Duration = Duration::from_millis(250);
 /// How long a worker that has had connections goes on when the last is closed: on a link that is memory shared with another
 /// process, frames that were not read when a port closes are lost, and the last acknowledgement with them.
 const LAST_WORDS: Duration = Duration::from_millis(50);
+/// Pause between two turns in that time.
+const LAST_WORDS_PAUSE: Duration = Duration::from_micros(50);
 /// Turns without work before an idle worker that may sleep does.
 const IDLE_TURNS: u32 = 1000;
 /// Its sleeps grow from the first to the second.
@@ -261,8 +263,9 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
         self.turn(clock.now());
         self.turn(clock.now());
         while clock.now() < until {
-            // Whoever is to read what was sent may need the core.
-            std::thread::yield_now();
+            // The peer that is to read what was sent may need the core. A loop of yields would give it up to threads of the same
+            // scheduling group only, and unsettles the fair scheduler of some kernels (Linux 6.18) for seconds.
+            std::thread::sleep(LAST_WORDS_PAUSE);
             self.turn(clock.now());
         }
     }
