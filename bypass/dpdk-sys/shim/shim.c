@@ -288,6 +288,11 @@ uint64_t lr_iova(const void *address, size_t len)
 	return from;
 }
 
+int lr_is_eal_memory(const void *address)
+{
+	return rte_mem_virt2memseg_list(address) != NULL;
+}
+
 uint16_t lr_rx_burst(uint16_t port, uint16_t queue, struct rte_mbuf **mbufs, uint16_t n)
 {
 	return rte_eth_rx_burst(port, queue, mbufs, n);

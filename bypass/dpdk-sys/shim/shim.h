@@ -130,6 +130,9 @@ void *lr_private(struct rte_mbuf *mbuf);
 /* The device address of memory that EAL allocated, or UINT64_MAX (LR_BAD_IOVA) when a device cannot see it in one piece. */
 uint64_t lr_iova(const void *address, size_t len);
 
+/* Whether the address lies in memory of EAL's. Takes no lock. */
+int lr_is_eal_memory(const void *address);
+
 uint16_t lr_rx_burst(uint16_t port, uint16_t queue, struct rte_mbuf **mbufs, uint16_t n);
 uint16_t lr_tx_burst(uint16_t port, uint16_t queue, struct rte_mbuf **mbufs, uint16_t n);
 /* Lets lr_guarded_burst leave a burst that touches memory which is there no more. 0 if that can be. */

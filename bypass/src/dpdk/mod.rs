@@ -36,6 +36,7 @@ mod mempool;
 #[cfg(doctest)]
 mod misuse;
 mod own;
+mod peer_memory;
 mod port;
 mod queue;
 mod region;

@@ -6,6 +6,7 @@ use super::error::OpenError;
 use super::ethdev::{Ethdev, Failure};
 use super::gate::{Gate, Place};
 use super::mempool::{Mempool, MempoolConfig};
+use super::peer_memory;
 use super::queue::{FURTHER, QueuePair};
 use super::setup::{self, Choice};
 use super::signals;
@@ -165,7 +166,10 @@ impl Port {
     /// The driver of `memif:` frees the shared memory on a thread of EAL's when the other end goes away. It waits for
     /// nobody, so a worker that was interrupted within a burst at that moment faults. Such a port therefore takes SIGSEGV,
     /// leaves the burst, and loses the packets that the driver had in hand; faults elsewhere go to whoever had the signal
-    /// before. Of the links between processes, vhost-user is the one that has no such moment.
+    /// before. The vhost library has no such moment.
+    ///
+    /// The other end of `vhost:` and `memif:` may truncate the memory that it shares. Such a port therefore takes SIGBUS and
+    /// maps zeros in place of that memory; the link carries nothing until the other end connects again.
     ///
     /// The driver of `tap:` has the kernel send a signal for what arrives. The calling thread, and those that it starts
     /// later, block it, and EAL's thread takes it; in threads that were there before, system calls may be interrupted.
@@ -177,6 +181,9 @@ impl Port {
         }
         if setup::is_memif(&plan) {
             signals::guard_bursts();
+        }
+        if setup::maps_peer_memory(&plan) {
+            peer_memory::guard();
         }
         let began = Instant::now();
         let mut refusals = 0;

@@ -266,6 +266,11 @@ pub(super) fn is_memif(plan: &Plan) -> bool {
     plan.devices.iter().any(|device| device.name.starts_with("net_memif"))
 }
 
+/// Returns whether the driver maps memory of the other end of the link.
+pub(super) fn maps_peer_memory(plan: &Plan) -> bool {
+    is_memif(plan) || plan.kind == Kind::Vhost
+}
+
 /// Interfaces whose peer is a kernel on this host.
 fn leaves_checksums_partial(name: &str) -> bool {
     interface::driver(name).is_none_or(|driver| ["veth", "tun", "virtio_net"].contains(&driver.as_str()))

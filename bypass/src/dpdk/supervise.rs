@@ -2,6 +2,7 @@
 
 use super::ethdev::Ethdev;
 use super::interface;
+use super::peer_memory;
 use super::port::{self, Shared};
 use super::setup;
 use super::vdev::{Kind, Plan};
@@ -71,9 +72,19 @@ impl Drop for Supervisor {
 
 fn watch(port: &Weak<Shared>, stop: &AtomicBool) {
     let mut state = State::Open(Instant::now());
+    let mut replaced = peer_memory::replaced();
     while !stop.load(Ordering::Relaxed) {
         match port.upgrade() {
-            Some(shared) => state = tend(&shared, state),
+            Some(shared) => {
+                state = tend(&shared, state);
+                if replaced != peer_memory::replaced() && setup::maps_peer_memory(&shared.plan) {
+                    replaced = peer_memory::replaced();
+                    tracing::warn!(
+                        "{}: a peer truncated memory that it shares with this process; its packets are lost until it connects again",
+                        shared.plan.via
+                    );
+                }
+            }
             None => return,
         }
         std::thread::park_timeout(PERIOD);

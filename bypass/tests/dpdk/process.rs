@@ -29,11 +29,20 @@ pub fn alone(name: &str, body: impl FnOnce()) {
 pub fn parts(name: &str, body: impl FnOnce(&str)) {
     match std::env::var(ROLE) {
         Ok(role) => {
+            if role != MAIN {
+                end_with_parent();
+            }
             body(&role);
             println!("{DONE}");
         }
         Err(_) => Peer::start(name, MAIN, &[]).finish(),
     }
+}
+
+/// Has the kernel kill this process when the thread that started it ends (`PR_SET_PDEATHSIG`), even while it is stopped.
+fn end_with_parent() {
+    // SAFETY: sets an attribute of this process.
+    assert_eq!(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) }, 0);
 }
 
 /// Like [`alone`], in a network namespace that has nothing but what `body` makes and that goes with it.
@@ -106,6 +115,17 @@ impl Peer {
             assert!(Instant::now() < end, "{} hangs", self.what);
             std::thread::sleep(Duration::from_millis(5));
         }
+    }
+
+    /// Process identifier.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Stops the process (SIGSTOP).
+    pub fn stop(&self) {
+        let status = Command::new("kill").args(["-STOP", &self.pid().to_string()]).status().unwrap();
+        assert!(status.success(), "kill -STOP: {status}");
     }
 
     /// Kills it (SIGKILL) and waits until it is gone.

@@ -79,6 +79,68 @@ fn a_vhost_port_survives_its_virtio_user_peer() {
     );
 }
 
+/// Truncates the memory of process `pid`, all files without a name, in place of a hostile peer that does so itself.
+fn truncate_memory(pid: u32) {
+    let mut truncated = 0;
+    for entry in std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap() {
+        let path = entry.unwrap().path();
+        if std::fs::read_link(&path).is_ok_and(|target| target.to_string_lossy().starts_with("/memfd:")) {
+            std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(0).unwrap();
+            truncated += 1;
+        }
+    }
+    assert!(truncated > 0, "process {pid} has no memory in files");
+}
+
+#[test]
+fn a_vhost_port_survives_a_peer_that_truncates_its_memory() {
+    let name = "survival::a_vhost_port_survives_a_peer_that_truncates_its_memory";
+    parts(name, |role| match role {
+        "peer" => {
+            let port = open(&eal(), &std::env::var(VIA).unwrap(), small());
+            echo(&mut port.take_queues()[0]);
+        }
+        _ => {
+            let socket = socket("truncated");
+            let start = || Peer::start(name, "peer", &[(VIA, &format!("virtio-user:{socket}"))]);
+            let mut peer = start();
+            let port = open(&eal(), &format!("vhost:{socket}"), small());
+            let mut queue = port.take_queues().remove(0);
+            let mut received = Vec::with_capacity(32);
+            wait_for("the link", || queue.link_up());
+            bounce(&mut queue, 0..500, 200);
+            // Stopped, the peer neither touches its memory nor disconnects.
+            peer.stop();
+            truncate_memory(peer.pid());
+            let mut pending = Vec::new();
+            for n in 0..1_000 {
+                queue.rx_burst(&mut received);
+                received.clear();
+                if pending.is_empty() {
+                    pending.push(super::frames::packet(&mut queue, &super::frames::frame(n, 100)));
+                }
+                queue.tx_burst(&mut pending);
+            }
+            peer.kill();
+            wait_for("the link's loss", || {
+                queue.rx_burst(&mut received);
+                received.clear();
+                !queue.link_up()
+            });
+            drop(pending);
+            peer = start();
+            wait_for("the link", || {
+                queue.rx_burst(&mut received);
+                received.clear();
+                queue.link_up()
+            });
+            bounce(&mut queue, 1_000..1_500, 200);
+            drop((queue, port, peer));
+            let _ = std::fs::remove_file(&socket);
+        }
+    });
+}
+
 #[test]
 fn a_memif_client_survives_its_server() {
     survives(
