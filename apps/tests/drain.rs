@@ -72,7 +72,7 @@ fn no_request_is_lost(service: &str, serve: &str, load: &str) {
         assert!(Instant::now() < deadline, "not connected");
         thread::sleep(Duration::from_millis(5));
     }
-    await_metric(&server.server, "linerate_rx_frames_total", 100);
+    await_metric(&server.server.ready, "linerate_rx_frames_total", 100);
     server.drain("8 connections");
     let report = load.wait();
     assert!(report.status.success(), "{report:?}");

@@ -127,8 +127,8 @@ fn a_load_outlasts_a_drain(engine: &str) {
     let mut server = Server::start("echo", &format!("{server} --drain 1m --metrics 127.0.0.1:0 --json"));
     let load = format!("echo load --via virtio-user:{socket} --ip 10.9.0.2/24 --connect 10.9.0.1:7 --idle backoff");
     let running = Program::start(&format!("{load} --connections 16 --duration 5s --json"));
-    await_metric(&server, "linerate_connections", 16);
-    await_metric(&server, "linerate_rx_frames_total", 100);
+    await_metric(&server.ready, "linerate_connections", 16);
+    await_metric(&server.ready, "linerate_rx_frames_total", 100);
     server.program.signal(rustix::process::Signal::TERM);
     await_words(&mut server.program, "draining: 16 connections");
     assert!(answered(&running.wait()) > 0);

@@ -8,7 +8,8 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Connections at a time of each listener; more wait in the kernel.
+/// Maximum number of connections of each listener. One more takes the place of a client that may be [evicted](Client::rank), or waits
+/// in the kernel.
 pub const CONNECTIONS: usize = 16;
 /// How long a client may take to say what it wants once it has begun to, and then to take the answer.
 pub const PATIENCE: Duration = Duration::from_secs(2);
@@ -177,6 +178,8 @@ struct Client {
     /// What it has said and has not been answered.
     heard: Vec<u8>,
     stage: Stage,
+    /// One of its requests was answered.
+    is_answered: bool,
     /// It had said more when it was answered: that is looked at without waiting for anything.
     has_more: bool,
     until: Instant,
@@ -193,12 +196,14 @@ impl Answering {
     fn run(&mut self) -> io::Result<()> {
         loop {
             let now = Instant::now();
-            let pauses = self.posts.iter().filter(|post| post.has_room() && now < post.accepts_at);
+            let pauses = self.posts.iter().filter(|post| now < post.accepts_at);
             let until = self.clients.iter().map(Client::due).chain(pauses.map(|post| post.accepts_at)).min();
             let mut waits = vec![PollFd::new(&self.over, PollFlags::IN)];
             waits.extend(self.clients.iter().map(|client| PollFd::new(&client.stream, client.waits_for())));
-            let open = self.posts.iter().filter(|post| post.has_room() && now >= post.accepts_at);
-            waits.extend(open.map(|post| PollFd::new(&post.listener, PollFlags::IN)));
+            let accepts = |number: usize, post: &Post| post.has_room() || to_evict(number, &self.clients).is_some();
+            let open = self.posts.iter().enumerate();
+            let open = open.filter(|(number, post)| now >= post.accepts_at && accepts(*number, post));
+            waits.extend(open.map(|(_, post)| PollFd::new(&post.listener, PollFlags::IN)));
             let timeout = until.map(|until| timespec(until.saturating_duration_since(now)));
             match poll(&mut waits, timeout.as_ref()) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
@@ -225,17 +230,37 @@ impl Answering {
     }
 }
 
+/// Returns the index of the client of listener `number` to evict for another: of those that may be, the oldest of the lowest rank.
+fn to_evict(number: usize, clients: &[Client]) -> Option<usize> {
+    let of_listener = clients.iter().enumerate().filter(|(_, client)| client.post == number);
+    of_listener.filter_map(|(index, client)| Some((client.rank()?, index))).min().map(|(_, index)| index)
+}
+
+/// Accepts clients of listener `number`, a bounded number of them. Requests that have arrived are answered at once, so that clients that
+/// connect and send nothing do not delay them.
 fn accept(number: usize, post: &mut Post, clients: &mut Vec<Client>) {
     if Instant::now() < post.accepts_at {
         return;
     }
-    while post.has_room() {
+    for _ in 0..CONNECTIONS {
+        let evicted = if post.has_room() { None } else { to_evict(number, clients) };
+        if !post.has_room() && evicted.is_none() {
+            return;
+        }
         match post.listener.accept() {
             Ok(stream) => {
+                if let Some(evicted) = evicted {
+                    clients.remove(evicted);
+                    post.clients -= 1;
+                }
                 let until = Instant::now() + post.idle;
                 let (heard, stage) = (Vec::new(), Stage::Asking);
-                clients.push(Client { stream, post: number, heard, stage, has_more: false, until });
-                post.clients += 1;
+                let mut client =
+                    Client { stream, post: number, heard, stage, is_answered: false, has_more: false, until };
+                if client.go_on(post) {
+                    clients.push(client);
+                    post.clients += 1;
+                }
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => return,
             Err(error) if error.kind() == ErrorKind::ConnectionAborted => {}
@@ -309,6 +334,17 @@ impl Client {
         }
     }
 
+    /// Rank for eviction when another client needs the place: first those that have their last answer, then those that never completed
+    /// a request, then those that do not read their last answer. `None` for clients that may go on asking.
+    fn rank(&self) -> Option<u8> {
+        match self.stage {
+            Stage::Leaving => Some(0),
+            Stage::Asking if !self.is_answered => Some(1),
+            Stage::Taking { is_last: true, .. } => Some(2),
+            Stage::Asking | Stage::Taking { .. } => None,
+        }
+    }
+
     fn react(&mut self, post: &mut Post) {
         let (answer, is_last) = match (post.react)(&mut self.heard) {
             Reaction::Wait => return,
@@ -316,6 +352,7 @@ impl Client {
             Reaction::Last(answer) => (answer, true),
         };
         self.stage = Stage::Taking { answer, gone: 0, is_last };
+        self.is_answered = true;
         self.until = Instant::now() + PATIENCE;
     }
 }

@@ -1,15 +1,17 @@
 //! Counters of a server that runs with `--metrics`.
 
-use crate::common::{PATIENCE, Server};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Waits until counter or gauge `name`, summed over the workers of `server`, is at least `least`.
+/// Time within which a counter reaches its value on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Waits until counter or gauge `name`, summed over the workers of the server that printed the line `ready`, is at least `least`.
 #[track_caller]
-pub fn await_metric(server: &Server, name: &str, least: u64) {
-    let (_, address) = server.ready.split_once("metrics at http://").expect("a server with --metrics");
+pub fn await_metric(ready: &str, name: &str, least: u64) {
+    let (_, address) = ready.split_once("metrics at http://").expect("a server with --metrics");
     let address = address.split_once('/').unwrap().0;
     let deadline = Instant::now() + PATIENCE;
     loop {

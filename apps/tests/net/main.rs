@@ -7,6 +7,8 @@ mod capture;
 mod client;
 mod links;
 mod linux;
+#[path = "../common/metrics.rs"]
+mod metrics;
 mod namespace;
 mod network;
 mod program;

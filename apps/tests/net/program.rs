@@ -44,6 +44,8 @@ pub fn linerate_in(namespace: &str, args: &str) -> Command {
 /// A running program, killed when it is dropped.
 pub struct Program {
     child: Child,
+    /// Line of a server that says that it serves.
+    pub ready: String,
     stdout: Receiver<String>,
     stderr: Receiver<String>,
 }
@@ -63,15 +65,18 @@ impl Program {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let (stdout, stderr) = (lines(child.stdout.take().unwrap()), lines(child.stderr.take().unwrap()));
-        Program { child, stdout, stderr }
+        Program { child, ready: String::new(), stdout, stderr }
     }
 
     /// A server, once it is ready.
     #[track_caller]
     pub fn serve(command: Command) -> Program {
-        let server = Program::start(command);
+        let mut server = Program::start(command);
         match server.stdout.recv_timeout(PATIENCE) {
-            Ok(line) => assert!(line.starts_with("ready "), "{line}"),
+            Ok(line) => {
+                assert!(line.starts_with("ready "), "{line}");
+                server.ready = line;
+            }
             Err(_) => panic!("it is not ready: {:?}", server.stderr.try_iter().collect::<Vec<_>>()),
         }
         server

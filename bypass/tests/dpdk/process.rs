@@ -41,8 +41,7 @@ pub fn parts(name: &str, body: impl FnOnce(&str)) {
 
 /// Has the kernel kill this process when the thread that started it ends (`PR_SET_PDEATHSIG`), even while it is stopped.
 fn end_with_parent() {
-    // SAFETY: sets an attribute of this process.
-    assert_eq!(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) }, 0);
+    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)).unwrap();
 }
 
 /// Like [`alone`], in a network namespace that has nothing but what `body` makes and that goes with it.

@@ -8,9 +8,15 @@ use std::time::{Duration, Instant};
 const DEADLINE: Duration = Duration::from_secs(20);
 
 fn server() -> (Server, SocketAddr) {
+    server_with(PATIENCE, b"the page\n")
+}
+
+/// A server of `page` whose clients may be silent for `idle`.
+fn server_with(idle: Duration, page: &[u8]) -> (Server, SocketAddr) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    let post = Post::new(Listener::Tcp(listener), PATIENCE, |heard| react(heard, || "the page\n".to_owned()));
+    let page = String::from_utf8(page.to_vec()).unwrap();
+    let post = Post::new(Listener::Tcp(listener), idle, move |heard| react(heard, || page.clone()));
     (answering::answer(vec![post.unwrap()]).unwrap(), address)
 }
 
@@ -115,16 +121,39 @@ fn a_head_has_its_longest_length_and_no_more() {
 }
 
 #[test]
-fn who_says_nothing_is_dropped_in_time_and_those_behind_get_their_turn() {
+fn a_client_that_sends_nothing_is_disconnected_in_time() {
     let (_server, address) = server();
     let began = Instant::now();
-    let silent: Vec<_> = (0..CONNECTIONS).map(|_| client(address)).collect();
-    // It is answered when the silent ones are gone.
-    assert!(ask(address, b"GET /metrics HTTP/1.1\r\n\r\n").ends_with("the page\n"));
+    assert_eq!(client(address).read(&mut [0; 1]).unwrap(), 0);
     assert!(began.elapsed() >= PATIENCE);
-    for mut stream in silent {
-        assert_eq!(stream.read(&mut [0; 1]).unwrap(), 0);
+}
+
+#[test]
+fn a_complete_request_is_answered_before_half_open_ones() {
+    let (_server, address) = server_with(DEADLINE * 10, b"the page\n");
+    for request in ["", "GET /metrics HTTP/1.1\r\n"] {
+        let half_open: Vec<_> = (0..4 * CONNECTIONS).map(|_| client(address)).collect();
+        for mut stream in &half_open {
+            // The server may have ended the connection in favour of another.
+            let _ = stream.write_all(request.as_bytes());
+        }
+        assert!(ask(address, b"GET /metrics HTTP/1.1\r\n\r\n").ends_with("the page\n"));
     }
+}
+
+#[test]
+fn a_complete_request_is_answered_before_clients_that_do_not_read() {
+    let page = vec![b'x'; 64 << 20];
+    let (_server, address) = server_with(DEADLINE * 10, &page);
+    let unread: Vec<_> = (0..CONNECTIONS)
+        .map(|_| {
+            let mut stream = client(address);
+            stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
+            stream
+        })
+        .collect();
+    assert!(ask(address, b"HEAD /metrics HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 200 "));
+    drop(unread);
 }
 
 #[test]
