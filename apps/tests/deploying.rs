@@ -81,7 +81,7 @@ fn a_service_manager_is_told_when_a_server_serves_and_when_it_ends() {
 }
 
 fn packaging() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging")
 }
 
 /// The unit as systemd's tools take it: with the program that is tested. `None` where there is no systemd.

@@ -1,6 +1,6 @@
 //! The order of events, at both ends.
 
-#[path = "../../../kernel/tests/services/contract.rs"]
+#[path = "../../kernel/tests/services/contract.rs"]
 mod service;
 
 use crate::common::{Net, SERVER, host, server};

@@ -1,6 +1,6 @@
 //! Lingering close: the last reply arrives, and neither input nor time is without a bound.
 
-#[path = "../../../kernel/tests/services/lingering.rs"]
+#[path = "../../kernel/tests/services/lingering.rs"]
 mod service;
 
 use crate::common::{Net, SERVER};

@@ -1,7 +1,7 @@
 //! The four small services that every transport must carry, over the stack: the same sources that run over kernel
 //! sockets.
 
-#[path = "../../../kernel/tests/services/mod.rs"]
+#[path = "../../kernel/tests/services/mod.rs"]
 mod kinds;
 
 use crate::common::client::Client;

@@ -1,6 +1,6 @@
 //! The order of events, at both ends.
 
-#[path = "../../../../kernel/tests/services/contract.rs"]
+#[path = "../../../../stack/kernel/tests/services/contract.rs"]
 mod service;
 
 use super::rig::{Peer, Rig, Setup, mode};

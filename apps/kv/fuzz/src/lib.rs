@@ -1,9 +1,9 @@
 //! Hostile input for the key-value service: what is done with an input, and what must hold whatever the input.
 //!
 //! Each target is an ordinary function of bytes. The fuzzer calls it with what it makes up, and an ordinary test
-//! (`kv/tests/corpus.rs`, which includes this file) with the corpora that are kept and with seeded mutations of them.
+//! (`apps/kv/tests/corpus.rs`, which includes this file) with the corpora that are kept and with seeded mutations of them.
 
-#[path = "../../../stack/fuzz/src/corpus.rs"]
+#[path = "../../../../stack/fuzz/src/corpus.rs"]
 mod corpus;
 mod cuts;
 mod datagrams;
