@@ -382,7 +382,7 @@ impl<T: Traffic> Service for Load<T> {
 
     /// Sends what is due without waiting for a timer, which may come later than the next turn.
     #[inline]
-    fn tend(&mut self, net: &mut impl Transport) -> Option<Duration> {
+    fn poll(&mut self, net: &mut impl Transport) -> Option<Duration> {
         let due = self.outcome.traffic.due()?;
         self.ends_at()?;
         if due > net.now() {

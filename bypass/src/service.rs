@@ -331,7 +331,7 @@ pub fn answer_in_steps(
 ///    different connections may interleave.
 ///
 /// `opened` is the first event of a connection and `closed` the last; each comes once. `peer_closed` comes at most once, when all
-/// that the peer sent has been consumed. [`woken`](Self::woken), [`told`](Self::told), [`tend`](Self::tend), `datagram` and
+/// that the peer sent has been consumed. [`on_conn_message`](Self::on_conn_message), [`on_message`](Self::on_message), [`poll`](Self::poll), `datagram` and
 /// `failed` may come before, between and after these steps.
 ///
 /// A service may act on any of its connections in any event, `burst` included:
@@ -385,15 +385,22 @@ pub trait Service {
     fn timer(&mut self, net: &mut impl Transport, conn: ConnId, state: &mut Self::Conn) {}
 
     /// A message arrived for this connection through a [`Postbox`].
-    fn woken(&mut self, net: &mut impl Transport, conn: ConnId, state: &mut Self::Conn, message: Self::Message) {}
+    fn on_conn_message(
+        &mut self,
+        net: &mut impl Transport,
+        conn: ConnId,
+        state: &mut Self::Conn,
+        message: Self::Message,
+    ) {
+    }
 
     /// A message arrived for this worker's service through a [`Postbox`].
-    fn told(&mut self, net: &mut impl Transport, message: Self::Message) {}
+    fn on_message(&mut self, net: &mut impl Transport, message: Self::Message) {}
 
     /// A turn of the worker: the time for a piece of what is done in the background, a small one, as connections wait
     /// meanwhile. Returns how long the worker may rest before the next turn if nothing happens; `None` is as long as it likes.
     #[inline(always)]
-    fn tend(&mut self, net: &mut impl Transport) -> Option<Duration> {
+    fn poll(&mut self, net: &mut impl Transport) -> Option<Duration> {
         None
     }
 
@@ -457,7 +464,7 @@ impl<M> Postbox<M> {
         self.workers.len()
     }
 
-    /// Sends `message` to the worker that owns `conn`, where [`Service::woken`] delivers it; if the connection
+    /// Sends `message` to the worker that owns `conn`, where [`Service::on_conn_message`] delivers it; if the connection
     /// is gone by then, the message is dropped. It comes back when that worker's mailbox is full.
     ///
     /// # Panics
@@ -466,7 +473,7 @@ impl<M> Postbox<M> {
         self.send(conn.worker(), Some(conn), message)
     }
 
-    /// Sends `message` to the service of `worker`, where [`Service::told`] delivers it for as long as the worker runs. It comes
+    /// Sends `message` to the service of `worker`, where [`Service::on_message`] delivers it for as long as the worker runs. It comes
     /// back when that worker's mailbox is full.
     ///
     /// # Panics

@@ -154,7 +154,7 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
             self.started = true;
             self.service.start(&mut self.core);
         }
-        self.tends_at = self.service.tend(&mut self.core).map(|rest| now + rest);
+        self.tends_at = self.service.poll(&mut self.core).map(|rest| now + rest);
         work += self.deliver();
         self.core.egress.flush();
         if self.core.engine.connections() == 0 {
@@ -342,13 +342,13 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
             read += 1;
             match letter {
                 Letter::Look(look) => look.answer(self),
-                Letter::Message { to: None, message } => self.service.told(&mut self.core, message),
+                Letter::Message { to: None, message } => self.service.on_message(&mut self.core, message),
                 Letter::Message { to: Some(conn), message } => {
                     if self.core.engine.local_addr(conn).is_some()
                         && !self.core.silenced.has(conn)
                         && let Some(Some(state)) = self.states.get_mut(conn.slot())
                     {
-                        self.service.woken(&mut self.core, conn, state, message);
+                        self.service.on_conn_message(&mut self.core, conn, state, message);
                     }
                 }
             }

@@ -314,7 +314,7 @@ impl Service for Connects {
         self.ask(net);
     }
 
-    fn tend(&mut self, net: &mut impl Transport) -> Option<Duration> {
+    fn poll(&mut self, net: &mut impl Transport) -> Option<Duration> {
         match self.port_wait {
             // Nothing else may happen meanwhile.
             Some(_) => self.ask(net),

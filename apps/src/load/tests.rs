@@ -170,13 +170,13 @@ fn an_open_loop_counts_what_was_due_while_measuring() {
 fn each_turn_of_the_worker_sends_what_is_due_before_any_timer() {
     let (mut load, mut net) = open(1, Duration::ZERO);
     let conn = net.alive()[0];
-    assert_eq!(load.tend(&mut net), Some(MILLISECOND));
+    assert_eq!(load.poll(&mut net), Some(MILLISECOND));
     net.now += MILLISECOND;
-    assert_eq!((load.tend(&mut net), net.sent(conn).len()), (Some(MILLISECOND), 20));
+    assert_eq!((load.poll(&mut net), net.sent(conn).len()), (Some(MILLISECOND), 20));
     net.now += MILLISECOND;
-    assert_eq!((load.tend(&mut net), net.sent(conn).len()), (None, 20), "there is no room");
+    assert_eq!((load.poll(&mut net), net.sent(conn).len()), (None, 20), "there is no room");
     let (mut closed, _, mut net) = measuring(1);
-    assert_eq!(closed.tend(&mut net), None);
+    assert_eq!(closed.poll(&mut net), None);
 }
 
 #[test]

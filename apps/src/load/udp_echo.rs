@@ -92,7 +92,7 @@ impl Service for UdpEchoLoad {
         net.abort(conn);
     }
 
-    fn tend(&mut self, net: &mut impl Transport) -> Option<Duration> {
+    fn poll(&mut self, net: &mut impl Transport) -> Option<Duration> {
         if self.interrupted.load(Ordering::Relaxed) {
             self.flight.stop(net.now());
         }
@@ -151,16 +151,16 @@ mod tests {
     #[test]
     fn one_request_goes_first_and_then_as_many_from_each_port_as_the_depth() {
         let (mut net, mut load) = (Fake::<()>::new(1000), load());
-        load.tend(&mut net);
+        load.poll(&mut net);
         assert_eq!(answer(&mut net, &mut load), 1);
-        load.tend(&mut net);
+        load.poll(&mut net);
         let mut ports: Vec<u16> = net.datagrams.iter().map(|datagram| datagram.local.port()).collect();
         ports.sort_unstable();
         assert_eq!(ports, [9000, 9000, 9001, 9001, 9002, 9002]);
         assert_eq!(answer(&mut net, &mut load), 6);
-        load.tend(&mut net);
+        load.poll(&mut net);
         net.now += PLAN.duration;
-        load.tend(&mut net);
+        load.poll(&mut net);
         assert!(load.over.load(Ordering::Relaxed));
         assert_eq!(load.result().1, PLAN.duration);
     }
@@ -169,23 +169,23 @@ mod tests {
     fn requests_of_an_open_loop_go_when_they_are_due_and_count_from_then() {
         let open = Some(OpenLoop { rate: 1000.0, arrivals: Arrivals::Even });
         let (mut net, mut load) = (Fake::<()>::new(1000), load_of(FlightPlan { open, ..PLAN }));
-        load.tend(&mut net);
+        load.poll(&mut net);
         assert_eq!(answer(&mut net, &mut load), 1);
         let from = net.now;
         // The first is due at once, and the others a millisecond apart.
-        assert_eq!(load.tend(&mut net), Some(Duration::from_millis(1)));
+        assert_eq!(load.poll(&mut net), Some(Duration::from_millis(1)));
         assert_eq!(answer(&mut net, &mut load), 1);
         net.now = from + Duration::from_millis(3);
-        load.tend(&mut net);
+        load.poll(&mut net);
         assert_eq!(net.datagrams.len(), 3, "they are due, whatever has come back");
         net.now = from + Duration::from_millis(20);
-        load.tend(&mut net);
+        load.poll(&mut net);
         assert_eq!(net.datagrams.len(), 6, "there are no more places");
         answer(&mut net, &mut load);
         let longest = load.result().0.rtt_nanos.max();
         assert!((18_900_000..19_100_000).contains(&longest), "{longest}");
         net.now = from + PLAN.duration;
-        load.tend(&mut net);
+        load.poll(&mut net);
         let pace = load.pace().unwrap();
         assert!(load.over.load(Ordering::Relaxed) && (999..=1001).contains(&pace.due()), "{}", pace.due());
     }
@@ -193,7 +193,7 @@ mod tests {
     #[test]
     fn an_answer_from_elsewhere_or_to_another_port_or_with_more_bytes_does_not_count() {
         let (mut net, mut load) = (Fake::<()>::new(1000), load());
-        load.tend(&mut net);
+        load.poll(&mut net);
         let Datagram { local, remote, payload } = net.datagrams.remove(0);
         let elsewhere = Datagram { local, remote: "10.0.0.3:7".parse().unwrap(), payload: payload.clone() };
         let other_port = Datagram { local: "10.0.0.1:9001".parse().unwrap(), remote, payload: payload.clone() };
@@ -212,13 +212,13 @@ mod tests {
     #[test]
     fn a_lost_request_frees_its_place() {
         let (mut net, mut load) = (Fake::<()>::new(1000), load());
-        load.tend(&mut net);
+        load.poll(&mut net);
         net.datagrams.clear();
         net.now += Duration::from_millis(99);
-        load.tend(&mut net);
+        load.poll(&mut net);
         assert_eq!((net.datagrams.len(), load.result().0.lost), (0, 0));
         net.now += Duration::from_millis(6);
-        load.tend(&mut net);
+        load.poll(&mut net);
         assert_eq!((net.datagrams.len(), load.result().0.lost), (1, 1));
     }
 }

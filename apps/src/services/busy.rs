@@ -67,16 +67,16 @@ impl<S: Service> Service for Busy<S> {
         self.service.timer(net, conn, state);
     }
 
-    fn woken(&mut self, net: &mut impl Transport, conn: ConnId, state: &mut S::Conn, message: S::Message) {
-        self.service.woken(net, conn, state, message);
+    fn on_conn_message(&mut self, net: &mut impl Transport, conn: ConnId, state: &mut S::Conn, message: S::Message) {
+        self.service.on_conn_message(net, conn, state, message);
     }
 
-    fn told(&mut self, net: &mut impl Transport, message: S::Message) {
-        self.service.told(net, message);
+    fn on_message(&mut self, net: &mut impl Transport, message: S::Message) {
+        self.service.on_message(net, message);
     }
 
-    fn tend(&mut self, net: &mut impl Transport) -> Option<Duration> {
-        self.service.tend(net)
+    fn poll(&mut self, net: &mut impl Transport) -> Option<Duration> {
+        self.service.poll(net)
     }
 
     fn datagram(&mut self, net: &mut impl Transport, datagram: Datagram) {

@@ -271,11 +271,11 @@ impl Worker {
         let mut has_worked = !readable.is_empty();
         while let Some(letter) = mail.receive() {
             if let Letter::Message { message, .. } = letter {
-                kv.told(net, message);
+                kv.on_message(net, message);
             }
             has_worked = true;
         }
-        kv.tend(net);
+        kv.poll(net);
         server_turn(kv, net, readable);
         readable.clear();
         has_worked

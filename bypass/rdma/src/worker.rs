@@ -142,7 +142,7 @@ impl<C: Calls, S: Service> Worker<C, S> {
         work += self.hear();
         let came = self.net.take_in();
         work += came;
-        self.tends_at = self.service.tend(&mut self.net).map(|rest| now + rest);
+        self.tends_at = self.service.poll(&mut self.net).map(|rest| now + rest);
         work += self.deliver_outcomes();
         work += self.deliver_ready();
         self.net.flush_all();
@@ -359,13 +359,13 @@ impl<C: Calls, S: Service> Worker<C, S> {
                 }
             };
             let Some(id) = to else {
-                self.service.told(&mut self.net, message);
+                self.service.on_message(&mut self.net, message);
                 continue;
             };
             if self.net.slots.get(id).is_some_and(|conn| conn.stage == Stage::Open && !conn.is_lingering())
                 && let Some(Some(state)) = self.states.get_mut(id.slot())
             {
-                self.service.woken(&mut self.net, id, state, message);
+                self.service.on_conn_message(&mut self.net, id, state, message);
             }
         }
         read

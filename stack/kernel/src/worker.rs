@@ -104,7 +104,7 @@ impl<S: Service> Worker<S> {
             self.service.start(&mut self.net);
             self.net.flush_all();
         }
-        let rest = self.service.tend(&mut self.net);
+        let rest = self.service.poll(&mut self.net);
         self.net.flush_all();
         let longest = [longest, rest].into_iter().flatten().min();
         let mut timeout = if self.spin { Some(Duration::ZERO) } else { self.net.idle_time(longest) };
@@ -247,13 +247,13 @@ impl<S: Service> Worker<S> {
                 }
             };
             let Some(id) = to else {
-                self.service.told(&mut self.net, message);
+                self.service.on_message(&mut self.net, message);
                 continue;
             };
             if self.net.slots.get(id).is_some_and(|conn| conn.stage == Stage::Open && !conn.is_lingering())
                 && let Some(Some(state)) = self.states.get_mut(id.slot())
             {
-                self.service.woken(&mut self.net, id, state, message);
+                self.service.on_conn_message(&mut self.net, id, state, message);
             }
         }
         self.net.flush_all();

@@ -242,7 +242,7 @@ impl Service for Relay {
         }
     }
 
-    fn told(&mut self, net: &mut impl Transport, mut commands: Commands) {
+    fn on_message(&mut self, net: &mut impl Transport, mut commands: Commands) {
         for command in commands.items.drain(..) {
             self.obey(net, command);
         }
@@ -253,7 +253,7 @@ impl Service for Relay {
         let _ = self.commands_back.send(commands);
     }
 
-    fn tend(&mut self, net: &mut impl Transport) -> Option<Duration> {
+    fn poll(&mut self, net: &mut impl Transport) -> Option<Duration> {
         if !self.waiting.is_empty() && !self.is_full() {
             let mut waiting = std::mem::replace(&mut self.waiting, std::mem::take(&mut self.spare));
             for conn in waiting.drain(..) {

@@ -128,7 +128,7 @@ impl<S: Service> Runner<S> {
         }
         work += self.fire_timers();
         if self.started && !self.over {
-            self.tends_at = self.service.tend(&mut self.net).map(|rest| now + rest);
+            self.tends_at = self.service.poll(&mut self.net).map(|rest| now + rest);
         }
         self.retry();
         self.deliver_ends();
@@ -156,12 +156,12 @@ impl<S: Service> Runner<S> {
             match letter {
                 // It is the worker that has connections and counters; who asks here hears that nobody answers.
                 Letter::Look(_) => {}
-                Letter::Message { to: None, message } => self.service.told(&mut self.net, message),
+                Letter::Message { to: None, message } => self.service.on_message(&mut self.net, message),
                 Letter::Message { to: Some(conn), message } => {
                     if self.net.stream_mut(conn).is_some()
                         && let Some(state) = self.states.get_mut(conn)
                     {
-                        self.service.woken(&mut self.net, conn, state, message);
+                        self.service.on_conn_message(&mut self.net, conn, state, message);
                     }
                 }
             }

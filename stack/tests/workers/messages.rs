@@ -59,16 +59,16 @@ impl Service for Deferred {
         0
     }
 
-    fn woken(&mut self, net: &mut impl Transport, conn: ConnId, _: &mut u32, message: &'static str) {
+    fn on_conn_message(&mut self, net: &mut impl Transport, conn: ConnId, _: &mut u32, message: &'static str) {
         assert_eq!(net.write(conn, message.as_bytes()), message.len());
         self.answered.push((conn, message));
     }
 
-    fn told(&mut self, _: &mut impl Transport, message: &'static str) {
+    fn on_message(&mut self, _: &mut impl Transport, message: &'static str) {
         self.told.push(message);
     }
 
-    fn tend(&mut self, net: &mut impl Transport) -> Option<Duration> {
+    fn poll(&mut self, net: &mut impl Transport) -> Option<Duration> {
         self.tended = net.now();
         self.rest
     }

@@ -245,7 +245,7 @@ impl Service for Kv {
         });
     }
 
-    fn told(&mut self, net: &mut impl Transport, message: Message) {
+    fn on_message(&mut self, net: &mut impl Transport, message: Message) {
         self.now = self.clock.millis(net.now());
         self.hear(net, message);
     }
@@ -254,7 +254,7 @@ impl Service for Kv {
         self.take_datagram(net, datagram);
     }
 
-    fn tend(&mut self, net: &mut impl Transport) -> Option<Duration> {
+    fn poll(&mut self, net: &mut impl Transport) -> Option<Duration> {
         self.work_in_background(net)
     }
 

@@ -415,10 +415,10 @@ impl Worker {
         while let Some(letter) = mail.receive() {
             worked = true;
             let Letter::Message { to: None, message } = letter else { panic!("a letter that is not for the service") };
-            kv.told(net, message);
+            kv.on_message(net, message);
         }
         net.now += Duration::from_micros(1);
-        worked |= kv.tend(net) == Some(Duration::ZERO);
+        worked |= kv.poll(net) == Some(Duration::ZERO);
         let has_news = |end: &End| end.has_news && !end.is_aborted && !end.is_gone;
         let slots = (0..net.ends.len()).filter(|slot| has_news(&net.ends[*slot]));
         let readable: Vec<ConnId> = slots.map(|slot| net.conn(slot)).collect();

@@ -17,7 +17,7 @@ fn connects(connections: usize, request: usize, most: u64) -> (Fake<Used>, Conne
 /// Time passes, and the worker has a turn.
 fn pass(net: &mut Fake<Used>, service: &mut Connects, time: Duration) {
     net.now += time;
-    service.tend(net);
+    service.poll(net);
 }
 
 fn echo(net: &mut Fake<Used>, service: &mut Connects, conn: ConnId) {
@@ -98,7 +98,7 @@ fn so_many_connections_without_a_request_are_opened_and_timed() {
     let (mut net, mut service, board) = connects(1, 0, 2);
     service.plan.warm_up = Duration::ZERO;
     board.begin();
-    service.tend(&mut net);
+    service.poll(&mut net);
     for _ in 0..2 {
         assert!(!board.all_done());
         net.now += SECOND / 4;
@@ -155,7 +155,7 @@ fn without_port() -> (Fake<Used>, Connects, Arc<Board>) {
     let conn = net.establish(&mut service);
     echo(&mut net, &mut service, conn);
     board.begin();
-    service.tend(&mut net);
+    service.poll(&mut net);
     gone(&mut net, &mut service, conn);
     net.refuse(&mut service, ConnectError::NoLocalAddress);
     (net, service, board)

@@ -385,7 +385,7 @@ impl Service for UdpKvLoad {
         net.abort(conn);
     }
 
-    fn tend(&mut self, net: &mut impl Transport) -> Option<Duration> {
+    fn poll(&mut self, net: &mut impl Transport) -> Option<Duration> {
         let now = net.now();
         if self.interrupted.load(Ordering::Relaxed) {
             self.stop(now);

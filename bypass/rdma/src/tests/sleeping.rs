@@ -63,7 +63,7 @@ impl Service for Pinger {
         self.tell(Event::Opened);
     }
 
-    fn told(&mut self, net: &mut impl Transport, order: Order) {
+    fn on_message(&mut self, net: &mut impl Transport, order: Order) {
         let conn = self.conn.unwrap();
         match order {
             Order::SetTimer => net.set_timer(conn, Some(TIMER)),

@@ -215,11 +215,11 @@ impl Service for Gardener {
 
     fn opened(&mut self, _: &mut impl Transport, _: ConnId, _: Origin) {}
 
-    fn told(&mut self, _: &mut impl Transport, (): ()) {
+    fn on_message(&mut self, _: &mut impl Transport, (): ()) {
         self.stopped = true;
     }
 
-    fn tend(&mut self, _: &mut impl Transport) -> Option<linerate_bypass::time::Duration> {
+    fn poll(&mut self, _: &mut impl Transport) -> Option<linerate_bypass::time::Duration> {
         self.turns += 1;
         (!self.stopped).then_some(Duration::from_millis(2))
     }

@@ -187,7 +187,7 @@ impl Service for Contract {
         }
     }
 
-    fn tend(&mut self, _: &mut impl Transport) -> Option<Duration> {
+    fn poll(&mut self, _: &mut impl Transport) -> Option<Duration> {
         self.assert_none_pending("tend");
         None
     }

@@ -431,7 +431,7 @@ impl Service for App {
         self.event(*port, net.now(), AppEvent::PeerClosed);
     }
 
-    fn woken(&mut self, net: &mut impl Transport, conn: ConnId, port: &mut u16, command: Command) {
+    fn on_conn_message(&mut self, net: &mut impl Transport, conn: ConnId, port: &mut u16, command: Command) {
         self.obey(net, conn, *port, command);
     }
 

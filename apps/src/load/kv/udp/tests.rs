@@ -81,13 +81,13 @@ impl Pair {
 
     fn turn(&mut self) {
         let turned = |Datagram { local, remote, payload }| Datagram { local: remote, remote: local, payload };
-        self.is_over |= self.load.tend(&mut self.net).is_none();
+        self.is_over |= self.load.poll(&mut self.net).is_none();
         self.most = self.most.max(self.load.places.iter().filter(|place| place.asked.is_some()).count());
         for request in std::mem::take(&mut self.net.datagrams) {
             assert!(request.payload.len() <= REQUEST);
             self.kv.datagram(&mut self.server, turned(request));
         }
-        self.kv.tend(&mut self.server);
+        self.kv.poll(&mut self.server);
         self.net.now += MILLI;
         self.server.now += MILLI;
         let mut answers = std::mem::take(&mut self.server.datagrams);
