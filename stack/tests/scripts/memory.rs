@@ -38,6 +38,19 @@ fn what_waits_for_a_port_that_takes_no_chains_needs_no_more_packets() {
     }
 }
 
+#[test]
+fn port_that_takes_no_chains_has_nothing_to_copy() {
+    native_only!();
+    let mut s = Script::accepted_over(peer(), LinkConfig { multi_segment: false, ..LinkConfig::default() });
+    s.write(2 * SEG);
+    s.expect_flight(1, 2);
+    s.send(2 * SEG);
+    s.expect_flight(1 + 2 * SEG, 2);
+    s.inject(ack(1, 1 + 4 * SEG));
+    assert_eq!(s.copied_by_port(), 0);
+    s.expect_all_packets_back();
+}
+
 /// Sends sixty pieces of so many bytes when they are all there.
 fn sends_pieces_of(len: Rel, link: LinkConfig) {
     let mut s = Script::accepted_over(peer(), link);

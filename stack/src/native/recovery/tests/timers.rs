@@ -216,3 +216,28 @@ fn the_retransmission_of_a_time_out_needs_no_room_in_the_window() {
     assert_eq!(network.retransmit_segments(), [0]);
     assert_eq!(network.flight.allowance(MSS), 0);
 }
+
+#[test]
+fn reordering_timer_comes_before_a_time_out_of_the_same_time() {
+    // RFC 8985 §6.2 step 5: the loss is then repaired by fast recovery.
+    let mut network = Network::new(Options::default());
+    network.send_segments(3);
+    network.now += MS * 20;
+    network.acknowledge_segments(0, &[(1, 2)], false);
+    let reordering = network.flight.rack.deadline().unwrap();
+    let time_out = network.path.time_out(&network.rtt, &network.options.limits);
+    network.flight.rto_base = Instant::from_nanos(reordering.as_nanos() - time_out.as_nanos() as u64);
+    assert_eq!(network.expire(), Expired::Reordering { lost: MSS, recovery_began: true });
+    assert_eq!(network.now, reordering);
+}
+
+#[test]
+fn first_time_out_of_data_that_did_not_fit_reduces_the_window() {
+    // RFC 5681 §3.1: nothing has timed out before, though all is sent again (RFC 1191 §6.4).
+    let mut network = Network::new(Options::default());
+    network.send_segments(4);
+    network.flight.did_not_fit(MSS as u16);
+    assert_eq!(network.retransmit_segments(), [0, 1, 2, 3]);
+    assert!(matches!(network.expire(), Expired::TimeOut { .. }));
+    assert_eq!((network.cc.time_outs.len(), network.cc.window), (1, MSS));
+}
