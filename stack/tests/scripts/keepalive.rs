@@ -142,7 +142,7 @@ fn probe_is_sent_as_soon_as_the_connection_has_been_idle_for_long_enough() {
 }
 
 #[test]
-fn probe_is_not_put_off_by_an_acknowledgement_after_a_loss_was_repaired() {
+fn probe_is_not_put_off_by_a_probe_of_the_peer_after_a_loss_was_repaired() {
     // The flight waits for a report of duplicates then (RFC 3708 §3).
     native_only!();
     let mut s = Script::accepted_with(peer().sack().rtt(ms(20)), |config| {
@@ -155,6 +155,8 @@ fn probe_is_not_put_off_by_an_acknowledgement_after_a_loss_was_repaired() {
     s.expect(data(1, SEG));
     s.pass(ms(20));
     s.inject(ack(1, 5 * SEG + 1));
-    s.inject(ack(1, 5 * SEG + 1));
+    // A probe of the peer's: the number before RCV.NXT.
+    s.inject(ack(0, 5 * SEG + 1));
+    s.expect(ack(5 * SEG + 1, 1));
     s.expect_probe_between(IDLE, IDLE + secs(1), 5 * SEG + 1);
 }

@@ -102,6 +102,25 @@ fn a_duplicate_that_there_was_no_packet_to_report_with_is_not_reported_of_others
 }
 
 #[test]
+fn syn_that_there_was_no_packet_to_answer_with_is_answered_once_there_is_one() {
+    // No retransmission of the peer's has to make up for it.
+    native_only!();
+    let mut s = Script::listen(peer(), |_| {});
+    // The worker knows the peer's Ethernet address.
+    s.on_port(5001).shake_hands();
+    let packets = s.take_packets();
+    // The answer cannot be written into the packet of the SYN.
+    let shares = s.on_port(5000).inject_shared_hello(syn(0));
+    s.expect_nothing();
+    drop(packets);
+    s.expect_within(ms(1), syn_ack(0, 1));
+    drop(shares);
+    s.expect_nothing_for(ms(100));
+    s.inject(ack(1, 1));
+    s.expect_opened();
+}
+
+#[test]
 fn what_there_was_no_packet_to_send_with_is_sent_again_as_often_as_anything() {
     // RFC 9293 §3.8.3: it is given up after a time, whatever it waited for before.
     native_only!();
