@@ -464,6 +464,20 @@ fn payload_of_up_to_256_bytes_joins_as_short_ones_in_a_crowded_queue() {
 }
 
 #[test]
+fn packet_of_a_chain_that_begins_at_the_right_edge_is_dropped() {
+    // RFC 9293 §3.10.7.4: only data within the window are kept.
+    native_only!();
+    let mut s = unread(&[6000], |config| settings::receive_buffer(config, BUFFER));
+    let next = s.fill_window(1, 500);
+    let before = s.free_packets();
+    s.inject_chain(data(next, 600), 500);
+    s.pass(DELAYED_ACK);
+    s.drain();
+    s.expect_delivered(next - 1 + 500);
+    assert_eq!(before - s.free_packets(), 1);
+}
+
+#[test]
 fn the_packets_of_a_connection_are_bounded() {
     native_only!();
     let mut s = unread(&[6000], |config| config.max_packets_per_connection = Some(80));
