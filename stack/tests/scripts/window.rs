@@ -478,6 +478,20 @@ fn packet_of_a_chain_that_begins_at_the_right_edge_is_dropped() {
 }
 
 #[test]
+fn scaled_window_that_opens_while_data_wait_is_taken_whole() {
+    // RFC 7323 §2.3.
+    native_only!();
+    let mut s = Script::accepted_with(peer().window_scale(2), |config| settings::receive_buffer(config, 1 << 20));
+    s.stop_reading();
+    let next = s.fill_window(1, 0);
+    s.read(next / 2);
+    s.drain();
+    let end = s.fill_window(next, 0);
+    assert!(end > next + 10 * SEG, "{next} {end}");
+    s.expect_delivered(end - 1);
+}
+
+#[test]
 fn the_packets_of_a_connection_are_bounded() {
     native_only!();
     let mut s = unread(&[6000], |config| config.max_packets_per_connection = Some(80));
