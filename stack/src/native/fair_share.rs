@@ -287,3 +287,33 @@ fn pack<P: Packet>(buffers: &mut Buffers<P>) -> usize {
     }
     copied
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_moved_in_a_pass_count_until_the_next_has_ended() {
+        let mut sweep = Sweep::new(Instant::ZERO);
+        sweep.park(10);
+        sweep.park(20);
+        assert_eq!(sweep.parked, 30);
+        sweep.wrap(100, false);
+        sweep.park(5);
+        assert_eq!(sweep.parked, 35);
+        sweep.wrap(100, false);
+        assert_eq!(sweep.parked, 5);
+        sweep.wrap(100, false);
+        assert_eq!((sweep.parked, sweep.cursor), (0, 0));
+    }
+
+    #[test]
+    fn threshold_is_halved_with_each_pass_under_pressure_down_to_the_least_share() {
+        let mut sweep = Sweep::new(Instant::ZERO);
+        let thresholds = [true, true, true, true, false, true].map(|is_low| {
+            sweep.wrap(40, is_low);
+            sweep.threshold
+        });
+        assert_eq!(thresholds, [20, 10, 5, MIN_SHARE, 20, 10]);
+    }
+}

@@ -418,3 +418,15 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         moved
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packet_takes_one_segment_or_as_many_whole_ones_as_fit() {
+        for (mss, payload) in [(1460, 1460), (513, 513), (512, 2048), (500, 2000), (88, 2024), (1, 2048), (0, 2048)] {
+            assert_eq!(payload_of_packet(mss, 2048), payload, "MSS {mss}");
+        }
+    }
+}

@@ -149,7 +149,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
                 let worth = 2 * len >= self.cold.largest_window(block.snd_scale())
                     || block.flags.has(Flags::WINDOW_PROBE) && outstanding == 0;
                 len = if worth { len } else { 0 };
-            } else if len < mss {
+            } else {
                 len = 0;
             }
         }

@@ -224,6 +224,20 @@ fn a_duplicate_above_what_is_acknowledged_is_reported_with_the_block_that_holds_
 }
 
 #[test]
+fn data_report_what_is_held_where_the_option_fits_beside_them() {
+    // RFC 2018 §3: one block takes 12 bytes with its padding.
+    native_only!();
+    for (len, fits) in [(SEG - 12, true), (SEG - 11, false)] {
+        let mut s = Script::accepted(peer().sack());
+        s.inject(data(101, 100));
+        s.expect(ack(1, 1).sack(&[(101, 201)]));
+        s.write(len);
+        let blocks: &[(Rel, Rel)] = if fits { &[(101, 201)] } else { &[] };
+        s.expect(data(1, len).sack(blocks));
+    }
+}
+
+#[test]
 fn the_old_part_of_a_segment_is_reported_as_a_duplicate() {
     // RFC 2883 §4.3.
     native_only!();

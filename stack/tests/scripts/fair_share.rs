@@ -210,3 +210,58 @@ fn window_of_less_than_a_segment_reopens_under_pressure() {
     }
     s.expect_delivered(next - 1);
 }
+
+#[test]
+fn data_for_closed_windows_leave_a_seventh_of_the_packets() {
+    native_only!();
+    let mut s = Script::listen_over_with(peer().window(0), link(), |config| config.max_packets = Some(84));
+    let free = s.free_packets();
+    // Together their least shares are more than all packets.
+    for port in 6000..6040 {
+        s.on_port(port).shake_hands();
+        s.write(20 * SEG);
+    }
+    assert_held(&mut s, free, 72);
+}
+
+#[test]
+fn queued_data_do_not_count_as_unread() {
+    native_only!();
+    let mut s = Script::listen_over_with(peer().window(0), link(), |config| config.max_packets = Some(84));
+    s.on_port(6000).shake_hands();
+    s.write(30 * SEG);
+    s.use_peer(peer());
+    s.on_port(5000).shake_hands();
+    s.stop_reading();
+    // Five sevenths of 84 packets may be unread.
+    for n in 0..40 {
+        s.inject(data(1 + n * SEG, SEG));
+    }
+    s.drain_for(DELAYED_ACK);
+    s.expect_delivered(40 * SEG);
+}
+
+#[test]
+fn answers_that_are_not_acknowledged_do_not_count_as_unread() {
+    native_only!();
+    let link = LinkConfig { checksum_offload: true, ..link() };
+    let mut s = Script::listen_over_with(peer(), link, |config| config.max_packets = Some(84));
+    // Connections whose ends take turns.
+    for port in 6000..6020 {
+        s.on_port(port).shake_hands();
+        s.echo();
+        for at in [1, 101, 201] {
+            s.inject(data(at, 100).ack(at));
+            s.expect(data(at, 100).ack(at + 100));
+            s.pass(ms(1));
+        }
+        s.expect_exchanging(true);
+    }
+    s.on_port(5000).shake_hands();
+    s.stop_reading();
+    for n in 0..40 {
+        s.inject(data(1 + n * SEG, SEG));
+    }
+    s.drain_for(DELAYED_ACK);
+    s.expect_delivered(40 * SEG);
+}

@@ -132,3 +132,31 @@ fn while_data_is_unacknowledged_it_is_that_which_asks() {
     let sent = s.drain_for(IDLE + 2 * INTERVAL);
     assert!(sent.iter().all(|got| got.seq == 1 && got.len == 100));
 }
+
+#[test]
+fn probe_is_sent_as_soon_as_the_connection_has_been_idle_for_long_enough() {
+    // Within the granularity of timers, two ticks of 65.5 µs.
+    native_only!();
+    let mut s = with_keepalive();
+    s.expect_probe_between(IDLE, IDLE + Duration::from_micros(132), 1);
+}
+
+#[test]
+fn probe_is_not_put_off_by_a_probe_of_the_peer_after_a_loss_was_repaired() {
+    // The flight waits for a report of duplicates then (RFC 3708 §3).
+    native_only!();
+    let mut s = Script::accepted_with(peer().sack().rtt(ms(20)), |config| {
+        settings::keepalive(config, IDLE, INTERVAL, COUNT);
+    });
+    s.write(5 * SEG);
+    s.expect_flight(1, 5);
+    s.pass(ms(20));
+    s.inject(ack(1, 1).sack(&[(SEG + 1, 5 * SEG + 1)]));
+    s.expect(data(1, SEG));
+    s.pass(ms(20));
+    s.inject(ack(1, 5 * SEG + 1));
+    // A probe of the peer's: the number before RCV.NXT.
+    s.inject(ack(0, 5 * SEG + 1));
+    s.expect(ack(5 * SEG + 1, 1));
+    s.expect_probe_between(IDLE, IDLE + secs(1), 5 * SEG + 1);
+}

@@ -38,6 +38,19 @@ fn what_waits_for_a_port_that_takes_no_chains_needs_no_more_packets() {
     }
 }
 
+#[test]
+fn port_that_takes_no_chains_has_nothing_to_copy() {
+    native_only!();
+    let mut s = Script::accepted_over(peer(), LinkConfig { multi_segment: false, ..LinkConfig::default() });
+    s.write(2 * SEG);
+    s.expect_flight(1, 2);
+    s.send(2 * SEG);
+    s.expect_flight(1 + 2 * SEG, 2);
+    s.inject(ack(1, 1 + 4 * SEG));
+    assert_eq!(s.copied_by_port(), 0);
+    s.expect_all_packets_back();
+}
+
 /// Sends sixty pieces of so many bytes when they are all there.
 fn sends_pieces_of(len: Rel, link: LinkConfig) {
     let mut s = Script::accepted_over(peer(), link);
@@ -86,6 +99,25 @@ fn a_duplicate_that_there_was_no_packet_to_report_with_is_not_reported_of_others
     drop(packets);
     s.inject_burst([data(1, 100).port(5000), data(101, 100), data(201, 100)]);
     s.expect(ack(1, 301));
+}
+
+#[test]
+fn syn_that_there_was_no_packet_to_answer_with_is_answered_once_there_is_one() {
+    // No retransmission of the peer's has to make up for it.
+    native_only!();
+    let mut s = Script::listen(peer(), |_| {});
+    // The worker knows the peer's Ethernet address.
+    s.on_port(5001).shake_hands();
+    let packets = s.take_packets();
+    // The answer cannot be written into the packet of the SYN.
+    let shares = s.on_port(5000).inject_shared_hello(syn(0));
+    s.expect_nothing();
+    drop(packets);
+    s.expect_within(ms(1), syn_ack(0, 1));
+    drop(shares);
+    s.expect_nothing_for(ms(100));
+    s.inject(ack(1, 1));
+    s.expect_opened();
 }
 
 #[test]

@@ -187,6 +187,15 @@ fn path_of_the_least_mtu_that_swallows_larger_packets_is_found_out() {
 }
 
 #[test]
+fn second_time_out_in_a_row_cuts_segments() {
+    // RFC 4821 §7.2, §7.7: the first may be a loss of another kind.
+    native_only!();
+    let (mut s, _) = full_size(peer());
+    s.expect_within(secs(1), data(1, 1460));
+    s.expect_within(secs(1), data(1, 1024));
+}
+
+#[test]
 fn losses_of_another_kind_do_not_shrink_segments() {
     // RFC 4821 §7.5: a short loss says nothing about the path's MTU.
     native_only!();

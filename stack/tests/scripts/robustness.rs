@@ -444,3 +444,17 @@ fn a_peer_that_ignores_the_window_pins_no_memory() {
     s.drain_for(DELAYED_ACK);
     assert!(pool - s.free_packets() <= 64, "{} packets are held", pool - s.free_packets());
 }
+
+#[test]
+fn answers_to_acknowledgements_out_of_window_are_limited() {
+    // RFC 5961 §7: two ends that disagree would otherwise acknowledge each other without end.
+    native_only!();
+    let mut s = Script::accepted(peer());
+    let mut answers = 0;
+    for _ in 0..3 * CHALLENGES {
+        s.inject(ack(1_000_000, 1));
+        s.pass(ms(1));
+        answers += s.drain().len();
+    }
+    assert!((1..=CHALLENGES).contains(&answers), "{answers} answers");
+}

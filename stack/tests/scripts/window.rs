@@ -164,6 +164,26 @@ fn a_window_grows_with_what_the_service_reads() {
 }
 
 #[test]
+fn window_grows_only_where_half_of_it_is_read_within_a_round_trip() {
+    // After Fisk and Feng, "Dynamic Right-Sizing in TCP", 2001.
+    native_only!();
+    for (pause, grows) in [(ms(11), true), (ms(25), false)] {
+        let mut s = Script::accepted(peer().window_scale(7).rtt(ms(10)));
+        let first = s.flow().right_edge - 1;
+        let burst = first * 3 / 4 / SEG;
+        let mut next = 1;
+        for _ in 0..4 {
+            s.inject_burst((0..burst).map(|n| data(next + n * SEG, SEG)));
+            next += burst * SEG;
+            s.pass(pause);
+            s.drain();
+        }
+        let window = s.flow().right_edge - next;
+        assert_eq!(window > first + SEG, grows, "from {first} to {window} in {pause:?}");
+    }
+}
+
+#[test]
 fn without_a_window_the_peer_is_probed_ever_more_rarely() {
     // RFC 9293 §3.8.6.1 MUST-36, SHLD-29, SHLD-30.
     native_only!();
@@ -419,6 +439,56 @@ fn what_fills_a_gap_does_not_make_a_full_queue_longer() {
     s.drain();
     s.expect_delivered(640);
     assert_eq!(s.drops("receive queue full"), 1);
+}
+
+#[test]
+fn payload_of_up_to_256_bytes_joins_as_short_ones_in_a_crowded_queue() {
+    // Each packet pins a buffer of the port.
+    native_only!();
+    for (first, len, packets) in [(256, 256, 0), (256, 257, 1), (257, 256, 1)] {
+        let mut s = unread(&[6000], |_| {});
+        let mut next = 1;
+        for len in std::iter::once(first).chain([256; 63]) {
+            s.inject(data(next, len));
+            next += len;
+        }
+        s.pass(DELAYED_ACK);
+        let before = s.free_packets();
+        s.inject(data(next, len));
+        s.pass(DELAYED_ACK);
+        s.drain();
+        assert_eq!(before - s.free_packets(), packets, "{len} bytes behind {first}");
+        s.start_reading();
+        s.expect_delivered(next - 1 + len);
+    }
+}
+
+#[test]
+fn packet_of_a_chain_that_begins_at_the_right_edge_is_dropped() {
+    // RFC 9293 §3.10.7.4: only data within the window are kept.
+    native_only!();
+    let mut s = unread(&[6000], |config| settings::receive_buffer(config, BUFFER));
+    let next = s.fill_window(1, 500);
+    let before = s.free_packets();
+    s.inject_chain(data(next, 600), 500);
+    s.pass(DELAYED_ACK);
+    s.drain();
+    s.expect_delivered(next - 1 + 500);
+    assert_eq!(before - s.free_packets(), 1);
+}
+
+#[test]
+fn scaled_window_that_opens_while_data_wait_is_taken_whole() {
+    // RFC 7323 §2.3.
+    native_only!();
+    let mut s = Script::accepted_with(peer().window_scale(2), |config| settings::receive_buffer(config, 1 << 20));
+    s.stop_reading();
+    let next = s.fill_window(1, 0);
+    s.read(next / 2);
+    s.drain();
+    let end = s.fill_window(next, 0);
+    assert!(end > next + 10 * SEG, "{next} {end}");
+    s.expect_delivered(end - 1);
 }
 
 #[test]

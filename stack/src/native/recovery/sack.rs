@@ -104,6 +104,17 @@ mod tests {
     }
 
     #[test]
+    fn duplicate_report_is_at_most_a_window_long_and_a_window_below() {
+        // RFC 7323 §2.3: the largest window is 2^30 bytes.
+        let window = 1u32 << 30;
+        let below = |bytes: u32| 4000u32.wrapping_sub(bytes);
+        assert_eq!(read(&[(below(window), 4000)], 4000), (Some((below(window), 4000)), vec![], 0));
+        assert_eq!(read(&[(below(window + 1), 4000)], 4000), (None, vec![], 1));
+        assert_eq!(read(&[(below(window), below(1))], 4000), (Some((below(window), below(1))), vec![], 0));
+        assert_eq!(read(&[(below(window + 1), below(1))], 4000), (None, vec![], 0));
+    }
+
+    #[test]
     fn nonsense_is_ignored() {
         // Empty, reversed, beyond SND.NXT, around SND.UNA, too large.
         assert_eq!(read(&[(5000, 5000), (6000, 5000), (8000, 9001), (3500, 4500)], 4000), (None, vec![], 4));

@@ -498,3 +498,13 @@ fn challenges_keep_their_distance_where_the_recorded_time_wraps() {
         assert!(marks.timestamps());
     }
 }
+
+#[test]
+fn reuse_waits_until_timestamps_are_greater_to_the_nanosecond() {
+    // RFC 6191 §2: at the tick of the timestamp clock itself they may be equal.
+    let table = one(true);
+    let entered = Instant::from_nanos(table.next_deadline().unwrap().as_nanos() - TIME_WAIT.as_nanos() as u64);
+    let tick = Duration::from_nanos(TIMESTAMP_TICK);
+    assert_eq!(table.before(&tuple(1), entered + tick), Before::Recent);
+    assert_eq!(table.before(&tuple(1), entered + tick + Duration::from_nanos(1)), Before::Past { isn_floor: NEXT });
+}

@@ -530,6 +530,11 @@ impl Script {
         own.nic.pool_available() + own.worker.nic().pool_available()
     }
 
+    /// Bytes that the worker's port has copied because it takes no chains and no shared packets.
+    pub fn copied_by_port(&mut self) -> u64 {
+        self.own().worker.nic().stats().copied_bytes
+    }
+
     /// Takes all packets that each worker's port has left, for as long as they are kept.
     pub fn take_packets(&mut self) -> Vec<MemoryPacket> {
         let take = |arm: &mut Arm| std::iter::from_fn(|| arm.worker.nic().allocate()).collect::<Vec<_>>();

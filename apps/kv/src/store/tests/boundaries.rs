@@ -223,6 +223,12 @@ fn large_hash_has_as_many_buckets_as_its_fields_need() {
         assert!(buckets == fewest || n < 110 && buckets < fewest, "{buckets} of {fewest} for {n} fields");
         assert_eq!(store.beside, table.size());
     }
+    // A longer value in the place of another, and a shorter one again.
+    for (len, more) in [(50, 18), (32, 0)] {
+        assert_eq!(store.hset(&key, &names[9], &vec![7; len][..], 0), Ok(false));
+        let table = store.tables.get(0).unwrap();
+        assert_eq!((table.count, table.bytes), (3000, 3000 * 40 + more));
+    }
     assert!(store.size_of(&key, 0).unwrap() > 3000 * 40);
     let parts = [store.heap.used(), store.index.bytes(), store.longs.bytes(), store.tables.bytes(), store.beside];
     assert_eq!((store.used(), store.is_empty()), (parts.iter().sum(), false));
@@ -246,6 +252,42 @@ fn large_hash_has_as_many_buckets_as_its_fields_need() {
     assert!(!store.exists(&key, 0));
     while store.tick(0, 10) {}
     assert_eq!((store.beside, store.tables.len()), (0, 0));
+}
+
+#[test]
+fn small_hash_that_was_a_table_to_redis_stays_one() {
+    let mut store = store(4 << 20, Evict::None);
+    let key = store.keys().key(0, b"hash");
+    for (field, len, encoding) in
+        [(b"a", 64, "listpack"), (b"a", 65, "hashtable"), (b"a", 1, "hashtable"), (b"b", 1, "hashtable")]
+    {
+        store.hset(&key, field, &vec![7; len][..], 0).unwrap();
+        assert_eq!(store.item(store.find_any(&key).unwrap()).form(), Form::Fields);
+        assert_eq!(store.encoding(&key, 0), Some(encoding), "{len} bytes");
+    }
+}
+
+#[test]
+fn flush_waits_for_keys_of_earlier_flushes_only_where_there_are_keys_to_flush() {
+    let mut store = store(4 << 20, Evict::None);
+    let set = |store: &mut Store, space: u8, n: u32| {
+        store.set(&store.key(space, &n.to_le_bytes()), b"value", Expiry::Never, 0).unwrap();
+    };
+    let mut flushes = 0;
+    set(&mut store, 0, flushes);
+    while store.spaces.can_flush(0..1) {
+        store.flush(0);
+        flushes += 1;
+        set(&mut store, 0, flushes);
+    }
+    assert!(flushes >= 200, "{flushes}");
+    assert!(store.spaces.can_flush(1..16) && store.prepare_flush(1..16, 0));
+    assert!(!store.spaces.can_flush(0..16) && !store.prepare_flush(0..16, 0));
+    assert_eq!(store.spaces.flushed(), flushes as usize);
+    // All keys of earlier flushes go, and no others.
+    set(&mut store, 1, 0);
+    assert!(store.prepare_flush(0..16, usize::MAX));
+    assert_eq!((store.spaces.flushed(), store.len(0), store.len(1)), (0, 1, 1));
 }
 
 #[test]

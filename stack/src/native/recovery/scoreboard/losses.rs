@@ -183,3 +183,25 @@ impl Scoreboard {
         end - seq
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn forgiven_retransmissions_of_one_time_stay_in_order_of_sequence_numbers() {
+        // RFC 8985 §6.2 step 2: of segments that were sent at one time, those with the lower numbers were sent first.
+        let at = Instant::from_nanos;
+        let mut board = Scoreboard::new(Seq(0));
+        for n in 1..4 {
+            board.push(1000, 1000, at(n));
+        }
+        assert_eq!(board.time_out(|_| true), 3000);
+        assert_eq!(board.retransmitted(Seq(0), 3000, at(10), 0), 3000);
+        assert_eq!(board.find_lost(|_, _| true, |_| true).lost_again, 3000);
+        board.forgive();
+        board.check();
+        let found = board.find_lost(|sent, end| sent < at(10) || !end.after(Seq(2000)), |_| true);
+        assert_eq!((found.lost_again, board.first_lost()), (2000, Some((Seq(0), Seq(2000)))));
+    }
+}

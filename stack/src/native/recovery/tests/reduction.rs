@@ -202,3 +202,14 @@ fn what_congestion_was_echoed_for_is_not_taken_back() {
         assert_eq!(network.cc.reductions.len(), 1);
     }
 }
+
+#[test]
+fn first_echo_of_congestion_reduces_the_window_of_a_new_flight() {
+    // RFC 3168 §6.1.2: though it comes with an acknowledgement of nothing new.
+    let mut network = Network::new(Options::default());
+    network.send_segments(3);
+    network.now += MS * 20;
+    let outcome = network.acknowledge_segments(0, &[], true);
+    assert!(outcome.reduced && network.flight.phase() == Phase::Reducing);
+    assert_eq!(network.cc.reductions.len(), 1);
+}

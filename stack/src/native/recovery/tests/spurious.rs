@@ -147,3 +147,40 @@ fn acknowledging_new_data_too_says_nothing_of_the_time_out() {
     assert_eq!(network.acknowledge_segments(7, &[], false).undone, None);
     assert_eq!(network.cc.undone, 0);
 }
+
+#[test]
+fn original_acknowledged_selectively_after_a_time_out_shows_that_it_was_spurious() {
+    // RFC 5682 §3.1 step 3b: SND.UNA need not advance.
+    let mut network = Network::new(Options::default());
+    network.send_segments(5);
+    assert!(matches!(network.expire(), Expired::Probe(_)));
+    assert!(matches!(network.expire(), Expired::TimeOut { .. }));
+    assert_eq!(network.retransmit_segments(), [0]);
+    network.now += MS * 20;
+    assert_eq!(network.acknowledge_segments(1, &[], false).undone, None);
+    network.send_segments(1);
+    // Nothing new (step 3a does not apply, nor does 3b).
+    let outcome = network.acknowledge_segments(1, &[(2, 3)], false);
+    assert!(!outcome.duplicate);
+    assert_eq!(outcome.undone, Some(Undone { time_out: true, evidence: Evidence::ForwardRto }));
+}
+
+#[test]
+fn duplicates_reported_once_more_was_acknowledged_take_nothing_back() {
+    // RFC 3708 §3: for a round trip after the recovery a report is of its retransmissions.
+    for (beyond, is_undone) in [(0, true), (1, false)] {
+        let mut network = Network::new(Options::default());
+        network.send_segments(8);
+        network.now += MS * 20;
+        assert!(network.acknowledge_segments(0, &[(1, 8)], false).recovery_began);
+        assert_eq!(network.retransmit_segments(), [0]);
+        network.send_segments(4);
+        network.now += MS * 20;
+        assert!(network.acknowledge_segments(12, &[], false).recovery_ended);
+        network.send_segments(4);
+        network.now += MS;
+        network.acknowledge_segments(12 + beyond, &[], false);
+        let outcome = network.acknowledge_segments(12 + beyond, &[(0, 1)], false);
+        assert_eq!(outcome.undone.is_some(), is_undone, "{beyond} segments beyond");
+    }
+}

@@ -61,7 +61,7 @@ fn it_backs_off_and_gives_up_in_the_end() {
         assert!(waited.abs_diff(expected) < expected / 100, "{doubled}: {waited:?}");
         base = *at;
         match expired {
-            Expired::TimeOut { .. } => assert!(doubled < 9),
+            Expired::TimeOut { reneged, .. } => assert!(doubled < 9 && !reneged),
             Expired::GiveUp => assert_eq!(doubled, 9),
             other => panic!("{other:?}"),
         }
@@ -215,4 +215,59 @@ fn the_retransmission_of_a_time_out_needs_no_room_in_the_window() {
     assert_eq!(network.flight.allowance(MSS), MSS);
     assert_eq!(network.retransmit_segments(), [0]);
     assert_eq!(network.flight.allowance(MSS), 0);
+}
+
+#[test]
+fn reordering_timer_comes_before_a_time_out_of_the_same_time() {
+    // RFC 8985 §6.2 step 5: the loss is then repaired by fast recovery.
+    let mut network = Network::new(Options::default());
+    network.send_segments(3);
+    network.now += MS * 20;
+    network.acknowledge_segments(0, &[(1, 2)], false);
+    let reordering = network.flight.rack.deadline().unwrap();
+    let time_out = network.path.time_out(&network.rtt, &network.options.limits);
+    network.flight.rto_base = Instant::from_nanos(reordering.as_nanos() - time_out.as_nanos() as u64);
+    assert_eq!(network.expire(), Expired::Reordering { lost: MSS, recovery_began: true });
+    assert_eq!(network.now, reordering);
+}
+
+#[test]
+fn first_time_out_of_data_that_did_not_fit_reduces_the_window() {
+    // RFC 5681 §3.1: nothing has timed out before, though all is sent again (RFC 1191 §6.4).
+    let mut network = Network::new(Options::default());
+    network.send_segments(4);
+    network.flight.did_not_fit(MSS as u16);
+    assert_eq!(network.retransmit_segments(), [0, 1, 2, 3]);
+    assert!(matches!(network.expire(), Expired::TimeOut { .. }));
+    assert_eq!((network.cc.time_outs.len(), network.cc.window), (1, MSS));
+}
+
+#[test]
+fn first_time_out_keeps_selective_acknowledgements() {
+    // RFC 2018 §8 has the sender forget them, which would send everything again.
+    let mut network = Network::new(Options::default());
+    network.send_segments(4);
+    network.now += MS * 20;
+    assert!(network.acknowledge_segments(0, &[(1, 4)], false).recovery_began);
+    assert_eq!(network.retransmit_segments(), [0]);
+    assert_eq!(network.expire(), Expired::TimeOut { lost: MSS, reneged: false });
+    assert_eq!(network.retransmit_segments(), [0]);
+    // The same segment again.
+    assert_eq!(network.expire(), Expired::TimeOut { lost: 4 * MSS, reneged: true });
+}
+
+#[test]
+fn probe_waits_for_four_variations_where_these_are_longer_than_the_round_trip() {
+    // RFC 8985 §7.2, with the margin of RFC 6298 §2.3.
+    let mut network = Network::new(Options::default());
+    for n in 0..40 {
+        network.rtt.sample(if n % 2 == 0 { MS * 10 } else { MS * 60 });
+    }
+    let (smoothed, variation) = (network.rtt.smoothed(), network.rtt.variation());
+    assert!(4 * variation > smoothed + MS * 10);
+    network.send_segments(2);
+    let start = network.now;
+    assert!(matches!(network.expire(), Expired::Probe(_)));
+    let waited = network.now.since(start);
+    assert!(waited.abs_diff(smoothed + 4 * variation) <= MS, "{waited:?} {smoothed:?} {variation:?}");
 }

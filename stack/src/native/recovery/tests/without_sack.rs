@@ -149,3 +149,20 @@ fn only_the_first_partial_acknowledgement_restarts_the_timer() {
     assert_eq!((deadlines[1], deadlines[2]), (deadlines[0], deadlines[0]));
     assert_eq!(deadlines[0].since(network.now), MS * 160 + network.rtt.rto(MS * 200) - MS * 200);
 }
+
+#[test]
+fn partial_acknowledgement_deflates_by_what_lay_beyond_the_first_segment() {
+    // RFC 6582 §3.2 step 3: what duplicates had been counted for has left the network already.
+    let mut network = Network::new(options());
+    network.send_segments(12);
+    network.now += MS * 20;
+    for _ in 0..8 {
+        network.acknowledge_segments(0, &[], false);
+    }
+    assert_eq!(network.retransmit_segments(), [0]);
+    assert_eq!(network.flight.in_flight(), (12 - 8) * MSS);
+    network.now += MS * 20;
+    assert_eq!(network.acknowledge_segments(3, &[], false).lost, MSS);
+    // Of nine segments one is lost, and six were counted.
+    assert_eq!(network.flight.in_flight(), (9 - 1 - 6) * MSS);
+}
