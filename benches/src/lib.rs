@@ -8,6 +8,7 @@ pub mod echo_pair;
 pub mod engine;
 pub mod figures;
 pub mod goodput;
+pub mod hostile;
 pub mod impair;
 pub mod instructions;
 pub mod kv;

@@ -108,14 +108,8 @@ impl Host {
 
     /// Does `what` on a thread in the network of this host, where sockets that it opens stay.
     pub fn within<T: Send>(&self, what: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
-        let there = || self.enter().and_then(|()| what());
+        let there = || self.namespace.enter().and_then(|()| what());
         thread::scope(|scope| scope.spawn(there).join()).unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-    }
-
-    /// Has the calling thread use the network of this host from now on.
-    fn enter(&self) -> io::Result<()> {
-        let namespace = File::open(Path::new("/run/netns").join(&self.namespace.0))?;
-        Ok(move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?)
     }
 }
 
@@ -161,6 +155,12 @@ impl Namespace {
         let namespace = Namespace(name);
         ip(&["-n", &namespace.0, "link", "set", "lo", "up"], interrupted)?;
         Ok(namespace)
+    }
+
+    /// Moves the calling thread into the namespace.
+    pub fn enter(&self) -> io::Result<()> {
+        let namespace = File::open(Path::new("/run/netns").join(&self.0))?;
+        Ok(move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?)
     }
 
     /// A command that runs `program` in it.

@@ -22,7 +22,7 @@ use linerate_bypass::time::{Duration, Instant};
 /// Packets that a connection may hold in each direction, however many others hold packets.
 pub(super) const MIN_SHARE: usize = 4;
 
-/// Time without an acknowledgement after which queued data move to the heap.
+/// Time without an acknowledgement after which queued data move to the heap and unread data are packed.
 const PARK_AFTER: Duration = Duration::from_secs(15);
 /// Time without progress after which a connection is a target while packets run low. Data of connections that make progress are neither
 /// copied nor discarded, unless there is no packet for a connection that holds none.
@@ -200,6 +200,8 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         }
         if stalled >= PARK_AFTER {
             self.park();
+            // A service that waits for room to answer does not read.
+            self.pack_unread();
         }
         if self.shared.is_low() && held >= self.shared.sweep.threshold {
             self.shed(stalled, gap);
@@ -243,19 +245,20 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     fn park(&mut self) {
         let block = &*self.block;
         let Some(buffers) = self.shared.buffers.of_mut(block) else { return };
-        let bytes = (block.outstanding() + block.unsent + buffers.reserved) as usize;
+        let parked = buffers.progress.parked_to.map_or(0, |end| end - block.una);
+        let bytes = (block.outstanding() + block.unsent + buffers.reserved).saturating_sub(parked) as usize;
         if self.shared.sweep.parked + bytes > self.shared.settings.parked_at_most {
             return;
         }
         self.discard_reserved();
         let block = &*self.block;
         let Some(buffers) = self.shared.buffers.of_mut(block) else { return };
-        let (packets, bytes) = buffers.queue.move_to_heap(block.nxt);
-        if packets > 0 {
+        let moved = buffers.queue.move_to_heap(block.nxt);
+        if moved.packets > 0 {
             buffers.progress.parked_to = Some(block.nxt + block.unsent);
-            self.shared.sweep.park(bytes);
-            self.shared.pinned.unqueue(packets);
-            self.shared.counts.copied += bytes as u64;
+            self.shared.sweep.park(moved.bytes);
+            self.shared.pinned.unqueue(moved.packets);
+            self.shared.counts.copied += moved.copied as u64;
         }
     }
 

@@ -44,6 +44,17 @@ impl<P: Packet> Piece<P> {
     }
 }
 
+/// Result of [`SendQueue::move_to_heap`].
+#[derive(Debug, Default)]
+pub(super) struct Moved {
+    /// Packets let go of.
+    pub packets: usize,
+    /// Bytes that lay in them.
+    pub bytes: usize,
+    /// Bytes copied, with those that were on the heap and became part of longer pieces.
+    pub copied: usize,
+}
+
 /// The stream from the oldest unacknowledged byte to the last one queued, in pieces.
 pub(super) struct SendQueue<P> {
     pieces: Queue<Piece<P>>,
@@ -102,38 +113,60 @@ impl<P: Packet> SendQueue<P> {
         true
     }
 
-    /// Copies all data to the heap, in pieces of [`HEAP_PIECE`] bytes, if packets of the port hold some. `nxt` is SND.NXT. Returns the
-    /// packets let go of, and the bytes copied.
-    pub fn move_to_heap(&mut self, nxt: Seq) -> (usize, usize) {
-        let packets = self.packets();
-        let Some(mut seq) = self.pieces.front().map(|piece| piece.seq).filter(|_| packets > 0) else { return (0, 0) };
-        let (mut copied, mut copy) = (0, Vec::new());
-        let mut moved = Queue::new();
-        let mut push = |seq: &mut Seq, copy: &mut Vec<u8>| {
-            let bytes = Bytes::from(std::mem::take(copy));
-            let len = bytes.len() as u32;
-            moved.push_back(Piece { seq: *seq, len, packet: None, kept: Some(bytes), pins: false });
-            *seq += len;
-        };
-        while let Some(piece) = self.pieces.pop_front() {
+    /// Copies data in packets of the port to the heap, in pieces of up to [`HEAP_PIECE`] bytes. Data that lie elsewhere stay: a queue
+    /// that grows while its peer does not read is moved again and again. `nxt` is SND.NXT.
+    pub fn move_to_heap(&mut self, nxt: Seq) -> Moved {
+        let mut all = Moved { packets: self.packets(), ..Moved::default() };
+        if all.packets == 0 {
+            return all;
+        }
+        let mut pieces = std::mem::replace(&mut self.pieces, Queue::new());
+        let (mut copy, mut begin) = (Vec::new(), None);
+        while let Some(piece) = pieces.pop_front() {
+            if piece.packets() == 0 {
+                all.copied += self.push_copy(begin.take(), &mut copy);
+                self.pieces.push_back(piece);
+                continue;
+            }
+            let mut seq = piece.seq;
             let mut bytes = piece.bytes().unwrap_or_default();
-            copied += bytes.len();
+            all.bytes += bytes.len();
             while !bytes.is_empty() {
+                begin.get_or_insert(seq);
                 let (part, rest) = bytes.split_at(bytes.len().min(HEAP_PIECE - copy.len()));
                 copy.extend_from_slice(part);
+                seq += part.len() as u32;
                 bytes = rest;
                 if copy.len() == HEAP_PIECE {
-                    push(&mut seq, &mut copy);
+                    all.copied += self.push_copy(begin.take(), &mut copy);
                 }
             }
         }
-        if !copy.is_empty() {
-            copy.shrink_to_fit();
-            push(&mut seq, &mut copy);
-        }
-        self.pieces = moved;
+        all.copied += self.push_copy(begin, &mut copy);
         self.unsent = self.pieces.partition_point(|piece| !piece.end().after(nxt));
-        (packets, copied)
+        all
+    }
+
+    /// Moves `copy`, the data from `begin` on, to the end of the queue. Shorter pieces on the heap before it become part of it, so that
+    /// pieces are not many and no byte is copied often. Returns the bytes copied.
+    fn push_copy(&mut self, begin: Option<Seq>, copy: &mut Vec<u8>) -> usize {
+        let Some(mut seq) = begin else { return 0 };
+        let mut copied = copy.len();
+        while let Some(last) = self.pieces.back()
+            && last.packets() == 0
+            && (last.len as usize) < copy.len()
+            && last.len as usize + copy.len() <= HEAP_PIECE
+            && let Some(last) = self.pieces.pop_back()
+        {
+            seq = last.seq;
+            copied += last.len as usize;
+            copy.splice(..0, last.bytes().unwrap_or_default().iter().copied());
+        }
+        copy.shrink_to_fit();
+        let bytes = Bytes::from(std::mem::take(copy));
+        let len = bytes.len() as u32;
+        self.pieces.push_back(Piece { seq, len, packet: None, kept: Some(bytes), pins: false });
+        copied
     }
 
     /// Queues the data of `packet`, a single segment, at `seq`, where the queue ends.

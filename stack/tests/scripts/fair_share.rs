@@ -102,6 +102,46 @@ fn data_of_a_silent_peer_leave_the_packets() {
 }
 
 #[test]
+fn queued_data_that_are_on_the_heap_are_not_copied_again() {
+    // The time to copy all of them for each packet more would grow with the square of their length.
+    native_only!();
+    let mut s = Script::listen_over_with(peer().window(0), link(), |_| {});
+    s.on_port(6000).shake_hands();
+    s.write(1000);
+    s.pass(secs(20));
+    s.drain();
+    let before = s.copied();
+    for _ in 0..60 {
+        s.write(1000);
+        s.pass(secs(2));
+        s.drain();
+    }
+    let copied = s.copied() - before;
+    // Each byte when it is written and when it is moved, and some as pieces are joined.
+    assert!(copied <= 6 * 60_000, "{copied} bytes were copied for 60000");
+}
+
+#[test]
+fn unread_data_of_a_silent_peer_share_packets() {
+    // A service that waits for room to answer does not read.
+    native_only!();
+    let mut s = Script::listen_over_with(peer().window(0), link(), |_| {});
+    let free = s.free_packets();
+    s.on_port(6000).shake_hands();
+    s.stop_reading();
+    s.write(10_000);
+    for n in 0..200 {
+        s.inject(data(1 + 50 * n, 50));
+    }
+    s.pass(secs(30));
+    s.drain();
+    // 10000 bytes fit into 5 packets of 2048 bytes.
+    assert_held(&mut s, free, 7);
+    s.start_reading();
+    s.expect_delivered(10_000);
+}
+
+#[test]
 fn segments_of_one_byte_beyond_gaps_are_bounded() {
     native_only!();
     let mut s = Script::listen_over_with(peer().sack(), link(), |_| {});

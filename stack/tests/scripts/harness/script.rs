@@ -523,6 +523,11 @@ impl Script {
         self.own().worker.summary().drops.get(cause).copied().unwrap_or(0)
     }
 
+    /// Returns the payload bytes that the worker has copied.
+    pub fn copied(&mut self) -> u64 {
+        self.own().worker.summary().copied_bytes
+    }
+
     /// Packets of the peer's and the worker's pools that nobody holds.
     pub fn free_packets(&mut self) -> usize {
         self.settle();

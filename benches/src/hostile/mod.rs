@@ -1,0 +1,274 @@
+//! Well-behaved clients of a server beside attackers: their rate and round trips undisturbed, attacked, and beside the same flood on
+//! another host.
+
+mod attack;
+mod frames;
+mod packet_socket;
+mod peers;
+mod site;
+mod sockets;
+
+pub use attack::Attack;
+pub use site::Setting;
+
+use crate::echo_pair::Measured;
+use crate::process::Error;
+use frames::Link;
+use serde::Serialize;
+use site::{Counters, Site};
+use std::net::{Ipv6Addr, SocketAddrV4};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Packets held up to which they are back to normal.
+const NORMAL: u64 = 16;
+/// Time in which they are, at most, before the measurement gives up.
+pub const RECOVERY: Duration = Duration::from_secs(35);
+/// Time from the begin of the attack to the measurement.
+const SETTLE: Duration = Duration::from_millis(500);
+/// Time in which attackers are connected and have sent what the server takes, at most.
+const CONNECTED: Duration = Duration::from_secs(15);
+/// Time between two looks at the counters.
+const SAMPLE: Duration = Duration::from_millis(100);
+const HELD: &str = "linerate_packets_held";
+const BROKEN: &str = "linerate_connections_broken_total";
+
+/// The attacked service.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Service {
+    /// `linerate echo serve`
+    Echo,
+    /// `linerate kv serve`
+    Kv,
+}
+
+impl Service {
+    /// Returns its command.
+    pub fn name(self) -> &'static str {
+        match self {
+            Service::Echo => "echo",
+            Service::Kv => "kv",
+        }
+    }
+
+    fn port(self) -> u16 {
+        match self {
+            Service::Echo => 7,
+            Service::Kv => 6379,
+        }
+    }
+}
+
+/// Addresses that an attack aims at.
+#[derive(Debug, Clone)]
+struct Target {
+    link: Link,
+    address: SocketAddrV4,
+    /// An address on the link of the attackers.
+    neighbor: SocketAddrV4,
+    v6: Ipv6Addr,
+    /// A request that is answered.
+    request: Vec<u8>,
+}
+
+/// Begin and end of an attack, and the count of its packets or attempts.
+#[derive(Debug, Default)]
+struct Course {
+    has_begun: AtomicBool,
+    is_over: AtomicBool,
+    sent: AtomicU64,
+}
+
+impl Course {
+    fn goes_on(&self) -> bool {
+        !self.is_over.load(Ordering::Relaxed)
+    }
+
+    fn begin(&self) {
+        self.has_begun.store(true, Ordering::Relaxed);
+    }
+
+    fn count(&self, sent: usize) {
+        self.sent.fetch_add(sent as u64, Ordering::Relaxed);
+    }
+
+    /// Sleeps until a millisecond after `next`, which becomes that time. A delay is not made up for.
+    fn pace(&self, next: &mut Instant) {
+        *next = (*next + Duration::from_millis(1)).max(Instant::now());
+        thread::sleep(next.saturating_duration_since(Instant::now()));
+    }
+}
+
+/// Ends an attack when it is dropped.
+struct Over<'a>(&'a Course);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.is_over.store(true, Ordering::Relaxed);
+    }
+}
+
+/// State after the death of the attackers.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct Recovery {
+    /// Seconds until packets held were back to normal, if they were within [`RECOVERY`].
+    pub seconds: Option<f64>,
+    /// Packets held at the end, if the server answered.
+    pub held: Option<u64>,
+}
+
+/// Results of one round.
+#[derive(Debug, Clone, Serialize)]
+pub struct Round {
+    /// The clients without an attack.
+    pub undisturbed: Option<Measured>,
+    /// The clients beside the same flood on the sink, if the attack consists of frames.
+    pub control: Option<Measured>,
+    /// The clients during the attack.
+    pub attacked: Option<Measured>,
+    /// Packets or attempts per second.
+    pub per_second: f64,
+    /// Packets that the server held at most, if it answered.
+    pub held: Option<u64>,
+    /// State after the death of the attackers, if that was waited for.
+    pub recovery: Option<Recovery>,
+    /// Counters that grew during attack and recovery: drops by cause, and broken connections.
+    pub counters: Vec<(String, u64)>,
+}
+
+impl Round {
+    /// Returns the rate of the clients during the attack by that beside the control, or by the undisturbed one if there is no control.
+    pub fn ratio(&self) -> Option<f64> {
+        let base = self.control.or(self.undisturbed)?.rate;
+        Some(self.attacked.map_or(0.0, |attacked| attacked.rate) / base)
+    }
+}
+
+/// An attack with its number of attackers.
+#[derive(Debug, Clone, Copy)]
+pub struct Plan {
+    /// The attacked service.
+    pub service: Service,
+    /// The attack.
+    pub attack: Attack,
+    /// Number of attackers, 0 for a flood.
+    pub attackers: usize,
+    /// Frames in a millisecond at most.
+    pub per_millisecond: usize,
+}
+
+impl Plan {
+    /// Measures one round with a server of its own, and the recovery after it if `recovers` is true.
+    pub fn measure(&self, setting: &Setting, recovers: bool, interrupted: &AtomicBool) -> Result<Round, Error> {
+        let site = Site::new(setting, self.service, interrupted)?;
+        let undisturbed = site.measure()?;
+        let control = self.control(&site, interrupted)?;
+        let before = site.counters()?.unwrap_or_default();
+        let target = site.target(false);
+        let course = Course::default();
+        let (attack, attackers, per_millisecond) = (self.attack, self.attackers, self.per_millisecond);
+        thread::scope(|scope| {
+            let over = Over(&course);
+            let attacking = scope
+                .spawn(|| site.attack(attack.is_local(), || attack.run(&target, attackers, per_millisecond, &course)));
+            wait_until(CONNECTED, interrupted, || course.has_begun.load(Ordering::Relaxed) || attacking.is_finished())?;
+            thread::sleep(SETTLE);
+            let (sent, since) = (course.sent.load(Ordering::Relaxed), Instant::now());
+            let (attacked, held) = measure_and_sample(&site)?;
+            let sent = course.sent.load(Ordering::Relaxed) - sent;
+            let per_second = sent as f64 / since.elapsed().as_secs_f64();
+            if !attack.is_local() {
+                site.cut()?;
+            }
+            let waits = recovers && !attack.is_local();
+            let recovery = if waits { Some(recovery(&site, interrupted)?) } else { None };
+            drop(over);
+            attacking.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+            let counters = grown(&before, &site.counters()?.unwrap_or_default());
+            Ok(Round { undisturbed, control, attacked, per_second, held, recovery, counters })
+        })
+    }
+
+    /// Measures the clients beside the same frames on the sink.
+    fn control(&self, site: &Site<'_>, interrupted: &AtomicBool) -> Result<Option<Measured>, Error> {
+        let target = site.target(true);
+        let Some(frames) = self.attack.frames(&target) else { return Ok(None) };
+        let (course, per_millisecond) = (Course::default(), self.per_millisecond);
+        thread::scope(|scope| {
+            let over = Over(&course);
+            let flooding =
+                scope.spawn(|| site.attack(false, || attack::flood(&frames, &target, per_millisecond, &course)));
+            wait_until(CONNECTED, interrupted, || course.has_begun.load(Ordering::Relaxed) || flooding.is_finished())?;
+            thread::sleep(SETTLE);
+            let measured = site.measure()?;
+            drop(over);
+            flooding.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+            Ok(measured)
+        })
+    }
+}
+
+/// Measures the clients, and the packets that the server holds at most meanwhile.
+fn measure_and_sample(site: &Site<'_>) -> Result<(Option<Measured>, Option<u64>), Error> {
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let sampling = scope.spawn(|| -> Result<Option<u64>, Error> {
+            let mut most = None;
+            while !over.load(Ordering::Relaxed) {
+                most = most.max(site.counters()?.map(|counters| held(&counters)));
+                thread::sleep(SAMPLE);
+            }
+            Ok(most)
+        });
+        let measured = site.measure();
+        over.store(true, Ordering::Relaxed);
+        let most = sampling.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+        Ok((measured?, most))
+    })
+}
+
+/// Waits until the server holds no more packets than normally, and returns the seconds, and the packets that it holds then.
+fn recovery(site: &Site<'_>, interrupted: &AtomicBool) -> Result<Recovery, Error> {
+    let begun = Instant::now();
+    loop {
+        let held = site.counters()?.map(|counters| held(&counters));
+        let is_over = held.is_some_and(|held| held <= NORMAL);
+        if is_over || begun.elapsed() >= RECOVERY {
+            return Ok(Recovery { seconds: is_over.then(|| begun.elapsed().as_secs_f64()), held });
+        }
+        wait_until(SAMPLE, interrupted, || false)?;
+    }
+}
+
+fn held(counters: &Counters) -> u64 {
+    counters.get(HELD).copied().unwrap_or_default()
+}
+
+/// Returns the drops and broken connections that were counted since `before`, the most frequent first.
+fn grown(before: &Counters, after: &Counters) -> Vec<(String, u64)> {
+    let is_reported = |name: &str| !name.starts_with("linerate_") || name == BROKEN;
+    let mut grown: Vec<(String, u64)> = after
+        .iter()
+        .filter(|(name, _)| is_reported(name))
+        .map(|(name, n)| {
+            (name.replace(BROKEN, "broken connections"), n - before.get(name).copied().unwrap_or_default())
+        })
+        .filter(|(_, n)| *n > 0)
+        .collect();
+    grown.sort_by_key(|(_, n)| std::cmp::Reverse(*n));
+    grown
+}
+
+/// Waits until `done` returns true, `limit` at most.
+fn wait_until(limit: Duration, interrupted: &AtomicBool, done: impl Fn() -> bool) -> Result<(), Error> {
+    let end = Instant::now() + limit;
+    while !done() && Instant::now() < end {
+        if interrupted.load(Ordering::Relaxed) {
+            return Err(Error::Interrupted);
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
+}

