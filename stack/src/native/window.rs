@@ -88,9 +88,8 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             window = free;
         }
         let mut field = (window >> scale).min(65_535);
-        // Rounded down, the edge would move left by less than the unit of the field (RFC 7323 §2.4). Where the queue has no room for the
-        // window, it may: rounded up at each segment of odd length, the edge would move right without end.
-        if field << scale < offered && field < 65_535 && offered <= free {
+        // Rounded down it would take back what was promised (RFC 7323 §2.4).
+        if field << scale < offered && field < 65_535 {
             field += 1;
         }
         block.rcv_edge = block.rcv_edge.max(block.rcv_nxt + (field << scale));
