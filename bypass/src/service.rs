@@ -331,8 +331,8 @@ pub fn answer_in_steps(
 ///    different connections may interleave.
 ///
 /// `opened` is the first event of a connection and `closed` the last; each comes once. `peer_closed` comes at most once, when all
-/// that the peer sent has been consumed. [`on_conn_message`](Self::on_conn_message), [`on_message`](Self::on_message), [`poll`](Self::poll), `datagram` and
-/// `failed` may come before, between and after these steps.
+/// that the peer sent has been consumed. [`on_conn_message`](Self::on_conn_message), [`on_message`](Self::on_message),
+/// [`poll`](Self::poll), `datagram` and `failed` may come before, between and after these steps.
 ///
 /// A service may act on any of its connections in any event, `burst` included:
 ///

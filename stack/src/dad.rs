@@ -116,7 +116,7 @@ impl Dad {
         }
     }
 
-    /// When [`poll`](Self::poll) has something to do next.
+    /// When [`tend`](Self::tend) has something to do next.
     pub fn next_deadline(&self) -> Option<Instant> {
         self.trial.as_ref().map(Trial::next_deadline)
     }

@@ -409,7 +409,7 @@ impl<N: Nic> Egress<N> {
         questions.into_iter().for_each(|question| self.ask(question));
     }
 
-    /// When [`poll`](Self::poll), a scan of the connections or telling other workers is due next.
+    /// When [`tend`](Self::tend), a scan of the connections or telling other workers is due next.
     #[inline]
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         self.neighbors.next_deadline()

@@ -196,7 +196,7 @@ pub(crate) struct Neighbors<P> {
     v6: Family,
     gateways: Vec<IpAddr>,
     scan: Option<Scan>,
-    /// When [`poll`](Self::poll) has something to do next, or earlier.
+    /// When [`tend`](Self::tend) has something to do next, or earlier.
     due: Option<Instant>,
 }
 
@@ -387,7 +387,7 @@ impl<P> Neighbors<P> {
         self.renew_due();
     }
 
-    /// When [`poll`](Self::poll) has something to do next; at once while a [scan](Self::scan) runs.
+    /// When [`tend`](Self::tend) has something to do next; at once while a [scan](Self::scan) runs.
     #[inline]
     pub fn next_deadline(&self) -> Option<Instant> {
         self.due

@@ -88,7 +88,7 @@ impl Presence {
         }
     }
 
-    /// When [`poll`](Self::poll) has something to do next.
+    /// When [`tend`](Self::tend) has something to do next.
     pub fn next_deadline(&self) -> Option<Instant> {
         let pending = self.addresses.iter().filter(|address| self.link_up && address.left > 0);
         pending.map(|address| address.at).min()

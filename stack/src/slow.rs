@@ -179,7 +179,7 @@ impl SlowPath {
         }
     }
 
-    /// Queues a datagram; [`poll`](Self::poll) sends it.
+    /// Queues a datagram; [`tend`](Self::tend) sends it.
     pub fn send(&mut self, datagram: Datagram, now: Instant) -> Result<(), Datagram> {
         let Datagram { local, remote, .. } = datagram;
         let from = self.udp.iter().find(|socket| {
@@ -266,7 +266,7 @@ impl SlowPath {
         }
     }
 
-    /// When [`poll`](Self::poll) has something to do next.
+    /// When [`tend`](Self::tend) has something to do next.
     #[inline]
     pub fn next_deadline(&self) -> Option<Instant> {
         self.due

@@ -50,8 +50,8 @@ pub struct Worker<N: Nic, S: Service, E: Engine<N> = NativeEngine<<N as Nic>::Pa
     inbox: Receiver<Mail<N::Packet>>,
     messages: Receiver<Letter<S::Message>>,
     started: bool,
-    /// When the service wants the next turn at the latest.
-    tends_at: Option<Instant>,
+    /// Time of the next [`Service::poll`] at the latest.
+    poll_at: Option<Instant>,
     received: Vec<N::Packet>,
     /// Turns so far, those with work, and those that brought frames.
     turns: u64,
@@ -116,7 +116,7 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
             inbox: crossing.inbox,
             messages: crossing.messages,
             started: false,
-            tends_at: None,
+            poll_at: None,
             received: Vec::with_capacity(BURST),
             turns: 0,
             busy_turns: 0,
@@ -154,7 +154,7 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
             self.started = true;
             self.service.start(&mut self.core);
         }
-        self.tends_at = self.service.poll(&mut self.core).map(|rest| now + rest);
+        self.poll_at = self.service.poll(&mut self.core).map(|rest| now + rest);
         work += self.deliver();
         self.core.egress.flush();
         if self.core.engine.connections() == 0 {
@@ -185,7 +185,7 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
     /// When there is something to do next if nothing arrives.
     pub fn next_deadline(&self) -> Option<Instant> {
         let Core { engine, egress, slow, .. } = &self.core;
-        let deadlines = [engine.next_deadline(), egress.next_deadline(), slow.next_deadline(), self.tends_at];
+        let deadlines = [engine.next_deadline(), egress.next_deadline(), slow.next_deadline(), self.poll_at];
         deadlines.into_iter().flatten().min()
     }
 

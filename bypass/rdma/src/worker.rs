@@ -74,8 +74,8 @@ pub struct Worker<C: Calls, S: Service> {
     unsent: VecDeque<Command<C>>,
     /// What it is woken by, if it may sleep.
     rest: Option<Rest<C>>,
-    /// When the service wants to be tended.
-    tends_at: Option<Instant>,
+    /// Time of the next [`Service::poll`] at the latest.
+    poll_at: Option<Instant>,
     started: bool,
     /// Kept for its memory.
     burst: Vec<ConnId>,
@@ -99,8 +99,8 @@ impl<C: Calls, S: Service> Worker<C, S> {
         let Lines { messages, news, commands, rest } = lines;
         let net = Net::new(worker, config, parts);
         let (states, burst, unsent) = (Vec::new(), Vec::new(), VecDeque::new());
-        let (tends_at, started) = (None, false);
-        Worker { net, service, states, messages, news, commands, unsent, rest, tends_at, started, burst }
+        let (poll_at, started) = (None, false);
+        Worker { net, service, states, messages, news, commands, unsent, rest, poll_at, started, burst }
     }
 
     /// What has happened so far.
@@ -142,7 +142,7 @@ impl<C: Calls, S: Service> Worker<C, S> {
         work += self.hear();
         let came = self.net.take_in();
         work += came;
-        self.tends_at = self.service.poll(&mut self.net).map(|rest| now + rest);
+        self.poll_at = self.service.poll(&mut self.net).map(|rest| now + rest);
         work += self.deliver_outcomes();
         work += self.deliver_ready();
         self.net.flush_all();
@@ -194,7 +194,7 @@ impl<C: Calls, S: Service> Worker<C, S> {
             if self.turn(now) == 0 {
                 let tries_again = !self.unsent.is_empty() || self.net.is_starved();
                 let moment = tries_again.then_some(now + MOMENT);
-                let next = [self.net.timers.next(), self.net.session_timers.next(), self.tends_at, moment]
+                let next = [self.net.timers.next(), self.net.session_timers.next(), self.poll_at, moment]
                     .into_iter()
                     .flatten()
                     .min();

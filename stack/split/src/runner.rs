@@ -42,7 +42,7 @@ pub struct Runner<S: Service> {
     started: bool,
     /// The worker has ended.
     over: bool,
-    tends_at: Option<Instant>,
+    poll_at: Option<Instant>,
     /// What is to be delivered of a batch: connections with something to read, those with room again, and then what else happened,
     /// in its order.
     readable: Vec<ConnId>,
@@ -75,7 +75,7 @@ impl<M: Send + 'static> Station<M> {
             events_back,
             started: false,
             over: false,
-            tends_at: None,
+            poll_at: None,
             readable: Vec::new(),
             writable: Vec::new(),
             others: Vec::new(),
@@ -128,7 +128,7 @@ impl<S: Service> Runner<S> {
         }
         work += self.fire_timers();
         if self.started && !self.over {
-            self.tends_at = self.service.poll(&mut self.net).map(|rest| now + rest);
+            self.poll_at = self.service.poll(&mut self.net).map(|rest| now + rest);
         }
         self.retry();
         self.deliver_ends();
@@ -141,7 +141,7 @@ impl<S: Service> Runner<S> {
             let now = clock.now();
             let waits = self.net.is_backed_up() || !self.net.out_of_memory.is_empty();
             let moment = waits.then_some(now + MOMENT);
-            match [self.net.timers.next(), self.tends_at, moment].into_iter().flatten().min() {
+            match [self.net.timers.next(), self.poll_at, moment].into_iter().flatten().min() {
                 Some(next) => std::thread::park_timeout(next.since(now)),
                 None => std::thread::park(),
             }

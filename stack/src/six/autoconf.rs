@@ -329,7 +329,7 @@ impl Autoconf {
         }
     }
 
-    /// When there is something to do next. To be asked after [`expire`](Self::expire) and [`poll`](Self::poll).
+    /// When there is something to do next. To be asked after [`expire`](Self::expire) and [`tend`](Self::tend).
     pub fn next_deadline(&self, now: Instant) -> Option<Instant> {
         let routers = self.routers.iter().flatten().map(|router| router.until);
         let on_link = self.on_link.iter().flatten().filter_map(|link| link.until);

@@ -153,7 +153,7 @@ impl Listener {
         }
     }
 
-    /// When [`poll`](Self::poll) has something to do next.
+    /// When [`tend`](Self::tend) has something to do next.
     pub fn next_deadline(&self) -> Option<Instant> {
         let changes = self.groups.iter().flatten().filter(|group| group.left > 0).map(|group| group.at);
         changes.chain(self.answer_at).min().filter(|_| self.link_up)

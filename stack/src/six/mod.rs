@@ -173,7 +173,7 @@ impl Six {
         self.due = [dad, autoconf, self.listener.next_deadline()].into_iter().flatten().min();
     }
 
-    /// When [`poll`](Self::poll) has something to do next.
+    /// When [`tend`](Self::tend) has something to do next.
     #[inline]
     pub fn next_deadline(&self) -> Option<Instant> {
         self.due
