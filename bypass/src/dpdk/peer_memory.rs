@@ -34,7 +34,7 @@ pub(super) fn guard() {
     action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
     // SAFETY: reads the current action into `before`.
     let known = unsafe { libc::sigaction(libc::SIGBUS, std::ptr::null(), &mut before) };
-    // The handler reads it, so it is stored before the handler is installed. Two ports may be opened at once: one wins.
+    // The handler reads the action, so it is stored first. Of two ports that are opened at once, one installs the handler.
     if known == 0 && BEFORE.set(before).is_err() {
         return;
     }
@@ -53,8 +53,9 @@ extern "C" fn on_bus_error(signal: c_int, info: *mut libc::siginfo_t, context: *
         return;
     }
     let Some(before) = BEFORE.get() else { return };
-    if before.sa_flags & libc::SA_SIGINFO != 0 {
-        // SAFETY: with SA_SIGINFO the field holds a handler of this type, and it is called as the kernel would call it.
+    let is_function = before.sa_sigaction != libc::SIG_DFL && before.sa_sigaction != libc::SIG_IGN;
+    if is_function && before.sa_flags & libc::SA_SIGINFO != 0 {
+        // SAFETY: with SA_SIGINFO the field holds a function of this type, and it is called as the kernel would call it.
         unsafe {
             let handler: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) =
                 std::mem::transmute(before.sa_sigaction);
