@@ -23,11 +23,11 @@ use std::time::{Duration, Instant};
 
 /// Packets held up to which they are back to normal.
 const NORMAL: u64 = 16;
-/// Time in which they are, at most, before the measurement gives up.
+/// Maximum time for which the recovery is awaited.
 pub const RECOVERY: Duration = Duration::from_secs(35);
 /// Time from the begin of the attack to the measurement.
 const SETTLE: Duration = Duration::from_millis(500);
-/// Time in which attackers are connected and have sent what the server takes, at most.
+/// Maximum time until all attackers are connected and the server takes no more from them.
 const CONNECTED: Duration = Duration::from_secs(15);
 /// Time between two looks at the counters.
 const SAMPLE: Duration = Duration::from_millis(100);
@@ -253,7 +253,10 @@ fn grown(before: &Counters, after: &Counters) -> Vec<(String, u64)> {
         .iter()
         .filter(|(name, _)| is_reported(name))
         .map(|(name, n)| {
-            (name.replace(BROKEN, "broken connections"), n - before.get(name).copied().unwrap_or_default())
+            (
+                name.replace(BROKEN, "broken connections"),
+                n.saturating_sub(before.get(name).copied().unwrap_or_default()),
+            )
         })
         .filter(|(_, n)| *n > 0)
         .collect();
