@@ -165,7 +165,7 @@ impl Plan {
         let site = Site::new(setting, self.service, interrupted)?;
         let undisturbed = site.measure()?;
         let control = self.control(&site, interrupted)?;
-        let before = site.counters()?.unwrap_or_default();
+        let before = site.counters().unwrap_or_default();
         let target = site.target(false);
         let course = Course::default();
         let (attack, attackers, per_millisecond) = (self.attack, self.attackers, self.per_millisecond);
@@ -186,7 +186,7 @@ impl Plan {
             let recovery = if waits { Some(recovery(&site, interrupted)?) } else { None };
             drop(over);
             attacking.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
-            let counters = grown(&before, &site.counters()?.unwrap_or_default());
+            let counters = grown(&before, &site.counters().unwrap_or_default());
             Ok(Round { undisturbed, control, attacked, per_second, held, recovery, counters })
         })
     }
@@ -214,17 +214,17 @@ impl Plan {
 fn measure_and_sample(site: &Site<'_>) -> Result<(Option<Measured>, Option<u64>), Error> {
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
-        let sampling = scope.spawn(|| -> Result<Option<u64>, Error> {
+        let sampling = scope.spawn(|| {
             let mut most = None;
             while !over.load(Ordering::Relaxed) {
-                most = most.max(site.counters()?.map(|counters| held(&counters)));
+                most = most.max(site.counters().map(|counters| held(&counters)));
                 thread::sleep(SAMPLE);
             }
-            Ok(most)
+            most
         });
         let measured = site.measure();
         over.store(true, Ordering::Relaxed);
-        let most = sampling.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+        let most = sampling.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         Ok((measured?, most))
     })
 }
@@ -233,7 +233,7 @@ fn measure_and_sample(site: &Site<'_>) -> Result<(Option<Measured>, Option<u64>)
 fn recovery(site: &Site<'_>, interrupted: &AtomicBool) -> Result<Recovery, Error> {
     let begun = Instant::now();
     loop {
-        let held = site.counters()?.map(|counters| held(&counters));
+        let held = site.counters().map(|counters| held(&counters));
         let is_over = held.is_some_and(|held| held <= NORMAL);
         if is_over || begun.elapsed() >= RECOVERY {
             return Ok(Recovery { seconds: is_over.then(|| begun.elapsed().as_secs_f64()), held });

@@ -11,14 +11,15 @@ use super::{Service, Target};
 use crate::echo_pair::Measured;
 use crate::hosts::Namespace;
 use crate::process::{Error, Process};
+use linerate_apps::inspect::{Value, with_pid};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use smoltcp::wire::EthernetAddress;
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, TcpStream};
 use std::path::PathBuf;
-use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 /// Address of the metrics on the server's host.
@@ -108,7 +109,7 @@ impl<'a> Site<'a> {
 
     fn serve(&mut self) -> Result<(), Error> {
         let mut command = self.served.command(self.setting.linerate.as_os_str());
-        command.args([self.service.name(), "serve", "--via", "af_xdp:lr1", "--no-dad", "--no-inspect"]);
+        command.args([self.service.name(), "serve", "--via", "af_xdp:lr1", "--no-dad"]);
         command.args(["--ip", &format!("{SERVER}/16"), "--ip", &format!("{SERVER_V6}/64")]);
         command.args(["--gateway", &GATEWAY.to_string(), "--metrics", &METRICS.to_string()]);
         command.args(["--listen", &self.address().to_string(), &format!("--cores={}", self.setting.server_core)]);
@@ -177,19 +178,10 @@ impl<'a> Site<'a> {
     }
 
     /// Returns the counters of the server, or none if it does not answer.
-    pub fn counters(&self) -> Result<Option<Counters>, Error> {
-        let fetched = self.within(&self.served, || {
-            let fetch = || -> io::Result<String> {
-                let mut stream = TcpStream::connect_timeout(&METRICS, PATIENCE)?;
-                stream.set_read_timeout(Some(PATIENCE))?;
-                stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n")?;
-                let mut page = String::new();
-                stream.read_to_string(&mut page)?;
-                Ok(page)
-            };
-            Ok(fetch().ok())
-        })?;
-        Ok(fetched.filter(|page| page.contains("linerate_packets_held")).map(|page| parse(&page)))
+    pub fn counters(&self) -> Option<Counters> {
+        let pid = self.server.lock().unwrap_or_else(PoisonError::into_inner).as_ref()?.id();
+        let workers = with_pid(pid).and_then(|mut server| server.counters()).ok()?.workers;
+        Some(added(workers.into_iter().collect::<Option<Vec<_>>>()?))
     }
 
     /// Runs `attack` on a thread in the network of the attackers, or of the server if it is local.
@@ -217,16 +209,15 @@ impl<'a> Site<'a> {
     }
 }
 
-/// Returns the values of the page, added over workers: counters by name, drops by cause.
-fn parse(page: &str) -> Counters {
+/// Returns the values added over workers: counters by name, drops by cause.
+fn added(workers: Vec<BTreeMap<String, Value>>) -> Counters {
     let mut counters = Counters::new();
-    for line in page.lines().filter(|line| line.starts_with("linerate_")) {
-        let Some((name, value)) = line.rsplit_once(' ') else { continue };
-        let cause = name.split("cause=\"").nth(1).and_then(|rest| rest.split('"').next());
-        let name = cause.unwrap_or_else(|| name.split('{').next().unwrap_or(name));
-        if let Ok(value) = value.parse::<f64>() {
-            *counters.entry(name.to_owned()).or_default() += value as u64;
-        }
+    let values = workers.into_iter().flatten().flat_map(|(name, value)| match value {
+        Value::One(n) => BTreeMap::from([(name, n)]),
+        Value::Each(by_cause) => by_cause,
+    });
+    for (name, n) in values {
+        *counters.entry(name).or_default() += n;
     }
     counters
 }
@@ -237,9 +228,12 @@ mod tests {
 
     #[test]
     fn counters_are_added_over_workers_and_named_by_cause() {
-        let page = "# HELP a b\nlinerate_packets_held{worker=\"0\"} 3\nlinerate_packets_held{worker=\"1\"} 4\n\
-                    linerate_drops_total{worker=\"0\",cause=\"truncated frame\"} 5\n";
-        let counters = parse(page);
-        assert_eq!((counters["linerate_packets_held"], counters["truncated frame"]), (7, 5));
+        let drops = BTreeMap::from([("truncated frame".to_owned(), 5)]);
+        let worker = |held| {
+            let held = ("linerate_packets_held".to_owned(), Value::One(held));
+            BTreeMap::from([held, ("linerate_drops_total".to_owned(), Value::Each(drops.clone()))])
+        };
+        let counters = added(vec![worker(3), worker(4)]);
+        assert_eq!((counters["linerate_packets_held"], counters["truncated frame"]), (7, 10));
     }
 }
