@@ -10,17 +10,17 @@ pub enum FastPath {
     Demux,
     /// Processing of each segment as it is demultiplexed, instead of after the burst ([`Engine::take_at_once`](crate::Engine::take_at_once)).
     Immediate,
-    /// Processing of an ordinary SYN (`native/greeting.rs`).
+    /// Processing of an ordinary SYN (`native/fast_path/syn.rs`).
     Syn,
-    /// Completion of a handshake, FINs and their acknowledgements (`native/steps.rs`).
+    /// Completion of a handshake, FINs and their acknowledgements (`native/fast_path/lifecycle.rs`).
     Lifecycle,
-    /// Header prediction (`native/fast_path.rs`).
+    /// Header prediction (`native/fast_path/established.rs`).
     HeaderPrediction,
-    /// Transmission of the only received packet as its own echo (`native/fast_path.rs`).
+    /// Transmission of the only received packet as its own echo (`native/fast_path/established.rs`).
     EchoLone,
-    /// Transmission of whole packets, each as one segment (`native/fast_path.rs`).
+    /// Transmission of whole packets, each as one segment (`native/fast_path/established.rs`).
     SendWhole,
-    /// Request-response mode (`native/exchange`).
+    /// Request-response mode (`native/rr`).
     RequestResponse,
 }
 

@@ -1,6 +1,6 @@
 //! What fuzzing needs to see of the inside: not for applications.
 
-use crate::native::options::{Options, SynOptions, Timestamp};
+use crate::native::segment::options::{Options, SynOptions, Timestamp};
 use crate::tuple::Tuple;
 
 pub use crate::native::inspect::Numbers;

@@ -1,19 +1,19 @@
 //! One connection with all that its segments and its service act on.
 
-use super::block::{Block, Flags, State};
-use super::buffers::Pool;
-use super::cold::Cold;
-use super::exchange::Exchanges;
-use super::fair_share::Sweep;
-use super::flow_table::FlowTable;
-use super::isn::Secrets;
-use super::settings::Settings;
-use super::tick::Tick;
-use super::time_wait::TimeWait;
-use super::waiting::Waiting;
-use super::{Counts, milliseconds};
 use crate::congestion::CongestionControl;
 use crate::engine::{Event, News};
+use crate::native::fair_share::Sweep;
+use crate::native::flow_table::FlowTable;
+use crate::native::handshake::isn::Secrets;
+use crate::native::rr::Exchanges;
+use crate::native::send::tx_backlog::Waiting;
+use crate::native::settings::Settings;
+use crate::native::tcb::cold::Cold;
+use crate::native::tcb::conn_buffers::Pool;
+use crate::native::tcb::{Block, Flags, State};
+use crate::native::time_wait::TimeWait;
+use crate::native::timers::tick::Tick;
+use crate::native::{Counts, milliseconds};
 use crate::ports::Ports;
 use crate::sources::Sources;
 use crate::tuple::HashKey;
@@ -24,7 +24,7 @@ use linerate_bypass::{CloseReason, ConnId, ConnectError, Names, Origin, Packet};
 use std::collections::VecDeque;
 
 /// What the connections of a worker share.
-pub(super) struct Shared<P> {
+pub(crate) struct Shared<P> {
     pub names: Names,
     pub settings: Settings,
     /// Slots that are free, the one used last first: its cache lines may still be there.
@@ -274,7 +274,7 @@ impl<P: Packet> Shared<P> {
 
 /// Packets of the port that queues hold.
 #[derive(Debug, Default)]
-pub(super) struct Pinned {
+pub(crate) struct Pinned {
     /// In queues of either kind.
     pub all: usize,
     /// Of them, those in send queues.
@@ -305,7 +305,7 @@ impl Pinned {
 }
 
 /// A connection, borrowed to be worked on.
-pub(super) struct Connection<'a, P, C> {
+pub(crate) struct Connection<'a, P, C> {
     pub slot: u32,
     pub block: &'a mut Block,
     pub cold: &'a mut Cold<C>,

@@ -9,18 +9,18 @@
 //! A connection whose peer has not acknowledged anything for [`SHED_AFTER`] and that still holds more is reset. Linux does the same
 //! below `tcp_mem`: it collapses and prunes queues, and kills orphans.
 
-use super::NativeEngine;
-use super::block::Flags;
-use super::buffers::Buffers;
-use super::connection::{Connection, Shared};
-use super::queue::Queue;
-use super::seq::Seq;
 use crate::congestion::CongestionControl;
+use crate::native::NativeEngine;
+use crate::native::connection::{Connection, Shared};
+use crate::native::queue::Queue;
+use crate::native::segment::seq::Seq;
+use crate::native::tcb::Flags;
+use crate::native::tcb::conn_buffers::Buffers;
 use linerate_bypass::Packet;
 use linerate_bypass::time::{Duration, Instant};
 
 /// Packets that a connection may hold in each direction, however many others hold packets.
-pub(super) const MIN_SHARE: usize = 4;
+pub(crate) const MIN_SHARE: usize = 4;
 
 /// Time without an acknowledgement after which queued data move to the heap and unread data are packed.
 const PARK_AFTER: Duration = Duration::from_secs(15);
@@ -49,7 +49,7 @@ const VISITS: usize = 16;
 const VISITS_UNDER_PRESSURE: usize = 256;
 
 /// Position and findings of the sweep.
-pub(super) struct Sweep {
+pub(crate) struct Sweep {
     /// Slot that is visited next.
     cursor: usize,
     /// Time of the next step while packets do not run low.
@@ -85,7 +85,7 @@ impl Sweep {
 
 /// Times at which a connection last made progress in each direction, as far as the sweep has seen.
 #[derive(Debug, Default)]
-pub(super) struct Progress {
+pub(crate) struct Progress {
     /// SND.UNA, and when it was first seen. [`Instant::ZERO`] before the first visit.
     sent: (Seq, Instant),
     /// RCV.NXT, and when it was first seen.
@@ -108,7 +108,7 @@ impl<P: Packet> Shared<P> {
     /// Thresholds for Shared-Memory Packet Switches", 1998).
     #[cold]
     #[inline(never)]
-    pub(super) fn share(&self) -> usize {
+    pub(crate) fn share(&self) -> usize {
         let left = self.settings.packets_in_advance.saturating_sub(self.pinned.all);
         (self.settings.pressure / self.holders()).min(left / 2).max(MIN_SHARE)
     }
@@ -120,18 +120,18 @@ impl<P: Packet> Shared<P> {
 
     /// Returns true if received packets may not be added to a send queue of `pieces`, which needs no further packets.
     #[inline]
-    pub(super) fn may_not_forward(&self, pieces: usize) -> bool {
+    pub(crate) fn may_not_forward(&self, pieces: usize) -> bool {
         self.is_low() && pieces >= (self.settings.packets_in_advance / self.holders()).max(MIN_SHARE)
     }
 
     /// Returns true if a packet may be added to a send queue of `pieces`.
     #[inline]
-    pub(super) fn may_queue_packet(&self, pieces: usize) -> bool {
+    pub(crate) fn may_queue_packet(&self, pieces: usize) -> bool {
         !self.is_low() || self.pinned.all < self.settings.packets_in_advance && pieces < self.share()
     }
 
     /// Returns the time of the next step of the sweep, if it has connections to visit.
-    pub(super) fn next_sweep(&self) -> Option<Instant> {
+    pub(crate) fn next_sweep(&self) -> Option<Instant> {
         if self.buffers.attached() == 0 {
             return None;
         }
@@ -142,7 +142,7 @@ impl<P: Packet> Shared<P> {
 impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     /// Visits connections if the next step of the sweep is due.
     #[inline]
-    pub(super) fn sweep_if_due(&mut self, now: Instant) {
+    pub(crate) fn sweep_if_due(&mut self, now: Instant) {
         if now >= self.shared.sweep.due || self.shared.is_low() {
             self.sweep(now);
         }

@@ -32,7 +32,7 @@ fn entry(tag: u32, index: u32) -> u64 {
 
 /// What an entry keeps of a hash: its upper half. The lowest bit is always set, so that no entry looks empty.
 #[inline]
-pub(super) fn tag_of(hash: u64) -> u32 {
+pub(crate) fn tag_of(hash: u64) -> u32 {
     (hash >> 32) as u32 | 1
 }
 

@@ -1,12 +1,12 @@
 //! A look inside for whoever drives the engine with hostile input: numbers to aim at, and what must hold between the parts.
 
-use super::NativeEngine;
-use super::block::{Block, Flags, State};
-use super::buffers::Buffers;
-use super::flow_table;
-use super::isn::Secrets;
-use super::tick::Tick;
 use crate::congestion::CongestionControl;
+use crate::native::NativeEngine;
+use crate::native::flow_table;
+use crate::native::handshake::isn::Secrets;
+use crate::native::tcb::conn_buffers::Buffers;
+use crate::native::tcb::{Block, Flags, State};
+use crate::native::timers::tick::Tick;
 use crate::tuple::Tuple;
 use linerate_bypass::{ConnId, Packet};
 use std::collections::HashSet;

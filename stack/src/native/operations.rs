@@ -1,12 +1,12 @@
 //! What a service asks of a connection.
 
-use super::NativeEngine;
-use super::block::{Block, Flags, State};
-use super::buffers::CROWDED;
-use super::connection::{Connection, Shared};
-use super::fair_share::MIN_SHARE;
 use crate::congestion::CongestionControl;
 use crate::egress::Egress;
+use crate::native::NativeEngine;
+use crate::native::connection::{Connection, Shared};
+use crate::native::fair_share::MIN_SHARE;
+use crate::native::tcb::conn_buffers::CROWDED;
+use crate::native::tcb::{Block, Flags, State};
 use linerate_bypass::time::Instant;
 use linerate_bypass::{Bytes, ConnId, Nic, Packet};
 
@@ -24,7 +24,7 @@ fn payload_of_packet(mss: u16, room: usize) -> usize {
 impl<P: Packet> Shared<P> {
     /// Bytes that can be queued on the connection of `block`.
     #[inline]
-    pub(super) fn room(&self, block: &Block) -> usize {
+    pub(crate) fn room(&self, block: &Block) -> usize {
         if !block.state.may_send() || block.flags.has(Flags::FIN_QUEUED) {
             return 0;
         }
@@ -35,13 +35,13 @@ impl<P: Packet> Shared<P> {
 
     /// Whether it is worth telling the service of the room: a quarter of the buffer, so that a bulk sender is not called
     /// for every segment acknowledged.
-    pub(super) fn has_enough_room(&self, block: &Block) -> bool {
+    pub(crate) fn has_enough_room(&self, block: &Block) -> bool {
         self.room(block) * 4 >= self.settings.tx_buffer
     }
 }
 
 impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
-    pub(super) fn drop_received(&mut self, n: usize) {
+    pub(crate) fn drop_received(&mut self, n: usize) {
         let block = &mut *self.block;
         let Some(buffers) = self.shared.buffers.of_mut(block) else { return };
         let mut left = n.min(block.received as usize);
@@ -63,7 +63,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         self.after_consuming(consumed);
     }
 
-    pub(super) fn take_received(&mut self, max: usize) -> Option<Bytes> {
+    pub(crate) fn take_received(&mut self, max: usize) -> Option<Bytes> {
         let block = &mut *self.block;
         let buffers = self.shared.buffers.of_mut(block)?;
         let first = buffers.received.front_mut()?;
@@ -106,13 +106,13 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         self.shared.room(self.block)
     }
 
-    pub(super) fn want_room(&mut self) {
+    pub(crate) fn want_room(&mut self) {
         self.block.flags |= Flags::WANTS_ROOM;
     }
 
     /// Gives back a place that was reserved and not committed: it is nothing.
     #[inline]
-    pub(super) fn discard_reserved(&mut self) {
+    pub(crate) fn discard_reserved(&mut self) {
         if let Some(buffers) = self.shared.buffers.of_mut(self.block)
             && buffers.reserved > 0
         {
@@ -129,7 +129,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         pieces > 0 && !self.shared.may_queue_packet(pieces)
     }
 
-    pub(super) fn send_bytes(&mut self, bytes: Bytes) -> Result<(), Bytes> {
+    pub(crate) fn send_bytes(&mut self, bytes: Bytes) -> Result<(), Bytes> {
         self.discard_reserved();
         if self.room() < bytes.len() {
             self.want_room();
@@ -148,7 +148,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         Ok(())
     }
 
-    pub(super) fn commit(&mut self, n: usize) {
+    pub(crate) fn commit(&mut self, n: usize) {
         let block = &mut *self.block;
         let Some(buffers) = self.shared.buffers.of_mut(block) else { return };
         let reserved = std::mem::take(&mut buffers.reserved);
@@ -252,7 +252,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     }
 
     /// Finishes sending (RFC 9293 §3.10.4).
-    pub(super) fn close(&mut self) {
+    pub(crate) fn close(&mut self) {
         if let Some(linger) = self.shared.settings.linger
             && self.block.state.may_send()
         {
@@ -274,7 +274,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     }
 
     /// Resets (RFC 9293 §3.10.5).
-    pub(super) fn abort(&mut self) {
+    pub(crate) fn abort(&mut self) {
         let block = &mut *self.block;
         let resets = block.state != State::SynSent;
         match block.state {
@@ -296,7 +296,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     }
 
     /// Ends the connection for the reason `why`, and resets the peer's.
-    pub(super) fn end_with_reset(&mut self, why: Flags) {
+    pub(crate) fn end_with_reset(&mut self, why: Flags) {
         self.end(why);
         self.block.flags |= Flags::RESET;
         self.dirty();
@@ -306,7 +306,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
 impl<'a, P: Packet, C: CongestionControl> Connection<'a, P, C> {
     /// A place of up to `max` bytes in an outgoing packet: the last one queued, if nothing of that has been sent and it has
     /// room, or a fresh one.
-    pub(super) fn reserve<N: Nic<Packet = P>>(mut self, max: usize, egress: &mut Egress<N>) -> Option<&'a mut [u8]> {
+    pub(crate) fn reserve<N: Nic<Packet = P>>(mut self, max: usize, egress: &mut Egress<N>) -> Option<&'a mut [u8]> {
         let room = self.room();
         if room < max {
             self.want_room();
@@ -351,7 +351,7 @@ impl<'a, P: Packet, C: CongestionControl> Connection<'a, P, C> {
 
 impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     #[inline]
-    pub(super) fn forward_received<N: Nic<Packet = P>>(
+    pub(crate) fn forward_received<N: Nic<Packet = P>>(
         &mut self,
         from: ConnId,
         to: ConnId,

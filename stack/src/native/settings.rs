@@ -1,14 +1,14 @@
 //! Configuration and port as the engine goes by them.
 
-use super::buffers::CROWDED;
-use super::handshake::SYN_TIMEOUT;
-use super::header::Offload;
-use super::recovery::Limits;
-use super::tick::Tick;
 use crate::config::{Config, Keepalive};
 use crate::congestion::CongestionControl;
 use crate::egress::Egress;
 use crate::fast_paths::FastPaths;
+use crate::native::handshake::SYN_TIMEOUT;
+use crate::native::recovery::Limits;
+use crate::native::segment::header::Offload;
+use crate::native::tcb::conn_buffers::CROWDED;
+use crate::native::timers::tick::Tick;
 use crate::tuple::Tuple;
 use linerate_bypass::time::Duration;
 use linerate_bypass::{BURST, Capabilities, ConnId, Nic};
@@ -22,7 +22,7 @@ const RX_BUFFER: usize = 4 << 20;
 const TX_BUFFER: usize = 1 << 20;
 
 /// What connections are accepted on.
-pub(super) struct Listener {
+pub(crate) struct Listener {
     ipv4: bool,
     /// The address, IPv4's in mapped form; none if any will do.
     ip: Option<u128>,
@@ -49,7 +49,7 @@ impl Listener {
 }
 
 /// What does not change while the engine runs.
-pub(super) struct Settings {
+pub(crate) struct Settings {
     pub listen: Vec<Listener>,
     pub connections: usize,
     pub half_open: usize,

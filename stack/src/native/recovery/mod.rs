@@ -40,9 +40,9 @@ mod tests;
 
 use linerate_bypass::time::{Duration, Instant};
 
-use super::seq::Seq;
 use crate::config::Config;
 use crate::congestion::{Cause, CongestionControl, Delivery};
+use crate::native::segment::seq::Seq;
 
 pub(crate) use acknowledge::Answer;
 pub(crate) use flight::{Flight, Phase, Setup};

@@ -1,0 +1,80 @@
+//! A SYN as nearly everybody sends it, and its answer.
+//!
+//! As on the [fast path](crate::native::fast_path::established), a few comparisons find out that a segment is just that. Everything else that begins
+//! a connection, or does not, is looked at step by step in [`handshake`](crate::native::handshake).
+
+use crate::congestion::CongestionControl;
+use crate::egress::Egress;
+use crate::engine::Head;
+use crate::fast_paths::FastPath;
+use crate::native::NativeEngine;
+use crate::native::connection::Shared;
+use crate::native::handshake::{Peer, emptied};
+use crate::native::receive::input::Arrival;
+use crate::native::segment::header::Control;
+use crate::native::segment::options::{Options, SynOptions};
+use crate::native::segment::seq::Seq;
+use crate::native::tcb::{Block, State};
+use crate::shortcut::field;
+use crate::sources::Verdict;
+use linerate_bypass::time::Instant;
+use linerate_bypass::{Nic, Packet};
+
+/// The length of the TCP header of such a SYN.
+const LEN: usize = 20 + SynOptions::MAX_LEN;
+
+impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
+    /// Takes in a segment whose tuple has the hash `hash`, which the table does not have. Nearly always it is a SYN as nearly
+    /// everybody sends it, and is answered at once.
+    #[inline(never)]
+    pub(crate) fn take_first<N: Nic<Packet = P>>(
+        &mut self,
+        packet: P,
+        head: &Head,
+        hash: u64,
+        egress: &mut Egress<N>,
+        now: Instant,
+    ) {
+        let tuple = &head.tuple;
+        let usual = usual_syn(&packet, head).filter(|_| {
+            let Shared { half_open, settings, time_wait, .. } = &self.shared;
+            settings.fast_paths.has(FastPath::Syn)
+                && *half_open < settings.half_open
+                && !(time_wait.len() > 0 && time_wait.contains(tuple))
+                && self.listens(tuple)
+                && !egress.addresses().is_martian_peer(tuple)
+                && self.shared.judge(tuple) == Verdict::Begins
+        });
+        match usual {
+            Some((arrival, peer)) => {
+                let carrier = emptied(packet);
+                let block = Block { state: State::SynReceived, ..self.shared.begin(tuple, now) };
+                self.answer(tuple, block, &arrival, hash, &peer, carrier, egress, now);
+            }
+            None => self.segment(packet, head, hash, u32::MAX, egress, now),
+        }
+    }
+}
+
+/// The SYN that `packet` is, if it is as nearly everybody sends it, and what it says.
+#[inline(always)]
+fn usual_syn<P: Packet>(packet: &P, head: &Head) -> Option<(Arrival, Peer)> {
+    let data = packet.data();
+    let header: &[u8; LEN] = data.get(head.tcp..)?.try_into().ok()?;
+    let options = Options::usual_syn(&header[20..])?;
+    // The length of the header and the flags (RFC 9293 §3.1), and the window.
+    let flags_and_window = field(header, 12);
+    if flags_and_window >> 16 != (LEN as u32) << 10 | u32::from(Control::SYN.0) || packet.len() != data.len() {
+        return None;
+    }
+    let arrival = Arrival {
+        seq: Seq(field(header, 4)),
+        ack: Seq(0),
+        control: Control::SYN,
+        window: flags_and_window as u16,
+        header: data.len(),
+        len: 0,
+        marked: false,
+    };
+    Some((arrival, Peer::of(&options, head.tuple.is_ipv4(), false)))
+}

@@ -1,0 +1,526 @@
+//! How a connection begins (RFC 9293 §3.5, §3.10.7.1 to §3.10.7.3).
+
+mod cookies;
+pub(crate) mod isn;
+
+use crate::congestion::CongestionControl;
+use crate::drops::Cause;
+use crate::egress::Egress;
+use crate::native::NativeEngine;
+use crate::native::connection::{Connection, Shared};
+use crate::native::receive::input::Arrival;
+use crate::native::segment::control_segments::Syn;
+use crate::native::segment::header::Control;
+use crate::native::segment::options::{Options, Timestamp};
+use crate::native::segment::seq::Seq;
+use crate::native::settings::Settings;
+use crate::native::tcb::{Block, Flags, State};
+use crate::native::time_wait::{self, Answer, Before};
+use crate::native::timers::tick::Tick;
+use crate::sources::Verdict;
+use crate::tuple::Tuple;
+use cookies::CookieOptions;
+use linerate_bypass::time::{Duration, Instant};
+use linerate_bypass::{ConnectError, Nic, Packet};
+use std::net::SocketAddr;
+
+/// The time until a SYN is sent again for the first time (RFC 6298 §2.1).
+pub(crate) const SYN_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long after the last SYN cookie an acknowledgement of one is looked for: as long as one is valid.
+const COOKIES_BELIEVED: Duration = Duration::from_secs(128);
+/// The segment size of a peer that does not say (RFC 9293 §3.7.1).
+const fn default_mss(ipv4: bool) -> u16 {
+    if ipv4 { 536 } else { 1220 }
+}
+
+/// What a peer's SYN said, or its cookie.
+pub(crate) struct Peer {
+    mss: u16,
+    window_scale: Option<u8>,
+    sack: bool,
+    timestamp: Option<u32>,
+    ecn: bool,
+}
+
+impl Peer {
+    /// What a SYN with these options said over IPv4 or IPv6; `ecn` if both ends want that.
+    #[inline(always)]
+    pub fn of(options: &Options, ipv4: bool, ecn: bool) -> Self {
+        Peer {
+            mss: options.mss.unwrap_or(default_mss(ipv4)),
+            window_scale: options.window_scale,
+            sack: options.sack_permitted,
+            timestamp: options.timestamp.map(|timestamp| timestamp.value),
+            ecn,
+        }
+    }
+}
+
+impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
+    /// A segment of no connection: it may begin one, or meet what is left of one; otherwise it is answered with a reset.
+    #[inline(never)]
+    #[expect(clippy::too_many_arguments, reason = "a segment, what is known of it, and the way out")]
+    pub(crate) fn stray<N: Nic<Packet = P>>(
+        &mut self,
+        tuple: &Tuple,
+        arrival: &Arrival,
+        hash: u64,
+        packet: P,
+        tcp: usize,
+        egress: &mut Egress<N>,
+        now: Instant,
+    ) {
+        if egress.addresses().is_martian_peer(tuple) {
+            return egress.drop_for(Cause::BadSource);
+        }
+        let control = arrival.control;
+        let options = Options::parse(&packet.data()[tcp + 20..arrival.header]);
+        let mut floor = None;
+        let segment = || time_wait::Segment {
+            seq: arrival.seq,
+            ack: arrival.ack,
+            flags: control.0,
+            len: arrival.len,
+            timestamp: options.timestamp,
+        };
+        let held = self.shared.time_wait.len() > 0;
+        match held.then(|| self.shared.time_wait.answer(tuple, &segment(), now)).flatten() {
+            None => {}
+            Some(Answer::Ignore) => return,
+            Some(Answer::Challenge(_)) if !self.shared.time_wait.may_challenge(tuple, now) => return,
+            Some(Answer::Acknowledge(reply) | Answer::Challenge(reply)) => {
+                let timestamp = reply.ts_recent.map(|echo| self.shared.timestamp(tuple, echo, now));
+                let (seq, ack) = (reply.seq, reply.ack);
+                return self.shared.bare(tuple, seq, ack, Control::ACK, reply.window, timestamp, egress, now);
+            }
+            Some(Answer::Reopen { isn_floor }) => floor = Some(isn_floor),
+        }
+        let flags = control.0 & (Control::SYN.0 | Control::ACK.0 | Control::RST.0 | Control::FIN.0);
+        if !self.listens(tuple) {
+            return self.shared.reset_for(tuple, arrival, egress, now);
+        }
+        if flags == Control::SYN.0 {
+            return self.accept(tuple, arrival, hash, &options, floor, emptied(packet), egress, now);
+        }
+        if flags & !Control::FIN.0 == Control::ACK.0
+            && self.shared.cookies_sent.is_some_and(|at| now.since(at) < COOKIES_BELIEVED)
+            && let Some(peer) = self.check_cookie(tuple, arrival, &options, now)
+        {
+            return self.accept_cookie(tuple, arrival, hash, peer, packet, egress, now);
+        }
+        if flags & (Control::ACK.0 | Control::RST.0) == 0 {
+            // RFC 9293 §3.10.7.2, fourth. A reset would acknowledge the segment's number, and refuse the connection of a SYN
+            // that has the same number and is under way.
+            return egress.drop_for(Cause::InvalidFlags);
+        }
+        self.shared.reset_for(tuple, arrival, egress, now);
+    }
+
+    #[inline]
+    pub(crate) fn listens(&self, tuple: &Tuple) -> bool {
+        self.shared.settings.listen.iter().any(|listener| listener.is_for(tuple))
+    }
+
+    /// A SYN for an address that we listen on.
+    #[expect(clippy::too_many_arguments, reason = "a segment, what is known of it, and the way out")]
+    fn accept<N: Nic<Packet = P>>(
+        &mut self,
+        tuple: &Tuple,
+        arrival: &Arrival,
+        hash: u64,
+        options: &Options,
+        floor: Option<Seq>,
+        carrier: Option<P>,
+        egress: &mut Egress<N>,
+        now: Instant,
+    ) {
+        // RFC 3168 §6.1.1: both flags ask for ECN.
+        let wants_ecn = arrival.control.has(Control::ECE.and(Control::CWR));
+        let peer = Peer::of(options, tuple.is_ipv4(), wants_ecn && self.uses_ecn());
+        let verdict = self.shared.judge(tuple);
+        if verdict == Verdict::Refused {
+            return egress.drop_for(verdict.cause());
+        }
+        let is_full = self.shared.half_open >= self.shared.settings.half_open;
+        if is_full || verdict == Verdict::Unkept {
+            if floor.is_some() {
+                self.shared.time_wait.remove(tuple);
+            }
+            egress.drop_for(if is_full { Cause::HalfOpenFull } else { verdict.cause() });
+            return self.send_cookie(tuple, arrival, &peer, egress, now);
+        }
+        let mut block = Block { state: State::SynReceived, ..self.shared.begin(tuple, now) };
+        if let Some(floor) = floor {
+            block.una = self.shared.secrets.isn_after(tuple, now, floor);
+            block.nxt = block.una + 1;
+        }
+        self.answer(tuple, block, arrival, hash, &peer, carrier, egress, now);
+    }
+
+    /// A connection begins, of `block`, by a SYN, which is answered; in `carrier`, an empty packet, if that will do.
+    #[inline(always)]
+    #[expect(clippy::too_many_arguments, reason = "a segment, what is known of it, and the way out")]
+    pub(crate) fn answer<N: Nic<Packet = P>>(
+        &mut self,
+        tuple: &Tuple,
+        mut block: Block,
+        arrival: &Arrival,
+        hash: u64,
+        peer: &Peer,
+        carrier: Option<P>,
+        egress: &mut Egress<N>,
+        now: Instant,
+    ) {
+        block.take_peer(arrival, peer, &self.shared.settings);
+        let syn = Syn::of(&block, &self.shared.settings, now);
+        block.syn_went(&self.shared.settings, now);
+        let Some(mut connection) = self.insert(hash, block) else { return egress.drop_for(Cause::TooMany) };
+        connection.shared.half_open += 1;
+        if let Some(sources) = &mut connection.shared.sources {
+            sources.join(tuple, true);
+        }
+        connection.fit_control();
+        if connection.shared.send_syn(tuple, &syn, carrier, egress, now) {
+            let due = connection.block.retransmit_at;
+            connection.shared.arm_for(connection.slot, connection.block, due);
+        } else {
+            connection.block.syn_stayed();
+            connection.dirty();
+        }
+    }
+
+    fn uses_ecn(&self) -> bool {
+        self.shared.settings.ecn
+    }
+
+    /// Begins a connection.
+    pub(crate) fn begin<N: Nic<Packet = P>>(
+        &mut self,
+        remote: SocketAddr,
+        token: u64,
+        egress: &Egress<N>,
+        now: Instant,
+    ) -> Result<(), ConnectError> {
+        let unusable = remote.ip().is_unspecified() || remote.ip().is_multicast() || remote.port() == 0;
+        if !unusable && !egress.addresses().can_be_remote(remote.ip()) {
+            return Err(ConnectError::InvalidAddress);
+        }
+        if unusable || egress.addresses().next_hop(remote.ip()).is_none() {
+            return Err(ConnectError::Unreachable);
+        }
+        let Shared { table, key, time_wait, ports, .. } = &mut self.shared;
+        let blocks = &self.blocks;
+        let taken = |tuple: &Tuple| {
+            table.find(tuple.hash_with(key), |slot| blocks[slot as usize].tuple == *tuple).is_some()
+                || time_wait.before(tuple, now) == Before::Recent
+        };
+        let tuple = ports.choose(egress.addresses(), remote, now, taken).ok_or(ConnectError::NoLocalAddress)?;
+        let hash = tuple.hash_with(&self.shared.key);
+        let flags = Flags::ACTIVE | Flags::ACK_NOW;
+        let mut block = Block { state: State::SynSent, flags, ..self.shared.begin(&tuple, now) };
+        if let Before::Past { isn_floor } = self.shared.time_wait.before(&tuple, now) {
+            self.shared.time_wait.remove(&tuple);
+            block.una = self.shared.secrets.isn_after(&tuple, now, isn_floor);
+            block.nxt = block.una + 1;
+        }
+        let mut connection = self.insert(hash, block).ok_or(ConnectError::TooMany)?;
+        connection.shared.connecting.insert(connection.slot, token);
+        connection.dirty();
+        Ok(())
+    }
+
+    /// Answers a SYN without keeping anything (RFC 4987 §3.6).
+    #[cold]
+    fn send_cookie<N: Nic<Packet = P>>(
+        &mut self,
+        tuple: &Tuple,
+        arrival: &Arrival,
+        peer: &Peer,
+        egress: &mut Egress<N>,
+        now: Instant,
+    ) {
+        self.shared.cookies_sent = Some(now);
+        let isn = cookies::make(&self.shared.secrets, tuple, arrival.seq, peer.mss, now);
+        let mut timestamp = peer.timestamp.map(|echo| self.shared.timestamp(tuple, echo, now));
+        if let Some(timestamp) = &mut timestamp {
+            let options = CookieOptions { window_scale: peer.window_scale, sack: peer.sack, ecn: peer.ecn };
+            timestamp.value = cookies::encode_timestamp(timestamp.value, options);
+        }
+        let answer = Syn {
+            seq: isn,
+            ack: Some(arrival.seq + 1),
+            window_scale: peer.window_scale.filter(|_| peer.timestamp.is_some()).map(|_| self.shared.settings.rx_scale),
+            sack: peer.sack && peer.timestamp.is_some(),
+            timestamp,
+            ecn: peer.ecn && peer.timestamp.is_some(),
+        };
+        self.shared.send_syn(tuple, &answer, None, egress, now);
+    }
+
+    /// What the cookie that `arrival` acknowledges says, if it is one of ours.
+    fn check_cookie(&self, tuple: &Tuple, arrival: &Arrival, options: &Options, now: Instant) -> Option<Peer> {
+        let (isn, peer_isn) = (arrival.ack - 1, arrival.seq - 1);
+        let mss = cookies::check(&self.shared.secrets, tuple, isn, peer_isn, now)?;
+        let carried = match options.timestamp {
+            Some(timestamp) => cookies::decode_timestamp(timestamp.echo, self.shared.secrets.timestamp(now, tuple))?,
+            None => CookieOptions::default(),
+        };
+        Some(Peer {
+            mss,
+            window_scale: carried.window_scale,
+            sack: carried.sack,
+            timestamp: options.timestamp.map(|timestamp| timestamp.value),
+            ecn: carried.ecn,
+        })
+    }
+
+    /// A connection of whose beginning nothing was kept but what its cookie says.
+    #[cold]
+    #[expect(clippy::too_many_arguments, reason = "a segment, what is known of it, and the way out")]
+    fn accept_cookie<N: Nic<Packet = P>>(
+        &mut self,
+        tuple: &Tuple,
+        arrival: &Arrival,
+        hash: u64,
+        peer: Peer,
+        packet: P,
+        egress: &mut Egress<N>,
+        now: Instant,
+    ) {
+        if self.shared.has_all(tuple) {
+            egress.drop_for(Cause::TooManyPerSource);
+            return self.shared.reset_for(tuple, arrival, egress, now);
+        }
+        let mut block =
+            Block { state: State::Established, una: arrival.ack, nxt: arrival.ack, ..self.shared.begin(tuple, now) };
+        let syn = Arrival { seq: arrival.seq - 1, ..*arrival };
+        block.take_peer(&syn, &peer, &self.shared.settings);
+        let Some(mut connection) = self.insert(hash, block) else { return egress.drop_for(Cause::TooMany) };
+        if let Some(sources) = &mut connection.shared.sources {
+            sources.join(tuple, false);
+        }
+        connection.fit_control();
+        connection.establish(arrival, now);
+        connection.take_rest(arrival, packet, now);
+    }
+}
+
+/// `packet` without what it holds, if that is in one place.
+#[inline(always)]
+pub(crate) fn emptied<P: Packet>(mut packet: P) -> Option<P> {
+    let len = packet.data().len();
+    (packet.len() == len && packet.adjust(len)).then_some(packet)
+}
+
+impl<P: Packet> Shared<P> {
+    /// What becomes of a SYN on `tuple`, by the limits of its source.
+    #[inline(always)]
+    pub(crate) fn judge(&self, tuple: &Tuple) -> Verdict {
+        self.sources.as_ref().map_or(Verdict::Begins, |sources| sources.judge(tuple))
+    }
+
+    /// Whether the peer of `tuple` has all the connections that it may have.
+    #[inline(always)]
+    pub(crate) fn has_all(&self, tuple: &Tuple) -> bool {
+        self.sources.as_ref().is_some_and(|sources| sources.has_all(tuple))
+    }
+
+    /// What every connection of `tuple` begins with.
+    #[inline(always)]
+    pub(crate) fn begin(&mut self, tuple: &Tuple, now: Instant) -> Block {
+        let (isn, ts_offset) = self.secrets.begin(tuple, now);
+        Block { una: isn, nxt: isn + 1, ts_offset, ..Block::vacant(*tuple) }
+    }
+}
+
+impl Block {
+    /// Our SYN has gone out, or is about to.
+    #[inline(always)]
+    pub(crate) fn syn_went(&mut self, settings: &Settings, now: Instant) {
+        if self.retransmit_at.is_some() {
+            // An answer to a segment of the peer's: the timer goes on, or peers could keep a half-open connection for as long
+            // as they liked. It is no longer known which of them is acknowledged (Karn).
+            self.attempts = self.attempts.max(2);
+            return;
+        }
+        let mut wait = settings.first_syn_timeout;
+        if self.attempts > 0 {
+            // After n times, 2ⁿ - 1 seconds have passed.
+            let left = settings.half_open_timeout.saturating_sub(SYN_TIMEOUT * ((1 << self.attempts.min(7)) - 1));
+            wait = (SYN_TIMEOUT * (1 << self.attempts.min(6))).min(left);
+        }
+        self.attempts = self.attempts.saturating_add(1);
+        self.retransmit_at = Tick::at_or_after(now + wait);
+    }
+
+    /// Our first SYN has not gone out after all, and is to be sent as soon as it can be.
+    #[cold]
+    fn syn_stayed(&mut self) {
+        self.attempts = 0;
+        self.retransmit_at = Tick::NONE;
+        self.flags |= Flags::ACK_NOW;
+    }
+
+    /// Notes what the peer's SYN said.
+    #[inline(always)]
+    fn take_peer(&mut self, arrival: &Arrival, peer: &Peer, settings: &Settings) {
+        self.rcv_nxt = arrival.seq + 1;
+        self.rcv_acked = self.rcv_nxt;
+        // What a SYN of ours offers, unscaled.
+        self.rcv_edge = self.rcv_nxt + settings.rx_first.min(65_535);
+        // A window in a SYN is never scaled (RFC 7323 §2.2).
+        self.snd_wnd = arrival.window.into();
+        self.wl1 = arrival.seq;
+        self.scales = match peer.window_scale {
+            Some(scale) => settings.rx_scale << 4 | scale,
+            None => 0,
+        };
+        if let Some(value) = peer.timestamp {
+            self.flags |= Flags::TIMESTAMPS;
+            self.ts_recent = value;
+        }
+        if peer.sack {
+            self.flags |= Flags::SACK;
+        }
+        if peer.ecn {
+            self.flags |= Flags::ECN;
+        }
+        // RFC 6691: options are not deducted in the option itself, but by who sends them. What is too small to be true
+        // would make us send a header per byte.
+        let options = if peer.timestamp.is_some() { 12 } else { 0 };
+        self.mss = peer.mss.max(64).min(settings.mss(self.tuple.is_ipv4())) - options;
+        self.set_whole_window(settings.rx_first);
+    }
+}
+
+impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
+    /// Congestion control, which is as of a new connection, goes by the size of its segments.
+    #[inline(always)]
+    fn fit_control(&mut self) {
+        if self.block.mss != self.shared.usual_mss {
+            self.cold.control.set_mss(self.block.mss.into());
+        }
+        self.block.cwnd = self.cold.control.window();
+    }
+
+    /// Both ends have agreed; `arrival` acknowledges our SYN.
+    #[inline(always)]
+    pub(crate) fn establish(&mut self, arrival: &Arrival, now: Instant) {
+        let block = &mut *self.block;
+        if block.state == State::SynReceived && !block.flags.has(Flags::ACTIVE) {
+            self.shared.half_open -= 1;
+            if let Some(sources) = &mut self.shared.sources {
+                sources.complete(&block.tuple);
+            }
+            // What was left of the connection before this one.
+            if self.shared.time_wait.len() > 0 {
+                self.shared.time_wait.remove(&block.tuple);
+            }
+        }
+        let block = &mut *self.block;
+        if block.attempts == 1 && block.retransmit_at.is_some() {
+            // Karn: a SYN sent more than once says nothing of the round-trip time. The timer was rounded up to a tick, as those that are
+            // made of the mean will be; the minimum takes the earliest that the SYN may have been sent, for one that is too long is put
+            // right by the next round trip, and one too short by none.
+            let sent = block.retransmit_at.instant(now) - self.shared.settings.first_syn_timeout;
+            let round_trip = now.as_nanos().saturating_sub(sent.as_nanos());
+            block.rtt.sample_nanos(round_trip, 0);
+            self.cold.path.measured_nanos(round_trip + Tick::LENGTH.as_nanos() as u64, now);
+        } else if block.attempts > 1 {
+            let cold = &mut *self.cold;
+            cold.control.handshake_lost();
+            cold.path.syn_was_lost();
+            cold.path.advise(&mut block.rtt, &self.shared.settings.limits);
+            block.cwnd = cold.control.window();
+        }
+        let block = &mut *self.block;
+        block.state = State::Established;
+        block.una = arrival.ack;
+        block.attempts = 0;
+        block.retransmit_at = Tick::NONE;
+        let scale = if arrival.control.has(Control::SYN) { 0 } else { block.snd_scale() };
+        block.snd_wnd = u32::from(arrival.window) << scale;
+        block.wl1 = arrival.seq;
+        block.flags |= Flags::NEWLY_OPEN;
+        self.cold.offered(block.snd_wnd, block.snd_scale());
+        self.cold.idle_since = crate::native::milliseconds(now);
+        if self.shared.settings.watches_silence {
+            self.watch_silence(now);
+        }
+        self.touch();
+    }
+
+    /// Returns true if `echo` can be the TSval of a SYN of this connection. Zero stands for no echo, as in common systems.
+    fn has_sent_timestamp(&self, echo: u32, now: Instant) -> bool {
+        let now = crate::native::milliseconds(now);
+        let age = now.wrapping_add(self.block.ts_offset).wrapping_sub(echo);
+        echo == 0 || age <= now.wrapping_sub(self.cold.idle_since)
+    }
+
+    /// A segment for a connection whose SYN we have sent (RFC 9293 §3.10.7.3).
+    pub(crate) fn syn_sent<N: Nic<Packet = P>>(
+        &mut self,
+        arrival: &Arrival,
+        options: &Options,
+        packet: P,
+        egress: &mut Egress<N>,
+        now: Instant,
+    ) {
+        let block = &mut *self.block;
+        let control = arrival.control;
+        let acknowledges = control.has(Control::ACK);
+        if acknowledges && arrival.ack != block.nxt {
+            if !control.has(Control::RST) {
+                let tuple = block.tuple;
+                self.shared.reset_for(&tuple, arrival, egress, now);
+            }
+            return;
+        }
+        if control.has(Control::RST) {
+            if acknowledges {
+                self.end(Flags::WAS_RESET);
+            }
+            return;
+        }
+        if !control.has(Control::SYN) {
+            return;
+        }
+        if acknowledges
+            && let Some(Timestamp { echo, .. }) = options.timestamp
+            && !self.has_sent_timestamp(echo, now)
+        {
+            // Of an earlier connection (RFC 7323 §3.2).
+            return egress.drop_for(Cause::BadEcho);
+        }
+        let block = &mut *self.block;
+        let asked_for_ecn = self.shared.settings.ecn && block.attempts <= 1;
+        let ecn = match acknowledges {
+            // RFC 3168 §6.1.1: a SYN-ACK has ECE alone; one that has both is a reflection.
+            true => control.has(Control::ECE) && !control.has(Control::CWR),
+            false => control.has(Control::ECE.and(Control::CWR)),
+        };
+        let peer = Peer::of(options, block.tuple.is_ipv4(), ecn && asked_for_ecn);
+        block.take_peer(arrival, &peer, &self.shared.settings);
+        self.fit_control();
+        if acknowledges {
+            self.establish(arrival, now);
+            let block = &mut *self.block;
+            block.flags |= Flags::ACK_NOW;
+            self.dirty();
+            if arrival.len > 0 || control.has(Control::FIN) {
+                // Behind the SYN, which takes up one number.
+                let mut rest = *arrival;
+                rest.seq += 1;
+                rest.control.0 &= !Control::SYN.0;
+                self.take_rest(&rest, packet, now);
+            }
+        } else {
+            // Both ends open at once (RFC 9293 §3.5, figure 8).
+            let block = &mut *self.block;
+            block.state = State::SynReceived;
+            block.flags |= Flags::ACK_NOW;
+            block.attempts = 0;
+            self.dirty();
+        }
+    }
+}

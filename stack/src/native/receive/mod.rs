@@ -1,0 +1,6 @@
+//! Processing of received segments.
+
+pub(crate) mod input;
+mod payload;
+pub(crate) mod reassembly;
+mod window;

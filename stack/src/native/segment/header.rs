@@ -1,0 +1,399 @@
+//! The headers of what we send: Ethernet, IP and TCP, written in one go.
+
+use crate::egress::ETHERNET;
+use crate::native::segment::options::{self, MAX_LEN, Timestamp};
+use crate::native::segment::seq::Seq;
+use crate::tuple::Tuple;
+use linerate_bypass::{Capabilities, L4, TxOffload};
+use smoltcp::wire::TcpPacket;
+use smoltcp::wire::checksum::{combine, data as sum};
+
+/// The hop limit of what we send.
+const HOP_LIMIT: u8 = 64;
+/// IPv4's "don't fragment" (RFC 791 §3.1): path MTU discovery needs it, and with it the identification may be constant
+/// (RFC 6864 §4.1).
+const DONT_FRAGMENT: u16 = 0x4000;
+const TCP: u8 = 6;
+/// Both as they lie in an IPv4 header.
+const HOP_LIMIT_AND_TCP: u64 = (HOP_LIMIT as u64) << 8 | TCP as u64;
+/// Bytes of the headers without options.
+const IPV4: usize = 20;
+const IPV6: usize = 40;
+const TCP_FIXED: usize = 20;
+const IPV4_AND_TCP: usize = IPV4 + TCP_FIXED;
+const IPV6_AND_TCP: usize = IPV6 + TCP_FIXED;
+
+/// TCP's flags as they lie in the header (RFC 9293 §3.1, RFC 3168 §6.1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Control(pub u8);
+
+impl Control {
+    pub const FIN: Control = Control(1);
+    pub const SYN: Control = Control(2);
+    pub const RST: Control = Control(4);
+    pub const PSH: Control = Control(8);
+    pub const ACK: Control = Control(16);
+    pub const ECE: Control = Control(64);
+    pub const CWR: Control = Control(128);
+
+    #[inline]
+    pub fn has(self, other: Control) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    #[inline]
+    pub fn and(self, other: Control) -> Control {
+        Control(self.0 | other.0)
+    }
+}
+
+/// The ECN field of an IP header (RFC 3168 §5).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Ecn {
+    #[default]
+    NotCapable = 0,
+    Capable0 = 2,
+}
+
+/// The options of a segment, already written.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct OptionBytes {
+    bytes: [u8; MAX_LEN],
+    len: u8,
+}
+
+impl OptionBytes {
+    pub const NONE: OptionBytes = OptionBytes { bytes: [0; MAX_LEN], len: 0 };
+
+    /// What `write` writes into the 40 bytes that there are; it returns how many it took.
+    pub fn written(write: impl FnOnce(&mut [u8; MAX_LEN]) -> usize) -> Self {
+        let mut bytes = [0; MAX_LEN];
+        let len = write(&mut bytes) as u8;
+        OptionBytes { bytes, len }
+    }
+
+    pub fn as_slice(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.len)]
+    }
+}
+
+/// What port and host make of every header.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Offload {
+    /// The port computes the IPv4 header's checksum.
+    pub ipv4: bool,
+    /// The port computes the TCP checksum.
+    pub tcp: bool,
+}
+
+impl Offload {
+    pub fn of(capabilities: &Capabilities) -> Self {
+        Offload { ipv4: capabilities.tx_checksum.ipv4, tcp: capabilities.tx_checksum.tcp }
+    }
+}
+
+/// A segment's headers before they are written.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Header<'a> {
+    pub tuple: &'a Tuple,
+    pub seq: Seq,
+    /// Meaningful with ACK.
+    pub ack: Seq,
+    pub control: Control,
+    /// As it goes on the wire: scaled.
+    pub window: u16,
+    pub timestamp: Option<Timestamp>,
+    /// Behind the timestamp.
+    pub options: &'a [u8],
+    pub ecn: Ecn,
+    /// Bytes of payload.
+    pub payload: usize,
+    /// The payload is to be cut into segments of so many bytes by the port.
+    pub tso: Option<u16>,
+}
+
+impl Header<'_> {
+    /// Bytes of the TCP header.
+    #[inline]
+    pub fn tcp_len(&self) -> usize {
+        TCP_FIXED + if self.timestamp.is_some() { options::TIMESTAMP_LEN } else { 0 } + self.options.len()
+    }
+
+    /// Bytes of the IP header.
+    #[inline]
+    pub fn ip_len(&self) -> usize {
+        if self.tuple.is_ipv4() { IPV4 } else { IPV6 }
+    }
+
+    /// Bytes of both.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.ip_len() + self.tcp_len()
+    }
+
+    /// What the port is to be asked for.
+    #[inline]
+    pub fn offload(&self, offload: Offload) -> Option<TxOffload> {
+        self.offload_of(self.tuple.is_ipv4(), offload)
+    }
+
+    /// [`offload`](Self::offload), where it is known whether the header is `ipv4`.
+    #[inline(always)]
+    pub fn offload_of(&self, ipv4: bool, offload: Offload) -> Option<TxOffload> {
+        if !(offload.tcp || offload.ipv4 && ipv4) {
+            return None;
+        }
+        Some(TxOffload {
+            l2_len: ETHERNET,
+            l3_len: if ipv4 { IPV4 } else { IPV6 },
+            l4_len: self.tcp_len(),
+            ipv4,
+            ipv4_checksum: ipv4 && offload.ipv4,
+            l4_checksum: offload.tcp.then_some(L4::Tcp),
+            tso: self.tso,
+        })
+    }
+
+    /// Writes the headers of a segment with a timestamp, or with other options, or with neither, and the Ethernet header `link`
+    /// in front: `N` bytes of a length that is known to be right. The port computes the TCP checksum. Faster the more is
+    /// known of the header where it is called.
+    #[inline(always)]
+    pub fn write_frame<const V4: bool, const N: usize>(
+        &self,
+        place: &mut [u8; N],
+        link: &[u8; ETHERNET],
+        offload: Offload,
+    ) {
+        let Some((front, rest)) = place.split_first_chunk_mut() else { return };
+        *front = *link;
+        let fixed = if V4 { IPV4_AND_TCP } else { IPV6_AND_TCP };
+        if V4 {
+            let Some(fixed) = rest.first_chunk_mut::<IPV4_AND_TCP>() else { return };
+            self.write_v4(fixed, offload);
+        } else {
+            let Some(fixed) = rest.first_chunk_mut::<IPV6_AND_TCP>() else { return };
+            self.write_v6(fixed);
+        }
+        match self.timestamp {
+            Some(timestamp) => put_timestamp(place, timestamp),
+            None => rest[fixed..].copy_from_slice(self.options),
+        }
+    }
+
+    /// Writes IP and TCP headers, [`len`](Self::len) bytes, into `place`. `payload` is the payload's sum
+    /// for the checksum, where the port does not compute it.
+    pub fn write(&self, place: &mut [u8], offload: Offload, payload: u16) {
+        let place = &mut place[..self.len()];
+        let (fixed, ip_len) = if self.tuple.is_ipv4() {
+            (place.first_chunk_mut().map(|place| self.write_v4(place, offload)), IPV4)
+        } else {
+            (place.first_chunk_mut().map(|place| self.write_v6(place)), IPV6)
+        };
+        debug_assert!(fixed.is_some());
+        let tcp = &mut place[ip_len..];
+        let mut options = &mut tcp[TCP_FIXED..];
+        if let Some(timestamp) = self.timestamp {
+            let Some((place, rest)) = options.split_first_chunk_mut::<{ options::TIMESTAMP_LEN }>() else { return };
+            put_timestamp(place, timestamp);
+            options = rest;
+        }
+        options.copy_from_slice(self.options);
+        if !offload.tcp {
+            // The field holds the pseudo-header's sum, and so is part of the sum.
+            let sum = combine(&[sum(tcp), payload]);
+            TcpPacket::new_unchecked(tcp).set_checksum(!sum);
+        }
+    }
+
+    /// Writes the fixed parts of IPv4's (RFC 791 §3.1) and TCP's header, with the pseudo-header's sum for a checksum.
+    #[inline(always)]
+    fn write_v4(&self, place: &mut [u8; IPV4_AND_TCP], offload: Offload) {
+        let total_len = (IPV4 + self.tcp_len() + self.payload) as u16;
+        let addresses = u64::from_be_bytes(self.tuple.sent_v4());
+        let sum = (addresses >> 32) + (addresses & 0xffff_ffff);
+        let checksum = if offload.ipv4 { 0 } else { ipv4_checksum(sum, total_len, self.ecn) };
+        // Version, header length and ECN; total length; identification; flags and offset.
+        let first = 0x4500 | u64::from(self.ecn as u8);
+        put(place, 0, first << 48 | u64::from(total_len) << 32 | u64::from(DONT_FRAGMENT));
+        // Hop limit and protocol; checksum; source.
+        put(place, 8, HOP_LIMIT_AND_TCP << 48 | u64::from(checksum) << 32 | addresses >> 32);
+        // Destination; the first four bytes of TCP's header.
+        put(place, 16, addresses << 32 | u64::from(u32::from_be_bytes(self.tuple.sent_ports())));
+        let [third, fourth] = self.tcp_words(fold(sum + u64::from(TCP) + self.pseudo_len()));
+        put(place, 24, third);
+        put(place, 32, fourth);
+    }
+
+    /// Writes IPv6's header (RFC 8200 §3) and the fixed part of TCP's, with the pseudo-header's sum for a checksum.
+    #[inline]
+    fn write_v6(&self, place: &mut [u8; IPV6_AND_TCP]) {
+        let len = (self.tcp_len() + self.payload) as u64;
+        // Version and traffic class; flow label; payload length; next header; hop limit.
+        let class = u64::from(self.ecn as u8);
+        let last = u64::from(TCP) << 8 | u64::from(HOP_LIMIT);
+        put(place, 0, 6 << 60 | class << 52 | (len & 0xffff) << 16 | last);
+        let addresses = self.tuple.sent_v6();
+        place[8..40].copy_from_slice(&addresses);
+        place[40..44].copy_from_slice(&self.tuple.sent_ports());
+        let (words, _) = addresses.as_chunks::<4>();
+        let sum: u64 = words.iter().map(|word| u64::from(u32::from_be_bytes(*word))).sum();
+        let [third, fourth] = self.tcp_words(fold(sum + u64::from(TCP) + self.pseudo_len()));
+        put(place, 44, third);
+        put(place, 52, fourth);
+    }
+
+    /// The length in the pseudo-header (RFC 9293 §3.1).
+    #[inline]
+    fn pseudo_len(&self) -> u64 {
+        // With TSO the port adds each segment's own (`rte_mbuf_core.h`).
+        if self.tso.is_some() { 0 } else { (self.tcp_len() + self.payload) as u64 }
+    }
+
+    /// The fixed part of the TCP header behind the ports (RFC 9293 §3.1).
+    #[inline]
+    fn tcp_words(&self, checksum: u16) -> [u64; 2] {
+        // The data offset is in 32-bit words, in the upper four bits.
+        let offset_and_flags = (self.tcp_len() as u64 / 4) << 12 | u64::from(self.control.0);
+        [
+            u64::from(self.seq.0) << 32 | u64::from(self.ack.0),
+            offset_and_flags << 48 | u64::from(self.window) << 32 | u64::from(checksum) << 16,
+        ]
+    }
+}
+
+/// Writes the time stamps into the last bytes of `place`.
+#[inline]
+fn put_timestamp<const N: usize>(place: &mut [u8; N], timestamp: Timestamp) {
+    if let Some(place) = place.last_chunk_mut() {
+        options::emit_timestamp(place, timestamp);
+    }
+}
+
+/// Puts `word` at `at`, a constant within `place`: one store.
+#[inline(always)]
+fn put<const N: usize>(place: &mut [u8; N], at: usize, word: u64) {
+    if let Some(place) = place[at..].first_chunk_mut() {
+        *place = word.to_be_bytes();
+    }
+}
+
+/// The one's complement sum in 16 bits (RFC 1071) of numbers whose sum is `sum`, each of 32 bits or 16.
+#[inline]
+fn fold(sum: u64) -> u16 {
+    // A number added to itself with its halves exchanged has their sum and the carry of it in its upper half.
+    let sum = (sum.wrapping_add(sum.rotate_left(32)) >> 32) as u32;
+    (sum.wrapping_add(sum.rotate_left(16)) >> 16) as u16
+}
+
+/// The checksum of the IPv4 header that [`Header::write`] writes (RFC 791 §3.1); `addresses` is the sum of the two.
+#[inline]
+fn ipv4_checksum(addresses: u64, total_len: u16, ecn: Ecn) -> u16 {
+    let first = 0x4500 | u64::from(ecn as u8);
+    !fold(addresses + first + u64::from(total_len) + u64::from(DONT_FRAGMENT) + HOP_LIMIT_AND_TCP)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use smoltcp::wire::{IpProtocol, Ipv4Packet, Ipv6Packet};
+    use std::net::SocketAddr;
+
+    fn tuple(six: bool) -> Tuple {
+        let (local, remote): (SocketAddr, SocketAddr) = if six {
+            ("[fd00::2]:7".parse().unwrap(), "[2001:db8::ffff]:50000".parse().unwrap())
+        } else {
+            ("10.0.0.2:7".parse().unwrap(), "192.0.255.254:50000".parse().unwrap())
+        };
+        Tuple::new(local, remote)
+    }
+
+    /// What [`Header::write_frame`] writes is the link's header and what [`Header::write`] does.
+    fn frame_is_as_any<const V4: bool, const N: usize>(header: &Header) {
+        let link = std::array::from_fn(|i| 0x80 | i as u8);
+        for ipv4 in [false, true] {
+            let offload = Offload { ipv4, tcp: true };
+            let (mut frame, mut any) = ([0xaa; N], [0xaa; N]);
+            header.write_frame::<V4, N>(&mut frame, &link, offload);
+            any[..ETHERNET].copy_from_slice(&link);
+            header.write(&mut any[ETHERNET..], offload, 0);
+            assert_eq!(frame, any);
+            assert_eq!(header.offload_of(V4, offload), header.offload(offload));
+        }
+    }
+
+    #[test]
+    fn a_frame_of_known_length_is_as_any_other() {
+        let (four, six) = (tuple(false), tuple(true));
+        let data = |tuple, timestamp| Header {
+            tuple,
+            seq: Seq(0x8000_0001),
+            ack: Seq(5),
+            control: Control::ACK.and(Control::PSH),
+            window: 1234,
+            timestamp,
+            options: &[],
+            ecn: Ecn::NotCapable,
+            payload: 64,
+            tso: None,
+        };
+        let timestamp = Some(Timestamp { value: 77, echo: 88 });
+        frame_is_as_any::<true, { ETHERNET + 52 }>(&data(&four, timestamp));
+        frame_is_as_any::<true, { ETHERNET + 40 }>(&data(&four, None));
+        frame_is_as_any::<false, { ETHERNET + 72 }>(&data(&six, timestamp));
+        frame_is_as_any::<false, { ETHERNET + 60 }>(&data(&six, None));
+        let options: [u8; 20] = std::array::from_fn(|i| i as u8);
+        let syn = Header { control: Control::SYN, options: &options, payload: 0, ..data(&four, None) };
+        frame_is_as_any::<true, { ETHERNET + 60 }>(&syn);
+    }
+
+    #[test]
+    fn headers_read_back_with_right_checksums_whatever_the_port_computes() {
+        for six in [false, true] {
+            for (ipv4, tcp) in [(false, false), (true, true), (false, true)] {
+                let tuple = tuple(six);
+                let payload = b"odd";
+                let header = Header {
+                    tuple: &tuple,
+                    seq: Seq(0x8000_0001),
+                    ack: Seq(5),
+                    control: Control::ACK.and(Control::PSH),
+                    window: 1234,
+                    timestamp: Some(Timestamp { value: 77, echo: 88 }),
+                    options: &[1, 1, 1, 1],
+                    ecn: Ecn::Capable0,
+                    payload: payload.len(),
+                    tso: None,
+                };
+                let mut bytes = vec![0xaa; header.len() + payload.len()];
+                bytes[header.len()..].copy_from_slice(payload);
+                let offload = Offload { ipv4, tcp };
+                header.write(&mut bytes[..header.len()], offload, sum(payload));
+                let (source, destination) = (tuple.local().ip(), tuple.remote().ip());
+                if six {
+                    let ip = Ipv6Packet::new_checked(&bytes).unwrap();
+                    assert_eq!((ip.src_addr(), ip.traffic_class(), ip.hop_limit()), (tuple.local_v6(), 2, 64));
+                } else {
+                    let ip = Ipv4Packet::new_checked(&bytes).unwrap();
+                    assert_eq!((ip.ecn(), ip.dont_frag(), ip.hop_limit()), (2, true, 64));
+                    assert_eq!(ip.verify_checksum(), !ipv4);
+                }
+                let segment = TcpPacket::new_checked(&bytes[header.ip_len()..]).unwrap();
+                assert_eq!((segment.src_port(), segment.dst_port()), (7, 50000));
+                assert_eq!((segment.seq_number().0 as u32, segment.ack_number().0), (0x8000_0001, 5));
+                assert_eq!((segment.window_len(), segment.payload()), (1234, &payload[..]));
+                assert!(segment.ack() && segment.psh() && !segment.syn() && !segment.fin() && !segment.rst());
+                if tcp {
+                    let partial = smoltcp::wire::checksum::pseudo_header(
+                        &source.into(),
+                        &destination.into(),
+                        IpProtocol::Tcp,
+                        (bytes.len() - header.ip_len()) as u32,
+                    );
+                    assert_eq!(segment.checksum(), partial);
+                } else {
+                    assert!(segment.verify_checksum(&source.into(), &destination.into()));
+                }
+            }
+        }
+    }
+}

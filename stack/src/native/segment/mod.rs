@@ -1,0 +1,6 @@
+//! Parts of segments: sequence numbers, options, headers, and segments without data.
+
+pub(crate) mod control_segments;
+pub(crate) mod header;
+pub(crate) mod options;
+pub(crate) mod seq;

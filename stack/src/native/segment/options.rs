@@ -1,0 +1,515 @@
+//! TCP options (RFC 9293 §3.1 and §3.2): read whole, read by the shape that nearly every segment has, and written.
+//!
+//! What is written is padded to four bytes with no-operations in front, so that the numbers in it are aligned.
+
+use crate::native::segment::seq::Seq;
+use std::ops::Deref;
+
+/// The longest options that a header can hold: its length field counts up to 15 words, of which five are fixed.
+pub(crate) const MAX_LEN: usize = 40;
+
+/// The length of a timestamp alone, padded.
+pub(crate) const TIMESTAMP_LEN: usize = 12;
+
+/// The largest shift of a window (RFC 7323 §2.3).
+pub(crate) const MAX_WINDOW_SCALE: u8 = 14;
+
+/// SACK blocks at most: what fits (RFC 2018 §3).
+pub(crate) const MAX_SACK_BLOCKS: usize = 4;
+
+/// SACK blocks at most beside a timestamp.
+pub(crate) const MAX_SACK_BLOCKS_WITH_TIMESTAMP: usize = 3;
+
+const END: u8 = 0;
+const NOP: u8 = 1;
+const MSS: u8 = 2;
+const WINDOW_SCALE: u8 = 3;
+const SACK_PERMITTED: u8 = 4;
+const SACK: u8 = 5;
+const TIMESTAMP: u8 = 8;
+
+/// What comes before the two numbers of a timestamp, padded as RFC 7323 appendix A recommends and everybody does it.
+pub(crate) const TIMESTAMP_HEAD: [u8; 4] = [NOP, NOP, TIMESTAMP, 10];
+
+/// The same where the padding's place is taken by SACK-permitted, as in nearly every SYN.
+const SACK_PERMITTED_AND_TIMESTAMP_HEAD: [u8; 4] = [SACK_PERMITTED, 2, TIMESTAMP, 10];
+
+/// What comes before the number of the segment size, and before the shift of windows with its padding.
+const MSS_HEAD: u32 = (MSS as u32) << 8 | 4;
+const WINDOW_SCALE_HEAD: u32 = (NOP as u32) << 16 | (WINDOW_SCALE as u32) << 8 | 3;
+
+/// The timestamps option (RFC 7323 §3.2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Timestamp {
+    /// The sender's clock (TSval).
+    pub value: u32,
+    /// What the sender has last seen of the receiver's clock (TSecr). Without meaning in a segment without ACK.
+    pub echo: u32,
+}
+
+impl Timestamp {
+    #[inline]
+    fn read(numbers: [u8; 8]) -> Self {
+        let numbers = u64::from_be_bytes(numbers);
+        Timestamp { value: (numbers >> 32) as u32, echo: numbers as u32 }
+    }
+}
+
+/// A run of bytes that has arrived (RFC 2018 §3), as the other end says it: `right` may come before `left`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct SackBlock {
+    /// The first sequence number of the run.
+    pub left: Seq,
+    /// The sequence number after the last one.
+    pub right: Seq,
+}
+
+/// Up to four SACK blocks, in the order in which they were sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct SackBlocks {
+    blocks: [SackBlock; MAX_SACK_BLOCKS],
+    len: u8,
+}
+
+impl SackBlocks {
+    /// Appends `block` if there is room.
+    pub fn push(&mut self, block: SackBlock) {
+        if let Some(place) = self.blocks.get_mut(usize::from(self.len)) {
+            *place = block;
+            self.len += 1;
+        }
+    }
+}
+
+impl Deref for SackBlocks {
+    type Target = [SackBlock];
+
+    #[inline]
+    fn deref(&self) -> &[SackBlock] {
+        self.blocks.get(..usize::from(self.len)).unwrap_or_default()
+    }
+}
+
+/// The options of a segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Options {
+    /// The largest segment that the sender takes, in bytes of payload (RFC 9293 §3.7.1). Anything from 0 up.
+    pub mss: Option<u16>,
+    /// By how many bits the sender's windows are to be shifted (RFC 7323 §2.2); at most [`MAX_WINDOW_SCALE`].
+    pub window_scale: Option<u8>,
+    /// Whether the sender reads SACK blocks (RFC 2018 §2).
+    pub sack_permitted: bool,
+    /// The sender's clock, and what it has seen of ours.
+    pub timestamp: Option<Timestamp>,
+    /// What has arrived out of order, or twice (RFC 2018, RFC 2883).
+    pub sack: SackBlocks,
+}
+
+impl Options {
+    /// Reads `bytes`, the part of the header behind its first 20 bytes.
+    ///
+    /// What is unknown, or known but of an unexpected length, is skipped (RFC 9293 §3.1, MUST-6). A length that cannot be true
+    /// ends the reading, for nothing tells where the next option begins; what came before it stands (MUST-7). Of an option
+    /// that occurs twice the last one counts, as in most systems.
+    ///
+    /// Whole words are read as long as they are what nearly everybody sends, and the rest byte by byte.
+    pub fn parse(mut bytes: &[u8]) -> Options {
+        if let Some(options) = Options::usual_syn(bytes) {
+            return options;
+        }
+        let mut options = Options::default();
+        while let Some((&head, rest)) = bytes.split_first_chunk::<4>() {
+            let with_sack = head == SACK_PERMITTED_AND_TIMESTAMP_HEAD;
+            if (with_sack || head == TIMESTAMP_HEAD)
+                && let Some((numbers, rest)) = rest.split_first_chunk()
+            {
+                options.sack_permitted |= with_sack;
+                options.timestamp = Some(Timestamp::read(*numbers));
+                bytes = rest;
+                continue;
+            }
+            let word = u32::from_be_bytes(head);
+            if word >> 16 == MSS_HEAD {
+                options.mss = Some(word as u16);
+            } else if word >> 8 == WINDOW_SCALE_HEAD {
+                // RFC 7323 §2.3: a larger shift is taken for the largest.
+                options.window_scale = Some((word as u8).min(MAX_WINDOW_SCALE));
+            } else {
+                break;
+            }
+            bytes = rest;
+        }
+        if bytes.is_empty() { options } else { options.parse_slowly(bytes) }
+    }
+
+    /// The options of a SYN in the order in which Linux and [`SynOptions`] have them, if all of them are there.
+    #[inline(always)]
+    pub fn usual_syn(bytes: &[u8]) -> Option<Options> {
+        let (&[mss, head, value, echo, scale], []) = bytes.as_chunks::<4>() else { return None };
+        let [mss, value, echo, scale] = [mss, value, echo, scale].map(u32::from_be_bytes);
+        let usual =
+            head == SACK_PERMITTED_AND_TIMESTAMP_HEAD && mss >> 16 == MSS_HEAD && scale >> 8 == WINDOW_SCALE_HEAD;
+        usual.then(|| Options {
+            mss: Some(mss as u16),
+            window_scale: Some((scale as u8).min(MAX_WINDOW_SCALE)),
+            sack_permitted: true,
+            timestamp: Some(Timestamp { value, echo }),
+            sack: SackBlocks::default(),
+        })
+    }
+
+    /// What [`parse`](Self::parse) makes of `bytes` behind these options.
+    #[inline(never)]
+    fn parse_slowly(mut self, mut bytes: &[u8]) -> Options {
+        loop {
+            bytes = match *bytes {
+                [NOP, ref rest @ ..] => rest,
+                [END, ..] | [] | [_] => return self,
+                [kind, len, ..] => {
+                    let len = usize::from(len);
+                    let (Some(value), Some(rest)) = (bytes.get(2..len), bytes.get(len..)) else { return self };
+                    self.read(kind, value);
+                    rest
+                }
+            };
+        }
+    }
+
+    fn read(&mut self, kind: u8, value: &[u8]) {
+        match (kind, value) {
+            (MSS, &[high, low]) => self.mss = Some(u16::from_be_bytes([high, low])),
+            // RFC 7323 §2.3: a larger shift is taken for the largest.
+            (WINDOW_SCALE, &[shift]) => self.window_scale = Some(shift.min(MAX_WINDOW_SCALE)),
+            (SACK_PERMITTED, []) => self.sack_permitted = true,
+            (TIMESTAMP, _) => {
+                if let Ok(numbers) = value.try_into() {
+                    self.timestamp = Some(Timestamp::read(numbers));
+                }
+            }
+            (SACK, _) => {
+                if let (edges, []) = value.as_chunks::<4>()
+                    && let (pairs, []) = edges.as_chunks::<2>()
+                {
+                    self.sack = SackBlocks::default();
+                    for &[left, right] in pairs {
+                        let edge = |bytes| Seq(u32::from_be_bytes(bytes));
+                        self.sack.push(SackBlock { left: edge(left), right: edge(right) });
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// The options of a segment with SYN.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct SynOptions {
+    /// The largest segment that we take, in bytes of payload; always sent (RFC 9293 §3.7.1, SHLD-5).
+    pub mss: u16,
+    /// By how many bits our windows are shifted, if scaling is offered or agreed to.
+    pub window_scale: Option<u8>,
+    /// Whether we read SACK blocks.
+    pub sack_permitted: bool,
+    /// Our clock and the peer's, if timestamps are offered or agreed to.
+    pub timestamp: Option<Timestamp>,
+}
+
+impl SynOptions {
+    /// The most bytes that they take.
+    pub const MAX_LEN: usize = 20;
+
+    /// Their length in bytes, a multiple of four.
+    #[inline]
+    pub fn len(&self) -> usize {
+        // SACK-permitted takes the place of a timestamp's padding.
+        let timestamp = if self.timestamp.is_some() { TIMESTAMP_LEN } else { 0 };
+        let sack = if self.sack_permitted && self.timestamp.is_none() { 4 } else { 0 };
+        let scale = if self.window_scale.is_some() { 4 } else { 0 };
+        4 + sack + timestamp + scale
+    }
+
+    /// Writes them to the beginning of `place`, and returns their length.
+    ///
+    /// # Panics
+    ///
+    /// If `place` is shorter than [`len`](Self::len).
+    #[inline]
+    pub fn emit(&self, place: &mut [u8]) -> usize {
+        let mut writer = Writer::new(place);
+        let [high, low] = self.mss.to_be_bytes();
+        writer.put([MSS, 4, high, low]);
+        match (self.sack_permitted, self.timestamp) {
+            (true, Some(timestamp)) => {
+                writer.put([SACK_PERMITTED, 2, TIMESTAMP, 10]);
+                writer.timestamp(timestamp);
+            }
+            (false, Some(timestamp)) => {
+                writer.put(TIMESTAMP_HEAD);
+                writer.timestamp(timestamp);
+            }
+            (true, None) => writer.put([NOP, NOP, SACK_PERMITTED, 2]),
+            (false, None) => {}
+        }
+        if let Some(shift) = self.window_scale {
+            writer.put([NOP, WINDOW_SCALE, 3, shift]);
+        }
+        writer.len()
+    }
+}
+
+/// Writes a timestamp alone.
+#[inline]
+pub(crate) fn emit_timestamp(place: &mut [u8; TIMESTAMP_LEN], timestamp: Timestamp) {
+    let mut writer = Writer::new(place);
+    writer.put(TIMESTAMP_HEAD);
+    writer.timestamp(timestamp);
+}
+
+/// The length in bytes of `blocks` SACK blocks as [`emit_sack`] writes them: a multiple of four, 0 for none.
+#[inline]
+#[cfg(test)]
+pub(crate) const fn sack_len(blocks: usize) -> usize {
+    match blocks {
+        0 => 0,
+        1..MAX_SACK_BLOCKS => 4 + 8 * blocks,
+        _ => 4 + 8 * MAX_SACK_BLOCKS,
+    }
+}
+
+/// Writes the first four of `blocks` to the beginning of `place`, nothing if there are none, and returns the length.
+/// Beside a timestamp only [three](MAX_SACK_BLOCKS_WITH_TIMESTAMP) fit into a header.
+///
+/// # Panics
+///
+/// If `place` is shorter than that.
+pub(crate) fn emit_sack(place: &mut [u8], blocks: &[SackBlock]) -> usize {
+    let blocks = &blocks[..blocks.len().min(MAX_SACK_BLOCKS)];
+    let mut writer = Writer::new(place);
+    if !blocks.is_empty() {
+        writer.put([NOP, NOP, SACK, 2 + 8 * blocks.len() as u8]);
+    }
+    for block in blocks {
+        writer.put(block.left.0.to_be_bytes());
+        writer.put(block.right.0.to_be_bytes());
+    }
+    writer.len()
+}
+
+/// Writes options a word at a time.
+struct Writer<'a> {
+    words: &'a mut [[u8; 4]],
+    at: usize,
+}
+
+impl<'a> Writer<'a> {
+    #[inline]
+    fn new(place: &'a mut [u8]) -> Self {
+        Writer { words: place.as_chunks_mut().0, at: 0 }
+    }
+
+    #[inline]
+    fn put(&mut self, word: [u8; 4]) {
+        self.words[self.at] = word;
+        self.at += 1;
+    }
+
+    #[inline]
+    fn timestamp(&mut self, timestamp: Timestamp) {
+        self.put(timestamp.value.to_be_bytes());
+        self.put(timestamp.echo.to_be_bytes());
+    }
+
+    /// Bytes written.
+    #[inline]
+    fn len(&self) -> usize {
+        4 * self.at
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use smoltcp::wire::TcpOption;
+
+    fn block(left: u32, right: u32) -> SackBlock {
+        SackBlock { left: Seq(left), right: Seq(right) }
+    }
+
+    fn timestamps() -> impl Strategy<Value = Timestamp> {
+        any::<(u32, u32)>().prop_map(|(value, echo)| Timestamp { value, echo })
+    }
+
+    fn syn_options() -> impl Strategy<Value = SynOptions> {
+        (any::<u16>(), prop::option::of(0..=MAX_WINDOW_SCALE), any::<bool>(), prop::option::of(timestamps())).prop_map(
+            |(mss, window_scale, sack_permitted, timestamp)| SynOptions {
+                mss,
+                window_scale,
+                sack_permitted,
+                timestamp,
+            },
+        )
+    }
+
+    fn sack_blocks(most: usize) -> impl Strategy<Value = Vec<SackBlock>> {
+        prop::collection::vec(any::<(u32, u32)>().prop_map(|(left, right)| block(left, right)), 0..=most)
+    }
+
+    /// What smoltcp reads, option by option.
+    fn parse_by_smoltcp(mut bytes: &[u8]) -> Options {
+        let mut options = Options::default();
+        while !bytes.is_empty() {
+            let (rest, option) = TcpOption::parse(bytes).unwrap();
+            match option {
+                TcpOption::EndOfList => break,
+                TcpOption::NoOperation | TcpOption::Unknown { .. } => {}
+                TcpOption::MaxSegmentSize(mss) => options.mss = Some(mss),
+                TcpOption::WindowScale(shift) => options.window_scale = Some(shift.min(14)),
+                TcpOption::SackPermitted => options.sack_permitted = true,
+                TcpOption::SackRange(ranges) => {
+                    options.sack = SackBlocks::default();
+                    ranges.iter().flatten().for_each(|(left, right)| options.sack.push(block(*left, *right)));
+                }
+                TcpOption::TimeStamp { tsval, tsecr } => {
+                    options.timestamp = Some(Timestamp { value: tsval, echo: tsecr });
+                }
+            }
+            bytes = rest;
+        }
+        options
+    }
+
+    /// One option as it may come, well formed; SACK with as many blocks as smoltcp reads, and no experimental kind.
+    fn valid_option() -> impl Strategy<Value = Vec<u8>> {
+        let with = |kind: u8| move |value: Vec<u8>| [&[kind, 2 + value.len() as u8], &value[..]].concat();
+        let bytes = |len| prop::collection::vec(any::<u8>(), len);
+        prop_oneof![
+            Just(vec![NOP]),
+            bytes(2).prop_map(with(MSS)),
+            bytes(1).prop_map(with(WINDOW_SCALE)),
+            Just(vec![SACK_PERMITTED, 2]),
+            bytes(8).prop_map(with(TIMESTAMP)),
+            (1usize..=3)
+                .prop_flat_map(move |blocks| prop::collection::vec(any::<u8>(), 8 * blocks))
+                .prop_map(with(SACK)),
+            (9u8..=255, prop::collection::vec(any::<u8>(), 0..10)).prop_map(move |(kind, value)| with(kind)(value)),
+        ]
+    }
+
+    proptest! {
+        /// RFC 9293 §3.1, MUST-7.
+        #[test]
+        fn nothing_that_arrives_is_fatal(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
+            let options = Options::parse(&bytes);
+            prop_assert!(options.sack.len() <= MAX_SACK_BLOCKS);
+            prop_assert!(options.window_scale.is_none_or(|shift| shift <= MAX_WINDOW_SCALE));
+        }
+
+        #[test]
+        fn options_of_a_syn_are_read_back(sent in syn_options()) {
+            let mut bytes = [0xaa; 20 + 4];
+            let len = sent.emit(&mut bytes);
+            prop_assert_eq!(len, sent.len());
+            prop_assert!(len % 4 == 0 && len <= 20);
+            prop_assert!(bytes[len..].iter().all(|byte| *byte == 0xaa));
+            let SynOptions { mss, window_scale, sack_permitted, timestamp } = sent;
+            let expected =
+                Options { mss: Some(mss), window_scale, sack_permitted, timestamp, sack: SackBlocks::default() };
+            prop_assert_eq!(Options::parse(&bytes[..len]), expected);
+            prop_assert_eq!(parse_by_smoltcp(&bytes[..len]), expected);
+        }
+
+        /// RFC 2018 §3: three blocks fit beside a timestamp, four without.
+        #[test]
+        fn sack_blocks_are_read_back_in_order(
+            timestamp in prop::option::of(timestamps()), blocks in sack_blocks(MAX_SACK_BLOCKS)
+        ) {
+            let fit = if timestamp.is_some() { MAX_SACK_BLOCKS_WITH_TIMESTAMP } else { MAX_SACK_BLOCKS };
+            let blocks = &blocks[..blocks.len().min(fit)];
+            let mut bytes = [0; MAX_LEN];
+            let at = timestamp.map_or(0, |timestamp| {
+                emit_timestamp(bytes.first_chunk_mut().unwrap(), timestamp);
+                TIMESTAMP_LEN
+            });
+            let len = emit_sack(&mut bytes[at..], blocks);
+            prop_assert_eq!(len, sack_len(blocks.len()));
+            let options = Options::parse(&bytes[..at + len]);
+            prop_assert_eq!((&options.sack[..], options.timestamp), (blocks, timestamp));
+        }
+
+        #[test]
+        fn smoltcp_reads_the_same(options in prop::collection::vec(valid_option(), 0..8), ended: bool) {
+            let mut bytes = options.concat();
+            if ended {
+                bytes.extend([END, 2, MSS, 4, 5, 0xb4]);
+            }
+            prop_assert_eq!(Options::parse(&bytes), parse_by_smoltcp(&bytes));
+        }
+
+        /// RFC 9293 §3.1, MUST-6.
+        #[test]
+        fn an_unknown_option_hides_nothing_behind_it(kind in 9u8..=255, value in prop::collection::vec(any::<u8>(), 0..16)) {
+            let bytes = [&[kind, value.len() as u8 + 2], &value[..], &[MSS, 4, 5, 0xb4]].concat();
+            prop_assert_eq!(Options::parse(&bytes), Options { mss: Some(1460), ..Options::default() });
+        }
+    }
+
+    /// RFC 9293 §3.1, MUST-7.
+    #[test]
+    fn an_impossible_length_ends_the_reading_and_takes_nothing_back() {
+        let read = Options { mss: Some(1460), ..Options::default() };
+        for wrong in
+            [&[WINDOW_SCALE, 0, 7][..], &[WINDOW_SCALE, 1, 7], &[WINDOW_SCALE, 4, 7], &[WINDOW_SCALE], &[99, 255]]
+        {
+            let bytes = [&[MSS, 4, 5, 0xb4], wrong].concat();
+            assert_eq!(Options::parse(&bytes), read, "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn a_known_option_of_the_wrong_length_is_skipped() {
+        for wrong in [&[MSS, 3, 1][..], &[WINDOW_SCALE, 4, 1, 1], &[SACK_PERMITTED, 3, 0], &[TIMESTAMP, 6, 1, 2, 3, 4]]
+        {
+            let bytes = [wrong, &[SACK, 6, 1, 2, 3, 4, SACK, 2, WINDOW_SCALE, 3, 7]].concat();
+            assert_eq!(Options::parse(&bytes), Options { window_scale: Some(7), ..Options::default() }, "{wrong:?}");
+        }
+    }
+
+    /// RFC 9293 §3.2: what follows the end of the list is padding.
+    #[test]
+    fn the_end_of_the_list_is_the_end() {
+        assert_eq!(Options::parse(&[NOP, END, 2, MSS, 4, 5, 0xb4]), Options::default());
+    }
+
+    /// RFC 7323 §2.3.
+    #[test]
+    fn a_window_scale_beyond_fourteen_is_fourteen() {
+        for (sent, read) in [(13, 13), (14, 14), (15, 14), (255, 14)] {
+            assert_eq!(Options::parse(&[WINDOW_SCALE, 3, sent]).window_scale, Some(read));
+            assert_eq!(Options::parse(&[NOP, WINDOW_SCALE, 3, sent]).window_scale, Some(read));
+            let syn =
+                [&[MSS, 4, 5, 0xb4, SACK_PERMITTED, 2, TIMESTAMP, 10], &[0; 8][..], &[NOP, WINDOW_SCALE, 3, sent]];
+            assert_eq!(Options::parse(&syn.concat()).window_scale, Some(read));
+        }
+    }
+
+    #[test]
+    fn the_last_of_two_counts() {
+        let bytes = [MSS, 4, 0, 1, MSS, 4, 0, 2, WINDOW_SCALE, 3, 1, WINDOW_SCALE, 3, 2];
+        let options = Options::parse(&bytes);
+        assert_eq!((options.mss, options.window_scale), (Some(2), Some(2)));
+        let blocks = [&[SACK, 18][..], &[1; 16], &[SACK, 10], &[2; 8]].concat();
+        assert_eq!(&Options::parse(&blocks).sack[..], [block(0x0202_0202, 0x0202_0202)]);
+    }
+
+    #[test]
+    fn of_more_than_four_sack_blocks_the_first_four_count() {
+        let blocks: Vec<_> = (0..6).map(|i| block(i, i + 1)).collect();
+        let mut bytes = [0; MAX_LEN];
+        assert_eq!(emit_sack(&mut bytes, &blocks), sack_len(6));
+        assert_eq!(&Options::parse(&bytes).sack[..], &blocks[..4]);
+        let six = [&[SACK, 50][..], &(0..6u8).flat_map(|i| [0, 0, 0, i, 0, 0, 0, i + 1]).collect::<Vec<_>>()].concat();
+        assert_eq!(&Options::parse(&six).sack[..], &blocks[..4]);
+    }
+}

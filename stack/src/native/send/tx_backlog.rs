@@ -1,0 +1,132 @@
+//! Connections that have something to send which the port did not take: they go on in the order in which they came, as many in a turn
+//! as there is room for, so that a turn costs no more for those that wait.
+
+use crate::congestion::CongestionControl;
+use crate::egress::Egress;
+use crate::native::NativeEngine;
+use crate::native::tcb::Flags;
+use linerate_bypass::time::Instant;
+use linerate_bypass::{Nic, Packet};
+use std::collections::VecDeque;
+
+/// Connections that could send nothing though there is room in the transmit queue, after which the others are not tried: there
+/// are no packets.
+const IN_VAIN: usize = 4;
+
+/// Slots that wait, each once.
+#[derive(Debug, Default)]
+pub(crate) struct Waiting {
+    queue: VecDeque<u32>,
+    /// A bit for each slot that is in the queue.
+    members: Vec<u64>,
+}
+
+impl Waiting {
+    /// Lets `slot` wait behind the others, unless it waits already.
+    pub fn push(&mut self, slot: u32) {
+        let (word, bit) = place(slot);
+        if self.members.len() <= word {
+            self.members.resize(word + 1, 0);
+        }
+        if self.members[word] & bit == 0 {
+            self.members[word] |= bit;
+            self.queue.push_back(slot);
+        }
+    }
+
+    /// The slot that has waited for the longest.
+    pub fn pop(&mut self) -> Option<u32> {
+        let slot = self.queue.pop_front()?;
+        let (word, bit) = place(slot);
+        self.members[word] &= !bit;
+        Some(slot)
+    }
+
+    /// How many wait.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.queue.len()
+    }
+
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    /// Whether `slot` waits.
+    pub fn contains(&self, slot: u32) -> bool {
+        let (word, bit) = place(slot);
+        self.members.get(word).is_some_and(|members| members & bit != 0)
+    }
+}
+
+impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
+    /// Lets connections that wait go on, the first of them first, as long as the port takes something.
+    #[inline]
+    pub(crate) fn go_on<N: Nic<Packet = P>>(&mut self, egress: &mut Egress<N>, now: Instant) {
+        if !self.shared.waiting.is_empty() {
+            self.go_on_in_turn(egress, now);
+        }
+    }
+
+    #[inline(never)]
+    fn go_on_in_turn<N: Nic<Packet = P>>(&mut self, egress: &mut Egress<N>, now: Instant) {
+        let mut in_vain = 0;
+        for _ in 0..self.shared.waiting.len() {
+            let room = egress.room();
+            if room == 0 || in_vain == IN_VAIN {
+                return;
+            }
+            let Some(slot) = self.shared.waiting.pop() else { return };
+            let Some(block) = self.blocks.get(slot as usize) else { continue };
+            // It may have ended, or sent what it had in answer to something.
+            if block.flags.has(Flags::VACANT) || block.is_exchanging() {
+                continue;
+            }
+            let data = block.unsent > 0;
+            if !self.send(slot, data, egress, now) {
+                self.shared.waiting.push(slot);
+                in_vain += usize::from(egress.room() == room);
+            }
+        }
+    }
+
+    /// Sends what the connection in `slot` has to send, which has `data` to send or not. Returns whether that was all that it may
+    /// send for now.
+    #[inline(always)]
+    pub(crate) fn send<N: Nic<Packet = P>>(
+        &mut self,
+        slot: u32,
+        data: bool,
+        egress: &mut Egress<N>,
+        now: Instant,
+    ) -> bool {
+        let done = if data { self.send_whole(slot, egress, now) } else { self.send_fin(slot, egress, now) };
+        done || egress.room() > 0 && !self.connection(slot).send_all(egress, now)
+    }
+}
+
+fn place(slot: u32) -> (usize, u64) {
+    (slot as usize / 64, 1 << (slot % 64))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_go_in_the_order_in_which_they_came_and_each_once() {
+        let mut waiting = Waiting::default();
+        for slot in [70, 3, 70, 64, 3] {
+            waiting.push(slot);
+        }
+        assert_eq!(
+            (waiting.len(), waiting.contains(64), waiting.contains(65), waiting.contains(9000)),
+            (3, true, false, false)
+        );
+        assert_eq!((waiting.pop(), waiting.contains(70)), (Some(70), false));
+        waiting.push(70);
+        assert_eq!([waiting.pop(), waiting.pop(), waiting.pop(), waiting.pop()], [Some(3), Some(64), Some(70), None]);
+        assert!(waiting.is_empty());
+    }
+}

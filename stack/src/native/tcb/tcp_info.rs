@@ -1,0 +1,68 @@
+//! What outsiders are told of a connection. Nothing is kept for it: it is what the engine knows anyway.
+
+use crate::congestion::CongestionControl;
+use crate::native::NativeEngine;
+use crate::native::recovery::Phase;
+use crate::native::tcb::{Block, Flags, State};
+use linerate_bypass::Packet;
+use linerate_bypass::inspect::{ConnInfo, ConnState, TcpInfo};
+
+impl From<State> for ConnState {
+    fn from(state: State) -> ConnState {
+        match state {
+            State::Closed => ConnState::Closed,
+            State::SynSent => ConnState::SynSent,
+            State::SynReceived => ConnState::SynReceived,
+            State::Established => ConnState::Established,
+            State::FinWait1 => ConnState::FinWait1,
+            State::FinWait2 => ConnState::FinWait2,
+            State::CloseWait => ConnState::CloseWait,
+            State::Closing => ConnState::Closing,
+            State::LastAck => ConnState::LastAck,
+            State::TimeWait => ConnState::TimeWait,
+        }
+    }
+}
+
+impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
+    /// The connection in `slot`, if there is one.
+    pub(crate) fn described(&self, slot: usize) -> Option<ConnInfo> {
+        let block = self.blocks.get(slot)?;
+        if block.flags.has(Flags::VACANT) {
+            return None;
+        }
+        Some(ConnInfo {
+            conn: self.shared.id(slot as u32, block),
+            local: Some(block.tuple.local()),
+            remote: block.tuple.remote(),
+            state: block.state.into(),
+            unread: block.received.into(),
+            unsent: block.unsent.into(),
+            tcp: self.tcp_info(slot, block),
+        })
+    }
+
+    fn tcp_info(&self, slot: usize, block: &Block) -> TcpInfo {
+        let (cold, settings) = (&self.cold[slot], &self.shared.settings);
+        let (control, path, rtt) = (&cold.control, &cold.path, &block.rtt);
+        let flight = self.shared.buffers.of(block).map(|buffers| &buffers.flight);
+        let threshold = control.slow_start_threshold();
+        TcpInfo {
+            mss: Some(block.mss),
+            in_flight: Some(block.outstanding().into()),
+            send_window: Some(block.snd_wnd.into()),
+            receive_window: Some(block.rcv_window().into()),
+            congestion_window: Some(control.window().into()),
+            slow_start_threshold: (threshold < crate::congestion::MAX_WINDOW).then(|| threshold.into()),
+            rtt: rtt.has_sample().then(|| rtt.smoothed()),
+            rtt_variation: rtt.has_sample().then(|| rtt.variation()),
+            min_rtt: path.min_rtt(),
+            rto: Some(path.time_out(rtt, &settings.limits)),
+            time_outs: Some(flight.map_or(0, |flight| flight.time_outs().into())),
+            retransmitted: Some(cold.retransmitted.into()),
+            is_recovering: Some(flight.is_some_and(|flight| matches!(flight.phase(), Phase::Recovery | Phase::Loss))),
+            reorders: Some(path.reordering_seen()),
+            pacing_rate: (settings.pacing && rtt.has_sample()).then(|| control.pacing_rate(rtt.smoothed())),
+        }
+    }
+}

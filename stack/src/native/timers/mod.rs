@@ -1,0 +1,239 @@
+//! What happens without a segment: retransmission, probes, delayed acknowledgements, connections given up.
+
+mod silence;
+pub(crate) mod tick;
+
+use crate::congestion::CongestionControl;
+use crate::native::NativeEngine;
+use crate::native::connection::Connection;
+use crate::native::handshake::SYN_TIMEOUT;
+use crate::native::recovery::Expired;
+use crate::native::tcb::{Flags, State};
+use crate::native::timers::tick::Tick;
+use linerate_bypass::Packet;
+use linerate_bypass::time::{Duration, Instant};
+
+/// The longest time between two probes of a closed window (RFC 9293 §3.8.6.1 leaves it to us).
+const MAX_PROBE_INTERVAL: Duration = Duration::from_secs(60);
+
+impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
+    /// Lets the timers due at `now` do their work.
+    pub(crate) fn expire_timers(&mut self, now: Instant) {
+        let mut fired = std::mem::take(&mut self.fired);
+        self.shared.wheel.expire(now, &mut fired);
+        for slot in fired.drain(..) {
+            if !self.is_early(slot, now) {
+                self.connection(slot).expire(now);
+            }
+        }
+        self.fired = fired;
+        self.shared.time_wait.expire(now);
+    }
+}
+
+impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
+    fn expire(&mut self, now: Instant) {
+        let block = &mut *self.block;
+        block.wheel_at = Tick::NONE;
+        self.expire_service_timer(now);
+        self.expire_linger(now);
+        self.expire_idle(now);
+        let block = &mut *self.block;
+        if block.flags.has(Flags::VACANT) || block.state == State::Closed {
+            return;
+        }
+        let tick = Tick::of(now);
+        if block.ack_at.is_due(tick) {
+            block.ack_at = Tick::NONE;
+            block.flags |= Flags::ACK_NOW;
+            self.dirty();
+        }
+        let block = &mut *self.block;
+        if block.retransmit_at.is_due(tick) {
+            block.retransmit_at = Tick::NONE;
+            match block.state {
+                State::SynSent | State::SynReceived => self.syn_timed_out(),
+                _ if block.outstanding() == 0 && block.flags.has(Flags::PERSIST) => self.probe_window(now),
+                _ if self.shared.buffers.of(block).is_some_and(|buffers| !buffers.flight.is_settled()) => {
+                    self.retransmit(now);
+                }
+                State::FinWait2 if self.shared.settings.fin_timeout.is_some() => self.expire_fin_wait_2(now),
+                _ => self.probe_peer(now),
+            }
+        }
+        if self.shared.settings.pacing {
+            self.expire_pace(now);
+        }
+        self.arm();
+    }
+
+    /// Lets the wheel have an entry for the next deadline of the connection in `slot`, if it has none that comes first.
+    #[inline]
+    pub(crate) fn arm(&mut self) {
+        self.arm_for(self.block.retransmit_at.earlier(self.block.ack_at));
+    }
+
+    /// Lets the connection's entry in the wheel come up at `due` at the latest.
+    #[inline]
+    fn arm_for(&mut self, due: Tick) {
+        self.shared.arm_for(self.slot, self.block, due);
+    }
+
+    /// The service asks to be called at `at`, or no more.
+    pub(crate) fn set_service_timer(&mut self, at: Option<Instant>) {
+        let Some(at) = at else {
+            self.shared.service_timers.remove(&self.slot);
+            return;
+        };
+        self.shared.service_timers.insert(self.slot, at);
+        self.arm_by(at);
+    }
+
+    /// What is queued may be delivered for so long.
+    pub(crate) fn linger_for(&mut self, time: Duration) {
+        let until = self.shared.now + time;
+        self.shared.lingering.insert(self.slot, until);
+        self.arm_by(until);
+    }
+
+    fn expire_linger(&mut self, now: Instant) {
+        if self.shared.lingering.is_empty() {
+            return;
+        }
+        let Some(&until) = self.shared.lingering.get(&self.slot) else { return };
+        let delivers = matches!(self.block.state, State::FinWait1 | State::Closing | State::LastAck);
+        if delivers && until > now {
+            return self.arm_by(until);
+        }
+        self.shared.lingering.remove(&self.slot);
+        if delivers {
+            self.abort();
+        }
+    }
+
+    /// Has the connection's entry in the wheel come up at `at`; what a tick cannot express comes up before, to be looked at
+    /// again.
+    pub(crate) fn arm_by(&mut self, at: Instant) {
+        self.arm_for(Tick::at_or_after(at.min(self.shared.now + Tick::REACH)));
+    }
+
+    fn expire_service_timer(&mut self, now: Instant) {
+        if self.shared.service_timers.is_empty() {
+            return;
+        }
+        let Some(&at) = self.shared.service_timers.get(&self.slot) else { return };
+        if at > now {
+            return self.arm_by(at);
+        }
+        self.shared.service_timers.remove(&self.slot);
+        if self.block.flags.has(Flags::OPEN) && !self.block.flags.has(Flags::GONE) {
+            let conn = self.shared.id(self.slot, self.block);
+            self.shared.news.due.push(conn);
+        }
+    }
+
+    /// Our SYN has not been answered in time.
+    fn syn_timed_out(&mut self) {
+        let block = &mut *self.block;
+        let waited = SYN_TIMEOUT * ((1 << block.attempts.min(7)) - 1);
+        if waited >= self.shared.settings.half_open_timeout {
+            return self.end(Flags::TIMED_OUT);
+        }
+        block.flags |= Flags::ACK_NOW;
+        self.dirty();
+    }
+
+    /// Something is unacknowledged, and its timer has come.
+    fn retransmit(&mut self, now: Instant) {
+        let block = &mut *self.block;
+        let Some(buffers) = self.shared.buffers.of_mut(block) else { return };
+        let cold = &mut *self.cold;
+        let limits = &self.shared.settings.limits;
+        // A segment that the window has no room for is not sent in part (RFC 9293 §3.8.6.2.1).
+        let unsent = block.unsent > 0 && block.window_left() >= block.unsent.min(block.mss.into());
+        let mut time_outs = 0;
+        let expired = buffers.flight.expire(now, unsent, &mut block.rtt, &mut cold.path, &mut cold.control, limits);
+        block.cwnd = cold.control.window();
+        match expired {
+            Expired::Nothing
+            | Expired::Reordering { recovery_began: false, .. }
+            | Expired::Settled { reduced: false } => {}
+            Expired::Reordering { .. } | Expired::Settled { .. } => block.flags |= Flags::CWR,
+            Expired::Probe(range) => {
+                block.flags |= Flags::PROBE;
+                buffers.probe = range;
+            }
+            Expired::TimeOut { .. } => {
+                block.flags |= Flags::CWR;
+                // A probe of the window that was answered meanwhile has left no time.
+                if buffers.flight.time_outs() == 1 || buffers.stalled == Instant::ZERO {
+                    buffers.stalled = now;
+                } else if now.since(buffers.stalled) >= self.shared.settings.user_timeout {
+                    return self.end(Flags::TIMED_OUT);
+                }
+                time_outs = buffers.flight.time_outs();
+            }
+            Expired::GiveUp => return self.end(Flags::TIMED_OUT),
+        }
+        block.retransmit_at = crate::native::send::output::deadline(buffers, block, cold, limits);
+        if time_outs > 0 {
+            self.suspect_path(time_outs);
+        }
+        self.dirty();
+    }
+
+    /// The window is closed, or too small to be worth using (RFC 9293 §3.8.6.1, §3.8.6.2.1).
+    fn probe_window(&mut self, now: Instant) {
+        let block = &mut *self.block;
+        // RFC 9293 §3.8.6.1, MUST-37: it stays open for as long as the peer answers, and no longer.
+        if let Some(buffers) = self.shared.buffers.of_mut(block) {
+            if buffers.stalled == Instant::ZERO {
+                buffers.stalled = now;
+            } else if now.since(buffers.stalled) >= self.shared.settings.user_timeout {
+                return self.end(Flags::TIMED_OUT);
+            }
+        }
+        block.flags |= Flags::WINDOW_PROBE;
+        block.attempts = block.attempts.saturating_add(1);
+        self.persist(now);
+        self.dirty();
+    }
+
+    /// Arms the timer for the next probe of a closed window: at intervals that double.
+    pub(crate) fn persist(&mut self, now: Instant) {
+        let block = &mut *self.block;
+        block.flags |= Flags::PERSIST;
+        let first = block.rtt.rto(self.shared.settings.rto_floor);
+        let wait = first.saturating_mul(1 << block.attempts.min(10)).min(MAX_PROBE_INTERVAL);
+        block.retransmit_at = Tick::at_or_after(now + wait);
+        self.arm();
+    }
+
+    /// After everything that could be sent has been: a closed window is probed, and queues that are empty go back.
+    pub(crate) fn idle(&mut self, now: Instant) {
+        let block = &mut *self.block;
+        if block.outstanding() > 0 || !block.state.is_synchronized() {
+            return;
+        }
+        if block.unsent > 0 {
+            // Without a timer, what a probe had brought through is acknowledged, and the window is as small as it was.
+            if !block.flags.has(Flags::PERSIST) || !block.retransmit_at.is_some() {
+                block.attempts = 0;
+                if let Some(buffers) = self.shared.buffers.of_mut(block) {
+                    buffers.stalled = Instant::ZERO;
+                }
+                self.persist(now);
+            }
+            return;
+        }
+        let Some(buffers) = self.shared.buffers.of(block) else { return };
+        if buffers.is_idle() {
+            self.detach();
+            self.block.retransmit_at = Tick::NONE;
+            self.keep_alive(now);
+        } else if buffers.flight.is_settled() && !block.retransmit_at.is_some() {
+            // What was received waits for its service, or for what is missing before it. The peer may be gone all the same.
+            self.keep_alive(now);
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! Connections on which nothing moves: keepalive (RFC 9293 §3.8.4), the FIN-WAIT-2 timeout and the idle timeout.
+//!
+//! The fast paths note nothing for these timers. A timer that expires finds out when data last moved: from the time at which the
+//! connection gave its buffers back, or else from sequence numbers that it compares with those of its last look.
+
+use crate::config::Keepalive;
+use crate::congestion::CongestionControl;
+use crate::native::connection::Connection;
+use crate::native::tcb::{Flags, State};
+use crate::native::timers::tick::Tick;
+use linerate_bypass::Packet;
+use linerate_bypass::time::{Duration, Instant};
+
+/// Looks within an idle timeout at a connection that holds buffers, for which the time of the last movement is not noted.
+const LOOKS: u64 = 4;
+
+impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
+    /// Arms the timers of a connection that has just been established, where there are any.
+    #[inline(never)]
+    pub(crate) fn watch_silence(&mut self, now: Instant) {
+        self.keep_alive(now);
+        if let Some(timeout) = self.shared.settings.idle_timeout {
+            self.arm_by(now + timeout);
+        }
+    }
+
+    /// Restarts keepalive: a segment has arrived that moved no data, such as the answer to a probe.
+    #[inline(never)]
+    pub(crate) fn heard(&mut self, now: Instant) {
+        let block = &*self.block;
+        let settled = self.shared.buffers.of(block).is_none_or(|buffers| buffers.flight.is_settled());
+        if block.state.is_synchronized() && settled && !self.has_fin_timeout() {
+            self.keep_alive(now);
+        }
+    }
+
+    /// Returns true while the FIN-WAIT-2 timeout runs, which replaces keepalive.
+    fn has_fin_timeout(&self) -> bool {
+        self.block.state == State::FinWait2 && self.shared.settings.fin_timeout.is_some()
+    }
+
+    /// Nothing is in flight from now on: arms the timer of keepalive or of FIN-WAIT-2.
+    pub(crate) fn keep_alive(&mut self, now: Instant) {
+        let settings = &self.shared.settings;
+        let wait = match self.block.state {
+            // The peer has finished, and need not answer.
+            State::TimeWait => return,
+            State::FinWait2 if settings.fin_timeout.is_some() => settings.fin_timeout,
+            _ => settings.keepalive.map(|Keepalive { idle, .. }| idle),
+        };
+        let Some(wait) = wait else { return };
+        let block = &mut *self.block;
+        if block.outstanding() == 0 && !block.flags.has(Flags::PERSIST) {
+            block.attempts = 0;
+            block.retransmit_at = Tick::at_or_after(now + wait);
+            self.arm();
+        }
+    }
+
+    /// Sends a keepalive probe, unless data have moved since the timer was armed.
+    pub(crate) fn probe_peer(&mut self, now: Instant) {
+        let Some(Keepalive { idle, interval, probes }) = self.shared.settings.keepalive else { return };
+        let due = self.last_moved(now) + idle + interval * u32::from(self.block.attempts);
+        let block = &mut *self.block;
+        if due > now {
+            block.attempts = 0;
+            block.retransmit_at = Tick::at_or_after(due);
+            return;
+        }
+        if block.attempts >= probes {
+            return self.end(Flags::TIMED_OUT);
+        }
+        block.attempts += 1;
+        block.flags |= Flags::KEEPALIVE;
+        block.retransmit_at = Tick::at_or_after(now + interval);
+        self.dirty();
+    }
+
+    /// The FIN-WAIT-2 timeout has expired. While the service has not read what was received, the peer may be waiting for window.
+    pub(crate) fn expire_fin_wait_2(&mut self, now: Instant) {
+        if self.block.received > 0 {
+            return self.keep_alive(now);
+        }
+        self.shared.counts.fin_timeouts += 1;
+        self.end_with_reset(Flags::TIMED_OUT);
+    }
+
+    /// Ends the connection if it has been idle for too long, and otherwise arms the timer for the next look at it.
+    pub(crate) fn expire_idle(&mut self, now: Instant) {
+        let Some(timeout) = self.shared.settings.idle_timeout else { return };
+        if !self.block.state.is_synchronized() || self.block.state == State::TimeWait {
+            return;
+        }
+        let due = self.last_moved(now) + timeout;
+        if due <= now {
+            self.shared.counts.idle_timeouts += 1;
+            return self.end_with_reset(Flags::IDLE);
+        }
+        let look = Duration::from_nanos((timeout.as_nanos() as u64 / LOOKS).max(1));
+        self.arm_by(if self.block.has_buffers() { due.min(now + look) } else { due });
+    }
+
+    /// Returns the latest possible time of the last data sent, acknowledged or received.
+    fn last_moved(&mut self, now: Instant) -> Instant {
+        let block = &*self.block;
+        let Some(buffers) = self.shared.buffers.of_mut(block) else {
+            let idle = crate::native::milliseconds(now).wrapping_sub(self.cold.idle_since);
+            return now - Duration::from_millis(idle.into());
+        };
+        let numbers = [block.rcv_nxt, block.una, block.nxt];
+        if buffers.seen.0 != numbers {
+            buffers.seen = (numbers, now);
+        }
+        buffers.seen.1
+    }
+}
