@@ -10,43 +10,28 @@
 //!
 //! In the end it lets the session's [watched keys go](Session::unwatch).
 
-mod clients;
-mod config;
-mod connection;
-mod counters;
-mod describe;
-mod expiry;
-mod glob;
-mod hashes;
-mod host;
-mod info;
-mod keys;
-mod long_double;
+mod admin;
+mod data;
+mod error;
 mod options;
-mod refused;
-mod scan;
 mod server;
 mod session;
-mod slowlog;
-mod strings;
 mod table;
-mod transactions;
-mod watched;
 
 #[cfg(test)]
 mod testing;
 
-pub use host::{Change, Rejected, Server, Settings, Stats, Totals};
-pub use refused::Refused;
+pub use admin::slowlog::SlowRequest;
+pub use error::Refused;
+pub use server::{Change, Rejected, Server, Settings, Stats, Totals};
 pub use session::{Client, Session};
-pub use slowlog::SlowRequest;
 pub use table::{Command, Quick};
 
 use crate::resp::{Args, OwnedArgs, Reply};
 use crate::shards::{ShardSet, Shards, shard_of};
 use crate::sink::Sink;
 use crate::store::{Key, Keys, Value};
-use refused::{NO_AUTH, TOO_LONG};
+use error::{NO_AUTH, TOO_LONG};
 use session::{Paused, Queued};
 use table::{Flags, Touch};
 
@@ -162,16 +147,16 @@ impl<'a> Request<'a> {
             },
             Touch::Copy => {
                 add(*space, &self.args[1]);
-                add(keys::copy_space(self.args, *space).unwrap_or(*space), &self.args[2]);
+                add(data::keys::copy_space(self.args, *space).unwrap_or(*space), &self.args[2]);
             }
-            Touch::Cursor => needed.add(scan::shard(&self.args[1], count).unwrap_or(0)),
+            Touch::Cursor => needed.add(data::scan::shard(&self.args[1], count).unwrap_or(0)),
             // The handler looks at one shard after the other.
             Touch::EachShard if self.is_done_in_pieces(session) => needed.add(match &session.paused {
                 Some(Paused::Keys(progress)) => progress.shard,
                 _ => 0,
             }),
             Touch::All | Touch::EachShard => *needed = ShardSet::all(count),
-            Touch::Select => *space = connection::selected(&self.args[1]).unwrap_or(*space),
+            Touch::Select => *space = session::connection::selected(&self.args[1]).unwrap_or(*space),
             Touch::Watched => needed.extend(session.watches(count)),
             Touch::Queue => {
                 needed.extend(session.watches(count));

@@ -1,6 +1,6 @@
 //! What several commands' arguments have in common.
 
-use super::refused::{NO_INT, NO_INTEGER, Refused, SYNTAX};
+use crate::commands::error::{NO_INT, NO_INTEGER, Refused, SYNTAX};
 use crate::resp::{Args, number};
 use crate::store::Expiry;
 

@@ -1,165 +1,152 @@
-//! The whole of the data, and the time.
+//! What the commands ask of the server as a whole.
 
-use super::refused::{Done, NO_COUNTERS, Refused, SYNTAX};
-use super::session::Paused;
-use super::{Context, DATABASES, Request};
-use crate::resp::Reply;
+use crate::commands::DATABASES;
+use crate::commands::admin::slowlog::SlowRequest;
+use crate::commands::session::Client;
+use crate::counters::Names;
+use crate::export::Layout;
+use crate::store::Evict;
 use linerate_bypass::RemotePlace;
 
-/// A command that only has parts.
-pub(super) fn whole(_: &mut Context<'_, '_>, request: &Request<'_>, _: &mut Reply<'_>) -> Done {
-    Err(request.arity())
+/// The server around the worker that runs a command: its settings, its connections, and what was counted.
+///
+/// Whatever is asked here concerns all workers; the calls come from commands that are rare. What such a command needs beside
+/// is said [before it runs](crate::commands::Request::needs): the shards of all workers, or the list of connections.
+pub trait Server {
+    /// How the server is set at present.
+    fn settings(&self) -> &Settings;
+
+    /// Changes the settings of all workers, but not those of shards that the command has at hand.
+    ///
+    /// `change` gets a copy of the current settings, which replaces them unless the change is rejected. Changes that workers make at
+    /// the same time are applied one after the other, so none is lost.
+    fn update(&mut self, change: &mut Change<'_>) -> Result<(), Rejected>;
+
+    /// All connections. The one whose command it is may be as it was when the command came.
+    fn clients(&mut self) -> Vec<Client>;
+
+    /// Closes the connection `id`, which is not the one whose command it is.
+    fn kill(&mut self, id: u64);
+
+    /// Returns the figures of all workers. `stats` are the current ones of this worker; those of others may be some
+    /// milliseconds old.
+    fn totals(&mut self, stats: &Stats) -> Totals;
+
+    /// Lets the figures of all workers count from 0, except those of the present state. `stats` are the current ones of this
+    /// worker, and stay as they are: they never decrease.
+    fn reset_totals(&mut self, stats: &Stats);
+
+    /// Returns the number of keys in the database `space`, in all shards.
+    fn keys(&self, space: u8) -> u64;
+
+    /// Returns the slow requests of all workers, the newest first, at most [`Settings::slow_entries`].
+    fn slow_log(&self) -> Vec<SlowRequest>;
+
+    /// Removes all requests from the slow log.
+    fn reset_slow_log(&mut self);
+
+    /// Where clients may read strings by themselves, and how they lie there, if they may.
+    fn export(&self) -> Option<(RemotePlace, Layout)>;
+
+    /// The counters that clients may count with by themselves, if there are any, and where the first of them is.
+    fn counters(&self) -> Option<(&Names, RemotePlace)>;
 }
 
-pub(super) fn dbsize(cx: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<'_>) -> Done {
-    let space = cx.session.space;
-    reply.count(cx.server.keys(space) as usize);
-    Ok(())
+/// Change of the settings.
+pub type Change<'a> = dyn FnMut(&mut Settings) -> Result<(), Rejected> + 'a;
+
+/// Reason why a parameter was not set.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rejected {
+    /// Name of the parameter.
+    pub parameter: &'static str,
+    /// Reason, as `CONFIG SET` reports it.
+    pub reason: String,
 }
 
-pub(super) fn flushdb(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> Done {
-    let space = cx.session.space;
-    flush(space..space + 1, cx, request, reply)
+/// What `CONFIG` shows and sets.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    /// Without it whoever comes may do all.
+    pub password: Option<Vec<u8>>,
+    /// Bytes that all shards may take.
+    pub memory: u64,
+    /// What goes when they are taken.
+    pub evict: Evict,
+    /// Seconds after which who is silent is disconnected; 0 is never.
+    pub timeout: u32,
+    /// Connections at most.
+    pub clients: u32,
+    /// Bytes of replies that wait for a client at most; 0 is any.
+    pub output: u64,
+    /// Bytes of an argument at most.
+    pub bulk: u64,
+    /// Bytes of requests that are kept for a client at most: of one that has not come whole, but for long values, and of those
+    /// that wait for `EXEC`.
+    pub query: u64,
+    /// Microseconds for which a request holds a worker before it is in the slow log (`slowlog-log-slower-than`). If negative, none is.
+    pub slow_micros: i64,
+    /// Maximum number of requests in the slow log (`slowlog-max-len`).
+    pub slow_entries: u64,
 }
 
-pub(super) fn flushall(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> Done {
-    flush(0..DATABASES, cx, request, reply)
-}
-
-/// Places of the index that are looked at in each turn for keys flushed before, while a flush waits for them.
-const PLACES: usize = 1 << 12;
-
-fn flush(spaces: std::ops::Range<u8>, cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> Done {
-    // It takes no time in either way.
-    let is_way = |word: &[u8]| word.eq_ignore_ascii_case(b"async") || word.eq_ignore_ascii_case(b"sync");
-    match request.args.get(1) {
-        None => {}
-        Some(how) if request.args.len() == 2 && is_way(how) => {}
-        Some(_) => return Err(SYNTAX),
-    }
-    cx.session.paused = None;
-    if request.is_done_in_pieces(cx.session) {
-        // All shards are flushed together, when each can be without a wait.
-        let busy = cx.shards.all().filter_map(|store| (!store.prepare_flush(spaces.clone(), PLACES)).then_some(()));
-        if busy.count() > 0 {
-            cx.session.paused = Some(Paused::Flush);
-            return Ok(());
+impl Default for Settings {
+    fn default() -> Self {
+        Settings {
+            password: None,
+            memory: 1 << 30,
+            evict: Evict::None,
+            timeout: 0,
+            clients: 10_000,
+            output: 0,
+            bulk: 512 << 20,
+            query: 64 << 20,
+            slow_micros: 10_000,
+            slow_entries: 128,
         }
     }
-    for store in cx.shards.all() {
-        spaces.clone().for_each(|space| store.flush(space));
-    }
-    reply.ok();
-    Ok(())
 }
 
-pub(super) fn time(cx: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<'_>) -> Done {
-    reply.array(2);
-    reply.bulk_number((cx.now / 1000) as i64);
-    reply.bulk_number((cx.now % 1000 * 1000) as i64);
-    Ok(())
+/// What a worker counts while it runs commands.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Stats {
+    /// Commands, those refused among them.
+    pub commands: u64,
+    /// Replies that were errors.
+    pub errors: u64,
+    /// Keys that were looked for and found.
+    pub hits: u64,
+    /// Keys that were looked for and not found.
+    pub misses: u64,
+    /// Requests that held a worker for more than 10 ms.
+    pub slow: u64,
 }
 
-/// Where a client over RDMA finds strings to read by itself: address, key, seed, shards, rows, units of a log; all the numbers that
-/// [`Layout`](crate::export::Layout) is made of. Nil, if nothing is exported.
-pub(super) fn export(cx: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<'_>) -> Done {
-    let Some((RemotePlace { address, key }, layout)) = cx.server.export() else {
-        reply.null();
-        return Ok(());
-    };
-    let numbers =
-        [address, key.into(), layout.seed(), layout.shards().into(), layout.rows().into(), layout.log().into()];
-    reply.array(numbers.len());
-    // They go up to 2⁶⁴, and integers of the protocol do not.
-    numbers.iter().for_each(|number| reply.bulk(number.to_string().as_bytes()));
-    Ok(())
-}
-
-/// Where a client over RDMA finds the counter of a name, which is 0 when nobody has asked before: address and key. With `VALUE`, what it
-/// is, as far as the processor sees it; nil, if there is none. Without a name, how many there are, and may be.
-pub(super) fn counter(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> Done {
-    let (names, RemotePlace { address, key }) = cx.server.counters().ok_or(NO_COUNTERS)?;
-    let numbers = match (request.args.get(1), request.args.get(2)) {
-        (None, _) => [names.len() as u64, names.most() as u64],
-        (Some(name), None) => {
-            let offset = names.offset(name).map_err(|no| Refused::of(&[b"ERR ", no.to_string().as_bytes()]))?;
-            [address + offset, key.into()]
-        }
-        (Some(name), Some(word)) if request.args.len() == 3 && word.eq_ignore_ascii_case(b"value") => {
-            match names.value(name) {
-                Some(value) => reply.bulk(value.to_string().as_bytes()),
-                None => reply.null(),
-            }
-            return Ok(());
-        }
-        _ => return Err(SYNTAX),
-    };
-    reply.array(numbers.len());
-    numbers.iter().for_each(|number| reply.bulk(number.to_string().as_bytes()));
-    Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::testing::Client;
-
-    #[test]
-    fn one_database_is_emptied_or_all() {
-        for mut client in Client::each() {
-            for database in 0..3 {
-                client.says(&format!("select {database}"), "+OK");
-                (0..20).for_each(|n| client.says(&format!("set {n} x"), "+OK"));
-                client.says("dbsize", ":20");
-            }
-            client.says("flushdb", "+OK");
-            client.says("dbsize", ":0");
-            client.says("select 0", "+OK");
-            client.says("dbsize", ":20");
-            client.says("flushdb foo", "-ERR syntax error");
-            client.says("flushall async sync", "-ERR syntax error");
-            client.says("flushall ASYNC", "+OK");
-            client.says("select 1", "+OK");
-            client.says("dbsize", ":0");
-        }
-    }
-
-    #[test]
-    fn where_nothing_is_exported_it_is_said_so() {
-        for mut client in Client::each() {
-            client.says("linerate.export", "$-1");
-        }
-    }
-
-    #[test]
-    fn a_counter_is_where_it_was_when_it_was_first_asked_for() {
-        for mut client in Client::each() {
-            client.says("linerate.counter a", "-ERR no counters: start the server with kv serve --counters N");
-            client.count(2);
-            client.says("linerate.counter", "*2 $1 0 $1 2");
-            client.says("linerate.counter a value", "$-1");
-            client.says("linerate.counter a", "*2 $4 4096 $1 7");
-            client.says("linerate.counter b", "*2 $4 4104 $1 7");
-            client.says("linerate.counter a", "*2 $4 4096 $1 7");
-            client.says("linerate.counter b VALUE", "$1 0");
-            client.says("linerate.counter", "*2 $1 2 $1 2");
-            let full = "-ERR all 2 counters have names: start the server with a larger kv serve --counters N";
-            client.says("linerate.counter c", full);
-            client.says("linerate.counter \"\"", "-ERR names of counters have 1 to 250 bytes");
-            client.says(&format!("linerate.counter {}", "n".repeat(251)), "-ERR names of counters have 1 to 250 bytes");
-            client.says("linerate.counter a foo", "-ERR syntax error");
-            client.says("linerate.counter a value b", "-ERR syntax error");
-            // They are no keys.
-            client.says("get a", "$-1");
-            client.says("flushall", "+OK");
-            client.says("linerate.counter a value", "$1 0");
-        }
-    }
-
-    #[test]
-    fn the_time_is_told() {
-        for mut client in Client::each() {
-            client.wait(7);
-            client.says("time", "*2 $10 1700000000 $4 7000");
-        }
-    }
+/// What `INFO` says of the server.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Totals {
+    /// What all workers counted.
+    pub stats: Stats,
+    /// Connections at present.
+    pub clients: u64,
+    /// Connections that came.
+    pub accepted: u64,
+    /// Connections that were refused.
+    pub rejected: u64,
+    /// Bytes of requests.
+    pub input: u64,
+    /// Bytes of replies.
+    pub output: u64,
+    /// When the server began, in milliseconds since 1970.
+    pub since: u64,
+    /// Workers.
+    pub workers: usize,
+    /// Bytes that all shards take.
+    pub used: u64,
+    /// Keys that expired.
+    pub expired: u64,
+    /// Keys that were evicted.
+    pub evicted: u64,
+    /// Number of keys, and of those that have an expiry time, of each database.
+    pub databases: [(u64, u64); DATABASES as usize],
 }

@@ -1,11 +1,11 @@
 //! The commands that there are.
 
-use super::refused::{Done, Refused};
-use super::transactions;
-use super::{Context, Request};
-use super::{
-    clients, config, connection, counters, describe, expiry, hashes, info, keys, scan, server, slowlog, strings,
-};
+use crate::commands::admin::{command_docs, config, dataset, info, slowlog};
+use crate::commands::data::{expiry, hashes, keys, numbers, scan, strings};
+use crate::commands::error::{Done, Refused};
+use crate::commands::session::transactions;
+use crate::commands::session::{clients, connection};
+use crate::commands::{Context, Request};
 use crate::resp::{Args, Reply};
 use std::fmt;
 
@@ -222,11 +222,11 @@ pub(super) static COMMANDS: &[Command] = &[
     C::new("strlen", 2, READ | FAST | STRING, strings::strlen).key("RO"),
     C::new("getrange", 4, READ | STRING, strings::getrange).key("RO access"),
     C::new("setrange", 4, MORE | STRING | SIZED, strings::setrange).key("RW update"),
-    C::new("incr", 2, MORE | FAST | STRING, counters::incr).key("RW access update"),
-    C::new("decr", 2, MORE | FAST | STRING, counters::decr).key("RW access update"),
-    C::new("incrby", 3, MORE | FAST | STRING, counters::incrby).key("RW access update"),
-    C::new("decrby", 3, MORE | FAST | STRING, counters::decrby).key("RW access update"),
-    C::new("incrbyfloat", 3, MORE | FAST | STRING, counters::incrbyfloat).key("RW access update"),
+    C::new("incr", 2, MORE | FAST | STRING, numbers::incr).key("RW access update"),
+    C::new("decr", 2, MORE | FAST | STRING, numbers::decr).key("RW access update"),
+    C::new("incrby", 3, MORE | FAST | STRING, numbers::incrby).key("RW access update"),
+    C::new("decrby", 3, MORE | FAST | STRING, numbers::decrby).key("RW access update"),
+    C::new("incrbyfloat", 3, MORE | FAST | STRING, numbers::incrbyfloat).key("RW access update"),
     // Keys.
     C::new("del", -2, WRITE | KEY, keys::del).keys(1, -1, 1, "RM delete"),
     C::new("unlink", -2, WRITE | FAST | KEY, keys::del).keys(1, -1, 1, "RM delete"),
@@ -236,7 +236,7 @@ pub(super) static COMMANDS: &[Command] = &[
     C::new("rename", 3, WRITE | KEY | SIZED, keys::rename).keys(1, 2, 1, "RW access delete,OW update"),
     C::new("renamenx", 3, WRITE | FAST | KEY | SIZED, keys::renamenx).keys(1, 2, 1, "RW access delete,OW insert"),
     C::new("copy", -3, MORE | KEY | SIZED, keys::copy).keys(1, 2, 1, "RO access,OW update").touch(Touch::Copy),
-    C::new("object", -2, 0, server::whole).parts(&[
+    C::new("object", -2, 0, dataset::whole).parts(&[
         C::new("object|encoding", 3, READ | KEY, keys::encoding).keys(2, 2, 1, "RO"),
         C::new("object|freq", 3, READ | KEY, keys::frequency).keys(2, 2, 1, "RO"),
         C::new("object|idletime", 3, READ | KEY, keys::idle).keys(2, 2, 1, "RO"),
@@ -244,9 +244,9 @@ pub(super) static COMMANDS: &[Command] = &[
     C::new("keys", 2, READ | KEY | Flags::DANGEROUS | SIZED, scan::keys).touch(Touch::EachShard),
     C::new("scan", -2, READ | KEY | SIZED, scan::scan).touch(Touch::Cursor),
     C::new("randomkey", 1, READ | KEY | SIZED, scan::randomkey).touch(Touch::All),
-    C::new("dbsize", 1, READ | FAST | KEY, server::dbsize),
-    C::new("flushdb", -1, WRITE | KEY | Flags::DANGEROUS | SIZED, server::flushdb).touch(Touch::All),
-    C::new("flushall", -1, WRITE | KEY | Flags::DANGEROUS | SIZED, server::flushall).touch(Touch::All),
+    C::new("dbsize", 1, READ | FAST | KEY, dataset::dbsize),
+    C::new("flushdb", -1, WRITE | KEY | Flags::DANGEROUS | SIZED, dataset::flushdb).touch(Touch::All),
+    C::new("flushall", -1, WRITE | KEY | Flags::DANGEROUS | SIZED, dataset::flushall).touch(Touch::All),
     C::new("expire", -3, WRITE | FAST | KEY, expiry::expire).key("RW update"),
     C::new("pexpire", -3, WRITE | FAST | KEY, expiry::pexpire).key("RW update"),
     C::new("expireat", -3, WRITE | FAST | KEY, expiry::expireat).key("RW update"),
@@ -279,7 +279,7 @@ pub(super) static COMMANDS: &[Command] = &[
     C::new("select", 2, LIVE | FAST | CLIENT, connection::select).touch(Touch::Select),
     C::new("auth", -2, FIRST, connection::auth),
     C::new("hello", -1, FIRST, connection::hello),
-    C::new("client", -2, 0, server::whole).parts(&[
+    C::new("client", -2, 0, dataset::whole).parts(&[
         C::new("client|id", 2, OF_CLIENT, clients::id),
         C::new("client|info", 2, OF_CLIENT, clients::info),
         C::new("client|list", -2, ADMIN | CLIENT | Flags::CLIENTS | SIZED, clients::list),
@@ -289,25 +289,25 @@ pub(super) static COMMANDS: &[Command] = &[
         C::new("client|kill", -3, ADMIN | CLIENT | Flags::CLIENTS | SIZED, clients::kill),
     ]),
     // Server.
-    C::new("command", -1, LIVE | CLIENT, describe::command).parts(&[
-        C::new("command|count", 2, LIVE | CLIENT, describe::count),
-        C::new("command|info", -2, LIVE | CLIENT, describe::info),
+    C::new("command", -1, LIVE | CLIENT, command_docs::command).parts(&[
+        C::new("command|count", 2, LIVE | CLIENT, command_docs::count),
+        C::new("command|info", -2, LIVE | CLIENT, command_docs::info),
     ]),
-    C::new("config", -2, 0, server::whole).parts(&[
+    C::new("config", -2, 0, dataset::whole).parts(&[
         C::new("config|get", -3, ADMIN, config::get),
         C::new("config|set", -4, ADMIN, config::set),
         C::new("config|resetstat", 2, ADMIN, config::resetstat),
     ]),
     C::new("info", -1, LIVE | Flags::DANGEROUS | SIZED, info::info),
-    C::new("slowlog", -2, 0, server::whole).parts(&[
+    C::new("slowlog", -2, 0, dataset::whole).parts(&[
         C::new("slowlog|get", -2, LIVE | Flags::ADMIN, slowlog::get),
         C::new("slowlog|len", 2, LIVE | Flags::ADMIN, slowlog::len),
         C::new("slowlog|reset", 2, LIVE | Flags::ADMIN, slowlog::reset),
     ]),
-    C::new("time", 1, LIVE | FAST, server::time),
-    C::new("linerate.export", 1, LIVE | FAST, server::export),
-    C::new("linerate.counter", -1, LIVE | FAST, server::counter),
-    C::new("memory", -2, 0, server::whole)
+    C::new("time", 1, LIVE | FAST, dataset::time),
+    C::new("linerate.export", 1, LIVE | FAST, dataset::export),
+    C::new("linerate.counter", -1, LIVE | FAST, dataset::counter),
+    C::new("memory", -2, 0, dataset::whole)
         .parts(&[C::new("memory|usage", -3, READ, keys::memory_usage).keys(2, 2, 1, "RO")]),
     // Transactions.
     C::new("multi", 1, BATCH | Flags::AT_ONCE, transactions::multi),

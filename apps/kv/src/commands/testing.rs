@@ -1,7 +1,9 @@
 //! A client and a server for tests.
 
-use super::session::Client as Listed;
-use super::{Change, Context, DATABASES, Rejected, Request, Server, Session, Settings, SlowRequest, Stats, Totals};
+use crate::commands::session::Client as Listed;
+use crate::commands::{
+    Change, Context, DATABASES, Rejected, Request, Server, Session, Settings, SlowRequest, Stats, Totals,
+};
 use crate::counters::Names;
 use crate::export::tests::{SEED, export, find};
 use crate::export::{Export, Layout};

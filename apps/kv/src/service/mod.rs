@@ -20,45 +20,34 @@
 //! needs several shards borrows them whole, in the order of their numbers, so that it is done at one go and nobody waits for
 //! each other in a circle.
 
-mod access;
-mod client;
-mod datagrams;
-mod errand;
-mod glimpse;
-mod host;
-mod hub;
-mod intake;
-mod known;
-mod lane;
-mod lending;
-mod messages;
-mod output;
-mod quick;
-mod requests;
-mod slow;
-mod tending;
+mod background;
+mod conn;
+mod fast_path;
+mod slow_log;
+mod udp;
+mod workers;
 
-pub use access::PasswordConflict;
-pub use hub::{Config, Hub};
-pub use messages::Message;
+pub use workers::access::PasswordConflict;
+pub use workers::hub::{Config, Hub};
+pub use workers::messages::Message;
 
 use crate::commands::{Session, Settings, Stats};
 use crate::memcached;
 use crate::store::{Batch, Keys, Store};
-use client::{Client, Speech};
-use datagrams::Datagrams;
-use errand::Errand;
-use host::Host;
-use lane::Lane;
-use lending::Lending;
+use conn::output::Replies;
+use conn::{Client, Speech};
+use fast_path::Ahead;
+use fast_path::conn_fast_state::Lane;
 use linerate_bypass::time::{Clock, Duration};
 use linerate_bypass::{CloseReason, ConnId, Datagram, Origin, Seat, Service, Transport};
-use messages::Outbox;
-use output::Replies;
-use quick::Ahead;
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::sync::Arc;
+use udp::Datagrams;
+use workers::messages::Outbox;
+use workers::remote_batch::Errand;
+use workers::server::Host;
+use workers::shard_borrow::Lending;
 
 /// A worker's part of the service.
 pub struct Kv {
@@ -100,7 +89,7 @@ pub struct Kv {
     unfinished: Vec<ConnId>,
     stats: Stats,
     counts: memcached::Counts,
-    clock: tending::Clock,
+    clock: background::Clock,
     /// Measures requests that may take long.
     stopwatch: Clock,
     /// Milliseconds since 1970.
@@ -117,7 +106,7 @@ impl Kv {
     pub fn new(hub: Arc<Hub>, seat: Seat<Message>) -> Self {
         let Seat { worker, workers, postbox } = seat;
         assert_eq!(hub.workers(), workers, "workers, and what the hub was made for");
-        let clock = tending::Clock::new();
+        let clock = background::Clock::new();
         let now = clock.started();
         let mut stores: Vec<_> = (0..workers).map(|_| None).collect();
         stores[worker] = Some(Box::new(hub.store(worker, now)));

@@ -11,7 +11,7 @@ pub enum Error {
     /// There is no memory for it, and nothing may go.
     #[error("OOM command not allowed when used memory > 'maxmemory'.")]
     Full,
-    /// A key or the name of a field longer than [`Store::LONGEST_KEY`](super::Store::LONGEST_KEY).
+    /// A key or the name of a field longer than [`Store::LONGEST_KEY`](crate::store::Store::LONGEST_KEY).
     #[error("ERR key or field is too long")]
     TooLong,
 }

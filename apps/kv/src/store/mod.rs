@@ -1,52 +1,38 @@
 //! One shard's keys and values.
 
-mod ahead;
-mod buckets;
 mod error;
-mod evict;
-mod exported;
-mod fetch;
-mod fields;
-mod hashes;
-mod heap;
+mod export_sync;
 mod index;
-mod item;
-mod keyed;
-mod keys;
-mod long;
-mod room;
-mod siphash;
-mod slab;
-mod spaces;
+mod keyspaces;
+mod memory;
+mod reclaim;
 mod stats;
-mod strings;
-mod table;
+mod values;
 mod watch;
-mod wheel;
 
-pub use ahead::Seen;
 pub use error::Error;
-pub use evict::{Evict, From};
-pub use fetch::Fetched;
-pub use item::Tag;
-pub use keyed::Keys;
-pub use keys::Owned;
-pub use long::{Long, LongWriter, Str, Value};
-pub use siphash::Batch;
-pub use spaces::SPACES;
+pub use index::hasher::Keys;
+pub use index::lookahead::Seen;
+pub use index::siphash::Batch;
+pub use keyspaces::SPACES;
+pub use memory::item::Tag;
+pub use memory::long_value::{Long, LongWriter, Str, Value};
+pub use reclaim::eviction::{Evict, From};
 pub use stats::ShardStats;
+pub use values::fetch::Fetched;
+pub use values::keys::Owned;
 
 use crate::export::Writer;
-use heap::Heap;
 use index::{Index, Location};
-use item::{Form, Head, Item};
+use keyspaces::Spaces;
 use linerate_bypass::arena::{Arena, ArenaConfig};
-use slab::Slab;
-use spaces::Spaces;
+use memory::heap::Heap;
+use memory::item::{Form, Head, Item};
+use memory::slab::Slab;
+use reclaim::expiry_wheel::Wheel;
 use std::sync::Arc;
-use table::Table;
+use values::hashes::table::Table;
 use watch::Watches;
-use wheel::Wheel;
 
 /// Items of about this size make an index of the right size from the start; it grows for smaller ones.
 const USUAL_ITEM: usize = 128;
@@ -351,7 +337,7 @@ impl Store {
         match item.form() {
             Form::Short | Form::Bucket => {}
             Form::Long => self.drop_long(item.number()),
-            Form::Fields => self.release_fields(location, hashes::HEAD),
+            Form::Fields => self.release_fields(location, values::hashes::HEAD),
             Form::Buckets => self.doom(item.number()),
         }
     }

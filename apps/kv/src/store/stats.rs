@@ -1,6 +1,6 @@
 //! Counters of a shard that every worker reads without borrowing the shard.
 
-use super::{Counts, SPACES};
+use crate::store::{Counts, SPACES};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Counters of one shard, as `INFO`, `DBSIZE` and `stats` report them.
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Only the worker that has the shard writes, so a counter is a load and a store without a locked instruction. The key counts and
 /// the counts of expired and evicted keys change together with the keys. A reply to a write therefore implies that its counts are
 /// visible: the shard, or the reply, reached the reader through a mailbox. The used memory is stored from time to time
-/// ([`Store::publish_used`](super::Store::publish_used)).
+/// ([`Store::publish_used`](crate::store::Store::publish_used)).
 ///
 /// The alignment keeps the counters of two shards out of the pair of cache lines that a processor fetches together.
 #[derive(Debug, Default)]

@@ -1,6 +1,6 @@
 //! Watched keys (`WATCH`).
 
-use super::SPACES;
+use crate::store::SPACES;
 use std::collections::BTreeMap;
 
 /// Table of the watched keys of a shard, by hash.

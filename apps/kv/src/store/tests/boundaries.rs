@@ -185,7 +185,7 @@ fn small_hash_takes_a_large_slot_only_as_long_as_it_needs_it() {
     let key = store.keys().key(0, b"hash");
     let form = |store: &Store| store.item(store.find_any(&key).unwrap()).form();
     // The head of the hash and that of the field take 3 and 4 bytes.
-    let most = super::super::hashes::SMALL - 3 - 4 - 1;
+    let most = crate::store::values::hashes::SMALL - 3 - 4 - 1;
     store.hset(&key, b"a", &vec![7; most][..], 0).unwrap();
     assert_eq!(form(&store), Form::Fields);
     store.hset(&key, b"a", &vec![7; most + 1][..], 0).unwrap();
@@ -246,7 +246,7 @@ fn large_hash_has_as_many_buckets_as_its_fields_need() {
         // No slot of a bucket is twice as large as the one that it needs.
         let heads = (0..table.buckets()).filter_map(|bucket| table.head(bucket)).filter(|_| n % 100 == 0);
         for head in heads {
-            assert!(super::super::Heap::slot_len(store.item(head).size()) * 2 > store.heap.slot_at(head), "{n} fields");
+            assert!(crate::store::Heap::slot_len(store.item(head).size()) * 2 > store.heap.slot_at(head), "{n} fields");
         }
     }
     assert!(!store.exists(&key, 0));
@@ -292,7 +292,7 @@ fn flush_waits_for_keys_of_earlier_flushes_only_where_there_are_keys_to_flush() 
 
 #[test]
 fn hash_is_a_table_to_redis_beyond_64_bytes_or_512_fields() {
-    use super::super::hashes::is_wide;
+    use crate::store::values::hashes::is_wide;
     assert!(!is_wide(&[7; 64], 64, 512));
     assert!(is_wide(&[7; 65], 64, 512) && is_wide(&[7; 64], 65, 512) && is_wide(&[7; 64], 64, 513));
     assert!(is_wide(&[7; 66], 1, 1) && is_wide(&[7; 1], 66, 1) && is_wide(&[7; 1], 1, 514));

@@ -1,0 +1,149 @@
+//! The table of commands, told to clients.
+
+use crate::commands::error::Done;
+use crate::commands::table::{COMMANDS, Command, Flags, by_full_name};
+use crate::commands::{Context, Request};
+use crate::resp::Reply;
+
+/// Flags as clients know them.
+const FLAGS: [(u32, &str); 11] = [
+    (Flags::WRITE, "write"),
+    (Flags::READ, "readonly"),
+    (Flags::DENY_OOM, "denyoom"),
+    (Flags::ADMIN, "admin"),
+    (Flags::NO_SCRIPT, "noscript"),
+    (Flags::LOADING, "loading"),
+    (Flags::STALE, "stale"),
+    (Flags::SKIP_SLOWLOG, "skip_slowlog"),
+    (Flags::FAST, "fast"),
+    (Flags::NO_AUTH, "no_auth"),
+    (Flags::ALLOW_BUSY, "allow_busy"),
+];
+
+/// Categories, with what a command has of which it is in.
+const CATEGORIES: [(u32, &str); 10] = [
+    (Flags::KEYSPACE, "@keyspace"),
+    (Flags::READ, "@read"),
+    (Flags::WRITE, "@write"),
+    (Flags::HASH, "@hash"),
+    (Flags::STRING, "@string"),
+    (Flags::ADMIN, "@admin"),
+    (Flags::FAST, "@fast"),
+    (Flags::DANGEROUS | Flags::ADMIN, "@dangerous"),
+    (Flags::CONNECTION, "@connection"),
+    (Flags::TRANSACTION, "@transaction"),
+];
+
+pub(in crate::commands) fn command(_: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<'_>) -> Done {
+    reply.array(COMMANDS.len());
+    COMMANDS.iter().for_each(|command| describe(command, reply));
+    Ok(())
+}
+
+pub(in crate::commands) fn count(_: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<'_>) -> Done {
+    reply.count(COMMANDS.len());
+    Ok(())
+}
+
+pub(in crate::commands) fn info(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> Done {
+    if request.args.len() == 2 {
+        return command(cx, request, reply);
+    }
+    reply.array(request.args.len() - 2);
+    for name in request.args.iter().skip(2) {
+        match by_full_name(name) {
+            Some(command) => describe(command, reply),
+            None => reply.null(),
+        }
+    }
+    Ok(())
+}
+
+fn describe(command: &Command, reply: &mut Reply<'_>) {
+    let has = |flags: u32| command.flags.has(flags);
+    reply.array(10);
+    reply.bulk(command.name.as_bytes());
+    reply.integer(command.arity.into());
+    names(FLAGS.iter().filter(|(flag, _)| has(*flag)).map(|(_, name)| *name), reply);
+    reply.integer(command.first.into());
+    reply.integer(command.last.into());
+    reply.integer(command.step.into());
+    let mut categories: Vec<&str> = CATEGORIES.iter().filter(|(flag, _)| has(*flag)).map(|(_, name)| *name).collect();
+    if !has(Flags::FAST) {
+        categories.push("@slow");
+    }
+    names(categories.into_iter(), reply);
+    // No tips, which are for clients of clusters.
+    reply.array(0);
+    let specs: Vec<&str> = command.access.split(',').filter(|access| !access.is_empty()).collect();
+    reply.array(specs.len());
+    for (at, access) in specs.iter().enumerate() {
+        describe_keys(command, at, specs.len(), access, reply);
+    }
+    reply.array(command.parts.len());
+    command.parts.iter().for_each(|part| describe(part, reply));
+}
+
+/// Where keys are, and what becomes of them.
+fn describe_keys(command: &Command, at: usize, of: usize, access: &str, reply: &mut Reply<'_>) {
+    reply.map(3);
+    reply.bulk(b"flags");
+    names(access.split(' '), reply);
+    reply.bulk(b"begin_search");
+    reply.map(2);
+    reply.bulk(b"type");
+    reply.bulk(b"index");
+    reply.bulk(b"spec");
+    reply.map(1);
+    reply.bulk(b"index");
+    reply.count(usize::from(command.first) + at);
+    reply.bulk(b"find_keys");
+    reply.map(2);
+    reply.bulk(b"type");
+    reply.bulk(b"range");
+    reply.bulk(b"spec");
+    reply.map(3);
+    reply.bulk(b"lastkey");
+    // Relative to the first, unless it is the end.
+    let last = i64::from(command.last);
+    reply.integer(if last < 0 {
+        last
+    } else if of > 1 {
+        0
+    } else {
+        last - i64::from(command.first)
+    });
+    reply.bulk(b"keystep");
+    reply.integer(command.step.into());
+    reply.bulk(b"limit");
+    reply.integer(0);
+}
+
+fn names<'a>(names: impl Iterator<Item = &'a str> + Clone, reply: &mut Reply<'_>) {
+    reply.set(names.clone().count());
+    names.for_each(|name| reply.simple(name));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::commands::testing::Client;
+
+    #[test]
+    fn commands_are_counted_and_described() {
+        for mut client in Client::each() {
+            client.says("command count", &format!(":{}", COMMANDS.len()));
+            let get = client.run("command info get");
+            assert_eq!(
+                get,
+                "*1 *10 $3 get :2 *2 +readonly +fast :1 :1 :1 *3 +@read +@string +@fast *0 *1 *6 $5 flags *2 +RO +access \
+                 $12 begin_search *4 $4 type $5 index $4 spec *2 $5 index :1 $9 find_keys *4 $4 type $5 range $4 spec *6 \
+                 $7 lastkey :0 $7 keystep :1 $5 limit :0 *0"
+            );
+            assert!(client.run("command").starts_with(&format!("*{} *10 $3 get", COMMANDS.len())));
+            client.says("command info nosuch", "*1 $-1");
+            assert!(client.run("command info client|id").starts_with("*1 *10 $9 client|id :2 "));
+            client.says("command foo", "-ERR unknown subcommand 'foo'. Try COMMAND HELP.");
+        }
+    }
+}

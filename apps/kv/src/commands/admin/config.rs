@@ -1,0 +1,329 @@
+//! `CONFIG`: how the server is set.
+
+use crate::commands::data::glob;
+use crate::commands::error::{Done, Refused, SYNTAX};
+use crate::commands::server::{Rejected, Settings};
+use crate::commands::{Context, DATABASES, Request, Session};
+use crate::resp::{Args, Reply, number};
+use crate::store::{Evict, From};
+use std::ops::RangeInclusive;
+
+/// Maximum of `slowlog-max-len`. An entry takes up to 5 KB, and each worker keeps as many.
+const MAX_SLOW_ENTRIES: i64 = 1 << 16;
+
+/// What goes when memory is full, as Redis calls it.
+const POLICIES: [(&str, Evict); 8] = [
+    ("volatile-lru", Evict::Lru(From::Volatile)),
+    ("volatile-lfu", Evict::Lfu(From::Volatile)),
+    ("volatile-random", Evict::Random(From::Volatile)),
+    ("volatile-ttl", Evict::Ttl),
+    ("allkeys-lru", Evict::Lru(From::All)),
+    ("allkeys-lfu", Evict::Lfu(From::All)),
+    ("allkeys-random", Evict::Random(From::All)),
+    ("noeviction", Evict::None),
+];
+
+/// A parameter: its name, what it is, and how it is set, if it can be.
+struct Parameter {
+    name: &'static str,
+    shown: Shown,
+    set: Option<Setter>,
+}
+
+/// What it is for a client.
+type Shown = fn(&Settings, &Session) -> String;
+type Setter = fn(&mut Settings, &[u8]) -> Result<(), String>;
+
+const fn fixed(name: &'static str, shown: Shown) -> Parameter {
+    Parameter { name, shown, set: None }
+}
+
+const fn settable(name: &'static str, shown: Shown, set: Setter) -> Parameter {
+    Parameter { name, shown, set: Some(set) }
+}
+
+/// What there is of Redis' parameters: those that are set, and what clients and tools ask for.
+const PARAMETERS: &[Parameter] = &[
+    settable(
+        "maxmemory",
+        |settings, _| settings.memory.to_string(),
+        |settings, value| {
+            settings.memory = memory(value)?;
+            Ok(())
+        },
+    ),
+    settable(
+        "maxmemory-policy",
+        |settings, _| policy_name(settings.evict).to_owned(),
+        |settings, value| {
+            settings.evict = policy(value)?;
+            Ok(())
+        },
+    ),
+    settable(
+        "maxclients",
+        |settings, _| settings.clients.to_string(),
+        |settings, value| {
+            settings.clients = integer(value, 1..=u32::MAX.into())? as u32;
+            Ok(())
+        },
+    ),
+    settable(
+        "timeout",
+        |settings, _| settings.timeout.to_string(),
+        |settings, value| {
+            settings.timeout = integer(value, 0..=i32::MAX.into())? as u32;
+            Ok(())
+        },
+    ),
+    settable(
+        "proto-max-bulk-len",
+        |settings, _| settings.bulk.to_string(),
+        |settings, value| {
+            let bulk = i64::try_from(memory(value)?).unwrap_or(i64::MAX);
+            settings.bulk = within(bulk, 1 << 20..=i64::MAX)? as u64;
+            Ok(())
+        },
+    ),
+    settable(
+        "requirepass",
+        |settings, _| settings.password.as_deref().map(String::from_utf8_lossy).unwrap_or_default().into_owned(),
+        |settings, value| {
+            settings.password = (!value.is_empty()).then(|| value.to_vec());
+            Ok(())
+        },
+    ),
+    settable(
+        "client-query-buffer-limit",
+        |settings, _| settings.query.to_string(),
+        |settings, value| {
+            let query = i64::try_from(memory(value)?).unwrap_or(i64::MAX);
+            settings.query = within(query, 1 << 20..=i64::MAX)? as u64;
+            Ok(())
+        },
+    ),
+    settable(
+        "slowlog-log-slower-than",
+        |settings, _| settings.slow_micros.to_string(),
+        |settings, value| {
+            settings.slow_micros = integer(value, -1..=i64::MAX)?;
+            Ok(())
+        },
+    ),
+    settable(
+        "slowlog-max-len",
+        |settings, _| settings.slow_entries.to_string(),
+        |settings, value| {
+            settings.slow_entries = integer(value, 0..=MAX_SLOW_ENTRIES)? as u64;
+            Ok(())
+        },
+    ),
+    fixed("client-output-buffer-limit", |settings, _| {
+        format!("normal {} 0 0 slave 268435456 67108864 60 pubsub 33554432 8388608 60", settings.output)
+    }),
+    fixed("port", |_, session| session.local.port().to_string()),
+    fixed("databases", |_, _| DATABASES.to_string()),
+    fixed("save", |_, _| String::new()),
+    fixed("appendonly", |_, _| "no".to_owned()),
+    fixed("notify-keyspace-events", |_, _| String::new()),
+    fixed("cluster-enabled", |_, _| "no".to_owned()),
+    fixed("maxmemory-samples", |_, _| "16".to_owned()),
+    fixed("lazyfree-lazy-user-flush", |_, _| "yes".to_owned()),
+];
+
+/// What goes when memory is full, by Redis' name for it.
+pub(in crate::commands) fn policy_name(evict: Evict) -> &'static str {
+    POLICIES.iter().find(|(_, policy)| *policy == evict).map_or("noeviction", |(name, _)| name)
+}
+
+fn policy(value: &[u8]) -> Result<Evict, String> {
+    let found = POLICIES.iter().find(|(name, _)| name.as_bytes().eq_ignore_ascii_case(value));
+    found.map(|(_, policy)| *policy).ok_or_else(|| {
+        let names = POLICIES.map(|(name, _)| name).join(", ");
+        format!("argument(s) must be one of the following: {names}")
+    })
+}
+
+/// Bytes, with a unit perhaps: `100mb`.
+fn memory(value: &[u8]) -> Result<u64, String> {
+    let digits = value.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    let unit = match &value[digits..].to_ascii_lowercase()[..] {
+        b"" | b"b" => Some(1),
+        b"k" => Some(1000),
+        b"kb" => Some(1 << 10),
+        b"m" => Some(1_000_000),
+        b"mb" => Some(1 << 20),
+        b"g" => Some(1_000_000_000),
+        b"gb" => Some(1 << 30),
+        _ => None,
+    };
+    let number = std::str::from_utf8(&value[..digits]).ok().and_then(|digits| digits.parse::<u64>().ok());
+    let bytes = number.zip(unit).and_then(|(number, unit)| number.checked_mul(unit));
+    bytes.ok_or_else(|| "argument must be a memory value".to_owned())
+}
+
+fn integer(value: &[u8], range: RangeInclusive<i64>) -> Result<i64, String> {
+    let number = number::parse(value).ok_or_else(|| "argument couldn't be parsed into an integer".to_owned())?;
+    within(number, range)
+}
+
+fn within(number: i64, range: RangeInclusive<i64>) -> Result<i64, String> {
+    if range.contains(&number) {
+        Ok(number)
+    } else {
+        Err(format!("argument must be between {} and {} inclusive", range.start(), range.end()))
+    }
+}
+
+pub(in crate::commands) fn get(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> Done {
+    let settings = cx.server.settings();
+    let is_asked = |parameter: &&Parameter| {
+        let name = parameter.name.as_bytes();
+        // No name is so long that a longer pattern would be of use.
+        let mut patterns = request.args.iter().skip(2).filter(|pattern| pattern.len() <= glob::LONGEST);
+        patterns.any(|pattern| glob::is_match_ignoring_case(pattern, name))
+    };
+    let asked: Vec<&Parameter> = PARAMETERS.iter().filter(is_asked).collect();
+    reply.map(asked.len());
+    for parameter in asked {
+        reply.bulk(parameter.name.as_bytes());
+        reply.bulk((parameter.shown)(settings, cx.session).as_bytes());
+    }
+    Ok(())
+}
+
+pub(in crate::commands) fn set(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> Done {
+    if request.args.len() % 2 == 1 {
+        return Err(SYNTAX);
+    }
+    let pairs = pairs(request.args)?;
+    let session = &*cx.session;
+    let mut change = |settings: &mut Settings| {
+        for (parameter, value) in &pairs {
+            let result = match parameter.set {
+                Some(set) => set(settings, value),
+                // Nothing is asked for.
+                None if (parameter.shown)(settings, session).as_bytes() == *value => Ok(()),
+                None => Err("can't set immutable config".to_owned()),
+            };
+            result.map_err(|reason| Rejected { parameter: parameter.name, reason })?;
+        }
+        Ok(())
+    };
+    cx.server.update(&mut change).map_err(|Rejected { parameter, reason }| failed(parameter, &reason))?;
+    // The shards of other workers follow when those learn of it.
+    let count = cx.shards.count() as u64;
+    let settings = cx.server.settings();
+    for store in cx.shards.all() {
+        store.set_memory((settings.memory / count) as usize);
+        store.set_evict(settings.evict);
+    }
+    reply.ok();
+    Ok(())
+}
+
+/// The parameters that are to be set, each once, and to what.
+fn pairs(args: Args<'_>) -> Result<Vec<(&'static Parameter, &[u8])>, Refused> {
+    let mut pairs: Vec<(&Parameter, &[u8])> = Vec::new();
+    for at in (2..args.len()).step_by(2) {
+        let name = args.at(at);
+        let found = PARAMETERS.iter().find(|parameter| parameter.name.as_bytes().eq_ignore_ascii_case(name));
+        let Some(parameter) = found else {
+            return Err(Refused::of(&[b"ERR Unknown option or number of arguments for CONFIG SET - '", name, b"'"]));
+        };
+        if pairs.iter().any(|(other, _)| other.name == parameter.name) {
+            return Err(failed(parameter.name, "duplicate parameter"));
+        }
+        pairs.push((parameter, args.at(at + 1)));
+    }
+    Ok(pairs)
+}
+
+fn failed(name: &str, reason: &str) -> Refused {
+    let text = format!("ERR CONFIG SET failed (possibly related to argument '{name}') - {reason}");
+    Refused::of(&[text.as_bytes()])
+}
+
+pub(in crate::commands) fn resetstat(cx: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<'_>) -> Done {
+    cx.server.reset_totals(cx.stats);
+    reply.ok();
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::commands::testing::Client;
+
+    #[test]
+    fn parameters_are_shown_and_set() {
+        for mut client in Client::each() {
+            client.says("config get maxmemory", "*2 $9 maxmemory $10 1073741824");
+            client.says("config set maxmemory 4mb maxmemory-policy allkeys-lru", "+OK");
+            client.says("config get MAXMEM*Y", "*4 $9 maxmemory $7 4194304 $16 maxmemory-policy $11 allkeys-lru");
+            client.says("config get save appendonly nosuch", "*4 $4 save $0  $10 appendonly $2 no");
+            client.says("config set timeout 30 maxclients 5", "+OK");
+            assert_eq!((client.host.settings.timeout, client.host.settings.clients), (30, 5));
+            client.says("config set save \"\"", "+OK");
+            // Where the client came.
+            client.says("config get port", "*2 $4 port $4 6380");
+            client.says("config set port 6380", "+OK");
+            client.run("hello 3");
+            client.says("config get timeout", "%1 $7 timeout $2 30");
+            client.says("get nosuch", "_");
+            let before = client.stats;
+            client.says("config resetstat", "+OK");
+            assert_eq!(client.stats.commands, before.commands + 1, "counters of the worker never decrease");
+            let info = client.run("info stats");
+            for figure in ["total_commands_processed:1 ", "keyspace_misses:0 "] {
+                assert!(info.contains(figure), "{figure} in {info}");
+            }
+            client.says("get nosuch", "_");
+            assert!(client.run("info stats").contains("keyspace_misses:1 "));
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_set_changes_nothing() {
+        for mut client in Client::each() {
+            let before = client.host.settings.clone();
+            for (wrong, name, reason) in [
+                ("timeout 5 maxmemory x", "maxmemory", "argument must be a memory value"),
+                ("maxmemory -1", "maxmemory", "argument must be a memory value"),
+                ("databases 3", "databases", "can't set immutable config"),
+                ("timeout 1 timeout 2", "timeout", "duplicate parameter"),
+                ("timeout x", "timeout", "argument couldn't be parsed into an integer"),
+                ("timeout -1", "timeout", "argument must be between 0 and 2147483647 inclusive"),
+                ("maxclients 0", "maxclients", "argument must be between 1 and 4294967295 inclusive"),
+                ("timeout 9 maxclients 60000", "maxclients", "there are not so many"),
+                (
+                    "proto-max-bulk-len 5",
+                    "proto-max-bulk-len",
+                    "argument must be between 1048576 and 9223372036854775807 inclusive",
+                ),
+                (
+                    "maxmemory-policy x",
+                    "maxmemory-policy",
+                    "argument(s) must be one of the following: volatile-lru, volatile-lfu, volatile-random, \
+                     volatile-ttl, allkeys-lru, allkeys-lfu, allkeys-random, noeviction",
+                ),
+            ] {
+                let said = format!("-ERR CONFIG SET failed (possibly related to argument '{name}') - {reason}");
+                client.says(&format!("config set {wrong}"), &said);
+            }
+            client.says("config set foo 1", "-ERR Unknown option or number of arguments for CONFIG SET - 'foo'");
+            client.says("config set timeout 1 x", "-ERR syntax error");
+            assert_eq!(client.host.settings, before);
+        }
+    }
+
+    #[test]
+    fn memory_has_units() {
+        for (text, bytes) in [("0", 0), ("1k", 1000), ("2KB", 2048), ("3m", 3_000_000), ("1Gb", 1 << 30), ("7b", 7)] {
+            assert_eq!(memory(text.as_bytes()), Ok(bytes));
+        }
+        for text in ["", "k", "1kk", "-1", "1.5", "18446744073709551616", "18446744073709551615k"] {
+            assert!(memory(text.as_bytes()).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,10 @@
+//! Commands on keys, strings and hashes.
+
+pub mod expiry;
+pub mod glob;
+pub mod hashes;
+pub mod keys;
+pub mod long_double;
+pub mod numbers;
+pub mod scan;
+pub mod strings;

@@ -1,0 +1,231 @@
+//! Connections, as `CLIENT` tells of them.
+
+use crate::commands::error::{BAD_CLIENT_ID, CLIENT_ID, Done, NO_CLIENT, Refused, SYNTAX};
+use crate::commands::options::integer;
+use crate::commands::session::Client;
+use crate::commands::session::connection::{check_name, is_name};
+use crate::commands::{Context, Request};
+use crate::resp::Reply;
+use std::collections::HashMap;
+
+pub(in crate::commands) fn id(cx: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<'_>) -> Done {
+    reply.integer(cx.session.id as i64);
+    Ok(())
+}
+
+pub(in crate::commands) fn info(cx: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<'_>) -> Done {
+    lines(&[cx.session.client(cx.now)], reply);
+    Ok(())
+}
+
+fn lines(clients: &[Client], reply: &mut Reply<'_>) {
+    let mut text = Vec::new();
+    for client in clients {
+        client.write(&mut text);
+        text.push(b'\n');
+    }
+    reply.verbatim(&text);
+}
+
+pub(in crate::commands) fn list(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> Done {
+    let clients = match request.args.get(2) {
+        None => all(cx),
+        Some(option) if option.eq_ignore_ascii_case(b"type") && request.args.len() == 4 => {
+            if is_ordinary(&request.args[3])? { all(cx) } else { Vec::new() }
+        }
+        Some(option) if option.eq_ignore_ascii_case(b"id") && request.args.len() > 3 => {
+            let mut clients: HashMap<u64, Client> = all(cx).into_iter().map(|client| (client.id, client)).collect();
+            let mut asked = Vec::new();
+            for id in request.args.iter().skip(3) {
+                let id = integer(id).map_err(|_| BAD_CLIENT_ID)? as u64;
+                // An id that is named again adds nothing, so the reply is no longer than the list of all.
+                asked.extend(clients.remove(&id));
+            }
+            asked
+        }
+        Some(_) => return Err(SYNTAX),
+    };
+    lines(&clients, reply);
+    Ok(())
+}
+
+/// All connections; this one as it is now.
+fn all(cx: &mut Context<'_, '_>) -> Vec<Client> {
+    let mut clients = cx.server.clients();
+    let this = cx.session.client(cx.now);
+    match clients.iter_mut().find(|client| client.id == this.id) {
+        Some(client) => *client = this,
+        None => clients.push(this),
+    }
+    clients.sort_by_key(|client| client.id);
+    clients
+}
+
+/// Whether those of the type `name` are clients: the others are what there is none of.
+fn is_ordinary(name: &[u8]) -> Result<bool, Refused> {
+    match &name.to_ascii_lowercase()[..] {
+        b"normal" => Ok(true),
+        b"slave" | b"replica" | b"pubsub" | b"master" => Ok(false),
+        _ => Err(Refused::of(&[b"ERR Unknown client type '", name, b"'"])),
+    }
+}
+
+pub(in crate::commands) fn setname(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> Done {
+    let name = &request.args[2];
+    check_name(name)?;
+    cx.session.name = name.to_vec();
+    reply.ok();
+    Ok(())
+}
+
+pub(in crate::commands) fn getname(cx: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<'_>) -> Done {
+    match &cx.session.name[..] {
+        [] => reply.null(),
+        name => reply.bulk(name),
+    }
+    Ok(())
+}
+
+/// As Redis has it from 7.2 on.
+pub(in crate::commands) fn setinfo(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> Done {
+    let (what, value) = (&request.args[2], &request.args[3]);
+    let kept = match &what.to_ascii_lowercase()[..] {
+        b"lib-name" => &mut cx.session.library,
+        b"lib-ver" => &mut cx.session.library_version,
+        _ => return Err(Refused::of(&[b"ERR Unrecognized option '", what, b"'"])),
+    };
+    if !is_name(value) {
+        return Err(Refused::of(&[b"ERR ", what, b" cannot contain spaces, newlines or special characters."]));
+    }
+    *kept = value.to_vec();
+    reply.ok();
+    Ok(())
+}
+
+/// Which connections are to be closed.
+#[derive(Default)]
+struct Filter<'a> {
+    id: Option<u64>,
+    peer: Option<&'a [u8]>,
+    local: Option<&'a [u8]>,
+    is_none: bool,
+    spares_this: bool,
+}
+
+impl<'a> Filter<'a> {
+    fn parse(request: &Request<'a>) -> Result<Self, Refused> {
+        let args = request.args;
+        if args.len() == 3 {
+            return Ok(Filter { peer: Some(args.at(2)), ..Filter::default() });
+        }
+        let mut filter = Filter { spares_this: true, ..Filter::default() };
+        let mut rest = args.iter().skip(2);
+        while let Some(option) = rest.next() {
+            let value = rest.next().ok_or(SYNTAX)?;
+            match &option.to_ascii_lowercase()[..] {
+                b"id" => filter.id = Some(integer(value).ok().filter(|id| *id > 0).ok_or(CLIENT_ID)? as u64),
+                b"addr" => filter.peer = Some(value),
+                b"laddr" => filter.local = Some(value),
+                b"type" => filter.is_none |= !is_ordinary(value)?,
+                b"user" if value == b"default" => {}
+                b"user" => return Err(Refused::of(&[b"ERR No such user '", value, b"'"])),
+                b"skipme" if value.eq_ignore_ascii_case(b"yes") => filter.spares_this = true,
+                b"skipme" if value.eq_ignore_ascii_case(b"no") => filter.spares_this = false,
+                _ => return Err(SYNTAX),
+            }
+        }
+        Ok(filter)
+    }
+
+    fn takes(&self, client: &Client) -> bool {
+        let is =
+            |text: Option<&[u8]>, of: &dyn std::fmt::Display| text.is_none_or(|text| of.to_string().as_bytes() == text);
+        !self.is_none
+            && self.id.is_none_or(|id| id == client.id)
+            && is(self.peer, &client.peer)
+            && is(self.local, &client.local)
+    }
+}
+
+pub(in crate::commands) fn kill(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> Done {
+    let filter = Filter::parse(request)?;
+    let mut killed = 0;
+    for client in all(cx).iter().filter(|client| filter.takes(client)) {
+        if client.id != cx.session.id {
+            cx.server.kill(client.id);
+        } else if filter.spares_this {
+            continue;
+        } else {
+            cx.session.is_closing = true;
+        }
+        killed += 1;
+    }
+    match (request.args.len(), killed) {
+        (3, 0) => return Err(NO_CLIENT),
+        (3, _) => reply.ok(),
+        _ => reply.count(killed),
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::commands::testing::Client;
+
+    #[test]
+    fn a_client_has_a_name_and_a_library() {
+        for mut client in Client::each() {
+            client.says("client id", ":7");
+            client.says("client getname", "$-1");
+            client.says("client setname me", "+OK");
+            client.says("client getname", "$2 me");
+            client.says(
+                "client setname \"a b\"",
+                "-ERR Client names cannot contain spaces, newlines or special characters.",
+            );
+            client.says("client setinfo LIB-NAME redis-py", "+OK");
+            client.says("client setinfo lib-ver 5.0", "+OK");
+            client.says("client setinfo x y", "-ERR Unrecognized option 'x'");
+            client.says(
+                "client setinfo lib-ver \"a b\"",
+                "-ERR lib-ver cannot contain spaces, newlines or special characters.",
+            );
+            let info = client.run("client info");
+            assert!(info.contains("id=7 addr=192.0.2.1:1000 laddr=192.0.2.9:6380 fd=0 name=me age=0 idle=0"), "{info}");
+            assert!(
+                info.ends_with("cmd=client|info user=default redir=-1 resp=2 lib-name=redis-py lib-ver=5.0\n"),
+                "{info}"
+            );
+            client.says("client setname \"\"", "+OK");
+            client.says("client getname", "$-1");
+            client.says("client foo", "-ERR unknown subcommand 'foo'. Try CLIENT HELP.");
+        }
+    }
+
+    #[test]
+    fn others_are_listed_and_closed() {
+        for mut client in Client::each() {
+            let list = client.run("client list");
+            assert!(list.contains("\nid=8 ") && list.contains(" cmd=client|list "), "{list}");
+            assert!(!client.run("client list id 8 99").contains("id=7"));
+            client.says("client list type pubsub", "$0");
+            client.says("client list type foo", "-ERR Unknown client type 'foo'");
+            client.says("client list id x", "-ERR Invalid client ID");
+            client.says("client list x", "-ERR syntax error");
+            client.says("client kill id 8", ":1");
+            client.says("client kill addr 192.0.2.1:1001 skipme no", ":1");
+            client.says("client kill 192.0.2.1:1001", "+OK");
+            assert_eq!(client.host.killed, [8, 8, 8]);
+            client.says("client kill nosuch", "-ERR No such client");
+            client.says("client kill id 7", ":0");
+            client.says("client kill id 0", "-ERR client-id should be greater than 0");
+            client.says("client kill type foo", "-ERR Unknown client type 'foo'");
+            client.says("client kill type pubsub", ":0");
+            client.says("client kill user foo", "-ERR No such user 'foo'");
+            client.says("client kill foo bar", "-ERR syntax error");
+            assert!(!client.session.is_closing());
+            client.says("client kill laddr 192.0.2.9:6380 skipme no", ":2");
+            assert!(client.session.is_closing());
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! What nearly every request is, a GET, or a SET of a short value and nothing else, told by a few comparisons: as the parser and the
+//! table of commands would, whatever they do not recognise being theirs.
+
+use crate::store::LONG;
+use std::ops::Range;
+
+/// A request that is recognised: where in its bytes the key and the value are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::service) struct Known {
+    /// Where the key begins and ends, and where the value does, which is empty at 0 for a GET: 16 bits each, the lowest first. In one
+    /// word, as it is written and read: a processor that reads as a whole what has just been written in parts waits for that.
+    places: u64,
+    /// Bytes of it.
+    pub len: usize,
+}
+
+/// The beginning of each, in upper case.
+const GET: &[u8; HEAD] = b"*2\r\n$3\r\nGET\r\n$";
+const SET: &[u8; HEAD] = b"*3\r\n$3\r\nSET\r\n$";
+const HEAD: usize = 14;
+/// In the last eight bytes of it, of which the third is the first letter: what tells upper case from lower.
+const CASE: u64 = 0x20_2020 << 16;
+/// Where the key is, if its length has two digits.
+const KEY: usize = HEAD + 4;
+const END: &[u8; 2] = b"\r\n";
+
+/// The first eight bytes of a beginning, and the last eight with letters in upper case.
+#[inline(always)]
+fn words(head: &[u8; HEAD]) -> (u64, u64) {
+    let [first, last] =
+        [head.first_chunk(), head.last_chunk()].map(|word| word.map_or(0, |word| u64::from_le_bytes(*word)));
+    (first, last & !CASE)
+}
+
+impl Known {
+    /// With a key and a value there, each at most [`LONG`] bytes behind some lines.
+    #[inline(always)]
+    fn new(key: Range<usize>, value: Range<usize>, len: usize) -> Self {
+        let places = key.start as u64 | (key.end as u64) << 16 | (value.start as u64) << 32 | (value.end as u64) << 48;
+        Known { places, len }
+    }
+
+    /// The place number `n`.
+    #[inline(always)]
+    fn place(&self, n: u32) -> usize {
+        (self.places >> (16 * n)) as u16 as usize
+    }
+
+    /// What `data` begin with, if that is recognised, and its key.
+    #[inline(always)]
+    pub fn of(data: &[u8]) -> Option<(Self, &[u8])> {
+        // Most have keys and values whose lengths have two digits.
+        if let Some(start) = data.first_chunk::<{ HEAD + 7 }>()
+            && let (Some(head), Some(line)) = (start.first_chunk(), start.last_chunk())
+            && let Some(len) = tens(u64::from_le_bytes(*line))
+            && let Some((key, behind)) = data[KEY..].split_at_checked(len)
+            && behind.first_chunk() == Some(END)
+        {
+            let (head, end) = (words(head), KEY + len);
+            if head == words(GET) {
+                return Some((Known::new(KEY..end, 0..0, end + 2), key));
+            }
+            if head == words(SET)
+                && let Some(line) = behind[END.len()..].first_chunk()
+                && let Some(len) = tens(u64::from_le_bytes(*line))
+                && behind.get(7 + len..).is_some_and(|behind| behind.first_chunk() == Some(END))
+            {
+                let (from, to) = (end + 7, end + 7 + len);
+                return Some((Known::new(KEY..end, from..to, to + 2), key));
+            }
+        }
+        Known::of_another(data)
+    }
+
+    /// As [`of`](Self::of), for all that is recognised.
+    #[inline(never)]
+    fn of_another(data: &[u8]) -> Option<(Self, &[u8])> {
+        let head = words(data.first_chunk()?);
+        let key = Bulk::of(data, HEAD - 1)?;
+        let bytes = &data[key.start..key.end];
+        if head == words(GET) {
+            return Some((Known::new(key.range(), 0..0, key.behind), bytes));
+        }
+        let value = Bulk::of(data, key.behind)?;
+        let is_set = head == words(SET) && value.end - value.start < LONG;
+        is_set.then(|| (Known::new(key.range(), value.range(), value.behind), bytes))
+    }
+
+    /// Its key in `data`, which it was recognised in.
+    #[inline(always)]
+    pub fn key<'a>(&self, data: &'a [u8]) -> &'a [u8] {
+        &data[self.place(0)..self.place(1)]
+    }
+
+    /// Whether it is a SET.
+    #[inline(always)]
+    pub fn is_set(&self) -> bool {
+        self.places >> 32 > 0
+    }
+
+    /// The value that it sets, if it is a SET.
+    #[inline(always)]
+    pub fn value<'a>(&self, data: &'a [u8]) -> Option<&'a [u8]> {
+        self.is_set().then(|| &data[self.place(2)..self.place(3)])
+    }
+}
+
+/// The length of an argument of which these are the first bytes, if that has two digits, as most have.
+#[inline(always)]
+fn tens(word: u64) -> Option<usize> {
+    const OTHERS: u64 = u64::from_le_bytes(*b"\xff\0\0\xff\xff\0\0\0");
+    const EXPECTED: u64 = u64::from_le_bytes(*b"$\0\0\r\n\0\0\0");
+    // Two digits in a byte each, the tens first, of which none is zero.
+    let digits = (word >> 8 & 0xffff) ^ 0x3030;
+    let is_number = (digits | (digits + 0x7676)) & 0x8080 == 0 && digits & 0xff > 0;
+    (word & OTHERS == EXPECTED && is_number).then_some(((digits * 0x0a01) >> 8 & 0xff) as usize)
+}
+
+/// The length of the argument that `data` begin with, and its digits, of which there are four at most.
+#[inline]
+fn length(data: &[u8]) -> Option<(usize, usize)> {
+    let digits = data.get(1..)?.iter().take(5).take_while(|byte| byte.is_ascii_digit()).count();
+    let (number, rest) = data[1..].split_at(digits);
+    // "01" is for the parser to judge.
+    if data[0] != b'$' || !(1..=4).contains(&digits) || digits > 1 && number[0] == b'0' || !rest.starts_with(b"\r\n") {
+        return None;
+    }
+    Some((number.iter().fold(0, |len, digit| len * 10 + usize::from(digit - b'0')), digits))
+}
+
+/// An argument: where it begins and ends, and what is behind it.
+pub(in crate::service) struct Bulk {
+    pub start: usize,
+    pub end: usize,
+    pub behind: usize,
+}
+
+impl Bulk {
+    /// That whose `$` is at `at`, if all of it is there and its length has four digits at most.
+    #[inline(always)]
+    pub fn of(data: &[u8], at: usize) -> Option<Self> {
+        let (len, digits) = match data.get(at..)?.first_chunk().and_then(|word| tens(u64::from_le_bytes(*word))) {
+            Some(len) => (len, 2),
+            None => length(&data[at..])?,
+        };
+        let start = at + digits + 3;
+        let end = start + len;
+        let is_whole = data.get(end..)?.first_chunk() == Some(END);
+        is_whole.then_some(Bulk { start, end, behind: end + 2 })
+    }
+
+    #[inline(always)]
+    fn range(&self) -> Range<usize> {
+        self.start..self.end
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::resp::{Limits, Parsed, Parser};
+
+    const LIMITS: Limits = Limits { bulk: 512 << 20, long: LONG, apart: false, authenticated: true };
+
+    /// What is recognised is what the parser reads.
+    fn check(data: &[u8]) -> bool {
+        let Some((known, key)) = Known::of(data) else { return false };
+        let mut parser = Parser::default();
+        assert_eq!(parser.parse(data, LIMITS), Ok(Parsed::Request(known.len)), "{data:?}");
+        let args: Vec<&[u8]> = parser.args(data).iter().collect();
+        let name: &[u8] = if args.len() == 2 { b"GET" } else { b"SET" };
+        assert!(args[0].eq_ignore_ascii_case(name));
+        assert_eq!((key, known.key(data), known.value(data)), (args[1], args[1], args.get(2).copied()));
+        true
+    }
+
+    fn request(args: &[&[u8]]) -> Vec<u8> {
+        let mut bytes = format!("*{}\r\n", args.len()).into_bytes();
+        for arg in args {
+            bytes.extend(format!("${}\r\n", arg.len()).bytes());
+            bytes.extend(*arg);
+            bytes.extend(b"\r\n");
+        }
+        bytes
+    }
+
+    #[test]
+    fn ordinary_requests_are_recognised() {
+        for len in [0, 1, 9, 10, 99, 100, 999, 1000, 4095] {
+            let bytes = vec![b'x'; len];
+            assert!(check(&request(&[b"GET", &bytes])) && check(&request(&[b"set", b"key", &bytes])), "{len}");
+        }
+        assert!(check(b"*2\r\n$3\r\ngEt\r\n$2\r\n\r\n\r\n*1\r\n"));
+    }
+
+    #[test]
+    fn what_goes_on_or_is_something_else_is_not() {
+        let long = vec![b'x'; LONG];
+        for bytes in [
+            request(&[b"SET", b"k", &long]),
+            request(&[b"DEL", b"k"]),
+            request(&[b"SET", b"k", b"v", b"EX", b"1"]),
+            request(&[b"GET", b"k", b"l"]),
+            b"*2\r\n$3\r\nGET\r\n$01\r\nk\r\n".to_vec(),
+            b"*2\r\n$3\r\nGET\r\n$-1\r\n\r\n".to_vec(),
+            b"*2\r\n$3\r\nGET\r\n$1\r\nkxx".to_vec(),
+            b"GET k\r\n".to_vec(),
+        ] {
+            assert!(!check(&bytes), "{}", bytes.escape_ascii());
+        }
+        let whole = request(&[b"SET", b"key", b"value"]);
+        (0..whole.len()).for_each(|len| assert!(!check(&whole[..len]), "{len}"));
+    }
+
+    #[test]
+    fn whatever_is_recognised_is_what_the_parser_reads() {
+        let mut random = fastrand::Rng::with_seed(1);
+        for _ in 0..200_000 {
+            let (key, value) = (vec![b'k'; random.usize(..12)], vec![b'\n'; random.usize(..120)]);
+            let mut bytes = if random.bool() { request(&[b"get", &key]) } else { request(&[b"SET", &key, &value]) };
+            for _ in 0..random.usize(..3) {
+                let at = random.usize(..bytes.len());
+                bytes[at] = *random.choice(b"0123456789\r\n$*-+ gGsS").unwrap();
+            }
+            check(&bytes);
+        }
+    }
+}

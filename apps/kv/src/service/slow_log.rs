@@ -1,0 +1,181 @@
+//! Requests that hold a worker for long: counted, logged (`SLOWLOG`), and reported in the log of the server.
+//!
+//! The clock is read only for requests whose time depends on the size of the data, or which have many arguments
+//! ([`Request::may_take_long`]).
+
+use crate::commands::{Request, Session, SlowRequest};
+use crate::memcached::{self, Data, Flow};
+use crate::service::Kv;
+use crate::service::workers::hub::lock;
+use std::collections::VecDeque;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Time after which a request counts as slow, in microseconds.
+const SLOW: u64 = 10_000;
+/// Time between two entries in the log of the server, in milliseconds.
+const WARNED: u64 = 60_000;
+
+/// Slow requests of all workers. Each worker has a list of its own; the lists are merged when they are read.
+#[derive(Default)]
+pub(super) struct SlowLog {
+    next: AtomicU64,
+    workers: Vec<Mutex<VecDeque<SlowRequest>>>,
+    /// Time of the last entry in the log of the server, in milliseconds since 1970.
+    warned: AtomicU64,
+}
+
+impl SlowLog {
+    /// Creates an empty log for so many workers.
+    pub fn new(workers: usize) -> Self {
+        SlowLog { workers: (0..workers).map(|_| Mutex::default()).collect(), ..SlowLog::default() }
+    }
+
+    /// Adds a request that `worker` did. Each worker keeps its last `most` requests.
+    fn add(&self, worker: usize, mut request: SlowRequest, most: usize) {
+        let mut requests = lock(&self.workers[worker]);
+        request.id = self.next.fetch_add(1, Ordering::Relaxed);
+        requests.push_front(request);
+        requests.truncate(most);
+    }
+
+    /// Returns the last `most` requests of all workers, the newest first.
+    pub fn list(&self, most: usize) -> Vec<SlowRequest> {
+        let mut requests: Vec<SlowRequest> = self.workers.iter().flat_map(|list| lock(list).clone()).collect();
+        requests.sort_by_key(|request| std::cmp::Reverse(request.id));
+        requests.truncate(most);
+        requests
+    }
+
+    /// Removes all requests.
+    pub fn clear(&self) {
+        self.workers.iter().for_each(|list| lock(list).clear());
+    }
+
+    /// Returns true and records the time if there was no entry in the log of the server in the minute before `now`.
+    fn may_warn(&self, now: u64) -> bool {
+        let due = |last: u64| (now.saturating_sub(last) >= WARNED).then_some(now);
+        self.warned.fetch_update(Ordering::Relaxed, Ordering::Relaxed, due).is_ok()
+    }
+}
+
+impl Kv {
+    /// Runs `request`, whose shards are there.
+    pub(super) fn run(&mut self, request: &Request<'_>, session: &mut Session) {
+        if !request.may_take_long() {
+            return self.run_untimed(request, session);
+        }
+        let before = self.stopwatch.now();
+        self.run_untimed(request, session);
+        let micros = self.stopwatch.now().since(before).as_micros() as u64;
+        if micros >= SLOW || u64::try_from(self.settings().slow_micros).is_ok_and(|limit| micros >= limit) {
+            self.note_slow(request, session, micros);
+        }
+    }
+
+    /// Runs `request` of a memcached client, whose shards are there. It is counted if it is slow; the slow log is one of Redis.
+    pub(super) fn run_text(&mut self, request: &memcached::Request<'_>, value: Data<'_>) -> Flow {
+        if !request.may_take_long() {
+            return self.run_text_untimed(request, value);
+        }
+        let before = self.stopwatch.now();
+        let flow = self.run_text_untimed(request, value);
+        let micros = self.stopwatch.now().since(before).as_micros() as u64;
+        if micros >= SLOW {
+            self.count_slow("get", micros);
+        }
+        flow
+    }
+
+    /// Notes that `request` has held the worker for `micros`.
+    #[cold]
+    pub(super) fn note_slow(&mut self, request: &Request<'_>, session: &Session, micros: u64) {
+        let slow = request.slow(session, micros, self.now);
+        let settings = self.settings();
+        let is_logged = u64::try_from(settings.slow_micros).is_ok_and(|limit| micros >= limit);
+        let most = usize::try_from(settings.slow_entries).unwrap_or(usize::MAX);
+        if micros >= SLOW {
+            self.count_slow(&slow.args[0].escape_ascii().to_string(), micros);
+        }
+        if is_logged {
+            self.host.hub().slow_log().add(self.worker, slow, most);
+        }
+    }
+
+    /// Counts a request that has held the worker for `micros`, and reports it once a minute.
+    #[cold]
+    pub(super) fn count_slow(&mut self, command: &str, micros: u64) {
+        self.stats.slow += 1;
+        if self.host.hub().slow_log().may_warn(self.now) {
+            let (worker, millis) = (self.worker, micros / 1000);
+            tracing::warn!(
+                "a request ({command}) held worker {worker} for {millis} ms, in which it served no other client; SLOWLOG GET lists \
+                 such requests"
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::commands::Settings;
+    use crate::resp::OwnedArgs;
+    use crate::service::{Config, Hub};
+    use linerate_bypass::arena::{Arena, ArenaConfig};
+    use linerate_bypass::mailbox::mailbox;
+    use linerate_bypass::{Postbox, Seat, Service};
+
+    fn request(micros: u64) -> SlowRequest {
+        SlowRequest { id: 0, time: 0, micros, args: vec![b"keys".to_vec()], peer: String::new(), name: Vec::new() }
+    }
+
+    #[test]
+    fn list_merges_workers_and_keeps_the_last_requests() {
+        let log = SlowLog::new(3);
+        for n in 0..10 {
+            log.add(n as usize % 3, request(n), 4);
+        }
+        let micros = |most| log.list(most).iter().map(|request| request.micros).collect::<Vec<_>>();
+        assert_eq!(micros(4), [9, 8, 7, 6]);
+        assert_eq!(micros(2), [9, 8]);
+        assert_eq!(log.list(1)[0].id, 9);
+        log.clear();
+        assert!(log.list(4).is_empty());
+        log.add(1, request(1), 4);
+        assert_eq!(log.list(4)[0].id, 10, "numbers go on");
+        log.add(1, request(2), 0);
+        assert!(log.list(4).is_empty());
+    }
+
+    #[test]
+    fn request_of_more_than_10_ms_is_counted_and_logged_and_a_shorter_one_is_not() {
+        let arena = Arena::new(ArenaConfig { bytes: 4 << 20, hugepages: false }).unwrap();
+        let settings = Settings { memory: 8 << 20, ..Settings::default() };
+        let hub = Hub::new(Config { settings, workers: 1, memcached: None, arena, export: None, counters: None });
+        let (sender, _mail) = mailbox(4);
+        let mut kv = Kv::new(hub.clone(), Seat { worker: 0, workers: 1, postbox: Postbox::new(vec![sender]) });
+        let session = kv.guest.take().unwrap();
+        let args: OwnedArgs = [&b"keys"[..], b"*"].into_iter().collect();
+        let keys = kv.keys.clone();
+        let request = Request::new(args.args(), 0, &keys);
+        assert!(request.may_take_long());
+        for micros in [9_999, 10_000, 70_000] {
+            kv.note_slow(&request, &session, micros);
+        }
+        assert_eq!(kv.slow_requests(), Some(2));
+        assert_eq!(hub.slow_log().list(9).iter().map(|slow| slow.micros).collect::<Vec<_>>(), [70_000, 10_000]);
+        let get: OwnedArgs = [&b"get"[..], b"k"].into_iter().collect();
+        assert!(!Request::new(get.args(), 0, &keys).may_take_long());
+    }
+
+    #[test]
+    fn warnings_come_once_a_minute() {
+        let log = SlowLog::new(1);
+        let now = 1_700_000_000_000;
+        assert_eq!(
+            [0, 1, 59_999, 60_000, 60_001].map(|more| log.may_warn(now + more)),
+            [true, false, false, true, false]
+        );
+    }
+}

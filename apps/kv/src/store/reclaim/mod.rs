@@ -1,0 +1,5 @@
+//! Reclaiming memory: expiry, eviction, and compaction.
+
+pub mod eviction;
+pub mod expiry_wheel;
+pub mod memory_pressure;
