@@ -5,8 +5,8 @@
 #![forbid(unsafe_code)]
 
 use clap::Parser;
-use linerate_apps::net::{Listen, NetArgs, Network, Place};
 use linerate_bypass::{ConnId, Origin, Service, Transport};
+use linerate_net::{Listen, NetArgs, Network, Place};
 use std::convert::Infallible;
 use std::error::Error;
 use std::net::SocketAddr;

@@ -7,15 +7,16 @@ mod lines;
 mod metrics;
 mod place;
 mod process;
-mod way;
+
 mod wire;
 
 pub use process::{AskError, Asked, Process, WatchArgs, find, with_pid};
-pub use way::Way;
+
 pub use wire::{About, Connection, Counters, Value};
 
-use crate::units::parse_address;
 use answering::{Listener, PATIENCE, Post, Server};
+use linerate_net::Way;
+use linerate_net::units::parse_address;
 use lines::Told;
 use std::io;
 use std::net::{SocketAddr, TcpListener};

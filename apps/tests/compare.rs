@@ -1,8 +1,8 @@
 //! `linerate compare`, shortened, over kernel sockets: what it writes, and what is left when it is interrupted; on one machine, and between
 //! two, which are network namespaces here.
 
-use linerate_apps::compare::hosts::Host;
-use linerate_apps::compare::results::{App, Design, LinkKind, Outcome, Results, Row, Swept};
+use linerate_compare::hosts::Host;
+use linerate_compare::results::{App, Design, LinkKind, Outcome, Results, Row, Swept};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::io::{BufRead, BufReader};

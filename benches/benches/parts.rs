@@ -5,7 +5,6 @@
 #![forbid(unsafe_code)]
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use linerate_apps::services;
 use linerate_benches::client::echo::Acks;
 use linerate_benches::engine::{Bench, Echo};
 use linerate_bypass::mailbox::mailbox;
@@ -14,6 +13,7 @@ use linerate_bypass::time::Instant;
 use linerate_bypass::{BURST, L4, MacAddr, Nic, Packet, TxOffload};
 use linerate_kv::resp::{Limits, Parsed, Parser};
 use linerate_kv::store::{Config as StoreConfig, Expiry, LONG, Store};
+use linerate_load::services;
 use linerate_stack::{Config, Crossing, HashKey, NativeEngine, Tuple, Wheel, Worker};
 use smoltcp::phy::ChecksumCapabilities;
 use smoltcp::wire::{

@@ -3,8 +3,8 @@
 //! A fragment is what a program printed, between a comment that names the command and a line that names the machine. Nobody edits
 //! one: [`write()`] does, and has the README repeat it between `<!-- figures: NAME -->` and `<!-- end -->`.
 
-use linerate_apps::compare::utc::Utc;
 use linerate_apps::doctor::{Machine, examine, facts};
+use linerate_compare::utc::Utc;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{fs, io};

@@ -20,4 +20,4 @@ pub mod sockperf;
 pub mod testpmd;
 mod unused_address;
 
-pub use linerate_apps::compare::{hosts, priority, transfer};
+pub use linerate_compare::{hosts, priority, transfer};

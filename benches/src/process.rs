@@ -1,6 +1,6 @@
 //! Programs that a bench starts.
 
-pub use linerate_apps::compare::process::*;
+pub use linerate_compare::process::*;
 
 use std::process::Command;
 use std::sync::Arc;

@@ -1,8 +1,8 @@
 //! docs/src/options.md: every option of every command, from their definition here.
 
 use super::Cli;
-use crate::net::{NetArgs, RdmaArgs};
 use clap::{Arg, Args, Command, CommandFactory, Id};
+use linerate_net::{NetArgs, RdmaArgs};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 

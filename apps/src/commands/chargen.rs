@@ -2,8 +2,8 @@
 
 use super::{LoadArgs, ServeArgs};
 use crate::error::Error;
-use crate::load::Direction;
-use crate::services::Chargen;
+use linerate_load::Direction;
+use linerate_load::services::Chargen;
 
 /// What to do.
 #[derive(Debug, clap::Subcommand)]

@@ -2,19 +2,19 @@
 
 mod machines;
 
-use crate::compare::priority::come_first;
-use crate::compare::report::{self, ReportError};
-use crate::compare::results::{App, Point, Results, Threading};
-use crate::compare::run::plan::{Wanted, rows};
-use crate::compare::run::schedule::{Asked, Schedule, Task};
-use crate::compare::run::way::Way;
-use crate::compare::run::{Comparison, Of, Standing};
-use crate::compare::{process, utc::Utc};
-use crate::net::{CoreList, EngineArg};
-use crate::output::{print_line, tell};
-use crate::signals;
-use crate::units::parse_duration;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use linerate_compare::priority::come_first;
+use linerate_compare::report::{self, ReportError};
+use linerate_compare::results::{App, Point, Results, Threading};
+use linerate_compare::run::plan::{Wanted, rows};
+use linerate_compare::run::schedule::{Asked, Schedule, Task};
+use linerate_compare::run::way::Way;
+use linerate_compare::run::{Comparison, Of, Standing};
+use linerate_compare::{process, utc::Utc};
+use linerate_net::process::output::{print_line, tell};
+use linerate_net::process::signals;
+use linerate_net::units::parse_duration;
+use linerate_net::{CoreList, EngineArg};
 use machines::MachinesArgs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -343,7 +343,7 @@ fn parse_point(text: &str) -> Result<Point, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compare::run::schedule::POINTS;
+    use linerate_compare::run::schedule::POINTS;
 
     #[test]
     fn settings_are_connections_and_requests_on_each() {

@@ -2,9 +2,9 @@
 
 use crate::error::Error;
 use crate::inspect::{self, Asked, Connection, Process, WatchArgs};
-use crate::output::{print_line, tell};
 use clap::ValueEnum;
 use linerate_bypass::inspect::ConnState;
+use linerate_net::process::output::{print_line, tell};
 use serde::Serialize;
 use std::cmp::{Ordering, Reverse};
 use std::fmt::Write;

@@ -3,7 +3,7 @@
 //! It is a report: the exit status is 0 whatever it says. With `--json` it prints one object, `{"checks": […], "machine": {…}, "cores":
 //! […]}`: entries with the fields of [`Check`], what the machine is, and the cores that a process may use.
 
-use crate::doctor::{Check, Examined, Machine, State, Subject};
+use crate::doctor::{Check, Examined, Machine, State, Subject, examine_here};
 use std::io::{self, Write};
 
 /// Show what this host can do, and for every shortfall the command that mends it.
@@ -26,7 +26,7 @@ pub struct DoctorError(#[from] io::Error);
 /// # Errors
 /// [`DoctorError`].
 pub fn run(args: DoctorArgs) -> Result<(), DoctorError> {
-    let examined = Examined::new(&Machine::this());
+    let examined = examine_here(&Machine::this());
     match print(&examined, args.json, &mut io::stdout().lock()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         result => Ok(result?),
@@ -85,8 +85,8 @@ fn title(subject: Subject) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compare::results;
     use crate::doctor::{Report, examine};
+    use linerate_compare::results;
 
     fn report() -> Report {
         let check = |subject, name: &str, state, via: &[&str], remedy: Option<&str>| Check {

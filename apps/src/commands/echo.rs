@@ -2,11 +2,11 @@
 
 use super::{LoadArgs, OpenArgs, ServeArgs, TimesArgs, WorkArgs};
 use crate::error::Error;
-use crate::load::{Connected, Connects, EchoLoad, Use};
-use crate::report::{ConnectsReport, EchoReport, OpenReport, PortWaitsReport, Report};
-use crate::services::{Busy, Echo};
-use crate::units::parse_size;
 use hdrhistogram::Histogram;
+use linerate_load::report::{ConnectsReport, EchoReport, OpenReport, PortWaitsReport, Report};
+use linerate_load::services::{Busy, Echo};
+use linerate_load::{Connected, Connects, EchoLoad, Use};
+use linerate_net::units::parse_size;
 
 /// Connections that may be on their way to be closed, at least, while others are opened.
 const CLOSING: u32 = 32;

@@ -3,11 +3,11 @@
 use super::udp::{self, Ports};
 use super::{LoadArgs, OpenArgs, TimesArgs};
 use crate::error::Error;
-use crate::load::{Counts, FlightPlan, Probe, UdpEchoLoad};
-use crate::output::print_line;
-use crate::over::Over;
-use crate::report::{DatagramsReport, EchoReport, OpenReport, Report};
-use crate::signals;
+use linerate_load::report::{DatagramsReport, EchoReport, OpenReport, Report};
+use linerate_load::{Counts, FlightPlan, Probe, UdpEchoLoad};
+use linerate_net::Over;
+use linerate_net::process::output::print_line;
+use linerate_net::process::signals;
 
 /// The most bytes of a request: what UDP over IPv4 carries.
 const LARGEST: usize = 65_507;

@@ -4,17 +4,17 @@ use super::kv_serve::{self, KvServeArgs};
 use super::kv_udp;
 use super::{LoadArgs, OpenArgs, TimesArgs};
 use crate::error::Error;
-use crate::load::{
+use hdrhistogram::Histogram;
+use linerate_bypass::{RemotePlace, Service, Via};
+use linerate_load::report::{CountReport, KvReport, OpenReport, ReadsReport, Report, SideReport};
+use linerate_load::{
     Ask, AskCounters, CountLoad, CountPlan, Counted, Exported, Keyspace, KvLoad, KvPlan, MOST_KEYS, NoCounters,
     Protocol, Reads, SHORTEST_VERIFIED, Side, counter_name,
 };
-use crate::net::ThreadingArg;
-use crate::net::{Listen, Network, Place};
-use crate::report::{CountReport, KvReport, OpenReport, ReadsReport, Report, SideReport};
-use crate::signals;
-use crate::units::parse_size;
-use hdrhistogram::Histogram;
-use linerate_bypass::{RemotePlace, Service, Via};
+use linerate_net::ThreadingArg;
+use linerate_net::process::signals;
+use linerate_net::units::parse_size;
+use linerate_net::{Listen, Network, Place};
 use std::convert::Infallible;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -109,7 +109,7 @@ fn load(args: &KvLoadArgs) -> Result<(), Error> {
     if (args.one_sided || args.one_sided_incr) && args.load.net.threading == ThreadingArg::Split {
         // They are begun on the worker's thread.
         let with = "--threading inline";
-        return Err(crate::net::Error::OnlyWith { what: "a one-sided load", with }.into());
+        return Err(linerate_net::Error::OnlyWith { what: "a one-sided load", with }.into());
     }
     args.times.check(&args.load)?;
     if args.one_sided_incr {

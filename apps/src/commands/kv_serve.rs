@@ -3,15 +3,15 @@
 use super::serve::{EndArgs, WorkArgs, serve_on};
 use crate::error::Error;
 use crate::inspect::InspectArgs;
-use crate::net::{Listen, NetArgs, Network};
-use crate::services::Busy;
-use crate::units::{parse_bytes, parse_size_or_none};
 use linerate_bypass::{LaterPlace, Service, Via};
 use linerate_kv::commands::Settings;
 use linerate_kv::counters::Names;
 use linerate_kv::export::{Export, Layout};
 use linerate_kv::service::{Config, Hub, Kv, PasswordConflict};
 use linerate_kv::store::Evict;
+use linerate_load::services::Busy;
+use linerate_net::units::{parse_bytes, parse_size_or_none};
+use linerate_net::{Listen, NetArgs, Network};
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::net::{IpAddr, SocketAddr};

@@ -3,10 +3,10 @@
 use super::kv::KvLoadArgs;
 use super::udp::{self, Ports};
 use crate::error::Error;
-use crate::load::{Astray, KvLoad, LONGEST_IN_DATAGRAM, NO_ANSWER, Protocol, UdpKvLoad, UdpPlan};
-use crate::output::print_line;
-use crate::over::Over;
-use crate::signals;
+use linerate_load::{Astray, KvLoad, LONGEST_IN_DATAGRAM, NO_ANSWER, Protocol, UdpKvLoad, UdpPlan};
+use linerate_net::Over;
+use linerate_net::process::output::print_line;
+use linerate_net::process::signals;
 
 /// Runs it and prints its report.
 pub fn run(args: &KvLoadArgs) -> Result<(), Error> {

@@ -2,16 +2,16 @@
 
 use crate::error::Error;
 use crate::inspect::LookArgs;
-use crate::load::{Arrivals, Board, Bulk, Direction, Errors, Load, OpenLoop, Part, Plan, Traffic};
-use crate::net::{Listen, NetArgs, Network, Place};
-use crate::output::print_line;
-use crate::over::{Basis, Over};
-use crate::report::BulkReport;
-use crate::signals;
-use crate::summary::Shown;
-use crate::units::{parse_address, parse_duration, parse_duration_or_none};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use linerate_bypass::ConnectError;
+use linerate_load::report::BulkReport;
+use linerate_load::{Arrivals, Board, Bulk, Direction, Errors, Load, OpenLoop, Part, Plan, Traffic};
+use linerate_net::Shown;
+use linerate_net::process::output::print_line;
+use linerate_net::process::signals;
+use linerate_net::units::{parse_address, parse_duration, parse_duration_or_none};
+use linerate_net::{Basis, Over};
+use linerate_net::{Listen, NetArgs, Network, Place};
 use serde::Serialize;
 use std::fmt::Display;
 use std::net::SocketAddr;

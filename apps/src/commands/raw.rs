@@ -1,17 +1,17 @@
 //! `linerate raw`.
 
 use crate::error::Error;
-use crate::load::{Counts, FlightPlan};
-use crate::net::{self, Frames, Place, PortArgs};
-use crate::output::{print_line, tell};
-use crate::over::{Basis, Over};
-use crate::raw::{Load, Reflector, SMALLEST, summary_of};
-use crate::report::Report;
-use crate::signals;
-use crate::summary::Shown;
-use crate::units::{parse_duration, parse_duration_or_none};
 use linerate_bypass::time::Clock;
 use linerate_bypass::{Nic, Summary};
+use linerate_load::raw::{Load, Reflector, SMALLEST, summary_of};
+use linerate_load::report::Report;
+use linerate_load::{Counts, FlightPlan};
+use linerate_net::Shown;
+use linerate_net::process::output::{print_line, tell};
+use linerate_net::process::signals;
+use linerate_net::units::{parse_duration, parse_duration_or_none};
+use linerate_net::{self as net, Frames, Place, PortArgs};
+use linerate_net::{Basis, Over};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 

@@ -7,9 +7,9 @@ mod connections_bench;
 mod info;
 mod perf;
 
-use crate::net::Error as NetError;
 use linerate_bypass::ConnectError;
 use linerate_bypass::arena::ArenaError;
+use linerate_net::Error as NetError;
 use linerate_rdma::native::{Error as Absent, Native};
 use linerate_rdma::perf::{PerfError, Test};
 use linerate_rdma::verbs::Error as VerbsError;

@@ -2,14 +2,14 @@
 
 use crate::error::Error;
 use crate::inspect::InspectArgs;
-use crate::net::{Listen, NetArgs, Network, Place};
-use crate::notify;
-use crate::output::{print_line, tell};
-use crate::over::Over;
-use crate::signals;
-use crate::summary::Shown;
-use crate::units::{parse_address, parse_duration_or_none};
 use linerate_bypass::{Seat, Service};
+use linerate_net::Over;
+use linerate_net::Shown;
+use linerate_net::process::notify;
+use linerate_net::process::output::{print_line, tell};
+use linerate_net::process::signals;
+use linerate_net::units::{parse_address, parse_duration_or_none};
+use linerate_net::{Listen, NetArgs, Network, Place};
 use std::net::SocketAddr;
 use std::time::Duration;
 

@@ -2,9 +2,9 @@
 
 use crate::error::Error;
 use crate::inspect::{self, AskError, Process, WatchArgs};
-use crate::output::{print_line, tell};
 use crate::top::{self, News, Outcome, Sample, State, Watcher};
-use crate::units::parse_duration;
+use linerate_net::process::output::{print_line, tell};
+use linerate_net::units::parse_duration;
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};

@@ -3,10 +3,10 @@
 use super::LoadArgs;
 use crate::error::Error;
 use crate::inspect::LookArgs;
-use crate::net::{self, Listen, Network, Place};
-use crate::over::Basis;
-use crate::summary::Shown;
 use linerate_bypass::{Service, Via};
+use linerate_net::Basis;
+use linerate_net::Shown;
+use linerate_net::{self as net, Listen, Network, Place};
 use std::convert::Infallible;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! What a machine is: what has to be said beside figures that were measured on it.
 
 use super::{Machine, Report, Subject};
-use crate::compare::results;
+use linerate_compare::results;
 
 /// What is known of `machine`, which was examined with this `report`.
 pub fn facts(machine: &Machine, report: &Report) -> results::Machine {

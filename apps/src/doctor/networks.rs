@@ -1,56 +1,12 @@
 //! The forms of `--via`: which can be used here, and what stands in the way of the others.
 
 use super::{Check, State, Subject};
-
-/// The name of a check that must not be missing.
-type Need = (Subject, &'static str);
-
-/// Forms by name, how each is written, and what it needs.
-const FORMS: [(&str, &str, &[Need]); 7] = [
-    (
-        "af_xdp",
-        "af_xdp:INTERFACE",
-        &[
-            (Subject::Dpdk, "net_af_xdp"),
-            (Subject::Interfaces, "af_xdp socket"),
-            (Subject::Privileges, "cap_net_admin"),
-            (Subject::Privileges, "cap_net_raw"),
-            (Subject::Privileges, "cap_sys_admin"),
-        ],
-    ),
-    (
-        "tap",
-        "tap:lr0",
-        &[(Subject::Dpdk, "net_tap"), (Subject::Privileges, "cap_net_admin"), (Subject::Privileges, "/dev/net/tun")],
-    ),
-    ("virtio-user", "virtio-user:/run/a.sock", &[(Subject::Dpdk, "net_virtio_user")]),
-    ("vhost", "vhost:/run/a.sock", &[(Subject::Dpdk, "net_vhost")]),
-    ("memif", "memif:/run/a.sock", &[(Subject::Dpdk, "net_memif")]),
-    ("pci", "pci:ADDRESS", &[]),
-    ("eal", "eal", &[]),
-];
-
-/// What every form but `kernel` needs.
-const DPDK: [Need; 3] = [(Subject::Dpdk, "support"), (Subject::Dpdk, "version"), (Subject::Cpu, "sse4.2")];
+use linerate_compare::host_checks::{FORMS, Need, missing};
 
 /// One check per form, from all that was found otherwise.
 pub(super) fn checks(details: &[Check]) -> Vec<Check> {
     let kernel = Check::new(Subject::Networks, "kernel", State::Ok, "ready").via("kernel");
     std::iter::once(kernel).chain(FORMS.into_iter().map(|(name, via, needs)| form(details, name, via, needs))).collect()
-}
-
-/// What the form of `--via` called `name` needs and is missing among `details`. Whether there is a device or an interface to use it with
-/// is not asked.
-pub fn missing_for<'a>(name: &str, details: &'a [Check]) -> Vec<&'a Check> {
-    let needs = FORMS.iter().find(|(form, _, _)| *form == name).map_or(&[][..], |(_, _, needs)| *needs);
-    missing(details, needs)
-}
-
-fn missing<'a>(details: &'a [Check], needs: &[Need]) -> Vec<&'a Check> {
-    let of = |&(subject, name): &Need| {
-        details.iter().find(|check| check.subject == subject && check.name == name && check.state == State::Missing)
-    };
-    DPDK.iter().chain(needs).filter_map(of).collect()
 }
 
 fn form(details: &[Check], name: &str, via: &str, needs: &[Need]) -> Check {

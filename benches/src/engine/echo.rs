@@ -3,9 +3,9 @@
 use super::{Bench, Pair, PairConfig};
 use crate::client::echo::{Acks, Requests};
 use crate::client::{Agreed, MAX_SEGMENT, Wrong};
-use linerate_apps::services;
 use linerate_bypass::memory::MemoryNic;
 use linerate_bypass::{BURST, ConnId, Origin, Service, Transport};
+use linerate_load::services;
 use linerate_stack::Engine;
 use std::convert::Infallible;
 use std::time::Duration;

@@ -3,9 +3,9 @@
 use super::{Bench, Pair, PairConfig};
 use crate::client::messages::{Messages, Segments};
 use crate::client::{Agreed, Wrong};
-use linerate_apps::services;
 use linerate_bypass::BURST;
 use linerate_bypass::memory::MemoryNic;
+use linerate_load::services;
 use linerate_stack::Engine;
 use std::time::Duration;
 

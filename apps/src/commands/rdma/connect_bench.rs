@@ -1,18 +1,18 @@
 //! `linerate rdma connect-bench`: how long it takes to have a connection, by all the ways that there are.
 
 use super::RdmaError;
-use crate::load::{Board, Connects, Plan, Use};
-use crate::net::ConnectArg;
-use crate::net::{IdleArg, Listen, NetArgs, Network, Place, RdmaArgs};
-use crate::over::Device;
-use crate::report::Percentiles;
-use crate::services::Discard;
 use comfy_table::{CellAlignment, Table, presets};
 use hdrhistogram::Histogram;
 use linerate_bypass::arena::{Arena, ArenaConfig};
 use linerate_bypass::memory::{Link, LinkConfig};
 use linerate_bypass::time::Clock;
 use linerate_bypass::{MacAddr, Via};
+use linerate_load::report::Percentiles;
+use linerate_load::services::Discard;
+use linerate_load::{Board, Connects, Plan, Use};
+use linerate_net::ConnectArg;
+use linerate_net::Device;
+use linerate_net::{IdleArg, Listen, NetArgs, Network, Place, RdmaArgs};
 use linerate_rdma::calls::{Calls, GidKind, TransportKind};
 use linerate_rdma::native::Native;
 use linerate_rdma::{Config, Step, steps};
@@ -134,8 +134,10 @@ pub fn run(args: &ConnectBenchArgs) -> Result<(), RdmaError> {
     let device = Device { name, emulated_by };
     let report = Report { device, steps, cold_us, warm_us, pooled_us, connections };
     match args.json {
-        true => crate::output::print_line(serde_json::to_string(&report).map_err(std::io::Error::from)?)?,
-        false => crate::output::print_line(&report)?,
+        true => {
+            linerate_net::process::output::print_line(serde_json::to_string(&report).map_err(std::io::Error::from)?)?
+        }
+        false => linerate_net::process::output::print_line(&report)?,
     }
     Ok(())
 }

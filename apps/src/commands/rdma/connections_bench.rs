@@ -2,12 +2,12 @@
 
 use super::RdmaError;
 use super::connect_bench::address;
-use crate::load::{Progress, Rounds, Stage};
-use crate::net::{ConnectArg, IdleArg, Listen, ModeArg, NetArgs, Network, Place, RdmaArgs};
-use crate::over::Device;
-use crate::services::Echo;
 use comfy_table::{CellAlignment, Table, presets};
 use linerate_bypass::Via;
+use linerate_load::services::Echo;
+use linerate_load::{Progress, Rounds, Stage};
+use linerate_net::Device;
+use linerate_net::{ConnectArg, IdleArg, Listen, ModeArg, NetArgs, Network, Place, RdmaArgs};
 use linerate_rdma::calls::{Calls, TransportKind};
 use linerate_rdma::native::Native;
 use serde::Serialize;
@@ -163,8 +163,10 @@ pub fn run(args: &ConnectionsBenchArgs) -> Result<(), RdmaError> {
     }
     let report = Report { device, rows };
     match args.json {
-        true => crate::output::print_line(serde_json::to_string(&report).map_err(std::io::Error::from)?)?,
-        false => crate::output::print_line(&report)?,
+        true => {
+            linerate_net::process::output::print_line(serde_json::to_string(&report).map_err(std::io::Error::from)?)?
+        }
+        false => linerate_net::process::output::print_line(&report)?,
     }
     Ok(())
 }

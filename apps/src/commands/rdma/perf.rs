@@ -3,13 +3,13 @@
 //! With `--json` an end prints one object, that of [`Measured`], and in it the device.
 
 use super::RdmaError;
-use crate::output::{print_line, tell};
-use crate::over::{Device, Over};
-use crate::report::Percentiles;
-use crate::signals;
-use crate::units::{parse_size, parse_size_or_none};
 use hdrhistogram::Histogram;
 use linerate_bypass::time::Clock;
+use linerate_load::report::Percentiles;
+use linerate_net::process::output::{print_line, tell};
+use linerate_net::process::signals;
+use linerate_net::units::{parse_size, parse_size_or_none};
+use linerate_net::{Device, Over};
 use linerate_rdma::calls::Calls;
 use linerate_rdma::native::{Error as Absent, Native};
 use linerate_rdma::perf::{self, AtomicKind, End, Kind, Outcome, Parameters, PerfError, Test, Verb};

@@ -1,8 +1,9 @@
 use super::super::answering::{self, CONNECTIONS, Listener, PATIENCE, Post, Server};
-use super::super::way::tests::{Mail, way_to};
 use super::*;
 use linerate_bypass::inspect::{ConnInfo, ConnState, Inspect, Snapshot, TcpInfo};
-use linerate_bypass::{ConnId, Letter};
+use linerate_bypass::mailbox::mailbox;
+use linerate_bypass::{ConnId, Letter, Postbox, Seat};
+use linerate_load::services::Echo;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -51,7 +52,10 @@ struct World {
 
 impl World {
     fn new(connections: usize) -> World {
-        let (way, mut mails) = way_to(1, 64);
+        let (sender, mut mail) = mailbox(64);
+        let way = Way::default();
+        let make = way.told_by(Arc::new(|_: Seat<_>| Echo));
+        make(Seat { worker: 0, workers: 1, postbox: Postbox::new(vec![sender]) });
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("socket");
         let about = About { pid: 7, program: "0".to_owned(), command: "echo serve".to_owned(), workers: 1 };
@@ -60,7 +64,6 @@ impl World {
         let post = Post::new(Listener::Unix(UnixListener::bind(&path).unwrap()), IDLE, react).unwrap();
         let server = answering::answer(vec![post]).unwrap();
         let (over, letters) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
-        let mut mail: Mail = mails.remove(0);
         let (ended, had) = (over.clone(), letters.clone());
         let run = move || {
             while !ended.load(Ordering::Relaxed) {

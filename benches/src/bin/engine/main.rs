@@ -5,13 +5,13 @@ mod args;
 mod report;
 
 use args::{Args, EngineName, Mode};
-use linerate_apps::services;
 use linerate_benches::client::connections::Course;
 use linerate_benches::client::{Agreed, Wrong};
 use linerate_benches::engine::{Bench, Connect, Cost, Echo, Stream, Write, idle, measure};
 use linerate_benches::priority::come_first;
 use linerate_bypass::Service;
 use linerate_bypass::memory::{MemoryNic, MemoryPacket};
+use linerate_load::services;
 use linerate_stack::{Engine, NativeEngine, SmoltcpEngine};
 use report::{PerOperation, Point, Report};
 use std::process::ExitCode;

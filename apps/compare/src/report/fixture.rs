@@ -1,0 +1,192 @@
+//! Made-up results for tests. Their figures come from a formula, and look like those of a machine.
+
+use crate::results::{
+    App, Design, FORMAT, Fixed, Link, LinkKind, Machine, Measured, Outcome, Point, Results, Round, Row, ServerSide,
+    Settings, Sweep, SweepPoint, Swept, Threading,
+};
+use linerate_load::report::Percentiles;
+
+/// One connection, one request.
+pub const ONE: Point = Point { connections: 1, depth: 1 };
+/// Many connections.
+pub const MANY: Point = Point { connections: 64, depth: 1 };
+/// With much on the way on each.
+pub const DEEP: Point = Point { connections: 64, depth: 16 };
+
+/// A row that ran: `ns` of the server's time for a request, and `rtt_us` where nothing waits.
+pub fn row(app: App, design: Design, kind: LinkKind, threading: Option<Threading>, ns: f64, rtt_us: f64) -> Row {
+    let text = |value| serde_json::to_value(value).unwrap().as_str().unwrap().to_owned();
+    let design_id = match &design {
+        Design::Verbs(mode) => format!("verbs-{mode}"),
+        design => serde_json::to_value(design).unwrap().as_str().unwrap().to_owned(),
+    };
+    let mut id = format!(
+        "{}/{}/{design_id}",
+        text(serde_json::to_value(app).unwrap()),
+        text(serde_json::to_value(kind).unwrap())
+    );
+    id += threading.map_or("", |at| if at == Threading::Inline { "/inline" } else { "/split" });
+    let emulated_by = matches!(design, Design::Verbs(_)).then(|| "rxe".to_owned());
+    let mut random = fastrand::Rng::with_seed(ns.to_bits() ^ rtt_us.to_bits());
+    let split = threading == Some(Threading::Split);
+    let measured = Measured {
+        server: ["linerate", "echo", "serve", "--via", &id, "--listen", "10.0.0.2:7"].map(str::to_owned).to_vec(),
+        load: ["linerate", "echo", "load", "--connect", "10.0.0.2:7", "--size", "64"].map(str::to_owned).to_vec(),
+        fixed: [ONE, MANY, DEEP].map(|point| fixed(point, ns, rtt_us, &mut random)).to_vec(),
+        sweeps: if design == Design::Raw { Vec::new() } else { sweeps(ns, rtt_us, split, &mut random) },
+    };
+    let link = Link { kind, emulated_by };
+    Row { id, app, design, link, threading, co_scheduled: split, outcome: Outcome::Ran(Box::new(measured)) }
+}
+
+fn fixed(point: Point, ns: f64, rtt_us: f64, random: &mut fastrand::Rng) -> Fixed {
+    let rounds = (0..5)
+        .map(|_| round(point, ns * (0.97 + 0.06 * random.f64()), rtt_us * (0.97 + 0.06 * random.f64())))
+        .collect();
+    Fixed { point, rounds, client_ceiling: Some(7e6) }
+}
+
+fn rtt(p50: f64) -> Percentiles {
+    Percentiles { p50, p90: p50 * 1.4, p99: p50 * 2.6, p999: p50 * 6.0, max: p50 * 40.0 + 80.0 }
+}
+
+/// What one measurement of three seconds brings.
+pub fn round(point: Point, ns: f64, rtt_us: f64) -> Round {
+    let waiting = f64::from(point.connections * point.depth);
+    let rate = (1e9 / ns).min(waiting / rtt_us * 1e6);
+    let requests = (rate * 3.0) as u64;
+    let batch = (waiting / 4.0).clamp(1.0, 32.0);
+    let server = ServerSide {
+        requests: requests * 4 / 3,
+        cpu_seconds: Some(4.0),
+        cycles: None,
+        instructions: Some((requests as f64 * ns * 2.4) as u64),
+        copied: Some(0),
+        copied_below: Some(requests * 4 / 3 * 128),
+        rx_frames: Some(requests * 4 / 3),
+        tx_frames: Some(requests * 4 / 3),
+        bursts: Some((requests as f64 * 4.0 / 3.0 / batch) as u64),
+    };
+    let p50 = rtt_us.max(waiting * ns / 1000.0);
+    let histogram = vec![(p50, requests / 2), (p50 * 2.6, requests / 2)];
+    Round { transfer_ns: Some(48.0), requests, seconds: 3.0, errors: 0, rtt_us: rtt(p50), histogram, server }
+}
+
+fn sweeps(ns: f64, rtt_us: f64, split: bool, random: &mut fastrand::Rng) -> Vec<Sweep> {
+    let top = 1e9 / ns;
+    let mut noise = move || 0.98 + 0.04 * random.f64();
+    let mut sweep = |of, setting: &str, xs: &[f64], at: &dyn Fn(f64) -> (f64, f64)| {
+        let points = xs.iter().map(|&x| {
+            let (rate, p50) = at(x);
+            let saturated = of == Swept::OfferedRate && rate < x * 0.98;
+            let rtt_us = (of != Swept::Bulk).then(|| rtt(p50 * noise()));
+            SweepPoint { x, rate: rate * noise(), rtt_us, saturated, errors: 0 }
+        });
+        Sweep { of, setting: setting.to_owned(), points: points.collect(), ended: None }
+    };
+    let steps = [0.01, 0.03, 0.1, 0.2, 0.4, 0.6, 0.8, 0.9, 0.97, 1.1].map(|part| part * top);
+    let closed = |waiting: f64, ns: f64| ((1e9 / ns).min(waiting / rtt_us * 1e6), rtt_us.max(waiting * ns / 1000.0));
+    vec![
+        sweep(Swept::OfferedRate, "64 connections, 64 bytes", &steps, &|x| {
+            let busy = (x / top).min(0.995);
+            (x.min(top), rtt_us * (0.6 + 0.4 / (1.0 - busy)) + if x > top { 900.0 } else { 0.0 })
+        }),
+        sweep(Swept::Size, "64 connections, depth 1", &[16.0, 64.0, 256.0, 1024.0, 4096.0, 16384.0], &|x| {
+            closed(64.0, ns + x * 0.2)
+        }),
+        sweep(Swept::Connections, "depth 1, 64 bytes", &[1.0, 4.0, 16.0, 64.0, 256.0, 1024.0], &|x| {
+            closed(x, ns * (1.0 + x / 4000.0))
+        }),
+        sweep(Swept::Depth, "1 connection, 64 bytes", &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0], &|x| closed(x, ns)),
+        sweep(Swept::ServiceTime, "64 connections, depth 1, 64 bytes", &[0.0, 0.5, 1.0, 2.0, 5.0, 10.0, 50.0], &|x| {
+            let (wire, hand) = (ns, if split { ns * 0.1 } else { 0.0 });
+            closed(64.0, if split { (wire + hand).max(x * 1000.0 + hand) } else { wire + x * 1000.0 })
+        }),
+        sweep(Swept::NewConnections, "one request on each", &[1.0, 8.0, 64.0], &|x| closed(x / 4.0, ns * 7.0)),
+        sweep(Swept::Bulk, "writes of 64 KiB", &[1.0, 4.0, 16.0], &|x| (1e12 / ns / 2.0 * x.powf(0.2), 0.0)),
+    ]
+}
+
+/// One that did not run.
+pub fn not_run(app: App, design: Design, kind: LinkKind, why: &str, remedy: &str) -> Row {
+    let outcome = Outcome::NotRun { why: why.to_owned(), remedy: remedy.to_owned() };
+    Row { outcome, ..row(app, design, kind, None, 1000.0, 10.0) }
+}
+
+/// A comparison of everything.
+pub fn results() -> Results {
+    use Design::{Datagrams, KernelSleeping, KernelSpinning, Native, Raw, Smoltcp};
+    use LinkKind::{AfXdp, Loopback, Memif, Veth, VirtioUser};
+    let (inline, split) = (Some(Threading::Inline), Some(Threading::Split));
+    let verbs = |mode: &str| Design::Verbs(mode.to_owned());
+    let mut rows =
+        vec![row(App::Echo, Raw, VirtioUser, None, 77.0, 0.9), row(App::Echo, Datagrams, VirtioUser, None, 125.0, 1.1)];
+    for (app, more) in [(App::Echo, 0.0), (App::Kv, 130.0)] {
+        rows.extend([
+            row(app, Native, VirtioUser, inline, 196.0 + more, 1.4),
+            row(app, Native, VirtioUser, split, 300.0 + more, 2.1),
+            row(app, Native, Memif, inline, 240.0 + more, 1.8),
+            row(app, Smoltcp, VirtioUser, inline, 602.0 + more, 2.7),
+            row(app, KernelSleeping, Loopback, inline, 6250.0 + more, 60.4),
+            row(app, KernelSpinning, Loopback, inline, 6130.0 + more, 9.6),
+            row(app, KernelSleeping, Veth, inline, 7100.0 + more, 66.0),
+            row(app, KernelSpinning, Veth, inline, 6900.0 + more, 11.2),
+            row(app, verbs("send"), Veth, None, 9900.0 + more, 31.0),
+            row(app, verbs("write"), Veth, None, 9200.0 + more, 29.0),
+            not_run(app, Native, AfXdp, "the kernel has no AF_XDP", "boot a kernel with CONFIG_XDP_SOCKETS=y"),
+        ]);
+    }
+    rows.push(row(App::Kv, verbs("one-sided"), Veth, None, 5400.0, 22.0));
+    Results {
+        format: FORMAT,
+        version: "0.1.0".to_owned(),
+        began: "2026-11-22T20:15:00Z".to_owned(),
+        seconds: 1900.0,
+        finished: true,
+        machine: Machine {
+            cpu: "AMD EPYC 7763 64-Core Processor".to_owned(),
+            cores: 2,
+            memory: 8 << 30,
+            kernel: "Linux 6.18.5".to_owned(),
+            virtualised_by: Some("KVM".to_owned()),
+            emulated: false,
+            versions: ["linerate 0.1.0", "DPDK 22.11.7", "rdma-core 44"].map(str::to_owned).to_vec(),
+            hugepages: 1 << 30,
+        },
+        load_machine: None,
+        settings: Settings {
+            quick: false,
+            rounds: 5,
+            round_seconds: 3.0,
+            warm_up_seconds: 1.0,
+            size: 64,
+            points: vec![ONE, MANY, DEEP],
+            keys: 1_000_000,
+            get_ratio: 0.9,
+            zipf: 0.99,
+            server_cores: vec![0],
+            load_cores: vec![1],
+            kernel_tuning: vec![
+                "TCP_NODELAY is set on all sockets.".to_owned(),
+                "net.core.busy_poll is 50.".to_owned(),
+            ],
+        },
+        rows,
+        notes: vec!["The machine was shared with others.".to_owned()],
+    }
+}
+
+/// The same with nothing but some of its rows.
+pub fn only(keep: impl Fn(&Row) -> bool) -> Results {
+    let mut results = results();
+    results.rows.retain(keep);
+    results
+}
+
+/// What was measured of a row.
+pub fn measured(row: &mut Row) -> &mut Measured {
+    match &mut row.outcome {
+        Outcome::Ran(measured) => measured,
+        Outcome::NotRun { .. } => panic!("{} did not run", row.id),
+    }
+}

@@ -1,0 +1,242 @@
+//! What rows, settings and figures are called.
+
+use crate::results::{App, Design, Link, LinkKind, Point, Row, Swept, Threading};
+
+impl App {
+    /// What is served, in a heading.
+    pub fn title(self) -> &'static str {
+        match self {
+            App::Echo => "Echo",
+            App::Kv => "Key-value store",
+        }
+    }
+}
+
+impl LinkKind {
+    /// What joins the two processes.
+    pub fn name(self) -> &'static str {
+        match self {
+            LinkKind::Loopback => "loopback",
+            LinkKind::Veth => "veth",
+            LinkKind::VirtioUser => "virtio-user",
+            LinkKind::Memif => "memif",
+            LinkKind::AfXdp => "AF_XDP",
+            LinkKind::Tap => "TAP",
+            LinkKind::Network => "network",
+        }
+    }
+
+    /// What that is, for those who do not know.
+    pub fn is(self) -> &'static str {
+        match self {
+            LinkKind::Loopback => "the kernel's own way within one host, with no device and no Ethernet frame",
+            LinkKind::Veth => "two interfaces of one kernel, each in a network namespace",
+            LinkKind::VirtioUser => "rings in memory that two processes share, a virtio-user port and a vhost port",
+            LinkKind::Memif => "rings in memory that two processes share",
+            LinkKind::AfXdp => "AF_XDP on two interfaces that are joined",
+            LinkKind::Tap => "TAP interfaces, through the kernel",
+            LinkKind::Network => "a network between two machines or two ports",
+        }
+    }
+}
+
+/// What carries requests, and where the service runs.
+pub fn design(row: &Row) -> String {
+    let mut name = match &row.design {
+        Design::Raw => "raw frames".to_owned(),
+        Design::Datagrams => "UDP datagrams".to_owned(),
+        Design::Native => "native".to_owned(),
+        Design::Smoltcp => "smoltcp".to_owned(),
+        Design::KernelSleeping => "kernel sleeping".to_owned(),
+        Design::KernelSpinning => "kernel spinning".to_owned(),
+        Design::Verbs(mode) => format!("verbs {mode}"),
+    };
+    match row.threading {
+        Some(Threading::Inline) => name += " inline",
+        Some(Threading::Split) => name += " split",
+        None => {}
+    }
+    name
+}
+
+/// What the row is called within its application.
+pub fn row(row: &Row) -> String {
+    let Link { kind, emulated_by } = &row.link;
+    let emulated = emulated_by.as_ref().map_or(String::new(), |by| format!(" ({by})"));
+    format!("{} · {}{emulated}", design(row), kind.name())
+}
+
+/// The same with its application.
+pub fn whole(of: &Row) -> String {
+    format!("{}: {}", if of.app == App::Echo { "echo" } else { "kv" }, row(of))
+}
+
+/// A fixed setting.
+pub fn point(point: Point) -> String {
+    let Point { connections, depth } = point;
+    let many = |count: u32, one: &str| if count == 1 { format!("1 {one}") } else { format!("{count} {one}s") };
+    let each = if connections == 1 { "" } else { " on the way on each" };
+    format!("{} with {}{each}", many(connections, "connection"), many(depth, "request"))
+}
+
+/// The same in a few characters.
+pub fn short_point(point: Point) -> String {
+    format!("{} × {}", point.connections, point.depth)
+}
+
+impl Swept {
+    /// All of them, in the order in which they are shown.
+    pub const ALL: [Swept; 7] = [
+        Swept::OfferedRate,
+        Swept::Size,
+        Swept::Connections,
+        Swept::Depth,
+        Swept::ServiceTime,
+        Swept::NewConnections,
+        Swept::Bulk,
+    ];
+
+    /// What the plot shows.
+    pub fn title(self) -> &'static str {
+        match self {
+            Swept::OfferedRate => "Throughput against latency",
+            Swept::Size => "Size of a request",
+            Swept::Connections => "Connections",
+            Swept::Depth => "Requests on the way on each connection",
+            Swept::ServiceTime => "What the service takes for a request",
+            Swept::NewConnections => "New connections",
+            Swept::Bulk => "Bulk transfer",
+        }
+    }
+
+    /// What changes, with its unit.
+    pub fn axis(self) -> &'static str {
+        match self {
+            Swept::OfferedRate => "rate achieved, requests/s",
+            Swept::Size => "request and answer, bytes",
+            Swept::Connections => "connections",
+            Swept::Depth => "requests on the way on each connection",
+            Swept::ServiceTime => "service time, µs",
+            Swept::NewConnections => "connections at a time",
+            Swept::Bulk => "connections",
+        }
+    }
+
+    /// What [`rate`](crate::results::SweepPoint::rate) is, with its unit, and what it is multiplied with for that.
+    pub fn rate(self) -> (&'static str, f64) {
+        match self {
+            Swept::NewConnections => ("connections/s", 1.0),
+            Swept::Bulk => ("Gbit/s", 8e-9),
+            _ => ("requests/s", 1.0),
+        }
+    }
+}
+
+/// A figure with three significant digits and a prefix: `5.11 M`, `16.0 k`, `0.250`.
+pub fn si(value: f64) -> String {
+    let (scaled, prefix) = match value.abs() {
+        v if v >= 999.5e6 => (value / 1e9, " G"),
+        v if v >= 999.5e3 => (value / 1e6, " M"),
+        v if v >= 999.5 => (value / 1e3, " k"),
+        _ => (value, ""),
+    };
+    format!("{}{prefix}", three(scaled))
+}
+
+/// Three significant digits, and none after the point where there are three before it.
+pub fn three(value: f64) -> String {
+    match value.abs() {
+        v if v >= 99.95 || v == 0.0 => format!("{value:.0}"),
+        v if v >= 9.995 => format!("{value:.1}"),
+        v if v >= 0.9995 => format!("{value:.2}"),
+        _ => format!("{value:.3}"),
+    }
+}
+
+/// So many digits after the point, with the thousands apart.
+pub fn grouped(value: f64, decimals: usize) -> String {
+    let text = format!("{value:.decimals$}");
+    let (whole, rest) = text.split_at(text.find('.').unwrap_or(text.len()));
+    let (sign, digits) = whole.split_at(usize::from(whole.starts_with('-')));
+    let mut out = sign.to_owned();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) && digits.len() > 4 {
+            out.push('\u{202f}');
+        }
+        out.push(digit);
+    }
+    out + rest
+}
+
+/// Digits after the point that the figures of one column need: at least two that count, three from one on.
+pub fn decimals(values: impl IntoIterator<Item = f64>) -> usize {
+    let least = values.into_iter().map(f64::abs).filter(|&value| value > 0.0).fold(f64::INFINITY, f64::min);
+    match least {
+        v if !v.is_finite() || v >= 100.0 => 0,
+        v if v >= 10.0 => 1,
+        v if v >= 0.1 => 2,
+        _ => 3,
+    }
+}
+
+/// Bytes as people write them.
+pub fn bytes(bytes: u64) -> String {
+    match bytes {
+        0..1024 => format!("{bytes} B"),
+        1024..0x10_0000 => format!("{} KiB", three(bytes as f64 / 1024.0)),
+        0x10_0000..0x4000_0000 => format!("{} MiB", three(bytes as f64 / f64::from(1 << 20))),
+        _ => format!("{} GiB", three(bytes as f64 / f64::from(1 << 30))),
+    }
+}
+
+/// How many cores.
+pub fn cores(cores: usize) -> String {
+    if cores == 1 { "1 core".to_owned() } else { format!("{cores} cores") }
+}
+
+/// `a`, `a and b`, `a, b and c`.
+pub fn list(names: &[String]) -> String {
+    match names {
+        [] => String::new(),
+        [one] => one.clone(),
+        [first @ .., last] => format!("{} and {last}", first.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_have_three_digits_that_count() {
+        let cases = [
+            (5_112_096.0, "5.11 M"),
+            (15_643.0, "15.6 k"),
+            (999.7, "1.00 k"),
+            (64.0, "64.0"),
+            (0.25, "0.250"),
+            (0.0, "0"),
+        ];
+        for (value, text) in cases {
+            assert_eq!(si(value), text);
+        }
+    }
+
+    #[test]
+    fn thousands_stand_apart_from_five_digits_on() {
+        assert_eq!(grouped(5_112_096.04, 1), "5\u{202f}112\u{202f}096.0");
+        assert_eq!(grouped(9999.0, 0), "9999");
+        assert_eq!(grouped(-10_000.0, 0), "-10\u{202f}000");
+    }
+
+    #[test]
+    fn the_smallest_of_a_column_says_how_many_digits_it_has() {
+        assert_eq!([decimals([5.0, 900.0]), decimals([100.0, 0.0]), decimals([0.3]), decimals([])], [2, 0, 2, 0]);
+    }
+
+    #[test]
+    fn lists_end_with_and() {
+        let names = |n: usize| ["a", "b", "c"][..n].iter().map(|&s| s.to_owned()).collect::<Vec<_>>();
+        assert_eq!([0, 1, 2, 3].map(|n| list(&names(n))), ["", "a", "a and b", "a, b and c"]);
+    }
+}

@@ -1,0 +1,230 @@
+//! What the report of a comparison says, in its order.
+
+use super::doc::Block;
+use super::names::{self, grouped};
+use super::view::View;
+use super::{chart, tables, words};
+use crate::results::{Machine, Results, Swept};
+use std::time::Duration;
+
+/// All of it.
+pub fn full(results: &Results) -> Vec<Block> {
+    let view = View::new(results);
+    let mut blocks = vec![
+        Block::Heading(1, "Linerate, side by side".to_owned()),
+        Block::Text(subtitle(results)),
+        Block::Findings(words::findings(&view)),
+    ];
+    for app in view.apps() {
+        blocks.push(Block::Heading(2, app.title().to_owned()));
+        let mut figures = chart::fixed(&view, app).into_iter();
+        for point in view.points(app) {
+            blocks.push(Block::Heading(3, upper(&names::point(point))));
+            blocks.extend(figures.next().map(Block::Figure));
+            blocks.push(Block::Table(tables::speeds(&view, app, point)));
+            blocks.push(Block::Table(tables::costs(&view, app, point)));
+        }
+        let sweeps = chart::sweeps(&view, app);
+        if !sweeps.is_empty() {
+            blocks.push(Block::Heading(3, "Sweeps".to_owned()));
+            blocks.extend(sweeps.into_iter().map(Block::Figure));
+        }
+        let values: Vec<_> =
+            Swept::ALL.into_iter().filter_map(|of| tables::sweep(&view, app, of)).map(Block::Table).collect();
+        if !values.is_empty() {
+            blocks.push(Block::Folded(format!("{}: every value of the sweeps", app.title()), values));
+        }
+        if view.ran(app).next().is_some() {
+            let all = vec![Block::Table(tables::everything(&view, app))];
+            blocks.push(Block::Folded(format!("{}: every figure with its spread", app.title()), all));
+        }
+    }
+    if let Some(table) = tables::not_run(&view) {
+        blocks.extend([Block::Heading(2, "What did not run".to_owned()), Block::Table(table)]);
+    }
+    blocks.push(Block::Heading(2, "How it was measured".to_owned()));
+    blocks.push(Block::List(method(&view)));
+    blocks.push(Block::Facts(settings(results)));
+    tuning(results, &mut blocks);
+    blocks.extend([Block::Heading(2, "Where it ran".to_owned()), Block::Facts(machine(results))]);
+    let commands = commands(&view);
+    if !commands.is_empty() {
+        blocks.push(Block::Folded("The commands of every row".to_owned(), vec![Block::Commands(commands)]));
+    }
+    blocks
+}
+
+/// What a terminal has room for.
+pub fn brief(results: &Results) -> Vec<Block> {
+    let view = View::new(results);
+    let mut blocks = Vec::new();
+    for app in view.apps() {
+        blocks.extend(view.points(app).into_iter().map(|point| Block::Table(tables::brief(&view, app, point))));
+    }
+    if let Some(mut table) = tables::not_run(&view) {
+        table.title = "Did not run".to_owned();
+        blocks.push(Block::Table(table));
+    }
+    let mut findings = words::findings(&view);
+    // The table above says it.
+    findings.retain(|finding| finding.topic != words::NOT_RUN);
+    blocks.push(Block::Findings(findings));
+    if !results.notes.is_empty() {
+        blocks.push(Block::List(results.notes.clone()));
+    }
+    blocks
+}
+
+fn upper(text: &str) -> String {
+    let mut chars = text.chars();
+    chars.next().map_or(String::new(), |first| first.to_uppercase().chain(chars).collect())
+}
+
+fn subtitle(results: &Results) -> String {
+    let ended = if results.finished { "" } else { ", interrupted" };
+    let machine = &results.machine;
+    let took = duration(results.seconds);
+    format!(
+        "linerate {} on {}, {}. Begun {}, {took}{ended}.",
+        results.version,
+        machine.cpu,
+        names::cores(machine.cores),
+        results.began
+    )
+}
+
+fn duration(seconds: f64) -> String {
+    let whole = Duration::try_from_secs_f64(seconds).unwrap_or_default().as_secs();
+    match (whole / 60, whole % 60) {
+        (0, seconds) => format!("{seconds} s"),
+        (minutes, seconds) => format!("{minutes} min {seconds} s"),
+    }
+}
+
+fn method(view: &View) -> Vec<String> {
+    let settings = &view.results.settings;
+    let mut said = vec![
+        format!(
+            "Each row is a server and a load, two processes. At each fixed setting a row was measured {} for {} s, after {} s that do not \
+             count.",
+            if settings.rounds == 1 { "once".to_owned() } else { format!("{} times", settings.rounds) },
+            settings.round_seconds,
+            settings.warm_up_seconds
+        ),
+        "A figure is the median over the rounds, with the least and the most of them. Rows are said to differ where these ranges do not \
+         overlap; of fewer than three rounds, and of sweeps, each value is taken to be off by 5 % or by what rounds differed by, if that \
+         is more."
+            .to_owned(),
+        "Round trips at fixed settings are of a closed loop: a request follows when an answer has come. Where a rate is asked for, \
+         requests come by Poisson arrivals, and times count from when a request was due."
+            .to_owned(),
+        "A row is marked as limited by its client from 90 % of what the same load reaches against a server that does nearly nothing."
+            .to_owned(),
+        "CPU, cycles, instructions, copies and frames are the server's, for each request that it answered. A server that polls is always \
+         busy. What is copied below, by the kernel or a driver, is known from how it works, and not counted. Frames are both ways \
+         together; over kernel sockets they are reads and writes, over verbs messages."
+            .to_owned(),
+    ];
+    said.extend(view.results.notes.iter().cloned());
+    said
+}
+
+fn settings(results: &Results) -> Vec<(String, String)> {
+    let settings = &results.settings;
+    let cores = |cores: &[usize]| names::list(&cores.iter().map(usize::to_string).collect::<Vec<_>>());
+    let points: Vec<_> = settings.points.iter().map(|point| names::short_point(*point)).collect();
+    let mut facts = vec![
+        ("Requests".to_owned(), format!("{} bytes of an echo and of a value", settings.size)),
+        ("Fixed settings".to_owned(), format!("{} (connections × requests on the way on each)", points.join(", "))),
+        (
+            "Keys".to_owned(),
+            format!(
+                "{}, {:.0} % of requests are GETs, asked for by Zipf's law with exponent {}",
+                grouped(settings.keys as f64, 0),
+                settings.get_ratio * 100.0,
+                settings.zipf
+            ),
+        ),
+    ];
+    for (who, on) in [("Server's cores", &settings.server_cores), ("Load's cores", &settings.load_cores)] {
+        if !on.is_empty() {
+            facts.push((who.to_owned(), cores(on)));
+        }
+    }
+    facts
+}
+
+fn tuning(results: &Results, blocks: &mut Vec<Block>) {
+    blocks.push(Block::Heading(3, "What was done for the kernel's rows".to_owned()));
+    blocks.push(match results.settings.kernel_tuning.is_empty() {
+        true => Block::Text("Nothing.".to_owned()),
+        false => Block::List(results.settings.kernel_tuning.clone()),
+    });
+}
+
+fn machine(results: &Results) -> Vec<(String, String)> {
+    let mut facts = facts(&results.machine);
+    if let Some(machine) = &results.load_machine {
+        facts.iter_mut().for_each(|(name, _)| *name = format!("Server's {}", name.to_lowercase()));
+        let of_load = self::facts(machine).into_iter();
+        facts.extend(of_load.map(|(name, is)| (format!("Load's {}", name.to_lowercase()), is)));
+    }
+    facts
+}
+
+fn facts(machine: &Machine) -> Vec<(String, String)> {
+    let virtualised = match (&machine.virtualised_by, machine.emulated) {
+        (Some(by), true) => format!("{by}, its processor emulated in software"),
+        (Some(by), false) => by.clone(),
+        (None, true) => "its processor is emulated in software".to_owned(),
+        (None, false) => "not known to be".to_owned(),
+    };
+    [
+        ("Processor", format!("{}, {}", machine.cpu, names::cores(machine.cores))),
+        ("Virtualised", virtualised),
+        ("Memory", format!("{}, free hugepages {}", names::bytes(machine.memory), names::bytes(machine.hugepages))),
+        ("Kernel", machine.kernel.clone()),
+        ("Versions", machine.versions.join("; ")),
+    ]
+    .into_iter()
+    .map(|(name, is)| (name.to_owned(), is))
+    .collect()
+}
+
+fn commands(view: &View) -> Vec<(String, Vec<String>)> {
+    let line = |words: &[String]| words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ");
+    view.rows
+        .iter()
+        .filter_map(|seen| {
+            let measured = seen.measured()?;
+            let lines = [&measured.server, &measured.load]
+                .into_iter()
+                .filter(|words| !words.is_empty())
+                .map(|words| line(words));
+            Some((format!("{} ({})", names::whole(seen.row), seen.row.id), lines.collect()))
+        })
+        .collect()
+}
+
+/// As a shell takes it for one word.
+fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_alphanumeric() || "-_=+.,:/@%".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::quoted;
+
+    #[test]
+    fn commands_can_be_typed() {
+        assert_eq!(
+            [quoted("--via"), quoted(""), quoted("a b"), quoted("it's")],
+            ["--via", "''", "'a b'", r"'it'\''s'"]
+        );
+    }
+}

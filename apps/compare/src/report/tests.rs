@@ -1,0 +1,160 @@
+//! Whole reports.
+
+use super::*;
+use crate::results::{App, Design, FORMAT, LinkKind};
+use fixture::{measured, not_run, results};
+use view::View;
+
+#[test]
+#[ignore = "writes a report to look at into the directory that LINERATE_SAMPLE names"]
+fn a_sample_to_look_at() {
+    let dir = PathBuf::from(std::env::var_os("LINERATE_SAMPLE").expect("LINERATE_SAMPLE names a directory"));
+    write(&results(), &dir).unwrap();
+    std::fs::write(dir.join("terminal.txt"), terminal(&results())).unwrap();
+    let mut other = results();
+    other.machine.kernel = "Linux 6.1".to_owned();
+    other.rows.remove(3);
+    std::fs::write(dir.join("diff.txt"), diff(&results(), &other)).unwrap();
+}
+
+/// What each row is called in each output, and what would make it run.
+#[test]
+fn every_row_is_in_all_three_outputs_and_those_that_did_not_run_with_their_remedy() {
+    let results = results();
+    let view = View::new(&results);
+    let outputs = [html(&results), markdown(&results).replace('\\', ""), terminal(&results)];
+    for (output, kind) in outputs.iter().zip(["html", "markdown", "terminal"]) {
+        for seen in &view.rows {
+            assert!(output.contains(&seen.name), "{} is not in {kind}", seen.name);
+        }
+        for (seen, why, remedy) in view.not_run() {
+            assert!(output.contains(why) && output.contains(remedy), "{} has no remedy in {kind}", seen.name);
+        }
+        assert!(output.contains("shared with others"), "{kind} has no notes");
+    }
+}
+
+#[test]
+fn the_page_needs_nothing_from_elsewhere_and_says_how_it_was_made() {
+    let page = html(&results());
+    for foreign in ["<script", "http-equiv", "<link", "@import", "url(", "src="] {
+        assert!(!page.contains(foreign), "{foreign}");
+    }
+    assert!(!page.replace("http://www.w3.org/2000/svg", "").contains("http"));
+    for said in ["AMD EPYC 7763", "DPDK 22.11.7", "net.core.busy_poll is 50", "--listen 10.0.0.2:7", "5 times", "Zipf"]
+    {
+        assert!(page.contains(said), "{said} is missing");
+    }
+}
+
+#[test]
+fn nothing_in_results_becomes_markup() {
+    let bad = "<script>alert(\"x\")</script>&'|`*\u{1b}[31m";
+    let mut results = results();
+    results.notes = vec![bad.to_owned()];
+    results.began = bad.to_owned();
+    results.version = bad.to_owned();
+    results.settings.kernel_tuning = vec![bad.to_owned()];
+    results.machine.cpu = bad.to_owned();
+    results.machine.versions = vec![bad.to_owned()];
+    results.rows[0].id = bad.to_owned();
+    results.rows[0].link.emulated_by = Some(bad.to_owned());
+    measured(&mut results.rows[2]).server = vec![bad.to_owned()];
+    measured(&mut results.rows[2]).sweeps[0].setting = bad.to_owned();
+    measured(&mut results.rows[2]).sweeps[0].ended = Some(bad.to_owned());
+    results.rows[3].design = Design::Verbs(bad.to_owned());
+    results.rows.push(not_run(App::Kv, Design::Verbs(bad.to_owned()), LinkKind::Network, bad, bad));
+    let page = html(&results);
+    assert!(!page.contains("<script") && !page.contains("alert(\"") && !page.contains('\u{1b}'));
+    assert!(page.contains("&lt;script&gt;"));
+    let text = markdown(&results);
+    let commands = |line: &str| line.starts_with("    ");
+    assert!(!text.lines().filter(|line| !commands(line)).any(|line| line.contains("<script")));
+    assert!(!terminal(&results).contains('\u{1b}') && !diff(&results, &results).contains('\u{1b}'));
+}
+
+#[test]
+fn an_empty_and_an_interrupted_run_have_reports() {
+    let mut empty = results();
+    empty.rows.clear();
+    empty.finished = false;
+    for output in [html(&empty), markdown(&empty), terminal(&empty).replace("\n  ", " ")] {
+        assert!(output.contains("interrupted") && output.contains("no rows"));
+    }
+    let mut begun = results();
+    begun.finished = false;
+    measured(&mut begun.rows[0]).fixed.clear();
+    measured(&mut begun.rows[1]).fixed[0].rounds.clear();
+    measured(&mut begun.rows[2]).sweeps.clear();
+    measured(&mut begun.rows[3]).sweeps[0].points.clear();
+    for output in [html(&begun), markdown(&begun), terminal(&begun), diff(&begun, &results())] {
+        assert!(output.contains("interrupted") && !output.contains("NaN"));
+    }
+    assert!(html(&begun).contains("not measured here"));
+}
+
+#[test]
+fn what_was_written_is_read_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let paths = write(&results(), &dir.path().join("new")).unwrap();
+    let names: Vec<_> = paths.iter().map(|path| path.file_name().unwrap().to_str().unwrap()).collect();
+    assert_eq!(names, ["results.json", "report.html", "report.md"]);
+    assert!(read(&paths[0]).unwrap() == results());
+    assert_eq!(std::fs::read_dir(dir.path().join("new")).unwrap().count(), 3, "nothing else is left");
+}
+
+#[test]
+fn files_that_are_no_results_are_named_with_what_to_do() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("results.json");
+    let whole = serde_json::to_string(&results()).unwrap();
+    let cases = [
+        (String::new(), "it ends in the middle"),
+        (whole[..whole.len() / 2].to_owned(), "it ends in the middle"),
+        ("hello".to_owned(), "no results of linerate compare"),
+        ("{\"requests\":1}".to_owned(), "no results of linerate compare"),
+        (format!("{{\"format\":{FORMAT},\"a\\nb\":1}}"), "no results of linerate compare"),
+        ("{\"format\":99}".to_owned(), "its format is 99"),
+    ];
+    for (text, expected) in cases {
+        std::fs::write(&path, text).unwrap();
+        let said = read(&path).unwrap_err().to_string();
+        assert!(said.contains(expected) && said.starts_with(path.to_str().unwrap()), "{said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+    }
+    let said = read(&dir.path().join("none")).unwrap_err().to_string();
+    assert!(said.contains("name the results.json"), "{said}");
+    std::fs::write(dir.path().join("file"), "").unwrap();
+    assert!(matches!(write(&results(), &dir.path().join("file")), Err(ReportError::Write { .. })));
+}
+
+#[test]
+fn a_run_beside_itself_has_no_differences() {
+    let text = diff(&results(), &results());
+    assert!(text.contains("Settings and machine are the same."));
+    assert!(!text.contains(" more\n") && !text.contains(" less\n") && text.contains(" overlap\n"));
+    assert!(!text.contains("only."));
+}
+
+#[test]
+fn what_differs_between_runs_is_said_first_and_then_each_row() {
+    let mut other = results();
+    other.machine.kernel = "Linux 6.1".to_owned();
+    other.settings.size = 128;
+    for fixed in &mut measured(&mut other.rows[2]).fixed {
+        fixed.rounds.iter_mut().for_each(|round| round.requests *= 2);
+    }
+    let gone = other.rows.remove(5);
+    other.rows.last_mut().unwrap().outcome = not_run(App::Kv, Design::Native, LinkKind::Tap, "a", "b").outcome;
+    for text in [diff(&results(), &other), diff_markdown(&results(), &other).replace('\\', "")] {
+        let (kernel, table) = (text.find("machine: kernel").unwrap(), text.find("requests/s").unwrap());
+        assert!(kernel < table && text.contains("Linux 6.1") && text.contains("settings: size"));
+        let line = text
+            .lines()
+            .find(|line| line.contains("native inline · virtio-user") && line.contains("requests/s"))
+            .unwrap();
+        assert!(line.contains("2.00") && line.contains("more"), "{line}");
+        assert!(text.contains(&format!("{} is in A only.", names::whole(&gone))), "{text}");
+        assert!(text.contains("kv: verbs one-sided · veth (rxe) ran in A only."));
+    }
+}

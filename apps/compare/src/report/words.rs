@@ -1,0 +1,190 @@
+//! What a comparison found, in words. Every one of them is computed from the results.
+
+mod against;
+mod caveats;
+
+use super::names::{self, list, si};
+use super::stats::Spread;
+use super::view::{Seen, View};
+use crate::results::{App, Design, Point};
+use std::cmp::Ordering;
+
+/// Said where ranges overlap.
+pub const NO_DIFFERENCE: &str = "no difference that this run can show";
+
+/// The topic of what did not run.
+pub const NOT_RUN: &str = "Did not run";
+
+/// What was found of one thing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finding {
+    /// The thing.
+    pub topic: String,
+    /// What was found: a sentence or two each.
+    pub sentences: Vec<String>,
+}
+
+/// All that was found, the most important first.
+pub fn findings(view: &View) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let mut say = |topic: String, sentences: Vec<String>| {
+        if !sentences.is_empty() {
+            findings.push(Finding { topic, sentences });
+        }
+    };
+    say("This run".to_owned(), caveats::run(view));
+    for app in view.apps() {
+        say(format!("{}: throughput", app.title()), throughput(view, app));
+        say(format!("{}: latency", app.title()), latency(view, app));
+        say(format!("{}: native and kernel", app.title()), against::kernel(view, app));
+        say(format!("{}: inline and split", app.title()), against::split(view, app));
+        say(format!("{}: verbs", app.title()), against::verbs(view, app));
+    }
+    say("Emulated devices".to_owned(), caveats::emulated(view));
+    say("Links".to_owned(), caveats::links(view));
+    say("Limited by the client".to_owned(), caveats::clients(view));
+    say("Shared cores".to_owned(), caveats::shared(view));
+    say("Core to core".to_owned(), caveats::distance(view));
+    say("Errors".to_owned(), caveats::errors(view));
+    say(NOT_RUN.to_owned(), caveats::not_run(view));
+    findings
+}
+
+/// A row, and what is looked at of it.
+type Figure<'v, 'a> = (&'v Seen<'a>, Spread);
+
+/// The rows that nothing that was measured is better than, the best median first, and the best of the others.
+fn best<'v, 'a>(rows: &[Figure<'v, 'a>], better: Ordering) -> (Vec<Figure<'v, 'a>>, Option<Figure<'v, 'a>>) {
+    let mut sorted = rows.to_vec();
+    sorted.sort_by(|(_, a), (_, b)| match better {
+        Ordering::Greater => b.median.total_cmp(&a.median),
+        _ => a.median.total_cmp(&b.median),
+    });
+    let Some((_, first)) = sorted.first().copied() else { return (Vec::new(), None) };
+    let (equal, rest): (Vec<_>, Vec<_>) = sorted.into_iter().partition(|(_, other)| first.against(other).is_none());
+    (equal, rest.first().copied())
+}
+
+fn names(rows: &[(&Seen, Spread)]) -> String {
+    list(&rows.iter().map(|(seen, _)| seen.name.clone()).collect::<Vec<_>>())
+}
+
+/// Half of `a to b`.
+fn range(spread: &Spread, show: impl Fn(f64) -> String) -> String {
+    let (low, high) = (show(spread.min), show(spread.max));
+    if low == high { String::new() } else { format!(" ({low} to {high})") }
+}
+
+/// `3.14 times (2.90 to 3.40)`.
+fn times((median, low, high): (f64, f64, f64)) -> String {
+    format!("{} times ({} to {})", names::three(median), names::three(low), names::three(high))
+}
+
+fn micros(us: f64) -> String {
+    format!("{} µs", names::three(us))
+}
+
+fn throughput(view: &View, app: App) -> Vec<String> {
+    let mut said = Vec::new();
+    let Some(&most) = view.points(app).last() else { return said };
+    let rows: Vec<_> =
+        view.ran(app).filter(|seen| seen.is_reliable()).filter_map(|seen| Some((seen, seen.rate(most)?))).collect();
+    let (equal, next) = best(&rows, Ordering::Greater);
+    let Some(&(first, rate)) = equal.first() else { return said };
+    let with = names::point(most);
+    match &equal[..] {
+        [_] => said.push(format!(
+            "On {with}, {} answered the most: {} requests/s{}.",
+            first.name,
+            si(rate.median),
+            range(&rate, si)
+        )),
+        several => said.push(format!(
+            "On {with}, {} answered the most, between {} and {} requests/s; between them there is {NO_DIFFERENCE}.",
+            names(several),
+            si(several.iter().map(|(_, rate)| rate.min).fold(f64::INFINITY, f64::min)),
+            si(several.iter().map(|(_, rate)| rate.max).fold(0.0, f64::max)),
+        )),
+    }
+    if let ([_], Some((next, theirs))) = (&equal[..], next)
+        && let Some(more) = rate.times(&theirs)
+    {
+        said.push(format!("That is {} what the next did, {}.", times(more), next.name));
+    }
+    if first.at(most).is_some_and(|stats| stats.is_limited_by_client()) {
+        said.push(format!("The client of {} was the limit, so it may be faster than that.", first.name));
+    }
+    said.extend(unprotected(view, app, most));
+    said
+}
+
+/// What a link does without TCP, and what part of that the engines reach.
+fn unprotected(view: &View, app: App, point: Point) -> Vec<String> {
+    let mut said = Vec::new();
+    for bare in view.ran(app).filter(|seen| !seen.is_reliable()) {
+        let Some(rate) = bare.rate(point) else { continue };
+        let what =
+            if bare.row.design == Design::Raw { "frames, without any protocol," } else { "datagrams, without TCP," };
+        let parts: Vec<String> = view
+            .ran(app)
+            .filter(|seen| seen.is_inline(&Design::Native) && seen.row.link == bare.row.link)
+            .filter_map(|seen| {
+                let own = seen.rate(point)?;
+                Some(match own.against(&rate) {
+                    // Only because requests of one connection that wait share a segment.
+                    Some(_) if own.median > rate.median && point.depth > 1 => format!(
+                        "{} answered {:.2} times as many requests, which several to a segment allow",
+                        seen.name,
+                        own.median / rate.median
+                    ),
+                    Some(_) => format!("{} reached {:.0} % of that", seen.name, 100.0 * own.median / rate.median),
+                    None => format!("to {} there is {NO_DIFFERENCE}", seen.name),
+                })
+            })
+            .collect();
+        let parts = if parts.is_empty() { String::new() } else { format!("; {}", list(&parts)) };
+        said.push(format!(
+            "Over {}, {} {what} came back in a second{parts}.",
+            bare.row.link.kind.name(),
+            si(rate.median)
+        ));
+    }
+    said
+}
+
+fn latency(view: &View, app: App) -> Vec<String> {
+    let mut said = Vec::new();
+    let Some(&least) = view.points(app).first() else { return said };
+    let rows: Vec<_> =
+        view.ran(app).filter(|seen| seen.is_reliable()).filter_map(|seen| Some((seen, seen.p50(least)?))).collect();
+    let (equal, next) = best(&rows, Ordering::Less);
+    let Some(&(first, p50)) = equal.first() else { return said };
+    let with = names::point(least);
+    match &equal[..] {
+        [_] => {
+            let p99 = first.at(least).and_then(|stats| stats.rtt[2]);
+            let p99 = p99.map_or(String::new(), |p99| format!(", p99 {}{}", micros(p99.median), range(&p99, micros)));
+            said.push(format!(
+                "On {with}, {} had the shortest round trips: p50 {}{}{p99}.",
+                first.name,
+                micros(p50.median),
+                range(&p50, micros)
+            ));
+        }
+        several => said.push(format!(
+            "On {with}, {} had the shortest round trips, p50 {} to {}; between them there is {NO_DIFFERENCE}.",
+            names(several),
+            micros(several.iter().map(|(_, p50)| p50.min).fold(f64::INFINITY, f64::min)),
+            micros(several.iter().map(|(_, p50)| p50.max).fold(0.0, f64::max)),
+        )),
+    }
+    if let ([_], Some((next, theirs))) = (&equal[..], next)
+        && let Some(longer) = theirs.times(&p50)
+    {
+        said.push(format!("The next, {}, took {} as long.", next.name, times(longer)));
+    }
+    said
+}
+
+#[cfg(test)]
+mod tests;

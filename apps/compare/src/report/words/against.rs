@@ -1,0 +1,209 @@
+//! Some rows against others.
+
+use super::{NO_DIFFERENCE, best, names, times};
+use crate::report::names as called;
+use crate::report::stats::{Spread, UNKNOWN};
+use crate::report::view::{Seen, View};
+use crate::results::{App, Design, Point, Swept, Threading};
+use std::cmp::Ordering;
+
+/// The kernel's row that does best at this setting, of those of one mode.
+fn baseline<'v, 'a>(
+    view: &'v View<'a>,
+    app: App,
+    design: &Design,
+    better: Ordering,
+    of: impl Fn(&Seen) -> Option<Spread>,
+) -> Option<(&'v Seen<'a>, Spread)> {
+    let rows: Vec<_> =
+        view.ran(app).filter(|seen| seen.row.design == *design).filter_map(|seen| Some((seen, of(seen)?))).collect();
+    best(&rows, better).0.first().copied()
+}
+
+/// The native engine, its service inline, against the kernel's sockets.
+pub fn kernel(view: &View, app: App) -> Vec<String> {
+    let mut said = Vec::new();
+    let points = view.points(app);
+    let (Some(&least), Some(&most)) = (points.first(), points.last()) else { return said };
+    let natives: Vec<_> = view
+        .ran(app)
+        .filter(|seen| seen.is_inline(&Design::Native))
+        .filter_map(|seen| Some((seen, seen.rate(most)?)))
+        .collect();
+    // Where it ran over several links, the tables have the others.
+    let Some((native, _)) = best(&natives, Ordering::Greater).0.first().copied() else {
+        return vec!["There is no row of the native engine with its service inline to compare.".to_owned()];
+    };
+    let (mut rates, mut trips, mut kinds) = (Vec::new(), Vec::new(), Vec::new());
+    for mode in [Design::KernelSleeping, Design::KernelSpinning] {
+        if let Some(own) = native.rate(most)
+            && let Some((kernel, theirs)) = baseline(view, app, &mode, Ordering::Greater, |seen| seen.rate(most))
+        {
+            kinds.push(kernel.row.link.kind);
+            rates.push(match (own.against(&theirs), own.times(&theirs)) {
+                (Some(_), Some(more)) => format!("{} the requests/s of {}", times(more), kernel.name),
+                _ => format!("{NO_DIFFERENCE} from {}", kernel.name),
+            });
+        }
+        if let Some(own) = native.p50(least)
+            && let Some((kernel, theirs)) = baseline(view, app, &mode, Ordering::Less, |seen| seen.p50(least))
+        {
+            trips.push(match (own.against(&theirs), theirs.times(&own), own.times(&theirs)) {
+                (Some(Ordering::Less), Some(shorter), _) => {
+                    format!("{} shorter than over {}", times(shorter), kernel.name)
+                }
+                (Some(_), _, Some(longer)) => format!("{} as long as over {}", times(longer), kernel.name),
+                _ => format!("with {NO_DIFFERENCE} from {}", kernel.name),
+            });
+        }
+    }
+    if !rates.is_empty() {
+        said.push(format!("On {}, {} had {}.", called::point(most), native.name, called::list(&rates)));
+    }
+    if !trips.is_empty() {
+        said.push(format!("On {}, its median round trips were {}.", called::point(least), called::list(&trips)));
+    }
+    if kinds.iter().any(|kind| *kind != native.row.link.kind) {
+        said.push("These rows are over different kinds of links, so not all of it is the stack's doing.".to_owned());
+    }
+    if said.is_empty() {
+        said.push("No row of kernel sockets ran that the native engine could be compared with.".to_owned());
+    }
+    said
+}
+
+/// Services on a thread of their own against those on the worker's.
+pub fn split(view: &View, app: App) -> Vec<String> {
+    let mut said = Vec::new();
+    for split in view.ran(app).filter(|seen| seen.row.threading == Some(Threading::Split)) {
+        let inline = view.ran(app).find(|seen| {
+            seen.row.threading == Some(Threading::Inline)
+                && seen.row.design == split.row.design
+                && seen.row.link == split.row.link
+        });
+        let Some(inline) = inline else { continue };
+        let shown: Vec<String> = view.points(app).into_iter().filter_map(|point| at(inline, split, point)).collect();
+        if !shown.is_empty() {
+            said.push(format!("Of {} and {}: {}.", inline.name, split.name, shown.join("; ")));
+        }
+        said.extend(overtakes(inline, split));
+    }
+    said
+}
+
+fn at(inline: &Seen, split: &Seen, point: Point) -> Option<String> {
+    let (own, theirs) = (inline.rate(point)?, split.rate(point)?);
+    let with = called::point(point);
+    Some(match own.against(&theirs) {
+        None => format!("on {with}, {NO_DIFFERENCE}"),
+        Some(Ordering::Less) => format!("on {with}, split had {} the requests/s", times(theirs.times(&own)?)),
+        Some(_) => format!("on {with}, inline had {} the requests/s", times(own.times(&theirs)?)),
+    })
+}
+
+/// From which service time on a thread of its own is worth it. Each value was measured once: what the rows' rounds differed by at
+/// the fixed settings is what it may be off by.
+fn overtakes(inline: &Seen, split: &Seen) -> Option<String> {
+    let (ours, theirs) = (inline.sweep(Swept::ServiceTime)?, split.sweep(Swept::ServiceTime)?);
+    let off = inline.noise().max(split.noise()).max(UNKNOWN);
+    let shown: Vec<(f64, Option<Ordering>)> = ours
+        .points
+        .iter()
+        .filter_map(|own| {
+            let other = theirs.points.iter().find(|other| other.x == own.x)?;
+            let [own_rate, other_rate] = [own.rate, other.rate].map(Spread::once);
+            Some((own.x, other_rate?.widened(off).against(&own_rate?.widened(off))))
+        })
+        .collect();
+    let (first, last) = (shown.first()?.0, shown.last()?.0);
+    let us = |x: f64| format!("{x} µs");
+    let is_ahead = |at: usize| shown[at].1 == Some(Ordering::Greater);
+    let ahead: Vec<usize> = (0..shown.len()).filter(|&at| is_ahead(at)).collect();
+    let how = |at: usize| match shown[at].1 {
+        None => format!("at {} there is {NO_DIFFERENCE}", us(shown[at].0)),
+        Some(_) => format!("at {} inline is ahead", us(shown[at].0)),
+    };
+    let (Some(&from), Some(&until)) = (ahead.first(), ahead.last()) else {
+        return Some(match shown.iter().all(|(_, ahead)| ahead.is_none()) {
+            true => {
+                let (first, last) = (us(first), us(last));
+                format!("From {first} to {last} of service time there is {NO_DIFFERENCE} between inline and split.")
+            }
+            false => format!("Up to {} of service time, split did not overtake inline.", us(last)),
+        });
+    };
+    if until - from + 1 > ahead.len() {
+        let at: Vec<_> = ahead.iter().map(|&at| us(shown[at].0)).collect();
+        return Some(format!("Split was ahead where the service takes {}, and not between.", called::list(&at)));
+    }
+    let mut said = match from {
+        0 => format!("Split was ahead from the shortest service time that was measured, {},", us(first)),
+        _ => format!(
+            "Split overtakes inline once the service takes {} for a request ({}),",
+            us(shown[from].0),
+            how(from - 1)
+        ),
+    };
+    said += &match until + 1 < shown.len() {
+        true => format!(" up to {}; {}.", us(shown[until].0), how(until + 1)),
+        false => format!(" up to the longest, {}.", us(last)),
+    };
+    Some(said + " Its service has a thread more.")
+}
+
+/// Verbs against the native engine.
+pub fn verbs(view: &View, app: App) -> Vec<String> {
+    let mut said = Vec::new();
+    let points = view.points(app);
+    let (Some(&least), Some(&most)) = (points.first(), points.last()) else { return said };
+    let verbs: Vec<_> = view.ran(app).filter(|seen| matches!(seen.row.design, Design::Verbs(_))).collect();
+    let of = |of: &dyn Fn(&Seen) -> Option<Spread>| {
+        verbs.iter().filter_map(|seen| Some((*seen, of(seen)?))).collect::<Vec<_>>()
+    };
+    let native = |of: &dyn Fn(&Seen) -> Option<Spread>, better| {
+        let rows: Vec<_> = view
+            .ran(app)
+            .filter(|seen| seen.is_inline(&Design::Native))
+            .filter_map(|seen| Some((seen, of(seen)?)))
+            .collect();
+        best(&rows, better).0.first().copied()
+    };
+    let by_rate = |seen: &Seen| seen.rate(most);
+    let (equal, _) = best(&of(&by_rate), Ordering::Greater);
+    if let Some((_, rate)) = equal.first() {
+        let among = if equal.len() > 1 { format!(" (between them, {NO_DIFFERENCE})") } else { String::new() };
+        let to = native(&by_rate, Ordering::Greater).map_or(String::new(), |(native, own)| {
+            match (rate.against(&own), rate.times(&own)) {
+                (Some(_), Some(part)) => format!(", {} those of {}", times(part), native.name),
+                _ => format!(", {NO_DIFFERENCE} from {}", native.name),
+            }
+        });
+        said.push(format!(
+            "On {}, {} had the most requests/s of the verbs rows{among}: {}{to}.",
+            called::point(most),
+            names(&equal),
+            called::si(rate.median)
+        ));
+    }
+    let by_trip = |seen: &Seen| seen.p50(least);
+    let (equal, _) = best(&of(&by_trip), Ordering::Less);
+    if let Some((_, p50)) = equal.first() {
+        let among = if equal.len() > 1 { format!(" (between them, {NO_DIFFERENCE})") } else { String::new() };
+        let to = native(&by_trip, Ordering::Less).map_or(String::new(), |(native, own)| {
+            match (p50.against(&own), p50.times(&own)) {
+                (Some(_), Some(part)) => format!(", {} that of {}", times(part), native.name),
+                _ => format!(", {NO_DIFFERENCE} from {}", native.name),
+            }
+        });
+        said.push(format!(
+            "On {}, {} had their shortest median round trip{among}: {}{to}.",
+            called::point(least),
+            names(&equal),
+            super::micros(p50.median)
+        ));
+    }
+    if let Some(by) = verbs.iter().find_map(|seen| seen.row.link.emulated_by.as_ref()) {
+        said.push(format!("The device is emulated in software by {by}: this says nothing of RDMA hardware."));
+    }
+    said
+}

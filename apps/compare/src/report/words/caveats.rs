@@ -1,0 +1,188 @@
+//! What has to be known to read the figures.
+
+use crate::report::names::{self, list, three};
+use crate::report::stats::{NEAR_CEILING, PointStats};
+use crate::report::view::{View, distinct};
+use crate::results::Design;
+
+/// Of the run as a whole.
+pub fn run(view: &View) -> Vec<String> {
+    let results = view.results;
+    let mut said = Vec::new();
+    let ran = view.rows.iter().filter(|seen| seen.measured().is_some()).count();
+    if !results.finished {
+        said.push(
+            "It was interrupted: what is missing was not measured, and rounds may be fewer than were asked for."
+                .to_owned(),
+        );
+    }
+    match (ran, view.rows.len()) {
+        (_, 0) => said.push("It has no rows: nothing was compared.".to_owned()),
+        (0, _) => said.push("Nothing ran, so there is nothing to compare.".to_owned()),
+        (ran, all) if ran == all => said.push(format!("All {all} rows ran.")),
+        (ran, all) => said.push(format!("{ran} of {all} rows ran.")),
+    }
+    if results.machine.emulated || results.load_machine.as_ref().is_some_and(|machine| machine.emulated) {
+        said.push("The processor is emulated in software: no time or rate here says anything of hardware.".to_owned());
+    }
+    if ran > 0 && results.settings.rounds < 3 {
+        said.push(
+            "With fewer than three rounds, no spread is known; what differs by less than a tenth is taken as equal."
+                .to_owned(),
+        );
+    }
+    if results.settings.quick {
+        said.push("It was the short comparison.".to_owned());
+    }
+    said
+}
+
+/// Of what no device stands behind.
+pub fn emulated(view: &View) -> Vec<String> {
+    let mut said = vec!["What an emulated device does says nothing of hardware.".to_owned()];
+    let rows: Vec<_> =
+        view.rows.iter().filter(|seen| seen.measured().is_some() && seen.row.link.emulated_by.is_some()).collect();
+    for by in distinct(rows.iter().filter_map(|seen| seen.row.link.emulated_by.as_ref())) {
+        let names: Vec<_> = rows
+            .iter()
+            .filter(|seen| seen.row.link.emulated_by.as_ref() == Some(by))
+            .map(|seen| names::whole(seen.row))
+            .collect();
+        said.push(format!("By {by}: {}.", list(&names)));
+    }
+    if rows.is_empty() {
+        said.push("No row here had one.".to_owned());
+    }
+    let verbs = view.rows.iter().any(|seen| matches!(seen.row.design, Design::Verbs(_)) && seen.measured().is_some());
+    if !verbs {
+        said.push("No verbs row ran, so nothing is said of RDMA.".to_owned());
+    }
+    said
+}
+
+/// Of which kind the rows are.
+pub fn links(view: &View) -> Vec<String> {
+    let kinds = distinct(view.rows.iter().filter(|seen| seen.measured().is_some()).map(|seen| seen.row.link.kind));
+    let mut said = Vec::new();
+    if kinds.len() > 1 {
+        said.push(
+            "Rows over different kinds of links are not alike: they differ in what is between the two processes, and not only in who \
+             carries the requests."
+                .to_owned(),
+        );
+    }
+    for kind in kinds {
+        let names = view.rows.iter().filter(|seen| seen.measured().is_some() && seen.row.link.kind == kind);
+        let names = distinct(names.map(|seen| names::design(seen.row)));
+        said.push(format!("Over {} ({}): {}.", kind.name(), kind.is(), names.join("; ")));
+    }
+    said
+}
+
+/// Of rows that could do more.
+pub fn clients(view: &View) -> Vec<String> {
+    let mut known = false;
+    let mut near = Vec::new();
+    for seen in &view.rows {
+        known |= seen.points.iter().any(|(_, stats)| stats.of_ceiling.is_some());
+        let at: Vec<_> = seen
+            .points
+            .iter()
+            .filter(|(_, stats)| stats.is_limited_by_client())
+            .map(|(at, _)| names::short_point(*at))
+            .collect();
+        if !at.is_empty() {
+            near.push(format!("{} ({})", names::whole(seen.row), at.join(", ")));
+        }
+    }
+    let part = format!("{:.0}", NEAR_CEILING * 100.0);
+    match (near.is_empty(), known) {
+        (false, _) => vec![format!(
+            "These reached {part} % and more of what their client can do against a server that does nearly nothing, and may be faster \
+             than is shown (connections × requests on the way): {}.",
+            list(&near)
+        )],
+        (true, true) => vec![format!("No row came to {part} % of what its client can do.")],
+        (true, false) if view.rows.iter().any(|seen| seen.measured().is_some()) => {
+            vec!["What the clients can do was not measured: any row may be limited by its client.".to_owned()]
+        }
+        (true, false) => Vec::new(),
+    }
+}
+
+/// Of rows whose threads waited for each other.
+pub fn shared(view: &View) -> Vec<String> {
+    let ran = || view.rows.iter().filter(|seen| seen.measured().is_some());
+    let names: Vec<_> = ran().filter(|seen| seen.row.co_scheduled).map(|seen| names::whole(seen.row)).collect();
+    match names.is_empty() {
+        false => vec![format!(
+            "For want of cores, polling threads of these took turns on one, which they would not with a core each: {}.",
+            list(&names)
+        )],
+        true if ran().next().is_some() => vec!["Every polling thread had a core of its own.".to_owned()],
+        true => Vec::new(),
+    }
+}
+
+/// How far the cores were from each other.
+pub fn distance(view: &View) -> Vec<String> {
+    let all = view.rows.iter().flat_map(|seen| &seen.points).filter_map(|(_, stats)| stats.transfer_ns);
+    let (least, most) = all.fold((f64::INFINITY, 0.0_f64), |(least, most), ns| (least.min(ns.min), most.max(ns.max)));
+    if most < 2.0 * least || !least.is_finite() {
+        return Vec::new();
+    }
+    vec![format!(
+        "A cache line took between {} and {} ns from the server's core to the load's: the host moved them, and rows that were measured \
+         at different distances are not alike. The table of all figures has the distance of each.",
+        three(least),
+        three(most)
+    )]
+}
+
+/// What went wrong.
+pub fn errors(view: &View) -> Vec<String> {
+    let wrong: Vec<_> = view
+        .rows
+        .iter()
+        .filter_map(|seen| {
+            let sweeps = seen.measured().into_iter().flat_map(|measured| &measured.sweeps);
+            let errors = seen.points.iter().map(|(_, PointStats { errors, .. })| errors).sum::<u64>()
+                + sweeps.flat_map(|sweep| &sweep.points).map(|point| point.errors).sum::<u64>();
+            (errors > 0).then(|| format!("{} ({errors})", names::whole(seen.row)))
+        })
+        .collect();
+    let silent: Vec<_> = view
+        .rows
+        .iter()
+        .filter(|seen| seen.points.iter().any(|(_, stats)| stats.rate.is_none_or(|rate| rate.median == 0.0)))
+        .map(|seen| names::whole(seen.row))
+        .collect();
+    let mut said = Vec::new();
+    if !wrong.is_empty() {
+        said.push(format!("Requests were not answered, or wrongly, or connections were lost: {}.", list(&wrong)));
+    }
+    if !silent.is_empty() {
+        said.push(format!("Nothing was answered at a setting at least: {}.", list(&silent)));
+    }
+    said
+}
+
+/// What is missing, and what would make it run.
+pub fn not_run(view: &View) -> Vec<String> {
+    let all: Vec<_> = view.not_run().collect();
+    distinct(all.iter().map(|(_, why, remedy)| (*why, *remedy)))
+        .into_iter()
+        .map(|(why, remedy)| {
+            let names =
+                all.iter().filter(|(_, w, r)| (*w, *r) == (why, remedy)).map(|(seen, ..)| names::whole(seen.row));
+            let names = list(&names.collect::<Vec<_>>());
+            format!("{names}: {} To run: {}", ended(why), ended(remedy))
+        })
+        .collect()
+}
+
+/// With a full stop.
+fn ended(text: &str) -> String {
+    let text = text.trim();
+    if text.ends_with(['.', '!', '?']) { text.to_owned() } else { format!("{text}.") }
+}

@@ -1,0 +1,200 @@
+//! The words change with what was found.
+
+use super::*;
+use crate::report::fixture::{self, DEEP, ONE, measured, not_run, results, row};
+use crate::results::{LinkKind, Results, Row, Swept, Threading};
+
+fn said(results: &Results, topic: &str) -> String {
+    let all = findings(&View::new(results));
+    all.iter()
+        .filter(|finding| finding.topic.contains(topic))
+        .map(|finding| finding.sentences.join(" "))
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
+fn echo(rows: Vec<Row>) -> Results {
+    Results { rows, ..results() }
+}
+
+fn native(ns: f64, rtt_us: f64) -> Row {
+    row(App::Echo, Design::Native, LinkKind::VirtioUser, Some(Threading::Inline), ns, rtt_us)
+}
+
+fn split(ns: f64, rtt_us: f64) -> Row {
+    row(App::Echo, Design::Native, LinkKind::VirtioUser, Some(Threading::Split), ns, rtt_us)
+}
+
+fn kernel(design: Design, ns: f64, rtt_us: f64) -> Row {
+    row(App::Echo, design, LinkKind::Loopback, Some(Threading::Inline), ns, rtt_us)
+}
+
+#[test]
+fn the_fastest_is_who_was_and_not_raw_frames() {
+    let fast = said(&results(), "Echo: throughput");
+    assert!(fast.contains("native inline · virtio-user answered the most: 5."), "{fast}");
+    assert!(
+        fast.contains("frames, without any protocol, came back in a second; native inline · virtio-user reached 4"),
+        "{fast}"
+    );
+    let slow = said(&echo(vec![native(9000.0, 80.0), kernel(Design::KernelSpinning, 3000.0, 9.0)]), "Echo: throughput");
+    assert!(slow.contains("kernel spinning inline · loopback answered the most: 3"), "{slow}");
+    assert!(slow.contains("next did, native inline · virtio-user."), "{slow}");
+}
+
+#[test]
+fn rows_whose_spreads_overlap_are_not_told_apart() {
+    let equal = echo(vec![native(1000.0, 10.0), kernel(Design::KernelSpinning, 1001.0, 10.01)]);
+    for topic in ["throughput", "latency", "native and kernel"] {
+        let text = said(&equal, &format!("Echo: {topic}"));
+        assert!(text.contains(NO_DIFFERENCE), "{topic}: {text}");
+        assert!(!text.contains("times"), "{topic}: {text}");
+    }
+}
+
+#[test]
+fn one_round_shows_only_what_differs_by_more_than_a_tenth() {
+    let mut rows = vec![native(1000.0, 10.0), kernel(Design::KernelSpinning, 1070.0, 10.7)];
+    for row in &mut rows {
+        measured(row).fixed.iter_mut().for_each(|fixed| fixed.rounds.truncate(1));
+    }
+    let mut results = echo(rows);
+    results.settings.rounds = 1;
+    assert!(said(&results, "Echo: throughput").contains(NO_DIFFERENCE));
+    assert!(said(&results, "This run").contains("no spread is known"));
+}
+
+#[test]
+fn native_is_compared_with_sleeping_and_with_spinning_kernel_sockets() {
+    let text = said(&results(), "Echo: native and kernel");
+    assert!(text.contains("the requests/s of kernel sleeping inline · loopback"), "{text}");
+    assert!(text.contains("the requests/s of kernel spinning inline · loopback"), "{text}");
+    assert!(text.contains("shorter than over kernel sleeping"), "{text}");
+    let worse =
+        said(&echo(vec![native(9000.0, 90.0), kernel(Design::KernelSleeping, 900.0, 9.0)]), "native and kernel");
+    assert!(worse.contains("had 0.10") && worse.contains("as long as over kernel sleeping"), "{worse}");
+    assert!(said(&echo(vec![native(1.0, 1.0)]), "native and kernel").contains("No row of kernel sockets ran"));
+    let alone = echo(vec![kernel(Design::KernelSleeping, 900.0, 9.0)]);
+    assert!(said(&alone, "native and kernel").contains("no row of the native engine"));
+}
+
+/// Inline and split rows whose rates at each service time are these.
+fn service_times(inline: &[f64], other: &[f64]) -> String {
+    let mut rows = vec![native(200.0, 1.4), split(300.0, 2.1)];
+    for (row, rates) in rows.iter_mut().zip([inline, other]) {
+        let sweep = measured(row).sweeps.iter_mut().find(|sweep| sweep.of == Swept::ServiceTime).unwrap();
+        sweep.points.truncate(rates.len());
+        sweep.points.iter_mut().zip(rates).for_each(|(point, rate)| point.rate = *rate);
+    }
+    said(&echo(rows), "Echo: inline and split")
+}
+
+#[test]
+fn where_split_overtakes_is_read_off_the_sweep() {
+    let text = service_times(&[200.0, 100.0, 50.0], &[100.0, 101.0, 80.0]);
+    assert!(text.contains("inline had 1.5"), "{text}");
+    assert!(text.contains("once the service takes 1 µs for a request (at 0.5 µs there is no difference"), "{text}");
+    let text = service_times(&[200.0, 100.0, 50.0], &[100.0, 150.0, 50.0]);
+    assert!(text.contains("(at 0 µs inline is ahead), up to 0.5 µs; at 1 µs there is no difference"), "{text}");
+    assert!(
+        service_times(&[9.0, 9.0], &[20.0, 20.0])
+            .contains("from the shortest service time that was measured, 0 µs, up to the longest")
+    );
+    assert!(service_times(&[9.0, 9.0], &[2.0, 2.0]).contains("Up to 0.5 µs of service time, split did not overtake"));
+    assert!(
+        service_times(&[9.0, 9.0], &[9.0, 9.0])
+            .contains("no difference that this run can show between inline and split")
+    );
+    assert!(service_times(&[9.0, 9.0, 9.0], &[20.0, 9.0, 20.0]).contains("takes 0 µs and 1 µs, and not between"));
+}
+
+#[test]
+fn emulated_devices_are_always_said_to_say_nothing() {
+    let text = said(&results(), "Emulated devices");
+    assert!(
+        text.contains("says nothing of hardware") && text.contains("By rxe: echo: verbs send · veth (rxe)"),
+        "{text}"
+    );
+    assert!(
+        said(&results(), "Echo: verbs").contains("emulated in software by rxe: this says nothing of RDMA hardware")
+    );
+    let without = echo(vec![native(200.0, 1.4)]);
+    assert_eq!(said(&without, "Echo: verbs"), "");
+    assert!(said(&without, "Emulated devices").contains("nothing is said of RDMA"));
+    let mut real = results();
+    real.rows.iter_mut().for_each(|row| row.link.emulated_by = None);
+    assert!(!said(&real, "Echo: verbs").contains("emulated"));
+    real.machine.emulated = true;
+    assert!(said(&real, "This run").contains("processor is emulated in software"));
+}
+
+#[test]
+fn what_did_not_run_is_said_with_its_remedy_and_once() {
+    let text = said(&results(), NOT_RUN);
+    assert!(
+        text.contains("echo: native · AF_XDP and kv: native · AF_XDP: the kernel has no AF_XDP. To run: boot"),
+        "{text}"
+    );
+    assert_eq!(said(&echo(vec![native(200.0, 1.4)]), NOT_RUN), "");
+}
+
+#[test]
+fn rows_that_their_clients_limit_are_named() {
+    assert!(said(&results(), "client").contains("echo: raw frames · virtio-user (64 × 1, 64 × 16)"));
+    let mut limited = echo(vec![native(200.0, 1.4)]);
+    assert!(said(&limited, "client").contains("No row came to 90 %"));
+    for ceiling in [Some(5e6), None] {
+        measured(&mut limited.rows[0]).fixed.iter_mut().for_each(|fixed| fixed.client_ceiling = ceiling);
+        let text = said(&limited, "client");
+        assert_eq!(text.contains("was not measured"), ceiling.is_none(), "{text}");
+        assert_eq!(said(&limited, "Echo: throughput").contains("was the limit"), ceiling.is_some());
+    }
+}
+
+#[test]
+fn shared_cores_kinds_of_links_and_moving_cores_are_said() {
+    assert!(said(&results(), "Shared cores").contains("echo: native split · virtio-user and kv: native split"));
+    assert!(said(&echo(vec![native(200.0, 1.4)]), "Shared cores").contains("a core of its own"));
+    let links = said(&results(), "Links");
+    assert!(
+        links.contains("are not alike") && links.contains("Over veth") && links.contains("Over loopback"),
+        "{links}"
+    );
+    assert!(!said(&echo(vec![native(200.0, 1.4)]), "Links").contains("not alike"));
+    assert_eq!(said(&results(), "Core to core"), "");
+    let mut moved = results();
+    measured(&mut moved.rows[0]).fixed[0].rounds[0].transfer_ns = Some(170.0);
+    assert!(said(&moved, "Core to core").contains("between 48.0 and 170 ns"));
+}
+
+#[test]
+fn errors_are_counted_and_silence_is_named() {
+    assert_eq!(said(&results(), "Errors"), "");
+    let mut wrong = fixture::only(|row| row.id.contains("native"));
+    measured(&mut wrong.rows[0]).fixed[0].rounds[1].errors = 3;
+    measured(&mut wrong.rows[0]).sweeps[0].points[0].errors = 4;
+    assert!(said(&wrong, "Errors").contains("echo: native inline · virtio-user (7)"));
+    measured(&mut wrong.rows[0]).fixed[0].rounds.iter_mut().for_each(|round| round.requests = 0);
+    assert!(said(&wrong, "Errors").contains("Nothing was answered at a setting at least: echo: native inline"));
+}
+
+#[test]
+fn the_settings_of_words_are_the_lightest_and_the_heaviest() {
+    assert_eq!(View::new(&results()).points(App::Echo), [ONE, fixture::MANY, DEEP]);
+    assert!(
+        said(&results(), "Echo: latency")
+            .starts_with("On 1 connection with 1 request, native inline · virtio-user had")
+    );
+    assert!(said(&results(), "Echo: throughput").starts_with("On 64 connections with 16 requests on the way on each,"));
+}
+
+#[test]
+fn nothing_that_ran_is_nothing_to_compare() {
+    let none = echo(vec![not_run(App::Echo, Design::Native, LinkKind::Memif, "no DPDK", "install it")]);
+    assert!(said(&none, "This run").contains("Nothing ran"));
+    assert_eq!(said(&none, "throughput"), "");
+    assert!(said(&echo(Vec::new()), "This run").contains("no rows"));
+    let mut interrupted = results();
+    interrupted.finished = false;
+    assert!(said(&interrupted, "This run").contains("It was interrupted"));
+}

@@ -1,0 +1,408 @@
+//! Loads of rows: what they are told, and what they print.
+
+use super::Setting;
+use super::counters::Used;
+use super::joint::Joint;
+use super::plan::Planned;
+use super::server::{Served, Server, Values, words};
+use crate::process::{Ended, Error};
+use crate::results::{App, Design, Point, Round, ServerSide, SweepPoint, Swept};
+use linerate_load::report::Percentiles;
+use serde::Deserialize;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// What a load may need beside the time that it measures: opening its port and connections, and closing them; and for each million
+/// keys to be set before.
+const AROUND: Duration = Duration::from_secs(30);
+const PER_MILLION: Duration = Duration::from_secs(60);
+/// By how much the upper end of a bucket that is kept may be above that of the first which is in it.
+const WIDTH: f64 = 1.03;
+/// How long is slept at a time while a load measures.
+const NAP: Duration = Duration::from_millis(20);
+
+/// One measurement to be made.
+#[derive(Debug, Clone, Copy)]
+pub struct Measure {
+    /// How many connections, and requests on each.
+    pub point: Point,
+    /// Bytes of a request, or of a value.
+    pub size: u32,
+    /// What is asked of the server: its application, or bytes.
+    pub served: Served,
+    /// How long.
+    pub time: Duration,
+    /// What precedes that.
+    pub warm_up: Duration,
+    /// Requests per second that are asked for; without it, as many as are answered.
+    pub rate: Option<f64>,
+    /// Each request on a connection of its own.
+    pub reconnect: bool,
+    /// What a key-value server holds.
+    pub values: Values,
+    /// Whether its keys are to be set first.
+    pub fill: bool,
+}
+
+/// What a load of requests prints, as far as it is used here.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub struct Loaded {
+    /// Requests that were answered.
+    pub requests: u64,
+    /// In so many seconds.
+    pub seconds: f64,
+    /// Requests per second.
+    pub rate: f64,
+    /// What went wrong.
+    pub errors: u64,
+    /// GETs of keys that were not there.
+    #[serde(default)]
+    pub misses: u64,
+    /// Round-trip times.
+    pub rtt_us: Percentiles,
+    /// All of them.
+    #[serde(default)]
+    pub histogram: Vec<(f64, u64)>,
+    /// Of an open loop.
+    pub open: Option<Open>,
+    /// The device below.
+    pub device: Option<Device>,
+}
+
+/// How the pace was kept.
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+pub struct Open {
+    /// Requests that were due and were not answered.
+    pub unanswered: u64,
+}
+
+/// What a load came over.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct Device {
+    /// What emulates it.
+    pub emulated_by: Option<String>,
+}
+
+/// What a load of bytes prints.
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+struct Bulk {
+    seconds: f64,
+    bytes_up: u64,
+    bytes_down: u64,
+    errors: u64,
+}
+
+/// A load that has ended.
+#[derive(Debug)]
+pub struct Done {
+    /// What it measured.
+    pub loaded: Loaded,
+    /// What its server used meanwhile, the warm-up included, if that is known.
+    pub used: Option<Used>,
+    /// Its command line.
+    pub command: Vec<String>,
+}
+
+/// Runs the load of `row` against `server`.
+pub fn run(
+    setting: &Setting,
+    joint: &Joint,
+    row: &Planned,
+    server: &mut Server,
+    measure: Measure,
+    interrupted: &AtomicBool,
+) -> Result<Done, Error> {
+    let (ended, used, command) = watched(setting, joint, row, server, measure, interrupted)?;
+    let loaded = match measure.served {
+        Served::App { .. } => serde_json::from_str::<Loaded>(&ended.printed).ok(),
+        Served::Discard | Served::Chargen => serde_json::from_str::<Bulk>(&ended.printed).ok().map(Loaded::from),
+    };
+    // One in which something went wrong has printed what was measured all the same.
+    match loaded {
+        Some(loaded) => Ok(Done { loaded, used, command }),
+        None => {
+            let what = format!("failed ({})", ended.status);
+            Err(Error::Failed { command: command.join(" "), what, said: ended.said })
+        }
+    }
+}
+
+/// Runs it, and sees what the server uses from the beginning of the warm-up to the end of the measurement.
+fn watched(
+    setting: &Setting,
+    joint: &Joint,
+    row: &Planned,
+    server: &mut Server,
+    measure: Measure,
+    interrupted: &AtomicBool,
+) -> Result<(Ended, Option<Used>, Vec<String>), Error> {
+    let command = command(setting, joint, row, (&server.address, server.ports), measure);
+    let line = words(&command);
+    server.watch(interrupted);
+    let filling = if measure.fill { PER_MILLION.mul_f64(measure.values.keys as f64 / 1e6) } else { Duration::ZERO };
+    let (limit, around) = (joint.patience(AROUND + filling), joint.patience(AROUND));
+    let mut load = joint.start(command)?;
+    let mut used = None;
+    if load.wait_until_said(&["warming up", "measuring"], limit, interrupted)? {
+        let (begun, before) = (Instant::now(), server.used(interrupted));
+        let lasts = measure.warm_up + measure.time;
+        while !interrupted.load(Ordering::Relaxed) && begun.elapsed() < lasts {
+            thread::sleep(NAP.min(lasts.saturating_sub(begun.elapsed())));
+        }
+        used = server.used(interrupted).zip(before).map(|(after, before)| after.since(before));
+    }
+    Ok((load.end(around, interrupted)?, used, line))
+}
+
+fn command(
+    setting: &Setting,
+    joint: &Joint,
+    row: &Planned,
+    (address, ports): (&str, u16),
+    measure: Measure,
+) -> Command {
+    let Measure { point, size, served, time, warm_up, rate, reconnect, values, fill } = measure;
+    let mut command = joint.at_load(&setting.linerate);
+    // It says when it begins.
+    command.arg("-v");
+    let requests = matches!(served, Served::App { .. });
+    command.args(match (served, row.app, &row.design) {
+        (_, _, Design::Raw) => ["raw", "load"],
+        (Served::Discard, ..) => ["discard", "load"],
+        (Served::Chargen, ..) => ["chargen", "load"],
+        (_, App::Echo, _) => ["echo", "load"],
+        (_, App::Kv, _) => ["kv", "load"],
+    });
+    command.args(["--json", "--cores", &setting.cores.load.to_string()]);
+    let millis = |time: Duration| format!("{}ms", time.as_millis());
+    command.args(["--duration", &millis(time)]);
+    if !warm_up.is_zero() {
+        command.args(["--warm-up", &millis(warm_up)]);
+    }
+    let words = joint.load_words();
+    if row.design == Design::Raw {
+        let depth = point.connections * point.depth;
+        command.args(&words[..2]).args(["--depth", &depth.to_string(), "--size", &size.to_string(), "--histogram"]);
+        return command;
+    }
+    command.args(words).args(&row.load).args(["--connect", address]);
+    if ports > 1 {
+        command.args(["--ports", &ports.to_string()]);
+    }
+    command.args(["--connections", &point.connections.to_string()]);
+    if !requests {
+        return command;
+    }
+    command.arg("--histogram");
+    // A connection for each request has one on the way.
+    if !reconnect {
+        command.args(["--depth", &point.depth.to_string()]);
+    }
+    if let Some(rate) = rate {
+        command.args(["--rate", &format!("{rate:.0}")]);
+    }
+    match row.app {
+        App::Echo => {
+            command.args(["--size", &size.to_string()]).args(reconnect.then_some("--reconnect"));
+        }
+        App::Kv => {
+            command.args(["--keys", &values.keys.to_string(), "--value-size", &size.to_string()]);
+            command.args(["--get-ratio", &setting.get_ratio.to_string(), "--zipf", &setting.zipf.to_string()]);
+            command.args((!fill).then_some("--no-fill"));
+        }
+    }
+    command
+}
+
+impl From<Bulk> for Loaded {
+    fn from(Bulk { seconds, bytes_up, bytes_down, errors }: Bulk) -> Loaded {
+        let requests = bytes_up + bytes_down;
+        let rate = if seconds > 0.0 { requests as f64 / seconds } else { 0.0 };
+        let (rtt_us, histogram) = (Percentiles::default(), Vec::new());
+        Loaded { requests, seconds, rate, errors, misses: 0, rtt_us, histogram, open: None, device: None }
+    }
+}
+
+/// The same histogram with wider buckets: none so narrow that it could not be told from the next in a plot.
+fn coarse(histogram: &[(f64, u64)]) -> Vec<(f64, u64)> {
+    let mut wide: Vec<(f64, u64)> = Vec::new();
+    let mut from = 0.0;
+    for (end, count) in histogram {
+        match wide.last_mut() {
+            Some((last, sum)) if *end <= from * WIDTH => (*last, *sum) = (*end, *sum + count),
+            _ => {
+                wide.push((*end, *count));
+                from = *end;
+            }
+        }
+    }
+    wide
+}
+
+impl Done {
+    /// What is kept of it as a measurement of a fixed setting. Of what the server did for the warm-up, which the load does not count, it
+    /// is taken to have been as much as in the same time later.
+    pub fn round(self, transfer_ns: Option<f64>, warm_up: Duration) -> Round {
+        let Done { loaded, used, .. } = self;
+        let whole = if loaded.seconds > 0.0 { 1.0 + warm_up.as_secs_f64() / loaded.seconds } else { 1.0 };
+        let server = ServerSide {
+            requests: (loaded.requests as f64 * whole) as u64,
+            cpu_seconds: used.map(|used| used.cpu.as_secs_f64()),
+            cycles: used.and_then(|used| used.cycles),
+            instructions: used.and_then(|used| used.instructions),
+            ..ServerSide::default()
+        };
+        Round {
+            transfer_ns,
+            requests: loaded.requests,
+            seconds: loaded.seconds,
+            errors: loaded.errors + loaded.misses,
+            rtt_us: loaded.rtt_us,
+            histogram: coarse(&loaded.histogram),
+            server,
+        }
+    }
+
+    /// With fewer connections than there should be, a figure is none of so many.
+    ///
+    /// # Errors
+    /// [`Error::Failed`], if this is one of a sweep of connections and some were not opened or were lost.
+    pub fn check(&self, of: Swept) -> Result<(), Error> {
+        if of != Swept::Connections || self.loaded.errors == 0 {
+            return Ok(());
+        }
+        let what = format!("{} connections were not there, or not to the end", self.loaded.errors);
+        Err(Error::Failed { command: self.command.join(" "), what, said: String::new() })
+    }
+
+    /// The same as one of a sweep.
+    pub fn point(&self, x: f64, measure: &Measure) -> SweepPoint {
+        let Loaded { requests, seconds, rate, errors, misses, rtt_us, open, .. } = &self.loaded;
+        let unanswered = open.map_or(0, |open| open.unanswered);
+        let saturated =
+            measure.rate.is_some_and(|asked| super::sweep::is_saturated(asked, *seconds, *requests, unanswered));
+        let rtt_us = matches!(measure.served, Served::App { .. }).then_some(*rtt_us);
+        SweepPoint { x, rate: *rate, rtt_us, saturated, errors: errors + misses }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::plan::tests::row;
+    use super::super::tests::setting;
+    use super::*;
+
+    #[test]
+    fn the_reports_of_loads_are_read() {
+        let rtt = r#""rtt_us":{"p50":1.5,"p90":2.0,"p99":3.0,"p999":4.0,"max":5.0}"#;
+        let echo = format!(
+            r#"{{"requests":10,"seconds":2.0,"rate":5.0,"bytes":640,"errors":1,{rtt},"histogram":[[1.5,7],[5.0,3]]}}"#
+        );
+        let loaded: Loaded = serde_json::from_str(&echo).unwrap();
+        assert_eq!((loaded.requests, loaded.errors, &*loaded.histogram), (10, 1, &[(1.5, 7), (5.0, 3)][..]));
+        let kv = format!(
+            r#"{{"requests":10,"seconds":2.0,"rate":5.0,"bytes":640,"errors":1,{rtt},"get":{{}},"misses":3,
+            "open":{{"rate":9.0,"unanswered":2,"late_us":{{}}}},"device":{{"name":"rxe0","emulated_by":"rxe"}}}}"#
+        );
+        let loaded: Loaded = serde_json::from_str(&kv).unwrap();
+        assert_eq!((loaded.misses, loaded.open), (3, Some(Open { unanswered: 2 })));
+        assert_eq!(loaded.device.unwrap().emulated_by.as_deref(), Some("rxe"));
+        let bulk =
+            r#"{"seconds":2.0,"bytes_up":10,"bytes_down":0,"gbit_per_s_up":1.0,"gbit_per_s_down":0.0,"errors":1}"#;
+        let loaded = Loaded::from(serde_json::from_str::<Bulk>(bulk).unwrap());
+        assert_eq!((loaded.rate, loaded.errors), (5.0, 1));
+    }
+
+    #[test]
+    fn each_row_has_its_load() {
+        let measure = Measure {
+            point: Point { connections: 64, depth: 16 },
+            size: 64,
+            served: Served::PLAIN,
+            time: Duration::from_millis(300),
+            warm_up: Duration::from_millis(60),
+            rate: None,
+            reconnect: false,
+            values: Values { keys: 1000, size: 64 },
+            fill: false,
+        };
+        let line = |id: &str, measure: Measure| {
+            let joint = if id.contains("virtio") { Joint::VirtioUser("/s".into()) } else { Joint::Loopback(None) };
+            let command = command(&setting(), &joint, &row(id), ("10.0.0.2:7", 1), measure);
+            words(&command).join(" ")
+        };
+        let common = "--json --cores 1 --duration 300ms --warm-up 60ms";
+        let via = "--via virtio-user:/s --ip 10.0.0.1/24";
+        let to = "--connect 10.0.0.2:7 --connections 64";
+        for (id, measure, expected) in [
+            (
+                "echo/virtio-user/raw",
+                measure,
+                format!("linerate -v raw load {common} --via virtio-user:/s --depth 1024 --size 64 --histogram"),
+            ),
+            (
+                "echo/virtio-user/datagrams",
+                Measure { rate: Some(5e4), ..measure },
+                format!(
+                    "linerate -v echo load {common} {via} --udp {to} --histogram --depth 16 --rate 50000 --size 64"
+                ),
+            ),
+            (
+                "kv/virtio-user/datagrams",
+                Measure { rate: Some(5e4), ..measure },
+                format!(
+                    "linerate -v kv load {common} {via} --udp --protocol memcached {to} --histogram --depth 16 --rate 50000 \
+                     --keys 1000 --value-size 64 --get-ratio 0.9 --zipf 0.99 --no-fill"
+                ),
+            ),
+            (
+                "echo/kernel/spinning",
+                Measure { reconnect: true, ..measure },
+                format!("linerate -v echo load {common} --via kernel --spin {to} --histogram --size 64 --reconnect"),
+            ),
+            (
+                "kv/virtio-user/smoltcp",
+                measure,
+                format!(
+                    "linerate -v kv load {common} {via} --engine smoltcp {to} --histogram --depth 16 --keys 1000 --value-size 64 \
+                     --get-ratio 0.9 --zipf 0.99 --no-fill"
+                ),
+            ),
+            (
+                "echo/virtio-user/native/split",
+                Measure { served: Served::Discard, ..measure },
+                format!("linerate -v discard load {common} {via} --engine native {to}"),
+            ),
+        ] {
+            assert_eq!(line(id, measure), expected);
+        }
+    }
+
+    #[test]
+    fn a_histogram_becomes_coarser_and_loses_nothing() {
+        let fine: Vec<(f64, u64)> = (1000..100_000).map(|end| (f64::from(end) / 1000.0, 1)).collect();
+        let wide = coarse(&fine);
+        assert!(wide.len() < 200 && wide.is_sorted_by(|one, other| one.0 < other.0), "{}", wide.len());
+        assert_eq!(wide.iter().map(|(_, count)| count).sum::<u64>(), fine.len() as u64);
+        assert_eq!(wide.last().unwrap().0, fine.last().unwrap().0);
+        let half = wide.iter().take_while(|(end, _)| *end <= 10.0).map(|(_, count)| count).sum::<u64>();
+        assert!((8700..=9001).contains(&half), "{half}");
+        assert_eq!(coarse(&[(1.0, 2), (5.0, 3)]), [(1.0, 2), (5.0, 3)]);
+    }
+
+    #[test]
+    fn a_round_counts_what_the_server_did_while_warming_up() {
+        let loaded: Loaded = serde_json::from_str(
+            r#"{"requests":100,"seconds":2.0,"rate":50.0,"errors":1,"misses":2,
+            "rtt_us":{"p50":1.5,"p90":2.0,"p99":3.0,"p999":4.0,"max":5.0}}"#,
+        )
+        .unwrap();
+        let used = Used { cpu: Duration::from_millis(2500), cycles: Some(7), instructions: None };
+        let round =
+            Done { loaded, used: Some(used), command: Vec::new() }.round(Some(30.0), Duration::from_millis(500));
+        assert_eq!((round.requests, round.errors, round.server.requests), (100, 3, 125));
+        assert_eq!((round.server.cpu_seconds, round.server.cycles, round.server.copied), (Some(2.5), Some(7), None));
+    }
+}

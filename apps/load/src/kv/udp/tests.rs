@@ -1,0 +1,288 @@
+//! The load over UDP against the real service: without a network, and over stacks on a link that loses and repeats datagrams.
+
+use super::*;
+use crate::testing::Fake;
+use crate::{Arrivals, KvPlan, OpenLoop};
+use linerate_bypass::arena::{Arena, ArenaConfig};
+use linerate_bypass::mailbox::mailbox;
+use linerate_bypass::memory::{Impairments, Link, LinkConfig, MemoryNic, Reordering};
+use linerate_bypass::{Postbox, Seat};
+use linerate_kv::commands::Settings;
+use linerate_kv::service::{Config, Hub, Kv};
+use linerate_stack::{Crossing, Worker};
+
+const MILLI: Duration = Duration::from_millis(1);
+const SECOND: Duration = Duration::from_secs(1);
+
+fn plan() -> KvPlan {
+    KvPlan {
+        one_sided: None,
+        protocol: Protocol::Memcached,
+        connections: 3,
+        depth: 2,
+        keys: 500,
+        value_size: 20..=LONGEST,
+        get_ratio: 0.5,
+        zipf: 0.99,
+        open: None,
+        fill: true,
+        verify: true,
+    }
+}
+
+fn udp_plan() -> UdpPlan {
+    let (remote, local) = ("10.0.0.2:11211".parse().unwrap(), [10, 0, 0, 1].into());
+    UdpPlan { remote, local, first: 9000, warm_up: 10 * MILLI, duration: SECOND }
+}
+
+fn load(plan: KvPlan) -> UdpKvLoad {
+    UdpKvLoad::new(Keyspace::new(plan, 1), udp_plan(), Default::default())
+}
+
+fn hub() -> Arc<Hub> {
+    let settings = Settings { memory: 64 << 20, ..Settings::default() };
+    let arena = Arena::new(ArenaConfig { bytes: settings.memory as usize, hugepages: false }).unwrap();
+    let hub = Hub::new(Config { settings, workers: 1, memcached: Some(11211), arena, export: None, counters: None });
+    hub.answer_datagrams();
+    hub
+}
+
+/// A load and a server that pass each other datagrams, a turn each millisecond.
+struct Pair {
+    net: Fake<()>,
+    load: UdpKvLoad,
+    server: Fake<()>,
+    kv: Kv,
+    /// What becomes of an answer.
+    spoil: fn(Datagram) -> Vec<Datagram>,
+    /// Answers of a turn come last first.
+    swaps: bool,
+    is_over: bool,
+    /// Requests on the way at a time, at most, so far.
+    most: usize,
+}
+
+impl Pair {
+    fn new(plan: KvPlan) -> Self {
+        let seat = Seat { worker: 0, workers: 1, postbox: Postbox::new(vec![mailbox(4).0]) };
+        let (net, server) = (Fake::new(0), Fake::new(0));
+        let kv = Kv::new(hub(), seat);
+        Pair {
+            net,
+            load: load(plan),
+            server,
+            kv,
+            spoil: |datagram| vec![datagram],
+            swaps: false,
+            is_over: false,
+            most: 0,
+        }
+    }
+
+    fn turn(&mut self) {
+        let turned = |Datagram { local, remote, payload }| Datagram { local: remote, remote: local, payload };
+        self.is_over |= self.load.poll(&mut self.net).is_none();
+        self.most = self.most.max(self.load.places.iter().filter(|place| place.asked.is_some()).count());
+        for request in std::mem::take(&mut self.net.datagrams) {
+            assert!(request.payload.len() <= REQUEST);
+            self.kv.datagram(&mut self.server, turned(request));
+        }
+        self.kv.poll(&mut self.server);
+        self.net.now += MILLI;
+        self.server.now += MILLI;
+        let mut answers = std::mem::take(&mut self.server.datagrams);
+        if self.swaps {
+            answers.reverse();
+        }
+        for answer in answers {
+            for answer in (self.spoil)(turned(answer)) {
+                self.load.datagram(&mut self.net, answer);
+            }
+        }
+    }
+
+    fn run(&mut self) {
+        while !self.is_over {
+            self.turn();
+        }
+        assert!(self.load.over.load(Ordering::Relaxed));
+    }
+}
+
+#[test]
+fn every_key_is_set_and_then_as_many_requests_are_on_the_way_as_there_may_be() {
+    let mut pair = Pair::new(plan());
+    pair.turn();
+    assert_eq!(pair.most, 1, "one calls first");
+    pair.turn();
+    pair.turn();
+    assert!(pair.most >= FILLING / 2, "{}", pair.most);
+    while !matches!(pair.load.phase, Phase::Measuring { .. }) {
+        pair.turn();
+    }
+    pair.most = 0;
+    pair.run();
+    let UdpKvLoad { load, astray, .. } = &pair.load;
+    assert_eq!((*astray, load.misses(), load.refused(), load.filled()), (Astray::default(), 0, 0, 500));
+    assert_eq!((pair.most, pair.load.measured(), load.first_error()), (6, SECOND, None));
+    // One each millisecond in each place.
+    assert!((5000..6020).contains(&(load.gets().requests + load.sets().requests)), "{}", load.gets().requests);
+    assert!(load.sets().requests > 1000 && load.gets().bytes > 500 * load.gets().requests);
+}
+
+#[test]
+fn without_keys_to_set_it_measures_at_once_and_misses() {
+    let mut pair = Pair::new(KvPlan { fill: false, verify: false, get_ratio: 1.0, ..plan() });
+    pair.run();
+    let load = pair.load.load();
+    assert_eq!((load.filled(), load.gets().requests, load.misses() > 1000), (0, load.misses(), true));
+}
+
+#[test]
+fn an_open_loop_keeps_its_pace() {
+    let open = Some(OpenLoop { rate: 1000.0, arrivals: Arrivals::Even });
+    let mut pair = Pair::new(KvPlan { open, depth: 64, ..plan() });
+    pair.run();
+    let (load, pace) = (pair.load.load(), pair.load.load().pace().unwrap());
+    assert_eq!(pair.load.astray(), Astray::default());
+    let answered = load.gets().requests + load.sets().requests;
+    assert!((995..=1001).contains(&pace.due()) && pace.due() - answered < 5, "{} of {}", answered, pace.due());
+}
+
+#[test]
+fn what_is_lost_is_counted_and_holds_nothing_up() {
+    // Every seventh answer is lost, and another one comes twice.
+    let spoil: fn(Datagram) -> Vec<Datagram> = |datagram| match u32::from(datagram.payload[1]) * 31 % 7 {
+        0 => vec![],
+        1 => vec![datagram.clone(), datagram],
+        _ => vec![datagram],
+    };
+    let mut pair = Pair::new(plan());
+    pair.spoil = spoil;
+    pair.run();
+    let UdpKvLoad { load, astray, .. } = &pair.load;
+    assert_eq!((astray.corrupt, load.filled(), load.first_error(), load.misses()), (0, 500, None, 0));
+    assert!(astray.lost > 20 && astray.late > 0, "{astray:?}");
+    assert!(load.gets().requests + load.sets().requests > 200);
+}
+
+#[test]
+fn answers_of_two_datagrams_may_come_in_any_order() {
+    let mut pair = Pair::new(KvPlan { value_size: LONGEST..=LONGEST, ..plan() });
+    pair.swaps = true;
+    pair.run();
+    assert_eq!((pair.load.astray(), pair.load.load().first_error()), (Astray::default(), None));
+    assert!(pair.load.load().gets().requests > 1000);
+}
+
+#[test]
+fn wrong_answers_are_found_and_strange_ones_ignored() {
+    type Spoil = fn(Datagram) -> Vec<Datagram>;
+    fn with(datagram: Datagram, change: impl FnOnce(&mut Vec<u8>)) -> Vec<Datagram> {
+        let mut bytes = datagram.payload.to_vec();
+        change(&mut bytes);
+        vec![Datagram { payload: bytes.into(), ..datagram }]
+    }
+    let cases: [(&str, Spoil); 5] = [
+        ("STORE", |datagram| {
+            with(datagram, |bytes| {
+                if bytes[8] == b'S' {
+                    bytes[13] = b'X'
+                }
+            })
+        }),
+        ("GET", |datagram| {
+            with(datagram, |bytes| {
+                if bytes[8] == b'V' {
+                    bytes[100] ^= 1
+                }
+            })
+        }),
+        ("END", |datagram| with(datagram, |bytes| bytes.extend_from_slice(b"END\r\n"))),
+        ("", |datagram| with(datagram, |bytes| bytes.truncate(12))),
+        ("datagram 0 of 9", |datagram| with(datagram, |bytes| bytes[5] = 9)),
+    ];
+    for (wrong, spoil) in cases {
+        let mut pair = Pair::new(KvPlan { value_size: 200..=200, ..plan() });
+        pair.spoil = spoil;
+        pair.run();
+        let (astray, first) = (pair.load.astray(), pair.load.load().first_error().unwrap_or_default());
+        assert!(astray.corrupt > 100 && first.contains(wrong), "{wrong}: {first} {astray:?}");
+    }
+    let mut pair = Pair::new(plan());
+    pair.spoil = |datagram| {
+        let elsewhere = Datagram { remote: "10.0.0.3:11211".parse().unwrap(), ..datagram.clone() };
+        let other_port = Datagram { local: "10.0.0.1:9003".parse().unwrap(), ..datagram.clone() };
+        let short = Datagram { payload: datagram.payload.slice(..7), ..datagram.clone() };
+        vec![elsewhere, other_port, short, datagram]
+    };
+    pair.run();
+    let Astray { lost, corrupt, late, strange } = pair.load.astray();
+    assert_eq!((lost, corrupt, late), (0, 0, 0));
+    assert!(strange > 10_000);
+}
+
+#[test]
+fn who_is_never_answered_ends() {
+    for answers in [0, 100] {
+        let mut pair = Pair::new(plan());
+        let mut turns = 0;
+        while !pair.is_over {
+            if pair.load.load().filled() >= answers {
+                pair.spoil = |_| vec![];
+            }
+            pair.turn();
+            turns += 1;
+            assert!(turns < 11_000);
+        }
+        let load = &pair.load;
+        assert!(load.has_stalled() && load.measured().is_zero() && load.has_been_answered() == (answers > 0));
+    }
+}
+
+#[test]
+fn over_a_link_that_loses_and_repeats_datagrams_every_answer_is_right() {
+    // A SET that comes again may undo a later one: then values cannot be told to be stale.
+    for (loss, duplication, mtu) in [(0.0, 0.0, 1500), (0.02, 0.0, 1500), (0.02, 0.02, 9000)] {
+        let reordering = Reordering { chance: 2.0 * loss, frames: 3, within: 5 * MILLI };
+        let delay = Duration::from_micros(50);
+        let impairments = Impairments { seed: 1, loss, duplication, reordering, delay, ..Impairments::default() };
+        let (a, b) = Link::pair(LinkConfig { mtu, data_room: 10_000, impairments, ..LinkConfig::default() });
+        let clock = a.link().clock().clone();
+        let host = |n: u8, udp: Vec<SocketAddr>| linerate_stack::Config {
+            addresses: vec![format!("10.0.0.{n}/24").parse().unwrap()],
+            mac: Some(format!("02:00:00:00:00:{n:02x}").parse().unwrap()),
+            seed: n.into(),
+            listen_udp: udp,
+            ..linerate_stack::Config::default()
+        };
+        let ports = (9000..9003).map(|port| SocketAddr::from(([10, 0, 0, 1], port))).collect();
+        let hub = hub();
+        let mut server: Worker<MemoryNic, Kv> = Worker::new(
+            &host(2, vec!["10.0.0.2:11211".parse().unwrap()]),
+            Crossing::between(1).remove(0),
+            b,
+            |seat| Kv::new(hub.clone(), seat),
+            Instant::ZERO,
+        );
+        let mut client: Worker<MemoryNic, UdpKvLoad> = Worker::new(
+            &host(1, ports),
+            Crossing::between(1).remove(0),
+            a,
+            |_| load(KvPlan { verify: duplication == 0.0, ..plan() }),
+            Instant::ZERO,
+        );
+        while !client.service().over.load(Ordering::Relaxed) {
+            let now = clock.now();
+            assert!(now < Instant::ZERO + 60 * SECOND);
+            while client.turn(now) + server.turn(now) > 0 {}
+            let next = [client.nic().next_arrival(), server.nic().next_arrival(), Some(now + MILLI / 4)];
+            clock.advance_to(next.into_iter().flatten().min().unwrap().max(now + MILLI / 1000));
+        }
+        let UdpKvLoad { load, astray, measured, .. } = client.service();
+        assert_eq!((astray.corrupt, load.first_error(), load.filled(), *measured), (0, None, 500, SECOND));
+        assert_eq!((astray.lost > 0, astray.late > 0), (loss > 0.0, duplication > 0.0), "{astray:?}");
+        assert_eq!((load.misses(), load.refused()), (0, 0));
+        assert!(load.gets().requests > 200 && load.sets().requests > 200, "{load:?}");
+    }
+}

@@ -1,0 +1,174 @@
+//! Bytes that are cheap to make and cheap to check: an endless pseudo-random stream out of a table.
+
+use linerate_bypass::{Bytes, ConnId, Transport};
+use linerate_net::within_reach;
+
+/// The stream repeats after this many bytes: a prime, so that bytes lost or repeated by whole segments, requests
+/// or powers of two show, and little enough to stay in a core's cache.
+pub const PERIOD: usize = 65_521;
+/// The longest piece that lies in one place.
+const PIECE: usize = 32 << 10;
+/// From this length on, handing bytes over beats copying them.
+pub const LONG: usize = 2 << 10;
+
+static TABLE: [u8; PERIOD + PIECE] = table();
+
+/// Pseudo-random bytes (SplitMix64), of which the first follow the last again.
+const fn table() -> [u8; PERIOD + PIECE] {
+    let mut table = [0; PERIOD + PIECE];
+    let (mut i, mut state, mut word) = (0, 0x6c69_6e65_7261_7465_u64, 0);
+    while i < table.len() {
+        if i % 8 == 0 {
+            state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            word = (state ^ state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+            word ^= word >> 31;
+        }
+        table[i] = if i < PERIOD { (word >> (i % 8 * 8)) as u8 } else { table[i - PERIOD] };
+        i += 1;
+    }
+    table
+}
+
+thread_local! {
+    /// What this thread sends of.
+    static TO_SEND: Bytes = within_reach(&TABLE);
+}
+
+/// A place in the stream.
+#[derive(Debug, Clone, Copy)]
+pub struct Position {
+    /// Below the period. Half a word, so that what a load keeps for a connection is a cache line.
+    at: u32,
+}
+
+impl Position {
+    /// Where the `index`th connection's stream begins: elsewhere than any other's, up to 65 521 of them.
+    pub fn of_connection(index: usize) -> Self {
+        // Neighbours lie far apart: bytes that went to the wrong connection are wrong at once.
+        Position { at: (index % PERIOD * 40_503 % PERIOD) as u32 }
+    }
+
+    /// A place `at` bytes, less than a period, behind the table's beginning.
+    #[inline]
+    pub fn at(at: usize) -> Self {
+        debug_assert!(at < PERIOD);
+        Position { at: at as u32 }
+    }
+
+    /// The next bytes, at most `max` of them; at least one, unless `max` is 0.
+    fn piece(&self, max: usize) -> &'static [u8] {
+        let at = self.at as usize;
+        &TABLE[at..at + max.min(PIECE)]
+    }
+
+    /// Goes on behind the next `n` bytes.
+    pub fn advance(&mut self, n: usize) {
+        self.at = ((self.at as usize + n) % PERIOD) as u32;
+    }
+
+    /// The next bytes, as many as fit into `place`; goes on behind them.
+    #[inline]
+    pub fn fill(&mut self, place: &mut [u8]) {
+        for part in place.chunks_mut(PIECE) {
+            part.copy_from_slice(self.piece(part.len()));
+            self.advance(part.len());
+        }
+    }
+
+    /// Whether `bytes` come next. If so, goes on behind them.
+    pub fn matches(&mut self, bytes: &[u8]) -> bool {
+        for piece in bytes.chunks(PIECE) {
+            if piece != self.piece(piece.len()) {
+                return false;
+            }
+            self.advance(piece.len());
+        }
+        true
+    }
+
+    /// Sends the next bytes, at most `max`, goes on behind them, and returns how many there was room for.
+    pub fn send(&mut self, net: &mut impl Transport, conn: ConnId, max: usize) -> usize {
+        let mut sent = 0;
+        while sent < max {
+            let piece = self.piece(max - sent);
+            let n = if piece.len() < LONG {
+                net.write(conn, piece)
+            } else {
+                let n = net.room(conn).min(piece.len());
+                let at = self.at as usize;
+                let bytes = || TO_SEND.with(|table| table.slice(at..at + n));
+                if n > 0 && net.send(conn, bytes()).is_ok() { n } else { 0 }
+            };
+            // Only what found no room at all is told when there is some again.
+            if n == 0 {
+                break;
+            }
+            self.advance(n);
+            sent += n;
+        }
+        sent
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::services::Discard;
+    use crate::testing::Fake;
+
+    fn sent(max: usize, room: usize) -> Vec<u8> {
+        let mut net = Fake::new(room);
+        let conn = net.accept(&mut Discard::default());
+        assert_eq!(Position::of_connection(3).send(&mut net, conn, max), max.min(room));
+        net.sent(conn)
+    }
+
+    #[test]
+    fn what_was_sent_matches_however_it_is_cut() {
+        let stream = sent(1_000_000, usize::MAX);
+        for cut in [1, 7, 1448, PERIOD - 1, PERIOD, PIECE + 1, 1_000_000] {
+            let mut position = Position::of_connection(3);
+            assert!(stream.chunks(cut).all(|part| position.matches(part)), "{cut}");
+        }
+    }
+
+    #[test]
+    fn what_is_filled_in_is_what_is_sent() {
+        let stream = sent(200_000, usize::MAX);
+        for cut in [1, 7, PIECE, PERIOD + 1, 200_000] {
+            let (mut position, mut filled) = (Position::of_connection(3), vec![0; 200_000]);
+            filled.chunks_mut(cut).for_each(|part| position.fill(part));
+            assert!(filled == stream, "{cut}");
+        }
+    }
+
+    #[test]
+    fn no_more_is_sent_than_there_is_room_for() {
+        for (max, room) in [(100, 64), (LONG, LONG - 1), (3 * PIECE, PIECE + 9), (10, 0), (0, 10)] {
+            assert_eq!(sent(max, room), sent(1_000_000, usize::MAX)[..max.min(room)]);
+        }
+    }
+
+    #[test]
+    fn a_changed_lost_or_repeated_byte_does_not_match() {
+        let stream = sent(100_000, usize::MAX);
+        let matches = |bytes: &[u8]| Position::of_connection(3).matches(bytes);
+        assert!(matches(&stream));
+        for at in [0, 1, PERIOD, 99_998] {
+            let mut changed = stream.clone();
+            changed[at] ^= 0x80;
+            assert!(!matches(&changed), "{at} changed");
+        }
+        for lost in [1, 64, 1448, 65_536] {
+            assert!(!matches(&[&stream[..1000], &stream[1000 + lost..]].concat()), "{lost} lost");
+            assert!(!matches(&[&stream[..70_000], &stream[70_000 - lost..]].concat()), "{lost} repeated");
+        }
+    }
+
+    #[test]
+    fn another_connections_bytes_do_not_match() {
+        let stream = sent(64, 64);
+        assert!((0..PERIOD).filter(|i| *i != 3).all(|i| !Position::of_connection(i).matches(&stream)));
+    }
+}

@@ -1,0 +1,555 @@
+//! What a load measured, as text and as JSON.
+
+use crate::{Arrivals, Counted, OpenLoop, Pace, PortWaits, Reads, SWAP_EVERY};
+use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::time::Duration;
+
+/// A closed-loop load: requests and their round trips. As JSON one object,
+/// `{"requests":…,"seconds":…,"rate":…,"bytes":…,"errors":…,"rtt_us":{"p50":…,"p90":…,"p99":…,"p999":…,"max":…}}`, with
+/// `"histogram":[[…,…],…]` in it if asked for.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Report {
+    /// Requests that were answered.
+    pub requests: u64,
+    /// How long was measured.
+    pub seconds: f64,
+    /// Requests per second.
+    pub rate: f64,
+    /// Payload bytes of the answers.
+    pub bytes: u64,
+    /// What went wrong, of whatever kind.
+    pub errors: u64,
+    /// Round-trip times.
+    pub rtt_us: Percentiles,
+    /// All of them, if asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub histogram: Option<Buckets>,
+}
+
+/// The buckets of a histogram that are not empty, in their order: as JSON `[[upper end in µs, count], …]`. What is counted in a
+/// bucket is no longer than its upper end, and shorter than that by a thousandth at most.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(transparent)]
+pub struct Buckets(Vec<(f64, u64)>);
+
+impl Buckets {
+    /// Of a histogram of nanoseconds.
+    pub fn of_nanos(histogram: &Histogram<u64>) -> Self {
+        let bucket = |upper: u64, count| (upper as f64 / 1000.0, count);
+        Buckets(histogram.iter_recorded().map(|at| bucket(at.value_iterated_to(), at.count_at_value())).collect())
+    }
+}
+
+/// Percentiles in microseconds; all zero when nothing was counted.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Percentiles {
+    /// The median.
+    pub p50: f64,
+    /// 90 of 100 are at most this.
+    pub p90: f64,
+    /// 99 of 100 are at most this.
+    pub p99: f64,
+    /// 999 of 1000 are at most this.
+    pub p999: f64,
+    /// The largest.
+    pub max: f64,
+}
+
+impl Percentiles {
+    /// What stands above them.
+    pub const HEAD: &str = "         p50        p90        p99      p99.9        max";
+
+    /// Half of each.
+    pub fn half(self) -> Self {
+        let Percentiles { p50, p90, p99, p999, max } = self;
+        Percentiles { p50: p50 / 2.0, p90: p90 / 2.0, p99: p99 / 2.0, p999: p999 / 2.0, max: max / 2.0 }
+    }
+
+    /// Of a histogram of nanoseconds.
+    pub fn of_nanos(histogram: &Histogram<u64>) -> Self {
+        let micros = |nanos| nanos as f64 / 1000.0;
+        let at = |quantile| micros(histogram.value_at_quantile(quantile));
+        Percentiles { p50: at(0.5), p90: at(0.9), p99: at(0.99), p999: at(0.999), max: micros(histogram.max()) }
+    }
+}
+
+impl Report {
+    /// A report on `requests` in `measured`, with `bytes` of payload, and their round trips in nanoseconds.
+    pub fn new(requests: u64, measured: Duration, bytes: u64, errors: u64, rtt_nanos: &Histogram<u64>) -> Self {
+        Report {
+            requests,
+            seconds: measured.as_secs_f64(),
+            rate: per_second(requests, measured),
+            bytes,
+            errors,
+            rtt_us: Percentiles::of_nanos(rtt_nanos),
+            histogram: None,
+        }
+    }
+
+    /// With all round-trip times, in nanoseconds, if they are `asked` for.
+    pub fn with_histogram(self, asked: bool, rtt_nanos: &Histogram<u64>) -> Self {
+        Report { histogram: asked.then(|| Buckets::of_nanos(rtt_nanos)), ..self }
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "requests/s {:>12.0}   ({} in {:.2} s)", self.rate, self.requests, self.seconds)?;
+        writeln!(f, "errors     {:>12}", self.errors)?;
+        writeln!(f, "RTT in µs  {}", Percentiles::HEAD)?;
+        write!(f, "           {}", self.rtt_us)
+    }
+}
+
+impl fmt::Display for Percentiles {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Percentiles { p50, p90, p99, p999, max } = self;
+        write!(f, "{p50:>12.1} {p90:>10.1} {p99:>10.1} {p999:>10.1} {max:>10.1}")
+    }
+}
+
+/// A load of an echo server. As JSON the object of [`Report`], with that of [`OpenReport`] in it as `open` if it was an open loop,
+/// and that of [`DatagramsReport`] as `datagrams` if it was over UDP.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct EchoReport {
+    /// The requests.
+    #[serde(flatten)]
+    pub all: Report,
+    /// How the pace was kept.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub open: Option<OpenReport>,
+    /// Fate of the datagrams without a valid answer in time, of a load over UDP.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub datagrams: Option<DatagramsReport>,
+}
+
+/// Datagrams of a load over UDP that were not answered as they should have been.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct DatagramsReport {
+    /// Requests without an answer in time.
+    pub lost: u64,
+    /// Answers that came after their requests had been counted as lost, or more than once.
+    pub late: u64,
+    /// Answers with wrong bytes.
+    pub corrupt: u64,
+}
+
+impl fmt::Display for DatagramsReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let DatagramsReport { lost, late, corrupt } = self;
+        write!(f, "datagrams  {lost:>12}   lost ({late} answers came late, {corrupt} with wrong bytes)")
+    }
+}
+
+/// A load that makes a connection for each request. As JSON the object of [`Report`], and in it `"connections":…`: how many there were a
+/// second; and, if connections waited for a local port, `"port_waits":{"connections":…,"seconds":…}`.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ConnectsReport {
+    /// The requests. The time of each is that of its connection's opening, the request and the answer.
+    #[serde(flatten)]
+    pub all: Report,
+    /// Connections per second: opened, used and closed.
+    pub connections: f64,
+    /// Waits for a local port, if there were any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub port_waits: Option<PortWaitsReport>,
+}
+
+/// Waits for a local port while measuring.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct PortWaitsReport {
+    /// Connections that waited.
+    pub connections: u64,
+    /// Time during which no port was free, in seconds, of the worker with the longest.
+    pub seconds: f64,
+}
+
+impl PortWaitsReport {
+    /// Report on the waits of all workers; none if there were none.
+    pub fn new(workers: impl Iterator<Item = PortWaits>) -> Option<Self> {
+        let all = workers.fold(PortWaits::default(), |all, one| PortWaits {
+            connections: all.connections + one.connections,
+            time: all.time.max(one.time),
+        });
+        let PortWaits { connections, time } = all;
+        (all != PortWaits::default()).then_some(PortWaitsReport { connections, seconds: time.as_secs_f64() })
+    }
+}
+
+impl fmt::Display for ConnectsReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "connections/s {:>9.0}   (one for each request, whose RTT begins with it)", self.connections)?;
+        if let Some(PortWaitsReport { connections, seconds }) = self.port_waits {
+            writeln!(f, "port waits {connections:>12}   (connections; no local port was free for {seconds:.2} s)")?;
+        }
+        self.all.fmt(f)
+    }
+}
+
+/// A load of a key-value server. As JSON one object: that of [`Report`] for all requests, and in it
+/// `"get":{"requests":…,"rate":…,"bytes":…,"rtt_us":{…}},"set":{…},"misses":…,"filled":…`, and of an open loop
+/// `"open":{"rate":…,"arrivals":"poisson","due":…,"unanswered":…,"late_us":{…}}`.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct KvReport {
+    /// GETs and SETs together.
+    #[serde(flatten)]
+    pub all: Report,
+    /// The GETs.
+    pub get: SideReport,
+    /// The SETs.
+    pub set: SideReport,
+    /// GETs of keys that were not there.
+    pub misses: u64,
+    /// Keys that were set before.
+    pub filled: u64,
+    /// How GETs went that were read and not asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub one_sided: Option<ReadsReport>,
+    /// How the pace was kept.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub open: Option<OpenReport>,
+}
+
+/// One kind of requests.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct SideReport {
+    /// Requests that were answered.
+    pub requests: u64,
+    /// Requests per second.
+    pub rate: f64,
+    /// Bytes of the values that were received or sent.
+    pub bytes: u64,
+    /// Their times.
+    pub rtt_us: Percentiles,
+}
+
+/// GETs that were read and not asked for.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ReadsReport {
+    /// READs.
+    pub reads: u64,
+    /// GETs whose value they brought.
+    pub found: u64,
+    /// READs for each of these.
+    pub reads_per_get: f64,
+    /// READs of what was being changed, after which it was read again.
+    pub torn: u64,
+    /// GETs that the server was asked for in the end.
+    pub asked: u64,
+    /// Seconds that processors were busy with the server meanwhile, connecting and filling included, if it tells.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub server_cpu_seconds: Option<f64>,
+}
+
+/// A load that counts by itself. As JSON one object: that of [`Report`], and in it what follows here.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct CountReport {
+    /// The requests.
+    #[serde(flatten)]
+    pub all: Report,
+    /// Counters that there were.
+    pub counters: u64,
+    /// FETCH_AND_ADDs that were answered, at whatever time.
+    pub adds: u64,
+    /// COMPARE_AND_SWAPs that found what they expected.
+    pub swaps: u64,
+    /// Those that did not, after which there was another operation.
+    pub swap_misses: u64,
+    /// Operations whose connections were lost before there was an answer.
+    pub unknown: u64,
+    /// By how much all counters together grew.
+    pub grew: u64,
+    /// Whether that is what was added.
+    pub exact: bool,
+}
+
+impl CountReport {
+    /// A report on what was `counted` with so many counters, which grew by `grew`.
+    pub fn new(all: Report, counted: &Counted, counters: u64, grew: u64) -> Self {
+        let Counted { adds, swaps, misses, unknown } = *counted;
+        CountReport { all, counters, adds, swaps, swap_misses: misses, unknown, grew, exact: counted.added() == grew }
+    }
+}
+
+impl fmt::Display for CountReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let CountReport { all, counters, adds, swaps, swap_misses, unknown, grew, .. } = self;
+        writeln!(f, "{all}")?;
+        writeln!(f, "adds       {adds:>12}")?;
+        writeln!(f, "swaps      {swaps:>12}   (one request of {SWAP_EVERY}; {swap_misses} found another number)")?;
+        write!(f, "counted    {grew:>12}   (by {counters} counters; {} were added", adds + swaps)?;
+        if *unknown > 0 {
+            write!(f, ", and {unknown} operations were not answered")?;
+        }
+        f.write_str(")")
+    }
+}
+
+/// An open loop.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct OpenReport {
+    /// Requests that were to be sent per second.
+    pub rate: f64,
+    /// How they were to follow each other.
+    pub arrivals: Arrivals,
+    /// Requests that were due while measuring.
+    pub due: u64,
+    /// Those of them that were not answered in the end.
+    pub unanswered: u64,
+    /// How long after they were due requests were sent.
+    pub late_us: Percentiles,
+}
+
+impl ReadsReport {
+    /// A report on them, while processors were busy with the `server` for so long.
+    pub fn new(reads: &Reads, server: Option<Duration>) -> Self {
+        let Reads { reads, found, torn, asked } = *reads;
+        let server_cpu_seconds = server.map(|server| server.as_secs_f64());
+        let reads_per_get = reads as f64 / (found.max(1) as f64);
+        ReadsReport { reads, found, reads_per_get, torn, asked, server_cpu_seconds }
+    }
+}
+
+impl SideReport {
+    /// A report on `requests` in `measured`, with `bytes` of payload, and their times in nanoseconds.
+    pub fn new(requests: u64, measured: Duration, bytes: u64, nanos: &Histogram<u64>) -> Self {
+        SideReport { requests, rate: per_second(requests, measured), bytes, rtt_us: Percentiles::of_nanos(nanos) }
+    }
+}
+
+impl OpenReport {
+    /// A report on `requests` that were answered, and the `paces` of all workers that kept to `plan`.
+    pub fn new<'a>(plan: OpenLoop, requests: u64, paces: impl Iterator<Item = &'a Pace>) -> Self {
+        let mut late_nanos = Histogram::new(3).expect("3 digits are valid");
+        let due = paces.fold(0, |due, pace| {
+            late_nanos += pace.late_nanos();
+            due + pace.due()
+        });
+        let OpenLoop { rate, arrivals } = plan;
+        let late_us = Percentiles::of_nanos(&late_nanos);
+        OpenReport { rate, arrivals, due, unanswered: due.saturating_sub(requests), late_us }
+    }
+}
+
+impl fmt::Display for OpenReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let OpenReport { rate, due, unanswered, .. } = self;
+        write!(f, "asked for/s{rate:>12.0}   ({due} were due, {unanswered} of them not answered)")
+    }
+}
+
+impl fmt::Display for EchoReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(open) = &self.open {
+            writeln!(f, "{open}")?;
+        }
+        if let Some(datagrams) = &self.datagrams {
+            writeln!(f, "{datagrams}")?;
+        }
+        self.all.fmt(f)?;
+        match &self.open {
+            Some(open) => write!(f, "\nsent late  {}", open.late_us),
+            None => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for KvReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let KvReport { all, get, set, misses, .. } = self;
+        writeln!(f, "requests/s {:>12.0}   ({} in {:.2} s)", all.rate, all.requests, all.seconds)?;
+        writeln!(
+            f,
+            "GETs/s     {:>12.0}   ({}, {misses} of them missed, {} bytes)",
+            get.rate, get.requests, get.bytes
+        )?;
+        writeln!(f, "SETs/s     {:>12.0}   ({}, {} bytes)", set.rate, set.requests, set.bytes)?;
+        if let Some(ReadsReport { reads, found, reads_per_get, torn, asked, server_cpu_seconds }) = &self.one_sided {
+            writeln!(
+                f,
+                "READs/GET  {reads_per_get:>12.2}   ({reads} for {found} GETs, {torn} of them torn; {asked} GETs were asked for)"
+            )?;
+            if let Some(seconds) = server_cpu_seconds {
+                writeln!(f, "server CPU {seconds:>12.3} s (from before its connections were made until after them)")?;
+            }
+        }
+        writeln!(f, "errors     {:>12}", all.errors)?;
+        if let Some(open) = &self.open {
+            writeln!(f, "{open}")?;
+        }
+        writeln!(f, "RTT in µs  {}", Percentiles::HEAD)?;
+        if let Some(open) = &self.open {
+            writeln!(f, "sent late  {}", open.late_us)?;
+        }
+        writeln!(f, "GET        {}", get.rtt_us)?;
+        write!(f, "SET        {}", set.rtt_us)
+    }
+}
+
+/// A bulk load: payload bytes each way. As JSON one object,
+/// `{"seconds":…,"bytes_up":…,"bytes_down":…,"gbit_per_s_up":…,"gbit_per_s_down":…,"errors":…}`.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct BulkReport {
+    /// How long was measured.
+    pub seconds: f64,
+    /// Payload bytes sent.
+    pub bytes_up: u64,
+    /// Payload bytes received.
+    pub bytes_down: u64,
+    /// 10⁹ bits of payload sent per second.
+    pub gbit_per_s_up: f64,
+    /// 10⁹ bits of payload received per second.
+    pub gbit_per_s_down: f64,
+    /// What went wrong, of whatever kind.
+    pub errors: u64,
+}
+
+impl BulkReport {
+    /// A report on the bytes that went up and down in `measured`.
+    pub fn new(bytes_up: u64, bytes_down: u64, measured: Duration, errors: u64) -> Self {
+        let gbit_per_s = |bytes| per_second(bytes, measured) * 8.0 / 1e9;
+        BulkReport {
+            seconds: measured.as_secs_f64(),
+            bytes_up,
+            bytes_down,
+            gbit_per_s_up: gbit_per_s(bytes_up),
+            gbit_per_s_down: gbit_per_s(bytes_down),
+            errors,
+        }
+    }
+}
+
+impl fmt::Display for BulkReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let way = |bytes, gbit| format!("{gbit:>10.3}   ({bytes} bytes in {:.2} s)", self.seconds);
+        writeln!(f, "Gbit/s up   {}", way(self.bytes_up, self.gbit_per_s_up))?;
+        writeln!(f, "Gbit/s down {}", way(self.bytes_down, self.gbit_per_s_down))?;
+        write!(f, "errors      {:>10}", self.errors)
+    }
+}
+
+/// Zero rather than "not a number" when no time passed.
+fn per_second(count: u64, time: Duration) -> f64 {
+    if time.is_zero() { 0.0 } else { count as f64 / time.as_secs_f64() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn histogram(micros: impl Iterator<Item = u64>) -> Histogram<u64> {
+        let mut histogram = Histogram::new(3).unwrap();
+        micros.for_each(|micros| histogram.record(micros * 1000).unwrap());
+        histogram
+    }
+
+    #[test]
+    fn the_json_is_the_promised_object() {
+        let report = Report::new(10, Duration::from_secs(2), 640, 1, &Histogram::new(3).unwrap());
+        assert_eq!(
+            serde_json::to_string(&report).unwrap(),
+            r#"{"requests":10,"seconds":2.0,"rate":5.0,"bytes":640,"errors":1,"rtt_us":{"p50":0.0,"p90":0.0,"p99":0.0,"p999":0.0,"max":0.0}}"#
+        );
+    }
+
+    #[test]
+    fn percentiles_are_in_microseconds_to_three_digits() {
+        let p = Percentiles::of_nanos(&histogram(1..=1000));
+        for (value, expected) in [(p.p50, 500.0), (p.p90, 900.0), (p.p99, 990.0), (p.p999, 999.0), (p.max, 1000.0)] {
+            assert!((value - expected).abs() / expected < 0.001, "{value} is not {expected}");
+        }
+    }
+
+    #[test]
+    fn a_histogram_has_every_time_in_a_bucket_that_ends_within_a_thousandth_of_it() {
+        let mut rng = fastrand::Rng::with_seed(1);
+        let nanos: Vec<u64> = (0..10_000).map(|i| rng.u64(1 << (i % 30)..2 << (i % 30))).collect();
+        let mut histogram = crate::histogram_of_nanos();
+        nanos.iter().for_each(|nanos| histogram.record(*nanos).unwrap());
+        let Buckets(buckets) = Buckets::of_nanos(&histogram);
+        assert!(buckets.is_sorted_by(|a, b| a.0 < b.0) && buckets.iter().all(|(_, count)| *count > 0));
+        let mut lower = 0.0;
+        for (upper, count) in buckets {
+            let here = nanos.iter().map(|nanos| *nanos as f64 / 1000.0).filter(|us| *us > lower && *us <= upper);
+            let here: Vec<f64> = here.collect();
+            assert_eq!(here.len() as u64, count, "up to {upper}");
+            assert!(here.iter().all(|us| upper - us <= us / 1000.0), "{here:?} up to {upper}");
+            lower = upper;
+        }
+        let report = Report::new(2, Duration::from_secs(1), 0, 0, &histogram);
+        let with =
+            serde_json::to_value(report.clone().with_histogram(true, &self::histogram([3].into_iter()))).unwrap();
+        assert_eq!(with["histogram"], serde_json::json!([[3.001, 1]]));
+        assert_eq!(report.clone().with_histogram(false, &histogram), report);
+    }
+
+    #[test]
+    fn no_time_is_no_rate() {
+        assert_eq!(Report::new(0, Duration::ZERO, 0, 1, &Histogram::new(3).unwrap()).rate, 0.0);
+        assert_eq!(BulkReport::new(0, 0, Duration::ZERO, 1).gbit_per_s_up, 0.0);
+    }
+
+    #[test]
+    fn a_report_on_two_sides_has_all_of_the_first_and_more() {
+        let (time, none) = (Duration::from_secs(2), Histogram::new(3).unwrap());
+        let side = |requests| SideReport::new(requests, time, 64 * requests, &none);
+        let report = |open| KvReport {
+            all: Report::new(10, time, 640, 1, &none),
+            get: side(8),
+            set: side(2),
+            misses: 3,
+            filled: 7,
+            one_sided: None,
+            open,
+        };
+        let closed = serde_json::to_value(report(None)).unwrap();
+        assert_eq!(
+            (&closed["requests"], &closed["get"]["rate"], &closed["set"]["bytes"]),
+            (&10.into(), &4.0.into(), &128.into())
+        );
+        assert_eq!((&closed["misses"], &closed["filled"], closed.get("open")), (&3.into(), &7.into(), None));
+        let from = linerate_bypass::time::Instant::ZERO;
+        let plan = OpenLoop { rate: 6.0, arrivals: Arrivals::Even };
+        let paces = [1, 2].map(|part| {
+            let mut pace = Pace::new(plan, from, part, 3, fastrand::Rng::with_seed(1));
+            pace.measure(from);
+            let due = pace.take();
+            pace.sent(due, due + Duration::from_millis(part as u64));
+            pace.end(from + Duration::from_secs(2));
+            pace
+        });
+        let open = serde_json::to_value(report(Some(OpenReport::new(plan, 10, paces.iter())))).unwrap();
+        let open = &open["open"];
+        assert_eq!((&open["due"], &open["unanswered"], &open["arrivals"]), (&12.into(), &2.into(), &"even".into()));
+        assert!((open["late_us"]["max"].as_f64().unwrap() / 2000.0 - 1.0).abs() < 0.001, "{open}");
+    }
+
+    #[test]
+    fn waits_for_ports_are_reported_if_there_were_any() {
+        let none = Histogram::new(3).unwrap();
+        let report = |waits: [PortWaits; 2]| {
+            let all = Report::new(10, Duration::from_secs(2), 640, 0, &none);
+            let port_waits = PortWaitsReport::new(waits.into_iter());
+            ConnectsReport { connections: all.rate, all, port_waits }
+        };
+        let without = report([PortWaits::default(); 2]);
+        assert_eq!(serde_json::to_value(&without).unwrap().get("port_waits"), None);
+        assert!(!without.to_string().contains("port waits"), "{without}");
+        let wait = |connections, millis| PortWaits { connections, time: Duration::from_millis(millis) };
+        let with = report([wait(3, 500), wait(4, 1500)]);
+        let json = serde_json::to_value(&with).unwrap();
+        assert_eq!(json["port_waits"], serde_json::json!({"connections": 7, "seconds": 1.5}));
+        assert!(
+            with.to_string().contains("port waits            7   (connections; no local port was free for 1.50 s)")
+        );
+    }
+
+    #[test]
+    fn bulk_rates_are_in_bits() {
+        let report = BulkReport::new(1_250_000_000, 125_000_000, Duration::from_secs(10), 0);
+        assert_eq!((report.gbit_per_s_up, report.gbit_per_s_down), (1.0, 0.1));
+    }
+}

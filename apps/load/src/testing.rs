@@ -1,0 +1,295 @@
+//! A transport for unit tests: connections are pairs of byte queues, and the test plays the network.
+
+use crate::Plan;
+use linerate_bypass::time::{Duration, Instant};
+use linerate_bypass::{
+    Bytes, CloseReason, ConnId, ConnectError, Datagram, NoRemote, Origin, Remote, RemoteDone, Service, Transport,
+};
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+
+/// A load of `connections` to one port, which measures for a second and does not warm up.
+pub fn a_second(connections: usize) -> Plan {
+    Plan {
+        remote: ([10, 0, 0, 2], 7).into(),
+        ports: 1,
+        connections,
+        warm_up: Duration::ZERO,
+        duration: Duration::from_secs(1),
+    }
+}
+
+struct Conn<S> {
+    state: Option<S>,
+    rx: Vec<u8>,
+    tx: Vec<u8>,
+    closed: bool,
+    ended: bool,
+    end_told: bool,
+    wants_room: bool,
+    aborted: bool,
+}
+
+/// The transport. `room` is what each connection can queue for sending.
+pub struct Fake<S> {
+    room: usize,
+    /// Bytes of a place in an outgoing buffer, at most.
+    pub longest_place: usize,
+    /// The most that is seen at once of what was received.
+    pub longest_block: usize,
+    scratch: Vec<u8>,
+    conns: Vec<Conn<S>>,
+    /// The time now.
+    pub now: Instant,
+    /// Connections asked for: their tokens.
+    pub connects: Vec<u64>,
+    /// Datagrams sent.
+    pub datagrams: Vec<Datagram>,
+    /// Timers asked for.
+    pub timers: Vec<(ConnId, Instant)>,
+    /// How often something was consumed, and how often a place was reserved.
+    pub consumed: usize,
+    pub reserved: usize,
+    /// Operations on the peer's memory that have begun, oldest first, and how many there may be: 0 if there are none on this network.
+    pub remotes: VecDeque<(ConnId, Remote, u64)>,
+    pub remote_room: usize,
+}
+
+impl<S> Fake<S> {
+    pub fn new(room: usize) -> Self {
+        Fake {
+            room,
+            longest_place: usize::MAX,
+            longest_block: usize::MAX,
+            scratch: Vec::new(),
+            conns: Vec::new(),
+            now: Instant::from_nanos(1),
+            connects: Vec::new(),
+            datagrams: Vec::new(),
+            timers: Vec::new(),
+            consumed: 0,
+            reserved: 0,
+            remotes: VecDeque::new(),
+            remote_room: 0,
+        }
+    }
+
+    /// What was sent and not drained.
+    pub fn sent(&self, conn: ConnId) -> Vec<u8> {
+        self.conns[conn.slot()].tx.clone()
+    }
+
+    /// Whether the service closed its side.
+    pub fn is_closed(&self, conn: ConnId) -> bool {
+        self.conns[conn.slot()].closed
+    }
+
+    /// Whether the service aborted the connection.
+    pub fn is_aborted(&self, conn: ConnId) -> bool {
+        self.conns[conn.slot()].aborted
+    }
+
+    /// The connections that have not been closed for good.
+    pub fn alive(&self) -> Vec<ConnId> {
+        let slots = self.conns.iter().enumerate().filter(|(_, conn)| conn.state.is_some());
+        slots.map(|(slot, _)| ConnId::new(0, slot, 0)).collect()
+    }
+
+    fn open(&mut self, service: &mut impl Service<Conn = S>, origin: Origin) -> ConnId {
+        let id = ConnId::new(0, self.conns.len(), 0);
+        self.conns.push(Conn {
+            state: None,
+            rx: Vec::new(),
+            tx: Vec::new(),
+            closed: false,
+            ended: false,
+            end_told: false,
+            wants_room: false,
+            aborted: false,
+        });
+        let state = service.opened(self, id, origin);
+        self.conns[id.slot()].state = Some(state);
+        id
+    }
+
+    fn event(&mut self, conn: ConnId, event: impl FnOnce(&mut Self, &mut S)) {
+        if let Some(mut state) = self.conns[conn.slot()].state.take() {
+            event(self, &mut state);
+            self.conns[conn.slot()].state = Some(state);
+        }
+    }
+
+    /// A peer connects.
+    pub fn accept(&mut self, service: &mut impl Service<Conn = S>) -> ConnId {
+        self.open(service, Origin::Accepted)
+    }
+
+    /// The oldest connection asked for comes about.
+    pub fn establish(&mut self, service: &mut impl Service<Conn = S>) -> ConnId {
+        let token = self.connects.remove(0);
+        self.open(service, Origin::Connected(token))
+    }
+
+    /// The oldest connection asked for does not come about.
+    pub fn refuse(&mut self, service: &mut impl Service<Conn = S>, error: ConnectError) {
+        let token = self.connects.remove(0);
+        service.failed(self, token, error);
+    }
+
+    /// Bytes arrive.
+    pub fn arrive(&mut self, service: &mut impl Service<Conn = S>, conn: ConnId, bytes: &[u8]) {
+        self.conns[conn.slot()].rx.extend(bytes);
+        self.event(conn, |net, state| service.readable(net, conn, state));
+    }
+
+    /// The peer finishes sending.
+    pub fn end(&mut self, service: &mut impl Service<Conn = S>, conn: ConnId) {
+        self.conns[conn.slot()].ended = true;
+        self.tell_end(service, conn);
+    }
+
+    fn tell_end(&mut self, service: &mut impl Service<Conn = S>, conn: ConnId) {
+        let c = &mut self.conns[conn.slot()];
+        if c.ended && !c.end_told && c.rx.is_empty() {
+            c.end_told = true;
+            self.event(conn, |net, state| service.peer_closed(net, conn, state));
+        }
+    }
+
+    /// The peer acknowledges all that was sent: returns it, and there is room again.
+    pub fn drain(&mut self, service: &mut impl Service<Conn = S>, conn: ConnId) -> Vec<u8> {
+        let c = &mut self.conns[conn.slot()];
+        let sent = std::mem::take(&mut c.tx);
+        if std::mem::take(&mut c.wants_room) {
+            self.event(conn, |net, state| service.writable(net, conn, state));
+        }
+        self.tell_end(service, conn);
+        sent
+    }
+
+    /// The connection is gone.
+    pub fn gone(&mut self, service: &mut impl Service<Conn = S>, conn: ConnId, why: CloseReason) {
+        if let Some(state) = self.conns[conn.slot()].state.take() {
+            self.timers.retain(|(of, _)| *of != conn);
+            service.closed(self, conn, state, why);
+        }
+    }
+
+    /// The oldest operation on the peer's memory is done, as `act` does it. Returns whether there was one.
+    pub fn do_remote(&mut self, service: &mut impl Service<Conn = S>, act: impl FnOnce(Remote) -> RemoteDone) -> bool {
+        let Some((conn, operation, token)) = self.remotes.pop_front() else { return false };
+        let done = act(operation);
+        self.event(conn, |net, state| service.remote_done(net, conn, state, token, done));
+        true
+    }
+
+    /// Time passes, timers fire.
+    pub fn pass(&mut self, service: &mut impl Service<Conn = S>, time: Duration) {
+        self.now += time;
+        let now = self.now;
+        let due: Vec<_> = self.timers.extract_if(.., |(_, when)| *when <= now).collect();
+        for (conn, _) in due {
+            self.event(conn, |net, state| service.timer(net, conn, state));
+        }
+    }
+}
+
+impl<S> Transport for Fake<S> {
+    fn now(&self) -> Instant {
+        self.now
+    }
+
+    fn worker(&self) -> usize {
+        0
+    }
+
+    fn local_addr(&self, _: ConnId) -> Option<SocketAddr> {
+        None
+    }
+
+    fn peer_addr(&self, _: ConnId) -> Option<SocketAddr> {
+        None
+    }
+
+    fn received(&self, conn: ConnId) -> usize {
+        self.conns[conn.slot()].rx.len()
+    }
+
+    fn peek(&mut self, conn: ConnId) -> &[u8] {
+        let rx = &self.conns[conn.slot()].rx;
+        &rx[..rx.len().min(self.longest_block)]
+    }
+
+    fn consume(&mut self, conn: ConnId, n: usize) {
+        self.consumed += 1;
+        let rx = &mut self.conns[conn.slot()].rx;
+        rx.drain(..n.min(rx.len()));
+    }
+
+    fn take(&mut self, conn: ConnId, max: usize) -> Option<Bytes> {
+        let rx = &mut self.conns[conn.slot()].rx;
+        let n = max.min(rx.len());
+        (n > 0).then(|| Bytes::from(rx.drain(..n).collect::<Vec<u8>>()))
+    }
+
+    fn room(&mut self, conn: ConnId) -> usize {
+        let c = &mut self.conns[conn.slot()];
+        let room = if c.closed { 0 } else { self.room - c.tx.len() };
+        c.wants_room |= room == 0;
+        room
+    }
+
+    fn send(&mut self, conn: ConnId, bytes: Bytes) -> Result<(), Bytes> {
+        if self.room(conn) < bytes.len() {
+            self.conns[conn.slot()].wants_room = true;
+            return Err(bytes);
+        }
+        self.conns[conn.slot()].tx.extend(&bytes[..]);
+        Ok(())
+    }
+
+    fn reserve(&mut self, conn: ConnId, max: usize) -> Option<&mut [u8]> {
+        self.reserved += 1;
+        let n = self.room(conn).min(max).min(self.longest_place);
+        self.scratch.resize(n, 0);
+        if n == 0 { None } else { Some(&mut self.scratch) }
+    }
+
+    fn commit(&mut self, conn: ConnId, n: usize) {
+        let bytes = &self.scratch[..n];
+        self.conns[conn.slot()].tx.extend(bytes);
+    }
+
+    fn close(&mut self, conn: ConnId) {
+        self.conns[conn.slot()].closed = true;
+    }
+
+    fn abort(&mut self, conn: ConnId) {
+        self.conns[conn.slot()].aborted = true;
+    }
+
+    fn set_timer(&mut self, conn: ConnId, delay: Option<Duration>) {
+        self.timers.retain(|(of, _)| *of != conn);
+        self.timers.extend(delay.map(|delay| (conn, self.now + delay)));
+    }
+
+    fn connect(&mut self, _: SocketAddr, token: u64) {
+        self.connects.push(token);
+    }
+
+    fn begin_remote(&mut self, conn: ConnId, operation: Remote, token: u64) -> Result<(), NoRemote> {
+        if self.remote_room == 0 {
+            return Err(NoRemote::Unsupported);
+        }
+        if self.remotes.len() >= self.remote_room {
+            return Err(NoRemote::NoRoom);
+        }
+        self.remotes.push_back((conn, operation, token));
+        Ok(())
+    }
+
+    fn send_datagram(&mut self, datagram: Datagram) -> Result<(), Datagram> {
+        self.datagrams.push(datagram);
+        Ok(())
+    }
+}

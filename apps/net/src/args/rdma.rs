@@ -1,0 +1,275 @@
+//! The arguments of `--via rdma:DEVICE`: how its queue pairs are made and used.
+
+use crate::units::{parse_size, parse_size_or_none};
+
+/// What a queue pair can be asked to have or to leave; what is not given is the adapter's choice.
+#[derive(Debug, Default, Clone, PartialEq, Eq, clap::Args)]
+pub struct RdmaArgs {
+    /// Receive buffers that all connections of a worker share, in place of their own (rdma)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(3..=1 << 20))]
+    pub srq: Option<u32>,
+
+    /// Receive buffers of a connection: the peer may have so many messages on their way (rdma) [default: 32]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(3..=16_384))]
+    pub rdma_buffers: Option<u16>,
+
+    /// Requests of a connection that are under way at a time (rdma) [default: 128]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(8..=16_384))]
+    pub rdma_sends: Option<u16>,
+
+    /// Send messages up to this many bytes inline, as far as the device can; 0 sends none so (rdma) [default: 220]
+    #[arg(long, value_name = "BYTES", value_parser = parse_size_or_none)]
+    pub rdma_inline: Option<usize>,
+
+    /// Ask for a completion at every so many messages, all of --rdma-sends but four at most (rdma) [default: 100]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub rdma_signal_every: Option<u16>,
+
+    /// Requests that are posted by one call at most (rdma) [default: 16]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=32))]
+    pub rdma_list: Option<u16>,
+
+    /// Let the peer read slices from this many bytes on where they lie, if both ends can; or never (rdma) [default: 32k]
+    #[arg(long, value_name = "BYTES", value_parser = parse_offer)]
+    pub rdma_offer_from: Option<OfferFrom>,
+
+    /// Connections of a worker at most, for which memory is registered (rdma) [default: those that a load opens; 1024 for servers]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    pub rdma_connections: Option<u32>,
+
+    /// Queue pairs of a worker that are made ahead of the connections that will have them (rdma) [default: none]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(..=1 << 20))]
+    pub rdma_pool: Option<u32>,
+
+    /// How messages come to this end: sent, into buffers that are posted; written by the peer to a ring of each connection's own;
+    /// or, at both ends, as datagrams to one queue pair for all (rdma) [default: send]
+    #[arg(long, value_enum, value_name = "HOW")]
+    pub rdma_mode: Option<ModeArg>,
+
+    /// How connections are made, the same at both ends: by rdma_cm, or by telling each other of the queue pairs over tcp (rdma)
+    /// [default: cm; tcp with --rdma-mode ud]
+    #[arg(long, value_enum, value_name = "HOW")]
+    pub rdma_connect: Option<ConnectArg>,
+}
+
+/// `--rdma-mode`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum ModeArg {
+    /// SEND.
+    Send,
+    /// WRITE with immediate.
+    Write,
+    /// Unreliable datagrams.
+    Ud,
+}
+
+#[cfg(feature = "rdma")]
+impl ModeArg {
+    fn name(self) -> &'static str {
+        match self {
+            ModeArg::Send => "send",
+            ModeArg::Write => "write",
+            ModeArg::Ud => "ud",
+        }
+    }
+}
+
+/// `--rdma-connect`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum ConnectArg {
+    /// By the connection manager.
+    Cm,
+    /// Without it.
+    Tcp,
+}
+
+/// `--rdma-offer-from`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OfferFrom {
+    /// All slices are sent.
+    Never,
+    /// Those from so many bytes on are read by the peer.
+    Bytes(usize),
+}
+
+fn parse_offer(text: &str) -> Result<OfferFrom, String> {
+    match text {
+        "never" => Ok(OfferFrom::Never),
+        size => parse_size(size).map(OfferFrom::Bytes).map_err(|error| format!("{error}; or never")),
+    }
+}
+
+impl RdmaArgs {
+    /// The first of them that is given.
+    pub fn given(&self) -> Option<&'static str> {
+        let given = [
+            ("--rdma-mode", self.rdma_mode.is_some()),
+            ("--srq", self.srq.is_some()),
+            ("--rdma-connections", self.rdma_connections.is_some()),
+            ("--rdma-pool", self.rdma_pool.is_some()),
+            ("--rdma-buffers", self.rdma_buffers.is_some()),
+            ("--rdma-sends", self.rdma_sends.is_some()),
+            ("--rdma-inline", self.rdma_inline.is_some()),
+            ("--rdma-signal-every", self.rdma_signal_every.is_some()),
+            ("--rdma-list", self.rdma_list.is_some()),
+            ("--rdma-offer-from", self.rdma_offer_from.is_some()),
+            ("--rdma-connect", self.rdma_connect.is_some()),
+        ];
+        given.iter().find(|(_, given)| *given).map(|(what, _)| *what)
+    }
+}
+
+#[cfg(feature = "rdma")]
+impl RdmaArgs {
+    /// Checks what one of them says against another.
+    pub fn check(&self) -> Result<(), crate::Error> {
+        let refused = [
+            (self.srq.is_some(), ModeArg::Write, "--srq", "each connection has a ring of its own"),
+            (self.srq.is_some(), ModeArg::Ud, "--srq", "all connections share the buffers of one queue pair"),
+            (self.rdma_pool.is_some(), ModeArg::Ud, "--rdma-pool", "all connections go by one queue pair"),
+            (self.rdma_offer_from.is_some(), ModeArg::Ud, "--rdma-offer-from", "nothing is read over datagrams"),
+            (self.rdma_connect == Some(ConnectArg::Cm), ModeArg::Ud, "--rdma-connect cm", "rdma_cm makes no sessions"),
+        ];
+        if let Some((_, mode, what, why)) =
+            refused.iter().find(|(given, mode, ..)| *given && self.rdma_mode == Some(*mode))
+        {
+            return Err(crate::Error::NotInMode { what, mode: mode.name(), why });
+        }
+        let config = self.config();
+        let most = config.most_unsignalled();
+        match self.rdma_signal_every {
+            Some(every) if usize::from(every) > most => {
+                Err(crate::Error::SignalledTooSeldom { every, sends: config.sends, most })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// What they say, and the defaults for the rest.
+    pub fn config(&self) -> linerate_rdma::Config {
+        let defaults = linerate_rdma::Config::default();
+        linerate_rdma::Config {
+            mode: match self.rdma_mode {
+                None | Some(ModeArg::Send) => linerate_rdma::Mode::Send,
+                Some(ModeArg::Write) => linerate_rdma::Mode::Write,
+                Some(ModeArg::Ud) => linerate_rdma::Mode::Datagrams,
+            },
+            shared: self.srq,
+            max_connections: self.rdma_connections.map_or(defaults.max_connections, |most| most as usize),
+            pool: self.rdma_pool.map_or(defaults.pool, |pool| pool as usize),
+            buffers: self.rdma_buffers.unwrap_or(defaults.buffers),
+            sends: self.rdma_sends.unwrap_or(defaults.sends),
+            inline: self.rdma_inline.map_or(defaults.inline, |bytes| bytes as u32),
+            signal_every: self.rdma_signal_every.map_or(defaults.signal_every, usize::from),
+            list: self.rdma_list.map_or(defaults.list, usize::from),
+            offer_from: match self.rdma_offer_from {
+                None => defaults.offer_from,
+                Some(OfferFrom::Never) => usize::MAX,
+                Some(OfferFrom::Bytes(bytes)) => bytes,
+            },
+            connect: match (self.rdma_connect, self.rdma_mode) {
+                (Some(ConnectArg::Tcp), _) | (None, Some(ModeArg::Ud)) => linerate_rdma::Connect::Exchange,
+                (Some(ConnectArg::Cm), _) | (None, _) => linerate_rdma::Connect::Manager,
+            },
+            ..defaults
+        }
+    }
+}
+
+#[cfg(all(test, feature = "rdma"))]
+mod tests {
+    use super::*;
+    use clap::Parser;
+    use linerate_rdma::{Config, Connect, Mode};
+
+    #[derive(Debug, Parser)]
+    struct Cli {
+        #[command(flatten)]
+        rdma: RdmaArgs,
+    }
+
+    fn parse(text: &str) -> Result<RdmaArgs, String> {
+        let parsed = Cli::try_parse_from(std::iter::once("linerate").chain(text.split_whitespace()));
+        parsed.map(|cli| cli.rdma).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn each_reaches_the_adapter_and_what_is_not_given_is_its_choice() {
+        let defaults = format!("{:?}", Config::default());
+        assert_eq!(format!("{:?}", parse("").unwrap().config()), defaults);
+        assert_eq!(parse("").unwrap().given(), None);
+        for (text, reads, expected) in [
+            ("--rdma-mode send", (|config| config.mode as usize) as fn(Config) -> usize, Mode::Send as usize),
+            ("--rdma-mode write", |config| config.mode as usize, Mode::Write as usize),
+            ("--rdma-mode ud", |config| config.mode as usize, Mode::Datagrams as usize),
+            ("--rdma-mode ud", |config| config.connect as usize, Connect::Exchange as usize),
+            ("--rdma-mode ud --rdma-connect tcp", |config| config.connect as usize, Connect::Exchange as usize),
+            ("--srq 64", |config| config.shared.unwrap() as usize, 64),
+            ("--rdma-connections 7", |config| config.max_connections, 7),
+            ("--rdma-pool 5", |config| config.pool, 5),
+            ("--rdma-buffers 3", |config| config.buffers.into(), 3),
+            ("--rdma-sends 64", |config| config.sends.into(), 64),
+            ("--rdma-inline 0", |config| config.inline as usize, 0),
+            ("--rdma-signal-every 1", |config| config.signal_every, 1),
+            ("--rdma-signal-every 124", |config| config.signal_every, 124),
+            ("--rdma-list 1", |config| config.list, 1),
+            ("--rdma-offer-from 4k", |config| config.offer_from, 4096),
+            ("--rdma-offer-from never", |config| config.offer_from, usize::MAX),
+            ("--rdma-connect cm", |config| config.connect as usize, Connect::Manager as usize),
+            ("--rdma-connect tcp", |config| config.connect as usize, Connect::Exchange as usize),
+        ] {
+            let args = parse(text).unwrap();
+            assert_eq!(args.given(), text.split(' ').next());
+            assert!(args.check().is_ok(), "{text}");
+            assert_eq!(reads(args.config()), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_said_to_be_the_default_is() {
+        use clap::CommandFactory;
+        let help = Cli::command().render_long_help().to_string();
+        let Config { buffers, sends, inline, signal_every, list, .. } = Config::default();
+        let told =
+            [buffers.into(), sends.into(), inline as usize, signal_every, list].map(|n| format!("[default: {n}]"));
+        let after = help.split("--rdma-").filter_map(|part| part.split_once("[default: "));
+        let found: Vec<String> =
+            after.map(|(_, rest)| format!("[default: {}]", rest.split(']').next().unwrap())).collect();
+        assert_eq!(found[..5], told);
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_with_what_can() {
+        for (text, part) in [
+            ("--rdma-mode read", "send, write, ud"),
+            ("--srq 2", "3.."),
+            ("--rdma-connections 0", "1..=1048576"),
+            ("--rdma-buffers 2", "3..=16384"),
+            ("--rdma-sends 7", "8..=16384"),
+            ("--rdma-signal-every 0", "1.."),
+            ("--rdma-list 33", "1..=32"),
+            ("--rdma-connect udp", "cm, tcp"),
+            ("--rdma-offer-from 0", "or never"),
+            ("--rdma-offer-from always", "or never"),
+        ] {
+            let error = parse(text).unwrap_err();
+            assert!(error.contains(part), "{text}: {error}");
+        }
+        for (what, mode) in [
+            ("--srq 64", "write"),
+            ("--srq 64", "ud"),
+            ("--rdma-pool 3", "ud"),
+            ("--rdma-offer-from never", "ud"),
+            ("--rdma-connect cm", "ud"),
+        ] {
+            let error = parse(&format!("{what} --rdma-mode {mode}")).unwrap().check().unwrap_err();
+            assert!(error.is_usage(), "{error}");
+            let error = error.to_string();
+            let name = what.split_whitespace().next().unwrap();
+            assert!(error.starts_with(name) && error.ends_with("leave one of the two out"), "{error}");
+        }
+        let error = parse("--rdma-sends 8 --rdma-signal-every 5").unwrap().check().unwrap_err();
+        assert!(error.is_usage());
+        assert!(error.to_string().contains("give 4 or less, or more of them with --rdma-sends"), "{error}");
+    }
+}

@@ -1,0 +1,182 @@
+//! Which core each worker is pinned to.
+
+use crate::error::Error;
+use linerate_bypass::ConnId;
+use std::str::FromStr;
+
+/// Cores that Linux's affinity masks can name.
+const CORES: usize = 1024;
+
+/// A list of cores: `2,3,4` or `2-4`, or both mixed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CoreList(Vec<usize>);
+
+impl CoreList {
+    /// The cores, in the order in which they were written: at least one.
+    pub fn cores(&self) -> &[usize] {
+        &self.0
+    }
+}
+
+/// The cores that this process may use.
+pub fn usable() -> Vec<usize> {
+    core_affinity::get_core_ids().unwrap_or_default().iter().map(|core| core.id).collect()
+}
+
+impl FromStr for CoreList {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let number = |text: &str| match text.parse() {
+            Ok(core) if core < CORES => Ok(core),
+            _ => Err(format!("'{text}' is not the number of a core: write 2,3,4 or 2-4")),
+        };
+        let mut cores = Vec::new();
+        for part in text.split(',') {
+            let (first, last) = part.split_once('-').unwrap_or((part, part));
+            for core in number(first)?..=number(last)? {
+                if cores.contains(&core) {
+                    return Err(format!("core {core} is listed twice"));
+                }
+                cores.push(core);
+            }
+        }
+        if cores.is_empty() { Err("the range is empty".to_owned()) } else { Ok(CoreList(cores)) }
+    }
+}
+
+/// Where workers go that were not told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// On the first cores: servers.
+    First,
+    /// On the last cores: loads, so that a server and a load on one machine do not share a core without need.
+    Last,
+}
+
+/// The core of each worker, in order, out of those that this process may use.
+pub fn choose(workers: Option<usize>, list: Option<&CoreList>, place: Place) -> Result<Vec<usize>, Error> {
+    choose_from(&usable(), workers, list, place)
+}
+
+/// The core of each worker's service where that has a thread of its own: those of `list`, or cores that no worker of these has,
+/// or, where there are too few, the workers' own.
+pub fn choose_services(list: Option<&CoreList>, workers: &[usize], place: Place) -> Result<Vec<usize>, Error> {
+    let usable: Vec<usize> = core_affinity::get_core_ids().unwrap_or_default().iter().map(|core| core.id).collect();
+    choose_services_from(&usable, list, workers, place)
+}
+
+fn choose_services_from(
+    usable: &[usize],
+    list: Option<&CoreList>,
+    workers: &[usize],
+    place: Place,
+) -> Result<Vec<usize>, Error> {
+    if let Some(CoreList(cores)) = list {
+        if let Some(&core) = cores.iter().find(|core| !usable.contains(core)) {
+            return Err(Error::NoSuchCore { option: "--service-cores", core, usable: usable.to_vec() });
+        }
+        if cores.len() != workers.len() {
+            return Err(Error::NotOneEach { services: cores.len(), workers: workers.len() });
+        }
+        return Ok(cores.clone());
+    }
+    let mut free: Vec<usize> = usable.iter().copied().filter(|core| !workers.contains(core)).collect();
+    if place == Place::Last {
+        free.reverse();
+    }
+    if free.len() < workers.len() {
+        return Ok(workers.to_vec());
+    }
+    free.truncate(workers.len());
+    Ok(free)
+}
+
+fn choose_from(
+    usable: &[usize],
+    workers: Option<usize>,
+    list: Option<&CoreList>,
+    place: Place,
+) -> Result<Vec<usize>, Error> {
+    let cores = match list {
+        Some(CoreList(cores)) => {
+            if let Some(&core) = cores.iter().find(|core| !usable.contains(core)) {
+                return Err(Error::NoSuchCore { option: "--cores", core, usable: usable.to_vec() });
+            }
+            cores.clone()
+        }
+        None => {
+            let asked = workers.unwrap_or(1);
+            if asked > usable.len() {
+                return Err(Error::MoreWorkersThanCores { asked, cores: usable.len() });
+            }
+            match place {
+                Place::First => usable[..asked].to_vec(),
+                Place::Last => usable[usable.len() - asked..].to_vec(),
+            }
+        }
+    };
+    if cores.len() > ConnId::MAX_WORKERS {
+        return Err(Error::TooManyWorkers(cores.len()));
+    }
+    Ok(cores)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn list(text: &str) -> CoreList {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn lists_and_ranges_mix() {
+        assert_eq!(list("2,3,4"), CoreList(vec![2, 3, 4]));
+        assert_eq!(list("2-4"), CoreList(vec![2, 3, 4]));
+        assert_eq!(list("7,0-1"), CoreList(vec![7, 0, 1]));
+    }
+
+    #[test]
+    fn what_is_no_list_of_cores_is_refused() {
+        for text in ["", "x", "1,", "-1", "1-", "4-2", "1,1", "0-2,1", "0-4294967295", "1024"] {
+            assert!(text.parse::<CoreList>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_server_and_a_load_begin_at_opposite_ends() {
+        let choose = |workers, place| choose_from(&[2, 5, 6], workers, None, place).unwrap();
+        assert_eq!((choose(None, Place::First), choose(None, Place::Last)), (vec![2], vec![6]));
+        assert_eq!((choose(Some(2), Place::First), choose(Some(2), Place::Last)), (vec![2, 5], vec![5, 6]));
+    }
+
+    #[test]
+    fn a_list_is_taken_as_it_is() {
+        assert_eq!(choose_from(&[2, 5, 6], None, Some(&list("6,2")), Place::First).unwrap(), [6, 2]);
+    }
+
+    #[test]
+    fn services_get_cores_that_no_worker_has_or_share_theirs() {
+        let choose = |list: Option<&str>, workers: &[usize], place| {
+            choose_services_from(&[0, 1, 2, 3], list.map(self::list).as_ref(), workers, place)
+        };
+        assert_eq!(choose(None, &[0], Place::First).unwrap(), [1]);
+        assert_eq!(choose(None, &[3], Place::Last).unwrap(), [2]);
+        assert_eq!(choose(None, &[0, 1], Place::First).unwrap(), [2, 3]);
+        assert_eq!(choose(None, &[0, 1, 2], Place::First).unwrap(), [0, 1, 2]);
+        assert_eq!(choose(Some("0"), &[0], Place::First).unwrap(), [0]);
+        let error = choose(Some("1"), &[0, 2], Place::First).unwrap_err().to_string();
+        assert_eq!(error, "--service-cores: 1 for 2 workers: give one for each worker");
+        let error = choose(Some("7"), &[0], Place::First).unwrap_err().to_string();
+        assert_eq!(error, "--service-cores: core 7 cannot be used by this process: choose from 0,1,2,3");
+    }
+
+    #[test]
+    fn cores_that_are_not_there_are_named_with_the_remedy() {
+        let error = choose_from(&[0, 1], Some(3), None, Place::First).unwrap_err();
+        assert_eq!(error.to_string(), "--workers 3: only 2 cores can be used: ask for no more than 2");
+        let error = choose_from(&[0, 1], None, Some(&list("1-2")), Place::First).unwrap_err();
+        assert_eq!(error.to_string(), "--cores: core 2 cannot be used by this process: choose from 0,1");
+    }
+}

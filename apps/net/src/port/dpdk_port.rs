@@ -1,0 +1,46 @@
+//! A port of DPDK, opened as the command line says: what the stack's workers and raw frames are on.
+
+use crate::error::Error;
+use linerate_bypass::dpdk::{Backing, Eal, EalConfig, Port, PortConfig};
+use linerate_bypass::{Summary, Via};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// How long a link may take to come up before who connects begins all the same: some devices do not tell.
+const LINK_LIMIT: Duration = Duration::from_secs(10);
+/// How often it is looked at.
+const LINK_PERIOD: Duration = Duration::from_millis(5);
+
+/// Starts EAL with `arguments` of its own, as `via` needs it.
+pub fn start_eal(via: &Via, arguments: &[String]) -> Result<Eal, Error> {
+    let eal = Eal::start(&EalConfig::for_via(via, arguments.to_vec()))?;
+    if let Backing::OrdinaryPages { remedy } = eal.backing() {
+        tracing::warn!("ordinary pages instead of hugepages: {remedy}");
+    }
+    Ok(eal)
+}
+
+/// Opens the port that `via` names with a queue pair for each of `workers` workers.
+pub fn open(eal: &Eal, via: &Via, workers: usize, config: PortConfig) -> Result<Port, Error> {
+    let queues = u16::try_from(workers).map_err(|_| Error::TooManyWorkers(workers))?;
+    Ok(Port::open(eal, via, PortConfig { queues, ..config })?)
+}
+
+/// Waits until the link is up: whoever connects before finds nobody there. `stop` ends the wait.
+pub fn await_link(port: &Port, stop: &AtomicBool) {
+    let end = Instant::now() + LINK_LIMIT;
+    while !port.link_up() && !stop.load(Ordering::Relaxed) && Instant::now() < end {
+        std::thread::sleep(LINK_PERIOD);
+    }
+}
+
+/// What the port's devices dropped by themselves. To be asked once the workers have ended.
+pub fn summary_of(port: &Port) -> Summary {
+    let drops = port.drops();
+    let mut summary = Summary::default();
+    summary.drop_for("not taken from the port in time", drops.rx_missed);
+    summary.drop_for("received in error", drops.rx_errors);
+    summary.drop_for("no packet to receive into", drops.rx_no_mbuf);
+    summary.drop_for("sent in error", drops.tx_errors);
+    summary
+}

@@ -1,0 +1,88 @@
+//! `--via kernel`: workers on ordinary sockets.
+
+use super::Job;
+use crate::args::NetArgs;
+use crate::error::Error;
+use crate::network::Listen;
+use linerate_bypass::{Postbox, Seat, Service, Stop};
+use linerate_kernel::{Config, Sockets, Worker, bind};
+use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Free ports to look at before the kernel may say that there is none.
+const ATTEMPTS: usize = 16;
+
+/// The bound sockets of all workers.
+pub struct Port<M> {
+    postbox: Postbox<M>,
+    sockets: Vec<Sockets<M>>,
+}
+
+impl<M: Send + 'static> Port<M> {
+    /// Binds the sockets of `workers` workers.
+    pub fn open(args: &NetArgs, listen: &Listen, workers: usize) -> Result<Self, Error> {
+        let defaults = Config::default();
+        let (tcp, udp) = same_ports(listen);
+        let config = Config {
+            listen: tcp,
+            listen_udp: udp,
+            spin: args.spin,
+            rx_buffer: args.buffer.unwrap_or(defaults.rx_buffer),
+            tx_buffer: args.buffer.unwrap_or(defaults.tx_buffer),
+            idle_timeout: args.idle_timeout,
+            ..defaults
+        };
+        let (postbox, sockets) = bind(&config, workers)?;
+        Ok(Port { postbox, sockets })
+    }
+
+    /// The TCP addresses, with the ports that were found for port 0.
+    pub fn listening(&self) -> Vec<SocketAddr> {
+        self.sockets[0].tcp_addrs()
+    }
+
+    /// The workers, each to be run on its own thread; each adds one to `ready` when it serves.
+    pub fn jobs<S: Service<Message = M> + 'static>(
+        self,
+        make: Arc<impl Fn(Seat<M>) -> S + Send + Sync + 'static>,
+        stop: &Stop,
+        ready: &Arc<AtomicUsize>,
+    ) -> Vec<Job<S>> {
+        let Port { postbox, sockets } = self;
+        let workers = sockets.len();
+        let job = |sockets: Sockets<M>| -> Job<S> {
+            let seat = Seat { worker: sockets.worker(), workers, postbox: postbox.clone() };
+            let (make, stop, ready) = (make.clone(), stop.clone(), ready.clone());
+            Box::new(move || {
+                let worker = Worker::new(sockets, make(seat));
+                // The kernel queues connections from the moment of binding.
+                ready.fetch_add(1, Ordering::Relaxed);
+                Ok(worker.run(&stop))
+            })
+        };
+        sockets.into_iter().map(job).collect()
+    }
+}
+
+/// The addresses to listen on, where one that is served over TCP and UDP with port 0 gets the same port for both.
+fn same_ports(listen: &Listen) -> (Vec<SocketAddr>, Vec<SocketAddr>) {
+    let mut tcp = listen.tcp.clone();
+    let mut udp = listen.udp.clone();
+    for udp in udp.iter_mut().filter(|address| address.port() == 0) {
+        if let Some(tcp) = tcp.iter_mut().find(|tcp| *tcp == udp)
+            && let Some(port) = (0..ATTEMPTS).find_map(|_| free_port(*tcp))
+        {
+            tcp.set_port(port);
+            udp.set_port(port);
+        }
+    }
+    (tcp, udp)
+}
+
+/// A port that is free on `address` over TCP and UDP both. If it cannot be had for another reason, binding says so.
+fn free_port(mut address: SocketAddr) -> Option<u16> {
+    let tcp = TcpListener::bind(address).ok()?;
+    address.set_port(tcp.local_addr().ok()?.port());
+    UdpSocket::bind(address).ok().map(|_| address.port())
+}

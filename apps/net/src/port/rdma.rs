@@ -1,0 +1,131 @@
+//! `--via rdma:DEVICE`: workers on the queue pairs of a verbs device.
+
+use super::Job;
+use crate::args::{IdleArg, NetArgs};
+use crate::error::Error;
+use crate::network::Listen;
+use crate::run_context::Device;
+use crate::tx_arena::{PER_WORKER, set_arena};
+use linerate_bypass::arena::{Arena, ArenaError};
+use linerate_bypass::time::Clock;
+use linerate_bypass::{Counters, LaterPlace, Published, Seat, Service, Stop};
+use linerate_rdma::calls::Calls;
+use linerate_rdma::native::Native;
+use linerate_rdma::{Adapter, Config, Mode, Worker, WorkerParts};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// A device that is listened on.
+pub struct Port<M> {
+    device: Device,
+    adapter: Adapter<Native, M>,
+    mode: Mode,
+    workers: usize,
+}
+
+impl<M: Send + 'static> Port<M> {
+    /// Opens `device`, and listens there for `workers` workers.
+    pub fn open(device: &str, args: &NetArgs, listen: &Listen, workers: usize) -> Result<Self, Error> {
+        if !listen.udp.is_empty() {
+            tracing::info!("datagrams are not served: reliable connections carry none");
+        }
+        let native = Arc::new(Native::open(device)?);
+        let defaults = Config::default();
+        let config = Config {
+            rx_buffer: args.buffer.unwrap_or(defaults.rx_buffer),
+            tx_buffer: args.buffer.unwrap_or(defaults.tx_buffer),
+            rests: args.idle == Some(IdleArg::Backoff),
+            ..args.rdma.config()
+        };
+        let adapter = Adapter::open(&native, &config, &listen.tcp, workers)?;
+        match adapter.arena(workers * PER_WORKER) {
+            Ok(arena) => set_arena(arena),
+            Err(error) => tracing::warn!("what services send over and over is copied for each message: {error}"),
+        }
+        let (name, emulated_by) = (native.name().to_owned(), native.emulated_by().map(str::to_owned));
+        Ok(Port { device: Device { name, emulated_by }, adapter, mode: config.mode, workers })
+    }
+
+    /// The device.
+    pub fn device(&self) -> Device {
+        self.device.clone()
+    }
+
+    /// The addresses listened at, with the ports that were found for port 0.
+    pub fn listening(&self) -> Vec<SocketAddr> {
+        self.adapter.listening()
+    }
+
+    /// Memory of `bytes` that the device reaches.
+    pub fn arena(&self, bytes: usize) -> Result<Arena, ArenaError> {
+        self.adapter.arena(bytes)
+    }
+
+    /// Opens `memory` to all peers, to be read; where, is known when workers have been made.
+    pub fn publish(&self, memory: Arc<Published>) -> Result<LaterPlace, Error> {
+        self.is_reached("--export")?;
+        Ok(self.adapter.publish(memory))
+    }
+
+    /// Opens `memory` to all peers, to be counted with; where, is known when workers have been made.
+    pub fn count(&self, memory: Arc<Counters>, what: &'static str) -> Result<LaterPlace, Error> {
+        self.is_reached(what)?;
+        Ok(self.adapter.count(memory)?)
+    }
+
+    /// Whether peers can reach memory by themselves, for which `what` asks.
+    fn is_reached(&self, what: &'static str) -> Result<(), Error> {
+        match self.mode {
+            Mode::Send | Mode::Write => Ok(()),
+            Mode::Datagrams => Err(Error::NotInMode { what, mode: "ud", why: "datagrams reach no memory" }),
+        }
+    }
+
+    /// The workers, each to be run on its own thread; each adds one to `ready` when it serves. Who connects them has a thread
+    /// for itself, which ends after the last.
+    pub fn jobs<S: Service<Message = M> + 'static>(
+        self,
+        make: Arc<impl Fn(Seat<M>) -> S + Send + Sync + 'static>,
+        stop: &Stop,
+        ready: &Arc<AtomicUsize>,
+    ) -> Result<Vec<Job<S>>, Error> {
+        let Port { adapter, workers: count, .. } = self;
+        let postbox = adapter.postbox().clone();
+        let (connector, workers) = adapter.start()?;
+        let running = Arc::new(AtomicUsize::new(count));
+        let left = running.clone();
+        let connects = move || connector.run(&Clock::start(), || left.load(Ordering::Acquire) == 0);
+        let connector = std::thread::Builder::new().name("connector".to_owned()).spawn(connects);
+        let mut connector = Some(connector.map_err(|source| Error::Spawn { worker: count, source })?);
+        let job = |parts: WorkerParts<Native, M>| -> Job<S> {
+            let seat = Seat { worker: parts.worker, workers: count, postbox: postbox.clone() };
+            let (make, stop, ready) = (make.clone(), stop.clone(), ready.clone());
+            let running = Ended(running.clone());
+            // The first waits for the connections to end.
+            let connector = connector.take();
+            Box::new(move || {
+                let WorkerParts { worker, config, parts, lines } = parts;
+                let worker = Worker::new(worker, config, parts, lines, make(seat));
+                ready.fetch_add(1, Ordering::Relaxed);
+                let ended = worker.run(&Clock::start(), &stop);
+                drop(running);
+                if let Some(connector) = connector {
+                    // It says itself what went wrong.
+                    let _ = connector.join();
+                }
+                Ok(ended)
+            })
+        };
+        Ok(workers.into_iter().map(job).collect())
+    }
+}
+
+/// A worker that has ended when this is dropped.
+struct Ended(Arc<AtomicUsize>);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Release);
+    }
+}

@@ -1,0 +1,164 @@
+//! Every `--via` but `kernel`: workers of the TCP/IP stack on the queue pairs of a DPDK port.
+
+use super::{Job, dpdk_port};
+use crate::args::{EngineArg, NetArgs, ProfileArg};
+use crate::capture::{Output, Writing};
+use crate::error::Error;
+use crate::network::Listen;
+use crate::tx_arena::{PER_WORKER, set_arena};
+use linerate_bypass::arena::{Arena, ArenaConfig, ArenaError};
+use linerate_bypass::dpdk::{self, Eal, Mbuf, PortConfig, QueuePair};
+use linerate_bypass::time::{Clock, Duration};
+use linerate_bypass::{Seat, Service, Stop, Summary, Via};
+use linerate_stack::{Config, Crossing, Engine, Keepalive, NativeEngine, RSS_KEY, SmoltcpEngine, Worker};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+/// Idle time after which servers probe their clients, that of Redis (`tcp-keepalive`): clients that have gone without a FIN or RST are
+/// not kept for hours.
+const KEEPALIVE: Duration = Duration::from_secs(300);
+
+/// Returns the keepalive of `args`, or of a server without such.
+fn keepalive(args: &NetArgs, listen: &Listen) -> Option<Keepalive> {
+    let serves = !listen.tcp.is_empty();
+    let idle = args.keepalive.or(serves.then_some(KEEPALIVE))?;
+    (!idle.is_zero()).then(|| Keepalive { idle, ..Keepalive::default() })
+}
+
+/// An open port of DPDK, and what the stack's workers are told about the network behind it.
+pub struct Port {
+    eal: Eal,
+    port: dpdk::Port,
+    config: Config,
+    engine: EngineArg,
+    via: Via,
+    /// Where what passes is to be written, before the workers are there and while they are.
+    output: Option<Output>,
+    writing: Option<Writing>,
+}
+
+impl Port {
+    /// Starts EAL, and opens the port with a queue pair for each of `workers` workers. While it waits for the other
+    /// end of a link, `stop` ends it.
+    pub fn open(args: &NetArgs, listen: &Listen, workers: usize, stop: &Arc<AtomicBool>) -> Result<Self, Error> {
+        let output = args.capture.create()?;
+        let eal = dpdk_port::start_eal(&args.via, &args.eal)?;
+        match eal.arena(workers * PER_WORKER) {
+            Ok(arena) => set_arena(arena),
+            Err(error) => tracing::warn!("what services send over and over is copied for each packet: {error}"),
+        }
+        let port = PortConfig {
+            mtu: args.mtu,
+            mac: args.mac,
+            rss_key: RSS_KEY.first_chunk().copied(),
+            vlan: args.vlan.is_some(),
+            multi_segment: !args.no_multi_segment,
+            force: args.force,
+            stop: stop.clone(),
+            ..PortConfig::default()
+        };
+        let port = dpdk_port::open(&eal, &args.via, workers, port)?;
+        // Who serves nothing connects, or sends datagrams.
+        if listen.tcp.is_empty() {
+            dpdk_port::await_link(&port, stop);
+        }
+        let defaults = match args.profile.unwrap_or_default() {
+            ProfileArg::Internet => Config::default(),
+            ProfileArg::Datacenter => Config::datacenter(),
+        };
+        let mut seed = [0; 16];
+        getrandom::fill(&mut seed).map_err(Error::NoRandomness)?;
+        let config = Config {
+            addresses: args.ip.clone(),
+            gateways: args.gateway.clone(),
+            connect_from: args.from.clone(),
+            dhcp: args.dhcp,
+            slaac: args.slaac,
+            dad_transmits: if args.no_dad { 0 } else { 1 },
+            mac: args.mac,
+            mtu: args.mtu,
+            vlan: args.vlan,
+            fragments: args.fragments,
+            listen: listen.tcp.clone(),
+            listen_udp: listen.udp.clone(),
+            rx_buffer: args.buffer,
+            tx_buffer: args.buffer,
+            max_packets: args.max_packets,
+            max_packets_per_connection: args.max_packets_per_connection,
+            max_connections_per_source: args.max_connections_per_source,
+            max_half_open_per_source: args.max_half_open_per_source,
+            congestion: args.congestion.unwrap_or_default(),
+            linger: args.linger,
+            fin_timeout: args
+                .fin_timeout
+                .map_or(defaults.fin_timeout, |timeout| (!timeout.is_zero()).then_some(timeout)),
+            stall_timeout: args
+                .stall_timeout
+                .map_or(defaults.stall_timeout, |timeout| (!timeout.is_zero()).then_some(timeout)),
+            keepalive: keepalive(args, listen),
+            idle_timeout: args.idle_timeout,
+            pacing: args.pacing,
+            ecn: args.ecn,
+            idle: args.idle.map_or(defaults.idle, Into::into),
+            seed: u128::from_ne_bytes(seed),
+            ..defaults
+        };
+        let (engine, via) = (args.engine.unwrap_or_default(), args.via.clone());
+        Ok(Port { eal, port, config, engine, via, output, writing: None })
+    }
+
+    /// Memory of `bytes` that the port reaches; if EAL does not have so much, of the process's.
+    pub fn arena(&self, bytes: usize) -> Result<Arena, ArenaError> {
+        self.eal.arena(bytes).or_else(|error| {
+            tracing::warn!("values that are sent are copied, for the port does not reach them: {error}");
+            Arena::new(ArenaConfig { bytes, hugepages: true })
+        })
+    }
+
+    /// The workers, each to be run on its own thread; each adds one to `ready` when it serves.
+    pub fn jobs<S: Service + 'static>(
+        &mut self,
+        make: Arc<impl Fn(Seat<S::Message>) -> S + Send + Sync + 'static>,
+        stop: &Stop,
+        ready: &Arc<AtomicUsize>,
+    ) -> Result<Vec<Job<S>>, Error> {
+        let mut queues = self.port.take_queues();
+        if let Some(output) = self.output.take() {
+            self.writing = Some(output.begin(&self.via, self.port.capabilities(), &mut queues)?);
+        }
+        Ok(match self.engine {
+            EngineArg::Native => self.jobs_of::<S, NativeEngine<Mbuf>>(queues, make, stop, ready),
+            EngineArg::Smoltcp => self.jobs_of::<S, SmoltcpEngine>(queues, make, stop, ready),
+        })
+    }
+
+    fn jobs_of<S: Service + 'static, E: Engine<QueuePair> + 'static>(
+        &self,
+        queues: Vec<QueuePair>,
+        make: Arc<impl Fn(Seat<S::Message>) -> S + Send + Sync + 'static>,
+        stop: &Stop,
+        ready: &Arc<AtomicUsize>,
+    ) -> Vec<Job<S>> {
+        let clock = Clock::start();
+        let crossings = Crossing::between(queues.len());
+        let job = |(queue, crossing): (QueuePair, Crossing<_, S::Message>)| -> Job<S> {
+            let (eal, config, make) = (self.eal.clone(), self.config.clone(), make.clone());
+            let (stop, ready) = (stop.clone(), ready.clone());
+            Box::new(move || {
+                let _known_to_eal = eal.register_thread()?;
+                let worker: Worker<_, S, E> = Worker::new(&config, crossing, queue, |seat| make(seat), clock.now());
+                let serves = || {
+                    ready.fetch_add(1, Ordering::Relaxed);
+                };
+                Ok(worker.run(&clock, &stop, serves)?)
+            })
+        };
+        queues.into_iter().zip(crossings).map(job).collect()
+    }
+
+    /// What the port's devices dropped by themselves. To be asked once the workers have ended; dropping the port
+    /// then closes its devices.
+    pub fn summary(&self) -> Summary {
+        dpdk_port::summary_of(&self.port)
+    }
+}

@@ -1,0 +1,5 @@
+//! Process-level helpers of every command: standard output, signals, and service-manager notification.
+
+pub mod notify;
+pub mod output;
+pub mod signals;

@@ -1,0 +1,102 @@
+//! `--threading split`: workers that run nothing but their transport, and services on threads of their own beside them.
+
+use crate::args::{IdleArg, NetArgs};
+use crate::cores::{self, Place};
+use crate::error::Error;
+use crate::network::{Listen, spawn};
+use crate::port::{self, Close, Job};
+use crate::run_context::Threading;
+use crate::stats_query::Way;
+use linerate_bypass::arena::{Arena, ArenaConfig};
+use linerate_bypass::time::Clock;
+use linerate_bypass::{Seat, Service, Stop, Via};
+use linerate_split::{Commands, Config, Relay, Station, split};
+use std::marker::PhantomData;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Bytes each way of a connection between the two threads, unless `--buffer` says otherwise.
+const WINDOW: usize = 256 << 10;
+/// Memory in which each service writes what it sends.
+const WRITTEN: usize = 32 << 20;
+
+/// A port whose workers run relays, for services with the message `M`.
+pub struct Port<M> {
+    /// The port.
+    pub port: port::Port<Commands>,
+    services: Vec<usize>,
+    config: Config,
+    message: PhantomData<fn() -> M>,
+}
+
+impl<M: Send + 'static> Port<M> {
+    /// Opens the network of `args` for workers on these `cores`, and finds cores for their services.
+    pub fn open(
+        args: &NetArgs,
+        listen: &Listen,
+        cores: &[usize],
+        place: Place,
+        stop: &Arc<AtomicBool>,
+    ) -> Result<Self, Error> {
+        let services = cores::choose_services(args.service_cores.as_ref(), cores, place)?;
+        let port = port::Port::open(args, listen, cores.len(), stop)?;
+        let bytes = cores.len() * WRITTEN;
+        let arena = match args.via {
+            Via::Kernel => Arena::new(ArenaConfig { bytes, hugepages: false }),
+            _ => port.arena(bytes),
+        };
+        let config = Config {
+            window: args.buffer.unwrap_or(WINDOW),
+            arena: arena.map_err(Error::NoArena)?,
+            co_scheduled: services.iter().any(|core| cores.contains(core)),
+            sleeps: args.via == Via::Kernel && !args.spin || args.idle == Some(IdleArg::Backoff),
+        };
+        Ok(Port { port, services, config, message: PhantomData })
+    }
+
+    /// How services run.
+    pub fn threading(&self) -> Threading {
+        Threading { co_scheduled: self.config.co_scheduled }
+    }
+
+    /// As [`port::Port::jobs`]: the threads of the services are started at once, and end with their workers.
+    pub fn jobs<S: Service<Message = M> + Send + 'static>(
+        self,
+        make: Arc<impl Fn(Seat<M>) -> S + Send + Sync + 'static>,
+        stop: &Stop,
+        ready: &Arc<AtomicUsize>,
+        way: &Way,
+    ) -> Result<(Vec<Job<S>>, Close), Error> {
+        let (relays, stations): (Vec<_>, Vec<_>) = split::<M>(self.services.len(), &self.config).into_iter().unzip();
+        let relays = Arc::new(Mutex::new(relays.into_iter().map(Some).collect::<Vec<Option<Relay>>>()));
+        let take = {
+            let relays = relays.clone();
+            move |worker: usize| relays.lock().unwrap_or_else(PoisonError::into_inner)[worker].take()
+        };
+        let seated = {
+            let take = take.clone();
+            move |seat: Seat<Commands>| take(seat.worker).expect("each worker makes its relay once").seated(seat)
+        };
+        let (workers, close) = self.port.jobs(Arc::new(seated), stop, ready, way)?;
+        let mut jobs: Vec<Job<S>> = Vec::new();
+        for (worker, (run, station)) in workers.into_iter().zip(stations).enumerate() {
+            let make = make.clone();
+            let serve = move || Ok(Station::manned(station, |seat| make(seat)).run(&Clock::start()));
+            let service = spawn(format!("service-{worker}"), self.services[worker], stop, serve)
+                .map_err(|source| Error::Spawn { worker, source })?;
+            let take = take.clone();
+            jobs.push(Box::new(move || {
+                let ended = run();
+                // One that was never made, or whose worker failed, ends its service as well: by being dropped.
+                drop(take(worker));
+                let ended = ended.map(|(relay, mut summary)| {
+                    relay.end(&mut summary);
+                    summary
+                });
+                let service = service.join().unwrap_or(Err(Error::Panicked(worker)))?;
+                Ok((service, ended?))
+            }));
+        }
+        Ok((jobs, close))
+    }
+}
