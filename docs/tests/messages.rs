@@ -65,7 +65,7 @@ fn what_the_page_on_troubleshooting_quotes_is_said_by_the_program() {
 #[test]
 fn the_page_on_troubleshooting_has_every_cause_of_drops() {
     let page = fs::read_to_string(format!("{ROOT}/docs/src/troubleshooting.md")).unwrap();
-    let causes = fs::read_to_string(format!("{ROOT}/stack/src/drops.rs")).unwrap();
+    let causes = fs::read_to_string(format!("{ROOT}/stack/src/drop_stats.rs")).unwrap();
     let causes: Vec<&str> = causes.lines().filter_map(|line| line.split_once(" = \"")?.1.strip_suffix("\",")).collect();
     assert!(causes.len() > 15, "{causes:?}");
     let messages = quoted(&page);

@@ -1,8 +1,8 @@
 //! Our addresses and where packets go next.
 
 use crate::config::IpCidr;
-use crate::six::Network;
-use crate::tuple::Tuple;
+use crate::ipv6::Network;
+use crate::tcp::tuple::Tuple;
 use linerate_bypass::MacAddr;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

@@ -2,9 +2,9 @@
 
 use crate::addresses::Addresses;
 use crate::congestion::Algorithm;
+use crate::demux::vlan::VlanId;
 use crate::fast_paths::FastPaths;
-use crate::six::FORMED;
-use crate::vlan::VlanId;
+use crate::ipv6::FORMED;
 use linerate_bypass::MacAddr;
 use linerate_bypass::time::Duration;
 use std::fmt;

@@ -1,11 +1,11 @@
 //! The way out of a worker: IP packets in, Ethernet frames on the port's transmit queue.
 
 use crate::addresses::Addresses;
-use crate::discovery::{Message, group_address};
-use crate::drops::{Cause, Drops};
-use crate::neighbors::{Lookup, Neighbors, Question, Update};
-use crate::six::Network;
-use crate::vlan::VlanId;
+use crate::arp_ndp::neighbors::{Lookup, Neighbors, Question, Update};
+use crate::arp_ndp::{Message, group_address};
+use crate::demux::vlan::VlanId;
+use crate::drop_stats::{Cause, Drops};
+use crate::ipv6::Network;
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{BURST, Bytes, Capabilities, MacAddr, Nic, Packet};
 use smoltcp::wire::{EthernetAddress, EthernetFrame, EthernetProtocol};

@@ -6,7 +6,7 @@
 
 use crate::config::Config;
 use crate::egress::Egress;
-use crate::tuple::Tuple;
+use crate::tcp::tuple::Tuple;
 use linerate_bypass::inspect::{ConnInfo, Levels};
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{Bytes, CloseReason, ConnId, ConnectError, Nic, Origin, Summary};

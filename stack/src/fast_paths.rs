@@ -6,7 +6,7 @@
 /// A fast path of the worker or of the native engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FastPath {
-    /// Demultiplexing of an ordinary TCP segment (`shortcut.rs`).
+    /// Demultiplexing of an ordinary TCP segment (`demux/demux_fast.rs`).
     Demux,
     /// Processing of each segment as it is demultiplexed, instead of after the burst ([`Engine::take_at_once`](crate::Engine::take_at_once)).
     Immediate,

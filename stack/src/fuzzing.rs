@@ -1,7 +1,7 @@
 //! What fuzzing needs to see of the inside: not for applications.
 
 use crate::native::segment::options::{Options, SynOptions, Timestamp};
-use crate::tuple::Tuple;
+use crate::tcp::tuple::Tuple;
 
 pub use crate::native::inspect::Numbers;
 

@@ -2,56 +2,42 @@
 #![forbid(unsafe_code)]
 
 mod addresses;
+mod arp_ndp;
 mod checksum;
 mod config;
 pub mod congestion;
-mod copies;
-mod crossing;
-mod dad;
 mod demux;
-mod device;
-mod discovery;
-mod drops;
+mod drop_stats;
 mod egress;
 mod engine;
 mod fast_paths;
 #[doc(hidden)]
 pub mod fuzzing;
-mod ingress;
+mod ipv6;
 mod native;
-mod neighbors;
-mod ports;
-mod presence;
-mod reply;
-mod seed;
-mod shortcut;
-mod six;
-mod slots;
-mod slow;
+mod rng;
+mod slow_path;
 mod smoltcp_engine;
-mod sources;
-mod steering;
-mod time_wait;
-mod tuple;
+mod tcp;
 mod udp;
-mod vlan;
-mod wheel;
 mod worker;
 
+pub use arp_ndp::receive::Learnt;
 pub use config::{Config, Idle, InvalidCidr, IpCidr, Keepalive};
-pub use crossing::Crossing;
-pub use dad::Duplicate;
-pub use drops::{Cause, Drops};
+pub use demux::steering::{RSS_KEY, TABLE_ENTRIES, owner, toeplitz};
+pub use demux::vlan::{InvalidVlan, VlanId};
+pub use drop_stats::{Cause, Drops};
 pub use egress::Egress;
 pub use engine::{Engine, Event, Head, IcmpError, News, Segments};
 #[cfg(feature = "fast-path-switches")]
 #[doc(hidden)]
 pub use fast_paths::{FastPath, FastPaths};
+pub use ipv6::dad::Duplicate;
+pub use linerate_bypass::{Service, Transport};
 pub use native::NativeEngine;
-pub use slow::{Learnt, Lease};
+pub use slow_path::Lease;
 pub use smoltcp_engine::SmoltcpEngine;
-pub use steering::{RSS_KEY, TABLE_ENTRIES, owner, toeplitz};
-pub use tuple::{HashKey, Tuple};
-pub use vlan::{InvalidVlan, VlanId};
-pub use wheel::Wheel;
+pub use tcp::tuple::{HashKey, Tuple};
+pub use tcp::wheel::Wheel;
 pub use worker::Worker;
+pub use worker::inter_worker::Crossing;

@@ -5,9 +5,9 @@
 
 use crate::checksum;
 use crate::config::Config;
-use crate::copies::Copies;
 use crate::demux::{UDP, Udp};
 use crate::egress::{ETHERNET, Egress};
+use crate::slow_path::copy_pool::Copies;
 use linerate_bypass::time::Instant;
 use linerate_bypass::{Capabilities, Datagram, L4, Nic, Packet, TxOffload};
 use smoltcp::wire::{IpProtocol, Ipv4Packet, Ipv6Packet, UdpPacket};

@@ -7,7 +7,7 @@ use crate::native::handshake::isn::Secrets;
 use crate::native::tcb::conn_buffers::Buffers;
 use crate::native::tcb::{Block, Flags, State};
 use crate::native::timers::tick::Tick;
-use crate::tuple::Tuple;
+use crate::tcp::tuple::Tuple;
 use linerate_bypass::{ConnId, Packet};
 use std::collections::HashSet;
 

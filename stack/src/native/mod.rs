@@ -30,11 +30,11 @@ use crate::congestion::{Builtin, CongestionControl};
 use crate::egress::Egress;
 use crate::engine::{Engine, Event, Head, IcmpError, News, Segments};
 use crate::fast_paths::FastPath;
-use crate::ports::Ports;
-use crate::seed;
-use crate::sources::Sources;
-use crate::tuple::Tuple;
-use crate::wheel::Wheel;
+use crate::rng;
+use crate::tcp::ephemeral_ports::Ports;
+use crate::tcp::per_source_limits::Sources;
+use crate::tcp::tuple::Tuple;
+use crate::tcp::wheel::Wheel;
 use connection::{Connection, Pinned, Shared};
 use fair_share::Sweep;
 use flow_table::FlowTable;
@@ -198,7 +198,7 @@ fn milliseconds(now: Instant) -> u32 {
 
 impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
     fn new(config: &Config, worker: usize, workers: usize, egress: &mut Egress<N>, now: Instant) -> Self {
-        let mut random = fastrand::Rng::with_seed(seed::draw(config.seed, "native", worker));
+        let mut random = fastrand::Rng::with_seed(rng::draw(config.seed, "native", worker));
         let control = C::new(config, 536);
         let settings = Settings::new(config, &control, egress);
         let secrets = Secrets::from_seed(config.seed);

@@ -9,7 +9,7 @@ use crate::native::recovery::Limits;
 use crate::native::segment::header::Offload;
 use crate::native::tcb::conn_buffers::CROWDED;
 use crate::native::timers::tick::Tick;
-use crate::tuple::Tuple;
+use crate::tcp::tuple::Tuple;
 use linerate_bypass::time::Duration;
 use linerate_bypass::{BURST, Capabilities, ConnId, Nic};
 use std::net::{IpAddr, SocketAddr};

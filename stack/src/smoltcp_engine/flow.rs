@@ -1,9 +1,9 @@
 //! One connection of the smoltcp engine: a socket in a set of its own, and what smoltcp does not tell.
 
-use crate::device::Sent;
+use super::reset_reply::{Control, Reply};
 use crate::engine::{Event, News};
-use crate::reply::{Control, Reply};
-use crate::tuple::Tuple;
+use crate::slow_path::device::Sent;
+use crate::tcp::tuple::Tuple;
 use linerate_bypass::inspect::ConnState;
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{CloseReason, ConnId, ConnectError, Origin};

@@ -2,14 +2,14 @@
 
 use super::SmoltcpEngine;
 use super::flow::Phase;
-use crate::device::{Device, smoltcp_time};
-use crate::drops::Cause;
+use super::reset_reply::Reply;
+use super::time_wait::Answer;
+use crate::drop_stats::Cause;
 use crate::egress::{ETHERNET, Egress};
 use crate::engine::Head;
-use crate::reply::Reply;
-use crate::sources::Verdict;
-use crate::time_wait::Answer;
-use crate::tuple::Tuple;
+use crate::slow_path::device::{Device, smoltcp_time};
+use crate::tcp::per_source_limits::Verdict;
+use crate::tcp::tuple::Tuple;
 use linerate_bypass::time::Instant;
 use linerate_bypass::{Nic, Packet, prefetch_whole};
 use smoltcp::phy::Medium;

@@ -8,33 +8,37 @@
 //! sent but not read; any reset inside the window ends a connection; initial sequence numbers come from the seeded generator
 //! alone.
 
+mod reset_reply;
+mod slots;
+mod time_wait;
+
 mod flow;
 mod input;
 mod operations;
 mod output;
 
 use crate::config::Config;
-use crate::copies::Copies;
-use crate::device::{Device, smoltcp_time};
 use crate::egress::Egress;
 use crate::engine::{Engine, Event, Head, IcmpError, News, Segments};
-use crate::ports::Ports;
-use crate::seed;
-use crate::slots::Slots;
-use crate::sources::Sources;
-use crate::time_wait::TimeWait;
-use crate::tuple::Tuple;
-use crate::wheel::Wheel;
+use crate::rng;
+use crate::slow_path::copy_pool::Copies;
+use crate::slow_path::device::{Device, smoltcp_time};
+use crate::tcp::ephemeral_ports::Ports;
+use crate::tcp::per_source_limits::Sources;
+use crate::tcp::tuple::Tuple;
+use crate::tcp::wheel::Wheel;
 use flow::{Fate, Flow, Phase};
 use hashbrown::HashMap;
 use linerate_bypass::inspect::{ConnInfo, Levels, TcpInfo};
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{Bytes, CloseReason, ConnId, ConnectError, Nic, Summary};
+use slots::Slots;
 use smoltcp::iface::{Interface, SocketHandle, SocketSet};
 use smoltcp::phy::Medium;
 use smoltcp::socket::tcp::State;
 use smoltcp::wire::HardwareAddress;
 use std::net::{IpAddr, SocketAddr};
+use time_wait::TimeWait;
 
 /// A socket's rings in bytes, if nothing else was asked for.
 const BUFFER: usize = 64 << 10;
@@ -158,7 +162,7 @@ impl SmoltcpEngine {
 
 impl<N: Nic> Engine<N> for SmoltcpEngine {
     fn new(config: &Config, worker: usize, workers: usize, egress: &mut Egress<N>, now: Instant) -> Self {
-        let mut random = fastrand::Rng::with_seed(seed::draw(config.seed, "smoltcp", worker));
+        let mut random = fastrand::Rng::with_seed(rng::draw(config.seed, "smoltcp", worker));
         let mut settings = smoltcp::iface::Config::new(HardwareAddress::Ip);
         settings.random_seed = random.u64(..);
         let mut interface = Interface::new(settings, &mut Device::new(Medium::Ip, egress, now), smoltcp_time(now));

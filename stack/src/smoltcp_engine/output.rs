@@ -1,8 +1,8 @@
 //! What the smoltcp engine sends, and when it looks at a flow again.
 
 use super::SmoltcpEngine;
-use crate::device::{Device, our_time, smoltcp_time};
 use crate::egress::Egress;
+use crate::slow_path::device::{Device, our_time, smoltcp_time};
 use linerate_bypass::Nic;
 use linerate_bypass::time::{Duration, Instant};
 use smoltcp::iface::PollResult;

@@ -2,11 +2,11 @@
 
 use crate::addresses::Addresses;
 use crate::config::{Config, IpCidr};
-use crate::drops::Cause;
+use crate::drop_stats::Cause;
 use crate::egress::Egress;
 use crate::engine::Engine;
-use crate::six::Network;
-use crate::slow::{Lease, SlowPath};
+use crate::ipv6::Network;
+use crate::slow_path::{Lease, SlowPath};
 use crate::udp::Outcome;
 use hashbrown::{HashMap, HashSet};
 use linerate_bypass::inspect::ConnState;

@@ -6,6 +6,7 @@
 //! [`input`](crate::native::receive::input) and [`output`](crate::native::send::output), which do everything else.
 
 use crate::congestion::CongestionControl;
+use crate::demux::demux_fast::field;
 use crate::egress::{ETHERNET, Egress};
 use crate::engine::Head;
 use crate::fast_paths::FastPath;
@@ -21,7 +22,6 @@ use crate::native::tcb::conn_buffers::{Buffers, CROWDED};
 use crate::native::tcb::{Block, Flags, State};
 use crate::native::timers::tick::Tick;
 use crate::native::{NativeEngine, SEGMENTS_PER_TURN};
-use crate::shortcut::field;
 use linerate_bypass::time::Instant;
 use linerate_bypass::{Bytes, Nic, Packet};
 

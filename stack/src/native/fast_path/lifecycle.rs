@@ -5,6 +5,7 @@
 //! is certain. Everything else is looked at step by step in [`input`](crate::native::receive::input).
 
 use crate::congestion::CongestionControl;
+use crate::demux::demux_fast::field;
 use crate::egress::Egress;
 use crate::engine::Head;
 use crate::fast_paths::FastPath;
@@ -14,7 +15,6 @@ use crate::native::receive::input::Arrival;
 use crate::native::segment::header::Control;
 use crate::native::segment::seq::Seq;
 use crate::native::tcb::{Flags, State};
-use crate::shortcut::field;
 use linerate_bypass::time::Instant;
 use linerate_bypass::{Nic, Packet};
 

@@ -4,6 +4,7 @@
 //! a connection, or does not, is looked at step by step in [`handshake`](crate::native::handshake).
 
 use crate::congestion::CongestionControl;
+use crate::demux::demux_fast::field;
 use crate::egress::Egress;
 use crate::engine::Head;
 use crate::fast_paths::FastPath;
@@ -15,8 +16,7 @@ use crate::native::segment::header::Control;
 use crate::native::segment::options::{Options, SynOptions};
 use crate::native::segment::seq::Seq;
 use crate::native::tcb::{Block, State};
-use crate::shortcut::field;
-use crate::sources::Verdict;
+use crate::tcp::per_source_limits::Verdict;
 use linerate_bypass::time::Instant;
 use linerate_bypass::{Nic, Packet};
 

@@ -4,7 +4,7 @@
 use crate::native::handshake::isn::Secrets;
 use crate::native::segment::options::MAX_WINDOW_SCALE;
 use crate::native::segment::seq::Seq;
-use crate::tuple::Tuple;
+use crate::tcp::tuple::Tuple;
 use linerate_bypass::time::{Duration, Instant};
 
 /// How long a period is. A cookie is good in the one it was made in and in the next: for 64 to 128 s.

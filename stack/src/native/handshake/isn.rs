@@ -1,8 +1,8 @@
 //! Numbers that a peer sees and must not be able to continue: initial sequence numbers and timestamps.
 
 use crate::native::segment::seq::Seq;
-use crate::seed;
-use crate::tuple::{HashKey, Tuple};
+use crate::rng;
+use crate::tcp::tuple::{HashKey, Tuple};
 use linerate_bypass::time::Instant;
 use siphasher::sip::{SipHasher13, SipHasher24};
 use std::fmt;
@@ -50,7 +50,7 @@ impl Secrets {
         let mut count = 0;
         let mut next = || {
             count += 1;
-            seed::draw(seed, "secrets", count)
+            rng::draw(seed, "secrets", count)
         };
         let isn = SipHasher24::new_with_keys(next(), next());
         let timestamps = SipHasher13::new_with_keys(next(), next());

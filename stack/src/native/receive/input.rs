@@ -1,7 +1,7 @@
 //! A segment arrives (RFC 9293 §3.10.7.4).
 
 use crate::congestion::CongestionControl;
-use crate::drops::Cause;
+use crate::drop_stats::Cause;
 use crate::egress::{ETHERNET, Egress};
 use crate::engine::{Head, Segments};
 use crate::native::NativeEngine;

@@ -2,6 +2,7 @@
 
 use super::{Exchange, Ours, Turn};
 use crate::congestion::CongestionControl;
+use crate::demux::demux_fast::field;
 use crate::egress::Egress;
 use crate::engine::Head;
 use crate::fast_paths::FastPath;
@@ -9,7 +10,6 @@ use crate::native::NativeEngine;
 use crate::native::fast_path::established::take_window;
 use crate::native::tcb::{Block, Flags};
 use crate::native::timers::tick::Tick;
-use crate::shortcut::field;
 use linerate_bypass::time::Instant;
 use linerate_bypass::{Nic, Packet};
 

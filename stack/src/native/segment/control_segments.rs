@@ -1,6 +1,6 @@
 //! Segments without payload, whether of a connection or of none.
 
-use crate::drops::Cause;
+use crate::drop_stats::Cause;
 use crate::egress::{ETHERNET, Egress};
 use crate::native::connection::Shared;
 use crate::native::receive::input::Arrival;
@@ -9,7 +9,7 @@ use crate::native::segment::options::{SynOptions, TIMESTAMP_LEN, Timestamp};
 use crate::native::segment::seq::Seq;
 use crate::native::settings::Settings;
 use crate::native::tcb::{Block, Flags, State};
-use crate::tuple::Tuple;
+use crate::tcp::tuple::Tuple;
 use linerate_bypass::time::Instant;
 use linerate_bypass::{Nic, Packet};
 

@@ -3,7 +3,7 @@
 use crate::egress::ETHERNET;
 use crate::native::segment::options::{self, MAX_LEN, Timestamp};
 use crate::native::segment::seq::Seq;
-use crate::tuple::Tuple;
+use crate::tcp::tuple::Tuple;
 use linerate_bypass::{Capabilities, L4, TxOffload};
 use smoltcp::wire::TcpPacket;
 use smoltcp::wire::checksum::{combine, data as sum};

@@ -7,7 +7,7 @@
 use crate::congestion::CongestionControl;
 use crate::native::connection::Connection;
 use crate::native::tcb::Flags;
-use crate::wheel::TICK_SHIFT;
+use crate::tcp::wheel::TICK_SHIFT;
 use linerate_bypass::Packet;
 use linerate_bypass::time::{Duration, Instant};
 

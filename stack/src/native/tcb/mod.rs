@@ -4,12 +4,12 @@ pub(crate) mod cold;
 pub(crate) mod conn_buffers;
 mod tcp_info;
 
+use crate::demux::demux_fast::field;
 use crate::native::recovery::RttEstimator;
 use crate::native::segment::options::{TIMESTAMP_HEAD, TIMESTAMP_LEN};
 use crate::native::segment::seq::Seq;
 use crate::native::timers::tick::Tick;
-use crate::shortcut::field;
-use crate::tuple::Tuple;
+use crate::tcp::tuple::Tuple;
 use std::ops::{BitAnd, BitOr, BitOrAssign};
 
 /// The states of RFC 9293 §3.3.2. LISTEN has no control block; TIME-WAIT has one only while the service has not been told of

@@ -7,7 +7,7 @@ use crate::native::flow_table::FlowTable;
 use crate::native::handshake::isn::TIMESTAMP_TICK;
 use crate::native::segment::options::Timestamp;
 use crate::native::segment::seq::Seq;
-use crate::tuple::{Address, HashKey, Tuple};
+use crate::tcp::tuple::{Address, HashKey, Tuple};
 use linerate_bypass::time::{Duration, Instant};
 
 /// Records that end in one call of [`TimeWait::expire`]: a few microseconds of work.

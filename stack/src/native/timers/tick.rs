@@ -1,6 +1,6 @@
 //! Time in the timing wheel's ticks, in 32 bits: what a control block can afford.
 
-use crate::wheel::TICK_SHIFT;
+use crate::tcp::wheel::TICK_SHIFT;
 use linerate_bypass::time::{Duration, Instant};
 
 /// A moment in ticks of 65.5 µs that wraps after 78 hours, or none. Two of them are compared by their distance, so they must

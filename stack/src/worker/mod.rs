@@ -1,18 +1,21 @@
 //! A worker: one queue pair, one engine, one service, run to completion.
 
+mod ingress;
+pub(crate) mod inter_worker;
+
+mod housekeeping;
 mod transport;
-mod upkeep;
 
 use crate::config::{Config, Idle};
-use crate::crossing::{Crossing, Mail};
-use crate::dad::{Dad, Duplicate};
 use crate::egress::{ETHERNET, Egress};
 use crate::engine::{Engine, Event, News};
-use crate::ingress::Ingress;
+use crate::ipv6::Six;
+use crate::ipv6::dad::{Dad, Duplicate};
 use crate::native::NativeEngine;
-use crate::seed;
-use crate::six::Six;
-use crate::slow::SlowPath;
+use crate::rng;
+use crate::slow_path::SlowPath;
+use crate::worker::ingress::Ingress;
+use crate::worker::inter_worker::{Crossing, Mail};
 use linerate_bypass::inspect::{ConnInfo, Inspect, Levels, Shortages, Snapshot};
 use linerate_bypass::mailbox::Receiver;
 use linerate_bypass::time::{Clock, Duration, Instant};
@@ -84,7 +87,7 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
         let dad = Dad::new(&first, config.dad_transmits);
         let is_verified = dad.is_none();
         let addresses = if is_verified { &first } else { &addresses_of(config, None, None, false, mac) };
-        let mut egress = Egress::new(nic, addresses.clone(), mac, mtu, seed::draw(config.seed, "neighbors", worker));
+        let mut egress = Egress::new(nic, addresses.clone(), mac, mtu, rng::draw(config.seed, "neighbors", worker));
         egress.set_vlan(config.vlan);
         if workers > 1 {
             egress.tell_resolving();

@@ -1,8 +1,8 @@
 //! Connections in TIME-WAIT (RFC 9293 §3.3.2): a small record each, without buffers.
 
+use super::reset_reply::{Control, Reply};
 use crate::engine::TIME_WAIT;
-use crate::reply::{Control, Reply};
-use crate::tuple::Tuple;
+use crate::tcp::tuple::Tuple;
 use hashbrown::HashMap;
 use linerate_bypass::time::Instant;
 use smoltcp::wire::TcpPacket;

@@ -1,6 +1,8 @@
 //! What one worker does about IPv6 on the link, for all workers of the port: its addresses are tried, formed of what routers advertise,
 //! and their groups told.
 
+pub(crate) mod dad;
+
 mod advertisement;
 mod autoconf;
 mod listener;
@@ -11,13 +13,13 @@ pub(crate) use listener::QUERY as LISTENER_QUERY;
 pub(crate) use network::Network;
 
 use crate::addresses::Addresses;
+use crate::arp_ndp::receive::Learnt;
+use crate::arp_ndp::solicited_node;
 use crate::config::Config;
-use crate::dad::{Dad, Duplicate};
-use crate::discovery::solicited_node;
-use crate::drops::Cause;
+use crate::drop_stats::Cause;
 use crate::egress::Egress;
-use crate::seed;
-use crate::slow::Learnt;
+use crate::ipv6::dad::{Dad, Duplicate};
+use crate::rng;
 use advertisement::Advertisement;
 use autoconf::Autoconf;
 use linerate_bypass::Nic;
@@ -58,7 +60,7 @@ impl Six {
         now: Instant,
     ) -> Option<Self> {
         addresses.link_local()?;
-        let seed = |name| seed::draw(config.seed, name, 0);
+        let seed = |name| rng::draw(config.seed, name, 0);
         let autoconf = config
             .slaac
             .then(|| Autoconf::new(egress.mac(), egress.mtu(), config.dad_transmits, seed("autoconfiguration")));

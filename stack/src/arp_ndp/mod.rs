@@ -1,5 +1,9 @@
 //! Frames by which stations on a link find each other: ARP (RFC 826, RFC 5227) and neighbour discovery (RFC 4861).
 
+pub(crate) mod arp_announce;
+pub(crate) mod neighbors;
+pub(crate) mod receive;
+
 use linerate_bypass::{MacAddr, Packet};
 use smoltcp::wire::{
     ArpOperation, ArpPacket, ArpRepr, EthernetAddress, EthernetProtocol, HardwareAddress, Icmpv6Packet, Icmpv6Repr,

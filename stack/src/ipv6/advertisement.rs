@@ -1,6 +1,6 @@
 //! Router advertisements (RFC 4861 §4.2): read where they lie, nothing is kept.
 
-use crate::drops::Cause;
+use crate::drop_stats::Cause;
 use crate::egress::ETHERNET;
 use linerate_bypass::MacAddr;
 use linerate_bypass::time::Duration;

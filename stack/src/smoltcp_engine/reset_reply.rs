@@ -1,8 +1,8 @@
 //! Segments that belong to no connection's state: a reset, or the acknowledgement out of TIME-WAIT.
 
-use crate::drops::Cause;
+use crate::drop_stats::Cause;
 use crate::egress::Egress;
-use crate::tuple::Tuple;
+use crate::tcp::tuple::Tuple;
 use linerate_bypass::time::Instant;
 use linerate_bypass::{Nic, Packet};
 use smoltcp::phy::ChecksumCapabilities;

@@ -4,7 +4,7 @@
 //! stacks with equally many workers, each sending on its own queue, every frame arrives at its owner. Where a port
 //! has RSS it is programmed with [`RSS_KEY`] and the same table.
 
-use crate::tuple::Tuple;
+use crate::tcp::tuple::Tuple;
 
 /// The key of the hash: `6d 5a` repeated, as long as the longest key that ports take (52 bytes).
 ///

@@ -3,8 +3,8 @@
 //! A source is an IPv4 address, or the /64 of an IPv6 address, which is what one customer or one host has of them (RFC 6177
 //! §2, RFC 7934 §5.1). It has an entry while it has a connection, so there are never more entries than connections.
 
-use crate::drops::Cause;
-use crate::tuple::Tuple;
+use crate::drop_stats::Cause;
+use crate::tcp::tuple::Tuple;
 use hashbrown::HashMap;
 use hashbrown::hash_map::Entry;
 use std::hash::{Hash, Hasher};

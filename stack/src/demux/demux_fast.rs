@@ -9,7 +9,7 @@
 use crate::addresses::{Addresses, OwnV4};
 use crate::demux::{TCP, Tcp};
 use crate::egress::ETHERNET;
-use crate::tuple::Tuple;
+use crate::tcp::tuple::Tuple;
 use linerate_bypass::{MacAddr, Packet, RxChecksum, RxInfo};
 
 /// Lengths of headers without options or extension headers, in bytes.

@@ -2,13 +2,17 @@
 //!
 //! Everything is checked here once, so that what is handed on has the headers that it claims.
 
+pub(crate) mod demux_fast;
+pub(crate) mod steering;
+pub(crate) mod vlan;
+
 use crate::addresses::{Addresses, can_send_v6};
 use crate::checksum::{self, Verdict};
-use crate::drops::Cause;
+use crate::drop_stats::Cause;
 use crate::egress::ETHERNET;
 use crate::engine::IcmpError;
-use crate::six::LISTENER_QUERY;
-use crate::tuple::Tuple;
+use crate::ipv6::LISTENER_QUERY;
+use crate::tcp::tuple::Tuple;
 use crate::udp;
 use linerate_bypass::{MacAddr, Packet, RxChecksum};
 use smoltcp::wire::{

@@ -3,9 +3,9 @@
 //!
 //! Switches and neighbours that knew another station by an address learn so, within a moment, that it is here now.
 
+use crate::arp_ndp::Message;
 use crate::config::IpCidr;
-use crate::discovery::Message;
-use crate::drops::Cause;
+use crate::drop_stats::Cause;
 use crate::egress::Egress;
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{MacAddr, Nic};

@@ -1,7 +1,8 @@
 //! What crosses between the workers of one port, and to them from other threads: all through mailboxes.
 
-use crate::six::Network;
-use crate::slow::{Learnt, Lease};
+use crate::arp_ndp::receive::Learnt;
+use crate::ipv6::Network;
+use crate::slow_path::Lease;
 use linerate_bypass::mailbox::{Receiver, Sender, mailbox};
 use linerate_bypass::{Letter, Postbox};
 use std::net::IpAddr;

@@ -1,21 +1,22 @@
 //! The way in of a worker: received frames to the engine, the slow path, or the worker that owns them.
 
+use crate::arp_ndp::Message;
+use crate::arp_ndp::neighbors::Resolving;
+use crate::arp_ndp::receive::{self, Heard, Learnt};
 use crate::config::Config;
-use crate::crossing::Mail;
+use crate::demux::demux_fast::Shortcut;
+use crate::demux::steering::{owner, toeplitz};
+use crate::demux::vlan::{self, VlanId};
 use crate::demux::{Host, Kind, Tcp};
-use crate::discovery::Message;
-use crate::drops::Cause;
+use crate::drop_stats::Cause;
 use crate::egress::{ETHERNET, Egress};
 use crate::engine::{Engine, Head, Segments};
 use crate::fast_paths::{FastPath, FastPaths};
-use crate::neighbors::Resolving;
-use crate::seed;
-use crate::shortcut::Shortcut;
-use crate::six::Network;
-use crate::slow::{self, Heard, Learnt, Lease, SlowPath};
-use crate::steering::{owner, toeplitz};
-use crate::tuple::Tuple;
-use crate::vlan::{self, VlanId};
+use crate::ipv6::Network;
+use crate::rng;
+use crate::slow_path::{Lease, SlowPath};
+use crate::tcp::tuple::Tuple;
+use crate::worker::inter_worker::Mail;
 use linerate_bypass::mailbox::Sender;
 use linerate_bypass::time::Instant;
 use linerate_bypass::{Datagram, Nic, Packet};
@@ -75,7 +76,7 @@ impl<P: Packet> Ingress<P> {
             tries_addresses: false,
             slaac: config.slaac,
             fast_paths: config.fast_paths(),
-            resolving: Resolving::new(seed::draw(config.seed, "resolving", worker)),
+            resolving: Resolving::new(rng::draw(config.seed, "resolving", worker)),
             misdirected: 0,
             scratch,
             burst,
@@ -335,7 +336,7 @@ impl<P: Packet> Ingress<P> {
             &scratch
         };
         let heard = match kind {
-            Kind::Arp => slow::hear_arp(data, egress.addresses(), egress.mac()).unwrap_or_else(|cause| {
+            Kind::Arp => receive::hear_arp(data, egress.addresses(), egress.mac()).unwrap_or_else(|cause| {
                 egress.drop_for(cause);
                 Heard::Dropped
             }),
@@ -347,7 +348,7 @@ impl<P: Packet> Ingress<P> {
                 slow.duplicate = slow.duplicate.or(duplicate);
                 match router {
                     Some(router) => Heard::Neighbor(router),
-                    None => slow::hear_ndp(data, |ip| egress.addresses().is_ours(ip), egress.mac()),
+                    None => receive::hear_ndp(data, |ip| egress.addresses().is_ours(ip), egress.mac()),
                 }
             }
             Kind::ListenerQuery => {

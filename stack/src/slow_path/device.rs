@@ -1,7 +1,7 @@
 //! A worker's port as smoltcp sees one: at most one received packet, and packets sent through [`Egress`].
 
 use crate::checksum;
-use crate::drops::Cause;
+use crate::drop_stats::Cause;
 use crate::egress::{ETHERNET, Egress};
 use linerate_bypass::time::Instant;
 use linerate_bypass::{L4, Nic, Packet, TxOffload};

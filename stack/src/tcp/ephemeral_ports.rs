@@ -1,8 +1,8 @@
 //! Addresses and ephemeral ports of ours for outgoing connections.
 
 use crate::addresses::Addresses;
-use crate::steering::{owner, toeplitz};
-use crate::tuple::Tuple;
+use crate::demux::steering::{owner, toeplitz};
+use crate::tcp::tuple::Tuple;
 use linerate_bypass::time::Instant;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;

@@ -1,6 +1,6 @@
 use super::*;
 use crate::addresses::Addresses;
-use crate::six::advertisement::tests::{ROUTER, STATION, frame, message, mtu, prefix};
+use crate::ipv6::advertisement::tests::{ROUTER, STATION, frame, message, mtu, prefix};
 use linerate_bypass::Packet;
 use linerate_bypass::memory::{Link, LinkConfig, MemoryNic};
 use proptest::prelude::*;

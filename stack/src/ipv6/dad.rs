@@ -1,9 +1,9 @@
 //! Duplicate address detection (RFC 4862 §5.4): no IPv6 address is used before it is known that nobody else on the link has it.
 
 use crate::addresses::Addresses;
-use crate::discovery::Message;
+use crate::arp_ndp::Message;
+use crate::arp_ndp::receive::{Heard, hear_ndp};
 use crate::egress::Egress;
-use crate::slow::{Heard, hear_ndp};
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{MacAddr, Nic};
 use std::net::{IpAddr, Ipv6Addr};

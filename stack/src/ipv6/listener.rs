@@ -5,9 +5,9 @@
 //! answered by version 1 (RFC 2710), and so is everybody for a while.
 
 use super::solicitation::by_chance;
+use crate::arp_ndp::{ALL_ROUTERS, group_address};
 use crate::checksum;
 use crate::config::Config;
-use crate::discovery::{ALL_ROUTERS, group_address};
 use crate::egress::{ETHERNET, Egress};
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{MacAddr, Nic, Packet};

@@ -2,7 +2,7 @@
 //!
 //! Inside there are no tags: they are taken off where frames come from the port, and put in where they go to it.
 
-use crate::drops::Cause;
+use crate::drop_stats::Cause;
 use linerate_bypass::{Packet, VLAN_TAG};
 use std::fmt;
 use std::str::FromStr;

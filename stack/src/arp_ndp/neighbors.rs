@@ -129,7 +129,7 @@ struct Key(IpAddr);
 
 impl Hash for Key {
     /// Each half of the address, which whoever is on the link may choose, goes in as a lower half of what foldhash takes at
-    /// a time, as in a [`Tuple`](crate::tuple::Tuple)'s hash: the upper is hidden only behind a constant that everybody knows.
+    /// a time, as in a [`Tuple`](crate::tcp::tuple::Tuple)'s hash: the upper is hidden only behind a constant that everybody knows.
     #[inline]
     fn hash<H: Hasher>(&self, state: &mut H) {
         let bits = match self.0 {
