@@ -3,7 +3,7 @@
 //! Every operation is a function of its own that is called once for each burst, so that its instructions are what the
 //! profile says of the function, calls included, over bursts times 32.
 
-use linerate_bypass::memory::{Link, LinkConfig};
+use linerate_bypass::memory_nic::{Link, LinkConfig};
 use linerate_bypass::{BURST, Bytes, L4, Nic, Packet, TxOffload};
 use std::hint::black_box;
 

@@ -2,7 +2,7 @@
 
 use super::Shared;
 use super::class::HEADER;
-use crate::refcount::RefCount;
+use crate::sync::refcount::RefCount;
 use crate::{Bytes, Memory, Owner};
 use std::fmt;
 use std::ops::{Deref, DerefMut};

@@ -20,22 +20,18 @@
 //! ```
 
 mod block;
-mod buddies;
+mod buddy;
 mod chunk;
 mod class;
-mod piece;
-mod pieces;
 mod region;
-mod return_list;
 
 pub use block::ArenaMut;
-pub use piece::Piece;
-pub use pieces::{Clearing, Pieces};
+pub use buddy::{Clearing, Piece, Pieces};
 pub use region::Backing;
 pub(crate) use region::Region;
 
 use crate::Memory;
-use crate::free_list::FreeList;
+use crate::sync::free_list::FreeList;
 use block::Header;
 use chunk::{CHUNK, Taken};
 use class::{CLASSES, HEADER, class_of, stride_of};
@@ -322,7 +318,5 @@ pub struct ClassStats {
     pub used: usize,
 }
 
-#[cfg(test)]
-mod pieces_tests;
 #[cfg(test)]
 mod tests;

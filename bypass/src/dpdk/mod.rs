@@ -22,34 +22,16 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-mod claim;
-mod eal;
-mod error;
-mod ethdev;
-mod external;
-mod gate;
-mod holders;
-mod interface;
-mod log;
-mod mbuf;
-mod mempool;
 #[cfg(doctest)]
-mod misuse;
-mod own;
-mod peer_memory;
+mod compile_fail;
+mod eal;
+mod mbuf;
 mod port;
-mod queue;
-mod region;
-mod segment;
-mod setup;
-mod signals;
-mod supervise;
-mod vdev;
 
+pub use eal::region::ReserveError;
 pub use eal::{Backing, Eal, EalConfig, EalError, Hugepages, Pci, ThreadGuard, TooManyThreads};
-pub use error::OpenError;
 pub use mbuf::Mbuf;
-pub use mempool::{Mempool, MempoolConfig, MempoolError};
+pub use mbuf::mempool::{Mempool, MempoolConfig, MempoolError};
+pub use port::error::OpenError;
+pub use port::queue_pair::QueuePair;
 pub use port::{Drops, Port, PortConfig};
-pub use queue::QueuePair;
-pub use region::ReserveError;

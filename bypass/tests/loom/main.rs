@@ -11,17 +11,17 @@ mod sync {
     }
 }
 
-#[path = "../../src/free_list.rs"]
+#[path = "../../src/sync/free_list.rs"]
 mod free_list;
-#[path = "../../src/dpdk/gate.rs"]
-mod gate;
-#[path = "../../src/dpdk/holders.rs"]
-mod holders;
-#[path = "../../src/refcount.rs"]
+#[path = "../../src/dpdk/port/quiesce.rs"]
+mod quiesce;
+#[path = "../../src/dpdk/mbuf/refcnt.rs"]
+mod refcnt;
+#[path = "../../src/sync/refcount.rs"]
 mod refcount;
-#[path = "../../src/arena/return_list.rs"]
+#[path = "../../src/arena/buddy/return_list.rs"]
 mod return_list;
-#[path = "../../src/sleep_flag.rs"]
+#[path = "../../src/sync/sleep_flag.rs"]
 mod sleep_flag;
 
 mod lists;

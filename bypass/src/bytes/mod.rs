@@ -1,0 +1,312 @@
+//! An owned slice of bytes that knows its way home.
+
+mod buffer_pool;
+mod queue;
+
+pub use buffer_pool::{Block, BlockPool};
+pub use queue::{BytesQueue, VECTOR};
+
+use std::fmt;
+use std::ops::{Deref, RangeBounds};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+/// Where the bytes of a [`Bytes`] lie, as far as a device is concerned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Memory {
+    /// Ordinary memory of this process: no device reaches it.
+    Process,
+    /// Memory that the open DPDK ports reach: an mbuf, or an arena within EAL's memory.
+    Device,
+}
+
+/// How the owner behind a [`Bytes`] is shared and released: one static table per kind of owner.
+pub struct Owner {
+    /// Where the bytes lie.
+    pub memory: Memory,
+    /// They lie in a buffer of a port's packet pool, which has one less for as long as they are kept.
+    pub pooled: bool,
+    /// Takes one more reference of the owner.
+    ///
+    /// # Safety
+    /// The argument is the `owner` of a live `Bytes` made with this table.
+    pub share: unsafe fn(*const ()),
+    /// Gives one reference of the owner back, on any thread.
+    ///
+    /// # Safety
+    /// The argument is the `owner` of a `Bytes` made with this table, which is not used again.
+    pub release: unsafe fn(*const ()),
+}
+
+/// Immutable bytes that keep the memory they lie in: an mbuf, an arena block, a vector, a static.
+///
+/// Cloning takes a reference and copies nothing; slicing moves the ends. It may be sent to and dropped on any
+/// thread: the memory finds its way back to its pool from there.
+///
+/// ```
+/// use linerate_bypass::Bytes;
+/// let mut line = Bytes::from(b"GET key\r\n".to_vec());
+/// let verb = line.split_to(3);
+/// line.advance(1);
+/// assert_eq!(&verb[..], b"GET");
+/// assert_eq!(&line[..], b"key\r\n");
+/// ```
+pub struct Bytes {
+    start: NonNull<u8>,
+    len: usize,
+    owner: *const (),
+    table: &'static Owner,
+}
+
+// SAFETY: the bytes are never written while a `Bytes` exists (contract of `from_owner`), and the functions of the
+// owner's table may be called on any thread (contract of `Owner`).
+unsafe impl Send for Bytes {}
+// SAFETY: as above; `&Bytes` allows reading and `Clone`, and `share` may be called on several threads at once
+// (contract of `from_owner`).
+unsafe impl Sync for Bytes {}
+
+impl Bytes {
+    /// No bytes.
+    pub const fn new() -> Self {
+        Bytes::from_static(&[])
+    }
+
+    /// Bytes that live as long as the program.
+    pub const fn from_static(bytes: &'static [u8]) -> Self {
+        Bytes {
+            // SAFETY: the pointer of a slice is never null.
+            start: unsafe { NonNull::new_unchecked(bytes.as_ptr().cast_mut()) },
+            len: bytes.len(),
+            owner: std::ptr::null(),
+            table: &STATIC,
+        }
+    }
+
+    /// Bytes whose memory `owner` keeps, by way of `table`. The new value takes over one reference of the owner.
+    ///
+    /// # Safety
+    /// - `start` must be valid for reads of `len` bytes, and nobody may write them, until `table.release(owner)`
+    ///   has been called once for this value and once for each `table.share(owner)`.
+    /// - `table`'s functions may be called with `owner` on any thread, several at once.
+    /// - With [`Memory::Device`], the bytes must lie in memory that EAL allocated.
+    #[inline]
+    pub unsafe fn from_owner(start: NonNull<u8>, len: usize, owner: *const (), table: &'static Owner) -> Self {
+        Bytes { start, len, owner, table }
+    }
+
+    /// Where the bytes lie.
+    #[inline]
+    pub fn memory(&self) -> Memory {
+        self.table.memory
+    }
+
+    /// Whether they keep a buffer of a port's packet pool.
+    #[inline]
+    pub fn is_pooled(&self) -> bool {
+        self.table.pooled
+    }
+
+    /// The owner, if it is one of `table`'s kind.
+    #[inline]
+    pub(crate) fn owner_of(&self, table: &'static Owner) -> Option<*const ()> {
+        std::ptr::eq(self.table, table).then_some(self.owner)
+    }
+
+    /// Another handle on the `range` of these bytes; nothing is copied.
+    ///
+    /// # Panics
+    /// If the range does not lie within the bytes.
+    #[inline]
+    pub fn slice(&self, range: impl RangeBounds<usize>) -> Bytes {
+        let part = &self[(range.start_bound().cloned(), range.end_bound().cloned())];
+        let start = NonNull::from(part).cast();
+        let len = part.len();
+        let mut slice = self.clone();
+        slice.start = start;
+        slice.len = len;
+        slice
+    }
+
+    /// Drops the first `n` bytes.
+    ///
+    /// # Panics
+    /// If there are fewer.
+    #[inline]
+    pub fn advance(&mut self, n: usize) {
+        assert!(n <= self.len, "cannot advance {n} bytes in {}", self.len);
+        // SAFETY: `n <= len`, so the result points into the same slice or at its end.
+        self.start = unsafe { self.start.add(n) };
+        self.len -= n;
+    }
+
+    /// Keeps the first `n` bytes; nothing happens when there are no more than that.
+    #[inline]
+    pub fn truncate(&mut self, n: usize) {
+        self.len = self.len.min(n);
+    }
+
+    /// Splits at `n`: returns the first `n` bytes and keeps the rest.
+    ///
+    /// # Panics
+    /// If there are fewer.
+    #[inline]
+    pub fn split_to(&mut self, n: usize) -> Bytes {
+        if n == self.len {
+            return std::mem::take(self);
+        }
+        let front = self.slice(..n);
+        self.advance(n);
+        front
+    }
+
+    /// Drops nothing and forgets the owner's reference: the caller now holds it, and must give it to
+    /// [`from_owner`](Self::from_owner) again or release it.
+    #[inline]
+    pub fn into_owner(self) -> (NonNull<u8>, usize, *const (), &'static Owner) {
+        let bytes = std::mem::ManuallyDrop::new(self);
+        (bytes.start, bytes.len, bytes.owner, bytes.table)
+    }
+}
+
+impl Drop for Bytes {
+    #[inline]
+    fn drop(&mut self) {
+        // SAFETY: `owner` belongs to `table` and this value's reference is given back once, here.
+        unsafe { (self.table.release)(self.owner) }
+    }
+}
+
+impl Clone for Bytes {
+    #[inline]
+    fn clone(&self) -> Self {
+        // SAFETY: `owner` belongs to `table` and is alive through this value.
+        unsafe { (self.table.share)(self.owner) };
+        Bytes { ..*self }
+    }
+}
+
+impl Deref for Bytes {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        // SAFETY: readable and unwritten as long as this value holds its reference (contract of `from_owner`).
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
+    }
+}
+
+impl Default for Bytes {
+    fn default() -> Self {
+        Bytes::new()
+    }
+}
+
+impl From<Vec<u8>> for Bytes {
+    fn from(bytes: Vec<u8>) -> Self {
+        // Twice on the heap, but a vector that becomes shared is nowhere on a data path.
+        let owner = Arc::new(bytes);
+        let start = NonNull::from(owner.as_slice()).cast();
+        let len = owner.len();
+        // SAFETY: the vector lives, unwritten, as long as a reference of the `Arc` does.
+        unsafe { Bytes::from_owner(start, len, Arc::into_raw(owner).cast(), &HEAP) }
+    }
+}
+
+impl PartialEq for Bytes {
+    fn eq(&self, other: &Self) -> bool {
+        self[..] == other[..]
+    }
+}
+
+impl Eq for Bytes {}
+
+impl fmt::Debug for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "b\"{}\"", self.escape_ascii())
+    }
+}
+
+static STATIC: Owner = Owner { memory: Memory::Process, pooled: false, share: |_| {}, release: |_| {} };
+
+static HEAP: Owner = Owner {
+    memory: Memory::Process,
+    pooled: false,
+    // SAFETY: the owner came from `Arc::into_raw` and the caller holds a reference of it.
+    share: |owner| unsafe { Arc::increment_strong_count(owner.cast::<Vec<u8>>()) },
+    // SAFETY: the owner came from `Arc::into_raw` and the caller gives up a reference of it.
+    release: |owner| unsafe { Arc::decrement_strong_count(owner.cast::<Vec<u8>>()) },
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    #[test]
+    fn slices_share_the_memory_and_move_the_ends() {
+        let whole = Bytes::from((0..100).collect::<Vec<u8>>());
+        let part = whole.slice(10..20);
+        assert_eq!(part.as_ptr(), whole[10..].as_ptr());
+        assert_eq!(part.slice(3..), whole.slice(13..20));
+        let mut rest = part.clone();
+        let front = rest.split_to(4);
+        assert_eq!((&front[..], &rest[..]), (&whole[10..14], &whole[14..20]));
+        rest.truncate(1);
+        assert_eq!(&rest[..], [14]);
+    }
+
+    #[test]
+    #[should_panic(expected = "range end index 11 out of range")]
+    fn a_slice_beyond_the_end_panics() {
+        let _ = Bytes::from(vec![0; 10]).slice(5..11);
+    }
+
+    #[test]
+    fn every_kind_of_range_makes_a_slice() {
+        use std::ops::Bound::{Excluded, Unbounded};
+        let digits = Bytes::from_static(b"0123456789");
+        assert_eq!(digits.slice(..), digits);
+        assert_eq!(&digits.slice(7..)[..], b"789");
+        assert_eq!(&digits.slice(..=1)[..], b"01");
+        assert_eq!(&digits.slice((Excluded(7), Unbounded))[..], b"89");
+        assert!(digits.slice(10..).is_empty());
+    }
+
+    #[test]
+    #[should_panic(expected = "range end index")]
+    fn a_range_up_to_the_largest_number_panics_and_does_not_wrap() {
+        let _ = Bytes::from(vec![0; 10]).slice(..=usize::MAX);
+    }
+
+    #[test]
+    #[should_panic(expected = "cannot advance 11 bytes in 10")]
+    fn advancing_beyond_the_end_panics() {
+        Bytes::from(vec![0; 10]).advance(11);
+    }
+
+    #[test]
+    fn the_owner_is_released_once_for_each_handle_on_any_thread() {
+        static HANDLES: AtomicUsize = AtomicUsize::new(1);
+        static COUNTED: Owner = Owner {
+            memory: Memory::Process,
+            pooled: false,
+            share: |_| {
+                HANDLES.fetch_add(1, Ordering::SeqCst);
+            },
+            release: |_| {
+                HANDLES.fetch_sub(1, Ordering::SeqCst);
+            },
+        };
+        // SAFETY: the bytes are static and the table only counts.
+        let mut bytes = unsafe { Bytes::from_owner(NonNull::from(b"abcdef").cast(), 6, std::ptr::null(), &COUNTED) };
+        let clone = bytes.clone();
+        let front = bytes.split_to(2);
+        assert_eq!(HANDLES.load(Ordering::SeqCst), 3);
+        let all = bytes.split_to(4);
+        assert!(bytes.is_empty());
+        drop(bytes);
+        assert_eq!(HANDLES.load(Ordering::SeqCst), 3);
+        std::thread::spawn(move || drop((clone, front, all))).join().unwrap();
+        assert_eq!(HANDLES.load(Ordering::SeqCst), 0);
+    }
+}

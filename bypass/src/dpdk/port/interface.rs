@@ -1,0 +1,187 @@
+//! What the kernel says about its network interfaces, in the network namespace of the calling thread.
+
+use std::ffi::CString;
+use std::fs::read_to_string;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+/// A request about the interface `name`, and a socket of the namespace to ask by.
+struct Query {
+    socket: OwnedFd,
+    request: libc::ifreq,
+}
+
+impl Query {
+    fn new(name: &str) -> Option<Query> {
+        // SAFETY: no pointers.
+        let socket = unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
+        if socket < 0 {
+            return None;
+        }
+        // SAFETY: a new descriptor that nobody else has.
+        let socket = unsafe { OwnedFd::from_raw_fd(socket) };
+        // SAFETY: an `ifreq` is bytes and a union of plain values: all zero is one.
+        let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+        if name.len() >= request.ifr_name.len() {
+            return None;
+        }
+        for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
+            *to = from as libc::c_char;
+        }
+        Some(Query { socket, request })
+    }
+
+    fn ask(&mut self, what: libc::Ioctl) -> bool {
+        // SAFETY: the kernel reads and writes an `ifreq`, and what it points to, for the requests used here.
+        unsafe { libc::ioctl(self.socket.as_raw_fd(), what, &mut self.request) == 0 }
+    }
+
+    /// Asks ethtool's question `about`, which begins with the command's number.
+    fn ethtool<T>(&mut self, about: &mut T) -> bool {
+        self.request.ifr_ifru.ifru_data = std::ptr::from_mut(about).cast();
+        self.ask(libc::SIOCETHTOOL as libc::Ioctl)
+    }
+}
+
+/// Whether there is an interface of that name.
+pub(crate) fn exists(name: &str) -> bool {
+    let Ok(name) = CString::new(name) else { return false };
+    // SAFETY: a string.
+    unsafe { libc::if_nametoindex(name.as_ptr()) != 0 }
+}
+
+/// The largest IP packet of the interface.
+pub(crate) fn mtu(name: &str) -> Option<u32> {
+    let mut query = Query::new(name)?;
+    query.ask(libc::SIOCGIFMTU as libc::Ioctl).then_some(())?;
+    // SAFETY: the request that was answered fills this member.
+    u32::try_from(unsafe { query.request.ifr_ifru.ifru_mtu }).ok()
+}
+
+/// Lets the kernel hold `length` frames that it sends by the interface and nobody has taken yet; whether it does.
+pub(crate) fn set_transmit_queue(name: &str, length: u16) -> bool {
+    const SIOCSIFTXQLEN: libc::Ioctl = 0x8943;
+    let Some(mut query) = Query::new(name) else { return false };
+    // The kernel calls this integer of the union `ifr_qlen`.
+    query.request.ifr_ifru.ifru_mtu = length.into();
+    query.ask(SIOCSIFTXQLEN)
+}
+
+/// Whether the interface is up and has a carrier.
+pub(crate) fn is_running(name: &str) -> bool {
+    let Some(mut query) = Query::new(name) else { return false };
+    let both = libc::IFF_UP | libc::IFF_RUNNING;
+    // SAFETY: the request that was answered fills this member.
+    query.ask(libc::SIOCGIFFLAGS as libc::Ioctl)
+        && unsafe { i32::from(query.request.ifr_ifru.ifru_flags) } & both == both
+}
+
+/// The name of the interface's driver.
+pub(crate) fn driver(name: &str) -> Option<String> {
+    const ETHTOOL_GDRVINFO: u32 = 3;
+    #[repr(C)]
+    struct DriverInfo {
+        command: u32,
+        driver: [u8; 32],
+        rest: [u8; 160],
+    }
+    let mut info = DriverInfo { command: ETHTOOL_GDRVINFO, driver: [0; 32], rest: [0; 160] };
+    Query::new(name)?.ethtool(&mut info).then_some(())?;
+    let end = info.driver.iter().position(|&byte| byte == 0).unwrap_or(info.driver.len());
+    Some(String::from_utf8_lossy(&info.driver[..end]).into_owned())
+}
+
+/// The receive queues that an interface has now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Channels {
+    /// Queues that are for receiving only.
+    pub rx: usize,
+    /// Queues that receive and send.
+    pub combined: usize,
+}
+
+/// The interface's queues; one that receives where its driver does not tell.
+pub(crate) fn channels(name: &str) -> Channels {
+    const ETHTOOL_GCHANNELS: u32 = 0x3c;
+    #[repr(C)]
+    #[derive(Default)]
+    struct EthtoolChannels {
+        command: u32,
+        /// Receive, send, other, combined: the most it can have, and what it has.
+        max: [u32; 4],
+        now: [u32; 4],
+    }
+    let mut channels = EthtoolChannels { command: ETHTOOL_GCHANNELS, ..EthtoolChannels::default() };
+    if Query::new(name).is_some_and(|mut query| query.ethtool(&mut channels)) {
+        Channels { rx: channels.now[0] as usize, combined: channels.now[3] as usize }
+    } else {
+        Channels { rx: 1, combined: 0 }
+    }
+}
+
+/// Whether a default route, of IPv4 or IPv6, leaves by the interface.
+pub(crate) fn carries_default_route(name: &str) -> bool {
+    // A thread may be in another namespace than its process.
+    let read = |table| read_to_string(format!("/proc/thread-self/net/{table}")).unwrap_or_default();
+    default_route_v4(&read("route"), name) || default_route_v6(&read("ipv6_route"), name)
+}
+
+fn default_route_v4(table: &str, name: &str) -> bool {
+    table.lines().skip(1).any(|line| {
+        let fields: Vec<_> = line.split_whitespace().collect();
+        fields.len() > 7 && fields[0] == name && fields[1] == "00000000" && fields[7] == "00000000"
+    })
+}
+
+fn default_route_v6(table: &str, name: &str) -> bool {
+    table.lines().any(|line| {
+        let fields: Vec<_> = line.split_whitespace().collect();
+        fields.len() > 9 && fields[9] == name && fields[0].bytes().all(|digit| digit == b'0') && fields[1] == "00"
+    })
+}
+
+/// A right of a thread, as `capabilities(7)` numbers them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Right {
+    /// `CAP_NET_ADMIN`.
+    NetAdmin = 12,
+    /// `CAP_NET_RAW`.
+    NetRaw = 13,
+}
+
+/// Whether the calling thread has the right.
+pub(crate) fn has(right: Right) -> bool {
+    let status = read_to_string("/proc/thread-self/status").unwrap_or_default();
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    effective.and_then(|set| u64::from_str_radix(set.trim(), 16).ok()).is_some_and(|set| set >> right as u32 & 1 == 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loopback_is_an_interface_and_nonsense_is_not() {
+        assert!(exists("lo"));
+        assert!(mtu("lo").is_some_and(|mtu| mtu >= 1280));
+        assert!(!exists("nonsense0"));
+        assert_eq!((mtu("nonsense0"), is_running("nonsense0"), driver("nonsense0")), (None, false, None));
+        assert_eq!(channels("nonsense0"), Channels { rx: 1, combined: 0 });
+        assert_eq!(mtu("a-name-that-is-longer-than-any"), None);
+    }
+
+    #[test]
+    fn a_default_route_is_one_of_no_destination_and_no_mask() {
+        let v4 = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\n\
+                  eth0\t00000000\t010010AC\t0003\t0\t0\t0\t00000000\t0\t0\t0\n\
+                  eth1\t000010AC\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0\n";
+        assert!(default_route_v4(v4, "eth0"));
+        assert!(!default_route_v4(v4, "eth1"));
+        let zero = "0".repeat(32);
+        let v6 = format!(
+            "{zero} 00 {zero} 00 fe800000000000000000000000000001 00000400 00000001 00000000 00000003     eth0\n\
+             fe800000000000000000000000000000 40 {zero} 00 {zero} 00000100 00000001 00000000 00000001     eth1\n"
+        );
+        assert!(default_route_v6(&v6, "eth0"));
+        assert!(!default_route_v6(&v6, "eth1"));
+    }
+}

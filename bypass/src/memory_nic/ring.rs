@@ -1,0 +1,301 @@
+//! The frames that were sent and not yet received: a bounded ring that one sender fills and one receiver empties, a
+//! burst at a time and without a locked instruction.
+
+use super::packet::MemoryPacket;
+use crate::BURST;
+use std::cell::UnsafeCell;
+use std::mem::MaybeUninit;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+/// What the two sides share.
+///
+/// Both count packets and never start again; number `n` has its place at `n` modulo the places. The places of those that
+/// were sent and not received hold packets, the others do not.
+struct Ring {
+    /// A power of two of them, and not fewer than the capacity.
+    places: Box<[UnsafeCell<MaybeUninit<MemoryPacket>>]>,
+    capacity: usize,
+    /// The receiver is gone.
+    abandoned: AtomicBool,
+    sent: Line<AtomicUsize>,
+    received: Line<AtomicUsize>,
+}
+
+/// A value with a cache line to itself.
+#[repr(align(64))]
+struct Line<T>(T);
+
+// SAFETY: beside atomics there are the places. `ring` makes one `Sender` and one `Receiver`, which nobody can clone, and
+// both ask for `&mut` to touch places: the receiver those from `received` up to `sent`, the sender the others. Each moves
+// its count, with release, when it has done with the places that it hands to the other, who reads it, with acquire,
+// before it touches them. A packet may be sent to another thread.
+unsafe impl Sync for Ring {}
+
+/// The side that fills a ring.
+pub(super) struct Sender {
+    ring: Arc<Ring>,
+    /// How many were sent, as in the ring.
+    sent: usize,
+    /// How many were received when last looked, which is done when that makes too little room.
+    received: usize,
+}
+
+/// The side that empties a ring.
+pub(super) struct Receiver {
+    ring: Arc<Ring>,
+    /// How many were received, as in the ring.
+    received: usize,
+    /// How many were sent when last looked, which is done when those are too few.
+    sent: usize,
+}
+
+/// A ring for up to `capacity` packets.
+pub(super) fn ring(capacity: usize) -> (Sender, Receiver) {
+    let ring = Arc::new(Ring {
+        places: (0..capacity.next_power_of_two()).map(|_| UnsafeCell::new(MaybeUninit::uninit())).collect(),
+        capacity,
+        abandoned: AtomicBool::new(false),
+        sent: Line(AtomicUsize::new(0)),
+        received: Line(AtomicUsize::new(0)),
+    });
+    (Sender { ring: ring.clone(), sent: 0, received: 0 }, Receiver { ring, sent: 0, received: 0 })
+}
+
+impl Ring {
+    /// The places of `n` packets, of which there are no more than places, from number `first` on: where they begin, how
+    /// many there are up to the end, and where the others begin.
+    #[inline]
+    fn places(&self, first: usize, n: usize) -> (*mut MemoryPacket, usize, *mut MemoryPacket) {
+        let start = first & (self.places.len() - 1);
+        let base = UnsafeCell::raw_get(self.places.as_ptr()).cast::<MemoryPacket>();
+        (base.wrapping_add(start), n.min(self.places.len() - start), base)
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        let (mut at, sent) = (*self.received.0.get_mut(), *self.sent.0.get_mut());
+        while at != sent {
+            let place = at & (self.places.len() - 1);
+            // SAFETY: sent and not received, so there is a packet; both sides are gone, and none comes here twice.
+            unsafe { self.places[place].get_mut().assume_init_drop() };
+            at = at.wrapping_add(1);
+        }
+    }
+}
+
+impl Sender {
+    /// Whether the receiver is gone: nobody will receive what is sent. It may go at any time after.
+    #[inline]
+    pub(super) fn is_abandoned(&self) -> bool {
+        // Relaxed: nothing else is known from it.
+        self.ring.abandoned.load(Ordering::Relaxed)
+    }
+
+    /// For how many packets, up to `wanted`, there is room: that many can be pushed.
+    #[inline]
+    pub(super) fn room(&mut self, wanted: usize) -> usize {
+        let capacity = self.ring.capacity;
+        if capacity - self.sent.wrapping_sub(self.received) < wanted {
+            // Acquire: the receiver has taken out what was in the places.
+            self.received = self.ring.received.0.load(Ordering::Acquire);
+        }
+        wanted.min(capacity - self.sent.wrapping_sub(self.received))
+    }
+
+    /// Takes the first `most` of `packets`, or as many as there is room for, and returns how many.
+    #[inline]
+    pub(super) fn push(&mut self, packets: &mut Vec<MemoryPacket>, most: usize) -> usize {
+        let offered = packets.len();
+        let n = self.room(most.min(offered));
+        let (places, before_end, rest) = self.ring.places(self.sent, n);
+        let from = packets.as_mut_ptr();
+        // SAFETY: there is room for `n`, so their places, all within the ring, hold no packets, and `room` has seen the
+        // receiver leave them. There are `n` packets at least. They change hands: those behind them move up, and the
+        // vector forgets the last `n`.
+        unsafe {
+            places.copy_from_nonoverlapping(from, before_end);
+            rest.copy_from_nonoverlapping(from.add(before_end), n - before_end);
+            from.copy_from(from.add(n), offered - n);
+            packets.set_len(offered - n);
+        }
+        self.sent = self.sent.wrapping_add(n);
+        // Release: the receiver sees the packets as they were left here.
+        self.ring.sent.0.store(self.sent, Ordering::Release);
+        n
+    }
+}
+
+impl Receiver {
+    /// Whether there is nothing to receive.
+    pub(super) fn is_empty(&self) -> bool {
+        // Relaxed: nothing else is known from it.
+        self.received == self.ring.sent.0.load(Ordering::Relaxed)
+    }
+
+    /// Appends up to `most` packets to `into`, no more than it has capacity for, in the order of sending, and returns how
+    /// many.
+    #[inline]
+    pub(super) fn pop(&mut self, into: &mut Vec<MemoryPacket>, most: usize) -> usize {
+        let before = into.len();
+        let most = most.min(into.capacity() - before);
+        if self.sent.wrapping_sub(self.received) < most {
+            // Acquire: the packets are as their sender left them.
+            self.sent = self.ring.sent.0.load(Ordering::Acquire);
+        }
+        let n = self.sent.wrapping_sub(self.received).min(most);
+        if n == 0 {
+            return 0;
+        }
+        let (places, before_end, rest) = self.ring.places(self.received, n);
+        // SAFETY: `n` were sent and not received, so their places hold packets. There is room for them in `into`. They
+        // change hands: the places count as empty below.
+        unsafe {
+            let to = into.as_mut_ptr().add(before);
+            to.copy_from_nonoverlapping(places, before_end);
+            to.add(before_end).copy_from_nonoverlapping(rest, n - before_end);
+            into.set_len(before + n);
+        }
+        self.received = self.received.wrapping_add(n);
+        // Release: the packets were taken out before the sender puts others into their places.
+        self.ring.received.0.store(self.received, Ordering::Release);
+        n
+    }
+}
+
+impl Drop for Receiver {
+    fn drop(&mut self) {
+        self.ring.abandoned.store(true, Ordering::Relaxed);
+        // What nobody will receive goes back to the sender's pool now, and what a sender puts in who has not seen yet that
+        // the receiver is gone, with the ring.
+        let mut unread = Vec::with_capacity(BURST);
+        while self.pop(&mut unread, BURST) > 0 {
+            unread.clear();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory_nic::{Link, LinkConfig, MemoryNic};
+    use crate::{Nic, Packet};
+
+    fn packets(nic: &mut MemoryNic, lengths: std::ops::Range<usize>) -> Vec<MemoryPacket> {
+        lengths
+            .map(|len| {
+                let mut packet = nic.allocate().unwrap();
+                packet.append(len).unwrap();
+                packet
+            })
+            .collect()
+    }
+
+    fn pop(receiver: &mut Receiver, most: usize) -> Vec<usize> {
+        let mut popped = Vec::with_capacity(most);
+        assert_eq!(receiver.pop(&mut popped, most), popped.len());
+        popped.iter().map(Packet::len).collect()
+    }
+
+    #[test]
+    fn as_many_fit_as_there_is_room_for_round_and_round_whatever_the_number_of_places() {
+        let (mut nic, _peer) = Link::pair(LinkConfig { pool: 8, ..LinkConfig::default() });
+        let (mut sender, mut receiver) = ring(5);
+        assert!(receiver.is_empty());
+        for round in 0..7 {
+            let mut offered = packets(&mut nic, 10..18);
+            assert_eq!((sender.push(&mut offered, 2), sender.room(9)), (2, 3), "round {round}");
+            assert_eq!((sender.push(&mut offered, 6), sender.room(9)), (3, 0));
+            assert_eq!((sender.push(&mut offered, 1), offered.len()), (0, 3));
+            assert_eq!(pop(&mut receiver, 2), [10, 11]);
+            assert_eq!((sender.push(&mut offered, 3), receiver.is_empty()), (2, false));
+            assert_eq!(offered.iter().map(Packet::len).collect::<Vec<_>>(), [17]);
+            assert_eq!(pop(&mut receiver, 9), [12, 13, 14, 15, 16]);
+            assert!(receiver.is_empty() && pop(&mut receiver, 9).is_empty());
+        }
+    }
+
+    #[test]
+    fn counts_may_wrap() {
+        let (mut nic, _peer) = Link::pair(LinkConfig { pool: 8, ..LinkConfig::default() });
+        let (mut sender, mut receiver) = ring(5);
+        let start = usize::MAX - 2;
+        sender.ring.sent.0.store(start, Ordering::Relaxed);
+        sender.ring.received.0.store(start, Ordering::Relaxed);
+        (sender.sent, sender.received) = (start, start);
+        (receiver.sent, receiver.received) = (start, start);
+        assert_eq!(sender.push(&mut packets(&mut nic, 10..18), 8), 5);
+        assert_eq!(pop(&mut receiver, 4), [10, 11, 12, 13]);
+        assert_eq!((sender.room(9), receiver.is_empty()), (4, false));
+        drop((sender, receiver));
+        assert_eq!(nic.pool_available(), 8);
+    }
+
+    #[test]
+    fn no_more_come_out_than_there_is_capacity_for() {
+        let (mut nic, _peer) = Link::pair(LinkConfig { pool: 4, ..LinkConfig::default() });
+        let (mut sender, mut receiver) = ring(4);
+        sender.push(&mut packets(&mut nic, 0..4), 4);
+        let mut into = Vec::with_capacity(3);
+        assert_eq!(receiver.pop(&mut into, usize::MAX), into.capacity());
+        assert_eq!(pop(&mut receiver, 4), [3]);
+    }
+
+    #[test]
+    fn packets_left_in_a_ring_go_back_to_their_pool_with_the_receiver_and_later_ones_with_the_sender() {
+        let (mut nic, _peer) = Link::pair(LinkConfig { pool: 4, ..LinkConfig::default() });
+        let (mut sender, receiver) = ring(4);
+        sender.push(&mut packets(&mut nic, 0..4), 4);
+        assert_eq!((nic.pool_available(), sender.is_abandoned()), (0, false));
+        drop(receiver);
+        assert_eq!((nic.pool_available(), sender.is_abandoned()), (4, true));
+        sender.push(&mut packets(&mut nic, 0..3), 3);
+        assert_eq!(nic.pool_available(), 1);
+        drop(sender);
+        assert_eq!(nic.pool_available(), 4);
+    }
+
+    #[test]
+    fn two_threads_lose_and_reorder_nothing() {
+        const PACKETS: usize = if cfg!(miri) { 100 } else { 20_000 };
+        let (mut nic, _peer) = Link::pair(LinkConfig { pool: 128, ..LinkConfig::default() });
+        let (mut sender, mut receiver) = ring(61);
+        std::thread::scope(|scope| {
+            let nic = &mut nic;
+            let mut sending = Some(scope.spawn(move || {
+                let mut waiting = Vec::new();
+                let mut made = 0;
+                while (made < PACKETS || !waiting.is_empty()) && !sender.is_abandoned() {
+                    while made < PACKETS && waiting.len() < 20 {
+                        let Some(mut packet) = nic.allocate() else { break };
+                        packet.append(8).unwrap().copy_from_slice(&made.to_ne_bytes());
+                        waiting.push(packet);
+                        made += 1;
+                    }
+                    if sender.push(&mut waiting, 17) == 0 {
+                        std::thread::yield_now();
+                    }
+                }
+            }));
+            let mut next = 0usize;
+            let mut received = Vec::with_capacity(13);
+            while next < PACKETS {
+                if receiver.pop(&mut received, 13) == 0 {
+                    if sending.as_ref().is_none_or(|sending| sending.is_finished()) {
+                        // Only joined it has certainly stored all.
+                        sending.take().into_iter().for_each(|sending| sending.join().unwrap());
+                        assert!(!receiver.is_empty());
+                    }
+                    std::thread::yield_now();
+                }
+                for packet in received.drain(..) {
+                    assert_eq!(packet.data(), next.to_ne_bytes());
+                    next += 1;
+                }
+            }
+            drop(receiver);
+        });
+        assert_eq!(nic.pool_available(), nic.pool_capacity());
+    }
+}
