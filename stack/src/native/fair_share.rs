@@ -15,7 +15,7 @@ use crate::native::connection::{Connection, Shared};
 use crate::native::queue::Queue;
 use crate::native::segment::seq::Seq;
 use crate::native::tcb::Flags;
-use crate::native::tcb::conn_buffers::Buffers;
+use crate::native::tcb::conn_buffers::ConnBuffers;
 use linerate_bypass::Packet;
 use linerate_bypass::time::{Duration, Instant};
 
@@ -30,7 +30,7 @@ const STALLED: Duration = Duration::from_millis(100);
 /// Time without an acknowledgement after which a connection beyond its share is reset while packets run low.
 const SHED_AFTER: Duration = Duration::from_secs(5);
 /// The same while there is no packet for a connection that holds none.
-const SHED_AFTER_IF_STARVED: Duration = Duration::from_millis(500);
+const SHED_AFTER_IF_BLOCKED: Duration = Duration::from_millis(500);
 /// Time after which out-of-order data are discarded if the first gap has not been filled.
 const GAP_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -109,13 +109,13 @@ impl<P: Packet> Shared<P> {
     #[cold]
     #[inline(never)]
     pub(crate) fn share(&self) -> usize {
-        let left = self.settings.packets_in_advance.saturating_sub(self.pinned.all);
+        let left = self.settings.packets_in_advance.saturating_sub(self.mbufs_held.all);
         (self.settings.pressure / self.holders()).min(left / 2).max(MIN_SHARE)
     }
 
     /// Returns the number of connections that hold packets, at least one.
     fn holders(&self) -> usize {
-        (self.buffers.attached() + self.exchanges.len()).max(1)
+        (self.buffers.attached() + self.rr.len()).max(1)
     }
 
     /// Returns true if received packets may not be added to a send queue of `pieces`, which needs no further packets.
@@ -127,7 +127,7 @@ impl<P: Packet> Shared<P> {
     /// Returns true if a packet may be added to a send queue of `pieces`.
     #[inline]
     pub(crate) fn may_queue_packet(&self, pieces: usize) -> bool {
-        !self.is_low() || self.pinned.all < self.settings.packets_in_advance && pieces < self.share()
+        !self.is_low() || self.mbufs_held.all < self.settings.packets_in_advance && pieces < self.share()
     }
 
     /// Returns the time of the next step of the sweep, if it has connections to visit.
@@ -151,9 +151,9 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     #[cold]
     #[inline(never)]
     fn sweep(&mut self, now: Instant) {
-        let (is_low, is_starved) = (self.shared.is_low(), !self.shared.starved.is_empty());
+        let (is_low, is_alloc_blocked) = (self.shared.is_low(), !self.shared.alloc_blocked.is_empty());
         let sweep = &mut self.shared.sweep;
-        if now < sweep.due && now.since(sweep.last) < PERIOD_UNDER_PRESSURE && !is_starved {
+        if now < sweep.due && now.since(sweep.last) < PERIOD_UNDER_PRESSURE && !is_alloc_blocked {
             return;
         }
         sweep.last = now;
@@ -161,16 +161,16 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         if self.shared.buffers.attached() == 0 {
             return;
         }
-        let visits = if is_low { VISITS_UNDER_PRESSURE } else { self.blocks.len() / STEPS + VISITS };
-        for _ in 0..visits.min(self.blocks.len()) {
-            if self.shared.sweep.cursor >= self.blocks.len() {
+        let visits = if is_low { VISITS_UNDER_PRESSURE } else { self.tcbs.len() / STEPS + VISITS };
+        for _ in 0..visits.min(self.tcbs.len()) {
+            if self.shared.sweep.cursor >= self.tcbs.len() {
                 self.shared.sweep.wrap(self.shared.settings.pressure, is_low);
             }
             let slot = self.shared.sweep.cursor as u32;
             self.shared.sweep.cursor += 1;
-            let block = &self.blocks[slot as usize];
-            if block.has_buffers() && !block.is_exchanging() {
-                self.connection(slot).visit(now);
+            let tcb = &self.tcbs[slot as usize];
+            if tcb.has_buffers() && !tcb.in_rr_mode() {
+                self.demoted(slot).visit(now);
                 if is_low && !self.shared.is_low() {
                     break;
                 }
@@ -182,20 +182,20 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
 impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     /// Looks for data that have not moved for too long and, while packets run low, for packets beyond the share.
     fn visit(&mut self, now: Instant) {
-        let block = &*self.block;
-        let Some(buffers) = self.shared.buffers.of_mut(block) else { return };
+        let tcb = &*self.tcb;
+        let Some(buffers) = self.shared.buffers.of_mut(tcb) else { return };
         let waits = !buffers.queue.is_empty();
-        let stalled = age(&mut buffers.progress.sent, block.una, waits, now);
-        let gap = age(&mut buffers.progress.received, block.rcv_nxt, !buffers.reassembly.is_empty(), now);
-        let parked = buffers.progress.parked_to.filter(|end| end.after(block.una));
+        let stalled = age(&mut buffers.progress.sent, tcb.una, waits, now);
+        let gap = age(&mut buffers.progress.received, tcb.rcv_nxt, !buffers.reassembly.is_empty(), now);
+        let parked = buffers.progress.parked_to.filter(|end| end.after(tcb.una));
         buffers.progress.parked_to = parked;
         let held = buffers.received_packets() + buffers.queue.pieces();
-        self.shared.sweep.parked_in_pass += parked.map_or(0, |end| (end - block.una) as usize);
+        self.shared.sweep.parked_in_pass += parked.map_or(0, |end| (end - tcb.una) as usize);
         if gap >= GAP_TIMEOUT {
             self.discard_out_of_order();
         }
         if self.shared.settings.stall_timeout.is_some_and(|timeout| stalled >= timeout) {
-            self.shared.counts.stalled += 1;
+            self.shared.counters.stalled += 1;
             return self.end_with_reset(Flags::TIMED_OUT);
         }
         if stalled >= PARK_AFTER {
@@ -211,72 +211,72 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     /// Takes packets from the connection, which holds more than others.
     fn shed(&mut self, stalled: Duration, gap: Duration) {
         let threshold = self.shared.sweep.threshold;
-        let is_starved = !self.shared.starved.is_empty();
-        if is_starved || gap >= STALLED {
+        let is_alloc_blocked = !self.shared.alloc_blocked.is_empty();
+        if is_alloc_blocked || gap >= STALLED {
             self.discard_out_of_order();
         }
-        if is_starved || stalled >= STALLED {
+        if is_alloc_blocked || stalled >= STALLED {
             self.park();
         }
         self.pack_unread();
-        let block = &*self.block;
-        let limit = if self.shared.starved.is_empty() { SHED_AFTER } else { SHED_AFTER_IF_STARVED };
-        if stalled >= limit && self.shared.buffers.of(block).is_some_and(|buffers| buffers.pinned() >= threshold) {
-            self.shared.counts.shed += 1;
+        let tcb = &*self.tcb;
+        let limit = if self.shared.alloc_blocked.is_empty() { SHED_AFTER } else { SHED_AFTER_IF_BLOCKED };
+        if stalled >= limit && self.shared.buffers.of(tcb).is_some_and(|buffers| buffers.mbufs_held() >= threshold) {
+            self.shared.counters.shed += 1;
             self.end_with_reset(Flags::TIMED_OUT);
         }
     }
 
     /// Discards what lies beyond a gap. The peer has to retransmit it, although it may have been reported (RFC 2018 §8).
     fn discard_out_of_order(&mut self) {
-        let Some(buffers) = self.shared.buffers.of_mut(self.block) else { return };
+        let Some(buffers) = self.shared.buffers.of_mut(self.tcb) else { return };
         if buffers.reassembly.is_empty() {
             return;
         }
         let packets = buffers.reassembly.packets();
         buffers.reassembly.clear();
-        self.shared.pinned.all -= packets;
-        self.shared.counts.discarded += packets as u64;
+        self.shared.mbufs_held.all -= packets;
+        self.shared.counters.discarded += packets as u64;
         // Buffers without anything in them are given back by the next flush.
-        self.dirty();
+        self.schedule_tx();
     }
 
     /// Moves queued data to the heap, unless the heap holds as much of them as the pool could.
     fn park(&mut self) {
-        let block = &*self.block;
-        let Some(buffers) = self.shared.buffers.of_mut(block) else { return };
-        let parked = buffers.progress.parked_to.map_or(0, |end| end - block.una);
-        let bytes = (block.outstanding() + block.unsent + buffers.reserved).saturating_sub(parked) as usize;
-        if self.shared.sweep.parked + bytes > self.shared.settings.parked_at_most {
+        let tcb = &*self.tcb;
+        let Some(buffers) = self.shared.buffers.of_mut(tcb) else { return };
+        let parked = buffers.progress.parked_to.map_or(0, |end| end - tcb.una);
+        let bytes = (tcb.outstanding() + tcb.unsent + buffers.reserved).saturating_sub(parked) as usize;
+        if self.shared.sweep.parked + bytes > self.shared.settings.heap_limit {
             return;
         }
         self.discard_reserved();
-        let block = &*self.block;
-        let Some(buffers) = self.shared.buffers.of_mut(block) else { return };
-        let moved = buffers.queue.move_to_heap(block.nxt);
+        let tcb = &*self.tcb;
+        let Some(buffers) = self.shared.buffers.of_mut(tcb) else { return };
+        let moved = buffers.queue.move_to_heap(tcb.nxt);
         if moved.packets > 0 {
-            buffers.progress.parked_to = Some(block.nxt + block.unsent);
+            buffers.progress.parked_to = Some(tcb.nxt + tcb.unsent);
             self.shared.sweep.park(moved.bytes);
-            self.shared.pinned.unqueue(moved.packets);
-            self.shared.counts.copied += moved.copied as u64;
+            self.shared.mbufs_held.unqueue(moved.packets);
+            self.shared.counters.copied += moved.copied as u64;
         }
     }
 
     /// Packs what the service has not read into as few packets as it fits into, if packets hold little of it on average.
     fn pack_unread(&mut self) {
-        let Some(buffers) = self.shared.buffers.of_mut(self.block) else { return };
-        if self.block.received as usize > buffers.received.len() * SPARSE {
+        let Some(buffers) = self.shared.buffers.of_mut(self.tcb) else { return };
+        if self.tcb.received as usize > buffers.received.len() * SPARSE {
             return;
         }
         let before = buffers.received.len();
         let copied = pack(buffers);
-        self.shared.pinned.all -= before - buffers.received.len();
-        self.shared.counts.copied += copied as u64;
+        self.shared.mbufs_held.all -= before - buffers.received.len();
+        self.shared.counters.copied += copied as u64;
     }
 }
 
 /// Appends each unread packet to the one before it, where that has room. Returns the bytes copied.
-fn pack<P: Packet>(buffers: &mut Buffers<P>) -> usize {
+fn pack<P: Packet>(buffers: &mut ConnBuffers<P>) -> usize {
     let mut copied = 0;
     let mut unread = std::mem::replace(&mut buffers.received, Queue::new());
     while let Some(packet) = unread.pop_front() {

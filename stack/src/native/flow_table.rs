@@ -66,15 +66,15 @@ impl FlowTable {
         self.capacity
     }
 
-    /// The first index with this hash that `is_it` says yes to.
+    /// The first index with this hash that `matches` says yes to.
     #[inline]
-    pub fn find(&self, hash: u64, mut is_it: impl FnMut(u32) -> bool) -> Option<u32> {
+    pub fn find(&self, hash: u64, mut matches: impl FnMut(u32) -> bool) -> Option<u32> {
         let tag = tag_of(hash);
         let mut at = self.home(tag);
         // It ends: half of the slots are empty.
         loop {
             let entry = *self.slots.get(at)?;
-            if entry as u32 == tag && is_it((entry >> 32) as u32) {
+            if entry as u32 == tag && matches((entry >> 32) as u32) {
                 return Some((entry >> 32) as u32);
             }
             if entry == 0 {
@@ -133,7 +133,7 @@ impl FlowTable {
             if entry == 0 {
                 break;
             }
-            if self.steps(self.home(entry as u32), at) >= self.steps(hole, at) {
+            if self.distance(self.home(entry as u32), at) >= self.distance(hole, at) {
                 self.slots[hole] = entry;
                 hole = at;
             }
@@ -155,7 +155,7 @@ impl FlowTable {
     }
 
     /// How far `to` is behind `from`, round the end of the table.
-    fn steps(&self, from: usize, to: usize) -> usize {
+    fn distance(&self, from: usize, to: usize) -> usize {
         if to >= from { to - from } else { to + self.slots.len() - from }
     }
 }
@@ -173,7 +173,7 @@ mod tests {
         assert!(held <= table.capacity() && 2 * table.capacity() <= table.slots.len());
         for (at, &entry) in table.slots.iter().enumerate().filter(|(_, entry)| **entry != 0) {
             let home = table.home(entry as u32);
-            let reached = (0..table.steps(home, at)).all(|step| table.slots[(home + step) % table.slots.len()] != 0);
+            let reached = (0..table.distance(home, at)).all(|step| table.slots[(home + step) % table.slots.len()] != 0);
             assert!(reached, "the entry at {at} is behind a gap");
         }
     }
@@ -329,7 +329,7 @@ mod tests {
         assert!(table.slots.iter().all(|slot| *slot == 0));
         put(&mut table);
         let occupied = table.slots.iter().enumerate().filter(|(_, entry)| **entry != 0);
-        let read: usize = occupied.map(|(at, entry)| table.steps(table.home(*entry as u32), at) + 1).sum();
+        let read: usize = occupied.map(|(at, entry)| table.distance(table.home(*entry as u32), at) + 1).sum();
         let average = read as f64 / hashes.len() as f64;
         assert!((1.45..1.55).contains(&average), "{average}");
         // 2¹⁶ others are found in the place of one of 2¹⁶ by chance where all 31 bits agree: twice.

@@ -4,8 +4,8 @@ use crate::congestion::CongestionControl;
 use crate::native::NativeEngine;
 use crate::native::flow_table;
 use crate::native::handshake::isn::Secrets;
-use crate::native::tcb::conn_buffers::Buffers;
-use crate::native::tcb::{Block, Flags, State};
+use crate::native::tcb::conn_buffers::ConnBuffers;
+use crate::native::tcb::{Flags, State, Tcb};
 use crate::native::timers::tick::Tick;
 use crate::tcp::tuple::Tuple;
 use linerate_bypass::{ConnId, Packet};
@@ -38,8 +38,8 @@ pub struct Numbers {
 
 /// Returns the TSval that header prediction accepts from `options`, on a connection whose TS.Recent is `ts_recent`.
 pub(crate) fn predicted_timestamp(options: &[u8], ts_recent: u32) -> Option<u32> {
-    let block = Block { ts_recent, ..Block::vacant(Tuple::received_v4(0, 0, 0)) };
-    block.newer(options.try_into().ok()?)
+    let tcb = Tcb { ts_recent, ..Tcb::vacant(Tuple::received_v4(0, 0, 0)) };
+    tcb.paws_ok(options.try_into().ok()?)
 }
 
 /// Returns the part of the hash of `tuple` that the flow table keeps, in a worker whose configuration has the seed `seed`.
@@ -51,25 +51,25 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     /// The numbers of `conn`, if there is such a connection.
     #[doc(hidden)]
     pub fn numbers(&self, conn: ConnId) -> Option<Numbers> {
-        let block = &self.blocks[self.find(conn)? as usize];
-        (block.state != State::Closed).then(|| Numbers {
-            una: block.una.0,
-            nxt: block.nxt.0,
-            unsent: block.unsent,
-            rcv_nxt: block.rcv_nxt.0,
-            rcv_edge: block.rcv_edge.0,
-            received: block.received,
-            peer_finished: block.state.peer_finished(),
-            snd_scale: block.snd_scale(),
-            rcv_scale: block.rcv_scale(),
-            mss: block.mss,
+        let tcb = &self.tcbs[self.slot_of(conn)? as usize];
+        (tcb.state != State::Closed).then(|| Numbers {
+            una: tcb.una.0,
+            nxt: tcb.nxt.0,
+            unsent: tcb.unsent,
+            rcv_nxt: tcb.rcv_nxt.0,
+            rcv_edge: tcb.rcv_edge.0,
+            received: tcb.received,
+            peer_finished: tcb.state.peer_finished(),
+            snd_scale: tcb.snd_scale(),
+            rcv_scale: tcb.rcv_scale(),
+            mss: tcb.mss,
         })
     }
 
     /// Whether the ends of `conn` take turns, and it has an exchange in place of buffers.
     #[doc(hidden)]
-    pub fn is_exchanging(&self, conn: ConnId) -> bool {
-        self.find(conn).is_some_and(|slot| self.blocks[slot as usize].is_exchanging())
+    pub fn in_rr_mode(&self, conn: ConnId) -> bool {
+        self.slot_of(conn).is_some_and(|slot| self.tcbs[slot as usize].in_rr_mode())
     }
 
     /// Connections that a peer has begun and not completed.
@@ -95,53 +95,50 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         let mut free = HashSet::new();
         self.shared.free.iter().for_each(|slot| assert!(free.insert(*slot), "slot {slot} is free twice"));
         let mut owned = HashSet::new();
-        let (mut pinned, mut queued, mut half_open, mut tuples) = (0, 0, 0, 0);
-        let (mut exchanges, mut ours) = (0, 0);
-        for (slot, block) in self.blocks.iter().enumerate() {
+        let (mut mbufs_held, mut queued, mut half_open, mut tuples) = (0, 0, 0, 0);
+        let (mut rr, mut ours) = (0, 0);
+        for (slot, tcb) in self.tcbs.iter().enumerate() {
             let slot = slot as u32;
-            assert_eq!(
-                free.contains(&slot),
-                block.flags.has(Flags::VACANT) || block.flags == Flags::default(),
-                "{block:?}"
-            );
-            if block.flags.has(Flags::IN_TABLE) {
+            assert_eq!(free.contains(&slot), tcb.flags.has(Flags::VACANT) || tcb.flags == Flags::default(), "{tcb:?}");
+            if tcb.flags.has(Flags::IN_TABLE) {
                 tuples += 1;
-                let found = self.look_up(block.tuple.hash_with(&self.shared.key), &block.tuple);
-                assert_eq!(found, Some(slot), "{block:?}");
+                let found = self.lookup(tcb.tuple.hash_with(&self.shared.key), &tcb.tuple);
+                assert_eq!(found, Some(slot), "{tcb:?}");
             }
-            half_open += usize::from(block.state == State::SynReceived && !block.flags.has(Flags::ACTIVE));
-            match self.shared.buffers.of(block) {
+            half_open += usize::from(tcb.state == State::SynReceived && !tcb.flags.has(Flags::ACTIVE_OPEN));
+            match self.shared.buffers.of(tcb) {
                 Some(buffers) => {
-                    assert!(owned.insert(block.buffers), "buffers {} have two owners", block.buffers);
-                    assert!(block.state != State::Closed, "a closed connection holds buffers: {block:?}");
-                    pinned += buffers.pinned();
+                    assert!(owned.insert(tcb.buffers), "buffers {} have two owners", tcb.buffers);
+                    assert!(tcb.state != State::Closed, "a closed connection holds buffers: {tcb:?}");
+                    mbufs_held += buffers.mbufs_held();
                     queued += buffers.queue.packets();
-                    self.assert_queues(block, buffers);
-                    let idle =
-                        buffers.is_idle() && !block.flags.has(Flags::DIRTY) && !self.shared.waiting.contains(slot);
-                    assert!(!idle, "an idle connection holds buffers: {block:?}");
+                    self.assert_queues(tcb, buffers);
+                    let idle = buffers.is_idle()
+                        && !tcb.flags.has(Flags::TX_PENDING)
+                        && !self.shared.tx_backlog.contains(slot);
+                    assert!(!idle, "an idle connection holds buffers: {tcb:?}");
                 }
-                None => match self.shared.exchanges.assert_consistent(block) {
-                    Some((held, is_ours)) => {
-                        exchanges += 1;
-                        pinned += held.all;
+                None => match self.shared.rr.assert_consistent(tcb) {
+                    Some((held, is_local_turn)) => {
+                        rr += 1;
+                        mbufs_held += held.all;
                         queued += held.queued;
-                        ours += usize::from(is_ours);
+                        ours += usize::from(is_local_turn);
                     }
-                    None => assert_eq!((block.received, block.unsent), (0, 0), "without buffers: {block:?}"),
+                    None => assert_eq!((tcb.received, tcb.unsent), (0, 0), "without buffers: {tcb:?}"),
                 },
             }
-            if !self.shared.waiting.contains(slot) {
-                self.assert_timers(block);
+            if !self.shared.tx_backlog.contains(slot) {
+                self.assert_timers(tcb);
             }
         }
-        assert_eq!(pinned, self.shared.pinned.all, "packets that queues hold, and what was counted");
-        assert_eq!(queued, self.shared.pinned.queued, "packets that send queues hold, and what was counted");
+        assert_eq!(mbufs_held, self.shared.mbufs_held.all, "packets that queues hold, and what was counted");
+        assert_eq!(queued, self.shared.mbufs_held.queued, "packets that send queues hold, and what was counted");
         assert_eq!(half_open, self.shared.half_open, "half-open connections, and what was counted");
         if let Some(sources) = &self.shared.sources {
-            let accepted = |block: &&Block| !block.flags.has_any(Flags::VACANT | Flags::ACTIVE);
-            let all = self.blocks.iter().enumerate().filter(|(slot, _)| !free.contains(&(*slot as u32)));
-            let all = all.map(|(_, block)| block).filter(accepted).count();
+            let accepted = |tcb: &&Tcb| !tcb.flags.has_any(Flags::VACANT | Flags::ACTIVE_OPEN);
+            let all = self.tcbs.iter().enumerate().filter(|(slot, _)| !free.contains(&(*slot as u32)));
+            let all = all.map(|(_, tcb)| tcb).filter(accepted).count();
             let (counted_half_open, counted, entries) = sources.totals();
             assert_eq!(
                 (counted_half_open, counted),
@@ -153,44 +150,44 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         }
         assert_eq!(tuples, self.shared.table.len(), "connections in the table, and entries");
         self.shared.buffers.assert_owned(&owned);
-        self.shared.exchanges.assert_owned(exchanges, ours);
+        self.shared.rr.assert_owned(rr, ours);
     }
 
-    fn assert_queues(&self, block: &Block, buffers: &Buffers<P>) {
+    fn assert_queues(&self, tcb: &Tcb, buffers: &ConnBuffers<P>) {
         let received: usize = buffers.received.iter().map(Packet::len).sum();
-        assert_eq!(received, block.received as usize, "bytes received, and what was counted: {block:?}");
+        assert_eq!(received, tcb.received as usize, "bytes received, and what was counted: {tcb:?}");
         assert!(buffers.received.iter().all(|packet| packet.data().len() == packet.len()), "a chain is in the queue");
         // Those behind a gap come on top when it is filled.
         let most = 2 * self.shared.settings.rx_packets;
         assert!(buffers.received_packets() <= most, "{} packets", buffers.received_packets());
-        assert!(!block.rcv_nxt.after(block.rcv_edge), "RCV.NXT is beyond the window: {block:?}");
-        buffers.reassembly.assert_in_order(block.rcv_nxt, block.rcv_edge);
-        assert!(!block.una.after(block.nxt), "SND.UNA is beyond SND.NXT: {block:?}");
-        let fin = u32::from(block.flags.has(Flags::FIN_SENT));
-        let end = block.nxt - fin + block.unsent + buffers.reserved;
+        assert!(!tcb.rcv_nxt.after(tcb.rcv_edge), "RCV.NXT is beyond the window: {tcb:?}");
+        buffers.reassembly.assert_in_order(tcb.rcv_nxt, tcb.rcv_edge);
+        assert!(!tcb.una.after(tcb.nxt), "SND.UNA is beyond SND.NXT: {tcb:?}");
+        let fin = u32::from(tcb.flags.has(Flags::FIN_SENT));
+        let end = tcb.nxt - fin + tcb.unsent + buffers.reserved;
         if let Some((first, last)) = buffers.queue.assert_contiguous() {
-            assert!(!first.after(block.una), "what is not acknowledged was let go: {block:?}");
-            assert_eq!(last, end, "the end of the send queue: {block:?}");
+            assert!(!first.after(tcb.una), "what is not acknowledged was let go: {tcb:?}");
+            assert_eq!(last, end, "the end of the send queue: {tcb:?}");
         } else {
-            assert_eq!(block.unsent, 0, "nothing is queued: {block:?}");
+            assert_eq!(tcb.unsent, 0, "nothing is queued: {tcb:?}");
         }
-        assert!((block.outstanding() + block.unsent) as usize <= self.shared.settings.tx_buffer + 1, "{block:?}");
+        assert!((tcb.outstanding() + tcb.unsent) as usize <= self.shared.settings.tx_buffer + 1, "{tcb:?}");
     }
 
     /// What waits has a timer, and the wheel knows of it.
-    fn assert_timers(&self, block: &Block) {
-        if block.state == State::Closed || block.flags.has_any(Flags::VACANT | Flags::DIRTY) {
+    fn assert_timers(&self, tcb: &Tcb) {
+        if tcb.state == State::Closed || tcb.flags.has_any(Flags::VACANT | Flags::TX_PENDING) {
             return;
         }
-        let waits = block.outstanding() > 0 && block.state != State::TimeWait;
-        assert!(!waits || block.retransmit_at.is_some(), "nothing watches over what was sent: {block:?}");
-        let probes = block.unsent > 0 && block.state.is_synchronized();
-        assert!(!probes || block.retransmit_at.is_some(), "nothing sees to what is queued: {block:?}");
-        let due = block.retransmit_at.earlier(block.ack_at);
-        assert!(!due.before(block.wheel_at), "the wheel does not know: {block:?}");
-        let burst = self.shared.buffers.of(block).and_then(|buffers| buffers.pace.waits_until());
+        let waits = tcb.outstanding() > 0 && tcb.state != State::TimeWait;
+        assert!(!waits || tcb.retransmit_at.is_some(), "nothing watches over what was sent: {tcb:?}");
+        let probes = tcb.unsent > 0 && tcb.state.is_synchronized();
+        assert!(!probes || tcb.retransmit_at.is_some(), "nothing sees to what is queued: {tcb:?}");
+        let due = tcb.retransmit_at.earlier(tcb.ack_at);
+        assert!(!due.before(tcb.wheel_at), "the wheel does not know: {tcb:?}");
+        let burst = self.shared.buffers.of(tcb).and_then(|buffers| buffers.pace.waits_until());
         if let Some(at) = burst.map(Tick::at_or_after) {
-            assert!(!at.before(block.wheel_at), "the wheel does not know of a burst: {block:?}");
+            assert!(!at.before(tcb.wheel_at), "the wheel does not know of a burst: {tcb:?}");
         }
     }
 }

@@ -35,7 +35,7 @@ use crate::tcp::ephemeral_ports::Ports;
 use crate::tcp::per_source_limits::Sources;
 use crate::tcp::tuple::Tuple;
 use crate::tcp::wheel::Wheel;
-use connection::{Connection, Pinned, Shared};
+use connection::{Connection, MbufsHeld, Shared};
 use fair_share::Sweep;
 use flow_table::FlowTable;
 use handshake::isn::{self, Secrets};
@@ -43,16 +43,16 @@ use hashbrown::HashMap;
 use linerate_bypass::inspect::{ConnInfo, Levels};
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{BURST, Bytes, ConnId, Names, Nic, Packet, Summary};
-use rr::Exchanges;
+use rr::RrPool;
 use segment::options;
 use segment::seq::Seq;
-use send::tx_backlog::Waiting;
+use send::tx_backlog::TxBacklog;
 use settings::Settings;
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
-use tcb::cold::Cold;
-use tcb::conn_buffers::Pool;
-use tcb::{Block, Flags, State};
+use tcb::cold::TcbCold;
+use tcb::conn_buffers::BufferPool;
+use tcb::{Flags, State, Tcb};
 use time_wait::TimeWait;
 use timers::tick::Tick;
 
@@ -60,35 +60,35 @@ use timers::tick::Tick;
 const SEGMENTS_PER_TURN: usize = 32;
 
 /// Connections whose service found no packet that are asked again in a turn.
-const STARVED_PER_TURN: usize = 4 * BURST;
+const ALLOC_RETRIES_PER_TURN: usize = 4 * BURST;
 
 /// Connections whose state fits into the caches next to the core: looking for it ahead costs more than it saves.
-const NEAR: usize = 1280;
+const CACHE_RESIDENT: usize = 1280;
 
 /// How often the port's pool is asked what is left in it, which looks at more than one cache line.
 const POOL_PERIOD: Duration = Duration::from_millis(1);
 
 /// What an idle connection takes in bytes; its service may keep something of its own beside it.
-const IDLE_CONNECTION: usize = size_of::<Block>() + size_of::<Cold<Builtin>>() + Wheel::TIMER + FlowTable::ENTRY;
+const IDLE_CONNECTION: usize = size_of::<Tcb>() + size_of::<TcbCold<Builtin>>() + Wheel::TIMER + FlowTable::ENTRY;
 
 // A million of them are 256 MB, with a word for each service.
 const _: () = assert!(IDLE_CONNECTION + size_of::<u32>() <= 256);
 
 /// The native engine of one worker, for packets `P`, with congestion control by `C`.
 pub struct NativeEngine<P, C = Builtin> {
-    blocks: Vec<Block>,
-    cold: Vec<Cold<C>>,
+    tcbs: Vec<Tcb>,
+    cold: Vec<TcbCold<C>>,
     /// Congestion control of a new connection.
-    fresh: C,
+    initial_control: C,
     shared: Shared<P>,
     /// Tokens of timers that have come due.
-    fired: Vec<u32>,
+    expired: Vec<u32>,
     /// Room for the list of connections that is being gone through.
-    sending: Vec<u32>,
+    spare_active: Vec<u32>,
 }
 
 #[derive(Default)]
-struct Counts {
+struct Counters {
     accepted: u64,
     connected: u64,
     failed: u64,
@@ -115,78 +115,78 @@ struct Counts {
 impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     /// The connection in `slot`, to be worked on: an ordinary one, with whatever is on its way in its buffers.
     #[inline(always)]
-    fn connection(&mut self, slot: u32) -> Connection<'_, P, C> {
+    fn demoted(&mut self, slot: u32) -> Connection<'_, P, C> {
         let at = slot as usize;
-        if self.blocks[at].is_exchanging() {
-            self.settle(slot);
+        if self.tcbs[at].in_rr_mode() {
+            self.demote(slot);
         }
-        Connection { slot, block: &mut self.blocks[at], cold: &mut self.cold[at], shared: &mut self.shared }
+        Connection { slot, tcb: &mut self.tcbs[at], cold: &mut self.cold[at], shared: &mut self.shared }
     }
 
     /// The slot of the connection that `conn` names, if it is still there.
     #[inline]
-    fn find(&self, conn: ConnId) -> Option<u32> {
+    fn slot_of(&self, conn: ConnId) -> Option<u32> {
         let slot = self.shared.names.slot(conn);
-        let block = self.blocks.get(slot)?;
-        (block.generation == conn.generation() && block.flags.has(Flags::OPEN)).then_some(slot as u32)
+        let tcb = self.tcbs.get(slot)?;
+        (tcb.generation == conn.generation() && tcb.flags.has(Flags::OPEN)).then_some(slot as u32)
     }
 
     /// The connection that `conn` names, if it is still there.
     #[inline]
-    fn named(&mut self, conn: ConnId) -> Option<Connection<'_, P, C>> {
-        let slot = self.find(conn)?;
-        Some(self.connection(slot))
+    fn demoted_by_id(&mut self, conn: ConnId) -> Option<Connection<'_, P, C>> {
+        let slot = self.slot_of(conn)?;
+        Some(self.demoted(slot))
     }
 
     /// The slot of the connection `tuple`.
     #[inline]
-    fn look_up(&self, hash: u64, tuple: &Tuple) -> Option<u32> {
-        let blocks = &self.blocks;
-        self.shared.table.find(hash, |slot| blocks[slot as usize].tuple == *tuple)
+    fn lookup(&self, hash: u64, tuple: &Tuple) -> Option<u32> {
+        let tcbs = &self.tcbs;
+        self.shared.table.find(hash, |slot| tcbs[slot as usize].tuple == *tuple)
     }
 
     /// Connections that exist, whatever their state.
     fn len(&self) -> usize {
-        self.blocks.len() - self.shared.free.len()
+        self.tcbs.len() - self.shared.free.len()
     }
 
-    /// A new connection of this `block`, with its tuple, whose hash is `hash`, in the table.
+    /// A new connection of this `tcb`, with its tuple, whose hash is `hash`, in the table.
     #[inline(always)]
-    fn insert(&mut self, hash: u64, block: Block) -> Option<Connection<'_, P, C>> {
+    fn insert(&mut self, hash: u64, tcb: Tcb) -> Option<Connection<'_, P, C>> {
         let slot = match self.shared.free.pop() {
             Some(slot) => slot,
-            None => self.another()?,
+            None => self.grow()?,
         };
         if self.shared.table.insert(hash, slot).is_err() {
             self.shared.free.push(slot);
             return None;
         }
-        let place = self.blocks.get_mut(slot as usize)?;
+        let place = self.tcbs.get_mut(slot as usize)?;
         let cold = self.cold.get_mut(slot as usize)?;
-        *cold = Cold::new(self.fresh.clone(), self.shared.settings.rx_first);
+        *cold = TcbCold::new(self.initial_control.clone(), self.shared.settings.rx_initial);
         // What outlasts the connections that a slot is used for.
-        let Block { generation, wheel_at, flags, .. } = *place;
-        *place = Block { generation, wheel_at, flags: flags & Flags::LISTED | Flags::IN_TABLE | block.flags, ..block };
-        Some(Connection { slot, block: place, cold, shared: &mut self.shared })
+        let Tcb { generation, wheel_at, flags, .. } = *place;
+        *place = Tcb { generation, wheel_at, flags: flags & Flags::LISTED | Flags::IN_TABLE | tcb.flags, ..tcb };
+        Some(Connection { slot, tcb: place, cold, shared: &mut self.shared })
     }
 
     /// A slot that was never used, if there may be one more.
     #[cold]
     #[inline(never)]
-    fn another(&mut self) -> Option<u32> {
-        if self.blocks.len() >= self.shared.settings.connections {
+    fn grow(&mut self) -> Option<u32> {
+        if self.tcbs.len() >= self.shared.settings.connections {
             return None;
         }
         let nobody = Tuple::received_v4(0, 0, 0);
-        self.blocks.push(Block { flags: Flags::VACANT, ..Block::vacant(nobody) });
-        self.cold.push(Cold::new(self.fresh.clone(), self.shared.settings.rx_first));
-        Some(self.blocks.len() as u32 - 1)
+        self.tcbs.push(Tcb { flags: Flags::VACANT, ..Tcb::vacant(nobody) });
+        self.cold.push(TcbCold::new(self.initial_control.clone(), self.shared.settings.rx_initial));
+        Some(self.tcbs.len() as u32 - 1)
     }
 
     /// Slots of all connections.
     fn slots(&self) -> Vec<u32> {
-        let used = |slot: &u32| !self.blocks[*slot as usize].flags.has(Flags::VACANT);
-        (0..self.blocks.len() as u32).filter(used).collect()
+        let used = |slot: &u32| !self.tcbs[*slot as usize].flags.has(Flags::VACANT);
+        (0..self.tcbs.len() as u32).filter(used).collect()
     }
 }
 
@@ -205,74 +205,74 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
         let shared = Shared {
             names: Names::of(worker),
             free: Vec::new(),
-            buffers: Pool::new(control.answers_marks()),
-            exchanges: Exchanges::new(),
+            buffers: BufferPool::new(control.answers_marks()),
+            rr: RrPool::new(),
             table: FlowTable::with_capacity(settings.connections),
             key: secrets.table_key(),
             time_wait: TimeWait::new(config.max_time_wait, secrets.table_key()),
-            usual_mss: settings.mss(true) - options::TIMESTAMP_LEN as u16,
+            common_mss: settings.mss(true) - options::TIMESTAMP_LEN as u16,
             secrets,
             ports: Ports::new(worker, workers, random.u64(..), &config.connect_from),
             wheel: Wheel::new(now),
             service_timers: HashMap::with_hasher(foldhash::fast::FixedState::default()),
-            lingering: HashMap::with_hasher(foldhash::fast::FixedState::default()),
-            connecting: HashMap::with_hasher(foldhash::fast::FixedState::with_seed(random.u64(..))),
+            linger_deadlines: HashMap::with_hasher(foldhash::fast::FixedState::default()),
+            connect_tokens: HashMap::with_hasher(foldhash::fast::FixedState::with_seed(random.u64(..))),
             half_open: 0,
             sources: Sources::of(config, random.u64(..)),
             cookies_sent: None,
-            pinned: Pinned::default(),
-            held_back: VecDeque::new(),
-            pool_asked: now,
+            mbufs_held: MbufsHeld::default(),
+            window_held: VecDeque::new(),
+            pool_checked_at: now,
             sweep: Sweep::new(now),
             active: Vec::new(),
-            waiting: Waiting::default(),
+            tx_backlog: TxBacklog::default(),
             news: News::default(),
-            starved: VecDeque::new(),
+            alloc_blocked: VecDeque::new(),
             now,
             milliseconds: milliseconds(now),
-            soonest: [Tick::NONE; 2],
-            counts: Counts::default(),
+            earliest_rto: [Tick::NONE; 2],
+            counters: Counters::default(),
             settings,
         };
         NativeEngine {
-            fresh: C::new(config, shared.usual_mss.into()),
-            blocks: Vec::with_capacity(shared.settings.connections),
+            initial_control: C::new(config, shared.common_mss.into()),
+            tcbs: Vec::with_capacity(shared.settings.connections),
             cold: Vec::with_capacity(shared.settings.connections),
             shared,
-            fired: Vec::new(),
-            sending: Vec::new(),
+            expired: Vec::new(),
+            spare_active: Vec::new(),
         }
     }
 
     fn segments(&mut self, burst: &mut Segments<N::Packet>, egress: &mut Egress<N>, now: Instant) {
-        self.take_burst(burst, egress, now);
+        self.process_burst(burst, egress, now);
     }
 
     #[inline]
     fn takes_at_once(&self) -> bool {
-        self.blocks.len() <= NEAR && self.shared.settings.fast_paths.has(FastPath::Immediate)
+        self.tcbs.len() <= CACHE_RESIDENT && self.shared.settings.fast_paths.has(FastPath::Immediate)
     }
 
     #[inline(always)]
     fn take_at_once(&mut self, packet: N::Packet, head: &Head, egress: &mut Egress<N>, now: Instant) {
         let hash = head.tuple.hash_with(&self.shared.key);
         let slot = self.candidate(hash);
-        if let Some(packet) = self.take_turn(slot, head, packet, now) {
-            self.take_other(packet, head, hash, slot, egress, now);
+        if let Some(packet) = self.rr_receive(slot, head, packet, now) {
+            self.dispatch(packet, head, hash, slot, egress, now);
         }
     }
 
     fn icmp_error(&mut self, tuple: Tuple, sequence: u32, error: IcmpError) {
-        if let Some(slot) = self.look_up(tuple.hash_with(&self.shared.key), &tuple) {
-            self.connection(slot).icmp_error(Seq(sequence), error);
+        if let Some(slot) = self.lookup(tuple.hash_with(&self.shared.key), &tuple) {
+            self.demoted(slot).icmp_error(Seq(sequence), error);
         }
     }
 
     fn neighbor_lost(&mut self, ip: IpAddr) {
-        let connecting: Vec<u32> = self.shared.connecting.keys().copied().collect();
-        for slot in connecting {
-            let mut connection = self.connection(slot);
-            if connection.block.state == State::SynSent && connection.block.tuple.remote().ip() == ip {
+        let connect_tokens: Vec<u32> = self.shared.connect_tokens.keys().copied().collect();
+        for slot in connect_tokens {
+            let mut connection = self.demoted(slot);
+            if connection.tcb.state == State::SynSent && connection.tcb.tuple.remote().ip() == ip {
                 connection.end(Flags::UNREACHABLE);
             }
         }
@@ -280,9 +280,9 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
 
     fn address_lost(&mut self, ip: IpAddr) {
         for slot in self.slots() {
-            let mut connection = self.connection(slot);
-            let block = &*connection.block;
-            if block.tuple.local().ip() == ip && !matches!(block.state, State::Closed | State::TimeWait) {
+            let mut connection = self.demoted(slot);
+            let tcb = &*connection.tcb;
+            if tcb.tuple.local().ip() == ip && !matches!(tcb.state, State::Closed | State::TimeWait) {
                 connection.end(Flags::ADDRESS_LOST);
             }
         }
@@ -291,18 +291,18 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
     fn set_mtu_v6(&mut self, mtu: usize) {
         self.shared.settings.set_mtu_v6(mtu);
         for slot in self.slots() {
-            let mut connection = self.connection(slot);
-            if !connection.block.tuple.is_ipv4() && connection.block.state.is_synchronized() {
-                connection.take_mtu(mtu as u16);
+            let mut connection = self.demoted(slot);
+            if !connection.tcb.tuple.is_ipv4() && connection.tcb.state.is_synchronized() {
+                connection.lower_mtu(mtu as u16);
             }
         }
     }
 
     fn expire(&mut self, now: Instant) {
         self.shared.set_now(now);
-        for _ in 0..self.shared.starved.len().min(STARVED_PER_TURN) {
-            let Some(slot) = self.shared.starved.pop_front() else { break };
-            self.connection(slot).touch();
+        for _ in 0..self.shared.alloc_blocked.len().min(ALLOC_RETRIES_PER_TURN) {
+            let Some(slot) = self.shared.alloc_blocked.pop_front() else { break };
+            self.demoted(slot).notify();
         }
         self.reopen_windows();
         self.expire_timers(now);
@@ -310,14 +310,14 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
 
     fn collect(&mut self, news: &mut News) {
         let shared = &mut self.shared;
-        shared.exchanges.collect(&mut shared.news.readable);
+        shared.rr.collect(&mut shared.news.readable);
         // All stay in the list for `flush`, which nearly all of them have something for.
         let active = std::mem::take(&mut shared.active);
         for &slot in &active {
-            if let Some(block) = self.blocks.get_mut(slot as usize)
-                && block.flags.has(Flags::TOUCHED)
+            if let Some(tcb) = self.tcbs.get_mut(slot as usize)
+                && tcb.flags.has(Flags::NOTIFY)
             {
-                shared.look(slot, block);
+                shared.report_events(slot, tcb);
             }
         }
         shared.active = active;
@@ -325,51 +325,51 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
     }
 
     fn release(&mut self, conn: ConnId, _now: Instant) {
-        let Some(slot) = self.find(conn) else { return };
-        let Some(block) = self.blocks.get_mut(slot as usize) else { return };
+        let Some(slot) = self.slot_of(conn) else { return };
+        let Some(tcb) = self.tcbs.get_mut(slot as usize) else { return };
         let broken = Flags::WAS_RESET | Flags::WAS_ABORTED | Flags::TIMED_OUT | Flags::UNREACHABLE;
-        if block.flags.has_any(broken) {
-            self.shared.counts.broken += 1;
+        if tcb.flags.has_any(broken) {
+            self.shared.counters.broken += 1;
         } else {
-            self.shared.counts.finished += 1;
+            self.shared.counters.finished += 1;
         }
-        self.shared.remove(slot, block);
+        self.shared.remove(slot, tcb);
     }
 
     fn flush(&mut self, egress: &mut Egress<N>, now: Instant) {
         // A vhost port learns only from the guest whether it can cut segments.
-        self.shared.settings.follow(egress.capabilities());
-        if now.since(self.shared.pool_asked) >= POOL_PERIOD {
-            self.shared.pool_asked = now;
-            self.count_kept(egress);
+        self.shared.settings.update_tso(egress.capabilities());
+        if now.since(self.shared.pool_checked_at) >= POOL_PERIOD {
+            self.shared.pool_checked_at = now;
+            self.update_app_held(egress);
         }
         self.sweep_if_due(now);
-        self.end_turns(egress, now);
-        self.go_on(egress, now);
+        self.rr_flush(egress, now);
+        self.drain_backlog(egress, now);
         // What there is to send in the next turn is collected anew.
-        let mut active = std::mem::replace(&mut self.shared.active, std::mem::take(&mut self.sending));
+        let mut active = std::mem::replace(&mut self.shared.active, std::mem::take(&mut self.spare_active));
         for &slot in &active {
-            let Some(block) = self.blocks.get_mut(slot as usize) else { continue };
-            let had = block.flags;
-            let data = block.unsent > 0;
-            block.flags.clear(Flags::DIRTY | Flags::TOUCHED);
-            if had.has(Flags::DIRTY) && !self.send(slot, data, egress, now) {
-                self.shared.waiting.push(slot);
+            let Some(tcb) = self.tcbs.get_mut(slot as usize) else { continue };
+            let had = tcb.flags;
+            let data = tcb.unsent > 0;
+            tcb.flags.clear(Flags::TX_PENDING | Flags::NOTIFY);
+            if had.has(Flags::TX_PENDING) && !self.transmit(slot, data, egress, now) {
+                self.shared.tx_backlog.push(slot);
             }
-            if had.has(Flags::TOUCHED) {
-                self.connection(slot).touch();
+            if had.has(Flags::NOTIFY) {
+                self.demoted(slot).notify();
             }
         }
         active.clear();
-        self.sending = active;
+        self.spare_active = active;
     }
 
     fn next_deadline(&self) -> Option<Instant> {
-        let reopens = !self.shared.held_back.is_empty() && !self.shared.is_low();
+        let reopens = !self.shared.window_held.is_empty() && !self.shared.is_low();
         // Whose service found no packet asks for one as long as there is none.
-        let asks = !self.shared.starved.is_empty();
-        let sends = !self.shared.active.is_empty() || !self.shared.waiting.is_empty();
-        let news = sends || self.shared.exchanges.has_news() || !self.shared.news.is_empty();
+        let asks = !self.shared.alloc_blocked.is_empty();
+        let sends = !self.shared.active.is_empty() || !self.shared.tx_backlog.is_empty();
+        let news = sends || self.shared.rr.has_news() || !self.shared.news.is_empty();
         if news || reopens || asks {
             return Some(Instant::ZERO);
         }
@@ -388,30 +388,30 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
 
     fn close_all(&mut self) {
         for slot in self.slots() {
-            self.connection(slot).close();
+            self.demoted(slot).close();
         }
     }
 
     fn abort_all(&mut self) {
         for slot in self.slots() {
-            self.connection(slot).abort();
+            self.demoted(slot).abort();
         }
     }
 
     fn summarize(&self, summary: &mut Summary) {
-        summary.accepted += self.shared.counts.accepted;
-        summary.connected += self.shared.counts.connected;
-        summary.failed += self.shared.counts.failed;
-        summary.finished += self.shared.counts.finished;
-        summary.broken += self.shared.counts.broken;
-        summary.retransmitted = Some(self.shared.counts.retransmitted);
-        summary.copied_bytes += self.shared.counts.copied;
-        summary.drop_for("receive queue full", self.shared.counts.pruned);
-        summary.drop_for("FIN-WAIT-2 timed out", self.shared.counts.fin_timeouts);
-        summary.drop_for("connection idle for too long", self.shared.counts.idle_timeouts);
-        summary.drop_for("peer acknowledged nothing for too long", self.shared.counts.stalled);
-        summary.drop_for("reset under memory pressure", self.shared.counts.shed);
-        summary.drop_for("out-of-order data discarded", self.shared.counts.discarded);
+        summary.accepted += self.shared.counters.accepted;
+        summary.connected += self.shared.counters.connected;
+        summary.failed += self.shared.counters.failed;
+        summary.finished += self.shared.counters.finished;
+        summary.broken += self.shared.counters.broken;
+        summary.retransmitted = Some(self.shared.counters.retransmitted);
+        summary.copied_bytes += self.shared.counters.copied;
+        summary.drop_for("receive queue full", self.shared.counters.pruned);
+        summary.drop_for("FIN-WAIT-2 timed out", self.shared.counters.fin_timeouts);
+        summary.drop_for("connection idle for too long", self.shared.counters.idle_timeouts);
+        summary.drop_for("peer acknowledged nothing for too long", self.shared.counters.stalled);
+        summary.drop_for("reset under memory pressure", self.shared.counters.shed);
+        summary.drop_for("out-of-order data discarded", self.shared.counters.discarded);
         summary.drop_for("TIME-WAIT ended early", self.shared.time_wait.ended_early());
     }
 
@@ -419,78 +419,78 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
         levels.connections = self.len() as u64;
         levels.half_open = Some(self.half_open() as u64);
         levels.time_wait = Some(self.time_wait() as u64);
-        levels.packets_held = Some(self.shared.pinned.all as u64);
+        levels.packets_held = Some(self.shared.mbufs_held.all as u64);
     }
 
     fn extent(&self) -> usize {
-        self.blocks.len()
+        self.tcbs.len()
     }
 
     fn describe(&self, slot: usize) -> Option<ConnInfo> {
-        self.described(slot)
+        self.conn_info(slot)
     }
 
     fn local_addr(&self, conn: ConnId) -> Option<SocketAddr> {
-        self.find(conn).map(|slot| self.blocks[slot as usize].tuple.local())
+        self.slot_of(conn).map(|slot| self.tcbs[slot as usize].tuple.local())
     }
 
     fn peer_addr(&self, conn: ConnId) -> Option<SocketAddr> {
-        self.find(conn).map(|slot| self.blocks[slot as usize].tuple.remote())
+        self.slot_of(conn).map(|slot| self.tcbs[slot as usize].tuple.remote())
     }
 
     fn received(&self, conn: ConnId) -> usize {
-        self.find(conn).map_or(0, |slot| self.blocks[slot as usize].received as usize)
+        self.slot_of(conn).map_or(0, |slot| self.tcbs[slot as usize].received as usize)
     }
 
     fn peek(&mut self, conn: ConnId) -> &[u8] {
-        let Some(slot) = self.find(conn) else { return &[] };
-        let block = &self.blocks[slot as usize];
-        if let Some(bytes) = self.shared.exchanges.peek(block) {
+        let Some(slot) = self.slot_of(conn) else { return &[] };
+        let tcb = &self.tcbs[slot as usize];
+        if let Some(bytes) = self.shared.rr.peek(tcb) {
             return bytes;
         }
-        let buffers = self.shared.buffers.of(block);
+        let buffers = self.shared.buffers.of(tcb);
         buffers.and_then(|buffers| buffers.received.front()).map_or(&[], Packet::data)
     }
 
     fn consume(&mut self, conn: ConnId, n: usize) {
-        let Some(slot) = self.find(conn) else { return };
-        if !self.consume_turn(slot, n) {
-            self.connection(slot).drop_received(n);
+        let Some(slot) = self.slot_of(conn) else { return };
+        if !self.rr_consume(slot, n) {
+            self.demoted(slot).consume_received(n);
         }
     }
 
     fn take(&mut self, conn: ConnId, max: usize) -> Option<Bytes> {
-        self.named(conn)?.take_received(max)
+        self.demoted_by_id(conn)?.take_received(max)
     }
 
     fn room(&mut self, conn: ConnId) -> usize {
-        let Some(slot) = self.find(conn) else { return 0 };
-        let room = self.shared.room(&self.blocks[slot as usize]);
+        let Some(slot) = self.slot_of(conn) else { return 0 };
+        let room = self.shared.room(&self.tcbs[slot as usize]);
         if room == 0 {
-            self.connection(slot).want_room();
+            self.demoted(slot).want_room();
         }
         room
     }
 
     fn send(&mut self, conn: ConnId, bytes: Bytes) -> Result<(), Bytes> {
-        match self.named(conn) {
+        match self.demoted_by_id(conn) {
             Some(mut connection) => connection.send_bytes(bytes),
             None => Err(bytes),
         }
     }
 
     fn reserve(&mut self, conn: ConnId, max: usize, egress: &mut Egress<N>) -> Option<&mut [u8]> {
-        let slot = self.find(conn)?;
-        match self.extend_answer(slot, max, egress) {
-            0 => self.connection(slot).reserve(max, egress),
-            n => self.end_of_answer(slot, n),
+        let slot = self.slot_of(conn)?;
+        match self.rr_reserve(slot, max, egress) {
+            0 => self.demoted(slot).reserve(max, egress),
+            n => self.rr_reserved_mut(slot, n),
         }
     }
 
     fn commit(&mut self, conn: ConnId, n: usize) {
-        let Some(slot) = self.find(conn) else { return };
-        if !self.commit_answer(slot, n) {
-            self.connection(slot).commit(n);
+        let Some(slot) = self.slot_of(conn) else { return };
+        if !self.rr_commit(slot, n) {
+            self.demoted(slot).commit(n);
         }
     }
 
@@ -502,8 +502,8 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
         egress: &mut Egress<N>,
         now: Instant,
     ) -> Result<(), W> {
-        match self.find(conn) {
-            Some(slot) => self.answer_in_place(slot, (request, len), write, egress, now),
+        match self.slot_of(conn) {
+            Some(slot) => self.rr_respond_in_place(slot, (request, len), write, egress, now),
             None => Err(write),
         }
     }
@@ -513,26 +513,26 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
     }
 
     fn close(&mut self, conn: ConnId) {
-        if let Some(mut connection) = self.named(conn) {
+        if let Some(mut connection) = self.demoted_by_id(conn) {
             connection.close();
         }
     }
 
     fn abort(&mut self, conn: ConnId) {
-        if let Some(mut connection) = self.named(conn) {
+        if let Some(mut connection) = self.demoted_by_id(conn) {
             connection.abort();
         }
     }
 
     fn set_timer(&mut self, conn: ConnId, at: Option<Instant>) {
-        if let Some(mut connection) = self.named(conn) {
+        if let Some(mut connection) = self.demoted_by_id(conn) {
             connection.set_service_timer(at);
         }
     }
 
     fn connect(&mut self, remote: SocketAddr, token: u64, egress: &mut Egress<N>, now: Instant) {
         if let Err(error) = self.begin(remote, token, egress, now) {
-            self.shared.counts.failed += 1;
+            self.shared.counters.failed += 1;
             self.shared.news.others.push(Event::Failed(token, error));
         }
     }

@@ -6,7 +6,7 @@ use crate::native::NativeEngine;
 use crate::native::connection::{Connection, Shared};
 use crate::native::fair_share::MIN_SHARE;
 use crate::native::tcb::conn_buffers::CROWDED;
-use crate::native::tcb::{Block, Flags, State};
+use crate::native::tcb::{Flags, State, Tcb};
 use linerate_bypass::time::Instant;
 use linerate_bypass::{Bytes, ConnId, Nic, Packet};
 
@@ -22,29 +22,29 @@ fn payload_of_packet(mss: u16, room: usize) -> usize {
 }
 
 impl<P: Packet> Shared<P> {
-    /// Bytes that can be queued on the connection of `block`.
+    /// Bytes that can be queued on the connection of `tcb`.
     #[inline]
-    pub(crate) fn room(&self, block: &Block) -> usize {
-        if !block.state.may_send() || block.flags.has(Flags::FIN_QUEUED) {
+    pub(crate) fn room(&self, tcb: &Tcb) -> usize {
+        if !tcb.state.may_send() || tcb.flags.has(Flags::FIN_QUEUED) {
             return 0;
         }
-        let queued = (block.outstanding() + block.unsent) as usize;
-        let pieces = self.buffers.of(block).map_or(0, |buffers| buffers.queue.pieces());
+        let queued = (tcb.outstanding() + tcb.unsent) as usize;
+        let pieces = self.buffers.of(tcb).map_or(0, |buffers| buffers.queue.pieces());
         if pieces >= self.settings.tx_pieces { 0 } else { self.settings.tx_buffer.saturating_sub(queued) }
     }
 
     /// Whether it is worth telling the service of the room: a quarter of the buffer, so that a bulk sender is not called
     /// for every segment acknowledged.
-    pub(crate) fn has_enough_room(&self, block: &Block) -> bool {
-        self.room(block) * 4 >= self.settings.tx_buffer
+    pub(crate) fn has_enough_room(&self, tcb: &Tcb) -> bool {
+        self.room(tcb) * 4 >= self.settings.tx_buffer
     }
 }
 
 impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
-    pub(crate) fn drop_received(&mut self, n: usize) {
-        let block = &mut *self.block;
-        let Some(buffers) = self.shared.buffers.of_mut(block) else { return };
-        let mut left = n.min(block.received as usize);
+    pub(crate) fn consume_received(&mut self, n: usize) {
+        let tcb = &mut *self.tcb;
+        let Some(buffers) = self.shared.buffers.of_mut(tcb) else { return };
+        let mut left = n.min(tcb.received as usize);
         let consumed = left as u32;
         while left > 0
             && let Some(first) = buffers.received.front_mut()
@@ -57,22 +57,22 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             }
             left -= len;
             buffers.received.pop_front();
-            self.shared.pinned.all -= 1;
+            self.shared.mbufs_held.all -= 1;
         }
-        block.received -= consumed;
+        tcb.received -= consumed;
         self.after_consuming(consumed);
     }
 
     pub(crate) fn take_received(&mut self, max: usize) -> Option<Bytes> {
-        let block = &mut *self.block;
-        let buffers = self.shared.buffers.of_mut(block)?;
+        let tcb = &mut *self.tcb;
+        let buffers = self.shared.buffers.of_mut(tcb)?;
         let first = buffers.received.front_mut()?;
         let len = first.len();
         if max == 0 {
             return None;
         }
         let bytes = if len <= max {
-            self.shared.pinned.all -= 1;
+            self.shared.mbufs_held.all -= 1;
             buffers.received.pop_front()?.into_bytes(0..len)
         } else {
             let mut bytes = first.retain(0)?;
@@ -81,7 +81,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             bytes
         };
         let n = bytes.len() as u32;
-        block.received -= n;
+        tcb.received -= n;
         self.after_consuming(n);
         Some(bytes)
     }
@@ -93,39 +93,39 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             return;
         }
         self.consumed(n, self.shared.now);
-        let block = &*self.block;
-        if block.received == 0 && block.state.peer_finished() && !block.flags.has(Flags::END_TOLD) {
-            self.touch();
+        let tcb = &*self.tcb;
+        if tcb.received == 0 && tcb.state.peer_finished() && !tcb.flags.has(Flags::FIN_REPORTED) {
+            self.notify();
         }
-        self.dirty();
+        self.schedule_tx();
     }
 
     /// Bytes that can be queued.
     #[inline]
     fn room(&self) -> usize {
-        self.shared.room(self.block)
+        self.shared.room(self.tcb)
     }
 
     pub(crate) fn want_room(&mut self) {
-        self.block.flags |= Flags::WANTS_ROOM;
+        self.tcb.flags |= Flags::WANTS_ROOM;
     }
 
     /// Gives back a place that was reserved and not committed: it is nothing.
     #[inline]
     pub(crate) fn discard_reserved(&mut self) {
-        if let Some(buffers) = self.shared.buffers.of_mut(self.block)
+        if let Some(buffers) = self.shared.buffers.of_mut(self.tcb)
             && buffers.reserved > 0
         {
             let reserved = std::mem::take(&mut buffers.reserved);
             let packets = buffers.queue.trim(reserved);
-            self.shared.pinned.unqueue(packets);
+            self.shared.mbufs_held.unqueue(packets);
         }
     }
 
     /// Whether what is queued has to go before more is: packets run low. One piece each may always be, so that no two
     /// connections wait for each other.
     fn is_crowded(&self) -> bool {
-        let pieces = self.shared.buffers.of(self.block).map_or(0, |buffers| buffers.queue.pieces());
+        let pieces = self.shared.buffers.of(self.tcb).map_or(0, |buffers| buffers.queue.pieces());
         pieces > 0 && !self.shared.may_queue_packet(pieces)
     }
 
@@ -144,45 +144,45 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             return Ok(());
         }
         self.queue_bytes(bytes);
-        self.dirty();
+        self.schedule_tx();
         Ok(())
     }
 
     pub(crate) fn commit(&mut self, n: usize) {
-        let block = &mut *self.block;
-        let Some(buffers) = self.shared.buffers.of_mut(block) else { return };
+        let tcb = &mut *self.tcb;
+        let Some(buffers) = self.shared.buffers.of_mut(tcb) else { return };
         let reserved = std::mem::take(&mut buffers.reserved);
         assert!(n <= reserved as usize, "{n} bytes committed of a place of {reserved}");
         let packets = buffers.queue.trim(reserved - n as u32);
-        self.shared.pinned.unqueue(packets);
-        block.unsent += n as u32;
-        self.dirty();
+        self.shared.mbufs_held.unqueue(packets);
+        tcb.unsent += n as u32;
+        self.schedule_tx();
     }
 
     /// Queues what was received on the same connection, if all of it fits. Returns how many bytes that were.
     #[inline]
     fn echo(&mut self) -> Option<usize> {
         self.discard_reserved();
-        let n = self.block.received;
+        let n = self.tcb.received;
         if self.room() < n as usize {
             return None;
         }
         let is_low = self.shared.is_low();
-        let block = &mut *self.block;
-        let buffers = self.shared.buffers.of_mut(block)?;
+        let tcb = &mut *self.tcb;
+        let buffers = self.shared.buffers.of_mut(tcb)?;
         if is_low || buffers.queue.pieces() + buffers.received.len() > CROWDED {
             // Piece by piece, within the share and with short ones put together.
             return None;
         }
-        let mut end = block.nxt + block.unsent;
-        self.shared.pinned.queued += buffers.received.len();
+        let mut end = tcb.nxt + tcb.unsent;
+        self.shared.mbufs_held.queued += buffers.received.len();
         while let Some(packet) = buffers.received.pop_front() {
             let len = packet.len() as u32;
             buffers.queue.push_packet(end, packet);
             end += len;
         }
-        block.received = 0;
-        block.unsent += n;
+        tcb.received = 0;
+        tcb.unsent += n;
         self.after_consuming(n);
         Some(n as usize)
     }
@@ -190,24 +190,24 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     /// The length of the first received packet.
     #[inline]
     fn first_len(&self) -> Option<usize> {
-        Some(self.shared.buffers.of(self.block)?.received.front()?.len())
+        Some(self.shared.buffers.of(self.tcb)?.received.front()?.len())
     }
 
     /// Takes the first received packet to queue it again; it stays counted.
     #[inline]
     fn pop_received(&mut self) -> Option<P> {
-        let packet = self.shared.buffers.of_mut(self.block)?.received.pop_front()?;
-        self.block.received -= packet.len() as u32;
+        let packet = self.shared.buffers.of_mut(self.tcb)?.received.pop_front()?;
+        self.tcb.received -= packet.len() as u32;
         Some(packet)
     }
 
     /// The first `n` bytes of the first received packet, which is longer: shared with it.
     fn split_received(&mut self, n: usize) -> Option<Bytes> {
-        let first = self.shared.buffers.of_mut(self.block)?.received.front_mut()?;
+        let first = self.shared.buffers.of_mut(self.tcb)?.received.front_mut()?;
         let mut part = first.retain(0)?;
         part.truncate(n);
         let _ = first.adjust(n);
-        self.block.received -= n as u32;
+        self.tcb.received -= n as u32;
         Some(part)
     }
 
@@ -216,75 +216,75 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     fn queue_packet(&mut self, packet: P) {
         self.discard_reserved();
         let is_low = self.shared.is_low();
-        let block = &mut *self.block;
-        let end = block.nxt + block.unsent;
-        block.unsent += packet.len() as u32;
-        let queue = &mut self.shared.buffers.attach(block).queue;
+        let tcb = &mut *self.tcb;
+        let end = tcb.nxt + tcb.unsent;
+        tcb.unsent += packet.len() as u32;
+        let queue = &mut self.shared.buffers.attach(tcb).queue;
         let crowded = if is_low { MIN_SHARE } else { CROWDED };
         // The short end of a message among full segments is not worth a copy.
-        let is_sparse = end - block.una <= (queue.pieces() * SHORT) as u32;
+        let is_sparse = end - tcb.una <= (queue.pieces() * SHORT) as u32;
         if queue.pieces() >= crowded
             && is_sparse
             && packet.len() <= SHORT
-            && queue.append_copy(packet.data(), usize::from(block.mss))
+            && queue.append_copy(packet.data(), usize::from(tcb.mss))
         {
-            self.shared.pinned.all -= 1;
-            self.shared.counts.copied += packet.len() as u64;
+            self.shared.mbufs_held.all -= 1;
+            self.shared.counters.copied += packet.len() as u64;
             return;
         }
         queue.push_packet(end, packet);
-        self.shared.pinned.queued += 1;
+        self.shared.mbufs_held.queued += 1;
     }
 
     /// Returns true if more may be queued only when some of what is queued has been acknowledged: the connection holds its share.
     fn holds_its_share(&self) -> bool {
-        let pieces = self.shared.buffers.of(self.block).map_or(0, |buffers| buffers.queue.pieces());
+        let pieces = self.shared.buffers.of(self.tcb).map_or(0, |buffers| buffers.queue.pieces());
         pieces > 0 && self.shared.may_not_forward(pieces)
     }
 
     fn queue_bytes(&mut self, bytes: Bytes) {
         self.discard_reserved();
-        let block = &mut *self.block;
-        let end = block.nxt + block.unsent;
-        block.unsent += bytes.len() as u32;
-        let packets = self.shared.buffers.attach(block).queue.push_bytes(end, bytes);
-        self.shared.pinned.queue(packets);
+        let tcb = &mut *self.tcb;
+        let end = tcb.nxt + tcb.unsent;
+        tcb.unsent += bytes.len() as u32;
+        let packets = self.shared.buffers.attach(tcb).queue.push_bytes(end, bytes);
+        self.shared.mbufs_held.queue(packets);
     }
 
     /// Finishes sending (RFC 9293 §3.10.4).
     pub(crate) fn close(&mut self) {
         if let Some(linger) = self.shared.settings.linger
-            && self.block.state.may_send()
+            && self.tcb.state.may_send()
         {
             if linger.is_zero() {
                 return self.abort();
             }
             self.linger_for(linger);
         }
-        let block = &mut *self.block;
-        match block.state {
-            State::Established => block.state = State::FinWait1,
-            State::CloseWait => block.state = State::LastAck,
+        let tcb = &mut *self.tcb;
+        match tcb.state {
+            State::Established => tcb.state = State::FinWait1,
+            State::CloseWait => tcb.state = State::LastAck,
             State::SynSent | State::SynReceived => return self.end(Flags::WAS_ABORTED),
             _ => return,
         }
-        block.flags |= Flags::FIN_QUEUED;
-        block.flags.clear(Flags::WANTS_ROOM);
-        self.dirty();
+        tcb.flags |= Flags::FIN_QUEUED;
+        tcb.flags.clear(Flags::WANTS_ROOM);
+        self.schedule_tx();
     }
 
     /// Resets (RFC 9293 §3.10.5).
     pub(crate) fn abort(&mut self) {
-        let block = &mut *self.block;
-        let resets = block.state != State::SynSent;
-        match block.state {
+        let tcb = &mut *self.tcb;
+        let resets = tcb.state != State::SynSent;
+        match tcb.state {
             State::Closed => return,
             // Nothing is left to be reset; the peer's FIN may still have to be acknowledged.
             State::TimeWait => {
                 self.detach();
-                self.block.received = 0;
-                self.block.flags |= Flags::WAS_ABORTED | Flags::END_TOLD;
-                return self.touch();
+                self.tcb.received = 0;
+                self.tcb.flags |= Flags::WAS_ABORTED | Flags::FIN_REPORTED;
+                return self.notify();
             }
             _ => {}
         }
@@ -298,8 +298,8 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     /// Ends the connection for the reason `why`, and resets the peer's.
     pub(crate) fn end_with_reset(&mut self, why: Flags) {
         self.end(why);
-        self.block.flags |= Flags::RESET;
-        self.dirty();
+        self.tcb.flags |= Flags::RESET;
+        self.schedule_tx();
     }
 }
 
@@ -317,33 +317,33 @@ impl<'a, P: Packet, C: CongestionControl> Connection<'a, P, C> {
         }
         self.discard_reserved();
         // The flush takes back what is not committed by then.
-        self.dirty();
-        let Connection { slot, block, shared, .. } = self;
-        let most = payload_of_packet(block.mss, egress.capabilities().data_room);
-        let end = block.nxt + block.unsent;
-        let queue = &mut shared.buffers.attach(block).queue;
+        self.schedule_tx();
+        let Connection { slot, tcb, shared, .. } = self;
+        let most = payload_of_packet(tcb.mss, egress.capabilities().data_room);
+        let end = tcb.nxt + tcb.unsent;
+        let queue = &mut shared.buffers.attach(tcb).queue;
         let mut n = queue.extend(max, most);
         if n == 0 {
             let pieces = queue.pieces();
             let packet = if shared.may_queue_packet(pieces) { egress.allocate_for_payload() } else { None };
             let Some(packet) = packet else {
                 // To be sent from, if only to give back the queues that it may have got for nothing.
-                if !block.flags.has_any(Flags::TOUCHED | Flags::DIRTY) {
+                if !tcb.flags.has_any(Flags::NOTIFY | Flags::TX_PENDING) {
                     shared.active.push(slot);
                 }
-                block.flags |= Flags::WANTS_ROOM | Flags::DIRTY;
+                tcb.flags |= Flags::WANTS_ROOM | Flags::TX_PENDING;
                 // Otherwise an acknowledgement of what is queued makes room.
                 if pieces == 0 {
-                    shared.starved.push_back(slot);
+                    shared.alloc_blocked.push_back(slot);
                 }
                 return None;
             };
-            shared.pinned.queue(1);
-            let queue = &mut shared.buffers.attach(block).queue;
+            shared.mbufs_held.queue(1);
+            let queue = &mut shared.buffers.attach(tcb).queue;
             queue.push_packet(end, packet);
             n = queue.extend(max, most);
         }
-        let buffers = shared.buffers.attach(block);
+        let buffers = shared.buffers.attach(tcb);
         buffers.reserved = n as u32;
         buffers.queue.end_mut(n)
     }
@@ -358,18 +358,18 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         egress: &mut Egress<N>,
         now: Instant,
     ) -> usize {
-        let Some(source) = self.find(from) else { return 0 };
+        let Some(source) = self.slot_of(from) else { return 0 };
         if from == to
-            && let Some(moved) = self.answer_turn::<false, N>(source, egress, now)
+            && let Some(moved) = self.rr_respond::<false, N>(source, egress, now)
         {
             return moved;
         }
-        self.forward_further(source, from == to, to, egress, now)
+        self.forward_general(source, from == to, to, egress, now)
     }
 
     /// [`forward_received`](Self::forward_received) from the connection in `source` where it takes more.
     #[inline(never)]
-    fn forward_further<N: Nic<Packet = P>>(
+    fn forward_general<N: Nic<Packet = P>>(
         &mut self,
         source: u32,
         echoes: bool,
@@ -377,43 +377,43 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         egress: &mut Egress<N>,
         now: Instant,
     ) -> usize {
-        if self.blocks[source as usize].received == 0 {
+        if self.tcbs[source as usize].received == 0 {
             return 0;
         }
         if echoes && let Some(moved) = self.echo_lone(source, egress, now) {
             return moved;
         }
-        let Some(sink) = self.find(to) else { return 0 };
+        let Some(sink) = self.slot_of(to) else { return 0 };
         if source == sink
-            && let Some(moved) = self.connection(source).echo()
+            && let Some(moved) = self.demoted(source).echo()
         {
             return moved;
         }
         let mut moved = 0;
         loop {
-            let to = self.connection(sink);
+            let to = self.demoted(sink);
             let room = to.room();
             let is_full = to.holds_its_share();
-            let mut from = self.connection(source);
+            let mut from = self.demoted(source);
             let Some(len) = from.first_len() else { break };
             if room == 0 || is_full {
-                self.connection(sink).want_room();
+                self.demoted(sink).want_room();
                 break;
             }
             if len <= room {
                 let Some(packet) = from.pop_received() else { break };
-                self.connection(sink).queue_packet(packet);
+                self.demoted(sink).queue_packet(packet);
                 moved += len;
                 continue;
             }
             // A part of it, shared from here on.
             let Some(part) = from.split_received(room) else { break };
-            self.connection(sink).queue_bytes(part);
+            self.demoted(sink).queue_bytes(part);
             moved += room;
         }
         if moved > 0 {
-            self.connection(source).after_consuming(moved as u32);
-            self.connection(sink).dirty();
+            self.demoted(source).after_consuming(moved as u32);
+            self.demoted(sink).schedule_tx();
         }
         moved
     }

@@ -63,19 +63,19 @@ pub(crate) struct Settings {
     pub idle_timeout: Option<Duration>,
     pub stall_timeout: Option<Duration>,
     /// Set if a timer watches established connections without data in flight.
-    pub watches_silence: bool,
+    pub has_inactivity_timers: bool,
     /// The receive queue's size to begin with, and the most that tuning makes of it.
-    pub rx_first: u32,
-    pub rx_most: u32,
+    pub rx_initial: u32,
+    pub rx_max: u32,
     /// The shift of the windows that we offer.
     pub rx_scale: u8,
     /// Packets that one connection's receiving side may pin.
     pub rx_packets: usize,
     /// Of them, packets beyond a gap.
-    pub rx_scattered: usize,
+    pub rx_out_of_order: usize,
     /// Packets that all queues may pin before no more is taken in, of those that services keep none: what is left is for the
     /// port to receive acknowledgements with, without which nothing would ever be let go, and for headers.
-    packets_at_most: usize,
+    packet_limit: usize,
     /// What of that is left beside what services keep at present.
     pub packets: usize,
     /// Packets that they may pin before nothing more is written to be sent, and nothing beyond a gap is taken in: what is
@@ -88,7 +88,7 @@ pub(crate) struct Settings {
     /// taken in.
     pub pressure: usize,
     /// Bytes of queued data that may lie on the heap instead of in packets: as many as the packets have room for.
-    pub parked_at_most: usize,
+    pub heap_limit: usize,
     pub tx_buffer: usize,
     /// Pieces that one connection's send queue may hold.
     pub tx_pieces: usize,
@@ -104,7 +104,7 @@ pub(crate) struct Settings {
     mss: [u16; 2],
     pub offload: Offload,
     /// To send takes no more than headers: the port sums, and takes payload that is kept.
-    pub only_headers: bool,
+    pub headers_only: bool,
     /// The most payload that the port cuts into segments by itself.
     pub tso: Option<usize>,
     /// Fast paths in use.
@@ -114,7 +114,7 @@ pub(crate) struct Settings {
 impl Settings {
     pub fn new<N: Nic>(config: &Config, control: &impl CongestionControl, egress: &Egress<N>) -> Self {
         let port = egress.capabilities();
-        let rx_most = config.rx_buffer.unwrap_or(RX_BUFFER).clamp(1 << 12, 1 << 30);
+        let rx_max = config.rx_buffer.unwrap_or(RX_BUFFER).clamp(1 << 12, 1 << 30);
         let tx_buffer = config.tx_buffer.unwrap_or(TX_BUFFER).clamp(1 << 12, 1 << 30);
         let packets =
             config.max_packets.map_or(usize::MAX, |packets| packets.max(BURST)).min(port.pool - port.pool / 8);
@@ -135,18 +135,18 @@ impl Settings {
             fin_timeout: config.fin_timeout.map(|timeout| timeout.min(Tick::REACH)),
             idle_timeout: config.idle_timeout.map(|timeout| timeout.min(Tick::REACH)),
             stall_timeout: config.stall_timeout,
-            watches_silence: config.keepalive.is_some() || config.idle_timeout.is_some(),
-            rx_first: rx_most.min(FIRST_WINDOW) as u32,
-            rx_most: rx_most as u32,
-            rx_scale: scale_for(rx_most),
-            rx_packets: per_connection.unwrap_or((rx_most / 256).max(256)),
-            rx_scattered: per_connection.map_or((rx_most / 512).max(64), |packets| packets / 2),
-            packets_at_most: packets,
+            has_inactivity_timers: config.keepalive.is_some() || config.idle_timeout.is_some(),
+            rx_initial: rx_max.min(FIRST_WINDOW) as u32,
+            rx_max: rx_max as u32,
+            rx_scale: scale_for(rx_max),
+            rx_packets: per_connection.unwrap_or((rx_max / 256).max(256)),
+            rx_out_of_order: per_connection.map_or((rx_max / 512).max(64), |packets| packets / 2),
+            packet_limit: packets,
             packets,
             packets_in_advance: packets,
             packets_received: packets,
             pressure: packets,
-            parked_at_most: packets.saturating_mul(port.data_room),
+            heap_limit: packets.saturating_mul(port.data_room),
             tx_buffer,
             tx_pieces: per_connection.unwrap_or((tx_buffer / 256).max(64)),
             ack_delay: config.ack_delay,
@@ -158,17 +158,17 @@ impl Settings {
             rto_floor: config.rto_floor,
             mss: [mss(egress.mtu(), 40), mss(egress.mtu_v6(), 60)],
             offload: Offload::of(port),
-            only_headers: port.multi_segment_tx && Offload::of(port).tcp,
+            headers_only: port.multi_segment_tx && Offload::of(port).tcp,
             tso: port.tso.filter(|_| port.multi_segment_tx),
             fast_paths: config.fast_paths(),
         };
-        settings.leave(0);
+        settings.set_app_held(0);
         settings
     }
 
     /// Leaves `kept` packets to services, which have taken them from queues and not let go of them.
-    pub fn leave(&mut self, kept: usize) {
-        let most = self.packets_at_most;
+    pub fn set_app_held(&mut self, kept: usize) {
+        let most = self.packet_limit;
         self.packets = most.saturating_sub(kept);
         self.packets_in_advance = (most - most / 7).saturating_sub(kept);
         self.packets_received = (most - most / 7 * 2).saturating_sub(kept);
@@ -177,7 +177,7 @@ impl Settings {
 
     /// Goes by what the port can do at present.
     #[inline]
-    pub fn follow(&mut self, port: &Capabilities) {
+    pub fn update_tso(&mut self, port: &Capabilities) {
         self.tso = port.tso.filter(|_| port.multi_segment_tx);
     }
 

@@ -10,8 +10,8 @@ use crate::egress::Egress;
 use crate::engine::Head;
 use crate::fast_paths::FastPath;
 use crate::native::NativeEngine;
-use crate::native::fast_path::established::{acknowledge_lone, set_out, take_window};
-use crate::native::receive::input::Arrival;
+use crate::native::fast_path::established::{ack_lone_segment, note_lone_sent, update_snd_window};
+use crate::native::receive::input::TcpHeader;
 use crate::native::segment::header::Control;
 use crate::native::segment::seq::Seq;
 use crate::native::tcb::{Flags, State};
@@ -19,12 +19,8 @@ use linerate_bypass::time::Instant;
 use linerate_bypass::{Nic, Packet};
 
 /// What a FIN by itself does not say, or waits for.
-const UNUSUAL_TO_END: Flags = Flags::FIN_SENT
-    .or(Flags::PROBE)
-    .or(Flags::WINDOW_PROBE)
-    .or(Flags::KEEPALIVE)
-    .or(Flags::DUPLICATE)
-    .or(Flags::ECN_ECHO);
+const FIN_SLOW_FLAGS: Flags =
+    Flags::FIN_SENT.or(Flags::TLP).or(Flags::WINDOW_PROBE).or(Flags::KEEPALIVE).or(Flags::DSACK).or(Flags::ECN_ECHO);
 
 /// Bytes of a TCP header without options (RFC 9293 §3.1).
 const FIXED: usize = 20;
@@ -33,11 +29,11 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     /// Takes in a segment of the connection in `slot`, whose tuple has the hash `hash`, if it is the connection's next step and
     /// nothing else. Returns whether it was; otherwise nothing has changed.
     #[inline(always)]
-    pub(crate) fn take_step(&mut self, slot: u32, head: &Head, hash: u64, packet: &P, now: Instant) -> bool {
+    pub(crate) fn lifecycle_fast_path(&mut self, slot: u32, head: &Head, hash: u64, packet: &P, now: Instant) -> bool {
         if !self.shared.settings.fast_paths.has(FastPath::Lifecycle) {
             return false;
         }
-        let Some(block) = self.blocks.get_mut(slot as usize) else { return false };
+        let Some(tcb) = self.tcbs.get_mut(slot as usize) else { return false };
         let data = packet.data();
         let Some((_, tcp)) = data.split_at_checked(head.tcp) else { return false };
         let Some(fixed) = tcp.first_chunk::<FIXED>() else { return false };
@@ -45,42 +41,42 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         // Whatever is said in the header's length, in the flags but for PSH, and in the window.
         let rest = field(fixed, 12);
         let control = Control((rest >> 16) as u8 & !Control::PSH.0);
-        if tcp.len() != block.header_len()
+        if tcp.len() != tcb.header_len()
             || rest >> 28 != tcp.len() as u32 / 4
             || packet.len() != data.len()
-            || seq != block.rcv_nxt
-            || ack != block.nxt
-            || block.tuple != head.tuple
-            || !block.flags.has(Flags::IN_TABLE)
-            || block.is_exchanging()
-            || block.flags.has_any(Flags::ECN | Flags::PERSIST | Flags::ACTIVE)
+            || seq != tcb.rcv_nxt
+            || ack != tcb.nxt
+            || tcb.tuple != head.tuple
+            || !tcb.flags.has(Flags::IN_TABLE)
+            || tcb.in_rr_mode()
+            || tcb.flags.has_any(Flags::ECN | Flags::PERSIST | Flags::ACTIVE_OPEN)
         {
             return false;
         }
-        let mut ts_recent = block.ts_recent;
+        let mut ts_recent = tcb.ts_recent;
         if let Some(options) = tcp[FIXED..].first_chunk() {
-            let Some(value) = block.newer(options) else { return false };
+            let Some(value) = tcb.paws_ok(options) else { return false };
             // RFC 7323 §4.3.
-            if block.rcv_acked == seq {
+            if tcb.rcv_acked == seq {
                 ts_recent = value;
             }
         }
-        match block.state {
-            State::SynReceived if control == Control::ACK && !self.shared.has_all(&head.tuple) => {
-                block.ts_recent = ts_recent;
+        match tcb.state {
+            State::SynReceived if control == Control::ACK && !self.shared.source_is_full(&head.tuple) => {
+                tcb.ts_recent = ts_recent;
                 let window = rest as u16;
-                let arrival = Arrival { seq, ack, control, window, header: 0, len: 0, marked: false };
-                self.connection(slot).establish(&arrival, now);
+                let seg = TcpHeader { seq, ack, control, window, header: 0, len: 0, ce: false };
+                self.demoted(slot).establish(&seg, now);
                 true
             }
-            State::Established if control == Control::ACK.and(Control::FIN) => {
-                self.take_fin(slot, ack, rest as u16, ts_recent, now)
+            State::Established if control == Control::ACK.with(Control::FIN) => {
+                self.fin_fast_path(slot, ack, rest as u16, ts_recent, now)
             }
             // The service knows of everything, and nothing is left to be learnt from what is acknowledged.
-            State::LastAck if control == Control::ACK && block.flags.has(Flags::FIN_SENT | Flags::END_TOLD) => {
-                block.flags.clear(Flags::IN_TABLE);
+            State::LastAck if control == Control::ACK && tcb.flags.has(Flags::FIN_SENT | Flags::FIN_REPORTED) => {
+                tcb.flags.clear(Flags::IN_TABLE);
                 self.shared.table.remove(hash, slot);
-                self.shared.conclude(slot, block);
+                self.shared.finish_close(slot, tcb);
                 true
             }
             _ => false,
@@ -90,44 +86,44 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     /// The peer of the established connection in `slot` finishes, and acknowledges all that we have sent: no more than one
     /// segment is taken in here. `window` is the field.
     #[inline(always)]
-    fn take_fin(&mut self, slot: u32, ack: Seq, window: u16, ts_recent: u32, now: Instant) -> bool {
-        let Some(block) = self.blocks.get_mut(slot as usize) else { return false };
-        let acknowledged = ack - block.una;
-        let mut notable = None;
-        if let Some(buffers) = self.shared.buffers.of_mut(block) {
+    fn fin_fast_path(&mut self, slot: u32, ack: Seq, window: u16, ts_recent: u32, now: Instant) -> bool {
+        let Some(tcb) = self.tcbs.get_mut(slot as usize) else { return false };
+        let acknowledged = ack - tcb.una;
+        let mut ack_report = None;
+        if let Some(buffers) = self.shared.buffers.of_mut(tcb) {
             let flight = &buffers.flight;
             let expected = if acknowledged == 0 {
                 flight.is_empty()
             } else {
-                flight.is_answered_by(ack) && buffers.queue.is_lone() && block.unsent == 0
+                flight.is_lone_acked_by(ack) && buffers.queue.is_lone() && tcb.unsent == 0
             };
             if !expected || !flight.is_clean() || !buffers.reassembly.is_empty() {
                 return false;
             }
             if acknowledged != 0 {
-                notable = acknowledge_lone(block, buffers, &mut self.shared.pinned, ack, now);
+                ack_report = ack_lone_segment(tcb, buffers, &mut self.shared.mbufs_held, ack, now);
             }
         } else if acknowledged != 0 {
             return false;
         }
-        block.ts_recent = ts_recent;
-        block.wl1 = block.rcv_nxt;
-        take_window(slot, block, &mut self.cold, window);
-        block.rcv_nxt += 1;
-        block.rcv_edge = block.rcv_edge.max(block.rcv_nxt);
-        block.state = State::CloseWait;
-        let mut news = Flags::ACK_NOW | Flags::DIRTY;
-        if block.received == 0 && !block.flags.has(Flags::WANTS_ROOM) {
+        tcb.ts_recent = ts_recent;
+        tcb.wl1 = tcb.rcv_nxt;
+        update_snd_window(slot, tcb, &mut self.cold, window);
+        tcb.rcv_nxt += 1;
+        tcb.rcv_edge = tcb.rcv_edge.max(tcb.rcv_nxt);
+        tcb.state = State::CloseWait;
+        let mut flags = Flags::ACK_NOW | Flags::TX_PENDING;
+        if tcb.received == 0 && !tcb.flags.has(Flags::WANTS_ROOM) {
             // Nothing is to be told first, or only that it is open, which comes first anyhow.
-            self.shared.tell_peer_closed(block, self.shared.id(slot, block));
+            self.shared.report_peer_closed(tcb, self.shared.id(slot, tcb));
         } else {
-            news |= Flags::TOUCHED;
+            flags |= Flags::NOTIFY;
         }
-        if block.list(news) {
+        if tcb.mark_active(flags) {
             self.shared.active.push(slot);
         }
-        if let Some(answer) = notable {
-            self.report(slot, ack, acknowledged, answer, now);
+        if let Some(report) = ack_report {
+            self.report_ack(slot, ack, acknowledged, report, now);
         }
         true
     }
@@ -135,33 +131,38 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     /// Sends our FIN on the connection in `slot` if nothing is left to be sent before it, or to be said beside it. Returns
     /// whether it went.
     #[inline(always)]
-    pub(crate) fn send_fin<N: Nic<Packet = P>>(&mut self, slot: u32, egress: &mut Egress<N>, now: Instant) -> bool {
+    pub(crate) fn send_fin_fast_path<N: Nic<Packet = P>>(
+        &mut self,
+        slot: u32,
+        egress: &mut Egress<N>,
+        now: Instant,
+    ) -> bool {
         if !self.shared.settings.fast_paths.has(FastPath::Lifecycle) {
             return false;
         }
         let is_low = self.shared.is_low();
-        let Some(block) = self.blocks.get_mut(slot as usize) else { return false };
-        if block.flags & (Flags::FIN_QUEUED | UNUSUAL_TO_END) != Flags::FIN_QUEUED
-            || !block.has_sent_all()
-            || block.received > 0
-            || block.state == State::Closed
+        let Some(tcb) = self.tcbs.get_mut(slot as usize) else { return false };
+        if tcb.flags & (Flags::FIN_QUEUED | FIN_SLOW_FLAGS) != Flags::FIN_QUEUED
+            || !tcb.has_sent_all()
+            || tcb.received > 0
+            || tcb.state == State::Closed
         {
             return false;
         }
-        let buffers = self.shared.buffers.attach(block);
+        let buffers = self.shared.buffers.attach(tcb);
         let flight = &buffers.flight;
         if !flight.is_clean() || !flight.is_empty() || buffers.reserved > 0 || !buffers.reassembly.is_empty() {
             return false;
         }
-        let Some(window) = block.offer_all(is_low) else { return false };
-        if !self.shared.send_bare(block, block.nxt, Control::ACK.and(Control::FIN), window, &[], egress, now) {
+        let Some(window) = tcb.offer_whole_window(is_low) else { return false };
+        if !self.shared.send_control(tcb, tcb.nxt, Control::ACK.with(Control::FIN), window, &[], egress, now) {
             return false;
         }
-        block.flags |= Flags::FIN_SENT;
-        block.was_acknowledged();
-        let flight = &mut self.shared.buffers.attach(block).flight;
-        set_out(block, flight, 1, &self.shared.soonest, now);
-        self.shared.arm_for(slot, block, block.retransmit_at);
+        tcb.flags |= Flags::FIN_SENT;
+        tcb.note_ack_sent();
+        let flight = &mut self.shared.buffers.attach(tcb).flight;
+        note_lone_sent(tcb, flight, 1, &self.shared.earliest_rto, now);
+        self.shared.arm_for(slot, tcb, tcb.retransmit_at);
         true
     }
 }

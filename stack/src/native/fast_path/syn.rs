@@ -10,12 +10,12 @@ use crate::engine::Head;
 use crate::fast_paths::FastPath;
 use crate::native::NativeEngine;
 use crate::native::connection::Shared;
-use crate::native::handshake::{Peer, emptied};
-use crate::native::receive::input::Arrival;
+use crate::native::handshake::{SynParams, empty_carrier};
+use crate::native::receive::input::TcpHeader;
 use crate::native::segment::header::Control;
 use crate::native::segment::options::{Options, SynOptions};
 use crate::native::segment::seq::Seq;
-use crate::native::tcb::{Block, State};
+use crate::native::tcb::{State, Tcb};
 use crate::tcp::per_source_limits::Verdict;
 use linerate_bypass::time::Instant;
 use linerate_bypass::{Nic, Packet};
@@ -27,7 +27,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     /// Takes in a segment whose tuple has the hash `hash`, which the table does not have. Nearly always it is a SYN as nearly
     /// everybody sends it, and is answered at once.
     #[inline(never)]
-    pub(crate) fn take_first<N: Nic<Packet = P>>(
+    pub(crate) fn syn_fast_path<N: Nic<Packet = P>>(
         &mut self,
         packet: P,
         head: &Head,
@@ -36,45 +36,45 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         now: Instant,
     ) {
         let tuple = &head.tuple;
-        let usual = usual_syn(&packet, head).filter(|_| {
+        let common = common_syn(&packet, head).filter(|_| {
             let Shared { half_open, settings, time_wait, .. } = &self.shared;
             settings.fast_paths.has(FastPath::Syn)
                 && *half_open < settings.half_open
                 && !(time_wait.len() > 0 && time_wait.contains(tuple))
                 && self.listens(tuple)
                 && !egress.addresses().is_martian_peer(tuple)
-                && self.shared.judge(tuple) == Verdict::Begins
+                && self.shared.check_syn(tuple) == Verdict::Begins
         });
-        match usual {
-            Some((arrival, peer)) => {
-                let carrier = emptied(packet);
-                let block = Block { state: State::SynReceived, ..self.shared.begin(tuple, now) };
-                self.answer(tuple, block, &arrival, hash, &peer, carrier, egress, now);
+        match common {
+            Some((seg, params)) => {
+                let carrier = empty_carrier(packet);
+                let tcb = Tcb { state: State::SynReceived, ..self.shared.begin(tuple, now) };
+                self.answer(tuple, tcb, &seg, hash, &params, carrier, egress, now);
             }
-            None => self.segment(packet, head, hash, u32::MAX, egress, now),
+            None => self.process_unpredicted(packet, head, hash, u32::MAX, egress, now),
         }
     }
 }
 
 /// The SYN that `packet` is, if it is as nearly everybody sends it, and what it says.
 #[inline(always)]
-fn usual_syn<P: Packet>(packet: &P, head: &Head) -> Option<(Arrival, Peer)> {
+fn common_syn<P: Packet>(packet: &P, head: &Head) -> Option<(TcpHeader, SynParams)> {
     let data = packet.data();
     let header: &[u8; LEN] = data.get(head.tcp..)?.try_into().ok()?;
-    let options = Options::usual_syn(&header[20..])?;
+    let options = Options::parse_common_syn(&header[20..])?;
     // The length of the header and the flags (RFC 9293 §3.1), and the window.
     let flags_and_window = field(header, 12);
     if flags_and_window >> 16 != (LEN as u32) << 10 | u32::from(Control::SYN.0) || packet.len() != data.len() {
         return None;
     }
-    let arrival = Arrival {
+    let seg = TcpHeader {
         seq: Seq(field(header, 4)),
         ack: Seq(0),
         control: Control::SYN,
         window: flags_and_window as u16,
         header: data.len(),
         len: 0,
-        marked: false,
+        ce: false,
     };
-    Some((arrival, Peer::of(&options, head.tuple.is_ipv4(), false)))
+    Some((seg, SynParams::of(&options, head.tuple.is_ipv4(), false)))
 }

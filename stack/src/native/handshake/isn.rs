@@ -31,12 +31,12 @@ pub(crate) struct Secrets {
     cookies: SipHasher24,
     tables: HashKey,
     /// That of the last connection: the next is often of the same.
-    latest: Pair,
+    latest: AddressPair,
 }
 
 /// A pair of addresses, and what the numbers of its connections have in common.
 #[derive(Clone)]
-struct Pair {
+struct AddressPair {
     /// With ports of zero.
     addresses: Tuple,
     timestamp_offset: u32,
@@ -57,7 +57,7 @@ impl Secrets {
         Secrets {
             cookies: SipHasher24::new_with_keys(next(), next()),
             tables: HashKey::new(next),
-            latest: Pair::of(&Tuple::received_v4(0, 0, 0), &isn, &timestamps),
+            latest: AddressPair::of(&Tuple::received_v4(0, 0, 0), &isn, &timestamps),
             isn,
             timestamps,
         }
@@ -96,24 +96,24 @@ impl Secrets {
     /// connections. An observer learns how connections of one pair follow each other, and nothing of other pairs, nor
     /// for how long we have been up (RFC 7323 §5.4 and §7).
     pub fn timestamp_offset(&self, tuple: &Tuple) -> u32 {
-        Pair::of(tuple, &self.isn, &self.timestamps).timestamp_offset
+        AddressPair::of(tuple, &self.isn, &self.timestamps).timestamp_offset
     }
 
     /// The [initial sequence number](Self::isn) of a connection `tuple` that begins at `now`, and its
     /// [timestamps' offset](Self::timestamp_offset).
     #[inline(always)]
-    pub fn begin(&mut self, tuple: &Tuple, now: Instant) -> (Seq, u32) {
+    pub fn isn_and_offset(&mut self, tuple: &Tuple, now: Instant) -> (Seq, u32) {
         if self.latest.addresses != tuple.without_ports() {
-            self.turn_to(tuple);
+            self.switch_pair(tuple);
         }
-        let Pair { timestamp_offset, isn, .. } = &self.latest;
+        let AddressPair { timestamp_offset, isn, .. } = &self.latest;
         (Seq(with_ports(isn, tuple)) + isn_clock(now), *timestamp_offset)
     }
 
     /// The connections that begin now are between the addresses of `tuple`.
     #[inline(never)]
-    fn turn_to(&mut self, tuple: &Tuple) {
-        self.latest = Pair::of(tuple, &self.isn, &self.timestamps);
+    fn switch_pair(&mut self, tuple: &Tuple) {
+        self.latest = AddressPair::of(tuple, &self.isn, &self.timestamps);
     }
 
     /// Our clock as the peer of `tuple` sees it (TSval).
@@ -171,9 +171,9 @@ fn isn_clock(now: Instant) -> u32 {
     (now.as_nanos() / ISN_TICK) as u32
 }
 
-impl Pair {
+impl AddressPair {
     fn of(tuple: &Tuple, isn: &SipHasher24, timestamps: &SipHasher13) -> Self {
-        Pair {
+        AddressPair {
             addresses: tuple.without_ports(),
             timestamp_offset: addresses(*timestamps, tuple, []).finish() as u32,
             isn: addresses(*isn, tuple, []),
@@ -292,7 +292,7 @@ mod tests {
         let mut secrets = Secrets::from_seed(7);
         for tuple in tuples().iter().chain(tuples().iter().rev()) {
             let expected = (secrets.isn(tuple, HOUR), secrets.timestamp_offset(tuple));
-            assert_eq!(secrets.begin(tuple, HOUR), expected, "{tuple:?}");
+            assert_eq!(secrets.isn_and_offset(tuple, HOUR), expected, "{tuple:?}");
         }
     }
 

@@ -8,14 +8,14 @@ use crate::drop_stats::Cause;
 use crate::egress::Egress;
 use crate::native::NativeEngine;
 use crate::native::connection::{Connection, Shared};
-use crate::native::receive::input::Arrival;
+use crate::native::receive::input::TcpHeader;
 use crate::native::segment::control_segments::Syn;
 use crate::native::segment::header::Control;
 use crate::native::segment::options::{Options, Timestamp};
 use crate::native::segment::seq::Seq;
 use crate::native::settings::Settings;
-use crate::native::tcb::{Block, Flags, State};
-use crate::native::time_wait::{self, Answer, Before};
+use crate::native::tcb::{Flags, State, Tcb};
+use crate::native::time_wait::{self, Action, Reuse};
 use crate::native::timers::tick::Tick;
 use crate::tcp::per_source_limits::Verdict;
 use crate::tcp::tuple::Tuple;
@@ -34,7 +34,7 @@ const fn default_mss(ipv4: bool) -> u16 {
 }
 
 /// What a peer's SYN said, or its cookie.
-pub(crate) struct Peer {
+pub(crate) struct SynParams {
     mss: u16,
     window_scale: Option<u8>,
     sack: bool,
@@ -42,11 +42,11 @@ pub(crate) struct Peer {
     ecn: bool,
 }
 
-impl Peer {
+impl SynParams {
     /// What a SYN with these options said over IPv4 or IPv6; `ecn` if both ends want that.
     #[inline(always)]
     pub fn of(options: &Options, ipv4: bool, ecn: bool) -> Self {
-        Peer {
+        SynParams {
             mss: options.mss.unwrap_or(default_mss(ipv4)),
             window_scale: options.window_scale,
             sack: options.sack_permitted,
@@ -60,10 +60,10 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     /// A segment of no connection: it may begin one, or meet what is left of one; otherwise it is answered with a reset.
     #[inline(never)]
     #[expect(clippy::too_many_arguments, reason = "a segment, what is known of it, and the way out")]
-    pub(crate) fn stray<N: Nic<Packet = P>>(
+    pub(crate) fn no_connection<N: Nic<Packet = P>>(
         &mut self,
         tuple: &Tuple,
-        arrival: &Arrival,
+        seg: &TcpHeader,
         hash: u64,
         packet: P,
         tcp: usize,
@@ -73,47 +73,47 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         if egress.addresses().is_martian_peer(tuple) {
             return egress.drop_for(Cause::BadSource);
         }
-        let control = arrival.control;
-        let options = Options::parse(&packet.data()[tcp + 20..arrival.header]);
+        let control = seg.control;
+        let options = Options::parse(&packet.data()[tcp + 20..seg.header]);
         let mut floor = None;
         let segment = || time_wait::Segment {
-            seq: arrival.seq,
-            ack: arrival.ack,
+            seq: seg.seq,
+            ack: seg.ack,
             flags: control.0,
-            len: arrival.len,
+            len: seg.len,
             timestamp: options.timestamp,
         };
         let held = self.shared.time_wait.len() > 0;
-        match held.then(|| self.shared.time_wait.answer(tuple, &segment(), now)).flatten() {
+        match held.then(|| self.shared.time_wait.process(tuple, &segment(), now)).flatten() {
             None => {}
-            Some(Answer::Ignore) => return,
-            Some(Answer::Challenge(_)) if !self.shared.time_wait.may_challenge(tuple, now) => return,
-            Some(Answer::Acknowledge(reply) | Answer::Challenge(reply)) => {
+            Some(Action::Ignore) => return,
+            Some(Action::Challenge(_)) if !self.shared.time_wait.may_challenge(tuple, now) => return,
+            Some(Action::Acknowledge(reply) | Action::Challenge(reply)) => {
                 let timestamp = reply.ts_recent.map(|echo| self.shared.timestamp(tuple, echo, now));
                 let (seq, ack) = (reply.seq, reply.ack);
-                return self.shared.bare(tuple, seq, ack, Control::ACK, reply.window, timestamp, egress, now);
+                return self.shared.send_stateless(tuple, seq, ack, Control::ACK, reply.window, timestamp, egress, now);
             }
-            Some(Answer::Reopen { isn_floor }) => floor = Some(isn_floor),
+            Some(Action::Reopen { isn_floor }) => floor = Some(isn_floor),
         }
         let flags = control.0 & (Control::SYN.0 | Control::ACK.0 | Control::RST.0 | Control::FIN.0);
         if !self.listens(tuple) {
-            return self.shared.reset_for(tuple, arrival, egress, now);
+            return self.shared.reset_for(tuple, seg, egress, now);
         }
         if flags == Control::SYN.0 {
-            return self.accept(tuple, arrival, hash, &options, floor, emptied(packet), egress, now);
+            return self.accept(tuple, seg, hash, &options, floor, empty_carrier(packet), egress, now);
         }
         if flags & !Control::FIN.0 == Control::ACK.0
             && self.shared.cookies_sent.is_some_and(|at| now.since(at) < COOKIES_BELIEVED)
-            && let Some(peer) = self.check_cookie(tuple, arrival, &options, now)
+            && let Some(params) = self.check_cookie(tuple, seg, &options, now)
         {
-            return self.accept_cookie(tuple, arrival, hash, peer, packet, egress, now);
+            return self.accept_cookie(tuple, seg, hash, params, packet, egress, now);
         }
         if flags & (Control::ACK.0 | Control::RST.0) == 0 {
             // RFC 9293 §3.10.7.2, fourth. A reset would acknowledge the segment's number, and refuse the connection of a SYN
             // that has the same number and is under way.
             return egress.drop_for(Cause::InvalidFlags);
         }
-        self.shared.reset_for(tuple, arrival, egress, now);
+        self.shared.reset_for(tuple, seg, egress, now);
     }
 
     #[inline]
@@ -126,7 +126,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     fn accept<N: Nic<Packet = P>>(
         &mut self,
         tuple: &Tuple,
-        arrival: &Arrival,
+        seg: &TcpHeader,
         hash: u64,
         options: &Options,
         floor: Option<Seq>,
@@ -135,9 +135,9 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         now: Instant,
     ) {
         // RFC 3168 §6.1.1: both flags ask for ECN.
-        let wants_ecn = arrival.control.has(Control::ECE.and(Control::CWR));
-        let peer = Peer::of(options, tuple.is_ipv4(), wants_ecn && self.uses_ecn());
-        let verdict = self.shared.judge(tuple);
+        let wants_ecn = seg.control.has(Control::ECE.with(Control::CWR));
+        let params = SynParams::of(options, tuple.is_ipv4(), wants_ecn && self.uses_ecn());
+        let verdict = self.shared.check_syn(tuple);
         if verdict == Verdict::Refused {
             return egress.drop_for(verdict.cause());
         }
@@ -147,45 +147,45 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
                 self.shared.time_wait.remove(tuple);
             }
             egress.drop_for(if is_full { Cause::HalfOpenFull } else { verdict.cause() });
-            return self.send_cookie(tuple, arrival, &peer, egress, now);
+            return self.send_cookie(tuple, seg, &params, egress, now);
         }
-        let mut block = Block { state: State::SynReceived, ..self.shared.begin(tuple, now) };
+        let mut tcb = Tcb { state: State::SynReceived, ..self.shared.begin(tuple, now) };
         if let Some(floor) = floor {
-            block.una = self.shared.secrets.isn_after(tuple, now, floor);
-            block.nxt = block.una + 1;
+            tcb.una = self.shared.secrets.isn_after(tuple, now, floor);
+            tcb.nxt = tcb.una + 1;
         }
-        self.answer(tuple, block, arrival, hash, &peer, carrier, egress, now);
+        self.answer(tuple, tcb, seg, hash, &params, carrier, egress, now);
     }
 
-    /// A connection begins, of `block`, by a SYN, which is answered; in `carrier`, an empty packet, if that will do.
+    /// A connection begins, of `tcb`, by a SYN, which is answered; in `carrier`, an empty packet, if that will do.
     #[inline(always)]
     #[expect(clippy::too_many_arguments, reason = "a segment, what is known of it, and the way out")]
     pub(crate) fn answer<N: Nic<Packet = P>>(
         &mut self,
         tuple: &Tuple,
-        mut block: Block,
-        arrival: &Arrival,
+        mut tcb: Tcb,
+        seg: &TcpHeader,
         hash: u64,
-        peer: &Peer,
+        params: &SynParams,
         carrier: Option<P>,
         egress: &mut Egress<N>,
         now: Instant,
     ) {
-        block.take_peer(arrival, peer, &self.shared.settings);
-        let syn = Syn::of(&block, &self.shared.settings, now);
-        block.syn_went(&self.shared.settings, now);
-        let Some(mut connection) = self.insert(hash, block) else { return egress.drop_for(Cause::TooMany) };
+        tcb.apply_syn_params(seg, params, &self.shared.settings);
+        let syn = Syn::of(&tcb, &self.shared.settings, now);
+        tcb.note_syn_sent(&self.shared.settings, now);
+        let Some(mut connection) = self.insert(hash, tcb) else { return egress.drop_for(Cause::TooMany) };
         connection.shared.half_open += 1;
         if let Some(sources) = &mut connection.shared.sources {
             sources.join(tuple, true);
         }
-        connection.fit_control();
+        connection.size_control();
         if connection.shared.send_syn(tuple, &syn, carrier, egress, now) {
-            let due = connection.block.retransmit_at;
-            connection.shared.arm_for(connection.slot, connection.block, due);
+            let due = connection.tcb.retransmit_at;
+            connection.shared.arm_for(connection.slot, connection.tcb, due);
         } else {
-            connection.block.syn_stayed();
-            connection.dirty();
+            connection.tcb.note_syn_unsent();
+            connection.schedule_tx();
         }
     }
 
@@ -209,23 +209,23 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
             return Err(ConnectError::Unreachable);
         }
         let Shared { table, key, time_wait, ports, .. } = &mut self.shared;
-        let blocks = &self.blocks;
+        let tcbs = &self.tcbs;
         let taken = |tuple: &Tuple| {
-            table.find(tuple.hash_with(key), |slot| blocks[slot as usize].tuple == *tuple).is_some()
-                || time_wait.before(tuple, now) == Before::Recent
+            table.find(tuple.hash_with(key), |slot| tcbs[slot as usize].tuple == *tuple).is_some()
+                || time_wait.check_reuse(tuple, now) == Reuse::TooSoon
         };
         let tuple = ports.choose(egress.addresses(), remote, now, taken).ok_or(ConnectError::NoLocalAddress)?;
         let hash = tuple.hash_with(&self.shared.key);
-        let flags = Flags::ACTIVE | Flags::ACK_NOW;
-        let mut block = Block { state: State::SynSent, flags, ..self.shared.begin(&tuple, now) };
-        if let Before::Past { isn_floor } = self.shared.time_wait.before(&tuple, now) {
+        let flags = Flags::ACTIVE_OPEN | Flags::ACK_NOW;
+        let mut tcb = Tcb { state: State::SynSent, flags, ..self.shared.begin(&tuple, now) };
+        if let Reuse::Allowed { isn_floor } = self.shared.time_wait.check_reuse(&tuple, now) {
             self.shared.time_wait.remove(&tuple);
-            block.una = self.shared.secrets.isn_after(&tuple, now, isn_floor);
-            block.nxt = block.una + 1;
+            tcb.una = self.shared.secrets.isn_after(&tuple, now, isn_floor);
+            tcb.nxt = tcb.una + 1;
         }
-        let mut connection = self.insert(hash, block).ok_or(ConnectError::TooMany)?;
-        connection.shared.connecting.insert(connection.slot, token);
-        connection.dirty();
+        let mut connection = self.insert(hash, tcb).ok_or(ConnectError::TooMany)?;
+        connection.shared.connect_tokens.insert(connection.slot, token);
+        connection.schedule_tx();
         Ok(())
     }
 
@@ -234,38 +234,41 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     fn send_cookie<N: Nic<Packet = P>>(
         &mut self,
         tuple: &Tuple,
-        arrival: &Arrival,
-        peer: &Peer,
+        seg: &TcpHeader,
+        params: &SynParams,
         egress: &mut Egress<N>,
         now: Instant,
     ) {
         self.shared.cookies_sent = Some(now);
-        let isn = cookies::make(&self.shared.secrets, tuple, arrival.seq, peer.mss, now);
-        let mut timestamp = peer.timestamp.map(|echo| self.shared.timestamp(tuple, echo, now));
+        let isn = cookies::make(&self.shared.secrets, tuple, seg.seq, params.mss, now);
+        let mut timestamp = params.timestamp.map(|echo| self.shared.timestamp(tuple, echo, now));
         if let Some(timestamp) = &mut timestamp {
-            let options = CookieOptions { window_scale: peer.window_scale, sack: peer.sack, ecn: peer.ecn };
+            let options = CookieOptions { window_scale: params.window_scale, sack: params.sack, ecn: params.ecn };
             timestamp.value = cookies::encode_timestamp(timestamp.value, options);
         }
         let answer = Syn {
             seq: isn,
-            ack: Some(arrival.seq + 1),
-            window_scale: peer.window_scale.filter(|_| peer.timestamp.is_some()).map(|_| self.shared.settings.rx_scale),
-            sack: peer.sack && peer.timestamp.is_some(),
+            ack: Some(seg.seq + 1),
+            window_scale: params
+                .window_scale
+                .filter(|_| params.timestamp.is_some())
+                .map(|_| self.shared.settings.rx_scale),
+            sack: params.sack && params.timestamp.is_some(),
             timestamp,
-            ecn: peer.ecn && peer.timestamp.is_some(),
+            ecn: params.ecn && params.timestamp.is_some(),
         };
         self.shared.send_syn(tuple, &answer, None, egress, now);
     }
 
-    /// What the cookie that `arrival` acknowledges says, if it is one of ours.
-    fn check_cookie(&self, tuple: &Tuple, arrival: &Arrival, options: &Options, now: Instant) -> Option<Peer> {
-        let (isn, peer_isn) = (arrival.ack - 1, arrival.seq - 1);
+    /// What the cookie that `seg` acknowledges says, if it is one of ours.
+    fn check_cookie(&self, tuple: &Tuple, seg: &TcpHeader, options: &Options, now: Instant) -> Option<SynParams> {
+        let (isn, peer_isn) = (seg.ack - 1, seg.seq - 1);
         let mss = cookies::check(&self.shared.secrets, tuple, isn, peer_isn, now)?;
         let carried = match options.timestamp {
             Some(timestamp) => cookies::decode_timestamp(timestamp.echo, self.shared.secrets.timestamp(now, tuple))?,
             None => CookieOptions::default(),
         };
-        Some(Peer {
+        Some(SynParams {
             mss,
             window_scale: carried.window_scale,
             sack: carried.sack,
@@ -280,34 +283,33 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     fn accept_cookie<N: Nic<Packet = P>>(
         &mut self,
         tuple: &Tuple,
-        arrival: &Arrival,
+        seg: &TcpHeader,
         hash: u64,
-        peer: Peer,
+        params: SynParams,
         packet: P,
         egress: &mut Egress<N>,
         now: Instant,
     ) {
-        if self.shared.has_all(tuple) {
+        if self.shared.source_is_full(tuple) {
             egress.drop_for(Cause::TooManyPerSource);
-            return self.shared.reset_for(tuple, arrival, egress, now);
+            return self.shared.reset_for(tuple, seg, egress, now);
         }
-        let mut block =
-            Block { state: State::Established, una: arrival.ack, nxt: arrival.ack, ..self.shared.begin(tuple, now) };
-        let syn = Arrival { seq: arrival.seq - 1, ..*arrival };
-        block.take_peer(&syn, &peer, &self.shared.settings);
-        let Some(mut connection) = self.insert(hash, block) else { return egress.drop_for(Cause::TooMany) };
+        let mut tcb = Tcb { state: State::Established, una: seg.ack, nxt: seg.ack, ..self.shared.begin(tuple, now) };
+        let syn = TcpHeader { seq: seg.seq - 1, ..*seg };
+        tcb.apply_syn_params(&syn, &params, &self.shared.settings);
+        let Some(mut connection) = self.insert(hash, tcb) else { return egress.drop_for(Cause::TooMany) };
         if let Some(sources) = &mut connection.shared.sources {
             sources.join(tuple, false);
         }
-        connection.fit_control();
-        connection.establish(arrival, now);
-        connection.take_rest(arrival, packet, now);
+        connection.size_control();
+        connection.establish(seg, now);
+        connection.process_payload_and_fin(seg, packet, now);
     }
 }
 
 /// `packet` without what it holds, if that is in one place.
 #[inline(always)]
-pub(crate) fn emptied<P: Packet>(mut packet: P) -> Option<P> {
+pub(crate) fn empty_carrier<P: Packet>(mut packet: P) -> Option<P> {
     let len = packet.data().len();
     (packet.len() == len && packet.adjust(len)).then_some(packet)
 }
@@ -315,28 +317,28 @@ pub(crate) fn emptied<P: Packet>(mut packet: P) -> Option<P> {
 impl<P: Packet> Shared<P> {
     /// What becomes of a SYN on `tuple`, by the limits of its source.
     #[inline(always)]
-    pub(crate) fn judge(&self, tuple: &Tuple) -> Verdict {
+    pub(crate) fn check_syn(&self, tuple: &Tuple) -> Verdict {
         self.sources.as_ref().map_or(Verdict::Begins, |sources| sources.judge(tuple))
     }
 
     /// Whether the peer of `tuple` has all the connections that it may have.
     #[inline(always)]
-    pub(crate) fn has_all(&self, tuple: &Tuple) -> bool {
+    pub(crate) fn source_is_full(&self, tuple: &Tuple) -> bool {
         self.sources.as_ref().is_some_and(|sources| sources.has_all(tuple))
     }
 
     /// What every connection of `tuple` begins with.
     #[inline(always)]
-    pub(crate) fn begin(&mut self, tuple: &Tuple, now: Instant) -> Block {
-        let (isn, ts_offset) = self.secrets.begin(tuple, now);
-        Block { una: isn, nxt: isn + 1, ts_offset, ..Block::vacant(*tuple) }
+    pub(crate) fn begin(&mut self, tuple: &Tuple, now: Instant) -> Tcb {
+        let (isn, ts_offset) = self.secrets.isn_and_offset(tuple, now);
+        Tcb { una: isn, nxt: isn + 1, ts_offset, ..Tcb::vacant(*tuple) }
     }
 }
 
-impl Block {
+impl Tcb {
     /// Our SYN has gone out, or is about to.
     #[inline(always)]
-    pub(crate) fn syn_went(&mut self, settings: &Settings, now: Instant) {
+    pub(crate) fn note_syn_sent(&mut self, settings: &Settings, now: Instant) {
         if self.retransmit_at.is_some() {
             // An answer to a segment of the peer's: the timer goes on, or peers could keep a half-open connection for as long
             // as they liked. It is no longer known which of them is acknowledged (Karn).
@@ -355,7 +357,7 @@ impl Block {
 
     /// Our first SYN has not gone out after all, and is to be sent as soon as it can be.
     #[cold]
-    fn syn_stayed(&mut self) {
+    fn note_syn_unsent(&mut self) {
         self.attempts = 0;
         self.retransmit_at = Tick::NONE;
         self.flags |= Flags::ACK_NOW;
@@ -363,116 +365,116 @@ impl Block {
 
     /// Notes what the peer's SYN said.
     #[inline(always)]
-    fn take_peer(&mut self, arrival: &Arrival, peer: &Peer, settings: &Settings) {
-        self.rcv_nxt = arrival.seq + 1;
+    fn apply_syn_params(&mut self, seg: &TcpHeader, params: &SynParams, settings: &Settings) {
+        self.rcv_nxt = seg.seq + 1;
         self.rcv_acked = self.rcv_nxt;
         // What a SYN of ours offers, unscaled.
-        self.rcv_edge = self.rcv_nxt + settings.rx_first.min(65_535);
+        self.rcv_edge = self.rcv_nxt + settings.rx_initial.min(65_535);
         // A window in a SYN is never scaled (RFC 7323 §2.2).
-        self.snd_wnd = arrival.window.into();
-        self.wl1 = arrival.seq;
-        self.scales = match peer.window_scale {
+        self.snd_wnd = seg.window.into();
+        self.wl1 = seg.seq;
+        self.wscale = match params.window_scale {
             Some(scale) => settings.rx_scale << 4 | scale,
             None => 0,
         };
-        if let Some(value) = peer.timestamp {
+        if let Some(value) = params.timestamp {
             self.flags |= Flags::TIMESTAMPS;
             self.ts_recent = value;
         }
-        if peer.sack {
+        if params.sack {
             self.flags |= Flags::SACK;
         }
-        if peer.ecn {
+        if params.ecn {
             self.flags |= Flags::ECN;
         }
         // RFC 6691: options are not deducted in the option itself, but by who sends them. What is too small to be true
         // would make us send a header per byte.
-        let options = if peer.timestamp.is_some() { 12 } else { 0 };
-        self.mss = peer.mss.max(64).min(settings.mss(self.tuple.is_ipv4())) - options;
-        self.set_whole_window(settings.rx_first);
+        let options = if params.timestamp.is_some() { 12 } else { 0 };
+        self.mss = params.mss.max(64).min(settings.mss(self.tuple.is_ipv4())) - options;
+        self.set_whole_window(settings.rx_initial);
     }
 }
 
 impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     /// Congestion control, which is as of a new connection, goes by the size of its segments.
     #[inline(always)]
-    fn fit_control(&mut self) {
-        if self.block.mss != self.shared.usual_mss {
-            self.cold.control.set_mss(self.block.mss.into());
+    fn size_control(&mut self) {
+        if self.tcb.mss != self.shared.common_mss {
+            self.cold.control.set_mss(self.tcb.mss.into());
         }
-        self.block.cwnd = self.cold.control.window();
+        self.tcb.cwnd = self.cold.control.window();
     }
 
-    /// Both ends have agreed; `arrival` acknowledges our SYN.
+    /// Both ends have agreed; `seg` acknowledges our SYN.
     #[inline(always)]
-    pub(crate) fn establish(&mut self, arrival: &Arrival, now: Instant) {
-        let block = &mut *self.block;
-        if block.state == State::SynReceived && !block.flags.has(Flags::ACTIVE) {
+    pub(crate) fn establish(&mut self, seg: &TcpHeader, now: Instant) {
+        let tcb = &mut *self.tcb;
+        if tcb.state == State::SynReceived && !tcb.flags.has(Flags::ACTIVE_OPEN) {
             self.shared.half_open -= 1;
             if let Some(sources) = &mut self.shared.sources {
-                sources.complete(&block.tuple);
+                sources.complete(&tcb.tuple);
             }
             // What was left of the connection before this one.
             if self.shared.time_wait.len() > 0 {
-                self.shared.time_wait.remove(&block.tuple);
+                self.shared.time_wait.remove(&tcb.tuple);
             }
         }
-        let block = &mut *self.block;
-        if block.attempts == 1 && block.retransmit_at.is_some() {
+        let tcb = &mut *self.tcb;
+        if tcb.attempts == 1 && tcb.retransmit_at.is_some() {
             // Karn: a SYN sent more than once says nothing of the round-trip time. The timer was rounded up to a tick, as those that are
             // made of the mean will be; the minimum takes the earliest that the SYN may have been sent, for one that is too long is put
             // right by the next round trip, and one too short by none.
-            let sent = block.retransmit_at.instant(now) - self.shared.settings.first_syn_timeout;
+            let sent = tcb.retransmit_at.instant(now) - self.shared.settings.first_syn_timeout;
             let round_trip = now.as_nanos().saturating_sub(sent.as_nanos());
-            block.rtt.sample_nanos(round_trip, 0);
+            tcb.rtt.sample_nanos(round_trip, 0);
             self.cold.path.measured_nanos(round_trip + Tick::LENGTH.as_nanos() as u64, now);
-        } else if block.attempts > 1 {
+        } else if tcb.attempts > 1 {
             let cold = &mut *self.cold;
             cold.control.handshake_lost();
             cold.path.syn_was_lost();
-            cold.path.advise(&mut block.rtt, &self.shared.settings.limits);
-            block.cwnd = cold.control.window();
+            cold.path.advise(&mut tcb.rtt, &self.shared.settings.limits);
+            tcb.cwnd = cold.control.window();
         }
-        let block = &mut *self.block;
-        block.state = State::Established;
-        block.una = arrival.ack;
-        block.attempts = 0;
-        block.retransmit_at = Tick::NONE;
-        let scale = if arrival.control.has(Control::SYN) { 0 } else { block.snd_scale() };
-        block.snd_wnd = u32::from(arrival.window) << scale;
-        block.wl1 = arrival.seq;
-        block.flags |= Flags::NEWLY_OPEN;
-        self.cold.offered(block.snd_wnd, block.snd_scale());
+        let tcb = &mut *self.tcb;
+        tcb.state = State::Established;
+        tcb.una = seg.ack;
+        tcb.attempts = 0;
+        tcb.retransmit_at = Tick::NONE;
+        let scale = if seg.control.has(Control::SYN) { 0 } else { tcb.snd_scale() };
+        tcb.snd_wnd = u32::from(seg.window) << scale;
+        tcb.wl1 = seg.seq;
+        tcb.flags |= Flags::NEWLY_OPEN;
+        self.cold.offered(tcb.snd_wnd, tcb.snd_scale());
         self.cold.idle_since = crate::native::milliseconds(now);
-        if self.shared.settings.watches_silence {
-            self.watch_silence(now);
+        if self.shared.settings.has_inactivity_timers {
+            self.start_inactivity_timers(now);
         }
-        self.touch();
+        self.notify();
     }
 
     /// Returns true if `echo` can be the TSval of a SYN of this connection. Zero stands for no echo, as in common systems.
     fn has_sent_timestamp(&self, echo: u32, now: Instant) -> bool {
         let now = crate::native::milliseconds(now);
-        let age = now.wrapping_add(self.block.ts_offset).wrapping_sub(echo);
+        let age = now.wrapping_add(self.tcb.ts_offset).wrapping_sub(echo);
         echo == 0 || age <= now.wrapping_sub(self.cold.idle_since)
     }
 
     /// A segment for a connection whose SYN we have sent (RFC 9293 §3.10.7.3).
     pub(crate) fn syn_sent<N: Nic<Packet = P>>(
         &mut self,
-        arrival: &Arrival,
+        seg: &TcpHeader,
         options: &Options,
         packet: P,
         egress: &mut Egress<N>,
         now: Instant,
     ) {
-        let block = &mut *self.block;
-        let control = arrival.control;
+        let tcb = &mut *self.tcb;
+        let control = seg.control;
         let acknowledges = control.has(Control::ACK);
-        if acknowledges && arrival.ack != block.nxt {
+        if acknowledges && seg.ack != tcb.nxt {
             if !control.has(Control::RST) {
-                let tuple = block.tuple;
-                self.shared.reset_for(&tuple, arrival, egress, now);
+                let tuple = tcb.tuple;
+                self.shared.reset_for(&tuple, seg, egress, now);
             }
             return;
         }
@@ -492,35 +494,35 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             // Of an earlier connection (RFC 7323 §3.2).
             return egress.drop_for(Cause::BadEcho);
         }
-        let block = &mut *self.block;
-        let asked_for_ecn = self.shared.settings.ecn && block.attempts <= 1;
+        let tcb = &mut *self.tcb;
+        let asked_for_ecn = self.shared.settings.ecn && tcb.attempts <= 1;
         let ecn = match acknowledges {
             // RFC 3168 §6.1.1: a SYN-ACK has ECE alone; one that has both is a reflection.
             true => control.has(Control::ECE) && !control.has(Control::CWR),
-            false => control.has(Control::ECE.and(Control::CWR)),
+            false => control.has(Control::ECE.with(Control::CWR)),
         };
-        let peer = Peer::of(options, block.tuple.is_ipv4(), ecn && asked_for_ecn);
-        block.take_peer(arrival, &peer, &self.shared.settings);
-        self.fit_control();
+        let params = SynParams::of(options, tcb.tuple.is_ipv4(), ecn && asked_for_ecn);
+        tcb.apply_syn_params(seg, &params, &self.shared.settings);
+        self.size_control();
         if acknowledges {
-            self.establish(arrival, now);
-            let block = &mut *self.block;
-            block.flags |= Flags::ACK_NOW;
-            self.dirty();
-            if arrival.len > 0 || control.has(Control::FIN) {
+            self.establish(seg, now);
+            let tcb = &mut *self.tcb;
+            tcb.flags |= Flags::ACK_NOW;
+            self.schedule_tx();
+            if seg.len > 0 || control.has(Control::FIN) {
                 // Behind the SYN, which takes up one number.
-                let mut rest = *arrival;
+                let mut rest = *seg;
                 rest.seq += 1;
                 rest.control.0 &= !Control::SYN.0;
-                self.take_rest(&rest, packet, now);
+                self.process_payload_and_fin(&rest, packet, now);
             }
         } else {
             // Both ends open at once (RFC 9293 §3.5, figure 8).
-            let block = &mut *self.block;
-            block.state = State::SynReceived;
-            block.flags |= Flags::ACK_NOW;
-            block.attempts = 0;
-            self.dirty();
+            let tcb = &mut *self.tcb;
+            tcb.state = State::SynReceived;
+            tcb.flags |= Flags::ACK_NOW;
+            tcb.attempts = 0;
+            self.schedule_tx();
         }
     }
 }

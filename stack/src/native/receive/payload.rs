@@ -3,11 +3,11 @@
 use crate::congestion::CongestionControl;
 use crate::native::connection::Connection;
 use crate::native::fair_share::MIN_SHARE;
-use crate::native::receive::input::Arrival;
+use crate::native::receive::input::TcpHeader;
 use crate::native::receive::reassembly::Inserted;
 use crate::native::segment::seq::Seq;
-use crate::native::tcb::conn_buffers::{Buffers, CROWDED};
-use crate::native::tcb::{Block, Flags, State};
+use crate::native::tcb::conn_buffers::{CROWDED, ConnBuffers};
+use crate::native::tcb::{Flags, State, Tcb};
 use linerate_bypass::Packet;
 use linerate_bypass::time::Instant;
 
@@ -23,60 +23,60 @@ struct ReceiveRoom {
     out_of_order: bool,
 }
 
-impl<P: Packet> Buffers<P> {
-    /// Notes what of `arrival`, whose payload has not been taken in, was received before, for the next acknowledgement to
+impl<P: Packet> ConnBuffers<P> {
+    /// Notes what of `seg`, whose payload has not been taken in, was received before, for the next acknowledgement to
     /// report: the first contiguous part of it, and next the larger block that holds this part (RFC 2883 §4, §4.2).
-    pub(crate) fn note_duplicate(&mut self, block: &mut Block, arrival: &Arrival) {
-        let end = arrival.seq + arrival.len;
-        let duplicate = if arrival.seq.before(block.rcv_nxt) {
-            (arrival.seq, end.min(block.rcv_nxt))
-        } else if let Some(held) = self.reassembly.first_held(arrival.seq, end) {
+    pub(crate) fn note_dsack(&mut self, tcb: &mut Tcb, seg: &TcpHeader) {
+        let end = seg.seq + seg.len;
+        let duplicate = if seg.seq.before(tcb.rcv_nxt) {
+            (seg.seq, end.min(tcb.rcv_nxt))
+        } else if let Some(held) = self.reassembly.first_held(seg.seq, end) {
             self.reassembly.note_recent(held.0);
             held
         } else {
             return;
         };
         self.duplicate = duplicate;
-        block.flags |= Flags::DUPLICATE;
+        tcb.flags |= Flags::DSACK;
     }
 }
 
 impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     /// Takes in the payload of an acceptable segment.
     #[inline]
-    pub(crate) fn take_in(&mut self, arrival: &Arrival, mut packet: P, now: Instant) {
+    pub(crate) fn receive_payload(&mut self, seg: &TcpHeader, mut packet: P, now: Instant) {
         // The headers are in the first segment of a chain (the demultiplexer has read them there).
         let tail = packet.unchain();
-        if !packet.adjust(arrival.header) {
+        if !packet.adjust(seg.header) {
             return;
         }
-        let block = &mut *self.block;
-        let buffers = self.shared.buffers.attach(block);
+        let tcb = &mut *self.tcb;
+        let buffers = self.shared.buffers.attach(tcb);
         // One that the port has put together of several wants an answer as they do.
-        block.unanswered = block.unanswered.saturating_add(1 + u8::from(arrival.len > u32::from(block.mss)));
-        if tail.is_none() && arrival.seq == block.rcv_nxt && buffers.reassembly.is_empty() && !packet.is_empty() {
+        tcb.segs_unacked = tcb.segs_unacked.saturating_add(1 + u8::from(seg.len > u32::from(tcb.mss)));
+        if tail.is_none() && seg.seq == tcb.rcv_nxt && buffers.reassembly.is_empty() && !packet.is_empty() {
             let len = packet.len() as u32;
-            let room = buffers.received.len() < CROWDED && self.shared.pinned.all < self.shared.settings.pressure;
-            if arrival.len <= block.rcv_window() && room {
+            let room = buffers.received.len() < CROWDED && self.shared.mbufs_held.all < self.shared.settings.pressure;
+            if seg.len <= tcb.rcv_window() && room {
                 buffers.received.push_back(packet);
-                block.rcv_nxt += len;
-                block.received += len;
-                block.flags |= Flags::READABLE;
-                self.shared.pinned.all += 1;
-                return self.activate(Flags::TOUCHED | Flags::DIRTY);
+                tcb.rcv_nxt += len;
+                tcb.received += len;
+                tcb.flags |= Flags::READABLE;
+                self.shared.mbufs_held.all += 1;
+                return self.activate(Flags::NOTIFY | Flags::TX_PENDING);
             }
         }
-        if arrival.seq == block.rcv_nxt
+        if seg.seq == tcb.rcv_nxt
             && buffers.reassembly.is_empty()
-            && arrival.len <= block.rcv_window()
+            && seg.len <= tcb.rcv_window()
             && let Some(tail) = tail
         {
-            return self.take_chain(packet, tail, now);
+            return self.receive_chain(packet, tail, now);
         }
-        let before = block.rcv_nxt;
+        let before = tcb.rcv_nxt;
         let gap = !buffers.reassembly.is_empty();
-        buffers.note_duplicate(block, arrival);
-        let mut seq = arrival.seq;
+        buffers.note_dsack(tcb, seg);
+        let mut seq = seg.seq;
         let mut next = Some(packet);
         let mut rest = tail;
         while let Some(mut packet) = next {
@@ -84,35 +84,36 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
                 rest = packet.unchain();
             }
             let len = packet.len() as u32;
-            self.take_piece(seq, packet);
+            self.receive_piece(seq, packet);
             seq += len;
             next = rest.take();
         }
-        let block = &mut *self.block;
-        let filled = block.rcv_nxt != before;
-        let gap = gap || self.shared.buffers.of(block).is_some_and(|buffers| !buffers.reassembly.is_empty());
-        if gap || !filled || arrival.seq != before {
+        let tcb = &mut *self.tcb;
+        let filled = tcb.rcv_nxt != before;
+        let gap = gap || self.shared.buffers.of(tcb).is_some_and(|buffers| !buffers.reassembly.is_empty());
+        if gap || !filled || seg.seq != before {
             // RFC 5681 §4.2: out of order, a gap filled or part of it, or nothing new.
-            block.flags |= Flags::ACK_NOW;
+            tcb.flags |= Flags::ACK_NOW;
         }
         if filled {
-            block.flags |= Flags::READABLE;
-            self.touch();
+            tcb.flags |= Flags::READABLE;
+            self.notify();
         }
-        self.dirty();
-        self.fin_in_order(now);
+        self.schedule_tx();
+        self.process_deferred_fin(now);
     }
 
     /// Takes in what is next in order and within the window, in several segments: `first` and what follows it.
-    fn take_chain(&mut self, first: P, tail: P, now: Instant) {
-        let block = &mut *self.block;
-        let Some(buffers) = self.shared.buffers.of_mut(block) else { return };
+    fn receive_chain(&mut self, first: P, tail: P, now: Instant) {
+        let tcb = &mut *self.tcb;
+        let Some(buffers) = self.shared.buffers.of_mut(tcb) else { return };
         let mut next = Some(first);
         let mut rest = Some(tail);
         // Others may be too many, and are looked at one by one.
         let before = buffers.received.len();
-        let mut room =
-            CROWDED.saturating_sub(before).min(self.shared.settings.pressure.saturating_sub(self.shared.pinned.all));
+        let mut room = CROWDED
+            .saturating_sub(before)
+            .min(self.shared.settings.pressure.saturating_sub(self.shared.mbufs_held.all));
         while room > 0
             && let Some(packet) = next.take()
         {
@@ -120,36 +121,36 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             if len > 0 {
                 room -= 1;
                 buffers.received.push_back(packet);
-                block.rcv_nxt += len;
-                block.received += len;
+                tcb.rcv_nxt += len;
+                tcb.received += len;
             }
             next = rest.take();
             rest = next.as_mut().and_then(Packet::unchain);
         }
-        self.shared.pinned.all += buffers.received.len() - before;
+        self.shared.mbufs_held.all += buffers.received.len() - before;
         while let Some(packet) = next {
-            let seq = self.block.rcv_nxt;
+            let seq = self.tcb.rcv_nxt;
             let len = packet.len() as u32;
-            self.take_piece(seq, packet);
-            if self.block.rcv_nxt != seq + len {
+            self.receive_piece(seq, packet);
+            if self.tcb.rcv_nxt != seq + len {
                 // No place: what follows would only lie behind a gap.
-                self.block.flags |= Flags::ACK_NOW;
+                self.tcb.flags |= Flags::ACK_NOW;
                 break;
             }
             next = rest.take();
             rest = next.as_mut().and_then(Packet::unchain);
         }
-        self.block.flags |= Flags::READABLE;
-        self.activate(Flags::TOUCHED | Flags::DIRTY);
-        self.fin_in_order(now);
+        self.tcb.flags |= Flags::READABLE;
+        self.activate(Flags::NOTIFY | Flags::TX_PENDING);
+        self.process_deferred_fin(now);
     }
 
     /// Returns the kinds of data for which the connection may hold one more packet.
     fn receive_room(&self) -> ReceiveRoom {
         let (shared, settings) = (&self.shared, &self.shared.settings);
-        let (all, unread, is_low) = (shared.pinned.all, shared.unread(), shared.is_low());
+        let (all, unread, is_low) = (shared.mbufs_held.all, shared.unread(), shared.is_low());
         let (queued, held) =
-            shared.buffers.of(self.block).map_or((0, 0), |it| (it.received.len(), it.received_packets()));
+            shared.buffers.of(self.tcb).map_or((0, 0), |it| (it.received.len(), it.received_packets()));
         ReceiveRoom {
             is_low,
             // Beyond the limit for all, only for a service that reads nearly at once.
@@ -161,119 +162,119 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     }
 
     /// Takes in one piece of payload at `seq`, in a single segment.
-    fn take_piece(&mut self, mut seq: Seq, mut packet: P) {
+    fn receive_piece(&mut self, mut seq: Seq, mut packet: P) {
         let room = self.receive_room();
-        let block = &mut *self.block;
-        let Some(buffers) = self.shared.buffers.of_mut(block) else { return };
+        let tcb = &mut *self.tcb;
+        let Some(buffers) = self.shared.buffers.of_mut(tcb) else { return };
         let len = packet.len() as u32;
         let end = seq + len;
         if len == 0 {
             return;
         }
-        if seq.before(block.rcv_nxt) {
-            let known = (block.rcv_nxt - seq).min(len);
+        if seq.before(tcb.rcv_nxt) {
+            let known = (tcb.rcv_nxt - seq).min(len);
             if known == len || !packet.adjust(known as usize) {
                 return;
             }
-            seq = block.rcv_nxt;
+            seq = tcb.rcv_nxt;
         }
-        if end.after(block.rcv_edge) {
-            let beyond = (end - block.rcv_edge) as usize;
+        if end.after(tcb.rcv_edge) {
+            let beyond = (end - tcb.rcv_edge) as usize;
             if beyond >= packet.len() || !packet.trim(beyond) {
                 return;
             }
         }
         let len = packet.len() as u32;
         let before = buffers.received_packets();
-        if seq == block.rcv_nxt {
+        if seq == tcb.rcv_nxt {
             // What fills a gap makes the queue longer by what lay behind it.
             let fits = buffers.received.len() < self.shared.settings.rx_packets;
             let crowded = if room.is_low { MIN_SHARE } else { CROWDED };
             if buffers.received.len() >= crowded
                 && (fits || buffers.reassembly.is_empty())
                 && len <= SHORT
-                && block.received as usize <= buffers.received.len() * SHORT as usize
+                && tcb.received as usize <= buffers.received.len() * SHORT as usize
                 && let Some(last) = buffers.received.back_mut()
                 && let Some(place) = last.append(len as usize)
             {
                 place.copy_from_slice(packet.data());
-                self.shared.counts.copied += u64::from(len);
+                self.shared.counters.copied += u64::from(len);
             } else if !fits || !room.in_order {
-                self.shared.counts.pruned += 1;
+                self.shared.counters.pruned += 1;
                 return;
             } else {
                 buffers.received.push_back(packet);
             }
-            block.rcv_nxt += len;
-            block.received += len;
-            while let Some((packet, len)) = buffers.reassembly.take(block.rcv_nxt) {
+            tcb.rcv_nxt += len;
+            tcb.received += len;
+            while let Some((packet, len)) = buffers.reassembly.take(tcb.rcv_nxt) {
                 buffers.received.push_back(packet);
-                block.rcv_nxt += len;
-                block.received += len;
+                tcb.rcv_nxt += len;
+                tcb.received += len;
             }
         } else if !room.out_of_order {
-            self.shared.counts.pruned += 1;
+            self.shared.counters.pruned += 1;
         } else {
             // Each packet pins a buffer of the port: short ones are held only as many as long ones would be worth.
             let worth = CROWDED + buffers.reassembly.bytes() / SHORT as usize;
-            let limit = self.shared.settings.rx_scattered.min(worth);
+            let limit = self.shared.settings.rx_out_of_order.min(worth);
             match buffers.reassembly.insert(seq, packet, limit) {
                 Inserted::Held | Inserted::Duplicate => {}
-                Inserted::Copied => self.shared.counts.copied += u64::from(len),
-                Inserted::Full => self.shared.counts.pruned += 1,
+                Inserted::Copied => self.shared.counters.copied += u64::from(len),
+                Inserted::Full => self.shared.counters.pruned += 1,
             }
         }
-        self.shared.pinned.all = self.shared.pinned.all + buffers.received_packets() - before;
+        self.shared.mbufs_held.all = self.shared.mbufs_held.all + buffers.received_packets() - before;
     }
 
     /// The peer's FIN is at `at`.
     #[inline(always)]
-    pub(crate) fn peer_finishes(&mut self, at: Seq, now: Instant) {
-        let block = &mut *self.block;
-        if !block.state.may_receive() {
+    pub(crate) fn process_fin(&mut self, at: Seq, now: Instant) {
+        let tcb = &mut *self.tcb;
+        if !tcb.state.may_receive() {
             // Again: it was acknowledged, and the acknowledgement was lost.
-            block.flags |= Flags::ACK_NOW;
-            return self.dirty();
+            tcb.flags |= Flags::ACK_NOW;
+            return self.schedule_tx();
         }
-        if at == block.rcv_nxt {
-            return self.finish_receiving(now);
+        if at == tcb.rcv_nxt {
+            return self.accept_fin(now);
         }
-        if at.after(block.rcv_nxt) {
-            self.shared.buffers.attach(block).reassembly.set_fin(at);
+        if at.after(tcb.rcv_nxt) {
+            self.shared.buffers.attach(tcb).reassembly.set_fin(at);
         }
-        block.flags |= Flags::ACK_NOW;
-        self.dirty();
+        tcb.flags |= Flags::ACK_NOW;
+        self.schedule_tx();
     }
 
     /// Takes the peer's FIN in, if it came before what has now been filled.
-    fn fin_in_order(&mut self, now: Instant) {
-        let block = &*self.block;
-        let next = block.rcv_nxt;
-        if self.shared.buffers.of(block).is_some_and(|buffers| buffers.reassembly.is_fin_at(next)) {
-            self.finish_receiving(now);
+    fn process_deferred_fin(&mut self, now: Instant) {
+        let tcb = &*self.tcb;
+        let next = tcb.rcv_nxt;
+        if self.shared.buffers.of(tcb).is_some_and(|buffers| buffers.reassembly.is_fin_at(next)) {
+            self.accept_fin(now);
         }
     }
 
     /// The peer's FIN is next in order (RFC 9293 §3.10.7.4, eighth).
     #[inline(always)]
-    pub(crate) fn finish_receiving(&mut self, now: Instant) {
-        let block = &mut *self.block;
-        block.rcv_nxt += 1;
-        block.rcv_edge = block.rcv_edge.max(block.rcv_nxt);
-        block.flags |= Flags::ACK_NOW;
-        if let Some(buffers) = self.shared.buffers.of_mut(block)
+    pub(crate) fn accept_fin(&mut self, now: Instant) {
+        let tcb = &mut *self.tcb;
+        tcb.rcv_nxt += 1;
+        tcb.rcv_edge = tcb.rcv_edge.max(tcb.rcv_nxt);
+        tcb.flags |= Flags::ACK_NOW;
+        if let Some(buffers) = self.shared.buffers.of_mut(tcb)
             && !buffers.reassembly.is_empty()
         {
-            self.shared.pinned.all -= buffers.reassembly.packets();
+            self.shared.mbufs_held.all -= buffers.reassembly.packets();
             buffers.reassembly.clear();
         }
-        let block = &mut *self.block;
-        match block.state {
-            State::Established => block.state = State::CloseWait,
-            State::FinWait1 => block.state = State::Closing,
+        let tcb = &mut *self.tcb;
+        match tcb.state {
+            State::Established => tcb.state = State::CloseWait,
+            State::FinWait1 => tcb.state = State::Closing,
             State::FinWait2 => self.enter_time_wait(now),
             _ => {}
         }
-        self.activate(Flags::TOUCHED | Flags::DIRTY);
+        self.activate(Flags::NOTIFY | Flags::TX_PENDING);
     }
 }

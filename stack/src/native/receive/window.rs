@@ -16,7 +16,7 @@ impl<P> Shared<P> {
     /// Whether the port's packets run low, so that no peer is offered more window than it has.
     #[inline]
     pub(crate) fn is_low(&self) -> bool {
-        self.pinned.all >= self.settings.pressure
+        self.mbufs_held.all >= self.settings.pressure
     }
 }
 
@@ -28,21 +28,21 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
             if self.shared.is_low() {
                 return;
             }
-            let Some(slot) = self.shared.held_back.pop_front() else { return };
-            let mut connection = self.connection(slot);
-            connection.block.flags.clear(Flags::HELD_BACK);
-            if connection.block.state.may_receive() {
-                connection.block.flags |= Flags::CONSUMED;
-                connection.dirty();
+            let Some(slot) = self.shared.window_held.pop_front() else { return };
+            let mut connection = self.demoted(slot);
+            connection.tcb.flags.clear(Flags::WINDOW_HELD);
+            if connection.tcb.state.may_receive() {
+                connection.tcb.flags |= Flags::CONSUMED;
+                connection.schedule_tx();
             }
         }
     }
 
     /// Takes into account what services keep of the port's pool: what is neither left in it nor counted in queues.
-    pub(crate) fn count_kept<N: Nic<Packet = P>>(&mut self, egress: &mut Egress<N>) {
+    pub(crate) fn update_app_held<N: Nic<Packet = P>>(&mut self, egress: &mut Egress<N>) {
         let Some(left) = egress.nic().pool_left() else { return };
-        let queued = self.shared.pinned.all;
-        self.shared.settings.leave(egress.capabilities().pool.saturating_sub(queued + left));
+        let queued = self.shared.mbufs_held.all;
+        self.shared.settings.set_app_held(egress.capabilities().pool.saturating_sub(queued + left));
     }
 }
 
@@ -54,37 +54,37 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             self.hold_back();
             // No more than was promised: but one segment, if all data have been read. Whoever reads at once is served while others do not
             // read, and two ends that both have much to send do not wait for each other.
-            let has_read = self.block.received == 0;
-            let has_packets = self.shared.pinned.all < self.shared.settings.packets_in_advance;
-            return if has_read && has_packets { self.segment().max(self.block.rcv_window()) } else { 0 };
+            let has_read = self.tcb.received == 0;
+            let has_packets = self.shared.mbufs_held.all < self.shared.settings.packets_in_advance;
+            return if has_read && has_packets { self.min_window().max(self.tcb.rcv_window()) } else { 0 };
         }
-        self.cold.rx_limit.saturating_sub(self.block.received)
+        self.cold.rx_limit.saturating_sub(self.tcb.received)
     }
 
     /// The least window that a full segment fits into, as the window field expresses it.
-    fn segment(&self) -> u32 {
-        u32::from(self.block.mss).next_multiple_of(1 << self.block.rcv_scale()).min(self.cold.rx_limit)
+    fn min_window(&self) -> u32 {
+        u32::from(self.tcb.mss).next_multiple_of(1 << self.tcb.rcv_scale()).min(self.cold.rx_limit)
     }
 
     /// The window field of the next segment of the connection in `slot`, and the edge that it stands for. The edge moves
     /// right or stays, and moves only by what is worth sending.
     #[inline]
     pub(crate) fn offer(&mut self) -> u16 {
-        if self.block.received == 0
-            && let Some(window) = self.block.offer_all(self.shared.is_low())
+        if self.tcb.received == 0
+            && let Some(window) = self.tcb.offer_whole_window(self.shared.is_low())
         {
             return window;
         }
         let free = self.free();
         let rx_limit = self.cold.rx_limit;
         // The peer of a window below one segment waits for its persist timer, where the increase alone is no whole segment.
-        let reopens = self.shared.is_low() && self.block.rcv_window() < self.segment() && free >= self.segment();
-        let block = &mut *self.block;
-        block.flags.clear(Flags::CONSUMED);
-        let scale = block.rcv_scale();
-        let offered = block.rcv_window();
+        let reopens = self.shared.is_low() && self.tcb.rcv_window() < self.min_window() && free >= self.min_window();
+        let tcb = &mut *self.tcb;
+        tcb.flags.clear(Flags::CONSUMED);
+        let scale = tcb.rcv_scale();
+        let offered = tcb.rcv_window();
         let mut window = offered;
-        if free > offered && (free - offered >= u32::from(block.mss).min(rx_limit / 2) || free >= rx_limit || reopens) {
+        if free > offered && (free - offered >= u32::from(tcb.mss).min(rx_limit / 2) || free >= rx_limit || reopens) {
             window = free;
         }
         let mut field = (window >> scale).min(65_535);
@@ -92,21 +92,20 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         if field << scale < offered && field < 65_535 {
             field += 1;
         }
-        block.rcv_edge = block.rcv_edge.max(block.rcv_nxt + (field << scale));
+        tcb.rcv_edge = tcb.rcv_edge.max(tcb.rcv_nxt + (field << scale));
         field as u16
     }
 
     /// Whether so much room has come about since the peer was told that it should be told now: it may be waiting for it.
-    pub(crate) fn has_window_to_offer(&mut self) -> bool {
-        if !self.block.flags.has(Flags::CONSUMED) {
+    pub(crate) fn should_update_window(&mut self) -> bool {
+        if !self.tcb.flags.has(Flags::CONSUMED) {
             return false;
         }
         let rx_limit = self.cold.rx_limit;
         let free = self.free();
-        let block = &*self.block;
-        let offered = block.rcv_window();
-        free > offered
-            && (free - offered >= rx_limit / 2 || offered < u32::from(block.mss) && free >= u32::from(block.mss))
+        let tcb = &*self.tcb;
+        let offered = tcb.rcv_window();
+        free > offered && (free - offered >= rx_limit / 2 || offered < u32::from(tcb.mss) && free >= u32::from(tcb.mss))
     }
 
     /// Packets run low: if the peer would have been offered more window, it is told when there are enough again. It may be
@@ -114,20 +113,19 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     #[cold]
     #[inline(never)]
     fn hold_back(&mut self) {
-        let block = &mut *self.block;
-        if !block.flags.has(Flags::HELD_BACK) && self.cold.rx_limit.saturating_sub(block.received) > block.rcv_window()
-        {
-            block.flags |= Flags::HELD_BACK;
-            self.shared.held_back.push_back(self.slot);
+        let tcb = &mut *self.tcb;
+        if !tcb.flags.has(Flags::WINDOW_HELD) && self.cold.rx_limit.saturating_sub(tcb.received) > tcb.rcv_window() {
+            tcb.flags |= Flags::WINDOW_HELD;
+            self.shared.window_held.push_back(self.slot);
         }
     }
 
     /// The service has consumed `n` bytes. Less than a full segment at a time is not held up by the window.
     #[inline]
     pub(crate) fn consumed(&mut self, n: u32, now: Instant) {
-        let block = &mut *self.block;
-        block.flags |= Flags::CONSUMED;
-        if n >= u32::from(block.mss) && self.cold.rx_limit < self.shared.settings.rx_most {
+        let tcb = &mut *self.tcb;
+        tcb.flags |= Flags::CONSUMED;
+        if n >= u32::from(tcb.mss) && self.cold.rx_limit < self.shared.settings.rx_max {
             self.tune(now);
         }
     }
@@ -136,11 +134,11 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     /// Right-Sizing in TCP", 2001).
     #[inline(never)]
     fn tune(&mut self, now: Instant) {
-        let block = &*self.block;
+        let tcb = &*self.tcb;
         let cold = &mut *self.cold;
-        let round_trip = if block.rtt.has_sample() { block.rtt.smoothed() } else { UNKNOWN_ROUND_TRIP };
+        let round_trip = if tcb.rtt.has_sample() { tcb.rtt.smoothed() } else { UNKNOWN_ROUND_TRIP };
         let tick = Tick::of(now);
-        let consumed = block.rcv_nxt - block.received;
+        let consumed = tcb.rcv_nxt - tcb.received;
         let next = Tick::at_or_after(now + round_trip);
         if cold.tuned_at.is_some() {
             if !cold.tuned_at.is_due(tick) {
@@ -149,7 +147,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             // What took much longer than a round trip says nothing.
             let is_late = tick.since(cold.tuned_at) > next.since(tick);
             if !is_late && consumed - cold.tuned_from > cold.rx_limit / 2 {
-                let larger = cold.rx_limit.saturating_mul(2).min(self.shared.settings.rx_most);
+                let larger = cold.rx_limit.saturating_mul(2).min(self.shared.settings.rx_max);
                 self.set_rx_limit(larger);
             }
         }
@@ -160,6 +158,6 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     /// From now on the receive queue may hold so many bytes.
     pub(crate) fn set_rx_limit(&mut self, limit: u32) {
         self.cold.rx_limit = limit;
-        self.block.set_whole_window(limit);
+        self.tcb.set_whole_window(limit);
     }
 }

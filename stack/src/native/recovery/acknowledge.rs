@@ -4,15 +4,15 @@ use linerate_bypass::time::{Duration, Instant};
 
 use super::flight::{Flight, Phase};
 use super::path::Path;
-use super::probe::Verdict;
+use super::probe::ProbeVerdict;
 use super::rtt::RttEstimator;
-use super::sack::Blocks;
-use super::scoreboard::{Found, Record};
+use super::sack::SackReport;
+use super::scoreboard::{LossScan, TxRecord};
 use super::{Acknowledgement, CongestionControl, Delivery, Limits, Outcome, Seq};
 
 /// What an acknowledgement says of the segments it delivers.
 #[derive(Debug, Default)]
-pub(super) struct News {
+pub(super) struct AckSummary {
     /// Bytes that arrived.
     pub(super) delivered: u32,
     /// How many of them were never retransmitted.
@@ -26,8 +26,8 @@ pub(super) struct News {
     reordered: bool,
 }
 
-impl News {
-    fn record(&mut self, record: &Record, reordered: bool) {
+impl AckSummary {
+    fn record(&mut self, record: &TxRecord, reordered: bool) {
         self.delivered += record.len;
         self.reordered |= reordered;
         if record.is_retransmitted() {
@@ -42,7 +42,7 @@ impl News {
 
 /// What an acknowledgement in order says.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Answer {
+pub(crate) struct AckReport {
     /// The round trip in nanoseconds.
     pub(crate) sample: u64,
     /// It is that of a lone segment, and a segment without data acknowledged it.
@@ -71,7 +71,7 @@ impl Flight {
         cc: &mut C,
         limits: &Limits,
     ) -> Outcome {
-        if !self.stained && ack.sack.is_empty() && !ack.ece {
+        if !self.disturbed && ack.sack.is_empty() && !ack.ece {
             if ack.ack.after(self.una()) && !ack.ack.after(self.next()) {
                 return self.advance_in_order(ack, rtt, path, cc, limits);
             }
@@ -80,7 +80,7 @@ impl Flight {
                 return Outcome::default();
             }
         }
-        let outcome = self.examine(ack, rtt, path, cc, limits);
+        let outcome = self.acknowledge_general(ack, rtt, path, cc, limits);
         Outcome { window_changed: true, ..outcome }
     }
 
@@ -95,7 +95,7 @@ impl Flight {
         limits: &Limits,
     ) -> Outcome {
         let acknowledged = ack.ack - self.una();
-        let Answer { sample, lone, notable } = self.answered(ack.ack, ack.pure, ack.now, rtt);
+        let AckReport { sample, lone, notable } = self.acknowledge_clean(ack.ack, ack.pure, ack.now, rtt);
         if notable {
             self.report(ack.ack, acknowledged, sample, lone, ack.now, rtt, path, cc, limits);
         }
@@ -112,18 +112,24 @@ impl Flight {
             || (una.0 ^ ack.0) >> 24 != 0
             || previous.consults_path()
             || una.before(self.limited_until)
-            || self.setup.exact_ecn
+            || self.config.exact_ecn
     }
 
     /// [`acknowledge`](Self::acknowledge) of new data, up to `ack`, when nothing is [the matter](Self::is_clean); `pure`: by a
     /// segment without data.
     #[inline(always)]
-    pub(crate) fn answered(&mut self, ack: Seq, pure: bool, now: Instant, rtt: &mut RttEstimator) -> Answer {
+    pub(crate) fn acknowledge_clean(
+        &mut self,
+        ack: Seq,
+        pure: bool,
+        now: Instant,
+        rtt: &mut RttEstimator,
+    ) -> AckReport {
         let una = self.una();
         let previous = *rtt;
-        let (sample, lone) = if self.is_answered_by(ack) {
-            let lone = pure && self.board.is_one_segment();
-            let sample = nanos_since(now, self.board.take_lone(ack));
+        let (sample, lone) = if self.is_lone_acked_by(ack) {
+            let lone = pure && self.scoreboard.is_one_segment();
+            let sample = nanos_since(now, self.scoreboard.take_lone(ack));
             rtt.sample_nanos(sample, 0);
             (sample, lone)
         } else {
@@ -131,20 +137,20 @@ impl Flight {
         };
         self.rto_base = now;
         self.probe_base = now;
-        Answer { sample, lone, notable: lone || self.is_notable(una, ack, sample, previous) }
+        AckReport { sample, lone, notable: lone || self.is_notable(una, ack, sample, previous) }
     }
 
     /// Whether a single transmission is in flight, which `ack` acknowledges.
     #[inline(always)]
-    pub(crate) fn is_answered_by(&self, ack: Seq) -> bool {
-        self.board.is_lone() && ack == self.next()
+    pub(crate) fn is_lone_acked_by(&self, ack: Seq) -> bool {
+        self.scoreboard.is_lone() && ack == self.next()
     }
 
     /// The common case when there is more than one record.
     #[inline(never)]
     fn advance_further(&mut self, ack: Seq, now: Instant, rtt: &mut RttEstimator) -> u64 {
         let shift = self.samples_shift();
-        let sample = nanos_since(now, self.board.advance_in_order(ack));
+        let sample = nanos_since(now, self.scoreboard.advance_in_order(ack));
         rtt.sample_nanos(sample, shift);
         sample
     }
@@ -166,18 +172,18 @@ impl Flight {
     ) {
         path.measured_nanos(sample, now);
         if lone {
-            path.lone_segment_answered(sample);
+            path.sample_ack_delay(sample);
         }
         path.clear_backoff();
         path.advise(rtt, limits);
         let window_limited = (ack - acknowledged).before(self.limited_until);
-        if window_limited || self.setup.exact_ecn {
+        if window_limited || self.config.exact_ecn {
             cc.delivered(&Delivery {
                 paced: limits.paced,
                 now,
                 bytes: acknowledged,
                 marked: 0,
-                in_flight: self.board.outstanding() + acknowledged,
+                in_flight: self.scoreboard.outstanding() + acknowledged,
                 window_limited,
                 rtt: Some(Duration::from_nanos(sample)),
                 smoothed_rtt: rtt.smoothed(),
@@ -185,35 +191,35 @@ impl Flight {
                 next: self.next().0,
             });
         }
-        self.keep_up();
+        self.follow_una();
     }
 
     /// About how many acknowledgements, one for every other segment, the round trip brings: the logarithm.
     #[inline]
     fn samples_shift(&self) -> u32 {
-        let records = self.board.len();
+        let records = self.scoreboard.len();
         if records < 4 { 0 } else { (records.ilog2() - 1).min(4) }
     }
 
     /// Lets no remembered sequence number fall so far behind SND.UNA that it would seem to be ahead.
-    fn keep_up(&mut self) {
+    fn follow_una(&mut self) {
         let una = self.una();
         self.limited_until = self.limited_until.max(una);
         self.recover = self.recover.max(una - 1);
-        self.rack.keep_up(una);
-        self.board.keep_up();
+        self.rack.follow_una(una);
+        self.scoreboard.follow_una();
     }
 
     /// Notes that nothing is the matter any more, if it is so: what follows in order is the common case again.
     fn clean(&mut self) {
-        self.stained = self.phase != Phase::Open
+        self.disturbed = self.phase != Phase::Open
             || !self.is_quiet()
             || !self.probe.may_be_sent()
-            || self.board.has_retransmissions()
+            || self.scoreboard.has_retransmissions()
             || self.guarded
             || self.duplicates > 0
             || self.time_outs > 0;
-        if !self.stained {
+        if !self.disturbed {
             self.forced = false;
             self.rack.forget();
         }
@@ -221,7 +227,7 @@ impl Flight {
 
     /// Every other case.
     #[inline(never)]
-    fn examine<C: CongestionControl>(
+    fn acknowledge_general<C: CongestionControl>(
         &mut self,
         ack: &Acknowledgement,
         rtt: &mut RttEstimator,
@@ -233,24 +239,24 @@ impl Flight {
         if ack.ack.after(self.next()) {
             return outcome;
         }
-        self.stained = true;
+        self.disturbed = true;
         let una = self.una();
         let in_flight = self.in_flight();
         let was_limited = una.before(self.limited_until);
         let had_backlog = !self.is_empty();
-        let selective = if self.setup.sack { ack.sack } else { &[] };
-        let blocks = Blocks::read(selective, ack.ack, una.max(ack.ack), self.next());
-        outcome.nonsense = blocks.nonsense;
+        let selective = if self.config.sack { ack.sack } else { &[] };
+        let blocks = SackReport::read(selective, ack.ack, una.max(ack.ack), self.next());
+        outcome.invalid_blocks = blocks.invalid_blocks;
 
-        let mut news = self.take_in(ack, &blocks, path);
+        let mut summary = self.update_scoreboard(ack, &blocks, path);
         outcome.acknowledged = self.una() - una;
         let repeated = had_backlog && outcome.acknowledged == 0 && ack.ack == una && ack.duplicate_candidate;
-        if !self.setup.sack {
-            self.count_duplicates(repeated, outcome.acknowledged, &mut news);
+        if !self.config.sack {
+            self.count_duplicates(repeated, outcome.acknowledged, &mut summary);
         }
-        outcome.delivered = news.delivered;
-        outcome.duplicate = repeated && (!self.setup.sack || news.delivered == 0);
-        if news.reordered {
+        outcome.delivered = summary.delivered;
+        outcome.duplicate = repeated && (!self.config.sack || summary.delivered == 0);
+        if summary.reordered {
             path.saw_reordering();
         }
 
@@ -259,62 +265,62 @@ impl Flight {
             self.forced = false;
             self.probe_base = ack.now;
             // RFC 6298 §5.3; without SACK only once in a fast recovery (RFC 6582 §3.2 step 3).
-            if self.setup.sack || self.phase != Phase::Recovery || !self.partial {
+            if self.config.sack || self.phase != Phase::Recovery || !self.partial {
                 self.rto_base = ack.now;
             }
             self.partial = true;
             self.guarded &= !self.una().after(self.recover);
-            if news.original > 0 || ack.echoed_timestamp.is_some() {
+            if summary.original > 0 || ack.echoed_timestamp.is_some() {
                 // Karn: the round trip is known again; a timestamp tells it of a retransmission too (RFC 7323 §4.1).
                 path.clear_backoff();
             }
         }
-        self.measure(ack.now, &news, rtt, path, &mut outcome);
+        self.measure(ack.now, &summary, rtt, path, &mut outcome);
 
         let bare_duplicate = ack.sack.is_empty() && ack.duplicate_candidate && outcome.acknowledged == 0;
         let verdict = self.probe.acknowledged(ack.ack, blocks.duplicate, bare_duplicate);
-        if verdict == Verdict::Needless
+        if verdict == ProbeVerdict::Needless
             && let Some(since) = self.probe.alone_since()
         {
             // The acknowledgement was held back for longer than was thought possible.
-            path.delay_was_longer_than(nanos_since(ack.now, since));
+            path.raise_ack_delay(nanos_since(ack.now, since));
         }
         if let Some((start, end)) = blocks.duplicate {
             outcome.duplicates = end - start;
         }
-        self.reconsider(ack, &blocks, &news, verdict, path, cc, &mut outcome);
-        self.conclude(ack.now, path, cc, &mut outcome);
-        let found = if self.setup.sack {
+        self.detect_spurious(ack, &blocks, &summary, verdict, path, cc, &mut outcome);
+        self.end_episode(ack.now, path, cc, &mut outcome);
+        let found = if self.config.sack {
             let recovering = matches!(self.phase, Phase::Recovery | Phase::Loss);
-            self.rack.detect(&mut self.board, ack.now, recovering, path, rtt)
+            self.rack.detect(&mut self.scoreboard, ack.now, recovering, path, rtt)
         } else {
-            Found { lost: self.missing_without_sack(&outcome), ..Default::default() }
+            LossScan { lost: self.mark_lost_without_sack(&outcome), ..Default::default() }
         };
         (outcome.lost, outcome.lost_again) = (found.lost, found.lost_again);
-        self.respond(ack, verdict, in_flight, news.delivered, cc, &mut outcome);
+        self.respond(ack, verdict, in_flight, summary.delivered, cc, &mut outcome);
 
         match self.phase {
             Phase::Reducing | Phase::Recovery => {
                 let safe = outcome.acknowledged > 0 && found.lost == 0;
-                self.prr.acknowledged(news.delivered, self.in_flight(), safe, self.mss());
+                self.prr.acknowledged(summary.delivered, self.in_flight(), safe, self.mss());
             }
-            Phase::Open | Phase::Disorder => self.phase = self.calm(),
+            Phase::Open | Phase::Disorder => self.phase = self.open_or_disorder(),
             Phase::Loss => {}
         }
         let growing = matches!(self.phase, Phase::Open | Phase::Disorder | Phase::Loss);
         // RFC 5681 §3.2: the window does not grow while something is missing, unless things come out of order anyway.
-        let progress = outcome.acknowledged > 0 || self.setup.sack && path.reordering_seen();
+        let progress = outcome.acknowledged > 0 || self.config.sack && path.reordering_seen();
         let window_limited = growing
             && progress
             && !outcome.recovery_ended
             && !outcome.reduced
             && (was_limited || self.phase == Phase::Loss);
-        if news.delivered > 0 && (window_limited || self.setup.exact_ecn) {
+        if summary.delivered > 0 && (window_limited || self.config.exact_ecn) {
             cc.delivered(&Delivery {
                 paced: limits.paced,
                 now: ack.now,
-                bytes: news.delivered,
-                marked: if ack.ece { news.delivered } else { 0 },
+                bytes: summary.delivered,
+                marked: if ack.ece { summary.delivered } else { 0 },
                 in_flight,
                 window_limited,
                 rtt: outcome.rtt(),
@@ -324,7 +330,7 @@ impl Flight {
             });
         }
         self.undo.expire(self.una(), !self.is_empty());
-        self.keep_up();
+        self.follow_una();
         self.clean();
         path.advise(rtt, limits);
         if self.is_empty() && had_backlog {
@@ -335,33 +341,33 @@ impl Flight {
     }
 
     /// Updates the scoreboard, and RACK's steps 2 and 3 (RFC 8985 §6.2).
-    fn take_in(&mut self, ack: &Acknowledgement, blocks: &Blocks, path: &Path) -> News {
-        let mut news = News::default();
-        let (board, rack) = (&mut self.board, &mut self.rack);
+    fn update_scoreboard(&mut self, ack: &Acknowledgement, blocks: &SackReport, path: &Path) -> AckSummary {
+        let mut summary = AckSummary::default();
+        let (scoreboard, rack) = (&mut self.scoreboard, &mut self.rack);
         let minimum = path.min_rtt_nanos();
-        let mut delivered = |news: &mut News, record: &Record| {
+        let mut delivered = |summary: &mut AckSummary, record: &TxRecord| {
             let reordered = rack.delivered(record, ack.now, ack.echoed_timestamp, minimum);
-            news.record(record, reordered);
+            summary.record(record, reordered);
         };
-        if ack.ack.after(board.una()) {
-            board.advance(ack.ack, |record| delivered(&mut news, record));
+        if ack.ack.after(scoreboard.una()) {
+            scoreboard.advance(ack.ack, |record| delivered(&mut summary, record));
         }
-        let cumulatively_retransmitted = news.retransmitted;
+        let cumulatively_retransmitted = summary.retransmitted;
         for (start, end) in blocks.iter() {
-            board.sack(start, end, |record| delivered(&mut news, record));
+            scoreboard.sack(start, end, |record| delivered(&mut summary, record));
         }
-        news.retransmitted = cumulatively_retransmitted;
-        news
+        summary.retransmitted = cumulatively_retransmitted;
+        summary
     }
 
     /// Without SACK each duplicate acknowledgement stands for a segment that arrived (RFC 9937 §6.2, RFC 3042).
-    fn count_duplicates(&mut self, repeated: bool, acknowledged: u32, news: &mut News) {
+    fn count_duplicates(&mut self, repeated: bool, acknowledged: u32, summary: &mut AckSummary) {
         let mss = self.mss();
         if acknowledged > 0 {
             // The first segment was what was missing; what was acknowledged beyond it had been counted before.
             let counted = self.duplicated.min(acknowledged.saturating_sub(mss));
-            self.duplicated = (self.duplicated - counted).min(self.board.in_flight());
-            news.delivered -= counted.min(news.delivered);
+            self.duplicated = (self.duplicated - counted).min(self.scoreboard.in_flight());
+            summary.delivered -= counted.min(summary.delivered);
             if self.phase != Phase::Recovery {
                 self.duplicates = 0;
                 self.duplicated = 0;
@@ -377,17 +383,24 @@ impl Flight {
             let counted = mss.min(self.in_flight()).min(possible);
             self.duplicates = self.duplicates.saturating_add(1);
             self.duplicated += counted;
-            news.delivered += counted;
+            summary.delivered += counted;
         }
     }
 
     /// Measures the round trip (RFC 6298 §3: not of what was retransmitted), by what was sent first: the time that it waited
     /// for the acknowledgement belongs to the time-out. The minimum is measured by what was sent last.
-    fn measure(&mut self, now: Instant, news: &News, rtt: &mut RttEstimator, path: &mut Path, outcome: &mut Outcome) {
-        if news.retransmitted {
+    fn measure(
+        &mut self,
+        now: Instant,
+        summary: &AckSummary,
+        rtt: &mut RttEstimator,
+        path: &mut Path,
+        outcome: &mut Outcome,
+    ) {
+        if summary.retransmitted {
             return;
         }
-        if let (Some(oldest), Some(newest)) = (news.oldest, news.newest) {
+        if let (Some(oldest), Some(newest)) = (summary.oldest, summary.newest) {
             outcome.rtt = nanos_since(now, oldest);
             rtt.sample_nanos(outcome.rtt, self.samples_shift());
             path.measured_nanos(nanos_since(now, newest), now);

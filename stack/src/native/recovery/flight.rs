@@ -26,7 +26,7 @@ pub(crate) enum Phase {
 
 /// What a flight must know of its connection.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Setup {
+pub(crate) struct FlightConfig {
     /// The size of a full segment's payload, bytes; at least one.
     pub(crate) mss: u16,
     /// The peer acknowledges selectively.
@@ -40,12 +40,12 @@ pub(crate) struct Setup {
 /// to a pool when it [is settled](Self::is_settled); [`reset`](Self::reset) makes it another connection's.
 #[derive(Debug)]
 pub(crate) struct Flight {
-    pub(super) board: Scoreboard,
-    pub(super) setup: Setup,
+    pub(super) scoreboard: Scoreboard,
+    pub(super) config: FlightConfig,
     pub(super) phase: Phase,
     /// Whether anything is the matter, or has left a trace: anything but data that was sent and acknowledged in order.
     /// While it is not, the phase is Open and everything below but what is noted of sending is as in a new flight.
-    pub(super) stained: bool,
+    pub(super) disturbed: bool,
     /// Time-outs since SND.UNA last advanced.
     pub(super) time_outs: u8,
     /// One segment may be sent whatever the window: the retransmission that a time-out makes.
@@ -79,12 +79,12 @@ pub(crate) struct Flight {
 
 impl Flight {
     /// A flight with nothing in it, for a connection whose SND.UNA is `una`.
-    pub(crate) fn new(una: Seq, setup: Setup) -> Self {
+    pub(crate) fn new(una: Seq, config: FlightConfig) -> Self {
         Flight {
-            board: Scoreboard::new(una),
-            setup: Setup { mss: setup.mss.max(1), ..setup },
+            scoreboard: Scoreboard::new(una),
+            config: FlightConfig { mss: config.mss.max(1), ..config },
             phase: Phase::Open,
-            stained: false,
+            disturbed: false,
             time_outs: 0,
             forced: false,
             guarded: false,
@@ -108,12 +108,12 @@ impl Flight {
     ///
     /// A flight in which nothing was missing has hardly anything to forget: this happens once for every short exchange.
     #[inline]
-    pub(crate) fn reset(&mut self, una: Seq, setup: Setup) {
-        if self.stained || !self.is_empty() || self.board.is_bloated() {
-            self.wash(una);
+    pub(crate) fn reset(&mut self, una: Seq, config: FlightConfig) {
+        if self.disturbed || !self.is_empty() || self.scoreboard.exceeds_idle_capacity() {
+            self.reset_disturbed(una);
         }
-        self.board.move_to(una);
-        self.setup = Setup { mss: setup.mss.max(1), ..setup };
+        self.scoreboard.move_to(una);
+        self.config = FlightConfig { mss: config.mss.max(1), ..config };
         self.limited_until = una;
         self.recover = una - 1;
         self.rack.move_to(una);
@@ -123,16 +123,16 @@ impl Flight {
     /// as clean as before.
     #[inline]
     pub(crate) fn abandon(&mut self) {
-        if self.board.is_lone() {
-            self.board.take_lone(self.next());
+        if self.scoreboard.is_lone() {
+            self.scoreboard.take_lone(self.next());
         }
     }
 
     #[cold]
-    fn wash(&mut self, una: Seq) {
-        self.board.reset();
+    fn reset_disturbed(&mut self, una: Seq) {
+        self.scoreboard.reset();
         self.phase = Phase::Open;
-        self.stained = false;
+        self.disturbed = false;
         self.time_outs = 0;
         self.forced = false;
         self.guarded = false;
@@ -147,13 +147,13 @@ impl Flight {
     /// SND.UNA.
     #[inline]
     pub(crate) fn una(&self) -> Seq {
-        self.board.una()
+        self.scoreboard.una()
     }
 
     /// SND.NXT: one beyond the highest sequence number sent.
     #[inline]
     pub(crate) fn next(&self) -> Seq {
-        self.board.next()
+        self.scoreboard.next()
     }
 
     /// Whether everything sent was acknowledged.
@@ -185,13 +185,13 @@ impl Flight {
     /// Bytes believed to be in the network ("pipe" of RFC 6675, "inflight" of RFC 9937 §6.2).
     #[inline]
     pub(crate) fn in_flight(&self) -> u32 {
-        self.board.in_flight().saturating_sub(self.duplicated)
+        self.scoreboard.in_flight().saturating_sub(self.duplicated)
     }
 
     /// How many records it holds: no more than segments are outstanding.
     #[cfg(test)]
     pub(crate) fn records(&self) -> usize {
-        self.board.len()
+        self.scoreboard.len()
     }
 
     /// Time-outs in a row, without SND.UNA advancing.
@@ -201,7 +201,7 @@ impl Flight {
 
     #[inline]
     pub(super) fn mss(&self) -> u32 {
-        u32::from(self.setup.mss)
+        u32::from(self.config.mss)
     }
 
     /// A time for a transmission at `now` that differs from that of any other.
@@ -224,13 +224,13 @@ impl Flight {
             self.rto_base = now;
         }
         let sent = self.stamp(now);
-        self.board.push(len, self.setup.mss, sent);
-        if self.stained {
+        self.scoreboard.push(len, self.config.mss, sent);
+        if self.disturbed {
             self.sent_in_disorder(len, now);
         } else {
             self.probe_base = now;
         }
-        if u64::from(self.in_flight()) + u64::from(self.setup.mss) > u64::from(window) {
+        if u64::from(self.in_flight()) + u64::from(self.config.mss) > u64::from(window) {
             self.limited_until = self.next();
         }
     }
@@ -238,7 +238,7 @@ impl Flight {
     /// Whether nothing is the matter, and never was.
     #[inline(always)]
     pub(crate) fn is_clean(&self) -> bool {
-        !self.stained
+        !self.disturbed
     }
 
     /// [`sent`](Self::sent) for one segment when nothing is in flight, and nothing [was ever](Self::is_clean) the matter.
@@ -248,8 +248,8 @@ impl Flight {
         self.rto_base = now;
         self.probe_base = now;
         let sent = self.stamp(now);
-        self.board.push_lone(len, self.setup.mss, sent);
-        if u64::from(len) + u64::from(self.setup.mss) > u64::from(window) {
+        self.scoreboard.push_lone(len, self.config.mss, sent);
+        if u64::from(len) + u64::from(self.config.mss) > u64::from(window) {
             self.limited_until = self.next();
         }
     }
@@ -262,14 +262,14 @@ impl Flight {
     }
 
     /// More would have been sent, but for the window: it counts as used until what is in flight has been acknowledged.
-    pub(crate) fn was_held_back(&mut self) {
+    pub(crate) fn mark_window_limited(&mut self) {
         self.limited_until = self.next();
     }
 
     /// What else is to be noted of new data when something is the matter.
     #[inline(never)]
     fn sent_in_disorder(&mut self, len: u32, now: Instant) {
-        if !self.probe.sent(self.board.next(), false) {
+        if !self.probe.sent(self.scoreboard.next(), false) {
             self.probe_base = now;
         }
         self.forced = false;
@@ -297,7 +297,7 @@ impl Flight {
             ForwardRto::First { retransmitted: Some(_) } | ForwardRto::Second { .. } => return None,
             ForwardRto::First { retransmitted: None } | ForwardRto::Off => {}
         }
-        let (start, end) = self.board.first_lost()?;
+        let (start, end) = self.scoreboard.first_lost()?;
         let max = if self.forward_rto == ForwardRto::Off { max } else { max.min(self.mss()) };
         let len = end - start;
         let len = if len > max { max - max % self.mss() } else { len };
@@ -309,12 +309,12 @@ impl Flight {
     pub(crate) fn retransmitted(&mut self, seq: Seq, len: u32, now: Instant, timestamp: u32) {
         let sent = self.stamp(now);
         let first = self.una() == seq;
-        let len = self.board.retransmitted(seq, len, sent, timestamp);
+        let len = self.scoreboard.retransmitted(seq, len, sent, timestamp);
         if len == 0 {
             return;
         }
         self.forced = false;
-        if self.probe.sent(self.board.next(), true) {
+        if self.probe.sent(self.scoreboard.next(), true) {
             return;
         }
         self.undo.retransmitted(seq, len, timestamp);
@@ -324,7 +324,7 @@ impl Flight {
         if matches!(self.phase, Phase::Reducing | Phase::Recovery) {
             self.prr.sent(len);
         }
-        if first && (self.setup.sack || self.phase != Phase::Recovery || !self.partial) {
+        if first && (self.config.sack || self.phase != Phase::Recovery || !self.partial) {
             // The first segment was sent anew, so its acknowledgement is a round trip away (and see RFC 6582 §3.2 step 3).
             self.rto_base = now;
         }
@@ -332,10 +332,10 @@ impl Flight {
 
     /// The path takes segments of at most `mss` bytes, and what is in flight did not fit: all of it is sent again, which is
     /// no answer to congestion (RFC 1191 §6.4).
-    pub(crate) fn did_not_fit(&mut self, mss: u16) {
+    pub(crate) fn mss_exceeded(&mut self, mss: u16) {
         self.set_mss(mss);
-        self.stained = true;
-        self.board.time_out(|_| true);
+        self.disturbed = true;
+        self.scoreboard.time_out(|_| true);
         self.probe.forget();
         self.forward_rto = ForwardRto::Off;
         self.phase = Phase::Loss;
@@ -348,26 +348,26 @@ impl Flight {
 
     /// From now on segments have no more than `mss` bytes (path MTU discovery).
     pub(crate) fn set_mss(&mut self, mss: u16) {
-        self.setup.mss = mss.max(1);
-        self.board.set_mss(self.setup.mss);
+        self.config.mss = mss.max(1);
+        self.scoreboard.set_mss(self.config.mss);
     }
 
     /// Open or Disorder, whichever it is when nothing else is the matter.
-    pub(super) fn calm(&self) -> Phase {
-        if self.board.sacked() > 0 || self.duplicated > 0 { Phase::Disorder } else { Phase::Open }
+    pub(super) fn open_or_disorder(&self) -> Phase {
+        if self.scoreboard.sacked() > 0 || self.duplicated > 0 { Phase::Disorder } else { Phase::Open }
     }
 
     /// Panics if anything does not agree with anything else.
     #[cfg(test)]
     pub(super) fn check(&self) {
-        self.board.check();
-        assert!(u64::from(self.in_flight()) <= u64::from(self.board.outstanding()));
+        self.scoreboard.check();
+        assert!(u64::from(self.in_flight()) <= u64::from(self.scoreboard.outstanding()));
         let calm = matches!(self.phase, Phase::Open | Phase::Disorder);
-        assert!(!calm || self.board.lost() == 0, "what is lost is being recovered");
-        assert!(self.phase != Phase::Open || self.board.sacked() == 0 && self.duplicated == 0);
-        if !self.stained {
+        assert!(!calm || self.scoreboard.lost() == 0, "what is lost is being recovered");
+        assert!(self.phase != Phase::Open || self.scoreboard.sacked() == 0 && self.duplicated == 0);
+        if !self.disturbed {
             assert!(self.phase == Phase::Open && self.is_quiet() && self.probe.may_be_sent());
-            assert!(!self.board.has_retransmissions() && self.rack.deadline().is_none());
+            assert!(!self.scoreboard.has_retransmissions() && self.rack.deadline().is_none());
             assert!(!self.forced && !self.guarded && self.duplicates == 0 && self.time_outs == 0);
             assert_eq!(self.forward_rto, ForwardRto::Off);
         }

@@ -44,8 +44,8 @@ use crate::config::Config;
 use crate::congestion::{Cause, CongestionControl, Delivery};
 use crate::native::segment::seq::Seq;
 
-pub(crate) use acknowledge::Answer;
-pub(crate) use flight::{Flight, Phase, Setup};
+pub(crate) use acknowledge::AckReport;
+pub(crate) use flight::{Flight, FlightConfig, Phase};
 pub(crate) use path::Path;
 pub(crate) use rtt::RttEstimator;
 
@@ -93,7 +93,7 @@ impl Limits {
 
     /// When the timer of one segment that is sent at `now`, alone, may expire at the earliest: where the estimator does not
     /// [consult the path](RttEstimator::consults_path), and where it does. Asked then, the flight says whether it has.
-    pub(crate) fn soonest(&self, now: Instant) -> [Instant; 2] {
+    pub(crate) fn earliest_rto(&self, now: Instant) -> [Instant; 2] {
         [self.rto_floor, self.learnt_floor].map(|floor| Instant::from_nanos(now.as_nanos().saturating_add(floor)))
     }
 
@@ -171,7 +171,7 @@ pub(crate) struct Outcome {
     /// Bytes that the receiver reports to have got twice.
     pub(crate) duplicates: u32,
     /// SACK blocks that could not be and were ignored.
-    pub(crate) nonsense: u8,
+    pub(crate) invalid_blocks: u8,
     /// It counted as a duplicate acknowledgement, or, with SACK, brought nothing new.
     pub(crate) duplicate: bool,
     /// A fast recovery began.

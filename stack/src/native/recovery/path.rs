@@ -176,7 +176,7 @@ impl Path {
     }
 
     /// Takes in how long a lone segment waited for its pure acknowledgement, in nanoseconds.
-    pub(super) fn lone_segment_answered(&mut self, rtt: u64) {
+    pub(super) fn sample_ack_delay(&mut self, rtt: u64) {
         let Some(minimum) = self.min_rtt_nanos() else { return };
         let delay = rtt.saturating_sub(minimum);
         if delay > DELAY_LIMIT {
@@ -193,7 +193,7 @@ impl Path {
 
     /// A lone segment's acknowledgement came only when a probe asked for it, `rtt` nanoseconds after the segment, which had
     /// arrived: the peer holds acknowledgements back for longer than that.
-    pub(super) fn delay_was_longer_than(&mut self, rtt: u64) {
+    pub(super) fn raise_ack_delay(&mut self, rtt: u64) {
         let delay = rtt.saturating_sub(self.min_rtt_nanos().unwrap_or(0)).min(DELAY_LIMIT);
         self.delay = self.delay.max((delay >> DELAY_SHIFT) as u16);
         self.flags &= !DELAY_LEARNT;
@@ -343,12 +343,12 @@ mod tests {
         let limits = Limits::default();
         let (mut path, mut rtt) = measured_path(MS);
         for _ in 0..31 {
-            path.lone_segment_answered(MS_NANOS + 20_000);
+            path.sample_ack_delay(MS_NANOS + 20_000);
         }
         path.advise(&mut rtt, &limits);
         assert!(!rtt.consults_path());
         assert!(time_out(&rtt, &path, &limits) > 200 * MS_NANOS);
-        path.lone_segment_answered(MS_NANOS);
+        path.sample_ack_delay(MS_NANOS);
         path.advise(&mut rtt, &limits);
         let rto = time_out(&rtt, &path, &limits);
         assert!((6 * MS_NANOS..7 * MS_NANOS).contains(&rto), "{rto}");
@@ -359,19 +359,19 @@ mod tests {
         let limits = Limits::default();
         let (mut path, mut rtt) = measured_path(MS);
         for i in 0..32 {
-            path.lone_segment_answered(if i < 16 { MS_NANOS } else { 41 * MS_NANOS });
+            path.sample_ack_delay(if i < 16 { MS_NANOS } else { 41 * MS_NANOS });
         }
         path.advise(&mut rtt, &limits);
         let rto = time_out(&rtt, &path, &limits);
         assert!((80 * MS_NANOS..82 * MS_NANOS).contains(&rto), "{rto}");
         // A longer delay counts at once, ...
-        path.lone_segment_answered(101 * MS_NANOS);
+        path.sample_ack_delay(101 * MS_NANOS);
         assert!(time_out(&rtt, &path, &limits) > 200 * MS_NANOS);
         // ... and is forgotten when enough samples have passed without it; what no receiver may do is no delay.
         for _ in 0..64 {
-            path.lone_segment_answered(41 * MS_NANOS);
+            path.sample_ack_delay(41 * MS_NANOS);
         }
-        path.lone_segment_answered(5_000 * MS_NANOS);
+        path.sample_ack_delay(5_000 * MS_NANOS);
         assert!(time_out(&rtt, &path, &limits) < 82 * MS_NANOS);
     }
 
@@ -380,7 +380,7 @@ mod tests {
         let limits = Limits::default();
         let (mut path, mut rtt) = measured_path(MS);
         for _ in 0..32 {
-            path.lone_segment_answered(MS_NANOS);
+            path.sample_ack_delay(MS_NANOS);
         }
         path.back_off();
         path.advise(&mut rtt, &limits);
@@ -390,15 +390,15 @@ mod tests {
         assert_eq!(path.acknowledgement_delay(), (Duration::ZERO, false));
         assert!(time_out(&rtt, &path, &limits) > 200 * MS_NANOS);
         for _ in 0..63 {
-            path.lone_segment_answered(MS_NANOS);
+            path.sample_ack_delay(MS_NANOS);
         }
         assert!(!path.acknowledgement_delay().1);
-        path.lone_segment_answered(MS_NANOS);
+        path.sample_ack_delay(MS_NANOS);
         assert!(path.acknowledgement_delay().1);
         // Five times at most; what else is known of the path is not touched.
         for _ in 0..10 {
             for _ in 0..1024 {
-                path.lone_segment_answered(MS_NANOS);
+                path.sample_ack_delay(MS_NANOS);
             }
             assert!(path.acknowledgement_delay().1 && !path.reordering_seen());
             path.time_out_was_spurious();

@@ -27,7 +27,7 @@ pub(super) struct Probe {
 
 /// What an acknowledgement says of a probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum ProbeVerdict {
     /// Nothing yet, or nothing that matters.
     Nothing,
     /// It was needless: the original had arrived.
@@ -95,18 +95,23 @@ impl Probe {
 
     /// TLP_process_ack of §7.4.2: `ack` was acknowledged, a `duplicate` reported, and the acknowledgement was a
     /// `bare_duplicate`: one without SACK blocks.
-    pub(super) fn acknowledged(&mut self, ack: Seq, duplicate: Option<(Seq, Seq)>, bare_duplicate: bool) -> Verdict {
-        let Some(end) = self.end.filter(|&end| ack.at_or_after(end)) else { return Verdict::Nothing };
+    pub(super) fn acknowledged(
+        &mut self,
+        ack: Seq,
+        duplicate: Option<(Seq, Seq)>,
+        bare_duplicate: bool,
+    ) -> ProbeVerdict {
+        let Some(end) = self.end.filter(|&end| ack.at_or_after(end)) else { return ProbeVerdict::Nothing };
         let verdict = if !self.retransmission {
-            Verdict::Nothing
+            ProbeVerdict::Nothing
         } else if duplicate.is_some_and(|(_, duplicate)| duplicate == end) {
-            Verdict::Needless
+            ProbeVerdict::Needless
         } else if ack.after(end) {
-            Verdict::Repaired
+            ProbeVerdict::Repaired
         } else if bare_duplicate {
-            Verdict::Needless
+            ProbeVerdict::Needless
         } else {
-            return Verdict::Nothing;
+            return ProbeVerdict::Nothing;
         };
         self.end = None;
         verdict
@@ -121,8 +126,8 @@ impl Probe {
 /// The probe time-out in nanoseconds (§7.2): 2·SRTT, and for a single segment what the receiver may hold its
 /// acknowledgement back. Where round trips vary, SRTT + 4·RTTVAR if that is more; and two ticks of the clock, since a
 /// round trip may be shorter than one.
-pub(super) fn time_out(rtt: &RttEstimator, path: &Path, limits: &Limits, board: &Scoreboard) -> u64 {
+pub(super) fn time_out(rtt: &RttEstimator, path: &Path, limits: &Limits, scoreboard: &Scoreboard) -> u64 {
     let smoothed = rtt.smoothed_nanos();
     let margin = smoothed.max(4 * rtt.variation_nanos()) + 2 * TICK.as_nanos() as u64;
-    smoothed + margin + if board.is_one_segment() { path::delay_allowed(rtt, path, limits) } else { 0 }
+    smoothed + margin + if scoreboard.is_one_segment() { path::delay_allowed(rtt, path, limits) } else { 0 }
 }

@@ -5,7 +5,7 @@ use linerate_bypass::time::Instant;
 use super::Seq;
 use super::path::Path;
 use super::rtt::RttEstimator;
-use super::scoreboard::{Found, Record, Scoreboard};
+use super::scoreboard::{LossScan, Scoreboard, TxRecord};
 
 /// DupThresh: as many segments acknowledged selectively mean a loss on a path that does not reorder.
 pub(super) const DUPLICATE_THRESHOLD: u32 = 3;
@@ -56,7 +56,7 @@ impl Rack {
     }
 
     /// SND.UNA is `una`: everything before it was delivered.
-    pub(super) fn keep_up(&mut self, una: Seq) {
+    pub(super) fn follow_una(&mut self, una: Seq) {
         self.forward = self.forward.max(una);
     }
 
@@ -71,7 +71,13 @@ impl Rack {
     /// Steps 2 and 3: `record` was delivered, in order of the sequence space within an acknowledgement that arrived at
     /// `now` and echoed the timestamp `echo`. Returns whether it shows that the path reorders.
     #[inline]
-    pub(super) fn delivered(&mut self, record: &Record, now: Instant, echo: Option<u32>, min_rtt: Option<u64>) -> bool {
+    pub(super) fn delivered(
+        &mut self,
+        record: &TxRecord,
+        now: Instant,
+        echo: Option<u32>,
+        min_rtt: Option<u64>,
+    ) -> bool {
         let end = record.end();
         let reordered = if end.after(self.forward) {
             self.forward = end;
@@ -107,8 +113,8 @@ impl Rack {
     }
 
     /// Step 4, second half: the reordering window in nanoseconds, `recovering` being whether in fast or RTO recovery.
-    fn window(&self, board: &Scoreboard, recovering: bool, path: &Path, rtt: &RttEstimator) -> u64 {
-        let certain = || recovering || board.sacked_segments_reach(DUPLICATE_THRESHOLD);
+    fn window(&self, scoreboard: &Scoreboard, recovering: bool, path: &Path, rtt: &RttEstimator) -> u64 {
+        let certain = || recovering || scoreboard.sacked_segments_reach(DUPLICATE_THRESHOLD);
         if !path.reordering_seen() && certain() { 0 } else { path.reordering_window(rtt.smoothed_nanos()) }
     }
 
@@ -119,20 +125,20 @@ impl Rack {
     /// between the two transmissions. It need not look at all suspected segments for it.
     pub(super) fn detect(
         &mut self,
-        board: &mut Scoreboard,
+        scoreboard: &mut Scoreboard,
         now: Instant,
         recovering: bool,
         path: &Path,
         rtt: &RttEstimator,
-    ) -> Found {
+    ) -> LossScan {
         self.deadline = None;
         if self.rtt == 0 {
-            return Found::default();
+            return LossScan::default();
         }
-        let patience = self.rtt.saturating_add(self.window(board, recovering, path, rtt));
+        let patience = self.rtt.saturating_add(self.window(scoreboard, recovering, path, rtt));
         let due = |sent: Instant| sent.as_nanos().saturating_add(patience);
         let (rack_sent, rack_end) = (self.sent, self.end);
-        let found = board.find_lost(
+        let found = scoreboard.find_lost(
             |sent, end| sent < rack_sent || sent == rack_sent && end.before(rack_end),
             |sent| due(sent) <= now.as_nanos(),
         );
@@ -146,7 +152,7 @@ impl Rack {
     /// measured round trip everything is.
     pub(super) fn time_out(
         &mut self,
-        board: &mut Scoreboard,
+        scoreboard: &mut Scoreboard,
         now: Instant,
         recovering: bool,
         path: &Path,
@@ -154,7 +160,7 @@ impl Rack {
     ) -> u32 {
         self.deadline = None;
         let round_trip = if self.rtt == 0 { rtt.smoothed_nanos() } else { self.rtt };
-        let patience = round_trip.saturating_add(self.window(board, recovering, path, rtt));
-        board.time_out(|sent| sent.as_nanos().saturating_add(patience) <= now.as_nanos())
+        let patience = round_trip.saturating_add(self.window(scoreboard, recovering, path, rtt));
+        scoreboard.time_out(|sent| sent.as_nanos().saturating_add(patience) <= now.as_nanos())
     }
 }

@@ -14,12 +14,12 @@ const RANGES_LIMIT: usize = 4096;
 ///
 /// Finding is a binary search. Inserting and removing move what lies on the shorter side, at most half the ranges.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Ranges {
+pub(super) struct SeqRanges {
     list: VecDeque<(Seq, Seq)>,
     bytes: u32,
 }
 
-impl Ranges {
+impl SeqRanges {
     /// How many sequence numbers it holds.
     #[inline]
     pub(super) fn bytes(&self) -> u32 {
@@ -177,7 +177,7 @@ mod tests {
         #[test]
         fn it_behaves_as_a_set_does(base in any::<u32>(), steps in prop::collection::vec(step(), 0..60), asked in (0..60u32, 0..20u32)) {
             let base = Seq(base);
-            let (mut ranges, mut model) = (Ranges::default(), [false; 80]);
+            let (mut ranges, mut model) = (SeqRanges::default(), [false; 80]);
             for step in steps {
                 match step {
                     Step::Insert(at, len) => {
@@ -212,7 +212,7 @@ mod tests {
 
     #[test]
     fn the_number_of_separate_ranges_is_limited() {
-        let mut ranges = Ranges::default();
+        let mut ranges = SeqRanges::default();
         for i in 0..RANGES_LIMIT as u32 {
             assert!(ranges.has_room_for(Seq(i * 10), Seq(i * 10 + 5)));
             ranges.insert(Seq(i * 10), Seq(i * 10 + 5));

@@ -4,7 +4,7 @@ use linerate_bypass::time::Instant;
 
 use super::flight::{Flight, Phase};
 use super::path::Path;
-use super::probe::Verdict;
+use super::probe::ProbeVerdict;
 use super::prr::Prr;
 use super::rack::DUPLICATE_THRESHOLD;
 use super::undo::{ForwardRto, Undo};
@@ -12,7 +12,7 @@ use super::{Acknowledgement, Cause, CongestionControl, Outcome};
 
 impl Flight {
     /// Ends what has reached its end.
-    pub(super) fn conclude<C: CongestionControl>(
+    pub(super) fn end_episode<C: CongestionControl>(
         &mut self,
         now: Instant,
         path: &mut Path,
@@ -31,7 +31,7 @@ impl Flight {
             Phase::Recovery | Phase::Loss => {
                 path.recovered();
                 self.undo.recovered(self.next());
-                self.guarded = !self.setup.sack;
+                self.guarded = !self.config.sack;
             }
         }
         if self.phase != Phase::Loss {
@@ -43,18 +43,18 @@ impl Flight {
         self.duplicates = 0;
         self.duplicated = 0;
         outcome.recovery_ended = self.phase != Phase::Reducing;
-        self.phase = self.calm();
+        self.phase = self.open_or_disorder();
     }
 
     /// What is missing by the rules for peers that do not acknowledge selectively. Returns how many bytes.
-    pub(super) fn missing_without_sack(&mut self, outcome: &Outcome) -> u32 {
+    pub(super) fn mark_lost_without_sack(&mut self, outcome: &Outcome) -> u32 {
         match self.phase {
             // RFC 5681 §3.2.
             Phase::Open | Phase::Disorder | Phase::Reducing if self.duplicates >= DUPLICATE_THRESHOLD => {
-                self.board.mark_first_segment_lost()
+                self.scoreboard.mark_first_segment_lost()
             }
             // RFC 6582 §3.2 step 3, partial acknowledgement.
-            Phase::Recovery if outcome.acknowledged > 0 => self.board.mark_first_segment_lost(),
+            Phase::Recovery if outcome.acknowledged > 0 => self.scoreboard.mark_first_segment_lost(),
             _ => 0,
         }
     }
@@ -63,20 +63,20 @@ impl Flight {
     pub(super) fn respond<C: CongestionControl>(
         &mut self,
         ack: &Acknowledgement,
-        verdict: Verdict,
+        verdict: ProbeVerdict,
         in_flight: u32,
         delivered: u32,
         cc: &mut C,
         outcome: &mut Outcome,
     ) {
         let calm = matches!(self.phase, Phase::Open | Phase::Disorder);
-        if self.board.lost() > 0 && (calm || self.phase == Phase::Reducing) {
+        if self.scoreboard.lost() > 0 && (calm || self.phase == Phase::Reducing) {
             self.begin_recovery(ack.now, ack.ece, in_flight, delivered, cc);
             outcome.recovery_began = true;
             outcome.reduced |= calm;
         } else if !ack.ece || !self.una().after(self.recover) {
             // No echo, or one of the congestion that was responded to already.
-        } else if calm && !self.setup.exact_ecn {
+        } else if calm && !self.config.exact_ecn {
             // RFC 3168 §6.1.2, with PRR (RFC 9937 §4).
             cc.congested(Cause::EcnEcho, in_flight, ack.now);
             self.prr = Prr::start(self.recovery_flight(delivered), cc.slow_start_threshold());
@@ -84,30 +84,32 @@ impl Flight {
             self.recover = self.next();
             self.undo.finish();
             outcome.reduced = true;
-        } else if self.setup.exact_ecn {
+        } else if self.config.exact_ecn {
             // Congestion control hears of the mark with the delivery; here only CWR, once per window (RFC 8257 §3.3).
             self.recover = self.next();
             outcome.reduced = true;
         }
-        if verdict == Verdict::Repaired {
+        if verdict == ProbeVerdict::Repaired {
             outcome.probe_repaired = true;
             if matches!(self.phase, Phase::Open | Phase::Disorder) {
                 outcome.reduced = true;
-                self.repaired_by_probe(ack.now, cc);
+                self.respond_to_probe_repair(ack.now, cc);
             }
         }
     }
 
     /// A probe has repaired a loss: "a congestion control response equivalent to a fast recovery" (RFC 8985 §7.4.2), with
     /// nothing left to recover.
-    pub(super) fn repaired_by_probe<C: CongestionControl>(&mut self, now: Instant, cc: &mut C) {
+    pub(super) fn respond_to_probe_repair<C: CongestionControl>(&mut self, now: Instant, cc: &mut C) {
         cc.congested(Cause::Loss, self.in_flight().max(self.probe.in_flight()), now);
         cc.recovered(now);
     }
 
     /// RecoverFS (RFC 9937 §6.1) when an acknowledgement has just delivered `delivered` bytes.
     fn recovery_flight(&self, delivered: u32) -> u32 {
-        (self.board.outstanding() - self.board.sacked()).saturating_sub(self.duplicated).saturating_add(delivered)
+        (self.scoreboard.outstanding() - self.scoreboard.sacked())
+            .saturating_sub(self.duplicated)
+            .saturating_add(delivered)
     }
 
     /// Fast recovery begins. `in_flight` is what was in flight before the loss was found, `delivered` what the

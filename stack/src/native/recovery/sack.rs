@@ -9,7 +9,7 @@ const HISTORY: u32 = 1 << 30;
 
 /// The blocks of one acknowledgement, validated.
 #[derive(Debug, Default, Clone, Copy)]
-pub(super) struct Blocks {
+pub(super) struct SackReport {
     /// What the receiver got twice: the first block, if it lies below the acknowledgement number or within the second
     /// (RFC 2883 §4).
     pub(super) duplicate: Option<(Seq, Seq)>,
@@ -17,14 +17,14 @@ pub(super) struct Blocks {
     blocks: [(Seq, Seq); BLOCKS],
     count: usize,
     /// Blocks that were ignored because they cannot be.
-    pub(super) nonsense: u8,
+    pub(super) invalid_blocks: u8,
 }
 
-impl Blocks {
+impl SackReport {
     /// Reads the blocks that came with the acknowledgement number `ack` while `una` (which may be later) and `next` are
     /// SND.UNA and SND.NXT. More than four are not looked at.
     pub(super) fn read(sack: &[(Seq, Seq)], ack: Seq, una: Seq, next: Seq) -> Self {
-        let mut read = Blocks::default();
+        let mut read = SackReport::default();
         for (index, &(start, end)) in sack.iter().take(BLOCKS).enumerate() {
             let possible = start.before(end) && end - start <= HISTORY && !end.after(next);
             let reported = index == 0
@@ -39,7 +39,7 @@ impl Blocks {
                 // What begins at SND.UNA itself would have been acknowledged cumulatively.
                 read.insert(start, end);
             } else if !possible || end.after(una) {
-                read.nonsense += 1;
+                read.invalid_blocks += 1;
             }
         }
         read
@@ -74,9 +74,9 @@ mod tests {
 
     fn read(sack: &[Plain], ack: u32) -> (Option<Plain>, Vec<Plain>, u8) {
         let sack: Vec<_> = sack.iter().map(|&(start, end)| (Seq(start), Seq(end))).collect();
-        let read = Blocks::read(&sack, Seq(ack), Seq(4000), Seq(9000));
+        let read = SackReport::read(&sack, Seq(ack), Seq(4000), Seq(9000));
         let plain = |(start, end): (Seq, Seq)| (start.0, end.0);
-        (read.duplicate.map(plain), read.iter().map(plain).collect(), read.nonsense)
+        (read.duplicate.map(plain), read.iter().map(plain).collect(), read.invalid_blocks)
     }
 
     #[test]

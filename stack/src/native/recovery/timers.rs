@@ -27,21 +27,21 @@ fn after(base: Instant, nanos: u64) -> Instant {
 impl Flight {
     fn timer(&self, rtt: &RttEstimator, path: &Path, limits: &Limits) -> Option<(Timer, Instant)> {
         if self.is_empty() {
-            return self.linger(rtt, path, limits);
+            return self.settle_timer(rtt, path, limits);
         }
         let rto = after(self.rto_base, path::time_out(rtt, path, limits));
         if let Some(reordering) = self.rack.deadline().filter(|&at| at <= rto) {
             return Some((Timer::Reordering, reordering));
         }
         // RFC 8985 §7.2: not in a recovery, nor when something was acknowledged selectively.
-        let probing = self.setup.sack
+        let probing = self.config.sack
             && matches!(self.phase, Phase::Open | Phase::Reducing)
-            && self.board.sacked() == 0
+            && self.scoreboard.sacked() == 0
             && rtt.has_sample()
             && self.rack.deadline().is_none()
             && self.probe.may_be_sent();
         if probing {
-            let probe = after(self.probe_base, probe::time_out(rtt, path, limits, &self.board));
+            let probe = after(self.probe_base, probe::time_out(rtt, path, limits, &self.scoreboard));
             return Some((Timer::Probe, probe.min(rto)));
         }
         Some((Timer::Retransmission, rto))
@@ -49,8 +49,8 @@ impl Flight {
 
     /// What an empty flight waits for.
     #[cold]
-    fn linger(&self, rtt: &RttEstimator, path: &Path, limits: &Limits) -> Option<(Timer, Instant)> {
-        let patience = probe::time_out(rtt, path, limits, &self.board);
+    fn settle_timer(&self, rtt: &RttEstimator, path: &Path, limits: &Limits) -> Option<(Timer, Instant)> {
+        let patience = probe::time_out(rtt, path, limits, &self.scoreboard);
         (!self.is_quiet()).then(|| (Timer::Linger, after(self.rto_base, patience)))
     }
 
@@ -58,7 +58,7 @@ impl Flight {
     /// was sent or acknowledged, and after it has expired.
     #[inline]
     pub(crate) fn deadline(&self, rtt: &RttEstimator, path: &Path, limits: &Limits) -> Option<Instant> {
-        if !self.stained && !rtt.consults_path() && self.board.is_one_segment() {
+        if !self.disturbed && !rtt.consults_path() && self.scoreboard.is_one_segment() {
             // The common case. A probe would be due after the time-out, because a lone segment's acknowledgement may be
             // held back for as long as the floor.
             let rto = after(self.rto_base, path::time_out(rtt, path, limits));
@@ -81,12 +81,12 @@ impl Flight {
     ) -> Expired {
         let due = self.timer(rtt, path, limits).filter(|&(_, at)| at <= now);
         let Some((timer, _)) = due else { return Expired::Nothing };
-        self.stained = true;
+        self.disturbed = true;
         match timer {
             Timer::Reordering => self.expire_reordering(now, rtt, path, cc),
             Timer::Probe => self.send_probe(now, unsent),
             Timer::Retransmission => self.time_out(now, rtt, path, cc, limits),
-            Timer::Linger => self.settle(now, cc),
+            Timer::Linger => self.presume_settled(now, cc),
         }
     }
 
@@ -100,7 +100,7 @@ impl Flight {
     ) -> Expired {
         let in_flight = self.in_flight();
         let recovering = matches!(self.phase, Phase::Recovery | Phase::Loss);
-        let found = self.rack.detect(&mut self.board, now, recovering, path, rtt);
+        let found = self.rack.detect(&mut self.scoreboard, now, recovering, path, rtt);
         if found.lost == 0 {
             return Expired::Nothing;
         }
@@ -116,14 +116,14 @@ impl Flight {
 
     /// RFC 8985 §7.3.
     fn send_probe(&mut self, now: Instant, unsent: bool) -> Expired {
-        self.probe.due(self.in_flight(), self.board.is_one_segment(), self.probe_base);
+        self.probe.due(self.in_flight(), self.scoreboard.is_one_segment(), self.probe_base);
         self.rto_base = now;
         Expired::Probe(if unsent { None } else { self.last_segment() })
     }
 
     /// The segment that ends at SND.NXT.
     fn last_segment(&self) -> Option<(Seq, u32)> {
-        let last = self.board.last()?;
+        let last = self.scoreboard.last()?;
         let len = if last.is_one_segment() { last.len } else { (last.len - 1) % self.mss() + 1 };
         Some((last.end() - len, len))
     }
@@ -150,18 +150,18 @@ impl Flight {
         // RFC 2018 §8 has the sender forget what was acknowledged selectively. That costs a window of needless
         // retransmissions, so it is done when the receiver has shown that it discarded some, by not acknowledging it
         // cumulatively when nothing was missing before it, or when the retransmission did not help.
-        let discarded = self.board.first().is_some_and(|first| first.is_sacked());
-        let reneged = (discarded || again) && self.board.sacked() > 0;
+        let discarded = self.scoreboard.first().is_some_and(|first| first.is_sacked());
+        let reneged = (discarded || again) && self.scoreboard.sacked() > 0;
         if reneged {
-            self.board.forget_sacks();
+            self.scoreboard.forget_sacks();
         }
-        let everything = reneged || again || !self.setup.sack;
+        let everything = reneged || again || !self.config.sack;
         let recovering = matches!(was, Phase::Recovery | Phase::Loss);
         let lost = if everything {
             self.rack.forget();
-            self.board.time_out(|_| true)
+            self.scoreboard.time_out(|_| true)
         } else {
-            self.rack.time_out(&mut self.board, now, recovering, path, rtt)
+            self.rack.time_out(&mut self.scoreboard, now, recovering, path, rtt)
         };
         if !again {
             // RFC 5681 §3.1: the threshold is held when the same segment times out again, and the window is one segment.
@@ -184,11 +184,11 @@ impl Flight {
     }
 
     /// Nothing is in flight, and no more reports are expected.
-    fn settle<C: CongestionControl>(&mut self, now: Instant, cc: &mut C) -> Expired {
+    fn presume_settled<C: CongestionControl>(&mut self, now: Instant, cc: &mut C) -> Expired {
         self.undo.finish();
         let reduced = self.probe.abandon();
         if reduced {
-            self.repaired_by_probe(now, cc);
+            self.respond_to_probe_repair(now, cc);
         }
         Expired::Settled { reduced }
     }

@@ -1,11 +1,11 @@
 //! Reductions that proved unnecessary: Eifel (RFC 3522, RFC 4015), F-RTO (RFC 5682), and reports of duplicates (RFC 3708).
 
-use super::acknowledge::News;
+use super::acknowledge::AckSummary;
 use super::flight::{Flight, Phase};
 use super::path::Path;
-use super::probe::Verdict;
+use super::probe::ProbeVerdict;
 use super::rack::timestamp_before;
-use super::sack::Blocks;
+use super::sack::SackReport;
 use super::{Acknowledgement, CongestionControl, Evidence, Outcome, Seq, Undone};
 
 /// What must be known of a recovery to find out whether it was needless.
@@ -124,19 +124,19 @@ pub(super) enum ForwardRto {
 impl Flight {
     /// Looks for evidence that a reduction was needless, and takes it back.
     #[expect(clippy::too_many_arguments, reason = "one step of examine, which it keeps readable")]
-    pub(super) fn reconsider<C: CongestionControl>(
+    pub(super) fn detect_spurious<C: CongestionControl>(
         &mut self,
         ack: &Acknowledgement,
-        blocks: &Blocks,
-        news: &News,
-        verdict: Verdict,
+        blocks: &SackReport,
+        summary: &AckSummary,
+        verdict: ProbeVerdict,
         path: &mut Path,
         cc: &mut C,
         outcome: &mut Outcome,
     ) {
         let mut evidence = None;
         if let Some((start, end)) = blocks.duplicate
-            && verdict != Verdict::Needless
+            && verdict != ProbeVerdict::Needless
             && self.undo.covers(start, end)
         {
             if !self.undo.is_for_time_out() {
@@ -158,25 +158,25 @@ impl Flight {
                 evidence = Some(Evidence::Timestamp);
             }
         }
-        if self.phase == Phase::Loss && self.time_out_was_spurious(ack, news, outcome) {
+        if self.phase == Phase::Loss && self.time_out_was_spurious(ack, summary, outcome) {
             evidence = evidence.or(Some(Evidence::ForwardRto));
         }
         if let Some(evidence) = evidence {
             let time_out = self.undo.is_for_time_out();
-            self.take_back(time_out, path, cc);
+            self.undo_reduction(time_out, path, cc);
             outcome.undone = Some(Undone { time_out, evidence });
         }
     }
 
     /// The algorithm of RFC 5682, §3.1 with SACK and §2.1 without. Returns whether the time-out is declared spurious.
-    fn time_out_was_spurious(&mut self, ack: &Acknowledgement, news: &News, outcome: &Outcome) -> bool {
+    fn time_out_was_spurious(&mut self, ack: &Acknowledgement, summary: &AckSummary, outcome: &Outcome) -> bool {
         match self.forward_rto {
             ForwardRto::Off => false,
             ForwardRto::First { retransmitted } => {
                 if outcome.acknowledged == 0 {
                     // Beyond the RFC, which waits here: data sent before the time-out and only now acknowledged
                     // selectively says the same as it does in step 3.
-                    return news.original > 0 && !self.rack.forward().after(self.recover);
+                    return summary.original > 0 && !self.rack.forward().after(self.recover);
                 }
                 let whole = retransmitted.is_some_and(|end| self.una().at_or_after(end));
                 if whole && self.una().before(self.recover) && ack.unsent {
@@ -189,20 +189,21 @@ impl Flight {
                 false
             }
             ForwardRto::Second { sent } => {
-                let beyond = self.una().after(sent) || self.board.highest_sacked().is_some_and(|end| end.after(sent));
+                let beyond =
+                    self.una().after(sent) || self.scoreboard.highest_sacked().is_some_and(|end| end.after(sent));
                 if beyond || outcome.duplicate {
                     // Step 3a.
                     self.forward_rto = ForwardRto::Off;
                     return false;
                 }
                 // Step 3b.
-                news.original > 0
+                summary.original > 0
             }
         }
     }
 
     /// Takes back the last reduction.
-    fn take_back<C: CongestionControl>(&mut self, time_out: bool, path: &mut Path, cc: &mut C) {
+    fn undo_reduction<C: CongestionControl>(&mut self, time_out: bool, path: &mut Path, cc: &mut C) {
         cc.undo();
         self.undo.finish();
         if time_out {
@@ -210,7 +211,7 @@ impl Flight {
         }
         // Otherwise the recovery is over already.
         if matches!(self.phase, Phase::Recovery | Phase::Loss) {
-            self.board.forgive();
+            self.scoreboard.unmark_lost();
             // The retransmissions, later than all that is in flight, must not make it appear lost.
             self.rack.forget();
             self.forward_rto = ForwardRto::Off;
@@ -218,7 +219,7 @@ impl Flight {
             self.duplicates = 0;
             self.duplicated = 0;
             self.recover = self.una();
-            self.phase = self.calm();
+            self.phase = self.open_or_disorder();
         }
     }
 }

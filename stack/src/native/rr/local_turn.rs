@@ -5,46 +5,46 @@ use crate::congestion::CongestionControl;
 use crate::egress::{ETHERNET, Egress};
 use crate::native::NativeEngine;
 use crate::native::connection::Shared;
-use crate::native::fast_path::established::dress;
+use crate::native::fast_path::established::prepend_headers;
 use crate::native::segment::header::Control;
-use crate::native::tcb::Block;
+use crate::native::tcb::Tcb;
 use linerate_bypass::time::Instant;
 use linerate_bypass::{Nic, Packet};
 
-impl Block {
+impl Tcb {
     /// Whether an answer of `len` bytes may go out as one segment.
     #[inline(always)]
-    fn lets_through(&self, len: u32) -> bool {
+    fn fits_one_segment(&self, len: u32) -> bool {
         let mss = u32::from(self.mss);
         // With room for another segment the congestion window is not what limits it (RFC 9438 §5.8), and need not be told.
         len <= mss && len + mss <= self.cwnd && len <= self.snd_wnd
     }
 }
 
-/// Makes `link` right for now, which was right `at` that time, if it is known how to reach the peer of `block`.
+/// Makes `link` right for now, which was right `at` that time, if it is known how to reach the peer of `tcb`.
 #[inline(always)]
-fn renew<N: Nic>(
+fn refresh_link<N: Nic>(
     (link, at): (&mut [u8; ETHERNET], &mut u32),
-    block: &Block,
+    tcb: &Tcb,
     egress: &mut Egress<N>,
     now: Instant,
 ) -> Option<()> {
     if *at != egress.link_epoch() {
-        *link = *egress.link_header(block.tuple.remote_v6().to_bits(), now)?;
+        *link = *egress.link_header(tcb.tuple.remote_v6().to_bits(), now)?;
         *at = egress.link_epoch();
     }
     Some(())
 }
 
 impl<P> Shared<P> {
-    /// The connection of `block`, in `slot`, has answered the peer's turn by `len` bytes.
+    /// The connection of `tcb`, in `slot`, has answered the peer's turn by `len` bytes.
     #[inline(always)]
-    fn turn_taken(&mut self, slot: u32, block: &mut Block, len: u32) {
-        self.exchanges.ours -= 1;
-        block.nxt += len;
-        block.rcv_acked = block.rcv_nxt;
-        block.retransmit_at = self.soonest[usize::from(block.rtt.consults_path())];
-        self.arm_for(slot, block, block.retransmit_at);
+    fn note_response_sent(&mut self, slot: u32, tcb: &mut Tcb, len: u32) {
+        self.rr.ours -= 1;
+        tcb.nxt += len;
+        tcb.rcv_acked = tcb.rcv_nxt;
+        tcb.retransmit_at = self.earliest_rto[usize::from(tcb.rtt.consults_path())];
+        self.arm_for(slot, tcb, tcb.retransmit_at);
     }
 }
 
@@ -52,19 +52,19 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     /// Answers the peer's turn of the connection in `slot`: with what the service has written, `WRITTEN`, if it has consumed all
     /// that was received; otherwise with what was received. Returns how many bytes that were; `None` when nothing has changed.
     #[inline(always)]
-    pub(crate) fn answer_turn<const WRITTEN: bool, N: Nic<Packet = P>>(
+    pub(crate) fn rr_respond<const WRITTEN: bool, N: Nic<Packet = P>>(
         &mut self,
         slot: u32,
         egress: &mut Egress<N>,
         now: Instant,
     ) -> Option<usize> {
         let is_low = self.shared.is_low();
-        let block = self.blocks.get_mut(slot as usize)?;
-        let exchange = self.shared.exchanges.of_mut(block)?;
-        let Turn::Ours(ours) = &mut exchange.turn else { return None };
+        let tcb = self.tcbs.get_mut(slot as usize)?;
+        let rr = self.shared.rr.of_mut(tcb)?;
+        let Turn::Ours(ours) = &mut rr.turn else { return None };
         let (packet, other, len) = match WRITTEN {
-            true => (&mut ours.written, &ours.received, block.unsent),
-            false => (&mut ours.received, &ours.written, block.received),
+            true => (&mut ours.written, &ours.received, tcb.unsent),
+            false => (&mut ours.received, &ours.written, tcb.received),
         };
         let packet = packet.as_mut()?;
         // The segment came in this turn of the worker, or the exchange would have been settled.
@@ -72,36 +72,35 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         let settings = &self.shared.settings;
         if other.is_some()
             || WRITTEN && (ours.reserved > 0 || len == 0)
-            || !settings.only_headers
-            || !block.lets_through(len)
+            || !settings.headers_only
+            || !tcb.fits_one_segment(len)
             || egress.room() == 0
         {
             return None;
         }
-        renew((&mut exchange.link, &mut exchange.link_epoch), block, egress, now)?;
-        let window = block.offer_all(is_low)?;
-        let (link, milliseconds) = (&exchange.link, self.shared.milliseconds);
-        let kept = dress(packet, block, len, Control::PSH, window, link, settings.offload, milliseconds)?;
-        let Turn::Ours(Ours { received, written, .. }) = std::mem::replace(&mut exchange.turn, Turn::Theirs(kept))
-        else {
+        refresh_link((&mut rr.link, &mut rr.link_epoch), tcb, egress, now)?;
+        let window = tcb.offer_whole_window(is_low)?;
+        let (link, milliseconds) = (&rr.link, self.shared.milliseconds);
+        let kept = prepend_headers(packet, tcb, len, Control::PSH, window, link, settings.offload, milliseconds)?;
+        let Turn::Ours(Ours { received, written, .. }) = std::mem::replace(&mut rr.turn, Turn::Theirs(kept)) else {
             return None;
         };
-        exchange.sent_at = now;
+        rr.sent_at = now;
         egress.send_frame(if WRITTEN { written? } else { received? });
         if WRITTEN {
-            self.shared.pinned.queued -= 1;
-            block.unsent = 0;
+            self.shared.mbufs_held.queued -= 1;
+            tcb.unsent = 0;
         } else {
-            block.received = 0;
+            tcb.received = 0;
         }
-        self.shared.turn_taken(slot, block, len);
+        self.shared.note_response_sent(slot, tcb, len);
         Some(len as usize)
     }
 
     /// Answers the peer's turn of the connection in `slot`, if the first `request` bytes are all that was received, with `len`
     /// bytes, which `write` writes where the request was. Otherwise it gives `write` back, and the request is still there.
     #[inline(always)]
-    pub(crate) fn answer_in_place<N: Nic<Packet = P>, W: FnOnce(&mut [u8])>(
+    pub(crate) fn rr_respond_in_place<N: Nic<Packet = P>, W: FnOnce(&mut [u8])>(
         &mut self,
         slot: u32,
         (request, len): (usize, usize),
@@ -110,65 +109,64 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         now: Instant,
     ) -> Result<(), W> {
         let is_low = self.shared.is_low();
-        let Some(block) = self.blocks.get_mut(slot as usize) else { return Err(write) };
-        let Some(exchange) = self.shared.exchanges.of_mut(block) else { return Err(write) };
-        let Turn::Ours(ours) = &mut exchange.turn else { return Err(write) };
+        let Some(tcb) = self.tcbs.get_mut(slot as usize) else { return Err(write) };
+        let Some(rr) = self.shared.rr.of_mut(tcb) else { return Err(write) };
+        let Turn::Ours(ours) = &mut rr.turn else { return Err(write) };
         let (Some(packet), None) = (&mut ours.received, &ours.written) else { return Err(write) };
         debug_assert_eq!(now, self.shared.now);
         let settings = &self.shared.settings;
         let size = u32::try_from(len).unwrap_or(u32::MAX);
-        if request < block.received as usize
+        if request < tcb.received as usize
             || len == 0
-            || !settings.only_headers
-            || !block.lets_through(size)
+            || !settings.headers_only
+            || !tcb.fits_one_segment(size)
             || egress.room() == 0
-            || renew((&mut exchange.link, &mut exchange.link_epoch), block, egress, now).is_none()
+            || refresh_link((&mut rr.link, &mut rr.link_epoch), tcb, egress, now).is_none()
         {
             return Err(write);
         }
-        let Some(window) = block.offer_all(is_low) else { return Err(write) };
+        let Some(window) = tcb.offer_whole_window(is_low) else { return Err(write) };
         let Some(place) = packet.rewrite(len) else { return Err(write) };
         // From here on the request is consumed.
-        block.received = 0;
+        tcb.received = 0;
         write(place);
-        let (link, milliseconds) = (&exchange.link, self.shared.milliseconds);
-        let Some(kept) = dress(packet, block, size, Control::PSH, window, link, settings.offload, milliseconds) else {
+        let (link, milliseconds) = (&rr.link, self.shared.milliseconds);
+        let Some(kept) = prepend_headers(packet, tcb, size, Control::PSH, window, link, settings.offload, milliseconds)
+        else {
             // It goes at the end of the turn.
             ours.written = ours.received.take();
-            self.shared.pinned.queued += 1;
-            block.unsent = size;
+            self.shared.mbufs_held.queued += 1;
+            tcb.unsent = size;
             return Ok(());
         };
-        if let Turn::Ours(Ours { received: Some(answer), .. }) =
-            std::mem::replace(&mut exchange.turn, Turn::Theirs(kept))
-        {
+        if let Turn::Ours(Ours { received: Some(answer), .. }) = std::mem::replace(&mut rr.turn, Turn::Theirs(kept)) {
             egress.send_frame(answer);
         }
-        exchange.sent_at = now;
-        self.shared.turn_taken(slot, block, size);
+        rr.sent_at = now;
+        self.shared.note_response_sent(slot, tcb, size);
         Ok(())
     }
 
     /// Drops the first `n` bytes received in the exchange of the connection in `slot`, or all. Returns whether it has one.
     #[inline(always)]
-    pub(crate) fn consume_turn(&mut self, slot: u32, n: usize) -> bool {
-        let Some(block) = self.blocks.get_mut(slot as usize) else { return false };
-        let Some(exchange) = self.shared.exchanges.of_mut(block) else { return false };
-        let Turn::Ours(ours) = &mut exchange.turn else { return true };
-        if n >= block.received as usize {
+    pub(crate) fn rr_consume(&mut self, slot: u32, n: usize) -> bool {
+        let Some(tcb) = self.tcbs.get_mut(slot as usize) else { return false };
+        let Some(rr) = self.shared.rr.of_mut(tcb) else { return false };
+        let Turn::Ours(ours) = &mut rr.turn else { return true };
+        if n >= tcb.received as usize {
             let Some(mut packet) = ours.received.take() else { return true };
-            block.received = 0;
+            tcb.received = 0;
             // Nobody reads it any more, and it is near: the answer may be written there.
             if ours.written.is_none() && packet.trim(packet.len()) {
                 ours.written = Some(packet);
-                self.shared.pinned.queued += 1;
+                self.shared.mbufs_held.queued += 1;
             } else {
-                self.shared.pinned.all -= 1;
+                self.shared.mbufs_held.all -= 1;
             }
         } else if let Some(packet) = &mut ours.received
             && packet.adjust(n)
         {
-            block.received -= n as u32;
+            tcb.received -= n as u32;
         }
         true
     }
@@ -176,11 +174,11 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     /// Makes a place of up to `max` bytes at the end of the answer that is written in the exchange of the connection in `slot`.
     /// Returns how many it has: none if there is no exchange, if it is not our turn, or if it is not as simple as that.
     #[inline(always)]
-    pub(crate) fn extend_answer<N: Nic<Packet = P>>(&mut self, slot: u32, max: usize, egress: &mut Egress<N>) -> usize {
-        let Some(block) = self.blocks.get_mut(slot as usize) else { return 0 };
-        let Some(exchange) = self.shared.exchanges.of_mut(block) else { return 0 };
-        let Turn::Ours(ours) = &mut exchange.turn else { return 0 };
-        let n = max.min(usize::from(block.mss).saturating_sub(block.unsent as usize));
+    pub(crate) fn rr_reserve<N: Nic<Packet = P>>(&mut self, slot: u32, max: usize, egress: &mut Egress<N>) -> usize {
+        let Some(tcb) = self.tcbs.get_mut(slot as usize) else { return 0 };
+        let Some(rr) = self.shared.rr.of_mut(tcb) else { return 0 };
+        let Turn::Ours(ours) = &mut rr.turn else { return 0 };
+        let n = max.min(usize::from(tcb.mss).saturating_sub(tcb.unsent as usize));
         if n == 0 || ours.reserved > 0 {
             return 0;
         }
@@ -195,7 +193,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
                 return 0;
             }
             ours.written = Some(packet);
-            self.shared.pinned.queue(1);
+            self.shared.mbufs_held.queue(1);
         }
         ours.reserved = n as u32;
         n
@@ -203,9 +201,9 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
 
     /// The last `n` bytes of the answer that is written in the exchange of the connection in `slot`.
     #[inline(always)]
-    pub(crate) fn end_of_answer(&mut self, slot: u32, n: usize) -> Option<&mut [u8]> {
-        let block = self.blocks.get(slot as usize)?;
-        let Turn::Ours(ours) = &mut self.shared.exchanges.of_mut(block)?.turn else { return None };
+    pub(crate) fn rr_reserved_mut(&mut self, slot: u32, n: usize) -> Option<&mut [u8]> {
+        let tcb = self.tcbs.get(slot as usize)?;
+        let Turn::Ours(ours) = &mut self.shared.rr.of_mut(tcb)?.turn else { return None };
         let data = ours.written.as_mut()?.data_mut()?;
         let at = data.len().checked_sub(n)?;
         data.get_mut(at..)
@@ -218,10 +216,10 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     ///
     /// If that is more than was reserved.
     #[inline(always)]
-    pub(crate) fn commit_answer(&mut self, slot: u32, n: usize) -> bool {
-        let Some(block) = self.blocks.get_mut(slot as usize) else { return false };
-        let Some(exchange) = self.shared.exchanges.of_mut(block) else { return false };
-        let Turn::Ours(ours) = &mut exchange.turn else { return false };
+    pub(crate) fn rr_commit(&mut self, slot: u32, n: usize) -> bool {
+        let Some(tcb) = self.tcbs.get_mut(slot as usize) else { return false };
+        let Some(rr) = self.shared.rr.of_mut(tcb) else { return false };
+        let Turn::Ours(ours) = &mut rr.turn else { return false };
         let Some(packet) = &mut ours.written else { return false };
         let reserved = std::mem::take(&mut ours.reserved) as usize;
         assert!(n <= reserved, "{n} bytes committed of a place of {reserved}");
@@ -229,7 +227,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
             // Within the packet's one segment.
             let _ = packet.trim(reserved - n);
         }
-        block.unsent += n as u32;
+        tcb.unsent += n as u32;
         true
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! As long as that is all that happens, what is on its way is at most one packet that the service has not answered and one
 //! that the peer has not, and all that is to be known of them fits into one cache line. A connection that has come to this
-//! point gives its [`Buffers`](crate::native::tcb::conn_buffers::Buffers) back and has an [`Exchange`] instead; its next segment has to pass a
+//! point gives its [`ConnBuffers`](crate::native::tcb::conn_buffers::ConnBuffers) back and has an [`RrState`] instead; its next segment has to pass a
 //! few comparisons, and its answer needs no more than headers: either the packet that was received goes back, or the service
 //! consumes that and writes one of its own. Whatever else happens to it, whether a segment that is not its turn, a timer, or
 //! another operation, comes through [`connection`](crate::native::NativeEngine::connection), which makes it an ordinary connection
@@ -12,14 +12,14 @@ mod local_turn;
 mod peer_turn;
 
 use crate::egress::ETHERNET;
-use crate::native::connection::Pinned;
-use crate::native::tcb::{Block, NO_BUFFERS, State};
+use crate::native::connection::MbufsHeld;
+use crate::native::tcb::{NO_BUFFERS, State, Tcb};
 use linerate_bypass::time::Instant;
 use linerate_bypass::{Bytes, ConnId, Packet};
 use std::num::NonZeroUsize;
 
 /// Of a block's place of buffers: that it is the place of an exchange.
-const EXCHANGING: u32 = 1 << 31;
+const RR_BIT: u32 = 1 << 31;
 
 /// Whose turn it is, and what was last said.
 enum Turn<P> {
@@ -41,7 +41,7 @@ struct Ours<P> {
 
 /// What is on its way between two ends that take turns.
 #[repr(align(64))]
-pub(crate) struct Exchange<P> {
+pub(crate) struct RrState<P> {
     turn: Turn<P>,
     /// When we last had a turn.
     sent_at: Instant,
@@ -55,8 +55,8 @@ pub(crate) struct Exchange<P> {
 }
 
 /// All exchanges of a worker.
-pub(crate) struct Exchanges<P> {
-    places: Vec<Exchange<P>>,
+pub(crate) struct RrPool<P> {
+    places: Vec<RrState<P>>,
     spare: Vec<u32>,
     /// In how many it is our turn.
     ours: usize,
@@ -65,66 +65,66 @@ pub(crate) struct Exchanges<P> {
     told: bool,
 }
 
-const _: () = assert!(size_of::<Exchange<NonZeroUsize>>() == 64);
+const _: () = assert!(size_of::<RrState<NonZeroUsize>>() == 64);
 
-impl Block {
+impl Tcb {
     /// Whether the connection has an exchange instead of buffers.
     #[inline(always)]
-    pub fn is_exchanging(&self) -> bool {
-        self.buffers >= EXCHANGING && self.buffers != NO_BUFFERS
+    pub fn in_rr_mode(&self) -> bool {
+        self.buffers >= RR_BIT && self.buffers != NO_BUFFERS
     }
 }
 
-impl<P> Exchanges<P> {
+impl<P> RrPool<P> {
     pub fn new() -> Self {
-        Exchanges { places: Vec::new(), spare: Vec::new(), ours: 0, news: Vec::new(), told: false }
+        RrPool { places: Vec::new(), spare: Vec::new(), ours: 0, news: Vec::new(), told: false }
     }
 
-    /// The exchange of `block`, if it has one.
+    /// The exchange of `tcb`, if it has one.
     #[inline(always)]
-    pub fn of(&self, block: &Block) -> Option<&Exchange<P>> {
+    pub fn of(&self, tcb: &Tcb) -> Option<&RrState<P>> {
         // No vector is long enough to have a place that is that of buffers, or none, without the bit.
-        self.places.get((block.buffers ^ EXCHANGING) as usize)
+        self.places.get((tcb.buffers ^ RR_BIT) as usize)
     }
 
-    /// The exchange of `block`, if it has one.
+    /// The exchange of `tcb`, if it has one.
     #[inline(always)]
-    fn of_mut(&mut self, block: &Block) -> Option<&mut Exchange<P>> {
-        self.places.get_mut((block.buffers ^ EXCHANGING) as usize)
+    fn of_mut(&mut self, tcb: &Tcb) -> Option<&mut RrState<P>> {
+        self.places.get_mut((tcb.buffers ^ RR_BIT) as usize)
     }
 
-    /// Gives `block`, which has no buffers, an exchange in which `sent` has just been sent.
-    fn begin(&mut self, block: &mut Block, sent: Bytes, now: Instant) {
-        debug_assert!(!block.has_buffers());
-        let exchange = Exchange {
+    /// Gives `tcb`, which has no buffers, an exchange in which `sent` has just been sent.
+    fn begin(&mut self, tcb: &mut Tcb, sent: Bytes, now: Instant) {
+        debug_assert!(!tcb.has_buffers());
+        let rr = RrState {
             turn: Turn::Theirs(sent),
             sent_at: now,
             turns: 0,
-            window: (block.snd_wnd >> block.snd_scale()).min(65_535) as u16,
+            window: (tcb.snd_wnd >> tcb.snd_scale()).min(65_535) as u16,
             link: [0; ETHERNET],
             link_epoch: 0,
         };
         let place = match self.spare.pop() {
             Some(place) => {
-                self.places[place as usize] = exchange;
+                self.places[place as usize] = rr;
                 place
             }
             None => {
-                self.places.push(exchange);
+                self.places.push(rr);
                 self.places.len() as u32 - 1
             }
         };
-        block.buffers = place | EXCHANGING;
+        tcb.buffers = place | RR_BIT;
     }
 
-    /// Takes the exchange of `block` back. Returns whose turn it was, and when we last had one.
-    fn end(&mut self, block: &mut Block) -> Option<(Turn<P>, Instant)> {
-        let exchange = self.of_mut(block)?;
+    /// Takes the exchange of `tcb` back. Returns whose turn it was, and when we last had one.
+    fn end(&mut self, tcb: &mut Tcb) -> Option<(Turn<P>, Instant)> {
+        let rr = self.of_mut(tcb)?;
         let nothing = Turn::Theirs(Bytes::default());
-        let was = (std::mem::replace(&mut exchange.turn, nothing), exchange.sent_at);
+        let was = (std::mem::replace(&mut rr.turn, nothing), rr.sent_at);
         self.ours -= usize::from(matches!(was.0, Turn::Ours(_)));
-        self.spare.push(block.buffers ^ EXCHANGING);
-        block.buffers = NO_BUFFERS;
+        self.spare.push(tcb.buffers ^ RR_BIT);
+        tcb.buffers = NO_BUFFERS;
         Some(was)
     }
 
@@ -158,35 +158,35 @@ impl<P> Exchanges<P> {
     }
 }
 
-impl<P: Packet> Exchanges<P> {
-    /// The first bytes received on the connection of `block`, if it has an exchange.
-    pub fn peek(&self, block: &Block) -> Option<&[u8]> {
-        match &self.of(block)?.turn {
+impl<P: Packet> RrPool<P> {
+    /// The first bytes received on the connection of `tcb`, if it has an exchange.
+    pub fn peek(&self, tcb: &Tcb) -> Option<&[u8]> {
+        match &self.of(tcb)?.turn {
             Turn::Ours(ours) => Some(ours.received.as_ref().map_or(&[], Packet::data)),
             Turn::Theirs(_) => None,
         }
     }
 
-    /// Checks that the exchange of `block`, if it has one, is what the block says; returns the packets that it holds, and
+    /// Checks that the exchange of `tcb`, if it has one, is what the block says; returns the packets that it holds, and
     /// whether it is our turn.
     ///
     /// # Panics
     ///
     /// If something does not agree.
-    pub fn assert_consistent(&self, block: &Block) -> Option<(Pinned, bool)> {
-        let exchange = self.of(block)?;
-        assert!(block.state == State::Established, "takes no turns: {block:?}");
+    pub fn assert_consistent(&self, tcb: &Tcb) -> Option<(MbufsHeld, bool)> {
+        let rr = self.of(tcb)?;
+        assert!(tcb.state == State::Established, "takes no turns: {tcb:?}");
         let len = |packet: &Option<P>| packet.as_ref().map_or(0, |packet| packet.len() as u32);
-        let (lens, pinned) = match &exchange.turn {
+        let (lens, mbufs_held) = match &rr.turn {
             Turn::Ours(Ours { received, written, reserved }) => {
                 let queued = usize::from(written.is_some());
-                let pinned = Pinned { all: usize::from(received.is_some()) + queued, queued };
-                ([len(received), len(written) - reserved, 0], pinned)
+                let mbufs_held = MbufsHeld { all: usize::from(received.is_some()) + queued, queued };
+                ([len(received), len(written) - reserved, 0], mbufs_held)
             }
-            Turn::Theirs(bytes) => ([0, 0, bytes.len() as u32], Pinned { all: 1, queued: 0 }),
+            Turn::Theirs(bytes) => ([0, 0, bytes.len() as u32], MbufsHeld { all: 1, queued: 0 }),
         };
-        assert_eq!(lens, [block.received, block.unsent, block.outstanding()], "{block:?}");
-        Some((pinned, matches!(exchange.turn, Turn::Ours(_))))
+        assert_eq!(lens, [tcb.received, tcb.unsent, tcb.outstanding()], "{tcb:?}");
+        Some((mbufs_held, matches!(rr.turn, Turn::Ours(_))))
     }
 
     /// Panics unless there are as many as `owned` and those that are spare, and it is our turn in `ours`.

@@ -1,23 +1,23 @@
 //! Turns are taken, and connections begin and cease to take them.
 
-use super::{Exchange, Ours, Turn};
+use super::{Ours, RrState, Turn};
 use crate::congestion::CongestionControl;
 use crate::demux::demux_fast::field;
 use crate::egress::Egress;
 use crate::engine::Head;
 use crate::fast_paths::FastPath;
 use crate::native::NativeEngine;
-use crate::native::fast_path::established::take_window;
-use crate::native::tcb::{Block, Flags};
+use crate::native::fast_path::established::update_snd_window;
+use crate::native::tcb::{Flags, Tcb};
 use crate::native::timers::tick::Tick;
 use linerate_bypass::time::Instant;
 use linerate_bypass::{Nic, Packet};
 
 /// Of how many round trips one is reported to what is known of the path.
-const REPORTED: u32 = 16;
+const PATH_SAMPLE_INTERVAL: u32 = 16;
 
 /// A segment that is the peer's turn.
-struct Arrival {
+struct PeerSegment {
     /// The length of its headers and of its payload.
     header: usize,
     len: u32,
@@ -35,13 +35,13 @@ impl<P> Ours<P> {
     }
 }
 
-impl<P: Packet> Exchange<P> {
-    /// What `packet` is, of the connection of `block` and with a TCP header of `N` bytes, if it is the peer's turn: the next
+impl<P: Packet> RrState<P> {
+    /// What `packet` is, of the connection of `tcb` and with a TCP header of `N` bytes, if it is the peer's turn: the next
     /// data in order, which acknowledge all that was sent, and nothing else.
     #[inline(always)]
-    fn next<const N: usize>(&self, block: &Block, head: &Head, packet: &P) -> Option<Arrival> {
+    fn next<const N: usize>(&self, tcb: &Tcb, head: &Head, packet: &P) -> Option<PeerSegment> {
         // First, so that the tuple, of which much is in registers, is done with.
-        if block.tuple != head.tuple {
+        if tcb.tuple != head.tuple {
             return None;
         }
         let data = packet.data();
@@ -51,19 +51,19 @@ impl<P: Packet> Exchange<P> {
         let flags_and_window = field(fixed, 12);
         // The length of the header, and the flags: an acknowledgement, and perhaps PSH (RFC 9293 §3.1).
         if flags_and_window >> 16 & !0x0008 != (N as u32) << 10 | 0x0010
-            || field(fixed, 4) != block.rcv_nxt.0
-            || field(fixed, 8) != block.nxt.0
-            || len.wrapping_sub(1) >= block.rcv_window()
+            || field(fixed, 4) != tcb.rcv_nxt.0
+            || field(fixed, 8) != tcb.nxt.0
+            || len.wrapping_sub(1) >= tcb.rcv_window()
             || packet.len() != data.len()
             || matches!(self.turn, Turn::Ours(_))
         {
             return None;
         }
-        let mut timestamp = block.ts_recent;
+        let mut timestamp = tcb.ts_recent;
         if N == 32 {
-            timestamp = block.newer(header.last_chunk()?)?;
+            timestamp = tcb.paws_ok(header.last_chunk()?)?;
         }
-        Some(Arrival { header: head.tcp + N, len, window: flags_and_window as u16, timestamp })
+        Some(PeerSegment { header: head.tcp + N, len, window: flags_and_window as u16, timestamp })
     }
 }
 
@@ -71,111 +71,111 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     /// Takes in a segment of the connection in `slot` if it is the peer's turn in an exchange: the next data in order, which
     /// acknowledge all that was sent. Otherwise gives it back; if the connection has an exchange, it has none any more.
     #[inline(always)]
-    pub(crate) fn take_turn(&mut self, slot: u32, head: &Head, packet: P, now: Instant) -> Option<P> {
-        let Some(block) = self.blocks.get(slot as usize) else { return Some(packet) };
-        if !block.is_exchanging() {
+    pub(crate) fn rr_receive(&mut self, slot: u32, head: &Head, packet: P, now: Instant) -> Option<P> {
+        let Some(tcb) = self.tcbs.get(slot as usize) else { return Some(packet) };
+        if !tcb.in_rr_mode() {
             return Some(packet);
         }
-        if block.flags.has(Flags::TIMESTAMPS) {
-            self.take_turn_as::<32>(slot, head, packet, now)
+        if tcb.flags.has(Flags::TIMESTAMPS) {
+            self.rr_receive_as::<32>(slot, head, packet, now)
         } else {
-            self.take_bare_turn(slot, head, packet, now)
+            self.rr_receive_without_timestamps(slot, head, packet, now)
         }
     }
 
-    /// [`take_turn`](Self::take_turn) without timestamps.
+    /// [`rr_receive`](Self::rr_receive) without timestamps.
     #[inline(never)]
-    fn take_bare_turn(&mut self, slot: u32, head: &Head, packet: P, now: Instant) -> Option<P> {
-        self.take_turn_as::<20>(slot, head, packet, now)
+    fn rr_receive_without_timestamps(&mut self, slot: u32, head: &Head, packet: P, now: Instant) -> Option<P> {
+        self.rr_receive_as::<20>(slot, head, packet, now)
     }
 
-    /// [`take_turn`](Self::take_turn) on a connection that has an exchange, with a TCP header of `N` bytes.
+    /// [`rr_receive`](Self::rr_receive) on a connection that has an exchange, with a TCP header of `N` bytes.
     #[inline(always)]
-    fn take_turn_as<const N: usize>(&mut self, slot: u32, head: &Head, mut packet: P, now: Instant) -> Option<P> {
-        let Some(block) = self.blocks.get_mut(slot as usize) else { return Some(packet) };
-        let Some(exchange) = self.shared.exchanges.of_mut(block) else { return Some(packet) };
-        let arrival = exchange.next::<N>(block, head, &packet);
-        let Some(arrival) = arrival.filter(|arrival| packet.adjust(arrival.header)) else {
-            self.settle(slot);
+    fn rr_receive_as<const N: usize>(&mut self, slot: u32, head: &Head, mut packet: P, now: Instant) -> Option<P> {
+        let Some(tcb) = self.tcbs.get_mut(slot as usize) else { return Some(packet) };
+        let Some(rr) = self.shared.rr.of_mut(tcb) else { return Some(packet) };
+        let segment = rr.next::<N>(tcb, head, &packet);
+        let Some(segment) = segment.filter(|segment| packet.adjust(segment.header)) else {
+            self.demote(slot);
             return Some(packet);
         };
-        let Arrival { len, window, timestamp, .. } = arrival;
+        let PeerSegment { len, window, timestamp, .. } = segment;
         // All before it has been acknowledged, so that it continues the last acknowledgement sent (RFC 7323 §4.3).
-        block.ts_recent = timestamp;
-        if window != exchange.window {
-            exchange.window = window;
-            take_window(slot, block, &mut self.cold, window);
+        tcb.ts_recent = timestamp;
+        if window != rr.window {
+            rr.window = window;
+            update_snd_window(slot, tcb, &mut self.cold, window);
         }
-        block.una = block.nxt;
-        block.retransmit_at = Tick::NONE;
-        block.rcv_nxt += len;
-        block.received = len;
-        exchange.turns = exchange.turns.wrapping_add(1);
-        let is_reported = exchange.turns % REPORTED == 0;
-        let sample = now.as_nanos().saturating_sub(exchange.sent_at.as_nanos());
-        block.rtt.sample_nanos(sample, 0);
+        tcb.una = tcb.nxt;
+        tcb.retransmit_at = Tick::NONE;
+        tcb.rcv_nxt += len;
+        tcb.received = len;
+        rr.turns = rr.turns.wrapping_add(1);
+        let is_reported = rr.turns % PATH_SAMPLE_INTERVAL == 0;
+        let sample = now.as_nanos().saturating_sub(rr.sent_at.as_nanos());
+        tcb.rtt.sample_nanos(sample, 0);
         // What was sent is let go of, and what has come is held instead.
-        if let Turn::Theirs(sent) = std::mem::replace(&mut exchange.turn, Turn::Ours(Ours::new(packet))) {
+        if let Turn::Theirs(sent) = std::mem::replace(&mut rr.turn, Turn::Ours(Ours::new(packet))) {
             drop(sent);
         }
-        self.shared.exchanges.ours += 1;
-        self.shared.exchanges.news.push(self.shared.id(slot, block));
+        self.shared.rr.ours += 1;
+        self.shared.rr.news.push(self.shared.id(slot, tcb));
         if is_reported {
-            self.report_turn(slot, sample, now);
+            self.report_rtt(slot, sample, now);
         }
         None
     }
 
     /// Takes in what a round trip of the connection in `slot` says of the path.
     #[inline(never)]
-    fn report_turn(&mut self, slot: u32, sample: u64, now: Instant) {
-        let (Some(block), Some(cold)) = (self.blocks.get_mut(slot as usize), self.cold.get_mut(slot as usize)) else {
+    fn report_rtt(&mut self, slot: u32, sample: u64, now: Instant) {
+        let (Some(tcb), Some(cold)) = (self.tcbs.get_mut(slot as usize), self.cold.get_mut(slot as usize)) else {
             return;
         };
         cold.path.measured_nanos(sample, now);
-        cold.path.advise(&mut block.rtt, &self.shared.settings.limits);
+        cold.path.advise(&mut tcb.rtt, &self.shared.settings.limits);
     }
 
     /// What the connection in `slot` has just sent is all that is on its way, and nothing else is the matter: from now on its
     /// ends take turns.
     #[inline(never)]
-    pub(crate) fn begin_turns(&mut self, slot: u32, now: Instant) {
-        let (Some(block), Some(cold)) = (self.blocks.get_mut(slot as usize), self.cold.get(slot as usize)) else {
+    pub(crate) fn promote(&mut self, slot: u32, now: Instant) {
+        let (Some(tcb), Some(cold)) = (self.tcbs.get_mut(slot as usize), self.cold.get(slot as usize)) else {
             return;
         };
-        let Some(buffers) = self.shared.buffers.of_mut(block) else { return };
-        if block.received > 0
-            || block.unsent > 0
-            || block.flags & (Flags::OPEN | Flags::WANTS_ROOM) != Flags::OPEN
+        let Some(buffers) = self.shared.buffers.of_mut(tcb) else { return };
+        if tcb.received > 0
+            || tcb.unsent > 0
+            || tcb.flags & (Flags::OPEN | Flags::WANTS_ROOM) != Flags::OPEN
             || !self.shared.settings.fast_paths.has(FastPath::RequestResponse)
             || self.shared.settings.pacing
-            || !block.rtt.has_sample()
+            || !tcb.rtt.has_sample()
             || cold.path.backoff() > 0
         {
             return;
         }
         let Some(sent) = buffers.queue.take_lone() else { return };
-        self.shared.buffers.detach(block);
-        block.flags.clear(Flags::CONSUMED);
-        self.shared.exchanges.begin(block, sent, now);
-        self.shared.pinned.queued -= 1;
+        self.shared.buffers.detach(tcb);
+        tcb.flags.clear(Flags::CONSUMED);
+        self.shared.rr.begin(tcb, sent, now);
+        self.shared.mbufs_held.queued -= 1;
     }
 
     /// The wheel's entry of the connection in `slot` has come up. Returns whether that was all: the connection has an exchange in
     /// which nothing is due, and the wheel another entry for it.
     #[inline]
-    pub(crate) fn is_early(&mut self, slot: u32, now: Instant) -> bool {
-        let Some(block) = self.blocks.get_mut(slot as usize) else { return false };
+    pub(crate) fn rr_timer_is_early(&mut self, slot: u32, now: Instant) -> bool {
+        let Some(tcb) = self.tcbs.get_mut(slot as usize) else { return false };
         // Services' timers and lingering are not looked at here.
-        let others = !self.shared.service_timers.is_empty() || !self.shared.lingering.is_empty();
-        if !block.is_exchanging() || others || block.retransmit_at.is_due(Tick::of(now)) {
+        let others = !self.shared.service_timers.is_empty() || !self.shared.linger_deadlines.is_empty();
+        if !tcb.in_rr_mode() || others || tcb.retransmit_at.is_due(Tick::of(now)) {
             return false;
         }
-        block.wheel_at = Tick::NONE;
-        self.shared.arm_for(slot, block, block.retransmit_at);
+        tcb.wheel_at = Tick::NONE;
+        self.shared.arm_for(slot, tcb, tcb.retransmit_at);
         if let Some(timeout) = self.shared.settings.idle_timeout {
             // A connection that comes to rest before leaves its exchange, and notes when.
-            self.shared.arm_for(slot, block, Tick::at_or_after(now + timeout));
+            self.shared.arm_for(slot, tcb, Tick::at_or_after(now + timeout));
         }
         true
     }
@@ -183,75 +183,75 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     /// Answers those whose turn it was and whose service has written an answer, and sees to those whose service has not
     /// answered.
     #[inline]
-    pub(crate) fn end_turns<N: Nic<Packet = P>>(&mut self, egress: &mut Egress<N>, now: Instant) {
-        if self.shared.exchanges.ours > 0 {
-            self.answer_or_settle(egress, now);
+    pub(crate) fn rr_flush<N: Nic<Packet = P>>(&mut self, egress: &mut Egress<N>, now: Instant) {
+        if self.shared.rr.ours > 0 {
+            self.rr_respond_or_demote(egress, now);
         }
-        self.shared.exchanges.news.clear();
-        self.shared.exchanges.told = false;
+        self.shared.rr.news.clear();
+        self.shared.rr.told = false;
     }
 
     #[inline(never)]
-    fn answer_or_settle<N: Nic<Packet = P>>(&mut self, egress: &mut Egress<N>, now: Instant) {
-        let mut news = std::mem::take(&mut self.shared.exchanges.news);
+    fn rr_respond_or_demote<N: Nic<Packet = P>>(&mut self, egress: &mut Egress<N>, now: Instant) {
+        let mut news = std::mem::take(&mut self.shared.rr.news);
         for conn in news.drain(..) {
             let slot = conn.slot() as u32;
-            if self.answer_turn::<true, N>(slot, egress, now).is_none() && self.is_ours(slot) {
-                self.settle(slot);
+            if self.rr_respond::<true, N>(slot, egress, now).is_none() && self.is_local_turn(slot) {
+                self.demote(slot);
             }
         }
-        self.shared.exchanges.news = news;
+        self.shared.rr.news = news;
     }
 
     /// Whether the connection in `slot` has an exchange in which it is our turn.
     #[inline(always)]
-    fn is_ours(&self, slot: u32) -> bool {
-        let block = self.blocks.get(slot as usize);
-        let exchange = block.and_then(|block| self.shared.exchanges.of(block));
-        exchange.is_some_and(|exchange| matches!(exchange.turn, Turn::Ours(_)))
+    fn is_local_turn(&self, slot: u32) -> bool {
+        let tcb = self.tcbs.get(slot as usize);
+        let rr = tcb.and_then(|tcb| self.shared.rr.of(tcb));
+        rr.is_some_and(|rr| matches!(rr.turn, Turn::Ours(_)))
     }
 
     /// Makes the connection in `slot`, which has an exchange, an ordinary one.
     #[cold]
     #[inline(never)]
-    pub(crate) fn settle(&mut self, slot: u32) {
-        let Some(block) = self.blocks.get_mut(slot as usize) else { return };
-        let Some((turn, sent_at)) = self.shared.exchanges.end(block) else { return };
-        let buffers = self.shared.buffers.attach(block);
+    pub(crate) fn demote(&mut self, slot: u32) {
+        let Some(tcb) = self.tcbs.get_mut(slot as usize) else { return };
+        let Some((turn, sent_at)) = self.shared.rr.end(tcb) else { return };
+        let buffers = self.shared.buffers.attach(tcb);
         // It was not idle.
         buffers.idle = false;
         match turn {
             Turn::Ours(Ours { received, written, reserved }) => {
                 // It is all that has not been acknowledged.
-                block.wl1 = block.rcv_acked;
-                let len = block.rcv_nxt - block.rcv_acked;
+                tcb.wl1 = tcb.rcv_acked;
+                let len = tcb.rcv_nxt - tcb.rcv_acked;
                 // One that the port has put together of several wants an answer as they do.
-                block.unanswered = 1 + u8::from(len > u32::from(block.mss));
-                let mut news = Flags::DIRTY;
+                tcb.segs_unacked = 1 + u8::from(len > u32::from(tcb.mss));
+                let mut news = Flags::TX_PENDING;
                 if let Some(packet) = received {
                     buffers.received.push_back(packet);
                 }
                 match written {
-                    Some(packet) if block.unsent + reserved > 0 => {
-                        buffers.queue.push_packet(block.nxt, packet);
+                    Some(packet) if tcb.unsent + reserved > 0 => {
+                        buffers.queue.push_packet(tcb.nxt, packet);
                         buffers.reserved = reserved;
                     }
-                    Some(_) => self.shared.pinned.unqueue(1),
+                    Some(_) => self.shared.mbufs_held.unqueue(1),
                     None => {}
                 }
                 // Its service is to be told of it, if it has not been.
-                if self.shared.exchanges.withdraw(slot) {
-                    news |= Flags::READABLE | Flags::TOUCHED;
+                if self.shared.rr.withdraw(slot) {
+                    news |= Flags::READABLE | Flags::NOTIFY;
                 }
-                if block.list(news) {
+                if tcb.mark_active(news) {
                     self.shared.active.push(slot);
                 }
             }
             Turn::Theirs(sent) => {
-                block.wl1 = block.rcv_nxt;
-                buffers.flight.resume_lone(sent.len() as u32, sent_at, block.cwnd);
-                buffers.queue.push_lone(block.una, sent);
-                self.shared.pinned.queued += 1;
+                tcb.wl1 = tcb.rcv_nxt;
+                buffers.flight.resume_lone(sent.len() as u32, sent_at, tcb.cwnd);
+                buffers.queue.push_lone(tcb.una, sent);
+                self.shared.mbufs_held.queued += 1;
             }
         }
     }

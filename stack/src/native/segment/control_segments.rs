@@ -3,12 +3,12 @@
 use crate::drop_stats::Cause;
 use crate::egress::{ETHERNET, Egress};
 use crate::native::connection::Shared;
-use crate::native::receive::input::Arrival;
-use crate::native::segment::header::{Control, Ecn, Header, OptionBytes};
+use crate::native::receive::input::TcpHeader;
+use crate::native::segment::header::{Control, Ecn, OptionBytes, TxHeader};
 use crate::native::segment::options::{SynOptions, TIMESTAMP_LEN, Timestamp};
 use crate::native::segment::seq::Seq;
 use crate::native::settings::Settings;
-use crate::native::tcb::{Block, Flags, State};
+use crate::native::tcb::{Flags, State, Tcb};
 use crate::tcp::tuple::Tuple;
 use linerate_bypass::time::Instant;
 use linerate_bypass::{Nic, Packet};
@@ -25,56 +25,56 @@ pub(crate) struct Syn {
 }
 
 impl Syn {
-    /// That of the connection of `block`, or its answer once the peer's has come.
+    /// That of the connection of `tcb`, or its answer once the peer's has come.
     #[inline(always)]
-    pub fn of(block: &Block, settings: &Settings, now: Instant) -> Self {
-        let first = block.state == State::SynSent;
-        let value = crate::native::milliseconds(now).wrapping_add(block.ts_offset);
+    pub fn of(tcb: &Tcb, settings: &Settings, now: Instant) -> Self {
+        let first = tcb.state == State::SynSent;
+        let value = crate::native::milliseconds(now).wrapping_add(tcb.ts_offset);
         Syn {
-            seq: block.una,
-            ack: (!first).then_some(block.rcv_nxt),
-            window_scale: (first || block.scales != 0).then_some(settings.rx_scale),
-            sack: first || block.flags.has(Flags::SACK),
-            timestamp: (first || block.flags.has(Flags::TIMESTAMPS))
-                .then_some(Timestamp { value, echo: if first { 0 } else { block.ts_recent } }),
+            seq: tcb.una,
+            ack: (!first).then_some(tcb.rcv_nxt),
+            window_scale: (first || tcb.wscale != 0).then_some(settings.rx_scale),
+            sack: first || tcb.flags.has(Flags::SACK),
+            timestamp: (first || tcb.flags.has(Flags::TIMESTAMPS))
+                .then_some(Timestamp { value, echo: if first { 0 } else { tcb.ts_recent } }),
             // RFC 3168 §6.1.1.1: a SYN that is not answered may have been dropped for asking.
-            ecn: if first { settings.ecn && block.attempts == 0 } else { block.flags.has(Flags::ECN) },
+            ecn: if first { settings.ecn && tcb.attempts == 0 } else { tcb.flags.has(Flags::ECN) },
         }
     }
 }
 
 impl<P: Packet> Shared<P> {
-    /// Whether [`send_sized`](Self::send_sized) is for segments of `tuple`.
+    /// Whether [`send_fixed_len`](Self::send_fixed_len) is for segments of `tuple`.
     #[inline]
-    pub(crate) fn is_sized(&self, tuple: &Tuple) -> bool {
+    pub(crate) fn is_fixed_len(&self, tuple: &Tuple) -> bool {
         tuple.is_ipv4() && self.settings.offload.tcp
     }
 
     /// Sends a segment that is only headers, with `link` in front `LEN` bytes. Returns whether it went.
     #[inline(always)]
-    pub(crate) fn send_sized<N: Nic<Packet = P>, const LEN: usize>(
+    pub(crate) fn send_fixed_len<N: Nic<Packet = P>, const LEN: usize>(
         &self,
-        header: &Header,
+        header: &TxHeader,
         link: [u8; ETHERNET],
         egress: &mut Egress<N>,
     ) -> bool {
         let Some(packet) = egress.allocate() else { return false };
-        self.send_sized_in::<N, LEN>(packet, header, link, egress)
+        self.send_fixed_len_in::<N, LEN>(packet, header, link, egress)
     }
 
-    /// [`send_sized`](Self::send_sized), in `packet`, which is empty. The transmit queue has room for it.
+    /// [`send_fixed_len`](Self::send_fixed_len), in `packet`, which is empty. The transmit queue has room for it.
     #[inline(always)]
-    fn send_sized_in<N: Nic<Packet = P>, const LEN: usize>(
+    fn send_fixed_len_in<N: Nic<Packet = P>, const LEN: usize>(
         &self,
         mut packet: P,
-        header: &Header,
+        header: &TxHeader,
         link: [u8; ETHERNET],
         egress: &mut Egress<N>,
     ) -> bool {
         // There is room for headers in front.
         let Some(place) = packet.prepend(LEN).and_then(|place| place.first_chunk_mut::<LEN>()) else { return false };
         header.write_frame::<true, LEN>(place, &link, self.settings.offload);
-        if let Some(offload) = header.offload_of(true, self.settings.offload) {
+        if let Some(offload) = header.offload_for(true, self.settings.offload) {
             packet.set_tx_offload(offload);
         }
         egress.send_frame(packet);
@@ -84,7 +84,7 @@ impl<P: Packet> Shared<P> {
     /// Sends a segment that is only headers. Returns whether it went.
     pub(crate) fn send_header<N: Nic<Packet = P>>(
         &self,
-        header: &Header,
+        header: &TxHeader,
         egress: &mut Egress<N>,
         now: Instant,
     ) -> bool {
@@ -96,7 +96,7 @@ impl<P: Packet> Shared<P> {
     fn send_header_in<N: Nic<Packet = P>>(
         &self,
         mut packet: P,
-        header: &Header,
+        header: &TxHeader,
         egress: &mut Egress<N>,
         now: Instant,
     ) -> bool {
@@ -118,13 +118,13 @@ impl<P: Packet> Shared<P> {
         true
     }
 
-    /// Sends a segment without payload on the connection of `block`, with `options` behind the timestamp. Returns whether it
+    /// Sends a segment without payload on the connection of `tcb`, with `options` behind the timestamp. Returns whether it
     /// went.
     #[inline(always)]
     #[expect(clippy::too_many_arguments, reason = "the fields of a header, and the way out")]
-    pub(crate) fn send_bare<N: Nic<Packet = P>>(
+    pub(crate) fn send_control<N: Nic<Packet = P>>(
         &self,
-        block: &Block,
+        tcb: &Tcb,
         seq: Seq,
         control: Control,
         window: u16,
@@ -132,14 +132,14 @@ impl<P: Packet> Shared<P> {
         egress: &mut Egress<N>,
         now: Instant,
     ) -> bool {
-        let tuple = &block.tuple;
+        let tuple = &tcb.tuple;
         let timestamp =
-            Timestamp { value: crate::native::milliseconds(now).wrapping_add(block.ts_offset), echo: block.ts_recent };
-        let has_timestamp = block.flags.has(Flags::TIMESTAMPS);
-        let header = Header {
+            Timestamp { value: crate::native::milliseconds(now).wrapping_add(tcb.ts_offset), echo: tcb.ts_recent };
+        let has_timestamp = tcb.flags.has(Flags::TIMESTAMPS);
+        let header = TxHeader {
             tuple,
             seq,
-            ack: block.rcv_nxt,
+            ack: tcb.rcv_nxt,
             control,
             window,
             timestamp: Some(timestamp),
@@ -150,13 +150,13 @@ impl<P: Packet> Shared<P> {
         };
         if has_timestamp
             && options.is_empty()
-            && self.is_sized(tuple)
+            && self.is_fixed_len(tuple)
             && let Some(link) = egress.link_header(tuple.remote_v6().to_bits(), now).copied()
         {
-            return self.send_sized::<N, { ETHERNET + 40 + TIMESTAMP_LEN }>(&header, link, egress);
+            return self.send_fixed_len::<N, { ETHERNET + 40 + TIMESTAMP_LEN }>(&header, link, egress);
         }
         let timestamp = has_timestamp.then_some(timestamp);
-        self.send_header(&Header { timestamp, options, ..header }, egress, now)
+        self.send_header(&TxHeader { timestamp, options, ..header }, egress, now)
     }
 
     /// Sends a SYN, or with `ack` the answer to one; in `carrier`, an empty packet, if that will do. Returns whether it went.
@@ -171,11 +171,11 @@ impl<P: Packet> Shared<P> {
     ) -> bool {
         // RFC 3168 §6.1.1: both flags ask for ECN, and one agrees to it.
         let (mut control, ecn) = match syn.ack {
-            None => (Control::SYN, Control::ECE.and(Control::CWR)),
-            Some(_) => (Control::SYN.and(Control::ACK), Control::ECE),
+            None => (Control::SYN, Control::ECE.with(Control::CWR)),
+            Some(_) => (Control::SYN.with(Control::ACK), Control::ECE),
         };
         if syn.ecn {
-            control = control.and(ecn);
+            control = control.with(ecn);
         }
         let options = SynOptions {
             mss: self.settings.mss(tuple.is_ipv4()),
@@ -183,12 +183,12 @@ impl<P: Packet> Shared<P> {
             sack_permitted: syn.sack,
             timestamp: syn.timestamp,
         };
-        let header = Header {
+        let header = TxHeader {
             tuple,
             seq: syn.seq,
             ack: syn.ack.unwrap_or_default(),
             control,
-            window: self.settings.rx_first.min(65_535) as u16,
+            window: self.settings.rx_initial.min(65_535) as u16,
             timestamp: None,
             options: &[],
             ecn: Ecn::NotCapable,
@@ -198,40 +198,40 @@ impl<P: Packet> Shared<P> {
         let Some(packet) = carrier.filter(|_| egress.room() > 0).or_else(|| egress.allocate()) else { return false };
         let mut place = [0; SynOptions::MAX_LEN];
         if options.len() == SynOptions::MAX_LEN
-            && self.is_sized(tuple)
+            && self.is_fixed_len(tuple)
             && let Some(link) = egress.link_header(tuple.remote_v6().to_bits(), now).copied()
         {
             options.emit(&mut place);
-            let header = Header { options: &place, ..header };
-            return self.send_sized_in::<N, { ETHERNET + 40 + SynOptions::MAX_LEN }>(packet, &header, link, egress);
+            let header = TxHeader { options: &place, ..header };
+            return self.send_fixed_len_in::<N, { ETHERNET + 40 + SynOptions::MAX_LEN }>(packet, &header, link, egress);
         }
         let options = OptionBytes::written(|place| options.emit(place));
-        self.send_header_in(packet, &Header { options: options.as_slice(), ..header }, egress, now)
+        self.send_header_in(packet, &TxHeader { options: options.as_slice(), ..header }, egress, now)
     }
 
     /// Answers a segment that no connection claims (RFC 9293 §3.10.7.1).
     pub(crate) fn reset_for<N: Nic<Packet = P>>(
         &mut self,
         tuple: &Tuple,
-        arrival: &Arrival,
+        seg: &TcpHeader,
         egress: &mut Egress<N>,
         now: Instant,
     ) {
-        let control = arrival.control;
+        let control = seg.control;
         if control.has(Control::RST) {
             return;
         }
         if control.has(Control::ACK) {
-            self.bare(tuple, arrival.ack, Seq(0), Control::RST, 0, None, egress, now);
+            self.send_stateless(tuple, seg.ack, Seq(0), Control::RST, 0, None, egress, now);
         } else {
-            let ack = arrival.seq + arrival.span();
-            self.bare(tuple, Seq(0), ack, Control::RST.and(Control::ACK), 0, None, egress, now);
+            let ack = seg.seq + seg.seq_len();
+            self.send_stateless(tuple, Seq(0), ack, Control::RST.with(Control::ACK), 0, None, egress, now);
         }
     }
 
     /// Sends a segment that belongs to no connection's state.
     #[expect(clippy::too_many_arguments, reason = "the fields of a header, and the way out")]
-    pub(crate) fn bare<N: Nic<Packet = P>>(
+    pub(crate) fn send_stateless<N: Nic<Packet = P>>(
         &self,
         tuple: &Tuple,
         seq: Seq,
@@ -242,7 +242,7 @@ impl<P: Packet> Shared<P> {
         egress: &mut Egress<N>,
         now: Instant,
     ) {
-        let header = Header {
+        let header = TxHeader {
             tuple,
             seq,
             ack,

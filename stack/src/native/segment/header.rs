@@ -42,7 +42,7 @@ impl Control {
     }
 
     #[inline]
-    pub fn and(self, other: Control) -> Control {
+    pub fn with(self, other: Control) -> Control {
         Control(self.0 | other.0)
     }
 }
@@ -94,7 +94,7 @@ impl Offload {
 
 /// A segment's headers before they are written.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Header<'a> {
+pub(crate) struct TxHeader<'a> {
     pub tuple: &'a Tuple,
     pub seq: Seq,
     /// Meaningful with ACK.
@@ -112,7 +112,7 @@ pub(crate) struct Header<'a> {
     pub tso: Option<u16>,
 }
 
-impl Header<'_> {
+impl TxHeader<'_> {
     /// Bytes of the TCP header.
     #[inline]
     pub fn tcp_len(&self) -> usize {
@@ -134,12 +134,12 @@ impl Header<'_> {
     /// What the port is to be asked for.
     #[inline]
     pub fn offload(&self, offload: Offload) -> Option<TxOffload> {
-        self.offload_of(self.tuple.is_ipv4(), offload)
+        self.offload_for(self.tuple.is_ipv4(), offload)
     }
 
     /// [`offload`](Self::offload), where it is known whether the header is `ipv4`.
     #[inline(always)]
-    pub fn offload_of(&self, ipv4: bool, offload: Offload) -> Option<TxOffload> {
+    pub fn offload_for(&self, ipv4: bool, offload: Offload) -> Option<TxOffload> {
         if !(offload.tcp || offload.ipv4 && ipv4) {
             return None;
         }
@@ -285,7 +285,7 @@ fn fold(sum: u64) -> u16 {
     (sum.wrapping_add(sum.rotate_left(16)) >> 16) as u16
 }
 
-/// The checksum of the IPv4 header that [`Header::write`] writes (RFC 791 §3.1); `addresses` is the sum of the two.
+/// The checksum of the IPv4 header that [`TxHeader::write`] writes (RFC 791 §3.1); `addresses` is the sum of the two.
 #[inline]
 fn ipv4_checksum(addresses: u64, total_len: u16, ecn: Ecn) -> u16 {
     let first = 0x4500 | u64::from(ecn as u8);
@@ -307,8 +307,8 @@ mod tests {
         Tuple::new(local, remote)
     }
 
-    /// What [`Header::write_frame`] writes is the link's header and what [`Header::write`] does.
-    fn frame_is_as_any<const V4: bool, const N: usize>(header: &Header) {
+    /// What [`TxHeader::write_frame`] writes is the link's header and what [`TxHeader::write`] does.
+    fn frame_is_as_any<const V4: bool, const N: usize>(header: &TxHeader) {
         let link = std::array::from_fn(|i| 0x80 | i as u8);
         for ipv4 in [false, true] {
             let offload = Offload { ipv4, tcp: true };
@@ -317,18 +317,18 @@ mod tests {
             any[..ETHERNET].copy_from_slice(&link);
             header.write(&mut any[ETHERNET..], offload, 0);
             assert_eq!(frame, any);
-            assert_eq!(header.offload_of(V4, offload), header.offload(offload));
+            assert_eq!(header.offload_for(V4, offload), header.offload(offload));
         }
     }
 
     #[test]
     fn a_frame_of_known_length_is_as_any_other() {
         let (four, six) = (tuple(false), tuple(true));
-        let data = |tuple, timestamp| Header {
+        let data = |tuple, timestamp| TxHeader {
             tuple,
             seq: Seq(0x8000_0001),
             ack: Seq(5),
-            control: Control::ACK.and(Control::PSH),
+            control: Control::ACK.with(Control::PSH),
             window: 1234,
             timestamp,
             options: &[],
@@ -342,7 +342,7 @@ mod tests {
         frame_is_as_any::<false, { ETHERNET + 72 }>(&data(&six, timestamp));
         frame_is_as_any::<false, { ETHERNET + 60 }>(&data(&six, None));
         let options: [u8; 20] = std::array::from_fn(|i| i as u8);
-        let syn = Header { control: Control::SYN, options: &options, payload: 0, ..data(&four, None) };
+        let syn = TxHeader { control: Control::SYN, options: &options, payload: 0, ..data(&four, None) };
         frame_is_as_any::<true, { ETHERNET + 60 }>(&syn);
     }
 
@@ -352,11 +352,11 @@ mod tests {
             for (ipv4, tcp) in [(false, false), (true, true), (false, true)] {
                 let tuple = tuple(six);
                 let payload = b"odd";
-                let header = Header {
+                let header = TxHeader {
                     tuple: &tuple,
                     seq: Seq(0x8000_0001),
                     ack: Seq(5),
-                    control: Control::ACK.and(Control::PSH),
+                    control: Control::ACK.with(Control::PSH),
                     window: 1234,
                     timestamp: Some(Timestamp { value: 77, echo: 88 }),
                     options: &[1, 1, 1, 1],

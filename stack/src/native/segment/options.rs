@@ -114,7 +114,7 @@ impl Options {
     ///
     /// Whole words are read as long as they are what nearly everybody sends, and the rest byte by byte.
     pub fn parse(mut bytes: &[u8]) -> Options {
-        if let Some(options) = Options::usual_syn(bytes) {
+        if let Some(options) = Options::parse_common_syn(bytes) {
             return options;
         }
         let mut options = Options::default();
@@ -139,17 +139,17 @@ impl Options {
             }
             bytes = rest;
         }
-        if bytes.is_empty() { options } else { options.parse_slowly(bytes) }
+        if bytes.is_empty() { options } else { options.parse_bytewise(bytes) }
     }
 
     /// The options of a SYN in the order in which Linux and [`SynOptions`] have them, if all of them are there.
     #[inline(always)]
-    pub fn usual_syn(bytes: &[u8]) -> Option<Options> {
+    pub fn parse_common_syn(bytes: &[u8]) -> Option<Options> {
         let (&[mss, head, value, echo, scale], []) = bytes.as_chunks::<4>() else { return None };
         let [mss, value, echo, scale] = [mss, value, echo, scale].map(u32::from_be_bytes);
-        let usual =
+        let is_common =
             head == SACK_PERMITTED_AND_TIMESTAMP_HEAD && mss >> 16 == MSS_HEAD && scale >> 8 == WINDOW_SCALE_HEAD;
-        usual.then(|| Options {
+        is_common.then(|| Options {
             mss: Some(mss as u16),
             window_scale: Some((scale as u8).min(MAX_WINDOW_SCALE)),
             sack_permitted: true,
@@ -160,7 +160,7 @@ impl Options {
 
     /// What [`parse`](Self::parse) makes of `bytes` behind these options.
     #[inline(never)]
-    fn parse_slowly(mut self, mut bytes: &[u8]) -> Options {
+    fn parse_bytewise(mut self, mut bytes: &[u8]) -> Options {
         loop {
             bytes = match *bytes {
                 [NOP, ref rest @ ..] => rest,

@@ -6,12 +6,12 @@ use crate::native::SEGMENTS_PER_TURN;
 use crate::native::connection::Connection;
 use crate::native::recovery::Limits;
 use crate::native::segment::control_segments::Syn;
-use crate::native::segment::header::{Control, Ecn, Header, OptionBytes};
+use crate::native::segment::header::{Control, Ecn, OptionBytes, TxHeader};
 use crate::native::segment::options::{self, MAX_SACK_BLOCKS, MAX_SACK_BLOCKS_WITH_TIMESTAMP, SackBlock, Timestamp};
 use crate::native::segment::seq::Seq;
-use crate::native::tcb::cold::Cold;
-use crate::native::tcb::conn_buffers::Buffers;
-use crate::native::tcb::{Block, Flags, State};
+use crate::native::tcb::cold::TcbCold;
+use crate::native::tcb::conn_buffers::ConnBuffers;
+use crate::native::tcb::{Flags, State, Tcb};
 use crate::native::timers::tick::Tick;
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{Nic, Packet};
@@ -20,7 +20,7 @@ use linerate_bypass::{Nic, Packet};
 const MAX_TSO: usize = 65_535 - 120;
 
 /// Payload to be sent, and how.
-struct Range {
+struct TxRange {
     seq: Seq,
     len: u32,
     fin: bool,
@@ -30,22 +30,22 @@ struct Range {
 
 impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     /// Sends what the connection in `slot` has to send. Returns whether there is more.
-    pub(crate) fn send_all<N: Nic<Packet = P>>(&mut self, egress: &mut Egress<N>, now: Instant) -> bool {
+    pub(crate) fn output<N: Nic<Packet = P>>(&mut self, egress: &mut Egress<N>, now: Instant) -> bool {
         self.discard_reserved();
-        let block = &mut *self.block;
-        match block.state {
-            State::Closed if block.flags.has(Flags::RESET) => {
-                block.flags.clear(Flags::RESET);
+        let tcb = &mut *self.tcb;
+        match tcb.state {
+            State::Closed if tcb.flags.has(Flags::RESET) => {
+                tcb.flags.clear(Flags::RESET);
                 self.send_reset(egress, now);
-                self.touch();
+                self.notify();
                 return false;
             }
             State::Closed => return false,
             State::SynSent | State::SynReceived => {
-                if block.flags.take(Flags::ACK_NOW) {
+                if tcb.flags.take(Flags::ACK_NOW) {
                     let went = self.send_syn(egress, now);
                     if !went {
-                        self.block.flags |= Flags::ACK_NOW;
+                        self.tcb.flags |= Flags::ACK_NOW;
                     }
                     return !went;
                 }
@@ -54,10 +54,10 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             _ => {}
         }
         let more = self.send_data(egress, now);
-        self.send_signals(egress, now);
+        self.send_acks_and_probes(egress, now);
         if !more {
             // A probe that found nothing to send must not widen the window later.
-            self.block.flags.clear(Flags::PROBE);
+            self.tcb.flags.clear(Flags::TLP);
             self.idle(now);
         }
         more
@@ -67,16 +67,16 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     fn send_data<N: Nic<Packet = P>>(&mut self, egress: &mut Egress<N>, now: Instant) -> bool {
         let pacing = self.shared.settings.pacing;
         for n in 0..SEGMENTS_PER_TURN {
-            let most = if pacing { self.due(n == 0, now) } else { u32::MAX };
+            let most = if pacing { self.paced_burst(n == 0, now) } else { u32::MAX };
             if most == 0 {
                 return false;
             }
             let Some(range) = self.next_range(most, now) else { return false };
-            if !self.send_range(&range, egress, now) && !self.send_piece(&range, egress, now) {
+            if !self.send_range(&range, egress, now) && !self.send_first_piece(&range, egress, now) {
                 return true;
             }
             if pacing {
-                self.went(range.len);
+                self.note_paced(range.len);
             }
         }
         true
@@ -85,69 +85,69 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     /// Sends what of `range` lies in its first piece, when the port has no packets to send all of it with: that takes two.
     #[cold]
     #[inline(never)]
-    fn send_piece<N: Nic<Packet = P>>(&mut self, range: &Range, egress: &mut Egress<N>, now: Instant) -> bool {
-        let Some(buffers) = self.shared.buffers.of(self.block) else { return false };
+    fn send_first_piece<N: Nic<Packet = P>>(&mut self, range: &TxRange, egress: &mut Egress<N>, now: Instant) -> bool {
+        let Some(buffers) = self.shared.buffers.of(self.tcb) else { return false };
         let len = buffers.queue.piece_left(range.seq);
-        (1..range.len).contains(&len) && self.send_range(&Range { len, fin: false, ..*range }, egress, now)
+        (1..range.len).contains(&len) && self.send_range(&TxRange { len, fin: false, ..*range }, egress, now)
     }
 
     /// Something is to be sent after the connection was idle (RFC 5681 §4.1).
     #[inline(never)]
-    pub(crate) fn restart(&mut self, now: Instant) {
-        let block = &mut *self.block;
-        let Some(buffers) = self.shared.buffers.of_mut(block) else { return };
+    pub(crate) fn restart_after_idle(&mut self, now: Instant) {
+        let tcb = &mut *self.tcb;
+        let Some(buffers) = self.shared.buffers.of_mut(tcb) else { return };
         buffers.idle = false;
-        if block.outstanding() > 0 {
+        if tcb.outstanding() > 0 {
             return;
         }
         let cold = &mut *self.cold;
         let idle = crate::native::milliseconds(now).wrapping_sub(cold.idle_since);
-        cold.control.idle(Duration::from_millis(idle.into()), block.rtt.rto(self.shared.settings.rto_floor));
-        block.cwnd = cold.control.window();
+        cold.control.idle(Duration::from_millis(idle.into()), tcb.rtt.rto(self.shared.settings.rto_floor));
+        tcb.cwnd = cold.control.window();
     }
 
     /// What is to be sent next, new data of at most `most` bytes.
     #[inline]
-    fn next_range(&mut self, most: u32, now: Instant) -> Option<Range> {
-        let block = &mut *self.block;
-        let mss = u32::from(block.mss);
-        let fin_waits = block.flags.has(Flags::FIN_QUEUED) && !block.flags.has(Flags::FIN_SENT);
-        let outstanding = block.outstanding();
-        if outstanding == 0 && block.unsent == 0 && !fin_waits {
+    fn next_range(&mut self, most: u32, now: Instant) -> Option<TxRange> {
+        let tcb = &mut *self.tcb;
+        let mss = u32::from(tcb.mss);
+        let fin_waits = tcb.flags.has(Flags::FIN_QUEUED) && !tcb.flags.has(Flags::FIN_SENT);
+        let outstanding = tcb.outstanding();
+        if outstanding == 0 && tcb.unsent == 0 && !fin_waits {
             return None;
         }
-        if outstanding == 0 && self.shared.buffers.attach(block).idle {
-            self.restart(now);
+        if outstanding == 0 && self.shared.buffers.attach(tcb).idle {
+            self.restart_after_idle(now);
         }
-        let block = &mut *self.block;
-        let buffers = self.shared.buffers.attach(block);
-        let mut allowance = block.cwnd;
-        let probe = outstanding > 0 && block.flags.has(Flags::PROBE);
+        let tcb = &mut *self.tcb;
+        let buffers = self.shared.buffers.attach(tcb);
+        let mut allowance = tcb.cwnd;
+        let probe = outstanding > 0 && tcb.flags.has(Flags::TLP);
         if outstanding > 0 {
             // Unless it has been acknowledged while the port took nothing.
             if probe
                 && let Some((seq, len)) = buffers.probe
-                && seq.at_or_after(block.una)
+                && seq.at_or_after(tcb.una)
             {
                 // The path may have turned out to be narrower than when it was sent.
-                return Some(Range::again(block, seq, buffers.queue.span(seq, len.min(mss))));
+                return Some(TxRange::sent_before(tcb, seq, buffers.queue.span(seq, len.min(mss))));
             }
-            allowance = buffers.flight.allowance(block.cwnd);
+            allowance = buffers.flight.allowance(tcb.cwnd);
             if let Some((seq, len)) = buffers.flight.retransmission(allowance.min(mss)) {
-                return Some(Range::again(block, seq, buffers.queue.span(seq, len)));
+                return Some(TxRange::sent_before(tcb, seq, buffers.queue.span(seq, len)));
             }
             if probe {
                 allowance = allowance.max(mss);
             }
         }
-        let window = block.window_left();
-        let mut len = block.unsent.min(allowance).min(window);
-        if len < mss && len < block.unsent {
+        let window = tcb.window_left();
+        let mut len = tcb.unsent.min(allowance).min(window);
+        if len < mss && len < tcb.unsent {
             // RFC 9293 §3.8.6.2.1: less than a full segment is not worth sending while more is to come, unless it is half
             // of the largest window that the peer has; the timer sees to it that it goes in the end.
             if window < mss && window <= allowance && len > 0 {
-                let worth = 2 * len >= self.cold.largest_window(block.snd_scale())
-                    || block.flags.has(Flags::WINDOW_PROBE) && outstanding == 0;
+                let worth = 2 * len >= self.cold.largest_window(tcb.snd_scale())
+                    || tcb.flags.has(Flags::WINDOW_PROBE) && outstanding == 0;
                 len = if worth { len } else { 0 };
             } else {
                 len = 0;
@@ -156,7 +156,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         if len > 0 && len < mss && self.shared.settings.nagle && outstanding > 0 && !fin_waits && !probe {
             len = 0;
         }
-        let ends = len == block.unsent;
+        let ends = len == tcb.unsent;
         if len == 0 && !(ends && fin_waits) {
             return None;
         }
@@ -168,64 +168,64 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
                 None => mss,
             };
         }
-        len = buffers.queue.span(block.nxt, len);
-        Some(Range { seq: block.nxt, len, fin: fin_waits && len == block.unsent, new: true })
+        len = buffers.queue.span(tcb.nxt, len);
+        Some(TxRange { seq: tcb.nxt, len, fin: fin_waits && len == tcb.unsent, new: true })
     }
 
     /// Sends one segment of payload, with FIN or FIN alone. Returns whether it went.
     #[inline]
-    fn send_range<N: Nic<Packet = P>>(&mut self, range: &Range, egress: &mut Egress<N>, now: Instant) -> bool {
+    fn send_range<N: Nic<Packet = P>>(&mut self, range: &TxRange, egress: &mut Egress<N>, now: Instant) -> bool {
         if egress.room() == 0 {
             return false;
         }
         let window = self.offer();
-        let block = &mut *self.block;
-        let tuple = block.tuple;
-        let Some(buffers) = self.shared.buffers.of_mut(block) else { return false };
-        let Range { seq, len, fin, new } = *range;
-        let timestamp = block.flags.has(Flags::TIMESTAMPS).then(|| Timestamp {
-            value: crate::native::milliseconds(now).wrapping_add(block.ts_offset),
-            echo: block.ts_recent,
+        let tcb = &mut *self.tcb;
+        let tuple = tcb.tuple;
+        let Some(buffers) = self.shared.buffers.of_mut(tcb) else { return false };
+        let TxRange { seq, len, fin, new } = *range;
+        let timestamp = tcb.flags.has(Flags::TIMESTAMPS).then(|| Timestamp {
+            value: crate::native::milliseconds(now).wrapping_add(tcb.ts_offset),
+            echo: tcb.ts_recent,
         });
         let mut control = Control::ACK;
-        if len > 0 && len == block.unsent || !new {
-            control = control.and(Control::PSH);
+        if len > 0 && len == tcb.unsent || !new {
+            control = control.with(Control::PSH);
         }
         if fin {
-            control = control.and(Control::FIN);
+            control = control.with(Control::FIN);
         }
         let mut ecn = Ecn::NotCapable;
-        if block.flags.has(Flags::ECN) {
-            if block.flags.has(Flags::ECN_ECHO) {
-                control = control.and(Control::ECE);
+        if tcb.flags.has(Flags::ECN) {
+            if tcb.flags.has(Flags::ECN_ECHO) {
+                control = control.with(Control::ECE);
             }
             if new && len > 0 {
                 // RFC 3168 §6.1.5: not on what is sent again.
                 ecn = Ecn::Capable0;
-                if block.flags.has(Flags::CWR) {
-                    control = control.and(Control::CWR);
+                if tcb.flags.has(Flags::CWR) {
+                    control = control.with(Control::CWR);
                 }
             }
         }
         let mut sack = OptionBytes::NONE;
-        if block.flags.has(Flags::DUPLICATE) || !buffers.reassembly.is_empty() && block.flags.has(Flags::SACK) {
+        if tcb.flags.has(Flags::DSACK) || !buffers.reassembly.is_empty() && tcb.flags.has(Flags::SACK) {
             // Only as many as leave the segment as long as it is.
-            sack = sack_option(block, buffers);
-            if len as usize + sack.as_slice().len() > usize::from(block.mss) {
+            sack = sack_option(tcb, buffers);
+            if len as usize + sack.as_slice().len() > usize::from(tcb.mss) {
                 sack = OptionBytes::NONE;
             }
         }
-        let header = Header {
+        let header = TxHeader {
             tuple: &tuple,
             seq,
-            ack: block.rcv_nxt,
+            ack: tcb.rcv_nxt,
             control,
             window,
             timestamp,
             options: sack.as_slice(),
             ecn,
             payload: len as usize,
-            tso: (len > u32::from(block.mss)).then_some(block.mss),
+            tso: (len > u32::from(tcb.mss)).then_some(tcb.mss),
         };
         let offload = self.shared.settings.offload;
         let link = egress.link_header(tuple.remote_v6().to_bits(), now).copied();
@@ -238,7 +238,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             }
             header.write(&mut place[front..], offload, sum);
         };
-        let Some(mut packet) = buffers.queue.compose(seq, len, front + header.len(), link.is_some(), egress, write)
+        let Some(mut packet) = buffers.queue.build_frame(seq, len, front + header.len(), link.is_some(), egress, write)
         else {
             return false;
         };
@@ -247,25 +247,25 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         }
         let span = len + u32::from(fin);
         if new {
-            buffers.flight.sent(span, now, block.cwnd);
-            block.nxt += span;
-            block.unsent -= len;
+            buffers.flight.sent(span, now, tcb.cwnd);
+            tcb.nxt += span;
+            tcb.unsent -= len;
             if control.has(Control::CWR) {
-                block.flags.clear(Flags::CWR);
+                tcb.flags.clear(Flags::CWR);
             }
             if fin {
-                block.flags |= Flags::FIN_SENT;
+                tcb.flags |= Flags::FIN_SENT;
             }
         } else {
             buffers.flight.retransmitted(seq, span, now, timestamp.map_or(0, |timestamp| timestamp.value));
             buffers.probe = None;
-            let segments = len.div_ceil(block.mss.max(1).into()).max(1);
-            self.shared.counts.retransmitted += u64::from(segments);
+            let segments = len.div_ceil(tcb.mss.max(1).into()).max(1);
+            self.shared.counters.retransmitted += u64::from(segments);
             self.cold.retransmitted = self.cold.retransmitted.saturating_add(segments);
         }
-        block.flags.clear(Flags::PROBE | Flags::WINDOW_PROBE);
-        block.retransmit_at = deadline(buffers, block, self.cold, &self.shared.settings.limits);
-        self.block.was_acknowledged();
+        tcb.flags.clear(Flags::TLP | Flags::WINDOW_PROBE);
+        tcb.retransmit_at = deadline(buffers, tcb, self.cold, &self.shared.settings.limits);
+        self.tcb.note_ack_sent();
         if link.is_some() {
             egress.send_frame(packet);
         } else {
@@ -276,39 +276,39 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     }
 
     /// Sends what is not data: an acknowledgement that nothing has carried, a probe of a closed window or of an idle peer.
-    fn send_signals<N: Nic<Packet = P>>(&mut self, egress: &mut Egress<N>, now: Instant) {
-        let block = &mut *self.block;
-        if block.flags.take(Flags::WINDOW_PROBE | Flags::KEEPALIVE) {
+    fn send_acks_and_probes<N: Nic<Packet = P>>(&mut self, egress: &mut Egress<N>, now: Instant) {
+        let tcb = &mut *self.tcb;
+        if tcb.flags.take(Flags::WINDOW_PROBE | Flags::KEEPALIVE) {
             // A number that the peer has had: it answers with what it expects (RFC 9293 §3.8.4, §3.8.6.1).
-            let seq = block.una - 1;
-            self.send_empty(seq, Control::ACK, egress, now);
+            let seq = tcb.una - 1;
+            self.send_ack(seq, Control::ACK, egress, now);
         }
-        let block = &mut *self.block;
-        if block.unanswered > 1 {
+        let tcb = &mut *self.tcb;
+        if tcb.segs_unacked > 1 {
             // RFC 5681 §4.2: every second segment at least.
-            block.flags |= Flags::ACK_NOW;
+            tcb.flags |= Flags::ACK_NOW;
         }
-        if block.flags.has(Flags::ACK_NOW) || self.has_window_to_offer() {
-            let block = &mut *self.block;
-            let seq = block.nxt;
-            if !self.send_empty(seq, Control::ACK, egress, now) {
-                self.block.flags |= Flags::ACK_NOW;
-                self.dirty();
+        if tcb.flags.has(Flags::ACK_NOW) || self.should_update_window() {
+            let tcb = &mut *self.tcb;
+            let seq = tcb.nxt;
+            if !self.send_ack(seq, Control::ACK, egress, now) {
+                self.tcb.flags |= Flags::ACK_NOW;
+                self.schedule_tx();
             }
-            if self.block.state == State::TimeWait {
-                self.touch();
+            if self.tcb.state == State::TimeWait {
+                self.notify();
             }
             return;
         }
-        let block = &mut *self.block;
-        if block.unanswered > 0 && !block.ack_at.is_some() {
-            block.ack_at = Tick::at_or_after(now + self.shared.settings.ack_delay);
+        let tcb = &mut *self.tcb;
+        if tcb.segs_unacked > 0 && !tcb.ack_at.is_some() {
+            tcb.ack_at = Tick::at_or_after(now + self.shared.settings.ack_delay);
             self.arm();
         }
     }
 
     /// Sends a segment without payload. Returns whether it went.
-    pub(crate) fn send_empty<N: Nic<Packet = P>>(
+    pub(crate) fn send_ack<N: Nic<Packet = P>>(
         &mut self,
         seq: Seq,
         mut control: Control,
@@ -319,33 +319,33 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             return false;
         }
         let window = self.offer();
-        let block = &*self.block;
-        if block.flags.has(Flags::ECN_ECHO) {
-            control = control.and(Control::ECE);
+        let tcb = &*self.tcb;
+        if tcb.flags.has(Flags::ECN_ECHO) {
+            control = control.with(Control::ECE);
         }
         let mut sack = OptionBytes::NONE;
-        if let Some(buffers) = self.shared.buffers.of(block)
-            && (block.flags.has(Flags::DUPLICATE) || !buffers.reassembly.is_empty())
+        if let Some(buffers) = self.shared.buffers.of(tcb)
+            && (tcb.flags.has(Flags::DSACK) || !buffers.reassembly.is_empty())
         {
-            sack = sack_option(block, buffers);
+            sack = sack_option(tcb, buffers);
         }
-        let went = self.shared.send_bare(block, seq, control, window, sack.as_slice(), egress, now);
+        let went = self.shared.send_control(tcb, seq, control, window, sack.as_slice(), egress, now);
         if went {
-            self.block.was_acknowledged();
+            self.tcb.note_ack_sent();
         }
         went
     }
 
     /// Sends our SYN, or SYN and ACK once the peer's has come. Returns whether it went.
     pub(crate) fn send_syn<N: Nic<Packet = P>>(&mut self, egress: &mut Egress<N>, now: Instant) -> bool {
-        let syn = Syn::of(self.block, &self.shared.settings, now);
-        if self.block.attempts == 0 {
+        let syn = Syn::of(self.tcb, &self.shared.settings, now);
+        if self.tcb.attempts == 0 {
             // Before its TSval no other was sent.
             self.cold.idle_since = crate::native::milliseconds(now);
         }
-        let went = self.shared.send_syn(&self.block.tuple, &syn, None, egress, now);
+        let went = self.shared.send_syn(&self.tcb.tuple, &syn, None, egress, now);
         if went {
-            self.block.syn_went(&self.shared.settings, now);
+            self.tcb.note_syn_sent(&self.shared.settings, now);
             self.arm();
         }
         went
@@ -353,43 +353,43 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
 
     /// Resets the connection in `slot` (RFC 9293 §3.10.5).
     fn send_reset<N: Nic<Packet = P>>(&mut self, egress: &mut Egress<N>, now: Instant) {
-        let block = &*self.block;
-        let (tuple, seq, ack) = (block.tuple, block.nxt, block.rcv_nxt);
-        self.shared.bare(&tuple, seq, ack, Control::RST.and(Control::ACK), 0, None, egress, now);
+        let tcb = &*self.tcb;
+        let (tuple, seq, ack) = (tcb.tuple, tcb.nxt, tcb.rcv_nxt);
+        self.shared.send_stateless(&tuple, seq, ack, Control::RST.with(Control::ACK), 0, None, egress, now);
     }
 }
 
-impl Range {
+impl TxRange {
     /// `len` numbers from `seq` on, sent before, of which the last may be the FIN.
-    fn again(block: &Block, seq: Seq, len: u32) -> Range {
-        let fin = block.flags.has(Flags::FIN_SENT) && seq + len == block.nxt;
-        Range { seq, len: len - u32::from(fin), fin, new: false }
+    fn sent_before(tcb: &Tcb, seq: Seq, len: u32) -> TxRange {
+        let fin = tcb.flags.has(Flags::FIN_SENT) && seq + len == tcb.nxt;
+        TxRange { seq, len: len - u32::from(fin), fin, new: false }
     }
 }
 
 /// When loss detection wants to be asked, at the latest.
 #[inline]
-pub(crate) fn deadline<P, C>(buffers: &Buffers<P>, block: &Block, cold: &Cold<C>, limits: &Limits) -> Tick {
-    let at = buffers.flight.deadline(&block.rtt, &cold.path, limits);
+pub(crate) fn deadline<P, C>(buffers: &ConnBuffers<P>, tcb: &Tcb, cold: &TcbCold<C>, limits: &Limits) -> Tick {
+    let at = buffers.flight.deadline(&tcb.rtt, &cold.path, limits);
     at.map_or(Tick::NONE, Tick::at_or_after)
 }
 
 /// What is to be reported of what has arrived out of order and of duplicates (RFC 2018, RFC 2883).
-fn sack_option<P: Packet>(block: &Block, buffers: &Buffers<P>) -> OptionBytes {
-    if !block.flags.has(Flags::SACK) {
+fn sack_option<P: Packet>(tcb: &Tcb, buffers: &ConnBuffers<P>) -> OptionBytes {
+    if !tcb.flags.has(Flags::SACK) {
         return OptionBytes::NONE;
     }
-    let most = if block.flags.has(Flags::TIMESTAMPS) { MAX_SACK_BLOCKS_WITH_TIMESTAMP } else { MAX_SACK_BLOCKS };
-    let mut blocks = [SackBlock::default(); MAX_SACK_BLOCKS];
+    let most = if tcb.flags.has(Flags::TIMESTAMPS) { MAX_SACK_BLOCKS_WITH_TIMESTAMP } else { MAX_SACK_BLOCKS };
+    let mut sack = [SackBlock::default(); MAX_SACK_BLOCKS];
     let mut n = 0;
-    if block.flags.has(Flags::DUPLICATE) {
+    if tcb.flags.has(Flags::DSACK) {
         let (left, right) = buffers.duplicate;
-        blocks[0] = SackBlock { left, right };
+        sack[0] = SackBlock { left, right };
         n = 1;
     }
-    n += buffers.reassembly.blocks(&mut blocks[n..most]);
+    n += buffers.reassembly.blocks(&mut sack[n..most]);
     if n == 0 {
         return OptionBytes::NONE;
     }
-    OptionBytes::written(|place| options::emit_sack(place, &blocks[..n]))
+    OptionBytes::written(|place| options::emit_sack(place, &sack[..n]))
 }

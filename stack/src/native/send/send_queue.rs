@@ -19,9 +19,9 @@ struct Piece<P> {
     packet: Option<P>,
     /// In memory that is kept until it is acknowledged, and that a port may be reading: that of a packet that has been sent or
     /// is shared, or other.
-    kept: Option<Bytes>,
+    retained: Option<Bytes>,
     /// It holds a packet of the port: the one that it is or was, or one that its bytes are part of.
-    pins: bool,
+    holds_mbuf: bool,
 }
 
 impl<P: Packet> Piece<P> {
@@ -33,20 +33,20 @@ impl<P: Packet> Piece<P> {
     /// Packets that it holds: one, or none where the memory is not a port's.
     #[inline]
     fn packets(&self) -> usize {
-        usize::from(self.pins)
+        usize::from(self.holds_mbuf)
     }
 
     fn bytes(&self) -> Option<&[u8]> {
         match &self.packet {
             Some(packet) => Some(packet.data()),
-            None => self.kept.as_deref(),
+            None => self.retained.as_deref(),
         }
     }
 }
 
 /// Result of [`SendQueue::move_to_heap`].
 #[derive(Debug, Default)]
-pub(crate) struct Moved {
+pub(crate) struct HeapMove {
     /// Packets let go of.
     pub packets: usize,
     /// Bytes that lay in them.
@@ -115,8 +115,8 @@ impl<P: Packet> SendQueue<P> {
 
     /// Copies data in packets of the port to the heap, in pieces of up to [`HEAP_PIECE`] bytes. Data that lie elsewhere stay: a queue
     /// that grows while its peer does not read is moved again and again. `nxt` is SND.NXT.
-    pub fn move_to_heap(&mut self, nxt: Seq) -> Moved {
-        let mut all = Moved { packets: self.packets(), ..Moved::default() };
+    pub fn move_to_heap(&mut self, nxt: Seq) -> HeapMove {
+        let mut all = HeapMove { packets: self.packets(), ..HeapMove::default() };
         if all.packets == 0 {
             return all;
         }
@@ -165,7 +165,7 @@ impl<P: Packet> SendQueue<P> {
         copy.shrink_to_fit();
         let bytes = Bytes::from(std::mem::take(copy));
         let len = bytes.len() as u32;
-        self.pieces.push_back(Piece { seq, len, packet: None, kept: Some(bytes), pins: false });
+        self.pieces.push_back(Piece { seq, len, packet: None, retained: Some(bytes), holds_mbuf: false });
         copied
     }
 
@@ -173,14 +173,14 @@ impl<P: Packet> SendQueue<P> {
     #[inline(always)]
     pub fn push_packet(&mut self, seq: Seq, packet: P) {
         let len = packet.len() as u32;
-        self.pieces.push_back(Piece { seq, len, packet: Some(packet), kept: None, pins: true });
+        self.pieces.push_back(Piece { seq, len, packet: Some(packet), retained: None, holds_mbuf: true });
     }
 
     /// Queues `bytes` at `seq`, where the queue ends. Returns how many packets it holds more.
     #[inline]
     pub fn push_bytes(&mut self, seq: Seq, bytes: Bytes) -> usize {
-        let pins = bytes.is_pooled();
-        let piece = Piece { seq, len: bytes.len() as u32, packet: None, kept: Some(bytes), pins };
+        let holds_mbuf = bytes.is_pooled();
+        let piece = Piece { seq, len: bytes.len() as u32, packet: None, retained: Some(bytes), holds_mbuf };
         let packets = piece.packets();
         self.pieces.push_back(piece);
         packets
@@ -243,7 +243,7 @@ impl<P: Packet> SendQueue<P> {
             assert_eq!(piece.end(), next.seq, "a gap in the send queue");
         }
         for piece in self.pieces.iter() {
-            let lens = (piece.packet.as_ref().map(Packet::len), piece.kept.as_ref().map(|bytes| bytes.len()));
+            let lens = (piece.packet.as_ref().map(Packet::len), piece.retained.as_ref().map(|bytes| bytes.len()));
             let in_one_place = matches!(lens, (Some(len), None) | (None, Some(len)) if len == piece.len as usize);
             assert!(in_one_place, "a piece of {} bytes of the send queue has {lens:?}", piece.len);
         }
@@ -301,12 +301,12 @@ impl<P: Packet> SendQueue<P> {
         Some((piece.len, piece.packet.as_mut()?))
     }
 
-    /// Takes the [next packet](Self::next_packet) out, to be sent; `kept` are its bytes, which stay.
+    /// Takes the [next packet](Self::next_packet) out, to be sent; `retained` are its bytes, which stay.
     #[inline(always)]
-    pub fn packet_sent(&mut self, kept: Bytes) -> Option<P> {
+    pub fn packet_sent(&mut self, retained: Bytes) -> Option<P> {
         let piece = self.pieces.get_mut(self.unsent)?;
         let packet = piece.packet.take();
-        piece.kept = Some(kept);
+        piece.retained = Some(retained);
         self.unsent += 1;
         packet
     }
@@ -314,7 +314,7 @@ impl<P: Packet> SendQueue<P> {
     /// Queues `bytes` of a packet at `seq`, where the queue ends, being empty; they are about to be sent.
     #[inline(always)]
     pub fn push_lone(&mut self, seq: Seq, bytes: Bytes) {
-        self.pieces.put(Piece { seq, len: bytes.len() as u32, packet: None, kept: Some(bytes), pins: true });
+        self.pieces.put(Piece { seq, len: bytes.len() as u32, packet: None, retained: Some(bytes), holds_mbuf: true });
         self.unsent = 1;
     }
 
@@ -330,11 +330,11 @@ impl<P: Packet> SendQueue<P> {
     /// Takes out the bytes of the only piece there is, if they have been sent and lie in a packet of the port.
     pub fn take_lone(&mut self) -> Option<Bytes> {
         let piece = self.pieces.only()?;
-        if piece.kept.is_none() || !piece.pins {
+        if piece.retained.is_none() || !piece.holds_mbuf {
             return None;
         }
         self.unsent = 0;
-        self.pieces.take_only()?.kept
+        self.pieces.take_only()?.retained
     }
 
     /// Whether there is one piece.
@@ -349,7 +349,7 @@ impl<P: Packet> SendQueue<P> {
     /// the payload too: made by the port, when others wait for it that hold all packets, the copy might never be.
     /// `None` when the port has no packet for it.
     #[inline]
-    pub fn compose<N: Nic<Packet = P>>(
+    pub fn build_frame<N: Nic<Packet = P>>(
         &mut self,
         seq: Seq,
         len: u32,
@@ -369,15 +369,15 @@ impl<P: Packet> SendQueue<P> {
             // The packet leaves, and its bytes stay.
             let Some(place) = packet.prepend(header) else {
                 piece.packet = Some(packet);
-                return self.compose_apart(first, seq, len, header, egress, write);
+                return self.build_frame_separate(first, seq, len, header, egress, write);
             };
             write(place);
             let Some(bytes) = packet.retain(header) else {
                 // Its holders cannot be counted any more. This one stays, and is sent from where it lies.
-                piece.kept = Some(packet.into_bytes(header..header + piece.len as usize));
+                piece.retained = Some(packet.into_bytes(header..header + piece.len as usize));
                 return None;
             };
-            piece.kept = Some(bytes);
+            piece.retained = Some(bytes);
             let rest = len - piece.len;
             if rest > 0 {
                 let next = piece.end();
@@ -386,11 +386,11 @@ impl<P: Packet> SendQueue<P> {
             self.sent_up_to(seq + len);
             return Some(packet);
         }
-        self.compose_apart(first, seq, len, header, egress, write)
+        self.build_frame_separate(first, seq, len, header, egress, write)
     }
 
-    /// As [`compose`](Self::compose), with the header in a packet of its own.
-    fn compose_apart<N: Nic<Packet = P>>(
+    /// As [`build_frame`](Self::build_frame), with the header in a packet of its own.
+    fn build_frame_separate<N: Nic<Packet = P>>(
         &mut self,
         first: usize,
         seq: Seq,
@@ -430,15 +430,15 @@ impl<P: Packet> SendQueue<P> {
                 if n == piece.len
                     && let Some(bytes) = own.retain(0)
                 {
-                    piece.kept = Some(bytes);
+                    piece.retained = Some(bytes);
                     packet.chain(own).ok()?;
                     (at, seq, len) = (at + 1, seq + n, len - n);
                     continue;
                 }
                 let end = own.data().len();
-                piece.kept = Some(own.into_bytes(0..end));
+                piece.retained = Some(own.into_bytes(0..end));
             }
-            let bytes = piece.kept.as_ref()?.slice(from as usize..(from + n) as usize);
+            let bytes = piece.retained.as_ref()?.slice(from as usize..(from + n) as usize);
             match egress.attach(bytes) {
                 Ok(part) => packet.chain(part).ok()?,
                 // Either no packet is left, or the port does not reach that memory.

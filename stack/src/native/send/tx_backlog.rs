@@ -11,17 +11,17 @@ use std::collections::VecDeque;
 
 /// Connections that could send nothing though there is room in the transmit queue, after which the others are not tried: there
 /// are no packets.
-const IN_VAIN: usize = 4;
+const MAX_FAILED_SENDS: usize = 4;
 
 /// Slots that wait, each once.
 #[derive(Debug, Default)]
-pub(crate) struct Waiting {
+pub(crate) struct TxBacklog {
     queue: VecDeque<u32>,
     /// A bit for each slot that is in the queue.
     members: Vec<u64>,
 }
 
-impl Waiting {
+impl TxBacklog {
     /// Lets `slot` wait behind the others, unless it waits already.
     pub fn push(&mut self, slot: u32) {
         let (word, bit) = place(slot);
@@ -63,30 +63,30 @@ impl Waiting {
 impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     /// Lets connections that wait go on, the first of them first, as long as the port takes something.
     #[inline]
-    pub(crate) fn go_on<N: Nic<Packet = P>>(&mut self, egress: &mut Egress<N>, now: Instant) {
-        if !self.shared.waiting.is_empty() {
-            self.go_on_in_turn(egress, now);
+    pub(crate) fn drain_backlog<N: Nic<Packet = P>>(&mut self, egress: &mut Egress<N>, now: Instant) {
+        if !self.shared.tx_backlog.is_empty() {
+            self.drain_backlog_in_order(egress, now);
         }
     }
 
     #[inline(never)]
-    fn go_on_in_turn<N: Nic<Packet = P>>(&mut self, egress: &mut Egress<N>, now: Instant) {
-        let mut in_vain = 0;
-        for _ in 0..self.shared.waiting.len() {
+    fn drain_backlog_in_order<N: Nic<Packet = P>>(&mut self, egress: &mut Egress<N>, now: Instant) {
+        let mut failed = 0;
+        for _ in 0..self.shared.tx_backlog.len() {
             let room = egress.room();
-            if room == 0 || in_vain == IN_VAIN {
+            if room == 0 || failed == MAX_FAILED_SENDS {
                 return;
             }
-            let Some(slot) = self.shared.waiting.pop() else { return };
-            let Some(block) = self.blocks.get(slot as usize) else { continue };
+            let Some(slot) = self.shared.tx_backlog.pop() else { return };
+            let Some(tcb) = self.tcbs.get(slot as usize) else { continue };
             // It may have ended, or sent what it had in answer to something.
-            if block.flags.has(Flags::VACANT) || block.is_exchanging() {
+            if tcb.flags.has(Flags::VACANT) || tcb.in_rr_mode() {
                 continue;
             }
-            let data = block.unsent > 0;
-            if !self.send(slot, data, egress, now) {
-                self.shared.waiting.push(slot);
-                in_vain += usize::from(egress.room() == room);
+            let data = tcb.unsent > 0;
+            if !self.transmit(slot, data, egress, now) {
+                self.shared.tx_backlog.push(slot);
+                failed += usize::from(egress.room() == room);
             }
         }
     }
@@ -94,15 +94,16 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     /// Sends what the connection in `slot` has to send, which has `data` to send or not. Returns whether that was all that it may
     /// send for now.
     #[inline(always)]
-    pub(crate) fn send<N: Nic<Packet = P>>(
+    pub(crate) fn transmit<N: Nic<Packet = P>>(
         &mut self,
         slot: u32,
         data: bool,
         egress: &mut Egress<N>,
         now: Instant,
     ) -> bool {
-        let done = if data { self.send_whole(slot, egress, now) } else { self.send_fin(slot, egress, now) };
-        done || egress.room() > 0 && !self.connection(slot).send_all(egress, now)
+        let done =
+            if data { self.send_whole_packets(slot, egress, now) } else { self.send_fin_fast_path(slot, egress, now) };
+        done || egress.room() > 0 && !self.demoted(slot).output(egress, now)
     }
 }
 
@@ -116,17 +117,20 @@ mod tests {
 
     #[test]
     fn slots_go_in_the_order_in_which_they_came_and_each_once() {
-        let mut waiting = Waiting::default();
+        let mut tx_backlog = TxBacklog::default();
         for slot in [70, 3, 70, 64, 3] {
-            waiting.push(slot);
+            tx_backlog.push(slot);
         }
         assert_eq!(
-            (waiting.len(), waiting.contains(64), waiting.contains(65), waiting.contains(9000)),
+            (tx_backlog.len(), tx_backlog.contains(64), tx_backlog.contains(65), tx_backlog.contains(9000)),
             (3, true, false, false)
         );
-        assert_eq!((waiting.pop(), waiting.contains(70)), (Some(70), false));
-        waiting.push(70);
-        assert_eq!([waiting.pop(), waiting.pop(), waiting.pop(), waiting.pop()], [Some(3), Some(64), Some(70), None]);
-        assert!(waiting.is_empty());
+        assert_eq!((tx_backlog.pop(), tx_backlog.contains(70)), (Some(70), false));
+        tx_backlog.push(70);
+        assert_eq!(
+            [tx_backlog.pop(), tx_backlog.pop(), tx_backlog.pop(), tx_backlog.pop()],
+            [Some(3), Some(64), Some(70), None]
+        );
+        assert!(tx_backlog.is_empty());
     }
 }

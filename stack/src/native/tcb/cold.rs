@@ -6,9 +6,9 @@ use crate::native::segment::seq::Seq;
 use crate::native::timers::tick::Tick;
 use linerate_bypass::time::Instant;
 
-/// What lies apart from the [`Block`](crate::native::tcb::Block), in the same slot.
+/// What lies apart from the [`Tcb`](crate::native::tcb::Tcb), in the same slot.
 #[derive(Clone)]
-pub(crate) struct Cold<C> {
+pub(crate) struct TcbCold<C> {
     /// Congestion control.
     pub control: C,
     /// What is known of the path when nothing is in flight.
@@ -37,13 +37,13 @@ const CHALLENGE_SHIFT: u32 = 24;
 const CHALLENGE_PERIOD: u16 = 30;
 
 // Each of a million connections has one.
-const _: () = assert!(size_of::<Cold<Builtin>>() <= 96);
+const _: () = assert!(size_of::<TcbCold<Builtin>>() <= 96);
 
-impl<C: CongestionControl> Cold<C> {
+impl<C: CongestionControl> TcbCold<C> {
     /// That of a new connection with this congestion control, whose receive queue may hold `rx_limit` bytes.
     #[inline(always)]
     pub fn new(control: C, rx_limit: u32) -> Self {
-        Cold {
+        TcbCold {
             control,
             path: Path::default(),
             rx_limit,

@@ -1,15 +1,15 @@
 //! What a connection holds while bytes are on their way through it, and gives back when it is idle.
 
 use crate::congestion::initial_window;
-use crate::native::connection::Pinned;
+use crate::native::connection::MbufsHeld;
 use crate::native::fair_share::Progress;
 use crate::native::queue::Queue;
 use crate::native::receive::reassembly::Reassembly;
-use crate::native::recovery::{Flight, Setup};
+use crate::native::recovery::{Flight, FlightConfig};
 use crate::native::segment::seq::Seq;
 use crate::native::send::pacing::Pace;
 use crate::native::send::send_queue::SendQueue;
-use crate::native::tcb::{Block, Flags, NO_BUFFERS};
+use crate::native::tcb::{Flags, NO_BUFFERS, Tcb};
 use linerate_bypass::Packet;
 use linerate_bypass::time::Instant;
 use std::collections::HashSet;
@@ -21,7 +21,7 @@ const KEPT: usize = 64;
 pub(crate) const CROWDED: usize = 64;
 
 /// Queues of both directions, and what is in flight.
-pub(crate) struct Buffers<P> {
+pub(crate) struct ConnBuffers<P> {
     /// Received in order and not consumed: each packet's data are payload.
     pub received: Queue<P>,
     /// Received out of order.
@@ -53,13 +53,13 @@ pub(crate) struct Buffers<P> {
     pub reserved: u32,
 }
 
-impl<P: Packet> Buffers<P> {
+impl<P: Packet> ConnBuffers<P> {
     fn new() -> Self {
-        Buffers {
+        ConnBuffers {
             received: Queue::new(),
             reassembly: Reassembly::new(),
             queue: SendQueue::new(),
-            flight: Flight::new(Seq(0), Setup { mss: 536, sack: false, exact_ecn: false }),
+            flight: Flight::new(Seq(0), FlightConfig { mss: 536, sack: false, exact_ecn: false }),
             probe: None,
             stalled: Instant::ZERO,
             pace: Pace::default(),
@@ -81,8 +81,8 @@ impl<P: Packet> Buffers<P> {
     /// Lets go of everything. Returns the packets that were.
     #[cold]
     #[inline(never)]
-    fn clear(&mut self) -> Pinned {
-        let held = Pinned { all: self.pinned(), queued: self.queue.packets() };
+    fn clear(&mut self) -> MbufsHeld {
+        let held = MbufsHeld { all: self.mbufs_held(), queued: self.queue.packets() };
         self.received.clear();
         self.reassembly.clear();
         self.queue.clear();
@@ -105,61 +105,61 @@ impl<P: Packet> Buffers<P> {
 
     /// Packets that both sides hold.
     #[inline]
-    pub fn pinned(&self) -> usize {
+    pub fn mbufs_held(&self) -> usize {
         self.received_packets() + self.queue.packets()
     }
 }
 
 /// All buffers of a worker: as many as there have ever been connections with bytes in them at one time.
-pub(crate) struct Pool<P> {
-    buffers: Vec<Buffers<P>>,
+pub(crate) struct BufferPool<P> {
+    buffers: Vec<ConnBuffers<P>>,
     spare: Vec<u32>,
     /// Congestion control answers every mark by itself.
     answers_marks: bool,
 }
 
-impl<P: Packet> Pool<P> {
+impl<P: Packet> BufferPool<P> {
     pub fn new(answers_marks: bool) -> Self {
-        Pool { buffers: Vec::new(), spare: Vec::new(), answers_marks }
+        BufferPool { buffers: Vec::new(), spare: Vec::new(), answers_marks }
     }
 
-    /// The buffers of `block`, which gets some if it has none.
+    /// The buffers of `tcb`, which gets some if it has none.
     #[inline(always)]
-    pub fn attach(&mut self, block: &mut Block) -> &mut Buffers<P> {
-        if !block.has_buffers() {
-            self.give(block);
+    pub fn attach(&mut self, tcb: &mut Tcb) -> &mut ConnBuffers<P> {
+        if !tcb.has_buffers() {
+            self.give(tcb);
         }
-        &mut self.buffers[block.buffers as usize]
+        &mut self.buffers[tcb.buffers as usize]
     }
 
     #[cold]
     #[inline(never)]
-    fn give(&mut self, block: &mut Block) {
+    fn give(&mut self, tcb: &mut Tcb) {
         let place = self.spare.pop().unwrap_or_else(|| {
-            self.buffers.push(Buffers::new());
+            self.buffers.push(ConnBuffers::new());
             self.buffers.len() as u32 - 1
         });
-        block.buffers = place;
+        tcb.buffers = place;
         let buffers = &mut self.buffers[place as usize];
-        let sack = block.flags.has(Flags::SACK);
-        buffers.flight.reset(block.una, Setup { mss: block.mss, sack, exact_ecn: self.answers_marks });
+        let sack = tcb.flags.has(Flags::SACK);
+        buffers.flight.reset(tcb.una, FlightConfig { mss: tcb.mss, sack, exact_ecn: self.answers_marks });
         buffers.probe = None;
         buffers.pace = Pace::default();
         buffers.turned = false;
         buffers.progress = Progress::default();
-        buffers.idle = block.cwnd > initial_window(block.mss.into());
+        buffers.idle = tcb.cwnd > initial_window(tcb.mss.into());
     }
 
-    /// The buffers of `block`, if it has some.
+    /// The buffers of `tcb`, if it has some.
     #[inline]
-    pub fn of(&self, block: &Block) -> Option<&Buffers<P>> {
-        self.buffers.get(block.buffers as usize)
+    pub fn of(&self, tcb: &Tcb) -> Option<&ConnBuffers<P>> {
+        self.buffers.get(tcb.buffers as usize)
     }
 
-    /// The buffers of `block`, if it has some.
+    /// The buffers of `tcb`, if it has some.
     #[inline]
-    pub fn of_mut(&mut self, block: &Block) -> Option<&mut Buffers<P>> {
-        self.buffers.get_mut(block.buffers as usize)
+    pub fn of_mut(&mut self, tcb: &Tcb) -> Option<&mut ConnBuffers<P>> {
+        self.buffers.get_mut(tcb.buffers as usize)
     }
 
     /// Returns the number of connections that have buffers.
@@ -172,14 +172,14 @@ impl<P: Packet> Pool<P> {
         assert_eq!(owned.len() + self.spare.len(), self.buffers.len(), "buffers owned or spare");
         for place in &self.spare {
             assert!(!owned.contains(place), "buffers {place} are in use and spare");
-            assert_eq!(self.buffers[*place as usize].pinned(), 0, "spare buffers {place} hold packets");
+            assert_eq!(self.buffers[*place as usize].mbufs_held(), 0, "spare buffers {place} hold packets");
         }
     }
 
-    /// Takes the buffers of `block` back with whatever is in them. Returns the packets that were, if there were any.
+    /// Takes the buffers of `tcb` back with whatever is in them. Returns the packets that were, if there were any.
     #[inline(always)]
-    pub fn detach(&mut self, block: &mut Block) -> Option<Pinned> {
-        let buffers = self.buffers.get_mut(block.buffers as usize)?;
+    pub fn detach(&mut self, tcb: &mut Tcb) -> Option<MbufsHeld> {
+        let buffers = self.buffers.get_mut(tcb.buffers as usize)?;
         let mut held = None;
         if !buffers.received.is_empty() || !buffers.queue.is_empty() || !buffers.reassembly.is_empty() {
             held = Some(buffers.clear());
@@ -189,10 +189,10 @@ impl<P: Packet> Pool<P> {
         }
         buffers.reserved = 0;
         // What it was went with them.
-        block.flags.clear(Flags::DUPLICATE);
+        tcb.flags.clear(Flags::DSACK);
         buffers.flight.abandon();
-        self.spare.push(block.buffers);
-        block.buffers = NO_BUFFERS;
+        self.spare.push(tcb.buffers);
+        tcb.buffers = NO_BUFFERS;
         held
     }
 }

@@ -70,15 +70,15 @@ pub(crate) struct Flags(u32);
 
 impl Flags {
     /// In the engine's list of connections with news for the service.
-    pub const TOUCHED: Flags = Flags(1);
+    pub const NOTIFY: Flags = Flags(1);
     /// In the engine's list of connections with something to send.
-    pub const DIRTY: Flags = Flags(1 << 1);
+    pub const TX_PENDING: Flags = Flags(1 << 1);
     /// The service knows the connection.
     pub const OPEN: Flags = Flags(1 << 2);
     /// The service has been told its end.
-    pub const GONE: Flags = Flags(1 << 3);
+    pub const CLOSE_REPORTED: Flags = Flags(1 << 3);
     /// It was opened by us.
-    pub const ACTIVE: Flags = Flags(1 << 4);
+    pub const ACTIVE_OPEN: Flags = Flags(1 << 4);
     /// It has just been established, and the service is to be told.
     pub const NEWLY_OPEN: Flags = Flags(1 << 5);
     /// More has arrived than the service was told of.
@@ -86,7 +86,7 @@ impl Flags {
     /// An operation found too little room.
     pub const WANTS_ROOM: Flags = Flags(1 << 7);
     /// The service has been told that the peer finished.
-    pub const END_TOLD: Flags = Flags(1 << 8);
+    pub const FIN_REPORTED: Flags = Flags(1 << 8);
     /// An acknowledgement is to be sent with the next flush.
     pub const ACK_NOW: Flags = Flags(1 << 9);
     /// The service has finished sending: a FIN follows what is queued.
@@ -104,17 +104,17 @@ impl Flags {
     /// We have reduced our window, and the peer is to be told with the next data (RFC 3168 §6.1.2).
     pub const CWR: Flags = Flags(1 << 16);
     /// The last data segment was marked (RFC 8257 §3.2).
-    pub const LAST_MARKED: Flags = Flags(1 << 17);
+    pub const LAST_CE: Flags = Flags(1 << 17);
     /// A reset is to be sent with the next flush.
     pub const RESET: Flags = Flags(1 << 18);
     /// A tail loss probe is to be sent with the next flush.
-    pub const PROBE: Flags = Flags(1 << 19);
+    pub const TLP: Flags = Flags(1 << 19);
     /// The retransmission timer is probing a closed window (RFC 9293 §3.8.6.1).
     pub const PERSIST: Flags = Flags(1 << 20);
     /// One byte is to be sent into a closed window with the next flush.
     pub const WINDOW_PROBE: Flags = Flags(1 << 21);
     /// In the engine's list of connections whose window is held back while packets run low.
-    pub const HELD_BACK: Flags = Flags(1 << 22);
+    pub const WINDOW_HELD: Flags = Flags(1 << 22);
     /// The service has consumed something since a window was offered.
     pub const CONSUMED: Flags = Flags(1 << 23);
     /// The peer reset it.
@@ -127,8 +127,8 @@ impl Flags {
     pub const IN_TABLE: Flags = Flags(1 << 27);
     /// A keepalive probe is to be sent with the next flush.
     pub const KEEPALIVE: Flags = Flags(1 << 28);
-    /// A duplicate was received, and the block in `Buffers` says so in the next acknowledgement (RFC 2883).
-    pub const DUPLICATE: Flags = Flags(1 << 29);
+    /// A duplicate was received, and the block in `ConnBuffers` says so in the next acknowledgement (RFC 2883).
+    pub const DSACK: Flags = Flags(1 << 29);
     /// An ICMP error said that the peer cannot be reached.
     pub const UNREACHABLE: Flags = Flags(1 << 30);
 
@@ -142,7 +142,7 @@ impl Flags {
     pub const VACANT: Flags = Flags(1 << 31);
 
     /// What says that some list has the slot, whoever's it is.
-    pub const LISTED: Flags = Flags::TOUCHED.or(Flags::DIRTY).or(Flags::HELD_BACK);
+    pub const LISTED: Flags = Flags::NOTIFY.or(Flags::TX_PENDING).or(Flags::WINDOW_HELD);
 
     /// These and those: `|` for constants.
     pub const fn or(self, flags: Flags) -> Flags {
@@ -202,7 +202,7 @@ pub(crate) const NO_BUFFERS: u32 = u32::MAX;
 /// The hot part of a connection's state.
 #[repr(C, align(64))]
 #[derive(Debug, Clone)]
-pub(crate) struct Block {
+pub(crate) struct Tcb {
     /// Whose it is.
     pub tuple: Tuple,
     /// SND.UNA: the oldest byte that is not acknowledged.
@@ -248,21 +248,21 @@ pub(crate) struct Block {
     pub mss: u16,
     pub state: State,
     /// Bits that the windows are shifted by: the peer's in the low half, ours in the high one (RFC 7323 §2).
-    pub scales: u8,
+    pub wscale: u8,
     /// The window field that an empty receive queue is worth.
     pub whole_window: u16,
     /// Segments with data that have come since the last acknowledgement was sent.
-    pub unanswered: u8,
+    pub segs_unacked: u8,
     /// Times that the SYN, or a probe of the closed window, has been sent since it was answered.
     pub attempts: u8,
 }
 
-const _: () = assert!(size_of::<Block>() == 128);
+const _: () = assert!(size_of::<Tcb>() == 128);
 
-impl Block {
+impl Tcb {
     /// Nobody's.
     pub fn vacant(tuple: Tuple) -> Self {
-        Block {
+        Tcb {
             tuple,
             una: Seq(0),
             nxt: Seq(0),
@@ -285,9 +285,9 @@ impl Block {
             generation: 0,
             mss: 536,
             state: State::Closed,
-            scales: 0,
+            wscale: 0,
             whole_window: 0,
-            unanswered: 0,
+            segs_unacked: 0,
             attempts: 0,
         }
     }
@@ -295,13 +295,13 @@ impl Block {
     /// Bits that the peer's window field is shifted by.
     #[inline]
     pub fn snd_scale(&self) -> u8 {
-        self.scales & 15
+        self.wscale & 15
     }
 
     /// Bits that ours is shifted by.
     #[inline]
     pub fn rcv_scale(&self) -> u8 {
-        self.scales >> 4
+        self.wscale >> 4
     }
 
     /// Bytes sent and not acknowledged, SYN and FIN counted.
@@ -338,7 +338,7 @@ impl Block {
     /// The window field of the next segment, the receive queue being empty, and the right edge moved to it; `None`, with
     /// nothing changed, if it is not as simple as that.
     #[inline(always)]
-    pub fn offer_all(&mut self, has_pressure: bool) -> Option<u16> {
+    pub fn offer_whole_window(&mut self, has_pressure: bool) -> Option<u16> {
         let window = u32::from(self.whole_window) << self.rcv_scale();
         if has_pressure || self.rcv_window() > window {
             return None;
@@ -350,7 +350,7 @@ impl Block {
     /// What the timestamp of a segment says of its sender's clock, if the timestamp is all that its `options` are and it is not
     /// old (PAWS, RFC 7323 §5.3).
     #[inline(always)]
-    pub fn newer(&self, options: &[u8; TIMESTAMP_LEN]) -> Option<u32> {
+    pub fn paws_ok(&self, options: &[u8; TIMESTAMP_LEN]) -> Option<u32> {
         let value = field(options, 4);
         let is_alone = field(options, 0) == u32::from_be_bytes(TIMESTAMP_HEAD);
         (is_alone && value.wrapping_sub(self.ts_recent) as i32 >= 0).then_some(value)
@@ -358,18 +358,18 @@ impl Block {
 
     /// A segment that acknowledges everything has been sent.
     #[inline]
-    pub fn was_acknowledged(&mut self) {
-        self.flags.clear(Flags::ACK_NOW | Flags::DUPLICATE);
+    pub fn note_ack_sent(&mut self) {
+        self.flags.clear(Flags::ACK_NOW | Flags::DSACK);
         self.rcv_acked = self.rcv_nxt;
-        self.unanswered = 0;
+        self.segs_unacked = 0;
         self.ack_at = Tick::NONE;
     }
 
     /// Notes that the engine is to look at the connection in what `news` say. Returns whether it has to be put into the list of
     /// those that are looked at.
     #[inline(always)]
-    pub fn list(&mut self, news: Flags) -> bool {
-        let is_listed = self.flags.has_any(Flags::TOUCHED | Flags::DIRTY);
+    pub fn mark_active(&mut self, news: Flags) -> bool {
+        let is_listed = self.flags.has_any(Flags::NOTIFY | Flags::TX_PENDING);
         self.flags |= news;
         !is_listed
     }
@@ -404,17 +404,17 @@ mod tests {
             if let Some((at, byte)) = damage {
                 bytes[at] = byte;
             }
-            let block = Block { ts_recent: value.wrapping_sub(ahead as u32), ..Block::vacant(Tuple::received_v4(0, 0, 0)) };
+            let tcb = Tcb { ts_recent: value.wrapping_sub(ahead as u32), ..Tcb::vacant(Tuple::received_v4(0, 0, 0)) };
             let alone = |timestamp| Options { timestamp: Some(timestamp), ..Options::default() };
             let read = Options::parse(&bytes);
-            let newer = read.timestamp.filter(|read| read.value.wrapping_sub(block.ts_recent) as i32 >= 0);
-            match block.newer(&bytes) {
+            let paws_ok = read.timestamp.filter(|read| read.value.wrapping_sub(tcb.ts_recent) as i32 >= 0);
+            match tcb.paws_ok(&bytes) {
                 Some(accepted) => {
-                    prop_assert_eq!(newer.map(|newer| newer.value), Some(accepted));
-                    prop_assert_eq!(read, alone(newer.unwrap()));
+                    prop_assert_eq!(paws_ok.map(|paws_ok| paws_ok.value), Some(accepted));
+                    prop_assert_eq!(read, alone(paws_ok.unwrap()));
                 }
                 // Any other layout is for the parser (RFC 7323 appendix A).
-                None => prop_assert!(newer.is_none() || damage.is_some_and(|(at, _)| at < 4)),
+                None => prop_assert!(paws_ok.is_none() || damage.is_some_and(|(at, _)| at < 4)),
             }
         }
     }

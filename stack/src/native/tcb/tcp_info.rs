@@ -3,7 +3,7 @@
 use crate::congestion::CongestionControl;
 use crate::native::NativeEngine;
 use crate::native::recovery::Phase;
-use crate::native::tcb::{Block, Flags, State};
+use crate::native::tcb::{Flags, State, Tcb};
 use linerate_bypass::Packet;
 use linerate_bypass::inspect::{ConnInfo, ConnState, TcpInfo};
 
@@ -26,32 +26,32 @@ impl From<State> for ConnState {
 
 impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     /// The connection in `slot`, if there is one.
-    pub(crate) fn described(&self, slot: usize) -> Option<ConnInfo> {
-        let block = self.blocks.get(slot)?;
-        if block.flags.has(Flags::VACANT) {
+    pub(crate) fn conn_info(&self, slot: usize) -> Option<ConnInfo> {
+        let tcb = self.tcbs.get(slot)?;
+        if tcb.flags.has(Flags::VACANT) {
             return None;
         }
         Some(ConnInfo {
-            conn: self.shared.id(slot as u32, block),
-            local: Some(block.tuple.local()),
-            remote: block.tuple.remote(),
-            state: block.state.into(),
-            unread: block.received.into(),
-            unsent: block.unsent.into(),
-            tcp: self.tcp_info(slot, block),
+            conn: self.shared.id(slot as u32, tcb),
+            local: Some(tcb.tuple.local()),
+            remote: tcb.tuple.remote(),
+            state: tcb.state.into(),
+            unread: tcb.received.into(),
+            unsent: tcb.unsent.into(),
+            tcp: self.tcp_info(slot, tcb),
         })
     }
 
-    fn tcp_info(&self, slot: usize, block: &Block) -> TcpInfo {
+    fn tcp_info(&self, slot: usize, tcb: &Tcb) -> TcpInfo {
         let (cold, settings) = (&self.cold[slot], &self.shared.settings);
-        let (control, path, rtt) = (&cold.control, &cold.path, &block.rtt);
-        let flight = self.shared.buffers.of(block).map(|buffers| &buffers.flight);
+        let (control, path, rtt) = (&cold.control, &cold.path, &tcb.rtt);
+        let flight = self.shared.buffers.of(tcb).map(|buffers| &buffers.flight);
         let threshold = control.slow_start_threshold();
         TcpInfo {
-            mss: Some(block.mss),
-            in_flight: Some(block.outstanding().into()),
-            send_window: Some(block.snd_wnd.into()),
-            receive_window: Some(block.rcv_window().into()),
+            mss: Some(tcb.mss),
+            in_flight: Some(tcb.outstanding().into()),
+            send_window: Some(tcb.snd_wnd.into()),
+            receive_window: Some(tcb.rcv_window().into()),
             congestion_window: Some(control.window().into()),
             slow_start_threshold: (threshold < crate::congestion::MAX_WINDOW).then(|| threshold.into()),
             rtt: rtt.has_sample().then(|| rtt.smoothed()),

@@ -33,7 +33,7 @@ const NONE: u32 = u32::MAX;
 
 /// A connection that enters TIME-WAIT.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Closed {
+pub(crate) struct TimeWaitEntry {
     /// Its name.
     pub tuple: Tuple,
     /// Our next sequence number: the one behind our FIN (SND.NXT).
@@ -73,7 +73,7 @@ pub(crate) struct Reply {
 
 /// What to do with a segment that met a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Answer {
+pub(crate) enum Action {
     /// Nothing.
     Ignore,
     /// Acknowledge again.
@@ -95,14 +95,14 @@ pub(crate) enum Answer {
 
 /// What is known of an earlier connection to somebody who wants to open another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Before {
+pub(crate) enum Reuse {
     /// Nothing.
-    Nothing,
+    NoRecord,
     /// It has ended just now, or there is no way to tell its segments from new ones.
-    Recent,
+    TooSoon,
     /// Its segments will not be taken for new ones: another may begin, with an initial sequence number that does not come before
     /// `isn_floor`.
-    Past {
+    Allowed {
         /// What our next sequence number would have been.
         isn_floor: Seq,
     },
@@ -135,7 +135,7 @@ pub(crate) struct TimeWait {
     records: Vec<Record>,
     table: FlowTable,
     key: HashKey,
-    locals: Locals,
+    locals: LocalAddresses,
     /// Places that are free, linked by `later`.
     free: u32,
     /// The record that ends first.
@@ -155,7 +155,7 @@ impl TimeWait {
             records: Vec::with_capacity(capacity),
             table: FlowTable::with_capacity(capacity),
             key,
-            locals: Locals::default(),
+            locals: LocalAddresses::default(),
             free: NONE,
             first: NONE,
             last: NONE,
@@ -182,16 +182,16 @@ impl TimeWait {
     /// Our next sequence number of the connection `tuple`, if there is a record of it that keeps us from opening a new one, or
     /// an old one that does not: what is new then has timestamps that are greater than all that the old one sent before it
     /// was in TIME-WAIT, so that its peer tells one from the other (RFC 6191 §2, seen from the other end; RFC 7323 §5.2).
-    pub fn before(&self, tuple: &Tuple, now: Instant) -> Before {
+    pub fn check_reuse(&self, tuple: &Tuple, now: Instant) -> Reuse {
         let Some(record) = self.find(tuple).and_then(|at| self.records.get(at as usize)) else {
-            return Before::Nothing;
+            return Reuse::NoRecord;
         };
         let is_past = now + TIME_WAIT > self.deadline(record) + Duration::from_nanos(TIMESTAMP_TICK);
-        if record.marks.timestamps() && is_past { Before::Past { isn_floor: record.next } } else { Before::Recent }
+        if record.marks.timestamps() && is_past { Reuse::Allowed { isn_floor: record.next } } else { Reuse::TooSoon }
     }
 
     /// Notes that a connection has entered TIME-WAIT. A record that is there of its tuple is replaced.
-    pub fn insert(&mut self, closed: Closed, now: Instant) {
+    pub fn insert(&mut self, closed: TimeWaitEntry, now: Instant) {
         self.remove(&closed.tuple);
         if self.table.capacity() == 0 {
             self.ended_early += 1;
@@ -202,7 +202,7 @@ impl TimeWait {
         }
         let (local, remote, ports) = closed.tuple.parts();
         let local = loop {
-            match self.locals.hold(local) {
+            match self.locals.acquire(local) {
                 Some(id) => break id,
                 None => self.end_early(),
             }
@@ -244,9 +244,9 @@ impl TimeWait {
 
     /// What a segment on `tuple` gets, or `None` if there is no record of it.
     #[inline]
-    pub fn answer(&mut self, tuple: &Tuple, segment: &Segment, now: Instant) -> Option<Answer> {
+    pub fn process(&mut self, tuple: &Tuple, segment: &Segment, now: Instant) -> Option<Action> {
         let at = self.find(tuple)?;
-        let (answer, restart) = self.records[at as usize].meet(segment);
+        let (answer, restart) = self.records[at as usize].process(segment);
         if restart {
             self.unlink(at);
             self.append(at, now);
@@ -368,7 +368,7 @@ impl Marks {
 
 impl Record {
     /// What `segment` gets, and whether the time begins anew.
-    fn meet(&mut self, segment: &Segment) -> (Answer, bool) {
+    fn process(&mut self, segment: &Segment) -> (Action, bool) {
         const FIN: u8 = 1;
         const SYN: u8 = 2;
         const RST: u8 = 4;
@@ -376,17 +376,17 @@ impl Record {
         let has = |flag| segment.flags & flag != 0;
         // RFC 1337 §3, F1: a reset does not end TIME-WAIT.
         if has(RST) {
-            return (Answer::Ignore, false);
+            return (Action::Ignore, false);
         }
         if has(SYN) {
             let begins = !has(ACK) && !has(FIN) && self.may_reopen(segment);
             // RFC 9293 §3.10.7.4, fourth: any other SYN gets a challenge, whatever its sequence number.
-            let answer = if begins { Answer::Reopen { isn_floor: self.next } } else { Answer::Challenge(self.reply()) };
+            let answer = if begins { Action::Reopen { isn_floor: self.next } } else { Action::Challenge(self.reply()) };
             return (answer, false);
         }
         // RFC 9293 §3.10.7.4, fifth. RFC 7323 §3.2: once negotiated, timestamps are in every segment.
         if !has(ACK) || self.marks.timestamps() && segment.timestamp.is_none() {
-            return (Answer::Ignore, false);
+            return (Action::Ignore, false);
         }
         // PAWS (RFC 7323 §5.3, R1), and acknowledgements of what we have never sent (RFC 5961 §5.2).
         let advance =
@@ -401,10 +401,10 @@ impl Record {
             self.ts_recent = timestamp.value;
         }
         match span {
-            0 if expected => (Answer::Ignore, false),
-            0 => (Answer::Challenge(self.reply()), false),
+            0 if expected => (Action::Ignore, false),
+            0 => (Action::Challenge(self.reply()), false),
             // RFC 9293 §3.10.7.4: "Acknowledge it, and restart the 2 MSL timeout."
-            _ => (Answer::Acknowledge(self.reply()), expected),
+            _ => (Action::Acknowledge(self.reply()), expected),
         }
     }
 
@@ -435,11 +435,11 @@ struct LocalId(u8);
 
 /// The addresses of ours that records have, each once, with how many have it.
 #[derive(Default)]
-struct Locals(Vec<(Address, u32)>);
+struct LocalAddresses(Vec<(Address, u32)>);
 
-impl Locals {
+impl LocalAddresses {
     /// The name of `address`, held until it is released; `None` if 256 others are held.
-    fn hold(&mut self, address: Address) -> Option<LocalId> {
+    fn acquire(&mut self, address: Address) -> Option<LocalId> {
         let at = self.0.iter().position(|(held, _)| *held == address);
         let at = at.or_else(|| self.0.iter().position(|(_, holders)| *holders == 0)).unwrap_or(self.0.len());
         let id = LocalId(u8::try_from(at).ok()?);

@@ -25,8 +25,8 @@ fn tuple(number: u16) -> Tuple {
     Tuple::new("10.0.0.1:7".parse().unwrap(), SocketAddr::from(([10, 0, 0, 2], number)))
 }
 
-fn closed(tuple: Tuple, timestamps: bool) -> Closed {
-    Closed { tuple, next: NEXT, peer_next: PEER_NEXT, ts_recent: timestamps.then_some(TS_RECENT), window: 99 }
+fn closed(tuple: Tuple, timestamps: bool) -> TimeWaitEntry {
+    TimeWaitEntry { tuple, next: NEXT, peer_next: PEER_NEXT, ts_recent: timestamps.then_some(TS_RECENT), window: 99 }
 }
 
 /// A table with one connection that used timestamps or did not.
@@ -41,8 +41,8 @@ fn segment(flags: u8, seq: Seq, timestamp: Option<u32>) -> Segment {
     Segment { seq, ack: NEXT, flags, len: 0, timestamp }
 }
 
-fn meets(table: &mut TimeWait, segment: Segment) -> Answer {
-    table.answer(&tuple(1), &segment, START + Duration::from_secs(10)).unwrap()
+fn meets(table: &mut TimeWait, segment: Segment) -> Action {
+    table.process(&tuple(1), &segment, START + Duration::from_secs(10)).unwrap()
 }
 
 /// What is acknowledged with.
@@ -63,12 +63,12 @@ fn restarted(table: &TimeWait) -> bool {
 fn another_connection_may_be_opened_once_its_timestamps_are_greater() {
     let ticks = TICK + Duration::from_millis(2);
     let with = one(true);
-    assert_eq!(with.before(&tuple(2), START), Before::Nothing);
-    assert_eq!(with.before(&tuple(1), START), Before::Recent);
-    assert_eq!(with.before(&tuple(1), START + ticks), Before::Past { isn_floor: NEXT });
+    assert_eq!(with.check_reuse(&tuple(2), START), Reuse::NoRecord);
+    assert_eq!(with.check_reuse(&tuple(1), START), Reuse::TooSoon);
+    assert_eq!(with.check_reuse(&tuple(1), START + ticks), Reuse::Allowed { isn_floor: NEXT });
     // Without timestamps nothing tells segments of one from those of the other.
     let without = one(false);
-    assert_eq!(without.before(&tuple(1), START + TIME_WAIT), Before::Recent);
+    assert_eq!(without.check_reuse(&tuple(1), START + TIME_WAIT), Reuse::TooSoon);
     check(&with);
 }
 
@@ -79,9 +79,13 @@ fn reuse_of_a_connection_with_timestamps_takes_two_milliseconds_at_most_at_any_t
         let entered = START + Duration::from_nanos(i * 1_000_003);
         let mut table = table(16);
         table.insert(closed(tuple(1), true), entered);
-        assert_eq!(table.before(&tuple(1), entered + millisecond), Before::Recent, "{i}: the timestamps may be equal");
+        assert_eq!(
+            table.check_reuse(&tuple(1), entered + millisecond),
+            Reuse::TooSoon,
+            "{i}: the timestamps may be equal"
+        );
         let reusable = entered + millisecond + TICK;
-        assert_eq!(table.before(&tuple(1), reusable), Before::Past { isn_floor: NEXT }, "{i}");
+        assert_eq!(table.check_reuse(&tuple(1), reusable), Reuse::Allowed { isn_floor: NEXT }, "{i}");
     }
 }
 
@@ -147,7 +151,7 @@ fn a_repeated_fin_is_acknowledged_and_the_time_begins_anew() {
     for len in [0, 1, 900] {
         let mut table = one(false);
         let fin = Segment { len, ..segment(FIN | ACK, PEER_NEXT - 1 - len, None) };
-        assert_eq!(meets(&mut table, fin), Answer::Acknowledge(reply(None)));
+        assert_eq!(meets(&mut table, fin), Action::Acknowledge(reply(None)));
         assert!(restarted(&table));
     }
 }
@@ -157,7 +161,7 @@ fn a_repeated_fin_is_acknowledged_and_the_time_begins_anew() {
 fn a_repeated_fin_has_its_timestamp_echoed() {
     let mut table = one(true);
     let fin = segment(FIN | ACK, PEER_NEXT - 1, Some(TS_RECENT + 7));
-    assert_eq!(meets(&mut table, fin), Answer::Acknowledge(reply(Some(TS_RECENT + 7))));
+    assert_eq!(meets(&mut table, fin), Action::Acknowledge(reply(Some(TS_RECENT + 7))));
     assert!(restarted(&table));
 }
 
@@ -175,7 +179,7 @@ fn a_fin_of_somebody_else_does_not_keep_the_record() {
         ];
         for fin in wrong {
             let mut table = one(timestamps);
-            assert_eq!(meets(&mut table, fin), Answer::Acknowledge(reply(stamp)), "{fin:?}");
+            assert_eq!(meets(&mut table, fin), Action::Acknowledge(reply(stamp)), "{fin:?}");
             assert!(!restarted(&table));
         }
     }
@@ -188,7 +192,7 @@ fn a_reset_changes_nothing() {
         let mut table = one(timestamps);
         for flags in [RST, RST | ACK, RST | SYN, RST | FIN | ACK] {
             for seq in [PEER_NEXT - 1, PEER_NEXT, PEER_NEXT + 1] {
-                assert_eq!(meets(&mut table, segment(flags, seq, timestamps.then_some(TS_RECENT))), Answer::Ignore);
+                assert_eq!(meets(&mut table, segment(flags, seq, timestamps.then_some(TS_RECENT))), Action::Ignore);
             }
         }
         assert!(table.contains(&tuple(1)) && !restarted(&table));
@@ -202,15 +206,15 @@ fn the_last_acknowledgement_is_not_answered_and_others_are_challenged() {
         let stamp = timestamps.then_some(TS_RECENT);
         let mut table = one(timestamps);
         let good = segment(ACK, PEER_NEXT, stamp);
-        assert_eq!(meets(&mut table, good), Answer::Ignore);
-        assert_eq!(meets(&mut table, Segment { ack: NEXT - 1, ..good }), Answer::Ignore);
+        assert_eq!(meets(&mut table, good), Action::Ignore);
+        assert_eq!(meets(&mut table, Segment { ack: NEXT - 1, ..good }), Action::Ignore);
         let challenged = [
             Segment { seq: PEER_NEXT - 1, ..good },
             Segment { seq: PEER_NEXT + 1, ..good },
             Segment { ack: NEXT + 1, ..good },
         ];
         for segment in challenged {
-            assert_eq!(meets(&mut table, segment), Answer::Challenge(reply(stamp)), "{segment:?}");
+            assert_eq!(meets(&mut table, segment), Action::Challenge(reply(stamp)), "{segment:?}");
         }
         assert!(!restarted(&table));
     }
@@ -222,7 +226,7 @@ fn data_sent_again_is_acknowledged() {
     let mut table = one(false);
     for seq in [PEER_NEXT - 900, PEER_NEXT - 1, PEER_NEXT, PEER_NEXT + 100] {
         let data = Segment { len: 1, ..segment(ACK, seq, None) };
-        assert_eq!(meets(&mut table, data), Answer::Acknowledge(reply(None)));
+        assert_eq!(meets(&mut table, data), Action::Acknowledge(reply(None)));
     }
     assert!(!restarted(&table));
 }
@@ -232,7 +236,7 @@ fn data_sent_again_is_acknowledged() {
 fn a_segment_without_ack_is_dropped() {
     let mut table = one(false);
     for flags in [0, FIN] {
-        assert_eq!(meets(&mut table, segment(flags, PEER_NEXT - 1, None)), Answer::Ignore);
+        assert_eq!(meets(&mut table, segment(flags, PEER_NEXT - 1, None)), Action::Ignore);
     }
     assert!(!restarted(&table));
 }
@@ -243,8 +247,8 @@ fn an_old_timestamp_makes_a_segment_old() {
     let mut table = one(true);
     let old = Some(TS_RECENT - 1);
     let fin = segment(FIN | ACK, PEER_NEXT - 1, old);
-    assert_eq!(meets(&mut table, fin), Answer::Acknowledge(reply(Some(TS_RECENT))));
-    assert_eq!(meets(&mut table, segment(ACK, PEER_NEXT, old)), Answer::Challenge(reply(Some(TS_RECENT))));
+    assert_eq!(meets(&mut table, fin), Action::Acknowledge(reply(Some(TS_RECENT))));
+    assert_eq!(meets(&mut table, segment(ACK, PEER_NEXT, old)), Action::Challenge(reply(Some(TS_RECENT))));
     assert!(!restarted(&table));
 }
 
@@ -252,7 +256,7 @@ fn an_old_timestamp_makes_a_segment_old() {
 #[test]
 fn a_missing_timestamp_makes_a_segment_foreign() {
     let mut table = one(true);
-    assert_eq!(meets(&mut table, segment(FIN | ACK, PEER_NEXT - 1, None)), Answer::Ignore);
+    assert_eq!(meets(&mut table, segment(FIN | ACK, PEER_NEXT - 1, None)), Action::Ignore);
     assert!(!restarted(&table));
 }
 
@@ -261,7 +265,7 @@ fn a_missing_timestamp_makes_a_segment_foreign() {
 fn a_timestamp_that_was_not_negotiated_means_nothing() {
     let mut table = one(false);
     let fin = segment(FIN | ACK, PEER_NEXT - 1, Some(0));
-    assert_eq!(meets(&mut table, fin), Answer::Acknowledge(reply(None)));
+    assert_eq!(meets(&mut table, fin), Action::Acknowledge(reply(None)));
     assert!(restarted(&table));
 }
 
@@ -288,9 +292,9 @@ fn a_syn_opens_anew_when_it_cannot_be_an_old_one() {
         let mut table = one(timestamps);
         let expected = match opens {
             // RFC 9293 §3.6.1, MAY-2 (1): larger than the largest number used.
-            true => Answer::Reopen { isn_floor: NEXT },
+            true => Action::Reopen { isn_floor: NEXT },
             // RFC 9293 §3.10.7.4, fourth.
-            false => Answer::Challenge(reply(timestamps.then_some(TS_RECENT))),
+            false => Action::Challenge(reply(timestamps.then_some(TS_RECENT))),
         };
         assert_eq!(meets(&mut table, segment(SYN, seq, stamp)), expected, "{timestamps} {stamp:?} {seq:?}");
         // RFC 9293 §3.6.1, MAY-2 (2): still there, should the SYN turn out to be an old duplicate.
@@ -304,12 +308,12 @@ fn a_syn_opens_anew_when_it_cannot_be_an_old_one() {
 #[test]
 fn timestamps_and_sequence_numbers_are_compared_round_the_wrap() {
     let mut table = table(1);
-    let old = Closed { peer_next: Seq(3), ts_recent: Some(u32::MAX), ..closed(tuple(1), true) };
+    let old = TimeWaitEntry { peer_next: Seq(3), ts_recent: Some(u32::MAX), ..closed(tuple(1), true) };
     table.insert(old, START);
-    assert!(matches!(meets(&mut table, segment(SYN, Seq(0), Some(1))), Answer::Reopen { .. }));
-    assert!(matches!(meets(&mut table, segment(SYN, Seq(3), Some(u32::MAX - 1))), Answer::Challenge(_)));
-    assert!(matches!(meets(&mut table, segment(SYN, Seq(u32::MAX), Some(u32::MAX))), Answer::Challenge(_)));
-    assert!(matches!(meets(&mut table, segment(SYN, Seq(4), Some(u32::MAX))), Answer::Reopen { .. }));
+    assert!(matches!(meets(&mut table, segment(SYN, Seq(0), Some(1))), Action::Reopen { .. }));
+    assert!(matches!(meets(&mut table, segment(SYN, Seq(3), Some(u32::MAX - 1))), Action::Challenge(_)));
+    assert!(matches!(meets(&mut table, segment(SYN, Seq(u32::MAX), Some(u32::MAX))), Action::Challenge(_)));
+    assert!(matches!(meets(&mut table, segment(SYN, Seq(4), Some(u32::MAX))), Action::Reopen { .. }));
 }
 
 /// RFC 9293 §3.10.7.4, fourth; a SYN with ACK answers one of ours, and a SYN with FIN is nobody's.
@@ -317,15 +321,15 @@ fn timestamps_and_sequence_numbers_are_compared_round_the_wrap() {
 fn a_syn_with_other_flags_opens_nothing() {
     let mut table = one(false);
     for flags in [SYN | ACK, SYN | FIN, SYN | ACK | FIN] {
-        assert_eq!(meets(&mut table, segment(flags, PEER_NEXT, None)), Answer::Challenge(reply(None)));
+        assert_eq!(meets(&mut table, segment(flags, PEER_NEXT, None)), Action::Challenge(reply(None)));
     }
 }
 
 #[test]
 fn a_segment_of_another_connection_meets_nothing() {
     let mut table = one(false);
-    assert_eq!(table.answer(&tuple(2), &segment(SYN, PEER_NEXT, None), START), None);
-    assert_eq!(table.answer(&tuple(1).reversed(), &segment(SYN, PEER_NEXT, None), START), None);
+    assert_eq!(table.process(&tuple(2), &segment(SYN, PEER_NEXT, None), START), None);
+    assert_eq!(table.process(&tuple(1).reversed(), &segment(SYN, PEER_NEXT, None), START), None);
 }
 
 /// RFC 9293 §3.4.2: not before twice the maximum segment lifetime has passed.
@@ -337,7 +341,7 @@ fn records_end_in_order_after_their_time() {
     }
     // The first begins anew after the last.
     let fin = segment(FIN | ACK, PEER_NEXT - 1, None);
-    table.answer(&tuple(0), &fin, START + Duration::from_secs(10)).unwrap();
+    table.process(&tuple(0), &fin, START + Duration::from_secs(10)).unwrap();
     for i in (1..10).chain([0]) {
         let end = START + TIME_WAIT + Duration::from_secs(if i == 0 { 10 } else { i.into() });
         let deadline = table.next_deadline().unwrap();
@@ -373,15 +377,15 @@ fn the_oldest_makes_room_and_is_counted() {
     assert_eq!((left, table.ended_early()), (vec![2, 3, 4], 2));
     check(&table);
     // One that is there already takes no further place.
-    table.insert(Closed { window: 7, ..closed(tuple(3), false) }, START);
+    table.insert(TimeWaitEntry { window: 7, ..closed(tuple(3), false) }, START);
     assert_eq!((table.len(), table.ended_early()), (3, 2));
     let answer = meets_on(&mut table, 3);
-    assert_eq!(answer, Answer::Acknowledge(Reply { window: 7, ..reply(None) }));
+    assert_eq!(answer, Action::Acknowledge(Reply { window: 7, ..reply(None) }));
     check(&table);
 }
 
-fn meets_on(table: &mut TimeWait, number: u16) -> Answer {
-    table.answer(&tuple(number), &segment(FIN | ACK, PEER_NEXT - 1, None), START).unwrap()
+fn meets_on(table: &mut TimeWait, number: u16) -> Action {
+    table.process(&tuple(number), &segment(FIN | ACK, PEER_NEXT - 1, None), START).unwrap()
 }
 
 #[test]
@@ -460,7 +464,7 @@ proptest! {
                 Step::Fin(i) => {
                     let known = model.iter().any(|(_, other)| *other == i);
                     let fin = segment(FIN | ACK, PEER_NEXT - 1, None);
-                    prop_assert_eq!(table.answer(&of(i), &fin, now).is_some(), known);
+                    prop_assert_eq!(table.process(&of(i), &fin, now).is_some(), known);
                     if known {
                         model.retain(|(_, other)| *other != i);
                         model.push((deadline(now), i));
@@ -505,6 +509,9 @@ fn reuse_waits_until_timestamps_are_greater_to_the_nanosecond() {
     let table = one(true);
     let entered = Instant::from_nanos(table.next_deadline().unwrap().as_nanos() - TIME_WAIT.as_nanos() as u64);
     let tick = Duration::from_nanos(TIMESTAMP_TICK);
-    assert_eq!(table.before(&tuple(1), entered + tick), Before::Recent);
-    assert_eq!(table.before(&tuple(1), entered + tick + Duration::from_nanos(1)), Before::Past { isn_floor: NEXT });
+    assert_eq!(table.check_reuse(&tuple(1), entered + tick), Reuse::TooSoon);
+    assert_eq!(
+        table.check_reuse(&tuple(1), entered + tick + Duration::from_nanos(1)),
+        Reuse::Allowed { isn_floor: NEXT }
+    );
 }

@@ -19,46 +19,46 @@ const MAX_PROBE_INTERVAL: Duration = Duration::from_secs(60);
 impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     /// Lets the timers due at `now` do their work.
     pub(crate) fn expire_timers(&mut self, now: Instant) {
-        let mut fired = std::mem::take(&mut self.fired);
-        self.shared.wheel.expire(now, &mut fired);
-        for slot in fired.drain(..) {
-            if !self.is_early(slot, now) {
-                self.connection(slot).expire(now);
+        let mut expired = std::mem::take(&mut self.expired);
+        self.shared.wheel.expire(now, &mut expired);
+        for slot in expired.drain(..) {
+            if !self.rr_timer_is_early(slot, now) {
+                self.demoted(slot).expire(now);
             }
         }
-        self.fired = fired;
+        self.expired = expired;
         self.shared.time_wait.expire(now);
     }
 }
 
 impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     fn expire(&mut self, now: Instant) {
-        let block = &mut *self.block;
-        block.wheel_at = Tick::NONE;
+        let tcb = &mut *self.tcb;
+        tcb.wheel_at = Tick::NONE;
         self.expire_service_timer(now);
         self.expire_linger(now);
         self.expire_idle(now);
-        let block = &mut *self.block;
-        if block.flags.has(Flags::VACANT) || block.state == State::Closed {
+        let tcb = &mut *self.tcb;
+        if tcb.flags.has(Flags::VACANT) || tcb.state == State::Closed {
             return;
         }
         let tick = Tick::of(now);
-        if block.ack_at.is_due(tick) {
-            block.ack_at = Tick::NONE;
-            block.flags |= Flags::ACK_NOW;
-            self.dirty();
+        if tcb.ack_at.is_due(tick) {
+            tcb.ack_at = Tick::NONE;
+            tcb.flags |= Flags::ACK_NOW;
+            self.schedule_tx();
         }
-        let block = &mut *self.block;
-        if block.retransmit_at.is_due(tick) {
-            block.retransmit_at = Tick::NONE;
-            match block.state {
+        let tcb = &mut *self.tcb;
+        if tcb.retransmit_at.is_due(tick) {
+            tcb.retransmit_at = Tick::NONE;
+            match tcb.state {
                 State::SynSent | State::SynReceived => self.syn_timed_out(),
-                _ if block.outstanding() == 0 && block.flags.has(Flags::PERSIST) => self.probe_window(now),
-                _ if self.shared.buffers.of(block).is_some_and(|buffers| !buffers.flight.is_settled()) => {
+                _ if tcb.outstanding() == 0 && tcb.flags.has(Flags::PERSIST) => self.probe_window(now),
+                _ if self.shared.buffers.of(tcb).is_some_and(|buffers| !buffers.flight.is_settled()) => {
                     self.retransmit(now);
                 }
                 State::FinWait2 if self.shared.settings.fin_timeout.is_some() => self.expire_fin_wait_2(now),
-                _ => self.probe_peer(now),
+                _ => self.keepalive_expired(now),
             }
         }
         if self.shared.settings.pacing {
@@ -70,13 +70,13 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     /// Lets the wheel have an entry for the next deadline of the connection in `slot`, if it has none that comes first.
     #[inline]
     pub(crate) fn arm(&mut self) {
-        self.arm_for(self.block.retransmit_at.earlier(self.block.ack_at));
+        self.arm_for(self.tcb.retransmit_at.earlier(self.tcb.ack_at));
     }
 
     /// Lets the connection's entry in the wheel come up at `due` at the latest.
     #[inline]
     fn arm_for(&mut self, due: Tick) {
-        self.shared.arm_for(self.slot, self.block, due);
+        self.shared.arm_for(self.slot, self.tcb, due);
     }
 
     /// The service asks to be called at `at`, or no more.
@@ -92,20 +92,20 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     /// What is queued may be delivered for so long.
     pub(crate) fn linger_for(&mut self, time: Duration) {
         let until = self.shared.now + time;
-        self.shared.lingering.insert(self.slot, until);
+        self.shared.linger_deadlines.insert(self.slot, until);
         self.arm_by(until);
     }
 
     fn expire_linger(&mut self, now: Instant) {
-        if self.shared.lingering.is_empty() {
+        if self.shared.linger_deadlines.is_empty() {
             return;
         }
-        let Some(&until) = self.shared.lingering.get(&self.slot) else { return };
-        let delivers = matches!(self.block.state, State::FinWait1 | State::Closing | State::LastAck);
+        let Some(&until) = self.shared.linger_deadlines.get(&self.slot) else { return };
+        let delivers = matches!(self.tcb.state, State::FinWait1 | State::Closing | State::LastAck);
         if delivers && until > now {
             return self.arm_by(until);
         }
-        self.shared.lingering.remove(&self.slot);
+        self.shared.linger_deadlines.remove(&self.slot);
         if delivers {
             self.abort();
         }
@@ -126,45 +126,45 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             return self.arm_by(at);
         }
         self.shared.service_timers.remove(&self.slot);
-        if self.block.flags.has(Flags::OPEN) && !self.block.flags.has(Flags::GONE) {
-            let conn = self.shared.id(self.slot, self.block);
+        if self.tcb.flags.has(Flags::OPEN) && !self.tcb.flags.has(Flags::CLOSE_REPORTED) {
+            let conn = self.shared.id(self.slot, self.tcb);
             self.shared.news.due.push(conn);
         }
     }
 
     /// Our SYN has not been answered in time.
     fn syn_timed_out(&mut self) {
-        let block = &mut *self.block;
-        let waited = SYN_TIMEOUT * ((1 << block.attempts.min(7)) - 1);
+        let tcb = &mut *self.tcb;
+        let waited = SYN_TIMEOUT * ((1 << tcb.attempts.min(7)) - 1);
         if waited >= self.shared.settings.half_open_timeout {
             return self.end(Flags::TIMED_OUT);
         }
-        block.flags |= Flags::ACK_NOW;
-        self.dirty();
+        tcb.flags |= Flags::ACK_NOW;
+        self.schedule_tx();
     }
 
     /// Something is unacknowledged, and its timer has come.
     fn retransmit(&mut self, now: Instant) {
-        let block = &mut *self.block;
-        let Some(buffers) = self.shared.buffers.of_mut(block) else { return };
+        let tcb = &mut *self.tcb;
+        let Some(buffers) = self.shared.buffers.of_mut(tcb) else { return };
         let cold = &mut *self.cold;
         let limits = &self.shared.settings.limits;
         // A segment that the window has no room for is not sent in part (RFC 9293 §3.8.6.2.1).
-        let unsent = block.unsent > 0 && block.window_left() >= block.unsent.min(block.mss.into());
+        let unsent = tcb.unsent > 0 && tcb.window_left() >= tcb.unsent.min(tcb.mss.into());
         let mut time_outs = 0;
-        let expired = buffers.flight.expire(now, unsent, &mut block.rtt, &mut cold.path, &mut cold.control, limits);
-        block.cwnd = cold.control.window();
+        let expired = buffers.flight.expire(now, unsent, &mut tcb.rtt, &mut cold.path, &mut cold.control, limits);
+        tcb.cwnd = cold.control.window();
         match expired {
             Expired::Nothing
             | Expired::Reordering { recovery_began: false, .. }
             | Expired::Settled { reduced: false } => {}
-            Expired::Reordering { .. } | Expired::Settled { .. } => block.flags |= Flags::CWR,
+            Expired::Reordering { .. } | Expired::Settled { .. } => tcb.flags |= Flags::CWR,
             Expired::Probe(range) => {
-                block.flags |= Flags::PROBE;
+                tcb.flags |= Flags::TLP;
                 buffers.probe = range;
             }
             Expired::TimeOut { .. } => {
-                block.flags |= Flags::CWR;
+                tcb.flags |= Flags::CWR;
                 // A probe of the window that was answered meanwhile has left no time.
                 if buffers.flight.time_outs() == 1 || buffers.stalled == Instant::ZERO {
                     buffers.stalled = now;
@@ -175,65 +175,65 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             }
             Expired::GiveUp => return self.end(Flags::TIMED_OUT),
         }
-        block.retransmit_at = crate::native::send::output::deadline(buffers, block, cold, limits);
+        tcb.retransmit_at = crate::native::send::output::deadline(buffers, tcb, cold, limits);
         if time_outs > 0 {
-            self.suspect_path(time_outs);
+            self.detect_black_hole(time_outs);
         }
-        self.dirty();
+        self.schedule_tx();
     }
 
     /// The window is closed, or too small to be worth using (RFC 9293 §3.8.6.1, §3.8.6.2.1).
     fn probe_window(&mut self, now: Instant) {
-        let block = &mut *self.block;
+        let tcb = &mut *self.tcb;
         // RFC 9293 §3.8.6.1, MUST-37: it stays open for as long as the peer answers, and no longer.
-        if let Some(buffers) = self.shared.buffers.of_mut(block) {
+        if let Some(buffers) = self.shared.buffers.of_mut(tcb) {
             if buffers.stalled == Instant::ZERO {
                 buffers.stalled = now;
             } else if now.since(buffers.stalled) >= self.shared.settings.user_timeout {
                 return self.end(Flags::TIMED_OUT);
             }
         }
-        block.flags |= Flags::WINDOW_PROBE;
-        block.attempts = block.attempts.saturating_add(1);
-        self.persist(now);
-        self.dirty();
+        tcb.flags |= Flags::WINDOW_PROBE;
+        tcb.attempts = tcb.attempts.saturating_add(1);
+        self.arm_persist(now);
+        self.schedule_tx();
     }
 
     /// Arms the timer for the next probe of a closed window: at intervals that double.
-    pub(crate) fn persist(&mut self, now: Instant) {
-        let block = &mut *self.block;
-        block.flags |= Flags::PERSIST;
-        let first = block.rtt.rto(self.shared.settings.rto_floor);
-        let wait = first.saturating_mul(1 << block.attempts.min(10)).min(MAX_PROBE_INTERVAL);
-        block.retransmit_at = Tick::at_or_after(now + wait);
+    pub(crate) fn arm_persist(&mut self, now: Instant) {
+        let tcb = &mut *self.tcb;
+        tcb.flags |= Flags::PERSIST;
+        let first = tcb.rtt.rto(self.shared.settings.rto_floor);
+        let wait = first.saturating_mul(1 << tcb.attempts.min(10)).min(MAX_PROBE_INTERVAL);
+        tcb.retransmit_at = Tick::at_or_after(now + wait);
         self.arm();
     }
 
     /// After everything that could be sent has been: a closed window is probed, and queues that are empty go back.
     pub(crate) fn idle(&mut self, now: Instant) {
-        let block = &mut *self.block;
-        if block.outstanding() > 0 || !block.state.is_synchronized() {
+        let tcb = &mut *self.tcb;
+        if tcb.outstanding() > 0 || !tcb.state.is_synchronized() {
             return;
         }
-        if block.unsent > 0 {
+        if tcb.unsent > 0 {
             // Without a timer, what a probe had brought through is acknowledged, and the window is as small as it was.
-            if !block.flags.has(Flags::PERSIST) || !block.retransmit_at.is_some() {
-                block.attempts = 0;
-                if let Some(buffers) = self.shared.buffers.of_mut(block) {
+            if !tcb.flags.has(Flags::PERSIST) || !tcb.retransmit_at.is_some() {
+                tcb.attempts = 0;
+                if let Some(buffers) = self.shared.buffers.of_mut(tcb) {
                     buffers.stalled = Instant::ZERO;
                 }
-                self.persist(now);
+                self.arm_persist(now);
             }
             return;
         }
-        let Some(buffers) = self.shared.buffers.of(block) else { return };
+        let Some(buffers) = self.shared.buffers.of(tcb) else { return };
         if buffers.is_idle() {
             self.detach();
-            self.block.retransmit_at = Tick::NONE;
-            self.keep_alive(now);
-        } else if buffers.flight.is_settled() && !block.retransmit_at.is_some() {
+            self.tcb.retransmit_at = Tick::NONE;
+            self.arm_keepalive(now);
+        } else if buffers.flight.is_settled() && !tcb.retransmit_at.is_some() {
             // What was received waits for its service, or for what is missing before it. The peer may be gone all the same.
-            self.keep_alive(now);
+            self.arm_keepalive(now);
         }
     }
 }

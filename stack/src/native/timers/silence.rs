@@ -17,8 +17,8 @@ const LOOKS: u64 = 4;
 impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     /// Arms the timers of a connection that has just been established, where there are any.
     #[inline(never)]
-    pub(crate) fn watch_silence(&mut self, now: Instant) {
-        self.keep_alive(now);
+    pub(crate) fn start_inactivity_timers(&mut self, now: Instant) {
+        self.arm_keepalive(now);
         if let Some(timeout) = self.shared.settings.idle_timeout {
             self.arm_by(now + timeout);
         }
@@ -26,88 +26,88 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
 
     /// Restarts keepalive: a segment has arrived that moved no data, such as the answer to a probe.
     #[inline(never)]
-    pub(crate) fn heard(&mut self, now: Instant) {
-        let block = &*self.block;
-        let settled = self.shared.buffers.of(block).is_none_or(|buffers| buffers.flight.is_settled());
-        if block.state.is_synchronized() && settled && !self.has_fin_timeout() {
-            self.keep_alive(now);
+    pub(crate) fn restart_keepalive(&mut self, now: Instant) {
+        let tcb = &*self.tcb;
+        let settled = self.shared.buffers.of(tcb).is_none_or(|buffers| buffers.flight.is_settled());
+        if tcb.state.is_synchronized() && settled && !self.has_fin_timeout() {
+            self.arm_keepalive(now);
         }
     }
 
     /// Returns true while the FIN-WAIT-2 timeout runs, which replaces keepalive.
     fn has_fin_timeout(&self) -> bool {
-        self.block.state == State::FinWait2 && self.shared.settings.fin_timeout.is_some()
+        self.tcb.state == State::FinWait2 && self.shared.settings.fin_timeout.is_some()
     }
 
     /// Nothing is in flight from now on: arms the timer of keepalive or of FIN-WAIT-2.
-    pub(crate) fn keep_alive(&mut self, now: Instant) {
+    pub(crate) fn arm_keepalive(&mut self, now: Instant) {
         let settings = &self.shared.settings;
-        let wait = match self.block.state {
+        let wait = match self.tcb.state {
             // The peer has finished, and need not answer.
             State::TimeWait => return,
             State::FinWait2 if settings.fin_timeout.is_some() => settings.fin_timeout,
             _ => settings.keepalive.map(|Keepalive { idle, .. }| idle),
         };
         let Some(wait) = wait else { return };
-        let block = &mut *self.block;
-        if block.outstanding() == 0 && !block.flags.has(Flags::PERSIST) {
-            block.attempts = 0;
-            block.retransmit_at = Tick::at_or_after(now + wait);
+        let tcb = &mut *self.tcb;
+        if tcb.outstanding() == 0 && !tcb.flags.has(Flags::PERSIST) {
+            tcb.attempts = 0;
+            tcb.retransmit_at = Tick::at_or_after(now + wait);
             self.arm();
         }
     }
 
     /// Sends a keepalive probe, unless data have moved since the timer was armed.
-    pub(crate) fn probe_peer(&mut self, now: Instant) {
+    pub(crate) fn keepalive_expired(&mut self, now: Instant) {
         let Some(Keepalive { idle, interval, probes }) = self.shared.settings.keepalive else { return };
-        let due = self.last_moved(now) + idle + interval * u32::from(self.block.attempts);
-        let block = &mut *self.block;
+        let due = self.last_activity(now) + idle + interval * u32::from(self.tcb.attempts);
+        let tcb = &mut *self.tcb;
         if due > now {
-            block.attempts = 0;
-            block.retransmit_at = Tick::at_or_after(due);
+            tcb.attempts = 0;
+            tcb.retransmit_at = Tick::at_or_after(due);
             return;
         }
-        if block.attempts >= probes {
+        if tcb.attempts >= probes {
             return self.end(Flags::TIMED_OUT);
         }
-        block.attempts += 1;
-        block.flags |= Flags::KEEPALIVE;
-        block.retransmit_at = Tick::at_or_after(now + interval);
-        self.dirty();
+        tcb.attempts += 1;
+        tcb.flags |= Flags::KEEPALIVE;
+        tcb.retransmit_at = Tick::at_or_after(now + interval);
+        self.schedule_tx();
     }
 
     /// The FIN-WAIT-2 timeout has expired. While the service has not read what was received, the peer may be waiting for window.
     pub(crate) fn expire_fin_wait_2(&mut self, now: Instant) {
-        if self.block.received > 0 {
-            return self.keep_alive(now);
+        if self.tcb.received > 0 {
+            return self.arm_keepalive(now);
         }
-        self.shared.counts.fin_timeouts += 1;
+        self.shared.counters.fin_timeouts += 1;
         self.end_with_reset(Flags::TIMED_OUT);
     }
 
     /// Ends the connection if it has been idle for too long, and otherwise arms the timer for the next look at it.
     pub(crate) fn expire_idle(&mut self, now: Instant) {
         let Some(timeout) = self.shared.settings.idle_timeout else { return };
-        if !self.block.state.is_synchronized() || self.block.state == State::TimeWait {
+        if !self.tcb.state.is_synchronized() || self.tcb.state == State::TimeWait {
             return;
         }
-        let due = self.last_moved(now) + timeout;
+        let due = self.last_activity(now) + timeout;
         if due <= now {
-            self.shared.counts.idle_timeouts += 1;
+            self.shared.counters.idle_timeouts += 1;
             return self.end_with_reset(Flags::IDLE);
         }
         let look = Duration::from_nanos((timeout.as_nanos() as u64 / LOOKS).max(1));
-        self.arm_by(if self.block.has_buffers() { due.min(now + look) } else { due });
+        self.arm_by(if self.tcb.has_buffers() { due.min(now + look) } else { due });
     }
 
     /// Returns the latest possible time of the last data sent, acknowledged or received.
-    fn last_moved(&mut self, now: Instant) -> Instant {
-        let block = &*self.block;
-        let Some(buffers) = self.shared.buffers.of_mut(block) else {
+    fn last_activity(&mut self, now: Instant) -> Instant {
+        let tcb = &*self.tcb;
+        let Some(buffers) = self.shared.buffers.of_mut(tcb) else {
             let idle = crate::native::milliseconds(now).wrapping_sub(self.cold.idle_since);
             return now - Duration::from_millis(idle.into());
         };
-        let numbers = [block.rcv_nxt, block.una, block.nxt];
+        let numbers = [tcb.rcv_nxt, tcb.una, tcb.nxt];
         if buffers.seen.0 != numbers {
             buffers.seen = (numbers, now);
         }

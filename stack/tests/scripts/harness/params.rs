@@ -15,7 +15,7 @@ pub fn assert_consistent(engine: &Engine) {
 
 /// Whether `conn` is a connection whose ends take turns, which has an exchange in place of buffers.
 pub fn is_exchanging(engine: &Engine, conn: ConnId) -> bool {
-    engine.is_exchanging(conn)
+    engine.in_rr_mode(conn)
 }
 
 /// Whether the engine under test is the native one, which every script is written for.

@@ -7,7 +7,7 @@ use super::{Scoreboard, Seq};
 
 /// A range retransmitted at one time.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Resent {
+pub(super) struct Retransmission {
     pub(super) seq: Seq,
     pub(super) end: Seq,
     pub(super) sent: Instant,
@@ -15,7 +15,7 @@ pub(super) struct Resent {
 
 /// What [`Scoreboard::find_lost`] found.
 #[derive(Debug, Default, Clone, Copy)]
-pub(in super::super) struct Found {
+pub(in super::super) struct LossScan {
     /// Bytes newly marked lost.
     pub(in super::super) lost: u32,
     /// How many of them had been retransmitted before.
@@ -57,17 +57,17 @@ impl Scoreboard {
         &mut self,
         sent_before: impl Fn(Instant, Seq) -> bool,
         overdue: impl Fn(Instant) -> bool,
-    ) -> Found {
-        let mut found = Found::default();
+    ) -> LossScan {
+        let mut found = LossScan::default();
         // What was sent once: in order of time as it is in order of sequence numbers.
-        let mut index = self.index_of(self.unsettled.max(self.una));
-        self.unsettled = self.next;
+        let mut index = self.index_of(self.loss_scan_from.max(self.una));
+        self.loss_scan_from = self.next;
         while let Some(&record) = self.records.get(index) {
             if record.flags == 0 {
                 let suspected = sent_before(record.sent, record.end());
                 if !suspected || !overdue(record.sent) {
                     found.waiting = suspected;
-                    self.unsettled = record.seq;
+                    self.loss_scan_from = record.seq;
                     break;
                 }
                 found.lost += self.mark_lost(index);
@@ -75,7 +75,7 @@ impl Scoreboard {
             index += 1;
         }
         // What was sent more than once.
-        while let Some(&Resent { seq, end, sent }) = self.resent.front() {
+        while let Some(&Retransmission { seq, end, sent }) = self.retransmissions.front() {
             let mut index = self.index_of(seq.max(self.una));
             let mut stopped = None;
             while let Some(&record) = self.records.get(index)
@@ -95,13 +95,13 @@ impl Scoreboard {
                 }
                 index += 1;
             }
-            match (stopped, self.resent.front_mut()) {
+            match (stopped, self.retransmissions.front_mut()) {
                 (Some(at), Some(first)) => {
                     first.seq = at;
                     break;
                 }
                 _ => {
-                    self.resent.pop_front();
+                    self.retransmissions.pop_front();
                 }
             }
         }
@@ -129,11 +129,11 @@ impl Scoreboard {
             record.flags &= !SACKED;
         }
         self.sacked.clear();
-        self.unsettled = self.una;
+        self.loss_scan_from = self.una;
     }
 
     /// Takes back that anything is lost.
-    pub(in super::super) fn forgive(&mut self) {
+    pub(in super::super) fn unmark_lost(&mut self) {
         for (start, end) in self.lost.iter() {
             let mut index = self.records.partition_point(|record| start.at_or_after(record.end()));
             while let Some(record) = self.records.get_mut(index)
@@ -142,15 +142,15 @@ impl Scoreboard {
                 record.flags &= !LOST;
                 if record.is_retransmitted() {
                     // In flight again, at its place among the retransmissions.
-                    let resent = Resent { seq: record.seq, end: record.end(), sent: record.sent };
-                    let place = self.resent.partition_point(|other| other.sent <= resent.sent);
-                    self.resent.insert(place, resent);
+                    let resent = Retransmission { seq: record.seq, end: record.end(), sent: record.sent };
+                    let place = self.retransmissions.partition_point(|other| other.sent <= resent.sent);
+                    self.retransmissions.insert(place, resent);
                 }
                 index += 1;
             }
         }
         self.lost.clear();
-        self.unsettled = self.una;
+        self.loss_scan_from = self.una;
     }
 
     /// Notes the retransmission of `[seq, seq + len)`. Returns how many bytes of it are still of interest.
@@ -179,7 +179,7 @@ impl Scoreboard {
             index += 1;
         }
         self.lost.remove(seq, end);
-        self.resent.push_back(Resent { seq, end, sent });
+        self.retransmissions.push_back(Retransmission { seq, end, sent });
         end - seq
     }
 }
@@ -192,16 +192,16 @@ mod tests {
     fn forgiven_retransmissions_of_one_time_stay_in_order_of_sequence_numbers() {
         // RFC 8985 §6.2 step 2: of segments that were sent at one time, those with the lower numbers were sent first.
         let at = Instant::from_nanos;
-        let mut board = Scoreboard::new(Seq(0));
+        let mut scoreboard = Scoreboard::new(Seq(0));
         for n in 1..4 {
-            board.push(1000, 1000, at(n));
+            scoreboard.push(1000, 1000, at(n));
         }
-        assert_eq!(board.time_out(|_| true), 3000);
-        assert_eq!(board.retransmitted(Seq(0), 3000, at(10), 0), 3000);
-        assert_eq!(board.find_lost(|_, _| true, |_| true).lost_again, 3000);
-        board.forgive();
-        board.check();
-        let found = board.find_lost(|sent, end| sent < at(10) || !end.after(Seq(2000)), |_| true);
-        assert_eq!((found.lost_again, board.first_lost()), (2000, Some((Seq(0), Seq(2000)))));
+        assert_eq!(scoreboard.time_out(|_| true), 3000);
+        assert_eq!(scoreboard.retransmitted(Seq(0), 3000, at(10), 0), 3000);
+        assert_eq!(scoreboard.find_lost(|_, _| true, |_| true).lost_again, 3000);
+        scoreboard.unmark_lost();
+        scoreboard.check();
+        let found = scoreboard.find_lost(|sent, end| sent < at(10) || !end.after(Seq(2000)), |_| true);
+        assert_eq!((found.lost_again, scoreboard.first_lost()), (2000, Some((Seq(0), Seq(2000)))));
     }
 }

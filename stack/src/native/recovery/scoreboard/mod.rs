@@ -19,7 +19,7 @@
 //! A block that ends within a record (segmentation offload: one record of up to 64 KB for many segments) cuts it. Where the
 //! neighbour was acknowledged already the boundary is moved, so that a growing block cuts nothing; otherwise a record is
 //! inserted, which moves up to half the deque, 24 bytes a record. That is the worst case of an acknowledgement: eight
-//! insertions for four blocks. The number of ranges a peer can make is limited (see [`Ranges`]).
+//! insertions for four blocks. The number of ranges a peer can make is limited (see [`SeqRanges`]).
 //!
 //! Records are only cut between the segments they were sent in: a block that does not end at such a place counts up to the
 //! last one. So **there are never more records than segments in flight**, which is what the engine's send buffer bounds.
@@ -33,12 +33,12 @@ use std::collections::VecDeque;
 use linerate_bypass::time::Instant;
 
 use super::Seq;
-use super::ranges::Ranges;
+use super::ranges::SeqRanges;
 use crate::native::queue::Queue;
-use losses::Resent;
+use losses::Retransmission;
 
-pub(super) use losses::Found;
-pub(super) use record::Record;
+pub(super) use losses::LossScan;
+pub(super) use record::TxRecord;
 
 /// For how many records an idle scoreboard keeps memory.
 const IDLE_RECORDS: usize = 1024;
@@ -48,12 +48,12 @@ const IDLE_RECORDS: usize = 1024;
 pub(super) struct Scoreboard {
     una: Seq,
     next: Seq,
-    records: Queue<Record>,
-    sacked: Ranges,
-    lost: Ranges,
-    resent: VecDeque<Resent>,
+    records: Queue<TxRecord>,
+    sacked: SeqRanges,
+    lost: SeqRanges,
+    retransmissions: VecDeque<Retransmission>,
     /// No record before it that was never retransmitted is still in flight: all were acknowledged or marked lost.
-    unsettled: Seq,
+    loss_scan_from: Seq,
 }
 
 impl Scoreboard {
@@ -62,10 +62,10 @@ impl Scoreboard {
             una,
             next: una,
             records: Queue::new(),
-            sacked: Ranges::default(),
-            lost: Ranges::default(),
-            resent: VecDeque::new(),
-            unsettled: una,
+            sacked: SeqRanges::default(),
+            lost: SeqRanges::default(),
+            retransmissions: VecDeque::new(),
+            loss_scan_from: una,
         }
     }
 
@@ -74,12 +74,12 @@ impl Scoreboard {
     pub(super) fn move_to(&mut self, una: Seq) {
         self.una = una;
         self.next = una;
-        self.unsettled = una;
+        self.loss_scan_from = una;
     }
 
     /// Whether it holds more memory than an idle one should.
     #[inline]
-    pub(super) fn is_bloated(&self) -> bool {
+    pub(super) fn exceeds_idle_capacity(&self) -> bool {
         self.records.capacity() > IDLE_RECORDS
     }
 
@@ -90,8 +90,8 @@ impl Scoreboard {
         self.records.shrink_to(IDLE_RECORDS);
         self.sacked.clear();
         self.lost.clear();
-        self.resent.clear();
-        self.resent.shrink_to(IDLE_RECORDS);
+        self.retransmissions.clear();
+        self.retransmissions.shrink_to(IDLE_RECORDS);
     }
 
     /// SND.UNA.
@@ -138,7 +138,7 @@ impl Scoreboard {
 
     /// The oldest record.
     #[inline]
-    pub(super) fn first(&self) -> Option<&Record> {
+    pub(super) fn first(&self) -> Option<&TxRecord> {
         self.records.front()
     }
 
@@ -151,19 +151,19 @@ impl Scoreboard {
     /// Whether a single segment is all there is.
     #[inline]
     pub(super) fn is_one_segment(&self) -> bool {
-        self.records.only().is_some_and(Record::is_one_segment)
+        self.records.only().is_some_and(TxRecord::is_one_segment)
     }
 
     /// The newest record.
     #[inline]
-    pub(super) fn last(&self) -> Option<&Record> {
+    pub(super) fn last(&self) -> Option<&TxRecord> {
         self.records.back()
     }
 
     /// Whether a retransmission may be in flight.
     #[inline]
     pub(super) fn has_retransmissions(&self) -> bool {
-        !self.resent.is_empty()
+        !self.retransmissions.is_empty()
     }
 
     /// The end of the highest range acknowledged selectively.
@@ -174,7 +174,7 @@ impl Scoreboard {
     /// Notes the transmission of `len` new bytes, no more than a segment, when there is no record.
     #[inline(always)]
     pub(super) fn push_lone(&mut self, len: u32, mss: u16, sent: Instant) {
-        self.records.put(Record { seq: self.next, len, sent, timestamp: 0, mss, flags: 0 });
+        self.records.put(TxRecord { seq: self.next, len, sent, timestamp: 0, mss, flags: 0 });
         self.next += len;
     }
 
@@ -184,13 +184,13 @@ impl Scoreboard {
         let mss = mss.max(1);
         // Data and a FIN that fit into one segment together are one segment.
         let mss = if len == u32::from(mss) + 1 { mss.saturating_add(1) } else { mss };
-        self.records.push_back(Record { seq: self.next, len, sent, timestamp: 0, mss, flags: 0 });
+        self.records.push_back(TxRecord { seq: self.next, len, sent, timestamp: 0, mss, flags: 0 });
         self.next += len;
     }
 
     /// Lets the place up to which all is settled not fall behind SND.UNA.
-    pub(super) fn keep_up(&mut self) {
-        self.unsettled = self.unsettled.max(self.una);
+    pub(super) fn follow_una(&mut self) {
+        self.loss_scan_from = self.loss_scan_from.max(self.una);
     }
 
     /// The index of the record that holds `seq`, or the number of records.
@@ -240,7 +240,7 @@ impl Scoreboard {
 
     /// Removes everything before `ack`, which lies in (SND.UNA, SND.NXT]. Calls `delivered` in order with each record, or
     /// part of one, that had not been acknowledged selectively before.
-    pub(super) fn advance(&mut self, ack: Seq, mut delivered: impl FnMut(&Record)) {
+    pub(super) fn advance(&mut self, ack: Seq, mut delivered: impl FnMut(&TxRecord)) {
         while let Some(record) = self.records.front_mut() {
             let mut piece = *record;
             if ack.at_or_after(record.end()) {
@@ -259,8 +259,8 @@ impl Scoreboard {
         self.una = ack;
         self.sacked.advance(ack);
         self.lost.advance(ack);
-        while self.resent.front().is_some_and(|resent| ack.at_or_after(resent.end)) {
-            self.resent.pop_front();
+        while self.retransmissions.front().is_some_and(|resent| ack.at_or_after(resent.end)) {
+            self.retransmissions.pop_front();
         }
     }
 
@@ -274,7 +274,7 @@ impl Scoreboard {
     /// Panics if the structures do not agree with each other.
     #[cfg(test)]
     pub(super) fn check(&self) {
-        let (mut at, mut sacked, mut lost) = (self.una, Ranges::default(), Ranges::default());
+        let (mut at, mut sacked, mut lost) = (self.una, SeqRanges::default(), SeqRanges::default());
         let mut sent = Instant::ZERO;
         for record in self.records.iter() {
             assert_eq!(record.seq, at, "records are contiguous");
@@ -290,17 +290,20 @@ impl Scoreboard {
             if record.flags == 0 {
                 assert!(record.sent >= sent, "what was sent once is in order of time");
                 sent = record.sent;
-                assert!(!record.seq.before(self.unsettled), "what is before the mark is settled");
+                assert!(!record.seq.before(self.loss_scan_from), "what is before the mark is settled");
             }
             if !record.is_sacked() && !record.is_lost() && record.is_retransmitted() {
-                let listed = |resent: &Resent| {
+                let listed = |resent: &Retransmission| {
                     resent.sent == record.sent && !record.seq.before(resent.seq) && !record.end().after(resent.end)
                 };
-                assert!(self.resent.iter().any(listed), "retransmissions in flight are listed");
+                assert!(self.retransmissions.iter().any(listed), "retransmissions in flight are listed");
             }
         }
         assert_eq!(at, self.next, "records reach SND.NXT");
-        assert!(self.resent.iter().is_sorted_by_key(|resent| resent.sent), "retransmissions are in order of time");
+        assert!(
+            self.retransmissions.iter().is_sorted_by_key(|resent| resent.sent),
+            "retransmissions are in order of time"
+        );
         assert!(sacked.iter().eq(self.sacked.iter()), "{sacked:?} {:?}", self.sacked);
         assert!(lost.iter().eq(self.lost.iter()), "{lost:?} {:?}", self.lost);
     }

@@ -13,7 +13,7 @@ pub(super) const RETRANSMITTED: u8 = 4;
 
 /// One transmission: a segment, or the segments that one call made.
 #[derive(Debug, Clone, Copy)]
-pub(in super::super) struct Record {
+pub(in super::super) struct TxRecord {
     pub(in super::super) seq: Seq,
     /// Length in sequence space, at least one.
     pub(in super::super) len: u32,
@@ -26,7 +26,7 @@ pub(in super::super) struct Record {
     pub(super) flags: u8,
 }
 
-impl Record {
+impl TxRecord {
     #[inline]
     pub(in super::super) fn end(&self) -> Seq {
         self.seq + self.len

@@ -1,12 +1,12 @@
 //! Marking what is acknowledged selectively.
 
-use super::record::{LOST, Record, SACKED};
+use super::record::{LOST, SACKED, TxRecord};
 use super::{Scoreboard, Seq};
 
 impl Scoreboard {
     /// Marks `[start, end)`, within (SND.UNA, SND.NXT], as acknowledged selectively. Calls `delivered` in order with each
     /// record, or part of one, that had not been before.
-    pub(in super::super) fn sack(&mut self, start: Seq, end: Seq, mut delivered: impl FnMut(&Record)) {
+    pub(in super::super) fn sack(&mut self, start: Seq, end: Seq, mut delivered: impl FnMut(&TxRecord)) {
         let mut from = start;
         while let Some((start, to)) = self.sacked.gap(from, end) {
             from = to;
@@ -30,7 +30,7 @@ impl Scoreboard {
     }
 
     /// Marks `[start, end)`, which begins and ends between segments and of which nothing is marked.
-    fn mark_sacked(&mut self, start: Seq, end: Seq, delivered: &mut impl FnMut(&Record)) {
+    fn mark_sacked(&mut self, start: Seq, end: Seq, delivered: &mut impl FnMut(&TxRecord)) {
         let mut index = self.index_of(start);
         let Some(&first) = self.records.get(index) else { return };
         if first.seq != start {
@@ -83,7 +83,7 @@ impl Scoreboard {
         self.sacked.insert(start, end);
     }
 
-    fn deliver(&mut self, piece: &Record, delivered: &mut impl FnMut(&Record)) {
+    fn deliver(&mut self, piece: &TxRecord, delivered: &mut impl FnMut(&TxRecord)) {
         if piece.is_lost() {
             self.lost.remove(piece.seq, piece.end());
         }

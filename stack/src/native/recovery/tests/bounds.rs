@@ -1,6 +1,6 @@
 //! What it costs, and what it holds.
 
-use super::super::{Acknowledgement, Expired, Flight, Phase, Seq, Setup};
+use super::super::{Acknowledgement, Expired, Flight, FlightConfig, Phase, Seq};
 use super::network::{FIRST, MS, MSS};
 use super::*;
 
@@ -76,7 +76,7 @@ fn a_hundred_thousand_records_and_a_report_for_each_are_no_trouble() {
         }
     }
     network.flight.check();
-    assert_eq!(network.flight.board.sacked() / MSS, 99_000);
+    assert_eq!(network.flight.scoreboard.sacked() / MSS, 99_000);
     acknowledge(&mut network, segments, &[]);
     assert!(network.flight.is_empty());
 }
@@ -89,19 +89,19 @@ fn reports_of_every_other_segment_are_bounded() {
         acknowledge(&mut network, 0, &[(at, at + 1)]);
     }
     network.flight.check();
-    assert_eq!(network.flight.board.sacked() / MSS, 4096);
+    assert_eq!(network.flight.scoreboard.sacked() / MSS, 4096);
     // What is refused can be noted later, when it touches something.
     acknowledge(&mut network, 0, &[(2, segments)]);
-    assert_eq!(network.flight.board.sacked() / MSS, segments - 2);
+    assert_eq!(network.flight.scoreboard.sacked() / MSS, segments - 2);
     network.flight.check();
 }
 
 #[test]
 fn sequence_numbers_may_go_round_without_anything_going_wrong() {
     // Three gigabytes in order, then a loss or an echo of congestion: nothing remembered may seem to lie ahead.
-    let setup = Setup { mss: 60_000, sack: true, exact_ecn: false };
+    let config = FlightConfig { mss: 60_000, sack: true, exact_ecn: false };
     let mut network = Network::new(Options::default());
-    network.flight = Flight::new(FIRST, setup);
+    network.flight = Flight::new(FIRST, config);
     let (mut sent, mut acknowledged) = (Seq(0), 0u64);
     while acknowledged < 3 << 30 {
         network.flight.sent(60_000, network.now, 1 << 30);
@@ -163,10 +163,10 @@ fn sequence_numbers_may_go_round_without_anything_going_wrong() {
 #[test]
 fn a_flight_is_as_new_for_its_next_connection() {
     let mut network = Network::new(Options { sack: false, ..Options::default() });
-    let setup = network.flight.setup;
+    let config = network.flight.config;
     // In the middle of a fast recovery, after a time-out, and after a long flight.
     for trouble in 0..3 {
-        network.flight.reset(FIRST, setup);
+        network.flight.reset(FIRST, config);
         network.send_segments(if trouble == 2 { 3000 } else { 10 });
         network.now += MS * 20;
         match trouble {
@@ -174,10 +174,10 @@ fn a_flight_is_as_new_for_its_next_connection() {
             1 => assert!(matches!(network.expire(), Expired::TimeOut { .. })),
             _ => assert_eq!(network.acknowledge_segments(3000, &[], false).acknowledged, 3000 * MSS),
         }
-        network.flight.reset(Seq(77), setup);
+        network.flight.reset(Seq(77), config);
         network.flight.check();
         let flight = &network.flight;
-        assert!(!flight.stained && flight.is_settled() && !flight.board.is_bloated());
+        assert!(!flight.disturbed && flight.is_settled() && !flight.scoreboard.exceeds_idle_capacity());
         assert_eq!((flight.una(), flight.next(), flight.phase()), (Seq(77), Seq(77), Phase::Open));
         assert_eq!((flight.in_flight(), flight.time_outs(), flight.records()), (0, 0, 0));
         assert_eq!((flight.retransmission(MSS), flight.allowance(5 * MSS)), (None, 5 * MSS));
@@ -206,5 +206,5 @@ fn a_smaller_segment_size_cuts_what_is_in_flight() {
 #[test]
 fn its_sizes_are_known() {
     assert!(size_of::<Flight>() <= 576, "{}", size_of::<Flight>());
-    assert!(size_of::<super::super::scoreboard::Record>() <= 24);
+    assert!(size_of::<super::super::scoreboard::TxRecord>() <= 24);
 }

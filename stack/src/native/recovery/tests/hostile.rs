@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use super::super::{Acknowledgement, Duration, Expired, Flight, Limits, Path, RttEstimator, Seq, Setup};
+use super::super::{Acknowledgement, Duration, Expired, Flight, FlightConfig, Limits, Path, RttEstimator, Seq};
 use super::network::{MSS, Reno};
 use super::*;
 use crate::native::recovery::Instant;
@@ -59,8 +59,8 @@ proptest! {
         exact_ecn in prop::bool::weighted(0.2),
         steps in prop::collection::vec(step(), 1..150),
     ) {
-        let setup = Setup { mss: MSS as u16, sack, exact_ecn };
-        let mut flight = Flight::new(Seq(first), setup);
+        let config = FlightConfig { mss: MSS as u16, sack, exact_ecn };
+        let mut flight = Flight::new(Seq(first), config);
         let (mut rtt, mut path, mut cc) = (RttEstimator::default(), Path::default(), Reno::new(20 * MSS));
         let limits = Limits::default();
         let mut now = Instant::ZERO;

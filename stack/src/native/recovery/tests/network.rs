@@ -200,7 +200,7 @@ impl Receiver {
 }
 
 /// Decides what happens to a packet, or to an acknowledgement by its number.
-type Judge<T> = Box<dyn FnMut(&T, Instant) -> Fate>;
+type FateFn<T> = Box<dyn FnMut(&T, Instant) -> Fate>;
 type Observer = Box<dyn FnMut(&Flight, &Reno)>;
 
 /// A transfer over a link, in virtual time.
@@ -211,8 +211,8 @@ pub(crate) struct Network {
     pub(crate) path: Path,
     pub(crate) cc: Reno,
     pub(crate) options: Options,
-    pub(crate) fate: Judge<Packet>,
-    pub(crate) ack_fate: Judge<u32>,
+    pub(crate) fate: FateFn<Packet>,
+    pub(crate) ack_fate: FateFn<u32>,
     /// Bytes that the application has and that were not sent.
     pub(crate) unsent: u32,
     /// Every segment sent.
@@ -231,7 +231,7 @@ pub(crate) struct Network {
 impl Network {
     pub(crate) fn new(options: Options) -> Self {
         let start = Instant::ZERO + Duration::from_secs(1);
-        let setup = Setup { mss: MSS as u16, sack: options.sack, exact_ecn: false };
+        let config = FlightConfig { mss: MSS as u16, sack: options.sack, exact_ecn: false };
         let (mut rtt, mut path) = (RttEstimator::default(), Path::default());
         // An established connection: the estimate has settled.
         for _ in 0..50 {
@@ -240,7 +240,7 @@ impl Network {
         path.measured(options.rtt, start);
         Network {
             now: start,
-            flight: Flight::new(FIRST, setup),
+            flight: Flight::new(FIRST, config),
             rtt,
             path,
             cc: Reno::new(options.window),
@@ -359,7 +359,7 @@ impl Network {
         self.now = self.now.max(at);
         if self.events.peek().is_some_and(|Reverse((event, ..))| *event <= at) {
             let Some(Reverse((_, _, event))) = self.events.pop() else { return false };
-            self.happen(event);
+            self.handle_event(event);
         } else {
             let (unsent, before) = (self.unsent > 0, self.deadline());
             let (rtt, path, limits) = (&mut self.rtt, &mut self.path, &self.options.limits);
@@ -385,7 +385,7 @@ impl Network {
         true
     }
 
-    fn happen(&mut self, event: Event) {
+    fn handle_event(&mut self, event: Event) {
         match event {
             Event::Data(packet) => {
                 let now = self.receiver.receive(packet);

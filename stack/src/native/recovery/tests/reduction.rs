@@ -154,7 +154,7 @@ fn a_loss_in_the_round_trip_of_an_echo_does_not_reduce_twice() {
 fn a_control_that_wants_every_mark_gets_every_mark() {
     // RFC 8257 §3.3.
     let mut network = Network::new(Options::default());
-    network.flight.setup.exact_ecn = true;
+    network.flight.config.exact_ecn = true;
     for _ in 0..6 {
         network.flight.sent(MSS, network.now, 30 * MSS);
     }

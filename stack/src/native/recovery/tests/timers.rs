@@ -93,8 +93,8 @@ fn the_back_off_outlives_the_flight() {
     let_expire(&mut network, 1);
     answer(&mut network, 1);
     assert!(network.flight.is_empty());
-    let (una, setup) = (network.flight.una(), network.flight.setup);
-    network.flight.reset(una, setup);
+    let (una, config) = (network.flight.una(), network.flight.config);
+    network.flight.reset(una, config);
     network.flight.sent(MSS, network.now, 30 * MSS);
     let deadline = network.flight.deadline(&network.rtt, &network.path, &network.options.limits).unwrap();
     assert!(deadline.since(network.now) > 430 * MS);
@@ -236,7 +236,7 @@ fn first_time_out_of_data_that_did_not_fit_reduces_the_window() {
     // RFC 5681 §3.1: nothing has timed out before, though all is sent again (RFC 1191 §6.4).
     let mut network = Network::new(Options::default());
     network.send_segments(4);
-    network.flight.did_not_fit(MSS as u16);
+    network.flight.mss_exceeded(MSS as u16);
     assert_eq!(network.retransmit_segments(), [0, 1, 2, 3]);
     assert!(matches!(network.expire(), Expired::TimeOut { .. }));
     assert_eq!((network.cc.time_outs.len(), network.cc.window), (1, MSS));
