@@ -101,7 +101,7 @@ impl<P> Shared<P> {
 
     /// Packets that were received and not consumed.
     pub fn unread(&self) -> usize {
-        self.mbufs_held.all - self.mbufs_held.queued - self.rr.sent()
+        self.mbufs_held.all - self.mbufs_held.queued - self.rr.packets_in_flight()
     }
 }
 

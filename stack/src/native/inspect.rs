@@ -96,7 +96,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         self.shared.free.iter().for_each(|slot| assert!(free.insert(*slot), "slot {slot} is free twice"));
         let mut owned = HashSet::new();
         let (mut mbufs_held, mut queued, mut half_open, mut tuples) = (0, 0, 0, 0);
-        let (mut rr, mut ours) = (0, 0);
+        let (mut rr, mut local_turns) = (0, 0);
         for (slot, tcb) in self.tcbs.iter().enumerate() {
             let slot = slot as u32;
             assert_eq!(free.contains(&slot), tcb.flags.has(Flags::VACANT) || tcb.flags == Flags::default(), "{tcb:?}");
@@ -123,7 +123,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
                         rr += 1;
                         mbufs_held += held.all;
                         queued += held.queued;
-                        ours += usize::from(is_local_turn);
+                        local_turns += usize::from(is_local_turn);
                     }
                     None => assert_eq!((tcb.received, tcb.unsent), (0, 0), "without buffers: {tcb:?}"),
                 },
@@ -150,7 +150,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         }
         assert_eq!(tuples, self.shared.table.len(), "connections in the table, and entries");
         self.shared.buffers.assert_owned(&owned);
-        self.shared.rr.assert_owned(rr, ours);
+        self.shared.rr.assert_owned(rr, local_turns);
     }
 
     fn assert_queues(&self, tcb: &Tcb, buffers: &ConnBuffers<P>) {

@@ -369,7 +369,7 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
         // Whose service found no packet asks for one as long as there is none.
         let asks = !self.shared.alloc_blocked.is_empty();
         let sends = !self.shared.active.is_empty() || !self.shared.tx_backlog.is_empty();
-        let news = sends || self.shared.rr.has_news() || !self.shared.news.is_empty();
+        let news = sends || self.shared.rr.has_unanswered() || !self.shared.news.is_empty();
         if news || reopens || asks {
             return Some(Instant::ZERO);
         }
@@ -497,13 +497,13 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
     fn answer_at_once<W: FnOnce(&mut [u8])>(
         &mut self,
         conn: ConnId,
-        (request, len): (usize, usize),
+        (request_len, len): (usize, usize),
         write: W,
         egress: &mut Egress<N>,
         now: Instant,
     ) -> Result<(), W> {
         match self.slot_of(conn) {
-            Some(slot) => self.rr_respond_in_place(slot, (request, len), write, egress, now),
+            Some(slot) => self.rr_respond_in_place(slot, (request_len, len), write, egress, now),
             None => Err(write),
         }
     }

@@ -208,7 +208,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         }
         let packet = buffers.received.only_mut()?;
         let link = egress.link_header(tcb.tuple.remote_v6().to_bits(), now)?;
-        let window = tcb.offer_whole_window(is_low)?;
+        let window = tcb.offer_full_window(is_low)?;
         let kept =
             prepend_headers(packet, tcb, len, Control::PSH, window, link, settings.offload, self.shared.milliseconds)?;
         let packet = buffers.received.take_only()?;
@@ -259,7 +259,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         {
             return false;
         }
-        let Some(window) = tcb.offer_whole_window(is_low) else { return false };
+        let Some(window) = tcb.offer_full_window(is_low) else { return false };
         let most = tcb.snd_wnd.min(tcb.cwnd);
         let was_idle = tcb.una == tcb.nxt;
         let mut sent = 0;

@@ -154,7 +154,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         if !flight.is_clean() || !flight.is_empty() || buffers.reserved > 0 || !buffers.reassembly.is_empty() {
             return false;
         }
-        let Some(window) = tcb.offer_whole_window(is_low) else { return false };
+        let Some(window) = tcb.offer_full_window(is_low) else { return false };
         if !self.shared.send_control(tcb, tcb.nxt, Control::ACK.with(Control::FIN), window, &[], egress, now) {
             return false;
         }

@@ -391,7 +391,7 @@ impl Tcb {
         // would make us send a header per byte.
         let options = if params.timestamp.is_some() { 12 } else { 0 };
         self.mss = params.mss.max(64).min(settings.mss(self.tuple.is_ipv4())) - options;
-        self.set_whole_window(settings.rx_initial);
+        self.set_full_window(settings.rx_initial);
     }
 }
 

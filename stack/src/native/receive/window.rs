@@ -71,7 +71,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     #[inline]
     pub(crate) fn offer(&mut self) -> u16 {
         if self.tcb.received == 0
-            && let Some(window) = self.tcb.offer_whole_window(self.shared.is_low())
+            && let Some(window) = self.tcb.offer_full_window(self.shared.is_low())
         {
             return window;
         }
@@ -158,6 +158,6 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     /// From now on the receive queue may hold so many bytes.
     pub(crate) fn set_rx_limit(&mut self, limit: u32) {
         self.cold.rx_limit = limit;
-        self.tcb.set_whole_window(limit);
+        self.tcb.set_full_window(limit);
     }
 }

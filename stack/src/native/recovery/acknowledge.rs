@@ -6,17 +6,17 @@ use super::flight::{Flight, Phase};
 use super::path::Path;
 use super::probe::ProbeVerdict;
 use super::rtt::RttEstimator;
-use super::sack::SackReport;
+use super::scoreboard::SackReport;
 use super::scoreboard::{LossScan, TxRecord};
 use super::{Acknowledgement, CongestionControl, Delivery, Limits, Outcome, Seq};
 
 /// What an acknowledgement says of the segments it delivers.
 #[derive(Debug, Default)]
-pub(super) struct AckSummary {
+pub(crate) struct AckSummary {
     /// Bytes that arrived.
-    pub(super) delivered: u32,
+    pub(crate) delivered: u32,
     /// How many of them were never retransmitted.
-    pub(super) original: u32,
+    pub(crate) original: u32,
     /// Whether some were, and were acknowledged cumulatively.
     retransmitted: bool,
     /// When the first and the last of those never retransmitted were sent.

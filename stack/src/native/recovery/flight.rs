@@ -40,41 +40,41 @@ pub(crate) struct FlightConfig {
 /// to a pool when it [is settled](Self::is_settled); [`reset`](Self::reset) makes it another connection's.
 #[derive(Debug)]
 pub(crate) struct Flight {
-    pub(super) scoreboard: Scoreboard,
-    pub(super) config: FlightConfig,
-    pub(super) phase: Phase,
+    pub(crate) scoreboard: Scoreboard,
+    pub(crate) config: FlightConfig,
+    pub(crate) phase: Phase,
     /// Whether anything is the matter, or has left a trace: anything but data that was sent and acknowledged in order.
     /// While it is not, the phase is Open and everything below but what is noted of sending is as in a new flight.
-    pub(super) disturbed: bool,
+    pub(crate) disturbed: bool,
     /// Time-outs since SND.UNA last advanced.
-    pub(super) time_outs: u8,
+    pub(crate) time_outs: u8,
     /// One segment may be sent whatever the window: the retransmission that a time-out makes.
-    pub(super) forced: bool,
+    pub(crate) forced: bool,
     /// Once a fast recovery without SACK is over: until SND.UNA passes `recover`, duplicates are those of its
     /// retransmissions (RFC 6582 §3.2 step 2).
-    pub(super) guarded: bool,
+    pub(crate) guarded: bool,
     /// Whether SND.UNA has advanced in this fast recovery without SACK (RFC 6582 §3.2 step 3).
-    pub(super) partial: bool,
+    pub(crate) partial: bool,
     /// Duplicate acknowledgements counted, without SACK.
-    pub(super) duplicates: u32,
+    pub(crate) duplicates: u32,
     /// Bytes that they stand for: "1 SMSS for each" (RFC 9937 §6.2).
-    pub(super) duplicated: u32,
+    pub(crate) duplicated: u32,
     /// Data before it was sent when the congestion window left no room for another segment (RFC 9438 §5.8).
-    pub(super) limited_until: Seq,
+    pub(crate) limited_until: Seq,
     /// SND.NXT when the present recovery or reduction began ("RecoveryPoint").
-    pub(super) recover: Seq,
+    pub(crate) recover: Seq,
     /// When something was last sent. No two calls have the same time here: the order of transmissions that happen at one
     /// time of the clock is kept as nanoseconds.
-    pub(super) last_sent: Instant,
+    pub(crate) last_sent: Instant,
     /// From when the retransmission timer counts.
-    pub(super) rto_base: Instant,
+    pub(crate) rto_base: Instant,
     /// From when the probe timer counts.
-    pub(super) probe_base: Instant,
-    pub(super) probe: Probe,
-    pub(super) rack: Rack,
-    pub(super) prr: Prr,
-    pub(super) undo: Undo,
-    pub(super) forward_rto: ForwardRto,
+    pub(crate) probe_base: Instant,
+    pub(crate) probe: Probe,
+    pub(crate) rack: Rack,
+    pub(crate) prr: Prr,
+    pub(crate) undo: Undo,
+    pub(crate) forward_rto: ForwardRto,
 }
 
 impl Flight {
@@ -172,7 +172,7 @@ impl Flight {
 
     /// Whether neither a probe's fate nor a report of duplicates is waited for.
     #[inline]
-    pub(super) fn is_quiet(&self) -> bool {
+    pub(crate) fn is_quiet(&self) -> bool {
         !self.probe.is_unresolved() && !self.undo.is_active()
     }
 
@@ -200,7 +200,7 @@ impl Flight {
     }
 
     #[inline]
-    pub(super) fn mss(&self) -> u32 {
+    pub(crate) fn mss(&self) -> u32 {
         u32::from(self.config.mss)
     }
 
@@ -353,13 +353,13 @@ impl Flight {
     }
 
     /// Open or Disorder, whichever it is when nothing else is the matter.
-    pub(super) fn open_or_disorder(&self) -> Phase {
+    pub(crate) fn open_or_disorder(&self) -> Phase {
         if self.scoreboard.sacked() > 0 || self.duplicated > 0 { Phase::Disorder } else { Phase::Open }
     }
 
     /// Panics if anything does not agree with anything else.
     #[cfg(test)]
-    pub(super) fn check(&self) {
+    pub(crate) fn check(&self) {
         self.scoreboard.check();
         assert!(u64::from(self.in_flight()) <= u64::from(self.scoreboard.outstanding()));
         let calm = matches!(self.phase, Phase::Open | Phase::Disorder);

@@ -121,7 +121,7 @@ impl Path {
         Duration::from_nanos(time_out(rtt, self, limits))
     }
 
-    pub(super) fn min_rtt_nanos(&self) -> Option<u64> {
+    pub(crate) fn min_rtt_nanos(&self) -> Option<u64> {
         let minimum = self.minimum.min(self.previous_minimum);
         (minimum != UNKNOWN).then(|| u64::from(minimum) << RTT_SHIFT)
     }
@@ -150,25 +150,25 @@ impl Path {
     }
 
     /// The path has reordered.
-    pub(super) fn saw_reordering(&mut self) {
+    pub(crate) fn saw_reordering(&mut self) {
         self.flags |= REORDERING_SEEN;
     }
 
     /// RACK.reo_wnd once the exceptions for paths that do not reorder are out of the way, in nanoseconds
     /// (RFC 8985 §6.2 step 4): min(reo_wnd_mult · min_RTT / 4, SRTT).
-    pub(super) fn reordering_window(&self, smoothed: u64) -> u64 {
+    pub(crate) fn reordering_window(&self, smoothed: u64) -> u64 {
         let minimum = self.min_rtt_nanos().unwrap_or(smoothed);
         (minimum.saturating_mul(u64::from(self.window_factor)) / 4).min(smoothed)
     }
 
     /// A round in which a retransmission proved unnecessary: the reordering window was too small.
-    pub(super) fn widen_reordering_window(&mut self) {
+    pub(crate) fn widen_reordering_window(&mut self) {
         self.window_factor = (self.window_factor + 1).min(FACTOR_LIMIT);
         self.persistence = PERSISTENCE;
     }
 
     /// A fast or time-out recovery is over: after sixteen without a duplicate the reordering window shrinks again.
-    pub(super) fn recovered(&mut self) {
+    pub(crate) fn recovered(&mut self) {
         self.persistence = self.persistence.saturating_sub(1);
         if self.persistence == 0 {
             self.window_factor = 1;
@@ -176,7 +176,7 @@ impl Path {
     }
 
     /// Takes in how long a lone segment waited for its pure acknowledgement, in nanoseconds.
-    pub(super) fn sample_ack_delay(&mut self, rtt: u64) {
+    pub(crate) fn sample_ack_delay(&mut self, rtt: u64) {
         let Some(minimum) = self.min_rtt_nanos() else { return };
         let delay = rtt.saturating_sub(minimum);
         if delay > DELAY_LIMIT {
@@ -193,7 +193,7 @@ impl Path {
 
     /// A lone segment's acknowledgement came only when a probe asked for it, `rtt` nanoseconds after the segment, which had
     /// arrived: the peer holds acknowledgements back for longer than that.
-    pub(super) fn raise_ack_delay(&mut self, rtt: u64) {
+    pub(crate) fn raise_ack_delay(&mut self, rtt: u64) {
         let delay = rtt.saturating_sub(self.min_rtt_nanos().unwrap_or(0)).min(DELAY_LIMIT);
         self.delay = self.delay.max((delay >> DELAY_SHIFT) as u16);
         self.flags &= !DELAY_LEARNT;
@@ -201,7 +201,7 @@ impl Path {
     }
 
     /// A time-out was spurious: what was learnt of the peer's acknowledgement delay was wrong.
-    pub(super) fn time_out_was_spurious(&mut self) {
+    pub(crate) fn time_out_was_spurious(&mut self) {
         self.backoff = 0;
         if self.flags & DELAY_LEARNT != 0 {
             self.flags &= !DELAY_LEARNT;
@@ -251,14 +251,14 @@ impl Path {
     }
 
     /// A round trip was measured since the time-out: no doubling any more (RFC 6298 §5.7, Karn).
-    pub(super) fn clear_backoff(&mut self) {
+    pub(crate) fn clear_backoff(&mut self) {
         self.backoff = 0;
     }
 }
 
 /// The retransmission time-out in nanoseconds: floor, back-off and ceiling included (RFC 6298 §2.4, §2.5, §5.5).
 #[inline(always)]
-pub(super) fn time_out(rtt: &RttEstimator, path: &Path, limits: &Limits) -> u64 {
+pub(crate) fn time_out(rtt: &RttEstimator, path: &Path, limits: &Limits) -> u64 {
     let rto = if rtt.consults_path() {
         let unknown = path.backoff & SYN_LOST != 0 && !rtt.has_sample();
         let first = if unknown { AFTER_LOST_SYN } else { rtt.rto_nanos(path.floor(limits)) };
@@ -272,7 +272,7 @@ pub(super) fn time_out(rtt: &RttEstimator, path: &Path, limits: &Limits) -> u64 
 
 /// How long a peer may hold back the acknowledgement of a lone segment, in nanoseconds (TLP.max_ack_delay,
 /// RFC 8985 §7.2): what was learnt and a quarter of it, or the floor of the time-out, which stands for the same.
-pub(super) fn delay_allowed(rtt: &RttEstimator, path: &Path, limits: &Limits) -> u64 {
+pub(crate) fn delay_allowed(rtt: &RttEstimator, path: &Path, limits: &Limits) -> u64 {
     if rtt.consults_path() && path.flags & DELAY_LEARNT != 0 {
         let delay = path.delay_nanos();
         return delay + delay / 4 + TICK.as_nanos() as u64;

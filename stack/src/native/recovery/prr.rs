@@ -2,7 +2,7 @@
 
 /// The state of an episode: a fast recovery, or a round trip after an echo of congestion.
 #[derive(Debug, Default, Clone, Copy)]
-pub(super) struct Prr {
+pub(crate) struct Prr {
     /// RecoverFS: bytes that may be delivered during the episode.
     flight: u32,
     /// prr_delivered: bytes delivered since it began.
@@ -18,19 +18,19 @@ pub(super) struct Prr {
 impl Prr {
     /// An episode begins (§6.1). `flight` is SND.NXT − SND.UNA without what was acknowledged selectively, but with what the
     /// acknowledgement that began the episode delivered.
-    pub(super) fn start(flight: u32, threshold: u32) -> Self {
+    pub(crate) fn start(flight: u32, threshold: u32) -> Self {
         Prr { flight, delivered: 0, out: 0, threshold, quota: 0 }
     }
 
     /// Bytes that may be sent now.
     #[inline]
-    pub(super) fn quota(&self) -> u32 {
+    pub(crate) fn quota(&self) -> u32 {
         self.quota
     }
 
     /// How much more may count as delivered in this episode when the receiver does not say what it received
     /// ("disallows incrementing DeliveredData when the total … would exceed" RecoverFS, §6.2).
-    pub(super) fn undelivered(&self) -> u32 {
+    pub(crate) fn undelivered(&self) -> u32 {
         self.flight.saturating_sub(self.delivered)
     }
 
@@ -38,7 +38,7 @@ impl Prr {
     ///
     /// `delivered` is what it delivered, `in_flight` what is in flight now, `safe` whether SND.UNA advanced and no further
     /// loss was found, `mss` the size of a segment.
-    pub(super) fn acknowledged(&mut self, delivered: u32, in_flight: u32, safe: bool, mss: u32) {
+    pub(crate) fn acknowledged(&mut self, delivered: u32, in_flight: u32, safe: bool, mss: u32) {
         if delivered > 0 {
             self.delivered = self.delivered.saturating_add(delivered);
             self.quota = if in_flight > self.threshold {
@@ -62,7 +62,7 @@ impl Prr {
 
     /// `len` bytes were sent or retransmitted (§6.3).
     #[inline]
-    pub(super) fn sent(&mut self, len: u32) {
+    pub(crate) fn sent(&mut self, len: u32) {
         self.out = self.out.saturating_add(len);
         self.quota = self.quota.saturating_sub(len);
     }

@@ -8,17 +8,17 @@ use super::rtt::RttEstimator;
 use super::scoreboard::{LossScan, Scoreboard, TxRecord};
 
 /// DupThresh: as many segments acknowledged selectively mean a loss on a path that does not reorder.
-pub(super) const DUPLICATE_THRESHOLD: u32 = 3;
+pub(crate) const DUPLICATE_THRESHOLD: u32 = 3;
 
 /// Whether `a` comes before `b` as timestamps do (RFC 7323 §5.2).
 #[inline]
-pub(super) fn timestamp_before(a: u32, b: u32) -> bool {
+pub(crate) fn timestamp_before(a: u32, b: u32) -> bool {
     (a.wrapping_sub(b) as i32) < 0
 }
 
 /// RACK's per-connection variables.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Rack {
+pub(crate) struct Rack {
     /// RACK.xmit_ts: when the most recently sent of the delivered segments was sent; the origin of time if none.
     sent: Instant,
     /// RACK.end_seq: its end.
@@ -34,34 +34,34 @@ pub(super) struct Rack {
 }
 
 impl Rack {
-    pub(super) fn new(una: Seq) -> Self {
+    pub(crate) fn new(una: Seq) -> Self {
         Rack { sent: Instant::ZERO, end: una, rtt: 0, forward: una, duplicate_round: None, deadline: None }
     }
 
     /// When the reordering timer is due.
     #[inline]
-    pub(super) fn deadline(&self) -> Option<Instant> {
+    pub(crate) fn deadline(&self) -> Option<Instant> {
         self.deadline
     }
 
     /// The highest sequence number delivered.
-    pub(super) fn forward(&self) -> Seq {
+    pub(crate) fn forward(&self) -> Seq {
         self.forward
     }
 
     /// SND.UNA is `una` now, of another connection.
     #[inline]
-    pub(super) fn move_to(&mut self, una: Seq) {
+    pub(crate) fn move_to(&mut self, una: Seq) {
         self.forward = una;
     }
 
     /// SND.UNA is `una`: everything before it was delivered.
-    pub(super) fn follow_una(&mut self, una: Seq) {
+    pub(crate) fn follow_una(&mut self, una: Seq) {
         self.forward = self.forward.max(una);
     }
 
     /// What was delivered last no longer says anything: it turned out that something had been sent needlessly.
-    pub(super) fn forget(&mut self) {
+    pub(crate) fn forget(&mut self) {
         self.sent = Instant::ZERO;
         self.rtt = 0;
         self.deadline = None;
@@ -71,7 +71,7 @@ impl Rack {
     /// Steps 2 and 3: `record` was delivered, in order of the sequence space within an acknowledgement that arrived at
     /// `now` and echoed the timestamp `echo`. Returns whether it shows that the path reorders.
     #[inline]
-    pub(super) fn delivered(
+    pub(crate) fn delivered(
         &mut self,
         record: &TxRecord,
         now: Instant,
@@ -102,7 +102,7 @@ impl Rack {
     }
 
     /// Step 4, first half: the receiver reported a duplicate, of something that was retransmitted for good reason.
-    pub(super) fn duplicate(&mut self, una: Seq, next: Seq, path: &mut Path) {
+    pub(crate) fn duplicate(&mut self, una: Seq, next: Seq, path: &mut Path) {
         if self.duplicate_round.is_some_and(|round| una.at_or_after(round)) {
             self.duplicate_round = None;
         }
@@ -123,7 +123,7 @@ impl Rack {
     /// RFC 8985 sets the timer for when the last of the suspected segments will be overdue. Here it is set for when a
     /// segment sent together with the delivered one would be: no earlier than that, and later by no more than the time
     /// between the two transmissions. It need not look at all suspected segments for it.
-    pub(super) fn detect(
+    pub(crate) fn detect(
         &mut self,
         scoreboard: &mut Scoreboard,
         now: Instant,
@@ -150,7 +150,7 @@ impl Rack {
 
     /// What of the flight is lost when the retransmission timer expires: RACK_mark_losses_on_RTO, RFC 8985 §6.3. Without a
     /// measured round trip everything is.
-    pub(super) fn time_out(
+    pub(crate) fn time_out(
         &mut self,
         scoreboard: &mut Scoreboard,
         now: Instant,

@@ -12,7 +12,7 @@ use super::{Acknowledgement, Cause, CongestionControl, Outcome};
 
 impl Flight {
     /// Ends what has reached its end.
-    pub(super) fn end_episode<C: CongestionControl>(
+    pub(crate) fn end_episode<C: CongestionControl>(
         &mut self,
         now: Instant,
         path: &mut Path,
@@ -47,7 +47,7 @@ impl Flight {
     }
 
     /// What is missing by the rules for peers that do not acknowledge selectively. Returns how many bytes.
-    pub(super) fn mark_lost_without_sack(&mut self, outcome: &Outcome) -> u32 {
+    pub(crate) fn mark_lost_without_sack(&mut self, outcome: &Outcome) -> u32 {
         match self.phase {
             // RFC 5681 §3.2.
             Phase::Open | Phase::Disorder | Phase::Reducing if self.duplicates >= DUPLICATE_THRESHOLD => {
@@ -60,7 +60,7 @@ impl Flight {
     }
 
     /// Responds to losses and echoes of congestion, once per window.
-    pub(super) fn respond<C: CongestionControl>(
+    pub(crate) fn respond<C: CongestionControl>(
         &mut self,
         ack: &Acknowledgement,
         verdict: ProbeVerdict,
@@ -100,7 +100,7 @@ impl Flight {
 
     /// A probe has repaired a loss: "a congestion control response equivalent to a fast recovery" (RFC 8985 §7.4.2), with
     /// nothing left to recover.
-    pub(super) fn respond_to_probe_repair<C: CongestionControl>(&mut self, now: Instant, cc: &mut C) {
+    pub(crate) fn respond_to_probe_repair<C: CongestionControl>(&mut self, now: Instant, cc: &mut C) {
         cc.congested(Cause::Loss, self.in_flight().max(self.probe.in_flight()), now);
         cc.recovered(now);
     }
@@ -114,7 +114,7 @@ impl Flight {
 
     /// Fast recovery begins. `in_flight` is what was in flight before the loss was found, `delivered` what the
     /// acknowledgement delivered that found it.
-    pub(super) fn begin_recovery<C: CongestionControl>(
+    pub(crate) fn begin_recovery<C: CongestionControl>(
         &mut self,
         now: Instant,
         ece: bool,

@@ -16,7 +16,7 @@ const LIMIT: u32 = CONSULT_PATH - 1;
 
 /// A duration in nanoseconds; no longer than some 146 years.
 #[inline]
-pub(super) fn nanos(duration: Duration) -> u64 {
+pub(crate) fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX).min(u64::MAX >> 2)
 }
 
@@ -47,13 +47,13 @@ impl RttEstimator {
 
     /// SRTT in nanoseconds.
     #[inline]
-    pub(super) fn smoothed_nanos(&self) -> u64 {
+    pub(crate) fn smoothed_nanos(&self) -> u64 {
         u64::from(self.smoothed) << UNIT_SHIFT
     }
 
     /// Whether `rtt`, in nanoseconds, is shorter than SRTT by more than an eighth, or the first measured.
     #[inline]
-    pub(super) fn is_much_longer_than(&self, rtt: u64) -> bool {
+    pub(crate) fn is_much_longer_than(&self, rtt: u64) -> bool {
         let smoothed = self.smoothed_nanos();
         rtt < smoothed - smoothed / 8 || smoothed == 0
     }
@@ -64,7 +64,7 @@ impl RttEstimator {
     }
 
     #[inline]
-    pub(super) fn variation_nanos(&self) -> u64 {
+    pub(crate) fn variation_nanos(&self) -> u64 {
         u64::from(self.variation & LIMIT) << UNIT_SHIFT
     }
 
@@ -100,7 +100,7 @@ impl RttEstimator {
 
     /// [`rto`](Self::rto) in nanoseconds, of a floor in nanoseconds.
     #[inline(always)]
-    pub(super) fn rto_nanos(&self, floor: u64) -> u64 {
+    pub(crate) fn rto_nanos(&self, floor: u64) -> u64 {
         if !self.has_sample() {
             return INITIAL_RTO.as_nanos() as u64;
         }
@@ -126,7 +126,7 @@ impl RttEstimator {
 
     /// Notes whether [`Path`](super::Path) must be asked for the time-out.
     #[inline]
-    pub(super) fn set_consults_path(&mut self, consult: bool) {
+    pub(crate) fn set_consults_path(&mut self, consult: bool) {
         self.variation = self.variation & LIMIT | if consult { CONSULT_PATH } else { 0 };
     }
 }

@@ -5,12 +5,12 @@ use super::flight::{Flight, Phase};
 use super::path::Path;
 use super::probe::ProbeVerdict;
 use super::rack::timestamp_before;
-use super::sack::SackReport;
+use super::scoreboard::SackReport;
 use super::{Acknowledgement, CongestionControl, Evidence, Outcome, Seq, Undone};
 
 /// What must be known of a recovery to find out whether it was needless.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Undo {
+pub(crate) struct Undo {
     /// Whether there is a reduction that may be taken back.
     active: bool,
     /// Whether a time-out caused it.
@@ -29,33 +29,33 @@ pub(super) struct Undo {
 
 impl Undo {
     /// Nothing to undo.
-    pub(super) fn none(una: Seq) -> Self {
+    pub(crate) fn none(una: Seq) -> Self {
         Undo { active: false, time_out: false, una, end: una, unreported: 0, timestamp: None, until: None }
     }
 
     /// A recovery begins that may be taken back if nothing retransmitted in it was needed.
-    pub(super) fn start(una: Seq, time_out: bool) -> Self {
+    pub(crate) fn start(una: Seq, time_out: bool) -> Self {
         Undo { active: true, time_out, ..Undo::none(una) }
     }
 
     /// Whether there is a reduction that may be taken back.
     #[inline]
-    pub(super) fn is_active(&self) -> bool {
+    pub(crate) fn is_active(&self) -> bool {
         self.active
     }
 
     /// Whether a time-out caused it.
-    pub(super) fn is_for_time_out(&self) -> bool {
+    pub(crate) fn is_for_time_out(&self) -> bool {
         self.time_out
     }
 
     /// SND.UNA when it began.
-    pub(super) fn una(&self) -> Seq {
+    pub(crate) fn una(&self) -> Seq {
         self.una
     }
 
     /// `[seq, seq + len)` was retransmitted with the TSval `timestamp`.
-    pub(super) fn retransmitted(&mut self, seq: Seq, len: u32, timestamp: u32) {
+    pub(crate) fn retransmitted(&mut self, seq: Seq, len: u32, timestamp: u32) {
         if self.active {
             self.end = if self.timestamp.is_some() { self.end.max(seq + len) } else { seq + len };
             self.unreported = self.unreported.saturating_add(len);
@@ -64,20 +64,20 @@ impl Undo {
     }
 
     /// Whether `[start, end)`, of which the receiver reports a duplicate, can be one of the retransmissions.
-    pub(super) fn covers(&self, start: Seq, end: Seq) -> bool {
+    pub(crate) fn covers(&self, start: Seq, end: Seq) -> bool {
         self.active && self.timestamp.is_some() && !start.before(self.una) && !end.after(self.end)
     }
 
     /// The receiver got `len` bytes twice that were retransmitted. Returns whether all that was retransmitted is now known
     /// to have been needless.
-    pub(super) fn duplicate(&mut self, len: u32) -> bool {
+    pub(crate) fn duplicate(&mut self, len: u32) -> bool {
         self.unreported = self.unreported.saturating_sub(len);
         self.unreported == 0
     }
 
     /// Whether an acknowledgement that advanced SND.UNA to `una` and echoed `echo` was caused by what was sent before the
     /// first retransmission (RFC 3522 §3.2 step 4).
-    pub(super) fn original_arrived(&self, echo: Option<u32>) -> bool {
+    pub(crate) fn original_arrived(&self, echo: Option<u32>) -> bool {
         match (echo, self.timestamp) {
             (Some(echo), Some(first)) => self.active && timestamp_before(echo, first),
             _ => false,
@@ -85,12 +85,12 @@ impl Undo {
     }
 
     /// Whether everything retransmitted lies below `una`.
-    pub(super) fn is_behind(&self, una: Seq) -> bool {
+    pub(crate) fn is_behind(&self, una: Seq) -> bool {
         una.at_or_after(self.end)
     }
 
     /// The recovery is over, with `next` being SND.NXT. Reports of duplicates may still come, for a round trip.
-    pub(super) fn recovered(&mut self, next: Seq) {
+    pub(crate) fn recovered(&mut self, next: Seq) {
         if self.timestamp.is_none() {
             self.active = false;
         }
@@ -98,21 +98,21 @@ impl Undo {
     }
 
     /// SND.UNA is `una` and `outstanding` whether anything is: gives up when no more reports can be expected.
-    pub(super) fn expire(&mut self, una: Seq, outstanding: bool) {
+    pub(crate) fn expire(&mut self, una: Seq, outstanding: bool) {
         if outstanding && self.until.is_some_and(|until| una.after(until)) {
             self.active = false;
         }
     }
 
     /// It was taken back, or can no longer be.
-    pub(super) fn finish(&mut self) {
+    pub(crate) fn finish(&mut self) {
         self.active = false;
     }
 }
 
 /// Forward RTO-Recovery (RFC 5682): which acknowledgement after a time-out is awaited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum ForwardRto {
+pub(crate) enum ForwardRto {
     /// None: conventional recovery, or no time-out.
     Off,
     /// Step 2: the one of the retransmission, which reaches to `retransmitted` if it was made.
@@ -124,7 +124,7 @@ pub(super) enum ForwardRto {
 impl Flight {
     /// Looks for evidence that a reduction was needless, and takes it back.
     #[expect(clippy::too_many_arguments, reason = "one step of examine, which it keeps readable")]
-    pub(super) fn detect_spurious<C: CongestionControl>(
+    pub(crate) fn detect_spurious<C: CongestionControl>(
         &mut self,
         ack: &Acknowledgement,
         blocks: &SackReport,

@@ -1,6 +1,6 @@
 //! What services do in their turn: send back what was received, or consume it and write something else.
 
-use super::{Ours, Turn};
+use super::{LocalTurn, Turn};
 use crate::congestion::CongestionControl;
 use crate::egress::{ETHERNET, Egress};
 use crate::native::NativeEngine;
@@ -40,7 +40,7 @@ impl<P> Shared<P> {
     /// The connection of `tcb`, in `slot`, has answered the peer's turn by `len` bytes.
     #[inline(always)]
     fn note_response_sent(&mut self, slot: u32, tcb: &mut Tcb, len: u32) {
-        self.rr.ours -= 1;
+        self.rr.local_turns -= 1;
         tcb.nxt += len;
         tcb.rcv_acked = tcb.rcv_nxt;
         tcb.retransmit_at = self.earliest_rto[usize::from(tcb.rtt.consults_path())];
@@ -49,10 +49,10 @@ impl<P> Shared<P> {
 }
 
 impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
-    /// Answers the peer's turn of the connection in `slot`: with what the service has written, `WRITTEN`, if it has consumed all
+    /// Answers the peer's turn of the connection in `slot`: with what the service has written, `HAS_RESPONSE`, if it has consumed all
     /// that was received; otherwise with what was received. Returns how many bytes that were; `None` when nothing has changed.
     #[inline(always)]
-    pub(crate) fn rr_respond<const WRITTEN: bool, N: Nic<Packet = P>>(
+    pub(crate) fn rr_respond<const HAS_RESPONSE: bool, N: Nic<Packet = P>>(
         &mut self,
         slot: u32,
         egress: &mut Egress<N>,
@@ -61,17 +61,17 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         let is_low = self.shared.is_low();
         let tcb = self.tcbs.get_mut(slot as usize)?;
         let rr = self.shared.rr.of_mut(tcb)?;
-        let Turn::Ours(ours) = &mut rr.turn else { return None };
-        let (packet, other, len) = match WRITTEN {
-            true => (&mut ours.written, &ours.received, tcb.unsent),
-            false => (&mut ours.received, &ours.written, tcb.received),
+        let Turn::Local(turn) = &mut rr.turn else { return None };
+        let (packet, other, len) = match HAS_RESPONSE {
+            true => (&mut turn.response, &turn.request, tcb.unsent),
+            false => (&mut turn.request, &turn.response, tcb.received),
         };
         let packet = packet.as_mut()?;
         // The segment came in this turn of the worker, or the exchange would have been settled.
         debug_assert_eq!(now, self.shared.now);
         let settings = &self.shared.settings;
         if other.is_some()
-            || WRITTEN && (ours.reserved > 0 || len == 0)
+            || HAS_RESPONSE && (turn.reserved > 0 || len == 0)
             || !settings.headers_only
             || !tcb.fits_one_segment(len)
             || egress.room() == 0
@@ -79,15 +79,15 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
             return None;
         }
         refresh_link((&mut rr.link, &mut rr.link_epoch), tcb, egress, now)?;
-        let window = tcb.offer_whole_window(is_low)?;
+        let window = tcb.offer_full_window(is_low)?;
         let (link, milliseconds) = (&rr.link, self.shared.milliseconds);
         let kept = prepend_headers(packet, tcb, len, Control::PSH, window, link, settings.offload, milliseconds)?;
-        let Turn::Ours(Ours { received, written, .. }) = std::mem::replace(&mut rr.turn, Turn::Theirs(kept)) else {
+        let Turn::Local(LocalTurn { request, response, .. }) = std::mem::replace(&mut rr.turn, Turn::Peer(kept)) else {
             return None;
         };
         rr.sent_at = now;
-        egress.send_frame(if WRITTEN { written? } else { received? });
-        if WRITTEN {
+        egress.send_frame(if HAS_RESPONSE { response? } else { request? });
+        if HAS_RESPONSE {
             self.shared.mbufs_held.queued -= 1;
             tcb.unsent = 0;
         } else {
@@ -103,7 +103,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     pub(crate) fn rr_respond_in_place<N: Nic<Packet = P>, W: FnOnce(&mut [u8])>(
         &mut self,
         slot: u32,
-        (request, len): (usize, usize),
+        (request_len, len): (usize, usize),
         write: W,
         egress: &mut Egress<N>,
         now: Instant,
@@ -111,12 +111,12 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         let is_low = self.shared.is_low();
         let Some(tcb) = self.tcbs.get_mut(slot as usize) else { return Err(write) };
         let Some(rr) = self.shared.rr.of_mut(tcb) else { return Err(write) };
-        let Turn::Ours(ours) = &mut rr.turn else { return Err(write) };
-        let (Some(packet), None) = (&mut ours.received, &ours.written) else { return Err(write) };
+        let Turn::Local(turn) = &mut rr.turn else { return Err(write) };
+        let (Some(packet), None) = (&mut turn.request, &turn.response) else { return Err(write) };
         debug_assert_eq!(now, self.shared.now);
         let settings = &self.shared.settings;
         let size = u32::try_from(len).unwrap_or(u32::MAX);
-        if request < tcb.received as usize
+        if request_len < tcb.received as usize
             || len == 0
             || !settings.headers_only
             || !tcb.fits_one_segment(size)
@@ -125,7 +125,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         {
             return Err(write);
         }
-        let Some(window) = tcb.offer_whole_window(is_low) else { return Err(write) };
+        let Some(window) = tcb.offer_full_window(is_low) else { return Err(write) };
         let Some(place) = packet.rewrite(len) else { return Err(write) };
         // From here on the request is consumed.
         tcb.received = 0;
@@ -134,12 +134,13 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         let Some(kept) = prepend_headers(packet, tcb, size, Control::PSH, window, link, settings.offload, milliseconds)
         else {
             // It goes at the end of the turn.
-            ours.written = ours.received.take();
+            turn.response = turn.request.take();
             self.shared.mbufs_held.queued += 1;
             tcb.unsent = size;
             return Ok(());
         };
-        if let Turn::Ours(Ours { received: Some(answer), .. }) = std::mem::replace(&mut rr.turn, Turn::Theirs(kept)) {
+        if let Turn::Local(LocalTurn { request: Some(answer), .. }) = std::mem::replace(&mut rr.turn, Turn::Peer(kept))
+        {
             egress.send_frame(answer);
         }
         rr.sent_at = now;
@@ -152,18 +153,18 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     pub(crate) fn rr_consume(&mut self, slot: u32, n: usize) -> bool {
         let Some(tcb) = self.tcbs.get_mut(slot as usize) else { return false };
         let Some(rr) = self.shared.rr.of_mut(tcb) else { return false };
-        let Turn::Ours(ours) = &mut rr.turn else { return true };
+        let Turn::Local(turn) = &mut rr.turn else { return true };
         if n >= tcb.received as usize {
-            let Some(mut packet) = ours.received.take() else { return true };
+            let Some(mut packet) = turn.request.take() else { return true };
             tcb.received = 0;
             // Nobody reads it any more, and it is near: the answer may be written there.
-            if ours.written.is_none() && packet.trim(packet.len()) {
-                ours.written = Some(packet);
+            if turn.response.is_none() && packet.trim(packet.len()) {
+                turn.response = Some(packet);
                 self.shared.mbufs_held.queued += 1;
             } else {
                 self.shared.mbufs_held.all -= 1;
             }
-        } else if let Some(packet) = &mut ours.received
+        } else if let Some(packet) = &mut turn.request
             && packet.adjust(n)
         {
             tcb.received -= n as u32;
@@ -177,12 +178,12 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     pub(crate) fn rr_reserve<N: Nic<Packet = P>>(&mut self, slot: u32, max: usize, egress: &mut Egress<N>) -> usize {
         let Some(tcb) = self.tcbs.get_mut(slot as usize) else { return 0 };
         let Some(rr) = self.shared.rr.of_mut(tcb) else { return 0 };
-        let Turn::Ours(ours) = &mut rr.turn else { return 0 };
+        let Turn::Local(turn) = &mut rr.turn else { return 0 };
         let n = max.min(usize::from(tcb.mss).saturating_sub(tcb.unsent as usize));
-        if n == 0 || ours.reserved > 0 {
+        if n == 0 || turn.reserved > 0 {
             return 0;
         }
-        if let Some(packet) = &mut ours.written {
+        if let Some(packet) = &mut turn.response {
             if packet.append(n).is_none() {
                 return 0;
             }
@@ -192,10 +193,10 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
             if packet.append(n).is_none() {
                 return 0;
             }
-            ours.written = Some(packet);
+            turn.response = Some(packet);
             self.shared.mbufs_held.queue(1);
         }
-        ours.reserved = n as u32;
+        turn.reserved = n as u32;
         n
     }
 
@@ -203,8 +204,8 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     #[inline(always)]
     pub(crate) fn rr_reserved_mut(&mut self, slot: u32, n: usize) -> Option<&mut [u8]> {
         let tcb = self.tcbs.get(slot as usize)?;
-        let Turn::Ours(ours) = &mut self.shared.rr.of_mut(tcb)?.turn else { return None };
-        let data = ours.written.as_mut()?.data_mut()?;
+        let Turn::Local(turn) = &mut self.shared.rr.of_mut(tcb)?.turn else { return None };
+        let data = turn.response.as_mut()?.data_mut()?;
         let at = data.len().checked_sub(n)?;
         data.get_mut(at..)
     }
@@ -219,9 +220,9 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     pub(crate) fn rr_commit(&mut self, slot: u32, n: usize) -> bool {
         let Some(tcb) = self.tcbs.get_mut(slot as usize) else { return false };
         let Some(rr) = self.shared.rr.of_mut(tcb) else { return false };
-        let Turn::Ours(ours) = &mut rr.turn else { return false };
-        let Some(packet) = &mut ours.written else { return false };
-        let reserved = std::mem::take(&mut ours.reserved) as usize;
+        let Turn::Local(turn) = &mut rr.turn else { return false };
+        let Some(packet) = &mut turn.response else { return false };
+        let reserved = std::mem::take(&mut turn.reserved) as usize;
         assert!(n <= reserved, "{n} bytes committed of a place of {reserved}");
         if n < reserved {
             // Within the packet's one segment.

@@ -24,17 +24,17 @@ const RR_BIT: u32 = 1 << 31;
 /// Whose turn it is, and what was last said.
 enum Turn<P> {
     /// What has been received is to be answered; everything that was sent has been acknowledged.
-    Ours(Ours<P>),
+    Local(LocalTurn<P>),
     /// This has been sent and not acknowledged; everything that was received has been consumed.
-    Theirs(Bytes),
+    Peer(Bytes),
 }
 
 /// Our turn.
-struct Ours<P> {
+struct LocalTurn<P> {
     /// What has been received, but for what the service has consumed of it; `None` when that is all.
-    received: Option<P>,
+    request: Option<P>,
     /// What the service has written to answer it.
-    written: Option<P>,
+    response: Option<P>,
     /// The last bytes of that, which the service has not committed yet.
     reserved: u32,
 }
@@ -46,7 +46,7 @@ pub(crate) struct RrState<P> {
     /// When we last had a turn.
     sent_at: Instant,
     /// Turns that the peer has had.
-    turns: u32,
+    peer_turns: u32,
     /// The peer's window when it last had one, as it is on the wire.
     window: u16,
     /// The Ethernet header in front of what we send, and when in [`Egress::link_epoch`] it was right.
@@ -59,10 +59,10 @@ pub(crate) struct RrPool<P> {
     places: Vec<RrState<P>>,
     spare: Vec<u32>,
     /// In how many it is our turn.
-    ours: usize,
+    local_turns: usize,
     /// The connections whose turn it has become since the last flush, and whether services have been told.
-    news: Vec<ConnId>,
-    told: bool,
+    readable: Vec<ConnId>,
+    readable_reported: bool,
 }
 
 const _: () = assert!(size_of::<RrState<NonZeroUsize>>() == 64);
@@ -77,7 +77,7 @@ impl Tcb {
 
 impl<P> RrPool<P> {
     pub fn new() -> Self {
-        RrPool { places: Vec::new(), spare: Vec::new(), ours: 0, news: Vec::new(), told: false }
+        RrPool { places: Vec::new(), spare: Vec::new(), local_turns: 0, readable: Vec::new(), readable_reported: false }
     }
 
     /// The exchange of `tcb`, if it has one.
@@ -94,12 +94,12 @@ impl<P> RrPool<P> {
     }
 
     /// Gives `tcb`, which has no buffers, an exchange in which `sent` has just been sent.
-    fn begin(&mut self, tcb: &mut Tcb, sent: Bytes, now: Instant) {
+    fn attach(&mut self, tcb: &mut Tcb, sent: Bytes, now: Instant) {
         debug_assert!(!tcb.has_buffers());
         let rr = RrState {
-            turn: Turn::Theirs(sent),
+            turn: Turn::Peer(sent),
             sent_at: now,
-            turns: 0,
+            peer_turns: 0,
             window: (tcb.snd_wnd >> tcb.snd_scale()).min(65_535) as u16,
             link: [0; ETHERNET],
             link_epoch: 0,
@@ -118,11 +118,11 @@ impl<P> RrPool<P> {
     }
 
     /// Takes the exchange of `tcb` back. Returns whose turn it was, and when we last had one.
-    fn end(&mut self, tcb: &mut Tcb) -> Option<(Turn<P>, Instant)> {
+    fn detach(&mut self, tcb: &mut Tcb) -> Option<(Turn<P>, Instant)> {
         let rr = self.of_mut(tcb)?;
-        let nothing = Turn::Theirs(Bytes::default());
+        let nothing = Turn::Peer(Bytes::default());
         let was = (std::mem::replace(&mut rr.turn, nothing), rr.sent_at);
-        self.ours -= usize::from(matches!(was.0, Turn::Ours(_)));
+        self.local_turns -= usize::from(matches!(was.0, Turn::Local(_)));
         self.spare.push(tcb.buffers ^ RR_BIT);
         tcb.buffers = NO_BUFFERS;
         Some(was)
@@ -134,27 +134,31 @@ impl<P> RrPool<P> {
     }
 
     /// Packets sent and not acknowledged: one in each exchange in which it is the peer's turn.
-    pub fn sent(&self) -> usize {
-        self.len() - self.ours
+    pub fn packets_in_flight(&self) -> usize {
+        self.len() - self.local_turns
     }
 
     /// Whether there are turns that services have to be told of, or have not answered.
-    pub fn has_news(&self) -> bool {
-        !self.news.is_empty()
+    pub fn has_unanswered(&self) -> bool {
+        !self.readable.is_empty()
     }
 
     /// Appends the connections to `readable` whose turn it has become.
     pub fn collect(&mut self, readable: &mut Vec<ConnId>) {
-        if !self.told {
-            readable.extend_from_slice(&self.news);
-            self.told = true;
+        if !self.readable_reported {
+            readable.extend_from_slice(&self.readable);
+            self.readable_reported = true;
         }
     }
 
     /// The service of the connection in `slot` is not to be told any more that it is its turn. Returns whether it was to be.
-    fn withdraw(&mut self, slot: u32) -> bool {
-        let at = if self.told { None } else { self.news.iter().position(|conn| conn.slot() == slot as usize) };
-        at.map(|at| self.news.remove(at)).is_some()
+    fn cancel_readable(&mut self, slot: u32) -> bool {
+        let at = if self.readable_reported {
+            None
+        } else {
+            self.readable.iter().position(|conn| conn.slot() == slot as usize)
+        };
+        at.map(|at| self.readable.remove(at)).is_some()
     }
 }
 
@@ -162,8 +166,8 @@ impl<P: Packet> RrPool<P> {
     /// The first bytes received on the connection of `tcb`, if it has an exchange.
     pub fn peek(&self, tcb: &Tcb) -> Option<&[u8]> {
         match &self.of(tcb)?.turn {
-            Turn::Ours(ours) => Some(ours.received.as_ref().map_or(&[], Packet::data)),
-            Turn::Theirs(_) => None,
+            Turn::Local(turn) => Some(turn.request.as_ref().map_or(&[], Packet::data)),
+            Turn::Peer(_) => None,
         }
     }
 
@@ -178,20 +182,20 @@ impl<P: Packet> RrPool<P> {
         assert!(tcb.state == State::Established, "takes no turns: {tcb:?}");
         let len = |packet: &Option<P>| packet.as_ref().map_or(0, |packet| packet.len() as u32);
         let (lens, mbufs_held) = match &rr.turn {
-            Turn::Ours(Ours { received, written, reserved }) => {
-                let queued = usize::from(written.is_some());
-                let mbufs_held = MbufsHeld { all: usize::from(received.is_some()) + queued, queued };
-                ([len(received), len(written) - reserved, 0], mbufs_held)
+            Turn::Local(LocalTurn { request, response, reserved }) => {
+                let queued = usize::from(response.is_some());
+                let mbufs_held = MbufsHeld { all: usize::from(request.is_some()) + queued, queued };
+                ([len(request), len(response) - reserved, 0], mbufs_held)
             }
-            Turn::Theirs(bytes) => ([0, 0, bytes.len() as u32], MbufsHeld { all: 1, queued: 0 }),
+            Turn::Peer(bytes) => ([0, 0, bytes.len() as u32], MbufsHeld { all: 1, queued: 0 }),
         };
         assert_eq!(lens, [tcb.received, tcb.unsent, tcb.outstanding()], "{tcb:?}");
-        Some((mbufs_held, matches!(rr.turn, Turn::Ours(_))))
+        Some((mbufs_held, matches!(rr.turn, Turn::Local(_))))
     }
 
     /// Panics unless there are as many as `owned` and those that are spare, and it is our turn in `ours`.
-    pub fn assert_owned(&self, owned: usize, ours: usize) {
-        assert_eq!(ours, self.ours, "our turns, and what was counted");
+    pub fn assert_owned(&self, owned: usize, local_turns: usize) {
+        assert_eq!(local_turns, self.local_turns, "our turns, and what was counted");
         assert_eq!(owned + self.spare.len(), self.places.len(), "exchanges owned or spare");
     }
 }

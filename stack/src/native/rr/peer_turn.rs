@@ -1,6 +1,6 @@
 //! Turns are taken, and connections begin and cease to take them.
 
-use super::{Ours, RrState, Turn};
+use super::{LocalTurn, RrState, Turn};
 use crate::congestion::CongestionControl;
 use crate::demux::demux_fast::field;
 use crate::egress::Egress;
@@ -27,11 +27,11 @@ struct PeerSegment {
     timestamp: u32,
 }
 
-impl<P> Ours<P> {
+impl<P> LocalTurn<P> {
     /// `packet` has been received.
     #[inline(always)]
     fn new(packet: P) -> Self {
-        Ours { received: Some(packet), written: None, reserved: 0 }
+        LocalTurn { request: Some(packet), response: None, reserved: 0 }
     }
 }
 
@@ -39,7 +39,7 @@ impl<P: Packet> RrState<P> {
     /// What `packet` is, of the connection of `tcb` and with a TCP header of `N` bytes, if it is the peer's turn: the next
     /// data in order, which acknowledge all that was sent, and nothing else.
     #[inline(always)]
-    fn next<const N: usize>(&self, tcb: &Tcb, head: &Head, packet: &P) -> Option<PeerSegment> {
+    fn match_segment<const N: usize>(&self, tcb: &Tcb, head: &Head, packet: &P) -> Option<PeerSegment> {
         // First, so that the tuple, of which much is in registers, is done with.
         if tcb.tuple != head.tuple {
             return None;
@@ -55,7 +55,7 @@ impl<P: Packet> RrState<P> {
             || field(fixed, 8) != tcb.nxt.0
             || len.wrapping_sub(1) >= tcb.rcv_window()
             || packet.len() != data.len()
-            || matches!(self.turn, Turn::Ours(_))
+            || matches!(self.turn, Turn::Local(_))
         {
             return None;
         }
@@ -94,7 +94,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     fn rr_receive_as<const N: usize>(&mut self, slot: u32, head: &Head, mut packet: P, now: Instant) -> Option<P> {
         let Some(tcb) = self.tcbs.get_mut(slot as usize) else { return Some(packet) };
         let Some(rr) = self.shared.rr.of_mut(tcb) else { return Some(packet) };
-        let segment = rr.next::<N>(tcb, head, &packet);
+        let segment = rr.match_segment::<N>(tcb, head, &packet);
         let Some(segment) = segment.filter(|segment| packet.adjust(segment.header)) else {
             self.demote(slot);
             return Some(packet);
@@ -110,17 +110,17 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         tcb.retransmit_at = Tick::NONE;
         tcb.rcv_nxt += len;
         tcb.received = len;
-        rr.turns = rr.turns.wrapping_add(1);
-        let is_reported = rr.turns % PATH_SAMPLE_INTERVAL == 0;
+        rr.peer_turns = rr.peer_turns.wrapping_add(1);
+        let is_path_sample = rr.peer_turns % PATH_SAMPLE_INTERVAL == 0;
         let sample = now.as_nanos().saturating_sub(rr.sent_at.as_nanos());
         tcb.rtt.sample_nanos(sample, 0);
         // What was sent is let go of, and what has come is held instead.
-        if let Turn::Theirs(sent) = std::mem::replace(&mut rr.turn, Turn::Ours(Ours::new(packet))) {
+        if let Turn::Peer(sent) = std::mem::replace(&mut rr.turn, Turn::Local(LocalTurn::new(packet))) {
             drop(sent);
         }
-        self.shared.rr.ours += 1;
-        self.shared.rr.news.push(self.shared.id(slot, tcb));
-        if is_reported {
+        self.shared.rr.local_turns += 1;
+        self.shared.rr.readable.push(self.shared.id(slot, tcb));
+        if is_path_sample {
             self.report_rtt(slot, sample, now);
         }
         None
@@ -157,7 +157,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         let Some(sent) = buffers.queue.take_lone() else { return };
         self.shared.buffers.detach(tcb);
         tcb.flags.clear(Flags::CONSUMED);
-        self.shared.rr.begin(tcb, sent, now);
+        self.shared.rr.attach(tcb, sent, now);
         self.shared.mbufs_held.queued -= 1;
     }
 
@@ -184,23 +184,23 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     /// answered.
     #[inline]
     pub(crate) fn rr_flush<N: Nic<Packet = P>>(&mut self, egress: &mut Egress<N>, now: Instant) {
-        if self.shared.rr.ours > 0 {
+        if self.shared.rr.local_turns > 0 {
             self.rr_respond_or_demote(egress, now);
         }
-        self.shared.rr.news.clear();
-        self.shared.rr.told = false;
+        self.shared.rr.readable.clear();
+        self.shared.rr.readable_reported = false;
     }
 
     #[inline(never)]
     fn rr_respond_or_demote<N: Nic<Packet = P>>(&mut self, egress: &mut Egress<N>, now: Instant) {
-        let mut news = std::mem::take(&mut self.shared.rr.news);
-        for conn in news.drain(..) {
+        let mut readable = std::mem::take(&mut self.shared.rr.readable);
+        for conn in readable.drain(..) {
             let slot = conn.slot() as u32;
             if self.rr_respond::<true, N>(slot, egress, now).is_none() && self.is_local_turn(slot) {
                 self.demote(slot);
             }
         }
-        self.shared.rr.news = news;
+        self.shared.rr.readable = readable;
     }
 
     /// Whether the connection in `slot` has an exchange in which it is our turn.
@@ -208,7 +208,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     fn is_local_turn(&self, slot: u32) -> bool {
         let tcb = self.tcbs.get(slot as usize);
         let rr = tcb.and_then(|tcb| self.shared.rr.of(tcb));
-        rr.is_some_and(|rr| matches!(rr.turn, Turn::Ours(_)))
+        rr.is_some_and(|rr| matches!(rr.turn, Turn::Local(_)))
     }
 
     /// Makes the connection in `slot`, which has an exchange, an ordinary one.
@@ -216,22 +216,22 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     #[inline(never)]
     pub(crate) fn demote(&mut self, slot: u32) {
         let Some(tcb) = self.tcbs.get_mut(slot as usize) else { return };
-        let Some((turn, sent_at)) = self.shared.rr.end(tcb) else { return };
+        let Some((turn, sent_at)) = self.shared.rr.detach(tcb) else { return };
         let buffers = self.shared.buffers.attach(tcb);
         // It was not idle.
         buffers.idle = false;
         match turn {
-            Turn::Ours(Ours { received, written, reserved }) => {
+            Turn::Local(LocalTurn { request, response, reserved }) => {
                 // It is all that has not been acknowledged.
                 tcb.wl1 = tcb.rcv_acked;
                 let len = tcb.rcv_nxt - tcb.rcv_acked;
                 // One that the port has put together of several wants an answer as they do.
                 tcb.segs_unacked = 1 + u8::from(len > u32::from(tcb.mss));
-                let mut news = Flags::TX_PENDING;
-                if let Some(packet) = received {
+                let mut flags = Flags::TX_PENDING;
+                if let Some(packet) = request {
                     buffers.received.push_back(packet);
                 }
-                match written {
+                match response {
                     Some(packet) if tcb.unsent + reserved > 0 => {
                         buffers.queue.push_packet(tcb.nxt, packet);
                         buffers.reserved = reserved;
@@ -240,14 +240,14 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
                     None => {}
                 }
                 // Its service is to be told of it, if it has not been.
-                if self.shared.rr.withdraw(slot) {
-                    news |= Flags::READABLE | Flags::NOTIFY;
+                if self.shared.rr.cancel_readable(slot) {
+                    flags |= Flags::READABLE | Flags::NOTIFY;
                 }
-                if tcb.mark_active(news) {
+                if tcb.mark_active(flags) {
                     self.shared.active.push(slot);
                 }
             }
-            Turn::Theirs(sent) => {
+            Turn::Peer(sent) => {
                 tcb.wl1 = tcb.rcv_nxt;
                 buffers.flight.resume_lone(sent.len() as u32, sent_at, tcb.cwnd);
                 buffers.queue.push_lone(tcb.una, sent);

@@ -250,7 +250,7 @@ pub(crate) struct Tcb {
     /// Bits that the windows are shifted by: the peer's in the low half, ours in the high one (RFC 7323 §2).
     pub wscale: u8,
     /// The window field that an empty receive queue is worth.
-    pub whole_window: u16,
+    pub full_window: u16,
     /// Segments with data that have come since the last acknowledgement was sent.
     pub segs_unacked: u8,
     /// Times that the SYN, or a probe of the closed window, has been sent since it was answered.
@@ -286,7 +286,7 @@ impl Tcb {
             mss: 536,
             state: State::Closed,
             wscale: 0,
-            whole_window: 0,
+            full_window: 0,
             segs_unacked: 0,
             attempts: 0,
         }
@@ -331,20 +331,20 @@ impl Tcb {
 
     /// The receive queue may hold `limit` bytes.
     #[inline]
-    pub fn set_whole_window(&mut self, limit: u32) {
-        self.whole_window = (limit >> self.rcv_scale()).min(65_535) as u16;
+    pub fn set_full_window(&mut self, limit: u32) {
+        self.full_window = (limit >> self.rcv_scale()).min(65_535) as u16;
     }
 
     /// The window field of the next segment, the receive queue being empty, and the right edge moved to it; `None`, with
     /// nothing changed, if it is not as simple as that.
     #[inline(always)]
-    pub fn offer_whole_window(&mut self, has_pressure: bool) -> Option<u16> {
-        let window = u32::from(self.whole_window) << self.rcv_scale();
+    pub fn offer_full_window(&mut self, has_pressure: bool) -> Option<u16> {
+        let window = u32::from(self.full_window) << self.rcv_scale();
         if has_pressure || self.rcv_window() > window {
             return None;
         }
         self.rcv_edge = self.rcv_nxt + window;
-        Some(self.whole_window)
+        Some(self.full_window)
     }
 
     /// What the timestamp of a segment says of its sender's clock, if the timestamp is all that its `options` are and it is not

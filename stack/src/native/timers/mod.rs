@@ -1,6 +1,6 @@
 //! What happens without a segment: retransmission, probes, delayed acknowledgements, connections given up.
 
-mod silence;
+mod inactivity;
 pub(crate) mod tick;
 
 use crate::congestion::CongestionControl;

@@ -7,27 +7,27 @@ use super::{Scoreboard, Seq};
 
 /// A range retransmitted at one time.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Retransmission {
-    pub(super) seq: Seq,
-    pub(super) end: Seq,
-    pub(super) sent: Instant,
+pub(crate) struct Retransmission {
+    pub(crate) seq: Seq,
+    pub(crate) end: Seq,
+    pub(crate) sent: Instant,
 }
 
 /// What [`Scoreboard::find_lost`] found.
 #[derive(Debug, Default, Clone, Copy)]
-pub(in super::super) struct LossScan {
+pub(crate) struct LossScan {
     /// Bytes newly marked lost.
-    pub(in super::super) lost: u32,
+    pub(crate) lost: u32,
     /// How many of them had been retransmitted before.
-    pub(in super::super) lost_again: u32,
+    pub(crate) lost_again: u32,
     /// Whether something sent early enough to be suspected is not overdue yet.
-    pub(in super::super) waiting: bool,
+    pub(crate) waiting: bool,
 }
 
 impl Scoreboard {
     /// The first range that is lost and has not been retransmitted.
     #[inline]
-    pub(in super::super) fn first_lost(&self) -> Option<(Seq, Seq)> {
+    pub(crate) fn first_lost(&self) -> Option<(Seq, Seq)> {
         self.lost.first()
     }
 
@@ -40,7 +40,7 @@ impl Scoreboard {
     }
 
     /// Marks the first segment lost, unless it was acknowledged selectively or ever retransmitted. Returns its length.
-    pub(in super::super) fn mark_first_segment_lost(&mut self) -> u32 {
+    pub(crate) fn mark_first_segment_lost(&mut self) -> u32 {
         let Some(&first) = self.records.front() else { return 0 };
         if first.flags != 0 {
             return 0;
@@ -53,7 +53,7 @@ impl Scoreboard {
 
     /// Marks every record in flight that is overdue: sent before what was delivered last (`sent_before`, of time and end)
     /// and long enough ago (`overdue`, of the time); RACK_detect_loss of RFC 8985 §6.2 step 5.
-    pub(in super::super) fn find_lost(
+    pub(crate) fn find_lost(
         &mut self,
         sent_before: impl Fn(Instant, Seq) -> bool,
         overdue: impl Fn(Instant) -> bool,
@@ -110,7 +110,7 @@ impl Scoreboard {
 
     /// Marks the first record and all those for which `overdue` holds of their time lost, except what was acknowledged
     /// selectively (RFC 8985 §6.3). Returns how many bytes were newly marked. Looks at every record.
-    pub(in super::super) fn time_out(&mut self, overdue: impl Fn(Instant) -> bool) -> u32 {
+    pub(crate) fn time_out(&mut self, overdue: impl Fn(Instant) -> bool) -> u32 {
         let before = self.lost.bytes();
         let mut first = true;
         for record in self.records.iter_mut() {
@@ -124,7 +124,7 @@ impl Scoreboard {
     }
 
     /// Forgets all selective acknowledgements (RFC 2018 §8).
-    pub(in super::super) fn forget_sacks(&mut self) {
+    pub(crate) fn forget_sacks(&mut self) {
         for record in self.records.iter_mut() {
             record.flags &= !SACKED;
         }
@@ -133,7 +133,7 @@ impl Scoreboard {
     }
 
     /// Takes back that anything is lost.
-    pub(in super::super) fn unmark_lost(&mut self) {
+    pub(crate) fn unmark_lost(&mut self) {
         for (start, end) in self.lost.iter() {
             let mut index = self.records.partition_point(|record| start.at_or_after(record.end()));
             while let Some(record) = self.records.get_mut(index)
@@ -154,7 +154,7 @@ impl Scoreboard {
     }
 
     /// Notes the retransmission of `[seq, seq + len)`. Returns how many bytes of it are still of interest.
-    pub(in super::super) fn retransmitted(&mut self, seq: Seq, len: u32, sent: Instant, timestamp: u32) -> u32 {
+    pub(crate) fn retransmitted(&mut self, seq: Seq, len: u32, sent: Instant, timestamp: u32) -> u32 {
         let end = (seq + len).min(self.next);
         let seq = seq.max(self.una);
         if !seq.before(end) {

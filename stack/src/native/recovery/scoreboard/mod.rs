@@ -25,7 +25,9 @@
 //! last one. So **there are never more records than segments in flight**, which is what the engine's send buffer bounds.
 
 mod losses;
+mod ranges;
 mod record;
+mod sack;
 mod selective;
 
 use std::collections::VecDeque;
@@ -33,19 +35,20 @@ use std::collections::VecDeque;
 use linerate_bypass::time::Instant;
 
 use super::Seq;
-use super::ranges::SeqRanges;
 use crate::native::queue::Queue;
 use losses::Retransmission;
+use ranges::SeqRanges;
 
-pub(super) use losses::LossScan;
-pub(super) use record::TxRecord;
+pub(crate) use losses::LossScan;
+pub(crate) use record::TxRecord;
+pub(crate) use sack::SackReport;
 
 /// For how many records an idle scoreboard keeps memory.
 const IDLE_RECORDS: usize = 1024;
 
 /// See the [module](self).
 #[derive(Debug)]
-pub(super) struct Scoreboard {
+pub(crate) struct Scoreboard {
     una: Seq,
     next: Seq,
     records: Queue<TxRecord>,
@@ -57,7 +60,7 @@ pub(super) struct Scoreboard {
 }
 
 impl Scoreboard {
-    pub(super) fn new(una: Seq) -> Self {
+    pub(crate) fn new(una: Seq) -> Self {
         Scoreboard {
             una,
             next: una,
@@ -71,7 +74,7 @@ impl Scoreboard {
 
     /// Begins anew at `una`, being empty.
     #[inline]
-    pub(super) fn move_to(&mut self, una: Seq) {
+    pub(crate) fn move_to(&mut self, una: Seq) {
         self.una = una;
         self.next = una;
         self.loss_scan_from = una;
@@ -79,12 +82,12 @@ impl Scoreboard {
 
     /// Whether it holds more memory than an idle one should.
     #[inline]
-    pub(super) fn exceeds_idle_capacity(&self) -> bool {
+    pub(crate) fn exceeds_idle_capacity(&self) -> bool {
         self.records.capacity() > IDLE_RECORDS
     }
 
     /// Forgets everything; keeps its memory, as far as an idle one should.
-    pub(super) fn reset(&mut self) {
+    pub(crate) fn reset(&mut self) {
         self.next = self.una;
         self.records.clear();
         self.records.shrink_to(IDLE_RECORDS);
@@ -96,91 +99,91 @@ impl Scoreboard {
 
     /// SND.UNA.
     #[inline]
-    pub(super) fn una(&self) -> Seq {
+    pub(crate) fn una(&self) -> Seq {
         self.una
     }
 
     /// SND.NXT, or rather SND.MAX: retransmitting does not move it back.
     #[inline]
-    pub(super) fn next(&self) -> Seq {
+    pub(crate) fn next(&self) -> Seq {
         self.next
     }
 
     /// Bytes sent and not acknowledged cumulatively: "FlightSize" of RFC 5681 §2.
     #[inline]
-    pub(super) fn outstanding(&self) -> u32 {
+    pub(crate) fn outstanding(&self) -> u32 {
         self.next - self.una
     }
 
     /// Bytes acknowledged selectively.
     #[inline]
-    pub(super) fn sacked(&self) -> u32 {
+    pub(crate) fn sacked(&self) -> u32 {
         self.sacked.bytes()
     }
 
     /// Bytes lost and not retransmitted since.
     #[inline]
-    pub(super) fn lost(&self) -> u32 {
+    pub(crate) fn lost(&self) -> u32 {
         self.lost.bytes()
     }
 
     /// Bytes believed to be in the network: what RFC 9937 §6.2 has a sender with SACK calculate.
     #[inline]
-    pub(super) fn in_flight(&self) -> u32 {
+    pub(crate) fn in_flight(&self) -> u32 {
         self.outstanding() - self.sacked.bytes() - self.lost.bytes()
     }
 
     /// How many records there are.
     #[inline]
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.records.len()
     }
 
     /// The oldest record.
     #[inline]
-    pub(super) fn first(&self) -> Option<&TxRecord> {
+    pub(crate) fn first(&self) -> Option<&TxRecord> {
         self.records.front()
     }
 
     /// Whether there is one record.
     #[inline(always)]
-    pub(super) fn is_lone(&self) -> bool {
+    pub(crate) fn is_lone(&self) -> bool {
         self.records.only().is_some()
     }
 
     /// Whether a single segment is all there is.
     #[inline]
-    pub(super) fn is_one_segment(&self) -> bool {
+    pub(crate) fn is_one_segment(&self) -> bool {
         self.records.only().is_some_and(TxRecord::is_one_segment)
     }
 
     /// The newest record.
     #[inline]
-    pub(super) fn last(&self) -> Option<&TxRecord> {
+    pub(crate) fn last(&self) -> Option<&TxRecord> {
         self.records.back()
     }
 
     /// Whether a retransmission may be in flight.
     #[inline]
-    pub(super) fn has_retransmissions(&self) -> bool {
+    pub(crate) fn has_retransmissions(&self) -> bool {
         !self.retransmissions.is_empty()
     }
 
     /// The end of the highest range acknowledged selectively.
-    pub(super) fn highest_sacked(&self) -> Option<Seq> {
+    pub(crate) fn highest_sacked(&self) -> Option<Seq> {
         self.sacked.end()
     }
 
     /// Notes the transmission of `len` new bytes, no more than a segment, when there is no record.
     #[inline(always)]
-    pub(super) fn push_lone(&mut self, len: u32, mss: u16, sent: Instant) {
+    pub(crate) fn push_lone(&mut self, len: u32, mss: u16, sent: Instant) {
         self.records.put(TxRecord { seq: self.next, len, sent, timestamp: 0, mss, flags: 0 });
         self.next += len;
     }
 
     /// Notes the transmission of `len` new bytes in segments of `mss`.
     #[inline(always)]
-    pub(super) fn push(&mut self, len: u32, mss: u16, sent: Instant) {
+    pub(crate) fn push(&mut self, len: u32, mss: u16, sent: Instant) {
         let mss = mss.max(1);
         // Data and a FIN that fit into one segment together are one segment.
         let mss = if len == u32::from(mss) + 1 { mss.saturating_add(1) } else { mss };
@@ -189,7 +192,7 @@ impl Scoreboard {
     }
 
     /// Lets the place up to which all is settled not fall behind SND.UNA.
-    pub(super) fn follow_una(&mut self) {
+    pub(crate) fn follow_una(&mut self) {
         self.loss_scan_from = self.loss_scan_from.max(self.una);
     }
 
@@ -213,7 +216,7 @@ impl Scoreboard {
 
     /// Removes the only record there is, all of which `ack` acknowledges. Returns when it was sent.
     #[inline(always)]
-    pub(super) fn take_lone(&mut self, ack: Seq) -> Instant {
+    pub(crate) fn take_lone(&mut self, ack: Seq) -> Instant {
         self.una = ack;
         self.records.take_only().map_or(Instant::ZERO, |record| record.sent)
     }
@@ -221,7 +224,7 @@ impl Scoreboard {
     /// Removes everything before `ack`, which lies in (SND.UNA, SND.NXT], when nothing was acknowledged selectively, lost
     /// or retransmitted. Returns when the oldest of it was sent.
     #[inline]
-    pub(super) fn advance_in_order(&mut self, ack: Seq) -> Instant {
+    pub(crate) fn advance_in_order(&mut self, ack: Seq) -> Instant {
         self.una = ack;
         let Some(oldest) = self.records.front() else { return Instant::ZERO };
         let sent = oldest.sent;
@@ -240,7 +243,7 @@ impl Scoreboard {
 
     /// Removes everything before `ack`, which lies in (SND.UNA, SND.NXT]. Calls `delivered` in order with each record, or
     /// part of one, that had not been acknowledged selectively before.
-    pub(super) fn advance(&mut self, ack: Seq, mut delivered: impl FnMut(&TxRecord)) {
+    pub(crate) fn advance(&mut self, ack: Seq, mut delivered: impl FnMut(&TxRecord)) {
         while let Some(record) = self.records.front_mut() {
             let mut piece = *record;
             if ack.at_or_after(record.end()) {
@@ -265,7 +268,7 @@ impl Scoreboard {
     }
 
     /// From now on segments have no more than `mss` bytes: what is in flight may be cut accordingly.
-    pub(super) fn set_mss(&mut self, mss: u16) {
+    pub(crate) fn set_mss(&mut self, mss: u16) {
         for record in self.records.iter_mut() {
             record.mss = record.mss.min(mss.max(1));
         }
@@ -273,7 +276,7 @@ impl Scoreboard {
 
     /// Panics if the structures do not agree with each other.
     #[cfg(test)]
-    pub(super) fn check(&self) {
+    pub(crate) fn check(&self) {
         let (mut at, mut sacked, mut lost) = (self.una, SeqRanges::default(), SeqRanges::default());
         let mut sent = Instant::ZERO;
         for record in self.records.iter() {

@@ -6,7 +6,7 @@ use super::{Scoreboard, Seq};
 impl Scoreboard {
     /// Marks `[start, end)`, within (SND.UNA, SND.NXT], as acknowledged selectively. Calls `delivered` in order with each
     /// record, or part of one, that had not been before.
-    pub(in super::super) fn sack(&mut self, start: Seq, end: Seq, mut delivered: impl FnMut(&TxRecord)) {
+    pub(crate) fn sack(&mut self, start: Seq, end: Seq, mut delivered: impl FnMut(&TxRecord)) {
         let mut from = start;
         while let Some((start, to)) = self.sacked.gap(from, end) {
             from = to;
@@ -91,7 +91,7 @@ impl Scoreboard {
     }
 
     /// Whether at least `count` segments were acknowledged selectively. Looks at no more than `count` records.
-    pub(in super::super) fn sacked_segments_reach(&self, count: u32) -> bool {
+    pub(crate) fn sacked_segments_reach(&self, count: u32) -> bool {
         let mut seen = 0;
         for (start, end) in self.sacked.iter() {
             let mut index = self.index_of(start);

@@ -11,4 +11,4 @@ mod spurious;
 mod timers;
 mod without_sack;
 
-pub(super) use network::{Fate, Network, Options, Packet};
+pub(crate) use network::{Fate, Network, Options, Packet};

@@ -9,21 +9,21 @@ const HISTORY: u32 = 1 << 30;
 
 /// The blocks of one acknowledgement, validated.
 #[derive(Debug, Default, Clone, Copy)]
-pub(super) struct SackReport {
+pub(crate) struct SackReport {
     /// What the receiver got twice: the first block, if it lies below the acknowledgement number or within the second
     /// (RFC 2883 §4).
-    pub(super) duplicate: Option<(Seq, Seq)>,
+    pub(crate) duplicate: Option<(Seq, Seq)>,
     /// The others that are possible, sorted by where they begin. They may overlap.
     blocks: [(Seq, Seq); BLOCKS],
     count: usize,
     /// Blocks that were ignored because they cannot be.
-    pub(super) invalid_blocks: u8,
+    pub(crate) invalid_blocks: u8,
 }
 
 impl SackReport {
     /// Reads the blocks that came with the acknowledgement number `ack` while `una` (which may be later) and `next` are
     /// SND.UNA and SND.NXT. More than four are not looked at.
-    pub(super) fn read(sack: &[(Seq, Seq)], ack: Seq, una: Seq, next: Seq) -> Self {
+    pub(crate) fn read(sack: &[(Seq, Seq)], ack: Seq, una: Seq, next: Seq) -> Self {
         let mut read = SackReport::default();
         for (index, &(start, end)) in sack.iter().take(BLOCKS).enumerate() {
             let possible = start.before(end) && end - start <= HISTORY && !end.after(next);
@@ -61,7 +61,7 @@ impl SackReport {
     }
 
     /// The blocks that say what arrived, in order.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (Seq, Seq)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Seq, Seq)> {
         self.blocks.iter().take(self.count).copied()
     }
 }

@@ -14,7 +14,7 @@ const RANGES_LIMIT: usize = 4096;
 ///
 /// Finding is a binary search. Inserting and removing move what lies on the shorter side, at most half the ranges.
 #[derive(Debug, Clone, Default)]
-pub(super) struct SeqRanges {
+pub(crate) struct SeqRanges {
     list: VecDeque<(Seq, Seq)>,
     bytes: u32,
 }
@@ -22,30 +22,30 @@ pub(super) struct SeqRanges {
 impl SeqRanges {
     /// How many sequence numbers it holds.
     #[inline]
-    pub(super) fn bytes(&self) -> u32 {
+    pub(crate) fn bytes(&self) -> u32 {
         self.bytes
     }
 
     /// Forgets everything; keeps its memory, which is small.
     #[inline]
-    pub(super) fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.list.clear();
         self.bytes = 0;
     }
 
     /// The first range.
     #[inline]
-    pub(super) fn first(&self) -> Option<(Seq, Seq)> {
+    pub(crate) fn first(&self) -> Option<(Seq, Seq)> {
         self.list.front().copied()
     }
 
     /// The end of the last range.
-    pub(super) fn end(&self) -> Option<Seq> {
+    pub(crate) fn end(&self) -> Option<Seq> {
         self.list.back().map(|&(_, end)| end)
     }
 
     /// The ranges in order.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (Seq, Seq)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Seq, Seq)> {
         self.list.iter().copied()
     }
 
@@ -55,7 +55,7 @@ impl SeqRanges {
     }
 
     /// The first part of `[start, end)` that is not in the set.
-    pub(super) fn gap(&self, start: Seq, end: Seq) -> Option<(Seq, Seq)> {
+    pub(crate) fn gap(&self, start: Seq, end: Seq) -> Option<(Seq, Seq)> {
         let (mut start, mut index) = (start, self.after(start));
         if let Some(&(from, to)) = self.list.get(index)
             && !start.before(from)
@@ -67,7 +67,7 @@ impl SeqRanges {
     }
 
     /// Whether `[start, end)` may be inserted without exceeding the limit on separate ranges.
-    pub(super) fn has_room_for(&self, start: Seq, end: Seq) -> bool {
+    pub(crate) fn has_room_for(&self, start: Seq, end: Seq) -> bool {
         if self.list.len() < RANGES_LIMIT {
             return true;
         }
@@ -76,7 +76,7 @@ impl SeqRanges {
     }
 
     /// Adds `[start, end)`.
-    pub(super) fn insert(&mut self, start: Seq, end: Seq) {
+    pub(crate) fn insert(&mut self, start: Seq, end: Seq) {
         if !start.before(end) {
             return;
         }
@@ -106,7 +106,7 @@ impl SeqRanges {
     }
 
     /// Takes `[start, end)` out.
-    pub(super) fn remove(&mut self, start: Seq, end: Seq) {
+    pub(crate) fn remove(&mut self, start: Seq, end: Seq) {
         let mut index = self.after(start);
         while let Some(slot) = self.list.get_mut(index) {
             let (from, to) = *slot;
@@ -137,7 +137,7 @@ impl SeqRanges {
     }
 
     /// Takes everything before `seq` out.
-    pub(super) fn advance(&mut self, seq: Seq) {
+    pub(crate) fn advance(&mut self, seq: Seq) {
         while let Some(first) = self.list.front_mut()
             && first.0.before(seq)
         {
