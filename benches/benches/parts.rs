@@ -14,7 +14,7 @@ use linerate_bypass::{BURST, L4, MacAddr, Nic, Packet, TxOffload};
 use linerate_kv::resp::{Limits, Parsed, Parser};
 use linerate_kv::store::{Config as StoreConfig, Expiry, LONG, Store};
 use linerate_load::services;
-use linerate_stack::{Config, Crossing, HashKey, NativeEngine, Tuple, Wheel, Worker};
+use linerate_stack::{Config, HashKey, Mailboxes, NativeEngine, Tuple, Wheel, Worker};
 use smoltcp::phy::ChecksumCapabilities;
 use smoltcp::wire::{
     ArpOperation, ArpPacket, ArpRepr, EthernetAddress, EthernetFrame, EthernetProtocol, IpProtocol, Ipv4Packet,
@@ -53,8 +53,8 @@ impl Stranger {
             seed: 1,
             ..Config::default()
         };
-        let crossing = Crossing::between(1).remove(0);
-        let server = Box::new(Worker::new(&stack, crossing, server, |_| services::Echo, Instant::ZERO));
+        let mailboxes = Mailboxes::for_workers(1).remove(0);
+        let server = Box::new(Worker::new(&stack, mailboxes, server, |_| services::Echo, Instant::ZERO));
         let mut stranger = Stranger { server, nic, now: Instant::ZERO, packets: Vec::new() };
         stranger.announce();
         stranger

@@ -7,7 +7,7 @@ macro_rules! causes {
         /// Why a frame, segment or datagram was dropped.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         #[non_exhaustive]
-        pub enum Cause { $($(#[$doc])* $cause,)* }
+        pub enum DropCause { $($(#[$doc])* $cause,)* }
 
         const NAMES: &[&str] = &[$($name),*];
     };
@@ -70,19 +70,19 @@ causes! {
     DatagramQueue = "datagram queue full",
 }
 
-/// A counter for each [`Cause`].
+/// A counter for each [`DropCause`].
 #[derive(Debug, Default, Clone)]
-pub struct Drops([u64; NAMES.len()]);
+pub struct DropStats([u64; NAMES.len()]);
 
-impl Drops {
+impl DropStats {
     /// Counts one drop.
     #[inline]
-    pub fn count(&mut self, cause: Cause) {
+    pub fn count(&mut self, cause: DropCause) {
         self.0[cause as usize] += 1;
     }
 
     /// Drops for `cause` so far.
-    pub fn get(&self, cause: Cause) -> u64 {
+    pub fn get(&self, cause: DropCause) -> u64 {
         self.0[cause as usize]
     }
 

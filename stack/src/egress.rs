@@ -4,7 +4,7 @@ use crate::addresses::Addresses;
 use crate::arp_ndp::neighbors::{Lookup, Neighbors, Question, Update};
 use crate::arp_ndp::{Message, group_address};
 use crate::demux::vlan::VlanId;
-use crate::drop_stats::{Cause, Drops};
+use crate::drop_stats::{DropCause, DropStats};
 use crate::ipv6::Network;
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{BURST, Bytes, Capabilities, MacAddr, Nic, Packet};
@@ -53,7 +53,7 @@ pub struct Egress<N: Nic> {
     mac: MacAddr,
     mtu: usize,
     mtu_v6: usize,
-    drops: Drops,
+    drops: DropStats,
     /// Neighbours that did not answer, until the engine has been told.
     lost: Vec<IpAddr>,
     copied_bytes: u64,
@@ -81,7 +81,7 @@ impl<N: Nic> Egress<N> {
             mac,
             mtu,
             mtu_v6: mtu,
-            drops: Drops::default(),
+            drops: DropStats::default(),
             lost: Vec::new(),
             copied_bytes: 0,
             vlan: None,
@@ -123,7 +123,7 @@ impl<N: Nic> Egress<N> {
         self.renew_links();
     }
 
-    pub(crate) fn drops(&mut self) -> &mut Drops {
+    pub(crate) fn drops(&mut self) -> &mut DropStats {
         &mut self.drops
     }
 
@@ -153,7 +153,7 @@ impl<N: Nic> Egress<N> {
     }
 
     /// Counts one drop.
-    pub fn drop_for(&mut self, cause: Cause) {
+    pub fn count_drop(&mut self, cause: DropCause) {
         self.drops.count(cause);
     }
 
@@ -254,7 +254,7 @@ impl<N: Nic> Egress<N> {
             IpAddr::V6(ip) if ip.is_multicast() => group_address(destination),
             _ => {
                 let Some(hop) = self.addresses.next_hop(destination) else {
-                    return self.drops.count(Cause::Unreachable);
+                    return self.drops.count(DropCause::Unreachable);
                 };
                 match self.neighbors.look_up(hop, now) {
                     Lookup::Known(mac) => mac,
@@ -262,10 +262,10 @@ impl<N: Nic> Egress<N> {
                         self.ask(question);
                         mac
                     }
-                    Lookup::Refused => return self.drops.count(Cause::NeighborTableFull),
+                    Lookup::Refused => return self.drops.count(DropCause::NeighborTableFull),
                     lookup => {
                         if self.neighbors.park(hop, packet).is_some() {
-                            self.drops.count(Cause::Unreachable);
+                            self.drops.count(DropCause::Unreachable);
                         }
                         if lookup == Lookup::Ask {
                             self.ask(Question { ip: hop, to: None });
@@ -297,7 +297,7 @@ impl<N: Nic> Egress<N> {
     #[inline(never)]
     fn refuse(&mut self, frame: N::Packet) {
         drop(frame);
-        self.drops.count(Cause::NoPacket);
+        self.drops.count(DropCause::NoPacket);
     }
 
     fn send_to(&mut self, mut packet: N::Packet, to: MacAddr) {
@@ -310,7 +310,7 @@ impl<N: Nic> Egress<N> {
                 write_ethernet(header, to, self.mac, protocol);
                 self.send_frame(packet);
             }
-            None => self.drops.count(Cause::NoPacket),
+            None => self.drops.count(DropCause::NoPacket),
         }
     }
 
@@ -349,7 +349,7 @@ impl<N: Nic> Egress<N> {
             }
             let is_tagged = frame.tag(vlan.get(), || nic.allocate());
             if !is_tagged {
-                drops.count(Cause::NoPacket);
+                drops.count(DropCause::NoPacket);
             }
             is_tagged
         });
@@ -374,7 +374,7 @@ impl<N: Nic> Egress<N> {
                     self.send_to(packet, mac);
                 }
             }
-            Update::Limited => self.drops.count(Cause::UnsolicitedNeighbor),
+            Update::Limited => self.drops.count(DropCause::UnsolicitedNeighbor),
             Update::Created | Update::Ignored => {}
         }
     }
@@ -399,7 +399,7 @@ impl<N: Nic> Egress<N> {
             now,
             |question| questions.push(question),
             |ip, parked| {
-                parked.iter().for_each(|_| drops.count(Cause::Unreachable));
+                parked.iter().for_each(|_| drops.count(DropCause::Unreachable));
                 lost.push(ip);
             },
         );
@@ -470,7 +470,7 @@ impl<N: Nic> Egress<N> {
         let Some(mut packet) = self.allocate() else { return };
         let written = write(&mut packet, self.mac);
         let (Some((to, protocol)), Some(header)) = (written, packet.prepend(ETHERNET)) else {
-            return self.drops.count(Cause::NoPacket);
+            return self.drops.count(DropCause::NoPacket);
         };
         write_ethernet(header, to, self.mac, protocol);
         self.send_frame(packet);
@@ -511,7 +511,7 @@ mod tests {
         let mut frame = egress.nic().allocate().unwrap();
         frame.append(60).unwrap().fill(0);
         egress.send_frame(frame);
-        assert_eq!(egress.drops().get(Cause::NoPacket), 1);
+        assert_eq!(egress.drops().get(DropCause::NoPacket), 1);
         // And every frame that was queued goes out, in the end.
         let mut received = Vec::with_capacity(32);
         let mut total = 0;
@@ -556,7 +556,7 @@ mod tests {
             egress.tend(at(second));
         }
         assert_eq!(egress.take_lost(), [IpAddr::from([10, 0, 0, 9])]);
-        assert_eq!(egress.drops().get(Cause::Unreachable), 1);
+        assert_eq!(egress.drops().get(DropCause::Unreachable), 1);
         assert_eq!(egress.nic().pool_available(), egress.nic().pool_capacity());
     }
 }

@@ -14,11 +14,11 @@ use std::net::{IpAddr, SocketAddr};
 
 /// What the demultiplexer has found out about a TCP segment.
 #[derive(Debug, Clone, Copy)]
-pub struct Head {
+pub struct SegmentMeta {
     /// The connection that it is of.
     pub tuple: Tuple,
     /// Where in the packet the TCP header begins, behind those of Ethernet and IP.
-    pub tcp: usize,
+    pub tcp_offset: usize,
 }
 
 /// The TCP segments of one burst, in the order of their arrival, whose headers and checksums have been found right.
@@ -27,7 +27,7 @@ pub struct Head {
 #[derive(Debug)]
 pub struct Segments<P> {
     packets: Vec<P>,
-    heads: Vec<Head>,
+    heads: Vec<SegmentMeta>,
 }
 
 impl<P> Segments<P> {
@@ -51,26 +51,26 @@ impl<P> Segments<P> {
 
     /// Appends a segment. `packet` is the frame, which ends with the payload.
     #[inline(always)]
-    pub fn push(&mut self, packet: P, head: Head) {
+    pub fn push(&mut self, packet: P, head: SegmentMeta) {
         self.packets.push(packet);
         self.heads.push(head);
     }
 
     /// What is known of them.
     #[inline]
-    pub fn heads(&self) -> &[Head] {
+    pub fn heads(&self) -> &[SegmentMeta] {
         &self.heads
     }
 
     /// Takes them out, and leaves nothing.
     #[inline]
-    pub fn drain(&mut self) -> impl Iterator<Item = (P, Head)> {
+    pub fn drain(&mut self) -> impl Iterator<Item = (P, SegmentMeta)> {
         self.packets.drain(..).zip(self.heads.drain(..))
     }
 
     /// The packets, to be drained, and what is known of them; [`clear`](Self::clear) ends it.
     #[inline]
-    pub(crate) fn parts(&mut self) -> (&mut Vec<P>, &[Head]) {
+    pub(crate) fn parts(&mut self) -> (&mut Vec<P>, &[SegmentMeta]) {
         (&mut self.packets, &self.heads)
     }
 
@@ -97,22 +97,22 @@ pub enum IcmpError {
 /// What has happened to connections, to be told to their [`Service`](linerate_bypass::Service) in this order: all events of one
 /// connection are, which is what it relies on.
 #[derive(Debug, Default)]
-pub struct News {
+pub struct EventBatch {
     /// Connections that are established.
     pub opened: Vec<(ConnId, Origin)>,
     /// Connections for which the time asked for has come.
-    pub due: Vec<ConnId>,
+    pub timers: Vec<ConnId>,
     /// Connections on which more bytes have arrived.
     pub readable: Vec<ConnId>,
     /// What else there is.
     pub others: Vec<Event>,
 }
 
-impl News {
+impl EventBatch {
     /// How much there is of it.
     #[inline]
     pub fn len(&self) -> usize {
-        self.opened.len() + self.due.len() + self.readable.len() + self.others.len()
+        self.opened.len() + self.timers.len() + self.readable.len() + self.others.len()
     }
 
     /// Whether there is none.
@@ -125,7 +125,7 @@ impl News {
     #[inline]
     pub(crate) fn clear(&mut self) {
         self.opened.clear();
-        self.due.clear();
+        self.timers.clear();
         self.readable.clear();
         self.others.clear();
     }
@@ -152,26 +152,26 @@ pub trait Engine<N: Nic>: Sized {
     fn new(config: &Config, worker: usize, workers: usize, egress: &mut Egress<N>, now: Instant) -> Self;
 
     /// Takes in the segments of one burst, all of flows that this worker owns, in order; leaves `burst` empty.
-    fn segments(&mut self, burst: &mut Segments<N::Packet>, egress: &mut Egress<N>, now: Instant);
+    fn rx_burst(&mut self, burst: &mut Segments<N::Packet>, egress: &mut Egress<N>, now: Instant);
 
     /// Whether to take in the segments of the next burst by themselves, as they come, is as good as to take them in together.
     #[inline]
-    fn takes_at_once(&self) -> bool {
+    fn processes_immediately(&self) -> bool {
         false
     }
 
     /// Takes in a segment by itself. To be asked only while no segment waits to be taken in.
-    fn take_at_once(&mut self, packet: N::Packet, head: &Head, egress: &mut Egress<N>, now: Instant);
+    fn rx_segment(&mut self, packet: N::Packet, head: &SegmentMeta, egress: &mut Egress<N>, now: Instant);
 
     /// An ICMP error quoted a segment of `tuple` that began at `sequence`. Blind attackers can send such errors
     /// (RFC 5927).
     fn icmp_error(&mut self, tuple: Tuple, sequence: u32, error: IcmpError);
 
     /// No neighbour answered for `ip`.
-    fn neighbor_lost(&mut self, ip: IpAddr);
+    fn neighbor_unreachable(&mut self, ip: IpAddr);
 
     /// `ip` is no longer an address of ours: its connections end at once, and nothing more is sent from it.
-    fn address_lost(&mut self, ip: IpAddr);
+    fn address_removed(&mut self, ip: IpAddr);
 
     /// The largest IPv6 packet on the link has `mtu` bytes from now on. An engine whose connections cannot be told goes on as before.
     fn set_mtu_v6(&mut self, mtu: usize) {
@@ -183,7 +183,7 @@ pub trait Engine<N: Nic>: Sized {
 
     /// Puts what has happened since the last call into `news`, which are empty; what became readable during a burst is one
     /// event.
-    fn collect(&mut self, news: &mut News);
+    fn take_events(&mut self, news: &mut EventBatch);
 
     /// Voids the name `conn`, whose `Closed` event is being delivered: its slot may be used again.
     fn release(&mut self, conn: ConnId, now: Instant);
@@ -212,13 +212,13 @@ pub trait Engine<N: Nic>: Sized {
     fn summarize(&self, summary: &mut Summary);
 
     /// Puts what the engine has at the moment into `levels`.
-    fn measure(&self, levels: &mut Levels);
+    fn fill_levels(&self, levels: &mut Levels);
 
     /// Slots that connections are in or have been in: all are below.
-    fn extent(&self) -> usize;
+    fn slot_count(&self) -> usize;
 
     /// What is known of the connection in `slot`, if there is one.
-    fn describe(&self, slot: usize) -> Option<ConnInfo>;
+    fn conn_info(&self, slot: usize) -> Option<ConnInfo>;
 
     /// Our address of the connection.
     fn local_addr(&self, conn: ConnId) -> Option<SocketAddr>;
@@ -243,7 +243,7 @@ pub trait Engine<N: Nic>: Sized {
     /// Consumes the first `request` bytes received, and sends `len` that `write` writes, if that can be done at once; otherwise
     /// nothing has been consumed, sent or written, and `write` comes back.
     #[expect(unused_variables, reason = "the default has no shorter way than its steps")]
-    fn answer_at_once<W: FnOnce(&mut [u8])>(
+    fn try_answer<W: FnOnce(&mut [u8])>(
         &mut self,
         conn: ConnId,
         (request, len): (usize, usize),
@@ -259,7 +259,7 @@ pub trait Engine<N: Nic>: Sized {
     fn close(&mut self, conn: ConnId);
     /// Resets.
     fn abort(&mut self, conn: ConnId);
-    /// Asks for the connection to be [due](News::due) at `at`.
+    /// Asks for the connection to be [due](EventBatch::due) at `at`.
     fn set_timer(&mut self, conn: ConnId, at: Option<Instant>);
     /// Begins to connect.
     fn connect(&mut self, remote: SocketAddr, token: u64, egress: &mut Egress<N>, now: Instant);

@@ -8,7 +8,7 @@
 pub enum FastPath {
     /// Demultiplexing of an ordinary TCP segment (`demux/demux_fast.rs`).
     Demux,
-    /// Processing of each segment as it is demultiplexed, instead of after the burst ([`Engine::take_at_once`](crate::Engine::take_at_once)).
+    /// Processing of each segment as it is demultiplexed, instead of after the burst ([`Engine::rx_segment`](crate::Engine::rx_segment)).
     Immediate,
     /// Processing of an ordinary SYN (`native/fast_path/syn.rs`).
     Syn,

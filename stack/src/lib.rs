@@ -22,22 +22,22 @@ mod tcp;
 mod udp;
 mod worker;
 
-pub use arp_ndp::receive::Learnt;
+pub use arp_ndp::receive::NeighborInfo;
 pub use config::{Config, Idle, InvalidCidr, IpCidr, Keepalive};
 pub use demux::steering::{RSS_KEY, TABLE_ENTRIES, owner, toeplitz};
 pub use demux::vlan::{InvalidVlan, VlanId};
-pub use drop_stats::{Cause, Drops};
+pub use drop_stats::{DropCause, DropStats};
 pub use egress::Egress;
-pub use engine::{Engine, Event, Head, IcmpError, News, Segments};
+pub use engine::{Engine, Event, EventBatch, IcmpError, SegmentMeta, Segments};
 #[cfg(feature = "fast-path-switches")]
 #[doc(hidden)]
 pub use fast_paths::{FastPath, FastPaths};
-pub use ipv6::dad::Duplicate;
+pub use ipv6::dad::DuplicateAddress;
 pub use linerate_bypass::{Service, Transport};
 pub use native::NativeEngine;
-pub use slow_path::Lease;
+pub use slow_path::DhcpLease;
 pub use smoltcp_engine::SmoltcpEngine;
 pub use tcp::tuple::{HashKey, Tuple};
 pub use tcp::wheel::Wheel;
 pub use worker::Worker;
-pub use worker::inter_worker::Crossing;
+pub use worker::inter_worker::Mailboxes;

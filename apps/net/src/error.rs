@@ -146,7 +146,7 @@ pub enum Error {
     Verbs(#[from] linerate_rdma::verbs::Error),
     /// Another host has an address of ours.
     #[error("--ip {0}; --no-dad does not look")]
-    Duplicate(#[from] linerate_stack::Duplicate),
+    Duplicate(#[from] linerate_stack::DuplicateAddress),
     /// The system has no randomness to give.
     #[error("no randomness from the system: {0}")]
     NoRandomness(getrandom::Error),

@@ -16,7 +16,7 @@ use common::{Program, Server, run, text};
 use linerate_bypass::Via;
 use linerate_bypass::dpdk::{Eal, EalConfig, Port, PortConfig, QueuePair};
 use linerate_bypass::time::Clock;
-use linerate_stack::{Config, Crossing, Worker};
+use linerate_stack::{Config, Mailboxes, Worker};
 use observer::{How, Observer};
 use process::{alone, socket};
 use recorder::Recorder;
@@ -75,9 +75,9 @@ fn an_echo_stays_where_it_is(name: &str, ours: &str, theirs: &str) {
             ..Config::default()
         };
         let clock = Clock::start();
-        let crossing = Crossing::between(1).pop().unwrap();
+        let mailboxes = Mailboxes::for_workers(1).pop().unwrap();
         let mut worker: Worker<Recorder<QueuePair>, _> =
-            Worker::new(&config, crossing, queue, |_| Observer::new(Vec::new()), clock.now());
+            Worker::new(&config, mailboxes, queue, |_| Observer::new(Vec::new()), clock.now());
         let mut connections = 0;
         for (size, to) in addressed() {
             let hows = How::all(size);

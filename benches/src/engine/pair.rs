@@ -4,7 +4,7 @@ use crate::client::{ClientConfig, Endpoints, SyntheticClient, Wrong};
 use linerate_bypass::memory::{Link, LinkConfig, MemoryNic};
 use linerate_bypass::time::Instant;
 use linerate_bypass::{BURST, MacAddr, Nic, Service, Summary};
-use linerate_stack::{Config, Crossing, Engine, Worker};
+use linerate_stack::{Config, Engine, Mailboxes, Worker};
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::ops::Range;
 use std::time::Duration;
@@ -73,8 +73,8 @@ impl<E: Engine<MemoryNic>, S: Service> Pair<E, S> {
             seed: 1,
             ..Config::default()
         };
-        let crossing = Crossing::between(1).remove(0);
-        let server = Box::new(Worker::new(&stack, crossing, server, |_| service, Instant::ZERO));
+        let mailboxes = Mailboxes::for_workers(1).remove(0);
+        let server = Box::new(Worker::new(&stack, mailboxes, server, |_| service, Instant::ZERO));
         let mut pair = Pair { server, client, now: Instant::ZERO };
         pair.client.announce()?;
         pair.settle();

@@ -7,7 +7,7 @@ use super::setup::{Setup, USER_TIMEOUT};
 use linerate_bypass::memory::{Link, MemoryNic};
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{CloseReason, ConnId, L4, Nic, Packet, Postbox, RxChecksum, TxOffload};
-use linerate_stack::{Crossing, Engine, Worker};
+use linerate_stack::{Engine, Mailboxes, Worker};
 use std::collections::BTreeMap;
 
 /// Turns that one instant may take: sending all that there is to send takes a few.
@@ -51,9 +51,9 @@ impl Rig {
         let link = wire.link().clone();
         // Not at the origin of time, which stands for "never" here and there.
         link.clock().advance(Duration::from_secs(1000));
-        let crossing = Crossing::between(1).remove(0);
-        let postbox = crossing.postbox();
-        let worker = Worker::new(&setup.endpoint(), crossing, endpoint, |_| Probe::new(setup), link.clock().now());
+        let mailboxes = Mailboxes::for_workers(1).remove(0);
+        let postbox = mailboxes.postbox();
+        let worker = Worker::new(&setup.endpoint(), mailboxes, endpoint, |_| Probe::new(setup), link.clock().now());
         let mut rig = Rig {
             setup,
             link,

@@ -12,7 +12,7 @@ use linerate_bypass::time::{Clock, Duration, Instant};
 use linerate_bypass::{CloseReason, LINGER_BYTES, LINGER_TIME, Seat, Service};
 use linerate_kernel::{Config as KernelConfig, bind};
 use linerate_split::{Commands, Config, Relay, Runner, split};
-use linerate_stack::{Config as StackConfig, Crossing};
+use linerate_stack::{Config as StackConfig, Mailboxes};
 use lingering::{Manner, REFUSAL, Refused, Refuser};
 use order::Contract;
 use std::net::SocketAddr;
@@ -96,10 +96,10 @@ impl<C: Service<Message = ()>, S: Service<Message = ()>> OverStack<C, S> {
         let (a, b) = Link::pair(LinkConfig::default());
         let link = a.link().clone();
         let client = client("10.0.0.2:7".parse().unwrap());
-        let crossing = Crossing::between(1).remove(0);
-        let client = linerate_stack::Worker::new(&host(1), crossing, a, |_| client, Instant::ZERO);
-        let crossing = Crossing::between(1).remove(0);
-        let server = linerate_stack::Worker::new(&listening, crossing, b, |seat| relay.seated(seat), Instant::ZERO);
+        let mailboxes = Mailboxes::for_workers(1).remove(0);
+        let client = linerate_stack::Worker::new(&host(1), mailboxes, a, |_| client, Instant::ZERO);
+        let mailboxes = Mailboxes::for_workers(1).remove(0);
+        let server = linerate_stack::Worker::new(&listening, mailboxes, b, |seat| relay.seated(seat), Instant::ZERO);
         OverStack { client, server, runner, link, tick: Duration::from_micros(10) }
     }
 }

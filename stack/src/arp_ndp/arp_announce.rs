@@ -5,7 +5,7 @@
 
 use crate::arp_ndp::Message;
 use crate::config::IpCidr;
-use crate::drop_stats::Cause;
+use crate::drop_stats::DropCause;
 use crate::egress::Egress;
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{MacAddr, Nic};
@@ -98,7 +98,7 @@ impl Presence {
     /// IPv6, where RFC 4862 §5.4.4 leaves it open. A server whose connections end whenever a host on the link says one word
     /// would be worse off.
     pub fn claimed<N: Nic>(&mut self, ip: IpAddr, mac: MacAddr, egress: &mut Egress<N>, now: Instant) {
-        egress.drop_for(Cause::Claimed);
+        egress.count_drop(DropCause::Claimed);
         let Some(address) = self.addresses.iter_mut().find(|address| address.ip == ip) else { return };
         if address.defended.is_some_and(|at| now.since(at) < DEFENCE) {
             return;

@@ -1,7 +1,7 @@
 //! Received ARP and NDP messages, as their receiver understands them.
 
 use crate::addresses::Addresses;
-use crate::drop_stats::Cause;
+use crate::drop_stats::DropCause;
 use crate::egress::ETHERNET;
 use linerate_bypass::MacAddr;
 use smoltcp::wire::{
@@ -12,7 +12,7 @@ use std::net::IpAddr;
 
 /// What a frame taught about a neighbour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Learnt {
+pub struct NeighborInfo {
     /// The neighbour.
     pub ip: IpAddr,
     /// Its Ethernet address.
@@ -31,7 +31,7 @@ pub(crate) enum Heard {
     /// The message was dropped, and counted: nobody answers it.
     Dropped,
     /// Where a neighbour is.
-    Neighbor(Learnt),
+    Neighbor(NeighborInfo),
     /// It says that it has this address of ours.
     Claim(IpAddr, MacAddr),
     /// It wants this address of ours for itself, unless somebody has it.
@@ -39,12 +39,12 @@ pub(crate) enum Heard {
 }
 
 /// What an ARP packet (RFC 826, RFC 5227) says to the station `mac`.
-pub(crate) fn hear_arp(frame: &[u8], addresses: &Addresses, mac: MacAddr) -> Result<Heard, Cause> {
-    let packet = ArpPacket::new_checked(&frame[ETHERNET..]).map_err(|_| Cause::Truncated)?;
+pub(crate) fn hear_arp(frame: &[u8], addresses: &Addresses, mac: MacAddr) -> Result<Heard, DropCause> {
+    let packet = ArpPacket::new_checked(&frame[ETHERNET..]).map_err(|_| DropCause::Truncated)?;
     let ArpRepr::EthernetIpv4 { operation, source_hardware_addr, source_protocol_addr, target_protocol_addr, .. } =
-        ArpRepr::parse(&packet).map_err(|_| Cause::EtherType)?
+        ArpRepr::parse(&packet).map_err(|_| DropCause::EtherType)?
     else {
-        return Err(Cause::EtherType);
+        return Err(DropCause::EtherType);
     };
     let sender = MacAddr(source_hardware_addr.0);
     let asks_for_us = operation == ArpOperation::Request && addresses.is_ours(target_protocol_addr.into());
@@ -53,14 +53,14 @@ pub(crate) fn hear_arp(frame: &[u8], addresses: &Addresses, mac: MacAddr) -> Res
     }
     let (source, is_ours) = (source_protocol_addr.to_bits(), addresses.is_ours(source_protocol_addr.into()));
     if !sender.is_unicast() || source != 0 && !is_ours && addresses.is_martian_v4(source) {
-        return Err(Cause::BadSource);
+        return Err(DropCause::BadSource);
     }
     Ok(if source_protocol_addr.is_unspecified() {
         if asks_for_us { Heard::Probe(target_protocol_addr.into(), sender) } else { Heard::Nothing }
     } else if is_ours {
         Heard::Claim(source_protocol_addr.into(), sender)
     } else {
-        Heard::Neighbor(Learnt { ip: source_protocol_addr.into(), mac: sender, new: asks_for_us })
+        Heard::Neighbor(NeighborInfo { ip: source_protocol_addr.into(), mac: sender, new: asks_for_us })
     })
 }
 
@@ -91,7 +91,7 @@ fn heard_ndp(frame: &[u8], is_ours: impl Fn(IpAddr) -> bool, mac: MacAddr) -> Op
         }
         NdiscRepr::NeighborSolicit { target_addr, lladdr } => {
             let (mac, new) = (station(lladdr?)?, is_ours(target_addr.into()));
-            Some(Heard::Neighbor(Learnt { ip: source.into(), mac, new }))
+            Some(Heard::Neighbor(NeighborInfo { ip: source.into(), mac, new }))
         }
         NdiscRepr::NeighborAdvert { target_addr, lladdr, .. } if is_ours(target_addr.into()) => {
             let sender = lladdr.and_then(station).unwrap_or(MacAddr(*frame[6..].first_chunk()?));
@@ -100,7 +100,7 @@ fn heard_ndp(frame: &[u8], is_ours: impl Fn(IpAddr) -> bool, mac: MacAddr) -> Op
         NdiscRepr::NeighborAdvert { flags, target_addr, lladdr }
             if flags.intersects(NdiscNeighborFlags::SOLICITED | NdiscNeighborFlags::OVERRIDE) =>
         {
-            Some(Heard::Neighbor(Learnt { ip: target_addr.into(), mac: station(lladdr?)?, new: false }))
+            Some(Heard::Neighbor(NeighborInfo { ip: target_addr.into(), mac: station(lladdr?)?, new: false }))
         }
         _ => None,
     }

@@ -1,6 +1,6 @@
 //! The choice of an algorithm at run time.
 
-use super::{Cause, CongestionControl, Cubic, Dctcp, Delivery, NewReno};
+use super::{CongestionControl, CongestionSignal, Cubic, Dctcp, Delivery, NewReno};
 use crate::Config;
 use linerate_bypass::time::{Duration, Instant};
 use std::fmt;
@@ -97,7 +97,7 @@ impl CongestionControl for Builtin {
         each!(self, it => it.delivered(delivery));
     }
 
-    fn congested(&mut self, cause: Cause, in_flight: u32, now: Instant) {
+    fn congested(&mut self, cause: CongestionSignal, in_flight: u32, now: Instant) {
         each!(self, it => it.congested(cause, in_flight, now));
     }
 
@@ -133,8 +133,8 @@ impl CongestionControl for Builtin {
         each!(self, it => it.exact_ecn_echo())
     }
 
-    fn answers_marks(&self) -> bool {
-        each!(self, it => it.answers_marks())
+    fn handles_ecn_echo(&self) -> bool {
+        each!(self, it => it.handles_ecn_echo())
     }
 
     fn pacing_rate(&self, smoothed_rtt: Duration) -> u64 {
@@ -173,7 +173,7 @@ mod tests {
     fn only_dctcp_wants_ecn_for_itself() {
         for congestion in Algorithm::ALL {
             let control = Builtin::new(&Config { congestion, ..Config::default() }, 1000);
-            let asked = [control.wants_ecn(), control.exact_ecn_echo(), control.answers_marks()];
+            let asked = [control.wants_ecn(), control.exact_ecn_echo(), control.handles_ecn_echo()];
             assert_eq!(asked, [congestion == Algorithm::Dctcp; 3]);
         }
     }
@@ -181,7 +181,7 @@ mod tests {
     #[derive(Debug, Clone)]
     enum Call {
         Delivered(Delivery, Duration),
-        Congested(Cause, u32),
+        Congested(CongestionSignal, u32),
         Recovered,
         TimedOut(u32),
         Undo,
@@ -223,7 +223,7 @@ mod tests {
     fn calls() -> impl Strategy<Value = Vec<Call>> {
         let call = prop_oneof![
             20 => delivery(),
-            2 => (prop_oneof![Just(Cause::Loss), Just(Cause::EcnEcho)], number())
+            2 => (prop_oneof![Just(CongestionSignal::Loss), Just(CongestionSignal::EcnEcho)], number())
                 .prop_map(|(cause, in_flight)| Call::Congested(cause, in_flight)),
             2 => Just(Call::Recovered),
             1 => number().prop_map(Call::TimedOut),

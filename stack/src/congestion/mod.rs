@@ -13,7 +13,7 @@
 //! ```
 //! use linerate_bypass::time::{Duration, Instant};
 //! use linerate_stack::Config;
-//! use linerate_stack::congestion::{Cause, CongestionControl, Delivery};
+//! use linerate_stack::congestion::{CongestionSignal, CongestionControl, Delivery};
 //!
 //! /// Keeps sixteen segments in flight, whatever happens: for a link that is reserved.
 //! #[derive(Clone)]
@@ -36,7 +36,7 @@
 //!     }
 //!
 //!     fn delivered(&mut self, _: &Delivery) {}
-//!     fn congested(&mut self, _: Cause, _in_flight: u32, _: Instant) {}
+//!     fn congested(&mut self, _: CongestionSignal, _in_flight: u32, _: Instant) {}
 //!     fn recovered(&mut self, _: Instant) {}
 //!     fn timed_out(&mut self, _in_flight: u32, _: Instant) {}
 //!     fn undo(&mut self) {}
@@ -48,7 +48,7 @@
 //! }
 //!
 //! let mut fixed = Fixed::new(&Config::default(), 1000);
-//! fixed.congested(Cause::Loss, 16_000, Instant::ZERO);
+//! fixed.congested(CongestionSignal::Loss, 16_000, Instant::ZERO);
 //! fixed.recovered(Instant::ZERO);
 //! assert_eq!(fixed.window(), 16_000);
 //! assert_eq!(fixed.pacing_rate(Duration::from_millis(10)), 1_920_000);
@@ -103,7 +103,7 @@ pub struct Delivery {
 
 /// Why the window has to go down.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Cause {
+pub enum CongestionSignal {
     /// Segments are taken for lost.
     Loss,
     /// The peer echoed a mark of the network (RFC 3168 §6.1.2).
@@ -114,7 +114,7 @@ pub enum Cause {
 ///
 /// The engine keeps this order. Outside of recovery it calls [`delivered`](Self::delivered) for each acknowledgement that
 /// delivers something. When it finds a loss, or an echoed mark that the algorithm does not
-/// [answer itself](Self::answers_marks), it calls [`congested`](Self::congested) once, brings what is in flight down to
+/// [answer itself](Self::handles_ecn_echo), it calls [`congested`](Self::congested) once, brings what is in flight down to
 /// the new [`slow_start_threshold`](Self::slow_start_threshold) by its own means, and when all that was outstanding then
 /// has been acknowledged, [`recovered`](Self::recovered). When the retransmission timer expires it calls
 /// [`timed_out`](Self::timed_out), which ends such a recovery; `delivered` follows again with the next acknowledgement.
@@ -132,14 +132,14 @@ pub trait CongestionControl: Clone + 'static {
     /// The slow start threshold in bytes: below it the window grows exponentially. `u32::MAX` before the first congestion.
     fn slow_start_threshold(&self) -> u32;
 
-    /// Data arrived, outside of recovery: the window may grow. An algorithm that [answers marks](Self::answers_marks) may
+    /// Data arrived, outside of recovery: the window may grow. An algorithm that [answers marks](Self::handles_ecn_echo) may
     /// reduce it.
     fn delivered(&mut self, delivery: &Delivery);
 
     /// Recovery begins, or the round trip of a reduced window (CWR) that answers a mark: sets the threshold. `in_flight`
     /// is FlightSize: bytes sent and not acknowledged cumulatively (RFC 5681 §2), without limited transmit's. During
     /// recovery a further call changes nothing: one window of data is answered once.
-    fn congested(&mut self, cause: Cause, in_flight: u32, now: Instant);
+    fn congested(&mut self, cause: CongestionSignal, in_flight: u32, now: Instant);
 
     /// Recovery ended without a time-out: the window becomes the threshold. Changes nothing when no recovery runs.
     fn recovered(&mut self, now: Instant);
@@ -176,9 +176,9 @@ pub trait CongestionControl: Clone + 'static {
     }
 
     /// Whether [`delivered`](Self::delivered) answers marks by itself: the engine then neither calls
-    /// [`congested`](Self::congested) with [`Cause::EcnEcho`] nor begins a recovery for a mark. It still sends CWR once
+    /// [`congested`](Self::congested) with [`CongestionSignal::EcnEcho`] nor begins a recovery for a mark. It still sends CWR once
     /// per window (RFC 8257 §3.3).
-    fn answers_marks(&self) -> bool {
+    fn handles_ecn_echo(&self) -> bool {
         false
     }
 

@@ -1,6 +1,6 @@
 //! A sender and its path, for tests: acknowledgements as a window of data would cause them.
 
-use super::{Cause, CongestionControl, Delivery};
+use super::{CongestionControl, CongestionSignal, Delivery};
 use crate::Config;
 use linerate_bypass::time::{Duration, Instant};
 
@@ -100,7 +100,7 @@ impl<C: CongestionControl> Sender<C> {
     }
 
     pub fn congested(&mut self) {
-        self.control.congested(Cause::Loss, self.control.window(), self.now);
+        self.control.congested(CongestionSignal::Loss, self.control.window(), self.now);
     }
 
     pub fn recovered(&mut self) {

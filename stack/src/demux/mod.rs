@@ -8,7 +8,7 @@ pub(crate) mod vlan;
 
 use crate::addresses::{Addresses, can_send_v6};
 use crate::checksum::{self, Verdict};
-use crate::drop_stats::Cause;
+use crate::drop_stats::DropCause;
 use crate::egress::ETHERNET;
 use crate::engine::IcmpError;
 use crate::ipv6::LISTENER_QUERY;
@@ -91,36 +91,36 @@ pub(crate) const UDP: u8 = 17;
 
 impl Host<'_> {
     /// What `frame` is, or why it is to be dropped.
-    pub fn classify(&self, frame: &impl Packet) -> Result<Kind, Cause> {
+    pub fn classify(&self, frame: &impl Packet) -> Result<Kind, DropCause> {
         let data = frame.data();
-        let ethernet = EthernetFrame::new_checked(data).map_err(|_| Cause::Truncated)?;
+        let ethernet = EthernetFrame::new_checked(data).map_err(|_| DropCause::Truncated)?;
         let to = MacAddr(ethernet.dst_addr().0);
         if to != self.mac && to.0[0] & 1 == 0 {
-            return Err(Cause::NotOurs);
+            return Err(DropCause::NotOurs);
         }
         match ethernet.ethertype() {
             EthernetProtocol::Arp => Ok(Kind::Arp),
             EthernetProtocol::Ipv4 => self.ipv4(frame, &data[ETHERNET..], to),
             EthernetProtocol::Ipv6 => self.ipv6(frame, &data[ETHERNET..], to),
-            _ => Err(Cause::EtherType),
+            _ => Err(DropCause::EtherType),
         }
     }
 
-    fn ipv4(&self, frame: &impl Packet, data: &[u8], to: MacAddr) -> Result<Kind, Cause> {
+    fn ipv4(&self, frame: &impl Packet, data: &[u8], to: MacAddr) -> Result<Kind, DropCause> {
         // smoltcp's check compares with what is in the first segment; a chain holds more.
         let ip = Ipv4Packet::new_unchecked(data);
         if data.len() < 20 || ip.version() != 4 || ip.header_len() < 20 {
-            return Err(Cause::Truncated);
+            return Err(DropCause::Truncated);
         }
         let (header, len) = (usize::from(ip.header_len()), usize::from(ip.total_len()));
         if header > data.len() || header > len || len > frame.len() - ETHERNET {
-            return Err(Cause::Truncated);
+            return Err(DropCause::Truncated);
         }
         match frame.rx_info().ipv4_checksum {
             RxChecksum::Good => {}
-            RxChecksum::Bad => return Err(Cause::IpChecksum),
+            RxChecksum::Bad => return Err(DropCause::IpChecksum),
             RxChecksum::Unknown if ip.verify_checksum() => {}
-            RxChecksum::Unknown => return Err(Cause::IpChecksum),
+            RxChecksum::Unknown => return Err(DropCause::IpChecksum),
         }
         let (source, destination) = (ip.src_addr(), ip.dst_addr());
         let protocol = u8::from(ip.next_header());
@@ -129,23 +129,23 @@ impl Host<'_> {
         let fragment = ip.more_frags() || ip.frag_offset() != 0;
         let is_martian = self.addresses.is_martian_v4(source.to_bits());
         if self.dhcp && protocol == UDP && !fragment && l4.get(..4) == Some(&[0, 67, 0, 68]) {
-            return if is_martian && !source.is_unspecified() { Err(Cause::BadSource) } else { Ok(Kind::Dhcp) };
+            return if is_martian && !source.is_unspecified() { Err(DropCause::BadSource) } else { Ok(Kind::Dhcp) };
         }
         if is_martian {
-            return Err(Cause::BadSource);
+            return Err(DropCause::BadSource);
         }
         let ours = self.addresses.is_our_v4(destination.to_bits());
         if !ours && !destination.is_multicast() && !self.addresses.is_broadcast(destination) {
-            return Err(Cause::NotOurs);
+            return Err(DropCause::NotOurs);
         }
         if fragment {
-            return if self.fragments && protocol != TCP { Ok(Kind::Ip) } else { Err(Cause::Fragment) };
+            return if self.fragments && protocol != TCP { Ok(Kind::Ip) } else { Err(DropCause::Fragment) };
         }
         let unicast = ours && to == self.mac;
         let (source, destination) = (source.into(), destination.into());
         let l4_len = len - header;
         match protocol {
-            TCP if !unicast => Err(Cause::NotOurs),
+            TCP if !unicast => Err(DropCause::NotOurs),
             TCP => self.tcp(frame, source, destination, header, l4, l4_len),
             UDP => {
                 let datagram = self.udp(frame, source, destination, header, l4, l4_len)?;
@@ -156,23 +156,23 @@ impl Host<'_> {
         }
     }
 
-    fn ipv6(&self, frame: &impl Packet, data: &[u8], to: MacAddr) -> Result<Kind, Cause> {
+    fn ipv6(&self, frame: &impl Packet, data: &[u8], to: MacAddr) -> Result<Kind, DropCause> {
         const HEADER: usize = 40;
         let ip = Ipv6Packet::new_unchecked(data);
         if data.len() < HEADER || ip.version() != 6 {
-            return Err(Cause::Truncated);
+            return Err(DropCause::Truncated);
         }
         let len = HEADER + usize::from(ip.payload_len());
         if len > frame.len() - ETHERNET {
-            return Err(Cause::Truncated);
+            return Err(DropCause::Truncated);
         }
         let (source, destination) = (ip.src_addr(), ip.dst_addr());
         if !can_send_v6(source) || destination.to_ipv4_mapped().is_some() {
-            return Err(Cause::BadSource);
+            return Err(DropCause::BadSource);
         }
         let ours = self.addresses.is_our_v6(destination.to_bits());
         if !ours && !destination.is_multicast() {
-            return Err(Cause::NotOurs);
+            return Err(DropCause::NotOurs);
         }
         let unicast = ours && to == self.mac;
         let l4 = &data[HEADER..len.min(data.len())];
@@ -181,15 +181,15 @@ impl Host<'_> {
         // A host that has no address yet asks whether anyone has the one it wants (RFC 4862 §5.4.2), and says which
         // groups it listens to, behind a hop-by-hop header (RFC 2710 §3).
         if source.is_unspecified() && !matches!(ip.next_header(), IpProtocol::Icmpv6 | IpProtocol::HopByHop) {
-            return Err(Cause::BadSource);
+            return Err(DropCause::BadSource);
         }
         // Another station that has an address of ours advertises it from there (RFC 4862 §5.4.4), which is to be known.
         let advertises = ip.next_header() == IpProtocol::Icmpv6 && l4.first() == Some(&NEIGHBOR_ADVERTISEMENT);
         if self.addresses.is_our_v6(source.to_bits()) && !advertises {
-            return Err(Cause::BadSource);
+            return Err(DropCause::BadSource);
         }
         match next {
-            TCP if !unicast => Err(Cause::NotOurs),
+            TCP if !unicast => Err(DropCause::NotOurs),
             TCP => self.tcp(frame, source.into(), destination.into(), HEADER, l4, l4_len),
             UDP => {
                 let datagram = self.udp(frame, source.into(), destination.into(), HEADER, l4, l4_len)?;
@@ -197,7 +197,7 @@ impl Host<'_> {
             }
             _ if ip.next_header() == IpProtocol::Icmpv6 => match self.icmpv6(source, destination, l4, unicast) {
                 Kind::Ndp => Ok(Kind::Ndp),
-                _ if source.is_unspecified() => Err(Cause::BadSource),
+                _ if source.is_unspecified() => Err(DropCause::BadSource),
                 kind => Ok(kind),
             },
             _ => match refused_behind(next, l4) {
@@ -216,10 +216,10 @@ impl Host<'_> {
         ip_header: usize,
         l4: &[u8],
         l4_len: usize,
-    ) -> Result<Kind, Cause> {
+    ) -> Result<Kind, DropCause> {
         let tcp = TcpPacket::new_unchecked(l4);
         if l4.len() < 20 || !(20..=l4.len()).contains(&usize::from(tcp.header_len())) {
-            return Err(Cause::Truncated);
+            return Err(DropCause::Truncated);
         }
         self.checksum(frame, source, destination, TCP, tcp.checksum(), ip_header, l4_len)?;
         let tuple = Tuple::new(SocketAddr::new(destination, tcp.dst_port()), SocketAddr::new(source, tcp.src_port()));
@@ -235,16 +235,16 @@ impl Host<'_> {
         ip_header: usize,
         l4: &[u8],
         l4_len: usize,
-    ) -> Result<Kind, Cause> {
-        let &[a, b, c, d, e, f, g, h, ..] = l4 else { return Err(Cause::Truncated) };
+    ) -> Result<Kind, DropCause> {
+        let &[a, b, c, d, e, f, g, h, ..] = l4 else { return Err(DropCause::Truncated) };
         let [from, to, len, stored] = [[a, b], [c, d], [e, f], [g, h]].map(u16::from_be_bytes);
         if !(udp::HEADER..=l4_len).contains(&len.into()) {
-            return Err(Cause::Truncated);
+            return Err(DropCause::Truncated);
         }
         match stored {
             // The sender computed none (RFC 768). Over IPv6 there has to be one (RFC 8200 §8.1).
             0 if source.is_ipv4() => {}
-            0 => return Err(Cause::L4Checksum),
+            0 => return Err(DropCause::L4Checksum),
             _ => self.checksum(frame, source, destination, UDP, stored, ip_header, len.into())?,
         }
         let start = ETHERNET + ip_header + udp::HEADER;
@@ -267,21 +267,21 @@ impl Host<'_> {
         stored: u16,
         ip_header: usize,
         l4_len: usize,
-    ) -> Result<(), Cause> {
+    ) -> Result<(), DropCause> {
         let reported = frame.rx_info().l4_checksum;
         if reported == RxChecksum::Good {
             return Ok(());
         }
         // A port that found it wrong may have met a partial one.
         if reported == RxChecksum::Bad && !self.partial_checksums {
-            return Err(Cause::L4Checksum);
+            return Err(DropCause::L4Checksum);
         }
         let skip = ETHERNET + ip_header;
         let segments = frame.segments().enumerate().map(|(i, bytes)| if i == 0 { &bytes[skip..] } else { bytes });
         match checksum::verify(source, destination, protocol, l4_len, stored, segments) {
             Verdict::Intact => Ok(()),
             Verdict::Partial if self.partial_checksums => Ok(()),
-            _ => Err(Cause::L4Checksum),
+            _ => Err(DropCause::L4Checksum),
         }
     }
 
@@ -370,7 +370,7 @@ fn is_listener_query(next: u8, l4: &[u8]) -> bool {
 
 /// Why a packet is not taken whose IPv6 header is followed by `rest`, which begins with a header of the kind `next`: the chain of
 /// extension headers (RFC 8200 §4) has a fragment's among them, ends in TCP, or cannot be followed to its end.
-fn refused_behind(mut next: u8, mut rest: &[u8]) -> Option<Cause> {
+fn refused_behind(mut next: u8, mut rest: &[u8]) -> Option<DropCause> {
     const HOP_BY_HOP: u8 = 0;
     const ROUTING: u8 = 43;
     const FRAGMENT: u8 = 44;
@@ -379,12 +379,12 @@ fn refused_behind(mut next: u8, mut rest: &[u8]) -> Option<Cause> {
     loop {
         let units = match next {
             // What is said to be the only fragment (RFC 6946), too: nobody is to send it (RFC 8021).
-            FRAGMENT => return Some(Cause::Fragment),
-            TCP => return Some(Cause::ExtensionHeader),
+            FRAGMENT => return Some(DropCause::Fragment),
+            TCP => return Some(DropCause::ExtensionHeader),
             HOP_BY_HOP | ROUTING | DESTINATION | AUTHENTICATION => rest.get(1),
             _ => return None,
         };
-        let Some(&units) = units else { return Some(Cause::ExtensionHeader) };
+        let Some(&units) = units else { return Some(DropCause::ExtensionHeader) };
         let len = if next == AUTHENTICATION { (usize::from(units) + 2) * 4 } else { (usize::from(units) + 1) * 8 };
         next = rest[0];
         rest = rest.get(len..).unwrap_or_default();

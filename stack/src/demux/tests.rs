@@ -13,11 +13,11 @@ fn packet(bytes: &[u8]) -> MemoryPacket {
     packet
 }
 
-fn classify(bytes: &[u8]) -> Result<Kind, Cause> {
+fn classify(bytes: &[u8]) -> Result<Kind, DropCause> {
     classify_on(bytes, false)
 }
 
-fn classify_on(bytes: &[u8], partial_checksums: bool) -> Result<Kind, Cause> {
+fn classify_on(bytes: &[u8], partial_checksums: bool) -> Result<Kind, DropCause> {
     let own = ["10.0.0.2/24", "fd00::2/64"].map(|cidr| cidr.parse().unwrap());
     let addresses = Addresses::new(&own, &[], OURS);
     Host { mac: OURS, addresses: &addresses, dhcp: false, fragments: false, partial_checksums }.classify(&packet(bytes))
@@ -84,7 +84,7 @@ fn every_truncation_is_noticed() {
     for (from, to) in [FOUR, SIX] {
         let frame = tcp(from, to, 3);
         for len in 1..frame.len() {
-            assert_eq!(classify(&frame[..len]), Err(Cause::Truncated), "{len} bytes");
+            assert_eq!(classify(&frame[..len]), Err(DropCause::Truncated), "{len} bytes");
         }
     }
 }
@@ -114,10 +114,10 @@ fn a_partial_checksum_is_taken_only_from_a_kernel_on_this_host() {
         let (from, to): (SocketAddr, SocketAddr) = (from.parse().unwrap(), to.parse().unwrap());
         let sum = checksum::partial(from.ip(), to.ip(), TCP, 40);
         TcpPacket::new_unchecked(&mut frame[ETHERNET + header..]).set_checksum(sum);
-        assert_eq!(classify_on(&frame, false), Err(Cause::L4Checksum));
+        assert_eq!(classify_on(&frame, false), Err(DropCause::L4Checksum));
         assert!(matches!(classify_on(&frame, true), Ok(Kind::Tcp(_))));
         TcpPacket::new_unchecked(&mut frame[ETHERNET + header..]).set_checksum(sum ^ 0x100);
-        assert_eq!(classify_on(&frame, true), Err(Cause::L4Checksum));
+        assert_eq!(classify_on(&frame, true), Err(DropCause::L4Checksum));
     }
 }
 
@@ -126,23 +126,23 @@ fn what_is_not_for_us_is_left_alone() {
     let elsewhere = [("10.0.0.1:1", "10.0.0.3:7"), ("[fd00::1]:1", "[fd00::3]:7")];
     let groups = [("10.0.0.1:1", "10.0.0.255:7"), ("10.0.0.1:1", "224.0.0.1:7"), ("[fd00::1]:1", "[ff02::1]:7")];
     for (from, to) in elsewhere.into_iter().chain(groups) {
-        assert_eq!(classify(&tcp(from, to, 0)), Err(Cause::NotOurs), "{to}");
+        assert_eq!(classify(&tcp(from, to, 0)), Err(DropCause::NotOurs), "{to}");
     }
     let mut frame = tcp(FOUR.0, FOUR.1, 0);
     frame[5] ^= 1;
-    assert_eq!(classify(&frame), Err(Cause::NotOurs));
+    assert_eq!(classify(&frame), Err(DropCause::NotOurs));
     // Broadcast at the Ethernet level with our IP address inside: no TCP by that way (RFC 1122 §4.2.3.10).
     frame[..6].fill(0xff);
-    assert_eq!(classify(&frame), Err(Cause::NotOurs));
+    assert_eq!(classify(&frame), Err(DropCause::NotOurs));
 }
 
 #[test]
 fn no_host_sends_from_a_group_or_from_nowhere() {
     for from in ["224.0.0.1:1", "10.0.0.255:1", "255.255.255.255:1", "0.0.0.0:1"] {
-        assert_eq!(classify(&tcp(from, FOUR.1, 0)), Err(Cause::BadSource), "{from}");
+        assert_eq!(classify(&tcp(from, FOUR.1, 0)), Err(DropCause::BadSource), "{from}");
     }
     for from in ["[ff02::1]:1", "[::]:1", "[::1]:1", "[::ffff:10.0.0.1]:1"] {
-        assert_eq!(classify(&tcp(from, SIX.1, 0)), Err(Cause::BadSource), "{from}");
+        assert_eq!(classify(&tcp(from, SIX.1, 0)), Err(DropCause::BadSource), "{from}");
     }
 }
 
@@ -178,19 +178,19 @@ fn behind(frame: &[u8], kinds: &[u8]) -> Vec<u8> {
 #[test]
 fn fragments_are_refused_whatever_they_carry() {
     for fragment in fragments(&tcp(FOUR.0, FOUR.1, 0)).iter().chain(&fragments(&udp(FOUR.0, FOUR.1, b"hello"))) {
-        assert_eq!(classify(fragment), Err(Cause::Fragment));
+        assert_eq!(classify(fragment), Err(DropCause::Fragment));
     }
     let mut echo = udp(FOUR.0, FOUR.1, b"hello");
     echo[23] = 1;
     for fragment in fragments(&echo) {
-        assert_eq!(classify(&fragment), Err(Cause::Fragment));
+        assert_eq!(classify(&fragment), Err(DropCause::Fragment));
     }
     // Those for others are not ours to count.
-    assert_eq!(classify(&fragments(&tcp(FOUR.0, "10.0.0.3:7", 0))[0]), Err(Cause::NotOurs));
+    assert_eq!(classify(&fragments(&tcp(FOUR.0, "10.0.0.3:7", 0))[0]), Err(DropCause::NotOurs));
 
     for plain in [tcp(SIX.0, SIX.1, 0), udp(SIX.0, SIX.1, b"hello")] {
         for kinds in [&[44][..], &[0, 44], &[60, 43, 44], &[44, 60]] {
-            assert_eq!(classify(&behind(&plain, kinds)), Err(Cause::Fragment), "extension headers {kinds:?}");
+            assert_eq!(classify(&behind(&plain, kinds)), Err(DropCause::Fragment), "extension headers {kinds:?}");
         }
     }
 }
@@ -203,9 +203,9 @@ fn fragments_of_datagrams_are_taken_where_that_is_wanted() {
         assert_eq!(host.classify(&packet(&fragment)), Ok(Kind::Ip));
     }
     for fragment in fragments(&tcp(FOUR.0, FOUR.1, 0)) {
-        assert_eq!(host.classify(&packet(&fragment)), Err(Cause::Fragment));
+        assert_eq!(host.classify(&packet(&fragment)), Err(DropCause::Fragment));
     }
-    assert_eq!(host.classify(&packet(&behind(&udp(SIX.0, SIX.1, b"hello"), &[44]))), Err(Cause::Fragment));
+    assert_eq!(host.classify(&packet(&behind(&udp(SIX.0, SIX.1, b"hello"), &[44]))), Err(DropCause::Fragment));
 }
 
 /// RFC 6980: neighbour discovery in fragments is not to be heeded.
@@ -213,7 +213,7 @@ fn fragments_of_datagrams_are_taken_where_that_is_wanted() {
 fn a_neighbour_s_word_in_a_fragment_is_refused() {
     let mut plain = udp(SIX.0, SIX.1, b"hello");
     plain[20] = 58;
-    assert_eq!(classify(&behind(&plain, &[44])), Err(Cause::Fragment));
+    assert_eq!(classify(&behind(&plain, &[44])), Err(DropCause::Fragment));
 }
 
 #[test]
@@ -223,7 +223,7 @@ fn dhcp_in_a_fragment_is_refused() {
     let host = Host { mac: OURS, addresses: &addresses, dhcp: true, fragments: false, partial_checksums: false };
     assert_eq!(host.classify(&packet(&frame)), Ok(Kind::Dhcp));
     for fragment in fragments(&frame) {
-        assert_eq!(host.classify(&packet(&fragment)), Err(Cause::Fragment));
+        assert_eq!(host.classify(&packet(&fragment)), Err(DropCause::Fragment));
     }
 }
 
@@ -232,12 +232,12 @@ fn tcp_behind_extension_headers_is_dropped() {
     let plain = tcp(SIX.0, SIX.1, 0);
     for kinds in [&[0][..], &[60], &[43], &[51], &[0, 60, 43]] {
         let frame = behind(&plain, kinds);
-        assert_eq!(classify(&frame), Err(Cause::ExtensionHeader), "extension headers {kinds:?}");
+        assert_eq!(classify(&frame), Err(DropCause::ExtensionHeader), "extension headers {kinds:?}");
     }
     // What cannot be followed to its end may lead there.
     let mut endless = behind(&plain, &[60, 60]);
     endless[54 + 1] = 200;
-    assert_eq!(classify(&endless), Err(Cause::ExtensionHeader));
+    assert_eq!(classify(&endless), Err(DropCause::ExtensionHeader));
     // UDP behind one is smoltcp's business.
     assert_eq!(classify(&behind(&udp(SIX.0, SIX.1, b"hello"), &[60])), Ok(Kind::Ip));
 }
@@ -288,11 +288,11 @@ fn datagrams_with_lengths_that_lie_are_dropped() {
         for len in [0_u16, 1, 7, 14, 1000, 65535] {
             let frame =
                 with_udp(udp(ends.0, ends.1, b"hello"), ends, |udp| udp[4..6].copy_from_slice(&len.to_be_bytes()));
-            assert_eq!(classify(&frame), Err(Cause::Truncated), "{len}");
+            assert_eq!(classify(&frame), Err(DropCause::Truncated), "{len}");
         }
         let frame = udp(ends.0, ends.1, b"hello");
         for len in 1..frame.len() {
-            assert_eq!(classify(&frame[..len]), Err(Cause::Truncated), "{len} bytes");
+            assert_eq!(classify(&frame[..len]), Err(DropCause::Truncated), "{len} bytes");
         }
     }
 }
@@ -304,10 +304,10 @@ fn a_datagram_without_a_checksum_is_taken_over_ipv4_only() {
         let mut frame = udp(ends.0, ends.1, b"hello");
         frame[at..at + 2].fill(0);
         assert_eq!(matches!(classify(&frame), Ok(Kind::Udp(_))), taken);
-        assert!(taken || classify(&frame) == Err(Cause::L4Checksum));
+        assert!(taken || classify(&frame) == Err(DropCause::L4Checksum));
         let mut frame = udp(ends.0, ends.1, b"hello");
         *frame.last_mut().unwrap() ^= 1;
-        assert_eq!(classify(&frame), Err(Cause::L4Checksum));
+        assert_eq!(classify(&frame), Err(DropCause::L4Checksum));
     }
 }
 
@@ -327,7 +327,7 @@ fn what_is_unusual_in_a_datagram_is_smoltcp_s_business() {
         assert_eq!(classify(&udp(FOUR.0, to, b"hello")), Ok(Kind::Ip));
     }
     for from in ["224.0.0.1:1", "10.0.0.255:1", "0.0.0.0:1"] {
-        assert_eq!(classify(&udp(from, FOUR.1, b"hello")), Err(Cause::BadSource), "{from}");
+        assert_eq!(classify(&udp(from, FOUR.1, b"hello")), Err(DropCause::BadSource), "{from}");
     }
 }
 
@@ -337,7 +337,7 @@ fn other_protocols_go_their_ways() {
     arp[12..14].copy_from_slice(&[8, 6]);
     assert_eq!(classify(&arp), Ok(Kind::Arp));
     arp[12..14].copy_from_slice(&[0x81, 0]);
-    assert_eq!(classify(&arp), Err(Cause::EtherType));
+    assert_eq!(classify(&arp), Err(DropCause::EtherType));
     let mut unknown = tcp(FOUR.0, FOUR.1, 0);
     let mut ip = Ipv4Packet::new_unchecked(&mut unknown[ETHERNET..]);
     ip.set_next_header(IpProtocol::Unknown(200));

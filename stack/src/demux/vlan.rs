@@ -2,7 +2,7 @@
 //!
 //! Inside there are no tags: they are taken off where frames come from the port, and put in where they go to it.
 
-use crate::drop_stats::Cause;
+use crate::drop_stats::DropCause;
 use linerate_bypass::{Packet, VLAN_TAG};
 use std::fmt;
 use std::str::FromStr;
@@ -62,24 +62,24 @@ pub(crate) fn is_tagged(frame: &impl Packet) -> bool {
 }
 
 /// Takes the tag off a frame that the port received, if that is to have one of `vlan`; without, one that tells a priority alone.
-pub(crate) fn take_tag(frame: &mut impl Packet, vlan: Option<VlanId>) -> Result<(), Cause> {
+pub(crate) fn take_tag(frame: &mut impl Packet, vlan: Option<VlanId>) -> Result<(), DropCause> {
     let wanted = vlan.map_or(NO_VLAN, VlanId::get);
     let tag = match frame.rx_info().vlan {
         Some(tag) => tag,
         None if is_tagged(frame) => {
-            let tag = frame.data().get(14..).and_then(|data| data.first_chunk()).ok_or(Cause::Truncated)?;
+            let tag = frame.data().get(14..).and_then(|data| data.first_chunk()).ok_or(DropCause::Truncated)?;
             u16::from_be_bytes(*tag)
         }
-        None => return if vlan.is_none() { Ok(()) } else { Err(Cause::Vlan) },
+        None => return if vlan.is_none() { Ok(()) } else { Err(DropCause::Vlan) },
     };
     if tag & VID != wanted {
-        return Err(Cause::Vlan);
+        return Err(DropCause::Vlan);
     }
     if frame.rx_info().vlan.is_none() {
-        frame.untag().ok_or(Cause::NoPacket)?;
+        frame.untag().ok_or(DropCause::NoPacket)?;
     }
     match ether_type(frame) {
-        Some(VLAN_TAG | SERVICE_TAG) => Err(Cause::Vlan),
+        Some(VLAN_TAG | SERVICE_TAG) => Err(DropCause::Vlan),
         _ => Ok(()),
     }
 }

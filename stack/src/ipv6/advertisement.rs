@@ -1,6 +1,6 @@
 //! Router advertisements (RFC 4861 §4.2): read where they lie, nothing is kept.
 
-use crate::drop_stats::Cause;
+use crate::drop_stats::DropCause;
 use crate::egress::ETHERNET;
 use linerate_bypass::MacAddr;
 use linerate_bypass::time::Duration;
@@ -60,7 +60,7 @@ pub(crate) struct Prefix {
 
 impl<'a> Advertisement<'a> {
     /// What the Ethernet frame `frame` says, if it is a router advertisement at all; an error if it is not to be believed.
-    pub fn parse(frame: &'a [u8]) -> Result<Option<Self>, Cause> {
+    pub fn parse(frame: &'a [u8]) -> Result<Option<Self>, DropCause> {
         let ip = frame.get(ETHERNET..).and_then(|data| Ipv6Packet::new_checked(data).ok());
         let Some(ip) = ip.filter(|ip| ip.next_header() == IpProtocol::Icmpv6) else { return Ok(None) };
         let (source, destination, hop_limit) = (ip.src_addr(), ip.dst_addr(), ip.hop_limit());
@@ -71,7 +71,7 @@ impl<'a> Advertisement<'a> {
             return Ok(None);
         }
         let Some((header, options)) = message.split_first_chunk::<HEADER>() else {
-            return Err(Cause::BadAdvertisement);
+            return Err(DropCause::BadAdvertisement);
         };
         let is_sound = hop_limit == 255
             && source.is_unicast_link_local()
@@ -79,7 +79,7 @@ impl<'a> Advertisement<'a> {
             && Icmpv6Packet::new_checked(message).is_ok_and(|icmp| icmp.verify_checksum(&source, &destination))
             && Options(options).all(|option| option.is_ok());
         if !is_sound {
-            return Err(Cause::BadAdvertisement);
+            return Err(DropCause::BadAdvertisement);
         }
         let &[_, _, _, _, _, flags, lifetime @ .., a, b, c, d, e, f, g, h] = header;
         let milliseconds = |word: [u8; 4]| match u32::from_be_bytes(word) {
@@ -150,7 +150,7 @@ impl<'a> Advertisement<'a> {
 struct Options<'a>(&'a [u8]);
 
 impl<'a> Iterator for Options<'a> {
-    type Item = Result<(u8, &'a [u8]), Cause>;
+    type Item = Result<(u8, &'a [u8]), DropCause>;
 
     fn next(&mut self) -> Option<Self::Item> {
         let (&[kind, units], _) = match self.0 {
@@ -160,7 +160,7 @@ impl<'a> Iterator for Options<'a> {
         let len = 8 * usize::from(units);
         if len == 0 || len > self.0.len() {
             self.0 = &[];
-            return Some(Err(Cause::BadAdvertisement));
+            return Some(Err(DropCause::BadAdvertisement));
         }
         let (option, rest) = self.0.split_at(len);
         self.0 = rest;
@@ -279,7 +279,7 @@ pub(crate) mod tests {
             ("an option beyond the end", frame(ROUTER, &message(0, 1, &[&[5, 2, 0, 0, 0, 0, 5, 0x78]]))),
             ("half an option", frame(ROUTER, &message(0, 1, &[&[5]]))),
         ] {
-            assert_eq!(Advertisement::parse(&frame).err(), Some(Cause::BadAdvertisement), "{what}");
+            assert_eq!(Advertisement::parse(&frame).err(), Some(DropCause::BadAdvertisement), "{what}");
         }
         // Others' messages are none.
         let solicitation = frame(ROUTER, &[133, 0, 0, 0, 0, 0, 0, 0]);

@@ -10,7 +10,7 @@ use crate::addresses::from_mac;
 use crate::arp_ndp::Message;
 use crate::config::IpCidr;
 use crate::egress::Egress;
-use crate::ipv6::dad::{Duplicate, Step, Trial, objection};
+use crate::ipv6::dad::{DuplicateAddress, Step, Trial, objection};
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{MacAddr, Nic};
 use std::net::{IpAddr, Ipv6Addr};
@@ -242,7 +242,7 @@ impl Autoconf {
     }
 
     /// What a message of neighbour discovery says against an address that is tried, which then will not be used.
-    pub fn object(&mut self, frame: &[u8]) -> Option<Duplicate> {
+    pub fn object(&mut self, frame: &[u8]) -> Option<DuplicateAddress> {
         let is_tried = |address: &Address, ip| address.ip == ip && matches!(address.state, State::Tried(_));
         let addresses = &mut self.addresses;
         let found = objection(frame, |ip| addresses.iter().flatten().any(|address| is_tried(address, ip)), self.mac)?;
@@ -252,7 +252,7 @@ impl Autoconf {
     }
 
     /// No answer came from `ip` when it was asked where it is: another router is better, if there is one (RFC 4861 §6.3.6).
-    pub fn neighbor_lost(&mut self, ip: IpAddr) {
+    pub fn neighbor_unreachable(&mut self, ip: IpAddr) {
         for router in self.routers.iter_mut().flatten().filter(|router| router.ip == ip) {
             router.silent = true;
         }

@@ -14,7 +14,7 @@ const RETRY: Duration = Duration::from_secs(1);
 /// An address of ours that another station on the link has, or is about to have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{address}: the station {station} on this link has this address already: give one of the two another")]
-pub struct Duplicate {
+pub struct DuplicateAddress {
     /// The address.
     pub address: Ipv6Addr,
     /// Who has it.
@@ -122,17 +122,17 @@ impl Dad {
     }
 
     /// What a message of neighbour discovery, heard by the station `mac`, which is ours, says against one of the addresses.
-    pub fn hear(&self, frame: &[u8], mac: MacAddr) -> Option<Duplicate> {
+    pub fn hear(&self, frame: &[u8], mac: MacAddr) -> Option<DuplicateAddress> {
         objection(frame, |ip| self.tentative.contains(&ip), mac)
     }
 }
 
 /// What a message of neighbour discovery, heard by the station `mac`, which is ours, says against an address that is tried: somebody
 /// has it (RFC 4862 §5.4.4), or is trying it, too (§5.4.3).
-pub(crate) fn objection(frame: &[u8], is_tried: impl Fn(Ipv6Addr) -> bool, mac: MacAddr) -> Option<Duplicate> {
+pub(crate) fn objection(frame: &[u8], is_tried: impl Fn(Ipv6Addr) -> bool, mac: MacAddr) -> Option<DuplicateAddress> {
     match hear_ndp(frame, |ip| matches!(ip, IpAddr::V6(ip) if is_tried(ip)), mac) {
         Heard::Claim(IpAddr::V6(address), station) | Heard::Probe(IpAddr::V6(address), station) => {
-            Some(Duplicate { address, station })
+            Some(DuplicateAddress { address, station })
         }
         _ => None,
     }

@@ -13,12 +13,12 @@ pub(crate) use listener::QUERY as LISTENER_QUERY;
 pub(crate) use network::Network;
 
 use crate::addresses::Addresses;
-use crate::arp_ndp::receive::Learnt;
+use crate::arp_ndp::receive::NeighborInfo;
 use crate::arp_ndp::solicited_node;
 use crate::config::Config;
-use crate::drop_stats::Cause;
+use crate::drop_stats::DropCause;
 use crate::egress::Egress;
-use crate::ipv6::dad::{Dad, Duplicate};
+use crate::ipv6::dad::{Dad, DuplicateAddress};
 use crate::rng;
 use advertisement::Advertisement;
 use autoconf::Autoconf;
@@ -89,7 +89,7 @@ impl Six {
         frame: &[u8],
         egress: &mut Egress<N>,
         now: Instant,
-    ) -> (Option<Duplicate>, Option<Learnt>) {
+    ) -> (Option<DuplicateAddress>, Option<NeighborInfo>) {
         let duplicate = self.dad.as_ref().and_then(|dad| dad.hear(frame, egress.mac()));
         let Some(autoconf) = &mut self.autoconf else { return (duplicate, None) };
         if let Some(found) = autoconf.object(frame) {
@@ -99,14 +99,14 @@ impl Six {
         match Advertisement::parse(frame) {
             Ok(Some(said)) => {
                 if !autoconf.hear(&said, now) {
-                    egress.drop_for(Cause::Beyond);
+                    egress.count_drop(DropCause::Beyond);
                 }
                 let known = said.station().filter(|_| autoconf.has_router(said.router));
-                learnt = known.map(|mac| Learnt { ip: said.router.into(), mac, new: true });
+                learnt = known.map(|mac| NeighborInfo { ip: said.router.into(), mac, new: true });
                 self.due = Some(now);
             }
             Ok(None) => {}
-            Err(cause) => egress.drop_for(cause),
+            Err(cause) => egress.count_drop(cause),
         }
         (duplicate, learnt)
     }
@@ -118,9 +118,9 @@ impl Six {
     }
 
     /// Nobody answered when `ip` was asked where it is.
-    pub fn neighbor_lost(&mut self, ip: IpAddr, now: Instant) {
+    pub fn neighbor_unreachable(&mut self, ip: IpAddr, now: Instant) {
         if let Some(autoconf) = &mut self.autoconf {
-            autoconf.neighbor_lost(ip);
+            autoconf.neighbor_unreachable(ip);
             self.due = Some(now);
         }
     }

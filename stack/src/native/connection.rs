@@ -1,7 +1,7 @@
 //! One connection with all that its segments and its service act on.
 
 use crate::congestion::CongestionControl;
-use crate::engine::{Event, News};
+use crate::engine::{Event, EventBatch};
 use crate::native::fair_share::Sweep;
 use crate::native::flow_table::FlowTable;
 use crate::native::handshake::isn::Secrets;
@@ -14,8 +14,8 @@ use crate::native::tcb::{Flags, State, Tcb};
 use crate::native::time_wait::TimeWait;
 use crate::native::timers::tick::Tick;
 use crate::native::{Counters, milliseconds};
-use crate::tcp::ephemeral_ports::Ports;
-use crate::tcp::per_source_limits::Sources;
+use crate::tcp::ephemeral_ports::EphemeralPorts;
+use crate::tcp::per_source_limits::PerSourceLimits;
 use crate::tcp::tuple::HashKey;
 use crate::tcp::wheel::Wheel;
 use hashbrown::HashMap;
@@ -38,7 +38,7 @@ pub(crate) struct Shared<P> {
     pub secrets: Secrets,
     /// The segment size that congestion control of a new connection is made for: that of most.
     pub common_mss: u16,
-    pub ports: Ports,
+    pub ports: EphemeralPorts,
     /// A timer for each connection: the token is its slot.
     pub wheel: Wheel,
     /// When services asked to be called, by slot. Only connections of which that was asked have an entry.
@@ -50,7 +50,7 @@ pub(crate) struct Shared<P> {
     /// Connections that a peer has begun and not completed.
     pub half_open: usize,
     /// How many connections each source has, if that is limited.
-    pub sources: Option<Box<Sources>>,
+    pub per_source: Option<Box<PerSourceLimits>>,
     /// When cookies were last sent: answers to them are believed for a while.
     pub cookies_sent: Option<Instant>,
     pub mbufs_held: MbufsHeld,
@@ -65,7 +65,7 @@ pub(crate) struct Shared<P> {
     /// Connections with something to send that the port did not take.
     pub tx_backlog: TxBacklog,
     /// What services are to be told.
-    pub news: News,
+    pub news: EventBatch,
     /// Connections whose service found no packet to write to, the first to be asked again first.
     pub alloc_blocked: VecDeque<u32>,
     /// The time of the worker's turn, and what follows from it: the clock that timestamps go by, and the soonest that timers
@@ -259,10 +259,10 @@ impl<P: Packet> Shared<P> {
         if !self.service_timers.is_empty() || !self.linger_deadlines.is_empty() {
             self.remove_timers(slot);
         }
-        if let Some(sources) = &mut self.sources
+        if let Some(sources) = &mut self.per_source
             && !tcb.flags.has(Flags::ACTIVE_OPEN)
         {
-            sources.leave(&tcb.tuple);
+            sources.remove(&tcb.tuple);
         }
         tcb.state = State::Closed;
         tcb.generation = tcb.generation.wrapping_add(1);
@@ -361,8 +361,8 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     pub fn leave_half_open(&mut self) {
         if self.tcb.state == State::SynReceived && !self.tcb.flags.has(Flags::ACTIVE_OPEN) {
             self.shared.half_open -= 1;
-            if let Some(sources) = &mut self.shared.sources {
-                sources.complete(&self.tcb.tuple);
+            if let Some(sources) = &mut self.shared.per_source {
+                sources.establish(&self.tcb.tuple);
             }
         }
     }

@@ -135,7 +135,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         assert_eq!(mbufs_held, self.shared.mbufs_held.all, "packets that queues hold, and what was counted");
         assert_eq!(queued, self.shared.mbufs_held.queued, "packets that send queues hold, and what was counted");
         assert_eq!(half_open, self.shared.half_open, "half-open connections, and what was counted");
-        if let Some(sources) = &self.shared.sources {
+        if let Some(sources) = &self.shared.per_source {
             let accepted = |tcb: &&Tcb| !tcb.flags.has_any(Flags::VACANT | Flags::ACTIVE_OPEN);
             let all = self.tcbs.iter().enumerate().filter(|(slot, _)| !free.contains(&(*slot as u32)));
             let all = all.map(|(_, tcb)| tcb).filter(accepted).count();

@@ -28,11 +28,11 @@ mod timers;
 use crate::config::Config;
 use crate::congestion::{Builtin, CongestionControl};
 use crate::egress::Egress;
-use crate::engine::{Engine, Event, Head, IcmpError, News, Segments};
+use crate::engine::{Engine, Event, EventBatch, IcmpError, SegmentMeta, Segments};
 use crate::fast_paths::FastPath;
 use crate::rng;
-use crate::tcp::ephemeral_ports::Ports;
-use crate::tcp::per_source_limits::Sources;
+use crate::tcp::ephemeral_ports::EphemeralPorts;
+use crate::tcp::per_source_limits::PerSourceLimits;
 use crate::tcp::tuple::Tuple;
 use crate::tcp::wheel::Wheel;
 use connection::{Connection, MbufsHeld, Shared};
@@ -205,20 +205,20 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
         let shared = Shared {
             names: Names::of(worker),
             free: Vec::new(),
-            buffers: BufferPool::new(control.answers_marks()),
+            buffers: BufferPool::new(control.handles_ecn_echo()),
             rr: RrPool::new(),
             table: FlowTable::with_capacity(settings.connections),
             key: secrets.table_key(),
             time_wait: TimeWait::new(config.max_time_wait, secrets.table_key()),
             common_mss: settings.mss(true) - options::TIMESTAMP_LEN as u16,
             secrets,
-            ports: Ports::new(worker, workers, random.u64(..), &config.connect_from),
+            ports: EphemeralPorts::new(worker, workers, random.u64(..), &config.connect_from),
             wheel: Wheel::new(now),
             service_timers: HashMap::with_hasher(foldhash::fast::FixedState::default()),
             linger_deadlines: HashMap::with_hasher(foldhash::fast::FixedState::default()),
             connect_tokens: HashMap::with_hasher(foldhash::fast::FixedState::with_seed(random.u64(..))),
             half_open: 0,
-            sources: Sources::of(config, random.u64(..)),
+            per_source: PerSourceLimits::from_config(config, random.u64(..)),
             cookies_sent: None,
             mbufs_held: MbufsHeld::default(),
             window_held: VecDeque::new(),
@@ -226,7 +226,7 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
             sweep: Sweep::new(now),
             active: Vec::new(),
             tx_backlog: TxBacklog::default(),
-            news: News::default(),
+            news: EventBatch::default(),
             alloc_blocked: VecDeque::new(),
             now,
             milliseconds: milliseconds(now),
@@ -244,17 +244,17 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
         }
     }
 
-    fn segments(&mut self, burst: &mut Segments<N::Packet>, egress: &mut Egress<N>, now: Instant) {
+    fn rx_burst(&mut self, burst: &mut Segments<N::Packet>, egress: &mut Egress<N>, now: Instant) {
         self.process_burst(burst, egress, now);
     }
 
     #[inline]
-    fn takes_at_once(&self) -> bool {
+    fn processes_immediately(&self) -> bool {
         self.tcbs.len() <= CACHE_RESIDENT && self.shared.settings.fast_paths.has(FastPath::Immediate)
     }
 
     #[inline(always)]
-    fn take_at_once(&mut self, packet: N::Packet, head: &Head, egress: &mut Egress<N>, now: Instant) {
+    fn rx_segment(&mut self, packet: N::Packet, head: &SegmentMeta, egress: &mut Egress<N>, now: Instant) {
         let hash = head.tuple.hash_with(&self.shared.key);
         let slot = self.candidate(hash);
         if let Some(packet) = self.rr_receive(slot, head, packet, now) {
@@ -268,7 +268,7 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
         }
     }
 
-    fn neighbor_lost(&mut self, ip: IpAddr) {
+    fn neighbor_unreachable(&mut self, ip: IpAddr) {
         let connect_tokens: Vec<u32> = self.shared.connect_tokens.keys().copied().collect();
         for slot in connect_tokens {
             let mut connection = self.demoted(slot);
@@ -278,7 +278,7 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
         }
     }
 
-    fn address_lost(&mut self, ip: IpAddr) {
+    fn address_removed(&mut self, ip: IpAddr) {
         for slot in self.slots() {
             let mut connection = self.demoted(slot);
             let tcb = &*connection.tcb;
@@ -308,7 +308,7 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
         self.expire_timers(now);
     }
 
-    fn collect(&mut self, news: &mut News) {
+    fn take_events(&mut self, news: &mut EventBatch) {
         let shared = &mut self.shared;
         shared.rr.collect(&mut shared.news.readable);
         // All stay in the list for `flush`, which nearly all of them have something for.
@@ -415,18 +415,18 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
         summary.drop_for("TIME-WAIT ended early", self.shared.time_wait.ended_early());
     }
 
-    fn measure(&self, levels: &mut Levels) {
+    fn fill_levels(&self, levels: &mut Levels) {
         levels.connections = self.len() as u64;
         levels.half_open = Some(self.half_open() as u64);
         levels.time_wait = Some(self.time_wait() as u64);
         levels.packets_held = Some(self.shared.mbufs_held.all as u64);
     }
 
-    fn extent(&self) -> usize {
+    fn slot_count(&self) -> usize {
         self.tcbs.len()
     }
 
-    fn describe(&self, slot: usize) -> Option<ConnInfo> {
+    fn conn_info(&self, slot: usize) -> Option<ConnInfo> {
         self.conn_info(slot)
     }
 
@@ -494,7 +494,7 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
         }
     }
 
-    fn answer_at_once<W: FnOnce(&mut [u8])>(
+    fn try_answer<W: FnOnce(&mut [u8])>(
         &mut self,
         conn: ConnId,
         (request_len, len): (usize, usize),

@@ -1,7 +1,7 @@
 //! A worker's port as smoltcp sees one: at most one received packet, and packets sent through [`Egress`].
 
 use crate::checksum;
-use crate::drop_stats::Cause;
+use crate::drop_stats::DropCause;
 use crate::egress::{ETHERNET, Egress};
 use linerate_bypass::time::Instant;
 use linerate_bypass::{L4, Nic, Packet, TxOffload};
@@ -122,7 +122,7 @@ impl<N: Nic> phy::TxToken for Transmit<'_, N> {
         let mut packet = self.packet.or_else(|| self.egress.allocate());
         let Some(place) = packet.as_mut().and_then(|packet| packet.append(len)) else {
             // A reply that cannot go out: it is written somewhere all the same.
-            self.egress.drop_for(Cause::NoPacket);
+            self.egress.count_drop(DropCause::NoPacket);
             return f(&mut vec![0; len]);
         };
         let result = f(place);
@@ -131,7 +131,7 @@ impl<N: Nic> phy::TxToken for Transmit<'_, N> {
             self.egress.send_frame(packet);
         } else if packet.len() > self.egress.mtu_v6() && is_untold_v6(packet.data()) {
             // smoltcp goes by the port's MTU.
-            self.egress.drop_for(Cause::TooLong);
+            self.egress.count_drop(DropCause::TooLong);
         } else if let Some(destination) = finish(&mut packet, self.egress, self.sent) {
             self.egress.send_ip(packet, destination, self.now);
         }

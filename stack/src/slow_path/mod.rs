@@ -11,7 +11,7 @@ use crate::addresses::Addresses;
 use crate::arp_ndp::arp_announce::Presence;
 use crate::config::{Config, IpCidr};
 use crate::egress::Egress;
-use crate::ipv6::dad::Duplicate;
+use crate::ipv6::dad::DuplicateAddress;
 use crate::ipv6::{Outcome, Six};
 use crate::rng;
 use crate::slow_path::copy_pool::Copies;
@@ -32,7 +32,7 @@ const DATAGRAM_BYTES: usize = 256 << 10;
 
 /// An address that a DHCP server gave, and the router it named.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Lease {
+pub struct DhcpLease {
     /// Our address and the prefix of the link.
     pub address: IpCidr,
     /// The default gateway.
@@ -60,7 +60,7 @@ pub(crate) struct SlowPath {
     /// IPv6 on the link, on the worker that speaks for all. Apart, since it is seldom looked at.
     six: Option<Box<Six>>,
     /// One of them that another station has.
-    pub duplicate: Option<Duplicate>,
+    pub duplicate: Option<DuplicateAddress>,
     ethernet_deadline: Option<Instant>,
     ip_deadline: Option<Instant>,
     /// When there is something to do next, which every turn asks for: at once, after whatever happened here.
@@ -217,7 +217,7 @@ impl SlowPath {
     }
 
     /// Does what is due, and returns what DHCP came to (`Some(None)` is a lease that has run out), and IPv6.
-    pub fn tend<N: Nic>(&mut self, egress: &mut Egress<N>, now: Instant) -> (Option<Option<Lease>>, Outcome) {
+    pub fn tend<N: Nic>(&mut self, egress: &mut Egress<N>, now: Instant) -> (Option<Option<DhcpLease>>, Outcome) {
         self.presence.tend(egress, now);
         let lease = self.poll(egress, now);
         let outcome = match &mut self.six {
@@ -231,7 +231,7 @@ impl SlowPath {
     }
 
     /// Lets smoltcp's interfaces do what is due.
-    fn poll<N: Nic>(&mut self, egress: &mut Egress<N>, now: Instant) -> Option<Option<Lease>> {
+    fn poll<N: Nic>(&mut self, egress: &mut Egress<N>, now: Instant) -> Option<Option<DhcpLease>> {
         let at = smoltcp_time(now);
         if self.ip_deadline.is_some_and(|deadline| deadline <= now) {
             let mut device = Device::new(Medium::Ip, egress, now);
@@ -248,7 +248,7 @@ impl SlowPath {
             dhcpv4::Event::Configured(lease) => {
                 let address = IpCidr::new(lease.address.address().into(), lease.address.prefix_len());
                 let gateway = lease.router.map(IpAddr::from);
-                address.ok().map(|address| Some(Lease { address, gateway }))
+                address.ok().map(|address| Some(DhcpLease { address, gateway }))
             }
             dhcpv4::Event::Deconfigured => Some(None),
         }

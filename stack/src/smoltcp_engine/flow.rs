@@ -1,7 +1,7 @@
 //! One connection of the smoltcp engine: a socket in a set of its own, and what smoltcp does not tell.
 
 use super::reset_reply::{Control, Reply};
-use crate::engine::{Event, News};
+use crate::engine::{Event, EventBatch};
 use crate::slow_path::device::Sent;
 use crate::tcp::tuple::Tuple;
 use linerate_bypass::inspect::ConnState;
@@ -208,7 +208,7 @@ impl Flow {
     }
 
     /// Says what has happened since it was looked at last.
-    pub fn look(&mut self, conn: ConnId, news: &mut News) -> Fate {
+    pub fn look(&mut self, conn: ConnId, news: &mut EventBatch) -> Fate {
         let state = self.socket().state();
         let mut fate = Fate::Stays;
         match (self.phase, state) {

@@ -4,11 +4,11 @@ use super::SmoltcpEngine;
 use super::flow::Phase;
 use super::reset_reply::Reply;
 use super::time_wait::Answer;
-use crate::drop_stats::Cause;
+use crate::drop_stats::DropCause;
 use crate::egress::{ETHERNET, Egress};
-use crate::engine::Head;
+use crate::engine::SegmentMeta;
 use crate::slow_path::device::{Device, smoltcp_time};
-use crate::tcp::per_source_limits::Verdict;
+use crate::tcp::per_source_limits::SynVerdict;
 use crate::tcp::tuple::Tuple;
 use linerate_bypass::time::Instant;
 use linerate_bypass::{Nic, Packet, prefetch_whole};
@@ -37,8 +37,14 @@ impl SmoltcpEngine {
         }
     }
 
-    pub(super) fn segment<N: Nic>(&mut self, packet: N::Packet, head: Head, egress: &mut Egress<N>, now: Instant) {
-        let Head { tuple, tcp: header } = head;
+    pub(super) fn segment<N: Nic>(
+        &mut self,
+        packet: N::Packet,
+        head: SegmentMeta,
+        egress: &mut Egress<N>,
+        now: Instant,
+    ) {
+        let SegmentMeta { tuple, tcp_offset: header } = head;
         let mut scratch = std::mem::take(&mut self.scratch);
         let data = if packet.len() == packet.data().len() {
             packet.data()
@@ -89,7 +95,7 @@ impl SmoltcpEngine {
         now: Instant,
     ) -> Option<u32> {
         if egress.addresses().is_martian_peer(&tuple) {
-            egress.drop_for(Cause::BadSource);
+            egress.count_drop(DropCause::BadSource);
             return None;
         }
         match self.time_wait.answer(&tuple, tcp) {
@@ -104,7 +110,7 @@ impl SmoltcpEngine {
         let listens = self.listens(tuple.local());
         if listens && !begins && !tcp.ack() && !tcp.rst() {
             // RFC 9293 §3.10.7.2, fourth: discarded silently. A SYN+FIN begins no connection.
-            egress.drop_for(Cause::InvalidFlags);
+            egress.count_drop(DropCause::InvalidFlags);
             return None;
         }
         if !begins || !listens {
@@ -114,22 +120,22 @@ impl SmoltcpEngine {
             return None;
         }
         if self.half_open >= self.limits.half_open {
-            egress.drop_for(Cause::HalfOpenFull);
+            egress.count_drop(DropCause::HalfOpenFull);
             return None;
         }
-        let verdict = self.sources.as_ref().map_or(Verdict::Begins, |sources| sources.judge(&tuple));
-        if verdict != Verdict::Begins {
-            egress.drop_for(verdict.cause());
+        let verdict = self.sources.as_ref().map_or(SynVerdict::Accept, |sources| sources.check_syn(&tuple));
+        if verdict != SynVerdict::Accept {
+            egress.count_drop(verdict.cause());
             return None;
         }
         let Some(slot) = self.insert(tuple, Phase::HalfOpen) else {
-            egress.drop_for(Cause::TooMany);
+            egress.count_drop(DropCause::TooMany);
             return None;
         };
         // `remove` takes it off again.
         self.half_open += 1;
         if let Some(sources) = &mut self.sources {
-            sources.join(&tuple, true);
+            sources.add(&tuple, true);
         }
         let local = tuple.local();
         let timeout = self.limits.half_open_timeout;

@@ -19,12 +19,12 @@ mod output;
 
 use crate::config::Config;
 use crate::egress::Egress;
-use crate::engine::{Engine, Event, Head, IcmpError, News, Segments};
+use crate::engine::{Engine, Event, EventBatch, IcmpError, SegmentMeta, Segments};
 use crate::rng;
 use crate::slow_path::copy_pool::Copies;
 use crate::slow_path::device::{Device, smoltcp_time};
-use crate::tcp::ephemeral_ports::Ports;
-use crate::tcp::per_source_limits::Sources;
+use crate::tcp::ephemeral_ports::EphemeralPorts;
+use crate::tcp::per_source_limits::PerSourceLimits;
 use crate::tcp::tuple::Tuple;
 use crate::tcp::wheel::Wheel;
 use flow::{Fate, Flow, Phase};
@@ -55,17 +55,17 @@ pub struct SmoltcpEngine {
     /// Token 2 × slot is the flow's own timer, 2 × slot + 1 its service's.
     wheel: Wheel,
     fired: Vec<u32>,
-    ports: Ports,
+    ports: EphemeralPorts,
     listen: Vec<SocketAddr>,
     limits: Limits,
     half_open: usize,
     /// How many connections each source has, if that is limited.
-    sources: Option<Box<Sources>>,
+    sources: Option<Box<PerSourceLimits>>,
     /// The slots of a burst's flows.
     burst: Vec<u32>,
     touched: Vec<u32>,
     dirty: Vec<u32>,
-    news: News,
+    news: EventBatch,
     spare: Vec<(SocketSet<'static>, SocketHandle)>,
     /// A chain in one piece; a way from one socket's ring to another's.
     scratch: Vec<u8>,
@@ -129,7 +129,7 @@ impl SmoltcpEngine {
     fn leave_half_open(&mut self, tuple: &Tuple) {
         self.half_open -= 1;
         if let Some(sources) = &mut self.sources {
-            sources.complete(tuple);
+            sources.establish(tuple);
         }
     }
 
@@ -145,7 +145,7 @@ impl SmoltcpEngine {
         if flow.is_accepted
             && let Some(sources) = &mut self.sources
         {
-            sources.leave(&flow.tuple);
+            sources.remove(&flow.tuple);
         }
         if let (State::TimeWait, Some(sent)) = (flow.socket().state(), flow.sent) {
             self.time_wait.insert(flow.tuple, sent.next_sequence, sent.acknowledged, sent.window, now);
@@ -176,7 +176,7 @@ impl<N: Nic> Engine<N> for SmoltcpEngine {
             time_wait: TimeWait::new(random.u64(..)),
             wheel: Wheel::new(now),
             fired: Vec::new(),
-            ports: Ports::new(worker, workers, random.u64(..), &config.connect_from),
+            ports: EphemeralPorts::new(worker, workers, random.u64(..), &config.connect_from),
             listen: config.listen.clone(),
             limits: Limits {
                 connections: config.max_connections.min(ConnId::MAX_SLOTS),
@@ -187,11 +187,11 @@ impl<N: Nic> Engine<N> for SmoltcpEngine {
                 tx_buffer: config.tx_buffer.unwrap_or(BUFFER),
             },
             half_open: 0,
-            sources: Sources::of(config, random.u64(..)),
+            sources: PerSourceLimits::from_config(config, random.u64(..)),
             burst: Vec::new(),
             touched: Vec::new(),
             dirty: Vec::new(),
-            news: News::default(),
+            news: EventBatch::default(),
             spare: Vec::new(),
             scratch: Vec::new(),
             copies: Copies::new(),
@@ -200,14 +200,14 @@ impl<N: Nic> Engine<N> for SmoltcpEngine {
         }
     }
 
-    fn segments(&mut self, burst: &mut Segments<N::Packet>, egress: &mut Egress<N>, now: Instant) {
+    fn rx_burst(&mut self, burst: &mut Segments<N::Packet>, egress: &mut Egress<N>, now: Instant) {
         self.fetch_ahead(burst.heads().iter().map(|head| &head.tuple));
         for (packet, head) in burst.drain() {
             self.segment(packet, head, egress, now);
         }
     }
 
-    fn take_at_once(&mut self, packet: N::Packet, head: &Head, egress: &mut Egress<N>, now: Instant) {
+    fn rx_segment(&mut self, packet: N::Packet, head: &SegmentMeta, egress: &mut Egress<N>, now: Instant) {
         self.segment(packet, *head, egress, now);
     }
 
@@ -226,7 +226,7 @@ impl<N: Nic> Engine<N> for SmoltcpEngine {
         }
     }
 
-    fn neighbor_lost(&mut self, ip: IpAddr) {
+    fn neighbor_unreachable(&mut self, ip: IpAddr) {
         let connecting = self.slots.iter_mut().filter_map(|(slot, flow)| match flow.phase {
             Phase::Connecting(token) if flow.tuple.remote().ip() == ip => Some((slot, token)),
             _ => None,
@@ -236,7 +236,7 @@ impl<N: Nic> Engine<N> for SmoltcpEngine {
         }
     }
 
-    fn address_lost(&mut self, ip: IpAddr) {
+    fn address_removed(&mut self, ip: IpAddr) {
         let of_it = |(slot, flow): (u32, &mut Box<Flow>)| (flow.tuple.local().ip() == ip).then_some((slot, flow.phase));
         for (slot, phase) in self.slots.iter_mut().filter_map(of_it).collect::<Vec<_>>() {
             let Some(flow) = self.slots.get_mut(slot) else { continue };
@@ -265,7 +265,7 @@ impl<N: Nic> Engine<N> for SmoltcpEngine {
                 if flow.timer > now {
                     self.wheel.arm(token, flow.timer);
                 } else {
-                    self.news.due.push(self.slots.id(slot));
+                    self.news.timers.push(self.slots.id(slot));
                 }
             }
         }
@@ -273,7 +273,7 @@ impl<N: Nic> Engine<N> for SmoltcpEngine {
         self.time_wait.expire(now);
     }
 
-    fn collect(&mut self, news: &mut News) {
+    fn take_events(&mut self, news: &mut EventBatch) {
         let mut touched = std::mem::take(&mut self.touched);
         for slot in touched.drain(..) {
             let conn = self.slots.id(slot);
@@ -366,17 +366,17 @@ impl<N: Nic> Engine<N> for SmoltcpEngine {
         summary.copied_bytes += self.copied_bytes;
     }
 
-    fn measure(&self, levels: &mut Levels) {
+    fn fill_levels(&self, levels: &mut Levels) {
         levels.connections = self.slots.len() as u64;
         levels.half_open = Some(self.half_open as u64);
         levels.time_wait = Some(self.time_wait.len() as u64);
     }
 
-    fn extent(&self) -> usize {
-        self.slots.extent()
+    fn slot_count(&self) -> usize {
+        self.slots.slot_count()
     }
 
-    fn describe(&self, slot: usize) -> Option<ConnInfo> {
+    fn conn_info(&self, slot: usize) -> Option<ConnInfo> {
         let flow = self.slots.get(slot as u32)?;
         let socket = flow.socket();
         let (local, remote) = flow.addresses();

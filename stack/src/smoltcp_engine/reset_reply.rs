@@ -1,6 +1,6 @@
 //! Segments that belong to no connection's state: a reset, or the acknowledgement out of TIME-WAIT.
 
-use crate::drop_stats::Cause;
+use crate::drop_stats::DropCause;
 use crate::egress::Egress;
 use crate::tcp::tuple::Tuple;
 use linerate_bypass::time::Instant;
@@ -69,7 +69,7 @@ impl Reply {
         let ip = IpRepr::new(source, destination, IpProtocol::Tcp, tcp.buffer_len(), HOP_LIMIT);
         let mut packet = egress.allocate();
         let place = packet.as_mut().and_then(|packet| packet.append(ip.buffer_len()));
-        let Some(place) = place else { return egress.drop_for(Cause::NoPacket) };
+        let Some(place) = place else { return egress.count_drop(DropCause::NoPacket) };
         let checksums = ChecksumCapabilities::default();
         ip.emit(&mut *place, &checksums);
         let mut segment = TcpPacket::new_unchecked(&mut place[ip.header_len()..]);

@@ -26,7 +26,7 @@ impl<T> Slots<T> {
     }
 
     /// Slots that values are in or have been in.
-    pub fn extent(&self) -> usize {
+    pub fn slot_count(&self) -> usize {
         self.slots.len()
     }
 

@@ -11,7 +11,7 @@ use std::ops::RangeInclusive;
 const RANGE: RangeInclusive<u16> = 1024..=65535;
 
 /// Chooses addresses and ports of ours such that the answers reach the worker that connects.
-pub(crate) struct Ports {
+pub(crate) struct EphemeralPorts {
     worker: usize,
     workers: usize,
     next: u16,
@@ -22,11 +22,11 @@ pub(crate) struct Ports {
     exhausted: Option<(SocketAddr, Instant)>,
 }
 
-impl Ports {
+impl EphemeralPorts {
     /// For connections from the addresses `from`, if there are any.
     pub fn new(worker: usize, workers: usize, random: u64, from: &[IpAddr]) -> Self {
         let next = RANGE.start() + (random % RANGE.len() as u64) as u16;
-        Ports { worker, workers, next, from: from.to_vec(), turn: 0, exhausted: None }
+        EphemeralPorts { worker, workers, next, from: from.to_vec(), turn: 0, exhausted: None }
     }
 
     /// The connection from a free port of ours to `remote`; `None` when all of all addresses that it can be from are `taken`, or there
@@ -100,7 +100,7 @@ mod tests {
         let remote = "10.0.0.2:7".parse().unwrap();
         let mut chosen = HashSet::new();
         for worker in 0..2 {
-            let mut ports = Ports::new(worker, 2, 12345, &[]);
+            let mut ports = EphemeralPorts::new(worker, 2, 12345, &[]);
             let mut taken = HashSet::new();
             while let Some(tuple) = ports.choose(&addresses(), remote, NOW, |tuple| taken.contains(&tuple.local())) {
                 assert_eq!(owner(toeplitz(&tuple), 2), worker);
@@ -114,9 +114,9 @@ mod tests {
     #[test]
     fn the_addresses_to_connect_from_take_turns_and_one_whose_ports_are_taken_is_passed_over() {
         let from = ["10.0.0.3", "10.0.0.4", "fd00::1", "10.0.0.9"].map(|ip| ip.parse().unwrap());
-        let mut ports = Ports::new(0, 1, 12345, &from);
+        let mut ports = EphemeralPorts::new(0, 1, 12345, &from);
         let remote = "10.0.0.2:7".parse().unwrap();
-        let local = |ports: &mut Ports, taken: &dyn Fn(IpAddr) -> bool| {
+        let local = |ports: &mut EphemeralPorts, taken: &dyn Fn(IpAddr) -> bool| {
             let chosen = ports.choose(&addresses(), remote, NOW, |tuple| taken(tuple.local().ip()));
             chosen.map(|tuple| tuple.local().ip().to_string())
         };
@@ -127,17 +127,17 @@ mod tests {
         (0..3).for_each(|_| assert_eq!(local(&mut ports, &of_three).unwrap(), "10.0.0.4"));
         assert_eq!(local(&mut ports, &|_| true), None);
         // Of the other family nothing was asked for here.
-        let mut ports = Ports::new(0, 1, 12345, &from[..2]);
+        let mut ports = EphemeralPorts::new(0, 1, 12345, &from[..2]);
         let six = ports.choose(&addresses(), "[fd00::2]:7".parse().unwrap(), NOW, |_| false);
         assert_eq!(six.map(|tuple| tuple.local().ip()), Some(from[2]));
         // An address that is not ours yet is not replaced by another.
-        let mut ports = Ports::new(0, 1, 12345, &from[3..]);
+        let mut ports = EphemeralPorts::new(0, 1, 12345, &from[3..]);
         assert_eq!(local(&mut ports, &|_| false), None);
     }
 
     #[test]
     fn search_in_vain_is_made_once_for_a_peer_at_a_time() {
-        let mut ports = Ports::new(0, 1, 12345, &[]);
+        let mut ports = EphemeralPorts::new(0, 1, 12345, &[]);
         let tried = Cell::new(0);
         let all_taken = |_: &Tuple| {
             tried.set(tried.get() + 1);

@@ -3,7 +3,7 @@
 //! A source is an IPv4 address, or the /64 of an IPv6 address, which is what one customer or one host has of them (RFC 6177
 //! §2, RFC 7934 §5.1). It has an entry while it has a connection, so there are never more entries than connections.
 
-use crate::drop_stats::Cause;
+use crate::drop_stats::DropCause;
 use crate::tcp::tuple::Tuple;
 use hashbrown::HashMap;
 use hashbrown::hash_map::Entry;
@@ -20,22 +20,22 @@ pub(crate) struct Limits {
 
 /// What becomes of a SYN.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum SynVerdict {
     /// It may begin a connection.
-    Begins,
+    Accept,
     /// Nothing may be kept of it: whoever sent it may have said that it was another. A connection may come of it all the same, by a
     /// SYN cookie.
-    Unkept,
+    Cookie,
     /// The source has all the connections that it may have.
-    Refused,
+    Drop,
 }
 
-impl Verdict {
+impl SynVerdict {
     /// What a SYN is counted under that does not begin a connection.
-    pub fn cause(self) -> Cause {
+    pub fn cause(self) -> DropCause {
         match self {
-            Verdict::Refused => Cause::TooManyPerSource,
-            Verdict::Begins | Verdict::Unkept => Cause::HalfOpenPerSource,
+            SynVerdict::Drop => DropCause::TooManyPerSource,
+            SynVerdict::Accept | SynVerdict::Cookie => DropCause::HalfOpenPerSource,
         }
     }
 }
@@ -68,59 +68,59 @@ struct Counts {
 }
 
 /// The sources that have connections.
-pub(crate) struct Sources {
+pub(crate) struct PerSourceLimits {
     limits: Limits,
     counts: HashMap<Source, Counts, foldhash::fast::FixedState>,
 }
 
-impl Sources {
+impl PerSourceLimits {
     /// None yet, in a table whose hash is keyed by `seed`.
     pub fn new(limits: Limits, seed: u64) -> Self {
-        Sources { limits, counts: HashMap::with_hasher(foldhash::fast::FixedState::with_seed(seed)) }
+        PerSourceLimits { limits, counts: HashMap::with_hasher(foldhash::fast::FixedState::with_seed(seed)) }
     }
 
     /// With the limits of `config`, if it has any.
-    pub fn of(config: &crate::Config, seed: u64) -> Option<Box<Self>> {
+    pub fn from_config(config: &crate::Config, seed: u64) -> Option<Box<Self>> {
         let (half_open, connections) = (config.max_half_open_per_source, config.max_connections_per_source);
         let limits =
             Limits { half_open: half_open.unwrap_or(usize::MAX), connections: connections.unwrap_or(usize::MAX) };
-        (half_open.is_some() || connections.is_some()).then(|| Box::new(Sources::new(limits, seed)))
+        (half_open.is_some() || connections.is_some()).then(|| Box::new(PerSourceLimits::new(limits, seed)))
     }
 
     /// What becomes of a SYN on `tuple`.
-    pub fn judge(&self, tuple: &Tuple) -> Verdict {
+    pub fn check_syn(&self, tuple: &Tuple) -> SynVerdict {
         let Counts { half_open, all } = self.counts.get(&Source::of(tuple)).copied().unwrap_or_default();
         let Limits { half_open: most_half_open, connections: most } = self.limits;
         if (all - half_open) as usize >= most {
-            Verdict::Refused
+            SynVerdict::Drop
         } else if half_open as usize >= most_half_open || all as usize >= most {
-            Verdict::Unkept
+            SynVerdict::Cookie
         } else {
-            Verdict::Begins
+            SynVerdict::Accept
         }
     }
 
     /// Whether the peer of `tuple` has as many connections as it may have, half-open ones not counted.
-    pub fn has_all(&self, tuple: &Tuple) -> bool {
-        self.judge(tuple) == Verdict::Refused
+    pub fn is_full(&self, tuple: &Tuple) -> bool {
+        self.check_syn(tuple) == SynVerdict::Drop
     }
 
     /// The peer of `tuple` has one more connection, which is half-open or not.
-    pub fn join(&mut self, tuple: &Tuple, is_half_open: bool) {
+    pub fn add(&mut self, tuple: &Tuple, is_half_open: bool) {
         let counts = self.counts.entry(Source::of(tuple)).or_default();
         counts.all += 1;
         counts.half_open += u32::from(is_half_open);
     }
 
     /// One that was is no longer half-open.
-    pub fn complete(&mut self, tuple: &Tuple) {
+    pub fn establish(&mut self, tuple: &Tuple) {
         if let Some(counts) = self.counts.get_mut(&Source::of(tuple)) {
             counts.half_open -= 1;
         }
     }
 
     /// One that was not half-open is gone.
-    pub fn leave(&mut self, tuple: &Tuple) {
+    pub fn remove(&mut self, tuple: &Tuple) {
         if let Entry::Occupied(mut entry) = self.counts.entry(Source::of(tuple)) {
             let counts = entry.get_mut();
             counts.all -= 1;
@@ -157,8 +157,8 @@ mod tests {
         Tuple::new(if remote.is_ipv4() { "10.0.0.1:7" } else { "[fd00::1]:7" }.parse().unwrap(), remote)
     }
 
-    fn sources(half_open: usize, connections: usize) -> Sources {
-        Sources::new(Limits { half_open, connections }, 1)
+    fn sources(half_open: usize, connections: usize) -> PerSourceLimits {
+        PerSourceLimits::new(Limits { half_open, connections }, 1)
     }
 
     #[test]
@@ -180,19 +180,19 @@ mod tests {
         let (one, other) = (tuple("10.0.0.2:1"), tuple("10.0.0.3:1"));
         let mut sources = sources(2, 4);
         for _ in 0..2 {
-            assert_eq!(sources.judge(&one), Verdict::Begins);
-            sources.join(&one, true);
+            assert_eq!(sources.check_syn(&one), SynVerdict::Accept);
+            sources.add(&one, true);
         }
-        assert_eq!((sources.judge(&one), sources.judge(&other)), (Verdict::Unkept, Verdict::Begins));
+        assert_eq!((sources.check_syn(&one), sources.check_syn(&other)), (SynVerdict::Cookie, SynVerdict::Accept));
         // By cookies.
-        (0..2).for_each(|_| sources.join(&one, false));
-        sources.complete(&one);
-        assert_eq!(sources.judge(&one), Verdict::Unkept);
-        sources.complete(&one);
-        assert_eq!((sources.judge(&one), sources.judge(&other)), (Verdict::Refused, Verdict::Begins));
-        sources.leave(&one);
-        assert_eq!(sources.judge(&one), Verdict::Begins);
-        (0..3).for_each(|_| sources.leave(&one));
+        (0..2).for_each(|_| sources.add(&one, false));
+        sources.establish(&one);
+        assert_eq!(sources.check_syn(&one), SynVerdict::Cookie);
+        sources.establish(&one);
+        assert_eq!((sources.check_syn(&one), sources.check_syn(&other)), (SynVerdict::Drop, SynVerdict::Accept));
+        sources.remove(&one);
+        assert_eq!(sources.check_syn(&one), SynVerdict::Accept);
+        (0..3).for_each(|_| sources.remove(&one));
         assert_eq!(sources.totals(), (0, 0, 0));
     }
 
@@ -219,21 +219,21 @@ mod tests {
                 let tuple = tuple(&format!("10.0.0.{peer}:1"));
                 let [half_open, open] = &mut has[usize::from(peer)];
                 match step {
-                    0 if sources.judge(&tuple) == Verdict::Begins => {
-                        sources.join(&tuple, true);
+                    0 if sources.check_syn(&tuple) == SynVerdict::Accept => {
+                        sources.add(&tuple, true);
                         *half_open += 1;
                     }
-                    1 if !sources.has_all(&tuple) => {
-                        sources.join(&tuple, false);
+                    1 if !sources.is_full(&tuple) => {
+                        sources.add(&tuple, false);
                         *open += 1;
                     }
                     2 if *half_open > 0 => {
-                        sources.complete(&tuple);
+                        sources.establish(&tuple);
                         *half_open -= 1;
                         *open += 1;
                     }
                     3 if *open > 0 => {
-                        sources.leave(&tuple);
+                        sources.remove(&tuple);
                         *open -= 1;
                     }
                     _ => {}

@@ -25,9 +25,9 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
         if egress.next_deadline().is_some_and(|at| at <= now) {
             egress.tend(now);
             for ip in egress.take_lost() {
-                engine.neighbor_lost(ip);
+                engine.neighbor_unreachable(ip);
                 if let Some(six) = slow.six() {
-                    six.neighbor_lost(ip, now);
+                    six.neighbor_unreachable(ip, now);
                 }
                 self.ingress.tell_lost(ip);
             }
@@ -48,9 +48,9 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
     fn scan_connections(&mut self) {
         let Core { engine, egress, .. } = &mut self.core;
         let Some(from) = egress.neighbor_scan() else { return };
-        let extent = engine.extent();
+        let extent = engine.slot_count();
         let to = extent.min(from + SLOTS_PER_TURN);
-        for conn in (from..to).filter_map(|slot| engine.describe(slot)) {
+        for conn in (from..to).filter_map(|slot| engine.conn_info(slot)) {
             // Half-open connections cost their senders nothing, and those that are over are not sent to.
             if !matches!(conn.state, ConnState::SynReceived | ConnState::TimeWait | ConnState::Closed) {
                 egress.mark_in_use(conn.remote.ip());

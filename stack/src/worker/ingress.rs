@@ -2,19 +2,19 @@
 
 use crate::arp_ndp::Message;
 use crate::arp_ndp::neighbors::Resolving;
-use crate::arp_ndp::receive::{self, Heard, Learnt};
+use crate::arp_ndp::receive::{self, Heard, NeighborInfo};
 use crate::config::Config;
 use crate::demux::demux_fast::Shortcut;
 use crate::demux::steering::{owner, toeplitz};
 use crate::demux::vlan::{self, VlanId};
 use crate::demux::{Host, Kind, Tcp};
-use crate::drop_stats::Cause;
+use crate::drop_stats::DropCause;
 use crate::egress::{ETHERNET, Egress};
-use crate::engine::{Engine, Head, Segments};
+use crate::engine::{Engine, SegmentMeta, Segments};
 use crate::fast_paths::{FastPath, FastPaths};
 use crate::ipv6::Network;
 use crate::rng;
-use crate::slow_path::{Lease, SlowPath};
+use crate::slow_path::{DhcpLease, SlowPath};
 use crate::tcp::tuple::Tuple;
 use crate::worker::inter_worker::Mail;
 use linerate_bypass::mailbox::Sender;
@@ -97,9 +97,9 @@ impl<P: Packet> Ingress<P> {
         now: Instant,
     ) {
         if !self.burst.is_empty() {
-            engine.segments(&mut self.burst, egress, now);
+            engine.rx_burst(&mut self.burst, egress, now);
         }
-        self.at_once = engine.takes_at_once();
+        self.at_once = engine.processes_immediately();
     }
 
     /// Drops those of `received` that are not of the VLAN `vlan`, and takes the tags off the others.
@@ -108,7 +108,7 @@ impl<P: Packet> Ingress<P> {
         received.retain_mut(|frame| match vlan::take_tag(frame, Some(vlan)) {
             Ok(()) => true,
             Err(cause) => {
-                egress.drop_for(cause);
+                egress.count_drop(cause);
                 false
             }
         });
@@ -203,11 +203,11 @@ impl<P: Packet> Ingress<P> {
         let Tcp { tuple, start, end } = tcp;
         let padding = frame.len() - end;
         if padding > 0 && !frame.trim(padding) {
-            return egress.drop_for(Cause::Truncated);
+            return egress.count_drop(DropCause::Truncated);
         }
-        let head = Head { tuple, tcp: start };
+        let head = SegmentMeta { tuple, tcp_offset: start };
         if self.at_once {
-            engine.take_at_once(frame, &head, egress, now);
+            engine.rx_segment(frame, &head, egress, now);
         } else {
             self.burst.push(frame, head);
         }
@@ -229,11 +229,11 @@ impl<P: Packet> Ingress<P> {
         if vlan::is_tagged(&frame)
             && let Err(cause) = vlan::take_tag(&mut frame, None)
         {
-            return egress.drop_for(cause);
+            return egress.count_drop(cause);
         }
         let kind = match self.host(egress).classify(&frame) {
             Ok(kind) => kind,
-            Err(cause) => return egress.drop_for(cause),
+            Err(cause) => return egress.count_drop(cause),
         };
         let home = match kind {
             _ if passed_on || self.others.len() == 1 => self.worker,
@@ -255,7 +255,7 @@ impl<P: Packet> Ingress<P> {
             Kind::IcmpError { tuple, sequence, error } => engine.icmp_error(tuple, sequence, error),
             Kind::Udp(udp) if slow.direct.listens(&udp.local) => {
                 if self.datagrams.len() >= DATAGRAMS {
-                    return egress.drop_for(Cause::DatagramQueue);
+                    return egress.count_drop(DropCause::DatagramQueue);
                 }
                 let datagram = slow.direct.receive(frame, &udp, egress);
                 self.datagrams.push_back(datagram);
@@ -269,7 +269,7 @@ impl<P: Packet> Ingress<P> {
     }
 
     /// Tells the other workers what DHCP came to.
-    pub fn tell_lease(&self, lease: Option<Lease>) {
+    pub fn tell_lease(&self, lease: Option<DhcpLease>) {
         self.tell(|| Mail::Lease(lease));
     }
 
@@ -337,7 +337,7 @@ impl<P: Packet> Ingress<P> {
         };
         let heard = match kind {
             Kind::Arp => receive::hear_arp(data, egress.addresses(), egress.mac()).unwrap_or_else(|cause| {
-                egress.drop_for(cause);
+                egress.count_drop(cause);
                 Heard::Dropped
             }),
             Kind::Ndp => {
@@ -361,11 +361,11 @@ impl<P: Packet> Ingress<P> {
         };
         match heard {
             Heard::Nothing | Heard::Ourselves | Heard::Dropped => {}
-            Heard::Neighbor(Learnt { ip, mac, new }) => {
+            Heard::Neighbor(NeighborInfo { ip, mac, new }) => {
                 egress.learn(ip, mac, new, now);
                 if self.others.len() > 1 && egress.can_be_neighbor(ip, mac) && self.resolving.forwards(ip, now) {
                     // A full mailbox costs the other a question of its own.
-                    self.tell_all(|| Mail::Neighbor(Learnt { ip, mac, new }));
+                    self.tell_all(|| Mail::Neighbor(NeighborInfo { ip, mac, new }));
                 }
             }
             Heard::Claim(ip, mac) => slow.presence().claimed(ip, mac, egress, now),
@@ -381,7 +381,7 @@ impl<P: Packet> Ingress<P> {
             slow.ip_packet(&data[ETHERNET..], egress, &mut self.datagrams, now);
             while self.datagrams.len() > DATAGRAMS {
                 self.datagrams.pop_back();
-                egress.drop_for(Cause::DatagramQueue);
+                egress.count_drop(DropCause::DatagramQueue);
             }
         } else if !is_answered {
             slow.ethernet_frame(data, egress, now);
@@ -403,7 +403,7 @@ impl<P: Packet> Ingress<P> {
 
     fn leave_at<N: Nic<Packet = P>>(&self, frame: P, home: usize, egress: &mut Egress<N>) {
         if self.others[home].send(Mail::Frame(frame)).is_err() {
-            egress.drop_for(Cause::MailboxFull);
+            egress.count_drop(DropCause::MailboxFull);
         }
     }
 

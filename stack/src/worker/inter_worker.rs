@@ -1,8 +1,8 @@
 //! What crosses between the workers of one port, and to them from other threads: all through mailboxes.
 
-use crate::arp_ndp::receive::Learnt;
+use crate::arp_ndp::receive::NeighborInfo;
 use crate::ipv6::Network;
-use crate::slow_path::Lease;
+use crate::slow_path::DhcpLease;
 use linerate_bypass::mailbox::{Receiver, Sender, mailbox};
 use linerate_bypass::{Letter, Postbox};
 use std::net::IpAddr;
@@ -17,11 +17,11 @@ pub(crate) enum Mail<P> {
     /// A frame for a flow that the other owns.
     Frame(P),
     /// What ARP or NDP taught.
-    Neighbor(Learnt),
+    Neighbor(NeighborInfo),
     /// The sender is asking the link for this neighbour; the answer may arrive at the receiver.
     Resolving(IpAddr),
     /// What DHCP came to.
-    Lease(Option<Lease>),
+    Lease(Option<DhcpLease>),
     /// The IPv6 addresses that were tried are ours.
     Verified,
     /// What routers have advertised. Apart, so that frames do not lie in letters of its size.
@@ -32,7 +32,7 @@ pub(crate) enum Mail<P> {
 
 /// One worker's mailboxes: the way in, and the ways to all the others. `P` is the port's packet, `M` the service's
 /// message.
-pub struct Crossing<P, M> {
+pub struct Mailboxes<P, M> {
     pub(crate) worker: usize,
     pub(crate) inbox: Receiver<Mail<P>>,
     pub(crate) others: Vec<Sender<Mail<P>>>,
@@ -40,14 +40,14 @@ pub struct Crossing<P, M> {
     pub(crate) postbox: Postbox<M>,
 }
 
-impl<P: Send, M: Send> Crossing<P, M> {
-    /// The crossings of `workers` workers, in the order of their numbers.
-    pub fn between(workers: usize) -> Vec<Self> {
+impl<P: Send, M: Send> Mailboxes<P, M> {
+    /// The mailboxes of `workers` workers, in the order of their numbers.
+    pub fn for_workers(workers: usize) -> Vec<Self> {
         let (others, inboxes): (Vec<_>, Vec<_>) = (0..workers).map(|_| mailbox(MAIL)).unzip();
         let (senders, messages): (Vec<_>, Vec<_>) = (0..workers).map(|_| mailbox(MESSAGES)).unzip();
         let postbox = Postbox::new(senders);
         let ends = inboxes.into_iter().zip(messages).enumerate();
-        ends.map(|(worker, (inbox, messages))| Crossing {
+        ends.map(|(worker, (inbox, messages))| Mailboxes {
             worker,
             inbox,
             others: others.clone(),

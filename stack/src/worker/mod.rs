@@ -8,14 +8,14 @@ mod transport;
 
 use crate::config::{Config, Idle};
 use crate::egress::{ETHERNET, Egress};
-use crate::engine::{Engine, Event, News};
+use crate::engine::{Engine, Event, EventBatch};
 use crate::ipv6::Six;
-use crate::ipv6::dad::{Dad, Duplicate};
+use crate::ipv6::dad::{Dad, DuplicateAddress};
 use crate::native::NativeEngine;
 use crate::rng;
 use crate::slow_path::SlowPath;
 use crate::worker::ingress::Ingress;
-use crate::worker::inter_worker::{Crossing, Mail};
+use crate::worker::inter_worker::{Mail, Mailboxes};
 use linerate_bypass::inspect::{ConnInfo, Inspect, Levels, Shortages, Snapshot};
 use linerate_bypass::mailbox::Receiver;
 use linerate_bypass::time::{Clock, Duration, Instant};
@@ -60,7 +60,7 @@ pub struct Worker<N: Nic, S: Service, E: Engine<N> = NativeEngine<<N as Nic>::Pa
     turns: u64,
     busy_turns: u64,
     bursts: u64,
-    news: News,
+    news: EventBatch,
     /// The link's state when it was last looked at.
     link_up: Option<bool>,
     link_checked: Instant,
@@ -73,12 +73,12 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
     /// A worker on `nic`; `service` makes its service. `now` is the clock's time that the first turn will not precede.
     pub fn new(
         config: &Config,
-        crossing: Crossing<N::Packet, S::Message>,
+        mailboxes: Mailboxes<N::Packet, S::Message>,
         nic: N,
         service: impl FnOnce(Seat<S::Message>) -> S,
         now: Instant,
     ) -> Self {
-        let (worker, workers) = (crossing.worker, crossing.workers());
+        let (worker, workers) = (mailboxes.worker, mailboxes.workers());
         let capabilities = nic.capabilities();
         let port_mtu = usize::from(capabilities.mtu).min(capabilities.data_room - ETHERNET);
         let mtu = config.mtu.map_or(port_mtu, |mtu| port_mtu.min(mtu.into()));
@@ -97,7 +97,7 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
         if let Some(six) = Six::new(config, &first, dad, &egress, now).filter(|_| worker == 0) {
             slow.set_six(six);
         }
-        let mut ingress = Ingress::new(worker, crossing.others, config);
+        let mut ingress = Ingress::new(worker, mailboxes.others, config);
         ingress.tries_addresses = !is_verified;
         Worker {
             core: Core {
@@ -113,18 +113,18 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
                 silenced: Silenced::default(),
             },
             ingress,
-            service: service(Seat { worker, workers, postbox: crossing.postbox }),
+            service: service(Seat { worker, workers, postbox: mailboxes.postbox }),
             states: Vec::new(),
             config: config.clone(),
-            inbox: crossing.inbox,
-            messages: crossing.messages,
+            inbox: mailboxes.inbox,
+            messages: mailboxes.messages,
             started: false,
             poll_at: None,
             received: Vec::with_capacity(BURST),
             turns: 0,
             busy_turns: 0,
             bursts: 0,
-            news: News::default(),
+            news: EventBatch::default(),
             link_up: None,
             link_checked: now,
             stuck_since: None,
@@ -181,7 +181,7 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
     }
 
     /// An IPv6 address of ours that another station on the link was found to have, before it was used. It never will be.
-    pub fn duplicate(&self) -> Option<Duplicate> {
+    pub fn duplicate(&self) -> Option<DuplicateAddress> {
         self.core.slow.duplicate
     }
 
@@ -208,7 +208,7 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
     /// to drain, it tells how many connections it has left. `ready` is called once the service has been started.
     ///
     /// A [duplicate](Self::duplicate) address of ours ends it, too, with an error.
-    pub fn run(mut self, clock: &Clock, stop: &Stop, ready: impl FnOnce()) -> Result<(S, Summary), Duplicate> {
+    pub fn run(mut self, clock: &Clock, stop: &Stop, ready: impl FnOnce()) -> Result<(S, Summary), DuplicateAddress> {
         let mut ready = Some(ready);
         let mut drain = Drain::default();
         let mut idle_turns = 0;
@@ -337,7 +337,7 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
                 Mail::Lease(lease) => self.core.take_lease(&self.config, lease),
                 Mail::Verified => self.verified(),
                 Mail::Network(network) => self.core.take_network(&self.config, *network),
-                Mail::NeighborLost(ip) => _ = slow.six().map(|six| six.neighbor_lost(ip, now)),
+                Mail::NeighborLost(ip) => _ = slow.six().map(|six| six.neighbor_unreachable(ip, now)),
             }
         }
         while read < MAIL_PER_TURN {
@@ -363,7 +363,7 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
     fn deliver(&mut self) -> usize {
         let mut delivered = if self.ingress.datagrams.is_empty() { 0 } else { self.deliver_datagrams() };
         for _ in 0..ROUNDS {
-            self.core.engine.collect(&mut self.news);
+            self.core.engine.take_events(&mut self.news);
             let news = self.news.len();
             delivered += news;
             if news > 0 {
@@ -444,7 +444,7 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
                 Event::Writable(_) | Event::PeerClosed(_) | Event::Closed(..) => {}
             }
         }
-        for &conn in &news.due {
+        for &conn in &news.timers {
             if net.keeps_timer(conn)
                 && let Some(Some(state)) = states.get_mut(conn.slot())
             {
@@ -472,7 +472,7 @@ impl<N: Nic, S: Service, E: Engine<N>> Inspect for Worker<N, S, E> {
             pool_share: Some(egress.capabilities().pool as u64),
             ..Levels::default()
         };
-        engine.measure(&mut levels);
+        engine.fill_levels(&mut levels);
         let port = egress.nic().stats();
         let shortages = Some(Shortages { tx_full: port.tx_full, pool_empty: port.pool_empty });
         let (requests, slow_requests) = (self.service.requests(), self.service.slow_requests());
@@ -480,10 +480,10 @@ impl<N: Nic, S: Service, E: Engine<N>> Inspect for Worker<N, S, E> {
     }
 
     fn slots(&self) -> usize {
-        self.core.engine.extent()
+        self.core.engine.slot_count()
     }
 
     fn connection(&self, slot: usize) -> Option<ConnInfo> {
-        self.core.engine.describe(slot)
+        self.core.engine.conn_info(slot)
     }
 }

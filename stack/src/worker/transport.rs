@@ -2,11 +2,11 @@
 
 use crate::addresses::Addresses;
 use crate::config::{Config, IpCidr};
-use crate::drop_stats::Cause;
+use crate::drop_stats::DropCause;
 use crate::egress::Egress;
 use crate::engine::Engine;
 use crate::ipv6::Network;
-use crate::slow_path::{Lease, SlowPath};
+use crate::slow_path::{DhcpLease, SlowPath};
 use crate::udp::Outcome;
 use hashbrown::{HashMap, HashSet};
 use linerate_bypass::inspect::ConnState;
@@ -22,7 +22,7 @@ pub(super) struct Core<N: Nic, E> {
     pub egress: Egress<N>,
     pub slow: SlowPath,
     /// What DHCP came to.
-    pub lease: Option<Lease>,
+    pub lease: Option<DhcpLease>,
     /// What routers have advertised.
     pub network: Option<Network>,
     /// Our IPv6 addresses are known to be nobody else's.
@@ -74,7 +74,7 @@ impl Silenced {
 /// The addresses that may be used with this lease and on this network, those of IPv6 only when they have been verified.
 pub(super) fn addresses_of(
     config: &Config,
-    lease: Option<Lease>,
+    lease: Option<DhcpLease>,
     network: Option<&Network>,
     is_verified: bool,
     mac: MacAddr,
@@ -92,9 +92,9 @@ pub(super) fn addresses_of(
 
 impl<N: Nic, E: Engine<N>> Core<N, E> {
     /// Goes by what DHCP says from now on.
-    pub fn take_lease(&mut self, config: &Config, lease: Option<Lease>) {
+    pub fn take_lease(&mut self, config: &Config, lease: Option<DhcpLease>) {
         match lease {
-            Some(Lease { address, .. }) if self.worker == 0 => tracing::info!("DHCP: {address}"),
+            Some(DhcpLease { address, .. }) if self.worker == 0 => tracing::info!("DHCP: {address}"),
             None if self.worker == 0 => tracing::warn!("DHCP: no address"),
             _ => {}
         }
@@ -120,7 +120,7 @@ impl<N: Nic, E: Engine<N>> Core<N, E> {
         let addresses = addresses_of(config, self.lease, self.network.as_ref(), self.is_verified, self.egress.mac());
         let lost = |cidr: &&IpCidr| !addresses.is_ours(cidr.address());
         for lost in self.egress.addresses().own().iter().filter(lost) {
-            self.engine.address_lost(lost.address());
+            self.engine.address_removed(lost.address());
         }
         self.slow.set_addresses(&addresses, self.now);
         self.egress.set_addresses(addresses);
@@ -148,7 +148,7 @@ impl<N: Nic, E: Engine<N>> Core<N, E> {
             None => !self.silenced.rearmed.contains(&conn),
             Some(None) => false,
             Some(Some(linger)) => {
-                let state = self.engine.describe(conn.slot()).map(|info| info.state);
+                let state = self.engine.conn_info(conn.slot()).map(|info| info.state);
                 let is_delivered =
                     !matches!(state, Some(ConnState::FinWait1 | ConnState::Closing | ConnState::LastAck));
                 match linger.extend(self.now, is_delivered) {
@@ -211,7 +211,7 @@ impl<N: Nic, E: Engine<N>> Transport for Core<N, E> {
     }
 
     fn answer(&mut self, conn: ConnId, request: usize, len: usize, write: impl FnOnce(&mut [u8])) -> bool {
-        match self.engine.answer_at_once(conn, (request, len), write, &mut self.egress, self.now) {
+        match self.engine.try_answer(conn, (request, len), write, &mut self.egress, self.now) {
             Ok(()) => true,
             Err(write) => answer_in_steps(self, conn, request, len, write),
         }
@@ -270,6 +270,6 @@ impl<N: Nic, E: Engine<N>> Transport for Core<N, E> {
     }
 
     fn drop_datagram(&mut self, _: Datagram) {
-        self.egress.drop_for(Cause::NoPacket);
+        self.egress.count_drop(DropCause::NoPacket);
     }
 }

@@ -8,7 +8,7 @@ use crate::wire::Wire;
 use linerate_bypass::memory::{End, Frame, Link, MemoryNic, MemoryPacket};
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{Nic, Summary};
-use linerate_stack::{Crossing, Engine, NativeEngine, SmoltcpEngine, Worker};
+use linerate_stack::{Engine, Mailboxes, NativeEngine, SmoltcpEngine, Worker};
 use std::cell::RefCell;
 use std::rc::Rc;
 
@@ -158,11 +158,11 @@ fn start(
         ledger: &Rc<RefCell<Ledger>>,
         now: Instant,
     ) -> Box<dyn Workers> {
-        let crossings = Crossing::between(nics.len());
-        let worker = |(nic, crossing)| {
-            Worker::<_, _, E>::new(&plan.config, crossing, nic, |_| Actor::new(end, ledger.clone()), now)
+        let mailboxes = Mailboxes::for_workers(nics.len());
+        let worker = |(nic, mailboxes)| {
+            Worker::<_, _, E>::new(&plan.config, mailboxes, nic, |_| Actor::new(end, ledger.clone()), now)
         };
-        Box::new(nics.into_iter().zip(crossings).map(worker).collect::<Vec<_>>())
+        Box::new(nics.into_iter().zip(mailboxes).map(worker).collect::<Vec<_>>())
     }
     match plan.engine {
         EngineKind::Native => of::<NativeEngine<MemoryPacket>>(end, plan, nics, ledger, now),

@@ -6,7 +6,7 @@ use crate::common::{Host, Net, SERVER, SERVER6, host, server};
 use linerate_bypass::memory::{DropIf, End, Impairments, Link, LinkConfig, MemoryNic};
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{CloseReason, ConnId, ConnectError, Nic, Origin, Packet, Service, Transport};
-use linerate_stack::{Config, Crossing, Engine, Worker};
+use linerate_stack::{Config, Engine, Mailboxes, Worker};
 use smoltcp::wire::{TcpControl, TcpRepr, TcpSeqNumber};
 use std::net::IpAddr;
 
@@ -360,8 +360,8 @@ fn ports_whose_last_connection_is_in_time_wait_are_opened_from_again() {
     const PORTS: usize = (65_536 - 1024) / WORKERS;
     let (a, b) = Link::pair(LinkConfig::default());
     let clock = a.link().clock().clone();
-    let mut crossings = Crossing::between(WORKERS);
-    let mut client: Worker<_, _> = Worker::new(&host(1), crossings.remove(0), a, |_| Again::default(), Instant::ZERO);
+    let mut mailboxes = Mailboxes::for_workers(WORKERS);
+    let mut client: Worker<_, _> = Worker::new(&host(1), mailboxes.remove(0), a, |_| Again::default(), Instant::ZERO);
     let mut target = Host::new(&server(), vec![b], Echo::default);
     let mut turns = 0;
     while client.service().done < 3 * PORTS {

@@ -7,7 +7,7 @@ use linerate_bypass::Postbox;
 use linerate_bypass::inspect::{ConnState, Look, Page, Snapshot};
 use linerate_bypass::memory::{Impairments, Link, LinkConfig, MemoryNic};
 use linerate_bypass::time::{Duration, Instant};
-use linerate_stack::{Config, Crossing, Engine, Worker};
+use linerate_stack::{Config, Engine, Mailboxes, Worker};
 use std::convert::Infallible;
 use std::sync::mpsc::channel;
 
@@ -34,9 +34,9 @@ impl<A: Engine<MemoryNic>, B: Engine<MemoryNic>> Watched<A, B> {
         let link = a.link().clone();
         let mut client = Some(client);
         let client = Host::<_, A>::start(&host(1), vec![a], || client.take().unwrap());
-        let crossing = Crossing::between(1).pop().unwrap();
-        let postbox = crossing.postbox();
-        let server = Worker::new(config, crossing, b, |_| Echo::default(), Instant::ZERO);
+        let mailboxes = Mailboxes::for_workers(1).pop().unwrap();
+        let postbox = mailboxes.postbox();
+        let server = Worker::new(config, mailboxes, b, |_| Echo::default(), Instant::ZERO);
         Watched { client, server, postbox, link }
     }
 

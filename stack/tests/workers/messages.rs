@@ -5,7 +5,7 @@ use crate::common::{Host, Net, SERVER, host, server};
 use linerate_bypass::memory::{Link, LinkConfig, MemoryNic};
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{CloseReason, ConnId, Origin, Postbox, Seat, Service, Transport};
-use linerate_stack::{Crossing, Engine, Worker};
+use linerate_stack::{Engine, Mailboxes, Worker};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -93,9 +93,9 @@ fn messages_from_threads_timers_and_aborts_reach_their_connection<A: Engine<Memo
     let (a, b) = Link::pair(LinkConfig::default());
     let link = a.link().clone();
     let mut client = Host::<_, A>::start(&host(1), vec![a], || Client::new(SERVER, 1, 0).closing(Close::Never));
-    let crossing = Crossing::between(1).pop().unwrap();
-    let postbox = crossing.postbox();
-    let mut worker: Worker<_, Deferred, B> = Worker::new(&server(), crossing, b, Deferred::new, Instant::ZERO);
+    let mailboxes = Mailboxes::for_workers(1).pop().unwrap();
+    let postbox = mailboxes.postbox();
+    let mut worker: Worker<_, Deferred, B> = Worker::new(&server(), mailboxes, b, Deferred::new, Instant::ZERO);
     for _ in 0..5000 {
         link.clock().advance(Duration::from_millis(1));
         client.workers[0].turn(link.clock().now());

@@ -6,7 +6,7 @@ use crate::common::{Host, Net, SERVER, host, server};
 use linerate_bypass::memory::{Link, LinkConfig, MemoryNic, MemoryPacket};
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{Bytes, Capabilities, ConnId, MacAddr, Nic, Origin, QueueStats, Service, Transport};
-use linerate_stack::{Config, Crossing, Worker};
+use linerate_stack::{Config, Mailboxes, Worker};
 use std::cell::Cell;
 use std::rc::Rc;
 
@@ -64,8 +64,8 @@ fn what_a_service_keeps_closes_windows_before_anything_is_dropped() {
     let pool = b.capabilities().pool;
     let left = Rc::new(Cell::new(pool));
     let scarce = Scarce { nic: b, left: left.clone() };
-    let crossing = Crossing::between(1).remove(0);
-    let mut target: Worker<_, _> = Worker::new(&server(), crossing, scarce, |_| Echo::default(), Instant::ZERO);
+    let mailboxes = Mailboxes::for_workers(1).remove(0);
+    let mut target: Worker<_, _> = Worker::new(&server(), mailboxes, scarce, |_| Echo::default(), Instant::ZERO);
     let mut source = Host::new(&host(1), vec![a], || Client::new(SERVER, 1, ALL));
     let mut received_after = |turns: u32| {
         for _ in 0..turns {

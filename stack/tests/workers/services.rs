@@ -10,7 +10,7 @@ use kinds::{Chargen, Deferred, Echo, Proxy, UdpEcho, assert_pattern, pattern};
 use linerate_bypass::memory::{Impairments, Link, LinkConfig};
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{Bytes, CloseReason, ConnId, ConnectError, Datagram, Origin, Service, Transport};
-use linerate_stack::{Config, Crossing, Worker};
+use linerate_stack::{Config, Mailboxes, Worker};
 use std::net::SocketAddr;
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -217,10 +217,10 @@ fn replies_come_from_another_thread() {
     let (a, b) = Link::pair(LinkConfig::default());
     let link = a.link().clone();
     let (service, orders) = Deferred::new();
-    let crossing = Crossing::between(1).pop().unwrap();
-    let postbox = crossing.postbox();
+    let mailboxes = Mailboxes::for_workers(1).pop().unwrap();
+    let postbox = mailboxes.postbox();
     let answering = std::thread::spawn(move || Deferred::answer(orders, postbox));
-    let mut target: Worker<_, _> = Worker::new(&server(), crossing, b, |_| service, Instant::ZERO);
+    let mut target: Worker<_, _> = Worker::new(&server(), mailboxes, b, |_| service, Instant::ZERO);
     let mut source = crate::common::Host::new(&host(1), vec![a], || {
         Client::new(SERVER, 20, 20_000).closing(crate::common::client::Close::WhenBack)
     });

@@ -7,7 +7,7 @@ use crate::common::{host, server};
 use linerate_bypass::memory::{End, Impairments, Link, LinkConfig, MemoryNic};
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{CloseReason, ConnId, Origin, Service, Transport};
-use linerate_stack::{Config, Crossing, Engine, NativeEngine, SmoltcpEngine, Worker};
+use linerate_stack::{Config, Engine, Mailboxes, NativeEngine, SmoltcpEngine, Worker};
 use std::convert::Infallible;
 use std::net::SocketAddr;
 
@@ -102,9 +102,9 @@ struct Exchange {
 type Host<S, E> = Worker<Recorder<MemoryNic>, S, E>;
 
 fn start<S: Service, E: Engine<Recorder<MemoryNic>>>(config: &Config, nic: MemoryNic, service: S) -> Host<S, E> {
-    let crossing = Crossing::between(1).pop().unwrap();
+    let mailboxes = Mailboxes::for_workers(1).pop().unwrap();
     let mut service = Some(service);
-    Worker::new(config, crossing, Recorder::new(nic), |_| service.take().unwrap(), Instant::ZERO)
+    Worker::new(config, mailboxes, Recorder::new(nic), |_| service.take().unwrap(), Instant::ZERO)
 }
 
 /// The only connection in `notes`: received and sent.

@@ -14,7 +14,7 @@ use linerate_bypass::memory::{End, ImpairmentStats, Impairments, Link, LinkConfi
 use linerate_bypass::time::{Duration, Instant};
 use linerate_kv::commands::Settings;
 use linerate_kv::service::{Config as KvConfig, Hub, Kv};
-use linerate_stack::{Config, Crossing, Worker};
+use linerate_stack::{Config, Mailboxes, Worker};
 
 /// Turns at one time of the clock at most.
 const TURNS_AT_ONCE: usize = 10_000;
@@ -78,20 +78,20 @@ fn play(seed: u64) -> [ImpairmentStats; 2] {
     let link_of_a = a[0].link().clone();
     let connections = if few { 2 } else { random.usize(4..24) };
     let server = host(2, &["0.0.0.0:6379", "[::]:6379", "0.0.0.0:11211", "[::]:11211"]);
-    let crossings = Crossing::between(queues).into_iter();
+    let mailboxes = Mailboxes::for_workers(queues).into_iter();
     let mut clients: Vec<Worker<MemoryNic, Clients>> = a
         .into_iter()
-        .zip(crossings)
-        .map(|(nic, crossing)| {
+        .zip(mailboxes)
+        .map(|(nic, mailboxes)| {
             let clients = |_| Clients::new(seed, six, connections, REQUESTS / connections / queues);
-            Worker::new(&host(1, &[]), crossing, nic, clients, Instant::ZERO)
+            Worker::new(&host(1, &[]), mailboxes, nic, clients, Instant::ZERO)
         })
         .collect();
-    let crossings = Crossing::between(queues).into_iter();
+    let mailboxes = Mailboxes::for_workers(queues).into_iter();
     let mut servers: Vec<Worker<MemoryNic, Kv>> = b
         .into_iter()
-        .zip(crossings)
-        .map(|(nic, crossing)| Worker::new(&server, crossing, nic, |seat| Kv::new(hub.clone(), seat), Instant::ZERO))
+        .zip(mailboxes)
+        .map(|(nic, mailboxes)| Worker::new(&server, mailboxes, nic, |seat| Kv::new(hub.clone(), seat), Instant::ZERO))
         .collect();
 
     let clock = link_of_a.clock();

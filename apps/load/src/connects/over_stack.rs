@@ -5,7 +5,7 @@ use crate::services::Echo;
 use crate::testing::a_second;
 use linerate_bypass::MacAddr;
 use linerate_bypass::memory::{Link, LinkConfig, MemoryNic};
-use linerate_stack::{Config, Crossing, Engine, NativeEngine, SmoltcpEngine, Worker};
+use linerate_stack::{Config, Engine, Mailboxes, NativeEngine, SmoltcpEngine, Worker};
 
 /// Ephemeral ports of an address.
 const PORTS: u64 = 64_512;
@@ -38,8 +38,8 @@ impl<E: Engine<MemoryNic>> Bench<E> {
         board.begin();
         let plan = Plan { duration, ..a_second(places) };
         let service = Connects::new(&plan, board.clone(), 0, 1, Use { request: 64, most: u64::MAX });
-        let load = Worker::new(&ours, Crossing::between(workers).remove(0), near, |_| service, now);
-        let server = Worker::new(&theirs, Crossing::between(1).remove(0), far, |_| Echo, now);
+        let load = Worker::new(&ours, Mailboxes::for_workers(workers).remove(0), near, |_| service, now);
+        let server = Worker::new(&theirs, Mailboxes::for_workers(1).remove(0), far, |_| Echo, now);
         Bench { load, server, board, now }
     }
 

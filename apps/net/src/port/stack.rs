@@ -10,7 +10,7 @@ use linerate_bypass::arena::{Arena, ArenaConfig, ArenaError};
 use linerate_bypass::dpdk::{self, Eal, Mbuf, PortConfig, QueuePair};
 use linerate_bypass::time::{Clock, Duration};
 use linerate_bypass::{Seat, Service, Stop, Summary, Via};
-use linerate_stack::{Config, Crossing, Engine, Keepalive, NativeEngine, RSS_KEY, SmoltcpEngine, Worker};
+use linerate_stack::{Config, Engine, Keepalive, Mailboxes, NativeEngine, RSS_KEY, SmoltcpEngine, Worker};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -140,20 +140,20 @@ impl Port {
         ready: &Arc<AtomicUsize>,
     ) -> Vec<Job<S>> {
         let clock = Clock::start();
-        let crossings = Crossing::between(queues.len());
-        let job = |(queue, crossing): (QueuePair, Crossing<_, S::Message>)| -> Job<S> {
+        let mailboxes = Mailboxes::for_workers(queues.len());
+        let job = |(queue, mailboxes): (QueuePair, Mailboxes<_, S::Message>)| -> Job<S> {
             let (eal, config, make) = (self.eal.clone(), self.config.clone(), make.clone());
             let (stop, ready) = (stop.clone(), ready.clone());
             Box::new(move || {
                 let _known_to_eal = eal.register_thread()?;
-                let worker: Worker<_, S, E> = Worker::new(&config, crossing, queue, |seat| make(seat), clock.now());
+                let worker: Worker<_, S, E> = Worker::new(&config, mailboxes, queue, |seat| make(seat), clock.now());
                 let serves = || {
                     ready.fetch_add(1, Ordering::Relaxed);
                 };
                 Ok(worker.run(&clock, &stop, serves)?)
             })
         };
-        queues.into_iter().zip(crossings).map(job).collect()
+        queues.into_iter().zip(mailboxes).map(job).collect()
     }
 
     /// What the port's devices dropped by themselves. To be asked once the workers have ended; dropping the port

@@ -16,7 +16,7 @@ use linerate_net::{IdleArg, Listen, NetArgs, Network, Place, RdmaArgs};
 use linerate_rdma::calls::{Calls, GidKind, TransportKind};
 use linerate_rdma::native::Native;
 use linerate_rdma::{Config, Step, steps};
-use linerate_stack::{Config as StackConfig, Crossing, Worker};
+use linerate_stack::{Config as StackConfig, Mailboxes, Worker};
 use serde::Serialize;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -214,11 +214,11 @@ fn over_stack(rounds: usize) -> Result<Histogram<u64>, RdmaError> {
     });
     let (near, far) = Link::pair(LinkConfig::default());
     let clock = Clock::start();
-    let crossing = || Crossing::between(1).remove(0);
+    let mailboxes = || Mailboxes::for_workers(1).remove(0);
     let (over, connects) = connects(SocketAddr::from(([10, 0, 0, 2], PORT)), rounds);
-    let mut client: Worker<_, Connects> = Worker::new(&ours, crossing(), near, |_| connects(), clock.now());
+    let mut client: Worker<_, Connects> = Worker::new(&ours, mailboxes(), near, |_| connects(), clock.now());
     let mut server: Worker<_, Discard> =
-        Worker::new(&theirs, Crossing::between(1).remove(0), far, |_| Discard::default(), clock.now());
+        Worker::new(&theirs, Mailboxes::for_workers(1).remove(0), far, |_| Discard::default(), clock.now());
     while !over.all_done() {
         client.turn(clock.now());
         server.turn(clock.now());

@@ -4,7 +4,7 @@ mod curve;
 
 use super::hystart::HyStart;
 use super::window::{MAX_WINDOW, Window};
-use super::{Cause, CongestionControl, Delivery};
+use super::{CongestionControl, CongestionSignal, Delivery};
 use crate::Config;
 use curve::{Stamp, Ticks};
 use linerate_bypass::time::{Duration, Instant};
@@ -203,7 +203,7 @@ impl CongestionControl for Cubic {
     }
 
     // From the window and not from what is in flight, as RFC 9438 §4.6 allows where an unused window does not grow.
-    fn congested(&mut self, _: Cause, _: u32, _: Instant) {
+    fn congested(&mut self, _: CongestionSignal, _: u32, _: Instant) {
         let (window, prior) = (self.window.bytes(), self.window.prior());
         if self.window.congested(reduced(window)) {
             self.save(prior);

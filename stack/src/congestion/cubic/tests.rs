@@ -22,7 +22,7 @@ fn elapsed(sender: &Sender<Cubic>, begun: Instant) -> f64 {
 
 #[test]
 fn a_congestion_takes_three_tenths_off_the_window_rfc9438_4_6() {
-    for cause in [Cause::Loss, Cause::EcnEcho] {
+    for cause in [CongestionSignal::Loss, CongestionSignal::EcnEcho] {
         let mut sender = Sender::<Cubic>::new(millis(20));
         sender.start_to(1000 * MSS);
         sender.control.congested(cause, 10 * MSS, sender.now);

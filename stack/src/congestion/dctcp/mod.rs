@@ -2,7 +2,7 @@
 
 use super::new_reno::half;
 use super::window::{Round, Window};
-use super::{Cause, CongestionControl, Delivery};
+use super::{CongestionControl, CongestionSignal, Delivery};
 use crate::Config;
 use linerate_bypass::time::{Duration, Instant};
 
@@ -100,11 +100,11 @@ impl CongestionControl for Dctcp {
         }
     }
 
-    fn congested(&mut self, cause: Cause, in_flight: u32, _: Instant) {
+    fn congested(&mut self, cause: CongestionSignal, in_flight: u32, _: Instant) {
         let threshold = match cause {
             // As conventional TCP (RFC 8257 §3.5).
-            Cause::Loss => half(in_flight, &self.window),
-            Cause::EcnEcho => self.reduced(),
+            CongestionSignal::Loss => half(in_flight, &self.window),
+            CongestionSignal::EcnEcho => self.reduced(),
         };
         self.window.congested(threshold);
     }
@@ -143,7 +143,7 @@ impl CongestionControl for Dctcp {
         true
     }
 
-    fn answers_marks(&self) -> bool {
+    fn handles_ecn_echo(&self) -> bool {
         true
     }
 }

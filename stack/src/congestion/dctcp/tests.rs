@@ -152,5 +152,5 @@ fn an_answer_to_marks_is_not_taken_back_with_an_earlier_loss() {
 #[test]
 fn it_asks_for_ecn_and_for_the_exact_echo_rfc8257_3_2() {
     let control = sender().control;
-    assert!(control.wants_ecn() && control.exact_ecn_echo() && control.answers_marks());
+    assert!(control.wants_ecn() && control.exact_ecn_echo() && control.handles_ecn_echo());
 }

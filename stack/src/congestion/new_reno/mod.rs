@@ -2,7 +2,7 @@
 
 use super::hystart::HyStart;
 use super::window::Window;
-use super::{Cause, CongestionControl, Delivery};
+use super::{CongestionControl, CongestionSignal, Delivery};
 use crate::Config;
 use linerate_bypass::time::{Duration, Instant};
 
@@ -45,7 +45,7 @@ impl CongestionControl for NewReno {
         }
     }
 
-    fn congested(&mut self, _: Cause, in_flight: u32, _: Instant) {
+    fn congested(&mut self, _: CongestionSignal, in_flight: u32, _: Instant) {
         self.window.congested(half(in_flight, &self.window));
     }
 

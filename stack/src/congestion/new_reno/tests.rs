@@ -93,7 +93,7 @@ fn a_loss_halves_what_is_in_flight_but_leaves_two_segments_rfc5681_3_1() {
     for (in_flight, threshold) in [(40, 20), (10, 5), (3, 2), (0, 2)] {
         let mut sender = sender();
         sender.start_to(40 * MSS);
-        sender.control.congested(Cause::Loss, in_flight * MSS, sender.now);
+        sender.control.congested(CongestionSignal::Loss, in_flight * MSS, sender.now);
         assert_eq!(sender.threshold(), threshold * MSS);
         sender.recovered();
         assert_eq!(sender.window(), threshold * MSS);
@@ -103,7 +103,7 @@ fn a_loss_halves_what_is_in_flight_but_leaves_two_segments_rfc5681_3_1() {
 #[test]
 fn what_limited_transmit_sent_does_not_count_as_in_flight_rfc5681_3_2() {
     let mut sender = sender();
-    sender.control.congested(Cause::Loss, 12 * MSS, sender.now);
+    sender.control.congested(CongestionSignal::Loss, 12 * MSS, sender.now);
     assert_eq!(sender.threshold(), 5 * MSS);
 }
 
@@ -129,15 +129,15 @@ fn the_window_goes_down_when_recovery_ends_and_does_not_grow_in_it() {
 fn one_window_of_data_is_answered_once_rfc3168_6_1_2() {
     fn check<C: CongestionControl>() {
         let mut sender = Sender::<C>::new(RTT);
-        sender.control.congested(Cause::EcnEcho, 10 * MSS, sender.now);
+        sender.control.congested(CongestionSignal::EcnEcho, 10 * MSS, sender.now);
         let threshold = sender.threshold();
-        sender.control.congested(Cause::Loss, 5 * MSS, sender.now);
+        sender.control.congested(CongestionSignal::Loss, 5 * MSS, sender.now);
         assert_eq!(sender.threshold(), threshold);
         sender.recovered();
         sender.congested();
         assert!(sender.threshold() < threshold);
         // It is one reduction, too, that can be undone.
-        sender.control.congested(Cause::Loss, 5 * MSS, sender.now);
+        sender.control.congested(CongestionSignal::Loss, 5 * MSS, sender.now);
         sender.control.undo();
         assert_eq!((sender.window(), sender.threshold()), (threshold, threshold));
     }
@@ -196,7 +196,7 @@ fn a_time_out_in_recovery_lowers_the_threshold_when_less_is_in_flight_rfc5681_3_
     // And never raises it.
     let mut sender = self::sender();
     sender.start_to(40 * MSS);
-    sender.control.congested(Cause::Loss, 10 * MSS, sender.now);
+    sender.control.congested(CongestionSignal::Loss, 10 * MSS, sender.now);
     sender.control.timed_out(40 * MSS, sender.now);
     assert_eq!(sender.threshold(), 5 * MSS);
 }

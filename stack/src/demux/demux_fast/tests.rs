@@ -79,7 +79,7 @@ fn segment(six: bool, payload: usize, padding: usize) -> Vec<u8> {
         frame.extend([0, 0, 0x40, 0, 64, TCP, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
         set_ipv4_checksum(&mut frame);
     }
-    // Ports 5000 and 7.
+    // EphemeralPorts 5000 and 7.
     frame.extend([0x13, 0x88, 0, 7, 0, 0, 0, 1, 0, 0, 0, 2, 0x80, 0x10, 4, 0, 0x12, 0x34, 0, 0]);
     frame.extend([1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2]);
     frame.extend((0..payload + padding).map(|n| n as u8));

@@ -144,7 +144,7 @@ fn the_router_is_the_one_that_answers_and_wants_it_most() {
     bench.hear_from(OTHER_ROUTER, &message(0x08, 1800, &[]));
     bench.go_on(2);
     assert_eq!(bench.told.router(), Some(OTHER_ROUTER));
-    bench.autoconf.neighbor_lost(OTHER_ROUTER.into());
+    bench.autoconf.neighbor_unreachable(OTHER_ROUTER.into());
     bench.go_on(2);
     assert_eq!(bench.told.router(), Some(ROUTER));
     bench.hear_from(OTHER_ROUTER, &message(0x08, 1800, &[]));
@@ -179,7 +179,7 @@ fn nothing_is_used_of_which_another_station_says_that_it_has_it() {
     let mut solicitation = vec![135, 0, 0, 0, 0, 0, 0, 0];
     solicitation.extend_from_slice(&ip.octets());
     let probe = frame(Ipv6Addr::UNSPECIFIED, &solicitation);
-    assert_eq!(bench.autoconf.object(&probe), Some(Duplicate { address: ip, station: STATION }));
+    assert_eq!(bench.autoconf.object(&probe), Some(DuplicateAddress { address: ip, station: STATION }));
     bench.go_on(10);
     assert_eq!(bench.addresses(), []);
     // It is not tried over and over.

@@ -8,7 +8,7 @@
 use crate::congestion::CongestionControl;
 use crate::demux::demux_fast::field;
 use crate::egress::{ETHERNET, Egress};
-use crate::engine::Head;
+use crate::engine::SegmentMeta;
 use crate::fast_paths::FastPath;
 use crate::native::connection::MbufsHeld;
 use crate::native::recovery::{AckReport, Flight};
@@ -49,13 +49,13 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     /// Takes in a segment of the connection in `slot` if it is as expected; otherwise gives it back, to be taken in as if nothing
     /// had been done.
     #[inline]
-    pub(crate) fn header_predict(&mut self, slot: u32, head: &Head, mut packet: P, now: Instant) -> Option<P> {
+    pub(crate) fn header_predict(&mut self, slot: u32, head: &SegmentMeta, mut packet: P, now: Instant) -> Option<P> {
         if !self.shared.settings.fast_paths.has(FastPath::HeaderPrediction) {
             return Some(packet);
         }
         let Some(tcb) = self.tcbs.get_mut(slot as usize) else { return Some(packet) };
         let data = packet.data();
-        let Some((_, tcp)) = data.split_at_checked(head.tcp) else { return Some(packet) };
+        let Some((_, tcp)) = data.split_at_checked(head.tcp_offset) else { return Some(packet) };
         let Some(fixed) = tcp.first_chunk::<20>() else { return Some(packet) };
         let expected = if tcb.flags.has(Flags::TIMESTAMPS) { WITH_TIMESTAMP } else { PLAIN };
         let flags_and_window = field(fixed, 12);
@@ -96,7 +96,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
                 tcb.ts_recent = timestamp;
             }
         }
-        if !packet.adjust(head.tcp + header) {
+        if !packet.adjust(head.tcp_offset + header) {
             return Some(packet);
         }
 

@@ -7,7 +7,7 @@
 use crate::congestion::CongestionControl;
 use crate::demux::demux_fast::field;
 use crate::egress::Egress;
-use crate::engine::Head;
+use crate::engine::SegmentMeta;
 use crate::fast_paths::FastPath;
 use crate::native::NativeEngine;
 use crate::native::fast_path::established::{ack_lone_segment, note_lone_sent, update_snd_window};
@@ -29,13 +29,20 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     /// Takes in a segment of the connection in `slot`, whose tuple has the hash `hash`, if it is the connection's next step and
     /// nothing else. Returns whether it was; otherwise nothing has changed.
     #[inline(always)]
-    pub(crate) fn lifecycle_fast_path(&mut self, slot: u32, head: &Head, hash: u64, packet: &P, now: Instant) -> bool {
+    pub(crate) fn lifecycle_fast_path(
+        &mut self,
+        slot: u32,
+        head: &SegmentMeta,
+        hash: u64,
+        packet: &P,
+        now: Instant,
+    ) -> bool {
         if !self.shared.settings.fast_paths.has(FastPath::Lifecycle) {
             return false;
         }
         let Some(tcb) = self.tcbs.get_mut(slot as usize) else { return false };
         let data = packet.data();
-        let Some((_, tcp)) = data.split_at_checked(head.tcp) else { return false };
+        let Some((_, tcp)) = data.split_at_checked(head.tcp_offset) else { return false };
         let Some(fixed) = tcp.first_chunk::<FIXED>() else { return false };
         let [seq, ack] = [4, 8].map(|at| Seq(field(fixed, at)));
         // Whatever is said in the header's length, in the flags but for PSH, and in the window.

@@ -6,7 +6,7 @@
 use crate::congestion::CongestionControl;
 use crate::demux::demux_fast::field;
 use crate::egress::Egress;
-use crate::engine::Head;
+use crate::engine::SegmentMeta;
 use crate::fast_paths::FastPath;
 use crate::native::NativeEngine;
 use crate::native::connection::Shared;
@@ -16,7 +16,7 @@ use crate::native::segment::header::Control;
 use crate::native::segment::options::{Options, SynOptions};
 use crate::native::segment::seq::Seq;
 use crate::native::tcb::{State, Tcb};
-use crate::tcp::per_source_limits::Verdict;
+use crate::tcp::per_source_limits::SynVerdict;
 use linerate_bypass::time::Instant;
 use linerate_bypass::{Nic, Packet};
 
@@ -30,7 +30,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     pub(crate) fn syn_fast_path<N: Nic<Packet = P>>(
         &mut self,
         packet: P,
-        head: &Head,
+        head: &SegmentMeta,
         hash: u64,
         egress: &mut Egress<N>,
         now: Instant,
@@ -43,7 +43,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
                 && !(time_wait.len() > 0 && time_wait.contains(tuple))
                 && self.listens(tuple)
                 && !egress.addresses().is_martian_peer(tuple)
-                && self.shared.check_syn(tuple) == Verdict::Begins
+                && self.shared.check_syn(tuple) == SynVerdict::Accept
         });
         match common {
             Some((seg, params)) => {
@@ -58,9 +58,9 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
 
 /// The SYN that `packet` is, if it is as nearly everybody sends it, and what it says.
 #[inline(always)]
-fn common_syn<P: Packet>(packet: &P, head: &Head) -> Option<(TcpHeader, SynParams)> {
+fn common_syn<P: Packet>(packet: &P, head: &SegmentMeta) -> Option<(TcpHeader, SynParams)> {
     let data = packet.data();
-    let header: &[u8; LEN] = data.get(head.tcp..)?.try_into().ok()?;
+    let header: &[u8; LEN] = data.get(head.tcp_offset..)?.try_into().ok()?;
     let options = Options::parse_common_syn(&header[20..])?;
     // The length of the header and the flags (RFC 9293 §3.1), and the window.
     let flags_and_window = field(header, 12);

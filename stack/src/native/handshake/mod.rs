@@ -4,7 +4,7 @@ mod cookies;
 pub(crate) mod isn;
 
 use crate::congestion::CongestionControl;
-use crate::drop_stats::Cause;
+use crate::drop_stats::DropCause;
 use crate::egress::Egress;
 use crate::native::NativeEngine;
 use crate::native::connection::{Connection, Shared};
@@ -17,7 +17,7 @@ use crate::native::settings::Settings;
 use crate::native::tcb::{Flags, State, Tcb};
 use crate::native::time_wait::{self, Action, Reuse};
 use crate::native::timers::tick::Tick;
-use crate::tcp::per_source_limits::Verdict;
+use crate::tcp::per_source_limits::SynVerdict;
 use crate::tcp::tuple::Tuple;
 use cookies::CookieOptions;
 use linerate_bypass::time::{Duration, Instant};
@@ -71,7 +71,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         now: Instant,
     ) {
         if egress.addresses().is_martian_peer(tuple) {
-            return egress.drop_for(Cause::BadSource);
+            return egress.count_drop(DropCause::BadSource);
         }
         let control = seg.control;
         let options = Options::parse(&packet.data()[tcp + 20..seg.header]);
@@ -111,7 +111,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         if flags & (Control::ACK.0 | Control::RST.0) == 0 {
             // RFC 9293 §3.10.7.2, fourth. A reset would acknowledge the segment's number, and refuse the connection of a SYN
             // that has the same number and is under way.
-            return egress.drop_for(Cause::InvalidFlags);
+            return egress.count_drop(DropCause::InvalidFlags);
         }
         self.shared.reset_for(tuple, seg, egress, now);
     }
@@ -138,15 +138,15 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         let wants_ecn = seg.control.has(Control::ECE.with(Control::CWR));
         let params = SynParams::of(options, tuple.is_ipv4(), wants_ecn && self.uses_ecn());
         let verdict = self.shared.check_syn(tuple);
-        if verdict == Verdict::Refused {
-            return egress.drop_for(verdict.cause());
+        if verdict == SynVerdict::Drop {
+            return egress.count_drop(verdict.cause());
         }
         let is_full = self.shared.half_open >= self.shared.settings.half_open;
-        if is_full || verdict == Verdict::Unkept {
+        if is_full || verdict == SynVerdict::Cookie {
             if floor.is_some() {
                 self.shared.time_wait.remove(tuple);
             }
-            egress.drop_for(if is_full { Cause::HalfOpenFull } else { verdict.cause() });
+            egress.count_drop(if is_full { DropCause::HalfOpenFull } else { verdict.cause() });
             return self.send_cookie(tuple, seg, &params, egress, now);
         }
         let mut tcb = Tcb { state: State::SynReceived, ..self.shared.begin(tuple, now) };
@@ -174,10 +174,10 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         tcb.apply_syn_params(seg, params, &self.shared.settings);
         let syn = Syn::of(&tcb, &self.shared.settings, now);
         tcb.note_syn_sent(&self.shared.settings, now);
-        let Some(mut connection) = self.insert(hash, tcb) else { return egress.drop_for(Cause::TooMany) };
+        let Some(mut connection) = self.insert(hash, tcb) else { return egress.count_drop(DropCause::TooMany) };
         connection.shared.half_open += 1;
-        if let Some(sources) = &mut connection.shared.sources {
-            sources.join(tuple, true);
+        if let Some(sources) = &mut connection.shared.per_source {
+            sources.add(tuple, true);
         }
         connection.size_control();
         if connection.shared.send_syn(tuple, &syn, carrier, egress, now) {
@@ -291,15 +291,15 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         now: Instant,
     ) {
         if self.shared.source_is_full(tuple) {
-            egress.drop_for(Cause::TooManyPerSource);
+            egress.count_drop(DropCause::TooManyPerSource);
             return self.shared.reset_for(tuple, seg, egress, now);
         }
         let mut tcb = Tcb { state: State::Established, una: seg.ack, nxt: seg.ack, ..self.shared.begin(tuple, now) };
         let syn = TcpHeader { seq: seg.seq - 1, ..*seg };
         tcb.apply_syn_params(&syn, &params, &self.shared.settings);
-        let Some(mut connection) = self.insert(hash, tcb) else { return egress.drop_for(Cause::TooMany) };
-        if let Some(sources) = &mut connection.shared.sources {
-            sources.join(tuple, false);
+        let Some(mut connection) = self.insert(hash, tcb) else { return egress.count_drop(DropCause::TooMany) };
+        if let Some(sources) = &mut connection.shared.per_source {
+            sources.add(tuple, false);
         }
         connection.size_control();
         connection.establish(seg, now);
@@ -317,14 +317,14 @@ pub(crate) fn empty_carrier<P: Packet>(mut packet: P) -> Option<P> {
 impl<P: Packet> Shared<P> {
     /// What becomes of a SYN on `tuple`, by the limits of its source.
     #[inline(always)]
-    pub(crate) fn check_syn(&self, tuple: &Tuple) -> Verdict {
-        self.sources.as_ref().map_or(Verdict::Begins, |sources| sources.judge(tuple))
+    pub(crate) fn check_syn(&self, tuple: &Tuple) -> SynVerdict {
+        self.per_source.as_ref().map_or(SynVerdict::Accept, |sources| sources.check_syn(tuple))
     }
 
     /// Whether the peer of `tuple` has all the connections that it may have.
     #[inline(always)]
     pub(crate) fn source_is_full(&self, tuple: &Tuple) -> bool {
-        self.sources.as_ref().is_some_and(|sources| sources.has_all(tuple))
+        self.per_source.as_ref().is_some_and(|sources| sources.is_full(tuple))
     }
 
     /// What every connection of `tuple` begins with.
@@ -411,8 +411,8 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         let tcb = &mut *self.tcb;
         if tcb.state == State::SynReceived && !tcb.flags.has(Flags::ACTIVE_OPEN) {
             self.shared.half_open -= 1;
-            if let Some(sources) = &mut self.shared.sources {
-                sources.complete(&tcb.tuple);
+            if let Some(sources) = &mut self.shared.per_source {
+                sources.establish(&tcb.tuple);
             }
             // What was left of the connection before this one.
             if self.shared.time_wait.len() > 0 {
@@ -492,7 +492,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             && !self.has_sent_timestamp(echo, now)
         {
             // Of an earlier connection (RFC 7323 §3.2).
-            return egress.drop_for(Cause::BadEcho);
+            return egress.count_drop(DropCause::BadEcho);
         }
         let tcb = &mut *self.tcb;
         let asked_for_ecn = self.shared.settings.ecn && tcb.attempts <= 1;

@@ -1,9 +1,9 @@
 //! A segment arrives (RFC 9293 §3.10.7.4).
 
 use crate::congestion::CongestionControl;
-use crate::drop_stats::Cause;
+use crate::drop_stats::DropCause;
 use crate::egress::{ETHERNET, Egress};
-use crate::engine::{Head, Segments};
+use crate::engine::{SegmentMeta, Segments};
 use crate::native::NativeEngine;
 use crate::native::connection::Connection;
 use crate::native::recovery::Acknowledgement;
@@ -106,7 +106,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     pub(crate) fn dispatch<N: Nic<Packet = P>>(
         &mut self,
         packet: P,
-        head: &Head,
+        head: &SegmentMeta,
         hash: u64,
         slot: u32,
         egress: &mut Egress<N>,
@@ -115,7 +115,8 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         let Some(tcb) = self.tcbs.get(slot as usize) else {
             return self.syn_fast_path(packet, head, hash, egress, now);
         };
-        let finishes = packet.data().get(head.tcp + FLAGS).is_some_and(|flags| Control(*flags).has(Control::FIN));
+        let finishes =
+            packet.data().get(head.tcp_offset + FLAGS).is_some_and(|flags| Control(*flags).has(Control::FIN));
         let left = if tcb.state == State::Established && !finishes {
             self.header_predict(slot, head, packet, now)
         } else if self.lifecycle_fast_path(slot, head, hash, &packet, now) {
@@ -133,7 +134,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     /// What their segments will touch is far from the core when there are many connections, and it comes faster together than
     /// one after the other: so first all slots of the table are asked for, then all control blocks, then all queues.
     #[inline(never)]
-    fn prefetch_burst(&self, heads: &[Head], hashes: &mut [u64; BURST], slots: &mut [u32; BURST]) {
+    fn prefetch_burst(&self, heads: &[SegmentMeta], hashes: &mut [u64; BURST], slots: &mut [u32; BURST]) {
         for (hash, head) in hashes.iter_mut().zip(heads) {
             *hash = head.tuple.hash_with(&self.shared.key);
             self.shared.table.prefetch(*hash);
@@ -165,13 +166,13 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     pub(crate) fn process_unpredicted<N: Nic<Packet = P>>(
         &mut self,
         packet: P,
-        head: &Head,
+        head: &SegmentMeta,
         hash: u64,
         candidate: u32,
         egress: &mut Egress<N>,
         now: Instant,
     ) {
-        let Head { tuple, tcp } = *head;
+        let SegmentMeta { tuple, tcp_offset: tcp } = *head;
         let data = packet.data();
         let seg = TcpHeader::read(data, tcp, packet.len());
         let slot = match self.tcbs.get(candidate as usize) {
@@ -233,7 +234,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
                     Some(timestamp)
                 }
                 // RFC 7323 §3.2.
-                None => return egress.drop_for(Cause::NoTimestamp),
+                None => return egress.count_drop(DropCause::NoTimestamp),
             }
         } else {
             None
@@ -266,7 +267,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             }
             if !tcb.flags.has(Flags::ACTIVE_OPEN) && self.shared.source_is_full(&tcb.tuple) {
                 // Others were completed by SYN cookies meanwhile.
-                egress.drop_for(Cause::TooManyPerSource);
+                egress.count_drop(DropCause::TooManyPerSource);
                 let tuple = tcb.tuple;
                 self.shared.reset_for(&tuple, &seg, egress, now);
                 return self.end(Flags::WAS_RESET);

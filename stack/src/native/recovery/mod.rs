@@ -39,7 +39,7 @@ mod tests;
 use linerate_bypass::time::{Duration, Instant};
 
 use crate::config::Config;
-use crate::congestion::{Cause, CongestionControl, Delivery};
+use crate::congestion::{CongestionControl, CongestionSignal, Delivery};
 use crate::native::segment::seq::Seq;
 
 pub(crate) use acknowledge::AckReport;

@@ -8,7 +8,7 @@ use super::probe::ProbeVerdict;
 use super::prr::Prr;
 use super::rack::DUPLICATE_THRESHOLD;
 use super::undo::{ForwardRto, Undo};
-use super::{Acknowledgement, Cause, CongestionControl, Outcome};
+use super::{Acknowledgement, CongestionControl, CongestionSignal, Outcome};
 
 impl Flight {
     /// Ends what has reached its end.
@@ -78,7 +78,7 @@ impl Flight {
             // No echo, or one of the congestion that was responded to already.
         } else if calm && !self.config.exact_ecn {
             // RFC 3168 §6.1.2, with PRR (RFC 9937 §4).
-            cc.congested(Cause::EcnEcho, in_flight, ack.now);
+            cc.congested(CongestionSignal::EcnEcho, in_flight, ack.now);
             self.prr = Prr::start(self.recovery_flight(delivered), cc.slow_start_threshold());
             self.phase = Phase::Reducing;
             self.recover = self.next();
@@ -101,7 +101,7 @@ impl Flight {
     /// A probe has repaired a loss: "a congestion control response equivalent to a fast recovery" (RFC 8985 §7.4.2), with
     /// nothing left to recover.
     pub(crate) fn respond_to_probe_repair<C: CongestionControl>(&mut self, now: Instant, cc: &mut C) {
-        cc.congested(Cause::Loss, self.in_flight().max(self.probe.in_flight()), now);
+        cc.congested(CongestionSignal::Loss, self.in_flight().max(self.probe.in_flight()), now);
         cc.recovered(now);
     }
 
@@ -124,7 +124,7 @@ impl Flight {
     ) {
         let reduced = self.phase == Phase::Reducing;
         if !reduced {
-            cc.congested(Cause::Loss, in_flight, now);
+            cc.congested(CongestionSignal::Loss, in_flight, now);
             self.prr = Prr::start(self.recovery_flight(delivered), cc.slow_start_threshold());
         }
         // A reduction that congestion was echoed for is not taken back, whatever becomes of the losses.

@@ -4,7 +4,7 @@ use super::{LocalTurn, RrState, Turn};
 use crate::congestion::CongestionControl;
 use crate::demux::demux_fast::field;
 use crate::egress::Egress;
-use crate::engine::Head;
+use crate::engine::SegmentMeta;
 use crate::fast_paths::FastPath;
 use crate::native::NativeEngine;
 use crate::native::fast_path::established::update_snd_window;
@@ -39,13 +39,13 @@ impl<P: Packet> RrState<P> {
     /// What `packet` is, of the connection of `tcb` and with a TCP header of `N` bytes, if it is the peer's turn: the next
     /// data in order, which acknowledge all that was sent, and nothing else.
     #[inline(always)]
-    fn match_segment<const N: usize>(&self, tcb: &Tcb, head: &Head, packet: &P) -> Option<PeerSegment> {
+    fn match_segment<const N: usize>(&self, tcb: &Tcb, head: &SegmentMeta, packet: &P) -> Option<PeerSegment> {
         // First, so that the tuple, of which much is in registers, is done with.
         if tcb.tuple != head.tuple {
             return None;
         }
         let data = packet.data();
-        let (header, payload) = data.get(head.tcp..)?.split_first_chunk::<N>()?;
+        let (header, payload) = data.get(head.tcp_offset..)?.split_first_chunk::<N>()?;
         let len = payload.len() as u32;
         let fixed = header.first_chunk::<20>()?;
         let flags_and_window = field(fixed, 12);
@@ -63,7 +63,7 @@ impl<P: Packet> RrState<P> {
         if N == 32 {
             timestamp = tcb.paws_ok(header.last_chunk()?)?;
         }
-        Some(PeerSegment { header: head.tcp + N, len, window: flags_and_window as u16, timestamp })
+        Some(PeerSegment { header: head.tcp_offset + N, len, window: flags_and_window as u16, timestamp })
     }
 }
 
@@ -71,7 +71,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     /// Takes in a segment of the connection in `slot` if it is the peer's turn in an exchange: the next data in order, which
     /// acknowledge all that was sent. Otherwise gives it back; if the connection has an exchange, it has none any more.
     #[inline(always)]
-    pub(crate) fn rr_receive(&mut self, slot: u32, head: &Head, packet: P, now: Instant) -> Option<P> {
+    pub(crate) fn rr_receive(&mut self, slot: u32, head: &SegmentMeta, packet: P, now: Instant) -> Option<P> {
         let Some(tcb) = self.tcbs.get(slot as usize) else { return Some(packet) };
         if !tcb.in_rr_mode() {
             return Some(packet);
@@ -85,13 +85,19 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
 
     /// [`rr_receive`](Self::rr_receive) without timestamps.
     #[inline(never)]
-    fn rr_receive_without_timestamps(&mut self, slot: u32, head: &Head, packet: P, now: Instant) -> Option<P> {
+    fn rr_receive_without_timestamps(&mut self, slot: u32, head: &SegmentMeta, packet: P, now: Instant) -> Option<P> {
         self.rr_receive_as::<20>(slot, head, packet, now)
     }
 
     /// [`rr_receive`](Self::rr_receive) on a connection that has an exchange, with a TCP header of `N` bytes.
     #[inline(always)]
-    fn rr_receive_as<const N: usize>(&mut self, slot: u32, head: &Head, mut packet: P, now: Instant) -> Option<P> {
+    fn rr_receive_as<const N: usize>(
+        &mut self,
+        slot: u32,
+        head: &SegmentMeta,
+        mut packet: P,
+        now: Instant,
+    ) -> Option<P> {
         let Some(tcb) = self.tcbs.get_mut(slot as usize) else { return Some(packet) };
         let Some(rr) = self.shared.rr.of_mut(tcb) else { return Some(packet) };
         let segment = rr.match_segment::<N>(tcb, head, &packet);

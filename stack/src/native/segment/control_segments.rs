@@ -1,6 +1,6 @@
 //! Segments without payload, whether of a connection or of none.
 
-use crate::drop_stats::Cause;
+use crate::drop_stats::DropCause;
 use crate::egress::{ETHERNET, Egress};
 use crate::native::connection::Shared;
 use crate::native::receive::input::TcpHeader;
@@ -255,7 +255,7 @@ impl<P: Packet> Shared<P> {
             tso: None,
         };
         if !self.send_header(&header, egress, now) {
-            egress.drop_for(Cause::NoPacket);
+            egress.count_drop(DropCause::NoPacket);
         }
     }
 

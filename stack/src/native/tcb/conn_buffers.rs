@@ -115,12 +115,12 @@ pub(crate) struct BufferPool<P> {
     buffers: Vec<ConnBuffers<P>>,
     spare: Vec<u32>,
     /// Congestion control answers every mark by itself.
-    answers_marks: bool,
+    handles_ecn_echo: bool,
 }
 
 impl<P: Packet> BufferPool<P> {
-    pub fn new(answers_marks: bool) -> Self {
-        BufferPool { buffers: Vec::new(), spare: Vec::new(), answers_marks }
+    pub fn new(handles_ecn_echo: bool) -> Self {
+        BufferPool { buffers: Vec::new(), spare: Vec::new(), handles_ecn_echo }
     }
 
     /// The buffers of `tcb`, which gets some if it has none.
@@ -142,7 +142,7 @@ impl<P: Packet> BufferPool<P> {
         tcb.buffers = place;
         let buffers = &mut self.buffers[place as usize];
         let sack = tcb.flags.has(Flags::SACK);
-        buffers.flight.reset(tcb.una, FlightConfig { mss: tcb.mss, sack, exact_ecn: self.answers_marks });
+        buffers.flight.reset(tcb.una, FlightConfig { mss: tcb.mss, sack, exact_ecn: self.handles_ecn_echo });
         buffers.probe = None;
         buffers.pace = Pace::default();
         buffers.turned = false;

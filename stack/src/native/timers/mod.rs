@@ -128,7 +128,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         self.shared.service_timers.remove(&self.slot);
         if self.tcb.flags.has(Flags::OPEN) && !self.tcb.flags.has(Flags::CLOSE_REPORTED) {
             let conn = self.shared.id(self.slot, self.tcb);
-            self.shared.news.due.push(conn);
+            self.shared.news.timers.push(conn);
         }
     }
 

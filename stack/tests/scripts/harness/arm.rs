@@ -10,7 +10,7 @@ use super::wire::{self, Captured};
 use linerate_bypass::memory::{Link, LinkConfig, MemoryNic, MemoryPacket};
 use linerate_bypass::time::Instant;
 use linerate_bypass::{L4, Nic, Packet, Postbox, RxChecksum, TxOffload};
-use linerate_stack::{Config, Crossing, FastPath, FastPaths, Worker};
+use linerate_stack::{Config, FastPath, FastPaths, Mailboxes, Worker};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -80,11 +80,11 @@ impl Arm {
     fn start(name: String, config: &Config, link: LinkConfig, connect: Option<SocketAddr>) -> Arm {
         let offloads = link.checksum_offload;
         let (nic, worker_nic) = Link::pair(link);
-        let crossing = Crossing::between(1).remove(0);
-        let postbox = crossing.postbox();
+        let mailboxes = Mailboxes::for_workers(1).remove(0);
+        let postbox = mailboxes.postbox();
         let log = Rc::new(RefCell::new(Log::default()));
         let app = App { log: log.clone(), connect: connect.into_iter().collect() };
-        let worker = Box::new(Worker::new(config, crossing, worker_nic, |_| app, Instant::ZERO));
+        let worker = Box::new(Worker::new(config, mailboxes, worker_nic, |_| app, Instant::ZERO));
         Arm { name, worker, nic, log, postbox, offloads, receives: true, sent: BTreeMap::new() }
     }
 

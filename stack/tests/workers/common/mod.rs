@@ -9,7 +9,7 @@ pub mod services;
 use linerate_bypass::Service;
 use linerate_bypass::memory::{Link, LinkConfig, MemoryNic, MemoryPacket};
 use linerate_bypass::time::{Duration, Instant};
-use linerate_stack::{Config, Crossing, Engine, NativeEngine, Worker};
+use linerate_stack::{Config, Engine, Mailboxes, NativeEngine, Worker};
 
 pub const SERVER: &str = "10.0.0.2";
 pub const SERVER6: &str = "fd00::2";
@@ -93,9 +93,9 @@ impl<S: Service> Host<S> {
 impl<S: Service, E: Engine<MemoryNic>> Host<S, E> {
     /// A host of whatever engine is asked for.
     pub fn start(config: &Config, nics: Vec<MemoryNic>, mut service: impl FnMut() -> S) -> Self {
-        let crossings = Crossing::between(nics.len());
-        let worker = |(nic, crossing)| Worker::new(config, crossing, nic, |_| service(), Instant::ZERO);
-        Host { workers: nics.into_iter().zip(crossings).map(worker).collect() }
+        let mailboxes = Mailboxes::for_workers(nics.len());
+        let worker = |(nic, mailboxes)| Worker::new(config, mailboxes, nic, |_| service(), Instant::ZERO);
+        Host { workers: nics.into_iter().zip(mailboxes).map(worker).collect() }
     }
 
     pub fn service(&self) -> &S {

@@ -9,7 +9,7 @@ use linerate_bypass::memory::{Impairments, Link, LinkConfig, MemoryNic, Reorderi
 use linerate_bypass::{Postbox, Seat};
 use linerate_kv::commands::Settings;
 use linerate_kv::service::{Config, Hub, Kv};
-use linerate_stack::{Crossing, Worker};
+use linerate_stack::{Mailboxes, Worker};
 
 const MILLI: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
@@ -260,14 +260,14 @@ fn over_a_link_that_loses_and_repeats_datagrams_every_answer_is_right() {
         let hub = hub();
         let mut server: Worker<MemoryNic, Kv> = Worker::new(
             &host(2, vec!["10.0.0.2:11211".parse().unwrap()]),
-            Crossing::between(1).remove(0),
+            Mailboxes::for_workers(1).remove(0),
             b,
             |seat| Kv::new(hub.clone(), seat),
             Instant::ZERO,
         );
         let mut client: Worker<MemoryNic, UdpKvLoad> = Worker::new(
             &host(1, ports),
-            Crossing::between(1).remove(0),
+            Mailboxes::for_workers(1).remove(0),
             a,
             |_| load(KvPlan { verify: duplication == 0.0, ..plan() }),
             Instant::ZERO,

@@ -16,7 +16,7 @@ pub(crate) struct Reno {
     pub(crate) window: u32,
     pub(crate) threshold: u32,
     saved: Option<(u32, u32)>,
-    pub(crate) reductions: Vec<(Cause, u32)>,
+    pub(crate) reductions: Vec<(CongestionSignal, u32)>,
     pub(crate) time_outs: Vec<u32>,
     pub(crate) undone: u32,
     pub(crate) recovered: u32,
@@ -67,7 +67,7 @@ impl CongestionControl for Reno {
         }
     }
 
-    fn congested(&mut self, cause: Cause, in_flight: u32, _: Instant) {
+    fn congested(&mut self, cause: CongestionSignal, in_flight: u32, _: Instant) {
         self.saved = Some((self.window, self.threshold));
         self.reductions.push((cause, in_flight));
         self.threshold = (in_flight / 2).max(2 * MSS);

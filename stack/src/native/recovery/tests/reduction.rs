@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use super::super::{Acknowledgement, Cause, Phase};
+use super::super::{Acknowledgement, CongestionSignal, Phase};
 use super::network::{MS, MSS};
 use super::*;
 
@@ -117,7 +117,7 @@ fn an_echo_of_congestion_reduces_the_window_once_a_round_trip_and_gradually() {
     assert!((9..=11).contains(&sent), "{sent}");
     assert_eq!(network.flight.phase(), Phase::Reducing);
     assert!(!echo(&mut network, 1, false).reduced);
-    assert_eq!(network.cc.reductions, [(Cause::EcnEcho, 20 * MSS)]);
+    assert_eq!(network.cc.reductions, [(CongestionSignal::EcnEcho, 20 * MSS)]);
     assert_eq!((network.flight.phase(), network.cc.recovered), (Phase::Open, 1));
     // The next echo is for the next window.
     assert!(echo(&mut network, 1, true).reduced);
