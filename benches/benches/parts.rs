@@ -8,7 +8,7 @@ use criterion::{Criterion, criterion_group, criterion_main};
 use linerate_benches::client::echo::Acks;
 use linerate_benches::engine::{Bench, Echo};
 use linerate_bypass::mailbox::mailbox;
-use linerate_bypass::memory::{Link, LinkConfig, MemoryNic, MemoryPacket};
+use linerate_bypass::memory_nic::{Link, LinkConfig, MemoryNic, MemoryPacket};
 use linerate_bypass::time::Instant;
 use linerate_bypass::{BURST, L4, MacAddr, Nic, Packet, TxOffload};
 use linerate_kv::resp::{Limits, Parsed, Parser};

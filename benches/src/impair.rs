@@ -9,7 +9,7 @@ pub mod path;
 pub mod spec;
 
 use hdrhistogram::Histogram;
-use linerate_bypass::memory::{End, ImpairmentStats, Impairments, Link, LinkConfig, MemoryNic, MemoryPacket};
+use linerate_bypass::memory_nic::{End, ImpairmentStats, Impairments, Link, LinkConfig, MemoryNic, MemoryPacket};
 use linerate_bypass::time::Instant;
 use linerate_bypass::{BURST, Nic, Packet};
 use std::fmt;

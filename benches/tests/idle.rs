@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use linerate_benches::engine::idle::measure;
-use linerate_bypass::memory::MemoryPacket;
+use linerate_bypass::memory_nic::MemoryPacket;
 use linerate_stack::{NativeEngine, SmoltcpEngine};
 
 /// What a connection of the native engine may take: a million of them 256 MB.

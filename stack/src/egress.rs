@@ -487,7 +487,7 @@ fn write_ethernet(header: &mut [u8], to: MacAddr, from: MacAddr, protocol: Ether
 #[cfg(test)]
 mod tests {
     use super::*;
-    use linerate_bypass::memory::{Link, LinkConfig, MemoryNic};
+    use linerate_bypass::memory_nic::{Link, LinkConfig, MemoryNic};
 
     fn egress(link: LinkConfig) -> (Egress<MemoryNic>, MemoryNic) {
         let (nic, peer) = Link::pair(link);

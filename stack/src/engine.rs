@@ -7,7 +7,7 @@
 use crate::config::Config;
 use crate::egress::Egress;
 use crate::tcp::tuple::Tuple;
-use linerate_bypass::inspect::{ConnInfo, Levels};
+use linerate_bypass::inspect::{ConnInfo, Gauges};
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{Bytes, CloseReason, ConnId, ConnectError, Nic, Origin, Summary};
 use std::net::{IpAddr, SocketAddr};
@@ -211,8 +211,8 @@ pub trait Engine<N: Nic>: Sized {
     /// Adds the engine's counters to `summary`.
     fn summarize(&self, summary: &mut Summary);
 
-    /// Puts what the engine has at the moment into `levels`.
-    fn fill_levels(&self, levels: &mut Levels);
+    /// Puts what the engine has at the moment into `gauges`.
+    fn fill_levels(&self, gauges: &mut Gauges);
 
     /// Slots that connections are in or have been in: all are below.
     fn slot_count(&self) -> usize;

@@ -28,7 +28,7 @@ mod wire;
 #[path = "simulator/world.rs"]
 mod world;
 
-use linerate_bypass::memory::write_pcap;
+use linerate_bypass::memory_nic::write_pcap;
 use scenario::Scenario;
 use world::{Outcome, World};
 

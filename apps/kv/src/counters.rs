@@ -3,7 +3,7 @@
 //! The numbers are a device's, which changes them for its peers; here they are given names, and looked at. A name that has a number
 //! keeps it until the server ends.
 
-use linerate_bypass::Counters;
+use linerate_bypass::RemoteCounters;
 use std::collections::HashMap;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Numbers, and what they are called.
 #[derive(Debug)]
 pub struct Names {
-    numbers: Arc<Counters>,
+    numbers: Arc<RemoteCounters>,
     /// Asked by the commands that find a counter once, and not by who counts.
     names: Mutex<HashMap<Box<[u8]>, usize>>,
 }
@@ -33,11 +33,11 @@ impl Names {
 
     /// Names for so many numbers, one at least, which are all 0.
     pub fn new(count: usize) -> io::Result<Self> {
-        Ok(Names { numbers: Arc::new(Counters::new(count)?), names: Mutex::default() })
+        Ok(Names { numbers: Arc::new(RemoteCounters::new(count)?), names: Mutex::default() })
     }
 
     /// The numbers, to be opened to peers who may count with them and do nothing else.
-    pub fn numbers(&self) -> &Arc<Counters> {
+    pub fn numbers(&self) -> &Arc<RemoteCounters> {
         &self.numbers
     }
 

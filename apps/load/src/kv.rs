@@ -34,7 +34,7 @@ use filling::Filling;
 use hdrhistogram::Histogram;
 use keys::key;
 use linerate_bypass::time::Instant;
-use linerate_bypass::{Bytes, ConnId, RemoteDone, Transport};
+use linerate_bypass::{Bytes, ConnId, OneSidedResult, Transport};
 use one_sided::{Outcome, Reader};
 use reply::{Answer, shown};
 use request::{Request, What};
@@ -363,17 +363,17 @@ impl Traffic for KvLoad {
         stream.write(net, conn, &self.space, &mut self.pace, now);
     }
 
-    fn remote_done(
+    fn one_sided_done(
         &mut self,
         net: &mut impl Transport,
         conn: ConnId,
         stream: &mut Stream,
-        (token, outcome): (u64, RemoteDone),
+        (token, outcome): (u64, OneSidedResult),
         measuring: bool,
     ) -> Result<(), Corrupt> {
         match outcome {
-            RemoteDone::Read(bytes) => self.read(net, conn, stream, (token, bytes), measuring),
-            RemoteDone::Was(_) => Ok(()),
+            OneSidedResult::Read(bytes) => self.read(net, conn, stream, (token, bytes), measuring),
+            OneSidedResult::Previous(_) => Ok(()),
         }
     }
 

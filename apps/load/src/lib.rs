@@ -54,7 +54,7 @@ pub use probe::{Arrival, Probe};
 pub use udp_echo::UdpEchoLoad;
 
 use linerate_bypass::time::{Duration, Instant};
-use linerate_bypass::{CloseReason, ConnId, ConnectError, Origin, RemoteDone, Service, Transport};
+use linerate_bypass::{CloseReason, ConnId, ConnectError, OneSidedResult, Origin, Service, Transport};
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -453,16 +453,16 @@ impl<T: Traffic> Service for Load<T> {
         });
     }
 
-    fn remote_done(
+    fn one_sided_done(
         &mut self,
         net: &mut impl Transport,
         conn: ConnId,
         place: &mut usize,
         token: u64,
-        outcome: RemoteDone,
+        outcome: OneSidedResult,
     ) {
         self.take_in(net, conn, *place, |traffic, net, stream, now| {
-            traffic.remote_done(net, conn, stream, (token, outcome), now.measuring)?;
+            traffic.one_sided_done(net, conn, stream, (token, outcome), now.measuring)?;
             if now.sending {
                 traffic.send(net, conn, stream);
             }

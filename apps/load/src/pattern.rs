@@ -95,7 +95,7 @@ impl Position {
             let n = if piece.len() < LONG {
                 net.write(conn, piece)
             } else {
-                let n = net.room(conn).min(piece.len());
+                let n = net.send_space(conn).min(piece.len());
                 let at = self.at as usize;
                 let bytes = || TO_SEND.with(|table| table.slice(at..at + n));
                 if n > 0 && net.send(conn, bytes()).is_ok() { n } else { 0 }

@@ -3,7 +3,8 @@
 use crate::Plan;
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{
-    Bytes, CloseReason, ConnId, ConnectError, Datagram, NoRemote, Origin, Remote, RemoteDone, Service, Transport,
+    Bytes, CloseReason, ConnId, ConnectError, Datagram, OneSidedError, OneSidedOp, OneSidedResult, Origin, Service,
+    Transport,
 };
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -51,7 +52,7 @@ pub struct Fake<S> {
     pub consumed: usize,
     pub reserved: usize,
     /// Operations on the peer's memory that have begun, oldest first, and how many there may be: 0 if there are none on this network.
-    pub remotes: VecDeque<(ConnId, Remote, u64)>,
+    pub remotes: VecDeque<(ConnId, OneSidedOp, u64)>,
     pub remote_room: usize,
 }
 
@@ -176,10 +177,14 @@ impl<S> Fake<S> {
     }
 
     /// The oldest operation on the peer's memory is done, as `act` does it. Returns whether there was one.
-    pub fn do_remote(&mut self, service: &mut impl Service<Conn = S>, act: impl FnOnce(Remote) -> RemoteDone) -> bool {
+    pub fn do_remote(
+        &mut self,
+        service: &mut impl Service<Conn = S>,
+        act: impl FnOnce(OneSidedOp) -> OneSidedResult,
+    ) -> bool {
         let Some((conn, operation, token)) = self.remotes.pop_front() else { return false };
         let done = act(operation);
-        self.event(conn, |net, state| service.remote_done(net, conn, state, token, done));
+        self.event(conn, |net, state| service.one_sided_done(net, conn, state, token, done));
         true
     }
 
@@ -232,7 +237,7 @@ impl<S> Transport for Fake<S> {
         (n > 0).then(|| Bytes::from(rx.drain(..n).collect::<Vec<u8>>()))
     }
 
-    fn room(&mut self, conn: ConnId) -> usize {
+    fn send_space(&mut self, conn: ConnId) -> usize {
         let c = &mut self.conns[conn.slot()];
         let room = if c.closed { 0 } else { self.room - c.tx.len() };
         c.wants_room |= room == 0;
@@ -240,7 +245,7 @@ impl<S> Transport for Fake<S> {
     }
 
     fn send(&mut self, conn: ConnId, bytes: Bytes) -> Result<(), Bytes> {
-        if self.room(conn) < bytes.len() {
+        if self.send_space(conn) < bytes.len() {
             self.conns[conn.slot()].wants_room = true;
             return Err(bytes);
         }
@@ -250,7 +255,7 @@ impl<S> Transport for Fake<S> {
 
     fn reserve(&mut self, conn: ConnId, max: usize) -> Option<&mut [u8]> {
         self.reserved += 1;
-        let n = self.room(conn).min(max).min(self.longest_place);
+        let n = self.send_space(conn).min(max).min(self.longest_place);
         self.scratch.resize(n, 0);
         if n == 0 { None } else { Some(&mut self.scratch) }
     }
@@ -277,12 +282,12 @@ impl<S> Transport for Fake<S> {
         self.connects.push(token);
     }
 
-    fn begin_remote(&mut self, conn: ConnId, operation: Remote, token: u64) -> Result<(), NoRemote> {
+    fn post_one_sided(&mut self, conn: ConnId, operation: OneSidedOp, token: u64) -> Result<(), OneSidedError> {
         if self.remote_room == 0 {
-            return Err(NoRemote::Unsupported);
+            return Err(OneSidedError::Unsupported);
         }
         if self.remotes.len() >= self.remote_room {
-            return Err(NoRemote::NoRoom);
+            return Err(OneSidedError::NoRoom);
         }
         self.remotes.push_back((conn, operation, token));
         Ok(())

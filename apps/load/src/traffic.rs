@@ -1,7 +1,7 @@
 //! What loads do on their connections: the seam between how a load goes and what it is of.
 
 use linerate_bypass::time::Instant;
-use linerate_bypass::{ConnId, RemoteDone, Transport};
+use linerate_bypass::{ConnId, OneSidedResult, Transport};
 
 /// What a load does on each of its connections.
 pub trait Traffic: Send + 'static {
@@ -63,12 +63,12 @@ pub trait Traffic: Send + 'static {
 
     /// Takes in what came of an operation on the peer's memory.
     #[expect(unused_variables, reason = "most have nothing to do with it")]
-    fn remote_done(
+    fn one_sided_done(
         &mut self,
         net: &mut impl Transport,
         conn: ConnId,
         stream: &mut Self::Stream,
-        done: (u64, RemoteDone),
+        done: (u64, OneSidedResult),
         measuring: bool,
     ) -> Result<(), Corrupt> {
         Ok(())

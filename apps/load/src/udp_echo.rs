@@ -4,7 +4,7 @@ use super::flight::{AGAIN, AT_ONCE, Counts, Flight, FlightPlan};
 use super::pace::Pace;
 use super::probe::{Arrival, Probe};
 use linerate_bypass::time::Duration;
-use linerate_bypass::{BlockPool, ConnId, Datagram, Origin, Service, Transport};
+use linerate_bypass::{BufferPool, ConnId, Datagram, Origin, Service, Transport};
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -24,7 +24,7 @@ pub struct UdpEchoLoad {
     depth: usize,
     probe: Probe,
     flight: Flight,
-    memory: BlockPool,
+    memory: BufferPool,
     interrupted: Arc<AtomicBool>,
     over: Arc<AtomicBool>,
     strange: u64,
@@ -43,7 +43,7 @@ impl UdpEchoLoad {
     ) -> Self {
         let (probe, flight) = (Probe::new(plan.size, run), Flight::new(plan));
         // Those that are sent have been copied, or are in the port's hands for a moment.
-        let memory = BlockPool::new(plan.size, plan.places.min(1024), 2 * plan.places + 1024);
+        let memory = BufferPool::new(plan.size, plan.places.min(1024), 2 * plan.places + 1024);
         UdpEchoLoad { remote, local, first, depth: depth.max(1), probe, flight, memory, interrupted, over, strange: 0 }
     }
 

@@ -8,7 +8,7 @@ use crate::run_context::Basis;
 use crate::split;
 use crate::stats_query::Way;
 use linerate_bypass::arena::{Arena, ArenaError};
-use linerate_bypass::{Counters, LaterPlace, Published, Seat, Service, Stop, Summary};
+use linerate_bypass::{Published, RemoteAddrCell, RemoteCounters, Service, Stop, Summary, WorkerCtx};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -97,13 +97,13 @@ impl<M: Send + 'static> Network<M> {
     }
 
     /// Opens `memory` to all peers, to be read by themselves; where, is known when the workers have been started.
-    pub fn publish(&self, memory: Arc<Published>) -> Result<LaterPlace, Error> {
+    pub fn publish(&self, memory: Arc<Published>) -> Result<RemoteAddrCell, Error> {
         with_port!(&self.port, port => port.publish(memory))
     }
 
     /// Opens `memory` to all peers, for atomic operations by themselves; where, is known when the workers have been started. `what` is the
     /// option that asks for it.
-    pub fn count(&self, memory: Arc<Counters>, what: &'static str) -> Result<LaterPlace, Error> {
+    pub fn count(&self, memory: Arc<RemoteCounters>, what: &'static str) -> Result<RemoteAddrCell, Error> {
         with_port!(&self.port, port => port.count(memory, what))
     }
 
@@ -111,11 +111,11 @@ impl<M: Send + 'static> Network<M> {
     /// run until `stop` says so, or until one of them fails.
     pub fn start<S: Service<Message = M> + Send + 'static>(
         self,
-        make: impl Fn(Seat<M>) -> S + Send + Sync + 'static,
+        make: impl Fn(WorkerCtx<M>) -> S + Send + Sync + 'static,
         stop: impl Into<Stop>,
     ) -> Result<Running<S>, Error> {
         let (make, stop) = (Arc::new(make), stop.into());
-        stop.begin(self.cores.len());
+        stop.set_workers(self.cores.len());
         let ready = Arc::default();
         let (jobs, close) = match self.port {
             Threaded::Inline(port) => port.jobs(make, &stop, &ready, &self.way)?,

@@ -14,7 +14,7 @@ use crate::network::Listen;
 use crate::run_context::Device;
 use crate::stats_query::Way;
 use linerate_bypass::arena::{Arena, ArenaConfig, ArenaError};
-use linerate_bypass::{Counters, LaterPlace, Published, Seat, Service, Stop, Summary, Via};
+use linerate_bypass::{Published, RemoteAddrCell, RemoteCounters, Service, Stop, Summary, Via, WorkerCtx};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
@@ -87,7 +87,7 @@ impl<M: Send + 'static> Port<M> {
     }
 
     /// Opens `memory` to all peers, to be read by themselves.
-    pub fn publish(&self, memory: Arc<Published>) -> Result<LaterPlace, Error> {
+    pub fn publish(&self, memory: Arc<Published>) -> Result<RemoteAddrCell, Error> {
         match self {
             #[cfg(feature = "rdma")]
             Port::Rdma(port) => port.publish(memory),
@@ -99,7 +99,7 @@ impl<M: Send + 'static> Port<M> {
     }
 
     /// Opens `memory` to all peers, for atomic operations by themselves, for which `what` asks.
-    pub fn count(&self, memory: Arc<Counters>, what: &'static str) -> Result<LaterPlace, Error> {
+    pub fn count(&self, memory: Arc<RemoteCounters>, what: &'static str) -> Result<RemoteAddrCell, Error> {
         match self {
             #[cfg(feature = "rdma")]
             Port::Rdma(port) => port.count(memory, what),
@@ -114,7 +114,7 @@ impl<M: Send + 'static> Port<M> {
     /// be done when all have ended. The first that is made tells `way`.
     pub fn jobs<S: Service<Message = M> + Send + 'static>(
         self,
-        make: Arc<impl Fn(Seat<M>) -> S + Send + Sync + 'static>,
+        make: Arc<impl Fn(WorkerCtx<M>) -> S + Send + Sync + 'static>,
         stop: &Stop,
         ready: &Arc<AtomicUsize>,
         way: &Way,

@@ -9,7 +9,7 @@ use crate::run_context::Threading;
 use crate::stats_query::Way;
 use linerate_bypass::arena::{Arena, ArenaConfig};
 use linerate_bypass::time::Clock;
-use linerate_bypass::{Seat, Service, Stop, Via};
+use linerate_bypass::{Service, Stop, Via, WorkerCtx};
 use linerate_split::{Commands, Config, Relay, Station, split};
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
@@ -62,7 +62,7 @@ impl<M: Send + 'static> Port<M> {
     /// As [`port::Port::jobs`]: the threads of the services are started at once, and end with their workers.
     pub fn jobs<S: Service<Message = M> + Send + 'static>(
         self,
-        make: Arc<impl Fn(Seat<M>) -> S + Send + Sync + 'static>,
+        make: Arc<impl Fn(WorkerCtx<M>) -> S + Send + Sync + 'static>,
         stop: &Stop,
         ready: &Arc<AtomicUsize>,
         way: &Way,
@@ -75,13 +75,13 @@ impl<M: Send + 'static> Port<M> {
         };
         let seated = {
             let take = take.clone();
-            move |seat: Seat<Commands>| take(seat.worker).expect("each worker makes its relay once").seated(seat)
+            move |ctx: WorkerCtx<Commands>| take(ctx.worker).expect("each worker makes its relay once").seated(ctx)
         };
         let (workers, close) = self.port.jobs(Arc::new(seated), stop, ready, way)?;
         let mut jobs: Vec<Job<S>> = Vec::new();
         for (worker, (run, station)) in workers.into_iter().zip(stations).enumerate() {
             let make = make.clone();
-            let serve = move || Ok(Station::manned(station, |seat| make(seat)).run(&Clock::start()));
+            let serve = move || Ok(Station::manned(station, |ctx| make(ctx)).run(&Clock::start()));
             let service = spawn(format!("service-{worker}"), self.services[worker], stop, serve)
                 .map_err(|source| Error::Spawn { worker, source })?;
             let take = take.clone();

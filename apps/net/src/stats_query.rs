@@ -1,7 +1,7 @@
 //! The way to the workers of a network, for who asks from other threads.
 
-use linerate_bypass::inspect::{Look, Page, SLOTS_PER_LOOK, Snapshot};
-use linerate_bypass::{Seat, Service};
+use linerate_bypass::inspect::{ConnPage, SLOTS_PER_QUERY, Snapshot, StatsQuery};
+use linerate_bypass::{Service, WorkerCtx};
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// What leaves a question at a worker, and says whether there was room for it.
-type Ask = Box<dyn Fn(usize, Look) -> bool + Send + Sync>;
+type Ask = Box<dyn Fn(usize, StatsQuery) -> bool + Send + Sync>;
 
 /// Says whether an answer is still to come.
 type IsDue = Box<dyn FnMut() -> bool + Send>;
@@ -32,36 +32,37 @@ impl Way {
     /// `make`, which also tells the way.
     pub fn told_by<M: Send + 'static, S: Service<Message = M>>(
         &self,
-        make: Arc<impl Fn(Seat<M>) -> S + Send + Sync + 'static>,
-    ) -> Arc<impl Fn(Seat<M>) -> S + Send + Sync + 'static> {
+        make: Arc<impl Fn(WorkerCtx<M>) -> S + Send + Sync + 'static>,
+    ) -> Arc<impl Fn(WorkerCtx<M>) -> S + Send + Sync + 'static> {
         let way = self.clone();
-        Arc::new(move |seat: Seat<M>| {
-            let postbox = seat.postbox.clone();
-            way.0
-                .ask
-                .get_or_init(|| Box::new(move |worker, look| worker < postbox.workers() && postbox.look(worker, look)));
-            make(seat)
+        Arc::new(move |ctx: WorkerCtx<M>| {
+            let app_sender = ctx.app_sender.clone();
+            way.0.ask.get_or_init(|| {
+                Box::new(move |worker, look| worker < app_sender.workers() && app_sender.query(worker, look))
+            });
+            make(ctx)
         })
     }
 
     /// What each of the first `workers` workers has counted; `None` for one that does not answer in time.
     pub fn snapshots(&self, workers: usize) -> Vec<Option<Snapshot>> {
         let until = Instant::now() + PATIENCE;
-        let answers: Vec<_> = (0..workers).map(|worker| self.ask(worker, |reply| Look::Counters { reply })).collect();
+        let answers: Vec<_> =
+            (0..workers).map(|worker| self.ask(worker, |reply| StatsQuery::Counters { reply })).collect();
         let hear = |(worker, answer): (usize, Option<_>)| self.hear(worker, answer?, until);
         answers.into_iter().enumerate().map(hear).collect()
     }
 
     /// The connections of `worker` in the slots from `from` on, as many as it looks at for one letter; `None` if it does not answer in
     /// time.
-    pub fn page(&self, worker: usize, from: usize) -> Option<Page> {
+    pub fn page(&self, worker: usize, from: usize) -> Option<ConnPage> {
         let until = Instant::now() + PATIENCE;
-        let look = |reply| Look::Connections { from, most: SLOTS_PER_LOOK, reply };
+        let look = |reply| StatsQuery::Connections { from, most: SLOTS_PER_QUERY, reply };
         self.hear(worker, self.ask(worker, look)?, until)
     }
 
     /// Asks `worker`, unless there is no way to it or it still owes an answer.
-    fn ask<T>(&self, worker: usize, look: impl FnOnce(Sender<T>) -> Look) -> Option<Receiver<T>> {
+    fn ask<T>(&self, worker: usize, look: impl FnOnce(Sender<T>) -> StatsQuery) -> Option<Receiver<T>> {
         let ask = self.0.ask.get()?;
         let mut late = self.late();
         if late.get_mut(&worker).is_some_and(|is_due| is_due()) {
@@ -93,7 +94,7 @@ impl Way {
 mod tests {
     use super::*;
     use linerate_bypass::mailbox::{self, mailbox};
-    use linerate_bypass::{ConnId, Letter, Origin, Postbox, Transport};
+    use linerate_bypass::{AppMsg, AppSender, ConnId, Origin, Transport};
     use std::convert::Infallible;
 
     struct Silent;
@@ -105,19 +106,19 @@ mod tests {
         fn opened(&mut self, _: &mut impl Transport, _: ConnId, _: Origin) {}
     }
 
-    type Mail = mailbox::Receiver<Letter<Infallible>>;
+    type Mail = mailbox::Receiver<AppMsg<Infallible>>;
 
     fn way_to(workers: usize, room: usize) -> (Way, Vec<Mail>) {
         let (senders, mails): (Vec<_>, Vec<_>) = (0..workers).map(|_| mailbox(room)).unzip();
         let way = Way::default();
-        let make = way.told_by(Arc::new(|_: Seat<_>| Silent));
-        make(Seat { worker: 0, workers, postbox: Postbox::new(senders) });
+        let make = way.told_by(Arc::new(|_: WorkerCtx<_>| Silent));
+        make(WorkerCtx { worker: 0, workers, app_sender: AppSender::new(senders) });
         (way, mails)
     }
 
     fn answer(mail: &mut Mail, worker: usize) {
-        if let Some(Letter::Look(look)) = mail.receive()
-            && let Look::Counters { reply } = *look
+        if let Some(AppMsg::Query(look)) = mail.receive()
+            && let StatsQuery::Counters { reply } = *look
         {
             // Who has stopped waiting is no error.
             let _ = reply.send(Snapshot { worker, ..Snapshot::default() });
@@ -149,7 +150,7 @@ mod tests {
     fn who_has_no_room_or_lets_the_question_fall_is_not_waited_for() {
         let (way, mut mails) = way_to(2, 1);
         // The first has no room from now on.
-        assert_eq!(way.0.ask.get().map(|ask| ask(0, Look::Counters { reply: channel().0 })), Some(true));
+        assert_eq!(way.0.ask.get().map(|ask| ask(0, StatsQuery::Counters { reply: channel().0 })), Some(true));
         let asking = std::thread::spawn(move || (Instant::now(), way.snapshots(2)));
         while mails[1].is_empty() {
             std::thread::yield_now();

@@ -5,7 +5,7 @@ use super::kv_udp;
 use super::{LoadArgs, OpenArgs, TimesArgs};
 use crate::error::Error;
 use hdrhistogram::Histogram;
-use linerate_bypass::{RemotePlace, Service, Via};
+use linerate_bypass::{RemoteAddr, Service, Via};
 use linerate_load::report::{CountReport, KvReport, OpenReport, ReadsReport, Report, SideReport};
 use linerate_load::{
     Ask, AskCounters, CountLoad, CountPlan, Counted, Exported, Keyspace, KvLoad, KvPlan, MOST_KEYS, NoCounters,
@@ -255,8 +255,8 @@ fn count(args: &KvLoadArgs) -> Result<(), Error> {
 fn look_at_counters(
     args: &KvLoadArgs,
     count: usize,
-    places: Vec<RemotePlace>,
-) -> Result<(Vec<RemotePlace>, Vec<u64>), Error> {
+    places: Vec<RemoteAddr>,
+) -> Result<(Vec<RemoteAddr>, Vec<u64>), Error> {
     let remote = args.load.connect;
     let asked = ask(args, move |over| AskCounters::new(remote, count, places.clone(), over))?;
     asked.map_or(Err(NoCounters::Connection(None)), AskCounters::outcome).map_err(|why| match why {

@@ -3,7 +3,7 @@
 use super::serve::{EndArgs, WorkArgs, serve_on};
 use crate::error::Error;
 use crate::inspect::InspectArgs;
-use linerate_bypass::{LaterPlace, Service, Via};
+use linerate_bypass::{RemoteAddrCell, Service, Via};
 use linerate_kv::commands::Settings;
 use linerate_kv::counters::Names;
 use linerate_kv::export::{Export, Layout};
@@ -134,7 +134,7 @@ fn export<M: Send + 'static>(
     network: &Network<M>,
     bytes: u64,
     workers: usize,
-) -> Result<(Arc<Export>, LaterPlace), Error> {
+) -> Result<(Arc<Export>, RemoteAddrCell), Error> {
     let layout = usize::try_from(bytes).ok().and_then(|bytes| Layout::fitting(bytes, workers, fastrand::u64(..)));
     let layout = layout.ok_or_else(|| Error::Usage(format!("--export {bytes}: too little, or too many workers")))?;
     let export = Export::new(layout, true).map_err(|error| Error::Export { bytes, error })?;
@@ -143,7 +143,7 @@ fn export<M: Send + 'static>(
 }
 
 /// So many counters, and where peers find them.
-fn counters<M: Send + 'static>(network: &Network<M>, count: u32) -> Result<(Arc<Names>, LaterPlace), Error> {
+fn counters<M: Send + 'static>(network: &Network<M>, count: u32) -> Result<(Arc<Names>, RemoteAddrCell), Error> {
     let names = Names::new(count as usize).map_err(|error| Error::Counters { count, error })?;
     let place = network.count(names.numbers().clone(), "--counters")?;
     Ok((Arc::new(names), place))

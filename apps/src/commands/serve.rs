@@ -2,7 +2,7 @@
 
 use crate::error::Error;
 use crate::inspect::InspectArgs;
-use linerate_bypass::{Seat, Service};
+use linerate_bypass::{Service, WorkerCtx};
 use linerate_net::Over;
 use linerate_net::Shown;
 use linerate_net::process::notify;
@@ -57,7 +57,7 @@ pub fn serve<S: Service + Send + 'static>(
     name: &str,
     args: &ServeArgs,
     udp: bool,
-    make: impl Fn(Seat<S::Message>) -> S + Send + Sync + 'static,
+    make: impl Fn(WorkerCtx<S::Message>) -> S + Send + Sync + 'static,
 ) -> Result<Vec<S>, Error> {
     let listen = Listen { tcp: args.listen.clone(), udp: if udp { args.listen.clone() } else { Vec::new() } };
     serve_on(name, &args.net, &listen, &args.inspect, &args.end, |_| Ok(make))
@@ -74,7 +74,7 @@ pub fn serve_on<S: Service + Send + 'static, M>(
     make: impl FnOnce(&Network<S::Message>) -> Result<M, Error>,
 ) -> Result<Vec<S>, Error>
 where
-    M: Fn(Seat<S::Message>) -> S + Send + Sync + 'static,
+    M: Fn(WorkerCtx<S::Message>) -> S + Send + Sync + 'static,
 {
     let (stop, signalled) = signals::stop(end.drain).map_err(Error::Signals)?;
     let windows = inspect.listen()?;

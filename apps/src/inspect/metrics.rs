@@ -146,24 +146,24 @@ const METRICS: &[Metric] = &[
         |told| Some(told.summary.broken),
     ),
     gauge("linerate_connections", "Connections at the moment, in whatever state.", |told| {
-        Some(told.levels.connections)
+        Some(told.gauges.connections)
     }),
     gauge("linerate_connections_half_open", "Connections that peers have begun and not completed.", |told| {
-        told.levels.half_open
+        told.gauges.half_open
     }),
-    gauge("linerate_connections_time_wait", "Connections in TIME-WAIT.", |told| told.levels.time_wait),
+    gauge("linerate_connections_time_wait", "Connections in TIME-WAIT.", |told| told.gauges.time_wait),
     gauge(
         "linerate_packets_held",
         "Packets of the port that queues of connections hold: received and not consumed, or sent and not acknowledged.",
-        |told| told.levels.packets_held,
+        |told| told.gauges.packets_held,
     ),
     gauge(
         "linerate_pool_free_packets",
         "Packets free in the pool that frames are received into. Workers that share a pool tell the same one: do not add them up.",
-        |told| told.levels.pool_left,
+        |told| told.gauges.pool_left,
     ),
-    gauge("linerate_pool_share_packets", "Packets that the worker may hold at a time.", |told| told.levels.pool_share),
-    gauge("linerate_tx_queued_frames", "Frames that wait for the port.", |told| told.levels.tx_queued),
+    gauge("linerate_pool_share_packets", "Packets that the worker may hold at a time.", |told| told.gauges.pool_share),
+    gauge("linerate_tx_queued_frames", "Frames that wait for the port.", |told| told.gauges.tx_queued),
     counter("linerate_rdma_requests_total", "Requests posted to send queues.", |told| {
         verbs(told).map(|it| it.requests)
     }),

@@ -9,7 +9,7 @@ use linerate_benches::impair::{Bridge, BridgeConfig, Crossed};
 use linerate_benches::priority::come_first;
 use linerate_benches::process::interruption;
 use linerate_bypass::dpdk::{Drops, Eal, EalConfig, Pci, Port, PortConfig};
-use linerate_bypass::memory::{ImpairmentStats, Impairments};
+use linerate_bypass::memory_nic::{ImpairmentStats, Impairments};
 use linerate_bypass::time::{Clock, Duration};
 use linerate_bypass::{Nic, Via};
 use rustix::thread::{CpuSet, sched_setaffinity, set_current_timer_slack};

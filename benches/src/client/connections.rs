@@ -4,7 +4,7 @@ use super::pattern::Pattern;
 use super::received::Header;
 use super::segment::{Control, Outgoing};
 use super::{SyntheticClient, Wrong};
-use linerate_bypass::memory::MemoryPacket;
+use linerate_bypass::memory_nic::MemoryPacket;
 use std::ops::Range;
 
 /// How a connection goes.

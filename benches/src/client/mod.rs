@@ -25,7 +25,7 @@ pub use wrong::Wrong;
 
 use crate::client::received::Header;
 use crate::client::segment::{Control, Outgoing};
-use linerate_bypass::memory::{MemoryNic, MemoryPacket};
+use linerate_bypass::memory_nic::{MemoryNic, MemoryPacket};
 use linerate_bypass::time::Instant;
 use linerate_bypass::{BURST, Nic};
 use std::ops::Range;

@@ -3,7 +3,7 @@
 use super::options::{self, Agreed};
 use super::pattern::Pattern;
 use super::{SyntheticClient, Wrong};
-use linerate_bypass::memory::MemoryPacket;
+use linerate_bypass::memory_nic::MemoryPacket;
 use linerate_bypass::{Packet, RxChecksum};
 use smoltcp::wire::{
     ArpOperation, ArpPacket, EthernetFrame, EthernetProtocol, IpProtocol, Ipv4Packet, TcpPacket, checksum,

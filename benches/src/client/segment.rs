@@ -3,7 +3,7 @@
 use super::options::{self, WINDOW_SCALE};
 use super::pattern::Pattern;
 use super::{SyntheticClient, Wrong};
-use linerate_bypass::memory::MemoryPacket;
+use linerate_bypass::memory_nic::MemoryPacket;
 use linerate_bypass::{L4, Nic, Packet, TxOffload};
 use smoltcp::phy::ChecksumCapabilities;
 use smoltcp::wire::{

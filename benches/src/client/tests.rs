@@ -4,7 +4,7 @@ use super::echo::{Acks, Requests};
 use super::messages::Messages;
 use super::options;
 use super::{Agreed, ClientConfig, Endpoints, SyntheticClient, Wrong};
-use linerate_bypass::memory::{Link, LinkConfig, MemoryNic, MemoryPacket};
+use linerate_bypass::memory_nic::{Link, LinkConfig, MemoryNic, MemoryPacket};
 use linerate_bypass::time::Instant;
 use linerate_bypass::{MacAddr, Nic, Packet};
 use smoltcp::phy::ChecksumCapabilities;

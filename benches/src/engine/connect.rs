@@ -3,7 +3,7 @@
 use super::{Bench, Pair, PairConfig};
 use crate::client::connections::{Connections, Course};
 use crate::client::{Agreed, Wrong};
-use linerate_bypass::memory::MemoryNic;
+use linerate_bypass::memory_nic::MemoryNic;
 use linerate_bypass::{BURST, ConnId, Origin, Service, Transport};
 use linerate_stack::Engine;
 use std::convert::Infallible;
@@ -99,7 +99,7 @@ impl<E: Engine<MemoryNic>> Bench for Connect<E> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use linerate_bypass::memory::MemoryPacket;
+    use linerate_bypass::memory_nic::MemoryPacket;
     use linerate_stack::{NativeEngine, SmoltcpEngine};
 
     fn run<E: Engine<MemoryNic>>(flows: usize, course: Course, n: usize) -> (u64, u64) {

@@ -3,7 +3,7 @@
 use super::{Bench, Pair, PairConfig};
 use crate::client::echo::{Acks, Requests};
 use crate::client::{Agreed, MAX_SEGMENT, Wrong};
-use linerate_bypass::memory::MemoryNic;
+use linerate_bypass::memory_nic::MemoryNic;
 use linerate_bypass::{BURST, ConnId, Origin, Service, Transport};
 use linerate_load::services;
 use linerate_stack::Engine;
@@ -34,7 +34,7 @@ impl Service for Write {
             let n = piece.len().min(self.place.len());
             let answer = &mut self.place[..n];
             answer.copy_from_slice(&piece[..n]);
-            if !net.answer(conn, n, n, |place| place.copy_from_slice(answer)) {
+            if !net.respond(conn, n, n, |place| place.copy_from_slice(answer)) {
                 net.write(conn, answer);
             }
         }
@@ -99,7 +99,7 @@ impl<E: Engine<MemoryNic>, S: Service + Default> Bench for Echo<E, S> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use linerate_bypass::memory::MemoryPacket;
+    use linerate_bypass::memory_nic::MemoryPacket;
     use linerate_stack::{NativeEngine, SmoltcpEngine};
 
     fn echoes<E: Engine<MemoryNic>>(flows: usize, size: usize, acks: Acks, timestamps: bool, software_checksum: bool) {

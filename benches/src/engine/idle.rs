@@ -5,7 +5,7 @@ use super::{Pair, PairConfig};
 use crate::client::echo::{Acks, Requests};
 use crate::client::{Agreed, Wrong};
 use linerate_bypass::BURST;
-use linerate_bypass::memory::MemoryNic;
+use linerate_bypass::memory_nic::MemoryNic;
 use linerate_load::services;
 use linerate_stack::Engine;
 use serde::Serialize;

@@ -1,7 +1,7 @@
 //! A server of the stack and the synthetic client, on the two ends of a link in memory.
 
 use crate::client::{ClientConfig, Endpoints, SyntheticClient, Wrong};
-use linerate_bypass::memory::{Link, LinkConfig, MemoryNic};
+use linerate_bypass::memory_nic::{Link, LinkConfig, MemoryNic};
 use linerate_bypass::time::Instant;
 use linerate_bypass::{BURST, MacAddr, Nic, Service, Summary};
 use linerate_stack::{Config, Engine, Mailboxes, Worker};

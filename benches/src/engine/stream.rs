@@ -4,7 +4,7 @@ use super::{Bench, Pair, PairConfig};
 use crate::client::messages::{Messages, Segments};
 use crate::client::{Agreed, Wrong};
 use linerate_bypass::BURST;
-use linerate_bypass::memory::MemoryNic;
+use linerate_bypass::memory_nic::MemoryNic;
 use linerate_load::services;
 use linerate_stack::Engine;
 use std::time::Duration;
@@ -79,7 +79,7 @@ impl<E: Engine<MemoryNic>> Bench for Stream<E> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use linerate_bypass::memory::MemoryPacket;
+    use linerate_bypass::memory_nic::MemoryPacket;
     use linerate_stack::{NativeEngine, SmoltcpEngine};
 
     const SIZE: usize = 16 << 10;

@@ -1,6 +1,6 @@
 //! Impairments as they are written on a command line: `delay=10ms,loss=1%,rate=100mbit,queue=256k`.
 
-use linerate_bypass::memory::{Impairments, Rate};
+use linerate_bypass::memory_nic::{Impairments, Rate};
 use linerate_bypass::time::Duration;
 use std::fmt;
 use std::str::FromStr;

@@ -1,5 +1,5 @@
 use super::*;
-use linerate_bypass::memory::Rate;
+use linerate_bypass::memory_nic::Rate;
 use linerate_bypass::time::Duration;
 
 /// A bridge between two memory ports, and the peers of both.

@@ -157,7 +157,7 @@ impl Transport for Memory {
     }
 
     #[inline]
-    fn room(&mut self, _: ConnId) -> usize {
+    fn send_space(&mut self, _: ConnId) -> usize {
         1 << 20
     }
 

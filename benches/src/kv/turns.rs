@@ -3,7 +3,7 @@
 use super::memory::{CONNECTIONS, Memory, get, hub, mget, set};
 use crate::client::Wrong;
 use crate::engine::Bench;
-use linerate_bypass::{ConnId, Postbox, Seat, Service};
+use linerate_bypass::{AppSender, ConnId, Service, WorkerCtx};
 use linerate_kv::service::Kv;
 use std::time::Duration;
 
@@ -52,7 +52,7 @@ impl Turns {
     /// If the system does not give the memory.
     pub fn new(plan: Plan) -> Self {
         let hub = hub(1, plan.keys, plan.value, plan.export);
-        let mut kv = Kv::new(hub, Seat { worker: 0, workers: 1, postbox: Postbox::new(Vec::new()) });
+        let mut kv = Kv::new(hub, WorkerCtx { worker: 0, workers: 1, app_sender: AppSender::new(Vec::new()) });
         let (net, conns) = Memory::with_clients(&mut kv, 0);
         let random = fastrand::Rng::with_seed(1);
         let mut turns = Turns { kv, net, conns, plan, value: "x".repeat(plan.value), random, expected: 0 };

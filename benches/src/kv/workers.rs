@@ -7,7 +7,7 @@ use crate::client::Wrong;
 use crate::engine::Bench;
 use crate::transfer::pin;
 use linerate_bypass::mailbox::{Receiver, mailbox};
-use linerate_bypass::{ConnId, Letter, Postbox, Seat, Service};
+use linerate_bypass::{AppMsg, AppSender, ConnId, Service, WorkerCtx};
 use linerate_kv::service::{Kv, Message};
 use rustix::thread::{CpuSet, sched_getaffinity};
 use serde::Serialize;
@@ -68,7 +68,7 @@ pub struct Workers {
 struct Worker {
     core: usize,
     kv: Kv,
-    mail: Receiver<Letter<Message>>,
+    mail: Receiver<AppMsg<Message>>,
     net: Memory,
     conns: Vec<ConnId>,
     /// Those that have requests in this turn.
@@ -85,10 +85,10 @@ impl Workers {
         let workers = cores.len();
         let hub = hub(workers, keys, value, 0);
         let (senders, mails): (Vec<_>, Vec<_>) = (0..workers).map(|_| mailbox(MESSAGES)).unzip();
-        let postbox = Postbox::new(senders);
+        let app_sender = AppSender::new(senders);
         let ends = cores.iter().zip(mails).enumerate();
         let worker = |(worker, (core, mail)): (usize, (&usize, _))| {
-            let mut kv = Kv::new(hub.clone(), Seat { worker, workers, postbox: postbox.clone() });
+            let mut kv = Kv::new(hub.clone(), WorkerCtx { worker, workers, app_sender: app_sender.clone() });
             let (net, conns) = Memory::with_clients(&mut kv, worker);
             let random = fastrand::Rng::with_seed(worker as u64 + 1);
             Worker { core: *core, kv, mail, net, conns, readable: Vec::new(), random }
@@ -270,7 +270,7 @@ impl Worker {
         let Worker { kv, mail, net, readable, .. } = self;
         let mut has_worked = !readable.is_empty();
         while let Some(letter) = mail.receive() {
-            if let Letter::Message { message, .. } = letter {
+            if let AppMsg::Message { message, .. } = letter {
                 kv.on_message(net, message);
             }
             has_worked = true;

@@ -8,7 +8,7 @@ use crate::verbs::{self, CompletionQueue, Domain, Error, Exposed, Region, Shared
 use crate::{Config, Lines, Offers, Parts};
 use linerate_bypass::arena::{ArenaConfig, ArenaError};
 use linerate_bypass::mailbox::{Receiver, Sender, mailbox, waking_mailbox};
-use linerate_bypass::{Arena, Counters, LaterPlace, Letter, Postbox, Published, RemotePlace};
+use linerate_bypass::{AppMsg, AppSender, Arena, Published, RemoteAddr, RemoteAddrCell, RemoteCounters};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -64,13 +64,13 @@ pub struct Adapter<C: Calls, M> {
     /// All memory that the device is to reach; the first is what messages are made in, the second what they come in.
     arenas: Mutex<Vec<Arena>>,
     /// What peers may read, and where they learn how.
-    published: Mutex<Vec<(Arc<Published>, LaterPlace)>>,
+    published: Mutex<Vec<(Arc<Published>, RemoteAddrCell)>>,
     /// What they may count with, and where they learn how.
-    counters: Mutex<Vec<(Arc<Counters>, LaterPlace)>>,
-    postbox: Postbox<M>,
+    counters: Mutex<Vec<(Arc<RemoteCounters>, RemoteAddrCell)>>,
+    app_sender: AppSender<M>,
     /// How each worker is written to, and woken.
     #[expect(clippy::type_complexity, reason = "two things of each")]
-    workers: Vec<(Receiver<Letter<M>>, Option<Rest<C>>)>,
+    workers: Vec<(Receiver<AppMsg<M>>, Option<Rest<C>>)>,
 }
 
 /// What one worker is made of, on the thread that will run it.
@@ -125,7 +125,7 @@ impl<C: Calls, M: Send + 'static> Adapter<C, M> {
             arenas: Mutex::new(vec![arena, buffers]),
             published: Mutex::default(),
             counters: Mutex::default(),
-            postbox: Postbox::new(senders),
+            app_sender: AppSender::new(senders),
             workers: messages.into_iter().zip(rests).collect(),
         })
     }
@@ -136,8 +136,8 @@ impl<C: Calls, M: Send + 'static> Adapter<C, M> {
     }
 
     /// The way to every worker's connections.
-    pub fn postbox(&self) -> &Postbox<M> {
-        &self.postbox
+    pub fn app_sender(&self) -> &AppSender<M> {
+        &self.app_sender
     }
 
     /// Memory of `bytes` that the device will reach.
@@ -149,20 +149,20 @@ impl<C: Calls, M: Send + 'static> Adapter<C, M> {
 
     /// Has `memory` opened to all peers that are connected, for atomic operations and nothing else. Where, is known when workers are
     /// made.
-    pub fn count(&self, memory: Arc<Counters>) -> Result<LaterPlace, OpenError> {
+    pub fn count(&self, memory: Arc<RemoteCounters>) -> Result<RemoteAddrCell, OpenError> {
         let device = || self.calls.name().to_owned();
         let limits = self.calls.limits().map_err(Error::of("query the device"));
         if !limits.map_err(|error| OpenError::Verbs { device: device(), error })?.atomics.any() {
             return Err(OpenError::Unable { device: device(), error: Unable::NoAtomics });
         }
-        let place = LaterPlace::default();
+        let place = RemoteAddrCell::default();
         self.counters.lock().unwrap_or_else(PoisonError::into_inner).push((memory, Arc::clone(&place)));
         Ok(place)
     }
 
     /// Has `memory` opened to all peers that are connected, to be read and for nothing else. Where, is known when workers are made.
-    pub fn publish(&self, memory: Arc<Published>) -> LaterPlace {
-        let place = LaterPlace::default();
+    pub fn publish(&self, memory: Arc<Published>) -> RemoteAddrCell {
+        let place = RemoteAddrCell::default();
         self.published.lock().unwrap_or_else(PoisonError::into_inner).push((memory, Arc::clone(&place)));
         place
     }
@@ -181,13 +181,13 @@ impl<C: Calls, M: Send + 'static> Adapter<C, M> {
         for (memory, told) in published.into_inner().unwrap_or_else(PoisonError::into_inner) {
             let access = Access { remote_read: true, ..Access::default() };
             let memory = Exposed::open(&domain, memory, access).map_err(failed)?;
-            let _ = told.set(RemotePlace { address: memory.address(), key: memory.remote_key() });
+            let _ = told.set(RemoteAddr { address: memory.address(), key: memory.remote_key() });
             exposed.push(memory);
         }
         let mut counters = Vec::new();
         for (memory, told) in counted.into_inner().unwrap_or_else(PoisonError::into_inner) {
             let memory = verbs::Counters::open(&domain, memory).map_err(failed)?;
-            let _ = told.set(RemotePlace { address: memory.address(), key: memory.remote_key() });
+            let _ = told.set(RemoteAddr { address: memory.address(), key: memory.remote_key() });
             counters.push(memory);
         }
         let narrow = Offers::of(&limits, calls.emulated_by()) == Offers::Registered;

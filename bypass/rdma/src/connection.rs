@@ -8,7 +8,7 @@ use crate::tx::Tx;
 use crate::verbs::{CmId, Error, Message, Opened, RingPlace};
 use crate::wire::{Greeting, HEADER, Header, Kind, OFFER, Offer};
 use linerate_bypass::time::Instant;
-use linerate_bypass::{Arena, CloseReason, Linger, RemoteDone, Timer};
+use linerate_bypass::{Arena, CloseReason, Linger, OneSidedResult, Timer};
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
@@ -155,7 +155,7 @@ pub(crate) struct Connection<C: Calls> {
     /// Who waits for what is read of the peer's memory, in order.
     pub readers: VecDeque<Reader>,
     /// What the service has not been told of.
-    pub remote_done: VecDeque<(u64, RemoteDone)>,
+    pub one_sided_done: VecDeque<(u64, OneSidedResult)>,
     /// How many slices have been offered and not closed, and how many of those the peer has taken.
     pub offered: usize,
     pub taken: usize,
@@ -186,7 +186,7 @@ impl<C: Calls> Connection<C> {
             rx: Rx::default(),
             tx: Tx::default(),
             readers: VecDeque::new(),
-            remote_done: VecDeque::new(),
+            one_sided_done: VecDeque::new(),
             offered: 0,
             taken: 0,
             open_offers: 0,

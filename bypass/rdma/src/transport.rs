@@ -4,7 +4,7 @@ use crate::calls::Calls;
 use crate::connection::{Connection, Stage};
 use crate::net::Net;
 use linerate_bypass::time::{Duration, Instant};
-use linerate_bypass::{Bytes, ConnId, Datagram, NoRemote, Remote, Transport};
+use linerate_bypass::{Bytes, ConnId, Datagram, OneSidedError, OneSidedOp, Transport};
 use std::net::SocketAddr;
 
 impl<C: Calls> Transport for Net<C> {
@@ -48,7 +48,7 @@ impl<C: Calls> Transport for Net<C> {
         Some(taken)
     }
 
-    fn room(&mut self, conn: ConnId) -> usize {
+    fn send_space(&mut self, conn: ConnId) -> usize {
         self.room_for(conn, 1)
     }
 
@@ -96,7 +96,7 @@ impl<C: Calls> Transport for Net<C> {
         self.wanted.push_back((remote, token));
     }
 
-    fn begin_remote(&mut self, conn: ConnId, operation: Remote, token: u64) -> Result<(), NoRemote> {
+    fn post_one_sided(&mut self, conn: ConnId, operation: OneSidedOp, token: u64) -> Result<(), OneSidedError> {
         self.remote(conn, operation, token)
     }
 

@@ -6,10 +6,10 @@ use crate::connection::{Link, Receiving, Sending, Stage};
 use crate::net::{Net, Parts};
 use crate::rest::Rest;
 use crate::verbs::{Errored, QueuePair, Window};
-use linerate_bypass::inspect::{ConnInfo, ConnState, Inspect, Levels, Snapshot, TcpInfo};
+use linerate_bypass::inspect::{ConnInfo, ConnState, Gauges, Inspect, Snapshot, TcpInfo};
 use linerate_bypass::mailbox::{Receiver, Sender};
 use linerate_bypass::time::{Clock, Duration, Instant};
-use linerate_bypass::{CloseReason, ConnId, ConnectError, Drain, Letter, Origin, Service, Stop, Summary};
+use linerate_bypass::{AppMsg, CloseReason, ConnId, ConnectError, Drain, Origin, Service, Stop, Summary};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
@@ -67,7 +67,7 @@ pub struct Worker<C: Calls, S: Service> {
     service: S,
     /// By slot.
     states: Vec<Option<S::Conn>>,
-    messages: Receiver<Letter<S::Message>>,
+    messages: Receiver<AppMsg<S::Message>>,
     news: Receiver<News<C>>,
     commands: Sender<Command<C>>,
     /// What the connector had no room for.
@@ -84,7 +84,7 @@ pub struct Worker<C: Calls, S: Service> {
 /// How a worker hears of others, and tells them.
 pub struct Lines<C: Calls, M> {
     /// Messages for its service and its connections.
-    pub messages: Receiver<Letter<M>>,
+    pub messages: Receiver<AppMsg<M>>,
     /// What the connector says.
     pub news: Receiver<News<C>>,
     /// What the connector is asked.
@@ -162,10 +162,10 @@ impl<C: Calls, S: Service> Worker<C, S> {
         let mut drain = Drain::default();
         while !stop.is_stopped() {
             if stop.is_draining() {
-                if drain.begins() {
+                if drain.is_listening() {
                     self.stop_listening();
                 }
-                drain.tell(stop, self.net.connections());
+                drain.report(stop, self.net.connections());
             }
             match self.turn(clock.now()) {
                 0 if idle_turns > IDLE_TURNS && self.rest.is_some() => self.sleep(clock),
@@ -301,8 +301,8 @@ impl<C: Calls, S: Service> Worker<C, S> {
             if net.slots.get_mut(id).is_some_and(|conn| std::mem::take(&mut conn.pending.readable)) {
                 service.readable(net, id, state);
             }
-            while let Some((token, outcome)) = net.slots.get_mut(id).and_then(|conn| conn.remote_done.pop_front()) {
-                service.remote_done(net, id, state, token, outcome);
+            while let Some((token, outcome)) = net.slots.get_mut(id).and_then(|conn| conn.one_sided_done.pop_front()) {
+                service.one_sided_done(net, id, state, token, outcome);
             }
             if net.slots.get_mut(id).is_some_and(|conn| std::mem::take(&mut conn.pending.writable)) {
                 service.writable(net, id, state);
@@ -352,8 +352,8 @@ impl<C: Calls, S: Service> Worker<C, S> {
         {
             read += 1;
             let (to, message) = match letter {
-                Letter::Message { to, message } => (to, message),
-                Letter::Look(look) => {
+                AppMsg::Message { to, message } => (to, message),
+                AppMsg::Query(look) => {
                     look.answer(self);
                     continue;
                 }
@@ -373,7 +373,7 @@ impl<C: Calls, S: Service> Worker<C, S> {
 
     /// Ends all connections, and returns the service and what happened. What is buried goes to the connector.
     pub fn finish(mut self) -> (S, Summary) {
-        for id in self.net.slots.names() {
+        for id in self.net.slots.conn_ids() {
             self.net.abort_now(id);
             let Some(Stage::Ended(reason)) = self.net.slots.get(id).map(|conn| conn.stage) else { continue };
             self.bury(id);
@@ -388,11 +388,11 @@ impl<C: Calls, S: Service> Worker<C, S> {
 
 impl<C: Calls, S: Service> Inspect for Worker<C, S> {
     fn snapshot(&mut self) -> Snapshot {
-        let levels = Levels { connections: self.net.slots.len() as u64, ..Levels::default() };
+        let gauges = Gauges { connections: self.net.slots.len() as u64, ..Gauges::default() };
         Snapshot {
             worker: self.net.worker,
             summary: self.net.summary.clone(),
-            levels,
+            gauges,
             shortages: None,
             requests: self.service.requests(),
             slow_requests: self.service.slow_requests(),
@@ -400,11 +400,11 @@ impl<C: Calls, S: Service> Inspect for Worker<C, S> {
     }
 
     fn slots(&self) -> usize {
-        self.net.slots.extent()
+        self.net.slots.slot_bound()
     }
 
     fn connection(&self, slot: usize) -> Option<ConnInfo> {
-        let conn = self.net.slots.name(slot)?;
+        let conn = self.net.slots.conn_id(slot)?;
         let connection = self.net.slots.get(conn)?;
         let state = match connection.stage {
             Stage::Open => {

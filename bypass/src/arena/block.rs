@@ -3,7 +3,7 @@
 use super::Shared;
 use super::class::HEADER;
 use crate::sync::refcount::RefCount;
-use crate::{Bytes, Memory, Owner};
+use crate::{Bytes, Memory, OwnerVtable};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
@@ -137,18 +137,18 @@ impl fmt::Debug for ArenaMut {
 }
 
 /// # Safety
-/// As [`Owner::share`].
+/// As [`OwnerVtable::share`].
 unsafe fn share(owner: *const ()) {
     // SAFETY: the owner is the header of a block that the caller has a hold on.
     unsafe { (*owner.cast::<Header>()).holders.share() }
 }
 
 /// # Safety
-/// As [`Owner::release`].
+/// As [`OwnerVtable::release`].
 unsafe fn release(owner: *const ()) {
     // SAFETY: as above, and the owner came from a `NonNull`.
     unsafe { Header::release(NonNull::new_unchecked(owner.cast_mut().cast())) }
 }
 
-static PROCESS: Owner = Owner { memory: Memory::Process, pooled: false, share, release };
-static DEVICE: Owner = Owner { memory: Memory::Device, pooled: false, share, release };
+static PROCESS: OwnerVtable = OwnerVtable { memory: Memory::Process, pooled: false, share, release };
+static DEVICE: OwnerVtable = OwnerVtable { memory: Memory::Device, pooled: false, share, release };

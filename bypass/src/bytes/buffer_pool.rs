@@ -1,50 +1,50 @@
 //! Blocks of memory that are filled by their only owner, shared as [`Bytes`], and used again.
 
-use crate::{Bytes, Memory, Owner};
+use crate::{Bytes, Memory, OwnerVtable};
 use crossbeam_queue::ArrayQueue;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering, fence};
 
-/// Where the rest of a block begins after a split: at a multiple of this, so that two owners share no cache line.
+/// Where the rest of a buffer begins after a split: at a multiple of this, so that two owners share no cache line.
 const LINE: usize = 64;
 
-/// A pool of blocks of one size, on the heap.
+/// A pool of buffers of one size, on the heap.
 ///
-/// A [`Block`] belongs to one owner, who fills it and hands parts of it out as [`Bytes`]. When the block and all
+/// A [`Buffer`] belongs to one owner, who fills it and hands parts of it out as [`Bytes`]. When the buffer and all
 /// of its parts have been dropped, on whatever thread, it is back in the pool.
 ///
 /// ```
-/// use linerate_bypass::BlockPool;
-/// let pool = BlockPool::new(4096, 8, 64);
-/// let mut block = pool.take().unwrap();
-/// block[..5].copy_from_slice(b"hello");
-/// let hello = block.split_to(5);
-/// block[..5].copy_from_slice(b"world");
-/// assert_eq!((&hello[..], &block.freeze(5)[..]), (&b"hello"[..], &b"world"[..]));
+/// use linerate_bypass::BufferPool;
+/// let pool = BufferPool::new(4096, 8, 64);
+/// let mut buffer = pool.take().unwrap();
+/// buffer[..5].copy_from_slice(b"hello");
+/// let hello = buffer.split_to(5);
+/// buffer[..5].copy_from_slice(b"world");
+/// assert_eq!((&hello[..], &buffer.freeze(5)[..]), (&b"hello"[..], &b"world"[..]));
 /// ```
 #[derive(Clone)]
-pub struct BlockPool {
+pub struct BufferPool {
     home: Arc<Home>,
 }
 
 struct Home {
     idle: ArrayQueue<Box<Header>>,
-    block_size: usize,
+    buffer_size: usize,
     limit: usize,
     /// Blocks in existence, idle ones included.
     live: AtomicUsize,
 }
 
-/// What a block and its parts point to. It lies in a box that is given up while anyone refers to it, and is a
+/// What a buffer and its parts point to. It lies in a box that is given up while anyone refers to it, and is a
 /// box again in the pool.
 struct Header {
     refs: AtomicUsize,
-    /// `size` bytes of the block's own, made and freed with the header.
+    /// `size` bytes of the buffer's own, made and freed with the header.
     data: NonNull<u8>,
     size: usize,
-    /// The pool; `None` while the block lies in it, lest the two keep each other alive.
+    /// The pool; `None` while the buffer lies in it, lest the two keep each other alive.
     home: Option<Arc<Home>>,
 }
 
@@ -67,39 +67,39 @@ impl Drop for Header {
     }
 }
 
-impl BlockPool {
-    /// A pool of blocks of `block_size` bytes, of which at most `limit` exist at a time. Of those nobody uses it
+impl BufferPool {
+    /// A pool of buffers of `buffer_size` bytes, of which at most `limit` exist at a time. Of those nobody uses it
     /// keeps `keep` and frees the rest. None is made before it is asked for.
     ///
     /// # Panics
-    /// If `block_size` or `keep` is 0.
-    pub fn new(block_size: usize, keep: usize, limit: usize) -> Self {
-        assert!(block_size > 0, "a block needs at least one byte");
-        let home = Home { idle: ArrayQueue::new(keep), block_size, limit, live: AtomicUsize::new(0) };
-        BlockPool { home: Arc::new(home) }
+    /// If `buffer_size` or `keep` is 0.
+    pub fn new(buffer_size: usize, keep: usize, limit: usize) -> Self {
+        assert!(buffer_size > 0, "a buffer needs at least one byte");
+        let home = Home { idle: ArrayQueue::new(keep), buffer_size, limit, live: AtomicUsize::new(0) };
+        BufferPool { home: Arc::new(home) }
     }
 
-    /// Takes a block, with whatever was in it; `None` when `limit` blocks are in use.
-    pub fn take(&self) -> Option<Block> {
+    /// Takes a buffer, with whatever was in it; `None` when `limit` buffers are in use.
+    pub fn take(&self) -> Option<Buffer> {
         let home = &self.home;
         let mut header = match home.idle.pop() {
             Some(header) => header,
             None => {
                 let below = |live| (live < home.limit).then_some(live + 1);
                 home.live.fetch_update(Ordering::Relaxed, Ordering::Relaxed, below).ok()?;
-                Header::new(home.block_size)
+                Header::new(home.buffer_size)
             }
         };
         *header.refs.get_mut() = 1;
         header.home = Some(self.home.clone());
         // SAFETY: a box is never null.
         let header = unsafe { NonNull::new_unchecked(Box::into_raw(header)) };
-        Some(Block { header, start: 0 })
+        Some(Buffer { header, start: 0 })
     }
 
-    /// The size of a block in bytes.
-    pub fn block_size(&self) -> usize {
-        self.home.block_size
+    /// The size of a buffer in bytes.
+    pub fn buffer_size(&self) -> usize {
+        self.home.buffer_size
     }
 
     /// Blocks that are out: those that somebody has, or has a part of. Exact only while nobody takes or drops one.
@@ -108,21 +108,21 @@ impl BlockPool {
     }
 }
 
-/// A block, or the rest of one after [`split_to`](Self::split_to): bytes of which this is the only owner.
-pub struct Block {
+/// A buffer, or the rest of one after [`split_to`](Self::split_to): bytes of which this is the only owner.
+pub struct Buffer {
     header: NonNull<Header>,
     /// Where the part begins that has not been split off.
     start: usize,
 }
 
-// SAFETY: a block is the only way to its bytes from `start` on, and the header is made for several threads.
-unsafe impl Send for Block {}
-// SAFETY: `&Block` only reads: the bytes, which nobody writes without `&mut Block`, and atomics.
-unsafe impl Sync for Block {}
+// SAFETY: a buffer is the only way to its bytes from `start` on, and the header is made for several threads.
+unsafe impl Send for Buffer {}
+// SAFETY: `&Buffer` only reads: the bytes, which nobody writes without `&mut Buffer`, and atomics.
+unsafe impl Sync for Buffer {}
 
-impl Block {
+impl Buffer {
     fn header(&self) -> &Header {
-        // SAFETY: the header lives as long as a reference counted in it does, and this block holds one. While
+        // SAFETY: the header lives as long as a reference counted in it does, and this buffer holds one. While
         // any does, it is only ever shared.
         unsafe { self.header.as_ref() }
     }
@@ -138,13 +138,13 @@ impl Block {
             return Bytes::new();
         }
         let header = self.header();
-        // SAFETY: `start` is within the block: `n <= len` bytes follow it.
+        // SAFETY: `start` is within the buffer: `n <= len` bytes follow it.
         let first = unsafe { header.data.add(self.start) };
         // Relaxed as in `Arc`: a new reference is only made from one that is held.
         header.refs.fetch_add(1, Ordering::Relaxed);
         self.start = (self.start + n).next_multiple_of(LINE).min(header.size);
         // SAFETY: the `n` bytes from `first` live until the reference just counted is released, and `start` has
-        // moved past them, so that this block, the only one who could, writes them no more: `reset` moves back
+        // moved past them, so that this buffer, the only one who could, writes them no more: `reset` moves back
         // only when all other references are gone. `OWNER`'s functions work on any thread.
         unsafe { Bytes::from_owner(first, n, self.header.as_ptr().cast_const().cast(), &OWNER) }
     }
@@ -157,7 +157,7 @@ impl Block {
         self.split_to(n)
     }
 
-    /// Makes the block whole again if every part split off has been dropped, and returns whether that was so.
+    /// Makes the buffer whole again if every part split off has been dropped, and returns whether that was so.
     pub fn reset(&mut self) -> bool {
         // Acquire: what the last reader of a part did comes before what is written next.
         let alone = self.header().refs.load(Ordering::Acquire) == 1;
@@ -168,7 +168,7 @@ impl Block {
     }
 }
 
-impl Deref for Block {
+impl Deref for Buffer {
     type Target = [u8];
 
     #[inline]
@@ -179,37 +179,37 @@ impl Deref for Block {
     }
 }
 
-impl DerefMut for Block {
+impl DerefMut for Buffer {
     #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
         let header = self.header();
-        // SAFETY: as in `deref`; and this block, borrowed alone here, is the only way to these bytes.
+        // SAFETY: as in `deref`; and this buffer, borrowed alone here, is the only way to these bytes.
         unsafe { std::slice::from_raw_parts_mut(header.data.add(self.start).as_ptr(), header.size - self.start) }
     }
 }
 
-impl Drop for Block {
+impl Drop for Buffer {
     fn drop(&mut self) {
-        // SAFETY: the block's own reference is given back once, here.
+        // SAFETY: the buffer's own reference is given back once, here.
         unsafe { release(self.header.as_ptr().cast_const().cast()) }
     }
 }
 
-static OWNER: Owner = Owner { memory: Memory::Process, pooled: false, share, release };
+static OWNER: OwnerVtable = OwnerVtable { memory: Memory::Process, pooled: false, share, release };
 
 /// Takes one more reference.
 ///
 /// # Safety
-/// `owner` is the header of a block of which the caller holds a reference.
+/// `owner` is the header of a buffer of which the caller holds a reference.
 unsafe fn share(owner: *const ()) {
     // SAFETY: the caller's reference keeps the header alive.
     unsafe { &*owner.cast::<Header>() }.refs.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Gives a reference back; with the last one, the block goes home.
+/// Gives a reference back; with the last one, the buffer goes home.
 ///
 /// # Safety
-/// `owner` is the header of a block of which the caller gives a reference up.
+/// `owner` is the header of a buffer of which the caller gives a reference up.
 unsafe fn release(owner: *const ()) {
     let header = owner.cast::<Header>();
     // SAFETY: the caller's reference keeps the header alive. Release, and the fence below: what others did with
@@ -234,29 +234,29 @@ mod tests {
 
     #[test]
     fn parts_keep_their_bytes_while_the_rest_is_written() {
-        let pool = BlockPool::new(256, 1, 1);
-        let mut block = pool.take().unwrap();
-        block.fill(1);
-        let first = block.split_to(10);
-        assert_eq!(block.len(), 256 - LINE);
-        block.fill(2);
-        let second = block.split_to(256 - LINE);
-        assert!(block.is_empty());
+        let pool = BufferPool::new(256, 1, 1);
+        let mut buffer = pool.take().unwrap();
+        buffer.fill(1);
+        let first = buffer.split_to(10);
+        assert_eq!(buffer.len(), 256 - LINE);
+        buffer.fill(2);
+        let second = buffer.split_to(256 - LINE);
+        assert!(buffer.is_empty());
         assert!(first.iter().all(|&b| b == 1) && second.iter().all(|&b| b == 2));
-        assert!(!block.reset());
+        assert!(!buffer.reset());
         drop((first, second.clone()));
-        assert!(!block.reset());
+        assert!(!buffer.reset());
         drop(second);
-        assert!(block.reset());
-        assert_eq!(block.len(), 256);
+        assert!(buffer.reset());
+        assert_eq!(buffer.len(), 256);
     }
 
     #[test]
     fn a_block_comes_back_when_its_last_part_is_dropped_on_any_thread() {
-        let pool = BlockPool::new(64, 2, 2);
-        let block = pool.take().unwrap();
-        let place = block.as_ptr();
-        let bytes = block.freeze(5);
+        let pool = BufferPool::new(64, 2, 2);
+        let buffer = pool.take().unwrap();
+        let place = buffer.as_ptr();
+        let bytes = buffer.freeze(5);
         let other = bytes.slice(1..2);
         drop(bytes);
         assert_eq!(pool.in_use(), 1);
@@ -267,10 +267,10 @@ mod tests {
 
     #[test]
     fn no_more_than_the_limit_exist_and_no_more_than_asked_are_kept() {
-        let pool = BlockPool::new(64, 1, 3);
-        let blocks: Vec<_> = std::iter::from_fn(|| pool.take()).collect();
-        assert_eq!((blocks.len(), pool.in_use()), (3, 3));
-        drop(blocks);
+        let pool = BufferPool::new(64, 1, 3);
+        let buffers: Vec<_> = std::iter::from_fn(|| pool.take()).collect();
+        assert_eq!((buffers.len(), pool.in_use()), (3, 3));
+        drop(buffers);
         assert_eq!((pool.in_use(), pool.home.live.load(Ordering::Relaxed)), (0, 1));
         let again: Vec<_> = std::iter::from_fn(|| pool.take()).collect();
         assert_eq!(again.len(), 3, "dropping makes room again");
@@ -278,29 +278,29 @@ mod tests {
 
     #[test]
     fn parts_outlive_the_pool() {
-        let pool = BlockPool::new(64, 1, 1);
-        let mut block = pool.take().unwrap();
+        let pool = BufferPool::new(64, 1, 1);
+        let mut buffer = pool.take().unwrap();
         drop(pool);
-        block[..3].copy_from_slice(b"abc");
-        assert_eq!(&block.freeze(3)[..], b"abc");
+        buffer[..3].copy_from_slice(b"abc");
+        assert_eq!(&buffer.freeze(3)[..], b"abc");
     }
 
     #[test]
     fn parts_may_be_shared_and_dropped_by_many_threads_at_once() {
-        let pool = BlockPool::new(1024, 4, 4);
+        let pool = BufferPool::new(1024, 4, 4);
         for round in 0..if cfg!(miri) { 5 } else { 200u8 } {
-            let mut block = pool.take().unwrap();
+            let mut buffer = pool.take().unwrap();
             let threads: Vec<_> = (0..3)
                 .map(|n| {
-                    block[..100].fill(round ^ n);
-                    let part = block.split_to(100);
+                    buffer[..100].fill(round ^ n);
+                    let part = buffer.split_to(100);
                     std::thread::spawn(move || {
                         let copies = [part.clone(), part.slice(50..), part];
                         assert!(copies.iter().all(|copy| copy.iter().all(|&b| b == round ^ n)));
                     })
                 })
                 .collect();
-            drop(block);
+            drop(buffer);
             threads.into_iter().for_each(|thread| thread.join().unwrap());
             assert_eq!(pool.in_use(), 0);
         }
@@ -309,6 +309,6 @@ mod tests {
     #[test]
     #[should_panic(expected = "cannot split 65 bytes off 64")]
     fn splitting_off_more_than_there_is_panics() {
-        BlockPool::new(64, 1, 1).take().unwrap().split_to(65);
+        BufferPool::new(64, 1, 1).take().unwrap().split_to(65);
     }
 }

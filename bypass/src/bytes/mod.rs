@@ -3,7 +3,7 @@
 mod buffer_pool;
 mod queue;
 
-pub use buffer_pool::{Block, BlockPool};
+pub use buffer_pool::{Buffer, BufferPool};
 pub use queue::{BytesQueue, VECTOR};
 
 use std::fmt;
@@ -21,7 +21,7 @@ pub enum Memory {
 }
 
 /// How the owner behind a [`Bytes`] is shared and released: one static table per kind of owner.
-pub struct Owner {
+pub struct OwnerVtable {
     /// Where the bytes lie.
     pub memory: Memory,
     /// They lie in a buffer of a port's packet pool, which has one less for as long as they are kept.
@@ -55,11 +55,11 @@ pub struct Bytes {
     start: NonNull<u8>,
     len: usize,
     owner: *const (),
-    table: &'static Owner,
+    table: &'static OwnerVtable,
 }
 
 // SAFETY: the bytes are never written while a `Bytes` exists (contract of `from_owner`), and the functions of the
-// owner's table may be called on any thread (contract of `Owner`).
+// owner's table may be called on any thread (contract of `OwnerVtable`).
 unsafe impl Send for Bytes {}
 // SAFETY: as above; `&Bytes` allows reading and `Clone`, and `share` may be called on several threads at once
 // (contract of `from_owner`).
@@ -90,7 +90,7 @@ impl Bytes {
     /// - `table`'s functions may be called with `owner` on any thread, several at once.
     /// - With [`Memory::Device`], the bytes must lie in memory that EAL allocated.
     #[inline]
-    pub unsafe fn from_owner(start: NonNull<u8>, len: usize, owner: *const (), table: &'static Owner) -> Self {
+    pub unsafe fn from_owner(start: NonNull<u8>, len: usize, owner: *const (), table: &'static OwnerVtable) -> Self {
         Bytes { start, len, owner, table }
     }
 
@@ -108,7 +108,7 @@ impl Bytes {
 
     /// The owner, if it is one of `table`'s kind.
     #[inline]
-    pub(crate) fn owner_of(&self, table: &'static Owner) -> Option<*const ()> {
+    pub(crate) fn owner_of(&self, table: &'static OwnerVtable) -> Option<*const ()> {
         std::ptr::eq(self.table, table).then_some(self.owner)
     }
 
@@ -162,7 +162,7 @@ impl Bytes {
     /// Drops nothing and forgets the owner's reference: the caller now holds it, and must give it to
     /// [`from_owner`](Self::from_owner) again or release it.
     #[inline]
-    pub fn into_owner(self) -> (NonNull<u8>, usize, *const (), &'static Owner) {
+    pub fn into_owner(self) -> (NonNull<u8>, usize, *const (), &'static OwnerVtable) {
         let bytes = std::mem::ManuallyDrop::new(self);
         (bytes.start, bytes.len, bytes.owner, bytes.table)
     }
@@ -226,9 +226,9 @@ impl fmt::Debug for Bytes {
     }
 }
 
-static STATIC: Owner = Owner { memory: Memory::Process, pooled: false, share: |_| {}, release: |_| {} };
+static STATIC: OwnerVtable = OwnerVtable { memory: Memory::Process, pooled: false, share: |_| {}, release: |_| {} };
 
-static HEAP: Owner = Owner {
+static HEAP: OwnerVtable = OwnerVtable {
     memory: Memory::Process,
     pooled: false,
     // SAFETY: the owner came from `Arc::into_raw` and the caller holds a reference of it.
@@ -287,7 +287,7 @@ mod tests {
     #[test]
     fn the_owner_is_released_once_for_each_handle_on_any_thread() {
         static HANDLES: AtomicUsize = AtomicUsize::new(1);
-        static COUNTED: Owner = Owner {
+        static COUNTED: OwnerVtable = OwnerVtable {
             memory: Memory::Process,
             pooled: false,
             share: |_| {

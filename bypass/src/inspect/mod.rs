@@ -1,8 +1,8 @@
-//! A look into a running worker: what outsiders may ask it, and what it answers.
+//! Inspection of running workers: queries from other threads, and their replies.
 //!
-//! A question is a letter as any other: a worker reads it in its next turn, between what it does for its connections, and answers
-//! through a channel of the asker's. Nothing is counted or kept for the sake of questions, so that a turn without one costs what it
-//! would cost if there were none. What a letter asks for is bounded: a turn with one does not take long either.
+//! A query is an entry of the worker's mailbox, as a message is. The worker handles it in its next turn, between events of
+//! connections, and replies through a channel of the sender. Nothing is counted or kept for queries, so a turn without a
+//! query has no additional cost. The work for one query is bounded, so it delays connections little.
 
 mod summary;
 mod tcp_info;
@@ -16,203 +16,203 @@ use std::net::SocketAddr;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
-/// Slots that a worker looks at for one letter at most: some ten microseconds.
-pub const SLOTS_PER_LOOK: usize = 256;
+/// Maximum of slots that a worker visits for one query: about 10 µs.
+pub const SLOTS_PER_QUERY: usize = 256;
 
-/// A question to a worker. It is answered once; an asker that has gone is no error, and a worker that has ended drops the question
-/// and with it the way to answer.
+/// Query to a worker. The worker replies once. It ignores a sender that has stopped waiting; a worker that ends drops the
+/// query, and with it the reply channel.
 #[derive(Debug)]
-pub enum Look {
-    /// What it has counted, and what there is.
+pub enum StatsQuery {
+    /// Counters and gauges of the worker.
     Counters {
-        /// To whom.
+        /// Channel for the reply.
         reply: Sender<Snapshot>,
     },
-    /// Its connections, a slice of them.
+    /// A page of the worker's connections.
     Connections {
-        /// The slot to begin with: 0, and then the [`next`](Page::next) of the last answer.
+        /// First slot to visit: 0, and then the [`next`](ConnPage::next) of the previous page.
         from: usize,
-        /// Slots to look at, of which many may be empty: no more than the worker's [`SLOTS_PER_LOOK`](Inspect::SLOTS_PER_LOOK) are.
+        /// Maximum of slots to visit, many of which may be empty; capped at [`SLOTS_PER_QUERY`](Inspect::SLOTS_PER_QUERY).
         most: usize,
-        /// To whom.
-        reply: Sender<Page>,
+        /// Channel for the reply.
+        reply: Sender<ConnPage>,
     },
 }
 
-/// What can be seen of a worker, on its own thread.
+/// State of a worker that queries report. Called on the thread of the worker.
 pub trait Inspect {
-    /// Slots that are looked at for one letter at most: fewer than [`SLOTS_PER_LOOK`] where to look at one takes long.
-    const SLOTS_PER_LOOK: usize = SLOTS_PER_LOOK;
+    /// Maximum of slots to visit for one query: below [`SLOTS_PER_QUERY`] where a visit takes long.
+    const SLOTS_PER_QUERY: usize = SLOTS_PER_QUERY;
 
-    /// What it has counted so far, and what there is now.
+    /// Returns the counters and gauges.
     fn snapshot(&mut self) -> Snapshot;
 
-    /// Slots that connections are in or have been in: all are below.
+    /// Returns an upper bound of the slots in use.
     fn slots(&self) -> usize;
 
-    /// The connection in `slot`, if there is one.
+    /// Returns the connection in `slot`.
     fn connection(&self, slot: usize) -> Option<ConnInfo>;
 }
 
-impl Look {
-    /// Answers it for `worker`.
+impl StatsQuery {
+    /// Sends the reply of `worker`.
     #[cold]
     #[inline(never)]
     pub fn answer(self, worker: &mut impl Inspect) {
-        // Who has gone needs no answer.
+        // A sender that has stopped waiting needs no reply.
         let _gone = match self {
-            Look::Counters { reply } => reply.send(worker.snapshot()).is_err(),
-            Look::Connections { from, most, reply } => reply.send(Page::of(worker, from, most)).is_err(),
+            StatsQuery::Counters { reply } => reply.send(worker.snapshot()).is_err(),
+            StatsQuery::Connections { from, most, reply } => reply.send(ConnPage::of(worker, from, most)).is_err(),
         };
     }
 }
 
-/// What a worker has counted, and what there is at the moment.
+/// Counters and gauges of a worker.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Snapshot {
-    /// The number of the worker, counted from 0.
+    /// Index of the worker, from 0.
     pub worker: usize,
-    /// Its counters so far.
+    /// Counters since the worker started.
     pub summary: Summary,
-    /// What there is.
-    pub levels: Levels,
-    /// Times that the port took less than was to be sent, and that its packet pool was empty; `None` where there is no port of ours.
+    /// Current values.
+    pub gauges: Gauges,
+    /// Events of resource exhaustion at the worker's port; `None` without a port.
     pub shortages: Option<Shortages>,
-    /// Requests that its service has done: [`Service::requests`](crate::Service::requests).
+    /// Requests served: [`Service::requests`](crate::Service::requests).
     pub requests: Option<u64>,
-    /// Requests that held the worker for long: [`Service::slow_requests`](crate::Service::slow_requests).
+    /// Requests that delayed others: [`Service::slow_requests`](crate::Service::slow_requests).
     pub slow_requests: Option<u64>,
 }
 
-/// How often a port could not do what it was asked.
+/// Counts of resource exhaustion at a port.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Shortages {
-    /// Transmit bursts after which frames stayed behind: the ring was full.
+    /// Transmit bursts that left frames behind because the ring was full.
     pub tx_full: u64,
-    /// Requests for a packet that found the pool empty.
+    /// Packet allocations that failed because the pool was empty.
     pub pool_empty: u64,
 }
 
-/// How much there is of something at the moment. `None` is what a transport does not have, or does not know.
+/// Current values of a worker. `None` where the transport has no such value or does not know it.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub struct Levels {
-    /// Connections, in whatever state, but for those in TIME-WAIT that services are done with.
+pub struct Gauges {
+    /// Connections in any state, except those in TIME-WAIT that the service has closed.
     pub connections: u64,
-    /// Connections that peers have begun and not completed.
+    /// Half-open connections (SYN-RECEIVED).
     pub half_open: Option<u64>,
     /// Connections in TIME-WAIT.
     pub time_wait: Option<u64>,
-    /// Packets of the port that the queues of connections hold.
+    /// Packets of the port held in queues of connections.
     pub packets_held: Option<u64>,
-    /// Packets free in the pool that frames are received into, which several workers may share.
+    /// Free packets in the pool of the receive queue. Several workers may share the pool.
     pub pool_left: Option<u64>,
-    /// Packets that this worker may hold at a time: its share of the pool.
+    /// Maximum of packets that this worker may hold: its share of the pool.
     pub pool_share: Option<u64>,
-    /// Frames that wait for the port.
+    /// Frames queued for transmission.
     pub tx_queued: Option<u64>,
 }
 
-/// Some connections of a worker.
+/// ConnPage of a worker's connections.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub struct Page {
-    /// Those in the slots that were looked at, in the order of their slots.
+pub struct ConnPage {
+    /// Connections in the visited slots, in slot order.
     pub connections: Vec<ConnInfo>,
-    /// The slot to go on with; `None` after the last.
+    /// First slot of the next page; `None` after the last.
     pub next: Option<usize>,
 }
 
-impl Page {
-    /// Those of `worker` in `most` slots, no more than its [`SLOTS_PER_LOOK`](Inspect::SLOTS_PER_LOOK) and one at least, beginning
-    /// with `from`.
+impl ConnPage {
+    /// Returns the connections of `worker` in up to `most` slots from `from` on. `most` is clamped to 1 and
+    /// [`SLOTS_PER_QUERY`](Inspect::SLOTS_PER_QUERY).
     pub fn of<W: Inspect>(worker: &W, from: usize, most: usize) -> Self {
         let slots = worker.slots();
-        let end = from.saturating_add(most.clamp(1, W::SLOTS_PER_LOOK)).min(slots);
+        let end = from.saturating_add(most.clamp(1, W::SLOTS_PER_QUERY)).min(slots);
         let connections = (from..end).filter_map(|slot| worker.connection(slot)).collect();
-        Page { connections, next: (end < slots).then_some(end) }
+        ConnPage { connections, next: (end < slots).then_some(end) }
     }
 }
 
-/// What is known of one connection. `None` is what a transport does not have, does not know, or has not measured yet.
+/// State of one connection. `None` where the transport has no such value, does not know it, or has not measured it yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConnInfo {
-    /// Its name. The service may not know it yet, or no longer.
+    /// Identifier. The service may not have opened the connection yet, or may have closed it already.
     pub conn: ConnId,
-    /// Our address.
+    /// Local address.
     pub local: Option<SocketAddr>,
-    /// The peer's address.
+    /// Peer's address.
     pub remote: SocketAddr,
-    /// How far it has come.
+    /// State of the connection.
     pub state: ConnState,
-    /// Bytes received that the service has not consumed.
+    /// Received bytes that the service has not consumed.
     pub unread: u64,
-    /// Bytes that the service has sent and that have not left: for the peer, or for the kernel.
+    /// Bytes that the service has sent and that have not left for the peer or the kernel.
     pub unsent: u64,
-    /// What TCP knows beside.
+    /// TCP details.
     pub tcp: TcpInfo,
 }
 
-/// What TCP, ours or the kernel's, knows of a connection. `None` is what it does not tell or has not measured yet.
+/// TCP details of a connection, from the stack or the kernel. `None` where the value is unknown or not measured yet.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct TcpInfo {
-    /// The most payload in one segment, in bytes, options deducted.
+    /// Maximum payload of one segment in bytes, options deducted.
     pub mss: Option<u16>,
     /// Bytes sent and not acknowledged.
     pub in_flight: Option<u64>,
-    /// The peer's receive window in bytes, as it last offered it.
+    /// Send window: the last receive window that the peer offered, in bytes.
     pub send_window: Option<u64>,
-    /// The window that the peer may use, in bytes.
+    /// Receive window offered to the peer, in bytes.
     pub receive_window: Option<u64>,
-    /// The congestion window in bytes.
+    /// Congestion window in bytes.
     pub congestion_window: Option<u64>,
-    /// The slow-start threshold in bytes; `None` also before anything was lost or marked.
+    /// Slow-start threshold in bytes; `None` also before the first loss or mark.
     pub slow_start_threshold: Option<u64>,
-    /// The smoothed round-trip time (RFC 6298).
+    /// Smoothed round-trip time (RFC 6298).
     pub rtt: Option<Duration>,
-    /// Its variation.
+    /// Round-trip time variation (RFC 6298).
     pub rtt_variation: Option<Duration>,
-    /// The smallest round-trip time of the last minutes.
+    /// Minimum round-trip time of the last minutes.
     pub min_rtt: Option<Duration>,
-    /// The retransmission time-out, back-off included.
+    /// Retransmission timeout, backoff included.
     pub rto: Option<Duration>,
-    /// Retransmission time-outs in a row, since anything was acknowledged.
+    /// Consecutive retransmission timeouts since the last acknowledgment.
     pub time_outs: Option<u32>,
-    /// Segments that were sent again, since the connection was begun.
+    /// Segments retransmitted since the connection was opened.
     pub retransmitted: Option<u64>,
-    /// Whether something was lost that is being repaired.
+    /// Whether loss recovery is in progress.
     pub is_recovering: Option<bool>,
-    /// Whether the path has been seen to reorder.
+    /// Whether reordering has been observed on the path.
     pub reorders: Option<bool>,
-    /// What is sent in a second, in bytes, if it is paced.
+    /// Pacing rate in bytes per second, if the connection is paced.
     pub pacing_rate: Option<u64>,
 }
 
-/// How far a connection has come: the states of RFC 9293 §3.3.2, which other transports have as far as they apply.
+/// State of a connection (RFC 9293 §3.3.2). Other transports use the states that apply to them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ConnState {
-    /// Over, and the service has still to be told.
+    /// Closed, and [`Service::closed`](crate::Service::closed) is still due.
     Closed,
-    /// We have begun it.
+    /// A SYN has been sent.
     SynSent,
-    /// A peer has begun it.
+    /// A SYN has been received.
     SynReceived,
     /// Both ends may send.
     Established,
-    /// We have finished, and the peer does not know yet.
+    /// This end has finished, and the peer has not acknowledged it.
     FinWait1,
-    /// We have finished, and the peer knows.
+    /// This end has finished, and the peer has acknowledged it.
     FinWait2,
     /// The peer has finished.
     CloseWait,
-    /// Both have finished, we first, and the peer does not know.
+    /// Both ends have finished, this end first, and the peer has not acknowledged it.
     Closing,
-    /// Both have finished, the peer first, and it does not know.
+    /// Both ends have finished, the peer first, and the peer has not acknowledged it.
     LastAck,
-    /// Both have finished and know it.
+    /// Both ends have finished and acknowledged.
     TimeWait,
 }
 
 impl ConnState {
-    /// All of them.
+    /// All states.
     pub const ALL: [ConnState; 10] = [
         ConnState::Closed,
         ConnState::SynSent,
@@ -226,7 +226,7 @@ impl ConnState {
         ConnState::TimeWait,
     ];
 
-    /// Its name, as tools of Linux write it: `ESTAB` is `established` here.
+    /// Returns the lower-case name, as `ss` writes it, except `established` for `ESTAB`.
     pub fn name(self) -> &'static str {
         match self {
             ConnState::Closed => "closed",
@@ -242,7 +242,7 @@ impl ConnState {
         }
     }
 
-    /// That of an established connection of a transport that knows no more than which ends have finished.
+    /// Returns the state of an established connection of a transport that knows only which ends have finished.
     pub fn of_ends(peer_finished: bool, we_finished: bool) -> Self {
         match (peer_finished, we_finished) {
             (false, false) => ConnState::Established,
@@ -264,7 +264,7 @@ mod tests {
     use super::*;
     use std::sync::mpsc::channel;
 
-    /// A worker with a connection in every third slot.
+    /// Worker with a connection in every third slot.
     struct Every3rd(usize);
 
     impl Inspect for Every3rd {
@@ -291,41 +291,41 @@ mod tests {
     }
 
     fn all(worker: &mut Every3rd, most: usize) -> (Vec<usize>, usize) {
-        let (mut slots, mut letters, mut from) = (Vec::new(), 0, Some(0));
+        let (mut slots, mut queries, mut from) = (Vec::new(), 0, Some(0));
         while let Some(slot) = from {
             let (reply, page) = channel();
-            Look::Connections { from: slot, most, reply }.answer(worker);
+            StatsQuery::Connections { from: slot, most, reply }.answer(worker);
             let page = page.recv().unwrap();
             slots.extend(page.connections.iter().map(|info| info.conn.slot()));
-            (letters, from) = (letters + 1, page.next);
+            (queries, from) = (queries + 1, page.next);
         }
-        (slots, letters)
+        (slots, queries)
     }
 
     #[test]
-    fn every_connection_is_told_once_in_bounded_slices() {
-        for (slots, most, letters) in
+    fn pages_list_every_connection_once() {
+        for (slots, most, queries) in
             [(0, 10, 1), (9, 10, 1), (10, 10, 1), (11, 10, 2), (1000, usize::MAX, 4), (5, 0, 5)]
         {
-            let (told, sent) = all(&mut Every3rd(slots), most);
-            assert_eq!((told, sent), ((0..slots).step_by(3).collect(), letters), "{slots} slots, {most} at most");
+            let (slots_seen, sent) = all(&mut Every3rd(slots), most);
+            assert_eq!((slots_seen, sent), ((0..slots).step_by(3).collect(), queries), "{slots} slots, {most} at most");
         }
     }
 
     #[test]
-    fn a_slice_behind_the_last_slot_is_empty() {
-        assert_eq!(Page::of(&Every3rd(4), 100, 10), Page::default());
-        assert_eq!(Page::of(&Every3rd(4), usize::MAX, 10), Page::default());
+    fn page_behind_the_last_slot_is_empty() {
+        assert_eq!(ConnPage::of(&Every3rd(4), 100, 10), ConnPage::default());
+        assert_eq!(ConnPage::of(&Every3rd(4), usize::MAX, 10), ConnPage::default());
     }
 
     #[test]
-    fn an_asker_that_has_gone_is_no_error() {
+    fn reply_to_a_dropped_receiver_is_ignored() {
         let (reply, _) = channel();
-        Look::Counters { reply }.answer(&mut Every3rd(1));
+        StatsQuery::Counters { reply }.answer(&mut Every3rd(1));
     }
 
     #[test]
-    fn names_of_states_can_be_lined_up() {
+    fn conn_state_display_honours_padding() {
         assert_eq!(format!("{:>12}|", ConnState::FinWait1), "  fin-wait-1|");
     }
 }

@@ -1,65 +1,65 @@
-//! What a worker did, in numbers: the same for every transport.
+//! Counters of a worker, common to all transports.
 
 use std::collections::BTreeMap;
 use std::ops::AddAssign;
 
-/// Counters of one worker, or of several added up.
+/// Counters of one worker, or the sum over several.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Summary {
-    /// Frames (stack) or reads (kernel) that brought something.
+    /// Received frames (stack), or reads that returned data (kernel).
     pub rx_frames: u64,
-    /// Bytes in them.
+    /// Bytes in the received frames or reads.
     pub rx_bytes: u64,
     /// Turns of the worker.
     pub turns: u64,
-    /// Turns in which there was something to do: frames, messages of other threads, or events of connections.
+    /// Turns with work: frames, messages of other threads, or events of connections.
     pub busy_turns: u64,
-    /// Turns in which frames (stack), bytes or datagrams (kernel), or completions (RDMA) came. Frames for each of them are how many
-    /// came together.
+    /// Turns with received frames (stack), bytes or datagrams (kernel), or completions (RDMA). `rx_frames / bursts` is the
+    /// mean burst size.
     pub bursts: u64,
-    /// Frames (stack) or writes (kernel) that took something away.
+    /// Transmitted frames (stack), or writes that accepted data (kernel).
     pub tx_frames: u64,
-    /// Bytes in them.
+    /// Bytes in the transmitted frames or writes.
     pub tx_bytes: u64,
-    /// Received frames that were passed on to the worker that owns their flow.
+    /// Received frames handed to the worker that owns their flow.
     pub misdirected: u64,
-    /// Connections that peers opened to us.
+    /// Connections accepted from peers (passive open).
     pub accepted: u64,
-    /// Connections that we opened.
+    /// Connections opened to peers (active open).
     pub connected: u64,
-    /// Connections that we could not open.
+    /// Connections to peers that could not be established.
     pub failed: u64,
-    /// Connections that ended by themselves, both sides having closed.
+    /// Connections that both sides closed.
     pub finished: u64,
-    /// Connections that ended by a reset, a time-out or an abort.
+    /// Connections that ended by a reset, a timeout or an abort.
     pub broken: u64,
-    /// Segments with data that were sent again; `None` where nobody counts them: it is no TCP of our own.
+    /// Data segments retransmitted; `None` where the transport does not count them.
     pub retransmitted: Option<u64>,
-    /// Payload bytes copied between the port's memory and the service's view of them, either way.
+    /// Payload bytes copied between the port's memory and the service, in both directions.
     pub copied_bytes: u64,
-    /// What was asked of RDMA devices.
+    /// Work of RDMA devices.
     pub verbs: Verbs,
     /// Frames, segments and datagrams dropped, by cause.
     pub drops: BTreeMap<&'static str, u64>,
 }
 
-/// What was asked of RDMA devices, and polled from them.
+/// Counts of verbs work requests and completions.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Verbs {
-    /// Requests posted to send queues: messages, READs, and what opens and closes windows.
+    /// Work requests posted to send queues: messages, READs, and memory window operations.
     pub requests: u64,
-    /// Calls that posted them.
+    /// Calls of `ibv_post_send`.
     pub posts: u64,
-    /// Buffers posted for messages, since their connections were made.
+    /// Receive buffers posted since their connections were established.
     pub buffers: u64,
-    /// Completions of requests that were polled.
+    /// Completions polled for send queues.
     pub requests_completed: u64,
-    /// Completions of buffers that were polled.
+    /// Completions polled for receive buffers.
     pub buffers_completed: u64,
 }
 
 impl Summary {
-    /// Counts `n` drops under `cause`, unless there were none.
+    /// Adds `n` drops of `cause`. Does nothing if `n` is 0.
     pub fn drop_for(&mut self, cause: &'static str, n: u64) {
         if n > 0 {
             *self.drops.entry(cause).or_default() += n;

@@ -1,48 +1,48 @@
-//! What the kernel knows of a TCP connection of its own.
+//! `TCP_INFO` of kernel sockets.
 
 use crate::inspect::TcpInfo;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
-/// Bytes of the kernel's answer that are asked for: all that is read below. Newer kernels know more, older ones less.
-const ASKED: usize = 240;
-/// The slow-start threshold before anything was lost (`TCP_INFINITE_SSTHRESH`).
+/// Requested size of `struct tcp_info`: all fields that are read below. Newer kernels have more, older ones fewer.
+const INFO_SIZE: usize = 240;
+/// Slow-start threshold before the first loss (`TCP_INFINITE_SSTHRESH`).
 const NO_THRESHOLD: u32 = 0x7fff_ffff;
-/// The first state of congestion control in which something is being repaired (`TCP_CA_Recovery`; `TCP_CA_Loss` follows).
+/// First congestion control state with loss recovery (`TCP_CA_Recovery`; `TCP_CA_Loss` follows).
 const RECOVERY: u8 = 3;
 
-/// What the kernel tells of the connection of a TCP socket (tcp(7), `TCP_INFO`). A kernel that does not know something leaves it out.
+/// Returns the kernel's `TCP_INFO` of a TCP socket (tcp(7)). Fields that the kernel does not know are `None`.
 ///
 /// # Errors
-/// What the system says: it is no TCP socket, for example.
+/// The error of getsockopt(2), for example if `socket` is not a TCP socket.
 pub fn tcp_info(socket: impl AsFd) -> io::Result<TcpInfo> {
-    let mut told = [0_u8; ASKED];
-    let mut length = ASKED as libc::socklen_t;
+    let mut info = [0_u8; INFO_SIZE];
+    let mut length = INFO_SIZE as libc::socklen_t;
     let socket = socket.as_fd().as_raw_fd();
-    // SAFETY: the descriptor is borrowed, so that it is open; the place has as many bytes as `length` says, and the kernel writes no more
-    // than that, and the number that it wrote.
+    // SAFETY: the descriptor is borrowed, so it is open. The buffer has `length` bytes; the kernel writes at most that
+    // many, and stores the number it wrote in `length`.
     let status =
-        unsafe { libc::getsockopt(socket, libc::IPPROTO_TCP, libc::TCP_INFO, told.as_mut_ptr().cast(), &mut length) };
+        unsafe { libc::getsockopt(socket, libc::IPPROTO_TCP, libc::TCP_INFO, info.as_mut_ptr().cast(), &mut length) };
     if status != 0 {
         return Err(io::Error::last_os_error());
     }
-    Ok(read(&told[..(length as usize).min(ASKED)]))
+    Ok(parse(&info[..(length as usize).min(INFO_SIZE)]))
 }
 
-/// What the bytes of a `struct tcp_info` say. Its fields are where linux/tcp.h has them; new ones are added behind the others only.
-fn read(told: &[u8]) -> TcpInfo {
-    let u8_at = |at: usize| told.get(at).copied();
-    let u32_at = |at: usize| Some(u32::from_ne_bytes(*told.get(at..)?.first_chunk()?));
-    let u64_at = |at: usize| Some(u64::from_ne_bytes(*told.get(at..)?.first_chunk()?));
+/// Parses `struct tcp_info` at the offsets of linux/tcp.h. The kernel adds fields at the end only.
+fn parse(info: &[u8]) -> TcpInfo {
+    let u8_at = |at: usize| info.get(at).copied();
+    let u32_at = |at: usize| Some(u32::from_ne_bytes(*info.get(at..)?.first_chunk()?));
+    let u64_at = |at: usize| Some(u64::from_ne_bytes(*info.get(at..)?.first_chunk()?));
     let micros = |at: usize| u32_at(at).map(|micros| Duration::from_micros(micros.into()));
     let mss = u32_at(16);
-    // Numbers of segments, which are as many bytes as fit into them.
+    // The kernel counts segments; a segment is `mss` bytes.
     let bytes = |segments: Option<u32>| Some(u64::from(segments?) * u64::from(mss?));
     let [sent, again, acked] = [200, 208, 120].map(u64_at);
     let in_flight = match u32_at(24) {
         Some(0) => Some(0),
-        // Where we opened the connection our SYN counts as a byte that was acknowledged, and not as one that was sent.
+        // On an active open, the SYN counts as an acknowledged byte and not as a sent one.
         _ => (|| Some(sent?.saturating_sub(again?).saturating_sub(acked?)))(),
     };
     let has_rtt = u32_at(68).is_some_and(|rtt| rtt > 0);
@@ -62,7 +62,7 @@ fn read(told: &[u8]) -> TcpInfo {
         retransmitted: u32_at(100).map(u64::from),
         is_recovering: u8_at(1).map(|state| state >= RECOVERY),
         reorders: u32_at(220).map(|seen| seen > 0),
-        // All ones where it is not paced.
+        // All ones without pacing.
         pacing_rate: u64_at(104).filter(|rate| *rate < u64::MAX),
     }
 }
@@ -75,56 +75,56 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "Miri has no TCP_INFO")]
-    fn what_the_kernel_knows_of_a_connection_is_told() {
+    fn tcp_info_reports_an_established_connection() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let mut ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let (mut theirs, _) = listener.accept().unwrap();
-        ours.write_all(b"hello").unwrap();
-        theirs.read_exact(&mut [0; 5]).unwrap();
-        theirs.write_all(b"there").unwrap();
-        // With it comes the acknowledgement of the greeting.
-        ours.read_exact(&mut [0; 5]).unwrap();
-        let told = tcp_info(&ours).unwrap();
-        assert!(told.mss.unwrap() > 500 && told.congestion_window.unwrap() >= u64::from(told.mss.unwrap()), "{told:?}");
-        assert!(told.rtt.unwrap() < Duration::from_secs(5) && told.rto.unwrap() > told.rtt.unwrap(), "{told:?}");
-        assert_eq!((told.in_flight, told.retransmitted, told.time_outs), (Some(0), Some(0), Some(0)), "{told:?}");
-        assert_eq!((told.is_recovering, told.slow_start_threshold), (Some(false), None), "{told:?}");
+        let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut server, _) = listener.accept().unwrap();
+        client.write_all(b"hello").unwrap();
+        server.read_exact(&mut [0; 5]).unwrap();
+        server.write_all(b"there").unwrap();
+        // The data segment acknowledges the greeting.
+        client.read_exact(&mut [0; 5]).unwrap();
+        let info = tcp_info(&client).unwrap();
+        assert!(info.mss.unwrap() > 500 && info.congestion_window.unwrap() >= u64::from(info.mss.unwrap()), "{info:?}");
+        assert!(info.rtt.unwrap() < Duration::from_secs(5) && info.rto.unwrap() > info.rtt.unwrap(), "{info:?}");
+        assert_eq!((info.in_flight, info.retransmitted, info.time_outs), (Some(0), Some(0), Some(0)), "{info:?}");
+        assert_eq!((info.is_recovering, info.slow_start_threshold), (Some(false), None), "{info:?}");
     }
 
     #[test]
     #[cfg_attr(miri, ignore = "Miri has no TCP_INFO")]
-    fn what_a_peer_has_not_acknowledged_is_in_flight() {
+    fn tcp_info_counts_unacknowledged_bytes_as_in_flight() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let (theirs, _) = listener.accept().unwrap();
-        theirs.set_nonblocking(true).unwrap();
-        // Until neither end takes any more: the window is closed, and all is either acknowledged or not sent.
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (server, _) = listener.accept().unwrap();
+        server.set_nonblocking(true).unwrap();
+        // Fills both socket buffers: the window is closed, and every byte is either acknowledged or unsent.
         let mut sent = 0;
-        while let Ok(n) = (&theirs).write(&[0; 65_536]) {
+        while let Ok(n) = (&server).write(&[0; 65_536]) {
             sent += n as u64;
         }
-        let told = tcp_info(&theirs).unwrap();
-        assert!(told.in_flight.unwrap() < sent, "{told:?}, {sent} sent");
-        drop(ours);
+        let info = tcp_info(&server).unwrap();
+        assert!(info.in_flight.unwrap() < sent, "{info:?}, {sent} sent");
+        drop(client);
     }
 
     #[test]
-    fn an_older_kernel_tells_less() {
-        let mut told = [0; 104];
-        told[16..20].copy_from_slice(&1448_u32.to_ne_bytes());
-        told[80..84].copy_from_slice(&10_u32.to_ne_bytes());
-        told[76..80].copy_from_slice(&NO_THRESHOLD.to_ne_bytes());
-        told[24] = 1;
-        let told = read(&told);
-        assert_eq!((told.mss, told.congestion_window), (Some(1448), Some(14_480)));
-        assert_eq!((told.in_flight, told.send_window, told.min_rtt, told.reorders), (None, None, None, None));
-        assert_eq!((told.rtt, told.slow_start_threshold), (None, None));
-        assert_eq!(read(&[]), TcpInfo::default());
+    fn tcp_info_of_an_older_kernel_has_fewer_fields() {
+        let mut info = [0; 104];
+        info[16..20].copy_from_slice(&1448_u32.to_ne_bytes());
+        info[80..84].copy_from_slice(&10_u32.to_ne_bytes());
+        info[76..80].copy_from_slice(&NO_THRESHOLD.to_ne_bytes());
+        info[24] = 1;
+        let info = parse(&info);
+        assert_eq!((info.mss, info.congestion_window), (Some(1448), Some(14_480)));
+        assert_eq!((info.in_flight, info.send_window, info.min_rtt, info.reorders), (None, None, None, None));
+        assert_eq!((info.rtt, info.slow_start_threshold), (None, None));
+        assert_eq!(parse(&[]), TcpInfo::default());
     }
 
     #[test]
     #[cfg_attr(miri, ignore = "Miri has no TCP_INFO")]
-    fn what_is_no_tcp_socket_is_an_error() {
+    fn tcp_info_of_a_udp_socket_is_an_error() {
         assert!(tcp_info(UdpSocket::bind("127.0.0.1:0").unwrap()).is_err());
     }
 }

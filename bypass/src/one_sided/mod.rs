@@ -1,77 +1,78 @@
-//! One-sided operations: what can be done with a peer's memory without its program having a part in it.
+//! One-sided operations (RDMA READ and atomics): access to a peer's memory without participation of its program.
 
 mod counters;
 mod published;
 
-pub use counters::Counters;
+pub use counters::RemoteCounters;
 pub use published::Published;
 
 use crate::Bytes;
 use std::sync::{Arc, OnceLock};
 
-/// An operation on the memory of a connection's peer, on transports that have such: RDMA's READ and its atomic operations.
+/// One-sided operation on the memory of a connection's peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Remote {
-    /// Reads some bytes. What is written there meanwhile may be seen in part.
+pub enum OneSidedOp {
+    /// Reads bytes. The result may mix old and new bytes if the peer writes them concurrently.
     Read {
-        /// Where they lie, as the peer has told.
+        /// OneSidedOp address of the first byte.
         address: u64,
-        /// The key that opens its memory.
+        /// OneSidedOp key of the memory region.
         key: u32,
-        /// How many bytes; at least one.
+        /// Number of bytes, at least 1.
         len: u32,
     },
-    /// Adds to a number of eight bytes, as the peer's machine has numbers, and tells what it was. Nothing else that devices do to
-    /// the number comes between.
+    /// Adds to a `u64` in the peer's byte order and returns its previous value. Atomic with respect to other
+    /// operations of devices on the same address.
     FetchAdd {
-        /// Where it lies, a multiple of eight.
+        /// OneSidedOp address, a multiple of 8.
         address: u64,
-        /// The key that opens its memory.
+        /// OneSidedOp key of the memory region.
         key: u32,
-        /// How much, modulo 2⁶⁴.
+        /// Addend, modulo 2⁶⁴.
         add: u64,
     },
-    /// Replaces such a number if it is what is expected, and tells what it was.
+    /// Replaces a `u64` if it has the expected value, and returns its previous value.
     CompareSwap {
-        /// Where it lies, a multiple of eight.
+        /// OneSidedOp address, a multiple of 8.
         address: u64,
-        /// The key that opens its memory.
+        /// OneSidedOp key of the memory region.
         key: u32,
-        /// What it is to be before.
+        /// Expected value.
         expect: u64,
-        /// What it becomes then.
+        /// New value.
         swap: u64,
     },
 }
 
-/// Where memory is that peers may reach.
+/// Address of memory that peers may access.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RemotePlace {
-    /// Its address.
+pub struct RemoteAddr {
+    /// OneSidedOp address of the first byte.
     pub address: u64,
-    /// The key that opens it.
+    /// OneSidedOp key of the memory region.
     pub key: u32,
 }
 
-/// A place that is known later, to whoever waits for it.
-pub type LaterPlace = Arc<OnceLock<RemotePlace>>;
+/// Cell that receives a [`RemoteAddr`] once the memory has been registered.
+pub type RemoteAddrCell = Arc<OnceLock<RemoteAddr>>;
 
-/// What came of a [`Remote`] operation. Denied, or without an answer, it ends the connection.
+/// Result of a successful [`OneSidedOp`]. A failed operation ends the connection.
 #[derive(Debug, Clone)]
-pub enum RemoteDone {
-    /// The bytes that were read.
+pub enum OneSidedResult {
+    /// Bytes that were read.
     Read(Bytes),
-    /// What the number was before.
-    Was(u64),
+    /// Value before an atomic operation.
+    Previous(u64),
 }
 
-/// Why a [`Remote`] operation has not begun.
+/// Reason why a [`OneSidedOp`] could not be started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum NoRemote {
-    /// The transport has no such operations, or the device not this one.
-    #[error("the network has no one-sided operations: they go over --via rdma:DEVICE")]
+pub enum OneSidedError {
+    /// The transport has no one-sided operations, or the device does not support this one.
+    #[error("this network has no one-sided operations: use --via rdma:DEVICE")]
     Unsupported,
-    /// The connection is gone, or has no room for it or no memory now: when another one is done, there may be.
+    /// The connection has ended, its send queue is full, or there is no memory. Completion of another operation may free
+    /// resources.
     #[error("no room for another one-sided operation")]
     NoRoom,
 }

@@ -1,115 +1,116 @@
-//! Memory that others read while it is written: a device that answers its peers' READs, another process.
+//! Memory that peers read while this process writes it.
 
 use crate::arena::{Backing, Region};
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Bytes of a page, of which there are whole ones: what is opened to a device is opened by the page.
+/// Page size. The memory consists of whole pages, because registration with a device covers whole pages.
 const PAGE: usize = 4096;
 
-/// Memory that whoever it is opened to reads at any time, without a word to this process.
+/// Memory that a device reads on behalf of its peers, or that another process reads, at any time and without
+/// synchronisation.
 ///
-/// It is a row of words of eight bytes, which are read and written here one by one. No slice of it is ever made: that would
-/// promise that nothing changes meanwhile.
+/// The memory is an array of `u64` words, which this process reads and writes one by one. No slice of it exists, because a
+/// slice would promise that its contents do not change.
 ///
-/// A reader elsewhere sees each byte as it was at some time while it read, and may see some bytes of a word before a change
-/// and others behind it: no order of its reading, and no size that is read at once, is promised by the verbs of RDMA. What is put
-/// here must say by itself whether it is whole. What is [stored](Self::store) is not seen there before what was written
-/// earlier: by a processor that keeps stores in order for devices, as x86-64 does, or within this process by whoever loads it.
+/// A remote reader sees each byte at some time during its read, and may see old and new bytes of one word: verbs guarantee
+/// neither an order nor an atomic size for READ. The contents must therefore carry their own check, such as a version or a
+/// checksum. A word that was [stored](Self::store) is not visible before earlier writes: to a device because x86-64 keeps
+/// stores in order, and within this process to a thread that loads the word.
 pub struct Published {
     region: Region,
 }
 
-// SAFETY: the region is memory that belongs to no thread, and what gives it back may be called on any.
+// SAFETY: the region belongs to no thread, and its release function may be called on any thread.
 unsafe impl Send for Published {}
-// SAFETY: all that is done with the memory is done by atomic operations.
+// SAFETY: the memory is accessed by atomic operations only.
 unsafe impl Sync for Published {}
 
 impl Published {
-    /// At least `bytes` bytes, all zero: hugepages if `hugepages` says so and there are enough, else ordinary pages, and a warning
-    /// says so.
+    /// Allocates at least `bytes` zero bytes. With `hugepages`, uses hugepages if enough are free, and otherwise ordinary
+    /// pages with a warning.
     pub fn new(bytes: usize, hugepages: bool) -> io::Result<Self> {
         let pages = bytes.max(1).checked_next_multiple_of(PAGE).ok_or(io::ErrorKind::OutOfMemory)?;
         Ok(Published { region: Region::new(pages, hugepages, "what others may read")? })
     }
 
-    /// Its addresses, for a device that must be told before it may read there.
+    /// Returns the addresses of the memory, for registration with a device.
     pub fn range(&self) -> Range<usize> {
         let start = self.region.start.addr().get();
         start..start + self.region.len
     }
 
-    /// What pages it is in.
+    /// Returns the kind of pages.
     pub fn backing(&self) -> Backing {
         self.region.backing
     }
 
-    /// The words.
+    /// Returns all words.
     #[inline(always)]
     fn words(&self) -> &[AtomicU64] {
         let words = self.region.len / size_of::<AtomicU64>();
-        // SAFETY: the region is mapped, readable and writable, until `self` is dropped; it begins at a page, so that words are
-        // aligned; and it was zero when it was mapped, so that they are initialised. It was mapped for `self` alone, which gives
-        // nobody a pointer, so in this process it is reached through these atomics only. The addresses that `range` tells are
-        // for those outside of it, whose reading is no access of this program; and if one of them wrote there, a word would
-        // hold what it wrote, as an atomic may.
+        // SAFETY: the region is mapped readable and writable until `self` is dropped. It starts at a page, so words are
+        // aligned, and it was zero when mapped, so words are initialised. It was mapped for `self` alone, which returns no
+        // pointer, so this process accesses it through these atomics only. Readers outside of the process, which know the
+        // addresses from `range`, do not access it in the sense of the language. If one of them wrote, a word would hold
+        // the written value, as an atomic may.
         unsafe { std::slice::from_raw_parts(self.region.start.as_ptr().cast(), words) }
     }
 
-    /// How many words there are.
-    #[expect(clippy::len_without_is_empty, reason = "there is a page at least")]
+    /// Returns the number of words.
+    #[expect(clippy::len_without_is_empty, reason = "there is at least one page")]
     pub fn len(&self) -> usize {
         self.words().len()
     }
 
-    /// The word of this number, whose lowest byte lies first.
+    /// Returns word `at`, whose first byte is the least significant.
     ///
     /// # Panics
-    /// If there are not as many.
+    /// If `at` is not below [`len`](Self::len).
     #[inline(always)]
     pub fn load(&self, at: usize) -> u64 {
         u64::from_le(self.words()[at].load(Ordering::Acquire))
     }
 
-    /// The word of this number is `word` from now on. Whoever sees it there sees what was written before.
+    /// Stores `word` as word `at`. A reader that sees it also sees all earlier writes.
     ///
     /// # Panics
-    /// If there are not as many.
+    /// If `at` is not below [`len`](Self::len).
     #[inline(always)]
     pub fn store(&self, at: usize, word: u64) {
         self.words()[at].store(word.to_le(), Ordering::Release);
     }
 
-    /// Copies `bytes`, which are whole words, to the word of this number and those behind it, one by one.
+    /// Copies `bytes`, a whole number of words, to the words from `at` on, one by one.
     ///
     /// # Panics
-    /// If they are not, or there is no room for them.
+    /// If `bytes` is not a whole number of words, or extends beyond the end.
     #[inline]
     pub fn write(&self, at: usize, bytes: &[u8]) {
         let (chunks, rest) = bytes.as_chunks();
-        assert!(rest.is_empty(), "{} bytes are no words", bytes.len());
+        assert!(rest.is_empty(), "{} bytes are not a whole number of words", bytes.len());
         for (word, bytes) in self.words()[at..][..chunks.len()].iter().zip(chunks) {
             word.store(u64::from_ne_bytes(*bytes), Ordering::Relaxed);
         }
     }
 
-    /// Copies the word of this number and those behind it to `bytes`, which are whole words, one by one. While somebody writes
-    /// there, some may be older than others.
+    /// Copies the words from `at` on to `bytes`, a whole number of words, one by one. During a concurrent write the result
+    /// may mix old and new words.
     ///
     /// # Panics
-    /// If they are not, or there are fewer.
+    /// If `bytes` is not a whole number of words, or extends beyond the end.
     #[inline]
     pub fn read(&self, at: usize, bytes: &mut [u8]) {
         let len = bytes.len();
         let (chunks, rest) = bytes.as_chunks_mut();
-        assert!(rest.is_empty(), "{len} bytes are no words");
+        assert!(rest.is_empty(), "{len} bytes are not a whole number of words");
         for (word, bytes) in self.words()[at..][..chunks.len()].iter().zip(chunks) {
             *bytes = word.load(Ordering::Relaxed).to_ne_bytes();
         }
     }
 
-    /// Asks for the cache line of the word of this number, if there are as many.
+    /// Prefetches the cache line of word `at`, if it exists.
     #[inline(always)]
     pub fn prefetch(&self, at: usize) {
         if let Some(word) = self.words().get(at) {
@@ -130,7 +131,7 @@ mod tests {
     use std::sync::atomic::AtomicBool;
 
     #[test]
-    fn it_is_whole_pages_of_zeros() {
+    fn new_allocates_whole_pages_of_zeros() {
         for (bytes, len) in [(0, 4096), (1, 4096), (4096, 4096), (4097, 8192)] {
             let memory = Published::new(bytes, false).unwrap();
             assert_eq!((memory.range().len(), memory.len()), (len, len / 8));
@@ -161,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_beyond_its_end_is_reached() {
+    fn access_beyond_the_end_panics() {
         let reaches: [fn(&Published); 6] = [
             |memory| _ = memory.load(512),
             |memory| memory.store(512, 1),
@@ -177,9 +178,8 @@ mod tests {
         }
     }
 
-    /// Who sees a stored word sees what was written before.
     #[test]
-    fn what_is_stored_is_seen_behind_what_was_written() {
+    fn stored_word_is_seen_after_earlier_writes() {
         const ROUNDS: u64 = if cfg!(miri) { 200 } else { 100_000 };
         let memory = Published::new(4096, false).unwrap();
         let is_over = AtomicBool::new(false);

@@ -1,33 +1,34 @@
-//! The connections of one worker, found by their names.
+//! Slab of a worker's connections.
 
 use crate::ConnId;
 
-/// A place for a connection, and how often it has been used.
+/// Slot of the slab.
 struct Slot<T> {
     generation: u32,
     connection: Option<T>,
 }
 
-/// A slab of connections. A [`ConnId`] of one that is gone finds nothing, whoever has the slot now.
-pub struct Slots<T> {
+/// Slab of connections, indexed by [`ConnId`]. The identifier of a removed connection finds nothing, even after its slot
+/// has been reused.
+pub struct ConnSlab<T> {
     worker: usize,
     slots: Vec<Slot<T>>,
     free: Vec<usize>,
     limit: usize,
 }
 
-impl<T> Slots<T> {
-    /// Room for up to `limit` connections of `worker`.
+impl<T> ConnSlab<T> {
+    /// Creates an empty slab for up to `limit` connections of `worker`.
     pub fn new(worker: usize, limit: usize) -> Self {
-        Slots { worker, slots: Vec::new(), free: Vec::new(), limit: limit.min(ConnId::MAX_SLOTS) }
+        ConnSlab { worker, slots: Vec::new(), free: Vec::new(), limit: limit.min(ConnId::MAX_SLOTS) }
     }
 
-    /// Whether there is no room for another connection.
+    /// Returns whether the slab is at its limit.
     pub fn is_full(&self) -> bool {
         self.free.is_empty() && self.slots.len() == self.limit
     }
 
-    /// Gives a connection a slot, and with it a name; `None` when there is no room.
+    /// Inserts a connection and returns its identifier, or `None` if the slab is full.
     pub fn insert(&mut self, connection: T) -> Option<ConnId> {
         if self.is_full() {
             return None;
@@ -41,7 +42,7 @@ impl<T> Slots<T> {
         Some(ConnId::new(self.worker, index, slot.generation))
     }
 
-    /// Takes a connection out: from here on its name means nothing.
+    /// Removes and returns a connection. Its identifier is invalid from now on.
     pub fn remove(&mut self, id: ConnId) -> Option<T> {
         self.get(id)?;
         let slot = &mut self.slots[id.slot()];
@@ -50,45 +51,45 @@ impl<T> Slots<T> {
         slot.connection.take()
     }
 
-    /// The connection, if it is still there.
+    /// Returns the connection.
     #[inline]
     pub fn get(&self, id: ConnId) -> Option<&T> {
         let slot = self.slots.get(id.slot())?;
         if slot.generation == id.generation() && self.worker == id.worker() { slot.connection.as_ref() } else { None }
     }
 
-    /// As [`get`](Self::get), to be changed.
+    /// Returns the connection for modification.
     #[inline]
     pub fn get_mut(&mut self, id: ConnId) -> Option<&mut T> {
         let slot = self.slots.get_mut(id.slot())?;
         if slot.generation == id.generation() && self.worker == id.worker() { slot.connection.as_mut() } else { None }
     }
 
-    /// The name of the connection in slot `index`.
-    pub fn name(&self, index: usize) -> Option<ConnId> {
+    /// Returns the identifier of the connection in slot `index`.
+    pub fn conn_id(&self, index: usize) -> Option<ConnId> {
         let slot = self.slots.get(index)?;
         slot.connection.as_ref()?;
         Some(ConnId::new(self.worker, index, slot.generation))
     }
 
-    /// How many connections there are.
-    #[expect(clippy::len_without_is_empty, reason = "nobody asks")]
+    /// Returns the number of connections.
+    #[expect(clippy::len_without_is_empty, reason = "unused")]
     pub fn len(&self) -> usize {
         self.slots.len() - self.free.len()
     }
 
-    /// How many connections there have been at a time at most: all are in slots below this.
-    pub fn extent(&self) -> usize {
+    /// Returns the number of slots ever used. All connections are in slots below it.
+    pub fn slot_bound(&self) -> usize {
         self.slots.len()
     }
 
-    /// All connections.
+    /// Iterates over all connections.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
         self.slots.iter_mut().filter_map(|slot| slot.connection.as_mut())
     }
 
-    /// The names of all connections.
-    pub fn names(&self) -> Vec<ConnId> {
-        (0..self.slots.len()).filter_map(|index| self.name(index)).collect()
+    /// Returns the identifiers of all connections.
+    pub fn conn_ids(&self) -> Vec<ConnId> {
+        (0..self.slots.len()).filter_map(|index| self.conn_id(index)).collect()
     }
 }

@@ -3,65 +3,65 @@
 use crate::Bytes;
 use std::net::SocketAddr;
 
-/// How a connection came to be.
+/// Origin of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Origin {
-    /// A peer connected to one of our listening addresses.
+    /// A peer connected to a listening address (passive open).
     Accepted,
-    /// [`Transport::connect`] was called with this token.
+    /// [`Transport::connect`](crate::Transport::connect) was called with this token (active open).
     Connected(u64),
 }
 
-/// Why an outgoing connection could not be made.
+/// Reason why an outgoing connection could not be established.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
-    /// The peer answered with a reset: nothing listens there.
+    /// The peer replied with a reset: nothing listens at the address.
     #[error("connection refused")]
     Refused,
-    /// No answer in time.
-    #[error("no answer in time")]
+    /// The peer did not reply within the connection timeout.
+    #[error("timed out")]
     TimedOut,
-    /// No route, no neighbour, or an ICMP error said so.
+    /// There is no route or no neighbour, or an ICMP error was received.
     #[error("host unreachable")]
     Unreachable,
-    /// The address cannot be that of another host: it is this host's own, a loopback, broadcast or reserved one. The stack has
-    /// no loopback.
+    /// The address cannot be that of another host: it is this host's own, a loopback, a broadcast or a reserved one.
+    /// The stack has no loopback.
     #[error("not the address of another host (own, loopback, broadcast or reserved)")]
     InvalidAddress,
-    /// No local address of that family, or no ephemeral port is left.
-    #[error("no local address or port left for it")]
+    /// There is no local address of that family, or no free ephemeral port.
+    #[error("no local address or ephemeral port available")]
     NoLocalAddress,
-    /// The worker has as many connections as it may.
+    /// The worker has reached its connection limit.
     #[error("too many connections")]
     TooMany,
 }
 
-/// Why a connection ended.
+/// Reason why a connection ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CloseReason {
-    /// Both sides closed, and all that was sent has been acknowledged.
+    /// Both sides closed, and everything sent was acknowledged.
     Finished,
-    /// The peer reset it.
+    /// The peer reset the connection.
     Reset,
-    /// We aborted it: the service did, or the worker while stopping.
+    /// The connection was aborted locally: by the service, or by the worker while stopping.
     Aborted,
-    /// The peer stopped answering.
+    /// The peer stopped acknowledging.
     TimedOut,
-    /// No data moved in either direction for as long as the transport's idle timeout. The peer has been sent a reset.
+    /// No data moved in either direction within the transport's idle timeout. The peer has been sent a reset.
     IdleTimeout,
-    /// The address that it was from is no longer ours: the time has run out for which a DHCP server had given it. The peer is not told.
+    /// The DHCP lease of the connection's local address has expired. Nothing is sent to the peer.
     AddressLost,
 }
 
-/// A UDP datagram.
+/// UDP datagram.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Datagram {
-    /// Our end: where it arrived, or what to send it from.
+    /// Local address: destination of a received datagram, source of a sent one.
     pub local: SocketAddr,
-    /// The peer: where it came from, or where to send it to.
+    /// Peer's address: source of a received datagram, destination of a sent one.
     pub remote: SocketAddr,
-    /// What it carries.
+    /// UDP payload.
     pub payload: Bytes,
 }

@@ -1,12 +1,13 @@
 //! Bounds of a lingering close (RFC 9112 §9.6).
 //!
-//! A server that closes a socket with unread input causes a reset, which can destroy the last reply before the client has read
-//! it. [`Transport::lingering_close`](crate::Transport::lingering_close) therefore discards input until the peer closes, too.
-//! The bounds keep a peer that sends without end, or that never closes, from occupying a worker or a connection.
+//! A server that closes a socket with unread input causes a reset, which can destroy the last reply before the client
+//! has read it. [`Transport::lingering_close`](crate::Transport::lingering_close) therefore discards input until the
+//! peer closes, too. The bounds keep a peer that sends without end, or that never closes, from occupying a worker or a
+//! connection.
 
 use crate::time::{Duration, Instant};
 
-/// Received bytes that a lingering close discards at most before it resets the connection.
+/// Maximum of received bytes that a lingering close discards before it resets the connection.
 pub const LINGER_BYTES: usize = 1 << 20;
 /// Time after which a lingering close resets the connection if the peer has acknowledged everything and not closed.
 pub const LINGER_TIME: Duration = Duration::from_secs(5);
@@ -37,7 +38,7 @@ impl Linger {
     }
 
     /// Returns the time to the next deadline after one that expires at `now`, or `None` if the connection is to be reset.
-    /// `is_delivered` says that the peer has acknowledged everything that was sent.
+    /// `is_delivered` states that the peer has acknowledged everything that was sent.
     #[must_use]
     pub fn extend(&self, now: Instant, is_delivered: bool) -> Option<Duration> {
         let left = self.until.since(now);

@@ -1,86 +1,93 @@
 //! Messages from other threads to workers.
 
 use super::conn_id::ConnId;
-use crate::inspect::Look;
+use crate::inspect::StatsQuery;
 use crate::mailbox::Sender;
 
-/// What other threads leave at a worker.
-pub enum Letter<M> {
-    /// A message, and to whom it goes.
+/// Entry of a worker's mailbox.
+pub enum AppMsg<M> {
+    /// Message to the service.
     Message {
-        /// The connection, or `None` for the worker's service.
+        /// The connection that the message is for, or `None` for the service itself.
         to: Option<ConnId>,
-        /// What it says.
+        /// The message.
         message: M,
     },
-    /// A question to the worker itself.
-    Look(Box<Look>),
+    /// Query to the worker.
+    Query(Box<StatsQuery>),
 }
 
-/// The way for other threads to wake a connection or a service, and to ask a worker how it is: one [`Mailbox`](crate::mailbox) per
-/// worker.
-pub struct Postbox<M> {
-    workers: Vec<Sender<Letter<M>>>,
+/// Sender of messages to all workers and their connections, for use on any thread. It holds the sending end of one
+/// [mailbox](crate::mailbox) per worker.
+pub struct AppSender<M> {
+    workers: Vec<Sender<AppMsg<M>>>,
 }
 
-impl<M> Postbox<M> {
-    /// A postbox that reaches the workers behind `workers`, in the order of their numbers.
-    pub fn new(workers: Vec<Sender<Letter<M>>>) -> Self {
-        Postbox { workers }
+impl<M> AppSender<M> {
+    /// Creates a sender from the mailbox of each worker, in the order of worker indices.
+    pub fn new(workers: Vec<Sender<AppMsg<M>>>) -> Self {
+        AppSender { workers }
     }
 
-    /// How many workers it reaches.
+    /// Returns the number of workers.
     pub fn workers(&self) -> usize {
         self.workers.len()
     }
 
-    /// Sends `message` to the worker that owns `conn`, where [`Service::on_conn_message`] delivers it; if the connection
-    /// is gone by then, the message is dropped. It comes back when that worker's mailbox is full.
+    /// Sends `message` to the connection `conn`. Its worker delivers it to
+    /// [`Service::on_conn_message`](crate::Service::on_conn_message), or drops it if the connection has ended.
+    ///
+    /// # Errors
+    /// Returns `message` if the mailbox of the worker is full.
     ///
     /// # Panics
-    /// If `conn` is of a worker that this postbox does not reach.
-    pub fn post(&self, conn: ConnId, message: M) -> Result<(), M> {
+    /// If there is no such worker.
+    pub fn send_to_conn(&self, conn: ConnId, message: M) -> Result<(), M> {
         self.send(conn.worker(), Some(conn), message)
     }
 
-    /// Sends `message` to the service of `worker`, where [`Service::on_message`] delivers it for as long as the worker runs. It comes
-    /// back when that worker's mailbox is full.
+    /// Sends `message` to the service of `worker`. The worker delivers it to
+    /// [`Service::on_message`](crate::Service::on_message) while it runs.
+    ///
+    /// # Errors
+    /// Returns `message` if the mailbox of the worker is full.
     ///
     /// # Panics
-    /// If this postbox does not reach such a worker.
-    pub fn tell(&self, worker: usize, message: M) -> Result<(), M> {
+    /// If there is no such worker.
+    pub fn send_to_worker(&self, worker: usize, message: M) -> Result<(), M> {
         self.send(worker, None, message)
     }
 
-    /// Asks `worker`, which answers in its next turn; one that sleeps is woken. Returns whether there was room in its mailbox.
+    /// Sends `query` to `worker`, which replies in its next turn; a sleeping worker is woken. Returns `false` if the
+    /// mailbox of the worker is full.
     ///
     /// # Panics
-    /// If this postbox does not reach such a worker.
-    pub fn look(&self, worker: usize, look: Look) -> bool {
-        self.workers[worker].send(Letter::Look(Box::new(look))).is_ok()
+    /// If there is no such worker.
+    pub fn query(&self, worker: usize, query: StatsQuery) -> bool {
+        self.workers[worker].send(AppMsg::Query(Box::new(query))).is_ok()
     }
 
     fn send(&self, worker: usize, to: Option<ConnId>, message: M) -> Result<(), M> {
-        match self.workers[worker].send(Letter::Message { to, message }) {
-            Err(Letter::Message { message, .. }) => Err(message),
-            // A mailbox gives back what it was given.
-            Ok(()) | Err(Letter::Look(_)) => Ok(()),
+        match self.workers[worker].send(AppMsg::Message { to, message }) {
+            Err(AppMsg::Message { message, .. }) => Err(message),
+            // A full mailbox returns its argument, which is a message.
+            Ok(()) | Err(AppMsg::Query(_)) => Ok(()),
         }
     }
 }
 
-impl<M> Clone for Postbox<M> {
+impl<M> Clone for AppSender<M> {
     fn clone(&self) -> Self {
-        Postbox { workers: self.workers.clone() }
+        AppSender { workers: self.workers.clone() }
     }
 }
 
-/// What a service is told when it is made, on its worker's thread.
-pub struct Seat<M> {
-    /// The number of this worker, counted from 0.
+/// Context for the construction of a service on its worker's thread.
+pub struct WorkerCtx<M> {
+    /// Index of this worker, from 0.
     pub worker: usize,
-    /// How many workers there are.
+    /// Number of workers.
     pub workers: usize,
-    /// The way to every worker's connections.
-    pub postbox: Postbox<M>,
+    /// Sender to the services and connections of all workers.
+    pub app_sender: AppSender<M>,
 }

@@ -1,8 +1,45 @@
-//! Applications, and what they can do: the seam between a service and whatever carries its bytes.
+//! The API between applications and workers: [`Service`], [`Transport`], and the values that both use.
 //!
-//! A [`Service`] is a value per worker that reacts to events of its connections. A [`Transport`] is the worker it
-//! reacts on: the TCP stack, kernel sockets, or RDMA. Both are chosen at compile time, so an event costs a direct
-//! call, and one service source serves every transport.
+//! An application implements [`Service`]: a set of event handlers for its connections. A worker implements
+//! [`Transport`]: the operations that a handler calls to receive and send. The worker is the TCP stack, kernel sockets
+//! or RDMA; the application is the same for all of them.
+//!
+//! Each worker is one thread with one `Service` value of its own. Handlers run on that thread, one at a time, to
+//! completion, so a service needs neither locks nor `Send`. Both traits are generic parameters, resolved at compile
+//! time: an event and an operation are direct calls.
+//!
+//! ```
+//! use linerate_bypass::{ConnId, Origin, Service, Transport};
+//!
+//! /// Sends back the bytes of each connection, and closes a connection that its peer has closed.
+//! struct Echo;
+//!
+//! impl Echo {
+//!     fn echo(&self, net: &mut impl Transport, conn: ConnId) {
+//!         // Bytes for which there is no space stay in the receive queue, until `writable`.
+//!         net.forward(conn, conn);
+//!     }
+//! }
+//!
+//! impl Service for Echo {
+//!     type Conn = ();
+//!     type Message = ();
+//!
+//!     fn opened(&mut self, _net: &mut impl Transport, _conn: ConnId, _origin: Origin) {}
+//!
+//!     fn readable(&mut self, net: &mut impl Transport, conn: ConnId, _state: &mut ()) {
+//!         self.echo(net, conn);
+//!     }
+//!
+//!     fn writable(&mut self, net: &mut impl Transport, conn: ConnId, _state: &mut ()) {
+//!         self.echo(net, conn);
+//!     }
+//!
+//!     fn peer_closed(&mut self, net: &mut impl Transport, conn: ConnId, _state: &mut ()) {
+//!         net.close(conn);
+//!     }
+//! }
+//! ```
 
 mod conn_id;
 mod conn_slab;
@@ -13,91 +50,101 @@ mod stop;
 mod timers;
 mod transport;
 
-pub use conn_id::{ConnId, Names};
-pub use conn_slab::Slots;
+pub use conn_id::{ConnId, ConnIdSpace};
+pub use conn_slab::ConnSlab;
 pub use event::{CloseReason, ConnectError, Datagram, Origin};
 pub use linger::{LINGER_BYTES, LINGER_LIMIT, LINGER_TIME, Linger};
-pub use message::{Letter, Postbox, Seat};
+pub use message::{AppMsg, AppSender, WorkerCtx};
 pub use stop::{Drain, Stop};
 pub use timers::{Timer, Timers};
-pub use transport::{Transport, answer_in_steps};
+pub use transport::{Transport, respond_in_steps};
 
-use crate::RemoteDone;
+use crate::OneSidedResult;
 use crate::time::Duration;
 
-/// An application: one value per worker, made and used on the worker's thread, so it needs neither locks nor
-/// `Send`.
+/// Event handlers of an application. A worker creates one value on its own thread and calls it on that thread only.
 ///
-/// All events have a default that does nothing but [`opened`](Self::opened), which makes the connection's state.
+/// Every handler receives the [`Transport`] as `net`. A handler that concerns one connection also receives the
+/// [`ConnId`] and the state that [`opened`](Self::opened) returned for it. Only `opened` has to be implemented; every
+/// other handler does nothing by default.
+///
+/// A handler must not block: all connections of the worker wait for it.
 ///
 /// # Order of events
 ///
-/// Every transport keeps to the following order. A turn of a worker may go through it several times.
+/// Every transport delivers events in the following order. A turn of a worker may pass through the steps several times.
 ///
-/// 1. [`opened`](Self::opened) of every connection that was established.
-/// 2. [`burst`](Self::burst), if any connection has something to read. It names each such connection once. Every connection that
-///    it names has been opened, and is neither closed, nor aborted, nor subject to a lingering close.
-/// 3. [`readable`](Self::readable) of each connection that `burst` named and did not count as served. `readable` never comes
-///    without a `burst` before it.
-/// 4. [`writable`](Self::writable), [`peer_closed`](Self::peer_closed), [`timer`](Self::timer) and [`closed`](Self::closed). Those
-///    of one connection come in this order, and [`remote_done`](Self::remote_done) comes before `peer_closed`. Steps 3 and 4 of
-///    different connections may interleave.
+/// 1. [`opened`](Self::opened) for every connection that was established.
+/// 2. [`burst`](Self::burst), if at least one connection has unread bytes. It lists each such connection once. Every
+///    listed connection has been opened, and is neither closed, nor aborted, nor in a lingering close.
+/// 3. [`readable`](Self::readable) for each connection that `burst` listed and did not report as served. `readable`
+///    never occurs without a preceding `burst`.
+/// 4. [`writable`](Self::writable), [`peer_closed`](Self::peer_closed), [`timer`](Self::timer) and
+///    [`closed`](Self::closed). Events of one connection occur in this order, with
+///    [`one_sided_done`](Self::one_sided_done) before `peer_closed`. Steps 3 and 4 of different connections may
+///    interleave.
 ///
-/// `opened` is the first event of a connection and `closed` the last; each comes once. `peer_closed` comes at most once, when all
-/// that the peer sent has been consumed. [`on_conn_message`](Self::on_conn_message), [`on_message`](Self::on_message),
-/// [`poll`](Self::poll), `datagram` and `failed` may come before, between and after these steps.
+/// `opened` is the first event of a connection and `closed` the last; each occurs once. `peer_closed` occurs at most
+/// once, after everything that the peer sent has been consumed. [`on_conn_message`](Self::on_conn_message),
+/// [`on_message`](Self::on_message), [`poll`](Self::poll), [`datagram`](Self::datagram) and [`failed`](Self::failed)
+/// may occur before, between and after these steps.
 ///
-/// A service may act on any of its connections in any event, `burst` included:
+/// # Operations within events
 ///
-/// - After [`Transport::close`], input is delivered as before and `peer_closed` follows, but `writable` does not come.
-/// - After [`Transport::lingering_close`] and [`Transport::abort`], nothing but `closed` comes, even if another event was due in the
-///   same turn.
-/// - `closed` is never delivered within an event, but in step 4 of this or a later turn. Until then the [`ConnId`] stays valid.
-/// - An event may find less than it announces, because the service has consumed or used it in an earlier event of the turn.
+/// A handler may operate on any connection of its worker, `burst` included:
 ///
-/// A peer that resets its connection, or that is lost, may take bytes along that have arrived and not been delivered: `closed` may
-/// come without `readable` and `peer_closed`.
-#[expect(unused_variables, reason = "the default of an event ignores what it is told")]
+/// - After [`Transport::close`], received bytes and `peer_closed` are delivered as before; `writable` no longer occurs.
+/// - After [`Transport::lingering_close`] and [`Transport::abort`], only `closed` occurs, even if another event was due
+///   in the same turn.
+/// - `closed` is never delivered within another handler, but in step 4 of this or a later turn. The [`ConnId`] is valid
+///   until then.
+/// - An event may find less than it announces, if an earlier event of the turn has consumed the bytes or used the space.
+///
+/// A connection that the peer resets, or that times out, may lose bytes that have arrived and have not been delivered:
+/// `closed` may occur without `readable` and `peer_closed`.
+#[expect(unused_variables, reason = "default handlers ignore their arguments")]
 pub trait Service {
-    /// What the service keeps for each connection.
+    /// State of one connection.
     type Conn;
 
-    /// What other threads may tell it, or one of its connections, through a [`Postbox`].
+    /// Message from another thread to the service or to one of its connections, sent by an [`AppSender`].
     type Message: Send + 'static;
 
-    /// The worker runs: the time to connect out.
+    /// Called once, when the worker starts, before all other events. Outgoing connections can be started here.
     fn start(&mut self, net: &mut impl Transport) {}
 
-    /// These connections have something to read: the time to prefetch for all of them, or to serve them together. Returns how many
-    /// of them, the first ones, have been served. The worker leaves their [`readable`](Self::readable) events out, as if they had
-    /// been delivered; those of the others follow. Events of step 4 come for both (see [Order of events](Self#order-of-events)).
+    /// Called with all connections that have unread bytes, to prefetch for all of them or to serve them together.
+    /// Returns how many of them, from the front, have been served.
     ///
-    /// A connection that the service closes or aborts here may be counted as served or not.
+    /// The worker calls [`readable`](Self::readable) for the others only. Events of step 4 occur for both (see
+    /// [Order of events](Self#order-of-events)). A connection that the service closes or aborts in this call may be
+    /// counted as served or not.
     fn burst(&mut self, net: &mut impl Transport, readable: &[ConnId]) -> usize {
         0
     }
 
-    /// A connection is established and can be sent on. Returns its state.
+    /// Called when a connection is established. Returns the state of the connection. Bytes can be sent from now on.
     fn opened(&mut self, net: &mut impl Transport, conn: ConnId, origin: Origin) -> Self::Conn;
 
-    /// The connection asked for with `token` could not be made.
+    /// Called when the connection that [`Transport::connect`] started with `token` could not be established.
     fn failed(&mut self, net: &mut impl Transport, token: u64, error: ConnectError) {}
 
-    /// More bytes have arrived. What is left unconsumed stays; there is no further event for it until more
-    /// arrive.
+    /// Called when bytes have arrived. Bytes that the service does not consume stay in the receive queue; the event
+    /// does not recur for them until more bytes arrive.
     fn readable(&mut self, net: &mut impl Transport, conn: ConnId, state: &mut Self::Conn) {}
 
-    /// There is room again after an operation found too little. Never comes after [`Transport::close`].
+    /// Called when there is send space again after an operation found too little. Never occurs after
+    /// [`Transport::close`].
     fn writable(&mut self, net: &mut impl Transport, conn: ConnId, state: &mut Self::Conn) {}
 
-    /// The peer has finished sending and everything it sent has been consumed. Sending can go on until
-    /// [`Transport::close`].
+    /// Called when the peer has finished sending (FIN) and all received bytes have been consumed. The service can go
+    /// on sending until it calls [`Transport::close`].
     fn peer_closed(&mut self, net: &mut impl Transport, conn: ConnId, state: &mut Self::Conn) {}
 
-    /// The time asked for with [`Transport::set_timer`] has come.
+    /// Called when the timer of the connection expires ([`Transport::set_timer`]).
     fn timer(&mut self, net: &mut impl Transport, conn: ConnId, state: &mut Self::Conn) {}
 
-    /// A message arrived for this connection through a [`Postbox`].
+    /// Called for a message to this connection ([`AppSender::send_to_conn`]).
     fn on_conn_message(
         &mut self,
         net: &mut impl Transport,
@@ -107,42 +154,42 @@ pub trait Service {
     ) {
     }
 
-    /// A message arrived for this worker's service through a [`Postbox`].
+    /// Called for a message to the service of this worker ([`AppSender::send_to_worker`]).
     fn on_message(&mut self, net: &mut impl Transport, message: Self::Message) {}
 
-    /// A turn of the worker: the time for a piece of what is done in the background, a small one, as connections wait
-    /// meanwhile. Returns how long the worker may rest before the next turn if nothing happens; `None` is as long as it likes.
+    /// Called once per turn of the worker, for background work. The work should be short, because connections wait for
+    /// it. Returns the longest time for which the worker may sleep if nothing happens; `None` is no limit.
     #[inline(always)]
     fn poll(&mut self, net: &mut impl Transport) -> Option<Duration> {
         None
     }
 
-    /// A datagram arrived on one of our UDP addresses.
+    /// Called for a datagram to one of the worker's UDP addresses.
     fn datagram(&mut self, net: &mut impl Transport, datagram: Datagram) {}
 
-    /// An operation on the peer's memory has been done, which [`Transport::begin_remote`] began with this token.
-    fn remote_done(
+    /// Called when the one-sided operation that [`Transport::post_one_sided`] started with `token` has completed.
+    fn one_sided_done(
         &mut self,
         net: &mut impl Transport,
         conn: ConnId,
         state: &mut Self::Conn,
         token: u64,
-        outcome: RemoteDone,
+        outcome: OneSidedResult,
     ) {
     }
 
-    /// Requests that it has done so far, if it knows what a request is and counts them anyway. Asked for by who looks into a running
-    /// worker, and never else.
+    /// Returns the number of requests served so far, or `None` if the service does not count requests. Called for
+    /// [queries](crate::inspect) only.
     fn requests(&self) -> Option<u64> {
         None
     }
 
-    /// Returns the number of requests so far that held the worker for so long that other connections noticed, if the service measures
-    /// that. It is asked for as [`requests`](Self::requests) is.
+    /// Returns the number of requests so far that delayed other connections noticeably, or `None` if the service does
+    /// not measure that. Called for [queries](crate::inspect) only.
     fn slow_requests(&self) -> Option<u64> {
         None
     }
 
-    /// The connection is gone, and here is its state back. The last event of `conn`, which names nothing any more.
+    /// Called when a connection has ended. Returns its state to the service. `conn` is invalid from now on.
     fn closed(&mut self, net: &mut impl Transport, conn: ConnId, state: Self::Conn, why: CloseReason) {}
 }

@@ -1,44 +1,44 @@
-//! When connections asked to be told the time.
+//! Timers of connections.
 
 use crate::ConnId;
 use crate::time::Instant;
 use std::collections::BTreeSet;
 
-/// What one connection asked for.
+/// Timer of one connection.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Timer {
-    wanted: Option<Instant>,
-    /// When its entry in [`Timers`] is due: never later than what is wanted. Putting a timer off, which is what
-    /// most do again and again, leaves the entry where it is, and it moves when it comes up.
+    deadline: Option<Instant>,
+    /// Deadline of the entry in [`Timers`], no later than `deadline`. Postponing a timer, the most frequent operation,
+    /// leaves the entry in place; it is re-armed when it expires.
     armed: Option<Instant>,
 }
 
-/// The timers of one worker, at most one entry per connection.
+/// Timers of one worker: at most one entry per connection, ordered by deadline.
 #[derive(Default)]
 pub struct Timers {
     entries: BTreeSet<(Instant, ConnId)>,
 }
 
 impl Timers {
-    /// Asks for `conn`'s timer at `wanted`, in place of what was asked for before.
-    pub fn set(&mut self, conn: ConnId, timer: &mut Timer, wanted: Option<Instant>) {
-        timer.wanted = wanted;
-        let Some(at) = wanted else { return };
+    /// Sets the timer of `conn` to `deadline`, or stops it.
+    pub fn set(&mut self, conn: ConnId, timer: &mut Timer, deadline: Option<Instant>) {
+        timer.deadline = deadline;
+        let Some(at) = deadline else { return };
         if timer.armed.is_none_or(|armed| at < armed) {
-            self.forget(conn, timer);
+            self.cancel(conn, timer);
             self.entries.insert((at, conn));
-            timer.armed = wanted;
+            timer.armed = deadline;
         }
     }
 
-    /// Takes out the entry of `conn`, which is going away.
-    pub fn forget(&mut self, conn: ConnId, timer: &mut Timer) {
+    /// Removes the entry of `conn`, which is about to end.
+    pub fn cancel(&mut self, conn: ConnId, timer: &mut Timer) {
         if let Some(armed) = timer.armed.take() {
             self.entries.remove(&(armed, conn));
         }
     }
 
-    /// The connection whose entry came up before or at `now`; see [`fired`](Self::fired).
+    /// Removes and returns the connection whose entry expired first, if it expired by `now`. [`fired`](Self::fired) follows.
     pub fn pop(&mut self, now: Instant) -> Option<ConnId> {
         let &(at, conn) = self.entries.first()?;
         (at <= now).then(|| {
@@ -47,22 +47,22 @@ impl Timers {
         })
     }
 
-    /// Whether `conn`'s timer, whose entry was just popped, is due. If it has been put off, it is armed anew.
+    /// Returns whether the timer of `conn` has expired; its entry has just been popped. Re-arms a postponed timer.
     pub fn fired(&mut self, conn: ConnId, timer: &mut Timer, now: Instant) -> bool {
         timer.armed = None;
-        match timer.wanted {
+        match timer.deadline {
             Some(at) if at <= now => {
-                timer.wanted = None;
+                timer.deadline = None;
                 true
             }
-            wanted => {
-                self.set(conn, timer, wanted);
+            deadline => {
+                self.set(conn, timer, deadline);
                 false
             }
         }
     }
 
-    /// When the next entry comes up.
+    /// Returns the deadline of the first entry.
     pub fn next(&self) -> Option<Instant> {
         self.entries.first().map(|&(at, _)| at)
     }
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn a_timer_fires_once_at_the_last_time_asked_for() {
+    fn timer_fires_once_at_its_latest_setting() {
         let (mut timers, mut timer, conn) = (Timers::default(), Timer::default(), ConnId::new(0, 1, 0));
         timers.set(conn, &mut timer, at(100));
         timers.set(conn, &mut timer, at(50));
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn a_timer_that_is_no_longer_wanted_does_not_fire() {
+    fn stopped_timer_does_not_fire() {
         let (mut timers, mut timer, conn) = (Timers::default(), Timer::default(), ConnId::new(0, 1, 0));
         timers.set(conn, &mut timer, at(100));
         timers.set(conn, &mut timer, None);
@@ -110,13 +110,13 @@ mod tests {
     }
 
     #[test]
-    fn however_often_it_is_set_a_connection_has_one_entry() {
+    fn connection_has_one_entry_however_often_its_timer_is_set() {
         let (mut timers, mut timer, conn) = (Timers::default(), Timer::default(), ConnId::new(0, 1, 0));
         for n in 0..1000 {
             timers.set(conn, &mut timer, at(10_000 + (n * 7919) % 1000));
             assert_eq!(timers.entries.len(), 1);
         }
-        timers.forget(conn, &mut timer);
+        timers.cancel(conn, &mut timer);
         assert!(timers.entries.is_empty());
     }
 }

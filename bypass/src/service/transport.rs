@@ -3,94 +3,124 @@
 use super::conn_id::ConnId;
 use super::event::Datagram;
 use crate::time::{Duration, Instant};
-use crate::{Bytes, NoRemote, Remote};
+use crate::{Bytes, OneSidedError, OneSidedOp};
 use std::net::SocketAddr;
 
-/// What a service can do from within an event. Every operation names a connection of this worker by its
-/// [`ConnId`]; on one that is gone, it does nothing and returns nothing, zero, or what it was given.
+/// Operations of a worker on its connections, called from the handlers of a [`Service`](crate::Service).
 ///
-/// Received bytes form a queue of slices per connection; sent bytes are queued until the peer has acknowledged them. Both queues
-/// are bounded: what is not consumed closes the peer's window, and what does not fit is refused, after which
-/// [`Service::writable`] says when there is room.
+/// A connection is named by its [`ConnId`]. An operation on a connection that has ended, or on one of another worker,
+/// does nothing and returns `None`, 0, or its argument. Lengths are bytes.
+///
+/// # Receiving
+///
+/// Each connection has a queue of received slices. [`peek`](Self::peek) and [`consume`](Self::consume) read in place;
+/// [`take`](Self::take) keeps a slice beyond the event. The queue is bounded: unconsumed bytes reduce the receive window
+/// that the peer may use, down to zero.
+///
+/// # Sending
+///
+/// Sent bytes are queued until the peer acknowledges them. The queue is bounded by [`send_space`](Self::send_space).
+/// There are three ways to send:
+///
+/// | operation | copies | use |
+/// |---|---|---|
+/// | [`send`](Self::send) | none, where the transport can | [`Bytes`] that exist already, and long data |
+/// | [`reserve`](Self::reserve), then [`commit`](Self::commit) | none | data that is written in place |
+/// | [`write`](Self::write) | all bytes | short data |
+///
+/// An operation that finds too little space sends nothing, or a part, as it documents.
+/// [`Service::writable`](crate::Service::writable) follows when there is space again.
+///
+/// # Closing
+///
+/// | operation | peer sees | received bytes | further events |
+/// |---|---|---|---|
+/// | [`close`](Self::close) | FIN, after all queued bytes | delivered as before | all but `writable` |
+/// | [`lingering_close`](Self::lingering_close) | FIN, after all queued bytes | discarded, within bounds | `closed` |
+/// | [`abort`](Self::abort) | reset; queued bytes are dropped | discarded | `closed` |
 pub trait Transport {
-    /// When the current burst of events began. Constant within an event.
+    /// Returns the time at which the current burst of events began. It is constant within an event.
     fn now(&self) -> Instant;
 
-    /// The number of this worker, counted from 0.
+    /// Returns the index of this worker, from 0.
     fn worker(&self) -> usize;
 
-    /// Our address of the connection.
+    /// Returns the local address of the connection.
     fn local_addr(&self, conn: ConnId) -> Option<SocketAddr>;
 
-    /// The peer's address of the connection.
+    /// Returns the peer's address of the connection.
     fn peer_addr(&self, conn: ConnId) -> Option<SocketAddr>;
 
-    /// Bytes received and not yet consumed.
+    /// Returns the number of bytes received and not yet consumed.
     fn received(&self, conn: ConnId) -> usize;
 
-    /// The first slice of them, in place. Empty only when nothing is there.
+    /// Returns the first received slice, in place. It is empty only if nothing is received.
     fn peek(&mut self, conn: ConnId) -> &[u8];
 
-    /// Drops the first `n` received bytes (all, if there are fewer).
+    /// Drops the first `n` received bytes, or all if there are fewer.
     fn consume(&mut self, conn: ConnId, n: usize);
 
-    /// Takes the first received slice, or its first `max` bytes, to keep: no copy where the transport receives
-    /// into memory that can be kept. `None` when nothing has been received or `max` is 0.
+    /// Takes the first received slice, or its first `max` bytes, out of the queue. Copies nothing where the transport
+    /// receives into memory that can be kept. Returns `None` if nothing is received or `max` is 0.
     fn take(&mut self, conn: ConnId, max: usize) -> Option<Bytes>;
 
-    /// Bytes that can be sent now. Zero counts as having found too little: [`Service::writable`] follows.
-    fn room(&mut self, conn: ConnId) -> usize;
+    /// Returns the number of bytes that can be sent now. A result of 0 counts as an operation that found too little
+    /// space: [`Service::writable`](crate::Service::writable) follows.
+    fn send_space(&mut self, conn: ConnId) -> usize;
 
-    /// Sends `bytes` without copying them where the transport can. They come back whole when there is no room
-    /// for all of them.
+    /// Sends `bytes`, without a copy where the transport can.
+    ///
+    /// # Errors
+    /// Returns `bytes`, and sends nothing, if there is not space for all of them.
     fn send(&mut self, conn: ConnId, bytes: Bytes) -> Result<(), Bytes>;
 
-    /// A place of up to `max` bytes in an outgoing buffer, to be filled and then sent with
-    /// [`commit`](Self::commit); `None` when there is no room. It holds whatever was there.
+    /// Returns a part of an outgoing buffer, of 1 to `max` bytes, to be filled and sent with [`commit`](Self::commit).
+    /// Its contents are unspecified. Returns `None` if there is no space.
     fn reserve(&mut self, conn: ConnId, max: usize) -> Option<&mut [u8]>;
 
-    /// Sends the first `n` bytes of the place that the last [`reserve`](Self::reserve) gave.
+    /// Sends the first `n` bytes of the buffer that the last [`reserve`](Self::reserve) returned.
     ///
     /// # Panics
-    /// If `n` is more than was reserved.
+    /// If `n` exceeds the length of that buffer.
     fn commit(&mut self, conn: ConnId, n: usize);
 
-    /// Copies as much of `bytes` as fits into outgoing buffers and returns how much that was. What is worth a
-    /// copy is short: larger pieces go by [`send`](Self::send).
+    /// Copies as much of `bytes` as fits into outgoing buffers and sends it. Returns the number of bytes sent. Copying
+    /// is worthwhile for short data; [`send`](Self::send) is the operation for long data.
     fn write(&mut self, conn: ConnId, bytes: &[u8]) -> usize {
         let mut written = 0;
         while written < bytes.len() {
-            let Some(place) = self.reserve(conn, bytes.len() - written) else {
+            let Some(buffer) = self.reserve(conn, bytes.len() - written) else {
                 break;
             };
-            let n = place.len();
-            place.copy_from_slice(&bytes[written..written + n]);
+            let n = buffer.len();
+            buffer.copy_from_slice(&bytes[written..written + n]);
             self.commit(conn, n);
             written += n;
         }
         written
     }
 
-    /// Consumes the first `request` received bytes, and sends `len` bytes, which `write` writes where they are sent from. Returns
-    /// whether there was such a place; without one, the request has been consumed all the same, and nothing was written.
+    /// Consumes the first `request` received bytes and sends a response of `len` bytes, which `write` writes in place.
+    /// Returns whether the response was sent. Without space for it, the request is consumed all the same, and `write`
+    /// is not called.
     ///
-    /// What [`consume`](Self::consume), [`reserve`](Self::reserve) and [`commit`](Self::commit) do, in fewer steps where the
-    /// request is all that was received and its answer fits into one segment. That goes out at once, so an answer should be whole:
-    /// what is sent after it goes by itself.
-    fn answer(&mut self, conn: ConnId, request: usize, len: usize, write: impl FnOnce(&mut [u8])) -> bool
+    /// The effect is that of [`consume`](Self::consume), [`reserve`](Self::reserve) and [`commit`](Self::commit). The
+    /// transport takes a shorter path if the request is all that was received and the response fits into one segment.
+    /// That segment is sent at once, so the response should be complete: bytes sent later take another segment.
+    fn respond(&mut self, conn: ConnId, request: usize, len: usize, write: impl FnOnce(&mut [u8])) -> bool
     where
         Self: Sized,
     {
-        answer_in_steps(self, conn, request, len, write)
+        respond_in_steps(self, conn, request, len, write)
     }
 
-    /// Sends on `to` what was received on `from`, up to what `to` has room for, and returns how much that was.
-    /// The two may be the same connection. Copies nothing where the transport can avoid it.
+    /// Sends bytes received on `from` to `to`, as many as `to` has space for. Returns their number. `from` and `to` may
+    /// be the same connection. Copies nothing where the transport can.
     fn forward(&mut self, from: ConnId, to: ConnId) -> usize {
         let mut moved = 0;
         while self.received(from) > 0 {
-            let room = self.room(to);
-            let Some(bytes) = self.take(from, room) else {
+            let space = self.send_space(to);
+            let Some(bytes) = self.take(from, space) else {
                 break;
             };
             let n = bytes.len();
@@ -102,55 +132,64 @@ pub trait Transport {
         moved
     }
 
-    /// Finishes sending: the peer sees the end of the stream after everything sent so far. Receiving goes on, without a bound
-    /// on bytes or time; [`lingering_close`](Self::lingering_close) has one.
+    /// Finishes sending: the peer sees the end of the stream after all bytes sent so far. Receiving goes on, without a
+    /// bound on bytes or time; [`lingering_close`](Self::lingering_close) has bounds.
     fn close(&mut self, conn: ConnId);
 
-    /// Closes a connection whose further input is of no use (RFC 9112 §9.6): the peer sees the end of the stream after
-    /// everything sent so far, and input is discarded until the peer closes, too. A peer that sends more than
-    /// [`LINGER_BYTES`](crate::LINGER_BYTES) is reset, and so is one that has not closed within
-    /// [`LINGER_TIME`](crate::LINGER_TIME), or, while it has not acknowledged everything, within
+    /// Closes a connection whose further input is of no use (RFC 9112 §9.6). The peer sees the end of the stream after
+    /// all bytes sent so far, and input is discarded until the peer closes, too.
+    ///
+    /// The connection is reset if the peer sends more than [`LINGER_BYTES`](crate::LINGER_BYTES), or does not close
+    /// within [`LINGER_TIME`](crate::LINGER_TIME). While the peer has not acknowledged everything, the time is
     /// [`LINGER_LIMIT`](crate::LINGER_LIMIT).
     ///
-    /// [`Service::closed`] is the only further event of the connection, with [`CloseReason::Aborted`] after a reset by these
-    /// bounds. No operation on it but [`abort`](Self::abort) is of use from then on.
+    /// [`Service::closed`](crate::Service::closed) is the only further event of the connection, with
+    /// [`CloseReason::Aborted`](crate::CloseReason::Aborted) after such a reset. The only further operation with an
+    /// effect is [`abort`](Self::abort).
     ///
-    /// The default is for transports in memory, whose peers close.
+    /// The default suits transports in memory, whose peers close.
     fn lingering_close(&mut self, conn: ConnId) {
         self.close(conn);
         self.consume(conn, usize::MAX);
     }
 
-    /// Ends the connection at once with a reset; what was queued is dropped. [`Service::closed`] is the only further event of
-    /// the connection.
+    /// Resets the connection at once and drops its queued bytes. [`Service::closed`](crate::Service::closed) is the only
+    /// further event of the connection.
     fn abort(&mut self, conn: ConnId);
 
-    /// Asks for [`Service::timer`] after `delay`, in place of any time asked for before; `None` asks for none. An expiry of the
-    /// earlier time that has not been delivered is dropped.
+    /// Sets the timer of the connection: [`Service::timer`](crate::Service::timer) occurs after `delay`. Replaces the
+    /// previous setting, including an expiry that has not been delivered. `None` stops the timer.
     fn set_timer(&mut self, conn: ConnId, delay: Option<Duration>);
 
-    /// Begins to connect to `remote`. [`Service::opened`] or [`Service::failed`] says with the same `token` how
-    /// it went.
+    /// Starts a connection to `remote`. [`Service::opened`](crate::Service::opened) or
+    /// [`Service::failed`](crate::Service::failed) reports the outcome with the same `token`.
     fn connect(&mut self, remote: SocketAddr, token: u64);
 
-    /// Sends a datagram. It comes back when there is no room for it now, or no way to it.
+    /// Sends a datagram.
+    ///
+    /// # Errors
+    /// Returns the datagram if there is no space for it now, or no route to its destination.
     fn send_datagram(&mut self, datagram: Datagram) -> Result<(), Datagram>;
 
-    /// Drops a datagram that [`send_datagram`](Self::send_datagram) has given back, and counts it.
+    /// Drops a datagram that [`send_datagram`](Self::send_datagram) returned, and counts the drop.
     fn drop_datagram(&mut self, datagram: Datagram) {
         drop(datagram);
     }
 
-    /// Begins an operation on the memory of the connection's peer. [`Service::remote_done`] says with the same `token` what came of it.
-    /// Those of one connection are done in their order.
+    /// Starts an operation on the memory of the connection's peer.
+    /// [`Service::one_sided_done`](crate::Service::one_sided_done) reports the result with the same `token`. Operations
+    /// of one connection complete in the order in which they were started.
+    ///
+    /// # Errors
+    /// The transport has no such operations, or no resources for another one now.
     #[expect(unused_variables, reason = "the default has no such operations")]
-    fn begin_remote(&mut self, conn: ConnId, operation: Remote, token: u64) -> Result<(), NoRemote> {
-        Err(NoRemote::Unsupported)
+    fn post_one_sided(&mut self, conn: ConnId, operation: OneSidedOp, token: u64) -> Result<(), OneSidedError> {
+        Err(OneSidedError::Unsupported)
     }
 }
 
-/// What [`Transport::answer`] does where it has no shorter way.
-pub fn answer_in_steps(
+/// Implements [`Transport::respond`] by consume, reserve and commit, for transports without a shorter path.
+pub fn respond_in_steps(
     net: &mut impl Transport,
     conn: ConnId,
     request: usize,
@@ -158,8 +197,8 @@ pub fn answer_in_steps(
     write: impl FnOnce(&mut [u8]),
 ) -> bool {
     net.consume(conn, request);
-    let Some(place) = net.reserve(conn, len).filter(|place| place.len() == len) else { return false };
-    write(place);
+    let Some(buffer) = net.reserve(conn, len).filter(|buffer| buffer.len() == len) else { return false };
+    write(buffer);
     net.commit(conn, len);
     true
 }

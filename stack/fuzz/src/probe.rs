@@ -181,7 +181,7 @@ impl Probe {
         let len = bytes.len();
         self.tell(Told::Read { conn, bytes });
         let sent = self.sent.entry(conn).or_default();
-        let is_written = net.answer(conn, len, len, |place| {
+        let is_written = net.respond(conn, len, len, |place| {
             (*sent..).zip(place).for_each(|(at, byte)| *byte = written(at, port));
         });
         let len = if is_written { len } else { 0 };

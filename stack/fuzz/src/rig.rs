@@ -4,9 +4,9 @@ use super::flow::{Conn, Flow, Source, pattern};
 use super::frames::{self, ACK, Located, Output, SYN, Segment, Sent, Tuple};
 use super::probe::{Op, Probe, Told};
 use super::setup::{Setup, USER_TIMEOUT};
-use linerate_bypass::memory::{Link, MemoryNic};
+use linerate_bypass::memory_nic::{Link, MemoryNic};
 use linerate_bypass::time::{Duration, Instant};
-use linerate_bypass::{CloseReason, ConnId, L4, Nic, Packet, Postbox, RxChecksum, TxOffload};
+use linerate_bypass::{AppSender, CloseReason, ConnId, L4, Nic, Packet, RxChecksum, TxOffload};
 use linerate_stack::{Engine, Mailboxes, Worker};
 use std::collections::BTreeMap;
 
@@ -30,7 +30,7 @@ pub struct Rig {
     link: Link,
     worker: Worker<MemoryNic, Probe>,
     wire: MemoryNic,
-    postbox: Postbox<Op>,
+    app_sender: AppSender<Op>,
     flows: BTreeMap<Tuple, Flow>,
     /// Which tuple each connection that the service knows is of.
     conns: BTreeMap<ConnId, Tuple>,
@@ -52,14 +52,14 @@ impl Rig {
         // Not at the origin of time, which stands for "never" here and there.
         link.clock().advance(Duration::from_secs(1000));
         let mailboxes = Mailboxes::for_workers(1).remove(0);
-        let postbox = mailboxes.postbox();
+        let app_sender = mailboxes.app_sender();
         let worker = Worker::new(&setup.endpoint(), mailboxes, endpoint, |_| Probe::new(setup), link.clock().now());
         let mut rig = Rig {
             setup,
             link,
             worker,
             wire,
-            postbox,
+            app_sender,
             flows: BTreeMap::new(),
             conns: BTreeMap::new(),
             dialled: Vec::new(),
@@ -161,7 +161,7 @@ impl Rig {
     pub fn ask(&mut self, conn: ConnId, op: Op) {
         self.trace(|| format!("! {op:?} on {conn:?}"));
         self.stimuli += 1;
-        let _ = self.postbox.post(conn, op);
+        let _ = self.app_sender.send_to_conn(conn, op);
     }
 
     fn trace(&self, what: impl FnOnce() -> String) {

@@ -1,7 +1,7 @@
 //! What the endpoint and its link are like: the first bytes of an input choose it.
 
 use arbitrary::Arbitrary;
-use linerate_bypass::memory::LinkConfig;
+use linerate_bypass::memory_nic::LinkConfig;
 use linerate_bypass::time::Duration;
 use linerate_stack::congestion::Algorithm;
 use linerate_stack::{Config, Keepalive};

@@ -3,7 +3,7 @@
 use crate::poller::{Poller, Token};
 use crate::{Config, Error, Protocol};
 use linerate_bypass::mailbox::{Receiver, mailbox, waking_mailbox};
-use linerate_bypass::{ConnId, Letter, Postbox, raise_open_files};
+use linerate_bypass::{AppMsg, AppSender, ConnId, raise_open_files};
 use rustix::io::Errno;
 use socket2::{Domain, SockAddr, Socket, Type};
 use std::io;
@@ -17,7 +17,7 @@ pub struct Sockets<M> {
     pub(crate) worker: usize,
     pub(crate) config: Config,
     pub(crate) poller: Poller,
-    pub(crate) mailbox: Receiver<Letter<M>>,
+    pub(crate) mailbox: Receiver<AppMsg<M>>,
     pub(crate) listeners: Vec<(TcpListener, SocketAddr)>,
     pub(crate) udp: Vec<(UdpSocket, SocketAddr)>,
 }
@@ -41,7 +41,7 @@ impl<M> Sockets<M> {
 
 /// Binds the sockets of `workers` workers, which share every address, and returns them with the way to wake the
 /// connections of all of them. Raises this process's limit of open files to what it is allowed.
-pub fn bind<M: Send + 'static>(config: &Config, workers: usize) -> Result<(Postbox<M>, Vec<Sockets<M>>), Error> {
+pub fn bind<M: Send + 'static>(config: &Config, workers: usize) -> Result<(AppSender<M>, Vec<Sockets<M>>), Error> {
     if !(1..=ConnId::MAX_WORKERS).contains(&workers) {
         return Err(Error::Workers(workers));
     }
@@ -95,7 +95,7 @@ pub fn bind<M: Send + 'static>(config: &Config, workers: usize) -> Result<(Postb
             sockets.udp.push((socket, address));
         }
     }
-    Ok((Postbox::new(senders), sockets))
+    Ok((AppSender::new(senders), sockets))
 }
 
 /// Finds out whether `address` is free, and its port if that is 0. Sockets that share a port (`SO_REUSEPORT`)

@@ -1,7 +1,7 @@
 //! One TCP connection: its socket, its queues, and how far each side has come.
 
 use linerate_bypass::time::Instant;
-use linerate_bypass::{Block, BytesQueue, CloseReason, Linger, Timer, VECTOR};
+use linerate_bypass::{Buffer, BytesQueue, CloseReason, Linger, Timer, VECTOR};
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 
@@ -132,7 +132,7 @@ impl Connection {
     }
 
     /// Reads up to `want` bytes once, into `block`.
-    pub(crate) fn read(&mut self, block: &mut Block, want: usize) -> Received {
+    pub(crate) fn read(&mut self, block: &mut Buffer, want: usize) -> Received {
         let Some(mut stream) = self.stream.as_ref() else { return Received::Nothing };
         match stream.read(&mut block[..want]) {
             Ok(0) => {

@@ -16,7 +16,7 @@ use crate::udp::Udp;
 use crate::{Config, errno};
 use idle::Idle;
 use linerate_bypass::time::{Clock, Duration, Instant};
-use linerate_bypass::{CloseReason, ConnId, ConnectError, Origin, Slots, Summary, Timers};
+use linerate_bypass::{CloseReason, ConnId, ConnSlab, ConnectError, Origin, Summary, Timers};
 use memory::Memory;
 use opening::Listener;
 use sending::Placing;
@@ -43,7 +43,7 @@ pub(crate) struct Net {
     listeners: Vec<Listener>,
     accept_again: Option<Instant>,
     pub udp: Udp,
-    pub slots: Slots<Connection>,
+    pub slots: ConnSlab<Connection>,
     pub timers: Timers,
     pub summary: Summary,
     /// Connections that are established and unknown to the service.
@@ -82,7 +82,7 @@ impl Net {
             listeners: listeners.into_iter().map(listener).collect(),
             accept_again: None,
             udp,
-            slots: Slots::new(worker, config.max_connections),
+            slots: ConnSlab::new(worker, config.max_connections),
             timers: Timers::default(),
             summary: Summary::default(),
             opened: VecDeque::new(),
@@ -126,11 +126,11 @@ impl Net {
     /// without asking epoll first, which finds what has come one system call sooner.
     pub(crate) fn gather_spinning(&mut self) {
         self.turns = self.turns.wrapping_add(1);
-        if self.slots.extent() > FEW || self.turns.is_multiple_of(ASK_EVERY) {
+        if self.slots.slot_bound() > FEW || self.turns.is_multiple_of(ASK_EVERY) {
             return self.gather_events(Some(Duration::ZERO));
         }
-        for slot in 0..self.slots.extent() {
-            if let Some(id) = self.slots.name(slot) {
+        for slot in 0..self.slots.slot_bound() {
+            if let Some(id) = self.slots.conn_id(slot) {
                 self.set_unread(id);
             }
         }
@@ -184,7 +184,7 @@ impl Net {
     }
 
     fn stream_event(&mut self, slot: usize, readiness: Readiness) {
-        let Some(id) = self.slots.name(slot) else { return };
+        let Some(id) = self.slots.conn_id(slot) else { return };
         let Some(conn) = self.slots.get_mut(id) else { return };
         let Some(stream) = &conn.stream else { return };
         conn.more_than_bytes |= readiness.more_than_bytes();
@@ -234,7 +234,7 @@ impl Net {
     /// Takes a connection out of everything.
     pub(crate) fn remove(&mut self, id: ConnId) -> Option<Connection> {
         let mut conn = self.slots.remove(id)?;
-        self.timers.forget(id, &mut conn.timer);
+        self.timers.cancel(id, &mut conn.timer);
         Some(conn)
     }
 
@@ -292,7 +292,7 @@ impl Net {
         conn.wants_room = false;
         conn.pending.writable = false;
         conn.pending.timer = false;
-        self.timers.forget(id, &mut conn.timer);
+        self.timers.cancel(id, &mut conn.timer);
         conn.timer = Default::default();
         self.list(id);
     }

@@ -45,7 +45,7 @@ impl Transport for Net {
         Some(taken)
     }
 
-    fn room(&mut self, conn: ConnId) -> usize {
+    fn send_space(&mut self, conn: ConnId) -> usize {
         self.room_for(conn, 1)
     }
 

@@ -1,6 +1,6 @@
 //! The UDP sockets of one worker.
 
-use linerate_bypass::{Block, BlockPool, Bytes, Datagram};
+use linerate_bypass::{Buffer, BufferPool, Bytes, Datagram};
 use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
 
@@ -19,8 +19,8 @@ struct Socket {
 
 pub(crate) struct Udp {
     sockets: Vec<Socket>,
-    pool: BlockPool,
-    block: Option<Block>,
+    pool: BufferPool,
+    block: Option<Buffer>,
     /// Datagrams that arrived when there was no memory for them.
     pub dropped: u64,
 }
@@ -29,7 +29,7 @@ impl Udp {
     /// The sockets, with up to `memory` bytes for what they receive.
     pub(crate) fn new(sockets: Vec<(UdpSocket, SocketAddr)>, memory: usize) -> Self {
         let sockets = sockets.into_iter().map(|(socket, local)| Socket { socket, local, ready: true }).collect();
-        Udp { sockets, pool: BlockPool::new(BLOCK, 4, (memory / BLOCK).max(1)), block: None, dropped: 0 }
+        Udp { sockets, pool: BufferPool::new(BLOCK, 4, (memory / BLOCK).max(1)), block: None, dropped: 0 }
     }
 
     pub(crate) fn local_addrs(&self) -> Vec<SocketAddr> {

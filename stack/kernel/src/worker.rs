@@ -4,10 +4,10 @@ use crate::bind::Sockets;
 use crate::connection::{Receiving, Sending, Stage};
 use crate::net::Net;
 use crate::udp::Udp;
-use linerate_bypass::inspect::{ConnInfo, ConnState, Inspect, Levels, Snapshot};
+use linerate_bypass::inspect::{ConnInfo, ConnState, Gauges, Inspect, Snapshot};
 use linerate_bypass::mailbox::Receiver;
 use linerate_bypass::time::Duration;
-use linerate_bypass::{CloseReason, ConnId, Drain, Letter, Service, Stop, Summary, Transport, tcp_info};
+use linerate_bypass::{AppMsg, CloseReason, ConnId, Drain, Service, Stop, Summary, Transport, tcp_info};
 use std::net::SocketAddr;
 use std::num::NonZeroU64;
 
@@ -22,7 +22,7 @@ pub struct Worker<S: Service> {
     service: S,
     /// By slot.
     states: Vec<Option<S::Conn>>,
-    mailbox: Receiver<Letter<S::Message>>,
+    mailbox: Receiver<AppMsg<S::Message>>,
     spin: bool,
     started: bool,
     /// Kept for its memory.
@@ -77,10 +77,10 @@ impl<S: Service> Worker<S> {
         while !stop.is_stopped() {
             self.turn_within(longest);
             if stop.is_draining() {
-                if drain.begins() {
+                if drain.is_listening() {
                     self.stop_listening();
                 }
-                drain.tell(stop, self.net.slots.len());
+                drain.report(stop, self.net.slots.len());
             }
         }
         self.finish()
@@ -240,8 +240,8 @@ impl<S: Service> Worker<S> {
         {
             delivered += 1;
             let (to, message) = match letter {
-                Letter::Message { to, message } => (to, message),
-                Letter::Look(look) => {
+                AppMsg::Message { to, message } => (to, message),
+                AppMsg::Query(look) => {
                     look.answer(self);
                     continue;
                 }
@@ -261,7 +261,7 @@ impl<S: Service> Worker<S> {
     }
 
     fn finish(mut self) -> (S, Summary) {
-        for id in self.net.slots.names() {
+        for id in self.net.slots.conn_ids() {
             self.net.abort_now(id);
             let Some(conn) = self.net.remove(id) else { continue };
             let Some(state) = self.states.get_mut(id.slot()).and_then(Option::take) else {
@@ -278,14 +278,14 @@ impl<S: Service> Worker<S> {
 
 impl<S: Service> Inspect for Worker<S> {
     /// What the kernel knows of a connection is a system call.
-    const SLOTS_PER_LOOK: usize = 64;
+    const SLOTS_PER_QUERY: usize = 64;
 
     fn snapshot(&mut self) -> Snapshot {
-        let levels = Levels { connections: self.net.slots.len() as u64, ..Levels::default() };
+        let gauges = Gauges { connections: self.net.slots.len() as u64, ..Gauges::default() };
         Snapshot {
             worker: self.net.worker(),
             summary: self.net.summary.clone(),
-            levels,
+            gauges,
             shortages: None,
             requests: self.service.requests(),
             slow_requests: self.service.slow_requests(),
@@ -293,11 +293,11 @@ impl<S: Service> Inspect for Worker<S> {
     }
 
     fn slots(&self) -> usize {
-        self.net.slots.extent()
+        self.net.slots.slot_bound()
     }
 
     fn connection(&self, slot: usize) -> Option<ConnInfo> {
-        let conn = self.net.slots.name(slot)?;
+        let conn = self.net.slots.conn_id(slot)?;
         let connection = self.net.slots.get(conn)?;
         let state = match connection.stage {
             Stage::Connecting(_) => ConnState::SynSent,

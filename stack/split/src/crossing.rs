@@ -1,6 +1,6 @@
 //! What crosses between the two threads.
 
-use linerate_bypass::{Bytes, CloseReason, ConnId, ConnectError, Datagram, Origin, Postbox};
+use linerate_bypass::{AppSender, Bytes, CloseReason, ConnId, ConnectError, Datagram, Origin};
 use std::net::SocketAddr;
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicU64;
@@ -71,7 +71,7 @@ pub struct Commands {
 #[derive(Default)]
 pub(crate) struct Shared {
     /// The way to the worker.
-    pub way: OnceLock<Postbox<Commands>>,
+    pub way: OnceLock<AppSender<Commands>>,
     /// The service's thread, once it runs.
     pub thread: OnceLock<Thread>,
     /// Slices that the service has consumed, of all connections.

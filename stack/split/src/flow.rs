@@ -82,7 +82,7 @@ impl Flow {
     /// Sends what waits, as far as there is room.
     pub fn send_more(&mut self, net: &mut impl Transport, conn: ConnId) {
         while let Some(first) = self.unsent.front_mut() {
-            let room = net.room(conn);
+            let room = net.send_space(conn);
             if room == 0 {
                 return;
             }

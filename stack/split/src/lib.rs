@@ -33,7 +33,7 @@ pub use runner::{Runner, Station};
 
 use crossing::{BATCHES, Shared};
 use linerate_bypass::mailbox::{mailbox, waking_mailbox};
-use linerate_bypass::{Arena, Postbox};
+use linerate_bypass::{AppSender, Arena};
 use std::sync::Arc;
 
 /// Messages to one service from other threads that it has not read.
@@ -61,7 +61,7 @@ pub fn split<M: Send + 'static>(workers: usize, config: &Config) -> Vec<(Relay, 
     };
     let (senders, letters): (Vec<_>, Vec<_>) =
         shared.iter().map(|shared| waking_mailbox(MESSAGES, wake(shared))).unzip();
-    let postbox = Postbox::new(senders);
+    let app_sender = AppSender::new(senders);
     let ends = shared.into_iter().zip(letters).enumerate().map(|(worker, (shared, letters))| {
         let (events, received) = waking_mailbox(BATCHES, wake(&shared));
         let (events_back, events_empty) = mailbox(BATCHES);
@@ -74,7 +74,7 @@ pub fn split<M: Send + 'static>(workers: usize, config: &Config) -> Vec<(Relay, 
             worker,
             workers,
             config: config.clone(),
-            postbox: postbox.clone(),
+            app_sender: app_sender.clone(),
             letters,
             shared,
             events: received,

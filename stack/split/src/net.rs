@@ -75,7 +75,7 @@ impl Net {
     pub fn remove(&mut self, conn: ConnId) {
         if let Some(mut stream) = self.streams.remove(conn) {
             self.slices_done += stream.received.slices() as u64;
-            self.timers.forget(conn, &mut stream.timer);
+            self.timers.cancel(conn, &mut stream.timer);
         }
     }
 
@@ -112,7 +112,7 @@ impl Net {
         let Some(way) = self.shared.way.get() else { return };
         if let Some(empty) = self.spare.take().or_else(|| self.empty.receive()) {
             let commands = std::mem::replace(&mut self.commands, empty);
-            if let Err(commands) = way.tell(self.worker, commands) {
+            if let Err(commands) = way.send_to_worker(self.worker, commands) {
                 // The mailbox is full: another time.
                 self.spare = Some(std::mem::replace(&mut self.commands, commands));
             }
@@ -245,7 +245,7 @@ impl Transport for Net {
         Some(taken)
     }
 
-    fn room(&mut self, conn: ConnId) -> usize {
+    fn send_space(&mut self, conn: ConnId) -> usize {
         match self.stream(conn) {
             Some(stream) if stream.closed => 0,
             Some(stream) if stream.credit > 0 => stream.credit,
@@ -274,7 +274,7 @@ impl Transport for Net {
 
     fn reserve(&mut self, conn: ConnId, max: usize) -> Option<&mut [u8]> {
         self.reserved = 0;
-        if self.room(conn) == 0 || max == 0 {
+        if self.send_space(conn) == 0 || max == 0 {
             return None;
         }
         self.place(conn, max)?;
@@ -350,7 +350,7 @@ mod tests {
     use crate::crossing::BATCHES;
     use linerate_bypass::arena::{Arena, ArenaConfig};
     use linerate_bypass::mailbox::mailbox;
-    use linerate_bypass::{Letter, Postbox};
+    use linerate_bypass::{AppMsg, AppSender};
 
     const CONN: fn() -> ConnId = || ConnId::new(0, 0, 0);
 
@@ -390,7 +390,7 @@ mod tests {
     fn a_mailbox_that_is_full_loses_nothing_and_no_batch() {
         let (mut net, shared) = net();
         let (way, mut worker) = mailbox(1);
-        shared.way.set(Postbox::new(vec![way])).ok().unwrap();
+        shared.way.set(AppSender::new(vec![way])).ok().unwrap();
         net.connect("127.0.0.1:1".parse().unwrap(), 0);
         net.flush();
         for token in 1..1000 {
@@ -399,7 +399,7 @@ mod tests {
         }
         let mut tokens = Vec::new();
         while let Some(letter) = worker.receive() {
-            let Letter::Message { message, .. } = letter else { panic!("nobody looked") };
+            let AppMsg::Message { message, .. } = letter else { panic!("nobody looked") };
             let asked = message.items.into_iter().map(|command| match command {
                 Command::Connect(_, token) => token,
                 _ => panic!("nothing else was asked for"),

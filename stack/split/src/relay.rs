@@ -6,7 +6,9 @@ use crate::flow::{Close, Flow};
 use crate::table::Table;
 use linerate_bypass::mailbox::{Receiver, Sender};
 use linerate_bypass::time::Duration;
-use linerate_bypass::{Bytes, CloseReason, ConnId, ConnectError, Datagram, Origin, Seat, Service, Summary, Transport};
+use linerate_bypass::{
+    Bytes, CloseReason, ConnId, ConnectError, Datagram, Origin, Service, Summary, Transport, WorkerCtx,
+};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -68,9 +70,9 @@ impl Relay {
         }
     }
 
-    /// The relay on the worker of `seat`: the service's thread learns the way to it.
-    pub fn seated(self, seat: Seat<Commands>) -> Self {
-        let _ = self.shared.way.set(seat.postbox);
+    /// The relay on the worker of `ctx`: the service's thread learns the way to it.
+    pub fn seated(self, ctx: WorkerCtx<Commands>) -> Self {
+        let _ = self.shared.way.set(ctx.app_sender);
         self
     }
 

@@ -7,7 +7,7 @@ use crate::stream::{End, Stream};
 use crate::table::Table;
 use linerate_bypass::mailbox::{Receiver, Sender};
 use linerate_bypass::time::{Clock, Duration, Instant};
-use linerate_bypass::{CloseReason, ConnId, Letter, Postbox, Seat, Service};
+use linerate_bypass::{AppMsg, AppSender, CloseReason, ConnId, Service, WorkerCtx};
 use std::sync::Arc;
 
 /// Batches and messages that are taken in in one turn.
@@ -23,8 +23,8 @@ pub struct Station<M> {
     pub(crate) worker: usize,
     pub(crate) workers: usize,
     pub(crate) config: Config,
-    pub(crate) postbox: Postbox<M>,
-    pub(crate) letters: Receiver<Letter<M>>,
+    pub(crate) app_sender: AppSender<M>,
+    pub(crate) letters: Receiver<AppMsg<M>>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) events: Receiver<Events>,
     pub(crate) events_back: Sender<Events>,
@@ -36,7 +36,7 @@ pub struct Runner<S: Service> {
     net: Net,
     service: S,
     states: Table<S::Conn>,
-    letters: Receiver<Letter<S::Message>>,
+    letters: Receiver<AppMsg<S::Message>>,
     events: Receiver<Events>,
     events_back: Sender<Events>,
     started: bool,
@@ -62,10 +62,11 @@ enum Other {
 
 impl<M: Send + 'static> Station<M> {
     /// The service that `make` makes, on this thread.
-    pub fn manned<S: Service<Message = M>>(self, make: impl FnOnce(Seat<M>) -> S) -> Runner<S> {
-        let Station { worker, workers, config, postbox, letters, shared, events, events_back, commands_empty } = self;
+    pub fn manned<S: Service<Message = M>>(self, make: impl FnOnce(WorkerCtx<M>) -> S) -> Runner<S> {
+        let Station { worker, workers, config, app_sender, letters, shared, events, events_back, commands_empty } =
+            self;
         let _ = shared.thread.set(std::thread::current());
-        let service = make(Seat { worker, workers, postbox });
+        let service = make(WorkerCtx { worker, workers, app_sender });
         Runner {
             net: Net::new(worker, config, shared, commands_empty),
             service,
@@ -155,9 +156,9 @@ impl<S: Service> Runner<S> {
             let Some(letter) = self.letters.receive() else { return n };
             match letter {
                 // It is the worker that has connections and counters; who asks here hears that nobody answers.
-                Letter::Look(_) => {}
-                Letter::Message { to: None, message } => self.service.on_message(&mut self.net, message),
-                Letter::Message { to: Some(conn), message } => {
+                AppMsg::Query(_) => {}
+                AppMsg::Message { to: None, message } => self.service.on_message(&mut self.net, message),
+                AppMsg::Message { to: Some(conn), message } => {
                     if self.net.stream_mut(conn).is_some()
                         && let Some(state) = self.states.get_mut(conn)
                     {

@@ -7,9 +7,9 @@ mod lingering;
 mod order;
 
 use linerate_bypass::arena::{Arena, ArenaConfig};
-use linerate_bypass::memory::{Link, LinkConfig, MemoryNic};
+use linerate_bypass::memory_nic::{Link, LinkConfig, MemoryNic};
 use linerate_bypass::time::{Clock, Duration, Instant};
-use linerate_bypass::{CloseReason, LINGER_BYTES, LINGER_TIME, Seat, Service};
+use linerate_bypass::{CloseReason, LINGER_BYTES, LINGER_TIME, Service, WorkerCtx};
 use linerate_kernel::{Config as KernelConfig, bind};
 use linerate_split::{Commands, Config, Relay, Runner, split};
 use linerate_stack::{Config as StackConfig, Mailboxes};
@@ -50,9 +50,11 @@ impl<C: Service<Message = ()>, S: Service<Message = ()>> OverKernel<C, S> {
     fn new(client: impl FnOnce(SocketAddr) -> C, server: S) -> Self {
         let (relay, runner) = ends(server);
         let listening = KernelConfig { listen: vec!["127.0.0.1:0".parse().unwrap()], ..KernelConfig::default() };
-        let (postbox, mut sockets) = bind::<Commands>(&listening, 1).unwrap();
-        let server =
-            linerate_kernel::Worker::new(sockets.remove(0), relay.seated(Seat { worker: 0, workers: 1, postbox }));
+        let (app_sender, mut sockets) = bind::<Commands>(&listening, 1).unwrap();
+        let server = linerate_kernel::Worker::new(
+            sockets.remove(0),
+            relay.seated(WorkerCtx { worker: 0, workers: 1, app_sender }),
+        );
         let client = client(server.tcp_addrs()[0]);
         let client = linerate_kernel::Worker::new(bind(&KernelConfig::default(), 1).unwrap().1.remove(0), client);
         OverKernel { client, server, runner, clock: Clock::start() }
@@ -99,7 +101,7 @@ impl<C: Service<Message = ()>, S: Service<Message = ()>> OverStack<C, S> {
         let mailboxes = Mailboxes::for_workers(1).remove(0);
         let client = linerate_stack::Worker::new(&host(1), mailboxes, a, |_| client, Instant::ZERO);
         let mailboxes = Mailboxes::for_workers(1).remove(0);
-        let server = linerate_stack::Worker::new(&listening, mailboxes, b, |seat| relay.seated(seat), Instant::ZERO);
+        let server = linerate_stack::Worker::new(&listening, mailboxes, b, |ctx| relay.seated(ctx), Instant::ZERO);
         OverStack { client, server, runner, link, tick: Duration::from_micros(10) }
     }
 }

@@ -6,7 +6,7 @@ mod services;
 
 use linerate_bypass::arena::{Arena, ArenaConfig};
 use linerate_bypass::time::Clock;
-use linerate_bypass::{Bytes, CloseReason, ConnId, Origin, Postbox, Seat, Service, Stop, Summary, Transport};
+use linerate_bypass::{AppSender, Bytes, CloseReason, ConnId, Origin, Service, Stop, Summary, Transport, WorkerCtx};
 use linerate_kernel::{Config as KernelConfig, Worker, bind};
 use linerate_split::{Commands, Config, split};
 use services::{Chargen, Deferred, Echo, Proxy, UdpEcho, assert_pattern, pattern};
@@ -40,11 +40,11 @@ fn listening() -> KernelConfig {
 fn start<S: Service + Send + 'static>(
     sockets: &KernelConfig,
     sleeps: bool,
-    make: impl FnOnce(Seat<S::Message>) -> S + Send + 'static,
+    make: impl FnOnce(WorkerCtx<S::Message>) -> S + Send + 'static,
 ) -> Running<S> {
     let arena = Arena::new(ArenaConfig { bytes: 16 << 20, hugepages: false }).unwrap();
     let config = Config { window: WINDOW, arena, co_scheduled: !sleeps, sleeps };
-    let (postbox, mut bound) = bind::<Commands>(sockets, 1).unwrap();
+    let (app_sender, mut bound) = bind::<Commands>(sockets, 1).unwrap();
     let bound = bound.remove(0);
     let address = *bound.tcp_addrs().iter().chain(&bound.udp_addrs()).next().unwrap();
     let (relay, station) = split::<S::Message>(1, &config).pop().unwrap();
@@ -53,7 +53,7 @@ fn start<S: Service + Send + 'static>(
     let worker = std::thread::spawn({
         let stop = stop.clone();
         move || {
-            let relay = relay.seated(Seat { worker: 0, workers: 1, postbox });
+            let relay = relay.seated(WorkerCtx { worker: 0, workers: 1, app_sender });
             let (relay, mut summary) = Worker::new(bound, relay).run(&stop);
             relay.end(&mut summary);
             summary
@@ -179,13 +179,13 @@ fn proxy_splices_both_ways_and_half_closes() {
 #[test]
 fn deferred_replies_come_from_another_thread() {
     let (service, orders) = Deferred::new();
-    let (tell_way, way) = channel::<Postbox<Bytes>>();
-    let server = start(&listening(), true, move |seat| {
-        tell_way.send(seat.postbox).unwrap();
+    let (tell_way, way) = channel::<AppSender<Bytes>>();
+    let server = start(&listening(), true, move |ctx| {
+        tell_way.send(ctx.app_sender).unwrap();
         service
     });
-    let postbox = way.recv().unwrap();
-    let helper = std::thread::spawn(move || Deferred::answer(orders, postbox));
+    let app_sender = way.recv().unwrap();
+    let helper = std::thread::spawn(move || Deferred::answer(orders, app_sender));
     let mut stream = client(server.address);
     for text in ["abc", "defgh"] {
         stream.write_all(text.as_bytes()).unwrap();

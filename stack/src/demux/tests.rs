@@ -1,6 +1,6 @@
 use super::*;
 use linerate_bypass::Nic;
-use linerate_bypass::memory::{Link, LinkConfig, MemoryPacket};
+use linerate_bypass::memory_nic::{Link, LinkConfig, MemoryPacket};
 use smoltcp::phy::ChecksumCapabilities;
 use smoltcp::wire::{IpAddress, IpRepr, TcpControl, TcpRepr, TcpSeqNumber, UdpPacket};
 

@@ -20,12 +20,12 @@ use crate::tcp::tuple::HashKey;
 use crate::tcp::wheel::Wheel;
 use hashbrown::HashMap;
 use linerate_bypass::time::Instant;
-use linerate_bypass::{CloseReason, ConnId, ConnectError, Names, Origin, Packet};
+use linerate_bypass::{CloseReason, ConnId, ConnIdSpace, ConnectError, Origin, Packet};
 use std::collections::VecDeque;
 
 /// What the connections of a worker share.
 pub(crate) struct Shared<P> {
-    pub names: Names,
+    pub names: ConnIdSpace,
     pub settings: Settings,
     /// Slots that are free, the one used last first: its cache lines may still be there.
     pub free: Vec<u32>,
@@ -96,7 +96,7 @@ impl<P> Shared<P> {
     /// The name of the connection of `tcb`, in `slot`.
     #[inline]
     pub fn id(&self, slot: u32, tcb: &Tcb) -> ConnId {
-        self.names.name(slot, tcb.generation)
+        self.names.conn_id(slot, tcb.generation)
     }
 
     /// Packets that were received and not consumed.

@@ -40,9 +40,9 @@ use fair_share::Sweep;
 use flow_table::FlowTable;
 use handshake::isn::{self, Secrets};
 use hashbrown::HashMap;
-use linerate_bypass::inspect::{ConnInfo, Levels};
+use linerate_bypass::inspect::{ConnInfo, Gauges};
 use linerate_bypass::time::{Duration, Instant};
-use linerate_bypass::{BURST, Bytes, ConnId, Names, Nic, Packet, Summary};
+use linerate_bypass::{BURST, Bytes, ConnId, ConnIdSpace, Nic, Packet, Summary};
 use rr::RrPool;
 use segment::options;
 use segment::seq::Seq;
@@ -203,7 +203,7 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
         let settings = Settings::new(config, &control, egress);
         let secrets = Secrets::from_seed(config.seed);
         let shared = Shared {
-            names: Names::of(worker),
+            names: ConnIdSpace::new(worker),
             free: Vec::new(),
             buffers: BufferPool::new(control.handles_ecn_echo()),
             rr: RrPool::new(),
@@ -415,11 +415,11 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
         summary.drop_for("TIME-WAIT ended early", self.shared.time_wait.ended_early());
     }
 
-    fn fill_levels(&self, levels: &mut Levels) {
-        levels.connections = self.len() as u64;
-        levels.half_open = Some(self.half_open() as u64);
-        levels.time_wait = Some(self.time_wait() as u64);
-        levels.packets_held = Some(self.shared.mbufs_held.all as u64);
+    fn fill_levels(&self, gauges: &mut Gauges) {
+        gauges.connections = self.len() as u64;
+        gauges.half_open = Some(self.half_open() as u64);
+        gauges.time_wait = Some(self.time_wait() as u64);
+        gauges.packets_held = Some(self.shared.mbufs_held.all as u64);
     }
 
     fn slot_count(&self) -> usize {

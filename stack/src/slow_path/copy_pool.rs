@@ -1,6 +1,6 @@
 //! Received bytes that a service keeps, where the engine has them in a buffer that it needs itself.
 
-use linerate_bypass::{BlockPool, Bytes};
+use linerate_bypass::{BufferPool, Bytes};
 
 /// Bytes of a block: a segment of an ordinary link fits.
 const BLOCK: usize = 2048;
@@ -9,11 +9,11 @@ const KEPT: usize = 256;
 const HELD: usize = 1 << 14;
 
 /// Makes copies in recycled blocks.
-pub(crate) struct Copies(BlockPool);
+pub(crate) struct Copies(BufferPool);
 
 impl Copies {
     pub fn new() -> Self {
-        Copies(BlockPool::new(BLOCK, KEPT, HELD))
+        Copies(BufferPool::new(BLOCK, KEPT, HELD))
     }
 
     /// A copy of `bytes`. What is longer than a block, and what comes when too many blocks are held, is made on the

@@ -29,7 +29,7 @@ use crate::tcp::tuple::Tuple;
 use crate::tcp::wheel::Wheel;
 use flow::{Fate, Flow, Phase};
 use hashbrown::HashMap;
-use linerate_bypass::inspect::{ConnInfo, Levels, TcpInfo};
+use linerate_bypass::inspect::{ConnInfo, Gauges, TcpInfo};
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{Bytes, CloseReason, ConnId, ConnectError, Nic, Summary};
 use slots::Slots;
@@ -366,10 +366,10 @@ impl<N: Nic> Engine<N> for SmoltcpEngine {
         summary.copied_bytes += self.copied_bytes;
     }
 
-    fn fill_levels(&self, levels: &mut Levels) {
-        levels.connections = self.slots.len() as u64;
-        levels.half_open = Some(self.half_open as u64);
-        levels.time_wait = Some(self.time_wait.len() as u64);
+    fn fill_levels(&self, gauges: &mut Gauges) {
+        gauges.connections = self.slots.len() as u64;
+        gauges.half_open = Some(self.half_open as u64);
+        gauges.time_wait = Some(self.time_wait.len() as u64);
     }
 
     fn slot_count(&self) -> usize {

@@ -4,7 +4,7 @@ use crate::arp_ndp::receive::NeighborInfo;
 use crate::ipv6::Network;
 use crate::slow_path::DhcpLease;
 use linerate_bypass::mailbox::{Receiver, Sender, mailbox};
-use linerate_bypass::{Letter, Postbox};
+use linerate_bypass::{AppMsg, AppSender};
 use std::net::IpAddr;
 
 /// Things that one worker may leave at another before the other has read any.
@@ -36,8 +36,8 @@ pub struct Mailboxes<P, M> {
     pub(crate) worker: usize,
     pub(crate) inbox: Receiver<Mail<P>>,
     pub(crate) others: Vec<Sender<Mail<P>>>,
-    pub(crate) messages: Receiver<Letter<M>>,
-    pub(crate) postbox: Postbox<M>,
+    pub(crate) messages: Receiver<AppMsg<M>>,
+    pub(crate) app_sender: AppSender<M>,
 }
 
 impl<P: Send, M: Send> Mailboxes<P, M> {
@@ -45,14 +45,14 @@ impl<P: Send, M: Send> Mailboxes<P, M> {
     pub fn for_workers(workers: usize) -> Vec<Self> {
         let (others, inboxes): (Vec<_>, Vec<_>) = (0..workers).map(|_| mailbox(MAIL)).unzip();
         let (senders, messages): (Vec<_>, Vec<_>) = (0..workers).map(|_| mailbox(MESSAGES)).unzip();
-        let postbox = Postbox::new(senders);
+        let app_sender = AppSender::new(senders);
         let ends = inboxes.into_iter().zip(messages).enumerate();
         ends.map(|(worker, (inbox, messages))| Mailboxes {
             worker,
             inbox,
             others: others.clone(),
             messages,
-            postbox: postbox.clone(),
+            app_sender: app_sender.clone(),
         })
         .collect()
     }
@@ -63,7 +63,7 @@ impl<P: Send, M: Send> Mailboxes<P, M> {
     }
 
     /// The way for other threads to the connections and services of all workers.
-    pub fn postbox(&self) -> Postbox<M> {
-        self.postbox.clone()
+    pub fn app_sender(&self) -> AppSender<M> {
+        self.app_sender.clone()
     }
 }

@@ -16,10 +16,10 @@ use crate::rng;
 use crate::slow_path::SlowPath;
 use crate::worker::ingress::Ingress;
 use crate::worker::inter_worker::{Mail, Mailboxes};
-use linerate_bypass::inspect::{ConnInfo, Inspect, Levels, Shortages, Snapshot};
+use linerate_bypass::inspect::{ConnInfo, Gauges, Inspect, Shortages, Snapshot};
 use linerate_bypass::mailbox::Receiver;
 use linerate_bypass::time::{Clock, Duration, Instant};
-use linerate_bypass::{BURST, Drain, Letter, Nic, Seat, Service, Stop, Summary};
+use linerate_bypass::{AppMsg, BURST, Drain, Nic, Service, Stop, Summary, WorkerCtx};
 use transport::{Core, Silenced, addresses_of};
 
 /// Bursts of frames taken in one turn, as long as they are whole: what has piled up for a connection is then told to its service at
@@ -51,7 +51,7 @@ pub struct Worker<N: Nic, S: Service, E: Engine<N> = NativeEngine<<N as Nic>::Pa
     states: Vec<Option<S::Conn>>,
     config: Config,
     inbox: Receiver<Mail<N::Packet>>,
-    messages: Receiver<Letter<S::Message>>,
+    messages: Receiver<AppMsg<S::Message>>,
     started: bool,
     /// Time of the next [`Service::poll`] at the latest.
     poll_at: Option<Instant>,
@@ -75,7 +75,7 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
         config: &Config,
         mailboxes: Mailboxes<N::Packet, S::Message>,
         nic: N,
-        service: impl FnOnce(Seat<S::Message>) -> S,
+        service: impl FnOnce(WorkerCtx<S::Message>) -> S,
         now: Instant,
     ) -> Self {
         let (worker, workers) = (mailboxes.worker, mailboxes.workers());
@@ -113,7 +113,7 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
                 silenced: Silenced::default(),
             },
             ingress,
-            service: service(Seat { worker, workers, postbox: mailboxes.postbox }),
+            service: service(WorkerCtx { worker, workers, app_sender: mailboxes.app_sender }),
             states: Vec::new(),
             config: config.clone(),
             inbox: mailboxes.inbox,
@@ -219,10 +219,10 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
                 break;
             }
             if stop.is_draining() {
-                if drain.begins() {
+                if drain.is_listening() {
                     self.stop_listening();
                 }
-                drain.tell(stop, self.core.engine.connections());
+                drain.report(stop, self.core.engine.connections());
             }
             if ready.is_some()
                 && self.started
@@ -344,9 +344,9 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
             let Some(letter) = self.messages.receive() else { break };
             read += 1;
             match letter {
-                Letter::Look(look) => look.answer(self),
-                Letter::Message { to: None, message } => self.service.on_message(&mut self.core, message),
-                Letter::Message { to: Some(conn), message } => {
+                AppMsg::Query(look) => look.answer(self),
+                AppMsg::Message { to: None, message } => self.service.on_message(&mut self.core, message),
+                AppMsg::Message { to: Some(conn), message } => {
                     if self.core.engine.local_addr(conn).is_some()
                         && !self.core.silenced.has(conn)
                         && let Some(Some(state)) = self.states.get_mut(conn.slot())
@@ -466,17 +466,17 @@ impl<N: Nic, S: Service, E: Engine<N>> Inspect for Worker<N, S, E> {
     fn snapshot(&mut self) -> Snapshot {
         let summary = self.summary();
         let Core { worker, engine, egress, .. } = &mut self.core;
-        let mut levels = Levels {
+        let mut gauges = Gauges {
             tx_queued: Some(egress.queued() as u64),
             pool_left: egress.nic().pool_left().map(|left| left as u64),
             pool_share: Some(egress.capabilities().pool as u64),
-            ..Levels::default()
+            ..Gauges::default()
         };
-        engine.fill_levels(&mut levels);
+        engine.fill_levels(&mut gauges);
         let port = egress.nic().stats();
         let shortages = Some(Shortages { tx_full: port.tx_full, pool_empty: port.pool_empty });
         let (requests, slow_requests) = (self.service.requests(), self.service.slow_requests());
-        Snapshot { worker: *worker, summary, levels, shortages, requests, slow_requests }
+        Snapshot { worker: *worker, summary, gauges, shortages, requests, slow_requests }
     }
 
     fn slots(&self) -> usize {

@@ -11,7 +11,7 @@ use crate::udp::Outcome;
 use hashbrown::{HashMap, HashSet};
 use linerate_bypass::inspect::ConnState;
 use linerate_bypass::time::{Duration, Instant};
-use linerate_bypass::{Bytes, ConnId, Datagram, LINGER_TIME, Linger, MacAddr, Nic, Transport, answer_in_steps};
+use linerate_bypass::{Bytes, ConnId, Datagram, LINGER_TIME, Linger, MacAddr, Nic, Transport, respond_in_steps};
 use std::net::SocketAddr;
 
 /// What a service acts on: the engine and the way out, in a burst of events.
@@ -194,7 +194,7 @@ impl<N: Nic, E: Engine<N>> Transport for Core<N, E> {
         self.engine.take(conn, max)
     }
 
-    fn room(&mut self, conn: ConnId) -> usize {
+    fn send_space(&mut self, conn: ConnId) -> usize {
         self.engine.room(conn)
     }
 
@@ -210,10 +210,10 @@ impl<N: Nic, E: Engine<N>> Transport for Core<N, E> {
         self.engine.commit(conn, n);
     }
 
-    fn answer(&mut self, conn: ConnId, request: usize, len: usize, write: impl FnOnce(&mut [u8])) -> bool {
+    fn respond(&mut self, conn: ConnId, request: usize, len: usize, write: impl FnOnce(&mut [u8])) -> bool {
         match self.engine.try_answer(conn, (request, len), write, &mut self.egress, self.now) {
             Ok(()) => true,
-            Err(write) => answer_in_steps(self, conn, request, len, write),
+            Err(write) => respond_in_steps(self, conn, request, len, write),
         }
     }
 

@@ -10,7 +10,7 @@ mod segments;
 mod service;
 
 use super::harness::*;
-use linerate_bypass::memory::LinkConfig;
+use linerate_bypass::memory_nic::LinkConfig;
 use linerate_stack::Config;
 
 const RTT: Duration = ms(10);

@@ -2,7 +2,7 @@
 
 use super::harness::*;
 use linerate_bypass::CloseReason;
-use linerate_bypass::memory::LinkConfig;
+use linerate_bypass::memory_nic::LinkConfig;
 
 /// Packets of the port.
 const POOL: usize = 1024;

@@ -1,7 +1,7 @@
 //! When the port's packets run low: RFC 9293 says nothing of it, but that what is acceptable is taken in the end.
 
 use super::harness::*;
-use linerate_bypass::memory::LinkConfig;
+use linerate_bypass::memory_nic::LinkConfig;
 
 /// Packets of the port.
 const POOL: usize = 72;

@@ -1,7 +1,7 @@
 //! Connections on which nothing moves: the FIN-WAIT-2 timeout and the idle timeout. Keepalive has scripts of its own.
 
 use super::harness::*;
-use linerate_bypass::memory::LinkConfig;
+use linerate_bypass::memory_nic::LinkConfig;
 
 const FIN_TIMEOUT: Duration = secs(60);
 const IDLE: Duration = secs(30);

@@ -1,7 +1,7 @@
 //! Full transmit queue: the peer's port receives nothing, so the worker's port takes no more frames.
 
 use super::harness::*;
-use linerate_bypass::memory::LinkConfig;
+use linerate_bypass::memory_nic::LinkConfig;
 
 /// Ports of the connections whose data fill the queue: an initial window of each is more than the queue and the link hold.
 const OTHERS: std::ops::Range<u16> = 6000..6064;

@@ -1,7 +1,7 @@
 //! Ports that cut segments (TSO): the engine hands over packets larger than the MSS.
 
 use super::harness::*;
-use linerate_bypass::memory::LinkConfig;
+use linerate_bypass::memory_nic::LinkConfig;
 
 /// Link whose ports cut up to `most` bytes of payload.
 fn link(most: usize) -> LinkConfig {

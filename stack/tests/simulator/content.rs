@@ -1,6 +1,6 @@
 //! What streams consist of: bytes that tell where they belong.
 
-use linerate_bypass::memory::End;
+use linerate_bypass::memory_nic::End;
 use std::sync::LazyLock;
 
 /// The pattern repeats after so many bytes: a prime, so that no multiple of a segment or a buffer does.

@@ -3,7 +3,7 @@
 
 use crate::content::Stream;
 use crate::scenario::Scenario;
-use linerate_bypass::memory::End;
+use linerate_bypass::memory_nic::End;
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{CloseReason, ConnectError};
 use std::cell::RefCell;

@@ -1,7 +1,7 @@
 //! What the two services of a connection are to do.
 
 use crate::dice::Dice;
-use linerate_bypass::memory::End;
+use linerate_bypass::memory_nic::End;
 use linerate_bypass::time::Duration;
 
 /// What an end sends.

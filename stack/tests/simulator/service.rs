@@ -6,7 +6,7 @@ use crate::content::Stream;
 use crate::dice::Dice;
 use crate::ledger::{Ledger, SeenEvent};
 use crate::plan::{Abort, EndPlan, Finish, Pace, Reading, Source, Writing};
-use linerate_bypass::memory::End;
+use linerate_bypass::memory_nic::End;
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{Bytes, CloseReason, ConnId, ConnectError, Origin, Service, Transport};
 use std::cell::RefCell;
@@ -179,7 +179,7 @@ impl Actor {
         let received = net.received(id);
         let bound = config.rx_buffer.unwrap_or(4 << 20).max(4 << 10) + WINDOW_UNIT;
         assert!(received <= bound, "connection {}: {received} bytes wait in a buffer of {bound}", conn.n);
-        let room = net.room(id);
+        let room = net.send_space(id);
         let bound = config.tx_buffer.unwrap_or(1 << 20).max(4 << 10);
         assert!(room <= bound, "connection {}: room for {room} bytes in a buffer of {bound}", conn.n);
         assert!(net.local_addr(id).is_some() && net.peer_addr(id).is_some());
@@ -319,7 +319,7 @@ impl Actor {
         }
         net.close(id);
         // Nothing can be sent any more.
-        assert_eq!(net.room(id), 0);
+        assert_eq!(net.send_space(id), 0);
         assert!(net.send(id, Bytes::from_static(b"late")).is_err() && net.reserve(id, 1).is_none());
     }
 

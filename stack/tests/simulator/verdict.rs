@@ -2,7 +2,7 @@
 
 use crate::ledger::{Ledger, SeenEvent};
 use crate::scenario::EngineKind;
-use linerate_bypass::memory::End;
+use linerate_bypass::memory_nic::End;
 use linerate_bypass::{CloseReason, ConnectError};
 
 /// Checks the ends of every connection against each other. `complete`: all are over. Returns how many finished at both ends.

@@ -1,7 +1,7 @@
 //! What is always true of the segments that the native engine sends, whatever reaches it.
 
 use crate::scenario::{Change, EngineKind, Scenario};
-use linerate_bypass::memory::Frame;
+use linerate_bypass::memory_nic::Frame;
 use smoltcp::wire::{EthernetFrame, EthernetProtocol, IpAddress, IpProtocol, Ipv4Packet, Ipv6Packet, TcpPacket};
 use std::collections::HashMap;
 use std::net::SocketAddr;

@@ -5,7 +5,7 @@ use crate::scenario::{Change, EngineKind, HostPlan, Scenario};
 use crate::service::Actor;
 use crate::verdict::EndOutcome;
 use crate::wire::Wire;
-use linerate_bypass::memory::{End, Frame, Link, MemoryNic, MemoryPacket};
+use linerate_bypass::memory_nic::{End, Frame, Link, MemoryNic, MemoryPacket};
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{Nic, Summary};
 use linerate_stack::{Engine, Mailboxes, NativeEngine, SmoltcpEngine, Worker};

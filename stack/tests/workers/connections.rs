@@ -3,7 +3,7 @@
 use crate::common::client::{Client, Close};
 use crate::common::services::Echo;
 use crate::common::{Host, Net, SERVER, SERVER6, host, server};
-use linerate_bypass::memory::{DropIf, End, Impairments, Link, LinkConfig, MemoryNic};
+use linerate_bypass::memory_nic::{DropIf, End, Impairments, Link, LinkConfig, MemoryNic};
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{CloseReason, ConnId, ConnectError, Nic, Origin, Packet, Service, Transport};
 use linerate_stack::{Config, Engine, Mailboxes, Worker};

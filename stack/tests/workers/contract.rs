@@ -4,7 +4,7 @@
 mod service;
 
 use crate::common::{Net, SERVER, host, server};
-use linerate_bypass::memory::{LinkConfig, MemoryNic};
+use linerate_bypass::memory_nic::{LinkConfig, MemoryNic};
 use linerate_bypass::time::Duration;
 use linerate_stack::{Config, Engine};
 use service::Contract;

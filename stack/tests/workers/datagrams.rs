@@ -1,7 +1,7 @@
 //! UDP by the short way: nothing is copied, what is sent is right to the byte, and services cannot keep a port's packets from it.
 
 use crate::common::{Host, host};
-use linerate_bypass::memory::{Link, LinkConfig, MemoryNic};
+use linerate_bypass::memory_nic::{Link, LinkConfig, MemoryNic};
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{Bytes, ConnId, Datagram, Nic, Origin, Packet, Service, Transport};
 use linerate_stack::Config;

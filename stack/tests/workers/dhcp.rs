@@ -2,7 +2,7 @@
 
 use crate::common::services::Echo;
 use crate::common::{Host, Native, frames, server};
-use linerate_bypass::memory::{Link, LinkConfig, MemoryNic};
+use linerate_bypass::memory_nic::{Link, LinkConfig, MemoryNic};
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{CloseReason, Nic, Packet};
 use linerate_stack::{Config, Engine, SmoltcpEngine};

@@ -3,7 +3,7 @@
 use crate::common::client::{Client, Close};
 use crate::common::services::Echo;
 use crate::common::{Net, SERVER, host, server};
-use linerate_bypass::memory::{End, LinkConfig, MemoryNic};
+use linerate_bypass::memory_nic::{End, LinkConfig, MemoryNic};
 use linerate_bypass::time::Duration;
 use linerate_bypass::{Bytes, CloseReason, ConnId, Origin, Service, Transport};
 use linerate_stack::{Config, Engine, Keepalive};

@@ -4,7 +4,7 @@ use crate::common::client::Client;
 use crate::common::frames;
 use crate::common::services::Echo;
 use crate::common::{Host, Net, SERVER, SERVER6, host, server};
-use linerate_bypass::memory::{Link, LinkConfig, MemoryNic, Steering};
+use linerate_bypass::memory_nic::{Link, LinkConfig, MemoryNic, Steering};
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{ConnectError, Nic, Packet, Summary};
 use linerate_stack::{Config, Tuple, owner, toeplitz};

@@ -3,9 +3,9 @@
 use crate::common::client::{Client, Close};
 use crate::common::services::Echo;
 use crate::common::{Host, SERVER, host, server};
-use linerate_bypass::Postbox;
-use linerate_bypass::inspect::{ConnState, Look, Page, Snapshot};
-use linerate_bypass::memory::{Impairments, Link, LinkConfig, MemoryNic};
+use linerate_bypass::AppSender;
+use linerate_bypass::inspect::{ConnPage, ConnState, Snapshot, StatsQuery};
+use linerate_bypass::memory_nic::{Impairments, Link, LinkConfig, MemoryNic};
 use linerate_bypass::time::{Duration, Instant};
 use linerate_stack::{Config, Engine, Mailboxes, Worker};
 use std::convert::Infallible;
@@ -20,7 +20,7 @@ with_each_engine! {
 struct Watched<A: Engine<MemoryNic>, B: Engine<MemoryNic>> {
     client: Host<Client, A>,
     server: Worker<MemoryNic, Echo, B>,
-    postbox: Postbox<Infallible>,
+    app_sender: AppSender<Infallible>,
     link: Link,
 }
 
@@ -35,9 +35,9 @@ impl<A: Engine<MemoryNic>, B: Engine<MemoryNic>> Watched<A, B> {
         let mut client = Some(client);
         let client = Host::<_, A>::start(&host(1), vec![a], || client.take().unwrap());
         let mailboxes = Mailboxes::for_workers(1).pop().unwrap();
-        let postbox = mailboxes.postbox();
+        let app_sender = mailboxes.app_sender();
         let server = Worker::new(config, mailboxes, b, |_| Echo::default(), Instant::ZERO);
-        Watched { client, server, postbox, link }
+        Watched { client, server, app_sender, link }
     }
 
     fn run(&mut self, milliseconds: usize) {
@@ -50,14 +50,14 @@ impl<A: Engine<MemoryNic>, B: Engine<MemoryNic>> Watched<A, B> {
 
     fn snapshot(&mut self) -> Snapshot {
         let (reply, answer) = channel();
-        assert!(self.postbox.look(0, Look::Counters { reply }));
+        assert!(self.app_sender.query(0, StatsQuery::Counters { reply }));
         self.server.turn(self.link.clock().now());
         answer.try_recv().unwrap()
     }
 
-    fn page(&mut self, from: usize, most: usize) -> Page {
+    fn page(&mut self, from: usize, most: usize) -> ConnPage {
         let (reply, answer) = channel();
-        assert!(self.postbox.look(0, Look::Connections { from, most, reply }));
+        assert!(self.app_sender.query(0, StatsQuery::Connections { from, most, reply }));
         self.server.turn(self.link.clock().now());
         answer.try_recv().unwrap()
     }
@@ -66,16 +66,16 @@ impl<A: Engine<MemoryNic>, B: Engine<MemoryNic>> Watched<A, B> {
 fn connections_and_counters_are_told_as_they_are<A: Engine<MemoryNic>, B: Engine<MemoryNic>>() {
     let client = Client::new(SERVER, 5, 3000).closing(Close::Never);
     let mut net = Watched::<A, B>::new(&server(), client);
-    assert_eq!(net.snapshot().levels.connections, 0);
-    assert_eq!(net.page(0, 100), Page::default());
+    assert_eq!(net.snapshot().gauges.connections, 0);
+    assert_eq!(net.page(0, 100), ConnPage::default());
     net.run(300);
 
     let told = net.snapshot();
-    assert_eq!((told.worker, told.levels.connections, told.summary.accepted), (0, 5, 5));
-    assert_eq!((told.levels.half_open, told.levels.time_wait), (Some(0), Some(0)));
-    assert_eq!(told.levels.tx_queued, Some(0));
-    assert!(told.levels.pool_left <= told.levels.pool_share.max(told.levels.pool_left));
-    assert!(told.levels.pool_share.unwrap() > 0);
+    assert_eq!((told.worker, told.gauges.connections, told.summary.accepted), (0, 5, 5));
+    assert_eq!((told.gauges.half_open, told.gauges.time_wait), (Some(0), Some(0)));
+    assert_eq!(told.gauges.tx_queued, Some(0));
+    assert!(told.gauges.pool_left <= told.gauges.pool_share.max(told.gauges.pool_left));
+    assert!(told.gauges.pool_share.unwrap() > 0);
     assert!(told.summary.rx_bytes > 5 * 3000 && told.summary.tx_bytes > 5 * 3000, "{:?}", told.summary);
     let counted = net.server.summary();
     assert_eq!((told.summary.rx_frames, told.summary.tx_frames), (counted.rx_frames, counted.tx_frames));
@@ -100,7 +100,7 @@ fn connections_and_counters_are_told_as_they_are<A: Engine<MemoryNic>, B: Engine
 fn a_connection_begun_by_a_peer_that_goes_away_is_told_as_half_open<A: Engine<MemoryNic>, B: Engine<MemoryNic>>() {
     let mut net = Watched::<A, B>::new(&server(), Client::new(SERVER, 1, 10));
     // The client asks for the server's address and sends its SYN, and has no turn after that.
-    while net.snapshot().levels.half_open == Some(0) {
+    while net.snapshot().gauges.half_open == Some(0) {
         net.link.clock().advance(Duration::from_millis(1));
         net.client.workers[0].turn(net.link.clock().now());
         net.server.turn(net.link.clock().now());
@@ -111,7 +111,7 @@ fn a_connection_begun_by_a_peer_that_goes_away_is_told_as_half_open<A: Engine<Me
     assert_eq!(page.connections[0].state, ConnState::SynReceived);
     assert_eq!(net.snapshot().summary.accepted, 0);
     net.run(300);
-    assert_eq!(net.snapshot().levels.half_open, Some(0));
+    assert_eq!(net.snapshot().gauges.half_open, Some(0));
     assert_eq!(net.snapshot().summary.accepted, 1);
 }
 
@@ -141,9 +141,9 @@ fn the_native_engine_tells_of_windows_times_and_time_wait() {
     net.run(300);
     // Who closes first, the client, has it in TIME-WAIT; here nothing is left.
     let told = net.snapshot();
-    assert_eq!((told.levels.connections, told.levels.time_wait, told.summary.finished), (0, Some(0), 1));
-    assert_eq!(told.levels.packets_held, Some(0));
-    assert_eq!(net.page(0, 1), Page::default());
+    assert_eq!((told.gauges.connections, told.gauges.time_wait, told.summary.finished), (0, Some(0), 1));
+    assert_eq!(told.gauges.packets_held, Some(0));
+    assert_eq!(net.page(0, 1), ConnPage::default());
 }
 
 #[test]

@@ -5,7 +5,7 @@ use crate::common::client::Client;
 use crate::common::{Host, frames, host, server};
 use crate::neighbors::{Bench, FOUR, OURS, SIX, ping, question};
 use linerate_bypass::ConnectError;
-use linerate_bypass::memory::{Link, LinkConfig, MemoryNic};
+use linerate_bypass::memory_nic::{Link, LinkConfig, MemoryNic};
 use linerate_bypass::time::Instant;
 use linerate_stack::{Config, Engine};
 use smoltcp::wire::*;

@@ -2,9 +2,9 @@
 
 use crate::common::client::{Client, Close};
 use crate::common::{Host, Net, SERVER, host, server};
-use linerate_bypass::memory::{Link, LinkConfig, MemoryNic};
+use linerate_bypass::memory_nic::{Link, LinkConfig, MemoryNic};
 use linerate_bypass::time::{Duration, Instant};
-use linerate_bypass::{CloseReason, ConnId, Origin, Postbox, Seat, Service, Transport};
+use linerate_bypass::{AppSender, CloseReason, ConnId, Origin, Service, Transport, WorkerCtx};
 use linerate_stack::{Engine, Mailboxes, Worker};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -19,7 +19,7 @@ with_unlike_engines! {
 
 /// Answers each connection with what another thread says, and keeps time.
 struct Deferred {
-    postbox: Postbox<&'static str>,
+    app_sender: AppSender<&'static str>,
     told: Vec<&'static str>,
     /// When it was last called in a turn, and for how long it lets the worker rest then.
     tended: Instant,
@@ -31,11 +31,11 @@ struct Deferred {
 }
 
 impl Deferred {
-    fn new(seat: Seat<&'static str>) -> Self {
+    fn new(ctx: WorkerCtx<&'static str>) -> Self {
         let tended = Instant::ZERO;
-        let postbox = seat.postbox;
+        let app_sender = ctx.app_sender;
         Deferred {
-            postbox,
+            app_sender,
             told: vec![],
             tended,
             rest: None,
@@ -54,8 +54,8 @@ impl Service for Deferred {
     fn opened(&mut self, net: &mut impl Transport, conn: ConnId, _: Origin) -> u32 {
         net.set_timer(conn, Some(SECOND));
         self.conns.push(conn);
-        let postbox = self.postbox.clone();
-        std::thread::spawn(move || postbox.post(conn, "later").unwrap()).join().unwrap();
+        let app_sender = self.app_sender.clone();
+        std::thread::spawn(move || app_sender.send_to_conn(conn, "later").unwrap()).join().unwrap();
         0
     }
 
@@ -94,7 +94,7 @@ fn messages_from_threads_timers_and_aborts_reach_their_connection<A: Engine<Memo
     let link = a.link().clone();
     let mut client = Host::<_, A>::start(&host(1), vec![a], || Client::new(SERVER, 1, 0).closing(Close::Never));
     let mailboxes = Mailboxes::for_workers(1).pop().unwrap();
-    let postbox = mailboxes.postbox();
+    let app_sender = mailboxes.app_sender();
     let mut worker: Worker<_, Deferred, B> = Worker::new(&server(), mailboxes, b, Deferred::new, Instant::ZERO);
     for _ in 0..5000 {
         link.clock().advance(Duration::from_millis(1));
@@ -109,11 +109,11 @@ fn messages_from_threads_timers_and_aborts_reach_their_connection<A: Engine<Memo
     assert_eq!(service.closed, [CloseReason::Aborted]);
     assert_eq!(client.service().outcomes[0].closed, Some(CloseReason::Reset));
     // The name is void now.
-    postbox.post(conn, "too late").unwrap();
+    app_sender.send_to_conn(conn, "too late").unwrap();
     worker.turn(link.clock().now());
     assert_eq!(worker.service().answered.len(), 1);
     // The service is still there, and is called in every turn.
-    postbox.tell(0, "all of you").unwrap();
+    app_sender.send_to_worker(0, "all of you").unwrap();
     assert_eq!(worker.next_deadline(), None);
     worker.service_mut().rest = Some(SECOND);
     link.clock().advance(SECOND);

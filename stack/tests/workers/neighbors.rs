@@ -3,7 +3,7 @@
 
 use crate::common::services::Echo;
 use crate::common::{Host, Native, frames, server};
-use linerate_bypass::memory::{Link, LinkConfig, MemoryNic, Steering};
+use linerate_bypass::memory_nic::{Link, LinkConfig, MemoryNic, Steering};
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{L4, Nic, Packet, TxOffload};
 use linerate_stack::{Config, Engine, Tuple, owner, toeplitz};

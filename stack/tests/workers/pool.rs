@@ -3,7 +3,7 @@
 use crate::common::client::{Client, Close};
 use crate::common::services::Echo;
 use crate::common::{Host, Net, SERVER, host, server};
-use linerate_bypass::memory::{Link, LinkConfig, MemoryNic, MemoryPacket};
+use linerate_bypass::memory_nic::{Link, LinkConfig, MemoryNic, MemoryPacket};
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{Bytes, Capabilities, ConnId, MacAddr, Nic, Origin, QueueStats, Service, Transport};
 use linerate_stack::{Config, Mailboxes, Worker};

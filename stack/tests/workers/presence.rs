@@ -3,7 +3,7 @@
 use crate::common::client::Client;
 use crate::common::services::Echo;
 use crate::common::{Host, Net, SERVER6, host, server};
-use linerate_bypass::memory::{Link, LinkConfig, MemoryNic};
+use linerate_bypass::memory_nic::{Link, LinkConfig, MemoryNic};
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{Nic, Packet};
 use linerate_stack::Config;

@@ -7,7 +7,7 @@ mod kinds;
 use crate::common::client::Client;
 use crate::common::{Net, SERVER, host, server};
 use kinds::{Chargen, Deferred, Echo, Proxy, UdpEcho, assert_pattern, pattern};
-use linerate_bypass::memory::{Impairments, Link, LinkConfig};
+use linerate_bypass::memory_nic::{Impairments, Link, LinkConfig};
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{Bytes, CloseReason, ConnId, ConnectError, Datagram, Origin, Service, Transport};
 use linerate_stack::{Config, Mailboxes, Worker};
@@ -218,8 +218,8 @@ fn replies_come_from_another_thread() {
     let link = a.link().clone();
     let (service, orders) = Deferred::new();
     let mailboxes = Mailboxes::for_workers(1).pop().unwrap();
-    let postbox = mailboxes.postbox();
-    let answering = std::thread::spawn(move || Deferred::answer(orders, postbox));
+    let app_sender = mailboxes.app_sender();
+    let answering = std::thread::spawn(move || Deferred::answer(orders, app_sender));
     let mut target: Worker<_, _> = Worker::new(&server(), mailboxes, b, |_| service, Instant::ZERO);
     let mut source = crate::common::Host::new(&host(1), vec![a], || {
         Client::new(SERVER, 20, 20_000).closing(crate::common::client::Close::WhenBack)

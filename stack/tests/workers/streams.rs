@@ -3,7 +3,7 @@
 use crate::common::client::Client;
 use crate::common::services::Echo;
 use crate::common::{Net, SERVER, SERVER6, host, server};
-use linerate_bypass::memory::{End, Impairments, LinkConfig, MemoryNic, Rate, Reordering};
+use linerate_bypass::memory_nic::{End, Impairments, LinkConfig, MemoryNic, Rate, Reordering};
 use linerate_bypass::time::Duration;
 use linerate_stack::{Config, Engine};
 

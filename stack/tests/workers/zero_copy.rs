@@ -4,7 +4,7 @@
 use crate::common::observer::{How, Observer};
 use crate::common::recorder::{Notes, Recorder, Stream};
 use crate::common::{host, server};
-use linerate_bypass::memory::{End, Impairments, Link, LinkConfig, MemoryNic};
+use linerate_bypass::memory_nic::{End, Impairments, Link, LinkConfig, MemoryNic};
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{CloseReason, ConnId, Origin, Service, Transport};
 use linerate_stack::{Config, Engine, Mailboxes, NativeEngine, SmoltcpEngine, Worker};

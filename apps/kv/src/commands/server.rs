@@ -6,7 +6,7 @@ use crate::commands::session::Client;
 use crate::counters::Names;
 use crate::export::Layout;
 use crate::store::Evict;
-use linerate_bypass::RemotePlace;
+use linerate_bypass::RemoteAddr;
 
 /// The server around the worker that runs a command: its settings, its connections, and what was counted.
 ///
@@ -46,10 +46,10 @@ pub trait Server {
     fn reset_slow_log(&mut self);
 
     /// Where clients may read strings by themselves, and how they lie there, if they may.
-    fn export(&self) -> Option<(RemotePlace, Layout)>;
+    fn export(&self) -> Option<(RemoteAddr, Layout)>;
 
     /// The counters that clients may count with by themselves, if there are any, and where the first of them is.
-    fn counters(&self) -> Option<(&Names, RemotePlace)>;
+    fn counters(&self) -> Option<(&Names, RemoteAddr)>;
 }
 
 /// Change of the settings.

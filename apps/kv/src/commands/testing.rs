@@ -10,7 +10,7 @@ use crate::export::{Export, Layout};
 use crate::resp::{Limits, Parsed, Parser};
 use crate::shards::Shards;
 use crate::store::{Config, Keys, ShardStats, Store};
-use linerate_bypass::RemotePlace;
+use linerate_bypass::RemoteAddr;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -31,12 +31,12 @@ pub(super) struct Host {
 }
 
 impl Server for Host {
-    fn export(&self) -> Option<(RemotePlace, Layout)> {
+    fn export(&self) -> Option<(RemoteAddr, Layout)> {
         None
     }
 
-    fn counters(&self) -> Option<(&Names, RemotePlace)> {
-        self.counters.as_ref().map(|names| (names, RemotePlace { address: 4096, key: 7 }))
+    fn counters(&self) -> Option<(&Names, RemoteAddr)> {
+        self.counters.as_ref().map(|names| (names, RemoteAddr { address: 4096, key: 7 }))
     }
 
     fn settings(&self) -> &Settings {

@@ -39,7 +39,7 @@ use conn::{Client, Speech};
 use fast_path::Ahead;
 use fast_path::conn_fast_state::Lane;
 use linerate_bypass::time::{Clock, Duration};
-use linerate_bypass::{CloseReason, ConnId, Datagram, Origin, Seat, Service, Transport};
+use linerate_bypass::{CloseReason, ConnId, Datagram, Origin, Service, Transport, WorkerCtx};
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::sync::Arc;
@@ -99,12 +99,12 @@ pub struct Kv {
 }
 
 impl Kv {
-    /// The worker's part of the service that `hub` is of, for the worker of `seat`.
+    /// The worker's part of the service that `hub` is of, for the worker of `ctx`.
     ///
     /// # Panics
     /// If the hub was made for another number of workers.
-    pub fn new(hub: Arc<Hub>, seat: Seat<Message>) -> Self {
-        let Seat { worker, workers, postbox } = seat;
+    pub fn new(hub: Arc<Hub>, ctx: WorkerCtx<Message>) -> Self {
+        let WorkerCtx { worker, workers, app_sender } = ctx;
         assert_eq!(hub.workers(), workers, "workers, and what the hub was made for");
         let clock = background::Clock::new();
         let now = clock.started();
@@ -119,7 +119,7 @@ impl Kv {
             exports: hub.exports(),
             clients: Vec::new(),
             lanes: Vec::new(),
-            host: Host::new(hub, worker, Outbox::new(postbox, worker)),
+            host: Host::new(hub, worker, Outbox::new(app_sender, worker)),
             lending: Lending::default(),
             errands: (0..workers).map(|_| None).collect(),
             idle_errands: Vec::new(),

@@ -124,7 +124,7 @@ mod tests {
     use crate::service::{Config, Hub};
     use linerate_bypass::arena::{Arena, ArenaConfig};
     use linerate_bypass::mailbox::mailbox;
-    use linerate_bypass::{Postbox, Seat, Service};
+    use linerate_bypass::{AppSender, Service, WorkerCtx};
 
     fn request(micros: u64) -> SlowRequest {
         SlowRequest { id: 0, time: 0, micros, args: vec![b"keys".to_vec()], peer: String::new(), name: Vec::new() }
@@ -154,7 +154,8 @@ mod tests {
         let settings = Settings { memory: 8 << 20, ..Settings::default() };
         let hub = Hub::new(Config { settings, workers: 1, memcached: None, arena, export: None, counters: None });
         let (sender, _mail) = mailbox(4);
-        let mut kv = Kv::new(hub.clone(), Seat { worker: 0, workers: 1, postbox: Postbox::new(vec![sender]) });
+        let mut kv =
+            Kv::new(hub.clone(), WorkerCtx { worker: 0, workers: 1, app_sender: AppSender::new(vec![sender]) });
         let session = kv.guest.take().unwrap();
         let args: OwnedArgs = [&b"keys"[..], b"*"].into_iter().collect();
         let keys = kv.keys.clone();

@@ -11,7 +11,7 @@ use crate::service::fast_path::FEW;
 use crate::service::workers::shard_borrow::Job;
 use crate::shards::ShardSet;
 use crate::sink::Sink;
-use linerate_bypass::{BlockPool, Bytes, Datagram, Transport};
+use linerate_bypass::{BufferPool, Bytes, Datagram, Transport};
 use std::net::SocketAddr;
 
 /// Datagrams whose requests are run by other workers, or wait for shards, at most.
@@ -58,7 +58,7 @@ pub(super) struct Datagrams {
     hashes: Vec<u64>,
     /// Those that are run elsewhere, or wait for shards.
     away: usize,
-    memory: BlockPool,
+    memory: BufferPool,
 }
 
 impl Datagrams {
@@ -68,7 +68,7 @@ impl Datagrams {
             waiting: Vec::new(),
             hashes: Vec::new(),
             away: 0,
-            memory: BlockPool::new(udp::DATAGRAM, KEPT, ANSWERS),
+            memory: BufferPool::new(udp::DATAGRAM, KEPT, ANSWERS),
         }
     }
 }

@@ -10,7 +10,7 @@ mod model;
 use clients::Clients;
 use linerate_bypass::Service;
 use linerate_bypass::arena::{Arena, ArenaConfig};
-use linerate_bypass::memory::{End, ImpairmentStats, Impairments, Link, LinkConfig, MemoryNic, Reordering};
+use linerate_bypass::memory_nic::{End, ImpairmentStats, Impairments, Link, LinkConfig, MemoryNic, Reordering};
 use linerate_bypass::time::{Duration, Instant};
 use linerate_kv::commands::Settings;
 use linerate_kv::service::{Config as KvConfig, Hub, Kv};

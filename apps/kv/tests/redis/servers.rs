@@ -42,11 +42,11 @@ struct Host {
 }
 
 impl Server for Host {
-    fn export(&self) -> Option<(linerate_bypass::RemotePlace, linerate_kv::export::Layout)> {
+    fn export(&self) -> Option<(linerate_bypass::RemoteAddr, linerate_kv::export::Layout)> {
         None
     }
 
-    fn counters(&self) -> Option<(&linerate_kv::counters::Names, linerate_bypass::RemotePlace)> {
+    fn counters(&self) -> Option<(&linerate_kv::counters::Names, linerate_bypass::RemoteAddr)> {
         None
     }
 

@@ -3,7 +3,7 @@
 use linerate_bypass::arena::{Arena, ArenaConfig};
 use linerate_bypass::mailbox::{Receiver, mailbox};
 use linerate_bypass::time::{Duration, Instant};
-use linerate_bypass::{Bytes, CloseReason, ConnId, Datagram, Letter, Origin, Postbox, Seat, Service, Transport};
+use linerate_bypass::{AppMsg, AppSender, Bytes, CloseReason, ConnId, Datagram, Origin, Service, Transport, WorkerCtx};
 use linerate_kv::commands::Settings;
 use linerate_kv::service::{Config, Hub, Kv, Message};
 use std::collections::VecDeque;
@@ -110,14 +110,14 @@ impl Transport for Net {
         self.end(conn).input.pop_front().map(Bytes::from)
     }
 
-    fn room(&mut self, conn: ConnId) -> usize {
+    fn send_space(&mut self, conn: ConnId) -> usize {
         let end = self.end(conn);
         end.wants_room |= end.room == 0;
         end.room
     }
 
     fn send(&mut self, conn: ConnId, bytes: Bytes) -> Result<(), Bytes> {
-        if self.room(conn) < bytes.len() {
+        if self.send_space(conn) < bytes.len() {
             self.end(conn).wants_room = true;
             return Err(bytes);
         }
@@ -129,7 +129,7 @@ impl Transport for Net {
     }
 
     fn reserve(&mut self, conn: ConnId, max: usize) -> Option<&mut [u8]> {
-        let room = self.room(conn);
+        let room = self.send_space(conn);
         self.end(conn).wants_room |= room < max;
         if room.min(max) == 0 {
             return None;
@@ -178,7 +178,7 @@ impl Transport for Net {
 struct Worker {
     kv: Kv,
     net: Net,
-    mail: Receiver<Letter<Message>>,
+    mail: Receiver<AppMsg<Message>>,
 }
 
 /// A server.
@@ -215,9 +215,9 @@ impl Host {
         let hub = Hub::new(config);
         prepare(&hub);
         let (senders, mails): (Vec<_>, Vec<_>) = (0..workers).map(|_| mailbox(64)).unzip();
-        let postbox = Postbox::new(senders);
+        let app_sender = AppSender::new(senders);
         let worker = |(worker, mail)| Worker {
-            kv: Kv::new(hub.clone(), Seat { worker, workers, postbox: postbox.clone() }),
+            kv: Kv::new(hub.clone(), WorkerCtx { worker, workers, app_sender: app_sender.clone() }),
             net: Net {
                 worker,
                 now: Instant::ZERO,
@@ -414,7 +414,7 @@ impl Worker {
         let mut worked = false;
         while let Some(letter) = mail.receive() {
             worked = true;
-            let Letter::Message { to: None, message } = letter else { panic!("a letter that is not for the service") };
+            let AppMsg::Message { to: None, message } = letter else { panic!("a letter that is not for the service") };
             kv.on_message(net, message);
         }
         net.now += Duration::from_micros(1);

@@ -4,7 +4,7 @@ use super::*;
 use crate::services::Echo;
 use crate::testing::a_second;
 use linerate_bypass::MacAddr;
-use linerate_bypass::memory::{Link, LinkConfig, MemoryNic};
+use linerate_bypass::memory_nic::{Link, LinkConfig, MemoryNic};
 use linerate_stack::{Config, Engine, Mailboxes, NativeEngine, SmoltcpEngine, Worker};
 
 /// Ephemeral ports of an address.

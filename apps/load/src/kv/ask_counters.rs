@@ -3,7 +3,8 @@
 use super::count::name;
 use super::numbers::{Said, parse};
 use linerate_bypass::{
-    CloseReason, ConnId, ConnectError, NoRemote, Origin, Remote, RemoteDone, RemotePlace, Service, Transport,
+    CloseReason, ConnId, ConnectError, OneSidedError, OneSidedOp, OneSidedResult, Origin, RemoteAddr, Service,
+    Transport,
 };
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -32,7 +33,7 @@ pub struct AskCounters {
     remote: SocketAddr,
     count: usize,
     is_over: Arc<AtomicBool>,
-    places: Vec<RemotePlace>,
+    places: Vec<RemoteAddr>,
     /// Names that have been asked for.
     asked: usize,
     answer: Vec<u8>,
@@ -46,7 +47,7 @@ pub struct AskCounters {
 impl AskCounters {
     /// `count` counters of the server at `remote`, of which `places` are known: all or none. `is_over` becomes true when they are
     /// known, or will not be.
-    pub fn new(remote: SocketAddr, count: usize, places: Vec<RemotePlace>, is_over: Arc<AtomicBool>) -> Self {
+    pub fn new(remote: SocketAddr, count: usize, places: Vec<RemoteAddr>, is_over: Arc<AtomicBool>) -> Self {
         AskCounters {
             remote,
             count,
@@ -62,7 +63,7 @@ impl AskCounters {
     }
 
     /// Where they are, and what they were.
-    pub fn outcome(self) -> Result<(Vec<RemotePlace>, Vec<u64>), NoCounters> {
+    pub fn outcome(self) -> Result<(Vec<RemoteAddr>, Vec<u64>), NoCounters> {
         match self.failed {
             None if self.known == self.count => Ok((self.places, self.values)),
             None => Err(NoCounters::Connection(None)),
@@ -93,10 +94,10 @@ impl AskCounters {
             return;
         }
         while self.looked_at < self.count && self.looked_at < self.known + LOOKED_AT {
-            let RemotePlace { address, key } = self.places[self.looked_at];
-            match net.begin_remote(conn, Remote::FetchAdd { address, key, add: 0 }, self.looked_at as u64) {
+            let RemoteAddr { address, key } = self.places[self.looked_at];
+            match net.post_one_sided(conn, OneSidedOp::FetchAdd { address, key, add: 0 }, self.looked_at as u64) {
                 Ok(()) => self.looked_at += 1,
-                Err(NoRemote::NoRoom) if self.looked_at > self.known => return,
+                Err(OneSidedError::NoRoom) if self.looked_at > self.known => return,
                 Err(_) => return self.fail(net, conn, NoCounters::Unsupported),
             }
         }
@@ -120,7 +121,7 @@ impl AskCounters {
                 Said::Error(error) => return Err(NoCounters::Refused(self.places.len(), error)),
             };
             let key = u32::try_from(key).ok().filter(|_| address % 8 == 0).ok_or_else(|| wrong("no address"))?;
-            self.places.push(RemotePlace { address, key });
+            self.places.push(RemoteAddr { address, key });
         }
         self.answer.drain(..used);
         Ok(())
@@ -157,8 +158,15 @@ impl Service for AskCounters {
         self.go_on(net, conn);
     }
 
-    fn remote_done(&mut self, net: &mut impl Transport, conn: ConnId, (): &mut (), token: u64, outcome: RemoteDone) {
-        if let (RemoteDone::Was(was), Some(value)) = (outcome, self.values.get_mut(token as usize)) {
+    fn one_sided_done(
+        &mut self,
+        net: &mut impl Transport,
+        conn: ConnId,
+        (): &mut (),
+        token: u64,
+        outcome: OneSidedResult,
+    ) {
+        if let (OneSidedResult::Previous(was), Some(value)) = (outcome, self.values.get_mut(token as usize)) {
             *value = was;
             self.known += 1;
         }

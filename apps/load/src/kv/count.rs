@@ -6,7 +6,7 @@ use super::zipf::Zipf;
 use fastrand::Rng;
 use hdrhistogram::Histogram;
 use linerate_bypass::time::Instant;
-use linerate_bypass::{ConnId, Remote, RemoteDone, RemotePlace, Transport};
+use linerate_bypass::{ConnId, OneSidedOp, OneSidedResult, RemoteAddr, Transport};
 use std::ops::AddAssign;
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ const TRIES: u32 = 8;
 #[derive(Debug)]
 pub struct CountPlan {
     /// Where each counter is.
-    pub places: Vec<RemotePlace>,
+    pub places: Vec<RemoteAddr>,
     /// Requests on the way on each connection.
     pub depth: usize,
     /// The k-th most popular counter is counted with in proportion to k to the minus this.
@@ -138,12 +138,12 @@ impl CountLoad {
 
     /// Does what `lane` is to do next.
     fn go_on(&self, net: &mut impl Transport, conn: ConnId, lane: &Lane, token: usize) -> bool {
-        let RemotePlace { address, key } = self.plan.places[lane.counter];
+        let RemoteAddr { address, key } = self.plan.places[lane.counter];
         let operation = match lane.expect {
-            None => Remote::FetchAdd { address, key, add: 1 },
-            Some(expect) => Remote::CompareSwap { address, key, expect, swap: expect.wrapping_add(1) },
+            None => OneSidedOp::FetchAdd { address, key, add: 1 },
+            Some(expect) => OneSidedOp::CompareSwap { address, key, expect, swap: expect.wrapping_add(1) },
         };
-        net.begin_remote(conn, operation, token as u64).is_ok()
+        net.post_one_sided(conn, operation, token as u64).is_ok()
     }
 }
 
@@ -183,16 +183,16 @@ impl Traffic for CountLoad {
         if net.received(conn) > 0 { Err(Corrupt) } else { Ok(()) }
     }
 
-    fn remote_done(
+    fn one_sided_done(
         &mut self,
         net: &mut impl Transport,
         conn: ConnId,
         stream: &mut Lanes,
-        (token, done): (u64, RemoteDone),
+        (token, done): (u64, OneSidedResult),
         measuring: bool,
     ) -> Result<(), Corrupt> {
         let token = token as usize;
-        let RemoteDone::Was(was) = done else { return Err(Corrupt) };
+        let OneSidedResult::Previous(was) = done else { return Err(Corrupt) };
         let Some(mut lane) = stream.lanes.get_mut(token).and_then(Option::take) else { return Err(Corrupt) };
         if lane.expect.is_some_and(|expect| expect != was) {
             self.counted.misses += 1;

@@ -5,7 +5,7 @@ use super::numbers::{self, Nonsense, Said};
 use super::reply::{Known, Wrong, check};
 use super::request::Request;
 use linerate_bypass::time::{Duration, Instant};
-use linerate_bypass::{Bytes, ConnId, NoRemote, Remote, RemotePlace, Transport};
+use linerate_bypass::{Bytes, ConnId, OneSidedError, OneSidedOp, RemoteAddr, Transport};
 use linerate_kv::export::{Candidate, Extent, Layout, Next, Search};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -24,7 +24,7 @@ const FRESH: Duration = Duration::from_millis(10);
 /// Where a server's export is, and how it lies there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Exported {
-    place: RemotePlace,
+    place: RemoteAddr,
     layout: Layout,
 }
 
@@ -110,15 +110,15 @@ impl Exported {
         let [address, key, seed, shards, rows, log] = numbers;
         let layout = Layout::new(seed, shards.try_into().ok()?, rows.try_into().ok()?, log.try_into().ok()?)?;
         address.checked_add(layout.bytes())?;
-        Some(Exported { place: RemotePlace { address, key: key.try_into().ok()? }, layout })
+        Some(Exported { place: RemoteAddr { address, key: key.try_into().ok()? }, layout })
     }
 }
 
 impl<T: Transport> Reader<'_, T> {
-    fn read(&mut self, extent: Extent, token: u64) -> Result<(), NoRemote> {
-        let RemotePlace { address, key } = self.exported.place;
-        let len = u32::try_from(extent.len).map_err(|_| NoRemote::NoRoom)?;
-        self.net.begin_remote(self.conn, Remote::Read { address: address + extent.at, key, len }, token)?;
+    fn read(&mut self, extent: Extent, token: u64) -> Result<(), OneSidedError> {
+        let RemoteAddr { address, key } = self.exported.place;
+        let len = u32::try_from(extent.len).map_err(|_| OneSidedError::NoRoom)?;
+        self.net.post_one_sided(self.conn, OneSidedOp::Read { address: address + extent.at, key, len }, token)?;
         self.counts.reads += 1;
         Ok(())
     }
@@ -126,7 +126,7 @@ impl<T: Transport> Reader<'_, T> {
 
 impl Floors {
     /// Sees to it that the READ of this number is on its way, or will be when the one before it is done.
-    fn want(&mut self, number: u64, reader: &mut Reader<'_, impl Transport>) -> Result<(), NoRemote> {
+    fn want(&mut self, number: u64, reader: &mut Reader<'_, impl Transport>) -> Result<(), OneSidedError> {
         self.wanted = self.wanted.max(number);
         if self.begun < self.wanted && self.begun == self.done {
             reader.read(reader.exported.layout.floors(), FLOORS)?;

@@ -107,7 +107,7 @@ impl Stream {
         let len = self.unwritten.bytes;
         if len == 0 || self.unwritten.long > 0 {
             net.consume(conn, n);
-        } else if net.answer(conn, n, len, |place| _ = self.fill(place, space, pace, now)) {
+        } else if net.respond(conn, n, len, |place| _ = self.fill(place, space, pace, now)) {
             self.unwritten = Unwritten::default();
         }
     }

@@ -7,7 +7,7 @@ use super::{KvLoad, name};
 use crate::flight::{AGAIN, AT_ONCE, LOOK, LOST_AFTER, NO_ANSWER};
 use crate::{Keyspace, Traffic};
 use linerate_bypass::time::{Duration, Instant};
-use linerate_bypass::{BlockPool, Bytes, ConnId, Datagram, Origin, Service, Transport};
+use linerate_bypass::{BufferPool, Bytes, ConnId, Datagram, Origin, Service, Transport};
 use linerate_kv::memcached::udp::{Frame, HEADER};
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -101,7 +101,7 @@ pub struct UdpKvLoad {
     /// Drawn, and not taken by the transport yet.
     unsent: Option<Request>,
     reply: Reply,
-    memory: BlockPool,
+    memory: BufferPool,
     looked: Instant,
     /// When something was answered last, or the load began.
     heard: Option<Instant>,
@@ -133,7 +133,7 @@ impl UdpKvLoad {
             |at: usize| Place { id: (at % of_port + of_port * fastrand::usize(..uses)) as u16, ..Place::default() };
         let places: Vec<Place> = (0..ports * of_port).map(place).collect();
         // Those that are sent have been copied, or are in the port's hands for a moment.
-        let memory = BlockPool::new(REQUEST, places.len().min(1024), 2 * places.len() + 1024);
+        let memory = BufferPool::new(REQUEST, places.len().min(1024), 2 * places.len() + 1024);
         UdpKvLoad {
             load,
             plan,

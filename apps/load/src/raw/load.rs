@@ -115,7 +115,7 @@ mod tests {
     use super::*;
     use crate::raw::Reflector;
     use crate::{Counts, NO_ANSWER};
-    use linerate_bypass::memory::{End, Impairments, Link, LinkConfig, MemoryNic};
+    use linerate_bypass::memory_nic::{End, Impairments, Link, LinkConfig, MemoryNic};
     use linerate_bypass::time::Duration;
 
     const PLAN: FlightPlan = FlightPlan {

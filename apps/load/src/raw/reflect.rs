@@ -66,7 +66,7 @@ fn swap_addresses(frame: &mut impl Packet, own: MacAddr) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use linerate_bypass::memory::{Link, LinkConfig, MemoryNic};
+    use linerate_bypass::memory_nic::{Link, LinkConfig, MemoryNic};
 
     fn rig(config: LinkConfig) -> (MemoryNic, Reflector<MemoryNic>) {
         let (nic, peer) = Link::pair(config);

@@ -1,6 +1,6 @@
 //! A service whose work takes time.
 
-use linerate_bypass::{CloseReason, ConnId, ConnectError, Datagram, Origin, RemoteDone, Service, Transport};
+use linerate_bypass::{CloseReason, ConnId, ConnectError, Datagram, OneSidedResult, Origin, Service, Transport};
 use std::time::{Duration, Instant};
 
 /// Another service, in front of which the processor is kept busy for a time whenever a connection has something to read: as if the
@@ -84,15 +84,15 @@ impl<S: Service> Service for Busy<S> {
         self.service.datagram(net, datagram);
     }
 
-    fn remote_done(
+    fn one_sided_done(
         &mut self,
         net: &mut impl Transport,
         conn: ConnId,
         state: &mut S::Conn,
         token: u64,
-        outcome: RemoteDone,
+        outcome: OneSidedResult,
     ) {
-        self.service.remote_done(net, conn, state, token, outcome);
+        self.service.one_sided_done(net, conn, state, token, outcome);
     }
 
     fn requests(&self) -> Option<u64> {

@@ -50,7 +50,7 @@ pub struct Stream {
 impl Chargen {
     fn generate(net: &mut impl Transport, conn: ConnId, stream: &mut Stream) {
         while !stream.closed {
-            let n = net.room(conn).min(BLOCK.len() - stream.at);
+            let n = net.send_space(conn).min(BLOCK.len() - stream.at);
             let bytes = || TO_SEND.with(|block| block.slice(stream.at..stream.at + n));
             if n == 0 || net.send(conn, bytes()).is_err() {
                 break;

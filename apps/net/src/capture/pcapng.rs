@@ -144,7 +144,7 @@ fn end_of_options(block: &mut Vec<u8>) {
 mod tests {
     use super::*;
     use linerate_bypass::capture::capture;
-    use linerate_bypass::memory::{Link, LinkConfig};
+    use linerate_bypass::memory_nic::{Link, LinkConfig};
     use linerate_bypass::{Nic, Packet};
 
     /// Blocks of a file: their kinds and bodies. Each is as long as it says at both ends.

@@ -4,7 +4,7 @@ use super::Job;
 use crate::args::NetArgs;
 use crate::error::Error;
 use crate::network::Listen;
-use linerate_bypass::{Postbox, Seat, Service, Stop};
+use linerate_bypass::{AppSender, Service, Stop, WorkerCtx};
 use linerate_kernel::{Config, Sockets, Worker, bind};
 use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ const ATTEMPTS: usize = 16;
 
 /// The bound sockets of all workers.
 pub struct Port<M> {
-    postbox: Postbox<M>,
+    app_sender: AppSender<M>,
     sockets: Vec<Sockets<M>>,
 }
 
@@ -33,8 +33,8 @@ impl<M: Send + 'static> Port<M> {
             idle_timeout: args.idle_timeout,
             ..defaults
         };
-        let (postbox, sockets) = bind(&config, workers)?;
-        Ok(Port { postbox, sockets })
+        let (app_sender, sockets) = bind(&config, workers)?;
+        Ok(Port { app_sender, sockets })
     }
 
     /// The TCP addresses, with the ports that were found for port 0.
@@ -45,17 +45,17 @@ impl<M: Send + 'static> Port<M> {
     /// The workers, each to be run on its own thread; each adds one to `ready` when it serves.
     pub fn jobs<S: Service<Message = M> + 'static>(
         self,
-        make: Arc<impl Fn(Seat<M>) -> S + Send + Sync + 'static>,
+        make: Arc<impl Fn(WorkerCtx<M>) -> S + Send + Sync + 'static>,
         stop: &Stop,
         ready: &Arc<AtomicUsize>,
     ) -> Vec<Job<S>> {
-        let Port { postbox, sockets } = self;
+        let Port { app_sender, sockets } = self;
         let workers = sockets.len();
         let job = |sockets: Sockets<M>| -> Job<S> {
-            let seat = Seat { worker: sockets.worker(), workers, postbox: postbox.clone() };
+            let ctx = WorkerCtx { worker: sockets.worker(), workers, app_sender: app_sender.clone() };
             let (make, stop, ready) = (make.clone(), stop.clone(), ready.clone());
             Box::new(move || {
-                let worker = Worker::new(sockets, make(seat));
+                let worker = Worker::new(sockets, make(ctx));
                 // The kernel queues connections from the moment of binding.
                 ready.fetch_add(1, Ordering::Relaxed);
                 Ok(worker.run(&stop))

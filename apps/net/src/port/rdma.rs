@@ -8,7 +8,7 @@ use crate::run_context::Device;
 use crate::tx_arena::{PER_WORKER, set_arena};
 use linerate_bypass::arena::{Arena, ArenaError};
 use linerate_bypass::time::Clock;
-use linerate_bypass::{Counters, LaterPlace, Published, Seat, Service, Stop};
+use linerate_bypass::{Published, RemoteAddrCell, RemoteCounters, Service, Stop, WorkerCtx};
 use linerate_rdma::calls::Calls;
 use linerate_rdma::native::Native;
 use linerate_rdma::{Adapter, Config, Mode, Worker, WorkerParts};
@@ -63,13 +63,13 @@ impl<M: Send + 'static> Port<M> {
     }
 
     /// Opens `memory` to all peers, to be read; where, is known when workers have been made.
-    pub fn publish(&self, memory: Arc<Published>) -> Result<LaterPlace, Error> {
+    pub fn publish(&self, memory: Arc<Published>) -> Result<RemoteAddrCell, Error> {
         self.is_reached("--export")?;
         Ok(self.adapter.publish(memory))
     }
 
     /// Opens `memory` to all peers, to be counted with; where, is known when workers have been made.
-    pub fn count(&self, memory: Arc<Counters>, what: &'static str) -> Result<LaterPlace, Error> {
+    pub fn count(&self, memory: Arc<RemoteCounters>, what: &'static str) -> Result<RemoteAddrCell, Error> {
         self.is_reached(what)?;
         Ok(self.adapter.count(memory)?)
     }
@@ -86,12 +86,12 @@ impl<M: Send + 'static> Port<M> {
     /// for itself, which ends after the last.
     pub fn jobs<S: Service<Message = M> + 'static>(
         self,
-        make: Arc<impl Fn(Seat<M>) -> S + Send + Sync + 'static>,
+        make: Arc<impl Fn(WorkerCtx<M>) -> S + Send + Sync + 'static>,
         stop: &Stop,
         ready: &Arc<AtomicUsize>,
     ) -> Result<Vec<Job<S>>, Error> {
         let Port { adapter, workers: count, .. } = self;
-        let postbox = adapter.postbox().clone();
+        let app_sender = adapter.app_sender().clone();
         let (connector, workers) = adapter.start()?;
         let running = Arc::new(AtomicUsize::new(count));
         let left = running.clone();
@@ -99,14 +99,14 @@ impl<M: Send + 'static> Port<M> {
         let connector = std::thread::Builder::new().name("connector".to_owned()).spawn(connects);
         let mut connector = Some(connector.map_err(|source| Error::Spawn { worker: count, source })?);
         let job = |parts: WorkerParts<Native, M>| -> Job<S> {
-            let seat = Seat { worker: parts.worker, workers: count, postbox: postbox.clone() };
+            let ctx = WorkerCtx { worker: parts.worker, workers: count, app_sender: app_sender.clone() };
             let (make, stop, ready) = (make.clone(), stop.clone(), ready.clone());
             let running = Ended(running.clone());
             // The first waits for the connections to end.
             let connector = connector.take();
             Box::new(move || {
                 let WorkerParts { worker, config, parts, lines } = parts;
-                let worker = Worker::new(worker, config, parts, lines, make(seat));
+                let worker = Worker::new(worker, config, parts, lines, make(ctx));
                 ready.fetch_add(1, Ordering::Relaxed);
                 let ended = worker.run(&Clock::start(), &stop);
                 drop(running);

@@ -9,7 +9,7 @@ use crate::tx_arena::{PER_WORKER, set_arena};
 use linerate_bypass::arena::{Arena, ArenaConfig, ArenaError};
 use linerate_bypass::dpdk::{self, Eal, Mbuf, PortConfig, QueuePair};
 use linerate_bypass::time::{Clock, Duration};
-use linerate_bypass::{Seat, Service, Stop, Summary, Via};
+use linerate_bypass::{Service, Stop, Summary, Via, WorkerCtx};
 use linerate_stack::{Config, Engine, Keepalive, Mailboxes, NativeEngine, RSS_KEY, SmoltcpEngine, Worker};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -118,7 +118,7 @@ impl Port {
     /// The workers, each to be run on its own thread; each adds one to `ready` when it serves.
     pub fn jobs<S: Service + 'static>(
         &mut self,
-        make: Arc<impl Fn(Seat<S::Message>) -> S + Send + Sync + 'static>,
+        make: Arc<impl Fn(WorkerCtx<S::Message>) -> S + Send + Sync + 'static>,
         stop: &Stop,
         ready: &Arc<AtomicUsize>,
     ) -> Result<Vec<Job<S>>, Error> {
@@ -135,7 +135,7 @@ impl Port {
     fn jobs_of<S: Service + 'static, E: Engine<QueuePair> + 'static>(
         &self,
         queues: Vec<QueuePair>,
-        make: Arc<impl Fn(Seat<S::Message>) -> S + Send + Sync + 'static>,
+        make: Arc<impl Fn(WorkerCtx<S::Message>) -> S + Send + Sync + 'static>,
         stop: &Stop,
         ready: &Arc<AtomicUsize>,
     ) -> Vec<Job<S>> {
@@ -146,7 +146,7 @@ impl Port {
             let (stop, ready) = (stop.clone(), ready.clone());
             Box::new(move || {
                 let _known_to_eal = eal.register_thread()?;
-                let worker: Worker<_, S, E> = Worker::new(&config, mailboxes, queue, |seat| make(seat), clock.now());
+                let worker: Worker<_, S, E> = Worker::new(&config, mailboxes, queue, |ctx| make(ctx), clock.now());
                 let serves = || {
                     ready.fetch_add(1, Ordering::Relaxed);
                 };

@@ -54,7 +54,7 @@ fn end_by(mut signals: Signals, stop: &Stop, drain: Duration) {
     let until = Instant::now() + drain;
     let mut told = false;
     while !stop.is_stopped() && Instant::now() < until && signals.pending().next().is_none() {
-        match stop.left() {
+        match stop.remaining() {
             Some(0) if told => break,
             Some(left) if !told => {
                 tell(format_args!("draining: {left} connection{}", if left == 1 { "" } else { "s" }));

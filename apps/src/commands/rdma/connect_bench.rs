@@ -4,7 +4,7 @@ use super::RdmaError;
 use comfy_table::{CellAlignment, Table, presets};
 use hdrhistogram::Histogram;
 use linerate_bypass::arena::{Arena, ArenaConfig};
-use linerate_bypass::memory::{Link, LinkConfig};
+use linerate_bypass::memory_nic::{Link, LinkConfig};
 use linerate_bypass::time::Clock;
 use linerate_bypass::{MacAddr, Via};
 use linerate_load::report::Percentiles;

@@ -2,7 +2,7 @@ use super::super::answering::{self, CONNECTIONS, Listener, PATIENCE, Post, Serve
 use super::*;
 use linerate_bypass::inspect::{ConnInfo, ConnState, Inspect, Snapshot, TcpInfo};
 use linerate_bypass::mailbox::mailbox;
-use linerate_bypass::{ConnId, Letter, Postbox, Seat};
+use linerate_bypass::{AppMsg, AppSender, ConnId, WorkerCtx};
 use linerate_load::services::Echo;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::{Value, json};
@@ -54,8 +54,8 @@ impl World {
     fn new(connections: usize) -> World {
         let (sender, mut mail) = mailbox(64);
         let way = Way::default();
-        let make = way.told_by(Arc::new(|_: Seat<_>| Echo));
-        make(Seat { worker: 0, workers: 1, postbox: Postbox::new(vec![sender]) });
+        let make = way.told_by(Arc::new(|_: WorkerCtx<_>| Echo));
+        make(WorkerCtx { worker: 0, workers: 1, app_sender: AppSender::new(vec![sender]) });
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("socket");
         let about = About { pid: 7, program: "0".to_owned(), command: "echo serve".to_owned(), workers: 1 };
@@ -68,7 +68,7 @@ impl World {
         let run = move || {
             while !ended.load(Ordering::Relaxed) {
                 match mail.receive() {
-                    Some(Letter::Look(look)) => {
+                    Some(AppMsg::Query(look)) => {
                         had.fetch_add(1, Ordering::Relaxed);
                         look.answer(&mut Full(connections));
                     }
@@ -172,7 +172,7 @@ fn a_hundred_thousand_connections_come_by_pages() {
             assert_eq!(connection["slot"], seen);
             seen += 1;
         }
-        assert!(page["connections"].as_array().unwrap().len() <= linerate_bypass::inspect::SLOTS_PER_LOOK);
+        assert!(page["connections"].as_array().unwrap().len() <= linerate_bypass::inspect::SLOTS_PER_QUERY);
         match page["next"].as_u64() {
             Some(next) => from = next,
             None => break,

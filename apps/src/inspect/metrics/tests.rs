@@ -1,10 +1,10 @@
 use super::*;
-use linerate_bypass::inspect::{Levels, Shortages};
+use linerate_bypass::inspect::{Gauges, Shortages};
 use std::collections::HashSet;
 
 fn told(worker: usize) -> Snapshot {
     let mut told = Snapshot { worker, ..Snapshot::default() };
-    (told.summary.rx_frames, told.levels.connections) = (10 + worker as u64, 3);
+    (told.summary.rx_frames, told.gauges.connections) = (10 + worker as u64, 3);
     told.summary.drop_for("bad \"sum\" \\ and\nmore", 7);
     told
 }
@@ -36,7 +36,7 @@ fn what_there_is_not_has_neither_a_line_nor_a_head() {
         assert!(!without.contains(name), "{without}");
     }
     with.shortages = Some(Shortages { tx_full: 1, pool_empty: 2 });
-    with.levels = Levels { half_open: Some(0), ..with.levels };
+    with.gauges = Gauges { half_open: Some(0), ..with.gauges };
     with.summary.verbs.posts = 5;
     let with = page(&[Some(with)]);
     for line in [

@@ -10,7 +10,7 @@ use linerate_benches::client::{Agreed, Wrong};
 use linerate_benches::engine::{Bench, Connect, Cost, Echo, Stream, Write, idle, measure};
 use linerate_benches::priority::come_first;
 use linerate_bypass::Service;
-use linerate_bypass::memory::{MemoryNic, MemoryPacket};
+use linerate_bypass::memory_nic::{MemoryNic, MemoryPacket};
 use linerate_load::services;
 use linerate_stack::{Engine, NativeEngine, SmoltcpEngine};
 use report::{PerOperation, Point, Report};

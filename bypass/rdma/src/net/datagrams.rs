@@ -43,7 +43,7 @@ impl<C: Calls> Net<C> {
             tracing::error!("{error}: there will be no connections any more");
             self.datagrams = None;
         }
-        for id in self.slots.names() {
+        for id in self.slots.conn_ids() {
             self.end(id, CloseReason::Reset);
         }
     }

@@ -17,7 +17,7 @@ impl<C: Calls> Net<C> {
             return;
         }
         conn.pending = Pending::default();
-        conn.remote_done.clear();
+        conn.one_sided_done.clear();
         if conn.receiving == Receiving::Open {
             conn.receiving = Receiving::Discarding(Linger::new(now));
             self.timers.set(id, &mut conn.timer, Some(now + LINGER_TIME));

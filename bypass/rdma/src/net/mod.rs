@@ -22,7 +22,7 @@ use crate::verbs::{
 };
 use draining::Draining;
 use linerate_bypass::time::Instant;
-use linerate_bypass::{Arena, CloseReason, ConnId, ConnectError, Origin, Slots, Summary, Timers};
+use linerate_bypass::{Arena, CloseReason, ConnId, ConnSlab, ConnectError, Origin, Summary, Timers};
 use polling::Polling;
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
@@ -74,7 +74,7 @@ pub(crate) struct Net<C: Calls> {
     windows: Vec<Window<C>>,
     narrow: bool,
     atomics: bool,
-    pub slots: Slots<Connection<C>>,
+    pub slots: ConnSlab<Connection<C>>,
     /// The queue pair by which all sessions go, if there are any.
     datagrams: Option<Datagrams<C>>,
     /// By the number of what carries it.
@@ -133,7 +133,7 @@ impl<C: Calls> Net<C> {
             windows,
             narrow,
             atomics,
-            slots: Slots::new(worker, config.max_connections),
+            slots: ConnSlab::new(worker, config.max_connections),
             by_number: HashMap::default(),
             expected: HashMap::default(),
             draining: HashMap::default(),
@@ -226,7 +226,7 @@ impl<C: Calls> Net<C> {
         self.is_over = true;
         self.expected.clear();
         self.drained.extend(self.draining.drain().map(|(_, draining)| draining.into()));
-        for id in self.slots.names() {
+        for id in self.slots.conn_ids() {
             self.end(id, CloseReason::Reset);
         }
     }
@@ -272,8 +272,8 @@ impl<C: Calls> Net<C> {
         self.give_up_draining();
         let after = self.config.probe_after;
         self.probed = self.now;
-        for index in 0..self.slots.extent() {
-            let Some(id) = self.slots.name(index) else { continue };
+        for index in 0..self.slots.slot_bound() {
+            let Some(id) = self.slots.conn_id(index) else { continue };
             let Some(conn) = self.slots.get_mut(id).filter(|conn| conn.stage == Stage::Open) else { continue };
             let quiet_for = if conn.link.carrier.is_silent() { after / 4 } else { after };
             let is_due =
@@ -412,9 +412,9 @@ impl<C: Calls> Net<C> {
     /// Takes a connection out of everything.
     pub fn remove(&mut self, id: ConnId) -> Option<Connection<C>> {
         let mut conn = self.slots.remove(id)?;
-        self.timers.forget(id, &mut conn.timer);
+        self.timers.cancel(id, &mut conn.timer);
         if let Carrier::Session(peer) = &mut conn.link.carrier {
-            self.session_timers.forget(id, &mut peer.timer);
+            self.session_timers.cancel(id, &mut peer.timer);
         }
         self.by_number.remove(&conn.link.carrier.number());
         Some(conn)
@@ -445,7 +445,7 @@ impl<C: Calls> Net<C> {
         conn.rx.clear();
         conn.receiving = Receiving::Told;
         conn.pending = Pending::default();
-        conn.remote_done.clear();
+        conn.one_sided_done.clear();
         self.end(id, CloseReason::Aborted);
     }
 
@@ -458,7 +458,7 @@ impl<C: Calls> Net<C> {
         conn.wants_room = false;
         conn.pending.writable = false;
         conn.pending.timer = false;
-        self.timers.forget(id, &mut conn.timer);
+        self.timers.cancel(id, &mut conn.timer);
         conn.timer = Default::default();
         self.list(id);
         if is_session && reason == CloseReason::Finished {

@@ -6,7 +6,7 @@ use crate::carrier::Carrier;
 use crate::connection::{Reader, Receiving, Stage};
 use crate::verbs::RingPlace;
 use crate::wire::{HEADER, Header, Kind, OFFERS, Offer, Senseless};
-use linerate_bypass::{Bytes, ConnId, RemoteDone};
+use linerate_bypass::{Bytes, ConnId, OneSidedResult};
 
 /// Bytes that are read from a peer's memory by one request, at most.
 const READ: usize = 64 << 10;
@@ -92,7 +92,7 @@ impl<C: Calls> Net<C> {
             return self.discard_read(id, bytes, reader == Some(Reader::Stream));
         }
         if let Some(Reader::Service(token)) = reader {
-            conn.remote_done.push_back((token, RemoteDone::Read(bytes)));
+            conn.one_sided_done.push_back((token, OneSidedResult::Read(bytes)));
             return self.list(id);
         }
         conn.to_take += usize::from(conn.rx.read(bytes));

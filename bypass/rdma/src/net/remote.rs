@@ -5,34 +5,36 @@ use super::sending::KEPT;
 use crate::calls::Calls;
 use crate::connection::{Reader, Stage};
 use crate::verbs::Atomic;
-use linerate_bypass::{ConnId, NoRemote, Remote, RemoteDone};
+use linerate_bypass::{ConnId, OneSidedError, OneSidedOp, OneSidedResult};
 
 /// Bytes of what atomic operations are done with.
 const NUMBER: usize = 8;
 
 impl<C: Calls> Net<C> {
     /// Begins an operation on the peer's memory.
-    pub fn remote(&mut self, id: ConnId, operation: Remote, token: u64) -> Result<(), NoRemote> {
+    pub fn remote(&mut self, id: ConnId, operation: OneSidedOp, token: u64) -> Result<(), OneSidedError> {
         let open = self.slots.get_mut(id).filter(|conn| conn.stage == Stage::Open);
-        let conn = open.ok_or(NoRemote::NoRoom)?;
-        let pair = conn.link.carrier.pair().ok_or(NoRemote::Unsupported)?;
+        let conn = open.ok_or(OneSidedError::NoRoom)?;
+        let pair = conn.link.carrier.pair().ok_or(OneSidedError::Unsupported)?;
         if pair.room() <= KEPT {
-            return Err(NoRemote::NoRoom);
+            return Err(OneSidedError::NoRoom);
         }
         match operation {
-            Remote::Read { address, key, len } => {
-                let into = self.arena.alloc(len as usize).ok_or(NoRemote::NoRoom)?;
-                pair.read(into, address, key).map_err(|_| NoRemote::NoRoom)?;
+            OneSidedOp::Read { address, key, len } => {
+                let into = self.arena.alloc(len as usize).ok_or(OneSidedError::NoRoom)?;
+                pair.read(into, address, key).map_err(|_| OneSidedError::NoRoom)?;
             }
-            Remote::FetchAdd { .. } | Remote::CompareSwap { .. } if !self.atomics => return Err(NoRemote::Unsupported),
-            Remote::FetchAdd { address, key, add } => {
-                let into = self.arena.alloc(NUMBER).ok_or(NoRemote::NoRoom)?;
-                pair.atomic(into, Atomic::FetchAdd(add), address, key).map_err(|_| NoRemote::NoRoom)?;
+            OneSidedOp::FetchAdd { .. } | OneSidedOp::CompareSwap { .. } if !self.atomics => {
+                return Err(OneSidedError::Unsupported);
             }
-            Remote::CompareSwap { address, key, expect, swap } => {
-                let into = self.arena.alloc(NUMBER).ok_or(NoRemote::NoRoom)?;
+            OneSidedOp::FetchAdd { address, key, add } => {
+                let into = self.arena.alloc(NUMBER).ok_or(OneSidedError::NoRoom)?;
+                pair.atomic(into, Atomic::FetchAdd(add), address, key).map_err(|_| OneSidedError::NoRoom)?;
+            }
+            OneSidedOp::CompareSwap { address, key, expect, swap } => {
+                let into = self.arena.alloc(NUMBER).ok_or(OneSidedError::NoRoom)?;
                 let atomic = Atomic::CompareSwap { expect, swap };
-                pair.atomic(into, atomic, address, key).map_err(|_| NoRemote::NoRoom)?;
+                pair.atomic(into, atomic, address, key).map_err(|_| OneSidedError::NoRoom)?;
             }
         }
         conn.readers.push_back(Reader::Service(token));
@@ -46,7 +48,7 @@ impl<C: Calls> Net<C> {
         if let Some(Reader::Service(token)) = conn.readers.pop_front()
             && !conn.is_lingering()
         {
-            conn.remote_done.push_back((token, RemoteDone::Was(was)));
+            conn.one_sided_done.push_back((token, OneSidedResult::Previous(was)));
             self.list(id);
         }
     }

@@ -5,7 +5,7 @@ use crate::calls::{Access, Atomics, Calls};
 use crate::model::{DeviceConfig, Fabric, FabricConfig, Live, Model};
 use crate::verbs::{Counters, Exposed, Message, RingPlace};
 use crate::{Adapter, Config, OpenError, Unable};
-use linerate_bypass::{self as bypass, CloseReason, NoRemote, Published, Remote, RemoteDone, RemotePlace};
+use linerate_bypass::{self as bypass, CloseReason, OneSidedError, OneSidedOp, OneSidedResult, Published, RemoteAddr};
 use std::sync::Arc;
 
 /// Connections at a time.
@@ -19,25 +19,25 @@ fn setup(seed: u64) -> Setup {
 /// What asks, and a server with so many counters.
 fn counting(setup: &Setup, count: usize) -> (Rig, Counters<Model>) {
     let rig = Rig::new(setup, [Peer::asks([]), Peer::echoes()]);
-    let memory = Arc::new(bypass::Counters::new(count).unwrap());
+    let memory = Arc::new(bypass::RemoteCounters::new(count).unwrap());
     let counters = Counters::open(rig.ends[1].domain(), memory).unwrap();
     (rig, counters)
 }
 
-fn add_to(counters: &Counters<Model>, at: usize, add: u64) -> Remote {
-    Remote::FetchAdd { address: counters.address() + at as u64 * 8, key: counters.remote_key(), add }
+fn add_to(counters: &Counters<Model>, at: usize, add: u64) -> OneSidedOp {
+    OneSidedOp::FetchAdd { address: counters.address() + at as u64 * 8, key: counters.remote_key(), add }
 }
 
-fn begin(rig: &mut Rig, setup: &Setup, asks: impl IntoIterator<Item = Remote>) {
+fn begin(rig: &mut Rig, setup: &Setup, asks: impl IntoIterator<Item = OneSidedOp>) {
     rig.ends[0].worker.service_mut().asks.extend(asks);
     (0..CONNECTIONS).for_each(|_| rig.connect(setup));
 }
 
 /// What the numbers were, in the order of the answers.
 fn answers(rig: &Rig) -> Vec<u64> {
-    let was = |done: &(u64, RemoteDone)| match done.1 {
-        RemoteDone::Was(was) => was,
-        RemoteDone::Read(_) => panic!("nothing was read"),
+    let was = |done: &(u64, OneSidedResult)| match done.1 {
+        OneSidedResult::Previous(was) => was,
+        OneSidedResult::Read(_) => panic!("nothing was read"),
     };
     rig.ends[0].worker.service().done.iter().map(was).collect()
 }
@@ -66,7 +66,7 @@ fn one_alone_takes_what_all_want() {
         let setup = setup(seed);
         let (mut rig, counters) = counting(&setup, 1);
         let (address, key) = (counters.address(), counters.remote_key());
-        let swaps = (1..=40).map(|swap| Remote::CompareSwap { address, key, expect: 0, swap });
+        let swaps = (1..=40).map(|swap| OneSidedOp::CompareSwap { address, key, expect: 0, swap });
         begin(&mut rig, &setup, swaps);
         rig.run_until(|ends| ends[0].worker.service().ended.len() == CONNECTIONS);
         let seen = answers(&rig);
@@ -78,7 +78,7 @@ fn one_alone_takes_what_all_want() {
 
 /// One asks for what is denied, while the others go on to count. `wrong` is made on the server's end.
 #[track_caller]
-fn denied<T>(seed: u64, wrong: impl FnOnce(&Rig, &Counters<Model>) -> (Remote, T)) {
+fn denied<T>(seed: u64, wrong: impl FnOnce(&Rig, &Counters<Model>) -> (OneSidedOp, T)) {
     let setup = setup(seed);
     let (mut rig, counters) = counting(&setup, 2);
     let (wrong, _kept) = wrong(&rig, &counters);
@@ -100,11 +100,11 @@ fn a_key_that_was_guessed_or_is_no_more_counts_nothing() {
         for wrong in [1, 0x100, 0xffff_ff00] {
             denied(seed, |_, counters| {
                 let (address, key) = (counters.address(), counters.remote_key() ^ wrong);
-                (Remote::FetchAdd { address, key, add: 1 }, ())
+                (OneSidedOp::FetchAdd { address, key, add: 1 }, ())
             });
         }
         denied(seed, |rig, _| {
-            let memory = Arc::new(bypass::Counters::new(1).unwrap());
+            let memory = Arc::new(bypass::RemoteCounters::new(1).unwrap());
             let gone = Counters::open(rig.ends[1].domain(), memory.clone()).unwrap();
             (add_to(&gone, 0, 1), memory)
         });
@@ -117,7 +117,7 @@ fn nothing_beside_the_counters_is_counted_with() {
         for at in [-8, 1, 4, 9, 15, 16, 4088] {
             denied(seed, |_, counters| {
                 let (address, key) = (counters.address().wrapping_add_signed(at), counters.remote_key());
-                (Remote::CompareSwap { address, key, expect: 0, swap: 1 }, ())
+                (OneSidedOp::CompareSwap { address, key, expect: 0, swap: 1 }, ())
             });
         }
     }
@@ -128,7 +128,7 @@ fn counters_are_not_read() {
     for seed in 0..4 {
         for len in [1, 8, 16] {
             denied(seed, |_, counters| {
-                (Remote::Read { address: counters.address(), key: counters.remote_key(), len }, ())
+                (OneSidedOp::Read { address: counters.address(), key: counters.remote_key(), len }, ())
             });
         }
     }
@@ -142,7 +142,7 @@ fn what_is_there_to_be_read_is_not_counted_with() {
             let access = Access { remote_read: true, ..Access::default() };
             let export = Exposed::open(rig.ends[1].domain(), memory, access).unwrap();
             let (address, key) = (export.address(), export.remote_key());
-            (Remote::FetchAdd { address, key, add: 1 }, export)
+            (OneSidedOp::FetchAdd { address, key, add: 1 }, export)
         });
     }
 }
@@ -211,7 +211,7 @@ fn without_atomic_operations_nobody_counts() {
     config.limits.atomics = Atomics::None;
     let unable = fabric.device("unable", DeviceConfig { address: [127, 0, 0, 2].into(), ..config });
     let small = Config { max_connections: 1, ..Config::default() };
-    let memory = Arc::new(bypass::Counters::new(5).unwrap());
+    let memory = Arc::new(bypass::RemoteCounters::new(5).unwrap());
     let refused = Adapter::<_, ()>::open(&unable, &small, &[], 1).unwrap().count(memory.clone());
     match refused {
         Err(OpenError::Unable { error: Unable::NoAtomics, .. }) => {}
@@ -221,7 +221,7 @@ fn without_atomic_operations_nobody_counts() {
     let place = adapter.count(memory.clone()).unwrap();
     assert_eq!(place.get(), None);
     let (connector, workers) = adapter.start().unwrap();
-    let RemotePlace { address, key } = *place.get().unwrap();
+    let RemoteAddr { address, key } = *place.get().unwrap();
     assert_eq!(address, memory.range().start as u64);
     assert!(key > 0 && workers[0].parts.atomics && device.limits().unwrap().atomics.any());
     drop((workers, connector));
@@ -231,9 +231,9 @@ fn without_atomic_operations_nobody_counts() {
 #[test]
 fn a_service_on_a_device_without_atomic_operations_is_told_so() {
     let setup = Setup { atomics: false, ..setup(0) };
-    let mut rig = Rig::new(&setup, [Peer::asks([Remote::FetchAdd { address: 8, key: 1, add: 1 }]), Peer::echoes()]);
+    let mut rig = Rig::new(&setup, [Peer::asks([OneSidedOp::FetchAdd { address: 8, key: 1, add: 1 }]), Peer::echoes()]);
     rig.connect(&setup);
     rig.run_until(|ends| ends[0].worker.service().ended == [CloseReason::Finished]);
-    assert_eq!(rig.ends[0].worker.service().refused, [NoRemote::Unsupported]);
+    assert_eq!(rig.ends[0].worker.service().refused, [OneSidedError::Unsupported]);
     assert!(rig.ends[0].worker.service().done.is_empty());
 }

@@ -15,8 +15,8 @@ use linerate_bypass::arena::ArenaConfig;
 use linerate_bypass::mailbox::{Receiver, Sender, mailbox};
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{
-    Arena, Bytes, CloseReason, ConnId, ConnectError, Letter, NoRemote, Origin, Remote, RemoteDone, Service, Timer,
-    Transport,
+    AppMsg, Arena, Bytes, CloseReason, ConnId, ConnectError, OneSidedError, OneSidedOp, OneSidedResult, Origin,
+    Service, Timer, Transport,
 };
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -40,7 +40,7 @@ pub struct End<S: Service = Peer> {
     asks: Sender<Command<Model>>,
     commands: Option<Receiver<Command<Model>>>,
     pub connector: Option<Connector<Model>>,
-    _letters: Sender<Letter<()>>,
+    _letters: Sender<AppMsg<()>>,
 }
 
 /// What both ends are like.
@@ -429,9 +429,9 @@ pub struct Peer {
     pub ended: Vec<CloseReason>,
     pub failed: Vec<(u64, ConnectError)>,
     /// What is left to be done with the memory of peers, and what came of it.
-    pub asks: VecDeque<Remote>,
-    pub done: Vec<(u64, RemoteDone)>,
-    pub refused: Vec<NoRemote>,
+    pub asks: VecDeque<OneSidedOp>,
+    pub done: Vec<(u64, OneSidedResult)>,
+    pub refused: Vec<OneSidedError>,
 }
 
 /// The byte at a place of the stream.
@@ -469,7 +469,7 @@ impl Peer {
         }
     }
 
-    pub fn asks(asks: impl IntoIterator<Item = Remote>) -> Self {
+    pub fn asks(asks: impl IntoIterator<Item = OneSidedOp>) -> Self {
         Peer { role: Role::Asks, asks: asks.into_iter().collect(), ..Peer::echoes() }
     }
 
@@ -477,7 +477,7 @@ impl Peer {
     fn ask(&mut self, net: &mut impl Transport, conn: ConnId) {
         match self.asks.pop_front() {
             Some(ask) => {
-                if let Err(why) = net.begin_remote(conn, ask, self.asks.len() as u64) {
+                if let Err(why) = net.post_one_sided(conn, ask, self.asks.len() as u64) {
                     self.refused.push(why);
                     net.close(conn);
                 }
@@ -489,7 +489,7 @@ impl Peer {
     fn send(&mut self, net: &mut impl Transport, conn: ConnId) {
         while let Some((len, is_slice)) = self.parts.front_mut() {
             if *is_slice {
-                let room = net.room(conn).min(*len).min(Arena::MAX_LEN);
+                let room = net.send_space(conn).min(*len).min(Arena::MAX_LEN);
                 if room == 0 {
                     return;
                 }
@@ -584,7 +584,14 @@ impl Service for Peer {
         }
     }
 
-    fn remote_done(&mut self, net: &mut impl Transport, conn: ConnId, (): &mut (), token: u64, outcome: RemoteDone) {
+    fn one_sided_done(
+        &mut self,
+        net: &mut impl Transport,
+        conn: ConnId,
+        (): &mut (),
+        token: u64,
+        outcome: OneSidedResult,
+    ) {
         self.done.push((token, outcome));
         self.ask(net, conn);
     }

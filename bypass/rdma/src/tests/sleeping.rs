@@ -3,9 +3,9 @@
 use super::rig::{Peer, Rig, Setup};
 use crate::model::{DeviceConfig, Fabric, FabricConfig, Mode, Model};
 use crate::{Adapter, Config, Connect, Worker, WorkerParts};
-use linerate_bypass::inspect::{ConnState, Look};
+use linerate_bypass::inspect::{ConnState, StatsQuery};
 use linerate_bypass::time::{Clock, Duration, Instant};
-use linerate_bypass::{CloseReason, ConnId, Origin, Postbox, Service, Transport};
+use linerate_bypass::{AppSender, CloseReason, ConnId, Origin, Service, Transport};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
@@ -106,10 +106,10 @@ fn run(
     listen: &[SocketAddr],
     remote: Option<SocketAddr>,
     events: &mpsc::Sender<Event>,
-) -> (Postbox<Order>, Vec<SocketAddr>, thread::JoinHandle<u64>) {
+) -> (AppSender<Order>, Vec<SocketAddr>, thread::JoinHandle<u64>) {
     let config = Config { rests: true, max_connections: 1, connect, mode, ..Config::default() };
     let adapter = Adapter::open(device, &config, listen, 1).unwrap();
-    let (postbox, listening) = (adapter.postbox().clone(), adapter.listening());
+    let (app_sender, listening) = (adapter.app_sender().clone(), adapter.listening());
     let (connector, mut workers) = adapter.start().unwrap();
     let WorkerParts { worker, config, parts, mut lines } = workers.pop().unwrap();
     lines.rest.as_mut().unwrap().longest = FOR_EVER;
@@ -131,7 +131,7 @@ fn run(
         connector.join().unwrap();
         waits
     });
-    (postbox, listening, worker)
+    (app_sender, listening, worker)
 }
 
 fn nobody_is_left_asleep(connect: Connect, mode: crate::Mode) {
@@ -142,31 +142,31 @@ fn nobody_is_left_asleep(connect: Connect, mode: crate::Mode) {
     let expect = |event| assert_eq!(seen.recv_timeout(PATIENCE), Ok(event));
     let listen = SocketAddr::from(([127, 0, 0, 2], if connect == Connect::Manager { 7 } else { 0 }));
     let (_, listening, server) = run(&b, (connect, mode), &[listen], None, &events);
-    let (postbox, _, client) = run(&a, (connect, mode), &[], Some(listening[0]), &events);
+    let (app_sender, _, client) = run(&a, (connect, mode), &[], Some(listening[0]), &events);
     // News of a connection.
     expect(Event::Opened);
     for _ in 0..500 {
         // Letters, and completions.
-        postbox.tell(0, Order::Ping).unwrap();
+        app_sender.send_to_worker(0, Order::Ping).unwrap();
         expect(Event::Echo);
     }
     // Questions.
     let (reply, answer) = mpsc::channel();
-    assert!(postbox.look(0, Look::Counters { reply }));
+    assert!(app_sender.query(0, StatsQuery::Counters { reply }));
     let told = answer.recv_timeout(PATIENCE).unwrap();
-    assert_eq!((told.worker, told.levels.connections, told.summary.connected), (0, 1, 1));
+    assert_eq!((told.worker, told.gauges.connections, told.summary.connected), (0, 1, 1));
     assert!(told.summary.rx_frames >= 500, "{told:?}");
     let (reply, answer) = mpsc::channel();
-    assert!(postbox.look(0, Look::Connections { from: 0, most: 10, reply }));
+    assert!(app_sender.query(0, StatsQuery::Connections { from: 0, most: 10, reply }));
     let told = answer.recv_timeout(PATIENCE).unwrap();
     assert_eq!((told.connections.len(), told.next), (1, None));
     let info = &told.connections[0];
     assert_eq!((info.state, info.unread, info.unsent), (ConnState::Established, 0, 0));
     assert_eq!(info.remote, listening[0]);
     // Time.
-    postbox.tell(0, Order::SetTimer).unwrap();
+    app_sender.send_to_worker(0, Order::SetTimer).unwrap();
     expect(Event::Timer);
-    postbox.tell(0, Order::Close).unwrap();
+    app_sender.send_to_worker(0, Order::Close).unwrap();
     expect(Event::Closed(CloseReason::Finished));
     for worker in [client, server] {
         // How often depends on who of all threads has a processor when.

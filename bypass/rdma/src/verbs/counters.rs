@@ -17,12 +17,12 @@ struct Inner<C: Calls> {
     handle: Handle,
     keys: Keys,
     // Gone after it is deregistered.
-    memory: Arc<bypass::Counters>,
+    memory: Arc<bypass::RemoteCounters>,
 }
 
 impl<C: Calls> Counters<C> {
     /// Opens `memory`. Whoever can guess the key can count, too.
-    pub fn open(domain: &Domain<C>, memory: Arc<bypass::Counters>) -> Result<Self, Error> {
+    pub fn open(domain: &Domain<C>, memory: Arc<bypass::RemoteCounters>) -> Result<Self, Error> {
         let range = memory.range();
         let start = std::ptr::with_exposed_provenance_mut(range.start);
         let access = Access { local_write: true, remote_atomic: true, ..Access::default() };

@@ -5,7 +5,7 @@ use super::return_list::ReturnList;
 use super::tree::UNITS;
 use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::sync::refcount::RefCount;
-use crate::{Bytes, Memory, Owner};
+use crate::{Bytes, Memory, OwnerVtable};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
@@ -132,18 +132,18 @@ impl fmt::Debug for Piece {
 }
 
 /// # Safety
-/// As [`Owner::share`].
+/// As [`OwnerVtable::share`].
 unsafe fn share(owner: *const ()) {
     // SAFETY: the owner is the entry of a piece that the caller has a hold on.
     unsafe { (*owner.cast::<Entry>()).holders.share() }
 }
 
 /// # Safety
-/// As [`Owner::release`].
+/// As [`OwnerVtable::release`].
 unsafe fn release(owner: *const ()) {
     // SAFETY: as above, and the owner came from a `NonNull`.
     unsafe { Entry::release(NonNull::new_unchecked(owner.cast_mut().cast())) }
 }
 
-pub(super) static PROCESS: Owner = Owner { memory: Memory::Process, pooled: false, share, release };
-pub(super) static DEVICE: Owner = Owner { memory: Memory::Device, pooled: false, share, release };
+pub(super) static PROCESS: OwnerVtable = OwnerVtable { memory: Memory::Process, pooled: false, share, release };
+pub(super) static DEVICE: OwnerVtable = OwnerVtable { memory: Memory::Device, pooled: false, share, release };

@@ -8,7 +8,7 @@ pub(super) mod segment;
 
 use self::segment::{OFFLOADS, Segment};
 use crate::nic::packet::{ADDRESSES, TAG, with_tag};
-use crate::{Bytes, L4, Memory, Owner, Packet, RxChecksum, RxInfo, TxOffload};
+use crate::{Bytes, L4, Memory, OwnerVtable, Packet, RxChecksum, RxInfo, TxOffload};
 use dpdk_sys as sys;
 use std::ops::Range;
 use std::ptr::NonNull;
@@ -353,7 +353,7 @@ impl Packet for Mbuf {
 }
 
 /// How [`Bytes`] own a segment: as its holders.
-static SEGMENT: Owner = Owner {
+static SEGMENT: OwnerVtable = OwnerVtable {
     memory: Memory::Device,
     pooled: true,
     share: |mbuf| {

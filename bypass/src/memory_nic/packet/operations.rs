@@ -3,7 +3,7 @@
 use super::{MAX_SEGMENTS, MemoryPacket, Rest};
 use crate::memory_nic::pool::Slot;
 use crate::nic::packet::{ADDRESSES, TAG, VLAN_TAG, with_tag};
-use crate::{Bytes, Memory, Owner, Packet, RxInfo, TxOffload};
+use crate::{Bytes, Memory, OwnerVtable, Packet, RxInfo, TxOffload};
 use std::mem::ManuallyDrop;
 use std::ops::Range;
 use std::ptr::NonNull;
@@ -249,7 +249,7 @@ impl Packet for MemoryPacket {
 }
 
 /// Buffers of a pool as owners of [`Bytes`].
-static BUFFER: Owner = Owner {
+static BUFFER: OwnerVtable = OwnerVtable {
     memory: Memory::Process,
     pooled: true,
     // SAFETY: the owner is a place of a pool of which the caller has a hold.

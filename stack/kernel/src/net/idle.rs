@@ -38,14 +38,14 @@ impl Idle {
 impl Net {
     /// Resets the idle connections of one part, if it is time to search it.
     pub(super) fn end_idle(&mut self) {
-        let (now, extent) = (self.now, self.slots.extent());
+        let (now, extent) = (self.now, self.slots.slot_bound());
         let Some(idle) = self.idle.as_mut().filter(|idle| idle.next <= now) else { return };
         idle.next = now + idle.interval;
         let (timeout, first) = (idle.timeout, if idle.slot < extent { idle.slot } else { 0 });
         let end = extent.min(first + extent.div_ceil(PARTS));
         idle.slot = end;
         for slot in first..end {
-            let Some(id) = self.slots.name(slot) else { continue };
+            let Some(id) = self.slots.conn_id(slot) else { continue };
             let is_idle = |stage, moved| stage == Stage::Open && now.since(moved) >= timeout;
             if self.slots.get(id).is_some_and(|conn| is_idle(conn.stage, conn.moved)) {
                 self.summary.drop_for("connection idle for too long", 1);

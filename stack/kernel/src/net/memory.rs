@@ -6,7 +6,7 @@
 
 use super::Net;
 use linerate_bypass::time::{Duration, Instant};
-use linerate_bypass::{Block, BlockPool, ConnId};
+use linerate_bypass::{Buffer, BufferPool, ConnId};
 
 /// The size of a block: what a second-level cache holds several of.
 pub(super) const BLOCK: usize = 64 << 10;
@@ -18,9 +18,9 @@ const PAUSE: Duration = Duration::from_millis(1);
 const RELIEF_PAUSE: Duration = Duration::from_millis(50);
 
 pub(super) struct Memory {
-    pool: BlockPool,
-    rx: Option<Block>,
-    tx: Option<Block>,
+    pool: BufferPool,
+    rx: Option<Buffer>,
+    tx: Option<Buffer>,
     /// Connections that wait for a block.
     thirsty: Vec<ConnId>,
     relieved: Option<Instant>,
@@ -30,17 +30,17 @@ impl Memory {
     /// Blocks of up to `bytes` in all, but at least one to read into and one to write from.
     pub(super) fn new(bytes: usize) -> Self {
         let blocks = (bytes / BLOCK).max(2);
-        let pool = BlockPool::new(BLOCK, IDLE_BLOCKS.min(blocks), blocks);
+        let pool = BufferPool::new(BLOCK, IDLE_BLOCKS.min(blocks), blocks);
         Memory { pool, rx: None, tx: None, thirsty: Vec::new(), relieved: None }
     }
 
     /// The block to read into, with `least` bytes of room if there is any such; `None` if there is no room at all.
-    pub(super) fn rx(&mut self, least: usize) -> Option<&mut Block> {
+    pub(super) fn rx(&mut self, least: usize) -> Option<&mut Buffer> {
         with_room(&mut self.rx, &self.pool, least)
     }
 
     /// The block to write from, as [`rx`](Self::rx).
-    pub(super) fn tx(&mut self, least: usize) -> Option<&mut Block> {
+    pub(super) fn tx(&mut self, least: usize) -> Option<&mut Buffer> {
         with_room(&mut self.tx, &self.pool, least)
     }
 
@@ -67,7 +67,7 @@ impl Memory {
     }
 }
 
-fn with_room<'a>(current: &'a mut Option<Block>, pool: &BlockPool, least: usize) -> Option<&'a mut Block> {
+fn with_room<'a>(current: &'a mut Option<Buffer>, pool: &BufferPool, least: usize) -> Option<&'a mut Buffer> {
     if current.as_ref().is_none_or(|block| block.len() < least)
         && let Some(block) = pool.take()
     {

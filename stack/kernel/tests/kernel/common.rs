@@ -33,7 +33,7 @@ impl<S: Service + Send + 'static> Running<S> {
     pub fn on(sockets: Sockets<S::Message>, service: S) -> Self {
         let address = *sockets.tcp_addrs().iter().chain(&sockets.udp_addrs()).next().unwrap();
         let stop = Stop::default();
-        stop.begin(1);
+        stop.set_workers(1);
         let thread = std::thread::spawn({
             let stop = stop.clone();
             move || Worker::new(sockets, service).run(&stop)

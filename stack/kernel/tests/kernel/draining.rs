@@ -23,8 +23,8 @@ fn ask(stream: &mut TcpStream) {
 
 fn await_left(server: &Running<Echo>, connections: usize) {
     let deadline = Instant::now() + DEADLINE;
-    while server.stop.left() != Some(connections) {
-        assert!(Instant::now() < deadline, "{:?} left, not {connections}", server.stop.left());
+    while server.stop.remaining() != Some(connections) {
+        assert!(Instant::now() < deadline, "{:?} left, not {connections}", server.stop.remaining());
         std::thread::sleep(Duration::from_millis(1));
     }
 }
@@ -33,7 +33,7 @@ fn drains(config: &Config) {
     let server = Running::start(config, Echo::default());
     let mut old = client(server.address);
     ask(&mut old);
-    assert_eq!(server.stop.left(), None);
+    assert_eq!(server.stop.remaining(), None);
     server.stop.drain();
     await_left(&server, 1);
     let refused = TcpStream::connect(server.address).unwrap_err();

@@ -51,7 +51,7 @@ impl Executioner {
     fn check_nothing_happens(net: &mut impl Transport, gone: ConnId) {
         assert_eq!((net.received(gone), net.peek(gone)), (0, &[][..]));
         assert_eq!(net.take(gone, 10), None);
-        assert_eq!((net.room(gone), net.local_addr(gone), net.peer_addr(gone)), (0, None, None));
+        assert_eq!((net.send_space(gone), net.local_addr(gone), net.peer_addr(gone)), (0, None, None));
         let bytes = Bytes::from_static(b"lost");
         assert_eq!(net.send(gone, bytes.clone()), Err(bytes));
         assert!(net.reserve(gone, 10).is_none());
@@ -131,7 +131,7 @@ impl Service for ClosesFirst {
     fn opened(&mut self, net: &mut impl Transport, conn: ConnId, _: Origin) {
         assert_eq!(net.write(conn, b"goodbye"), 7);
         net.close(conn);
-        assert_eq!((net.room(conn), net.write(conn, b"too late")), (0, 0));
+        assert_eq!((net.send_space(conn), net.write(conn, b"too late")), (0, 0));
     }
 
     fn readable(&mut self, net: &mut impl Transport, conn: ConnId, _: &mut ()) {

@@ -116,9 +116,9 @@ fn a_proxy_whose_upstream_is_closed_resets_its_client() {
 }
 
 fn deferred_replies(config: &Config) {
-    let (postbox, mut sockets) = bind(config, 1).unwrap();
+    let (app_sender, mut sockets) = bind(config, 1).unwrap();
     let (service, orders) = Deferred::new();
-    let answering = std::thread::spawn(move || Deferred::answer(orders, postbox));
+    let answering = std::thread::spawn(move || Deferred::answer(orders, app_sender));
     let server = Running::on(sockets.remove(0), service);
     let mut streams: Vec<_> = (0..20).map(|_| client(server.address)).collect();
     for round in 0..50u64 {

@@ -227,18 +227,18 @@ impl Service for Gardener {
 
 #[test]
 fn a_sleep_is_no_longer_than_the_service_allows_and_ends_when_it_is_told_something() {
-    let (postbox, mut sockets) = bind(&listening(), 1).unwrap();
+    let (app_sender, mut sockets) = bind(&listening(), 1).unwrap();
     let mut worker = Worker::new(sockets.remove(0), Gardener::default());
     let start = std::time::Instant::now();
     while worker.service().turns < 10 {
         worker.turn(DEADLINE);
     }
     assert!(start.elapsed() >= Duration::from_millis(18) && start.elapsed() < DEADLINE);
-    postbox.tell(0, ()).unwrap();
+    app_sender.send_to_worker(0, ()).unwrap();
     worker.turn(DEADLINE);
     assert!(worker.service().stopped);
     // From another thread, while it sleeps for longer.
-    let telling = std::thread::spawn(move || postbox.tell(0, ()).unwrap());
+    let telling = std::thread::spawn(move || app_sender.send_to_worker(0, ()).unwrap());
     let turns = worker.service().turns;
     worker.turn(DEADLINE);
     telling.join().unwrap();

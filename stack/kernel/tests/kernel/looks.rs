@@ -2,40 +2,40 @@
 
 use crate::common::{DEADLINE, Running, listening};
 use crate::services::Echo;
-use linerate_bypass::inspect::{ConnState, Look, Page, Snapshot};
-use linerate_bypass::{ConnId, Postbox};
+use linerate_bypass::inspect::{ConnPage, ConnState, Snapshot, StatsQuery};
+use linerate_bypass::{AppSender, ConnId};
 use linerate_kernel::{Config, bind};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::mpsc::channel;
 
-fn snapshot<M>(postbox: &Postbox<M>) -> Snapshot {
+fn snapshot<M>(app_sender: &AppSender<M>) -> Snapshot {
     let (reply, answer) = channel();
-    assert!(postbox.look(0, Look::Counters { reply }));
+    assert!(app_sender.query(0, StatsQuery::Counters { reply }));
     answer.recv_timeout(DEADLINE).unwrap()
 }
 
-fn page<M>(postbox: &Postbox<M>, from: usize, most: usize) -> Page {
+fn page<M>(app_sender: &AppSender<M>, from: usize, most: usize) -> ConnPage {
     let (reply, answer) = channel();
-    assert!(postbox.look(0, Look::Connections { from, most, reply }));
+    assert!(app_sender.query(0, StatsQuery::Connections { from, most, reply }));
     answer.recv_timeout(DEADLINE).unwrap()
 }
 
 fn looked_at(config: &Config) {
-    let (postbox, mut sockets) = bind(config, 1).unwrap();
+    let (app_sender, mut sockets) = bind(config, 1).unwrap();
     let server = Running::on(sockets.remove(0), Echo::default());
-    assert_eq!((snapshot(&postbox).levels.connections, page(&postbox, 0, 10)), (0, Page::default()));
+    assert_eq!((snapshot(&app_sender).gauges.connections, page(&app_sender, 0, 10)), (0, ConnPage::default()));
 
     let mut streams: Vec<_> = (0..3).map(|_| TcpStream::connect(server.address).unwrap()).collect();
     for stream in &mut streams {
         stream.write_all(b"there").unwrap();
         stream.read_exact(&mut [0; 5]).unwrap();
     }
-    let told = snapshot(&postbox);
-    assert_eq!((told.worker, told.levels.connections, told.summary.accepted), (0, 3, 3));
+    let told = snapshot(&app_sender);
+    assert_eq!((told.worker, told.gauges.connections, told.summary.accepted), (0, 3, 3));
     assert_eq!((told.summary.rx_bytes, told.summary.tx_bytes), (15, 15));
 
-    let (first, rest) = (page(&postbox, 0, 2), page(&postbox, 2, 2));
+    let (first, rest) = (page(&app_sender, 0, 2), page(&app_sender, 2, 2));
     assert_eq!((first.connections.len(), first.next, rest.connections.len(), rest.next), (2, Some(2), 1, None));
     let all: Vec<_> = first.connections.into_iter().chain(rest.connections).collect();
     for (slot, info) in all.iter().enumerate() {
@@ -62,11 +62,11 @@ fn a_spinning_worker_tells_of_its_connections() {
 
 #[test]
 fn a_worker_that_has_ended_leaves_no_asker_waiting_for_ever() {
-    let (postbox, mut sockets) = bind(&listening(), 1).unwrap();
+    let (app_sender, mut sockets) = bind(&listening(), 1).unwrap();
     drop(Running::on(sockets.remove(0), Echo::default()).finish());
     let (reply, answer) = channel();
     // It is in the mailbox, which nobody reads any more.
-    assert!(postbox.look(0, Look::Counters { reply }));
-    drop(postbox);
+    assert!(app_sender.query(0, StatsQuery::Counters { reply }));
+    drop(app_sender);
     assert!(answer.recv_timeout(DEADLINE).is_err());
 }

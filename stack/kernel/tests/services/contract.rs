@@ -121,7 +121,7 @@ impl Contract {
     fn abort(&mut self, net: &mut impl Transport, conn: ConnId) {
         self.silence(conn);
         net.abort(conn);
-        assert_eq!((net.received(conn), net.room(conn), net.write(conn, b"lost")), (0, 0, 0));
+        assert_eq!((net.received(conn), net.send_space(conn), net.write(conn, b"lost")), (0, 0, 0));
     }
 
     fn close(&mut self, net: &mut impl Transport, conn: ConnId) {
@@ -129,7 +129,7 @@ impl Contract {
             record.has_closed = true;
         }
         net.close(conn);
-        assert_eq!((net.room(conn), net.write(conn, b"late")), (0, 0));
+        assert_eq!((net.send_space(conn), net.write(conn, b"late")), (0, 0));
     }
 
     /// Does what the messages on `conn` ask a server for.
@@ -156,7 +156,7 @@ impl Contract {
                 assert_eq!(net.write(conn, b"reply"), 5);
                 net.lingering_close(conn);
                 self.silence(conn);
-                assert_eq!((net.room(conn), net.write(conn, b"late")), (0, 0));
+                assert_eq!((net.send_space(conn), net.write(conn, b"late")), (0, 0));
             }
             Action::Abort => self.abort(net, conn),
             Action::AbortTwo => {

@@ -1,6 +1,6 @@
 //! Answers from another thread.
 
-use linerate_bypass::{Bytes, ConnId, Origin, Postbox, Service, Transport};
+use linerate_bypass::{AppSender, Bytes, ConnId, Origin, Service, Transport};
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
@@ -20,10 +20,10 @@ impl Deferred {
     }
 
     /// Answers orders with what they bring, until the service is gone.
-    pub fn answer(orders: Receiver<Order>, postbox: Postbox<Bytes>) {
+    pub fn answer(orders: Receiver<Order>, app_sender: AppSender<Bytes>) {
         for (conn, bytes) in orders {
             let mut reply = bytes;
-            while let Err(back) = postbox.post(conn, reply) {
+            while let Err(back) = app_sender.send_to_conn(conn, reply) {
                 reply = back;
                 std::thread::yield_now();
             }

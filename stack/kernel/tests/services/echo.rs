@@ -43,7 +43,7 @@ impl Service for Echo {
     }
 
     fn closed(&mut self, net: &mut impl Transport, conn: ConnId, _: (), why: CloseReason) {
-        assert_eq!((net.received(conn), net.room(conn), net.peer_addr(conn)), (0, 0, None));
+        assert_eq!((net.received(conn), net.send_space(conn), net.peer_addr(conn)), (0, 0, None));
         self.closed.push(why);
     }
 }

@@ -1,6 +1,6 @@
 use super::*;
 use crate::demux::{Host, Kind};
-use linerate_bypass::memory::{Link, LinkConfig, MemoryNic, MemoryPacket};
+use linerate_bypass::memory_nic::{Link, LinkConfig, MemoryNic, MemoryPacket};
 use linerate_bypass::{L4, Nic, TxOffload};
 use proptest::prelude::*;
 use smoltcp::wire::checksum;

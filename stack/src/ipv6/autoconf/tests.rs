@@ -2,7 +2,7 @@ use super::*;
 use crate::addresses::Addresses;
 use crate::ipv6::advertisement::tests::{ROUTER, STATION, frame, message, mtu, prefix};
 use linerate_bypass::Packet;
-use linerate_bypass::memory::{Link, LinkConfig, MemoryNic};
+use linerate_bypass::memory_nic::{Link, LinkConfig, MemoryNic};
 use proptest::prelude::*;
 
 const MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 9]);

@@ -1,6 +1,6 @@
 use super::*;
 use crate::addresses::Addresses;
-use linerate_bypass::memory::{Link, LinkConfig, MemoryNic};
+use linerate_bypass::memory_nic::{Link, LinkConfig, MemoryNic};
 use proptest::prelude::*;
 
 const MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 9]);

@@ -291,7 +291,7 @@ impl<P: Packet> Reassembly<P> {
 mod tests {
     use super::*;
     use linerate_bypass::Nic;
-    use linerate_bypass::memory::{Link, LinkConfig, MemoryNic, MemoryPacket};
+    use linerate_bypass::memory_nic::{Link, LinkConfig, MemoryNic, MemoryPacket};
     use proptest::prelude::*;
 
     fn packet(nic: &mut MemoryNic, seq: u32, len: u32) -> MemoryPacket {

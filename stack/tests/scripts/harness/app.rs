@@ -259,7 +259,7 @@ impl App {
             return;
         }
         let written = state.written;
-        let is_written = net.answer(conn, request, len, |place| {
+        let is_written = net.respond(conn, request, len, |place| {
             assert_eq!(place.len(), len, "the place is as long as the answer");
             place.iter_mut().zip(written..).for_each(|(byte, at)| *byte = stream_byte(at));
         });
@@ -335,7 +335,7 @@ impl App {
                 self.answer_at_once(net, conn, port, request, len);
             }
             Command::Peek => self.peek(net, conn, port),
-            Command::Room => _ = net.room(conn),
+            Command::Room => _ = net.send_space(conn),
             Command::Take(n) => self.take(net, conn, port, n),
             Command::Timer(after) => net.set_timer(conn, after),
             Command::Next(commands) => self.log.borrow_mut().conns.entry(port).or_default().next = commands,

@@ -7,9 +7,9 @@
 use super::app::{App, Command, Log};
 use super::params::{Engine, assert_consistent};
 use super::wire::{self, Captured};
-use linerate_bypass::memory::{Link, LinkConfig, MemoryNic, MemoryPacket};
+use linerate_bypass::memory_nic::{Link, LinkConfig, MemoryNic, MemoryPacket};
 use linerate_bypass::time::Instant;
-use linerate_bypass::{L4, Nic, Packet, Postbox, RxChecksum, TxOffload};
+use linerate_bypass::{AppSender, L4, Nic, Packet, RxChecksum, TxOffload};
 use linerate_stack::{Config, FastPath, FastPaths, Mailboxes, Worker};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -28,7 +28,7 @@ pub(super) struct Arm {
     pub worker: Box<Worker<MemoryNic, App, Engine>>,
     pub nic: MemoryNic,
     pub log: Rc<RefCell<Log>>,
-    postbox: Postbox<Command>,
+    app_sender: AppSender<Command>,
     offloads: bool,
     /// The peer's port receives; otherwise what the worker sends stays in its port, and in its transmit queue once that is full.
     pub receives: bool,
@@ -81,11 +81,11 @@ impl Arm {
         let offloads = link.checksum_offload;
         let (nic, worker_nic) = Link::pair(link);
         let mailboxes = Mailboxes::for_workers(1).remove(0);
-        let postbox = mailboxes.postbox();
+        let app_sender = mailboxes.app_sender();
         let log = Rc::new(RefCell::new(Log::default()));
         let app = App { log: log.clone(), connect: connect.into_iter().collect() };
         let worker = Box::new(Worker::new(config, mailboxes, worker_nic, |_| app, Instant::ZERO));
-        Arm { name, worker, nic, log, postbox, offloads, receives: true, sent: BTreeMap::new() }
+        Arm { name, worker, nic, log, app_sender, offloads, receives: true, sent: BTreeMap::new() }
     }
 
     /// Lets the worker do what it can do at `now`, and takes what it has sent to the peer with the Ethernet address `mac`. Returns that, and
@@ -102,7 +102,7 @@ impl Arm {
     pub fn command(&mut self, port: u16, command: Command) -> bool {
         let id = self.log.borrow().conns.get(&port).and_then(|conn| conn.id);
         let Some(id) = id else { return false };
-        assert!(self.postbox.post(id, command).is_ok(), "the worker reads its mail");
+        assert!(self.app_sender.send_to_conn(id, command).is_ok(), "the worker reads its mail");
         true
     }
 

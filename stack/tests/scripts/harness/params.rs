@@ -6,7 +6,7 @@ use linerate_bypass::time::Duration;
 use linerate_stack::Config;
 
 /// The engine under test. This is the one place that names it.
-pub type Engine = linerate_stack::NativeEngine<linerate_bypass::memory::MemoryPacket>;
+pub type Engine = linerate_stack::NativeEngine<linerate_bypass::memory_nic::MemoryPacket>;
 
 /// Panics unless everything holds that must hold in the engine after every turn.
 pub fn assert_consistent(engine: &Engine) {

@@ -6,7 +6,7 @@ use super::params::{DELAYED_ACK, Peer, is_exchanging, ms};
 use super::segment::{Rel, SEG, Seg, Want, ack, data, syn, syn_ack};
 use super::trace::{describe, describe_got};
 use super::wire::{self, CWR, ECE, PEER_MAC, SYN, WORKER_MAC};
-use linerate_bypass::memory::{LinkConfig, MemoryNic, MemoryPacket, VirtualClock};
+use linerate_bypass::memory_nic::{LinkConfig, MemoryNic, MemoryPacket, VirtualClock};
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{MacAddr, Nic, Packet};
 use linerate_stack::Config;

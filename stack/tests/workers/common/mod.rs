@@ -7,7 +7,7 @@ pub mod recorder;
 pub mod services;
 
 use linerate_bypass::Service;
-use linerate_bypass::memory::{Link, LinkConfig, MemoryNic, MemoryPacket};
+use linerate_bypass::memory_nic::{Link, LinkConfig, MemoryNic, MemoryPacket};
 use linerate_bypass::time::{Duration, Instant};
 use linerate_stack::{Config, Engine, Mailboxes, NativeEngine, Worker};
 

@@ -101,7 +101,7 @@ impl Observer {
     /// Whether all of it went.
     fn send_kept(net: &mut impl Transport, conn: ConnId, state: &mut Conn) -> bool {
         while let Some(bytes) = state.kept.pop_front() {
-            let room = net.room(conn).min(bytes.len());
+            let room = net.send_space(conn).min(bytes.len());
             if room == 0 {
                 state.kept.push_front(bytes);
                 return false;

@@ -4,7 +4,7 @@ use crate::commands::error::{Done, NO_COUNTERS, Refused, SYNTAX};
 use crate::commands::session::Paused;
 use crate::commands::{Context, DATABASES, Request};
 use crate::resp::Reply;
-use linerate_bypass::RemotePlace;
+use linerate_bypass::RemoteAddr;
 
 /// A command that only has parts.
 pub(in crate::commands) fn whole(_: &mut Context<'_, '_>, request: &Request<'_>, _: &mut Reply<'_>) -> Done {
@@ -63,7 +63,7 @@ pub(in crate::commands) fn time(cx: &mut Context<'_, '_>, _: &Request<'_>, reply
 /// Where a client over RDMA finds strings to read by itself: address, key, seed, shards, rows, units of a log; all the numbers that
 /// [`Layout`](crate::export::Layout) is made of. Nil, if nothing is exported.
 pub(in crate::commands) fn export(cx: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<'_>) -> Done {
-    let Some((RemotePlace { address, key }, layout)) = cx.server.export() else {
+    let Some((RemoteAddr { address, key }, layout)) = cx.server.export() else {
         reply.null();
         return Ok(());
     };
@@ -78,7 +78,7 @@ pub(in crate::commands) fn export(cx: &mut Context<'_, '_>, _: &Request<'_>, rep
 /// Where a client over RDMA finds the counter of a name, which is 0 when nobody has asked before: address and key. With `VALUE`, what it
 /// is, as far as the processor sees it; nil, if there is none. Without a name, how many there are, and may be.
 pub(in crate::commands) fn counter(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> Done {
-    let (names, RemotePlace { address, key }) = cx.server.counters().ok_or(NO_COUNTERS)?;
+    let (names, RemoteAddr { address, key }) = cx.server.counters().ok_or(NO_COUNTERS)?;
     let numbers = match (request.args.get(1), request.args.get(2)) {
         (None, _) => [names.len() as u64, names.most() as u64],
         (Some(name), None) => {

@@ -300,7 +300,7 @@ impl Output {
     /// Sends what waits, as far as there is room.
     pub fn go_on(&mut self, net: &mut impl Transport, conn: ConnId) {
         while let Some(first) = self.waiting.front_mut() {
-            let room = net.room(conn).min(first.len());
+            let room = net.send_space(conn).min(first.len());
             if room == 0 {
                 return;
             }

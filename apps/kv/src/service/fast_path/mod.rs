@@ -234,7 +234,7 @@ impl Kv {
         self.stats.commands += 1;
         self.host.read(known.len);
         let len = bulk_len(value.len());
-        if net.answer(conn, known.len, len, |place| write_bulk(value, place)) {
+        if net.respond(conn, known.len, len, |place| write_bulk(value, place)) {
             self.host.wrote(len);
         } else {
             self.replies.bulk(value);
@@ -256,7 +256,7 @@ impl Kv {
         self.lanes[conn.slot()].answered(Quick::Set, self.now);
         self.stats.commands += 1;
         self.host.read(known.len);
-        if net.answer(conn, known.len, OK.len(), |place| place.copy_from_slice(OK)) {
+        if net.respond(conn, known.len, OK.len(), |place| place.copy_from_slice(OK)) {
             self.host.wrote(OK.len());
         } else {
             self.replies.put(OK);

@@ -8,7 +8,7 @@ use crate::service::slow_log::SlowLog;
 use crate::service::workers::access::PasswordConflict;
 use crate::store::{self, Keys, LONG, ShardStats, Store};
 use linerate_bypass::arena::Arena;
-use linerate_bypass::{LaterPlace, RemotePlace};
+use linerate_bypass::{RemoteAddr, RemoteAddrCell};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -34,9 +34,9 @@ pub struct Config {
     pub arena: Arena,
     /// Where short strings are for peers to read, if they may: laid out for as many shards as there are workers; and where peers find
     /// it, when that is known.
-    pub export: Option<(Arc<Export>, LaterPlace)>,
+    pub export: Option<(Arc<Export>, RemoteAddrCell)>,
     /// What peers may count with, if they may, and where they find it, when that is known.
-    pub counters: Option<(Arc<Names>, LaterPlace)>,
+    pub counters: Option<(Arc<Names>, RemoteAddrCell)>,
 }
 
 /// What all workers of a service have in common. What is asked of it on the way of every request is copied by each worker and
@@ -47,8 +47,8 @@ pub struct Hub {
     /// Whether memcached's clients may come with datagrams.
     datagrams: AtomicBool,
     store: store::Config,
-    export: Option<(Arc<Export>, LaterPlace)>,
-    counters: Option<(Arc<Names>, LaterPlace)>,
+    export: Option<(Arc<Export>, RemoteAddrCell)>,
+    counters: Option<(Arc<Names>, RemoteAddrCell)>,
     /// Bytes that it may take at most, for so many are mapped.
     most: u64,
     since: u64,
@@ -171,7 +171,7 @@ impl Hub {
     }
 
     /// What peers may count with, and where the first is.
-    pub(in crate::service) fn counters(&self) -> Option<(&Names, RemotePlace)> {
+    pub(in crate::service) fn counters(&self) -> Option<(&Names, RemoteAddr)> {
         let (names, place) = self.counters.as_ref()?;
         Some((names, *place.get()?))
     }
@@ -182,7 +182,7 @@ impl Hub {
     }
 
     /// Where peers may read strings by themselves, and how they lie there.
-    pub(in crate::service) fn export(&self) -> Option<(RemotePlace, Layout)> {
+    pub(in crate::service) fn export(&self) -> Option<(RemoteAddr, Layout)> {
         let (export, place) = self.export.as_ref()?;
         Some((*place.get()?, *export.layout()))
     }
@@ -449,9 +449,9 @@ mod tests {
         let udp = Hub::new(Config { memcached: Some(1), ..config() });
         udp.answer_datagrams();
         let (exported, _) = export(Layout::new(SEED, 1, 100, 1 << 12).unwrap());
-        let export = Hub::new(Config { export: Some((Arc::new(exported), LaterPlace::default())), ..config() });
+        let export = Hub::new(Config { export: Some((Arc::new(exported), RemoteAddrCell::default())), ..config() });
         let names = Arc::new(Names::new(1).unwrap());
-        let counters = Hub::new(Config { counters: Some((names, LaterPlace::default())), ..config() });
+        let counters = Hub::new(Config { counters: Some((names, RemoteAddrCell::default())), ..config() });
         for (hub, option) in [(udp, "--udp: "), (export, "--export: "), (counters, "--counters: ")] {
             let Rejected { parameter, reason } = set_password(&hub, Some(b"secret")).unwrap_err();
             assert!(parameter == "requirepass" && reason.starts_with(option), "{reason}");

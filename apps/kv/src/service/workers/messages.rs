@@ -4,7 +4,7 @@ use crate::commands::Client;
 use crate::service::Kv;
 use crate::service::workers::remote_batch::Errand;
 use crate::store::Store;
-use linerate_bypass::{ConnId, Postbox, Transport};
+use linerate_bypass::{AppSender, ConnId, Transport};
 use std::collections::VecDeque;
 
 /// What one worker tells another.
@@ -33,15 +33,15 @@ pub enum Message {
 
 /// What is on its way to other workers.
 pub(in crate::service) struct Outbox {
-    postbox: Postbox<Message>,
+    app_sender: AppSender<Message>,
     worker: usize,
     /// For what a mailbox had no room, and to whom it goes: at most a few things for each connection.
     waiting: VecDeque<(usize, Message)>,
 }
 
 impl Outbox {
-    pub fn new(postbox: Postbox<Message>, worker: usize) -> Self {
-        Outbox { postbox, worker, waiting: VecDeque::new() }
+    pub fn new(app_sender: AppSender<Message>, worker: usize) -> Self {
+        Outbox { app_sender, worker, waiting: VecDeque::new() }
     }
 
     /// Sends `message` to `worker`, now or as soon as there is room.
@@ -50,7 +50,7 @@ impl Outbox {
         if !self.waiting.is_empty() {
             return self.waiting.push_back((worker, message));
         }
-        if let Err(message) = self.postbox.tell(worker, message) {
+        if let Err(message) = self.app_sender.send_to_worker(worker, message) {
             self.waiting.push_back((worker, message));
         }
     }
@@ -58,7 +58,7 @@ impl Outbox {
     /// Sends what waits. Returns whether something still does.
     pub fn go_on(&mut self) -> bool {
         while let Some((worker, message)) = self.waiting.pop_front() {
-            if let Err(message) = self.postbox.tell(worker, message) {
+            if let Err(message) = self.app_sender.send_to_worker(worker, message) {
                 self.waiting.push_front((worker, message));
                 return true;
             }

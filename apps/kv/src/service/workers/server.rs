@@ -9,7 +9,7 @@ use crate::service::conn::Speech;
 use crate::service::workers::hub::{Hub, Tally};
 use crate::service::workers::messages::{Message, Outbox};
 use crate::store::{Evict, LONG};
-use linerate_bypass::{ConnId, RemotePlace, Transport};
+use linerate_bypass::{ConnId, RemoteAddr, Transport};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -154,11 +154,11 @@ impl Server for Host {
         std::mem::take(&mut self.clients)
     }
 
-    fn export(&self) -> Option<(RemotePlace, Layout)> {
+    fn export(&self) -> Option<(RemoteAddr, Layout)> {
         self.hub.export()
     }
 
-    fn counters(&self) -> Option<(&Names, RemotePlace)> {
+    fn counters(&self) -> Option<(&Names, RemoteAddr)> {
         self.hub.counters()
     }
 

@@ -12,24 +12,24 @@ const SECOND: Duration = Duration::from_secs(1);
 const BASE: u64 = 4096;
 const KEY: u32 = 7;
 
-fn places(count: usize) -> Vec<RemotePlace> {
-    (0..count as u64).map(|at| RemotePlace { address: BASE + 8 * at, key: KEY }).collect()
+fn places(count: usize) -> Vec<RemoteAddr> {
+    (0..count as u64).map(|at| RemoteAddr { address: BASE + 8 * at, key: KEY }).collect()
 }
 
 /// As a device does it.
-fn apply(numbers: &mut [u64], operation: Remote) -> RemoteDone {
-    let (Remote::FetchAdd { address, key, .. } | Remote::CompareSwap { address, key, .. }) = operation else {
+fn apply(numbers: &mut [u64], operation: OneSidedOp) -> OneSidedResult {
+    let (OneSidedOp::FetchAdd { address, key, .. } | OneSidedOp::CompareSwap { address, key, .. }) = operation else {
         panic!("{operation:?}");
     };
     assert_eq!((key, address % 8), (KEY, 0));
     let number = &mut numbers[((address - BASE) / 8) as usize];
     let was = *number;
     match operation {
-        Remote::FetchAdd { add, .. } => *number = was.wrapping_add(add),
-        Remote::CompareSwap { expect, swap, .. } if expect == was => *number = swap,
+        OneSidedOp::FetchAdd { add, .. } => *number = was.wrapping_add(add),
+        OneSidedOp::CompareSwap { expect, swap, .. } if expect == was => *number = swap,
         _ => {}
     }
-    RemoteDone::Was(was)
+    OneSidedResult::Previous(was)
 }
 
 struct Bench {
@@ -159,7 +159,7 @@ fn a_counter_that_always_changes_is_added_to_in_the_end() {
 }
 
 /// Plays the server of `names` names.
-fn ask(names: usize, count: usize, known: Vec<RemotePlace>, numbers: &mut [u64]) -> AskCounters {
+fn ask(names: usize, count: usize, known: Vec<RemoteAddr>, numbers: &mut [u64]) -> AskCounters {
     let is_over = Arc::new(AtomicBool::new(false));
     let mut ask = AskCounters::new("10.0.0.2:6379".parse().unwrap(), count, known, is_over.clone());
     let mut net: Fake<()> = Fake::new(10_000);

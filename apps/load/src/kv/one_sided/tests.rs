@@ -4,7 +4,7 @@ use super::super::super::{Board, Load, Part};
 use super::super::{Keyspace, KvLoad, KvPlan, Protocol};
 use super::*;
 use crate::testing::{Fake, a_second};
-use linerate_bypass::{RemoteDone, Service};
+use linerate_bypass::{OneSidedResult, Service};
 use linerate_kv::export::{Export, Writer};
 
 const BASE: u64 = 4096;
@@ -23,7 +23,7 @@ impl Bench {
         let export = Export::new(layout, false).unwrap();
         let writers = (0..shards as usize).map(|shard| export.writer(shard)).collect();
         let plan = KvPlan {
-            one_sided: Some(Exported { place: RemotePlace { address: BASE, key: 3 }, layout }),
+            one_sided: Some(Exported { place: RemoteAddr { address: BASE, key: 3 }, layout }),
             protocol: Protocol::Resp,
             connections: 1,
             depth,
@@ -60,10 +60,10 @@ impl Bench {
         for _ in 0..self.net.remotes.len() {
             let memory = self.export.memory();
             self.net.do_remote(&mut self.load, |operation| {
-                let Remote::Read { address, key: 3, len } = operation else { panic!("{operation:?}") };
+                let OneSidedOp::Read { address, key: 3, len } = operation else { panic!("{operation:?}") };
                 let mut bytes = vec![0; len as usize];
                 memory.read((address - BASE) as usize / 8, &mut bytes);
-                RemoteDone::Read(Bytes::from(bytes))
+                OneSidedResult::Read(Bytes::from(bytes))
             });
         }
     }
@@ -172,7 +172,7 @@ fn an_answer_is_understood_once_it_is_whole() {
         assert_eq!(parse(&answer[..end]), Ok(None), "{end}");
     }
     let layout = Layout::new(u64::MAX, 2, 100, 1000).unwrap();
-    let exported = Exported { place: RemotePlace { address: 65536, key: 7 }, layout };
+    let exported = Exported { place: RemoteAddr { address: 65536, key: 7 }, layout };
     assert_eq!(parse(answer), Ok(Some(Some(exported))));
     assert_eq!(parse(b"$-1\r\n"), Ok(Some(None)));
     assert_eq!(parse(b"-ERR unknown command\r\n"), Ok(Some(None)));

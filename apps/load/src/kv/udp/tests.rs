@@ -5,8 +5,8 @@ use crate::testing::Fake;
 use crate::{Arrivals, KvPlan, OpenLoop};
 use linerate_bypass::arena::{Arena, ArenaConfig};
 use linerate_bypass::mailbox::mailbox;
-use linerate_bypass::memory::{Impairments, Link, LinkConfig, MemoryNic, Reordering};
-use linerate_bypass::{Postbox, Seat};
+use linerate_bypass::memory_nic::{Impairments, Link, LinkConfig, MemoryNic, Reordering};
+use linerate_bypass::{AppSender, WorkerCtx};
 use linerate_kv::commands::Settings;
 use linerate_kv::service::{Config, Hub, Kv};
 use linerate_stack::{Mailboxes, Worker};
@@ -64,9 +64,9 @@ struct Pair {
 
 impl Pair {
     fn new(plan: KvPlan) -> Self {
-        let seat = Seat { worker: 0, workers: 1, postbox: Postbox::new(vec![mailbox(4).0]) };
+        let ctx = WorkerCtx { worker: 0, workers: 1, app_sender: AppSender::new(vec![mailbox(4).0]) };
         let (net, server) = (Fake::new(0), Fake::new(0));
-        let kv = Kv::new(hub(), seat);
+        let kv = Kv::new(hub(), ctx);
         Pair {
             net,
             load: load(plan),
@@ -262,7 +262,7 @@ fn over_a_link_that_loses_and_repeats_datagrams_every_answer_is_right() {
             &host(2, vec!["10.0.0.2:11211".parse().unwrap()]),
             Mailboxes::for_workers(1).remove(0),
             b,
-            |seat| Kv::new(hub.clone(), seat),
+            |ctx| Kv::new(hub.clone(), ctx),
             Instant::ZERO,
         );
         let mut client: Worker<MemoryNic, UdpKvLoad> = Worker::new(
